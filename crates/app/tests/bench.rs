@@ -1,5 +1,5 @@
-//! The measurements work, in their short forms: what they check must hold, and what they print is
-//! what the page of figures is made from.
+//! The benchmarks work in their short forms: their checks hold, and their output is what the
+//! performance page is generated from.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,13 +16,13 @@ use harness::files::root;
 use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
 
-/// The longest that one of them may take, in seconds.
+/// Time limit for one benchmark, in seconds.
 const PATIENCE: &str = "240";
 
-/// One at a time: they measure.
+/// Benchmarks run one at a time, because they measure.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs a script of `experiments/` to its good end; what it printed.
+/// Runs a script of `experiments/`, which must succeed, and returns its output.
 fn experiment(script: &str, arguments: &[&str]) -> String {
     let output = Command::new("timeout")
         .args(["-s", "INT", "-k", "10", PATIENCE, "python3", "-B"])
@@ -36,11 +36,11 @@ fn experiment(script: &str, arguments: &[&str]) -> String {
     text
 }
 
-/// The same for one that traces: with the build under test.
+/// Runs a script that traces with the build under test.
 fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = tempfile::tempdir().unwrap();
-    let results = folder.path().join("results.json");
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results.json");
     let build = simulator().parent().unwrap().to_path_buf();
     let mut all = vec!["--build", build.to_str().unwrap(), "--vramscope", VRAMSCOPE];
     all.extend(["--results", results.to_str().unwrap()]);
@@ -50,7 +50,7 @@ fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
 }
 
 #[test]
-fn under_stress_nothing_is_lost_and_every_event_is_received() {
+fn stress_run_loses_no_events() {
     let (text, results) = measurement("stress/run.py", &["--quick", "--cells", "2"]);
     let cells = results["stress"]["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 2, "{text}");
@@ -63,7 +63,7 @@ fn under_stress_nothing_is_lost_and_every_event_is_received() {
     }
     let rows = results["other_tools"]["rows"].as_array().unwrap();
     let row = |way: &str| rows.iter().find(|row| row["way"] == way).unwrap();
-    // Not every machine can build the floors; a floor that runs receives all calls.
+    // Not every machine can build the baselines; a baseline that runs receives all calls.
     for way in ["record", "paired", "naive"] {
         let reported = &row(way)["reported"];
         assert!(row(way)["missing"].is_string() || reported["lost"] == 0, "{text}");
@@ -73,14 +73,14 @@ fn under_stress_nothing_is_lost_and_every_event_is_received() {
 }
 
 #[test]
-fn a_soak_finds_no_leak_no_leftover_and_no_wrong_figure() {
+fn soak_finds_no_leaks_leftovers_or_wrong_values() {
     let (text, results) = measurement("soak/run.py", &["--seconds", "18"]);
     assert!(results["soak"]["compared"].as_u64().unwrap() > 20, "{text}");
     assert!(results["soak"]["sigkills"].as_u64().unwrap() > 0, "{text}");
 }
 
 #[test]
-fn rounds_of_accidents_agree_with_the_driver() {
+fn fault_rounds_agree_with_the_driver() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let build = simulator().parent().unwrap().to_path_buf();
     let kept = tempfile::tempdir().unwrap();
@@ -99,14 +99,14 @@ fn rounds_of_accidents_agree_with_the_driver() {
 }
 
 #[test]
-fn the_costs_of_growth_are_measured() {
+fn growth_costs_are_measured() {
     let (text, results) = measurement("growth.py", &["--quick", "--counts", "1000"]);
     let rows = results["growth"]["rows"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["who"] == "vramscope"), "{text}");
 }
 
 #[test]
-fn a_load_of_requests_loses_nothing_and_is_measured() {
+fn http_load_loses_no_events_and_is_measured() {
     let (text, results) = measurement("scraped.py", &["--quick"]);
     let load = &results["load"];
     assert_eq!((&load["lost"], &load["errors"]), (&0.into(), &0.into()), "{text}");
@@ -119,7 +119,7 @@ fn a_load_of_requests_loses_nothing_and_is_measured() {
 }
 
 #[test]
-fn the_monitor_writes_its_columns() {
+fn monitor_writes_its_columns() {
     let own = std::process::id().to_string();
     let text = experiment("stress/monitor.py", &["--duration", "0.5", "--description", "me", &own]);
     let mut lines = text.lines();
@@ -133,6 +133,6 @@ fn the_monitor_writes_its_columns() {
 }
 
 #[test]
-fn the_page_of_figures_is_made_from_the_results() {
+fn performance_page_is_generated_from_results() {
     experiment("stress/report.py", &["--check"]);
 }

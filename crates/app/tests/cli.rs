@@ -1,4 +1,4 @@
-//! The command line as a person or a script meets it: help, usage errors, colours.
+//! The command line as users and scripts see it: help, usage errors, colors.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,11 +13,11 @@ use std::collections::BTreeSet;
 use harness::files::{run, stderr, stdout};
 use harness::{Stage, VRAMSCOPE, simulator};
 
-/// Verbs whose help promises examples: those that trace or read files.
+/// Commands whose help has examples: those that trace or read files.
 const WITH_EXAMPLES: &[&str] =
     &["trace", "kernels", "record", "replay", "report", "diff", "export", "plot", "advise"];
 
-/// The help of the program or of a verb, which must be a success on standard output.
+/// Returns the help of the program or of a command, which must succeed on standard output.
 fn help(verb: Option<&str>) -> String {
     let arguments: Vec<&str> = verb.into_iter().chain(["--help"]).collect();
     let output = run(&arguments);
@@ -26,10 +26,10 @@ fn help(verb: Option<&str>) -> String {
     stdout(&output)
 }
 
-/// The verbs that the help lists.
+/// Returns the commands that the help lists.
 fn verbs() -> Vec<String> {
     let text = help(None);
-    let (_, list) = text.split_once("Commands:\n").expect("the help lists verbs");
+    let (_, list) = text.split_once("Commands:\n").expect("no commands in the help");
     list.lines()
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.split_whitespace().next().map(str::to_owned))
@@ -37,13 +37,13 @@ fn verbs() -> Vec<String> {
         .collect()
 }
 
-/// The long options that a help text defines.
+/// Returns the long options that a help text defines.
 fn options(help: &str) -> BTreeSet<String> {
     let defined = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
     defined.flat_map(long_options).filter(|option| option != "--help").collect()
 }
 
-/// Words that are long options, without values.
+/// Returns words that are long options, without values.
 fn long_options(text: &str) -> Vec<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
         .filter(|word| word.len() > 2 && word.starts_with("--") && word.as_bytes()[2] != b'-')
@@ -52,7 +52,7 @@ fn long_options(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_help_lists_the_verbs_and_each_has_its_own_help() {
+fn every_command_has_its_own_help() {
     let verbs = verbs();
     assert!(
         ["trace", "record", "doctor", "demo"].iter().all(|verb| verbs.contains(&verb.to_string()))
@@ -66,7 +66,7 @@ fn the_help_lists_the_verbs_and_each_has_its_own_help() {
 }
 
 #[test]
-fn verbs_have_examples_with_options_that_exist() {
+fn help_examples_use_existing_options() {
     for verb in WITH_EXAMPLES {
         let text = help(Some(verb));
         let (_, examples) = text.split_once("\nEXAMPLES\n").expect("examples");
@@ -85,7 +85,7 @@ fn verbs_have_examples_with_options_that_exist() {
 }
 
 #[test]
-fn help_fits_a_narrow_page() {
+fn help_fits_a_narrow_terminal() {
     for text in verbs().iter().map(|verb| help(Some(verb))).chain([help(None)]) {
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");
@@ -94,7 +94,7 @@ fn help_fits_a_narrow_page() {
 }
 
 #[test]
-fn the_version_is_that_of_the_package() {
+fn version_is_that_of_the_package() {
     for option in ["--version", "-V"] {
         let output = run(&[option]);
         assert!(output.status.success());
@@ -103,7 +103,7 @@ fn the_version_is_that_of_the_package() {
 }
 
 #[test]
-fn without_a_verb_the_usage_is_an_error() {
+fn missing_command_is_a_usage_error() {
     let output = run(&[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
@@ -111,18 +111,18 @@ fn without_a_verb_the_usage_is_an_error() {
 }
 
 #[test]
-fn an_unknown_verb_is_an_error_that_names_it() {
+fn unknown_command_is_named_in_the_error() {
     let output = run(&["conjure"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
     let message = stderr(&output);
     assert!(message.contains("conjure") && message.contains("--help"), "{message}");
-    // A slip of the finger is recognised.
+    // A typo is corrected.
     assert!(stderr(&run(&["trce"])).contains("trace"));
 }
 
 #[test]
-fn what_goes_into_a_pipe_has_no_colours() {
+fn piped_output_has_no_colors() {
     let stage = Stage::new();
     let workload = simulator().join("workload");
     let output =
@@ -135,7 +135,7 @@ fn what_goes_into_a_pipe_has_no_colours() {
     }
 }
 
-/// Runs a command line on a terminal of its own, and returns what is seen there.
+/// Runs a command line on a separate terminal, and returns its output.
 fn on_a_terminal(line: &str, no_color: Option<&str>) -> String {
     let stage = Stage::new();
     let mut command = stage.command("script");
@@ -147,7 +147,7 @@ fn on_a_terminal(line: &str, no_color: Option<&str>) -> String {
 }
 
 #[test]
-fn a_terminal_shows_colours_unless_it_should_not() {
+fn terminal_has_colors_unless_no_color_is_set() {
     let workload = simulator().join("workload");
     let trace = format!("{VRAMSCOPE} trace -- {} kinds", workload.display());
     for line in [trace, format!("{VRAMSCOPE} --help")] {
@@ -157,9 +157,9 @@ fn a_terminal_shows_colours_unless_it_should_not() {
 }
 
 #[test]
-fn a_report_in_a_file_has_no_colours_even_from_a_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("report");
+fn report_in_a_file_has_no_colors() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("report");
     let workload = simulator().join("workload");
     on_a_terminal(
         &format!("{VRAMSCOPE} trace -o {} -- {} kinds", file.display(), workload.display()),

@@ -1,4 +1,4 @@
-//! What deploys the agent, by other people's tools: systemd, Helm, Kubernetes' schemas, a linter for images.
+//! Deployment files, checked with other tools: systemd, Helm, Kubernetes schemas, an image linter.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,7 +17,7 @@ use harness::around::secret;
 use harness::files::{blocks, read, root, tool};
 use harness::{VRAMSCOPE, agent};
 
-/// The most that systemd may find exposed, in tenths; docs/operations/install.md states it.
+/// Maximum exposure level that systemd may report, in tenths; docs/operations/install.md states it.
 const EXPOSURE: &str = "30";
 
 fn fine(output: &Output) -> String {
@@ -27,16 +27,16 @@ fn fine(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether the agent takes these settings.
+/// Checks a configuration with the agent.
 fn check(file: &Path) -> Output {
     agent::check(file).env("NODE_IP", "10.0.0.7").output().unwrap()
 }
 
 #[test]
-fn the_unit_is_right_and_exposes_little() {
-    let folder = tempfile::tempdir().unwrap();
-    let unit = folder.path().join("vramscope.service");
-    // What is not installed here cannot be found.
+fn systemd_unit_is_valid_and_hardened() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit = dir.path().join("vramscope.service");
+    // Paths that are not installed here cannot be found.
     let text = read("contrib/systemd/vramscope.service");
     fs::write(&unit, text.replace("/usr/local/bin/vramscope", VRAMSCOPE)).unwrap();
     let verify = Command::new("systemd-analyze").arg("verify").arg(&unit).output();
@@ -53,47 +53,47 @@ fn the_unit_is_right_and_exposes_little() {
 }
 
 #[test]
-fn the_settings_beside_the_unit_are_fine() {
+fn config_next_to_the_unit_is_valid() {
     let output = check(&root().join("contrib/systemd/vramscope.toml"));
     assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
-fn the_chart_renders_to_what_kubernetes_takes_with_settings_that_the_agent_takes() {
+fn helm_chart_renders_valid_manifests_and_config() {
     let output = tool("python").arg(root().join("tools/check-deploy")).output().unwrap();
     let configs: BTreeMap<String, String> = serde_json::from_str(&fine(&output)).unwrap();
     assert_eq!(configs.len(), 3);
     for (case, config) in configs {
-        is_taken(&case, &config);
+        assert_accepted(&case, &config);
     }
 }
 
-/// Fails unless the agent takes these settings, in a pod that has their files.
-fn is_taken(place: &str, config: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let [token, ca] = ["token", "ca.crt"].map(|name| folder.path().join(name));
+/// Fails unless the agent accepts this configuration, in a pod that has its files.
+fn assert_accepted(source: &str, config: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let [token, ca] = ["token", "ca.crt"].map(|name| dir.path().join(name));
     secret(&token, "0123456789abcdef");
     fs::write(&ca, "").unwrap();
     let config = config
         .replace("/var/run/secrets/kubelet/token", token.to_str().unwrap())
         .replace("/host/kubelet/ca.crt", ca.to_str().unwrap());
-    let file = folder.path().join("vramscope.toml");
+    let file = dir.path().join("vramscope.toml");
     fs::write(&file, config).unwrap();
     let output = check(&file);
-    assert!(output.status.success(), "{place}: {output:?}");
+    assert!(output.status.success(), "{source}: {output:?}");
 }
 
 #[test]
-fn the_settings_of_the_guide_are_taken() {
+fn config_in_the_guide_is_valid() {
     let blocks = blocks("docs/operations/install.md", "toml");
     assert_eq!(blocks.len(), 2);
     for block in blocks {
-        is_taken("docs/operations/install.md", &block);
+        assert_accepted("docs/operations/install.md", &block);
     }
 }
 
 #[test]
-fn the_unit_and_the_chart_ask_for_the_same_capabilities() {
+fn unit_and_chart_request_the_same_capabilities() {
     let words = |text: &str, after: &str| -> BTreeSet<String> {
         let line = text.lines().find_map(|line| line.strip_prefix(after)).unwrap();
         let words = line.split(|c: char| !c.is_ascii_uppercase() && c != '_');
@@ -104,7 +104,7 @@ fn the_unit_and_the_chart_ask_for_the_same_capabilities() {
     let chart = words(&read("contrib/helm/vramscope/values.yaml"), "capabilities:");
     assert_eq!(unit, chart);
     assert_eq!(unit.len(), 4);
-    // The guide says why, for each of them.
+    // The guide gives the reason for each of them.
     let guide = read("docs/operations/install.md");
     for capability in &unit {
         assert!(guide.contains(&format!("| `CAP_{capability}` |")), "{capability}");
@@ -112,7 +112,7 @@ fn the_unit_and_the_chart_ask_for_the_same_capabilities() {
 }
 
 #[test]
-fn the_chart_has_the_version_of_the_program() {
+fn chart_version_matches_the_package() {
     let chart = read("contrib/helm/vramscope/Chart.yaml");
     let version = env!("CARGO_PKG_VERSION");
     assert!(chart.contains(&format!("appVersion: \"{version}\"")), "{chart}");
@@ -120,11 +120,11 @@ fn the_chart_has_the_version_of_the_program() {
 }
 
 #[test]
-fn the_recipe_of_the_image_has_nothing_to_complain_about() {
+fn containerfile_passes_the_linter() {
     fine(&tool("hadolint").arg(root().join("contrib/docker/Dockerfile")).output().unwrap());
 }
 
-/// The image's own command, as it would run in the container with that token.
+/// Returns the image's command, as it would run in the container with that token.
 fn image_command(token: &str) -> (Vec<String>, Output) {
     let recipe = read("contrib/docker/Dockerfile");
     let line = recipe.lines().find_map(|line| line.strip_prefix("CMD ")).unwrap();
@@ -137,9 +137,9 @@ fn image_command(token: &str) -> (Vec<String>, Output) {
 }
 
 #[test]
-fn image_listens_where_its_port_can_be_published_and_requires_a_token() {
-    let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
+fn image_listens_on_all_addresses_and_requires_a_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
     let (_, output) = image_command(token.to_str().unwrap());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("token"), "{output:?}");

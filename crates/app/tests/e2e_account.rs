@@ -1,4 +1,4 @@
-//! The driver's own account (a simulated NVML) beside what was traced.
+//! Driver-reported usage (from a simulated NVML) next to traced memory.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,15 +16,15 @@ fn shared() -> Stage {
 }
 
 #[test]
-fn what_the_driver_takes_beside_the_program_is_told() {
+fn memory_used_by_the_driver_is_reported_as_untracked() {
     let stage = shared();
     let workload = ["--hold-ms", "3000", "leak3", "--work-ms", "1", "--wait-ms", "1"];
     let traced = stage.trace(&[], &workload);
-    let with_account = traced.reports.iter().rev().find_map(|report| {
+    let reported = traced.reports.iter().rev().find_map(|report| {
         let process = report["processes"].as_array()?.first()?.clone();
         (process["exited"] == false && process.get("untracked_bytes").is_some()).then_some(process)
     });
-    let process = with_account.expect("the account was asked");
+    let process = reported.expect("no driver-reported usage");
     let device = &process["devices"][0];
     assert_eq!(device["driver_bytes"], (100 << 20) + (8 << 20), "{process}");
     assert_eq!(device["untracked_bytes"], 100 << 20);
@@ -34,7 +34,7 @@ fn what_the_driver_takes_beside_the_program_is_told() {
 }
 
 #[test]
-fn visible_devices_are_turned_into_gpus_of_the_host() {
+fn visible_devices_are_mapped_to_host_gpus() {
     let stage = shared();
     let output = stage
         .command(VRAMSCOPE)
@@ -50,7 +50,7 @@ fn visible_devices_are_turned_into_gpus_of_the_host() {
 }
 
 #[test]
-fn memory_from_before_the_trace_is_named() {
+fn memory_from_before_the_trace_is_untracked() {
     let stage = shared();
     let player = stage.hold(0, 5, 1 << 20);
     let pid = player.pid();
@@ -67,7 +67,7 @@ fn memory_from_before_the_trace_is_named() {
 }
 
 #[test]
-fn out_of_memory_names_everybody_on_the_gpu() {
+fn out_of_memory_lists_all_holders_on_the_gpu() {
     let stage = shared().env("SIM_MEMORY", "4G");
     let driver = stage.driver.to_str().unwrap().to_owned();
     let mut command = stage.command(VRAMSCOPE);
@@ -94,10 +94,10 @@ fn out_of_memory_names_everybody_on_the_gpu() {
 
 const MIB: u64 = 1 << 20;
 
-/// Traces a program that had its context before, and gives the report in which the driver counts the
-/// 20 MiB that it keeps, beside 100 MiB for each of its contexts.
+/// Traces a program whose context predates the trace, and returns the report in which the driver
+/// counts the 20 MiB that it keeps, and 100 MiB for each of its contexts.
 fn late(stage: &Stage, mode: &str, device: &str, contexts: u64) -> (Player, Value) {
-    let program = stage.folder.path().join("program");
+    let program = stage.dir.path().join("program");
     compile("late.c", &program, &["-ldl"]);
     let mut player = Player::start(stage.command(&program).args([mode, device]));
     player.wait_ready();
@@ -116,7 +116,7 @@ fn late(stage: &Stage, mode: &str, device: &str, contexts: u64) -> (Player, Valu
     (player, process(&report, pid).clone())
 }
 
-/// The one device of a process, on which all of its memory is.
+/// Asserts that all memory of a process is on one device.
 fn assert_on(process: &Value, device: u64, gpu: u64) {
     let [on] = &process["devices"].as_array().unwrap()[..] else { panic!("{process}") };
     assert_eq!((&on["device"], &on["gpu"]["index"]), (&device.into(), &gpu.into()), "{process}");
@@ -151,7 +151,7 @@ fn late_attach_does_not_guess_between_two_gpus() {
         (&devices[2]["live_bytes"], &devices[2]["unknown_reason"].is_string()),
         (&(20 * MIB).into(), &true)
     );
-    // What is traced is not untracked, though it is not known on which of the two it is.
+    // Traced memory is not untracked, even if its GPU is unknown.
     assert_eq!(process["untracked_bytes"], 200 * MIB, "{process}");
     let bounds = |on: &Value| (on["untracked_bytes"].as_u64(), on["untracked_bytes_max"].as_u64());
     assert_eq!(bounds(&devices[0]), (Some(80 * MIB), Some(100 * MIB)), "{process}");

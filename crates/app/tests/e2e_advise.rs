@@ -1,4 +1,4 @@
-//! Advice on live processes, by real probes on the simulated driver; on files; and of an agent.
+//! Advice on live processes, with real probes on the simulated driver; on files; and from an agent.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -43,7 +43,7 @@ fn step(advice: &Value, gpu: usize, pid: u32) -> &Value {
 }
 
 #[test]
-fn processes_from_before_the_look_are_known_by_the_drivers_account() {
+fn preexisting_processes_are_advised_by_driver_usage() {
     let stage = shared();
     let players = [stage.hold(0, 1, 700 * MIB), stage.hold(1, 1, 900 * MIB)];
     let (code, advice, messages) = advise(&stage, &["--json", "--duration", "4s"]);
@@ -63,7 +63,7 @@ fn processes_from_before_the_look_are_known_by_the_drivers_account() {
 }
 
 #[test]
-fn what_is_needed_is_judged_by_what_is_free_and_safe() {
+fn needed_memory_is_compared_with_free_memory() {
     let stage = shared();
     let _player = stage.hold(0, 1, 700 * MIB);
     for (need, code, safely, steps) in
@@ -71,36 +71,36 @@ fn what_is_needed_is_judged_by_what_is_free_and_safe() {
     {
         let arguments = ["--json", "--duration", "3s", "--gpu", "0", "--need", need];
         let (found, advice, messages) = advise(&stage, &arguments);
-        let told = &advice["gpus"][0]["need"];
+        let result = &advice["gpus"][0]["need"];
         assert_eq!(found, Some(code), "{need}: {advice:#} {messages}");
         assert_eq!(
-            (told["without_data_loss"].as_bool(), told["steps"].as_u64()),
+            (result["without_data_loss"].as_bool(), result["steps"].as_u64()),
             (Some(safely), steps)
         );
     }
     let (code, advice, _) =
         advise(&stage, &["--json", "--duration", "3s", "--gpu", "1", "--need", "4000M"]);
-    assert_eq!(code, Some(0), "nobody holds anything of it: {advice:#}");
+    assert_eq!(code, Some(0), "it has no holders: {advice:#}");
     let (code, _, messages) = advise(&stage, &["--duration", "1s", "--gpu", "7"]);
     assert_eq!(code, Some(2));
     assert!(messages.contains("GPU 7"), "{messages}");
 }
 
-/// Answers one request with that; gives what was asked.
+/// Answers one request with `answer`; the handle returns the request.
 fn serve(answer: String) -> (String, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let url = ["http:", "", &address].join("/");
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut asked = Vec::new();
+        let mut request = Vec::new();
         let mut piece = [0; 1024];
-        while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
+        while !request.windows(4).any(|end| end == b"\r\n\r\n") {
             let count = stream.read(&mut piece).unwrap();
-            asked.extend_from_slice(&piece[..count]);
+            request.extend_from_slice(&piece[..count]);
         }
         stream.write_all(answer.as_bytes()).unwrap();
-        String::from_utf8(asked).unwrap()
+        String::from_utf8(request).unwrap()
     });
     (url, thread)
 }
@@ -111,49 +111,50 @@ fn http(status: &str, body: &str) -> String {
 }
 
 #[test]
-fn an_agent_is_asked_with_the_token_and_its_texts_are_not_trusted() {
-    let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
+fn agent_gets_the_token_and_its_text_is_escaped() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
     harness::around::secret(&token, "secret\n");
     let body = r#"{"time":"t","gpus":[{"gpu":3,"free_bytes":1048576,"steps":[{"action":"stop",
         "pid":5,"process":"evil\u001b[2J","freed_bytes":1048576,"precision":"exact","safe":false,
         "reason":"it is big","cost":"work","commands":[{"language":"shell","text":"kill 5"}],
         "a_newer_field":1}]}]}"#;
-    let (url, asked) = serve(http("200 OK", body));
+    let (url, request) = serve(http("200 OK", body));
     let output = Command::new(VRAMSCOPE)
         .args(["advise", "--agent", &url, "--need", "2M", "--token-file"])
         .arg(&token)
         .output()
         .unwrap();
-    let asked = asked.join().unwrap();
-    assert!(asked.starts_with("GET /api/v1/advice HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.to_lowercase().contains("authorization: bearer secret\r\n"), "{asked}");
+    let request = request.join().unwrap();
+    assert!(request.starts_with("GET /api/v1/advice HTTP/1.1\r\n"), "{request}");
+    assert!(request.to_lowercase().contains("authorization: bearer secret\r\n"), "{request}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("GPU 3: 1.00 MiB free") && text.contains("$ kill 5"), "{text}");
     assert!(text.contains("evil\\u{1b}[2J") && !text.contains('\x1b'), "{text}");
-    assert_eq!(output.status.code(), Some(1), "it costs work");
+    assert_eq!(output.status.code(), Some(1), "the step loses work");
 }
 
 #[test]
-fn an_agent_that_refuses_or_is_none_is_told() {
+fn agent_errors_are_reported() {
     for (answer, words) in [
         (http("401 Unauthorized", "no"), "authentication required"),
         (http("404 Not Found", "no"), "returned 404"),
         (http("200 OK", "<html>"), "unexpected response"),
     ] {
-        let (url, asked) = serve(answer);
-        // As the agent itself takes it: an address alone.
+        let (url, request) = serve(answer);
+        // A bare address, as the agent itself takes it.
         let output = run(&["advise", "--agent", url.strip_prefix("http://").unwrap()]);
-        asked.join().unwrap();
+        request.join().unwrap();
         let messages = stderr(&output);
         assert_eq!(output.status.code(), Some(2));
         assert!(messages.contains(words), "{messages}");
     }
 }
 
-/// A recording of ten minutes in which a process allocated twice in the first second, and freed once.
-fn recording(folder: &Path, work: bool) -> String {
-    let path = folder.join(format!("{work}.arrows")).to_str().unwrap().to_owned();
+/// Writes a recording of ten minutes in which a process allocates twice in the first second, and
+/// frees once.
+fn recording(dir: &Path, work: bool) -> String {
+    let path = dir.join(format!("{work}.arrows")).to_str().unwrap().to_owned();
     let header = Header {
         version: "1.0.0".into(),
         hostname: String::new(),
@@ -194,11 +195,11 @@ fn recording(folder: &Path, work: bool) -> String {
 }
 
 #[test]
-fn a_recording_tells_what_was_so_at_its_end() {
-    let folder = tempfile::tempdir().unwrap();
-    // Who launched nothing is known only where launches were recorded.
+fn recording_gives_advice_for_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    // A process without launches is known only if launches were recorded.
     for (work, action) in [(false, "stop"), (true, "stop_idle")] {
-        let output = run(&["advise", "--json", &recording(folder.path(), work)]);
+        let output = run(&["advise", "--json", &recording(dir.path(), work)]);
         assert!(output.status.success(), "{}", stderr(&output));
         let advice: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(advice["time"], "1970-01-01T00:10:00.000+00:00");
@@ -211,14 +212,14 @@ fn a_recording_tells_what_was_so_at_its_end() {
 }
 
 #[test]
-fn files_of_other_tools_and_other_folders_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = run(&["advise", folder.path().to_str().unwrap()]);
+fn directories_without_an_incident_are_rejected() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(&["advise", dir.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     let messages = stderr(&output);
     assert!(messages.contains("is not an incident directory"), "{messages}");
-    let broken = folder.path().join("incident.json");
+    let broken = dir.path().join("incident.json");
     std::fs::write(&broken, "{\"version\":").unwrap();
-    let output = run(&["advise", folder.path().to_str().unwrap()]);
+    let output = run(&["advise", dir.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
 }

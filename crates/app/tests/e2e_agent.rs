@@ -1,5 +1,5 @@
-//! The agent over time: what it gives up to keep to its budget, which rights it keeps, and what is left
-//! when it is killed and begins again.
+//! The agent over time: degradation steps to stay within its budget, capabilities of its threads,
+//! and what remains after it is killed and restarted.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,32 +17,32 @@ use harness::agent::{Agent, check, serve, settings};
 use harness::around::port_of;
 use harness::files::{blocks, root, stderr};
 use harness::http::{self, Answer};
-use harness::{Bound, Stage, VRAMSCOPE, apart, send_signal, until};
+use harness::{Bound, Stage, VRAMSCOPE, isolated, send_signal, until};
 use serde_json::Value;
 
-/// Programs, maps and links that a process has in the kernel, by their ids.
+/// Programs, maps and links that a process has in the kernel, by id.
 #[derive(Debug)]
 struct KernelObjects(Value);
 
 impl KernelObjects {
     fn of(pid: u32) -> Self {
-        Self(ask_kernel(&format!("{{s: sorted(ids) for s, ids in bpf.owned({pid}).items()}}")))
+        Self(query_kernel(&format!("{{s: sorted(ids) for s, ids in bpf.owned({pid}).items()}}")))
     }
 
-    fn count(&self, sort: &str) -> usize {
-        self.0[sort].as_array().map_or(0, Vec::len)
+    fn count(&self, kind: &str) -> usize {
+        self.0[kind].as_array().map_or(0, Vec::len)
     }
 
-    /// Those that are still there.
+    /// Returns those that still exist.
     fn left(&self) -> Vec<String> {
         let each = "[f'{s} {n}' for s, ids in owned.items() for n in ids if bpf.is_there(s, n)]";
-        let found = ask_kernel(&format!("(lambda owned: {each})({})", self.0));
+        let found = query_kernel(&format!("(lambda owned: {each})({})", self.0));
         found.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
     }
 }
 
-/// What an expression over the measurements' look at BPF objects gives.
-fn ask_kernel(expression: &str) -> Value {
+/// Evaluates a Python expression over the benchmarks' view of BPF objects.
+fn query_kernel(expression: &str) -> Value {
     let script = format!("import json; from bench import bpf; print(json.dumps({expression}))");
     let mut python = Command::new("python3");
     python.args(["-B", "-c", &script]).current_dir(root().join("experiments"));
@@ -56,24 +56,25 @@ fn live(process: &Value) -> u64 {
 }
 
 #[test]
-fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
+fn degradation_drops_stacks_and_keeps_memory_exact() {
     let stage = Stage::new();
     let agent = Agent::start(&stage, &["--max-memory", "20M"]);
-    // Allocates and frees all the time, and keeps one in ten, while one step follows the other.
+    // Allocates and frees constantly and keeps one in ten, while the degradation steps follow each
+    // other.
     let spam = ["spam", "--throughput", "500", "--duration", "30", "--free-ratio", "0.9"];
     let mut player = stage.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
     let pid = player.pid();
     let steps = |agent: &Agent| agent.api("status")["degraded"].clone();
     let names = ["frame_pointer_stacks", "no_stacks", "merged_sites"];
     agent.until("the last step", |agent| (steps(agent) == serde_json::json!(names)).then_some(()));
-    let told = agent.messages();
+    let messages = agent.messages();
     for words in ["frame-pointer stacks only", "call stacks disabled", "merged per process"] {
-        assert!(told.contains(words), "{told}");
+        assert!(messages.contains(words), "{messages}");
     }
     assert_eq!(agent.metric("vramscope_degradation_level"), [(String::new(), 3.0)]);
     let sites = agent.process(pid, |process| live(process) > 0)["sites"].clone();
     assert!(sites.as_array().unwrap().len() <= 2, "{sites}");
-    // Before its end it holds still: what the agent says last is what the driver wrote down.
+    // Before its end it is idle: the agent's last values are those of the driver's oracle.
     let mut last = Value::Null;
     agent.until("its end", |agent| {
         let snapshot = agent.api("snapshot");
@@ -92,8 +93,8 @@ fn stacks_are_given_up_for_the_budget_and_memory_stays_exact() {
 }
 
 #[test]
-fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() {
-    // The simulated NVML tells who holds what, as the real one does.
+fn killed_agent_leaves_no_probes_and_restart_is_exact() {
+    // The simulated NVML reports the usage of processes, as the real one does.
     let stage = Stage::new().sharing();
     let agent = Agent::start(&stage, &[]);
     let mut early = stage.workload(&[
@@ -125,13 +126,13 @@ fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() 
     let known = next.process(pid, |_| true);
     assert_eq!((&known["before_trace"], live(&known)), (&Value::Bool(true), 0));
     assert_eq!(next.metric("vramscope_exact"), [(String::new(), 0.0)]);
-    // The driver's own account has what the ledger cannot have.
-    next.until("the account", |agent| {
+    // The driver reports memory that the ledger cannot know.
+    next.until("the driver report", |agent| {
         let samples = agent.metric("vramscope_process_untracked_bytes");
         let own = samples.iter().find(|(labels, _)| labels.contains(&format!("pid=\"{pid}\"")))?;
         (own.1 >= 6_553_600.0).then_some(())
     });
-    // What comes after the restart is exact again.
+    // Memory allocated after the restart is exact again.
     let mut late = stage.workload(&[
         "--wait-start",
         "--hold-ms",
@@ -149,22 +150,22 @@ fn a_killed_agent_leaves_nothing_and_the_next_one_names_what_was_there_before() 
     next.end(15);
 }
 
-/// Starts the agent from a file of its own, with a rule about what a GPU holds.
+/// Starts the agent from its own file, with a rule on GPU usage.
 fn installed(stage: &Stage, binary: &std::path::Path) -> Agent {
     let rule =
         "[[alerts.rule]]\nname = \"held\"\nmetric = \"vramscope_gpu_used_bytes\"\nabove = \"1M\"\n";
     let config = settings(stage, rule);
     let usual = serve(stage, &["--config", &config]);
     let mut command = stage.command(binary.to_str().unwrap());
-    Agent::run(command.args(usual.get_args()), stage.folder.path())
+    Agent::run(command.args(usual.get_args()), stage.dir.path())
 }
 
 #[test]
-fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() {
+fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
     let stage = Stage::new();
-    let devices = stage.folder.path().join("devices").display().to_string();
+    let devices = stage.dir.path().join("devices").display().to_string();
     let stage = stage.env("SIM_STATE_FILE", &devices);
-    let binary = stage.folder.path().join("vramscope");
+    let binary = stage.dir.path().join("vramscope");
     std::fs::copy(VRAMSCOPE, &binary).unwrap();
     let agent = installed(&stage, &binary);
     let holder = stage.hold(0, 100, 65536);
@@ -177,7 +178,7 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
     let player = stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
     let pid = player.pid();
     player.finish();
-    // Other tests of this machine have theirs.
+    // Other tests on this machine have incidents too.
     let ids = |agent: &Agent| {
         let found = agent.api("incidents");
         let all = found["incidents"].as_array().unwrap();
@@ -187,8 +188,8 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
     agent.until("the incident", |agent| (ids(agent).len() == 1).then_some(()));
     let before = ids(&agent);
 
-    // As a package manager does it: a new file takes the name of the one that runs, and it goes on.
-    let new = stage.folder.path().join("vramscope.new");
+    // As a package manager does: a new file replaces the running one, which continues.
+    let new = stage.dir.path().join("vramscope.new");
     std::fs::copy(VRAMSCOPE, &new).unwrap();
     std::fs::rename(&new, &binary).unwrap();
     let exe = |agent: &Agent| std::fs::read_link(format!("/proc/{}/exe", agent.pid())).unwrap();
@@ -197,7 +198,7 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
     agent.process(more.pid(), |process| process["live_allocations"] == 7);
     agent.end(15);
 
-    // What was allocated in between was seen by nobody, and is told as that.
+    // Memory allocated in between was not traced, and is reported as such.
     let between = stage.hold(0, 100, 65536);
     let next = installed(&stage, &binary);
     assert_eq!(exe(&next), binary.canonicalize().unwrap());
@@ -211,22 +212,24 @@ fn an_agent_that_is_upgraded_keeps_incidents_and_tells_again_what_still_holds() 
 }
 
 #[test]
-fn each_thread_has_only_the_rights_that_it_needs() {
+fn agent_threads_drop_capabilities() {
     // DAC_READ_SEARCH, SYS_PTRACE, SYS_RESOURCE, PERFMON, BPF.
     const TRACING: u64 = 1 << 2 | 1 << 19 | 1 << 24 | 1 << 38 | 1 << 39;
     let stage = Stage::new();
-    let told = stage.folder.path().join("told");
-    let script = format!("grep Cap /proc/self/status > {0}.part; mv {0}.part {0}", told.display());
+    let status_file = stage.dir.path().join("status");
+    let script =
+        format!("grep Cap /proc/self/status > {0}.part; mv {0}.part {0}", status_file.display());
     let config = format!(
         "[[alerts.rule]]\nname = \"runs\"\nmetric = \"vramscope_ready\"\nabove = 0\n\
          [[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n\
          [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n"
     );
     let agent = Agent::start_with(&stage, &config, &[]);
-    let rights = agent.until("the command", |_| std::fs::read_to_string(&told).ok());
-    let of_command = rights.lines().filter(|line| !line.starts_with("CapBnd"));
+    let capabilities = agent.until("the command", |_| std::fs::read_to_string(&status_file).ok());
+    let of_command = capabilities.lines().filter(|line| !line.starts_with("CapBnd"));
     for line in of_command {
-        assert_eq!(line.split_whitespace().last().unwrap().trim_start_matches('0'), "", "{rights}");
+        let set = line.split_whitespace().last().unwrap();
+        assert_eq!(set.trim_start_matches('0'), "", "{capabilities}");
     }
     let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
     let mut names = Vec::new();
@@ -238,12 +241,12 @@ fn each_thread_has_only_the_rights_that_it_needs() {
             line.trim().to_owned()
         };
         let name = field("Name:");
-        let rights = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
+        let capabilities = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
         let allowed = match name.as_str() {
             "capture" | "vramscope-names" | "gpu-account" => TRACING,
             _ => 0,
         };
-        assert_eq!(rights & !allowed, 0, "{name} may do too much: {rights:x}");
+        assert_eq!(capabilities & !allowed, 0, "{name} has too many: {capabilities:x}");
         assert_eq!(field("NoNewPrivs:"), "1", "{name}");
         names.push(name);
     }
@@ -263,9 +266,9 @@ fn each_thread_has_only_the_rights_that_it_needs() {
 }
 
 #[test]
-fn a_reader_of_messages_that_hangs_holds_up_nothing() {
+fn stuck_log_reader_does_not_block_the_agent() {
     let stage = Stage::new();
-    // Nobody reads this pipe, and it is full already.
+    // This pipe is never read, and is full already.
     let (reader, writer) = std::io::pipe().unwrap();
     let mut fill = writer.try_clone().unwrap();
     let filler = std::thread::spawn(move || while fill.write_all(&[b'x'; 4096]).is_ok() {});
@@ -292,27 +295,27 @@ fn a_reader_of_messages_that_hangs_holds_up_nothing() {
 }
 
 #[test]
-fn an_agent_without_a_driver_is_not_ready_and_says_so() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = apart(VRAMSCOPE);
+fn agent_without_a_driver_is_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = isolated(VRAMSCOPE);
     command
         .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
-        .arg(folder.path().join("state"));
-    let mut agent = Agent::begin(&mut command, folder.path());
+        .arg(dir.path().join("state"));
+    let mut agent = Agent::begin(&mut command, dir.path());
     agent.until("its metrics", |agent| agent.get("/metrics").is_good().then_some(()));
     assert_eq!(agent.get("/readyz").status, 503);
     assert_eq!(agent.get("/healthz").status, 200);
     assert_eq!(agent.metric("vramscope_ready"), [(String::new(), 0.0)]);
-    // Another one on the same folder is told so, and this one goes on.
+    // A second agent on the same directory fails, and this one continues.
     let mut second = Command::new(VRAMSCOPE);
     second
         .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
-        .arg(folder.path().join("state"));
+        .arg(dir.path().join("state"));
     let output = second.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("is in use by another agent"), "{text}");
-    // The agent is the child of the one that keeps it apart, which ends as it does.
+    // The agent is the child of the isolating process, which exits with it.
     let children = format!("/proc/{0}/task/{0}/children", agent.pid());
     let child = std::fs::read_to_string(children).unwrap();
     send_signal(child.trim().parse().unwrap(), 15);
@@ -320,23 +323,23 @@ fn an_agent_without_a_driver_is_not_ready_and_says_so() {
 }
 
 #[test]
-fn an_incident_that_is_not_written_yet_is_when_the_agent_ends() {
+fn pending_incident_is_written_at_shutdown() {
     let stage = Stage::new();
     let agent = Agent::start(&stage, &[]);
     let player = stage.workload(&["oom", "--chunk-mb", "700"]);
     let pid = player.pid();
     player.finish();
     agent.end(15);
-    let folders = std::fs::read_dir(stage.folder.path().join("state/incidents")).unwrap();
-    let names: Vec<_> = folders.map(|one| one.unwrap().file_name()).collect();
+    let dirs = std::fs::read_dir(stage.dir.path().join("state/incidents")).unwrap();
+    let names: Vec<_> = dirs.map(|one| one.unwrap().file_name()).collect();
     let of_it = |name: &&std::ffi::OsString| name.to_string_lossy().ends_with(&format!("pid{pid}"));
     assert_eq!(names.iter().filter(of_it).count(), 1, "{names:?}");
 }
 
 #[test]
-fn bad_settings_are_told_all_at_once_and_nothing_is_started() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("agent.toml");
+fn all_config_errors_are_reported_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("agent.toml");
     let check = |text: &str, options: &[&str]| {
         std::fs::write(&file, text).unwrap();
         let output = check(&file).args(options).output().unwrap();
@@ -366,7 +369,7 @@ fn bad_settings_are_told_all_at_once_and_nothing_is_started() {
 }
 
 #[test]
-fn an_agent_without_alerts_and_incidents_runs_on() {
+fn agent_runs_without_alerts_and_incidents() {
     let stage = Stage::new();
     let text = "[alerts]\nenabled = false\n[incidents]\nenabled = false\n";
     let agent = Agent::start_with(&stage, text, &[]);
@@ -377,22 +380,22 @@ fn an_agent_without_alerts_and_incidents_runs_on() {
 }
 
 #[test]
-fn the_settings_in_the_documents_are_good_ones() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("agent.toml");
+fn config_in_the_docs_is_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("agent.toml");
     std::fs::write(&file, &blocks("docs/operations/agent.md", "toml")[0]).unwrap();
     let output = check(&file).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]
-fn gpus_that_can_be_asked_late_are_told_all_the_same() {
-    // The library that tells of GPUs comes when the agent runs already, as on a host that starts.
+fn gpus_are_reported_when_nvml_appears_late() {
+    // The NVML library appears while the agent is running, as on a booting host.
     let stage = Stage::new().sharing();
-    let folder = stage.folder.path().join("late");
-    std::fs::create_dir(&folder).unwrap();
+    let dir = stage.dir.path().join("late");
+    std::fs::create_dir(&dir).unwrap();
     let mut command = serve(&stage, &[]);
-    let agent = Agent::run(command.env("LD_LIBRARY_PATH", &folder), stage.folder.path());
+    let agent = Agent::run(command.env("LD_LIBRARY_PATH", &dir), stage.dir.path());
     let mut player = stage.workload(&[
         "--wait-start",
         "--hold-ms",
@@ -409,7 +412,7 @@ fn gpus_that_can_be_asked_late_are_told_all_the_same() {
     agent.process(pid, |process| process["live_allocations"] == 3);
     assert_eq!(agent.metric("vramscope_gpu_total_bytes"), []);
     let nvml = stage.driver.parent().unwrap().join("libnvidia-ml.so.1");
-    std::fs::copy(nvml, folder.join("libnvidia-ml.so.1")).unwrap();
+    std::fs::copy(nvml, dir.join("libnvidia-ml.so.1")).unwrap();
     agent.until("the GPUs", |agent| {
         let total = agent.metric("vramscope_gpu_total_bytes");
         (!total.is_empty()).then_some(())

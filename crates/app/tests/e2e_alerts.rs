@@ -1,5 +1,5 @@
-//! From a leaking program to a message and back: the agent, the real Prometheus and the real
-//! Alertmanager, and the built-in rules beside them. The dashboard's queries are run on the way.
+//! From a leaking program to a notification and back: the agent, the real Prometheus and
+//! Alertmanager, and the built-in rules. The queries of the dashboard are run in between.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +24,7 @@ use harness::http::encode;
 use harness::{Stage, until};
 use serde_json::Value;
 
-/// Everything that was posted: the path, and the JSON.
+/// Collects all POST requests: path and JSON.
 #[derive(Clone)]
 struct Receiver {
     port: u16,
@@ -58,8 +58,8 @@ impl Receiver {
         posts.iter().filter(|(at, _)| at == path).map(|(_, body)| body.clone()).collect()
     }
 
-    /// Alerts of a name that Alertmanager told of, as their state and labels.
-    fn told(&self, name: &str) -> Vec<(String, Value)> {
+    /// Returns the state and labels of alerts with a name that Alertmanager sent.
+    fn alerts(&self, name: &str) -> Vec<(String, Value)> {
         let posts = self.posts("/alertmanager").into_iter();
         let alerts = posts.flat_map(|post| post["alerts"].as_array().unwrap().clone());
         let ours = alerts.filter(|alert| alert["labels"]["alertname"] == name);
@@ -91,7 +91,7 @@ fn read_post(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
     Some((path, serde_json::from_slice(&body).unwrap()))
 }
 
-/// All the programs, each on a port of its own.
+/// All programs, each on its own port.
 struct Scene {
     stage: Stage,
     receiver: Receiver,
@@ -104,25 +104,25 @@ impl Scene {
     fn set() -> Self {
         let stage = Stage::new().sharing().env("SIM_MEMORY", "4G");
         let receiver = Receiver::start();
-        let folder = stage.folder.path();
-        let alertmanager = start_alertmanager(folder, receiver.port);
+        let dir = stage.dir.path();
+        let alertmanager = start_alertmanager(dir, receiver.port);
         let port = alertmanager.port();
         let agent = start_agent(&stage, port, receiver.port);
-        let prometheus = start_prometheus(folder, &agent, port);
+        let prometheus = start_prometheus(dir, &agent, port);
         Self { stage, receiver, agent, prometheus, alertmanager }
     }
 
-    /// Waits for something, and gives it.
+    /// Waits until `find` returns a value.
     fn until<T>(&self, what: &str, find: impl Fn() -> Option<T>) -> T {
-        let told = || {
+        let context = || {
             let logs = [self.prometheus.service.log(), self.alertmanager.log()];
             let logs = logs.join("\n---\n");
             format!("{}\n---\n{logs}\n{:#?}", self.agent.messages(), self.receiver.posts.lock())
         };
-        until(what, told, find)
+        until(what, context, find)
     }
 
-    /// The state of an alert in Prometheus.
+    /// Returns the state of an alert in Prometheus.
     fn alert_state(&self, name: &str) -> Option<String> {
         let answer = self.prometheus.get("/api/v1/alerts")?;
         let alerts = answer["data"]["alerts"].as_array()?.clone();
@@ -131,8 +131,8 @@ impl Scene {
     }
 }
 
-fn start_alertmanager(folder: &Path, receiver: u16) -> Service {
-    let config = folder.join("alertmanager.yml");
+fn start_alertmanager(dir: &Path, receiver: u16) -> Service {
+    let config = dir.join("alertmanager.yml");
     let text = format!(
         "route:\n  receiver: test\n  group_by: ['...']\n  group_wait: 0s\n  group_interval: 1s\n  \
          repeat_interval: 1h\nreceivers:\n  - name: test\n    webhook_configs:\n      \
@@ -142,26 +142,26 @@ fn start_alertmanager(folder: &Path, receiver: u16) -> Service {
     let mut command = Command::new("prometheus-alertmanager");
     command
         .arg(format!("--config.file={}", config.display()))
-        .arg(format!("--storage.path={}", folder.join("alertmanager").display()))
+        .arg(format!("--storage.path={}", dir.join("alertmanager").display()))
         .args(["--web.listen-address=127.0.0.1:0", "--cluster.listen-address="])
         .arg("--log.level=warn");
-    Service::start(&mut command, folder.join("alertmanager.log"))
+    Service::start(&mut command, dir.join("alertmanager.log"))
 }
 
-fn start_prometheus(folder: &Path, agent: &Agent, alertmanager: u16) -> Prometheus {
-    // Nobody waits for five minutes here.
+fn start_prometheus(dir: &Path, agent: &Agent, alertmanager: u16) -> Prometheus {
+    // The test must not wait for five minutes.
     let rules = read("contrib/prometheus/vramscope.rules.yml").replace("for: 5m", "for: 1s");
-    std::fs::write(folder.join("rules.yml"), rules).unwrap();
+    std::fs::write(dir.join("rules.yml"), rules).unwrap();
     let more = format!(
         "rule_files: [rules.yml]\nalerting:\n  alertmanagers:\n    - static_configs:\n        \
          - targets: ['127.0.0.1:{alertmanager}']\n"
     );
-    Prometheus::start(folder, &agent.address, &more)
+    Prometheus::start(dir, &agent.address, &more)
 }
 
 fn start_agent(stage: &Stage, alertmanager: u16, receiver: u16) -> Agent {
-    let folder = stage.folder.path();
-    let script = folder.join("on-alert");
+    let dir = stage.dir.path();
+    let script = dir.join("on-alert");
     let text =
         "#!/bin/sh\necho \"$VRAMSCOPE_STATE $VRAMSCOPE_RULE $VRAMSCOPE_LABEL_PID\" >> \"$1\"\n";
     std::fs::write(&script, text).unwrap();
@@ -174,13 +174,12 @@ fn start_agent(stage: &Stage, alertmanager: u16, receiver: u16) -> Agent {
          url = \"http://127.0.0.1:{alertmanager}/api/v2/alerts\"\n\
          [[alerts.receiver]]\ntype = \"command\"\ncommand = [\"{}\", \"{}\"]\n",
         script.display(),
-        folder.join("commands").display(),
+        dir.join("commands").display(),
     );
     Agent::start_with(stage, &settings, &[])
 }
 
-/// Panels that need what this test does not do: containers, PyTorch, pools, snapshots, receivers of
-/// figures.
+/// Panels without data in this test: containers, PyTorch, pools, snapshots, exporters.
 const MAY_BE_EMPTY: [&str; 7] = [
     "Live device memory by container",
     "Used by container, as reported by the driver",
@@ -196,7 +195,7 @@ const MAY_FIND_NOTHING: [&str; 2] =
     ["{{instance}} lost {{class}}", "{{process}} {{pid}} {{location}}: {{resource}}"];
 
 /// Runs every query of the dashboard.
-fn assert_dashboard(scene: &Scene) {
+fn assert_dashboard(stack: &Scene) {
     let dashboard: Value = serde_json::from_str(&read("contrib/grafana/vramscope.json")).unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let mut empty = BTreeSet::new();
@@ -214,7 +213,7 @@ fn assert_dashboard(scene: &Scene) {
                 now - 20
             );
             let answer =
-                scene.prometheus.get(&path).unwrap_or_else(|| panic!("{title}: {expr} failed"));
+                stack.prometheus.get(&path).unwrap_or_else(|| panic!("{title}: {expr} failed"));
             assert_eq!(answer["status"], "success", "{title}: {expr}: {answer}");
             let found = answer["data"]["result"].as_array().unwrap();
             let legend = target["legendFormat"].as_str().unwrap();
@@ -229,18 +228,18 @@ fn assert_dashboard(scene: &Scene) {
     assert_eq!(empty.difference(&allowed).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// A program that leaks, and what was heard of it.
+/// A leaking program and the notifications about it.
 struct Leak<'s> {
-    scene: &'s Scene,
+    stack: &'s Scene,
     player: harness::Player,
     pid: String,
 }
 
 impl<'s> Leak<'s> {
-    fn start(scene: &'s Scene) -> Self {
-        let player = scene.stage.workload(&["leaks", "fast-leak", "--seconds", "300"]);
+    fn start(stack: &'s Scene) -> Self {
+        let player = stack.stage.workload(&["leaks", "fast-leak", "--seconds", "300"]);
         let pid = player.pid().to_string();
-        Self { scene, player, pid }
+        Self { stack, player, pid }
     }
 
     fn stop(&mut self) {
@@ -249,23 +248,23 @@ impl<'s> Leak<'s> {
 
     /// Whether the agent's metrics have it as a suspect.
     fn is_suspect(&self) -> Option<()> {
-        let metrics = self.scene.agent.metrics();
+        let metrics = self.stack.agent.metrics();
         let pid = format!("pid=\"{}\"", self.pid);
         metrics.lines("vramscope_suspect_growth_bytes_per_second", &[&pid]).next().map(|_| ())
     }
 
-    /// Whether Alertmanager told of it, as Prometheus's alert or as the agent's own.
-    fn is_told(&self, by_prometheus: bool, wanted: &str) -> Option<()> {
-        let told = self.scene.receiver.told("VramscopeLeakSuspect").into_iter();
+    /// Whether Alertmanager sent it, as an alert of Prometheus or of the agent.
+    fn is_notified(&self, by_prometheus: bool, wanted: &str) -> Option<()> {
+        let alerts = self.stack.receiver.alerts("VramscopeLeakSuspect").into_iter();
         let mut ours =
-            told.filter(|(_, labels)| (labels["instance"] != hostname()) == by_prometheus);
+            alerts.filter(|(_, labels)| (labels["instance"] != hostname()) == by_prometheus);
         let of_it = |labels: &Value| labels["pid"] == self.pid.as_str();
         ours.any(|(state, labels)| state == wanted && of_it(&labels)).then_some(())
     }
 
-    /// What the agent's own webhook told of it.
+    /// Returns the posts of the agent's webhook about it.
     fn posts(&self) -> Vec<Value> {
-        let posts = self.scene.receiver.posts("/json").into_iter();
+        let posts = self.stack.receiver.posts("/json").into_iter();
         let ours = |post: &Value| {
             post["rule"] == "leak_suspect" && post["labels"]["pid"] == self.pid.as_str()
         };
@@ -278,66 +277,66 @@ impl<'s> Leak<'s> {
 
     /// Whether the agent's command ran for it.
     fn ran(&self, state: &str) -> Option<()> {
-        let commands = self.scene.stage.folder.path().join("commands");
+        let commands = self.stack.stage.dir.path().join("commands");
         let line = format!("{state} leak_suspect {}", self.pid);
         let ran = std::fs::read_to_string(commands).ok()?;
         ran.lines().any(|found| found == line).then_some(())
     }
 }
 
-/// Somebody runs out of memory: that is told at once.
-fn assert_out_of_memory(scene: &Scene) {
-    let (_, _) = scene.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
-    scene.until("the error in Prometheus", || {
-        let told = scene.receiver.told("VramscopeOutOfMemory");
+/// Asserts that an out-of-memory error is notified at once.
+fn assert_out_of_memory(stack: &Scene) {
+    let (_, _) = stack.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
+    stack.until("the error in Prometheus", || {
+        let alerts = stack.receiver.alerts("VramscopeOutOfMemory");
         let of_it = |labels: &Value| labels["gpu"] == "1" && labels["instance"] != hostname();
         let (_, labels) =
-            told.into_iter().find(|(state, labels)| state == "firing" && of_it(labels))?;
+            alerts.into_iter().find(|(state, labels)| state == "firing" && of_it(labels))?;
         (labels["severity"] == "critical").then_some(())
     });
-    scene.until("the error by itself", || {
-        let mut posts = scene.receiver.posts("/json").into_iter();
+    stack.until("the agent's own alert", || {
+        let mut posts = stack.receiver.posts("/json").into_iter();
         posts.find(|post| post["rule"] == "out_of_memory" && post["labels"]["gpu"] == "1")
     });
 }
 
 #[test]
-fn a_leak_is_told_through_prometheus_and_by_itself_and_so_is_its_end() {
-    let scene = Scene::set();
-    scene.until("the agent", || {
-        (scene.agent.metrics().sum("vramscope_ready", &[]) == 1.0).then_some(())
+fn leak_alert_fires_and_resolves_on_all_paths() {
+    let stack = Scene::set();
+    stack.until("the agent", || {
+        (stack.agent.metrics().sum("vramscope_ready", &[]) == 1.0).then_some(())
     });
-    scene.until("a scrape", || {
-        scene.prometheus.query("vramscope_out_of_memory_total").filter(|found| !found.is_empty())
+    stack.until("a scrape", || {
+        stack.prometheus.query("vramscope_out_of_memory_total").filter(|found| !found.is_empty())
     });
-    let mut leak = Leak::start(&scene);
-    assert_out_of_memory(&scene);
+    let mut leak = Leak::start(&stack);
+    assert_out_of_memory(&stack);
 
     // The leak fires everywhere.
-    scene.until("the suspect", || leak.is_suspect());
-    scene.until("the alert in Prometheus", || {
-        scene.alert_state("VramscopeLeakSuspect").filter(|state| state == "firing")
+    stack.until("the suspect", || leak.is_suspect());
+    stack.until("the alert in Prometheus", || {
+        stack.alert_state("VramscopeLeakSuspect").filter(|state| state == "firing")
     });
-    scene.until("Prometheus's alert through Alertmanager", || leak.is_told(true, "firing"));
-    scene.until("the agent's alert through Alertmanager", || leak.is_told(false, "firing"));
-    let post = scene.until("the webhook", || leak.post("firing"));
-    // The innermost frame of the program; the whole stack is in reports.
+    stack.until("Prometheus's alert through Alertmanager", || leak.is_notified(true, "firing"));
+    stack.until("the agent's alert through Alertmanager", || leak.is_notified(false, "firing"));
+    let post = stack.until("the webhook", || leak.post("firing"));
+    // The innermost frame of the program; reports have the complete stack.
     assert!(post["labels"]["location"].as_str().unwrap().starts_with("workload::"), "{post}");
     assert_eq!(post["labels"]["process"], "workload");
-    scene.until("the command", || leak.ran("firing"));
-    scene.until("the forecast", || scene.alert_state("VramscopeFullSoon"));
-    assert_dashboard(&scene);
+    stack.until("the command", || leak.ran("firing"));
+    stack.until("the forecast", || stack.alert_state("VramscopeFullSoon"));
+    assert_dashboard(&stack);
 
-    // And is over everywhere.
+    // It resolves everywhere.
     leak.stop();
-    scene.until("its end through Prometheus", || leak.is_told(true, "resolved"));
-    scene.until("its end through Alertmanager", || leak.is_told(false, "resolved"));
-    scene.until("its end by webhook", || leak.post("resolved"));
-    scene.until("its end by command", || leak.ran("resolved"));
-    let told = scene.agent.messages();
-    assert!(told.contains("alert resolved: leak_suspect"), "{told}");
+    stack.until("the resolution through Prometheus", || leak.is_notified(true, "resolved"));
+    stack.until("the resolution through Alertmanager", || leak.is_notified(false, "resolved"));
+    stack.until("the resolution by webhook", || leak.post("resolved"));
+    stack.until("the resolution by command", || leak.ran("resolved"));
+    let messages = stack.agent.messages();
+    assert!(messages.contains("alert resolved: leak_suspect"), "{messages}");
     assert_eq!(leak.posts().len(), 2, "each state once: {:#?}", leak.posts());
-    let metrics = scene.agent.metrics();
+    let metrics = stack.agent.metrics();
     let counted = ["receiver=\"command\"", "outcome=\"sent\""];
     let counted = metrics.sum("vramscope_notifications_total", &counted);
     assert!(counted > 0.0, "{}", metrics.0);

@@ -1,5 +1,5 @@
-//! Ends of stream captures under real probes: whichever way a capture ends, the report is the driver's
-//! own account.
+//! Ends of stream captures under real probes: however a capture ends, the report matches the
+//! driver's oracle.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A trace of `capture-end`, with an injected failure or another way to end the capture.
+/// Traces `capture-end`, with an injected failure or another way to end the capture.
 fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (Stage, Traced) {
     let mut stage = Stage::new();
     if let Some(code) = fail {
@@ -33,8 +33,8 @@ fn failures(process: &Value) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn every_result_of_a_capture_end_is_understood() {
-    // Whether the capture goes on decides what the 2 MiB after it are: memory, or a node.
+fn every_result_of_a_capture_end_is_handled() {
+    // Whether the capture continues decides whether the 2 MiB after it are memory or a node.
     for (how, fail, live, result) in [
         ("call", None, 7, None),
         ("null", None, 6, None),

@@ -1,4 +1,5 @@
-//! Processes in real cgroups and namespaces: their container is told, and the ledger is the truth.
+//! Processes in real cgroups and namespaces: their container is reported, and the ledger matches
+//! the oracle.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,12 +18,12 @@ use serde_json::{Value, json};
 
 const POD: &str = "0a1b2c3d-1111-2222-3333-444455556666";
 
-/// An id that no other test has.
+/// Returns an id that no other test uses.
 fn id(seed: u8) -> String {
     format!("{:08x}{seed:02x}", std::process::id()).repeat(7)[..64].to_owned()
 }
 
-/// A cgroup of version 2, in a mount of its own: whatever this machine has mounted.
+/// A version 2 cgroup in its own mount, independent of the mounts of this machine.
 struct Cgroup {
     mount: tempfile::TempDir,
     path: PathBuf,
@@ -36,7 +37,7 @@ impl Cgroup {
             .arg(mount.path())
             .status()
             .unwrap();
-        assert!(mounted.success(), "these tests need the right to mount");
+        assert!(mounted.success(), "these tests need permission to mount");
         let mut path = mount.path().to_owned();
         for name in names {
             path.push(name);
@@ -45,7 +46,7 @@ impl Cgroup {
         Self { mount, path }
     }
 
-    /// A script that runs a program inside.
+    /// Returns a script that runs a program in the cgroup.
     fn script(&self, rest: &str) -> String {
         format!("echo $$ > {}/cgroup.procs && {rest}", self.path.display())
     }
@@ -54,7 +55,7 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         while self.path != self.mount.path() {
-            // Others of the same test process may be in those above.
+            // Parent cgroups may contain others of the same test process.
             let _ = fs::remove_dir(&self.path);
             self.path.pop();
         }
@@ -62,7 +63,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// The process of that container in a report.
+/// Returns the process of that container in a report.
 fn inside<'a>(report: &'a Value, id: &str) -> Option<&'a Value> {
     let processes = report["processes"].as_array().unwrap();
     processes.iter().find(|process| process["container"]["id"] == id)
@@ -75,7 +76,7 @@ fn wait_for_end(tracer: &mut Tracer, id: &str) -> Value {
     inside(&report, id).unwrap().clone()
 }
 
-/// What the driver says of a process that knows itself as number 1, with numbers of the host.
+/// Returns the oracle of a process that has pid 1 in its namespace, with pids of the host.
 fn oracle_of_first(stage: &Stage, pid: &Value) -> Value {
     let mut oracle = stage.oracle(1);
     for allocation in oracle["live"].as_array_mut().unwrap() {
@@ -90,11 +91,11 @@ fn workload() -> String {
 }
 
 #[test]
-fn a_process_in_a_container_is_told_with_its_number_inside_and_a_replay_tells_the_same() {
+fn container_and_its_pid_are_reported_live_and_in_replay() {
     let stage = Stage::new();
     let id = id(1);
     let cgroup = Cgroup::new(&[&format!("docker-{id}.scope")]);
-    let file = stage.folder.path().join("trace.vramscope");
+    let file = stage.dir.path().join("trace.vramscope");
     let mut tracer = stage.start_trace(&[
         "--driver",
         stage.driver.to_str().unwrap(),
@@ -134,13 +135,13 @@ fn report(file: &Path, options: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The recording says of every process what the live trace said last.
+/// Asserts that the recording has the same last state of every process as the live trace.
 fn replays_equal(traced: &Traced, file: &Path) {
     let replayed: Value = serde_json::from_str(&report(file, &["--format", "json"])).unwrap();
     assert_eq!(&replayed, traced.last());
 }
 
-/// A tracer that sees other logs of the node than this machine has.
+/// Starts a tracer with other pod logs than those of this machine.
 fn trace_with_logs(stage: &Stage, logs: &Path) -> Tracer {
     let script = format!(
         "mount --bind {} /var/log && exec {VRAMSCOPE} trace --json --interval 100ms --driver {}",
@@ -151,7 +152,7 @@ fn trace_with_logs(stage: &Stage, logs: &Path) -> Tracer {
 }
 
 #[test]
-fn a_driver_inside_a_pods_mount_namespace_is_traced_and_the_pod_named_by_the_nodes_logs() {
+fn driver_in_a_pod_mount_namespace_is_traced() {
     let stage = Stage::new().env("SIM_INIT_MS", "300");
     let id = id(2);
     let logs = tempfile::tempdir().unwrap();
@@ -162,7 +163,7 @@ fn a_driver_inside_a_pods_mount_namespace_is_traced_and_the_pod_named_by_the_nod
     let cgroup = Cgroup::new(&names);
     let mut tracer = trace_with_logs(&stage, logs.path());
     tracer.next();
-    // A copy of the driver that nobody outside can see by its name.
+    // A copy of the driver that is not visible outside.
     let within = cgroup.script(&format!(
         "mount -t tmpfs tmpfs /mnt && cp {} /mnt/libcuda.so.1 && \
          LD_LIBRARY_PATH=/mnt exec unshare --pid --fork --mount-proc {} kinds",
@@ -182,7 +183,7 @@ fn a_driver_inside_a_pods_mount_namespace_is_traced_and_the_pod_named_by_the_nod
 }
 
 #[test]
-fn a_program_that_replaces_itself_stays_in_its_container_and_others_are_in_none() {
+fn exec_keeps_the_container() {
     let stage = Stage::new();
     let id = id(3);
     let cgroup = Cgroup::new(&["machine.slice", &format!("libpod-{id}.scope"), "container"]);

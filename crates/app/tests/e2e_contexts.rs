@@ -1,5 +1,5 @@
-//! Contexts of threads under real probes: deep stacks, failed destructions, and stacks that are
-//! deeper than the probes follow.
+//! Context stacks of threads under real probes: deep stacks, failed destroys, and stacks deeper
+//! than the probes track.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ fn deep(depth: u32) -> (Stage, harness::Traced) {
 }
 
 #[test]
-fn deep_context_stack_is_followed_exactly() {
+fn deep_context_stack_is_exact() {
     for depth in [1, 4, 8, 9, 16, 64, 200, 254] {
         let (stage, traced) = deep(depth);
         traced.assert_truth(&stage);
@@ -32,7 +32,7 @@ fn deep_context_stack_is_followed_exactly() {
 }
 
 #[test]
-fn stack_deeper_than_kept_is_inexact_and_bounded() {
+fn too_deep_context_stack_is_inexact_and_bounded() {
     for depth in [256, 300, 1000] {
         let (stage, traced) = deep(depth);
         assert!(traced.status.success(), "{}", traced.messages);
@@ -43,14 +43,14 @@ fn stack_deeper_than_kept_is_inexact_and_bounded() {
         assert_eq!(process["uncertainty"]["unknown_context"], 1);
         assert_eq!(process["uncertainty"]["live_bytes_min"], 10_000);
         assert_eq!(process["uncertainty"]["live_bytes_max"], 14_000);
-        // The top of the stack was known all the time.
+        // The top of the stack was always known.
         assert_eq!(process["released_total"], 1);
         assert_eq!(traced.last()["lost_events"], 0);
     }
 }
 
 #[test]
-fn failed_context_destroy_leaves_the_stack_as_it_is() {
+fn failed_context_destroy_keeps_the_stack() {
     for seed in ["1", "7", "8"] {
         let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
         let workload = ["--seed", seed, "random", "--ops", "8000", "--devices", "2"];

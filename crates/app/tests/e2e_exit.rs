@@ -1,4 +1,4 @@
-//! Exit codes: the command's own, those of checks, and those of vramscope itself.
+//! Exit codes: of the command, of checks, and of vramscope itself.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 use harness::files::{recording, run, stderr};
 use harness::{Stage, VRAMSCOPE, simulator};
 
-/// Verbs that start a command.
+/// Commands that start a program.
 const VERBS: &[&[&str]] = &[&["trace"], &["kernels"], &["record", "-o", "/dev/null"]];
 
 fn traced(verb: &[&str], command: &[&str]) -> Output {
@@ -52,7 +52,7 @@ fn executable(directory: &Path, name: &str, content: &[u8]) -> String {
 }
 
 #[test]
-fn commands_that_cannot_run_have_the_codes_of_the_shell() {
+fn unrunnable_commands_have_shell_exit_codes() {
     let directory = tempfile::tempdir().unwrap();
     let script = executable(directory.path(), "script", b"#!/no/such/interpreter\n");
     let refused = executable(directory.path(), "refused", b"#!/etc/passwd\n");
@@ -82,12 +82,12 @@ fn failures_of_vramscope_differ_from_those_of_the_command() {
     let messages = stderr(&output);
     assert_eq!(code(&output), 125, "{messages}");
     assert!(output.stdout.is_empty(), "the command must not run");
-    // The process that waited to become the command ends without a word.
+    // The suspended process for the command exits without a message.
     assert_eq!(messages.lines().count(), 1, "{messages}");
     assert_eq!(code(&run(&["trace", "--no-such-option"])), 2);
 }
 
-/// Leaves one buffer, and ends with this code.
+/// Traces a program that leaves one buffer and exits with this code, and returns the exit code.
 fn leaky(stage: &Stage, options: &[&str], exit: i32) -> i32 {
     let workload = simulator().join("workload");
     let line = format!("{} leak3 --work-ms 1 --wait-ms 1; exit {exit}", workload.display());
@@ -96,7 +96,7 @@ fn leaky(stage: &Stage, options: &[&str], exit: i32) -> i32 {
 }
 
 #[test]
-fn leak_exit_code_tells_a_leak_from_a_failed_command() {
+fn leak_exit_code_differs_from_a_failed_command() {
     let stage = Stage::new();
     assert_eq!(leaky(&stage, &[], 0), 0);
     assert_eq!(leaky(&stage, &[], 1), 1);

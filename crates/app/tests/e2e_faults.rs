@@ -1,4 +1,5 @@
-//! Threads that die: every verb and the agent notice it, name the thread, and exit with an error.
+//! Threads that die: every command and the agent detect it, name the thread, and exit with an
+//! error.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,10 +19,10 @@ use harness::files::stderr;
 use harness::{Bound, Player, Stage, VRAMSCOPE, send_signal, simulator, until};
 use serde_json::Value;
 
-/// How soon a process with a dead thread must have ended.
+/// Time limit for the exit of a process with a dead thread.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A fault that happens when the test says so.
+/// A fault that the test triggers.
 struct Fault {
     file: PathBuf,
     value: String,
@@ -29,7 +30,7 @@ struct Fault {
 
 impl Fault {
     fn new(stage: &Stage, kind: &str, thread: &str) -> Self {
-        let file = stage.folder.path().join("fault");
+        let file = stage.dir.path().join("fault");
         let value = format!("{kind}:{thread}:{}", file.display());
         Self { file, value }
     }
@@ -39,7 +40,7 @@ impl Fault {
     }
 }
 
-/// A verb of vramscope that runs, with its output in files.
+/// A running vramscope command, with its output in files.
 struct Running {
     child: Bound,
     out: PathBuf,
@@ -48,7 +49,7 @@ struct Running {
 
 impl Running {
     fn start(stage: &Stage, fault: &Fault, command: &mut Command) -> Self {
-        let path = |name: &str| stage.folder.path().join(name);
+        let path = |name: &str| stage.dir.path().join(name);
         let (out, messages) = (path("out"), path("messages"));
         command.env("VRAMSCOPE_FAULT", &fault.value).stdin(Stdio::null());
         command.stdout(std::fs::File::create(&out).unwrap());
@@ -60,7 +61,7 @@ impl Running {
         std::fs::read_to_string(&self.messages).unwrap()
     }
 
-    /// The whole lines of its output so far.
+    /// Returns the complete lines of its output so far.
     fn reports(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.out).unwrap();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -71,14 +72,14 @@ impl Running {
         until(what, || self.messages(), look)
     }
 
-    /// Its exit code, once it has ended.
+    /// Waits for its end and returns the exit code.
     fn code(&mut self) -> i32 {
         let end = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code().unwrap_or(-1);
             }
-            assert!(Instant::now() < end, "it still runs:\n{}", self.messages());
+            assert!(Instant::now() < end, "still running:\n{}", self.messages());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -88,7 +89,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A workload that allocates and frees without end.
+/// Starts a workload that allocates and frees forever.
 fn spam(stage: &Stage) -> Player {
     stage.workload(&["spam", "--throughput", "500", "--duration", "120", "--free-ratio", "0.9"])
 }
@@ -96,7 +97,7 @@ fn spam(stage: &Stage) -> Player {
 #[test]
 fn trace_exits_with_2_when_capture_panics() {
     let stage = Stage::new();
-    let recording = stage.folder.path().join("run.arrows");
+    let recording = stage.dir.path().join("run.arrows");
     let player = spam(&stage);
     let fault = Fault::new(&stage, "panic", "capture");
     let mut command = Command::new(VRAMSCOPE);
@@ -119,7 +120,7 @@ fn trace_exits_with_2_when_capture_panics() {
     assert!(last["uncertainty"]["capture_end_time"].is_string(), "{last}");
     assert_eq!(last["uncertainty"]["capture_end_time"], last["time"]);
     assert_eq!(last["processes"][0]["exact"], false);
-    // The recording has what the reports said, and ends there.
+    // The recording has the state of the reports, and ends there.
     let mut replay = Command::new(VRAMSCOPE);
     replay.arg("replay").arg(&recording).args(["--format", "json"]);
     let replay = replay.output().unwrap();
@@ -135,7 +136,7 @@ fn trace_exits_with_2_when_capture_panics() {
 fn record_and_kernels_exit_with_2_when_capture_panics() {
     let stage = Stage::new();
     let player = spam(&stage);
-    let recording = stage.folder.path().join("run.arrows");
+    let recording = stage.dir.path().join("run.arrows");
     for verb in [&["record", "-o", text(&recording)][..], &["kernels", "--json"]] {
         let fault = Fault::new(&stage, "panic", "capture");
         let mut command = Command::new(VRAMSCOPE);
@@ -170,11 +171,11 @@ fn command_survives_the_death_of_capture() {
     let mut report = String::new();
     std::fs::File::open(&trace.out).unwrap().read_to_string(&mut report).unwrap();
     assert!(report.contains("NOT EXACT: capture ended at"), "{report}");
-    // The driver writes its account when the command ends by itself.
+    // The driver writes its oracle when the command exits normally.
     until("the end of the command", || messages.clone(), || stage.oracles().into_values().next());
 }
 
-/// Fails unless the agent is never ready again, and ends with exit code 2.
+/// Fails unless the agent is never ready again, and exits with code 2.
 fn ends_with_2(agent: &mut Agent) -> String {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -186,7 +187,7 @@ fn ends_with_2(agent: &mut Agent) -> String {
         let answer = harness::http::get(&agent.address, "/readyz", "");
         let is_ready = answer.is_ok_and(|answer| answer.status == 200);
         assert!(!(was_noticed && is_ready), "ready after the error:\n{}", agent.messages());
-        assert!(Instant::now() < end, "it still runs:\n{}", agent.messages());
+        assert!(Instant::now() < end, "still running:\n{}", agent.messages());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -198,7 +199,7 @@ fn agent_exits_with_2_when_capture_panics() {
     let fault = Fault::new(&stage, "panic", "capture");
     let mut command = serve(&stage, &[]);
     command.env("VRAMSCOPE_FAULT", &fault.value);
-    let mut agent = Agent::run(&mut command, stage.folder.path());
+    let mut agent = Agent::run(&mut command, stage.dir.path());
     agent.process(player.pid(), |process| process["allocations_total"].as_u64() > Some(100));
     fault.happen();
     let begun = Instant::now();
@@ -211,9 +212,9 @@ fn agent_exits_with_2_when_capture_panics() {
     assert!(player.child.is_running(), "the traced program noticed");
 }
 
-/// Settings that start every thread that the agent can have. Nothing listens on port 9.
+/// Returns a configuration that starts every thread of the agent. Nothing listens on port 9.
 fn everything(stage: &Stage) -> String {
-    let folder = |name: &str| stage.folder.path().join(name).display().to_string();
+    let dir = |name: &str| stage.dir.path().join(name).display().to_string();
     format!(
         "[[alerts.rule]]\nname = 'runs'\nmetric = 'vramscope_ready'\nabove = 0\n\
          [[alerts.receiver]]\ntype = 'webhook'\nurl = 'http://127.0.0.1:9/'\nrepeat_interval = '1s'\n\
@@ -224,17 +225,17 @@ fn everything(stage: &Stage) -> String {
          [exporters.pyroscope]\nurl = 'http://127.0.0.1:9/'\ninterval = '1s'\n\
          [exporters.profiles]\ndir = '{}'\ninterval = '1s'\n\
          [exporters.parquet]\ndir = '{}'\ninterval = '1s'\n",
-        folder("profiles"),
-        folder("tables")
+        dir("profiles"),
+        dir("tables")
     )
 }
 
-/// An agent with every thread, one of which fails when the test says so.
+/// Starts an agent with every thread, one of which fails on request.
 fn agent_with(stage: &Stage, fault: &Fault) -> Agent {
     let config = settings(stage, &everything(stage));
     let mut command = serve(stage, &["--config", &config]);
     command.env("VRAMSCOPE_FAULT", &fault.value);
-    Agent::run(&mut command, stage.folder.path())
+    Agent::run(&mut command, stage.dir.path())
 }
 
 #[test]
@@ -277,7 +278,7 @@ fn agent_exits_when_thread_panics(thread: &str) {
     ends_with_2(&mut agent);
 }
 
-/// The names of its threads; the kernel keeps 15 letters.
+/// Returns the names of its threads; the kernel keeps 15 characters.
 fn threads(agent: &Agent) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
     let name = |task: std::io::Result<std::fs::DirEntry>| {
@@ -293,7 +294,7 @@ fn agent_ends_without_a_thread_that_hangs() {
     let fault = Fault::new(&stage, "hang", "export-profiles");
     let mut agent = agent_with(&stage, &fault);
     fault.happen();
-    // It hangs now, or when it looks whether the agent ends.
+    // It hangs now, or when it checks whether the agent is shutting down.
     send_signal(agent.pid(), 15);
     let messages = ends_with_2(&mut agent);
     assert!(messages.contains("the thread `export-profiles` does not end"), "{messages}");
@@ -308,7 +309,7 @@ fn page_that_panics_is_reported_and_the_agent_continues() {
     send_signal(agent.pid(), 10);
     let reason = "could not be made: the thread `page` panicked: injected fault";
     agent.until("the message", |agent| agent.messages().contains(reason).then_some(()));
-    let incidents = stage.folder.path().join("state/incidents");
+    let incidents = stage.dir.path().join("state/incidents");
     agent.until("the incident", |_| {
         let incident = std::fs::read_dir(&incidents).ok()?.next()?.ok()?.path();
         let object = std::fs::read_to_string(incident.join("incident.json")).ok()?;
@@ -336,7 +337,7 @@ fn names_that_panic_cost_names_and_memory_stays_exact() {
     }
 }
 
-/// What the driver reports of a process in the last report.
+/// Returns the driver-reported usage of a process in the last report.
 fn driver_bytes(report: &Value) -> Option<u64> {
     report["processes"][0]["devices"][0]["driver_bytes"].as_u64()
 }
@@ -352,7 +353,7 @@ fn driver_reported_usage_that_fails_becomes_unknown() {
         command.args(["-p", &holder.pid().to_string()]);
         let trace = Running::start(&stage, &fault, &mut command);
         let is_known = || trace.reports().last().is_some_and(|last| driver_bytes(last).is_some());
-        trace.until("the driver's figure", || is_known().then_some(()));
+        trace.until("the driver-reported usage", || is_known().then_some(()));
         fault.happen();
         trace.until("its end", || (!is_known()).then_some(()));
         let why = match kind {
@@ -362,7 +363,7 @@ fn driver_reported_usage_that_fails_becomes_unknown() {
         trace.until("the message", || trace.messages().contains(why).then_some(()));
         if kind == "panic" {
             std::fs::remove_file(&fault.file).unwrap();
-            trace.until("the figure again", || is_known().then_some(()));
+            trace.until("the value again", || is_known().then_some(()));
         }
     }
 }

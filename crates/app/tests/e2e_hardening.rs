@@ -1,4 +1,4 @@
-//! What other users of the host could do to the agent: its directories, its settings, its secrets.
+//! Attacks by other users of the host on the agent: its directories, configuration and secrets.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,7 +19,7 @@ use harness::agent::{Agent, check, serve, settings};
 use harness::files::stderr;
 
 /// A user that owns nothing here.
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -43,7 +43,7 @@ fn ended(mut command: Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What the agent says when it refuses a state directory, at start and in a check.
+/// Returns the error of the agent about a state directory, at start and in a check.
 fn refused_state(stage: &Stage, state: &Path) -> String {
     let output = ended(serve(stage, &["--state-dir", state.to_str().unwrap()]));
     assert_eq!(output.status.code(), Some(2), "{}: {}", state.display(), stderr(&output));
@@ -55,30 +55,30 @@ fn refused_state(stage: &Stage, state: &Path) -> String {
 }
 
 #[test]
-fn agent_refuses_a_state_directory_that_others_control() {
+fn agent_rejects_a_state_dir_that_others_control() {
     let stage = Stage::new();
-    let base = stage.folder.path();
+    let base = stage.dir.path();
     let victim = base.join("victim");
     fs::create_dir(&victim).unwrap();
 
     let link = base.join("link");
     symlink(&victim, &link).unwrap();
-    lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
+    lchown(&link, Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
     let message = refused_state(&stage, &link);
     assert!(message.contains("owned by user 65534"), "{message}");
 
     let foreign = base.join("foreign");
     fs::create_dir(&foreign).unwrap();
-    chown(&foreign, Some(NOBODY), Some(NOBODY)).unwrap();
+    chown(&foreign, Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
     assert!(refused_state(&stage, &foreign).contains("owned by user 65534"));
-    // Whoever owns a directory on the way can replace what is in it.
+    // The owner of a parent directory can replace its contents.
     assert!(refused_state(&stage, &foreign.join("below")).contains("owned by user 65534"));
 
     for bits in [0o777, 0o775] {
         let open = base.join(format!("open-{bits:o}"));
         fs::create_dir(&open).unwrap();
         fs::write(open.join("old"), "").unwrap();
-        chown(&open, None, Some(NOBODY)).unwrap();
+        chown(&open, None, Some(NOBODY_UID)).unwrap();
         mode(&open, bits);
         let message = refused_state(&stage, &open);
         assert!(message.contains("other users can write to it"), "{message}");
@@ -88,20 +88,20 @@ fn agent_refuses_a_state_directory_that_others_control() {
     let planted = base.join("planted");
     fs::create_dir(&planted).unwrap();
     symlink(&victim, planted.join("incidents")).unwrap();
-    lchown(planted.join("incidents"), Some(NOBODY), Some(NOBODY)).unwrap();
+    lchown(planted.join("incidents"), Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
     let message = refused_state(&stage, &planted);
     assert!(message.contains("planted/incidents: it is a symbolic link"), "{message}");
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "something was written");
 }
 
 #[test]
-fn agent_takes_state_directories_of_systemd_and_kubernetes() {
+fn agent_accepts_systemd_and_kubernetes_state_dirs() {
     let stage = Stage::new();
-    let base = stage.folder.path();
-    // systemd with DynamicUser: a link of root's to the real directory.
+    let base = stage.dir.path();
+    // systemd with DynamicUser: a link, owned by root, to the real directory.
     fs::create_dir_all(base.join("private/state")).unwrap();
     symlink("private/state", base.join("linked")).unwrap();
-    // An emptyDir volume is for everybody, and empty.
+    // An emptyDir volume is writable by all, and empty.
     let volume = base.join("volume");
     fs::create_dir(&volume).unwrap();
     mode(&volume, 0o777);
@@ -121,12 +121,12 @@ const COMMANDS: [&str; 2] = [
 ];
 
 #[test]
-fn settings_with_commands_must_not_be_changeable_by_others() {
+fn config_with_commands_must_not_be_writable_by_others() {
     let stage = Stage::new();
-    let base = stage.folder.path();
+    let base = stage.dir.path();
     let file = base.join("agent.toml");
     let state = format!("state_dir = \"{}\"\n", base.join("state").display());
-    let refusal = |command: Command| {
+    let error = |command: Command| {
         let output = ended(command);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         stderr(&output)
@@ -136,19 +136,19 @@ fn settings_with_commands_must_not_be_changeable_by_others() {
         assert!(check(&file).output().unwrap().status.success());
         for bits in [0o666, 0o646] {
             mode(&file, bits);
-            let message = refusal(check(&file));
+            let message = error(check(&file));
             assert!(message.contains("other users can write to it"), "{message}");
-            let started = refusal(serve(&stage, &["--config", file.to_str().unwrap()]));
+            let started = error(serve(&stage, &["--config", file.to_str().unwrap()]));
             assert!(started.contains("other users can write to it"), "{started}");
         }
         // Its own group may write; another one may not.
         mode(&file, 0o664);
         assert!(check(&file).output().unwrap().status.success());
-        chown(&file, None, Some(NOBODY)).unwrap();
-        assert!(refusal(check(&file)).contains("other users can write to it"));
-        chown(&file, Some(NOBODY), Some(0)).unwrap();
+        chown(&file, None, Some(NOBODY_UID)).unwrap();
+        assert!(error(check(&file)).contains("other users can write to it"));
+        chown(&file, Some(NOBODY_UID), Some(0)).unwrap();
         mode(&file, 0o644);
-        assert!(refusal(check(&file)).contains("owned by user 65534"));
+        assert!(error(check(&file)).contains("owned by user 65534"));
         chown(&file, Some(0), None).unwrap();
         fs::remove_file(&file).unwrap();
     }
@@ -157,7 +157,7 @@ fn settings_with_commands_must_not_be_changeable_by_others() {
     assert!(check(&file).output().unwrap().status.success());
 }
 
-/// Settings with a file in each place where a secret can be, and what goes before it.
+/// Returns configurations with a file in each key that takes a secret.
 fn secrets(file: &Path) -> Vec<String> {
     let file = file.display();
     vec![
@@ -177,7 +177,7 @@ fn secrets(file: &Path) -> Vec<String> {
 }
 
 fn checked(stage: &Stage, text: &str) -> Output {
-    let state = stage.folder.path().join("state");
+    let state = stage.dir.path().join("state");
     let text = format!("state_dir = \"{}\"\n{text}", state.display());
     check(Path::new(&settings(stage, &text))).output().unwrap()
 }
@@ -188,9 +188,9 @@ const SECRET: &str = "https://a.example/0123456789abcdef\n";
 #[test]
 fn all_secrets_have_one_permission_rule() {
     let stage = Stage::new();
-    let file = stage.folder.path().join("secret");
-    let key = stage.folder.path().join("key.pem");
-    let certificate = harness::around::certificate(stage.folder.path()).0;
+    let file = stage.dir.path().join("secret");
+    let key = stage.dir.path().join("key.pem");
+    let certificate = harness::around::certificate(stage.dir.path()).0;
     let mut all = secrets(&file);
     all.push(format!(
         "[http]\ntls_cert_file = \"{certificate}\"\ntls_key_file = \"{}\"\n",
@@ -225,25 +225,25 @@ fn all_secrets_have_one_permission_rule() {
     assert!(stderr(&advise).contains("chmod 600"), "{}", stderr(&advise));
 }
 
-/// A tmpfs as Kubernetes mounts Secrets: read-only, links to the newest version.
+/// A tmpfs as Kubernetes mounts Secrets: read-only, with links to the newest version.
 struct Projected(PathBuf);
 
 impl Projected {
-    fn new(folder: PathBuf, bits: u32, group: u32) -> Self {
-        fs::create_dir(&folder).unwrap();
+    fn new(dir: PathBuf, bits: u32, group: u32) -> Self {
+        fs::create_dir(&dir).unwrap();
         let run = |arguments: &[&str]| {
-            let done = Command::new("mount").args(arguments).arg(&folder).status().unwrap();
+            let done = Command::new("mount").args(arguments).arg(&dir).status().unwrap();
             assert!(done.success(), "mounting a tmpfs needs root");
         };
         run(&["-t", "tmpfs", "-o", "mode=1777", "secret"]);
-        let version = folder.join("..2026_11_16");
+        let version = dir.join("..2026_11_16");
         fs::create_dir(&version).unwrap();
         write(&version.join("token"), SECRET, bits);
         chown(version.join("token"), None, Some(group)).unwrap();
-        symlink("..2026_11_16", folder.join("..data")).unwrap();
-        symlink("..data/token", folder.join("token")).unwrap();
+        symlink("..2026_11_16", dir.join("..data")).unwrap();
+        symlink("..data/token", dir.join("token")).unwrap();
         run(&["-o", "remount,ro"]);
-        Self(folder)
+        Self(dir)
     }
 }
 
@@ -254,10 +254,10 @@ impl Drop for Projected {
 }
 
 #[test]
-fn secrets_of_kubernetes_are_usable() {
+fn kubernetes_secrets_are_accepted() {
     let stage = Stage::new();
     for (name, bits, group) in [("plain", 0o644, 0), ("fs-group", 0o640, 2000)] {
-        let mount = Projected::new(stage.folder.path().join(name), bits, group);
+        let mount = Projected::new(stage.dir.path().join(name), bits, group);
         for text in secrets(&mount.0.join("token")) {
             let output = checked(&stage, &text);
             assert!(output.status.success(), "{name} {text}: {}", stderr(&output));
@@ -266,9 +266,9 @@ fn secrets_of_kubernetes_are_usable() {
 }
 
 #[test]
-fn request_of_http_1_1_needs_one_host() {
+fn http_1_1_request_needs_exactly_one_host() {
     let stage = Stage::new();
-    let token = stage.folder.path().join("token");
+    let token = stage.dir.path().join("token");
     write(&token, "0123456789abcdef\n", 0o600);
     let bearer = "authorization: Bearer 0123456789abcdef\r\n";
     for options in [&[][..], &["--token-file", token.to_str().unwrap()]] {

@@ -1,4 +1,4 @@
-//! A process is a pid and a start time: another process that gets the pid inherits nothing.
+//! A process is identified by pid and start time: a process that reuses the pid inherits nothing.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,15 +10,15 @@ mod harness;
 
 use harness::{Player, Stage, assert_same, compile, process, simulator};
 
-/// Small, and long enough to be seen while it runs.
+/// Small, and running long enough to be seen.
 const LEAK: [&str; 5] = ["leak3", "--work-ms", "300", "--wait-ms", "300"];
 
-/// Ends `first` by SIGKILL and starts a workload; `Some` if it got the same pid.
+/// Kills `first` and starts a workload; returns it if it got the same pid.
 fn reuse_pid(stage: &Stage, first: Player, workload: &[&str]) -> Option<Player> {
     let pid = first.pid();
     first.signal(9);
     first.finish();
-    // The next process gets the pid after the last one, unless another process is quicker.
+    // The next process gets the pid after the last one, unless another process is faster.
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
     let second = stage.workload(workload);
     (second.pid() == pid).then_some(second)
@@ -56,7 +56,7 @@ fn reused_pid_of_a_target_is_not_traced() {
         .find_map(|_| {
             let first = stage.hold(0, 1, 4096);
             let pid = first.pid().to_string();
-            // Links of this kind are not limited to a process by the kernel.
+            // The kernel does not limit links of this kind to a process.
             let options = ["-p", &pid, "--driver", driver, "--attach-mode", "single"];
             let mut tracer = stage.start_trace(&options);
             tracer.next();
@@ -75,10 +75,10 @@ fn reused_pid_of_a_target_is_not_traced() {
 }
 
 #[test]
-fn driver_that_could_not_be_attached_is_tried_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let driver = folder.path().join("libcuda.so.1");
-    let program = folder.path().join("map");
+fn failed_driver_attachment_is_retried() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = dir.path().join("libcuda.so.1");
+    let program = dir.path().join("map");
     compile("map.c", &program, &[]);
     std::fs::write(&driver, [0; 8192]).unwrap();
     let stage = Stage::with_driver(driver.clone());
@@ -86,17 +86,17 @@ fn driver_that_could_not_be_attached_is_tried_again() {
     tracer.next();
     let mut holder = Player::start(stage.command(&program).arg(&driver));
     holder.wait_ready();
-    // Two reports later the file was looked at.
+    // The file was checked two reports later.
     tracer.next();
     tracer.next();
     holder.go();
     holder.finish();
-    // The same file, with other content.
+    // The same path with other content.
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
     let player = stage.workload(&["spam", "--throughput", "100", "--duration", "60"]);
     let report =
         tracer.wait_for_process(player.pid(), |p| p["allocations_total"].as_u64() > Some(10));
     let process = process(&report, player.pid());
-    // It called the driver before the probes were there.
+    // It called the driver before the probes were attached.
     assert_eq!((&process["before_trace"], &process["exact"]), (&true.into(), &false.into()));
 }

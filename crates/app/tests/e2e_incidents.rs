@@ -1,5 +1,5 @@
-//! Folders of incidents, by real probes on the simulated driver: who held what is compared with the
-//! driver's own account.
+//! Incident directories, with real probes on the simulated driver: the holders are compared with
+//! the driver's oracle.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,17 +25,17 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// An agent sees every process, also those of other tests: one at a time.
+/// An agent sees every process, including those of other tests: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of the signal that makes a process stand still.
+/// Signal that stops a process.
 const SIGSTOP: i32 = 19;
 
-/// A stage whose devices are there: a first process makes them.
+/// An environment whose devices exist: a first process creates them.
 fn shared(memory: &str) -> Stage {
     let stage = Stage::new().sharing();
     let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", memory);
@@ -43,7 +43,8 @@ fn shared(memory: &str) -> Stage {
     stage
 }
 
-/// What each of these held, by the folder: others on this machine may hold something, too.
+/// Returns the bytes of these holders in the incident; other processes on this machine may hold
+/// memory as well.
 fn holders(object: &Value, of: &[u32]) -> BTreeMap<u32, u64> {
     let one = |holder: &Value| {
         (holder["pid"].as_u64().unwrap() as u32, holder["live_bytes"].as_u64().unwrap())
@@ -61,7 +62,7 @@ fn sites_of(object: &Value, pid: u32) -> Vec<(u64, u64)> {
     holder["sites"].as_array().unwrap().iter().map(one).collect()
 }
 
-/// Ends processes in good order, so that the driver writes its account of them.
+/// Ends processes cleanly, so that the driver writes their oracles.
 fn end(players: Vec<Player>) {
     for player in players {
         player.signal(15);
@@ -70,7 +71,7 @@ fn end(players: Vec<Player>) {
 }
 
 #[test]
-fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
+fn holders_of_a_shared_device_match_the_driver() {
     let _alone = alone();
     let stage = shared("4G");
     let agent = Agent::start(&stage, "");
@@ -81,24 +82,24 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
         stage.hold(1, 1, 700 * MIB),
     ];
     let begun = Instant::now();
-    let mut asker =
+    let mut requester =
         stage.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
-    let pid = asker.pid();
-    let folder = agent.wait_folder(pid);
+    let pid = requester.pid();
+    let dir = agent.wait_dir(pid);
     let waited = begun.elapsed();
-    let found = agent.wait_page(&folder);
-    // Everybody still holds what it held then: now the driver says what that was.
+    let found = agent.wait_page(&dir);
+    // All of them still hold the same memory: now the driver reports it.
     let pids: Vec<u32> = others.iter().map(Player::pid).chain([pid]).collect();
-    asker.input.take();
-    end(others.into_iter().chain([asker]).collect());
+    requester.input.take();
+    end(others.into_iter().chain([requester]).collect());
     let on = |pid: u32, device: usize| {
         stage.oracle(pid)["live_bytes_by_device"][device].as_u64().unwrap()
     };
-    let truth: BTreeMap<u32, u64> =
+    let expected: BTreeMap<u32, u64> =
         pids.iter().map(|pid| (*pid, on(*pid, 0))).filter(|(_, bytes)| *bytes > 0).collect();
-    assert_eq!(truth.len(), 4);
-    assert_eq!(holders(&found, &pids), truth, "{found:#}");
-    for (pid, bytes) in &truth {
+    assert_eq!(expected.len(), 4);
+    assert_eq!(holders(&found, &pids), expected, "{found:#}");
+    for (pid, bytes) in &expected {
         let sites = sites_of(&found, *pid);
         assert_eq!(sites.iter().map(|(bytes, _)| bytes).sum::<u64>(), *bytes);
     }
@@ -109,29 +110,29 @@ fn four_processes_that_share_a_device_are_told_as_the_driver_knows_them() {
     assert_eq!(found["cause"]["name"], "device_exhausted", "{found:#}");
     for holder in found["holders"].as_array().unwrap() {
         let own = pids.iter().any(|pid| holder["pid"] == *pid);
-        assert!(!own || holder["before_trace"] == false, "what it held is known exactly: {holder}");
+        assert!(!own || holder["before_trace"] == false, "its memory is known exactly: {holder}");
     }
-    // How long that is without other load `experiments/oom.py` measures.
+    // `experiments/oom.py` measures the time without other load.
     let took = found["written_after_ms"].as_u64().unwrap();
-    println!("from the error to the folder: {took} ms");
+    println!("from the error to the directory: {took} ms");
     assert!(u128::from(took) <= waited.as_millis(), "{took} ms of {waited:?}");
-    assert_whole(&folder, pid, &found);
+    assert_whole(&dir, pid, &found);
     agent.stop();
 }
 
-/// Every file is there, for its owner alone, and can be used.
-fn assert_whole(folder: &Path, pid: u32, found: &Value) {
+/// Asserts that every file exists, is readable by its owner only, and is valid.
+fn assert_whole(dir: &Path, pid: u32, found: &Value) {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(folder), 0o700);
-    let name = folder.file_name().unwrap().to_str().unwrap();
+    assert_eq!(mode(dir), 0o700);
+    let name = dir.file_name().unwrap().to_str().unwrap();
     assert!(name.ends_with(&format!("Z-oom-gpu0-pid{pid}")), "{name}");
     assert_eq!(found["id"], name);
     assert_eq!(found["html_report"], "written", "{found:#}");
     for file in found["files"].as_array().unwrap() {
-        assert_eq!(mode(&folder.join(file.as_str().unwrap())), 0o600);
+        assert_eq!(mode(&dir.join(file.as_str().unwrap())), 0o600);
     }
-    let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
-    assert!(summary.lines().count() < 100, "it is one page: {summary}");
+    let summary = fs::read_to_string(dir.join("summary.txt")).unwrap();
+    assert!(summary.lines().count() < 100, "longer than one page: {summary}");
     for words in [
         "out of memory on GPU 0",
         "CAUSE: device_exhausted",
@@ -147,22 +148,22 @@ fn assert_whole(folder: &Path, pid: u32, found: &Value) {
         frames.iter().any(|frame| frame["function"].as_str().unwrap().contains("oom")),
         "{found:#}"
     );
-    let snapshot = fs::read_to_string(folder.join("snapshot.json")).unwrap();
+    let snapshot = fs::read_to_string(dir.join("snapshot.json")).unwrap();
     let snapshot: Value = serde_json::from_str(&snapshot).unwrap();
     assert!(snapshot["processes"].as_array().unwrap().len() >= 4);
-    let page = fs::read_to_string(folder.join("report.html")).unwrap();
+    let page = fs::read_to_string(dir.join("report.html")).unwrap();
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
-    let recent = folder.join("recent.arrows");
+    let recent = dir.join("recent.arrows");
     let output = run(&["replay", recent.to_str().unwrap(), "--format", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let asker = harness::process(&report, pid);
-    assert_eq!(asker["live_bytes"], holders(found, &[pid])[&pid]);
-    assert_eq!(asker["failed_allocations"], 1);
-    let advice = stdout(&run(&["advise", folder.to_str().unwrap()]));
+    let requester = harness::process(&report, pid);
+    assert_eq!(requester["live_bytes"], holders(found, &[pid])[&pid]);
+    assert_eq!(requester["failed_allocations"], 1);
+    let advice = stdout(&run(&["advise", dir.to_str().unwrap()]));
     assert!(advice.contains("stop process") && advice.contains("state at"), "{advice}");
 }
 
-/// Calls the driver from Python: the call that is wanted, after a context is there.
+/// Calls the driver from Python, after creating a context.
 const CALLS: &str = r#"
 import ctypes, sys, time
 cu = ctypes.CDLL("libcuda.so.1")
@@ -188,10 +189,10 @@ fn python(stage: &Stage, calls: &str) -> Player {
 }
 
 #[test]
-fn causes_are_told_apart() {
+fn causes_are_distinguished() {
     let _alone = alone();
     for (fails, calls, cause) in [
-        // The device has plenty, and says no.
+        // The device has plenty of free memory and returns an error.
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
         ("", "assert allocate(9000) == 2", "request_exceeds_device"),
         ("", "while allocate(512) == 0: pass", "device_exhausted"),
@@ -205,10 +206,10 @@ fn causes_are_told_apart() {
             stage = stage.env("SIM_INJECT_FAILURES", fails);
         }
         let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
-        let found = object(&agent.wait_folder(player.pid()));
+        let found = object(&agent.wait_dir(player.pid()));
         assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
         assert_eq!(found["requester"]["pid"], player.pid());
-        // Nobody else is to end for what is not the device's fault.
+        // No other process is stopped if the device is not the cause.
         let full = cause == "device_exhausted";
         let steps = found["advice"][0]["steps"].as_array().unwrap();
         assert_eq!(steps.iter().any(|step| step["pid"] == other.pid()), full, "{found:#}");
@@ -221,34 +222,34 @@ fn causes_are_told_apart() {
 }
 
 #[test]
-fn a_process_that_ends_at_once_is_told_all_the_same() {
+fn incident_of_short_lived_process_is_written() {
     let _alone = alone();
     let stage = shared("1G");
     let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
     let player = python(&stage, "allocate(600); allocate(600)");
     let pid = player.pid();
     player.finish();
-    let found = object(&agent.wait_folder(pid));
+    let found = object(&agent.wait_dir(pid));
     assert_eq!(holders(&found, &[pid]), [(pid, 600 * MIB)].into());
     agent.stop();
 }
 
 #[test]
-fn who_was_there_before_the_agent_is_told_by_the_drivers_account() {
+fn preexisting_holders_are_listed_by_driver_usage() {
     let _alone = alone();
     let stage = shared("4G");
     let before = stage.hold(0, 1, 3000 * MIB);
     let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
-    // The driver is asked every second; until then a process from before is not known.
+    // The driver is queried every second; before that, a preexisting process is unknown.
     let untracked = |process: &Value| process["untracked_bytes"].as_u64();
     agent.agent.process(before.pid(), |process| untracked(process) == Some(3100 * MIB));
     let player = python(&stage, "allocate(1000); time.sleep(60)");
-    let folder = agent.wait_folder(player.pid());
-    let found = object(&folder);
+    let dir = agent.wait_dir(player.pid());
+    let found = object(&dir);
     let first = &found["holders"][0];
     assert_eq!((&first["pid"], &first["before_trace"]), (&before.pid().into(), &true.into()));
     assert_eq!((&first["live_bytes"], &first["driver_bytes"]), (&0.into(), &(3100 * MIB).into()));
-    let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
+    let summary = fs::read_to_string(dir.join("summary.txt")).unwrap();
     for words in [
         format!("most of it was held by process {} (workload): 3.03 GiB untracked", before.pid()),
         format!("process {} (workload): 3.03 GiB reported by the driver, not traced", before.pid()),
@@ -260,43 +261,43 @@ fn who_was_there_before_the_agent_is_told_by_the_drivers_account() {
 }
 
 #[test]
-fn refusals_of_one_moment_are_one_folder_and_a_loop_does_not_fill_the_disk() {
+fn failures_at_the_same_time_are_one_incident() {
     let _alone = alone();
     let stage = shared("1G");
     let settings = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\ncooldown = \"1h\"\n";
     let agent = Agent::start(&stage, settings);
     let calls = "while True:\n allocate(600)\n allocate(600)\n free()\n time.sleep(0.01)";
     let player = python(&stage, calls);
-    let folder = agent.wait_folder(player.pid());
+    let dir = agent.wait_dir(player.pid());
     let own = format!("pid{}", player.pid());
-    agent.wait("the count", || object(&folder)["oom_count"].as_u64().unwrap() > 1);
+    agent.wait("the count", || object(&dir)["oom_count"].as_u64().unwrap() > 1);
     agent.wait("the message", || agent.agent.messages().contains("suppressed (last: pid"));
     drop(player);
     assert_eq!(agent.named(&own).len(), 1);
-    let found = object(&folder);
-    assert_eq!(found["recovered"], true, "as much was granted later");
-    let told = format!("Failed {} times", found["oom_count"]);
-    let summary = fs::read_to_string(folder.join("summary.txt")).unwrap();
-    assert!(summary.contains(&told) && summary.contains("(recovered)"), "{summary}");
+    let found = object(&dir);
+    assert_eq!(found["recovered"], true, "a request of the same size succeeded later");
+    let count_line = format!("Failed {} times", found["oom_count"]);
+    let summary = fs::read_to_string(dir.join("summary.txt")).unwrap();
+    assert!(summary.contains(&count_line) && summary.contains("(recovered)"), "{summary}");
     agent.stop();
 }
 
 #[test]
-fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
+fn threshold_and_manual_incidents_are_written_once() {
     let _alone = alone();
     let stage = shared("1G");
     let settings = "[incidents]\ngpu_used_above = 0.5\nprocess_live_above = \"500M\"\n";
     let agent = Agent::start(&stage, settings);
     let holder = stage.hold(0, 1, 600 * MIB);
     let pid = holder.pid();
-    let by_process = object(&agent.wait_folder(pid));
+    let by_process = object(&agent.wait_dir(pid));
     assert_eq!(
         (&by_process["trigger"], &by_process["requester"]["pid"]),
         (&"threshold".into(), &pid.into())
     );
     let of_gpu = |path: &PathBuf| path.to_str().unwrap().ends_with("-threshold-gpu0");
-    agent.wait("the limit of the GPU", || agent.folders().iter().any(of_gpu));
-    let of_gpu = object(&agent.folders().into_iter().find(of_gpu).unwrap());
+    agent.wait("the limit of the GPU", || agent.dirs().iter().any(of_gpu));
+    let of_gpu = object(&agent.dirs().into_iter().find(of_gpu).unwrap());
     assert!(of_gpu["threshold"].as_str().unwrap().contains("threshold 0.5"), "{of_gpu:#}");
     let by_process = agent.named(&format!("pid{pid}")).remove(0).join("summary.txt");
     let summary = fs::read_to_string(by_process).unwrap();
@@ -304,15 +305,15 @@ fn a_limit_is_crossed_once_and_who_asks_gets_a_folder_too() {
     assert!(summary.contains("free at that time (estimated)"), "{summary}");
     assert_eq!(holders(&of_gpu, &[pid]), [(pid, 600 * MIB)].into());
     send_signal(agent.agent.pid(), 10);
-    let asked = object(&agent.wait_named("manual", 1)[0]);
-    assert_eq!(asked["trigger"], "manual");
-    assert_eq!(holders(&asked, &[pid]), [(pid, 600 * MIB)].into());
-    assert_eq!(agent.named(&format!("pid{pid}")).len(), 1, "it is crossed once");
+    let manual = object(&agent.wait_named("manual", 1)[0]);
+    assert_eq!(manual["trigger"], "manual");
+    assert_eq!(holders(&manual, &[pid]), [(pid, 600 * MIB)].into());
+    assert_eq!(agent.named(&format!("pid{pid}")).len(), 1, "crossed once");
     agent.stop();
 }
 
 #[test]
-fn old_folders_go_and_those_of_an_agent_before_stay() {
+fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
     let _alone = alone();
     let stage = shared("1G");
     let settings = "[incidents]\nretention_count = 2\nhtml_report = false\n";
@@ -321,34 +322,34 @@ fn old_folders_go_and_those_of_an_agent_before_stay() {
         send_signal(agent.agent.pid(), 10);
         agent.wait_named("manual", count);
     }
-    let old = agent.folders();
+    let old = agent.dirs();
     drop(agent);
-    fs::create_dir(stage.folder.path().join("state/incidents/.2020-half.part")).unwrap();
+    fs::create_dir(stage.dir.path().join("state/incidents/.2020-half.part")).unwrap();
     let agent = Agent::start(&stage, settings);
-    assert_eq!(agent.folders(), old, "a restart keeps them");
+    assert_eq!(agent.dirs(), old, "a restart keeps them");
     assert!(!agent.state.join("incidents/.2020-half.part").exists());
     send_signal(agent.agent.pid(), 10);
-    agent.wait("the oldest goes", || {
-        agent.folders().len() == 2 && !agent.folders().contains(&old[0])
+    agent.wait("the removal of the oldest", || {
+        agent.dirs().len() == 2 && !agent.dirs().contains(&old[0])
     });
-    assert!(agent.folders().contains(&old[1]));
+    assert!(agent.dirs().contains(&old[1]));
     agent.stop();
 }
 
 #[test]
-fn a_full_disk_is_told_and_leaves_nothing_half() {
+fn full_disk_is_reported_and_leaves_no_partial_incident() {
     let _alone = alone();
     let stage = shared("1G");
-    let tiny = Disk::new(stage.folder.path().join("tiny"));
+    let tiny = Disk::new(stage.dir.path().join("tiny"));
     fs::create_dir(tiny.0.join("incidents")).unwrap();
-    // As much as goes.
+    // Fills the disk.
     let filler = Command::new("dd")
         .args(["if=/dev/zero", "bs=4k", "status=none"])
         .arg(format!("of={}", tiny.0.join("filler").display()))
         .stderr(Stdio::null())
         .status()
         .unwrap();
-    assert!(!filler.success(), "the disk is full");
+    assert!(!filler.success(), "the disk is not full");
     let settings = "[incidents]\nhtml_report = false\ncooldown = \"0s\"\ngroup_window = \"0s\"\n";
     let agent = Agent::start_in(&stage, tiny.0.clone(), settings);
     let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
@@ -356,22 +357,22 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
     player.finish();
     let said = agent.agent.messages();
     assert!(said.contains("No space left") && said.contains("free some space"), "{said}");
-    // What could not be written can be read all the same, without folders of programs.
+    // Incidents that could not be written are in the API, without directories.
     let listed = agent.agent.api("incidents");
     let kept = listed["incidents"][0]["summary_text"].as_str().unwrap();
     assert!(kept.contains("CAUSE: ") && kept.contains("workload"), "{kept}");
     assert!(!kept.contains("/sim/"), "{kept}");
-    assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "nothing is half");
-    // With room again the next one is written.
+    assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "partial files");
+    // With free space the next one is written.
     fs::remove_file(tiny.0.join("filler")).unwrap();
     let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
-    agent.wait_folder(player.pid());
+    agent.wait_dir(player.pid());
     player.finish();
     agent.stop();
 }
 
 #[test]
-fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
+fn only_an_allowed_process_is_stopped_at_out_of_memory() {
     let _alone = alone();
     let stage = shared("1G");
     let rule = "name = \"workload\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n";
@@ -380,7 +381,7 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
             "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = {dry_run}\n\
              [[actions.allow]]\n{rule}min_bytes = \"100M\"\n"
         );
-        let state = stage.folder.path().join(format!("state-{dry_run}"));
+        let state = stage.dir.path().join(format!("state-{dry_run}"));
         let agent = Agent::start_in(&stage, state.clone(), &settings);
         let mut allowed = stage.hold(0, 1, 300 * MIB);
         let elsewhere = stage.hold(1, 1, 300 * MIB);
@@ -389,7 +390,7 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
             allowed.signal(SIGSTOP);
         }
         let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
-        let mut asker = python(&stage, calls);
+        let mut requester = python(&stage, calls);
         let log = state.join("actions.log");
         agent
             .wait("a decision", || fs::read_to_string(&log).is_ok_and(|text| text.ends_with('\n')));
@@ -404,12 +405,12 @@ fn an_allowed_process_is_stopped_when_memory_runs_out_and_no_other() {
         agent.stop();
         assert!(!dry_run || was_left_alone(&allowed));
         assert!(was_left_alone(&elsewhere));
-        assert!(asker.child.try_wait().unwrap().is_none());
+        assert!(requester.child.try_wait().unwrap().is_none());
     }
 }
 
 #[test]
-fn many_that_are_refused_at_once_have_a_folder_each() {
+fn simultaneous_failures_have_one_incident_each() {
     let _alone = alone();
     let stage = shared("4G");
     let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
@@ -422,13 +423,13 @@ fn many_that_are_refused_at_once_have_a_folder_each() {
     players.iter_mut().for_each(Player::go);
     let pids: Vec<u32> = players.iter().map(Player::pid).collect();
     for pid in pids {
-        agent.wait_folder(pid);
+        agent.wait_dir(pid);
     }
     players.into_iter().for_each(|player| drop(player.finish()));
     agent.stop();
 }
 
-/// Whether no signal was sent to a process that stands still: it would wait there.
+/// Whether no signal was sent to a stopped process: it would be pending.
 fn was_left_alone(player: &Player) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", player.pid())).unwrap();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -437,14 +438,14 @@ fn was_left_alone(player: &Player) -> bool {
     waiting("SigPnd:") == 0 && waiting("ShdPnd:") == 0
 }
 
-/// When a process began, as the kernel counts.
+/// Returns the start time of a process, in clock ticks.
 fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, rest) = stat.rsplit_once(") ").unwrap();
     rest.split(' ').nth(19).unwrap().parse().unwrap()
 }
 
-/// Lines of the log of decisions.
+/// Returns the lines of the decision log.
 fn decisions(agent: &Agent, count: usize) -> Vec<Value> {
     let log = agent.state.join("actions.log");
     let read = || fs::read_to_string(&log).unwrap_or_default();
@@ -456,13 +457,13 @@ const STOP: &str = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[ac
                     [[actions.allow]]\nname = \"workload\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n";
 
 #[test]
-fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
+fn no_process_is_stopped_if_it_cannot_help() {
     let _alone = alone();
     for (fails, calls, why) in [
         ("", "assert allocate(9000) == 2", "request_exceeds_device"),
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
         ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory_exhausted"),
-        // It gives its own back and asks again, as PyTorch does.
+        // It frees its own memory and retries, as PyTorch does.
         (
             "",
             "allocate(7000); held = ctypes.c_uint64(pointer.value); assert allocate(1500) == 2\n\
@@ -482,7 +483,7 @@ fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
         assert_eq!(found[0]["outcome"], "skipped", "{found:?}");
         assert_eq!(found[0]["pid"], player.pid(), "{found:?}");
         assert!(found[0]["reason"].as_str().unwrap().contains(why), "{found:?}");
-        // What would come of it later comes with one of the next snapshots.
+        // A later decision would be in one of the next snapshots.
         let sequence = || agent.agent.api("status")["snapshots_total"].as_u64().unwrap();
         let then = sequence();
         agent.wait("the third snapshot after that", || sequence() >= then + 3);
@@ -494,11 +495,11 @@ fn nobody_is_stopped_where_that_cannot_help_or_is_not_needed() {
 }
 
 #[test]
-fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it_holds() {
+fn preexisting_process_is_stopped_by_driver_usage() {
     let _alone = alone();
     let stage = shared("1G");
     let mut older = stage.hold(0, 1, 400 * MIB);
-    // Start times are in hundredths of a second: within the same one neither is older.
+    // Start times have a resolution of 10 ms: within the same tick neither is older.
     let tick = ticks(older.pid());
     until("the next tick", String::new, || {
         let mut later = Command::new("sleep").arg("60").spawn().unwrap();
@@ -508,7 +509,7 @@ fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it
         (found > tick).then_some(())
     });
     let agent = Agent::start(&stage, &format!("{STOP}min_bytes = \"400M\"\n"));
-    let asker = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
+    let requester = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
     let found = decisions(&agent, 1);
     let last = found.last().unwrap();
     assert_eq!(
@@ -518,7 +519,7 @@ fn a_process_that_is_older_than_the_agent_is_stopped_for_what_the_driver_says_it
     );
     assert!(last["bytes"].as_u64().unwrap() >= 400 * MIB, "{found:?}");
     older.child.wait().unwrap();
-    drop(asker);
+    drop(requester);
     agent.stop();
 }
 
@@ -530,17 +531,17 @@ fn oversized_requests_do_not_displace_real_incidents() {
                     group_window = \"0s\"\n";
     let agent = Agent::start(&stage, settings);
     let first = python(&stage, "allocate(1500); allocate(1000); time.sleep(120)");
-    agent.wait_folder(first.pid());
+    agent.wait_dir(first.pid());
     // Requests for 64 TiB, from one process after the other and many times from one.
     for times in [1, 1, 1, 1, 1, 200] {
         let calls = format!("for _ in range({times}): assert allocate(64 << 20) == 2");
         assert!(python(&stage, &calls).finish().0.success());
     }
     let second = python(&stage, "while allocate(64) == 0: pass\ntime.sleep(120)");
-    agent.wait_folder(second.pid());
-    // Both real ones are there, and some of the others.
-    let all = agent.folders();
-    let cause = |folder: &PathBuf| object(folder)["cause"]["name"].as_str().unwrap().to_owned();
+    agent.wait_dir(second.pid());
+    // Both real ones exist, and some of the others.
+    let all = agent.dirs();
+    let cause = |dir: &PathBuf| object(dir)["cause"]["name"].as_str().unwrap().to_owned();
     let oversized = all.iter().filter(|one| cause(one) == "request_exceeds_device").count();
     assert_eq!(all.len() - oversized, 2, "{all:?}");
     assert!((1..=3).contains(&oversized), "{all:?}");

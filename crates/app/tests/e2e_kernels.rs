@@ -1,4 +1,4 @@
-//! Launches, copies and failing calls equal what the driver itself says.
+//! Launches, copies and failed calls match the driver's oracle.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,7 +25,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("a list: {value}"))
 }
 
-/// Sums by a key; entries of nothing are left out.
+/// Sums by key; zero entries are omitted.
 fn sums<K: Ord>(list: &[Value], key: impl Fn(&Value) -> K, of: &str) -> BTreeMap<K, u64> {
     let mut sums = BTreeMap::new();
     for entry in list {
@@ -35,7 +35,8 @@ fn sums<K: Ord>(list: &[Value], key: impl Fn(&Value) -> K, of: &str) -> BTreeMap
     sums
 }
 
-/// Launches by symbol, copies by direction and mode, failures by function: all as the driver says.
+/// Asserts that launches by symbol, copies by direction and mode, and failures by function match
+/// the oracle.
 fn assert_work(report: &Value, oracle: &Value) {
     let kernels: Vec<Value> =
         list(&report["kernels"]).iter().filter(|row| row["kind"] == "kernel").cloned().collect();
@@ -56,12 +57,12 @@ fn assert_work(report: &Value, oracle: &Value) {
     let failed = |row: &Value| (text(&row["function"]), row["code"].as_i64());
     let ours = sums(list(&report["failed_calls"]), failed, "count");
     let mut theirs = sums(list(&oracle["errors"]), failed, "count");
-    // How the workload says what went wrong; not a function that is traced.
+    // The workload uses it for error messages; it is not traced.
     theirs.retain(|(function, _), _| function != "cuGetErrorName");
     assert_eq!(ours, theirs, "errors");
 }
 
-/// The last report is exact, and every process of it as the driver says.
+/// Asserts that the last report is exact, and that every process in it matches the oracle.
 fn assert_truth(traced: &Traced, stage: &Stage) {
     assert!(traced.status.success(), "{}", traced.messages);
     let last = traced.last();
@@ -74,7 +75,7 @@ fn assert_truth(traced: &Traced, stage: &Stage) {
 }
 
 #[test]
-fn two_kernels_a_thousand_times_each() {
+fn launches_of_two_kernels_match_the_driver() {
     let stage = Stage::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "1000"]);
     assert_truth(&traced, &stage);
@@ -89,7 +90,7 @@ fn two_kernels_a_thousand_times_each() {
 }
 
 #[test]
-fn many_kernels_threads_and_processes() {
+fn launches_of_many_threads_and_processes_match() {
     let stage = Stage::new();
     let workload = [
         "launches",
@@ -109,7 +110,7 @@ fn many_kernels_threads_and_processes() {
 }
 
 #[test]
-fn the_most_common_shape_is_told() {
+fn most_common_launch_shape_is_reported() {
     let stage = Stage::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "500"]);
     let oracles = stage.oracles();
@@ -128,13 +129,13 @@ fn the_most_common_shape_is_told() {
 }
 
 #[test]
-fn copies_in_every_direction() {
+fn copies_in_every_direction_match_the_driver() {
     let stage = Stage::new();
     assert_truth(&stage.kernels(&[], &["copies", "--iterations", "3"]), &stage);
 }
 
 #[test]
-fn a_table_that_is_full_is_counted() {
+fn launches_beyond_a_full_map_are_counted() {
     let stage = Stage::new();
     let workload = ["launches", "--kernels", "100", "--threads", "2", "--iterations", "30"];
     let traced = stage.kernels(&["--activity-table-size", "16"], &workload);
@@ -146,7 +147,7 @@ fn a_table_that_is_full_is_counted() {
 }
 
 #[test]
-fn launches_that_fail_are_told_by_code_and_not_counted() {
+fn failed_launches_are_reported_by_code_and_not_counted() {
     for check in ["sampled", "all"] {
         let stage = Stage::new();
         let options = ["--check-launches", check];
@@ -172,7 +173,7 @@ fn every_launch_can_be_checked() {
 }
 
 #[test]
-fn copies_that_fail_are_told_by_code_and_not_counted() {
+fn failed_copies_are_reported_by_code_and_not_counted() {
     let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuMemcpyDtoH_v2:2=700");
     let traced = stage.kernels(&[], &["copies", "--iterations", "3"]);
     let oracles = stage.oracles();
@@ -183,7 +184,7 @@ fn copies_that_fail_are_told_by_code_and_not_counted() {
 }
 
 #[test]
-fn a_capture_launches_nothing_and_its_graph_does() {
+fn captured_launches_count_when_the_graph_runs() {
     let stage = Stage::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "10", "--graphs", "7"]);
     assert_truth(&traced, &stage);
@@ -193,7 +194,7 @@ fn a_capture_launches_nothing_and_its_graph_does() {
 }
 
 #[test]
-fn a_handle_that_is_given_out_again_is_another_kernel() {
+fn reused_function_handle_is_another_kernel() {
     let stage = Stage::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "10", "--reloads", "60"]);
     assert_truth(&traced, &stage);
@@ -204,7 +205,7 @@ fn a_handle_that_is_given_out_again_is_another_kernel() {
 }
 
 #[test]
-fn names_from_before_the_trace_are_found_in_the_driver() {
+fn kernel_names_from_before_the_trace_are_found() {
     let stage = Stage::new();
     let mut player = stage.workload(&["launch-late", "--iterations", "300"]);
     player.wait_ready();
@@ -241,7 +242,7 @@ fn synchronous_copies_have_a_bandwidth() {
 }
 
 #[test]
-fn other_ways_to_attach_and_the_older_build() {
+fn kernels_work_in_every_attach_mode_and_driver_build() {
     let workload = ["launches", "--iterations", "200", "--kernels", "9", "--threads", "2"];
     let stage = Stage::new();
     assert_truth(&stage.kernels(&["--attach-mode", "multi"], &workload), &stage);
@@ -250,7 +251,7 @@ fn other_ways_to_attach_and_the_older_build() {
 }
 
 #[test]
-fn a_trace_of_memory_shows_both() {
+fn trace_with_kernels_shows_memory_and_launches() {
     let stage = Stage::new();
     let traced = stage.trace(&["--kernels"], &["launches", "--iterations", "50"]);
     traced.assert_truth(&stage);
@@ -267,7 +268,7 @@ fn a_trace_of_memory_shows_both() {
 }
 
 #[test]
-fn reports_on_the_way_have_rates() {
+fn interim_reports_have_rates() {
     let stage = Stage::new();
     let workload = ["launches", "--iterations", "60", "--pause-ms", "20"];
     let traced = stage.kernels(&[], &workload);
@@ -279,7 +280,7 @@ fn reports_on_the_way_have_rates() {
 }
 
 #[test]
-fn launches_around_any_end_of_a_capture_are_counted() {
+fn launches_around_a_capture_end_are_counted() {
     for how in ["call", "null", "invalid", "thread", "stream"] {
         let stage = Stage::new();
         let traced = stage.kernels(&[], &["capture-end", "--how", how]);

@@ -1,5 +1,5 @@
-//! Tables of the probes that are full, under real probes: what no longer fits is counted, and the
-//! bounds of the report hold the driver's own account.
+//! Full BPF maps under real probes: entries that do not fit are counted, and the bounds of the
+//! report contain the driver's value.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,15 +21,15 @@ fn is_inexact(process: &Value) -> bool {
     process["exact"] == false
 }
 
-/// Fails unless a process is not exact and its bounds hold the true number of live bytes.
-fn assert_bounded(process: &Value, truth: u64) {
+/// Fails unless a process is inexact and its bounds contain the actual live bytes.
+fn assert_bounded(process: &Value, actual: u64) {
     assert!(is_inexact(process), "{process}");
     let uncertainty = &process["uncertainty"];
     let [low, high] = ["live_bytes_min", "live_bytes_max"].map(|bound| number(&uncertainty[bound]));
-    assert!((low..=high).contains(&truth), "{truth} is not in {low}..={high}: {process}");
+    assert!((low..=high).contains(&actual), "{actual} is not in {low}..={high}: {process}");
 }
 
-/// The only process of a trace, and what the driver says of it.
+/// Returns the only process of a trace, and its oracle.
 fn only(stage: &Stage, traced: &Traced) -> (Value, Value) {
     assert!(traced.status.success(), "{}", traced.messages);
     let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
@@ -80,7 +80,7 @@ fn processes_beyond_the_tables_are_counted_and_bounded() {
     let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
     tracer.next();
     let hold = ["--hold-ms", "120000", "capture-end"];
-    // Processes of other tests may be in the tables for a while.
+    // Processes of other tests may be in the maps for a while.
     let _first = loop {
         let first = stage.workload(&hold);
         let settled = |process: &Value| process["live_bytes"] == 7 << 20 || is_inexact(process);
@@ -89,13 +89,13 @@ fn processes_beyond_the_tables_are_counted_and_bounded() {
             break first;
         }
     };
-    // Neither an exec of the second process nor its launches of graphs can be seen.
+    // Neither an exec of the second process nor its graph launches can be seen.
     let second = stage.workload(&hold);
     let report = tracer.wait_for_process(second.pid(), |process| process["live_bytes"] == 6 << 20);
     let process = process(&report, second.pid());
     assert!(number(&process["uncertainty"]["lost_other"]) > 0, "{process}");
     assert_bounded(process, 7 << 20);
-    // Its end is noticed all the same.
+    // Its exit is still detected.
     let pid = second.pid();
     drop(second);
     tracer.wait_for("the end of the second process", |report| {

@@ -1,5 +1,5 @@
-//! With losses: received + lost = the calls that processes made, by class; the truth is within the
-//! bounds; processes of which nothing arrived are counted.
+//! With losses: received + lost = calls made, by class; the actual value is within the bounds;
+//! processes without any received record are counted.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +26,7 @@ const CONTINUE: i32 = 18;
 /// Room for 30 records.
 const TINY_RING: [&str; 2] = ["--ring-size", "4096"];
 
-/// Every workload, with options that make it end soon, and the memory of a device.
+/// Every workload with options that make it end soon, and the device memory.
 const WORKLOADS: &[&str] = &[
     "leak3 --work-ms 1 --wait-ms 1",
     "train --steps 40 --step-ms 1",
@@ -59,13 +59,13 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// Traces of every process would count the workloads of the other tests: one runs at a time.
+/// Traces of all processes would count the workloads of other tests: one runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A trace of every process, with a ring that is soon full.
+/// Starts a trace of all processes, with a ring buffer that fills quickly.
 fn start_trace(stage: &Stage) -> Tracer {
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&[&["--driver", driver][..], &TINY_RING].concat());
@@ -84,7 +84,7 @@ fn trace_stopped(stage: &Stage, workloads: &[&str]) -> Vec<Value> {
     })
 }
 
-/// Does something while the tracer is stopped, and returns all reports.
+/// Runs a function while the tracer is stopped, and returns all reports.
 fn trace_while_stopped(stage: &Stage, run: impl FnOnce()) -> Vec<Value> {
     let tracer = start_trace(stage);
     send_signal(tracer.child.id(), STOP);
@@ -95,16 +95,16 @@ fn trace_while_stopped(stage: &Stage, run: impl FnOnce()) -> Vec<Value> {
     traced.reports
 }
 
-/// The processes of all reports as they were last seen, by pid; programs that were replaced are
-/// left out.
+/// Returns the last state of all processes by pid; programs that were replaced by exec are left
+/// out.
 fn processes(reports: &[Value]) -> BTreeMap<u32, &Value> {
     let all = reports.iter().flat_map(|report| report["processes"].as_array().unwrap());
     let kept = all.filter(|process| process["end_reason"] != "exec");
     kept.map(|process| (number(&process["pid"]) as u32, process)).collect()
 }
 
-/// Failed calls of functions whose every failure is recorded, and with those of graph launches, which
-/// are recorded in some processes only.
+/// Returns the number of failed calls that are always recorded, up to that number plus failed graph
+/// launches, which are recorded only in some processes.
 fn failures(oracle: &Value) -> RangeInclusive<u64> {
     let count = |is_wanted: fn(&Hook) -> bool| -> u64 {
         let errors = oracle["errors"].as_array().unwrap().iter();
@@ -116,7 +116,7 @@ fn failures(oracle: &Value) -> RangeInclusive<u64> {
     let always = count(|hook| {
         !matches!(
             hook.meaning,
-            // Kept inside the probes.
+            // Tracked inside the probes.
             Meaning::ContextSet
                 | Meaning::ContextPush
                 | Meaning::ContextPop
@@ -134,28 +134,28 @@ fn failures(oracle: &Value) -> RangeInclusive<u64> {
     always..=always + count(|hook| matches!(hook.meaning, Meaning::GraphLaunch))
 }
 
-/// Fails unless received + lost = truth for a process that lost something, in each class.
+/// Fails unless received + lost = actual in each class, for a process with losses.
 fn assert_process(process: &Value, oracle: &Value) {
     let (received, lost) = (&process["received_calls"], &process["uncertainty"]);
     let sum = |class: &str| number(&received[class]) + number(&lost[format!("lost_{class}")]);
     assert_eq!(sum("allocations"), number(&oracle["allocating_calls"]), "{process}\n{oracle}");
     assert_eq!(sum("frees"), number(&oracle["freeing_calls"]), "{process}\n{oracle}");
-    let (found, truth) = (sum("failures"), failures(oracle));
-    assert!(truth.contains(&found), "failures: {found} is not in {truth:?}: {process}\n{oracle}");
+    let (found, actual) = (sum("failures"), failures(oracle));
+    assert!(actual.contains(&found), "failures: {found} is not in {actual:?}: {process}\n{oracle}");
     let count = |value: &Value, fields: &[&str]| -> u64 {
         let objects = value["objects"].as_array().unwrap().iter();
         objects.flat_map(|kind| fields.iter().map(|field| number(&kind[field]))).sum()
     };
     let received = count(process, &["created", "destroyed", "unmatched_destroys"]);
     let lost_objects = process["lost_objects"].as_u64().unwrap_or(0);
-    let truth = count(oracle, &["created", "destroyed"]);
-    assert_eq!(received + lost_objects, truth, "objects: {process}\n{oracle}");
-    let truth = number(&oracle["live_bytes"]);
+    let actual = count(oracle, &["created", "destroyed"]);
+    assert_eq!(received + lost_objects, actual, "objects: {process}\n{oracle}");
+    let actual = number(&oracle["live_bytes"]);
     let bounds = number(&lost["live_bytes_min"])..=number(&lost["live_bytes_max"]);
-    assert!(bounds.contains(&truth), "{truth} is not in {bounds:?}: {process}");
+    assert!(bounds.contains(&actual), "{actual} is not in {bounds:?}: {process}");
 }
 
-/// Fails unless the same is true of all processes together, listed or not.
+/// Fails unless the same holds for all processes together, listed or not.
 fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
     let lost = &reports.last().unwrap()["uncertainty"];
     assert!(lost.is_object(), "nothing was lost");
@@ -173,12 +173,12 @@ fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
         let processes = report["processes"].as_array().unwrap();
         processes.iter().any(|process| process["end_reason"] == "exec")
     };
-    // A program that replaced itself left no account.
+    // A program that was replaced by exec left no oracle.
     if reports.iter().any(replaced) {
         return;
     }
     for (class, calls) in [("allocations", "allocating_calls"), ("frees", "freeing_calls")] {
-        // All calls of an exact process arrived.
+        // All calls of an exact process were received.
         let received = |(pid, process): (&u32, &&Value)| match &process["received_calls"][class] {
             Value::Null => oracles.get(pid).map_or(0, |oracle| number(&oracle[calls])),
             received => number(received),
@@ -196,7 +196,7 @@ fn calls_add_up_for_every_workload() {
     for workload in WORKLOADS {
         println!("{workload}");
         let stage = Stage::new().env("SIM_MEMORY", "8G");
-        // The second one finds the ring full.
+        // The second workload finds the ring full.
         let reports = trace_stopped(&stage, &[workload, "hold --count 100 --size 4096", workload]);
         assert_all(&reports, &stage.oracles());
     }
@@ -233,7 +233,7 @@ fn calls_of_random_programs_add_up() {
 }
 
 #[test]
-fn processes_of_which_nothing_arrived_are_counted() {
+fn processes_without_received_records_are_counted() {
     let _alone = alone();
     let stage = Stage::new();
     let reports = trace_stopped(&stage, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
@@ -247,8 +247,8 @@ fn processes_of_which_nothing_arrived_are_counted() {
 #[test]
 fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
     let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("arrays");
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("arrays");
     compile("arrays.c", &program, &["-ldl"]);
     let stage = Stage::new();
     let reports = trace_while_stopped(&stage, || {
@@ -257,16 +257,16 @@ fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
     let lost = number(&reports.last().unwrap()["uncertainty"]["lost_allocated_bytes"]);
     let live: u64 =
         processes(&reports).values().map(|process| number(&process["live_bytes"])).sum();
-    let truth: u64 = stage.oracles().values().map(|oracle| number(&oracle["live_bytes"])).sum();
+    let actual: u64 = stage.oracles().values().map(|oracle| number(&oracle["live_bytes"])).sum();
     assert!(lost > 0 && live > 0, "{lost} bytes lost, {live} bytes live");
-    assert_eq!(live + lost, truth);
+    assert_eq!(live + lost, actual);
 }
 
 #[test]
 fn losses_of_a_process_that_execs_are_kept() {
     let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("become");
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("become");
     compile("become.c", &program, &["-ldl"]);
     let stage = Stage::new();
     let tracer = start_trace(&stage);
@@ -286,7 +286,7 @@ fn losses_of_a_process_that_execs_are_kept() {
     assert_process(listed[&pid], &stage.oracle(pid));
 }
 
-/// Memory of a process that is its own, in bytes.
+/// Returns the anonymous memory of a process, in bytes.
 fn anonymous_memory(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
@@ -312,7 +312,7 @@ fn backlog_is_read_in_batches_of_bounded_size() {
     let end = Instant::now() + Duration::from_secs(60);
     let mut most = 0;
     let oracle = stage.oracle(target);
-    // It is read to its end while this watches.
+    // The backlog is drained while this thread watches.
     let watcher = std::thread::spawn(move || {
         while Instant::now() < end {
             let Some(now) = anonymous_memory(pid) else { break };

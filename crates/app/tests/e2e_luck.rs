@@ -1,5 +1,5 @@
-//! Bad input and bad luck: each has its own message or counted outcome, and the target never
-//! notices.
+//! Bad input and failures: each has its own message or is counted, and the target is never
+//! affected.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,10 +14,10 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use harness::{
-    Stage, VRAMSCOPE, apart, assert_same, code_of, compile, process, send_signal, simulator,
+    Stage, VRAMSCOPE, assert_same, code_of, compile, isolated, process, send_signal, simulator,
 };
 
-/// An ordinary user: nobody.
+/// The unprivileged user nobody.
 const NOBODY: u32 = 65534;
 
 fn trace(arguments: &[&str]) -> Output {
@@ -38,13 +38,13 @@ fn assert_code(output: &Output, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn without_rights_the_way_to_get_them_is_told() {
-    // The build's folder may be closed to others; a copy is not.
-    let folder = tempfile::tempdir_in("/tmp").unwrap();
-    let copy = folder.path().join("vramscope");
+fn missing_capabilities_are_reported_with_advice() {
+    // The build directory may not be accessible to other users; a copy is.
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    let copy = dir.path().join("vramscope");
     std::fs::copy(VRAMSCOPE, &copy).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), open).unwrap();
+    std::fs::set_permissions(dir.path(), open).unwrap();
     let as_nobody = |verb: &str| Command::new(&copy).arg(verb).uid(NOBODY).output().unwrap();
     assert_error(&as_nobody("trace"), &["needs root", "sudo", "65534"]);
     let doctor = as_nobody("doctor");
@@ -54,12 +54,12 @@ fn without_rights_the_way_to_get_them_is_told() {
 }
 
 #[test]
-fn a_process_that_does_not_exist() {
+fn missing_process_is_an_error() {
     assert_error(&trace(&["-p", "4194303"]), &["no such process: 4194303"]);
 }
 
 #[test]
-fn a_driver_that_is_none() {
+fn invalid_driver_library_is_rejected() {
     assert_error(&trace(&["--driver", "/no/such/libcuda.so.1"]), &["/no/such", "permissions"]);
     assert_error(&trace(&["--driver", "/etc/passwd"]), &["/etc/passwd", "not a 64-bit ELF"]);
     assert_error(&trace(&["--driver", "/tmp"]), &["/tmp", "not a regular file"]);
@@ -68,8 +68,8 @@ fn a_driver_that_is_none() {
 
 #[test]
 fn driver_of_another_processor_is_rejected() {
-    let folder = tempfile::tempdir().unwrap();
-    let driver = folder.path().join("libcuda.so.1");
+    let dir = tempfile::tempdir().unwrap();
+    let driver = dir.path().join("libcuda.so.1");
     let mut content = std::fs::read(simulator().join("libcuda.so.1")).unwrap();
     // The field `e_machine` of the header: EM_AARCH64.
     content[18..20].copy_from_slice(&183_u16.to_le_bytes());
@@ -78,20 +78,20 @@ fn driver_of_another_processor_is_rejected() {
     assert_error(&trace(&["--driver", driver, "--duration", "1s"]), &["Aarch64", "x86-64 only"]);
 }
 
-/// `vramscope trace --json` with more arguments, under a limit of the shell.
+/// Runs `vramscope trace --json` with more arguments, under a resource limit.
 fn trace_limited(stage: &Stage, limit: &str, arguments: &str) -> Output {
     let script = format!("{limit} && exec {VRAMSCOPE} trace --json {arguments}");
     stage.command("bash").args(["-c", &script]).output().unwrap()
 }
 
 #[test]
-fn limits_that_are_too_low_are_named_with_their_remedy() {
+fn too_low_limits_are_reported_with_advice() {
     let stage = Stage::new();
     let files = trace_limited(&stage, "ulimit -n 16", "-- true");
     assert_code(&files, 125, &["16 files", "ulimit -n"]);
     let space = trace_limited(&stage, "ulimit -v 100000", "-- true");
     assert_code(&space, 125, &["97 MiB", "ulimit -v unlimited"]);
-    // What the messages ask for is enough.
+    // The limits that the messages suggest are enough.
     let messages = String::from_utf8(files.stderr).unwrap();
     let needed = messages.split("ulimit -n ").nth(1).unwrap().split('`').next().unwrap();
     for enough in [&format!("ulimit -n {needed}"), "ulimit -v 393216"] {
@@ -107,14 +107,14 @@ fn limits_that_are_too_low_are_named_with_their_remedy() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_fails_before_the_work() {
-    let output = trace(&["-o", "/no/such/folder/report", "--", "sleep", "60"]);
-    assert_code(&output, 125, &["/no/such/folder/report", "choose another"]);
+fn unwritable_output_fails_before_the_trace() {
+    let output = trace(&["-o", "/no/such/dir/report", "--", "sleep", "60"]);
+    assert_code(&output, 125, &["/no/such/dir/report", "choose another"]);
 }
 
 #[test]
-fn without_a_driver_it_waits_and_says_so() {
-    let output = apart(VRAMSCOPE)
+fn trace_waits_for_a_driver_to_be_loaded() {
+    let output = isolated(VRAMSCOPE)
         .args(["trace", "--duration", "300ms", "--", "sleep", "5"])
         .env_remove("LD_LIBRARY_PATH")
         .output()
@@ -128,7 +128,7 @@ fn without_a_driver_it_waits_and_says_so() {
 }
 
 #[test]
-fn quantities_that_make_no_sense() {
+fn invalid_option_values_are_usage_errors() {
     for arguments in [
         &["--interval", "soon"][..],
         &["--interval", "0"],
@@ -136,7 +136,7 @@ fn quantities_that_make_no_sense() {
         &["--min-age", "-3s"],
         &["--fail-on-leak=lots"],
         &["-p", "minus"],
-        &["--sort", "colour"],
+        &["--sort", "color"],
         &["--ring-size", "5000"],
         &["--no-such-option"],
         &["-p", "1", "--", "sleep", "1"],
@@ -149,7 +149,7 @@ fn quantities_that_make_no_sense() {
 }
 
 #[test]
-fn a_ring_that_overflows_is_counted_and_bounded() {
+fn ring_overflow_is_counted_and_bounded() {
     let stage = Stage::new();
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.7", "--count", "200000"];
     let traced = stage.trace(&["--ring-size", "4096", "--top", "5"], &workload);
@@ -161,19 +161,19 @@ fn a_ring_that_overflows_is_counted_and_bounded() {
     let lost = &process["uncertainty"];
     assert!(number(&last["lost_events"]) > 0, "the ring was too large to overflow");
     assert_eq!(last["exact"], false);
-    // received + lost = truth
+    // received + lost = actual
     let received = number(&process["allocations_total"]);
     assert_eq!(received + number(&lost["lost_allocations"]), number(&oracle["allocations"]));
     let freed = number(&process["frees_total"]) + number(&process["unmatched_frees"]);
     assert_eq!(freed + number(&lost["lost_frees"]), number(&oracle["frees"]));
-    let truth = number(&oracle["live_bytes"]);
+    let actual = number(&oracle["live_bytes"]);
     let bounds = number(&lost["live_bytes_min"])..=number(&lost["live_bytes_max"]);
-    assert!(bounds.contains(&truth), "{truth} is not in {bounds:?}");
+    assert!(bounds.contains(&actual), "{actual} is not in {bounds:?}");
 }
 
 #[test]
-fn a_full_table_is_counted_and_told() {
-    // Room for the command itself, and for none of the children that should be followed.
+fn full_process_map_is_counted() {
+    // Room for the command itself, and for none of the children that should be traced.
     let stage = Stage::new();
     let workload = ["stressor", "--procs", "3", "--duration", "1"];
     let traced = stage.trace(&["--process-table-size", "1"], &workload);
@@ -182,7 +182,7 @@ fn a_full_table_is_counted_and_told() {
     assert_eq!(last["uncertainty"]["lost_other"], 3, "each child that could not be followed");
     assert_eq!(stage.oracles().len(), 3, "the children did not notice");
 
-    // Without a place in the table of processes their calls are seen all the same.
+    // Without an entry in the process map, their calls are still traced.
     let stage = Stage::new();
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
@@ -195,7 +195,7 @@ fn a_full_table_is_counted_and_told() {
 }
 
 #[test]
-fn a_target_that_is_killed_is_reported_as_ended() {
+fn killed_target_is_reported_as_exited() {
     let stage = Stage::new();
     let mut player =
         stage.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "60"]);
@@ -215,7 +215,7 @@ fn a_target_that_is_killed_is_reported_as_ended() {
 }
 
 #[test]
-fn a_terminated_target_is_exact_to_the_end() {
+fn terminated_target_is_exact() {
     let stage = Stage::new();
     let mut player = stage.workload(&["--wait-start", "threads", "--duration", "60"]);
     player.wait_ready();
@@ -232,10 +232,10 @@ fn a_terminated_target_is_exact_to_the_end() {
 }
 
 #[test]
-fn a_tracer_killed_under_load_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let driver = folder.path().join("libcuda.so.1");
-    // A copy of its own: no other test's probes are on it.
+fn killed_tracer_leaves_no_probes() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = dir.path().join("libcuda.so.1");
+    // A separate copy: no probes of other tests are on it.
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
     let stage = Stage::with_driver(driver.clone());
     let mut player =
@@ -251,23 +251,23 @@ fn a_tracer_killed_under_load_leaves_nothing_behind() {
     assert_eq!(probed[0], 0xcc, "the probe is a breakpoint on the first instruction");
     send_signal(tracer.child.id(), 9);
     tracer.child.wait().unwrap();
-    // The kernel removes the breakpoints when the last descriptor is closed, a moment later.
+    // The kernel removes the breakpoints shortly after the last descriptor is closed.
     let gone = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55
     });
     assert!(gone, "a breakpoint is left in the target");
     let (status, _) = player.finish();
-    assert!(status.success(), "the target ran on to its end");
+    assert!(status.success(), "the target did not finish");
 
-    // A second tracer starts where the first one died.
+    // A second tracer starts after the first one was killed.
     stage.trace(&[], &["train", "--steps", "20", "--step-ms", "1"]).assert_process_truth(&stage);
 }
 
 #[test]
-fn a_target_under_a_strict_seccomp_filter_survives() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("program");
+fn target_with_a_strict_seccomp_filter_survives() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
     compile("seccomp.c", &program, &["-ldl"]);
     let stage = Stage::new();
     let output =
@@ -280,26 +280,26 @@ fn a_target_under_a_strict_seccomp_filter_survives() {
     assert_eq!(last["processes"][0]["frees_total"], 99);
 }
 
-/// A process that ended, by its account, and another one of the same pid.
+/// Returns the oracle of a process that exited, and another process with the same pid.
 fn twice_the_same_pid(stage: &Stage) -> Option<(serde_json::Value, harness::Player)> {
     let first = stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]);
     let pid = first.pid();
     first.finish();
     let first = stage.oracle(pid);
-    // The next process gets the pid after the last one, unless another process is quicker.
+    // The next process gets the pid after the last one, unless another process is faster.
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
     let again = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
     (again.pid() == pid).then_some((first, again))
 }
 
 #[test]
-fn a_pid_that_comes_again_is_another_process() {
+fn reused_pid_is_another_process() {
     let stage = Stage::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
     let (first, again) = (0..100)
         .find_map(|_| twice_the_same_pid(&stage))
-        .expect("a pid came again; other processes cannot take it every time");
+        .expect("no pid was reused");
     let pid = again.pid();
     tracer.wait_for_process(pid, |p| p["live_bytes"] == 24 << 20 && p["exited"] == false);
     again.finish();
@@ -313,7 +313,7 @@ fn a_pid_that_comes_again_is_another_process() {
 }
 
 #[test]
-fn leaks_fail_on_request() {
+fn fail_on_leak_exits_with_1() {
     let stage = Stage::new();
     let leak3 = ["leak3", "--work-ms", "1", "--wait-ms", "1"];
     let code = |option: &str| stage.trace(&[option], &leak3).status.code();
@@ -326,7 +326,7 @@ fn leaks_fail_on_request() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn closed_output_pipe_is_not_an_error() {
     let stage = Stage::new();
     let script = format!(
         "{VRAMSCOPE} trace --interval 50ms -- {} train --steps 100 --step-ms 5 | head -n 1; \
@@ -338,9 +338,9 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn names_of_processes_cannot_reach_the_terminal() {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("a\x1b[31m\u{202e}b");
+fn process_names_are_escaped() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("a\x1b[31m\u{202e}b");
     compile("seccomp.c", &program, &["-ldl"]);
     let stage = Stage::new();
     let output = stage.command(VRAMSCOPE).args(["trace", "--"]).arg(&program).output().unwrap();

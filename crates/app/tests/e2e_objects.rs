@@ -1,4 +1,4 @@
-//! Objects that are no memory equal what the driver itself says.
+//! CUDA objects other than memory match the driver's oracle.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use harness::{Stage, process};
 use serde_json::Value;
 
-/// Live, created, destroyed, ended with a context, peak.
+/// Live, created, destroyed, released with a context, peak.
 type Counts = [u64; 5];
 
 fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("a list: {value}"))
 }
 
-/// By kind; kinds of which none was ever made are left out.
+/// Returns counts by kind; kinds without any object are omitted.
 fn counts(of: &Value) -> BTreeMap<String, Counts> {
     let count = |row: &Value| {
         ["live", "created", "destroyed", "released", "peak"].map(|of| row[of].as_u64().unwrap())
@@ -33,8 +33,8 @@ fn sum(process: &Value, of: &str) -> u64 {
     list(&process["objects"]).iter().map(|row| row[of].as_u64().unwrap()).sum()
 }
 
-/// The counts of the sites that a function made objects from.
-fn made_by<'a>(process: &'a Value, function: &str) -> Vec<&'a Value> {
+/// Returns the sites from which a function created objects.
+fn sites_in<'a>(process: &'a Value, function: &str) -> Vec<&'a Value> {
     let mentions = |site: &&Value| {
         site["frames"].as_array().is_some_and(|frames| {
             frames.iter().any(|frame| frame["function"].to_string().contains(function))
@@ -45,7 +45,7 @@ fn made_by<'a>(process: &'a Value, function: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn every_kind_of_object_as_the_driver_counts_it() {
+fn objects_of_every_kind_match_the_driver() {
     for stacks in ["off", "fp", "full"] {
         let stage = Stage::new();
         let workload = ["objects", "--count", "48", "--leak", "0.25", "--in-context"];
@@ -56,7 +56,7 @@ fn every_kind_of_object_as_the_driver_counts_it() {
         let ours = process(traced.last(), pid);
         assert_eq!(counts(ours), counts(&oracle));
         assert_eq!(counts(ours).len(), 12, "{ours}");
-        // A quarter of those that were made in the context, and what was forgotten outside of it.
+        // A quarter of those created in the context, and those never destroyed outside of it.
         assert_eq!(counts(ours)["texture"], [12, 96, 72, 12, counts(&oracle)["texture"][4]]);
         assert_eq!(counts(ours)["library"][..2], [24, 96]);
         assert_eq!((sum(ours, "unmatched_destroys"), &ours["lost_objects"]), (0, &Value::Null));
@@ -64,14 +64,14 @@ fn every_kind_of_object_as_the_driver_counts_it() {
 }
 
 #[test]
-fn drivers_of_every_way_to_attach_tell_the_same() {
+fn object_counts_are_equal_in_every_attach_mode() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
         let stage = Stage::new();
         let traced =
             stage.trace(&["--attach-mode", tier], &["objects", "--count", "8", "--leak", "0.5"]);
         let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
         if !traced.status.success() && traced.reports.is_empty() {
-            // Not on this kernel; other tests say which ones there must be.
+            // Not supported by this kernel; other tests check which modes must work.
             continue;
         }
         assert_eq!(counts(process(traced.last(), pid)), counts(&oracle), "{tier}");
@@ -79,25 +79,25 @@ fn drivers_of_every_way_to_attach_tell_the_same() {
 }
 
 #[test]
-fn what_is_never_destroyed_is_told_by_site() {
+fn undestroyed_objects_are_listed_by_site() {
     let stage = Stage::new();
     let workload = ["objects", "--kind", "stream,texture", "--count", "40", "--leak", "0.5"];
     let traced = stage.trace(&[], &workload);
     let (pid, _) = stage.oracles().into_iter().next().unwrap();
     let ours = process(traced.last(), pid);
     let total = |function: &str, of: &str| {
-        let rows = made_by(ours, function);
+        let rows = sites_in(ours, function);
         assert!(!rows.is_empty(), "{function} is not in {ours}");
         rows.iter().map(|row| row[of].as_u64().unwrap()).sum::<u64>()
     };
     let all = |function| ["live", "created", "destroyed"].map(|of| total(function, of));
     assert_eq!(all("make_forgotten"), [40, 40, 0]);
     assert_eq!(all("make_passing"), [0, 40, 40]);
-    assert_eq!(ours["allocations_total"], 1, "objects are no allocations");
+    assert_eq!(ours["allocations_total"], 1, "objects are not allocations");
 }
 
 #[test]
-fn a_forked_child_and_a_new_program_count_their_own() {
+fn forked_child_and_exec_have_their_own_counts() {
     let stage = Stage::new();
     let traced = stage.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--fork"]);
     assert_eq!(stage.oracles().len(), 2);
@@ -112,12 +112,12 @@ fn a_forked_child_and_a_new_program_count_their_own() {
         processes.find(|process| process["end_reason"] == by).unwrap()
     };
     assert_eq!(counts(ended("exit")), counts(&oracle));
-    // Every second one is kept, the last one too.
+    // Every second one is kept, including the last one.
     assert_eq!(counts(ended("exec"))["linker"], [10, 20, 10, 0, 10]);
 }
 
 #[test]
-fn objects_from_before_the_trace_are_destroyed_unknown() {
+fn objects_from_before_the_trace_count_as_unmatched() {
     let stage = Stage::new();
     let workload =
         ["objects", "--kind", "stream,module", "--before", "5", "--count", "10", "--leak", "0.2"];
@@ -134,7 +134,7 @@ fn objects_from_before_the_trace_are_destroyed_unknown() {
         let rows = list(&process(&report, pid)["objects"]);
         rows.iter().find(|row| row["kind"] == kind).unwrap()["unmatched_destroys"].clone()
     };
-    // One stream more: the program made it for itself.
+    // One stream more: the program created it for itself.
     assert_eq!((unknown("stream"), unknown("module")), (6.into(), 5.into()));
     assert_eq!(counts(process(&report, pid))["module"], [2, 10, 8, 0, 2]);
     assert!(player.finish().0.success());
@@ -148,7 +148,7 @@ fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
     let stage = Stage::new();
     let workload = ["objects", "--kind", "texture,linker", "--count", "20000", "--leak", "0.01"];
     let options = ["--ring-size", "4096", "--stacks", "off"];
-    // Nothing but objects happens while the ring is full.
+    // Only object calls happen while the ring is full.
     let traced = stage.trace(&options, &[&workload[..], &["--rest-ms", "500"]].concat());
     let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
     let (last, ours) = (traced.last(), process(traced.last(), pid));
@@ -162,7 +162,7 @@ fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
 }
 
 #[test]
-fn objects_that_nobody_asked_for_are_not_followed() {
+fn no_objects_option_disables_object_tracking() {
     let stage = Stage::new();
     let workload = ["objects", "--count", "10", "--leak", "0.5"];
     let traced = stage.trace(&["--no-objects"], &workload);

@@ -1,5 +1,5 @@
-//! What the agent sends onward, taken by receivers and read by other people's readers: OpenTelemetry's
-//! own messages, Google's protocol buffers, DuckDB and pyarrow. It must be what the driver itself says.
+//! Exported data, accepted by test servers and read by other readers: OpenTelemetry's own messages,
+//! Google's protocol buffers, DuckDB and pyarrow. It must match the driver's oracle.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,29 +27,29 @@ fn stage() -> Stage {
     Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
 }
 
-/// A program that trains, and holds what it kept until it is ended.
+/// Starts a program that trains, and keeps its memory until it is ended.
 fn train(stage: &Stage) -> Player {
     stage.workload(&["--hold-ms", "600000", "train", "--steps", "40", "--step-ms", "2"])
 }
 
-/// Sums of the samples of a process in a profile: in use, then allocated; bytes and allocations.
+/// Sums the samples of a process in a profile: in use, then allocated; bytes and allocations.
 fn sums(profile: &Value, pid: u32) -> [u64; 4] {
     let mut sums = [0; 4];
     for sample in profile["samples"].as_array().unwrap() {
         if sample["labels"]["pid"] == pid {
-            let value = |place: usize| sample["values"][place].as_u64().unwrap();
-            for (sum, place) in sums.iter_mut().zip([3, 2, 1, 0]) {
-                *sum += value(place);
+            let value = |index: usize| sample["values"][index].as_u64().unwrap();
+            for (sum, index) in sums.iter_mut().zip([3, 2, 1, 0]) {
+                *sum += value(index);
             }
         }
     }
     sums
 }
 
-/// The files below a folder.
-fn files(folder: &Path) -> Vec<PathBuf> {
+/// Returns the files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten() {
+    for entry in fs::read_dir(dir).into_iter().flatten() {
         let path = entry.unwrap().path();
         match path.is_dir() {
             true => found.extend(files(&path)),
@@ -70,22 +70,22 @@ fn device_allocations(oracle: &Value) -> u64 {
     oracle["live"].as_array().unwrap().iter().filter(is_device).count() as u64
 }
 
-/// What a run left: receivers and folders, and what the driver says of the process.
+/// Results of a run: receivers, directories, and the oracle of the process.
 struct Run {
     stage: Stage,
     otlp: Receiver,
     pyroscope: Receiver,
     pid: u32,
     oracle: Value,
-    /// The number of the first profile that was sent while nothing was allocated any more.
+    /// Index of the first profile that was sent after the last allocation.
     steady: usize,
-    told: String,
+    messages: String,
 }
 
-/// A program under an agent with every receiver.
+/// Runs a program under an agent with every exporter.
 fn run() -> Run {
     let stage = stage();
-    let base = stage.folder.path().to_owned();
+    let base = stage.dir.path().to_owned();
     let otlp = Receiver::start(base.join("otlp"), &["503,200"]);
     let pyroscope = Receiver::start(base.join("pyroscope"), &[]);
     secret(&base.join("token"), "s3cret\n");
@@ -111,7 +111,7 @@ fn run() -> Run {
         let [bytes, _, new, _] = sums(&script("profile/read_pprof.py", &[&body]), pid);
         (bytes > 0 && new == 0).then_some(next - 1)
     });
-    // Each receiver is told of the same at least once.
+    // Each receiver gets the final state at least once.
     let seen = (otlp.count(), files(&base.join("profiles")).len());
     agent.until("the others", |_| {
         let now = (otlp.count(), files(&base.join("profiles")).len());
@@ -125,9 +125,9 @@ fn run() -> Run {
     }
     player.signal(15);
     let (_, _) = player.finish();
-    let told = agent.end(15);
+    let messages = agent.end(15);
     let oracle = stage.oracle(pid);
-    Run { stage, otlp, pyroscope, pid, oracle, steady, told }
+    Run { stage, otlp, pyroscope, pid, oracle, steady, messages }
 }
 
 fn check_pyroscope(run: &Run) {
@@ -143,7 +143,7 @@ fn check_pyroscope(run: &Run) {
             sums(&script("profile/read_pprof.py", &[&pyroscope.body(number).unwrap()]), *pid);
         all = [all[0] + bytes, all[1] + count];
     }
-    // Everything that this program allocates is device memory: what came since the last one adds up.
+    // This program only allocates device memory: the deltas of all profiles add up.
     assert_eq!(all[1], oracle["allocations"].as_u64().unwrap());
     assert!(all[0] >= oracle["peak_bytes"].as_u64().unwrap());
     let own = profile["samples"].as_array().unwrap().iter();
@@ -153,8 +153,8 @@ fn check_pyroscope(run: &Run) {
     assert!(stacks.contains("workload::programs::many::steps"), "{stacks}");
     let frames = own.iter().flat_map(|sample| sample["stack"].as_array().unwrap());
     for frame in frames {
-        for place in [1, 3] {
-            assert!(!frame[place].as_str().unwrap().contains('/'), "a folder in {frame}");
+        for index in [1, 3] {
+            assert!(!frame[index].as_str().unwrap().contains('/'), "a directory in {frame}");
         }
     }
     let head = pyroscope.head(run.steady);
@@ -162,13 +162,13 @@ fn check_pyroscope(run: &Run) {
     assert!(path.starts_with("/ingest?name=vramscope%7Bhost%3D"), "{path}");
     assert!(path.contains("%2Czone%3Da%7D&from=") && path.contains("&format=pprof"), "{path}");
     assert_eq!(head["headers"]["x-scope-orgid"], "team");
-    // Of `me:s3cret`, by Python's base64.
+    // `me:s3cret` in Python's base64.
     assert_eq!(head["headers"]["authorization"], "Basic bWU6czNjcmV0");
 }
 
 fn check_files(run: &Run) {
-    let folder = run.stage.folder.path().join("profiles");
-    let files = files(&folder);
+    let dir = run.stage.dir.path().join("profiles");
+    let files = files(&dir);
     assert!(!files.iter().any(|path| is_unfinished(path)), "{files:?}");
     let found: Vec<_> = files
         .iter()
@@ -177,20 +177,20 @@ fn check_files(run: &Run) {
     let live = run.oracle["live_bytes"].as_u64().unwrap();
     let all = run.oracle["allocations"].as_u64().unwrap();
     for pulled in ["heap", "profile.pb.gz"] {
-        let file = run.stage.folder.path().join(pulled);
+        let file = run.stage.dir.path().join(pulled);
         let pulled = sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
-        assert_eq!((pulled[0], pulled[3]), (live, all), "what is pulled is the same");
+        assert_eq!((pulled[0], pulled[3]), (live, all), "the pulled profile is the same");
     }
-    // In files, what was allocated is all since tracing began.
+    // In files, allocated values are totals since tracing began.
     assert!(found.iter().any(|sums| sums[0] == live && sums[3] == all), "{found:?}");
-    assert_eq!(found.first(), Some(&[0; 4]), "before the process began");
+    assert_eq!(found.first(), Some(&[0; 4]), "before the process started");
 }
 
 fn check_lake(run: &Run) {
-    let folder = run.stage.folder.path().join("lake");
-    assert!(!files(&folder).iter().any(|path| is_unfinished(path)));
-    // The same again as the folder of another host.
-    for file in files(&folder) {
+    let dir = run.stage.dir.path().join("lake");
+    assert!(!files(&dir).iter().any(|path| is_unfinished(path)));
+    // The same files again as those of another host.
+    for file in files(&dir) {
         let other = file.to_str().unwrap();
         let (table, rest) = other.split_once("/host=").unwrap();
         let (_, rest) = rest.split_once('/').unwrap();
@@ -199,20 +199,20 @@ fn check_lake(run: &Run) {
         fs::copy(&file, other).unwrap();
     }
     let page = root().join("docs/operations/exporters.md");
-    let arguments = [folder.to_str().unwrap(), page.to_str().unwrap()];
+    let arguments = [dir.to_str().unwrap(), page.to_str().unwrap()];
     let found = script("onward/read_lake.py", &arguments);
     let of = |table: &str| -> Vec<&Value> {
         let rows = found[table].as_array().unwrap().iter();
         rows.filter(|row| row["host"] != "other" && row["pid"] == run.pid).collect()
     };
     let last = of("processes").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
-    for (column, figure) in [
+    for (column, field) in [
         ("live_bytes", "live_bytes"),
         ("peak_bytes", "peak_bytes"),
         ("allocations_total", "allocations"),
         ("frees_total", "frees"),
     ] {
-        assert_eq!(last[column], run.oracle[figure], "{column}: {last}");
+        assert_eq!(last[column], run.oracle[field], "{column}: {last}");
     }
     assert_eq!((&last["exact"], &last["process"]), (&true.into(), &"workload".into()));
     let at = |rows: Vec<&Value>| -> u64 {
@@ -227,10 +227,10 @@ fn check_lake(run: &Run) {
     check_answers(&found["answers"], run);
 }
 
-/// The tables of the page are those that DuckDB finds.
+/// Asserts that the documented tables are those that DuckDB finds.
 fn check_columns(columns: &Value) {
     let page = read("docs/operations/exporters.md");
-    let mut told: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
+    let mut documented: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
     let mut table = "";
     for line in page.lines() {
         if let Some(rest) = line.strip_prefix("**") {
@@ -240,22 +240,22 @@ fn check_columns(columns: &Value) {
         let row: Vec<String> = cells.by_ref().skip(1).take(2).collect();
         let is_type = |row: &Vec<String>| row[1].chars().next().is_some_and(char::is_uppercase);
         if line.starts_with("| `") && row.len() == 2 && is_type(&row) {
-            told.entry(table).or_default().push(row);
+            documented.entry(table).or_default().push(row);
         }
     }
-    let shared: Vec<_> = told["processes"][..7].to_vec();
+    let shared: Vec<_> = documented["processes"][..7].to_vec();
     for table in ["devices", "sites"] {
-        let own = told.remove(table).unwrap();
-        told.insert(table, [shared.clone(), own].concat());
+        let own = documented.remove(table).unwrap();
+        documented.insert(table, [shared.clone(), own].concat());
     }
-    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!(documented.len(), 4, "{documented:?}");
     for (table, rows) in columns.as_object().unwrap() {
         let rows: Vec<Vec<String>> = serde_json::from_value(rows.clone()).unwrap();
-        assert_eq!(told[&**table], rows, "{table}");
+        assert_eq!(documented[&**table], rows, "{table}");
     }
 }
 
-/// The queries of the page find both hosts, and the program.
+/// Asserts that the documented queries find both hosts and the program.
 fn check_answers(answers: &Value, run: &Run) {
     let answers = answers.as_array().unwrap();
     assert_eq!(answers.len(), 4);
@@ -320,24 +320,24 @@ fn check_otlp(run: &Run) {
 }
 
 #[test]
-fn every_receiver_gets_what_the_driver_says() {
+fn every_exporter_sends_the_driver_values() {
     let run = run();
     check_pyroscope(&run);
     check_files(&run);
     check_lake(&run);
     check_otlp(&run);
-    // The collector was busy once, and got it all the same: that is no failure.
-    assert!(!run.told.contains("cannot send"), "{}", run.told);
+    // The collector was busy once, and got the data later: that is not a failure.
+    assert!(!run.messages.contains("cannot send"), "{}", run.messages);
 }
 
 #[test]
-fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
+fn killed_agent_loses_only_the_open_file() {
     let stage = stage();
-    let lake = stage.folder.path().join("lake");
+    let lake = stage.dir.path().join("lake");
     let settings = |roll: &str| {
-        let folder = lake.display();
+        let dir = lake.display();
         format!(
-            "[exporters.parquet]\ndir = \"{folder}\"\ninterval = \"1s\"\nrotate_interval = \"{roll}\"\n"
+            "[exporters.parquet]\ndir = \"{dir}\"\ninterval = \"1s\"\nrotate_interval = \"{roll}\"\n"
         )
     };
     let agent = Agent::start_with(&stage, &settings("1s"), &[]);
@@ -348,7 +348,7 @@ fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
     let rows_of =
         |name: &str| whole().iter().filter(|path| path.starts_with(lake.join(name))).count();
     agent.until("three files", |_| (rows_of("processes") >= 3).then_some(()));
-    agent.until("a file in the making", |_| {
+    agent.until("an unfinished file", |_| {
         files(&lake).iter().any(|path| is_unfinished(path)).then_some(())
     });
     agent.end(9);
@@ -356,7 +356,7 @@ fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
     let left: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
     let found = script("onward/read_lake.py", &[lake.to_str().unwrap()]);
     assert!(found["processes"].as_array().unwrap().len() >= 3, "{before:?}");
-    let profiles = stage.folder.path().join("profiles");
+    let profiles = stage.dir.path().join("profiles");
     let more = format!("[exporters.profiles]\ndir = \"{}\"\ninterval = \"1s\"", profiles.display());
     let agent = Agent::start_with(&stage, &format!("{}{more}", settings("1h")), &[]);
     agent.until("the old one to go", |_| (!left.iter().any(|path| path.exists())).then_some(()));
@@ -368,21 +368,21 @@ fn a_killed_agent_loses_only_the_file_that_it_was_writing() {
         (sums(&profile, other.pid())[0] > 0).then(|| files(&profiles).len())
     });
     agent.until("more of them", |_| (files(&profiles).len() > seen + 2).then_some(()));
-    assert_eq!(whole(), before, "nothing is finished before its time");
+    assert_eq!(whole(), before, "no file is finished early");
     agent.end(15);
-    assert!(whole().len() > before.len(), "the end finishes what is there");
+    assert!(whole().len() > before.len(), "shutdown finishes open files");
     assert!(!files(&lake).iter().any(|path| is_unfinished(path)));
     script("onward/read_lake.py", &[lake.to_str().unwrap()]);
     drop((player, other));
 }
 
 #[test]
-fn a_full_disk_is_told_once_and_survived() {
+fn full_disk_is_reported_once_by_exporters() {
     let stage = stage();
-    let disk = Disk::new(stage.folder.path().join("disk"));
+    let disk = Disk::new(stage.dir.path().join("disk"));
     let filler = disk.0.join("filler");
     fs::write(&filler, vec![1; 256 << 10]).unwrap();
-    let pyroscope = Receiver::start(stage.folder.path().join("pyroscope"), &["500,404"]);
+    let pyroscope = Receiver::start(stage.dir.path().join("pyroscope"), &["500,404"]);
     let settings = format!(
         "[exporters.parquet]\ndir = \"{0}/lake\"\ninterval = \"1s\"\nrotate_interval = \"1s\"\n\
          [exporters.profiles]\ndir = \"{0}/profiles\"\ninterval = \"1s\"\n\
@@ -399,7 +399,7 @@ fn a_full_disk_is_told_once_and_survived() {
     agent.until("files", |_| {
         (files(&disk.0).iter().filter(|path| whole(path)).count() > 4).then_some(())
     });
-    let told = agent.end(15);
+    let messages = agent.end(15);
     for (what, times) in [
         ("cannot write tables to", 1),
         ("cannot write profiles to", 1),
@@ -409,7 +409,7 @@ fn a_full_disk_is_told_once_and_survived() {
         ("the answer is 500", 1),
         ("the answer is 404", 0),
     ] {
-        assert_eq!(told.matches(what).count(), times, "{what}: {told}");
+        assert_eq!(messages.matches(what).count(), times, "{what}: {messages}");
     }
     drop(player);
 }
@@ -419,7 +419,7 @@ fn check(stage: &Stage, settings: &str) -> Output {
 }
 
 #[test]
-fn the_settings_of_the_page_are_fine_and_wrong_ones_are_told() {
+fn documented_exporter_config_is_valid() {
     let stage = Stage::new();
     let output = check(&stage, &blocks("docs/operations/exporters.md", "toml")[0]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -427,9 +427,9 @@ fn the_settings_of_the_page_are_fine_and_wrong_ones_are_told() {
                  token_file = \"/nowhere/token\"\n[exporters.profiles]\ndir = \"/dev/null/x\"\n";
     let output = check(&stage, wrong);
     assert_eq!(output.status.code(), Some(2));
-    let told = stderr(&output);
+    let messages = stderr(&output);
     for word in ["`endpoint`", "/nowhere/token", "/dev/null is not a directory"] {
-        assert!(told.contains(word), "{word}: {told}");
+        assert!(messages.contains(word), "{word}: {messages}");
     }
     let known = "[exporters.otlp]\nendpoint = \"http://127.0.0.1\"\ngzip = false\n";
     let unknown =
@@ -438,33 +438,34 @@ fn the_settings_of_the_page_are_fine_and_wrong_ones_are_told() {
         let output = check(&stage, &settings);
         assert_eq!(output.status.code(), Some(2));
         let line = format!("line {}", settings.lines().count());
-        let told = stderr(&output);
-        assert!(told.contains("unknown field `speed`") && told.contains(&line), "{told}");
+        let messages = stderr(&output);
+        let named = messages.contains("unknown field `speed`") && messages.contains(&line);
+        assert!(named, "{messages}");
     }
 }
 
 #[test]
-fn with_tls_only_who_is_trusted_gets_anything() {
+fn tls_exporters_send_only_to_trusted_servers() {
     let stage = Stage::new();
-    let base = stage.folder.path();
+    let base = stage.dir.path();
     let (certificate, key) = certificate(base);
     let trusted = Receiver::start(base.join("trusted"), &["", &certificate, &key]);
-    let stranger = Receiver::start(base.join("stranger"), &["", &certificate, &key]);
+    let untrusted = Receiver::start(base.join("untrusted"), &["", &certificate, &key]);
     secret(&base.join("token"), "s3cret");
     let settings = format!(
         "[exporters.otlp]\nendpoint = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\ngzip = false\n\
          ca_file = \"{certificate}\"\ntoken_file = \"{base}/token\"\n\
          [exporters.pyroscope]\nurl = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\nmax_retry_time = \"1s\"\n",
         trusted.port,
-        stranger.port,
+        untrusted.port,
         base = base.display()
     );
     let agent = Agent::start_with(&stage, &settings, &[]);
     let body = agent.until("metrics", |_| trusted.body(2));
     script("onward/read_otlp.py", &[&body, "plain"]);
-    let told = agent.end(15);
+    let messages = agent.end(15);
     assert_eq!(trusted.head(2)["headers"]["authorization"], "Bearer s3cret");
-    assert_eq!(stranger.count(), 0);
-    assert_eq!(told.matches("cannot send profiles").count(), 1, "{told}");
-    assert!(!told.contains("cannot send metrics"), "{told}");
+    assert_eq!(untrusted.count(), 0);
+    assert_eq!(messages.matches("cannot send profiles").count(), 1, "{messages}");
+    assert!(!messages.contains("cannot send metrics"), "{messages}");
 }

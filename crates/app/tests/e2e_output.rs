@@ -1,4 +1,4 @@
-//! Output files of every verb: existing files, links, pipes, devices and full disks.
+//! Output files of every command: existing files, links, pipes, devices and full disks.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,11 +21,11 @@ use harness::{Bound, Stage, VRAMSCOPE, send_signal, simulator, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Live verbs with the option that names an output file.
+/// Live commands with the option that names an output file.
 const LIVE: &[&[&str]] =
     &[&["record", "-o"], &["trace", "--record"], &["trace", "-o"], &["kernels", "-o"]];
 
-/// No process has this id: it is the largest that Linux gives out.
+/// The largest pid of Linux, which no process has.
 const NO_PROCESS: &str = "4194303";
 
 const OLD: &str = "yesterday's file";
@@ -104,15 +104,15 @@ fn existing_output_is_overwritten_only_with_force() {
         assert_eq!(stage.oracles().len(), 1);
         assert!(fs::metadata(&path).unwrap().len() > OLD.len() as u64, "{live:?}");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{live:?}");
-        assert_eq!(fs::read_to_string(&other).unwrap(), OLD, "only the name is replaced");
+        assert_eq!(fs::read_to_string(&other).unwrap(), OLD, "a hard link must not change");
         assert_eq!(names(&directory), ["hard link", "out"], "{live:?}");
     }
 }
 
-/// Runs a verb with its output at `path`.
+/// Runs a command with its output at `path`.
 type Verb<'a> = Box<dyn Fn(&Path, &[&str]) -> Output + 'a>;
 
-/// Every verb that writes a file.
+/// Returns every command that writes a file.
 fn verbs(stage: &Stage) -> Vec<(String, Verb<'_>)> {
     let file = recording("plain");
     let mut all: Vec<(String, Verb<'_>)> = Vec::new();
@@ -174,7 +174,7 @@ fn fifo(directory: &TempDir) -> PathBuf {
     path
 }
 
-/// Whether a process has ended, for `until`.
+/// Returns the exit status of a process that has ended, for `until`.
 fn ended(child: &mut Bound) -> Option<std::process::ExitStatus> {
     child.try_wait().unwrap()
 }
@@ -185,7 +185,8 @@ fn pipe_without_reader_ends_on_signals() {
         for signal in [2, 15] {
             let directory = directory();
             let pipe = fifo(&directory);
-            // A shell that runs the tests in the background ignores SIGINT, and its children do so too.
+            // A shell that runs the tests in the background ignores SIGINT, and its children
+            // inherit that.
             let mut command = Command::new("env");
             command.args(["--default-signal=INT,TERM", VRAMSCOPE]);
             command.args(*live).arg(&pipe).args(["--duration", "1s"]);
@@ -211,9 +212,9 @@ fn stuck_reader_does_not_block_repeated_signals() {
     let pipe = fifo(&directory);
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "-o"]).arg(&pipe).arg("--");
-    command.arg(simulator().join("workload")).args(MANY);
+    command.arg(simulator().join("workload")).args(LARGE_HOLD);
     let mut child = Bound::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
-    // It never reads. A report does not fit into the pipe, so the trace waits in the middle of it.
+    // The reader never reads. A report does not fit into the pipe, so the trace blocks within it.
     let reader = File::open(&pipe).unwrap();
     let mut ready = [0; 5];
     child.stdout.take().unwrap().read_exact(&mut ready).unwrap();
@@ -254,7 +255,7 @@ fn pipes_with_reader_and_devices_are_written() {
 }
 
 #[test]
-fn standard_output_is_a_file_too() {
+fn standard_output_can_be_named_as_output() {
     let stage = Stage::new();
     for live in LIVE {
         for name in ["-", "/dev/stdout", "/dev/fd/1"] {
@@ -294,16 +295,16 @@ fn two_outputs_in_one_new_file_are_rejected() {
 }
 
 /// A workload whose reports fill a small disk.
-const MANY: &[&str] = &["hold", "--count", "900", "--size", "4096", "--wait-ms", "20000"];
+const LARGE_HOLD: &[&str] = &["hold", "--count", "900", "--size", "4096", "--wait-ms", "20000"];
 
 #[test]
 fn full_disk_is_reported_by_file_and_leaves_whole_reports() {
     let stage = Stage::new();
-    let disk = Disk::new(stage.folder.path().join("disk"));
+    let disk = Disk::new(stage.dir.path().join("disk"));
     let file = disk.0.join("reports.jsonl");
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "-o"]).arg(&file).arg("--");
-    let output = command.arg(simulator().join("workload")).args(MANY).output().unwrap();
+    let output = command.arg(simulator().join("workload")).args(LARGE_HOLD).output().unwrap();
     let messages = stderr(&output);
     let line = messages.lines().find(|line| line.contains("No space left")).unwrap();
     assert!(line.contains(file.to_str().unwrap()), "{messages}");
@@ -324,7 +325,7 @@ fn file_size_limit_is_reported_like_a_full_disk() {
         "ulimit -f 200; exec {VRAMSCOPE} trace --json --interval 50ms -o {} -- {} {}",
         file.display(),
         simulator().join("workload").display(),
-        MANY.join(" ")
+        LARGE_HOLD.join(" ")
     );
     let output = stage.command("bash").args(["-c", &line]).output().unwrap();
     let messages = stderr(&output);
@@ -352,8 +353,8 @@ fn full_standard_output_is_named() {
 #[test]
 fn full_disk_is_named_by_every_verb_on_files() {
     let stage = Stage::new();
-    let disk = Disk::new(stage.folder.path().join("disk"));
-    // Nothing more fits.
+    let disk = Disk::new(stage.dir.path().join("disk"));
+    // Fills the disk completely.
     let filled = Command::new("dd")
         .args(["if=/dev/zero", "bs=4k"])
         .arg(format!("of={}", disk.0.join("filler").display()))
@@ -361,7 +362,7 @@ fn full_disk_is_named_by_every_verb_on_files() {
         .status();
     assert!(!filled.unwrap().success());
     let (file, out) = (recording("plain"), disk.0.join("out.svg"));
-    let (out, folder) = (out.to_str().unwrap(), disk.0.to_str().unwrap());
+    let (out, dir) = (out.to_str().unwrap(), disk.0.to_str().unwrap());
     for words in [
         &["replay", &file, "-o", out][..],
         &["report", &file, "-o", out],
@@ -374,8 +375,8 @@ fn full_disk_is_named_by_every_verb_on_files() {
         &["export", &file, "--format", "torch", "-o", out],
         &["export", &file, "--format", "perfetto", "-o", out],
         &["export", &file, "--format", "speedscope", "-o", out],
-        &["export", &file, "--format", "nsys-tsv", "-o", folder],
-        &["export", &file, "--format", "parquet", "-o", folder],
+        &["export", &file, "--format", "nsys-tsv", "-o", dir],
+        &["export", &file, "--format", "parquet", "-o", dir],
     ] {
         let output = run(words);
         let messages = stderr(&output);

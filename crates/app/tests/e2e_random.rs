@@ -1,11 +1,12 @@
-//! Random programs over the whole memory API, under real probes: the ledger equals the driver's own
-//! account, call for call. Every seed that ever failed stays in the list; another is fresh in each run.
+//! Random programs over the complete memory API, under real probes: the ledger matches the driver's
+//! oracle for every call. Every seed that ever failed stays in the list; another one is fresh in
+//! each run.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "helpers of tests fail as tests do, and tell the seed"
+    reason = "helpers of tests fail as tests do, and print the seed"
 )]
 
 mod harness;
@@ -28,24 +29,24 @@ fn check(ops: &str, threads: &str, failed: &[u64]) {
 }
 
 #[test]
-fn one_thread() {
+fn random_program_with_one_thread_matches_the_driver() {
     check("5000", "1", &[1, 2, 3, 21, 25]);
 }
 
 #[test]
-fn three_threads() {
-    // 34 and 38: an address of a context that was being destroyed was given out again.
+fn random_program_with_three_threads_matches_the_driver() {
+    // 34 and 38: an address was reused while its context was being destroyed.
     check("5000", "3", &[31, 34, 38, 40]);
 }
 
 #[test]
-fn eight_threads() {
-    // 11 to 16: a graph of a name that was being destroyed; overlapping calls at the peak.
+fn random_program_with_eight_threads_matches_the_driver() {
+    // 11 to 16: a graph handle was reused while being destroyed; overlapping calls at the peak.
     check("10000", "8", &[11, 13, 14, 15, 16]);
 }
 
 #[test]
-fn every_part_of_the_api_by_itself() {
+fn every_api_area_alone_matches_the_driver() {
     let parts = [
         "pitched,managed,pinned,registered",
         "async,pool",
@@ -76,7 +77,7 @@ fn every_part_of_the_api_by_itself() {
 }
 
 #[test]
-fn an_older_build_of_the_driver() {
+fn random_programs_match_the_older_driver_build() {
     let driver = harness::simulator().join("cmpl/libcuda.so.1");
     let stage = Stage::with_driver(driver);
     let seed = random::seed().to_string();
@@ -86,7 +87,7 @@ fn an_older_build_of_the_driver() {
 }
 
 #[test]
-fn memory_of_another_process() {
+fn imported_memory_is_counted_once() {
     let stage = Stage::new();
     let traced = stage.trace(&[], &["ipc"]);
     traced.assert_truth(&stage);
@@ -94,5 +95,5 @@ fn memory_of_another_process() {
     let processes = traced.last()["processes"].as_array().unwrap();
     let imported =
         processes.iter().filter(|p| p["live_bytes_by_kind"].get("imported").is_some()).count();
-    assert_eq!(imported, 1, "the importer names it, and it is in nobody's total twice");
+    assert_eq!(imported, 1, "the importer lists it, and no total counts it twice");
 }

@@ -1,4 +1,4 @@
-//! Recordings of real probes: what is read from them is what the live trace said.
+//! Recordings of real probes: a replay gives the state of the live trace.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +20,7 @@ use harness::files::{stderr, stdout};
 use harness::{Stage, Tracer, VRAMSCOPE, send_signal, simulator};
 use serde_json::Value;
 
-/// The last report of the trace that a recording is of, and the warnings.
+/// Returns the last report that a replay of a recording prints, and the warnings.
 fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {
     let mut command = Command::new(VRAMSCOPE);
     command.arg("replay").arg(file).args(options);
@@ -50,24 +50,24 @@ fn run(stage: &Stage, arguments: &[&str], workload: &[&str]) -> Output {
 }
 
 struct Place {
-    folder: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { dir: tempfile::tempdir().unwrap() }
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.dir.path().join(name)
     }
 }
 
-/// A workload and what the driver is told.
+/// A workload and the environment of the driver.
 type Story = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
-/// Programs that end on the way, fail, run out of memory, use pools and graphs, change their program.
-const STORIES: &[Story] = &[
+/// Programs that exit early, fail, run out of memory, use pools and graphs, or exec.
+const SCENARIOS: &[Story] = &[
     (&["kinds"], &[]),
     (&["exec"], &[]),
     (&["launches", "--iterations", "300", "--graphs", "2", "--failing", "3"], &[]),
@@ -84,16 +84,16 @@ const STORIES: &[Story] = &[
 ];
 
 #[test]
-fn a_replay_prints_the_last_live_report_byte_for_byte() {
-    let place = Place::new();
-    for (number, (workload, environment)) in STORIES.iter().enumerate() {
+fn replay_prints_the_last_live_report_exactly() {
+    let outputs = Place::new();
+    for (number, (workload, environment)) in SCENARIOS.iter().enumerate() {
         for (live, again) in [
             (&["--json"][..], &["--format", "json"][..]),
             (&[], &[]),
             (&["--top", "2", "--kernels"], &["--top", "2"]),
         ] {
-            let file = place.file(&number.to_string());
-            // A zone of its own: the replay shows the times of the recording's machine.
+            let file = outputs.file(&number.to_string());
+            // A different time zone: the replay shows times in the zone of the recording.
             let mut stage = Stage::new().env("TZ", "Asia/Kolkata");
             for (name, value) in *environment {
                 stage = stage.env(name, value);
@@ -118,9 +118,9 @@ fn a_replay_prints_the_last_live_report_byte_for_byte() {
 }
 
 #[test]
-fn record_writes_down_what_trace_would_have_seen() {
-    let (place, stage) = (Place::new(), Stage::new());
-    let file = place.file("run.arrows");
+fn recording_replays_to_the_driver_state() {
+    let (outputs, stage) = (Place::new(), Stage::new());
+    let file = outputs.file("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
     let messages = stderr(&output);
     assert!(output.status.success(), "{messages}");
@@ -132,7 +132,7 @@ fn record_writes_down_what_trace_would_have_seen() {
         format!("vramscope: recorded {events} events in {} ({size}), nothing lost", file.display());
     assert_eq!(last, expected);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    // The oracle of the driver, and the replay of the recording.
+    // The driver's oracle, and the replay of the recording.
     let (report, warnings) = replayed(&file, &["--format", "json"]);
     assert!(warnings.is_empty(), "{warnings:?}");
     let report: Value = serde_json::from_str(&report).unwrap();
@@ -142,9 +142,9 @@ fn record_writes_down_what_trace_would_have_seen() {
 }
 
 #[test]
-fn a_longer_file_that_was_there_is_replaced() {
-    let (place, stage) = (Place::new(), Stage::new());
-    let file = place.file("run.arrows");
+fn longer_existing_file_is_replaced() {
+    let (outputs, stage) = (Place::new(), Stage::new());
+    let file = outputs.file("run.arrows");
     fs::write(&file, vec![7; 1 << 20]).unwrap();
     let output = run(&stage, &["record", "--force", "-o", file.to_str().unwrap()], &["kinds"]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -153,12 +153,12 @@ fn a_longer_file_that_was_there_is_replaced() {
 }
 
 #[test]
-fn what_is_no_file_is_refused_before_the_command_runs() {
-    let (place, stage) = (Place::new(), Stage::new());
-    let socket = place.file("socket");
+fn record_rejects_non_file_output_before_start() {
+    let (outputs, stage) = (Place::new(), Stage::new());
+    let socket = outputs.file("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let (folder, socket) = (place.folder.path().to_str().unwrap(), socket.to_str().unwrap());
-    for bad in [folder, socket, "/no/such/folder/file"] {
+    let (dir, socket) = (outputs.dir.path().to_str().unwrap(), socket.to_str().unwrap());
+    for bad in [dir, socket, "/no/such/dir/file"] {
         for verb in [&["record", "-o", bad][..], &["trace", "--record", bad]] {
             let output = run(&stage, verb, &["kinds"]);
             assert_eq!(output.status.code(), Some(125));
@@ -171,9 +171,9 @@ fn what_is_no_file_is_refused_before_the_command_runs() {
 }
 
 #[test]
-fn a_recording_goes_into_a_pipe() {
-    let (place, stage) = (Place::new(), Stage::new());
-    let (pipe, copy) = (place.file("pipe"), place.file("copy"));
+fn recording_can_be_written_to_a_pipe() {
+    let (outputs, stage) = (Place::new(), Stage::new());
+    let (pipe, copy) = (outputs.file("pipe"), outputs.file("copy"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let cat =
         Command::new("cat").arg(&pipe).stdout(fs::File::create(&copy).unwrap()).spawn().unwrap();
@@ -186,9 +186,9 @@ fn a_recording_goes_into_a_pipe() {
 const BUSY: &[&str] = &["spam", "--throughput", "max", "--count", "200000"];
 
 #[test]
-fn a_full_disk_ends_the_recording_and_not_the_trace() {
+fn full_disk_ends_the_recording_and_not_the_trace() {
     let stage = Stage::new();
-    let disk = Disk::new(stage.folder.path().join("disk"));
+    let disk = Disk::new(stage.dir.path().join("disk"));
     let file = disk.0.join("run.arrows");
     let path = file.to_str().unwrap();
     let output = run(&stage, &["trace", "--json", "--record", path], BUSY);
@@ -196,13 +196,13 @@ fn a_full_disk_ends_the_recording_and_not_the_trace() {
     assert_eq!(output.status.code(), Some(125), "{messages}");
     assert_eq!(messages.matches("No space left on device").count(), 1, "{messages}");
     assert_eq!(messages.matches("run.arrows").count(), 1, "{messages}");
-    // The trace saw it all.
+    // The trace saw everything.
     let live = stdout(&output);
     let last: Value = serde_json::from_str(live.lines().last().unwrap()).unwrap();
     for (pid, oracle) in stage.oracles() {
         harness::assert_same(harness::process(&last, pid), &oracle);
     }
-    // What was written is readable, and nothing of a torn batch is left.
+    // The written part is readable, without a torn batch.
     let (_, warnings) = replayed(&file, &[]);
     let length = fs::metadata(&file).unwrap().len();
     assert_eq!(warnings.len(), 1);
@@ -211,9 +211,9 @@ fn a_full_disk_ends_the_recording_and_not_the_trace() {
 }
 
 #[test]
-fn record_ends_when_it_cannot_write_on() {
+fn record_exits_when_the_disk_is_full() {
     let stage = Stage::new();
-    let disk = Disk::new(stage.folder.path().join("disk"));
+    let disk = Disk::new(stage.dir.path().join("disk"));
     let file = disk.0.join("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
@@ -222,9 +222,9 @@ fn record_ends_when_it_cannot_write_on() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_is_like_a_full_disk() {
-    let (place, stage) = (Place::new(), Stage::new());
-    let file = place.file("run.arrows");
+fn file_size_limit_is_like_a_full_disk() {
+    let (outputs, stage) = (Place::new(), Stage::new());
+    let file = outputs.file("run.arrows");
     let line = format!(
         "ulimit -f 300; exec {VRAMSCOPE} trace --json --record {} -- {} {}",
         file.display(),
@@ -239,25 +239,25 @@ fn a_limit_on_the_size_of_files_is_like_a_full_disk() {
 }
 
 #[test]
-fn a_tracer_that_is_killed_loses_the_last_second_at_most() {
-    // Reports are a tenth of a second apart at the least, and each is a tick of the recording.
-    const IN_A_SECOND: usize = 10;
-    let (place, stage) = (Place::new(), Stage::new());
-    let file = place.file("run.arrows");
+fn killed_tracer_loses_at_most_the_last_second() {
+    // Reports are at least a tenth of a second apart, and each is a tick of the recording.
+    const PER_SECOND: usize = 10;
+    let (outputs, stage) = (Place::new(), Stage::new());
+    let file = outputs.file("run.arrows");
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "100ms", "--record"]).arg(&file).arg("--");
     command.arg(simulator().join("workload"));
     command.args(["train", "--steps", "100000", "--step-ms", "5", "--keep-every", "25"]);
     let mut tracer = Tracer::start(&mut command);
-    // Reports, and how many came since the recording grew: whatever is killed then loses these.
+    // Reports, and those since the recording last grew: a kill at that time loses these.
     let (mut last, mut reports, mut length, mut waiting) = (Value::Null, 0, 0, 0);
-    while reports < 4 * IN_A_SECOND || !last["processes"][0].is_object() {
+    while reports < 4 * PER_SECOND || !last["processes"][0].is_object() {
         last = tracer.next();
         reports += 1;
         let now = fs::metadata(&file).unwrap().len();
         waiting = if now > length { 0 } else { waiting + 1 };
         length = now;
-        assert!(waiting <= IN_A_SECOND + 2, "{waiting} reports since the recording grew");
+        assert!(waiting <= PER_SECOND + 2, "{waiting} reports since the recording grew");
     }
     let pid = last["processes"][0]["pid"].as_u64().unwrap() as u32;
     tracer.child.kill().unwrap();
@@ -266,14 +266,14 @@ fn a_tracer_that_is_killed_loses_the_last_second_at_most() {
     let (_, warnings) = replayed(&file, &["--format", "json"]);
     assert!(warnings[0].contains("truncated at byte"), "{warnings:?}");
     let kept = rows(&file).iter().filter(|row| matches!(row, Row::Tick(_))).count();
-    // What has waited for a second is written with the next report, or the one after it.
-    assert!(kept + IN_A_SECOND + 2 >= reports, "{kept} of {reports} reports are in the recording");
+    // A row that has waited for a second is written with the next report, or the one after it.
+    assert!(kept + PER_SECOND + 2 >= reports, "{kept} of {reports} reports are in the recording");
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_trace_and_the_recording_is_whole_up_to_there() {
-    let (place, stage) = (Place::new(), Stage::new());
-    let file = place.file("run.arrows");
+fn closed_output_pipe_ends_the_trace_with_a_valid_recording() {
+    let (outputs, stage) = (Place::new(), Stage::new());
+    let file = outputs.file("run.arrows");
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "--record"]).arg(&file).arg("--");
     command.arg(simulator().join("workload"));

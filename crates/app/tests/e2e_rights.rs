@@ -1,4 +1,5 @@
-//! Exactly the rights of the systemd unit are enough: another user, four capabilities, its system calls.
+//! The capabilities of the systemd unit are exactly enough: another user, four capabilities, its
+//! system calls.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,14 +24,14 @@ use tempfile::TempDir;
 /// A user that owns nothing.
 const NOBODY: &str = "65534";
 
-/// The values of a setting of the unit, a line each.
+/// Returns the values of a setting of the unit, one per line.
 fn setting(name: &str) -> Vec<String> {
     let unit = read("contrib/systemd/vramscope.service");
     let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     lines.map(str::to_owned).collect()
 }
 
-/// `+bpf,+perfmon`, as `setpriv` has it.
+/// Returns `+bpf,+perfmon`, as `setpriv` takes it.
 fn capabilities() -> String {
     let [set] = &setting("AmbientCapabilities")[..] else { panic!("not one set of capabilities") };
     assert_eq!(setting("CapabilityBoundingSet"), std::slice::from_ref(set));
@@ -38,26 +39,26 @@ fn capabilities() -> String {
     set.split(' ').map(name).collect::<Vec<_>>().join(",")
 }
 
-/// The binary where everybody may read it: in a folder whose path leads through nobody's home.
+/// The binary in a directory that every user can read, outside of any home directory.
 struct Installed {
-    folder: TempDir,
+    dir: TempDir,
 }
 
 impl Installed {
     fn new() -> Self {
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::copy(VRAMSCOPE, folder.path().join("vramscope")).unwrap();
-        fs::copy(simulator().join("libnvidia-ml.so.1"), folder.path().join("libnvidia-ml.so.1"))
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::copy(VRAMSCOPE, dir.path().join("vramscope")).unwrap();
+        fs::copy(simulator().join("libnvidia-ml.so.1"), dir.path().join("libnvidia-ml.so.1"))
             .unwrap();
-        Self { folder }
+        Self { dir }
     }
 
     fn binary(&self) -> PathBuf {
-        self.folder.path().join("vramscope")
+        self.dir.path().join("vramscope")
     }
 
-    /// A command that runs the binary with these capabilities and nothing else.
+    /// Returns a command that runs the binary with only these capabilities.
     fn command(&self, capabilities: &str) -> Command {
         let mut command = Command::new("setpriv");
         command
@@ -66,17 +67,17 @@ impl Installed {
             .arg(format!("--ambient-caps=-all{capabilities}"))
             .arg(format!("--bounding-set=-all{capabilities}"))
             .arg(self.binary())
-            .env("LD_LIBRARY_PATH", self.folder.path());
+            .env("LD_LIBRARY_PATH", self.dir.path());
         command
     }
 }
 
-/// A driver in a folder that only root may enter, as those of containers are.
+/// Copies the driver to a directory that only root may enter, as in containers.
 fn hidden_driver(stage: &Stage) -> TempDir {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    fs::copy(&stage.driver, folder.path().join("libcuda.so.1")).unwrap();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
-    folder
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::copy(&stage.driver, dir.path().join("libcuda.so.1")).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    dir
 }
 
 fn named_frames(report: &Value) -> usize {
@@ -86,12 +87,12 @@ fn named_frames(report: &Value) -> usize {
 }
 
 #[test]
-fn another_user_with_the_units_capabilities_traces_everybody_exactly() {
+fn unit_capabilities_trace_all_processes_exactly() {
     let installed = Installed::new();
     let capabilities = format!(",{}", capabilities());
     let stage = Stage::new();
-    let folder = hidden_driver(&stage);
-    let stage = Stage::with_driver(folder.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
+    let dir = hidden_driver(&stage);
+    let stage = Stage::with_driver(dir.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
     let mut command = installed.command(&capabilities);
     command.args(["trace", "--json", "--interval", "100ms", "--stacks", "full"]);
     let mut tracer = Tracer::start(&mut command);
@@ -100,7 +101,7 @@ fn another_user_with_the_units_capabilities_traces_everybody_exactly() {
     let first = stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "20000"]);
     let pid = first.pid();
     tracer.wait_for_process(pid, |process| process["live_allocations"] == 1);
-    let program = stage.folder.path().join("workload");
+    let program = stage.dir.path().join("workload");
     fs::copy(simulator().join("workload"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
     let mut command = stage.command(&program);
@@ -122,8 +123,8 @@ fn each_capability_of_the_unit_is_needed() {
     let installed = Installed::new();
     let all = capabilities();
     let stage = Stage::new();
-    let folder = hidden_driver(&stage);
-    let stage = Stage::with_driver(folder.path().join("libcuda.so.1"));
+    let dir = hidden_driver(&stage);
+    let stage = Stage::with_driver(dir.path().join("libcuda.so.1"));
     let player = stage.workload(&["train", "--steps", "1000000", "--step-ms", "2"]);
     let maps = format!("/proc/{}/maps", player.pid());
     while !fs::read_to_string(&maps).unwrap().contains("libcuda.so.1") {
@@ -150,7 +151,7 @@ fn each_capability_of_the_unit_is_needed() {
 }
 
 #[test]
-fn one_by_one_probes_need_more_and_the_message_says_so() {
+fn single_attach_mode_reports_missing_capabilities() {
     let installed = Installed::new();
     let trace = ["trace", "--duration", "500ms", "--attach-mode", "single"];
     let output = installed.command(&format!(",{}", capabilities())).args(trace).output().unwrap();
@@ -163,7 +164,7 @@ fn one_by_one_probes_need_more_and_the_message_says_so() {
 }
 
 #[test]
-fn without_rights_the_message_says_which_are_missing() {
+fn missing_capabilities_are_named_in_the_error() {
     let installed = Installed::new();
     let output = installed.command("").args(["trace", "--duration", "1s"]).output().unwrap();
     assert!(!output.status.success());
@@ -171,14 +172,14 @@ fn without_rights_the_message_says_which_are_missing() {
     for word in ["CAP_BPF", "CAP_PERFMON", "65534"] {
         assert!(messages.contains(word), "{messages}");
     }
-    // The binary may be there without the kernel's help; the doctor says what that means.
+    // The binary works without any capability; `doctor` reports what is missing.
     let output = installed.command("").arg("doctor").output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("CAP_BPF"), "{output:?}");
     let output = installed.command(",+bpf,+perfmon,+sys_ptrace").arg("doctor").output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("CAP_DAC_READ_SEARCH"), "{output:?}");
 }
 
-/// The system calls that the unit allows, with groups resolved by systemd.
+/// Returns the system calls that the unit allows, with groups resolved by systemd.
 fn allowed() -> BTreeSet<String> {
     let mut allowed = BTreeSet::new();
     for line in setting("SystemCallFilter") {
@@ -209,10 +210,10 @@ fn resolve(word: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_agent_makes_no_system_call_that_the_unit_forbids() {
+fn agent_makes_only_system_calls_that_the_unit_allows() {
     let stage = Stage::new();
-    let log = stage.folder.path().join("calls");
-    let state = stage.folder.path().join("state");
+    let log = stage.dir.path().join("calls");
+    let state = stage.dir.path().join("state");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&log).arg(VRAMSCOPE);
     command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(&state);
@@ -223,9 +224,9 @@ fn the_agent_makes_no_system_call_that_the_unit_forbids() {
             calls().contains(words).then_some(())
         });
     };
-    // It looks for processes with a driver once it is attached.
+    // It scans for processes with a driver once it is attached.
     written("/maps\"");
-    // It is there until it is noticed, which takes its time under strace.
+    // The workload runs until it is detected, which takes long under strace.
     let player = stage.workload(&["train", "--steps", "20000", "--step-ms", "5"]);
     written(&format!("/proc/{}/cgroup", player.pid()));
     drop(player);
@@ -241,7 +242,7 @@ fn the_agent_makes_no_system_call_that_the_unit_forbids() {
     assert!(forbidden.is_empty(), "{forbidden:?}");
 }
 
-/// The names of the calls in a log of `strace -f`: `PID name(…`.
+/// Returns the names of the calls in a log of `strace -f`: `PID name(…`.
 fn calls(log: &str) -> BTreeSet<String> {
     let name = |line: &str| {
         let rest = line.split_once(' ')?.1.trim_start();
@@ -249,7 +250,7 @@ fn calls(log: &str) -> BTreeSet<String> {
     };
     let is_name =
         |name: &String| name.bytes().all(|c| c.is_ascii_lowercase() || b"_0123456789".contains(&c));
-    // A return probe's own call, in the self-test: filters do not apply to it since Linux 6.14.
+    // The call of a return probe in the self-test: filters do not apply to it since Linux 6.14.
     let own = |name: &String| name != "uretprobe" && name != "syscall_0x14f";
     log.lines().filter_map(name).filter(is_name).filter(own).collect()
 }

@@ -1,4 +1,4 @@
-//! The agent as its clients meet it: figures, the API, who may ask, and what they may not do.
+//! The agent as its clients see it: metrics, the API, authentication and limits.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,29 +24,29 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A stage whose devices are there: a first process makes them.
+/// An environment whose devices exist: a first process creates them.
 fn shared() -> Stage {
     let stage = Stage::new().sharing();
     let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G");
     stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "1"]).finish();
     for oracle in stage.oracles().keys() {
-        std::fs::remove_file(stage.folder.path().join(format!("{oracle}.json"))).unwrap();
+        std::fs::remove_file(stage.dir.path().join(format!("{oracle}.json"))).unwrap();
     }
     stage
 }
 
 #[test]
-fn metrics_tell_what_the_driver_itself_says() {
+fn metrics_match_the_driver() {
     let stage = shared();
     let agent = Agent::start(&stage, &[]);
     let holder = stage.hold(0, 5, MIB);
     let pid = format!("pid=\"{}\"", holder.pid());
     let of = [pid.as_str(), "gpu=\"0\""];
-    let metrics = agent.until("the driver's account", |agent| {
+    let metrics = agent.until("the driver report", |agent| {
         let metrics = agent.metrics();
         let used = metrics.sum("vramscope_process_used_bytes", &of);
-        let told = metrics.sum("vramscope_gpu_used_bytes", &["gpu=\"0\""]);
-        (used > 104e6 && told > 104e6).then_some(metrics)
+        let reported = metrics.sum("vramscope_gpu_used_bytes", &["gpu=\"0\""]);
+        (used > 104e6 && reported > 104e6).then_some(metrics)
     });
     let mib = f64::from(1 << 20);
     assert_eq!(metrics.sum("vramscope_process_live_bytes", &of), 5.0 * mib);
@@ -54,7 +54,7 @@ fn metrics_tell_what_the_driver_itself_says() {
     assert_eq!(metrics.sum("vramscope_process_untracked_bytes", &of), 100.0 * mib);
     assert_eq!(metrics.sum("vramscope_gpu_total_bytes", &["gpu=\"0\""]), 4096.0 * mib);
     assert_eq!(metrics.sum("vramscope_gpu_used_bytes", &["gpu=\"0\""]), 105.0 * mib);
-    // Others may run on this host, too, on devices of their own.
+    // Other processes may run on this host, on other devices.
     let live = metrics.sum("vramscope_gpu_live_bytes", &["gpu=\"0\""]);
     assert!(live >= 5.0 * mib);
     let untracked = metrics.sum("vramscope_gpu_untracked_bytes", &["gpu=\"0\""]);
@@ -63,7 +63,7 @@ fn metrics_tell_what_the_driver_itself_says() {
     agent.until("the site", |agent| {
         let sites = agent.api(&format!("sites?pid={}", holder.pid()));
         let id = sites["sites"][0]["id"].as_str()?;
-        // Its name is a hash of its frames, once they are known.
+        // Its id is a hash of its frames, once they are known.
         u64::from_str_radix(id, 16).ok().filter(|_| id.len() == 16)?;
         let site = format!("site=\"{id}\"");
         let live = agent.metrics().sum("vramscope_site_live_bytes", &[&site, "location=\""]);
@@ -80,25 +80,25 @@ fn metrics_tell_what_the_driver_itself_says() {
     ] {
         players.push(stage.workload(&[&held, workload].concat()));
     }
-    assert_told(&agent, &stage, players);
+    assert_metrics_match(&agent, &stage, players);
     let player =
         stage.workload(&[&held, &["oom", "--chunk-mb", "700", "--wait-ms", "1"][..]].concat());
-    let metrics = assert_told(&agent, &stage, vec![player]);
+    let metrics = assert_metrics_match(&agent, &stage, vec![player]);
     assert!(metrics.sum("vramscope_out_of_memory_total", &["gpu=\"0\""]) >= 1.0);
     assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
-    let truth: f64 =
+    let expected: f64 =
         stage.oracles().values().map(|oracle| oracle["allocations"].as_f64().unwrap()).sum();
     agent.until("the end of all", |agent| {
         let all = agent.metrics().sum("vramscope_allocations_total", &[]);
-        (all >= truth).then_some(())
+        (all >= expected).then_some(())
     });
     assert!(agent.end(15).contains("listening on http://127.0.0.1"));
 }
 
-/// Follows processes to their end: what was told of each last, while it did nothing any more, must be
-/// what the driver says. The last metrics that tell of one of them.
-fn assert_told(agent: &Agent, stage: &Stage, mut players: Vec<Player>) -> Metrics {
-    let mut told: BTreeMap<u32, Metrics> = BTreeMap::new();
+/// Follows processes to their end: the last values of each, while it is idle, must match the
+/// oracle. Returns the last metrics of one of them.
+fn assert_metrics_match(agent: &Agent, stage: &Stage, mut players: Vec<Player>) -> Metrics {
+    let mut last_metrics: BTreeMap<u32, Metrics> = BTreeMap::new();
     let label = |pid: u32| format!("pid=\"{pid}\"");
     let allocations = "vramscope_process_allocations_total";
     agent.until("the end of the processes", |agent| {
@@ -106,32 +106,32 @@ fn assert_told(agent: &Agent, stage: &Stage, mut players: Vec<Player>) -> Metric
         for player in &players {
             let metrics = agent.metrics();
             if metrics.lines(allocations, &[&label(player.pid())]).next().is_some() {
-                told.insert(player.pid(), metrics);
+                last_metrics.insert(player.pid(), metrics);
             }
         }
         over.then_some(())
     });
     for player in &players {
         let (pid, oracle) = (player.pid(), stage.oracle(player.pid()));
-        let metrics = &told[&pid];
+        let metrics = &last_metrics[&pid];
         for (name, field) in [
             (allocations, "allocations"),
             ("vramscope_process_frees_total", "frees"),
             ("vramscope_process_failed_allocations_total", "failed_allocations"),
             ("vramscope_process_live_bytes", "live_bytes"),
         ] {
-            let truth = oracle[field].as_f64().unwrap();
-            assert_eq!(metrics.sum(name, &[&label(pid)]), truth, "{name} of {oracle}");
+            let expected = oracle[field].as_f64().unwrap();
+            assert_eq!(metrics.sum(name, &[&label(pid)]), expected, "{name} of {oracle}");
         }
     }
-    told.into_values().next_back().unwrap()
+    last_metrics.into_values().next_back().unwrap()
 }
 
 #[test]
-fn hostile_names_stay_in_their_labels() {
+fn hostile_names_are_escaped_in_labels() {
     let stage = Stage::new();
     let agent = Agent::start(&stage, &[]);
-    let program = stage.folder.path().join("named");
+    let program = stage.dir.path().join("named");
     compile("named.c", &program, &["-ldl"]);
     let mut command = stage.command(&program);
     let mut player = Player::start(command.arg("a\"} 1\n\x1b[2J\\"));
@@ -156,9 +156,9 @@ fn hostile_names_stay_in_their_labels() {
 }
 
 #[test]
-fn a_token_is_asked_for_where_there_is_one() {
+fn requests_need_the_configured_token() {
     let stage = Stage::new();
-    let file = stage.folder.path().join("token");
+    let file = stage.dir.path().join("token");
     secret(&file, "0123456789abcdef-secret\n");
     let mut agent = Agent::start(&stage, &["--token-file", file.to_str().unwrap()]);
     assert_eq!(agent.get("/healthz").status, 200);
@@ -179,38 +179,38 @@ fn a_token_is_asked_for_where_there_is_one() {
     agent.headers = "authorization: bearer 0123456789abcdef-secret\r\n".into();
     agent.until("a snapshot", |agent| (agent.get("/metrics").status == 200).then_some(()));
     assert_eq!(agent.api("status")["ready"], true);
-    // Whoever has the token may come by any name.
+    // A client with the token may use any host name.
     let named = "GET /metrics HTTP/1.1\r\nhost: gpu7.example\r\nconnection: close\r\n";
     assert_eq!(agent.raw(&format!("{named}{}\r\n", agent.headers)).status, 200);
     assert!(!agent.end(15).contains("secret"));
 }
 
-/// What an agent says that does not start.
-fn refusal(stage: &Stage, arguments: &[&str]) -> String {
+/// Returns the error of an agent that does not start.
+fn start_error(stage: &Stage, arguments: &[&str]) -> String {
     let mut command = serve(stage, arguments);
     let output = command.stdout(Stdio::null()).output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{messages}");
-    assert!(!messages.contains("attached to"), "something was attached: {messages}");
+    assert!(!messages.contains("attached to"), "attached: {messages}");
     messages
 }
 
 #[test]
-fn what_is_not_safe_does_not_start() {
+fn unsafe_configurations_do_not_start() {
     let stage = Stage::new();
-    assert!(refusal(&stage, &["--listen", "0.0.0.0:0"]).contains("token"));
-    assert!(refusal(&stage, &["--listen", "[::]:0"]).contains("token"));
-    let file = stage.folder.path().join("token");
+    assert!(start_error(&stage, &["--listen", "0.0.0.0:0"]).contains("token"));
+    assert!(start_error(&stage, &["--listen", "[::]:0"]).contains("token"));
+    let file = stage.dir.path().join("token");
     secret(&file, "0123456789abcdef");
     let path = file.to_str().unwrap();
     assert!(Command::new("chmod").args(["644", path]).status().unwrap().success());
-    assert!(refusal(&stage, &["--token-file", path]).contains("chmod 600"));
+    assert!(start_error(&stage, &["--token-file", path]).contains("chmod 600"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let messages = refusal(&stage, &["--listen", &address]);
+    let messages = start_error(&stage, &["--listen", &address]);
     assert!(messages.contains(&format!("cannot listen on {address}")), "{messages}");
     let text = "[http]\ntls_cert_file = \"/nowhere.pem\"\ntls_key_file = \"/nowhere.key\"\n";
-    assert!(refusal(&stage, &["--config", &settings(&stage, text)]).contains("/nowhere.pem"));
+    assert!(start_error(&stage, &["--config", &settings(&stage, text)]).contains("/nowhere.pem"));
 }
 
 fn curl(arguments: &[&str]) -> (bool, String) {
@@ -220,12 +220,12 @@ fn curl(arguments: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn answers_are_encrypted_where_there_is_a_certificate() {
+fn responses_are_encrypted_with_a_certificate() {
     let stage = Stage::new();
-    let (certificate, key) = certificate(stage.folder.path());
+    let (certificate, key) = certificate(stage.dir.path());
     let text = format!("[http]\ntls_cert_file = {certificate:?}\ntls_key_file = {key:?}\n");
     let mut command = serve(&stage, &["--config", &settings(&stage, &text)]);
-    let agent = Agent::begin(&mut command, stage.folder.path());
+    let agent = Agent::begin(&mut command, stage.dir.path());
     assert!(agent.messages().contains("listening on https://"), "{}", agent.messages());
     let url = format!("https://{}/metrics", agent.address);
     let metrics = agent.until("metrics", |_| {
@@ -233,10 +233,10 @@ fn answers_are_encrypted_where_there_is_a_certificate() {
         (fine && text.contains("# EOF")).then_some(text)
     });
     assert!(metrics.contains("\nvramscope_exact "));
-    assert!(!curl(&[&url]).0, "a certificate that nobody vouches for was taken");
+    assert!(!curl(&[&url]).0, "an untrusted certificate was accepted");
     let plain = agent.get("/healthz");
     assert_ne!(plain.status, 200, "{plain:?}");
-    // Somebody who says nothing does not keep others from being answered.
+    // A client that sends nothing does not block others.
     let silent: Vec<_> = (0..20).map(|_| agent.connect()).collect();
     assert!(curl(&["--cacert", &certificate, &url]).0);
     drop(silent);
@@ -250,7 +250,7 @@ fn error(answer: &Answer, status: u16) {
 }
 
 #[test]
-fn requests_beyond_the_limits_are_refused() {
+fn requests_beyond_the_limits_are_rejected() {
     let stage = Stage::new();
     let agent = Agent::start(&stage, &[]);
     let request = |line: &str, more: &str| {
@@ -317,22 +317,22 @@ fn requests_beyond_the_limits_are_refused() {
 }
 
 #[test]
-fn slow_and_too_many_clients_are_let_go() {
+fn slow_and_excess_clients_are_closed() {
     let stage = Stage::new();
     let agent = Agent::start(&stage, &[]);
-    // Headers, a byte at a time.
+    // Headers, one byte at a time.
     let begun = Instant::now();
     let mut slow = agent.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     let mut idle = agent.connect();
     while slow.write_all(b"x").is_ok() {
-        assert!(begun.elapsed() < PATIENCE, "it was never let go");
+        assert!(begun.elapsed() < PATIENCE, "the connection was never closed");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(begun.elapsed() > Duration::from_secs(5));
     let mut rest = Vec::new();
     assert_eq!(idle.read_to_end(&mut rest).unwrap_or(0), rest.len());
-    // However many say nothing, whoever asks is answered: the first of the silent ones make room.
+    // With any number of idle clients, a request is answered: the oldest idle ones are closed.
     let crowd: Vec<_> = (0..300).map(|_| agent.connect()).collect();
     for path in ["/healthz", "/readyz", "/metrics", "/api/v1/status"] {
         assert_eq!(agent.get(path).status, 200, "{path}");
@@ -348,13 +348,14 @@ fn slow_and_too_many_clients_are_let_go() {
 }
 
 #[test]
-fn paths_of_programs_are_told_only_where_that_is_asked_for() {
+fn program_paths_are_shown_only_if_configured() {
     let stage = Stage::new();
     let paths = |agent: &Agent| {
         let sites = agent.until("frames", |agent| {
             let sites = agent.api("sites");
-            let told = sites["sites"].as_array()?.iter().any(|site| site["frames"][0].is_object());
-            told.then_some(sites)
+            let mut all = sites["sites"].as_array()?.iter();
+            let resolved = all.any(|site| site["frames"][0].is_object());
+            resolved.then_some(sites)
         });
         let snapshot = agent.api("snapshot");
         (
@@ -373,11 +374,11 @@ fn paths_of_programs_are_told_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_prometheus_reads_it() {
+fn prometheus_scrapes_the_agent() {
     let stage = Stage::new();
     let agent = Agent::start(&stage, &[]);
     let player = stage.hold(0, 3, MIB);
-    let prometheus = Prometheus::start(stage.folder.path(), &agent.address, "");
+    let prometheus = Prometheus::start(stage.dir.path(), &agent.address, "");
     let query = format!("vramscope_process_live_bytes{{pid=\"{}\"}}", player.pid());
     let found = agent.until("a scrape", |_| {
         let found = prometheus.query(&query)?.first()?.clone();
@@ -388,7 +389,7 @@ fn a_prometheus_reads_it() {
     agent.end(15);
 }
 
-/// Processor time of the thread that answers.
+/// Returns the processor time of the HTTP thread.
 fn answering(agent: &Agent) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
     let read = |task: &Path, file: &str| std::fs::read_to_string(task.join(file)).unwrap();
@@ -398,10 +399,10 @@ fn answering(agent: &Agent) -> Duration {
 }
 
 #[test]
-fn under_a_load_of_requests_no_event_is_lost() {
+fn http_load_loses_no_events() {
     let stage = Stage::new();
     let agent = Agent::start(&stage, &[]);
-    // Clients that never finish their request, or never take their answer.
+    // Clients that never finish their request, or never read their response.
     let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();
     for (nth, stream) in slow.iter_mut().enumerate() {
         let request = "GET /api/v1/snapshot HTTP/1.1\r\nhost: localhost\r\n\r\n";
@@ -427,17 +428,18 @@ fn under_a_load_of_requests_no_event_is_lost() {
         assert!(output.status.success() && text.contains("requests in"), "{text}");
         assert!(!text.contains("Non-2xx"), "{text}");
     }
-    // However eager they are, they get a twentieth of a core, what was saved before, and no more.
+    // They get a twentieth of a core and the saved-up time, and no more.
     let (took, time) = (answering(&agent) - before, begun.elapsed());
     assert!(took < time / 20 + Duration::from_millis(300), "{took:?} of {time:?}");
-    let metrics = assert_told(&agent, &stage, vec![player]);
+    let metrics = assert_metrics_match(&agent, &stage, vec![player]);
     assert!(stage.oracle(pid)["allocations"].as_f64().unwrap() > 8000.0);
     assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
     assert!(metrics.sum("vramscope_http_requests_total", &["code=\"2xx\""]) > 500.0);
     agent.end(15);
 }
 
-/// Every field of an answer by its path; objects that another page describes are not looked into.
+/// Collects every field of a response by its path; objects that are described on another page are
+/// skipped.
 fn fields(value: &Value, path: &str, all: &mut Vec<(String, &'static str)>) {
     const ELSEWHERE: [&str; 5] = ["processes", "sites", "suspects", "process", "labels"];
     let Value::Object(object) = value else { return };
@@ -457,10 +459,10 @@ fn fields(value: &Value, path: &str, all: &mut Vec<(String, &'static str)>) {
 }
 
 #[test]
-fn the_answers_are_what_the_page_describes() {
+fn api_responses_match_the_documentation() {
     let stage = shared();
     let agent = Agent::start(&stage, &[]);
-    // Another one that allocates at the same place is not counted with it.
+    // Another process that allocates at the same site is not counted with it.
     let _other = stage.hold(0, 2, MIB);
     let player = stage.hold(0, 3, MIB);
     let pid = player.pid();
@@ -473,7 +475,7 @@ fn the_answers_are_what_the_page_describes() {
     assert!(
         ["api", "gpus[].uuid", "requests.client_errors", "files[].name"].into_iter().all(described)
     );
-    // Whole lists of objects that are described field by field.
+    // Complete lists of objects that are described field by field.
     let lists = ["processes", "sites", "suspects", "gpus", "alerts", "incidents"];
     let mut wrong = BTreeSet::new();
     let one = format!("processes/{pid}");
@@ -497,7 +499,7 @@ fn the_answers_are_what_the_page_describes() {
             assert!(found.iter().any(|(field, _)| field == always), "{path} has no {always}");
         }
         if lists.contains(&path) {
-            // Nothing asked for less.
+            // No limit was given.
             assert_eq!(
                 answer["total"].as_u64().unwrap(),
                 answer[path].as_array().unwrap().len() as u64
@@ -513,7 +515,7 @@ fn the_answers_are_what_the_page_describes() {
     assert_eq!(agent.api(&format!("sites?pid={pid}&limit=1"))["sites"][0]["live_bytes"], 3 << 20);
     assert_eq!(agent.api("sites?pid=4294967295")["total"], 0);
     assert_eq!(agent.api("gpus")["gpus"][0]["total_bytes"], 4_u64 << 30);
-    // The whole is what `trace --json` prints, and the version.
+    // The response is the output of `trace --json`, and the version.
     let snapshot = agent.api("snapshot");
     assert_eq!(snapshot["api"], "v1");
     let process = harness::process(&snapshot, pid);

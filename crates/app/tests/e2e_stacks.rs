@@ -1,4 +1,4 @@
-//! Where allocations come from: real programs with known chains of calls, by name and line.
+//! Call stacks of allocations: real programs with known call chains, by name and line.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
 
 mod harness;
@@ -15,7 +15,7 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/stacks").join(name)
 }
 
-/// The lines that marks stand on.
+/// Returns the lines of all marks.
 fn marks(name: &str) -> BTreeMap<String, u64> {
     let text = std::fs::read_to_string(source(name)).unwrap();
     let mark = |(line, text): (usize, &str)| {
@@ -26,7 +26,7 @@ fn marks(name: &str) -> BTreeMap<String, u64> {
     text.lines().enumerate().filter_map(mark).collect()
 }
 
-/// One frame: what the function is called (its last part), and the line.
+/// One frame: the last part of the function name, and the line.
 type Step = (String, u64);
 
 fn steps(site: &Value) -> Vec<Step> {
@@ -62,7 +62,7 @@ struct Traced {
     messages: String,
 }
 
-/// `vramscope trace --json … -- PROGRAM`, to its end.
+/// Runs `vramscope trace --json … -- PROGRAM`.
 fn trace(stage: &Stage, options: &[&str], program: &[&str]) -> Traced {
     let output = stage
         .command(VRAMSCOPE)
@@ -80,7 +80,7 @@ fn trace(stage: &Stage, options: &[&str], program: &[&str]) -> Traced {
 }
 
 fn build(stage: &Stage, compiler: &str, file: &str, options: &[&str]) -> String {
-    let output = stage.folder.path().join(format!("{file}.out"));
+    let output = stage.dir.path().join(format!("{file}.out"));
     let status = Command::new(compiler)
         .args(options)
         .arg("-o")
@@ -98,7 +98,7 @@ fn build(stage: &Stage, compiler: &str, file: &str, options: &[&str]) -> String 
     output.to_str().unwrap().to_owned()
 }
 
-/// The chain of chain.c: ten allocations, half of them freed.
+/// Checks the chain of chain.c: ten allocations, half of them freed.
 fn assert_chain(report: &Value, with_lines: bool) {
     let marks = marks("chain.c");
     let line = |mark: &str| if with_lines { marks[mark] } else { 0 };
@@ -124,18 +124,18 @@ fn assert_chain(report: &Value, with_lines: bool) {
 }
 
 #[test]
-fn c_code_is_found_by_name_and_line_without_frame_pointers() {
+fn c_frames_have_names_and_lines_without_frame_pointers() {
     let stage = Stage::new();
     let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     let traced = trace(&stage, &["--stacks", "full"], &[&program]);
     assert_chain(&traced.last, true);
-    // What the compiler inlined is a frame all the same.
+    // Functions that the compiler inlined are also frames.
     let marks = marks("chain.c");
     site(&traced.last, &[("middle", 0), ("inlined", marks["inlined"]), ("outer", marks["outer"])]);
 }
 
 #[test]
-fn c_code_with_frame_pointers_needs_no_tables() {
+fn c_frames_with_frame_pointers_need_no_unwind_tables() {
     let stage = Stage::new();
     let options = ["-g", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
     let program = build(&stage, "gcc", "chain.c", &options);
@@ -152,7 +152,7 @@ fn c_code_with_frame_pointers_needs_no_tables() {
 }
 
 #[test]
-fn stripped_code_says_so_and_keeps_its_sites_apart() {
+fn stripped_code_has_separate_sites_without_names() {
     let stage = Stage::new();
     let program = build(&stage, "gcc", "chain.c", &["-O2", "-s", "-fomit-frame-pointer"]);
     let traced = trace(&stage, &["--stacks", "full", "--no-objects"], &[&program]);
@@ -175,7 +175,7 @@ fn stripped_code_says_so_and_keeps_its_sites_apart() {
 }
 
 #[test]
-fn calls_of_one_site_are_one_site_whatever_lies_between_on_the_stack() {
+fn variable_stack_frames_do_not_split_a_site() {
     let stage = Stage::new();
     let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     let traced = trace(&stage, &["--stacks", "full"], &[&program, "many"]);
@@ -218,14 +218,15 @@ fn rust_names_are_readable() {
     assert_eq!(site(&traced.last, &chain)["live_bytes"], 600);
 }
 
-/// Every Python there is: the one on the path, and those that are named to the tests.
+/// Returns every available Python: the one on the path, and those configured for the tests.
 fn pythons() -> Vec<String> {
     let named = std::env::var("VRAMSCOPE_PYTHONS").unwrap_or_default();
     let named = named.split(':').filter(|path| !path.is_empty()).map(str::to_owned);
     std::iter::once("python3".to_owned()).chain(named).collect()
 }
 
-/// From 3.12 on a comprehension is no function of its own, and before 3.11 names are not qualified.
+/// From 3.12 on a comprehension is not a separate function, and before 3.11 names are not
+/// qualified.
 fn version(python: &str) -> (u64, u64) {
     let code = "import sys; print(*sys.version_info[:2])";
     let output = Command::new(python).args(["-c", code]).output().unwrap();
@@ -280,7 +281,7 @@ fn assert_python(report: &Value, python: &str) {
         ("clone", 0),
     ];
     assert_eq!(site(report, &chain)["live_bytes"], 5000);
-    // The context that the program makes has a site, too.
+    // The context that the program creates has a site as well.
     let allocates = |site: &&Value| !site["kinds"].as_array().unwrap().is_empty();
     for site in report["sites"].as_array().unwrap().iter().filter(allocates) {
         let frames = site["frames"].as_array().unwrap();
@@ -298,8 +299,8 @@ fn assert_python(report: &Value, python: &str) {
     }
 }
 
-/// Traces a program that runs until its input ends, which is when all its Python frames have names:
-/// they are read from the memory of the process.
+/// Traces a program that runs until its input ends, after all its Python frames are resolved: they
+/// are read from the memory of the process.
 fn trace_held(stage: &Stage, program: &[&str]) -> Value {
     let mut tracer = stage
         .command(VRAMSCOPE)
@@ -326,9 +327,10 @@ fn trace_held(stage: &Stage, program: &[&str]) -> Value {
 }
 
 #[test]
-fn python_code_is_found_by_name_and_line_among_native_code() {
+fn python_frames_have_names_and_lines_among_native_code() {
     for python in pythons() {
-        // As real drivers, this one takes its time to begin; the interpreter is looked at meanwhile.
+        // Like real drivers, this one takes time to initialize; the interpreter is detected
+        // meanwhile.
         let stage = Stage::new().env("SIM_INIT_MS", "300");
         let script = source("chain.py");
         let last = trace_held(&stage, &[&python, script.to_str().unwrap(), "hold"]);
@@ -338,7 +340,7 @@ fn python_code_is_found_by_name_and_line_among_native_code() {
 }
 
 #[test]
-fn a_python_program_that_runs_already_is_understood_from_its_next_call_on() {
+fn running_python_program_has_frames_from_its_next_call() {
     for python in pythons() {
         let stage = Stage::new();
         let script = source("chain.py");
@@ -359,16 +361,16 @@ fn a_python_program_that_runs_already_is_understood_from_its_next_call_on() {
     }
 }
 
-/// Return probes of somebody else on functions of a program, in every process.
+/// Attaches foreign return probes to functions of a program, in every process.
 fn probe_returns(stage: &Stage, program: &str, functions: &[&str]) -> harness::Player {
     let symbols = Command::new("nm").arg(program).output().unwrap();
     let symbols = String::from_utf8(symbols.stdout).unwrap();
-    // The code of these programs is mapped as it lies in the file.
+    // The code of these programs is mapped at its file offset.
     let offset = |function: &&str| {
         let line = symbols.lines().find(|line| line.ends_with(&format!(" t {function}"))).unwrap();
         line.split(' ').next().unwrap().to_owned()
     };
-    let prober = stage.folder.path().join("probe");
+    let prober = stage.dir.path().join("probe");
     harness::compile("stacks/probe.c", &prober, &[]);
     let mut command = stage.command(prober);
     command.arg(program).args(functions.iter().map(offset));
@@ -378,7 +380,7 @@ fn probe_returns(stage: &Stage, program: &str, functions: &[&str]) -> harness::P
 }
 
 #[test]
-fn return_addresses_that_other_probes_took_are_put_back() {
+fn return_addresses_hidden_by_other_probes_are_restored() {
     for stacks in ["full", "fp"] {
         let stage = Stage::new();
         let options = [
@@ -404,7 +406,7 @@ fn return_addresses_that_other_probes_took_are_put_back() {
 }
 
 #[test]
-fn a_full_stack_ring_loses_stacks_and_no_call() {
+fn full_stack_ring_loses_stacks_and_no_calls() {
     let stage = Stage::new();
     let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     // Too small for a single copy.

@@ -1,4 +1,4 @@
-//! Whom a trace sees: all processes, some, their children, and drivers that come up later.
+//! Targets of a trace: all processes, some, their children, and drivers that are loaded later.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +13,7 @@ use std::fs;
 use harness::{Stage, VRAMSCOPE, assert_same, compile, process};
 
 #[test]
-fn all_processes_are_seen_and_ended_ones_shown_once() {
+fn all_processes_are_traced_and_exited_ones_listed_once() {
     let stage = Stage::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
@@ -31,21 +31,21 @@ fn all_processes_are_seen_and_ended_ones_shown_once() {
 }
 
 #[test]
-fn one_process_is_traced_and_its_neighbour_is_not() {
+fn only_the_target_process_is_traced() {
     let stage = Stage::new();
-    let mut wanted = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
+    let mut target = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
     let mut other = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
-    wanted.wait_ready();
+    target.wait_ready();
     other.wait_ready();
     let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["-p", &wanted.pid().to_string(), "--driver", driver]);
+    let mut tracer = stage.start_trace(&["-p", &target.pid().to_string(), "--driver", driver]);
     tracer.next();
-    let (pid, other_pid) = (wanted.pid(), other.pid());
-    wanted.go();
+    let (pid, other_pid) = (target.pid(), other.pid());
+    target.go();
     other.go();
     other.finish();
-    wanted.finish();
-    // The trace ends by itself when its process does.
+    target.finish();
+    // The trace ends when its process exits.
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
     assert_same(process(traced.last(), pid), &stage.oracle(pid));
@@ -53,7 +53,7 @@ fn one_process_is_traced_and_its_neighbour_is_not() {
 }
 
 #[test]
-fn children_are_followed_on_request() {
+fn children_are_traced_with_follow_forks() {
     for follow in [false, true] {
         let stage = Stage::new();
         let mut player = stage.workload(&["--wait-start", "fork"]);
@@ -83,36 +83,36 @@ fn children_are_followed_on_request() {
 }
 
 #[test]
-fn a_driver_that_is_loaded_late_is_seen_from_its_first_call() {
+fn late_loaded_driver_is_traced_from_its_first_call() {
     let stage = Stage::new();
     let traced = stage.trace(&[], &["dlopen-late", "--delay-ms", "500"]);
     traced.assert_truth(&stage);
 }
 
 #[test]
-fn a_second_copy_of_the_driver_is_noticed_while_tracing() {
+fn second_driver_copy_is_attached_while_tracing() {
     let stage = Stage::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
-    // A copy somewhere else, as a container brings it.
+    // A copy elsewhere, as in a container.
     let elsewhere = tempfile::tempdir().unwrap();
     let copy = elsewhere.path().join("libcuda.so.1");
     fs::copy(&stage.driver, &copy).unwrap();
-    // The probes come within milliseconds of its loading, while it initialises as long as a real
-    // one does.
+    // The probes are attached within milliseconds of its loading, while it initializes as long as a
+    // real one does.
     let second = Stage::with_driver(copy).env("SIM_INIT_MS", "300");
     let player = second.workload(&["kinds"]);
     let pid = player.pid();
     player.finish();
     let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
     assert_same(process(&report, pid), &second.oracle(pid));
-    // It had the driver before the probes were there, and the report says so.
+    // It loaded the driver before the probes were attached, and the report says so.
     assert_eq!(process(&report, pid)["exact"], false);
     assert_eq!(process(&report, pid)["uncertainty"]["before_trace"], true);
 }
 
 #[test]
-fn one_file_under_two_names_is_counted_once() {
+fn one_driver_file_with_two_names_is_counted_once() {
     let stage = Stage::new();
     let elsewhere = tempfile::tempdir().unwrap();
     let copy = elsewhere.path().join("libcuda.so.1");
@@ -125,7 +125,7 @@ fn one_file_under_two_names_is_counted_once() {
 }
 
 #[test]
-fn an_overlay_of_the_same_layer_is_counted_once() {
+fn one_driver_file_in_an_overlay_is_counted_once() {
     let stage = Stage::new();
     let base = tempfile::tempdir().unwrap();
     let path = |name: &str| base.path().join(name);
@@ -144,30 +144,30 @@ fn an_overlay_of_the_same_layer_is_counted_once() {
         .arg(path("merged"))
         .status()
         .unwrap();
-    assert!(mount.success(), "these tests need the right to mount");
+    assert!(mount.success(), "these tests need permission to mount");
     let inside = Stage::with_driver(path("merged/libcuda.so.1"));
     let lower = path("lower/libcuda.so.1");
     let traced = inside.trace(
         &["--driver", lower.to_str().unwrap()],
         &["train", "--steps", "20", "--step-ms", "1"],
     );
-    // The kernel lets go of a link's file a moment after the link is closed, and a trace of all
-    // processes in a test beside this one may have it, too.
+    // The kernel releases a link's file shortly after the link is closed, and a concurrent test
+    // that traces all processes may also use it.
     let unmounted = (0..600).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
         let mut umount = std::process::Command::new("umount");
         umount.arg(path("merged")).stderr(std::process::Stdio::null()).status().unwrap().success()
     });
     traced.assert_truth(&inside);
-    assert!(unmounted, "nothing is held after the trace");
+    assert!(unmounted, "the driver file is still in use");
 }
 
 #[test]
-fn names_that_share_an_address_are_counted_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let driver = folder.path().join("libcuda.so.1");
+fn functions_at_one_address_are_counted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = dir.path().join("libcuda.so.1");
     compile("alias.c", &driver, &["-shared", "-fPIC"]);
-    let program = folder.path().join("program");
+    let program = dir.path().join("program");
     compile("calls.c", &program, &["-ldl"]);
     let output = std::process::Command::new(VRAMSCOPE)
         .args(["trace", "--json", "--driver"])
@@ -187,20 +187,20 @@ fn names_that_share_an_address_are_counted_once() {
     assert_eq!(process["released_total"], 0);
 }
 
-/// Starts a program that runs on the second device, and traces it when it is at work.
-fn late(asks: &str) -> (Stage, harness::Player, harness::Tracer) {
+/// Starts a program on the second device, and traces it while it runs.
+fn late(mode: &str) -> (Stage, harness::Player, harness::Tracer) {
     let stage = Stage::new();
-    let program = stage.folder.path().join("program");
+    let program = stage.dir.path().join("program");
     compile("late.c", &program, &["-ldl"]);
-    let mut player = harness::Player::start(stage.command(&program).arg(asks));
+    let mut player = harness::Player::start(stage.command(&program).arg(mode));
     player.wait_ready();
     let tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
     (stage, player, tracer)
 }
 
 #[test]
-fn the_device_of_a_thread_from_before_is_learned_from_its_questions() {
-    let (_stage, player, mut tracer) = late("asks");
+fn device_is_learned_from_context_queries() {
+    let (_stage, player, mut tracer) = late("queries");
     let report = tracer.wait_for_process(player.pid(), |process| {
         let devices = process["devices"].as_array().unwrap();
         devices.iter().any(|device| device["device"] == 1 && device["peak_bytes"] == 4096)
@@ -209,7 +209,7 @@ fn the_device_of_a_thread_from_before_is_learned_from_its_questions() {
 }
 
 #[test]
-fn the_device_of_a_thread_that_never_asks_is_unknown_with_a_reason() {
+fn device_without_context_queries_is_unknown() {
     let (_stage, player, mut tracer) = late("silent");
     let report = tracer.wait_for_process(player.pid(), |process| {
         let devices = process["devices"].as_array().unwrap();
@@ -221,7 +221,7 @@ fn the_device_of_a_thread_that_never_asks_is_unknown_with_a_reason() {
 }
 
 #[test]
-fn late_attach_says_what_it_cannot_know() {
+fn late_attach_reports_missing_memory() {
     let stage = Stage::new();
     let mut player =
         stage.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "4000"]);
@@ -229,13 +229,14 @@ fn late_attach_says_what_it_cannot_know() {
     let pid = player.pid();
     let mut tracer = stage.start_trace(&["-p", &pid.to_string()]);
     let report = tracer.next();
-    // It made no call since: nothing is known of it, and nothing is claimed.
+    // It made no call since: nothing is known or claimed about it.
     assert_eq!((&report["live_bytes"], &report["processes"]), (&0.into(), &serde_json::json!([])));
     drop(player);
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
 
-    // Of one that goes on, what it did before is said to be missing: in every report, in words as well.
+    // For a process that continues, every report says that its earlier memory is missing, also as
+    // text.
     let (_stage, player, mut tracer) = late("silent");
     let pid = player.pid();
     let called = |process: &serde_json::Value| process["allocations_total"].as_u64() > Some(0);

@@ -1,5 +1,5 @@
-//! PyTorch's layer on the simulated cache: what is told of tensors is what the cache itself says, and
-//! the driver's figures stay what they are.
+//! PyTorch tensors on the simulated cache: reported values match the cache's own statistics, and
+//! driver memory is unaffected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
 
 mod harness;
@@ -11,16 +11,16 @@ use std::time::Duration;
 use harness::{Player, Stage, VRAMSCOPE, code_of, process, send_signal, simulator};
 use serde_json::Value;
 
-/// As real drivers, this one takes its time to begin; the probes are in place meanwhile.
+/// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
 fn stage() -> Stage {
     Stage::new().env("SIM_INIT_MS", "500")
 }
 
-/// What the cache of a process says of itself.
-fn truth(stage: &Stage, pid: u32) -> Value {
-    let path = stage.folder.path().join(format!("torch-{pid}.json"));
+/// Returns the statistics that the cache of a process wrote.
+fn oracle(stage: &Stage, pid: u32) -> Value {
+    let path = stage.dir.path().join(format!("torch-{pid}.json"));
     let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("no truth {}: {error}", path.display()));
+        .unwrap_or_else(|error| panic!("no oracle {}: {error}", path.display()));
     serde_json::from_str::<Value>(&text).unwrap()["devices"][0].clone()
 }
 
@@ -35,9 +35,9 @@ fn device(report: &Value, pid: u32) -> &Value {
     &torch["devices"][0]
 }
 
-/// Fails unless everything that is told of the tensors of a process is what the cache says.
+/// Asserts that the reported tensors of a process match the cache.
 fn assert_blocks(stage: &Stage, report: &Value, pid: u32) {
-    let (told, truth) = (device(report, pid), truth(stage, pid));
+    let (found, oracle) = (device(report, pid), oracle(stage, pid));
     for (ours, theirs) in [
         ("device", "device"),
         ("allocated_bytes", "allocated"),
@@ -52,13 +52,13 @@ fn assert_blocks(stage: &Stage, report: &Value, pid: u32) {
         ("fragmented_bytes", "fragmented"),
         ("largest_free_bytes", "largest"),
     ] {
-        assert_eq!(told[ours], truth[theirs], "{ours}: {told}\n{truth}");
+        assert_eq!(found[ours], oracle[theirs], "{ours}: {found}\n{oracle}");
     }
-    assert_eq!(told["unmatched_frees"], 0);
+    assert_eq!(found["unmatched_frees"], 0);
     assert_eq!(process(report, pid)["torch"]["exact"], true);
 }
 
-/// The one site of tensors with a frame of this function.
+/// Returns the only tensor site with a frame of this function.
 fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
     let sites = report["tensor_sites"].as_array().unwrap();
     let has = |site: &&Value| {
@@ -71,7 +71,7 @@ fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
 }
 
 #[test]
-fn every_block_is_as_the_cache_says_in_every_tier() {
+fn blocks_match_the_cache_in_every_attach_mode() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
         let stage = stage();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
@@ -88,14 +88,14 @@ fn every_block_is_as_the_cache_says_in_every_tier() {
             assert_eq!(site["frees_total"], freed);
             assert_eq!(site["kinds"][0]["kind"], "torch");
         }
-        // What a block was kept for 20 times, each rounded to 512.
+        // A block was kept 20 times, each rounded to 512.
         assert_eq!(tensor_site(last, "keep_history")["live_bytes"], 20 * 1536);
         assert_eq!(last["tensor_sites_total"], 3);
     }
 }
 
 #[test]
-fn sums_alone_are_the_same_without_sites() {
+fn totals_mode_has_equal_values_without_sites() {
     let stage = stage();
     let traced = stage.trace(&["--torch=totals"], &["torch-leak"]);
     traced.assert_truth(&stage);
@@ -103,12 +103,12 @@ fn sums_alone_are_the_same_without_sites() {
     assert_blocks(&stage, last, only_pid(last));
     let [site] = &last["tensor_sites"].as_array().unwrap()[..] else { panic!("{last}") };
     assert_eq!((&site["id"], &site["live_allocations"]), (&"none".into(), &25.into()));
-    // The driver's allocations have their stacks all the same.
+    // Driver allocations still have their stacks.
     assert_eq!(last["allocations_without_stack"], 0);
 }
 
 #[test]
-fn nothing_is_told_of_tensors_that_nobody_asked_for() {
+fn tensors_are_not_reported_without_torch_option() {
     let stage = stage();
     let traced = stage.trace(&[], &["torch-leak"]);
     traced.assert_truth(&stage);
@@ -117,7 +117,7 @@ fn nothing_is_told_of_tensors_that_nobody_asked_for() {
 }
 
 #[test]
-fn a_clean_program_that_empties_its_cache_holds_nothing() {
+fn emptied_cache_holds_nothing() {
     let stage = stage();
     let traced = stage.trace(
         &["--torch", "--fail-on-leak"],
@@ -127,12 +127,12 @@ fn a_clean_program_that_empties_its_cache_holds_nothing() {
     let last = traced.last();
     let pid = only_pid(last);
     assert_blocks(&stage, last, pid);
-    let told = device(last, pid);
-    assert_eq!((&told["live_blocks"], &told["allocations_total"]), (&0.into(), &65.into()));
+    let found = device(last, pid);
+    assert_eq!((&found["live_blocks"], &found["allocations_total"]), (&0.into(), &65.into()));
 }
 
 #[test]
-fn a_process_that_ran_before_shows_the_caches_own_sums() {
+fn preexisting_process_has_the_cache_totals() {
     let stage = stage();
     let mut player = stage.workload(&["torch-clean", "--wait-loaded"]);
     player.wait_ready();
@@ -142,17 +142,17 @@ fn a_process_that_ran_before_shows_the_caches_own_sums() {
     player.go();
     player.finish();
     let traced = tracer.stop();
-    let (told, truth) = (device(traced.last(), pid), truth(&stage, pid));
+    let (found, oracle) = (device(traced.last(), pid), oracle(&stage, pid));
     for (ours, theirs) in [("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")] {
-        assert_eq!(told[ours], truth[theirs]);
+        assert_eq!(found[ours], oracle[theirs]);
     }
-    // The five weights were given out before, and all of them came back.
-    assert_eq!((&told["allocations_total"], &told["frees_total"]), (&60.into(), &65.into()));
-    assert_eq!((&told["unmatched_frees"], &told["live_blocks"]), (&5.into(), &0.into()));
+    // The five weights were allocated before the trace, and all of them were freed.
+    assert_eq!((&found["allocations_total"], &found["frees_total"]), (&60.into(), &65.into()));
+    assert_eq!((&found["unmatched_frees"], &found["live_blocks"]), (&5.into(), &0.into()));
 }
 
 #[test]
-fn what_was_given_out_before_is_not_claimed_to_be_known() {
+fn tensors_from_before_the_trace_are_unknown() {
     let stage = stage();
     let mut player = stage.workload(&["torch-leak", "--wait-loaded", "--hold-ms", "60000"]);
     player.wait_ready();
@@ -162,15 +162,15 @@ fn what_was_given_out_before_is_not_claimed_to_be_known() {
     player.go();
     let report = tracer
         .wait_for_process(pid, |process| process["torch"]["devices"][0]["allocations_total"] == 80);
-    let (told, truth) = (device(&report, pid), truth(&stage, pid));
-    assert_eq!(told["allocated_bytes"], truth["allocated"]);
-    assert_eq!((&told["live_blocks"], &told["tracked_bytes"]), (&20.into(), &(20 * 1536).into()));
-    assert_eq!(told["fragmentation_unknown_reason"], "blocks_unknown");
+    let (found, oracle) = (device(&report, pid), oracle(&stage, pid));
+    assert_eq!(found["allocated_bytes"], oracle["allocated"]);
+    assert_eq!((&found["live_blocks"], &found["tracked_bytes"]), (&20.into(), &(20 * 1536).into()));
+    assert_eq!(found["fragmentation_unknown_reason"], "blocks_unknown");
     assert_eq!(process(&report, pid)["torch"]["exact"], false);
 }
 
 #[test]
-fn processes_are_told_apart() {
+fn torch_processes_are_separate() {
     let stage = stage();
     let start = |arguments: &[&str]| {
         let mut player = stage.workload(arguments);
@@ -195,10 +195,10 @@ fn processes_are_told_apart() {
     assert_eq!(kept["processes"].as_array().unwrap().len(), 2);
 }
 
-/// Empty libraries of these names.
+/// Creates empty libraries with these names.
 fn stubs(stage: &Stage, names: &[&str]) -> String {
     let paths = names.iter().map(|name| {
-        let path = stage.folder.path().join(name);
+        let path = stage.dir.path().join(name);
         let status = Command::new("gcc")
             .args(["-shared", "-fPIC", "-x", "c", "/dev/null", "-o"])
             .arg(&path)
@@ -211,7 +211,7 @@ fn stubs(stage: &Stage, names: &[&str]) -> String {
 }
 
 #[test]
-fn a_pytorch_that_is_not_understood_says_why() {
+fn unsupported_pytorch_is_reported_with_a_reason() {
     for (names, reason) in
         [(&["libc10.so", "libc10_cuda.so"][..], "no_symbol"), (&["libc10_cuda.so"], "no_library")]
     {
@@ -236,7 +236,7 @@ fn a_pytorch_that_is_not_understood_says_why() {
 }
 
 #[test]
-fn a_cache_that_is_not_used_is_the_drivers_own_memory() {
+fn cuda_malloc_async_backend_is_driver_memory() {
     let stage = stage().env("SIM_TORCH_BACKEND", "async");
     let traced = stage.trace(&["--torch"], &["--hold-ms", "500", "torch-leak"]);
     traced.assert_truth(&stage);
@@ -246,7 +246,7 @@ fn a_cache_that_is_not_used_is_the_drivers_own_memory() {
 }
 
 #[test]
-fn a_full_ring_loses_tensors_and_none_of_the_drivers_calls() {
+fn full_tensor_ring_loses_no_driver_calls() {
     let stage = stage();
     let options = ["--torch", "--ring-size", "4096"];
     let traced = stage.trace(&options, &["torch-spam", "--pairs", "100000"]);
@@ -254,25 +254,25 @@ fn a_full_ring_loses_tensors_and_none_of_the_drivers_calls() {
     let last = traced.last();
     let pid = only_pid(last);
     let number = |value: &Value| value.as_u64().unwrap();
-    let (torch, truth) = (&process(last, pid)["torch"], truth(&stage, pid));
+    let (torch, oracle) = (&process(last, pid)["torch"], oracle(&stage, pid));
     assert!(number(&torch["lost_events"]) > 0, "{torch}");
     assert_eq!(torch["exact"], false);
-    let told = device(last, pid);
-    let received = number(&told["allocations_total"]) + number(&told["frees_total"]);
-    let happened = number(&truth["given"]) + number(&truth["taken"]);
+    let found = device(last, pid);
+    let received = number(&found["allocations_total"]) + number(&found["frees_total"]);
+    let happened = number(&oracle["given"]) + number(&oracle["taken"]);
     assert_eq!(received + number(&torch["lost_events"]), happened);
 }
 
 #[test]
-fn a_tracer_that_is_killed_leaves_no_probe_on_the_library() {
+fn killed_tracer_leaves_no_probe_on_the_library() {
     const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
-    let folder = tempfile::tempdir().unwrap();
-    // Copies of their own: no other test's probes are on them.
+    let dir = tempfile::tempdir().unwrap();
+    // Separate copies: no probes of other tests are on them.
     for name in ["libcuda.so.1", "libc10.so", "libc10_cuda.so"] {
-        std::fs::copy(simulator().join(name), folder.path().join(name)).unwrap();
+        std::fs::copy(simulator().join(name), dir.path().join(name)).unwrap();
     }
-    let library = folder.path().join("libc10.so");
-    let stage = Stage::with_driver(folder.path().join("libcuda.so.1"));
+    let library = dir.path().join("libc10.so");
+    let stage = Stage::with_driver(dir.path().join("libcuda.so.1"));
     let steps = ["torch-leak", "--wait-loaded", "--steps", "3000", "--step-ms", "1"];
     let mut player = stage.workload(&steps);
     player.wait_ready();
@@ -291,14 +291,14 @@ fn a_tracer_that_is_killed_leaves_no_probe_on_the_library() {
     });
     assert!(gone, "a breakpoint is left in the target");
     let (status, _) = player.finish();
-    assert!(status.success(), "the target ran on to its end");
+    assert!(status.success(), "the target did not finish");
 }
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/torch/train.py")
 }
 
-/// The line that a mark stands on.
+/// Returns the line of a mark.
 fn mark(word: &str) -> u64 {
     let text = std::fs::read_to_string(script()).unwrap();
     let line = text.lines().position(|line| line.ends_with(&format!("# mark: {word}")));
@@ -311,7 +311,7 @@ fn succeeded(output: &Output) -> String {
 }
 
 #[test]
-fn tensors_are_told_by_lines_of_python() {
+fn tensors_are_listed_by_python_line() {
     let stage = stage();
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--torch", "--"]).arg("python3").arg(script());
@@ -337,23 +337,23 @@ fn tensors_are_told_by_lines_of_python() {
 }
 
 #[test]
-fn a_recording_says_the_same_as_the_trace() {
+fn torch_recording_matches_the_trace() {
     let stage = stage();
-    let file = stage.folder.path().join("run.arrows");
-    let report = stage.folder.path().join("report.txt");
+    let file = stage.dir.path().join("run.arrows");
+    let report = stage.dir.path().join("report.txt");
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--torch", "--interval", "1h", "-o"]).arg(&report);
     command.arg("--record").arg(&file).arg("--").arg(simulator().join("workload"));
     succeeded(&command.args(["torch-leak", "--refuse"]).output().unwrap());
-    let told = std::fs::read_to_string(&report).unwrap();
+    let text = std::fs::read_to_string(&report).unwrap();
     assert!(
-        told.contains("PyTorch gpu_0: 15.58 MiB allocated in 25 tensors, 22.00 MiB reserved"),
-        "{told}"
+        text.contains("PyTorch gpu_0: 15.58 MiB allocated in 25 tensors, 22.00 MiB reserved"),
+        "{text}"
     );
     let mut command = Command::new(VRAMSCOPE);
     command.arg("replay").arg(&file);
-    assert_eq!(succeeded(&command.output().unwrap()), told);
-    // Analyses count the driver's memory alone.
+    assert_eq!(succeeded(&command.output().unwrap()), text);
+    // File reports count driver memory only.
     let mut command = Command::new(VRAMSCOPE);
     command.arg("report").arg(&file).args(["--analysis", "leaks", "--format", "json"]);
     let leakage: Value = serde_json::from_str(&succeeded(&command.output().unwrap())).unwrap();

@@ -1,5 +1,5 @@
-//! The last report equals what the driver itself says, for every workload, every way to attach and
-//! both kinds of driver code.
+//! The last report matches the driver's oracle, for every workload, every attach mode and both
+//! builds of the driver.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,7 +12,7 @@ mod harness;
 use harness::{Stage, simulator};
 
 #[test]
-fn three_allocations_two_frees() {
+fn three_allocations_and_two_frees_match_the_driver() {
     let stage = Stage::new();
     let traced = stage.trace(&[], &["leak3", "--work-ms", "700", "--wait-ms", "700"]);
     traced.assert_truth(&stage);
@@ -25,13 +25,13 @@ fn three_allocations_two_frees() {
 }
 
 #[test]
-fn training_on_two_threads() {
+fn training_on_two_threads_matches_the_driver() {
     let stage = Stage::new();
     stage.trace(&[], &["train", "--steps", "150", "--step-ms", "2"]).assert_truth(&stage);
 }
 
 #[test]
-fn four_processes_at_once() {
+fn four_processes_match_the_driver() {
     let stage = Stage::new();
     let traced = stage.trace(&[], &["stressor", "--duration", "3", "--sleep-ms", "5"]);
     traced.assert_truth(&stage);
@@ -39,13 +39,13 @@ fn four_processes_at_once() {
 }
 
 #[test]
-fn threads_free_each_others_memory() {
+fn cross_thread_frees_match_the_driver() {
     let stage = Stage::new();
     stage.trace(&[], &["threads", "--threads", "5", "--duration", "3"]).assert_truth(&stage);
 }
 
 #[test]
-fn an_anomaly_among_equals() {
+fn anomaly_is_listed_with_its_thread() {
     let stage = Stage::new();
     let traced = stage.trace(&[], &["anomaly", "--iter-ms", "50"]);
     traced.assert_truth(&stage);
@@ -62,7 +62,7 @@ fn an_anomaly_among_equals() {
 }
 
 #[test]
-fn a_paced_and_an_unpaced_stream_of_calls() {
+fn paced_and_unpaced_calls_match_the_driver() {
     for throughput in ["4000", "max"] {
         let stage = Stage::new();
         let workload = ["spam", "--throughput", throughput, "--duration", "2"];
@@ -71,33 +71,33 @@ fn a_paced_and_an_unpaced_stream_of_calls() {
 }
 
 #[test]
-fn leaks_of_a_fast_stream_are_all_there() {
+fn leaks_of_a_fast_program_match_the_driver() {
     let stage = Stage::new();
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
     stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
 }
 
 #[test]
-fn contexts_and_devices() {
+fn contexts_and_devices_match_the_driver() {
     let stage = Stage::new();
     stage.trace(&[], &["contexts"]).assert_truth(&stage);
 }
 
 #[test]
-fn every_kind_of_memory() {
+fn every_memory_kind_matches_the_driver() {
     let stage = Stage::new();
     stage.trace(&[], &["kinds"]).assert_truth(&stage);
 }
 
 #[test]
-fn a_forked_child_has_its_own_ledger() {
+fn forked_child_has_its_own_ledger() {
     let stage = Stage::new();
     stage.trace(&[], &["fork"]).assert_truth(&stage);
     assert_eq!(stage.oracles().len(), 2);
 }
 
 #[test]
-fn an_exec_ends_one_ledger_and_begins_another() {
+fn exec_starts_a_new_ledger() {
     let stage = Stage::new();
     let traced = stage.trace(&[], &["exec"]);
     traced.assert_truth(&stage);
@@ -107,7 +107,7 @@ fn an_exec_ends_one_ledger_and_begins_another() {
 }
 
 #[test]
-fn out_of_memory_is_an_event_of_its_own() {
+fn out_of_memory_is_reported() {
     let stage = Stage::new().env("SIM_MEMORY", "2G");
     let traced = stage.trace(&[], &["oom", "--chunk-mb", "300"]);
     traced.assert_truth(&stage);
@@ -123,7 +123,7 @@ fn out_of_memory_is_an_event_of_its_own() {
 
 #[test]
 fn failed_calls_change_nothing() {
-    // The program goes on after every failure, so that there are many.
+    // The program continues after every failure, so that there are many.
     let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
     let stage = Stage::new().env("SIM_INJECT_FAILURES", failing);
     let workload = ["random", "--ops", "3000", "--threads", "2"];
@@ -134,13 +134,13 @@ fn failed_calls_change_nothing() {
 }
 
 #[test]
-fn a_driver_of_the_older_build() {
+fn older_driver_build_matches() {
     let stage = Stage::with_driver(simulator().join("cmpl/libcuda.so.1"));
     stage.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_truth(&stage);
 }
 
 #[test]
-fn every_way_to_attach() {
+fn every_attach_mode_matches_the_driver() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
         let stage = Stage::new();
         let workload = ["threads", "--threads", "4", "--duration", "1"];
@@ -149,7 +149,7 @@ fn every_way_to_attach() {
 }
 
 #[test]
-fn many_live_allocations() {
+fn many_live_allocations_match_the_driver() {
     let stage = Stage::new();
     let workload = ["hold", "--count", "50000", "--size", "4096", "--distinct", "--wait-ms", "300"];
     stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);

@@ -1,4 +1,4 @@
-//! A recording gives the verdicts of the live report: for memory, tensors and objects.
+//! A recording has the verdicts of the live report: for memory, tensors and objects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
 
 mod harness;
@@ -10,11 +10,11 @@ use std::process::Command;
 use harness::{Stage, VRAMSCOPE};
 use serde_json::Value;
 
-/// A verdict with the numbers that it rests on.
+/// A verdict with its numbers.
 #[derive(Debug, PartialEq)]
 struct Given {
     verdict: String,
-    sureness: String,
+    confidence: String,
     per_hour: u64,
     live: u64,
     begun: u64,
@@ -33,7 +33,7 @@ fn given(entry: &Value, [per_hour, live, begun, ended]: [&Value; 4]) -> Given {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{entry}"));
     Given {
         verdict: entry["verdict"].as_str().unwrap().to_owned(),
-        sureness: entry["confidence"].as_str().unwrap().to_owned(),
+        confidence: entry["confidence"].as_str().unwrap().to_owned(),
         per_hour: number(per_hour),
         live: number(live),
         begun: number(begun),
@@ -45,7 +45,7 @@ fn list<'a>(report: &'a Value, names: &[&str]) -> Vec<&'a Value> {
     names.iter().flat_map(|name| report[*name].as_array().unwrap()).collect()
 }
 
-/// The growth of memory, tensors or objects.
+/// Returns the growth of memory, tensors or objects.
 fn rate(entry: &Value) -> &Value {
     entry.get("growth_bytes_per_hour").unwrap_or(&entry["growth_objects_per_hour"])
 }
@@ -82,9 +82,9 @@ fn report_of(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs a workload to its end; the recording has to give the verdicts of the last report.
-fn assert_one_answer(stage: &Stage, options: &[&str], workload: &str) -> Verdicts {
-    let file = stage.folder.path().join("run.arrows");
+/// Runs a workload to its end; the recording must give the verdicts of the last report.
+fn assert_same_verdicts(stage: &Stage, options: &[&str], workload: &str) -> Verdicts {
+    let file = stage.dir.path().join("run.arrows");
     let record = [options, &["--record", file.to_str().unwrap()]].concat();
     let traced = stage.trace(&record, &workload.split(' ').collect::<Vec<_>>());
     assert!(traced.status.success(), "{}", traced.messages);
@@ -94,15 +94,15 @@ fn assert_one_answer(stage: &Stage, options: &[&str], workload: &str) -> Verdict
     live
 }
 
-/// As real drivers, this one takes its time to begin; the probes are in place meanwhile.
+/// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
 fn stage() -> Stage {
     Stage::new().env("SIM_INIT_MS", "500")
 }
 
-/// Keeps a tensor that has a segment of its own in each step.
+/// Keeps a tensor with its own segment in each step.
 const LEAK: &str = "torch-leak --steps 200 --step-ms 20 --keep-bytes 12000000";
 
-/// The kinds of memory that a verdict names.
+/// Returns the memory kinds with a verdict.
 fn kinds(verdicts: &Verdicts, verdict: &str) -> Vec<String> {
     let found = verdicts.iter().filter(|(_, given)| given.verdict == verdict);
     found.map(|((_, kind, _), _)| kind.clone()).collect()
@@ -110,10 +110,10 @@ fn kinds(verdicts: &Verdicts, verdict: &str) -> Vec<String> {
 
 #[test]
 fn cache_of_leaking_tensors_is_not_a_suspect_live_or_recorded() {
-    let live = assert_one_answer(&stage(), &["--torch"], LEAK);
+    let live = assert_same_verdicts(&stage(), &["--torch"], LEAK);
     assert_eq!(kinds(&live, "leak"), ["torch"], "{live:?}");
     assert_eq!(kinds(&live, "cache"), ["device"], "{live:?}");
-    let live = assert_one_answer(&stage(), &[], LEAK);
+    let live = assert_same_verdicts(&stage(), &[], LEAK);
     assert_eq!(kinds(&live, "leak"), ["device"], "{live:?}");
 }
 
@@ -127,11 +127,11 @@ fn recorded_torch_runs_get_the_live_verdicts() {
             "torch-clean --steps 200 --step-ms 20 --empty-cache",
             "torch-spam --pairs 2000 --stacks 8",
         ] {
-            scope.spawn(move || assert_one_answer(&stage(), &["--torch"], workload));
+            scope.spawn(move || assert_same_verdicts(&stage(), &["--torch"], workload));
         }
-        scope.spawn(|| assert_one_answer(&stage(), &["--torch=totals"], LEAK));
+        scope.spawn(|| assert_same_verdicts(&stage(), &["--torch=totals"], LEAK));
         let stage = stage().env("SIM_TORCH_BACKEND", "async");
-        scope.spawn(move || assert_one_answer(&stage, &["--torch"], LEAK));
+        scope.spawn(move || assert_same_verdicts(&stage, &["--torch"], LEAK));
     });
 }
 
@@ -144,7 +144,7 @@ fn recorded_runs_without_torch_get_the_live_verdicts() {
             "leaks stream-leak --seconds 6",
             "leak3 --work-ms 2500 --wait-ms 100",
         ] {
-            scope.spawn(move || assert_one_answer(&Stage::new(), &[], workload));
+            scope.spawn(move || assert_same_verdicts(&Stage::new(), &[], workload));
         }
     });
 }
@@ -155,7 +155,7 @@ fn recorded_running_process_gets_the_live_verdicts() {
     let workload = "torch-leak --wait-loaded --steps 3000 --step-ms 20 --keep-bytes 12000000";
     let mut player = stage.workload(&workload.split(' ').collect::<Vec<_>>());
     player.wait_ready();
-    let (pid, file) = (player.pid().to_string(), stage.folder.path().join("run.arrows"));
+    let (pid, file) = (player.pid().to_string(), stage.dir.path().join("run.arrows"));
     let options = ["--torch", "--record", file.to_str().unwrap(), "-p", &pid];
     let mut tracer = stage.start_trace(&options);
     tracer.next();

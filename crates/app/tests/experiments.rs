@@ -1,4 +1,5 @@
-//! The published experiments can be made again, find what is wrong, and their page is made of their results.
+//! The published experiments can be repeated and detect errors, and their page is generated from
+//! the results.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -18,10 +19,10 @@ use harness::files::root;
 use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
 
-/// The longest that the runner may take, in seconds.
+/// Time limit for the runner, in seconds.
 const PATIENCE: &str = "180";
 
-/// `experiments/run ARGUMENTS`, to its end.
+/// Runs `experiments/run ARGUMENTS`.
 fn run(arguments: &[&str]) -> Output {
     let runner = root().join("experiments/run");
     Command::new("timeout")
@@ -31,8 +32,8 @@ fn run(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The experiments named, in short, on the simulated driver; results go to a folder.
-fn simulate(vramscope: &Path, only: &str, folder: &Path) -> Output {
+/// Runs the named experiments in short form on the simulated driver; results go to a directory.
+fn simulate(vramscope: &Path, only: &str, dir: &Path) -> Output {
     run(&[
         "--driver",
         "simulated",
@@ -44,19 +45,19 @@ fn simulate(vramscope: &Path, only: &str, folder: &Path) -> Output {
         "--simulator",
         simulator().to_str().unwrap(),
         "--out",
-        folder.to_str().unwrap(),
+        dir.to_str().unwrap(),
     ])
 }
 
-fn result(folder: &Path, name: &str) -> Value {
-    let path = folder.join(format!("{name}-this-machine.json"));
+fn result(dir: &Path, name: &str) -> Value {
+    let path = dir.join(format!("{name}-this-machine.json"));
     let text =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap()
 }
 
-/// The comparisons of an experiment: value, expected, reported.
-fn figures(result: &Value) -> Vec<(String, Value, Value)> {
+/// Returns the comparisons of an experiment: name, expected, reported.
+fn comparisons(result: &Value) -> Vec<(String, Value, Value)> {
     let cases = result["cases"].as_array().unwrap().iter();
     let checks = cases.flat_map(|case| case["checks"].as_array().unwrap());
     checks
@@ -71,42 +72,42 @@ fn figures(result: &Value) -> Vec<(String, Value, Value)> {
 }
 
 #[test]
-fn the_experiments_can_be_made_again_on_the_simulated_driver() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = simulate(Path::new(VRAMSCOPE), "correctness,threads", folder.path());
+fn experiments_run_on_the_simulated_driver() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = simulate(Path::new(VRAMSCOPE), "correctness,threads", dir.path());
     let messages = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{messages}");
 
     // Sixty steps of four allocations each, of which every twentieth keeps one of 8 MiB.
-    let found = figures(&result(folder.path(), "correctness"));
-    for (figure, value) in [("allocations", 240), ("frees", 237), ("live bytes", 3 << 23)] {
-        let row = found.iter().find(|(what, ..)| what == figure).unwrap();
-        assert_eq!((&row.1, &row.2), (&value.into(), &value.into()), "{figure}");
+    let found = comparisons(&result(dir.path(), "correctness"));
+    for (name, value) in [("allocations", 240), ("frees", 237), ("live bytes", 3 << 23)] {
+        let row = found.iter().find(|(what, ..)| what == name).unwrap();
+        assert_eq!((&row.1, &row.2), (&value.into(), &value.into()), "{name}");
     }
-    let found = figures(&result(folder.path(), "threads"));
+    let found = comparisons(&result(dir.path(), "threads"));
     let threads = found.iter().filter(|(what, ..)| what.starts_with("live bytes of worker-"));
     assert_eq!(threads.count(), 5, "{found:?}");
 }
 
 #[test]
-fn a_figure_that_is_wrong_is_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let liar = folder.path().join("vramscope");
+fn wrong_value_fails_the_experiment() {
+    let dir = tempfile::tempdir().unwrap();
+    let liar = dir.path().join("vramscope");
     let script = format!(
         "#!/bin/sh\n{VRAMSCOPE} \"$@\" || exit $?\nfor word; do case $word in *.jsonl) \
          sed -i 's/\"frees_total\":237/\"frees_total\":236/' \"$word\";; esac; done\n"
     );
     fs::write(&liar, script).unwrap();
     fs::set_permissions(&liar, fs::Permissions::from_mode(0o755)).unwrap();
-    let output = simulate(&liar, "correctness", folder.path());
+    let output = simulate(&liar, "correctness", dir.path());
     let messages = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{messages}");
     assert!(messages.contains("frees: expected 237, reported 236"), "{messages}");
-    assert_eq!(result(folder.path(), "correctness")["verdict"], "off");
+    assert_eq!(result(dir.path(), "correctness")["verdict"], "off");
 }
 
 #[test]
-fn the_page_is_made_of_the_results() {
+fn experiments_page_is_generated_from_results() {
     let output = run(&["--report", "--page", "-"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let page = fs::read_to_string(root().join("docs/internals/experiments.md")).unwrap();
@@ -117,7 +118,7 @@ fn the_page_is_made_of_the_results() {
     );
 }
 
-/// The long options in a help text.
+/// Returns the long options in a help text.
 fn options(mut command: Command) -> BTreeSet<String> {
     let output = command.arg("--help").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -127,7 +128,7 @@ fn options(mut command: Command) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_programs_in_python_take_the_options_of_the_workload() {
+fn python_programs_take_the_workload_options() {
     for program in ["train", "stressor", "threads", "anomaly", "spam"] {
         let mut workload = Command::new(simulator().join("workload"));
         workload.arg(program);

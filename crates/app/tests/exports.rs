@@ -1,5 +1,5 @@
-//! `export` for other people's viewers: their own readers read what is written, and its sums are those
-//! of `report`, for files of every sort.
+//! `export` for other viewers: their own readers read the output, and its totals match `report`,
+//! for files of every format.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,29 +21,29 @@ use harness::files::{recording, report, root, run, script, stderr, stdout, tool}
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Writes a file in another form, beside what is there; gives where.
-fn export(folder: &TempDir, file: &str, form: &str) -> String {
-    let number = std::fs::read_dir(folder.path()).unwrap().count();
-    let path = folder.path().join(format!("{number}.{form}")).to_str().unwrap().to_owned();
+/// Exports a file to another format in the directory, and returns the path.
+fn export(dir: &TempDir, file: &str, form: &str) -> String {
+    let number = std::fs::read_dir(dir.path()).unwrap().count();
+    let path = dir.path().join(format!("{number}.{form}")).to_str().unwrap().to_owned();
     let output = run(&["export", file, "--format", form, "-o", &path]);
     assert!(output.status.success(), "{file} to {form}: {}", stderr(&output));
     assert!(output.stdout.is_empty());
     path
 }
 
-/// Runs one of the scripts in `exports/`; the JSON that it prints.
+/// Runs one of the scripts in `exports/`, and returns its JSON output.
 fn python(name: &str, arguments: &[&str]) -> Value {
     script(&format!("exports/{name}"), arguments)
 }
 
-/// Recordings from a real GPU.
+/// Returns recordings from a real GPU.
 fn recordings() -> Vec<String> {
     let programs =
         ["driver_api", "plain", "torch_async", "torch_expandable", "torch_graph", "torch_native"];
     programs.map(recording).into()
 }
 
-/// Files of other tools.
+/// Returns files of other tools.
 fn captures() -> Vec<String> {
     let names = [
         "import/nsys/h200-2024.2.3.sqlite",
@@ -60,8 +60,9 @@ fn files() -> Vec<String> {
     recordings().into_iter().chain(captures()).collect()
 }
 
-/// Counters of a trace or series of a report, by process, device and kind: the last value, the most.
-fn by_place(
+/// Returns counters of a trace or series of a report, by process, device and kind: last value and
+/// maximum.
+fn by_process(
     series: &Value,
     last: impl Fn(&Value) -> u64,
     peak: &str,
@@ -76,26 +77,26 @@ fn by_place(
 }
 
 #[test]
-fn counters_in_perfetto_end_and_peak_as_usage_says() {
-    let folder = tempfile::tempdir().unwrap();
+fn perfetto_counters_match_the_usage_report() {
+    let dir = tempfile::tempdir().unwrap();
     for file in files() {
-        let found = python("read_perfetto.py", &[&export(&folder, &file, "perfetto")]);
-        let wanted = report(&file, "usage", &[]);
-        let told = |one: &Value| one["last"].as_u64().unwrap();
+        let found = python("read_perfetto.py", &[&export(&dir, &file, "perfetto")]);
+        let expected = report(&file, "usage", &[]);
+        let last = |one: &Value| one["last"].as_u64().unwrap();
         let point =
             |one: &Value| one["points"].as_array().unwrap().last().unwrap()[1].as_u64().unwrap();
         for list in ["series", "totals"] {
-            let found = by_place(&found[list], told, "peak");
-            assert_eq!(found, by_place(&wanted[list], point, "peak_bytes"), "{list} of {file}");
+            let found = by_process(&found[list], last, "peak");
+            assert_eq!(found, by_process(&expected[list], point, "peak_bytes"), "{list} of {file}");
             assert!(!found.is_empty(), "{file}");
         }
         let counts = |list: &Value, of: fn(&Value) -> u64| -> u64 {
             list["series"].as_array().unwrap().iter().map(of).sum()
         };
-        let points = counts(&wanted, |one| one["points"].as_array().unwrap().len() as u64);
+        let points = counts(&expected, |one| one["points"].as_array().unwrap().len() as u64);
         assert_eq!(counts(&found, |one| one["points"].as_u64().unwrap()), points, "{file}");
-        // Small files: each allocation is shown, those that did not end as open ones.
-        let rows = python("read_tables.py", &["json", &export(&folder, &file, "json")]);
+        // Small files: each allocation is shown; those that did not end are open slices.
+        let rows = python("read_tables.py", &["json", &export(&dir, &file, "json")]);
         let rows = rows["rows"].as_array().unwrap();
         let slices = found["slices"].as_array().unwrap();
         assert_eq!(slices.len(), rows.len(), "{file}");
@@ -108,10 +109,10 @@ fn counters_in_perfetto_end_and_peak_as_usage_says() {
 }
 
 #[test]
-fn speedscope_has_what_was_never_freed_and_what_was_allocated() {
-    let folder = tempfile::tempdir().unwrap();
+fn speedscope_has_never_freed_and_allocated_profiles() {
+    let dir = tempfile::tempdir().unwrap();
     for file in files() {
-        let found = python("read_speedscope.py", &[&export(&folder, &file, "speedscope")]);
+        let found = python("read_speedscope.py", &[&export(&dir, &file, "speedscope")]);
         let sum = |what: &str| -> u64 {
             let profiles = found["profiles"].as_array().unwrap().iter();
             let of = profiles.filter(|profile| profile["name"].as_str().unwrap().ends_with(what));
@@ -122,22 +123,22 @@ fn speedscope_has_what_was_never_freed_and_what_was_allocated() {
     }
     // Outermost frames come first: the file has a stack that begins in the interpreter's file.
     let torch = &captures()[1];
-    let found = python("read_speedscope.py", &[&export(&folder, torch, "speedscope")]);
+    let found = python("read_speedscope.py", &[&export(&dir, torch, "speedscope")]);
     let stacks = found["profiles"][0]["stacks"].as_array().unwrap();
     assert!(stacks.iter().all(|stack| stack[0] == "gpu_0 torch"), "{stacks:?}");
     assert!(stacks.iter().any(|stack| stack[1] == "<module>"), "{stacks:?}");
 }
 
 #[test]
-fn python_reads_snapshots_whose_trace_leads_to_their_state() {
-    let folder = tempfile::tempdir().unwrap();
+fn torch_export_is_consistent() {
+    let dir = tempfile::tempdir().unwrap();
     for file in files() {
-        let path = export(&folder, &file, "torch");
+        let path = export(&dir, &file, "torch");
         let found = python("read_torch.py", &[&path]);
         let leakage = report(&file, "leaks", &[]);
         assert_eq!(found["allocated"], leakage["leaked_bytes"], "{file}");
         assert_eq!(found["blocks"], leakage["leaked_allocations"], "{file}");
-        // And this program reads it again.
+        // The export can be read again.
         let again = report(&path, "leaks", &[]);
         assert_eq!(again["leaked_bytes"], leakage["leaked_bytes"], "{file}");
         assert_eq!(again["other_by_kind"]["pool"], json_sum(&found["reserved"]), "{file}");
@@ -150,15 +151,15 @@ fn json_sum(sum: &Value) -> Value {
 }
 
 #[test]
-fn a_snapshot_of_pytorch_comes_back_with_its_peaks_and_stacks() {
-    let folder = tempfile::tempdir().unwrap();
+fn torch_snapshot_round_trips_with_peaks_and_stacks() {
+    let dir = tempfile::tempdir().unwrap();
     for file in captures().iter().filter(|file| file.ends_with(".pickle")) {
-        let path = export(&folder, file, "torch");
+        let path = export(&dir, file, "torch");
         for analysis in ["summary", "peak", "fragmentation"] {
             let (mut before, mut after) =
                 (report(file, analysis, &[]), report(&path, analysis, &[]));
             for object in [&mut before, &mut after] {
-                // Entries that were left out are not counted again, nor told of.
+                // Entries that were left out are not counted again or warned about.
                 for field in ["file", "events", "warnings", "exact"] {
                     object.as_object_mut().unwrap().remove(field);
                 }
@@ -166,21 +167,21 @@ fn a_snapshot_of_pytorch_comes_back_with_its_peaks_and_stacks() {
             assert_eq!(before, after, "{analysis} of {file}");
         }
     }
-    let oom = python("read_torch.py", &[&export(&folder, &captures()[2], "torch")]);
+    let oom = python("read_torch.py", &[&export(&dir, &captures()[2], "torch")]);
     let refused = oom["refused"].as_array().unwrap();
     assert!(!refused.is_empty() && refused[0][0].as_u64().unwrap() > 1 << 30, "{refused:?}");
 }
 
 #[test]
-fn a_snapshot_is_of_one_process() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = made::two_processes(&folder);
-    let out = folder.path().join("out.pickle");
+fn torch_export_needs_one_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = made::two_processes(&dir);
+    let out = dir.path().join("out.pickle");
     let out = out.to_str().unwrap();
     let output = run(&["export", &file, "--format", "torch", "-o", out]);
     assert_eq!(output.status.code(), Some(2));
-    let told = stderr(&output);
-    assert!(told.contains("choose one of 2 with --pid: 1 (one), 2 (two)"), "{told}");
+    let messages = stderr(&output);
+    assert!(messages.contains("choose one of 2 with --pid: 1 (one), 2 (two)"), "{messages}");
     assert!(!Path::new(out).exists());
     let output = run(&["export", &file, "--format", "torch", "-o", out, "--pid", "2"]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -191,7 +192,7 @@ fn a_snapshot_is_of_one_process() {
     );
 }
 
-/// What was never freed by kind, as a report has it.
+/// Returns memory never freed by kind, as in a report.
 fn never_freed(leakage: &Value) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for list in ["by_kind", "host_by_kind", "other_by_kind"] {
@@ -207,14 +208,14 @@ fn never_freed(leakage: &Value) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn tables_of_every_form_have_the_leaks_of_the_report() {
-    let folder = tempfile::tempdir().unwrap();
+fn tables_of_every_format_match_the_leaks_report() {
+    let dir = tempfile::tempdir().unwrap();
     let recordings = recordings();
     for file in files() {
         let leakage = report(&file, "leaks", &[]);
         let mut all = Vec::new();
         for form in ["csv", "json", "parquet"] {
-            let path = export(&folder, &file, form);
+            let path = export(&dir, &file, form);
             let mut arguments = vec![form, &path];
             if form == "parquet" && recordings.contains(&file) {
                 arguments.push(&file);
@@ -235,54 +236,54 @@ fn tables_of_every_form_have_the_leaks_of_the_report() {
 }
 
 #[test]
-fn the_query_of_the_page_finds_the_leaks_of_the_report() {
+fn documented_query_finds_the_leaks_of_the_report() {
     let page = std::fs::read_to_string(root().join("docs/reference/export-formats.md")).unwrap();
     let example = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
     let script = format!(
         "{example}\nimport json\nprint(json.dumps([[host, int(sum)] for host, _, _, sum in \
          leaks.fetchall()]))\n"
     );
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let file = recordings().pop().unwrap();
     let file = file.as_str();
-    let lake = folder.path().join("lake");
+    let lake = dir.path().join("lake");
     let output = run(&["export", file, "--format", "parquet", "-o", lake.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
     let leakage = report(file, "leaks", &[]);
-    let figure = |name: &str| leakage[name].as_u64().unwrap();
-    let wanted = figure("leaked_bytes") - figure("static_bytes");
+    let value = |name: &str| leakage[name].as_u64().unwrap();
+    let expected = value("leaked_bytes") - value("static_bytes");
     let mut python = tool("python");
-    let output = python.args(["-c", &script]).current_dir(folder.path()).output().unwrap();
+    let output = python.args(["-c", &script]).current_dir(dir.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let rows: Vec<(String, u64)> =
         serde_json::from_str(stdout(&output).lines().last().unwrap()).unwrap();
     assert!(!rows.is_empty() && rows.iter().all(|(host, _)| host == "h200"), "{rows:?}");
-    assert_eq!(rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), wanted);
+    assert_eq!(rows.iter().map(|(_, bytes)| bytes).sum::<u64>(), expected);
 }
 
 #[test]
-fn names_are_text_in_every_form_whatever_they_hold() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = made::hostile(&folder);
+fn hostile_names_stay_text_in_every_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = made::hostile(&dir);
     let texts = |script: &str, arguments: &[&str]| -> BTreeSet<String> {
         let found = python(script, arguments);
         let texts = found["texts"].as_array().unwrap().iter();
         texts.map(|text| text.as_str().unwrap().to_owned()).collect()
     };
     let forms = [
-        ("perfetto", texts("read_perfetto.py", &[&export(&folder, &file, "perfetto")])),
-        ("speedscope", texts("read_speedscope.py", &[&export(&folder, &file, "speedscope")])),
-        ("torch", texts("read_torch.py", &[&export(&folder, &file, "torch")])),
-        ("csv", texts("read_tables.py", &["csv", &export(&folder, &file, "csv")])),
-        ("json", texts("read_tables.py", &["json", &export(&folder, &file, "json")])),
-        ("parquet", texts("read_tables.py", &["parquet", &export(&folder, &file, "parquet")])),
+        ("perfetto", texts("read_perfetto.py", &[&export(&dir, &file, "perfetto")])),
+        ("speedscope", texts("read_speedscope.py", &[&export(&dir, &file, "speedscope")])),
+        ("torch", texts("read_torch.py", &[&export(&dir, &file, "torch")])),
+        ("csv", texts("read_tables.py", &["csv", &export(&dir, &file, "csv")])),
+        ("json", texts("read_tables.py", &["json", &export(&dir, &file, "json")])),
+        ("parquet", texts("read_tables.py", &["parquet", &export(&dir, &file, "parquet")])),
     ];
     for (form, texts) in &forms {
         let all: String = texts.iter().map(String::as_str).collect::<Vec<_>>().concat();
         assert!(all.contains("a\"b,c;d\\u{a}e\\u{202e}f"), "{form}: {texts:?}");
-        // Lines of a stack are the only line ends.
-        let odd = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-        assert!(!all.contains(odd), "{form}: {texts:?}");
+        // Only the lines of a stack have line breaks.
+        let is_unsafe = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!all.contains(is_unsafe), "{form}: {texts:?}");
     }
     let processes = |form: usize| forms[form].1.iter().any(|text| text == "'=1+1");
     assert!(processes(3), "a spreadsheet does not compute names: {:?}", forms[3].1);
@@ -290,32 +291,33 @@ fn names_are_text_in_every_form_whatever_they_hold() {
 }
 
 #[test]
-fn what_is_there_is_replaced_only_by_force() {
-    let folder = tempfile::tempdir().unwrap();
+fn existing_exports_are_replaced_only_with_force() {
+    let dir = tempfile::tempdir().unwrap();
     let file = &recordings()[1];
     for form in
         ["nsys-tsv", "csv", "json", "folded", "pprof", "perfetto", "speedscope", "torch", "parquet"]
     {
-        let path = export(&folder, file, form);
+        let path = export(&dir, file, form);
         let content = |path: &str| -> BTreeMap<PathBuf, Vec<u8>> { contents(Path::new(path)) };
         let before = content(&path);
         assert!(!before.is_empty());
         let output = run(&["export", file, "--format", form, "-o", &path]);
         assert_eq!(output.status.code(), Some(2), "{form}");
-        let told = stderr(&output);
-        assert!(told.contains("already exists; use --force to overwrite"), "{form}: {told}");
+        let messages = stderr(&output);
+        let exists = "already exists; use --force to overwrite";
+        assert!(messages.contains(exists), "{form}: {messages}");
         assert_eq!(content(&path), before, "{form}");
         let output = run(&["export", file, "--format", form, "-o", &path, "--force"]);
         assert!(output.status.success(), "{form}: {}", stderr(&output));
-        // The compressed ones tell no time: the same again.
+        // Compressed files contain no time: the content is equal.
         assert_eq!(content(&path), before, "{form}");
         for path in before.keys() {
             let mode = std::fs::metadata(path).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o600, "{form}: for its owner alone");
+            assert_eq!(mode & 0o777, 0o600, "{form}: readable by its owner only");
         }
     }
     for verb in [&["report", file][..], &["diff", file, file]] {
-        let out = folder.path().join(verb[0]);
+        let out = dir.path().join(verb[0]);
         let arguments = [verb, &["-o", out.to_str().unwrap()]].concat();
         assert!(run(&arguments).status.success());
         let output = run(&arguments);
@@ -324,7 +326,7 @@ fn what_is_there_is_replaced_only_by_force() {
     }
 }
 
-/// Every file below a path.
+/// Returns every file below a path.
 fn contents(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     if path.is_file() {
         return [(path.to_path_buf(), std::fs::read(path).unwrap())].into();
@@ -334,16 +336,16 @@ fn contents(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn what_fails_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    // The head of a snapshot, and of a recording that ends within its first message.
+fn failed_export_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    // The start of a snapshot, and of a recording that is truncated within its first message.
     for (name, file) in [("cut.pickle", &captures()[1]), ("cut.sqlite", &captures()[0])] {
-        let broken = folder.path().join(name);
+        let broken = dir.path().join(name);
         let bytes = std::fs::read(file).unwrap();
         std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
         let broken = broken.to_str().unwrap();
         for form in ["csv", "json", "perfetto", "speedscope", "torch", "parquet", "nsys-tsv"] {
-            let out = folder.path().join("out");
+            let out = dir.path().join("out");
             let output = run(&["export", broken, "--format", form, "-o", out.to_str().unwrap()]);
             assert_eq!(output.status.code(), Some(2), "{form}: {}", stderr(&output));
             let left = if out.exists() { contents(&out) } else { BTreeMap::new() };
@@ -353,15 +355,15 @@ fn what_fails_leaves_nothing_behind() {
             }
         }
     }
-    let names = contents(folder.path());
+    let names = contents(dir.path());
     assert_eq!(names.len(), 2, "{:?}", names.keys());
 }
 
 #[test]
-fn an_interrupted_export_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = made::long(&folder, 400_000);
-    let outs = folder.path().join("outs");
+fn interrupted_export_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = made::long(&dir, 400_000);
+    let outs = dir.path().join("outs");
     std::fs::create_dir(&outs).unwrap();
     let out = outs.join("out.json");
     let mut child = Command::new(VRAMSCOPE)
@@ -369,28 +371,28 @@ fn an_interrupted_export_leaves_nothing_behind() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The file is there under another name as soon as the work begins.
+    // The file exists under a temporary name as soon as the export starts.
     while contents(&outs).is_empty() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
+        assert!(child.try_wait().unwrap().is_none(), "finished before the interrupt");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let kill = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let ended = child.wait().unwrap();
-    assert!(!ended.success(), "it was interrupted");
+    assert!(!ended.success(), "not interrupted");
     assert!(contents(&outs).is_empty(), "{:?}", contents(&outs).keys());
 }
 
 #[test]
-fn a_pipe_gets_the_same_bytes_as_a_file() {
-    let folder = tempfile::tempdir().unwrap();
+fn pipe_gets_the_same_bytes_as_a_file() {
+    let dir = tempfile::tempdir().unwrap();
     let file = &captures()[1];
     for form in ["csv", "json", "folded", "perfetto", "speedscope", "torch"] {
-        let path = export(&folder, file, form);
+        let path = export(&dir, file, form);
         let output = run(&["export", file, "--format", form, "-o", "-"]);
         assert!(output.status.success(), "{form}: {}", stderr(&output));
         assert!(output.stdout == std::fs::read(path).unwrap(), "{form}");
-        assert!(!stderr(&output).contains("reading"), "no progress but on a terminal");
+        assert!(!stderr(&output).contains("reading"), "progress is for terminals only");
     }
     for form in ["nsys-tsv", "parquet"] {
         let output = run(&["export", file, "--format", form, "-o", "-"]);
@@ -400,18 +402,18 @@ fn a_pipe_gets_the_same_bytes_as_a_file() {
 }
 
 #[test]
-fn a_bad_place_fails_before_the_work() {
-    // Reading this file fails, so a message about the place shows which came first.
-    let folder = tempfile::tempdir().unwrap();
-    let broken = folder.path().join("cut.pickle");
+fn unwritable_output_fails_before_reading() {
+    // Reading this file fails, so a message about the output shows that it is checked first.
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("cut.pickle");
     let bytes = std::fs::read(&captures()[1]).unwrap();
     std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
     let broken = broken.to_str().unwrap();
     for form in ["csv", "json", "folded", "pprof", "perfetto", "speedscope", "torch"] {
-        let output = run(&["export", broken, "--format", form, "-o", "/no/such/folder/out"]);
+        let output = run(&["export", broken, "--format", form, "-o", "/no/such/dir/out"]);
         assert_eq!(output.status.code(), Some(2));
-        let told = stderr(&output);
-        assert!(told.contains("choose another file"), "{form}: {told}");
+        let messages = stderr(&output);
+        assert!(messages.contains("choose another file"), "{form}: {messages}");
     }
     for form in ["nsys-tsv", "parquet"] {
         let output = run(&["export", broken, "--format", form, "-o", "/proc/x"]);

@@ -1,5 +1,5 @@
-//! Pages in a real browser: used as a person would, and compared with reports of the same file. What is
-//! done is in `fixtures/page/drive.py`, one function for each test.
+//! HTML reports in a real browser, compared with other reports of the same file.
+//! `fixtures/page/drive.py` has one function per test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,87 +30,87 @@ fn recording() -> PathBuf {
     files::recording("torch_expandable").into()
 }
 
-/// Runs a function of the script, in the environment that `tools/python-env` made.
-fn drive(scenario: &str, folder: &Path) {
+/// Runs a function of the script in the environment of `tools/python-env`.
+fn drive(scenario: &str, dir: &Path) {
     let chromium = Path::new("/usr/bin/chromium");
-    assert!(chromium.exists(), "there is no {}: run ./dev test", chromium.display());
+    assert!(chromium.exists(), "{} not found: run ./dev test", chromium.display());
     let mut python = tool("python");
-    let output = python.arg(fixture("page/drive.py")).arg(scenario).arg(folder).output().unwrap();
+    let output = python.arg(fixture("page/drive.py")).arg(scenario).arg(dir).output().unwrap();
     assert!(output.status.success(), "{scenario}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The page of a file and its reports, in a folder.
+/// Writes the HTML report of a file and its other reports into a directory.
 fn page(file: &Path) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let write = |analysis: &str, format: &str, name: &str| {
         let mut command = Command::new(VRAMSCOPE);
         command.arg("report").arg(file).args(["--analysis", analysis, "--format", format, "-o"]);
-        let output = command.arg(folder.path().join(name)).output().unwrap();
+        let output = command.arg(dir.path().join(name)).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     write("summary", "html", "page.html");
     for analysis in ANALYSES {
         write(analysis, "json", &format!("{analysis}.json"));
     }
-    folder
+    dir
 }
 
 #[test]
-fn the_figures_of_a_page_are_those_of_the_reports() {
+fn html_values_match_the_reports() {
     for file in [nsys(), torch(), recording()] {
-        drive("figures", page(&file).path());
+        drive("values", page(&file).path());
     }
 }
 
 #[test]
-fn the_timeline_is_that_of_the_report_and_moves_by_wheel_drag_buttons_and_keys() {
+fn timeline_matches_the_report_and_can_be_moved() {
     for file in [nsys(), recording()] {
         drive("timeline", page(&file).path());
     }
 }
 
 #[test]
-fn what_is_picked_is_told_with_its_whole_stack() {
+fn selected_items_show_their_complete_stack() {
     for file in [nsys(), torch()] {
         drive("picks", page(&file).path());
     }
 }
 
 #[test]
-fn caches_are_drawn_with_their_blocks() {
+fn caches_are_drawn_with_blocks() {
     drive("caches", page(&torch()).path());
 }
 
 #[test]
-fn a_search_leaves_the_sites_that_match() {
+fn search_filters_sites() {
     drive("search", page(&torch()).path());
 }
 
 #[test]
-fn a_page_is_light_or_dark() {
+fn html_report_follows_the_color_scheme() {
     drive("themes", page(&nsys()).path());
 }
 
 #[test]
-fn a_page_fits_a_narrow_window_and_is_used_by_keyboard() {
+fn html_report_fits_a_narrow_window_and_the_keyboard() {
     drive("narrow", page(&torch()).path());
 }
 
 #[test]
-fn names_that_are_markup_stay_text() {
-    let folder = tempfile::tempdir().unwrap();
-    drive("make_hostile", folder.path());
-    let file = folder.path().join("<img src=x onerror=alert(1)>.pickle");
+fn markup_in_names_is_escaped() {
+    let dir = tempfile::tempdir().unwrap();
+    drive("make_hostile", dir.path());
+    let file = dir.path().join("<img src=x onerror=alert(1)>.pickle");
     drive("hostile", page(&file).path());
 }
 
 #[test]
-fn a_page_names_nothing_from_elsewhere_and_forbids_it() {
-    let folder = page(&torch());
-    let text = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+fn html_report_loads_nothing_external() {
+    let dir = page(&torch());
+    let text = std::fs::read_to_string(dir.path().join("page.html")).unwrap();
     for word in ["http:", "https:", "src=", "href=", "@import", "url(", "innerHTML", "eval("] {
         assert!(!text.contains(word), "{word}");
     }
     assert!(text.contains("default-src 'none'; script-src 'sha256-"));
-    assert!(!text.contains("unsafe"), "neither scripts nor styles from within");
+    assert!(!text.contains("unsafe"), "inline scripts or styles are allowed");
 }

@@ -1,5 +1,5 @@
-//! `plot` on events that were recorded on a real GPU. What the peak must be was worked out by
-//! `fixtures/report/expected.py`.
+//! `plot` on events recorded on a real GPU. `fixtures/report/expected.py` computed the expected
+//! peaks.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,10 +20,10 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).arg("plot").args(arguments).output().unwrap()
 }
 
-/// Draws into a file of this ending, which is then read.
-fn draw(arguments: &[&str], ending: &str) -> Vec<u8> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("picture").with_extension(ending);
+/// Draws into a file with this extension, and returns its content.
+fn draw(arguments: &[&str], extension: &str) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("picture").with_extension(extension);
     let output = run(&[arguments, &["-o", path.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stdout.is_empty() && output.stderr.is_empty());
@@ -35,13 +35,13 @@ fn svg(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_peak_in_the_picture_is_that_of_the_events() {
+fn plotted_peak_matches_the_events() {
     let expected: Value =
         serde_json::from_str(&std::fs::read_to_string(fixture("report/expected.json")).unwrap())
             .unwrap();
-    for (program, want) in expected.as_object().unwrap() {
-        let mib = want["peak_bytes"].as_f64().unwrap() / f64::from(1 << 20);
-        let seconds = want["peak_time_ns"].as_f64().unwrap() / 1e9;
+    for (program, values) in expected.as_object().unwrap() {
+        let mib = values["peak_bytes"].as_f64().unwrap() / f64::from(1 << 20);
+        let seconds = values["peak_time_ns"].as_f64().unwrap() / 1e9;
         let words = format!("peak {mib:.2} MiB at {seconds:.3} s");
         for by in ["kind", "site", "process", "device"] {
             let svg = svg(&[&recording(program), "--by", by]);
@@ -51,7 +51,7 @@ fn the_peak_in_the_picture_is_that_of_the_events() {
 }
 
 #[test]
-fn files_stand_beside_each_other() {
+fn several_files_are_plotted_side_by_side() {
     let both = svg(&[
         &recording("torch_native"),
         &recording("torch_expandable"),
@@ -68,7 +68,7 @@ fn files_stand_beside_each_other() {
 }
 
 #[test]
-fn the_ending_says_what_is_written() {
+fn file_extension_selects_the_format() {
     let file = recording("torch_native");
     assert!(draw(&[&file], "png").starts_with(b"\x89PNG"));
     assert!(draw(&[&file], "html").starts_with(b"<!DOCTYPE html>"));
@@ -76,33 +76,33 @@ fn the_ending_says_what_is_written() {
 }
 
 #[test]
-fn what_nvidia_smi_saw_is_drawn_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("smi.csv");
+fn nvidia_smi_log_is_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("smi.csv");
     std::fs::write(&log, "1970/01/01 00:00:01.000, 700\n1970/01/01 00:00:09.000, 900\n").unwrap();
     let log = log.to_str().unwrap();
     let svg = svg(&[&recording("torch_native"), "--smi-log", log, "--smi-offset", "0s"]);
     assert!(svg.contains(">nvidia-smi, GPU 0"), "{svg}");
-    assert!(svg.contains(">896 MiB<"), "the axis reaches what it saw: {svg}");
+    assert!(svg.contains(">896 MiB<"), "the axis does not reach its maximum: {svg}");
 }
 
 #[test]
-fn mistakes_are_errors_that_say_what_to_do() {
+fn usage_errors_have_advice() {
     let good = recording("plain");
     for (arguments, words) in [
         (&[&*good][..], "--output"),
         (&[&good, "-o", "x.jpeg"], "use .svg, .png or .html"),
         (&[&good, &good, "-o", "x.html"], "an HTML report takes one file"),
-        (&[&good, "-o", "/no/such/folder/x.svg"], "choose another file"),
+        (&[&good, "-o", "/no/such/dir/x.svg"], "choose another file"),
         (&["/no/such/file", "-o", "/dev/null/x.svg"], "cannot read /no/such/file"),
         (&[&good, "-o", "x.svg", "--size", "9"], "1200x520"),
         (&[&good, "-o", "x.svg", "--top", "0"], "from 1 to 50"),
         (&[&good, "-o", "x.svg", "--smi-offset", "1s"], "--smi-log"),
     ] {
         let output = run(arguments);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(words), "{arguments:?}: {told}");
+        let messages = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {messages}");
+        assert!(messages.contains(words), "{arguments:?}: {messages}");
     }
     assert!(!Path::new("x.svg").exists() && !Path::new("x.html").exists());
 }

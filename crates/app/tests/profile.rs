@@ -1,5 +1,5 @@
-//! `export` by call stack: its sums are those of `report`, and other people's readers understand what
-//! is written: Google's protocol buffers read profiles, an XML parser reads flame graphs.
+//! `export` by call stack: its totals match `report`, and other readers accept the output: Google's
+//! protocol buffers read profiles, an XML parser reads flame graphs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,9 +22,9 @@ use harness::files::{report, root, run, script, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Writes a file in another form; gives where.
-fn export(folder: &TempDir, file: &str, form: &str, more: &[&str]) -> String {
-    let path = folder.path().join(format!("out.{form}")).to_str().unwrap().to_owned();
+/// Exports a file to another format, and returns the path.
+fn export(dir: &TempDir, file: &str, form: &str, more: &[&str]) -> String {
+    let path = dir.path().join(format!("out.{form}")).to_str().unwrap().to_owned();
     let mut arguments = vec!["export", file, "--format", form, "-o", &path, "--force"];
     arguments.extend(more);
     let output = run(&arguments);
@@ -32,26 +32,26 @@ fn export(folder: &TempDir, file: &str, form: &str, more: &[&str]) -> String {
     path
 }
 
-/// The lines of a file in folded form.
-fn folded(folder: &TempDir, file: &str, more: &[&str]) -> Vec<(String, u64)> {
-    let lines = std::fs::read_to_string(export(folder, file, "folded", more)).unwrap();
+/// Returns the lines of a file in folded format.
+fn folded(dir: &TempDir, file: &str, more: &[&str]) -> Vec<(String, u64)> {
+    let lines = std::fs::read_to_string(export(dir, file, "folded", more)).unwrap();
     let split = |line: &str| {
-        let (stack, figure) = line.rsplit_once(' ').unwrap();
-        (stack.to_owned(), figure.parse().unwrap())
+        let (stack, value) = line.rsplit_once(' ').unwrap();
+        (stack.to_owned(), value.parse().unwrap())
     };
     lines.lines().map(split).collect()
 }
 
 fn sum(lines: &[(String, u64)]) -> u64 {
-    lines.iter().map(|(_, figure)| figure).sum()
+    lines.iter().map(|(_, value)| value).sum()
 }
 
-/// Runs one of the scripts in `profile/`; the JSON that it prints.
+/// Runs one of the scripts in `profile/`, and returns its JSON output.
 fn python(name: &str, file: &str) -> Value {
     script(&format!("profile/{name}"), &[file])
 }
 
-/// Files of every sort that has stacks.
+/// Returns files of every format that has stacks.
 fn files() -> Vec<String> {
     let formats = [
         "import/nsys/h200-2024.2.3.sqlite",
@@ -69,10 +69,10 @@ fn frame(function: &str, file: Option<&str>, module: Option<&str>) -> Frame {
     Frame { function: function.into(), file, line: 7, module, language, ..Frame::default() }
 }
 
-/// A recording of two sites, told after they were named: one holds 2 of 3 allocations, the other one
-/// freed all; and an allocation of which nothing is known.
-fn recording(folder: &TempDir) -> String {
-    let path = folder.path().join("run.arrows").to_str().unwrap().to_owned();
+/// Writes a recording of two sites, resolved after their first use: one holds 2 of 3 allocations,
+/// the other freed all; and an allocation without a stack.
+fn recording(dir: &TempDir) -> String {
+    let path = dir.path().join("run.arrows").to_str().unwrap().to_owned();
     let header = Header {
         version: "1.0.0".into(),
         hostname: String::new(),
@@ -101,7 +101,7 @@ fn recording(folder: &TempDir) -> String {
     let free =
         |address| What::Free(Free { key: Key::address(address), by: FreeBy::Free, stream: None });
     let driver = frame("cuMemAlloc_v2", None, Some("/usr/lib/libcuda.so.1"));
-    let tell = |site: u32, own: Frame| {
+    let frames_of = |site: u32, own: Frame| {
         let main = frame("main", Some("train.py"), None);
         let frames = [driver.clone(), own, main].into();
         What::Site(SiteFacts { site: SiteId(site), frames })
@@ -115,8 +115,8 @@ fn recording(folder: &TempDir) -> String {
         allocate(0x50, 7, Some(4)),
         free(0x30),
         free(0x50),
-        tell(4, frame("<step>;\x1b[31m", Some("train.py"), None)),
-        tell(9, frame("helper 5", None, None)),
+        frames_of(4, frame("<step>;\x1b[31m", Some("train.py"), None)),
+        frames_of(9, frame("helper 5", None, None)),
     ];
     for (what, at) in all.into_iter().zip((10..).step_by(10)) {
         let at = Moment(at);
@@ -129,13 +129,13 @@ fn recording(folder: &TempDir) -> String {
 const DRIVER: &str = "cuMemAlloc_v2 (libcuda.so.1)";
 
 #[test]
-fn folded_lines_are_outermost_first_and_harmless() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = recording(&folder);
+fn folded_lines_are_outermost_first_and_escaped() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = recording(&dir);
     let step = format!("tr:ain (47);main (train.py:7);<step>:\\u{{1b}}[31m (train.py:7);{DRIVER}");
     let helper = format!("tr:ain (47);main (train.py:7);helper_5;{DRIVER}");
     let unknown = "tr:ain (47);(no call stack)".to_owned();
-    let lines = |more: &[&str]| folded(&folder, &file, more);
+    let lines = |more: &[&str]| folded(&dir, &file, more);
     let in_use = [(unknown.clone(), 5), (step.clone(), 130)];
     assert_eq!(lines(&[]), in_use);
     let objects = [(unknown.clone(), 1), (step.clone(), 2)];
@@ -147,32 +147,32 @@ fn folded_lines_are_outermost_first_and_harmless() {
 }
 
 #[test]
-fn sums_are_those_of_reports() {
-    let folder = tempfile::tempdir().unwrap();
-    for file in files().into_iter().chain([recording(&folder)]) {
+fn profile_totals_match_the_reports() {
+    let dir = tempfile::tempdir().unwrap();
+    for file in files().into_iter().chain([recording(&dir)]) {
         let leakage = report(&file, "leaks", &[]);
-        let bytes = folded(&folder, &file, &[]);
+        let bytes = folded(&dir, &file, &[]);
         assert_eq!(leakage["leaked_bytes"], sum(&bytes), "{file}");
-        let objects = folded(&folder, &file, &["--unit", "count"]);
+        let objects = folded(&dir, &file, &["--unit", "count"]);
         assert_eq!(leakage["leaked_allocations"], sum(&objects), "{file}");
         let peaks = report(&file, "peak", &[])["peaks"].as_array().unwrap().clone();
         let wholes = peaks.iter().filter(|peak| peak["pid"].is_null());
         let peak: u64 = wholes.map(|peak| peak["bytes"].as_u64().unwrap()).sum();
-        assert_eq!(sum(&folded(&folder, &file, &["--at", "peak"])), peak, "{file}");
-        let allocated = folded(&folder, &file, &["--value", "allocated"]);
-        let profile = python("read_pprof.py", &export(&folder, &file, "pprof", &[]));
+        assert_eq!(sum(&folded(&dir, &file, &["--at", "peak"])), peak, "{file}");
+        let allocated = folded(&dir, &file, &["--value", "allocated"]);
+        let profile = python("read_pprof.py", &export(&dir, &file, "pprof", &[]));
         let total = |value: &str| profile["totals"][value].as_u64().unwrap();
         assert_eq!((total("inuse_space"), total("inuse_objects")), (sum(&bytes), sum(&objects)));
         assert_eq!(total("alloc_space"), sum(&allocated), "{file}");
-        let graph = export(&folder, &file, "flamegraph", &["--value", "allocated"]);
+        let graph = export(&dir, &file, "flamegraph", &["--value", "allocated"]);
         assert_eq!(python("read_svg.py", &graph)["total"], sum(&allocated), "{file}");
     }
 }
 
 #[test]
-fn a_profile_has_lines_libraries_and_labels() {
-    let folder = tempfile::tempdir().unwrap();
-    let profile = python("read_pprof.py", &export(&folder, &recording(&folder), "pprof", &[]));
+fn pprof_profile_has_lines_libraries_and_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    let profile = python("read_pprof.py", &export(&dir, &recording(&dir), "pprof", &[]));
     let types = json!([
         ["alloc_objects", "count"],
         ["alloc_space", "bytes"],
@@ -191,18 +191,18 @@ fn a_profile_has_lines_libraries_and_labels() {
     };
     let step = json!(["<step>;\\u{1b}[31m", "train.py", 7, ""]);
     let helper = json!(["helper 5", "", 7, ""]);
-    let want = json!([
+    let expected = json!([
         sample(Some(step), [3, 137, 2, 130]),
         sample(Some(helper), [1, 1000, 0, 0]),
         sample(None, [1, 5, 1, 5]),
     ]);
-    assert_eq!(profile["samples"], want);
+    assert_eq!(profile["samples"], expected);
 }
 
 #[test]
-fn a_flame_graph_is_a_picture_with_every_frame() {
-    let folder = tempfile::tempdir().unwrap();
-    let graph = python("read_svg.py", &export(&folder, &recording(&folder), "flamegraph", &[]));
+fn flame_graph_has_every_frame() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = python("read_svg.py", &export(&dir, &recording(&dir), "flamegraph", &[]));
     assert_eq!(graph["total"], 135);
     let frames: Vec<_> = graph["frames"].as_array().unwrap().iter().collect();
     for name in ["tr:ain (47)", "main (train.py:7)", "<step>:\\u{1b}[31m (train.py:7)", DRIVER] {
@@ -212,15 +212,15 @@ fn a_flame_graph_is_a_picture_with_every_frame() {
 }
 
 #[test]
-fn options_that_mean_nothing_are_errors() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = recording(&folder);
+fn inapplicable_options_are_usage_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = recording(&dir);
     for (options, word) in [
         (&["--format", "nsys-tsv", "--at", "peak"][..], "only apply to folded"),
         (&["--format", "pprof", "--unit", "count"], "pprof"),
         (&["--format", "folded", "--value", "allocated", "--at", "end"], "--value allocated"),
     ] {
-        let out = folder.path().join("nothing").to_str().unwrap().to_owned();
+        let out = dir.path().join("nothing").to_str().unwrap().to_owned();
         let output = run(&[&["export", &file, "-o", &out], options].concat());
         assert_eq!(output.status.code(), Some(2));
         assert!(stderr(&output).contains(word), "{}", stderr(&output));
@@ -229,9 +229,9 @@ fn options_that_mean_nothing_are_errors() {
 }
 
 #[test]
-fn the_last_report_of_a_recording_is_told_by_site() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = recording(&folder);
+fn recording_can_be_reported_by_site() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = recording(&dir);
     let output = run(&["replay", &file, "--by", "site"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let found = stdout(&output);

@@ -1,5 +1,5 @@
-//! The rule file and the dashboard: held against Prometheus's own tool, the catalogue of metrics and the
-//! built-in rules.
+//! The rule file and the dashboard, checked with promtool, the metric catalog and the built-in
+//! rules.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +21,7 @@ use serde_json::Value;
 /// Labels that Prometheus itself adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];
 
-/// An alert of the rule file, as its lines tell it.
+/// An alert of the rule file.
 #[derive(Default, Debug)]
 struct Rule {
     name: String,
@@ -31,7 +31,7 @@ struct Rule {
     annotations: String,
 }
 
-/// The file is ours: every key is at a place that is known.
+/// Parses the rule file, which has a fixed layout.
 fn rules() -> Vec<Rule> {
     let text = read("contrib/prometheus/vramscope.rules.yml");
     let mut rules: Vec<Rule> = Vec::new();
@@ -60,7 +60,7 @@ fn rules() -> Vec<Rule> {
     rules
 }
 
-/// The names of metrics in an expression, each with the labels that it is asked for.
+/// Returns the metric names in an expression, each with the labels of its selector.
 fn metrics(expr: &str) -> Vec<(&str, Vec<&str>)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -73,8 +73,8 @@ fn metrics(expr: &str) -> Vec<(&str, Vec<&str>)> {
             rest = after;
             continue;
         }
-        let asked = after.strip_prefix('{').and_then(|inside| inside.split_once('}'));
-        let labels = asked.map_or_else(Vec::new, |(inside, _)| {
+        let selector = after.strip_prefix('{').and_then(|inside| inside.split_once('}'));
+        let labels = selector.map_or_else(Vec::new, |(inside, _)| {
             let matchers = inside.split(", ").filter(|matcher| !matcher.is_empty());
             matchers.map(|one| one.split(['=', '!']).next().unwrap().trim()).collect()
         });
@@ -84,7 +84,7 @@ fn metrics(expr: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-/// The names in `by (…)` and `on (…)`.
+/// Returns the names in `by (…)` and `on (…)`.
 fn grouped(expr: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for word in [" by (", " on ("] {
@@ -95,7 +95,7 @@ fn grouped(expr: &str) -> Vec<&str> {
     found
 }
 
-/// What follows each of a mark, as a name.
+/// Returns the name after each occurrence of a mark.
 fn names_after<'t>(text: &'t str, mark: &str) -> Vec<&'t str> {
     let name = |rest: &'t str| {
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
@@ -104,20 +104,21 @@ fn names_after<'t>(text: &'t str, mark: &str) -> Vec<&'t str> {
     text.split(mark).skip(1).map(name).collect()
 }
 
-/// Fails unless an expression uses only what the catalogue has; the labels of its metrics.
-fn assert_in_catalogue(expr: &str, place: &str) -> BTreeSet<&'static str> {
+/// Fails unless an expression uses only metrics and labels of the catalog; returns the labels of
+/// its metrics.
+fn assert_in_catalog(expr: &str, source: &str) -> BTreeSet<&'static str> {
     let mut known: BTreeSet<&str> = SCRAPED.into();
     for (name, labels) in metrics(expr) {
         let metric = catalogue::ALL.iter().find(|metric| metric.name == name);
-        let metric = metric.unwrap_or_else(|| panic!("{place}: there is no metric {name}"));
+        let metric = metric.unwrap_or_else(|| panic!("{source}: unknown metric {name}"));
         for label in labels {
             let fine = metric.labels.contains(&label) || SCRAPED.contains(&label);
-            assert!(fine, "{place}: {name} has no label {label}");
+            assert!(fine, "{source}: {name} has no label {label}");
         }
         known.extend(metric.labels);
     }
     for label in grouped(expr) {
-        assert!(known.contains(label), "{place}: no metric has the label {label}");
+        assert!(known.contains(label), "{source}: no metric has the label {label}");
     }
     known
 }
@@ -137,21 +138,21 @@ fn prometheus_accepts_the_rules() {
 }
 
 #[test]
-fn every_alert_fires_does_not_fire_and_is_over_again() {
+fn every_alert_fires_and_resolves_in_promtool_tests() {
     promtool(&["test", "rules", "vramscope.rules.test.yml"]);
-    // Each alert is expected to fire somewhere, and to be silent in two places at least.
+    // Each alert must fire at least once in the tests, and be silent at least twice.
     let tests = read("contrib/prometheus/vramscope.rules.test.yml");
     for rule in rules() {
         let question = format!("alertname: {}\n", rule.name);
-        let asked = tests.split(&question).skip(1);
+        let expectations = tests.split(&question).skip(1);
         let silent = |rest: &&str| rest.trim_start().starts_with("exp_alerts: []");
-        let (silent, firing): (Vec<&str>, Vec<&str>) = asked.partition(silent);
+        let (silent, firing): (Vec<&str>, Vec<&str>) = expectations.partition(silent);
         assert!(!firing.is_empty() && silent.len() >= 2, "{}", rule.name);
     }
 }
 
 #[test]
-fn rules_use_only_metrics_and_labels_of_the_catalogue() {
+fn rules_use_only_cataloged_metrics_and_labels() {
     let rules = rules();
     assert_eq!(rules.len(), 10);
     for rule in &rules {
@@ -160,7 +161,7 @@ fn rules_use_only_metrics_and_labels_of_the_catalogue() {
             continue;
         }
         assert!(!metrics(&rule.expr).is_empty(), "{rule:?}");
-        let known = assert_in_catalogue(&rule.expr, &rule.name);
+        let known = assert_in_catalog(&rule.expr, &rule.name);
         for label in names_after(&rule.annotations, "$labels.") {
             assert!(known.contains(label), "{}: {label}", rule.name);
         }
@@ -171,12 +172,12 @@ fn rules_use_only_metrics_and_labels_of_the_catalogue() {
 }
 
 #[test]
-fn built_in_rules_and_those_of_prometheus_are_the_same() {
+fn built_in_rules_match_the_rule_file() {
     let file: BTreeMap<String, Rule> =
         rules().into_iter().map(|rule| (rule.name.clone(), rule)).collect();
     for rule in builtin::rules(&Thresholds::default()) {
         let name = rule.alert_name();
-        let theirs = file.get(&name).unwrap_or_else(|| panic!("the file has no {name}"));
+        let theirs = file.get(&name).unwrap_or_else(|| panic!("{name} is missing in the file"));
         assert_eq!(theirs.severity, rule.severity.name(), "{name}");
         let minutes = rule.hold.millis() / 60_000;
         let hold = if minutes == 0 { String::new() } else { format!("{minutes}m") };
@@ -193,7 +194,7 @@ fn built_in_rules_and_those_of_prometheus_are_the_same() {
             assert!(theirs.expr.contains("[10m]"), "{name}");
         }
     }
-    assert_eq!(file.len(), builtin::NAMES.len() + 1, "VramscopeAgentDown is only there");
+    assert_eq!(file.len(), builtin::NAMES.len() + 1, "VramscopeAgentDown is only in the file");
 }
 
 fn dashboard() -> Value {
@@ -201,12 +202,12 @@ fn dashboard() -> Value {
 }
 
 #[test]
-fn the_dashboard_uses_only_metrics_and_labels_of_the_catalogue() {
+fn dashboard_uses_only_cataloged_metrics_and_labels() {
     let dashboard = dashboard();
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     for variable in variables.iter().filter(|variable| variable["type"] == "query") {
         let query = variable["definition"].as_str().unwrap();
-        let known = assert_in_catalogue(query, query);
+        let known = assert_in_catalog(query, query);
         let label = query.rsplit_once(", ").unwrap().1.trim_end_matches(')');
         assert!(known.contains(label), "{query}");
     }
@@ -219,7 +220,7 @@ fn the_dashboard_uses_only_metrics_and_labels_of_the_catalogue() {
         assert!(panel["type"] == "row" || !targets.is_empty(), "{title}");
         for target in targets {
             let expr = target["expr"].as_str().unwrap();
-            let known = assert_in_catalogue(expr, title);
+            let known = assert_in_catalog(expr, title);
             for label in names_after(target["legendFormat"].as_str().unwrap(), "{{") {
                 assert!(known.contains(label), "{title}: {label}");
             }
@@ -238,13 +239,13 @@ fn the_dashboard_uses_only_metrics_and_labels_of_the_catalogue() {
 }
 
 #[test]
-fn panels_of_the_dashboard_lie_side_by_side() {
+fn dashboard_panels_do_not_overlap() {
     let dashboard = dashboard();
     let mut ids = BTreeSet::new();
     let mut taken = BTreeMap::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         let title = panel["title"].as_str().unwrap();
-        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title} has the id of another");
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title} has a duplicate id");
         let side = |name: &str| panel["gridPos"][name].as_u64().unwrap();
         let (x, y, w, h) = (side("x"), side("y"), side("w"), side("h"));
         assert!(w > 0 && h > 0 && x + w <= 24, "{title}");

@@ -1,4 +1,5 @@
-//! Recordings are everybody's: the real pyarrow and DuckDB read them, and the page's examples work.
+//! Recordings can be read by other tools: pyarrow and DuckDB read them, and the documented examples
+//! work.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,26 +20,26 @@ use harness::{Stage, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A recording of a workload, in a folder of its own.
+/// Records a workload in a new directory.
 fn record(stage: &Stage, workload: &[&str]) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let mut command = stage.command(VRAMSCOPE);
-    command.args(["record", "-o"]).arg(folder.path().join("run.arrows")).arg("--");
+    command.args(["record", "-o"]).arg(dir.path().join("run.arrows")).arg("--");
     let output = command.arg(simulator().join("workload")).args(workload).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    folder
+    dir
 }
 
-/// Runs a script beside a recording; the JSON of its last line.
-fn run(folder: &Path, script: &str) -> Value {
-    fs::write(folder.join("script.py"), script).unwrap();
-    let output = tool("python").arg("script.py").current_dir(folder).output().unwrap();
+/// Runs a script next to a recording, and returns the JSON of its last line.
+fn run(dir: &Path, script: &str) -> Value {
+    fs::write(dir.join("script.py"), script).unwrap();
+    let output = tool("python").arg("script.py").current_dir(dir).output().unwrap();
     assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
 }
 
-/// The examples of the page, as one program.
+/// Returns the documented examples as one program.
 fn examples() -> String {
     blocks("docs/reference/recording-format.md", "python").join("\n")
 }
@@ -59,7 +60,7 @@ print(json.dumps({"arrow": arrow, "duck": duck, "failed": [name for name, in fai
                   "version": recording.schema.metadata[b"vramscope.recording"].decode()}))
 "#;
 
-/// What this program reads of the same file: how many events of a word, and their bytes.
+/// Returns the events by type in the same file, and their bytes, as read by vramscope.
 fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
     let mut sums = BTreeMap::new();
     let mut reader = Reader::open(file, |_| None).unwrap();
@@ -81,13 +82,13 @@ fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
 }
 
 #[test]
-fn pyarrow_and_duckdb_read_the_same_sums() {
+fn pyarrow_and_duckdb_read_the_same_totals() {
     let stage =
         Stage::new().env("SIM_INJECT_FAILURES", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
     let workload = ["--seed", "7", "random", "--ops", "2000", "--threads", "2"];
-    let folder = record(&stage, &workload);
-    let theirs = run(folder.path(), SUMS);
-    let ours = ours(&folder.path().join("run.arrows"));
+    let dir = record(&stage, &workload);
+    let theirs = run(dir.path(), SUMS);
+    let ours = ours(&dir.path().join("run.arrows"));
     assert_eq!(ours.len(), 5, "{ours:?}");
     for (word, (count, bytes)) in &ours {
         for reader in ["arrow", "duck"] {
@@ -103,15 +104,15 @@ fn pyarrow_and_duckdb_read_the_same_sums() {
 }
 
 #[test]
-fn the_examples_of_the_page_answer_what_they_promise() {
+fn documented_python_examples_work() {
     let stage = Stage::new();
-    let folder = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
+    let dir = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
     let script = format!(
         "{}\nimport json\nprint(json.dumps([totals.fetchall(), never_freed.fetchall(), \
          [calls for _, calls, _ in rates.fetchall()]], default=int))\n",
         examples()
     );
-    let answers = run(folder.path(), &script);
+    let answers = run(dir.path(), &script);
     let [totals, never_freed, rates] = &answers.as_array().unwrap()[..] else {
         panic!("three answers");
     };
@@ -131,10 +132,10 @@ fn the_examples_of_the_page_answer_what_they_promise() {
 }
 
 #[test]
-fn what_is_cut_off_is_read_by_others_up_to_there() {
+fn truncated_recording_is_read_by_pyarrow() {
     let stage = Stage::new();
-    let folder = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
-    let file = folder.path().join("run.arrows");
+    let dir = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
+    let file = dir.path().join("run.arrows");
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() - 100]).unwrap();
     let page = examples();
@@ -143,7 +144,7 @@ fn what_is_cut_off_is_read_by_others_up_to_there() {
         "import json\nimport pyarrow as pa\nbatches = []{example}\n\
          print(json.dumps([batch.num_rows for batch in batches]))\n"
     );
-    let rows = run(folder.path(), &script);
-    // The header is the first batch: five facts, the clock, two GPUs.
+    let rows = run(dir.path(), &script);
+    // The header is the first batch: five metadata rows, the clock, two GPUs.
     assert_eq!(rows[0], 8);
 }

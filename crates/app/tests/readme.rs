@@ -1,5 +1,5 @@
-//! What the documents show works: commands are run, outputs compared in shape, tables checked against
-//! the code. CONTRIBUTING.md describes the marks on the blocks.
+//! The documentation works: commands are run, outputs compared by shape, and tables checked with
+//! the code. CONTRIBUTING.md describes the marks of code blocks.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,16 +21,16 @@ use harness::{Stage, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The longest that a command of a document may take, in seconds.
+/// Time limit for a documented command, in seconds.
 const PATIENCE: &str = "120";
 
-/// The documents of the top directory and of `docs/`.
+/// Returns the documents of the top directory and of `docs/`.
 fn documents() -> Vec<String> {
-    let markdown = |folder: &str| {
-        let entries = std::fs::read_dir(root().join(folder)).unwrap();
+    let markdown = |dir: &str| {
+        let entries = std::fs::read_dir(root().join(dir)).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let folder = folder.to_owned();
-        names.filter(|name| name.ends_with(".md")).map(move |name| format!("{folder}/{name}"))
+        let dir = dir.to_owned();
+        names.filter(|name| name.ends_with(".md")).map(move |name| format!("{dir}/{name}"))
     };
     let parts = ["docs", "docs/guide", "docs/reference", "docs/operations", "docs/internals"];
     let mut all: Vec<String> = markdown(".").chain(parts.into_iter().flat_map(markdown)).collect();
@@ -42,8 +42,8 @@ fn documents() -> Vec<String> {
 #[derive(Debug)]
 struct Block {
     /// Document and line, for messages.
-    place: String,
-    /// What stands after the fence.
+    location: String,
+    /// The text after the fence.
     mark: String,
     text: String,
 }
@@ -56,7 +56,7 @@ fn blocks(document: &str) -> Vec<Block> {
         let Some(mark) = line.strip_prefix("```") else { continue };
         let body = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
         blocks.push(Block {
-            place: format!("{document}:{}", number + 1),
+            location: format!("{document}:{}", number + 1),
             mark: mark.to_owned(),
             text: body.collect::<Vec<_>>().join("\n"),
         });
@@ -64,7 +64,7 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// A command of a block and the exit code that it should have.
+/// A command of a block and its expected exit code.
 #[derive(Debug)]
 struct Step {
     line: String,
@@ -84,24 +84,24 @@ fn steps(block: &Block) -> Vec<Step> {
         .collect()
 }
 
-/// Where the commands of a document run: an empty folder, with the simulator at hand.
+/// The shell for the commands of a document: an empty directory, with the simulator on the path.
 struct Shell {
-    folder: TempDir,
+    dir: TempDir,
     path: String,
 }
 
 impl Shell {
     fn new() -> Self {
-        let beside = Path::new(VRAMSCOPE).parent().unwrap();
+        let binary_dir = Path::new(VRAMSCOPE).parent().unwrap();
         let usual = std::env::var("PATH").unwrap();
-        let path = format!("{}:{}:{usual}", beside.display(), simulator().display());
-        Self { folder: tempfile::tempdir().unwrap(), path }
+        let path = format!("{}:{}:{usual}", binary_dir.display(), simulator().display());
+        Self { dir: tempfile::tempdir().unwrap(), path }
     }
 
     fn run(&self, line: &str) -> Output {
         Command::new("timeout")
             .args([PATIENCE, "bash", "-o", "pipefail", "-c", line])
-            .current_dir(self.folder.path())
+            .current_dir(self.dir.path())
             .env("PATH", &self.path)
             .env("LD_LIBRARY_PATH", simulator())
             .env("TZ", "UTC")
@@ -110,20 +110,20 @@ impl Shell {
     }
 }
 
-/// Runs a command of a document; gives what it printed.
-fn follow(shell: &Shell, place: &str, step: &Step) -> String {
+/// Runs a documented command, and returns its output.
+fn follow(shell: &Shell, location: &str, step: &Step) -> String {
     if let Some(command) = step.line.strip_prefix("./dev ") {
-        exists_in_dev(place, command);
+        exists_in_dev(location, command);
         return String::new();
     }
     let output = shell.run(&step.line);
     let messages = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(step.code), "{place}: {}\n{messages}", step.line);
+    assert_eq!(output.status.code(), Some(step.code), "{location}: {}\n{messages}", step.line);
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Commands of `./dev` build everything; it is enough that they exist.
-fn exists_in_dev(place: &str, command: &str) {
+fn exists_in_dev(location: &str, command: &str) {
     let output = Command::new("./dev").arg("--help").current_dir(root()).output().unwrap();
     assert!(output.status.success());
     let usage = String::from_utf8(output.stdout).unwrap();
@@ -131,31 +131,31 @@ fn exists_in_dev(place: &str, command: &str) {
     let word = command.split(' ').next().unwrap();
     assert!(
         known.chain(["--help"]).any(|known| known == word),
-        "{place}: there is no `./dev {word}`"
+        "{location}: unknown command `./dev {word}`"
     );
 }
 
-/// Commands that are not run must at least be possible.
-fn could_work(place: &str, step: &Step) {
+/// Commands that are not run must at least be valid.
+fn could_work(location: &str, step: &Step) {
     let line = step.line.trim_start_matches("sudo ");
     let mut words = line.split_whitespace().take_while(|word| *word != "--");
     if words.next() != Some("vramscope") {
         return;
     }
-    let verb = words.next().unwrap_or_else(|| panic!("{place}: a verb is missing"));
+    let verb = words.next().unwrap_or_else(|| panic!("{location}: a command is missing"));
     let output = Command::new(VRAMSCOPE).args([verb, "--help"]).output().unwrap();
-    assert!(output.status.success(), "{place}: there is no verb {verb}");
+    assert!(output.status.success(), "{location}: unknown command {verb}");
     let help = String::from_utf8(output.stdout).unwrap();
     for option in words.filter(|word| word.starts_with('-')) {
         let name = option.split('=').next().unwrap();
         let defined = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
         let mut names = defined.flat_map(|line| line.split([' ', ',', '=', '[']));
-        assert!(names.any(|known| known == name), "{place}: {verb} has no option {name}");
+        assert!(names.any(|known| known == name), "{location}: {verb} has no option {name}");
     }
 }
 
-/// A line without what differs from run to run: numbers, addresses, times and paths. Digits inside
-/// a name (`gpu_0`, `cuMemAlloc_v2`) stay.
+/// Removes parts of a line that differ between runs: numbers, addresses, times and paths. Digits
+/// inside a name (`gpu_0`, `cuMemAlloc_v2`) stay.
 fn shape(line: &str) -> String {
     let mut out = String::new();
     let mut rest = line.trim_end();
@@ -169,7 +169,7 @@ fn shape(line: &str) -> String {
             out.push_str("PATH");
             rest.find(' ').map_or("", |end| &rest[end..])
         } else if c == '/' && last == '(' {
-            // Of a frame: the folders before the project's own are those of this machine.
+            // The leading directories of a frame's path depend on this machine.
             out.push_str("PATH");
             rest.find([':', ')']).map_or("", |end| &rest[end..])
         } else {
@@ -183,7 +183,7 @@ fn shape(line: &str) -> String {
     out
 }
 
-/// What follows a number and its unit of time: `0x7f03e2c00000`, `8.00`, `975ms`, `4m05s`.
+/// Returns the text after a number and its time unit: `0x7f03e2c00000`, `8.00`, `975ms`, `4m05s`.
 fn after_number(text: &str) -> &str {
     if let Some(digits) = text.strip_prefix("0x") {
         return digits.trim_start_matches(|c: char| c.is_ascii_hexdigit());
@@ -208,7 +208,7 @@ fn after_number(text: &str) -> &str {
     rest
 }
 
-/// Whether a printed line is one that a document shows; `…` stands for anything.
+/// Whether a printed line matches a documented one; `…` stands for any text.
 fn line_fits(shown: &str, printed: &str) -> bool {
     let (shown, printed) = (shape(shown), shape(printed));
     let mut pieces = shown.split('…');
@@ -229,7 +229,7 @@ fn line_fits(shown: &str, printed: &str) -> bool {
     true
 }
 
-/// Whether printed lines are those that a document shows; `…` alone stands for any lines.
+/// Whether printed lines match the documented ones; a line `…` stands for any lines.
 fn fits(shown: &[&str], printed: &[&str]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),
@@ -242,62 +242,63 @@ fn fits(shown: &[&str], printed: &[&str]) -> bool {
     }
 }
 
-/// The verbs that `--help` lists.
+/// Returns the commands that `--help` lists.
 fn verbs() -> Vec<String> {
     let output = Command::new(VRAMSCOPE).arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
-    let (_, list) = help.split_once("Commands:\n").expect("it lists them");
+    let (_, list) = help.split_once("Commands:\n").expect("no commands in the help");
     let lines = list.lines().take_while(|line| !line.trim().is_empty());
-    // What goes on in the next line is further in.
+    // Continuation lines are indented further.
     let named = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     named.filter(|verb| !verb.is_empty() && *verb != "help").map(str::to_owned).collect()
 }
 
 #[test]
-fn every_command_of_the_documents_works() {
-    let (mut run, mut passed_over) = (Vec::new(), 0);
+fn documented_commands_work() {
+    let (mut run, mut skipped) = (Vec::new(), 0);
     for document in documents() {
         let shell = Shell::new();
         let mut printed = None;
         for block in blocks(&document) {
-            let place = &block.place;
+            let location = &block.location;
             match block.mark.as_str() {
                 "sh" => {
                     for step in steps(&block) {
-                        printed = Some(follow(&shell, place, &step));
+                        printed = Some(follow(&shell, location, &step));
                         run.push(step.line);
                     }
                 }
                 "text output" => {
-                    let printed = printed.take().expect("a command comes before its output");
+                    let printed = printed.take().expect("an output without a command");
                     // A document may show the middle of it.
                     let shown: Vec<&str> =
                         ["…"].into_iter().chain(block.text.lines()).chain(["…"]).collect();
                     let lines: Vec<&str> = printed.lines().collect();
-                    assert!(fits(&shown, &lines), "{place}: it prints\n{printed}");
+                    assert!(fits(&shown, &lines), "{location}: the output is\n{printed}");
                 }
                 "sh gpu" | "sh manual" => {
                     let steps = steps(&block);
-                    passed_over += steps.len();
-                    steps.iter().for_each(|step| could_work(place, step));
+                    skipped += steps.len();
+                    steps.iter().for_each(|step| could_work(location, step));
                 }
-                // Python is run by `python.rs`; settings and queries by the tests of their pages, and
-                // those for engines that are no part of the tests by `experiments/verify/onward`.
+                // `python.rs` runs Python; the tests of each page check its configuration and
+                // queries; `experiments/verify/onward` runs those for engines outside of these
+                // tests.
                 "text" | "json" | "python" | "sql" | "toml" | "yaml" => {}
                 "sql clickhouse" | "sql spark" => {}
-                other => panic!("{place}: `{other}` is no mark; see CONTRIBUTING.md"),
+                other => panic!("{location}: `{other}` is not a known mark; see CONTRIBUTING.md"),
             }
         }
     }
-    // Every verb is shown by a command that was run, and more than a few commands were.
+    // Every command of vramscope is in a command line that was run, and more than a few were.
     let shown = |verb: &String| run.iter().any(|line| line.contains(&format!("vramscope {verb}")));
     let missing: Vec<String> = verbs().into_iter().filter(|verb| !shown(verb)).collect();
     assert_eq!(missing, [""; 0]);
-    assert!(run.len() > passed_over / 3, "{} were run, {passed_over} were not", run.len());
+    assert!(run.len() > skipped / 3, "{} were run, {skipped} were not", run.len());
 }
 
 #[test]
-fn outputs_are_compared_in_shape() {
+fn documented_outputs_are_compared_by_shape() {
     assert!(line_fits("  0x7f:gpu_0: 8.00 MiB  975ms", "  0x1ab:gpu_0: 9.99 MiB  4m05s"));
     assert!(!line_fits("  0x7f:gpu_0: 8.00 MiB  975ms", "  0x7f:gpu_1: 8.00 MiB  975ms"));
     assert!(line_fits("- 2026-11-15T03:25:11+00:00 -", "- 2027-01-02T13:45:59+00:00 -"));
@@ -309,29 +310,29 @@ fn outputs_are_compared_in_shape() {
     assert!(!fits(&["a", "…", "c"], &["a", "b"]) && !fits(&["a"], &["a", "b"]));
 }
 
-/// The rows of the table whose head begins with these words, cell by cell.
+/// Returns the rows of the table whose header begins with these words, cell by cell.
 fn table(text: &str, head: &str) -> Vec<Vec<String>> {
     let lines = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
     let rows: Vec<Vec<String>> = lines
         .take_while(|line| line.starts_with('|'))
         .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect())
         .collect();
-    assert!(!rows.is_empty(), "there is no table `{head}`");
+    assert!(!rows.is_empty(), "no table `{head}`");
     rows
 }
 
-/// What stands between backticks.
+/// Returns the text between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
 #[test]
-fn the_table_of_kinds_is_true() {
+fn documented_memory_kinds_match_the_code() {
     let traced: BTreeSet<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
     for row in table(&read("docs/guide/concepts.md"), "| kind |") {
         let name = quoted(&row[0])[0];
         let kind = Kind::ALL.iter().find(|kind| kind.name() == name);
-        let kind = kind.unwrap_or_else(|| panic!("there is no kind `{name}`"));
+        let kind = kind.unwrap_or_else(|| panic!("unknown kind `{name}`"));
         assert_eq!(row[3] == "yes", kind.takes_device_memory(), "`{name}` in the total");
         for function in quoted(&row[2]) {
             assert!(traced.contains(function), "{function} is not traced");
@@ -340,7 +341,7 @@ fn the_table_of_kinds_is_true() {
 }
 
 #[test]
-fn what_is_called_not_traced_is_not() {
+fn functions_documented_as_untraced_are_not_hooked() {
     let text = read("docs/guide/faq.md");
     let (_, rest) = text.split_once("- **Not traced yet**").expect("the FAQ lists the limitations");
     let item = rest.split("\n- ").next().unwrap();
@@ -354,7 +355,7 @@ fn what_is_called_not_traced_is_not() {
 }
 
 #[test]
-fn the_simulators_variables_and_programs_are_described() {
+fn simulator_variables_and_programs_are_documented() {
     let page = read("docs/internals/simulator.md");
     let first = |row: &Vec<String>| quoted(&row[0])[0].to_owned();
     let described: BTreeSet<String> = table(&page, "| variable |").iter().map(first).collect();
@@ -379,8 +380,8 @@ fn the_simulators_variables_and_programs_are_described() {
     }
 }
 
-/// Uncertainty is described once, for a report and for a process; so are judgements, accused or not,
-/// and sites, of memory and of tensors.
+/// Maps a path to its description: uncertainty is described once for reports and processes; so are
+/// verdicts, suspect or not, and sites of memory and of tensors.
 fn described_as(path: &str) -> String {
     let tensors = path.strip_prefix("tensor_").filter(|p| p.starts_with("sites[]"));
     let path = tensors.unwrap_or(path);
@@ -388,7 +389,7 @@ fn described_as(path: &str) -> String {
     own.unwrap_or(path).replace("other_verdicts[]", "suspects[]")
 }
 
-/// What is wrong with an object, by the contract.
+/// Collects violations of the contract in an object.
 fn faults(
     object: &Value,
     path: &str,
@@ -417,13 +418,13 @@ fn faults(
     for (field, _) in contract.iter().filter(|(_, (_, always))| *always) {
         let name = field.strip_prefix(&own).filter(|name| !name.contains('.'));
         if name.is_some_and(|name| !fields.contains_key(name)) {
-            found.insert(format!("{field} is described as always there and is missing"));
+            found.insert(format!("{field} is described as always present but missing"));
         }
     }
 }
 
 #[test]
-fn the_json_contract_is_what_is_printed() {
+fn trace_json_matches_its_documentation() {
     let contract = contract("docs/reference/json-trace.md");
     let mut found = BTreeSet::new();
     for (memory, options, workload) in [
@@ -449,7 +450,7 @@ fn the_json_contract_is_what_is_printed() {
     {
         faults(&serde_json::from_str(&block.text).unwrap(), "", &contract, &mut found);
     }
-    // Some fields cannot occur on the simulated driver; each must at least be a field of the code.
+    // Some fields cannot occur on the simulated driver; each must at least be a field in the code.
     let sources = [
         "json.rs",
         "json/container.rs",
@@ -470,7 +471,7 @@ fn the_json_contract_is_what_is_printed() {
 }
 
 #[test]
-fn the_contract_of_kernels_is_what_is_printed() {
+fn kernels_json_matches_its_documentation() {
     let contract = contract("docs/reference/json-kernels.md");
     let mut found = BTreeSet::new();
     for (options, workload) in [

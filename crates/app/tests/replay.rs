@@ -1,5 +1,5 @@
-//! Calls that were recorded on a real GPU, applied again: the same ledger, without the GPU. Each
-//! folder of `fixtures/h200` has the recording of a program and the last report that was made of them.
+//! Calls recorded on a real GPU, replayed: the same ledger, without the GPU. Each directory of
+//! `fixtures/h200` has the recording of a program and its last report.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,16 +32,16 @@ fn replay(file: &Path) -> Snapshot {
 }
 
 #[test]
-fn recorded_calls_give_the_reported_ledger() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/h200");
+fn replayed_recordings_match_their_reports() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/h200");
     let mut programs = 0;
-    for entry in fs::read_dir(folder).unwrap() {
-        let folder = entry.unwrap().path();
-        let report = fs::read_to_string(folder.join("last.json")).unwrap();
+    for entry in fs::read_dir(dir).unwrap() {
+        let dir = entry.unwrap().path();
+        let report = fs::read_to_string(dir.join("last.json")).unwrap();
         let report: Value = serde_json::from_str(&report).unwrap();
-        let snapshot = replay(&folder.join("events.arrows"));
+        let snapshot = replay(&dir.join("events.arrows"));
         let reported = report["processes"].as_array().unwrap();
-        assert_eq!(snapshot.processes.len(), reported.len(), "{}", folder.display());
+        assert_eq!(snapshot.processes.len(), reported.len(), "{}", dir.display());
         for process in &snapshot.processes {
             let same = |other: &&Value| other["pid"] == process.key.pid.0;
             let other = reported.iter().find(same).expect("the process was reported");
@@ -56,7 +56,7 @@ fn recorded_calls_give_the_reported_ledger() {
                 ("released_total", process.released_total),
                 ("failed_allocations", process.failed_allocations),
             ] {
-                assert_eq!(other[name], ours, "{name} of {}", folder.display());
+                assert_eq!(other[name], ours, "{name} of {}", dir.display());
             }
             for (failure, other) in
                 process.failures.iter().zip(other["failed_calls"].as_array().unwrap())

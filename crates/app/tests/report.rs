@@ -1,5 +1,5 @@
-//! `report`, `diff` and `export` on events that were recorded on a real GPU. What they must say was
-//! worked out by `fixtures/report/expected.py`.
+//! `report`, `diff` and `export` on events recorded on a real GPU. `fixtures/report/expected.py`
+//! computed the expected values.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,44 +27,44 @@ fn object(program: &str, analysis: &str, more: &[&str]) -> Value {
 }
 
 #[test]
-fn leaks_are_those_of_the_events() {
-    for (program, want) in expected() {
+fn leaks_match_the_events() {
+    for (program, values) in expected() {
         let found = object(&program, "leaks", &[]);
         for field in ["leaked_bytes", "by_kind", "host_by_kind"] {
-            assert_eq!(found[field], want[field], "{field} of {program}");
+            assert_eq!(found[field], values[field], "{field} of {program}");
         }
-        assert_eq!(found["managed"]["bytes"], want["managed_bytes"], "{program}");
+        assert_eq!(found["managed"]["bytes"], values["managed_bytes"], "{program}");
         assert_eq!((&found["source"], &found["exact"]), (&"recording".into(), &true.into()));
     }
 }
 
 #[test]
-fn peaks_and_what_was_live_in_them_are_those_of_the_events() {
-    for (program, want) in expected() {
+fn peaks_and_their_live_sets_match_the_events() {
+    for (program, values) in expected() {
         let found = object(&program, "peak", &[]);
         let peak = &found["peaks"][0];
-        assert_eq!(peak["bytes"], want["peak_bytes"], "{program}");
-        assert_eq!(peak["time_ns"], want["peak_time_ns"], "{program}");
+        assert_eq!(peak["bytes"], values["peak_bytes"], "{program}");
+        assert_eq!(peak["time_ns"], values["peak_time_ns"], "{program}");
         let groups = peak["live"].as_array().unwrap();
         let each = groups.iter().flat_map(|group| group["allocation_list"].as_array().unwrap());
         let live: BTreeSet<&str> = each.map(|one| one["address"].as_str().unwrap()).collect();
-        let want = want["live_at_peak"].as_array().unwrap().iter();
-        assert_eq!(live, want.map(|one| one.as_str().unwrap()).collect(), "{program}");
+        let values = values["live_at_peak"].as_array().unwrap().iter();
+        assert_eq!(live, values.map(|one| one.as_str().unwrap()).collect(), "{program}");
         let summary = object(&program, "summary", &[]);
         assert_eq!(summary["peak_bytes"], peak["bytes"]);
     }
 }
 
 #[test]
-fn memory_over_time_has_the_same_peak_with_few_points_and_with_all() {
-    for (program, want) in expected() {
+fn downsampled_usage_keeps_the_peak() {
+    for (program, values) in expected() {
         for points in [&[][..], &["--max-points", "8"]] {
             let found = object(&program, "usage", points);
             let total = &found["totals"][0];
-            assert_eq!(total["peak_bytes"], want["peak_bytes"]);
+            assert_eq!(total["peak_bytes"], values["peak_bytes"]);
             let points = total["points"].as_array().unwrap();
             let highest = points.iter().map(|point| point[1].as_u64().unwrap()).max();
-            assert_eq!(highest, want["peak_bytes"].as_u64(), "{program}");
+            assert_eq!(highest, values["peak_bytes"].as_u64(), "{program}");
         }
         let few = object(&program, "usage", &["--max-points", "8"]);
         let longest = few["series"].as_array().unwrap().iter();
@@ -73,8 +73,8 @@ fn memory_over_time_has_the_same_peak_with_few_points_and_with_all() {
 }
 
 #[test]
-fn counts_are_those_of_the_events() {
-    for (program, want) in expected() {
+fn counts_match_the_events() {
+    for (program, values) in expected() {
         let found = object(&program, "summary", &[]);
         let process = &found["processes"][0];
         let sum = |field: &str| -> u64 {
@@ -83,15 +83,15 @@ fn counts_are_those_of_the_events() {
         };
         assert_eq!(
             sum("allocations_total"),
-            want["allocations_total"].as_u64().unwrap(),
+            values["allocations_total"].as_u64().unwrap(),
             "{program}"
         );
-        assert_eq!(sum("frees_total"), want["frees_total"].as_u64().unwrap(), "{program}");
+        assert_eq!(sum("frees_total"), values["frees_total"].as_u64().unwrap(), "{program}");
     }
 }
 
 #[test]
-fn a_limit_on_leaks_is_the_exit_code_of_every_analysis() {
+fn fail_on_leak_applies_to_every_analysis() {
     let file = recording("torch_native");
     for command in [
         &["report", &file, "--analysis", "leaks"][..],
@@ -108,7 +108,7 @@ fn a_limit_on_leaks_is_the_exit_code_of_every_analysis() {
 }
 
 #[test]
-fn the_first_line_is_the_answer() {
+fn first_line_is_the_result() {
     let lines = [
         ("leaks", "17 leaks: 330.25 MiB of device memory never freed"),
         ("peak", "Peak 666.25 MiB on gpu_0 at 1970-01-01T00:00:05.803+00:00, in 38 allocations"),
@@ -116,20 +116,20 @@ fn the_first_line_is_the_answer() {
     for (analysis, line) in lines {
         let output = run(&["report", &recording("torch_native"), "--analysis", analysis]);
         assert_eq!(stdout(&output).lines().next(), Some(line));
-        assert!(!output.stdout.contains(&0x1b), "no colours in a pipe");
+        assert!(!output.stdout.contains(&0x1b), "colors in a pipe");
     }
 }
 
 #[test]
-fn a_part_of_a_file_is_all_that_counts() {
+fn filters_limit_a_report_to_a_part_of_the_file() {
     let all = object("torch_native", "leaks", &["--pid", "614", "--device", "0"]);
     assert_eq!(all["leaked_allocations"], 17);
 }
 
 #[test]
-fn a_report_goes_into_a_file_for_its_owner_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("page.html");
+fn report_file_is_readable_by_its_owner_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("page.html");
     let out = path.to_str().unwrap();
     let file = recording("plain");
     let output = run(&["report", &file, "--analysis", "usage", "--format", "html", "-o", out]);
@@ -140,7 +140,7 @@ fn a_report_goes_into_a_file_for_its_owner_alone() {
 }
 
 #[test]
-fn mistakes_are_errors_that_say_what_to_do() {
+fn usage_errors_have_advice() {
     let good = recording("plain");
     for (arguments, words) in [
         (&["report", "/no/such/file"][..], "cannot read /no/such/file"),
@@ -149,7 +149,7 @@ fn mistakes_are_errors_that_say_what_to_do() {
         (&["report", &good, "--top", "3", "--format", "html"], "cannot be combined"),
         (&["report", &good, "--max-points", "3", "--analysis", "usage"], "4 or more"),
         (&["report", &good, "--would-fit", "1M"], "--analysis fragmentation"),
-        (&["report", &good, "-o", "/no/such/folder/x"], "choose another file"),
+        (&["report", &good, "-o", "/no/such/dir/x"], "choose another file"),
         (&["report", &good, "--smi-offset", "1s"], "--smi-log"),
         (&["replay", &good, "--stack-depth", "1", "--format", "json"], "--format text"),
         (&["replay", &good, "--by", "site", "--json"], "--format text"),
@@ -168,7 +168,7 @@ fn mistakes_are_errors_that_say_what_to_do() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn closed_output_pipe_is_not_an_error() {
     let mut command = Command::new(VRAMSCOPE);
     command.args(["report", &recording("torch_native"), "--analysis", "peak", "--format", "tsv"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -178,13 +178,13 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn a_file_compared_with_itself_is_the_same() {
+fn diff_of_a_file_with_itself_is_empty() {
     let file = recording("torch_native");
     let same = run(&["diff", &file, &file, "--format", "json"]);
     let same: Value = serde_json::from_slice(&same.stdout).unwrap();
     assert_eq!(same["sites"][0]["trend"], "unchanged");
-    let want = expected();
-    let leaked = |program: &str| want[program]["leaked_bytes"].clone();
+    let values = expected();
+    let leaked = |program: &str| values[program]["leaked_bytes"].clone();
     let other = run(&["diff", &recording("plain"), &file, "--format", "json"]);
     let other: Value = serde_json::from_slice(&other.stdout).unwrap();
     assert_eq!(other["leaked_bytes"], Value::from(vec![leaked("plain"), leaked("torch_native")]));
@@ -192,16 +192,16 @@ fn a_file_compared_with_itself_is_the_same() {
 }
 
 #[test]
-fn exported_tables_hold_every_call_once() {
-    let folder = tempfile::tempdir().unwrap();
-    for (program, want) in expected() {
-        let folder = folder.path().join(&program);
-        let to = folder.to_str().unwrap();
+fn nsys_tables_have_every_call_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for (program, values) in expected() {
+        let dir = dir.path().join(&program);
+        let to = dir.to_str().unwrap();
         let output = run(&["export", &recording(&program), "--format", "nsys-tsv", "-o", to]);
         assert!(output.status.success(), "{}", stderr(&output));
         let mut operations: BTreeMap<String, u64> = BTreeMap::new();
         for table in ["valid.tsv", "invalid.tsv", "driver.tsv"] {
-            let text = std::fs::read_to_string(folder.join(table)).unwrap();
+            let text = std::fs::read_to_string(dir.join(table)).unwrap();
             for line in text.lines().skip(1) {
                 let operation = line.split('\t').nth(5).unwrap();
                 *operations.entry(operation.to_owned()).or_default() += 1;
@@ -209,31 +209,32 @@ fn exported_tables_hold_every_call_once() {
         }
         let count = |name: &str| operations.get(name).copied().map(Value::from);
         let allocations = count("CUDA_DEV_MEM_EVENT_OPR_ALLOCATION");
-        assert_eq!(allocations.as_ref(), Some(&want["allocations_total"]), "{program}");
+        assert_eq!(allocations.as_ref(), Some(&values["allocations_total"]), "{program}");
         let frees = count("CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION");
-        assert_eq!(frees.as_ref(), Some(&want["frees_total"]), "{program}");
+        assert_eq!(frees.as_ref(), Some(&values["frees_total"]), "{program}");
     }
 }
 
 #[test]
-fn a_process_or_device_that_the_file_does_not_know_is_an_error() {
+fn unknown_process_or_device_is_an_error() {
     let file = recording("torch_native");
     for (option, word) in [("--pid", "process"), ("--device", "device")] {
         for analysis in ["summary", "leaks", "peak", "usage", "suspects", "fragmentation"] {
             let output = run(&["report", &file, "--analysis", analysis, option, "9999"]);
             assert_eq!(output.status.code(), Some(2), "{analysis}");
-            let told = stderr(&output);
-            assert!(told.contains(&format!("no {word} 9999 in this file; it contains ")), "{told}");
+            let messages = stderr(&output);
+            let expected = format!("no {word} 9999 in this file; it contains ");
+            assert!(messages.contains(&expected), "{messages}");
         }
     }
 }
 
 #[test]
-fn a_file_is_never_written_over_by_what_is_made_of_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("run.arrows");
+fn input_file_is_never_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run.arrows");
     std::fs::copy(recording("torch_native"), &path).unwrap();
-    let link = folder.path().join("link");
+    let link = dir.path().join("link");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let (path, link) = (path.to_str().unwrap(), link.to_str().unwrap());
     let before = std::fs::read(path).unwrap();
@@ -246,14 +247,14 @@ fn a_file_is_never_written_over_by_what_is_made_of_it() {
 }
 
 #[test]
-fn launches_that_were_not_recorded_are_not_none() {
+fn kernels_report_needs_recorded_launches() {
     let output = run(&["replay", &recording("torch_native"), "--kernels"]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""));
     assert!(stderr(&output).contains("record again with --kernels"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_reason_is_told_once() {
+fn error_reason_is_printed_once() {
     let output = run(&["report", "no/such/file"]);
     assert_eq!(stderr(&output).matches("No such file").count(), 1, "{}", stderr(&output));
 }

@@ -1,4 +1,4 @@
-//! Nothing that a file, a path or an argument contains may control the terminal or forge a message.
+//! No content of a file, path or argument may control the terminal or forge a message.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,18 +16,18 @@ use std::process::{Command, Output};
 use harness::VRAMSCOPE;
 use harness::files::recording;
 
-/// Clears the screen, sets the title, returns to the start of the line, begins a message; C1 controls do the same in
-/// one character.
+/// Clears the screen, sets the title, returns to the start of the line, begins a message; C1
+/// controls do the same in one character.
 const HOSTILE: &str = "a\x1b[2J\x1b]0;t\x07\rb\nvramscope: forged\u{9b}31m\u{202e}";
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).args(arguments).output().unwrap()
 }
 
-/// Checks both streams; gives them.
+/// Checks both output streams, and returns them.
 fn assert_safe(arguments: &[&str], output: &Output) -> String {
     let text = [&output.stderr[..], &output.stdout].concat();
-    // Lines of CSV end like this.
+    // CSV lines end like this.
     let text = String::from_utf8(text).unwrap().replace("\r\n", "\n");
     let is_control = |c: char| c.is_control() && !"\n\t".contains(c) || c == '\u{202e}';
     assert!(!text.contains(is_control), "{arguments:?}: {text:?}");
@@ -35,12 +35,12 @@ fn assert_safe(arguments: &[&str], output: &Output) -> String {
     text
 }
 
-/// Runs a command line that fails, and whose error quotes a hostile text.
+/// Runs a command line that fails with an error that quotes a hostile text.
 fn assert_escaped(arguments: &[&str]) {
     let output = run(arguments);
     assert!(!output.status.success(), "{arguments:?}");
     let text = assert_safe(arguments, &output);
-    assert!(text.contains("\\u{1b}[2J"), "the name is missing: {arguments:?}: {text}");
+    assert!(text.contains("\\u{1b}[2J"), "the name is not escaped: {arguments:?}: {text}");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn file_names_are_escaped_by_every_verb() {
 }
 
 #[test]
-fn file_names_are_escaped_in_answers() {
+fn file_names_are_escaped_in_reports() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join(HOSTILE);
     fs::copy(recording("plain"), &file).unwrap();
@@ -127,7 +127,7 @@ fn arguments_are_escaped_in_usage_errors() {
     ] {
         assert_escaped(arguments);
     }
-    // The name of the program is an argument, too.
+    // The program name is an argument as well.
     let mut renamed = Command::new(VRAMSCOPE);
     std::os::unix::process::CommandExt::arg0(&mut renamed, HOSTILE);
     for argument in ["--help", "conjure"] {
@@ -150,7 +150,7 @@ fn launcher_errors_are_escaped() {
     assert_escaped(&["trace", "--", script.to_str().unwrap()]);
 }
 
-/// Runs a command line on a terminal of its own, and returns what is shown there.
+/// Runs a command line on a separate terminal, and returns its output.
 fn on_a_terminal(directory: &Path, line: &str) -> String {
     let mut command = Command::new("script");
     command.args(["-qec", line, "/dev/null"]).env("TERM", "xterm").env("NO_COLOR", "1");
@@ -162,7 +162,7 @@ fn on_a_terminal(directory: &Path, line: &str) -> String {
 fn terminal_gets_no_foreign_sequence() {
     let directory = tempfile::tempdir().unwrap();
     fs::copy(recording("plain"), directory.path().join(HOSTILE)).unwrap();
-    // The shell of `script` reads the name from a file name pattern.
+    // The shell of `script` gets the name from a glob pattern.
     for line in ["report a*", "export a* --format csv -o -", "plot a* -o a*"] {
         let shown = on_a_terminal(directory.path(), &format!("{VRAMSCOPE} {line}"));
         let quotes = !line.starts_with("export");

@@ -206,14 +206,14 @@ fn nearly_full_gpu_fires_by_ratio_after_hold_time() {
 #[test]
 fn gpu_with_zero_total_is_not_full() {
     let mut alerts = alerts(&Thresholds { nearly_full: Some(0.95), ..NONE });
-    let figures = Figures {
+    let metrics = Figures {
         families: vec![
             family(&catalogue::GPU_TOTAL, &[(&["0", ""], 0.0)]),
             family(&catalogue::GPU_USED, &[(&["0", ""], 0.0)]),
         ],
     };
     for second in [0, 600, 1200] {
-        assert_eq!(alerts.look(&figures, at(second)), []);
+        assert_eq!(alerts.look(&metrics, at(second)), []);
     }
 }
 
@@ -271,8 +271,8 @@ fn aggregated_series_are_not_growth() {
     let mut labels = PROCESS;
     labels[2] = "other";
     for minute in 0..150_u64 {
-        let figures = one(&catalogue::UNTRACKED, &labels, (minute << 30) as f64);
-        assert_eq!(alerts.look(&figures, at(minute * 60)), []);
+        let metrics = one(&catalogue::UNTRACKED, &labels, (minute << 30) as f64);
+        assert_eq!(alerts.look(&metrics, at(minute * 60)), []);
     }
 }
 
@@ -310,7 +310,7 @@ fn custom_rule_matches_only_its_labels() {
     };
     let mut alerts = Book::new(vec![rule], Nanos(0));
     let labels = |pid, name| [pid, name, "", "", ""];
-    let figures = Figures {
+    let metrics = Figures {
         families: vec![family(
             &catalogue::PINNED,
             &[
@@ -320,7 +320,7 @@ fn custom_rule_matches_only_its_labels() {
             ],
         )],
     };
-    let changes = alerts.look(&figures, at(0));
+    let changes = alerts.look(&metrics, at(0));
     let [alert] = fired(&changes)[..] else { panic!("{changes:?}") };
     assert_eq!(alert.summary(), "train pins 2.00 KiB, more than 100 B; ?");
     assert_eq!(alert.rule.alert_name(), "my_pinned");
@@ -339,8 +339,8 @@ fn alerts_are_bounded_and_dropped_ones_are_counted() {
         })
         .collect();
     let samples: Vec<(&[&str], f64)> = labels.iter().map(|labels| (&labels[..], 1.0)).collect();
-    let figures = Figures { families: vec![family(&catalogue::SUSPECT_GROWTH, &samples)] };
-    let changes = alerts.look(&figures, at(0));
+    let metrics = Figures { families: vec![family(&catalogue::SUSPECT_GROWTH, &samples)] };
+    let changes = alerts.look(&metrics, at(0));
     assert_eq!(fired(&changes).len(), 64);
     assert_eq!(alerts.passed_over(), 5000 - 64);
     // New alerts take the slots of resolved ones.
@@ -352,7 +352,7 @@ fn alerts_are_bounded_and_dropped_ones_are_counted() {
         .len(),
         64
     );
-    assert_eq!(alerts.look(&figures, at(62)).len(), 64);
+    assert_eq!(alerts.look(&metrics, at(62)).len(), 64);
     assert!(alerts.past().count() <= 128);
 }
 

@@ -129,9 +129,9 @@ impl World {
     }
 }
 
-fn assert_cause(world: World, asked: u64, cause: Cause, sureness: Sureness, says: &[&str]) {
+fn assert_cause(world: World, asked: u64, cause: Cause, confidence: Sureness, says: &[&str]) {
     let (found, sure, sentence) = world.cause(asked);
-    assert_eq!((found, sure), (cause, sureness), "{sentence}");
+    assert_eq!((found, sure), (cause, confidence), "{sentence}");
     for word in says {
         assert!(sentence.contains(word), "`{word}` is not in: {sentence}");
     }

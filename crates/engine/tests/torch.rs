@@ -140,7 +140,7 @@ fn blocks_do_not_change_the_rest_of_a_snapshot() {
 }
 
 #[test]
-fn blocks_without_a_stack_do_not_count_as_allocations_without_one() {
+fn blocks_do_not_count_in_allocations_without_stack() {
     let mut scenario = Story::default();
     scenario.segment(0x1000_0000, 2 * MIB);
     scenario.allocated = 512;

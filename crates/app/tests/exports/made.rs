@@ -1,4 +1,4 @@
-//! Recordings that are made for tests.
+//! Generated recordings.
 
 use engine::event::{
     Allocate, Event, Failed, Free, FreeBy, OUT_OF_MEMORY, ProcessFacts, SiteFacts, What,
@@ -11,8 +11,8 @@ use formats::WallClock;
 use formats::recording::{Header, Writer};
 use tempfile::TempDir;
 
-fn write(folder: &TempDir, events: impl Iterator<Item = (u32, u64, What)>) -> String {
-    let path = folder.path().join("made.arrows");
+fn write(dir: &TempDir, events: impl Iterator<Item = (u32, u64, What)>) -> String {
+    let path = dir.path().join("made.arrows");
     let header = Header {
         version: "1.0.0".into(),
         hostname: "a/../b".into(),
@@ -52,8 +52,8 @@ fn allocate(address: u64, bytes: u64, site: Option<u32>) -> What {
     })
 }
 
-/// Two processes that hold memory at one address; the second one asks for too much.
-pub(crate) fn two_processes(folder: &TempDir) -> String {
+/// Two processes with memory at the same address; a request of the second one is too large.
+pub(crate) fn two_processes(dir: &TempDir) -> String {
     let refused = What::Failed(Failed {
         function: FunctionId(0),
         code: OUT_OF_MEMORY,
@@ -70,11 +70,11 @@ pub(crate) fn two_processes(folder: &TempDir) -> String {
         (2, 3000, allocate(0x7f00_0000_0000, 4096, None)),
         (2, 4000, refused),
     ];
-    write(folder, events.into_iter())
+    write(dir, events.into_iter())
 }
 
-/// A process and functions with names that mean something to some reader.
-pub(crate) fn hostile(folder: &TempDir) -> String {
+/// A process and functions with names that are special to some reader.
+pub(crate) fn hostile(dir: &TempDir) -> String {
     let name = "a\"b,c;d\ne\u{202e}f\u{1b}[2J\t\0</script>";
     let frame = |function: &str, language| Frame {
         function: function.into(),
@@ -99,11 +99,11 @@ pub(crate) fn hostile(folder: &TempDir) -> String {
         (7, 2000, allocate(0x7f00_0000_0000, 1024, Some(3))),
         (7, 3000, allocate(0x7f00_0010_0000, 4096, Some(4))),
     ];
-    write(folder, events.into_iter())
+    write(dir, events.into_iter())
 }
 
-/// So many events of one process.
-pub(crate) fn long(folder: &TempDir, count: u64) -> String {
+/// Writes a recording with `count` events of one process.
+pub(crate) fn long(dir: &TempDir, count: u64) -> String {
     let first = std::iter::once((1, 1000, process("long")));
     let rest = (0..count).map(|number| {
         let address = 0x7f00_0000_0000 + (number / 2 % 4096) * 4096;
@@ -114,5 +114,5 @@ pub(crate) fn long(folder: &TempDir, count: u64) -> String {
         };
         (1, 2000 + number * 100, what)
     });
-    write(folder, first.chain(rest))
+    write(dir, first.chain(rest))
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads a trace with Perfetto's own messages: checks that it hangs together, and prints its counters and slices."""
+"""Reads a trace with Perfetto's own messages, checks its consistency, and prints its counters and slices."""
 
 import json
 import re
@@ -33,8 +33,8 @@ for packet in trace.packet:
         clocks.append({clock.clock_id: clock.timestamp for clock in packet.clock_snapshot.clocks})
     if packet.HasField("track_descriptor"):
         track = packet.track_descriptor
-        assert track.uuid and track.uuid not in tracks, "a track is described once"
-        assert not track.parent_uuid or track.parent_uuid in tracks, "a parent comes first"
+        assert track.uuid and track.uuid not in tracks, "a track is described twice"
+        assert not track.parent_uuid or track.parent_uuid in tracks, "the parent must come first"
         tracks[track.uuid] = track
         texts += [track.name, track.process.process_name]
     if packet.HasField("track_event"):
@@ -59,24 +59,24 @@ for packet in trace.packet:
 
 series, totals = [], []
 for uuid, points in values.items():
-    assert points == sorted(points, key=lambda point: point[0]), "counters are in the order of time"
+    assert points == sorted(points, key=lambda point: point[0]), "counters are not in time order"
     track = tracks[uuid]
-    place, kind = re.fullmatch(r"(gpu_\d+|gpu_\?|host) (\w+)", track.name).groups()
-    device = int(place[4:]) if place[4:].isdigit() else None
-    figures = {"device": device, "last": points[-1][1], "peak": max(value for _, value in points), "points": len(points)}
+    location, kind = re.fullmatch(r"(gpu_\d+|gpu_\?|host) (\w+)", track.name).groups()
+    device = int(location[4:]) if location[4:].isdigit() else None
+    values = {"device": device, "last": points[-1][1], "peak": max(value for _, value in points), "points": len(points)}
     if track.parent_uuid:
         pid = tracks[track.parent_uuid].process.pid
-        series.append({**figures, "pid": pid, "kind": kind})
+        series.append({**values, "pid": pid, "kind": kind})
     else:
         assert kind == "total"
-        totals.append(figures)
+        totals.append(values)
 
 shown = []
 for uuid, events in slices.items():
-    # The viewer sorts by time and keeps the order of the file where times are equal.
+    # The viewer sorts by time and keeps the file order for equal times.
     open_slice = None
     for at, about in sorted(events, key=lambda event: event[0]):
-        assert (about is None) == (open_slice is not None), "slices of a row do not overlap"
+        assert (about is None) == (open_slice is not None), "slices of a row overlap"
         if about is None:
             shown.append({**open_slice[1], "nanos": at - open_slice[0]})
             open_slice = None

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks a file against the schema of speedscope, and prints the sums of its profiles."""
+"""Validates a file with the schema of speedscope, and prints the totals of its profiles."""
 
 import json
 import os

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Reads a snapshot with Python's own pickle module, and checks what PyTorch's viewers rely on: the opcodes, blocks
-that fill their segments, a trace that leads to exactly the state at its end. Prints the sums."""
+"""Reads a snapshot with Python's own pickle module, and checks the assumptions of PyTorch's viewers: opcodes, blocks
+that fill their segments, a trace that leads exactly to the final state. Prints the totals."""
 
 import json
 import pickle
 import pickletools
 import sys
 
-# Those of snapshots that PyTorch itself wrote.
+# Opcodes of snapshots that PyTorch itself wrote.
 USUAL = set(
     "PROTO FRAME MARK EMPTY_DICT EMPTY_LIST SETITEMS APPEND APPENDS MEMOIZE BINGET LONG_BINGET SHORT_BINUNICODE "
     "BINUNICODE BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE NEWFALSE TUPLE2 STOP".split()
@@ -18,7 +18,7 @@ with open(sys.argv[1], "rb") as file:
     data = file.read()
 for opcode, argument, _ in pickletools.genops(data):
     assert opcode.name in USUAL, opcode.name
-    assert opcode.name != "LONG1" or -(2**63) <= argument < 2**63, "viewers know eight bytes"
+    assert opcode.name != "LONG1" or -(2**63) <= argument < 2**63, "viewers support eight bytes"
 snapshot = pickle.loads(data)
 texts = set()
 
@@ -42,7 +42,7 @@ for segment in snapshot["segments"]:
         check_frames(block["frames"])
         if block["state"] == "active_allocated":
             held.setdefault(device, {})[block["address"]] = (block["size"], block["requested_size"])
-    assert at == segment["address"] + segment["total_size"], "blocks fill their segment"
+    assert at == segment["address"] + segment["total_size"], "blocks do not fill their segment"
     active = [block for block in segment["blocks"] if block["state"] == "active_allocated"]
     assert segment["allocated_size"] == sum(block["size"] for block in active)
     assert segment["requested_size"] == sum(block["requested_size"] for block in active)
@@ -53,7 +53,7 @@ for device, trace in enumerate(snapshot["device_traces"]):
     live, pieces, pending, last = {}, {}, set(), 0
     now = peak = 0
     for entry in trace:
-        assert entry["time_us"] >= last, "time does not go backwards"
+        assert entry["time_us"] >= last, "time goes backwards"
         last = entry["time_us"]
         check_frames(entry["frames"])
         action = entry["action"]
@@ -80,10 +80,10 @@ for device, trace in enumerate(snapshot["device_traces"]):
     assert not pending
     peaks[device], ends[device] = peak, now
     of_device = held.get(device, {})
-    assert set(live) == set(of_device), "the trace leads to the blocks"
+    assert set(live) == set(of_device), "the trace does not lead to the blocks"
     for address, size in live.items():
-        assert size == of_device[address][1], "what was asked for is told"
-    assert sum(pieces.values()) == reserved.get(device, 0), "the trace leads to the segments"
+        assert size == of_device[address][1], "wrong requested size"
+    assert sum(pieces.values()) == reserved.get(device, 0), "the trace does not lead to the segments"
 
 sums = {device: sum(size for size, _ in blocks.values()) for device, blocks in held.items()}
 json.dump(

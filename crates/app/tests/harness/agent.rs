@@ -1,4 +1,4 @@
-//! An agent that runs, and how to ask it.
+//! A running agent and requests to it.
 
 use std::fs::File;
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::http::{self, Answer};
 use super::{Bound, Stage, VRAMSCOPE, send_signal, until};
 
-/// `vramscope serve`, on a port of its own.
+/// `vramscope serve`, on its own port.
 pub struct Agent {
     pub child: Bound,
     pub address: String,
@@ -19,13 +19,13 @@ pub struct Agent {
     log: PathBuf,
 }
 
-/// The command of an agent: on the stage's driver, with its state in the stage's folder and a port of
-/// its own, unless the options say otherwise.
+/// Returns the command of an agent: with the driver of `stage`, its state in the directory of
+/// `stage`, and its own port, unless the options override that.
 pub fn serve(stage: &Stage, options: &[&str]) -> Command {
     let mut command = stage.command(VRAMSCOPE);
     command.arg("serve").arg("--driver").arg(&stage.driver);
     if !options.contains(&"--state-dir") {
-        command.arg("--state-dir").arg(stage.folder.path().join("state"));
+        command.arg("--state-dir").arg(stage.dir.path().join("state"));
     }
     if !options.contains(&"--listen") {
         command.args(["--listen", "127.0.0.1:0"]);
@@ -34,41 +34,42 @@ pub fn serve(stage: &Stage, options: &[&str]) -> Command {
     command
 }
 
-/// `vramscope serve --check-config`: whether it takes these settings.
+/// Returns `vramscope serve --check-config` for a file.
 pub fn check(file: &Path) -> Command {
     let mut command = Command::new(VRAMSCOPE);
     command.args(["serve", "--check-config", "--config"]).arg(file);
     command
 }
 
-/// Writes settings into the stage's folder; gives where.
+/// Writes a configuration into the directory of `stage`, and returns its path.
 pub fn settings(stage: &Stage, text: &str) -> String {
-    let file = stage.folder.path().join("settings.toml");
+    let file = stage.dir.path().join("settings.toml");
     std::fs::write(&file, text).unwrap();
     file.to_str().unwrap().to_owned()
 }
 
 impl Agent {
-    /// Starts one; waits until it answers and traces.
+    /// Starts an agent, and waits until it responds and traces.
     pub fn start(stage: &Stage, options: &[&str]) -> Self {
-        Self::run(&mut serve(stage, options), stage.folder.path())
+        Self::run(&mut serve(stage, options), stage.dir.path())
     }
 
-    /// The same with settings in a file.
+    /// Starts an agent with a configuration file.
     pub fn start_with(stage: &Stage, text: &str, options: &[&str]) -> Self {
         Self::start(stage, &[&["--config", &settings(stage, text)], options].concat())
     }
 
-    /// Starts a command that is one; waits until it answers and traces. Its messages go into the folder.
-    pub fn run(command: &mut Command, folder: &Path) -> Self {
-        let agent = Self::begin(command, folder);
+    /// Starts an agent from a command, and waits until it responds and traces. Its messages go into
+    /// the directory.
+    pub fn run(command: &mut Command, dir: &Path) -> Self {
+        let agent = Self::begin(command, dir);
         agent.until("that it traces", |agent| agent.get("/readyz").is_good().then_some(()));
         agent
     }
 
-    /// The same; waits only until it listens.
-    pub fn begin(command: &mut Command, folder: &Path) -> Self {
-        let log = (0..).map(|turn| folder.join(format!("agent-{turn}.log")));
+    /// Starts an agent from a command, and waits until it listens.
+    pub fn begin(command: &mut Command, dir: &Path) -> Self {
+        let log = (0..).map(|number| dir.join(format!("agent-{number}.log")));
         let log = log.into_iter().find(|log| !log.exists()).unwrap();
         let file = File::create(&log).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
@@ -87,7 +88,7 @@ impl Agent {
         self.child.id()
     }
 
-    /// What it said so far.
+    /// Returns its messages so far.
     pub fn messages(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
@@ -96,12 +97,12 @@ impl Agent {
         http::connect(&self.address).unwrap()
     }
 
-    /// Sends a request as it is.
+    /// Sends a raw request.
     pub fn raw(&self, request: &str) -> Answer {
         self.answered(http::send(&self.address, request))
     }
 
-    /// Asks for a path, with these headers instead of its own.
+    /// Requests a path, with these headers instead of its own.
     pub fn get_with(&self, path: &str, headers: &str) -> Answer {
         self.answered(http::get(&self.address, path, headers))
     }
@@ -111,10 +112,10 @@ impl Agent {
     }
 
     fn answered(&self, answer: std::io::Result<Answer>) -> Answer {
-        answer.unwrap_or_else(|error| panic!("it does not answer: {error}\n{}", self.messages()))
+        answer.unwrap_or_else(|error| panic!("no response: {error}\n{}", self.messages()))
     }
 
-    /// What a path of the API tells.
+    /// Returns the response of an API path.
     pub fn api(&self, path: &str) -> Value {
         let answer = self.get(&format!("/api/v1/{path}"));
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -127,14 +128,14 @@ impl Agent {
         Metrics(answer.text())
     }
 
-    /// The samples of a metric: labels as they stand in the text, and values.
+    /// Returns the samples of a metric: labels as text, and values.
     pub fn metric(&self, name: &str) -> Vec<(String, f64)> {
         let metrics = self.metrics();
         let lines = metrics.lines(name, &[]);
         lines.map(|line| (labels(line, name).to_owned(), value(line))).collect()
     }
 
-    /// Waits for something, and gives it.
+    /// Waits until `look` returns a value.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         let messages = || self.messages();
         until(what, messages, || {
@@ -144,7 +145,7 @@ impl Agent {
         })
     }
 
-    /// A process as the agent knows it, when a condition holds.
+    /// Returns a process in the API, once a condition holds.
     pub fn process(&self, pid: u32, condition: impl Fn(&Value) -> bool) -> Value {
         self.until(&format!("process {pid}"), |agent| {
             let snapshot = agent.api("snapshot");
@@ -154,7 +155,8 @@ impl Agent {
         })
     }
 
-    /// Ends it with a signal, which must go well unless it is killed; what it said.
+    /// Ends it with a signal, and returns its messages. It must exit successfully unless it is
+    /// killed.
     pub fn end(mut self, signal: i32) -> String {
         send_signal(self.pid(), signal);
         let status = self.child.wait().unwrap();
@@ -163,11 +165,11 @@ impl Agent {
     }
 }
 
-/// What `/metrics` told.
+/// The content of `/metrics`.
 pub struct Metrics(pub String);
 
 impl Metrics {
-    /// The sum of the samples whose line has all of these parts.
+    /// Returns the sum of the samples whose line has all of these parts.
     pub fn sum(&self, name: &str, parts: &[&str]) -> f64 {
         self.lines(name, parts).map(value).sum()
     }

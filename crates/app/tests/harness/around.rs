@@ -1,4 +1,4 @@
-//! What stands around an agent: other people's programs, certificates, disks that fill up.
+//! The environment of an agent: other programs, certificates, small disks.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::{Bound, http, until};
 
-/// The port that a process listens on, once it does. The kernel chooses it where the process listens on
-/// port 0: one that a test chooses may be taken before it is used.
+/// Returns the port that a process listens on. The kernel chooses it for port 0: a port that a test
+/// chooses may be taken before it is used.
 pub fn port_of(pid: u32) -> Option<u16> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
@@ -25,7 +25,7 @@ pub fn port_of(pid: u32) -> Option<u16> {
     })
 }
 
-/// A program that runs beside the agent, and what it says.
+/// Another program that runs next to the agent, and its log.
 pub struct Service {
     child: Bound,
     log: PathBuf,
@@ -38,7 +38,7 @@ impl Service {
         Self { child: Bound::start(command), log }
     }
 
-    /// Where it listens; waits until it does.
+    /// Waits until it listens, and returns the port.
     pub fn port(&self) -> u16 {
         until("the port", || self.log(), || port_of(self.child.id()))
     }
@@ -48,16 +48,17 @@ impl Service {
     }
 }
 
-/// The real Prometheus, which asks an agent each second.
+/// The real Prometheus, which scrapes an agent every second.
 pub struct Prometheus {
     pub service: Service,
     address: String,
 }
 
 impl Prometheus {
-    /// `more`: further sections of its settings, whose paths are relative to the folder.
-    pub fn start(folder: &Path, agent: &str, more: &str) -> Self {
-        let settings = folder.join("prometheus.yml");
+    /// Starts it; `more` has further sections of its configuration, with paths relative to the
+    /// directory.
+    pub fn start(dir: &Path, agent: &str, more: &str) -> Self {
+        let settings = dir.join("prometheus.yml");
         let text = format!(
             "global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  evaluation_interval: 1s\n\
              scrape_configs:\n  - job_name: vramscope\n    static_configs:\n      \
@@ -67,36 +68,36 @@ impl Prometheus {
         let mut command = Command::new("prometheus");
         command
             .arg(format!("--config.file={}", settings.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("prometheus").display()))
+            .arg(format!("--storage.tsdb.path={}", dir.join("prometheus").display()))
             .arg("--web.listen-address=127.0.0.1:0")
             .arg("--log.level=warn");
-        let service = Service::start(&mut command, folder.join("prometheus.log"));
+        let service = Service::start(&mut command, dir.join("prometheus.log"));
         let address = format!("127.0.0.1:{}", service.port());
         Self { service, address }
     }
 
-    /// What it answers, once it does.
+    /// Returns its response, if it responds.
     pub fn get(&self, path: &str) -> Option<Value> {
         let answer = http::get(&self.address, path, "").ok().filter(http::Answer::is_good)?;
         serde_json::from_slice(&answer.body).ok()
     }
 
-    /// What a query finds.
+    /// Returns the result of a query.
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
         let answer = self.get(&format!("/api/v1/query?query={}", http::encode(query)))?;
         answer["data"]["result"].as_array().cloned()
     }
 }
 
-/// A file for its owner alone.
+/// Writes a file that is readable by its owner only.
 pub fn secret(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// A certificate for this host that nobody vouches for, and its key.
-pub fn certificate(folder: &Path) -> (String, String) {
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+/// Writes an untrusted certificate for this host, and its key.
+pub fn certificate(dir: &Path) -> (String, String) {
+    let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
     let (certificate, key) = (path("certificate.pem"), path("key.pem"));
     let output = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
@@ -110,16 +111,16 @@ pub fn certificate(folder: &Path) -> (String, String) {
     (certificate, key)
 }
 
-/// A small disk; taken away with the test.
+/// A small disk, removed with the test.
 pub struct Disk(pub PathBuf);
 
 impl Disk {
-    pub fn new(folder: PathBuf) -> Self {
-        std::fs::create_dir(&folder).unwrap();
+    pub fn new(dir: PathBuf) -> Self {
+        std::fs::create_dir(&dir).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "disk"]).arg(&folder);
+        mount.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "disk"]).arg(&dir);
         assert!(mount.status().unwrap().success(), "mounting a tmpfs needs root");
-        Self(folder)
+        Self(dir)
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::files::read;
 
-/// The fields of a page: type, and whether they are always there.
+/// Returns the fields of a page: type, and whether they are always present.
 pub fn contract(page: &str) -> BTreeMap<String, (String, bool)> {
     let page = read(page);
     let rows = page.lines().filter(|line| line.starts_with("| `"));
@@ -17,7 +17,7 @@ pub fn contract(page: &str) -> BTreeMap<String, (String, bool)> {
     .collect()
 }
 
-/// What pages call the type of a value.
+/// Returns the name of a value's type in the docs.
 pub fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! Requests over HTTP, and what comes back.
+//! HTTP requests and responses.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long an answer may take.
+/// Time limit for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What came back.
+/// An HTTP response.
 pub struct Answer {
-    /// 0 where it is no answer of HTTP.
+    /// 0 if it is not an HTTP response.
     pub status: u16,
-    /// In small letters.
+    /// In lower case.
     pub head: String,
     pub body: Vec<u8>,
 }
@@ -45,10 +45,10 @@ pub fn connect(address: &str) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends a request as it is; what comes back until the connection ends.
+/// Sends a raw request, and reads until the connection ends.
 pub fn send(address: &str, request: &str) -> io::Result<Answer> {
     let mut stream = connect(address)?;
-    // Who is refused early may find the connection closed while it still writes.
+    // A request that is rejected early may find the connection closed while it is sent.
     let _ = stream.write_all(request.as_bytes());
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -59,12 +59,12 @@ pub fn send(address: &str, request: &str) -> io::Result<Answer> {
     Ok(Answer { status, head, body })
 }
 
-/// Asks for a path. HTTP 1.0, so that the answer comes in one piece.
+/// Requests a path. HTTP 1.0, so that the response is not chunked.
 pub fn get(address: &str, path: &str, headers: &str) -> io::Result<Answer> {
     send(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n{headers}\r\n"))
 }
 
-/// A text as a part of an address.
+/// Percent-encodes a text for a URL.
 pub fn encode(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Stage, agent};
 
-/// An agent and its folders.
+/// An agent and its incident directories.
 pub struct Agent {
     pub agent: agent::Agent,
     pub state: PathBuf,
@@ -15,7 +15,7 @@ pub struct Agent {
 
 impl Agent {
     pub fn start(stage: &Stage, settings: &str) -> Self {
-        Self::start_in(stage, stage.folder.path().join("state"), settings)
+        Self::start_in(stage, stage.dir.path().join("state"), settings)
     }
 
     pub fn start_in(stage: &Stage, state: PathBuf, settings: &str) -> Self {
@@ -27,8 +27,8 @@ impl Agent {
         self.agent.until(what, |_| condition().then_some(()));
     }
 
-    /// The folders, the oldest first; those that are being written are none.
-    pub fn folders(&self) -> Vec<PathBuf> {
+    /// Returns the finished incident directories, the oldest first.
+    pub fn dirs(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.state.join("incidents")).into_iter().flatten();
         let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
         all.retain(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'));
@@ -36,27 +36,27 @@ impl Agent {
         all
     }
 
-    /// Those whose name has that in it.
+    /// Returns those whose name contains `part`.
     pub fn named(&self, part: &str) -> Vec<PathBuf> {
-        let mut all = self.folders();
+        let mut all = self.dirs();
         all.retain(|path| format!("{}-", path.display()).contains(&format!("-{part}-")));
         all
     }
 
     pub fn wait_named(&self, part: &str, count: usize) -> Vec<PathBuf> {
-        self.wait(&format!("{count} folders {part}"), || self.named(part).len() >= count);
+        self.wait(&format!("{count} incidents {part}"), || self.named(part).len() >= count);
         self.named(part)
     }
 
-    /// The folder of a process.
-    pub fn wait_folder(&self, pid: u32) -> PathBuf {
+    /// Waits for the incident directory of a process.
+    pub fn wait_dir(&self, pid: u32) -> PathBuf {
         self.wait_named(&format!("pid{pid}"), 1).remove(0)
     }
 
-    /// Waits for the page, which is the last file.
-    pub fn wait_page(&self, folder: &Path) -> Value {
-        self.wait("the page", || object(folder)["html_report"] != "pending");
-        object(folder)
+    /// Waits for the HTML report, which is written last.
+    pub fn wait_page(&self, dir: &Path) -> Value {
+        self.wait("the page", || object(dir)["html_report"] != "pending");
+        object(dir)
     }
 
     pub fn stop(self) {
@@ -64,7 +64,7 @@ impl Agent {
     }
 }
 
-/// The object of an incident.
-pub fn object(folder: &Path) -> Value {
-    serde_json::from_slice(&fs::read(folder.join("incident.json")).unwrap()).unwrap()
+/// Returns the content of `incident.json`.
+pub fn object(dir: &Path) -> Value {
+    serde_json::from_slice(&fs::read(dir.join("incident.json")).unwrap()).unwrap()
 }

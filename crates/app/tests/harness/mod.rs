@@ -1,4 +1,5 @@
-//! Runs the real binary on real processes and compares with the simulated driver's own account.
+//! Runs the real binary on real processes and compares the result with the oracle of the simulated
+//! driver.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
@@ -24,42 +25,43 @@ use tempfile::TempDir;
 /// The binary under test.
 pub const VRAMSCOPE: &str = env!("CARGO_BIN_EXE_vramscope");
 
-/// The simulator that `./dev build` made.
+/// Returns the directory of the simulator that `./dev build` made.
 pub fn simulator() -> PathBuf {
-    let folder = Path::new(VRAMSCOPE).parent().unwrap().join("sim");
+    let dir = Path::new(VRAMSCOPE).parent().unwrap().join("sim");
     assert!(
-        folder.join("libcuda.so.1").is_file() && folder.join("workload").is_file(),
+        dir.join("libcuda.so.1").is_file() && dir.join("workload").is_file(),
         "{} has no simulated driver: run the tests with `./dev test`, which builds it",
-        folder.display()
+        dir.display()
     );
-    folder
+    dir
 }
 
-/// How long something may take on a busy machine.
+/// Time limit for anything on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Waits for something, and gives it. `told`: what helps whoever waited in vain.
-pub fn until<T>(what: &str, told: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
+/// Waits until `look` returns a value. `hint` is printed on a timeout.
+pub fn until<T>(what: &str, hint: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < end, "{what} never came\n{}", told());
+        assert!(Instant::now() < end, "{what} never came\n{}", hint());
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// A command that sees no process but its own: none of other tests, whose driver it would find.
-pub fn apart(program: impl AsRef<OsStr>) -> Command {
+/// Returns a command in its own pid namespace: it does not see processes of other tests, whose
+/// driver it would find.
+pub fn isolated(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(program);
     command
 }
 
-/// A folder for the oracle's files and a driver to use.
+/// A directory for the oracle files, and a driver.
 pub struct Stage {
-    pub folder: TempDir,
+    pub dir: TempDir,
     pub driver: PathBuf,
     pub environment: Vec<(String, String)>,
 }
@@ -70,7 +72,7 @@ impl Stage {
     }
 
     pub fn with_driver(driver: PathBuf) -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), driver, environment: Vec::new() }
+        Self { dir: tempfile::tempdir().unwrap(), driver, environment: Vec::new() }
     }
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
@@ -78,29 +80,29 @@ impl Stage {
         self
     }
 
-    /// Its processes share the devices, so that the driver's account can be asked.
+    /// Lets its processes share the devices, so that the driver reports their usage.
     pub fn sharing(self) -> Self {
-        let devices = self.folder.path().join("devices").to_str().unwrap().to_owned();
+        let devices = self.dir.path().join("devices").to_str().unwrap().to_owned();
         self.env("SIM_STATE_FILE", &devices)
     }
 
-    /// A command that finds the simulated driver and reports to the oracle.
+    /// Returns a command that finds the simulated driver and writes oracle files.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
             .env("LD_LIBRARY_PATH", self.driver.parent().unwrap())
-            .env("SIM_ORACLE_DIR", self.folder.path())
+            .env("SIM_ORACLE_DIR", self.dir.path())
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
     }
 
-    /// `vramscope trace --json … -- workload ARGUMENTS`, to its end.
+    /// Runs `vramscope trace --json … -- workload ARGUMENTS`.
     pub fn trace(&self, options: &[&str], workload: &[&str]) -> Traced {
         self.run("trace", options, workload)
     }
 
-    /// The same with `vramscope kernels`.
+    /// Runs `vramscope kernels` on a workload.
     pub fn kernels(&self, options: &[&str], workload: &[&str]) -> Traced {
         self.run("kernels", options, workload)
     }
@@ -118,14 +120,14 @@ impl Stage {
         Traced::new(output)
     }
 
-    /// Starts a workload by itself.
+    /// Starts a workload without a tracer.
     pub fn workload(&self, arguments: &[&str]) -> Player {
         let mut command = self.command(simulator().join("workload"));
         Player::start(command.args(arguments))
     }
 
-    /// Starts a workload that holds so many allocations of a device until it is ended, and waits until
-    /// it has them.
+    /// Starts a workload that holds `count` allocations on a device until it is ended, and waits
+    /// for them.
     pub fn hold(&self, device: u32, count: u64, bytes: u64) -> Player {
         let [device, count, bytes] = [device.into(), count, bytes].map(|n: u64| n.to_string());
         let mut player = self.workload(&[
@@ -143,29 +145,29 @@ impl Stage {
         player
     }
 
-    /// Starts a trace that runs until it is told to end.
+    /// Starts a trace that runs until it is stopped.
     pub fn start_trace(&self, arguments: &[&str]) -> Tracer {
         self.start("trace", arguments)
     }
 
-    /// The same with another verb.
+    /// Starts another live command.
     pub fn start(&self, verb: &str, arguments: &[&str]) -> Tracer {
         let mut command = Command::new(VRAMSCOPE);
         command.args([verb, "--json", "--interval", "100ms"]).args(arguments);
         Tracer::start(&mut command)
     }
 
-    /// What the driver says of a process that ended.
+    /// Returns the oracle of a process that exited.
     pub fn oracle(&self, pid: u32) -> Value {
-        let path = self.folder.path().join(format!("{pid}.json"));
+        let path = self.dir.path().join(format!("{pid}.json"));
         let text = std::fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("no oracle {}: {error}", path.display()));
         serde_json::from_str(&text).unwrap()
     }
 
-    /// What the driver says of all processes that ended.
+    /// Returns the oracles of all processes that exited.
     pub fn oracles(&self) -> BTreeMap<u32, Value> {
-        let files = std::fs::read_dir(self.folder.path()).unwrap();
+        let files = std::fs::read_dir(self.dir.path()).unwrap();
         let pids = files.filter_map(|file| {
             let name = file.unwrap().file_name();
             name.to_str()?.strip_suffix(".json")?.parse().ok()
@@ -174,7 +176,7 @@ impl Stage {
     }
 }
 
-/// A trace that ended.
+/// The result of a trace that ended.
 #[derive(Debug)]
 pub struct Traced {
     pub status: ExitStatus,
@@ -196,7 +198,7 @@ impl Traced {
         self.reports.last().unwrap_or_else(|| panic!("no report: {}", self.messages))
     }
 
-    /// Fails unless the last report is what the driver itself says of every process.
+    /// Fails unless every process in the last report matches its oracle.
     pub fn assert_truth(&self, stage: &Stage) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
         let oracles = stage.oracles();
@@ -210,7 +212,7 @@ impl Traced {
 }
 
 impl Traced {
-    /// As [`Traced::assert_truth`], for the processes of this trace alone.
+    /// As [`TraceResult::assert_truth`], for the processes of this trace only.
     pub fn assert_process_truth(&self, stage: &Stage) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
         for process in self.last()["processes"].as_array().unwrap() {
@@ -219,7 +221,7 @@ impl Traced {
     }
 }
 
-/// The process of a report; the newest program where it changed.
+/// Returns a process of a report; the newest program after an exec.
 pub fn process(report: &Value, pid: u32) -> &Value {
     let processes = report["processes"].as_array().unwrap();
     processes
@@ -228,7 +230,7 @@ pub fn process(report: &Value, pid: u32) -> &Value {
         .unwrap_or_else(|| panic!("process {pid} is not in {report}"))
 }
 
-/// The live allocations of a process in a report: address, bytes, device, kind, thread.
+/// Returns the live allocations of a process in a report: address, bytes, device, kind, thread.
 pub fn live(process: &Value) -> Vec<(String, u64, Option<u64>, String, u64)> {
     let mut all = Vec::new();
     for thread in process["threads"].as_array().unwrap() {
@@ -242,7 +244,7 @@ pub fn live(process: &Value) -> Vec<(String, u64, Option<u64>, String, u64)> {
 
 fn entry(allocation: &Value, tid: u64) -> (String, u64, Option<u64>, String, u64) {
     let kind = allocation["kind"].as_str().unwrap().to_owned();
-    // How much somebody else's memory is, and where, only the exporter knows.
+    // Only the exporting process knows the size and device of imported memory.
     let own = kind != "imported";
     (
         allocation["address"].as_str().unwrap().to_owned(),
@@ -253,16 +255,16 @@ fn entry(allocation: &Value, tid: u64) -> (String, u64, Option<u64>, String, u64
     )
 }
 
-/// Fails unless a process of a report is what the driver says of it.
+/// Fails unless a process of a report matches its oracle.
 pub fn assert_same(process: &Value, oracle: &Value) {
-    let mut truth: Vec<_> = oracle["live"]
+    let mut expected: Vec<_> = oracle["live"]
         .as_array()
         .unwrap()
         .iter()
         .map(|allocation| entry(allocation, allocation["thread"].as_u64().unwrap()))
         .collect();
-    truth.sort();
-    assert_eq!(live(process), truth, "live allocations");
+    expected.sort();
+    assert_eq!(live(process), expected, "live allocations");
     for (ours, theirs) in [
         ("live_bytes", "live_bytes"),
         ("allocations_total", "allocations"),
@@ -275,20 +277,20 @@ pub fn assert_same(process: &Value, oracle: &Value) {
     assert_peak(process, oracle);
 }
 
-/// Calls of several threads that overlap leave open in which order the driver did them; then the
-/// report bounds the peak, and the truth is between. Otherwise it is exact.
+/// The driver's order of overlapping calls of several threads is unknown; then the report bounds
+/// the peak, and the actual one is within. Otherwise it is exact.
 fn assert_peak(process: &Value, oracle: &Value) {
     let number = |value: &Value| value.as_u64().unwrap();
-    let truth = number(&oracle["peak_bytes"]);
+    let actual = number(&oracle["peak_bytes"]);
     let bounds = process.get("peak_bounds");
     let (low, high) = bounds.map_or_else(
         || (number(&process["peak_bytes"]), number(&process["peak_bytes"])),
         |bounds| (number(&bounds["min_bytes"]), number(&bounds["max_bytes"])),
     );
-    assert!((low..=high).contains(&truth), "peak {truth} is not in {low}..={high} of {process}");
+    assert!((low..=high).contains(&actual), "peak {actual} is not in {low}..={high} of {process}");
 }
 
-/// The first bytes of a function in the memory of a process.
+/// Returns the first bytes of a function in the memory of a process.
 pub fn code_of(pid: u32, library: &Path, function: &str) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
 

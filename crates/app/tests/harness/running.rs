@@ -1,4 +1,4 @@
-//! Processes that run beside a test, and end with it.
+//! Processes that run during a test, and end with it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::{Deref, DerefMut};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Traced;
 
-/// A process that ends with its owner.
+/// A process that is killed when dropped.
 pub struct Bound(Child);
 
 impl Bound {
@@ -47,7 +47,7 @@ impl Drop for Bound {
     }
 }
 
-/// A workload that runs.
+/// A running workload.
 pub struct Player {
     pub child: Bound,
     pub input: Option<ChildStdin>,
@@ -66,7 +66,7 @@ impl Player {
         self.child.id()
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it prints that it is ready.
     pub fn wait_ready(&mut self) {
         let mut line = String::new();
         while line.trim() != "ready" {
@@ -75,12 +75,12 @@ impl Player {
         }
     }
 
-    /// Lets a workload begin that was started with `--wait-start`.
+    /// Starts the work of a workload that was started with `--wait-start`.
     pub fn go(&mut self) {
         self.input.as_mut().unwrap().write_all(b"go\n").unwrap();
     }
 
-    /// Waits for its end; the rest of its output.
+    /// Waits for its end, and returns the rest of its output.
     pub fn finish(mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
@@ -92,7 +92,7 @@ impl Player {
     }
 }
 
-/// A trace that runs; its reports are read as they come.
+/// A running trace, whose reports are read as they arrive.
 pub struct Tracer {
     pub child: Bound,
     output: BufReader<ChildStdout>,
@@ -106,7 +106,7 @@ impl Tracer {
         Self { child, output }
     }
 
-    /// The next report.
+    /// Returns the next report.
     pub fn next(&mut self) -> Value {
         let mut line = String::new();
         if self.output.read_line(&mut line).unwrap() == 0 {
@@ -129,7 +129,7 @@ impl Tracer {
         }
     }
 
-    /// Waits until a process shows up in the reports.
+    /// Waits until a process appears in the reports.
     pub fn wait_for_process(&mut self, pid: u32, condition: impl Fn(&Value) -> bool) -> Value {
         self.wait_for(&format!("process {pid}"), |report| {
             let processes = report["processes"].as_array().unwrap();
@@ -137,7 +137,7 @@ impl Tracer {
         })
     }
 
-    /// Ends it with Ctrl-C and returns everything that came since.
+    /// Ends it with Ctrl-C, and returns all remaining reports.
     pub fn stop(mut self) -> Traced {
         send_signal(self.child.id(), 2);
         let mut text = String::new();

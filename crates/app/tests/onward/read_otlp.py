@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads a request of OTLP with the messages that OpenTelemetry publishes, and prints it as JSON. Nothing in it may be
-unknown to them."""
+"""Reads an OTLP request with the messages that OpenTelemetry publishes, and prints it as JSON. Unknown
+fields are errors."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ def known(message):
 
 def attributes(pairs):
     found = {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
-    assert len(found) == len(pairs), "an attribute is there twice"
+    assert len(found) == len(pairs), "duplicate attribute"
     return found
 
 
@@ -46,7 +46,7 @@ for metric in scope.metrics:
         value = getattr(point, point.WhichOneof("value"))
         points.append({"attributes": attributes(point.attributes), "value": value, "time": point.time_unix_nano})
     keys = [json.dumps(point["attributes"], sort_keys=True) for point in points]
-    assert len(set(keys)) == len(keys), "two points cannot be told apart"
+    assert len(set(keys)) == len(keys), "two points have equal attributes"
     assert metric.name not in metrics
     metrics[metric.name] = {"form": form, "unit": metric.unit, "points": points}
 json.dump({"resource": attributes(resource.resource.attributes), "scope": scope.scope.name, "metrics": metrics}, sys.stdout)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Takes requests and keeps them: `receiver.py FOLDER [ANSWER,ANSWER…] [CERTIFICATE KEY]`. Prints its port. A request is
-FOLDER/N.json (path and headers) and FOLDER/N.body, written last. Answers are given in order, then 200 for ever."""
+"""Stores requests: `receiver.py DIR [STATUS,STATUS…] [CERTIFICATE KEY]`. Prints its port. A request is
+DIR/N.json (path and headers) and DIR/N.body, written last. Responses use the statuses in order, then 200."""
 
 import http.server
 import json
@@ -8,7 +8,7 @@ import os
 import ssl
 import sys
 
-folder = sys.argv[1]
+directory = sys.argv[1]
 answers = [int(answer) for answer in sys.argv[2].split(",")] if len(sys.argv) > 2 and sys.argv[2] else []
 count = 0
 
@@ -21,12 +21,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         answer = answers.pop(0) if answers else 200
         headers = {name.lower(): value for name, value in self.headers.items()}
-        with open(os.path.join(folder, f"{count}.json"), "w", encoding="utf-8") as file:
+        with open(os.path.join(directory, f"{count}.json"), "w", encoding="utf-8") as file:
             json.dump({"path": self.path, "headers": headers, "answer": answer}, file)
-        hidden = os.path.join(folder, f".{count}.body")
+        hidden = os.path.join(directory, f".{count}.body")
         with open(hidden, "wb") as file:
             file.write(body)
-        os.rename(hidden, os.path.join(folder, f"{count}.body"))
+        os.rename(hidden, os.path.join(directory, f"{count}.body"))
         count += 1
         self.send_response(answer)
         if answer == 503:

@@ -1,4 +1,4 @@
-//! Somebody who takes what an agent sends onward.
+//! A server that receives exported data.
 #![allow(unreachable_pub, reason = "a module of one test")]
 
 use std::io::{BufRead, BufReader};
@@ -10,32 +10,32 @@ use serde_json::Value;
 use crate::harness::Bound;
 use crate::harness::files::{root, tool};
 
-/// See the module.
+/// A running `receiver.py`.
 pub struct Receiver {
     _child: Bound,
-    pub folder: PathBuf,
+    pub dir: PathBuf,
     pub port: u16,
 }
 
 impl Receiver {
-    pub fn start(folder: PathBuf, more: &[&str]) -> Self {
-        std::fs::create_dir(&folder).unwrap();
+    pub fn start(dir: PathBuf, more: &[&str]) -> Self {
+        std::fs::create_dir(&dir).unwrap();
         let mut command = tool("python");
-        command.arg(root().join("crates/app/tests/onward/receiver.py")).arg(&folder).args(more);
+        command.arg(root().join("crates/app/tests/onward/receiver.py")).arg(&dir).args(more);
         let mut child = Bound::start(command.stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { _child: child, folder, port: line.trim().parse().unwrap() }
+        Self { _child: child, dir, port: line.trim().parse().unwrap() }
     }
 
-    /// The path of a body that came, the first being 0.
+    /// Returns the path of a received body; the first one is 0.
     pub fn body(&self, number: usize) -> Option<String> {
-        let path = self.folder.join(format!("{number}.body"));
+        let path = self.dir.join(format!("{number}.body"));
         path.exists().then(|| path.to_str().unwrap().to_owned())
     }
 
     pub fn head(&self, number: usize) -> Value {
-        let text = std::fs::read_to_string(self.folder.join(format!("{number}.json"))).unwrap();
+        let text = std::fs::read_to_string(self.dir.join(format!("{number}.json"))).unwrap();
         serde_json::from_str(&text).unwrap()
     }
 

@@ -1,5 +1,5 @@
-"""Reads a pprof profile with Google's protocol buffers, from a description of the format that is written
-here by hand. Prints what it says as JSON."""
+"""Reads a pprof profile with Google's protocol buffers, from a hand-written description
+of the format. Prints its content as JSON."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ import sys
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-# name: (number, type, repeated); a type that is a word is a message.
+# name: (number, type, repeated); a type in words is a message.
 MESSAGES = {
     "Profile": {
         "sample_type": (1, "ValueType", True),
@@ -52,7 +52,7 @@ def main(path):
     text = profile.string_table
     assert text[0] == ""
     functions = {one.id: one for one in profile.function}
-    # Go's pprof cuts what is in brackets out of names that are also the system's.
+    # Go's pprof removes text in brackets from names that equal the system name.
     assert all(one.system_name != one.name for one in profile.function)
     mappings = {one.id: text[one.filename] for one in profile.mapping}
     locations = {one.id: one for one in profile.location}
@@ -71,7 +71,7 @@ def main(path):
         assert len(sample.value) == len(types)
         for (name, _), value in zip(types, sample.value):
             totals[name] += value
-        # Go's pprof takes a number 0 for no label at all.
+        # Go's pprof treats the number 0 as a missing label.
         assert all(one.str or one.num for one in sample.label)
         labels = {text[one.key]: text[one.str] if one.str else one.num for one in sample.label}
         stack = [frame(number) for number in sample.location_id]

@@ -6,7 +6,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 root = ElementTree.parse(sys.argv[1]).getroot()
-# Tags have the name of their space before them.
+# Tags are prefixed with their namespace.
 SVG = root.tag.removesuffix("svg")
 assert root.tag == f"{SVG}svg" and SVG.endswith("/2000/svg}")
 shown = [title.text for title in root.iter(f"{SVG}title")]

@@ -190,8 +190,8 @@ fn every_life(changes: &[Change]) -> Vec<Life> {
 
 #[test]
 fn changes_after_the_first_pass_are_left_out() {
-    use super::feed::began;
-    let changes: Vec<_> = (0..10).map(|n| began(n, 1, n, 10, 0)).collect();
+    use super::feed::alloc;
+    let changes: Vec<_> = (0..10).map(|n| alloc(n, 1, n, 10, 0)).collect();
     let drawn = outline(&changes[..5]);
     let mut bands = Bands::new(&drawn, drawn.moments(100), &[(By::Kind, 3)]);
     changes[..4].iter().for_each(|change| bands.change(change));

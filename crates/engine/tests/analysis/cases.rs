@@ -13,16 +13,16 @@ use engine::stack::{Frame, Stacks};
 use engine::units::{Moment, Nanos};
 use engine::verdict::{Unusual, Verdict};
 
-use super::feed::{began, ended};
+use super::feed::{alloc, ended};
 use super::groups;
 
 #[test]
 fn static_memory_counts_as_device_memory_and_is_listed_last() {
-    let static_one = Change { kind: Kind::Static, ..began(1, 1, 1, 100, 0) };
-    let managed = Change { kind: Kind::ManagedStatic, ..began(1, 1, 2, 30, 0) };
-    let pinned = Change { kind: Kind::Pinned, device: None, ..began(1, 1, 3, 7, 0) };
-    let pool = Change { kind: Kind::Pool, ..began(1, 1, 5, 1 << 20, 0) };
-    let leaked = began(2, 1, 4, 50, 1);
+    let static_one = Change { kind: Kind::Static, ..alloc(1, 1, 1, 100, 0) };
+    let managed = Change { kind: Kind::ManagedStatic, ..alloc(1, 1, 2, 30, 0) };
+    let pinned = Change { kind: Kind::Pinned, device: None, ..alloc(1, 1, 3, 7, 0) };
+    let pool = Change { kind: Kind::Pool, ..alloc(1, 1, 5, 1 << 20, 0) };
+    let leaked = alloc(2, 1, 4, 50, 1);
     let found = Leakage::of(&groups(&[static_one, managed, pinned, pool, leaked]));
     assert_eq!(found.leaked, Amount { bytes: 150, allocations: 2 });
     assert_eq!(found.avoidable(), Amount { bytes: 50, allocations: 1 });
@@ -35,7 +35,7 @@ fn static_memory_counts_as_device_memory_and_is_listed_last() {
 
 #[test]
 fn memory_released_with_its_context_is_not_a_leak() {
-    let (a, b) = (began(1, 1, 1, 10, 0), began(2, 1, 2, 20, 0));
+    let (a, b) = (alloc(1, 1, 1, 10, 0), alloc(2, 1, 2, 20, 0));
     let changes = [a, b, ended(3, a, How::Exited), ended(3, b, How::Released)];
     let found = Leakage::of(&groups(&changes));
     assert_eq!(found.leaked, Amount { bytes: 10, allocations: 1 });
@@ -44,7 +44,7 @@ fn memory_released_with_its_context_is_not_a_leak() {
 
 #[test]
 fn device_peak_is_not_the_sum_of_process_peaks() {
-    let (a, b, c) = (began(1, 1, 1, 60, 0), began(3, 2, 1, 50, 0), began(4, 2, 2, 5, 1));
+    let (a, b, c) = (alloc(1, 1, 1, 60, 0), alloc(3, 2, 1, 50, 0), alloc(4, 2, 2, 5, 1));
     let mut watermark = Watermark::new(Measure::Device);
     for change in [a, ended(2, a, How::Freed), b, c] {
         watermark.change(&change);
@@ -58,8 +58,8 @@ fn device_peak_is_not_the_sum_of_process_peaks() {
 
 #[test]
 fn torch_file_is_measured_by_its_blocks() {
-    let pool = Change { kind: Kind::Pool, ..began(1, 0, 1, 1000, 0) };
-    let block = Change { kind: Kind::Torch, ..began(2, 0, 2, 10, 0) };
+    let pool = Change { kind: Kind::Pool, ..alloc(1, 0, 1, 1000, 0) };
+    let block = Change { kind: Kind::Torch, ..alloc(2, 0, 2, 10, 0) };
     let mut usage = Usage::new(Measure::Torch, None);
     let mut watermark = Watermark::new(Measure::Torch);
     for change in [pool, block] {
@@ -78,10 +78,10 @@ fn program(steps: u64, kept: impl Fn(u64) -> u64) -> Suspects {
     let second = 1_000_000_000;
     for step in 0..steps {
         let now = step * second;
-        let scratch = began(now, 1, 1, 100, 0);
+        let scratch = alloc(now, 1, 1, 100, 0);
         suspects.change(&scratch);
         if kept(step) > 0 {
-            suspects.change(&began(now + 1, 1, 1000 + step, kept(step), 1));
+            suspects.change(&alloc(now + 1, 1, 1000 + step, kept(step), 1));
         }
         suspects.change(&ended(now + second / 2, scratch, How::Freed));
     }
@@ -124,7 +124,7 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
     let mut sawtooth = Suspects::new(Measure::Device);
     for round in 0..40_u64 {
         let second = 1_000_000_000;
-        let kept: Vec<_> = (0..10).map(|n| began((round * 10 + n) * second, 1, n, 10, 1)).collect();
+        let kept: Vec<_> = (0..10).map(|n| alloc((round * 10 + n) * second, 1, n, 10, 1)).collect();
         kept.iter().for_each(|change| sawtooth.change(change));
         for one in kept {
             sawtooth.change(&ended((round * 10 + 10) * second - 1, one, How::Freed));
@@ -144,12 +144,12 @@ fn exited_process_is_judged_up_to_its_exit() {
     let mut suspects = program(1000, |_| 10);
     let last = Moment(1_000_000_000_000);
     for step in 0..1000 {
-        let old = began(step * 1_000_000_000 + 1, 1, 1000 + step, 10, 1);
+        let old = alloc(step * 1_000_000_000 + 1, 1, 1000 + step, 10, 1);
         suspects.change(&ended(last.0, old, How::Exited));
     }
     // The file continues for the same time again, with another program in the same process.
-    suspects.change(&began(2 * last.0, 1, 1, 10, 1));
-    suspects.change(&began(2 * last.0, 2, 1, 10, 3));
+    suspects.change(&alloc(2 * last.0, 1, 1, 10, 1));
+    suspects.change(&alloc(2 * last.0, 2, 1, 10, 3));
     let found = found(suspects);
     assert_eq!(found.suspects.len(), 1, "{found:?}");
     assert_eq!(found.suspects[0].live.bytes, 10_000);
@@ -163,7 +163,7 @@ fn host_memory_is_judged_and_overlapping_layers_are_not() {
     {
         let mut suspects = Suspects::new(Measure::Device);
         for step in 0..100 {
-            let change = began(step * 1_000_000_000, 1, step, 10, 1);
+            let change = alloc(step * 1_000_000_000, 1, step, 10, 1);
             suspects.change(&Change { kind, ..change });
         }
         assert_eq!(found(suspects).suspects.len(), judged, "{kind}");
@@ -175,10 +175,10 @@ fn freed_huge_allocation_is_an_anomaly() {
     for freed in [false, true] {
         let mut suspects = Suspects::new(Measure::Device);
         for step in 0..50 {
-            let one = began(step * 1000, 1, step % 4, 10 << 20, 1);
+            let one = alloc(step * 1000, 1, step % 4, 10 << 20, 1);
             suspects.change(&one);
             suspects.change(&ended(step * 1000 + 500, one, How::Freed));
-            let huge = began(step * 1000 + 600, 1, 99, 2 << 30, 2);
+            let huge = alloc(step * 1000 + 600, 1, 99, 2 << 30, 2);
             if step == 30 {
                 suspects.change(&huge);
             }
@@ -213,10 +213,10 @@ fn sites_of_two_files_are_matched_by_their_frames() {
         (stack(&mut old, "grew", 1), stack(&mut old, "gone", 2), stack(&mut old, "moved", 3));
     let added = stack(&mut new, "added", 1);
     let (moved_now, grew_now) = (stack(&mut new, "moved", 5), stack(&mut new, "grew", 1));
-    let before = [began(1, 1, 1, 10, grew), began(1, 1, 2, 20, gone), began(1, 1, 3, 5, moved)];
+    let before = [alloc(1, 1, 1, 10, grew), alloc(1, 1, 2, 20, gone), alloc(1, 1, 3, 5, moved)];
     // Another process, other addresses, other ids.
     let after =
-        [began(1, 7, 11, 100, grew_now), began(1, 7, 12, 40, added), began(1, 7, 13, 5, moved_now)];
+        [alloc(1, 7, 11, 100, grew_now), alloc(1, 7, 12, 40, added), alloc(1, 7, 13, 5, moved_now)];
     let (before, after) = (groups(&before), groups(&after));
     let diff =
         Diff::of(&File { groups: &before, stacks: &old }, &File { groups: &after, stacks: &new });
@@ -236,7 +236,7 @@ fn sites_of_two_files_are_matched_by_their_frames() {
 fn site_with_a_higher_peak_grew() {
     let mut stacks = Stacks::default();
     let site = stack(&mut stacks, "step", 1);
-    let (small, big) = (began(1, 1, 1, 10, site), began(1, 1, 1, 30, site));
+    let (small, big) = (alloc(1, 1, 1, 10, site), alloc(1, 1, 1, 30, site));
     let before = groups(&[small, ended(2, small, How::Freed)]);
     let after = groups(&[big, ended(2, big, How::Freed)]);
     let file = |groups| File { groups, stacks: &stacks };

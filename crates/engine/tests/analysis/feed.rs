@@ -10,7 +10,7 @@ use engine::units::Moment;
 use proptest::prelude::*;
 
 /// Returns an allocation with the fields that most tests need.
-pub(crate) fn began(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> Change {
+pub(crate) fn alloc(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> Change {
     Change {
         at: Moment(at),
         what: Turn::Began,
@@ -55,7 +55,7 @@ fn play(dice: Vec<Dice>) -> Vec<Change> {
                 let new = Change {
                     device,
                     kind: KINDS[usize::from(what / 3 % 6)],
-                    ..began(now.0, pid.0, key.value, u64::from(size % 16) * 10, u32::from(what % 5))
+                    ..alloc(now.0, pid.0, key.value, u64::from(size % 16) * 10, u32::from(what % 5))
                 };
                 live.insert((pid, key), (new, now));
                 all.push(new);

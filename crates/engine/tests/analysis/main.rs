@@ -1,4 +1,4 @@
-//! The analyses compared with naive implementations over random changes, and small cases whose
+//! Every analysis compared with a naive implementation over random changes, and small cases whose
 //! results were computed by hand.
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Naive versions of the analyses: every live set is kept, searched and summed from scratch.
+//! Naive version of every analysis: every live set is kept, searched and summed from scratch.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -19,8 +19,8 @@ fn assert_leak(scenario: &Play, from: f64, to: f64) {
 fn steady_leak_is_found_within_half_a_minute() {
     let scenario = Play::new().keep(every(0.0, 300.0, 0.1), 1000);
     assert_leak(&scenario, 32.0, 300.0);
-    let (_, sureness, evidence) = scenario.classify(200.0, false);
-    assert_eq!(sureness, Sureness::Certain);
+    let (_, confidence, evidence) = scenario.classify(200.0, false);
+    assert_eq!(confidence, Sureness::Certain);
     // Ten per second.
     assert!((35_000_000..37_000_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
     assert_eq!((evidence.live, evidence.live_count, evidence.ended), (2_001_000, 2001, 0));
@@ -32,8 +32,8 @@ fn leak_of_one_percent_under_churn_is_found() {
     let scenario =
         Play::new().churn(every(0.0, 120.0, 0.01), 0.005, 1000).keep(every(0.5, 120.0, 1.0), 1000);
     assert_leak(&scenario, 20.0, 120.0);
-    let (_, sureness, evidence) = scenario.classify(100.0, false);
-    assert_eq!(sureness, Sureness::Certain);
+    let (_, confidence, evidence) = scenario.classify(100.0, false);
+    assert_eq!(confidence, Sureness::Certain);
     assert!((3_500_000..3_700_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
     assert!(evidence.overdue >= 90_000, "{}", evidence.overdue);
 }

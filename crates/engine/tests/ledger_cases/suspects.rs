@@ -163,7 +163,7 @@ fn cache_that_grows_with_leaking_tensors_is_not_a_suspect() {
 }
 
 #[test]
-fn cache_of_bounded_tensors_is_a_leak_if_they_never_held_half_of_it() {
+fn cache_of_small_bounded_tensors_is_a_leak() {
     let verdict = |allocated| {
         // Tensors of many sites, none of which leaks.
         let snapshot = with_tensors(40, |step| (100 + step, allocated));

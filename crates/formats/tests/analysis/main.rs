@@ -16,11 +16,11 @@ use engine::analysis::diff::{Diff, File};
 use engine::analysis::leakage::Leakage;
 use formats::export::analysis::{self, Answer, Comparison, json};
 use formats::export::text::Style;
-use fixture::{Story, fragmentation, overlay};
+use story::{Story, fragmentation, overlay};
 
 fn assert_golden(name: &str, found: &str) {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/analysis");
-    let path = folder.join(name);
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/analysis");
+    let path = dir.join(name);
     if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
         std::fs::write(&path, found).unwrap();
     }
@@ -165,7 +165,8 @@ fn colors_are_used_only_on_request() {
     let leakage = Leakage::of(&fixture.groups());
     let mut out = Vec::new();
     let style = Style { color: true, ..Style::default() };
-    analysis::write_text(&mut out, &fixture.subject(None), Answer::Leakage(&leakage), style).unwrap();
+    let answer = Answer::Leakage(&leakage);
+    analysis::write_text(&mut out, &fixture.subject(None), answer, style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");
     assert!(!found.contains("\x1b[31mmalloc"), "{found:?}");

@@ -96,7 +96,8 @@ fn vmm() -> BoxedStrategy<VmmCall> {
 fn pool() -> BoxedStrategy<PoolCall> {
     let pool = || any::<u64>().prop_map(PoolId);
     prop_oneof![
-        (pool(), option::of(location())).prop_map(|(pool, place)| PoolCall::Created { pool, place }),
+        (pool(), option::of(location()))
+            .prop_map(|(pool, place)| PoolCall::Created { pool, place }),
         pool().prop_map(|pool| PoolCall::Destroyed { pool }),
         (pool(), any::<u64>()).prop_map(|(pool, keep)| PoolCall::Trimmed { pool, keep }),
         (pool(), any::<u64>()).prop_map(|(pool, bytes)| PoolCall::ToldReserved { pool, bytes }),

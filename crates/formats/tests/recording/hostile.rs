@@ -168,7 +168,7 @@ fn rows_without_required_columns_are_rejected() {
     let bare = stream(marked(vec![field()], "1"), vec![words(&["allocate"])]);
     let refusal = refusal(&bare);
     assert!(refusal.contains("a row `allocate` has no `address_type`, at byte"), "{refusal}");
-    let extra = Field::new("colour", DataType::UInt64, true);
+    let extra = Field::new("color", DataType::UInt64, true);
     let at = Field::new("time_ns", DataType::UInt64, true);
     let moments: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2]));
     let new = stream(

@@ -67,7 +67,7 @@ def counts(devices):
 
 
 class Jit:
-    """Protocol 2 as PyTorch's C++ pickler writes it: one batch per container, followed by its memo."""
+    """Protocol 2 as PyTorch's C++ pickler writes it: one batch per container, then its memo."""
 
     def __init__(self):
         self.out, self.memo, self.keep = io.BytesIO(), {}, []

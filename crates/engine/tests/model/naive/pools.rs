@@ -65,15 +65,15 @@ impl Process {
         let number = self.name(id);
         self.pools[number].place = Some(Place::Device(device));
         let default = self.defaults.get(&device).copied();
-        let nameless = default.filter(|default| self.pools[*default].id.is_none());
-        let first = default.is_none() || nameless.is_some();
+        let unnamed = default.filter(|default| self.pools[*default].id.is_none());
+        let first = default.is_none() || unnamed.is_some();
         if current {
             self.current.insert(device, number);
         }
         if !current || (self.pools[number].created_at.is_none() && first) {
             self.defaults.insert(device, number);
             for live in self.live.iter_mut().filter(|live| live.pool.is_some()) {
-                if live.pool == nameless {
+                if live.pool == unnamed {
                     live.pool = Some(number);
                 }
             }

@@ -3,8 +3,8 @@
 
 usage: expected.py
 
-Simple and slow, and independent: no code is shared with the importer. An .sql file has the statements
-that create a database. Check the results before you commit them.
+Simple and slow, and independent: no code is shared with the importer. An .sql file has the
+statements that create a database. Check the results before you commit them.
 """
 import glob
 import json
