@@ -1,4 +1,4 @@
-//! Advice on what would give memory back, from a snapshot: the same for the agent and for the verb.
+//! Advice on how to free memory, from a snapshot; used by the agent and by `advise`.
 
 use std::fs;
 
@@ -10,52 +10,52 @@ use engine::units::Nanos;
 use formats::export::Names;
 use formats::export::advice::GpuAdvice;
 
-/// What is asked.
+/// A request for advice.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
-    /// One GPU; else every one that is known.
+    /// Only this GPU; None: every known one.
     pub(crate) gpu: Option<GpuId>,
-    /// Only steps of these processes; all where there are none.
+    /// Only steps for these processes; empty: all.
     pub(crate) only: &'a [Pid],
-    /// Who was refused memory.
-    pub(crate) asker: Option<Pid>,
-    /// Why.
+    /// The process whose allocation failed.
+    pub(crate) requester: Option<Pid>,
+    /// The cause of the failure.
     pub(crate) cause: Option<Cause>,
-    /// For how long a process has launched nothing.
+    /// Returns for how long a process has launched nothing.
     pub(crate) idle: &'a dyn Fn(&ProcessView) -> Option<Nanos>,
-    /// The processes are of this host, so that more can be found out about them.
+    /// The processes run on this host, so more can be read about them.
     pub(crate) local: bool,
 }
 
-/// The advice, GPU by GPU.
+/// Returns advice for each GPU.
 pub(crate) fn answer(
-    question: &Question<'_>,
+    request: &Question<'_>,
     snapshot: &Snapshot,
     names: &Names,
 ) -> Vec<GpuAdvice> {
-    let one = |gpu: Option<GpuId>| {
+    let for_gpu = |gpu: Option<GpuId>| {
         let steps = advise(&Situation {
             snapshot,
             gpu,
-            only: question.only,
-            asker: question.asker,
-            cause: question.cause,
-            protected: if question.local { &is_protected } else { &is_first },
-            idle: question.idle,
+            only: request.only,
+            asker: request.requester,
+            cause: request.cause,
+            protected: if request.local { &is_protected } else { &is_first },
+            idle: request.idle,
         });
         GpuAdvice::new(gpu, snapshot, names, &steps)
     };
-    if question.gpu.is_some() {
-        return vec![one(question.gpu)];
+    if request.gpu.is_some() {
+        return vec![for_gpu(request.gpu)];
     }
     let gpus = gpus(snapshot);
     if gpus.is_empty() && !snapshot.processes.is_empty() {
-        return vec![one(None)];
+        return vec![for_gpu(None)];
     }
-    gpus.into_iter().map(|gpu| one(Some(gpu))).collect()
+    gpus.into_iter().map(|gpu| for_gpu(Some(gpu))).collect()
 }
 
-/// What the reader of advice should know.
+/// Returns notes for the reader of the advice.
 pub(crate) fn notes(snapshot: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
     if snapshot.certainty.before_trace {
@@ -71,34 +71,34 @@ pub(crate) fn notes(snapshot: &Snapshot) -> Vec<String> {
     notes
 }
 
-/// The GPUs that somebody holds memory of, or whose free memory is known.
+/// Returns GPUs on which memory is held, or whose free memory is known.
 fn gpus(snapshot: &Snapshot) -> Vec<GpuId> {
     let views = snapshot.processes.iter().flat_map(|process| &process.devices);
     let held = views
         .filter(|view| view.live_bytes.0 > 0 || view.driver_bytes.is_some_and(|bytes| bytes.0 > 0));
-    let told = snapshot.gpus.iter().map(|view| view.gpu);
-    let mut gpus: Vec<_> = held.filter_map(|view| view.gpu).chain(told).collect();
+    let reported = snapshot.gpus.iter().map(|view| view.gpu);
+    let mut gpus: Vec<_> = held.filter_map(|view| view.gpu).chain(reported).collect();
     gpus.sort_unstable();
     gpus.dedup();
     gpus
 }
 
-/// Whom nobody should be told to end: this program, the first process, and services that root runs.
+/// Whether a process must not be stopped: vramscope itself, pid 1, and system services of root.
 pub(crate) fn is_protected(process: &ProcessView) -> bool {
     let pid = process.key.pid;
     if pid.0 <= 1 || pid.0 == std::process::id() {
         return true;
     }
-    let own = process.uid.is_some_and(|uid| uid != 0) || process.container.is_some();
-    !own && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| is_service(&text))
+    let user = process.uid.is_some_and(|uid| uid != 0) || process.container.is_some();
+    !user && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| is_service(&text))
 }
 
-/// The first process of some host.
+/// Whether it is pid 1 of its host.
 fn is_first(process: &ProcessView) -> bool {
     process.key.pid.0 <= 1
 }
 
-/// Whether a process's cgroup is that of a service of the system, or of the first process.
+/// Whether a cgroup is that of a system service, or of pid 1.
 fn is_service(cgroup: &str) -> bool {
     let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.into_iter().any(|path| {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_of_the_system_are_recognised_and_containers_are_none() {
+    fn system_services_are_detected() {
         assert!(is_service("0::/system.slice/nvidia-persistenced.service\n"));
         assert!(is_service("1:name=systemd:/init.scope\n"));
         assert!(!is_service("0::/user.slice/user-1000.slice/session-3.scope\n"));

@@ -1,3 +1,3 @@
-//! Fault points, for parts that do not know capture.
+//! Fault points for modules that do not use capture.
 
 pub(crate) use capture::fault::point;

@@ -1,13 +1,13 @@
-//! What this machine says of itself.
+//! Facts about this host.
 
 use std::fs;
 
-/// What it is called; nothing where it does not tell.
+/// Returns the host name; empty if unknown.
 pub(crate) fn name() -> String {
     fact("hostname")
 }
 
-/// The version of its kernel.
+/// Returns the kernel version.
 pub(crate) fn kernel() -> String {
     fact("osrelease")
 }

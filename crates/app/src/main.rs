@@ -1,4 +1,4 @@
-//! `vramscope`: results to stdout, messages to stderr, an exit code that scripts can use.
+//! `vramscope`: results on stdout, messages on stderr, and an exit code for scripts.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "capture"),
@@ -28,14 +28,14 @@ mod threads;
 
 use std::process::ExitCode;
 
-/// How a command ended well.
+/// How a command ended without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// Nothing to complain about.
+    /// Success.
     Fine,
-    /// Something was found over a limit that was asked for.
+    /// A threshold set by the user was exceeded.
     Findings,
-    /// A part of what was asked for could not be done, and the user was told.
+    /// Part of the request failed, and a message was logged.
     Incomplete,
     /// Another exit code: that of the traced command, or the one of `--leak-exit-code`.
     Code(u8),

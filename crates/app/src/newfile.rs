@@ -1,6 +1,6 @@
-//! Files that come into being as a whole: written under another name beside, and given their own at
-//! the end. What fails or is interrupted leaves nothing behind, and nothing is written over unless
-//! that was asked for.
+//! Output files that appear complete: written under a temporary name in the same directory and
+//! renamed at the end. A failure or a signal leaves nothing behind, and existing files are only
+//! overwritten on request.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -12,28 +12,28 @@ use anyhow::{Context, Result};
 use crate::outfile::{self, Planned};
 use crate::output::named;
 
-/// Names that are tried for the file that is written.
+/// Temporary names that are tried.
 const ATTEMPTS: u32 = 100;
 
 /// A file that is being written.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     writer: BufWriter<File>,
-    /// What it is called until it is finished; none for what is no file, such as a pipe.
+    /// Its temporary name; None for pipes and the like.
     temporary: Option<Temporary>,
     path: PathBuf,
     force: bool,
 }
 
 impl NewFile {
-    /// Begins a file for its owner alone: output names processes and paths. An existing file is replaced
-    /// only with `force`, and not before the new one is complete.
+    /// Creates a file that only its owner can access, because output names processes and paths. An
+    /// existing file is replaced only with `force`, and only when the new one is complete.
     pub(crate) fn create(path: &Path, force: bool) -> Result<Self> {
         outfile::ignore_size_limit();
         let (writer, temporary) = match Planned::find(path, force)?.into_stream()? {
             Some(stream) => (stream, None),
             None => {
-                let created = Temporary::beside(path);
+                let created = Temporary::sibling(path);
                 let (file, temporary) = created.with_context(|| outfile::cannot(path))?;
                 (file, Some(temporary))
             }
@@ -41,16 +41,16 @@ impl NewFile {
         Ok(Self { writer: BufWriter::new(writer), temporary, path: path.into(), force })
     }
 
-    /// Everything is written: the file gets its name.
+    /// Gives the complete file its final name.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
-        let named = if self.force {
+        let renamed = if self.force {
             fs::rename(&temporary.path, &self.path)
         } else {
-            name_anew(&temporary.path, &self.path)
+            rename_no_replace(&temporary.path, &self.path)
         };
-        named.map_err(|error| outfile::not_created(error, &self.path))
+        renamed.map_err(|error| outfile::not_created(error, &self.path))
     }
 }
 
@@ -64,8 +64,9 @@ impl Write for NewFile {
     }
 }
 
-/// A link fails where a name is taken, a rename does not. Not every file system has links.
-fn name_anew(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames without overwriting: a hard link fails if the name exists, a rename does not. Not every
+/// file system has links.
+fn rename_no_replace(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error)
             if error.kind() != ErrorKind::AlreadyExists && fs::symlink_metadata(to).is_err() =>
@@ -76,7 +77,8 @@ fn name_anew(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// How a file comes into being: for its owner alone, and never through a link or over another file.
+/// Returns options to create a file: private to its owner, never through a link or over another
+/// file.
 pub(crate) fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -85,14 +87,14 @@ pub(crate) fn options() -> OpenOptions {
     options
 }
 
-/// A new file beside another one.
-fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
+/// Creates a file in the same directory.
+fn sibling(path: &Path) -> io::Result<(File, PathBuf)> {
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy();
     // Names have at most 255 bytes.
     let name: String = name.chars().take(32).collect();
     for attempt in 0..ATTEMPTS {
-        let own = format!(".{name}.{}-{attempt}.part", std::process::id());
-        let path = path.with_file_name(own);
+        let temporary = format!(".{name}.{}-{attempt}.part", std::process::id());
+        let path = path.with_file_name(temporary);
         match options().open(&path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             opened => return Ok((opened?, path)),
@@ -101,15 +103,15 @@ fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
     Err(ErrorKind::AlreadyExists.into())
 }
 
-/// Whether a file can be created beside another one; nothing stays of it.
-pub(crate) fn try_beside(path: &Path) -> io::Result<()> {
-    let (_, temporary) = beside(path)?;
+/// Checks that a file can be created in the same directory; nothing stays.
+pub(crate) fn check_sibling(path: &Path) -> io::Result<()> {
+    let (_, temporary) = sibling(path)?;
     fs::remove_file(temporary)
 }
 
-/// A new, empty file in place of a file or a link.
+/// Creates a new, empty file in place of a file or a link.
 pub(crate) fn replace(path: &Path) -> io::Result<File> {
-    let (file, temporary) = beside(path)?;
+    let (file, temporary) = sibling(path)?;
     if let Err(error) = fs::rename(&temporary, path) {
         let _ = fs::remove_file(&temporary);
         return Err(error);
@@ -117,40 +119,40 @@ pub(crate) fn replace(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A name that is removed with its owner, or by a signal.
+/// A path that is removed on drop, or by a signal.
 #[derive(Debug)]
 struct Temporary {
     path: PathBuf,
 }
 
 impl Temporary {
-    fn beside(path: &Path) -> io::Result<(File, Self)> {
-        let (file, path) = beside(path)?;
-        unfinished(|list| list.push(path.clone()));
+    fn sibling(path: &Path) -> io::Result<(File, Self)> {
+        let (file, path) = sibling(path)?;
+        with_temp_paths(|list| list.push(path.clone()));
         Ok((file, Self { path }))
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename it is gone already.
+        // After the rename it no longer exists.
         let _ = fs::remove_file(&self.path);
-        unfinished(|list| list.retain(|path| *path != self.path));
+        with_temp_paths(|list| list.retain(|path| *path != self.path));
     }
 }
 
-/// What has to go when a signal ends the program.
+/// Paths to remove when a signal ends the program.
 static UNFINISHED: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(|| {
     #[cfg(unix)]
     remove_at_signals();
     Mutex::default()
 });
 
-fn unfinished(change: impl FnOnce(&mut Vec<PathBuf>)) {
+fn with_temp_paths(change: impl FnOnce(&mut Vec<PathBuf>)) {
     change(&mut UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// Where signals cannot be watched, a file under its first name is left when one comes.
+/// If signals cannot be handled, a temporary file stays when one arrives.
 #[cfg(unix)]
 fn remove_at_signals() {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -159,11 +161,11 @@ fn remove_at_signals() {
     };
     let watch = move || {
         if let Some(signal) = signals.forever().next() {
-            unfinished(|list| {
+            with_temp_paths(|list| {
                 for path in list.drain(..) {
                     let _ = fs::remove_file(path);
                 }
-                // The lock is still held: nothing new begins.
+                // The lock is still held, so no new file is created.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             });
         }
@@ -175,51 +177,51 @@ fn remove_at_signals() {
 mod tests {
     use super::*;
 
-    fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap();
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     #[test]
-    fn a_file_has_its_name_only_when_it_is_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out.json");
+    fn file_gets_its_name_only_when_complete() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.json");
         let mut file = NewFile::create(&path, false).unwrap();
         file.write_all(b"half").unwrap();
-        assert!(!path.exists() && names(folder.path()).len() == 1);
+        assert!(!path.exists() && names(dir.path()).len() == 1);
         drop(file);
-        assert!(names(folder.path()).is_empty(), "what failed leaves nothing");
+        assert!(names(dir.path()).is_empty(), "a failed file leaves nothing");
         let mut file = NewFile::create(&path, false).unwrap();
         file.write_all(b"whole").unwrap();
         file.finish().unwrap();
-        assert_eq!(names(folder.path()), ["out.json"]);
+        assert_eq!(names(dir.path()), ["out.json"]);
         assert_eq!(fs::read(&path).unwrap(), b"whole");
     }
 
     #[test]
-    fn what_is_there_is_replaced_only_by_force_and_at_the_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out");
+    fn existing_file_is_replaced_only_by_force_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
         fs::write(&path, "old").unwrap();
-        let refused = NewFile::create(&path, false).unwrap_err().to_string();
-        assert!(refused.contains("already exists; use --force"), "{refused}");
+        let error = NewFile::create(&path, false).unwrap_err().to_string();
+        assert!(error.contains("already exists; use --force"), "{error}");
         let mut file = NewFile::create(&path, true).unwrap();
         file.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         file.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(names(folder.path()), ["out"]);
+        assert_eq!(names(dir.path()), ["out"]);
     }
 
     #[test]
-    fn a_name_that_was_taken_meanwhile_is_not_taken_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("out");
+    fn file_created_meanwhile_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
         let file = NewFile::create(&path, false).unwrap();
         fs::write(&path, "other").unwrap();
         assert!(file.finish().unwrap_err().to_string().contains("already exists"));
         assert_eq!(fs::read(&path).unwrap(), b"other");
-        assert_eq!(names(folder.path()), ["out"]);
+        assert_eq!(names(dir.path()), ["out"]);
     }
 
     #[test]

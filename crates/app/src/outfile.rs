@@ -1,8 +1,8 @@
-//! Output files of every verb: what a path may lead to, and when it is opened.
-//!
-//! One rule for all verbs. An existing file is replaced only with `--force`, and by a new file under its name, so that
-//! neither a link nor another name of the file is written through. A symbolic link counts as an existing file, wherever
-//! it leads. Pipes and character devices are written as they are.
+//! Output files of all verbs: what a path may refer to, and when it is opened.
+//! | The same rule applies to all verbs. An existing file is replaced only with `--force`, and by a
+//! new file of that name, so that nothing is written through a link or another name of the file. A
+//! symbolic link counts as an existing file, regardless of its target. Pipes and character devices
+//! are written directly.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, IsTerminal, Write};
@@ -13,11 +13,11 @@ use formats::plain::plain;
 
 use crate::{newfile, output};
 
-/// Directories of the links to this process's own open files.
+/// Directories with links to this process's open files.
 #[cfg(unix)]
 const DESCRIPTORS: [&str; 3] = ["/dev", "/dev/fd", "/proc/self/fd"];
 
-/// A path for output that was checked. Nothing was written yet.
+/// A checked output path. Nothing was written yet.
 #[derive(Debug)]
 pub(crate) struct Planned {
     path: PathBuf,
@@ -35,28 +35,28 @@ enum Kind {
 }
 
 impl Planned {
-    /// Finds out what a path leads to.
+    /// Finds out what a path refers to.
     pub(crate) fn find(path: &Path, force: bool) -> Result<Self> {
         Ok(Self { path: path.into(), kind: kind(path, force)? })
     }
 
-    /// The same; and that a file can be created there, of which nothing stays.
+    /// The same, and checks that a file can be created there; nothing stays.
     pub(crate) fn check(path: &Path, force: bool) -> Result<Self> {
         let found = Self::find(path, force)?;
         if let Kind::File { .. } = found.kind {
-            newfile::try_beside(path).with_context(|| cannot(path))?;
+            newfile::check_sibling(path).with_context(|| cannot(path))?;
         }
         Ok(found)
     }
 
-    /// Whether it leads to standard output.
+    /// Whether it refers to standard output.
     pub(crate) const fn is_stdout(&self) -> bool {
         matches!(self.kind, Kind::Stdout)
     }
 
-    /// Whether both lead to one file, which need not exist.
+    /// Whether both refer to the same file, which need not exist.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let whole = |planned: &Self| match planned.kind {
+        let absolute = |planned: &Self| match planned.kind {
             Kind::Stdout => Some(PathBuf::from("/dev/stdout")),
             Kind::Stream(_) => fs::canonicalize(&planned.path).ok(),
             Kind::File { .. } => {
@@ -64,17 +64,18 @@ impl Planned {
                 Some(directory.join(planned.path.file_name()?))
             }
         };
-        whole(self).is_some_and(|path| whole(other) == Some(path))
+        absolute(self).is_some_and(|path| absolute(other) == Some(path))
     }
 
-    /// Opens a pipe or a device; a pipe waits for its reader. Call it before signals are handled: it ends by them.
+    /// Opens a pipe or a device; a pipe blocks until it has a reader. Must be called before signals
+    /// are handled, so that a signal ends the wait.
     pub(crate) fn connect(&mut self) -> Result<()> {
         if let Kind::Stream(file @ None) = &mut self.kind {
-            // Kept until the pipe is open: its reader must not see an end before that.
+            // Kept until the pipe is open, so that its reader does not see an end before that.
             let _probe = find_reader(&self.path);
             let opened = OpenOptions::new().append(true).open(&self.path);
             let opened = opened.with_context(|| cannot(&self.path))?;
-            // Another user may have replaced it with a link since it was checked.
+            // Another user may have replaced it with a link since the check.
             if !is_descriptor(&self.path) && !is_stream(&opened.metadata()?) {
                 return Err(exists(&self.path));
             }
@@ -83,7 +84,7 @@ impl Planned {
         Ok(())
     }
 
-    /// The stream that it leads to, open; none where it is a regular file.
+    /// Returns the open stream, or None for a regular file.
     pub(crate) fn into_stream(mut self) -> Result<Option<File>> {
         self.connect()?;
         match self.kind {
@@ -93,7 +94,7 @@ impl Planned {
         }
     }
 
-    /// Opens it. A new file is for its owner alone: output names processes and paths.
+    /// Opens it. A new file is private to its owner, because output names processes and paths.
     pub(crate) fn open(self) -> Result<OutFile> {
         ignore_size_limit();
         let (path, is_stdout) = (self.path.clone(), self.is_stdout());
@@ -112,8 +113,8 @@ fn kind(path: &Path, force: bool) -> Result<Kind> {
     if output::is_stdout(path) {
         return Ok(Kind::Stdout);
     }
-    let facts = match fs::symlink_metadata(path) {
-        Ok(facts) => facts,
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kind::File { force }),
         Err(error) => return Err(error).with_context(|| cannot(path)),
     };
@@ -121,33 +122,33 @@ fn kind(path: &Path, force: bool) -> Result<Kind> {
     if target.as_ref().is_some_and(Metadata::is_dir) {
         bail!("{} is a directory; the output must be a file", shown(path));
     }
-    let is_own = facts.is_symlink() && is_descriptor(path);
+    let is_own = metadata.is_symlink() && is_descriptor(path);
     match target {
         Some(target) if is_own && (target.is_file() || is_stream(&target)) => {
             Ok(Kind::Stream(None))
         }
-        _ if facts.is_symlink() || facts.is_file() => {
+        _ if metadata.is_symlink() || metadata.is_file() => {
             if force {
                 Ok(Kind::File { force })
             } else {
                 Err(exists(path))
             }
         }
-        _ if is_stream(&facts) => Ok(Kind::Stream(None)),
+        _ if is_stream(&metadata) => Ok(Kind::Stream(None)),
         _ => bail!("{} is neither a regular file nor a pipe", shown(path)),
     }
 }
 
-/// The links of `/dev` to open files (`/dev/stderr`, `/dev/fd/3`) are no links of another user.
+/// The links in `/dev` to open files (`/dev/stderr`, `/dev/fd/3`) are not links of another user.
 #[cfg(unix)]
 fn is_descriptor(path: &Path) -> bool {
     DESCRIPTORS.iter().any(|directory| path.parent() == Some(Path::new(directory)))
 }
 
 #[cfg(unix)]
-fn is_stream(facts: &Metadata) -> bool {
+fn is_stream(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    let kind = facts.file_type();
+    let kind = metadata.file_type();
     kind.is_fifo() || kind.is_char_device()
 }
 
@@ -161,14 +162,14 @@ fn is_stream(_: &Metadata) -> bool {
     false
 }
 
-/// Opens a pipe that has a reader. Without a reader, prints that it waits for one.
+/// Opens a pipe that has a reader. Without one, logs that it waits.
 #[cfg(target_os = "linux")]
 fn find_reader(path: &Path) -> Option<File> {
     use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
     /// `O_NONBLOCK` of Linux on x86-64 and arm64.
     const NONBLOCK: i32 = 0o4000;
-    let facts = fs::metadata(path).ok()?;
-    if !facts.file_type().is_fifo() {
+    let metadata = fs::metadata(path).ok()?;
+    if !metadata.file_type().is_fifo() {
         return None;
     }
     let probe = OpenOptions::new().write(true).custom_flags(NONBLOCK).open(path).ok();
@@ -183,7 +184,7 @@ fn find_reader(_: &Path) -> Option<File> {
     None
 }
 
-/// A copy of standard output that writes without a buffer.
+/// Returns an unbuffered duplicate of standard output.
 #[cfg(unix)]
 fn stdout() -> Result<File> {
     use std::os::fd::AsFd;
@@ -196,7 +197,8 @@ fn stdout() -> Result<File> {
     bail!("standard output cannot be used here; name a file")
 }
 
-/// Makes a limit on the size of files an error like a full disk, not the end of the process.
+/// Turns a file size limit into an error like a full disk, instead of a signal that ends the
+/// process.
 pub(crate) fn ignore_size_limit() {
     #[cfg(unix)]
     {
@@ -216,22 +218,22 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// A path as messages show it.
+/// Returns a path for messages.
 pub(crate) fn shown(path: &Path) -> String {
     plain(&path.to_string_lossy()).into_owned()
 }
 
-/// What failed, and what to do.
+/// Returns the message for a failed write, with advice.
 pub(crate) fn cannot(path: &Path) -> String {
     format!("cannot write {}; choose another file", shown(path))
 }
 
-/// The error for an existing file.
+/// Returns the error for an existing file.
 pub(crate) fn exists(path: &Path) -> anyhow::Error {
     anyhow::anyhow!("{}: already exists; use --force to overwrite", shown(path))
 }
 
-/// The error for a new name that could not be had.
+/// Returns the error for a file that could not be created.
 pub(crate) fn not_created(error: io::Error, path: &Path) -> anyhow::Error {
     if error.kind() == ErrorKind::AlreadyExists {
         exists(path)
@@ -240,17 +242,17 @@ pub(crate) fn not_created(error: io::Error, path: &Path) -> anyhow::Error {
     }
 }
 
-/// An open output file. It grows under its own name, so that it can be read meanwhile.
+/// An open output file. It grows under its own name, so it can be read meanwhile.
 #[derive(Debug)]
 pub(crate) struct OutFile {
     file: File,
     name: String,
-    /// This process created it, so all of its content is ours.
+    /// This process created it, so all of its contents are its own.
     new: bool,
 }
 
 impl OutFile {
-    /// Its name as messages show it.
+    /// Returns its name for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -260,7 +262,8 @@ impl OutFile {
         self.file.is_terminal()
     }
 
-    /// Drops everything behind `length`; whether that worked. Pipes and files of others keep what was written.
+    /// Truncates the file to `length`; returns whether that worked. Pipes and preexisting files
+    /// keep what was written.
     pub(crate) fn cut(&self, length: u64) -> bool {
         self.new && self.file.set_len(length).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Where words go: results to stdout or a file, messages to stderr.
+//! Output: results to stdout or a file, messages to stderr.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -15,62 +15,63 @@ use crate::newfile::NewFile;
 use crate::outfile::{self, OutFile, Planned};
 use crate::terminal::Guard;
 
-/// What standard output is called in messages.
+/// Name of standard output in messages.
 pub(crate) const STDOUT: &str = "standard output";
 
-/// Where messages go instead of stderr, once somebody takes them.
+/// Receiver of messages instead of stderr.
 static ELSEWHERE: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
 
-/// From now on messages are handed over, without the end of their line.
+/// Redirects messages, without line ends.
 #[cfg(feature = "serve")]
 pub(crate) fn divert(to: impl Fn(String) + Send + Sync + 'static) {
     let _ = ELSEWHERE.set(Box::new(to));
 }
 
-/// Whether the line of the terminal that the cursor is in shows progress.
+/// Whether the current line of the terminal shows progress.
 static IN_PROGRESS: AtomicBool = AtomicBool::new(false);
 
-/// Empties the line that the cursor is in.
+/// Clears the current line.
 const EMPTY_LINE: &str = "\r\x1b[K";
 
-/// A message for the person at the terminal. A closed stderr is not an error.
+/// Logs a message to stderr. A closed stderr is not an error.
 pub(crate) fn complain(message: &str) {
-    tell(&format!("vramscope: {message}"));
+    write_message(&format!("vramscope: {message}"));
 }
 
-/// Every message goes through here, and is escaped: it may quote files, processes and arguments.
-fn tell(text: &str) {
+/// Writes a message. All messages are escaped, because they may quote files, processes and
+/// arguments.
+fn write_message(text: &str) {
     let line = plain::message(text);
     match ELSEWHERE.get() {
         Some(to) => to(line),
         None => {
             let clear = if IN_PROGRESS.swap(false, Ordering::Relaxed) { EMPTY_LINE } else { "" };
-            put(&format!("{clear}{line}\n"));
+            write_stderr(&format!("{clear}{line}\n"));
         }
     }
 }
 
-/// Writes to standard error in one piece.
-fn put(text: &str) {
+/// Writes to standard error at once.
+fn write_stderr(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// The same with a level of syslog, 0 to 7: the journal of systemd reads it where it is listening.
+/// Logs with a syslog level, 0 to 7, which the systemd journal reads if it captures stderr.
 #[cfg(feature = "serve")]
 pub(crate) fn complain_as(level: u8, message: &str) {
     let mark = match std::env::var_os("JOURNAL_STREAM") {
         Some(_) => format!("<{level}>"),
         None => String::new(),
     };
-    tell(&format!("{mark}vramscope: {message}"));
+    write_message(&format!("{mark}vramscope: {message}"));
 }
 
-/// The message for an error that ends a verb.
+/// Logs the error that ends a verb.
 pub(crate) fn fail(error: &anyhow::Error) {
     complain(&format!("error: {}", reasons(error)));
 }
 
-/// An error with its causes. Some errors have the text of their cause in their own already.
+/// Returns an error with its causes. Some errors already contain the text of their cause.
 pub(crate) fn reasons(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -83,22 +84,22 @@ pub(crate) fn reasons(error: &anyhow::Error) -> String {
     text
 }
 
-/// Shows how far the work is, on a terminal only, until the next message or [`end_progress`].
+/// Shows progress, on a terminal only, until the next message or [`end_progress`].
 pub(crate) fn progress(message: &str) {
     if io::stderr().is_terminal() {
         IN_PROGRESS.store(true, Ordering::Relaxed);
-        put(&format!("{EMPTY_LINE}vramscope: {}", plain::plain(message)));
+        write_stderr(&format!("{EMPTY_LINE}vramscope: {}", plain::plain(message)));
     }
 }
 
-/// Removes what [`progress`] shows.
+/// Removes the line of [`progress`].
 pub(crate) fn end_progress() {
     if IN_PROGRESS.swap(false, Ordering::Relaxed) {
-        put(EMPTY_LINE);
+        write_stderr(EMPTY_LINE);
     }
 }
 
-/// An error of a write, with the name of what was written. It keeps its kind.
+/// A write error with the name of the output. It keeps its kind.
 #[derive(Debug)]
 struct Unwritten {
     name: String,
@@ -117,18 +118,18 @@ impl std::error::Error for Unwritten {
     }
 }
 
-/// The error with the name of what was written.
+/// Adds the name of the output to an error.
 pub(crate) fn named(name: &str, cause: io::Error) -> io::Error {
     io::Error::new(cause.kind(), Unwritten { name: name.to_owned(), cause })
 }
 
-/// A place for results that knows when they are whole.
+/// A destination of results that can be completed.
 pub(crate) trait Place: Write {
-    /// Everything is written.
+    /// Completes the output.
     fn finish(self: Box<Self>) -> Result<()>;
 }
 
-/// Standard output; guarded where it is a terminal.
+/// Standard output; guarded if it is a terminal.
 struct Stdout(Box<dyn Write>);
 
 impl Stdout {
@@ -154,13 +155,13 @@ impl Place for Stdout {
     }
 }
 
-/// A file that grows by whole reports: each flush writes one, or nothing.
+/// A file that grows by complete reports: each flush writes one, or nothing.
 struct Reports {
     out: OutFile,
-    /// What was written since the last flush.
+    /// Bytes written since the last flush.
     report: Vec<u8>,
-    /// Bytes of whole reports in the file.
-    whole: u64,
+    /// Bytes of complete reports in the file.
+    complete: u64,
 }
 
 impl Write for Reports {
@@ -171,13 +172,13 @@ impl Write for Reports {
     fn flush(&mut self) -> io::Result<()> {
         if let Err(error) = self.out.write_all(&self.report) {
             let name = self.out.name();
-            let state = match self.out.cut(self.whole) {
-                true => format!("{name} (complete up to {})", Bytes(self.whole)),
+            let state = match self.out.cut(self.complete) {
+                true => format!("{name} (complete up to {})", Bytes(self.complete)),
                 false => format!("{name} (the last report is incomplete)"),
             };
             return Err(named(&state, error));
         }
-        self.whole += self.report.len() as u64;
+        self.complete += self.report.len() as u64;
         self.report.clear();
         Ok(())
     }
@@ -195,47 +196,47 @@ impl Place for NewFile {
     }
 }
 
-/// Where results go.
+/// Destination of results.
 pub(crate) struct Results {
-    /// The place.
+    /// The writer.
     pub(crate) writer: Box<dyn Place>,
-    /// How they look there.
+    /// Its text style.
     pub(crate) style: Style,
 }
 
 impl Results {
-    /// Everything is written: a new file gets its name.
+    /// Completes the output: a new file gets its name.
     pub(crate) fn finish(self) -> Result<()> {
         self.writer.finish()
     }
 }
 
-/// Standard output.
+/// Returns standard output as the destination.
 pub(crate) fn results() -> Results {
     Results { writer: Box::new(Stdout::new()), style: style() }
 }
 
-/// A file that grows by a report at a time, or standard output.
+/// Returns a file that grows by one report at a time, or standard output.
 pub(crate) fn reports(file: Option<Planned>) -> Result<Results> {
     let Some(file) = file.filter(|file| !file.is_stdout()) else { return Ok(results()) };
-    let writer = Reports { out: file.open()?, report: Vec::new(), whole: 0 };
+    let writer = Reports { out: file.open()?, report: Vec::new(), complete: 0 };
     Ok(Results { writer: Box::new(writer), style: Style::default() })
 }
 
-/// The same for what is made from files, none of which may be written over. A new file appears when
-/// it is whole; `-` is standard output.
+/// Returns the destination of results that are derived from files, which must not be overwritten. A
+/// new file appears when it is complete; `-` is standard output.
 pub(crate) fn results_from(inputs: &[&Path], file: Option<&Path>, force: bool) -> Result<Results> {
     let Some(file) = file.filter(|file| !is_stdout(file)) else { return Ok(results()) };
     refuse_inputs(inputs, file)?;
     Ok(Results { writer: Box::new(NewFile::create(file, force)?), style: Style::default() })
 }
 
-/// Whether a name stands for standard output.
+/// Whether a path means standard output.
 pub(crate) fn is_stdout(file: &Path) -> bool {
     file == Path::new("-") || file == Path::new("/dev/stdout")
 }
 
-/// What is read is never written.
+/// Rejects an output path that is an input.
 pub(crate) fn refuse_inputs(inputs: &[&Path], file: &Path) -> Result<()> {
     match inputs.iter().find(|input| is_same(input, file)) {
         Some(input) => {
@@ -248,19 +249,19 @@ pub(crate) fn refuse_inputs(inputs: &[&Path], file: &Path) -> Result<()> {
     }
 }
 
-/// Whether two paths lead to one file that is there.
+/// Whether two paths refer to the same existing file.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
-    let whole = |path: &Path| std::fs::canonicalize(path).ok();
-    whole(one).is_some_and(|file| whole(other) == Some(file))
+    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
+    canonical(one).is_some_and(|file| canonical(other) == Some(file))
 }
 
-/// Colours on a terminal, unless `NO_COLOR` asks for none.
+/// Uses colors on a terminal, unless `NO_COLOR` is set.
 fn style() -> Style {
-    let asked = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    Style { color: asked && io::stdout().is_terminal(), ..Style::default() }
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    Style { color: wanted && io::stdout().is_terminal(), ..Style::default() }
 }
 
-/// Whoever read our output has seen enough; that is success.
+/// Whether the reader of the output closed it, which counts as success.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -274,10 +275,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn causes_are_not_repeated() {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
-        let told = anyhow::Error::new(missing()).context(format!("no file: {}", missing()));
-        assert_eq!(reasons(&told), format!("no file: {}", missing()));
+        let repeated = anyhow::Error::new(missing()).context(format!("no file: {}", missing()));
+        assert_eq!(reasons(&repeated), format!("no file: {}", missing()));
         let advised = format!("no file: {}; check the path", missing());
         assert_eq!(reasons(&anyhow::Error::new(missing()).context(advised.clone())), advised);
         let plain = anyhow::Error::new(missing()).context("no file");

@@ -1,9 +1,9 @@
 //! Threads and queues of a live trace.
 //!
 //! The *capture thread* owns the session: it reads the ring and sends batches of events through a
-//! bounded channel. The *engine thread* (the caller) applies them to the ledger. When the engine
-//! cannot follow, the channel fills, the capture thread waits, and the kernel ring is the one place
-//! that may lose; it counts.
+//! bounded channel. The *engine thread* (the caller) applies them to the ledger. If the engine is
+//! too slow, the channel fills and the capture thread waits, so that events are lost only in the
+//! kernel ring, which counts them.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use engine::units::Moment;
 use crate::threads::Worker;
 use crate::{fault, output};
 
-/// How long the ring may fill before it is read. It is read at once when it is a quarter full.
+/// Maximum time between two reads of the ring. It is read at once when it is a quarter full.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Batches in flight between the two threads.
+/// Maximum number of batches between the two threads.
 const QUEUE: usize = 64;
 
-/// What stacks can be limited to, while a trace runs.
+/// Stack modes that a running trace can be limited to.
 const LIMITS: [Stacks; 3] = [Stacks::Off, Stacks::Pointers, Stacks::Full];
 
-/// What the capture thread sends.
+/// A message of the capture thread.
 pub(crate) enum Message {
-    /// Things that happened, in order.
+    /// Events in order.
     Events(Vec<Event>),
-    /// GPUs were found late: the driver was not there, or did not answer in time.
+    /// GPUs found after the start: the driver was missing or slow.
     Gpus(Vec<Gpu>),
-    /// Things the user should know.
+    /// A notice for the user.
     Notice(Notice),
     /// The capture thread ended early; nothing follows.
     Failed(anyhow::Error),
 }
 
-/// A trace that runs.
+/// A running trace.
 pub(crate) struct Live {
     messages: Receiver<Message>,
     controls: Arc<Controls>,
-    /// The capture thread, until its end was noticed.
+    /// The capture thread; None after its end was noticed.
     thread: Cell<Option<Worker>>,
     /// How the probes are attached.
     pub(crate) plan: Plan,
@@ -57,12 +57,12 @@ pub(crate) struct Live {
     pub(crate) counts_work: bool,
 }
 
-/// Shared with the capture thread.
+/// State shared with the capture thread.
 struct Controls {
     stop: AtomicBool,
-    /// The most that is taken of stacks, as a number of [`LIMITS`].
+    /// Maximum stack mode, as an index of [`STACK_MODES`].
     stacks: AtomicUsize,
-    /// Time of the newest events that were sent: until then nothing is missing.
+    /// Time of the latest sent events: nothing is missing up to then.
     complete_until: AtomicU64,
 }
 
@@ -72,7 +72,7 @@ impl Live {
         Self::start_after(options, || Ok(()))
     }
 
-    /// The same; the capture thread first prepares.
+    /// The same; the capture thread first calls `prepare`.
     pub(crate) fn start_after(
         options: Options,
         prepare: impl FnOnce() -> Result<()> + Send + 'static,
@@ -110,7 +110,7 @@ impl Live {
         Ok(Self { messages, controls, thread, plan, gpus, counts_work })
     }
 
-    /// The next message, if one comes before `deadline`.
+    /// Returns the next message, if one arrives before `deadline`.
     pub(crate) fn next(&self, deadline: Instant) -> Option<Message> {
         let wait = deadline.saturating_duration_since(Instant::now());
         match self.messages.recv_timeout(wait) {
@@ -119,7 +119,7 @@ impl Live {
             Err(RecvTimeoutError::Disconnected) => {
                 let failed = self.thread.take().map(|thread| Message::Failed(thread.failure()));
                 if failed.is_none() {
-                    // Its end was reported before; do not spin.
+                    // Its end was already reported; do not spin.
                     std::thread::sleep(wait);
                 }
                 failed
@@ -127,32 +127,32 @@ impl Live {
         }
     }
 
-    /// The time up to which every event was sent.
+    /// Returns the time up to which every event was sent.
     pub(crate) fn complete_until(&self) -> Moment {
         Moment(self.controls.complete_until.load(Ordering::Acquire))
     }
 
-    /// From now on no more than these stacks are taken, of what was asked for at the start.
-    pub(crate) fn limit_stacks(&self, most: Stacks) {
-        let limit = LIMITS.iter().position(|limit| *limit == most).unwrap_or(LIMITS.len());
+    /// Limits the stack mode from now on; it never exceeds the mode of the start.
+    pub(crate) fn limit_stacks(&self, max: Stacks) {
+        let limit = LIMITS.iter().position(|limit| *limit == max).unwrap_or(LIMITS.len());
         self.controls.stacks.store(limit, Ordering::Relaxed);
     }
 
-    /// Detaches the probes, then hands over what was still on its way.
-    /// Also the time up to which nothing is missing.
+    /// Detaches the probes and returns the remaining messages, and the time up to which nothing is
+    /// missing.
     pub(crate) fn finish(self) -> (Vec<Message>, Moment) {
         self.controls.stop.store(true, Ordering::Release);
-        let mut rest: Vec<Message> = self.messages.iter().collect();
+        let mut remaining: Vec<Message> = self.messages.iter().collect();
         if let Some(Err(error)) = self.thread.take().map(Worker::join) {
-            rest.push(Message::Failed(error));
+            remaining.push(Message::Failed(error));
         }
         let complete_until = self.complete_until();
-        (rest, complete_until)
+        (remaining, complete_until)
     }
 }
 
-/// Marks a snapshot as the state when capture ended early: nothing after it was seen. What a process that
-/// had exited before did is still exact.
+/// Marks a snapshot as the state when capture ended early: nothing after it was seen. Processes
+/// that exited before are still exact.
 pub(crate) fn end_capture(snapshot: &mut Snapshot, at: Moment) {
     snapshot.certainty.capture_ended = Some(at);
     for process in snapshot.processes.iter_mut().filter(|process| process.ended.is_none()) {
@@ -160,7 +160,7 @@ pub(crate) fn end_capture(snapshot: &mut Snapshot, at: Moment) {
     }
 }
 
-/// Reads until it has to stop, or the receiver is gone.
+/// Reads events until it is stopped, or the receiver is gone.
 fn capture_loop(
     mut session: Session,
     sender: &SyncSender<Message>,
@@ -170,37 +170,37 @@ fn capture_loop(
     let mut has_gpus = !session.gpus().is_empty();
     loop {
         fault::point();
-        let wanted = controls.stacks.load(Ordering::Relaxed);
-        if wanted != limit {
-            limit = wanted;
+        let requested = controls.stacks.load(Ordering::Relaxed);
+        if requested != limit {
+            limit = requested;
             session.limit_stacks(LIMITS.get(limit).copied().unwrap_or(Stacks::Full))?;
         }
-        let last = controls.stop.load(Ordering::Acquire);
-        let begun = capture::monotonic();
-        let outcome = if last { session.finish() } else { session.poll(POLL) };
-        let mut news = Vec::new();
+        let is_last = controls.stop.load(Ordering::Acquire);
+        let start = capture::monotonic();
+        let outcome = if is_last { session.finish() } else { session.poll(POLL) };
+        let mut messages = Vec::new();
         if !has_gpus && !session.gpus().is_empty() {
             has_gpus = true;
-            news.push(Message::Gpus(session.gpus().to_vec()));
+            messages.push(Message::Gpus(session.gpus().to_vec()));
         }
-        news.extend(session.notices().into_iter().map(Message::Notice));
-        let mut complete_until = begun;
+        messages.extend(session.notices().into_iter().map(Message::Notice));
+        let mut complete_until = start;
         let failure = match outcome {
             Ok(events) => {
-                complete_until = events.last().map_or(begun, |event| event.at.max(begun));
-                news.extend(Some(events).filter(|it| !it.is_empty()).map(Message::Events));
+                complete_until = events.last().map_or(start, |event| event.at.max(start));
+                messages.extend(Some(events).filter(|it| !it.is_empty()).map(Message::Events));
                 None
             }
             Err(error) => Some(error),
         };
-        if news.into_iter().any(|message| sender.send(message).is_err()) {
+        if messages.into_iter().any(|message| sender.send(message).is_err()) {
             return Ok(());
         }
         if let Some(error) = failure {
             bail!(error);
         }
         controls.complete_until.store(complete_until.0, Ordering::Release);
-        if last {
+        if is_last {
             return Ok(());
         }
     }

@@ -1,10 +1,10 @@
-//! Sizes and times as people type them.
+//! Parses sizes and durations as users type them.
 
 use std::time::Duration;
 
 use engine::units::Bytes;
 
-/// `4096`, `10M`, `1.5GiB`, `512 kB`: units are powers of 1024, whatever they are called.
+/// Parses `4096`, `10M`, `1.5GiB` or `512 kB`: all units are powers of 1024.
 pub(crate) fn size(text: &str) -> Result<Bytes, String> {
     let (number, unit) = split(text);
     let power = match unit.to_ascii_lowercase().trim_end_matches('b').trim_end_matches('i') {
@@ -19,25 +19,25 @@ pub(crate) fn size(text: &str) -> Result<Bytes, String> {
     if bytes < u64::MAX as f64 { Ok(Bytes(bytes as u64)) } else { Err("too large".into()) }
 }
 
-/// What counts as a leak that a verb is to fail on.
+/// Leaks that make a verb fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LeakLimit {
     /// More than this was not freed.
     NotFreed(Bytes),
-    /// A place is suspected of a leak, whatever was freed at the end.
+    /// A site is a leak suspect, even if everything was freed at the end.
     Suspects,
 }
 
-/// A size, or `suspects`.
+/// Parses a size, or `suspects`.
 pub(crate) fn leak_limit(text: &str) -> Result<LeakLimit, String> {
     if text == "suspects" {
         return Ok(LeakLimit::Suspects);
     }
-    let wrong = |why| format!("{why}; expected a size, such as 10M, or `suspects`");
-    size(text).map(LeakLimit::NotFreed).map_err(wrong)
+    let explain = |why| format!("{why}; expected a size, such as 10M, or `suspects`");
+    size(text).map(LeakLimit::NotFreed).map_err(explain)
 }
 
-/// `2` (seconds), `500ms`, `1.5s`, `10m`, `6h`, `1d`.
+/// Parses `2` (seconds), `500ms`, `1.5s`, `10m`, `6h` or `1d`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let seconds = match unit {
@@ -51,7 +51,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(positive(number)? * seconds).map_err(|e| e.to_string())
 }
 
-/// A time that something repeats in: not shorter than a screen can show.
+/// Parses the time between two reports: not shorter than a screen can show.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let interval = time(text)?;
     if interval < Duration::from_millis(10) {

@@ -1,4 +1,4 @@
-//! The recording that a trace writes. When it cannot be written on, the trace goes on without it.
+//! The recording of a trace. If writing fails, the trace continues without it.
 
 use std::io;
 
@@ -12,9 +12,9 @@ use formats::recording::{Header, Writer};
 use crate::outfile::{OutFile, Planned};
 use crate::{Outcome, cli, host, output};
 
-/// A recording that is written, until it ends or fails.
+/// A recording that is written until it ends or fails.
 pub(crate) struct Recorder {
-    /// Its file as messages show it.
+    /// File name for messages.
     name: String,
     writer: Option<Writer<OutFile>>,
 }
@@ -50,17 +50,17 @@ impl Recorder {
         })
     }
 
-    /// Whether it did not fail.
+    /// Whether it has not failed.
     pub(crate) const fn is_running(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Writes an event down.
+    /// Records an event.
     pub(crate) fn event(&mut self, event: &Event) {
         self.attempt(|writer| writer.event(event));
     }
 
-    /// A report is made; or, where nothing else is shown, a sign of life.
+    /// Records that a report is printed; shows progress if nothing else is printed.
     pub(crate) fn tick(&mut self, now: Moment, show: bool) {
         self.attempt(|writer| writer.tick(now));
         if let Some(writer) = self.writer.as_ref().filter(|_| show) {
@@ -68,12 +68,12 @@ impl Recorder {
         }
     }
 
-    /// Writes what has waited long enough.
+    /// Writes buffered events that are due.
     pub(crate) fn keep_up(&mut self, now: Moment) {
         self.attempt(|writer| writer.flush_due(now));
     }
 
-    /// The last report is made: ends the file and says what is in it.
+    /// Completes the file after the final report and logs a summary.
     pub(crate) fn finish(mut self, now: Moment) -> Outcome {
         self.attempt(|writer| writer.finish(now));
         let Some(writer) = self.writer.take() else { return Outcome::Incomplete };
@@ -81,7 +81,7 @@ impl Recorder {
         Outcome::Fine
     }
 
-    /// Nothing follows, because capture ended early: writes what there is, without an end.
+    /// Writes what is buffered, without an end row, because capture ended early.
     pub(crate) fn interrupt(mut self) -> Outcome {
         self.attempt(Writer::flush);
         if let Some(writer) = self.writer.take() {
@@ -93,26 +93,26 @@ impl Recorder {
     fn attempt(&mut self, write: impl FnOnce(&mut Writer<OutFile>) -> io::Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         if let Err(error) = write(writer) {
-            let whole = writer.bytes();
+            let complete = writer.bytes();
             // An incomplete batch cannot be read.
-            writer.out().cut(whole);
-            complain(&self.name, &error, whole);
+            writer.out().cut(complete);
+            complain(&self.name, &error, complete);
             self.writer = None;
         }
     }
 }
 
 impl Drop for Recorder {
-    /// A trace that fails leaves what it has seen.
+    /// A trace that fails keeps what it recorded.
     fn drop(&mut self) {
         self.attempt(Writer::flush);
     }
 }
 
-fn complain(name: &str, error: &io::Error, whole: u64) {
+fn complain(name: &str, error: &io::Error, complete: u64) {
     output::complain(&format!(
         "recording to {name} stopped: {error}; readable up to {}",
-        Bytes(whole),
+        Bytes(complete),
     ));
 }
 
@@ -128,7 +128,7 @@ fn summary(name: &str, writer: &Writer<OutFile>) -> String {
     )
 }
 
-/// What is traced, in words.
+/// Describes the target.
 fn describe(target: &cli::Target) -> String {
     if !target.command.is_empty() {
         let words: Vec<_> = target.command.iter().map(|word| word.to_string_lossy()).collect();

@@ -1,4 +1,4 @@
-//! Text on its way to a terminal: colors pass, and nothing else that a terminal obeys.
+//! Filters text for a terminal: colors pass, other control sequences do not.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use formats::plain::plain_up_to;
 /// Writes text to a terminal. Reports escape what they quote; this is the last line of defense.
 pub(crate) struct Guard<W> {
     out: W,
-    /// The line that is not complete yet: its last character may be cut.
+    /// The incomplete last line: its last character may be split.
     line: Vec<u8>,
 }
 
@@ -16,9 +16,9 @@ impl<W: Write> Guard<W> {
         Self { out, line: Vec::new() }
     }
 
-    fn put(&mut self, length: usize) -> io::Result<()> {
+    fn emit(&mut self, length: usize) -> io::Result<()> {
         let text: Vec<u8> = self.line.drain(..length).collect();
-        self.out.write_all(guarded(&String::from_utf8_lossy(&text)).as_bytes())
+        self.out.write_all(filter_controls(&String::from_utf8_lossy(&text)).as_bytes())
     }
 }
 
@@ -26,18 +26,18 @@ impl<W: Write> Write for Guard<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.line.extend_from_slice(bytes);
         if let Some(end) = self.line.iter().rposition(|byte| *byte == b'\n') {
-            self.put(end + 1)?;
+            self.emit(end + 1)?;
         }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.put(self.line.len())?;
+        self.emit(self.line.len())?;
         self.out.flush()
     }
 }
 
-fn guarded(text: &str) -> String {
+fn filter_controls(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
@@ -53,7 +53,7 @@ fn guarded(text: &str) -> String {
     out
 }
 
-/// The length of the line end, tab or color that a text begins with.
+/// Returns the length of the line end, tab or color at the start of a text.
 fn allowed(text: &str) -> usize {
     match text.as_bytes() {
         [b'\n' | b'\t', ..] => 1,

@@ -1,4 +1,4 @@
-//! Threads whose end is noticed, with the reason.
+//! Threads whose end is detected, with the reason.
 
 use std::any::Any;
 use std::panic;
@@ -9,7 +9,7 @@ use formats::plain::plain;
 
 use crate::output;
 
-/// A thread that works until it is asked to stop.
+/// A thread that runs until it is asked to stop.
 pub(crate) struct Worker {
     name: &'static str,
     thread: JoinHandle<Result<()>>,
@@ -26,7 +26,7 @@ impl Worker {
         Ok(Self { name, thread })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub(crate) const fn name(&self) -> &'static str {
         self.name
     }
@@ -36,7 +36,7 @@ impl Worker {
         self.thread.is_finished()
     }
 
-    /// Waits for its end. A panic is an error that holds its message.
+    /// Waits for its end. A panic is an error with its message.
     pub(crate) fn join(self) -> Result<()> {
         let panicked = |panic: Box<dyn Any + Send>| {
             Err(anyhow!("the thread `{}` panicked: {}", self.name, message(&*panic)))
@@ -44,29 +44,29 @@ impl Worker {
         self.thread.join().unwrap_or_else(panicked)
     }
 
-    /// The reason of an end that was not asked for.
+    /// Returns the reason of an unexpected end.
     pub(crate) fn failure(self) -> anyhow::Error {
         let name = self.name;
         self.join().err().unwrap_or_else(|| anyhow!("the thread `{name}` ended without an error"))
     }
 }
 
-/// From now on a panic is one message, which never waits for a reader that hangs. With `RUST_BACKTRACE` the
-/// usual report with its backtrace is printed instead.
+/// Logs a panic as one message, which never blocks on a reader. With `RUST_BACKTRACE`, the default
+/// report with a backtrace is printed instead.
 pub(crate) fn report_panics() {
-    let usual = panic::take_hook();
+    let default_hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if std::env::var_os("RUST_BACKTRACE").is_some() {
-            return usual(info);
+            return default_hook(info);
         }
-        let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
+        let location = info.location().map_or_else(String::new, |at| format!(" at {at}"));
         let current = thread::current();
         let (name, why) = (current.name().unwrap_or("?"), message(info.payload()));
-        output::complain(&format!("the thread `{name}` panicked{place}: {why}"));
+        output::complain(&format!("the thread `{name}` panicked{location}: {why}"));
     }));
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     plain(capture::panic_message(panic)).into_owned()
 }

@@ -110,7 +110,7 @@ fn from_snapshot(snapshot: &Snapshot, names: &Names, options: &Advise, local: bo
         (work.launches == 0).then_some(work.window)
     };
     let request =
-        Question { gpu: None, only: &only, asker: None, cause: None, idle: &idle, local };
+        Question { gpu: None, only: &only, requester: None, cause: None, idle: &idle, local };
     let time = names.clock.precise(snapshot.at);
     let notes = advising::notes(snapshot);
     Advice { time, gpus: advising::answer(&request, snapshot, names), notes }

@@ -100,12 +100,12 @@ impl Actor {
             (None, Some(gpu)) => Where::Gpu(gpu),
             (None, None) => Where::Anywhere,
         };
-        match (job.trigger, &job.who) {
-            (Trigger::OutOfMemory, Some(who)) => {
+        match (job.trigger, &job.requester) {
+            (Trigger::OutOfMemory, Some(requester)) => {
                 let requested = job.call.as_ref().and_then(|call| call.failed.asked);
                 let oom = Refusal {
                     number: job.number,
-                    requester: who.clone(),
+                    requester: requester.clone(),
                     device,
                     gpu: job.gpu,
                     requested: Bytes(requested.map_or(0, |(_, bytes)| bytes)),

@@ -187,7 +187,7 @@ mod tests {
             written_after_ms: 5,
             written: true,
             summary_text: None,
-            folder: "/var/lib/vramscope/x".into(),
+            dir: "/var/lib/vramscope/x".into(),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::serve::incidents::IncidentView;
 
 /// Returns an incident and its files.
 pub(super) fn manifest(incident: &IncidentView) -> Value {
-    let files: Vec<Value> = files::list(&incident.folder)
+    let files: Vec<Value> = files::list(&incident.dir)
         .into_iter()
         .map(|file| json!({ "name": file.name, "bytes": file.bytes }))
         .collect();
@@ -27,7 +27,7 @@ pub(super) fn file(incident: &IncidentView, name: &str, show_paths: bool) -> Ans
             "set show_paths in [http], or read them on the host",
         );
     }
-    let Some(body) = files::open(&incident.folder, name) else {
+    let Some(body) = files::open(&incident.dir, name) else {
         return Answer::error(
             StatusCode::NOT_FOUND,
             "no such file in this incident",
@@ -67,7 +67,7 @@ mod tests {
             written_after_ms: 0,
             written: true,
             summary_text: None,
-            folder: dir.path().into(),
+            dir: dir.path().into(),
         };
         let files = &manifest(&incident)["files"];
         assert_eq!(*files, json!([{ "name": "summary.txt", "bytes": 13 }]));

@@ -313,7 +313,7 @@ fn guard(show_paths: bool) -> Door {
         written_after_ms: 0,
         written: true,
         summary_text: None,
-        folder: PATH.into(),
+        dir: PATH.into(),
     }]);
     Door::new(shared, Config::default().http.listen, None)
 }

@@ -1,5 +1,5 @@
-//! What was known when the oldest of the last events happened: processes, their GPUs, contexts and
-//! pools. Kept from events that fell out, and bounded.
+//! State before the oldest of the recent events: processes, their GPUs, contexts and pools.
+//! Collected from events that left the ring, and bounded.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,13 +8,13 @@ use engine::ids::{ContextId, DeviceId, GpuId, Pid, PoolId, Tid};
 use engine::tensor::TensorWatch;
 use engine::units::Moment;
 
-/// Processes that are kept; of others nothing is known but what the events tell.
+/// Maximum number of processes; of others only the recent events are known.
 const PROCESSES: usize = 4096;
 
-/// Contexts and pools of each.
+/// Maximum number of contexts, and of pools, per process.
 const EACH: usize = 256;
 
-/// See the module.
+/// State before the oldest recent event.
 #[derive(Default)]
 pub(crate) struct Before {
     processes: HashMap<Pid, Known>,
@@ -30,39 +30,40 @@ struct Known {
 }
 
 impl Before {
-    /// An event fell out.
+    /// Observes an event that left the ring.
     pub(crate) fn note(&mut self, event: &Event) {
         match &event.what {
             What::Process(facts) => {
-                // The same process may be announced again; another one with its pid is another.
-                let known = self.of(event.pid);
-                if let Some(known) = known {
-                    let old = known.facts.as_ref().map_or(0, |facts| facts.start);
+                // A process may be announced again; another start time means that the pid was
+                // reused.
+                let process = self.entry(event.pid);
+                if let Some(process) = process {
+                    let old = process.facts.as_ref().map_or(0, |facts| facts.start);
                     if old != 0 && facts.start != 0 && old != facts.start {
-                        *known = Known::default();
+                        *process = Known::default();
                     }
-                    known.facts = Some(facts.clone());
+                    process.facts = Some(facts.clone());
                 }
             }
             What::Exit => drop(self.processes.remove(&event.pid)),
             What::Exec => {
-                if let Some(known) = self.processes.get_mut(&event.pid) {
-                    *known = Known {
-                        facts: known.facts.take(),
-                        gpus: known.gpus.take(),
+                if let Some(process) = self.processes.get_mut(&event.pid) {
+                    *process = Known {
+                        facts: process.facts.take(),
+                        gpus: process.gpus.take(),
                         ..Known::default()
                     };
                 }
             }
-            What::Gpus(gpus) => self.with(event.pid, |known| known.gpus = Some(gpus.clone())),
-            What::Torch(watch) => self.with(event.pid, |known| known.torch = Some(*watch)),
-            What::Context(change) => self.with(event.pid, |known| known.context(*change)),
-            What::Pool(call) => self.with(event.pid, |known| known.pool(*call)),
+            What::Gpus(gpus) => self.with(event.pid, |process| process.gpus = Some(gpus.clone())),
+            What::Torch(watch) => self.with(event.pid, |process| process.torch = Some(*watch)),
+            What::Context(change) => self.with(event.pid, |process| process.context(*change)),
+            What::Pool(call) => self.with(event.pid, |process| process.pool(*call)),
             _ => {}
         }
     }
 
-    fn of(&mut self, pid: Pid) -> Option<&mut Known> {
+    fn entry(&mut self, pid: Pid) -> Option<&mut Known> {
         if self.processes.len() >= PROCESSES && !self.processes.contains_key(&pid) {
             return None;
         }
@@ -70,30 +71,31 @@ impl Before {
     }
 
     fn with(&mut self, pid: Pid, change: impl FnOnce(&mut Known)) {
-        if let Some(known) = self.of(pid) {
-            change(known);
+        if let Some(process) = self.entry(pid) {
+            change(process);
         }
     }
 
-    /// The same as events at that moment. Every process was there before: what it held is not known.
+    /// Returns the state as events at that time. Every process predates them: what it held is
+    /// unknown.
     pub(crate) fn events(&self, at: Moment) -> Vec<Event> {
         let mut pids: Vec<_> = self.processes.keys().copied().collect();
         pids.sort_unstable();
         let mut events = Vec::new();
         for pid in pids {
-            let Some(known) = self.processes.get(&pid) else { continue };
-            let mut tell = |what| {
+            let Some(process) = self.processes.get(&pid) else { continue };
+            let mut push = |what| {
                 events.push(Event { pid, tid: Tid(pid.0), entered: at, at, what });
             };
-            if let Some(facts) = &known.facts {
-                tell(What::Process(ProcessFacts { before_trace: true, ..facts.clone() }));
+            if let Some(facts) = &process.facts {
+                push(What::Process(ProcessFacts { before_trace: true, ..facts.clone() }));
             }
-            known.gpus.iter().for_each(|gpus| tell(What::Gpus(gpus.clone())));
-            for (&context, &device) in &known.contexts {
-                tell(What::Context(ContextChange::Learned { context, device }));
+            process.gpus.iter().for_each(|gpus| push(What::Gpus(gpus.clone())));
+            for (&context, &device) in &process.contexts {
+                push(What::Context(ContextChange::Learned { context, device }));
             }
-            known.pools.values().for_each(|call| tell(What::Pool(*call)));
-            known.torch.iter().for_each(|watch| tell(What::Torch(*watch)));
+            process.pools.values().for_each(|call| push(What::Pool(*call)));
+            process.torch.iter().for_each(|watch| push(What::Torch(*watch)));
         }
         events
     }

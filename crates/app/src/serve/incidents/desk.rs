@@ -1,4 +1,4 @@
-//! The side of the engine thread.
+//! The engine thread's part of incidents: detects them and collects their data.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,56 +30,55 @@ use super::writer;
 use crate::output;
 use crate::serve::{Part, Published, Shared, rights};
 
-/// How soon after a refusal a snapshot is made, and how long names of frames may take.
+/// Delay of the snapshot after an out-of-memory error, and maximum time to wait for symbols.
 const SETTLE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// Orders that may wait: as many as there can be folders in a storm, and what becomes known of them.
+/// Maximum number of queued commands: enough for a burst of incidents and their updates.
 const ORDERS: usize = 256;
 
-/// Sites of each holder that folders tell.
+/// Maximum number of sites per holder.
 const SITES: usize = 50;
 
-/// How often it is told that refusals are passed over.
+/// How often suppressed errors are logged.
 const TELL: Duration = Duration::from_secs(60);
 
-/// Remembers recent events, notices that memory ran out, and hands what is to be written to a part of
-/// its own.
+/// Keeps recent events, detects out-of-memory errors, and hands incidents to the writer thread.
 pub(crate) struct Desk {
     shared: Arc<Shared>,
-    recent: Recent,
-    gate: Gate,
+    ring: Recent,
+    rate_limit: Gate,
     /// For requests larger than the GPU.
-    oversized_gate: Gate,
+    oversized_rate_limit: Gate,
     /// Total memory of each GPU.
     gpu_bytes: Vec<(GpuId, u64)>,
-    limits: Limits,
-    /// Refusals whose folders are not ordered yet.
+    thresholds: Limits,
+    /// Errors whose incidents are not queued yet.
     pending: Vec<Pending>,
-    /// Incidents that further refusals belong to.
+    /// Incidents that further errors belong to.
     open: Vec<Open>,
-    asked: Arc<AtomicBool>,
+    manual: Arc<AtomicBool>,
     due: Option<Instant>,
-    orders: SyncSender<Order>,
+    commands: SyncSender<Order>,
     number: u64,
-    told: Option<Instant>,
-    untold: u64,
-    /// The agent ends.
-    hurries: bool,
-    /// The agent's folder is its own while this is open.
+    last_logged: Option<Instant>,
+    unlogged: u64,
+    /// The agent is shutting down.
+    is_shutting_down: bool,
+    /// Lock on the state directory, held while this is open.
     _state: Option<File>,
 }
 
 struct Pending {
     number: u64,
     at: Moment,
-    who: Who,
+    requester: Who,
     failed: Failed,
     device: Option<DeviceId>,
     gpu: Option<GpuId>,
     holders: Vec<Holding>,
     cached: Option<Bytes>,
-    noticed: Instant,
+    seen_at: Instant,
     skipped: u64,
 }
 
@@ -87,76 +86,76 @@ struct Open {
     number: u64,
     pid: Pid,
     device: Option<DeviceId>,
-    asked: Option<(Kind, u64)>,
+    requested: Option<(Kind, u64)>,
     since: Instant,
     errors: u64,
     recovered: bool,
 }
 
 impl Desk {
-    /// Starts the part that writes folders.
+    /// Starts the writer thread.
     pub(crate) fn start(shared: &Arc<Shared>) -> Result<(Self, Part)> {
         let config = &shared.config.incidents;
-        let asked = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&asked))
+        let manual = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&manual))
             .context("cannot watch for SIGUSR1")?;
-        let state = if config.enabled { own_state(&shared.config.state_dir)? } else { None };
-        let (orders, received) = sync_channel(ORDERS);
-        // What may be done to processes of other users is done by the same thread.
+        let state = if config.enabled { lock_state(&shared.config.state_dir)? } else { None };
+        let (commands, received) = sync_channel(ORDERS);
+        // Actions on processes of other users run on the same thread.
         let kept = rights::to_signal(!shared.config.actions.allow.is_empty());
         let write = move |shared: &Arc<Shared>| writer::run(shared, &received);
-        let part = Part::spawn_with(kept, "incidents", shared, write)?;
+        let worker = Part::spawn_with(kept, "incidents", shared, write)?;
         let process_above = config.process_live_above.map(|size| size.0);
-        let desk = Self {
+        let collector = Self {
             shared: Arc::clone(shared),
-            recent: Recent::new(config.recent_events, config.recent_events_size.0.0),
-            gate: Gate::new(config.cooldown.0, config.max_per_hour),
-            oversized_gate: Gate::new(config.cooldown.0, MAX_OVERSIZED),
+            ring: Recent::new(config.recent_events, config.recent_events_size.0.0),
+            rate_limit: Gate::new(config.cooldown.0, config.max_per_hour),
+            oversized_rate_limit: Gate::new(config.cooldown.0, MAX_OVERSIZED),
             gpu_bytes: Vec::new(),
-            limits: Limits::new(config.gpu_used_above, process_above),
+            thresholds: Limits::new(config.gpu_used_above, process_above),
             pending: Vec::new(),
             open: Vec::new(),
-            asked,
+            manual,
             due: None,
-            orders,
+            commands,
             number: 0,
-            told: None,
-            untold: 0,
-            hurries: false,
+            last_logged: None,
+            unlogged: 0,
+            is_shutting_down: false,
             _state: state,
         };
-        Ok((desk, part))
+        Ok((collector, worker))
     }
 
-    /// To be called with every event, after the ledger applied it.
+    /// Observes an event, after the ledger applied it.
     pub(crate) fn event(&mut self, event: &Event, ledger: &Ledger) {
-        self.recent.push(event);
+        self.ring.push(event);
         match &event.what {
             What::Failed(failed) if failed.code == OUT_OF_MEMORY => {
-                self.refused(event, failed, ledger);
+                self.on_oom(event, failed, ledger);
             }
             What::Allocate(allocate) if !self.open.is_empty() => {
                 let device = ledger.device_of(event.pid, allocate);
-                self.granted(event.pid, device, (allocate.kind, allocate.bytes));
+                self.on_allocation(event.pid, device, (allocate.kind, allocate.bytes));
             }
-            What::Vmm(VmmCall::Create { bytes, place, .. }) if !self.open.is_empty() => {
-                let (device, kind) = match place {
+            What::Vmm(VmmCall::Create { bytes, place: location, .. }) if !self.open.is_empty() => {
+                let (device, kind) = match location {
                     Place::Device(device) => (Some(*device), Kind::Physical),
                     Place::Host => (None, Kind::HostPhysical),
                 };
-                self.granted(event.pid, device, (kind, *bytes));
+                self.on_allocation(event.pid, device, (kind, *bytes));
             }
             _ => {}
         }
     }
 
-    /// When a snapshot is to be published without waiting for the next second: soon after memory ran
-    /// out, so that names of frames can come in.
+    /// Time at which a snapshot must be published without waiting for the next second: soon after
+    /// an out-of-memory error, when symbols had time to arrive.
     pub(crate) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    fn refused(&mut self, event: &Event, failed: &Failed, ledger: &Ledger) {
+    fn on_oom(&mut self, event: &Event, failed: &Failed, ledger: &Ledger) {
         if !self.shared.config.incidents.enabled {
             return;
         }
@@ -167,36 +166,36 @@ impl Desk {
             open.errors += 1;
             return;
         }
-        let gate = match self.is_oversized(failed, gpu) {
-            true => &mut self.oversized_gate,
-            false => &mut self.gate,
+        let rate_limit = match self.is_oversized(failed, gpu) {
+            true => &mut self.oversized_rate_limit,
+            false => &mut self.rate_limit,
         };
-        let Ok(skipped) = gate.admit(Some(ledger.key_of(event.pid)), now) else {
+        let Ok(skipped) = rate_limit.admit(Some(ledger.key_of(event.pid)), now) else {
             self.skip(Trigger::OutOfMemory, event.pid, now);
             return;
         };
         self.number += 1;
         let number = self.number;
-        let place = device.map_or(Where::Anywhere, |device| Where::Device(device, gpu));
-        let holders = ledger.holdings(place);
-        let who = Who { pid: event.pid, tid: Some(event.tid), name };
+        let filter = device.map_or(Where::Anywhere, |device| Where::Device(device, gpu));
+        let holders = ledger.holdings(filter);
+        let requester = Who { pid: event.pid, tid: Some(event.tid), name };
         self.pending.push(Pending {
             number,
             at: event.at,
-            who,
+            requester,
             failed: *failed,
             device,
             gpu,
             holders,
             cached: device.and_then(|device| ledger.cached(event.pid, device)),
-            noticed: now,
+            seen_at: now,
             skipped,
         });
         self.open.push(Open {
             number,
             pid: event.pid,
             device,
-            asked: failed.asked,
+            requested: failed.asked,
             since: now,
             errors: 1,
             recovered: false,
@@ -204,57 +203,57 @@ impl Desk {
         self.due = Some(self.due.map_or(now + SETTLE, |due| due.min(now + SETTLE)));
     }
 
-    /// Whether a request could never succeed, whatever else the GPU holds.
+    /// Whether a request could never succeed, regardless of what else the GPU holds.
     fn is_oversized(&self, failed: &Failed, gpu: Option<GpuId>) -> bool {
         let all = self.gpu_bytes.iter().filter(|(id, _)| gpu.is_none_or(|gpu| gpu == *id));
         let largest = all.map(|(_, bytes)| *bytes).max();
-        let asked = failed.asked.filter(|(kind, _)| kind.takes_device_memory());
-        matches!((asked, largest), (Some((_, bytes)), Some(largest)) if bytes > largest)
+        let requested = failed.asked.filter(|(kind, _)| kind.takes_device_memory());
+        matches!((requested, largest), (Some((_, bytes)), Some(largest)) if bytes > largest)
     }
 
-    /// Counts what becomes no folder, and says so now and then.
+    /// Counts a suppressed incident, and logs that from time to time.
     fn skip(&mut self, trigger: Trigger, pid: Pid, now: Instant) {
         self.shared.incidents.count(trigger.name(), "suppressed");
-        self.untold += 1;
-        if self.told.is_none_or(|told| now.duration_since(told) >= TELL) {
-            let count = std::mem::take(&mut self.untold);
-            self.told = Some(now);
-            let refusals = match count {
+        self.unlogged += 1;
+        if self.last_logged.is_none_or(|logged| now.duration_since(logged) >= TELL) {
+            let count = std::mem::take(&mut self.unlogged);
+            self.last_logged = Some(now);
+            let errors = match count {
                 1 => "1 out-of-memory error".to_owned(),
                 more => format!("{more} out-of-memory errors"),
             };
             output::complain(&format!(
-                "{refusals} suppressed (last: pid {pid}); see [incidents] cooldown and max_per_hour"
+                "{errors} suppressed (last: pid {pid}); see [incidents] cooldown and max_per_hour"
             ));
         }
     }
 
-    /// The process got memory after it was refused some.
-    fn granted(&mut self, pid: Pid, device: Option<DeviceId>, got: (Kind, u64)) {
+    /// Marks incidents as recovered if the process got the memory after all.
+    fn on_allocation(&mut self, pid: Pid, device: Option<DeviceId>, got: (Kind, u64)) {
         let same = |open: &&mut Open| open.pid == pid && open.device == device;
         for open in self.open.iter_mut().filter(same) {
-            open.recovered |= open.asked.is_some_and(|asked| is_enough(asked, got));
+            open.recovered |= open.requested.is_some_and(|requested| is_enough(requested, got));
         }
     }
 
-    /// Names of frames are not waited for any more; whether there is something to be handed over. What
-    /// came of a refusal whose time is not over stays open, and nothing is done about it.
+    /// Stops waiting for symbols. Returns whether incidents are pending. Errors that may still
+    /// recover stay open, and no action is taken for them.
     pub(crate) fn hurry(&mut self) -> bool {
-        self.hurries = true;
+        self.is_shutting_down = true;
         !self.pending.is_empty()
     }
 
-    /// To be called with everything that is published.
+    /// Observes a published snapshot.
     pub(crate) fn published(&mut self, published: &Arc<Published>, ledger: &Ledger) {
         self.due = None;
         self.gpu_bytes = published.names.gpus.iter().map(|gpu| (gpu.id, gpu.total_bytes)).collect();
         let now = Instant::now();
         for one in std::mem::take(&mut self.pending) {
             let (site, frames) = ledger.site(one.failed.site);
-            let waits = matches!(site, SiteName::Pending(_))
-                && one.noticed.elapsed() < PATIENCE
-                && !self.hurries;
-            if waits {
+            let is_waiting = matches!(site, SiteName::Pending(_))
+                && one.seen_at.elapsed() < PATIENCE
+                && !self.is_shutting_down;
+            if is_waiting {
                 self.due = Some(now + SETTLE);
                 self.pending.push(one);
                 continue;
@@ -262,7 +261,7 @@ impl Desk {
             let call = Call { failed: one.failed, site, frames };
             let job = Job {
                 at: one.at,
-                who: Some(one.who),
+                requester: Some(one.requester),
                 call: Some(call),
                 device: one.device,
                 gpu: one.gpu,
@@ -270,39 +269,40 @@ impl Desk {
                 cached: one.cached,
                 ..self.job(one.number, Trigger::OutOfMemory, one.holders, published, ledger)
             };
-            self.order(Order::Write(Box::new(job)), Trigger::OutOfMemory);
+            self.send(Order::Write(Box::new(job)), Trigger::OutOfMemory);
         }
-        for crossed in self.limits.look(&published.snapshot, &published.names) {
-            self.crossed(crossed, published, ledger);
+        for crossed in self.thresholds.look(&published.snapshot, &published.names) {
+            self.on_threshold(crossed, published, ledger);
         }
-        if self.asked.swap(false, Ordering::Relaxed) && self.shared.config.incidents.enabled {
+        if self.manual.swap(false, Ordering::Relaxed) && self.shared.config.incidents.enabled {
             self.number += 1;
             let holders = ledger.holdings(Where::Anywhere);
             let job = self.job(self.number, Trigger::Asked, holders, published, ledger);
-            self.order(Order::Write(Box::new(job)), Trigger::Asked);
+            self.send(Order::Write(Box::new(job)), Trigger::Asked);
         }
         self.close_old(now);
     }
 
-    fn crossed(&mut self, crossed: Crossed, published: &Arc<Published>, ledger: &Ledger) {
+    fn on_threshold(&mut self, crossed: Crossed, published: &Arc<Published>, ledger: &Ledger) {
         if !self.shared.config.incidents.enabled {
             return;
         }
-        let Crossed { gpu, who, text } = crossed;
-        // Crossed once until it falls below: the process may still be refused memory a moment later.
-        if self.gate.admit(None, Instant::now()).is_err() {
+        let Crossed { gpu, process, text } = crossed;
+        // A threshold is crossed once until usage drops below it; this must not suppress an
+        // out-of-memory error right after.
+        if self.rate_limit.admit(None, Instant::now()).is_err() {
             self.shared.incidents.count(Trigger::Limit.name(), "suppressed");
             return;
         }
         self.number += 1;
         let holders = ledger.holdings(gpu.map_or(Where::Anywhere, Where::Gpu));
         let job = Job {
-            who,
+            requester: process,
             limit: Some(text),
             gpu,
             ..self.job(self.number, Trigger::Limit, holders, published, ledger)
         };
-        self.order(Order::Write(Box::new(job)), Trigger::Limit);
+        self.send(Order::Write(Box::new(job)), Trigger::Limit);
     }
 
     fn job(
@@ -314,13 +314,13 @@ impl Desk {
         ledger: &Ledger,
     ) -> Job {
         ledger.name_holdings(&mut holders, SITES);
-        let excerpt = self.recent.excerpt();
-        let sites = sites(&excerpt, ledger);
+        let window = self.ring.window();
+        let sites = sites(&window, ledger);
         Job {
             number,
             trigger,
             at: published.snapshot.at,
-            who: None,
+            requester: None,
             limit: None,
             call: None,
             device: None,
@@ -329,42 +329,43 @@ impl Desk {
             cached: None,
             published: Arc::clone(published),
             published_at: Instant::now(),
-            excerpt,
+            window,
             sites,
             skipped: 0,
         }
     }
 
-    fn order(&self, order: Order, trigger: Trigger) {
-        let is_folder = matches!(order, Order::Write(_));
-        if self.orders.try_send(order).is_err() && is_folder {
+    fn send(&self, command: Order, trigger: Trigger) {
+        let is_incident = matches!(command, Order::Write(_));
+        if self.commands.try_send(command).is_err() && is_incident {
             self.shared.incidents.count(trigger.name(), "suppressed");
             output::complain("incident dropped: queue full");
         }
     }
 
-    /// Incidents that no further refusal belongs to: what became known of them is told.
+    /// Closes incidents that no further error belongs to, and sends what became known of them.
     fn close_old(&mut self, now: Instant) {
-        let together = self.shared.config.incidents.group_window.0;
-        // Of an incident whose folder is not ordered yet nobody knows.
-        let is_ordered = |number: u64| self.pending.iter().all(|one| one.number != number);
-        let (over, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
+        let duration = self.shared.config.incidents.group_window.0;
+        // An incident that is not queued yet cannot be updated.
+        let is_queued = |number: u64| self.pending.iter().all(|one| one.number != number);
+        let (closed, open): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
             .into_iter()
-            .partition(|one| now.duration_since(one.since) >= together && is_ordered(one.number));
+            .partition(|one| now.duration_since(one.since) >= duration && is_queued(one.number));
         self.open = open;
-        // What may be done without asking waits for this.
+        // Automatic actions wait for this update.
         let may_act = !self.shared.config.actions.allow.is_empty();
-        for Open { number, errors, recovered, .. } in over {
+        for Open { number, errors, recovered, .. } in closed {
             if errors > 1 || recovered || may_act {
                 let update = Update { number, errors, recovered };
-                self.order(Order::Update(update), Trigger::OutOfMemory);
+                self.send(Order::Update(update), Trigger::OutOfMemory);
             }
         }
     }
 }
 
-/// Makes the agent's folder its own. One that cannot be written to is told now, not when it is needed.
-fn own_state(state: &Path) -> Result<Option<File>> {
+/// Locks the state directory. A directory that cannot be written is reported now, not when it is
+/// needed.
+fn lock_state(state: &Path) -> Result<Option<File>> {
     let name = plain(&state.to_string_lossy()).into_owned();
     match folder::lock(state) {
         Ok(file) => Ok(Some(file)),
@@ -380,15 +381,16 @@ fn own_state(state: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Whether what was granted is what was asked for: memory of the same sort, and no less.
-const fn is_enough((asked, bytes): (Kind, u64), (kind, granted): (Kind, u64)) -> bool {
-    let both = asked.takes_device_memory() && kind.takes_device_memory();
-    granted >= bytes && bytes > 0 && (both || asked.layer() as u8 == kind.layer() as u8)
+/// Whether an allocation satisfies the failed request: the same kind of memory, and at least its
+/// size.
+const fn is_enough((requested, bytes): (Kind, u64), (kind, granted): (Kind, u64)) -> bool {
+    let both = requested.takes_device_memory() && kind.takes_device_memory();
+    granted >= bytes && bytes > 0 && (both || requested.layer() as u8 == kind.layer() as u8)
 }
 
-/// What the sites of events look like, as far as it was told.
-fn sites(excerpt: &Excerpt, ledger: &Ledger) -> Vec<SiteFacts> {
-    let named: BTreeSet<SiteId> = excerpt.events().filter_map(|event| site(&event.what)).collect();
+/// Returns the frames of the sites of the events, as far as they are resolved.
+fn sites(window: &Excerpt, ledger: &Ledger) -> Vec<SiteFacts> {
+    let named: BTreeSet<SiteId> = window.events().filter_map(|event| site(&event.what)).collect();
     let facts = named.into_iter().map(|site| {
         let (_, frames) = ledger.site(Some(site));
         SiteFacts { site, frames: frames.to_vec().into() }
@@ -396,7 +398,7 @@ fn sites(excerpt: &Excerpt, ledger: &Ledger) -> Vec<SiteFacts> {
     facts.filter(|facts| !facts.frames.is_empty()).collect()
 }
 
-/// The site that an event names.
+/// Returns the site of an event.
 const fn site(what: &What) -> Option<SiteId> {
     match what {
         What::Allocate(allocate) => allocate.site,
@@ -416,8 +418,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_memory_of_the_same_sort_and_no_less_is_what_was_asked_for() {
-        let asked = (Kind::Device, 100);
+    fn recovery_requires_same_kind_and_size() {
+        let requested = (Kind::Device, 100);
         for (got, expected) in [
             ((Kind::Device, 100), true),
             ((Kind::Async, 200), true),
@@ -426,12 +428,12 @@ mod tests {
             ((Kind::Pinned, 100), false),
             ((Kind::Managed, 100), false),
         ] {
-            assert_eq!(is_enough(asked, got), expected, "{got:?}");
+            assert_eq!(is_enough(requested, got), expected, "{got:?}");
         }
         assert!(is_enough((Kind::Pinned, 5), (Kind::Pinned, 5)));
         assert!(
             !is_enough((Kind::Device, 0), (Kind::Device, 5)),
-            "it is not known what was asked for"
+            "the requested size is unknown"
         );
     }
 }

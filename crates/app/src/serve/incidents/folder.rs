@@ -1,4 +1,5 @@
-//! Folders on disk: they appear whole, the oldest go first, and none is left half.
+//! Incident directories: they appear complete, the oldest are removed first, and partial ones are
+//! cleaned up.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -12,13 +13,13 @@ use formats::export::incident::{self, IncidentObject, Trigger};
 use super::IncidentView;
 use crate::serve::trust;
 
-/// The file that says whose folder it is.
+/// File that is locked by the agent that uses the directory.
 const LOCK: &str = "lock";
 
-/// Folders that are looked at when the agent starts.
+/// Maximum number of directories read at start.
 const LISTED: usize = 10_000;
 
-/// A folder that is being written. It goes away unless it is finished.
+/// A directory under construction; removed unless it is finished.
 pub(crate) struct NewFolder {
     temporary: PathBuf,
     path: PathBuf,
@@ -26,7 +27,7 @@ pub(crate) struct NewFolder {
 }
 
 impl NewFolder {
-    /// Begins a folder of that name; the folder of folders is made where it is missing.
+    /// Creates a directory of that name, and its parent if it is missing.
     pub(crate) fn create(root: &Path, name: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(root)?;
         let temporary = root.join(format!(".{name}.part"));
@@ -34,17 +35,17 @@ impl NewFolder {
         Ok(Self { temporary, path: root.join(name), done: false })
     }
 
-    /// A new file in it.
+    /// Creates a file in it.
     pub(crate) fn file(&self, name: &str) -> io::Result<File> {
         create(&self.temporary.join(name))
     }
 
-    /// Writes a whole file.
+    /// Writes a complete file.
     pub(crate) fn write(&self, name: &str, text: &[u8]) -> io::Result<()> {
         self.file(name)?.write_all(text)
     }
 
-    /// Everything is in it: it gets its name.
+    /// Gives the complete directory its final name.
     pub(crate) fn finish(mut self) -> io::Result<PathBuf> {
         fs::rename(&self.temporary, &self.path)?;
         self.done = true;
@@ -60,23 +61,23 @@ impl Drop for NewFolder {
     }
 }
 
-/// A new file for its owner alone.
+/// Creates a file that only its owner can access.
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// A file of a folder that is there already is written, or written anew: it appears whole.
+/// Writes or replaces a file of an existing directory; it appears complete.
 pub(crate) fn put(
-    folder: &Path,
+    dir: &Path,
     name: &str,
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let temporary = folder.join(format!(".{name}.part"));
+    let temporary = dir.join(format!(".{name}.part"));
     let attempt = || {
         let mut file = io::BufWriter::new(create(&temporary)?);
         write(&mut file)?;
         file.flush()?;
-        Ok(fs::rename(&temporary, folder.join(name))?)
+        Ok(fs::rename(&temporary, dir.join(name))?)
     };
     let done = attempt();
     if done.is_err() {
@@ -85,16 +86,16 @@ pub(crate) fn put(
     done
 }
 
-/// Why a folder for the agent cannot be had.
+/// Reason why the state directory cannot be locked.
 #[derive(Debug)]
 pub(crate) enum NoLock {
-    /// Another agent has it.
+    /// Another agent uses it.
     Taken,
     /// It cannot be written to.
     Failed(io::Error),
 }
 
-/// Makes the agent's folder this agent's own, for as long as the file is open.
+/// Locks the state directory for this agent, while the file is open.
 pub(crate) fn lock(state: &Path) -> Result<File, NoLock> {
     let open = || {
         DirBuilder::new().recursive(true).mode(0o700).create(state)?;
@@ -110,7 +111,7 @@ pub(crate) fn lock(state: &Path) -> Result<File, NoLock> {
     }
 }
 
-/// What an agent that was killed had begun.
+/// Removes partial directories of an agent that was killed.
 pub(crate) fn remove_unfinished(root: &Path) {
     for entry in entries(root) {
         let name = entry.file_name();
@@ -121,7 +122,7 @@ pub(crate) fn remove_unfinished(root: &Path) {
     }
 }
 
-/// The folders that there are, the newest first. What is no folder of ours is left alone.
+/// Returns the incidents, newest first. Other directories are ignored.
 pub(crate) fn list(root: &Path) -> Vec<IncidentView> {
     let mut all: Vec<_> = entries(root).filter_map(|entry| look(&entry.path())).collect();
     // Names begin with the time.
@@ -133,35 +134,36 @@ fn entries(root: &Path) -> impl Iterator<Item = fs::DirEntry> {
     fs::read_dir(root).into_iter().flatten().flatten().take(LISTED)
 }
 
-/// A folder as it is listed; none where it is not ours.
-pub(crate) fn look(folder: &Path) -> Option<IncidentView> {
-    if !fs::symlink_metadata(folder).ok()?.is_dir() {
+/// Returns an incident for the list; none if the directory is not an incident.
+pub(crate) fn look(dir: &Path) -> Option<IncidentView> {
+    if !fs::symlink_metadata(dir).ok()?.is_dir() {
         return None;
     }
-    let mut object = incident::read(&folder.join(incident::OBJECT)).ok()?;
+    let mut object = incident::read(&dir.join(incident::OBJECT)).ok()?;
     if object.html_report == incident::FOLLOWS {
-        tell_page(&mut object, folder);
+        complete_page_status(&mut object, dir);
     }
-    Some(view(&object, folder))
+    Some(view(&object, dir))
 }
 
-/// An agent that was killed had no time to tell how the page came out.
-fn tell_page(object: &mut IncidentObject, folder: &Path) {
-    let is_there = folder.join(incident::PAGE).is_file();
-    object.html_report = if is_there { "written" } else { "not made: the agent was killed" }.into();
+/// An agent that was killed had no time to update the state of the HTML report.
+fn complete_page_status(object: &mut IncidentObject, dir: &Path) {
+    let exists = dir.join(incident::PAGE).is_file();
+    let state = if exists { "written" } else { "not written: the agent was killed" };
+    object.html_report = state.into();
     if object.version == incident::VERSION
         && let Ok(mut text) = serde_json::to_vec_pretty(object)
     {
         text.push(b'\n');
-        let _ = put(folder, incident::OBJECT, |out| Ok(out.write_all(&text)?));
+        let _ = put(dir, incident::OBJECT, |out| Ok(out.write_all(&text)?));
     }
 }
 
-/// What is listed of an incident.
-pub(crate) fn view(object: &IncidentObject, folder: &Path) -> IncidentView {
+/// Returns the list entry of an incident.
+pub(crate) fn view(object: &IncidentObject, dir: &Path) -> IncidentView {
     let clean = |text: &str| formats::plain::plain(text).into_owned();
     let trigger = Trigger::ALL.into_iter().find(|trigger| trigger.name() == object.trigger);
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
     IncidentView {
         id: clean(&name),
         trigger: trigger.map_or("other", Trigger::name),
@@ -172,29 +174,29 @@ pub(crate) fn view(object: &IncidentObject, folder: &Path) -> IncidentView {
         requested_bytes: object.requested_bytes,
         gpu: object.gpu.as_ref().map(|gpu| gpu.index),
         summary: clean(&object.title),
-        size_bytes: size(folder),
+        size_bytes: size(dir),
         written_after_ms: object.written_after_ms,
         written: true,
         summary_text: None,
-        folder: folder.into(),
+        dir: dir.into(),
     }
 }
 
-/// Bytes of all files in it.
-pub(crate) fn size(folder: &Path) -> u64 {
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+/// Total size of its files.
+pub(crate) fn size(dir: &Path) -> u64 {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten();
     let sizes = files.filter_map(|file| file.metadata().ok()).filter(fs::Metadata::is_file);
     sizes.fold(0, |sum, file| sum.saturating_add(file.len()))
 }
 
-/// Incidents per hour, and incidents kept, whose request was larger than the GPU. They have a quota of
-/// their own because they say nothing about the memory in use: a program that keeps making such requests
-/// must not displace incidents that do.
+/// Maximum number of incidents per hour, and of kept incidents, whose request was larger than the
+/// GPU. They have their own quota because they do not depend on the memory in use: a program that
+/// keeps making such requests must not displace other incidents.
 pub(crate) const MAX_OVERSIZED: usize = 3;
 
-/// Removes the oldest until they are few and small enough; the newest always stays, and so does the last
-/// one that was written: a clock that was wrong may have given others later names. Requests larger than
-/// the GPU come last. Returns those that are left, and what could not be removed.
+/// Removes the oldest incidents until number and size are within limits. The newest always stays,
+/// and so does the last one written: a wrong clock may have given others later names. Requests
+/// larger than the GPU are removed first. Returns the remaining incidents and the errors.
 pub(crate) fn retain(
     mut all: Vec<IncidentView>,
     keep: usize,
@@ -214,13 +216,13 @@ pub(crate) fn retain(
         let mut is_full = false;
         for (number, one) in list.into_iter().enumerate() {
             let more = bytes.saturating_add(one.size_bytes);
-            // Everything older than a removed one is removed, so that there are no gaps.
+            // Everything older than a removed one is also removed, so there are no gaps.
             is_full |= number >= keep || more > keep_bytes.0;
             if kept.is_empty() || !is_full {
                 bytes = more;
                 kept.push(one);
             } else {
-                errors.extend(fs::remove_dir_all(&one.folder).err());
+                errors.extend(fs::remove_dir_all(&one.dir).err());
             }
         }
     }
@@ -235,12 +237,12 @@ mod tests {
     use super::*;
 
     fn make(root: &Path, name: &str, bytes: usize) {
-        let folder = NewFolder::create(root, name).unwrap();
+        let dir = NewFolder::create(root, name).unwrap();
         let trigger = "threshold".to_owned();
         let object = IncidentObject { version: 1, trigger, ..IncidentObject::default() };
-        folder.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
-        folder.write("big", &vec![0; bytes]).unwrap();
-        folder.finish().unwrap();
+        dir.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
+        dir.write("big", &vec![0; bytes]).unwrap();
+        dir.finish().unwrap();
     }
 
     fn ids(all: &[IncidentView]) -> Vec<&str> {
@@ -248,26 +250,26 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_appears_whole_and_for_its_owner_alone() {
+    fn directory_appears_complete_and_private() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().join("state/incidents");
-        let folder = NewFolder::create(&root, "2026-a").unwrap();
-        folder.write("one", b"1").unwrap();
+        let dir = NewFolder::create(&root, "2026-a").unwrap();
+        dir.write("one", b"1").unwrap();
         assert!(!root.join("2026-a").exists());
-        let path = folder.finish().unwrap();
+        let path = dir.finish().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&root), mode(&path), mode(&path.join("one"))), (0o700, 0o700, 0o600));
         drop(NewFolder::create(&root, "2026-b").unwrap());
-        assert_eq!(entries(&root).count(), 1, "what is not finished leaves nothing");
+        assert_eq!(entries(&root).count(), 1, "a partial directory leaves nothing");
     }
 
     #[test]
-    fn the_oldest_go_first_and_the_newest_never() {
+    fn oldest_are_removed_first_and_newest_kept() {
         let root = tempfile::tempdir().unwrap();
         for name in ["2026-1", "2026-3", "2026-2", "2026-4"] {
             make(root.path(), name, 1000);
         }
-        fs::create_dir(root.path().join("somebody-elses")).unwrap();
+        fs::create_dir(root.path().join("foreign")).unwrap();
         assert_eq!(ids(&list(root.path())), ["2026-4", "2026-3", "2026-2", "2026-1"]);
         let (kept, _) = retain(list(root.path()), 3, Bytes(u64::MAX), None);
         assert_eq!(ids(&kept), ["2026-4", "2026-3", "2026-2"]);
@@ -277,11 +279,11 @@ mod tests {
         let (kept, _) = retain(list(root.path()), 3, Bytes(1), None);
         assert_eq!(ids(&kept), ["2026-4"]);
         assert_eq!(ids(&list(root.path())), ["2026-4"]);
-        assert!(root.path().join("somebody-elses").exists());
+        assert!(root.path().join("foreign").exists());
     }
 
     #[test]
-    fn what_other_versions_wrote_is_listed_and_what_others_wrote_is_not() {
+    fn other_versions_are_listed_foreign_directories_are_not() {
         let root = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("2025-old", r#"{ "version": 1, "trigger": "threshold", "title": "old" }"#),
@@ -292,15 +294,15 @@ mod tests {
             fs::write(root.path().join(name).join(incident::OBJECT), text).unwrap();
         }
         let all = list(root.path());
-        let told: Vec<_> = all.iter().map(|one| (one.trigger, one.summary.as_str())).collect();
-        assert_eq!(told, [("other", "new"), ("threshold", "old")]);
+        let found: Vec<_> = all.iter().map(|one| (one.trigger, one.summary.as_str())).collect();
+        assert_eq!(found, [("other", "new"), ("threshold", "old")]);
         let (kept, _) = retain(all, 1, Bytes(u64::MAX), None);
         assert_eq!(ids(&kept), ["2027-new"]);
         assert!(root.path().join("others").exists());
     }
 
     #[test]
-    fn what_was_written_last_stays_though_a_clock_was_wrong() {
+    fn last_written_stays_despite_wrong_clock() {
         let root = tempfile::tempdir().unwrap();
         for name in ["2098-1", "2099-1", "2026-1", "2026-2"] {
             make(root.path(), name, 1);
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn one_agent_at_a_time_has_a_folder() {
+    fn state_directory_is_locked_by_one_agent() {
         let root = tempfile::tempdir().unwrap();
         let state = root.path().join("state");
         let first = lock(&state).unwrap();
@@ -336,26 +338,26 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_a_killed_agent_left_open_is_told() {
+    fn html_report_state_is_completed_after_a_kill() {
         let root = tempfile::tempdir().unwrap();
         let page = |name: &str| {
             incident::read(&root.path().join(name).join(incident::OBJECT)).unwrap().html_report
         };
         for name in ["2026-1", "2026-2"] {
-            let folder = NewFolder::create(root.path(), name).unwrap();
+            let dir = NewFolder::create(root.path(), name).unwrap();
             let (version, html_report) = (incident::VERSION, incident::FOLLOWS.to_owned());
             let object = IncidentObject { version, html_report, ..IncidentObject::default() };
-            folder.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
-            folder.finish().unwrap();
+            dir.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
+            dir.finish().unwrap();
         }
         fs::write(root.path().join("2026-2").join(incident::PAGE), "page").unwrap();
         assert_eq!(list(root.path()).len(), 2);
-        assert_eq!(page("2026-1"), "not made: the agent was killed");
+        assert_eq!(page("2026-1"), "not written: the agent was killed");
         assert_eq!(page("2026-2"), "written");
     }
 
     #[test]
-    fn what_a_killed_agent_had_begun_is_removed() {
+    fn partial_directories_are_removed_at_start() {
         let root = tempfile::tempdir().unwrap();
         std::mem::forget(NewFolder::create(root.path(), "2026-1").unwrap());
         make(root.path(), "2026-2", 1);
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_leaves_the_old_one() {
+    fn failed_write_keeps_the_old_file() {
         let root = tempfile::tempdir().unwrap();
         put(root.path(), "one", |out| Ok(out.write_all(b"old")?)).unwrap();
         let fails = put(root.path(), "one", |out| {

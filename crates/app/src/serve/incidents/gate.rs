@@ -1,42 +1,42 @@
-//! Which incidents become folders: a program that is refused memory in a loop must not fill the disk.
+//! Rate limit of incidents: a program with repeated out-of-memory errors must not fill the disk.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use engine::ids::ProcessKey;
 
-/// Processes whose last folder is kept in mind.
+/// Maximum number of processes whose last incident is remembered.
 const PROCESSES: usize = 4096;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// See the module.
+/// Limits incidents per process and per hour.
 pub(crate) struct Gate {
-    pause: Duration,
+    cooldown: Duration,
     per_hour: usize,
     last: HashMap<ProcessKey, (Instant, u64)>,
     written: VecDeque<Instant>,
 }
 
 impl Gate {
-    pub(crate) fn new(pause: Duration, per_hour: usize) -> Self {
-        Self { pause, per_hour, last: HashMap::new(), written: VecDeque::new() }
+    pub(crate) fn new(cooldown: Duration, per_hour: usize) -> Self {
+        Self { cooldown, per_hour, last: HashMap::new(), written: VecDeque::new() }
     }
 
-    /// Whether there may be a folder now; with how many were passed over of that process since its
-    /// last one.
-    pub(crate) fn admit(&mut self, who: Option<ProcessKey>, now: Instant) -> Result<u64, ()> {
+    /// Whether an incident may be written now; returns how many of that process were suppressed
+    /// since its last one.
+    pub(crate) fn admit(&mut self, process: Option<ProcessKey>, now: Instant) -> Result<u64, ()> {
         while self.written.front().is_some_and(|at| now.duration_since(*at) >= HOUR) {
             self.written.pop_front();
         }
-        let pause = self.pause;
+        let cooldown = self.cooldown;
         if self.last.len() >= PROCESSES {
-            self.last.retain(|_, (at, _)| now.duration_since(*at) < pause);
+            self.last.retain(|_, (at, _)| now.duration_since(*at) < cooldown);
         }
-        let crowded = self.last.len() >= PROCESSES;
-        let known = who.and_then(|who| self.last.get_mut(&who));
-        let waits = known.as_ref().is_some_and(|(at, _)| now.duration_since(*at) < pause);
-        if waits || self.written.len() >= self.per_hour || crowded {
+        let is_full = self.last.len() >= PROCESSES;
+        let known = process.and_then(|process| self.last.get_mut(&process));
+        let is_waiting = known.as_ref().is_some_and(|(at, _)| now.duration_since(*at) < cooldown);
+        if is_waiting || self.written.len() >= self.per_hour || is_full {
             if let Some((_, skipped)) = known {
                 *skipped += 1;
             }
@@ -44,7 +44,7 @@ impl Gate {
         }
         let skipped = known.map_or(0, |(_, skipped)| *skipped);
         self.written.push_back(now);
-        who.map(|who| self.last.insert(who, (now, 0)));
+        process.map(|process| self.last.insert(process, (now, 0)));
         Ok(skipped)
     }
 }
@@ -62,23 +62,23 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_process_that_is_refused_again_and_again_makes_a_folder_now_and_then() {
-        let mut gate = Gate::new(60 * SECOND, 100);
+    fn repeated_errors_are_limited_by_the_cooldown() {
+        let mut limiter = Gate::new(60 * SECOND, 100);
         let start = Instant::now();
-        let admitted: Vec<u64> =
-            (0..600).filter_map(|i| gate.admit(key(7, 1), start + i * SECOND).ok()).collect();
-        assert_eq!(admitted, [0, 59, 59, 59, 59, 59, 59, 59, 59, 59]);
-        assert_eq!(gate.admit(key(8, 1), start + 600 * SECOND), Ok(0), "another one is free to");
-        assert_eq!(gate.admit(key(7, 2), start + 601 * SECOND), Ok(0), "so is one of the same pid");
+        let allowed: Vec<u64> =
+            (0..600).filter_map(|i| limiter.admit(key(7, 1), start + i * SECOND).ok()).collect();
+        assert_eq!(allowed, [0, 59, 59, 59, 59, 59, 59, 59, 59, 59]);
+        assert_eq!(limiter.admit(key(8, 1), start + 600 * SECOND), Ok(0), "another process");
+        assert_eq!(limiter.admit(key(7, 2), start + 601 * SECOND), Ok(0), "a reused pid");
     }
 
     #[test]
-    fn many_processes_share_the_hour() {
-        let mut gate = Gate::new(60 * SECOND, 5);
+    fn hourly_limit_is_shared() {
+        let mut limiter = Gate::new(60 * SECOND, 5);
         let start = Instant::now();
-        let count = (0..5000).filter(|pid| gate.admit(key(*pid, 1), start).is_ok()).count();
+        let count = (0..5000).filter(|pid| limiter.admit(key(*pid, 1), start).is_ok()).count();
         assert_eq!(count, 5);
-        assert_eq!(gate.admit(key(9, 1), start + HOUR), Ok(0));
-        assert_eq!(gate.admit(None, start + HOUR), Ok(0), "those of no process count, too");
+        assert_eq!(limiter.admit(key(9, 1), start + HOUR), Ok(0));
+        assert_eq!(limiter.admit(None, start + HOUR), Ok(0), "without a process");
     }
 }

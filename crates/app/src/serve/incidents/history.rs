@@ -1,5 +1,5 @@
-//! What processes held in the last minutes, and when they last launched something: kept from what is
-//! published, a few numbers for each process, for a bounded number of them.
+//! Memory of each process over the last minutes, and its last launch: a few samples per process
+//! from published snapshots, for a bounded number of processes.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,33 +8,33 @@ use engine::snapshot::{ProcessView, Snapshot};
 use engine::units::{Moment, Nanos};
 use formats::export::incident::Grown;
 
-/// Processes that are kept in mind: those that hold most when there are more.
+/// Maximum number of processes.
 const PROCESSES: usize = 1024;
 
-/// How far apart two samples are, and how many there are.
+/// Time between two samples, and maximum number of samples.
 const STEP: Nanos = Nanos::from_millis(5000);
 const SAMPLES: usize = 60;
 
-/// See the module.
+/// Usage history of processes.
 #[derive(Default)]
 pub(crate) struct History {
     processes: HashMap<ProcessKey, Course>,
     next: Moment,
 }
 
-/// What was held at a moment, by GPU; `None` is every device together.
+/// Memory at one time, by GPU; `None` is the total of all devices.
 type Sample = (Moment, Vec<(Option<GpuId>, u64)>);
 
 struct Course {
     name: Box<str>,
     samples: VecDeque<Sample>,
-    /// Since when it has launched nothing; none where launches are not counted.
+    /// Time since which it has launched nothing; None if launches are not counted.
     quiet_since: Option<Moment>,
     seen: Moment,
 }
 
 impl History {
-    /// Takes note of what is published.
+    /// Observes a published snapshot.
     pub(crate) fn note(&mut self, snapshot: &Snapshot) {
         let at = snapshot.at;
         let sample = at >= self.next;
@@ -45,85 +45,85 @@ impl History {
             if !self.processes.contains_key(&process.key) && self.processes.len() >= PROCESSES {
                 continue;
             }
-            let course = self.processes.entry(process.key).or_insert_with(|| Course {
+            let holder = self.processes.entry(process.key).or_insert_with(|| Course {
                 name: process.name.clone(),
-                samples: beginning(process, at),
+                samples: initial_samples(process, at),
                 quiet_since: None,
                 seen: at,
             });
-            course.seen = at;
+            holder.seen = at;
             if let Some(work) = &process.work {
-                let busy = work.recent_launches > 0;
-                course.quiet_since = Some(course.quiet_since.filter(|_| !busy).unwrap_or(at));
+                let is_busy = work.recent_launches > 0;
+                holder.quiet_since = Some(holder.quiet_since.filter(|_| !is_busy).unwrap_or(at));
             }
-            if sample || course.samples.len() < 2 {
-                course.samples.push_back((at, held(process)));
-                if course.samples.len() > SAMPLES {
-                    course.samples.pop_front();
+            if sample || holder.samples.len() < 2 {
+                holder.samples.push_back((at, held(process)));
+                if holder.samples.len() > SAMPLES {
+                    holder.samples.pop_front();
                 }
             }
         }
         if sample {
             let old = Nanos(STEP.0.saturating_mul(SAMPLES as u64));
-            self.processes.retain(|_, course| at - course.seen < old);
+            self.processes.retain(|_, holder| at - holder.seen < old);
         }
     }
 
-    /// How much more processes hold now than some minutes ago, the most first.
+    /// Returns by how much processes grew over the last minutes, largest first.
     pub(crate) fn grown(&self, snapshot: &Snapshot, gpu: Option<GpuId>) -> Vec<Grown> {
         let mut all: Vec<Grown> = snapshot
             .processes
             .iter()
-            .filter_map(|process| self.one(process, snapshot.at, gpu))
+            .filter_map(|process| self.growth_of(process, snapshot.at, gpu))
             .collect();
-        all.retain(|one| one.bytes != 0);
-        all.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.pid));
+        all.retain(|growth| growth.bytes != 0);
+        all.sort_by_key(|growth| (std::cmp::Reverse(growth.bytes), growth.pid));
         all
     }
 
-    fn one(&self, process: &ProcessView, now: Moment, gpu: Option<GpuId>) -> Option<Grown> {
-        let of = |held: &[(Option<GpuId>, u64)]| {
+    fn growth_of(&self, process: &ProcessView, now: Moment, gpu: Option<GpuId>) -> Option<Grown> {
+        let bytes_on = |held: &[(Option<GpuId>, u64)]| {
             held.iter().find(|(on, _)| *on == gpu).map_or(0, |(_, bytes)| *bytes)
         };
-        let course = self.processes.get(&process.key);
-        if course.is_none() && (process.before_trace || self.processes.len() >= PROCESSES) {
+        let holder = self.processes.get(&process.key);
+        if holder.is_none() && (process.before_trace || self.processes.len() >= PROCESSES) {
             return None;
         }
-        let oldest = course.and_then(|course| course.samples.front());
-        // One that was never seen before began since the last time, which is a second ago.
+        let oldest = holder.and_then(|holder| holder.samples.front());
+        // A process without samples started within the last second.
         let last = Moment(now.0.saturating_sub(1_000_000_000));
-        let (since, before) = oldest.map_or((last, 0), |(at, held)| (*at, of(held)));
-        let now_held = of(&held(process));
+        let (since, before) = oldest.map_or((last, 0), |(at, held)| (*at, bytes_on(held)));
+        let now_held = bytes_on(&held(process));
         Some(Grown {
             pid: process.key.pid,
-            name: course.map_or_else(|| process.name.clone(), |course| course.name.clone()),
+            name: holder.map_or_else(|| process.name.clone(), |holder| holder.name.clone()),
             bytes: i64::try_from(i128::from(now_held) - i128::from(before)).unwrap_or(i64::MAX),
             within: now - since,
         })
     }
 
-    /// Who has launched nothing, and for how long.
+    /// Returns for how long each process has launched nothing.
     pub(crate) fn all_idle(&self, now: Moment) -> HashMap<ProcessKey, Nanos> {
         let quiet =
-            self.processes.iter().filter_map(|(key, course)| Some((*key, course.quiet_since?)));
+            self.processes.iter().filter_map(|(key, holder)| Some((*key, holder.quiet_since?)));
         quiet.map(|(key, since)| (key, now - since)).collect()
     }
 
-    /// For how long a process has launched nothing, where that is counted.
+    /// Returns for how long a process has launched nothing, if launches are counted.
     pub(crate) fn idle(&self, process: &ProcessView, now: Moment) -> Option<Nanos> {
-        let course = self.processes.get(&process.key)?;
-        course.quiet_since.map(|since| now - since)
+        let holder = self.processes.get(&process.key)?;
+        holder.quiet_since.map(|since| now - since)
     }
 }
 
-/// A process that began under our eyes held nothing a moment before.
-fn beginning(process: &ProcessView, at: Moment) -> VecDeque<Sample> {
+/// A process that started under observation held nothing a second ago.
+fn initial_samples(process: &ProcessView, at: Moment) -> VecDeque<Sample> {
     let before = Moment(at.0.saturating_sub(1_000_000_000));
     let nothing = (!process.before_trace).then(|| (before, Vec::new()));
     nothing.into_iter().collect()
 }
 
-/// What a process holds, on each GPU and altogether.
+/// Returns the memory of a process by GPU, and its total.
 fn held(process: &ProcessView) -> Vec<(Option<GpuId>, u64)> {
     let mut all = vec![(None, process.live_bytes.0)];
     for view in process.devices.iter().filter(|view| view.gpu.is_some()) {
@@ -147,7 +147,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn tell(ledger: &mut Ledger, at: u64, pid: u32, what: What) {
+    fn apply(ledger: &mut Ledger, at: u64, pid: u32, what: What) {
         let at = Moment(at * SECOND);
         ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
     }
@@ -163,16 +163,16 @@ mod tests {
             stream: None,
             site: None,
         });
-        tell(ledger, at, pid, what);
+        apply(ledger, at, pid, what);
     }
 
     #[test]
-    fn growth_is_of_the_last_minutes_and_of_who_began_in_them_all() {
+    fn growth_covers_the_last_minutes_and_new_processes() {
         let (mut ledger, mut history) = (Ledger::new(), History::default());
         for (at, pid, before_trace) in [(1, 1, true), (900, 2, false)] {
             let facts = ProcessFacts { start: 1, uid: 0, name: "p".into(), before_trace };
-            tell(&mut ledger, at, pid, What::Process(facts));
-            tell(&mut ledger, at, pid, What::Gpus([Some(GpuId(4))].into()));
+            apply(&mut ledger, at, pid, What::Process(facts));
+            apply(&mut ledger, at, pid, What::Gpus([Some(GpuId(4))].into()));
         }
         allocate(&mut ledger, 2, 1, 1000);
         let mut last = Snapshot::default();

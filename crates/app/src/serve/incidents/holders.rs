@@ -1,4 +1,4 @@
-//! Who held memory that was not traced: after a restart of the agent, all that was there before.
+//! Holders of untraced memory: after a restart of the agent, everything allocated before.
 
 use std::cmp::Reverse;
 
@@ -7,16 +7,16 @@ use engine::ids::{DeviceId, GpuId, Pid};
 use engine::snapshot::{DeviceView, ProcessView, Snapshot};
 use engine::units::Bytes;
 
-/// Adds those whom only the driver's account names, and puts first who holds most, traced or not. One who
-/// ended meanwhile held what was accounted if it is the one who `asked`.
+/// Adds holders that only the driver reports, and sorts all by traced and untracked memory. A
+/// process that exited meanwhile counts if it is the `requester`.
 pub(super) fn complete(
     holders: &mut Vec<Holding>,
     snapshot: &Snapshot,
     (gpu, device): (Option<GpuId>, Option<DeviceId>),
-    asked: Option<Pid>,
+    requester: Option<Pid>,
 ) {
-    // An account is of a GPU: nothing can be added where only the process's own number is known.
-    let here = |view: &&DeviceView| match gpu {
+    // Driver-reported usage is by GPU, so nothing can be added if only the device ordinal is known.
+    let on_gpu = |view: &&DeviceView| match gpu {
         Some(_) => view.gpu == gpu,
         None => device.is_none(),
     };
@@ -24,11 +24,11 @@ pub(super) fn complete(
         all.fold(0_u64, |sum, more| sum.saturating_add(more.0))
     };
     for process in &snapshot.processes {
-        let counts = process.ended.is_none() || Some(process.key.pid) == asked;
-        let views = process.devices.iter().filter(here);
-        let accounted = sum(&mut views.filter_map(|view| view.driver_bytes));
+        let counts = process.ended.is_none() || Some(process.key.pid) == requester;
+        let views = process.devices.iter().filter(on_gpu);
+        let driver_bytes = sum(&mut views.filter_map(|view| view.driver_bytes));
         let known = holders.iter().any(|holder| holder.key.pid == process.key.pid);
-        if counts && accounted > 0 && !known {
+        if counts && driver_bytes > 0 && !known {
             holders.push(Holding {
                 key: process.key,
                 uid: process.uid,
@@ -40,12 +40,12 @@ pub(super) fn complete(
             });
         }
     }
-    let beyond = |process: &ProcessView| {
-        sum(&mut process.devices.iter().filter(here).filter_map(DeviceView::untracked))
+    let untracked = |process: &ProcessView| {
+        sum(&mut process.devices.iter().filter(on_gpu).filter_map(DeviceView::untracked))
     };
     holders.sort_by_cached_key(|holder| {
         let process = snapshot.processes.iter().find(|process| process.key == holder.key);
-        let all = holder.live_bytes.0.saturating_add(process.map_or(0, beyond));
+        let all = holder.live_bytes.0.saturating_add(process.map_or(0, untracked));
         (Reverse(all), holder.key.pid)
     });
 }
@@ -62,59 +62,63 @@ mod tests {
 
     use super::*;
 
-    fn tell(ledger: &mut Ledger, pid: u32, what: What) {
+    fn apply(ledger: &mut Ledger, pid: u32, what: What) {
         let at = Moment(1000);
         ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
     }
 
-    /// Process 1 was traced, 2 was there before, 3 holds only memory of another GPU.
+    /// Process 1 was traced, 2 predates the trace, 3 holds only memory of another GPU.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new();
-        for (pid, traced, gpu, accounted) in [(1, 50, 0, 60), (2, 0, 0, 900), (3, 0, 1, 700)] {
+        for (pid, traced, gpu, driver_bytes) in [(1, 50, 0, 60), (2, 0, 0, 900), (3, 0, 1, 700)] {
             let before_trace = traced == 0;
             let facts = ProcessFacts { start: 1, uid: 7, name: "x".into(), before_trace };
-            tell(&mut ledger, pid, What::Process(facts));
-            tell(&mut ledger, pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
+            apply(&mut ledger, pid, What::Process(facts));
+            apply(&mut ledger, pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
             if traced > 0 {
                 let (key, kind, device) = (Key::address(7), Kind::Device, Some(DeviceId(0)));
                 let (context, pool, stream, site) = (None, None, None, None);
                 let bytes = traced;
                 let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
-                tell(&mut ledger, pid, What::Allocate(new));
+                apply(&mut ledger, pid, What::Allocate(new));
             }
-            tell(
+            apply(
                 &mut ledger,
                 pid,
-                What::DriverAccount { gpu: GpuId(gpu), bytes: accounted, only: false },
+                What::DriverAccount { gpu: GpuId(gpu), bytes: driver_bytes, only: false },
             );
         }
         ledger
     }
 
-    fn pids(place: (Option<GpuId>, Option<DeviceId>), asked: Option<u32>, ends: bool) -> Vec<u32> {
+    fn pids(
+        device: (Option<GpuId>, Option<DeviceId>),
+        requester: Option<u32>,
+        ends: bool,
+    ) -> Vec<u32> {
         let mut ledger = ledger();
         let mut holders = ledger.holdings(Where::Anywhere);
         if ends {
-            tell(&mut ledger, 2, What::Exit);
+            apply(&mut ledger, 2, What::Exit);
         }
         let snapshot = ledger.snapshot(Moment(2000), &View::default());
-        complete(&mut holders, &snapshot, place, asked.map(Pid));
+        complete(&mut holders, &snapshot, device, requester.map(Pid));
         assert!(holders.iter().all(|one| one.before_trace == (one.live_bytes.0 == 0)));
         holders.iter().map(|one| one.key.pid.0).collect()
     }
 
     #[test]
-    fn whoever_was_there_before_holds_what_the_driver_says() {
+    fn preexisting_processes_hold_driver_reported_memory() {
         let device = Some(DeviceId(0));
         assert_eq!(pids((Some(GpuId(0)), device), None, false), [2, 1]);
         assert_eq!(pids((Some(GpuId(1)), None), None, false), [3, 1]);
         assert_eq!(pids((None, None), None, false), [2, 3, 1]);
-        // Whose device 0 that is, is not known.
+        // The GPU of that ordinal is unknown.
         assert_eq!(pids((None, device), None, false), [1]);
     }
 
     #[test]
-    fn whoever_ended_meanwhile_counts_where_it_was_refused() {
+    fn exited_requester_still_counts() {
         let gpu = (Some(GpuId(0)), None);
         assert_eq!(pids(gpu, None, true), [1]);
         assert_eq!(pids(gpu, Some(2), true), [2, 1]);

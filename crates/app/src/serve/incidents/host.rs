@@ -1,5 +1,5 @@
-//! What the host says that helps to tell causes apart. Nothing of it is the content of somebody's
-//! environment or arguments.
+//! Host facts that help to find the cause. They never include contents of a process's environment
+//! or arguments.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use engine::diagnosis::{Hint, Host};
 use engine::ids::Pid;
 use engine::units::Bytes;
 
-/// The longest list of mappings that is looked at.
+/// Maximum bytes read of a process's mappings.
 const MAPS: u64 = 4 << 20;
 
-/// What is known of the host's memory, and of a process's limits where it still runs.
+/// Returns the host's available memory, and the limits of a process if it still runs.
 pub(crate) fn facts(pid: Option<Pid>) -> Host {
     let limits = pid.map(|pid| format!("/proc/{pid}/limits"));
     let limits = limits.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
@@ -27,13 +27,13 @@ fn available(text: &str) -> Option<Bytes> {
     Some(Bytes(kib.saturating_mul(1024)))
 }
 
-/// The soft limit of that name; none where it is unlimited.
+/// Returns the soft limit of that name; None if unlimited.
 fn limit(text: &str, name: &str) -> Option<Bytes> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok().map(Bytes)
 }
 
-/// Signs of something that divides the GPU.
+/// Returns signs that the GPU is shared.
 pub(crate) fn hints(pid: Option<Pid>) -> Vec<Hint> {
     let mut hints = Vec::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -43,13 +43,13 @@ pub(crate) fn hints(pid: Option<Pid>) -> Vec<Hint> {
     if names.any(|name| name.starts_with("nvidia-cuda-mps")) {
         hints.push(Hint::Mps);
     }
-    if pid.is_some_and(is_divided) {
+    if pid.is_some_and(uses_sharing_library) {
         hints.push(Hint::Divider);
     }
     hints
 }
 
-fn is_divided(pid: Pid) -> bool {
+fn uses_sharing_library(pid: Pid) -> bool {
     use std::io::Read;
     let Ok(file) = fs::File::open(format!("/proc/{pid}/maps")) else { return false };
     let mut text = String::new();
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_as_the_kernel_writes_them() {
+    fn proc_values_are_parsed() {
         assert_eq!(available("MemTotal: 9 kB\nMemAvailable:   12 kB\n"), Some(Bytes(12 << 10)));
         assert_eq!(available("MemTotal: 9 kB\n"), None);
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\

@@ -1,4 +1,4 @@
-//! What the engine thread hands to the part that writes folders.
+//! Messages from the engine thread to the incident writer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,46 +13,46 @@ use formats::export::incident::{Trigger, Who};
 use super::recent::Excerpt;
 use crate::serve::Published;
 
-/// An order for the part that writes folders.
+/// A command for the incident writer.
 pub(crate) enum Order {
-    /// A new folder.
+    /// Write a new incident.
     Write(Box<Job>),
-    /// More is known of one that was written.
+    /// Update a written incident.
     Update(Update),
 }
 
-/// A folder to be written.
+/// An incident to be written.
 pub(crate) struct Job {
-    /// A number of its own, for updates.
+    /// Id for updates.
     pub(crate) number: u64,
     pub(crate) trigger: Trigger,
     pub(crate) at: Moment,
-    pub(crate) who: Option<Who>,
-    /// The limit that was crossed.
+    pub(crate) requester: Option<Who>,
+    /// The threshold that was crossed.
     pub(crate) limit: Option<String>,
     pub(crate) call: Option<Call>,
     pub(crate) device: Option<DeviceId>,
     pub(crate) gpu: Option<GpuId>,
     pub(crate) holders: Vec<Holding>,
-    /// What PyTorch's cache of the one who asked held unused at that moment.
+    /// Unused memory in PyTorch's cache of the requester at that time.
     pub(crate) cached: Option<Bytes>,
     pub(crate) published: Arc<Published>,
-    /// When that was published.
+    /// Time of its publication.
     pub(crate) published_at: Instant,
-    pub(crate) excerpt: Excerpt,
-    /// What the sites of the excerpt look like.
+    pub(crate) window: Excerpt,
+    /// Frames of the sites in the window.
     pub(crate) sites: Vec<SiteFacts>,
     pub(crate) skipped: u64,
 }
 
-/// A call that was refused.
+/// A failed call.
 pub(crate) struct Call {
     pub(crate) failed: Failed,
     pub(crate) site: SiteName,
     pub(crate) frames: Arc<[Frame]>,
 }
 
-/// What became known of an incident after its folder was written.
+/// What became known of an incident after it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Update {
     pub(crate) number: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Update {
 }
 
 impl Job {
-    /// How long ago it happened.
+    /// Time since the incident.
     pub(crate) fn age(&self) -> Nanos {
         let until_published = self.published.snapshot.at - self.at;
         let since = u64::try_from(self.published_at.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Events that are made for tests.
+//! Synthetic events for tests.
 
 use engine::event::{Allocate, Event, What};
 use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};

@@ -1,8 +1,7 @@
-//! Pictures of memory at the moment when it ran out, or when a limit was crossed.
-//!
-//! [`Desk`] is the side of the engine thread: it remembers the last events ([`recent`]), notices
-//! refusals, and decides which become folders ([`gate`]). The rest is a part of its own: [`writer`]
-//! finds causes, asks for advice and writes [`folder`]s.
+//! Incidents: the state of memory at an out-of-memory error, or when a threshold was crossed.
+//! | [`IncidentCollector`] runs on the engine thread: it keeps the last events, detects
+//! out-of-memory errors and limits the rate of incidents. The writer runs on its own thread: it
+//! diagnoses the cause, derives advice and writes directories.
 
 mod before;
 mod desk;
@@ -37,42 +36,42 @@ use serde::Serialize;
 use super::{Published, Tally};
 use crate::advising::{self, Question};
 
-/// A folder that was written, as the API tells it. All text is clean.
+/// A written incident, as the API shows it. All text is sanitized.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct IncidentView {
-    /// Its name: the folder's.
+    /// Name of the incident and of its directory.
     pub(crate) id: String,
-    /// What made it necessary: `out_of_memory`, `threshold` or `manual`.
+    /// Trigger: `out_of_memory`, `threshold` or `manual`.
     pub(crate) trigger: &'static str,
-    /// What was the matter, by the diagnosis.
+    /// Diagnosed cause.
     pub(crate) cause: String,
-    /// When, RFC 3339.
+    /// Time, RFC 3339.
     pub(crate) time: String,
-    /// Who.
+    /// Process that requested the memory or crossed the threshold.
     pub(crate) pid: Option<u32>,
-    /// Its name.
+    /// Name of the process.
     pub(crate) process: String,
-    /// What was asked for.
+    /// Requested bytes.
     pub(crate) requested_bytes: Option<u64>,
     /// The GPU.
     pub(crate) gpu: Option<u16>,
     /// The first line of the summary.
     pub(crate) summary: String,
-    /// Bytes of all its files.
+    /// Total size of its files.
     pub(crate) size_bytes: u64,
-    /// From the error to the folder, in milliseconds.
+    /// Time from the error to the complete directory, in milliseconds.
     pub(crate) written_after_ms: u64,
-    /// Whether there is a folder: a disk may be full.
+    /// Whether the directory was written: the disk may be full.
     pub(crate) written: bool,
-    /// The whole summary, where there is no folder that has it.
+    /// The full summary, if there is no directory with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) summary_text: Option<String>,
-    /// Where it is; not told in the API.
+    /// The directory; not exposed by the API.
     #[serde(skip)]
-    pub(crate) folder: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
-/// The folders that there are, the newest first.
+/// Incidents, newest first.
 #[derive(Default)]
 pub(crate) struct Shelf {
     idle: Mutex<HashMap<ProcessKey, Nanos>>,
@@ -82,41 +81,41 @@ pub(crate) struct Shelf {
 }
 
 impl Shelf {
-    /// The folders.
+    /// Returns the incidents.
     pub(crate) fn list(&self) -> Vec<IncidentView> {
         self.incidents.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes the place of what was there.
+    /// Replaces the incidents.
     pub(crate) fn show(&self, incidents: Vec<IncidentView>) {
         *self.incidents.lock().unwrap_or_else(PoisonError::into_inner) = incidents;
     }
 
-    /// For how long processes have launched nothing.
+    /// Sets for how long processes have launched nothing.
     fn show_idle(&self, idle: HashMap<ProcessKey, Nanos>) {
         *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = idle;
     }
 
-    /// What would give memory back now: the answer of `/api/v1/advice`.
+    /// Returns how memory could be freed now, for `/api/v1/advice`.
     pub(crate) fn advice(&self, published: &Published) -> Advice {
         let (snapshot, names) = (&published.snapshot, &*published.names);
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let question = Question {
+        let request = Question {
             gpu: None,
             only: &[],
-            asker: None,
+            requester: None,
             cause: None,
             idle: &|process| idle.get(&process.key).copied(),
             local: true,
         };
         Advice {
             time: names.clock.precise(snapshot.at),
-            gpus: advising::answer(&question, snapshot, names),
+            gpus: advising::answer(&request, snapshot, names),
             notes: advising::notes(snapshot),
         }
     }
 
-    /// Counts one by its trigger and how it went: `written`, `failed` or `skipped`.
+    /// Counts an incident by trigger and outcome: `written`, `failed` or `suppressed`.
     pub(crate) fn count(&self, trigger: &'static str, outcome: &'static str) {
         self.counts.count(trigger, outcome, 1);
     }

@@ -1,5 +1,5 @@
-//! Pages of folders take longer than the folders themselves: a thread of their own makes them, one after
-//! the other, so that the next incident does not wait for them.
+//! HTML reports of incidents. They take longer than the incidents themselves, so a separate thread
+//! renders them one by one, and the next incident does not wait.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -14,58 +14,58 @@ use crate::commands::picture::{self, Wanted};
 use crate::threads::Worker;
 use crate::{cli, fault, output};
 
-/// Pages that may wait.
+/// Maximum number of queued reports.
 const WAITING: usize = 8;
 
-/// See the module.
+/// Renders HTML reports of incidents.
 #[derive(Default)]
 pub(crate) struct Pages {
-    waiting: VecDeque<(u64, PathBuf, Opens)>,
+    queue: VecDeque<(u64, PathBuf, Opens)>,
     running: Option<(u64, Worker)>,
 }
 
-/// How a page came out: the number of its incident, and what the folder says of it.
+/// Result of rendering: the number of the incident, and the state for its `html_report` field.
 pub(crate) type Made = (u64, String);
 
 impl Pages {
-    /// A folder wants its page. Where too many wait, it is told at once that there will be none.
-    pub(crate) fn add(&mut self, number: u64, folder: &Path, opens: Opens) -> Option<Made> {
-        if self.waiting.len() >= WAITING {
+    /// Queues the report of an incident. Returns a result at once if the queue is full.
+    pub(crate) fn add(&mut self, number: u64, dir: &Path, opens: Opens) -> Option<Made> {
+        if self.queue.len() >= WAITING {
             let why =
-                format!("not made: too many pending; run vramscope plot {RECORDING} -o {PAGE}");
+                format!("not written: too many pending; run vramscope plot {RECORDING} -o {PAGE}");
             return Some((number, why));
         }
-        self.waiting.push_back((number, folder.into(), opens));
+        self.queue.push_back((number, dir.into(), opens));
         None
     }
 
-    /// The page that is done since the last time; the next one begins.
+    /// Returns the report that was completed since the last call, and starts the next one.
     pub(crate) fn turn(&mut self) -> Option<Made> {
-        let done = self.running.take_if(|(_, thread)| thread.is_finished());
-        let made = done.map(|(number, thread)| (number, outcome(thread)));
+        let finished = self.running.take_if(|(_, thread)| thread.is_finished());
+        let result = finished.map(|(number, thread)| (number, outcome(thread)));
         if self.running.is_none()
-            && let Some((number, folder, opens)) = self.waiting.pop_front()
+            && let Some((number, dir, opens)) = self.queue.pop_front()
         {
             let work = move || {
                 fault::point();
-                make(&folder, opens)
+                render(&dir, opens)
             };
             match Worker::spawn("page", work) {
                 Ok(thread) => self.running = Some((number, thread)),
                 Err(error) => {
-                    return made
-                        .or(Some((number, format!("not made: {}", output::reasons(&error)))));
+                    return result
+                        .or(Some((number, format!("not written: {}", output::reasons(&error)))));
                 }
             }
         }
-        made
+        result
     }
 
-    /// Waits for the one that is being made; the others are not made any more.
+    /// Waits for the running report; queued ones are dropped.
     pub(crate) fn finish(&mut self) -> Vec<Made> {
         let last = self.running.take().map(|(number, thread)| (number, outcome(thread)));
-        let others = self.waiting.drain(..);
-        let others = others.map(|(number, ..)| (number, "not made: the agent ended".to_owned()));
+        let others = self.queue.drain(..);
+        let others = others.map(|(number, ..)| (number, "not written: agent exited".to_owned()));
         last.into_iter().chain(others).collect()
     }
 }
@@ -77,9 +77,9 @@ fn outcome(thread: Worker) -> String {
     why
 }
 
-fn make(path: &Path, opens: Opens) -> Result<()> {
+fn render(path: &Path, opens: Opens) -> Result<()> {
     let recording = path.join(RECORDING);
     let overlay = cli::Overlay { smi_log: None, smi_offset: None };
-    let wanted = Wanted { path: &recording, only: Only::default(), overlay: &overlay };
-    folder::put(path, PAGE, |out| picture::write_page(&wanted, opens, out))
+    let request = Wanted { path: &recording, only: Only::default(), overlay: &overlay };
+    folder::put(path, PAGE, |out| picture::write_page(&request, opens, out))
 }

@@ -1,8 +1,7 @@
-//! The last events, so that an incident can be looked at as a recording. Bounded by number and by
-//! bytes; an event costs a copy into memory that is there already.
-//!
-//! Events are kept in chunks. What hands them to the writer shares the chunks, so that the engine
-//! thread copies no more than the one that is being filled; a chunk that falls out is used again.
+//! The last events, from which an incident's recording is written. Bounded by number and bytes;
+//! storing an event costs one copy into preallocated memory.
+//! | Events are kept in chunks. The writer shares full chunks, so the engine thread copies only the
+//! chunk that is being filled. Chunks that leave the ring are reused.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,24 +10,24 @@ use engine::event::{Event, What};
 
 use super::before::Before;
 
-/// Events in a chunk.
+/// Events per chunk.
 const CHUNK: usize = 1024;
 
-/// The last events.
+/// Ring of the last events.
 pub(crate) struct Recent {
     full: VecDeque<Chunk>,
-    /// What is being filled.
+    /// The chunk that is being filled.
     last: Vec<Event>,
     last_extra: usize,
-    /// Bytes of all full chunks.
+    /// Total bytes of full chunks.
     bytes: usize,
-    /// A chunk that fell out, to be filled again.
+    /// A chunk that left the ring, to be reused.
     spare: Option<Vec<Event>>,
-    /// What was known when the oldest event happened.
+    /// State before the oldest event.
     before: Before,
-    most_chunks: usize,
-    most_bytes: usize,
-    forgotten: u64,
+    max_chunks: usize,
+    max_bytes: usize,
+    dropped: u64,
 }
 
 struct Chunk {
@@ -36,14 +35,14 @@ struct Chunk {
     bytes: usize,
 }
 
-/// The last events at one moment.
+/// The last events at one time.
 #[derive(Clone, Default)]
 pub(crate) struct Excerpt {
-    /// What has to be known to understand them.
+    /// State that is needed to interpret them.
     pub(crate) before: Vec<Event>,
     chunks: Vec<Arc<Vec<Event>>>,
-    /// Events from before them that were seen, and are not here.
-    pub(crate) forgotten: u64,
+    /// Earlier events that were seen but are not included.
+    pub(crate) dropped: u64,
 }
 
 impl Recent {
@@ -55,14 +54,14 @@ impl Recent {
             bytes: 0,
             spare: None,
             before: Before::default(),
-            most_chunks: (events / CHUNK).max(1),
-            most_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
-            forgotten: 0,
+            max_chunks: (events / CHUNK).max(1),
+            max_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            dropped: 0,
         }
     }
 
-    /// Remembers an event. Launches and copies are sums that come many times a second and tell nothing
-    /// about memory; what sites look like is asked of the ledger when it is needed.
+    /// Stores an event. Launches and copies are frequent totals that are not needed for memory, and
+    /// the frames of sites are read from the ledger when needed; both are skipped.
     pub(crate) fn push(&mut self, event: &Event) {
         if matches!(event.what, What::Work(_) | What::Site(_)) {
             return;
@@ -70,7 +69,7 @@ impl Recent {
         self.last_extra += extra(&event.what);
         self.last.push(event.clone());
         let bytes = self.last.len() * size_of::<Event>() + self.last_extra;
-        if self.last.len() >= CHUNK || bytes > self.most_bytes / 8 {
+        if self.last.len() >= CHUNK || bytes > self.max_bytes / 8 {
             self.close(bytes);
         }
     }
@@ -81,14 +80,14 @@ impl Recent {
         self.last_extra = 0;
         self.bytes += bytes;
         self.full.push_back(Chunk { events, bytes });
-        while self.full.len() > self.most_chunks || self.bytes > self.most_bytes {
+        while self.full.len() > self.max_chunks || self.bytes > self.max_bytes {
             let Some(oldest) = self.full.pop_front() else { return };
             self.bytes = self.bytes.saturating_sub(oldest.bytes);
-            self.forgotten += oldest.events.len() as u64;
+            self.dropped += oldest.events.len() as u64;
             for event in &*oldest.events {
                 self.before.note(event);
             }
-            // A writer may still read it; then it goes when that is done.
+            // The writer may still read it; then it is freed afterwards.
             if let Ok(mut events) = Arc::try_unwrap(oldest.events) {
                 events.clear();
                 self.spare = Some(events);
@@ -96,16 +95,16 @@ impl Recent {
         }
     }
 
-    /// The events so far.
-    pub(crate) fn excerpt(&self) -> Excerpt {
+    /// Returns the events so far.
+    pub(crate) fn window(&self) -> Excerpt {
         let mut chunks: Vec<_> = self.full.iter().map(|chunk| Arc::clone(&chunk.events)).collect();
         chunks.push(Arc::new(self.last.clone()));
         let first = chunks.iter().flat_map(|chunk| chunk.iter()).next();
         let at = first.map(|event| event.at).unwrap_or_default();
-        Excerpt { before: self.before.events(at), chunks, forgotten: self.forgotten }
+        Excerpt { before: self.before.events(at), chunks, dropped: self.dropped }
     }
 
-    /// Bytes that are in use.
+    /// Used bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes + self.last.len() * size_of::<Event>() + self.last_extra
@@ -113,13 +112,13 @@ impl Recent {
 }
 
 impl Excerpt {
-    /// The events, the oldest first.
+    /// Returns the events, oldest first.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Event> {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
     }
 }
 
-/// What an event takes beside itself.
+/// Heap bytes of an event.
 fn extra(what: &What) -> usize {
     match what {
         What::Process(facts) => facts.name.len(),
@@ -142,74 +141,74 @@ mod tests {
     }
 
     #[test]
-    fn the_last_events_are_kept_in_order_and_the_older_ones_are_counted() {
-        let mut recent = Recent::new(4 * CHUNK, 1 << 30);
+    fn last_events_are_kept_and_older_ones_counted() {
+        let mut ring = Recent::new(4 * CHUNK, 1 << 30);
         let all: Vec<Event> =
             (0..10_000).map(|at| if at % 2 == 0 { allocate(at) } else { free(at) }).collect();
-        all.iter().for_each(|event| recent.push(event));
-        let excerpt = recent.excerpt();
-        let kept: Vec<Event> = excerpt.events().cloned().collect();
+        all.iter().for_each(|event| ring.push(event));
+        let window = ring.window();
+        let kept: Vec<Event> = window.events().cloned().collect();
         assert!(kept.len() >= 4 * CHUNK && kept.len() <= 5 * CHUNK, "{}", kept.len());
         assert_eq!(kept, all[all.len() - kept.len()..]);
-        assert_eq!(excerpt.forgotten, (all.len() - kept.len()) as u64);
+        assert_eq!(window.dropped, (all.len() - kept.len()) as u64);
     }
 
     #[test]
-    fn bytes_are_bounded_however_long_names_are() {
-        let mut recent = Recent::new(1_000_000, 1 << 20);
+    fn bytes_are_bounded_with_long_names() {
+        let mut ring = Recent::new(1_000_000, 1 << 20);
         for at in 0..20_000 {
-            recent.push(&event(at, What::ThreadName("x".repeat(4000).into())));
-            assert!(recent.bytes() <= (1 << 20) + (1 << 18), "{}", recent.bytes());
+            ring.push(&event(at, What::ThreadName("x".repeat(4000).into())));
+            assert!(ring.bytes() <= (1 << 20) + (1 << 18), "{}", ring.bytes());
         }
-        assert!(recent.excerpt().events().count() > 100);
+        assert!(ring.window().events().count() > 100);
     }
 
     #[test]
-    fn what_was_known_before_the_oldest_event_is_told() {
-        let mut recent = Recent::new(CHUNK, 1 << 30);
+    fn state_before_the_oldest_event_is_kept() {
+        let mut ring = Recent::new(CHUNK, 1 << 30);
         let facts = ProcessFacts { start: 5, uid: 3, name: "old".into(), before_trace: false };
-        recent.push(&event(1, What::Process(facts.clone())));
-        recent.push(&event(2, What::Gpus([Some(GpuId(4))].into())));
-        let learned = ContextChange::Learned { context: ContextId(1), device: DeviceId(0) };
-        recent.push(&event(3, What::Context(learned)));
-        (10..10_000).for_each(|at| recent.push(&allocate(at)));
+        ring.push(&event(1, What::Process(facts.clone())));
+        ring.push(&event(2, What::Gpus([Some(GpuId(4))].into())));
+        let discovered = ContextChange::Learned { context: ContextId(1), device: DeviceId(0) };
+        ring.push(&event(3, What::Context(discovered)));
+        (10..10_000).for_each(|at| ring.push(&allocate(at)));
         let before: Vec<What> =
-            recent.excerpt().before.into_iter().map(|event| event.what).collect();
+            ring.window().before.into_iter().map(|event| event.what).collect();
         assert_eq!(
             before,
             [
                 What::Process(ProcessFacts { before_trace: true, ..facts }),
                 What::Gpus([Some(GpuId(4))].into()),
-                What::Context(learned),
+                What::Context(discovered),
             ]
         );
-        recent.push(&event(20_000, What::Exit));
-        (20_001..30_000).for_each(|at| recent.push(&Event { pid: Pid(8), ..allocate(at) }));
-        assert!(recent.excerpt().before.is_empty(), "who ended before is not told");
+        ring.push(&event(20_000, What::Exit));
+        (20_001..30_000).for_each(|at| ring.push(&Event { pid: Pid(8), ..allocate(at) }));
+        assert!(ring.window().before.is_empty(), "exited processes are dropped");
     }
 
     #[test]
-    fn an_excerpt_does_not_change_when_more_events_come() {
-        let mut recent = Recent::new(2 * CHUNK, 1 << 30);
-        (0..3000).for_each(|at| recent.push(&allocate(at)));
-        let excerpt = recent.excerpt();
-        let before: Vec<Event> = excerpt.events().cloned().collect();
-        (3000..30_000).for_each(|at| recent.push(&allocate(at)));
-        assert_eq!(excerpt.events().cloned().collect::<Vec<_>>(), before);
+    fn window_does_not_change_with_later_events() {
+        let mut ring = Recent::new(2 * CHUNK, 1 << 30);
+        (0..3000).for_each(|at| ring.push(&allocate(at)));
+        let window = ring.window();
+        let before: Vec<Event> = window.events().cloned().collect();
+        (3000..30_000).for_each(|at| ring.push(&allocate(at)));
+        assert_eq!(window.events().cloned().collect::<Vec<_>>(), before);
     }
 
-    /// Printed for whoever asks; the bound is far above what it takes, for slow machines.
+    /// The cost is printed; the limit is far above it, for slow machines.
     #[test]
-    fn an_event_costs_far_less_than_a_microsecond() {
-        let mut recent = Recent::new(100_000, 32 << 20);
+    fn storing_an_event_takes_less_than_a_microsecond() {
+        let mut ring = Recent::new(100_000, 32 << 20);
         let events: Vec<Event> = (0..1000).map(allocate).collect();
         let begin = std::time::Instant::now();
         const ROUNDS: u32 = 2000;
         for _ in 0..ROUNDS {
-            events.iter().for_each(|event| recent.push(event));
+            events.iter().for_each(|event| ring.push(event));
         }
         let each = begin.elapsed().as_nanos() as f64 / f64::from(ROUNDS * 1000);
-        println!("{each:.0} ns an event of {} bytes", size_of::<Event>());
-        assert!(each < 1000.0, "{each:.0} ns an event");
+        println!("{each:.0} ns per event of {} bytes", size_of::<Event>());
+        assert!(each < 1000.0, "{each:.0} ns per event");
     }
 }

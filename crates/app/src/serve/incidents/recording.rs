@@ -1,5 +1,5 @@
-//! The last events as a recording. It begins in the middle of a trace, and says so: every process in
-//! it was there before, and its header tells.
+//! Writes the last events as a recording. It starts in the middle of a trace: every process is
+//! marked as started before it, and the header says so.
 
 use std::fs::File;
 use std::io;
@@ -13,12 +13,12 @@ use formats::recording::{Header, Writer};
 use super::job::Job;
 use crate::host;
 
-/// Writes the file; says how many events of the trace are in it.
+/// Writes the file. Returns the number of recorded events.
 pub(crate) fn write(file: File, job: &Job) -> io::Result<u64> {
     let names = &job.published.names;
     let mut writer = Writer::new(file, &header(job, names), names.function)?;
-    let first = job.excerpt.events().map(|event| event.at).next().unwrap_or(job.at);
-    for event in &job.excerpt.before {
+    let first = job.window.events().map(|event| event.at).next().unwrap_or(job.at);
+    for event in &job.window.before {
         writer.event(event)?;
     }
     for facts in &job.sites {
@@ -27,7 +27,7 @@ pub(crate) fn write(file: File, job: &Job) -> io::Result<u64> {
     }
     let mut count = 0;
     let mut last = Moment(0);
-    for event in job.excerpt.events() {
+    for event in job.window.events() {
         last = last.max(event.at);
         writer.event(event)?;
         count += 1;
@@ -37,10 +37,10 @@ pub(crate) fn write(file: File, job: &Job) -> io::Result<u64> {
 }
 
 fn header(job: &Job, names: &Names) -> Header {
-    let target = match job.excerpt.forgotten {
-        0 => "every process, since the agent began".to_owned(),
-        forgotten => format!(
-            "every process, from the middle of a trace: {forgotten} events before these are not here"
+    let target = match job.window.dropped {
+        0 => "every process, since the agent started".to_owned(),
+        dropped => format!(
+            "every process, from the middle of a trace: {dropped} earlier events are not included"
         ),
     };
     Header {
@@ -75,7 +75,7 @@ mod tests {
     use crate::serve::Published;
     use crate::serve::budget::Standing;
 
-    fn job(recent: &Recent) -> Job {
+    fn job(ring: &Recent) -> Job {
         let clock = WallClock::fixed(Moment(0), 1_700_000_000);
         let names =
             Names { clock, function: |_| "", recorded: Functions::default(), gpus: Vec::new() };
@@ -84,7 +84,7 @@ mod tests {
             number: 1,
             trigger: Trigger::Asked,
             at: Moment(50_000),
-            who: None,
+            requester: None,
             limit: None,
             call: None,
             device: None,
@@ -95,32 +95,32 @@ mod tests {
                 sequence: 1,
                 snapshot: Snapshot { at: Moment(60_000), ..Snapshot::default() },
                 names: Arc::new(names),
-                figures: Figures::default(),
+                metrics: Figures::default(),
                 own: Standing::default(),
             }),
             published_at: Instant::now(),
-            excerpt: recent.excerpt(),
+            window: ring.window(),
             sites: vec![SiteFacts { site: SiteId(3), frames }],
             skipped: 0,
         }
     }
 
     #[test]
-    fn a_recording_has_the_last_events_and_says_that_it_begins_in_the_middle() {
-        let mut recent = Recent::new(2048, 1 << 30);
+    fn recording_has_the_last_events_and_marks_its_start() {
+        let mut ring = Recent::new(2048, 1 << 30);
         let facts = ProcessFacts { start: 9, uid: 5, name: "old".into(), before_trace: false };
-        recent.push(&event(1, What::Process(facts)));
-        recent.push(&event(2, What::Gpus([Some(GpuId(0))].into())));
+        ring.push(&event(1, What::Process(facts)));
+        ring.push(&event(2, What::Gpus([Some(GpuId(0))].into())));
         for at in 10..20_000 {
-            recent.push(&allocate(at));
+            ring.push(&allocate(at));
             if at % 2 == 0 {
                 let free = Free { key: Key::address(at - 1), by: FreeBy::Free, stream: None };
-                recent.push(&event(at, What::Free(free)));
+                ring.push(&event(at, What::Free(free)));
             }
         }
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("recent.arrows");
-        let job = job(&recent);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("recent.arrows");
+        let job = job(&ring);
         let count = write(File::create(&path).unwrap(), &job).unwrap();
         let mut reader = Reader::open(&path, |_| None).unwrap();
         let (mut events, mut target, mut ledger) = (Vec::new(), String::new(), Ledger::new());
@@ -135,11 +135,11 @@ mod tests {
             }
         }
         assert!(reader.warnings().is_empty(), "{:?}", reader.warnings());
-        let told: Vec<Event> = job.excerpt.events().cloned().collect();
-        assert_eq!(count, told.len() as u64);
-        assert_eq!(events[..2], job.excerpt.before);
+        let expected: Vec<Event> = job.window.events().cloned().collect();
+        assert_eq!(count, expected.len() as u64);
+        assert_eq!(events[..2], job.window.before);
         assert!(matches!(&events[2].what, What::Site(facts) if *facts == job.sites[0]));
-        assert_eq!(events[3..], told);
+        assert_eq!(events[3..], expected);
         assert!(target.contains("from the middle of a trace"), "{target}");
         let snapshot = ledger.snapshot(Moment(60_000), &View::default());
         let process = &snapshot.processes[0];

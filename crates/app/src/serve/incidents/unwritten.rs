@@ -1,10 +1,10 @@
-//! What is said of an incident that could not be written.
+//! Advice for an incident that could not be written.
 
 use std::io::{self, ErrorKind};
 
-/// What to do about it.
+/// Returns what to do about the error.
 pub(super) fn hint(error: &anyhow::Error) -> &'static str {
-    // Writers may wrap the error of the system in one of no particular kind.
+    // Writers may wrap the system error in one of kind `Other`.
     let kinds = error.chain().filter_map(|cause| cause.downcast_ref().map(io::Error::kind));
     match kinds.filter(|kind| *kind != ErrorKind::Other).last() {
         Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
@@ -24,8 +24,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hint_is_about_what_went_wrong() {
-        for (number, says) in [
+    fn advice_matches_the_error() {
+        for (number, expected) in [
             (28, "free some space"),
             (122, "free some space"),
             (13, "writable for the agent"),
@@ -34,15 +34,15 @@ mod tests {
         ] {
             let failed = || io::Error::from_raw_os_error(number);
             let error = anyhow::Error::new(failed()).context("in /var/lib/x");
-            assert!(hint(&error).contains(says), "{error:#}: {}", hint(&error));
-            // The number of another error in a path says nothing.
+            assert!(hint(&error).contains(expected), "{error:#}: {}", hint(&error));
+            // The number of another error in a path is ignored.
             let error = error.context("in /var/lib/(os error 28) (os error 20)");
-            assert!(hint(&error).contains(says), "{error:#}: {}", hint(&error));
+            assert!(hint(&error).contains(expected), "{error:#}: {}", hint(&error));
             let kind: io::Result<()> = Err(failed().kind().into());
             let error = kind.context("in /var/lib/x").unwrap_err();
-            assert!(hint(&error).contains(says), "{error:#}: {}", hint(&error));
+            assert!(hint(&error).contains(expected), "{error:#}: {}", hint(&error));
             let wrapped = anyhow::Error::new(io::Error::other(error));
-            assert!(hint(&wrapped).contains(says), "{wrapped:#}");
+            assert!(hint(&wrapped).contains(expected), "{wrapped:#}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The part that writes folders: finds the cause, asks for advice, and writes all of it down.
+//! The writer thread of incidents: diagnoses the cause, derives advice and writes the directory.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -29,19 +29,19 @@ use crate::output;
 use crate::serve::Shared;
 use crate::serve::actions::Actor;
 
-/// How often the part looks at what is published.
+/// Poll interval for snapshots.
 const ATTENTION: Duration = Duration::from_millis(100);
 
-/// Incidents whose folders can still be written anew.
+/// Number of incidents that can still be updated.
 const KEPT: usize = 10;
 
-/// Takes orders until nothing is published any more.
-pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) -> Result<()> {
+/// Handles commands until the feed is closed.
+pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<Order>) -> Result<()> {
     let mut writer = Writer::new(Arc::clone(shared));
     let mut seen = 0;
     loop {
-        match orders.recv_timeout(ATTENTION) {
-            Ok(order) => writer.take(order),
+        match commands.recv_timeout(ATTENTION) {
+            Ok(command) => writer.handle(command),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(ATTENTION),
         }
@@ -49,12 +49,12 @@ pub(crate) fn run(shared: &Arc<Shared>, orders: &Receiver<Order>) -> Result<()> 
             seen = published.sequence;
             writer.history.note(&published.snapshot);
             shared.incidents.show_idle(writer.history.all_idle(published.snapshot.at));
-            writer.actor.look(&published.snapshot, &writer.history);
+            writer.actions.look(&published.snapshot, &writer.history);
         }
-        writer.actor.tend();
-        writer.turn_pages();
+        writer.actions.tend();
+        writer.poll_pages();
         if shared.feed.is_closed() {
-            orders.try_iter().for_each(|order| writer.take(order));
+            commands.try_iter().for_each(|command| writer.handle(command));
             writer.finish_pages();
             return Ok(());
         }
@@ -66,18 +66,18 @@ struct Writer {
     root: PathBuf,
     host: String,
     history: History,
-    actor: Actor,
+    actions: Actor,
     pages: Pages,
     views: Vec<IncidentView>,
-    /// The last ones, the newest last.
-    told: VecDeque<Told>,
+    /// The last incidents, newest last.
+    recent: VecDeque<Told>,
 }
 
-/// An incident with all that is told of it.
+/// An incident with all of its data.
 struct Told {
     id: String,
     job: Job,
-    refused: Option<Refused>,
+    failure: Option<Refused>,
     free_then: Option<Bytes>,
     grown: Vec<Grown>,
     advice: Vec<GpuAdvice>,
@@ -86,20 +86,20 @@ struct Told {
     recovered: bool,
     page: String,
     took: Nanos,
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 impl Told {
-    fn story<'a>(&'a self, host: &'a str) -> Story<'a> {
+    fn report<'a>(&'a self, host: &'a str) -> Story<'a> {
         let job = &self.job;
         Story {
             id: &self.id,
             trigger: job.trigger,
             at: job.at,
             host,
-            who: job.who.as_ref(),
+            who: job.requester.as_ref(),
             limit: job.limit.as_deref(),
-            refused: self.refused.as_ref(),
+            refused: self.failure.as_ref(),
             device: job.device,
             gpu: job.gpu,
             free_then: self.free_then,
@@ -119,7 +119,7 @@ impl Told {
 
     fn summary(&self, host: &str) -> Result<Vec<u8>> {
         let mut text = Vec::new();
-        incident::write_text(&mut text, &self.story(host))?;
+        incident::write_text(&mut text, &self.report(host))?;
         Ok(text)
     }
 }
@@ -130,23 +130,23 @@ impl Writer {
         let mut writer = Self {
             host: crate::host::name(),
             history: History::default(),
-            actor: Actor::new(&shared),
+            actions: Actor::new(&shared),
             pages: Pages::default(),
             views: Vec::new(),
-            told: VecDeque::new(),
+            recent: VecDeque::new(),
             root,
             shared,
         };
         if writer.shared.config.incidents.enabled {
             folder::remove_unfinished(&writer.root);
             writer.views = folder::list(&writer.root);
-            writer.tidy();
+            writer.apply_retention();
         }
         writer
     }
 
-    fn take(&mut self, order: Order) {
-        match order {
+    fn handle(&mut self, command: Order) {
+        match command {
             Order::Write(job) => self.write(*job),
             Order::Update(update) => self.update(update),
         }
@@ -154,63 +154,63 @@ impl Writer {
 
     fn write(&mut self, job: Job) {
         let trigger = job.trigger;
-        let mut told = self.think(job);
-        let cause = told.refused.as_ref().map(|one| one.diagnosis.cause);
-        self.actor.incident(&told.job, cause, &self.history);
-        match self.make(&mut told) {
+        let mut incident = self.analyze(job);
+        let cause = incident.failure.as_ref().map(|one| one.diagnosis.cause);
+        self.actions.incident(&incident.job, cause, &self.history);
+        match self.write_dir(&mut incident) {
             Ok(()) => {
                 self.shared.incidents.count(trigger.name(), "written");
-                self.announce(&told);
-                self.show(&told, None);
+                self.log_incident(&incident);
+                self.show(&incident, None);
             }
             Err(error) => {
                 self.shared.incidents.count(trigger.name(), "failed");
                 output::complain(&format!(
                     "cannot write the incident {}: {}; {}; the summary is available at \
                      /api/v1/incidents until the next incident",
-                    told.id,
+                    incident.id,
                     output::reasons(&error),
                     unwritten::hint(&error)
                 ));
-                let summary = self.kept(&told);
-                self.show(&told, Some(summary));
+                let summary = self.summary_text(&incident);
+                self.show(&incident, Some(summary));
             }
         }
-        // The events are in the file.
-        told.job.excerpt = Excerpt::default();
-        told.job.sites = Vec::new();
-        if self.told.len() >= KEPT {
-            self.told.pop_front();
+        // The events are in the file by now.
+        incident.job.window = Excerpt::default();
+        incident.job.sites = Vec::new();
+        if self.recent.len() >= KEPT {
+            self.recent.pop_front();
         }
-        let wants = self.want_page(&told);
-        self.told.push_back(told);
-        self.tidy();
-        if let Some((number, why)) = wants {
-            self.note_page(number, why);
+        let rejected = self.request_page(&incident);
+        self.recent.push_back(incident);
+        self.apply_retention();
+        if let Some((number, why)) = rejected {
+            self.page_finished(number, why);
         }
-        self.turn_pages();
+        self.poll_pages();
     }
 
-    /// The summary as the API may tell it.
-    fn kept(&self, told: &Told) -> String {
-        let (mut text, story) = (Vec::new(), told.story(&self.host));
+    /// Returns the summary as the API may show it.
+    fn summary_text(&self, incident: &Told) -> String {
+        let (mut text, report) = (Vec::new(), incident.report(&self.host));
         let written = if self.shared.config.http.show_paths {
-            incident::write_text(&mut text, &story)
+            incident::write_text(&mut text, &report)
         } else {
-            incident::write_without_folders(&mut text, &story)
+            incident::write_without_folders(&mut text, &report)
         };
         written.map_or_else(|_| String::new(), |()| String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Finds the cause and what would help.
-    fn think(&self, mut job: Job) -> Told {
+    /// Diagnoses the cause and derives advice.
+    fn analyze(&self, mut job: Job) -> Told {
         let snapshot = &job.published.snapshot;
         let names = &job.published.names;
-        let pid = job.who.as_ref().map(|who| who.pid);
+        let pid = job.requester.as_ref().map(|requester| requester.pid);
         holders::complete(&mut job.holders, snapshot, (job.gpu, job.device), pid);
         let held: Vec<_> = job.holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
         let total = job.gpu.and_then(|gpu| names.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
-        let scene = Scene {
+        let context = Scene {
             pid: Pid(0),
             asked: Asked::Other,
             device: job.device,
@@ -222,23 +222,24 @@ impl Writer {
             host: Host::default(),
             hints: &[],
         };
-        let refused = job.call.as_ref().map(|call| refused(call, pid, names, &scene));
-        // The driver's account may be a second old; what was found out about the moment is better.
-        let free_then = match &refused {
-            Some(refused) => refused.diagnosis.figures.free,
-            None => diagnosis::free(&scene),
+        let failure = job.call.as_ref().map(|call| failed_request(call, pid, names, &context));
+        // Driver-reported usage may be a second old; the diagnosis is of the time of the error.
+        let free_then = match &failure {
+            Some(failure) => failure.diagnosis.figures.free,
+            None => diagnosis::free(&context),
         };
-        let cause = refused.as_ref().map(|one| one.diagnosis.cause);
-        let asker = job.who.as_ref().filter(|_| job.call.is_some()).map(|who| who.pid);
+        let cause = failure.as_ref().map(|one| one.diagnosis.cause);
+        let requester = job.requester.as_ref().filter(|_| job.call.is_some()).map(|who| who.pid);
         let idle = |process: &_| self.history.idle(process, snapshot.at);
-        let question = Question { gpu: job.gpu, only: &[], asker, cause, idle: &idle, local: true };
-        let mut advice = advising::answer(&question, snapshot, names);
+        let request =
+            Question { gpu: job.gpu, only: &[], requester, cause, idle: &idle, local: true };
+        let mut advice = advising::answer(&request, snapshot, names);
         for gpu in advice.iter_mut().filter(|gpu| free_then.is_some() && gpu.gpu.is_some()) {
             gpu.free_bytes = free_then.map(|free| free.0);
         }
         Told {
             id: self.id(&job),
-            refused,
+            failure,
             free_then,
             grown: self.history.grown(snapshot, job.gpu),
             advice,
@@ -252,131 +253,133 @@ impl Writer {
             }
             .into(),
             took: Nanos(0),
-            folder: PathBuf::new(),
+            dir: PathBuf::new(),
             job,
         }
     }
 
-    /// A name that no folder has: the time, what happened, the GPU and the process.
+    /// Returns an unused name: time, trigger, GPU and process.
     fn id(&self, job: &Job) -> String {
         let gpu = job.gpu.map_or_else(String::new, |gpu| format!("-gpu{}", gpu.0));
-        let who = job.who.as_ref().map_or_else(String::new, |who| format!("-pid{}", who.pid));
+        let pid = job.requester.as_ref().map_or_else(String::new, |who| format!("-pid{}", who.pid));
         let time = stamp(&job.published.names, job.at);
-        let name = format!("{time}-{}{gpu}{who}", job.trigger.short());
-        let taken = |name: &str| {
-            self.root.join(name).exists() || self.told.iter().any(|told| told.id == name)
+        let name = format!("{time}-{}{gpu}{pid}", job.trigger.short());
+        let is_used = |name: &str| {
+            self.root.join(name).exists() || self.recent.iter().any(|incident| incident.id == name)
         };
         let others = (2..100).map(|number| format!("{name}-{number}"));
-        std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or(name)
+        std::iter::once(name.clone()).chain(others).find(|name| !is_used(name)).unwrap_or(name)
     }
 
-    /// Everything but the page, which takes longer.
-    fn make(&self, told: &mut Told) -> Result<()> {
-        let place = || format!("in {}", self.root.display());
-        let new = folder::NewFolder::create(&self.root, &told.id).with_context(place)?;
-        let published = &told.job.published;
+    /// Writes everything but the HTML report, which takes longer.
+    fn write_dir(&self, incident: &mut Told) -> Result<()> {
+        let context = || format!("in {}", self.root.display());
+        let new = folder::NewFolder::create(&self.root, &incident.id).with_context(context)?;
+        let published = &incident.job.published;
         let mut line = json::line(&published.snapshot, &published.names)?;
         line.push('\n');
-        new.write(SNAPSHOT, line.as_bytes()).with_context(place)?;
-        told.events = recording::write(new.file(RECORDING)?, &told.job).with_context(place)?;
-        told.took = told.job.age();
-        new.write(SUMMARY, &told.summary(&self.host)?).with_context(place)?;
-        new.write(OBJECT, &object(&told.story(&self.host))?).with_context(place)?;
-        told.folder = new.finish().with_context(place)?;
-        told.took = told.job.age();
+        new.write(SNAPSHOT, line.as_bytes()).with_context(context)?;
+        incident.events =
+            recording::write(new.file(RECORDING)?, &incident.job).with_context(context)?;
+        incident.took = incident.job.age();
+        new.write(SUMMARY, &incident.summary(&self.host)?).with_context(context)?;
+        new.write(OBJECT, &object(&incident.report(&self.host))?).with_context(context)?;
+        incident.dir = new.finish().with_context(context)?;
+        incident.took = incident.job.age();
         Ok(())
     }
 
-    fn announce(&self, told: &Told) {
-        let object = IncidentObject::new(&told.story(&self.host));
+    fn log_incident(&self, incident: &Told) {
+        let object = IncidentObject::new(&incident.report(&self.host));
         output::complain(&format!(
             "{}; see {} ({} ms after it)",
             object.title,
-            plain(&told.folder.to_string_lossy()),
-            told.took.millis()
+            plain(&incident.dir.to_string_lossy()),
+            incident.took.millis()
         ));
     }
 
-    /// Orders the page; what is to be told where there will be none.
-    fn want_page(&mut self, told: &Told) -> Option<Made> {
-        if !self.shared.config.incidents.html_report || !told.folder.is_dir() {
+    /// Queues the HTML report. Returns a result if it is rejected.
+    fn request_page(&mut self, incident: &Told) -> Option<Made> {
+        if !self.shared.config.incidents.html_report || !incident.dir.is_dir() {
             return None;
         }
-        let is_oom = told.job.trigger == Trigger::OutOfMemory;
+        let is_oom = incident.job.trigger == Trigger::OutOfMemory;
         let opens = if is_oom { Opens::Peak } else { Opens::Sites };
-        let refused = self.pages.add(told.job.number, &told.folder, opens);
-        if let Some((_, why)) = &refused {
-            output::complain(&format!("no HTML report of {}: {why}", told.id));
+        let rejected = self.pages.add(incident.job.number, &incident.dir, opens);
+        if let Some((_, why)) = &rejected {
+            output::complain(&format!("no HTML report of {}: {why}", incident.id));
         }
-        refused
+        rejected
     }
 
-    /// Pages that are done are told in their folders.
-    fn turn_pages(&mut self) {
+    /// Updates incidents whose HTML reports are finished.
+    fn poll_pages(&mut self) {
         if let Some((number, page)) = self.pages.turn() {
-            self.note_page(number, page);
+            self.page_finished(number, page);
         }
     }
 
     fn finish_pages(&mut self) {
         for (number, page) in self.pages.finish() {
-            self.note_page(number, page);
+            self.page_finished(number, page);
         }
     }
 
-    fn note_page(&mut self, number: u64, page: String) {
-        self.change(number, |told| told.page = page);
-        let Some(told) = self.told.iter().find(|told| told.job.number == number) else { return };
-        let bytes = folder::size(&told.folder);
-        let id = told.id.clone();
+    fn page_finished(&mut self, number: u64, page: String) {
+        self.change(number, |incident| incident.page = page);
+        let incident = self.recent.iter().find(|one| one.job.number == number);
+        let Some(incident) = incident else { return };
+        let bytes = folder::size(&incident.dir);
+        let id = incident.id.clone();
         if let Some(view) = self.views.iter_mut().find(|view| view.id == id) {
             view.size_bytes = bytes;
         }
-        self.tidy();
+        self.apply_retention();
     }
 
-    /// More is known of an incident.
+    /// Updates an incident with what became known later.
     fn update(&mut self, update: Update) {
-        self.actor.settled(update.number, update.recovered);
+        self.actions.settled(update.number, update.recovered);
         if update.errors > 1 || update.recovered {
-            self.change(update.number, |told| {
-                told.errors = update.errors;
-                told.recovered = update.recovered;
+            self.change(update.number, |incident| {
+                incident.errors = update.errors;
+                incident.recovered = update.recovered;
             });
         }
     }
 
     fn change(&mut self, number: u64, change: impl FnOnce(&mut Told)) {
-        if let Some(told) = self.told.iter_mut().find(|told| told.job.number == number) {
-            change(told);
-            if told.folder.is_dir() {
-                rewrite(told, &self.host);
+        if let Some(incident) = self.recent.iter_mut().find(|one| one.job.number == number) {
+            change(incident);
+            if incident.dir.is_dir() {
+                rewrite(incident, &self.host);
             }
         }
     }
 
-    /// Lists an incident; with its summary where there is no folder.
-    fn show(&mut self, told: &Told, kept: Option<String>) {
-        let object = IncidentObject::new(&told.story(&self.host));
-        let path = self.root.join(&told.id);
+    /// Lists an incident; with its summary if there is no directory.
+    fn show(&mut self, incident: &Told, summary: Option<String>) {
+        let object = IncidentObject::new(&incident.report(&self.host));
+        let path = self.root.join(&incident.id);
         let mut view = folder::view(&object, &path);
-        view.written = kept.is_none();
-        if kept.is_some() {
-            // One summary in memory is enough: the last.
+        view.written = summary.is_none();
+        if summary.is_some() {
+            // Only the latest summary is kept in memory.
             self.views.retain(|view| view.written);
         }
-        view.summary_text = kept;
+        view.summary_text = summary;
         self.views.retain(|known| known.id != view.id);
         self.views.insert(0, view);
         self.shared.incidents.show(self.views.clone());
     }
 
-    fn tidy(&mut self) {
+    fn apply_retention(&mut self) {
         let config = &self.shared.config.incidents;
-        let (written, kept): (Vec<_>, Vec<_>) =
+        let (written, unwritten): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.views).into_iter().partition(|view| view.written);
-        let last = self.told.back().map(|told| told.id.as_str());
-        let (left, errors) =
+        let last = self.recent.back().map(|incident| incident.id.as_str());
+        let (remaining, errors) =
             folder::retain(written, config.retention_count, config.retention_size.0, last);
         if let Some(error) = errors.first() {
             output::complain(&format!(
@@ -384,45 +387,45 @@ impl Writer {
                 plain(&self.root.to_string_lossy())
             ));
         }
-        self.views = kept.into_iter().chain(left).collect();
+        self.views = unwritten.into_iter().chain(remaining).collect();
         self.views.sort_by(|a, b| b.id.cmp(&a.id));
         self.shared.incidents.show(self.views.clone());
     }
 }
 
-/// Writes the texts of a folder anew. Where that fails the old ones stay.
-fn rewrite(told: &Told, host: &str) {
+/// Rewrites the text files of an incident. On failure the old ones stay.
+fn rewrite(incident: &Told, host: &str) {
     let write = || -> Result<()> {
-        let (summary, text) = (told.summary(host)?, object(&told.story(host))?);
-        folder::put(&told.folder, SUMMARY, |out| Ok(out.write_all(&summary)?))?;
-        folder::put(&told.folder, OBJECT, |out| Ok(out.write_all(&text)?))
+        let (summary, text) = (incident.summary(host)?, object(&incident.report(host))?);
+        folder::put(&incident.dir, SUMMARY, |out| Ok(out.write_all(&summary)?))?;
+        folder::put(&incident.dir, OBJECT, |out| Ok(out.write_all(&text)?))
     };
     if let Err(error) = write() {
         output::complain(&format!(
             "cannot update the incident {}: {}; the old files stay",
-            told.id,
+            incident.id,
             output::reasons(&error)
         ));
     }
 }
 
-/// What is known of a refused call.
-fn refused(call: &Call, pid: Option<Pid>, names: &Names, scene: &Scene<'_>) -> Refused {
+/// Diagnoses a failed call.
+fn failed_request(call: &Call, pid: Option<Pid>, names: &Names, context: &Scene<'_>) -> Refused {
     let function = names.function(call.failed.function).into_owned();
-    let asked = asked(&call.failed, &function);
+    let requested = requested(&call.failed, &function);
     let diagnosis = diagnose(&Scene {
         pid: pid.unwrap_or(Pid(0)),
-        asked,
+        asked: requested,
         host: host::facts(pid),
         hints: &host::hints(pid),
-        ..*scene
+        ..*context
     });
     let (site, frames) = (call.site, Arc::clone(&call.frames));
-    Refused { asked, function: function.into(), site, frames, diagnosis }
+    Refused { asked: requested, function: function.into(), site, frames, diagnosis }
 }
 
-/// What a refused call asked for.
-fn asked(failed: &Failed, function: &str) -> Asked {
+/// Returns what a failed call requested.
+fn requested(failed: &Failed, function: &str) -> Asked {
     match failed.asked {
         Some((kind, bytes)) => Asked::Memory(kind, Bytes(bytes)),
         None if function.starts_with("cuMemAddressReserve") => Asked::Addresses,
@@ -430,13 +433,13 @@ fn asked(failed: &Failed, function: &str) -> Asked {
     }
 }
 
-fn object(story: &Story<'_>) -> Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(&IncidentObject::new(story))?;
+fn object(report: &Story<'_>) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(&IncidentObject::new(report))?;
     text.push(b'\n');
     Ok(text)
 }
 
-/// The time of a moment as names of folders have it, in UTC.
+/// Formats a time for directory names, in UTC.
 fn stamp(names: &Names, at: Moment) -> String {
     let nanos = names.clock.nanos(at);
     let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Asks a node's kubelet which containers its pods have.
+//! Queries a node's kubelet for the containers of its pods.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use ureq::tls::{RootCerts, TlsConfig};
 use crate::serve::config::kubernetes::Kubernetes;
 use crate::serve::secret;
 
-/// The longest answer that is read: some hundred pods, of some ten KiB each.
+/// Maximum size of a response: some hundred pods of some ten KiB each.
 const LONGEST: u64 = 64 << 20;
 
-/// Containers that are kept of an answer, and how long a name may be.
+/// Maximum number of containers kept from a response, and maximum length of a name.
 const MOST: usize = 16_384;
 const LONGEST_NAME: usize = 253;
 
-/// Pods by the ids of their containers.
+/// Pods by container id.
 pub(crate) type Pods = HashMap<Box<str>, Pod>;
 
-/// The part of a list of pods that matters.
+/// The relevant fields of a pod list.
 #[derive(Deserialize)]
 struct PodList {
     #[serde(default)]
@@ -58,7 +58,7 @@ struct ContainerStatus {
     id: Option<Box<str>>,
 }
 
-/// Asks once.
+/// Queries the kubelet once.
 pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
     let address = config.address().unwrap_or_else(|| Err("kubelet_url is not set".into()));
     let address = format!("{}/pods", address.map_err(|e| anyhow!(e))?.trim_end_matches('/'));
@@ -67,8 +67,8 @@ pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
     if let Some(file) = &config.token_file {
         request = request.header("authorization", format!("Bearer {}", secret::line(file)?));
     }
-    let mut answer = request.call().with_context(|| format!("no response from {address}"))?;
-    let status = answer.status();
+    let mut response = request.call().with_context(|| format!("no response from {address}"))?;
+    let status = response.status();
     if !status.is_success() {
         let why = match status.as_u16() {
             401 => "the token is not accepted; set a valid one (kubernetes.token_file)",
@@ -78,9 +78,9 @@ pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
             }
             _ => "not a kubelet, or unhealthy",
         };
-        return Err(anyhow!("{address} answered {status}: {why}"));
+        return Err(anyhow!("{address} returned {status}: {why}"));
     }
-    let text = answer.body_mut().with_config().limit(LONGEST).read_to_vec();
+    let text = response.body_mut().with_config().limit(LONGEST).read_to_vec();
     let text = text.with_context(|| format!("the response of {address} was truncated"))?;
     let list: PodList = serde_json::from_slice(&text)
         .with_context(|| format!("the response of {address} is not a pod list"))?;
@@ -95,7 +95,7 @@ fn agent(config: &Kubernetes) -> Result<ureq::Agent> {
     let tls = TlsConfig::builder().root_certs(roots).build();
     let config = ureq::Agent::config_builder()
         .tls_config(tls)
-        // The kubelet is on this node: nobody is in between, and nobody is sent elsewhere.
+        // The kubelet is on this node: no proxy, and no redirects.
         .proxy(None)
         .max_redirects(0)
         .http_status_as_error(false)

@@ -1,4 +1,4 @@
-//! Names of pods that the node's files do not tell, from its kubelet where one is named.
+//! Pod names that the node's log files do not contain, from its kubelet if one is configured.
 
 mod kubelet;
 
@@ -14,18 +14,19 @@ use super::{Part, Shared};
 use crate::output;
 use kubelet::Pods;
 
-/// Between two requests; longer after failures.
+/// Minimum time between two queries, and its maximum after failures.
 const PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// How soon the end of the agent is noticed.
+/// Poll interval for shutdown.
 const ATTENTION: Duration = Duration::from_millis(500);
 
-/// After so many answers without it a container is none of the node's pods. So many are remembered.
+/// Number of responses without a container after which it is not queried again, and maximum number
+/// of such containers.
 const PATIENCE: u32 = 3;
 const MOST_STRANGERS: usize = 4096;
 
-/// What the kubelet told last.
+/// Pods of the last response of the kubelet.
 #[derive(Default)]
 pub(crate) struct Directory {
     pods: Mutex<Arc<Pods>>,
@@ -40,7 +41,7 @@ impl Directory {
         *self.pods.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(pods);
     }
 
-    /// Adds names to containers that have none.
+    /// Adds pod names to containers without one.
     pub(crate) fn name(&self, snapshot: &mut Snapshot) {
         let pods = self.pods();
         if pods.is_empty() {
@@ -50,11 +51,12 @@ impl Directory {
             let Some(container) = process.container.as_mut().filter(|it| !is_named(it)) else {
                 continue;
             };
-            let Some(told) = pods.get(&container.id) else { continue };
-            // The uid of the cgroup stays: that of a pod from a file may differ elsewhere.
-            let uid = container.pod.as_ref().map_or(&told.uid, |pod| &pod.uid).clone();
+            let Some(info) = pods.get(&container.id) else { continue };
+            // The uid from the cgroup stays: the API may have another one for pods from manifest
+            // files.
+            let uid = container.pod.as_ref().map_or(&info.uid, |pod| &pod.uid).clone();
             let named =
-                Container { pod: Some(Pod { uid, ..told.clone() }), ..Container::clone(container) };
+                Container { pod: Some(Pod { uid, ..info.clone() }), ..Container::clone(container) };
             *container = Arc::new(named);
         }
     }
@@ -64,7 +66,7 @@ fn is_named(container: &Container) -> bool {
     container.pod.as_ref().is_some_and(|pod| pod.name.is_some() && pod.container.is_some())
 }
 
-/// Starts the part that asks, where a kubelet is named.
+/// Starts the worker that queries the kubelet, if one is configured.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Option<Part>> {
     if shared.config.kubernetes.kubelet_url.is_none() {
         return Ok(None);
@@ -76,13 +78,13 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Option<Part>> {
     .map(Some)
 }
 
-/// Asks when there is a container without a name, and not too often.
+/// Queries the kubelet when a container has no name, at a limited rate.
 #[derive(Default)]
 struct Asker {
-    asked: Option<Instant>,
+    last_query: Option<Instant>,
     failures: u32,
-    /// How often containers were not in an answer.
-    strangers: HashMap<Box<str>, u32>,
+    /// How often containers were missing in a response.
+    missing: HashMap<Box<str>, u32>,
 }
 
 impl Asker {
@@ -93,37 +95,37 @@ impl Asker {
             seen = published.sequence;
             let unknown = self.unknown(&published.snapshot);
             if !unknown.is_empty() && self.is_due() {
-                self.ask(shared, unknown);
+                self.query(shared, unknown);
             }
         }
     }
 
-    /// Containers that nobody named yet and somebody may.
+    /// Returns containers without a name that the kubelet may know.
     fn unknown(&self, snapshot: &Snapshot) -> Vec<Box<str>> {
         let containers = snapshot.processes.iter().filter_map(|it| it.container.as_deref());
         let open = containers.filter(|it| !is_named(it)).filter(|container| {
-            self.strangers.get(&container.id).is_none_or(|answers| *answers < PATIENCE)
+            self.missing.get(&container.id).is_none_or(|count| *count < PATIENCE)
         });
         open.map(|container| container.id.clone()).collect()
     }
 
     fn is_due(&self) -> bool {
-        let pause = PAUSE.saturating_mul(1 << self.failures.min(6)).min(LONGEST_PAUSE);
-        self.asked.is_none_or(|asked| asked.elapsed() >= pause)
+        let interval = PAUSE.saturating_mul(1 << self.failures.min(6)).min(LONGEST_PAUSE);
+        self.last_query.is_none_or(|last| last.elapsed() >= interval)
     }
 
-    fn ask(&mut self, shared: &Shared, unknown: Vec<Box<str>>) {
-        let answer = kubelet::ask(&shared.config.kubernetes);
-        self.asked = Some(Instant::now());
-        match answer {
+    fn query(&mut self, shared: &Shared, unknown: Vec<Box<str>>) {
+        let response = kubelet::ask(&shared.config.kubernetes);
+        self.last_query = Some(Instant::now());
+        match response {
             Ok(pods) => {
                 self.failures = 0;
-                if self.strangers.len() > MOST_STRANGERS {
-                    self.strangers.clear();
+                if self.missing.len() > MOST_STRANGERS {
+                    self.missing.clear();
                 }
                 for id in unknown {
                     if !pods.contains_key(&id) {
-                        *self.strangers.entry(id).or_default() += 1;
+                        *self.missing.entry(id).or_default() += 1;
                     }
                 }
                 shared.pods.replace(pods);

@@ -1,4 +1,4 @@
-//! Against a kubelet that is a small program of Python's, with TLS and a token.
+//! Tests against a fake kubelet in Python, with TLS and a token.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
@@ -17,42 +17,42 @@ use super::*;
 use crate::serve::config::kubernetes::Kubernetes;
 
 const TRAINER: &str = "3f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f00";
-const STRANGER: &str = "b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5";
+const UNKNOWN: &str = "b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5";
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kubelet")
 }
 
-/// A kubelet on a port of its own.
+/// A fake kubelet on its own port.
 struct Fake {
     child: Child,
     address: String,
-    /// With the token, for its owner alone.
-    folder: tempfile::TempDir,
+    /// Holds the token, private to its owner.
+    dir: tempfile::TempDir,
 }
 
 impl Fake {
-    /// `what` it does wrong, if anything.
-    fn start(what: &str) -> Self {
+    /// `what`: the error to simulate, if any.
+    fn start(mode: &str) -> Self {
         let mut child = Command::new("python3")
             .arg(fixtures().join("kubelet.py"))
-            .arg(what)
+            .arg(mode)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let token = folder.path().join("token");
+        let dir = tempfile::tempdir().unwrap();
+        let token = dir.path().join("token");
         std::fs::copy(fixtures().join("token"), &token).unwrap();
         std::fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
-        Self { child, address: format!("https://127.0.0.1:{}", line.trim()), folder }
+        Self { child, address: format!("https://127.0.0.1:{}", line.trim()), dir }
     }
 
-    fn settings(&self) -> Kubernetes {
+    fn config(&self) -> Kubernetes {
         Kubernetes {
             kubelet_url: Some(self.address.clone()),
-            token_file: Some(self.folder.path().join("token")),
+            token_file: Some(self.dir.path().join("token")),
             ca_file: Some(fixtures().join("ca.pem")),
             ..Kubernetes::default()
         }
@@ -66,7 +66,7 @@ impl Drop for Fake {
     }
 }
 
-/// What a process in that container looks like in a snapshot.
+/// Returns a snapshot with a process in that container.
 fn snapshot(id: &str, pod: Option<Pod>) -> Snapshot {
     let mut ledger = Ledger::new();
     let facts = ProcessFacts { start: 1, uid: 0, name: "python".into(), before_trace: false };
@@ -79,89 +79,89 @@ fn snapshot(id: &str, pod: Option<Pod>) -> Snapshot {
     ledger.snapshot(Moment(2), &View::default())
 }
 
-fn nameless(uid: &str) -> Option<Pod> {
+fn unnamed(uid: &str) -> Option<Pod> {
     Some(Pod { uid: uid.into(), name: None, namespace: None, container: None })
 }
 
 #[test]
-fn the_kubelet_names_what_the_files_did_not() {
+fn kubelet_names_containers_without_log_files() {
     let fake = Fake::start("fine");
     let directory = Directory::default();
-    directory.replace(kubelet::ask(&fake.settings()).unwrap());
-    let mut shown = snapshot(TRAINER, nameless("hash-of-a-file"));
-    directory.name(&mut shown);
-    let container = shown.processes[0].container.as_ref().unwrap();
+    directory.replace(kubelet::ask(&fake.config()).unwrap());
+    let mut view = snapshot(TRAINER, unnamed("hash-of-a-file"));
+    directory.name(&mut view);
+    let container = view.processes[0].container.as_ref().unwrap();
     let pod = container.pod.as_ref().unwrap();
     assert_eq!((&*pod.uid, container.pid_inside), ("hash-of-a-file", Some(Pid(1))));
     assert_eq!(
         (pod.namespace.as_deref(), pod.name.as_deref(), pod.container.as_deref()),
         (Some("team"), Some("trainer-0"), Some("main"))
     );
-    // Whose pod the cgroup did not tell, and who is in none.
-    let mut shown = snapshot(TRAINER, None);
-    directory.name(&mut shown);
-    let pod = shown.processes[0].container.as_ref().unwrap().pod.clone().unwrap();
+    // Without a pod in the cgroup, and a container in no pod.
+    let mut view = snapshot(TRAINER, None);
+    directory.name(&mut view);
+    let pod = view.processes[0].container.as_ref().unwrap().pod.clone().unwrap();
     assert_eq!(&*pod.uid, "0a1b2c3d-1111-2222-3333-444455556666");
-    let mut shown = snapshot(STRANGER, None);
-    let before = shown.clone();
-    directory.name(&mut shown);
-    assert_eq!(shown, before);
+    let mut view = snapshot(UNKNOWN, None);
+    let before = view.clone();
+    directory.name(&mut view);
+    assert_eq!(view, before);
 }
 
 #[test]
-fn a_kubelet_that_refuses_lies_or_hangs_is_an_error_that_says_so() {
-    for (what, words) in [
+fn kubelet_failures_are_reported() {
+    for (mode, expected) in [
         ("refuses", "403"),
         ("nonsense", "not a pod list"),
         ("cut", "truncated"),
         ("redirects", "302"),
         ("hangs", "no response"),
     ] {
-        let fake = Fake::start(what);
+        let fake = Fake::start(mode);
         let timeout = crate::serve::config::Span(Duration::from_secs(2));
-        let error = kubelet::ask(&Kubernetes { timeout, ..fake.settings() }).unwrap_err();
-        assert!(format!("{error:#}").contains(words), "{what}: {error:#}");
+        let error = kubelet::ask(&Kubernetes { timeout, ..fake.config() }).unwrap_err();
+        assert!(format!("{error:#}").contains(expected), "{mode}: {error:#}");
     }
 }
 
 #[test]
-fn a_kubelet_is_believed_only_with_its_certificate_and_gets_the_token() {
+fn kubelet_certificate_and_token_are_required() {
     let fake = Fake::start("fine");
-    let other = Kubernetes { ca_file: None, ..fake.settings() };
+    let other = Kubernetes { ca_file: None, ..fake.config() };
     assert!(format!("{:#}", kubelet::ask(&other).unwrap_err()).contains("no response"));
-    let none = Kubernetes { token_file: None, ..fake.settings() };
+    let none = Kubernetes { token_file: None, ..fake.config() };
     assert!(format!("{:#}", kubelet::ask(&none).unwrap_err()).contains("401"));
-    let wrong = Kubernetes { ca_file: Some(fixtures().join("token")), ..fake.settings() };
-    assert!(format!("{:#}", kubelet::ask(&wrong).unwrap_err()).contains("no certificate"));
+    let invalid = Kubernetes { ca_file: Some(fixtures().join("token")), ..fake.config() };
+    assert!(format!("{:#}", kubelet::ask(&invalid).unwrap_err()).contains("no certificate"));
 }
 
 #[test]
-fn strangers_are_asked_for_a_few_times_only_and_failures_make_it_patient() {
+fn unknown_containers_are_retried_with_backoff() {
     let fake = Fake::start("fine");
     let config = crate::serve::config::Config {
-        kubernetes: fake.settings(),
+        kubernetes: fake.config(),
         ..crate::serve::config::Config::default()
     };
     let shared = Shared::new(config);
-    let mut asker = Asker::default();
-    assert!(asker.is_due());
-    let shown = snapshot(STRANGER, None);
+    let mut poller = Asker::default();
+    assert!(poller.is_due());
+    let view = snapshot(UNKNOWN, None);
     for _ in 0..PATIENCE {
-        let unknown = asker.unknown(&shown);
-        assert_eq!(unknown, [STRANGER.into()]);
-        asker.ask(&shared, unknown);
-        assert!(!asker.is_due());
+        let unknown = poller.unknown(&view);
+        assert_eq!(unknown, [UNKNOWN.into()]);
+        poller.query(&shared, unknown);
+        assert!(!poller.is_due());
     }
-    assert!(asker.unknown(&shown).is_empty());
+    assert!(poller.unknown(&view).is_empty());
     let mut named = snapshot(TRAINER, None);
-    assert_eq!(asker.unknown(&named).len(), 1);
+    assert_eq!(poller.unknown(&named).len(), 1);
     shared.pods.name(&mut named);
-    assert!(asker.unknown(&named).is_empty());
+    assert!(poller.unknown(&named).is_empty());
     drop(fake);
-    asker.ask(&shared, vec![TRAINER.into()]);
-    assert_eq!(asker.failures, 1);
-    // What was known stays known.
+    poller.query(&shared, vec![TRAINER.into()]);
+    assert_eq!(poller.failures, 1);
+    // Known names stay known.
     let mut named = snapshot(TRAINER, None);
     shared.pods.name(&mut named);
-    assert!(asker.unknown(&named).is_empty());
+    assert!(poller.unknown(&named).is_empty());
 }

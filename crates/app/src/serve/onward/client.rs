@@ -1,4 +1,4 @@
-//! Sends over HTTP: one attempt, with a bound for everything that comes back.
+//! HTTP client of exporters: one attempt, with limits on everything that is received.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -13,32 +13,32 @@ use ureq::tls::{RootCerts, TlsConfig};
 use crate::serve::config::onward::Receiver;
 use crate::serve::secret;
 
-/// The most that is read of an answer.
+/// Maximum bytes read of a response.
 const LONGEST_ANSWER: u64 = 64 << 10;
 
-/// The longest time that a receiver can ask to be left alone.
+/// Maximum `Retry-After` that is respected.
 const LONGEST_REST: Duration = Duration::from_secs(3600);
 
-/// Why something was not taken.
+/// Error of one attempt.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Failure {
-    /// In words; may hold foreign text.
-    pub(super) why: String,
-    /// The same may be taken later.
-    pub(super) is_passing: bool,
-    /// When to come again, as the receiver says.
-    pub(super) after: Option<Duration>,
+    /// Description; may contain foreign text.
+    pub(super) reason: String,
+    /// The same request may succeed later.
+    pub(super) is_transient: bool,
+    /// Delay requested by the server.
+    pub(super) retry_after: Option<Duration>,
 }
 
-/// A receiver, as it is reached.
+/// An endpoint and its connection settings.
 pub(super) struct Client {
     agent: Agent,
     timeout: Duration,
     tenant: Option<String>,
-    login: Option<Login>,
+    auth: Option<Login>,
 }
 
-/// Who we are. The file is read anew for each attempt, for tokens are exchanged.
+/// Credentials. The file is read again for each attempt, because tokens are rotated.
 struct Login {
     user: Option<String>,
     file: PathBuf,
@@ -46,39 +46,39 @@ struct Login {
 }
 
 impl Client {
-    /// Reads what the settings name.
-    pub(super) fn new(receiver: &Receiver<'_>) -> Result<Self> {
-        let roots = match receiver.ca_file {
+    /// Reads the files that the configuration names.
+    pub(super) fn new(endpoint: &Receiver<'_>) -> Result<Self> {
+        let roots = match endpoint.ca_file {
             Some(file) => RootCerts::from(secret::certificates(file)?),
             None => RootCerts::PlatformVerifier,
         };
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // A secret is for the one who is named.
+            // A secret is only for the configured host.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("vramscope/", env!("CARGO_PKG_VERSION")))
             .tls_config(TlsConfig::builder().root_certs(roots).build());
-        let login = match (receiver.token_file, receiver.user, receiver.password_file) {
+        let auth = match (endpoint.token_file, endpoint.user, endpoint.password_file) {
             (Some(file), ..) => Some(Login::new(None, file)?),
             (None, Some(user), Some(file)) => Some(Login::new(Some(user), file)?),
             _ => None,
         };
         Ok(Self {
             agent: config.build().new_agent(),
-            timeout: receiver.timeout,
-            tenant: receiver.tenant.map(str::to_owned),
-            login,
+            timeout: endpoint.timeout,
+            tenant: endpoint.tenant.map(str::to_owned),
+            auth,
         })
     }
 
-    /// One attempt; what the receiver answered.
+    /// Sends one request. Returns the body of the response.
     pub(super) fn post(
         &self,
         url: &str,
         headers: &[(&'static str, &'static str)],
         body: &[u8],
-        at_most: Duration,
+        timeout: Duration,
     ) -> Result<Vec<u8>, Failure> {
         let mut request = self.agent.post(url);
         for (name, value) in headers {
@@ -87,43 +87,43 @@ impl Client {
         if let Some(tenant) = &self.tenant {
             request = request.header("X-Scope-OrgID", tenant);
         }
-        if let Some(login) = &self.login {
-            request = request.header("Authorization", login.header());
+        if let Some(auth) = &self.auth {
+            request = request.header("Authorization", auth.header());
         }
-        let limited = request.config().timeout_global(Some(self.timeout.min(at_most))).build();
-        let answer = limited.send(body).map_err(|error| Failure {
-            why: format!("no answer: {error}"),
-            is_passing: true,
-            after: None,
+        let limited = request.config().timeout_global(Some(self.timeout.min(timeout))).build();
+        let response = limited.send(body).map_err(|error| Failure {
+            reason: format!("no response: {error}"),
+            is_transient: true,
+            retry_after: None,
         })?;
-        judge(answer)
+        check_response(response)
     }
 }
 
-fn judge(mut answer: Response<ureq::Body>) -> Result<Vec<u8>, Failure> {
-    let status = answer.status();
-    let after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok());
+fn check_response(mut response: Response<ureq::Body>) -> Result<Vec<u8>, Failure> {
+    let status = response.status();
+    let after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
     let after = after.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
     let after = after.map(|after| after.min(LONGEST_REST));
-    let body = answer.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec();
+    let body = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec();
     if status.is_success() {
         return Ok(body.unwrap_or_default());
     }
-    let is_passing = matches!(
+    let is_transient = matches!(
         status,
         StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT
     );
-    // Many say in words what is wrong; protocol buffers are no words.
-    let words = body.ok().and_then(|body| String::from_utf8(body).ok()).unwrap_or_default();
-    let words = words.trim();
-    let why = match words.is_empty() || words.contains('\0') {
+    // Many servers describe the error as text; protocol buffers are not text.
+    let text = body.ok().and_then(|body| String::from_utf8(body).ok()).unwrap_or_default();
+    let text = text.trim();
+    let reason = match text.is_empty() || text.contains('\0') {
         true => format!("the answer is {status}"),
-        false => format!("the answer is {status}: {words}"),
+        false => format!("the answer is {status}: {text}"),
     };
-    Err(Failure { why, is_passing, after })
+    Err(Failure { reason, is_transient, retry_after: after })
 }
 
 impl Login {
@@ -134,7 +134,7 @@ impl Login {
 
     fn header(&self) -> String {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // A file that is just being replaced may be gone for a moment.
+        // A file that is being replaced may be missing briefly.
         if let Ok(new) = secret::line(&self.file) {
             *last = new;
         }

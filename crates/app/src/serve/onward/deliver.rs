@@ -1,4 +1,4 @@
-//! Deliveries: tried again for a while, with growing pauses, and given up then.
+//! Exports over HTTP: retried with backoff for a limited time, then dropped.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
@@ -8,55 +8,61 @@ use super::client::Failure;
 use super::voice::Voice;
 use crate::serve::Shared;
 
-/// The first and the longest pause between two attempts.
+/// Initial and maximum delay between two attempts.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The longest attempt when the agent ends.
+/// Timeout of an attempt at shutdown.
 const AT_THE_END: Duration = Duration::from_secs(3);
 
-/// Somebody to whom things are delivered, one at a time: while one is tried again, newer ones are
-/// dropped, so that nothing piles up.
+/// Exports to one endpoint, one at a time. While one is retried, newer ones are dropped, so nothing
+/// queues up.
 pub(super) struct Delivery {
-    receiver: &'static str,
-    retry: Duration,
-    beat: Beat,
-    voice: Voice,
+    exporter: &'static str,
+    max_retry_time: Duration,
+    ticker: Beat,
+    failure_log: Voice,
 }
 
 impl Delivery {
-    /// `what` is done, in words.
+    /// `what`: description, such as `send metrics to …`.
     pub(super) fn new(
-        receiver: &'static str,
+        exporter: &'static str,
         what: String,
         interval: Duration,
-        retry: Duration,
+        max_retry_time: Duration,
     ) -> Self {
-        Self { receiver, retry, beat: Beat::new(interval), voice: Voice::new(what) }
+        Self {
+            exporter,
+            max_retry_time,
+            ticker: Beat::new(interval),
+            failure_log: Voice::new(what),
+        }
     }
 
-    /// Delivers until the agent ends. `make` makes what is to be sent, `send` tries to within a time.
+    /// Exports until the feed is closed. `build` creates the payload, `send` sends it within a
+    /// timeout.
     pub(super) fn run<T>(
         mut self,
         shared: &Shared,
-        mut make: impl FnMut(&Turn) -> Result<T, String>,
+        mut build: impl FnMut(&Turn) -> Result<T, String>,
         send: impl Fn(&T, Duration) -> Result<Option<String>, Failure>,
     ) {
-        while let Some(turn) = self.beat.next(&shared.feed) {
-            shared.onward.count(self.receiver, "dropped", turn.missed);
-            let made = make(&turn);
-            let done = match &made {
-                Ok(made) => self.deliver(shared, turn.is_last, &|at_most| send(made, at_most)),
-                Err(why) => Err(why.clone()),
+        while let Some(tick) = self.ticker.next(&shared.feed) {
+            shared.onward.count(self.exporter, "dropped", tick.missed);
+            let payload = build(&tick);
+            let outcome = match &payload {
+                Ok(payload) => self.deliver(shared, tick.is_last, &|limit| send(payload, limit)),
+                Err(reason) => Err(reason.clone()),
             };
-            match done {
+            match outcome {
                 Ok(()) => {
-                    shared.onward.count(self.receiver, "sent", 1);
-                    self.voice.works();
+                    shared.onward.count(self.exporter, "sent", 1);
+                    self.failure_log.works();
                 }
-                Err(why) => {
-                    shared.onward.count(self.receiver, "failed", 1);
-                    self.voice.failed(&why);
+                Err(reason) => {
+                    shared.onward.count(self.exporter, "failed", 1);
+                    self.failure_log.failed(&reason);
                 }
             }
         }
@@ -68,32 +74,32 @@ impl Delivery {
         is_last: bool,
         send: &dyn Fn(Duration) -> Result<Option<String>, Failure>,
     ) -> Result<(), String> {
-        let end = Instant::now() + self.retry;
-        let mut pause = FIRST;
+        let end = Instant::now() + self.max_retry_time;
+        let mut backoff = FIRST;
         loop {
             let is_last = is_last || shared.feed.is_closed();
             let failure = match send(if is_last { AT_THE_END } else { Duration::MAX }) {
                 Ok(None) => return Ok(()),
-                // Taken, but not all of it: the same again would be refused again.
-                Ok(Some(remark)) => return Err(remark),
+                // Accepted in part: sending the rest again would fail again.
+                Ok(Some(rejection)) => return Err(rejection),
                 Err(failure) => failure,
             };
-            if is_last || !failure.is_passing {
-                return Err(failure.why);
+            if is_last || !failure.is_transient {
+                return Err(failure.reason);
             }
-            let next = failure.after.unwrap_or_else(|| random(pause));
+            let next = failure.retry_after.unwrap_or_else(|| jitter(backoff));
             if Instant::now() + next > end {
-                self.beat.rest(failure.after.unwrap_or_default());
-                return Err(failure.why);
+                self.ticker.rest(failure.retry_after.unwrap_or_default());
+                return Err(failure.reason);
             }
             beat::wait(&shared.feed, Instant::now() + next);
-            pause = pause.saturating_mul(2).min(LONGEST);
+            backoff = backoff.saturating_mul(2).min(LONGEST);
         }
     }
 }
 
-/// From half of a time to all of it, so that many agents do not come at once.
-fn random(time: Duration) -> Duration {
+/// Returns half of a time to all of it, so that many agents do not send at once.
+fn jitter(time: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % 1000;
     time / 2 + (time / 2000).saturating_mul(u32::try_from(random).unwrap_or(0))
 }
@@ -110,16 +116,17 @@ mod tests {
     use super::*;
     use crate::serve::config::Config;
 
-    fn passing(after: Option<u64>) -> Failure {
-        let after = after.map(Duration::from_secs);
-        Failure { why: "busy".into(), is_passing: true, after }
+    fn transient(retry_after: Option<u64>) -> Failure {
+        let retry_after = retry_after.map(Duration::from_secs);
+        Failure { reason: "busy".into(), is_transient: true, retry_after }
     }
 
-    /// What came of one thing whose attempts end as told; the feed is closed after the last of them.
-    fn counts(answers: Vec<Result<Option<String>, Failure>>, retry: u64) -> (Vec<String>, usize) {
+    /// Returns the counts for one export whose attempts have these results; the feed is closed
+    /// after the last one.
+    fn counts(results: Vec<Result<Option<String>, Failure>>, retry: u64) -> (Vec<String>, usize) {
         let shared = Shared::new(Config::default());
         shared.feed.publish(published(1, Snapshot::default(), Figures::default()));
-        let answers = RefCell::new(answers.into_iter());
+        let results = RefCell::new(results.into_iter());
         let attempts = RefCell::new(0);
         let retry = Duration::from_secs(retry);
         let delivery = Delivery::new("otlp", "test".into(), Duration::from_secs(1), retry);
@@ -129,44 +136,44 @@ mod tests {
             |_| Ok(()),
             |(), _| {
                 *attempts.borrow_mut() += 1;
-                let answer = answers.borrow_mut().next().unwrap();
-                if answers.borrow().len() == 0 {
+                let result = results.borrow_mut().next().unwrap();
+                if results.borrow().len() == 0 {
                     feed.feed.close();
                 }
-                answer
+                result
             },
         );
-        let told = shared.onward.counts().into_iter();
-        let told = told.map(|((_, outcome), count)| format!("{outcome} {count}")).collect();
-        (told, attempts.into_inner())
+        let outcomes = shared.onward.counts().into_iter();
+        let outcomes = outcomes.map(|((_, outcome), count)| format!("{outcome} {count}")).collect();
+        (outcomes, attempts.into_inner())
     }
 
     #[test]
-    fn a_receiver_that_is_busy_gets_the_same_again() {
-        let (told, attempts) =
-            counts(vec![Err(passing(Some(0))), Err(passing(None)), Ok(None)], 60);
-        assert_eq!((told, attempts), (vec!["sent 1".to_owned()], 3));
+    fn transient_errors_are_retried() {
+        let (outcomes, attempts) =
+            counts(vec![Err(transient(Some(0))), Err(transient(None)), Ok(None)], 60);
+        assert_eq!((outcomes, attempts), (vec!["sent 1".to_owned()], 3));
     }
 
     #[test]
-    fn what_is_refused_is_not_sent_again() {
-        let refused = Failure { is_passing: false, ..passing(None) };
-        assert_eq!(counts(vec![Err(refused)], 60), (vec!["failed 1".to_owned()], 1));
+    fn permanent_errors_are_not_retried() {
+        let permanent = Failure { is_transient: false, ..transient(None) };
+        assert_eq!(counts(vec![Err(permanent)], 60), (vec!["failed 1".to_owned()], 1));
         let partial = Ok(Some("2 points were rejected".into()));
         assert_eq!(counts(vec![partial], 60), (vec!["failed 1".to_owned()], 1));
     }
 
     #[test]
-    fn who_asks_for_more_time_than_there_is_gets_the_next_one() {
-        let (told, attempts) = counts(vec![Err(passing(Some(100)))], 10);
-        assert_eq!((told, attempts), (vec!["failed 1".to_owned()], 1));
+    fn retry_after_beyond_the_limit_drops_the_export() {
+        let (outcomes, attempts) = counts(vec![Err(transient(Some(100)))], 10);
+        assert_eq!((outcomes, attempts), (vec!["failed 1".to_owned()], 1));
     }
 
     #[test]
-    fn pauses_differ_and_stay_within_bounds() {
+    fn backoff_is_jittered_within_bounds() {
         let second = Duration::from_secs(1);
-        let pauses: Vec<_> = (0..50).map(|_| random(second)).collect();
-        assert!(pauses.iter().all(|pause| *pause >= second / 2 && *pause <= second));
-        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+        let backoffs: Vec<_> = (0..50).map(|_| jitter(second)).collect();
+        assert!(backoffs.iter().all(|backoff| *backoff >= second / 2 && *backoff <= second));
+        assert!(backoffs.iter().any(|backoff| *backoff != backoffs[0]));
     }
 }

@@ -1,4 +1,5 @@
-//! Files that appear when they are whole, for their owner alone, and go when they are old or many.
+//! Files that appear when they are complete, private to their owner, with retention by age and
+//! size.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -8,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use engine::units::Bytes;
 
-/// How the name of a file ends while it is written, after the number of the process.
+/// Suffix of a file that is being written, after the pid.
 const UNFINISHED: &str = "unfinished";
 
-/// How deep folders are looked into.
+/// Maximum directory depth.
 const DEEPEST: usize = 4;
 
-/// A file while it is written. It goes with whoever owns it, unless it is finished.
+/// A file that is being written; removed on drop unless it is finished.
 pub(super) struct Unfinished {
     out: BufWriter<File>,
     temporary: PathBuf,
@@ -22,23 +23,23 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Begins a file, and makes its folders.
+    /// Creates a file, and its directories.
     pub(super) fn begin(path: PathBuf) -> io::Result<Self> {
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let name = name.to_string_lossy();
-        let temporary = folder.join(format!(".{name}.{}.{UNFINISHED}", std::process::id()));
+        let temporary = dir.join(format!(".{name}.{}.{UNFINISHED}", std::process::id()));
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
         Ok(Self { out: BufWriter::new(file), temporary, path })
     }
 
-    /// Everything is written: it gets its name.
+    /// Gives the complete file its final name.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.out.flush()?;
-        // Else a power failure could leave a name without contents.
+        // Otherwise a power failure could leave a name without contents.
         self.out.get_ref().sync_data()?;
         fs::rename(&self.temporary, &self.path)
     }
@@ -56,61 +57,61 @@ impl Write for Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // After a rename it is gone already.
+        // After the rename it no longer exists.
         let _ = fs::remove_file(&self.temporary);
     }
 }
 
-/// Which files are kept.
+/// Retention of files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How old they become.
+    /// Maximum age.
     pub(super) age: Duration,
-    /// How big they become together.
+    /// Maximum total size.
     pub(super) size: Bytes,
 }
 
-/// Removes what is too old or too much, the oldest first, of files whose names are ours. Nothing else is
-/// touched, links are not followed, and what cannot be removed stays.
+/// Removes own files that are too old or too large in total, oldest first. Other files are not
+/// touched, links are not followed, and files that cannot be removed stay.
 pub(super) fn prune(
-    folders: &[PathBuf],
-    is_ours: &dyn Fn(&str) -> bool,
+    dirs: &[PathBuf],
+    is_own: &dyn Fn(&str) -> bool,
     limits: Limits,
     now: SystemTime,
 ) {
     let mut files = Vec::new();
-    for folder in folders {
-        walk(folder, DEEPEST, &mut |name, path| {
-            if is_ours(name)
-                && let Ok(facts) = fs::symlink_metadata(path)
+    for dir in dirs {
+        walk(dir, DEEPEST, &mut |name, path| {
+            if is_own(name)
+                && let Ok(metadata) = fs::symlink_metadata(path)
             {
-                files.push((facts.modified().unwrap_or(now), facts.len(), path.to_owned()));
+                files.push((metadata.modified().unwrap_or(now), metadata.len(), path.to_owned()));
             }
         });
     }
     files.sort();
-    let mut left = files.iter().fold(0_u64, |sum, (_, size, _)| sum.saturating_add(*size));
+    let mut remaining = files.iter().fold(0_u64, |sum, (_, size, _)| sum.saturating_add(*size));
     for (modified, size, path) in files {
         let age = now.duration_since(modified).unwrap_or_default();
-        if age <= limits.age && left <= limits.size.0 {
+        if age <= limits.age && remaining <= limits.size.0 {
             break;
         }
         if fs::remove_file(&path).is_ok() {
-            left = left.saturating_sub(size);
-            // The folder of a day goes with its last file; one that is not empty stays.
+            remaining = remaining.saturating_sub(size);
+            // The directory of a day is removed with its last file; one that is not empty stays.
             let _ = path.parent().map(fs::remove_dir);
         }
     }
 }
 
-/// Removes what agents left unfinished that do not run any more, of files whose names are ours. Processes
-/// of other hosts, who may share the folder, are not known here.
-pub(super) fn sweep(folder: &Path, is_ours: &dyn Fn(&str) -> bool) {
-    walk(folder, DEEPEST, &mut |name, path| {
+/// Removes own partial files of agents that no longer run. Processes of other hosts that share the
+/// directory are unknown here.
+pub(super) fn sweep(dir: &Path, is_own: &dyn Fn(&str) -> bool) {
+    walk(dir, DEEPEST, &mut |name, path| {
         let mut words = name.rsplitn(3, '.');
         if words.next() == Some(UNFINISHED)
             && let Some(pid) = words.next().and_then(|word| word.parse::<u32>().ok())
-            && words.next().and_then(|rest| rest.strip_prefix('.')).is_some_and(is_ours)
+            && words.next().and_then(|rest| rest.strip_prefix('.')).is_some_and(is_own)
             && (pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists())
         {
             let _ = fs::remove_file(path);
@@ -118,18 +119,18 @@ pub(super) fn sweep(folder: &Path, is_ours: &dyn Fn(&str) -> bool) {
     });
 }
 
-/// Tells every file below a folder, of those that have names.
-fn walk(folder: &Path, deepest: usize, tell: &mut dyn FnMut(&str, &Path)) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+/// Calls `visit` for every regular file below a directory whose name is UTF-8.
+fn walk(dir: &Path, depth: usize, visit: &mut dyn FnMut(&str, &Path)) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
-        let Ok(sort) = entry.file_type() else { continue };
+        let Ok(file_type) = entry.file_type() else { continue };
         let path = entry.path();
-        if sort.is_dir() && deepest > 0 {
-            walk(&path, deepest - 1, tell);
-        } else if sort.is_file()
+        if file_type.is_dir() && depth > 0 {
+            walk(&path, depth - 1, visit);
+        } else if file_type.is_file()
             && let Some(name) = entry.file_name().to_str()
         {
-            tell(name, &path);
+            visit(name, &path);
         }
     }
 }
@@ -140,22 +141,22 @@ mod tests {
 
     use super::*;
 
-    fn names(folder: &Path) -> Vec<String> {
+    fn names(dir: &Path) -> Vec<String> {
         let mut names = Vec::new();
-        walk(folder, DEEPEST, &mut |name, _| names.push(name.to_owned()));
+        walk(dir, DEEPEST, &mut |name, _| names.push(name.to_owned()));
         names.sort();
         names
     }
 
     #[test]
-    fn a_file_has_its_name_only_when_it_is_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a/b/part-1.x");
+    fn file_gets_its_name_only_when_complete() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/part-1.x");
         let mut file = Unfinished::begin(path.clone()).unwrap();
         file.write_all(b"half").unwrap();
         assert!(!path.exists());
         drop(file);
-        assert!(names(folder.path()).is_empty());
+        assert!(names(dir.path()).is_empty());
         let mut file = Unfinished::begin(path.clone()).unwrap();
         file.write_all(b"whole").unwrap();
         file.finish().unwrap();
@@ -165,11 +166,11 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first_and_nothing_else_goes() {
-        let folder = tempfile::tempdir().unwrap();
+    fn oldest_own_files_are_removed_first() {
+        let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let make = |name: &str, age: u64| {
-            let path = folder.path().join(name);
+            let path = dir.path().join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(&path, [0; 1000]).unwrap();
             let time = now - Duration::from_secs(age);
@@ -181,24 +182,24 @@ mod tests {
         make("part-4.x", 20);
         make("mine.x", 1000);
         make("part-5.y", 1000);
-        std::os::unix::fs::symlink("/etc/hostname", folder.path().join("part-6.x")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", dir.path().join("part-6.x")).unwrap();
         let limits = Limits { age: Duration::from_secs(100), size: Bytes(2500) };
-        let is_ours = |name: &str| name.starts_with("part-") && name.ends_with(".x");
-        prune(&[folder.path().to_owned()], &is_ours, limits, now);
-        assert_eq!(names(folder.path()), ["mine.x", "part-3.x", "part-4.x", "part-5.y"]);
-        assert!(!folder.path().join("day1").exists());
-        assert!(fs::symlink_metadata(folder.path().join("part-6.x")).is_ok());
+        let is_own = |name: &str| name.starts_with("part-") && name.ends_with(".x");
+        prune(&[dir.path().to_owned()], &is_own, limits, now);
+        assert_eq!(names(dir.path()), ["mine.x", "part-3.x", "part-4.x", "part-5.y"]);
+        assert!(!dir.path().join("day1").exists());
+        assert!(fs::symlink_metadata(dir.path().join("part-6.x")).is_ok());
     }
 
     #[test]
-    fn what_a_dead_agent_left_is_removed() {
-        let folder = tempfile::tempdir().unwrap();
-        // No process has so high a number.
-        let theirs = ".q.4999999.unfinished";
-        for name in [".p.4999999.unfinished", ".p.1.unfinished", "p.unfinished.x", theirs] {
-            fs::write(folder.path().join(name), "").unwrap();
+    fn partial_files_of_dead_agents_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        // No process has such a high pid.
+        let foreign = ".q.4999999.unfinished";
+        for name in [".p.4999999.unfinished", ".p.1.unfinished", "p.unfinished.x", foreign] {
+            fs::write(dir.path().join(name), "").unwrap();
         }
-        sweep(folder.path(), &|name| name == "p");
-        assert_eq!(names(folder.path()), [".p.1.unfinished", theirs, "p.unfinished.x"]);
+        sweep(dir.path(), &|name| name == "p");
+        assert_eq!(names(dir.path()), [".p.1.unfinished", foreign, "p.unfinished.x"]);
     }
 }

@@ -22,29 +22,29 @@ use anyhow::Result;
 
 use super::{Part, Shared};
 
-/// Starts a part for each receiver that the configuration names.
+/// Starts a worker for each configured exporter.
 pub(crate) fn start(shared: &Arc<Shared>) -> Result<Vec<Part>> {
     let host = host();
     let config = &shared.config.exporters;
-    let mut parts = Vec::new();
+    let mut workers = Vec::new();
     #[cfg(feature = "otlp")]
-    if let Some(settings) = &config.otlp {
-        parts.push(otlp::start(shared, settings, &host)?);
+    if let Some(exporter) = &config.otlp {
+        workers.push(otlp::start(shared, exporter, &host)?);
     }
-    if let Some(settings) = &config.pyroscope {
-        parts.push(pyroscope::start(shared, settings, &host)?);
+    if let Some(exporter) = &config.pyroscope {
+        workers.push(pyroscope::start(shared, exporter, &host)?);
     }
-    if let Some(settings) = &config.profiles {
-        parts.push(profiles::start(shared, settings, &host)?);
+    if let Some(exporter) = &config.profiles {
+        workers.push(profiles::start(shared, exporter, &host)?);
     }
     #[cfg(feature = "parquet")]
-    if let Some(settings) = &config.parquet {
-        parts.push(parquet::start(shared, settings, &host)?);
+    if let Some(exporter) = &config.parquet {
+        workers.push(parquet::start(shared, exporter, &host)?);
     }
-    Ok(parts)
+    Ok(workers)
 }
 
-/// What this machine calls itself.
+/// Returns the name of this host.
 fn host() -> String {
     match &*crate::host::name() {
         "" => "unknown".to_owned(),

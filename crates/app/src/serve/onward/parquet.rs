@@ -1,4 +1,4 @@
-//! Tables as files, for databases that read those of many hosts as one.
+//! Parquet files, partitioned such that databases read those of many hosts as one table.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,64 +17,64 @@ use crate::serve::{Part, Published, Shared};
 
 const NAME: &str = "parquet";
 
-/// Starts the part.
-pub(super) fn start(shared: &Arc<Shared>, settings: &Parquet, host: &str) -> Result<Part> {
-    let mut writer = Writer::new(settings, host, shared.config.exporters.show_paths);
-    let interval = settings.interval.0;
+/// Starts the worker.
+pub(super) fn start(shared: &Arc<Shared>, config: &Parquet, host: &str) -> Result<Part> {
+    let mut writer = Writer::new(config, host, shared.config.exporters.show_paths);
+    let interval = config.interval.0;
     Part::spawn("export-parquet", shared, move |shared| {
         writer.clean();
-        let what = format!("write tables to {}", writer.folder.display());
-        let mut voice = Voice::new(what);
-        let mut beat = Beat::new(interval);
-        while let Some(turn) = beat.next(&shared.feed) {
-            shared.onward.count(NAME, "dropped", turn.missed);
-            let mut done = writer.tick(&turn.published);
-            if turn.is_last {
-                done.add(writer.finish());
+        let what = format!("write tables to {}", writer.dir.display());
+        let mut failure_log = Voice::new(what);
+        let mut ticker = Beat::new(interval);
+        while let Some(tick) = ticker.next(&shared.feed) {
+            shared.onward.count(NAME, "dropped", tick.missed);
+            let mut outcome = writer.tick(&tick.published);
+            if tick.is_last {
+                outcome.add(writer.finish());
             }
-            tell(shared, &mut voice, &done);
+            report(shared, &mut failure_log, &outcome);
         }
-        tell(shared, &mut voice, &writer.finish());
+        report(shared, &mut failure_log, &writer.finish());
         Ok(())
     })
 }
 
-/// Rows wait in memory for a while: only a file that is whole shows that writing works.
-fn tell(shared: &Shared, voice: &mut Voice, done: &Done) {
-    shared.onward.count(NAME, "sent", done.files);
-    shared.onward.count(NAME, "failed", done.failures.len() as u64);
-    match done.failures.first() {
-        Some(error) => voice.failed(&error.to_string()),
-        None if done.files > 0 => voice.works(),
+/// Rows are buffered in memory: only a complete file shows that writing works.
+fn report(shared: &Shared, failure_log: &mut Voice, outcome: &Done) {
+    shared.onward.count(NAME, "sent", outcome.files);
+    shared.onward.count(NAME, "failed", outcome.failures.len() as u64);
+    match outcome.failures.first() {
+        Some(error) => failure_log.failed(&error.to_string()),
+        None if outcome.files > 0 => failure_log.works(),
         None => {}
     }
 }
 
-/// In the folders of this host, whatever is called so.
-fn is_ours(name: &str) -> bool {
+/// Whether a file in a directory of this host was written by the agent.
+fn is_own(name: &str) -> bool {
     name.starts_with("part-") && name.ends_with(".parquet")
 }
 
-/// What came of something.
+/// Result of writing.
 #[derive(Default)]
 struct Done {
-    /// Files that are whole.
+    /// Completed files.
     files: u64,
     failures: Vec<io::Error>,
 }
 
 impl Done {
-    fn add(&mut self, more: Self) {
-        self.files += more.files;
-        self.failures.extend(more.failures);
+    fn add(&mut self, other: Self) {
+        self.files += other.files;
+        self.failures.extend(other.failures);
     }
 }
 
 struct Writer {
-    folder: PathBuf,
+    dir: PathBuf,
     host: String,
-    roll: Duration,
-    roll_size: Bytes,
+    rotate_interval: Duration,
+    rotate_size: Bytes,
     limits: Limits,
     paths: bool,
     open: [Option<Open>; LiveTable::ALL.len()],
@@ -83,61 +83,61 @@ struct Writer {
 /// A file that rows are added to.
 struct Open {
     rows: Rows<Unfinished>,
-    begun: Instant,
+    opened: Instant,
     day: i64,
 }
 
 impl Writer {
-    fn new(settings: &Parquet, host: &str, paths: bool) -> Self {
-        let keep = settings.keep();
+    fn new(config: &Parquet, host: &str, paths: bool) -> Self {
+        let retention = config.retention_rule();
         Self {
-            folder: keep.folder.to_owned(),
+            dir: retention.dir.to_owned(),
             host: host.to_owned(),
-            roll: settings.rotate_interval.0,
-            roll_size: settings.rotate_size.0,
-            limits: Limits { age: keep.age, size: keep.size },
+            rotate_interval: config.rotate_interval.0,
+            rotate_size: config.rotate_size.0,
+            limits: Limits { age: retention.age, size: retention.size },
             paths,
             open: Default::default(),
         }
     }
 
-    /// The folders of this host: those of others are theirs.
-    fn own(&self) -> Vec<PathBuf> {
-        let folder = |table| self.folder.join(host_folder(table, &self.host));
-        LiveTable::ALL.into_iter().map(folder).collect()
+    /// Returns the directories of this host; others belong to other hosts.
+    fn own_dirs(&self) -> Vec<PathBuf> {
+        let dir = |table| self.dir.join(host_folder(table, &self.host));
+        LiveTable::ALL.into_iter().map(dir).collect()
     }
 
-    /// Removes what is old, and what an agent left that was killed.
+    /// Removes old files, and partial files of an agent that was killed.
     fn clean(&self) {
-        for folder in self.own() {
-            sweep(&folder, &is_ours);
+        for dir in self.own_dirs() {
+            sweep(&dir, &is_own);
         }
         self.prune();
     }
 
     fn prune(&self) {
-        prune(&self.own(), &is_ours, self.limits, SystemTime::now());
+        prune(&self.own_dirs(), &is_own, self.limits, SystemTime::now());
     }
 
-    /// Adds the rows of a moment to each table. A table that fails loses its file, and begins another
-    /// one with the next moment.
+    /// Adds the rows of a snapshot to each table. A table that fails loses its current file and
+    /// starts a new one with the next snapshot.
     fn tick(&mut self, published: &Published) -> Done {
-        let Published { snapshot, figures, names, .. } = published;
-        let tick = Tick { snapshot, figures, names, paths: self.paths };
+        let Published { snapshot, metrics, names, .. } = published;
+        let tick = Tick { snapshot, figures: metrics, names, paths: self.paths };
         let now = names.clock.nanos(snapshot.at);
-        let mut done = self.roll(now);
-        for (place, table) in LiveTable::ALL.into_iter().enumerate() {
-            let open = self.open.get_mut(place).and_then(Option::take);
+        let mut outcome = self.rotate(now);
+        for (index, table) in LiveTable::ALL.into_iter().enumerate() {
+            let open = self.open.get_mut(index).and_then(Option::take);
             match self.add(table, open, now, &tick) {
                 Ok(open) => {
-                    if let Some(slot) = self.open.get_mut(place) {
+                    if let Some(slot) = self.open.get_mut(index) {
                         *slot = Some(open);
                     }
                 }
-                Err(error) => done.failures.push(error),
+                Err(error) => outcome.failures.push(error),
             }
         }
-        done
+        outcome
     }
 
     fn add(
@@ -156,19 +156,19 @@ impl Writer {
     }
 
     fn begin(&self, table: LiveTable, now: i64, tick: &Tick<'_>) -> io::Result<Open> {
-        let paths = (0..).map(|number| self.folder.join(part_path(table, &self.host, now, number)));
+        let paths = (0..).map(|number| self.dir.join(part_path(table, &self.host, now, number)));
         let path = paths.into_iter().find(|path| !path.exists());
         let file = Unfinished::begin(path.ok_or(io::ErrorKind::AlreadyExists)?)?;
         let rows = Rows::new(table, file, tick)?;
-        Ok(Open { rows, begun: Instant::now(), day: day_of(now) })
+        Ok(Open { rows, opened: Instant::now(), day: day_of(now) })
     }
 
-    /// Finishes files that are long or big enough, or of yesterday.
-    fn roll(&mut self, now: i64) -> Done {
-        let (time, size) = (self.roll, self.roll_size);
+    /// Completes files that are old or large enough, or from a previous day.
+    fn rotate(&mut self, now: i64) -> Done {
+        let (time, size) = (self.rotate_interval, self.rotate_size);
         let is_due = |open: &Open| {
             let is_big = open.rows.bytes() >= size.0;
-            open.begun.elapsed() >= time || is_big || open.day != day_of(now)
+            open.opened.elapsed() >= time || is_big || open.day != day_of(now)
         };
         self.close(is_due)
     }
@@ -180,18 +180,18 @@ impl Writer {
     fn close(&mut self, is_due: impl Fn(&Open) -> bool) -> Done {
         let due: Vec<Open> =
             self.open.iter_mut().filter_map(|open| open.take_if(|open| is_due(open))).collect();
-        let mut done = Done::default();
+        let mut outcome = Done::default();
         if due.is_empty() {
-            return done;
+            return outcome;
         }
-        // A file without a row would only be in the way.
+        // Files without rows are not written.
         for open in due.into_iter().filter(|open| open.rows.rows() > 0) {
             match open.rows.finish().and_then(Unfinished::finish) {
-                Ok(()) => done.files += 1,
-                Err(error) => done.failures.push(error),
+                Ok(()) => outcome.files += 1,
+                Err(error) => outcome.failures.push(error),
             }
         }
         self.prune();
-        done
+        outcome
     }
 }

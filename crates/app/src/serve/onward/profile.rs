@@ -1,21 +1,21 @@
-//! Memory in use by call stack, as `pprof` reads it.
+//! Memory in use by call stack, as a pprof profile.
 
 use formats::export::profile::{Allocated, live_pprof};
 
 use crate::serve::Published;
 
-/// A profile of what is in use now, and of all that was allocated since tracing began: gzipped, as those
-/// who collect profiles want it. With `paths`, folders of files and libraries are told.
+/// Returns a gzipped profile of memory in use and of everything allocated since tracing started.
+/// With `paths`, it contains full paths of files and libraries.
 pub(crate) fn pprof(published: &Published, paths: bool) -> Vec<u8> {
-    make(published, None, paths)
+    encode(published, None, paths)
 }
 
-/// The same with what was allocated since the last one, for stores that add profiles up.
+/// The same with allocations since the last profile, for stores that sum profiles.
 pub(super) fn since(published: &Published, last: &Allocated, paths: bool) -> Vec<u8> {
-    make(published, Some(last), paths)
+    encode(published, Some(last), paths)
 }
 
-fn make(published: &Published, since: Option<&Allocated>, paths: bool) -> Vec<u8> {
+fn encode(published: &Published, since: Option<&Allocated>, paths: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     // Writing to memory cannot fail.
     let _ = live_pprof(&mut bytes, &published.snapshot, &published.names, since, paths);

@@ -1,4 +1,4 @@
-//! Profiles as files, one after the other.
+//! Profiles as a series of files.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -16,46 +16,46 @@ use crate::serve::{Part, Published, Shared};
 
 const NAME: &str = "profiles";
 
-/// How names of files begin and end.
+/// Prefix and suffix of file names.
 const BEGINS: &str = "vramscope-";
 const ENDS: &str = ".pb.gz";
 
-/// Starts the part.
-pub(super) fn start(shared: &Arc<Shared>, settings: &Profiles, host: &str) -> Result<Part> {
-    let keep = settings.keep();
+/// Starts the worker.
+pub(super) fn start(shared: &Arc<Shared>, config: &Profiles, host: &str) -> Result<Part> {
+    let retention = config.retention_rule();
     let writer = Writer {
-        folder: keep.folder.to_owned(),
+        dir: retention.dir.to_owned(),
         host: host.chars().map(safe).take(64).collect(),
-        limits: Limits { age: keep.age, size: keep.size },
+        limits: Limits { age: retention.age, size: retention.size },
         paths: shared.config.exporters.show_paths,
     };
-    let interval = settings.interval.0;
+    let interval = config.interval.0;
     Part::spawn("export-profiles", shared, move |shared| {
-        let is_ours = |name: &str| writer.wrote(name);
-        sweep(&writer.folder, &is_ours);
-        let mut voice = Voice::new(format!("write profiles to {}", writer.folder.display()));
-        let mut beat = Beat::new(interval);
-        while let Some(turn) = beat.next(&shared.feed) {
-            shared.onward.count(NAME, "dropped", turn.missed);
-            match writer.write(&turn.published) {
+        let is_own = |name: &str| writer.is_own_file(name);
+        sweep(&writer.dir, &is_own);
+        let mut failure_log = Voice::new(format!("write profiles to {}", writer.dir.display()));
+        let mut ticker = Beat::new(interval);
+        while let Some(tick) = ticker.next(&shared.feed) {
+            shared.onward.count(NAME, "dropped", tick.missed);
+            match writer.write(&tick.published) {
                 Ok(()) => {
                     shared.onward.count(NAME, "sent", 1);
-                    voice.works();
+                    failure_log.works();
                 }
                 Err(error) => {
                     shared.onward.count(NAME, "failed", 1);
-                    voice.failed(&error.to_string());
+                    failure_log.failed(&error.to_string());
                 }
             }
-            prune(std::slice::from_ref(&writer.folder), &is_ours, writer.limits, SystemTime::now());
+            prune(std::slice::from_ref(&writer.dir), &is_own, writer.limits, SystemTime::now());
         }
         Ok(())
     })
 }
 
 struct Writer {
-    folder: PathBuf,
-    /// As it is in names of files.
+    dir: PathBuf,
+    /// Host name as used in file names.
     host: String,
     limits: Limits,
     paths: bool,
@@ -67,14 +67,14 @@ impl Writer {
         let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
         let host = &self.host;
         let name = format!("{BEGINS}{host}-{}{ENDS}", time.strftime("%Y%m%dT%H%M%S%.3fZ"));
-        let mut file = Unfinished::begin(self.folder.join(name))?;
+        let mut file = Unfinished::begin(self.dir.join(name))?;
         file.write_all(&profile::pprof(published, self.paths))?;
         file.finish()
     }
 
-    /// Whether a file is one of this host. Others may write to the same folder, and one may be called
-    /// as this one with something behind it: what follows has to be a time.
-    fn wrote(&self, name: &str) -> bool {
+    /// Whether a file was written by this host. Others may write to the same directory, and the
+    /// name of one may begin with this host's name, so a time must follow.
+    fn is_own_file(&self, name: &str) -> bool {
         let rest = name.strip_prefix(BEGINS).and_then(|rest| rest.strip_suffix(ENDS));
         let rest = rest.and_then(|rest| rest.strip_prefix(&*self.host));
         rest.and_then(|rest| rest.strip_prefix('-')).is_some_and(is_time)
@@ -93,9 +93,9 @@ fn is_time(text: &str) -> bool {
     digits(day, 8) && digits(time, 6) && digits(fraction, 3)
 }
 
-/// Letters that mean nothing in a path.
-const fn safe(letter: char) -> char {
-    if letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.') { letter } else { '_' }
+/// Replaces characters that are special in paths.
+const fn safe(c: char) -> char {
+    if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' }
 }
 
 #[cfg(test)]
@@ -107,11 +107,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_this_host_are_ours() {
+    fn only_files_of_this_host_are_own() {
         let limits = Limits { age: Duration::from_secs(60), size: Bytes(1) };
-        let writer = Writer { folder: "/".into(), host: "gpu".into(), limits, paths: false };
+        let writer = Writer { dir: "/".into(), host: "gpu".into(), limits, paths: false };
         for name in ["20260704T101500.123Z", "20260704T101500Z"] {
-            assert!(writer.wrote(&format!("vramscope-gpu-{name}.pb.gz")), "{name}");
+            assert!(writer.is_own_file(&format!("vramscope-gpu-{name}.pb.gz")), "{name}");
         }
         for name in [
             "vramscope-gpu-2-20260704T101500.123Z.pb.gz",
@@ -123,7 +123,7 @@ mod tests {
             "vramscope-gpu-.pb.gz",
             "vramscope-.pb.gz",
         ] {
-            assert!(!writer.wrote(name), "{name}");
+            assert!(!writer.is_own_file(name), "{name}");
         }
     }
 }

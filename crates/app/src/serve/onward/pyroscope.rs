@@ -1,4 +1,4 @@
-//! Profiles to Pyroscope, by its way in for profiles of others (`/ingest`).
+//! Profiles to Pyroscope, over its `/ingest` endpoint.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,33 +13,33 @@ use super::profile;
 use crate::serve::config::onward::Pyroscope;
 use crate::serve::{Part, Shared};
 
-/// Starts the part.
-pub(super) fn start(shared: &Arc<Shared>, settings: &Pyroscope, host: &str) -> Result<Part> {
-    let receiver = settings.receiver();
-    let client = Client::new(&receiver)?;
-    let url = format!("{}/ingest", settings.url.trim_end_matches('/'));
+/// Starts the worker.
+pub(super) fn start(shared: &Arc<Shared>, config: &Pyroscope, host: &str) -> Result<Part> {
+    let endpoint = config.http_endpoint();
+    let client = Client::new(&endpoint)?;
+    let url = format!("{}/ingest", config.url.trim_end_matches('/'));
     let what = format!("send profiles to {url}");
-    let (interval, retry) = (settings.interval.0, receiver.retry);
-    let name = application(settings, host);
+    let (interval, retry) = (config.interval.0, endpoint.retry);
+    let name = application(config, host);
     let paths = shared.config.exporters.show_paths;
     Part::spawn("export-pyroscope", shared, move |shared| {
         let delivery = Delivery::new("pyroscope", what, interval, retry);
-        // What was allocated is added up there: each profile tells what came since the last one.
+        // Pyroscope sums allocations, so each profile contains those since the last one.
         let mut last: Option<(Allocated, i64)> = None;
-        let make = |turn: &Turn| {
-            let published = &turn.published;
+        let build = |tick: &Turn| {
+            let published = &tick.published;
             let until = published.names.clock.nanos(published.snapshot.at) / NANOS;
             let (before, from) = last.take().unwrap_or_else(|| {
-                // Nothing is known of what came before the first one.
+                // Allocations before the first profile are unknown.
                 (Allocated::of(&published.snapshot), until - seconds(interval.as_secs()))
             });
             let body = profile::since(published, &before, paths);
             last = Some((Allocated::of(&published.snapshot), until));
             Ok((query(&url, &name, from, until), body))
         };
-        delivery.run(shared, make, |(url, body): &(String, Vec<u8>), at_most| {
+        delivery.run(shared, build, |(url, body): &(String, Vec<u8>), timeout| {
             let headers = [("Content-Type", "application/octet-stream")];
-            client.post(url, &headers, body, at_most).map(|_| None)
+            client.post(url, &headers, body, timeout).map(|_| None)
         });
         Ok(())
     })
@@ -51,20 +51,20 @@ fn seconds(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(0)
 }
 
-/// The program and its labels, in the form that Pyroscope has for them.
-fn application(settings: &Pyroscope, host: &str) -> String {
-    let mut labels = settings.labels.clone();
+/// Returns the application name and its labels in Pyroscope's syntax.
+fn application(config: &Pyroscope, host: &str) -> String {
+    let mut labels = config.labels.clone();
     labels.entry("host".into()).or_insert_with(|| host.to_owned());
     let labels: Vec<String> =
-        labels.iter().map(|(name, text)| format!("{}={}", word(name), word(text))).collect();
-    format!("{}{{{}}}", word(&settings.application_name), labels.join(","))
+        labels.iter().map(|(name, text)| format!("{}={}", escape(name), escape(text))).collect();
+    format!("{}{{{}}}", escape(&config.application_name), labels.join(","))
 }
 
-/// A text without the letters that would end it.
-fn word(text: &str) -> String {
-    let safe = |letter: char| {
-        let is_sign = matches!(letter, '{' | '}' | ',' | '=' | '"') || letter.is_control();
-        if is_sign { '_' } else { letter }
+/// Replaces characters that would end the text.
+fn escape(text: &str) -> String {
+    let safe = |c: char| {
+        let is_sign = matches!(c, '{' | '}' | ',' | '=' | '"') || c.is_control();
+        if is_sign { '_' } else { c }
     };
     text.chars().map(safe).collect()
 }
@@ -87,10 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_labels_cannot_end_themselves() {
+    fn names_and_labels_are_escaped() {
         let text = "url = \"http://localhost/\"\napplication_name = \"gpu{x=1}\"\nlabels = { zone = \"a,b\" }";
-        let settings: Pyroscope = toml::from_str(text).unwrap();
-        let name = application(&settings, "node-7");
+        let config: Pyroscope = toml::from_str(text).unwrap();
+        let name = application(&config, "node-7");
         assert_eq!(name, "gpu_x_1_{host=node-7,zone=a_b}");
         assert_eq!(
             query("u", &name, 5, 6),

@@ -1,37 +1,37 @@
-//! Whether receivers take what is sent, told when it changes.
+//! Log messages about failing exporters, only when the state changes.
 
 use formats::plain::plain;
 
 use crate::output;
 
-/// Tells people when a receiver begins to fail, and when it works again; never each time.
+/// Logs when an exporter starts to fail and when it works again, not every failure.
 pub(super) struct Voice {
     what: String,
     failures: u64,
-    /// Who hears it.
-    say: fn(&str),
+    /// Log function.
+    log: fn(&str),
 }
 
 impl Voice {
-    /// `what` is done, in words: `send metrics to …`.
+    /// `what`: description, such as `send metrics to …`.
     pub(super) const fn new(what: String) -> Self {
-        Self { what, failures: 0, say: output::complain }
+        Self { what, failures: 0, log: output::complain }
     }
 
-    /// It failed, again or for the first time. The reason may hold foreign text.
-    pub(super) fn failed(&mut self, why: &str) {
+    /// Reports a failure. The reason may contain foreign text.
+    pub(super) fn failed(&mut self, reason: &str) {
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            (self.say)(&format!("cannot {}: {}; retrying", self.what, plain(why)));
+            (self.log)(&format!("cannot {}: {}; retrying", self.what, plain(reason)));
         }
     }
 
-    /// It works.
+    /// Reports a success.
     pub(super) fn works(&mut self) {
         match std::mem::take(&mut self.failures) {
             0 => {}
-            1 => (self.say)(&format!("can {} again", self.what)),
-            times => (self.say)(&format!("can {} again, after {times} failures", self.what)),
+            1 => (self.log)(&format!("can {} again", self.what)),
+            times => (self.log)(&format!("can {} again, after {times} failures", self.what)),
         }
     }
 }
@@ -41,24 +41,24 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static HEARD: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+        static LOG: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
     #[test]
-    fn a_failure_is_told_once_and_its_end_too() {
-        let say = |text: &str| HEARD.with_borrow_mut(|heard| heard.push(text.to_owned()));
-        let mut voice = Voice { what: "send".into(), failures: 0, say };
-        voice.works();
-        voice.failed("no\x1b route");
-        voice.failed("no route");
-        voice.works();
-        voice.works();
-        voice.failed("no");
-        let want = [
+    fn failure_and_recovery_are_logged_once() {
+        let log = |text: &str| LOG.with_borrow_mut(|lines| lines.push(text.to_owned()));
+        let mut failure_log = Voice { what: "send".into(), failures: 0, log };
+        failure_log.works();
+        failure_log.failed("no\x1b route");
+        failure_log.failed("no route");
+        failure_log.works();
+        failure_log.works();
+        failure_log.failed("no");
+        let expected = [
             "cannot send: no\\u{1b} route; retrying",
             "can send again, after 2 failures",
             "cannot send: no; retrying",
         ];
-        assert_eq!(HEARD.take(), want);
+        assert_eq!(LOG.take(), expected);
     }
 }

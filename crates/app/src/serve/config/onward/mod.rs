@@ -113,7 +113,7 @@ impl Onward {
             let mut errors = Section::new("exporters.otlp", errors);
             errors.needs(cfg!(feature = "otlp"), "otlp");
             errors.interval(otlp.interval);
-            errors.receiver(&otlp.receiver());
+            errors.endpoint(&otlp.http_endpoint());
             if otlp.resource_attributes.keys().any(String::is_empty) {
                 errors.push("a key of `resource_attributes` is empty".into());
             }
@@ -121,7 +121,7 @@ impl Onward {
         if let Some(pyroscope) = &self.pyroscope {
             let mut errors = Section::new("exporters.pyroscope", errors);
             errors.interval(pyroscope.interval);
-            errors.receiver(&pyroscope.receiver());
+            errors.endpoint(&pyroscope.http_endpoint());
             if pyroscope.application_name.is_empty() {
                 errors.push("`application_name` is empty; omit it or set one".into());
             }
@@ -129,13 +129,13 @@ impl Onward {
         if let Some(profiles) = &self.profiles {
             let mut errors = Section::new("exporters.profiles", errors);
             errors.interval(profiles.interval);
-            errors.keep(&profiles.keep());
+            errors.retention(&profiles.retention_rule());
         }
         if let Some(parquet) = &self.parquet {
             let mut errors = Section::new("exporters.parquet", errors);
             errors.needs(cfg!(feature = "parquet"), "parquet");
             errors.interval(parquet.interval);
-            errors.keep(&parquet.keep());
+            errors.retention(&parquet.retention_rule());
             if parquet.rotate_interval.0 < parquet.interval.0 || parquet.rotate_interval.0 > LONGEST
             {
                 errors.push("`rotate_interval` must be between `interval` and 1d".into());
@@ -149,14 +149,14 @@ impl Onward {
 
 impl Profiles {
     /// Returns the directory and its retention.
-    pub(crate) fn keep(&self) -> Keep<'_> {
+    pub(crate) fn retention_rule(&self) -> Keep<'_> {
         Keep { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
 
 impl Parquet {
     /// Returns the directory and its retention.
-    pub(crate) fn keep(&self) -> Keep<'_> {
+    pub(crate) fn retention_rule(&self) -> Keep<'_> {
         Keep { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
@@ -191,14 +191,14 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn receiver(&mut self, receiver: &Receiver<'_>) {
-        for problem in receiver.check() {
+    fn endpoint(&mut self, endpoint: &Receiver<'_>) {
+        for problem in endpoint.check() {
             self.push(problem);
         }
     }
 
-    fn keep(&mut self, keep: &Keep<'_>) {
-        for problem in keep.check() {
+    fn retention(&mut self, retention: &Keep<'_>) {
+        for problem in retention.check() {
             self.push(problem);
         }
     }
@@ -267,8 +267,8 @@ mod tests {
                        password_file = \"p\"\nca_file = \"c\"\n";
             let config = parse(&format!("{section}{all}")).unwrap().exporters;
             let endpoints = [
-                config.otlp.as_ref().map(Otlp::receiver),
-                config.pyroscope.as_ref().map(Pyroscope::receiver),
+                config.otlp.as_ref().map(Otlp::http_endpoint),
+                config.pyroscope.as_ref().map(Pyroscope::http_endpoint),
             ];
             let endpoint = endpoints.into_iter().flatten().next().unwrap();
             let spans = (endpoint.timeout.as_secs(), endpoint.retry.as_secs(), endpoint.user);

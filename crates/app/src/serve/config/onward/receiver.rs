@@ -34,7 +34,7 @@ macro_rules! receivers {
 
         impl $name {
             /// Returns the connection settings.
-            pub(crate) fn receiver(&self) -> Receiver<'_> {
+            pub(crate) fn http_endpoint(&self) -> Receiver<'_> {
                 let tenant: fn(&Self) -> Option<&str> = $tenant;
                 Receiver {
                     url: (stringify!($url), &self.$url),

@@ -1,26 +1,27 @@
-//! What each metric is called in OpenTelemetry, declared once: by its conventions where they have a name,
-//! otherwise so that Prometheus makes the name of `/metrics` of it. `docs/operations/exporters.md` has the same table.
+//! Names of metrics in OpenTelemetry, declared once: by its semantic conventions if they have one,
+//! otherwise such that Prometheus derives the name of `/metrics`. `docs/operations/exporters.md`
+//! has the same table.
 
 use engine::metrics::{Metric, catalogue};
 
-/// What a metric becomes.
+/// Type of a metric in OTLP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     /// A gauge.
     Gauge,
-    /// A sum that only grows.
+    /// A monotonic sum.
     Count,
-    /// A sum that goes up and down: what the conventions call an up-down counter.
+    /// A non-monotonic sum, which the conventions call an up-down counter.
     Level,
-    /// Attributes tell it.
+    /// Attributes of other metrics or of the resource.
     Attributes,
 }
 
-/// A metric and its name.
+/// A metric and its OTLP name.
 pub(super) struct Row {
     pub(super) metric: &'static Metric,
     pub(super) name: &'static str,
-    /// As UCUM has it.
+    /// In UCUM notation.
     pub(super) unit: &'static str,
     pub(super) form: Form,
 }
@@ -41,10 +42,10 @@ const fn attributes(metric: &'static Metric, name: &'static str) -> Row {
     Row { metric, name, unit: "", form: Form::Attributes }
 }
 
-/// The part of a GPU's memory that is used: made of two metrics, for the conventions have it.
+/// Used share of a GPU's memory: computed from two metrics, because the conventions define it.
 pub(super) const UTILIZATION: &str = "hw.gpu.memory.utilization";
 
-/// Every metric of the catalogue, in its order.
+/// Every metric of the catalog, in its order.
 pub(super) static ROWS: &[Row] = &[
     attributes(&catalogue::BUILD, "service.version"),
     gauge(&catalogue::UP_SINCE, "process.start_time", "s"),
@@ -105,7 +106,7 @@ pub(super) static ROWS: &[Row] = &[
     gauge(&catalogue::SUSPECT_FULL_IN, "vramscope.suspect.time_until_full", "s"),
 ];
 
-/// What a label becomes, where the conventions have an attribute; others are ours.
+/// Attributes of labels, if the conventions define one; other labels get the prefix `vramscope.`.
 pub(super) static LABELS: &[(&str, &str)] = &[
     ("pid", "process.pid"),
     ("process", "process.executable.name"),
@@ -117,7 +118,7 @@ pub(super) static LABELS: &[(&str, &str)] = &[
     ("name", "hw.model"),
 ];
 
-/// The row of a metric.
+/// Returns the mapping of a metric.
 pub(super) fn row(metric: &Metric) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.metric.name == metric.name)
 }
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_has_a_row_in_the_order_of_the_catalogue() {
+    fn every_metric_is_mapped_in_catalog_order() {
         let names: Vec<_> = ROWS.iter().map(|row| row.metric.name).collect();
         let all: Vec<_> = catalogue::ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(names, all);
@@ -146,15 +147,15 @@ mod tests {
         }
     }
 
-    /// What Prometheus calls a metric that came by OTLP: words with underscores, the unit if no word is
-    /// it already, `ratio` for gauges of unit 1, `total` for counts.
+    /// Returns the Prometheus name of a metric received by OTLP: underscores, the unit unless a
+    /// word already is it, `ratio` for gauges of unit 1, `total` for counters.
     fn in_prometheus(row: &Row) -> String {
         let mut name = row.name.replace('.', "_");
         let unit = match row.unit {
             "By" => "bytes",
             "s" => "seconds",
             "By/s" => "bytes_per_second",
-            // What is in braces is a remark.
+            // Text in braces is an annotation.
             "{object}/s" => "per_second",
             "1" if row.form == Form::Gauge => "ratio",
             _ => "",
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_our_own_become_those_of_our_metrics_in_prometheus() {
+    fn own_names_match_prometheus_metrics() {
         for row in ROWS.iter().filter(|row| row.name.starts_with("vramscope.")) {
             assert_eq!(in_prometheus(row), row.metric.name);
         }
@@ -210,17 +211,17 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_the_same_table() {
+    fn docs_table_matches_the_mapping() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/exporters.md");
         let text = std::fs::read_to_string(&page).unwrap();
         let (head, rest) = text.split_once("<!-- mapping -->\n").unwrap();
         let (found, tail) = rest.split_once("<!-- end -->").unwrap();
-        let want = table();
-        if found != want && std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
-            let new = format!("{head}<!-- mapping -->\n{want}<!-- end -->{tail}");
+        let expected = table();
+        if found != expected && std::env::var_os("VRAMSCOPE_UPDATE").is_some() {
+            let new = format!("{head}<!-- mapping -->\n{expected}<!-- end -->{tail}");
             std::fs::write(&page, new).unwrap();
             return;
         }
-        assert_eq!(found, want, "run it with VRAMSCOPE_UPDATE=1 to write the table");
+        assert_eq!(found, expected, "run this test with VRAMSCOPE_UPDATE=1 to update the table");
     }
 }

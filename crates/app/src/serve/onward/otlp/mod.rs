@@ -1,4 +1,4 @@
-//! Metrics to collectors of OpenTelemetry: OTLP over HTTP, as protocol buffers.
+//! Metrics to OpenTelemetry collectors: OTLP over HTTP, as protocol buffers.
 
 mod mapping;
 mod proto;
@@ -24,26 +24,26 @@ const PLAIN: &[(&str, &str)] = &[("Content-Type", "application/x-protobuf")];
 const GZIP: &[(&str, &str)] =
     &[("Content-Type", "application/x-protobuf"), ("Content-Encoding", "gzip")];
 
-/// Starts the part.
-pub(super) fn start(shared: &Arc<Shared>, settings: &Otlp, host: &str) -> Result<Part> {
-    let receiver = settings.receiver();
-    let client = Client::new(&receiver)?;
-    let url = format!("{}/v1/metrics", settings.endpoint.trim_end_matches('/'));
+/// Starts the worker.
+pub(super) fn start(shared: &Arc<Shared>, config: &Otlp, host: &str) -> Result<Part> {
+    let endpoint = config.http_endpoint();
+    let client = Client::new(&endpoint)?;
+    let url = format!("{}/v1/metrics", config.endpoint.trim_end_matches('/'));
     let what = format!("send metrics to {url}");
-    let (interval, retry, gzip) = (settings.interval.0, receiver.retry, settings.gzip);
-    let resource = request::resource(host, &settings.resource_attributes);
+    let (interval, retry, gzip) = (config.interval.0, endpoint.retry, config.gzip);
+    let resource = request::resource(host, &config.resource_attributes);
     Part::spawn("export-otlp", shared, move |shared| {
         let delivery = Delivery::new("otlp", what, interval, retry);
-        let make = |turn: &Turn| {
-            let published = &turn.published;
-            let (figures, snapshot) = (&published.figures, &published.snapshot);
-            let request = request::request(resource.clone(), figures, snapshot, &published.names);
+        let build = |tick: &Turn| {
+            let published = &tick.published;
+            let (metrics, snapshot) = (&published.metrics, &published.snapshot);
+            let request = request::request(resource.clone(), metrics, snapshot, &published.names);
             let bytes = request.encode_to_vec();
             if gzip { compressed(&bytes).map_err(|error| error.to_string()) } else { Ok(bytes) }
         };
         let headers = if gzip { GZIP } else { PLAIN };
-        delivery.run(shared, make, |body: &Vec<u8>, at_most| {
-            client.post(&url, headers, body, at_most).map(|answer| rejected(&answer))
+        delivery.run(shared, build, |body: &Vec<u8>, timeout| {
+            client.post(&url, headers, body, timeout).map(|response| rejected(&response))
         });
         Ok(())
     })
@@ -55,9 +55,9 @@ fn compressed(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     gzip.finish()
 }
 
-/// What the collector did not take of a request that it took.
-fn rejected(answer: &[u8]) -> Option<String> {
-    let partial = proto::Response::decode(answer).ok()?.partial_success?;
+/// Returns the error for data points that the collector rejected from an accepted request.
+fn rejected(response: &[u8]) -> Option<String> {
+    let partial = proto::Response::decode(response).ok()?.partial_success?;
     (partial.rejected_data_points > 0).then(|| {
         format!("{} data points rejected: {}", partial.rejected_data_points, partial.error_message)
     })

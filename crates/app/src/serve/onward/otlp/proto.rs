@@ -1,6 +1,6 @@
-//! The messages of OTLP's metrics, by their field numbers: only what is sent, and its answer.
+//! Messages of OTLP metrics, by field numbers: only those that are sent, and the response.
 
-/// What is sent.
+/// The export request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Request {
     #[prost(message, repeated, tag = "1")]
@@ -16,14 +16,14 @@ pub(super) struct ResourceMetrics {
     pub(super) scope_metrics: Vec<ScopeMetrics>,
 }
 
-/// Who tells.
+/// The resource that is described: attributes of the agent.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
     pub(super) attributes: Vec<KeyValue>,
 }
 
-/// Metrics of one library.
+/// Metrics of one instrumentation scope.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct ScopeMetrics {
     #[prost(message, optional, tag = "1")]
@@ -32,7 +32,7 @@ pub(super) struct ScopeMetrics {
     pub(super) metrics: Vec<Metric>,
 }
 
-/// A library.
+/// An instrumentation scope.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Scope {
     #[prost(string, tag = "1")]
@@ -54,7 +54,7 @@ pub(super) struct Metric {
     pub(super) data: Option<Data>,
 }
 
-/// Its values.
+/// Values of a metric.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Data {
     #[prost(message, tag = "5")]
@@ -63,14 +63,14 @@ pub(super) enum Data {
     Sum(Sum),
 }
 
-/// Values that stand for themselves.
+/// Gauge values.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Gauge {
     #[prost(message, repeated, tag = "1")]
     pub(super) data_points: Vec<Point>,
 }
 
-/// Values that can be added up.
+/// Values that can be summed.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Sum {
     #[prost(message, repeated, tag = "1")]
@@ -81,10 +81,10 @@ pub(super) struct Sum {
     pub(super) is_monotonic: bool,
 }
 
-/// Sums count from their start, not from the last one.
+/// Sums count from their start, not from the previous export.
 pub(super) const CUMULATIVE: i32 = 2;
 
-/// One value.
+/// One data point.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Point {
     #[prost(fixed64, tag = "2")]
@@ -115,14 +115,14 @@ pub(super) struct KeyValue {
     pub(super) value: Option<AnyValue>,
 }
 
-/// Its value.
+/// Value of an attribute.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct AnyValue {
     #[prost(oneof = "Any", tags = "1, 3")]
     pub(super) value: Option<Any>,
 }
 
-/// The sorts of values that we have.
+/// Supported kinds of values.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Any {
     #[prost(string, tag = "1")]
@@ -131,14 +131,14 @@ pub(super) enum Any {
     Whole(i64),
 }
 
-/// What is answered.
+/// The response.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Response {
     #[prost(message, optional, tag = "1")]
     pub(super) partial_success: Option<PartialSuccess>,
 }
 
-/// What was not taken.
+/// Data points that were rejected.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct PartialSuccess {
     #[prost(int64, tag = "1")]

@@ -1,4 +1,4 @@
-//! Figures of a moment as one request.
+//! Metrics of one snapshot as an export request.
 
 use std::collections::BTreeMap;
 
@@ -19,37 +19,37 @@ use super::proto::{
 /// Who makes GPUs that have the driver we trace.
 const VENDOR: &str = "NVIDIA";
 
-/// Who tells: attributes by their names. Those of the settings come in the place of ours.
-pub(super) fn resource(host: &str, settings: &BTreeMap<String, String>) -> Vec<KeyValue> {
+/// Returns the resource attributes by name. Those of the configuration override the defaults.
+pub(super) fn resource(host: &str, config: &BTreeMap<String, String>) -> Vec<KeyValue> {
     let mut all: BTreeMap<&str, &str> = BTreeMap::from([
         ("service.name", "vramscope"),
         ("service.version", env!("CARGO_PKG_VERSION")),
         ("service.instance.id", host),
         ("host.name", host),
     ]);
-    all.extend(settings.iter().map(|(name, text)| (&**name, &**text)));
+    all.extend(config.iter().map(|(name, text)| (&**name, &**text)));
     all.into_iter().map(|(name, text)| KeyValue::text(name, text)).collect()
 }
 
-/// The request. Sums count from the beginning of the trace.
+/// Returns the request. Sums count from the start of the trace.
 pub(super) fn request(
     resource: Vec<KeyValue>,
-    figures: &Figures,
+    set: &Figures,
     snapshot: &Snapshot,
     names: &Names,
 ) -> Request {
     let known = Known { snapshot, names };
     let times = Times::new(&names.clock, snapshot.at);
     let mut metrics: Vec<Metric> =
-        figures.families.iter().filter_map(|family| metric(family, times, known)).collect();
-    metrics.extend(utilization(figures, times, known));
+        set.families.iter().filter_map(|family| metric(family, times, known)).collect();
+    metrics.extend(utilization(set, times, known));
     let scope = Scope { name: "vramscope".into(), version: env!("CARGO_PKG_VERSION").into() };
     let scope_metrics = vec![ScopeMetrics { scope: Some(scope), metrics }];
     let resource = Some(Resource { attributes: resource });
     Request { resource_metrics: vec![ResourceMetrics { resource, scope_metrics }] }
 }
 
-/// When, in nanoseconds of the Unix clock.
+/// Timestamps in nanoseconds of the Unix clock.
 #[derive(Clone, Copy)]
 struct Times {
     start: u64,
@@ -58,7 +58,7 @@ struct Times {
 
 impl Times {
     fn new(clock: &WallClock, at: Moment) -> Self {
-        let nanos = |moment| u64::try_from(clock.nanos(moment)).unwrap_or(0);
+        let nanos = |time| u64::try_from(clock.nanos(time)).unwrap_or(0);
         Self { start: nanos(clock.start()), now: nanos(at) }
     }
 }
@@ -96,7 +96,7 @@ const fn point(value: Number, attributes: Vec<KeyValue>, start: u64, now: u64) -
     Point { start_time_unix_nano, time_unix_nano, attributes, value: Some(value) }
 }
 
-/// Whole numbers stay whole. What is no number is left out.
+/// Integers stay integers. Values that are not finite are skipped.
 fn number(value: Value) -> Option<Number> {
     match value {
         Value::Whole(whole) => {
@@ -106,7 +106,7 @@ fn number(value: Value) -> Option<Number> {
     }
 }
 
-/// What the labels of a sample become; empty ones are left out.
+/// Converts the labels of a sample to attributes; empty ones are skipped.
 fn attributes(
     labels: &[&'static str],
     sample: &Sample,
@@ -114,24 +114,24 @@ fn attributes(
     known: Known<'_>,
 ) -> Vec<KeyValue> {
     let mut all = Vec::new();
-    let of = |wanted: &str| {
-        let place = labels.iter().position(|label| *label == wanted)?;
-        sample.labels.get(place).map(|text| &**text).filter(|text| !text.is_empty())
+    let value = |name: &str| {
+        let index = labels.iter().position(|label| *label == name)?;
+        sample.labels.get(index).map(|text| &**text).filter(|text| !text.is_empty())
     };
-    let container = of("container").and_then(|label| known.container(label, of("pod")));
-    let told = labels.iter().zip(&sample.labels).filter(|(_, text)| !text.is_empty());
-    for (label, text) in told {
+    let container = value("container").and_then(|label| known.container(label, value("pod")));
+    let present = labels.iter().zip(&sample.labels).filter(|(_, text)| !text.is_empty());
+    for (label, text) in present {
         match *label {
             "gpu" => all.push(KeyValue::text("hw.name", &format!("gpu{text}"))),
-            // The rest of the list has no number.
+            // The row for all other processes has no pid.
             "pid" => all.extend(text.parse().ok().map(|pid| KeyValue::whole("process.pid", pid))),
             "container" | "pod" | "namespace" if container.is_some() => {}
             label => all.push(KeyValue::text(&attribute(label), text)),
         }
     }
-    all.extend(container.into_iter().flat_map(of_container));
-    let Some(gpu) = of("gpu") else { return all };
-    if of("uuid").is_none() {
+    all.extend(container.into_iter().flat_map(container_attributes));
+    let Some(gpu) = value("gpu") else { return all };
+    if value("uuid").is_none() {
         all.push(KeyValue::text("hw.id", gpu));
     }
     all.push(KeyValue::text("hw.type", "gpu"));
@@ -143,7 +143,7 @@ fn attributes(
     all
 }
 
-/// What labels leave out.
+/// Context for attributes that labels do not contain.
 #[derive(Clone, Copy)]
 struct Known<'a> {
     snapshot: &'a Snapshot,
@@ -151,22 +151,22 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// The container that labels are of. They have names where those are known, and the beginning of
-    /// an id otherwise.
+    /// Returns the container of the labels, which have its name if known, or the beginning of its
+    /// id.
     fn container(&self, label: &str, pod: Option<&str>) -> Option<&'a Container> {
         let all = self.snapshot.processes.iter().filter_map(|process| process.container.as_deref());
         all.into_iter().find(|container| {
-            let of = container.pod.as_ref();
-            let name = of.and_then(|of| of.container.as_deref());
-            let is_it = name.map_or_else(|| container.id.starts_with(label), |name| name == label);
-            is_it && of.map(|of| of.name.as_deref().unwrap_or(&of.uid)) == pod
+            let info = container.pod.as_ref();
+            let name = info.and_then(|info| info.container.as_deref());
+            let same = name.map_or_else(|| container.id.starts_with(label), |name| name == label);
+            same && info.map(|info| info.name.as_deref().unwrap_or(&info.uid)) == pod
         })
     }
 }
 
-fn of_container(container: &Container) -> Vec<KeyValue> {
+fn container_attributes(container: &Container) -> Vec<KeyValue> {
     let pod = container.pod.as_ref();
-    let told = [
+    let attributes = [
         ("container.id", Some(&*container.id)),
         ("container.runtime", Some(container.runtime.name())),
         ("k8s.container.name", pod.and_then(|pod| pod.container.as_deref())),
@@ -175,7 +175,7 @@ fn of_container(container: &Container) -> Vec<KeyValue> {
         ("k8s.namespace.name", pod.and_then(|pod| pod.namespace.as_deref())),
     ];
     let text = |(key, text): (&str, Option<&str>)| Some(KeyValue::text(key, &plain(text?)));
-    told.into_iter().filter_map(text).collect()
+    attributes.into_iter().filter_map(text).collect()
 }
 
 fn attribute(label: &str) -> String {
@@ -183,15 +183,15 @@ fn attribute(label: &str) -> String {
     known.map_or_else(|| format!("vramscope.{label}"), |(_, attribute)| (*attribute).to_owned())
 }
 
-/// The used part of the memory of each GPU.
-fn utilization(figures: &Figures, times: Times, known: Known<'_>) -> Option<Metric> {
+/// Returns the used share of each GPU's memory.
+fn utilization(set: &Figures, times: Times, known: Known<'_>) -> Option<Metric> {
     let row = row(&catalogue::GPU_USED)?;
-    let totals = figures.of(catalogue::GPU_TOTAL.name);
-    let points = figures.of(catalogue::GPU_USED.name).iter().filter_map(|used| {
+    let totals = set.of(catalogue::GPU_TOTAL.name);
+    let points = set.of(catalogue::GPU_USED.name).iter().filter_map(|used| {
         let total = totals.iter().find(|total| total.labels == used.labels)?.value.real();
-        let part = used.value.real() / total;
+        let ratio = used.value.real() / total;
         let attributes = attributes(catalogue::GPU_USED.labels, used, row, known);
-        part.is_finite().then(|| point(Number::Real(part), attributes, 0, times.now))
+        ratio.is_finite().then(|| point(Number::Real(ratio), attributes, 0, times.now))
     });
     let data_points: Vec<Point> = points.collect();
     (!data_points.is_empty()).then(|| Metric {

@@ -1,4 +1,4 @@
-//! What is sent, by hand-made figures.
+//! Requests from synthetic metrics.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn sample(labels: &[&str], value: Value) -> Sample {
     Sample { labels: labels.iter().map(|label| (*label).into()).collect(), value }
 }
 
-fn figures() -> Figures {
+fn metric_set() -> Figures {
     let gpu = ["0", "GPU-1"];
     let one = ["0", "GPU-1", "47", "train", "main", "pod-1", "team"];
     let other = ["0", "GPU-1", "other", "other", "main", "pod-2", ""];
@@ -50,7 +50,7 @@ fn figures() -> Figures {
     }
 }
 
-/// A process in a pod, whose names labels tell.
+/// A process in a pod, whose names are in labels.
 fn snapshot() -> Snapshot {
     let mut ledger = Ledger::new();
     let facts = ProcessFacts { start: 1, uid: 0, name: "train".into(), before_trace: false };
@@ -70,8 +70,8 @@ fn snapshot() -> Snapshot {
 }
 
 fn sent() -> Request {
-    let settings = BTreeMap::from([("deployment.environment.name".to_owned(), "lab".to_owned())]);
-    request(resource("node", &settings), &figures(), &snapshot(), &names())
+    let config = BTreeMap::from([("deployment.environment.name".to_owned(), "lab".to_owned())]);
+    request(resource("node", &config), &metric_set(), &snapshot(), &names())
 }
 
 fn texts(attributes: &[KeyValue]) -> Vec<String> {
@@ -104,9 +104,9 @@ fn points(name: &str) -> Vec<Point> {
 }
 
 #[test]
-fn names_and_resource_are_those_of_the_conventions() {
+fn names_and_resource_follow_the_conventions() {
     let names: Vec<_> = metrics().into_iter().map(|metric| (metric.name, metric.unit)).collect();
-    let want = [
+    let expected = [
         ("process.cpu.time", "s"),
         ("vramscope.events", "{event}"),
         ("hw.gpu.memory.limit", "By"),
@@ -114,24 +114,24 @@ fn names_and_resource_are_those_of_the_conventions() {
         ("vramscope.process.live", "By"),
         ("hw.gpu.memory.utilization", "1"),
     ];
-    assert_eq!(names, want.map(|(name, unit)| (name.to_owned(), unit.to_owned())));
+    assert_eq!(names, expected.map(|(name, unit)| (name.to_owned(), unit.to_owned())));
     let resource = sent().resource_metrics.remove(0).resource.unwrap();
     let version = concat!("service.version=", env!("CARGO_PKG_VERSION"));
-    let want = [
+    let expected = [
         "deployment.environment.name=lab",
         "host.name=node",
         "service.instance.id=node",
         "service.name=vramscope",
         version,
     ];
-    assert_eq!(texts(&resource.attributes), want);
+    assert_eq!(texts(&resource.attributes), expected);
 }
 
 #[test]
-fn labels_become_attributes_and_the_rest_of_a_list_has_no_pid() {
+fn labels_become_attributes() {
     let [one, other] = points("vramscope.process.live").try_into().unwrap();
     assert_eq!(one.value, Some(Number::Whole(7)));
-    let want = [
+    let expected = [
         "container.id=c0ffee00",
         "container.runtime=containerd",
         "hw.id=GPU-1",
@@ -144,8 +144,8 @@ fn labels_become_attributes_and_the_rest_of_a_list_has_no_pid() {
         "process.executable.name=train",
         "process.pid=#47",
     ];
-    assert_eq!(texts(&one.attributes), want);
-    let want = [
+    assert_eq!(texts(&one.attributes), expected);
+    let expected = [
         "container.name=main",
         "hw.id=GPU-1",
         "hw.name=gpu0",
@@ -153,17 +153,17 @@ fn labels_become_attributes_and_the_rest_of_a_list_has_no_pid() {
         "k8s.pod.name=pod-2",
         "process.executable.name=other",
     ];
-    assert_eq!(texts(&other.attributes), want);
+    assert_eq!(texts(&other.attributes), expected);
     let [gpu] = points("hw.gpu.memory.usage").try_into().unwrap();
-    let want =
+    let expected =
         ["hw.id=GPU-1", "hw.model=NVIDIA H200", "hw.name=gpu0", "hw.type=gpu", "hw.vendor=NVIDIA"];
-    assert_eq!(texts(&gpu.attributes), want);
-    let [part] = points("hw.gpu.memory.utilization").try_into().unwrap();
-    assert_eq!(part.value, Some(Number::Real(0.25)));
+    assert_eq!(texts(&gpu.attributes), expected);
+    let [ratio] = points("hw.gpu.memory.utilization").try_into().unwrap();
+    assert_eq!(ratio.value, Some(Number::Real(0.25)));
 }
 
 #[test]
-fn sums_have_a_start_and_numbers_that_do_not_fit_are_real() {
+fn sums_have_a_start_and_large_numbers_are_doubles() {
     let [cpu] = points("process.cpu.time").try_into().unwrap();
     let start = 1_700_000_000_000_000_000;
     assert_eq!((cpu.start_time_unix_nano, cpu.time_unix_nano), (start, start + 4_000));
@@ -174,13 +174,13 @@ fn sums_have_a_start_and_numbers_that_do_not_fit_are_real() {
 }
 
 #[test]
-fn what_a_collector_rejects_is_told() {
+fn rejected_data_points_are_reported() {
     assert_eq!(rejected(&[]), None);
     assert_eq!(rejected(b"\xff\xff no message"), None);
     let partial =
         super::proto::PartialSuccess { rejected_data_points: 3, error_message: "too old".into() };
-    let answer = super::proto::Response { partial_success: Some(partial) }.encode_to_vec();
-    assert_eq!(rejected(&answer).as_deref(), Some("3 data points rejected: too old"));
+    let response = super::proto::Response { partial_success: Some(partial) }.encode_to_vec();
+    assert_eq!(rejected(&response).as_deref(), Some("3 data points rejected: too old"));
 }
 
 #[test]
