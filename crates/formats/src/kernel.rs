@@ -1,28 +1,29 @@
-//! Names of kernels for people, made from the names that the driver knows.
+//! Readable names of kernels, from the symbols of the driver.
 
 mod fold;
 
 use engine::demangle::{cpp, rust};
 
-/// Names that are longer are left as they are.
+/// Maximum length of a symbol; longer ones are kept unchanged.
 const MOST_MANGLED: usize = 64 << 10;
-/// A name that becomes longer than this is left as it is: substitutions can make a short name explode.
+/// Maximum length of a demangled name; symbols that exceed it are kept unchanged, because
+/// substitutions can make a short one explode.
 const MOST_DEMANGLED: usize = 256 << 10;
 
-/// What a kernel is called.
+/// Name of a kernel.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct KernelName {
-    /// For tables: without return type and parameters, template arguments folded to `…`. Where the
-    /// name itself tells little (`vectorized_elementwise_kernel`), the argument that tells what is
-    /// done stays. Hostile text.
+    /// Name for tables: without return type and parameters, with template arguments folded to `…`.
+    /// If the name itself says little (`vectorized_elementwise_kernel`), the argument with the
+    /// operation is kept. Not sanitized.
     pub short: String,
-    /// The whole demangled name; what is not mangled, or cannot be demangled, as it is. Hostile text.
+    /// Demangled name, or the symbol if it is not mangled or cannot be demangled. Not sanitized.
     pub full: String,
 }
 
 impl KernelName {
-    /// The name behind a symbol. Every text has one: names of compilers that do not mangle (Triton,
-    /// XLA, CuPy) are themselves.
+    /// Returns the name of a symbol. Symbols of compilers that do not mangle (Triton, XLA, CuPy)
+    /// are names themselves.
     #[must_use]
     pub fn of(symbol: &str) -> Self {
         if symbol.len() > MOST_MANGLED {
@@ -34,7 +35,7 @@ impl KernelName {
         if let Some(full) = cpp(symbol, MOST_DEMANGLED) {
             return Self { short: fold::short(&full), full };
         }
-        // Other tools' files have names that are demangled already.
+        // Names in other tools' files are already demangled.
         if fold::is_function(symbol) {
             return Self { short: fold::short(symbol), full: symbol.to_owned() };
         }

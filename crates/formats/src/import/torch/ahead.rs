@@ -36,27 +36,27 @@ impl Machine<'_, '_> {
 
     fn known_stack(&mut self, memo: u32) -> Result<bool, Fault> {
         let Some(list) = known::list_of_references(self.input.ahead()) else { return Ok(false) };
-        let Some(site) = site_of_list(list, self.meaning, &mut self.memo) else { return Ok(false) };
+        let Some(site) = site_of_list(list, self.builder, &mut self.memo) else { return Ok(false) };
         // The list and its end.
         let length = list.len() + 1;
         self.input.advance(length);
         self.stack.pop();
-        let slot = self.meaning.open_known(site);
+        let slot = self.builder.open_known(site);
         self.push(Value::OpenList(Open { slot, memo })).map(|()| true)
     }
 
     fn entry_ahead(&mut self, memo: u32) -> Result<bool, Fault> {
         let mut ahead =
             Ahead { entry: Entry::default(), length: 0, kept: [Value::None; KEPT], kept_count: 0 };
-        if ahead.read(self.input.ahead(), self.meaning, &mut self.memo).is_none() {
+        if ahead.read(self.input.ahead(), self.builder, &mut self.memo).is_none() {
             return Ok(false);
         }
         self.input.advance(ahead.length);
         self.stack.pop();
-        let value = entry::keep(self.meaning, &ahead.entry);
+        let value = entry::keep(self.builder, &ahead.entry);
         for &value in ahead.kept.iter().take(ahead.kept_count) {
-            let place = self.memo.next();
-            self.memo.put(place, value).map_err(|what| self.broken(what))?;
+            let index = self.memo.next();
+            self.memo.put(index, value).map_err(|what| self.broken(what))?;
         }
         if memo != NOWHERE {
             self.memo.put(memo, value).map_err(|what| self.broken(what))?;
@@ -65,17 +65,17 @@ impl Machine<'_, '_> {
     }
 }
 
-fn site_of_list(list: &[u8], meaning: &mut Meaning<'_>, memo: &mut Memo) -> Option<u32> {
+fn site_of_list(list: &[u8], builder: &mut Meaning<'_>, memo: &mut Memo) -> Option<u32> {
     if std::mem::take(&mut memo.rewritten) {
-        meaning.known.forget();
+        builder.known.clear();
     }
-    meaning.known.get(list).or_else(|| meaning.meet_stack(list, memo))
+    builder.known.get(list).or_else(|| builder.add_stack(list, memo))
 }
 
 impl Ahead {
     /// Reads keys and values up to the end of the entry. Returns `None` for any other form, or if
     /// the window ends.
-    fn read(&mut self, bytes: &[u8], meaning: &mut Meaning<'_>, memo: &mut Memo) -> Option<()> {
+    fn read(&mut self, bytes: &[u8], builder: &mut Meaning<'_>, memo: &mut Memo) -> Option<()> {
         loop {
             let rest = bytes.get(self.length..)?;
             if self.length > 0 && rest.first() == Some(&b'u') {
@@ -88,7 +88,7 @@ impl Ahead {
             if self.length == 0 && word != Some(Word::Action) {
                 return None;
             }
-            let (value, length) = self.value(rest.get(used..)?, meaning, memo)?;
+            let (value, length) = self.value(rest.get(used..)?, builder, memo)?;
             self.length += used + length;
             if let Some(word) = word {
                 self.entry.set(word, value);
@@ -101,7 +101,7 @@ impl Ahead {
     fn value(
         &mut self,
         rest: &[u8],
-        meaning: &mut Meaning<'_>,
+        builder: &mut Meaning<'_>,
         memo: &mut Memo,
     ) -> Option<(Value, usize)> {
         match *rest {
@@ -112,10 +112,10 @@ impl Ahead {
                 Some((Value::Int(i64::from(i32::from_le_bytes([a, b, c, d]))), 5))
             }
             [0x8a, length @ 1..=8, ..] => long(rest.get(2..)?, usize::from(length)),
-            [0x8c, length, ..] => self.text(rest, usize::from(length), &mut meaning.words),
+            [0x8c, length, ..] => self.text(rest, usize::from(length), &mut builder.words),
             [b']', 0x94, b'(', ref list @ ..] => {
                 let list = known::list_of_references(list)?;
-                let site = Value::Site(site_of_list(list, meaning, memo)?);
+                let site = Value::Site(site_of_list(list, builder, memo)?);
                 // A longer list may continue in another batch.
                 let length = 3 + list.len() + 1;
                 self.keep(site)?;
@@ -148,12 +148,12 @@ impl Ahead {
 /// Returns a memoized value, and the length of the reference in bytes.
 #[inline]
 fn reference(rest: &[u8], memo: &Memo) -> Option<(Value, usize)> {
-    let (place, used) = match *rest {
+    let (index, used) = match *rest {
         [b'j', a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]), 5),
-        [b'h', place, ..] => (u32::from(place), 2),
+        [b'h', index, ..] => (u32::from(index), 2),
         _ => return None,
     };
-    memo.get(place).ok().map(|value| (value, used))
+    memo.get(index).ok().map(|value| (value, used))
 }
 
 /// Reads a signed number of up to eight bytes.

@@ -39,7 +39,7 @@ impl Entry {
 }
 
 /// Reads an entry and adds it to the others.
-pub(super) fn read(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+pub(super) fn read(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     let mut entry = Entry::default();
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
@@ -47,19 +47,19 @@ pub(super) fn read(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
             entry.set(word, value);
         }
     }
-    keep(meaning, &entry)
+    keep(builder, &entry)
 }
 
 /// Adds an entry to the others.
-pub(super) fn keep(meaning: &mut Meaning<'_>, entry: &Entry) -> Value {
-    let first = meaning.events.len();
-    add(meaning, entry);
-    Value::Items(Run { of: Thing::Entry, first, count: meaning.events.len() - first })
+pub(super) fn keep(builder: &mut Meaning<'_>, entry: &Entry) -> Value {
+    let first = builder.events.len();
+    add(builder, entry);
+    Value::Items(Run { of: Thing::Entry, first, count: builder.events.len() - first })
 }
 
-fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
+fn add(builder: &mut Meaning<'_>, entry: &Entry) {
     let Some(name) = entry.action else {
-        meaning.notes.unusable += 1;
+        builder.notes.unusable += 1;
         return;
     };
     let (action, flags) = match Word::of(name) {
@@ -75,18 +75,18 @@ fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
         Some(Word::Oom) => (Action::Oom, 0),
         Some(Word::Snapshot | Word::Annotate) => return,
         _ => {
-            meaning.notes.unknown_action(name);
+            builder.notes.unknown_action(name);
             return;
         }
     };
     let address = if action == Action::Oom { entry.free.or(Some(0)) } else { entry.address };
     let Some(address) = address else {
-        meaning.notes.unusable += 1;
+        builder.notes.unusable += 1;
         return;
     };
-    meaning.used += 1;
+    builder.used += 1;
     if action == Action::FreeCompleted
-        && let Some(last) = meaning.events.last_mut()
+        && let Some(last) = builder.events.last_mut()
         && last.action == Action::FreeRequested
         && last.address == address
         && last.time == entry.time.unwrap_or(NO_TIME)
@@ -94,34 +94,34 @@ fn add(meaning: &mut Meaning<'_>, entry: &Entry) {
         last.flags |= COMPLETED;
         return;
     }
-    let size = size_of_memory(meaning, entry.size);
-    let site = site(meaning, entry);
-    let stream = entry.stream.map_or(NO_STREAM, |stream| meaning.streams.place(stream));
+    let size = size_of_memory(builder, entry.size);
+    let site = site(builder, entry);
+    let stream = entry.stream.map_or(NO_STREAM, |stream| builder.streams.index(stream));
     let time = entry.time.unwrap_or(NO_TIME);
-    meaning.events.push(Event { address, size, time, site, stream, action, flags });
+    builder.events.push(Event { address, size, time, site, stream, action, flags });
 }
 
-fn site(meaning: &mut Meaning<'_>, entry: &Entry) -> u32 {
+fn site(builder: &mut Meaning<'_>, entry: &Entry) -> u32 {
     let site = match entry.native {
         None => entry.site.unwrap_or(NO_SITE),
-        native => site_of(meaning, entry.site, native),
+        native => site_of(builder, entry.site, native),
     };
     let Some(category) = entry.category else { return site };
-    meaning.is_profile = true;
+    builder.is_profile = true;
     let known = (site != NO_SITE).then_some(site);
-    let stacks = meaning.sink.stacks();
-    meaning.frames.remarked(known, category, &meaning.words, stacks).0
+    let stacks = builder.sink.stacks();
+    builder.frames.with_category(known, category, &builder.words, stacks).0
 }
 
 /// Returns a size, or 0 if it is larger than any address space.
-pub(super) fn size_of_memory(meaning: &mut Meaning<'_>, size: Option<Value>) -> u64 {
+pub(super) fn size_of_memory(builder: &mut Meaning<'_>, size: Option<Value>) -> u64 {
     // No machine has more address space than this.
     const MOST: u64 = 1 << 57;
     match size.map(Value::number) {
         Some(Some(size)) if size <= MOST => size,
         None => 0,
         _ => {
-            meaning.notes.nonsense += 1;
+            builder.notes.nonsense += 1;
             0
         }
     }

@@ -120,22 +120,22 @@ pub(super) struct Streams(Vec<u64>);
 impl Streams {
     /// Returns the index of a stream.
     #[inline]
-    pub(super) fn place(&mut self, stream: u64) -> u16 {
+    pub(super) fn index(&mut self, stream: u64) -> u16 {
         // Programs have few streams, and mostly use recent ones.
         if let Some(at) = self.0.iter().rev().take(64).position(|&known| known == stream) {
             return u16::try_from(self.0.len() - 1 - at).unwrap_or(NO_STREAM);
         }
         match u16::try_from(self.0.len()) {
-            Ok(place) if place != NO_STREAM => {
+            Ok(index) if index != NO_STREAM => {
                 self.0.push(stream);
-                place
+                index
             }
             _ => NO_STREAM,
         }
     }
 
-    pub(super) fn get(&self, place: u16) -> Option<u64> {
-        self.0.get(usize::from(place)).copied()
+    pub(super) fn get(&self, index: u16) -> Option<u64> {
+        self.0.get(usize::from(index)).copied()
     }
 }
 

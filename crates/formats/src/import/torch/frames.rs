@@ -104,7 +104,7 @@ impl Frames {
     }
 
     /// Returns a stack with a category as its outermost synthetic frame.
-    pub(super) fn remarked(
+    pub(super) fn with_category(
         &mut self,
         site: Option<u32>,
         category: WordId,

@@ -30,7 +30,7 @@ impl Gaps {
     }
 
     /// Removes a segment.
-    pub(super) fn give_back(&mut self, address: u64) {
+    pub(super) fn release(&mut self, address: u64) {
         if self.starts.remove(&address) {
             self.gaps.remove(&address);
         }
@@ -118,7 +118,7 @@ mod tests {
         gaps.free(0, 20 * MIB);
         gaps.free(20 * MIB, 10 * MIB);
         assert_eq!(gaps.gaps, [(0, 20 * MIB), (20 * MIB, 20 * MIB)].into());
-        gaps.give_back(0);
+        gaps.release(0);
         assert_eq!(gaps.gaps, [(20 * MIB, 20 * MIB)].into());
     }
 

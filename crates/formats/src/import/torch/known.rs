@@ -32,7 +32,7 @@ impl Known {
     }
 
     /// Clears the cache. Called when memo entries were overwritten.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.sites.clear();
         self.bytes = 0;
     }
@@ -69,10 +69,10 @@ pub(super) fn list_of_references(ahead: &[u8]) -> Option<&[u8]> {
 pub(super) fn frames(list: &[u8], memo: &Memo, mut each: impl FnMut(u32)) -> bool {
     let mut rest = list;
     loop {
-        let place = match *rest {
-            [b'h', place, ..] => {
+        let index = match *rest {
+            [b'h', index, ..] => {
                 rest = rest.get(2..).unwrap_or_default();
-                u32::from(place)
+                u32::from(index)
             }
             [b'j', a, b, c, d, ..] => {
                 rest = rest.get(5..).unwrap_or_default();
@@ -80,7 +80,7 @@ pub(super) fn frames(list: &[u8], memo: &Memo, mut each: impl FnMut(u32)) -> boo
             }
             _ => return rest.is_empty(),
         };
-        match memo.get(place) {
+        match memo.get(index) {
             Ok(Value::Frame(NOISE)) => {}
             Ok(Value::Frame(frame)) => each(frame),
             _ => return false,

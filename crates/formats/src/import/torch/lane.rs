@@ -25,13 +25,13 @@ pub(super) struct Lane {
 }
 
 /// Returns the traces of a snapshot: devices by number, then the host.
-pub(super) fn lanes(meaning: &mut Meaning<'_>, segments_only: Option<Value>) -> Vec<Lane> {
-    let whole = meaning.whole.unwrap_or_default();
+pub(super) fn lanes(builder: &mut Meaning<'_>, segments_only: Option<Value>) -> Vec<Lane> {
+    let whole = builder.whole.unwrap_or_default();
     let segments = segments_only.or(whole.segments);
-    let traces = traces(meaning, whole.traces);
-    let raw = raw_segments(meaning, segments);
+    let traces = traces(builder, whole.traces);
+    let raw = raw_segments(builder, segments);
     // A profile has no addresses of blocks, and its last device is the CPU.
-    let profile = meaning.is_profile;
+    let profile = builder.is_profile;
     let cpu = if profile { traces.len().checked_sub(1).map(|last| last as u64) } else { None };
     let mut lanes: BTreeMap<u64, Lane> = BTreeMap::new();
     let known = segments.is_some();
@@ -52,27 +52,27 @@ pub(super) fn lanes(meaning: &mut Meaning<'_>, segments_only: Option<Value>) -> 
     for segment in raw {
         let number = segment.device.unwrap_or(0);
         let lane = lanes.entry(number).or_insert_with(|| lane(number));
-        add_segment(lane, &segment, &meaning.blocks, &mut meaning.notes);
+        add_segment(lane, &segment, &builder.blocks, &mut builder.notes);
     }
     let mut lanes: Vec<Lane> = lanes.into_values().collect();
-    lanes.extend(host_lanes(meaning, whole.host_segments, whole.host_traces));
+    lanes.extend(host_lanes(builder, whole.host_segments, whole.host_traces));
     lanes
 }
 
 /// Returns pinned memory of the host: one entry for each trace, with the state in the first.
 fn host_lanes(
-    meaning: &mut Meaning<'_>,
+    builder: &mut Meaning<'_>,
     segments: Option<Value>,
     list: Option<Value>,
 ) -> Vec<Lane> {
-    let mut traces = traces(meaning, list);
+    let mut traces = traces(builder, list);
     // A single trace that is not inside a list of traces.
     if let Some(Value::List(run)) = list
         && run.of == Thing::Entry
     {
         traces.push(run);
     }
-    let raw = raw_segments(meaning, segments);
+    let raw = raw_segments(builder, segments);
     if traces.is_empty() && !raw.is_empty() {
         traces.push(Run { of: Thing::Entry, first: 0, count: 0 });
     }
@@ -93,25 +93,25 @@ fn host_lanes(
             add_segment(
                 lane,
                 &Segment { device: None, ..segment },
-                &meaning.blocks,
-                &mut meaning.notes,
+                &builder.blocks,
+                &mut builder.notes,
             );
         }
     }
     lanes
 }
 
-fn traces(meaning: &Meaning<'_>, value: Option<Value>) -> Vec<Run> {
+fn traces(builder: &Meaning<'_>, value: Option<Value>) -> Vec<Run> {
     match value {
-        Some(Value::Traces(at)) => meaning.traces.get(at as usize).cloned().unwrap_or_default(),
+        Some(Value::Traces(at)) => builder.traces.get(at as usize).cloned().unwrap_or_default(),
         _ => Vec::new(),
     }
 }
 
-fn raw_segments(meaning: &Meaning<'_>, value: Option<Value>) -> Vec<Segment> {
+fn raw_segments(builder: &Meaning<'_>, value: Option<Value>) -> Vec<Segment> {
     match value {
         Some(Value::List(run)) if run.of == Thing::Segment => {
-            meaning.segments.get(run.range()).unwrap_or_default().to_vec()
+            builder.segments.get(run.range()).unwrap_or_default().to_vec()
         }
         _ => Vec::new(),
     }

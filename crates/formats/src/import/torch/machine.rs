@@ -25,12 +25,12 @@ pub(super) struct Machine<'m, 's> {
     pub(super) stack: Vec<Value>,
     marks: Vec<usize>,
     pub(super) memo: Memo,
-    pub(super) meaning: &'m mut Meaning<'s>,
+    pub(super) builder: &'m mut Meaning<'s>,
 }
 
 impl<'m, 's> Machine<'m, 's> {
-    pub(super) fn new(input: Input, meaning: &'m mut Meaning<'s>) -> Self {
-        Self { input, stack: Vec::new(), marks: Vec::new(), memo: Memo::default(), meaning }
+    pub(super) fn new(input: Input, builder: &'m mut Meaning<'s>) -> Self {
+        Self { input, stack: Vec::new(), marks: Vec::new(), memo: Memo::default(), builder }
     }
 
     /// Runs to the end of the pickle; returns its value.
@@ -39,19 +39,19 @@ impl<'m, 's> Machine<'m, 's> {
             let opcode = match self.input.next_in_window() {
                 Some(opcode) => opcode,
                 None => {
-                    self.meaning.progress(self.input.offset());
+                    self.builder.progress(self.input.offset());
                     let [opcode] = self.input.array()?;
                     opcode
                 }
             };
             match opcode {
                 b'h' => {
-                    let [place] = self.input.array()?;
-                    self.get(u32::from(place))?;
+                    let [index] = self.input.array()?;
+                    self.get(u32::from(index))?;
                 }
                 b'j' => {
-                    let place = u32::from_le_bytes(self.input.array()?);
-                    self.get(place)?;
+                    let index = u32::from_le_bytes(self.input.array()?);
+                    self.get(index)?;
                 }
                 0x94 => self.put(self.memo.next())?,
                 b'(' => {
@@ -68,7 +68,7 @@ impl<'m, 's> Machine<'m, 's> {
                 b'e' => self.append_items()?,
                 b'.' => {
                     let value = self.pop()?;
-                    return self.settle(value);
+                    return self.finish(value);
                 }
                 _ => self.rare(opcode)?,
             }
@@ -112,12 +112,12 @@ impl<'m, 's> Machine<'m, 's> {
                 self.push(Value::Float(value))
             }
             b'q' => {
-                let [place] = self.input.array()?;
-                self.put(u32::from(place))
+                let [index] = self.input.array()?;
+                self.put(u32::from(index))
             }
             b'r' => {
-                let place = u32::from_le_bytes(self.input.array()?);
-                self.put(place)
+                let index = u32::from_le_bytes(self.input.array()?);
+                self.put(index)
             }
             b's' => self.set_item(),
             b'a' => self.append_item(),
@@ -196,7 +196,7 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     fn text(&mut self, length: u64) -> Result<(), Fault> {
-        let words = &mut self.meaning.words;
+        let words = &mut self.builder.words;
         let id = self.input.text(length, LONGEST, |bytes| words.id(bytes))?;
         let id = id.map_err(|_| self.broken("the pickle holds more text than a snapshot has"))?;
         self.push(Value::Text(id))
@@ -243,92 +243,92 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     #[inline]
-    fn get(&mut self, place: u32) -> Result<(), Fault> {
-        match self.memo.get(place) {
+    fn get(&mut self, index: u32) -> Result<(), Fault> {
+        match self.memo.get(index) {
             Ok(value) => self.push(value),
-            Err(kept) => self.get_slowly(place, kept),
+            Err(kept) => self.get_slowly(index, kept),
         }
     }
 
     /// Returns a container that is still on the stack, and completes it: appending to it later
     /// would make it contain itself, and is rejected.
-    fn get_slowly(&mut self, place: u32, kept: Kept) -> Result<(), Fault> {
+    fn get_slowly(&mut self, index: u32, kept: Kept) -> Result<(), Fault> {
         match kept {
             Kept::Used => Err(self.broken("an entry, block or segment is used twice")),
             Kept::Pending(at) => {
                 let here = self.stack.get(at as usize).copied();
-                let open = here.filter(|value| memo_of(*value) == Some(place));
+                let open = here.filter(|value| memo_of(*value) == Some(index));
                 let open = open.ok_or_else(|| self.broken("a value that was dropped is used"))?;
-                let value = self.settle(open)?;
+                let value = self.finish(open)?;
                 if let Some(slot) = self.stack.get_mut(at as usize) {
                     *slot = value;
                 }
-                self.get(place)
+                self.get(index)
             }
-            _ => Err(self.broken(&format!("value {place} is used and was never kept"))),
+            _ => Err(self.broken(&format!("value {index} is used and was never kept"))),
         }
     }
 
     #[inline]
-    fn put(&mut self, place: u32) -> Result<(), Fault> {
+    fn put(&mut self, index: u32) -> Result<(), Fault> {
         let at = self.stack.len().saturating_sub(1);
         let Some(top) = self.stack.last_mut() else {
             return Err(self.broken("a value is missing"));
         };
         let kept = match top {
             Value::NewDict(memo) | Value::NewList(memo) if *memo == NOWHERE => {
-                *memo = place;
-                self.memo.pend(place, at)
+                *memo = index;
+                self.memo.pend(index, at)
             }
             Value::OpenDict(open) | Value::OpenList(open) if open.memo == NOWHERE => {
-                open.memo = place;
-                self.memo.pend(place, at)
+                open.memo = index;
+                self.memo.pend(index, at)
             }
             Value::NewDict(_) | Value::NewList(_) | Value::OpenDict(_) | Value::OpenList(_) => {
                 let value = self.pop()?;
-                let value = self.settle(value)?;
+                let value = self.finish(value)?;
                 self.stack.push(value);
-                self.memo.put(place, value)
+                self.memo.put(index, value)
             }
-            _ => self.memo.put(place, *top),
+            _ => self.memo.put(index, *top),
         };
         kept.map_err(|what| self.broken(what))
     }
 
     /// Completes a value: nothing can be added to it afterwards.
     #[inline]
-    fn settle(&mut self, value: Value) -> Result<Value, Fault> {
+    fn finish(&mut self, value: Value) -> Result<Value, Fault> {
         match value {
             Value::NewDict(_) | Value::NewList(_) | Value::OpenDict(_) | Value::OpenList(_) => {
-                self.settle_container(value)
+                self.finish_container(value)
             }
             _ => Ok(value),
         }
     }
 
-    fn settle_container(&mut self, value: Value) -> Result<Value, Fault> {
-        let (settled, memo) = match value {
+    fn finish_container(&mut self, value: Value) -> Result<Value, Fault> {
+        let (finished, memo) = match value {
             Value::NewDict(memo) => (Value::Ignored, memo),
             Value::NewList(memo) => (Value::EmptyList, memo),
-            Value::OpenDict(open) => (self.meaning.close_dict(open.slot), open.memo),
-            Value::OpenList(open) => (self.meaning.close_list(open.slot), open.memo),
+            Value::OpenDict(open) => (self.builder.close_dict(open.slot), open.memo),
+            Value::OpenList(open) => (self.builder.close_list(open.slot), open.memo),
             _ => return Ok(value),
         };
         if memo != NOWHERE {
-            self.memo.put(memo, settled).map_err(|what| self.broken(what))?;
+            self.memo.put(memo, finished).map_err(|what| self.broken(what))?;
         }
-        Ok(settled)
+        Ok(finished)
     }
 
     /// Completes all values from a stack index on.
     #[inline]
-    fn settle_from(&mut self, from: usize) -> Result<(), Fault> {
+    fn finish_from(&mut self, from: usize) -> Result<(), Fault> {
         for at in from..self.stack.len() {
             let Some(&value) = self.stack.get(at) else { break };
             if memo_of(value).is_some() {
-                let settled = self.settle_container(value)?;
+                let finished = self.finish_container(value)?;
                 if let Some(slot) = self.stack.get_mut(at) {
-                    *slot = settled;
+                    *slot = finished;
                 }
             }
         }
@@ -337,25 +337,25 @@ impl<'m, 's> Machine<'m, 's> {
 
     fn set_items(&mut self) -> Result<(), Fault> {
         let mark = self.mark()?;
-        self.settle_from(mark)?;
+        self.finish_from(mark)?;
         let items = self.stack.get(mark..).unwrap_or_default();
         let dict = mark.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let dict = match dict {
             // A full batch: more may follow.
             Some(Value::NewDict(memo)) if items.len() >= BATCH => {
-                let slot = self.meaning.open_dict();
-                self.meaning.grow_dict(slot, items);
+                let slot = self.builder.open_dict();
+                self.builder.grow_dict(slot, items);
                 Value::OpenDict(Open { slot, memo })
             }
             Some(Value::NewDict(memo)) => {
-                let value = self.meaning.dict(items);
+                let value = self.builder.dict(items);
                 if memo != NOWHERE {
                     self.memo.put(memo, value).map_err(|what| self.broken(what))?;
                 }
                 value
             }
             Some(value @ Value::OpenDict(open)) => {
-                self.meaning.grow_dict(open.slot, items);
+                self.builder.grow_dict(open.slot, items);
                 value
             }
             _ => return Err(self.broken("items are set of what is not a dictionary, or complete")),
@@ -380,14 +380,14 @@ impl<'m, 's> Machine<'m, 's> {
 
     fn set_item(&mut self) -> Result<(), Fault> {
         let key = self.stack.len().saturating_sub(2);
-        self.settle_from(key)?;
+        self.finish_from(key)?;
         let dict = key.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let open = match dict {
-            Some(Value::NewDict(memo)) => Open { slot: self.meaning.open_dict(), memo },
+            Some(Value::NewDict(memo)) => Open { slot: self.builder.open_dict(), memo },
             Some(Value::OpenDict(open)) => open,
             _ => return Err(self.broken("an item is set of what is not a dictionary, or complete")),
         };
-        self.meaning.grow_dict(open.slot, self.stack.get(key..).unwrap_or_default());
+        self.builder.grow_dict(open.slot, self.stack.get(key..).unwrap_or_default());
         self.stack.truncate(key - 1);
         self.push(Value::OpenDict(open))
     }
@@ -402,14 +402,14 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     fn append_from(&mut self, from: usize) -> Result<(), Fault> {
-        self.settle_from(from)?;
+        self.finish_from(from)?;
         let list = from.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let open = match list {
-            Some(Value::NewList(memo)) => Open { slot: self.meaning.open_list(), memo },
+            Some(Value::NewList(memo)) => Open { slot: self.builder.open_list(), memo },
             Some(Value::OpenList(open)) => open,
             _ => return Err(self.broken("items are added to what is not a list, or complete")),
         };
-        self.meaning.grow_list(open.slot, self.stack.get(from..).unwrap_or_default());
+        self.builder.grow_list(open.slot, self.stack.get(from..).unwrap_or_default());
         self.stack.truncate(from - 1);
         self.push(Value::OpenList(open))
     }
@@ -417,8 +417,8 @@ impl<'m, 's> Machine<'m, 's> {
     fn tuple_of(&mut self, count: usize) -> Result<(), Fault> {
         let from = self.stack.len().checked_sub(count);
         let from = from.ok_or_else(|| self.broken("a value is missing"))?;
-        self.settle_from(from)?;
-        let value = self.meaning.tuple(self.stack.get(from..).unwrap_or_default());
+        self.finish_from(from)?;
+        let value = self.builder.tuple(self.stack.get(from..).unwrap_or_default());
         self.stack.truncate(from);
         self.push(value)
     }

@@ -1,5 +1,5 @@
-//! What dictionaries, lists and tuples of a snapshot are. Each is recognised by its keys, and used
-//! up at once.
+//! Interpretation of a snapshot's dictionaries, lists and tuples. Each is identified by its keys,
+//! and converted at once.
 
 use engine::cache::CacheSettings;
 use engine::ids::SiteId;
@@ -16,13 +16,13 @@ use super::value::{Run, Thing, Value};
 use super::words::{Word, Words};
 use crate::import::Sink;
 
-/// Devices at most.
+/// Maximum number of devices.
 const DEVICES: usize = 1 << 12;
 
-/// Values of a dictionary that grows; no dictionary of a snapshot comes near.
+/// Maximum number of values of a growing dictionary; no dictionary of a snapshot comes near.
 const LARGEST: usize = 1 << 16;
 
-/// Everything that was found so far.
+/// Everything that was read so far.
 pub(super) struct Meaning<'s> {
     pub(super) words: Words,
     pub(super) sink: &'s mut dyn Sink,
@@ -37,16 +37,16 @@ pub(super) struct Meaning<'s> {
     pub(super) settings: CacheSettings,
     pub(super) whole: Option<Whole>,
     pub(super) notes: Notes,
-    /// Entries tell what a tensor is for: the file is made from a profile.
+    /// Whether entries have the category of a tensor: the file was made from a profile.
     pub(super) is_profile: bool,
-    /// Entries of traces that were used.
+    /// Number of trace entries that were used.
     pub(super) used: u64,
     total: u64,
     dicts: Slots<Vec<Value>>,
     lists: Slots<Growing>,
-    /// Stacks by the bytes that they are written in.
+    /// Stacks by their encoded bytes.
     pub(super) known: Known,
-    /// Frames of the list at hand.
+    /// Frames of the current list.
     scratch: Vec<FrameId>,
 }
 
@@ -56,14 +56,14 @@ enum Growing {
     #[default]
     Empty,
     Frames(Vec<FrameId>),
-    /// Frames that are a site already, and may yet become more.
+    /// A known site that may get more frames.
     Known(u32),
     Run(Run),
     Traces(Vec<Run>),
     Ignored,
 }
 
-/// Items of containers that grow; places are used again.
+/// Items of growing containers; slots are reused.
 struct Slots<T> {
     slots: Vec<T>,
     free: Vec<u32>,
@@ -113,12 +113,12 @@ impl<'s> Meaning<'s> {
         }
     }
 
-    /// The reader is this far.
+    /// Reports progress.
     pub(super) fn progress(&mut self, done: u64) {
         self.sink.progress(done, self.total);
     }
 
-    /// A dictionary is complete.
+    /// Interprets a complete dictionary.
     pub(super) fn dict(&mut self, items: &[Value]) -> Value {
         for pair in items.chunks_exact(2) {
             let [Value::Text(key), _] = *pair else { continue };
@@ -226,7 +226,7 @@ impl<'s> Meaning<'s> {
         }
     }
 
-    /// A list of frames that is a site already.
+    /// Opens a list of frames that is already a site.
     #[inline]
     pub(super) fn open_known(&mut self, site: u32) -> u32 {
         let slot = self.lists.open();
@@ -236,12 +236,12 @@ impl<'s> Meaning<'s> {
         slot
     }
 
-    /// The site of a list of references, kept for the next time. None if it is no list of
-    /// frames, or one without frames that tell something.
-    pub(super) fn meet_stack(&mut self, list: &[u8], memo: &Memo) -> Option<u32> {
+    /// Returns the site of a list of references, and caches it. `None` if it is not a list of
+    /// frames, or has only uninformative ones.
+    pub(super) fn add_stack(&mut self, list: &[u8], memo: &Memo) -> Option<u32> {
         let mut stack = std::mem::take(&mut self.scratch);
-        let all = known::frames(list, memo, |frame| stack.push(FrameId(frame)));
-        let site = match (all, stack.len()) {
+        let complete = known::frames(list, memo, |frame| stack.push(FrameId(frame)));
+        let site = match (complete, stack.len()) {
             (true, 1..=DEEPEST) => match self.site(&stack) {
                 Value::Site(site) => Some(site),
                 _ => None,
@@ -256,7 +256,7 @@ impl<'s> Meaning<'s> {
         site
     }
 
-    /// A tuple is complete. Only that of a pool's name has a meaning.
+    /// Interprets a complete tuple. Only that of a pool id is used.
     pub(super) fn tuple(&mut self, items: &[Value]) -> Value {
         let [first, second] = *items else { return Value::Ignored };
         let (Some(first), Some(second)) = (first.number(), second.number()) else {
@@ -269,7 +269,7 @@ impl<'s> Meaning<'s> {
     }
 }
 
-/// The sort of a list, by its first item. A run begins empty where its first item begins.
+/// Returns the kind of a list, by its first item. A run starts empty where its first item starts.
 fn begin(first: Option<&Value>, scratch: &mut Vec<FrameId>) -> Growing {
     match first {
         Some(Value::Frame(_)) => Growing::Frames(std::mem::take(scratch)),
@@ -294,11 +294,11 @@ fn grow_frames(frames: &mut Vec<FrameId>, items: &[Value]) -> bool {
     true
 }
 
-/// The stack of a dictionary that has native frames apart, where it has any.
-pub(super) fn site_of(meaning: &mut Meaning<'_>, frames: Option<u32>, native: Option<u32>) -> u32 {
+/// Returns the stack of a dictionary, with separate native frames if it has any.
+pub(super) fn site_of(builder: &mut Meaning<'_>, frames: Option<u32>, native: Option<u32>) -> u32 {
     match (native, frames) {
         (Some(inner), Some(outer)) => {
-            let SiteId(site) = Frames::joined(inner, outer, meaning.sink.stacks());
+            let SiteId(site) = Frames::joined(inner, outer, builder.sink.stacks());
             site
         }
         (one, other) => one.or(other).unwrap_or(NO_SITE),

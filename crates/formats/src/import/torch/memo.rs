@@ -3,32 +3,32 @@
 use super::value::{Cell, Kept, Value};
 use super::words::WordId;
 
-/// How far ahead of the last one a place may be. Writers count up.
+/// Maximum distance of an index from the last one. Writers count up.
 const AHEAD: usize = 1 << 16;
 
-/// Rare values at most; what a snapshot shares is texts, frames and stacks.
+/// Maximum number of rare values; snapshots mostly share texts, frames and stacks.
 const OTHERS: usize = 4 << 20;
 
-/// Values by place.
+/// Values by index.
 #[derive(Default)]
 pub(super) struct Memo {
     cells: Vec<Cell>,
     others: Vec<Value>,
-    /// A complete value was replaced: what was concluded from places no longer holds.
+    /// A complete value was overwritten: conclusions from indices no longer hold.
     pub(super) rewritten: bool,
 }
 
 impl Memo {
-    /// The place that a value without one gets.
+    /// Returns the next free index.
     #[inline]
     pub(super) fn next(&self) -> u32 {
         u32::try_from(self.cells.len()).unwrap_or(u32::MAX)
     }
 
-    /// The value at a place, or why there is none.
+    /// Returns the value at an index, or why there is none.
     #[inline(always)]
-    pub(super) fn get(&self, place: u32) -> Result<Value, Kept> {
-        match self.cells.get(place as usize).map_or(Kept::Nothing, |cell| cell.kept()) {
+    pub(super) fn get(&self, index: u32) -> Result<Value, Kept> {
+        match self.cells.get(index as usize).map_or(Kept::Nothing, |cell| cell.kept()) {
             Kept::Frame(frame) => Ok(Value::Frame(frame)),
             Kept::Text(id) => Ok(Value::Text(WordId(id))),
             Kept::Site(site) => Ok(Value::Site(site)),
@@ -38,9 +38,9 @@ impl Memo {
         }
     }
 
-    /// Keeps a complete value.
+    /// Stores a complete value.
     #[inline]
-    pub(super) fn put(&mut self, place: u32, value: Value) -> Result<(), &'static str> {
+    pub(super) fn put(&mut self, index: u32, value: Value) -> Result<(), &'static str> {
         let kept = match value {
             Value::Text(id) => Kept::Text(id.0),
             Value::Frame(frame) => Kept::Frame(frame),
@@ -55,28 +55,28 @@ impl Memo {
                 Kept::Other(u32::try_from(self.others.len() - 1).unwrap_or(u32::MAX))
             }
         };
-        self.keep(place, kept)
+        self.keep(index, kept)
     }
 
-    /// Keeps the place on the stack of a container that is not complete.
+    /// Stores the stack index of an incomplete container.
     #[inline]
-    pub(super) fn pend(&mut self, place: u32, at: usize) -> Result<(), &'static str> {
-        self.keep(place, Kept::Pending(u32::try_from(at).unwrap_or(u32::MAX)))
+    pub(super) fn pend(&mut self, index: u32, at: usize) -> Result<(), &'static str> {
+        self.keep(index, Kept::Pending(u32::try_from(at).unwrap_or(u32::MAX)))
     }
 
     #[inline]
-    fn keep(&mut self, place: u32, kept: Kept) -> Result<(), &'static str> {
+    fn keep(&mut self, index: u32, kept: Kept) -> Result<(), &'static str> {
         let cell = Cell::new(kept).ok_or("too many values are kept")?;
-        let place = place as usize;
-        if let Some(old) = self.cells.get_mut(place) {
+        let index = index as usize;
+        if let Some(old) = self.cells.get_mut(index) {
             self.rewritten |= !matches!(old.kept(), Kept::Pending(_) | Kept::Nothing);
             *old = cell;
             return Ok(());
         }
-        if place - self.cells.len() > AHEAD {
+        if index - self.cells.len() > AHEAD {
             return Err("a value is kept far from all others");
         }
-        self.cells.resize(place, Cell::NOTHING);
+        self.cells.resize(index, Cell::NOTHING);
         self.cells.push(cell);
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! PyTorch's memory snapshots: `torch.cuda.memory._dump_snapshot()`, pages that show one, and what
-//! is made from profiles. See `docs/guide/pytorch-snapshots.md` for what the figures mean.
+//! PyTorch memory snapshots: `torch.cuda.memory._dump_snapshot()`, HTML pages of its viewers, and
+//! files made from profiles. See `docs/guide/pytorch-snapshots.md` for the meaning of the values.
 //!
-//! A snapshot is a pickle. It is never executed: `machine` knows the opcodes of plain data and
-//! refuses all others. Nothing of it is kept as a tree: `meaning` turns each dictionary into what
-//! it means as soon as it is complete. When all was read, `pair` finds what belongs together, and
-//! `replay` tells it in the order of time.
+//! A snapshot is a pickle. It is never executed: `machine` supports the opcodes of plain data and
+//! rejects all others. Nothing is kept as a tree: `meaning` interprets each dictionary as soon as
+//! it is complete. After the file was read, `pair` matches allocations and frees, and `replay`
+//! emits the changes in the order of time.
 
 mod ahead;
 mod entry;
@@ -44,13 +44,13 @@ use self::replay::{Player, Stage, moment};
 use self::value::{Thing, Value};
 use super::{Error, Imported, Sink, Source};
 
-/// Times before this are no microseconds since 1970, but numbers of entries.
+/// Smaller times are not microseconds since 1970, but entry numbers.
 const REAL_TIME: u64 = 1 << 40;
 
-/// Reads a snapshot: the pickle itself, or a page that holds one.
+/// Reads a snapshot: the pickle itself, or an HTML page that contains one.
 ///
 /// # Errors
-/// When the file cannot be read, is no snapshot, or is broken.
+/// The file cannot be read, is not a snapshot, or is damaged.
 pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
     let (input, is_page) = open(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let Some(input) = input else {
@@ -59,7 +59,7 @@ pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
     read_pickle(input, sink).map_err(|fault| explain(path, fault, is_page))
 }
 
-/// The pickle of a file, if it begins like one, and whether it is inside a page.
+/// Opens the pickle of a file, if it starts like one; also returns whether it is inside a page.
 fn open(path: &Path) -> std::io::Result<(Option<Input>, bool)> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -86,8 +86,8 @@ fn open(path: &Path) -> std::io::Result<(Option<Input>, bool)> {
 
 fn read_pickle(input: Input, sink: &mut dyn Sink) -> Result<Imported, Fault> {
     let total = input.left();
-    let mut meaning = Meaning::new(sink, total);
-    let value = Machine::new(input, &mut meaning).run()?;
+    let mut builder = Meaning::new(sink, total);
+    let value = Machine::new(input, &mut builder).run()?;
     let segments_only = match value {
         Value::Whole => None,
         Value::List(run) if run.of == Thing::Segment => Some(value),
@@ -98,22 +98,22 @@ fn read_pickle(input: Input, sink: &mut dyn Sink) -> Result<Imported, Fault> {
             ));
         }
     };
-    tell(&mut meaning, segments_only);
-    meaning.sink.progress(total, total);
-    Ok(Imported { source: Source::Torch, events: meaning.used, producer: None })
+    replay(&mut builder, segments_only);
+    builder.sink.progress(total, total);
+    Ok(Imported { source: Source::Torch, events: builder.used, producer: None })
 }
 
-/// Tells the sink everything, in the order of time.
-fn tell(meaning: &mut Meaning<'_>, segments_only: Option<Value>) {
-    let mut lanes = lanes(meaning, segments_only);
+/// Replays the snapshot to the sink, in the order of time.
+fn replay(builder: &mut Meaning<'_>, segments_only: Option<Value>) {
+    let mut lanes = lanes(builder, segments_only);
     if lanes.iter().all(|lane| lane.trace.count == 0) {
-        meaning.notes.no_trace = true;
+        builder.notes.no_trace = true;
     } else if lanes.iter().all(|lane| lane.segments.as_ref().is_none_or(Vec::is_empty)) {
-        meaning.notes.no_segments = true;
+        builder.notes.no_segments = true;
         lanes.iter_mut().for_each(|lane| lane.segments = None);
     }
-    let events = &mut meaning.events;
-    let notes = &mut meaning.notes;
+    let events = &mut builder.events;
+    let notes = &mut builder.notes;
     let paired: Vec<_> = lanes
         .into_iter()
         .map(|lane| {
@@ -126,55 +126,55 @@ fn tell(meaning: &mut Meaning<'_>, segments_only: Option<Value>) {
     });
     let first = first.map(|event| event.time).min();
     let timed = first.is_some_and(|time| time >= REAL_TIME);
-    let mut stage = Stage {
+    let mut context = Stage {
         events,
-        streams: &meaning.streams,
-        settings: &meaning.settings,
+        streams: &builder.streams,
+        settings: &builder.settings,
         notes,
-        sink: &mut *meaning.sink,
+        sink: &mut *builder.sink,
         timed,
     };
-    stage.sink.cache_settings(stage.settings);
+    context.sink.cache_settings(context.settings);
     let start = moment(first.unwrap_or(0));
     if timed && let Ok(nanos) = i64::try_from(start.0) {
-        stage.sink.clock(start, nanos);
+        context.sink.clock(start, nanos);
     }
-    let players = paired.into_iter().map(|(lane, pairs)| Player::new(lane, pairs, &mut stage));
-    let players = players.collect();
-    play(players, start, &mut stage);
-    if meaning.notes.no_trace {
-        // Everything is older than a trace that is not there: that was said already.
-        meaning.notes.older = 0;
+    let replayers = paired.into_iter().map(|(lane, pairs)| Player::new(lane, pairs, &mut context));
+    let replayers = replayers.collect();
+    merge(replayers, start, &mut context);
+    if builder.notes.no_trace {
+        // Everything is older than the missing trace, which has its own warning.
+        builder.notes.older = 0;
     }
-    std::mem::take(&mut meaning.notes).tell(&meaning.words, &mut *meaning.sink);
+    std::mem::take(&mut builder.notes).tell(&builder.words, &mut *builder.sink);
 }
 
-fn play(mut players: Vec<Player>, start: Moment, stage: &mut Stage<'_>) {
-    for player in &mut players {
-        player.begin(start, stage);
+fn merge(mut replayers: Vec<Player>, start: Moment, context: &mut Stage<'_>) {
+    for replayer in &mut replayers {
+        replayer.begin(start, context);
     }
     let mut end = start;
     loop {
-        let next = players
+        let next = replayers
             .iter_mut()
-            .filter_map(|player| player.time(stage.events).map(|time| (time, player)));
-        let Some((time, player)) = next.min_by_key(|(time, _)| *time) else { break };
+            .filter_map(|replayer| replayer.time(context.events).map(|time| (time, replayer)));
+        let Some((time, replayer)) = next.min_by_key(|(time, _)| *time) else { break };
         end = moment(time);
-        player.step(stage);
+        replayer.step(context);
     }
-    for player in &mut players {
-        player.finish(end, stage);
+    for replayer in &mut replayers {
+        replayer.finish(end, context);
     }
 }
 
 fn not_recognised(path: &Path, is_page: bool) -> Error {
-    let why = if is_page {
-        "the page holds no memory snapshot; make one with torch.cuda.memory._dump_snapshot()"
+    let reason = if is_page {
+        "no memory snapshot in the page; make one with torch.cuda.memory._dump_snapshot()"
     } else {
-        "this is no PyTorch memory snapshot: a pickle of protocol 2 to 5, or a page made from one; \
+        "not a PyTorch memory snapshot: a pickle of protocol 2 to 5, or a page made from one; \
          make one with torch.cuda.memory._dump_snapshot()"
     };
-    Error::NotRecognised { path: path.into(), why: why.to_owned() }
+    Error::NotRecognised { path: path.into(), why: reason.to_owned() }
 }
 
 fn explain(path: &Path, fault: Fault, is_page: bool) -> Error {

@@ -1,4 +1,4 @@
-//! What a user should know of a snapshot, counted while reading and told at the end.
+//! Warnings about a snapshot, counted while reading and reported at the end.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use super::words::{WordId, Words};
 use crate::import::{Sink, Warning};
 use crate::plain::plain;
 
-/// Unknown actions that are named; more are one group.
+/// Maximum number of unknown actions reported by name; others are one group.
 const NAMED: usize = 32;
 
-/// Failed requests that are told one by one.
+/// Maximum number of failed requests reported individually.
 const FAILURES: usize = 16;
 
-/// Counts of what went wrong or is not known.
+/// Counts of problems and unknown values.
 #[derive(Default)]
 pub(super) struct Notes {
     unknown_actions: BTreeMap<WordId, u64>,
@@ -21,13 +21,13 @@ pub(super) struct Notes {
     more_failures: u64,
     /// Entries without an action or address.
     pub(super) unusable: u64,
-    /// Sizes that no memory can have.
+    /// Sizes that are larger than any address space.
     pub(super) nonsense: u64,
     /// Stacks with too many frames.
     pub(super) cut_stacks: u64,
     /// Entries without a time.
     pub(super) timeless: u64,
-    /// Entries that are earlier than the one before.
+    /// Entries that are earlier than the previous one.
     pub(super) moved: u64,
     /// Blocks from before the trace.
     pub(super) older: u64,
@@ -35,21 +35,21 @@ pub(super) struct Notes {
     pub(super) stray_frees: u64,
     /// Allocations at a live address.
     pub(super) replaced: u64,
-    /// Blocks that the trace leaves live and the segments do not have.
+    /// Blocks that are live after the trace but not in the segments.
     pub(super) vanished: u64,
-    /// Blocks of the segments that came after the trace.
+    /// Blocks of the segments that are newer than the trace.
     pub(super) later: u64,
-    /// Blocks whose size had to be guessed.
+    /// Blocks whose size had to be estimated.
     pub(super) guessed_sizes: u64,
-    /// Blocks whose size is not what rounding gives.
+    /// Blocks whose size differs from the rounded request.
     pub(super) other_rounding: u64,
-    /// Segments that were taken or given back where none can be.
+    /// Segments that were reserved or returned at impossible addresses.
     pub(super) odd_segments: u64,
-    /// Blocks that lie outside their segment, or leave gaps.
+    /// Blocks outside of their segment, or with gaps between them.
     pub(super) odd_blocks: u64,
-    /// No trace at all.
+    /// The file has no trace.
     pub(super) no_trace: bool,
-    /// The trace is there and the segments are not.
+    /// The file has a trace but no segments.
     pub(super) no_segments: bool,
 }
 
@@ -70,59 +70,59 @@ impl Notes {
         }
     }
 
-    /// Tells everything that was noted.
+    /// Reports all warnings.
     pub(super) fn tell(self, words: &Words, sink: &mut dyn Sink) {
-        let mut tell = |count: u64, inexact: bool, text: &str| {
+        let mut warn = |count: u64, inexact: bool, text: &str| {
             if count > 0 {
                 sink.warn(Warning { text: text.to_owned(), count, inexact });
             }
         };
         for failure in &self.failures {
-            tell(1, false, failure);
+            warn(1, false, failure);
         }
-        tell(self.more_failures, false, "more requests failed for lack of memory");
+        warn(self.more_failures, false, "more requests failed for lack of memory");
         for (&action, &count) in &self.unknown_actions {
             let name = plain(words.get(action));
-            tell(count, false, &format!("entries with the unknown action `{name}` were left out"));
+            warn(count, false, &format!("entries with the unknown action `{name}` were left out"));
         }
-        tell(self.more_unknown, false, "entries with further unknown actions were left out");
-        self.tell_trace(&mut tell);
-        self.tell_sizes(&mut tell);
+        warn(self.more_unknown, false, "entries with further unknown actions were left out");
+        self.report_trace(&mut warn);
+        self.report_sizes(&mut warn);
     }
 
-    fn tell_trace(&self, tell: &mut impl FnMut(u64, bool, &str)) {
-        tell(
+    fn report_trace(&self, warn: &mut impl FnMut(u64, bool, &str)) {
+        warn(
             u64::from(self.no_trace),
             true,
             "no history was recorded, so only what is live at the snapshot is known; call \
              torch.cuda.memory._record_memory_history() before the work",
         );
-        tell(
+        warn(
             u64::from(self.no_segments),
             true,
             "the file has no segments; live memory is taken from the trace alone",
         );
-        tell(self.unusable, true, "entries without an action or address were left out");
-        tell(
+        warn(self.unusable, true, "entries without an action or address were left out");
+        warn(
             self.timeless,
             true,
             "entries have no time (before torch 2.2); their number stands for microseconds",
         );
-        tell(self.moved, true, "entries were earlier than the one before, and were moved to it");
-        tell(
+        warn(self.moved, true, "entries were earlier than the one before, and were moved to it");
+        warn(
             self.older,
             false,
             "blocks were allocated before the trace begins (before recording, or its ring was \
              overwritten); they count from its beginning",
         );
-        tell(self.stray_frees, true, "frees of blocks that were not live were left out");
-        tell(self.replaced, true, "blocks reused without a free; the older one ended");
-        tell(
+        warn(self.stray_frees, true, "frees of blocks that were not live were left out");
+        warn(self.replaced, true, "blocks reused without a free; the older one ended");
+        warn(
             self.vanished,
             true,
             "blocks are live in the trace and not in the segments; they end with the trace",
         );
-        tell(
+        warn(
             self.later,
             true,
             "blocks are live in the segments and freed in the trace, which ended earlier; they \
@@ -130,22 +130,23 @@ impl Notes {
         );
     }
 
-    fn tell_sizes(&self, tell: &mut impl FnMut(u64, bool, &str)) {
-        tell(self.nonsense, true, "sizes were negative or too large, and count as 0");
-        tell(
+    fn report_sizes(&self, warn: &mut impl FnMut(u64, bool, &str)) {
+        warn(self.nonsense, true, "sizes were negative or too large, and count as 0");
+        warn(
             self.guessed_sizes,
             true,
             "blocks over 1 MiB may be up to 1 MiB larger than counted: what was free around them \
              is from before the trace",
         );
-        tell(
+        warn(
             self.other_rounding,
             true,
             "blocks have another size than the allocator's rounding gives, so the peak is not exact",
         );
-        tell(self.odd_segments, true, "segments were taken or given back where none can be");
-        tell(self.odd_blocks, true, "segments have blocks that do not add up to them");
+        let text = "segments were reserved or returned at impossible addresses";
+        warn(self.odd_segments, true, text);
+        warn(self.odd_blocks, true, "segments have blocks that do not add up to them");
         let text = format!("stacks were cut to {} frames", super::frames::DEEPEST);
-        tell(self.cut_stacks, false, &text);
+        warn(self.cut_stacks, false, &text);
     }
 }

@@ -1,6 +1,6 @@
-//! Names of the opcodes, for those that are refused.
+//! Names of opcodes, for error messages.
 
-/// The name that Python's documentation gives an opcode.
+/// Returns the name of an opcode in Python's documentation.
 pub(super) const fn name(opcode: u8) -> &'static str {
     match opcode {
         b'(' => "MARK",

@@ -1,5 +1,5 @@
-//! Which free ends which allocation, and which blocks are older than the trace. Entries learn
-//! where their partner is, so that telling them needs no search.
+//! Pairs of allocations and frees, and blocks that are older than the trace. Entries store the
+//! index of their partner, so that replaying needs no search.
 
 use engine::cache::Block;
 use hashbrown::HashMap;
@@ -10,18 +10,18 @@ use super::events::{
 use super::lane::Lane;
 use super::notes::Notes;
 
-/// What the entries of one trace do not tell alone.
+/// Results of pairing that do not fit into the entries of a trace.
 #[derive(Default)]
 pub(super) struct Pairs {
     /// Blocks from before the trace.
     pub(super) older: Vec<Older>,
-    /// The block of an allocation that is live at the end.
+    /// Block sizes of allocations that are live at the end.
     pub(super) live: HashMap<u32, u64>,
-    /// Allocations at a live address, and whose place they took.
+    /// Allocations at a live address, and the allocations they replaced.
     pub(super) replaced: HashMap<u32, u32>,
-    /// Allocations that are not in the segments although nothing freed them.
+    /// Allocations that are not in the segments although they were not freed.
     pub(super) vanished: Vec<u32>,
-    /// Blocks of the segments that came after the trace.
+    /// Blocks of the segments that are newer than the trace.
     pub(super) later: Vec<Block>,
     /// Entries about segments.
     pub(super) ranges: Vec<u32>,
@@ -34,7 +34,7 @@ pub(super) struct Older {
     pub(super) requested: u64,
     pub(super) site: u32,
     pub(super) stream: u16,
-    /// How large it is, if the segments tell.
+    /// Block size, if the segments have it.
     pub(super) bytes: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ const FREED: u32 = u32::MAX;
 /// The block at an address was found in the segments.
 const FOUND: u32 = u32::MAX - 1;
 
-/// Pairs the entries of a lane and puts them in the order of time.
+/// Pairs the entries of a trace and sorts them by time.
 pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs {
     let mut pairs = Pairs::default();
     let mut at_address: HashMap<u64, u32> = HashMap::new();
@@ -64,8 +64,8 @@ pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs
             },
             Action::FreeRequested => match at_address.insert(event.address, FREED) {
                 Some(FREED) => notes.stray_frees += 1,
-                Some(began) => {
-                    event.size = u64::from(began);
+                Some(allocation) => {
+                    event.size = u64::from(allocation);
                     event.flags |= PAIRED;
                 }
                 None => {
@@ -92,7 +92,7 @@ pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs
     pairs
 }
 
-/// Times never go backwards; entries without one count up.
+/// Makes times non-decreasing; entries without one count up.
 #[inline]
 fn keep_order(event: &mut Event, number: u32, now: &mut Option<u64>, notes: &mut Notes) {
     if event.time == NO_TIME {
@@ -108,7 +108,7 @@ fn keep_order(event: &mut Event, number: u32, now: &mut Option<u64>, notes: &mut
     *now = Some(event.time);
 }
 
-/// What the trace leaves live, and what the segments hold.
+/// Compares the blocks that are live after the trace with those of the segments.
 fn compare(
     lane: &Lane,
     at_address: &mut HashMap<u64, u32>,
@@ -132,7 +132,7 @@ fn compare(
                     event.flags |= LIVE;
                     pairs.live.insert(at, block.bytes);
                 }
-                // What is there now came later.
+                // The current block at this address is newer.
                 _ => {
                     pairs.later.push(*block);
                     pairs.vanished.push(at);
@@ -140,8 +140,8 @@ fn compare(
             },
         }
     }
-    let unfound = at_address.values().copied().filter(|&at| at != FREED && at != FOUND);
-    pairs.vanished.extend(unfound);
+    let missing = at_address.values().copied().filter(|&at| at != FREED && at != FOUND);
+    pairs.vanished.extend(missing);
     pairs.vanished.sort_unstable();
     notes.vanished += pairs.vanished.len() as u64;
     notes.later += pairs.later.len() as u64;

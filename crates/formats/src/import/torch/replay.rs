@@ -1,5 +1,5 @@
-//! Tells a snapshot in the order of time: what was there at first, then every entry of every
-//! trace, then what only the end shows.
+//! Replay of a snapshot in the order of time: memory from before the first entry, then the entries
+//! of all traces, then what only the state at the end shows.
 
 use engine::cache::{BlockState, CacheLevels, CacheSettings};
 use engine::change::{Change, How, Turn};
@@ -19,18 +19,18 @@ use super::pair::{Older, Pairs};
 use super::reserved::{Ranges, cut_bytes};
 use crate::import::{Refused, Sink};
 
-/// What is shared by all lanes.
+/// Data shared by all traces.
 pub(super) struct Stage<'a> {
     pub(super) events: &'a mut Events,
     pub(super) streams: &'a Streams,
     pub(super) settings: &'a CacheSettings,
     pub(super) notes: &'a mut Notes,
     pub(super) sink: &'a mut dyn Sink,
-    /// Moments are times of day: entries have real times.
+    /// Whether entries have real times.
     pub(super) timed: bool,
 }
 
-/// About a piece of memory that the cache holds.
+/// Data of a range that the cache reserved.
 #[derive(Clone, Copy, Default)]
 struct Piece {
     began: Moment,
@@ -38,7 +38,7 @@ struct Piece {
     stream: Option<StreamId>,
 }
 
-/// One lane while it is told.
+/// Replays one trace.
 pub(super) struct Player {
     lane: Lane,
     pairs: Pairs,
@@ -49,7 +49,7 @@ pub(super) struct Player {
     gaps: Gaps,
     grows: bool,
     pieces: Ranges<Piece>,
-    /// Blocks that are given back and still used by a stream.
+    /// Freed blocks that a stream still uses.
     pending: HashMap<u64, u64>,
     odd_sizes: HashMap<u32, u64>,
     levels: CacheLevels,
@@ -71,12 +71,12 @@ impl Player {
                 }
                 pieces.add(segment.address, segment.bytes, piece);
             }
-            // From the end back to the beginning.
+            // Backwards from the end to the start.
             for event in pairs.ranges.iter().rev().filter_map(|&at| stage.events.get(at)) {
                 grows |= event.flags & EXPANDABLE != 0;
-                let there = cut_bytes(&pieces.take(event.address, event.size));
+                let present = cut_bytes(&pieces.take(event.address, event.size));
                 let returned = event.action == Action::Returned;
-                if there != if returned { 0 } else { event.size } && lane.segments.is_some() {
+                if present != if returned { 0 } else { event.size } && lane.segments.is_some() {
                     stage.notes.odd_segments += 1;
                 }
                 if returned {
@@ -100,7 +100,7 @@ impl Player {
         }
     }
 
-    /// When its next entry happened, in microseconds.
+    /// Returns the time of the next entry, in microseconds.
     #[inline]
     pub(super) fn time(&self, events: &Events) -> Option<u64> {
         if self.next >= self.end {
@@ -109,20 +109,20 @@ impl Player {
         events.get(self.next).map(|event| event.time)
     }
 
-    /// What was there before the first entry.
+    /// Emits the memory from before the first entry.
     pub(super) fn begin(&mut self, start: Moment, stage: &mut Stage<'_>) {
         (self.start, self.now) = (start, start);
         let pieces: Vec<_> = self.pieces.iter().collect();
         for (address, bytes, piece) in pieces {
             let piece = Piece { began: start, ..piece };
-            if let Some(about) = self.pieces.about(address) {
+            if let Some(about) = self.pieces.get_mut(address) {
                 *about = piece;
             }
             if !self.grows {
                 self.gaps.reserve(address, bytes);
             }
             self.levels.reserved.add(bytes);
-            self.tell(stage, Turn::Began, Self::reserve(address, bytes, piece));
+            self.emit(stage, Turn::Began, Self::reserve(address, bytes, piece));
         }
         for at in 0..self.pairs.older.len() {
             let Some(&older) = self.pairs.older.get(at) else { break };
@@ -132,11 +132,11 @@ impl Player {
             self.levels.active.add(bytes);
             self.levels.requested.add(older.requested);
             let block = self.older_block(&older, bytes, stage.streams);
-            self.tell(stage, Turn::Began, block);
+            self.emit(stage, Turn::Began, block);
         }
     }
 
-    /// Tells the next entry.
+    /// Emits the next entry.
     pub(super) fn step(&mut self, stage: &mut Stage<'_>) {
         let at = self.next;
         self.next = self.next.saturating_add(1);
@@ -153,7 +153,8 @@ impl Player {
         }
     }
 
-    /// Only a device's cache is followed, and nothing is no memory.
+    /// Returns whether an entry changes reserved memory: only of a device's cache, and not of size
+    /// 0.
     fn has_pieces(&self, event: &Event) -> bool {
         self.lane.kind == Kind::Torch && !self.lane.plain_sizes && event.size > 0
     }
@@ -176,30 +177,31 @@ impl Player {
         self.levels.active.add(bytes);
         self.levels.requested.add(event.size);
         let block = self.block(event, bytes, stage.streams);
-        self.tell(stage, Turn::Began, block);
+        self.emit(stage, Turn::Began, block);
     }
 
-    /// The size of a new block: as the segments tell it, or as the allocator would have made it.
+    /// Returns the size of a new block: from the segments, or as the allocator would have chosen
+    /// it.
     fn size(&mut self, at: u32, event: &Event, rounded: u64, stage: &mut Stage<'_>) -> u64 {
-        let told = if event.flags & LIVE == 0 { None } else { self.pairs.live.get(&at).copied() };
+        let known = if event.flags & LIVE == 0 { None } else { self.pairs.live.get(&at).copied() };
         if self.lane.plain_sizes || rounded <= SMALL {
-            if told.is_some_and(|told| told != rounded) && !self.lane.plain_sizes {
+            if known.is_some_and(|known| known != rounded) && !self.lane.plain_sizes {
                 stage.notes.other_rounding += 1;
             }
-            return told.unwrap_or(rounded);
+            return known.unwrap_or(rounded);
         }
-        let cut = self.gaps.take(event.address, rounded, stage.settings);
-        if let (Some(cut), Some(told)) = (cut, told)
-            && cut != told
+        let taken = self.gaps.take(event.address, rounded, stage.settings);
+        if let (Some(taken), Some(known)) = (taken, known)
+            && taken != known
         {
             stage.notes.other_rounding += 1;
-            self.gaps.free(event.address, cut);
-            self.gaps.occupy(event.address, told);
+            self.gaps.free(event.address, taken);
+            self.gaps.occupy(event.address, known);
         }
-        if cut.is_none() && told.is_none() && !self.grows {
+        if taken.is_none() && known.is_none() && !self.grows {
             stage.notes.guessed_sizes += 1;
         }
-        told.or(cut).unwrap_or(rounded)
+        known.or(taken).unwrap_or(rounded)
     }
 
     fn free(&mut self, event: &Event, stage: &mut Stage<'_>) {
@@ -211,14 +213,14 @@ impl Player {
             && let Some(&older) = self.pairs.older.get(partner as usize)
         {
             let bytes = self.older_bytes(&older, stage.settings);
-            self.let_go(older.address, bytes, older.requested, completed);
-            let turn = Turn::Ended { began: self.start, how: How::Freed };
+            self.release(older.address, bytes, older.requested, completed);
+            let ended = Turn::Ended { began: self.start, how: How::Freed };
             let block = self.older_block(&older, bytes, stage.streams);
-            self.tell(stage, turn, block);
+            self.emit(stage, ended, block);
         }
     }
 
-    /// The allocation at a place of the trace ended.
+    /// Emits the end of the allocation at an index of the trace.
     fn end_of(&mut self, at: u32, how: How, completed: bool, stage: &mut Stage<'_>) {
         let Some(&began) = stage.events.get(at) else { return };
         let bytes = if began.flags & ODD_SIZE == 0 {
@@ -226,13 +228,13 @@ impl Player {
         } else {
             self.odd_sizes.remove(&at).unwrap_or(0)
         };
-        self.let_go(began.address, bytes, began.size, completed);
-        let turn = Turn::Ended { began: moment(began.time), how };
+        self.release(began.address, bytes, began.size, completed);
+        let ended = Turn::Ended { began: moment(began.time), how };
         let block = self.block(&began, bytes, stage.streams);
-        self.tell(stage, turn, block);
+        self.emit(stage, ended, block);
     }
 
-    fn let_go(&mut self, address: u64, bytes: u64, requested: u64, completed: bool) {
+    fn release(&mut self, address: u64, bytes: u64, requested: u64, completed: bool) {
         self.levels.allocated.sub(bytes);
         self.levels.requested.sub(requested);
         if completed {
@@ -267,28 +269,28 @@ impl Player {
         }
         self.pieces.add(event.address, event.size, piece);
         self.levels.reserved.add(event.size);
-        self.tell(stage, Turn::Began, Self::reserve(event.address, event.size, piece));
+        self.emit(stage, Turn::Began, Self::reserve(event.address, event.size, piece));
     }
 
     fn returned(&mut self, event: &Event, stage: &mut Stage<'_>) {
-        self.gaps.give_back(event.address);
+        self.gaps.release(event.address);
         self.remove_pieces(event, How::Freed, stage);
     }
 
-    /// Ends what lies in a range of addresses. Pieces that reach beyond it end too, and what is
-    /// left of them begins.
+    /// Ends the memory in a range of addresses. Ranges that extend beyond it also end, and their
+    /// rests start again.
     fn remove_pieces(&mut self, event: &Event, how: How, stage: &mut Stage<'_>) {
         for cut in self.pieces.take(event.address, event.size) {
             self.levels.reserved.sub(cut.bytes);
-            let turn = Turn::Ended { began: cut.about.began, how };
-            self.tell(stage, turn, Self::reserve(cut.address, cut.bytes, cut.about));
+            let ended = Turn::Ended { began: cut.about.began, how };
+            self.emit(stage, ended, Self::reserve(cut.address, cut.bytes, cut.about));
             for (address, bytes) in cut.rests.into_iter().flatten() {
                 let piece = Piece { began: self.now, ..cut.about };
-                if let Some(about) = self.pieces.about(address) {
+                if let Some(about) = self.pieces.get_mut(address) {
                     *about = piece;
                 }
                 self.levels.reserved.add(bytes);
-                self.tell(stage, Turn::Began, Self::reserve(address, bytes, piece));
+                self.emit(stage, Turn::Began, Self::reserve(address, bytes, piece));
             }
         }
     }
@@ -323,7 +325,7 @@ impl Player {
         });
     }
 
-    /// What only the state at the end shows.
+    /// Emits what only the state at the end shows.
     pub(super) fn finish(&mut self, end: Moment, stage: &mut Stage<'_>) {
         self.now = end;
         for at in std::mem::take(&mut self.pairs.vanished) {
@@ -332,14 +334,14 @@ impl Player {
         for block in std::mem::take(&mut self.pairs.later) {
             let mut change = self.change(block.address, block.bytes, block.site);
             change.stream = self.lane.stream_at(block.address);
-            self.tell(stage, Turn::Began, change);
+            self.emit(stage, Turn::Began, change);
         }
         let is_cache = self.lane.kind == Kind::Torch && !self.lane.plain_sizes;
         if let Some(segments) = self.lane.segments.take() {
             let mut sums = [0_u64; 4];
             for segment in segments {
                 sums = add_segment(sums, &segment);
-                // Segments of a profile are only the span of its addresses.
+                // Segments of a profile only span its addresses.
                 if is_cache || self.lane.kind == Kind::Pinned {
                     stage.sink.segment(segment);
                 }
@@ -351,7 +353,7 @@ impl Player {
         }
     }
 
-    /// The state at the end is the truth, whatever the trace says.
+    /// Sets the levels to the state at the end, which is authoritative.
     fn correct(&mut self, sums: [u64; 4]) {
         let CacheLevels { allocated, requested, active, reserved, .. } = &mut self.levels;
         for (level, sum) in [allocated, requested, active, reserved].into_iter().zip(sums) {
@@ -397,7 +399,8 @@ impl Player {
         }
     }
 
-    /// Memory that the cache holds. Its name is not that of the block at the same address.
+    /// Returns the change of a range that the cache reserved. Its key differs from that of the
+    /// block at the same address.
     fn reserve(address: u64, bytes: u64, piece: Piece) -> Change {
         Change {
             at: piece.began,
@@ -415,13 +418,13 @@ impl Player {
     }
 
     #[inline]
-    fn tell(&self, stage: &mut Stage<'_>, what: Turn, change: Change) {
+    fn emit(&self, stage: &mut Stage<'_>, what: Turn, change: Change) {
         let change = Change { at: self.now, what, device: self.lane.device, ..change };
         stage.sink.change(&change);
     }
 }
 
-/// Sums of a segment's blocks: allocated, requested, active, reserved.
+/// Adds a segment's blocks to the sums: allocated, requested, active, reserved.
 fn add_segment(sums: [u64; 4], segment: &engine::cache::Segment) -> [u64; 4] {
     let [mut allocated, mut requested, mut active, reserved] = sums;
     for block in &segment.blocks {
@@ -436,7 +439,7 @@ fn add_segment(sums: [u64; 4], segment: &engine::cache::Segment) -> [u64; 4] {
     [allocated, requested, active, reserved.saturating_add(segment.bytes)]
 }
 
-/// A moment, in nanoseconds since 1970.
+/// Returns a timestamp, in nanoseconds since 1970.
 pub(super) fn moment(micros: u64) -> Moment {
     Moment(micros.saturating_mul(1000))
 }

@@ -1,32 +1,32 @@
-//! What the cache held of the device over time. Segments that grow in place come and go in pieces,
-//! so memory is followed as ranges of addresses.
+//! Memory that the cache reserved over time. Expandable segments are mapped and unmapped in parts,
+//! so memory is tracked as ranges of addresses.
 
 use std::collections::BTreeMap;
 
-/// Ranges of addresses that do not overlap, each with something about it.
+/// Non-overlapping ranges of addresses, each with a value.
 #[derive(Clone, Default)]
 pub(super) struct Ranges<T> {
     by_start: BTreeMap<u64, (u64, T)>,
 }
 
-/// A range that was cut: it ended, and what is left of it began.
+/// A range that was split: it ended, and its rests started.
 pub(super) struct Cut<T> {
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) about: T,
-    /// What is left before and behind the cut.
+    /// Rests before and after the removed part.
     pub(super) rests: [Option<(u64, u64)>; 2],
 }
 
 impl<T: Copy> Ranges<T> {
-    /// Adds a range; nothing may be there.
+    /// Adds a range; it must not overlap others.
     pub(super) fn add(&mut self, address: u64, bytes: u64, about: T) {
         if bytes > 0 {
             self.by_start.insert(address, (bytes, about));
         }
     }
 
-    /// Takes a range of addresses out. Tells the ranges that it touched, in order of address.
+    /// Removes a range of addresses. Returns the affected ranges, in the order of addresses.
     pub(super) fn take(&mut self, address: u64, bytes: u64) -> Vec<Cut<T>> {
         if bytes == 0 {
             return Vec::new();
@@ -47,8 +47,8 @@ impl<T: Copy> Ranges<T> {
                 self.by_start.remove(&start);
                 let its_end = start.saturating_add(bytes);
                 let before = (start < address).then(|| (start, address - start));
-                let behind = (its_end > end).then(|| (end, its_end - end));
-                let rests = [before, behind];
+                let after = (its_end > end).then(|| (end, its_end - end));
+                let rests = [before, after];
                 for (start, bytes) in rests.iter().flatten() {
                     self.by_start.insert(*start, (*bytes, about));
                 }
@@ -57,18 +57,18 @@ impl<T: Copy> Ranges<T> {
             .collect()
     }
 
-    /// Changes what is known of the range that begins at an address.
-    pub(super) fn about(&mut self, address: u64) -> Option<&mut T> {
+    /// Returns the value of the range that starts at an address.
+    pub(super) fn get_mut(&mut self, address: u64) -> Option<&mut T> {
         self.by_start.get_mut(&address).map(|(_, about)| about)
     }
 
-    /// All ranges, in order of address.
+    /// Returns all ranges, in the order of addresses.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, T)> {
         self.by_start.iter().map(|(&start, &(bytes, about))| (start, bytes, about))
     }
 }
 
-/// How much of the cuts lies inside the range that was taken out.
+/// Returns how many bytes of the ranges were removed.
 pub(super) fn cut_bytes<T>(cuts: &[Cut<T>]) -> u64 {
     cuts.iter().fold(0, |sum, cut| {
         let left = cut.rests.iter().flatten().map(|(_, bytes)| bytes).sum();
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hole_leaves_what_is_before_and_behind_it() {
+    fn removed_range_leaves_rests_before_and_after() {
         let mut ranges = Ranges::default();
         ranges.add(0, 100, 'a');
         ranges.add(100, 50, 'b');

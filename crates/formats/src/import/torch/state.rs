@@ -1,4 +1,4 @@
-//! The state at the snapshot: segments, blocks, settings, and the whole of it.
+//! State at the snapshot: segments, blocks, settings, and the outermost dictionary.
 
 use engine::cache::{BlockState, Part};
 
@@ -8,10 +8,10 @@ use super::meaning::{Meaning, site_of};
 use super::value::{Run, Thing, Value};
 use super::words::Word;
 
-/// A block, as it is written.
+/// A block of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    /// Files of profiles and of torch 2.0 have none: blocks follow each other.
+    /// Absent in files of profiles and of torch 2.0: their blocks are consecutive.
     pub(super) address: Option<u64>,
     pub(super) size: u64,
     pub(super) requested: u64,
@@ -19,14 +19,14 @@ pub(super) struct Block {
     pub(super) site: u32,
 }
 
-/// What torch 2.0 tells of a block's past; the first is about now.
+/// History of a block in files of torch 2.0; the first item is the current one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Past {
     pub(super) requested: u64,
     pub(super) site: u32,
 }
 
-/// A segment, as it is written.
+/// A segment of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub(super) device: Option<u64>,
@@ -40,7 +40,7 @@ pub(super) struct Segment {
     pub(super) blocks: Run,
 }
 
-/// The parts of a snapshot.
+/// Parts of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Whole {
     pub(super) segments: Option<Value>,
@@ -49,8 +49,8 @@ pub(super) struct Whole {
     pub(super) host_traces: Option<Value>,
 }
 
-/// A block of a segment.
-pub(super) fn block(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+/// Reads a block of a segment.
+pub(super) fn block(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     let (mut address, mut size, mut requested, mut state) = (None, None, None, BlockState::Free);
     let (mut site, mut native, mut past) = (None, None, None);
     for pair in items.chunks_exact(2) {
@@ -71,32 +71,32 @@ pub(super) fn block(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
             (Some(Word::Frames), Value::Site(known)) => site = Some(known),
             (Some(Word::CppFrames), Value::Site(known)) => native = Some(known),
             (Some(Word::History), Value::List(run)) if run.of == Thing::Past => {
-                past = meaning.pasts.get(run.first as usize).copied();
+                past = builder.pasts.get(run.first as usize).copied();
             }
             _ => {}
         }
     }
-    let size = size_of_memory(meaning, size);
-    let requested = requested.map(|value| size_of_memory(meaning, Some(value)));
+    let size = size_of_memory(builder, size);
+    let requested = requested.map(|value| size_of_memory(builder, Some(value)));
     let past_size = past.map(|past| past.requested);
     let site = match (site, native) {
         (None, None) => past.map_or(NO_SITE, |past| past.site),
-        (site, native) => site_of(meaning, site, native),
+        (site, native) => site_of(builder, site, native),
     };
-    // What a free block was asked for last is stale.
+    // The last requested size of a free block is stale.
     let requested = match state {
         BlockState::Free => 0,
         _ => requested.or(past_size).unwrap_or(size).min(size),
     };
-    let first = place(meaning.blocks.len());
-    meaning.blocks.push(Block { address, size, requested, state, site });
-    // The past of this block was used.
-    meaning.pasts.clear();
+    let first = index(builder.blocks.len());
+    builder.blocks.push(Block { address, size, requested, state, site });
+    // The history of this block was used.
+    builder.pasts.clear();
     Value::Items(Run { of: Thing::Block, first, count: 1 })
 }
 
-/// One item of a block's past.
-pub(super) fn past(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+/// Reads one item of a block's history.
+pub(super) fn past(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     let (mut requested, mut site, mut native) = (None, None, None);
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
@@ -107,15 +107,15 @@ pub(super) fn past(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
             _ => {}
         }
     }
-    let requested = size_of_memory(meaning, requested);
-    let site = site_of(meaning, site, native);
-    let first = place(meaning.pasts.len());
-    meaning.pasts.push(Past { requested, site });
+    let requested = size_of_memory(builder, requested);
+    let site = site_of(builder, site, native);
+    let first = index(builder.pasts.len());
+    builder.pasts.push(Past { requested, site });
     Value::Items(Run { of: Thing::Past, first, count: 1 })
 }
 
-/// A segment.
-pub(super) fn segment(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+/// Reads a segment.
+pub(super) fn segment(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     let mut segment = Segment {
         device: None,
         address: 0,
@@ -132,7 +132,7 @@ pub(super) fn segment(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
         match (Word::of(key), value) {
             (Some(Word::Device), value) => segment.device = value.number(),
             (Some(Word::Address), value) => segment.address = value.pointer().unwrap_or(0),
-            (Some(Word::TotalSize), value) => segment.size = size_of_memory(meaning, Some(value)),
+            (Some(Word::TotalSize), value) => segment.size = size_of_memory(builder, Some(value)),
             (Some(Word::Stream), value) => segment.stream = value.pointer(),
             (Some(Word::SegmentType), Value::Text(word)) => {
                 segment.part = match Word::of(word) {
@@ -142,7 +142,7 @@ pub(super) fn segment(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
                 };
             }
             (Some(Word::SegmentPoolId), Value::Pair(pair)) => {
-                segment.pool = meaning.pairs.get(pair as usize).copied().unwrap_or_default();
+                segment.pool = builder.pairs.get(pair as usize).copied().unwrap_or_default();
             }
             (Some(Word::IsExpandable), Value::Bool(yes)) => segment.expandable = yes,
             (Some(Word::Frames), Value::Site(site)) => segment.site = site,
@@ -152,13 +152,13 @@ pub(super) fn segment(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
             _ => {}
         }
     }
-    let first = place(meaning.segments.len());
-    meaning.segments.push(segment);
+    let first = index(builder.segments.len());
+    builder.segments.push(segment);
     Value::Items(Run { of: Thing::Segment, first, count: 1 })
 }
 
-/// The outermost dictionary.
-pub(super) fn whole(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+/// Reads the outermost dictionary.
+pub(super) fn whole(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     let mut whole = Whole::default();
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
@@ -170,28 +170,28 @@ pub(super) fn whole(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
             _ => {}
         }
     }
-    meaning.whole = Some(whole);
+    builder.whole = Some(whole);
     Value::Whole
 }
 
-/// Settings of the allocator.
-pub(super) fn settings(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+/// Reads the settings of the allocator.
+pub(super) fn settings(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
         match (Word::of(key), value) {
             (Some(Word::Conf | Word::AllocConf), Value::Text(text)) => {
-                meaning.settings.text = meaning.words.get(text).to_owned();
+                builder.settings.text = builder.words.get(text).to_owned();
             }
             // -1 and the highest number stand for no limit.
             (Some(Word::MaxSplitSize), value) => {
-                meaning.settings.max_split_bytes = value.number().filter(|&limit| limit < 1 << 62);
+                builder.settings.max_split_bytes = value.number().filter(|&limit| limit < 1 << 62);
             }
-            (Some(Word::GcThreshold), Value::Float(part)) => {
-                let sane = part.is_finite() && (0.0..=1.0).contains(&part);
-                meaning.settings.garbage_collection_threshold = sane.then_some(part);
+            (Some(Word::GcThreshold), Value::Float(ratio)) => {
+                let is_valid = ratio.is_finite() && (0.0..=1.0).contains(&ratio);
+                builder.settings.garbage_collection_threshold = is_valid.then_some(ratio);
             }
             (Some(Word::ExpandableSegments), Value::Bool(yes)) => {
-                meaning.settings.expandable_segments = Some(yes);
+                builder.settings.expandable_segments = Some(yes);
             }
             _ => {}
         }
@@ -199,14 +199,14 @@ pub(super) fn settings(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
     Value::Settings
 }
 
-/// How sizes are rounded: `"1"` is for requests from 1 MiB, `"2"` from 2 MiB, and so on.
-pub(super) fn divisions(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
+/// Reads the rounding of sizes: `"1"` is for requests from 1 MiB, `"2"` from 2 MiB, and so on.
+pub(super) fn divisions(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     let mut found = false;
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { return Value::Ignored };
-        let Ok(from) = meaning.words.get(key).parse::<u64>() else { return Value::Ignored };
+        let Ok(from) = builder.words.get(key).parse::<u64>() else { return Value::Ignored };
         let step = from.checked_ilog2().and_then(|step| usize::try_from(step).ok());
-        let slot = step.and_then(|step| meaning.settings.roundup_divisions.get_mut(step));
+        let slot = step.and_then(|step| builder.settings.roundup_divisions.get_mut(step));
         if let (Some(slot), Some(divisions)) = (slot, value.number()) {
             *slot = divisions;
             found = true;
@@ -215,6 +215,6 @@ pub(super) fn divisions(meaning: &mut Meaning<'_>, items: &[Value]) -> Value {
     if found { Value::Divisions } else { Value::Ignored }
 }
 
-fn place(len: usize) -> u32 {
+fn index(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

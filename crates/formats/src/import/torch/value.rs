@@ -1,45 +1,45 @@
-//! What is on the stack and in the memo of the machine. Nothing is kept as a tree: a dictionary
-//! becomes what it means as soon as it is complete, and a list becomes a run of such things.
+//! Values on the stack and in the memo of the machine. Nothing is kept as a tree: a dictionary is
+//! interpreted as soon as it is complete, and a list becomes a run of such items.
 
 use super::words::WordId;
 
-/// No place in the memo.
+/// No memo index.
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 /// A value: 16 bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Value {
-    /// Complete, and nothing that a snapshot needs.
+    /// Complete, but not needed.
     Ignored,
-    /// No value.
+    /// `None`.
     None,
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A number.
+    /// An integer.
     Int(i64),
-    /// A number that needs the 64th bit.
+    /// An integer that needs the 64th bit.
     Big(u64),
-    /// A number with a fraction.
+    /// A float.
     Float(f64),
     /// A text.
     Text(WordId),
-    /// A dictionary without items so far, and its place in the memo.
+    /// A dictionary without items so far, and its memo index.
     NewDict(u32),
-    /// A list without items so far, and its place in the memo.
+    /// A list without items so far, and its memo index.
     NewList(u32),
-    /// A dictionary that grows.
+    /// A growing dictionary.
     OpenDict(Open),
-    /// A list that grows.
+    /// A growing list.
     OpenList(Open),
     /// A complete list without items.
     EmptyList,
-    /// A frame of a stack, by the number that the frames give it.
+    /// A frame of a stack, by the number of the frame table.
     Frame(u32),
     /// A complete list of frames.
     Site(u32),
-    /// Complete dictionaries one after the other on the stack.
+    /// Consecutive complete dictionaries on the stack.
     Items(Run),
-    /// A complete list of them.
+    /// A complete list of dictionaries.
     List(Run),
     /// A list of lists of entries.
     Traces(u32),
@@ -47,20 +47,20 @@ pub(super) enum Value {
     Pair(u32),
     /// Settings of the allocator.
     Settings,
-    /// How sizes are rounded.
+    /// Rounding of sizes.
     Divisions,
     /// The whole snapshot.
     Whole,
 }
 
-/// A container that grows: where its items are, and its place in the memo.
+/// A growing container: the slot of its items, and its memo index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Open {
     pub(super) slot: u32,
     pub(super) memo: u32,
 }
 
-/// Things that were complete one after the other.
+/// Consecutive items of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     pub(super) of: Thing,
@@ -68,7 +68,7 @@ pub(super) struct Run {
     pub(super) count: u32,
 }
 
-/// What a run is of.
+/// Kind of the items of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Thing {
     /// Entries of a trace.
@@ -77,12 +77,12 @@ pub(super) enum Thing {
     Block,
     /// Segments.
     Segment,
-    /// What torch 2.0 told of a block's past.
+    /// History items of a block in files of torch 2.0.
     Past,
 }
 
 impl Run {
-    /// Takes `next` in, if it follows.
+    /// Appends `next`, if it follows directly.
     #[inline]
     pub(super) fn join(&mut self, next: Self) -> bool {
         let follows = self.of == next.of && self.first.checked_add(self.count) == Some(next.first);
@@ -92,7 +92,7 @@ impl Run {
         follows
     }
 
-    /// The places of its things in their table.
+    /// Returns the indices of its items in their table.
     pub(super) fn range(self) -> std::ops::Range<usize> {
         let first = self.first as usize;
         first..first.saturating_add(self.count as usize)
@@ -100,7 +100,7 @@ impl Run {
 }
 
 impl Value {
-    /// A number that is not negative.
+    /// Returns a non-negative number.
     #[inline]
     pub(super) fn number(self) -> Option<u64> {
         match self {
@@ -110,7 +110,7 @@ impl Value {
         }
     }
 
-    /// A pointer: writers differ in whether the highest bit is a sign.
+    /// Returns a pointer: writers differ in whether the highest bit is a sign.
     #[inline]
     pub(super) fn pointer(self) -> Option<u64> {
         match self {
@@ -121,19 +121,19 @@ impl Value {
     }
 }
 
-/// What the memo keeps of a value, in four bytes: a tag and a number.
+/// Content of a memo entry in four bytes: a tag and a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cell(u32);
 
-/// The numbers that fit beside a tag.
+/// Maximum number next to a tag.
 const NUMBERS: u32 = (1 << 29) - 1;
 
-/// What is in a cell of the memo.
+/// Content of a memo entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kept {
-    /// Nothing was put there.
+    /// Empty.
     Nothing,
-    /// A container at this place of the stack, not complete when it was put there.
+    /// A container at this stack index, incomplete when it was stored.
     Pending(u32),
     /// A text.
     Text(u32),
@@ -141,18 +141,18 @@ pub(super) enum Kept {
     Frame(u32),
     /// A list of frames.
     Site(u32),
-    /// Something rare, by its place in a list of such things.
+    /// A rare value, by its index in a list of such values.
     Other(u32),
-    /// What a snapshot does not need.
+    /// A value that a snapshot does not need.
     Ignored,
-    /// What was used up when it was complete.
+    /// A value that was consumed when it was complete.
     Used,
 }
 
 impl Cell {
     pub(super) const NOTHING: Self = Self(0);
 
-    /// Fails if the number is too large.
+    /// Returns `None` if the number is too large.
     pub(super) fn new(kept: Kept) -> Option<Self> {
         let (tag, number) = match kept {
             Kept::Nothing => (0, 0),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_gives_back_what_was_put_in() {
+    fn memo_cell_round_trips() {
         for kept in [
             Kept::Nothing,
             Kept::Pending(5),

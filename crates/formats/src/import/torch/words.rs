@@ -1,18 +1,18 @@
-//! Texts of a snapshot, each kept once, so that keys compare as numbers.
+//! Texts of a snapshot, each stored once, so that keys compare as numbers.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
-/// A text of the table.
+/// Id of a text in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) struct WordId(pub(super) u32);
 
-/// Longer texts are cut: nothing in a snapshot needs more.
+/// Maximum length of a text; longer ones are truncated.
 pub(super) const LONGEST: usize = 4096;
 
 macro_rules! words {
     ($($name:ident = $text:literal,)*) => {
-        /// Texts that mean something. Their numbers are their ids.
+        /// Known texts. Their discriminants are their ids.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(super) enum Word { $($name,)* }
 
@@ -44,25 +44,25 @@ words! {
 }
 
 impl Word {
-    /// The meaning of a text, if it has one.
+    /// Returns the known text of an id, if it is one.
     #[inline]
     pub(super) fn of(id: WordId) -> Option<Self> {
         KNOWN.get(id.0 as usize).map(|(word, _)| *word)
     }
 }
 
-/// The table of texts.
+/// Table of texts.
 pub(super) struct Words {
     text: String,
-    /// Where each text ends in `text`.
+    /// End of each text in `text`.
     ends: Vec<u32>,
     ids: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// Short texts that came last: the same two are written anew with every entry.
+    /// Recently used short texts: the same two are written with every entry.
     recent: [(u64, u32); 16],
 }
 
-/// Too much text for a snapshot.
+/// The table is full: a snapshot has less text.
 pub(super) struct Full;
 
 impl Words {
@@ -75,13 +75,13 @@ impl Words {
             recent: [(0, u32::MAX); 16],
         };
         for (_, text) in KNOWN {
-            // The table is empty: it cannot be full.
+            // The table is empty, so it cannot be full.
             let _ = words.add(text);
         }
         words
     }
 
-    /// The id of a text; bytes that are no UTF-8 are replaced.
+    /// Returns the id of a text; bytes that are not UTF-8 are replaced.
     #[inline]
     pub(super) fn id(&mut self, bytes: &[u8]) -> Result<WordId, Full> {
         let packed = pack(bytes);
@@ -116,7 +116,7 @@ impl Words {
         Ok(WordId(id))
     }
 
-    /// A text of the table.
+    /// Returns a text of the table.
     pub(super) fn get(&self, id: WordId) -> &str {
         slice(&self.text, &self.ends, id.0)
     }
@@ -128,7 +128,7 @@ fn slice<'a>(text: &'a str, ends: &[u32], id: u32) -> &'a str {
     text.get(start..end).unwrap_or("")
 }
 
-/// Up to seven bytes and their number in one; 0 for longer ones.
+/// Packs up to seven bytes and their number into one integer; 0 for longer texts.
 #[inline]
 fn pack(bytes: &[u8]) -> u64 {
     if bytes.len() > 7 {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_has_one_id_and_known_ones_their_meaning() {
+    fn texts_are_deduplicated_and_known_ones_detected() {
         let mut words = Words::new();
         let ids: Vec<_> = ["N/A", "", "N/A", "action", "a much longer text", "", "inactive"]
             .iter()
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn short_texts_of_different_length_do_not_meet() {
+    fn short_texts_of_different_length_are_distinct() {
         let mut words = Words::new();
         let ids =
             [b"\0".as_slice(), b"\0\0", b"\x01", b"\x01\0"].map(|b| words.id(b).ok().unwrap().0);
