@@ -1,5 +1,5 @@
-//! Allocation changes, the input of all offline analyses. They come from the ledger for recordings
-//! and from importers for other tools' files.
+//! Allocation changes, the input of offline analysis. They come from the ledger for recordings and
+//! from importers for other tools' files.
 
 use crate::ids::{DeviceId, Key, Pid, PoolId, SiteId, StreamId, Tid};
 use crate::kind::Kind;

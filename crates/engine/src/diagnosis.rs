@@ -191,17 +191,18 @@ const NEARLY: u64 = 20;
 /// Determines the cause.
 #[must_use]
 pub fn diagnose(scene: &Scene<'_>) -> Diagnosis {
-    let figures = Figures::of(scene);
+    let memory = Figures::of(scene);
     let (cause, confidence, sentence) = match scene.asked {
         Asked::Addresses => addresses(scene),
         Asked::Memory(kind, bytes) => match kind.layer() {
             Layer::Host => host(scene, "page-locked host memory", bytes),
             Layer::Managed => managed(scene, bytes),
-            _ => device(scene, &figures, Some(bytes)),
+            _ => device(scene, &memory, Some(bytes)),
         },
-        Asked::Other => device(scene, &figures, None),
+        Asked::Other => device(scene, &memory, None),
     };
-    Diagnosis { cause, sureness: confidence, sentence, figures, hints: scene.hints.to_vec() }
+    let hints = scene.hints.to_vec();
+    Diagnosis { cause, sureness: confidence, sentence, figures: memory, hints }
 }
 
 /// Estimates the free memory of the GPU at that time.
@@ -253,10 +254,10 @@ fn managed(scene: &Scene<'_>, requested: Bytes) -> Answer {
     host(scene, "managed memory, which also uses host memory,", requested)
 }
 
-fn device(scene: &Scene<'_>, figures: &Figures, requested: Option<Bytes>) -> Answer {
+fn device(scene: &Scene<'_>, memory: &Figures, requested: Option<Bytes>) -> Answer {
     let words = requested
         .map_or_else(|| "memory for the call itself".to_owned(), |bytes| format!("{bytes}"));
-    if let (Some(requested), Some(total)) = (requested, figures.total)
+    if let (Some(requested), Some(total)) = (requested, memory.total)
         && requested > total
     {
         let sentence = format!("{requested} requested; the device has {total} in total");
@@ -264,21 +265,21 @@ fn device(scene: &Scene<'_>, figures: &Figures, requested: Option<Bytes>) -> Ans
     }
     let need = requested.map_or(0, |requested| requested.0.div_ceil(PAGE).saturating_mul(PAGE));
     let enough = need.saturating_add(SLACK).saturating_add(need / 32);
-    match figures.free {
+    match memory.free {
         // There is enough only if contexts are as small as estimated.
-        Some(free) if free.0 >= enough && free.0 - enough < figures.unsure.0 => {
-            let (cause, confidence, sentence) = full(scene, figures, requested, &words, Some(free));
+        Some(free) if free.0 >= enough && free.0 - enough < memory.unsure.0 => {
+            let (cause, confidence, sentence) = full(scene, memory, requested, &words, Some(free));
             (cause, confidence.min(Sureness::Likely), sentence)
         }
-        Some(free) if free.0 >= enough => quota(scene, figures, &words, free),
-        Some(free) => full(scene, figures, requested, &words, Some(free)),
-        None => unasked(scene, figures, requested, &words),
+        Some(free) if free.0 >= enough => quota(scene, memory, &words, free),
+        Some(free) => full(scene, memory, requested, &words, Some(free)),
+        None => unasked(scene, memory, requested, &words),
     }
 }
 
 /// The device has enough free memory, but the call failed.
-fn quota(scene: &Scene<'_>, figures: &Figures, words: &str, free: Bytes) -> Answer {
-    let held = figures.asker;
+fn quota(scene: &Scene<'_>, memory: &Figures, words: &str, free: Bytes) -> Answer {
+    let held = memory.asker;
     let signs: Vec<&str> = scene.hints.iter().map(|hint| hint.words()).collect();
     let (confidence, why) = if signs.is_empty() {
         (
@@ -299,14 +300,14 @@ fn quota(scene: &Scene<'_>, figures: &Figures, words: &str, free: Bytes) -> Answ
 /// The device has too little free memory: check whether a cache or pool holds it unused.
 fn full(
     scene: &Scene<'_>,
-    figures: &Figures,
+    memory: &Figures,
     requested: Option<Bytes>,
     words: &str,
     free: Option<Bytes>,
 ) -> Answer {
     let enough = |held: Bytes| requested.is_some_and(|bytes| held >= bytes && bytes.0 > 0);
-    let state = state(figures, free);
-    if let Some((unused, exact)) = figures.cache_unused.filter(|(unused, _)| enough(*unused)) {
+    let state = state(memory, free);
+    if let Some((unused, exact)) = memory.cache_unused.filter(|(unused, _)| enough(*unused)) {
         let confidence = if exact { Sureness::Certain } else { Sureness::Likely };
         let sentence = format!(
             "{state}, but PyTorch's cache in the same process had {unused} unused, and {words} was \
@@ -314,7 +315,7 @@ fn full(
         );
         return (Cause::CacheFragmented, confidence, sentence);
     }
-    if let Some(unused) = figures.pool_unused.filter(|unused| enough(*unused)) {
+    if let Some(unused) = memory.pool_unused.filter(|unused| enough(*unused)) {
         let sentence = format!(
             "{state}, but memory pools of the same process had {unused} reserved and unused, and \
              {words} was requested"
@@ -323,16 +324,16 @@ fn full(
     }
     let left = free.map_or_else(String::new, |free| format!(", about {free} free"));
     let sentence =
-        format!("{state}: {words} requested{left}; {}", holder::sentence(scene, figures, free));
+        format!("{state}: {words} requested{left}; {}", holder::sentence(scene, memory, free));
     let confidence = if free.is_some() { Sureness::Certain } else { Sureness::Likely };
     (Cause::DeviceExhausted, confidence, sentence)
 }
 
 /// Describes a device with too little free memory; "full" only if almost nothing is free. If free
 /// memory is unknown, it is estimated from traced memory.
-fn state(figures: &Figures, free: Option<Bytes>) -> String {
-    let Some(total) = figures.total else { return "the device was full".to_owned() };
-    let free = free.map_or(total.0.saturating_sub(figures.traced.0), |free| free.0);
+fn state(memory: &Figures, free: Option<Bytes>) -> String {
+    let Some(total) = memory.total else { return "the device was full".to_owned() };
+    let free = free.map_or(total.0.saturating_sub(memory.traced.0), |free| free.0);
     if free <= total.0 / NEARLY {
         format!("the {total} device was full")
     } else {
@@ -341,11 +342,11 @@ fn state(figures: &Figures, free: Option<Bytes>) -> String {
 }
 
 /// Free memory is unknown.
-fn unasked(scene: &Scene<'_>, figures: &Figures, requested: Option<Bytes>, words: &str) -> Answer {
-    let held = figures.traced;
+fn unasked(scene: &Scene<'_>, memory: &Figures, requested: Option<Bytes>, words: &str) -> Answer {
+    let held = memory.traced;
     let more = held.0.saturating_add(requested.unwrap_or_default().0).saturating_add(SLACK);
-    match figures.total {
-        Some(total) if more >= total.0 => full(scene, figures, requested, words, None),
+    match memory.total {
+        Some(total) if more >= total.0 => full(scene, memory, requested, words, None),
         Some(total) => {
             let sentence = format!(
                 "{words} requested on a {total} device; {held} traced; free memory is unknown (the \

@@ -30,7 +30,7 @@ pub struct DeviceId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct GpuId(pub u16);
 
-/// A `CUcontext` of one process; 0 is no context.
+/// A `CUcontext` of one process; 0 means no context.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ContextId(pub u64);
 

@@ -2,7 +2,7 @@
 //!
 //! Suggested reading order: [`model`] (ids, units, memory kinds, events), [`ledger`] (the only
 //! writer of allocation state), [`snapshot`] (the state that all outputs read); then [`analysis`]
-//! (analyses of files, which read allocation changes and stacks).
+//! of files, which reads allocation changes and stacks.
 #![forbid(unsafe_code)]
 
 pub mod advice;

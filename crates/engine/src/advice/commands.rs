@@ -42,8 +42,8 @@ pub struct Command {
 }
 
 impl Command {
-    fn new(tongue: Tongue, text: impl Into<String>) -> Self {
-        Self { tongue, text: text.into() }
+    fn new(language: Tongue, text: impl Into<String>) -> Self {
+        Self { tongue: language, text: text.into() }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Offline analyses. Each is given every change of a file, in order, and returns its report at the
-//! end. None keeps more than the live allocations or the data that it reports.
+//! Offline analysis. Each module is given every change of a file, in order, and returns its report
+//! at the end. None keeps more than the live allocations or the data that it reports.
 //!
 //! [`groups`] computes totals by group and is the basis of [`leaks`], [`summary`] and [`diff`].
 //! [`peak`], [`usage`] and [`suspects`] keep the part of the history that they need. [`lifetimes`]

@@ -30,10 +30,10 @@ impl Held {
 }
 
 /// Describes the largest holder; "most" means more than half of the used memory.
-pub(super) fn sentence(scene: &Scene<'_>, figures: &Figures, free: Option<Bytes>) -> String {
+pub(super) fn sentence(scene: &Scene<'_>, memory: &Figures, free: Option<Bytes>) -> String {
     let all = all_holders(scene);
     let sum = all.iter().fold(0_u64, |sum, held| sum.saturating_add(held.all()));
-    let used = match (figures.total, free) {
+    let used = match (memory.total, free) {
         (Some(total), Some(free)) => total.0.saturating_sub(free.0).max(sum),
         _ => sum,
     };

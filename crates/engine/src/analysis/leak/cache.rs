@@ -11,7 +11,7 @@ use crate::verdict::{CacheTensors, Evidence, Sureness, Verdict};
 const TORCH_CACHE: &str = "libc10_cuda.so";
 
 /// Minimum number of windows to decide that tensors do not grow.
-const ENOUGH: usize = 8;
+const MIN_WINDOWS: usize = 8;
 
 /// Whether a call stack goes through PyTorch's caching allocator.
 pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> bool {
@@ -28,7 +28,7 @@ pub(crate) fn is_bounded(level: &Course, now: Nanos, live: u64) -> bool {
     let (before, late) = windows.split_at(windows.len() - windows.len() / 4);
     let highest = |part: &[super::Window]| part.iter().map(|window| window.high).max();
     let (Some(before), Some(late)) = (highest(before), highest(late)) else { return false };
-    windows.len() >= ENOUGH && late <= before.saturating_add(before / 30)
+    windows.len() >= MIN_WINDOWS && late <= before.saturating_add(before / 30)
 }
 
 /// Adjusts the verdict on cache memory, given the verdict it would get as ordinary memory.
