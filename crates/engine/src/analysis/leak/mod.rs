@@ -18,7 +18,7 @@ mod majority;
 mod shape;
 mod spans;
 
-pub(crate) use cache::{is_bounded, is_torch_cache, classify_cache};
+pub(crate) use cache::{classify_cache, is_bounded, is_torch_cache};
 pub use course::{Course, WINDOWS, Window};
 pub(crate) use majority::Majority;
 pub use spans::Spans;
