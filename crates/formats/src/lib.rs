@@ -1,4 +1,4 @@
-//! Every foreign byte: what leaves as text, JSON or a file, and what comes in from files.
+//! All external bytes: reports and exports, imported files, and recordings.
 #![forbid(unsafe_code)]
 
 mod clock;

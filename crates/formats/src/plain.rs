@@ -1,34 +1,36 @@
-//! Text from a traced process is hostile: names may hold escape sequences, line ends or bidirectional
-//! controls that would rewrite a terminal or hide in a label.
+//! Sanitizing of untrusted text: names of traced processes may contain escape sequences, line
+//! breaks or bidirectional controls that would rewrite a terminal or hide in a label.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use engine::metrics::label::is_invisible;
 
-/// The longest piece of foreign text that is shown.
+/// Maximum length of a text from outside.
 const LONGEST: usize = 256;
 
-/// The longest line of a message, and the most lines.
-const LONGEST_LINE: usize = 8 << 10;
-const MOST_LINES: usize = 200;
+/// Maximum length of a line of a message, and maximum number of lines.
+const MAX_LINE_BYTES: usize = 8 << 10;
+const MAX_LINES: usize = 200;
 
-/// The longest name of a kernel: they are made of templates.
+/// Maximum length of a kernel name: templates make them long.
 pub const LONGEST_KERNEL: usize = 1 << 18;
 
-/// `text` with everything that is not plainly visible written as `\u{…}`, and cut to a sane length.
+/// Returns `text` with invisible and control characters written as `\u{…}`, truncated to a default
+/// length.
 #[must_use]
 pub fn plain(text: &str) -> Cow<'_, str> {
     plain_up_to(text, LONGEST)
 }
 
-/// A message for a terminal or a log. Everything but line ends is escaped as in [`plain`]. Every further line is
-/// indented, so that no text in a message can pose as a message of its own.
+/// Sanitizes a message for a terminal or a log. Everything but line breaks is escaped as in
+/// [`sanitize`]. All lines but the first are indented, so that no text in a message can look like a
+/// separate message.
 #[must_use]
 pub fn message(text: &str) -> String {
-    let lines: Vec<_> = text.lines().map(|line| plain_up_to(line, LONGEST_LINE)).collect();
+    let lines: Vec<_> = text.lines().map(|line| plain_up_to(line, MAX_LINE_BYTES)).collect();
     let mut out = String::new();
-    for (number, line) in lines.iter().take(MOST_LINES).enumerate() {
+    for (number, line) in lines.iter().take(MAX_LINES).enumerate() {
         if number > 0 {
             out.push_str(if line.starts_with("  ") { "\n" } else { "\n  " });
         }
@@ -37,15 +39,15 @@ pub fn message(text: &str) -> String {
     out
 }
 
-/// The same with another length, for what is long by nature.
+/// Sanitizes a text like [`sanitize`], with another maximum length.
 #[must_use]
-pub fn plain_up_to(text: &str, longest: usize) -> Cow<'_, str> {
-    if text.len() <= longest && text.chars().all(is_plain) {
+pub fn plain_up_to(text: &str, max: usize) -> Cow<'_, str> {
+    if text.len() <= max && text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
     let mut out = String::new();
     for c in text.chars() {
-        if out.len() >= longest {
+        if out.len() >= max {
             out.push('…');
             break;
         }
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_obeys_gets_through() {
+    fn control_characters_are_escaped() {
         assert_eq!(plain("pt_autograd_0"), "pt_autograd_0");
         assert_eq!(plain("训练"), "训练");
         assert_eq!(plain("a\x1b[2Jb"), "a\\u{1b}[2Jb");

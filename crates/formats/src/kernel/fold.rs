@@ -1,7 +1,7 @@
-//! Long names of kernels made short.
+//! Shortening of kernel names.
 
-/// Names that tell little by themselves: the template arguments say what is done. A name is one of
-/// them if it contains one of these words.
+/// Names that say little: the template arguments show the operation. A name is one of them if it
+/// contains one of these words.
 const GENERIC: [&str; 9] = [
     "elementwise",
     "reduce_kernel",
@@ -14,7 +14,7 @@ const GENERIC: [&str; 9] = [
     "static_kernel",
 ];
 
-/// Templates around what is done: what is inside tells more.
+/// Templates that wrap the operation: their argument says more.
 const WRAPPERS: [&str; 10] = [
     "AUnaryFunctor",
     "BUnaryFunctor",
@@ -28,7 +28,7 @@ const WRAPPERS: [&str; 10] = [
     "gpu_kernel_impl_nocast",
 ];
 
-/// Types of data, which do not tell what is done with it.
+/// Data types, which do not show the operation.
 const DATA: [&str; 14] = [
     "Array",
     "BFloat16",
@@ -46,44 +46,44 @@ const DATA: [&str; 14] = [
     "tuple",
 ];
 
-/// Parts of names of types that are about how something is done, not about what.
+/// Parts of type names that are about the implementation, not the operation.
 const MANNER: [&str; 5] = ["Policy", "raits", "terator", "Metadata", "OffsetCalculator"];
 
-/// First words of types of the language itself.
+/// First words of built-in types.
 const BUILTIN: [&str; 14] = [
     "bool", "char", "char16_t", "char32_t", "decltype", "double", "float", "int", "long", "short",
     "signed", "unsigned", "void", "wchar_t",
 ];
 
-/// Last words that need the one before them.
+/// Last components that need the one before them.
 const EMPTY: [&str; 5] = ["functor", "kernel", "op", "type", "impl"];
 
-/// How many wrappers deep the telling name is looked for.
+/// Maximum number of wrappers to look into.
 const WRAPPED: usize = 8;
 
-/// How deep brackets may be nested; what is deeper is left as it is.
+/// Maximum nesting of brackets; deeper ones are kept unchanged.
 const NESTED: usize = 1024;
 
 /// Operators whose names have brackets, longer ones first.
 const OPERATORS: [&str; 13] =
     ["<=>", "<<=", ">>=", "->*", "<<", ">>", "<=", ">=", "->", "<", ">", "()", "[]"];
 
-/// A part of a text: either outside of all brackets, or one outermost pair with what is in it.
+/// A part of a text: either outside of all brackets, or one outermost pair with its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Piece<'a> {
     Text(&'a str),
     Group(&'a str),
 }
 
-/// How many bytes the name of an operator with brackets takes at a place, if there is one.
-fn operator_at(text: &str, place: usize) -> Option<usize> {
+/// Returns the length of an operator's name with brackets at a position, if there is one.
+fn operator_at(text: &str, position: usize) -> Option<usize> {
     const WORD: &str = "operator";
-    let after = text.get(place..)?.strip_prefix(WORD)?;
+    let after = text.get(position..)?.strip_prefix(WORD)?;
     let sign = OPERATORS.iter().find(|sign| after.starts_with(**sign))?;
     Some(WORD.len() + sign.len())
 }
 
-/// The closing bracket of an opening one.
+/// Returns the closing bracket of an opening one.
 const fn closing(open: u8) -> Option<u8> {
     match open {
         b'<' => Some(b'>'),
@@ -94,24 +94,24 @@ const fn closing(open: u8) -> Option<u8> {
     }
 }
 
-/// Cuts a text at its outermost brackets. A bracket that is never closed is text. A `>` closes only
-/// what a `<` opened last, so that comparisons in parentheses do no harm.
+/// Splits a text at its outermost brackets. A bracket that is never closed is text. A `>` closes
+/// only what a `<` opened last, so that comparisons in parentheses do no harm.
 fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
-    let (mut start, mut place) = (0, 0);
+    let (mut start, mut position) = (0, 0);
     let mut open: Vec<u8> = Vec::new();
     let bytes = text.as_bytes();
     let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
-    while let Some(byte) = bytes.get(place) {
-        if let Some(length) = operator_at(text, place) {
-            place += length;
+    while let Some(byte) = bytes.get(position) {
+        if let Some(length) = operator_at(text, position) {
+            position += length;
             continue;
         }
-        let arrow = *byte == b'>' && place > 0 && bytes.get(place - 1) == Some(&b'-');
+        let arrow = *byte == b'>' && position > 0 && bytes.get(position - 1) == Some(&b'-');
         if let Some(close) = closing(*byte) {
-            if open.is_empty() && start < place {
-                pieces.push(Piece::Text(part(start, place)));
-                start = place;
+            if open.is_empty() && start < position {
+                pieces.push(Piece::Text(part(start, position)));
+                start = position;
             }
             open.push(close);
             if open.len() > NESTED {
@@ -126,12 +126,12 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
             if let Some(from) = from {
                 open.truncate(from);
                 if open.is_empty() {
-                    pieces.push(Piece::Group(part(start, place + 1)));
-                    start = place + 1;
+                    pieces.push(Piece::Group(part(start, position + 1)));
+                    start = position + 1;
                 }
             }
         }
-        place += 1;
+        position += 1;
     }
     if start < text.len() {
         pieces.push(Piece::Text(part(start, text.len())));
@@ -141,7 +141,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
 
 const ANONYMOUS: &str = "(anonymous namespace)";
 
-/// A part of a qualified name, and its template arguments.
+/// A component of a qualified name, and its template arguments.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 struct Component<'a> {
     name: String,
@@ -149,7 +149,7 @@ struct Component<'a> {
 }
 
 impl Component<'_> {
-    /// Names that compilers and libraries make up, to keep others' names apart.
+    /// Returns whether the name is generated by compilers or libraries to keep names unique.
     fn is_noise(&self) -> bool {
         let version = |prefix: &str| {
             let rest = self.name.strip_prefix(prefix);
@@ -163,7 +163,7 @@ impl Component<'_> {
     }
 }
 
-/// Where the parameters of the first function in a name are.
+/// Returns the position of the parameters of the first function in a name.
 fn parameters(pieces: &[Piece<'_>]) -> Option<usize> {
     let follows = |before: &Piece<'_>| match before {
         Piece::Text(text) => {
@@ -177,21 +177,22 @@ fn parameters(pieces: &[Piece<'_>]) -> Option<usize> {
         [before, Piece::Group(group)] => group.starts_with('(') && follows(before),
         _ => false,
     });
-    found.map(|place| place + 1)
+    found.map(|position| position + 1)
 }
 
-/// Whether a text is the name of a function with its parameters.
+/// Returns whether a text is the name of a function with its parameters.
 pub(super) fn is_function(text: &str) -> bool {
     parameters(&pieces(text)).is_some()
 }
 
-/// The pieces of a name up to the parameters of the first function in it, without return type.
+/// Returns the parts of a name up to the parameters of the first function in it, without return
+/// type.
 fn head<'a>(pieces: &[Piece<'a>]) -> Vec<Piece<'a>> {
     let end = parameters(pieces).unwrap_or(pieces.len());
     let mut name = pieces.get(..end).unwrap_or_default().to_vec();
     for i in (0..name.len()).rev() {
         let Some(Piece::Text(text)) = name.get(i).copied() else { continue };
-        // A conversion has a space in its name.
+        // A conversion operator has a space in its name.
         let search = text.split("operator").next().unwrap_or_default();
         if let Some(space) = search.rfind(' ') {
             let rest = text.get(space + 1..).unwrap_or_default();
@@ -203,7 +204,7 @@ fn head<'a>(pieces: &[Piece<'a>]) -> Vec<Piece<'a>> {
     name
 }
 
-/// The parts of a qualified name, without noise.
+/// Returns the components of a qualified name, without generated ones.
 fn components<'a>(head: &[Piece<'a>]) -> Vec<Component<'a>> {
     let mut all = vec![Component::default()];
     for piece in head {
@@ -234,7 +235,7 @@ fn components<'a>(head: &[Piece<'a>]) -> Vec<Component<'a>> {
     all
 }
 
-/// The template arguments in a list of them.
+/// Splits a list of template arguments.
 fn arguments(list: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for piece in pieces(list) {
@@ -259,24 +260,24 @@ fn arguments(list: &str) -> Vec<String> {
     all
 }
 
-/// What a template argument says of what is done, if anything.
-fn word(argument: &str, depth: usize) -> Option<String> {
+/// Returns the operation that a template argument names, if any.
+fn argument_operation(argument: &str, depth: usize) -> Option<String> {
     let argument = argument.trim();
     let argument = argument.strip_suffix(" const").unwrap_or(argument);
     if argument.ends_with(['*', '&']) {
         return None;
     }
     let pieces = pieces(argument);
-    let mut parts = components(&head(&pieces));
-    while parts.last().is_some_and(|part| part.name.starts_with("operator")) {
-        parts.pop();
+    let mut components = components(&head(&pieces));
+    while components.last().is_some_and(|component| component.name.starts_with("operator")) {
+        components.pop();
     }
-    let last = parts.pop()?;
+    let last = components.pop()?;
     let name = last.name.as_str();
     let first = name.split(' ').next().unwrap_or_default();
     if depth < WRAPPED
         && WRAPPERS.contains(&name)
-        && let Some(inner) = last.arguments.and_then(|list| telling(list, depth + 1))
+        && let Some(inner) = last.arguments.and_then(|list| operation(list, depth + 1))
     {
         return Some(inner);
     }
@@ -289,21 +290,21 @@ fn word(argument: &str, depth: usize) -> Option<String> {
     {
         return None;
     }
-    let parent = parts.pop().filter(|_| EMPTY.contains(&name) || name.starts_with('{'));
+    let parent = components.pop().filter(|_| EMPTY.contains(&name) || name.starts_with('{'));
     Some(parent.map_or_else(|| name.to_owned(), |parent| format!("{}::{name}", parent.name)))
 }
 
-/// The first template argument that says what is done.
-fn telling(list: &str, depth: usize) -> Option<String> {
-    arguments(list).iter().find_map(|argument| word(argument, depth))
+/// Returns the operation that the first suitable template argument names.
+fn operation(list: &str, depth: usize) -> Option<String> {
+    arguments(list).iter().find_map(|argument| argument_operation(argument, depth))
 }
 
 fn folded(list: &str, generic: bool) -> String {
-    let Some(word) = telling(list, 0).filter(|_| generic) else { return "<…>".to_owned() };
-    if word == list.trim() { format!("<{word}>") } else { format!("<{word}, …>") }
+    let Some(operation) = operation(list, 0).filter(|_| generic) else { return "<…>".to_owned() };
+    if operation == list.trim() { format!("<{operation}>") } else { format!("<{operation}, …>") }
 }
 
-/// A demangled C++ name for tables.
+/// Shortens a demangled C++ name for tables.
 pub(super) fn short(full: &str) -> String {
     let pieces = pieces(full);
     let parts = components(&head(&pieces));
@@ -322,7 +323,7 @@ pub(super) fn short(full: &str) -> String {
     if short.is_empty() { full.to_owned() } else { short }
 }
 
-/// A demangled Rust name for tables: its generic arguments folded.
+/// Shortens a demangled Rust name for tables: its generic arguments are folded.
 pub(super) fn generics(full: &str) -> String {
     let mut short = String::new();
     for piece in pieces(full) {

@@ -1,4 +1,4 @@
-//! Reading single cells of a batch whose columns were checked.
+//! Cells of a batch whose columns were checked.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -10,25 +10,25 @@ use arrow_schema::Schema;
 use super::schema::{COLUMNS, Column};
 use super::words::Word;
 
-/// Where the columns are in a file, which may have others too.
+/// Positions of the columns in a file, which may also have others.
 pub(super) struct Places(Vec<Option<usize>>);
 
 impl Places {
-    /// Finds the columns; those that an older version did not have are always null. Says what is
-    /// wrong where a column is something else.
+    /// Finds the columns; those that an older version did not have are always null. Returns an
+    /// error if a column has another type.
     pub(super) fn find(schema: &Schema) -> Result<Self, String> {
-        let places = COLUMNS.iter().map(|(name, of, _)| match schema.column_with_name(name) {
+        let columns = COLUMNS.iter().map(|(name, of, _)| match schema.column_with_name(name) {
             None => Ok(None),
-            Some((place, field)) if *field.data_type() == of.arrow() => Ok(Some(place)),
+            Some((index, field)) if *field.data_type() == of.arrow() => Ok(Some(index)),
             Some((_, field)) => Err(format!(
                 "the column `{name}` is {} instead of {}",
                 field.data_type(),
                 of.name()
             )),
         });
-        let places: Vec<_> = places.collect::<Result<_, _>>()?;
-        match places.get(Column::Type as usize) {
-            Some(Some(_)) => Ok(Self(places)),
+        let columns: Vec<_> = columns.collect::<Result<_, _>>()?;
+        match columns.get(Column::Type as usize) {
+            Some(Some(_)) => Ok(Self(columns)),
             _ => Err(format!("column `{}` is missing", Column::Type.name())),
         }
     }
@@ -36,13 +36,13 @@ impl Places {
 
 #[cfg(feature = "parquet")]
 impl Places {
-    /// The same rows with exactly the columns of this version.
+    /// Returns the rows with exactly the columns of this version.
     pub(super) fn table(
         &self,
         batch: &RecordBatch,
     ) -> Result<RecordBatch, arrow_schema::ArrowError> {
-        let columns = COLUMNS.iter().zip(&self.0).map(|((_, of, _), place)| {
-            let column = place.and_then(|place| batch.columns().get(place));
+        let columns = COLUMNS.iter().zip(&self.0).map(|((_, of, _), index)| {
+            let column = index.and_then(|index| batch.columns().get(index));
             let null = || arrow_array::new_null_array(&of.arrow(), batch.num_rows());
             column.cloned().unwrap_or_else(null)
         });
@@ -54,18 +54,18 @@ impl Places {
 #[derive(Clone, Copy)]
 pub(super) struct Cells<'a> {
     pub(super) batch: &'a RecordBatch,
-    pub(super) places: &'a Places,
+    pub(super) columns: &'a Places,
     pub(super) row: usize,
 }
 
-/// What a row lacks, or has wrong.
+/// Problem of a row.
 #[derive(Debug)]
 pub(super) struct Bad(pub(super) String);
 
 impl<'a> Cells<'a> {
     fn column(self, column: Column) -> Option<&'a dyn Array> {
-        let place = self.places.0.get(column as usize).copied().flatten()?;
-        let array = self.batch.columns().get(place)?;
+        let index = self.columns.0.get(column as usize).copied().flatten()?;
+        let array = self.batch.columns().get(index)?;
         (self.row < array.len() && array.is_valid(self.row)).then_some(&**array)
     }
 
@@ -101,7 +101,7 @@ impl<'a> Cells<'a> {
         Some(self.column(column)?.as_string_opt::<i32>()?.value(self.row))
     }
 
-    /// The list, empty where there is none.
+    /// Returns the list, empty if there is none.
     pub(super) fn numbers(self, column: Column) -> Vec<Option<u64>> {
         let list = self.column(column).and_then(|array| array.as_list_opt::<i32>());
         let values = list.map(|list| list.value(self.row));
@@ -109,13 +109,13 @@ impl<'a> Cells<'a> {
         numbers.map(|numbers| numbers.iter().collect()).unwrap_or_default()
     }
 
-    /// The list, where all of it has to be there.
+    /// Returns the list; an error if an item is null.
     pub(super) fn all_numbers(self, column: Column) -> Result<Vec<u64>, Bad> {
         let all: Option<Vec<u64>> = self.numbers(column).into_iter().collect();
         all.ok_or_else(|| self.bad(column))
     }
 
-    /// A word of a closed list, where there is one.
+    /// Returns one of a fixed set of names, if there is one.
     pub(super) fn word<T: Word>(self, column: Column) -> Result<Option<T>, Bad> {
         match self.text(column) {
             None => Ok(None),
@@ -127,14 +127,14 @@ impl<'a> Cells<'a> {
         self.column(column).is_none()
     }
 
-    /// The value, which such a row must have.
+    /// Returns the value; an error if there is none.
     pub(super) fn must<T>(self, column: Column, value: Option<T>) -> Result<T, Bad> {
         value.ok_or_else(|| self.bad(column))
     }
 
     pub(super) fn bad(self, column: Column) -> Bad {
-        let why = if self.is_null(column) { "has no" } else { "has an impossible" };
+        let problem = if self.is_null(column) { "has no" } else { "has an impossible" };
         let word = self.text(Column::Type).unwrap_or("unnamed");
-        Bad(format!("a row `{}` {why} `{}`", crate::plain::plain(word), column.name()))
+        Bad(format!("a row `{}` {problem} `{}`", crate::plain::plain(word), column.name()))
     }
 }

@@ -1,4 +1,4 @@
-//! Containers of processes, to rows and back.
+//! Rows of containers.
 
 use engine::container::{Container, Pod, Runtime};
 use engine::ids::Pid;
@@ -8,20 +8,20 @@ use super::schema::Column;
 use super::sheet::Sheet;
 
 /// Adds the row of a container.
-pub(super) fn encode(sheet: &mut Sheet, container: &Container) {
-    sheet.row("container");
-    sheet.text(Column::Container, &*container.id);
-    sheet.text(Column::Runtime, container.runtime.name());
-    sheet.number(Column::ContainerPid, container.pid_inside.map(|pid| u64::from(pid.0)));
+pub(super) fn encode(batch: &mut Sheet, container: &Container) {
+    batch.row("container");
+    batch.text(Column::Container, &*container.id);
+    batch.text(Column::Runtime, container.runtime.name());
+    batch.number(Column::ContainerPid, container.pid_inside.map(|pid| u64::from(pid.0)));
     if let Some(pod) = &container.pod {
-        sheet.text(Column::PodUid, &*pod.uid);
-        sheet.text(Column::Pod, pod.name.as_deref());
-        sheet.text(Column::Namespace, pod.namespace.as_deref());
-        sheet.text(Column::Name, pod.container.as_deref());
+        batch.text(Column::PodUid, &*pod.uid);
+        batch.text(Column::Pod, pod.name.as_deref());
+        batch.text(Column::Namespace, pod.namespace.as_deref());
+        batch.text(Column::Name, pod.container.as_deref());
     }
 }
 
-/// The container of a row. A runtime that a later version knows is unknown to this one.
+/// Decodes a container. A runtime of a later version is unknown.
 pub(super) fn decode(cells: Cells<'_>) -> Result<Container, Bad> {
     let text = |column| cells.text(column).map(Into::into);
     let runtime = cells.text(Column::Runtime);

@@ -1,4 +1,4 @@
-//! Rows → events, and the rows about the recording itself.
+//! Decoding of rows: events, and the metadata of the recording.
 
 use std::collections::HashMap;
 
@@ -22,25 +22,25 @@ use super::schema::Column;
 use super::{Row, WallClock, containers, objects};
 use crate::export::GpuName;
 
-/// The tables that grow while rows are read.
+/// Tables that grow while rows are read.
 pub(super) struct Names<'a> {
     pub(super) functions: &'a mut Functions,
     pub(super) known: Resolver,
     pub(super) frames: &'a mut HashMap<u32, Frame>,
 }
 
-/// Frames that are kept of a file. What stacks say of later ones is that they are not told.
+/// Maximum number of frames of a file. Later frames are unknown in stacks.
 const FRAMES: usize = 1 << 20;
 
-/// Frames of one stack that are believed.
+/// Maximum number of frames of a stack.
 const DEEPEST: usize = 4096;
 
-/// Whether a row is about what sites look like.
+/// Returns whether a row defines a site.
 pub(super) fn is_of_site(cells: Cells<'_>) -> bool {
     matches!(cells.text(Column::Type), Some("frame" | "stack"))
 }
 
-/// One row; none for what is only needed by later ones.
+/// Decodes a row; none if only later rows need it.
 pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Row>, Bad> {
     let word = cells.must(Column::Type, cells.text(Column::Type))?;
     Ok(Some(match word {
@@ -64,8 +64,8 @@ pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Row>
         }
         "report" => Row::Tick(Moment(cells.must_u64(Column::TimeNs)?)),
         "end" => Row::End(Moment(cells.must_u64(Column::TimeNs)?)),
-        word => match what(word, cells, names)? {
-            Some(what) => Row::Event(event(cells, what)?),
+        word => match event_kind(word, cells, names)? {
+            Some(kind) => Row::Event(event(cells, kind)?),
             None => Row::Unknown,
         },
     }))
@@ -120,13 +120,13 @@ impl Cells<'_> {
         })
     }
 
-    /// A kind that a later version added is memory all the same.
+    /// Returns the kind; kinds of a later version are unknown memory.
     fn kind(self) -> Option<Kind> {
         let known = |word: &str| Kind::ALL.into_iter().find(|kind| kind.name() == word);
         self.text(Column::Kind).map(|word| known(word).unwrap_or(Kind::Unknown))
     }
 
-    fn place(self) -> Result<Option<Place>, Bad> {
+    fn location(self) -> Result<Option<Place>, Bad> {
         match self.text(Column::Location) {
             None => Ok(None),
             Some("device") => Ok(Some(Place::Device(self.device()?))),
@@ -135,9 +135,9 @@ impl Cells<'_> {
         }
     }
 
-    fn must_place(self) -> Result<Place, Bad> {
-        let place = self.place()?;
-        self.must(Column::Location, place)
+    fn must_location(self) -> Result<Place, Bad> {
+        let location = self.location()?;
+        self.must(Column::Location, location)
     }
 
     fn count(self, column: Column) -> u64 {
@@ -179,16 +179,16 @@ fn stack(cells: Cells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFacts, Bad
     let site = SiteId(cells.must(Column::SiteId, cells.u32(Column::SiteId))?);
     let frame = |number: u64| {
         let id = u32::try_from(number).map_err(|_| cells.bad(Column::FrameIds))?;
-        let untold = || Frame { unknown: Some(Unknown::NotTold), ..Frame::default() };
-        Ok(known.get(&id).cloned().unwrap_or_else(untold))
+        let unknown = || Frame { unknown: Some(Unknown::NotTold), ..Frame::default() };
+        Ok(known.get(&id).cloned().unwrap_or_else(unknown))
     };
     let numbers = cells.all_numbers(Column::FrameIds)?;
     let frames: Result<_, Bad> = numbers.into_iter().take(DEEPEST).map(frame).collect();
     Ok(SiteFacts { site, frames: frames? })
 }
 
-/// What happened, if this version knows the word.
-fn what(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<What>, Bad> {
+/// Decodes the kind of an event, if this version supports the row type.
+fn event_kind(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<What>, Bad> {
     Ok(Some(match word {
         "stack" => What::Site(stack(cells, names.frames)?),
         "process" => What::Process(ProcessFacts {
@@ -270,7 +270,7 @@ fn physical(word: &str, cells: Cells<'_>) -> Result<Option<VmmCall>, Bad> {
         "physical_create" => VmmCall::Create {
             handle: cells.handle()?,
             bytes: bytes()?,
-            place: cells.must_place()?,
+            place: cells.must_location()?,
             site: cells.site(),
         },
         "physical_import" => VmmCall::Import { handle: cells.handle()? },
@@ -288,7 +288,7 @@ fn physical(word: &str, cells: Cells<'_>) -> Result<Option<VmmCall>, Bad> {
 fn pool(word: &str, cells: Cells<'_>) -> Result<Option<PoolCall>, Bad> {
     let bytes = || cells.must_u64(Column::Bytes);
     Ok(Some(match word {
-        "pool_create" => PoolCall::Created { pool: cells.pool()?, place: cells.place()? },
+        "pool_create" => PoolCall::Created { pool: cells.pool()?, place: cells.location()? },
         "pool_destroy" => PoolCall::Destroyed { pool: cells.pool()? },
         "pool_trim" => PoolCall::Trimmed { pool: cells.pool()?, keep: bytes()? },
         "pool_reserved" => PoolCall::ToldReserved { pool: cells.pool()?, bytes: bytes()? },
@@ -313,7 +313,7 @@ fn graph(word: &str, cells: Cells<'_>) -> Result<Option<GraphCall>, Bad> {
             graph: cells.graph()?,
             address: address()?,
             bytes: bytes()?,
-            place: cells.must_place()?,
+            place: cells.must_location()?,
         },
         "node_free" => GraphCall::FreeNode { graph: cells.graph()?, address: address()? },
         "graph_instantiate" => GraphCall::Instantiated {
@@ -384,8 +384,8 @@ fn tensor(word: &str, cells: Cells<'_>) -> Result<Option<What>, Bad> {
         "tensor_oom" => TensorTurn::Refused { bytes: bytes()?, site: cells.site() },
         "torch_detected" => {
             let reason = cells.word(Column::Reason)?;
-            let watch = reason.map_or(TensorWatch::Begun, TensorWatch::Impossible);
-            return Ok(Some(What::Torch(watch)));
+            let tracking = reason.map_or(TensorWatch::Begun, TensorWatch::Impossible);
+            return Ok(Some(What::Torch(tracking)));
         }
         _ => return Ok(None),
     };
@@ -400,14 +400,14 @@ fn tensor(word: &str, cells: Cells<'_>) -> Result<Option<What>, Bad> {
 fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {
     let function = cells.must(Column::Function, cells.text(Column::Function))?;
     let recorded = FunctionId(cells.u16(Column::FunctionId).unwrap_or(u16::MAX));
-    let asked = match cells.kind() {
+    let requested = match cells.kind() {
         None => None,
         Some(kind) => Some((kind, cells.must_u64(Column::Bytes)?)),
     };
     Ok(Failed {
         function: names.functions.id(function, recorded, names.known),
         code: cells.must(Column::Result, cells.i32(Column::Result))?,
-        asked,
+        asked: requested,
         freed: if cells.is_null(Column::Address) { None } else { Some(cells.key()?) },
         device: cells.u16(Column::Device).map(DeviceId),
         context: cells.u64(Column::Context).map(ContextId),

@@ -1,4 +1,4 @@
-//! Driver functions by name: rows of the hook table move from version to version, names do not.
+//! Driver functions by name: rows of the hook table move between versions, names do not.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use engine::ids::FunctionId;
 /// Finds a driver function in this version's hook table.
 pub type Resolver = fn(&str) -> Option<FunctionId>;
 
-/// The most functions that are told apart; the driver has fewer. Others share the last id.
+/// Maximum number of distinct functions; the driver has fewer. Others share the last id.
 const MOST: usize = 4096;
 
-/// The longest name that is kept whole.
+/// Maximum length of a name; longer ones are truncated.
 const LONGEST: usize = 256;
 
-/// The functions that a recording names.
+/// Functions that a recording refers to.
 #[derive(Clone, Debug, Default)]
 pub struct Functions {
     ids: BTreeMap<Box<str>, FunctionId>,
@@ -21,21 +21,21 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// The id of a function: that of this version's hook table; else the one it was recorded with,
-    /// if nobody has it; else the next free one from the top.
+    /// Returns the id of a function: that of this version's hook table; or else the recorded one,
+    /// if it is free; or else the highest free one.
     pub(super) fn id(&mut self, name: &str, recorded: FunctionId, known: Resolver) -> FunctionId {
         let name = name.get(..name.floor_char_boundary(LONGEST)).unwrap_or(name);
         if let Some(&id) = self.ids.get(name) {
             return id;
         }
-        let wanted = known(name).unwrap_or(recorded);
+        let preferred = known(name).unwrap_or(recorded);
         let id = if self.ids.len() >= MOST {
             FunctionId(u16::MAX)
-        } else if self.names.contains_key(&wanted) {
-            let mut from_the_top = (0..=u16::MAX).rev().map(FunctionId);
-            from_the_top.find(|id| !self.names.contains_key(id)).unwrap_or(wanted)
+        } else if self.names.contains_key(&preferred) {
+            let mut descending = (0..=u16::MAX).rev().map(FunctionId);
+            descending.find(|id| !self.names.contains_key(id)).unwrap_or(preferred)
         } else {
-            wanted
+            preferred
         };
         if self.ids.len() < MOST {
             self.ids.insert(name.into(), id);
@@ -44,7 +44,7 @@ impl Functions {
         id
     }
 
-    /// What a function is called (hostile text).
+    /// Returns the name of a function, not sanitized.
     #[must_use]
     pub fn name(&self, id: FunctionId) -> Option<&str> {
         self.names.get(&id).map(|name| &**name)
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn names_decide_and_unknown_ones_keep_their_number_where_it_is_free() {
+    fn ids_follow_names_and_unknown_ones_stay_if_free() {
         let mut functions = Functions::default();
         for (name, recorded, id) in [
             ("cuMemAlloc_v2", 3, 7),

@@ -1,40 +1,39 @@
-//! The messages of a stream, and what they claim. Arrow allocates what a message says that it needs,
-//! and slices where it says that buffers are; so all of that is compared here with what is there,
-//! before Arrow sees it.
+//! Messages of a stream, and checks of their claims. Arrow allocates the memory that a message asks
+//! for, and slices at the offsets that it gives; so all of that is checked here first.
 
 use std::io::{self, Read};
 
 use arrow_ipc::{CompressionType, Message, RecordBatch, root_as_message};
 use arrow_schema::{DataType, Schema};
 
-/// The longest description of a message. That of our own schema has 10 KiB.
+/// Maximum size of a message's metadata. That of vramscope's schema has 10 KiB.
 const META_MOST: u64 = 16 << 20;
 
-/// The longest body of a message, and the most that its buffers may become uncompressed. Our own
-/// have 16,384 rows and less than 10 MiB.
+/// Maximum size of a message's body, and of its uncompressed buffers. Those of vramscope have
+/// 16,384 rows and less than 10 MiB.
 const BODY_MOST: u64 = 256 << 20;
 
-/// Rows of a message at most.
+/// Maximum number of rows of a message.
 const ROWS_MOST: i64 = 1 << 20;
 
 const CONTINUES: [u8; 4] = [0xff; 4];
 
-/// What comes next in a stream.
+/// The next item of a stream.
 pub(super) enum Next {
-    /// A message: description and body.
+    /// A message: metadata and body.
     Message(Vec<u8>, Vec<u8>),
-    /// The mark of the end.
+    /// The end-of-stream marker.
     End,
-    /// The file is over without one, at a border of messages or inside of one.
+    /// The file ends without a marker, between messages or inside of one.
     Cut,
 }
 
-/// Why a stream cannot be read on.
+/// Error of reading a stream.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The system says no.
+    /// Error of the system.
     Io(io::Error),
-    /// What is wrong.
+    /// The stream is invalid.
     Broken(String),
 }
 
@@ -44,31 +43,31 @@ impl From<io::Error> for Trouble {
     }
 }
 
-fn broken<T>(what: impl Into<String>) -> Result<T, Trouble> {
-    Err(Trouble::Broken(what.into()))
+fn broken<T>(problem: impl Into<String>) -> Result<T, Trouble> {
+    Err(Trouble::Broken(problem.into()))
 }
 
-/// A stream and how far it was read.
+/// A stream and the read position.
 pub(super) struct Messages<R> {
     input: R,
-    /// Bytes that were read.
-    pub(super) place: u64,
-    /// Where the message began that was read last.
+    /// Number of bytes read.
+    pub(super) offset: u64,
+    /// Offset of the last message.
     pub(super) began: u64,
-    /// How long the file is, where that is known.
+    /// Length of the file, if known.
     pub(super) total: Option<u64>,
 }
 
 impl<R: Read> Messages<R> {
     pub(super) const fn new(input: R, total: Option<u64>) -> Self {
-        Self { input, place: 0, began: 0, total }
+        Self { input, offset: 0, began: 0, total }
     }
 
     /// Reads the next message.
     pub(super) fn next(&mut self) -> Result<Next, Trouble> {
-        self.began = self.place;
+        self.began = self.offset;
         let Some(mark) = self.four()? else { return Ok(Next::Cut) };
-        // A file system that lost power leaves zeros behind.
+        // A file system that lost power leaves zeros.
         if mark == [0; 4] {
             return Ok(Next::Cut);
         }
@@ -97,25 +96,26 @@ impl<R: Read> Messages<R> {
         Ok(self.exactly(4)?.and_then(|bytes| bytes.try_into().ok()))
     }
 
-    /// So many bytes, if they are there. Memory is taken for what is there, not for what is claimed.
+    /// Reads `length` bytes, if available. Memory is allocated for available bytes, not for claimed
+    /// ones.
     fn exactly(&mut self, length: u64) -> Result<Option<Vec<u8>>, Trouble> {
-        if self.total.is_some_and(|total| length > total.saturating_sub(self.place)) {
+        if self.total.is_some_and(|total| length > total.saturating_sub(self.offset)) {
             return Ok(None);
         }
         let mut bytes = Vec::new();
         let read = self.input.by_ref().take(length).read_to_end(&mut bytes)?;
-        self.place = self.place.saturating_add(read as u64);
+        self.offset = self.offset.saturating_add(read as u64);
         Ok((read as u64 == length).then_some(bytes))
     }
 }
 
-/// The description of a message that [`Messages::next`] gave.
+/// Returns the metadata of a message from [`MessageReader::next`].
 pub(super) fn described(meta: &[u8]) -> Result<Message<'_>, Trouble> {
     root_as_message(meta).map_err(|error| Trouble::Broken(error.to_string()))
 }
 
-/// How many nodes a column has, and how many bytes the items of each of its buffers. Bits are bytes
-/// here, and offsets have four.
+/// Returns the number of nodes of a column, and the item size of each of its buffers. Bits count as
+/// bytes, and offsets have four.
 fn shape_of(of: &DataType) -> Option<(usize, Vec<usize>)> {
     match of {
         DataType::Utf8 => Some((1, vec![1, 4, 1])),
@@ -130,7 +130,7 @@ fn shape_of(of: &DataType) -> Option<(usize, Vec<usize>)> {
     }
 }
 
-/// Whether columns are of the few types that a recording has; those are all that is read.
+/// Checks that all columns have types that recordings use; no others are read.
 pub(super) fn check_schema(schema: &Schema) -> Result<(), Trouble> {
     for field in schema.fields() {
         if shape_of(field.data_type()).is_none() {
@@ -143,7 +143,7 @@ pub(super) fn check_schema(schema: &Schema) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Whether a batch is what its schema says, and everything that it describes is inside of its body.
+/// Checks that a batch matches its schema, and that all its buffers are inside of its body.
 pub(super) fn check_batch(
     batch: &RecordBatch<'_>,
     body: &[u8],
@@ -182,7 +182,7 @@ pub(super) fn check_batch(
     Ok(())
 }
 
-/// Whether columns are as long as they should be; gives the widths of the items of all buffers.
+/// Checks the lengths of columns; returns the item sizes of all buffers.
 fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<Vec<usize>, Trouble> {
     let mut nodes = batch.nodes().into_iter().flatten();
     let mut widths = Vec::new();
@@ -199,18 +199,18 @@ fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<Ve
             }
         }
     }
-    let there = batch.buffers().map_or(0, |buffers| buffers.len());
-    if nodes.next().is_some() || there != widths.len() || batch.variadicBufferCounts().is_some() {
+    let actual = batch.buffers().map_or(0, |buffers| buffers.len());
+    if nodes.next().is_some() || actual != widths.len() || batch.variadicBufferCounts().is_some() {
         return broken("a batch does not fit the schema");
     }
     Ok(widths)
 }
 
-/// What a compressed buffer says that it becomes.
+/// Returns the uncompressed size that a compressed buffer claims.
 fn uncompressed(bytes: &[u8]) -> Result<u64, Trouble> {
     let prefix = bytes.get(..8).and_then(|prefix| <[u8; 8]>::try_from(prefix).ok());
     match prefix.map(i64::from_le_bytes) {
-        // Stored as it is.
+        // Stored uncompressed.
         Some(-1) => Ok(bytes.len().saturating_sub(8) as u64),
         Some(length) if length >= 0 => Ok(length.unsigned_abs()),
         _ => broken("a compressed buffer has an impossible length"),

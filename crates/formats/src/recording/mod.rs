@@ -1,9 +1,9 @@
-//! The project's own file: every event of a trace, as one Apache Arrow IPC stream with
-//! zstd-compressed buffers. Everything is a row of one wide table, so that pyarrow, polars and
-//! DuckDB read it without this program; `docs/reference/recording-format.md` describes it.
+//! The recording format: every event of a trace, as one Apache Arrow IPC stream with
+//! zstd-compressed buffers. All rows are in one wide table, so that pyarrow, polars and DuckDB can
+//! read it without vramscope; `docs/reference/recording-format.md` describes it.
 //!
-//! [`schema`] has the columns and the rows in words, `encode` and `decode` turn events into rows and
-//! back, `message` checks what a file says of itself before Arrow may believe it.
+//! [`schema`] declares columns and row types, `encode` and `decode` convert events to rows and
+//! back, and `message` checks a file before it is passed to Arrow.
 
 mod cells;
 mod containers;
@@ -28,33 +28,34 @@ use engine::units::Moment;
 use crate::WallClock;
 use crate::export::GpuName;
 
-/// The version of the schema. It changes when a reader of the old one would misunderstand the new
-/// one; columns and rows that are added do not change it.
+/// Version of the schema. It changes if a reader of the old version would misread the new one; new
+/// columns and row types do not change it.
 pub const VERSION: u32 = 1;
 
-/// The key of the schema's metadata that makes an Arrow stream a recording; its value is the version.
+/// Key of the schema's metadata that marks an Arrow stream as a recording; its value is the
+/// version.
 pub const VERSION_KEY: &str = "vramscope.recording";
 
 /// A row of a recording.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Row {
-    /// A fact about the recording (hostile text); see [`schema::ABOUT`] for the keys.
+    /// Metadata of the recording, not sanitized; see [`schema::ABOUT`] for the keys.
     About {
-        /// Which fact.
+        /// Key.
         key: Box<str>,
-        /// What it is.
+        /// Value.
         value: Box<str>,
     },
-    /// The wall clock of the machine.
+    /// Wall clock of the host.
     Clock(WallClock),
-    /// A GPU of the machine.
+    /// A GPU of the host.
     Gpu(GpuName),
-    /// Something happened.
+    /// An event.
     Event(Event),
     /// A report was made.
     Tick(Moment),
     /// The trace ended, and the last report was made.
     End(Moment),
-    /// A row that a newer version wrote and this one does not know.
+    /// A row type of a newer version.
     Unknown,
 }

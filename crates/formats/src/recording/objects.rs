@@ -1,4 +1,4 @@
-//! Rows of objects that are no memory.
+//! Rows of CUDA objects.
 
 use engine::ids::{ContextId, SiteId};
 use engine::object::{ObjectCall, ObjectKind};
@@ -9,23 +9,23 @@ use super::sheet::Sheet;
 use super::words::Word;
 
 /// Adds the row of an object.
-pub(super) fn encode(sheet: &mut Sheet, call: ObjectCall) {
+pub(super) fn encode(batch: &mut Sheet, call: ObjectCall) {
     let mut about = |word, kind: ObjectKind, handle| {
-        sheet.row(word);
-        sheet.text(Column::Kind, kind.word());
-        sheet.number(Column::Handle, handle);
+        batch.row(word);
+        batch.text(Column::Kind, kind.word());
+        batch.number(Column::Handle, handle);
     };
     match call {
         ObjectCall::Created { kind, handle, context, site } => {
             about("object_create", kind, handle);
-            sheet.number(Column::Context, context.map(|context| context.0));
-            sheet.number(Column::SiteId, site.map(|site| u64::from(site.0)));
+            batch.number(Column::Context, context.map(|context| context.0));
+            batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
         }
         ObjectCall::Destroyed { kind, handle } => about("object_destroy", kind, handle),
     }
 }
 
-/// What a row says of an object. A kind that a later version added is left out.
+/// Decodes an object. Kinds of a later version are skipped.
 pub(super) fn decode(word: &str, cells: Cells<'_>) -> Result<Option<ObjectCall>, Bad> {
     if !matches!(word, "object_create" | "object_destroy") {
         return Ok(None);

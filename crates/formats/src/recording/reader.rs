@@ -1,5 +1,5 @@
-//! Reads a recording, row by row. A file that was cut off (by a tracer that was killed, or a full
-//! disk) is read up to the cut.
+//! Reads a recording row by row. A truncated file (tracer killed, or disk full) is read up to its
+//! end.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,10 +25,10 @@ use crate::import::{Error, Warning};
 
 const ADVICE: &str = "record again, or read the part before it with another tool";
 
-/// The name of the column `type` before the first release.
+/// Name of the column `type` before the first release.
 const UNRELEASED_TYPE_COLUMN: &str = "row";
 
-/// Whether a file that begins like this may be a recording: it is an Arrow stream.
+/// Returns whether the start of a file may be that of a recording: an Arrow stream.
 #[must_use]
 pub fn looks_like(head: &[u8]) -> bool {
     head.starts_with(&[0xff; 4])
@@ -39,18 +39,18 @@ pub struct Reader<R> {
     path: PathBuf,
     messages: Messages<R>,
     schema: SchemaRef,
-    places: Places,
+    columns: Places,
     known: Resolver,
     functions: Functions,
-    /// Frames by the file's own numbers.
+    /// Frames by the file's own ids.
     frames: HashMap<u32, Frame>,
-    /// Only rows that tell what sites look like are wanted.
+    /// Whether only rows that define sites are returned.
     only_sites: bool,
     batch: Option<(RecordBatch, usize)>,
-    over: bool,
-    /// The last row said that the trace ended.
+    finished: bool,
+    /// Whether the last row was the end of the trace.
     ended: bool,
-    cut: bool,
+    truncated: bool,
     unknown: u64,
 }
 
@@ -59,19 +59,19 @@ impl Reader<BufReader<File>> {
     pub fn open(path: &Path, known: Resolver) -> Result<Self, Error> {
         let io = |source| Error::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;
-        let facts = file.metadata().map_err(io)?;
-        let total = facts.is_file().then_some(facts.len());
+        let metadata = file.metadata().map_err(io)?;
+        let total = metadata.is_file().then_some(metadata.len());
         Self::new(BufReader::new(file), path, total, known)
     }
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the schema. `path` is for messages; `total` is the length of the input, where known.
+    /// Reads the schema. `path` is for messages; `total` is the length of the input, if known.
     pub fn new(input: R, path: &Path, total: Option<u64>, known: Resolver) -> Result<Self, Error> {
         let mut messages = Messages::new(input, total);
         let schema = match messages.next() {
             Ok(Next::Message(meta, _)) => read_schema(&meta),
-            Ok(Next::Cut) if messages.place > 4 => {
+            Ok(Next::Cut) if messages.offset > 4 => {
                 Err(Trouble::Broken("the file is truncated within its schema".into()))
             }
             Ok(Next::End | Next::Cut) | Err(Trouble::Broken(_)) => {
@@ -80,45 +80,45 @@ impl<R: Read> Reader<R> {
                     "not an Arrow stream; `vramscope record -o FILE` writes recordings",
                 ));
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         };
-        let schema = schema.map_err(|trouble| told(path, 0, trouble))?;
+        let schema = schema.map_err(|error| read_error(path, 0, error))?;
         check_version(&schema, path)?;
         check_column_names(&schema, path)?;
-        let places = message::check_schema(&schema)
+        let columns = message::check_schema(&schema)
             .and_then(|()| Places::find(&schema).map_err(Trouble::Broken))
-            .map_err(|trouble| told(path, 0, trouble))?;
+            .map_err(|error| read_error(path, 0, error))?;
         Ok(Self {
             path: path.into(),
             messages,
             schema,
-            places,
+            columns,
             known,
             functions: Functions::default(),
             frames: HashMap::new(),
             only_sites: false,
             batch: None,
-            over: false,
+            finished: false,
             ended: false,
-            cut: false,
+            truncated: false,
             unknown: 0,
         })
     }
 
-    /// Leaves out every row but those that tell what sites look like, at little cost.
+    /// Skips every row that does not define a site, at little cost.
     #[must_use]
     pub fn only_sites(mut self) -> Self {
         self.only_sites = true;
         self
     }
 
-    /// The next row; none at the end of the file or at the place where it is cut off.
+    /// Returns the next row; none at the end of the file or where it is truncated.
     pub fn next_row(&mut self) -> Result<Option<Row>, Error> {
         loop {
             if let Some((batch, row)) = &mut self.batch
                 && *row < batch.num_rows()
             {
-                let cells = Cells { batch, places: &self.places, row: *row };
+                let cells = Cells { batch, columns: &self.columns, row: *row };
                 *row += 1;
                 if self.only_sites && !decode::is_of_site(cells) {
                     continue;
@@ -126,42 +126,43 @@ impl<R: Read> Reader<R> {
                 let Self { functions, frames, .. } = self;
                 let mut names = Names { functions, frames, known: self.known };
                 let row = decode::row(cells, &mut names);
-                let row = row
-                    .map_err(|bad| told(&self.path, self.messages.began, Trouble::Broken(bad.0)))?;
+                let row = row.map_err(|bad| {
+                    read_error(&self.path, self.messages.began, Trouble::Broken(bad.0))
+                })?;
                 let Some(row) = row else { continue };
                 self.unknown += u64::from(row == Row::Unknown);
                 self.ended = matches!(row, Row::End(_));
                 return Ok(Some(row));
             }
-            if self.over {
+            if self.finished {
                 return Ok(None);
             }
             let next = self.next_batch();
-            self.batch = next.map_err(|trouble| {
-                self.over = true;
-                told(&self.path, self.messages.began, trouble)
+            self.batch = next.map_err(|error| {
+                self.finished = true;
+                read_error(&self.path, self.messages.began, error)
             })?;
         }
     }
 
-    /// The next rows as they are, with the columns of this version; those that the file does not
-    /// have are null. None at the end, or where the file is cut off.
+    /// Returns the next rows with the columns of this version; those that the file does not have
+    /// are null. None at the end, or where the file is truncated.
     #[cfg(feature = "parquet")]
     pub(crate) fn next_table(&mut self) -> Result<Option<RecordBatch>, Error> {
-        if self.over {
+        if self.finished {
             return Ok(None);
         }
         let table = self.next_batch().and_then(|next| {
             let Some((batch, _)) = next else { return Ok(None) };
-            let table = self.places.table(&batch);
+            let table = self.columns.table(&batch);
             table.map(Some).map_err(|error| {
                 let error = error.to_string();
                 Trouble::Broken(format!("Arrow says: {}", crate::plain::plain(&error)))
             })
         });
-        table.map_err(|trouble| {
-            self.over = true;
-            told(&self.path, self.messages.began, trouble)
+        table.map_err(|error| {
+            self.finished = true;
+            read_error(&self.path, self.messages.began, error)
         })
     }
 
@@ -170,8 +171,8 @@ impl<R: Read> Reader<R> {
         let (meta, body) = match self.messages.next()? {
             Next::Message(meta, body) => (meta, body),
             next @ (Next::End | Next::Cut) => {
-                self.over = true;
-                self.cut = matches!(next, Next::Cut);
+                self.finished = true;
+                self.truncated = matches!(next, Next::Cut);
                 return Ok(None);
             }
         };
@@ -188,23 +189,23 @@ impl<R: Read> Reader<R> {
         Ok(Some((batch, 0)))
     }
 
-    /// How far the file was read, and how long it is where that is known.
+    /// Returns the number of bytes read, and the length of the file if known.
     pub const fn progress(&self) -> (u64, Option<u64>) {
-        (self.messages.place, self.messages.total)
+        (self.messages.offset, self.messages.total)
     }
 
-    /// The driver functions that failed calls named so far.
+    /// Returns the driver functions of failed calls so far.
     pub const fn functions(&self) -> &Functions {
         &self.functions
     }
 
-    /// What should be known of the file, after its last row was read.
+    /// Returns warnings about the file, after its last row was read.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let mut warn =
             |text: String, count, inexact| warnings.push(Warning { text, count, inexact });
-        if self.cut || !self.ended {
+        if self.truncated || !self.ended {
             let text = format!(
                 "recording truncated at byte {} (tracer killed or disk full); later events are \
                  missing",
@@ -220,8 +221,8 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Lets Arrow read what was checked. It should not panic on that; if it does on input that nobody
-/// thought of, the file is to blame and not the program.
+/// Calls Arrow with checked input. It should not panic; if it does on an unforeseen input, that is
+/// reported as an error of the file.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, Trouble> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(result)) => Ok(result),
@@ -258,7 +259,8 @@ fn check_version(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Columns had other names before the first release, and such files also say version 1.
+/// Detects files from before the first release: their columns have other names, but they also have
+/// version 1.
 fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
     let has = |name: &str| schema.column_with_name(name).is_some();
     if has(UNRELEASED_TYPE_COLUMN) && !has(Column::Type.name()) {
@@ -271,17 +273,17 @@ fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn not_recognised(path: &Path, why: &str) -> Error {
-    Error::NotRecognised { path: path.into(), why: why.to_owned() }
+fn not_recognised(path: &Path, reason: &str) -> Error {
+    Error::NotRecognised { path: path.into(), why: reason.to_owned() }
 }
 
-fn told(path: &Path, place: u64, trouble: Trouble) -> Error {
-    match trouble {
+fn read_error(path: &Path, offset: u64, error: Trouble) -> Error {
+    match error {
         Trouble::Io(source) => Error::Io { path: path.into(), source },
         Trouble::Broken(what) => Error::Broken {
             path: path.into(),
             what,
-            place: format!("byte {place}"),
+            place: format!("byte {offset}"),
             advice: ADVICE.to_owned(),
         },
     }

@@ -8,7 +8,7 @@ use arrow_schema::{DataType, Field, Schema, TimeUnit};
 
 use super::{VERSION, VERSION_KEY};
 
-/// What a column holds.
+/// Type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Type {
     /// 16 bits.
@@ -17,7 +17,7 @@ pub enum Type {
     U32,
     /// 64 bits.
     U64,
-    /// 32 bits with a sign.
+    /// 32 bits, signed.
     I32,
     /// True or false.
     Bool,
@@ -30,7 +30,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// The type as Arrow calls it.
+    /// Returns the Arrow type.
     #[must_use]
     pub fn arrow(self) -> DataType {
         match self {
@@ -47,7 +47,7 @@ impl Type {
         }
     }
 
-    /// The word for it in documents.
+    /// Returns the name in documentation.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,10 +63,10 @@ impl Type {
     }
 }
 
-/// Declares the columns once: the enum that code names them by, and the table.
+/// Declares the columns once: the enum for code, and the table.
 macro_rules! columns {
     ($($column:ident $name:literal $type:ident $about:literal,)*) => {
-        /// A column, by its place.
+        /// A column, by its index.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(super) enum Column { $($column,)* }
 
@@ -155,13 +155,13 @@ columns! {
 }
 
 impl Column {
-    /// Its name in the file.
+    /// Returns the name in the file.
     pub(super) fn name(self) -> &'static str {
         COLUMNS.get(self as usize).map_or("", |column| column.0)
     }
 }
 
-/// The keys of `metadata` rows: key, meaning.
+/// Keys of `metadata` rows: key, meaning.
 pub const ABOUT: &[(&str, &str)] = &[
     ("vramscope", "version of the program that wrote the file"),
     ("hostname", "machine"),
@@ -170,7 +170,7 @@ pub const ABOUT: &[(&str, &str)] = &[
     ("kernels", "`yes` if launches and copies were also counted"),
 ];
 
-/// Every row type: name, meaning, the columns besides `type`, `time_ns`, `entry_ns`, `pid` and
+/// Every row type: name, meaning, and its columns besides `type`, `time_ns`, `entry_ns`, `pid` and
 /// `tid`.
 pub const ROWS: &[(&str, &str, &str)] = &[
     ("metadata", "a fact about the recording", "name, value"),
@@ -305,7 +305,7 @@ pub const ROWS: &[(&str, &str, &str)] = &[
     ("end", "the trace ended, and the final report was made", ""),
 ];
 
-/// The schema of the file.
+/// Returns the schema of the file.
 #[must_use]
 pub fn schema() -> Schema {
     let fields: Vec<Field> = COLUMNS

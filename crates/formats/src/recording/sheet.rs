@@ -1,5 +1,6 @@
-//! Rows that are being filled. A row sets few of the columns, so a column is padded with nulls only
-//! when it is set again, or when the batch is finished: a row costs what it says.
+//! Rows of a batch in progress. A row sets few of the columns, so a column is padded with nulls
+//! only when it is set again, or when the batch is finished: the cost of a row depends on its
+//! values only.
 
 use std::sync::Arc;
 
@@ -12,11 +13,11 @@ use arrow_schema::{ArrowError, SchemaRef};
 
 use super::schema::{COLUMNS, Column, Type};
 
-/// The rows of a batch.
+/// Rows of a batch.
 pub(super) struct Sheet {
     columns: Vec<Cells>,
     rows: usize,
-    /// Bytes of texts and lists, which rows do not bound.
+    /// Bytes of texts and lists, which the number of rows does not bound.
     pub(super) loose_bytes: usize,
 }
 
@@ -45,7 +46,7 @@ impl Cells {
         }
     }
 
-    /// Nulls up to this row.
+    /// Appends nulls up to a row.
     fn pad(&mut self, rows: usize) {
         match self {
             Self::U16(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
@@ -83,13 +84,13 @@ impl Sheet {
         self.rows
     }
 
-    /// Begins a row.
+    /// Starts a row.
     pub(super) fn row(&mut self, word: &str) {
         self.rows += 1;
         self.text(Column::Type, word);
     }
 
-    /// The column, ready for the value of the row that was begun.
+    /// Returns the column, ready for the value of the current row.
     fn cells(&mut self, column: Column) -> Option<&mut Cells> {
         let before = self.rows.saturating_sub(1);
         let cells = self.columns.get_mut(column as usize)?;
@@ -161,7 +162,7 @@ impl Sheet {
         self.loose_bytes += count;
     }
 
-    /// The rows as a batch; the sheet is empty again.
+    /// Returns the rows as a batch, and empties the builder.
     pub(super) fn finish(&mut self, schema: SchemaRef) -> Result<RecordBatch, ArrowError> {
         let rows = std::mem::take(&mut self.rows);
         self.loose_bytes = 0;

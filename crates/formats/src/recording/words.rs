@@ -1,4 +1,4 @@
-//! The words that stand for the engine's closed lists. They are stable from version 0.1 on.
+//! Names of the engine's enum values in recordings. They are stable since version 0.1.
 
 use engine::event::FreeBy;
 use engine::ids::Space;
@@ -8,15 +8,15 @@ use engine::stack::{Language, Unknown};
 use engine::tensor::NoTensors;
 use engine::work::{Direction, NamedBy, NoName};
 
-/// A closed list with a word for each of its members.
+/// An enum with a name for each of its values.
 pub(crate) trait Word: Copy + 'static {
-    /// All of them.
+    /// All values.
     const ALL: &'static [Self];
 
-    /// The word.
+    /// Returns the name.
     fn word(self) -> &'static str;
 
-    /// What a word stands for.
+    /// Returns the value of a name.
     fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|member| member.word() == word)
     }

@@ -1,4 +1,4 @@
-//! Writes a recording. Each flush is one whole message of the stream, so that a tracer that is killed
+//! Writes a recording. Each flush is one complete message of the stream, so that a killed tracer
 //! loses at most the rows since the last one.
 
 use std::collections::HashMap;
@@ -17,52 +17,52 @@ use super::sheet::Sheet;
 use crate::WallClock;
 use crate::export::GpuName;
 
-/// Rows of a batch at most.
+/// Maximum number of rows of a batch.
 const ROWS: usize = 16_384;
 
-/// Bytes of texts and lists of a batch at most; one row may go over it.
+/// Maximum size of the texts and lists of a batch; one row may exceed it.
 const LOOSE_BYTES: usize = 4 << 20;
 
-/// How old a row gets before it is written.
+/// Maximum age of an unwritten row.
 const PATIENCE: Nanos = Nanos::from_millis(1000);
 
-/// Ticks alone say nothing new: they wait this long, so that an idle trace writes next to nothing.
+/// Maximum age if only ticks wait, so that an idle trace writes almost nothing.
 const IDLE_PATIENCE: Nanos = Nanos::from_millis(30_000);
 
-/// Frames whose numbers are kept in mind; one that is forgotten is written again.
+/// Maximum number of cached frame ids; a frame that is dropped from the cache is written again.
 const FRAMES: usize = 1 << 18;
 
-/// What a recording says of itself.
+/// Metadata of a recording.
 #[derive(Clone, Debug)]
 pub struct Header {
-    /// The version of the program.
+    /// Version of vramscope.
     pub version: String,
-    /// The machine.
+    /// Host name.
     pub hostname: String,
-    /// Its kernel.
+    /// Linux kernel.
     pub kernel: String,
-    /// What is traced, in words.
+    /// Description of the traced processes.
     pub target: String,
-    /// Launches and copies are counted, too.
+    /// Whether launches and copies are also counted.
     pub work: bool,
-    /// The clocks.
+    /// Clocks.
     pub clock: WallClock,
-    /// The GPUs.
+    /// GPUs.
     pub gpus: Vec<GpuName>,
 }
 
-/// Writes rows to a file or pipe. After an error nothing more should be written: what is there up
-/// to [`Writer::bytes`] is whole.
+/// Writes rows to a file or pipe. After an error nothing more should be written: the output is
+/// complete up to [`RecordingWriter::bytes`].
 pub struct Writer<W> {
     out: W,
     schema: SchemaRef,
-    /// Messages are made in memory and written in one piece.
+    /// Messages are built in memory and written at once.
     stream: StreamWriter<Vec<u8>>,
-    sheet: Sheet,
+    batch: Sheet,
     function: FunctionName,
-    /// When the oldest row that waits was noticed, and whether there is more than ticks.
+    /// Time of the oldest waiting row, and whether it is urgent: more than ticks wait.
     waiting: Option<(Moment, bool)>,
-    /// The numbers of frames that were written.
+    /// Ids of frames that were written.
     frames: HashMap<Frame, u32>,
     next_frame: u32,
     events: u64,
@@ -71,19 +71,19 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the schema and the header. `function` names the driver functions of failed calls.
+    /// Writes the schema and the header. `function` returns the names of driver functions.
     pub fn new(out: W, header: &Header, function: FunctionName) -> io::Result<Self> {
         let schema = SchemaRef::new(schema());
         let options = IpcWriteOptions::try_new(8, false, MetadataVersion::V5)
             .and_then(|options| options.try_with_compression(Some(CompressionType::ZSTD)))
             .and_then(|options| options.try_with_compression_level(Some(1)))
-            .map_err(no_arrow)?;
+            .map_err(io_error)?;
         let stream = StreamWriter::try_new_with_options(Vec::new(), &schema, options);
         let mut writer = Self {
             out,
             schema,
-            stream: stream.map_err(no_arrow)?,
-            sheet: Sheet::new(),
+            stream: stream.map_err(io_error)?,
+            batch: Sheet::new(),
             function,
             waiting: None,
             frames: HashMap::new(),
@@ -98,7 +98,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn header(&mut self, header: &Header) {
-        let sheet = &mut self.sheet;
+        let batch = &mut self.batch;
         for (key, value) in [
             ("vramscope", header.version.as_str()),
             ("hostname", &header.hostname),
@@ -106,33 +106,33 @@ impl<W: Write> Writer<W> {
             ("target", &header.target),
             ("kernels", if header.work { "yes" } else { "no" }),
         ] {
-            sheet.row("metadata");
-            sheet.text(Column::Name, key);
-            sheet.text(Column::Value, value);
+            batch.row("metadata");
+            batch.text(Column::Name, key);
+            batch.text(Column::Value, value);
         }
-        sheet.row("clock");
-        sheet.number(Column::TimeNs, header.clock.start().0);
-        sheet.time(Column::WallTime, header.clock.utc_nanos());
-        sheet.text(Column::TimeZone, header.clock.zone());
-        sheet.code(Column::UtcOffsetSeconds, header.clock.offset());
+        batch.row("clock");
+        batch.number(Column::TimeNs, header.clock.start().0);
+        batch.time(Column::WallTime, header.clock.utc_nanos());
+        batch.text(Column::TimeZone, header.clock.zone());
+        batch.code(Column::UtcOffsetSeconds, header.clock.offset());
         for gpu in &header.gpus {
-            sheet.row("gpu");
-            sheet.number(Column::Gpu, u64::from(gpu.id.0));
-            sheet.text(Column::Name, gpu.name.as_str());
-            sheet.text(Column::Uuid, gpu.uuid.as_str());
-            sheet.number(Column::Bytes, gpu.total_bytes);
+            batch.row("gpu");
+            batch.number(Column::Gpu, u64::from(gpu.id.0));
+            batch.text(Column::Name, gpu.name.as_str());
+            batch.text(Column::Uuid, gpu.uuid.as_str());
+            batch.number(Column::Bytes, gpu.total_bytes);
         }
     }
 
-    /// Adds an event. What a site looks like may be told before or after the events that name it.
+    /// Adds an event. A site may be defined before or after the events that refer to it.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         if let What::Site(facts) = &event.what {
             let numbers = self.frames(&facts.frames)?;
-            encode::event(&mut self.sheet, event, self.function);
-            self.sheet.number(Column::SiteId, u64::from(facts.site.0));
-            self.sheet.numbers(Column::FrameIds, numbers.into_iter().map(Some));
+            encode::event(&mut self.batch, event, self.function);
+            self.batch.number(Column::SiteId, u64::from(facts.site.0));
+            self.batch.numbers(Column::FrameIds, numbers.into_iter().map(Some));
         } else {
-            encode::event(&mut self.sheet, event, self.function);
+            encode::event(&mut self.batch, event, self.function);
         }
         self.events += 1;
         if let What::Lost(lost) = &event.what {
@@ -142,7 +142,7 @@ impl<W: Write> Writer<W> {
         self.added(event.at, true)
     }
 
-    /// The numbers of frames; those that have none yet get one, and a row.
+    /// Returns the ids of frames; new frames get an id and a row.
     fn frames(&mut self, frames: &[Frame]) -> io::Result<Vec<u64>> {
         let mut numbers = Vec::with_capacity(frames.len());
         for frame in frames {
@@ -156,85 +156,82 @@ impl<W: Write> Writer<W> {
             let number = self.next_frame;
             self.next_frame = number.saturating_add(1);
             self.frames.insert(frame.clone(), number);
-            encode::frame(&mut self.sheet, number, frame);
+            encode::frame(&mut self.batch, number, frame);
             self.make_room()?;
             numbers.push(u64::from(number));
         }
         Ok(numbers)
     }
 
-    /// A report is made at this moment: a replay makes it too.
+    /// Records that a report is made at this time, so that a replay makes it as well.
     pub fn tick(&mut self, at: Moment) -> io::Result<()> {
-        self.sheet.row("report");
-        self.sheet.number(Column::TimeNs, at.0);
+        self.batch.row("report");
+        self.batch.number(Column::TimeNs, at.0);
         self.added(at, false)
     }
 
-    /// Writes what has waited for a second. To be called several times a second.
+    /// Writes rows that have waited for a second. To be called several times per second.
     pub fn flush_due(&mut self, now: Moment) -> io::Result<()> {
-        match self.waiting {
-            Some((since, news)) if now - since >= if news { PATIENCE } else { IDLE_PATIENCE } => {
-                self.flush()
-            }
-            _ => Ok(()),
-        }
+        let Some((since, urgent)) = self.waiting else { return Ok(()) };
+        let max_age = if urgent { PATIENCE } else { IDLE_PATIENCE };
+        if now - since >= max_age { self.flush() } else { Ok(()) }
     }
 
-    /// The last report is made at this moment; nothing may follow.
+    /// Records the time of the last report; nothing may follow.
     pub fn finish(&mut self, at: Moment) -> io::Result<()> {
-        self.sheet.row("end");
-        self.sheet.number(Column::TimeNs, at.0);
+        self.batch.row("end");
+        self.batch.number(Column::TimeNs, at.0);
         self.encode()?;
-        self.stream.finish().map_err(no_arrow)?;
+        self.stream.finish().map_err(io_error)?;
         self.put()
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     #[must_use]
     pub const fn events(&self) -> u64 {
         self.events
     }
 
-    /// Records that the kernel could not deliver, by the events so far.
+    /// Returns the number of lost records so far.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bytes that were written, in whole messages.
+    /// Returns the number of bytes written, in complete messages.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where it writes to.
+    /// Returns the output.
     pub const fn out(&self) -> &W {
         &self.out
     }
 
-    /// Gives that back.
+    /// Returns the output and drops the writer.
     pub fn into_out(self) -> W {
         self.out
     }
 
-    fn added(&mut self, at: Moment, news: bool) -> io::Result<()> {
+    fn added(&mut self, at: Moment, urgent: bool) -> io::Result<()> {
         self.waiting = Some(match self.waiting {
-            None => (at, news),
-            // Ticks that have waited are no reason to hurry, and news are.
-            Some((_, false)) if news => (at, true),
+            None => (at, urgent),
+            // Waiting ticks are not urgent, but events are.
+            Some((_, false)) if urgent => (at, true),
             Some(waiting) => waiting,
         });
         self.make_room()
     }
 
     fn make_room(&mut self) -> io::Result<()> {
-        if self.sheet.rows() >= ROWS || self.sheet.loose_bytes >= LOOSE_BYTES {
+        if self.batch.rows() >= ROWS || self.batch.loose_bytes >= LOOSE_BYTES {
             return self.flush();
         }
         Ok(())
     }
 
-    /// Writes all rows that wait, as one message.
+    /// Writes all waiting rows as one message.
     pub fn flush(&mut self) -> io::Result<()> {
         self.encode()?;
         self.put()
@@ -242,9 +239,9 @@ impl<W: Write> Writer<W> {
 
     fn encode(&mut self) -> io::Result<()> {
         self.waiting = None;
-        if self.sheet.rows() > 0 {
-            let batch = self.sheet.finish(SchemaRef::clone(&self.schema)).map_err(no_arrow)?;
-            self.stream.write(&batch).map_err(no_arrow)?;
+        if self.batch.rows() > 0 {
+            let batch = self.batch.finish(SchemaRef::clone(&self.schema)).map_err(io_error)?;
+            self.stream.write(&batch).map_err(io_error)?;
         }
         Ok(())
     }
@@ -259,6 +256,6 @@ impl<W: Write> Writer<W> {
     }
 }
 
-fn no_arrow(error: ArrowError) -> io::Error {
+fn io_error(error: ArrowError) -> io::Error {
     io::Error::other(error)
 }
