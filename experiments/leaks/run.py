@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How well leaks are told from what only looks like them: a corpus of programs with known truth.
+"""Scores the leak verdicts on a corpus of labeled programs.
 
 usage: run.py [--half tune|held-out|all] [--only NAME...] [--seeds 1,2,3] [--seconds-scale X] [--jobs N]
-              [--from-recording] [--out FILE] [--keep FOLDER] [--build FOLDER]
+              [--from-recording] [--out FILE] [--keep DIR] [--build DIR]
 
 Runs each scenario of `workload leaks` on the simulated driver under `vramscope trace --json --interval 1s
---stacks full`, and compares the suspects of the last report with what `workload leaks --list` says is true.
-Suspects are matched by the names of the functions in their frames. With --from-recording the run is recorded,
-`vramscope report --analysis suspects` on the file is what counts, and what the trace said itself has to be the
-same. Needs root and what `./dev build` makes, no GPU. Exits with 1 when a leak is missed or a healthy function
-accused, or when file and trace disagree.
+--stacks full`, and compares the suspects of the last report with the labels of `workload leaks --list`. Suspects are
+matched by the function names in their frames. With --from-recording, the run is recorded, the suspects of
+`vramscope report --analysis suspects` on the file are scored, and those of the trace must be the same. Needs root and
+the output of `./dev build`, no GPU. Exits with 1 if a leak is missed, a healthy function is reported as a leak, or
+file and trace differ.
 """
 import argparse
 import collections
@@ -21,66 +21,69 @@ import subprocess
 import sys
 import tempfile
 
-# A folder of compiled files beside the scripts would be root's.
+# Bytecode files next to the scripts would belong to root.
 sys.dont_write_bytecode = True
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import score  # noqa: E402
 import table  # noqa: E402
 
 
-def options_of(arguments):
+def parse_options(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--half", choices=["tune", "held-out", "all"], default="all")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these scenarios alone")
-    parser.add_argument("--seeds", default="1", help="numbers with commas; each scenario runs with each")
-    parser.add_argument("--seconds-scale", type=float, default=1.0, help="run everything so many times as long")
-    parser.add_argument("--jobs", type=int, default=1, help="scenarios at a time")
-    parser.add_argument("--from-recording", action="store_true", help="judge recordings, and compare with the trace")
-    parser.add_argument("--out", help="write the tables to this file, as Markdown")
-    parser.add_argument("--keep", metavar="FOLDER", help="keep the reports there")
-    parser.add_argument("--build", default="target/release", help="where ./dev build put things")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run only these scenarios")
+    parser.add_argument("--seeds", default="1", help="comma-separated; each scenario runs with each seed")
+    parser.add_argument("--seconds-scale", type=float, default=1.0, help="factor for the duration of each scenario")
+    parser.add_argument("--jobs", type=int, default=1, help="scenarios to run in parallel")
+    parser.add_argument("--from-recording", action="store_true", help="score recordings, and compare them with the trace")
+    parser.add_argument("--out", help="write the tables to this file as Markdown")
+    parser.add_argument("--keep", metavar="DIR", help="keep the reports in this directory")
+    parser.add_argument("--build", default="target/release", help="output directory of ./dev build")
     options = parser.parse_args(arguments)
     options.seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.seconds_scale <= 0 or options.jobs < 1:
-        parser.error("--seconds-scale and --jobs are above zero")
+        parser.error("--seconds-scale and --jobs must be above zero")
     return options
 
 
-class Bench:
-    def __init__(self, options, folder):
+class ScenarioRunner:
+    """Runs scenarios under the tracer and scores them."""
+
+    def __init__(self, options, directory):
         build = os.path.abspath(options.build)
         self.options = options
-        self.folder = folder
+        self.directory = directory
         self.vramscope = os.path.join(build, "vramscope")
         self.workload = os.path.join(build, "sim", "workload")
         for path in (self.vramscope, self.workload):
             if not os.path.exists(path):
-                sys.exit(f"{path} is not there: build it with ./dev build")
+                sys.exit(f"{path} does not exist: run ./dev build")
         self.environment = {**os.environ, "LD_LIBRARY_PATH": os.path.join(build, "sim")}
 
     def scenarios(self):
-        told = subprocess.run([self.workload, "leaks", "--list"], env=self.environment, capture_output=True, text=True,
-                              check=True)
-        everything = json.loads(told.stdout)
-        unknown = set(self.options.only) - {scenario["name"] for scenario in everything}
+        listed = subprocess.run([self.workload, "leaks", "--list"], env=self.environment, capture_output=True, text=True,
+                                check=True)
+        known = json.loads(listed.stdout)
+        unknown = set(self.options.only) - {scenario["name"] for scenario in known}
         if unknown:
-            sys.exit(f"there is no scenario {', '.join(sorted(unknown))}: `workload leaks --list` lists them")
+            sys.exit(f"unknown scenario {', '.join(sorted(unknown))}: see `workload leaks --list`")
         wanted = []
-        for scenario in everything:
+        for scenario in known:
             if self.options.half not in ("all", scenario["half"]):
                 continue
             if self.options.only and scenario["name"] not in self.options.only:
                 continue
             if scenario["missing"]:
-                print(f"{scenario['name']} is left out: the driver has no {', '.join(scenario['missing'])}",
+                print(f"{scenario['name']} skipped: the driver has no {', '.join(scenario['missing'])}",
                       file=sys.stderr)
                 continue
             wanted.append(scenario)
         return wanted
 
     def run(self, scenario, seed):
-        """One scenario with one seed: what was said of it, scored."""
-        name = os.path.join(self.folder, f"{scenario['name']}-{seed}")
+        """Runs one scenario with one seed and returns its score."""
+        name = os.path.join(self.directory, f"{scenario['name']}-{seed}")
         reports_file, recording = name + ".jsonl", name + ".arrows"
         seconds = scenario["seconds"] * self.options.seconds_scale
         command = [self.vramscope, "trace", "--json", "--interval", "1s", "--stacks", "full", "--force", "-o", reports_file]
@@ -95,14 +98,14 @@ class Bench:
         lost = reports[-1]["lost_events"] + reports[-1]["lost_stacks"]
         if not self.options.from_recording:
             if "suspects" not in reports[-1]:
-                raise RuntimeError("the reports of this vramscope have no `suspects`: try --from-recording")
+                raise RuntimeError("the reports of this vramscope have no `suspects`: use --from-recording")
             return score.Result(scenario, seed, reports[-1], reports, None, lost)
-        told = self.call([self.vramscope, "report", "--analysis", "suspects", "--format", "json", "--top", "1000",
-                          recording], 60, codes=(0, 1))
+        report = self.call([self.vramscope, "report", "--analysis", "suspects", "--format", "json", "--top", "1000",
+                            recording], 60, codes=(0, 1))
         with open(name + ".report.json", "w", encoding="utf-8") as file:
-            file.write(told)
+            file.write(report)
         live = reports[-1] if "suspects" in reports[-1] else None
-        return score.Result(scenario, seed, json.loads(told), reports, live, lost)
+        return score.Result(scenario, seed, json.loads(report), reports, live, lost)
 
     def call(self, command, seconds, codes=(0,)):
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=seconds)
@@ -112,24 +115,24 @@ class Bench:
 
 
 def main():
-    options = options_of(sys.argv[1:])
-    with tempfile.TemporaryDirectory() as folder:
+    options = parse_options(sys.argv[1:])
+    with tempfile.TemporaryDirectory() as directory:
         if options.keep:
             os.makedirs(options.keep, exist_ok=True)
-            folder = options.keep
-        bench = Bench(options, os.path.abspath(folder))
-        runs = [(scenario, seed) for scenario in bench.scenarios() for seed in options.seeds]
+            directory = options.keep
+        runner = ScenarioRunner(options, os.path.abspath(directory))
+        runs = [(scenario, seed) for scenario in runner.scenarios() for seed in options.seeds]
         lines = []
 
         def show(text):
             print(text, flush=True)
             lines.append(text)
 
-        for text in table.head(bench.vramscope, "run.py " + shlex.join(sys.argv[1:])):
+        for text in table.head(runner.vramscope, "run.py " + shlex.join(sys.argv[1:])):
             show(text)
         results, broken = [], []
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as workers:
-            futures = [(scenario, seed, workers.submit(bench.run, scenario, seed)) for scenario, seed in runs]
+            futures = [(scenario, seed, workers.submit(runner.run, scenario, seed)) for scenario, seed in runs]
             for scenario, seed, future in futures:
                 try:
                     results.append(future.result())

@@ -1,25 +1,15 @@
-"""The results of the bench as Markdown."""
+"""The scores as Markdown tables."""
 import datetime
 import os
-import platform
-import subprocess
 
-
-def processor():
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-            return f"{len(names)} x {names[0]}"
-    except (OSError, IndexError):
-        return f"{os.cpu_count()} processors"
+from lib import machine
 
 
 def head(vramscope, command):
-    version = subprocess.run([vramscope, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    yield f"- {version}, {datetime.date.today().isoformat()}, `{command.strip()}`"
-    yield f"- {processor()}, Linux {platform.release()}, simulated driver"
+    yield f"- {machine.output(vramscope, '--version')}, {datetime.date.today().isoformat()}, `{command.strip()}`"
+    yield f"- {os.cpu_count()} x {machine.processor()}, Linux {machine.kernel()}, simulated driver"
     yield ""
-    yield ("| scenario | half | seed | leaks | accused | named after, s | accused for a while | healthy functions | result |")
+    yield ("| scenario | half | seed | leaks | suspects | reported after, s | withdrawn | healthy functions | result |")
     yield "|---|---|---:|---|---|---|---|---|---|"
 
 
@@ -29,32 +19,33 @@ def listed(items):
 
 def row(result):
     scenario = result.scenario
-    accused = [f"{name} {result.sureness.get(name) or ''}".strip() for name in result.found]
-    accused += [f"**{alarm}**" for alarm in result.false_alarms]
+    suspects = [f"{name} {result.confidence.get(name) or ''}".strip() for name in result.found]
+    suspects += [f"**{alarm}**" for alarm in result.false_alarms]
     named = [f"{result.named[name]:.0f}" if name in result.named else "?" for name in result.found]
-    verdict = []
+    problems = []
     if result.missed:
-        verdict.append(f"**missed {', '.join(result.missed)}**")
+        problems.append(f"**missed {', '.join(result.missed)}**")
     if result.false_alarms:
-        verdict.append("**false alarm**")
+        problems.append("**false alarm**")
     if result.differs:
-        verdict.append(f"**file and trace differ: {'; '.join(result.differs)}**")
+        problems.append(f"**file and trace differ: {'; '.join(result.differs)}**")
     if result.lost:
-        verdict.append(f"{result.lost} records lost")
-    words = []
+        problems.append(f"{result.lost} records lost")
+    verdicts = []
     for name in result.healthy:
-        said = sorted({word for (place, _), told in result.words.items() if place == name for word in told})
-        words.append(f"{name} {' '.join(said) or '-'}")
-    words += [f"({odd} is no fair word)" for odd in result.unfair_words]
-    cells = [scenario["name"], scenario["half"], str(result.seed), listed(result.guilty), listed(accused), listed(named),
-             listed(result.withdrawn), listed(words), listed(verdict) if verdict else "ok"]
+        found = sorted({verdict for (function, _), of_function in result.verdicts.items() if function == name
+                        for verdict in of_function})
+        verdicts.append(f"{name} {' '.join(found) or '-'}")
+    verdicts += [f"({other} is unexpected)" for other in result.unexpected_verdicts]
+    cells = [scenario["name"], scenario["half"], str(result.seed), listed(result.leaking), listed(suspects), listed(named),
+             listed(result.withdrawn), listed(verdicts), listed(problems) if problems else "ok"]
     return f"| {' | '.join(cells)} |"
 
 
 def totals(halves):
     yield ""
-    yield ("| half | runs | leaks | found | missed | healthy functions | false alarms | accused for a while | precision | recall "
-           "| named after, median s |")
+    yield ("| half | runs | leaks | found | missed | healthy functions | false alarms | withdrawn | precision | recall "
+           "| reported after, median s |")
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     groups = dict(sorted(halves.items(), reverse=True))
     if len(groups) > 1:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs programs in containers of Podman and containerd, the agent on the host and in a container of its own image, and
-compares what the agent says of them with what the runtimes and the driver say.
+"""Compares the agent's view of containers with Podman, containerd and the oracle.
 
-usage: containers.py --vramscope PATH --sim FOLDER [--static PATH] [--root FOLDER]
+usage: containers.py --vramscope PATH --sim DIR [--static PATH] [--root DIR]
 
-Needs root, podman, buildah, runc, containerd and debootstrap; no registry. `--root` is a Debian for the base image, made where
-it is not there. `--static` is the binary of `./dev release`: with it, contrib/docker/Dockerfile is built and run, too.
+Programs run in containers of Podman and containerd; the agent runs on the host and in a container of its own image. Needs
+root, podman, buildah, runc, containerd and debootstrap, but no registry. `--root` is a Debian root file system for the base
+image, created if it does not exist. `--static` is the binary of `./dev release`: with it, contrib/docker/Dockerfile is also
+built and run.
 """
 import argparse
 import json
@@ -17,15 +18,15 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "onward"))
-from hosts import LOOPBACK, Host, Verdict, fetch, free_port, wait  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "exporters"))
+from hosts import LOOPBACK, Checks, Host, fetch, free_port, wait  # noqa: E402
 
 CONTRIB = pathlib.Path(__file__).resolve().parents[2] / "contrib"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
 CONTAINER = "7e57ab1e" * 8
-WORK = ["workload", "--hold-ms", "1000000", "train", "--steps", "40", "--step-ms", "2"]
-# A real driver takes this long to begin; the agent attaches meanwhile.
-SLOW = "SIM_INIT_MS=500"
+PROGRAM = ["workload", "--hold-ms", "1000000", "train", "--steps", "40", "--step-ms", "2"]
+# A real driver takes this long to initialize; the agent attaches meanwhile.
+INIT_DELAY = "SIM_INIT_MS=500"
 LIMITS = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
 IMAGE = """FROM localhost/debian:bookworm-slim
 COPY --chmod=0755 libcuda.so.1 /opt/driver/libcuda.so.1
@@ -45,12 +46,12 @@ def podman(*words):
     return run("podman", "--runtime", "runc", *words)
 
 
-def images(options, folder):
+def images(options, directory):
     if not os.path.exists(f"{options.root}/etc/debian_version"):
         run("debootstrap", "--variant=minbase", "bookworm", options.root)
     tar = subprocess.Popen(["tar", "-C", options.root, "--exclude=./proc/*", "--exclude=./sys/*", "-c", "."], stdout=subprocess.PIPE)
     run("podman", "import", "-", "debian:bookworm-slim", stdin=tar.stdout)
-    context = folder / "trainer"
+    context = directory / "trainer"
     context.mkdir()
     for name in ("libcuda.so.1", "workload"):
         (context / name).write_bytes((pathlib.Path(options.sim) / name).read_bytes())
@@ -63,59 +64,59 @@ def settled(get, pid):
         one for one in get("/api/v1/processes")["processes"] if one["pid"] == pid and one["allocations_total"] == 160))
 
 
-def check(verdict, what, process, container, truth):
-    """The process as the agent told it, and the account of a driver that knows it as number 1."""
-    told = process["container"]
-    verdict.look(f"{what}: container, runtime, number inside", (told["id"], told["runtime"], told.get("pid")), container)
-    oracle = json.loads(wait(f"{what}: the driver's account", lambda: (truth / "1.json").read_text()))
-    figures = [process[name] for name in ("live_bytes", "peak_bytes", "allocations_total", "frees_total")]
-    verdict.look(f"{what}: the driver's own account", figures,
+def check(checks, what, process, container, oracle_dir):
+    """Compares a process with its container, and with the oracle, for which its pid is 1."""
+    reported = process["container"]
+    checks.equal(f"{what}: container, runtime, pid inside", (reported["id"], reported["runtime"], reported.get("pid")), container)
+    oracle = json.loads(wait(f"{what}: the oracle", lambda: (oracle_dir / "1.json").read_text()))
+    values = [process[name] for name in ("live_bytes", "peak_bytes", "allocations_total", "frees_total")]
+    checks.equal(f"{what}: the oracle", values,
                  [oracle[name] for name in ("live_bytes", "peak_bytes", "allocations", "frees")])
-    (truth / "1.json").unlink()
+    (oracle_dir / "1.json").unlink()
 
 
-def with_podman(verdict, what, get, truth, *more):
-    name = podman("run", "-d", "--network", "none", *LIMITS, "-e", SLOW, "-e", "SIM_ORACLE_DIR=/truth", "-v", f"{truth}:/truth", *more,
-                  "localhost/trainer", *WORK)
+def with_podman(checks, what, get, oracle_dir, *more):
+    name = podman("run", "-d", "--network", "none", *LIMITS, "-e", INIT_DELAY, "-e", "SIM_ORACLE_DIR=/oracle", "-v", f"{oracle_dir}:/oracle", *more,
+                  "localhost/trainer", *PROGRAM)
     try:
         pid = int(podman("inspect", "-f", "{{.State.Pid}}", name))
         process = settled(get, pid)
         podman("kill", "-s", "TERM", name)
         podman("wait", name)
-        check(verdict, what, process, (name, "podman", 1), truth)
+        check(checks, what, process, (name, "podman", 1), oracle_dir)
     finally:
         podman("rm", "-f", name)
 
 
-def with_pod(verdict, get, truth):
+def with_pod(checks, get, oracle_dir):
     pod = podman("pod", "create", "--infra=false")
     try:
-        with_podman(verdict, "podman, in a pod", get, truth, "--pod", pod)
+        with_podman(checks, "podman, in a pod", get, oracle_dir, "--pod", pod)
     finally:
         podman("pod", "rm", "-f", pod)
 
 
-def with_containerd(verdict, get, folder, truth):
-    """In the cgroup that a kubelet would choose."""
-    settings = folder / "containerd.toml"
-    settings.write_text(f'version = 2\nroot = "{folder}/containerd"\nstate = "{folder}/containerd-state"\n'
-                        f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "{folder}/containerd.sock"\n')
-    run("podman", "save", "--format", "oci-archive", "-o", folder / "trainer.tar", "localhost/trainer")
-    with open(folder / "containerd.log", "w") as log:
-        daemon = subprocess.Popen(["containerd", "-c", settings], stdout=log, stderr=log)
-    ctr = ["ctr", "--address", f"{folder}/containerd.sock"]
+def with_containerd(checks, get, directory, oracle_dir):
+    """Runs a container in the cgroup that a kubelet would choose."""
+    config = directory / "containerd.toml"
+    config.write_text(f'version = 2\nroot = "{directory}/containerd"\nstate = "{directory}/containerd-state"\n'
+                        f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "{directory}/containerd.sock"\n')
+    run("podman", "save", "--format", "oci-archive", "-o", directory / "trainer.tar", "localhost/trainer")
+    with open(directory / "containerd.log", "w") as log:
+        daemon = subprocess.Popen(["containerd", "-c", config], stdout=log, stderr=log)
+    ctr = ["ctr", "--address", f"{directory}/containerd.sock"]
     try:
         wait("containerd", lambda: subprocess.run([*ctr, "version"], capture_output=True).returncode == 0)
-        run(*ctr, "images", "import", folder / "trainer.tar")
-        run(*ctr, "run", "-d", "--env", SLOW, "--env", "SIM_ORACLE_DIR=/truth", "--mount",
-            f"type=bind,src={truth},dst=/truth,options=rbind:rw", "--cgroup", f"/kubepods/burstable/pod{POD}/{CONTAINER}",
-            "localhost/trainer:latest", CONTAINER, *WORK)
+        run(*ctr, "images", "import", directory / "trainer.tar")
+        run(*ctr, "run", "-d", "--env", INIT_DELAY, "--env", "SIM_ORACLE_DIR=/oracle", "--mount",
+            f"type=bind,src={oracle_dir},dst=/oracle,options=rbind:rw", "--cgroup", f"/kubepods/burstable/pod{POD}/{CONTAINER}",
+            "localhost/trainer:latest", CONTAINER, *PROGRAM)
         pid = int(run(*ctr, "task", "ls").splitlines()[1].split()[1])
         process = settled(get, pid)
-        verdict.look("containerd: pod", process["container"]["pod"]["uid"], POD)
+        checks.equal("containerd: pod", process["container"]["pod"]["uid"], POD)
         run(*ctr, "task", "kill", "-s", "TERM", CONTAINER)
-        check(verdict, "containerd", process, (CONTAINER, "containerd", 1), truth)
-        wait("its end", lambda: "STOPPED" in run(*ctr, "task", "ls"))
+        check(checks, "containerd", process, (CONTAINER, "containerd", 1), oracle_dir)
+        wait("the end of the container", lambda: "STOPPED" in run(*ctr, "task", "ls"))
         run(*ctr, "task", "rm", CONTAINER)
         run(*ctr, "container", "rm", CONTAINER)
     finally:
@@ -123,13 +124,13 @@ def with_containerd(verdict, get, folder, truth):
         daemon.wait()
 
 
-def own_image(verdict, options, folder, truth):
-    """The agent in a container, with the rights that docs/operations/install.md gives it."""
-    context = folder / "own"
+def own_image(checks, options, directory, oracle_dir):
+    """Runs the agent in a container with the capabilities of docs/operations/install.md."""
+    context = directory / "own"
     context.mkdir()
     (context / "vramscope").write_bytes(pathlib.Path(options.static).read_bytes())
     run("buildah", "bud", "--isolation", "chroot", "-f", CONTRIB / "docker/Dockerfile", "-t", "vramscope", context)
-    port, token = free_port(), folder / "token"
+    port, token = free_port(), directory / "token"
     token.write_text("5ecre7" * 6)
     token.chmod(0o600)
     name = podman("run", "-d", "--pid=host", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--cap-add", "BPF", "--cap-add",
@@ -141,11 +142,11 @@ def own_image(verdict, options, folder, truth):
         return json.loads(fetch(f"{LOOPBACK}:{port}{path}", token.read_text()))
     try:
         wait("the agent in its container", lambda: fetch(f"{LOOPBACK}:{port}/readyz"))
-        with_podman(verdict, "podman, seen by an agent in a container", get, truth)
+        with_podman(checks, "podman, agent in a container", get, oracle_dir)
         began = time.monotonic()
         podman("stop", "-t", "20", name)
         code = podman("inspect", "-f", "{{.State.ExitCode}}", name)
-        verdict.look("podman stop ends the agent in good order", (code, time.monotonic() - began < 15), ("0", True))
+        checks.equal("podman stop ends the agent cleanly", (code, time.monotonic() - began < 15), ("0", True))
     finally:
         subprocess.run(["podman", "logs", name], stderr=subprocess.STDOUT)
         podman("rm", "-f", name)
@@ -160,22 +161,22 @@ def main():
     options = parser.parse_args()
     for program in ("podman", "buildah", "runc", "containerd"):
         print(f"     {run(program, '--version').splitlines()[0]}")
-    verdict = Verdict()
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        truth = folder / "truth"
-        truth.mkdir()
-        images(options, folder)
-        host = Host("node-1", folder, options.vramscope, options.sim, "")
+    checks = Checks()
+    with tempfile.TemporaryDirectory() as directory:
+        directory = pathlib.Path(directory)
+        oracle_dir = directory / "oracle"
+        oracle_dir.mkdir()
+        images(options, directory)
+        host = Host("node-1", directory, options.vramscope, options.sim, "")
         try:
-            with_podman(verdict, "podman", host.get, truth)
-            with_pod(verdict, host.get, truth)
-            with_containerd(verdict, host.get, folder, truth)
+            with_podman(checks, "podman", host.get, oracle_dir)
+            with_pod(checks, host.get, oracle_dir)
+            with_containerd(checks, host.get, directory, oracle_dir)
         finally:
             host.agent.kill()
         if options.static:
-            own_image(verdict, options, folder, truth)
-    verdict.end()
+            own_image(checks, options, directory, oracle_dir)
+    checks.end()
 
 
 main()

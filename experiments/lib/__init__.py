@@ -1,0 +1,1 @@
+"""Shared code of the experiments: paths, processes, machine facts, results, the oracle, charts, BPF objects."""

@@ -1,0 +1,1 @@
+"""Runs the published experiments, compares their reports, and writes their page."""
