@@ -51,7 +51,7 @@ fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
 
 #[test]
 fn stress_run_loses_no_events() {
-    let (text, results) = measurement("stress/run.py", &["--quick", "--cells", "2"]);
+    let (text, results) = measurement("cost/stress/run.py", &["--quick", "--cells", "2"]);
     let cells = results["stress"]["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 2, "{text}");
     for cell in cells {
@@ -74,7 +74,7 @@ fn stress_run_loses_no_events() {
 
 #[test]
 fn soak_finds_no_leaks_leftovers_or_wrong_values() {
-    let (text, results) = measurement("soak/run.py", &["--seconds", "18"]);
+    let (text, results) = measurement("cost/soak/run.py", &["--seconds", "18"]);
     assert!(results["soak"]["compared"].as_u64().unwrap() > 20, "{text}");
     assert!(results["soak"]["sigkills"].as_u64().unwrap() > 0, "{text}");
 }
@@ -87,7 +87,7 @@ fn fault_rounds_agree_with_the_driver() {
     for (kind, seed, compares) in [("reuse", "343828345", true), ("kill", "1", false)] {
         let mut all = vec!["--build", build.to_str().unwrap(), "--vramscope", VRAMSCOPE];
         all.extend(["--kind", kind, "--seed", seed, "--keep", kept.path().to_str().unwrap()]);
-        let text = experiment("chaos/run.py", &all);
+        let text = experiment("verify/chaos/run.py", &all);
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         assert_eq!(
             (&last["rounds"], &last["wrong"]),
@@ -100,14 +100,14 @@ fn fault_rounds_agree_with_the_driver() {
 
 #[test]
 fn growth_costs_are_measured() {
-    let (text, results) = measurement("growth.py", &["--quick", "--counts", "1000"]);
+    let (text, results) = measurement("cost/growth.py", &["--quick", "--counts", "1000"]);
     let rows = results["growth"]["rows"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["who"] == "vramscope"), "{text}");
 }
 
 #[test]
 fn http_load_loses_no_events_and_is_measured() {
-    let (text, results) = measurement("scraped.py", &["--quick"]);
+    let (text, results) = measurement("cost/http_load.py", &["--quick"]);
     let load = &results["load"];
     assert_eq!((&load["lost"], &load["errors"]), (&0.into(), &0.into()), "{text}");
     assert_eq!(load["received"], load["truth"], "{text}");
@@ -121,7 +121,8 @@ fn http_load_loses_no_events_and_is_measured() {
 #[test]
 fn monitor_writes_its_columns() {
     let own = std::process::id().to_string();
-    let text = experiment("stress/monitor.py", &["--duration", "0.5", "--description", "me", &own]);
+    let arguments = ["--duration", "0.5", "--description", "me", &own];
+    let text = experiment("cost/stress/monitor.py", &arguments);
     let mut lines = text.lines();
     assert_eq!(
         lines.next().unwrap(),
@@ -134,5 +135,5 @@ fn monitor_writes_its_columns() {
 
 #[test]
 fn performance_page_is_generated_from_results() {
-    experiment("stress/report.py", &["--check"]);
+    experiment("cost/stress/report.py", &["--check"]);
 }

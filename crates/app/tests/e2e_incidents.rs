@@ -112,7 +112,7 @@ fn holders_of_a_shared_device_match_the_driver() {
         let own = pids.iter().any(|pid| holder["pid"] == *pid);
         assert!(!own || holder["before_trace"] == false, "its memory is known exactly: {holder}");
     }
-    // `experiments/oom.py` measures the time without other load.
+    // `experiments/verify/oom.py` measures the time without other load.
     let took = found["written_after_ms"].as_u64().unwrap();
     println!("from the error to the directory: {took} ms");
     assert!(u128::from(took) <= waited.as_millis(), "{took} ms of {waited:?}");

@@ -22,9 +22,9 @@ use serde_json::Value;
 /// Time limit for the runner, in seconds.
 const PATIENCE: &str = "180";
 
-/// Runs `experiments/run ARGUMENTS`.
+/// Runs `experiments/published/run ARGUMENTS`.
 fn run(arguments: &[&str]) -> Output {
-    let runner = root().join("experiments/run");
+    let runner = root().join("experiments/published/run");
     Command::new("timeout")
         .args([PATIENCE.as_ref(), runner.as_os_str()])
         .args(arguments)
@@ -114,7 +114,7 @@ fn experiments_page_is_generated_from_results() {
     assert!(page.contains("### Correctness on build-machine: exact"));
     assert!(
         String::from_utf8(output.stdout).unwrap() == page,
-        "docs/internals/experiments.md differs from the results: run experiments/run --report"
+        "docs/internals/experiments.md is stale: run experiments/published/run --report"
     );
 }
 
@@ -133,7 +133,7 @@ fn python_programs_take_the_workload_options() {
         let mut workload = Command::new(simulator().join("workload"));
         workload.arg(program);
         let mut python = Command::new("python3");
-        python.arg("-B").arg(root().join(format!("experiments/workloads/{program}.py")));
+        python.arg("-B").arg(root().join(format!("experiments/published/workloads/{program}.py")));
         let (theirs, ours) = (options(workload), options(python));
         assert!(theirs.len() > 4, "{theirs:?}");
         assert!(ours.is_superset(&theirs), "{program}.py lacks {:?}", theirs.difference(&ours));

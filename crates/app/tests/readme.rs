@@ -282,7 +282,7 @@ fn documented_commands_work() {
                     steps.iter().for_each(|step| could_work(location, step));
                 }
                 // `python.rs` runs Python; the tests of each page check its configuration and
-                // queries; `experiments/verify/onward` runs those for engines outside of these
+                // queries; `experiments/verify/exporters` runs those for engines outside of these
                 // tests.
                 "text" | "json" | "python" | "sql" | "toml" | "yaml" => {}
                 "sql clickhouse" | "sql spark" => {}

@@ -1,5 +1,5 @@
 //! What a recording costs: `recording COUNT FILE` writes so many events and reads them again, and prints
-//! the seconds that both took. `experiments/files/recording.py` runs it.
+//! the seconds that both took. `experiments/cost/files/recording.py` runs it.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
