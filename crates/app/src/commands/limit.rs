@@ -49,8 +49,8 @@ impl Limit {
             }
             Self::Suspects(suspects) => {
                 let leaks = |judged: &&Judgement| judged.verdict == Verdict::Leak;
-                let other_layers = facts.judged.iter().filter(leaks).count();
-                match facts.findings(*suspects).suspects.len() + other_layers {
+                let objects_and_tensors = facts.judged.iter().filter(leaks).count();
+                match facts.findings(*suspects).suspects.len() + objects_and_tensors {
                     0 => return Outcome::Fine,
                     1 => output::complain("1 leak suspect"),
                     n => output::complain(&format!("{n} leak suspects")),

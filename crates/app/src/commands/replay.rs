@@ -84,11 +84,11 @@ pub(crate) fn read(path: &Path, mut reported: impl FnMut(&mut Ledger, Moment)) -
                 at = at.max(event.at);
                 ledger.apply(&event);
             }
-            Row::Tick(moment) => {
-                at = at.max(moment);
-                reported(&mut ledger, moment);
+            Row::Tick(time) => {
+                at = at.max(time);
+                reported(&mut ledger, time);
             }
-            Row::End(moment) => at = moment,
+            Row::End(time) => at = time,
             Row::About { key, value } if &*key == "kernels" && &*value == "yes" => {
                 ledger = ledger.following_work();
                 has_work = true;

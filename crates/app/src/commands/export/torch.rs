@@ -11,7 +11,7 @@ use crate::commands::input;
 /// Processes that an error message lists.
 const LISTED: usize = 10;
 
-/// Writes the snapshot. The file is read once to find what is live at its end, and once more for
+/// Writes the snapshot. The file is read once to find live memory at its end, and once more for
 /// each device.
 pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let mut out = super::single(options)?;

@@ -144,7 +144,7 @@ impl Actor {
         self.ooms.push_back(oom);
     }
 
-    /// The time in which the program could recover from the error is over.
+    /// Ends the time in which the program could recover from the error.
     pub(crate) fn settled(&mut self, number: u64, recovered: bool) {
         let Some(index) = self.ooms.iter().position(|one| one.number == number) else { return };
         if recovered && let Some(oom) = self.ooms.remove(index) {

@@ -135,6 +135,6 @@ mod tests {
     #[test]
     fn users_are_found_by_name_and_number() {
         assert_eq!((uid("root"), uid("1234")), (Some(0), Some(1234)));
-        assert_eq!(uid("nobody-is-called-this"), None);
+        assert_eq!(uid("no-such-user-name"), None);
     }
 }

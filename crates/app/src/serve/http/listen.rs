@@ -32,7 +32,7 @@ const HEADERS: usize = 64;
 /// Time to receive a complete request, also counted from the previous response.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// Time for the client to receive what is written.
+/// Write timeout: time for the client to receive a response.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Age beyond which a connection is closed after its next response.

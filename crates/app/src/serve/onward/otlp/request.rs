@@ -16,7 +16,7 @@ use super::proto::{
     Scope, ScopeMetrics, Sum,
 };
 
-/// Who makes GPUs that have the driver we trace.
+/// Vendor of the traced GPUs.
 const VENDOR: &str = "NVIDIA";
 
 /// Returns the resource attributes by name. Those of the configuration override the defaults.
