@@ -35,7 +35,7 @@ impl KernelObjects {
 
     /// Returns those that still exist.
     fn left(&self) -> Vec<String> {
-        let each = "[f'{s} {n}' for s, ids in owned.items() for n in ids if bpf.is_there(s, n)]";
+        let each = "[f'{s} {n}' for s, ids in owned.items() for n in ids if bpf.exists(s, n)]";
         let found = query_kernel(&format!("(lambda owned: {each})({})", self.0));
         found.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
     }
@@ -43,7 +43,7 @@ impl KernelObjects {
 
 /// Evaluates a Python expression over the benchmarks' view of BPF objects.
 fn query_kernel(expression: &str) -> Value {
-    let script = format!("import json; from bench import bpf; print(json.dumps({expression}))");
+    let script = format!("import json; from lib import bpf; print(json.dumps({expression}))");
     let mut python = Command::new("python3");
     python.args(["-B", "-c", &script]).current_dir(root().join("experiments"));
     let output = python.output().unwrap();
@@ -84,10 +84,10 @@ fn degradation_drops_stacks_and_keeps_memory_exact() {
         player.child.try_wait().unwrap().map(|_| ())
     });
     assert!(player.finish().0.success());
-    let truth = stage.oracle(pid);
-    assert_eq!(last["live_bytes"], truth["live_bytes"]);
-    assert_eq!(last["allocations_total"], truth["allocations"]);
-    assert_eq!(last["frees_total"], truth["frees"]);
+    let oracle = stage.oracle(pid);
+    assert_eq!(last["live_bytes"], oracle["live_bytes"]);
+    assert_eq!(last["allocations_total"], oracle["allocations"]);
+    assert_eq!(last["frees_total"], oracle["frees"]);
     assert_eq!(agent.metric("vramscope_exact"), [(String::new(), 1.0)]);
     agent.end(15);
 }
@@ -298,9 +298,7 @@ fn stuck_log_reader_does_not_block_the_agent() {
 fn agent_without_a_driver_is_not_ready() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = isolated(VRAMSCOPE);
-    command
-        .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
-        .arg(dir.path().join("state"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(dir.path().join("state"));
     let mut agent = Agent::begin(&mut command, dir.path());
     agent.until("its metrics", |agent| agent.get("/metrics").is_good().then_some(()));
     assert_eq!(agent.get("/readyz").status, 503);
@@ -308,9 +306,7 @@ fn agent_without_a_driver_is_not_ready() {
     assert_eq!(agent.metric("vramscope_ready"), [(String::new(), 0.0)]);
     // A second agent on the same directory fails, and this one continues.
     let mut second = Command::new(VRAMSCOPE);
-    second
-        .args(["serve", "--listen", "127.0.0.1:0", "--state-dir"])
-        .arg(dir.path().join("state"));
+    second.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(dir.path().join("state"));
     let output = second.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");

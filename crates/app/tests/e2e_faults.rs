@@ -155,7 +155,7 @@ fn record_and_kernels_exit_with_2_when_capture_panics() {
 }
 
 #[test]
-fn command_survives_the_death_of_capture() {
+fn command_survives_a_capture_panic() {
     let stage = Stage::new();
     let fault = Fault::new(&stage, "panic", "capture");
     let mut command = stage.command(VRAMSCOPE);
@@ -289,7 +289,7 @@ fn threads(agent: &Agent) -> Vec<String> {
 }
 
 #[test]
-fn agent_ends_without_a_thread_that_hangs() {
+fn agent_exits_despite_a_hanging_thread() {
     let stage = Stage::new();
     let fault = Fault::new(&stage, "hang", "export-profiles");
     let mut agent = agent_with(&stage, &fault);
@@ -301,7 +301,7 @@ fn agent_ends_without_a_thread_that_hangs() {
 }
 
 #[test]
-fn page_that_panics_is_reported_and_the_agent_continues() {
+fn html_report_panic_is_reported_and_agent_continues() {
     let stage = Stage::new();
     let fault = Fault::new(&stage, "panic", "page");
     let agent = agent_with(&stage, &fault);
@@ -321,7 +321,7 @@ fn page_that_panics_is_reported_and_the_agent_continues() {
 }
 
 #[test]
-fn names_that_panic_cost_names_and_memory_stays_exact() {
+fn symbolizer_panic_loses_names_and_keeps_memory_exact() {
     let stage = Stage::new();
     let fault = Fault::new(&stage, "panic", "vramscope-names");
     fault.happen();

@@ -51,10 +51,10 @@ fn assert_suspects(name: &str, seconds: &str) {
         };
         assert!(named[rate].as_u64().unwrap() > 0, "{named}");
     }
-    let guilty = functions(&labels["leaks"]);
+    let leaking = functions(&labels["leaks"]);
     for suspect in suspects {
-        let right = guilty.iter().any(|function| is_through(suspect, function));
-        assert!(right, "accused wrongly: {suspect}");
+        let right = leaking.iter().any(|function| is_through(suspect, function));
+        assert!(right, "wrong suspect: {suspect}");
     }
 }
 

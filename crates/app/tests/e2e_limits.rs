@@ -50,7 +50,7 @@ fn lost_allocations_of_every_kind_are_bounded() {
 }
 
 #[test]
-fn full_thread_table_is_counted_and_bounded() {
+fn full_thread_map_is_counted_and_bounded() {
     let threads = ["threads", "--threads", "5", "--duration", "2"];
     let random = ["random", "--ops", "4000", "--threads", "4", "--devices", "2"];
     for workload in [&threads[..], &random[..]] {
@@ -66,7 +66,7 @@ fn full_thread_table_is_counted_and_bounded() {
 }
 
 #[test]
-fn thread_table_with_room_is_exact() {
+fn thread_map_with_room_is_exact() {
     let stage = Stage::new();
     let workload = ["random", "--ops", "3000", "--threads", "3", "--devices", "2"];
     let options = ["--thread-table-size", "64", "--top", "1000000"];
@@ -74,7 +74,7 @@ fn thread_table_with_room_is_exact() {
 }
 
 #[test]
-fn processes_beyond_the_tables_are_counted_and_bounded() {
+fn processes_beyond_the_maps_are_counted_and_bounded() {
     let stage = Stage::new();
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
@@ -112,7 +112,7 @@ fn processes_beyond_the_tables_are_counted_and_bounded() {
 }
 
 #[test]
-fn captures_beyond_the_table_leave_memory_exact() {
+fn captures_beyond_the_map_leave_memory_exact() {
     // Room for the stream, and none for the thread.
     let stage = Stage::new();
     let options = ["--process-table-size", "1", "--kernels"];

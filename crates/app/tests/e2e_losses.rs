@@ -191,7 +191,7 @@ fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
 }
 
 #[test]
-fn calls_add_up_for_every_workload() {
+fn received_and_lost_calls_add_up_for_every_workload() {
     let _alone = alone();
     for workload in WORKLOADS {
         println!("{workload}");
@@ -203,7 +203,7 @@ fn calls_add_up_for_every_workload() {
 }
 
 #[test]
-fn workloads_of_the_test_are_those_of_the_simulator() {
+fn test_covers_all_simulator_workloads() {
     let help = Command::new(simulator().join("workload")).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let commands = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
@@ -218,7 +218,7 @@ fn workloads_of_the_test_are_those_of_the_simulator() {
 }
 
 #[test]
-fn calls_of_random_programs_add_up() {
+fn received_and_lost_calls_add_up_for_random_programs() {
     let _alone = alone();
     for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
         println!("seed {seed}, {threads} threads");

@@ -297,19 +297,18 @@ fn reused_pid_is_another_process() {
     let stage = Stage::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
-    let (first, again) = (0..100)
-        .find_map(|_| twice_the_same_pid(&stage))
-        .expect("no pid was reused");
+    let (first, again) =
+        (0..100).find_map(|_| twice_the_same_pid(&stage)).expect("no pid was reused");
     let pid = again.pid();
     tracer.wait_for_process(pid, |p| p["live_bytes"] == 24 << 20 && p["exited"] == false);
     again.finish();
     let traced = tracer.stop();
-    let namesakes = traced.last()["processes"].as_array().unwrap().iter();
-    let namesakes: Vec<_> = namesakes.filter(|process| process["pid"] == pid).collect();
-    assert_eq!(namesakes.len(), 2);
+    let same_pid = traced.last()["processes"].as_array().unwrap().iter();
+    let same_pid: Vec<_> = same_pid.filter(|process| process["pid"] == pid).collect();
+    assert_eq!(same_pid.len(), 2);
     // The newer one comes first.
-    assert_same(namesakes[0], &stage.oracle(pid));
-    assert_same(namesakes[1], &first);
+    assert_same(same_pid[0], &stage.oracle(pid));
+    assert_same(same_pid[1], &first);
 }
 
 #[test]

@@ -336,7 +336,7 @@ fn file_size_limit_is_reported_like_a_full_disk() {
 }
 
 #[test]
-fn full_standard_output_is_named() {
+fn full_standard_output_is_reported_by_name() {
     let file = recording("plain");
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let mut report = Command::new(VRAMSCOPE);
@@ -351,7 +351,7 @@ fn full_standard_output_is_named() {
 }
 
 #[test]
-fn full_disk_is_named_by_every_verb_on_files() {
+fn full_disk_is_reported_by_every_file_command() {
     let stage = Stage::new();
     let disk = Disk::new(stage.dir.path().join("disk"));
     // Fills the disk completely.

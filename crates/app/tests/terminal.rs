@@ -44,7 +44,7 @@ fn assert_escaped(arguments: &[&str]) {
 }
 
 #[test]
-fn file_names_are_escaped_by_every_verb() {
+fn file_names_are_escaped_by_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let (missing, damaged) = (path(&format!("m{HOSTILE}")), path(&format!("d{HOSTILE}")));
@@ -159,7 +159,7 @@ fn on_a_terminal(directory: &Path, line: &str) -> String {
 }
 
 #[test]
-fn terminal_gets_no_foreign_sequence() {
+fn terminal_gets_no_foreign_escape_sequences() {
     let directory = tempfile::tempdir().unwrap();
     fs::copy(recording("plain"), directory.path().join(HOSTILE)).unwrap();
     // The shell of `script` gets the name from a glob pattern.

@@ -153,7 +153,7 @@ fn pools_streams_and_devices_are_separate() {
 }
 
 #[test]
-fn inactive_split_is_blind_to_expandable_segments() {
+fn inactive_split_ignores_expandable_segments() {
     let segments = [segment("a125 f55", Part::Large, true), segment("a10 f10", Part::Large, false)];
     let pools = of(&segments).pools;
     assert_eq!(pools[0].inactive_split_bytes, 10 * MIB);
@@ -249,7 +249,7 @@ fn gaps_suggest_expandable_segments_unless_enabled() {
 }
 
 #[test]
-fn a_full_cache_is_not_fragmented() {
+fn full_cache_is_not_fragmented() {
     let found = advice(&large(&["a95 f5"]), &CacheSettings::default());
     let (used_bytes, reserved_bytes) = (95 * MIB, 100 * MIB);
     assert_eq!(found, [Suggestion::NotFragmentation { used_bytes, reserved_bytes }]);

@@ -23,12 +23,12 @@ fn spelled_alike(name: &str) -> String {
     let mut text =
         name.replace("void ", "").replace(" const", "").replace("> >", ">>").replace("> >", ">>");
     for (cast, suffix) in [("(unsigned long)", "ul"), ("(unsigned int)", "u"), ("(long)", "l")] {
-        while let Some(place) = text.find(cast) {
-            let digits = place + cast.len();
+        while let Some(start) = text.find(cast) {
+            let digits = start + cast.len();
             let length = text[digits..].find(|c: char| !c.is_ascii_digit()).unwrap();
             assert!(length > 0, "unexpected cast in {name}");
             text.insert_str(digits + length, suffix);
-            text.replace_range(place..digits, "");
+            text.replace_range(start..digits, "");
         }
     }
     text
@@ -224,11 +224,11 @@ proptest! {
 
     #[test]
     fn damaged_names_do_not_panic(
-        line in 0..SYMBOLS.lines().count(), place in 0_usize..400, byte in "[ -~]{0,3}",
+        line in 0..SYMBOLS.lines().count(), offset in 0_usize..400, byte in "[ -~]{0,3}",
     ) {
         let mut symbol = SYMBOLS.lines().nth(line).unwrap().to_owned();
-        let place = place % symbol.len();
-        symbol.replace_range(place..=place, &byte);
+        let offset = offset % symbol.len();
+        symbol.replace_range(offset..=offset, &byte);
         let name = KernelName::of(&symbol);
         prop_assert!(!name.short.is_empty() && name.full.len() <= 256 << 10);
     }

@@ -77,7 +77,7 @@ fn lines(report: impl FnOnce(&mut dyn std::io::Write)) -> String {
 }
 
 #[test]
-fn text_prints_sums_of_host_and_imported_memory() {
+fn text_prints_totals_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
     let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
     for expected in [
@@ -90,7 +90,7 @@ fn text_prints_sums_of_host_and_imported_memory() {
 }
 
 #[test]
-fn text_by_site_prints_sums_of_host_and_imported_memory() {
+fn text_by_site_prints_totals_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
     let found =
         lines(|out| text::sites::report(out, &snapshot, &names(), Style::default()).unwrap());
@@ -104,7 +104,7 @@ fn text_by_site_prints_sums_of_host_and_imported_memory() {
 }
 
 #[test]
-fn text_prints_sums_of_host_memory_not_freed_at_exit() {
+fn text_prints_totals_of_host_memory_not_freed_at_exit() {
     let mut ledger = host_and_imported();
     apply(&mut ledger, 1, What::Exit);
     let snapshot = snapshot(&mut ledger);

@@ -99,19 +99,19 @@ impl Agent {
 
     /// Sends a raw request.
     pub fn raw(&self, request: &str) -> Answer {
-        self.answered(http::send(&self.address, request))
+        self.expect_response(http::send(&self.address, request))
     }
 
     /// Requests a path, with these headers instead of its own.
     pub fn get_with(&self, path: &str, headers: &str) -> Answer {
-        self.answered(http::get(&self.address, path, headers))
+        self.expect_response(http::get(&self.address, path, headers))
     }
 
     pub fn get(&self, path: &str) -> Answer {
         self.get_with(path, &self.headers)
     }
 
-    fn answered(&self, answer: std::io::Result<Answer>) -> Answer {
+    fn expect_response(&self, answer: std::io::Result<Answer>) -> Answer {
         answer.unwrap_or_else(|error| panic!("no response: {error}\n{}", self.messages()))
     }
 

@@ -54,8 +54,8 @@ proptest! {
         prop_assert_eq!(leaks.len(), counted.clone().count());
         prop_assert_eq!(found.leaked.bytes, counted.map(|(_, amount)| amount.bytes).sum::<u64>());
         let all = found.by_kind.iter().chain(&found.host_by_kind).chain(&found.other_by_kind);
-        let apart: u64 = found.managed.iter().map(|leak| leak.amount.allocations).sum();
-        let listed = all.map(|(_, amount)| amount.allocations).sum::<u64>() + apart;
+        let managed: u64 = found.managed.iter().map(|leak| leak.amount.allocations).sum();
+        let listed = all.map(|(_, amount)| amount.allocations).sum::<u64>() + managed;
         prop_assert_eq!(listed, expected.values().map(|amount| amount.allocations).sum::<u64>());
     }
 

@@ -61,7 +61,7 @@ fn out_of_memory_in_a_non_allocating_call_is_only_counted() {
 }
 
 #[test]
-fn the_first_sixty_four_out_of_memory_errors_are_kept() {
+fn first_64_out_of_memory_errors_are_kept() {
     let trace = "1.1 fail f5 2 device 1G\n".repeat(100);
     let snapshot = after(&trace);
     assert_eq!(snapshot.out_of_memory.len(), 64);

@@ -75,7 +75,7 @@ fn devices_by_address(process: &ProcessView) -> Vec<(u64, i32)> {
 }
 
 #[test]
-fn memory_of_a_process_that_sees_one_gpu_is_on_it() {
+fn memory_of_a_process_with_one_visible_gpu_is_on_it() {
     let trace = "1 process 100 before
                  1.1 alloc 0x10 8M device
                  1.2 alloc 0x20 4M device C7

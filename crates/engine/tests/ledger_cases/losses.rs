@@ -147,14 +147,14 @@ fn processes_without_records_are_counted_and_inexact() {
 }
 
 #[test]
-fn process_that_is_listed_without_announcement_is_not_lost() {
+fn unannounced_process_is_not_counted_as_lost() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1 lost frees=1 processes=1");
     assert_eq!(snapshot.certainty.lost.processes, 0);
     assert_eq!(only(&snapshot).certainty.lost.frees, 1);
 }
 
 #[test]
-fn received_calls_are_counted_in_the_classes_of_losses() {
+fn received_calls_are_counted_by_loss_class() {
     let snapshot = after(
         "1.1 alloc 0x10 8M device
          1.1 vmm create h0x10 8M gpu0

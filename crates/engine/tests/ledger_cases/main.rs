@@ -1,9 +1,5 @@
 //! Snapshots of the ledger after small traces, one behavior per case.
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "an unreadable trace is a bug in the test"
-)]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "an unreadable trace is a bug in the test")]
 
 mod allocations;
 mod changes;

@@ -186,7 +186,7 @@ fn cache_that_grows_with_tensors_of_many_sites_is_a_suspect() {
 }
 
 #[test]
-fn cache_without_known_tensors_is_judged_as_any_memory() {
+fn cache_without_known_tensors_is_judged_like_other_memory() {
     let trace = leaking(7, 40, "device") + "0 frames site3 libc10_cuda.so:malloc main\n";
     let snapshot = report(&trace, 40);
     assert_eq!((snapshot.suspects.len(), cache(&snapshot).evidence.tensors), (1, None));

@@ -85,6 +85,6 @@ fn exited_processes_come_after_running_ones() {
 }
 
 #[test]
-fn the_same_events_give_the_same_snapshot() {
+fn snapshots_are_deterministic() {
     assert_eq!(after(TRACE), after(TRACE));
 }

@@ -92,7 +92,7 @@ fn short_lived_processes_are_counted_once() {
 }
 
 #[test]
-fn reused_pid_is_another_process() {
+fn series_of_a_reused_pid_are_separate() {
     let mut stage = Stage::new(two());
     stage.begin(1, 1, "old");
     stage.allocate(1, 0x1000, 8);

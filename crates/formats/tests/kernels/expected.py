@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes full.txtwith the output of binutils' c++filt for each line of symbols.txt.
+"""Writes full.txt with the output of binutils' c++filt for each line of symbols.txt.
 
 The symbols are of kernels of PyTorch, CUTLASS, cuBLAS, cuDNN, NCCL, CUB, Thrust, vLLM, FlashInfer, Marlin and
 Numba, as profilers show them. short.txt is written by hand, a line for each symbol.

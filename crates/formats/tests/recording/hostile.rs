@@ -24,18 +24,18 @@ fn some_recording() -> Vec<u8> {
 /// Arrow must not panic: anything that would make it panic is rejected before.
 #[test]
 fn any_changed_byte_is_handled() {
-    let stumbled = Arc::new(AtomicUsize::new(0));
-    let (count, usual) = (Arc::clone(&stumbled), std::panic::take_hook());
+    let panics = Arc::new(AtomicUsize::new(0));
+    let (count, usual) = (Arc::clone(&panics), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
-        let place = panic.location().map_or("", |place| place.file());
-        count.fetch_add(usize::from(place.contains("arrow")), Ordering::Relaxed);
+        let file = panic.location().map_or("", |at| at.file());
+        count.fetch_add(usize::from(file.contains("arrow")), Ordering::Relaxed);
         usual(panic);
     }));
     let good = some_recording();
     let mut refused = 0;
-    for place in 0..good.len() {
+    for offset in 0..good.len() {
         let mut bad = good.clone();
-        bad[place] ^= [0x01, 0x80, 0xff][place % 3];
+        bad[offset] ^= [0x01, 0x80, 0xff][offset % 3];
         match read(&bad) {
             Ok(_) => {}
             Err(Error::Broken { place, advice, .. }) => {
@@ -47,7 +47,7 @@ fn any_changed_byte_is_handled() {
         }
     }
     assert!(refused > good.len() / 10, "only {refused} changes were detected");
-    assert_eq!(stumbled.load(Ordering::Relaxed), 0, "Arrow panicked");
+    assert_eq!(panics.load(Ordering::Relaxed), 0, "Arrow panicked");
 }
 
 proptest! {
@@ -55,16 +55,16 @@ proptest! {
     #[test]
     fn random_bytes_do_not_panic(
         bytes in vec(any::<u8>(), 0..200),
-        place in any::<proptest::sample::Index>(),
+        offset in any::<proptest::sample::Index>(),
     ) {
         let _ = read(&bytes);
         let mut marked = vec![0xff; 4];
         marked.extend(&bytes);
         let _ = read(&marked);
         let mut inside = some_recording();
-        let place = place.index(inside.len());
-        let end = inside.len().min(place + bytes.len());
-        inside[place..end].copy_from_slice(&bytes[..end - place]);
+        let offset = offset.index(inside.len());
+        let end = inside.len().min(offset + bytes.len());
+        inside[offset..end].copy_from_slice(&bytes[..end - offset]);
         let _ = read(&inside);
     }
 }
@@ -74,12 +74,12 @@ fn huge_lengths_do_not_allocate() {
     let good = some_recording();
     let meta = u32::from_le_bytes(good[4..8].try_into().unwrap()) as usize;
     let batch = 8 + meta;
-    for (place, value) in [(4, i32::MAX), (batch + 4, i32::MAX), (batch + 4, -5), (4, 1 << 23)] {
+    for (offset, value) in [(4, i32::MAX), (batch + 4, i32::MAX), (batch + 4, -5), (4, 1 << 23)] {
         let mut bad = good.clone();
-        bad[place..place + 4].copy_from_slice(&value.to_le_bytes());
+        bad[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
         // Either it is impossible, or it looks truncated.
         if let Ok((rows, warnings)) = read(&bad) {
-            assert!(rows.is_empty() && !warnings.is_empty(), "{place} {value}");
+            assert!(rows.is_empty() && !warnings.is_empty(), "{offset} {value}");
         }
     }
 }
@@ -91,9 +91,9 @@ fn buffer_with_a_huge_size_is_rejected() {
     let start = good.windows(8).skip(8).position(|w| w == [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
     assert!(start.is_some(), "no end mark");
     let mut refused = 0;
-    for place in (0..good.len() - 8).step_by(8) {
+    for offset in (0..good.len() - 8).step_by(8) {
         let mut bad = good.clone();
-        bad[place..place + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
+        bad[offset..offset + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
         if let Err(Error::Broken { what, .. }) = read(&bad) {
             refused += usize::from(what.contains("larger than any recording"));
         }
@@ -118,7 +118,7 @@ fn marked(fields: Vec<Field>, version: &str) -> Schema {
     Schema::new_with_metadata(fields, metadata)
 }
 
-fn refusal(bytes: &[u8]) -> String {
+fn error_text(bytes: &[u8]) -> String {
     read(bytes).unwrap_err().to_string()
 }
 
@@ -126,10 +126,14 @@ fn refusal(bytes: &[u8]) -> String {
 fn foreign_arrow_files_are_rejected() {
     let field = Field::new("type", DataType::Utf8, false);
     let foreign = stream(Schema::new(vec![field.clone()]), vec![words(&["report"])]);
-    assert!(refusal(&foreign).contains("not one that vramscope wrote"), "{}", refusal(&foreign));
+    assert!(
+        error_text(&foreign).contains("not one that vramscope wrote"),
+        "{}",
+        error_text(&foreign)
+    );
     for other in [&b""[..], b"ARROW1\0\0", b"SQLite format 3\0", b"\x80\x04\x95", b"{}"] {
-        let refusal = refusal(other);
-        assert!(refusal.contains("vramscope record"), "{refusal}");
+        let error = error_text(other);
+        assert!(error.contains("vramscope record"), "{error}");
     }
 }
 
@@ -137,9 +141,13 @@ fn foreign_arrow_files_are_rejected() {
 fn newer_version_is_rejected_with_advice() {
     let field = Field::new("type", DataType::Utf8, false);
     let newer = stream(marked(vec![field.clone()], "2"), vec![words(&["report"])]);
-    assert!(refusal(&newer).contains("read it with a newer vramscope"), "{}", refusal(&newer));
+    assert!(
+        error_text(&newer).contains("read it with a newer vramscope"),
+        "{}",
+        error_text(&newer)
+    );
     let odd = stream(marked(vec![field], "one"), vec![words(&["report"])]);
-    assert!(refusal(&odd).contains("invalid recording version"));
+    assert!(error_text(&odd).contains("invalid recording version"));
 }
 
 #[test]
@@ -148,9 +156,9 @@ fn old_column_names_are_rejected_as_unreleased() {
         vec![Field::new("row", DataType::Utf8, false), Field::new("at", DataType::UInt64, true)];
     let times: ArrayRef = Arc::new(UInt64Array::from(vec![1]));
     let old = stream(marked(fields, "1"), vec![words(&["tick"]), times]);
-    let refusal = refusal(&old);
-    assert!(refusal.contains("unreleased version of vramscope"), "{refusal}");
-    assert!(refusal.contains("record again"), "{refusal}");
+    let error = error_text(&old);
+    assert!(error.contains("unreleased version of vramscope"), "{error}");
+    assert!(error.contains("record again"), "{error}");
 }
 
 #[test]
@@ -158,16 +166,16 @@ fn columns_of_another_type_are_rejected() {
     let field = Field::new("type", DataType::UInt64, false);
     let numbers: ArrayRef = Arc::new(UInt64Array::from(vec![1]));
     let wrong = stream(marked(vec![field], "1"), vec![numbers]);
-    let refusal = refusal(&wrong);
-    assert!(refusal.contains("`type` is UInt64 instead of string"), "{refusal}");
+    let error = error_text(&wrong);
+    assert!(error.contains("`type` is UInt64 instead of string"), "{error}");
 }
 
 #[test]
 fn rows_without_required_columns_are_rejected() {
     let field = || Field::new("type", DataType::Utf8, false);
     let bare = stream(marked(vec![field()], "1"), vec![words(&["allocate"])]);
-    let refusal = refusal(&bare);
-    assert!(refusal.contains("a row `allocate` has no `address_type`, at byte"), "{refusal}");
+    let error = error_text(&bare);
+    assert!(error.contains("a row `allocate` has no `address_type`, at byte"), "{error}");
     let extra = Field::new("color", DataType::UInt64, true);
     let at = Field::new("time_ns", DataType::UInt64, true);
     let moments: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2]));

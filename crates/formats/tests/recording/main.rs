@@ -33,8 +33,8 @@ fn function(id: FunctionId) -> &'static str {
 }
 
 fn known(name: &str) -> Option<FunctionId> {
-    let place = FUNCTIONS.iter().position(|known| *known == name)?;
-    Some(FunctionId(place as u16))
+    let index = FUNCTIONS.iter().position(|known| *known == name)?;
+    Some(FunctionId(index as u16))
 }
 
 fn header() -> Header {

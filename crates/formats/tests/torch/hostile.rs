@@ -128,11 +128,11 @@ fn shared_trace_entry_is_rejected() {
 fn shared_values_are_not_expanded() {
     // Each list contains the previous one twice: 2^100000 values if it were expanded.
     let mut bytes = b"\x80\x04]\x94".to_vec();
-    for place in 0..100_000_u32 {
+    for index in 0..100_000_u32 {
         bytes.extend(b"]\x94(j");
-        bytes.extend(place.to_le_bytes());
+        bytes.extend(index.to_le_bytes());
         bytes.push(b'j');
-        bytes.extend(place.to_le_bytes());
+        bytes.extend(index.to_le_bytes());
         bytes.push(b'e');
     }
     bytes.push(b'.');
@@ -377,8 +377,8 @@ proptest! {
     #[test]
     fn one_changed_byte_does_not_panic(at in 0_usize..1594, byte: u8) {
         let mut bytes = std::fs::read(file("made/odd-entries.pickle")).unwrap();
-        if let Some(place) = bytes.get_mut(at) {
-            *place = byte;
+        if let Some(target) = bytes.get_mut(at) {
+            *target = byte;
         }
         let _ = read(&bytes);
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes NAME.json next to each NAME.sqlite and NAME.sqlwith the expected result of an import.
+"""Writes NAME.json next to each NAME.sqlite and NAME.sql with the expected result of an import.
 
 usage: expected.py
 
