@@ -2,13 +2,13 @@
 
 use engine::units::Moment;
 
-/// `bpf_ktime_get_ns`.
+/// Reads the clock of `bpf_ktime_get_ns`.
 #[must_use]
 pub fn monotonic() -> Moment {
     Moment(read(libc::CLOCK_MONOTONIC))
 }
 
-/// `bpf_ktime_get_boot_ns`, which also counts while the machine sleeps.
+/// Reads the clock of `bpf_ktime_get_boot_ns`, which also counts while the machine sleeps.
 #[must_use]
 pub(crate) fn boot() -> u64 {
     read(libc::CLOCK_BOOTTIME)

@@ -1,4 +1,4 @@
-//! Starts a command stopped at its first instruction of its own, so that the probes are there
+//! Starts a command suspended before its first instruction, so that the probes can be attached
 //! before it does anything.
 //!
 //! The child first runs this program again as a *launcher*, which waits for a byte on a pipe and
@@ -16,32 +16,32 @@ use engine::ids::Pid;
 
 use crate::error::Error;
 
-/// The launcher's word on the command line of this program; see [`launch`].
+/// The argument that makes this program a launcher; see [`run_launcher`].
 pub const LAUNCHER: &str = "__launch";
 
-/// A command that waits to be released.
+/// A command that is suspended before its first instruction.
 #[derive(Debug)]
 pub struct Stopped {
     child: Child,
     gate: File,
 }
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
 }
 
-/// Where the command's standard output goes.
+/// Destination of the command's standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stdout {
-    /// Where ours goes.
+    /// The same as of this program.
     Same,
-    /// To standard error, because ours is read by a program.
+    /// Standard error, because a program reads the standard output of this one.
     Error,
 }
 
-/// Starts `command` up to the point where it would begin.
+/// Starts `command` suspended before its first instruction.
 pub fn start(command: &[OsString], stdout: Stdout) -> Result<Stopped, Error> {
     let name = command.first().map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
@@ -62,7 +62,7 @@ pub fn start(command: &[OsString], stdout: Stdout) -> Result<Stopped, Error> {
     Ok(Stopped { child, gate: File::from(gate) })
 }
 
-/// The launcher: waits at the gate, then becomes the command. Returns only with an error.
+/// The launcher: waits for a byte on the pipe, then executes the command. Returns only an error.
 pub fn launch(arguments: &[OsString]) -> Error {
     let name = arguments.get(1).map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
@@ -70,10 +70,10 @@ pub fn launch(arguments: &[OsString]) -> Error {
     let (Some(gate), Some(program)) = (gate, arguments.get(1)) else {
         return failed(io::ErrorKind::InvalidInput.into());
     };
-    // SAFETY: `start` passed this descriptor for nobody but us.
+    // SAFETY: `spawn_suspended` passed this descriptor to this process, which owns it.
     let mut gate = unsafe { File::from_raw_fd(gate) };
     let mut byte = [0];
-    // No byte: the tracer gave up or died, and the command should not run untraced.
+    // No byte: the tracer failed or exited, and the command should not run untraced.
     if let Err(error) = gate.read_exact(&mut byte) {
         return failed(error);
     }
@@ -82,13 +82,13 @@ pub fn launch(arguments: &[OsString]) -> Error {
 }
 
 impl Stopped {
-    /// Its process id, which it keeps.
+    /// Returns the pid, which the command keeps.
     #[must_use]
     pub fn pid(&self) -> Pid {
         Pid(self.child.id())
     }
 
-    /// Lets it begin.
+    /// Resumes the command.
     pub fn release(mut self) -> io::Result<Running> {
         self.gate.write_all(&[1])?;
         Ok(Running { child: self.child })
@@ -96,22 +96,22 @@ impl Stopped {
 }
 
 impl Running {
-    /// Waits for its end.
+    /// Waits for the command to exit.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
 }
 
-/// The file that a command name leads to, as the shell would find it.
+/// Finds the file of a command as the shell does.
 fn find(program: &OsStr) -> io::Result<PathBuf> {
     let path = Path::new(program);
     if path.components().count() > 1 || program.as_encoded_bytes().contains(&b'/') {
         return executable(path);
     }
-    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
     let mut denied = None;
-    for folder in std::env::split_paths(&folders) {
-        match executable(&folder.join(path)) {
+    for dir in std::env::split_paths(&dirs) {
+        match executable(&dir.join(path)) {
             Ok(found) => return Ok(found),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied = Some(error),
             Err(_) => {}
@@ -132,7 +132,7 @@ fn executable(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// A pipe whose reading end is inherited by children and whose writing end is not.
+/// Creates a pipe whose read end is inherited by children and whose write end is not.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: ends has room for the two descriptors.
@@ -142,7 +142,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     // SAFETY: the call succeeded, both descriptors are new and ours.
     let (reader, writer) =
         unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    // SAFETY: a plain change of flags on our own descriptor.
+    // SAFETY: changes only the flags of our own descriptor.
     if unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFD, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_as_the_shell_finds_them() {
+    fn commands_are_found_in_path() {
         assert!(find(OsStr::new("sh")).is_ok());
         assert!(find(OsStr::new("/bin/sh")).is_ok());
         let kind = |name: &str| find(OsStr::new(name)).unwrap_err().kind();

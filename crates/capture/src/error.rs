@@ -1,4 +1,4 @@
-//! What can go wrong, each with what to do next.
+//! Errors of a trace, each with the next step.
 
 use std::fmt;
 use std::io;
@@ -10,17 +10,17 @@ use crate::host::Limits;
 use crate::libraries::ImageError;
 use crate::plan::{Impossible, Tier};
 
-/// What libbpf or the kernel says, with everything behind it, and what to do next.
+/// An error of libbpf or the kernel, with its chain of causes and the next step.
 #[derive(Debug)]
 pub struct Cause(libbpf_rs::Error);
 
 impl Cause {
-    /// Whether it is about something that does not exist.
+    /// Returns whether something does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.0.kind() == libbpf_rs::ErrorKind::NotFound
     }
 
-    /// The cause alone.
+    /// Returns the causes, without the next step.
     pub(crate) fn reason(&self) -> String {
         format!("{:#}", self.0)
     }
@@ -41,14 +41,14 @@ impl fmt::Display for Cause {
     }
 }
 
-/// The number in `Too many open files (os error 24)`; libbpf hands on some of them with a minus. Its
-/// error type has no other way to it.
+/// Returns the number in `Too many open files (os error 24)`; libbpf passes some with a minus sign.
+/// Its error type does not give access to the number.
 fn os_error(reason: &str) -> Option<i32> {
     let number = reason.rsplit_once("(os error ")?.1.split(')').next()?;
     number.parse::<i32>().ok().map(i32::abs)
 }
 
-/// What to do about an error of the system that says that something is used up.
+/// Returns the remedy for a system error that means that a resource is exhausted.
 pub(crate) fn shortage(os_error: Option<i32>) -> Option<String> {
     remedy(os_error?, &Limits::read())
 }
@@ -72,25 +72,25 @@ fn remedy(os_error: i32, limits: &Limits) -> Option<String> {
     Some(remedy)
 }
 
-/// Why tracing did not start, or stopped.
+/// Reason why tracing did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// This host cannot trace.
     #[error(transparent)]
     Impossible(#[from] Impossible),
-    /// A library that was named by hand cannot be probed.
+    /// A library given by option cannot be probed.
     #[error(transparent)]
     Library(#[from] ImageError),
-    /// The object of the probes could not be opened or set up, before the kernel saw it.
+    /// The BPF object could not be opened or configured, before loading.
     #[error("cannot prepare the probes: {0}")]
     Prepare(Cause),
-    /// The kernel refused the programs or their maps.
+    /// The kernel rejected the programs or their maps.
     #[error("cannot load the probes{}: {cause}", crate::session::said())]
     Load {
         /// The cause, and the next step.
         cause: Cause,
     },
-    /// The kernel refused a tracepoint.
+    /// The kernel rejected a tracepoint.
     #[error("cannot attach `{program}` to its tracepoint: {cause}")]
     Tracepoint {
         /// The program.
@@ -98,17 +98,17 @@ pub enum Error {
         /// The cause, and the next step.
         cause: Cause,
     },
-    /// The kernel refused a link to a library.
+    /// The kernel rejected a link to a library.
     #[error("cannot attach to {path} ({tier}): {cause}")]
     Attach {
         /// The library.
         path: PathBuf,
-        /// How.
+        /// The attach mode.
         tier: Tier,
         /// The cause, and the next step.
         cause: Cause,
     },
-    /// A map of the probes could not be read or written.
+    /// A BPF map could not be read or written.
     #[error("cannot access the BPF map `{map}`: {cause}")]
     Map {
         /// The map.
@@ -116,7 +116,7 @@ pub enum Error {
         /// The cause, and the next step.
         cause: Cause,
     },
-    /// A ring of the probes could not be mapped.
+    /// A ring buffer could not be mapped.
     #[error("cannot map the ring buffer `{ring}`: {cause}")]
     Ring {
         /// The ring.
@@ -124,24 +124,24 @@ pub enum Error {
         /// The cause, and the next step.
         cause: Cause,
     },
-    /// The object lacks something: the build is broken.
+    /// The BPF object lacks a symbol: the build is broken.
     #[error("the probes have no {0}: this build of vramscope is broken, build it again")]
     Broken(&'static str),
-    /// The thread that finds names did not start.
+    /// The symbolizer thread did not start.
     #[error("cannot start the symbolizer thread: {0}; `--stacks off` works without it")]
     Names(io::Error),
-    /// A target that is not there.
+    /// A target process does not exist.
     #[error("no such process: {0}")]
     NoProcess(Pid),
-    /// A target that went away.
+    /// A target process has exited.
     #[error("process {0} exited while the probes were being attached")]
     ProcessGone(Pid),
-    /// A command that cannot be started.
+    /// A command cannot be started.
     #[error("cannot start `{command}`: {source}")]
     Command {
         /// The program.
         command: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_that_are_reached_are_named_with_their_remedy() {
+    fn exhausted_limits_have_a_remedy() {
         let limits = Limits { open_files: Some(64), address_space: Some(100 << 20) };
         for (code, words) in [
             (libc::EMFILE, "64 files open: raise the limit with `ulimit -n`"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_shown_in_full() {
+    fn message_contains_cause_and_remedy() {
         let cause = Cause::from(libbpf_rs::Error::from_raw_os_error(libc::EMFILE));
         let error = Error::Map { map: "records".into(), cause };
         let message = error.to_string();

@@ -1,8 +1,8 @@
 //! Fault injection for tests: a named thread panics or hangs when a file appears.
 //!
-//! `VRAMSCOPE_FAULT=KIND:THREAD:FILE`, where `KIND` is `panic` or `hang`. It can only harm the process
-//! whose environment holds it, and the pipeline announces it at start. Without the variable a fault point
-//! is one atomic load.
+//! `VRAMSCOPE_FAULT=KIND:THREAD:FILE`, where `KIND` is `panic` or `hang`. It only affects the
+//! process whose environment contains it, and a warning is printed at start. Without the variable a
+//! fault point is one atomic load.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -42,7 +42,7 @@ fn requested() -> Option<&'static Fault> {
     FAULT.get_or_init(read).as_ref()
 }
 
-/// The warning to print when a fault is requested.
+/// Returns the warning to print if a fault is requested.
 #[must_use]
 pub fn warning() -> Option<String> {
     let fault = requested()?;
@@ -53,7 +53,7 @@ pub fn warning() -> Option<String> {
     ))
 }
 
-/// A place where the current thread fails if a test requested it.
+/// Fails in the current thread if a test requested it.
 pub fn point() {
     let Some(fault) = requested() else { return };
     if thread::current().name() == Some(fault.thread.as_str()) && fault.file.exists() {
@@ -61,7 +61,7 @@ pub fn point() {
     }
 }
 
-#[expect(clippy::panic, reason = "the panic is what the test asked for")]
+#[expect(clippy::panic, reason = "the test requested the panic")]
 fn fail(kind: Kind) {
     match kind {
         Kind::Panic => panic!("injected fault"),

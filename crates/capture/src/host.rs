@@ -1,47 +1,46 @@
-//! Facts about this host, gathered without changing it. Decisions are in [`crate::plan`].
+//! Facts about this host, gathered without changing it. [`crate::plan`] makes decisions from them.
 
 use std::ffi::CStr;
 use std::fs;
 
-/// Rights that matter, from the effective capabilities.
+/// Effective capabilities of this process that tracing uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
-    /// `CAP_BPF`, or `CAP_SYS_ADMIN`: probes can be loaded.
+    /// `CAP_BPF` or `CAP_SYS_ADMIN`: can load probes.
     pub bpf: bool,
-    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN`: they can be attached.
+    /// `CAP_PERFMON` or `CAP_SYS_ADMIN`: can attach probes.
     pub perfmon: bool,
-    /// `CAP_SYS_ADMIN`: they can be attached one by one, too, which is the only way before Linux
-    /// 6.6.
+    /// `CAP_SYS_ADMIN`: can attach single uprobes, the only attach mode before Linux 6.6.
     pub admin: bool,
-    /// `CAP_SYS_PTRACE`: other users' processes can be looked into.
-    pub look_into_processes: bool,
-    /// `CAP_DAC_READ_SEARCH` or `CAP_DAC_OVERRIDE`: other users' files can be read, drivers in
-    /// containers among them.
+    /// `CAP_SYS_PTRACE`: can inspect processes of other users.
+    pub ptrace: bool,
+    /// `CAP_DAC_READ_SEARCH` or `CAP_DAC_OVERRIDE`: can read files of other users, such as drivers
+    /// in containers.
     pub read_files: bool,
     /// The user id.
     pub uid: u32,
 }
 
 impl Rights {
-    /// The capabilities that are missing, of those that tracing uses.
+    /// Returns the missing capabilities among those that tracing uses.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let all = [
             (self.bpf, "CAP_BPF"),
             (self.perfmon, "CAP_PERFMON"),
-            (self.look_into_processes, "CAP_SYS_PTRACE"),
+            (self.ptrace, "CAP_SYS_PTRACE"),
             (self.read_files, "CAP_DAC_READ_SEARCH"),
         ];
         all.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect()
     }
 }
 
-/// Limits of this process that tracing runs into; `None`: unlimited.
+/// Resource limits of this process that tracing can reach; `None`: unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
-    /// Files that it may have open (`RLIMIT_NOFILE`).
+    /// Maximum number of open files (`RLIMIT_NOFILE`).
     pub open_files: Option<u64>,
-    /// Bytes of its address space (`RLIMIT_AS`).
+    /// Maximum size of the address space (`RLIMIT_AS`).
     pub address_space: Option<u64>,
 }
 
@@ -52,41 +51,41 @@ impl Limits {
         Self::parse(&fs::read_to_string("/proc/self/limits").unwrap_or_default())
     }
 
-    /// Each line is a name, the limit in force, the highest that may be set, and a unit.
+    /// Parses lines of a name, the soft limit, the hard limit and a unit.
     fn parse(text: &str) -> Self {
-        let of = |name: &str| {
+        let soft = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse().ok()
         };
-        Self { open_files: of("Max open files"), address_space: of("Max address space") }
+        Self { open_files: soft("Max open files"), address_space: soft("Max address space") }
     }
 }
 
-/// What this host offers. Facts only; the rules are in [`crate::plan`].
+/// Facts about this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Host {
     /// `uname -r`.
     pub release: String,
-    /// Major and minor of it.
+    /// Major and minor kernel version.
     pub kernel: (u32, u32),
     /// `uname -m`.
     pub machine: String,
-    /// Rights of this process.
-    pub rights: Rights,
-    /// Limits of this process.
+    /// Capabilities of this process.
+    pub capabilities: Rights,
+    /// Resource limits of this process.
     pub limits: Limits,
-    /// CPUs that there can be.
+    /// Number of possible CPUs.
     pub cpus: u64,
-    /// The kernel describes its own types.
+    /// The kernel has BTF.
     pub btf: bool,
-    /// The kernel was started in lockdown, and which.
+    /// The lockdown mode of the kernel, if any.
     pub lockdown: Option<String>,
-    /// What happened when each tier was tried, best first.
+    /// The result of each attach mode that was tried, best first.
     pub tiers: Vec<(crate::plan::Tier, Result<(), String>)>,
 }
 
 impl Host {
-    /// Reads the facts; `tiers` stays empty until [`crate::session`] tried them.
+    /// Reads the facts; `tiers` stays empty until [`crate::session`] tries the attach modes.
     #[must_use]
     pub fn read() -> Self {
         let (release, machine) = uname();
@@ -94,7 +93,7 @@ impl Host {
             kernel: version(&release),
             release,
             machine,
-            rights: rights(),
+            capabilities: capabilities(),
             limits: Limits::read(),
             cpus: libbpf_rs::num_possible_cpus().unwrap_or(1) as u64,
             btf: fs::metadata("/sys/kernel/btf/vmlinux").is_ok(),
@@ -107,39 +106,39 @@ impl Host {
 fn uname() -> (String, String) {
     // SAFETY: all-zero is a valid utsname.
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: name is writable and lives through the call.
+    // SAFETY: name is writable and outlives the call.
     if unsafe { libc::uname(&raw mut name) } != 0 {
         return (String::new(), String::new());
     }
     let text = |field: &[libc::c_char]| {
-        // SAFETY: the kernel terminates each field, and the array was zeroed before.
+        // SAFETY: the kernel terminates each field, and the array was zeroed.
         let text = unsafe { CStr::from_ptr(field.as_ptr()) };
         text.to_string_lossy().into_owned()
     };
     (text(&name.release), text(&name.machine))
 }
 
-/// `6.18.44-fc` → (6, 18).
+/// Parses `6.18.44-fc` to (6, 18).
 fn version(release: &str) -> (u32, u32) {
     let mut parts =
         release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-fn rights() -> Rights {
+fn capabilities() -> Rights {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let value = |name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim().to_owned()
     };
-    let capabilities = u64::from_str_radix(&value("CapEff:"), 16).unwrap_or(0);
-    let has = |bit: u32| capabilities >> bit & 1 == 1;
+    let effective = u64::from_str_radix(&value("CapEff:"), 16).unwrap_or(0);
+    let has = |bit: u32| effective >> bit & 1 == 1;
     let (override_access, read_search) = (has(1), has(2));
     let (ptrace, admin, perfmon, bpf) = (has(19), has(21), has(38), has(39));
     Rights {
         bpf: admin || bpf,
         perfmon: admin || perfmon,
         admin,
-        look_into_processes: ptrace,
+        ptrace,
         read_files: override_access || read_search,
         uid: value("Uid:").split_whitespace().nth(1).and_then(|v| v.parse().ok()).unwrap_or(0),
     }
@@ -156,14 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_understood() {
+    fn kernel_releases_are_parsed() {
         assert_eq!(version("6.18.44-generic"), (6, 18));
         assert_eq!(version("5.10.0-28-amd64"), (5, 10));
         assert_eq!(version("odd"), (0, 0));
     }
 
     #[test]
-    fn limits_are_read_from_the_first_column() {
+    fn soft_limits_are_read() {
         let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
                     Max open files            1024                 524288               files     \n\
                     Max address space         unlimited            unlimited            bytes     \n";

@@ -1,9 +1,9 @@
-//! Linux and eBPF: from calls of the CUDA driver to [`engine::event::Event`]s. The one library
-//! with unsafe code.
+//! Traces calls of the CUDA driver with eBPF and turns them into [`engine::event::Event`]s. The
+//! only library with unsafe code.
 //!
-//! Read in this order: [`hooks`] (what is traced), `bpf/` (the probes), [`host`] and [`plan`] (how
-//! they can be attached here), [`libraries`] and [`prologue`] (where), [`session`] (a running
-//! trace), [`decode`] (what a record means).
+//! Reading order: [`hooks`] (traced functions), `bpf/` (the probes), [`host`] and [`plan`] (how to
+//! attach on this host), [`libraries`] and [`prologue`] (where to attach), [`session`] (a running
+//! trace), [`decode`] (records to events).
 
 mod clock;
 pub mod command;

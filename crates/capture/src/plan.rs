@@ -192,8 +192,8 @@ pub fn preconditions(host: &Host) -> Result<(), Impossible> {
 /// rings, libraries.
 const OPEN_FILES: u64 = 48;
 
-/// The rings, which are mapped twice in a row each, the program, its threads and what they allocate:
-/// 353 MiB were measured for one process with call stacks.
+/// The rings, which are mapped twice in a row each, the program, its threads and what they
+/// allocate: 353 MiB were measured for one process with call stacks.
 const ADDRESS_SPACE: u64 = 384 << 20;
 
 /// Limits of this process under which tracing fails sooner or later, with messages that do not name

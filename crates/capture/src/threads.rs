@@ -11,8 +11,8 @@ pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// Runs one piece of work; a panic is an error that names the thread. What the work borrows mutably must
-/// not be used after a panic.
+/// Runs one piece of work; a panic is an error that names the thread. What the work borrows mutably
+/// must not be used after a panic.
 pub(crate) fn contain<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let run = || {
         crate::fault::point();

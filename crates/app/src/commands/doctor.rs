@@ -52,10 +52,10 @@ pub(crate) fn run() -> Result<Outcome> {
 }
 
 fn privileges(host: &capture::host::Host) -> String {
-    let caps = &host.rights;
+    let caps = &host.capabilities;
     let missing = caps.missing();
     let load = if caps.bpf && caps.perfmon { "can" } else { "cannot" };
-    let inspect = if caps.look_into_processes && caps.read_files { "can" } else { "cannot" };
+    let inspect = if caps.ptrace && caps.read_files { "can" } else { "cannot" };
     let without = if missing.is_empty() {
         String::new()
     } else {

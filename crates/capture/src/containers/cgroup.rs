@@ -1,4 +1,4 @@
-//! Which container a process is in, by the names of its cgroups (`/proc/PID/cgroup`).
+//! Detects the container of a process by the names of its cgroups (`/proc/PID/cgroup`).
 //!
 //! ```text
 //! 0::/system.slice/docker-<id>.scope                                        docker, systemd
@@ -12,14 +12,14 @@
 //! 4:memory:/docker/<id>                                                     cgroups of version 1
 //! ```
 //!
-//! The innermost container counts. Its pod is the nearest one around it.
+//! The innermost container is used. Its pod is the nearest one around it.
 
 use engine::container::Runtime;
 
-/// The longest name of an LXC or nspawn container that is believed.
+/// Maximum length of the name of an LXC or nspawn container.
 const LONGEST_NAME: usize = 128;
 
-/// What cgroups tell.
+/// A container found in cgroup names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) id: Box<str>,
@@ -28,27 +28,27 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// How much it tells: the hierarchies of version 1 need not agree.
-    fn worth(&self) -> (bool, bool) {
+    /// Level of detail: the hierarchies of cgroups version 1 need not agree.
+    fn detail(&self) -> (bool, bool) {
         (self.pod.is_some(), self.runtime != Runtime::Unknown)
     }
 }
 
-/// The container in the text of a `cgroup` file.
+/// Finds the container in the text of a `cgroup` file.
 pub(crate) fn parse(text: &str) -> Option<Found> {
     let mut best: Option<Found> = None;
     for line in text.lines() {
-        // The path itself may have colons.
+        // The path may contain colons.
         let Some(path) = line.splitn(3, ':').nth(2) else { continue };
-        let Some(found) = of_path(path) else { continue };
-        if best.as_ref().is_none_or(|best| found.worth() > best.worth()) {
+        let Some(found) = in_path(path) else { continue };
+        if best.as_ref().is_none_or(|best| found.detail() > best.detail()) {
             best = Some(found);
         }
     }
     best
 }
 
-fn of_path(path: &str) -> Option<Found> {
+fn in_path(path: &str) -> Option<Found> {
     let (mut pod, mut found, mut parent) = (None, None, "");
     for name in path.split('/').filter(|name| !name.is_empty()) {
         pod = pod_uid(name).or(pod);
@@ -60,8 +60,8 @@ fn of_path(path: &str) -> Option<Found> {
     found
 }
 
-/// The uid in the name of a pod's cgroup: `pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with `_`
-/// for `-`. A pod that the node made from a file has a hash for a uid.
+/// Returns the uid in the name of a pod's cgroup: `pod<uid>`, or
+/// `kubepods-burstable-pod<uid>.slice` with `_` for `-`. The uid of a static pod is a hash.
 fn pod_uid(name: &str) -> Option<Box<str>> {
     let name = name.split(':').next()?;
     let uid = match name.strip_suffix(".slice") {
@@ -77,7 +77,7 @@ fn pod_uid(name: &str) -> Option<Box<str>> {
     is_uid.then(|| uid.into())
 }
 
-/// The container that a cgroup of this name is of.
+/// Returns the container of a cgroup with this name.
 fn container(name: &str, parent: &str, in_pod: bool) -> Option<(Runtime, Box<str>)> {
     let scope = name.strip_suffix(".scope").unwrap_or(name);
     if let Some((prefix, id)) = scope.rsplit_once('-')
@@ -95,10 +95,10 @@ fn container(name: &str, parent: &str, in_pod: bool) -> Option<(Runtime, Box<str
     if is_long_id(name) {
         return Some((by_parent(parent, in_pod), name.into()));
     }
-    named(name, parent).map(|name| (Runtime::Unknown, name))
+    by_name(name, parent).map(|name| (Runtime::Unknown, name))
 }
 
-/// Who names cgroups so. `conmon` watches a container from outside of it.
+/// Returns the runtime that uses a prefix. `conmon` monitors a container from outside.
 fn by_prefix(prefix: &str) -> Option<Runtime> {
     match prefix {
         "docker" => Some(Runtime::Docker),
@@ -109,7 +109,7 @@ fn by_prefix(prefix: &str) -> Option<Runtime> {
     }
 }
 
-/// Who puts bare ids into such a cgroup.
+/// Returns the runtime that puts plain ids into such a cgroup.
 fn by_parent(parent: &str, in_pod: bool) -> Runtime {
     match parent {
         "docker" | "moby" => Runtime::Docker,
@@ -120,15 +120,15 @@ fn by_parent(parent: &str, in_pod: bool) -> Runtime {
     }
 }
 
-/// LXC and systemd-nspawn have names and no ids.
-fn named(name: &str, parent: &str) -> Option<Box<str>> {
+/// Returns the name of an LXC or systemd-nspawn container, which have names instead of ids.
+fn by_name(name: &str, parent: &str) -> Option<Box<str>> {
     let own = name
         .strip_prefix("lxc.payload.")
         .or_else(|| matches!(parent, "lxc" | "lxc.payload").then_some(name))
         .or_else(|| name.strip_prefix("systemd-nspawn@")?.strip_suffix(".service"))
         .or_else(|| {
             let machine = name.strip_prefix("machine-")?.strip_suffix(".scope")?;
-            // Virtual machines are in such a cgroup, too.
+            // Virtual machines also have such a cgroup.
             (!machine.starts_with("qemu") && !machine.starts_with("lxc\\x2d")).then_some(machine)
         })?;
     let own = own.replace("\\x2d", "-");
@@ -139,7 +139,7 @@ fn is_id(text: &str) -> bool {
     (12..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Without a word that says what it is: nothing shorter than what all runtimes have.
+/// Without a prefix only ids of the full length count.
 fn is_long_id(text: &str) -> bool {
     text.len() == 64 && is_id(text)
 }
@@ -153,7 +153,7 @@ mod tests {
     const POD: &str = "0a1b2c3d-1111-2222-3333-444455556666";
     const STATIC_POD: &str = "8d5c1f2e3a4b5c6d7e8f901234567890";
 
-    /// Words in braces stand for ids and names.
+    /// Parses lines after replacing the placeholders in braces.
     fn read(lines: &str) -> Option<(Box<str>, Runtime, Option<Box<str>>)> {
         let text = lines
             .replace("{A}", A)
@@ -166,13 +166,13 @@ mod tests {
         parse(&text).map(|found| (found.id, found.runtime, found.pod))
     }
 
-    fn is(lines: &str, id: &str, runtime: Runtime, pod: Option<&str>) {
-        let want = Some((id.into(), runtime, pod.map(Into::into)));
-        assert_eq!(read(lines), want, "{lines}");
+    fn check(lines: &str, id: &str, runtime: Runtime, pod: Option<&str>) {
+        let expected = Some((id.into(), runtime, pod.map(Into::into)));
+        assert_eq!(read(lines), expected, "{lines}");
     }
 
     #[test]
-    fn docker_is_recognised_in_both_of_its_ways_and_both_versions_of_cgroups() {
+    fn docker_is_detected_for_both_drivers_and_cgroup_versions() {
         for line in [
             "0::/system.slice/docker-{A}.scope",
             "0::/docker/{A}",
@@ -182,13 +182,13 @@ mod tests {
             "0::/moby/{A}",
             "9:cpu,cpuacct:/system.slice/docker-{A}.scope\n0::/",
         ] {
-            is(line, A, Runtime::Docker, None);
+            check(line, A, Runtime::Docker, None);
         }
-        is("0::/docker/{B}/docker/{A}", A, Runtime::Docker, None);
+        check("0::/docker/{B}/docker/{A}", A, Runtime::Docker, None);
     }
 
     #[test]
-    fn containerd_is_recognised_with_and_without_systemd() {
+    fn containerd_is_detected_with_and_without_systemd() {
         for line in [
             "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{P_OD}.slice/cri-containerd-{A}.scope",
             "0::/kubepods.slice/kubepods-pod{P_OD}.slice/cri-containerd-{A}.scope",
@@ -197,20 +197,20 @@ mod tests {
             "0::/system.slice/containerd.service/kubepods-burstable-pod{P_OD}.slice:cri-containerd:{A}",
             "0::/docker/{B}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{P_OD}.slice/cri-containerd-{A}.scope",
         ] {
-            is(line, A, Runtime::Containerd, Some(POD));
+            check(line, A, Runtime::Containerd, Some(POD));
         }
-        is("0::/system.slice/nerdctl-{A}.scope", A, Runtime::Containerd, None);
-        is("0::/k8s.io/{A}", A, Runtime::Containerd, None);
+        check("0::/system.slice/nerdctl-{A}.scope", A, Runtime::Containerd, None);
+        check("0::/k8s.io/{A}", A, Runtime::Containerd, None);
     }
 
     #[test]
-    fn cri_o_and_podman_are_recognised_and_their_monitors_are_in_no_container() {
+    fn cri_o_and_podman_are_detected_without_conmon() {
         for line in [
             "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{P_OD}.slice/crio-{A}.scope",
             "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{P_OD}.slice/crio-{A}.scope/container",
             "0::/kubepods/besteffort/pod{POD}/crio-{A}",
         ] {
-            is(line, A, Runtime::CriO, Some(POD));
+            check(line, A, Runtime::CriO, Some(POD));
         }
         for line in [
             "0::/machine.slice/libpod-{A}.scope",
@@ -219,7 +219,7 @@ mod tests {
             "0::/machine.slice/machine-libpod_pod_{B}.slice/libpod-{A}.scope",
             "4:pids:/libpod_parent/libpod-{A}",
         ] {
-            is(line, A, Runtime::Podman, None);
+            check(line, A, Runtime::Podman, None);
         }
         for line in [
             "0::/machine.slice/libpod-conmon-{A}.scope",
@@ -230,54 +230,54 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_from_a_file_of_the_node_has_a_hash_for_a_uid() {
+    fn static_pod_uid_is_a_hash() {
         let line = "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice/cri-containerd-{A}.scope";
-        is(line, A, Runtime::Containerd, Some(STATIC_POD));
-        is("0::/kubepods/burstable/pod{STATIC}/{A}", A, Runtime::Containerd, Some(STATIC_POD));
+        check(line, A, Runtime::Containerd, Some(STATIC_POD));
+        check("0::/kubepods/burstable/pod{STATIC}/{A}", A, Runtime::Containerd, Some(STATIC_POD));
     }
 
     #[test]
-    fn containers_are_seen_from_inside_of_another_one() {
-        is(
+    fn containers_are_detected_from_inside_another_one() {
+        check(
             "0::/../../kubepods-besteffort-pod{P_OD}.slice/cri-containerd-{A}.scope",
             A,
             Runtime::Containerd,
             Some(POD),
         );
-        is("0::/../../pod{POD}/{A}", A, Runtime::Containerd, Some(POD));
-        is("0::/../docker-{A}.scope", A, Runtime::Docker, None);
-        is("0::/../{A}", A, Runtime::Unknown, None);
+        check("0::/../../pod{POD}/{A}", A, Runtime::Containerd, Some(POD));
+        check("0::/../docker-{A}.scope", A, Runtime::Docker, None);
+        check("0::/../{A}", A, Runtime::Unknown, None);
         assert_eq!(read("0::/"), None);
         assert_eq!(read("0::/.."), None);
     }
 
     #[test]
-    fn lxc_and_nspawn_have_names() {
+    fn lxc_and_nspawn_are_identified_by_name() {
         for (line, name) in [
             ("0::/lxc.payload.web/user.slice", "web"),
             ("7:pids:/lxc/web", "web"),
             ("0::/machine.slice/systemd-nspawn@{WEB}.service/payload", "web"),
             ("0::/machine.slice/machine-my\\x2dweb.scope", "my-web"),
         ] {
-            is(line, name, Runtime::Unknown, None);
+            check(line, name, Runtime::Unknown, None);
         }
         assert_eq!(read("0::/machine.slice/machine-qemu\\x2d1\\x2dvm.scope"), None);
         assert_eq!(read(&format!("0::/lxc/{}", "x".repeat(129))), None);
     }
 
     #[test]
-    fn the_hierarchy_that_tells_most_counts() {
-        is(
+    fn most_detailed_hierarchy_wins() {
+        check(
             "5:memory:/{A}\n4:pids:/kubepods/pod{POD}/{A}\n3:cpu:/docker/{A}",
             A,
             Runtime::Containerd,
             Some(POD),
         );
-        is("5:memory:/{B}\n4:pids:/docker/{A}", A, Runtime::Docker, None);
+        check("5:memory:/{B}\n4:pids:/docker/{A}", A, Runtime::Docker, None);
     }
 
     #[test]
-    fn what_is_no_container_is_none() {
+    fn other_cgroups_are_not_containers() {
         for text in [
             "",
             "\n\n::\n0:\n0::\n",
@@ -298,7 +298,7 @@ mod tests {
         #![proptest_config(crate::random::config(crate::random::CASES))]
 
         #[test]
-        fn any_text_has_an_answer(text in "(.|\n|/|:|-|\\.slice|\\.scope|pod|docker|[0-9a-f]{64}){0,40}") {
+        fn any_text_is_parsed(text in "(.|\n|/|:|-|\\.slice|\\.scope|pod|docker|[0-9a-f]{64}){0,40}") {
             if let Some(found) = parse(&text) {
                 proptest::prop_assert!(found.id.len() <= LONGEST_NAME);
             }

@@ -1,11 +1,11 @@
-//! Names of pods from the names of the node's own log files: no server is asked, no file is opened.
+//! Names of pods from the names of the node's log files: no API request is made, no file is opened.
 //!
 //! ```text
 //! pods/<namespace>_<pod>_<uid>/<container>/
 //! containers/<pod>_<namespace>_<container>-<id>.log
 //! ```
 //!
-//! Names of pods and namespaces have no `_`, so that the parts can be told apart.
+//! Names of pods and namespaces contain no `_`, so the parts are unambiguous.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,24 +14,24 @@ use std::path::{Path, PathBuf};
 use engine::container::{Container, Pod};
 use engine::units::{Moment, Nanos};
 
-/// Entries that are read of a folder. A node runs some hundred pods.
+/// Maximum number of entries read per directory. A node runs a few hundred pods.
 const MOST: usize = 16_384;
 
-/// The longest part of a name that is believed.
+/// Maximum length of a part of a name.
 const LONGEST: usize = 253;
 
-/// The least time between two looks.
+/// Minimum time between two scans.
 const PAUSE: Nanos = Nanos::from_millis(1000);
 
-/// What the folders told when they were read last.
+/// Names found in the last scan of the log directories.
 pub(crate) struct Logs {
-    folder: PathBuf,
+    dir: PathBuf,
     containers: HashMap<Box<str>, Names>,
     pods: HashMap<Box<str>, Names>,
     read: Option<Moment>,
 }
 
-/// The names of a pod; of one of its containers where that is known.
+/// The names of a pod and, if known, of one of its containers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Names {
     namespace: Box<str>,
@@ -41,20 +41,20 @@ struct Names {
 }
 
 impl Logs {
-    pub(crate) fn new(folder: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         let (containers, pods) = (HashMap::new(), HashMap::new());
-        Self { folder: folder.to_owned(), containers, pods, read: None }
+        Self { dir: dir.to_owned(), containers, pods, read: None }
     }
 
-    /// Adds the names to a container, as far as they are known. Whether it has all of them now.
+    /// Adds the known names to a container. Returns whether it has all of them now.
     pub(crate) fn name(&mut self, container: &mut Container, now: Moment) -> bool {
-        if !self.tell(container) && self.read_again(now) {
-            return self.tell(container);
+        if !self.apply(container) && self.rescan(now) {
+            return self.apply(container);
         }
         is_named(container)
     }
 
-    fn tell(&self, container: &mut Container) -> bool {
+    fn apply(&self, container: &mut Container) -> bool {
         let of_container = self.containers.get(&container.id);
         let uid = container.pod.as_ref().map(|pod| pod.uid.clone());
         let uid = uid.or_else(|| of_container?.uid.clone());
@@ -70,15 +70,15 @@ impl Logs {
         is_named(container)
     }
 
-    /// Reads the folders, unless that was a moment ago.
-    fn read_again(&mut self, now: Moment) -> bool {
+    /// Scans the directories, unless the last scan was too recent.
+    fn rescan(&mut self, now: Moment) -> bool {
         if self.read.is_some_and(|read| now - read < PAUSE) {
             return false;
         }
         self.read = Some(now);
-        self.pods = entries(&self.folder.join("pods"))
+        self.pods = entries(&self.dir.join("pods"))
             .filter_map(|(name, path)| {
-                let mut names = of_pod(&name)?;
+                let mut names = parse_pod(&name)?;
                 names.container = only_container(&path);
                 Some((names.uid.clone()?, names))
             })
@@ -88,9 +88,9 @@ impl Logs {
             .values()
             .map(|names| ((&*names.namespace, &*names.pod), &names.uid))
             .collect();
-        self.containers = entries(&self.folder.join("containers"))
+        self.containers = entries(&self.dir.join("containers"))
             .filter_map(|(name, _)| {
-                let (id, mut names) = of_container(&name)?;
+                let (id, mut names) = parse_container(&name)?;
                 names.uid = uids.get(&(&*names.namespace, &*names.pod)).cloned().cloned().flatten();
                 Some((id, names))
             })
@@ -99,28 +99,28 @@ impl Logs {
     }
 }
 
-/// Whether nothing is left to be learned: it belongs to no pod, or has its names.
+/// Returns whether the pod and the container have names.
 fn is_named(container: &Container) -> bool {
     container.pod.as_ref().is_some_and(|pod| pod.name.is_some() && pod.container.is_some())
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
-    let found = fs::read_dir(folder).into_iter().flatten().take(MOST);
+fn entries(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let found = fs::read_dir(dir).into_iter().flatten().take(MOST);
     found.filter_map(|entry| {
         let entry = entry.ok()?;
         Some((entry.file_name().into_string().ok()?, entry.path()))
     })
 }
 
-/// `<namespace>_<pod>_<uid>`.
-fn of_pod(name: &str) -> Option<Names> {
+/// Parses `<namespace>_<pod>_<uid>`.
+fn parse_pod(name: &str) -> Option<Names> {
     let [namespace, pod, uid] = parts(name, '_')?;
     let uid = (uid.len() >= 32).then(|| uid.into());
     Some(Names { namespace: namespace.into(), pod: pod.into(), uid, container: None })
 }
 
-/// `<pod>_<namespace>_<container>-<id>.log`.
-fn of_container(name: &str) -> Option<(Box<str>, Names)> {
+/// Parses `<pod>_<namespace>_<container>-<id>.log`.
+fn parse_container(name: &str) -> Option<(Box<str>, Names)> {
     let [pod, namespace, rest] = parts(name.strip_suffix(".log")?, '_')?;
     let (container, id) = rest.rsplit_once('-')?;
     let is_id = id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -133,19 +133,19 @@ fn of_container(name: &str) -> Option<(Box<str>, Names)> {
     (is_id && !container.is_empty()).then(|| (id.into(), names))
 }
 
-/// Three parts, none of them empty or endless.
+/// Splits a name into three parts, none of them empty or too long.
 fn parts(name: &str, by: char) -> Option<[&str; 3]> {
     let mut parts = name.splitn(3, by);
     let parts = [parts.next()?, parts.next()?, parts.next()?];
-    let fine = |part: &&str| !part.is_empty() && part.len() <= LONGEST && !part.contains(by);
-    parts.iter().all(fine).then_some(parts)
+    let is_valid = |part: &&str| !part.is_empty() && part.len() <= LONGEST && !part.contains(by);
+    parts.iter().all(is_valid).then_some(parts)
 }
 
-/// The name of a pod's container, where it has but one.
-fn only_container(folder: &Path) -> Option<Box<str>> {
-    let mut folders = entries(folder).filter(|(_, path)| path.is_dir());
-    let (name, _) = folders.next()?;
-    let fits = folders.next().is_none() && name.len() <= LONGEST;
+/// Returns the name of a pod's container if it has exactly one.
+fn only_container(dir: &Path) -> Option<Box<str>> {
+    let mut dirs = entries(dir).filter(|(_, path)| path.is_dir());
+    let (name, _) = dirs.next()?;
+    let fits = dirs.next().is_none() && name.len() <= LONGEST;
     fits.then(|| name.into())
 }
 
@@ -165,59 +165,59 @@ mod tests {
     }
 
     /// Namespace, pod and container.
-    fn told(container: &Container) -> Option<(&str, &str, Option<&str>)> {
+    fn names(container: &Container) -> Option<(&str, &str, Option<&str>)> {
         let pod = container.pod.as_ref()?;
         Some((pod.namespace.as_deref()?, pod.name.as_deref()?, pod.container.as_deref()))
     }
 
-    fn log(folder: &Path, name: &str) {
-        fs::create_dir_all(folder.join("containers")).unwrap();
-        fs::write(folder.join("containers").join(name), "").unwrap();
+    fn log(dir: &Path, name: &str) {
+        fs::create_dir_all(dir.join("containers")).unwrap();
+        fs::write(dir.join("containers").join(name), "").unwrap();
     }
 
     #[test]
-    fn a_pod_is_named_by_the_folder_of_its_logs() {
-        let folder = tempfile::tempdir().unwrap();
-        let pod = folder.path().join(format!("pods/team_trainer-0_{UID}"));
+    fn pod_is_named_by_its_log_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path().join(format!("pods/team_trainer-0_{UID}"));
         fs::create_dir_all(pod.join("main")).unwrap();
         let mut one = container(Some(UID));
-        assert!(Logs::new(folder.path()).name(&mut one, Moment(1)));
-        assert_eq!(told(&one), Some(("team", "trainer-0", Some("main"))));
-        // With two containers the folder does not tell which of them it is.
+        assert!(Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert_eq!(names(&one), Some(("team", "trainer-0", Some("main"))));
+        // With two containers the directory is ambiguous.
         fs::create_dir_all(pod.join("sidecar")).unwrap();
         let mut one = container(Some(UID));
-        assert!(!Logs::new(folder.path()).name(&mut one, Moment(1)));
-        assert_eq!(told(&one), Some(("team", "trainer-0", None)));
-        // The link of the container does.
-        log(folder.path(), &format!("trainer-0_team_main-loop-{ID}.log"));
-        assert!(Logs::new(folder.path()).name(&mut one, Moment(1)));
-        assert_eq!(told(&one), Some(("team", "trainer-0", Some("main-loop"))));
+        assert!(!Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert_eq!(names(&one), Some(("team", "trainer-0", None)));
+        // The log file of the container is not.
+        log(dir.path(), &format!("trainer-0_team_main-loop-{ID}.log"));
+        assert!(Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert_eq!(names(&one), Some(("team", "trainer-0", Some("main-loop"))));
     }
 
     #[test]
-    fn a_pod_that_the_cgroup_does_not_tell_is_found_by_the_id_of_its_container() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join(format!("pods/team_trainer-0_{UID}/main"))).unwrap();
-        log(folder.path(), &format!("trainer-0_team_main-{ID}.log"));
+    fn pod_missing_in_cgroup_is_found_by_container_id() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join(format!("pods/team_trainer-0_{UID}/main"))).unwrap();
+        log(dir.path(), &format!("trainer-0_team_main-{ID}.log"));
         let mut one = container(None);
-        assert!(Logs::new(folder.path()).name(&mut one, Moment(1)));
-        assert_eq!(told(&one), Some(("team", "trainer-0", Some("main"))));
+        assert!(Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert_eq!(names(&one), Some(("team", "trainer-0", Some("main"))));
         assert_eq!(&*one.pod.unwrap().uid, UID);
     }
 
     #[test]
-    fn folders_that_are_missing_or_odd_tell_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut logs = Logs::new(&folder.path().join("nowhere"));
+    fn missing_or_malformed_log_directories_give_no_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut logs = Logs::new(&dir.path().join("nowhere"));
         assert!(!logs.name(&mut container(Some(UID)), Moment(1)));
         for name in ["a_b", "a__b", &format!("a_b_c_{UID}"), &format!("_b_{UID}"), "a_b_short"] {
-            fs::create_dir_all(folder.path().join("pods").join(name)).unwrap();
+            fs::create_dir_all(dir.path().join("pods").join(name)).unwrap();
         }
         for name in ["a_b_c.log", &format!("a_b_c-{ID}"), &format!("a_b_-{ID}.log")] {
-            log(folder.path(), name);
+            log(dir.path(), name);
         }
         let mut one = container(Some(UID));
-        assert!(!Logs::new(folder.path()).name(&mut one, Moment(1)));
+        assert!(!Logs::new(dir.path()).name(&mut one, Moment(1)));
         assert_eq!(one, container(Some(UID)));
     }
 }

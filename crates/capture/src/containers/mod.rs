@@ -1,5 +1,5 @@
-//! Containers of processes: from the names of their cgroups, the node's log files and `/proc`. Nobody
-//! is asked.
+//! Containers of processes, from the names of their cgroups, the node's log files and `/proc`,
+//! without API requests.
 
 mod cgroup;
 mod logs;
@@ -17,36 +17,36 @@ use engine::units::Moment;
 
 use logs::Logs;
 
-/// The most that is read of a file in `/proc`.
+/// Maximum bytes read of a file in `/proc`.
 const LONGEST: u64 = 64 * 1024;
 
-/// Containers without names that are looked at again, and how often.
+/// Maximum number of unnamed containers that are retried, and the retry interval.
 const MOST_NAMELESS: usize = 4096;
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Processes that are looked at before they are announced, and how long that is believed.
+/// Maximum number of processes that are read before they are announced, and how long that is valid.
 const MOST_EXPECTED: usize = 1024;
 const BELIEVED: Duration = Duration::from_secs(30);
 
-/// How often a container is looked at again before nobody is expected to name it.
+/// Maximum number of retries for the names of a container.
 const PATIENCE: u32 = 12;
 
-/// The process is there no more, or cannot be looked at.
+/// The process has exited or cannot be read.
 struct Gone;
 
-/// Tells containers of processes, with names of pods as soon as these are known.
+/// Resolves processes to containers, with names of pods as soon as these are known.
 pub(crate) struct Containers {
     proc: PathBuf,
     logs: Logs,
-    /// Of which pods something is not known yet: what was told, and how often that was looked for.
-    nameless: HashMap<Pid, (Container, u32)>,
-    looked: Instant,
-    /// Processes that will call the driver soon, and may be gone before their calls are read.
-    expected: HashMap<Pid, (Container, Instant)>,
+    /// Containers with missing names: as last reported, and the number of retries.
+    unnamed: HashMap<Pid, (Container, u32)>,
+    last_retry: Instant,
+    /// Processes that will soon call the driver and may have exited before their calls are read.
+    prefetched: HashMap<Pid, (Container, Instant)>,
 }
 
 impl Containers {
-    /// `logs`: the folder that has the node's `pods` and `containers`.
+    /// `logs`: the directory with the node's `pods` and `containers`.
     pub(crate) fn new(logs: &Path) -> Self {
         Self::under(Path::new("/proc"), logs)
     }
@@ -55,44 +55,44 @@ impl Containers {
         Self {
             proc: proc.to_owned(),
             logs: Logs::new(logs),
-            nameless: HashMap::new(),
-            looked: Instant::now(),
-            expected: HashMap::new(),
+            unnamed: HashMap::new(),
+            last_retry: Instant::now(),
+            prefetched: HashMap::new(),
         }
     }
 
-    /// A process was announced: where it runs, if that is a container.
+    /// Returns the container of a new process, if it runs in one.
     pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
-        let expected = self.expected.remove(&pid);
-        let mut container = match self.look(pid) {
+        let prefetched = self.prefetched.remove(&pid);
+        let mut container = match self.detect(pid) {
             Ok(container) => container?,
-            Err(Gone) => expected.filter(|(_, seen)| seen.elapsed() < BELIEVED)?.0,
+            Err(Gone) => prefetched.filter(|(_, seen)| seen.elapsed() < BELIEVED)?.0,
         };
         let named = self.logs.name(&mut container, now);
-        self.nameless.remove(&pid);
-        if !named && self.nameless.len() < MOST_NAMELESS {
-            self.nameless.insert(pid, (container.clone(), 0));
+        self.unnamed.remove(&pid);
+        if !named && self.unnamed.len() < MOST_NAMELESS {
+            self.unnamed.insert(pid, (container.clone(), 0));
         }
         Some(event(pid, now, container))
     }
 
-    /// These processes mapped a driver. Short ones may be gone when their first call is read, so that
-    /// they are looked at now.
+    /// Reads the containers of processes that mapped a driver: short-lived ones may have exited
+    /// when their first call is read.
     pub(crate) fn expect(&mut self, pids: Vec<Pid>) {
         for pid in pids {
-            if self.expected.len() >= MOST_EXPECTED {
-                self.expected.retain(|_, (_, seen)| seen.elapsed() < BELIEVED);
+            if self.prefetched.len() >= MOST_EXPECTED {
+                self.prefetched.retain(|_, (_, seen)| seen.elapsed() < BELIEVED);
             }
-            if self.expected.len() < MOST_EXPECTED
-                && let Ok(Some(container)) = self.look(pid)
+            if self.prefetched.len() < MOST_EXPECTED
+                && let Ok(Some(container)) = self.detect(pid)
             {
-                self.expected.insert(pid, (container, Instant::now()));
+                self.prefetched.insert(pid, (container, Instant::now()));
             }
         }
     }
 
-    /// The container of a process, without names.
-    fn look(&self, pid: Pid) -> Result<Option<Container>, Gone> {
+    /// Detects the container of a process, without names.
+    fn detect(&self, pid: Pid) -> Result<Option<Container>, Gone> {
         let text = self.read(pid, "cgroup").ok_or(Gone)?;
         let Some(found) = cgroup::parse(&text) else { return Ok(None) };
         let pod = |uid| Pod { uid, name: None, namespace: None, container: None };
@@ -104,7 +104,7 @@ impl Containers {
         }))
     }
 
-    /// Whom the account told about is announced there; its container belongs right behind.
+    /// Inserts the container of each process that is announced in `events`, right after it.
     pub(crate) fn beside(&mut self, events: Vec<Event>, now: Moment) -> Vec<Event> {
         let mut all = Vec::with_capacity(events.len());
         for event in events {
@@ -116,30 +116,30 @@ impl Containers {
     }
 
     pub(crate) fn ended(&mut self, pid: Pid) {
-        self.nameless.remove(&pid);
-        self.expected.remove(&pid);
+        self.unnamed.remove(&pid);
+        self.prefetched.remove(&pid);
     }
 
-    /// Containers whose names became known, from time to time.
+    /// Periodically returns containers whose names became known.
     pub(crate) fn news(&mut self, now: Moment) -> Vec<Event> {
-        if self.nameless.is_empty() || self.looked.elapsed() < AGAIN {
+        if self.unnamed.is_empty() || self.last_retry.elapsed() < AGAIN {
             return Vec::new();
         }
-        self.looked = Instant::now();
-        self.look_again(now)
+        self.last_retry = Instant::now();
+        self.retry_names(now)
     }
 
-    fn look_again(&mut self, now: Moment) -> Vec<Event> {
+    fn retry_names(&mut self, now: Moment) -> Vec<Event> {
         let mut events = Vec::new();
         let logs = &mut self.logs;
-        self.nameless.retain(|pid, (container, looks)| {
+        self.unnamed.retain(|pid, (container, retries)| {
             let before = container.clone();
             let named = logs.name(container, now);
             if *container != before {
                 events.push(event(*pid, now, container.clone()));
             }
-            *looks += 1;
-            !named && *looks < PATIENCE
+            *retries += 1;
+            !named && *retries < PATIENCE
         });
         events
     }
@@ -157,7 +157,7 @@ fn event(pid: Pid, now: Moment, container: Container) -> Event {
     Event { pid, tid: Tid(pid.0), entered: now, at: now, what }
 }
 
-/// The last of the process's numbers, which is that of the innermost namespace.
+/// Returns the last pid in `NSpid`, which is that in the innermost namespace.
 fn pid_inside(status: &str) -> Option<Pid> {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().last()?.parse().ok().map(Pid)
@@ -175,17 +175,17 @@ mod tests {
     const UID: &str = "0a1b2c3d-1111-2222-3333-444455556666";
     const SECOND: u64 = 1_000_000_000;
 
-    /// A `/proc` with one process, and a folder of logs.
+    /// A `/proc` with one process, and a log directory.
     struct Node(tempfile::TempDir);
 
     impl Node {
         fn new(cgroup: &str, status: &str) -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let process = folder.path().join("proc/7");
+            let dir = tempfile::tempdir().unwrap();
+            let process = dir.path().join("proc/7");
             fs::create_dir_all(&process).unwrap();
             fs::write(process.join("cgroup"), cgroup).unwrap();
             fs::write(process.join("status"), status).unwrap();
-            Self(folder)
+            Self(dir)
         }
 
         fn containers(&self) -> Containers {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_with_its_container_and_its_number_inside() {
+    fn process_has_container_and_inner_pid() {
         let node = Node::new(
             &format!("0::/system.slice/docker-{ID}.scope\n"),
             "Name:\tsh\nNSpid:\t7\t4\t1\n",
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_the_host_or_one_that_is_gone_has_no_container() {
+    fn host_process_and_exited_process_have_no_container() {
         let node = Node::new("0::/user.slice/user-0.slice/session-1.scope\n", "NSpid:\t7\n");
         assert!(node.containers().began(Pid(7), Moment(1)).is_none());
         assert!(node.containers().began(Pid(8), Moment(1)).is_none());
     }
 
     #[test]
-    fn a_name_that_comes_later_is_told_once() {
+    fn late_name_is_reported_once() {
         let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "Name:\tx\n");
         let mut containers = node.containers();
         let found = container(containers.began(Pid(7), Moment(1))).unwrap();
@@ -227,7 +227,7 @@ mod tests {
         assert!(containers.look_again(Moment(2)).is_empty());
         let logs = node.0.path().join(format!("log/pods/team_web_{UID}/main"));
         fs::create_dir_all(logs).unwrap();
-        // The folders are read a second apart at the most often.
+        // The directories are read at most once per second.
         assert!(containers.look_again(Moment(SECOND)).is_empty());
         let mut news = containers.look_again(Moment(1 + SECOND));
         let pod = container(news.pop()).unwrap().pod.unwrap();
@@ -236,20 +236,20 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_when_it_is_announced_was_looked_at_before() {
+    fn exited_process_uses_prefetched_container_once() {
         let node = Node::new(&format!("0::/docker/{ID}\n"), "NSpid:\t7\t3\n");
         let mut containers = node.containers();
         containers.expect(vec![Pid(7), Pid(8)]);
         fs::remove_dir_all(node.0.path().join("proc/7")).unwrap();
         let found = container(containers.began(Pid(7), Moment(1))).unwrap();
         assert_eq!((&*found.id, found.pid_inside), (ID, Some(Pid(3))));
-        // Once: the next process of that number is another one.
+        // Once: the next process with that pid is another one.
         assert!(containers.began(Pid(7), Moment(2)).is_none());
         assert!(containers.began(Pid(8), Moment(2)).is_none());
     }
 
     #[test]
-    fn what_a_process_is_when_it_is_announced_counts_and_few_are_expected() {
+    fn live_process_overrides_prefetch_which_is_bounded() {
         let node = Node::new(&format!("0::/docker/{ID}\n"), "");
         let mut containers = node.containers();
         containers.expect(vec![Pid(7)]);
@@ -262,26 +262,26 @@ mod tests {
             fs::write(process.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
         }
         containers.expect(many);
-        assert_eq!(containers.expected.len(), MOST_EXPECTED);
+        assert_eq!(containers.prefetched.len(), MOST_EXPECTED);
     }
 
     #[test]
-    fn nobody_is_looked_for_without_end() {
+    fn unnamed_container_is_retried_a_limited_number_of_times() {
         let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "");
         let mut containers = node.containers();
         containers.began(Pid(7), Moment(1));
         for _ in 0..PATIENCE {
-            assert_eq!(containers.nameless.len(), 1);
-            containers.look_again(Moment(2));
+            assert_eq!(containers.unnamed.len(), 1);
+            containers.retry_names(Moment(2));
         }
-        assert!(containers.nameless.is_empty());
+        assert!(containers.unnamed.is_empty());
         containers.began(Pid(7), Moment(1));
         containers.ended(Pid(7));
-        assert!(containers.nameless.is_empty());
+        assert!(containers.unnamed.is_empty());
     }
 
     #[test]
-    fn files_without_end_are_read_up_to_a_bound() {
+    fn proc_files_are_read_up_to_a_limit() {
         let node = Node::new(&"0::/x\n".repeat(1 << 20), "");
         assert!(node.containers().began(Pid(7), Moment(1)).is_none());
     }

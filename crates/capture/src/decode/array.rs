@@ -1,4 +1,4 @@
-//! Sizes of arrays from their descriptors. The driver may use more for tiling; it does not report it.
+//! Sizes of arrays from their descriptors. The driver may use more for tiling.
 
 use super::call::Seen;
 use crate::wire;

@@ -195,7 +195,7 @@ impl Seen<'_> {
             | Meaning::ContextPop
             | Meaning::ContextGet
             | Meaning::ContextDevice { .. }
-            | Meaning::Initialise
+            | Meaning::Initialize
             | Meaning::DeviceUuid
             | Meaning::StreamCreate
             | Meaning::GreenStreamCreate

@@ -1,8 +1,7 @@
-//! The GPUs of this host and the driver's own account of who holds how much of them.
+//! The GPUs of this host and driver-reported usage.
 //!
-//! Asked through NVML, or through `nvidia-smi` where this binary cannot load libraries. Neither
-//! creates a CUDA context. Asking can take long, so it has a thread of its own, and nothing waits
-//! for it.
+//! Read from NVML, or from `nvidia-smi` if this binary cannot load libraries. Neither creates a
+//! CUDA context. A query can take long, so it runs in its own thread, and nothing waits for it.
 
 #[cfg(not(target_feature = "crt-static"))]
 mod nvml;
@@ -23,47 +22,48 @@ use crate::threads::contain;
 /// A GPU of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gpu {
-    /// Its index, in the order of the PCI bus.
+    /// Index in PCI bus order.
     pub id: GpuId,
     /// `GPU-…`.
     pub uuid: String,
-    /// What the vendor calls it.
+    /// Product name.
     pub name: String,
-    /// All of its memory.
+    /// Total memory.
     pub total_bytes: u64,
     /// The UUIDs of its MIG instances.
     pub instances: Vec<String>,
 }
 
-/// What a process holds of a GPU, by the driver's account.
+/// Driver-reported usage of a GPU by a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
     /// The process.
     pub pid: Pid,
     /// The GPU.
     pub gpu: GpuId,
-    /// Everything the process has on it; `None` where the driver lists the process and no sum (MIG, WSL).
+    /// All memory of the process on it; `None` if the driver lists the process without it (MIG,
+    /// WSL).
     pub bytes: Option<u64>,
 }
 
-/// Somebody to ask. Sources are owned by one thread.
+/// A source of driver-reported usage, owned by one thread.
 trait Source {
     fn gpus(&self) -> Result<Vec<Gpu>, String>;
     fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String>;
-    /// What is free of each GPU, where it is told.
+    /// Returns the free memory of each GPU, if reported.
     fn free(&self, gpus: &[Gpu]) -> Vec<(GpuId, u64)>;
 }
 
-/// One answer.
+/// The result of one query.
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
-    /// When the driver was asked.
-    pub(crate) asked: Moment,
+    /// Time of the query.
+    pub(crate) queried_at: Moment,
     pub(crate) uses: Vec<Use>,
     pub(crate) free: Vec<(GpuId, u64)>,
 }
 
-/// The account, asked in the background.
+/// Polls driver-reported usage in the background.
 #[derive(Debug)]
 pub(crate) struct Account {
     gpus: Vec<Gpu>,
@@ -71,27 +71,27 @@ pub(crate) struct Account {
     samples: Receiver<Result<Sample, String>>,
 }
 
-/// How often the account is asked.
+/// Time between two queries.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the start of a trace waits for the list of GPUs.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How often somebody to ask is looked for, where there was nobody: a driver may be loaded late.
+/// Time between two searches for a source: the driver may be loaded later.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 impl Account {
-    /// Starts asking. The list of GPUs is empty while there is nobody to ask.
+    /// Starts polling. The list of GPUs is empty until a source is found.
     pub(crate) fn open() -> Option<Self> {
         let (ready, found) = sync_channel(1);
         let (sender, samples) = sync_channel(1);
-        let ask = move || {
+        let poll = move || {
             let (source, gpus) = loop {
                 let found = contain(|| Ok(find_source())).ok().flatten();
                 if let Some(found) = found.filter(|(_, gpus)| !gpus.is_empty()) {
                     break found;
                 }
-                // Says that nobody is there, and notices that nobody listens any more.
+                // Reports that there is no source, and ends the thread if the receiver is gone.
                 if matches!(ready.try_send(Vec::new()), Err(TrySendError::Disconnected(_))) {
                     return;
                 }
@@ -101,24 +101,24 @@ impl Account {
                 return;
             }
             loop {
-                let asked = clock::monotonic();
-                let answer = contain(|| {
+                let queried_at = clock::monotonic();
+                let sample = contain(|| {
                     let uses = source.uses(&gpus)?;
-                    Ok(Sample { asked, uses, free: source.free(&gpus) })
+                    Ok(Sample { queried_at, uses, free: source.free(&gpus) })
                 });
-                if sender.send(answer).is_err() {
+                if sender.send(sample).is_err() {
                     return;
                 }
                 std::thread::sleep(INTERVAL);
             }
         };
-        // Not joined: a driver that hangs must not keep this program from ending.
-        std::thread::Builder::new().name("gpu-account".into()).spawn(ask).ok()?;
+        // Not joined: a driver that hangs must not keep this program from exiting.
+        std::thread::Builder::new().name("gpu-account".into()).spawn(poll).ok()?;
         let gpus = found.recv_timeout(PATIENCE).unwrap_or_default();
         Some(Self { gpus, found, samples })
     }
 
-    /// Whether GPUs were found since the last call, where there were none.
+    /// Returns whether the GPUs were found since the last call.
     pub(crate) fn look(&mut self) -> bool {
         if !self.gpus.is_empty() {
             return false;
@@ -127,12 +127,12 @@ impl Account {
         !self.gpus.is_empty()
     }
 
-    /// The GPUs of this host.
+    /// Returns the GPUs of this host.
     pub(crate) fn gpus(&self) -> &[Gpu] {
         &self.gpus
     }
 
-    /// The newest answer since the last call, or the reason for its absence.
+    /// Returns the newest sample or error since the last call.
     pub(crate) fn take(&self) -> Option<Result<Sample, String>> {
         self.samples.try_iter().last()
     }
@@ -150,13 +150,13 @@ fn find_source() -> Option<(Box<dyn Source>, Vec<Gpu>)> {
     Some((Box::new(source), gpus))
 }
 
-/// The GPU that a UUID names: its own, or that of one of its instances.
+/// Finds a GPU by its UUID or by that of one of its MIG instances.
 pub(crate) fn by_uuid(gpus: &[Gpu], uuid: &str) -> Option<GpuId> {
     let names = |gpu: &&Gpu| gpu.uuid == uuid || gpu.instances.iter().any(|mig| mig == uuid);
     gpus.iter().find(names).map(|gpu| gpu.id)
 }
 
-/// `GPU-67bf22d2-b5d2-…` from the bytes that the driver tells.
+/// Formats the bytes of a UUID as `GPU-67bf22d2-b5d2-…`.
 pub(crate) fn uuid_text(bytes: &[u8; 16], prefix: &str) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];

@@ -1,4 +1,4 @@
-//! The account through NVML, loaded at run time.
+//! Driver-reported usage from NVML, loaded at run time.
 
 use std::ffi::OsStr;
 
@@ -11,7 +11,7 @@ pub(super) struct Nvml(nvml_wrapper::Nvml);
 
 impl Nvml {
     pub(super) fn open() -> Option<Self> {
-        // The name that drivers install; the other one comes with development packages.
+        // The name that drivers install; the default one comes with development packages.
         let installed =
             nvml_wrapper::Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init();
         installed.or_else(|_| nvml_wrapper::Nvml::init()).ok().map(Self)

@@ -1,4 +1,4 @@
-//! The account through `nvidia-smi`, in whole MiB.
+//! Driver-reported usage from `nvidia-smi`, in whole MiB.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,15 +12,15 @@ pub(super) struct Smi(PathBuf);
 impl Smi {
     pub(super) fn find() -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let places = ["/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib"];
+        let dirs = ["/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib"];
         std::env::split_paths(&path)
-            .chain(places.iter().map(|place| Path::new(place).to_owned()))
-            .map(|folder| folder.join("nvidia-smi"))
+            .chain(dirs.iter().map(|dir| Path::new(dir).to_owned()))
+            .map(|dir| dir.join("nvidia-smi"))
             .find(|file| file.is_file())
             .map(Self)
     }
 
-    fn ask(&self, query: &str) -> Result<String, String> {
+    fn query(&self, query: &str) -> Result<String, String> {
         let output = Command::new(&self.0)
             .args([query, "--format=csv,noheader,nounits"])
             .stdin(Stdio::null())
@@ -36,16 +36,16 @@ impl Smi {
 
 impl Source for Smi {
     fn gpus(&self) -> Result<Vec<Gpu>, String> {
-        self.ask("--query-gpu=index,uuid,name,memory.total").map(|text| gpus(&text))
+        self.query("--query-gpu=index,uuid,name,memory.total").map(|text| gpus(&text))
     }
 
     fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String> {
         let query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory";
-        self.ask(query).map(|text| uses(&text, gpus))
+        self.query(query).map(|text| uses(&text, gpus))
     }
 
     fn free(&self, _: &[Gpu]) -> Vec<(GpuId, u64)> {
-        self.ask("--query-gpu=index,memory.free").map(|text| free(&text)).unwrap_or_default()
+        self.query("--query-gpu=index,memory.free").map(|text| free(&text)).unwrap_or_default()
     }
 }
 
@@ -80,7 +80,7 @@ fn free(text: &str) -> Vec<(GpuId, u64)> {
     text.lines().filter_map(line).collect()
 }
 
-/// Lines whose memory is `[N/A]` (MIG, WSL) say on which GPU the process is, and nothing else.
+/// Parses the usage of processes; it is unknown if the memory is `[N/A]` (MIG, WSL).
 fn uses(text: &str, gpus: &[Gpu]) -> Vec<Use> {
     text.lines()
         .filter_map(|line| match fields(line)[..] {
@@ -101,7 +101,7 @@ mod tests {
     const UUID: &str = "GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1";
 
     #[test]
-    fn answers_of_a_real_driver_are_understood() {
+    fn output_of_nvidia_smi_is_parsed() {
         let gpus = gpus(&format!("0, {UUID}, NVIDIA H200, 143771\n"));
         assert_eq!(gpus.len(), 1);
         assert_eq!((gpus[0].id, gpus[0].total_bytes), (GpuId(0), 143_771 << 20));

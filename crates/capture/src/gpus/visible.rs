@@ -1,4 +1,4 @@
-//! Which GPUs the device ordinals of a process are. A pure function of its surroundings.
+//! Maps the device ordinals of a process to GPUs. A pure function of its environment.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,7 +8,7 @@ use engine::ids::{GpuId, Pid};
 
 use super::Gpu;
 
-/// What decides which GPUs a process sees.
+/// Environment variables that decide which GPUs a process sees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Surroundings {
     /// `CUDA_VISIBLE_DEVICES`.
@@ -20,8 +20,8 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Reads those of a process, as they were when its program started. What a program changes in
-    /// its own environment later is not visible from outside.
+    /// Reads the initial environment of a process. Later changes by the program are not visible
+    /// from outside.
     pub(crate) fn read(pid: Pid) -> Self {
         let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
             return Self::default();
@@ -35,7 +35,7 @@ impl Surroundings {
         Self {
             visible: take("CUDA_VISIBLE_DEVICES"),
             order: take("CUDA_DEVICE_ORDER"),
-            // On the host itself the variable means nothing.
+            // Outside of a container the variable has no effect.
             container: container.filter(|_| in_other_mounts(pid)),
         }
     }
@@ -46,13 +46,13 @@ fn in_other_mounts(pid: Pid) -> bool {
     namespace("self") != namespace(&pid.to_string())
 }
 
-/// The GPU of each ordinal; `None` where it cannot be told.
+/// Returns the GPU of each ordinal; `None` if it is uncertain.
 pub(crate) fn visible(gpus: &[Gpu], surroundings: &Surroundings) -> Vec<Option<GpuId>> {
     let given = match surroundings.container.as_deref() {
         None | Some("" | "all") => gpus.iter().collect(),
         Some(list) => select(&gpus.iter().collect::<Vec<_>>(), list),
     };
-    // CUDA puts the fastest first unless told otherwise; among equals that is the bus order.
+    // By default CUDA lists the fastest GPU first; equal GPUs are in bus order.
     let by_bus = surroundings.order.as_deref() == Some("PCI_BUS_ID");
     let in_order = by_bus || given.windows(2).all(|pair| pair[0].name == pair[1].name);
     match surroundings.visible.as_deref() {
@@ -61,12 +61,12 @@ pub(crate) fn visible(gpus: &[Gpu], surroundings: &Surroundings) -> Vec<Option<G
     }
 }
 
-/// An entry by UUID is certain; one by index only where the order is.
+/// An entry by UUID is certain; one by index only if the order is.
 fn known(gpu: &Gpu, list: &str, in_order: bool) -> Option<GpuId> {
     (in_order || list.contains("GPU-") || list.contains("MIG-")).then_some(gpu.id)
 }
 
-/// The entries of a list, up to the first one that names nothing.
+/// Returns the GPUs of a list, up to the first invalid entry.
 fn select<'a>(gpus: &[&'a Gpu], list: &str) -> Vec<&'a Gpu> {
     list.split(',')
         .map(str::trim)
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn unequal_gpus_are_certain_only_in_bus_order_or_by_name() {
+    fn unequal_gpus_are_certain_only_in_bus_order_or_by_uuid() {
         let gpus = host(&["T4", "H200"]);
         assert_eq!(ordinals(&gpus, None, None), [None, None]);
         assert_eq!(ordinals(&gpus, None, Some("PCI_BUS_ID")), [Some(0), Some(1)]);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_sees_what_it_was_given() {
+    fn container_devices_are_selected_first() {
         let gpus = host(&["H200"; 4]);
         let surroundings = Surroundings {
             visible: Some("1".into()),

@@ -1,4 +1,4 @@
-//! Descriptions of the meanings of hooks, for the coverage page.
+//! Descriptions of hooked functions, for the coverage page.
 
 use engine::event::FreeBy;
 use engine::kind::{Kind, Layer};
@@ -8,7 +8,7 @@ use engine::work::Direction;
 use super::{DevicePool, Meaning, Route};
 
 impl Meaning {
-    /// One phrase.
+    /// Returns a short description.
     #[must_use]
     pub const fn about(&self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Meaning {
             Self::GreenCreate | Self::GreenDestroy | Self::ContextFromGreen => {
                 "view of a primary context"
             }
-            Self::Initialise => "a process starts using the driver",
+            Self::Initialize => "a process starts using the driver",
             Self::DeviceUuid => "maps an ordinal to a GPU",
             Self::KernelByName | Self::KernelName => "returns the name of a kernel",
             Self::KernelFunction => "second handle of a kernel",
@@ -72,7 +72,7 @@ impl Meaning {
         }
     }
 
-    /// The layer that its bytes count in.
+    /// Returns the layer that its bytes count in.
     #[must_use]
     pub const fn layer(&self) -> Option<Layer> {
         match self {

@@ -1,51 +1,51 @@
-//! Functions of the driver that have to do with memory and are not hooked, each with its reason.
-//! A test holds this list and the table against every driver on the machine, and against the
-//! exports of real drivers, so that a new function cannot go unnoticed.
+//! Driver functions that look like memory functions but are not hooked, each with a reason. A test
+//! compares this list and the hook table with every driver on the machine and with the exports of
+//! real drivers, so that a new function is noticed.
 
-/// Families by prefix, longest first where they overlap, and why they need no hook.
+/// Prefixes of unhooked functions, longest first if they overlap, and why they need no hook.
 const FAMILIES: &[(&str, &str)] = &[
     ("cuMemcpy3DBatchAsync", "batches of volumes: not counted as copies"),
     ("cuMemcpy3DWithAttributesAsync", "volumes with attributes: not counted as copies"),
-    ("cuMemcpy", "copies of before CUDA 3.2, with 32-bit sizes"),
-    ("cuMemset", "fills of before CUDA 3.2, with 32-bit sizes"),
-    ("cuMemPrefetch", "moves managed memory that is counted already"),
+    ("cuMemcpy", "copies with 32-bit sizes, from before CUDA 3.2"),
+    ("cuMemset", "memsets with 32-bit sizes, from before CUDA 3.2"),
+    ("cuMemPrefetch", "moves managed memory that is already counted"),
     ("cuMemDiscard", "a hint about contents"),
     ("cuMemAdvise", "a hint"),
-    ("cuMemBatchDecompressAsync", "writes into memory of the program"),
+    ("cuMemBatchDecompressAsync", "writes into existing memory"),
     ("cuMemGet", "a query"),
     ("cuMemRangeGet", "a query"),
     ("cuMemHostGet", "a query"),
-    ("cuMemSetAccess", "access rights of mapped memory"),
-    ("cuMemSetMemPool", "chooses a pool; allocations name their pool's device themselves"),
-    ("cuMemExportToShareableHandle", "the exporter keeps the memory and its count"),
-    ("cuMemMapArrayAsync", "maps tiles of a sparse array to memory that is counted already"),
-    ("cuMemPoolExport", "the exporter keeps the memory and its count"),
+    ("cuMemSetAccess", "access permissions of mapped memory"),
+    ("cuMemSetMemPool", "selects a pool; allocations carry the device of their pool"),
+    ("cuMemExportToShareableHandle", "the memory still counts for the exporter"),
+    ("cuMemMapArrayAsync", "maps tiles of a sparse array to memory that is already counted"),
+    ("cuMemPoolExport", "the memory still counts for the exporter"),
     ("cuMemPoolGetAccess", "a query"),
-    ("cuMemPoolSetAccess", "access rights"),
-    ("cuMemPoolSetAttribute", "when a pool gives memory back; what it holds only the driver knows"),
-    ("cuMulticastAddDevice", "multicast objects hold no memory of their own"),
-    ("cuMulticastBind", "refers to memory that is counted already"),
+    ("cuMemPoolSetAccess", "access permissions"),
+    ("cuMemPoolSetAttribute", "when a pool releases memory; the driver reports its reserve"),
+    ("cuMulticastAddDevice", "multicast objects have no memory of their own"),
+    ("cuMulticastBind", "refers to memory that is already counted"),
     ("cuMulticastGetGranularity", "a query"),
-    ("cuMulticastUnbind", "multicast objects hold no memory of their own"),
+    ("cuMulticastUnbind", "multicast objects have no memory of their own"),
     ("cuArrayGet", "a query"),
     ("cuArray3DGet", "a query"),
-    ("cuMipmappedArrayGet", "a query, or a level of an array that is counted already"),
-    ("cuIpcGetMemHandle", "the exporter keeps the memory and its count"),
+    ("cuMipmappedArrayGet", "a query, or a level of an array that is already counted"),
+    ("cuIpcGetMemHandle", "the memory still counts for the exporter"),
     (
         "cuExternalMemoryGetMappedMipmappedArray",
-        "a view of external memory that is counted already",
+        "a view of external memory that is already counted",
     ),
-    ("cuImportExternalMemory", "external memory counts where it is mapped"),
-    ("cuDestroyExternalMemory", "external memory counts where it is mapped"),
+    ("cuImportExternalMemory", "external memory counts when it is mapped"),
+    ("cuDestroyExternalMemory", "external memory counts when it is mapped"),
     ("cuGraphAddMemcpyNode", "copies"),
-    ("cuGraphAddMemsetNode", "fills memory"),
+    ("cuGraphAddMemsetNode", "sets memory"),
     ("cuGraphAddBatchMemOpNode", "writes values"),
     ("cuGraphMem", "parameters of nodes"),
     ("cuGraphExecMem", "parameters of nodes"),
     ("cuGraphBatchMemOp", "parameters of nodes"),
     ("cuGraphExecBatchMemOp", "parameters of nodes"),
     ("cuStreamBatchMemOp", "writes values"),
-    ("cuStreamAttachMemAsync", "where managed memory may be touched"),
+    ("cuStreamAttachMemAsync", "where managed memory may be accessed"),
     ("cuDeviceGetGraphMemAttribute", "hooked"),
     ("cuDeviceSetGraphMemAttribute", "resets a high-water mark"),
     ("cuDeviceTotalMem", "a query"),
@@ -54,28 +54,28 @@ const FAMILIES: &[(&str, &str)] = &[
     ("cuGreenCtxGet", "a query"),
     ("cuGreenCtxRecordEvent", "an event"),
     ("cuGreenCtxWaitEvent", "an event"),
-    ("cuCtxAttach", "counted references of before CUDA 4; destruction is hooked"),
-    ("cuCtxDetach", "counted references of before CUDA 4; destruction is hooked"),
+    ("cuCtxAttach", "reference counts from before CUDA 4; destruction is hooked"),
+    ("cuCtxDetach", "reference counts from before CUDA 4; destruction is hooked"),
     ("cuCtxGet", "a query"),
-    ("cuCtxSet", "settings; `cuCtxSetLimit` sizes heaps that count as the driver's own"),
+    ("cuCtxSet", "settings; `cuCtxSetLimit` sizes heaps that are untracked driver memory"),
     ("cuCtxSynchronize", "waits"),
-    ("cuCtxEnablePeerAccess", "access rights"),
-    ("cuCtxDisablePeerAccess", "access rights"),
+    ("cuCtxEnablePeerAccess", "access permissions"),
+    ("cuCtxDisablePeerAccess", "access permissions"),
     ("cuCtxRecordEvent", "an event"),
     ("cuCtxWaitEvent", "an event"),
     ("cuCtxResetPersistingL2Cache", "a cache"),
-    ("cuGLCtxCreate", "OpenGL contexts of before CUDA 5"),
+    ("cuGLCtxCreate", "OpenGL contexts from before CUDA 5"),
     ("cuVDPAUCtxCreate", "video contexts"),
 ];
 
-/// Single functions that only look like one of a hooked family.
+/// Single functions that are not hooked although newer versions of them are.
 const SINGLES: &[(&str, &str)] = &[
-    ("cuMemAllocPitch", "32-bit memory of before CUDA 3.2: its pitch is 32 bits wide"),
-    ("cuArrayCreate", "32-bit descriptor of before CUDA 3.2"),
-    ("cuArray3DCreate", "32-bit descriptor of before CUDA 3.2"),
+    ("cuMemAllocPitch", "from before CUDA 3.2: its pitch is 32 bits wide"),
+    ("cuArrayCreate", "32-bit descriptor from before CUDA 3.2"),
+    ("cuArray3DCreate", "32-bit descriptor from before CUDA 3.2"),
 ];
 
-/// Why a function that has to do with memory is not hooked; `None` when nobody thought of it.
+/// Returns why a memory function is not hooked; `None` if it is not listed.
 #[must_use]
 pub fn unhooked(symbol: &str) -> Option<&'static str> {
     let single = SINGLES.iter().find(|(name, _)| *name == symbol);
@@ -83,40 +83,40 @@ pub fn unhooked(symbol: &str) -> Option<&'static str> {
     single.or(family).map(|(_, reason)| *reason)
 }
 
-/// Functions that make or end something that is not followed as an object, and why.
+/// Functions that create or destroy something that is not tracked as an object, and why.
 const NO_OBJECTS: &[(&str, &str)] = &[
-    ("cuGraphConditionalHandleCreate", "a number inside of a graph"),
+    ("cuGraphConditionalHandleCreate", "a number inside a graph"),
     ("cuGraphDestroyNode", "a node of a graph"),
     ("cuGraphNodeFindInClone", "a query"),
-    ("cuTexRefCreate", "texture references of before CUDA 5"),
-    ("cuTexRefDestroy", "texture references of before CUDA 5"),
-    ("cuUserObjectCreate", "a counter of references of the program's own"),
-    ("cuEventCreateFrom", "events of EGL"),
+    ("cuTexRefCreate", "texture references from before CUDA 5"),
+    ("cuTexRefDestroy", "texture references from before CUDA 5"),
+    ("cuUserObjectCreate", "a reference count of the program"),
+    ("cuEventCreateFrom", "EGL events"),
 ];
 
-/// Why a function that looks as if it made or ended an object is not hooked; `None` when nobody
-/// thought of it.
+/// Returns why a function that looks like an object function is not hooked; `None` if it is not
+/// listed.
 #[must_use]
 pub fn no_object(symbol: &str) -> Option<&'static str> {
     let known = NO_OBJECTS.iter().find(|(prefix, _)| symbol.starts_with(prefix));
     known.map(|(_, reason)| *reason)
 }
 
-/// Whether an exported name looks as if it made or ended an object that is no memory.
+/// Returns whether an exported name looks like a function that creates or destroys an object.
 #[must_use]
 pub fn is_about_objects(symbol: &str) -> bool {
     let Some(name) = symbol.strip_prefix("cu") else { return false };
-    let things = ["Stream", "Event", "Graph", "Module", "Library", "Tex", "Surf", "Link", "Green"];
+    let objects = ["Stream", "Event", "Graph", "Module", "Library", "Tex", "Surf", "Link", "Green"];
     let more = ["Ctx", "MemPool", "UserObject"];
     let verbs = ["Create", "Destroy", "Unload", "Clone", "Instantiate", "EndCapture"];
-    let of = |name: &str| things.iter().chain(&more).any(|thing| name.starts_with(thing));
+    let is_object = |name: &str| objects.iter().chain(&more).any(|kind| name.starts_with(kind));
     let loads = name.starts_with("ModuleLoad") || name.starts_with("LibraryLoad");
-    (of(name) && verbs.iter().any(|verb| name.contains(verb)))
+    (is_object(name) && verbs.iter().any(|verb| name.contains(verb)))
         || loads
         || (name.starts_with("IpcOpen") && name.contains("Event"))
 }
 
-/// Whether an exported name looks as if it had to do with memory or contexts.
+/// Returns whether an exported name looks like a memory or context function.
 #[must_use]
 pub fn is_about_memory(symbol: &str) -> bool {
     let Some(name) = symbol.strip_prefix("cu") else { return false };
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::hooks::HOOKS;
 
-    /// What driver 580.159.04 exports, one name a line.
+    /// The exports of driver 580.159.04, one name per line.
     const DRIVER_580: &str = include_str!("../../tests/fixtures/exports-580.159.04.txt");
 
     fn assert_known(names: impl Iterator<Item = impl AsRef<str>>, driver: &str) {
@@ -143,17 +143,17 @@ mod tests {
             .filter(|name| unhooked(name).is_none())
             .filter(|name| !HOOKS.iter().any(|hook| hook.symbol == name))
             .collect();
-        assert!(unknown.is_empty(), "{driver} exports memory functions nobody knows: {unknown:?}");
+        assert!(unknown.is_empty(), "{driver} exports unknown memory functions: {unknown:?}");
     }
 
     #[test]
-    fn a_real_driver_exports_nothing_unknown() {
+    fn real_driver_has_no_unknown_memory_functions() {
         assert!(DRIVER_580.lines().filter(|name| is_about_memory(name)).count() > 200);
         assert_known(DRIVER_580.lines(), "580.159.04");
     }
 
     #[test]
-    fn drivers_on_this_machine_export_nothing_unknown() {
+    fn installed_drivers_have_no_unknown_memory_functions() {
         use object::{Object, ObjectSymbol};
         for path in crate::libraries::installed() {
             let data = std::fs::read(&path).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_driver_makes_no_object_that_nobody_knows() {
+    fn real_driver_has_no_unknown_object_functions() {
         let objects: Vec<_> = DRIVER_580.lines().filter(|name| is_about_objects(name)).collect();
         assert!(objects.len() > 40);
         let hooked = |name: &str| {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invented_function_would_be_noticed() {
+    fn new_memory_function_is_noticed() {
         for name in ["cuMemAllocFromTheMoon", "cuArrayCreate_v9", "cuDeviceGetBestMemPool"] {
             assert!(is_about_memory(name) && unhooked(name).is_none(), "{name}");
         }

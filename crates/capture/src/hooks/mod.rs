@@ -1,5 +1,5 @@
-//! The hooked driver functions. To support another function is to add its row to [`HOOKS`] and,
-//! where its meaning is new, a case in [`crate::decode`]; nothing else changes.
+//! The hooked driver functions. To support another function, add its row to [`HOOKS`] and, if its
+//! semantics are new, a case in [`crate::decode`].
 
 mod about;
 mod known;
@@ -18,100 +18,101 @@ use engine::kind::Kind;
 use engine::object::ObjectKind;
 use engine::work::Direction;
 
-/// Where a call says how many bytes it gives.
+/// Source of the size of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
     /// An argument.
     Argument(u8),
-    /// An argument of 32 bits, in functions of before CUDA 3.2.
+    /// A 32-bit argument, in functions from before CUDA 3.2.
     Narrow(u8),
-    /// The pitch that the driver chose (an out value of argument 1) times the height.
+    /// The pitch that the driver chose (out value of argument 1) times the height.
     Pitch {
-        /// The argument with the width in bytes, for calls that failed.
+        /// The argument with the width in bytes, used for failed calls.
         width: u8,
         /// The argument with the height.
         height: u8,
     },
     /// In a structure that an argument points to.
     Descriptor(Descriptor),
-    /// Not said: memory of somebody else, whose size the exporter knows.
+    /// Unknown: imported memory, whose size only the exporter knows.
     Unknown,
 }
 
-/// Structures that describe memory. Offsets are those of `cuda.h`.
+/// A structure that describes memory, with the offsets of `cuda.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Descriptor {
     /// `CUDA_ARRAY_DESCRIPTOR`.
     Array,
     /// `CUDA_ARRAY3D_DESCRIPTOR`.
     Array3d,
-    /// `CUDA_ARRAY3D_DESCRIPTOR`, and as many mip levels as argument 2 says.
+    /// `CUDA_ARRAY3D_DESCRIPTOR`; the number of mip levels is argument 2.
     Mipmapped,
     /// `CUDA_EXTERNAL_MEMORY_BUFFER_DESC`.
     ExternalBuffer,
 }
 
-/// Where a call says which memory it is about.
+/// Source of the address or handle of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pointer {
-    /// Behind the pointer in argument 0, at return.
+    /// Out value of argument 0.
     Out,
-    /// The same, 32 bits wide.
+    /// Out value of argument 0, 32 bits wide.
     NarrowOut,
-    /// Argument 0 itself.
+    /// Argument 0.
     Argument,
 }
 
-/// Where a pool handle comes from that is a device's.
+/// Source of a handle of a device's pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DevicePool {
-    /// Told: the device's default pool.
+    /// Query of the default pool.
     GetDefault,
-    /// Told: the pool that stream-ordered memory comes from now.
+    /// Query of the current pool, which stream-ordered memory comes from.
     GetCurrent,
-    /// Set: the pool that it will come from.
+    /// Sets the current pool.
     SetCurrent,
 }
 
-/// What a successful call of a function means.
+/// Effect of a successful call. Variants without fields list the arguments; `*` marks an out value
+/// or a pointer to a structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meaning {
-    /// Memory begins.
+    /// Allocates memory.
     Allocate {
-        /// Its sort.
+        /// The memory kind.
         kind: Kind,
-        /// What its name is.
+        /// What identifies it: an address or a handle.
         space: Space,
-        /// Where its name is.
+        /// Source of the address or handle.
         pointer: Pointer,
-        /// Where its size is.
+        /// Source of the size.
         size: Size,
     },
-    /// Stream-ordered memory begins; its size is argument 1.
+    /// Allocates stream-ordered memory; the size is argument 1.
     AllocateAsync {
         /// The argument with the pool.
         pool: Option<u8>,
         /// The argument with the stream.
         stream: u8,
     },
-    /// The memory named by argument 0 ends.
+    /// Frees the memory in argument 0.
     Free {
-        /// What argument 0 is.
+        /// What argument 0 is: an address or a handle.
         space: Space,
         /// The function family.
         by: FreeBy,
     },
-    /// The stream-ordered memory of argument 0 ends, in the order of the stream in argument 1.
+    /// Frees the stream-ordered memory in argument 0, in the order of the stream in argument 1.
     FreeAsync,
-    /// Physical memory begins: handle*, size, properties*.
+    /// Creates physical memory: handle*, size, properties*.
     VmmCreate,
-    /// Physical memory of somebody else is opened: handle*.
+    /// Imports physical memory: handle*.
     VmmImport,
-    /// A multicast handle: handle*.
+    /// Creates a multicast handle: handle*.
     VmmMulticast,
-    /// One more reference: handle*, address.
+    /// Adds a reference: handle*, address.
     VmmRetain,
-    /// One reference less: handle.
+    /// Drops a reference: handle.
     VmmRelease,
     /// address, size, offset, handle.
     VmmMap,
@@ -131,25 +132,25 @@ pub enum Meaning {
     PoolTrim,
     /// pool, attribute, value*.
     PoolGet,
-    /// A device's pool.
+    /// Returns or sets the pool of a device.
     PoolOfDevice(DevicePool),
-    /// The stream in argument 0 begins to capture.
+    /// Begins a capture on the stream in argument 0.
     CaptureBegin {
-        /// The argument with the graph, where there is one.
+        /// The argument with the graph to capture into, if any.
         graph: Option<u8>,
     },
-    /// The stream in argument 0 ends its capture: graph* is argument 1.
+    /// Ends the capture on the stream in argument 0: graph* is argument 1.
     CaptureEnd,
     /// node*, graph, dependencies*, count, parameters*.
     GraphAllocNode,
     /// node*, graph, dependencies*, count, address.
     GraphFreeNode,
-    /// The generic form, with the parameters in this argument.
+    /// The generic form of both.
     GraphNode {
-        /// The argument.
+        /// The argument with the parameters.
         parameters: u8,
     },
-    /// graph*: whatever had that name before is gone.
+    /// graph*: an older graph with that handle has ended.
     GraphCreate,
     /// exec*, graph.
     GraphInstantiate(InstantiateFlags),
@@ -163,27 +164,27 @@ pub enum Meaning {
     GraphTrim,
     /// device, attribute, value*.
     GraphGet,
-    /// Argument 0 replaces the thread's current context.
+    /// Replaces the thread's current context by argument 0.
     ContextSet,
-    /// Argument 0 is pushed.
+    /// Pushes argument 0.
     ContextPush,
-    /// The thread's current context is popped.
+    /// Pops the thread's current context.
     ContextPop,
-    /// The thread's current context is told.
+    /// Returns the thread's current context.
     ContextGet,
-    /// The device of a context is told.
+    /// Returns the device of a context.
     ContextDevice {
-        /// The argument that names the context; without one it is the current context.
+        /// The argument with the context; `None`: the current context.
         context: Option<u8>,
     },
-    /// A context begins and is pushed.
+    /// Creates and pushes a context.
     ContextCreate {
         /// The argument with the device.
         device: u8,
     },
-    /// The context in argument 0 ends with everything in it.
+    /// Destroys the context in argument 0 and everything in it.
     ContextDestroy,
-    /// stream*: made in the thread's context.
+    /// stream*: in the thread's context.
     StreamCreate,
     /// stream*, green context.
     GreenStreamCreate,
@@ -195,15 +196,15 @@ pub enum Meaning {
     GreenDestroy,
     /// context*, green.
     ContextFromGreen,
-    /// The process will use the driver.
-    Initialise,
-    /// The UUID of the device in argument 1 is told, behind argument 0.
+    /// The process starts using the driver.
+    Initialize,
+    /// uuid*, device.
     DeviceUuid,
-    /// The primary context of the device in argument 1 has one user more.
+    /// Adds a reference to the primary context of the device in argument 1.
     PrimaryRetain,
-    /// The primary context of the device in argument 0 has one user less.
+    /// Drops a reference to the primary context of the device in argument 0.
     PrimaryRelease,
-    /// The primary context of the device in argument 0 ends with everything in it.
+    /// Resets the primary context of the device in argument 0, which destroys everything in it.
     PrimaryReset,
     /// kernel*, owner, name.
     KernelByName,
@@ -211,87 +212,87 @@ pub enum Meaning {
     KernelName,
     /// function*, kernel.
     KernelFunction,
-    /// A kernel is launched.
+    /// Launches a kernel.
     Launch {
-        /// The shape is in a structure that argument 0 points to, and the kernel is argument 1.
+        /// The shape is in a structure in argument 0, and the kernel is argument 1.
         config: bool,
     },
-    /// Memory is copied or filled.
+    /// Copies or sets memory.
     Copy(Copy),
-    /// An object begins that has nothing to do with memory.
+    /// Creates an object that does not affect memory.
     ObjectCreate {
-        /// Its sort.
+        /// The object kind.
         kind: ObjectKind,
-        /// The argument that points to where its handle goes.
+        /// The argument that receives the handle.
         handle: u8,
     },
-    /// The object in argument 0 ends.
+    /// Destroys the object in argument 0.
     ObjectDestroy(ObjectKind),
 }
 
-/// A copy, or a fill.
+/// A copy or a memset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copy {
-    /// Which way, where the function says so.
+    /// Source of the direction.
     pub route: Route,
-    /// Where its size is.
+    /// Source of the size.
     pub extent: Extent,
-    /// It returns before it is done.
+    /// The call returns before the copy is complete.
     pub asynchronous: bool,
 }
 
-/// Which way a copy goes.
+/// Source of the direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// This way.
+    /// Fixed by the function.
     Fixed(Direction),
-    /// As the memory types of its descriptor say.
+    /// The memory types of the descriptor.
     Described,
-    /// As the pointers say.
+    /// The pointers.
     Pointers,
 }
 
-/// Where the size of a copy is.
+/// Source of the size of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// Elements of this many bytes: their number is an argument.
+    /// A number of elements.
     Elements {
-        /// The argument.
+        /// The argument with the number.
         argument: u8,
-        /// Bytes of each.
+        /// Bytes of an element.
         element: u8,
     },
-    /// Width and height are arguments 3 and 4.
+    /// Width and height in arguments 3 and 4.
     Area {
-        /// Bytes of each element.
+        /// Bytes of an element.
         element: u8,
     },
     /// In a `CUDA_MEMCPY2D`.
     Flat,
     /// In a `CUDA_MEMCPY3D`.
     Deep,
-    /// Destinations, sources, sizes and count are the arguments.
+    /// The arguments are destinations*, sources*, sizes* and count.
     Batch,
 }
 
-/// Which calls are probed together.
+/// Functions that are probed together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Group {
-    /// What changes memory.
+    /// Functions that affect memory.
     Memory,
-    /// What only tells a thread's context.
+    /// Context queries.
     Queries,
-    /// Copies and names of kernels.
+    /// Copies and kernel names.
     Work,
-    /// Launches, which have a program of their own.
+    /// Launches, which have their own program.
     Launches,
-    /// Objects that have nothing to do with memory.
+    /// Functions that only create or destroy objects.
     Objects,
 }
 
 impl Meaning {
-    /// With which others it is probed. Frameworks ask for their context all the time, so these
-    /// questions are probed only while something is not known; work only where it is asked for.
+    /// Returns the group. Frameworks query their context all the time, so context queries are
+    /// probed only while a context is unknown, and activity only on request.
     pub(crate) const fn group(&self) -> Group {
         match self {
             Self::ContextGet | Self::ContextDevice { .. } => Group::Queries,
@@ -304,7 +305,7 @@ impl Meaning {
         }
     }
 
-    /// Whether it tells what a handle stands for, and nothing else.
+    /// Returns whether the call only creates or destroys a stream or a green context.
     pub(crate) const fn binds(&self) -> bool {
         matches!(
             self,
@@ -318,14 +319,14 @@ impl Meaning {
     }
 }
 
-/// Where an instantiation has its flags.
+/// Source of the flags of an instantiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstantiateFlags {
-    /// It has none.
+    /// No flags.
     None,
-    /// In this argument.
+    /// An argument.
     Argument(u8),
-    /// At the front of the parameters in argument 2.
+    /// The first field of the parameters in argument 2.
     Parameters,
 }
 
@@ -334,18 +335,18 @@ pub enum InstantiateFlags {
 pub struct Hook {
     /// The exported name.
     pub symbol: &'static str,
-    /// What it means.
+    /// The effect of a call.
     pub meaning: Meaning,
 }
 
-/// The row of a driver function by its name.
+/// Returns the row of a driver function by its name.
 #[must_use]
 pub fn function_id(name: &str) -> Option<FunctionId> {
     let row = HOOKS.iter().position(|hook| hook.symbol == name)?;
     u16::try_from(row).ok().map(FunctionId)
 }
 
-/// The name of a driver function by its row.
+/// Returns the name of a driver function by its row.
 #[must_use]
 pub fn function_name(function: FunctionId) -> &'static str {
     HOOKS.get(usize::from(function.0)).map_or("an unknown function", |hook| hook.symbol)

@@ -1,5 +1,4 @@
-//! Rows of objects that have nothing to do with memory, and which of all rows make or destroy an
-//! object.
+//! Rows of functions that only create or destroy objects, and the effect of all rows on objects.
 
 use engine::object::ObjectKind;
 
@@ -15,7 +14,7 @@ const fn destroys(symbol: &'static str, kind: ObjectKind) -> Hook {
 
 use ObjectKind::{Event, Graph, Library, Linker, Module, Surface, Texture};
 
-/// See the top. They are probed only where objects are followed.
+/// Functions that only create or destroy objects; probed if objects are tracked.
 pub(super) const OBJECTS: &[Hook] = &[
     creates("cuEventCreate", Event, 0),
     creates("cuIpcOpenEventHandle", Event, 0),
@@ -39,18 +38,18 @@ pub(super) const OBJECTS: &[Hook] = &[
     creates("cuGraphClone", Graph, 0),
 ];
 
-/// What a successful call does to an object. The handle of a new one is the first value that the
-/// row reads at return, that of an old one is argument 0.
+/// Effect of a successful call on an object. The handle of a created object is out value 0, that of
+/// a destroyed one is argument 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ObjectUse {
-    /// One begins.
+    /// Creates an object.
     Creates(ObjectKind),
-    /// One ends.
+    /// Destroys an object.
     Destroys(ObjectKind),
 }
 
 impl Meaning {
-    /// Whether it makes or destroys an object, whatever it means to memory.
+    /// Returns the effect on an object, independent of the effect on memory.
     #[must_use]
     pub const fn object(&self) -> Option<ObjectUse> {
         use ObjectUse::{Creates, Destroys};
@@ -82,7 +81,7 @@ mod tests {
     use crate::hooks::HOOKS;
 
     #[test]
-    fn every_kind_of_object_begins_and_ends() {
+    fn every_object_kind_has_create_and_destroy_hooks() {
         let uses: HashSet<_> =
             HOOKS.iter().filter_map(|hook| Some(format!("{:?}", hook.meaning.object()?))).collect();
         for kind in ObjectKind::ALL {

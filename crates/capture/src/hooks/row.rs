@@ -1,4 +1,4 @@
-//! A row in the probes' form.
+//! Converts a row of the hook table to the format of the probes.
 
 use engine::work::Direction;
 
@@ -61,7 +61,7 @@ impl WireHook {
 }
 
 impl Descriptor {
-    /// How much of the structure is read.
+    /// Returns the bytes of the structure that are read.
     pub(crate) const fn bytes(self) -> u8 {
         match self {
             Self::Array => 24,
@@ -70,7 +70,7 @@ impl Descriptor {
         }
     }
 
-    /// The argument that points to it.
+    /// Returns the argument that points to it.
     pub(crate) const fn argument(self) -> u8 {
         match self {
             Self::Array | Self::Array3d | Self::Mipmapped => 1,
@@ -79,14 +79,14 @@ impl Descriptor {
     }
 }
 
-/// Bytes of `CUDA_GRAPH_NODE_PARAMS` up to the address of an allocating node.
+/// Bytes of `CUgraphNodeParams` up to the address of an allocation node.
 pub(crate) const NODE_PARAMETERS: u8 = 136;
 
 /// Bytes of `CUDA_MEM_ALLOC_NODE_PARAMS`.
 pub(crate) const ALLOC_PARAMETERS: u8 = 120;
 
 impl Hook {
-    /// The row as the probes need it. `objects`: those are followed.
+    /// Converts the row. `objects`: objects are tracked.
     pub(crate) const fn wire(&self, objects: bool) -> WireHook {
         let row = self.plain();
         match self.meaning.object() {
@@ -138,7 +138,7 @@ impl Hook {
             Meaning::ContextDevice { context } => {
                 let row = plain.action(wire::VS_ACTION_CONTEXT_DEVICE).out(0, 0, 4);
                 match context {
-                    // Not read as a structure: the probe takes the argument itself.
+                    // Zero bytes: the probe uses the argument itself as the context.
                     Some(argument) => row.descriptor(argument, 0),
                     None => row,
                 }
@@ -165,7 +165,7 @@ impl Hook {
                 plain.class(wire::VS_CLASS_OBJECT).out(0, handle, 8)
             }
             Meaning::ObjectDestroy(_) => plain.class(wire::VS_CLASS_OBJECT),
-            Meaning::Initialise
+            Meaning::Initialize
             | Meaning::VmmMap
             | Meaning::VmmUnreserve
             | Meaning::PoolDestroy
@@ -228,7 +228,7 @@ const fn direction_number(direction: Direction) -> u8 {
     }) as u8
 }
 
-/// The reverse of what rows say.
+/// Returns the direction of a number; the inverse of `direction_number`.
 pub(crate) const fn direction(number: u8) -> Direction {
     match number as u32 {
         wire::VS_H2D => Direction::HostToDevice,

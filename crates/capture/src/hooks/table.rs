@@ -1,4 +1,4 @@
-//! The table itself. A row's position is its cookie and its [`engine::ids::FunctionId`].
+//! The hook table. The index of a row is its attach cookie and its [`engine::ids::FunctionId`].
 
 use engine::event::FreeBy;
 use engine::ids::Space;
@@ -35,7 +35,7 @@ const fn instantiate(symbol: &'static str, flags: InstantiateFlags) -> Hook {
     hook(symbol, Meaning::GraphInstantiate(flags))
 }
 
-/// Every hooked function. Where a driver gives two names to one address, the first row names it.
+/// All hooked functions. If a driver exports one address under two names, the first row is used.
 pub const HOOKS: &[Hook] = &joined();
 
 const COUNT: usize = MEMORY.len() + WORK.len() + OBJECTS.len();
@@ -45,17 +45,17 @@ const fn joined() -> [Hook; COUNT] {
     let mut all = [MEMORY[0]; COUNT];
     let (mut row, mut part) = (0, 0);
     while part < parts.len() {
-        let mut place = 0;
-        while place < parts[part].len() {
-            all[row] = parts[part][place];
-            (row, place) = (row + 1, place + 1);
+        let mut index = 0;
+        while index < parts[part].len() {
+            all[row] = parts[part][index];
+            (row, index) = (row + 1, index + 1);
         }
         part += 1;
     }
     all
 }
 
-/// Rows of what has to do with memory.
+/// Memory and context functions.
 const MEMORY: &[Hook] = &[
     // Plain memory.
     allocate("cuMemAlloc_v2", Kind::Device, Pointer::Out, Size::Argument(1)),
@@ -106,7 +106,7 @@ const MEMORY: &[Hook] = &[
         "cuMipmappedArrayDestroy",
         Meaning::Free { space: Space::Array, by: FreeBy::DestroyArray },
     ),
-    // Other processes' and other libraries' memory.
+    // Memory of other processes and libraries.
     allocate("cuIpcOpenMemHandle_v2", Kind::Imported, Pointer::Out, Size::Unknown),
     allocate("cuIpcOpenMemHandle", Kind::Imported, Pointer::Out, Size::Unknown),
     free("cuIpcCloseMemHandle", FreeBy::CloseImport),
@@ -161,7 +161,7 @@ const MEMORY: &[Hook] = &[
     hook("cuDevicePrimaryCtxRelease", Meaning::PrimaryRelease),
     hook("cuDevicePrimaryCtxReset_v2", Meaning::PrimaryReset),
     hook("cuDevicePrimaryCtxReset", Meaning::PrimaryReset),
-    // What handles stand for.
+    // Streams and green contexts.
     hook("cuStreamCreate", Meaning::StreamCreate),
     hook("cuStreamCreateWithPriority", Meaning::StreamCreate),
     hook("cuGreenCtxStreamCreate", Meaning::GreenStreamCreate),
@@ -170,9 +170,9 @@ const MEMORY: &[Hook] = &[
     hook("cuGreenCtxCreate", Meaning::GreenCreate),
     hook("cuGreenCtxDestroy", Meaning::GreenDestroy),
     hook("cuCtxFromGreenCtx", Meaning::ContextFromGreen),
-    // A process that will use the driver, long before its first allocation.
-    hook("cuInit", Meaning::Initialise),
-    // Which GPU an ordinal is.
+    // Announces a process long before its first allocation.
+    hook("cuInit", Meaning::Initialize),
+    // The GPU of a device ordinal.
     hook("cuDeviceGetUuid", Meaning::DeviceUuid),
     hook("cuDeviceGetUuid_v2", Meaning::DeviceUuid),
 ];
@@ -186,7 +186,7 @@ mod tests {
     use super::HOOKS;
 
     #[test]
-    fn no_function_has_two_rows() {
+    fn hook_symbols_are_unique() {
         let names: HashSet<_> = HOOKS.iter().map(|hook| hook.symbol).collect();
         assert_eq!(names.len(), HOOKS.len());
     }

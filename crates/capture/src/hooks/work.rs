@@ -1,5 +1,4 @@
-//! Rows of what the GPU is asked to do: launches, names of kernels, copies, fills. They are probed
-//! only where somebody asks for them.
+//! Rows of activity: launches, kernel names, copies and memsets. They are probed only on request.
 
 use engine::work::Direction;
 
@@ -9,13 +8,13 @@ const fn hook(symbol: &'static str, meaning: Meaning) -> Hook {
     Hook { symbol, meaning }
 }
 
-/// A copy of argument `size` bytes.
+/// A copy; argument `size` is the number of bytes.
 const fn copy(symbol: &'static str, direction: Direction, size: u8, asynchronous: bool) -> Hook {
     let extent = Extent::Elements { argument: size, element: 1 };
     hook(symbol, Meaning::Copy(Copy { route: Route::Fixed(direction), extent, asynchronous }))
 }
 
-/// A copy whose direction the pointers decide.
+/// A copy whose direction follows from the pointers.
 const fn unified(symbol: &'static str, asynchronous: bool) -> Hook {
     let extent = Extent::Elements { argument: 2, element: 1 };
     hook(symbol, Meaning::Copy(Copy { route: Route::Pointers, extent, asynchronous }))
@@ -35,14 +34,14 @@ const fn peer_volume(symbol: &'static str, asynchronous: bool) -> Hook {
     hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
 }
 
-/// A fill of elements: destination, value, count.
+/// A memset of elements: destination, value, count.
 const fn fill(symbol: &'static str, element: u8, asynchronous: bool) -> Hook {
     let extent = Extent::Elements { argument: 2, element };
     let route = Route::Fixed(Direction::Fill);
     hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
 }
 
-/// A fill of rows: destination, pitch, value, width, height.
+/// A memset of rows: destination, pitch, value, width, height.
 const fn fill_rows(symbol: &'static str, element: u8, asynchronous: bool) -> Hook {
     let (route, extent) = (Route::Fixed(Direction::Fill), Extent::Area { element });
     hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
@@ -50,7 +49,7 @@ const fn fill_rows(symbol: &'static str, element: u8, asynchronous: bool) -> Hoo
 
 use Direction::{Array, DeviceToDevice, DeviceToHost, HostToDevice, Peer};
 
-/// See the top.
+/// Functions that launch kernels, name them, or copy or set memory.
 pub(super) const WORK: &[Hook] = &[
     // Kernels.
     hook("cuLaunchKernel", Meaning::Launch { config: false }),
@@ -119,7 +118,7 @@ pub(super) const WORK: &[Hook] = &[
     copy("cuMemcpyAtoHAsync_v2_ptsz", Array, 3, true),
     copy("cuMemcpyAtoA_v2", Array, 4, false),
     copy("cuMemcpyAtoA_v2_ptds", Array, 4, false),
-    // Fills.
+    // Memsets.
     fill("cuMemsetD8_v2", 1, false),
     fill("cuMemsetD8_v2_ptds", 1, false),
     fill("cuMemsetD8Async", 1, true),

@@ -1,4 +1,5 @@
-//! The library of PyTorch that its cache tells of its blocks: which file it is, and where to probe.
+//! `libc10`, the library to which PyTorch's caching allocator reports its blocks, and where to
+//! probe it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,7 +15,7 @@ use super::image::{Identity, LONGEST, file_offset, read_at_most};
 use crate::prologue::attach_point;
 use crate::wire;
 
-/// The functions, by the names that compilers gave them: PyTorch 1 has the sums with a sign.
+/// The probed functions, by mangled name; in PyTorch 1 the totals are signed.
 const FUNCTIONS: [(&[u8], u32); 4] = [
     (b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
     (b"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
@@ -22,17 +23,17 @@ const FUNCTIONS: [(&[u8], u32); 4] = [
     (b"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE", wire::VS_TENSOR_OOM),
 ];
 
-/// A library of PyTorch that matters here.
+/// A PyTorch library that matters for tracing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TorchPart {
-    /// `libc10.so`: what every device has in common.
+    /// `libc10.so`: common to all devices.
     C10,
-    /// `libc10_cuda.so`: the cache.
+    /// `libc10_cuda.so`: the caching allocator.
     Cuda,
 }
 
 impl TorchPart {
-    /// Which one a file is, by its name. Some distributions add a version.
+    /// Identifies a library by its file name. Some distributions add a version.
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
@@ -50,19 +51,19 @@ impl TorchPart {
 /// A `libc10.so` that can be probed.
 #[derive(Debug)]
 pub struct C10 {
-    /// How it is called, for messages.
+    /// The path for messages.
     pub path: PathBuf,
-    /// What it is.
+    /// The identity of the file.
     pub identity: Identity,
-    /// Where the probes go in the file, and what each tells.
-    pub places: Vec<(u64, u32)>,
+    /// Probe points: offset in the file and attach cookie.
+    pub points: Vec<(u64, u32)>,
     file: File,
 }
 
-/// Why a file cannot be probed.
+/// Reason why a file cannot be probed.
 #[derive(Debug)]
 pub enum C10Error {
-    /// It cannot be read, or is no library.
+    /// It cannot be read, or is not a library.
     Unreadable,
     /// It does not export the function.
     NoFunction,
@@ -81,7 +82,7 @@ impl From<object::Error> for C10Error {
 }
 
 impl C10 {
-    /// Opens a library through `path`; `name` is what messages call it.
+    /// Opens a library through `path`; `name` is the path for messages.
     pub fn open(path: &Path, name: &Path) -> Result<Self, C10Error> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
@@ -91,7 +92,7 @@ impl C10 {
         let cache = ReadCache::new(&file);
         let elf: ElfFile64<'_, object::Endianness, _> = ElfFile64::parse(&cache)?;
         let identity = Identity::new(&metadata, &elf);
-        let mut places = Vec::new();
+        let mut points = Vec::new();
         for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
             let name = symbol.name_bytes()?;
             let Some((_, call)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
@@ -100,18 +101,18 @@ impl C10 {
             let entry = file_offset(&elf, symbol.address()).ok_or(C10Error::NoFunction)?;
             let mut code = vec![0; symbol.size().clamp(16, LONGEST) as usize];
             let read = read_at_most(&file, &mut code, entry)?;
-            // Before that point nothing is pushed, so the return address is on top of the stack.
+            // Up to that point nothing is pushed, so the return address is on top of the stack.
             let point = attach_point(code.get(..read).unwrap_or_default());
-            places.push((entry + point.offset, *call));
+            points.push((entry + point.offset, *call));
         }
-        if places.iter().all(|(_, call)| *call != wire::VS_TENSOR_ALLOC_FREE) {
+        if points.iter().all(|(_, call)| *call != wire::VS_TENSOR_ALLOC_FREE) {
             return Err(C10Error::NoFunction);
         }
         drop(elf);
-        Ok(Self { path: name.to_owned(), identity, places, file })
+        Ok(Self { path: name.to_owned(), identity, points, file })
     }
 
-    /// A path that leads to the open file, even when its name is gone.
+    /// Returns a path to the open file that works even if the file was deleted.
     #[must_use]
     pub fn attach_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_libraries_are_known_by_their_names() {
+    fn libraries_are_identified_by_file_name() {
         for (name, expected) in [
             ("/a/torch/lib/libc10.so", Some(TorchPart::C10)),
             ("/a/torch/lib/libc10_cuda.so", Some(TorchPart::Cuda)),
@@ -140,10 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_no_such_library_are_told_apart() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    fn non_c10_files_are_rejected() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
         for name in ["Cargo.toml", "absent", "src"] {
-            let path = folder.join(name);
+            let path = dir.join(name);
             assert!(matches!(C10::open(&path, &path), Err(C10Error::Unreadable)), "{name}");
         }
         let own = std::env::current_exe().unwrap();

@@ -1,4 +1,4 @@
-//! One file of the driver: its identity and the places to attach to.
+//! A driver library: its identity and probe points.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -13,7 +13,7 @@ use crate::error::shortage;
 use crate::hooks::HOOKS;
 use crate::prologue::{AttachPoint, attach_point};
 
-/// A file, whatever mount it is seen through: overlay mounts of one layer show other device
+/// Identity of a file, independent of the mount: overlay mounts of one layer have different device
 /// numbers, and attaching through two of them would count every call twice.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
@@ -37,27 +37,27 @@ impl Identity {
 pub struct Function {
     /// Row of the hook table.
     pub hook: usize,
-    /// Where its first byte is in the file.
+    /// Offset of its entry in the file.
     pub entry: u64,
-    /// Where the probe goes, relative to that.
+    /// The probe point, relative to the entry.
     pub point: AttachPoint,
 }
 
 /// A driver library that can be probed.
 #[derive(Debug)]
 pub struct Image {
-    /// How it is called, for messages.
+    /// The path for messages.
     pub path: PathBuf,
-    /// What it is.
+    /// The identity of the file.
     pub identity: Identity,
-    /// What will be probed; names that share an address appear once.
+    /// Probed functions; names that share an address appear once.
     pub functions: Vec<Function>,
     /// Rows of the hook table that this driver does not export.
     pub missing: Vec<usize>,
     file: File,
 }
 
-/// Why a file cannot be probed.
+/// Reason why a file cannot be probed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// It cannot be opened or read.
@@ -65,15 +65,15 @@ pub enum ImageError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is no ELF library.
+    /// It is not an ELF library.
     #[error("{path} is not a 64-bit ELF library ({source}); give the path of libcuda.so.1")]
     Elf {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: object::Error,
     },
     /// It is for another processor.
@@ -87,7 +87,7 @@ pub enum ImageError {
         /// Its processor.
         machine: String,
     },
-    /// Nothing in it is known.
+    /// It exports no hooked function.
     #[error(
         "{path} exports none of the CUDA driver's memory functions; give the path of the real \
          libcuda.so.1, not of a stub or a runtime library"
@@ -98,13 +98,13 @@ pub enum ImageError {
     },
 }
 
-/// What to do next.
+/// Returns the next step.
 fn advice(error: &io::Error) -> String {
     shortage(error.raw_os_error()).unwrap_or_else(|| "check the path and its permissions".into())
 }
 
 impl Image {
-    /// Opens a library through `path`; `name` is what messages call it.
+    /// Opens a library through `path`; `name` is the path for messages.
     pub fn open(path: &Path, name: &Path) -> Result<Self, ImageError> {
         let read = |source| ImageError::Read { path: name.to_owned(), source };
         let file = File::open(path).map_err(read)?;
@@ -116,7 +116,7 @@ impl Image {
         let elf_error = |source| ImageError::Elf { path: name.to_owned(), source };
         let elf: ElfFile64<'_, object::Endianness, _> =
             ElfFile64::parse(&cache).map_err(elf_error)?;
-        // Where to attach is decided by decoding machine code.
+        // Probe points are found by decoding x86-64 code.
         if elf.architecture() != Architecture::X86_64 {
             let machine = format!("{:?}", elf.architecture());
             return Err(ImageError::Machine { path: name.to_owned(), machine });
@@ -132,7 +132,7 @@ impl Image {
         Ok(Self { path: name.to_owned(), identity, functions, missing, file })
     }
 
-    /// A path that leads to the open file, even when its name is gone.
+    /// Returns a path to the open file that works even if the file was deleted.
     #[must_use]
     pub fn attach_path(&self) -> PathBuf {
         use std::os::fd::AsRawFd;
@@ -140,7 +140,7 @@ impl Image {
     }
 }
 
-/// Address and size of the hooked functions that the library exports.
+/// Returns the addresses and sizes of the hooked functions that the library exports.
 fn exported<'data>(
     elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
     name: &Path,
@@ -162,7 +162,7 @@ fn exported<'data>(
     Ok(found)
 }
 
-/// The longest piece of a function that is looked at for branches.
+/// Maximum bytes of a function that are searched for branches.
 pub(super) const LONGEST: u64 = 512;
 
 fn functions<'data>(
@@ -170,13 +170,13 @@ fn functions<'data>(
     symbols: &HashMap<&'static str, (u64, u64)>,
     file: &File,
 ) -> io::Result<Vec<Function>> {
-    let mut taken = HashMap::new();
+    let mut used = HashMap::new();
     let mut functions: Vec<Function> = Vec::new();
     for (hook, row) in HOOKS.iter().enumerate() {
         let Some(&(address, size)) = symbols.get(row.symbol) else { continue };
         let Some(entry) = file_offset(elf, address) else { continue };
-        // An alias: the first row in the table names it.
-        if taken.insert(entry, hook).is_some() {
+        // An alias: the first row in the table is used.
+        if used.insert(entry, hook).is_some() {
             continue;
         }
         let mut code = vec![0; size.clamp(16, LONGEST) as usize];

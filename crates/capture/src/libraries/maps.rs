@@ -1,4 +1,4 @@
-//! Who has the driver mapped, read from `/proc`.
+//! Processes that have the driver or PyTorch mapped, from `/proc`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,18 +14,18 @@ use super::{TorchPart, is_driver_name};
 pub struct Mapping {
     /// The process.
     pub pid: Pid,
-    /// The file's name as the process sees it.
+    /// The path of the file as the process sees it.
     pub path: PathBuf,
-    /// Device and inode, to recognise the same file quickly. Not an identity: overlay mounts show
-    /// one file under several devices.
+    /// Device and inode, for quick comparisons. Not an identity: overlay mounts show one file under
+    /// several devices.
     pub device_inode: (String, u64),
     /// The address range, as `/proc/PID/map_files` names it.
     range: String,
 }
 
 impl Mapping {
-    /// Paths through which the file can be opened from here, best first: `map_files` works for
-    /// deleted files and in other mount namespaces, but needs more rights than `root`.
+    /// Returns paths through which the file can be opened, best first: `map_files` works for
+    /// deleted files and in other mount namespaces, but needs more capabilities than `root`.
     #[must_use]
     pub fn openable(&self) -> [PathBuf; 2] {
         let pid = self.pid.0;
@@ -37,35 +37,35 @@ impl Mapping {
     }
 }
 
-/// The drivers mapped by any process. Processes that end meanwhile or may not be read are left out.
+/// Returns the drivers mapped by any process, except processes that exit or cannot be read.
 #[must_use]
 pub fn scan_all() -> Vec<Mapping> {
     all_processes().into_iter().flat_map(scan_process).collect()
 }
 
-/// Every process there is.
+/// Returns all processes.
 #[must_use]
 pub fn all_processes() -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).map(Pid).collect()
 }
 
-/// The drivers mapped by one process, each file once.
+/// Returns the drivers mapped by one process, each file once.
 #[must_use]
 pub fn scan_process(pid: Pid) -> Vec<Mapping> {
     scan(pid, is_driver_name)
 }
 
-/// What a process has mapped of PyTorch.
+/// PyTorch libraries that a process has mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TorchMaps {
-    /// Files that the cache tells of its blocks.
+    /// Copies of `libc10.so`.
     pub c10: Vec<Mapping>,
-    /// Whether the cache for CUDA is there.
+    /// Whether `libc10_cuda.so`, with the caching allocator, is mapped.
     pub cuda: bool,
 }
 
-/// What one process has mapped of PyTorch.
+/// Returns the PyTorch libraries that a process has mapped.
 #[must_use]
 pub fn scan_torch(pid: Pid) -> TorchMaps {
     let mut found = TorchMaps::default();
@@ -79,7 +79,7 @@ pub fn scan_torch(pid: Pid) -> TorchMaps {
     found
 }
 
-/// The files of one process that are wanted, each once.
+/// Returns the mapped files of one process that are wanted, each once.
 fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<Mapping> {
     let Ok(maps) = fs::read(format!("/proc/{}/maps", pid.0)) else { return Vec::new() };
     let mut found: Vec<Mapping> = Vec::new();
@@ -91,7 +91,7 @@ fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<Mapping> {
     found
 }
 
-/// `start-end perms offset dev inode   path`, where the path may hold blanks.
+/// Parses `start-end perms offset dev inode   path`; the path may contain blanks.
 fn parse(pid: Pid, line: &[u8], wanted: fn(&Path) -> bool) -> Option<Mapping> {
     let mut rest = line;
     let mut field = || {
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_maps_are_understood() {
+    fn maps_lines_are_parsed() {
         let line = b"7f00-7f10 r-xp 00001000 fe:00 1234                       /a b/libcuda.so.1";
         let mapping = parse(Pid(7), line, is_driver_name).unwrap();
         assert_eq!(mapping.path, Path::new("/a b/libcuda.so.1"));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_are_passed_over() {
+    fn other_lines_are_skipped() {
         for line in [
             &b""[..],
             b"7f00-7f10 rw-p 00000000 00:00 0 ",

@@ -1,5 +1,5 @@
-//! Finding the copies of the CUDA driver: which files they are, and what can be hooked in them. The
-//! same for the library of PyTorch that its cache tells of its blocks.
+//! Finds the copies of the CUDA driver and of PyTorch's `libc10`, and the functions to hook in
+//! them.
 
 mod c10;
 mod image;
@@ -15,8 +15,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Folders where drivers are installed. `ldconfig`'s list is not read: a static binary on a foreign
-/// distribution would have to understand every version of its cache.
+/// Directories where drivers are installed. The cache of `ldconfig` is not read: a static binary
+/// would have to support every version of its format.
 const FOLDERS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib64",
@@ -28,7 +28,8 @@ const FOLDERS: &[&str] = &[
     "/run/opengl-driver/lib",
 ];
 
-/// Whether a file name is one of the driver's: `libcuda.so`, `libcuda.so.1`, `libcuda.so.580.159`.
+/// Returns whether a file name is that of the driver: `libcuda.so`, `libcuda.so.1` or
+/// `libcuda.so.580.159`.
 #[must_use]
 pub fn is_driver_name(path: &Path) -> bool {
     let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
@@ -37,14 +38,14 @@ pub fn is_driver_name(path: &Path) -> bool {
     rest.is_empty() || rest.starts_with(b".")
 }
 
-/// Drivers that are installed, whether somebody uses them or not.
+/// Returns the installed drivers, whether in use or not.
 #[must_use]
 pub fn installed() -> Vec<PathBuf> {
     let from_environment = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&from_environment)
-        .filter(|folder| folder.is_absolute())
+    let dirs = std::env::split_paths(&from_environment)
+        .filter(|dir| dir.is_absolute())
         .chain(FOLDERS.iter().map(PathBuf::from));
-    folders.map(|folder| folder.join("libcuda.so.1")).filter(|path| path.is_file()).collect()
+    dirs.map(|dir| dir.join("libcuda.so.1")).filter(|path| path.is_file()).collect()
 }
 
 #[cfg(test)]
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_drivers_own_names_match() {
+    fn only_driver_file_names_match() {
         for (name, expected) in [
             ("/usr/lib/libcuda.so", true),
             ("/usr/lib/libcuda.so.1", true),

@@ -27,8 +27,8 @@ pub struct Seen {
     pub torch: Vec<Pid>,
     /// Code of files that processes mapped.
     pub mapped: Vec<MappedCode>,
-    /// Records are missing: the side band overflowed, or holds what is not a record. Only a scan of all
-    /// processes finds what they had.
+    /// Records are missing: the side band overflowed, or holds what is not a record. Only a scan of
+    /// all processes finds what they had.
     pub overflowed: bool,
 }
 
@@ -222,8 +222,8 @@ impl Buffer {
         out.reserve(length);
         // SAFETY: the data area follows the first page and is `size` bytes long: the first piece
         // ends at its end or before, the second begins at its start and is shorter than it. The
-        // kernel does not write between tail and head. `out` is other memory, has room for both, and
-        // all of it is written. No reference to the area is made.
+        // kernel does not write between tail and head. `out` is other memory, has room for both,
+        // and all of it is written. No reference to the area is made.
         unsafe {
             let data = self.base.as_ptr().add(self.page).cast_const();
             std::ptr::copy_nonoverlapping(data.add(begin), out.as_mut_ptr(), first);

@@ -163,11 +163,11 @@ impl Accounts {
             holders.insert((pid, gpu));
             let only = lists.get(&pid) == Some(&1);
             let what = What::DriverAccount { gpu, bytes, only };
-            events.push(Event { entered: sample.asked, ..event(pid, now, what) });
+            events.push(Event { entered: sample.queried_at, ..event(pid, now, what) });
         }
         for (pid, gpu) in self.holders.difference(&holders) {
             let what = What::DriverAccount { gpu: *gpu, bytes: 0, only: false };
-            events.push(Event { entered: sample.asked, ..event(*pid, now, what) });
+            events.push(Event { entered: sample.queried_at, ..event(*pid, now, what) });
         }
         self.holders = holders;
         events

@@ -227,7 +227,7 @@ fn event_name(what: &What) -> &'static str {
 /// Returns whether a successful call gives no event: the probes track or count it.
 pub(super) const fn is_kept_by_probes(hook: &Hook) -> bool {
     // The record only announces the process.
-    let announces = matches!(hook.meaning, Meaning::Initialise);
+    let announces = matches!(hook.meaning, Meaning::Initialize);
     announces
         || matches!(
             hook.wire(true).action as u32,

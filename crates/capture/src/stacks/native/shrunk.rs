@@ -45,13 +45,13 @@ extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
 
 /// Puts a page of zeros at the address of a page.
 fn replace(page: usize) -> bool {
-    // SAFETY: at the fault the page was mapped, else this would be SIGSEGV, and had nothing behind it
-    // any more, so no data is lost. Code that wrote to it or ran there fails as without this handler.
-    // MAP_FIXED replaces whatever is mapped there now. For files of `Image` that is the same page: a
-    // reader borrows the mapping, so no other thread can unmap it between the fault and this call.
-    // A fault in a mapping that another thread unmaps at that time would have been a use after
-    // unmap already, and can hit memory that took its place. The error number of the interrupted
-    // code is put back.
+    // SAFETY: at the fault the page was mapped, else this would be SIGSEGV, and had nothing behind
+    // it any more, so no data is lost. Code that wrote to it or ran there fails as without this
+    // handler. MAP_FIXED replaces whatever is mapped there now. For files of `Image` that is the
+    // same page: a reader borrows the mapping, so no other thread can unmap it between the fault
+    // and this call. A fault in a mapping that another thread unmaps at that time would have been a
+    // use after unmap already, and can hit memory that took its place. The error number of the
+    // interrupted code is put back.
     unsafe {
         let errno = libc::__errno_location();
         let before = *errno;

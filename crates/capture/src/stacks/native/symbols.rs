@@ -55,8 +55,8 @@ impl Symbols {
     }
 
     /// The functions that the code is in, the innermost of those that were merged into one first.
-    /// `is_return` says that the code is where a call returns to, as it is for all frames of a stack
-    /// whose innermost function has returned.
+    /// `is_return` says that the code is where a call returns to, as it is for all frames of a
+    /// stack whose innermost function has returned.
     pub(crate) fn frames(&mut self, code: &Code, is_return: bool) -> Arc<[Frame]> {
         let back = u64::from(is_return);
         match *code {

@@ -1,7 +1,8 @@
 //! Where each version of Python keeps what a walk and its names need.
 //!
-//! From 3.13 on the interpreter tells it ([`super::offsets`]). Before, it is a table: taken from the
-//! debug information of 3.9.18, 3.10.13, 3.11.7 and 3.12.1, and compared with running processes.
+//! From 3.13 on the interpreter tells it ([`super::offsets`]). Before, it is a table: taken from
+//! the debug information of 3.9.18, 3.10.13, 3.11.7 and 3.12.1, and compared with running
+//! processes.
 
 use super::version::Version;
 use crate::wire::{self, VS_NO_FIELD, VS_NONE, WirePython};
@@ -170,8 +171,8 @@ impl Layout {
         if self.entry == Entry::Every { FRAME_OBJECT_BYTES } else { FRAME_BYTES }
     }
 
-    /// What the probes need, where the runtime is at this address. `None` where a field lies outside
-    /// of what they read.
+    /// What the probes need, where the runtime is at this address. `None` where a field lies
+    /// outside of what they read.
     pub(super) fn wire(&self, runtime: u64) -> Option<WirePython> {
         let bytes = self.frame_bytes();
         let code_from = self.code_first_line.min(self.code_name).min(self.code_lines) & !7;

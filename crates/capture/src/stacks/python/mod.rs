@@ -1,8 +1,8 @@
 //! Python stacks: where the interpreter keeps them, and what its code is called.
 //!
-//! [`mod@find`] tells whether a process runs CPython and where its structures are ([`elf`], [`maps`],
-//! [`layout`], [`offsets`]). The probes walk the frames by that. [`code`] gives the names and lines
-//! of what they found ([`text`], [`lines`]). Everything that is read is hostile.
+//! [`mod@find`] tells whether a process runs CPython and where its structures are ([`elf`],
+//! [`maps`], [`layout`], [`offsets`]). The probes walk the frames by that. [`code`] gives the names
+//! and lines of what they found ([`text`], [`lines`]). Everything that is read is hostile.
 
 mod code;
 mod elf;
