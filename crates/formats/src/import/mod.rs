@@ -25,8 +25,8 @@ use engine::verdict::Judgement;
 
 use crate::plain::{plain, plain_up_to};
 
-/// Maximum number of characters of an error that quotes a file.
-const LONGEST_QUOTE: usize = 1024;
+/// Maximum length of an error that quotes a file, in bytes.
+const MAX_QUOTE_BYTES: usize = 1024;
 
 /// Format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,7 +145,7 @@ fn shown(path: &Path) -> String {
 /// Formats text that may quote the file: names of tables and columns, and messages of SQLite and
 /// Arrow.
 fn quoted(text: &str) -> Cow<'_, str> {
-    plain_up_to(text, LONGEST_QUOTE)
+    plain_up_to(text, MAX_QUOTE_BYTES)
 }
 
 /// Error of reading a file.

@@ -1,5 +1,5 @@
 //! Reports on files. Each analysis becomes a [`Document`] (text), a [`Table`] (TSV) and an object
-//! (JSON); the renderers are independent of the analyses.
+//! (JSON), which the renderers write.
 
 mod diff;
 mod fragmentation;

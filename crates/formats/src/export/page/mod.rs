@@ -3,9 +3,9 @@
 //!
 //! All values are aggregated here, so that the report stays small and fast for any number of
 //! events: bands at up to `MAX_POINTS` times, and the `MAX_ALLOCATIONS` largest allocations. The
-//! data is one base64 block (see `pack`), so names from traced programs are never part of the
-//! markup; the script inserts them as text only. The content security policy allows this script
-//! only, and no loading of anything else.
+//! data is one base64 block (see `packed_data`), so names from traced programs are never part of
+//! the markup; the script inserts them as text only. The content security policy allows this
+//! script only, and no loading of anything else.
 
 mod figures;
 mod names;

@@ -1,9 +1,9 @@
 //! Nsight Systems: the SQLite export of a capture with `--cuda-memory-usage=true`.
 //!
-//! The memory events are read twice: `survey` checks their order and collects the API calls they
+//! The memory events are read twice: `prescan` checks their order and collects the API calls they
 //! refer to, then `matching` emits the changes. In between, `calls` and `chains` find the stacks.
-//! Large tables are read directly from the pages of the file if that is safe (`pages`), or else by
-//! SQLite; `table` hides the difference.
+//! Large tables are read directly from the pages of the file if that is safe (`page_reader`), or
+//! else by SQLite; `table` hides the difference.
 
 mod about;
 mod allocation;

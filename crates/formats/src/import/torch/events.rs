@@ -1,5 +1,5 @@
 //! Entries of traces, 32 bytes each. They are replayed only after the whole file was read, because
-//! only its end shows what was live at the start.
+//! only its end shows which blocks were live at the start.
 
 /// Action of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

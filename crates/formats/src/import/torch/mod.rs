@@ -2,8 +2,8 @@
 //! files made from profiles. See `docs/guide/pytorch-snapshots.md` for the meaning of the values.
 //!
 //! A snapshot is a pickle. It is never executed: `machine` supports the opcodes of plain data and
-//! rejects all others. Nothing is kept as a tree: `meaning` interprets each dictionary as soon as
-//! it is complete. After the file was read, `pair` matches allocations and frees, and `replay`
+//! rejects all others. Nothing is kept as a tree: `builder` interprets each dictionary as soon as
+//! it is complete. After the file was read, `pairs` matches allocations and frees, and `replay`
 //! emits the changes in the order of time.
 
 mod ahead;
