@@ -1,5 +1,4 @@
-//! Which processes are known to live, so that a death whose record was lost is noticed all the
-//! same.
+//! Tracks live processes, so that an exit is noticed even if its record was lost.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,11 +10,11 @@ use engine::units::{Moment, Nanos};
 /// How often processes are checked although nothing was lost.
 const INTERVAL: Nanos = Nanos::from_millis(10_000);
 
-/// Processes that were announced and not ended.
+/// Announced processes that have not exited, with their start times.
 #[derive(Debug, Default)]
 pub(crate) struct Living {
     processes: HashMap<Pid, u64>,
-    /// Found dead, while their last records may still be on their way.
+    /// Processes found to have exited; their last records may still be in the ring.
     suspects: Vec<(Pid, u64)>,
     swept: Moment,
 }
@@ -33,12 +32,12 @@ impl Living {
         self.processes.contains_key(&pid)
     }
 
-    /// When the process of that pid started that is known; 0: that is not known.
+    /// Returns the start time of a known process; 0 if it is unknown.
     pub(crate) fn start(&self, pid: Pid) -> Option<u64> {
         self.processes.get(&pid).copied()
     }
 
-    /// Whether another process had the pid before: its end was not reported.
+    /// Returns whether the known process with this pid is another one, whose exit was not reported.
     pub(crate) fn is_reused(&self, pid: Pid, start: u64) -> bool {
         self.start(pid).is_some_and(|known| !is_same_start(known, start))
     }
@@ -47,15 +46,15 @@ impl Living {
         now - self.swept >= INTERVAL
     }
 
-    /// Looks which processes are gone.
+    /// Checks which processes have exited.
     pub(crate) fn sweep(&mut self, now: Moment) {
         self.swept = now;
         let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
         self.suspects = dead.map(|(pid, start)| (*pid, *start)).collect();
     }
 
-    /// Exits of those that were found dead before the ring was last emptied, and that told no exit
-    /// of their own since. Each has to be passed to [`Living::ended`].
+    /// Returns the exits of processes that had exited before the ring was last emptied and whose
+    /// exit record has not come since. Each has to be passed to [`LivenessTracker::remove`].
     pub(crate) fn take_dead(&mut self, now: Moment) -> Vec<Event> {
         let dead = std::mem::take(&mut self.suspects);
         dead.into_iter()
@@ -65,26 +64,26 @@ impl Living {
     }
 }
 
-/// Nanoseconds of a tick, in which `/proc` counts. Fixed for user space on x86-64.
+/// Nanoseconds of a tick, the unit of start times in `/proc`. Fixed for user space on x86-64.
 const TICK: u64 = 10_000_000;
 
-/// Start time of a running process in nanoseconds since boot, rounded down to a tick. `None` if it
-/// does not exist or is a zombie.
+/// Returns the start time of a running process in nanoseconds since boot, rounded down to a tick;
+/// `None` if it does not exist or is a zombie.
 pub(crate) fn start_of(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; field 22 counts from before it.
+    // The name, in parentheses, may contain anything, so fields are counted after it.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let is_zombie = fields.first().is_some_and(|state| *state == "Z" || *state == "X");
     let ticks: u64 = fields.get(19).and_then(|field| field.parse().ok())?;
     (!is_zombie).then(|| ticks.saturating_mul(TICK))
 }
 
-/// Whether two start times can be of one process: one of them may be rounded, or unknown (0).
+/// Returns whether two start times can be of one process: one may be rounded, or unknown (0).
 pub(crate) fn is_same_start(one: u64, other: u64) -> bool {
     one == 0 || other == 0 || (one / TICK).abs_diff(other / TICK) <= 1
 }
 
-/// Whether this process still runs, and not another one that got its pid.
+/// Returns whether this process still runs, not another one with its pid.
 pub(crate) fn is_alive(pid: Pid, start: u64) -> bool {
     start_of(pid).is_some_and(|now| is_same_start(now, start))
 }
@@ -94,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_lives_and_a_namesake_does_not() {
+    fn liveness_compares_pid_and_start_time() {
         let me = Pid(std::process::id());
         assert!(is_alive(me, 0));
         assert!(!is_alive(me, 1));
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_is_told_once() {
+    fn missed_exit_is_reported_once() {
         let mut living = Living::default();
         living.began(Pid(u32::MAX), 5);
         assert!(living.take_dead(Moment(1)).is_empty());
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_that_tells_itself_is_not_told_again() {
+    fn recorded_exit_is_not_reported_again() {
         let mut living = Living::default();
         living.began(Pid(u32::MAX), 5);
         living.sweep(Moment(1));
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn death_of_an_older_process_spares_the_one_that_reuses_its_pid() {
+    fn missed_exit_does_not_end_the_process_that_reuses_the_pid() {
         let pid = Pid(u32::MAX);
         let mut living = Living::default();
         living.began(pid, 5);

@@ -1,10 +1,10 @@
-//! Decides how to attach: a pure function of the facts in [`crate::host`]. `doctor` prints it.
+//! Decides how to attach, as a pure function of the facts in [`crate::host`]. `doctor` prints it.
 
 use std::fmt;
 
 use crate::host::{Host, Limits, Rights};
 
-/// Ways to attach, best first.
+/// Attach modes, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tier {
     /// One program and one link for both sides of all calls (Linux 6.13).
@@ -18,10 +18,10 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// Every tier, best first.
+    /// All attach modes, best first.
     pub const ALL: [Self; 4] = [Self::Session, Self::Multi, Self::Single, Self::Constant];
 
-    /// The word for it on the command line and in reports.
+    /// Returns the name on the command line and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Tier {
         }
     }
 
-    /// One sentence for `doctor`.
+    /// Returns the description for `doctor`.
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
@@ -52,39 +52,40 @@ impl fmt::Display for Tier {
     }
 }
 
-/// What will be done.
+/// How the probes are attached on this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// How to attach.
+    /// The attach mode.
     pub tier: Tier,
-    /// Whether state is kept in the task itself (5.11), not in a table.
+    /// Thread state is kept in task storage (Linux 5.11), not in a map.
     pub task_storage: bool,
-    /// Whether a link may be limited to one process. Kernels before 6.10 then saw its first
-    /// thread only.
+    /// A link can be limited to one process. Before Linux 6.10 such a link only covers the main
+    /// thread.
     pub link_per_process: bool,
-    /// Whether probes can loop (5.17): without, stacks are shorter and Python has none.
+    /// The kernel has `bpf_loop` (5.17). Without it stacks are shorter and there are no Python
+    /// stacks.
     pub loops: bool,
-    /// What the user should know, a sentence each.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// Why tracing is impossible here: what is missing and how to get it.
+/// Reason why tracing is impossible here, and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Impossible {
-    /// Not enough rights.
+    /// Capabilities are missing.
     #[error(
         "tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and \
          CAP_DAC_READ_SEARCH (this is user {uid} without {}); try it with sudo, or in a container \
          with --privileged --pid=host",
         missing.join(", ")
     )]
-    Rights {
+    Capabilities {
         /// The user.
         uid: u32,
-        /// The capabilities that are missing.
+        /// The missing capabilities.
         missing: Vec<&'static str>,
     },
-    /// Too old.
+    /// The kernel is too old.
     #[error(
         "Linux {release} is too old for tracing: the BPF ring buffer came with Linux 5.8; reading \
          files works here all the same"
@@ -93,13 +94,13 @@ pub enum Impossible {
         /// The running kernel.
         release: String,
     },
-    /// No type information.
+    /// The kernel has no BTF.
     #[error(
         "the kernel has no BTF (/sys/kernel/btf/vmlinux); use a kernel built with \
          CONFIG_DEBUG_INFO_BTF=y"
     )]
     Btf,
-    /// Locked down.
+    /// The kernel is in lockdown mode.
     #[error(
         "the kernel is in lockdown mode `{mode}`, which forbids BPF programs to read memory; boot \
          without lockdown=confidentiality to trace"
@@ -108,7 +109,7 @@ pub enum Impossible {
         /// The mode.
         mode: String,
     },
-    /// Another processor, whose machine code and calling convention the probes do not know.
+    /// The processor is not supported: the probes depend on machine code and calling convention.
     #[error(
         "live tracing supports x86-64 only, and this machine is {machine}; the verbs that read files, \
          such as `report`, work here"
@@ -117,7 +118,7 @@ pub enum Impossible {
         /// `uname -m`.
         machine: String,
     },
-    /// Too few files may be open.
+    /// The limit of open files is too low.
     #[error(
         "this process may have {limit} files open, and tracing needs {needed}; raise the limit with \
          `ulimit -n {needed}` or more (LimitNOFILE= in a systemd unit)"
@@ -125,10 +126,10 @@ pub enum Impossible {
     OpenFiles {
         /// `RLIMIT_NOFILE`.
         limit: u64,
-        /// What is needed here.
+        /// The required number.
         needed: u64,
     },
-    /// The address space is too small.
+    /// The limit of the address space is too low.
     #[error(
         "the address space of this process is limited to {} MiB, and tracing needs {} MiB; raise the \
          limit with `ulimit -v unlimited` (LimitAS= in a systemd unit)",
@@ -138,15 +139,15 @@ pub enum Impossible {
     AddressSpace {
         /// `RLIMIT_AS`.
         limit: u64,
-        /// What is needed.
+        /// The required bytes.
         needed: u64,
     },
-    /// Nothing worked.
+    /// No attach mode works.
     #[error("no attach mode works on this host:{}{}", list(tiers), advice(*admin))]
     Tiers {
-        /// Each tier with its error.
+        /// Each attach mode with its error.
         tiers: Vec<(Tier, String)>,
-        /// `CAP_SYS_ADMIN` is there.
+        /// This process has `CAP_SYS_ADMIN`.
         admin: bool,
     },
 }
@@ -160,20 +161,21 @@ const fn advice(admin: bool) -> &'static str {
         ""
     } else {
         "\nwith CAP_SYS_ADMIN others may work: before Linux 6.6 it is needed instead of CAP_BPF and \
-         CAP_PERFMON, and filters of system calls in containers may ask for it, too; another filter \
-         can allow bpf and perf_event_open to those"
+         CAP_PERFMON, and seccomp profiles of containers may require it; another profile can allow \
+         bpf and perf_event_open without it"
     }
 }
 
-/// Facts that rule tracing out before anything is tried.
+/// Checks the facts that rule out tracing before any attach mode is tried.
 pub fn preconditions(host: &Host) -> Result<(), Impossible> {
-    // The second is what `linux32` makes of an x86-64 kernel.
+    // `linux32` reports an x86-64 kernel as i686.
     if !["x86_64", "i686"].contains(&host.machine.as_str()) {
         return Err(Impossible::Machine { machine: host.machine.clone() });
     }
-    let Rights { bpf, perfmon, uid, .. } = host.rights;
+    let Rights { bpf, perfmon, uid, .. } = host.capabilities;
     if !(bpf && perfmon) {
-        return Err(Impossible::Rights { uid, missing: host.rights.missing() });
+        let missing = host.capabilities.missing();
+        return Err(Impossible::Capabilities { uid, missing });
     }
     if host.kernel < (5, 8) {
         return Err(Impossible::Kernel { release: host.release.clone() });
@@ -188,16 +190,16 @@ pub fn preconditions(host: &Host) -> Result<(), Impossible> {
     }
 }
 
-/// Files that are open at a time with the fewest links, besides one for each CPU: programs, maps,
-/// rings, libraries.
+/// Open files in the attach mode with the fewest links, plus one per CPU: programs, maps, rings,
+/// libraries.
 const OPEN_FILES: u64 = 48;
 
-/// The rings, which are mapped twice in a row each, the program, its threads and what they
-/// allocate: 353 MiB were measured for one process with call stacks.
+/// The rings, each mapped twice in a row, the program, its threads and their allocations: 353 MiB
+/// measured for one process with call stacks.
 const ADDRESS_SPACE: u64 = 384 << 20;
 
-/// Limits of this process under which tracing fails sooner or later, with messages that do not name
-/// them.
+/// Checks the resource limits below which tracing would fail later, with messages that do not name
+/// the limit.
 fn limits(host: &Host) -> Result<(), Impossible> {
     let Limits { open_files, address_space } = host.limits;
     let needed = OPEN_FILES + host.cpus;
@@ -211,14 +213,15 @@ fn limits(host: &Host) -> Result<(), Impossible> {
     }
 }
 
-/// The plan for a host whose tiers were tried.
+/// Returns the plan for a host whose attach modes were tried.
 pub fn plan(host: &Host) -> Result<Plan, Impossible> {
     preconditions(host)?;
     let Some((tier, _)) = host.tiers.iter().find(|(_, outcome)| outcome.is_ok()) else {
         let tiers = host.tiers.iter().filter_map(|(tier, outcome)| {
             outcome.as_ref().err().map(|reason| (*tier, reason.clone()))
         });
-        return Err(Impossible::Tiers { tiers: tiers.collect(), admin: host.rights.admin });
+        let admin = host.capabilities.admin;
+        return Err(Impossible::Tiers { tiers: tiers.collect(), admin });
     };
     Ok(Plan {
         tier: *tier,
@@ -229,13 +232,13 @@ pub fn plan(host: &Host) -> Result<Plan, Impossible> {
     })
 }
 
-/// Whether a link can be limited to one process without losing its threads.
+/// Returns whether a link can be limited to one process with all its threads.
 #[must_use]
 pub fn link_per_process(host: &Host, tier: Tier) -> bool {
     tier <= Tier::Multi && host.kernel >= (6, 10)
 }
 
-/// Whether tracing programs can keep state in the task.
+/// Returns whether the kernel has task storage for tracing programs.
 #[must_use]
 pub fn task_storage(host: &Host) -> bool {
     host.kernel >= (5, 11)
@@ -243,7 +246,7 @@ pub fn task_storage(host: &Host) -> bool {
 
 fn warnings(host: &Host, tier: Tier) -> Vec<String> {
     let mut warnings = Vec::new();
-    let missing = host.rights.missing();
+    let missing = host.capabilities.missing();
     if !missing.is_empty() {
         warnings.push(format!(
             "without {} drivers of other users and in containers are not found; run as root or \
@@ -270,11 +273,11 @@ fn warnings(host: &Host, tier: Tier) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const RIGHTS: Rights = Rights {
+    const GRANTED: Rights = Rights {
         bpf: true,
         perfmon: true,
         admin: false,
-        look_into_processes: true,
+        ptrace: true,
         read_files: true,
         uid: 0,
     };
@@ -284,7 +287,7 @@ mod tests {
             release: format!("{}.{}.0", kernel.0, kernel.1),
             kernel,
             machine: "x86_64".into(),
-            rights: RIGHTS,
+            capabilities: GRANTED,
             limits: Limits::default(),
             cpus: 2,
             btf: true,
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_tier_that_works_is_taken() {
+    fn best_working_attach_mode_is_used() {
         let all = &Tier::ALL[..];
         for (kernel, works, tier, storage, per_process) in [
             ((6, 18), all, Tier::Session, true, true),
@@ -316,14 +319,20 @@ mod tests {
     }
 
     #[test]
-    fn every_obstacle_has_its_own_message() {
+    fn every_precondition_has_its_own_message() {
         let good = host((6, 18), &Tier::ALL);
         let limits = |open_files, address_space| Limits { open_files, address_space };
         let cases: [(Host, &str); 8] = [
             (Host { machine: "aarch64".into(), ..good.clone() }, "x86-64 only"),
             (Host { limits: limits(Some(16), None), ..good.clone() }, "ulimit -n 50"),
             (Host { limits: limits(None, Some(100 << 20)), ..good.clone() }, "ulimit -v unlimited"),
-            (Host { rights: Rights { uid: 1000, ..Rights::default() }, ..good.clone() }, "sudo"),
+            (
+                Host {
+                    capabilities: Rights { uid: 1000, ..Rights::default() },
+                    ..good.clone()
+                },
+                "sudo",
+            ),
             (host((5, 4), &Tier::ALL), "too old"),
             (Host { btf: false, ..good.clone() }, "CONFIG_DEBUG_INFO_BTF"),
             (Host { lockdown: Some("confidentiality".into()), ..good }, "lockdown"),
@@ -336,23 +345,23 @@ mod tests {
     }
 
     #[test]
-    fn missing_capabilities_are_named_whoever_the_user_is() {
-        let with = |rights| plan(&Host { rights, ..host((6, 18), &Tier::ALL) });
-        let message = with(Rights { perfmon: false, ..RIGHTS }).unwrap_err().to_string();
+    fn missing_capabilities_are_named_for_any_user() {
+        let with = |capabilities| plan(&Host { capabilities, ..host((6, 18), &Tier::ALL) });
+        let message = with(Rights { perfmon: false, ..GRANTED }).unwrap_err().to_string();
         assert!(message.contains("user 0 without CAP_PERFMON)"), "{message}");
-        let plan = with(Rights { look_into_processes: false, uid: 7, ..RIGHTS }).unwrap();
+        let plan = with(Rights { ptrace: false, uid: 7, ..GRANTED }).unwrap();
         assert!(plan.warnings[0].contains("without CAP_SYS_PTRACE drivers"), "{plan:?}");
-        assert!(with(Rights { uid: 7, ..RIGHTS }).unwrap().warnings.is_empty());
+        assert!(with(Rights { uid: 7, ..GRANTED }).unwrap().warnings.is_empty());
         let on_old = |admin| {
-            let rights = Rights { admin, ..RIGHTS };
-            super::plan(&Host { rights, ..host((6, 1), &[]) }).unwrap_err().to_string()
+            let capabilities = Rights { admin, ..GRANTED };
+            super::plan(&Host { capabilities, ..host((6, 1), &[]) }).unwrap_err().to_string()
         };
         assert!(on_old(false).contains("CAP_SYS_ADMIN"));
         assert!(!on_old(true).contains("CAP_SYS_ADMIN"));
     }
 
     #[test]
-    fn kernels_with_the_seccomp_trap_are_warned_about() {
+    fn kernels_with_the_seccomp_problem_give_a_warning() {
         let warned = |kernel| {
             let plan = plan(&host(kernel, &Tier::ALL)).unwrap();
             plan.warnings.iter().any(|warning| warning.contains("seccomp"))

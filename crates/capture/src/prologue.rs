@@ -1,23 +1,23 @@
-//! Where in a function to attach. A probe on an instruction that the kernel cannot emulate is
-//! single-stepped, which costs 13–20 times as much in a virtual machine. So the first instructions
-//! are decoded and the probe goes to the first one that is emulated, as long as nothing before it
-//! touched the stack pointer or an argument: there the call still looks as it did at its entry.
+//! Finds the instruction of a function to probe. A probe on an instruction that the kernel cannot
+//! emulate is single-stepped, which costs 13–20 times as much in a virtual machine. Therefore the
+//! first instructions are decoded, and the probe goes to the first one that is emulated, provided
+//! that no instruction before it changes the stack pointer or an argument.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic,
     OpAccess, OpKind, Register,
 };
 
-/// Where to attach, and what a hit there costs.
+/// An instruction to probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttachPoint {
-    /// Bytes after the function's first one.
+    /// Offset from the entry of the function.
     pub offset: u64,
-    /// Whether the kernel emulates the instruction there.
+    /// The kernel emulates the instruction.
     pub emulated: bool,
 }
 
-/// How far into a function it is worth to look: real prologues decide within 16 bytes.
+/// Maximum bytes of a prologue that are searched: in real drivers 16 are enough.
 const HORIZON: usize = 64;
 
 /// The System V argument registers and the stack pointer.
@@ -31,8 +31,8 @@ const UNTOUCHED: [Register; 7] = [
     Register::R9,
 ];
 
-/// Chooses the attach point of the function whose machine code is `code` (its first bytes, up to
-/// its size; a few hundred are enough). Falls back to the first byte, single-stepped.
+/// Returns the attach point of a function from its machine code (the first few hundred bytes are
+/// enough). Falls back to the entry, single-stepped.
 #[must_use]
 pub fn attach_point(code: &[u8]) -> AttachPoint {
     let entry = AttachPoint { offset: 0, emulated: false };
@@ -57,7 +57,7 @@ pub fn attach_point(code: &[u8]) -> AttachPoint {
     entry
 }
 
-/// What x86 uprobes of every kernel since 4.x emulate instead of single-stepping.
+/// Returns whether x86 uprobes of all kernels since 4.x emulate an instruction.
 fn emulated(instruction: &Instruction) -> bool {
     match instruction.code() {
         Code::Push_r64 | Code::Nopd | Code::Call_rel32_64 => true,
@@ -66,7 +66,7 @@ fn emulated(instruction: &Instruction) -> bool {
     }
 }
 
-/// Whether the call looks the same after this instruction as before it.
+/// Returns whether an instruction leaves the stack, the stack pointer and the arguments unchanged.
 fn harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
     if instruction.flow_control() != FlowControl::Next
         || matches!(instruction.mnemonic(), Mnemonic::INVALID | Mnemonic::Int3 | Mnemonic::Syscall)
@@ -87,7 +87,7 @@ fn harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> boo
     !touches && !stores
 }
 
-/// Offsets inside the code that its own branches lead to.
+/// Returns the targets of branches inside the code.
 fn branch_targets(code: &[u8]) -> Vec<u64> {
     let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     decoder
@@ -108,7 +108,7 @@ mod tests {
 
     const AT_ENTRY: AttachPoint = AttachPoint { offset: 0, emulated: false };
 
-    /// `cmpl $0x321cba00, x(%rip)`: 470, 535, 550 and 595 begin with it.
+    /// `cmpl $0x321cba00, x(%rip)`: the first instruction in drivers 470, 535, 550 and 595.
     const CMPL: [u8; 10] = [0x81, 0x3d, 0x10, 0x20, 0x30, 0x01, 0x00, 0xba, 0x1c, 0x32];
 
     fn code(parts: &[&[u8]]) -> Vec<u8> {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prologues_of_five_real_drivers() {
+    fn prologues_of_real_drivers() {
         let jump_table = code(&[&CMPL, &[0x74, 0x06], &[0xff, 0x25, 1, 2, 3, 4], &[0x55, 0xc3]]);
         let driver_595 = code(&[&CMPL, &[0x74, 0x10], &[0x55, 0x48, 0x89, 0xe5], &[0x5d, 0xc3]]);
         let driver_580 = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x57, 0xc3];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prologues_of_libc10() {
+    fn prologues_of_libc10() {
         // 1.13 to 2.11: push %r14. 2.13 and 2.15: mov x(%rip),%rax; push %r14.
         assert_eq!(attach_point(&[0x41, 0x56, 0x45, 0x89, 0xc6, 0x41, 0x55]), emulated_at(0));
         let newer = [0x48, 0x8b, 0x05, 0x29, 0xba, 0x0e, 0x00, 0x41, 0x56, 0x45, 0x89, 0xc6];
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn harmless_instructions_are_passed_over() {
+    fn harmless_instructions_are_skipped() {
         for (what, code, offset) in [
             ("endbr64; push %rbp", &[0xf3, 0x0f, 0x1e, 0xfa, 0x55][..], 4),
             ("mov %rsp,%r10; push %r15", &[0x49, 0x89, 0xe2, 0x41, 0x57][..], 3),
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_back_to_the_place_rules_it_out() {
+    fn branch_target_is_not_used() {
         // xor %eax,%eax; L: push %rbx; …; jne L
         let code = [0x31, 0xc0, 0x53, 0x90, 0x75, 0xfc, 0xc3];
         assert_eq!(attach_point(&code), AT_ENTRY);
     }
 
     #[test]
-    fn any_bytes_give_an_answer() {
+    fn attach_point_never_panics_on_random_code() {
         let mut state = crate::random::seed();
         for _ in 0..2000 {
             let code: Vec<u8> = (0..80)

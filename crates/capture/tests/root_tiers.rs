@@ -8,7 +8,7 @@ use capture::session::{Options, Session, Stacks, Target, Tensors, Work};
 #[test]
 fn every_tier_works_on_a_new_kernel() {
     let host = capture::session::examine();
-    assert!(host.rights.bpf, "these tests need root");
+    assert!(host.capabilities.bpf, "these tests need root");
     assert_eq!(host.tiers.len(), Tier::ALL.len());
     for (tier, outcome) in &host.tiers {
         // Older kernels lack the best ones; the plain ones must always work.

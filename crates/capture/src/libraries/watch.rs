@@ -1,6 +1,6 @@
-//! Notices processes that map another copy of the driver, within the reader's polling interval: a
-//! dummy perf event per CPU whose side band tells every executable mapping. Costs nothing while
-//! nobody maps anything, and needs no probe.
+//! Detects processes that map another copy of the driver, within the polling interval: a dummy perf
+//! event per CPU reports every executable mapping. Costs nothing while no code is mapped, and needs
+//! no probe.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,57 +15,57 @@ use perf_event_open_sys as perf;
 
 use super::{TorchPart, is_driver_name};
 
-/// Data pages of each CPU's buffer: some hundred mappings between two polls.
+/// Data pages of each CPU's buffer: a few hundred mappings between two polls.
 const PAGES: usize = 16;
 
-/// What happened since the last look.
+/// Mappings since the last poll.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// Processes that mapped a driver library.
     pub pids: Vec<Pid>,
-    /// Processes that mapped a part of PyTorch.
+    /// Processes that mapped a PyTorch library.
     pub torch: Vec<Pid>,
-    /// Code of files that processes mapped.
+    /// Executable mappings of files.
     pub mapped: Vec<MappedCode>,
     /// Records are missing: the side band overflowed, or holds what is not a record. Only a scan of
     /// all processes finds what they had.
     pub overflowed: bool,
 }
 
-/// A process mapped code of a file.
+/// An executable mapping of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MappedCode {
     /// The process.
     pub pid: Pid,
-    /// Where.
+    /// Start address.
     pub start: u64,
-    /// Up to where.
+    /// End address.
     pub end: u64,
-    /// Where in the file it begins.
+    /// Offset in the file.
     pub offset: u64,
     /// Major and minor number of the file's device.
     pub device: (u32, u32),
-    /// The file.
+    /// Inode of the file.
     pub inode: u64,
-    /// Its path as the process sees it.
+    /// Path of the file as the process sees it.
     pub path: PathBuf,
 }
 
-/// The watch over all CPUs.
+/// Watches the mappings on all CPUs.
 #[derive(Debug)]
 pub struct Watch {
     buffers: Vec<Buffer>,
 }
 
 impl Watch {
-    /// Opens the event on every CPU that is online.
+    /// Opens the event on every online CPU.
     pub fn new() -> io::Result<Self> {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
         let buffers = cpus(&online).into_iter().map(Buffer::open).collect::<io::Result<_>>()?;
         Ok(Self { buffers })
     }
 
-    /// What happened since the last call.
+    /// Returns the mappings since the last call.
     pub fn look(&self) -> Seen {
         let mut seen = Seen::default();
         for buffer in &self.buffers {
@@ -75,7 +75,7 @@ impl Watch {
     }
 }
 
-/// `0-3,8` → 0, 1, 2, 3, 8.
+/// Parses `0-3,8` to 0, 1, 2, 3, 8.
 fn cpus(online: &str) -> Vec<i32> {
     let range = |part: &str| {
         let (from, to) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
@@ -84,7 +84,7 @@ fn cpus(online: &str) -> Vec<i32> {
     online.split(',').filter_map(range).flatten().collect()
 }
 
-/// A record of the side band, header included.
+/// Reads a perf record, including its header.
 fn inspect(record: &[u8], seen: &mut Seen) {
     let Some(kind) = record.first_chunk::<4>().map(|b| u32::from_ne_bytes(*b)) else { return };
     match kind {
@@ -110,7 +110,7 @@ fn inspect(record: &[u8], seen: &mut Seen) {
             if TorchPart::of(path).is_some() {
                 seen.torch.push(pid);
             }
-            // Neither memory without a file, nor what the kernel has mapped.
+            // Skips anonymous memory and mappings of the kernel, such as the vDSO.
             if path.is_absolute() && !path.starts_with("//anon") {
                 let (start, length) = (word(16), word(24));
                 seen.mapped.push(MappedCode {
@@ -128,7 +128,7 @@ fn inspect(record: &[u8], seen: &mut Seen) {
     }
 }
 
-/// One CPU's event and its mapped buffer.
+/// The event of one CPU and its mapped buffer.
 #[derive(Debug)]
 struct Buffer {
     base: NonNull<u8>,
@@ -147,9 +147,9 @@ impl Buffer {
         attr.set_mmap(1);
         attr.set_mmap2(1);
         attr.set_watermark(1);
-        // Never wake anybody: the reader polls.
+        // No wakeups: the reader polls.
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
-        // SAFETY: attr is a valid, fully initialised structure of the size it states.
+        // SAFETY: attr is a valid, fully initialized structure of the size it states.
         let fd = unsafe {
             perf::perf_event_open(
                 &mut attr,
@@ -162,11 +162,11 @@ impl Buffer {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call above returned a descriptor that nobody else owns.
+        // SAFETY: the call above returned a new descriptor that we own.
         let event = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: a plain query.
+        // SAFETY: only a query.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        // SAFETY: maps new memory, at an address of the kernel's choice.
+        // SAFETY: maps new memory at an address that the kernel chooses.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -184,27 +184,27 @@ impl Buffer {
         Ok(Self { base, page, _event: event })
     }
 
-    /// The page that the kernel and this side share. Never a reference: the kernel writes to it at
-    /// any time.
+    /// Returns the page shared with the kernel. Not a reference: the kernel can write to it at any
+    /// time.
     const fn control(&self) -> *mut perf::bindings::perf_event_mmap_page {
         self.base.as_ptr().cast()
     }
 
-    /// How far the kernel has written.
+    /// Position up to which the kernel has written.
     fn head(&self) -> u64 {
         // SAFETY: an aligned field of the shared page, which is mapped as long as self lives. The
-        // kernel writes it in one go, after the records (a release).
+        // kernel writes it atomically, after the records (a release).
         let head = unsafe { AtomicU64::from_ptr(&raw mut (*self.control()).data_head) };
         head.load(Ordering::Acquire)
     }
 
-    /// How far this side has read, which the kernel looks at before it overwrites records.
+    /// Position up to which we have read; the kernel does not overwrite records after it.
     fn tail(&self) -> &AtomicU64 {
-        // SAFETY: as in `head`; only this side writes it.
+        // SAFETY: as in `head`; only user space writes it.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.control()).data_tail) }
     }
 
-    /// Passes on what happened since the last call.
+    /// Reads the records since the last call.
     fn drain(&self, seen: &mut Seen) {
         let (head, tail) = (self.head(), self.tail().load(Ordering::Relaxed));
         let copy = |from, length, out: &mut Vec<u8>| self.copy(from, length, out);
@@ -212,7 +212,7 @@ impl Buffer {
         self.tail().store(head, Ordering::Release);
     }
 
-    /// Copies bytes between tail and head, joined where they wrap around.
+    /// Copies bytes between tail and head; they may wrap around.
     fn copy(&self, from: u64, length: usize, out: &mut Vec<u8>) {
         let size = PAGES * self.page;
         let length = length.min(size);
@@ -234,11 +234,11 @@ impl Buffer {
     }
 }
 
-/// Bytes of a record's header: kind 4, flags 2, length 2.
+/// Size of a record's header: kind 4, flags 2, length 2.
 const HEADER: usize = 8;
 
-/// Passes on each record between two positions. False if something there is not a record: what
-/// follows it cannot be found, so it is missing.
+/// Passes each record between two positions to `each`. Returns false if a record is invalid: the
+/// records after it cannot be found and are missing.
 fn walk(
     mut tail: u64,
     head: u64,
@@ -272,14 +272,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus_are_understood() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
         assert_eq!(cpus("0\n"), [0]);
         assert!(cpus("").is_empty());
     }
 
     #[test]
-    fn records_of_any_shape_are_survived() {
+    fn perf_records_of_any_length_are_handled() {
         for length in 0..100 {
             for kind in [0_u32, 2, 10, 99] {
                 let mut record = vec![0xff; length];
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// A record of `length` bytes that says it has `claimed`.
+    /// A record of `length` bytes whose header says `claimed`.
     fn record(kind: u32, length: usize, claimed: u16) -> Vec<u8> {
         let mut record = vec![0; length];
         record[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -299,7 +299,7 @@ mod tests {
         record
     }
 
-    /// What a walk over these bytes finds: lengths of records, and whether that is all.
+    /// Walks over the bytes; returns the lengths of the records, and whether they are complete.
     fn walked(bytes: &[u8]) -> (Vec<usize>, bool) {
         let mut found = Vec::new();
         let copy = |from: u64, length: usize, out: &mut Vec<u8>| {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn records_behind_a_bad_length_count_as_missing() {
+    fn records_after_a_bad_length_count_as_missing() {
         let good = record(10, 80, 80);
         assert_eq!(walked(&[&good[..], &good].concat()), (vec![80, 80], true));
         for claimed in [0, 7, 81, u16::MAX] {
@@ -322,18 +322,18 @@ mod tests {
     }
 
     #[test]
-    fn mapping_records_that_are_cut_count_as_missing() {
+    fn truncated_mmap_record_counts_as_missing() {
         let mut seen = Seen::default();
         inspect(&record(perf::bindings::PERF_RECORD_MMAP2, 40, 40), &mut seen);
         assert!(seen.overflowed);
     }
 
     #[test]
-    fn mappings_of_this_process_are_seen() {
+    fn mappings_of_this_process_are_reported() {
         let Ok(watch) = Watch::new() else { panic!("perf events need root") };
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let pid = Pid(std::process::id());
-        // Often enough that the area wraps around.
+        // Often enough that the buffer wraps around.
         for _ in 0..2000 {
             // SAFETY: maps a page of this program's own file and unmaps it again.
             unsafe {

@@ -1,4 +1,4 @@
-//! From what the probes send of a stack to the site of an allocation.
+//! Resolves the stacks that the probes send to allocation sites.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use super::records::{From, StackRecord};
 use crate::decode::{Program, Taken};
 use crate::hooks::HOOKS;
 use crate::libraries::MappedCode;
-use crate::wire::{self, ToWire, ToldKey, WirePythonFrame};
+use crate::wire::{self, SentFramesKey, ToWire, WirePythonFrame};
 
-/// Stacks and sites that are kept of a trace; more have no site.
+/// Maximum number of stacks and of sites per trace; calls beyond it have no site.
 const MOST: usize = 1 << 20;
 
-/// Python stacks that are kept of a process; then it is asked to send them again.
+/// Maximum number of lists of frames kept per process; beyond it all are dropped and sent again.
 const MOST_PYTHON: usize = 50_000;
 
-/// Stacks of a process whose calls did not come yet.
+/// Maximum number of stack copies per process whose calls have not come yet.
 const MOST_COPIES: usize = 10_000;
 
-/// How long names are waited for at the end of a trace.
+/// Maximum time to wait for symbols at the end of a trace.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The maps of the probes that have to do with stacks.
+/// BPF maps for stacks.
 #[derive(Debug)]
 pub(crate) struct Maps {
     pub(crate) known: MapHandle,
-    pub(crate) told: MapHandle,
+    pub(crate) sent: MapHandle,
     pub(crate) pythons: MapHandle,
 }
 
-/// What a site is made of. Numbers start at 1; 0 is none.
+/// Parts of a site. Numbers start at 1; 0 is none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Parts {
     hook: u16,
@@ -50,19 +50,19 @@ struct Parts {
     python: u32,
 }
 
-/// What is kept of a process.
+/// Stacks of a process, by token.
 #[derive(Debug, Default)]
 struct OfProcess {
-    /// Copies that came and whose call did not, yet.
+    /// Copies whose call has not come yet.
     copies: HashMap<u64, u32>,
     addresses: HashMap<u64, u32>,
     python: HashMap<u64, u32>,
-    /// The probes think that these were sent.
-    told: Vec<ToldKey>,
+    /// Keys in the map of sent frames.
+    sent: Vec<SentFramesKey>,
     is_python: bool,
 }
 
-/// Stacks of one trace.
+/// Resolves the stacks of one trace to sites.
 pub(crate) struct Desk {
     maps: Maps,
     known: KnownStacks,
@@ -73,12 +73,12 @@ pub(crate) struct Desk {
     native_stacks: Interned<NativeStack>,
     python_stacks: Interned<PythonStack>,
     sites: HashMap<Parts, SiteId>,
-    /// Sites that there was no room for among those that wait for names.
+    /// Sites that did not fit into the queue of the symbolizer.
     unnamed: VecDeque<(SiteId, Parts)>,
 }
 
 impl Desk {
-    /// `loops`: the kernel has them for programs.
+    /// `loops`: the kernel has `bpf_loop`.
     pub(crate) fn new(maps: Maps, loops: bool) -> std::io::Result<Self> {
         let native = Native::new();
         let naming = Naming::start(native.registry(), QUEUE)?;
@@ -97,27 +97,27 @@ impl Desk {
         })
     }
 
-    /// A process is there: it may run Python. `program`: any, where it is not known.
+    /// Checks whether a new process runs Python. `program`: its exec generation, if known.
     pub(crate) fn began(&mut self, pid: Pid, program: Option<Program>) {
         let wire = self.pythons.look(pid);
         let Some(mut wire) = wire else { return };
-        wire.program = program.map_or(wire::VS_ANY_EXEC_GEN as u16, |program| program.0);
+        wire.exec_gen = program.map_or(wire::VS_ANY_EXEC_GEN as u16, |program| program.0);
         let added = self.maps.pythons.update(&pid.0.to_ne_bytes(), &wire.bytes(), MapFlags::ANY);
         self.processes.entry(pid).or_default().is_python = added.is_ok();
     }
 
-    /// A process runs another program, or none.
+    /// Drops the stacks of a process that exited or called exec.
     pub(crate) fn forget(&mut self, pid: Pid) {
         let _ = self.maps.pythons.delete(&pid.0.to_ne_bytes());
         self.known.forget(pid);
         self.native.forget(pid);
         self.pythons.forget(pid);
-        for key in self.processes.remove(&pid).map(|process| process.told).unwrap_or_default() {
-            let _ = self.maps.told.delete(&key.bytes());
+        for key in self.processes.remove(&pid).map(|process| process.sent).unwrap_or_default() {
+            let _ = self.maps.sent.delete(&key.bytes());
         }
     }
 
-    /// A process mapped code: addresses can mean something else than before.
+    /// Handles a new executable mapping: addresses of the process can have another meaning now.
     pub(crate) fn mapped(&mut self, code: MappedCode) {
         if self.processes.contains_key(&code.pid) {
             self.known.forget(code.pid);
@@ -125,60 +125,60 @@ impl Desk {
         self.native.mapped(code);
     }
 
-    /// A stack came.
+    /// Adds a stack from the ring.
     pub(crate) fn take(&mut self, record: StackRecord) {
         match record {
-            StackRecord::Copy { from, registers, bytes, pending } => {
-                let unwound = self.native.unwind(from.pid, registers, &bytes, &pending);
-                self.look_again(from, &unwound);
+            StackRecord::Copy { from, registers, bytes, hijacked } => {
+                let unwound = self.native.unwind(from.pid, registers, &bytes, &hijacked);
+                self.detect_python_again(from, &unwound);
                 let number = self.intern(&unwound);
-                if pending.is_empty() && number != 0 {
+                if hijacked.is_empty() && number != 0 {
                     self.known.add(from, registers, &unwound.slots, number.into());
                 }
                 let copies = &mut self.processes.entry(from.pid).or_default().copies;
-                // Calls that were lost never ask for theirs.
+                // Copies of lost calls are never used.
                 if copies.len() >= MOST_COPIES {
                     copies.clear();
                 }
                 copies.insert(from.token, number);
             }
-            StackRecord::Addresses { from, addresses, pending } => {
-                let unwound = self.native.place(from.pid, &addresses, &pending);
-                self.look_again(from, &unwound);
+            StackRecord::Addresses { from, addresses, hijacked } => {
+                let unwound = self.native.place(from.pid, &addresses, &hijacked);
+                self.detect_python_again(from, &unwound);
                 let number = self.intern(&unwound);
-                self.told(from, wire::VS_ADDRESSES);
+                self.mark_sent(from, wire::VS_ADDRESSES);
                 let process = self.processes.entry(from.pid).or_default();
                 process.addresses.insert(from.token, number);
             }
-            StackRecord::Python { from, frames, cut } => {
-                let stack = self.python(from.pid, &frames, cut);
+            StackRecord::Python { from, frames, truncated } => {
+                let stack = self.python(from.pid, &frames, truncated);
                 let number = self.python_stacks.number(stack);
-                self.told(from, wire::VS_PYTHON);
+                self.mark_sent(from, wire::VS_PYTHON);
                 self.processes.entry(from.pid).or_default().python.insert(from.token, number);
             }
         }
     }
 
-    /// The site of a call; `None` when nothing is known of its stack.
-    pub(crate) fn site(&mut self, pid: Pid, taken: Taken) -> Option<SiteId> {
+    /// Returns the site of a call; `None` if its stack is unknown.
+    pub(crate) fn site(&mut self, pid: Pid, stack: Taken) -> Option<SiteId> {
         let process = self.processes.get_mut(&pid);
         let (native, python) = match process {
             None => return None,
             Some(process) => {
-                let native = if taken.known {
-                    taken.stack as u32
+                let native = if stack.known {
+                    stack.stack as u32
                 } else {
-                    let copy = process.copies.remove(&taken.stack);
-                    copy.or_else(|| process.addresses.get(&taken.stack).copied()).unwrap_or(0)
+                    let copy = process.copies.remove(&stack.stack);
+                    copy.or_else(|| process.addresses.get(&stack.stack).copied()).unwrap_or(0)
                 };
-                (native, process.python.get(&taken.python).copied())
+                (native, process.python.get(&stack.python).copied())
             }
         };
         let python = python.unwrap_or_else(|| self.no_python(pid));
         if native == 0 && python == 0 {
             return None;
         }
-        let parts = Parts { hook: taken.hook, native, python };
+        let parts = Parts { hook: stack.hook, native, python };
         if let Some(site) = self.sites.get(&parts) {
             return Some(*site);
         }
@@ -188,49 +188,50 @@ impl Desk {
         let site = SiteId(self.sites.len() as u32);
         self.sites.insert(parts, site);
         self.unnamed.push_back((site, parts));
-        self.ask_names();
+        self.submit_unnamed();
         Some(site)
     }
 
-    /// Asks for the names of sites while there is room.
-    fn ask_names(&mut self) {
+    /// Submits sites to the symbolizer while its queue has room.
+    fn submit_unnamed(&mut self) {
         while let Some((site, parts)) = self.unnamed.front() {
-            let asked = self.naming.ask(Job {
+            let submitted = self.naming.ask(Job {
                 site: *site,
                 function: HOOKS.get(usize::from(parts.hook)).map(|hook| hook.symbol),
                 native: self.native_stacks.get(parts.native),
                 python: self.python_stacks.get(parts.python),
             });
-            if !asked {
+            if !submitted {
                 return;
             }
             self.unnamed.pop_front();
         }
     }
 
-    /// Processes whose Python stacks are not told, and why, since the last call.
+    /// Returns processes whose Python stacks cannot be read, with the reason, since the last call.
     pub(crate) fn refusals(&mut self) -> Vec<(Pid, String)> {
         self.pythons.take_refusals()
     }
 
-    /// Why names are missing, the first time.
+    /// Returns once why symbols are missing.
     pub(crate) fn no_names(&mut self) -> Option<String> {
         self.naming.take_failure()
     }
 
-    /// Names that were found since the last call; `last`: that can be found at all.
+    /// Returns the sites symbolized since the last call; `last`: waits for all pending ones.
     pub(crate) fn named(&mut self, last: bool) -> Vec<SiteFacts> {
         let until = Instant::now() + PATIENCE;
         let mut found = self.naming.take();
-        self.ask_names();
+        self.submit_unnamed();
         while last && let Some(facts) = self.naming.next(until) {
             found.push(facts);
-            self.ask_names();
+            self.submit_unnamed();
         }
         found
     }
 
-    /// Where a call has no Python stack: why, should its native stack have been in the interpreter.
+    /// Returns the Python stack of a call without one: the reason, used if the native stack
+    /// contains frames of the interpreter.
     fn no_python(&mut self, pid: Pid) -> u32 {
         let missing = match self.pythons.refusal(pid) {
             Some(NoPython::NotReadyYet) => Unknown::TooEarly,
@@ -243,8 +244,8 @@ impl Desk {
         self.python_stacks.number(PythonStack { missing: Some(missing), ..PythonStack::default() })
     }
 
-    /// Looks for Python again where it was not there before, and is now.
-    fn look_again(&mut self, from: From, unwound: &Unwound) {
+    /// Detects Python again if the stack contains the interpreter and none was found before.
+    fn detect_python_again(&mut self, from: From, unwound: &Unwound) {
         let is_python = self.processes.get(&from.pid).is_some_and(|process| process.is_python);
         if is_python || self.pythons.looked_lately(from.pid) {
             return;
@@ -264,7 +265,7 @@ impl Desk {
         self.native_stacks.number(stack)
     }
 
-    fn python(&mut self, pid: Pid, frames: &[WirePythonFrame], cut: bool) -> PythonStack {
+    fn python(&mut self, pid: Pid, frames: &[WirePythonFrame], truncated: bool) -> PythonStack {
         let mut runs = vec![Run::new()];
         for frame in frames {
             if let Some(run) = runs.last_mut() {
@@ -275,28 +276,29 @@ impl Desk {
             }
         }
         runs.retain(|run| !run.is_empty());
-        PythonStack { runs, cut, missing: None }
+        PythonStack { runs, truncated, missing: None }
     }
 
-    /// The probes will not send it again, until it is taken out of their table. Before it is kept:
-    /// this can forget what is.
-    fn told(&mut self, from: From, kind: u32) {
+    /// Keeps the key of frames that the probes will not send again until it is deleted from their
+    /// map. To be called before the frames are stored, because it can drop all stored ones.
+    fn mark_sent(&mut self, from: From, kind: u32) {
         let process = self.processes.entry(from.pid).or_default();
         let From { pid, program, token } = from;
-        process.told.push(ToldKey { token, pid: pid.0, program: program.0, kind: kind as u16 });
-        if process.told.len() < MOST_PYTHON {
+        let kind = kind as u16;
+        process.sent.push(SentFramesKey { token, pid: pid.0, exec_gen: program.0, kind });
+        if process.sent.len() < MOST_PYTHON {
             return;
         }
-        // A program that makes its functions anew all the time.
+        // A program that keeps creating new functions.
         process.python.clear();
         process.addresses.clear();
-        for key in process.told.drain(..) {
-            let _ = self.maps.told.delete(&key.bytes());
+        for key in process.sent.drain(..) {
+            let _ = self.maps.sent.delete(&key.bytes());
         }
     }
 }
 
-/// Values that are kept once, by number.
+/// Interned values with numbers.
 #[derive(Debug)]
 struct Interned<T> {
     numbers: HashMap<Arc<T>, u32>,
@@ -310,7 +312,7 @@ impl<T> Default for Interned<T> {
 }
 
 impl<T: std::hash::Hash + Eq> Interned<T> {
-    /// Its number, from 1; 0 when there are too many.
+    /// Returns the number of a value, from 1; 0 if there are too many.
     fn number(&mut self, value: T) -> u32 {
         if let Some(number) = self.numbers.get(&value) {
             return *number;

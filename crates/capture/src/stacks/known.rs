@@ -1,4 +1,4 @@
-//! Native stacks that the probes recognise by themselves: the table that tells them how.
+//! Native stacks that the probes identify by their return addresses, and the BPF map of them.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::native::{Registers, Slot};
 use super::records::From;
-use crate::wire::{self, Known, KnownKey, ToWire, WireSlot};
+use crate::wire::{self, KnownStack, KnownStackKey, ToWire, WireSlot};
 
-/// Entries of the table that are used: it has a few more.
+/// Maximum number of entries used; the map has a few more.
 const MOST: usize = 8000;
 
-/// Where a stack begins.
+/// Innermost frame of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Place {
     ip: u64,
@@ -20,24 +20,26 @@ struct Place {
     program: u16,
 }
 
-/// Which stacks are in the table.
+/// The stacks in the map.
 #[derive(Debug)]
 pub(crate) struct KnownStacks {
     map: MapHandle,
-    /// Stacks that begin at the same place and are told apart.
-    turns: u16,
-    places: HashMap<Pid, HashMap<Place, u16>>,
+    /// Maximum number of stacks per key.
+    per_key: u16,
+    /// Stacks added per key; wraps around, so that the oldest is replaced.
+    added: HashMap<Pid, HashMap<Place, u16>>,
     entries: usize,
 }
 
 impl KnownStacks {
-    /// `loops`: the probes can go through many that begin at the same place.
+    /// `loops`: the probes can search many stacks per key.
     pub(crate) fn new(map: MapHandle, loops: bool) -> Self {
-        let turns = if loops { wire::VS_STACKS_PER_KEY } else { wire::VS_STACKS_PER_KEY_NO_LOOP } as u16;
-        Self { map, turns, places: HashMap::new(), entries: 0 }
+        let per_key =
+            if loops { wire::VS_STACKS_PER_KEY } else { wire::VS_STACKS_PER_KEY_NO_LOOP };
+        Self { map, per_key: per_key as u16, added: HashMap::new(), entries: 0 }
     }
 
-    /// Stacks with this beginning and these return addresses have this number.
+    /// Adds the number of stacks with this innermost frame and these return addresses.
     pub(crate) fn add(&mut self, from: From, registers: Registers, slots: &[Slot], number: u64) {
         if slots.is_empty() || slots.len() > wire::VS_SLOTS {
             return;
@@ -45,16 +47,16 @@ impl KnownStacks {
         if self.entries >= MOST {
             self.clear();
         }
-        let place = Place { ip: registers.ip, sp: registers.sp, program: from.program.0 };
-        let turns = self.places.entry(from.pid).or_default().entry(place).or_default();
-        // The oldest one gives way.
-        let most = self.turns;
-        let turn = *turns % most;
-        if *turns < most {
+        let stack = Place { ip: registers.ip, sp: registers.sp, program: from.program.0 };
+        let added = self.added.entry(from.pid).or_default().entry(stack).or_default();
+        // The oldest one is replaced.
+        let max = self.per_key;
+        let index = *added % max;
+        if *added < max {
             self.entries += 1;
         }
-        *turns = if *turns + 1 == 2 * most { most } else { *turns + 1 };
-        let mut known = Known {
+        *added = if *added + 1 == 2 * max { max } else { *added + 1 };
+        let mut known = KnownStack {
             number,
             count: slots.len() as u32,
             bytes: slots.last().map_or(0, |slot| slot.offset as u32 + 8),
@@ -63,27 +65,28 @@ impl KnownStacks {
         for (to, slot) in known.slots.iter_mut().zip(slots) {
             *to = WireSlot { offset: slot.offset, value: slot.value };
         }
-        // One that does not fit is sent again, and that is all.
-        let _ = self.map.update(&key(from.pid, place, turn).bytes(), &known.bytes(), MapFlags::ANY);
+        // A stack that does not fit is just sent again.
+        let key = key(from.pid, stack, index);
+        let _ = self.map.update(&key.bytes(), &known.bytes(), MapFlags::ANY);
     }
 
     pub(crate) fn forget(&mut self, pid: Pid) {
-        for (place, turns) in self.places.remove(&pid).into_iter().flatten() {
-            for turn in 0..turns.min(self.turns) {
+        for (stack, added) in self.added.remove(&pid).into_iter().flatten() {
+            for index in 0..added.min(self.per_key) {
                 self.entries -= 1;
-                let _ = self.map.delete(&key(pid, place, turn).bytes());
+                let _ = self.map.delete(&key(pid, stack, index).bytes());
             }
         }
     }
 
     fn clear(&mut self) {
-        let pids: Vec<_> = self.places.keys().copied().collect();
+        let pids: Vec<_> = self.added.keys().copied().collect();
         for pid in pids {
             self.forget(pid);
         }
     }
 }
 
-fn key(pid: Pid, place: Place, turn: u16) -> KnownKey {
-    KnownKey { ip: place.ip, sp: place.sp, pid: pid.0, program: place.program, turn }
+fn key(pid: Pid, stack: Place, index: u16) -> KnownStackKey {
+    KnownStackKey { ip: stack.ip, sp: stack.sp, pid: pid.0, exec_gen: stack.program, index }
 }

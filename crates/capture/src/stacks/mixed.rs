@@ -1,80 +1,80 @@
-//! Native and Python frames of one stack, as one: Python's take the place of the interpreter's.
+//! Merges the native and Python frames of a stack: Python frames replace those of the interpreter.
 
 use std::sync::Arc;
 
 use engine::stack::{Frame, Language, Unknown};
 
-/// The interpreter's function that runs Python code. One call of it runs a whole run of Python
+/// The interpreter's function that executes Python code. One call of it executes a run of Python
 /// frames that call each other.
 const EVALUATOR: &str = "_PyEval_EvalFrameDefault";
 
 /// The native frames of one address: inlined functions first.
 pub(crate) type Native = Arc<[Frame]>;
 
-/// Python frames that one call of the interpreter runs, innermost first.
+/// Python frames that one call of the evaluator executes, innermost first.
 pub(crate) type Run = Vec<Frame>;
 
-/// What became of one native frame.
+/// Class of a native frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Evaluator,
-    /// Other code of the interpreter: how Python calls Python is of no interest.
+    /// Other code of the interpreter, which is left out.
     Interpreter,
     Other,
 }
 
-/// One stack, innermost first. Without runs the native frames stay, and `missing` says why where
-/// there should be some.
+/// Merges a stack, innermost frame first. Without runs the native frames stay, with `missing` as
+/// the reason for missing Python frames.
 pub(crate) fn mix(native: &[Native], runs: Vec<Run>, missing: Option<Unknown>) -> Vec<Frame> {
-    let sorts = sorts(native);
+    let classes = classify(native);
     if runs.is_empty() {
         let mut frames: Vec<_> = native.iter().flat_map(|frames| frames.iter().cloned()).collect();
         let first = frames.iter().position(|frame| is_evaluator(&frame.function));
-        if let (Some(place), Some(unknown)) = (first, missing) {
+        if let (Some(index), Some(unknown)) = (first, missing) {
             let (language, unknown) = (Language::Python, Some(unknown));
-            frames.insert(place, Frame { language, unknown, ..Frame::default() });
+            frames.insert(index, Frame { language, unknown, ..Frame::default() });
         }
         return frames;
     }
-    // Runs that no evaluator is found for belong to the last one: its part of the stack could not
-    // be told apart. Where there is none at all, the unwinder did not get there.
-    let last = sorts.iter().rposition(|sort| *sort == Sort::Evaluator);
-    let last = last.or_else(|| sorts.iter().position(|sort| *sort == Sort::Interpreter));
+    // Runs without an evaluator belong to the last one: its frames could not be separated. Without
+    // any evaluator, the unwinder did not get that far.
+    let last = classes.iter().rposition(|class| *class == Sort::Evaluator);
+    let last = last.or_else(|| classes.iter().position(|class| *class == Sort::Interpreter));
     let mut runs = runs.into_iter();
-    let mut mixed = Vec::new();
-    for (place, (frames, sort)) in native.iter().zip(&sorts).enumerate() {
-        match sort {
-            Sort::Other => mixed.extend(frames.iter().cloned()),
-            Sort::Evaluator => mixed.extend(runs.next().into_iter().flatten()),
+    let mut merged = Vec::new();
+    for (index, (frames, class)) in native.iter().zip(&classes).enumerate() {
+        match class {
+            Sort::Other => merged.extend(frames.iter().cloned()),
+            Sort::Evaluator => merged.extend(runs.next().into_iter().flatten()),
             Sort::Interpreter => {}
         }
-        if Some(place) == last {
-            mixed.extend(runs.by_ref().flatten());
+        if Some(index) == last {
+            merged.extend(runs.by_ref().flatten());
         }
     }
-    mixed.extend(runs.flatten());
-    mixed
+    merged.extend(runs.flatten());
+    merged
 }
 
-fn sorts(native: &[Native]) -> Vec<Sort> {
+fn classify(native: &[Native]) -> Vec<Sort> {
     let evaluates = |frames: &Native| frames.iter().any(|frame| is_evaluator(&frame.function));
     let module = |frames: &Native| frames.last().and_then(|frame| frame.module.clone());
     let interpreter = native.iter().find(|frames| evaluates(frames)).and_then(module);
-    let sort = |frames: &Native| match module(frames) {
+    let class = |frames: &Native| match module(frames) {
         _ if evaluates(frames) => Sort::Evaluator,
         Some(path) if interpreter.as_ref() == Some(&path) => Sort::Interpreter,
         Some(path) if interpreter.is_none() && is_interpreter(&path) => Sort::Interpreter,
         _ => Sort::Other,
     };
-    native.iter().map(sort).collect()
+    native.iter().map(class).collect()
 }
 
-/// Compilers give parts of a function names like `f.cold`.
+/// Returns whether a function is the evaluator, or a part of it such as `f.cold`.
 fn is_evaluator(function: &str) -> bool {
     function.strip_prefix(EVALUATOR).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// For interpreters whose symbols were taken away.
+/// Returns whether a path is that of an interpreter, for interpreters without symbols.
 pub(crate) fn is_interpreter(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.starts_with("libpython")
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_of_the_evaluator_gives_way_to_its_run() {
+    fn each_evaluator_frame_is_replaced_by_its_run() {
         let stack = [
             native("cudaMalloc", "libcudart"),
             native("ffi_call", "libffi"),
@@ -127,10 +127,10 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_an_evaluator_are_not_lost() {
+    fn runs_without_an_evaluator_are_kept() {
         let runs = || vec![vec![python("leaf")], vec![python("main")]];
-        let cut = [native("cudaMalloc", "libcudart")];
-        assert_eq!(names(&mix(&cut, runs(), None)), ["cudaMalloc", "leaf", "main"]);
+        let truncated = [native("cudaMalloc", "libcudart")];
+        assert_eq!(names(&mix(&truncated, runs(), None)), ["cudaMalloc", "leaf", "main"]);
         let one = [
             native("cudaMalloc", "libcudart"),
             native("_PyEval_EvalFrameDefault", "python3.11"),
@@ -147,18 +147,18 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_without_python_stays_as_it_is() {
+    fn stack_without_python_is_unchanged() {
         let stack = [native("_PyEval_EvalFrameDefault", "libpython"), native("main", "a.out")];
         let expected = ["_PyEval_EvalFrameDefault", "main"];
         assert_eq!(names(&mix(&stack, Vec::new(), None)), expected);
     }
 
     #[test]
-    fn python_that_is_not_understood_is_told_where_it_is() {
+    fn unsupported_python_is_marked_at_the_evaluator() {
         let stack = [native("f", "a.so"), native("_PyEval_EvalFrameDefault", "libpython")];
-        let mixed = mix(&stack, Vec::new(), Some(Unknown::Interpreter));
-        assert_eq!(names(&mixed), ["f", "", "_PyEval_EvalFrameDefault"]);
-        assert_eq!(mixed[1].unknown, Some(Unknown::Interpreter));
+        let merged = mix(&stack, Vec::new(), Some(Unknown::Interpreter));
+        assert_eq!(names(&merged), ["f", "", "_PyEval_EvalFrameDefault"]);
+        assert_eq!(merged[1].unknown, Some(Unknown::Interpreter));
         assert_eq!(mix(&stack[..1], Vec::new(), Some(Unknown::Interpreter)).len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Where in a program an allocation was made: stacks, native and Python, and the names in them.
+//! Call stacks of allocations: unwinding, Python frames and symbols.
 
 mod desk;
 mod known;
@@ -14,26 +14,26 @@ pub(crate) use records::{StackRecord, read};
 
 use crate::wire;
 
-/// Which stacks are taken of allocating calls.
+/// How stacks of allocating calls are captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stacks {
-    /// None.
+    /// No stacks.
     #[default]
     Off,
-    /// What a walk along frame pointers finds, and Python stacks.
+    /// Frame-pointer walks, and Python stacks.
     Pointers,
-    /// Everything: a copy of the stack is unwound by the tables that programs carry.
+    /// Copies of the stack, unwound with the unwind tables of programs, and Python stacks.
     Full,
 }
 
 impl Stacks {
-    /// Whether there are any.
+    /// Returns whether stacks are captured.
     #[must_use]
     pub const fn are_taken(self) -> bool {
         !matches!(self, Self::Off)
     }
 
-    /// The word for it on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,5 +1,5 @@
-//! Finds the names of sites on a thread of its own: files are read and tables are built, and the
-//! ring must be emptied meanwhile.
+//! Symbolizes sites in a separate thread: reading files takes long, and the ring must be drained at
+//! the same time.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -14,21 +14,21 @@ use super::mixed::{Run, mix};
 use super::native::{Code, End, Registry, Symbols};
 use crate::threads::contain;
 
-/// Sites that wait for names at a time, and as many that have them.
+/// Maximum number of sites in the queue, and of results.
 pub(super) const QUEUE: usize = 1024;
 
-/// A site that needs names.
+/// A site to symbolize.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) site: SiteId,
-    /// The driver's function; none of blocks of a cache, which the stack has all of.
+    /// The driver function; `None` for tensors, whose stacks are complete.
     pub(crate) function: Option<&'static str>,
     /// `None`: the stack was lost.
     pub(crate) native: Option<Arc<NativeStack>>,
     pub(crate) python: Option<Arc<PythonStack>>,
 }
 
-/// A native stack, wherever the process has its files mapped.
+/// A native stack, independent of where the process mapped its files.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NativeStack {
     pub(crate) codes: Vec<Code>,
@@ -40,19 +40,18 @@ pub(crate) struct NativeStack {
 pub(crate) struct PythonStack {
     pub(crate) runs: Vec<Run>,
     /// There are more frames.
-    pub(crate) cut: bool,
-    /// Why there are none, where there should be.
+    pub(crate) truncated: bool,
+    /// Why frames are missing, if so.
     pub(crate) missing: Option<Unknown>,
 }
 
-/// The thread.
+/// Handle of the symbolizer thread.
 #[derive(Debug)]
 pub(crate) struct Naming {
     jobs: Option<SyncSender<Job>>,
     done: Receiver<Result<SiteFacts, (SiteId, String)>>,
     thread: Option<JoinHandle<()>>,
     waiting: usize,
-    /// Why names are missing, once.
     failure: Failure,
 }
 
@@ -65,20 +64,20 @@ enum Failure {
 }
 
 impl Naming {
-    /// Starts it with room for that number of sites on each side.
+    /// Starts the thread with queues of this size.
     pub(crate) fn start(registry: Registry, room: usize) -> std::io::Result<Self> {
         let (jobs, work) = sync_channel::<Job>(room);
-        let (told, done) = sync_channel(room);
+        let (results, done) = sync_channel(room);
         let run = move || {
             let mut symbols = Symbols::new(registry.clone());
             for job in work {
                 let site = job.site;
-                // Files are hostile: one that makes a parser panic costs the names of its sites.
+                // Files are not trusted: one that makes a parser panic costs only its own symbols.
                 let named = contain(|| Ok(name(&mut symbols, job))).map_err(|why| {
                     symbols = Symbols::new(registry.clone());
                     (site, why)
                 });
-                if told.send(named).is_err() {
+                if results.send(named).is_err() {
                     return;
                 }
             }
@@ -93,19 +92,19 @@ impl Naming {
         })
     }
 
-    /// Asks for the names of a site. False if there is no room now.
+    /// Submits a site. Returns false if the queue is full.
     pub(crate) fn ask(&mut self, job: Job) -> bool {
         let Some(jobs) = &self.jobs else { return true };
         match jobs.try_send(job) {
             Ok(()) => self.waiting += 1,
             Err(TrySendError::Full(_)) => return false,
-            // The thread is gone, and with it the names.
+            // The thread has ended: no more symbols.
             Err(TrySendError::Disconnected(_)) => self.jobs = None,
         }
         true
     }
 
-    /// What was found since the last call.
+    /// Returns the results since the last call.
     pub(crate) fn take(&mut self) -> Vec<SiteFacts> {
         let mut found = Vec::new();
         while let Ok(named) = self.done.try_recv() {
@@ -125,7 +124,7 @@ impl Naming {
         })
     }
 
-    /// Why names are missing, the first time.
+    /// Returns once why symbols are missing.
     pub(crate) fn take_failure(&mut self) -> Option<String> {
         match std::mem::replace(&mut self.failure, Failure::Reported) {
             Failure::New(why) => Some(why),
@@ -136,7 +135,7 @@ impl Naming {
         }
     }
 
-    /// Waits for the next site that was asked for. `None` if no site is pending, or not in time.
+    /// Waits for the next submitted site. Returns `None` if none is pending, or after `until`.
     pub(crate) fn next(&mut self, until: Instant) -> Option<SiteFacts> {
         if self.waiting == 0 {
             return None;
@@ -150,7 +149,7 @@ impl Naming {
 impl Drop for Naming {
     fn drop(&mut self) {
         self.jobs = None;
-        // Names that nobody waits for are not worth waiting for.
+        // Does not wait for pending symbols, which are no longer needed.
         if self.waiting == 0
             && let Some(thread) = self.thread.take()
         {
@@ -173,7 +172,7 @@ fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
     let native: Vec<_> = codes.iter().map(|code| symbols.frames(code, true)).collect();
     let python = job.python.as_deref().cloned().unwrap_or_default();
     frames.extend(mix(&native, python.runs, python.missing));
-    let missing = [python.cut.then_some(Unknown::Deep), missing];
+    let missing = [python.truncated.then_some(Unknown::Deep), missing];
     frames.extend(
         missing
             .into_iter()
@@ -191,20 +190,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_queue_refuses_sites_until_names_are_taken() {
+    fn full_queue_rejects_sites_until_drained() {
         let job = |site| {
             let site = SiteId(site);
             Job { site, function: Some("cuMemAlloc_v2"), native: None, python: None }
         };
         let mut naming = Naming::start(Native::new().registry(), 2).unwrap();
-        // Two in each queue, and one in the hands of the thread.
+        // Two in each queue, and one in the thread.
         let accepted = (0..1000).filter(|site| naming.ask(job(*site))).count();
         assert!((2..=5).contains(&accepted), "{accepted}");
         let until = Instant::now() + Duration::from_secs(60);
         for _ in 0..accepted {
             assert!(naming.next(until).is_some());
         }
-        assert!(naming.next(until).is_none(), "nothing more was asked for");
+        assert!(naming.next(until).is_none(), "nothing more was submitted");
         assert!(naming.ask(job(1000)));
         assert_eq!(naming.next(until).map(|facts| facts.site), Some(SiteId(1000)));
     }

@@ -1,23 +1,23 @@
-//! Bytes of the stack ring → what they tell. Total: any bytes give a record or nothing.
+//! Decodes records of the stack ring. Any bytes give a record or nothing; never a panic.
 
 use engine::ids::Pid;
 
 use super::native::{Pending, Registers};
 use crate::decode::Program;
-use crate::wire::{self, Head, Reader, WirePending, WirePythonFrame, parse};
+use crate::wire::{self, Head, Reader, WireHijackedReturn, WirePythonFrame, parse};
 
-/// What came over the stack ring.
+/// A record of the stack ring.
 #[derive(Clone, Debug)]
 pub(crate) enum StackRecord {
     /// A copy of a stack, to be unwound.
-    Copy { from: From, registers: Registers, bytes: Box<[u8]>, pending: Vec<Pending> },
-    /// A walk along frame pointers.
-    Addresses { from: From, addresses: Vec<u64>, pending: Vec<Pending> },
+    Copy { from: From, registers: Registers, bytes: Box<[u8]>, hijacked: Vec<Pending> },
+    /// A frame-pointer walk.
+    Addresses { from: From, addresses: Vec<u64>, hijacked: Vec<Pending> },
     /// A Python stack.
-    Python { from: From, frames: Vec<WirePythonFrame>, cut: bool },
+    Python { from: From, frames: Vec<WirePythonFrame>, truncated: bool },
 }
 
-/// Whose it is, and what calls name it by.
+/// The process of a stack, and the token by which calls refer to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct From {
     pub(crate) pid: Pid,
@@ -25,7 +25,7 @@ pub(crate) struct From {
     pub(crate) token: u64,
 }
 
-/// Reads one record; `None` when it is not understood.
+/// Decodes one record; `None` if it is invalid.
 pub(crate) fn read(bytes: &[u8]) -> Option<StackRecord> {
     let head: Head = parse(bytes)?;
     match u32::from(head.kind) {
@@ -40,7 +40,7 @@ fn from(head: &Head, token: u64) -> From {
     From { pid: Pid(head.pid), program: Program(head.result as u16), token }
 }
 
-fn pending(list: &[WirePending], count: u32) -> Vec<Pending> {
+fn hijacked(list: &[WireHijackedReturn], count: u32) -> Vec<Pending> {
     let used = list.iter().take(count as usize);
     used.map(|one| Pending { at: one.at, address: one.address }).collect()
 }
@@ -52,29 +52,29 @@ fn copy(bytes: &[u8]) -> Option<StackRecord> {
         from: from(&stack.head, stack.token),
         registers: Registers { ip: stack.ip, sp: stack.sp, bp: stack.bp },
         bytes: copy.into(),
-        pending: pending(&stack.list, stack.pending),
+        hijacked: hijacked(&stack.hijacked, stack.hijacked_count),
     })
 }
 
 fn addresses(bytes: &[u8]) -> Option<StackRecord> {
-    let list: wire::Addresses = parse(bytes)?;
+    let walk: wire::Addresses = parse(bytes)?;
     Some(StackRecord::Addresses {
-        from: from(&list.head, list.token),
-        addresses: list.addresses.get(..list.count as usize)?.to_vec(),
-        pending: pending(&list.list, list.pending),
+        from: from(&walk.head, walk.token),
+        addresses: walk.addresses.get(..walk.count as usize)?.to_vec(),
+        hijacked: hijacked(&walk.hijacked, walk.hijacked_count),
     })
 }
 
-/// Read frame by frame: most stacks are far shorter than there is room for.
+/// Reads frame by frame: most stacks are far shorter than the maximum.
 fn python(bytes: &[u8]) -> Option<StackRecord> {
     let mut reader = Reader::new(bytes);
     let (head, token): (Head, u64) = (reader.take()?, reader.take()?);
-    let (count, cut): (u32, u32) = (reader.take()?, reader.take()?);
+    let (count, truncated): (u32, u32) = (reader.take()?, reader.take()?);
     if count as usize > wire::VS_PYTHON_MAX {
         return None;
     }
     let frames = (0..count).map(|_| reader.take()).collect::<Option<_>>()?;
-    Some(StackRecord::Python { from: from(&head, token), frames, cut: cut != 0 })
+    Some(StackRecord::Python { from: from(&head, token), frames, truncated: truncated != 0 })
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_that_are_cut_are_refused() {
+    fn truncated_records_are_rejected() {
         let mut bytes = vec![0; size_of::<wire::Stack>() + 8];
         bytes[0] = wire::VS_STACK as u8;
         let length = std::mem::offset_of!(wire::Stack, bytes);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_beyond_the_record_are_refused() {
+    fn counts_beyond_the_record_are_rejected() {
         let mut bytes = vec![0; size_of::<wire::Addresses>()];
         bytes[0] = wire::VS_ADDRESSES as u8;
         let count = std::mem::offset_of!(wire::Addresses, count);

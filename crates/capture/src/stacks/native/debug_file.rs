@@ -1,8 +1,7 @@
-//! Whether a file can be given to the reader of names, and where its debug information is if not in
-//! itself.
+//! Checks whether a file can be passed to the symbolizer, and finds separate debug information.
 //!
-//! The reader follows links in a file to other files, and believes it how large its packed parts
-//! become. Programs of anybody are traced, so both are looked at here first.
+//! The symbolizer follows links to other files and trusts the stated size of compressed sections.
+//! Traced programs are not trusted, so both are checked first.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,25 +10,25 @@ use object::{Object, ObjectSection};
 
 use super::image::{Image, open_regular};
 
-/// Where distributions put debug information.
+/// Where distributions install debug information.
 const FOLDER: &str = "/usr/lib/debug";
-/// Bytes that all packed parts of a file may become.
+/// Maximum uncompressed size of all sections of a file.
 const MOST_UNPACKED: u64 = 4 << 30;
-/// What deflate can reach at most is 1032.
+/// Maximum compression ratio; deflate reaches at most 1032.
 const MOST_RATIO: u64 = 1100;
 
-/// How far the names of a file can be read.
+/// Which symbols of a file can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Readable {
     /// Symbols and debug information.
     All,
-    /// Symbols: following its links could lead anywhere.
+    /// Symbols only: its links could lead to any file.
     Symbols,
-    /// Not at all: it claims to unpack to more than it can be.
+    /// None: it claims an impossible uncompressed size.
     Nothing,
 }
 
-/// How far a file of anybody can be read.
+/// Returns which symbols of an untrusted file can be read.
 pub(super) fn readable(image: &Image) -> Readable {
     let Some(elf) = image.elf() else { return Readable::Nothing };
     let mut unpacked: u64 = 0;
@@ -39,8 +38,8 @@ pub(super) fn readable(image: &Image) -> Readable {
             continue;
         }
         unpacked = unpacked.saturating_add(range.uncompressed_size);
-        let most = range.compressed_size.saturating_mul(MOST_RATIO);
-        if range.uncompressed_size > most || unpacked > MOST_UNPACKED {
+        let max = range.compressed_size.saturating_mul(MOST_RATIO);
+        if range.uncompressed_size > max || unpacked > MOST_UNPACKED {
             return Readable::Nothing;
         }
     }
@@ -49,11 +48,11 @@ pub(super) fn readable(image: &Image) -> Readable {
     if has_link { Readable::Symbols } else { Readable::All }
 }
 
-/// The separate file with the debug information of a module. It must have the module's build id.
+/// Finds the separate debug file of a module. It must have the build id of the module.
 pub(super) fn find(path: &str, image: &Image) -> Option<Image> {
     let build_id = image.build_id()?;
     let found = by_build_id(build_id).and_then(|path| open(&path, build_id));
-    // What the distribution installed may share parts with other such files.
+    // Files of the distribution are trusted: they may link to other debug files.
     if let Some(found) = found.filter(|found| readable(found) != Readable::Nothing) {
         return Some(found);
     }
@@ -73,7 +72,7 @@ fn by_build_id(build_id: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(format!("{FOLDER}/.build-id/{first:02x}/{rest}.debug")))
 }
 
-/// The file that the debug link names, in the places that debuggers look at.
+/// Returns the candidates for a debug link, in the directories that debuggers search.
 fn by_link(path: &Path, image: &Image) -> Option<Vec<PathBuf>> {
     let elf = image.elf()?;
     let (name, _) = elf.gnu_debuglink().ok()??;
@@ -81,7 +80,7 @@ fn by_link(path: &Path, image: &Image) -> Option<Vec<PathBuf>> {
     if name.is_empty() || name.contains('/') {
         return None;
     }
-    let folder = path.parent()?;
-    let installed = Path::new(FOLDER).join(folder.strip_prefix("/").ok()?);
-    Some(vec![folder.join(name), folder.join(".debug").join(name), installed.join(name)])
+    let dir = path.parent()?;
+    let installed = Path::new(FOLDER).join(dir.strip_prefix("/").ok()?);
+    Some(vec![dir.join(name), dir.join(".debug").join(name), installed.join(name)])
 }

@@ -1,19 +1,19 @@
-//! Names of functions as their authors wrote them.
+//! Demangles names of functions.
 
 use engine::demangle::{cpp, rust};
 
-/// Names that are longer are cut.
+/// Maximum length of a name; longer ones are truncated.
 const MOST: usize = 16 << 10;
 
-/// What compilers add to the names of parts and variants of a function.
+/// Suffixes that compilers add to clones and parts of a function.
 const PARTS: [&str; 6] = [".isra.", ".part.", ".constprop.", ".cold", ".llvm.", ".lto_priv."];
 
-/// Whether a symbol tells more than a plain name does.
+/// Returns whether a symbol is mangled.
 pub(super) fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// The name behind a symbol of Rust, C++ or anything else.
+/// Demangles a symbol of Rust, C++ or any other language.
 pub(super) fn demangle(symbol: &str) -> String {
     let end = PARTS.iter().filter_map(|part| symbol.find(part)).min();
     let symbol = end.and_then(|end| symbol.get(..end)).unwrap_or(symbol);
@@ -22,11 +22,11 @@ pub(super) fn demangle(symbol: &str) -> String {
     {
         return name;
     }
-    cut(symbol).to_owned()
+    truncate(symbol).to_owned()
 }
 
-/// No more of a text than is kept.
-pub(super) fn cut(text: &str) -> &str {
+/// Truncates a name to the maximum length.
+pub(super) fn truncate(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST)]
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_each_language_are_read() {
+    fn names_of_each_language_are_demangled() {
         for (symbol, name) in [
             ("main", "main"),
             ("_ZN2at6Tensor4stepEi", "at::Tensor::step(int)"),
@@ -50,8 +50,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_would_explode_stays_as_it_is() {
-        // Each pair is made of two of the pair before it.
+    fn demangled_size_is_bounded() {
+        // Each pair consists of two of the previous pair.
         let mut bomb = String::from("_Z1f4pairIiiE");
         for level in 0..40 {
             let inner =

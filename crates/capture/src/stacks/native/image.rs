@@ -1,5 +1,5 @@
-//! A program or library, kept mapped: for its unwind tables now and its names later, even when its
-//! name and every process that used it are gone.
+//! A program or library that stays mapped, for its unwind tables now and its symbols later, even if
+//! the file is deleted and all processes that used it exit.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use super::shrunk;
 /// How an ELF file is read.
 pub(super) type Elf<'data> = ElfFile64<'data, object::Endianness, &'data [u8]>;
 
-/// A part of the file that becomes code in memory.
+/// An executable segment of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
     offset: u64,
@@ -30,25 +30,25 @@ pub(super) struct Segment {
 /// A mapped ELF file.
 pub(super) struct Image {
     map: Arc<Mmap>,
-    /// Kept only where the file could not be opened again through its mapping.
+    /// Kept only if the file cannot be opened again through its mapping.
     file: Option<File>,
     segments: Box<[Segment]>,
-    /// The addresses that the file gives itself.
+    /// Virtual addresses in the file.
     addresses: Range<u64>,
     build_id: Option<Arc<[u8]>>,
 }
 
-/// Why there is no image.
+/// Reason why a file cannot be used.
 #[derive(Debug)]
 pub(super) enum NoImage {
-    /// It is no program or library for this machine.
+    /// It is not a program or library for this machine.
     NotElf,
     /// It cannot be read.
     Unreadable,
 }
 
-/// Opens a regular file. Nothing else is touched: opening a pipe could wait for ever, and opening a
-/// device can do anything.
+/// Opens a regular file, and nothing else: opening a pipe could block forever, and opening a device
+/// can have side effects.
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     let is_file = |is: bool| is.then_some(()).ok_or_else(|| io::ErrorKind::InvalidInput.into());
     is_file(std::fs::metadata(path)?.is_file())?;
@@ -60,8 +60,8 @@ impl Image {
     /// Maps an open file and reads its headers.
     pub(super) fn of(file: File) -> Result<Self, NoImage> {
         shrunk::read_as_zeros();
-        // SAFETY: the mapping is private and never written to. Others can change the file under it:
-        // all readers take any content without trust and copy what they keep, and a file that
+        // SAFETY: the mapping is private and never written to. Other processes can change the file
+        // meanwhile: all readers accept any content and copy what they keep, and a file that
         // shrinks reads as zeros (see `shrunk`).
         let map = unsafe { Mmap::map(&file) }.map_err(|_| NoImage::Unreadable)?;
         let elf = Elf::parse(&map[..]).map_err(|_| NoImage::NotElf)?;
@@ -79,7 +79,7 @@ impl Image {
         Ok(image)
     }
 
-    /// The address that the file gives a byte of its code.
+    /// Returns the virtual address of a file offset in a code segment.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {
             let inside = offset.checked_sub(segment.offset)?;
@@ -95,8 +95,7 @@ impl Image {
         self.build_id.as_ref()
     }
 
-    /// Whether two files are one for whoever looks for code in them. A build id alone is easily
-    /// given to another file.
+    /// Returns whether two files have the same code. A build id alone can be forged.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.build_id.is_some()
             && self.build_id == other.build_id
@@ -104,7 +103,7 @@ impl Image {
             && self.segments == other.segments
     }
 
-    /// A path that leads to the file whatever became of its name.
+    /// Returns a path to the file that works even if it was renamed or deleted.
     pub(super) fn path(&self) -> PathBuf {
         match &self.file {
             Some(file) => PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
@@ -112,20 +111,20 @@ impl Image {
         }
     }
 
-    /// The same without an open file, of which a process has few. It needs rights that a tracer
-    /// usually has.
+    /// Returns a path that needs no open file descriptor, of which a process has few. It needs a
+    /// capability that a tracer usually has.
     fn through_mapping(&self) -> PathBuf {
         let start = self.map.as_ptr() as usize;
         let end = start.saturating_add(self.map.len().next_multiple_of(4096));
         PathBuf::from(format!("/proc/self/map_files/{start:x}-{end:x}"))
     }
 
-    /// The headers, to look further.
+    /// Parses the headers again.
     pub(super) fn elf(&self) -> Option<Elf<'_>> {
         Elf::parse(&self.map[..]).ok()
     }
 
-    /// Where a section is meant to be in memory, and its bytes.
+    /// Returns the virtual addresses of a section and its bytes.
     pub(super) fn section(&self, elf: &Elf<'_>, name: &str) -> Option<(Range<u64>, Piece)> {
         let section = elf.section_by_name(name)?;
         let (start, bytes) = section.file_range()?;
@@ -165,7 +164,7 @@ fn addresses(elf: &Elf<'_>) -> Range<u64> {
     first.min(last)..last
 }
 
-/// Some bytes of a mapped file. A range that lies in the file, checked where it is made.
+/// A range of a mapped file, checked at construction.
 pub(super) struct Piece {
     map: Arc<Mmap>,
     range: Range<usize>,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use engine::ids::Pid;
 use hashbrown::HashMap;
 
-use super::demangle::{cut, demangle};
+use super::demangle::{demangle, truncate};
 
 /// Bytes that are read of one file.
 const MOST_BYTES: u64 = 64 << 20;
@@ -98,7 +98,7 @@ impl PerfMap {
             *length = (*length).min(start - before);
         }
         if self.functions.len() < MOST_FUNCTIONS && !name.trim().is_empty() {
-            self.functions.insert(start, (bytes, demangle(cut(name.trim())).into()));
+            self.functions.insert(start, (bytes, demangle(truncate(name.trim())).into()));
         }
         Some(())
     }

@@ -10,7 +10,7 @@ use engine::stack::{Frame, Unknown};
 use hashbrown::HashMap;
 
 use super::debug_file::{self, Readable};
-use super::demangle::{cut, demangle, is_mangled};
+use super::demangle::{demangle, is_mangled, truncate};
 use super::image::Image;
 use super::modules::{Module, ModuleId, Registry};
 use super::perf_map::PerfMaps;
@@ -215,7 +215,7 @@ fn frame(name: &str, code: Option<&CodeInfo<'_>>) -> Frame {
     let file = code.map(|code| code.to_path().to_string_lossy().into_owned());
     Frame {
         function: demangle(name).into(),
-        file: file.filter(|file| !file.is_empty()).map(|file| cut(&file).into()),
+        file: file.filter(|file| !file.is_empty()).map(|file| truncate(&file).into()),
         line: code.and_then(|code| code.line).unwrap_or(0),
         ..Frame::default()
     }
