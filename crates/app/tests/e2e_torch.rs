@@ -45,9 +45,9 @@ fn assert_blocks(stage: &Stage, report: &Value, pid: u32) {
         ("reserved_bytes", "reserved"),
         ("peak_bytes", "peak"),
         ("live_blocks", "blocks"),
-        ("allocations_total", "given"),
-        ("frees_total", "taken"),
-        ("ooms_total", "refused"),
+        ("allocations_total", "allocations"),
+        ("frees_total", "frees"),
+        ("ooms_total", "ooms"),
         ("releasable_bytes", "whole"),
         ("fragmented_bytes", "fragmented"),
         ("largest_free_bytes", "largest"),
@@ -259,7 +259,7 @@ fn full_tensor_ring_loses_no_driver_calls() {
     assert_eq!(torch["exact"], false);
     let found = device(last, pid);
     let received = number(&found["allocations_total"]) + number(&found["frees_total"]);
-    let happened = number(&oracle["given"]) + number(&oracle["taken"]);
+    let happened = number(&oracle["allocations"]) + number(&oracle["frees"]);
     assert_eq!(received + number(&torch["lost_events"]), happened);
 }
 

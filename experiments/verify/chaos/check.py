@@ -6,7 +6,7 @@ from lib.oracle import TOTALS, listed_allocations, live_allocations, peak_bounds
 
 # Fields of the PyTorch allocator in a report, and of its oracle.
 TENSORS = [("allocated_bytes", "allocated"), ("reserved_bytes", "reserved"), ("peak_bytes", "peak"),
-           ("live_blocks", "blocks"), ("allocations_total", "given"), ("frees_total", "taken"), ("ooms_total", "refused")]
+           ("live_blocks", "blocks"), ("allocations_total", "allocations"), ("frees_total", "frees"), ("ooms_total", "ooms")]
 
 
 def sums(rows, key, value):

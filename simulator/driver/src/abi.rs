@@ -1,27 +1,27 @@
-//! What crosses the boundary to C: result codes, and pointers that callers hand in.
+//! Types of the C interface: result codes, and pointers that callers pass in.
 
 use std::ffi::{CStr, c_int};
 
 /// A device, by ordinal.
 pub(crate) type CuDevice = c_int;
-/// An address in the devices' address space.
+/// An address in the address space of the devices.
 pub(crate) type DevicePointer = u64;
 /// An opaque handle; programs see it as a pointer.
 pub(crate) type Handle = u64;
 
-/// What an implementation returns; the entry point turns it into a `CUresult`.
+/// The result of an implementation; the entry point turns it into a `CUresult`.
 pub(crate) type Outcome = Result<(), Code>;
 
 macro_rules! codes {
     ($($(#[$meta:meta])* $name:ident = $value:literal $c:literal $text:literal;)*) => {
-        /// The failures this driver can report, with the driver's numbers.
+        /// The errors that this driver can return, with the driver's numbers.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(i32)]
         pub(crate) enum Code {
             $($(#[$meta])* $name = $value,)*
         }
 
-        /// Name and description of a result, as `cuGetErrorName` and `cuGetErrorString` give them.
+        /// Returns name and description of a result, for `cuGetErrorName` and `cuGetErrorString`.
         pub(crate) fn describe(code: c_int) -> Option<(&'static CStr, &'static CStr)> {
             match code {
                 0 => Some((c"CUDA_SUCCESS", c"no error")),
@@ -76,12 +76,12 @@ pub(crate) use plain;
 
 plain!(u8, u32, u64, usize, i32, [u8; 16], [u8; 64]);
 
-// SAFETY: a raw pointer accepts every bit pattern; reading through it is another matter.
+// SAFETY: a raw pointer accepts every bit pattern; dereferencing it is a separate matter.
 unsafe impl<T> Plain for *const T {}
 
-/// Where a caller wants a result: a C out-parameter.
+/// A C out-parameter.
 ///
-/// Values of this type come from C callers only. They promise what every C API asks for: the
+/// Values of this type come from C callers only. They promise what every C API requires: the
 /// pointer is null or points to memory that may be written as a `T`.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -93,7 +93,7 @@ impl<T: Plain> Out<T> {
         if self.0.is_null() { Err(Code::InvalidValue) } else { Ok(()) }
     }
 
-    /// Whether the caller does not want the result.
+    /// Returns whether the caller does not need the result.
     pub(crate) const fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -106,31 +106,31 @@ impl<T: Plain> Out<T> {
         Ok(())
     }
 
-    /// Stores the result where the caller wants it: null means he does not.
-    pub(crate) fn set_if_wanted(self, value: T) {
+    /// Stores the result unless the pointer is null.
+    pub(crate) fn set_if_not_null(self, value: T) {
         if !self.0.is_null() {
             // SAFETY: as in `set`.
             unsafe { self.0.write_unaligned(value) };
         }
     }
 
-    /// The same place, for a value that is at most as wide.
+    /// Returns the same pointer for a value that is at most as wide.
     pub(crate) const fn narrow<U: Plain>(self) -> Out<U> {
         const { assert!(size_of::<U>() <= size_of::<T>()) };
         Out(self.0.cast())
     }
 
-    /// What is there now: some parameters go both ways.
+    /// Reads the current value: some parameters are both input and output.
     pub(crate) fn get(self) -> Result<T, Code> {
         In(self.0.cast_const()).get()
     }
 
-    /// A part of what this points to, so many bytes from its beginning.
+    /// Returns a pointer to a field, `offset` bytes from the start.
     pub(crate) const fn field<U: Plain>(self, offset: usize) -> Out<U> {
         Out(self.0.wrapping_byte_add(offset).cast())
     }
 
-    /// Stores several values one after another; the caller promised room for them.
+    /// Stores several consecutive values; the caller promised room for them.
     pub(crate) fn fill(self, values: &[T]) -> Outcome {
         self.check()?;
         for (i, value) in values.iter().enumerate() {
@@ -141,13 +141,13 @@ impl<T: Plain> Out<T> {
     }
 }
 
-/// What a caller hands in by pointer; the same promise as for [`Out`], for reading.
+/// A C parameter that is passed by pointer; the same promise as for [`OutParam`], for reading.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct In<T>(*const T);
 
 impl<T: Plain> In<T> {
-    /// A copy of the value.
+    /// Returns a copy of the value.
     pub(crate) fn get(self) -> Result<T, Code> {
         if self.0.is_null() {
             return Err(Code::InvalidValue);
@@ -157,7 +157,7 @@ impl<T: Plain> In<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// One of several values; the caller promised that there are so many.
+    /// Returns one of several values; the caller promised that it exists.
     pub(crate) fn at(self, index: usize) -> Result<T, Code> {
         if self.0.is_null() { self.get() } else { Self(self.0.wrapping_add(index)).get() }
     }
@@ -169,13 +169,13 @@ impl<T: Plain> In<T> {
 pub(crate) struct InStr(*const std::ffi::c_char);
 
 impl InStr {
-    /// The text, if it is there and is text.
+    /// Returns the text, unless the pointer is null or the text is not UTF-8.
     pub(crate) fn get(&self) -> Result<&str, Code> {
         if self.0.is_null() {
             return Err(Code::InvalidValue);
         }
-        // SAFETY: the pointer is not null and the caller promised a string with its zero byte,
-        // which lives until his call returns; `self` does not outlive the call.
+        // SAFETY: the pointer is not null and the caller promised a zero-terminated string that
+        // lives until the call returns; `self` does not outlive the call.
         let text = unsafe { CStr::from_ptr(self.0) };
         text.to_str().map_err(|_| Code::InvalidValue)
     }

@@ -1,37 +1,37 @@
-//! The devices' address space, and what lies where in it.
+//! The address space of the devices and the live allocations in it.
 //!
-//! The space is cut into blocks of 2 MiB. Small allocations share a block with others of their
-//! size class; large ones begin on a block boundary. A freed address is the next one given out
-//! for its class, as in a real driver, so that tracers meet reused addresses early.
+//! The space is divided into blocks of 2 MiB. Small allocations share a block with others of their
+//! size class; large ones start at a block boundary. A freed address is the next one returned for
+//! its class, as in a real driver, so tracers see reused addresses early.
 //!
-//! A live allocation costs 12 bytes here when small, 24 bytes for each of its blocks when large.
+//! A live allocation costs 12 bytes here if it is small, and 24 bytes per block if it is large.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Addresses are handed out in blocks of this size.
+/// Size of a block of addresses.
 pub(crate) const BLOCK: u64 = 2 << 20;
-/// How much address space is taken from the process at once.
+/// Address space that is reserved from the process at once.
 const EXTENT: u64 = 256 << 30;
-/// Small allocations are this far apart at least.
+/// Alignment of small allocations.
 const GRAIN: u64 = 512;
-/// The largest allocation that shares its block.
+/// Largest allocation that shares its block.
 const SMALL: u64 = 1 << 20;
 const CLASSES: usize = 40;
 const NO_CLASS: Class = Class { free: Vec::new(), fresh: 0, fresh_end: 0 };
 
-/// Address space taken from the process. Kept over a fork: the child's driver gives out the
-/// same addresses as its parent's did, for other memory.
+/// Reserved address space. Kept over a fork: the child's driver returns the same addresses as its
+/// parent's, for other memory.
 static EXTENTS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// What is known about a live allocation.
+/// A live allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
-    /// Its size, as asked for.
+    /// Requested size.
     pub(crate) bytes: u64,
-    /// The thread that asked.
+    /// Thread that allocated it.
     pub(crate) thread: u32,
-    /// Whom it belongs to: a number of the owners' table, never 0.
+    /// Index in the owner table, never 0.
     pub(crate) owner: u32,
 }
 
@@ -54,7 +54,7 @@ enum Block {
     Free,
     Small(Box<Small>),
     Large(Record),
-    /// Part of a large allocation that begins this many blocks before.
+    /// Part of a large allocation that starts this many blocks before.
     Tail(u32),
 }
 
@@ -78,13 +78,13 @@ pub(crate) struct Arena {
     spans: HashMap<u64, Vec<u64>>,
 }
 
-/// The class of a small size, and the room each member has.
+/// Returns the size class of a small allocation, and the size of its slots.
 fn class_of(bytes: u64) -> (usize, u64) {
     let grains = bytes.div_ceil(GRAIN).max(1);
     if grains <= 8 {
         return (usize::try_from(grains - 1).unwrap_or(0), grains * GRAIN);
     }
-    // Four classes for each doubling: 10, 12, 14, 16, 20, 24, … grains.
+    // Four classes for each doubling: 10, 12, 14, 16, 20, 24, … times the alignment.
     let doubling = (grains - 1).ilog2();
     let step = 1_u64 << (doubling - 2);
     let quarter = (grains - 1) / step - 4;
@@ -93,14 +93,14 @@ fn class_of(bytes: u64) -> (usize, u64) {
 }
 
 impl Arena {
-    /// An empty address space.
+    /// Creates an empty address space.
     pub(crate) fn new() -> Self {
         let known = EXTENTS.iter().map(|base| base.load(Ordering::Relaxed)).filter(|b| *b != 0);
         let extents = known.map(|base| Extent { base, size: EXTENT, blocks: Vec::new() });
         Self { extents: extents.collect(), classes: [NO_CLASS; CLASSES], spans: HashMap::new() }
     }
 
-    /// Finds an address for an allocation and notes what is there.
+    /// Chooses an address for an allocation and records it.
     pub(crate) fn insert(&mut self, record: Record) -> Option<u64> {
         if record.bytes > SMALL {
             return self.insert_large(record);
@@ -141,13 +141,13 @@ impl Arena {
         Some(address)
     }
 
-    /// What begins at an address.
+    /// Returns the allocation that starts at an address.
     pub(crate) fn get(&self, address: u64) -> Option<Record> {
         let (base, record) = self.containing(address)?;
         (base == address).then_some(record)
     }
 
-    /// What an address is part of, and where that begins.
+    /// Returns the allocation that contains an address, and its start.
     pub(crate) fn containing(&self, address: u64) -> Option<(u64, Record)> {
         let start = address & !(BLOCK - 1);
         let (base, record) = match self.block(start)? {
@@ -169,7 +169,7 @@ impl Arena {
         (record.owner != 0 && address - base < record.bytes).then_some((base, record))
     }
 
-    /// Ends an allocation; its address is free again.
+    /// Removes an allocation; its address is free again.
     pub(crate) fn remove(&mut self, address: u64) -> Option<Record> {
         let record = self.get(address)?;
         if record.bytes > SMALL {
@@ -181,7 +181,7 @@ impl Arena {
         Some(record)
     }
 
-    /// Takes a range of address space; nothing is recorded as being there.
+    /// Reserves a range of addresses without recording an allocation.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Option<u64> {
         let count = bytes.div_ceil(BLOCK);
         if let Some(address) = self.spans.get_mut(&count).and_then(Vec::pop) {
@@ -190,12 +190,12 @@ impl Arena {
         let size = count.checked_mul(BLOCK)?;
         let fits = |extent: &Extent| extent.size - extent.blocks.len() as u64 * BLOCK >= size;
         if !self.extents.last().is_some_and(fits)
-            && let Some(place) = self.extents.iter().position(fits)
+            && let Some(index) = self.extents.iter().position(fits)
         {
-            let extent = self.extents.remove(place);
+            let extent = self.extents.remove(index);
             self.extents.push(extent);
         } else if !self.extents.last().is_some_and(fits) {
-            self.extents.push(Extent::take(size)?);
+            self.extents.push(Extent::reserve(size)?);
         }
         let extent = self.extents.last_mut()?;
         let address = extent.base + extent.blocks.len() as u64 * BLOCK;
@@ -204,7 +204,7 @@ impl Arena {
         Some(address)
     }
 
-    /// Gives a range back that [`Arena::reserve`] gave.
+    /// Frees a range that [`Arena::reserve`] returned.
     pub(crate) fn release(&mut self, address: u64, bytes: u64) {
         let count = bytes.div_ceil(BLOCK);
         for i in 0..count {
@@ -215,7 +215,7 @@ impl Arena {
         self.spans.entry(count).or_default().push(address);
     }
 
-    /// Every live allocation, by extent and address.
+    /// Returns every live allocation, by extent and address.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Record)> {
         self.extents.iter().flat_map(|extent| {
             (0_u64..)
@@ -224,7 +224,7 @@ impl Arena {
         })
     }
 
-    /// Whether an address is of the devices' address space, in use or not.
+    /// Returns whether an address is in the address space of the devices, used or not.
     pub(crate) fn covers(&self, address: u64) -> bool {
         self.extents.iter().any(|extent| extent.contains(address))
     }
@@ -247,7 +247,7 @@ impl Arena {
     }
 }
 
-/// The live allocations that begin in a block.
+/// Returns the live allocations that start in a block.
 fn records(start: u64, block: &Block) -> Box<dyn Iterator<Item = (u64, Record)> + '_> {
     match block {
         Block::Free | Block::Tail(_) => Box::new(std::iter::empty()),
@@ -263,13 +263,13 @@ fn records(start: u64, block: &Block) -> Box<dyn Iterator<Item = (u64, Record)> 
 }
 
 impl Extent {
-    /// Takes address space from the process, so that nothing real is ever mapped there.
-    fn take(at_least: u64) -> Option<Self> {
+    /// Reserves address space from the process, so that nothing real is ever mapped there.
+    fn reserve(at_least: u64) -> Option<Self> {
         let size = at_least.max(EXTENT);
         let length = usize::try_from(size.checked_add(BLOCK)?).ok()?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice, which nobody can
-        // read, write or unmap by mistake; it touches no memory of the program.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice that cannot be read,
+        // written or unmapped by mistake; it touches no memory of the program.
         let start =
             unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
@@ -277,9 +277,9 @@ impl Extent {
         }
         let base = (start as u64).next_multiple_of(BLOCK);
         if size == EXTENT
-            && let Some(place) = EXTENTS.iter().find(|b| b.load(Ordering::Relaxed) == 0)
+            && let Some(slot) = EXTENTS.iter().find(|b| b.load(Ordering::Relaxed) == 0)
         {
-            place.store(base, Ordering::Relaxed);
+            slot.store(base, Ordering::Relaxed);
         }
         Some(Self { base, size, blocks: Vec::new() })
     }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_numbered_without_gaps_and_hold_their_sizes() {
+    fn size_classes_are_contiguous_and_fit_their_sizes() {
         let mut sizes = Vec::new();
         for bytes in (1..=SMALL).step_by(7).chain([SMALL]) {
             let (index, size) = class_of(bytes);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn large_allocations_lie_on_block_boundaries_and_small_ones_on_grains() {
+    fn allocations_are_aligned() {
         let mut arena = Arena::new();
         let large = arena.insert(record(3 << 20)).unwrap();
         let small = arena.insert(record(1)).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_address_is_the_next_one_given_out() {
+    fn freed_address_is_reused_next() {
         for bytes in [1, 2048, 100_000, SMALL, SMALL + 1, 8 << 20] {
             let mut arena = Arena::new();
             let first = arena.insert(record(bytes)).unwrap();

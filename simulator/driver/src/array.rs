@@ -21,7 +21,7 @@ exports! {
     free cuMipmappedArrayDestroy(array: Handle) = destroy_mipmapped;
 }
 
-/// Sparse arrays, and those whose memory is mapped later: no memory yet.
+/// Flags of sparse arrays and of arrays whose memory is mapped later: they have no memory yet.
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
 /// `CUDA_ARRAY_DESCRIPTOR`.
@@ -49,7 +49,7 @@ pub(crate) struct Descriptor3d {
 }
 plain!(Descriptor3d);
 
-/// The size of an array: bytes of a row, rows and slices.
+/// The size of an array: bytes per row, rows and slices.
 pub(crate) struct Extent {
     pub(crate) row: u64,
     pub(crate) rows: u64,
@@ -75,13 +75,13 @@ impl Descriptor3d {
         })
     }
 
-    /// How much memory it takes.
+    /// Returns the memory size in bytes.
     fn bytes(&self) -> Result<u64, Code> {
         let Extent { row, rows, slices } = self.extent()?;
         row.checked_mul(rows).and_then(|n| n.checked_mul(slices)).ok_or(Code::OutOfMemory)
     }
 
-    /// A level of a mip-mapped array: every dimension is halved that often.
+    /// Returns the descriptor of a mip level: every dimension is halved `level` times.
     fn level(&self, level: u32) -> Self {
         let half = |n: usize| if n == 0 { 0 } else { n.checked_shr(level).unwrap_or(0).max(1) };
         Self {
@@ -93,11 +93,11 @@ impl Descriptor3d {
     }
 }
 
-/// An array, or a mip-mapped array, or a level of one.
+/// An array, a mip-mapped array, or one of its levels.
 #[derive(Clone, Debug)]
 pub(crate) struct Array {
     pub(crate) bytes: u64,
-    /// The owner in the account; nobody for levels.
+    /// Owner in the oracle; none for levels.
     pub(crate) owner: Option<u32>,
     pub(crate) thread: u32,
     context: u32,
@@ -152,7 +152,7 @@ impl State {
         }
     }
 
-    /// Ends the arrays of a context.
+    /// Frees the arrays of a context.
     pub(crate) fn release_arrays(&mut self, context: u32) {
         let of = |slab: &Slab<Array>| -> Vec<u32> {
             slab.iter().filter(|(_, array)| array.context == context).map(|(i, _)| i).collect()
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// The size of the array behind a handle.
+    /// Returns the size of an array.
     pub(crate) fn array_extent(&self, array: Handle) -> Result<Extent, Code> {
         self.array(array)?.descriptor.extent()
     }
@@ -203,7 +203,7 @@ fn destroy(array: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.arrays.plain.find(array).ok_or(Code::InvalidHandle)?;
     let array = state.arrays.plain.remove(key.index).ok_or(Code::InvalidHandle)?;
-    // A level that is destroyed by itself takes no memory along.
+    // A destroyed level has no memory of its own.
     let context = array.context;
     for index in state.mipmapped_of(context) {
         if let Some(parent) = state.arrays.mipmapped.get_mut(index) {

@@ -1,4 +1,4 @@
-//! Contexts: created ones, each device's primary one, and each thread's stack of them.
+//! Contexts: created ones, the primary one of each device, and the context stack of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -42,7 +42,7 @@ exports! {
         primary_state;
     call cuDevicePrimaryCtxSetFlags(device: CuDevice, flags: c_uint) = primary_flags;
     call cuDevicePrimaryCtxSetFlags_v2(device: CuDevice, flags: c_uint) = primary_flags;
-    call cuDeviceGetDevResource(device: CuDevice, resource: *mut c_void, sort: c_int) =
+    call cuDeviceGetDevResource(device: CuDevice, resource: *mut c_void, kind: c_int) =
         device_resource;
     call cuDevResourceGenerateDesc(descriptor: Out<Handle>, resources: *const c_void,
         count: c_uint) = resource_descriptor;
@@ -63,17 +63,17 @@ pub(crate) struct Context {
     pub(crate) registered_owner: u32,
     pub(crate) array_owner: u32,
     pub(crate) imported_owner: u32,
-    sort: Sort,
+    origin: Sort,
     active: bool,
     flags: u32,
 }
 
-/// Where a context comes from.
+/// How a context was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sort {
     Created,
     Primary,
-    /// A view of the primary context, which owns all that is allocated in it.
+    /// A view of the primary context, which owns all memory allocated in it.
     Green,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Green {
     device: usize,
 }
 
-/// A device's primary context: its handle is the same for good, whether it is active or not.
+/// The primary context of a device. Its handle never changes, whether it is active or not.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Primary {
     key: Option<Key>,
@@ -92,7 +92,7 @@ pub(crate) struct Primary {
     flags: u32,
 }
 
-/// One thread's stack of current contexts.
+/// The context stack of a thread.
 struct Stack {
     epoch: u32,
     keys: Vec<Key>,
@@ -102,7 +102,7 @@ thread_local! {
     static STACK: RefCell<Stack> = const { RefCell::new(Stack { epoch: 0, keys: Vec::new() }) };
 }
 
-/// Runs with the calling thread's stack; a thread that is ending has none.
+/// Runs a function on the calling thread's stack; a thread that is exiting has none.
 fn stack<R>(body: impl FnOnce(&mut Vec<Key>) -> R) -> Result<R, Code> {
     let result = STACK.try_with(|stack| {
         let mut stack = stack.try_borrow_mut().ok()?;
@@ -115,20 +115,20 @@ fn stack<R>(body: impl FnOnce(&mut Vec<Key>) -> R) -> Result<R, Code> {
     result.ok().flatten().ok_or(Code::InvalidContext)
 }
 
-/// Forgets the calling thread's stack, after a fork.
-pub(crate) fn forget_stack() {
-    // The epoch does it for a thread that is in the middle of something here.
+/// Clears the calling thread's stack, after a fork.
+pub(crate) fn clear_stack() {
+    // The epoch invalidates the stack if the thread is using it right now.
     let _ = stack(Vec::clear);
 }
 
 impl State {
-    /// The calling thread's context.
+    /// Returns the calling thread's context.
     pub(crate) fn current(&self) -> Result<Context, Code> {
         let key = stack(|keys| keys.last().copied())?.ok_or(Code::InvalidContext)?;
         self.active(key)
     }
 
-    /// Fails if the calling thread's context is gone; having none is fine.
+    /// Fails if the calling thread's context was destroyed; no context is fine.
     pub(crate) fn current_or_none(&self) -> Outcome {
         match stack(|keys| keys.last().copied()) {
             Ok(Some(key)) => self.active(key).map(|_| ()),
@@ -138,7 +138,7 @@ impl State {
 
     fn active(&self, key: Key) -> Result<Context, Code> {
         match self.contexts.by_key(key) {
-            Some(context) if context.sort == Sort::Green => {
+            Some(context) if context.origin == Sort::Green => {
                 let primary = self.primaries.get(context.device).and_then(|primary| primary.key);
                 self.active(primary.ok_or(Code::ContextDestroyed)?)
             }
@@ -147,24 +147,24 @@ impl State {
         }
     }
 
-    /// The context a handle from a program means.
+    /// Returns the context of a handle.
     fn context(&self, handle: Handle) -> Result<Key, Code> {
         let key = self.contexts.find(handle).ok_or(Code::InvalidContext)?;
         self.active(key).map(|_| key)
     }
 
-    /// Fails unless a handle from a program is of a live context.
+    /// Fails unless the handle is that of a live context.
     pub(crate) fn check_context(&self, handle: Handle) -> Outcome {
         self.context(handle).map(|_| ())
     }
 
-    /// Tells the other processes what this one's contexts take of a device.
-    fn tell_overhead(&self, device: usize, any: bool) -> Outcome {
+    /// Publishes to other processes the device memory that this one's contexts use.
+    fn publish_overhead(&self, device: usize, any: bool) -> Outcome {
         let Some(shared) = &self.shared else { return Ok(()) };
         shared.set_overhead(device, if any { settings::get().overhead } else { 0 })
     }
 
-    fn open_context(&mut self, device: usize, flags: u32, sort: Sort) -> Key {
+    fn open_context(&mut self, device: usize, flags: u32, origin: Sort) -> Key {
         let key = self.contexts.insert(Context {
             index: 0,
             device,
@@ -174,13 +174,13 @@ impl State {
             registered_owner: 0,
             array_owner: 0,
             imported_owner: 0,
-            sort,
+            origin,
             active: true,
             flags,
         });
         let Some(context) = self.contexts.get_mut(key.index) else { return key };
         context.index = key.index;
-        if sort != Sort::Green {
+        if origin != Sort::Green {
             let mut owner = |kind| self.owners.add_for_context(kind, device, key.index);
             context.device_owner = owner(Kind::Device);
             context.managed_owner = owner(Kind::Managed);
@@ -192,7 +192,7 @@ impl State {
         key
     }
 
-    /// Ends a context: everything it owns ends with it.
+    /// Ends a context and everything that it owns.
     fn end_context(&mut self, key: Key) {
         self.release_owned(key.index);
         self.end_streams(key.index);
@@ -203,7 +203,7 @@ impl State {
         let Some(context) = self.contexts.get_mut(key.index) else { return };
         context.active = false;
         let ended = *context;
-        if ended.sort == Sort::Created {
+        if ended.origin == Sort::Created {
             self.contexts.remove(key.index);
             for owner in [
                 ended.device_owner,
@@ -218,8 +218,8 @@ impl State {
         }
         let mut contexts = self.contexts.iter();
         let any = contexts.any(|(_, context)| context.active && context.device == ended.device);
-        // Less memory is never refused.
-        let _ = self.tell_overhead(ended.device, any);
+        // Publishing less memory never fails.
+        let _ = self.publish_overhead(ended.device, any);
     }
 
     fn primary(&mut self, device: CuDevice) -> Result<&mut Primary, Code> {
@@ -232,7 +232,7 @@ fn create(context: Out<Handle>, flags: c_uint, device: CuDevice) -> Outcome {
     context.check()?;
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
-    state.tell_overhead(ordinal, true)?;
+    state.publish_overhead(ordinal, true)?;
     let key = state.open_context(ordinal, flags, Sort::Created);
     state.objects.created(ObjectKind::Context);
     stack(|keys| keys.push(key))?;
@@ -261,7 +261,7 @@ fn create_v4(
 fn destroy(context: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.context(context)?;
-    if state.contexts.get(key.index).is_none_or(|context| context.sort != Sort::Created) {
+    if state.contexts.get(key.index).is_none_or(|context| context.origin != Sort::Created) {
         return Err(Code::InvalidContext);
     }
     state.end_context(key);
@@ -294,7 +294,7 @@ fn push_current(context: Handle) -> Outcome {
 fn pop_current(context: Out<Handle>) -> Outcome {
     let state = state::running()?;
     let key = stack(Vec::pop)?.ok_or(Code::InvalidContext)?;
-    context.set_if_wanted(state.contexts.handle(key.index));
+    context.set_if_not_null(state.contexts.handle(key.index));
     Ok(())
 }
 
@@ -313,7 +313,7 @@ fn get_device(device: Out<i32>) -> Outcome {
     device.set(ordinal(&context))
 }
 
-/// A handle from a program; null means the current context.
+/// Returns the context of a handle; null is the current context.
 fn given_or_current(state: &State, context: Handle) -> Result<Context, Code> {
     if context == 0 { state.current() } else { state.active(state.context(context)?) }
 }
@@ -348,7 +348,7 @@ fn synchronize_of(context: Handle) -> Outcome {
 }
 
 impl State {
-    /// The primary context behind a green one, and its device.
+    /// Returns the primary context behind a green one, and its device.
     pub(crate) fn primary_of_green(&self, green: Handle) -> Result<(u32, usize), Code> {
         let key = self.greens.find(green).ok_or(Code::InvalidContext)?;
         let green = self.greens.get(key.index).ok_or(Code::InvalidContext)?;
@@ -356,11 +356,11 @@ impl State {
         Ok((primary.ok_or(Code::ContextDestroyed)?.index, green.device))
     }
 
-    /// Makes a device's primary context live, or more so.
+    /// Adds a reference to the primary context of a device, which activates it.
     fn retain_primary(&mut self, device: CuDevice) -> Result<Key, Code> {
         let ordinal = self.device(device)?;
         let Primary { key, flags, .. } = *self.primary(device)?;
-        self.tell_overhead(ordinal, true)?;
+        self.publish_overhead(ordinal, true)?;
         let key = match key {
             Some(key) => key,
             None => self.open_context(ordinal, flags, Sort::Primary),
@@ -375,7 +375,7 @@ impl State {
         Ok(key)
     }
 
-    /// Gives up a reference to a device's primary context; the last one ends it.
+    /// Drops a reference to the primary context of a device; the last one ends it.
     fn release_primary(&mut self, device: CuDevice) -> Outcome {
         let primary = self.primary(device)?;
         primary.references = primary.references.checked_sub(1).ok_or(Code::InvalidContext)?;
@@ -420,7 +420,7 @@ fn primary_flags(device: CuDevice, flags: c_uint) -> Outcome {
     Ok(())
 }
 
-fn device_resource(device: CuDevice, _resource: *mut c_void, _sort: c_int) -> Outcome {
+fn device_resource(device: CuDevice, _resource: *mut c_void, _type: c_int) -> Outcome {
     state::running()?.device(device).map(|_| ())
 }
 
@@ -430,7 +430,7 @@ fn resource_descriptor(
     count: c_uint,
 ) -> Outcome {
     drop(state::running()?);
-    // There are no multiprocessors to divide: any descriptor will do.
+    // There are no multiprocessors to partition: any descriptor is accepted.
     if count == 0 { Err(Code::InvalidValue) } else { descriptor.set(1) }
 }
 
@@ -443,7 +443,7 @@ fn green_create(
     green.check()?;
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
-    // The default stream must be asked for (1).
+    // The default-stream flag (1) is required.
     if descriptor == 0 || flags != 1 {
         return Err(Code::InvalidValue);
     }

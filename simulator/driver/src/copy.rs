@@ -1,4 +1,4 @@
-//! Copies of plain ranges. Device memory has no contents here: copies are checked and counted.
+//! Copies of linear ranges. Device memory has no contents here: copies are checked and counted.
 
 use std::time::Duration;
 
@@ -42,25 +42,25 @@ exports! {
         from_context: Handle, bytes: usize, stream: Handle) = peer_async;
 }
 
-/// One copy, of whichever form.
+/// A copy of any shape.
 pub(crate) struct Request {
     pub(crate) to: Side,
     pub(crate) from: Side,
     pub(crate) size: Size,
-    /// The contexts of a copy from one to another, destination first.
+    /// Contexts of a peer copy, destination first.
     pub(crate) peers: Option<[Handle; 2]>,
-    /// The stream of a copy that the call does not wait for.
+    /// Stream of an asynchronous copy.
     pub(crate) stream: Option<Handle>,
 }
 
 impl Request {
-    /// A copy of one range.
+    /// Creates a copy of one range.
     pub(crate) fn plain(to: Memory, from: Memory, bytes: usize, stream: Option<Handle>) -> Self {
         let (to, from) = (Side::plain(to), Side::plain(from));
         Self { to, from, size: [bytes as u64, 1, 1], peers: None, stream }
     }
 
-    /// Which way it goes.
+    /// Returns the direction of the copy.
     pub(crate) fn direction(&self, state: &State) -> Direction {
         match self.peers {
             Some(_) => Direction::Peer,
@@ -68,7 +68,7 @@ impl Request {
         }
     }
 
-    /// Fails unless both sides are there.
+    /// Fails unless both sides exist.
     pub(crate) fn check(&self, state: &State) -> Outcome {
         for context in self.peers.into_iter().flatten() {
             state.check_context(context)?;
@@ -79,7 +79,7 @@ impl Request {
 }
 
 impl State {
-    /// Puts work into a stream, or, without one, does it while the program waits.
+    /// Enqueues work on a stream, or runs it synchronously without one.
     pub(crate) fn begin(&mut self, call: Call, stream: Option<Handle>) -> Result<Done, Code> {
         let Some(stream) = stream else {
             self.current()?;
@@ -92,7 +92,7 @@ impl State {
         Ok(if target.capture.is_some() { Done::Captured } else { Done::Now })
     }
 
-    /// Counts a copy or a fill.
+    /// Counts a copy or a memset.
     pub(crate) fn count_copy(
         &mut self,
         call: Call,
@@ -112,7 +112,7 @@ impl State {
     }
 }
 
-/// Does a copy.
+/// Performs a copy.
 pub(crate) fn perform(call: Call, request: &Request) -> Outcome {
     let mut state = state::running()?;
     let direction = request.direction(&state);
@@ -125,13 +125,13 @@ pub(crate) fn perform(call: Call, request: &Request) -> Outcome {
     drop(state);
     let (_, bytes) = result?;
     if request.stream.is_none() {
-        take_time(bytes);
+        simulate_duration(bytes);
     }
     Ok(())
 }
 
-/// Waits as long as the bytes take at the bandwidth that was asked for.
-fn take_time(bytes: u64) {
+/// Waits as long as the copy takes at the configured bandwidth.
+fn simulate_duration(bytes: u64) {
     if let Some(bandwidth) = settings::get().bandwidth {
         pause(Duration::from_secs_f64(bytes as f64 / bandwidth as f64));
     }

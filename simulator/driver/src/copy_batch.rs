@@ -1,4 +1,4 @@
-//! Copies with attributes: single ones, and many with one call.
+//! Copies with attributes: single ones, and batches.
 
 use crate::abi::{Code, Handle, In, Out, Outcome, plain};
 use crate::copy::{Request, perform};
@@ -30,14 +30,14 @@ exports! {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Attributes {
-    /// In the order of the stream (1), during the call (2), or any (3).
+    /// In stream order (1), during the call (2), or any (3).
     order: u32,
     locations: [u32; 4],
     flags: u32,
 }
 plain!(Attributes);
 
-/// Copies with attributes cannot be put into the legacy default stream.
+/// Copies with attributes cannot use the legacy default stream.
 fn stream_for_attributes(call: Call, stream: Handle) -> Result<Handle, Code> {
     let stream = call.stream(stream);
     if stream <= 1 { Err(Code::InvalidValue) } else { Ok(stream) }
@@ -85,7 +85,7 @@ impl Batch {
         Ok(Request::plain(to, from, self.sizes.at(index)?, Some(stream)))
     }
 
-    /// The attributes of the first copies must be there, and those of later ones in order.
+    /// Fails unless the first copies have attributes and the ranges are in order.
     fn check(&self) -> Outcome {
         if self.count == 0 || self.attribute_count == 0 || self.attribute_count > self.count {
             return Err(Code::InvalidValue);
@@ -103,15 +103,15 @@ impl Batch {
         Ok(())
     }
 
-    /// Checks everything first: a batch is done as a whole or not at all.
+    /// Checks everything first: a batch is performed completely or not at all.
     fn perform(&self, call: Call, stream: Handle, failed: Option<Out<usize>>) -> Outcome {
         let blame = |index: usize| {
             if let Some(failed) = failed {
-                failed.set_if_wanted(index);
+                failed.set_if_not_null(index);
             }
         };
         let mut state = state::running()?;
-        // Each part is a copy of its own.
+        // Each part counts as a separate copy.
         let mut parts: Vec<(Direction, u64)> = Vec::new();
         let result = call.attempt(|| {
             blame(usize::MAX);

@@ -50,11 +50,11 @@ exports! {
         bytes: usize) = array_to_array;
 }
 
-/// The pointers of a side, of which the sort of memory chooses one.
+/// The pointers of a side; the memory type selects one of them.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Place {
-    sort: u32,
+    kind: u32,
     host: u64,
     device: DevicePointer,
     array: Handle,
@@ -62,7 +62,7 @@ struct Place {
 
 impl Place {
     fn memory(&self) -> Result<Memory, Code> {
-        match self.sort {
+        match self.kind {
             1 => Ok(Memory::Host(self.host)),
             2 => Ok(Memory::Device(self.device)),
             3 => Ok(Memory::Array(self.array)),
@@ -78,7 +78,7 @@ impl Place {
 struct Side2d {
     x: u64,
     y: u64,
-    place: Place,
+    end: Place,
     pitch: u64,
 }
 
@@ -101,8 +101,8 @@ struct Side3d {
     y: u64,
     z: u64,
     level: u64,
-    place: Place,
-    /// Of copies between contexts alone; else reserved.
+    end: Place,
+    /// Set for copies between contexts; reserved otherwise.
     context: Handle,
     pitch: u64,
     height: u64,
@@ -122,32 +122,32 @@ plain!(Copy3d);
 
 const _: () = {
     use std::mem::{offset_of, size_of};
-    assert!(offset_of!(Copy2d, from.place.sort) == 16 && offset_of!(Copy2d, to.place.sort) == 72);
+    assert!(offset_of!(Copy2d, from.end.kind) == 16 && offset_of!(Copy2d, to.end.kind) == 72);
     assert!(offset_of!(Copy2d, width) == 112 && size_of::<Copy2d>() == 128);
-    assert!(offset_of!(Copy3d, from.place.sort) == 32 && offset_of!(Copy3d, to.place.sort) == 120);
+    assert!(offset_of!(Copy3d, from.end.kind) == 32 && offset_of!(Copy3d, to.end.kind) == 120);
     assert!(offset_of!(Copy3d, width) == 176 && size_of::<Copy3d>() == 200);
 };
 
 impl Side2d {
     fn side(&self) -> Result<Side, Code> {
-        let memory = self.place.memory()?;
+        let memory = self.end.memory()?;
         Ok(Side { memory, origin: [self.x, self.y, 0], pitch: self.pitch, height: 0 })
     }
 }
 
 impl Side3d {
     fn side(&self) -> Result<Side, Code> {
-        // Levels of mip-mapped arrays have handles of their own.
+        // Levels of mip-mapped arrays have their own handles.
         if self.level != 0 {
             return Err(Code::InvalidValue);
         }
-        let memory = self.place.memory()?;
+        let memory = self.end.memory()?;
         let origin = [self.x, self.y, self.z];
         Ok(Side { memory, origin, pitch: self.pitch, height: self.height })
     }
 }
 
-/// Does a copy that its description may make impossible.
+/// Performs a copy whose parameters may be invalid.
 fn described(
     call: Call,
     request: Result<Request, Code>,
@@ -204,7 +204,7 @@ fn peer_cuboid_async(call: Call, copy: In<Copy3d>, stream: Handle) -> Outcome {
     described(call, copy.get().and_then(|copy| copy.request(Some(stream), true)), true, true)
 }
 
-/// An array taken as one row, from a byte on.
+/// Returns an array as a single row, starting at a byte offset.
 fn flat(array: Handle, offset: usize) -> Side {
     Side { origin: [offset as u64, 0, 0], ..Side::plain(Memory::FlatArray(array)) }
 }

@@ -23,7 +23,7 @@ exports! {
     call cuGetErrorString(code: c_int, text: Out<*const c_char>) = error_string;
 }
 
-/// The CUDA version of the drivers whose entry points these resemble.
+/// CUDA version of the drivers whose entry points are imitated.
 const VERSION: i32 = if cfg!(feature = "prologue-cmpl") { 12_040 } else { 13_000 };
 
 fn init(flags: u32) -> Outcome {
@@ -42,7 +42,7 @@ fn init(flags: u32) -> Outcome {
             Life::Uninitialized => {
                 if let Some(path) = &settings.shared {
                     let shared = Shared::join(path, settings);
-                    state.shared = Some(shared.map_err(|error| report::complain(path, &error))?);
+                    state.shared = Some(shared.map_err(|error| report::log_error(path, &error))?);
                 }
                 state.life = Life::Running;
                 true
@@ -50,7 +50,7 @@ fn init(flags: u32) -> Outcome {
         }
     };
     if first {
-        std::thread::sleep(settings.initialisation);
+        std::thread::sleep(settings.init_time);
     }
     if first && settings.ledger.is_some() {
         report::prepare();
@@ -104,7 +104,8 @@ fn attribute(value: Out<i32>, attribute: c_int, device: CuDevice) -> Outcome {
     })
 }
 
-/// The same for the same device on every machine: `VRAMSCOPE-SIM` and the ordinal.
+/// Returns the UUID of a device, which is the same on every machine: `VRAMSCOPE-SIM` and the
+/// ordinal.
 pub(crate) fn uuid_of(ordinal: usize) -> [u8; 16] {
     let mut uuid = *b"VRAMSCOPE-SIM-00";
     let ordinal = u8::try_from(ordinal % 100).unwrap_or(0);

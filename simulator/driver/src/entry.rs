@@ -1,7 +1,7 @@
-//! Entry points: what the machine sees first when a program calls the driver.
+//! Entry points: the machine code at the start of each exported function.
 //!
-//! Each exported function is a small piece of machine code that begins as a real driver's does
-//! and then jumps to the implementation with every register and the stack as it found them.
+//! It starts like that of a real driver and then jumps to the implementation with all registers and
+//! the stack unchanged.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::state;
 
 /// An exported function.
 pub(crate) struct Export {
-    /// The symbol.
+    /// Name of the symbol.
     pub(crate) name: &'static str,
-    /// Where it begins.
+    /// Address of the entry point.
     pub(crate) address: unsafe extern "C" fn(),
 }
 
-/// What a function does to memory, as far as calls are counted by it.
+/// Class of a function for counting calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Allocates,
@@ -27,7 +27,7 @@ enum Class {
     Other,
 }
 
-/// What happens around every call.
+/// An exported function with its counters and injected failures.
 pub(crate) struct CallSite {
     name: &'static str,
     class: Class,
@@ -43,12 +43,12 @@ impl CallSite {
         Self { name, class }
     }
 
-    /// Runs an implementation: injected failures and delays, then the account of failures.
+    /// Runs an implementation: injected failures and delays, then counting of failures.
     pub(crate) fn run(&self, body: impl FnOnce() -> Outcome) -> c_int {
         self.run_work(|call| call.attempt(body))
     }
 
-    /// The same for one that keeps an account of its calls, of injected failures too.
+    /// Like `run`, for an implementation that counts its calls, including injected failures.
     pub(crate) fn run_work(&self, body: impl FnOnce(Call) -> Outcome) -> c_int {
         let settings = settings::get();
         let half = settings.latency / 2;
@@ -75,37 +75,37 @@ impl CallSite {
     }
 }
 
-/// A call under way, for implementations that keep an account of their calls.
+/// A call in progress, for implementations that count their calls.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
-    /// The symbol.
+    /// Name of the function.
     pub(crate) name: &'static str,
-    /// The result of an injected failure.
+    /// Result of an injected failure.
     pub(crate) injected: Option<c_int>,
 }
 
 impl Call {
-    /// Does what was asked for, unless the call must fail: then nothing is done. Which failure
-    /// the program sees is not this one's to say.
+    /// Runs `body` unless the call must fail; then nothing is done. The caller returns the injected
+    /// result to the program.
     pub(crate) fn attempt<T>(self, body: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
         if self.injected.is_some() { Err(Code::Unknown) } else { body() }
     }
 
-    /// Whether the default stream is the thread's own.
+    /// Returns whether the default stream is the per-thread one.
     pub(crate) fn is_per_thread(self) -> bool {
         self.name.ends_with("_ptsz") || self.name.ends_with("_ptds")
     }
 
-    /// The stream that a handle means in this function.
+    /// Returns the stream that a handle means in this function.
     pub(crate) fn stream(self, stream: Handle) -> Handle {
         if stream == 0 && self.is_per_thread() { PER_THREAD } else { stream }
     }
 }
 
-/// The handle of a thread's own default stream.
+/// Handle of the per-thread default stream.
 const PER_THREAD: Handle = 2;
 
-/// Waits about as long as told: short times by spinning, long ones asleep.
+/// Waits for about this long: short times by spinning, long ones asleep.
 pub(crate) fn pause(time: Duration) {
     if time.is_zero() {
         return;
@@ -120,17 +120,17 @@ pub(crate) fn pause(time: Duration) {
     }
 }
 
-/// What the first comparison of a `prologue-cmpl` entry point looks at. Real drivers hold this
-/// value while no tool has put itself in between.
+/// The value that the first comparison of a `prologue-cmpl` entry point reads. Real drivers have
+/// this value while no tool has hooked the function.
 #[cfg(feature = "prologue-cmpl")]
 pub(crate) static UNHOOKED: std::sync::atomic::AtomicU32 =
     std::sync::atomic::AtomicU32::new(0x321c_ba00);
 
-/// Where a `prologue-cmpl` entry point would jump if a tool had put itself in between.
+/// The jump target of a `prologue-cmpl` entry point if a tool had hooked it.
 #[cfg(feature = "prologue-cmpl")]
 pub(crate) static HOOK: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// The machine code of an entry point: as in driver 580.
+/// The machine code of an entry point, as in driver 580.
 #[cfg(not(feature = "prologue-cmpl"))]
 macro_rules! stub {
     ($name:ident, $target:path) => {
@@ -149,7 +149,7 @@ macro_rules! stub {
     };
 }
 
-/// The machine code of an entry point: as in drivers 470, 535 and 550.
+/// The machine code of an entry point, as in drivers 470, 535 and 550.
 #[cfg(feature = "prologue-cmpl")]
 macro_rules! stub {
     ($name:ident, $target:path) => {
@@ -175,7 +175,8 @@ macro_rules! stub {
 }
 pub(crate) use stub;
 
-/// What an entry point jumps to. A function of the class `work` gets the [`Call`] first.
+/// The function that an entry point jumps to. A function of the class `work` gets the
+/// [`ActiveCall`] first.
 macro_rules! implementation {
     (work $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
         const TARGET: fn($crate::entry::Call, $($ty),*) -> $crate::abi::Outcome = $target;
@@ -196,13 +197,13 @@ macro_rules! implementation {
 }
 pub(crate) use implementation;
 
-/// Exports functions. Each line is the driver's prototype and the function here that does it:
-/// `alloc` for calls that allocate (they and their failures are counted), `free` for those that free
-/// or give up a reference (counted too), `work` for those that look at the call themselves (launches,
-/// copies and fills count every call), `call` for all others.
+/// Exports functions. Each line is the driver's prototype and its implementation: `alloc` for calls
+/// that allocate (they and their failures are counted), `free` for those that free or drop a
+/// reference (also counted), `work` for those that count every call themselves (launches, copies
+/// and memsets), `call` for all others.
 macro_rules! exports {
     ($($class:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) = $target:path;)*) => {
-        /// This module's part of the driver's exported functions.
+        /// The exported functions of this module.
         pub(crate) static EXPORTS: &[$crate::entry::Export] = &[$({
             $crate::entry::implementation!($class $name($($arg: $ty),*) = $target);
             $crate::entry::stub!($name, implementation);

@@ -1,4 +1,4 @@
-//! The end of the process: the account is written, whether it ends by itself or by a signal.
+//! The end of the process: the oracle is written at a normal exit and at a fatal signal.
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use crate::report;
 use crate::state::{self, Life};
 
-/// The end of a pipe into which the signal handler writes; -1 while there is none.
+/// Write end of the pipe that the signal handler uses; -1 if there is none.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 static CAUGHT: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 const SIGNALS: [c_int; 2] = [libc::SIGTERM, libc::SIGINT];
@@ -17,7 +17,7 @@ const SIGNALS: [c_int; 2] = [libc::SIGTERM, libc::SIGINT];
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = end;
 
-/// Writes the account; from now on calls fail, as a real driver's do while it shuts down.
+/// Writes the oracle. From now on calls fail, as those of a real driver do during shutdown.
 extern "C" fn end() {
     let mut state = state::lock();
     if state.life == Life::Running {
@@ -29,15 +29,15 @@ extern "C" fn end() {
     }
 }
 
-/// Catches the signals that end a process, where the program leaves that to the system: the
-/// account is written first, and then the signal does what it would have done.
+/// Installs handlers for signals that end the process, unless the program has its own. They write
+/// the oracle first and then let the signal take its default action.
 pub(crate) fn catch_signals() {
     let mut ends = [-1; 2];
     // SAFETY: the array has room for the two descriptors that `pipe2` writes.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return;
     }
-    // SAFETY: `pipe2` made this descriptor just now and nobody else owns it.
+    // SAFETY: `pipe2` has just created this descriptor, and nothing else owns it.
     let reader = unsafe { OwnedFd::from_raw_fd(ends[0]) };
     let thread = std::thread::Builder::new().name("sim-ledger".to_owned());
     if thread.spawn(move || wait_for_signal(reader)).is_err() {
@@ -51,8 +51,8 @@ pub(crate) fn catch_signals() {
     }
 }
 
-/// Leaves the signals to the system again, after a fork: the pipe is the parent's.
-pub(crate) fn forget() {
+/// Restores the default signal actions after a fork: the pipe belongs to the parent.
+pub(crate) fn restore_default_actions() {
     PIPE.store(-1, Ordering::Release);
     for (signal, caught) in SIGNALS.iter().zip(&CAUGHT) {
         if caught.swap(false, Ordering::Relaxed) && is_ours(*signal) {
@@ -64,7 +64,7 @@ pub(crate) fn forget() {
 fn handler_of(signal: c_int) -> Option<usize> {
     // SAFETY: all zeroes is a valid `sigaction`: plain numbers and an optional pointer.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks for the present action only, into a structure of this frame.
+    // SAFETY: reads the current action only, into a structure of this frame.
     let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
     (result == 0).then_some(action.sa_sigaction)
 }
@@ -92,7 +92,7 @@ extern "C" fn on_signal(signal: c_int) {
     let pipe = PIPE.load(Ordering::Acquire);
     let byte = u8::try_from(signal).unwrap_or(0);
     // SAFETY: writes one byte of this frame; a bad descriptor only makes the call fail. The
-    // thread-local error number is put back, as a signal handler must.
+    // thread-local error number is restored, as a signal handler must.
     unsafe {
         let errno = *libc::__errno_location();
         libc::write(pipe, (&raw const byte).cast(), 1);
@@ -109,6 +109,6 @@ fn wait_for_signal(reader: OwnedFd) {
     end();
     let signal = c_int::from(byte[0]);
     set_handler(signal, libc::SIG_DFL);
-    // SAFETY: sends this process the signal it was sent; the default action ends it.
+    // SAFETY: sends this process the signal that it received; the default action ends it.
     unsafe { libc::kill(libc::getpid(), signal) };
 }

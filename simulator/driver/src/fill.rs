@@ -1,4 +1,4 @@
-//! Fills of device memory, by bytes, by halves of words and by words. They are checked and counted.
+//! Memsets of device memory, of 8, 16 and 32-bit values. They are checked and counted.
 
 use crate::abi::{Code, DevicePointer, Handle, Outcome};
 use crate::entry::{Call, exports};
@@ -51,7 +51,7 @@ exports! {
         height: usize, stream: Handle) = fill_rows_32_async;
 }
 
-/// What is filled: rows of values, each so many bytes wide.
+/// The range of a memset: rows of values of a width in bytes.
 struct Rows {
     to: DevicePointer,
     pitch: usize,
@@ -78,7 +78,7 @@ fn fill(call: Call, rows: &Rows, stream: Option<Handle>) -> Outcome {
     result.map(|_| ())
 }
 
-/// The four forms for values of one width.
+/// The four functions for values of one width.
 macro_rules! fills {
     ($ty:ty, $plain:ident, $plain_async:ident, $rows:ident, $rows_async:ident) => {
         fn $plain(call: Call, to: DevicePointer, _value: $ty, count: usize) -> Outcome {

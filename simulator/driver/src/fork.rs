@@ -1,4 +1,4 @@
-//! What a forked child needs: a driver of its own, not yet initialised.
+//! Reset after a fork: the child has its own, uninitialized driver.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,13 +8,13 @@ use crate::{context, exit, settings, state};
 
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// A number that differs between a parent's past and its forked child.
+/// A number that is different in a forked child.
 pub(crate) fn epoch() -> u32 {
     EPOCH.load(Ordering::Relaxed)
 }
 
-/// Makes sure that forked children begin anew.
-pub(crate) fn watch() {
+/// Registers the reset of forked children.
+pub(crate) fn register() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handler is a function of this library, which is never unloaded.
@@ -22,16 +22,16 @@ pub(crate) fn watch() {
     });
 }
 
-/// Runs in the child before `fork` returns there. It takes no lock: threads that do not exist
-/// here may have held one.
+/// Runs in the child before `fork` returns. It takes no lock: a thread that does not exist in the
+/// child may hold it.
 extern "C" fn in_child() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
-    state::forget();
-    CALLS.forget();
-    state::forget_thread();
-    context::forget_stack();
-    exit::forget();
+    state::reset();
+    CALLS.reset();
+    state::reset_thread();
+    context::clear_stack();
+    exit::restore_default_actions();
     if let Some(settings) = settings::if_read() {
-        settings.forget_calls();
+        settings.reset_calls();
     }
 }

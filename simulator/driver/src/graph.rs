@@ -1,8 +1,8 @@
-//! Graphs, as far as they have to do with memory: nodes that allocate and free.
+//! Graphs, as far as memory is concerned: nodes that allocate and free.
 //!
-//! A node's address is fixed when the node is made. Its memory is taken when the graph is first
-//! launched, and kept, used or not, until the device's graph memory is trimmed. It belongs to no
-//! context.
+//! The address of a node is fixed when the node is created. Its memory is allocated at the first
+//! launch of the graph and kept, used or not, until the graph memory of the device is trimmed. It
+//! does not belong to a context.
 
 use std::collections::BTreeMap;
 
@@ -12,44 +12,44 @@ use crate::ledger::Kind;
 use crate::settings::MAX_DEVICES;
 use crate::state::{self, State};
 
-/// What a node does.
+/// The operation of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Node {
     Alloc(u64),
     Free(u64),
 }
 
-/// A graph: its nodes in an order that respects their dependencies.
+/// A graph, with its nodes in an order that respects their dependencies.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Graph {
     pub(crate) nodes: Vec<(Handle, Node)>,
 }
 
-/// A graph that can be launched.
+/// An executable graph (`CUgraphExec`).
 #[derive(Clone, Debug)]
 pub(crate) struct Exec {
     nodes: Vec<Node>,
     frees_first: bool,
 }
 
-/// The memory of an allocating node.
+/// The memory of an allocation node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GraphMemory {
     pub(crate) bytes: u64,
     pub(crate) thread: u32,
     pub(crate) owner: u32,
-    /// Whether the device's memory is taken.
+    /// Whether device memory is allocated for it.
     pub(crate) backed: bool,
-    /// Allocated, and not yet freed.
+    /// Allocated and not yet freed.
     pub(crate) in_use: bool,
     device: usize,
-    /// How many graphs and launchable graphs know the node.
+    /// Number of graphs and executable graphs that contain the node.
     references: u32,
-    /// How many launchable graphs allocate it and do not free it.
+    /// Number of executable graphs that allocate it and do not free it.
     unfreed: u32,
 }
 
-/// The most that was ever used and reserved of a device for graphs.
+/// Peak of the used and reserved graph memory of a device.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct High {
     pub(crate) used: u64,
@@ -76,7 +76,7 @@ impl Graphs {
         }
     }
 
-    /// What graphs use and hold of a device.
+    /// Returns used and reserved graph memory of a device.
     pub(crate) fn levels(&self, device: usize) -> (u64, u64) {
         let mut levels = (0, 0);
         for memory in self.memory.values().filter(|memory| memory.device == device) {
@@ -103,7 +103,7 @@ impl Graphs {
     }
 }
 
-/// The addresses that nodes allocate and do not free.
+/// Returns the addresses that nodes allocate and do not free.
 fn unfreed(nodes: &[Node]) -> Vec<u64> {
     let freed = |address: u64| nodes.contains(&Node::Free(address));
     let allocated = nodes.iter().filter_map(|node| match node {
@@ -114,12 +114,12 @@ fn unfreed(nodes: &[Node]) -> Vec<u64> {
 }
 
 impl State {
-    /// Makes an empty graph.
+    /// Creates an empty graph.
     pub(crate) fn new_graph(&mut self) -> u32 {
         self.graphs.graphs.insert(Graph::default()).index
     }
 
-    /// Adds a node that allocates; gives its handle and its address.
+    /// Adds an allocation node and returns its handle and address.
     pub(crate) fn add_alloc_node(
         &mut self,
         graph: u32,
@@ -142,7 +142,7 @@ impl State {
         Ok((self.graphs.add_node(graph, Node::Alloc(address))?, address))
     }
 
-    /// Adds a node that frees what a graph allocated.
+    /// Adds a node that frees memory of an allocation node.
     pub(crate) fn add_free_node(&mut self, graph: u32, address: u64) -> Result<Handle, Code> {
         let memory = self.graphs.memory.get_mut(&address).ok_or(Code::InvalidValue)?;
         let nodes = &self.graphs.graphs.get(graph).ok_or(Code::InvalidValue)?.nodes;
@@ -153,13 +153,13 @@ impl State {
         self.graphs.add_node(graph, Node::Free(address))
     }
 
-    /// Makes a graph that can be launched.
+    /// Instantiates a graph.
     pub(crate) fn instantiate(&mut self, graph: Handle, frees_first: bool) -> Result<u32, Code> {
         let key = self.graphs.graphs.find(graph).ok_or(Code::InvalidValue)?;
         let graph = self.graphs.graphs.get(key.index).ok_or(Code::InvalidValue)?;
         let nodes: Vec<Node> = graph.nodes.iter().map(|(_, node)| *node).collect();
         let left = unfreed(&nodes);
-        // What is allocated and not freed can be in one launchable graph only.
+        // A node whose memory is not freed can be in one executable graph only.
         let memory = &mut self.graphs.memory;
         if left.iter().any(|address| memory.get(address).is_some_and(|m| m.unfreed > 0)) {
             return Err(Code::NotSupported);
@@ -192,8 +192,9 @@ impl State {
                 return Err(Code::InvalidValue);
             }
         }
-        self.back(&allocated)?;
-        // What the launch before left is freed first; that is one free more by the program.
+        self.ensure_backed(&allocated)?;
+        // Memory that the previous launch left allocated is freed first; that counts as a free by
+        // the program.
         for address in unfreed(&exec.nodes) {
             self.set_in_use(address, false);
         }
@@ -202,7 +203,7 @@ impl State {
             let Some(memory) = self.graphs.memory.get_mut(address) else { continue };
             memory.thread = state::thread();
             let device = memory.device;
-            // What the graph allocates and frees itself comes and goes without the program.
+            // Memory that the graph both allocates and frees is never held by the program.
             let own = allocated.contains(address) && exec.nodes.contains(&Node::Free(*address));
             if own {
                 memory.in_use = matches!(node, Node::Alloc(_));
@@ -214,7 +215,7 @@ impl State {
         Ok(())
     }
 
-    /// Graph memory begins or ends to be the program's.
+    /// Marks graph memory as held by the program, or not.
     fn set_in_use(&mut self, address: u64, in_use: bool) {
         let Some(memory) = self.graphs.memory.get_mut(&address) else { return };
         if memory.in_use == in_use {
@@ -227,19 +228,19 @@ impl State {
             self.ledger.hold(device, bytes);
         } else {
             self.ledger.frees += 1;
-            self.ledger.let_go(device, bytes);
+            self.ledger.release(device, bytes);
         }
     }
 
-    /// Takes the memory that a launch needs and that is not there yet: all of it, or none.
-    fn back(&mut self, addresses: &[u64]) -> Outcome {
+    /// Allocates the memory that a launch needs and that is not allocated yet: all of it, or none.
+    fn ensure_backed(&mut self, addresses: &[u64]) -> Outcome {
         let mut new = Vec::new();
         for address in addresses {
             let Some(memory) = self.graphs.memory.get(address).copied() else { continue };
             if memory.backed {
                 continue;
             }
-            if let Err(code) = self.take(memory.device, memory.bytes) {
+            if let Err(code) = self.charge(memory.device, memory.bytes) {
                 for address in new {
                     self.unback(address);
                 }
@@ -257,10 +258,10 @@ impl State {
         let Some(memory) = self.graphs.memory.get_mut(&address) else { return };
         memory.backed = false;
         let (device, bytes) = (memory.device, memory.bytes);
-        self.give(device, bytes);
+        self.uncharge(device, bytes);
     }
 
-    /// Frees what a launched graph left allocated. Its memory stays the device's graph memory.
+    /// Frees memory that a launched graph left allocated. It stays in the device's graph memory.
     pub(crate) fn free_graph_memory(&mut self, address: u64) -> Outcome {
         let memory = self.graphs.memory.get_mut(&address).ok_or(Code::InvalidValue)?;
         if !memory.in_use {
@@ -270,7 +271,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives graph memory that is not in use back to the device.
+    /// Returns unused graph memory to the device.
     pub(crate) fn trim_graph_memory(&mut self, device: usize) {
         let unused: Vec<u64> = self
             .graphs
@@ -281,11 +282,11 @@ impl State {
             .collect();
         for address in unused {
             self.unback(address);
-            self.forget_if_unknown(address);
+            self.remove_if_unreferenced(address);
         }
     }
 
-    fn forget_if_unknown(&mut self, address: u64) {
+    fn remove_if_unreferenced(&mut self, address: u64) {
         let Some(memory) = self.graphs.memory.get(&address).copied() else { return };
         if memory.references == 0 && !memory.backed && !memory.in_use {
             self.graphs.memory.remove(&address);
@@ -293,23 +294,23 @@ impl State {
         }
     }
 
-    fn forget_nodes(&mut self, nodes: &[Node]) {
+    fn drop_node_references(&mut self, nodes: &[Node]) {
         for Node::Alloc(address) | Node::Free(address) in nodes {
             if let Some(memory) = self.graphs.memory.get_mut(address) {
                 memory.references = memory.references.saturating_sub(1);
             }
-            self.forget_if_unknown(*address);
+            self.remove_if_unreferenced(*address);
         }
     }
 
-    /// Ends a graph; what was instantiated from it goes on.
+    /// Destroys a graph; graphs instantiated from it stay.
     pub(crate) fn drop_graph(&mut self, graph: u32) {
         let Some(graph) = self.graphs.graphs.remove(graph) else { return };
         let nodes: Vec<Node> = graph.nodes.iter().map(|(_, node)| *node).collect();
-        self.forget_nodes(&nodes);
+        self.drop_node_references(&nodes);
     }
 
-    /// Ends a graph that can be launched; what it left allocated stays so.
+    /// Destroys an executable graph; memory that it left allocated stays allocated.
     pub(crate) fn drop_exec(&mut self, exec: u32) {
         let Some(exec) = self.graphs.execs.remove(exec) else { return };
         for address in unfreed(&exec.nodes) {
@@ -317,6 +318,6 @@ impl State {
                 memory.unfreed = memory.unfreed.saturating_sub(1);
             }
         }
-        self.forget_nodes(&exec.nodes);
+        self.drop_node_references(&exec.nodes);
     }
 }

@@ -49,18 +49,18 @@ pub(crate) struct AllocParams {
 }
 plain!(AllocParams);
 
-/// `CUgraphNodeParams`: what its largest part is decides its size.
+/// `CUgraphNodeParams`; its largest variant determines its size.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct NodeParams {
-    sort: c_int,
+    node_type: c_int,
     reserved: [c_int; 3],
     data: [u64; 29],
     end: u64,
 }
 plain!(NodeParams);
 
-/// The graph behind a handle.
+/// Returns the graph of a handle.
 fn graph_of(state: &State, graph: Handle) -> Result<u32, Code> {
     state.graphs.graphs.find(graph).map(|key| key.index).ok_or(Code::InvalidValue)
 }
@@ -131,8 +131,8 @@ fn add_free(
     node.set(state.add_free_node(index, dptr)?)
 }
 
-/// The generic form: its parameters begin with the node's sort, and have the sort's own ones
-/// (those of the special forms) at byte 16.
+/// The generic function: its parameters start with the node type and have those of the specific
+/// functions at byte 16.
 fn add_node(
     node: Out<Handle>,
     graph: Handle,
@@ -140,8 +140,8 @@ fn add_node(
     count: usize,
     params: Out<NodeParams>,
 ) -> Outcome {
-    let NodeParams { sort, data, .. } = params.get()?;
-    match sort {
+    let NodeParams { node_type, data, .. } = params.get()?;
+    match node_type {
         10 => add_alloc(node, graph, dependencies, count, params.field(16)),
         11 => add_free(node, graph, dependencies, count, data[0]),
         _ => Err(Code::NotSupported),

@@ -1,18 +1,18 @@
-//! Handles: numbers that stand for objects, as pointers do in a real driver.
+//! Handles: numbers that identify objects, like pointers in a real driver.
 
 use crate::abi::Handle;
 
-/// Handles of one sort lie this far apart.
+/// Distance between two handles of one kind.
 const STRIDE: u64 = 0x80;
 
-/// Names an object for good: a handle's number is used again, a key is not.
+/// A unique identity of an object: handles are reused, keys are not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Key {
     pub(crate) index: u32,
     serial: u32,
 }
 
-/// Objects by handle. A freed handle is the next one given out, as heap addresses tend to be.
+/// Objects by handle. A freed handle is the next one returned, as is common for heap addresses.
 pub(crate) struct Slab<T> {
     base: u64,
     next_serial: u32,
@@ -21,13 +21,13 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// No objects yet. `sort` keeps handles of different sorts apart.
-    pub(crate) const fn new(sort: u64) -> Self {
-        let base = 0x5580_0000_0000 + (sort << 32);
+    /// Creates an empty table. `kind` keeps handles of different kinds apart.
+    pub(crate) const fn new(kind: u64) -> Self {
+        let base = 0x5580_0000_0000 + (kind << 32);
         Self { base, next_serial: 0, entries: Vec::new(), free: Vec::new() }
     }
 
-    /// Takes an object in.
+    /// Adds an object.
     pub(crate) fn insert(&mut self, object: T) -> Key {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
@@ -42,19 +42,19 @@ impl<T> Slab<T> {
         Key { index, serial }
     }
 
-    /// Takes an object out; its handle is free again.
+    /// Removes an object; its handle can be reused.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let (_, object) = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);
         Some(object)
     }
 
-    /// The number a program sees.
+    /// Returns the handle that a program sees.
     pub(crate) const fn handle(&self, index: u32) -> Handle {
         self.base + (index as u64 + 1) * STRIDE
     }
 
-    /// The object's place behind a number from a program.
+    /// Returns the key of the object with a handle.
     pub(crate) fn find(&self, handle: Handle) -> Option<Key> {
         let offset = handle.checked_sub(self.base)?.checked_sub(STRIDE)?;
         if offset % STRIDE != 0 {
@@ -65,17 +65,17 @@ impl<T> Slab<T> {
         Some(Key { index, serial: *serial })
     }
 
-    /// The object in a place.
+    /// Returns the object at an index.
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         self.entries.get(index as usize)?.as_ref().map(|(_, object)| object)
     }
 
-    /// The object in a place, to change it.
+    /// Returns the object at an index for changes.
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.entries.get_mut(index as usize)?.as_mut().map(|(_, object)| object)
     }
 
-    /// The object a key was made for, unless it is gone.
+    /// Returns the object of a key, unless it was removed.
     pub(crate) fn by_key(&self, key: Key) -> Option<&T> {
         match self.entries.get(key.index as usize)? {
             Some((serial, object)) if *serial == key.serial => Some(object),
@@ -83,12 +83,12 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Changes all objects.
+    /// Calls a function for every object.
     pub(crate) fn for_each(&mut self, change: impl FnMut(&mut T)) {
         self.entries.iter_mut().flatten().map(|(_, object)| object).for_each(change);
     }
 
-    /// All objects and their places.
+    /// Returns all objects with their indexes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0_u32..)
             .zip(&self.entries)
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_used_again_but_a_key_is_not() {
+    fn handles_are_reused_but_keys_are_not() {
         let mut slab = Slab::new(1);
         let first = slab.insert('a');
         let handle = slab.handle(first.index);

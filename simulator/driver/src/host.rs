@@ -1,4 +1,4 @@
-//! Page-locked host memory: real memory of this process, and what the program registered.
+//! Page-locked host memory: allocated by the driver, or registered by the program.
 
 use std::ffi::c_void;
 
@@ -19,7 +19,7 @@ exports! {
         device_pointer;
 }
 
-/// A range of host memory the driver knows.
+/// A range of page-locked host memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostRange {
     pub(crate) bytes: u64,
@@ -28,7 +28,7 @@ pub(crate) struct HostRange {
 }
 
 impl State {
-    /// The known range that an address lies in.
+    /// Returns the range that contains an address.
     pub(crate) fn host_range(&self, address: u64) -> Option<(u64, HostRange)> {
         let (base, range) = self.host.range(..=address).next_back()?;
         (address - base < range.bytes).then_some((*base, *range))
@@ -45,7 +45,7 @@ impl State {
         Ok(())
     }
 
-    /// Forgets a range, and unmaps it where the driver made it.
+    /// Removes a range, and unmaps it if the driver allocated it.
     pub(crate) fn close_host(&mut self, address: u64, end: End) {
         let Some(range) = self.host.remove(&address) else { return };
         if self.owner(range.owner).is_ok_and(|owner| owner.kind == Kind::Pinned) {
@@ -146,7 +146,7 @@ fn map(bytes: usize) -> Option<*const c_void> {
 
 fn unmap(address: u64, bytes: u64) {
     let Ok(bytes) = usize::try_from(bytes) else { return };
-    // SAFETY: the range came from `map` and its entry was removed just now, so it is unmapped
-    // once; a program that still uses it uses freed memory, as with the real driver.
+    // SAFETY: the range came from `map` and its entry was just removed, so it is unmapped once; a
+    // program that still uses it uses freed memory, as with the real driver.
     unsafe { libc::munmap(address as *mut c_void, bytes) };
 }

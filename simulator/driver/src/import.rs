@@ -1,4 +1,4 @@
-//! Memory of others: of another process, or of another API.
+//! Imported memory: of another process, or of another API.
 
 use crate::abi::{Code, DevicePointer, Handle, In, Out, Outcome, plain};
 use crate::entry::exports;
@@ -19,14 +19,14 @@ exports! {
 
 const MAGIC: [u8; 8] = *b"VSIMIPC1";
 
-/// `CUipcMemHandle`: passed by value, and so on the stack.
+/// `CUipcMemHandle`, which is passed by value and therefore on the stack.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct IpcHandle {
     bytes: [u8; 64],
 }
 
-/// What a handle of this driver says.
+/// The content of an IPC handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ticket {
     process: u64,
@@ -53,7 +53,7 @@ impl Ticket {
     }
 }
 
-/// Memory of another process that is open here.
+/// Memory of another process that is open in this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IpcImport {
     ticket: Ticket,
@@ -75,7 +75,7 @@ fn open(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Outcome {
     dptr.check()?;
     let mut state = state::running()?;
     let owner = state.current()?.imported_owner;
-    // Peer access is made when it is needed (1); there is no other way.
+    // Lazy peer access (1) is the only flag.
     if flags != 1 {
         return Err(Code::InvalidValue);
     }
@@ -111,18 +111,18 @@ fn close(dptr: DevicePointer) -> Outcome {
     Ok(())
 }
 
-/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`, as far as it matters here.
+/// The used fields of `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ExternalDescriptor {
-    sort: u32,
+    handle_type: u32,
     handle: [u64; 2],
     bytes: u64,
     flags: u32,
 }
 plain!(ExternalDescriptor);
 
-/// `CUDA_EXTERNAL_MEMORY_BUFFER_DESC`, as far as it matters here.
+/// The used fields of `CUDA_EXTERNAL_MEMORY_BUFFER_DESC`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct BufferDescriptor {
@@ -136,7 +136,7 @@ plain!(BufferDescriptor);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct External {
     bytes: u64,
-    /// A file descriptor that is the driver's now.
+    /// A file descriptor that the driver owns since the import.
     descriptor: Option<i32>,
 }
 
@@ -148,10 +148,10 @@ fn import(memory: Out<Handle>, descriptor: In<ExternalDescriptor>) -> Outcome {
     let descriptor = descriptor.get()?;
     let mut state = state::running()?;
     state.current()?;
-    if descriptor.bytes == 0 || !(1..=8).contains(&descriptor.sort) {
+    if descriptor.bytes == 0 || !(1..=8).contains(&descriptor.handle_type) {
         return Err(Code::InvalidValue);
     }
-    let file = if descriptor.sort == FILE_DESCRIPTOR {
+    let file = if descriptor.handle_type == FILE_DESCRIPTOR {
         let number = descriptor.handle[0] & u64::from(u32::MAX);
         Some(i32::try_from(number).map_err(|_| Code::InvalidValue)?)
     } else {
@@ -184,7 +184,7 @@ fn destroy(memory: Handle) -> Outcome {
     let key = state.externals.find(memory).ok_or(Code::InvalidHandle)?;
     let external = state.externals.remove(key.index).ok_or(Code::InvalidHandle)?;
     if let Some(descriptor) = external.descriptor {
-        // SAFETY: the program gave this descriptor away when it imported the memory.
+        // SAFETY: the program transferred this descriptor when it imported the memory.
         unsafe { libc::close(descriptor) };
     }
     Ok(())
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_says_whose_memory_it_is() {
+    fn ipc_handle_identifies_memory() {
         let ticket = Ticket { process: 42, address: 0x7f00_0000_0000, bytes: 8 << 20 };
         assert_eq!(Ticket::from_bytes(&ticket.to_bytes()), Some(ticket));
         assert_eq!(Ticket::from_bytes(&[0; 64]), None);

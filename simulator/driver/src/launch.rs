@@ -1,4 +1,4 @@
-//! Launches of kernels. Nothing runs: a launch is checked and counted.
+//! Kernel launches. Nothing runs: a launch is checked and counted.
 
 use std::ffi::{c_uint, c_void};
 
@@ -39,15 +39,15 @@ pub(crate) struct Config {
 }
 plain!(Config);
 
-/// The largest grid, and the largest block: in each direction, and in all.
+/// Limits of grid and block in each dimension, and of the threads of a block.
 const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const BLOCK: [u32; 3] = [1024, 1024, 64];
 const BLOCK_THREADS: u64 = 1024;
-/// The most shared memory a block can have.
+/// Maximum shared memory of a block.
 const SHARED: u32 = 227 << 10;
 
 impl Shape {
-    /// Whether a device of today can run it.
+    /// Returns whether a current device could run it.
     fn is_possible(&self) -> bool {
         let fits = |size: &[u32; 3], most: &[u32; 3]| {
             size.iter().zip(most).all(|(size, most)| (1..=*most).contains(size))
@@ -59,12 +59,12 @@ impl Shape {
     }
 }
 
-/// What a launch was asked for.
+/// The parameters of a launch.
 struct Request {
     function: Handle,
     shape: Shape,
     stream: Handle,
-    /// Parameters were given in two ways at once.
+    /// Kernel parameters were passed in two ways at once.
     ambiguous: bool,
 }
 
@@ -82,7 +82,7 @@ fn put(call: Call, request: Request) -> Outcome {
     let mut state = state::running()?;
     let result = call.attempt(|| check(&mut state, &request));
     if let Some(launches) = state.modules.account(request.function) {
-        launches.note(result, request.shape);
+        launches.add(result, request.shape);
     }
     result.map(|_| ())
 }
@@ -138,7 +138,7 @@ fn launch_ex(
     put(call, Request { function, shape: Shape { grid, block, shared }, stream, ambiguous })
 }
 
-/// Fails, and is counted with the kernel all the same.
+/// Fails, but is counted for the kernel.
 fn without_config(function: Handle) -> Outcome {
     if let Some(launches) = state::running()?.modules.account(function) {
         launches.failed += 1;

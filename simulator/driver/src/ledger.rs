@@ -1,39 +1,39 @@
-//! The account of what the driver was asked for.
+//! The oracle: totals of allocations and memory levels.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::abi::Code;
 use crate::settings::MAX_DEVICES;
 
-/// The sort of memory; the words are the tracer's.
+/// A memory kind, named as in the tracer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Plain and pitched device memory.
+    /// Linear and pitched device memory.
     Device,
     /// An array, mip-mapped or not.
     Array,
-    /// What `cuMemCreate` takes of a device.
+    /// Device memory of `cuMemCreate`.
     Physical,
-    /// A graph's memory.
+    /// Memory of a graph.
     Graph,
-    /// A stream-ordered allocation, inside a pool.
+    /// A stream-ordered allocation from a pool.
     Async,
     /// Managed memory.
     Managed,
-    /// Page-locked host memory of the driver.
+    /// Page-locked host memory allocated by the driver.
     Pinned,
-    /// Page-locked host memory of the program.
+    /// Page-locked host memory registered by the program.
     Registered,
-    /// What `cuMemCreate` takes of the host.
+    /// Host memory of `cuMemCreate`.
     HostPhysical,
-    /// Somebody else's memory.
+    /// Memory of another process or API.
     Imported,
     /// A stream-ordered allocation from a pool of host memory.
     HostAsync,
 }
 
 impl Kind {
-    /// The word in the account.
+    /// Returns its name in the oracle.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -50,15 +50,15 @@ impl Kind {
         }
     }
 
-    /// Whether the device loses these bytes.
+    /// Returns whether it uses device memory.
     pub(crate) const fn takes_device_memory(self) -> bool {
         matches!(self, Self::Device | Self::Array | Self::Physical | Self::Graph)
     }
 }
 
 impl Kind {
-    /// Whether the program holds device memory by it. What pools and graphs keep beyond what is
-    /// allocated from them is not the program's.
+    /// Returns whether it counts as device memory held by the program. Reserves of pools and graphs
+    /// beyond their allocations do not.
     pub(crate) const fn is_held(self) -> bool {
         matches!(self, Self::Device | Self::Array | Self::Physical | Self::Async)
     }
@@ -73,7 +73,7 @@ pub(crate) enum End {
     Released,
 }
 
-/// Bytes now, and the most there ever were.
+/// Current bytes and their peak.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Level {
     pub(crate) now: u64,
@@ -81,77 +81,77 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// Goes up.
+    /// Adds bytes.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.now = self.now.saturating_add(bytes);
         self.peak = self.peak.max(self.now);
     }
 
-    /// Goes down.
+    /// Subtracts bytes.
     pub(crate) fn sub(&mut self, bytes: u64) {
         self.now = self.now.saturating_sub(bytes);
     }
 }
 
-/// Successful calls of functions that allocate or free, whatever came of them: an allocation, a node
-/// of a graph, one reference less. Counted without a lock, for these calls are hot.
+/// Successful calls of functions that allocate or free, whatever their effect: an allocation, a
+/// graph node, a dropped reference. Counted without a lock, because these calls are hot.
 #[derive(Default)]
 pub(crate) struct Calls {
     allocating: AtomicI64,
     freeing: AtomicI64,
 }
 
-/// Those of this process.
+/// The call counts of this process.
 pub(crate) static CALLS: Calls =
     Calls { allocating: AtomicI64::new(0), freeing: AtomicI64::new(0) };
 
 impl Calls {
-    /// Counts allocating calls. A call that is about to succeed without doing anything subtracts itself.
+    /// Counts allocating calls. A call that succeeds without an effect subtracts itself.
     pub(crate) fn add_allocating(&self, count: i64) {
         self.allocating.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The same for freeing calls.
+    /// Counts freeing calls in the same way.
     pub(crate) fn add_freeing(&self, count: i64) {
         self.freeing.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Allocating and freeing calls so far.
+    /// Returns the numbers of allocating and freeing calls.
     pub(crate) fn get(&self) -> (i64, i64) {
         (self.allocating.load(Ordering::Relaxed), self.freeing.load(Ordering::Relaxed))
     }
 
-    /// A forked child has made none.
-    pub(crate) fn forget(&self) {
+    /// Resets the counts in a forked child.
+    pub(crate) fn reset(&self) {
         self.allocating.store(0, Ordering::Relaxed);
         self.freeing.store(0, Ordering::Relaxed);
     }
 }
 
-/// Counts of calls, and levels of device memory.
+/// Totals of allocations, and levels of device memory.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    /// Allocations that succeeded.
+    /// Successful allocations.
     pub(crate) allocations: u64,
-    /// Allocations that the program freed.
+    /// Allocations freed by the program.
     pub(crate) frees: u64,
     /// Allocations that ended with their context.
     pub(crate) released: u64,
     /// Allocating calls that returned an error.
     pub(crate) failed_allocations: u64,
-    /// What the devices lose, all together: the reserves of pools and graphs included.
+    /// Used memory of all devices, including the reserves of pools and graphs.
     pub(crate) total: Level,
-    /// The same by device.
+    /// Used memory by device.
     pub(crate) devices: [Level; MAX_DEVICES],
-    /// What the program holds: what it asked for and did not free.
+    /// Memory held by the program: requested and not freed.
     pub(crate) held: Level,
-    /// The same by device.
+    /// Held memory by device.
     pub(crate) held_by_device: [Level; MAX_DEVICES],
 }
 
 impl Ledger {
-    /// Takes device memory, if the device has that much left.
-    pub(crate) fn take(&mut self, device: usize, bytes: u64, capacity: u64) -> Result<(), Code> {
+    /// Allocates device memory, if the device has enough left.
+    pub(crate) fn charge(&mut self, device: usize, bytes: u64, capacity: u64) -> Result<(), Code> {
         let level = self.devices.get_mut(device).ok_or(Code::InvalidDevice)?;
         if level.now.checked_add(bytes).is_none_or(|sum| sum > capacity) {
             return Err(Code::OutOfMemory);
@@ -161,7 +161,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The program holds device memory.
+    /// Adds to the memory that the program holds.
     pub(crate) fn hold(&mut self, device: Option<usize>, bytes: u64) {
         if let Some(level) = device.and_then(|device| self.held_by_device.get_mut(device)) {
             level.add(bytes);
@@ -169,16 +169,16 @@ impl Ledger {
         }
     }
 
-    /// The program holds it no longer.
-    pub(crate) fn let_go(&mut self, device: Option<usize>, bytes: u64) {
+    /// Subtracts from the memory that the program holds.
+    pub(crate) fn release(&mut self, device: Option<usize>, bytes: u64) {
         if let Some(level) = device.and_then(|device| self.held_by_device.get_mut(device)) {
             level.sub(bytes);
             self.held.sub(bytes);
         }
     }
 
-    /// Gives device memory back.
-    pub(crate) fn give(&mut self, device: usize, bytes: u64) {
+    /// Frees device memory.
+    pub(crate) fn uncharge(&mut self, device: usize, bytes: u64) {
         if let Some(level) = self.devices.get_mut(device) {
             level.sub(bytes);
             self.total.sub(bytes);

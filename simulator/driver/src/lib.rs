@@ -1,11 +1,11 @@
-//! A simulated CUDA driver: what `libcuda.so.1` is to a program, without a GPU.
+//! A simulated CUDA driver: stands in for `libcuda.so.1` without a GPU.
 //!
-//! The exported functions have the real names, the real ABI and entry points that begin with the
-//! machine code of real drivers, so a tracer can be tried against them. Device memory is only
-//! bookkeeping; addresses are plausible and belong to no real mapping. When the process ends, the
-//! driver writes down what it was asked for, so that a tracer's account can be checked.
+//! The exported functions have the real names, the real ABI and entry points that start with the
+//! machine code of real drivers, so a tracer can be tested with them. Device memory is only
+//! accounted; addresses are plausible, but not mapped. When the process exits, the driver writes
+//! its own account, the oracle, to compare with the report of a tracer.
 //!
-//! The folder's `README.md` describes the environment variables and the files.
+//! `docs/internals/simulator.md` describes the environment variables and the files.
 
 mod abi;
 mod arena;

@@ -1,4 +1,4 @@
-//! Device memory: plain, pitched and managed.
+//! Device memory: linear, pitched and managed.
 
 use std::ffi::{c_int, c_void};
 
@@ -21,7 +21,7 @@ exports! {
         pointer_attribute;
 }
 
-/// Rows of pitched memory begin on a multiple of this.
+/// Alignment of the rows of pitched memory.
 const PITCH: u64 = 512;
 
 fn alloc(dptr: Out<DevicePointer>, bytes: usize) -> Outcome {
@@ -75,7 +75,7 @@ fn alloc_managed(dptr: Out<DevicePointer>, bytes: usize, flags: u32) -> Outcome 
     dptr.set(address)
 }
 
-/// Frees by address, in whichever context: without one too, but not in one that has ended.
+/// Frees memory by address, in any context or without one, but not in a destroyed one.
 fn free(dptr: DevicePointer) -> Outcome {
     let mut state = state::running()?;
     state.current_or_none()?;
@@ -97,7 +97,7 @@ fn free(dptr: DevicePointer) -> Outcome {
             state.close_at_address(dptr, End::Freed);
             Ok(())
         }
-        // It waits for the device, which lets the pool shrink.
+        // The free waits for the device, so the pool can shrink.
         Kind::Async | Kind::HostAsync => {
             state.close_in_pool(dptr, End::Freed)?;
             state.synchronized(owner.device.unwrap_or(0));
@@ -116,7 +116,7 @@ fn info(free: Out<usize>, total: Out<usize>) -> Outcome {
     total.set(usize::try_from(capacity).unwrap_or(usize::MAX))
 }
 
-/// Where an address's allocation begins, and how large it is.
+/// Returns start and size of the allocation that contains an address.
 fn range_of(state: &State, address: u64) -> Option<(u64, u64)> {
     if let Some((base, record)) = state.arena.containing(address) {
         return Some((base, record.bytes));
@@ -128,12 +128,12 @@ fn address_range(base: Out<DevicePointer>, size: Out<usize>, dptr: DevicePointer
     let state = state::running()?;
     state.current()?;
     let (start, bytes) = range_of(&state, dptr).ok_or(Code::NotFound)?;
-    base.set_if_wanted(start);
-    size.set_if_wanted(usize::try_from(bytes).unwrap_or(usize::MAX));
+    base.set_if_not_null(start);
+    size.set_if_not_null(usize::try_from(bytes).unwrap_or(usize::MAX));
     Ok(())
 }
 
-/// Where `cuPointerGetAttribute` puts its answer: the attribute decides how wide it is.
+/// The result pointer of `cuPointerGetAttribute`; the attribute determines its width.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Attribute(Out<*const c_void>);

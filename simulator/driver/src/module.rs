@@ -1,8 +1,8 @@
 //! Modules, libraries and their kernels.
 //!
-//! Nothing is compiled: a module has every kernel that it is asked for, and knows of no other.
-//! As in real drivers, the handle of a kernel is the address of an object in this process's
-//! memory, and a pointer to the kernel's name is in that object.
+//! Nothing is compiled: a module contains every kernel that is requested, and no other. As in real
+//! drivers, the handle of a kernel is the address of an object in the memory of this process, and
+//! that object contains a pointer to the kernel's name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, c_char, c_uint, c_void};
@@ -43,7 +43,7 @@ exports! {
     call cuKernelGetLibrary(library: Out<Handle>, kernel: Handle) = library_of;
 }
 
-/// What sort of thing has kernels; and the sort of their handles.
+/// The two kinds of kernel handles, and of their containers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Sort {
     /// A `CUmodule` with its `CUfunction`s.
@@ -53,7 +53,7 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
-    /// The word in the account.
+    /// Returns its name in the oracle.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Function => "function",
@@ -62,11 +62,11 @@ impl Sort {
     }
 }
 
-/// What a handle points to. A tracer may read it as it reads a real driver's objects.
+/// The object that a handle points to. A tracer may read it like the object of a real driver.
 #[repr(C)]
 struct Object {
     references: u64,
-    /// At byte 8, as in driver 580: the name, with its zero byte.
+    /// Pointer to the zero-terminated name, at byte 8 as in driver 580.
     name: *const c_char,
     serial: u64,
     module: Handle,
@@ -75,31 +75,31 @@ struct Object {
 
 const _: () = assert!(std::mem::offset_of!(Object, name) == 8);
 
-/// A kernel by one of its handles.
+/// A kernel, by one of its handles.
 struct Kernel {
-    sort: Sort,
+    handle_type: Sort,
     module: u32,
-    /// The object points to this text.
+    /// Owns the name that the object points to.
     name: CString,
     _object: Box<Object>,
     launches: Launches,
-    /// The function that stands for a library's kernel.
+    /// The function of a library's kernel.
     function: Option<Handle>,
 }
 
 /// A module, or a library.
 struct Module {
-    sort: Sort,
-    /// The context that a module ends with; a library has none.
+    handle_type: Sort,
+    /// Context of a module; a library has none.
     context: Option<u32>,
     kernels: BTreeMap<CString, Handle>,
 }
 
-/// All modules and kernels, and how often each kernel was launched.
+/// All modules and kernels, with their launches.
 pub(crate) struct Modules {
     modules: Slab<Module>,
     kernels: HashMap<Handle, Kernel>,
-    /// Launches of kernels whose modules are gone.
+    /// Launches of kernels whose modules were unloaded.
     ended: BTreeMap<(CString, Handle, Sort), Launches>,
     next_serial: u64,
 }
@@ -116,17 +116,17 @@ impl Default for Modules {
 }
 
 impl Modules {
-    /// How often each kernel was launched, by name and handle.
+    /// Returns the launches of each kernel, by name and handle.
     pub(crate) fn launches(&self) -> BTreeMap<(CString, Handle, Sort), Launches> {
         let mut all = self.ended.clone();
         for (handle, kernel) in self.kernels.iter().filter(|(_, k)| !k.launches.is_empty()) {
-            let key = (kernel.name.clone(), *handle, kernel.sort);
+            let key = (kernel.name.clone(), *handle, kernel.handle_type);
             all.entry(key).or_default().merge(kernel.launches.clone());
         }
         all
     }
 
-    /// The account of the kernel behind a handle, whichever of the two sorts it is.
+    /// Returns the launches of the kernel with a handle of either type.
     pub(crate) fn account(&mut self, handle: Handle) -> Option<&mut Launches> {
         self.kernels.get_mut(&handle).map(|kernel| &mut kernel.launches)
     }
@@ -135,19 +135,19 @@ impl Modules {
         self.kernels.get(&handle).ok_or(Code::InvalidHandle)
     }
 
-    fn module(&self, handle: Handle, sort: Sort) -> Result<(u32, &Module), Code> {
+    fn module(&self, handle: Handle, handle_type: Sort) -> Result<(u32, &Module), Code> {
         let key = self.modules.find(handle).ok_or(Code::InvalidHandle)?;
-        let module = self.modules.get(key.index).filter(|module| module.sort == sort);
+        let module = self.modules.get(key.index).filter(|module| module.handle_type == handle_type);
         module.map(|module| (key.index, module)).ok_or(Code::InvalidHandle)
     }
 
-    fn open(&mut self, sort: Sort, context: Option<u32>) -> Handle {
-        let module = Module { sort, context, kernels: BTreeMap::new() };
+    fn open(&mut self, handle_type: Sort, context: Option<u32>) -> Handle {
+        let module = Module { handle_type, context, kernels: BTreeMap::new() };
         let key = self.modules.insert(module);
         self.modules.handle(key.index)
     }
 
-    fn add_kernel(&mut self, sort: Sort, module: u32, name: CString) -> Handle {
+    fn add_kernel(&mut self, handle_type: Sort, module: u32, name: CString) -> Handle {
         let object = Box::new(Object {
             references: 1,
             name: name.as_ptr(),
@@ -158,7 +158,8 @@ impl Modules {
         self.next_serial += 1;
         let handle = &raw const *object as Handle;
         let launches = Launches::default();
-        let kernel = Kernel { sort, module, name, _object: object, launches, function: None };
+        let kernel =
+            Kernel { handle_type, module, name, _object: object, launches, function: None };
         self.kernels.insert(handle, kernel);
         handle
     }
@@ -172,13 +173,14 @@ impl Modules {
         for handle in gone {
             let Some(kernel) = self.kernels.remove(&handle) else { continue };
             if !kernel.launches.is_empty() {
-                let ended = self.ended.entry((kernel.name, handle, kernel.sort)).or_default();
+                let key = (kernel.name, handle, kernel.handle_type);
+                let ended = self.ended.entry(key).or_default();
                 ended.merge(kernel.launches);
             }
         }
     }
 
-    /// Ends the modules of a context; says how many.
+    /// Unloads the modules of a context and returns their number.
     pub(crate) fn end_context(&mut self, context: u32) -> usize {
         let of_context = self.modules.iter().filter(|(_, m)| m.context == Some(context));
         let gone: Vec<u32> = of_context.map(|(index, _)| index).collect();
@@ -188,17 +190,17 @@ impl Modules {
         gone.len()
     }
 
-    /// The kernel of that name; it is there from now on.
-    fn find(&mut self, module: Handle, sort: Sort, name: &str) -> Result<Handle, Code> {
+    /// Returns the kernel with a name, which is created if needed.
+    fn find(&mut self, module: Handle, handle_type: Sort, name: &str) -> Result<Handle, Code> {
         let name = CString::new(name).map_err(|_| Code::InvalidValue)?;
-        let (index, known) = self.module(module, sort)?;
+        let (index, known) = self.module(module, handle_type)?;
         if name.is_empty() {
             return Err(Code::NotFound);
         }
         if let Some(handle) = known.kernels.get(&name) {
             return Ok(*handle);
         }
-        let handle = self.add_kernel(sort, index, name.clone());
+        let handle = self.add_kernel(handle_type, index, name.clone());
         if let Some(module) = self.modules.get_mut(index) {
             module.kernels.insert(name, handle);
         }
@@ -282,11 +284,11 @@ fn load_library_file(
     library.set(state.modules.open(Sort::Kernel, None))
 }
 
-fn unload(module: Handle, sort: Sort) -> Outcome {
+fn unload(module: Handle, handle_type: Sort) -> Outcome {
     let mut state = state::running()?;
-    let (index, _) = state.modules.module(module, sort)?;
+    let (index, _) = state.modules.module(module, handle_type)?;
     state.modules.close(index);
-    state.objects.destroyed(match sort {
+    state.objects.destroyed(match handle_type {
         Sort::Function => ObjectKind::Module,
         Sort::Kernel => ObjectKind::Library,
     });
@@ -311,9 +313,9 @@ fn get_kernel(kernel: Out<Handle>, library: Handle, name: InStr) -> Outcome {
     kernel.set(state::running()?.modules.find(library, Sort::Kernel, name.get()?)?)
 }
 
-fn count(count: Out<u32>, module: Handle, sort: Sort) -> Outcome {
+fn count(count: Out<u32>, module: Handle, handle_type: Sort) -> Outcome {
     let state = state::running()?;
-    let (_, module) = state.modules.module(module, sort)?;
+    let (_, module) = state.modules.module(module, handle_type)?;
     count.set(u32::try_from(module.kernels.len()).unwrap_or(u32::MAX))
 }
 
@@ -325,9 +327,9 @@ fn kernel_count(number: Out<u32>, library: Handle) -> Outcome {
     count(number, library, Sort::Kernel)
 }
 
-fn enumerate(handles: Out<Handle>, count: c_uint, module: Handle, sort: Sort) -> Outcome {
+fn enumerate(handles: Out<Handle>, count: c_uint, module: Handle, handle_type: Sort) -> Outcome {
     let state = state::running()?;
-    let (_, module) = state.modules.module(module, sort)?;
+    let (_, module) = state.modules.module(module, handle_type)?;
     let known: Vec<Handle> = module.kernels.values().copied().take(count as usize).collect();
     handles.fill(&known)
 }
@@ -340,13 +342,13 @@ fn enumerate_kernels(kernels: Out<Handle>, count: c_uint, library: Handle) -> Ou
     enumerate(kernels, count, library, Sort::Kernel)
 }
 
-/// The function that stands for a kernel: another object, with the same name.
+/// Returns the function of a kernel: another object with the same name.
 fn kernel_function(function: Out<Handle>, kernel: Handle) -> Outcome {
     function.check()?;
     let mut state = state::running()?;
     state.current()?;
     let known = state.modules.kernel(kernel)?;
-    if known.sort != Sort::Kernel {
+    if known.handle_type != Sort::Kernel {
         return Err(Code::InvalidHandle);
     }
     if let Some(handle) = known.function {
@@ -360,9 +362,9 @@ fn kernel_function(function: Out<Handle>, kernel: Handle) -> Outcome {
     function.set(handle)
 }
 
-/// Either sort of handle has a name.
+/// Both handle types have a name.
 fn name_of(name: Out<*const c_char>, function: Handle) -> Outcome {
-    // The text stays where it is until the module is unloaded.
+    // The text stays in place until the module is unloaded.
     name.set(state::running()?.modules.kernel(function)?.name.as_ptr())
 }
 
@@ -375,7 +377,7 @@ fn module_of(module: Out<Handle>, function: Handle) -> Outcome {
 fn library_of(library: Out<Handle>, kernel: Handle) -> Outcome {
     let state = state::running()?;
     let known = state.modules.kernel(kernel)?;
-    if known.sort != Sort::Kernel {
+    if known.handle_type != Sort::Kernel {
         return Err(Code::InvalidHandle);
     }
     library.set(state.modules.modules.handle(known.module))

@@ -1,5 +1,5 @@
-//! Objects that are no memory: how many of each kind there were, and those that have no other home
-//! here, which are events, textures, surfaces and linkers.
+//! Counts of CUDA objects of each kind, and the objects without a module of their own: events,
+//! textures, surfaces and linkers.
 
 use std::ffi::{c_uint, c_void};
 
@@ -30,7 +30,7 @@ exports! {
     call cuLinkDestroy(linker: Handle) = destroy_linker;
 }
 
-/// The kind of object; the words are the tracer's.
+/// An object kind, named as in the tracer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ObjectKind {
     Stream,
@@ -47,7 +47,7 @@ pub(crate) enum ObjectKind {
     Linker,
 }
 
-/// The kinds and their words in the account.
+/// The kinds with their names in the oracle.
 const KINDS: [(ObjectKind, &str); 12] = [
     (ObjectKind::Stream, "stream"),
     (ObjectKind::Event, "event"),
@@ -63,7 +63,7 @@ const KINDS: [(ObjectKind, &str); 12] = [
     (ObjectKind::Linker, "linker"),
 ];
 
-/// What happened to objects of one kind.
+/// Counts of one kind.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Count {
     pub(crate) created: u64,
@@ -79,7 +79,7 @@ impl Count {
     }
 }
 
-/// An object that is nothing but there.
+/// An object without further state.
 struct Object {
     kind: ObjectKind,
     context: u32,
@@ -87,7 +87,7 @@ struct Object {
     shared: bool,
 }
 
-/// The account, and the objects that live here.
+/// Counts of all kinds, and the objects of this module.
 pub(crate) struct Objects {
     counts: [Count; KINDS.len()],
     here: Slab<Object>,
@@ -99,7 +99,7 @@ impl Objects {
         Self { counts: [none; KINDS.len()], here: Slab::new(13) }
     }
 
-    /// Kinds of which there was one, with their words.
+    /// Returns the counts of kinds that were ever created, with their names.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, Count)> {
         let all = KINDS.iter().zip(&self.counts).map(|((_, word), count)| (*word, *count));
         all.filter(|(_, count)| count.created > 0)
@@ -130,7 +130,7 @@ impl Objects {
         known.map(|_| key.index).ok_or(Code::InvalidHandle)
     }
 
-    /// Ends the objects of a context.
+    /// Destroys the objects of a context.
     pub(crate) fn end_context(&mut self, context: u32) {
         let of_context = self.here.iter().filter(|(_, object)| object.context == context);
         let gone: Vec<(u32, ObjectKind)> =
@@ -182,14 +182,14 @@ fn record(event: Handle, stream: Handle) -> Outcome {
     state.stream(stream).map(|_| ())
 }
 
-/// Everything is done at once here, so that asking is as good as waiting.
+/// All work completes immediately here, so a query and a wait are the same.
 fn wait(event: Handle) -> Outcome {
     state::running()?.objects.find(event, ObjectKind::Event).map(|_| ())
 }
 
 const MAGIC: [u8; 8] = *b"VSIMEVT1";
 
-/// `CUipcEventHandle`: passed by value, and so on the stack.
+/// `CUipcEventHandle`, which is passed by value and therefore on the stack.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct EventTicket {
@@ -208,8 +208,8 @@ fn get_ipc(handle: Out<[u8; 64]>, event: Handle) -> Outcome {
     handle.set(bytes)
 }
 
-/// Another object for the same event. Unlike a real driver, this one does it in the event's own
-/// process, too.
+/// Opens another object for the same event. Unlike a real driver, this one also allows it in the
+/// event's own process.
 fn open_ipc(event: Out<Handle>, handle: EventTicket) -> Outcome {
     event.check()?;
     let mut state = state::running()?;

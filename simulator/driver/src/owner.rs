@@ -1,4 +1,4 @@
-//! Whom allocations belong to. Many share an owner; each has a number instead of a copy.
+//! Owners of allocations. Many allocations share an owner, which they refer to by number.
 
 use crate::ledger::Kind;
 
@@ -6,24 +6,24 @@ use crate::ledger::Kind;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
     pub(crate) kind: Kind,
-    /// The device, unless it is host memory of no device in particular.
+    /// Device, unless it is host memory that belongs to no device.
     pub(crate) device: Option<usize>,
-    /// The context that takes them along when it ends.
+    /// Context that frees them when it ends.
     pub(crate) context: Option<u32>,
-    /// The pool they are part of.
+    /// Pool that contains them.
     pub(crate) pool: Option<u32>,
-    /// How many there are.
+    /// Number of live allocations.
     pub(crate) live: u64,
 }
 
 impl Owner {
-    /// The device whose memory these allocations take.
-    pub(crate) fn taken_from(&self) -> Option<usize> {
+    /// Returns the device whose memory these allocations use.
+    pub(crate) fn charged_device(&self) -> Option<usize> {
         self.device.filter(|_| self.kind.takes_device_memory())
     }
 }
 
-/// The owners, by number. Number 0 is nobody.
+/// The owners by number. Number 0 is unused.
 pub(crate) struct Owners {
     owners: Vec<Owner>,
     free: Vec<u32>,
@@ -32,31 +32,31 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Nobody yet.
+    /// Creates an empty table.
     pub(crate) fn new() -> Self {
-        let nobody = Owner { kind: Kind::Device, device: None, context: None, pool: None, live: 0 };
-        Self { owners: vec![nobody], free: Vec::new(), common: Vec::new() }
+        let unused = Owner { kind: Kind::Device, device: None, context: None, pool: None, live: 0 };
+        Self { owners: vec![unused], free: Vec::new(), common: Vec::new() }
     }
 
-    /// Takes an owner in.
+    /// Adds an owner.
     pub(crate) fn add(&mut self, owner: Owner) -> u32 {
         if let Some(id) = self.free.pop()
-            && let Some(place) = self.owners.get_mut(id as usize)
+            && let Some(slot) = self.owners.get_mut(id as usize)
         {
-            *place = owner;
+            *slot = owner;
             return id;
         }
         self.owners.push(owner);
         u32::try_from(self.owners.len() - 1).unwrap_or(0)
     }
 
-    /// An owner for allocations of a context.
+    /// Adds an owner for allocations of a context.
     pub(crate) fn add_for_context(&mut self, kind: Kind, device: usize, context: u32) -> u32 {
         let device = Some(device);
         self.add(Owner { kind, device, context: Some(context), pool: None, live: 0 })
     }
 
-    /// The owner of allocations that belong to no context and no pool.
+    /// Returns the owner of allocations without context and pool.
     pub(crate) fn common(&mut self, kind: Kind, device: Option<usize>) -> u32 {
         let known = self.common.iter().find(|entry| (entry.0, entry.1) == (kind, device));
         if let Some((_, _, id)) = known {
@@ -67,27 +67,27 @@ impl Owners {
         id
     }
 
-    /// Removes an owner who owns nothing any more.
+    /// Removes an owner without allocations.
     pub(crate) fn remove(&mut self, id: u32) {
         self.free.push(id);
     }
 
-    /// The owner behind a number.
+    /// Returns the owner with a number.
     pub(crate) fn get(&self, id: u32) -> Option<Owner> {
         self.owners.get(id as usize).copied()
     }
 
-    /// The owner behind a number, to change it.
+    /// Returns the owner with a number for changes.
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Owner> {
         self.owners.get_mut(id as usize)
     }
 
-    /// Whether a context owns anything.
+    /// Returns whether a context owns any allocation.
     pub(crate) fn context_owns(&self, context: u32) -> bool {
         self.owners.iter().any(|owner| owner.context == Some(context) && owner.live > 0)
     }
 
-    /// Whether an owner is one of a context's.
+    /// Returns whether an owner belongs to a context.
     pub(crate) fn is_of(&self, id: u32, context: u32) -> bool {
         self.get(id).is_some_and(|owner| owner.context == Some(context))
     }

@@ -1,8 +1,8 @@
 //! Memory pools and stream-ordered allocations.
 //!
-//! A pool takes memory from its device in chunks and gives it back at a synchronisation, down to
-//! its release threshold, as seen on driver 580. Pools belong to the process, not to a context:
-//! neither the end of a context nor a reset of the primary one touches them.
+//! A pool allocates chunks from its device and returns them at a synchronization, down to its
+//! release threshold, as observed on driver 580. Pools belong to the process, not to a context:
+//! neither the end of a context nor a reset of the primary one affects them.
 
 use std::ffi::c_int;
 
@@ -35,10 +35,10 @@ exports! {
     call cuDeviceSetMemPool(device: CuDevice, pool: Handle) = set_current;
 }
 
-/// Pools take memory from their device in pieces of this size.
+/// Unit in which pools allocate device memory.
 const CHUNK: u64 = 32 << 20;
 
-/// `CUmemPoolProps`, as far as it matters here.
+/// The used fields of `CUmemPoolProps`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PoolProps {
@@ -55,19 +55,19 @@ plain!(PoolProps);
 /// A pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pool {
-    /// The device, unless the pool holds host memory.
+    /// Device, or none for a pool of host memory.
     pub(crate) device: Option<usize>,
-    /// What it holds.
+    /// Memory that it holds.
     pub(crate) reserved: Level,
-    /// What of it is allocated.
+    /// Part of it that is allocated.
     pub(crate) used: Level,
-    /// What was freed since the last synchronisation: it cannot leave the pool yet.
+    /// Freed since the last synchronization: it cannot leave the pool yet.
     pending: u64,
     threshold: u64,
     max_size: u64,
     is_default: bool,
-    /// Destroyed by the program, kept for what is still allocated.
-    pub(crate) doomed: bool,
+    /// Destroyed by the program, but kept for its live allocations.
+    pub(crate) destroyed: bool,
     owner: u32,
 }
 
@@ -98,7 +98,7 @@ impl State {
             threshold: 0,
             max_size,
             is_default,
-            doomed: false,
+            destroyed: false,
             owner,
         });
         if let Some(owner) = self.owners.get_mut(owner) {
@@ -113,8 +113,8 @@ impl State {
             return Ok(pool);
         }
         let pool = self.open_pool(Some(device), 0, true);
-        if let Some(place) = self.pools.defaults.get_mut(device) {
-            *place = Some(pool);
+        if let Some(slot) = self.pools.defaults.get_mut(device) {
+            *slot = Some(pool);
         }
         Ok(pool)
     }
@@ -129,7 +129,7 @@ impl State {
     fn pool(&self, handle: Handle) -> Result<u32, Code> {
         let key = self.pools.pools.find(handle).ok_or(Code::InvalidValue)?;
         let pool = self.pools.pools.get(key.index).ok_or(Code::InvalidValue)?;
-        if pool.doomed { Err(Code::InvalidValue) } else { Ok(key.index) }
+        if pool.destroyed { Err(Code::InvalidValue) } else { Ok(key.index) }
     }
 
     fn open_in_pool(&mut self, index: u32, bytes: u64) -> Result<u64, Code> {
@@ -141,11 +141,11 @@ impl State {
         let target = needed.checked_next_multiple_of(CHUNK).ok_or(Code::OutOfMemory)?;
         let growth = target.saturating_sub(pool.reserved.now);
         if let Some(device) = pool.device {
-            self.take(device, growth)?;
+            self.charge(device, growth)?;
         }
         let Ok(address) = self.open_at_address(pool.owner, bytes) else {
             if let Some(device) = pool.device {
-                self.give(device, growth);
+                self.uncharge(device, growth);
             }
             return Err(Code::OutOfMemory);
         };
@@ -164,7 +164,7 @@ impl State {
         let pool = self.pools.pools.get_mut(index).ok_or(Code::Unknown)?;
         pool.used.sub(record.bytes);
         pool.pending += record.bytes;
-        if pool.doomed && pool.used.now == 0 {
+        if pool.destroyed && pool.used.now == 0 {
             self.shrink(index, 0);
             self.pools.pools.remove(index);
             self.owners.remove(record.owner);
@@ -172,17 +172,17 @@ impl State {
         Ok(())
     }
 
-    /// Gives memory back to the device, down to what the pool should hold.
+    /// Returns memory to the device, down to a target size.
     fn shrink(&mut self, index: u32, target: u64) {
         let Some(pool) = self.pools.pools.get_mut(index) else { return };
         let excess = pool.reserved.now.saturating_sub(target);
         pool.reserved.sub(excess);
         if let Some(device) = pool.device {
-            self.give(device, excess);
+            self.uncharge(device, excess);
         }
     }
 
-    /// What a synchronisation does: freed memory above the threshold goes back to the device.
+    /// Applies a synchronization: freed memory above the threshold returns to the device.
     pub(crate) fn synchronized(&mut self, device: usize) {
         let pools: Vec<(u32, u64)> = self
             .pools
@@ -287,7 +287,7 @@ fn destroy(pool: Handle) -> Outcome {
     if pool.is_default {
         return Err(Code::InvalidValue);
     }
-    pool.doomed = true;
+    pool.destroyed = true;
     let (owner, used) = (pool.owner, pool.used.now);
     state.objects.destroyed(ObjectKind::Pool);
     if used == 0 {
@@ -313,7 +313,7 @@ fn set_attribute(pool: Handle, attribute: c_int, value: In<u64>) -> Outcome {
     let index = state.pool(pool)?;
     let pool = state.pools.pools.get_mut(index).ok_or(Code::InvalidValue)?;
     match attribute {
-        // How freed memory may be used again: nothing that can be seen here.
+        // Reuse policies of freed memory, which have no visible effect here.
         1..=3 => {}
         4 => pool.threshold = value.get()?,
         6 if value.get()? == 0 => pool.reserved.peak = pool.reserved.now,

@@ -1,4 +1,4 @@
-//! The account of a process, as a file: the truth that a tracer is checked against.
+//! Writes the oracle of a process to a file, for comparison with a tracer.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,40 +11,40 @@ use crate::settings;
 use crate::state::State;
 use crate::vmm::Backing;
 
-/// Makes the folder for the account.
+/// Creates the directory of the oracle.
 pub(crate) fn prepare() {
-    if let Some(folder) = &settings::get().ledger {
-        // What fails here fails again, and is told, when the account is written.
-        let _ = std::fs::create_dir_all(folder);
+    if let Some(dir) = &settings::get().ledger {
+        // A failure is repeated and reported when the oracle is written.
+        let _ = std::fs::create_dir_all(dir);
     }
 }
 
-/// Writes the account, if the environment asks for it.
+/// Writes the oracle if `SIM_ORACLE_DIR` is set.
 pub(crate) fn write(state: &State) {
-    let Some(folder) = &settings::get().ledger else { return };
-    if let Err(error) = write_into(state, folder) {
-        complain(folder, &error);
+    let Some(dir) = &settings::get().ledger else { return };
+    if let Err(error) = write_into(state, dir) {
+        log_error(dir, &error);
     }
 }
 
-/// Whoever waits for a file should learn why it does not come.
+/// Reports why a file cannot be written.
 #[expect(clippy::print_stderr, reason = "a driver has no other way to say why it fails")]
-pub(crate) fn complain(path: &Path, error: &io::Error) -> Code {
+pub(crate) fn log_error(path: &Path, error: &io::Error) -> Code {
     eprintln!("simulated driver: {}: {error}", path.display());
     Code::Unknown
 }
 
-/// Writes under another name first, so that nobody sees half an account.
-fn write_into(state: &State, folder: &Path) -> io::Result<()> {
+/// Writes to a temporary name first, so that the file is always complete.
+fn write_into(state: &State, dir: &Path) -> io::Result<()> {
     let pid = std::process::id();
-    let unfinished = folder.join(format!(".{pid}.json.part"));
+    let unfinished = dir.join(format!(".{pid}.json.part"));
     let mut file = BufWriter::new(File::create(&unfinished)?);
     account(state, pid, &mut file)?;
     file.flush()?;
-    std::fs::rename(unfinished, folder.join(format!("{pid}.json")))
+    std::fs::rename(unfinished, dir.join(format!("{pid}.json")))
 }
 
-/// A live allocation, as the account shows it.
+/// A live allocation in the oracle.
 struct Entry {
     address: u64,
     bytes: u64,
@@ -84,7 +84,7 @@ fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n}}")
 }
 
-/// A device as JSON: a number, or null for host memory.
+/// Formats a device as JSON: a number, or null for host memory.
 fn device_text(device: Option<usize>) -> String {
     device.map_or_else(|| "null".to_owned(), |device| device.to_string())
 }
@@ -129,7 +129,7 @@ fn objects(state: &State, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n  ],")
 }
 
-/// A string as JSON.
+/// Formats a string as JSON.
 pub(crate) fn text(value: &str) -> String {
     let mut quoted = String::from('"');
     for c in value.chars() {

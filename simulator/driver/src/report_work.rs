@@ -1,4 +1,4 @@
-//! The part of the account that tells of launches, copies and failed calls.
+//! The activity part of the oracle: launches, copies and failed calls.
 
 use std::io::{self, Write};
 
@@ -6,14 +6,14 @@ use crate::report::text;
 use crate::state::State;
 use crate::work::{Launches, Shape};
 
-/// Writes it.
+/// Writes this part.
 pub(crate) fn write(state: &State, out: &mut impl Write) -> io::Result<()> {
     let launches = state.modules.launches();
-    let launches = launches.iter().map(|((name, handle, sort), launches)| {
+    let launches = launches.iter().map(|((name, handle, handle_type), launches)| {
         format!(
-            "{{\"name\": {}, \"function\": \"{handle:#x}\", \"sort\": \"{}\", {}}}",
+            "{{\"name\": {}, \"function\": \"{handle:#x}\", \"type\": \"{}\", {}}}",
             text(&name.to_string_lossy()),
-            sort.name(),
+            handle_type.name(),
             counts(launches)
         )
     });

@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: functions by name and version, as the CUDA runtime asks for them.
+//! `cuGetProcAddress`: looks functions up by name and version, for the CUDA runtime.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,10 +17,10 @@ exports! {
     call cuGetExportTable(table: Out<*const c_void>, id: *const c_void) = export_table;
 }
 
-/// Ask for the variants whose default stream is the thread's own.
+/// Requests the variants with a per-thread default stream.
 const PER_THREAD_STREAM: u64 = 2;
 
-/// Versions of CUDA in which a variant first came. Those of `_v2` not named here: 3.2.
+/// CUDA versions that introduced a variant. `_v2` variants that are not listed: 3.2.
 const SINCE: &[(&str, c_int)] = &[
     ("cuArrayCreate_v2", 3020),
     ("cuCtxCreate_v3", 11_040),
@@ -102,16 +102,16 @@ fn find(name: &str) -> Option<*const c_void> {
     all().find(|export| export.name == name).map(|export| export.address as *const c_void)
 }
 
-/// Why a function is not given.
+/// Why a function is not returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Missing {
     Symbol = 1,
     Version = 2,
 }
 
-/// The newest variant of a function that a program built for this CUDA version knows.
+/// Returns the newest variant of a function for a program built for this CUDA version.
 fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<*const c_void, Missing> {
-    // Names are asked for without their version.
+    // Programs pass names without a version suffix.
     if ["_v2", "_v3", "_v4", "_ptsz", "_ptds"].iter().any(|suffix| symbol.ends_with(suffix)) {
         return Err(Missing::Symbol);
     }
@@ -141,7 +141,7 @@ fn resolve(symbol: InStr, function: Out<*const c_void>, version: c_int, flags: u
     found.map(|_| ()).map_err(|_| Code::NotFound)
 }
 
-/// Unlike the first version, this one does not fail for what it cannot find: the status says so.
+/// Unlike the first version, this one does not fail for unknown functions: it sets the status.
 fn resolve_v2(
     symbol: InStr,
     function: Out<*const c_void>,
@@ -150,11 +150,11 @@ fn resolve_v2(
     status: Out<u32>,
 ) -> Outcome {
     let found = lookup(symbol.get()?, version, flags);
-    status.set_if_wanted(found.err().map_or(0, |missing| missing as u32));
+    status.set_if_not_null(found.err().map_or(0, |missing| missing as u32));
     function.set(found.unwrap_or(std::ptr::null()))
 }
 
-/// The private tables of a real driver have no place here.
+/// The private tables of a real driver do not exist here.
 fn export_table(_table: Out<*const c_void>, _id: *const c_void) -> Outcome {
     Err(Code::InvalidValue)
 }

@@ -1,4 +1,4 @@
-//! What the environment says about the simulated machine.
+//! Configuration of the simulated machine, from environment variables.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -6,35 +6,34 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The most devices a simulated machine can have.
+/// Maximum number of devices.
 pub(crate) const MAX_DEVICES: usize = 16;
 
 const GIB: u64 = 1 << 30;
 
-/// The simulated machine, as the environment describes it.
+/// The configuration of the simulated machine.
 pub(crate) struct Settings {
-    /// `SIM_DEVICES`: how many devices.
+    /// `SIM_DEVICES`: number of devices.
     pub(crate) devices: usize,
-    /// `SIM_MEMORY`: bytes of memory of each device.
+    /// `SIM_MEMORY`: memory of each device in bytes.
     pub(crate) memory: u64,
-    /// `SIM_LATENCY_US`: how long each call takes at least.
+    /// `SIM_LATENCY_US`: minimum duration of each call.
     pub(crate) latency: Duration,
-    /// `SIM_INIT_MS`: how long the initialisation takes; real drivers take some hundred.
-    pub(crate) initialisation: Duration,
-    /// `SIM_BANDWIDTH`: how many bytes a second synchronous copies copy; without it they take no time.
+    /// `SIM_INIT_MS`: duration of `cuInit`; real drivers take several hundred milliseconds.
+    pub(crate) init_time: Duration,
+    /// `SIM_BANDWIDTH`: bytes per second of synchronous copies; without it they take no time.
     pub(crate) bandwidth: Option<u64>,
     /// `SIM_INJECT_FAILURES`: failures to inject.
     pub(crate) failures: Vec<Failure>,
-    /// `SIM_ORACLE_DIR`: the folder for the account of each process.
+    /// `SIM_ORACLE_DIR`: directory of the oracle of each process.
     pub(crate) ledger: Option<PathBuf>,
-    /// `SIM_STATE_FILE`: the file that processes share the devices' memory by.
+    /// `SIM_STATE_FILE`: file through which processes share the memory of the devices.
     pub(crate) shared: Option<PathBuf>,
-    /// `SIM_CONTEXT_OVERHEAD`: what a process's contexts take of a device; counts where the
-    /// devices are shared.
+    /// `SIM_CONTEXT_OVERHEAD`: device memory of a process's contexts; used if devices are shared.
     pub(crate) overhead: u64,
 }
 
-/// One injected failure, as in `cuMemAlloc_v2:3=2` or `cuMemFree_v2:every10=1`.
+/// An injected failure, such as `cuMemAlloc_v2:3=2` or `cuMemFree_v2:every10=1`.
 pub(crate) struct Failure {
     function: String,
     number: u64,
@@ -45,7 +44,7 @@ pub(crate) struct Failure {
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// The settings; read once.
+/// Returns the configuration, which is read once.
 pub(crate) fn get() -> &'static Settings {
     SETTINGS.get_or_init(|| read(&|name| std::env::var(name).ok()))
 }
@@ -59,7 +58,7 @@ fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
         devices: devices.min(MAX_DEVICES),
         memory: size("SIM_MEMORY").unwrap_or(24 * GIB),
         latency: Duration::from_micros(number("SIM_LATENCY_US").unwrap_or(0)),
-        initialisation: Duration::from_millis(number("SIM_INIT_MS").unwrap_or(0)),
+        init_time: Duration::from_millis(number("SIM_INIT_MS").unwrap_or(0)),
         bandwidth: size("SIM_BANDWIDTH").filter(|bytes| *bytes > 0),
         failures: variable("SIM_INJECT_FAILURES").map_or_else(Vec::new, |text| failures(&text)),
         ledger: path("SIM_ORACLE_DIR"),
@@ -68,7 +67,7 @@ fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
     }
 }
 
-/// A number of bytes: `1048576`, `512M`, `24G`, `24GiB`.
+/// Parses a number of bytes: `1048576`, `512M`, `24G`, `24GiB`.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -84,7 +83,7 @@ fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// The injected failures of a comma-separated list; what cannot be read is left out.
+/// Parses a comma-separated list of failures; invalid entries are ignored.
 fn failures(text: &str) -> Vec<Failure> {
     text.split(',').filter_map(|part| failure(part.trim())).collect()
 }
@@ -102,7 +101,7 @@ fn failure(text: &str) -> Option<Failure> {
 }
 
 impl Settings {
-    /// Counts a call and gives the result it must fail with, if one was asked for.
+    /// Counts a call and returns the result of an injected failure, if there is one.
     pub(crate) fn failure(&self, function: &str) -> Option<c_int> {
         let mut result = None;
         for failure in self.failures.iter().filter(|f| f.function == function) {
@@ -116,15 +115,15 @@ impl Settings {
         result
     }
 
-    /// Forgets the calls counted so far: a forked child counts its own.
-    pub(crate) fn forget_calls(&self) {
+    /// Resets the call counts: a forked child counts its own calls.
+    pub(crate) fn reset_calls(&self) {
         for failure in &self.failures {
             failure.calls.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// The settings if they were read already; never reads them.
+/// Returns the configuration if it was read already.
 pub(crate) fn if_read() -> Option<&'static Settings> {
     SETTINGS.get()
 }
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_accept_units() {
         assert_eq!(bytes("1048576"), Some(1 << 20));
         assert_eq!(bytes("512M"), Some(512 << 20));
         assert_eq!(bytes("24G"), Some(24 << 30));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_come_at_one_call_or_at_every_nth() {
+    fn failures_are_injected_once_or_every_nth_call() {
         let settings = read(&|name| {
             (name == "SIM_INJECT_FAILURES")
                 .then(|| "cuA:3=2, cuB:every2=1,nonsense,cuC:0=1".to_owned())

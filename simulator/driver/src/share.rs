@@ -1,6 +1,6 @@
-//! Physical memory for others: file descriptors that stand for it, and multicast objects.
+//! Shareable physical memory: file descriptors that represent it, and multicast objects.
 //!
-//! A descriptor is a small memory file that says what it stands for, so any process that gets it
+//! A descriptor is a small memory file that describes the memory, so any process that receives it
 //! can import it. Unlike a real one it does not keep the memory alive.
 
 use std::ffi::c_int;
@@ -56,12 +56,12 @@ fn export(shareable: Out<i32>, handle: Handle, sort: c_int, flags: u64) -> Outco
     }
     let Backing::Memory { owner } = physical.backing else { return Err(Code::InvalidValue) };
     let device = state.owner(owner)?.device.map_or(u64::MAX, |device| device as u64);
-    // SAFETY: the name is a string with its zero byte; the kernel makes a new descriptor.
+    // SAFETY: the name is a zero-terminated string; the kernel creates a new descriptor.
     let descriptor = unsafe { libc::memfd_create(c"simulated-gpu-memory".as_ptr(), 0) };
     if descriptor < 0 {
         return Err(Code::Unknown);
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let mut file = unsafe { File::from_raw_fd(descriptor) };
     let mut ticket = [0_u8; TICKET];
     ticket[..8].copy_from_slice(&MAGIC);
@@ -72,10 +72,10 @@ fn export(shareable: Out<i32>, handle: Handle, sort: c_int, flags: u64) -> Outco
     shareable.set(file.into_raw_fd())
 }
 
-/// The bytes and the device that a descriptor stands for.
+/// Returns bytes and device of the memory that a descriptor represents.
 fn read_ticket(descriptor: c_int) -> Option<(u64, Option<usize>)> {
-    // SAFETY: the program says this descriptor is open; a wrong one makes the read fail. The file
-    // is forgotten below, so the descriptor stays the program's.
+    // SAFETY: the program promises that this descriptor is open; a wrong one makes the read fail.
+    // The file is never closed here, so the descriptor still belongs to the program.
     let file = std::mem::ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
     let mut ticket = [0_u8; TICKET];
     file.read_exact_at(&mut ticket, 0).ok()?;
@@ -111,7 +111,7 @@ fn multicast_create(handle: Out<Handle>, prop: In<MulticastProp>) -> Outcome {
     handle.set(state.open_physical(bytes, Backing::Multicast, Prop::of_device(None, 0)))
 }
 
-/// Fails unless the handle is of a multicast object.
+/// Fails unless the handle is that of a multicast object.
 fn check_multicast(state: &state::State, handle: Handle) -> Result<u64, Code> {
     let (_, object) = state.physical(handle)?;
     if object.backing == Backing::Multicast { Ok(object.bytes) } else { Err(Code::InvalidValue) }

@@ -1,18 +1,18 @@
-//! What processes that share the simulated devices know of each other: a file that all map.
+//! Memory use of the processes that share the simulated devices: a file that all of them map.
 //!
-//! | offset | what (64-bit little-endian numbers) |
+//! | offset | content (64-bit little-endian numbers) |
 //! |---|---|
 //! | 0 | the bytes `VSIMSTA1` |
 //! | 8 | number of devices |
 //! | 16 | bytes of memory of each device |
 //! | 24 | number of slots |
-//! | 32 | how many slots from the first on may be in use |
+//! | 32 | number of slots, from the first on, that may be in use |
 //! | 4096 + 512·n | slot n |
 //!
 //! A slot: at 0 the process id (0: free), at 8 its start time in clock ticks after boot (field 22
-//! of `/proc/PID/stat`), at 64 the bytes it uses of each of 16 devices, at 192 the bytes its
-//! contexts take besides. A slot whose process is gone is free for the next one. Slots change
-//! hands only under an exclusive `flock` of the file.
+//! of `/proc/PID/stat`), at 64 the bytes it uses of each of 16 devices, at 192 the bytes that its
+//! contexts use in addition. The slot of a process that has exited is free. Slots are claimed and
+//! freed only under an exclusive `flock` of the file.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -54,7 +54,7 @@ struct Layout {
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && size_of::<Slot>() == 512);
 
-/// This process's part in the shared devices.
+/// This process's entry in the shared file.
 pub(crate) struct Shared {
     file: File,
     layout: &'static Layout,
@@ -62,15 +62,15 @@ pub(crate) struct Shared {
     memory: u64,
 }
 
-/// The start time of a process, if there is such a process.
+/// Returns the start time of a process, if it exists.
 fn start_time(pid: u64) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, so count from its end.
+    // The name in parentheses may contain anything, so fields are counted from its end.
     stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(19)?.parse().ok()
 }
 
 impl Shared {
-    /// Joins the processes that share a file; makes the file if it is not there.
+    /// Joins the processes that share a file, which is created if it does not exist.
     pub(crate) fn join(path: &Path, settings: &Settings) -> std::io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
@@ -93,8 +93,8 @@ impl Shared {
         self.layout.slots.get(self.slot)
     }
 
-    /// Takes device memory, if all processes together leave that much.
-    pub(crate) fn take(&self, device: usize, bytes: u64) -> Result<(), Code> {
+    /// Allocates device memory, if all processes together leave enough.
+    pub(crate) fn charge(&self, device: usize, bytes: u64) -> Result<(), Code> {
         let counter = self.own().and_then(|slot| slot.used.get(device)).ok_or(Code::Unknown)?;
         self.add(counter, device, bytes)
     }
@@ -114,19 +114,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives device memory back.
-    pub(crate) fn give(&self, device: usize, bytes: u64) {
+    /// Frees device memory.
+    pub(crate) fn uncharge(&self, device: usize, bytes: u64) {
         if let Some(counter) = self.own().and_then(|slot| slot.used.get(device)) {
             counter.fetch_sub(bytes, Ordering::AcqRel);
         }
     }
 
-    /// What all processes use of a device.
+    /// Returns the memory of a device that all processes use.
     pub(crate) fn used(&self, device: usize) -> u64 {
         self.layout.in_use().iter().map(|slot| slot.of_device(device)).sum()
     }
 
-    /// Whether this process's context takes memory besides on a device.
+    /// Sets the memory that this process's contexts use on a device.
     pub(crate) fn set_overhead(&self, device: usize, bytes: u64) -> Result<(), Code> {
         let counter = self.own().and_then(|slot| slot.overhead.get(device)).ok_or(Code::Unknown)?;
         let before = counter.load(Ordering::Acquire);
@@ -137,16 +137,16 @@ impl Shared {
         Ok(())
     }
 
-    /// Frees the slots of processes that are gone.
+    /// Frees the slots of processes that have exited.
     fn reclaim(&self) {
         if self.file.lock().is_ok() {
             self.layout.clear_dead();
-            // An error here is one at the next lock.
+            // A failure shows at the next lock.
             let _ = self.file.unlock();
         }
     }
 
-    /// Leaves; what this process used is free for others.
+    /// Frees the slot of this process, and with it its memory.
     pub(crate) fn leave(&self) {
         if let Some(slot) = self.own() {
             slot.clear();
@@ -169,7 +169,7 @@ impl Layout {
         }
     }
 
-    /// Takes a free slot, or the one this process had before it became another program.
+    /// Claims a free slot, or the one that this process had before an exec.
     fn claim(&self) -> Option<usize> {
         let pid = u64::from(std::process::id());
         self.clear_dead();
@@ -215,7 +215,7 @@ fn map(file: &File) -> std::io::Result<&'static Layout> {
     if memory == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the mapping is as large as `Layout`, page-aligned and never unmapped. `Layout` is
-    // made of atomics and bytes nobody reads, so other processes may change it at any time.
+    // SAFETY: the mapping is as large as `Layout`, page-aligned and never unmapped. `Layout`
+    // consists of atomics and unread padding, so other processes may change it at any time.
     Ok(unsafe { &*memory.cast::<Layout>() })
 }

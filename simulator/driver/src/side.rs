@@ -1,4 +1,4 @@
-//! The two sides of a copy: where in which memory it begins, and whether it fits there.
+//! The two sides of a copy: memory and start, and whether the copy fits.
 
 use crate::abi::{Code, Handle, Outcome};
 use crate::array::Extent;
@@ -6,18 +6,18 @@ use crate::ledger::Kind;
 use crate::state::State;
 use crate::work::Direction;
 
-/// How much is copied: bytes of a row, rows, and slices. Plain copies are one row.
+/// The size of a copy: bytes of a row, rows, and slices. Linear copies are one row.
 pub(crate) type Size = [u64; 3];
 
-/// What a side of a copy is said to be.
+/// The memory type of a side of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Memory {
     Host(u64),
     Device(u64),
-    /// The pointer tells.
+    /// Determined by the pointer.
     Unified(u64),
     Array(Handle),
-    /// An array taken as one row.
+    /// An array used as one row.
     FlatArray(Handle),
 }
 
@@ -25,21 +25,21 @@ pub(crate) enum Memory {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side {
     pub(crate) memory: Memory,
-    /// Where the copy begins: byte of the row, row, slice.
+    /// Start of the copy: byte of the row, row, slice.
     pub(crate) origin: [u64; 3],
-    /// The distance of rows in bytes, where the memory is no array.
+    /// Distance of rows in bytes, if the memory is not an array.
     pub(crate) pitch: u64,
-    /// The distance of slices in rows.
+    /// Distance of slices in rows.
     pub(crate) height: u64,
 }
 
 impl Side {
-    /// The side of a plain copy.
+    /// Returns the side of a linear copy.
     pub(crate) const fn plain(memory: Memory) -> Self {
         Self { memory, origin: [0; 3], pitch: 0, height: 0 }
     }
 
-    /// How many bytes from the pointer the copy begins, and how many it spans.
+    /// Returns the byte offset of the copy from the pointer, and the bytes that it spans.
     fn span(&self, size: Size) -> Option<(u64, u64)> {
         let [width, rows, slices] = size;
         let [x, y, z] = self.origin;
@@ -59,14 +59,13 @@ impl Side {
     }
 }
 
-/// How many bytes a copy of some size copies.
+/// Returns the bytes of a copy.
 pub(crate) fn bytes(size: Size) -> Result<u64, Code> {
     size.iter().try_fold(1_u64, |sum, n| sum.checked_mul(*n)).ok_or(Code::InvalidValue)
 }
 
 impl State {
-    /// The known allocation that an address lies in, if it is one of the host's or a device's, and
-    /// whether it is the host's.
+    /// Returns the allocation that contains an address, and whether it is host memory.
     fn known(&self, address: u64) -> Option<(u64, u64, bool)> {
         let is_host =
             |owner: u32| self.owner(owner).is_ok_and(|owner| matches!(owner.kind, Kind::HostAsync));
@@ -81,7 +80,7 @@ impl State {
         inside.then_some((*base, memory.bytes, false))
     }
 
-    /// Fails unless a whole range lies in one allocation that devices can reach.
+    /// Fails unless a whole range is in one allocation that devices can access.
     fn check_range(&self, address: u64, bytes: u64) -> Outcome {
         let good = match self.known(address) {
             Some((base, size, _)) => {
@@ -93,8 +92,8 @@ impl State {
         if good { Ok(()) } else { Err(Code::InvalidValue) }
     }
 
-    /// Whether a pointer that may be anything is one of the host's. Managed memory counts as the
-    /// device's; what the driver never saw is the host's.
+    /// Returns whether a pointer of unknown type is host memory. Managed memory counts as device
+    /// memory; memory that the driver does not know is host memory.
     fn is_host(&self, address: u64) -> bool {
         match self.known(address) {
             Some((_, _, host)) => host,
@@ -111,7 +110,7 @@ impl State {
         if fits { Ok(()) } else { Err(Code::InvalidValue) }
     }
 
-    /// Fails unless a copy of that size fits into a side.
+    /// Fails unless a copy fits into a side.
     pub(crate) fn check_side(&self, side: &Side, size: Size) -> Outcome {
         let empty = size.contains(&0);
         match side.memory {
@@ -142,7 +141,7 @@ impl State {
         }
     }
 
-    /// Which way a copy goes.
+    /// Returns the direction of a copy.
     pub(crate) fn direction(&self, to: Memory, from: Memory) -> Direction {
         let on_host = |memory| match memory {
             Memory::Host(_) => Some(true),
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_ends_with_the_last_row_and_not_with_its_pitch() {
+    fn span_ends_with_last_row_not_its_pitch() {
         let side = Side { memory: Memory::Device(1), origin: [8, 2, 1], pitch: 512, height: 10 };
         // Slice 1, row 2, byte 8: 5120 + 1024 + 8. Two slices on: 3 rows and 100 bytes more.
         assert_eq!(side.span([100, 4, 3]), Some((6152, 2 * 5120 + 3 * 512 + 100)));

@@ -1,4 +1,4 @@
-//! Everything the driver knows about this process, behind one lock.
+//! The state of the driver in this process, behind one lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -25,18 +25,18 @@ use crate::stream::Stream;
 use crate::vmm::Vmm;
 use crate::work::Work;
 
-/// How far the driver's life has come in this process.
+/// The phase of the driver in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
-    /// `cuInit` was not called yet.
+    /// `cuInit` has not been called yet.
     Uninitialized,
     /// In use.
     Running,
-    /// The process is ending; its account is written.
+    /// The process is exiting; its oracle has been written.
     Over,
 }
 
-/// Everything the driver knows.
+/// The state of the driver.
 pub(crate) struct State {
     pub(crate) life: Life,
     pub(crate) ledger: Ledger,
@@ -46,7 +46,7 @@ pub(crate) struct State {
     pub(crate) primaries: [Primary; MAX_DEVICES],
     pub(crate) greens: Slab<Green>,
     pub(crate) streams: Slab<Stream>,
-    /// How many streams are being captured.
+    /// Number of streams that are being captured.
     pub(crate) captures: u32,
     pub(crate) host: BTreeMap<u64, HostRange>,
     pub(crate) pools: Pools,
@@ -59,13 +59,13 @@ pub(crate) struct State {
     /// Memory of other processes, by its address here.
     pub(crate) ipc: HashMap<u64, IpcImport>,
     pub(crate) externals: Slab<External>,
-    /// The other processes, where there is a file that tells of them.
+    /// The processes that share the devices, if `SIM_STATE_FILE` is set.
     pub(crate) shared: Option<Shared>,
 }
 
 static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Locks the state, whatever the driver's life.
+/// Locks the state in any phase.
 pub(crate) fn lock() -> MutexGuard<'static, State> {
     let mut state = STATE.load(Ordering::Acquire);
     if state.is_null() {
@@ -76,7 +76,7 @@ pub(crate) fn lock() -> MutexGuard<'static, State> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the state of an initialised driver.
+/// Locks the state of an initialized driver.
 pub(crate) fn running() -> Result<MutexGuard<'static, State>, Code> {
     let state = lock();
     match state.life {
@@ -88,22 +88,22 @@ pub(crate) fn running() -> Result<MutexGuard<'static, State>, Code> {
 
 #[cold]
 fn create() -> *mut Mutex<State> {
-    fork::watch();
+    fork::register();
     let new = Box::into_raw(Box::new(Mutex::new(State::new())));
     let null = std::ptr::null_mut();
     match STATE.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new,
         Err(other) => {
-            // SAFETY: `new` was made above and nobody else has seen it.
+            // SAFETY: `new` was created above and is not shared.
             drop(unsafe { Box::from_raw(new) });
             other
         }
     }
 }
 
-/// Begins anew, after a fork. The old state is left alone: another thread of the parent may have
-/// held its lock.
-pub(crate) fn forget() {
+/// Starts with a new state, after a fork. The old one is leaked: another thread of the parent may
+/// have held its lock.
+pub(crate) fn reset() {
     STATE.store(std::ptr::null_mut(), Ordering::Release);
 }
 
@@ -111,7 +111,7 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The calling thread's id.
+/// Returns the id of the calling thread.
 pub(crate) fn thread() -> u32 {
     THREAD.with(|cell| {
         if cell.get() == 0 {
@@ -123,8 +123,8 @@ pub(crate) fn thread() -> u32 {
     })
 }
 
-/// Forgets the calling thread's id, after a fork.
-pub(crate) fn forget_thread() {
+/// Clears the cached id of the calling thread, after a fork.
+pub(crate) fn reset_thread() {
     THREAD.with(|cell| cell.set(0));
 }
 
@@ -154,35 +154,35 @@ impl State {
         }
     }
 
-    /// Checks a device's ordinal.
+    /// Checks the ordinal of a device.
     pub(crate) fn device(&self, ordinal: i32) -> Result<usize, Code> {
         let devices = settings::get().devices;
         usize::try_from(ordinal).ok().filter(|d| *d < devices).ok_or(Code::InvalidDevice)
     }
 
-    /// Takes device memory.
-    pub(crate) fn take(&mut self, device: usize, bytes: u64) -> Result<(), Code> {
+    /// Allocates device memory.
+    pub(crate) fn charge(&mut self, device: usize, bytes: u64) -> Result<(), Code> {
         let memory = settings::get().memory;
         let Some(shared) = &self.shared else {
-            return self.ledger.take(device, bytes, memory);
+            return self.ledger.charge(device, bytes, memory);
         };
-        shared.take(device, bytes)?;
-        let taken = self.ledger.take(device, bytes, memory);
+        shared.charge(device, bytes)?;
+        let taken = self.ledger.charge(device, bytes, memory);
         if taken.is_err() {
-            shared.give(device, bytes);
+            shared.uncharge(device, bytes);
         }
         taken
     }
 
-    /// Gives device memory back.
-    pub(crate) fn give(&mut self, device: usize, bytes: u64) {
-        self.ledger.give(device, bytes);
+    /// Frees device memory.
+    pub(crate) fn uncharge(&mut self, device: usize, bytes: u64) {
+        self.ledger.uncharge(device, bytes);
         if let Some(shared) = &self.shared {
-            shared.give(device, bytes);
+            shared.uncharge(device, bytes);
         }
     }
 
-    /// How much of a device's memory is in use: by this process, or by all that share it.
+    /// Returns the used memory of a device: by this process, or by all that share it.
     pub(crate) fn used(&self, device: usize) -> u64 {
         match &self.shared {
             Some(shared) => shared.used(device),
@@ -190,21 +190,21 @@ impl State {
         }
     }
 
-    /// The owner behind a number.
+    /// Returns the owner with a number.
     pub(crate) fn owner(&self, id: u32) -> Result<Owner, Code> {
         self.owners.get(id).ok_or(Code::Unknown)
     }
 
-    /// Begins an allocation: takes its memory and counts it.
+    /// Starts an allocation: allocates its memory and counts it.
     pub(crate) fn opened(&mut self, owner: u32, bytes: u64) -> Result<(), Code> {
-        if let Some(device) = self.owner(owner)?.taken_from() {
-            self.take(device, bytes)?;
+        if let Some(device) = self.owner(owner)?.charged_device() {
+            self.charge(device, bytes)?;
         }
         self.count(owner, bytes);
         Ok(())
     }
 
-    /// Counts an allocation whose memory was taken.
+    /// Counts an allocation whose memory is already allocated.
     fn count(&mut self, owner: u32, bytes: u64) {
         self.ledger.allocations += 1;
         let Some(owner) = self.owners.get_mut(owner) else { return };
@@ -214,7 +214,7 @@ impl State {
         }
     }
 
-    /// Ends an allocation: gives its memory back and counts it.
+    /// Ends an allocation: frees its memory and counts it.
     pub(crate) fn closed(&mut self, owner: u32, bytes: u64, end: End) {
         match end {
             End::Freed => self.ledger.frees += 1,
@@ -223,25 +223,25 @@ impl State {
         let Some(owner) = self.owners.get_mut(owner) else { return };
         owner.live = owner.live.saturating_sub(1);
         if owner.kind.is_held() {
-            self.ledger.let_go(owner.device, bytes);
+            self.ledger.release(owner.device, bytes);
         }
-        if let Some(device) = owner.taken_from() {
-            self.give(device, bytes);
+        if let Some(device) = owner.charged_device() {
+            self.uncharge(device, bytes);
         }
     }
 
-    /// Makes an allocation in the devices' address space.
+    /// Makes an allocation in the address space of the devices.
     pub(crate) fn open_at_address(&mut self, owner: u32, bytes: u64) -> Result<u64, Code> {
-        // The memory first: an impossible size must not use up address space.
-        let device = self.owner(owner)?.taken_from();
+        // Memory first: an impossible size must not use up address space.
+        let device = self.owner(owner)?.charged_device();
         if let Some(device) = device {
-            self.take(device, bytes)?;
+            self.charge(device, bytes)?;
         }
         let record = Record { bytes, thread: thread(), owner };
         let address = self.arena.insert(record);
         let Some(address) = address else {
             if let Some(device) = device {
-                self.give(device, bytes);
+                self.uncharge(device, bytes);
             }
             return Err(Code::OutOfMemory);
         };
@@ -249,14 +249,14 @@ impl State {
         Ok(address)
     }
 
-    /// Ends an allocation in the devices' address space.
+    /// Ends an allocation in the address space of the devices.
     pub(crate) fn close_at_address(&mut self, address: u64, end: End) -> Option<Record> {
         let record = self.arena.remove(address)?;
         self.closed(record.owner, record.bytes, end);
         Some(record)
     }
 
-    /// Ends what a context owns.
+    /// Ends all allocations of a context.
     pub(crate) fn release_owned(&mut self, context: u32) {
         if !self.owners.context_owns(context) {
             return;

@@ -1,4 +1,4 @@
-//! Streams, and the capture of what is put into them.
+//! Streams and stream capture.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -38,40 +38,40 @@ pub(crate) struct Stream {
     capture: Option<Capture>,
 }
 
-/// A capture under way.
+/// An active capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capture {
-    /// The graph that what is put into the stream becomes a part of.
+    /// The graph that receives the captured work.
     graph: u32,
-    /// Who must not make calls that cannot be captured.
+    /// Threads that must not make calls that cannot be captured.
     mode: Mode,
     thread: u32,
-    /// Somebody did; the capture has failed.
+    /// Such a call was made; the capture has failed.
     invalid: bool,
 }
 
-/// Who must not make calls that cannot be captured while a capture is under way.
+/// The threads that must not make calls that cannot be captured during a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// No thread.
+    /// All threads.
     Global,
-    /// Not the thread that began it.
+    /// The capturing thread.
     Thread,
-    /// Anyone may.
+    /// No thread.
     Relaxed,
 }
 
-/// What a stream handle means.
+/// The stream of a handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) device: usize,
-    /// The graph that is being made of what is put in.
+    /// The graph that receives captured work.
     pub(crate) capture: Option<u32>,
 }
 
 impl State {
-    /// The stream behind a handle: 0, 1 and 2 are the default streams of the current context.
-    /// Putting something into a stream whose capture has failed fails.
+    /// Returns the stream of a handle: 0, 1 and 2 are the default streams of the current context.
+    /// Fails for a stream whose capture has failed.
     pub(crate) fn stream(&mut self, stream: Handle) -> Result<Target, Code> {
         if stream <= 2 {
             let device = self.current()?.device;
@@ -94,8 +94,8 @@ impl State {
         self.streams.get_mut(key.index).ok_or(Code::InvalidHandle)
     }
 
-    /// Called for what cannot be captured: fails, and makes captures fail, while one is under way
-    /// that forbids it.
+    /// Called by functions that cannot be captured: fails and invalidates captures, if one is
+    /// active that forbids them.
     pub(crate) fn cannot_be_captured(&mut self) -> Outcome {
         if self.captures == 0 {
             return Ok(());
@@ -117,7 +117,7 @@ impl State {
         result
     }
 
-    /// Whether a stream of a context is being captured, in whichever mode.
+    /// Returns whether a stream of a context is being captured, in any mode.
     pub(crate) fn is_captured(&self, context: u32) -> bool {
         let mut streams = self.streams.iter();
         self.captures > 0
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    /// Ends the streams of a context.
+    /// Destroys the streams of a context.
     pub(crate) fn end_streams(&mut self, context: u32) {
         let all = self.streams.iter();
         let of_context = all.filter(|(_, stream)| stream.context == context);
@@ -165,7 +165,7 @@ fn open(state: &mut State, out: Out<Handle>, new: Stream) -> Outcome {
 fn create_green(stream: Out<Handle>, green: Handle, flags: c_uint, _priority: c_int) -> Outcome {
     stream.check()?;
     let mut state = state::running()?;
-    // It must not wait for the default stream (1).
+    // The non-blocking flag (1) is required.
     if flags != 1 {
         return Err(Code::InvalidValue);
     }
@@ -185,7 +185,7 @@ fn destroy(stream: Handle) -> Outcome {
     Ok(())
 }
 
-/// Waiting for a stream that is captured is an error that makes the capture fail.
+/// Waiting for a stream that is being captured is an error that invalidates the capture.
 fn wait(stream: Handle) -> Outcome {
     let mut state = state::running()?;
     let Target { device, capture } = state.stream(stream)?;
@@ -203,7 +203,7 @@ fn synchronize(stream: Handle) -> Outcome {
     wait(stream)
 }
 
-/// Everything is done at once here, so that asking is as good as waiting.
+/// All work completes immediately here, so a query and a wait are the same.
 fn query(stream: Handle) -> Outcome {
     wait(stream)
 }
@@ -233,15 +233,16 @@ fn begin_capture_v1(stream: Handle) -> Outcome {
     begin_capture(stream, 0)
 }
 
-/// Whether an end of a capture that returns this error has ended the capture all the same: all errors
-/// about captures but `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED` (903). On driver 580, 901, 904 and 908 do.
+/// Returns whether `cuStreamEndCapture` ends the capture although it returns this error: all
+/// capture errors but `CUDA_ERROR_STREAM_CAPTURE_UNMATCHED` (903). On driver 580, 901, 904 and 908
+/// do.
 fn ends_capture(code: c_int) -> bool {
     (900..=908).contains(&code) && code != 903
 }
 
 fn end_capture(call: Call, stream: Handle, graph: Out<Handle>) -> Outcome {
     if call.injected.is_some_and(|code| !ends_capture(code)) {
-        // Refused, so that nothing is done.
+        // An injected failure: nothing is done.
         return call.attempt(|| Ok(()));
     }
     let mut state = state::running()?;
@@ -259,14 +260,14 @@ fn end_capture(call: Call, stream: Handle, graph: Out<Handle>) -> Outcome {
     };
     if failure.is_some() || graph.is_null() {
         state.drop_graph(capture.graph);
-        graph.set_if_wanted(0);
+        graph.set_if_not_null(0);
         return failure.map_or(Ok(()), Err);
     }
     state.objects.created(ObjectKind::Graph);
     graph.set(state.graphs.graphs.handle(capture.graph))
 }
 
-/// Not captured (0), captured (1), or captured in vain (2).
+/// Sets the status: not captured (0), captured (1), or invalidated (2).
 fn is_capturing(stream: Handle, status: Out<i32>) -> Outcome {
     let mut state = state::running()?;
     if stream <= 2 {
@@ -279,8 +280,8 @@ fn is_capturing(stream: Handle, status: Out<i32>) -> Outcome {
 
 fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Outcome {
     state::running()?.current()?;
-    least.set_if_wanted(0);
-    greatest.set_if_wanted(-5);
+    least.set_if_not_null(0);
+    greatest.set_if_not_null(-5);
     Ok(())
 }
 

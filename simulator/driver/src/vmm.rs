@@ -1,7 +1,7 @@
-//! Virtual memory management: physical memory, address ranges, and the maps between them.
+//! Virtual memory management: physical memory, address ranges, and mappings.
 //!
-//! Nothing of this belongs to a context: physical memory lives until its last handle is released
-//! and its last map is gone, as seen on driver 580.
+//! None of these belong to a context: physical memory lives until its last handle is released and
+//! its last mapping is removed, as observed on driver 580.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -44,7 +44,7 @@ pub(crate) struct Prop {
 plain!(Prop);
 
 impl Prop {
-    /// The properties of memory that was not made here.
+    /// Returns the properties of memory that was not created here.
     pub(crate) fn of_device(device: Option<usize>, handle_types: c_int) -> Self {
         let location_id = device.and_then(|device| c_int::try_from(device).ok()).unwrap_or(0);
         let location_type = c_int::from(device.is_some());
@@ -52,16 +52,16 @@ impl Prop {
     }
 }
 
-/// What a handle stands for.
+/// What a handle refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Backing {
-    /// Memory, in the account of an owner.
+    /// Memory of an owner.
     Memory { owner: u32 },
-    /// A group of devices that write together; no memory of its own.
+    /// A multicast group of devices, without memory of its own.
     Multicast,
 }
 
-/// Physical memory, or what shares its handles.
+/// Physical memory, or a multicast object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Physical {
     pub(crate) bytes: u64,
@@ -72,23 +72,23 @@ pub(crate) struct Physical {
     maps: u32,
 }
 
-/// A map of a whole piece of physical memory.
+/// A mapping of a whole physical allocation.
 #[derive(Clone, Copy, Debug)]
 struct Map {
     bytes: u64,
     physical: u32,
 }
 
-/// A range of addresses that a program reserved.
+/// An address range that a program reserved.
 #[derive(Debug)]
 struct Reservation {
     bytes: u64,
-    /// The range it was cut from, for the sake of its alignment.
+    /// The larger range that it was taken from, for its alignment.
     span: (u64, u64),
     maps: BTreeMap<u64, Map>,
 }
 
-/// All of it.
+/// All physical memory, reservations and mappings.
 pub(crate) struct Vmm {
     pub(crate) physical: Slab<Physical>,
     reservations: BTreeMap<u64, Reservation>,
@@ -99,14 +99,14 @@ impl Vmm {
         Self { physical: Slab::new(5), reservations: BTreeMap::new() }
     }
 
-    /// The reservation that a whole range lies in.
+    /// Returns the reservation that contains a whole range.
     fn reservation(&mut self, address: u64, bytes: u64) -> Option<&mut Reservation> {
         let end = address.checked_add(bytes)?;
         let (base, reservation) = self.reservations.range_mut(..=address).next_back()?;
         (end <= base + reservation.bytes).then_some(reservation)
     }
 
-    /// Whether a whole range is mapped.
+    /// Returns whether a whole range is mapped.
     pub(crate) fn is_mapped(&self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let Some((_, reservation)) = self.reservations.range(..=address).next_back() else {
@@ -123,8 +123,8 @@ impl Vmm {
         true
     }
 
-    /// The physical memory behind an address.
-    fn behind(&self, address: u64) -> Option<u32> {
+    /// Returns the physical memory that is mapped at an address.
+    fn physical_at(&self, address: u64) -> Option<u32> {
         let (_, reservation) = self.reservations.range(..=address).next_back()?;
         let (base, map) = reservation.maps.range(..=address).next_back()?;
         (address - base < map.bytes).then_some(map.physical)
@@ -132,7 +132,7 @@ impl Vmm {
 }
 
 impl State {
-    /// Takes physical memory in.
+    /// Adds physical memory and returns its handle.
     pub(crate) fn open_physical(&mut self, bytes: u64, backing: Backing, prop: Prop) -> Handle {
         let thread = state::thread();
         let physical = Physical { bytes, backing, thread, prop, references: 1, maps: 0 };
@@ -140,14 +140,14 @@ impl State {
         self.vmm.physical.handle(key.index)
     }
 
-    /// The physical memory behind a handle that is still good.
+    /// Returns the physical memory of a handle that is still valid.
     pub(crate) fn physical(&self, handle: Handle) -> Result<(u32, Physical), Code> {
         let key = self.vmm.physical.find(handle).ok_or(Code::InvalidValue)?;
         let physical = *self.vmm.physical.get(key.index).ok_or(Code::InvalidValue)?;
         if physical.references == 0 { Err(Code::InvalidValue) } else { Ok((key.index, physical)) }
     }
 
-    /// Ends physical memory that nobody holds any more.
+    /// Frees physical memory without handles and mappings.
     fn end_if_unused(&mut self, index: u32) {
         let Some(physical) = self.vmm.physical.get(index).copied() else { return };
         if physical.references > 0 || physical.maps > 0 {
@@ -192,7 +192,7 @@ fn release(handle: Handle) -> Outcome {
 fn retain(handle: Out<Handle>, address: u64) -> Outcome {
     handle.check()?;
     let mut state = state::running()?;
-    let index = state.vmm.behind(address).ok_or(Code::InvalidValue)?;
+    let index = state.vmm.physical_at(address).ok_or(Code::InvalidValue)?;
     if let Some(physical) = state.vmm.physical.get_mut(index) {
         physical.references += 1;
     }
@@ -241,7 +241,7 @@ fn map(dptr: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: 
     if flags != 0 || bytes == 0 || !dptr.is_multiple_of(BLOCK) {
         return Err(Code::InvalidValue);
     }
-    // Today's drivers map whole handles only.
+    // Current drivers map whole handles only.
     if offset != 0 || bytes != physical.bytes {
         return Err(Code::NotSupported);
     }
@@ -265,7 +265,7 @@ fn unmap(dptr: DevicePointer, bytes: usize) -> Outcome {
     }
     let reservation = state.vmm.reservation(dptr, bytes).ok_or(Code::InvalidValue)?;
     let end = dptr + bytes;
-    // A range may hold several maps and holes between them, but no part of a map.
+    // A range may contain several mappings and holes between them, but not a part of a mapping.
     let partly = |(base, map): (&u64, &Map)| *base < dptr || base + map.bytes > end;
     let touching = || {
         let range = reservation.maps.range(..end);
@@ -290,7 +290,7 @@ fn unmap(dptr: DevicePointer, bytes: usize) -> Outcome {
 fn set_access(dptr: DevicePointer, bytes: usize, _access: *const c_void, _count: usize) -> Outcome {
     let mut state = state::running()?;
     state.vmm.reservation(dptr, bytes as u64).ok_or(Code::InvalidValue)?;
-    state.vmm.behind(dptr).ok_or(Code::InvalidValue)?;
+    state.vmm.physical_at(dptr).ok_or(Code::InvalidValue)?;
     Ok(())
 }
 

@@ -1,12 +1,11 @@
-//! The account of what devices were asked to do besides holding memory: launches, copies, fills,
-//! and which calls failed.
+//! The activity part of the oracle: launches, copies, memsets, and failed calls.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
 use crate::abi::{Code, Handle};
 
-/// The size of a launch.
+/// The grid and block size of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],
@@ -14,29 +13,29 @@ pub(crate) struct Shape {
     pub(crate) shared: u32,
 }
 
-/// What became of a call that did not fail.
+/// The outcome of a successful call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Done {
-    /// It was done.
+    /// It was executed.
     Now,
-    /// It became a part of a graph; nothing was done.
+    /// It was captured into a graph.
     Captured,
 }
 
-/// Launches of one kernel by one handle.
+/// Launches of a kernel through one of its handles.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Launches {
     pub(crate) launches: u64,
     pub(crate) captured: u64,
     pub(crate) failed: u64,
-    /// Launches by shape; those that were captured or failed are not among them.
+    /// Executed launches by shape, without captured and failed ones.
     pub(crate) shapes: BTreeMap<Shape, u64>,
     pub(crate) last: Option<Shape>,
 }
 
 impl Launches {
     /// Counts a call.
-    pub(crate) fn note(&mut self, result: Result<Done, Code>, shape: Shape) {
+    pub(crate) fn add(&mut self, result: Result<Done, Code>, shape: Shape) {
         match result {
             Ok(Done::Now) => {
                 self.launches += 1;
@@ -48,7 +47,7 @@ impl Launches {
         }
     }
 
-    /// Takes over what an earlier kernel of the same name and handle was launched.
+    /// Adds the launches of another kernel with the same name and handle.
     pub(crate) fn merge(&mut self, later: Self) {
         self.launches += later.launches;
         self.captured += later.captured;
@@ -59,13 +58,13 @@ impl Launches {
         self.last = later.last.or(self.last);
     }
 
-    /// Whether nobody ever tried to launch it.
+    /// Returns whether it was never launched.
     pub(crate) const fn is_empty(&self) -> bool {
         self.launches == 0 && self.captured == 0 && self.failed == 0
     }
 }
 
-/// Which way bytes go.
+/// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Direction {
     HostToDevice,
@@ -76,12 +75,12 @@ pub(crate) enum Direction {
     Peer,
     /// From or to an array.
     Array,
-    /// No copy: memory is filled.
+    /// A memset.
     Fill,
 }
 
 impl Direction {
-    /// The word in the account.
+    /// Returns its name in the oracle.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::HostToDevice => "H2D",
@@ -95,13 +94,13 @@ impl Direction {
     }
 }
 
-/// Copies by one function in one direction.
+/// Copies of one function in one direction.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Copies {
     pub(crate) calls: u64,
     pub(crate) captured: u64,
     pub(crate) failed: u64,
-    /// What the successful calls copied or filled.
+    /// Bytes that successful calls copied or set.
     pub(crate) bytes: u64,
 }
 
@@ -112,17 +111,17 @@ pub(crate) struct GraphLaunches {
     pub(crate) failed: u64,
 }
 
-/// The whole account, but for the kernels that are still known: they keep theirs themselves.
+/// All activity, except that of loaded kernels, which have their own counts.
 #[derive(Default)]
 pub(crate) struct Work {
-    /// By function, direction, and whether the call returns before the copy is done.
+    /// By function, direction, and whether the call is asynchronous.
     pub(crate) copies: BTreeMap<(&'static str, Direction, bool), Copies>,
     pub(crate) graphs: BTreeMap<Handle, GraphLaunches>,
     pub(crate) errors: BTreeMap<(&'static str, c_int), u64>,
 }
 
 impl Work {
-    /// Counts a call that failed, of whichever function.
+    /// Counts a failed call of any function.
     pub(crate) fn failed(&mut self, function: &'static str, code: c_int) {
         *self.errors.entry((function, code)).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! Copies and fills.
+//! Copies and memsets.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so")]
 
@@ -13,10 +13,10 @@ use common::{
 };
 use serde_json::Value;
 
-/// What a real driver exports.
+/// The exported functions of a real driver.
 const REAL: &str = include_str!("../../../crates/capture/tests/fixtures/exports-580.159.04.txt");
 
-/// Functions that are not simulated: boxes in batches, launches of many devices and of the host.
+/// Functions that are not simulated: 3D batches, multi-device launches and host functions.
 const MISSING: [&str; 7] = [
     "cuMemcpy3DBatchAsync",
     "cuMemcpy3DBatchAsync_ptsz",
@@ -28,10 +28,10 @@ const MISSING: [&str; 7] = [
 ];
 
 #[test]
-fn every_copy_fill_and_launch_of_a_real_driver_is_there() {
+fn all_copy_memset_and_launch_functions_are_exported() {
     let cuda = Library::load();
     let real: BTreeSet<&str> = REAL.lines().collect();
-    // The oldest forms have 32-bit sizes, or are of the time before `cuLaunchKernel`.
+    // The oldest variants have 32-bit sizes, or predate `cuLaunchKernel`.
     let old = |name: &str| {
         real.contains(format!("{name}_v2").as_str()) && name != "cuMemcpyBatchAsync"
             || ["cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"].contains(&name)
@@ -46,7 +46,7 @@ fn every_copy_fill_and_launch_of_a_real_driver_is_there() {
     assert!(absent.is_empty(), "{absent:?}");
 }
 
-/// Calls, bytes and failures of one function in one direction.
+/// Returns calls, bytes and failures of a function in one direction.
 fn counts(account: &Value, function: &str, direction: &str, mode: &str) -> (u64, u64, u64) {
     let fields = [("function", function), ("direction", direction), ("mode", mode)];
     let found = entries(account, "copies", &fields);
@@ -56,8 +56,8 @@ fn counts(account: &Value, function: &str, direction: &str, mode: &str) -> (u64,
 }
 
 #[test]
-fn plain_copies_are_counted_by_function_and_direction() {
-    let test = "plain_copies_are_counted_by_function_and_direction";
+fn linear_copies_are_counted_by_function_and_direction() {
+    let test = "linear_copies_are_counted_by_function_and_direction";
     let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuMemcpyDtoD_v2:2=700")], |cuda| {
         let context = cuda.start(0);
         let host = vec![0_u8; 8192];
@@ -98,8 +98,8 @@ fn plain_copies_are_counted_by_function_and_direction() {
 }
 
 #[test]
-fn unified_copies_go_where_their_pointers_say() {
-    let test = "unified_copies_go_where_their_pointers_say";
+fn unified_copies_infer_direction_from_pointers() {
+    let test = "unified_copies_infer_direction_from_pointers";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let pageable = vec![0_u8; 4096];
@@ -144,8 +144,8 @@ fn unified_copies_go_where_their_pointers_say() {
 }
 
 #[test]
-fn a_batch_is_done_as_a_whole_or_not_at_all() {
-    let account = account_of("a_batch_is_done_as_a_whole_or_not_at_all", &[], |cuda| {
+fn batch_copies_all_or_nothing() {
+    let account = account_of("batch_copies_all_or_nothing", &[], |cuda| {
         cuda.start(0);
         let (a, b) = (cuda.alloc(4096), cuda.alloc(4096));
         let pinned = cuda.get("cuMemAllocHost_v2", &[OUT, 4096]);
@@ -180,15 +180,16 @@ fn a_batch_is_done_as_a_whole_or_not_at_all() {
     assert_eq!(counts(&account, "cuMemcpyBatchAsync", "H2D", "async"), (2, 3100, 1));
 }
 
-/// `CUDA_MEMCPY2D` as numbers: x, y, sort, host, device, array, pitch of either side, then size.
+/// `CUDA_MEMCPY2D` as numbers: x, y, memory type, host, device, array, pitch of either side, then
+/// size.
 fn rectangle(from: (u64, u64, u64), to: (u64, u64, u64), size: [u64; 2]) -> [u64; 16] {
     let mut copy = [0; 16];
-    for (start, (sort, pointer, pitch)) in [(0, from), (7, to)] {
-        copy[start + 2] = sort;
+    for (start, (memory_type, pointer, pitch)) in [(0, from), (7, to)] {
+        copy[start + 2] = memory_type;
         copy[start
-            + if sort == 1 {
+            + if memory_type == 1 {
                 3
-            } else if sort == 3 {
+            } else if memory_type == 3 {
                 5
             } else {
                 4
@@ -200,15 +201,15 @@ fn rectangle(from: (u64, u64, u64), to: (u64, u64, u64), size: [u64; 2]) -> [u64
 }
 
 #[test]
-fn rectangles_and_boxes_are_width_times_height_times_depth() {
-    let test = "rectangles_and_boxes_are_width_times_height_times_depth";
+fn shaped_copies_count_width_times_height_times_depth() {
+    let test = "shaped_copies_count_width_times_height_times_depth";
     let account = account_of(test, &[], |cuda| {
         let context = cuda.start(0);
         let host = vec![0_u8; 8192];
         let host = host.as_ptr() as u64;
         let mut pitch = 0_u64;
-        let place = &raw mut pitch as u64;
-        let device = cuda.get("cuMemAllocPitch_v2", &[OUT, place, 100, 16, 4]);
+        let pointer = &raw mut pitch as u64;
+        let device = cuda.get("cuMemAllocPitch_v2", &[OUT, pointer, 100, 16, 4]);
         assert_eq!(pitch, 512);
         let descriptor = [64_u64, 16, 0x20 | (1 << 32)];
         let array = cuda.get("cuArrayCreate_v2", &[OUT, descriptor.as_ptr() as u64]);
@@ -234,7 +235,7 @@ fn rectangles_and_boxes_are_width_times_height_times_depth() {
         assert_eq!(call("cuMemcpy2DAsync_v2", &unknown), INVALID_HANDLE);
         assert_eq!(cuda.call("cuMemcpy2D_v2", &[0]), INVALID_VALUE);
 
-        // x, y, z, level, sort, host, device, array, context, pitch, height of either side.
+        // x, y, z, level, memory type, host, device, array, context, pitch, height of either side.
         let mut cuboid = [0_u64; 25];
         (cuboid[4], cuboid[6], cuboid[9], cuboid[10]) = (2, device, pitch, 4);
         (cuboid[15], cuboid[16], cuboid[20], cuboid[21]) = (1, host, 100, 4);
@@ -260,8 +261,8 @@ fn rectangles_and_boxes_are_width_times_height_times_depth() {
 }
 
 #[test]
-fn rows_of_arrays_are_copied_from_and_to_anywhere() {
-    let test = "rows_of_arrays_are_copied_from_and_to_anywhere";
+fn array_copies_are_checked_and_counted() {
+    let test = "array_copies_are_checked_and_counted";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let host = vec![0_u8; 1024];
@@ -297,8 +298,8 @@ fn rows_of_arrays_are_copied_from_and_to_anywhere() {
 }
 
 #[test]
-fn fills_are_as_wide_as_their_values() {
-    let account = account_of("fills_are_as_wide_as_their_values", &[], |cuda| {
+fn memset_bytes_depend_on_value_width() {
+    let account = account_of("memset_bytes_depend_on_value_width", &[], |cuda| {
         cuda.start(0);
         let device = cuda.alloc(8192);
         for width in [8, 16, 32] {
@@ -327,8 +328,8 @@ fn fills_are_as_wide_as_their_values() {
 }
 
 #[test]
-fn a_copy_takes_as_long_as_the_bandwidth_says() {
-    let test = "a_copy_takes_as_long_as_the_bandwidth_says";
+fn bandwidth_limits_copy_speed() {
+    let test = "bandwidth_limits_copy_speed";
     account_of(test, &[("SIM_BANDWIDTH", "2M")], |cuda| {
         cuda.start(0);
         let (a, b) = (cuda.alloc(1 << 20), cuda.alloc(1 << 20));
@@ -342,8 +343,8 @@ fn a_copy_takes_as_long_as_the_bandwidth_says() {
 }
 
 #[test]
-fn a_copy_that_waits_cannot_be_captured() {
-    account_of("a_copy_that_waits_cannot_be_captured", &[], |cuda| {
+fn synchronous_copy_invalidates_capture() {
+    account_of("synchronous_copy_invalidates_capture", &[], |cuda| {
         cuda.start(0);
         let (a, b) = (cuda.alloc(64), cuda.alloc(64));
         let stream = cuda.get("cuStreamCreate", &[OUT, 1]);

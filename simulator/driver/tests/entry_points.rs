@@ -1,13 +1,13 @@
-//! What a tracer sees of the exported functions: their machine code, and how programs get them.
+//! The exported functions as a tracer sees them: machine code, and lookup by programs.
 
 mod common;
 
 use common::{INVALID_VALUE, Library, NOT_FOUND, OK, OUT, isolated};
 
-/// The first bytes of an exported function.
+/// Returns the first bytes of an exported function.
 fn code(cuda: Library, name: &str) -> [u8; 24] {
     let start = cuda.function(name);
-    // SAFETY: an entry point and what follows it are at least this long.
+    // SAFETY: an entry point and the code after it are at least this long.
     unsafe { start.cast::<[u8; 24]>().read_unaligned() }
 }
 
@@ -26,7 +26,7 @@ fn names() -> Vec<&'static str> {
 }
 
 #[test]
-fn entry_points_begin_as_those_of_real_drivers_do() {
+fn entry_points_start_like_those_of_real_drivers() {
     let cuda = Library::load();
     for name in names() {
         let code = code(cuda, name);
@@ -43,7 +43,7 @@ fn entry_points_begin_as_those_of_real_drivers_do() {
 }
 
 #[test]
-fn functions_share_no_address() {
+fn functions_have_distinct_addresses() {
     let cuda = Library::load();
     let mut addresses: Vec<_> = names().iter().map(|name| cuda.symbol(name)).collect();
     addresses.sort_unstable();
@@ -52,12 +52,12 @@ fn functions_share_no_address() {
 }
 
 #[test]
-fn functions_are_found_by_name_and_version() {
-    let ended = isolated("functions_are_found_by_name_and_version", &[], |cuda| {
+fn get_proc_address_finds_functions_by_version() {
+    let ended = isolated("get_proc_address_finds_functions_by_version", &[], |cuda| {
         let find = |name: &std::ffi::CStr, version: u64, flags: u64| {
             let mut status = 9_u32;
-            let place = &raw mut status as u64;
-            let arguments = [name.as_ptr() as u64, OUT, version, flags, place];
+            let pointer = &raw mut status as u64;
+            let arguments = [name.as_ptr() as u64, OUT, version, flags, pointer];
             let address = cuda.get("cuGetProcAddress_v2", &arguments);
             (address, status)
         };
@@ -92,7 +92,7 @@ fn functions_are_found_by_name_and_version() {
 fn errors_have_names() {
     let cuda = Library::load();
     let name = cuda.get("cuGetErrorName", &[2, OUT]) as *const std::ffi::c_char;
-    // SAFETY: the driver gave a string that lives as long as it is loaded.
+    // SAFETY: the driver returned a string that lives as long as it is loaded.
     let name = unsafe { std::ffi::CStr::from_ptr(name) };
     assert_eq!(name, c"CUDA_ERROR_OUT_OF_MEMORY");
     assert_eq!(cuda.out("cuGetErrorString", &[12_345, OUT]), (INVALID_VALUE, 0));

@@ -12,7 +12,7 @@ use common::{
 };
 use serde_json::{Value, json};
 
-/// A shape that every device can run.
+/// A launch shape that every device can run.
 const GOOD: [u64; 7] = [2, 1, 1, 64, 1, 1, 0];
 const IMAGE: &CStr = c".version 3.0";
 
@@ -38,13 +38,13 @@ fn launch(cuda: Library, function: u64, shape: [u64; 7], stream: u64) -> c_int {
     cuda.call("cuLaunchKernel", &arguments)
 }
 
-/// The counts of the kernels of one name, one entry for each handle.
+/// Returns the counts of the kernels with a name, one entry for each handle.
 fn counts(account: &Value, name: &str) -> Vec<(String, u64, u64, u64)> {
     let number = |entry: &Value, field: &str| entry[field].as_u64().unwrap();
     let found = entries(account, "launches", &[("name", name)]);
     let count = |entry: &&Value| {
-        let sort = entry["sort"].as_str().unwrap().to_owned();
-        (sort, number(entry, "launches"), number(entry, "captured"), number(entry, "failed"))
+        let handle_type = entry["type"].as_str().unwrap().to_owned();
+        (handle_type, number(entry, "launches"), number(entry, "captured"), number(entry, "failed"))
     };
     let mut counts: Vec<_> = found.iter().map(count).collect();
     counts.sort();
@@ -52,8 +52,8 @@ fn counts(account: &Value, name: &str) -> Vec<(String, u64, u64, u64)> {
 }
 
 #[test]
-fn a_handle_points_to_an_object_with_the_name_at_byte_8() {
-    account_of("a_handle_points_to_an_object_with_the_name_at_byte_8", &[], |cuda| {
+fn kernel_handle_points_to_name_at_byte_8() {
+    account_of("kernel_handle_points_to_name_at_byte_8", &[], |cuda| {
         cuda.start(0);
         let in_module = function(cuda, module(cuda), c"_Z3addPf");
         let in_library = kernel(cuda, library(cuda), c"_Z3mulPf");
@@ -63,20 +63,20 @@ fn a_handle_points_to_an_object_with_the_name_at_byte_8() {
         for (handle, name) in
             [(in_module, c"_Z3addPf"), (in_library, c"_Z3mulPf"), (of_kernel, c"_Z3mulPf")]
         {
-            let place = (handle + 8) as *const *const c_char;
+            let pointer = (handle + 8) as *const *const c_char;
             // SAFETY: a handle is the address of an object of the driver that is long enough.
-            let text = unsafe { CStr::from_ptr(place.read()) };
+            let text = unsafe { CStr::from_ptr(pointer.read()) };
             assert_eq!(text, name);
-            let told = cuda.get("cuFuncGetName", &[OUT, handle]) as *const c_char;
-            // SAFETY: the driver gave a string that lives as long as the module.
-            assert_eq!(unsafe { CStr::from_ptr(told) }, name);
+            let text = cuda.get("cuFuncGetName", &[OUT, handle]) as *const c_char;
+            // SAFETY: the driver returned a string that lives as long as the module.
+            assert_eq!(unsafe { CStr::from_ptr(text) }, name);
         }
     });
 }
 
 #[test]
-fn modules_and_libraries_know_their_kernels() {
-    account_of("modules_and_libraries_know_their_kernels", &[], |cuda| {
+fn modules_and_libraries_list_their_kernels() {
+    account_of("modules_and_libraries_list_their_kernels", &[], |cuda| {
         let early = cuda.out("cuModuleLoadData", &[OUT, IMAGE.as_ptr() as u64]).0;
         assert_eq!(early, NOT_INITIALIZED);
         assert_eq!(cuda.call("cuInit", &[0]), OK);
@@ -99,8 +99,8 @@ fn modules_and_libraries_know_their_kernels() {
         assert_eq!(function(cuda, module, c"a"), a);
         assert_eq!(cuda.get("cuModuleGetFunctionCount", &[OUT, module]), 2);
         let mut found = [0_u64; 2];
-        let place = found.as_mut_ptr() as u64;
-        assert_eq!(cuda.call("cuModuleEnumerateFunctions", &[place, 2, module]), OK);
+        let pointer = found.as_mut_ptr() as u64;
+        assert_eq!(cuda.call("cuModuleEnumerateFunctions", &[pointer, 2, module]), OK);
         assert_eq!(found, [a, b]);
         assert_eq!(cuda.get("cuFuncGetModule", &[OUT, b]), module);
         let k = kernel(cuda, library, c"k");
@@ -139,8 +139,8 @@ fn modules_end_with_their_context_and_libraries_do_not() {
 }
 
 #[test]
-fn every_way_to_launch_is_counted_with_its_shape() {
-    let test = "every_way_to_launch_is_counted_with_its_shape";
+fn every_launch_function_is_counted_with_its_shape() {
+    let test = "every_launch_function_is_counted_with_its_shape";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let f = function(cuda, module(cuda), c"f");
@@ -163,7 +163,7 @@ fn every_way_to_launch_is_counted_with_its_shape() {
             assert_eq!(cuda.call(name, &[config.as_ptr() as u64, f, 0, 0]), OK, "{name}");
         }
     });
-    let found = entries(&account, "launches", &[("name", "f"), ("sort", "function")]);
+    let found = entries(&account, "launches", &[("name", "f"), ("type", "function")]);
     let shapes = json!([
         {"grid": [3, 1, 1], "block": [128, 1, 1], "shared": 0, "count": 2},
         {"grid": [4, 2, 1], "block": [32, 8, 2], "shared": 1024, "count": 4},
@@ -175,8 +175,8 @@ fn every_way_to_launch_is_counted_with_its_shape() {
 }
 
 #[test]
-fn launches_that_fail_are_counted_with_their_kernel_and_their_result() {
-    let test = "launches_that_fail_are_counted_with_their_kernel_and_their_result";
+fn failed_launches_are_counted_by_kernel_and_result() {
+    let test = "failed_launches_are_counted_by_kernel_and_result";
     let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuLaunchKernel:2=719")], |cuda| {
         cuda.start(0);
         let f = function(cuda, module(cuda), c"f");
@@ -200,7 +200,7 @@ fn launches_that_fail_are_counted_with_their_kernel_and_their_result() {
         let both = [f, 2, 1, 1, 64, 1, 1, 0, 0, 1, 1];
         assert_eq!(cuda.call("cuLaunchKernel", &both), INVALID_VALUE);
     });
-    // Injected, seven shapes, the stream, no configuration, parameters in two ways.
+    // Injected, seven shapes, the stream, no configuration, two kinds of parameters.
     assert_eq!(counts(&account, "f"), [("function".to_owned(), 1, 0, 11)]);
     let errors = entries(&account, "errors", &[]);
     let errors: Vec<_> = errors.iter().map(|e| (&e["function"], &e["code"], &e["count"])).collect();
@@ -217,8 +217,8 @@ fn launches_that_fail_are_counted_with_their_kernel_and_their_result() {
 }
 
 #[test]
-fn a_launch_into_a_captured_stream_launches_nothing() {
-    let test = "a_launch_into_a_captured_stream_launches_nothing";
+fn captured_launches_are_counted_separately() {
+    let test = "captured_launches_are_counted_separately";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let f = function(cuda, module(cuda), c"f");

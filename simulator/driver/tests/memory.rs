@@ -1,4 +1,4 @@
-//! Device and host memory, and the contexts it belongs to.
+//! Device and host memory, and contexts.
 
 mod common;
 
@@ -8,8 +8,8 @@ use common::{
 };
 
 #[test]
-fn nothing_works_before_the_driver_is_initialised() {
-    let test = "nothing_works_before_the_driver_is_initialised";
+fn calls_fail_before_cu_init() {
+    let test = "calls_fail_before_cu_init";
     let ended = isolated(test, &[], |cuda| {
         assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 4]).0, NOT_INITIALIZED);
         assert_eq!(cuda.free(0), NOT_INITIALIZED);
@@ -22,9 +22,9 @@ fn nothing_works_before_the_driver_is_initialised() {
 }
 
 #[test]
-fn devices_are_as_the_environment_says() {
+fn devices_follow_the_environment() {
     let environment = [("SIM_DEVICES", "3"), ("SIM_MEMORY", "512M")];
-    account_of("devices_are_as_the_environment_says", &environment, |cuda| {
+    account_of("devices_follow_the_environment", &environment, |cuda| {
         cuda.start(2);
         assert_eq!(cuda.get("cuDeviceGetCount", &[OUT]), 3);
         assert_eq!(cuda.get("cuDeviceTotalMem_v2", &[OUT, 1]), 512 * MIB);
@@ -37,8 +37,8 @@ fn devices_are_as_the_environment_says() {
 }
 
 #[test]
-fn what_is_not_freed_is_live() {
-    let account = account_of("what_is_not_freed_is_live", &[], |cuda| {
+fn unfreed_memory_is_live() {
+    let account = account_of("unfreed_memory_is_live", &[], |cuda| {
         cuda.start(1);
         let first = cuda.alloc(8 * MIB);
         let second = cuda.alloc(1000);
@@ -56,8 +56,8 @@ fn what_is_not_freed_is_live() {
 }
 
 #[test]
-fn wrong_frees_free_nothing() {
-    let account = account_of("wrong_frees_free_nothing", &[], |cuda| {
+fn invalid_frees_change_nothing() {
+    let account = account_of("invalid_frees_change_nothing", &[], |cuda| {
         cuda.start(0);
         let pointer = cuda.alloc(4 * MIB);
         let small = cuda.alloc(4096);
@@ -72,8 +72,8 @@ fn wrong_frees_free_nothing() {
 }
 
 #[test]
-fn an_address_is_used_again_at_once() {
-    account_of("an_address_is_used_again_at_once", &[], |cuda| {
+fn freed_addresses_are_reused() {
+    account_of("freed_addresses_are_reused", &[], |cuda| {
         cuda.start(0);
         for bytes in [64, 5000, 2 * MIB, 100 * MIB] {
             let first = cuda.alloc(bytes);
@@ -84,13 +84,13 @@ fn an_address_is_used_again_at_once() {
 }
 
 #[test]
-fn a_full_device_is_out_of_memory() {
-    let account = account_of("a_full_device_is_out_of_memory", &[("SIM_MEMORY", "10M")], |cuda| {
+fn full_device_returns_out_of_memory() {
+    let account = account_of("full_device_returns_out_of_memory", &[("SIM_MEMORY", "10M")], |cuda| {
         cuda.start(0);
         cuda.alloc(6 * MIB);
         let mut untouched = 77_u64;
-        let place = &raw mut untouched as u64;
-        assert_eq!(cuda.call("cuMemAlloc_v2", &[place, 5 * MIB]), OUT_OF_MEMORY);
+        let pointer = &raw mut untouched as u64;
+        assert_eq!(cuda.call("cuMemAlloc_v2", &[pointer, 5 * MIB]), OUT_OF_MEMORY);
         assert_eq!(untouched, 77);
         assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 0]).0, INVALID_VALUE);
         assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, u64::MAX - 5]).0, OUT_OF_MEMORY);
@@ -98,7 +98,7 @@ fn a_full_device_is_out_of_memory() {
         let mut total = 0_u64;
         assert_eq!(cuda.get("cuMemGetInfo_v2", &[OUT, &raw mut total as u64]), 0);
         assert_eq!(total, 10 * MIB);
-        // The other device has memory of its own.
+        // The other device has its own memory.
         let other = cuda.get("cuDevicePrimaryCtxRetain", &[OUT, 1]);
         assert_eq!(cuda.call("cuCtxSetCurrent", &[other]), OK);
         cuda.alloc(10 * MIB);
@@ -108,8 +108,8 @@ fn a_full_device_is_out_of_memory() {
 }
 
 #[test]
-fn each_kind_has_its_name() {
-    let account = account_of("each_kind_has_its_name", &[], |cuda| {
+fn live_list_names_each_kind() {
+    let account = account_of("live_list_names_each_kind", &[], |cuda| {
         cuda.start(0);
         let mut pitch = 0_u64;
         let arguments = [OUT, &raw mut pitch as u64, 1000, 10, 4];
@@ -123,13 +123,13 @@ fn each_kind_has_its_name() {
         assert_eq!(cuda.out("cuMemAllocManaged", &[OUT, 5000, 0]).0, INVALID_VALUE);
         cuda.get("cuMemAllocHost_v2", &[OUT, 6000]);
         let pinned = cuda.get("cuMemHostAlloc", &[OUT, 7000, 2]);
-        // SAFETY: the driver just made 7000 bytes of memory there.
+        // SAFETY: the driver has just allocated 7000 bytes there.
         unsafe { std::ptr::write_bytes(pinned as *mut u8, 1, 7000) };
         assert_eq!(cuda.get("cuMemHostGetDevicePointer_v2", &[OUT, pinned, 0]), pinned);
         assert_eq!(cuda.call("cuMemFreeHost", &[pinned + 4096]), INVALID_VALUE);
         assert_eq!(cuda.call("cuMemFreeHost", &[pinned]), OK);
         assert_eq!(cuda.call("cuMemFreeHost", &[pinned]), INVALID_VALUE);
-        // No memory at all is fine for host memory, and is none.
+        // Host allocations of 0 bytes succeed and return null.
         assert_eq!(cuda.get("cuMemHostAlloc", &[OUT, 0, 0]), 0);
         let own = vec![0_u8; 8192].leak().as_ptr() as u64;
         assert_eq!(cuda.call("cuMemHostRegister_v2", &[own, 8192, 0]), OK);
@@ -146,8 +146,8 @@ fn each_kind_has_its_name() {
 }
 
 #[test]
-fn pointers_can_be_asked_about() {
-    account_of("pointers_can_be_asked_about", &[], |cuda| {
+fn pointer_attributes_are_returned() {
+    account_of("pointer_attributes_are_returned", &[], |cuda| {
         let context = cuda.start(1);
         let pointer = cuda.alloc(5 * MIB);
         let mut base = 0_u64;
@@ -164,8 +164,8 @@ fn pointers_can_be_asked_about() {
 }
 
 #[test]
-fn a_thread_has_a_stack_of_contexts() {
-    account_of("a_thread_has_a_stack_of_contexts", &[], |cuda| {
+fn contexts_are_stacked_per_thread() {
+    account_of("contexts_are_stacked_per_thread", &[], |cuda| {
         let primary = cuda.start(0);
         let current = || cuda.get("cuCtxGetCurrent", &[OUT]);
         let created = cuda.get("cuCtxCreate_v2", &[OUT, 0, 1]);
@@ -188,9 +188,9 @@ fn a_thread_has_a_stack_of_contexts() {
 }
 
 #[test]
-fn memory_can_be_freed_from_anywhere_but_an_ended_context() {
+fn memory_is_freed_from_any_live_context() {
     let account =
-        account_of("memory_can_be_freed_from_anywhere_but_an_ended_context", &[], |cuda| {
+        account_of("memory_is_freed_from_any_live_context", &[], |cuda| {
             cuda.start(0);
             let here = cuda.alloc(100);
             let there = cuda.alloc(100);
@@ -213,8 +213,8 @@ fn memory_can_be_freed_from_anywhere_but_an_ended_context() {
 }
 
 #[test]
-fn the_end_of_a_context_releases_what_is_in_it() {
-    let account = account_of("the_end_of_a_context_releases_what_is_in_it", &[], |cuda| {
+fn context_end_releases_its_memory() {
+    let account = account_of("context_end_releases_its_memory", &[], |cuda| {
         cuda.start(0);
         let kept = cuda.alloc(100);
         let context = cuda.get("cuCtxCreate_v4", &[OUT, 0, 0, 0]);
@@ -234,8 +234,8 @@ fn the_end_of_a_context_releases_what_is_in_it() {
 }
 
 #[test]
-fn a_reset_and_the_last_release_end_the_primary_context() {
-    let account = account_of("a_reset_and_the_last_release_end_the_primary_context", &[], |cuda| {
+fn reset_or_last_release_ends_primary_context() {
+    let account = account_of("reset_or_last_release_ends_primary_context", &[], |cuda| {
         let first = cuda.start(0);
         let active = || {
             let (mut flags, mut active) = (0_u32, 7_u32);
@@ -262,8 +262,8 @@ fn a_reset_and_the_last_release_end_the_primary_context() {
 }
 
 #[test]
-fn a_green_context_is_a_view_of_the_primary_one() {
-    let account = account_of("a_green_context_is_a_view_of_the_primary_one", &[], |cuda| {
+fn green_context_uses_the_primary_one() {
+    let account = account_of("green_context_uses_the_primary_one", &[], |cuda| {
         let primary = cuda.start(0);
         let descriptor = cuda.get("cuDevResourceGenerateDesc", &[OUT, 0, 1]);
         let green = cuda.get("cuGreenCtxCreate", &[OUT, descriptor, 0, 1]);

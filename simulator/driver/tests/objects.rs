@@ -1,4 +1,4 @@
-//! Objects that are no memory: what they end with, and how they are counted.
+//! CUDA objects: how they end, and how they are counted.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ mod common;
 use common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, account_of, entries};
 use serde_json::Value;
 
-/// Live, created, destroyed, released, peak.
+/// Returns live, created, destroyed, released, peak.
 fn counts(account: &Value, kind: &str) -> [u64; 5] {
     let [row] = entries(account, "objects", &[("kind", kind)])[..] else {
         panic!("{kind} is not once in {account}");
@@ -20,10 +20,11 @@ fn counts(account: &Value, kind: &str) -> [u64; 5] {
     ["live", "created", "destroyed", "released", "peak"].map(|name| row[name].as_u64().unwrap())
 }
 
-/// A resource or a description; nothing in it is looked at.
+/// A resource or a descriptor; its content is not read.
 static ANYTHING: [u64; 18] = [0; 18];
 
-/// One of each kind that ends with its context: the functions that make and destroy it.
+/// Creates one object of each kind that ends with its context; returns it with its destroy
+/// function.
 fn of_context(cuda: Library) -> [(&'static str, u64, &'static str); 6] {
     let any = ANYTHING.as_ptr() as u64;
     [
@@ -37,8 +38,8 @@ fn of_context(cuda: Library) -> [(&'static str, u64, &'static str); 6] {
 }
 
 #[test]
-fn objects_end_with_their_context_or_by_a_call() {
-    let test = "objects_end_with_their_context_or_by_a_call";
+fn objects_end_by_call_or_with_context() {
+    let test = "objects_end_by_call_or_with_context";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let context = cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
@@ -64,8 +65,8 @@ fn objects_end_with_their_context_or_by_a_call() {
 }
 
 #[test]
-fn captures_and_clones_are_graphs_and_failed_calls_make_nothing() {
-    let test = "captures_and_clones_are_graphs_and_failed_calls_make_nothing";
+fn captures_and_clones_count_as_graphs() {
+    let test = "captures_and_clones_count_as_graphs";
     let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuEventCreate:1=2")], |cuda| {
         cuda.start(0);
         let stream = cuda.get("cuStreamCreateWithPriority", &[OUT, 1, 0]);
@@ -97,8 +98,8 @@ fn streams_of_a_green_context_outlive_it() {
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let resource = [0_u64; 32];
-        let place = resource.as_ptr() as u64;
-        let descriptor = cuda.get("cuDevResourceGenerateDesc", &[OUT, place, 1]);
+        let pointer = resource.as_ptr() as u64;
+        let descriptor = cuda.get("cuDevResourceGenerateDesc", &[OUT, pointer, 1]);
         let green = cuda.get("cuGreenCtxCreate", &[OUT, descriptor, 0, 1]);
         let stream = cuda.get("cuGreenCtxStreamCreate", &[OUT, green, 1, 0]);
         assert_eq!(cuda.call("cuGreenCtxDestroy", &[green]), OK);

@@ -1,4 +1,4 @@
-//! Virtual memory management, arrays, and memory of others.
+//! Virtual memory management, arrays, and imported memory.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{
     INVALID_DEVICE, INVALID_VALUE, Library, MIB, NOT_SUPPORTED, OK, OUT, account_of, live,
 };
 
-/// The properties of physical memory: where it is, and whether it can be shared.
+/// The properties of physical memory: location, and whether it can be shared.
 fn prop(location: u64, id: u64, shareable: u64) -> [u64; 4] {
     [1 | shareable << 32, location | id << 32, 0, 0]
 }
@@ -30,8 +30,8 @@ fn release(cuda: Library, handle: u64) -> c_int {
 }
 
 #[test]
-fn physical_memory_lives_as_long_as_a_handle_or_a_map() {
-    let test = "physical_memory_lives_as_long_as_a_handle_or_a_map";
+fn physical_memory_lives_until_last_handle_and_mapping() {
+    let test = "physical_memory_lives_until_last_handle_and_mapping";
     let account = account_of(test, &[], |cuda| {
         assert_eq!(cuda.call("cuInit", &[0]), OK);
         let on_device = prop(1, 1, 0);
@@ -50,7 +50,7 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_map() {
         assert_eq!(unmap(cuda, at(0), 2), INVALID_VALUE, "a part of a map");
         assert_eq!(cuda.call("cuMemAddressFree", &[range, 64 * MIB]), INVALID_VALUE);
         assert_eq!(unmap(cuda, at(0), 4), OK);
-        // Several maps at once, and the hole between them.
+        // Several mappings at once, and the hole between them.
         let second = create(cuda, 2, on_device).1;
         assert_eq!(map(cuda, at(4), 2, second), OK);
         assert_eq!(release(cuda, second), OK);
@@ -72,8 +72,8 @@ fn physical_memory_lives_as_long_as_a_handle_or_a_map() {
 }
 
 #[test]
-fn physical_memory_belongs_to_no_context() {
-    let account = account_of("physical_memory_belongs_to_no_context", &[], |cuda| {
+fn physical_memory_outlives_contexts() {
+    let account = account_of("physical_memory_outlives_contexts", &[], |cuda| {
         cuda.start(0);
         create(cuda, 4, prop(1, 0, 0));
         assert_eq!(cuda.call("cuDevicePrimaryCtxReset_v2", &[0]), OK);
@@ -83,8 +83,8 @@ fn physical_memory_belongs_to_no_context() {
 }
 
 #[test]
-fn what_is_imported_belongs_to_the_exporter() {
-    let account = account_of("what_is_imported_belongs_to_the_exporter", &[], |cuda| {
+fn imported_memory_is_counted_for_the_exporter() {
+    let account = account_of("imported_memory_is_counted_for_the_exporter", &[], |cuda| {
         cuda.start(0);
         let handle = create(cuda, 4, prop(1, 1, 1)).1;
         let mut descriptor: c_int = -1;
@@ -99,7 +99,7 @@ fn what_is_imported_belongs_to_the_exporter() {
         assert_eq!(refused, INVALID_VALUE);
         assert_eq!(cuda.out("cuMemImportFromShareableHandle", &[OUT, 0, 1]).0, INVALID_VALUE);
         assert_eq!(release(cuda, private), OK);
-        // A group of devices has no memory of its own.
+        // A multicast object has no memory of its own.
         let group = [2_u64, 2 * MIB, 0, 0];
         let group = cuda.get("cuMulticastCreate", &[OUT, group.as_ptr() as u64]);
         assert_eq!(cuda.call("cuMulticastAddDevice", &[group, 1]), OK);
@@ -107,7 +107,7 @@ fn what_is_imported_belongs_to_the_exporter() {
         assert_eq!(release(cuda, group), OK);
 
         let external = [1_u64, 0, 0, 100 * MIB, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        // A descriptor of its own, which the driver owns from now on.
+        // A separate descriptor, which the driver owns from now on.
         // SAFETY: duplicates standard input.
         let own = unsafe { libc::dup(0) };
         let external = [external[0], u64::try_from(own).unwrap(), 0, external[3], 0, 0, 0, 0, 0];
@@ -133,8 +133,8 @@ fn array(width: u64, height: u64, depth: u64, flags: u64) -> [u64; 5] {
 }
 
 #[test]
-fn arrays_take_what_their_descriptors_say() {
-    let account = account_of("arrays_take_what_their_descriptors_say", &[], |cuda| {
+fn array_bytes_follow_the_descriptor() {
+    let account = account_of("array_bytes_follow_the_descriptor", &[], |cuda| {
         cuda.start(0);
         let create = |descriptor: [u64; 5]| {
             cuda.out("cuArray3DCreate_v2", &[OUT, descriptor.as_ptr() as u64])
@@ -161,7 +161,7 @@ fn arrays_take_what_their_descriptors_say() {
     });
     let mut arrays = live(&account, "array");
     arrays.sort_unstable();
-    // The sparse one has no memory of its own.
+    // The sparse array has no memory of its own.
     assert_eq!(arrays, [0, 1000, (64 * 32 + 32 * 16 + 16 * 8) * 8]);
     assert_eq!((&account["allocations"], &account["frees"]), (&5.into(), &2.into()));
 }

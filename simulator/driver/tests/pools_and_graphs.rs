@@ -13,7 +13,7 @@ fn attribute(cuda: Library, pool: u64, attribute: u64) -> u64 {
     cuda.get("cuMemPoolGetAttribute", &[pool, attribute, OUT])
 }
 
-/// What a pool holds, and what of it is used, in MiB.
+/// Returns reserved and used memory of a pool, in MiB.
 fn levels(cuda: Library, pool: u64) -> (u64, u64) {
     (attribute(cuda, pool, 5) / MIB, attribute(cuda, pool, 7) / MIB)
 }
@@ -31,8 +31,8 @@ fn synchronize(cuda: Library) {
 }
 
 #[test]
-fn a_pool_grows_in_chunks_and_shrinks_at_a_synchronisation() {
-    let test = "a_pool_grows_in_chunks_and_shrinks_at_a_synchronisation";
+fn pool_grows_in_chunks_and_shrinks_at_synchronization() {
+    let test = "pool_grows_in_chunks_and_shrinks_at_synchronization";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let pool = cuda.get("cuDeviceGetDefaultMemPool", &[OUT, 0]);
@@ -43,7 +43,7 @@ fn a_pool_grows_in_chunks_and_shrinks_at_a_synchronisation() {
         assert_eq!(free(cuda, first), OK);
         assert_eq!(free(cuda, first), INVALID_VALUE);
         assert_eq!(levels(cuda, pool), (64, 20));
-        // Not before the device is done with it.
+        // Not before a synchronization.
         assert_eq!(cuda.call("cuMemPoolTrimTo", &[pool, 0]), OK);
         assert_eq!(levels(cuda, pool), (64, 20));
         synchronize(cuda);
@@ -51,7 +51,7 @@ fn a_pool_grows_in_chunks_and_shrinks_at_a_synchronisation() {
         assert_eq!(cuda.free(second), OK, "an ordinary free waits for the device");
         assert_eq!(levels(cuda, pool), (0, 0));
         assert_eq!((attribute(cuda, pool, 6), attribute(cuda, pool, 8)), (64 * MIB, 60 * MIB));
-        // No memory at all is fine, and is none.
+        // An allocation of 0 bytes succeeds and returns null.
         assert_eq!(cuda.get("cuMemAllocAsync_ptsz", &[OUT, 0, 0]), 0);
         alloc(cuda, 1);
     });
@@ -66,8 +66,8 @@ fn a_pool_grows_in_chunks_and_shrinks_at_a_synchronisation() {
 }
 
 #[test]
-fn a_release_threshold_keeps_memory_in_the_pool() {
-    account_of("a_release_threshold_keeps_memory_in_the_pool", &[], |cuda| {
+fn release_threshold_keeps_memory_in_the_pool() {
+    account_of("release_threshold_keeps_memory_in_the_pool", &[], |cuda| {
         cuda.start(0);
         let pool = cuda.get("cuDeviceGetDefaultMemPool", &[OUT, 0]);
         let mut threshold = 100 * MIB;
@@ -85,8 +85,8 @@ fn a_release_threshold_keeps_memory_in_the_pool() {
 }
 
 #[test]
-fn pools_outlive_contexts_and_destroyed_pools_their_memory() {
-    let test = "pools_outlive_contexts_and_destroyed_pools_their_memory";
+fn pools_outlive_contexts_until_their_memory_is_freed() {
+    let test = "pools_outlive_contexts_until_their_memory_is_freed";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let default = cuda.get("cuDeviceGetDefaultMemPool", &[OUT, 0]);
@@ -120,8 +120,8 @@ fn pools_outlive_contexts_and_destroyed_pools_their_memory() {
 }
 
 #[test]
-fn a_pool_that_cannot_grow_is_out_of_memory() {
-    let test = "a_pool_that_cannot_grow_is_out_of_memory";
+fn pool_on_full_device_returns_out_of_memory() {
+    let test = "pool_on_full_device_returns_out_of_memory";
     let account = account_of(test, &[("SIM_MEMORY", "100M")], |cuda| {
         cuda.start(0);
         alloc(cuda, 60);
@@ -134,7 +134,7 @@ fn a_pool_that_cannot_grow_is_out_of_memory() {
     assert_eq!(account["device_bytes"], 94 * MIB);
 }
 
-/// A node that allocates; gives its handle and its address.
+/// Adds an allocation node; returns its handle and address.
 fn alloc_node(cuda: Library, graph: u64, mib: u64) -> (u64, u64) {
     let mut params = [0_u64; 15];
     params[0] = 1;
@@ -149,14 +149,14 @@ fn instantiate(cuda: Library, graph: u64, flags: u64) -> (c_int, u64) {
     cuda.out("cuGraphInstantiateWithFlags", &[OUT, graph, flags])
 }
 
-/// What graphs hold of the device, in MiB.
+/// Returns the reserved graph memory of the device, in MiB.
 fn reserved(cuda: Library) -> u64 {
     cuda.get("cuDeviceGetGraphMemAttribute", &[0, 2, OUT]) / MIB
 }
 
 #[test]
-fn a_graph_takes_memory_when_launched_and_keeps_it_until_trimmed() {
-    let test = "a_graph_takes_memory_when_launched_and_keeps_it_until_trimmed";
+fn graph_memory_is_kept_from_launch_until_trim() {
+    let test = "graph_memory_is_kept_from_launch_until_trim";
     let account = account_of(test, &[], |cuda| {
         cuda.start(0);
         let graph = cuda.get("cuGraphCreate", &[OUT, 0]);
@@ -197,8 +197,8 @@ fn a_graph_takes_memory_when_launched_and_keeps_it_until_trimmed() {
 }
 
 #[test]
-fn a_capture_makes_nodes_of_stream_ordered_calls() {
-    let account = account_of("a_capture_makes_nodes_of_stream_ordered_calls", &[], |cuda| {
+fn captured_allocations_become_graph_nodes() {
+    let account = account_of("captured_allocations_become_graph_nodes", &[], |cuda| {
         cuda.start(0);
         let stream = cuda.get("cuStreamCreate", &[OUT, 1]);
         let status = || cuda.get("cuStreamIsCapturing", &[stream, OUT]);
@@ -214,7 +214,7 @@ fn a_capture_makes_nodes_of_stream_ordered_calls() {
         assert_eq!(cuda.call("cuGraphLaunch", &[exec, stream]), OK);
         assert_eq!(reserved(cuda), 16);
 
-        // A capture that forbids what cannot be captured.
+        // A capture in global mode forbids calls that cannot be captured.
         assert_eq!(cuda.call("cuStreamBeginCapture_v2", &[stream, 0]), OK);
         assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 100]).0, CAPTURE_UNSUPPORTED);
         assert_eq!(status(), 2);

@@ -1,4 +1,4 @@
-//! The account of a process, however it ends; processes that share memory and devices.
+//! The oracle of a process, however it ends; processes that share memory and devices.
 
 mod common;
 
@@ -11,8 +11,8 @@ use common::{
 };
 
 #[test]
-fn injected_failures_happen_when_they_should() {
-    let test = "injected_failures_happen_when_they_should";
+fn injected_failures_hit_the_configured_calls() {
+    let test = "injected_failures_hit_the_configured_calls";
     let environment = [("SIM_INJECT_FAILURES", "cuMemAlloc_v2:2=2,cuMemFree_v2:every2=719")];
     let account = account_of(test, &environment, |cuda| {
         cuda.start(0);
@@ -27,14 +27,14 @@ fn injected_failures_happen_when_they_should() {
 }
 
 #[test]
-fn a_signal_that_ends_the_process_does_so_after_the_account() {
-    let test = "a_signal_that_ends_the_process_does_so_after_the_account";
+fn fatal_signal_writes_the_oracle_first() {
+    let test = "fatal_signal_writes_the_oracle_first";
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let ended = isolated(test, &[("SIM_TEST_SIGNAL", &signal.to_string())], |cuda| {
             cuda.start(0);
             cuda.alloc(300);
             let signal = std::env::var("SIM_TEST_SIGNAL").unwrap().parse().unwrap();
-            // SAFETY: sends this process a signal; the account is written, then it ends.
+            // SAFETY: sends this process a signal; the oracle is written, then it ends.
             unsafe { libc::kill(libc::getpid(), signal) };
             loop {
                 std::thread::sleep(std::time::Duration::from_secs(1));
@@ -46,11 +46,11 @@ fn a_signal_that_ends_the_process_does_so_after_the_account() {
 }
 
 #[test]
-fn a_forked_child_has_a_driver_of_its_own() {
-    let ended = isolated("a_forked_child_has_a_driver_of_its_own", &[], |cuda| {
+fn forked_child_has_its_own_driver() {
+    let ended = isolated("forked_child_has_its_own_driver", &[], |cuda| {
         cuda.start(0);
         let parents = cuda.alloc(100);
-        // SAFETY: the child only uses the driver and ends.
+        // SAFETY: the child only uses the driver and exits.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let refused = cuda.out("cuMemAlloc_v2", &[OUT, 1]).0 == NOT_INITIALIZED
@@ -62,7 +62,7 @@ fn a_forked_child_has_a_driver_of_its_own() {
             std::process::exit(if refused && again { 0 } else { 1 });
         }
         let mut status = 0;
-        // SAFETY: waits for the child made above.
+        // SAFETY: waits for the child created above.
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         assert_eq!(status, 0);
     });
@@ -74,7 +74,7 @@ fn a_forked_child_has_a_driver_of_its_own() {
 }
 
 #[test]
-fn memory_of_another_process_can_be_opened() {
+fn ipc_memory_of_another_process_can_be_opened() {
     /// `cuIpcOpenMemHandle_v2`, whose second argument is passed on the stack.
     fn open(cuda: Library, handle: [u8; 64], flags: u32) -> (i32, u64) {
         #[repr(C)]
@@ -89,7 +89,7 @@ fn memory_of_another_process_can_be_opened() {
         };
         (code, pointer)
     }
-    let ended = isolated("memory_of_another_process_can_be_opened", &[], |cuda| {
+    let ended = isolated("ipc_memory_of_another_process_can_be_opened", &[], |cuda| {
         if let Ok(text) = std::env::var("SIM_TEST_HANDLE") {
             let bytes: Vec<u8> = text.split(',').map(|byte| byte.parse().unwrap()).collect();
             let handle: [u8; 64] = bytes.try_into().unwrap();
@@ -110,7 +110,7 @@ fn memory_of_another_process_can_be_opened() {
         assert_eq!(open(cuda, handle, 1).0, INVALID_CONTEXT, "not in the same process");
         let text: Vec<String> = handle.iter().map(u8::to_string).collect();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["memory_of_another_process_can_be_opened", "--exact", "--nocapture"])
+            .args(["ipc_memory_of_another_process_can_be_opened", "--exact", "--nocapture"])
             .env("SIM_TEST_HANDLE", text.join(","))
             .status();
         assert!(child.unwrap().success());
@@ -123,8 +123,8 @@ fn memory_of_another_process_can_be_opened() {
 }
 
 #[test]
-fn processes_share_the_devices_memory() {
-    let test = "processes_share_the_devices_memory";
+fn processes_share_device_memory() {
+    let test = "processes_share_device_memory";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state");
     let environment = [
@@ -136,7 +136,7 @@ fn processes_share_the_devices_memory() {
         if std::env::var_os("SIM_TEST_OTHER").is_some() {
             cuda.start(0);
             cuda.alloc(40 * MIB);
-            // Killed, so that nobody tells the others.
+            // Killed, so that its slot is not freed.
             // SAFETY: ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }

@@ -1,7 +1,8 @@
-//! A simulated NVML: what `libnvidia-ml.so.1` tells of the simulated driver's devices.
+//! A simulated NVML: stands in for `libnvidia-ml.so.1` on the devices of the simulated driver.
 //!
-//! It reads the file that the processes share (`SIM_STATE_FILE`; the driver's `shared` module describes
-//! it). Without one there are devices, by `SIM_DEVICES` and `SIM_MEMORY`, and nobody uses them.
+//! It reads the file that processes share (`SIM_STATE_FILE`; the driver's `shared_devices` module
+//! describes it). Without one, `SIM_DEVICES` and `SIM_MEMORY` define the devices, and they are
+//! unused.
 
 #![allow(non_snake_case, reason = "the names are NVML's")]
 
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use state::State;
 
-/// Results of NVML.
+/// Result codes of NVML.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 enum Code {
@@ -24,12 +25,12 @@ enum Code {
 
 type Outcome = Result<(), Code>;
 
-/// How often NVML was initialised and not shut down.
+/// Number of initializations without a shutdown.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
-/// Where a C caller wants a result.
+/// A C out-parameter.
 ///
-/// Values come from C callers only, who promise that the pointer is null or may be written.
+/// Values come from C callers only, which promise that the pointer is null or may be written.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Out<T>(*mut T);
@@ -48,11 +49,12 @@ impl<T: Copy> Out<T> {
         if self.0.is_null() {
             return Err(Code::InvalidArgument);
         }
-        // SAFETY: not null, and the caller promised a value where he wants one changed.
+        // SAFETY: not null, and the caller promised a valid value in a parameter that is also an
+        // input.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Stores several values; the caller said there is room for them.
+    /// Stores several values; the caller promised room for them.
     fn fill(self, values: &[T]) -> Outcome {
         if self.0.is_null() && !values.is_empty() {
             return Err(Code::InvalidArgument);
@@ -66,7 +68,7 @@ impl<T: Copy> Out<T> {
 }
 
 impl Out<c_char> {
-    /// Stores a text with its zero byte, if there is room.
+    /// Stores a zero-terminated text, if there is room.
     fn set_text(self, text: &str, room: c_uint) -> Outcome {
         if text.len() >= room as usize {
             return Err(Code::InsufficientSize);
@@ -96,7 +98,7 @@ struct Memory2 {
     used: u64,
 }
 
-/// What callers put into its version: its size, and the number of the layout.
+/// The version field of callers: the size of the structure and its layout number.
 #[expect(clippy::cast_possible_truncation, reason = "40 bytes")]
 const MEMORY_2: c_uint = size_of::<Memory2>() as c_uint | 2 << 24;
 
@@ -110,10 +112,10 @@ struct Process {
     compute_instance: c_uint,
 }
 
-/// Devices are numbers here; a handle is one more than the number, so that none is null.
+/// Devices are numbers here; a handle is the number plus one, so that it is never null.
 type Device = usize;
 
-/// The state, once NVML is initialised.
+/// Returns the state, once NVML is initialized.
 fn state() -> Result<State, Code> {
     if USERS.load(Ordering::Acquire) == 0 {
         return Err(Code::Uninitialized);
@@ -121,7 +123,7 @@ fn state() -> Result<State, Code> {
     Ok(State::read())
 }
 
-/// The state, and the number of a device in it.
+/// Returns the state, and the index of a device.
 fn device(handle: Device) -> Result<(State, usize), Code> {
     let state = state()?;
     let index = handle.checked_sub(1).filter(|index| *index < state.devices);
@@ -156,7 +158,7 @@ fn index_of(handle: Device, index: Out<c_uint>) -> Outcome {
     index.set(c_uint::try_from(found).unwrap_or(0))
 }
 
-/// The same number as the simulated driver gives: `VRAMSCOPE-SIM-` and the ordinal.
+/// Stores the UUID of the simulated driver: `VRAMSCOPE-SIM-` and the ordinal.
 fn uuid(handle: Device, text: Out<c_char>, room: c_uint) -> Outcome {
     let (_, index) = device(handle)?;
     let bytes = format!("VRAMSCOPE-SIM-{index:02}").into_bytes();
@@ -182,7 +184,7 @@ fn memory_info_2(handle: Device, memory: Out<Memory2>) -> Outcome {
     memory.set(Memory2 { version: MEMORY_2, total, reserved: 0, free: total - used, used })
 }
 
-/// All memory of a device, and what processes use of it.
+/// Returns total and used memory of a device.
 fn memory_of(handle: Device) -> Result<(u64, u64), Code> {
     let (state, index) = device(handle)?;
     let total = state.memory;
@@ -190,7 +192,7 @@ fn memory_of(handle: Device) -> Result<(u64, u64), Code> {
     Ok((total, used))
 }
 
-/// Processes with a context on the device.
+/// Lists the processes with a context on the device.
 fn running_processes(handle: Device, count: Out<c_uint>, processes: Out<Process>) -> Outcome {
     let (state, index) = device(handle)?;
     let all: Vec<Process> = state
@@ -212,7 +214,7 @@ fn running_processes(handle: Device, count: Out<c_uint>, processes: Out<Process>
     processes.fill(&all)
 }
 
-/// Devices are whole here: multi-instance mode is off, and will be.
+/// Multi-instance mode is always off.
 fn mig_mode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) -> Outcome {
     device(handle)?;
     current.set(0)?;
@@ -228,7 +230,7 @@ fn cuda_version(version: Out<c_int>) -> Outcome {
     version.set(13_000)
 }
 
-/// Exports functions: each line is NVML's prototype and the function here that does it.
+/// Exports functions: each line is NVML's prototype and its implementation.
 macro_rules! exports {
     ($($name:ident($($arg:ident: $ty:ty),*) = $target:ident;)*) => {
         $(

@@ -1,4 +1,4 @@
-//! The file by which processes share the simulated devices.
+//! Reads the file through which processes share the simulated devices.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,7 +10,7 @@ const USED: usize = 64;
 const OVERHEAD: usize = 192;
 const MAX_DEVICES: usize = 16;
 
-/// A process, and what it uses.
+/// A process and the memory that it uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct User {
     pub(crate) pid: u32,
@@ -18,13 +18,13 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// What it uses of a device, with what its context takes.
+    /// Returns the memory that it uses on a device, including its context.
     pub(crate) fn uses(&self, device: usize) -> u64 {
         self.bytes.get(device).copied().unwrap_or(0)
     }
 }
 
-/// The devices and who uses them.
+/// The devices and the processes that use them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) devices: usize,
@@ -33,7 +33,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// What is true now.
+    /// Reads the current state.
     pub(crate) fn read() -> Self {
         let shared = std::env::var_os("SIM_STATE_FILE").and_then(|path| {
             let mut bytes = Vec::new();
@@ -57,7 +57,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// Reads the file; slots whose process is gone, or is another one by now, do not count.
+/// Parses the file; slots whose process has exited or was replaced are skipped.
 fn parse(bytes: &[u8], start_of: &dyn Fn(u64) -> Option<u64>) -> Option<State> {
     if bytes.get(..8)? != MAGIC {
         return None;
@@ -80,14 +80,14 @@ fn parse(bytes: &[u8], start_of: &dyn Fn(u64) -> Option<u64>) -> Option<State> {
     Some(State { devices, memory, processes })
 }
 
-/// The start time of a process, if there is such a process.
+/// Returns the start time of a process, if it exists.
 fn start_time(pid: u64) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, so count from its end.
+    // The name in parentheses may contain anything, so fields are counted from its end.
     stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(19)?.parse().ok()
 }
 
-/// A number of bytes: `1048576`, `512M`, `24G`.
+/// Parses a number of bytes: `1048576`, `512M`, `24G`.
 fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_live_are_found_with_their_bytes() {
+    fn running_processes_are_listed_with_their_bytes() {
         let starts = |pid| (pid == 10).then_some(77);
         let state = parse(&file(), &starts).unwrap();
         assert_eq!((state.devices, state.memory), (2, 1 << 30));
@@ -136,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_process_id_is_another_process() {
+    fn reused_process_id_is_ignored() {
         assert_eq!(parse(&file(), &|_| Some(99)).unwrap().processes, []);
     }
 
     #[test]
-    fn what_is_no_such_file_is_refused() {
+    fn foreign_files_are_rejected() {
         assert_eq!(parse(b"", &|_| None), None);
         assert_eq!(parse(b"something else entirely", &|_| None), None);
         assert_eq!(parse(b"VSIMSTA1", &|_| None), None);

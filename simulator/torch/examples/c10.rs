@@ -1,7 +1,7 @@
-//! Stands for `libc10.so`: the two functions that PyTorch's cache tells of its blocks. They do
-//! nothing, as the real ones do while no profiler runs, and begin with the same instructions.
+//! Stands in for `libc10.so`: the two functions to which PyTorch's allocator reports its blocks.
+//! They do nothing, like the real ones without a profiler, and start with the same instructions.
 
-/// What the second function reads before it touches the stack, as newer builds do.
+/// The value that the second function reads before it touches the stack, as in newer builds.
 static DEBUG_INFO: u64 = 2;
 
 /// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`, as of 2.11.
@@ -20,8 +20,8 @@ unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE() {
     )
 }
 
-/// `c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, c10::Device)`, with the beginning of
-/// 2.13, where the first instruction is none that the kernel emulates.
+/// `c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, c10::Device)`, with the start of
+/// 2.13, whose first instruction the kernel cannot emulate.
 #[allow(non_snake_case, reason = "the name is the compiler's")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
-//! The cache of one device, as PyTorch's: requests are rounded to 512 bytes; up to 1 MiB they come
-//! from segments of 2 MiB, up to 10 MiB from segments of 20 MiB, above that each has its own. The
-//! smallest free block that is big enough is taken and split; neighbours that are free become one.
+//! The caching allocator of one device, like PyTorch's: requests are rounded to 512 bytes; up to 1
+//! MiB they come from segments of 2 MiB, up to 10 MiB from segments of 20 MiB, larger ones have
+//! their own. The smallest free block that is large enough is split; adjacent free blocks are
+//! merged.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ const LARGE: u64 = 10 << 20;
 const LARGE_SEGMENT: u64 = 20 << 20;
 const UNIT: u64 = 512;
 
-/// A piece of a segment.
+/// A part of a segment.
 #[derive(Clone, Copy)]
 struct Block {
     bytes: u64,
@@ -19,7 +20,7 @@ struct Block {
     small: bool,
 }
 
-/// What the cache has done, and holds.
+/// The allocator with its blocks and statistics.
 #[derive(Default)]
 pub(crate) struct Cache {
     /// By address.
@@ -29,28 +30,28 @@ pub(crate) struct Cache {
     pub(crate) allocated: u64,
     pub(crate) reserved: u64,
     pub(crate) peak: u64,
-    pub(crate) given: u64,
-    pub(crate) taken: u64,
-    pub(crate) refused: u64,
+    pub(crate) allocations: u64,
+    pub(crate) frees: u64,
+    pub(crate) ooms: u64,
 }
 
-/// How free memory lies.
+/// The layout of free memory.
 #[derive(Default)]
 pub(crate) struct Unused {
-    /// In segments that are free as a whole.
+    /// Bytes in completely free segments.
     pub(crate) whole: u64,
-    /// In the others.
+    /// Bytes in other segments.
     pub(crate) fragmented: u64,
-    /// The biggest free block of the others.
+    /// Largest free block in other segments.
     pub(crate) largest: u64,
 }
 
-/// As the allocator rounds a request.
+/// Returns the rounded size of a request.
 pub(crate) fn rounded(bytes: u64) -> u64 {
     bytes.max(1).div_ceil(UNIT) * UNIT
 }
 
-/// What is asked of the driver for a request that nothing fits.
+/// Returns the size of the segment to allocate for a request that fits nowhere.
 pub(crate) fn segment_for(bytes: u64) -> u64 {
     if bytes <= SMALL {
         SMALL_SEGMENT
@@ -62,8 +63,8 @@ pub(crate) fn segment_for(bytes: u64) -> u64 {
 }
 
 impl Cache {
-    /// Gives a free block out, if one fits: its address and length.
-    pub(crate) fn take(&mut self, bytes: u64) -> Option<(u64, u64)> {
+    /// Allocates a free block that fits, and returns its address and length.
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<(u64, u64)> {
         let small = bytes <= SMALL;
         let fits = |(_, block): &(&u64, &Block)| {
             block.free && block.small == small && block.bytes >= bytes
@@ -79,11 +80,11 @@ impl Cache {
         }
         self.allocated += length;
         self.peak = self.peak.max(self.allocated);
-        self.given += 1;
+        self.allocations += 1;
         Some((address, length))
     }
 
-    /// The driver gave a segment for a request.
+    /// Adds a segment that was allocated for a request.
     pub(crate) fn add(&mut self, address: u64, bytes: u64, request: u64) {
         self.segments.insert(address, bytes);
         self.reserved += bytes;
@@ -91,8 +92,8 @@ impl Cache {
         self.blocks.insert(address, Block { bytes, free: true, segment: address, small });
     }
 
-    /// Takes a block back: its length.
-    pub(crate) fn put(&mut self, address: u64) -> Option<u64> {
+    /// Frees a block and returns its length.
+    pub(crate) fn free_block(&mut self, address: u64) -> Option<u64> {
         let block = *self.blocks.get(&address).filter(|block| !block.free)?;
         let mut merged = (address, Block { free: true, ..block });
         let next = self.blocks.get(&(address + block.bytes)).copied();
@@ -110,11 +111,11 @@ impl Cache {
         }
         self.blocks.insert(merged.0, merged.1);
         self.allocated -= block.bytes;
-        self.taken += 1;
+        self.frees += 1;
         Some(block.bytes)
     }
 
-    /// Segments that are free as a whole leave the cache: their addresses.
+    /// Removes completely free segments and returns their addresses.
     pub(crate) fn empty(&mut self) -> Vec<u64> {
         let is_free = |(segment, bytes): (&u64, &u64)| {
             let block = self.blocks.get(segment)?;
@@ -128,7 +129,7 @@ impl Cache {
         free
     }
 
-    /// Blocks that are given out.
+    /// Returns the number of allocated blocks.
     pub(crate) fn live(&self) -> usize {
         self.blocks.values().filter(|block| !block.free).count()
     }

@@ -1,4 +1,4 @@
-//! The few functions of the CUDA driver that a cache needs, from whichever driver there is.
+//! The functions of the CUDA driver that a caching allocator needs, real or simulated.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
@@ -13,10 +13,10 @@ macro_rules! functions {
             fn find(library: *mut c_void) -> Option<Self> {
                 Some(Self {
                     $($field: {
-                        // SAFETY: the library is loaded for good and the name ends with a zero.
+                        // SAFETY: the library is never unloaded, and the name is zero-terminated.
                         let symbol = unsafe { libc::dlsym(library, $name.as_ptr()) };
-                        // SAFETY: null becomes `None`; any other is the driver's function of that
-                        // name, whose prototype is written here as in `cuda.h`.
+                        // SAFETY: null becomes `None`; any other address is the driver's function
+                        // with that name, whose prototype is declared here as in `cuda.h`.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -41,10 +41,10 @@ functions! {
 }
 
 impl Driver {
-    /// Loads the driver and makes it ready; none where that does not work.
+    /// Loads and initializes the driver; none if that fails.
     pub(crate) fn load() -> Option<Self> {
         const NAME: &CStr = c"libcuda.so.1";
-        // SAFETY: loads a library by name; its constructors are the driver's own affair.
+        // SAFETY: loads a library by name; its constructors are the driver's.
         let library = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             return None;
@@ -54,16 +54,16 @@ impl Driver {
         (unsafe { (driver.init)(0) } == 0).then_some(driver)
     }
 
-    /// Makes a device the calling thread's.
+    /// Makes the primary context of a device current on the calling thread.
     pub(crate) fn select(&self, device: i32) -> bool {
         let mut context = 0;
         // SAFETY: the pointer is valid for writing.
         let retained = unsafe { (self.retain)(&raw mut context, device) } == 0;
-        // SAFETY: the context was given out above.
+        // SAFETY: the context was returned above.
         retained && unsafe { (self.set_current)(context) } == 0
     }
 
-    /// Memory of the current device; 0 where there is none.
+    /// Allocates memory of the current device; returns 0 if that fails.
     pub(crate) fn memory(&self, bytes: u64) -> u64 {
         let mut pointer = 0;
         // SAFETY: the pointer is valid for writing.

@@ -1,8 +1,9 @@
-//! Stands for PyTorch's `libc10_cuda.so`: a caching allocator over the CUDA driver that tells each
-//! block to `libc10.so`, as the real one does. Programs call it through `sim_torch_…`.
+//! Stands in for PyTorch's `libc10_cuda.so`: a caching allocator over the CUDA driver that reports
+//! each block to `libc10.so`, as the real one does. Programs call it through `sim_torch_…`.
 //!
-//! `SIM_TORCH_BACKEND=async` makes every tensor a stream-ordered allocation, of which `libc10.so` is
-//! not told. [`sim_torch_report`] writes the truth to `torch-PID.json` in the folder `SIM_ORACLE_DIR`.
+//! `SIM_TORCH_BACKEND=async` makes every tensor a stream-ordered allocation, which is not reported
+//! to `libc10.so`. [`sim_torch_report`] writes the oracle to `torch-PID.json` in the directory
+//! `SIM_ORACLE_DIR`.
 
 mod cache;
 mod driver;
@@ -15,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use cache::{Cache, rounded, segment_for};
 use driver::Driver;
 
-/// `c10::Device`: two bytes, the type and the number.
+/// `c10::Device`: two bytes, type and index.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Device {
@@ -30,7 +31,7 @@ unsafe extern "C" {
     #[link_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"]
     fn report_usage(at: *mut c_void, bytes: i64, allocated: usize, reserved: usize, on: Device);
     #[link_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"]
-    fn report_refusal(bytes: i64, allocated: usize, reserved: usize, on: Device);
+    fn report_oom(bytes: i64, allocated: usize, reserved: usize, on: Device);
 }
 
 struct Caches {
@@ -43,7 +44,7 @@ struct Caches {
 
 fn caches() -> Option<MutexGuard<'static, Caches>> {
     static CACHES: OnceLock<Option<Mutex<Caches>>> = OnceLock::new();
-    let made = CACHES.get_or_init(|| {
+    let caches = CACHES.get_or_init(|| {
         Some(Mutex::new(Caches {
             driver: Driver::load()?,
             by_device: BTreeMap::new(),
@@ -51,7 +52,7 @@ fn caches() -> Option<MutexGuard<'static, Caches>> {
             asynchronous: std::env::var("SIM_TORCH_BACKEND").is_ok_and(|word| word == "async"),
         }))
     });
-    Some(made.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(caches.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Caches {
@@ -64,21 +65,21 @@ impl Caches {
         }
         let request = rounded(bytes);
         let cache = self.by_device.entry(device).or_default();
-        let mut found = cache.take(request);
+        let mut found = cache.allocate(request);
         if found.is_none() {
             let length = segment_for(request);
             let segment = self.driver.memory(length);
             if segment != 0 {
                 cache.add(segment, length, request);
-                found = cache.take(request);
+                found = cache.allocate(request);
             }
         }
         let on = Device { kind: CUDA, index: device };
         let Some((address, length)) = found else {
-            cache.refused += 1;
-            // SAFETY: the function only looks at its arguments.
+            cache.ooms += 1;
+            // SAFETY: the function only reads its arguments.
             unsafe {
-                report_refusal(
+                report_oom(
                     request.cast_signed(),
                     cache.allocated as usize,
                     cache.reserved as usize,
@@ -94,20 +95,20 @@ impl Caches {
 
     fn free(&mut self, address: u64) {
         if self.asynchronous {
-            // SAFETY: the driver judges the pointer.
+            // SAFETY: the driver checks the pointer.
             unsafe { (self.driver.free_async)(address, 0) };
             return;
         }
         let Some(device) = self.owners.remove(&address) else { return };
         let cache = self.by_device.entry(device).or_default();
-        let Some(length) = cache.put(address) else { return };
+        let Some(length) = cache.free_block(address) else { return };
         let on = Device { kind: CUDA, index: device };
-        let back = -length.cast_signed();
-        // SAFETY: the function only looks at its arguments.
+        let freed = -length.cast_signed();
+        // SAFETY: the function only reads its arguments.
         unsafe {
             report_usage(
                 address as *mut c_void,
-                back,
+                freed,
                 cache.allocated as usize,
                 cache.reserved as usize,
                 on,
@@ -116,10 +117,10 @@ impl Caches {
     }
 }
 
-/// A frame of its own, as in PyTorch.
+/// A separate frame, as in PyTorch.
 #[inline(never)]
 fn alloc_found_block(cache: &Cache, address: u64, length: u64, on: Device) {
-    // SAFETY: the function only looks at its arguments.
+    // SAFETY: the function only reads its arguments.
     unsafe {
         report_usage(
             address as *mut c_void,
@@ -129,18 +130,18 @@ fn alloc_found_block(cache: &Cache, address: u64, length: u64, on: Device) {
             on,
         );
     }
-    // So that it is called, and not jumped to.
+    // Prevents a tail call, which would drop this frame.
     std::hint::black_box(cache);
 }
 
-/// Memory for a tensor; 0 where there is none.
+/// Allocates a tensor; returns 0 if that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_malloc(device: i32, bytes: u64) -> u64 {
     let (Some(mut caches), Ok(device)) = (caches(), i8::try_from(device)) else { return 0 };
     std::hint::black_box(caches.malloc(device, bytes))
 }
 
-/// Gives the memory of a tensor back to the cache.
+/// Frees a tensor; its memory returns to the cache.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_free(address: u64) {
     if let Some(mut caches) = caches() {
@@ -148,36 +149,36 @@ pub extern "C" fn sim_torch_free(address: u64) {
     }
 }
 
-/// Makes a device the calling thread's; 0 where that does not work.
+/// Makes a device current on the calling thread; returns 0 if that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_select(device: i32) -> i32 {
     caches().is_some_and(|caches| caches.driver.select(device)).into()
 }
 
-/// Gives unused segments back to the driver.
+/// Returns unused segments to the driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_empty_cache() {
     let Some(mut caches) = caches() else { return };
     let Caches { driver, by_device, .. } = &mut *caches;
     for segment in by_device.values_mut().flat_map(Cache::empty) {
-        // SAFETY: the segment is the cache's, and nothing of it is given out.
+        // SAFETY: the segment belongs to the cache and has no allocated blocks.
         unsafe { (driver.free)(segment) };
     }
 }
 
-/// A block of host memory, told as a profiler would have it: it is no memory of CUDA.
+/// Reports a block of host memory like a profiler hook: it is not CUDA memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_host_block(address: u64, bytes: i64) {
     let on = Device { kind: 0, index: -1 };
-    // SAFETY: the function only looks at its arguments.
+    // SAFETY: the function only reads its arguments.
     unsafe { report_usage(address as *mut c_void, bytes, 0, 0, on) };
     std::hint::black_box(address);
 }
 
-/// Writes the truth down; 0 where that does not work.
+/// Writes the oracle; returns 0 if that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_report() -> i32 {
-    let (Some(caches), Some(folder)) = (caches(), std::env::var_os("SIM_ORACLE_DIR")) else {
+    let (Some(caches), Some(dir)) = (caches(), std::env::var_os("SIM_ORACLE_DIR")) else {
         return 0;
     };
     let mut text = String::from("{\"devices\":[");
@@ -187,15 +188,15 @@ pub extern "C" fn sim_torch_report() -> i32 {
         let written = write!(
             text,
             "{comma}{{\"device\":{device},\"allocated\":{},\"reserved\":{},\"peak\":{},\
-             \"blocks\":{},\"given\":{},\"taken\":{},\"refused\":{},\"whole\":{},\
+             \"blocks\":{},\"allocations\":{},\"frees\":{},\"ooms\":{},\"whole\":{},\
              \"fragmented\":{},\"largest\":{}}}",
             cache.allocated,
             cache.reserved,
             cache.peak,
             cache.live(),
-            cache.given,
-            cache.taken,
-            cache.refused,
+            cache.allocations,
+            cache.frees,
+            cache.ooms,
             unused.whole,
             unused.fragmented,
             unused.largest,
@@ -205,6 +206,6 @@ pub extern "C" fn sim_torch_report() -> i32 {
         }
     }
     text.push_str("]}\n");
-    let path = std::path::Path::new(&folder).join(format!("torch-{}.json", std::process::id()));
+    let path = std::path::Path::new(&dir).join(format!("torch-{}.json", std::process::id()));
     std::fs::write(path, text).is_ok().into()
 }

@@ -35,8 +35,8 @@ fn a_thousand_iterations_are_two_thousand_launches() {
     let account = stage.account();
     assert_eq!(by_name(&account), expected(&[(MATMUL, 1000), (ADD, 1000)]));
     let entries = list(&account, "launches");
-    let sorts: BTreeSet<_> = entries.iter().map(|entry| entry["sort"].as_str().unwrap()).collect();
-    assert_eq!((entries.len(), sorts.len()), (2, 2), "a function and a kernel");
+    let types: BTreeSet<_> = entries.iter().map(|entry| entry["type"].as_str().unwrap()).collect();
+    assert_eq!((entries.len(), types.len()), (2, 2), "a function and a kernel");
     let matmul = entries.iter().find(|entry| entry["name"] == MATMUL).unwrap();
     let shapes = json!([
         {"grid": [1, 2, 1], "block": [32, 2, 1], "shared": 0, "count": 100},
@@ -62,8 +62,8 @@ fn every_thread_of_every_process_launches_every_kernel() {
         assert!(names.values().all(|count| *count == 5 * 16), "{names:?}");
         assert!(names.contains_key("_ZN5model8step_199EPfi"));
         let entries = list(account, "launches");
-        let kernels = entries.iter().filter(|entry| entry["sort"] == "kernel").count();
-        assert_eq!((entries.len(), kernels), (200, 100), "half by either sort of handle");
+        let kernels = entries.iter().filter(|entry| entry["type"] == "kernel").count();
+        assert_eq!((entries.len(), kernels), (200, 100), "half by each type of handle");
         let failed: u64 = entries.iter().map(|entry| number(entry, "failed")).sum();
         assert_eq!(failed, 7);
         let errors: u64 = list(account, "errors").iter().map(|e| number(e, "count")).sum();

@@ -1,4 +1,5 @@
-//! What the tests share: the library as a program sees it, and a process of its own for each.
+//! Shared code of the tests: the library as a program loads it, and a separate process for each
+//! test.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so")]
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 /// One mebibyte.
 pub(crate) const MIB: u64 = 1 << 20;
-/// Stands for the out-parameter in a list of arguments.
+/// Marks the out-parameter in a list of arguments.
 pub(crate) const OUT: u64 = u64::MAX - 76;
 
 /// Result codes.
@@ -34,7 +35,7 @@ pub(crate) const CAPTURE_UNSUPPORTED: c_int = 900;
 type Function =
     unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> c_int;
 
-/// The library file that was built with these tests.
+/// Returns the library file that was built with these tests.
 pub(crate) fn library_path() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().join("libcuda.so")
@@ -50,7 +51,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Loads the library, as a program would.
+    /// Loads the library like a program.
     pub(crate) fn load() -> Self {
         let path = CString::new(library_path().to_str().unwrap()).unwrap();
         // SAFETY: the path is a string with its zero byte.
@@ -59,7 +60,7 @@ impl Library {
         Self(handle)
     }
 
-    /// The address of an exported function.
+    /// Returns the address of an exported function.
     pub(crate) fn symbol(self, name: &str) -> Option<*const c_void> {
         let name = CString::new(name).unwrap();
         // SAFETY: the library stays loaded and the name ends with a zero byte.
@@ -67,27 +68,27 @@ impl Library {
         (!symbol.is_null()).then_some(symbol.cast_const())
     }
 
-    /// The address of a function that must be there.
+    /// Returns the address of a function that must exist.
     pub(crate) fn function(self, name: &str) -> *const c_void {
         self.symbol(name).unwrap_or_else(|| panic!("no function {name}"))
     }
 
-    /// Calls a function whose arguments all are numbers or pointers, eleven at most.
+    /// Calls a function whose arguments are all numbers or pointers, eleven at most.
     pub(crate) fn call(self, name: &str, arguments: &[u64]) -> c_int {
         let symbol = self.function(name);
         let mut all = [0_u64; 11];
         all[..arguments.len()].copy_from_slice(arguments);
         let [a, b, c, d, e, f, g, h, i, j, k] = all;
-        // SAFETY: the symbol is a function of the driver, which all return a number. On x86-64 six
-        // numbers are passed in registers and the others on the caller's stack; those that the
-        // function has no use for do no harm.
+        // SAFETY: the symbol is a function of the driver; all of them return a number. On x86-64
+        // six numbers are passed in registers and the others on the caller's stack; surplus ones do
+        // no harm.
         unsafe {
             let function = std::mem::transmute::<*const c_void, Function>(symbol);
             function(a, b, c, d, e, f, g, h, i, j, k)
         }
     }
 
-    /// Calls a function with an out-parameter (where `OUT` stands) that may be 64 bits wide.
+    /// Calls a function with an out-parameter (marked by `OUT`) that may be 64 bits wide.
     pub(crate) fn out(self, name: &str, arguments: &[u64]) -> (c_int, u64) {
         let mut result = 0_u64;
         let place = &raw mut result as u64;
@@ -105,7 +106,8 @@ impl Library {
         value
     }
 
-    /// Initialises the driver and makes a device the calling thread's; gives its context.
+    /// Initializes the driver and makes a device current on the calling thread; returns its
+    /// context.
     #[track_caller]
     pub(crate) fn start(self, device: u64) -> u64 {
         assert_eq!(self.call("cuInit", &[0]), OK);
@@ -126,12 +128,12 @@ impl Library {
     }
 }
 
-/// Whether this process was started by [`isolated`], and not by a person.
+/// Returns whether this process was started by [`isolated`], and not by the test harness.
 fn is_child() -> bool {
     std::env::var_os("SIM_TEST_CHILD").is_some()
 }
 
-/// How a test's own process ended, and the accounts it left.
+/// The result of a test's own process, with the oracles that it wrote.
 pub(crate) struct Ended {
     /// Its status and output.
     pub(crate) output: Output,
@@ -139,7 +141,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// All accounts, by process id.
+    /// Returns all oracles, by process id.
     pub(crate) fn accounts(&self) -> Vec<Value> {
         let mut accounts: Vec<Value> = std::fs::read_dir(self.folder.path())
             .unwrap()
@@ -151,7 +153,7 @@ impl Ended {
         accounts
     }
 
-    /// The only account.
+    /// Returns the only oracle.
     pub(crate) fn account(&self) -> Value {
         let mut accounts = self.accounts();
         assert_eq!(accounts.len(), 1);
@@ -159,13 +161,13 @@ impl Ended {
     }
 }
 
-/// What must be true of every account.
+/// Checks the invariants of every oracle.
 fn check(account: &Value) {
     let number = |name: &str| account[name].as_u64().unwrap();
     let live = account["live"].as_array().unwrap();
     let kind = |entry: &Value| entry["kind"].as_str().unwrap().to_owned();
     let ended_or_live = number("frees") + number("released") + live.len() as u64;
-    // Memory of another process can be open more than once, and is live once.
+    // Memory of another process can be open more than once, but is live once.
     let again = live.iter().any(|entry| kind(entry) == "imported");
     assert!(
         number("allocations") == ended_or_live || (again && number("allocations") > ended_or_live),
@@ -180,7 +182,7 @@ fn check(account: &Value) {
     assert!(number("device_bytes") >= bytes, "the reserves of pools and graphs come on top");
 }
 
-/// The live allocations of a kind: their sizes in order of address.
+/// Returns the sizes of the live allocations of a kind, by address.
 pub(crate) fn live(account: &Value, kind: &str) -> Vec<u64> {
     let entries = account["live"].as_array().unwrap().iter();
     let mut found: Vec<(String, u64)> = entries
@@ -191,7 +193,7 @@ pub(crate) fn live(account: &Value, kind: &str) -> Vec<u64> {
     found.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-/// The entries of a list of an account for which some fields have some values.
+/// Returns the entries of a list of the oracle whose fields have the given values.
 pub(crate) fn entries<'a>(
     account: &'a Value,
     list: &str,
@@ -201,8 +203,8 @@ pub(crate) fn entries<'a>(
     all.filter(|entry| fields.iter().all(|(name, value)| entry[*name] == *value)).collect()
 }
 
-/// Runs a test's body in a process of its own, with an environment of its own, and gives how that
-/// ended. In that process itself it does not return.
+/// Runs the body of a test in its own process and environment, and returns how that ended. In that
+/// process it does not return.
 pub(crate) fn isolated(
     test: &str,
     environment: &[(&str, &str)],
@@ -223,7 +225,7 @@ pub(crate) fn isolated(
     Ended { output, folder }
 }
 
-/// As [`isolated`], for a body that must go well; gives its account.
+/// Like [`isolated`], for a body that must succeed; returns its oracle.
 pub(crate) fn account_of(
     test: &str,
     environment: &[(&str, &str)],

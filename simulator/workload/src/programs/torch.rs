@@ -163,7 +163,7 @@ pub(crate) fn spam(common: &Common, options: &TorchSpam) -> anyhow::Result<()> {
             cache.give_back(address);
         }
         let nanos = start.elapsed().as_nanos() / u128::from(options.pairs.max(1));
-        say(&format!("{nanos} ns a pair"));
+        say(&format!("{nanos} ns per pair"));
     }
     cache.give_back(first);
     cache.report();
