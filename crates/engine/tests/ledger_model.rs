@@ -153,7 +153,7 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
 
 /// Checks that the actual state is within the bounds, and equal to the snapshot without losses.
 fn check(world: &mut World) -> Result<(), TestCaseError> {
-    let at = world.settle();
+    let at = world.finish_all();
     let snapshot = world.ledger.snapshot(at, &View::default());
     let actual = Bytes(world.total_held());
     let certainty = &snapshot.certainty;
