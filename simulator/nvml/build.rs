@@ -1,4 +1,4 @@
-//! Gives the library the name that programs ask the dynamic linker for.
+//! Sets the soname that programs load the library by.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -187,7 +187,7 @@ fn graph_memory_is_kept_from_launch_until_trim() {
         alloc_node(cuda, graph, 8);
         let exec = instantiate(cuda, graph, 1).1;
         for _ in 0..2 {
-            assert_eq!(cuda.call("cuGraphLaunch", &[exec, 0]), OK, "it frees by itself");
+            assert_eq!(cuda.call("cuGraphLaunch", &[exec, 0]), OK, "it frees automatically");
         }
     });
     assert_eq!(live(&account, "graph"), [8 * MIB]);

@@ -125,8 +125,8 @@ fn ipc_memory_of_another_process_can_be_opened() {
 #[test]
 fn processes_share_device_memory() {
     let test = "processes_share_device_memory";
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("state");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("state");
     let environment = [
         ("SIM_STATE_FILE", file.to_str().unwrap()),
         ("SIM_MEMORY", "100M"),
@@ -153,7 +153,7 @@ fn processes_share_device_memory() {
             .stdout(Stdio::null())
             .status();
         assert_eq!(other.unwrap().signal(), Some(libc::SIGKILL));
-        assert_eq!(left(), 0, "nobody looked yet whether the other still lives");
+        assert_eq!(left(), 0, "the slot of the killed process is not freed yet");
         cuda.alloc(50 * MIB);
         assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 1]).0, OUT_OF_MEMORY);
         assert_eq!(cuda.out("cuCtxCreate_v2", &[OUT, 0, 1]).0, OK);

@@ -16,19 +16,19 @@ pub(crate) struct Arguments {
     pub(crate) program: Program,
 }
 
-/// What every program knows.
+/// Options of all programs.
 #[derive(Args, Clone)]
 pub(crate) struct Common {
-    /// Makes random choices repeatable
+    /// Seed of random choices
     #[arg(long, global = true, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// The device to use
+    /// Device to use
     #[arg(long, global = true, default_value_t = 0)]
     pub(crate) device: i32,
     /// Print `ready` and wait for a line on standard input, or for SIGUSR1, before anything else
     #[arg(long, global = true)]
     pub(crate) wait_start: bool,
-    /// Wait this long at the end, with everything still live
+    /// Hold all memory for this long at the end
     #[arg(long, global = true, default_value_t = 0)]
     pub(crate) hold_ms: u64,
 }
@@ -36,61 +36,62 @@ pub(crate) struct Common {
 /// The programs.
 #[derive(Subcommand)]
 pub(crate) enum Program {
-    /// Three allocations of 8 MiB, some work, two frees, a wait: one is left
+    /// Make three allocations of 8 MiB, work, free two of them, and wait
     Leak3(Leak3),
-    /// Steps that allocate and free on two threads, and keep a buffer now and then
+    /// Allocate and free in steps on two threads, and keep a buffer occasionally
     Train(Train),
-    /// Processes that allocate and free, and forget some
+    /// Start processes that allocate and free, and leak some allocations
     Stressor(Stressor),
-    /// One process of the stressor
+    /// Run one process of the stressor
     #[command(hide = true)]
     StressorProcess(StressorProcess),
-    /// Threads that allocate and free, each other's memory too
+    /// Start threads that allocate, and free memory of any thread
     Threads(Threads),
-    /// Equal allocations on some threads, and a single huge one among them
+    /// Make equal allocations on several threads, and a single huge one among them
     Anomaly(Anomaly),
-    /// As many allocations and frees a second as asked for
+    /// Allocate and free at a given rate
     Spam(Spam),
-    /// A number of live allocations, then a wait
+    /// Make a number of live allocations, then wait
     Hold(Hold),
-    /// Allocates until the device is full
+    /// Allocate until the device is full
     Oom(Oom),
-    /// Contexts with memory in them: created, pushed, popped, destroyed, reset
+    /// Create, push, pop, destroy and reset contexts with memory in them
     Contexts,
-    /// Contexts pushed many levels deep, with memory at the top and after the pops
+    /// Push contexts many levels deep, with memory at the top and after the pops
     ContextStack(ContextStack),
-    /// A capture with a memory node, ended in one of several ways, and stream-ordered memory after it
+    /// Capture a memory node, end the capture in one of several ways, and allocate stream-ordered
+    /// memory
     CaptureEnd(CaptureEnd),
-    /// One allocation of each kind; some are freed
+    /// Make one allocation of each kind, and free some
     Kinds,
-    /// A process that forks, and a child that uses the driver anew
+    /// Fork, and use the driver in the child
     Fork,
-    /// A process that allocates and then becomes another program
+    /// Allocate, then exec another program
     Exec,
-    /// Launches kernels, in every way there is
+    /// Launch kernels with every launch function
     Launches(Launches),
-    /// Launches kernels, waits, and launches them again
+    /// Launch kernels, wait, and launch them again
     LaunchLate(LaunchLate),
-    /// Copies and fills memory, in every way there is
+    /// Copy and set memory with every function
     Copies(Copies),
-    /// Makes and destroys objects that are no memory, and forgets some
+    /// Create and destroy CUDA objects, and leak some
     Objects(Objects),
-    /// Tensors of the simulated PyTorch, all of which are given back
+    /// Allocate tensors of the simulated PyTorch, and free all of them
     TorchClean(Torch),
-    /// The same, with one in each step that is kept
+    /// Like torch-clean, but keep one tensor of each step
     TorchLeak(Torch),
-    /// As many tensors as go, and back again
+    /// Allocate and free tensors as fast as possible
     TorchSpam(TorchSpam),
-    /// A process that shares its memory with a child process
+    /// Share memory with a child process
     Ipc,
-    /// The child process of `ipc`
+    /// Run the child process of `ipc`
     #[command(hide = true)]
     IpcChild(IpcChild),
-    /// A program that leaks, or only seems to: one of a corpus with the truth about each
+    /// Run a labeled scenario that leaks, or only seems to
     Leaks(Leaks),
-    /// Loads the driver late
+    /// Load the driver late
     DlopenLate(DlopenLate),
-    /// A random program over the whole memory API
+    /// Make random calls of the whole memory API
     Random(Random),
 }
 
@@ -108,22 +109,22 @@ pub(crate) struct Leak3 {
 /// Options of the programs with tensors.
 #[derive(Args)]
 pub(crate) struct Torch {
-    /// How many steps
+    /// Number of steps
     #[arg(long, default_value_t = 20)]
     pub(crate) steps: u64,
-    /// How long a step takes
+    /// Length of a step in milliseconds
     #[arg(long, default_value_t = 0)]
     pub(crate) step_ms: u64,
-    /// The size of the tensor that each step of `torch-leak` keeps
+    /// Size of the tensor that each step of `torch-leak` keeps
     #[arg(long, default_value_t = 1500)]
     pub(crate) keep_bytes: u64,
-    /// Print `ready` and wait for a line when the weights are there
+    /// Print `ready` and wait for a line when the weights are allocated
     #[arg(long)]
     pub(crate) wait_loaded: bool,
-    /// Ask for more than there is at the end
+    /// Request more memory than the device has, at the end
     #[arg(long)]
     pub(crate) refuse: bool,
-    /// Give unused segments back at the end
+    /// Empty the cache at the end
     #[arg(long)]
     pub(crate) empty_cache: bool,
 }
@@ -131,13 +132,13 @@ pub(crate) struct Torch {
 /// Options of `torch-spam`.
 #[derive(Args)]
 pub(crate) struct TorchSpam {
-    /// How many requests, each with its end
+    /// Number of tensors, each allocated and freed
     #[arg(long, default_value_t = 100_000)]
     pub(crate) pairs: u64,
-    /// From how many different stacks, 32 at most
+    /// Number of distinct stacks, at most 32
     #[arg(long, default_value_t = 1)]
     pub(crate) stacks: u64,
-    /// How often that is done and timed
+    /// Number of timed rounds
     #[arg(long, default_value_t = 1)]
     pub(crate) rounds: u64,
 }
@@ -145,16 +146,16 @@ pub(crate) struct TorchSpam {
 /// Options of `train`.
 #[derive(Args)]
 pub(crate) struct Train {
-    /// How many steps
+    /// Number of steps
     #[arg(long, default_value_t = 200)]
     pub(crate) steps: u64,
-    /// Keep one buffer every so many steps
+    /// Keep one buffer every this many steps
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) keep_every: u64,
-    /// How long a step takes
+    /// Length of a step in milliseconds
     #[arg(long, default_value_t = 10)]
     pub(crate) step_ms: u64,
-    /// The size of a buffer in MiB
+    /// Size of a buffer in MiB
     #[arg(long, default_value_t = 8)]
     pub(crate) mb: usize,
 }
@@ -162,7 +163,7 @@ pub(crate) struct Train {
 /// Options of `stressor`.
 #[derive(Args)]
 pub(crate) struct Stressor {
-    /// How many processes
+    /// Number of processes
     #[arg(long, default_value_t = 4)]
     pub(crate) procs: u32,
     #[command(flatten)]
@@ -172,19 +173,19 @@ pub(crate) struct Stressor {
 /// Options of one process of the stressor.
 #[derive(Args)]
 pub(crate) struct StressorProcess {
-    /// Seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 120.0)]
     pub(crate) duration: f64,
-    /// The smallest allocation in MiB
+    /// Smallest allocation in MiB
     #[arg(long, default_value_t = 2)]
     pub(crate) min_mb: usize,
-    /// The largest allocation in MiB
+    /// Largest allocation in MiB
     #[arg(long, default_value_t = 10)]
     pub(crate) max_mb: usize,
-    /// Pause between two allocations
+    /// Pause between two allocations in milliseconds
     #[arg(long, default_value_t = 25)]
     pub(crate) sleep_ms: u64,
-    /// How likely an allocation is forgotten
+    /// Probability that an allocation is leaked
     #[arg(long, default_value_t = 0.1)]
     pub(crate) leak_prob: f64,
 }
@@ -192,19 +193,19 @@ pub(crate) struct StressorProcess {
 /// Options of `threads`.
 #[derive(Args)]
 pub(crate) struct Threads {
-    /// How many threads
+    /// Number of threads
     #[arg(long, default_value_t = 5)]
     pub(crate) threads: usize,
-    /// Seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 60.0)]
     pub(crate) duration: f64,
-    /// The largest allocation in MiB
+    /// Largest allocation in MiB
     #[arg(long, default_value_t = 10)]
     pub(crate) max_tensor_mb: usize,
-    /// How likely a step allocates instead of freeing
+    /// Probability that a step allocates instead of freeing
     #[arg(long, default_value_t = 0.65)]
     pub(crate) alloc_prob: f64,
-    /// The most memory live at a time, in MiB
+    /// Maximum of live memory in MiB
     #[arg(long, default_value_t = 4096)]
     pub(crate) memory_cap_mb: usize,
 }
@@ -212,35 +213,35 @@ pub(crate) struct Threads {
 /// Options of `anomaly`.
 #[derive(Args)]
 pub(crate) struct Anomaly {
-    /// How many threads
+    /// Number of threads
     #[arg(long, default_value_t = 4)]
     pub(crate) threads: usize,
-    /// How many allocations each thread makes
+    /// Allocations of each thread
     #[arg(long, default_value_t = 20)]
     pub(crate) iterations: u64,
-    /// The size of a normal allocation in MiB
+    /// Size of a normal allocation in MiB
     #[arg(long, default_value_t = 10)]
     pub(crate) normal_mb: usize,
-    /// The size of the huge allocation in MiB
+    /// Size of the huge allocation in MiB
     #[arg(long, default_value_t = 2096)]
     pub(crate) anomaly_mb: usize,
-    /// The thread that makes it
+    /// Thread of the huge allocation
     #[arg(long, default_value_t = 0)]
     pub(crate) anomaly_thread: usize,
-    /// The iteration in which it makes it
+    /// Iteration of the huge allocation
     #[arg(long, default_value_t = 5)]
     pub(crate) anomaly_iter: u64,
-    /// How long an iteration takes
+    /// Length of an iteration in milliseconds
     #[arg(long, default_value_t = 100)]
     pub(crate) iter_ms: u64,
 }
 
-/// How many events a second `spam` makes.
+/// The event rate of `spam`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Throughput {
-    /// As many as possible.
+    /// Full speed.
     Max,
-    /// So many.
+    /// Events per second.
     PerSecond(f64),
 }
 
@@ -257,19 +258,19 @@ fn throughput(text: &str) -> Result<Throughput, String> {
 /// Options of `spam`.
 #[derive(Args)]
 pub(crate) struct Spam {
-    /// Events a second, or `max`; an allocation and a free are one event each
+    /// Events per second, or `max`; an allocation and a free are one event each
     #[arg(long, default_value = "4000", value_parser = throughput)]
     pub(crate) throughput: Throughput,
-    /// Bytes of an allocation
+    /// Size of an allocation in bytes
     #[arg(long, default_value_t = 2048)]
     pub(crate) allocate_size: usize,
-    /// The part of the allocations that is freed
+    /// Fraction of the allocations that is freed
     #[arg(long, default_value_t = 1.0)]
     pub(crate) free_ratio: f64,
-    /// Seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 30.0)]
     pub(crate) duration: f64,
-    /// Stop after so many events
+    /// Stop after this many events
     #[arg(long)]
     pub(crate) count: Option<u64>,
 }
@@ -277,29 +278,29 @@ pub(crate) struct Spam {
 /// Options of `hold`.
 #[derive(Args)]
 pub(crate) struct Hold {
-    /// How many allocations
+    /// Number of allocations
     #[arg(long)]
     pub(crate) count: usize,
-    /// Bytes of each
+    /// Size of each in bytes
     #[arg(long)]
     pub(crate) size: usize,
-    /// Make each a byte larger than the one before
+    /// Make each allocation one byte larger than the previous one
     #[arg(long)]
     pub(crate) distinct: bool,
-    /// What to allocate
+    /// Kind of memory
     #[arg(long, value_enum, default_value = "device")]
     pub(crate) kind: HoldKind,
-    /// How long to wait with all of them live
+    /// Milliseconds to wait with all of them live
     #[arg(long, default_value_t = 0)]
     pub(crate) wait_ms: u64,
 }
 
-/// What `hold` allocates.
+/// The kind of memory that `hold` allocates.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum HoldKind {
-    /// Plain device memory
+    /// Linear device memory
     Device,
-    /// Rows of 16 bytes, to which the driver adds the rest of the pitch
+    /// Rows of 16 bytes, which the driver pads to the pitch
     Pitched,
     /// Arrays
     Array,
@@ -310,10 +311,10 @@ pub(crate) enum HoldKind {
 /// Options of `oom`.
 #[derive(Args)]
 pub(crate) struct Oom {
-    /// The size of each allocation in MiB
+    /// Size of each allocation in MiB
     #[arg(long, default_value_t = 512)]
     pub(crate) chunk_mb: usize,
-    /// How long to wait when the device is full
+    /// Milliseconds to wait when the device is full
     #[arg(long, default_value_t = 2000)]
     pub(crate) wait_ms: u64,
 }
@@ -321,31 +322,31 @@ pub(crate) struct Oom {
 /// Options of `launches`.
 #[derive(Args, Clone)]
 pub(crate) struct Launches {
-    /// How often each thread launches each kernel
+    /// Launches of each kernel by each thread
     #[arg(long, default_value_t = 1000)]
     pub(crate) iterations: u64,
-    /// How many kernels each process has
+    /// Number of kernels of each process
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) kernels: u32,
-    /// How many threads each process has
+    /// Number of threads of each process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threads: u32,
-    /// How many processes
+    /// Number of processes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) processes: u32,
-    /// How many launches of the first kernel each process makes in vain at the end
+    /// Failing launches of the first kernel by each process at the end
     #[arg(long, default_value_t = 0)]
     pub(crate) failing: u64,
-    /// How often each process launches a graph that it captured of one launch of each kernel
+    /// Launches by each process of a graph that captured one launch of each kernel
     #[arg(long, default_value_t = 0)]
     pub(crate) graphs: u64,
-    /// How many modules each process loads, launches a kernel of five times, and unloads again
+    /// Modules that each process loads, launches a kernel of five times, and unloads
     #[arg(long, default_value_t = 0)]
     pub(crate) reloads: u32,
-    /// By cuLaunchKernel and with one shape only, and tell how long a launch takes
+    /// Use cuLaunchKernel with one shape only, and print the time per launch
     #[arg(long)]
     pub(crate) time: bool,
-    /// Pause between two iterations
+    /// Pause between two iterations in milliseconds
     #[arg(long, default_value_t = 0)]
     pub(crate) pause_ms: u64,
 }
@@ -353,16 +354,16 @@ pub(crate) struct Launches {
 /// Options of `launch-late`.
 #[derive(Args)]
 pub(crate) struct LaunchLate {
-    /// How often each kernel is launched before the wait
+    /// Launches of each kernel before the wait
     #[arg(long, default_value_t = 10)]
     pub(crate) before: u64,
-    /// How often each kernel is launched after it
+    /// Launches of each kernel after the wait
     #[arg(long, default_value_t = 1000)]
     pub(crate) iterations: u64,
-    /// How many kernels
+    /// Number of kernels
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) kernels: u32,
-    /// Wait this long, instead of for a line on standard input or SIGUSR1
+    /// Wait this many milliseconds, instead of for a line on standard input or SIGUSR1
     #[arg(long)]
     pub(crate) wait_ms: Option<u64>,
 }
@@ -370,10 +371,10 @@ pub(crate) struct LaunchLate {
 /// Options of `copies`.
 #[derive(Args)]
 pub(crate) struct Copies {
-    /// How often everything is copied
+    /// Number of iterations
     #[arg(long, default_value_t = 1)]
     pub(crate) iterations: u64,
-    /// Pause between two iterations
+    /// Pause between two iterations in milliseconds
     #[arg(long, default_value_t = 0)]
     pub(crate) pause_ms: u64,
 }
@@ -384,38 +385,38 @@ pub(crate) struct Objects {
     /// Only these kinds
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,...")]
     pub(crate) kind: Vec<ObjectSort>,
-    /// How many of each
+    /// Number of objects of each kind
     #[arg(long, default_value_t = 100)]
     pub(crate) count: u64,
-    /// The part of them that is never destroyed
+    /// Fraction of them that is never destroyed
     #[arg(long, default_value_t = 0.1)]
     pub(crate) leak: f64,
-    /// How many are made a second
+    /// Objects created per second
     #[arg(long)]
     pub(crate) rate: Option<f64>,
-    /// Make as many in a context before, and destroy the context
+    /// First create as many in a context, and destroy the context
     #[arg(long)]
     pub(crate) in_context: bool,
-    /// Make so many of each, print `ready`, wait for a line on standard input or SIGUSR1, and
-    /// destroy them, before anything else
+    /// First create this many of each kind, print `ready`, wait for a line on standard input or
+    /// SIGUSR1, and destroy them
     #[arg(long, default_value_t = 0)]
     pub(crate) before: u64,
-    /// Try so often to destroy one of each that was never made
+    /// Try this often to destroy an invalid handle of each kind
     #[arg(long, default_value_t = 0)]
     pub(crate) failing: u64,
-    /// Wait this long after the last of them
+    /// Milliseconds to wait after the last object
     #[arg(long, default_value_t = 0)]
     pub(crate) rest_ms: u64,
-    /// Then fork, and let the child make half as many
+    /// Then fork, and create half as many in the child
     #[arg(long)]
     pub(crate) fork: bool,
-    /// Then become another program, that makes half as many
+    /// Then exec a program that creates half as many
     #[arg(long, conflicts_with = "fork")]
     pub(crate) exec: bool,
 }
 
 impl Objects {
-    /// The kinds that were asked for: all, where nothing was said.
+    /// Returns the requested kinds; all by default.
     pub(crate) fn kinds(&self) -> Vec<ObjectSort> {
         use clap::ValueEnum;
         if self.kind.is_empty() {
@@ -432,9 +433,9 @@ pub(crate) enum ObjectSort {
     Stream,
     /// An event
     Event,
-    /// A graph: made, cloned or captured
+    /// A graph: created, cloned or captured
     Graph,
-    /// A graph that can be launched
+    /// An executable graph
     GraphExec,
     /// A module
     Module,
@@ -457,7 +458,7 @@ pub(crate) enum ObjectSort {
 /// Options of the child process of `ipc`.
 #[derive(Args)]
 pub(crate) struct IpcChild {
-    /// The handle of the memory, in hexadecimal
+    /// IPC handle of the memory, in hexadecimal
     #[arg(long)]
     pub(crate) handle: String,
 }
@@ -465,13 +466,13 @@ pub(crate) struct IpcChild {
 /// Options of `leaks`.
 #[derive(Args)]
 pub(crate) struct Leaks {
-    /// The scenario
+    /// Name of the scenario
     #[arg(required_unless_present = "list")]
     pub(crate) name: Option<String>,
-    /// How long it runs, in seconds, instead of the time that its truth is told for
+    /// Duration in seconds [default: the duration that its labels are for]
     #[arg(long, value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
-    /// Tell the truth about all scenarios as JSON, and run none
+    /// Print the labels of all scenarios as JSON, and run none
     #[arg(long)]
     pub(crate) list: bool,
     /// Make the same calls without waiting between them
@@ -489,7 +490,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Options of `dlopen-late`.
 #[derive(Args)]
 pub(crate) struct DlopenLate {
-    /// How long to wait before the driver is loaded
+    /// Milliseconds before the driver is loaded
     #[arg(long, default_value_t = 1000)]
     pub(crate) delay_ms: u64,
     #[command(flatten)]
@@ -499,24 +500,24 @@ pub(crate) struct DlopenLate {
 /// Options of `random`.
 #[derive(Args)]
 pub(crate) struct Random {
-    /// How many steps, of all threads together
+    /// Number of steps of all threads together
     #[arg(long, default_value_t = 10_000)]
     pub(crate) ops: u64,
-    /// How many threads
+    /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: u16,
-    /// How many devices
+    /// Number of devices
     #[arg(long, default_value_t = 1)]
     pub(crate) devices: usize,
-    /// Make no call that the driver must refuse
+    /// Make no call that the driver must reject
     #[arg(long)]
     pub(crate) no_illegal: bool,
-    /// Besides plain device memory, use only these parts of the API
+    /// Besides linear device memory, use only these areas of the API
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
     pub(crate) only: Vec<Part>,
 }
 
-/// A part of the memory API.
+/// An area of the memory API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Part {
     /// Pitched memory
@@ -529,7 +530,7 @@ pub(crate) enum Part {
     Registered,
     /// Stream-ordered memory of the default pool
     Async,
-    /// Pools of the program
+    /// Pools created by the program
     Pool,
     /// Physical memory
     Physical,
@@ -539,17 +540,17 @@ pub(crate) enum Part {
     Array,
     /// Mip-mapped arrays
     Mipmapped,
-    /// Memory of another API; simulated drivers only
+    /// Memory of another API; simulated driver only
     External,
     /// Created and destroyed contexts
     Context,
-    /// Graphs that allocate
+    /// Graphs with allocation nodes
     Graph,
     /// Captured streams
     Capture,
     /// Exported and imported physical memory
     Share,
-    /// Multicast objects; simulated drivers only
+    /// Multicast objects; simulated driver only
     Multicast,
     /// Green contexts
     Green,
@@ -561,12 +562,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn common_options_may_stand_before_and_after_the_program() {
+    fn common_options_may_precede_or_follow_the_program() {
         let parse = |text: &str| Arguments::try_parse_from(text.split(' ')).unwrap();
         for text in ["workload --seed 7 leak3 --hold-ms 3", "workload leak3 --hold-ms 3 --seed 7"] {
             let arguments = parse(text);
@@ -575,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn the_throughput_is_a_number_or_max() {
+    fn throughput_is_a_number_or_max() {
         assert_eq!(throughput("max"), Ok(Throughput::Max));
         assert_eq!(throughput("4000"), Ok(Throughput::PerSecond(4000.0)));
         assert!(throughput("0").is_err());

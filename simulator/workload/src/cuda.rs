@@ -1,5 +1,5 @@
-//! The CUDA driver, loaded when the program runs: whichever `libcuda.so.1` the dynamic linker
-//! finds, simulated or real.
+//! The CUDA driver, loaded at run time: the `libcuda.so.1` that the dynamic linker finds, simulated
+//! or real.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -11,15 +11,15 @@ use crate::structs::{
     ExternalBuffer, ExternalMemory, IpcHandle, LaunchConfig, MulticastProp, PoolProps, Prop,
 };
 
-/// The library programs ask for.
+/// Name of the driver library.
 const LIBRARY: &CStr = c"libcuda.so.1";
 
-/// An address in the devices' address space.
+/// An address in the address space of the devices.
 pub(crate) type Pointer = u64;
 /// An opaque handle of the driver.
 pub(crate) type Handle = u64;
 
-/// A call of the driver that failed.
+/// A failed driver call.
 #[derive(Debug)]
 pub(crate) struct CudaError {
     function: &'static str,
@@ -32,7 +32,7 @@ pub(crate) struct CudaError {
 pub(crate) const OUT_OF_MEMORY: c_int = 2;
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub(crate) const INVALID_VALUE: c_int = 1;
-/// `CUDA_ERROR_NOT_FOUND`: of functions that this driver does not have, too.
+/// `CUDA_ERROR_NOT_FOUND`; also returned for functions that this driver lacks.
 pub(crate) const NOT_FOUND: c_int = 500;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
@@ -45,12 +45,12 @@ impl fmt::Display for CudaError {
 
 impl std::error::Error for CudaError {}
 
-/// The result of a call of the driver.
+/// The result of a driver call.
 pub(crate) type Result<T> = std::result::Result<T, CudaError>;
 
 macro_rules! functions {
     ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
-        /// The driver's functions; those this driver has not are `None`.
+        /// The functions of the driver; missing ones are `None`.
         #[expect(non_snake_case, reason = "the names are the driver's")]
         struct Functions {
             $($name: Option<unsafe extern "C" fn($($ty),*) -> c_int>,)*
@@ -62,10 +62,10 @@ macro_rules! functions {
                 Ok(Self {
                     $($name: {
                         let name = CString::new(stringify!($name))?;
-                        // SAFETY: the library is loaded for good and the name ends with a zero.
+                        // SAFETY: the library is never unloaded, and the name is zero-terminated.
                         let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
                         // SAFETY: a null pointer becomes `None`; any other is the driver's function
-                        // of that name, whose prototype is written in this list as in `cuda.h`.
+                        // with that name, whose prototype is declared in this list as in `cuda.h`.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -78,7 +78,7 @@ macro_rules! functions {
         }
 
         impl Driver {
-            /// Whether this driver has a function of the list.
+            /// Returns whether this driver has a function of the list.
             pub(crate) fn has(&self, name: &str) -> bool {
                 $(if name == stringify!($name) {
                     return self.functions.$name.is_some();
@@ -297,13 +297,13 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Loads the driver for the rest of the process's life.
+    /// Loads the driver; it is never unloaded.
     pub(crate) fn load() -> anyhow::Result<&'static Self> {
         // SAFETY: loading runs the library's constructors, as it does in every CUDA program.
         let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW) };
         if library.is_null() {
             bail!(
-                "cannot load {}: {} (is the folder of a simulated or real driver in LD_LIBRARY_PATH?)",
+                "cannot load {}: {} (set LD_LIBRARY_PATH to the directory of a driver)",
                 LIBRARY.to_string_lossy(),
                 linker_error()
             );
@@ -343,17 +343,17 @@ impl Driver {
         if name.is_null() {
             return "an unknown error".to_owned();
         }
-        // SAFETY: the driver gave a string that lives as long as it is loaded.
+        // SAFETY: the driver returned a string that lives as long as it is loaded.
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
-    /// Initialises the driver.
+    /// Initializes the driver.
     pub(crate) fn init(&self) -> Result<()> {
         // SAFETY: takes no pointers.
         unsafe { self.cuInit(0) }
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub(crate) fn devices(&self) -> Result<c_int> {
         let mut count = 0;
         // SAFETY: the pointer is valid for writing.
@@ -361,16 +361,16 @@ impl Driver {
         Ok(count)
     }
 
-    /// What a device is called.
+    /// Returns the name of a device.
     pub(crate) fn name(&self, device: c_int) -> Result<String> {
         let mut name = [0_u8; 128];
-        // SAFETY: there is room for as many bytes as the call is told.
+        // SAFETY: there is room for as many bytes as the call may write.
         unsafe { self.cuDeviceGetName(name.as_mut_ptr().cast(), 128, device) }?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         Ok(String::from_utf8_lossy(name.get(..end).unwrap_or_default()).into_owned())
     }
 
-    /// Makes a device's primary context live and gives its handle.
+    /// Retains the primary context of a device and returns its handle.
     pub(crate) fn retain(&self, device: c_int) -> Result<Handle> {
         let mut context = 0;
         // SAFETY: the pointer is valid for writing.
@@ -378,7 +378,7 @@ impl Driver {
         Ok(context)
     }
 
-    /// Makes a context the calling thread's.
+    /// Makes a context current on the calling thread.
     pub(crate) fn set_current(&self, context: Handle) -> Result<()> {
         // SAFETY: takes no pointers to memory of this program.
         unsafe { self.cuCtxSetCurrent(context) }
@@ -406,7 +406,7 @@ impl Driver {
 }
 
 fn linker_error() -> String {
-    // SAFETY: gives null or a string that lives until the next call of the linker here.
+    // SAFETY: returns null or a string that lives until the next call of the linker here.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "unknown reason".to_owned();
@@ -425,7 +425,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Initialises the driver and makes a device the calling thread's.
+    /// Initializes the driver and makes a device current on the calling thread.
     pub(crate) fn open(driver: &'static Driver, ordinal: c_int) -> anyhow::Result<Self> {
         driver.init().context("the driver does not start")?;
         let count = driver.devices()?;
@@ -438,7 +438,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Makes the device the calling thread's.
+    /// Makes the device current on the calling thread.
     pub(crate) fn enter(self) -> Result<()> {
         self.driver.set_current(self.context)
     }

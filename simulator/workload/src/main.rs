@@ -1,7 +1,7 @@
-//! Programs that use CUDA memory in known ways, on whichever driver the dynamic linker finds.
+//! Programs that use CUDA memory in known ways, on the driver that the dynamic linker finds.
 //!
-//! Each subcommand is a small CUDA program: it checks every result, ends in good order when it is
-//! told to, and leaves exactly the memory live that its description says.
+//! Each subcommand is a small CUDA program: it checks every result, exits cleanly when it receives
+//! a stop signal, and leaves exactly the memory live that its description says.
 
 mod cli;
 mod cuda;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&format!("{error:#}"));
+            log_error(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -39,19 +39,19 @@ fn run(arguments: &cli::Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The main thread has the program's name, whatever its file is called.
+/// Names the main thread after the program, whatever its file is called.
 fn name_thread() {
     // SAFETY: the name is shorter than 16 bytes and ends with a zero.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"workload".as_ptr()) };
 }
 
-/// A line for whoever runs the program. Nobody listening is no reason to fail.
+/// Prints a line to standard output. A closed output is not an error.
 fn say(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// A line about something that went wrong.
-fn complain(text: &str) {
+/// Prints an error.
+fn log_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "workload: {text}");
 }

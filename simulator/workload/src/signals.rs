@@ -1,4 +1,4 @@
-//! Being told to stop, or to begin.
+//! Stop and start signals.
 
 use std::ffi::c_int;
 use std::io;
@@ -10,22 +10,22 @@ use anyhow::bail;
 static STOP: AtomicBool = AtomicBool::new(false);
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// How often a waiting thread looks whether it should stop.
+/// Poll interval of waiting threads.
 const LOOK: Duration = Duration::from_millis(20);
 
 extern "C" fn on_stop(_signal: c_int) {
     STOP.store(true, Ordering::Relaxed);
 }
 
-extern "C" fn on_go(_signal: c_int) {
+extern "C" fn on_start(_signal: c_int) {
     GO.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT and SIGTERM end the program in good order, and SIGUSR1 lets it begin.
+/// Makes SIGINT and SIGTERM end the program cleanly, and SIGUSR1 start it.
 pub(crate) fn install() -> anyhow::Result<()> {
     let stop = on_stop as extern "C" fn(c_int);
-    let go = on_go as extern "C" fn(c_int);
-    for (signal, handler) in [(libc::SIGINT, stop), (libc::SIGTERM, stop), (libc::SIGUSR1, go)] {
+    let start = on_start as extern "C" fn(c_int);
+    for (signal, handler) in [(libc::SIGINT, stop), (libc::SIGTERM, stop), (libc::SIGUSR1, start)] {
         // SAFETY: all zeroes is a valid `sigaction`: plain numbers and an optional pointer.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as usize;
@@ -37,12 +37,12 @@ pub(crate) fn install() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the program was told to stop.
+/// Returns whether the program received a stop signal.
 pub(crate) fn stopped() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-/// Sleeps; false if the program was told to stop meanwhile.
+/// Sleeps. Returns false if the program received a stop signal meanwhile.
 pub(crate) fn sleep(time: Duration) -> bool {
     let end = Instant::now() + time;
     while !stopped() {
@@ -55,12 +55,12 @@ pub(crate) fn sleep(time: Duration) -> bool {
     false
 }
 
-/// Sleeps for some milliseconds; false if the program was told to stop meanwhile.
+/// Sleeps for some milliseconds. Returns false if the program received a stop signal meanwhile.
 pub(crate) fn sleep_ms(time: u64) -> bool {
     sleep(Duration::from_millis(time))
 }
 
-/// Waits for a line on standard input or for SIGUSR1; false if the program was told to stop.
+/// Waits for a line on standard input or for SIGUSR1. Returns false after a stop signal.
 pub(crate) fn wait_for_start() -> bool {
     let mut open = true;
     while !stopped() {
@@ -74,14 +74,15 @@ pub(crate) fn wait_for_start() -> bool {
         match read_byte() {
             Some(Some(b'\n')) => return true,
             Some(Some(_)) | None => {}
-            // The end of the input: only a signal can come now.
+            // End of the input: only a signal can start the program now.
             Some(None) => open = false,
         }
     }
     false
 }
 
-/// A byte of standard input (`Some(None)` at its end), or `None` if there is none at the moment.
+/// Returns a byte of standard input (`Some(None)` at its end), or `None` if nothing can be read
+/// yet.
 fn read_byte() -> Option<Option<u8>> {
     let mut request = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure of this frame.

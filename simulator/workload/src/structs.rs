@@ -15,7 +15,7 @@ pub(crate) struct Prop {
 }
 
 impl Prop {
-    /// Memory of a device, for sharing by file descriptor or not.
+    /// Memory of a device, shareable by file descriptor or not.
     pub(crate) const fn device(device: c_int, shareable: bool) -> Self {
         Self {
             allocation_type: 1,
@@ -48,7 +48,7 @@ pub(crate) struct PoolProps {
 }
 
 impl PoolProps {
-    /// A pool of a device's memory.
+    /// A pool of device memory.
     pub(crate) fn device(device: c_int) -> Self {
         Self { allocation_type: 1, location_type: 1, location_id: device, ..Self::default() }
     }
@@ -121,7 +121,7 @@ pub(crate) struct MulticastProp {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct ExternalMemory {
-    pub(crate) sort: u32,
+    pub(crate) handle_type: u32,
     pub(crate) handle: [u64; 2],
     pub(crate) bytes: u64,
     pub(crate) flags: u32,
@@ -154,17 +154,17 @@ pub(crate) struct LaunchConfig {
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct CopyAttributes {
-    /// In the order of the stream (1), during the call (2), or any (3).
+    /// In stream order (1), during the call (2), or any (3).
     pub(crate) order: u32,
     pub(crate) locations: [u32; 4],
     pub(crate) flags: u32,
 }
 
-/// What a side of a copy is: `CUmemorytype`, and the pointer that it chooses.
+/// The memory of a side of a copy: `CUmemorytype`, and the pointer that it selects.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Place {
-    sort: u32,
+    memory_type: u32,
     host: u64,
     device: u64,
     array: u64,
@@ -173,22 +173,22 @@ pub(crate) struct Place {
 impl Place {
     /// Memory of the host.
     pub(crate) fn host(pointer: u64) -> Self {
-        Self { sort: 1, host: pointer, ..Self::default() }
+        Self { memory_type: 1, host: pointer, ..Self::default() }
     }
 
     /// Memory of a device.
     pub(crate) fn device(pointer: u64) -> Self {
-        Self { sort: 2, device: pointer, ..Self::default() }
+        Self { memory_type: 2, device: pointer, ..Self::default() }
     }
 
     /// An array.
     pub(crate) fn array(array: u64) -> Self {
-        Self { sort: 3, array, ..Self::default() }
+        Self { memory_type: 3, array, ..Self::default() }
     }
 
-    /// Memory whose pointer tells what it is.
+    /// Memory whose type is determined by its pointer.
     pub(crate) fn unified(pointer: u64) -> Self {
-        Self { sort: 4, device: pointer, ..Self::default() }
+        Self { memory_type: 4, device: pointer, ..Self::default() }
     }
 }
 
@@ -221,7 +221,7 @@ pub(crate) struct Side3d {
     pub(crate) z: u64,
     pub(crate) level: u64,
     pub(crate) place: Place,
-    /// Of copies between contexts alone.
+    /// Set for copies between contexts.
     pub(crate) context: u64,
     pub(crate) pitch: usize,
     pub(crate) height: usize,

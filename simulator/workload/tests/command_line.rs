@@ -1,6 +1,6 @@
-//! What the program says when it cannot work.
+//! Errors and help of the command line.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::process::{Command, Output};
 
@@ -13,9 +13,9 @@ fn workload(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_missing_driver_is_told_in_one_line() {
+fn missing_driver_is_reported_in_one_line() {
     let output = workload(&["leak3"]);
-    // A machine with a real driver has it where the linker looks.
+    // On a machine with a real driver, the linker finds it.
     if output.status.success() {
         return;
     }
@@ -25,7 +25,7 @@ fn a_missing_driver_is_told_in_one_line() {
 }
 
 #[test]
-fn every_program_is_in_the_help() {
+fn help_lists_every_program() {
     let output = workload(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();
     for program in [
@@ -54,7 +54,7 @@ fn every_program_is_in_the_help() {
 }
 
 #[test]
-fn a_wrong_option_is_an_error() {
+fn invalid_option_is_rejected() {
     assert_eq!(workload(&["spam", "--throughput", "fast"]).status.code(), Some(2));
     assert_eq!(workload(&["leaks"]).status.code(), Some(2));
     assert_eq!(workload(&["leaks", "fast-leak", "--seconds", "0"]).status.code(), Some(2));

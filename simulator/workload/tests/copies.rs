@@ -1,6 +1,6 @@
-//! What the program that copies does, as the driver wrote it down.
+//! The program `copies` against the oracle.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod common;
 
@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use common::{Stage, list, number};
 
-/// What one iteration copies and fills, by direction and mode: calls and bytes. The sums are
-/// written out from the sizes in the program.
+/// Calls and bytes of one iteration, by direction and mode. The sums are written out from the sizes
+/// in the program.
 const ONCE: [(&str, &str, u64, u64); 13] = [
     // 64 KiB, 1000; unified 7000 and 11000; a rectangle 1000 × 64; a box 400 × 4 × 5.
     ("H2D", "sync", 6, 65_536 + 1000 + 7000 + 11_000 + 64_000 + 8000),
@@ -37,7 +37,7 @@ const ONCE: [(&str, &str, u64, u64); 13] = [
 ];
 
 #[test]
-fn every_direction_has_known_calls_and_bytes() {
+fn copies_match_expected_calls_and_bytes() {
     let stage = Stage::new();
     stage.run(&["copies", "--iterations", "3"]);
     let account = stage.account();
@@ -58,7 +58,7 @@ fn every_direction_has_known_calls_and_bytes() {
 }
 
 #[test]
-fn one_device_is_enough() {
+fn copies_run_on_one_device() {
     let stage = Stage::new();
     let status = stage.command(&["copies"]).env("SIM_DEVICES", "1").status().unwrap();
     assert!(status.success());

@@ -1,6 +1,6 @@
-//! What the programs that launch kernels do, as the driver wrote it down.
+//! The programs that launch kernels against the oracle.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say so")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod common;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const MATMUL: &str = "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii";
 const ADD: &str = "_Z10vector_addPKfS0_Pfi";
 
-/// How often each kernel was launched, whichever its handles are.
+/// Returns the launches of each kernel, of all of its handles.
 fn by_name(account: &Value) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for entry in list(account, "launches") {
@@ -29,7 +29,7 @@ fn expected(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn a_thousand_iterations_are_two_thousand_launches() {
+fn each_iteration_launches_both_kernels() {
     let stage = Stage::new();
     stage.run(&["launches", "--iterations", "1000"]);
     let account = stage.account();
@@ -74,7 +74,7 @@ fn every_thread_of_every_process_launches_every_kernel() {
 }
 
 #[test]
-fn kernels_are_launched_again_after_a_wait() {
+fn launch_late_continues_after_the_wait() {
     let stage = Stage::new();
     let arguments = ["launch-late", "--before", "3", "--iterations", "40"];
     let mut child =
@@ -88,7 +88,7 @@ fn kernels_are_launched_again_after_a_wait() {
 }
 
 #[test]
-fn the_wait_can_be_a_time() {
+fn launch_late_can_wait_for_a_time() {
     let stage = Stage::new();
     let options = ["--before", "0", "--iterations", "2", "--kernels", "1", "--wait-ms", "1"];
     let mut arguments = vec!["launch-late"];

@@ -1,6 +1,6 @@
-//! The truth that `leaks --list` tells, against the simulated driver's own account.
+//! The labels of `leaks --list` against the oracle.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 mod common;
 
@@ -18,7 +18,7 @@ fn word<'a>(entry: &'a Value, name: &str) -> &'a str {
     entry[name].as_str().unwrap()
 }
 
-/// How much is left of a kind of memory, or of all: how many allocations.
+/// Returns the number of allocations that are left, of one kind or of all.
 fn left(scenario: &Value, times: u64, seed: &str, kind: Option<&str>) -> usize {
     let stage = Stage::new();
     let seconds = (number(scenario, "seconds") * times).to_string();
@@ -34,10 +34,10 @@ fn can_run(scenario: &Value) -> bool {
 }
 
 #[test]
-fn what_leaks_grows_on_at_its_pace_in_longer_runs() {
+fn leaks_grow_in_proportion_to_the_duration() {
     let mut tried = 0;
     for scenario in scenarios().iter().filter(|one| can_run(one)) {
-        // The account tells memory, and no objects.
+        // The oracle lists live memory, but not objects.
         let leaks = list(scenario, "leaks").iter().filter(|leak| word(leak, "subject") == "memory");
         for leak in leaks {
             for seed in ["1", "2"] {
@@ -55,7 +55,7 @@ fn what_leaks_grows_on_at_its_pace_in_longer_runs() {
 }
 
 #[test]
-fn what_does_not_leak_is_as_much_after_three_times_as_long() {
+fn healthy_scenarios_do_not_grow_in_longer_runs() {
     let mut tried = 0;
     for scenario in scenarios().iter().filter(|one| can_run(one)) {
         let leaks = list(scenario, "leaks");
@@ -72,7 +72,7 @@ fn what_does_not_leak_is_as_much_after_three_times_as_long() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_calls() {
+fn same_seed_makes_the_same_calls() {
     for name in ["noisy-leak", "random-walk", "emptied-cache", "one-thread-leak"] {
         let account = |seed: &str| {
             let stage = Stage::new();
@@ -86,7 +86,7 @@ fn the_same_seed_makes_the_same_calls() {
 }
 
 #[test]
-fn a_function_of_a_label_is_a_symbol_of_the_program() {
+fn labeled_functions_are_symbols_of_the_program() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_workload")).unwrap();
     let program = String::from_utf8_lossy(&program);
     let scenarios = scenarios();
@@ -94,14 +94,14 @@ fn a_function_of_a_label_is_a_symbol_of_the_program() {
         scenarios.iter().flat_map(|one| list(one, "leaks").iter().chain(list(one, "others")));
     let functions: BTreeSet<_> = labels.map(|label| word(label, "function")).collect();
     for function in functions {
-        // As names stand in mangled ones.
+        // Names are prefixed with their length in mangled symbols.
         let symbol = format!("{}{function}", function.len());
         assert!(program.contains(&symbol), "{function}");
     }
 }
 
 #[test]
-fn an_unknown_scenario_is_an_error() {
+fn unknown_scenario_is_rejected() {
     let output = Stage::new().command(&["leaks", "fast"]).output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -2,7 +2,7 @@
 //! test.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say so")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
 
 use std::ffi::{CString, c_int, c_void};
 use std::path::PathBuf;
@@ -137,13 +137,13 @@ fn is_child() -> bool {
 pub(crate) struct Ended {
     /// Its status and output.
     pub(crate) output: Output,
-    folder: TempDir,
+    dir: TempDir,
 }
 
 impl Ended {
     /// Returns all oracles, by process id.
     pub(crate) fn accounts(&self) -> Vec<Value> {
-        let mut accounts: Vec<Value> = std::fs::read_dir(self.folder.path())
+        let mut accounts: Vec<Value> = std::fs::read_dir(self.dir.path())
             .unwrap()
             .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
             .map(|text| serde_json::from_str(&text).unwrap())
@@ -168,18 +168,19 @@ fn check(account: &Value) {
     let kind = |entry: &Value| entry["kind"].as_str().unwrap().to_owned();
     let ended_or_live = number("frees") + number("released") + live.len() as u64;
     // Memory of another process can be open more than once, but is live once.
-    let again = live.iter().any(|entry| kind(entry) == "imported");
+    let imported = live.iter().any(|entry| kind(entry) == "imported");
+    let allocations = number("allocations");
     assert!(
-        number("allocations") == ended_or_live || (again && number("allocations") > ended_or_live),
+        allocations == ended_or_live || (imported && allocations > ended_or_live),
         "every allocation is live, freed or released"
     );
     let held = ["device", "array", "physical", "graph", "async"];
     let on_device =
         |entry: &&Value| held.contains(&kind(entry).as_str()) && !entry["device"].is_null();
     let bytes: u64 = live.iter().filter(on_device).map(|e| e["bytes"].as_u64().unwrap()).sum();
-    assert_eq!(number("live_bytes"), bytes, "the sum of what is live");
+    assert_eq!(number("live_bytes"), bytes, "live_bytes is the sum of the live list");
     assert!(number("peak_bytes") >= bytes);
-    assert!(number("device_bytes") >= bytes, "the reserves of pools and graphs come on top");
+    assert!(number("device_bytes") >= bytes, "includes reserves of pools and graphs");
 }
 
 /// Returns the sizes of the live allocations of a kind, by address.
@@ -214,15 +215,15 @@ pub(crate) fn isolated(
         body(Library::load());
         std::process::exit(0);
     }
-    let folder = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture"])
         .env("SIM_TEST_CHILD", "1")
-        .env("SIM_ORACLE_DIR", folder.path())
+        .env("SIM_ORACLE_DIR", dir.path())
         .envs(environment.iter().copied())
         .output()
         .unwrap();
-    Ended { output, folder }
+    Ended { output, dir }
 }
 
 /// Like [`isolated`], for a body that must succeed; returns its oracle.

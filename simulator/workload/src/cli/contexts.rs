@@ -1,4 +1,4 @@
-//! Options of programs about contexts and captures.
+//! Options of programs that test contexts and captures.
 
 use clap::Args;
 
@@ -21,16 +21,16 @@ pub(crate) struct CaptureEnd {
 /// How a capture ends.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum CaptureEndBy {
-    /// With a call, which may fail (`SIM_INJECT_FAILURES`)
+    /// By a call, which may fail (`SIM_INJECT_FAILURES`)
     Call,
-    /// With a call that does not ask for the graph
+    /// By a call that does not request the graph
     Null,
-    /// With a call after something that cannot be captured
+    /// By a call after one that cannot be captured
     Invalid,
-    /// With a call on another thread
+    /// By a call on another thread
     Thread,
-    /// With the end of the stream
+    /// By destroying the stream
     Stream,
-    /// With the end of the stream's context
+    /// By destroying the context of the stream
     Context,
 }

@@ -35,7 +35,7 @@ fn launch_graph(driver: &Driver, graph: Handle, stream: Handle) -> Result<()> {
     let mut exec = 0;
     // SAFETY: the pointer is valid for writing.
     unsafe { driver.cuGraphInstantiateWithFlags(&raw mut exec, graph, 0) }?;
-    // SAFETY: takes handles made above.
+    // SAFETY: takes handles created above.
     unsafe { driver.cuGraphLaunch(exec, stream) }
 }
 
@@ -44,9 +44,9 @@ fn launch(driver: &Driver, kernel: Handle, stream: Handle) -> Result<()> {
     launches::launch(driver, kernel, ([1, 1, 1], [32, 1, 1], 0), stream, 0)
 }
 
-/// A node of 1 MiB in a capture that ends as asked for, then 2 MiB on the stream if it is still there,
-/// and 4 MiB on another one. A graph that the capture made is launched, at the latest after a second
-/// end of the capture. A kernel is launched in the capture and twice after it.
+/// Captures a node of 1 MiB, ends the capture as requested, then allocates 2 MiB on the stream if
+/// it still exists, and 4 MiB on another one. A captured graph is launched, at the latest after a
+/// second end of the capture. A kernel is launched in the capture and twice after it.
 pub(crate) fn run(device: Device, ordinal: c_int, how: CaptureEndBy) -> anyhow::Result<()> {
     let driver = device.driver;
     let other = stream(driver)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(device: Device, ordinal: c_int, how: CaptureEndBy) -> anyhow::
         unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, ordinal) }?;
     }
     let captured = stream(driver)?;
-    // SAFETY: takes a handle made above; 0 is the global mode.
+    // SAFETY: takes a handle created above; 0 is the global mode.
     unsafe { driver.cuStreamBeginCapture_v2(captured, 0) }?;
     alloc(driver, MIB, captured)?;
     if how != CaptureEndBy::Context {
@@ -66,10 +66,10 @@ pub(crate) fn run(device: Device, ordinal: c_int, how: CaptureEndBy) -> anyhow::
     let mut graph = None;
     match how {
         CaptureEndBy::Call => graph = end(driver, captured),
-        // SAFETY: null says that the graph is not wanted.
+        // SAFETY: null means that the graph is not requested.
         CaptureEndBy::Null => unsafe { driver.cuStreamEndCapture(captured, std::ptr::null_mut()) }?,
         CaptureEndBy::Invalid => {
-            // Plain memory cannot be captured: this fails, and the capture with it.
+            // Plain memory cannot be captured: this fails and invalidates the capture.
             let _ = driver.alloc(MIB);
             graph = end(driver, captured);
         }
@@ -80,9 +80,9 @@ pub(crate) fn run(device: Device, ordinal: c_int, how: CaptureEndBy) -> anyhow::
             });
             graph = ended.join().map_err(|_| anyhow!("a thread panicked"))??;
         }
-        // SAFETY: takes a handle made above, which is not used again.
+        // SAFETY: takes a handle created above, which is not used again.
         CaptureEndBy::Stream => unsafe { driver.cuStreamDestroy_v2(captured) }?,
-        // SAFETY: as above; the stream is gone with its context.
+        // SAFETY: as above; the stream ends with its context.
         CaptureEndBy::Context => unsafe { driver.cuCtxDestroy_v2(context) }?,
     }
     if !matches!(how, CaptureEndBy::Stream | CaptureEndBy::Context) {

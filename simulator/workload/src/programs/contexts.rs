@@ -6,7 +6,7 @@ use super::MIB;
 use crate::cuda::{Driver, Handle, Result};
 use crate::say;
 
-/// Makes a context; it is the calling thread's.
+/// Creates a context, which becomes current on the calling thread.
 fn create(driver: &Driver, device: c_int) -> Result<Handle> {
     let mut context = 0;
     // SAFETY: the pointer is valid for writing.
@@ -15,12 +15,12 @@ fn create(driver: &Driver, device: c_int) -> Result<Handle> {
 }
 
 fn destroy(driver: &Driver, context: Handle) -> Result<()> {
-    // SAFETY: the handle is of a context made here.
+    // SAFETY: the handle is that of a context created here.
     unsafe { driver.cuCtxDestroy_v2(context) }
 }
 
 fn push(driver: &Driver, context: Handle) -> Result<()> {
-    // SAFETY: the handle is of a live context.
+    // SAFETY: the handle is that of a live context.
     unsafe { driver.cuCtxPushCurrent_v2(context) }
 }
 
@@ -31,7 +31,7 @@ fn pop(driver: &Driver) -> Result<Handle> {
     Ok(context)
 }
 
-/// Contexts come and go, with memory in them. What is left: 5 MiB in the first device's primary
+/// Creates and destroys contexts with memory in them. Left are 5 MiB in the first device's primary
 /// context, and 7 MiB and 2 MiB in a created context of the second device.
 pub(crate) fn run(driver: &'static Driver, first: c_int) -> anyhow::Result<()> {
     let second = second_device(driver, first)?;
@@ -52,7 +52,7 @@ fn second_device(driver: &Driver, first: c_int) -> Result<c_int> {
     Ok(first)
 }
 
-/// A stack of `depth` + 2 contexts. What is left: 2,000 and 8,000 bytes in a context of the first
+/// A stack of `depth` + 2 contexts. Left are 2,000 and 8,000 bytes in a context of the first
 /// device; 1,000 and 4,000 bytes in a context of the second device are released with it.
 pub(crate) fn deep(driver: &'static Driver, first: c_int, depth: u32) -> anyhow::Result<()> {
     let second = second_device(driver, first)?;
@@ -84,7 +84,7 @@ fn stacked(driver: &Driver, first: c_int, second: c_int) -> Result<Handle> {
     let freed_elsewhere = driver.alloc(6 * MIB)?;
     driver.alloc(7 * MIB)?;
     pop(driver)?;
-    // The lower context is the thread's again; memory can be freed from any context.
+    // The lower context is current again; memory can be freed from any context.
     let freed = driver.alloc(3 * MIB)?;
     driver.free(freed)?;
     driver.free(freed_elsewhere)?;
@@ -116,11 +116,11 @@ fn primary(driver: &Driver, device: c_int) -> Result<()> {
 /// A context above another one of the same device ends with 9 MiB in it.
 fn nested(driver: &Driver, device: c_int, below: Handle) -> Result<()> {
     push(driver, below)?;
-    let doomed = create(driver, device)?;
+    let above = create(driver, device)?;
     let freed = driver.alloc(MIB)?;
     pop(driver)?;
     driver.free(freed)?;
-    push(driver, doomed)?;
+    push(driver, above)?;
     driver.alloc(9 * MIB)?;
-    destroy(driver, doomed)
+    destroy(driver, above)
 }

@@ -1,4 +1,4 @@
-//! Copies and fills, each with a size of its own.
+//! Copies and memsets, each with a distinct size.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,12 +10,12 @@ use crate::structs::{
 use crate::{say, signals};
 
 const KIB: usize = 1 << 10;
-/// The size of every buffer.
+/// Size of every buffer.
 const BUFFER: usize = 256 * KIB;
-/// The width of pitched memory in bytes, and its rows.
+/// Width of pitched memory in bytes, and its rows.
 const WIDTH: usize = 1000;
 const ROWS: usize = 64;
-/// The elements of a row of the array, four bytes each; it has as many rows.
+/// Elements of a row of the array, four bytes each; it has as many rows.
 const SIDE: usize = 64;
 
 /// Memory to copy from and to.
@@ -31,14 +31,14 @@ struct Buffers {
     pitched: Pointer,
     pitch: usize,
     array: Handle,
-    /// An array of one row.
+    /// An array with one row.
     row: Handle,
-    /// Memory of another device where there is one, and its context.
+    /// Memory of another device if there is one, and its context.
     far: Pointer,
     far_context: Handle,
 }
 
-/// A pointer of the host, as a number.
+/// Returns a host pointer as a number.
 fn number(pointer: *mut c_void) -> Pointer {
     pointer as Pointer
 }
@@ -55,7 +55,7 @@ impl Buffers {
         let (mut pitched, mut pitch, mut array, mut row) = (0, 0, 0, 0);
         let descriptor = ArrayDescriptor { width: SIDE, height: SIDE, format: FLOAT, channels: 1 };
         let flat = ArrayDescriptor { width: 1024, height: 0, ..descriptor };
-        // SAFETY: all pointers are valid for writing, or point to descriptions.
+        // SAFETY: all pointers are valid for writing, or point to descriptors.
         unsafe {
             driver.cuStreamCreate(&raw mut stream, 0)?;
             driver.cuMemAllocManaged(&raw mut managed, BUFFER, 1)?;
@@ -86,12 +86,12 @@ impl Buffers {
         self.pageable.as_mut_ptr().cast()
     }
 
-    /// Copies whose names say where from and to. Those that do not wait are from and to pinned
-    /// memory, and some begin in the middle of an allocation.
+    /// Copies by functions that name the direction. Asynchronous ones use pinned memory, and some
+    /// start in the middle of an allocation.
     fn plain(&mut self) -> Result<()> {
         let pageable = self.pageable();
         let Self { driver, stream, first, second, pinned, .. } = *self;
-        // SAFETY: all ranges lie in the buffers, which live until the stream was waited for.
+        // SAFETY: all ranges are in the buffers, which live until the stream is synchronized.
         unsafe {
             driver.cuMemcpyHtoD_v2(first, pageable, 64 * KIB)?;
             driver.cuMemcpyHtoD_v2_ptds(first + 100, pinned, 1000)?;
@@ -109,7 +109,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Copies whose pointers say where from and to.
+    /// Copies whose direction is inferred from the pointers.
     fn unified(&mut self) -> Result<()> {
         let pageable = number(self.pageable());
         let Self { driver, stream, first, second, managed, .. } = *self;
@@ -128,7 +128,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Copies from one context to another.
+    /// Copies between contexts.
     fn peers(&self) -> Result<()> {
         let Self { driver, stream, context, first, far, far_context, pitch, .. } = *self;
         // SAFETY: as in `plain`.
@@ -140,7 +140,7 @@ impl Buffers {
         let to = Side3d { place: Place::device(far), context: far_context, ..Side3d::default() };
         let (from, to) = (Side3d { pitch, height: 8, ..from }, Side3d { pitch, height: 8, ..to });
         let copy = Copy3d { from, to, width: 500, height: 8, depth: 3 };
-        // SAFETY: as in `plain`; the description lives until the calls return.
+        // SAFETY: as in `plain`; the descriptor lives until the calls return.
         unsafe {
             driver.cuMemcpy3DPeer(&raw const copy)?;
             driver.cuMemcpy3DPeerAsync(&raw const copy, stream)?;
@@ -165,7 +165,7 @@ impl Buffers {
         let on_host = cuboid(Place::host(pinned), 400);
         let up_3d = Copy3d { from: on_host, to: on_device, width: 400, height: 4, depth: 5 };
         let down_3d = Copy3d { from: on_device, to: on_host, width: 200, height: 4, depth: 6 };
-        // SAFETY: as in `plain`; the descriptions live until the calls return.
+        // SAFETY: as in `plain`; the descriptors live until the calls return.
         unsafe {
             driver.cuMemcpy2D_v2(&raw const up)?;
             driver.cuMemcpy2DUnaligned_v2(&raw const down)?;
@@ -193,7 +193,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Copies with attributes: the copies of a batch go the same way.
+    /// Copies with attributes: all copies of a batch have the same direction.
     fn with_attributes(&self) -> Result<()> {
         let Self { driver, stream, first, second, .. } = *self;
         let pinned = number(self.pinned);
@@ -204,7 +204,7 @@ impl Buffers {
         let (mut to, mut from) = ([first, second + 8192], [pinned, pinned + 4096]);
         let mut sizes = [1500_usize, 2500];
         let (t, f, s) = (to.as_mut_ptr(), from.as_mut_ptr(), sizes.as_mut_ptr());
-        // SAFETY: as in `plain`; the arrays are as long as told and live until the calls return.
+        // SAFETY: as in `plain`; the arrays have the given length and live until the calls return.
         unsafe {
             let failed = &raw mut failed;
             has(driver.cuMemcpyBatchAsync(t, f, s, 2, attributes, index, 1, failed, stream))?;
@@ -219,7 +219,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Fills, with values of each width.
+    /// Memsets with values of each width.
     fn fills(&self) -> Result<()> {
         let Self { driver, stream, first, pitched, pitch, .. } = *self;
         // SAFETY: as in `plain`.
@@ -241,7 +241,7 @@ impl Buffers {
     }
 }
 
-/// A function that only new drivers have.
+/// Accepts a missing function: only new drivers have it.
 fn has(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.code == NOT_FOUND => {
@@ -252,7 +252,7 @@ fn has(result: Result<()>) -> Result<()> {
     }
 }
 
-/// Copies and fills in every way there is, as often as asked for.
+/// Copies and sets memory with every function, as often as requested.
 pub(crate) fn run(device: Device, ordinal: c_int, options: &Copies) -> anyhow::Result<()> {
     let mut buffers = Buffers::new(device, ordinal)?;
     for _ in 0..options.iterations {

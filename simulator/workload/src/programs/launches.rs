@@ -15,7 +15,7 @@ use crate::{say, signals};
 /// The size of a launch: grid, block and shared memory.
 pub(super) type Shape = ([c_uint; 3], [c_uint; 3], c_uint);
 
-/// The name of a kernel: the first two are of a template and of a plain function.
+/// Returns the name of a kernel: the first two are a template and a plain function.
 fn name(number: u32) -> String {
     match number {
         0 => "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii".to_owned(),
@@ -27,7 +27,7 @@ fn name(number: u32) -> String {
     }
 }
 
-/// Assembly with empty kernels, that every driver since 2012 compiles by itself.
+/// Returns PTX with empty kernels, which every driver since 2012 can compile.
 fn source(count: u32) -> anyhow::Result<CString> {
     let mut source = ".version 3.0\n.target sm_30\n.address_size 64\n".to_owned();
     for number in 0..count {
@@ -36,16 +36,16 @@ fn source(count: u32) -> anyhow::Result<CString> {
     Ok(CString::new(source)?)
 }
 
-/// Gets the kernels. Of each four, one is a function of a module, two are kernels of a library, and
-/// one is the function of a library's kernel. Old drivers have no libraries: there, all are functions
-/// of a module.
+/// Loads the kernels. Of each four, one is a function of a module, two are kernels of a library,
+/// and one is the function of a library's kernel. Old drivers have no libraries: there, all are
+/// functions of a module.
 pub(super) fn kernels(driver: &Driver, count: u32) -> anyhow::Result<Vec<Handle>> {
     let source = source(count)?;
     let (mut module, mut library) = (0, 0);
-    // SAFETY: the pointers are valid for writing; the source is text with its zero byte.
+    // SAFETY: the pointers are valid for writing; the source is zero-terminated text.
     unsafe { driver.cuModuleLoadData(&raw mut module, source.as_ptr().cast()) }?;
     let (code, none) = (source.as_ptr().cast(), null());
-    // SAFETY: as above, and no options are given.
+    // SAFETY: as above, without options.
     let loaded =
         unsafe { driver.cuLibraryLoadData(&raw mut library, code, none, none, 0, none, none, 0) };
     match loaded {
@@ -57,7 +57,7 @@ pub(super) fn kernels(driver: &Driver, count: u32) -> anyhow::Result<Vec<Handle>
         let name = CString::new(name(number))?;
         let mut handle = 0;
         if number % 4 == 0 || library == 0 {
-            // SAFETY: the pointer is valid for writing; the name ends with a zero byte.
+            // SAFETY: the pointer is valid for writing; the name is zero-terminated.
             unsafe { driver.cuModuleGetFunction(&raw mut handle, module, name.as_ptr()) }?;
         } else {
             // SAFETY: as above.
@@ -73,7 +73,7 @@ pub(super) fn kernels(driver: &Driver, count: u32) -> anyhow::Result<Vec<Handle>
     Ok(kernels)
 }
 
-/// Eight of ten launches of a kernel have its own shape.
+/// Returns the shape of a launch: eight of ten launches have the kernel's own shape.
 fn shape(kernel: usize, round: u64) -> Shape {
     let blocks = c_uint::try_from(kernel % 7).unwrap_or(0) + 2;
     match round % 10 {
@@ -83,7 +83,7 @@ fn shape(kernel: usize, round: u64) -> Shape {
     }
 }
 
-/// Launches a kernel without parameters, by one of the driver's functions in turn.
+/// Launches a kernel without parameters, alternating between the driver's functions.
 pub(super) fn launch(
     driver: &Driver,
     kernel: Handle,
@@ -111,7 +111,7 @@ pub(super) fn launch(
         }
     };
     match result {
-        // An older driver lacks some of them, and has this one.
+        // An older driver lacks some of them, but has this one.
         // SAFETY: as above.
         Err(error) if error.code == NOT_FOUND => unsafe {
             driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, stream, none, none)
@@ -120,7 +120,7 @@ pub(super) fn launch(
     }
 }
 
-/// Launches each kernel as often as asked for, in turn.
+/// Launches each kernel as often as requested, alternating.
 fn rounds(driver: &Driver, kernels: &[Handle], rounds: u64, pause_ms: u64) -> anyhow::Result<()> {
     for round in 0..rounds {
         for (number, kernel) in kernels.iter().enumerate() {
@@ -133,7 +133,7 @@ fn rounds(driver: &Driver, kernels: &[Handle], rounds: u64, pause_ms: u64) -> an
     Ok(())
 }
 
-/// Launches that the driver must refuse: the block has too many threads.
+/// Makes launches that the driver must reject: the block has too many threads.
 fn fail(driver: &Driver, kernel: Handle, count: u64) -> anyhow::Result<()> {
     for turn in 0..count {
         match launch(driver, kernel, ([1, 1, 1], [1024, 2, 1], 0), 0, turn) {
@@ -153,7 +153,7 @@ fn graphs(driver: &Driver, kernels: &[Handle], count: u64) -> anyhow::Result<()>
     let (mut stream, mut graph, mut exec) = (0, 0, 0);
     // SAFETY: the pointers are valid for writing.
     unsafe { driver.cuStreamCreate(&raw mut stream, 1) }?;
-    // SAFETY: the stream is there, and so is what it captures.
+    // SAFETY: the stream and everything that it captures exist.
     unsafe { driver.cuStreamBeginCapture_v2(stream, 2) }?;
     for kernel in kernels {
         launch(driver, *kernel, ([1, 1, 1], [32, 1, 1], 0), stream, 0)?;
@@ -163,16 +163,16 @@ fn graphs(driver: &Driver, kernels: &[Handle], count: u64) -> anyhow::Result<()>
     // SAFETY: as above.
     unsafe { driver.cuGraphInstantiateWithFlags(&raw mut exec, graph, 0) }?;
     for _ in 0..count {
-        // SAFETY: the graph can be launched, and kernels take no parameters.
+        // SAFETY: the graph is executable, and its kernels take no parameters.
         unsafe { driver.cuGraphLaunch(exec, stream) }?;
     }
     driver.synchronize()?;
-    // SAFETY: nothing of it runs any more.
+    // SAFETY: nothing of it is running.
     unsafe { driver.cuGraphExecDestroy(exec) }?;
     Ok(())
 }
 
-/// Modules that come and go: handles of kernels are given out again.
+/// Loads and unloads modules, so that kernel handles are reused.
 fn reload(driver: &Driver, count: u32) -> anyhow::Result<()> {
     for number in 0..count {
         let name = format!("passing_{}", number % 3);
@@ -181,7 +181,7 @@ fn reload(driver: &Driver, count: u32) -> anyhow::Result<()> {
         );
         let (source, name) = (CString::new(text)?, CString::new(name)?);
         let (mut module, mut kernel) = (0, 0);
-        // SAFETY: the pointers are valid for writing; texts end with a zero byte.
+        // SAFETY: the pointers are valid for writing; the texts are zero-terminated.
         unsafe { driver.cuModuleLoadData(&raw mut module, source.as_ptr().cast()) }?;
         // SAFETY: as above.
         unsafe { driver.cuModuleGetFunction(&raw mut kernel, module, name.as_ptr()) }?;
@@ -189,14 +189,14 @@ fn reload(driver: &Driver, count: u32) -> anyhow::Result<()> {
             launch(driver, kernel, ([1, 1, 1], [32, 1, 1], 0), 0, turn)?;
         }
         driver.synchronize()?;
-        // SAFETY: nothing of it runs any more.
+        // SAFETY: nothing of it is running.
         unsafe { driver.cuModuleUnload(module) }?;
     }
     Ok(())
 }
 
-/// The same launch over and over, in parts, so that the device keeps up. Tells the least time that a
-/// launch took, over the parts.
+/// Repeats the same launch in rounds, so that the device keeps up. Prints the minimum time per
+/// launch over the rounds.
 fn time(driver: &Driver, kernels: &[Handle], rounds: u64) -> anyhow::Result<()> {
     const PART: u64 = 500;
     let mut best = f64::INFINITY;
@@ -246,17 +246,17 @@ pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The kernels have their handles, and were launched, before a tracer comes.
+/// Launches kernels before a tracer is attached, and again afterwards.
 pub(crate) fn late(device: Device, options: &LaunchLate) -> anyhow::Result<()> {
     let driver = device.driver;
     let kernels = kernels(driver, options.kernels)?;
     rounds(driver, &kernels, options.before, 0)?;
     say("ready");
-    let go = match options.wait_ms {
+    let start = match options.wait_ms {
         Some(time) => signals::sleep_ms(time),
         None => signals::wait_for_start(),
     };
-    if go {
+    if start {
         rounds(driver, &kernels, options.iterations, 0)?;
     }
     driver.synchronize()?;

@@ -1,4 +1,4 @@
-//! Programs that make much of one thing.
+//! Programs that make many calls or allocations of one kind.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use crate::cuda::{Device, OUT_OF_MEMORY, Pointer, Result};
 use crate::structs::{Array3dDescriptor, ArrayDescriptor, FLOAT};
 use crate::{say, signals};
 
-/// Events between two looks at the clock, at full speed.
+/// Events between two reads of the clock, at full speed.
 const BATCH: u64 = 256;
 
-/// Allocations and frees, made one after another.
+/// Makes allocations and frees, one after another.
 struct Spammer {
     device: Device,
     bytes: usize,
     ratio: f64,
-    /// How many frees are due, in parts of one.
+    /// Number of frees that are due, including a fraction.
     due: f64,
     pending: Option<Pointer>,
     allocations: u64,
@@ -48,7 +48,7 @@ impl Spammer {
     }
 }
 
-/// Events at a rate, or as fast as possible.
+/// Makes events at a rate, or as fast as possible.
 pub(crate) fn spam(device: Device, options: &Spam) -> anyhow::Result<()> {
     let mut spammer = Spammer {
         device,
@@ -102,11 +102,11 @@ pub(crate) fn spam(device: Device, options: &Spam) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many events should have been made by now.
+/// Returns the number of events that are due now.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a conversion from floating point saturates, which is what is wanted here"
+    reason = "a conversion from floating point saturates, as intended"
 )]
 fn events_until(rate: f64, elapsed: Duration) -> u64 {
     (rate * elapsed.as_secs_f64()) as u64 + 1
@@ -131,7 +131,7 @@ fn hold_one(device: Device, kind: HoldKind, bytes: usize) -> Result<()> {
     }
 }
 
-/// Live allocations, then a wait.
+/// Makes live allocations, then waits.
 pub(crate) fn hold(device: Device, options: &Hold) -> anyhow::Result<()> {
     for i in 0..options.count {
         let bytes = options.size + if options.distinct { i } else { 0 };

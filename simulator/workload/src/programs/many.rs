@@ -28,7 +28,7 @@ pub(super) fn spawn<'scope, 'env>(
     Ok(handle)
 }
 
-/// Waits for threads; the first error counts.
+/// Waits for threads, and returns the first error.
 pub(super) fn join(handles: Vec<ScopedJoinHandle<'_, anyhow::Result<()>>>) -> anyhow::Result<()> {
     let results: Vec<_> = handles.into_iter().map(ScopedJoinHandle::join).collect();
     for result in results {
@@ -37,7 +37,7 @@ pub(super) fn join(handles: Vec<ScopedJoinHandle<'_, anyhow::Result<()>>>) -> an
     Ok(())
 }
 
-/// Steps on two threads that hand each other buffers to free.
+/// Runs steps on two threads that pass each other buffers to free.
 pub(crate) fn train(device: Device, options: &Train) -> anyhow::Result<()> {
     let bytes = options.mb * MIB;
     let (to_worker, from_main) = sync_channel::<Pointer>(1);
@@ -45,7 +45,7 @@ pub(crate) fn train(device: Device, options: &Train) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let worker = spawn(scope, device, 1, move || second(device, bytes, &from_main, &to_main))?;
         let result = steps(device, options, bytes, &to_worker, &from_worker);
-        // Without a sender the worker's next receive ends it.
+        // Without a sender, the worker's next receive fails and ends it.
         drop(to_worker);
         let worker = join(vec![worker]);
         result.and(worker)
@@ -76,7 +76,8 @@ fn steps(
     Ok(())
 }
 
-/// The second thread: for each buffer it gets, it makes one to give, and one for itself.
+/// The second thread: for each buffer that it receives, it allocates one to pass on, and one for
+/// itself.
 fn second(
     device: Device,
     bytes: usize,
@@ -88,7 +89,7 @@ fn second(
         let handed_over = device.alloc(bytes)?;
         device.free(received)?;
         device.free(own)?;
-        // Nobody to receive it: the main thread failed and says why.
+        // The receiver is gone: the main thread failed and reports why.
         if to_main.send(handed_over).is_err() {
             device.free(handed_over)?;
         }
@@ -96,14 +97,15 @@ fn second(
     Ok(())
 }
 
-/// What the threads of `threads` share.
+/// State shared by the threads of `threads`.
 struct Shared {
     buffers: Mutex<Vec<(Pointer, usize)>>,
     live: AtomicUsize,
     cap: usize,
 }
 
-/// Random allocations and frees on some threads; what is live at the end stays live.
+/// Makes random allocations and frees on several threads; memory that is live at the end stays
+/// live.
 pub(crate) fn threads(device: Device, seed: u64, options: &Threads) -> anyhow::Result<()> {
     let shared = Shared {
         buffers: Mutex::new(Vec::new()),
@@ -160,10 +162,10 @@ fn allocate_and_free(
     Ok(())
 }
 
-/// How many of its latest buffers each thread of `anomaly` keeps.
+/// Number of buffers that each thread of `anomaly` keeps.
 const WINDOW: usize = 3;
 
-/// Each thread keeps its last few buffers; the huge one stays live to the end.
+/// Each thread keeps its last few buffers; the huge one stays live until the end.
 pub(crate) fn anomaly(device: Device, options: &Anomaly) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut handles = Vec::new();

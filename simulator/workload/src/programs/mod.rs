@@ -18,7 +18,7 @@ use crate::cuda::{Device, Driver};
 
 const MIB: usize = 1 << 20;
 
-/// Runs the program that was asked for.
+/// Runs the requested program.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let common = &arguments.common;
     let device = || Device::open(Driver::load()?, common.device);

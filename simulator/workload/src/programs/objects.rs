@@ -1,4 +1,4 @@
-//! Objects that are no memory: made, destroyed, and forgotten.
+//! CUDA objects: created, destroyed, and leaked.
 
 use std::ffi::c_uint;
 use std::hint::black_box;
@@ -14,29 +14,29 @@ use crate::cuda::{Device, Driver, Handle, Result};
 use crate::structs::{Array3dDescriptor, FLOAT, IpcHandle, PoolProps};
 use crate::{say, signals};
 
-/// Assembly of an empty kernel, for modules and libraries.
+/// PTX of an empty kernel, for modules and libraries.
 const SOURCE: &std::ffi::CStr =
     c".version 3.0\n.target sm_30\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 
-/// `CUDA_RESOURCE_DESC` of an array: its sort (0), the handle, and room for the rest.
+/// `CUDA_RESOURCE_DESC` of an array: its type (0), the handle, and room for the rest.
 type Resource = [u64; 18];
 
-/// What objects are made of, and with.
+/// Creates objects, with everything that they need.
 struct Maker {
     driver: &'static Driver,
     ordinal: i32,
-    /// An array for textures and surfaces, a graph for graphs, a stream to capture on.
+    /// An array for textures and surfaces, a graph for graphs, a stream for captures.
     array: Handle,
     graph: Handle,
     stream: Handle,
-    /// How many were made of each kind, so that each way to make one has its turn.
-    turns: [u64; 12],
+    /// Number of created objects of each kind, to alternate between creation functions.
+    created: [u64; 12],
 }
 
 impl Maker {
     fn new(driver: &'static Driver, ordinal: i32) -> Result<Self> {
-        let mut maker = Self { driver, ordinal, array: 0, graph: 0, stream: 0, turns: [0; 12] };
-        // Surfaces must be asked for (2).
+        let mut maker = Self { driver, ordinal, array: 0, graph: 0, stream: 0, created: [0; 12] };
+        // Surfaces require a flag (2).
         let (width, height, depth, format) = (16, 16, 0, FLOAT);
         let (channels, flags, padding) = (1, 2, 0);
         let descriptor =
@@ -50,9 +50,9 @@ impl Maker {
         Ok(maker)
     }
 
-    /// Destroys what `new` made.
+    /// Destroys the members.
     fn end(self) -> Result<()> {
-        // SAFETY: nothing uses them any more.
+        // SAFETY: nothing uses them anymore.
         unsafe {
             self.driver.cuArrayDestroy(self.array)?;
             self.driver.cuGraphDestroy(self.graph)?;
@@ -60,27 +60,27 @@ impl Maker {
         }
     }
 
-    /// Makes one.
-    fn make(&mut self, sort: ObjectSort) -> Result<Handle> {
-        let turn = self.turns.get_mut(sort as usize).map_or(0, |turn| {
-            *turn += 1;
-            *turn
+    /// Creates an object.
+    fn make(&mut self, kind: ObjectSort) -> Result<Handle> {
+        let number = self.created.get_mut(kind as usize).map_or(0, |number| {
+            *number += 1;
+            *number
         });
-        let (driver, even) = (self.driver, turn.is_multiple_of(2));
+        let (driver, even) = (self.driver, number.is_multiple_of(2));
         let mut handle = 0;
         let out = &raw mut handle;
         let (code, none) = (SOURCE.as_ptr().cast(), null());
         let mut resource: Resource = [0; 18];
         resource[1] = self.array;
         let resource = resource.as_ptr().cast();
-        // SAFETY: the pointers are valid for writing and reading; texts end with a zero byte.
+        // SAFETY: the pointers are valid for writing and reading; texts are zero-terminated.
         unsafe {
-            match sort {
+            match kind {
                 ObjectSort::Stream if even => driver.cuStreamCreateWithPriority(out, 1, 0),
                 ObjectSort::Stream => driver.cuStreamCreate(out, 1),
-                ObjectSort::Event if turn.is_multiple_of(8) => self.shared_event(out),
+                ObjectSort::Event if number.is_multiple_of(8) => self.shared_event(out),
                 ObjectSort::Event => driver.cuEventCreate(out, 2),
-                ObjectSort::Graph if turn.is_multiple_of(3) => self.captured(out),
+                ObjectSort::Graph if number.is_multiple_of(3) => self.captured(out),
                 ObjectSort::Graph if even => driver.cuGraphClone(out, self.graph),
                 ObjectSort::Graph => driver.cuGraphCreate(out, 0),
                 ObjectSort::GraphExec => driver.cuGraphInstantiateWithFlags(out, self.graph, 0),
@@ -106,7 +106,7 @@ impl Maker {
         Ok(handle)
     }
 
-    /// An event that another process would open. Real drivers refuse it in this one.
+    /// Opens an event through its IPC handle. Real drivers reject that in the same process.
     unsafe fn shared_event(&self, out: *mut Handle) -> Result<()> {
         let (mut event, mut ticket) = (0, IpcHandle { bytes: [0; 64] });
         // SAFETY: the pointers are valid for writing.
@@ -122,14 +122,14 @@ impl Maker {
     }
 
     unsafe fn captured(&self, out: *mut Handle) -> Result<()> {
-        // SAFETY: the stream is there, and nothing is put into it.
+        // SAFETY: the stream exists, and no work is added to it.
         unsafe {
             self.driver.cuStreamBeginCapture_v2(self.stream, 2)?;
             self.driver.cuStreamEndCapture(self.stream, out)
         }
     }
 
-    /// A context that is nobody's current one.
+    /// Creates a context that is not current on any thread.
     unsafe fn context(&self, out: *mut Handle) -> Result<()> {
         let mut popped = 0;
         // SAFETY: the pointers are valid for writing.
@@ -141,11 +141,11 @@ impl Maker {
 
     unsafe fn green(&self, out: *mut Handle) -> Result<()> {
         let (mut resource, mut descriptor) = ([0_u64; 32], 0);
-        let (mut stream, sort) = (0, 1);
+        let (mut stream, kind) = (0, 1);
         let place = resource.as_mut_ptr().cast();
         // SAFETY: there is room for a resource, and the pointers are valid for writing.
         unsafe {
-            self.driver.cuDeviceGetDevResource(self.ordinal, place, sort)?;
+            self.driver.cuDeviceGetDevResource(self.ordinal, place, kind)?;
             self.driver.cuDevResourceGenerateDesc(&raw mut descriptor, place, 1)?;
             self.driver.cuGreenCtxCreate(out, descriptor, self.ordinal, 1)?;
             self.driver.cuGreenCtxStreamCreate(&raw mut stream, *out, 1, 0)?;
@@ -153,11 +153,11 @@ impl Maker {
         }
     }
 
-    fn destroy(&self, sort: ObjectSort, handle: Handle) -> Result<()> {
+    fn destroy(&self, kind: ObjectSort, handle: Handle) -> Result<()> {
         let driver = self.driver;
-        // SAFETY: nothing uses it any more.
+        // SAFETY: nothing uses it anymore.
         unsafe {
-            match sort {
+            match kind {
                 ObjectSort::Stream => driver.cuStreamDestroy_v2(handle),
                 ObjectSort::Event => driver.cuEventDestroy_v2(handle),
                 ObjectSort::Graph => driver.cuGraphDestroy(handle),
@@ -175,31 +175,31 @@ impl Maker {
     }
 }
 
-/// A place of its own for what is destroyed.
+/// Allocation site of objects that are destroyed.
 #[inline(never)]
-fn make_passing(maker: &mut Maker, sort: ObjectSort) -> Result<Handle> {
-    let handle = maker.make(sort)?;
+fn make_passing(maker: &mut Maker, kind: ObjectSort) -> Result<Handle> {
+    let handle = maker.make(kind)?;
     Ok(black_box(handle))
 }
 
-/// A place of its own for what is not.
+/// Allocation site of objects that are leaked.
 #[inline(never)]
-fn make_forgotten(maker: &mut Maker, sort: ObjectSort) -> Result<Handle> {
-    let handle = maker.make(sort)?;
+fn make_forgotten(maker: &mut Maker, kind: ObjectSort) -> Result<Handle> {
+    let handle = maker.make(kind)?;
     Ok(black_box(handle.rotate_left(1)))
 }
 
-/// Makes so many of each kind, and forgets a part of them.
+/// Creates objects of each kind, and leaks a part of them.
 fn rounds(maker: &mut Maker, options: &Objects) -> Result<()> {
     let kinds = options.kinds();
     for round in 0..options.count {
         let kept = |number: u64| (number as f64 * options.leak) as u64;
-        for sort in &kinds {
+        for kind in &kinds {
             if kept(round + 1) > kept(round) {
-                make_forgotten(maker, *sort)?;
+                make_forgotten(maker, *kind)?;
             } else {
-                let handle = make_passing(maker, *sort)?;
-                maker.destroy(*sort, handle)?;
+                let handle = make_passing(maker, *kind)?;
+                maker.destroy(*kind, handle)?;
             }
         }
         if signals::stopped() {
@@ -212,7 +212,7 @@ fn rounds(maker: &mut Maker, options: &Objects) -> Result<()> {
     Ok(())
 }
 
-/// The same in a context that is destroyed with what was made in it.
+/// Creates objects in a context that is destroyed with them.
 fn in_context(driver: &'static Driver, ordinal: i32, options: &Objects) -> Result<()> {
     let mut context = 0;
     // SAFETY: the pointer is valid for writing.
@@ -220,16 +220,16 @@ fn in_context(driver: &'static Driver, ordinal: i32, options: &Objects) -> Resul
     let mut maker = Maker::new(driver, ordinal)?;
     rounds(&mut maker, options)?;
     maker.end()?;
-    // SAFETY: nothing uses it any more.
+    // SAFETY: nothing uses it anymore.
     unsafe { driver.cuCtxDestroy_v2(context) }
 }
 
-/// Destructions that the driver must refuse.
+/// Makes destroy calls that the driver must reject.
 fn fail(maker: &Maker, options: &Objects) -> anyhow::Result<()> {
-    for sort in options.kinds() {
+    for kind in options.kinds() {
         for _ in 0..options.failing {
-            if maker.destroy(sort, 0x5).is_ok() {
-                bail!("what was never made was destroyed");
+            if maker.destroy(kind, 0x5).is_ok() {
+                bail!("the driver destroyed an invalid handle");
             }
         }
     }
@@ -241,9 +241,9 @@ pub(crate) fn run(device: Device, common: &Common, options: &Objects) -> anyhow:
     let driver = device.driver;
     let mut maker = Maker::new(driver, common.device)?;
     let mut older = Vec::new();
-    for sort in options.kinds() {
+    for kind in options.kinds() {
         for _ in 0..options.before {
-            older.push((sort, maker.make(sort)?));
+            older.push((kind, maker.make(kind)?));
         }
     }
     if options.before > 0 {
@@ -251,8 +251,8 @@ pub(crate) fn run(device: Device, common: &Common, options: &Objects) -> anyhow:
         if !signals::wait_for_start() {
             return Ok(());
         }
-        for (sort, handle) in older {
-            maker.destroy(sort, handle)?;
+        for (kind, handle) in older {
+            maker.destroy(kind, handle)?;
         }
     }
     if options.in_context {
@@ -276,9 +276,9 @@ pub(crate) fn run(device: Device, common: &Common, options: &Objects) -> anyhow:
     Ok(())
 }
 
-/// A child makes half as many, with a driver of its own.
+/// Forks a child that creates half as many, with its own driver.
 fn fork(common: &Common, options: &Objects) -> anyhow::Result<()> {
-    // SAFETY: this program has made no thread, and the child goes on as an ordinary process.
+    // SAFETY: this program has no other thread, and the child continues as an ordinary process.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         bail!("cannot fork: {}", std::io::Error::last_os_error());
@@ -289,7 +289,7 @@ fn fork(common: &Common, options: &Objects) -> anyhow::Result<()> {
         return run(device, common, &own);
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above, into a variable of this frame.
+    // SAFETY: waits for the child created above, into a variable of this frame.
     while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {
         if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
             bail!("cannot wait for the child");

@@ -1,4 +1,4 @@
-//! Programs with several processes, or several lives.
+//! Programs with several processes, or with an exec.
 
 use std::ffi::c_int;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use crate::cuda::{Device, Driver, NOT_INITIALIZED};
 use crate::structs::IpcHandle;
 use crate::{say, signals};
 
-/// This program, to be run again.
+/// Returns a command that runs this program again.
 fn this_program(common: &Common) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.args(["--device", &common.device.to_string()]);
@@ -58,14 +58,14 @@ pub(crate) fn launches(common: &Common, options: &Launches) -> anyhow::Result<()
     wait_for_all(children)
 }
 
-/// Waits for processes, and tells them to stop when this one is told to.
+/// Waits for processes, and stops them when this one receives a stop signal.
 fn wait_for_all(mut children: Vec<Child>) -> anyhow::Result<()> {
     let all = children.len();
-    let mut told = false;
+    let mut signaled = false;
     let mut failed = 0;
     while !children.is_empty() {
-        if signals::stopped() && !told {
-            told = true;
+        if signals::stopped() && !signaled {
+            signaled = true;
             children.iter().for_each(stop);
         }
         let mut running = Vec::new();
@@ -87,11 +87,11 @@ fn wait_for_all(mut children: Vec<Child>) -> anyhow::Result<()> {
 
 fn stop(child: &Child) {
     let Ok(pid) = c_int::try_from(child.id()) else { return };
-    // SAFETY: a child that was not waited for, so its id is still its own.
+    // SAFETY: a child that was not waited for, so its id is still valid.
     unsafe { libc::kill(pid, libc::SIGTERM) };
 }
 
-/// One process: an allocation, a pause, and a free unless the allocation is forgotten.
+/// Runs one process: an allocation, a pause, and a free unless the allocation is leaked.
 pub(crate) fn stress(device: Device, seed: u64, options: &StressorProcess) -> anyhow::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let largest = options.max_mb.max(options.min_mb);
@@ -114,7 +114,7 @@ pub(crate) fn fork(ordinal: c_int) -> anyhow::Result<()> {
     let driver = Driver::load()?;
     let device = Device::open(driver, ordinal)?;
     let _kept = device.alloc(8 * MIB)?;
-    // SAFETY: this program has made no thread, and the child goes on as an ordinary process.
+    // SAFETY: this program has no other thread, and the child continues as an ordinary process.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         bail!("cannot fork: {}", std::io::Error::last_os_error());
@@ -126,7 +126,7 @@ pub(crate) fn fork(ordinal: c_int) -> anyhow::Result<()> {
     let freed = device.alloc(MIB)?;
     device.free(freed)?;
     let mut status = 0;
-    // SAFETY: waits for the child made above, into a variable of this frame.
+    // SAFETY: waits for the child created above, into a variable of this frame.
     while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {
         let error = std::io::Error::last_os_error();
         if error.kind() != std::io::ErrorKind::Interrupted {
@@ -142,7 +142,7 @@ pub(crate) fn fork(ordinal: c_int) -> anyhow::Result<()> {
 
 fn child_of_fork(driver: &'static Driver, ordinal: c_int) -> anyhow::Result<()> {
     match driver.init() {
-        // A real driver refuses to work in a forked child.
+        // A real driver fails in a forked child.
         Err(error) if error.code == NOT_INITIALIZED => {
             say(&format!("this driver cannot be used after a fork: {error}"));
             return Ok(());
@@ -156,7 +156,7 @@ fn child_of_fork(driver: &'static Driver, ordinal: c_int) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Allocates 16 MiB and becomes `leak3`.
+/// Allocates 16 MiB, then executes `leak3`.
 pub(crate) fn exec(device: Device, common: &Common) -> anyhow::Result<()> {
     device.alloc(16 * MIB)?;
     let mut command = this_program(common)?;
@@ -164,10 +164,10 @@ pub(crate) fn exec(device: Device, common: &Common) -> anyhow::Result<()> {
         .args(["leak3", "--work-ms", "300", "--wait-ms", "300"])
         .args(["--hold-ms", &common.hold_ms.to_string()]);
     let error = command.exec();
-    Err(error).context("cannot become another program")
+    Err(error).context("cannot exec")
 }
 
-/// The parent keeps 8 MiB, which the child has opened; the child keeps 1 MiB of its own besides.
+/// The parent keeps 8 MiB, which the child opens; the child also keeps 1 MiB of its own.
 pub(crate) fn ipc(device: Device, common: &Common) -> anyhow::Result<()> {
     let pointer = device.alloc(8 * MIB)?;
     let mut handle = IpcHandle { bytes: [0; 64] };
@@ -177,10 +177,10 @@ pub(crate) fn ipc(device: Device, common: &Common) -> anyhow::Result<()> {
     let mut command = this_program(common)?;
     command.args(["ipc-child", "--handle", &text]).args(["--hold-ms", &common.hold_ms.to_string()]);
     let mut child = command.spawn().context("cannot start a process")?;
-    let mut told = false;
+    let mut signaled = false;
     let status = loop {
-        if signals::stopped() && !told {
-            told = true;
+        if signals::stopped() && !signaled {
+            signaled = true;
             stop(&child);
         }
         match child.try_wait()? {
@@ -199,7 +199,7 @@ pub(crate) fn ipc_child(device: Device, options: &IpcChild) -> anyhow::Result<()
     let mut handle = IpcHandle { bytes: [0; 64] };
     let digits = options.handle.as_bytes().chunks(2);
     for (byte, digits) in handle.bytes.iter_mut().zip(digits) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits)?, 16).context("a bad handle")?;
+        *byte = u8::from_str_radix(std::str::from_utf8(digits)?, 16).context("invalid handle")?;
     }
     let (mut first, mut second) = (0, 0);
     // SAFETY: the pointers are valid for writing; the handle is passed by value.
@@ -210,7 +210,7 @@ pub(crate) fn ipc_child(device: Device, options: &IpcChild) -> anyhow::Result<()
         bail!("the same memory was opened at two addresses");
     }
     device.alloc(MIB)?;
-    // SAFETY: takes an address the driver gave.
+    // SAFETY: takes an address that the driver returned.
     unsafe { device.driver.cuIpcCloseMemHandle(second) }?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::cli::Leak3;
 use crate::cuda::Device;
 use crate::signals;
 
-/// Three allocations, two frees: one is left.
+/// Makes three allocations and two frees: one is left.
 pub(crate) fn leak3(device: Device, options: &Leak3) -> anyhow::Result<()> {
     let first = device.alloc(8 * MIB)?;
     let _kept = device.alloc(8 * MIB)?;
@@ -21,7 +21,7 @@ pub(crate) fn leak3(device: Device, options: &Leak3) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One allocation of each kind. Device, managed and one pinned allocation are left.
+/// Makes one allocation of each kind. Device, managed and one pinned allocation are left.
 pub(crate) fn kinds(device: Device) -> anyhow::Result<()> {
     let driver = device.driver;
     let _device = device.alloc(4 * MIB)?;
@@ -43,11 +43,11 @@ pub(crate) fn kinds(device: Device) -> anyhow::Result<()> {
 
     let mut own = vec![0_u8; MIB];
     let start = own.as_mut_ptr().cast::<c_void>();
-    // SAFETY: the range is the vector's, which lives until it was unregistered.
+    // SAFETY: the range belongs to the vector, which lives until it is unregistered.
     unsafe { driver.cuMemHostRegister_v2(start, MIB, 0) }?;
 
     device.free(pitched)?;
-    // SAFETY: the driver made this memory and nothing uses it.
+    // SAFETY: the driver allocated this memory and nothing uses it.
     unsafe { driver.cuMemFreeHost(pinned) }?;
     // SAFETY: the range was registered above.
     unsafe { driver.cuMemHostUnregister(start) }?;

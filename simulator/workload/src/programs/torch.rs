@@ -1,5 +1,5 @@
-//! Programs that use the simulated cache of PyTorch as training does. The functions that ask for
-//! tensors are never inlined, so that each is a place of its own.
+//! Programs that use the simulated PyTorch allocator like training does. The functions that
+//! allocate tensors are never inlined, so that each is a separate allocation site.
 
 use std::ffi::{CStr, c_void};
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use crate::{say, signals};
 
 macro_rules! functions {
     ($($field:ident $name:literal ($($ty:ty),*) -> $result:ty;)*) => {
-        /// The functions of the cache.
+        /// The functions of the allocator.
         struct Cache {
             $($field: unsafe extern "C" fn($($ty),*) -> $result,)*
         }
@@ -21,10 +21,10 @@ macro_rules! functions {
             fn find(library: *mut c_void) -> anyhow::Result<Self> {
                 Ok(Self {
                     $($field: {
-                        // SAFETY: the library is loaded for good and the name ends with a zero.
+                        // SAFETY: the library is never unloaded, and the name is zero-terminated.
                         let symbol = unsafe { libc::dlsym(library, $name.as_ptr()) };
-                        // SAFETY: null becomes `None`; any other is the function of that name, with
-                        // the prototype that is written here.
+                        // SAFETY: null becomes `None`; any other is the function with that name,
+                        // with the prototype that is declared here.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -52,7 +52,7 @@ fn open(name: &CStr, how: i32) -> anyhow::Result<*mut c_void> {
     // SAFETY: loads a library by name; its constructors do nothing.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | how) };
     if library.is_null() {
-        bail!("cannot load {}; set LD_LIBRARY_PATH to its folder", name.to_string_lossy());
+        bail!("cannot load {}; set LD_LIBRARY_PATH to its directory", name.to_string_lossy());
     }
     Ok(library)
 }
@@ -63,7 +63,7 @@ impl Cache {
         let cache = Self::find(open(c"libc10_cuda.so", 0)?)?;
         // SAFETY: a plain call.
         if unsafe { (cache.select)(device) } == 0 {
-            bail!("the driver does not work");
+            bail!("the driver cannot be initialized");
         }
         Ok(cache)
     }
@@ -73,17 +73,17 @@ impl Cache {
         // SAFETY: a plain call.
         let address = unsafe { (self.malloc)(device, bytes) };
         if address == 0 {
-            bail!("no memory for a tensor of {bytes} bytes");
+            bail!("out of memory for a tensor of {bytes} bytes");
         }
         Ok(black_box(address))
     }
 
     fn give_back(&self, address: u64) {
-        // SAFETY: the cache judges the address.
+        // SAFETY: the allocator checks the address.
         unsafe { (self.free)(address) };
     }
 
-    /// The truth, as far as somebody wants it.
+    /// Writes the oracle, if it is requested.
     fn report(&self) {
         // SAFETY: a plain call.
         unsafe { (self.report)() };
@@ -113,7 +113,8 @@ fn keep_history(cache: &Cache, device: i32, bytes: u64) -> anyhow::Result<u64> {
     black_box(cache.tensor(device, bytes))
 }
 
-/// Weights that stay to the end, tensors of each step that go, and one of each step that is kept.
+/// Allocates weights that stay until the end, temporary tensors in each step, and optionally one
+/// that is kept.
 pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Result<()> {
     let (cache, device) = (Cache::load(common.device)?, common.device);
     let held = weights(&cache, device)?;
@@ -128,7 +129,7 @@ pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Re
         if leaks {
             keep_history(&cache, device, options.keep_bytes)?;
         }
-        // SAFETY: the function only looks at its arguments.
+        // SAFETY: the function only reads its arguments.
         unsafe { (cache.host_block)(0x1000 + step, 64) };
         used.into_iter().for_each(|address| cache.give_back(address));
         if !signals::sleep_ms(options.step_ms) {
@@ -136,7 +137,7 @@ pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Re
         }
     }
     if options.refuse {
-        // SAFETY: a plain call, for more than any device has.
+        // SAFETY: a plain call, with more bytes than any device has.
         let refused = unsafe { (cache.malloc)(device, 1 << 50) };
         anyhow::ensure!(refused == 0, "the device has no end");
     }
@@ -151,10 +152,10 @@ pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Re
     Ok(())
 }
 
-/// Pairs of a request and its end, as fast as they go, from as many stacks as asked for.
+/// Allocates and frees tensors as fast as possible, from the requested number of stacks.
 pub(crate) fn spam(common: &Common, options: &TorchSpam) -> anyhow::Result<()> {
     let (cache, device) = (Cache::load(common.device)?, common.device);
-    // The driver is asked once, before it is timed.
+    // The segment is allocated once, before the time is measured.
     let first = cache.tensor(device, 4096)?;
     for _ in 0..options.rounds.max(1) {
         let start = Instant::now();
@@ -170,8 +171,8 @@ pub(crate) fn spam(common: &Common, options: &TorchSpam) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Goes down through one of two functions at each of some levels: the stacks are as deep as each
-/// other, and differ in their middle.
+/// Descends through one of two functions at each level: the stacks have the same depth, and differ
+/// in the middle.
 fn through(cache: &Cache, device: i32, stack: u64, levels: u32) -> anyhow::Result<u64> {
     if levels == 0 {
         return cache.tensor(device, 4096);

@@ -16,7 +16,7 @@ sites! {
     cache_memo_get: plain,
 }
 
-/// Full soon; then the entry that was not used for longest goes when another comes.
+/// Full early; then the least recently used entry is evicted for each new one.
 pub(super) fn lru(run: &mut Run) -> anyhow::Result<()> {
     let mut entries: BTreeMap<u32, u64> = BTreeMap::new();
     let mut order: VecDeque<u32> = VecDeque::new();
@@ -37,13 +37,13 @@ pub(super) fn lru(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Full when half of the time is over; until then nothing goes.
+/// Full after half of the time; until then nothing is evicted.
 pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
     let mut entries = Held::new();
     let mut due = 0;
     while run.step(20) {
         traffic(run)?;
-        // New entries come at the same pace all the time.
+        // New entries are added at a constant rate.
         let target = run.share(300, 1.0);
         while due < target {
             due += 1;
@@ -58,7 +58,7 @@ pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Any entry may go when another comes, so that some become very old.
+/// Random eviction, so that some entries become very old.
 pub(super) fn random_eviction(run: &mut Run) -> anyhow::Result<()> {
     let mut entries = Held::new();
     while run.step(10) {
@@ -72,7 +72,7 @@ pub(super) fn random_eviction(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Replaced as a whole every now and then.
+/// All entries are replaced at once from time to time.
 pub(super) fn generations(run: &mut Run) -> anyhow::Result<()> {
     let (mut generation, mut entries) = (u128::MAX, Held::new());
     while run.step(20) {
@@ -89,7 +89,7 @@ pub(super) fn generations(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An allocator that keeps what is given back, in four sizes, and empties itself every 4 seconds.
+/// An allocator that keeps freed blocks of four sizes, and empties itself every 4 seconds.
 pub(super) fn emptied(run: &mut Run) -> anyhow::Result<()> {
     let mut idle: [Held; 4] = Default::default();
     let mut busy: [Held; 4] = Default::default();
@@ -119,7 +119,7 @@ pub(super) fn emptied(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bounded by bytes; entries are of any size.
+/// Bounded by bytes; entries have any size.
 pub(super) fn by_bytes(run: &mut Run) -> anyhow::Result<()> {
     let mut entries: VecDeque<(u64, usize)> = VecDeque::new();
     let mut total = 0;
@@ -137,7 +137,7 @@ pub(super) fn by_bytes(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers of a function with 120 possible arguments: more and more are there already.
+/// Results of a function with 120 possible arguments: more and more calls hit.
 pub(super) fn memo(run: &mut Run) -> anyhow::Result<()> {
     let mut answers = BTreeSet::new();
     while run.step(20) {

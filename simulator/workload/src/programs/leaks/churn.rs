@@ -1,4 +1,4 @@
-//! Memory that comes and goes, and goes back to where it was.
+//! Memory that is allocated and freed, and returns to the same level.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +28,7 @@ sites! {
     bursty_request: plain,
 }
 
-/// Steps of a training: activations and gradients go, the optimizer's state stays.
+/// Training steps: activations and gradients are freed, the optimizer state stays.
 pub(super) fn training(run: &mut Run) -> anyhow::Result<()> {
     let mut first = true;
     while run.step(20) {
@@ -52,7 +52,7 @@ pub(super) fn training(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Eight slots that are filled anew in turn.
+/// Eight slots that are refilled in order.
 pub(super) fn ring(run: &mut Run) -> anyhow::Result<()> {
     let mut churn = Churn::new(ring_slot, end_plain, 8);
     while run.step(30) {
@@ -62,7 +62,7 @@ pub(super) fn ring(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two buffers, each made anew while the other is read.
+/// Two buffers, each reallocated while the other is read.
 pub(super) fn ping_pong(run: &mut Run) -> anyhow::Result<()> {
     let mut churn = Churn::new(pong_buffer, end_plain, 2);
     while run.step(25) {
@@ -71,7 +71,7 @@ pub(super) fn ping_pong(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every so many steps an evaluation holds much for a short time.
+/// A periodic evaluation holds much memory for a short time.
 pub(super) fn evaluation(run: &mut Run) -> anyhow::Result<()> {
     let mut held = Held::new();
     while run.step(20) {
@@ -87,7 +87,7 @@ pub(super) fn evaluation(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What an epoch gathers is freed at its end.
+/// Memory collected during an epoch is freed at its end.
 pub(super) fn sawtooth(run: &mut Run) -> anyhow::Result<()> {
     teeth(run, epoch_statistics, 1500)
 }
@@ -110,10 +110,10 @@ fn teeth(run: &mut Run, site: super::run::Make, milliseconds: u128) -> anyhow::R
     Ok(())
 }
 
-/// Blocks with the time of their end, by time.
+/// Blocks with the time of their free, by time.
 type Timed = BinaryHeap<Reverse<(u128, u64)>>;
 
-/// Frees what is due.
+/// Frees blocks that are due.
 fn end_due(run: &Run, timed: &mut Timed) -> anyhow::Result<()> {
     while timed.peek().is_some_and(|Reverse((due, _))| *due <= run.span(1)) {
         if let Some(Reverse((_, pointer))) = timed.pop() {
@@ -123,17 +123,17 @@ fn end_due(run: &Run, timed: &mut Timed) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lives of any length, as chance has it.
+/// Random lifetimes.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a conversion from floating point saturates, and lives are short"
+    reason = "a conversion from floating point saturates, and lifetimes are short"
 )]
 fn milliseconds(time: f64) -> u128 {
     time as u128
 }
 
-/// Sizes from bytes to many megabytes, and lives of any length.
+/// Sizes from bytes to many megabytes, with random lifetimes.
 pub(super) fn mixed(run: &mut Run) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(4) {
@@ -155,7 +155,7 @@ pub(super) fn sliding(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As much comes as goes, by chance, around a middle of 60.
+/// A random walk around 60 blocks.
 pub(super) fn walk(run: &mut Run) -> anyhow::Result<()> {
     let mut held = Held::new();
     while run.step(5) {
@@ -168,7 +168,7 @@ pub(super) fn walk(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sessions come at an even pace; most are short, few are long, none longer than 4 seconds.
+/// Sessions start at a constant rate; most are short, few are long, none longer than 4 seconds.
 pub(super) fn sessions(run: &mut Run) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(5) {
@@ -191,7 +191,7 @@ pub(super) fn stream_ordered(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One thread reads ahead, another frees what it used.
+/// One thread prefetches, another frees the buffers that it used.
 pub(super) fn prefetch(run: &mut Run) -> anyhow::Result<()> {
     let (sender, receiver) = sync_channel::<u64>(4);
     std::thread::scope(|scope| {
@@ -207,13 +207,13 @@ pub(super) fn prefetch(run: &mut Run) -> anyhow::Result<()> {
             Ok(())
         };
         let produced = produce();
-        // Without a sender the consumer's next receive ends it.
+        // Without a sender, the consumer's next receive fails and ends it.
         drop(sender);
         join(vec![handle]).and(produced)
     })
 }
 
-/// As many sessions as a load wants that rises and falls, every 6 seconds anew.
+/// Sessions for a load that rises and falls every 6 seconds.
 pub(super) fn tides(run: &mut Run) -> anyhow::Result<()> {
     let mut held = Held::new();
     while run.step(20) {
@@ -233,7 +233,7 @@ pub(super) fn tides(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Now and then many requests at once; each takes half a second.
+/// Occasional bursts of requests; each takes half a second.
 pub(super) fn bursts(run: &mut Run) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(20) {

@@ -35,17 +35,17 @@ pub(super) fn arena(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All layers at once, and no more.
+/// All layers at once, and nothing more.
 pub(super) fn warm_up(run: &mut Run) -> anyhow::Result<()> {
     fill(run, warm_up_layer, 60, 0.15)
 }
 
-/// Grows evenly for six tenths of the time.
+/// Grows at a constant rate for six tenths of the time.
 pub(super) fn slow_start(run: &mut Run) -> anyhow::Result<()> {
     fill(run, slow_start_shard, 120, 0.6)
 }
 
-/// As many blocks as wanted, evenly, when `until` of the time is over.
+/// Allocates blocks at a constant rate, until `until` of the time has passed.
 fn fill(run: &mut Run, site: super::run::Make, blocks: usize, until: f64) -> anyhow::Result<()> {
     let mut made = 0;
     while run.step(20) {
@@ -58,7 +58,7 @@ fn fill(run: &mut Run, site: super::run::Make, blocks: usize, until: f64) -> any
     Ok(())
 }
 
-/// Plans for shapes that are new: fewer and fewer are.
+/// Plans for new shapes, which become rarer.
 pub(super) fn decaying(run: &mut Run) -> anyhow::Result<()> {
     let mut made = 0.0;
     while run.step(20) {
@@ -71,7 +71,7 @@ pub(super) fn decaying(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Once, something big is read in, worked on and freed.
+/// Something large is loaded once, processed and freed.
 pub(super) fn burst(run: &mut Run) -> anyhow::Result<()> {
     let mut held = Held::new();
     while run.step(10) {
@@ -89,7 +89,7 @@ pub(super) fn burst(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One huge block at the beginning.
+/// One huge block at the start.
 pub(super) fn huge(run: &mut Run) -> anyhow::Result<()> {
     huge_embedding(run, 4096 * MIB)?;
     while run.step(20) {
@@ -98,7 +98,7 @@ pub(super) fn huge(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Four threads with pools of their own that become full at different times.
+/// Four threads with their own pools, which fill up at different times.
 pub(super) fn worker_pools(run: &mut Run) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
@@ -129,7 +129,7 @@ pub(super) fn models(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Staging buffers on the host: a new one is made only when all are in use.
+/// Staging buffers on the host: a new one is allocated only if all are in use.
 pub(super) fn staging(run: &mut Run) -> anyhow::Result<()> {
     let (mut idle, mut busy) = (Held::new(), Held::new());
     while run.step(10) {
@@ -143,13 +143,13 @@ pub(super) fn staging(run: &mut Run) -> anyhow::Result<()> {
             idle.push_back(buffer);
         }
     }
-    // As the pool's destructor does.
+    // Like the destructor of the pool.
     end_all(run, &mut idle, end_pinned)?;
     end_all(run, &mut busy, end_pinned)?;
     Ok(())
 }
 
-/// More clients come when a quarter of the time is over, and more at a half; each needs as much.
+/// More clients arrive after a quarter and after half of the time; each needs the same memory.
 pub(super) fn clients(run: &mut Run) -> anyhow::Result<()> {
     let mut groups = [20, 20, 40].map(|window| Churn::new(client_buffer, end_plain, window));
     while run.step(15) {
@@ -161,7 +161,7 @@ pub(super) fn clients(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Workspaces for the shapes that occur: nearly all soon, and three rare ones later.
+/// Workspaces for shapes: nearly all early, and three rare ones later.
 pub(super) fn rare_shapes(run: &mut Run) -> anyhow::Result<()> {
     let rare = [0.45, 0.6, 0.8];
     let mut made = 0;

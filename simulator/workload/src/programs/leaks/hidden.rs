@@ -1,4 +1,4 @@
-//! Leaks that hide: on one thread of many, in errors, in caches, behind others' work.
+//! Hidden leaks: on one thread of many, in error paths, in caches, behind other activity.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::sync_channel;
@@ -27,7 +27,7 @@ sites! {
     shared_helper: plain,
 }
 
-/// Four threads do the same, and one of them forgets.
+/// Four threads do the same, and one of them leaks.
 pub(super) fn one_thread(run: &mut Run) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
@@ -46,8 +46,8 @@ pub(super) fn one_thread(run: &mut Run) -> anyhow::Result<()> {
     })
 }
 
-/// Four threads do the same, and one of them something more.
-pub(super) fn own_place_of_a_thread(run: &mut Run) -> anyhow::Result<()> {
+/// Four threads do the same, and one of them also allocates at its own site.
+pub(super) fn own_site_of_a_thread(run: &mut Run) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for number in 0..4 {
@@ -67,7 +67,7 @@ pub(super) fn own_place_of_a_thread(run: &mut Run) -> anyhow::Result<()> {
     })
 }
 
-/// Requests of which one in fifty fails, and then skips a free.
+/// One in fifty requests fails, and then skips a free.
 pub(super) fn error_path(run: &mut Run) -> anyhow::Result<()> {
     while run.step(5) {
         let input = request_input(run, MIB)?;
@@ -81,7 +81,7 @@ pub(super) fn error_path(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A cache that answers most questions from what it has, and throws nothing away.
+/// A cache with many hits that never evicts.
 pub(super) fn unbounded_cache(run: &mut Run) -> anyhow::Result<()> {
     let mut entries = Held::new();
     while run.step(5) {
@@ -93,7 +93,7 @@ pub(super) fn unbounded_cache(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One thread allocates, another is to free, and forgets one in twelve.
+/// One thread allocates, another should free, but leaks one in twelve.
 pub(super) fn hand_over(run: &mut Run) -> anyhow::Result<()> {
     let (sender, receiver) = sync_channel::<u64>(4);
     std::thread::scope(|scope| {
@@ -113,13 +113,13 @@ pub(super) fn hand_over(run: &mut Run) -> anyhow::Result<()> {
             Ok(())
         };
         let produced = produce();
-        // Without a sender the consumer's next receive ends it.
+        // Without a sender, the consumer's next receive fails and ends it.
         drop(sender);
         join(vec![handle]).and(produced)
     })
 }
 
-/// A bounded cache that frees what it throws away, but not always.
+/// A bounded cache that does not always free evicted entries.
 pub(super) fn leaky_lru(run: &mut Run) -> anyhow::Result<()> {
     let mut entries: BTreeMap<u32, u64> = BTreeMap::new();
     let mut order: VecDeque<u32> = VecDeque::new();
@@ -142,7 +142,7 @@ pub(super) fn leaky_lru(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of those who subscribe, half take leave after a while.
+/// Half of the subscribers unsubscribe after a while.
 pub(super) fn subscriptions(run: &mut Run) -> anyhow::Result<()> {
     let mut polite = Held::new();
     while run.step(20) {
@@ -162,7 +162,7 @@ pub(super) fn subscriptions(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each epoch frees what it gathered, but for a tenth.
+/// Each epoch frees its memory except for a tenth.
 pub(super) fn rising_floor(run: &mut Run) -> anyhow::Result<()> {
     let (mut epoch, mut gathered) = (0, Held::new());
     while run.step(15) {
@@ -179,7 +179,7 @@ pub(super) fn rising_floor(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A model is replaced by the next one, but for one of its layers.
+/// A model is replaced by the next one, except for one of its layers.
 pub(super) fn swapped_model(run: &mut Run) -> anyhow::Result<()> {
     let (mut turn, mut layers) = (0, Held::new());
     while run.step(20) {
@@ -198,7 +198,7 @@ pub(super) fn swapped_model(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each epoch frees what it gathered, but for one block.
+/// Each epoch frees its memory except for one block.
 pub(super) fn one_per_epoch(run: &mut Run) -> anyhow::Result<()> {
     let (mut epoch, mut gathered) = (0, Held::new());
     while run.step(15) {
@@ -222,7 +222,7 @@ pub(super) fn phases(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A cache shrinks while something else leaks: together they stay the same.
+/// A cache shrinks while another site leaks: the total stays the same.
 pub(super) fn behind_shrinking(run: &mut Run) -> anyhow::Result<()> {
     let mut cache = Held::new();
     for _ in 0..200 {
@@ -262,7 +262,7 @@ fn leak_forgetful_caller(run: &mut Run, held: &mut Held) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Two callers of one helper; one of them forgets.
+/// Two callers of one helper; one of them leaks.
 pub(super) fn callers(run: &mut Run) -> anyhow::Result<()> {
     let (mut careful, mut forgetful) = (Held::new(), Held::new());
     while run.step(15) {

@@ -1,4 +1,4 @@
-//! Leaks of memory that is not plain device memory.
+//! Leaks of memory other than linear device memory.
 
 use super::run::{Churn, End, Held, Make, Run, sites};
 use super::things::{self, REGISTERED};
@@ -13,7 +13,7 @@ sites! {
     leak_registered: registered,
 }
 
-/// Comes and goes, and one in five is forgotten.
+/// Allocates and frees, and leaks one in five.
 fn churn(run: &mut Run, site: Make, end: End, bytes: usize) -> anyhow::Result<()> {
     let mut churn = Churn::new(site, end, 5);
     while run.step(20) {
@@ -37,7 +37,7 @@ pub(super) fn managed(run: &mut Run) -> anyhow::Result<()> {
     churn(run, leak_managed, things::end_plain, MIB)
 }
 
-/// Physical memory that is mapped nowhere.
+/// Physical memory that is not mapped.
 pub(super) fn physical(run: &mut Run) -> anyhow::Result<()> {
     churn(run, leak_physical, things::end_physical, 2 * MIB)
 }
@@ -55,12 +55,12 @@ pub(super) fn registered(run: &mut Run) -> anyhow::Result<()> {
 #[inline(never)]
 fn leak_from_own_pool(run: &Run, pool: u64, bytes: usize) -> crate::cuda::Result<u64> {
     let made = things::pooled(run, pool, bytes);
-    // Without it the call could become a jump.
+    // Prevents a tail call.
     std::hint::black_box("leak_from_own_pool");
     made
 }
 
-/// Memory of a pool that the program made.
+/// Memory of a pool that the program created.
 pub(super) fn own_pool(run: &mut Run) -> anyhow::Result<()> {
     let pool = things::pool(run, 0)?;
     let mut held = Held::new();

@@ -1,15 +1,15 @@
-//! The truth about the scenarios, and in which half of the corpus each is.
+//! The labels of the scenarios, and the half of the corpus that each belongs to.
 
 use super::run::Run;
 use super::{healthy, leaking};
 use crate::cuda::Driver;
 
-/// Where a scenario belongs. Each group is cut in two halves by itself.
+/// The group of a scenario. Each group is split into halves separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Group {
     /// Leaks of device memory that grow in different ways.
     Shape,
-    /// Leaks that hide behind something.
+    /// Leaks that are hidden by something.
     Hidden,
     /// Leaks of other kinds of memory.
     Kind,
@@ -17,9 +17,9 @@ pub(super) enum Group {
     Object,
     /// Healthy: caches.
     Cache,
-    /// Healthy: growth with an end.
+    /// Healthy: growth that ends.
     Growth,
-    /// Healthy: what comes and goes.
+    /// Healthy: allocations that are freed.
     Churn,
     /// Healthy: objects.
     HealthyObject,
@@ -43,15 +43,15 @@ impl Group {
 /// A half of the corpus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Half {
-    /// To tune a judge with.
+    /// For tuning the classifier.
     Tune,
-    /// To try it on what it was not tuned with.
+    /// For testing it with data that it was not tuned with.
     HeldOut,
 }
 
-/// What leaks.
+/// A leak of a scenario.
 pub(super) struct Leak {
-    /// The function that makes it.
+    /// The function that allocates it.
     pub(super) function: &'static str,
     /// `memory` or `objects`.
     pub(super) subject: &'static str,
@@ -59,23 +59,23 @@ pub(super) struct Leak {
     pub(super) kind: &'static str,
 }
 
-/// Memory of a kind leaks.
+/// Labels a leak of memory.
 pub(super) const fn memory(function: &'static str, kind: &'static str) -> Leak {
     Leak { function, subject: "memory", kind }
 }
 
-/// Objects of a kind leak.
+/// Labels a leak of objects.
 pub(super) const fn objects(function: &'static str, kind: &'static str) -> Leak {
     Leak { function, subject: "objects", kind }
 }
 
-/// A healthy function, and what may well be said of it.
+/// A healthy function, with its accepted verdicts.
 pub(super) type Other = (&'static str, &'static [&'static str]);
 
-/// What may be said of buffers that are freed soon after they were made.
+/// Accepted verdicts of buffers that are freed soon.
 pub(super) const PASSING: &[&str] = &["cache", "periodic", "plateau", "burst", "not_enough_data"];
 
-/// A scenario and the truth about it, for a run of `seconds`.
+/// A scenario with its labels, for a run of `seconds`.
 pub(super) struct Scenario {
     pub(super) group: Group,
     pub(super) name: &'static str,
@@ -88,21 +88,21 @@ pub(super) struct Scenario {
     pub(super) run: fn(&mut Run) -> anyhow::Result<()>,
 }
 
-/// Every scenario.
+/// Returns every scenario.
 pub(super) fn all() -> impl Iterator<Item = &'static Scenario> {
     leaking::SCENARIOS.iter().chain(healthy::SCENARIOS)
 }
 
-/// The hash FNV-1a of 64 bits.
+/// Returns the 64-bit FNV-1a hash.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// The halves: of each group, by the hash of their names, the first, third and so on are to tune with
-/// and the others are held out. The rule looks at names alone. A scenario that is added goes into a new
-/// group, so that no other one changes sides.
+/// Returns the half of a scenario: of each group, by the hash of their names, the first, third and
+/// so on are for tuning, and the others are held out. The rule depends on names alone. A new
+/// scenario goes into a new group, so that no other one changes halves.
 pub(super) fn half(scenario: &Scenario) -> Half {
     let hash = fnv(scenario.name);
     let group = all().filter(|other| other.group == scenario.group);
@@ -110,14 +110,14 @@ pub(super) fn half(scenario: &Scenario) -> Half {
     if before.is_multiple_of(2) { Half::Tune } else { Half::HeldOut }
 }
 
-/// A list of strings in JSON; none of them has anything to escape.
+/// Formats a list of strings as JSON; none of them needs escaping.
 fn strings<'a>(list: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<_> = list.into_iter().map(|text| format!("\"{text}\"")).collect();
     format!("[{}]", quoted.join(", "))
 }
 
-/// The truth as one JSON array, an object a line. With a driver it tells also which functions that a
-/// scenario needs are missing there.
+/// Formats the labels as one JSON array, one object per line. With a driver it also lists the
+/// functions of a scenario that the driver lacks.
 pub(super) fn list(driver: Option<&Driver>) -> String {
     let lines: Vec<_> = all().map(|scenario| line(scenario, driver)).collect();
     format!("[\n{}\n]", lines.join(",\n"))
@@ -172,7 +172,7 @@ mod tests {
         Group::HealthyObject,
     ];
 
-    /// As it was before verdicts were tuned with the other half.
+    /// The held-out half, from before the verdicts were tuned with the other half.
     const HELD_OUT: &str = "epoch-leak small-beside-big growing-leak leak-after-warm-up checkpoint-leak \
          error-path-leak unbounded-cache hand-over-leak subscription-leak rising-floor \
          behind-shrinking async-leak pinned-leak managed-leak graph-exec-leak module-leak \
@@ -181,20 +181,20 @@ mod tests {
          mixed-sizes random-walk sessions prefetch tides event-pool lazy-modules";
 
     #[test]
-    fn names_are_given_once() {
+    fn scenario_names_are_unique() {
         let names: BTreeSet<_> = all().map(|scenario| scenario.name).collect();
         assert_eq!(names.len(), all().count());
     }
 
     #[test]
-    fn the_hash_is_fnv() {
-        // From the test vectors of its authors.
+    fn hash_matches_fnv_test_vectors() {
+        // Test vectors of its authors.
         assert_eq!(fnv(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv("foobar"), 0x8594_4171_f739_67e8);
     }
 
     #[test]
-    fn both_halves_have_some_of_every_group() {
+    fn both_halves_contain_every_group() {
         for group in GROUPS {
             let of = |wanted| all().filter(|one| one.group == group && half(one) == wanted).count();
             let (tune, held_out) = (of(Half::Tune), of(Half::HeldOut));
@@ -203,13 +203,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_sides() {
+    fn held_out_split_is_frozen() {
         let held_out = all().filter(|one| half(one) == Half::HeldOut).map(|one| one.name);
         assert_eq!(held_out.collect::<Vec<_>>().join(" "), HELD_OUT);
     }
 
     #[test]
-    fn a_group_leaks_or_does_not() {
+    fn groups_are_leaking_or_healthy() {
         for scenario in all() {
             let leaking =
                 [Group::Shape, Group::Hidden, Group::Kind, Group::Object].contains(&scenario.group);

@@ -1,5 +1,5 @@
-//! A corpus for judges of leaks: programs that leak and programs that only seem to, with the truth
-//! about each. Nothing here knows how a judge works.
+//! A corpus for leak classifiers: programs that leak and programs that only seem to, with labels.
+//! Nothing here depends on how a classifier works.
 
 mod caches;
 mod churn;
@@ -23,7 +23,7 @@ use run::Run;
 
 const KIB: usize = 1 << 10;
 
-/// Runs a scenario, or tells the truth about all.
+/// Runs a scenario, or lists the labels of all.
 pub(crate) fn run(common: &Common, options: &Leaks) -> anyhow::Result<()> {
     let driver = Driver::load();
     if options.list {

@@ -1,4 +1,4 @@
-//! Objects of the driver: some forgotten, some kept for good reasons.
+//! CUDA objects: some leaked, some kept for good reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ sites! {
     module_lazy_load: module,
 }
 
-/// Made and destroyed all the time, and one in four is forgotten.
+/// Creates and destroys objects, and leaks one in four.
 fn churn(run: &mut Run, site: Make, end: End) -> anyhow::Result<()> {
     let mut churn = Churn::new(site, end, 3);
     while run.step(25) {
@@ -46,7 +46,7 @@ pub(super) fn graphs(run: &mut Run) -> anyhow::Result<()> {
     churn(run, leak_graph, things::end_graph)
 }
 
-/// What can be launched of graphs.
+/// Executable graphs.
 pub(super) fn execs(run: &mut Run) -> anyhow::Result<()> {
     churn(run, leak_graph_exec, things::end_exec)
 }
@@ -81,7 +81,7 @@ pub(super) fn stream_churn(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Streams that are made while the program warms up, and used from then on.
+/// Streams that are created at the start and used from then on.
 pub(super) fn stream_pool(run: &mut Run) -> anyhow::Result<()> {
     let mut made = 0;
     while run.step(20) {
@@ -94,7 +94,7 @@ pub(super) fn stream_pool(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A graph that is captured anew now and then in the place of the old one.
+/// A graph that is captured again occasionally and replaces the old one.
 pub(super) fn graph_replaced(run: &mut Run) -> anyhow::Result<()> {
     let mut execs: BTreeMap<u32, u64> = BTreeMap::new();
     while run.step(20) {
@@ -110,7 +110,7 @@ pub(super) fn graph_replaced(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Events that are used again: a new one is made only when all are in use.
+/// Events that are reused: a new one is created only if all are in use.
 pub(super) fn event_pool(run: &mut Run) -> anyhow::Result<()> {
     let (mut idle, mut busy) = (Held::new(), Held::new());
     while run.step(10) {
@@ -128,7 +128,7 @@ pub(super) fn event_pool(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Modules that are loaded when they are first wanted; there are 24.
+/// Modules that are loaded at their first use; there are 24.
 pub(super) fn lazy_modules(run: &mut Run) -> anyhow::Result<()> {
     let mut loaded = BTreeSet::new();
     while run.step(20) {

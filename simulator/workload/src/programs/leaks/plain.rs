@@ -20,7 +20,7 @@ sites! {
     leak_checkpoints: plain,
 }
 
-/// Keeps something in every step.
+/// Leaks in every step.
 pub(super) fn fast(run: &mut Run) -> anyhow::Result<()> {
     while run.step(20) {
         traffic(run)?;
@@ -29,7 +29,7 @@ pub(super) fn fast(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps one of a hundred of a place that allocates and frees all the time.
+/// Leaks one in a hundred allocations of a busy site.
 pub(super) fn slow(run: &mut Run) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_one_in_hundred, end_plain, 10);
     while run.step(2) {
@@ -38,7 +38,7 @@ pub(super) fn slow(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps some blocks at the end of each epoch.
+/// Leaks several blocks at the end of each epoch.
 pub(super) fn epochs(run: &mut Run) -> anyhow::Result<()> {
     let mut epoch = 0;
     while run.step(20) {
@@ -53,7 +53,7 @@ pub(super) fn epochs(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Much comes and goes by chance, and a little of it stays.
+/// Random allocations and frees, of which a few leak.
 pub(super) fn noisy(run: &mut Run) -> anyhow::Result<()> {
     let mut held = Held::new();
     while run.step(10) {
@@ -64,7 +64,7 @@ pub(super) fn noisy(run: &mut Run) -> anyhow::Result<()> {
                 held.push_back(pointer);
             }
         }
-        // The more there is, the more of it goes.
+        // The more are held, the more are freed.
         let most = 1 + held.len() / 20;
         for _ in 0..run.random.usize(..=most) {
             if let Some(pointer) = take_any(run, &mut held) {
@@ -75,7 +75,7 @@ pub(super) fn noisy(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Works well for a third of the time.
+/// Leaks only after a third of the time.
 pub(super) fn late(run: &mut Run) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_from_a_third, end_plain, 8);
     while run.step(10) {
@@ -85,7 +85,7 @@ pub(super) fn late(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps small blocks beside big ones that come and go.
+/// Leaks small blocks next to large ones that are freed.
 pub(super) fn small(run: &mut Run) -> anyhow::Result<()> {
     let mut churn = Churn::new(big_batch, end_plain, 3);
     while run.step(20) {
@@ -96,7 +96,7 @@ pub(super) fn small(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps ever bigger blocks.
+/// Leaks ever larger blocks.
 pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
     let mut bytes = 0;
     while run.step(100) {
@@ -107,7 +107,7 @@ pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One place keeps all, another one of ten.
+/// One site leaks all, another one in ten.
 pub(super) fn two(run: &mut Run) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_second_of_two, end_plain, 5);
     while run.step(30) {
@@ -118,7 +118,7 @@ pub(super) fn two(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// First weights that are to stay, then small blocks that are not.
+/// First weights that stay, then small blocks that leak.
 pub(super) fn after_warm_up(run: &mut Run) -> anyhow::Result<()> {
     let mut weights = 0;
     while run.step(25) {
@@ -134,7 +134,7 @@ pub(super) fn after_warm_up(run: &mut Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps a big block now and then.
+/// Leaks a large block occasionally.
 pub(super) fn checkpoints(run: &mut Run) -> anyhow::Result<()> {
     let mut second = 0;
     while run.step(20) {

@@ -1,4 +1,4 @@
-//! What every scenario works with: a clock of steps, random choices, and places that allocate.
+//! Shared code of the scenarios: a clock of steps, random choices, and allocation sites.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -21,7 +21,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// A scenario that begins now.
+    /// Starts a scenario.
     pub(super) fn new(
         device: Device,
         ordinal: c_int,
@@ -33,12 +33,12 @@ impl Run {
         Self { device, ordinal, random, seconds, start: Instant::now(), at: Duration::ZERO, waits }
     }
 
-    /// The same for another thread, with choices of its own.
+    /// Returns the state for another thread, with its own random choices.
     pub(super) fn worker(&mut self) -> Self {
         Self { random: self.random.fork(), ..*self }
     }
 
-    /// Waits until a step of so many milliseconds is over; false when the scenario is.
+    /// Waits for the end of a step in milliseconds. Returns false at the end of the scenario.
     pub(super) fn step(&mut self, milliseconds: u64) -> bool {
         self.at += Duration::from_millis(milliseconds);
         if self.waits && !signals::sleep(self.at.saturating_sub(self.start.elapsed())) {
@@ -47,22 +47,23 @@ impl Run {
         self.at.as_secs_f64() < self.seconds && !signals::stopped()
     }
 
-    /// How much of the time is over, from 0 to 1.
+    /// Returns the elapsed fraction of the time, from 0 to 1.
     pub(super) fn progress(&self) -> f64 {
         self.at.as_secs_f64() / self.seconds
     }
 
-    /// In which span of so many milliseconds it is.
+    /// Returns the index of the current span of this many milliseconds.
     pub(super) fn span(&self, milliseconds: u128) -> u128 {
         self.at.as_millis() / milliseconds.max(1)
     }
 
-    /// One of so many times, by chance.
+    /// Returns true once in this many times, at random.
     pub(super) fn one_in(&mut self, times: u32) -> bool {
         self.random.u32(..times.max(1)) == 0
     }
 
-    /// A part of a whole that grows with the time: all of it when `until` of the time is over.
+    /// Returns a part of a whole that grows with time: all of it when `until` of the time has
+    /// passed.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -74,19 +75,19 @@ impl Run {
     }
 }
 
-/// Makes something of so many bytes, in a way of [`super::things`].
+/// Creates something of this many bytes, with a function of [`super::resources`].
 pub(super) type Make = fn(&Run, usize) -> Result<u64>;
-/// Ends it.
+/// Destroys it.
 pub(super) type End = fn(&Run, u64) -> Result<()>;
 
-/// Places of a program: functions that are on the stack of what they make, under their own names.
+/// Allocation sites: functions that are on the stack of their allocations, under their own names.
 macro_rules! sites {
     ($($name:ident: $make:ident),* $(,)?) => {
         $(
             #[inline(never)]
             fn $name(run: &Run, bytes: usize) -> crate::cuda::Result<u64> {
                 let made = things::$make(run, bytes);
-                // Without it the call could become a jump, and functions that do the same one.
+                // Prevents tail calls, and merging of functions with the same code.
                 std::hint::black_box(stringify!($name));
                 made
             }
@@ -95,10 +96,10 @@ macro_rules! sites {
 }
 pub(super) use sites;
 
-/// What a scenario holds, the oldest first.
+/// Resources that a scenario holds, the oldest first.
 pub(super) type Held = VecDeque<u64>;
 
-/// Takes one out, by chance.
+/// Removes a random one.
 pub(super) fn take_any(run: &mut Run, held: &mut Held) -> Option<u64> {
     if held.is_empty() {
         return None;
@@ -107,12 +108,12 @@ pub(super) fn take_any(run: &mut Run, held: &mut Held) -> Option<u64> {
     held.swap_remove_back(at)
 }
 
-/// Ends all of it.
+/// Destroys all of them.
 pub(super) fn end_all(run: &Run, held: &mut Held, end: End) -> Result<()> {
     held.drain(..).try_for_each(|one| end(run, one))
 }
 
-/// Things that are used for a while each, one after another.
+/// Resources that are each used for a while, one after another.
 pub(super) struct Churn {
     make: Make,
     end: End,
@@ -121,12 +122,12 @@ pub(super) struct Churn {
 }
 
 impl Churn {
-    /// As many as `window` are in use at a time.
+    /// Creates an empty window of `window` resources.
     pub(super) const fn new(make: Make, end: End, window: usize) -> Self {
         Self { make, end, window, held: Held::new() }
     }
 
-    /// Makes one, and is done with the oldest: ends it, or forgets it one in so many times.
+    /// Creates one and retires the oldest: destroys it, or leaks it once in `forgets` times.
     pub(super) fn turn(&mut self, run: &mut Run, bytes: usize, forgets: Option<u32>) -> Result<()> {
         self.held.push_back((self.make)(run, bytes)?);
         if self.held.len() <= self.window {
@@ -143,7 +144,7 @@ impl Churn {
 
 sites! { step_activation: plain }
 
-/// What a step of a program does besides: some buffers, all freed.
+/// Makes the normal allocations of a step, all freed.
 pub(super) fn traffic(run: &Run) -> Result<()> {
     let buffers = [step_activation(run, 2 * MIB)?, step_activation(run, MIB)?];
     buffers.into_iter().try_for_each(|buffer| things::end_plain(run, buffer))

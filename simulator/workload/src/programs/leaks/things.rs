@@ -1,5 +1,5 @@
-//! What scenarios make and end: memory of every kind, and objects of the driver. A thing is known by
-//! its address or handle.
+//! Resources that scenarios create and destroy: memory of every kind, and CUDA objects. A resource
+//! is identified by its address or handle.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -11,10 +11,10 @@ use crate::structs::{ArrayDescriptor, FLOAT, PoolProps, Prop};
 /// Granularity of physical memory.
 const GRANULE: usize = 2 << 20;
 
-/// Registered memory comes in pieces of this size, whatever is asked for.
+/// Size of every registration, whatever size is requested.
 pub(super) const REGISTERED: usize = 256 << 10;
 
-/// A function of the driver that makes something and tells its handle.
+/// Calls a driver function that creates something and returns its handle.
 macro_rules! made {
     ($run:ident, $function:ident($($argument:expr),*)) => {{
         let mut handle = 0;
@@ -24,12 +24,12 @@ macro_rules! made {
     }};
 }
 
-/// A function of the driver that ends something by its handle.
+/// Defines functions that destroy something by its handle.
 macro_rules! ends {
     ($($name:ident = $function:ident($handle:ident $(, $argument:expr)*);)*) => {
         $(
             pub(super) fn $name(run: &Run, $handle: u64) -> Result<()> {
-                // SAFETY: the scenario made this thing, and nothing uses it any more.
+                // SAFETY: the scenario created this resource, and nothing uses it anymore.
                 unsafe { run.device.driver.$function($handle $(, $argument)*) }
             }
         )*
@@ -59,7 +59,7 @@ pub(super) fn stream_ordered(run: &Run, bytes: usize) -> Result<u64> {
     made!(run, cuMemAllocAsync(bytes, 0))
 }
 
-/// From a pool of the program's own.
+/// Allocates from a pool of the program.
 pub(super) fn pooled(run: &Run, pool: u64, bytes: usize) -> Result<u64> {
     made!(run, cuMemAllocFromPoolAsync(bytes, pool, 0))
 }
@@ -76,21 +76,22 @@ pub(super) fn pinned(run: &Run, bytes: usize) -> Result<u64> {
 }
 
 pub(super) fn end_pinned(run: &Run, pointer: u64) -> Result<()> {
-    // SAFETY: the driver made this memory and nothing uses it.
+    // SAFETY: the driver allocated this memory and nothing uses it.
     unsafe { run.device.driver.cuMemFreeHost(pointer as *mut c_void) }
 }
 
-/// Memory of the program, page-locked: pages of its own, for others could be registered too.
+/// Registers memory of the program: whole pages, because other memory on a page could also be
+/// registered.
 pub(super) fn registered(run: &Run, _bytes: usize) -> Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice.
     let start = unsafe { libc::mmap(null_mut(), REGISTERED, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
-        // As good as the driver's own refusal.
+        // The same error as from the driver.
         return run.device.alloc(usize::MAX / 2);
     }
-    // SAFETY: the range was mapped just now and stays so while it is registered.
+    // SAFETY: the range was just mapped, and stays mapped while it is registered.
     unsafe { run.device.driver.cuMemHostRegister_v2(start, REGISTERED, 0) }?;
     Ok(start as u64)
 }
@@ -99,7 +100,7 @@ pub(super) fn end_registered(run: &Run, start: u64) -> Result<()> {
     let start = start as *mut c_void;
     // SAFETY: the range was registered and nothing uses it.
     unsafe { run.device.driver.cuMemHostUnregister(start) }?;
-    // SAFETY: the range was mapped by `registered`, and is not registered any more.
+    // SAFETY: the range was mapped by `registered`, and is no longer registered.
     unsafe { libc::munmap(start, REGISTERED) };
     Ok(())
 }
@@ -109,7 +110,7 @@ pub(super) fn physical(run: &Run, bytes: usize) -> Result<u64> {
     made!(run, cuMemCreate(bytes.next_multiple_of(GRANULE), &raw const prop, 0))
 }
 
-/// An array of as many bytes, in rows of 4 KiB.
+/// Creates an array of this many bytes, in rows of 4 KiB.
 pub(super) fn array(run: &Run, bytes: usize) -> Result<u64> {
     let height = bytes / 4096;
     let descriptor = ArrayDescriptor { width: 1024, height, format: FLOAT, channels: 1 };
@@ -117,12 +118,12 @@ pub(super) fn array(run: &Run, bytes: usize) -> Result<u64> {
 }
 
 pub(super) fn stream(run: &Run, _: usize) -> Result<u64> {
-    // A stream that does not wait for the default one.
+    // A non-blocking stream.
     made!(run, cuStreamCreate(1))
 }
 
 pub(super) fn event(run: &Run, _: usize) -> Result<u64> {
-    // Without times, as most are.
+    // Without timing, like most events.
     made!(run, cuEventCreate(2))
 }
 
@@ -130,7 +131,7 @@ pub(super) fn graph(run: &Run, _: usize) -> Result<u64> {
     made!(run, cuGraphCreate(0))
 }
 
-/// What can be launched of a new graph; the graph itself is destroyed.
+/// Instantiates a new graph, which is then destroyed.
 pub(super) fn exec(run: &Run, _: usize) -> Result<u64> {
     let graph = graph(run, 0)?;
     let made: Result<u64> = made!(run, cuGraphInstantiateWithFlags(graph, 0));
@@ -152,7 +153,7 @@ pub(super) fn pool(run: &Run, _: usize) -> Result<u64> {
     made!(run, cuMemPoolCreate(&raw const props))
 }
 
-/// A context, which is not the thread's any more.
+/// Creates a context that is not current.
 pub(super) fn context(run: &Run, _: usize) -> Result<u64> {
     let made: Result<u64> = made!(run, cuCtxCreate_v2(0, run.ordinal));
     let mut popped = 0;
@@ -161,6 +162,6 @@ pub(super) fn context(run: &Run, _: usize) -> Result<u64> {
     made
 }
 
-/// Assembly with one empty kernel, that every driver compiles by itself.
+/// PTX of one empty kernel, which every driver can compile.
 const SOURCE: &std::ffi::CStr =
     c".version 3.0\n.target sm_30\n.address_size 64\n.visible .entry step() { ret; }\n";

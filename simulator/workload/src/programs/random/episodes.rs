@@ -1,4 +1,4 @@
-//! Longer stories of a random program: several calls that belong together.
+//! Episodes of a random program: sequences of calls that belong together.
 
 use std::ffi::{c_int, c_void};
 
@@ -9,7 +9,7 @@ use crate::cuda::{Driver, Handle, Pointer, Result};
 use crate::structs::{AllocNode, ExternalBuffer, ExternalMemory, MulticastProp, PoolProps};
 
 impl Worker {
-    /// One of the stories.
+    /// Runs a random episode.
     pub(super) fn episode(&mut self) {
         let part = match self.random.u32(..12) {
             0..3 => Part::Context,
@@ -30,14 +30,14 @@ impl Worker {
             Part::Multicast => self.multicast(),
             _ => self.green(),
         };
-        self.note(result);
-        // Whatever went wrong, the thread goes on in its device's context.
+        self.count_result(result);
+        // After any error the thread continues in its device's context.
         let device = self.device;
         let result = self.enter(device);
-        self.note(result);
+        self.count_result(result);
     }
 
-    /// A context with memory in it, destroyed; some is freed before.
+    /// Destroys a context with memory in it; some is freed before.
     fn context(&mut self) -> Result<()> {
         let driver = self.driver;
         let mut context = 0;
@@ -46,24 +46,24 @@ impl Worker {
         for _ in 0..self.random.u32(1..6) {
             let (bytes, keep) = (self.size(), self.random.bool());
             let pointer = driver.alloc(bytes);
-            if let Some(pointer) = self.note(pointer)
+            if let Some(pointer) = self.count_result(pointer)
                 && !keep
             {
                 let freed = driver.free(pointer);
-                self.note(freed);
+                self.count_result(freed);
             }
         }
         if self.random.bool() {
             let mut pinned: *mut c_void = std::ptr::null_mut();
             // SAFETY: the pointer is valid for writing.
             let pinned = unsafe { driver.cuMemHostAlloc(&raw mut pinned, 8192, 0) };
-            self.note(pinned);
+            self.count_result(pinned);
         }
-        // SAFETY: the context was made above, and nothing of it is used again.
+        // SAFETY: the context was created above, and nothing of it is used again.
         unsafe { driver.cuCtxDestroy_v2(context) }
     }
 
-    /// A graph that allocates, and frees or not; launched once or twice.
+    /// Launches a graph once or twice that allocates, and may free.
     fn graph(&mut self) -> Result<()> {
         let (driver, device) = (self.driver, self.ordinal());
         let mut graph = 0;
@@ -87,7 +87,7 @@ impl Worker {
         self.launch(graph, &left, twice)
     }
 
-    /// Runs a graph and ends it. What it left allocated is freed, or kept for later.
+    /// Launches a graph and destroys it. Memory that it left allocated is freed, or kept for later.
     fn launch(&mut self, graph: Handle, left: &[Pointer], twice: bool) -> Result<()> {
         let driver = self.driver;
         let mut exec = 0;
@@ -97,9 +97,9 @@ impl Worker {
             if again && !twice {
                 break;
             }
-            // SAFETY: takes handles made by this thread.
+            // SAFETY: takes handles created by this thread.
             let launched = unsafe { driver.cuGraphLaunch(exec, self.stream) };
-            if self.note(launched).is_none() {
+            if self.count_result(launched).is_none() {
                 break;
             }
             // SAFETY: as above.
@@ -110,27 +110,27 @@ impl Worker {
                     self.objects.push(Object::Device(*pointer));
                 } else {
                     let freed = driver.free(*pointer);
-                    self.note(freed);
+                    self.count_result(freed);
                 }
             }
         }
-        // SAFETY: as above; what is still allocated stays so.
+        // SAFETY: as above; memory that is still allocated stays allocated.
         unsafe { driver.cuGraphExecDestroy(exec) }?;
         // SAFETY: as above.
         unsafe { driver.cuGraphDestroy(graph) }
     }
 
-    /// Stream-ordered calls while the stream is captured: they allocate nothing, the graph does.
+    /// Makes stream-ordered calls during a capture: the graph allocates, not the calls.
     fn capture(&mut self) -> Result<()> {
         let driver = self.driver;
         let (bytes, frees) = (self.size(), self.random.bool());
-        // SAFETY: takes a handle made by this thread; 2 lets other threads do as they like.
+        // SAFETY: takes a handle created by this thread; 2 does not restrict other threads.
         unsafe { driver.cuStreamBeginCapture_v2(self.stream, 2) }?;
         let mut pointer = 0;
         // SAFETY: the pointer is valid for writing.
         let mut result = unsafe { driver.cuMemAllocAsync(&raw mut pointer, bytes, self.stream) };
         if result.is_ok() && frees {
-            // SAFETY: takes what the call above gave.
+            // SAFETY: takes the pointer that the call above returned.
             result = unsafe { driver.cuMemFreeAsync(pointer, self.stream) };
         }
         let mut graph = 0;
@@ -141,19 +141,19 @@ impl Worker {
         self.launch(graph, &left, false)
     }
 
-    /// Physical memory, exported and imported again.
+    /// Exports physical memory and imports it again.
     fn share(&mut self) -> Result<()> {
         let driver = self.driver;
         let handle = shareable(self, self.ordinal())?;
         let mut descriptor: c_int = -1;
         let place = (&raw mut descriptor).cast::<c_void>();
-        // SAFETY: with sort 1 the driver writes a file descriptor, for which there is room.
+        // SAFETY: for handle type 1 the driver writes a file descriptor, for which there is room.
         unsafe { driver.cuMemExportToShareableHandle(place, handle, 1, 0) }?;
         let mut imported = 0;
         let number = usize::try_from(descriptor).unwrap_or(0) as *mut c_void;
         // SAFETY: the pointer is valid for writing; the file descriptor is passed as a pointer.
         let result = unsafe { driver.cuMemImportFromShareableHandle(&raw mut imported, number, 1) };
-        // SAFETY: the descriptor was made above and is this program's.
+        // SAFETY: the descriptor was created above and belongs to this program.
         unsafe { libc::close(descriptor) };
         self.objects.push(Object::Physical(handle));
         result?;
@@ -161,7 +161,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A multicast object, with memory bound to it.
+    /// Creates a multicast object and binds memory to it.
     fn multicast(&mut self) -> Result<()> {
         let (driver, device) = (self.driver, self.ordinal());
         let prop = MulticastProp { devices: 1, bytes: 2 << 20, handle_types: 0, flags: 0 };
@@ -177,7 +177,7 @@ impl Worker {
         unsafe { driver.cuMulticastBindMem(group, 0, memory, 0, 2 << 20, 0) }
     }
 
-    /// A green context; what is allocated in it belongs to the primary one and outlives it.
+    /// Uses a green context; memory allocated in it belongs to the primary one and outlives it.
     fn green(&mut self) -> Result<()> {
         let (driver, device) = (self.driver, self.ordinal());
         let mut resource = [0_u64; 64];
@@ -195,12 +195,12 @@ impl Worker {
         driver.set_current(context)?;
         let bytes = self.size();
         let pointer = driver.alloc(bytes);
-        if let Some(pointer) = self.note(pointer) {
+        if let Some(pointer) = self.count_result(pointer) {
             self.objects.push(Object::Device(pointer));
         }
         let device = self.device;
         self.enter(device)?;
-        // SAFETY: the context was made above and is no thread's.
+        // SAFETY: the context was created above and is not current on any thread.
         unsafe { driver.cuGreenCtxDestroy(green) }
     }
 }
@@ -219,16 +219,17 @@ fn alloc_node(
     Ok((node, params.pointer))
 }
 
-/// A file as another API's memory, and a buffer in it.
+/// Imports a file as memory of another API, and maps a buffer of it.
 pub(super) fn external(worker: &mut Worker, bytes: usize) -> Result<Object> {
     let driver = worker.driver;
-    // SAFETY: the name is a string with its zero byte.
+    // SAFETY: the name is zero-terminated.
     let descriptor = unsafe { libc::memfd_create(c"external".as_ptr(), libc::MFD_CLOEXEC) };
     let room = bytes as u64;
     let handle = [u64::from(u32::try_from(descriptor).unwrap_or(0)), 0];
-    let memory = ExternalMemory { sort: 1, handle, bytes: room, ..ExternalMemory::default() };
+    let memory =
+        ExternalMemory { handle_type: 1, handle, bytes: room, ..ExternalMemory::default() };
     let mut external = 0;
-    // SAFETY: the pointers are valid for writing and for reading; the descriptor is the driver's
+    // SAFETY: the pointers are valid for writing and for reading; the driver owns the descriptor
     // from now on.
     unsafe { driver.cuImportExternalMemory(&raw mut external, &raw const memory) }?;
     let buffer = ExternalBuffer { offset: 0, bytes: room, ..ExternalBuffer::default() };
@@ -237,7 +238,7 @@ pub(super) fn external(worker: &mut Worker, bytes: usize) -> Result<Object> {
     let mapped = unsafe {
         driver.cuExternalMemoryGetMappedBuffer(&raw mut pointer, external, &raw const buffer)
     };
-    if worker.note(mapped).is_some() {
+    if worker.count_result(mapped).is_some() {
         worker.objects.push(Object::Device(pointer));
     }
     Ok(Object::External(external))

@@ -1,11 +1,11 @@
-//! Calls that a driver must refuse.
+//! Calls that a driver must reject.
 
 use std::ffi::c_void;
 
 use super::Worker;
 use super::objects::Object;
-use crate::complain;
 use crate::cuda::Result;
+use crate::log_error;
 
 impl Worker {
     /// Makes a call that must fail and change nothing.
@@ -15,11 +15,11 @@ impl Worker {
             0 => driver.alloc(0).map(|_| ()),
             // More than any device has.
             1 => driver.alloc(1 << 46).map(|_| ()),
-            // Never allocated by anybody.
+            // Never allocated.
             2 => driver.free(0x1234_5000),
             3 => {
                 let nowhere = 0x1234_5000 as *mut c_void;
-                // SAFETY: the driver knows no such memory and leaves it alone.
+                // SAFETY: the driver does not know this memory and leaves it alone.
                 unsafe { driver.cuMemFreeHost(nowhere) }
             }
             4 => {
@@ -29,7 +29,7 @@ impl Worker {
             }
             5 if self.alone => return self.free_twice(),
             _ => match self.objects.iter().find_map(Object::pointer) {
-                // Not where it begins.
+                // Not the start of the allocation.
                 Some(pointer) => driver.free(pointer + 1),
                 None => return,
             },
@@ -42,18 +42,18 @@ impl Worker {
             Err(_) => self.counts.refused += 1,
             Ok(()) => {
                 self.counts.wrong += 1;
-                complain("the driver did not refuse an illegal call");
+                log_error("the driver accepted an illegal call");
             }
         }
     }
 
-    /// Only where no other thread can have got the address meanwhile.
+    /// Frees twice, if no other thread can get the address in between.
     fn free_twice(&mut self) {
         let driver = self.driver;
         let pointer = driver.alloc(4096);
-        let Some(pointer) = self.note(pointer) else { return };
+        let Some(pointer) = self.count_result(pointer) else { return };
         let first = driver.free(pointer);
-        if self.note(first).is_none() {
+        if self.count_result(first).is_none() {
             self.objects.push(Object::Device(pointer));
             return;
         }

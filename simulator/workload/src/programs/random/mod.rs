@@ -1,7 +1,7 @@
 //! A random program over the whole memory API.
 //!
-//! Each thread's choices depend on its seed alone, not on what the other threads do. Memory is
-//! handed from thread to thread to be freed there. What is live at the end stays live.
+//! The choices of each thread depend only on its seed, not on other threads. Memory is passed from
+//! thread to thread to be freed there. Memory that is live at the end stays live.
 
 mod episodes;
 mod illegal;
@@ -15,14 +15,14 @@ use anyhow::{anyhow, bail};
 
 use crate::cli::{Common, Part, Random};
 use crate::cuda::{CudaError, Driver, Handle, OUT_OF_MEMORY, Result};
-use crate::{complain, say, signals};
+use crate::{log_error, say, signals};
 use objects::Object;
 
-/// What one thread knows.
+/// The state of one thread.
 struct Worker {
     driver: &'static Driver,
     random: fastrand::Rng,
-    /// The devices' primary contexts.
+    /// The primary contexts of the devices.
     contexts: Vec<Handle>,
     device: usize,
     stream: Handle,
@@ -31,14 +31,14 @@ struct Worker {
     counts: Counts,
     simulated: bool,
     only: Vec<Part>,
-    /// No other thread can be given an address that this one freed.
+    /// No other thread can get an address that this one frees.
     alone: bool,
     illegal: bool,
     /// Failures are injected, so any call may fail.
     injected: bool,
 }
 
-/// How many calls a thread tried, and how they went.
+/// Number of calls of a thread, by result.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     steps: u64,
@@ -75,7 +75,7 @@ pub(crate) fn run(
     let injected = std::env::var_os("SIM_INJECT_FAILURES").is_some();
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..options.threads).map(|_| channel()).unzip();
     let mut senders = senders;
-    // Each thread gives to the next one, and the last to the first.
+    // Each thread passes to the next one, and the last to the first.
     if !senders.is_empty() {
         senders.rotate_left(1);
     }
@@ -134,17 +134,17 @@ impl Worker {
             }
             self.counts.steps += 1;
             self.step(&give);
-            // What others hand over is freed at once, and takes no random choice.
+            // Objects from other threads are freed immediately, without a random choice.
             while let Ok(object) = take.try_recv() {
                 self.free(object);
             }
         }
-        // The rest, until the thread before this one has nothing more to give.
+        // The rest, until the previous thread has nothing more to pass on.
         drop(give);
         for object in take {
             self.free(object);
         }
-        // SAFETY: the stream was made above, and nothing uses it any more.
+        // SAFETY: the stream was created above, and nothing uses it anymore.
         unsafe { self.driver.cuStreamDestroy_v2(self.stream) }
     }
 
@@ -155,20 +155,20 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether the driver has a part of the API, and the program should use it.
+    /// Returns whether the driver supports an area of the API, and the program should use it.
     fn may_use(&self, part: Part) -> bool {
         let has = match part {
-            // A real driver wants memory of a real API, and more than one device.
+            // A real driver needs memory of a real API, and more than one device.
             Part::External | Part::Multicast => self.simulated,
-            // Together with all the rest they crashed a real driver (580.159), for a reason that
-            // is not known; alone they work.
+            // In combination with all the rest they crashed a real driver (580.159), for an unknown
+            // reason; alone they work.
             Part::Context | Part::Green => self.simulated || !self.only.is_empty(),
             _ => true,
         };
         has && (self.only.is_empty() || self.only.contains(&part))
     }
 
-    /// The device's number, as the driver wants it.
+    /// Returns the ordinal of the device.
     fn ordinal(&self) -> c_int {
         c_int::try_from(self.device).unwrap_or(0)
     }
@@ -186,8 +186,8 @@ impl Worker {
         }
     }
 
-    /// Counts a failure; the value if there was none.
-    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+    /// Counts the result of a call, and returns its value if it succeeded.
+    fn count_result<T>(&mut self, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) if error.code == OUT_OF_MEMORY => {
@@ -197,26 +197,26 @@ impl Worker {
             Err(error) => {
                 self.counts.wrong += 1;
                 if !self.injected {
-                    complain(&error.to_string());
+                    log_error(&error.to_string());
                 }
                 None
             }
         }
     }
 
-    /// A size: mostly small, at times some mebibytes.
+    /// Returns a random size: mostly small, sometimes several mebibytes.
     fn size(&mut self) -> usize {
         let bits = self.random.u32(0..24);
         self.random.usize(1..=1 << bits)
     }
 
     fn allocate(&mut self) {
-        // Not much at a time: a real device is shared, and so is the host.
+        // Not much at a time: a real device and its host are shared.
         if self.objects.len() >= 400 {
             self.free_one();
         }
         let object = objects::allocate(self);
-        if let Some(object) = self.note(object) {
+        if let Some(object) = self.count_result(object) {
             self.objects.push(object);
         }
     }
@@ -230,10 +230,10 @@ impl Worker {
         self.free(object);
     }
 
-    /// Frees an object; what cannot be freed is kept.
+    /// Frees an object; it is kept if that fails.
     fn free(&mut self, mut object: Object) {
         let result = object.free(self);
-        if self.note(result).is_none() {
+        if self.count_result(result).is_none() {
             self.objects.push(object);
         }
     }
@@ -244,17 +244,17 @@ impl Worker {
         }
         let index = self.random.usize(..self.objects.len());
         let object = self.objects.swap_remove(index);
-        // Each thread takes until all have given; one that failed leaves the object live.
+        // Each thread receives until all have sent; an object for a failed thread stays live.
         let _ = give.send(object);
     }
 
     fn switch_device(&mut self) {
         let device = self.random.usize(..self.contexts.len());
         let result = self.enter(device);
-        self.note(result);
+        self.count_result(result);
     }
 
-    /// Synchronises, or trims something.
+    /// Synchronizes, or trims a pool or graph memory.
     fn tidy(&mut self) {
         let choice = self.random.u32(..8);
         let (driver, device) = (self.driver, self.ordinal());
@@ -277,7 +277,7 @@ impl Worker {
                 }
             }),
         };
-        self.note(result);
+        self.count_result(result);
     }
 }
 

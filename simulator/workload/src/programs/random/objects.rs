@@ -1,4 +1,4 @@
-//! Things a random program allocates and frees.
+//! Objects that a random program allocates and frees.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,15 +10,15 @@ use crate::structs::{Access, Array3dDescriptor, ArrayDescriptor, FLOAT, PoolProp
 const GRANULE: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-/// An allocation, and how to free it.
+/// An allocation, with the function that frees it.
 pub(super) enum Object {
     /// `cuMemFree`.
     Device(Pointer),
-    /// A stream-ordered one: `cuMemFreeAsync` or `cuMemFree`.
+    /// Stream-ordered memory: `cuMemFreeAsync` or `cuMemFree`.
     Async(Pointer),
     /// `cuMemFreeHost`.
     Host(usize),
-    /// Memory of the program, registered: where, and how much.
+    /// Registered memory of the program: address and size.
     Registered(usize, usize),
     /// `cuMemRelease`.
     Physical(Handle),
@@ -28,20 +28,20 @@ pub(super) enum Object {
     Array(Handle),
     /// `cuMipmappedArrayDestroy`.
     Mipmapped(Handle),
-    /// Destroyed while what was allocated in it may be live.
+    /// Destroyed while memory allocated from it may be live.
     Pool(Handle),
     /// `cuDestroyExternalMemory`.
     External(Handle),
 }
 
-/// A reserved range with several maps in it.
+/// A reserved range with several mappings.
 pub(super) struct Mapping {
     address: Pointer,
     pieces: usize,
     mapped: bool,
 }
 
-/// Allocates something.
+/// Makes a random allocation.
 pub(super) fn allocate(worker: &mut Worker) -> Result<Object> {
     let bytes = worker.size();
     let part = match worker.random.u32(..100) {
@@ -106,17 +106,17 @@ fn host(worker: &mut Worker, bytes: usize) -> Result<Object> {
 }
 
 fn register(worker: &Worker, bytes: usize) -> Result<Object> {
-    // Whole pages of its own: other memory on the same page could be registered too.
+    // Whole pages of its own: other memory on the same page could also be registered.
     let bytes = bytes.next_multiple_of(PAGE);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
-        // As good as the driver's own refusal.
+        // The same error as from the driver.
         return worker.driver.alloc(usize::MAX / 2).map(Object::Device);
     }
-    // SAFETY: the range was mapped just now and stays so while it is registered.
+    // SAFETY: the range was just mapped, and stays mapped while it is registered.
     unsafe { worker.driver.cuMemHostRegister_v2(start, bytes, 0) }?;
     Ok(Object::Registered(start as usize, bytes))
 }
@@ -133,7 +133,7 @@ fn stream_ordered(worker: &mut Worker, bytes: usize) -> Result<Object> {
     Ok(Object::Async(pointer))
 }
 
-/// From a pool of the thread's own, which is made when it is first wanted, and anew now and then.
+/// Allocates from the thread's own pool, which is created at its first use and sometimes replaced.
 fn from_pool(worker: &mut Worker, bytes: usize) -> Result<Object> {
     let renew = worker.random.u32(..20) == 0;
     let pool = match worker.pool {
@@ -171,7 +171,8 @@ fn physical(worker: &mut Worker) -> Result<Object> {
     create(worker, bytes, &prop).map(Object::Physical)
 }
 
-/// Pieces of physical memory side by side in a reserved range; only the maps keep them.
+/// Maps pieces of physical memory next to each other in a reserved range; only the mappings keep
+/// them alive.
 fn mapping(worker: &mut Worker) -> Result<Mapping> {
     let pieces = worker.random.usize(1..5);
     let driver = worker.driver;
@@ -185,7 +186,7 @@ fn mapping(worker: &mut Worker) -> Result<Mapping> {
         let Ok(handle) = result else { break };
         // SAFETY: the range was reserved above and nothing is mapped there.
         let mapped = unsafe { driver.cuMemMap(at, GRANULE, 0, handle, 0) };
-        // SAFETY: the handle was made above.
+        // SAFETY: the handle was created above.
         unsafe { driver.cuMemRelease(handle) }?;
         mapped?;
         mapping.pieces += 1;
@@ -202,7 +203,7 @@ fn mapping(worker: &mut Worker) -> Result<Mapping> {
         unsafe { driver.cuMemRetainAllocationHandle(&raw mut handle, address) }?;
         worker.objects.push(Object::Physical(handle));
     }
-    // What was reserved and not mapped is of no use: a range is freed as a whole.
+    // The unmapped rest is not used: a range is freed as a whole.
     mapping.pieces = pieces;
     Ok(mapping)
 }
@@ -242,19 +243,19 @@ fn mipmapped(worker: &mut Worker) -> Result<Object> {
 }
 
 impl Object {
-    /// Frees it. After an error it is still there.
+    /// Frees it. After an error it still exists.
     pub(super) fn free(&mut self, worker: &mut Worker) -> Result<()> {
         let driver = worker.driver;
         match self {
             Self::Device(pointer) => driver.free(*pointer),
             Self::Async(pointer) => free_async(worker, *pointer),
-            // SAFETY: the driver made this memory and nothing uses it.
+            // SAFETY: the driver allocated this memory and nothing uses it.
             Self::Host(pointer) => unsafe { driver.cuMemFreeHost(*pointer as *mut c_void) },
             Self::Registered(start, bytes) => {
                 let start = *start as *mut c_void;
                 // SAFETY: the range was registered and nothing uses it.
                 unsafe { driver.cuMemHostUnregister(start) }?;
-                // SAFETY: the range was mapped by `register`, and is not registered any more.
+                // SAFETY: the range was mapped by `register`, and is no longer registered.
                 unsafe { libc::munmap(start, *bytes) };
                 Ok(())
             }
@@ -272,7 +273,7 @@ impl Object {
         }
     }
 
-    /// A device pointer, if that is what it is.
+    /// Returns the device pointer of linear memory.
     pub(super) const fn pointer(&self) -> Option<Pointer> {
         match self {
             Self::Device(pointer) | Self::Async(pointer) => Some(*pointer),
@@ -281,8 +282,8 @@ impl Object {
     }
 }
 
-/// In one of the ways there are. The choice depends on the address, not on chance: who frees it
-/// may be another thread.
+/// Frees with one of several functions. The choice depends on the address, not on the seed: another
+/// thread may free it.
 fn free_async(worker: &Worker, pointer: Pointer) -> Result<()> {
     let driver = worker.driver;
     match (pointer >> 9) % 4 {
@@ -299,16 +300,16 @@ impl Mapping {
         let driver = worker.driver;
         let bytes = self.pieces * GRANULE;
         if self.mapped {
-            // SAFETY: the range holds whole maps, and nothing uses them.
+            // SAFETY: the range contains whole mappings, and nothing uses them.
             unsafe { driver.cuMemUnmap(self.address, bytes) }?;
             self.mapped = false;
         }
-        // SAFETY: the range was reserved as a whole, and nothing is mapped there any more.
+        // SAFETY: the range was reserved as a whole, and nothing is mapped there anymore.
         unsafe { driver.cuMemAddressFree(self.address, bytes) }
     }
 }
 
-/// A piece of a device's physical memory that can be exported.
+/// Creates physical device memory that can be exported.
 pub(super) fn shareable(worker: &Worker, device: c_int) -> Result<Handle> {
     create(worker, GRANULE, &Prop::device(device, true))
 }
