@@ -101,9 +101,8 @@ def series(path, began):
 
 def last_report(path):
     """Returns the last report of a file."""
+    size, text = os.path.getsize(path), b""
     with open(path, "rb") as file:
-        file.seek(0, os.SEEK_END)
-        size, text = file.tell(), b""
         while size > 0 and text.count(b"\n") < 2:
             step = min(size, 1 << 20)
             size -= step

@@ -13,7 +13,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{- define "vramscope.account" -}}
+{{- define "vramscope.serviceAccountName" -}}
 {{ .Values.serviceAccount.name | default (include "vramscope.name" .) }}
 {{- end }}
 
