@@ -343,8 +343,8 @@ fn bandwidth_limits_copy_speed() {
 }
 
 #[test]
-fn synchronous_copy_invalidates_capture() {
-    account_of("synchronous_copy_invalidates_capture", &[], |cuda| {
+fn synchronous_copy_fails_during_capture() {
+    account_of("synchronous_copy_fails_during_capture", &[], |cuda| {
         cuda.start(0);
         let (a, b) = (cuda.alloc(64), cuda.alloc(64));
         let stream = cuda.get("cuStreamCreate", &[OUT, 1]);

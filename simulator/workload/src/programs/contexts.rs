@@ -48,7 +48,7 @@ fn second_device(driver: &Driver, first: c_int) -> Result<c_int> {
     if count > first + 1 {
         return Ok(first + 1);
     }
-    say("only one device: it takes both parts");
+    say("only one device: it is used for both parts");
     Ok(first)
 }
 

@@ -271,7 +271,7 @@ pub(crate) fn run(device: Device, common: &Common, options: &Objects) -> anyhow:
         let leak = options.leak.to_string();
         let error =
             Command::new(program).args(["objects", "--count", &count, "--leak", &leak]).exec();
-        bail!("cannot become another program: {error}");
+        bail!("cannot exec: {error}");
     }
     Ok(())
 }
