@@ -1,21 +1,21 @@
-//! What is told of the blocks of PyTorch's cache.
+//! Modes for tracing PyTorch's caching allocator.
 
 use crate::wire;
 
-/// What is told of each block.
+/// What is recorded about blocks of PyTorch's caching allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Tensors {
-    /// Nothing: the cache is not watched.
+    /// Nothing: the allocator is not traced.
     #[default]
     Off,
-    /// That it was given out or taken back, and not where.
+    /// Allocations and frees, without stacks.
     Totals,
-    /// Where it was given out, too.
+    /// Allocations and frees, with the stacks of allocations.
     Full,
 }
 
 impl Tensors {
-    /// Whether the cache is watched.
+    /// Returns whether the allocator is traced.
     #[must_use]
     pub const fn are_told(self) -> bool {
         !matches!(self, Self::Off)

@@ -1,10 +1,10 @@
-//! Work of helper threads whose panic costs one answer, not the thread.
+//! Contains panics in helper threads: a panic costs one result, not the thread.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-/// The message of a panic. Hostile text.
+/// Returns the message of a panic. Untrusted text.
 #[must_use]
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();

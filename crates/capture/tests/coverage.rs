@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "helpers of tests fail as tests do"
+    reason = "test helpers panic on failure"
 )]
 
 use std::fmt::Write;
@@ -16,10 +16,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All text below a folder.
-fn text(folder: &Path) -> String {
+/// Reads all text files below a directory.
+fn text(dir: &Path) -> String {
     let mut all = String::new();
-    for entry in fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             all += &text(&path);
@@ -30,7 +30,7 @@ fn text(folder: &Path) -> String {
     all
 }
 
-/// Whether a whole word stands in a text.
+/// Returns whether a text contains a whole word.
 fn mentions(text: &str, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
@@ -75,7 +75,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_coverage_page_is_fresh() {
+fn coverage_page_is_up_to_date() {
     let path = root().join("docs/reference/coverage.md");
     let page = page();
     if std::env::var_os("VRAMSCOPE_UPDATE").is_some() {

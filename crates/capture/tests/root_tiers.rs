@@ -1,17 +1,17 @@
-//! Every way to attach, tried on this kernel.
+//! Tries every attach mode on this kernel.
 
-#![allow(clippy::panic, reason = "tests fail so")]
+#![allow(clippy::panic, reason = "test code")]
 
 use capture::plan::Tier;
 use capture::session::{Options, Session, Stacks, Target, Tensors, Work};
 
 #[test]
-fn every_tier_works_on_a_new_kernel() {
+fn every_attach_mode_works_on_a_new_kernel() {
     let host = capture::session::examine();
     assert!(host.capabilities.bpf, "these tests need root");
     assert_eq!(host.tiers.len(), Tier::ALL.len());
     for (tier, outcome) in &host.tiers {
-        // Older kernels lack the best ones; the plain ones must always work.
+        // Older kernels lack the best modes; the single modes must always work.
         if host.kernel >= (6, 13) || *tier >= Tier::Single {
             assert_eq!(
                 outcome,
@@ -22,11 +22,12 @@ fn every_tier_works_on_a_new_kernel() {
         }
     }
     let works = |tier: &Tier| host.tiers.contains(&(*tier, Ok(())));
-    every_tier_counts_work_and_tensors(Tier::ALL.into_iter().filter(works));
+    start_with_all_options(Tier::ALL.into_iter().filter(works));
 }
 
-/// After the other one: the self-test of a tier counts every hit of this process.
-fn every_tier_counts_work_and_tensors(tiers: impl Iterator<Item = Tier>) {
+/// Starts a session in each mode with all options. Not at the same time as the self-test, which
+/// counts every hit of this process.
+fn start_with_all_options(tiers: impl Iterator<Item = Tier>) {
     for tier in tiers {
         let options = Options {
             target: Target::Everybody,

@@ -27,7 +27,7 @@ pub struct Seen {
     pub torch: Vec<Pid>,
     /// Executable mappings of files.
     pub mapped: Vec<MappedCode>,
-    /// Records are missing: the side band overflowed, or holds what is not a record. Only a scan of
+    /// Records are missing: a buffer overflowed, or contains an invalid record. Only a scan of
     /// all processes finds what they had.
     pub overflowed: bool,
 }

@@ -1,4 +1,4 @@
-//! Which processes run Python, and what their frames are.
+//! Processes that run Python, and their frames.
 
 use std::time::{Duration, Instant};
 
@@ -9,21 +9,22 @@ use hashbrown::HashMap;
 use super::python::{Names, NoPython, ProcessMemory, find};
 use crate::wire::{WirePython, WirePythonFrame};
 
-/// An interpreter that has not started is looked at again, not too often.
+/// Minimum time between two attempts for an interpreter that has not started.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Processes that run Python.
 #[derive(Default)]
 pub(crate) struct Pythons {
     names: Names<ProcessMemory>,
-    refused: HashMap<Pid, (NoPython, Instant)>,
-    news: Vec<(Pid, String)>,
+    unsupported: HashMap<Pid, (NoPython, Instant)>,
+    /// Reasons that were not reported yet.
+    unreported: Vec<(Pid, String)>,
 }
 
 impl Pythons {
-    /// What the probes need to walk the Python stacks of a process, where it has any.
+    /// Returns the data that the probes need to walk the Python stacks of a process, if it has any.
     pub(crate) fn look(&mut self, pid: Pid) -> Option<WirePython> {
-        self.refused.remove(&pid);
+        self.unsupported.remove(&pid);
         match find(pid) {
             Ok(None) => None,
             Ok(Some(interpreter)) => {
@@ -31,43 +32,43 @@ impl Pythons {
                 Some(interpreter.wire)
             }
             Err(why) => {
-                // Nobody asks about a process that is gone.
-                let is_there = std::fs::exists(format!("/proc/{pid}/maps")).unwrap_or(false);
-                if is_there && why != NoPython::NotReadyYet {
-                    self.news.push((pid, why.to_string()));
+                // A process that has exited needs no report.
+                let exists = std::fs::exists(format!("/proc/{pid}/maps")).unwrap_or(false);
+                if exists && why != NoPython::NotReadyYet {
+                    self.unreported.push((pid, why.to_string()));
                 }
-                self.refused.insert(pid, (why, Instant::now()));
+                self.unsupported.insert(pid, (why, Instant::now()));
                 None
             }
         }
     }
 
-    /// Whether it was looked at a moment ago, or once and for all.
+    /// Returns whether a process was checked recently, or with a final result.
     pub(crate) fn looked_lately(&self, pid: Pid) -> bool {
-        match self.refused.get(&pid) {
+        match self.unsupported.get(&pid) {
             Some((NoPython::NotReadyYet, when)) => when.elapsed() < AGAIN,
             Some(_) => true,
             None => false,
         }
     }
 
-    /// Refusals that nobody was told of, in words.
+    /// Returns the processes whose Python is not supported since the last call, with the reason.
     pub(crate) fn take_refusals(&mut self) -> Vec<(Pid, String)> {
-        std::mem::take(&mut self.news)
+        std::mem::take(&mut self.unreported)
     }
 
-    /// Why the Python stacks of a process are not told.
+    /// Returns why the Python stacks of a process cannot be read.
     pub(crate) fn refusal(&self, pid: Pid) -> Option<&NoPython> {
-        self.refused.get(&pid).map(|(why, _)| why)
+        self.unsupported.get(&pid).map(|(why, _)| why)
     }
 
-    /// What a frame is; `None` for those that no program has written.
+    /// Symbolizes a frame; `None` for internal frames of the interpreter.
     pub(crate) fn frame(&mut self, pid: Pid, frame: &WirePythonFrame) -> Option<Frame> {
         self.names.frame(pid, frame)
     }
 
     pub(crate) fn forget(&mut self, pid: Pid) {
-        self.names.forget(pid);
-        self.refused.remove(&pid);
+        self.names.process_exited(pid);
+        self.unsupported.remove(&pid);
     }
 }

@@ -1,15 +1,15 @@
-"""Stands in known places of many kinds, tells them, and waits there.
+"""Starts threads that wait at known lines in many kinds of frames, and prints their stacks.
 
-Every line on which a frame stands ends with "here", that of an innermost one with "waits here". Functions named `entered_*`
-are called by C code, those named `plain_*` by Python code. What the interpreter itself says of its
-frames goes to standard output:
+The line of every frame ends with "here", that of an innermost frame with "waits here". Functions named `entered_*`
+are called by C code, those named `plain_*` by Python code. The frames as the interpreter itself reports
+them go to standard output:
 
     pid<TAB>number
     thread<TAB>identity, in hexadecimal<TAB>name
     frame<TAB>line<TAB>file<TAB>function     innermost first
     ready
 
-It ends when standard input does.
+It exits at the end of standard input.
 """
 import _thread
 import ctypes
@@ -27,7 +27,7 @@ def park():
 
 
 def chain(function):
-    """Runs a function as a thread of its own."""
+    """Runs a function in its own thread."""
 
     def entered_thread():
         threads[_thread.get_ident()] = function.__name__
@@ -148,7 +148,7 @@ class Made:
 
 @chain
 def made_often():
-    # So often that the interpreter has its own way to call `__init__`.
+    # Often enough that the interpreter specializes the call of `__init__`.
     for i in range(5000):
         Made(i == 4999)  # here
 
@@ -197,7 +197,7 @@ def wide():
     made_of_text("\U00020000.py", "\U00020000", 300)(park)  # here
 
 
-def tell(out):
+def describe(out):
     frames = sys._current_frames()
     for thread, name in sorted(threads.items(), key=lambda item: item[1]):
         out.append("thread\t%x\t%s" % (thread, name))
@@ -211,7 +211,7 @@ def tell(out):
 
 
 def another_interpreter():
-    """Makes one that nobody uses; it comes before the first in the list of interpreters."""
+    """Creates an unused interpreter; it comes before the first in the list of interpreters."""
     name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
     return __import__(name).create()
 
@@ -222,12 +222,12 @@ def report(count, here):
     def waits(frame):
         return frame.f_code.co_filename == __file__ and frame.f_lineno in here
 
-    # A thread stays on its line once it is there.
+    # A thread stays on its line once it has reached it.
     while len(threads) < count or not all(
         waits(frame) for thread, frame in sys._current_frames().items() if thread in threads
     ):
         time.sleep(0.01)
-    lines = ["pid\t%d" % os.getpid()] + tell([]) + ["ready\n"]
+    lines = ["pid\t%d" % os.getpid()] + describe([]) + ["ready\n"]
     os.write(1, "\n".join(lines).encode("utf-8", "surrogateescape"))
     while os.read(0, 4096):
         pass

@@ -1,22 +1,22 @@
-//! The executable lines of `/proc/PID/maps`.
+//! Parses the executable mappings in `/proc/PID/maps`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Mappings of one process that are kept; the kernel allows about as many of any kind.
+/// Maximum number of mappings kept per process; about the limit of the kernel for all mappings.
 pub(super) const MOST: usize = 1 << 16;
 
-/// What is mapped.
+/// Kind of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     /// A file.
     File,
-    /// The kernel's library for programs.
+    /// The vDSO of the kernel.
     Vdso,
-    /// Where functions with return probes return to.
+    /// The uprobes page, where functions with return probes return to.
     Probes,
-    /// Memory without a file: code that was made at run time.
+    /// Anonymous memory: code that was generated at run time.
     Anonymous,
 }
 
@@ -25,28 +25,28 @@ pub(super) enum Sort {
 pub(super) struct Mapping {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Where in the file it begins.
+    /// Offset in the file.
     pub(super) offset: u64,
-    /// Major and minor number of the device, as `/proc` says them.
+    /// Major and minor number of the device, as in `/proc`.
     pub(super) device: (u32, u32),
     pub(super) inode: u64,
-    pub(super) sort: Sort,
-    /// As the process sees it, without the mark of a deleted file.
+    pub(super) kind: Sort,
+    /// As the process sees it, without ` (deleted)`.
     pub(super) path: PathBuf,
-    /// The name is gone, or leads to another file now.
+    /// The file was deleted or replaced.
     pub(super) deleted: bool,
 }
 
-/// The executable mappings, sorted by address.
+/// Returns the executable mappings, sorted by address.
 pub(super) fn parse(text: &[u8]) -> Vec<Mapping> {
     let mut mappings: Vec<_> =
         text.split(|&byte| byte == b'\n').filter_map(line).take(MOST).collect();
-    // The kernel sorts them; a copy that was cut while the process changed may not be.
+    // The kernel sorts them, but a list that was read while the process changed may be unsorted.
     mappings.sort_by_key(|mapping| mapping.start);
     mappings
 }
 
-/// `start-end perms offset major:minor inode   path`, where the path may hold blanks.
+/// Parses `start-end perms offset major:minor inode   path`; the path may contain blanks.
 fn line(line: &[u8]) -> Option<Mapping> {
     let mut rest = line;
     let range = field(&mut rest)?;
@@ -62,11 +62,11 @@ fn line(line: &[u8]) -> Option<Mapping> {
     let inode = field(&mut rest)?.parse().ok()?;
     let name = rest.trim_ascii_start();
     let plain = name.strip_suffix(b" (deleted)").unwrap_or(name);
-    let sort = match name {
+    let kind = match name {
         b"[vdso]" => Sort::Vdso,
         name if name.starts_with(b"[uprobes") => Sort::Probes,
         name if name.starts_with(b"/") => Sort::File,
-        // No program returns there.
+        // No function returns there.
         b"[vsyscall]" => return None,
         _ => Sort::Anonymous,
     };
@@ -76,13 +76,13 @@ fn line(line: &[u8]) -> Option<Mapping> {
         offset,
         device,
         inode,
-        sort,
+        kind,
         path: OsString::from_vec(plain.to_vec()).into(),
         deleted: plain.len() < name.len(),
     })
 }
 
-/// The next word.
+/// Returns the next field.
 fn field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let trimmed = rest.trim_ascii_start();
     let end = trimmed.iter().position(|&byte| byte == b' ').unwrap_or(trimmed.len());
@@ -92,12 +92,12 @@ fn field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
 }
 
 impl Mapping {
-    /// The path below the root of a process.
+    /// Returns the path relative to the root of the process.
     pub(super) fn relative(&self) -> &Path {
         self.path.strip_prefix("/").unwrap_or(&self.path)
     }
 
-    /// The name for people.
+    /// Returns the path as text.
     pub(super) fn name(&self) -> String {
         let bytes: &OsStr = self.path.as_os_str();
         String::from_utf8_lossy(bytes.as_bytes()).into_owned()
@@ -118,11 +118,11 @@ mod tests {
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0        [vsyscall]\n";
 
     #[test]
-    fn executable_lines_are_understood() {
+    fn executable_lines_are_parsed() {
         let mappings = parse(TEXT);
-        let sorts: Vec<_> = mappings.iter().map(|mapping| mapping.sort).collect();
+        let kinds: Vec<_> = mappings.iter().map(|mapping| mapping.kind).collect();
         let expected = [Sort::File, Sort::File, Sort::Anonymous, Sort::Vdso, Sort::Probes];
-        assert_eq!(sorts, expected);
+        assert_eq!(kinds, expected);
         let library = &mappings[0];
         assert_eq!((library.start, library.end, library.offset), (0x7f0_0000, 0x7f1_0000, 0x1000));
         assert_eq!((library.device, library.inode), ((0xfe, 1), 1234));
@@ -132,7 +132,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0        [vsyscall]\n";
     }
 
     #[test]
-    fn lines_that_are_cut_anywhere_are_survived() {
+    fn truncated_and_malformed_lines_are_skipped() {
         for end in 0..TEXT.len() {
             assert!(parse(&TEXT[..end]).len() <= 6);
         }

@@ -1,8 +1,8 @@
-//! Native stacks: what a process has mapped, how to unwind it, what the code is called.
+//! Native stacks: memory maps, unwinding and symbols.
 //!
-//! Read in this order: `maps` and `space` (what is mapped where), `image` and `modules` (which
-//! files that are), `rules` and `unwind` (from a copy of a stack to places in files), `symbols`
-//! (from places to names, on a thread of its own).
+//! Reading order: `maps` and `space` (mappings of a process), `image` and `modules` (mapped files),
+//! `rules` and `unwind` (from a stack copy to locations in files), `symbols` (from locations to
+//! names, in a separate thread).
 
 mod debug_file;
 mod demangle;

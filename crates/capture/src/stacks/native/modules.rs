@@ -1,4 +1,4 @@
-//! The files that code is in, each once, whoever maps it.
+//! Files with code, each once for all processes that map it.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,31 +14,31 @@ use hashbrown::HashMap;
 use super::image::{Image, NoImage, open_regular};
 use super::maps::{Mapping, Sort};
 
-/// Files that are kept. A process may have 65,530 mappings of its own, and each takes one.
+/// Maximum number of files kept. Each takes a mapping, of which a process may have 65,530.
 const MOST: usize = 1 << 14;
 
-/// The largest vdso that is read; they are of some pages.
+/// Maximum size of a vDSO; real ones have a few pages.
 const MOST_VDSO: u64 = 1 << 20;
 
-/// A file with code in it. Ids count from 0 and stay.
+/// A file with code. Ids count from 0 and never change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct ModuleId(pub(crate) u32);
 
-/// What is known of a module.
+/// A file with code.
 pub(super) struct Module {
-    /// As the first process that was seen with it sees it. Hostile text.
+    /// The path as the first process that mapped it sees it. Untrusted text.
     pub(super) path: Arc<str>,
-    /// The file, or why it is not there.
+    /// The file, or why it cannot be read.
     pub(super) image: Result<Image, Unknown>,
 }
 
-/// All modules, for whoever has an id. Shared between threads.
+/// All modules by id, shared between threads.
 #[derive(Clone, Default)]
 pub(crate) struct Registry(Arc<RwLock<Vec<Arc<Module>>>>);
 
 impl Registry {
-    /// The path of a module as a process sees it, without the mark of a deleted file; empty for an
-    /// id that was never given. Hostile text.
+    /// Returns the path of a module as a process sees it, without ` (deleted)`; empty for an
+    /// unknown id. Untrusted text.
     pub(crate) fn path(&self, id: ModuleId) -> Arc<str> {
         self.get(id).map_or_else(|| Arc::from(""), |module| Arc::clone(&module.path))
     }
@@ -56,7 +56,7 @@ impl Registry {
     }
 }
 
-/// A file as the file system knows it. While it is mapped here its inode is not given to another.
+/// Identity of a file in the file system. While it is mapped here its inode is not reused.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct FileKey {
     device: u64,
@@ -65,7 +65,7 @@ struct FileKey {
     modified: (i64, i64),
 }
 
-/// A file that cannot be opened, as `/proc` tells of it.
+/// Identity of a file that cannot be opened, from `/proc`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct ToldKey {
     device: (u32, u32),
@@ -73,11 +73,11 @@ struct ToldKey {
     path: PathBuf,
 }
 
-/// What a mapping turned out to be.
+/// Target of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     Module(ModuleId),
-    /// A file, but no ELF file: memory that a program fills with code.
+    /// Not an ELF file: memory that a program fills with code.
     NoModule,
 }
 
@@ -95,9 +95,9 @@ impl Modules {
         &self.registry
     }
 
-    /// The module of a mapping; `None` where no more are kept.
+    /// Returns the module of a mapping; `None` if the limit is reached.
     pub(super) fn find(&mut self, pid: Pid, mapping: &Mapping) -> Option<Found> {
-        let file = match mapping.sort {
+        let file = match mapping.kind {
             Sort::File => open(pid, mapping),
             Sort::Vdso => vdso(pid, mapping).ok_or_else(|| why(pid)),
             Sort::Probes | Sort::Anonymous => return Some(Found::NoModule),
@@ -118,8 +118,8 @@ impl Modules {
             Err(NoImage::NotElf) => Found::NoModule,
             Err(NoImage::Unreadable) => return self.without_file(mapping, Unknown::Unreadable),
         };
-        // What is no module yet may be one when it is written to its end.
-        if mapping.sort == Sort::File && matches!(found, Found::Module(_)) {
+        // A file that is not a module may become one when it is completely written.
+        if mapping.kind == Sort::File && matches!(found, Found::Module(_)) {
             self.by_file.insert(key, found);
         }
         Some(found)
@@ -143,7 +143,7 @@ impl Modules {
         Some(id)
     }
 
-    /// The path and the place in the file are known all the same.
+    /// Adds a module without its file: the path and the offset in the file are still known.
     fn without_file(&mut self, mapping: &Mapping, why: Unknown) -> Option<Found> {
         let (device, inode) = (mapping.device, mapping.inode);
         let key = ToldKey { device, inode, path: mapping.path.clone() };
@@ -163,8 +163,9 @@ fn key(file: &File) -> Option<FileKey> {
     Some(FileKey { device: about.dev(), inode: about.ino(), size: about.size(), modified })
 }
 
-/// Opens the file of a mapping, the surest way first: `map_files` leads to deleted files and into
-/// other mount namespaces, `root` into those, the plain path outlives the process.
+/// Opens the file of a mapping. Tries `map_files` first, which works for deleted files and other
+/// mount namespaces, then `root`, which works for other mount namespaces, then the plain path,
+/// which works after the process has exited.
 fn open(pid: Pid, mapping: &Mapping) -> Result<File, Unknown> {
     let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     if let Ok(file) = open_regular(Path::new(&range)) {
@@ -181,28 +182,28 @@ fn open(pid: Pid, mapping: &Mapping) -> Result<File, Unknown> {
     if let Some(file) = open_regular(&root).ok().filter(|file| is_it(file, false)) {
         return Ok(file);
     }
-    // The number of a deleted file is given to the next one that is made.
+    // The inode of a deleted file may have been reused.
     let plain = (!mapping.deleted).then(|| open_regular(&mapping.path).ok()).flatten();
     plain.filter(|file| is_it(file, true)).ok_or_else(|| why(pid))
 }
 
 fn why(pid: Pid) -> Unknown {
-    let is_there = Path::new(&format!("/proc/{pid}")).exists();
-    if is_there { Unknown::Unreadable } else { Unknown::Gone }
+    let exists = Path::new(&format!("/proc/{pid}")).exists();
+    if exists { Unknown::Unreadable } else { Unknown::Gone }
 }
 
-/// The vdso is in memory only: what a process has of it, as a file of our own.
+/// Copies the vDSO of a process, which exists only in memory, into a file.
 fn vdso(pid: Pid, mapping: &Mapping) -> Option<File> {
     let bytes = usize::try_from(mapping.end.checked_sub(mapping.start)?.min(MOST_VDSO)).ok()?;
     let mut content = vec![0; bytes];
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     memory.read_exact_at(&mut content, mapping.start).ok()?;
-    // SAFETY: the name is a C string that lives through the call.
+    // SAFETY: the name is a C string that outlives the call.
     let descriptor = unsafe { libc::memfd_create(c"vdso".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return None;
     }
-    // SAFETY: the call has just given this descriptor, and nobody else has it.
+    // SAFETY: the call returned a new descriptor that we own.
     let mut file = unsafe { File::from_raw_fd(descriptor) };
     file.write_all(&content).ok()?;
     Some(file)
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
     use crate::stacks::native::maps;
 
-    /// A mapping of this process whose range is not right, so that `map_files` does not help.
+    /// A mapping of this process with a wrong range, so that `map_files` does not work.
     fn of_this_program() -> Mapping {
         let program = std::fs::read_link("/proc/self/exe").unwrap();
         let text = std::fs::read("/proc/self/maps").unwrap();
@@ -224,26 +225,26 @@ mod tests {
     }
 
     #[test]
-    fn a_path_counts_only_where_it_leads_to_the_mapped_file() {
-        let (me, nobody) = (Pid(std::process::id()), Pid(u32::MAX - 1));
+    fn only_the_mapped_file_is_opened() {
+        let (me, exited) = (Pid(std::process::id()), Pid(u32::MAX - 1));
         let mapping = of_this_program();
         let inode = |file: Result<File, Unknown>| file.map(|file| file.metadata().unwrap().ino());
         assert_eq!(inode(open(me, &mapping)), Ok(mapping.inode));
-        // A process that is gone, and its file is not.
-        assert_eq!(inode(open(nobody, &mapping)), Ok(mapping.inode));
+        // The process has exited, but the file still exists.
+        assert_eq!(inode(open(exited, &mapping)), Ok(mapping.inode));
         let deleted = Mapping { deleted: true, ..mapping.clone() };
-        assert_eq!(inode(open(nobody, &deleted)), Err(Unknown::Gone));
-        // Another file has the name now.
+        assert_eq!(inode(open(exited, &deleted)), Err(Unknown::Gone));
+        // The path is that of another file now.
         let replaced = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
         assert_eq!(inode(open(me, &replaced)), Err(Unknown::Unreadable));
-        assert_eq!(inode(open(nobody, &replaced)), Err(Unknown::Gone));
-        // Nothing but regular files is opened.
+        assert_eq!(inode(open(exited, &replaced)), Err(Unknown::Gone));
+        // Only regular files are opened.
         let device = Mapping { path: "/dev/zero".into(), ..mapping };
         assert_eq!(inode(open(me, &device)), Err(Unknown::Unreadable));
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_is_a_module_all_the_same() {
+    fn file_that_cannot_be_opened_is_a_module() {
         let mapping = Mapping { path: "/not/there".into(), ..of_this_program() };
         let mut modules = Modules::default();
         let Some(Found::Module(id)) = modules.find(Pid(u32::MAX - 1), &mapping) else {

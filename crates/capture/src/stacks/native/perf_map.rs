@@ -1,7 +1,7 @@
-//! Names that programs tell of code they make at run time, in `perf-PID.map` files.
+//! Names of code generated at run time, from the `perf-PID.map` files of programs.
 //!
-//! A line is `START SIZE NAME`, the numbers in hexadecimal. Lines are only ever added; a later one
-//! tells better.
+//! A line is `START SIZE NAME`, with hexadecimal numbers. Lines are only appended; later ones take
+//! precedence.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,25 +15,25 @@ use hashbrown::HashMap;
 
 use super::demangle::{demangle, truncate};
 
-/// Bytes that are read of one file.
+/// Maximum bytes read of one file.
 const MOST_BYTES: u64 = 64 << 20;
-/// Functions of one process.
+/// Maximum number of functions per process.
 const MOST_FUNCTIONS: usize = 1 << 20;
-/// Processes; when there are more, all are forgotten.
+/// Maximum number of processes; beyond it all are dropped.
 const MOST_PROCESSES: usize = 64;
 
-/// The files of all processes.
+/// The perf maps of all processes.
 #[derive(Default)]
 pub(super) struct PerfMaps(HashMap<Pid, PerfMap>);
 
 impl PerfMaps {
-    /// The function at an address of a process.
+    /// Returns the function at an address of a process.
     pub(super) fn find(&mut self, pid: Pid, address: u64) -> Option<Arc<str>> {
         if self.0.len() >= MOST_PROCESSES && !self.0.contains_key(&pid) {
             self.0.clear();
         }
         let map = self.0.entry(pid).or_default();
-        // A process that has ended tells nothing new; what it told stays.
+        // Fails for a process that has exited; what was read before stays.
         let _ = map.catch_up(pid);
         map.find(address)
     }
@@ -42,8 +42,9 @@ impl PerfMaps {
 #[derive(Default)]
 struct PerfMap {
     functions: BTreeMap<u64, (u64, Arc<str>)>,
-    /// Which file was read, and how far: to the end of the last whole line.
+    /// Device and inode of the file.
     file: (u64, u64),
+    /// Bytes read, up to the end of the last complete line.
     read: u64,
 }
 
@@ -53,9 +54,9 @@ impl PerfMap {
         (address.checked_sub(*start)? < *bytes).then(|| Arc::clone(name))
     }
 
-    /// Reads what was added to the file.
+    /// Reads the lines that were appended to the file.
     fn catch_up(&mut self, pid: Pid) -> io::Result<()> {
-        // The last part of the name could be a link to somebody else's file.
+        // The last component could be a link to a file of another user.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let path = path(pid)?;
         if !fs::symlink_metadata(&path)?.is_file() {
@@ -90,7 +91,7 @@ impl PerfMap {
         let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
         let (start, bytes) = (hex(start)?, hex(bytes)?.max(1));
         let end = start.checked_add(bytes)?;
-        // Older code that was there, or reached into it.
+        // Removes older functions in the range and shortens one that reaches into it.
         while let Some((&old, _)) = self.functions.range(start..end).next() {
             self.functions.remove(&old);
         }
@@ -104,7 +105,7 @@ impl PerfMap {
     }
 }
 
-/// The file of a process, named by the pid that the process itself knows.
+/// Returns the file of a process, named by its pid in the innermost namespace.
 fn path(pid: Pid) -> io::Result<PathBuf> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let inner =
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_about_an_address_counts() {
+    fn last_line_of_an_address_wins() {
         let map = map("1000 100 old\n10c0 80 new one\n0x2000 10 _ZN1a1bEv\n");
         for (address, name) in [
             (0xfff, None),
@@ -148,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_nonsense_are_passed_over() {
-        let nonsense = "\n1000\n1000 10\nxyz 10 a\nffffffffffffffff 10 a\n1000 zz a\n1000 10  \n";
-        assert!(map(nonsense).functions.is_empty());
+    fn malformed_lines_are_skipped() {
+        let malformed = "\n1000\n1000 10\nxyz 10 a\nffffffffffffffff 10 a\n1000 zz a\n1000 10  \n";
+        assert!(map(malformed).functions.is_empty());
     }
 }

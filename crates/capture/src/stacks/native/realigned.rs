@@ -1,8 +1,8 @@
-//! Functions that align the stack anew and keep the way back in their frame.
+//! Functions that realign the stack and save the caller's stack pointer in their frame (DRAP).
 //!
-//! Their tables say that the caller's stack pointer is read from memory, next to the frame pointer.
-//! framehop reads no memory for that. It follows the frame pointer instead, where compilers leave a
-//! second copy of the return address, and goes wrong one frame later.
+//! In their unwind tables the caller's stack pointer is read from memory, relative to the frame
+//! pointer. framehop does not support this rule. It follows the frame pointer instead, where
+//! compilers leave a second copy of the return address, and fails one frame later.
 
 use std::ops::Range;
 
@@ -14,23 +14,23 @@ use hashbrown::HashMap;
 
 use super::image::{Elf, Image, Piece};
 
-/// Addresses of one file that are remembered; when there are more, all are forgotten.
+/// Maximum number of cached addresses per file; beyond it all are dropped.
 const MOST: usize = 1 << 16;
-/// Bytes of tables that are searched from end to end.
+/// Maximum size of tables that are searched linearly.
 const MOST_WITHOUT_INDEX: usize = 4 << 20;
 
-/// How to get out of such a function; both are relative to its frame pointer.
+/// Unwind rule of such a function; offsets from its frame pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Realigned {
-    /// Where the caller's stack pointer is.
+    /// Offset of the saved stack pointer of the caller.
     pub(super) stack: i64,
-    /// Where the caller's frame pointer is.
+    /// Offset of the saved frame pointer of the caller.
     pub(super) frame: i64,
 }
 
-/// Finds such functions in the tables of a file.
+/// Finds such functions in the unwind tables of a file.
 pub(super) struct Finder {
-    /// Programs that are linked statically have none.
+    /// Statically linked programs have none.
     index: Option<Piece>,
     frames: Piece,
     bases: BaseAddresses,
@@ -38,7 +38,7 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    /// `None` where the file has no tables.
+    /// Returns `None` if the file has no tables.
     pub(super) fn new(image: &Image, elf: &Elf<'_>) -> Option<Self> {
         let (index_at, index) = image.section(elf, ".eh_frame_hdr").unzip();
         let (frames_at, frames) = image.section(elf, ".eh_frame")?;
@@ -54,7 +54,7 @@ impl Finder {
         Some(Self { index, frames, bases, known: HashMap::new() })
     }
 
-    /// The way out of the function at an address, if it is one of those.
+    /// Returns the rule of the function at an address, if it realigns the stack.
     pub(super) fn at(&mut self, address: u64) -> Option<Realigned> {
         if let Some(known) = self.known.get(&address) {
             return *known;
@@ -83,18 +83,19 @@ impl Finder {
             function.unwind_info_for_address(&frames, &self.bases, &mut context, address).ok()?;
         let encoding = function.cie().encoding();
         let CfaRule::Expression(stack) = row.cfa() else { return None };
-        let (stack, is_read) = beside_frame_pointer(stack.get(&frames).ok()?, encoding)?;
+        let (stack, is_read) = frame_pointer_offset(stack.get(&frames).ok()?, encoding)?;
         let frame = match row.register(X86_64::RBP)? {
             RegisterRule::Expression(frame) => frame,
             _ => return None,
         };
-        let (frame, is_place_read) = beside_frame_pointer(frame.get(&frames).ok()?, encoding)?;
-        (is_read && !is_place_read).then_some(Realigned { stack, frame })
+        let (frame, is_slot_read) = frame_pointer_offset(frame.get(&frames).ok()?, encoding)?;
+        (is_read && !is_slot_read).then_some(Realigned { stack, frame })
     }
 }
 
-/// An expression that is a place beside the frame pointer, and whether it says what is read there.
-fn beside_frame_pointer(
+/// Returns the offset of an expression relative to the frame pointer, and whether it is
+/// dereferenced.
+fn frame_pointer_offset(
     expression: Expression<EndianSlice<'_, LittleEndian>>,
     encoding: Encoding,
 ) -> Option<(i64, bool)> {

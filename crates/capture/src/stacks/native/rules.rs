@@ -1,7 +1,7 @@
-//! How to get from a frame to its caller: the unwind tables of files, read by framehop.
+//! Unwinds from a frame to its caller with the unwind tables of files, read by framehop.
 //!
-//! Tables belong to files, not to processes, so there is one unwinder for each file. It works with
-//! the addresses that the file gives itself, and what it has learned holds for every process.
+//! Tables belong to files, not to processes, so there is one unwinder per file. It works with the
+//! virtual addresses in the file, so its caches are valid for every process.
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
@@ -9,22 +9,22 @@ use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder}
 use super::image::{Elf, Image, Piece};
 use super::realigned::{Finder, Realigned};
 
-/// Caches among which addresses are divided; each has 509 places.
+/// Number of caches among which addresses are divided; each has 509 entries.
 const SHARDS: usize = 64;
 
-/// The rules of one file; or of none, then along frame pointers.
+/// Unwind rules of a file, or frame pointers without a file.
 pub(super) struct Rules {
     unwinder: UnwinderX86_64<Piece>,
     realigned: Option<Finder>,
 }
 
 impl Rules {
-    /// Along frame pointers.
+    /// Returns rules that follow frame pointers.
     pub(super) fn pointers() -> Self {
         Self { unwinder: UnwinderX86_64::new(), realigned: None }
     }
 
-    /// The rules of a file. Where it has none, frame pointers are all there is.
+    /// Returns the rules of a file; without unwind tables it follows frame pointers.
     pub(super) fn of(image: &Image) -> Self {
         let Some(elf) = image.elf() else { return Self::pointers() };
         let addresses = image.addresses();
@@ -59,20 +59,20 @@ fn sections(image: &Image, elf: &Elf<'_>) -> ExplicitModuleSectionInfo<Piece> {
     }
 }
 
-/// What came of a step.
+/// Result of an unwind step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// The address that the frame returns to, and where on the stack it is.
+    /// The return address, and its slot on the stack.
     Caller { address: u64, at: u64 },
-    /// The first function.
+    /// The outermost function.
     Start,
-    /// The stack could not be read there.
+    /// The stack could not be read at this address.
     Unread(u64),
-    /// Nothing says how to go on.
+    /// No unwind rule for the frame.
     NoRule,
 }
 
-/// Rules that were found already.
+/// Caches of rules by address.
 pub(super) struct Caches([Option<CacheX86_64>; SHARDS]);
 
 impl Default for Caches {
@@ -82,8 +82,8 @@ impl Default for Caches {
 }
 
 impl Caches {
-    /// From a frame to its caller. `address` is where the frame goes on after its call, in the
-    /// addresses of the rules.
+    /// Unwinds from a frame to its caller. `address` is the return address into the frame, as a
+    /// virtual address in the file.
     pub(super) fn step(
         &mut self,
         rules: &mut Rules,
@@ -93,14 +93,14 @@ impl Caches {
     ) -> Step {
         let (sp, bp) = (registers.sp(), registers.bp());
         let step = self.plain_step(&rules.unwinder, address, registers, stack);
-        // Only a frame pointer leads there, and only what was aligned anew is aligned so well.
+        // Only a frame-pointer step ends there, and only a realigned stack has this alignment.
         let is_suspect = registers.sp() == bp.wrapping_add(16) && registers.sp().is_multiple_of(32);
         if is_suspect
             && matches!(step, Step::Caller { .. })
             && let Some(finder) = &mut rules.realigned
-            && let Some(way) = address.checked_sub(1).and_then(|call| finder.at(call))
+            && let Some(rule) = address.checked_sub(1).and_then(|call| finder.at(call))
         {
-            return leave(way, sp, bp, registers, stack);
+            return drap_step(rule, sp, bp, registers, stack);
         }
         step
     }
@@ -125,8 +125,8 @@ impl Caches {
                 failures += 1;
             })
         });
-        // A rule that framehop cannot keep is tried in place, and when the stack is too short for
-        // it, frame pointers are what it remembers instead. That must not stay.
+        // framehop evaluates a rule that it cannot cache directly, and if the stack is too short
+        // for it, it caches a frame-pointer rule instead. Drop that.
         if failures > 1 {
             *shard = None;
         }
@@ -135,25 +135,25 @@ impl Caches {
                 Step::Unread(address)
             }
             (Ok(None), None) => Step::Start,
-            // The return address is what is read last.
+            // The return address is read last.
             (Ok(Some(address)), None) if registers.sp() > before => Step::Caller { address, at },
             _ => Step::NoRule,
         }
     }
 }
 
-/// Out of a function that aligned the stack anew.
-fn leave(
-    way: Realigned,
+/// Unwinds a function that realigned the stack.
+fn drap_step(
+    rule: Realigned,
     sp: u64,
     bp: u64,
     registers: &mut UnwindRegsX86_64,
     stack: &StackCopy<'_>,
 ) -> Step {
     let read = |address: u64| stack.word(address).ok_or(Step::Unread(address));
-    let leave = || {
-        let caller_sp = read(bp.wrapping_add_signed(way.stack))?;
-        let caller_bp = read(bp.wrapping_add_signed(way.frame))?;
+    let caller = || {
+        let caller_sp = read(bp.wrapping_add_signed(rule.stack))?;
+        let caller_bp = read(bp.wrapping_add_signed(rule.frame))?;
         let at = caller_sp.wrapping_sub(8);
         let address = read(at)?;
         if caller_sp <= sp {
@@ -161,7 +161,7 @@ fn leave(
         }
         Ok((caller_sp, caller_bp, address, at))
     };
-    match leave() {
+    match caller() {
         Ok((_, _, 0, _)) => Step::Start,
         Ok((caller_sp, caller_bp, address, at)) => {
             registers.set_sp(caller_sp);
@@ -187,12 +187,12 @@ impl StackCopy<'_> {
         bytes.try_into().ok().map(u64::from_le_bytes)
     }
 
-    /// Whether the stack could go on there, above what was copied.
+    /// Returns whether an address can be on the stack above the copy.
     pub(super) fn ends_below(&self, address: u64) -> bool {
-        /// Stacks are some megabytes; farther up is something else.
+        /// Maximum distance: stacks have a few megabytes.
         const NEAR: u64 = 64 << 20;
         let end = self.from.saturating_add(self.bytes.len() as u64);
-        // A word of which a part is in the copy is above it too.
+        // A word that is only partly in the copy also counts as above it.
         address.checked_sub(end.saturating_sub(7)).is_some_and(|above| above < NEAR)
     }
 }

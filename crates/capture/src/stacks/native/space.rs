@@ -1,4 +1,4 @@
-//! The address space of one process, as far as code goes.
+//! The executable mappings of one process.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,29 +11,29 @@ use super::maps::{self, Mapping, Sort};
 use super::modules::{Found, ModuleId, Modules};
 use crate::libraries::MappedCode;
 
-/// How long what was read counts, for addresses that are not in it.
+/// Minimum time between two reads for an unknown address.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// The same after news of a mapping.
+/// Minimum time between two reads after an mmap event.
 const PATIENCE_AFTER_NEWS: Duration = Duration::from_millis(5);
-/// Of the time, at most one part in so many goes into reading what one process has mapped.
+/// At most one part in this many of the time is spent on reading the mappings of a process.
 const SHARE: u32 = 20;
-/// Bytes of a list of mappings.
+/// Maximum size of a list of mappings.
 const MOST_BYTES: u64 = 32 << 20;
 
-/// What is at an address.
+/// Location of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Code of a file; the offset is one in the file.
+    /// Code of a file, with the offset in the file.
     File { module: ModuleId, offset: u64 },
-    /// Code that was made at run time.
+    /// Code that was generated at run time.
     Anonymous,
-    /// Nothing that is known.
+    /// Not mapped, or unknown.
     Nothing,
 }
 
 struct Entry {
     mapping: Mapping,
-    /// Asked for on first use: most libraries never are on a stack.
+    /// Resolved on first use: most libraries never appear on a stack.
     found: Option<Found>,
 }
 
@@ -41,17 +41,18 @@ struct Entry {
 pub(super) struct AddressSpace {
     pid: Pid,
     entries: Vec<Entry>,
-    /// Starts of the entries, close together: searched for every frame.
+    /// Start addresses of the entries, compact because every frame searches them.
     starts: Vec<u64>,
-    /// Where functions with return probes return to.
+    /// The uprobes pages, where functions with return probes return to.
     probes: Vec<Range<u64>>,
     read_at: Option<Instant>,
-    took: Duration,
-    news: bool,
-    /// The list could not be read the last time: the process is gone, or not ours to see.
+    read_duration: Duration,
+    /// There were mmap events since the last read.
+    changed: bool,
+    /// The last read failed: the process has exited, or cannot be read.
     gone: bool,
-    /// See [`AddressSpace::believe`].
-    believed: bool,
+    /// See [`AddressSpace::use_mmap_events`].
+    from_mmap_events: bool,
 }
 
 impl AddressSpace {
@@ -62,36 +63,36 @@ impl AddressSpace {
             starts: Vec::new(),
             probes: Vec::new(),
             read_at: None,
-            took: Duration::ZERO,
-            news: false,
+            read_duration: Duration::ZERO,
+            changed: false,
             gone: false,
-            believed: false,
+            from_mmap_events: false,
         }
     }
 
-    /// Something executable was mapped.
+    /// Handles an mmap event of the process.
     pub(super) fn changed(&mut self) {
-        self.news = true;
+        self.changed = true;
     }
 
-    /// Whether nothing was ever known of the process, and nothing can be.
+    /// Returns whether no mappings are known and none can be read.
     pub(super) fn is_gone(&self) -> bool {
         self.gone && self.entries.is_empty()
     }
 
-    /// Whether what is known of it was only seen from afar.
+    /// Returns whether the mappings come from mmap events only.
     pub(super) fn is_believed(&self) -> bool {
-        self.believed
+        self.from_mmap_events
     }
 
-    /// To be called before a stack is looked at.
+    /// Reads the mappings again if needed; to be called before a stack is unwound.
     pub(super) fn refresh(&mut self) {
-        if self.read_at.is_none() || (self.news && self.may_read(PATIENCE_AFTER_NEWS)) {
+        if self.read_at.is_none() || (self.changed && self.may_read(PATIENCE_AFTER_NEWS)) {
             self.read();
         }
     }
 
-    /// What is at an address.
+    /// Returns the location of an address.
     pub(super) fn place(&mut self, address: u64, modules: &mut Modules) -> Place {
         let mut index = self.index(address);
         if index.is_none() && self.may_read(PATIENCE) {
@@ -101,7 +102,7 @@ impl AddressSpace {
         let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) else {
             return Place::Nothing;
         };
-        match entry.mapping.sort {
+        match entry.mapping.kind {
             Sort::Anonymous => return Place::Anonymous,
             Sort::Probes => return Place::Nothing,
             Sort::File | Sort::Vdso => {}
@@ -119,7 +120,7 @@ impl AddressSpace {
         }
     }
 
-    /// Whether a function that returns there has a return probe.
+    /// Returns whether a return address is that of a return probe.
     pub(super) fn is_probe(&self, address: u64) -> bool {
         self.probes.iter().any(|range| range.contains(&address))
     }
@@ -129,32 +130,32 @@ impl AddressSpace {
         (address < self.entries.get(index)?.mapping.end).then_some(index)
     }
 
-    /// A program that maps without end must not keep us reading.
-    fn may_read(&self, patience: Duration) -> bool {
-        let patience = patience.max(self.took.saturating_mul(SHARE));
-        self.read_at.is_none_or(|at| at.elapsed() >= patience)
+    /// Returns whether another read is allowed: a program that keeps mapping must not keep us busy.
+    fn may_read(&self, interval: Duration) -> bool {
+        let interval = interval.max(self.read_duration.saturating_mul(SHARE));
+        self.read_at.is_none_or(|at| at.elapsed() >= interval)
     }
 
     fn read(&mut self) {
-        let began = Instant::now();
+        let start = Instant::now();
         let mut text = Vec::new();
         let read = File::open(format!("/proc/{}/maps", self.pid))
             .and_then(|file| file.take(MOST_BYTES).read_to_end(&mut text));
-        // The list of a process that has ended is empty. What was known of it stays.
+        // The list of a process that has exited is empty. The known mappings stay.
         self.gone = read.is_err() || text.is_empty();
         if !self.gone {
             self.replace(maps::parse(&text));
         }
-        self.news = false;
-        self.took = began.elapsed();
+        self.changed = false;
+        self.read_duration = start.elapsed();
         self.read_at = Some(Instant::now());
     }
 
-    /// What the process was seen to map, where it cannot be asked any more.
+    /// Uses the mmap events of a process whose mappings can no longer be read.
     pub(super) fn believe<'a>(&mut self, seen: impl Iterator<Item = &'a MappedCode>) {
         let mut mappings: Vec<Mapping> = Vec::new();
         for code in seen {
-            // What was there before is gone.
+            // Replaces older mappings of the range.
             mappings.retain(|old| old.end <= code.start || code.end <= old.start);
             mappings.push(Mapping {
                 start: code.start,
@@ -162,14 +163,14 @@ impl AddressSpace {
                 offset: code.offset,
                 device: code.device,
                 inode: code.inode,
-                sort: Sort::File,
+                kind: Sort::File,
                 path: code.path.clone(),
                 deleted: false,
             });
         }
         mappings.sort_by_key(|mapping| mapping.start);
         self.replace(mappings);
-        self.believed = true;
+        self.from_mmap_events = true;
     }
 
     fn replace(&mut self, mappings: Vec<Mapping>) {
@@ -182,7 +183,7 @@ impl AddressSpace {
         }
         let mappings = || self.entries.iter().map(|entry| &entry.mapping);
         self.starts = mappings().map(|mapping| mapping.start).collect();
-        let probes = mappings().filter(|mapping| mapping.sort == Sort::Probes);
+        let probes = mappings().filter(|mapping| mapping.kind == Sort::Probes);
         self.probes = probes.map(|mapping| mapping.start..mapping.end).collect();
     }
 }

@@ -1,4 +1,4 @@
-//! Names of code. Reading them takes long the first time, so it is done on a thread of its own.
+//! Symbolizes native code. The first lookup in a file takes long, so it runs in a separate thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -16,51 +16,51 @@ use super::modules::{Module, ModuleId, Registry};
 use super::perf_map::PerfMaps;
 use super::unwind::Code;
 
-/// Answers that are kept; when there are more, all are forgotten.
+/// Maximum number of cached symbols; beyond it all are dropped.
 const MOST_ANSWERS: usize = 1 << 20;
-/// Files whose names are kept at hand: each takes an open file, and memory for what was read of it.
+/// Maximum number of open files: each takes a descriptor and memory for its symbols.
 const MOST_FILES: usize = 128;
-/// A symbol that does not say how long it is counts for so many bytes.
+/// Assumed size of a symbol without a size.
 const MOST_WITHOUT_SIZE: usize = 4096;
 
-/// Where the names of a module are.
+/// Sources of the symbols of a module.
 struct Origin {
-    /// The file itself, and whether it has debug information of its own.
+    /// The file itself, and whether its debug information is used.
     own: Option<(PathBuf, bool)>,
-    /// The file that has it instead, and the path that leads there.
+    /// The separate debug file and its path.
     separate: Option<(Image, PathBuf)>,
 }
 
-/// What names code has. To be made on the thread that uses it, from what [`Native`] gives.
+/// Symbolizer of native code. To be created in the thread that uses it, with the registry of
+/// [`NativeUnwinder`].
 ///
-/// [`Native`]: super::Native
+/// [`NativeUnwinder`]: super::NativeUnwinder
 pub(crate) struct Symbols {
     registry: Registry,
     symbolizer: Symbolizer,
-    origins: HashMap<ModuleId, Origin>,
-    answers: HashMap<(ModuleId, u64), Arc<[Frame]>>,
+    sources: HashMap<ModuleId, Origin>,
+    cache: HashMap<(ModuleId, u64), Arc<[Frame]>>,
     perf_maps: PerfMaps,
 }
 
 impl Symbols {
-    /// Names of the modules of a registry.
     pub(crate) fn new(registry: Registry) -> Self {
         Self {
             registry,
             symbolizer: symbolizer(),
-            origins: HashMap::new(),
-            answers: HashMap::new(),
+            sources: HashMap::new(),
+            cache: HashMap::new(),
             perf_maps: PerfMaps::default(),
         }
     }
 
-    /// The functions that the code is in, the innermost of those that were merged into one first.
-    /// `is_return` says that the code is where a call returns to, as it is for all frames of a
-    /// stack whose innermost function has returned.
+    /// Returns the functions at a location, the innermost inlined one first. `is_return`: the
+    /// location is a return address, as in all frames of a stack whose innermost function has
+    /// returned.
     pub(crate) fn frames(&mut self, code: &Code, is_return: bool) -> Arc<[Frame]> {
         let back = u64::from(is_return);
         match *code {
-            Code::File { module, offset } => self.of_file(module, offset.saturating_sub(back)),
+            Code::File { module, offset } => self.in_file(module, offset.saturating_sub(back)),
             Code::Anonymous { pid, address } => {
                 let name = self.perf_maps.find(pid, address.saturating_sub(back));
                 let frame = name.map(|function| Frame { function, ..Frame::default() });
@@ -71,9 +71,9 @@ impl Symbols {
         }
     }
 
-    fn of_file(&mut self, id: ModuleId, offset: u64) -> Arc<[Frame]> {
-        if let Some(answer) = self.answers.get(&(id, offset)) {
-            return Arc::clone(answer);
+    fn in_file(&mut self, id: ModuleId, offset: u64) -> Arc<[Frame]> {
+        if let Some(frames) = self.cache.get(&(id, offset)) {
+            return Arc::clone(frames);
         }
         let Some(module) = self.registry.get(id) else {
             return Arc::new([unknown(Unknown::Unmapped)]);
@@ -86,12 +86,12 @@ impl Symbols {
         let named = frames
             .into_iter()
             .map(|frame| Frame { module: Some(Arc::clone(&module.path)), ..frame });
-        let answer: Arc<[Frame]> = named.collect();
-        if self.answers.len() >= MOST_ANSWERS {
-            self.answers.clear();
+        let frames: Arc<[Frame]> = named.collect();
+        if self.cache.len() >= MOST_ANSWERS {
+            self.cache.clear();
         }
-        self.answers.insert((id, offset), Arc::clone(&answer));
-        answer
+        self.cache.insert((id, offset), Arc::clone(&frames));
+        frames
     }
 
     fn look_up(
@@ -102,30 +102,30 @@ impl Symbols {
         offset: u64,
     ) -> Result<Vec<Frame>, Unknown> {
         let address = image.address(offset).ok_or(Unknown::Stripped)?;
-        if self.origins.len() >= MOST_FILES && !self.origins.contains_key(&id) {
-            self.start_anew();
+        if self.sources.len() >= MOST_FILES && !self.sources.contains_key(&id) {
+            self.reset();
         }
-        let origin = self.origins.entry(id).or_insert_with(|| origin(module, image));
-        let looked = catch_unwind(AssertUnwindSafe(|| names(&self.symbolizer, origin, address)));
-        looked.unwrap_or_else(|_| {
-            // A file that breaks its reader. What the reader holds may be broken too.
-            self.start_anew();
-            self.origins.insert(id, Origin { own: None, separate: None });
+        let source = self.sources.entry(id).or_insert_with(|| source(module, image));
+        let names = catch_unwind(AssertUnwindSafe(|| names(&self.symbolizer, source, address)));
+        names.unwrap_or_else(|_| {
+            // The file makes the symbolizer panic, whose state may be inconsistent now.
+            self.reset();
+            self.sources.insert(id, Origin { own: None, separate: None });
             Err(Unknown::Unreadable)
         })
     }
 
-    fn start_anew(&mut self) {
+    fn reset(&mut self) {
         self.symbolizer = symbolizer();
-        self.origins.retain(|_, origin| origin.own.is_none() && origin.separate.is_none());
-        if self.origins.len() >= MOST_FILES {
-            self.origins.clear();
+        self.sources.retain(|_, source| source.own.is_none() && source.separate.is_none());
+        if self.sources.len() >= MOST_FILES {
+            self.sources.clear();
         }
     }
 }
 
-/// Files lie behind paths that stay the same for one file, so there is nothing to read again.
-/// Names are demangled here, within bounds.
+/// Creates the symbolizer. A path always leads to the same file, so no reload is needed. Names are
+/// demangled by our own code, with bounds.
 fn symbolizer() -> Symbolizer {
     Symbolizer::builder()
         .enable_auto_reload(false)
@@ -135,7 +135,7 @@ fn symbolizer() -> Symbolizer {
         .build()
 }
 
-fn origin(module: &Module, image: &Image) -> Origin {
+fn source(module: &Module, image: &Image) -> Origin {
     let own = match debug_file::readable(image) {
         Readable::All => Some((image.path(), true)),
         Readable::Symbols => Some((image.path(), false)),
@@ -148,37 +148,37 @@ fn origin(module: &Module, image: &Image) -> Origin {
     Origin { own, separate }
 }
 
-/// The functions at an address that the file gives itself.
+/// Returns the functions at a virtual address of the file.
 fn names(
     symbolizer: &Symbolizer,
-    origin: &mut Origin,
+    source: &mut Origin,
     address: u64,
 ) -> Result<Vec<Frame>, Unknown> {
-    if let Some((_, path)) = &origin.separate
-        && let Ok(Some(frames)) = ask(symbolizer, path, true, address)
+    if let Some((_, path)) = &source.separate
+        && let Ok(Some(frames)) = frames_in(symbolizer, path, true, address)
     {
         return Ok(frames);
     }
-    let Some((path, has_debug)) = &mut origin.own else { return Err(Unknown::Unreadable) };
-    let mut answer = ask(symbolizer, path, *has_debug, address);
-    if answer.is_err() && *has_debug {
-        // Debug information that is not understood; the symbols can be fine.
+    let Some((path, has_debug)) = &mut source.own else { return Err(Unknown::Unreadable) };
+    let mut frames = frames_in(symbolizer, path, *has_debug, address);
+    if frames.is_err() && *has_debug {
+        // Unsupported debug information; the symbol table may still work.
         *has_debug = false;
-        answer = ask(symbolizer, path, false, address);
+        frames = frames_in(symbolizer, path, false, address);
     }
-    answer.map_err(|()| Unknown::Unreadable)?.ok_or(Unknown::Stripped)
+    frames.map_err(|()| Unknown::Unreadable)?.ok_or(Unknown::Stripped)
 }
 
-/// The functions that one file tells.
-fn ask(
+/// Returns the functions at an address from one file.
+fn frames_in(
     symbolizer: &Symbolizer,
     path: &Path,
     debug_syms: bool,
     address: u64,
 ) -> Result<Option<Vec<Frame>>, ()> {
     let Some(symbol) = symbol(symbolizer, path, debug_syms, address)? else { return Ok(None) };
-    // Debug information has no namespaces and parameters of functions that are not exported. The
-    // symbol table has.
+    // Debug information lacks the namespaces and parameters of functions that are not exported. The
+    // symbol table has them.
     let better = (debug_syms && !is_mangled(&symbol.name))
         .then(|| self::symbol(symbolizer, path, false, address).ok().flatten())
         .flatten()
@@ -190,7 +190,7 @@ fn ask(
     Ok(Some(inlined.chain([outer]).collect()))
 }
 
-/// The symbol at an address, if it reaches that far.
+/// Returns the symbol that covers an address.
 fn symbol<'a>(
     symbolizer: &'a Symbolizer,
     path: &Path,
@@ -200,8 +200,8 @@ fn symbol<'a>(
     let source = Source::Elf(Elf { debug_syms, ..Elf::new(path) });
     match symbolizer.symbolize_single(&source, Input::VirtOffset(address)) {
         Ok(Symbolized::Sym(symbol)) => {
-            // Where a size is known, blazesym has looked at it. So it has where debug information
-            // tells of a function in several pieces; it gives no address then.
+            // blazesym checks the size if it is known. It also checks the ranges of a function in
+            // several pieces in debug information, for which it returns no address.
             let in_pieces = debug_syms && symbol.addr == 0;
             let covers = symbol.size.is_some() || in_pieces || symbol.offset < MOST_WITHOUT_SIZE;
             Ok((covers && !symbol.name.is_empty()).then_some(symbol))

@@ -1,4 +1,4 @@
-//! From a copy of a stack to the places in files that its frames are at.
+//! Unwinds a copy of a stack to the locations of its frames in files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,82 +14,82 @@ use super::rules::{Caches, Rules, StackCopy, Step};
 use super::space::{AddressSpace, Place};
 use crate::libraries::MappedCode;
 
-/// Frames of a stack.
+/// Maximum number of frames of a stack.
 const MOST_FRAMES: usize = 128;
-/// Processes that are remembered; when there are more, all are forgotten.
+/// Maximum number of processes kept; beyond it all are dropped.
 const MOST_PROCESSES: usize = 1 << 12;
-/// Mappings of any process that are remembered.
+/// Maximum number of recent mappings kept, of all processes.
 const MOST_RECENT: usize = 1 << 14;
 
-/// The registers of a caller when a function has returned to it.
+/// Registers of a caller after a function has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Registers {
-    /// Where it goes on.
+    /// The return address.
     pub(crate) ip: u64,
     /// The stack pointer.
     pub(crate) sp: u64,
-    /// The frame pointer, or whatever it is used for.
+    /// The frame pointer, or a general-purpose register.
     pub(crate) bp: u64,
 }
 
-/// A return address that a return probe took off the stack.
+/// A return address on the stack that a return probe has replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pending {
-    /// Where on the stack it was.
+    /// Address of the slot on the stack.
     pub(crate) at: u64,
-    /// The address.
+    /// The original return address.
     pub(crate) address: u64,
 }
 
-/// Where a frame is. All addresses are return addresses: those after the call.
+/// Location of a frame. All addresses are return addresses: those after the call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Code {
-    /// Code of a file, at this offset in the file.
+    /// Code of a file.
     File {
         /// The file.
         module: ModuleId,
-        /// Of the instruction that the frame goes on with, in the file.
+        /// Offset of the return address in the file.
         offset: u64,
     },
-    /// Code that was made at run time.
+    /// Code that was generated at run time.
     Anonymous {
-        /// Whose.
+        /// The process.
         pid: Pid,
-        /// Where.
+        /// The return address.
         address: u64,
     },
-    /// No code is known there.
+    /// No code is mapped at this address.
     Unmapped(u64),
-    /// A return probe has replaced the address, and what it was is not known.
+    /// A return probe has replaced the address, and the original is unknown.
     Probe(u64),
 }
 
-/// A return address as it lies on the stack.
+/// A return address in its slot on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Slot {
-    /// From the stack pointer of the innermost frame.
+    /// Offset from the stack pointer of the innermost frame.
     pub(crate) offset: u64,
-    /// What lies there, whatever a probe did to it.
+    /// The content of the slot, even if a probe has replaced it.
     pub(crate) value: u64,
 }
 
-/// Why a stack ends where it ends.
+/// Reason why a stack ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum End {
-    /// The last frame is the first function.
+    /// The last frame is the outermost function.
     Start,
-    /// The stack goes on above the copy.
+    /// The stack continues above the copy.
     CopyTooShort,
-    /// There are more frames than are kept.
+    /// The stack has more frames than the maximum.
     TooDeep,
-    /// Nothing says how to go on, or what there is says nonsense.
+    /// No unwind rule, or one with an implausible result.
     NoRule,
-    /// The process was gone before anything was known of it.
+    /// The process exited before its mappings were read.
     Gone,
 }
 
 impl End {
-    /// What to say of the frames that are missing, if any are.
+    /// Returns the reason for missing frames, if any are missing.
     pub(crate) const fn missing(self) -> Option<Unknown> {
         match self {
             Self::Start => None,
@@ -105,30 +105,30 @@ impl End {
 pub(crate) struct Unwound {
     /// The frames.
     pub(crate) codes: Vec<Code>,
-    /// Where the return addresses lie, of all frames but the first. Another call with the same
-    /// registers and the same values in these places has the same stack.
+    /// Slots of the return addresses of all frames but the first. A call with the same registers
+    /// and the same values in these slots has the same stack.
     pub(crate) slots: Vec<Slot>,
-    /// What comes after the last frame.
+    /// Why the stack ends after the last frame.
     pub(crate) end: End,
 }
 
-/// A module and how to unwind it.
+/// A module and its unwind rules.
 struct Known {
     module: Arc<Module>,
     rules: Rules,
 }
 
-/// How to unwind each module.
+/// Unwind rules of all modules.
 struct Tables {
     /// By id; filled on first use.
     known: Vec<Option<Known>>,
     pointers: Rules,
-    /// The module whose rules were asked for last: the culprit when they break a reader.
+    /// The module whose rules were used last: the one to blame if the unwinder panics.
     last: Option<ModuleId>,
 }
 
 impl Tables {
-    /// The rules for a frame, and its address as they know it.
+    /// Returns the rules for a frame, and its virtual address in the file.
     fn rules(&mut self, code: Code, address: u64, registry: &Registry) -> (&mut Rules, u64) {
         let Code::File { module, offset } = code else { return (&mut self.pointers, address) };
         self.last = Some(module);
@@ -136,14 +136,14 @@ impl Tables {
         if self.known.len() <= index {
             self.known.resize_with(index.saturating_add(1), || None);
         }
-        let Some(place) = self.known.get_mut(index) else { return (&mut self.pointers, address) };
-        if place.is_none() {
-            *place = registry.get(module).map(|module| {
+        let Some(entry) = self.known.get_mut(index) else { return (&mut self.pointers, address) };
+        if entry.is_none() {
+            *entry = registry.get(module).map(|module| {
                 let rules = module.image.as_ref().map_or_else(|_| Rules::pointers(), Rules::of);
                 Known { module, rules }
             });
         }
-        let known = place.as_mut().and_then(|known| {
+        let known = entry.as_mut().and_then(|known| {
             let image = known.module.image.as_ref().ok()?;
             let call = image.address(offset.checked_sub(1)?)?;
             Some((&mut known.rules, call.checked_add(1)?))
@@ -151,13 +151,13 @@ impl Tables {
         known.unwrap_or((&mut self.pointers, address))
     }
 
-    /// The tables that were used last are no good.
-    fn give_up(&mut self, registry: &Registry) {
+    /// Replaces the tables that were used last by frame pointers.
+    fn disable_last(&mut self, registry: &Registry) {
         let Some((id, module)) = self.last.and_then(|id| Some((id, registry.get(id)?))) else {
             return;
         };
-        if let Some(place) = self.known.get_mut(id.0 as usize) {
-            *place = Some(Known { module, rules: Rules::pointers() });
+        if let Some(entry) = self.known.get_mut(id.0 as usize) {
+            *entry = Some(Known { module, rules: Rules::pointers() });
         }
     }
 }
@@ -168,7 +168,7 @@ pub(crate) struct Native {
     modules: Modules,
     tables: Tables,
     caches: Caches,
-    /// What was mapped lately, by whomever: some processes end before they can be asked.
+    /// Recent mappings of all processes: some exit before their mappings can be read.
     recent: VecDeque<MappedCode>,
 }
 
@@ -179,7 +179,6 @@ impl Default for Native {
 }
 
 impl Native {
-    /// Nothing is known of any process.
     pub(crate) fn new() -> Self {
         Self {
             spaces: HashMap::new(),
@@ -190,17 +189,17 @@ impl Native {
         }
     }
 
-    /// The modules, for the thread that finds names.
+    /// Returns the modules, for the symbolizer thread.
     pub(crate) fn registry(&self) -> Registry {
         self.modules.registry().clone()
     }
 
-    /// The path of a module as a process sees it. Hostile text.
+    /// Returns the path of a module as a process sees it. Untrusted text.
     pub(crate) fn path(&self, module: ModuleId) -> Arc<str> {
         self.modules.registry().path(module)
     }
 
-    /// A process mapped code.
+    /// Adds an mmap event.
     pub(crate) fn mapped(&mut self, code: MappedCode) {
         self.changed(code.pid);
         if self.recent.len() >= MOST_RECENT {
@@ -209,48 +208,48 @@ impl Native {
         self.recent.push_back(code);
     }
 
-    /// Addresses of a process can mean something else than before.
+    /// Marks the mappings of a process as changed.
     pub(crate) fn changed(&mut self, pid: Pid) {
         if let Some(space) = self.spaces.get_mut(&pid) {
             space.changed();
         }
     }
 
-    /// The process ended, or became another program.
+    /// Drops the mappings of a process that exited or called exec.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.spaces.remove(&pid);
     }
 
-    /// The stack of which `copy` is the part from the stack pointer upwards.
+    /// Unwinds a stack. `copy` is its part from the stack pointer upwards.
     pub(crate) fn unwind(
         &mut self,
         pid: Pid,
         registers: Registers,
         copy: &[u8],
-        pending: &[Pending],
+        hijacked: &[Pending],
     ) -> Unwound {
-        let mut walk = Walk::new(pid, registers, copy, pending);
+        let mut walk = Walk::new(pid, registers, copy, hijacked);
         let end = self.guarded(|native| native.walk(&mut walk));
         walk.finish(end)
     }
 
-    /// The stack that a walk along frame pointers found, innermost address first.
-    pub(crate) fn place(&mut self, pid: Pid, addresses: &[u64], pending: &[Pending]) -> Unwound {
+    /// Resolves the addresses of a frame-pointer walk, innermost first.
+    pub(crate) fn place(&mut self, pid: Pid, addresses: &[u64], hijacked: &[Pending]) -> Unwound {
         let ip = addresses.first().copied().unwrap_or(0);
-        let mut walk = Walk::new(pid, Registers { ip, sp: 0, bp: 0 }, &[], pending);
-        let end = self.guarded(|native| native.place_all(&mut walk, addresses));
+        let mut walk = Walk::new(pid, Registers { ip, sp: 0, bp: 0 }, &[], hijacked);
+        let end = self.guarded(|native| native.resolve_all(&mut walk, addresses));
         walk.finish(end)
     }
 
-    /// Files of traced programs can be made to break a reader of them. That costs the rest of this
-    /// stack and the tables of that file, not the trace.
+    /// Catches panics: a file of a traced program can be crafted to make its reader panic. That
+    /// costs the rest of this stack and the tables of that file, not the trace.
     fn guarded(&mut self, work: impl FnOnce(&mut Self) -> End) -> End {
         self.tables.last = None;
         if let Ok(end) = catch_unwind(AssertUnwindSafe(|| work(self))) {
             return end;
         }
         self.caches = Caches::default();
-        self.tables.give_up(self.modules.registry());
+        self.tables.disable_last(self.modules.registry());
         End::NoRule
     }
 
@@ -274,7 +273,7 @@ impl Native {
         }
     }
 
-    fn place_all(&mut self, walk: &mut Walk<'_>, addresses: &[u64]) -> End {
+    fn resolve_all(&mut self, walk: &mut Walk<'_>, addresses: &[u64]) -> End {
         if !self.enter(walk.pid) {
             walk.codes.push(Code::Unmapped(walk.address));
             return End::Gone;
@@ -287,7 +286,7 @@ impl Native {
         if addresses.len() >= MOST_FRAMES { End::TooDeep } else { End::Start }
     }
 
-    /// Whether anything is known of the process.
+    /// Reads the mappings of a process if needed; returns whether any are known.
     fn enter(&mut self, pid: Pid) -> bool {
         if self.spaces.len() >= MOST_PROCESSES && !self.spaces.contains_key(&pid) {
             self.spaces.clear();
@@ -300,25 +299,25 @@ impl Native {
         !space.is_gone()
     }
 
-    /// What the walk has come to, and the address by which its rules are found. `None`: the address
-    /// is no code, so the walk has gone astray.
+    /// Returns the location of the next frame, and the address for its rules; `None` if the address
+    /// is not code, so that the walk has failed.
     fn code(&mut self, walk: &mut Walk<'_>) -> Option<(Code, u64)> {
         let space = self.spaces.get_mut(&walk.pid)?;
         let mut address = walk.address;
-        // A function that never returns can have its call at its very end.
-        let mut place = space.place(address.checked_sub(1)?, &mut self.modules);
-        // Where the kernel puts return probes is not known of a process that is gone.
+        // Minus 1: a call can be the last instruction of a function that never returns.
+        let mut location = space.place(address.checked_sub(1)?, &mut self.modules);
+        // The uprobes page of a process that has exited is not known.
         let may_be_probe =
-            space.is_believed() && place == Place::Nothing && walk.used < walk.pending.len();
+            space.is_believed() && location == Place::Nothing && walk.used < walk.hijacked.len();
         if space.is_probe(address) || may_be_probe {
             let Some(original) = walk.original() else {
                 return Some((Code::Probe(address), address));
             };
             address = original;
             walk.registers.set_ip(address);
-            place = space.place(address.checked_sub(1)?, &mut self.modules);
+            location = space.place(address.checked_sub(1)?, &mut self.modules);
         }
-        match place {
+        match location {
             Place::File { module, offset } => {
                 let offset = offset.checked_add(1)?;
                 Some((Code::File { module, offset }, address))
@@ -329,29 +328,29 @@ impl Native {
     }
 }
 
-/// One stack on the way.
+/// State while a stack is unwound.
 struct Walk<'a> {
     pid: Pid,
     stack: StackCopy<'a>,
-    pending: &'a [Pending],
-    /// Entries of that list up to the last one that was needed.
+    hijacked: &'a [Pending],
+    /// Entries of that list up to the last one that was used.
     used: usize,
     registers: UnwindRegsX86_64,
-    /// Of the frame that is next, as it lies on the stack.
+    /// Return address of the next frame, as on the stack.
     address: u64,
-    /// Where that is; nowhere for the first one, and in a walk along frame pointers.
+    /// Slot of that address; none for the first frame and in a frame-pointer walk.
     at: u64,
     codes: Vec<Code>,
     slots: Vec<Slot>,
 }
 
 impl<'a> Walk<'a> {
-    fn new(pid: Pid, registers: Registers, bytes: &'a [u8], pending: &'a [Pending]) -> Self {
+    fn new(pid: Pid, registers: Registers, bytes: &'a [u8], hijacked: &'a [Pending]) -> Self {
         let Registers { ip, sp, bp } = registers;
         Self {
             pid,
             stack: StackCopy { from: sp, bytes },
-            pending,
+            hijacked,
             used: 0,
             registers: UnwindRegsX86_64::new(ip, sp, bp),
             address: ip,
@@ -367,18 +366,18 @@ impl<'a> Walk<'a> {
         self.slots.push(Slot { offset, value: address });
     }
 
-    /// What was on the stack before a probe changed it: what is told of that very place, else the
-    /// next in order.
+    /// Returns the original address that a probe replaced: the one for this slot, else the next in
+    /// order.
     fn original(&mut self) -> Option<u64> {
-        let here = self.pending.iter().position(|pending| pending.at == self.at);
+        let here = self.hijacked.iter().position(|hijacked| hijacked.at == self.at);
         let index = here.unwrap_or(self.used);
         self.used = self.used.max(index.saturating_add(1));
-        self.pending.get(index).map(|pending| pending.address)
+        self.hijacked.get(index).map(|hijacked| hijacked.address)
     }
 
     fn finish(self, end: End) -> Unwound {
         let Self { codes, mut slots, .. } = self;
-        // The last return address can turn out to be none.
+        // The last return address may not have become a frame.
         slots.truncate(codes.len().saturating_sub(1));
         Unwound { codes, slots, end }
     }

@@ -1,4 +1,4 @@
-//! Names and lines of Python frames, read from the code objects that the probes saw.
+//! Symbolizes Python frames: names and lines, read from the code objects that the probes saw.
 
 use std::sync::Arc;
 
@@ -14,17 +14,16 @@ use super::memory::{Memory, half_of, word_of};
 use super::text::{table, text};
 use crate::wire::WirePythonFrame;
 
-/// What is kept of a process before everything is forgotten and read again: frames, code objects,
-/// and bytes of their tables.
+/// Maximum numbers of cached frames and code objects per process, and bytes of their line tables;
+/// beyond them the cache is dropped.
 const MOST_FRAMES: usize = 1 << 16;
 const MOST_CODES: usize = 1 << 14;
 const MOST_BYTES: usize = 16 << 20;
 
-/// More than any code object's fixed part has.
+/// Maximum size of the fixed part of a code object.
 const LARGEST_CODE: usize = 4096;
 
-/// Resolves Python frames of many processes. What was read once is kept until its process is
-/// forgotten, bounded.
+/// Symbolizes Python frames of many processes, with a bounded cache per process.
 pub(crate) struct Names<M> {
     processes: HashMap<Pid, Process<M>>,
 }
@@ -43,7 +42,8 @@ struct Process<M> {
     frames: HashMap<(Key, u64), Option<Frame>>,
 }
 
-/// A code object. Its address can be used again, so what the probes saw in it belongs to it.
+/// Identity of a code object. Addresses can be reused, so the fields that the probes read are part
+/// of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     code: u64,
@@ -56,12 +56,12 @@ struct Code {
     function: Result<Arc<str>, Unknown>,
     file: Option<Arc<str>>,
     lines: Vec<u8>,
-    /// Nobody wrote it: the interpreter put it there.
+    /// Code of the interpreter itself.
     internal: bool,
 }
 
 impl<M: Memory> Names<M> {
-    /// From now on the frames of a process are those of this interpreter.
+    /// Sets the interpreter of a process.
     pub(crate) fn add(&mut self, pid: Pid, interpreter: &Interpreter, memory: M) {
         let process = Process {
             memory,
@@ -73,13 +73,13 @@ impl<M: Memory> Names<M> {
         self.processes.insert(pid, process);
     }
 
-    /// A process ended, or runs another program.
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    /// Drops the cache of a process that exited or called exec.
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.processes.remove(&pid);
     }
 
-    /// What a frame is; `None` for those of the interpreter itself, which no program has written:
-    /// marks of calls from C, and the frame under an `__init__`.
+    /// Symbolizes a frame; `None` for frames of the interpreter itself: marks of calls from C, and
+    /// the frame below an `__init__`.
     pub(crate) fn frame(&mut self, pid: Pid, found: &WirePythonFrame) -> Option<Frame> {
         if found.code == 0 {
             return None;
@@ -99,7 +99,7 @@ impl<M: Memory> Process<M> {
             lines: found.lines,
             first_line: found.first_line,
         };
-        // Beside a number there is something else in its word.
+        // A number is 4 bytes wide; the rest of its word is another field.
         let instruction = match self.layout.instruction {
             Instruction::Number(_) => found.instruction & 0xffff_ffff,
             Instruction::Address(_) => found.instruction,
@@ -124,7 +124,7 @@ impl<M: Memory> Process<M> {
             return None;
         }
         let offset = match self.layout.instruction {
-            // A signed number of 32 bits, -1 before the first instruction.
+            // A signed 32-bit number, -1 before the first instruction.
             Instruction::Number(unit) => i64::from((instruction as u32).cast_signed()) * unit,
             Instruction::Address(begin) => {
                 let begin = key.code.wrapping_add(begin.into());
@@ -148,7 +148,7 @@ impl<M: Memory> Process<M> {
         }
         let code = Arc::new(self.read(key)?);
         if self.codes.len() >= MOST_CODES || self.bytes >= MOST_BYTES {
-            // Frames share the texts.
+            // Frames share the strings.
             self.frames.clear();
             self.codes.clear();
             self.bytes = 0;
@@ -174,7 +174,7 @@ impl<M: Memory> Process<M> {
         }
         Ok(Code {
             function: function.map(Arc::from),
-            // Python's own code has one text for both.
+            // Internal code has the same string as name and file.
             internal: file == key.name,
             file: text(&self.memory, layout, file).ok().map(Arc::from),
             lines: table(&self.memory, layout, key.lines).unwrap_or_default(),

@@ -1,40 +1,42 @@
-//! The few things of an ELF file that lead to an interpreter. A reader of our own, because the file
-//! is whatever the traced program says: no size in it is trusted, and memory stays bounded.
+//! Minimal ELF reader that finds a Python interpreter. The file is not trusted: no size in it is,
+//! and memory use is bounded.
 
 use super::maps::Mapping;
 use super::memory::{Memory, half_of, word_of};
 use super::version::{self, Version};
 
-/// The symbols that are looked for, of data.
+/// Data symbols that are searched for.
 const RUNTIME: &[u8] = b"_PyRuntime";
 const VERSION: &[u8] = b"Py_Version";
 const CODE_TYPE: &[u8] = b"PyCode_Type";
 
-/// The section that holds nothing but `_PyRuntime`, since 3.10; it is there in stripped files too.
+/// The section of `_PyRuntime`, since 3.10; also in stripped files.
 const RUNTIME_SECTION: &[u8] = b".PyRuntime";
 
 const MOST_SECTIONS: u64 = 4096;
 const MOST_SYMBOLS: u64 = 1 << 22;
 const MOST_NAMES: usize = 64 << 20;
 const MOST_CONSTANTS: usize = 64 << 20;
-/// Symbols that are read at once.
+/// Symbols per read.
 const AT_ONCE: u64 = 2730;
+/// Size of a symbol.
 const SYMBOL: u64 = 24;
 
-/// What a file tells of the interpreter in it. Addresses are the file's own.
+/// The interpreter in a file, with virtual addresses in the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Program {
     pub(super) runtime: u64,
-    /// Where the version is, since 3.11.
+    /// Address of the version, since 3.11.
     pub(super) version: Option<u64>,
     pub(super) code_type: Option<u64>,
-    /// The version, where only the file tells it.
-    pub(super) told: Option<Version>,
+    /// The version from constants in the file, if it has no address.
+    pub(super) constant_version: Option<Version>,
+    /// Linked at a fixed address (not position-independent).
     fixed: bool,
     segments: Vec<Segment>,
 }
 
-/// A part of a file that is loaded.
+/// A loaded segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Segment {
     executable: bool,
@@ -56,7 +58,7 @@ struct Section {
 const SYMBOLS: u32 = 2;
 const DYNAMIC_SYMBOLS: u32 = 11;
 
-/// What the file holds of an interpreter; `None` where there is none in it.
+/// Finds the interpreter in a file; `None` if it has none.
 pub(super) fn read(file: &impl Memory) -> Option<Program> {
     let head: [u8; 64] = file.bytes(0)?;
     // 64 bits, little-endian.
@@ -70,13 +72,13 @@ pub(super) fn read(file: &impl Memory) -> Option<Program> {
         if found.runtime.is_none() {
             let table = sections.iter().find(|section| section.kind == kind);
             table.and_then(|table| {
-                found.look(file, table, sections.get(usize::try_from(table.link).ok()?)?)
+                found.scan(file, table, sections.get(usize::try_from(table.link).ok()?)?)
             });
         }
     }
     let named = |name: &[u8]| section_named(file, &head, &sections, name);
     let runtime = found.runtime.or_else(|| Some(named(RUNTIME_SECTION)?.address))?;
-    let told = if found.version.is_some() {
+    let constant_version = if found.version.is_some() {
         None
     } else {
         named(b".rodata").and_then(|section| {
@@ -88,13 +90,13 @@ pub(super) fn read(file: &impl Memory) -> Option<Program> {
         runtime,
         version: found.version,
         code_type: found.code_type,
-        told,
+        constant_version,
         fixed,
         segments: segments(file, &head)?,
     })
 }
 
-/// Addresses of symbols, as far as they were found.
+/// Addresses of the symbols that were found.
 #[derive(Default)]
 struct Found {
     runtime: Option<u64>,
@@ -103,32 +105,32 @@ struct Found {
 }
 
 impl Found {
-    fn look(&mut self, file: &impl Memory, table: &Section, names: &Section) -> Option<()> {
+    fn scan(&mut self, file: &impl Memory, table: &Section, names: &Section) -> Option<()> {
         let names = file.block(names.offset, usize::try_from(names.size).ok()?, MOST_NAMES)?;
         let count = (table.size / SYMBOL).min(MOST_SYMBOLS);
         let mut first = 0;
         while first < count {
-            let some = (count - first).min(AT_ONCE);
+            let batch = (count - first).min(AT_ONCE);
             let from = table.offset.checked_add(first * SYMBOL)?;
-            let symbols = file.block(from, usize::try_from(some * SYMBOL).ok()?, usize::MAX)?;
+            let symbols = file.block(from, usize::try_from(batch * SYMBOL).ok()?, usize::MAX)?;
             for symbol in symbols.chunks_exact(SYMBOL as usize) {
-                self.note(symbol, &names);
+                self.observe(symbol, &names);
             }
-            first += some;
+            first += batch;
         }
         Some(())
     }
 
-    fn note(&mut self, symbol: &[u8], names: &[u8]) -> Option<()> {
+    fn observe(&mut self, symbol: &[u8], names: &[u8]) -> Option<()> {
         let kind_and_section = half_of(symbol, 4)?;
-        // Data, and defined here.
+        // Only data symbols that are defined in this file.
         if kind_and_section & 0xf != 1 || kind_and_section >> 16 == 0 {
             return None;
         }
         let name = names.get(half_of(symbol, 0)? as usize..)?;
         let is =
             |wanted: &[u8]| name.strip_prefix(wanted).is_some_and(|rest| rest.first() == Some(&0));
-        let place = if is(RUNTIME) {
+        let found = if is(RUNTIME) {
             &mut self.runtime
         } else if is(VERSION) {
             &mut self.version
@@ -137,7 +139,7 @@ impl Found {
         } else {
             return None;
         };
-        *place = place.or(word_of(symbol, 8));
+        *found = found.or(word_of(symbol, 8));
         Some(())
     }
 }
@@ -201,9 +203,9 @@ fn segments(file: &impl Memory, head: &[u8]) -> Option<Vec<Segment>> {
 }
 
 impl Program {
-    /// What to add to the file's addresses, where it is mapped like this. A mapping begins with the
-    /// page that its segment begins in; two segments can begin in one page, so what can be executed
-    /// is told apart from what cannot.
+    /// Returns the load bias: the difference between addresses in memory and in the file. A mapping
+    /// starts with the page in which its segment starts; two segments can start in one page, so
+    /// executable ones are distinguished from others.
     pub(super) fn bias(&self, mappings: &[Mapping]) -> Option<u64> {
         const LARGEST_PAGE: u64 = 65536;
         if self.fixed {

@@ -1,4 +1,4 @@
-//! Whether a process runs Python, which, and where its structures are.
+//! Finds the Python interpreter of a process, its version and its structures.
 
 use engine::ids::Pid;
 
@@ -8,51 +8,51 @@ use super::version::{self, Version};
 use super::{elf, maps, offsets, plausible};
 use crate::wire::WirePython;
 
-/// Files of a process that are looked into.
+/// Maximum number of files of a process that are searched.
 const MOST_FILES: usize = 8;
 
 /// The interpreter of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
-    /// What the probes need to walk its stacks.
+    /// The data that the probes need to walk its stacks.
     pub(crate) wire: WirePython,
     pub(super) layout: Layout,
 }
 
-/// Why the stacks of a process that runs Python cannot be told.
+/// Reason why Python stacks of a process cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum NoPython {
-    /// Its memory or its files.
+    /// Its memory or its files cannot be read.
     #[error("cannot read the Python interpreter; trace as root or with CAP_SYS_PTRACE")]
     Unreadable,
-    /// None of those that are known.
+    /// The version is not supported.
     #[error("Python {0} is not supported (supported: 3.9 to 3.15)")]
     UnknownVersion(String),
-    /// Threads have their own copies of code there.
+    /// Threads have their own copies of bytecode in free-threaded builds.
     #[error("free-threaded builds of Python are not supported")]
     FreeThreaded,
-    /// It starts just now.
+    /// The interpreter is still starting.
     #[error("the Python interpreter has not started yet")]
     NotReadyYet,
-    /// The structures are not where that version has them.
+    /// The structures do not match the layout of the version.
     #[error("unsupported Python build (debug build?)")]
     Implausible,
 }
 
-/// Where to begin in a process that seems to run Python. Addresses are those of the process.
+/// Addresses in a process that seems to run Python.
 #[derive(Clone, Debug)]
 pub(super) struct Anchor {
     pub(super) runtime: u64,
-    /// Where the version is.
+    /// Address of the version.
     pub(super) version: Option<u64>,
-    /// What the file says of the version.
-    pub(super) told: Option<Version>,
+    /// The version from the content or the name of the file.
+    pub(super) file_version: Option<Version>,
     /// The type of code objects.
     pub(super) code_type: Option<u64>,
 }
 
-/// The Python interpreter of a process; `None` where it has none. Where it has several, the first
-/// that runs.
+/// Finds the Python interpreter of a process, the first running one if it has several; `None` if it
+/// has none.
 pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, NoPython> {
     let mut result = Ok(None);
     for anchor in anchors(pid)? {
@@ -64,7 +64,7 @@ pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, NoPython> {
     result
 }
 
-/// Looks through the files of a process for `_PyRuntime`.
+/// Searches the files of a process for `_PyRuntime`.
 pub(super) fn anchors(pid: Pid) -> Result<Vec<Anchor>, NoPython> {
     let mut anchors = Vec::new();
     let mut unreadable = false;
@@ -75,20 +75,20 @@ pub(super) fn anchors(pid: Pid) -> Result<Vec<Anchor>, NoPython> {
             unreadable |= name.contains("python");
             continue;
         };
-        let Some(program) = elf::read(&file) else { continue };
-        let Some(bias) = program.bias(&mapped.mappings) else { continue };
-        let told = program.told.or_else(|| version::of_file_name(&name));
+        let Some(elf) = elf::read(&file) else { continue };
+        let Some(bias) = elf.bias(&mapped.mappings) else { continue };
+        let file_version = elf.constant_version.or_else(|| version::of_file_name(&name));
         anchors.push(Anchor {
-            runtime: program.runtime.wrapping_add(bias),
-            version: program.version.map(|address| address.wrapping_add(bias)),
-            told,
-            code_type: program.code_type.map(|address| address.wrapping_add(bias)),
+            runtime: elf.runtime.wrapping_add(bias),
+            version: elf.version.map(|address| address.wrapping_add(bias)),
+            file_version,
+            code_type: elf.code_type.map(|address| address.wrapping_add(bias)),
         });
     }
     if anchors.is_empty() && unreadable { Err(NoPython::Unreadable) } else { Ok(anchors) }
 }
 
-/// Finds out what is at the anchor, and believes it only if the structures there fit together.
+/// Determines the layout of the interpreter at an anchor, and checks that its structures match it.
 pub(super) fn examine(anchor: Anchor, memory: &impl Memory) -> Result<Interpreter, NoPython> {
     let layout = match offsets::told(memory, anchor.runtime)? {
         Some(layout) => layout,
@@ -106,10 +106,13 @@ fn by_version(anchor: &Anchor, memory: &impl Memory) -> Result<Layout, NoPython>
             let hex = memory.word(address).ok_or(NoPython::Unreadable)?;
             Version::from_hex(hex).ok_or(NoPython::NotReadyYet)?
         }
-        None => anchor.told.ok_or_else(|| NoPython::UnknownVersion("of unknown version".into()))?,
+        None => {
+            let unknown = || NoPython::UnknownVersion("of unknown version".into());
+            anchor.file_version.ok_or_else(unknown)?
+        }
     };
     if version >= layout::FIRST_THAT_TELLS {
-        // Data that the loader copies is empty at first.
+        // The data is zero until the loader has copied it.
         let empty = memory.word(anchor.runtime) == Some(0);
         return Err(if empty { NoPython::NotReadyYet } else { NoPython::Implausible });
     }

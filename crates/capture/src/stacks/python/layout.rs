@@ -1,25 +1,25 @@
-//! Where each version of Python keeps what a walk and its names need.
+//! Layout of Python's structures by version: the fields that stack walks and symbols need.
 //!
-//! From 3.13 on the interpreter tells it ([`super::offsets`]). Before, it is a table: taken from
-//! the debug information of 3.9.18, 3.10.13, 3.11.7 and 3.12.1, and compared with running
-//! processes.
+//! From 3.13 on the interpreter publishes it ([`super::offsets`]). For older versions it is a
+//! table, taken from the debug information of 3.9.18, 3.10.13, 3.11.7 and 3.12.1 and compared with
+//! running processes.
 
 use super::version::Version;
 use crate::wire::{self, VS_NO_FIELD, VS_NONE, WirePython};
 
-/// Bytes that the probes read of a frame of the interpreter, of a frame that is an object, and of a
-/// code object. See `bpf/python.h`.
+/// Bytes that the probes read of an interpreter frame, of a frame object, and of a code object. See
+/// `bpf/python.h`.
 pub(super) const FRAME_BYTES: usize = 80;
 pub(super) const FRAME_OBJECT_BYTES: usize = 112;
 pub(super) const CODE_BYTES: usize = 96;
 
-/// Owners from here on have frames that are the interpreter's own, since 3.12: the mark of a call
+/// Frames with this owner or a higher one belong to the interpreter, since 3.12: they mark calls
 /// from C. 3.12 and 3.13 have one such owner, 3.14 has two, 3.15 one again.
 const OWNER_ENTRY: u8 = 3;
-/// More than any owner.
+/// Higher than any owner.
 const NO_OWNER: u8 = 255;
 
-/// Offsets in bytes, as far as nothing else is said.
+/// Layout of Python's structures; offsets in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(super) version: Version,
@@ -31,7 +31,8 @@ pub(crate) struct Layout {
     pub(super) thread_interpreter: u16,
     pub(super) thread_id: u16,
     pub(super) thread_frame: u16,
-    /// Where the thread has not the frame itself: in what it has.
+    /// Offset of the frame in the structure that the thread points to; `None`: it points to the
+    /// frame.
     pub(super) frame_of: Option<u16>,
     pub(super) frame_code: u16,
     pub(super) frame_instruction: u16,
@@ -39,7 +40,7 @@ pub(crate) struct Layout {
     pub(super) entry: Entry,
     pub(super) code_first_line: u16,
     pub(super) code_file: u16,
-    /// The qualified name, or the name where there is none.
+    /// The qualified name; before 3.11 the name.
     pub(super) code_name: u16,
     pub(super) code_lines: u16,
     pub(super) instruction: Instruction,
@@ -49,32 +50,32 @@ pub(crate) struct Layout {
     pub(super) bytes_data: u16,
     pub(super) text_length: u16,
     pub(super) text_state: u16,
-    /// Where characters begin: those of ASCII texts, and of others.
+    /// Offsets of the characters in ASCII strings and in others.
     pub(super) text_ascii: u16,
     pub(super) text_wide: u16,
 }
 
-/// How a frame tells that the interpreter was called anew for it.
+/// How to detect frames that entered the interpreter from C.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Entry {
-    /// It is for every frame.
+    /// Every frame did.
     Every,
-    /// There is a mark at this offset.
+    /// A flag at this offset.
     Marked(u16),
-    /// Such a call leaves a frame of its own, which the owner at this offset tells.
+    /// A separate shim frame, identified by the owner at this offset.
     Shim(u16),
 }
 
-/// What a frame says of its instruction.
+/// How a frame stores its instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Instruction {
-    /// Its offset, in units of so many bytes.
+    /// As an index, in units of this many bytes.
     Number(i64),
-    /// Its address; the instructions begin at this offset of the code object.
+    /// As an address; the instructions start at this offset in the code object.
     Address(u16),
 }
 
-/// How lines of instructions are written down.
+/// Format of the line table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lines {
     /// `co_lnotab`, up to 3.9.
@@ -157,32 +158,32 @@ const V3_12: Layout = Layout {
     ..V3_11
 };
 
-/// The first version that tells its layout.
+/// The first version that publishes its layout.
 pub(super) const FIRST_THAT_TELLS: Version = Version::three(13);
 
-/// The layout of a version that does not tell it.
+/// Returns the layout of a version that does not publish it.
 pub(super) fn of_version(version: Version) -> Option<Layout> {
     [V3_9, V3_10, V3_11, V3_12].into_iter().find(|layout| layout.version == version)
 }
 
 impl Layout {
-    /// How many bytes of a frame the probes read.
+    /// Returns the bytes of a frame that the probes read.
     pub(super) fn frame_bytes(&self) -> usize {
         if self.entry == Entry::Every { FRAME_OBJECT_BYTES } else { FRAME_BYTES }
     }
 
-    /// What the probes need, where the runtime is at this address. `None` where a field lies
-    /// outside of what they read.
+    /// Returns the data for the probes, with the runtime at this address; `None` if a field is
+    /// outside of the bytes that they read.
     pub(super) fn wire(&self, runtime: u64) -> Option<WirePython> {
         let bytes = self.frame_bytes();
         let code_from = self.code_first_line.min(self.code_name).min(self.code_lines) & !7;
         let in_code = |offset: u16, size: u8| part(offset - code_from, size, CODE_BYTES);
-        // No owner is needed where there are no shims; the highest byte of a pointer is always 0.
+        // Without shims the owner is the highest byte of a pointer, which is always 0.
         let (owner, owner_entry) = match self.entry {
             Entry::Shim(owner) => (owner, OWNER_ENTRY),
             Entry::Every | Entry::Marked(_) => (self.frame_previous.checked_add(7)?, NO_OWNER),
         };
-        // What belongs to the session stays 0.
+        // Fields of the session stay 0.
         let mut wire: WirePython = wire::parse(&[0; size_of::<WirePython>()])?;
         wire.interpreters = runtime.checked_add(self.interpreters.into())?;
         wire.interpreter_next = self.interpreter_next;
@@ -210,7 +211,8 @@ impl Layout {
     }
 }
 
-/// A field as a multiple of its size; `None` where it is not that or not whole inside `bytes`.
+/// Returns an offset in units of the field's size; `None` if it is not a multiple, or beyond
+/// `bytes`.
 fn part(offset: u16, size: u8, bytes: usize) -> Option<u8> {
     let inside = usize::from(offset) + usize::from(size) <= bytes;
     let whole = offset.is_multiple_of(u16::from(size));
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_probes_get_offsets_in_the_units_they_read() {
+    fn wire_offsets_are_in_units_of_the_field_size() {
         let wire = V3_9.wire(0x1000).unwrap();
         assert_eq!((wire.interpreters, wire.version), (0x1020, 0x0309));
         assert_eq!((wire.frame_code, wire.frame_previous, wire.frame_instruction), (4, 3, 13));
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_the_probes_do_not_read_makes_no_layout() {
+    fn fields_outside_of_the_read_range_are_rejected() {
         let far = Layout { frame_instruction: 80, ..V3_12 };
         assert!(far.wire(0).is_none());
         assert!(Layout { frame_instruction: 72, ..V3_12 }.wire(0).is_some());
@@ -251,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn every_layout_was_compared_with_a_recorded_process() {
+    fn every_layout_has_a_recorded_process() {
         let images = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_images");
         let names = std::fs::read_dir(images).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let minor = |name: String| name.strip_prefix("3.")?.strip_suffix(".image")?.parse().ok();
         let recorded: std::collections::BTreeSet<u8> = names.filter_map(minor).collect();
         let listed = (0..=u8::MAX).filter(|minor| of_version(Version::three(*minor)).is_some());
-        // Later versions say where their fields are.
+        // Later versions publish their layout.
         let needed = recorded.iter().copied().filter(|minor| *minor < 13);
         assert!(listed.eq(needed), "{recorded:?}");
     }

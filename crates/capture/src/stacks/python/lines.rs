@@ -1,16 +1,16 @@
-//! From an instruction to its line: the three tables that versions of Python have used.
+//! Resolves instructions to lines, with the three line table formats of Python.
 //!
-//! All of them list runs of instructions. They end with their bytes, so any bytes do.
+//! All formats list ranges of instructions. A table ends with its bytes, so any bytes are valid.
 
 use super::layout::Lines;
 
-/// The line of the instruction at this offset, in bytes; `None` where it has none. An offset before
-/// the first instruction is on the first line, as Python has it.
-pub(super) fn line(how: Lines, table: &[u8], first_line: u32, offset: i64) -> Option<u32> {
+/// Returns the line of the instruction at a byte offset; `None` if it has none. As in Python, an
+/// offset before the first instruction is on the first line.
+pub(super) fn line(format: Lines, table: &[u8], first_line: u32, offset: i64) -> Option<u32> {
     if offset < 0 {
         return Some(first_line);
     }
-    let line = match how {
+    let line = match format {
         Lines::Steps => steps(table, first_line.into(), offset),
         Lines::Ranges => ranges(table, first_line.into(), offset)?,
         Lines::Locations => locations(table, first_line.into(), offset)?,
@@ -18,7 +18,7 @@ pub(super) fn line(how: Lines, table: &[u8], first_line: u32, offset: i64) -> Op
     u32::try_from(line).ok()
 }
 
-/// Pairs: so many bytes on, so many lines on. The last step at or before the offset counts.
+/// Pairs of a byte increment and a line increment. The last pair at or before the offset is used.
 fn steps(table: &[u8], first: i64, offset: i64) -> i64 {
     let (mut at, mut line) = (0, first);
     for pair in table.as_chunks::<2>().0 {
@@ -32,7 +32,7 @@ fn steps(table: &[u8], first: i64, offset: i64) -> i64 {
     line
 }
 
-/// Pairs: so many bytes have a line that is so many lines on, or none.
+/// Pairs of a length in bytes and a line increment, or no line.
 fn ranges(table: &[u8], first: i64, offset: i64) -> Option<i64> {
     const NO_LINE: i8 = -128;
     let (mut end, mut line) = (0, first);
@@ -50,8 +50,8 @@ fn ranges(table: &[u8], first: i64, offset: i64) -> Option<i64> {
     None
 }
 
-/// Entries that begin with a byte whose highest bit is set: how many units of 2 bytes, and how the
-/// place is written. Columns are skipped.
+/// Entries that start with a byte whose highest bit is set: the length in units of 2 bytes, and the
+/// format of the location. Columns are skipped.
 fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
     let (mut end, mut line) = (0_i64, first);
     let mut rest = table;
@@ -62,7 +62,7 @@ fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
         end += (i64::from(head & 7) + 1) * 2;
         let form = head >> 3 & 0xf;
         let step = match form {
-            // One line, in few or more bytes of columns.
+            // The same line, with short or long columns.
             0..=9 => Some(0),
             10..=12 => Some(i64::from(form) - 10),
             13 | 14 => Some(signed(body)),
@@ -76,8 +76,8 @@ fn locations(table: &[u8], first: i64, offset: i64) -> Option<i64> {
     None
 }
 
-/// A number in pieces of 6 bits, lowest first; bit 6 says that more follow. The lowest bit of the
-/// whole is the sign.
+/// Decodes a number in groups of 6 bits, lowest first; bit 6 means that more follow. The lowest bit
+/// of the result is the sign.
 fn signed(bytes: &[u8]) -> i64 {
     let mut value = 0_u64;
     for (i, byte) in bytes.iter().enumerate().take(10) {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_count_from_the_instruction_they_name() {
+    fn steps_apply_from_their_instruction() {
         let table = [0, 1, 6, 2, 10, 0xff, 255, 127, 0, 127];
         let at = |offset| line(Lines::Steps, &table, 10, offset);
         assert_eq!(
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_can_be_without_a_line() {
+    fn ranges_can_have_no_line() {
         let table = [4, 1, 2, 0x80, 6, 0xfe, 0, 127, 2, 3];
         let at = |offset| line(Lines::Ranges, &table, 10, offset);
         assert_eq!(
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn locations_of_every_form() {
-        // A unit on the line, two a line on, one without, one 70 lines back, one 1000 on.
+        // One unit on the line, two at +1, one without a line, one at -70, one at +1000.
         let table = [0x80, 0x00, 0xd9, 1, 2, 0xf8, 0xe8, 0x4d, 0x02, 0xf0, 0x50, 0x1f, 0, 1, 1];
         let at = |offset| line(Lines::Locations, &table, 100, offset);
         assert_eq!([at(-2), at(0), at(2), at(5)], [Some(100), Some(100), Some(101), Some(101)]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_cannot_be_are_none() {
+    fn impossible_lines_are_none() {
         assert_eq!(line(Lines::Steps, &[0, 0x81], 1, 0), None);
         assert_eq!(
             line(Lines::Locations, &[0xe8, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f], 1, 0),

@@ -1,4 +1,4 @@
-//! What a process has mapped of the files that an interpreter may be in.
+//! Mapped files of a process that may contain a Python interpreter.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 
 use engine::ids::Pid;
 
-/// A piece of a file in the memory of a process.
+/// A mapping of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mapping {
     pub(super) range: Range<u64>,
-    /// Where in the file it begins.
+    /// Offset in the file.
     pub(super) offset: u64,
     pub(super) executable: bool,
     /// As the process sees it.
     pub(super) path: PathBuf,
 }
 
-/// A file that may hold an interpreter, with all its mappings, lowest first.
+/// A file that may contain an interpreter, with all its mappings, lowest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mapped {
     pub(super) path: PathBuf,
@@ -30,7 +30,7 @@ pub(super) struct Mapped {
 
 impl Mapped {
     /// Opens the file. `map_files` works for deleted files and in other mount namespaces, but needs
-    /// more rights than `root`.
+    /// more capabilities than `root`.
     pub(super) fn open(&self, pid: Pid) -> io::Result<File> {
         let pid = pid.0;
         let relative = self.path.strip_prefix("/").unwrap_or(&self.path);
@@ -42,27 +42,27 @@ impl Mapped {
         by_range.and_then(|path| open_file(&path).ok()).map_or_else(|| open_file(&by_name), Ok)
     }
 
-    /// Its name, without the folder.
+    /// Returns the file name.
     pub(super) fn name(&self) -> &OsStr {
         self.path.file_name().unwrap_or_default()
     }
 }
 
-/// Never waits: another file may be there by now, a pipe even.
+/// Opens a regular file without blocking: it may have been replaced, even by a pipe.
 fn open_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
-/// The files of a process that may hold an interpreter, likeliest first: the program itself, then
-/// what is called `libpython…`, then what is called `python…` (a program that a loader was given).
+/// Returns the files of a process that may contain an interpreter, most likely first: the program
+/// itself, then `libpython…`, then `python…` (a program started through a loader).
 pub(super) fn candidates(pid: Pid) -> io::Result<Vec<Mapped>> {
     let maps = fs::read(format!("/proc/{}/maps", pid.0))?;
     let program = fs::read_link(format!("/proc/{}/exe", pid.0)).ok();
-    Ok(among(&maps, program.as_deref()))
+    Ok(candidates_in(&maps, program.as_deref()))
 }
 
-fn among(maps: &[u8], program: Option<&Path>) -> Vec<Mapped> {
+fn candidates_in(maps: &[u8], program: Option<&Path>) -> Vec<Mapped> {
     let mut found: Vec<(u8, Mapped)> = Vec::new();
     for mapping in maps.split(|&b| b == b'\n').filter_map(parse) {
         let Some(rank) = rank(&mapping.path, program) else { continue };
@@ -91,7 +91,7 @@ fn rank(path: &Path, program: Option<&Path>) -> Option<u8> {
     }
 }
 
-/// `start-end perms offset dev inode   path`, where the path may hold blanks.
+/// Parses `start-end perms offset dev inode   path`; the path may contain blanks.
 fn parse(line: &[u8]) -> Option<Mapping> {
     let mut rest = line;
     let mut field = || {
@@ -133,8 +133,8 @@ nonsense\xff
 7f5000-7f6000 r--p zzz fe:00 4                     /usr/lib/libpython3.9.so.1.0";
 
     #[test]
-    fn files_that_may_hold_an_interpreter_are_found_likeliest_first() {
-        let found = among(MAPS, Some(Path::new("/usr/bin/run me")));
+    fn interpreter_candidates_are_sorted_by_likelihood() {
+        let found = candidates_in(MAPS, Some(Path::new("/usr/bin/run me")));
         let paths: Vec<_> = found.iter().map(|mapped| mapped.path.to_str().unwrap()).collect();
         assert_eq!(
             paths,
@@ -153,12 +153,12 @@ nonsense\xff
     }
 
     #[test]
-    fn a_file_that_was_deleted_is_opened() {
+    fn deleted_file_is_opened() {
         let mut path = std::env::temp_dir();
         path.push(format!("python-maps-{}", std::process::id()));
         fs::write(&path, vec![7; 4096]).unwrap();
         let file = File::open(&path).unwrap();
-        // SAFETY: nobody changes or shortens the file, whose name only this test knows.
+        // SAFETY: only this test knows the file, and does not change it.
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
         fs::remove_file(&path).unwrap();
         drop(file);
@@ -175,7 +175,7 @@ nonsense\xff
     }
 
     #[test]
-    fn a_pipe_in_place_of_a_file_is_no_file() {
+    fn only_regular_files_are_opened() {
         assert!(open_file(Path::new("/dev/null")).is_err());
     }
 }

@@ -1,34 +1,34 @@
-//! Reading what belongs to others: the memory of a process, or a file.
+//! Readers for the memory of another process, or a file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use engine::ids::Pid;
 
-/// Bytes that somebody else may change or take away at any time.
+/// Bytes that another process can change or unmap at any time.
 pub(crate) trait Memory {
-    /// Fills `into` from `address` on. False where not all of it can be read.
+    /// Fills `into` from `address` on. Returns false if not all of it can be read.
     fn read(&self, address: u64, into: &mut [u8]) -> bool;
 
-    /// `N` bytes.
+    /// Reads `N` bytes.
     fn bytes<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         self.read(address, &mut bytes).then_some(bytes)
     }
 
-    /// A word of 8 bytes.
+    /// Reads 8 bytes.
     fn word(&self, address: u64) -> Option<u64> {
         self.bytes(address).map(u64::from_le_bytes)
     }
 
-    /// A word at some distance from an address.
+    /// Reads 8 bytes at an offset from an address.
     fn word_at(&self, address: u64, offset: u16) -> Option<u64> {
         self.word(address.checked_add(offset.into())?)
     }
 
-    /// `length` bytes, where that is no more than `most`.
-    fn block(&self, address: u64, length: usize, most: usize) -> Option<Vec<u8>> {
-        if length > most {
+    /// Reads `length` bytes, at most `max`.
+    fn block(&self, address: u64, length: usize, max: usize) -> Option<Vec<u8>> {
+        if length > max {
             return None;
         }
         let mut bytes = vec![0; length];
@@ -49,7 +49,7 @@ impl Memory for File {
     }
 }
 
-/// The memory of a running process. It is read without stopping it.
+/// The memory of a running process, read without stopping it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessMemory(pub(crate) Pid);
 
@@ -61,21 +61,21 @@ impl Memory for ProcessMemory {
         };
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: into.len() };
-        // SAFETY: `local` is exactly the borrowed slice, which nobody else uses meanwhile; the
-        // kernel checks `remote`, which is never dereferenced here.
+        // SAFETY: `local` is exactly the exclusively borrowed slice; the kernel checks `remote`,
+        // which is never dereferenced here.
         let read =
             unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
         usize::try_from(read) == Ok(into.len())
     }
 }
 
-/// A little-endian word of a block, by byte offset.
+/// Reads a little-endian u64 of a block.
 pub(super) fn word_of(block: &[u8], offset: usize) -> Option<u64> {
     let bytes = block.get(offset..)?.first_chunk()?;
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// A little-endian half word of a block, by byte offset.
+/// Reads a little-endian u32 of a block.
 pub(super) fn half_of(block: &[u8], offset: usize) -> Option<u32> {
     let bytes = block.get(offset..)?.first_chunk()?;
     Some(u32::from_le_bytes(*bytes))
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_memory_is_read_and_what_is_not_there_is_not() {
+    fn mapped_memory_is_read_and_unmapped_is_not() {
         let own = ProcessMemory(Pid(std::process::id()));
         let text = *b"something to read";
         assert_eq!(own.bytes(text.as_ptr() as u64), Some(text));

@@ -1,8 +1,8 @@
-//! Python stacks: where the interpreter keeps them, and what its code is called.
+//! Python stacks: finds the interpreter of a process, and symbolizes its frames.
 //!
-//! [`mod@find`] tells whether a process runs CPython and where its structures are ([`elf`],
-//! [`maps`], [`layout`], [`offsets`]). The probes walk the frames by that. [`code`] gives the names
-//! and lines of what they found ([`text`], [`lines`]). Everything that is read is hostile.
+//! [`mod@find`] detects whether a process runs CPython and where its structures are ([`elf`],
+//! [`maps`], [`layout`], [`offsets`]). The probes use that to walk the frames. [`code`] resolves
+//! the names and lines of the frames ([`text`], [`lines`]). No data of the process is trusted.
 
 mod code;
 mod elf;

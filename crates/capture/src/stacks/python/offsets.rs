@@ -1,5 +1,5 @@
-//! What Python tells of its own structures since 3.13, at the beginning of `_PyRuntime`: a cookie,
-//! the version, and a list of offsets and sizes, which is longer in each version.
+//! The debug offsets that Python publishes since 3.13 at the start of `_PyRuntime`: a cookie, the
+//! version, and a list of offsets and sizes, which grows with each version.
 
 use super::find::NoPython;
 use super::layout::{Entry, Instruction, Layout, Lines};
@@ -8,7 +8,7 @@ use super::version::Version;
 
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
-/// Places in the list, in words from the cookie on. A size stands before the offsets it bounds.
+/// Indices into the list, in words from the cookie on. A size precedes the offsets that it bounds.
 struct Places {
     version: Version,
     runtime_size: usize,
@@ -111,7 +111,7 @@ const V3_15: Places = Places {
     ..V3_14
 };
 
-/// What the runtime at this address tells; `None` where there is no such list.
+/// Reads the layout from the runtime at this address; `None` if it publishes none.
 pub(super) fn told(memory: &impl Memory, runtime: u64) -> Result<Option<Layout>, NoPython> {
     let head: [u8; 16] = memory.bytes(runtime).ok_or(NoPython::Unreadable)?;
     if !head.starts_with(COOKIE) {
@@ -119,31 +119,31 @@ pub(super) fn told(memory: &impl Memory, runtime: u64) -> Result<Option<Layout>,
     }
     let hex = word_of(&head, 8).unwrap_or_default();
     let version = Version::from_hex(hex).ok_or(NoPython::Implausible)?;
-    let places = [V3_13, V3_14, V3_15].into_iter().find(|places| places.version == version);
-    let places = places.ok_or_else(|| NoPython::UnknownVersion(version.to_string()))?;
-    // The last of the places, and what follows it.
-    let length = (places.text_size + 4) * 8;
+    let indices = [V3_13, V3_14, V3_15].into_iter().find(|indices| indices.version == version);
+    let indices = indices.ok_or_else(|| NoPython::UnknownVersion(version.to_string()))?;
+    // Up to the last index and the words after it.
+    let length = (indices.text_size + 4) * 8;
     let list = memory.block(runtime, length, length).ok_or(NoPython::Unreadable)?;
     if word_of(&list, FREE_THREADED * 8) != Some(0) {
         return Err(NoPython::FreeThreaded);
     }
-    places.layout(&list).ok_or(NoPython::Implausible).map(Some)
+    indices.layout(&list).ok_or(NoPython::Implausible).map(Some)
 }
 
 impl Places {
     fn layout(&self, list: &[u8]) -> Option<Layout> {
-        let told = |place: usize| word_of(list, place.checked_mul(8)?);
-        // A field of so many bytes, in what has the size that is told there.
-        let field = |place: usize, bytes: u64, size: usize| {
-            let offset = told(place)?;
+        let word = |index: usize| word_of(list, index.checked_mul(8)?);
+        // A field of this many bytes in a structure whose size is at index `size`.
+        let field = |index: usize, bytes: u64, size: usize| {
+            let offset = word(index)?;
             let end = offset.checked_add(bytes)?;
-            u16::try_from(offset).ok().filter(|_| Some(end) <= told(size))
+            u16::try_from(offset).ok().filter(|_| Some(end) <= word(size))
         };
-        let pointer = |place: usize, size: usize| field(place, 8, size);
+        let pointer = |index: usize, size: usize| field(index, 8, size);
         let (bytes, text) = (self.bytes_size, self.text_size);
-        let ascii = told(text + 3)?;
-        // Without the pointer to characters that are elsewhere.
-        let wide = told(text)?.checked_sub(8)?;
+        let ascii = word(text + 3)?;
+        // Without the pointer to characters in other memory.
+        let wide = word(text)?.checked_sub(8)?;
         Some(Layout {
             version: self.version,
             interpreters: pointer(self.interpreters, self.runtime_size)?,

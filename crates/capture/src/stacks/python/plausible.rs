@@ -1,16 +1,16 @@
-//! Whether structures are what they are taken for: pointers lead back, threads are threads, and
-//! frames have code.
+//! Validates the structures of an interpreter: back pointers match, thread ids are threads, and
+//! frames have code objects.
 
 use super::find::NoPython;
 use super::layout::{Entry, Layout};
 use super::memory::{Memory, word_of};
 use crate::wire::WirePython;
 
-/// The process runs meanwhile, so a structure can change while it is read.
+/// Maximum number of attempts: the process runs, so a structure can change while it is read.
 const TRIES: usize = 3;
 const MOST_INTERPRETERS: usize = 16;
 const MOST_THREADS: usize = 64;
-/// Frames of a thread that are looked at.
+/// Number of frames of a thread that are checked.
 const FRAMES: usize = 4;
 
 /// Checks the interpreters of a process.
@@ -20,16 +20,17 @@ pub(super) fn check(
     wire: &WirePython,
     code_type: Option<u64>,
 ) -> Result<(), NoPython> {
-    let look = Look { memory, layout, wire, code_type };
-    let mut result = look.interpreters();
+    let validation = Look { memory, layout, wire, code_type };
+    let mut result = validation.interpreters();
     for _ in 1..TRIES {
         if result == Err(NoPython::Implausible) {
-            result = look.interpreters();
+            result = validation.interpreters();
         }
     }
     result
 }
 
+/// Context of a validation.
 struct Look<'a, M> {
     memory: &'a M,
     layout: &'a Layout,
@@ -37,7 +38,7 @@ struct Look<'a, M> {
     code_type: Option<u64>,
 }
 
-/// What was seen: threads that are threads, frames that have code, and others.
+/// Counts of valid and invalid threads and frames.
 #[derive(Default)]
 struct Seen {
     threads: usize,
@@ -65,7 +66,7 @@ impl<M: Memory> Look<'_, M> {
         }
     }
 
-    /// Looks at the threads of an interpreter, and gives the next one.
+    /// Checks the threads of an interpreter, and returns the next interpreter.
     fn interpreter(&self, interpreter: u64, seen: &mut Seen) -> Option<u64> {
         let mut thread = self.memory.word_at(interpreter, self.layout.threads)?;
         for _ in 0..MOST_THREADS {
@@ -76,7 +77,7 @@ impl<M: Memory> Look<'_, M> {
                 return None;
             }
             match self.memory.word_at(thread, self.layout.thread_id)? {
-                // Not bound to a thread of the system yet.
+                // Not bound to a system thread yet.
                 0 => {}
                 id if self.is_thread(id) => seen.threads += 1,
                 _ => seen.bad_threads += 1,
@@ -87,7 +88,8 @@ impl<M: Memory> Look<'_, M> {
         self.memory.word_at(interpreter, self.layout.interpreter_next)
     }
 
-    /// By the ABI of x86-64, what the thread pointer points to is a pointer to itself.
+    /// Returns whether an id is a thread pointer: in the x86-64 ABI it points to a pointer to
+    /// itself.
     fn is_thread(&self, id: u64) -> bool {
         self.memory.word(id) == Some(id)
     }

@@ -1,35 +1,35 @@
-//! Texts and bytes as Python keeps them.
+//! Reads Python `str` and `bytes` objects.
 
 use super::layout::Layout;
 use super::memory::{Memory, half_of, word_of};
 use engine::stack::Unknown;
 
-/// Characters that are read of a text; more become `…`.
+/// Maximum number of characters read of a string; the rest becomes `…`.
 const LONGEST: usize = 4096;
 
-/// The longest table of lines that is read.
+/// Maximum size of a line table.
 const LONGEST_TABLE: usize = 1 << 20;
 
-/// What is read of an object before its data.
+/// Maximum size of an object's header.
 const HEAD: usize = 64;
 
-/// A `str`, as most are: its characters follow its head.
+/// Reads a compact `str`, the usual form: its characters follow its header.
 pub(super) fn text(memory: &impl Memory, layout: &Layout, at: u64) -> Result<String, Unknown> {
     const COMPACT: u32 = 1 << 5;
     const ASCII: u32 = 1 << 6;
     let end = layout.text_ascii.max(8);
     let head = memory.block(at, end.into(), HEAD).ok_or(Unknown::Gone)?;
-    let odd = Unknown::Interpreter;
-    let length = word_of(&head, layout.text_length.into()).ok_or(odd)?;
-    let state = half_of(&head, layout.text_state.into()).ok_or(odd)?;
+    let invalid = Unknown::Interpreter;
+    let length = word_of(&head, layout.text_length.into()).ok_or(invalid)?;
+    let state = half_of(&head, layout.text_state.into()).ok_or(invalid)?;
     let (ascii, kind) = (state & ASCII != 0, state >> 2 & 7);
     if state & COMPACT == 0 || !matches!(kind, 1 | 2 | 4) || (ascii && kind != 1) {
-        return Err(odd);
+        return Err(invalid);
     }
     let from = if ascii { layout.text_ascii } else { layout.text_wide };
     let kept = usize::try_from(length).unwrap_or(usize::MAX).min(LONGEST);
     let bytes = kept * kind as usize;
-    let from = at.checked_add(from.into()).ok_or(odd)?;
+    let from = at.checked_add(from.into()).ok_or(invalid)?;
     let data = memory.block(from, bytes, 4 * LONGEST).ok_or(Unknown::Gone)?;
     let mut text: String = match kind {
         1 if ascii => data.iter().map(|&b| if b < 128 { b.into() } else { '\u{fffd}' }).collect(),
@@ -43,12 +43,13 @@ pub(super) fn text(memory: &impl Memory, layout: &Layout, at: u64) -> Result<Str
     Ok(text)
 }
 
-/// Python lets halves of surrogates into texts: bytes of file names that are no UTF-8.
+/// Converts a code point. Python strings can contain lone surrogates, for file names that are not
+/// UTF-8.
 fn character(code: u32) -> char {
     char::from_u32(code).unwrap_or('\u{fffd}')
 }
 
-/// The data of a `bytes`, where it can be a table of lines.
+/// Reads the line table in a `bytes` object.
 pub(super) fn table(memory: &impl Memory, layout: &Layout, at: u64) -> Option<Vec<u8>> {
     let length = usize::try_from(memory.word_at(at, layout.bytes_size)?).ok()?;
     memory.block(at.checked_add(layout.bytes_data.into())?, length, LONGEST_TABLE)
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_every_width_are_read() {
+    fn strings_of_every_width_are_read() {
         assert_eq!(read(&string(3, 0x64, 0, b"abc")).as_deref(), Ok("abc"));
         assert_eq!(read(&string(2, 0x24, 16, b"\xe4\xff")).as_deref(), Ok("äÿ"));
         assert_eq!(read(&string(2, 0x28, 16, &[0x3f, 4, 0, 0xdc])).as_deref(), Ok("п\u{fffd}"));
@@ -97,15 +98,15 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut() {
-        let cut = read(&string(5000, 0x64, 0, &[b'n'; 5000])).unwrap();
-        assert_eq!(cut, "n".repeat(4096) + "…");
-        assert_eq!(read(&string(u64::MAX, 0x64, 0, &[b'n'; 4096])).unwrap(), cut);
+    fn long_string_is_truncated() {
+        let truncated = read(&string(5000, 0x64, 0, &[b'n'; 5000])).unwrap();
+        assert_eq!(truncated, "n".repeat(4096) + "…");
+        assert_eq!(read(&string(u64::MAX, 0x64, 0, &[b'n'; 4096])).unwrap(), truncated);
     }
 
     #[test]
-    fn what_is_no_text_is_told() {
-        // Not compact, a kind that is none, ASCII of a width that cannot be, and too few bytes.
+    fn invalid_strings_are_rejected() {
+        // Not compact, an invalid kind, ASCII of an impossible width, and too few bytes.
         for state in [0x44, 0x20, 0x2c, 0x3c, 0x68] {
             assert_eq!(read(&string(3, state, 16, b"abcdefghijklmnop")), Err(Unknown::Interpreter));
         }
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_too_long_is_not_read() {
+    fn line_table_above_the_limit_is_not_read() {
         let mut bytes = vec![0; 32 + (1 << 20) + 1];
         bytes[16..24].copy_from_slice(&(1_u64 << 20).to_le_bytes());
         assert_eq!(table(&Bytes(bytes.clone()), &layout(), 0).unwrap().len(), 1 << 20);

@@ -1,4 +1,4 @@
-//! Frames of programs that were compiled in different ways.
+//! Unwinding of programs that were compiled with different options.
 
 use super::*;
 use crate::stacks::native::End;
@@ -7,7 +7,7 @@ const CHAIN: [&str; 8] =
     ["leaf", "merged", "middle", "growing", "aligned", "rearranged", "outer", "main"];
 
 fn assert_chain(test: &str, options: &[&str]) {
-    let program = folder(test).join("chain");
+    let program = dir(test).join("chain");
     compile("chain.c", &program, options);
     let stopped = Stopped::run(&program, &[]);
     let mut native = Native::new();
@@ -25,7 +25,7 @@ fn assert_chain(test: &str, options: &[&str]) {
     assert_slots(&stopped, &unwound);
 }
 
-/// Each frame but the first has its return address where the slot says.
+/// Checks that each frame but the first has its return address in its slot.
 fn assert_slots(stopped: &Stopped, unwound: &Unwound) {
     assert_eq!(unwound.slots.len() + 1, unwound.codes.len());
     let mut before = None;
@@ -40,11 +40,11 @@ fn assert_slots(stopped: &Stopped, unwound: &Unwound) {
 
 #[test]
 fn code_without_frame_pointers_is_unwound() {
-    assert_chain("optimised", &["-g", "-O2"]);
+    assert_chain("optimized", &["-g", "-O2"]);
 }
 
 #[test]
-fn code_that_is_not_optimised_is_unwound() {
+fn unoptimized_code_is_unwound() {
     assert_chain("plain", &["-g", "-O0"]);
 }
 
@@ -54,29 +54,29 @@ fn code_with_frame_pointers_is_unwound() {
 }
 
 #[test]
-fn a_program_at_a_fixed_address_is_unwound() {
+fn program_at_fixed_address_is_unwound() {
     assert_chain("fixed", &["-g", "-O2", "-no-pie", "-fno-pie"]);
 }
 
 #[test]
-fn a_static_program_is_unwound() {
+fn static_program_is_unwound() {
     assert_chain("static", &["-g", "-O2", "-static"]);
 }
 
 #[test]
-fn packed_debug_information_is_read() {
-    assert_chain("packed", &["-g", "-O2", "-gz=zlib"]);
+fn compressed_debug_information_is_read() {
+    assert_chain("compressed", &["-g", "-O2", "-gz=zlib"]);
 }
 
 #[test]
-fn code_without_tables_is_unwound_by_its_frame_pointers() {
+fn code_without_unwind_tables_is_unwound_by_frame_pointers() {
     let tables = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions"];
-    assert_chain("untabled", &[&["-g", "-O2", "-fno-omit-frame-pointer"], &tables[..]].concat());
+    assert_chain("no-tables", &[&["-g", "-O2", "-fno-omit-frame-pointer"], &tables[..]].concat());
 }
 
 #[test]
-fn a_thread_ends_where_it_began() {
-    let program = folder("thread").join("chain");
+fn thread_stack_ends_at_its_start_function() {
+    let program = dir("thread").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let stopped = Stopped::run(&program, &["thread"]);
     let mut native = Native::new();
@@ -89,8 +89,8 @@ fn a_thread_ends_where_it_began() {
 }
 
 #[test]
-fn a_stack_of_many_frames_is_cut() {
-    let program = folder("deep").join("chain");
+fn deep_stack_is_truncated() {
+    let program = dir("deep").join("chain");
     compile("chain.c", &program, &["-g", "-O1", "-fno-optimize-sibling-calls"]);
     let stopped = Stopped::run(&program, &["deep", "1000"]);
     let mut native = Native::new();
@@ -101,17 +101,17 @@ fn a_stack_of_many_frames_is_cut() {
 }
 
 #[test]
-fn addresses_of_a_walk_are_placed() {
-    let program = folder("place").join("chain");
+fn addresses_of_a_walk_are_resolved() {
+    let program = dir("resolve").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let stopped = Stopped::run(&program, &[]);
     let mut native = Native::new();
     let unwound = stopped.unwind(&mut native);
     let rest = unwound.slots.iter().map(|slot| slot.value);
     let addresses: Vec<u64> = [stopped.registers.ip].into_iter().chain(rest).collect();
-    let placed = native.place(stopped.pid(), &addresses, &[]);
-    assert_eq!((&placed.codes, placed.end), (&unwound.codes, End::Start));
-    assert!(placed.slots.is_empty());
-    let astray = native.place(stopped.pid(), &[addresses[0], 0x10, addresses[1]], &[]);
-    assert_eq!((astray.codes, astray.end), (unwound.codes[..1].to_vec(), End::NoRule));
+    let resolved = native.place(stopped.pid(), &addresses, &[]);
+    assert_eq!((&resolved.codes, resolved.end), (&unwound.codes, End::Start));
+    assert!(resolved.slots.is_empty());
+    let invalid = native.place(stopped.pid(), &[addresses[0], 0x10, addresses[1]], &[]);
+    assert_eq!((invalid.codes, invalid.end), (unwound.codes[..1].to_vec(), End::NoRule));
 }

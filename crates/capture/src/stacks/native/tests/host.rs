@@ -1,4 +1,4 @@
-//! What the kernel does to programs: its own library, return probes, other mounts. Needs root.
+//! Effects of the kernel on programs: vDSO, return probes, mount namespaces. Needs root.
 
 use super::*;
 use crate::stacks::native::End;
@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// Puts a return probe on a function of a program, as another tracer could.
+/// Attaches a return probe to a function of a program, as another tracer could.
 fn probe(program: &Path, function: &str) -> OwnedFd {
     let bytes = fs::read(program).unwrap();
     let elf = object::File::parse(&*bytes).unwrap();
@@ -32,24 +32,24 @@ fn probe(program: &Path, function: &str) -> OwnedFd {
     };
     attr.__bindgen_anon_3.config1 = path.as_ptr() as u64;
     attr.__bindgen_anon_4.config2 = symbol.address() - address + start;
-    // SAFETY: attr is valid and of the size it states, and the path lives through the call.
+    // SAFETY: attr is valid and of the size it states, and the path outlives the call.
     let event = unsafe { perf::perf_event_open(&raw mut attr, -1, 0, -1, 0) };
     assert!(event >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the call has just given this descriptor.
+    // SAFETY: the call returned a new descriptor.
     unsafe { OwnedFd::from_raw_fd(event) }
 }
 
 #[test]
-fn return_addresses_that_a_probe_took_are_put_back() {
-    let program = folder("probed").join("chain");
+fn hijacked_return_addresses_are_restored() {
+    let program = dir("probed").join("chain");
     compile("chain.c", &program, &["-g", "-O2", "-no-pie", "-fno-pie"]);
     let mut native = Native::new();
     let untouched = Stopped::run(&program, &[]).unwind(&mut native);
     let _probes = [probe(&program, "middle"), probe(&program, "outer")];
     let stopped = Stopped::run(&program, &[]);
 
-    // Nothing is told of what was taken: those frames are lost. `growing` keeps a frame pointer, so
-    // its caller is found all the same; `main` does not.
+    // Without the original addresses these frames are lost. `growing` has a frame pointer, so its
+    // caller is still found; `main` has none.
     let hidden = stopped.unwind(&mut native);
     let lost: Vec<_> =
         (0..hidden.codes.len()).filter(|&at| hidden.codes[at] != untouched.codes[at]).collect();
@@ -59,32 +59,32 @@ fn return_addresses_that_a_probe_took_are_put_back() {
     assert_ne!(hidden.end, End::Start);
     assert_eq!(functions(&frames(&native, &hidden.codes)).last().unwrap(), "Probed");
 
-    // The program is at a fixed address, so the addresses are those of the first run. The places
-    // are not: how far a stack is aligned differs.
-    let pending = |at: usize| Pending {
+    // The program is at a fixed address, so the addresses are those of the first run. The slots are
+    // not, because the alignment of the stack differs.
+    let hijacked = |at: usize| Pending {
         at: stopped.registers.sp + hidden.slots[at - 1].offset,
         address: untouched.slots[at - 1].value,
     };
-    let (middle, outer) = (pending(2), pending(6));
-    let in_place = [outer, middle];
-    let patched = stopped.unwind_with(&mut native, &in_place);
+    let (middle, outer) = (hijacked(2), hijacked(6));
+    let by_slot = [outer, middle];
+    let patched = stopped.unwind_with(&mut native, &by_slot);
     assert_eq!((&patched.codes, patched.end), (&untouched.codes, End::Start));
-    // What lies on the stack is what the probe put there.
+    // The slots contain the address of the probe.
     assert_ne!(patched.slots, untouched.slots);
 
-    // Without places, in order.
-    let in_order = [middle, outer].map(|pending| Pending { at: 0, ..pending });
+    // Without slots, in order.
+    let in_order = [middle, outer].map(|hijacked| Pending { at: 0, ..hijacked });
     assert_eq!(stopped.unwind_with(&mut native, &in_order), patched);
     let addresses: Vec<u64> = [stopped.registers.ip]
         .into_iter()
         .chain(patched.slots.iter().map(|slot| slot.value))
         .collect();
-    let placed = native.place(stopped.pid(), &addresses, &in_order);
-    assert_eq!((placed.codes, placed.end), (patched.codes, End::Start));
+    let resolved = native.place(stopped.pid(), &addresses, &in_order);
+    assert_eq!((resolved.codes, resolved.end), (patched.codes, End::Start));
 }
 
 #[test]
-fn the_kernels_own_library_has_names() {
+fn vdso_functions_have_names() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
     let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
@@ -98,19 +98,19 @@ fn the_kernels_own_library_has_names() {
 
     let mut native = Native::new();
     let address = hex(start) + symbol.address() + 1;
-    let placed = native.place(Pid(std::process::id()), &[address], &[]);
-    let frames = frames(&native, &placed.codes);
-    // One of the names that the function has.
+    let resolved = native.place(Pid(std::process::id()), &[address], &[]);
+    let frames = frames(&native, &resolved.codes);
+    // One of the names of the function.
     assert!(frames[0].function.ends_with("clock_gettime"), "{frames:?}");
     assert_eq!(frames[0].module.as_deref(), Some("[vdso]"));
 }
 
 #[test]
-fn a_program_that_only_its_own_mounts_have_is_read() {
-    let folder = folder("mounts");
-    let program = folder.join("chain");
+fn program_in_other_mount_namespace_is_read() {
+    let dir = dir("mounts");
+    let program = dir.join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let inside = folder.join("inside");
+    let inside = dir.join("inside");
     fs::create_dir(&inside).unwrap();
     let script = "mount -t tmpfs none \"$2\" && cp \"$1\" \"$2\" && exec \"$2/chain\"";
     let mut command = Command::new("unshare");
@@ -126,8 +126,8 @@ fn a_program_that_only_its_own_mounts_have_is_read() {
 }
 
 #[test]
-fn a_call_from_python_through_libffi_is_unwound() {
-    let library = folder("python").join("libnames.so");
+fn call_from_python_through_libffi_is_unwound() {
+    let library = dir("python").join("libnames.so");
     compile("names.cc", &library, &["-shared", "-fPIC", "-O2", "-g"]);
     let script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).exported(1)";
     let mut command = Command::new("python3");
@@ -141,55 +141,55 @@ fn a_call_from_python_through_libffi_is_unwound() {
     assert!(module(&frames[4]).contains("libffi"), "{frames:?}");
     assert!(frames.iter().any(|frame| module(frame).contains("_ctypes")));
     assert!(module(frames.last().unwrap()).contains("python"));
-    // The last of a copy that ends in the frame of libffi, whose rule framehop does not keep.
+    // Copies that end in the frame of libffi, whose rule framehop cannot cache.
     let ffi = usize::try_from(unwound.slots[3].offset).unwrap();
-    for cut in ffi..ffi + 256 {
-        let short = native.unwind(stopped.pid(), stopped.registers, &stopped.stack[..cut], &[]);
+    for length in ffi..ffi + 256 {
+        let short = native.unwind(stopped.pid(), stopped.registers, &stopped.stack[..length], &[]);
         assert!(unwound.codes.starts_with(&short.codes));
     }
     assert_eq!(stopped.unwind(&mut native), unwound);
 }
 
-/// Asks until the answer is this one.
-fn wait_for(native: &mut Native, address: u64, news: bool, path: &Path) {
+/// Resolves an address until it is in this file.
+fn wait_for(native: &mut Native, address: u64, changed: bool, path: &Path) {
     let me = Pid(std::process::id());
-    let began = std::time::Instant::now();
+    let start = std::time::Instant::now();
     loop {
-        if news {
+        if changed {
             native.changed(me);
         }
-        let placed = native.place(me, &[address], &[]);
-        let found = match placed.codes[0] {
+        let resolved = native.place(me, &[address], &[]);
+        let found = match resolved.codes[0] {
             Code::File { module, .. } => native.path(module),
             _ => "".into(),
         };
         if *found == *path.to_str().unwrap() {
             return;
         }
-        assert!(began.elapsed().as_secs() < 20, "{placed:?}");
+        assert!(start.elapsed().as_secs() < 20, "{resolved:?}");
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn what_is_mapped_later_is_found() {
-    let folder = folder("later");
-    let (first, second) = (folder.join("first.so"), folder.join("second.so"));
+fn later_mappings_are_found() {
+    let dir = dir("later");
+    let (first, second) = (dir.join("first.so"), dir.join("second.so"));
     for (library, level) in [(&first, "-O1"), (&second, "-O2")] {
         compile("names.cc", library, &["-shared", "-fPIC", level]);
     }
     let mut native = Native::new();
-    let placed = native.place(Pid(std::process::id()), &[1], &[]);
-    assert_eq!(placed.codes, [Code::Unmapped(1)]);
+    let resolved = native.place(Pid(std::process::id()), &[1], &[]);
+    assert_eq!(resolved.codes, [Code::Unmapped(1)]);
     let file = fs::File::open(&first).unwrap();
     // SAFETY: nothing runs the mapping or changes the file.
     let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();
     let address = map.as_ptr() as u64 + 0x1100;
     wait_for(&mut native, address, false, &first);
-    // Another file in the same place: an address that is known tells nobody.
+    // Another file at the same address: without an event a known address is not checked again.
     let file = fs::File::open(&second).unwrap();
     let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_FIXED, libc::PROT_READ | libc::PROT_EXEC);
-    // SAFETY: the place is that of our own mapping, which nobody reads any more.
+    // SAFETY: replaces our own mapping, which is no longer read.
     let got = unsafe {
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
         libc::mmap(map.as_ptr() as *mut _, map.len(), access, flags, descriptor, 0)

@@ -1,10 +1,10 @@
-//! Programs and files that are broken, on purpose or not.
+//! Malformed programs and files.
 
 use super::*;
 use crate::stacks::native::End;
 
 fn stopped(test: &str) -> (Stopped, Native, Unwound) {
-    let program = folder(test).join("chain");
+    let program = dir(test).join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let stopped = Stopped::run(&program, &[]);
     let mut native = Native::new();
@@ -14,29 +14,29 @@ fn stopped(test: &str) -> (Stopped, Native, Unwound) {
 }
 
 #[test]
-fn a_copy_that_is_cut_anywhere_gives_the_frames_that_it_holds() {
-    let (mut stopped, mut native, whole) = stopped("cut");
+fn truncated_copy_gives_the_frames_that_it_contains() {
+    let (mut stopped, mut native, whole) = stopped("truncated");
     let stack = stopped.stack.clone();
     let needed = usize::try_from(whole.slots.last().unwrap().offset).unwrap() + 8;
     for length in 0..=needed {
         stopped.stack.truncate(0);
         stopped.stack.extend_from_slice(&stack[..length]);
-        let cut = stopped.unwind(&mut native);
-        assert!(whole.codes.starts_with(&cut.codes), "{length}");
-        assert!(whole.slots.starts_with(&cut.slots), "{length}");
+        let short = stopped.unwind(&mut native);
+        assert!(whole.codes.starts_with(&short.codes), "{length}");
+        assert!(whole.slots.starts_with(&short.slots), "{length}");
         let held = whole.slots.iter().filter(|slot| slot.offset + 8 <= length as u64).count();
-        // Saved registers can lie above the return address of an inner frame only.
-        assert_eq!(cut.codes.len(), held + 1, "{length}");
+        // Saved registers can only be above the return address of an inner frame.
+        assert_eq!(short.codes.len(), held + 1, "{length}");
         let end = if length == needed { End::Start } else { End::CopyTooShort };
-        assert_eq!(cut.end, end, "{length}");
+        assert_eq!(short.end, end, "{length}");
     }
-    // What was cut has left nothing behind.
+    // Truncated copies do not affect later results.
     stopped.stack = stack;
     assert_eq!(stopped.unwind(&mut native), whole);
 }
 
 #[test]
-fn any_stack_and_registers_are_survived() {
+fn random_stacks_and_registers_are_handled() {
     let (mut stopped, mut native, whole) = stopped("any");
     let mut state = 0x1234_5678_9abc_def0_u64;
     let mut random = || {
@@ -66,8 +66,8 @@ fn any_stack_and_registers_are_survived() {
             3 => stopped.registers.ip = [0, 1, u64::MAX][usize::try_from(random() % 3).unwrap()],
             _ => {}
         }
-        let pending = [Pending { at: random(), address: random() }];
-        let unwound = stopped.unwind_with(&mut native, &pending);
+        let hijacked = [Pending { at: random(), address: random() }];
+        let unwound = stopped.unwind_with(&mut native, &hijacked);
         assert!(!unwound.codes.is_empty() || stopped.registers.ip == 0);
         assert!(unwound.codes.len() <= 128);
     }
@@ -76,39 +76,37 @@ fn any_stack_and_registers_are_survived() {
 }
 
 #[test]
-fn a_process_that_never_was_is_gone() {
+fn nonexistent_process_is_gone() {
     let mut native = Native::new();
     let registers = Registers { ip: 0x1000, sp: 0x2000, bp: 0 };
     let unwound = native.unwind(Pid(u32::MAX - 1), registers, &[0; 64], &[]);
     assert_eq!((unwound.codes, unwound.end), (vec![Code::Unmapped(0x1000)], End::Gone));
-    let placed = native.place(Pid(u32::MAX - 1), &[0x1000], &[]);
-    assert_eq!((placed.codes, placed.end), (vec![Code::Unmapped(0x1000)], End::Gone));
+    let resolved = native.place(Pid(u32::MAX - 1), &[0x1000], &[]);
+    assert_eq!((resolved.codes, resolved.end), (vec![Code::Unmapped(0x1000)], End::Gone));
 }
 
-/// A library whose bytes are changed after it was loaded, and not in memory: programs are safe from
-/// that only as long as they do not touch the changed pages.
 #[test]
-fn a_file_that_shrinks_while_it_is_mapped_does_not_end_us() {
+fn file_truncated_while_mapped_does_not_crash() {
     let (stopped, mut native, whole) = stopped("shrinks");
     let path = native.path(match whole.codes[0] {
         Code::File { module, .. } => module,
         other => panic!("{other:?}"),
     });
-    // A running program may not be written to, so it must be gone first; the mapping is ours.
+    // The file of a running program cannot be written, so it must exit first. Our mapping stays.
     let (registers, stack, pid) = (stopped.registers, stopped.stack.clone(), stopped.pid());
     drop(stopped);
     fs::File::options().write(true).open(&*path).unwrap().set_len(0).unwrap();
     let known = native.unwind(pid, registers, &stack, &[]);
     assert_eq!(known.codes, whole.codes);
-    // Names come from the file, and there is none any more.
+    // Symbols come from the file, which is empty now.
     let names = functions(&frames(&native, &whole.codes));
     assert!(names[0] == "Unreadable" || names[0] == "Stripped", "{names:?}");
 }
 
 #[test]
-fn files_with_any_bytes_changed_are_survived() {
-    let folder = folder("bytes");
-    let program = folder.join("chain");
+fn files_with_random_bytes_changed_are_handled() {
+    let dir = dir("bytes");
+    let program = dir.join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let whole = fs::read(&program).unwrap();
     let mut state = crate::random::seed();
@@ -119,15 +117,15 @@ fn files_with_any_bytes_changed_are_survived() {
             let at = usize::try_from(state >> 33).unwrap() % bytes.len();
             bytes[at] ^= u8::try_from(state >> 25 & 0xff).unwrap();
         }
-        let file = folder.join(format!("broken-{round}"));
+        let file = dir.join(format!("broken-{round}"));
         fs::write(&file, bytes).unwrap();
-        look_at_everything(&file);
+        unwind_everything(&file);
         fs::remove_file(file).unwrap();
     }
 }
 
-/// Maps a file as code into this process, and treats it as a traced one.
-fn look_at_everything(path: &Path) {
+/// Maps a file as code into this process, and unwinds and symbolizes it.
+fn unwind_everything(path: &Path) {
     let file = fs::File::open(path).unwrap();
     // SAFETY: nothing runs the mapping or changes the file.
     let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();
@@ -147,12 +145,12 @@ fn look_at_everything(path: &Path) {
 }
 
 #[test]
-fn a_file_that_claims_to_unpack_to_more_than_it_can_is_not_unpacked() {
-    let folder = folder("bomb");
-    let (program, bomb) = (folder.join("chain"), folder.join("bomb"));
+fn impossible_uncompressed_size_is_rejected() {
+    let dir = dir("bomb");
+    let (program, bomb) = (dir.join("chain"), dir.join("bomb"));
     compile("chain.c", &program, &["-g", "-O2", "-gz=zlib"]);
     let mut bytes = fs::read(&program).unwrap();
-    // The header of a packed section: type 1, a zero, and the size that it becomes.
+    // The header of a compressed section: type 1, a zero, and the uncompressed size.
     let header = {
         use object::{Object, ObjectSection};
         let elf = object::File::parse(&*bytes).unwrap();
@@ -172,7 +170,7 @@ fn a_file_that_claims_to_unpack_to_more_than_it_can_is_not_unpacked() {
     assert_eq!(names[0], "Unreadable");
 }
 
-/// What goes to other threads can: these do not compile otherwise.
+/// Types that move between threads are `Send`; this does not compile otherwise.
 const fn can_be_sent<T: Send>() {}
 const _: () = can_be_sent::<Native>();
 const _: () = can_be_sent::<Unwound>();

@@ -2,9 +2,9 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "helpers of tests fail as tests do"
+    reason = "test helpers panic on failure"
 )]
-//! Real programs, stopped where a probe would see them.
+//! Real programs, paused where a probe would capture their stack.
 
 mod chains;
 mod host;
@@ -22,12 +22,12 @@ use engine::stack::Frame;
 
 use super::{Code, Native, Pending, Registers, Symbols, Unwound};
 
-/// A folder of its own for a test.
-fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("OUT_DIR")).join("native-stacks").join(test);
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
-    folder
+/// Returns an empty directory for a test.
+fn dir(test: &str) -> PathBuf {
+    let dir = Path::new(env!("OUT_DIR")).join("native-stacks").join(test);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    dir
 }
 
 fn fixture(name: &str) -> PathBuf {
@@ -42,7 +42,7 @@ fn compile(source: &str, output: &Path, options: &[&str]) {
     assert!(command.status().unwrap().success());
 }
 
-/// The line of a fixture that has a mark.
+/// Returns the line of a fixture with a mark.
 fn line(source: &str, mark: &str) -> u32 {
     let text = fs::read_to_string(fixture(source)).unwrap();
     let marked =
@@ -50,7 +50,7 @@ fn line(source: &str, mark: &str) -> u32 {
     u32::try_from(text.lines().position(marked).unwrap() + 1).unwrap()
 }
 
-/// A program that waits in `snapshot`, and what it told.
+/// A program that waits in `snapshot`, with its registers and stack.
 struct Stopped {
     child: Child,
     registers: Registers,
@@ -84,11 +84,11 @@ impl Stopped {
         native.unwind(self.pid(), self.registers, &self.stack, &[])
     }
 
-    fn unwind_with(&self, native: &mut Native, pending: &[Pending]) -> Unwound {
-        native.unwind(self.pid(), self.registers, &self.stack, pending)
+    fn unwind_with(&self, native: &mut Native, hijacked: &[Pending]) -> Unwound {
+        native.unwind(self.pid(), self.registers, &self.stack, hijacked)
     }
 
-    /// Ends the program, and waits until it is gone.
+    /// Ends the program and waits for its exit.
     fn end(&mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
@@ -102,13 +102,13 @@ impl Drop for Stopped {
     }
 }
 
-/// All frames of a stack.
+/// Symbolizes all frames of a stack.
 fn frames(native: &Native, codes: &[Code]) -> Vec<Frame> {
     let mut symbols = Symbols::new(native.registry());
     codes.iter().flat_map(|code| symbols.frames(code, true).to_vec()).collect()
 }
 
-/// The functions, unknown ones by their reason.
+/// Returns the names of the functions; unknown ones by their reason.
 fn functions(frames: &[Frame]) -> Vec<String> {
     let name = |frame: &Frame| match frame.unknown {
         Some(why) => format!("{why:?}"),

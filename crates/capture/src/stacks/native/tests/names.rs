@@ -1,15 +1,15 @@
-//! What code is called.
+//! Symbolization of native code.
 
 use super::*;
 use crate::stacks::native::End;
 use std::os::unix::fs::MetadataExt;
 
-/// The library of names, and a program that calls it.
+/// Compiles the library `names.cc` and a program that calls it.
 fn library(test: &str, options: &[&str]) -> (PathBuf, PathBuf) {
-    let folder = folder(test);
-    let (library, program) = (folder.join("libnames.so"), folder.join("caller"));
+    let dir = dir(test);
+    let (library, program) = (dir.join("libnames.so"), dir.join("caller"));
     compile("names.cc", &library, &[&["-shared", "-fPIC"], options].concat());
-    let search = format!("-Wl,-rpath,{}", folder.display());
+    let search = format!("-Wl,-rpath,{}", dir.display());
     compile("caller.c", &program, &["-O1", "-g", library.to_str().unwrap(), &search]);
     (library, program)
 }
@@ -18,7 +18,7 @@ fn strip(file: &Path, options: &[&str]) {
     assert!(Command::new("strip").args(options).arg(file).status().unwrap().success());
 }
 
-/// The names of the frames of the library, and the first frame.
+/// Returns the names of all frames, and the first frame.
 fn names(stopped: &Stopped) -> (Vec<String>, Frame) {
     let mut native = Native::new();
     let unwound = stopped.unwind(&mut native);
@@ -40,7 +40,7 @@ fn mangled_names_and_lines_of_a_library_are_read() {
 }
 
 #[test]
-fn a_function_that_is_not_exported_has_no_name_when_symbols_are_stripped() {
+fn hidden_function_of_stripped_library_has_no_name() {
     let (library, program) = library("stripped", &["-O2"]);
     strip(&library, &[]);
     let (names, first) = names(&Stopped::run(&program, &[]));
@@ -65,14 +65,14 @@ fn debug_information_is_found_in_a_separate_file() {
     assert_eq!(names[..5], NAMES);
     assert_eq!(first.line, line("names.cc", "@forward"));
 
-    // A debug file of another build is not believed.
+    // A debug file of another build is not used.
     compile("names.cc", &debug, &["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id"]);
     let (names, first) = self::names(&Stopped::run(&program, &[]));
     assert_eq!((names[2].as_str(), first.line), ("Stripped", 0));
 }
 
 #[test]
-fn a_link_to_a_pipe_does_not_stop_the_reader() {
+fn debug_link_to_a_pipe_does_not_block() {
     let (library, program) = library("pipe", &["-O2", "-g", "-Wl,--build-id"]);
     let debug = library.with_file_name("libnames.so.debug");
     fs::write(&debug, "").unwrap();
@@ -85,7 +85,7 @@ fn a_link_to_a_pipe_does_not_stop_the_reader() {
 }
 
 #[test]
-fn a_deleted_library_is_read_all_the_same() {
+fn deleted_library_is_read() {
     let (library, program) = library("deleted", &["-O2", "-g"]);
     let stopped = Stopped::run(&program, &[]);
     fs::remove_file(&library).unwrap();
@@ -95,7 +95,7 @@ fn a_deleted_library_is_read_all_the_same() {
 }
 
 #[test]
-fn names_are_found_when_process_and_files_are_gone() {
+fn symbols_survive_process_and_files() {
     let (library, program) = library("gone", &["-O2", "-g"]);
     let mut stopped = Stopped::run(&program, &[]);
     let mut native = Native::new();
@@ -104,18 +104,18 @@ fn names_are_found_when_process_and_files_are_gone() {
     for file in [&library, &program] {
         fs::remove_file(file).unwrap();
     }
-    // What was mapped is remembered.
+    // The mappings are kept.
     native.changed(stopped.pid());
     assert_eq!(stopped.unwind(&mut native), alive);
     assert_eq!(functions(&frames(&native, &alive.codes))[..5], NAMES);
-    // And not any longer.
+    // Until the process is dropped.
     native.forget(stopped.pid());
     let gone = stopped.unwind(&mut native);
     assert_eq!((gone.codes, gone.end), (vec![Code::Unmapped(stopped.registers.ip)], End::Gone));
 }
 
 #[test]
-fn a_file_is_one_module_whatever_it_is_called() {
+fn identical_files_are_one_module() {
     let (library, program) = library("alike", &["-O2", "-g", "-Wl,--build-id"]);
     let first = Stopped::run(&program, &[]);
     let mut native = Native::new();
@@ -143,8 +143,8 @@ fn a_file_is_one_module_whatever_it_is_called() {
 }
 
 #[test]
-fn code_made_at_run_time_is_named_by_its_maker() {
-    let program = folder("jit").join("chain");
+fn jit_code_is_named_by_perf_map() {
+    let program = dir("jit").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
     let stopped = Stopped::run(&program, &["jit"]);
     let map = PathBuf::from(format!("/tmp/perf-{}.map", stopped.pid()));

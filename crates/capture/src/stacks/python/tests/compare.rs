@@ -1,4 +1,4 @@
-//! Compares a walk with what Python itself told.
+//! Compares a walk with the frames that Python itself reports.
 
 use engine::ids::Pid;
 use engine::stack::{Frame, Language};
@@ -12,13 +12,13 @@ use crate::stacks::python::version::Version;
 
 const PID: Pid = Pid(1);
 
-/// A resolved frame, and whether the interpreter was called anew for it.
+/// A resolved frame, and whether it entered the interpreter from C.
 pub(super) struct Seen {
     pub(super) frame: Frame,
     pub(super) entry: bool,
 }
 
-/// All frames of a thread, resolved; and how many of the interpreter's own code were left out.
+/// Resolves all frames of a thread; returns them and the number of internal frames left out.
 pub(super) fn resolve<M: Memory + Copy>(
     memory: M,
     interpreter: &Interpreter,
@@ -46,15 +46,15 @@ pub(super) fn resolve<M: Memory + Copy>(
     (seen, left_out)
 }
 
-/// Every thread has the frames that Python told of it; gives how many frames that were.
+/// Checks that every thread has the frames that Python reported; returns the number of frames.
 pub(super) fn compare<M: Memory + Copy>(
     memory: M,
     interpreter: &Interpreter,
-    told: &[Told],
+    expected: &[Told],
 ) -> usize {
-    for thread in told {
+    for thread in expected {
         let (seen, _) = resolve(memory, interpreter, thread.id);
-        let found: Vec<_> = seen.iter().map(|seen| told_of(&seen.frame)).collect();
+        let found: Vec<_> = seen.iter().map(|seen| comparable(&seen.frame)).collect();
         assert_eq!(
             found, thread.frames,
             "thread {} of {}",
@@ -64,10 +64,10 @@ pub(super) fn compare<M: Memory + Copy>(
             check_entry(interpreter.layout.version, &frame.function, *entry);
         }
     }
-    told.iter().map(|thread| thread.frames.len()).sum()
+    expected.iter().map(|thread| thread.frames.len()).sum()
 }
 
-fn told_of(frame: &Frame) -> ToldFrame {
+fn comparable(frame: &Frame) -> ToldFrame {
     assert_eq!((frame.language, frame.unknown), (Language::Python, None), "{frame:?}");
     ToldFrame {
         line: frame.line,
@@ -76,7 +76,7 @@ fn told_of(frame: &Frame) -> ToldFrame {
     }
 }
 
-/// The functions of `chains.py` are named after who calls them.
+/// The functions of `chains.py` are named after their caller: C or Python.
 fn check_entry(version: Version, function: &str, entry: bool) {
     let name = function.rsplit('.').next().unwrap_or_default();
     if name.starts_with("entered_") || name == "<module>" {

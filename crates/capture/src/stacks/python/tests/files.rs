@@ -1,4 +1,4 @@
-//! Files in which an interpreter may be.
+//! ELF files with and without an interpreter.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::stacks::python::maps::Mapping;
 use crate::stacks::python::memory::Memory;
 use crate::stacks::python::version::Version;
 
-/// A small ELF file: a segment that is read, one that is executed, and sections of our choice.
+/// A small ELF file: a readable segment, an executable one, and given sections.
 struct File {
     fixed: bool,
     first_address: u64,
@@ -58,8 +58,8 @@ impl File {
         let kind = if self.dynamic { 11 } else { 2 };
         let mut add = |name: &str, kind: u32, address: u64, link: u32, data: &[u8]| {
             let words = [u64::from(kind) << 32 | name_at, 0, address];
-            let place = [out.len() as u64, data.len() as u64, u64::from(link), 0, 0];
-            table.extend(words.iter().chain(&place).flat_map(|word| word.to_le_bytes()));
+            let rest = [out.len() as u64, data.len() as u64, u64::from(link), 0, 0];
+            table.extend(words.iter().chain(&rest).flat_map(|word| word.to_le_bytes()));
             name_at += name.len() as u64 + 1;
             out.extend_from_slice(data);
         };
@@ -109,36 +109,37 @@ fn mapping(start: u64, offset: u64, executable: bool) -> Mapping {
 }
 
 #[test]
-fn symbols_lead_to_the_interpreter() {
+fn interpreter_is_found_by_symbols() {
     let symbols = vec![("_PyRuntimes", 1), ("_PyRuntime", 0x20), ("PyCode_Type", 0x30)];
     for dynamic in [true, false] {
         let program = File { symbols: symbols.clone(), dynamic, ..WHOLE }.read().unwrap();
         assert_eq!((program.runtime, program.code_type), (0x20, Some(0x30)));
-        assert_eq!((program.version, program.told), (None, Some(Version::three(10))));
+        let version = (program.version, program.constant_version);
+        assert_eq!(version, (None, Some(Version::three(10))));
     }
     let symbols = vec![("Py_Version", 0x40), ("_PyRuntime", 0x20)];
     let program = File { symbols, ..WHOLE }.read().unwrap();
-    assert_eq!((program.version, program.told), (Some(0x40), None));
+    assert_eq!((program.version, program.constant_version), (Some(0x40), None));
 }
 
 #[test]
-fn a_stripped_file_has_the_section() {
+fn interpreter_of_stripped_file_is_found_by_section() {
     let program = File { sections: vec![(".PyRuntime", 0x50)], ..WHOLE }.read().unwrap();
     assert_eq!(program.runtime, 0x50);
 }
 
 #[test]
-fn other_files_hold_no_interpreter() {
+fn other_files_have_no_interpreter() {
     assert_eq!(File { symbols: vec![("main", 1)], ..WHOLE }.read(), None);
     assert_eq!(read(&Bytes(b"#!/bin/sh\n".to_vec())), None);
     assert_eq!(read(&Bytes(Vec::new())), None);
 }
 
 #[test]
-fn what_is_mapped_elsewhere_is_found_there() {
+fn load_bias_follows_from_mappings() {
     let symbols = vec![("_PyRuntime", 0x10020)];
     let moved = File { symbols: symbols.clone(), ..WHOLE }.read().unwrap();
-    // The first segment's own address is 0x10000.
+    // The virtual address of the first segment is 0x10000.
     let both = [mapping(0x7000_0000, 0, false), mapping(0x7000_1000, 0x1000, true)];
     assert_eq!(moved.bias(&both), Some(0x7000_0000 - 0x10000));
     assert_eq!(moved.bias(&both[1..]), Some(0x7000_0000 - 0x10000));
@@ -146,12 +147,12 @@ fn what_is_mapped_elsewhere_is_found_there() {
     assert_eq!(moved.bias(&[mapping(0x7000_0000, 0x20_0000, true)]), None);
     let fixed = File { fixed: true, symbols, ..WHOLE }.read().unwrap();
     assert_eq!(fixed.bias(&both), Some(0));
-    // Addresses that wrap around are wrong, and nothing more.
+    // Addresses that wrap around do not panic.
     moved.bias(&[mapping(0, 0, false)]);
 }
 
 #[test]
-fn any_byte_of_a_file_may_be_wrong() {
+fn corrupt_files_do_not_panic() {
     let symbols = vec![("_PyRuntime", 0x20), ("Py_Version", 0x30), ("PyCode_Type", 0x40)];
     let file = File { symbols, sections: vec![(".PyRuntime", 0x20)], ..WHOLE }.bytes();
     let mappings = [mapping(0x7000_0000, 0, false), mapping(u64::MAX - 0x1000, 0x1000, true)];

@@ -1,4 +1,4 @@
-//! Memory and files in which anything may stand: no panic, and an end.
+//! Corrupt memory: no panic, and bounded work.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use crate::stacks::python::find::examine;
 use crate::stacks::python::memory::Memory;
 use crate::wire::WirePythonFrame;
 
-/// Counts what is asked of it.
+/// Counts the reads.
 struct Counting<M> {
     inner: M,
     reads: Cell<usize>,
@@ -27,13 +27,13 @@ impl<M: Memory> Memory for Counting<M> {
     }
 }
 
-/// Everything that can be done with a process, on some of its threads.
-fn use_it(image: &Image, memory: impl Memory, threads: usize) {
+/// Examines a process and symbolizes the stacks of some of its threads.
+fn resolve_all(image: &Image, memory: impl Memory, threads: usize) {
     let memory = Counting { inner: memory, reads: Cell::new(0), bytes: Cell::new(0) };
     if let Ok(interpreter) = examine(image.anchor.clone(), &memory) {
         let mut names = Names::default();
         names.add(Pid(1), &interpreter, &memory);
-        for thread in image.told.iter().take(threads) {
+        for thread in image.threads.iter().take(threads) {
             for found in walk(&memory, &interpreter.wire, thread.id) {
                 names.frame(Pid(1), &found);
             }
@@ -44,13 +44,13 @@ fn use_it(image: &Image, memory: impl Memory, threads: usize) {
 }
 
 fn flipped(pieces: &Pieces, flip: impl Fn(&mut u8)) -> impl Iterator<Item = Pieces> {
-    let places: Vec<_> = pieces
+    let positions: Vec<_> = pieces
         .0
         .iter()
         .flat_map(|(&start, piece)| (0..piece.len()).map(move |at| (start, at)))
         .collect();
     let mut pieces = pieces.clone();
-    places.into_iter().map(move |(start, at)| {
+    positions.into_iter().map(move |(start, at)| {
         let byte = &mut pieces.0.get_mut(&start).unwrap()[at];
         let before = *byte;
         flip(byte);
@@ -61,26 +61,26 @@ fn flipped(pieces: &Pieces, flip: impl Fn(&mut u8)) -> impl Iterator<Item = Piec
 }
 
 #[test]
-fn any_byte_of_a_process_may_be_wrong() {
+fn corrupt_bytes_do_not_panic() {
     for image in images() {
         for memory in flipped(&image.memory, |byte| *byte = !*byte) {
-            use_it(&image, memory, 2);
+            resolve_all(&image, memory, 2);
         }
     }
 }
 
 #[test]
-fn any_piece_of_a_process_may_be_missing() {
+fn missing_memory_does_not_panic() {
     for image in images() {
         for start in image.memory.0.keys() {
             let mut memory = image.memory.clone();
             memory.0.remove(start);
-            use_it(&image, memory, image.told.len());
+            resolve_all(&image, memory, image.threads.len());
         }
     }
 }
 
-/// Every word is what a function of its address says.
+/// Memory in which every word is a function of its address.
 struct Everywhere(fn(u64) -> u64);
 
 impl Memory for Everywhere {
@@ -93,12 +93,12 @@ impl Memory for Everywhere {
 }
 
 #[test]
-fn a_process_that_answers_everything_comes_to_an_end() {
+fn walk_of_arbitrary_memory_terminates() {
     let mixed = |at: u64| (at ^ 0x5bd1_e995).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for words in [|at| at, |_| 0, |_| u64::MAX, |at: u64| at.wrapping_add(64), mixed] {
         for image in images() {
-            use_it(&image, Everywhere(words), 2);
-            // As if the beginning were right and all else were not.
+            resolve_all(&image, Everywhere(words), 2);
+            // The interpreter is valid, but nothing else is.
             let interpreter = interpreter(&image).unwrap();
             let memory = Everywhere(words);
             let mut names = Names::default();
@@ -110,7 +110,7 @@ fn a_process_that_answers_everything_comes_to_an_end() {
     }
 }
 
-/// Wherever code is said to be there is some, with the longest table of lines.
+/// Memory with a code object at every address, with the longest line table.
 struct Endless {
     reads: Cell<usize>,
 }
@@ -124,8 +124,8 @@ impl Memory for Endless {
         into.fill(0);
         let mut put = |at: u64, word: u64| {
             let at = usize::try_from(at).unwrap();
-            if let Some(place) = into.get_mut(at..at + 8) {
-                place.copy_from_slice(&word.to_le_bytes());
+            if let Some(target) = into.get_mut(at..at + 8) {
+                target.copy_from_slice(&word.to_le_bytes());
             }
         };
         match address {
@@ -141,12 +141,12 @@ impl Memory for Endless {
 }
 
 #[test]
-fn what_is_kept_of_a_process_is_bounded() {
+fn cache_of_a_process_is_bounded() {
     let interpreter = interpreter(&images()[3]).unwrap();
     let memory = Endless { reads: Cell::new(0) };
     let mut names = Names::default();
     names.add(Pid(1), &interpreter, &memory);
-    let mut ask = |number: u64| {
+    let mut is_read = |number: u64| {
         let before = memory.reads.get();
         let found = WirePythonFrame {
             code: number * 4096,
@@ -159,12 +159,12 @@ fn what_is_kept_of_a_process_is_bounded() {
         assert_eq!(names.frame(Pid(1), &found).unwrap().unknown, None);
         memory.reads.get() > before
     };
-    assert!(ask(1));
-    assert!(!ask(1), "kept");
+    assert!(is_read(1));
+    assert!(!is_read(1), "cached");
     for number in 2..=16 {
-        ask(number);
+        is_read(number);
     }
-    assert!(!ask(1), "kept while it is no more than 16 MiB");
-    ask(17);
-    assert!(ask(1), "let go");
+    assert!(!is_read(1), "cached up to 16 MiB");
+    is_read(17);
+    assert!(is_read(1), "dropped");
 }

@@ -1,4 +1,4 @@
-//! What was read of a process, to be read again without it.
+//! Recorded memory of a process, to be read without it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use crate::stacks::python::find::Anchor;
 use crate::stacks::python::memory::Memory;
 use crate::stacks::python::version;
 
-/// Memory that remembers what was read of it.
+/// Memory that records what is read.
 pub(super) struct Recorder<M> {
     pub(super) inner: M,
     pub(super) seen: RefCell<BTreeMap<u64, u8>>,
@@ -24,7 +24,7 @@ impl<M: Memory> Memory for Recorder<M> {
     }
 }
 
-/// A thread as Python itself described it.
+/// A thread as Python itself reports it.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) id: u64,
@@ -32,7 +32,7 @@ pub(super) struct Told {
     pub(super) frames: Vec<ToldFrame>,
 }
 
-/// A frame as Python itself described it.
+/// A frame as Python itself reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ToldFrame {
     pub(super) line: u32,
@@ -40,8 +40,8 @@ pub(super) struct ToldFrame {
     pub(super) function: String,
 }
 
-/// What `chains.py` printed.
-pub(super) fn told(lines: &str) -> Vec<Told> {
+/// Parses the output of `chains.py`.
+pub(super) fn threads(lines: &str) -> Vec<Told> {
     let mut threads: Vec<Told> = Vec::new();
     for line in lines.lines() {
         let words: Vec<_> = line.split('\t').collect();
@@ -67,7 +67,7 @@ pub(super) fn told(lines: &str) -> Vec<Told> {
 #[derive(Clone)]
 pub(super) struct Image {
     pub(super) anchor: Anchor,
-    pub(super) told: Vec<Told>,
+    pub(super) threads: Vec<Told>,
     pub(super) memory: Pieces,
 }
 
@@ -101,7 +101,7 @@ impl Pieces {
         Self(pieces)
     }
 
-    /// Writes over what is there.
+    /// Overwrites recorded bytes.
     pub(super) fn set(&mut self, address: u64, bytes: &[u8]) {
         let (start, piece) = self.0.range_mut(..=address).next_back().unwrap();
         let from = usize::try_from(address - start).unwrap();
@@ -109,19 +109,19 @@ impl Pieces {
     }
 }
 
-/// The text of an image: where to begin, what Python told, and a line per piece of memory.
-pub(super) fn write(anchor: &Anchor, told: &str, seen: &BTreeMap<u64, u8>) -> String {
+/// Formats an image: the anchor, the output of `chains.py`, and a line per piece of memory.
+pub(super) fn write(anchor: &Anchor, output: &str, seen: &BTreeMap<u64, u8>) -> String {
     let mut text = String::from("python image 1\n");
     writeln!(text, "runtime\t{:x}", anchor.runtime).unwrap();
     if let Some(version) = anchor.version {
         writeln!(text, "version\t{version:x}").unwrap();
     }
-    if let Some(version) = anchor.told {
+    if let Some(version) = anchor.file_version {
         writeln!(text, "file_name\tpython{version}").unwrap();
     }
     writeln!(text, "type\t{:x}", anchor.code_type.unwrap()).unwrap();
-    for line in told.lines().filter(|line| line.starts_with("thread") || line.starts_with("frame"))
-    {
+    let is_kept = |line: &&str| line.starts_with("thread") || line.starts_with("frame");
+    for line in output.lines().filter(is_kept) {
         writeln!(text, "{line}").unwrap();
     }
     for (address, piece) in Pieces::joined(seen).0 {
@@ -130,7 +130,7 @@ pub(super) fn write(anchor: &Anchor, told: &str, seen: &BTreeMap<u64, u8>) -> St
     text
 }
 
-/// Two digits a byte; from `g` on a letter is 2 zeros, 3 and so on: there are many.
+/// Encodes bytes with two digits each; letters from `g` on stand for 2 zeros, 3 and so on.
 fn digits(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     while let Some((&byte, rest)) = bytes.split_first() {
@@ -162,19 +162,19 @@ fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// An image from its text.
+/// Parses an image.
 pub(super) fn read(text: &str) -> Image {
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("python image 1"));
     let hexadecimal = |text| u64::from_str_radix(text, 16).unwrap();
-    let mut anchor = Anchor { runtime: 0, version: None, told: None, code_type: None };
+    let mut anchor = Anchor { runtime: 0, version: None, file_version: None, code_type: None };
     let mut memory = Pieces::default();
     for line in lines {
         let (word, rest) = line.split_once('\t').unwrap();
         match word {
             "runtime" => anchor.runtime = hexadecimal(rest),
             "version" => anchor.version = Some(hexadecimal(rest)),
-            "file_name" => anchor.told = version::of_file_name(rest),
+            "file_name" => anchor.file_version = version::of_file_name(rest),
             "type" => anchor.code_type = Some(hexadecimal(rest)),
             "thread" | "frame" => {}
             address => {
@@ -182,5 +182,5 @@ pub(super) fn read(text: &str) -> Image {
             }
         }
     }
-    Image { anchor, told: told(text), memory }
+    Image { anchor, threads: threads(text), memory }
 }

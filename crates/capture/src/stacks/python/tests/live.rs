@@ -1,5 +1,6 @@
-//! Interpreters that run: `python3`, and those named in `VRAMSCOPE_PYTHONS`, separated by colons.
-//! With `VRAMSCOPE_UPDATE=1` what is read of them becomes an image for the tests of `recorded.rs`.
+//! Running interpreters: `python3`, and those listed in `VRAMSCOPE_PYTHONS`, separated by colons.
+//! With `VRAMSCOPE_UPDATE=1` the memory that is read becomes an image for the tests in
+//! `recorded.rs`.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -21,21 +22,21 @@ use crate::stacks::python::memory::ProcessMemory;
 
 const IMAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_images");
 
-/// `chains.py`, waiting in its known places.
+/// `chains.py`, waiting at known lines.
 struct Running {
     child: Child,
     pid: Pid,
     text: String,
-    folder: PathBuf,
+    dir: PathBuf,
 }
 
 impl Running {
     fn start(python: &Path) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = env::temp_dir().join(format!("chains-{}-{count}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let script = folder.join("chains.py");
+        let dir = env::temp_dir().join(format!("chains-{}-{count}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let script = dir.join("chains.py");
         fs::copy(Path::new(IMAGES).join("chains.py"), &script).unwrap();
         let mut child = Command::new(python)
             .arg(&script)
@@ -50,11 +51,11 @@ impl Running {
         }
         let pid = text.lines().find_map(|line| line.strip_prefix("pid\t")).unwrap();
         let pid = Pid(pid.parse().unwrap());
-        Self { child, pid, text, folder }
+        Self { child, pid, text, dir }
     }
 
-    fn told(&self) -> Vec<Told> {
-        image::told(&self.text)
+    fn threads(&self) -> Vec<Told> {
+        image::threads(&self.text)
     }
 }
 
@@ -62,7 +63,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -73,14 +74,14 @@ fn pythons() -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_python_here_is_walked_as_it_sees_itself() {
+fn stacks_of_running_pythons_match_their_own_report() {
     let mut written = BTreeSet::new();
     for python in pythons() {
         let running = Running::start(&python);
         let memory = Recorder { inner: ProcessMemory(running.pid), seen: RefCell::default() };
         let anchor = anchors(running.pid).unwrap().remove(0);
         let interpreter = examine(anchor.clone(), &memory).unwrap();
-        let frames = compare(&memory, &interpreter, &running.told());
+        let frames = compare(&memory, &interpreter, &running.threads());
         assert!(frames > 60, "{frames}");
         eprintln!("{}: Python {}, {frames} frames", python.display(), interpreter.layout.version);
         if env::var_os("VRAMSCOPE_UPDATE").is_some() && written.insert(interpreter.layout.version) {
@@ -92,13 +93,13 @@ fn every_python_here_is_walked_as_it_sees_itself() {
 }
 
 #[test]
-fn a_process_that_is_not_python_has_no_interpreter() {
+fn other_processes_have_no_interpreter() {
     assert!(find(Pid(std::process::id())).unwrap().is_none());
     assert_eq!(find(Pid(u32::MAX)).unwrap_err(), NoPython::Unreadable);
 }
 
 #[test]
-fn an_interpreter_is_found_while_it_runs() {
+fn interpreter_is_found_while_threads_start_and_end() {
     const SCRIPT: &str = "
 import threading
 
@@ -121,25 +122,25 @@ while True:
         let results: Vec<_> = (0..100).map(|_| find(Pid(child.id())).map(|_| ())).collect();
         child.kill().unwrap();
         child.wait().unwrap();
-        // Its threads come and go, so now and then what is read does not fit together.
+        // Threads start and end, so sometimes the structures are inconsistent when they are read.
         let found = results.iter().filter(|result| result.is_ok()).count();
         eprintln!("{}: {found} of 100", python.display());
         assert!(found > 50, "{found} of 100: {results:?}");
     }
 }
 
-/// Far above what it takes on a slow machine; `--nocapture` shows the figures.
+/// The limits are far above the time on a slow machine; `--nocapture` shows the numbers.
 #[test]
-fn a_frame_is_resolved_in_little_time() {
+fn frame_symbolization_is_fast() {
     for python in pythons() {
         let running = Running::start(&python);
         let begin = Instant::now();
         let interpreter = find(running.pid).unwrap().unwrap();
         let found = begin.elapsed();
         let memory = ProcessMemory(running.pid);
-        let told = running.told();
-        let frames: Vec<_> =
-            told.iter().flat_map(|thread| walk(&memory, &interpreter.wire, thread.id)).collect();
+        let threads = running.threads();
+        let walk = |thread: &Told| walk(&memory, &interpreter.wire, thread.id);
+        let frames: Vec<_> = threads.iter().flat_map(walk).collect();
         let mut names = Names::default();
         names.add(running.pid, &interpreter, memory);
         let mut pass = || {

@@ -1,4 +1,4 @@
-//! Real interpreters, running or recorded, and what is left of them when bytes are wrong.
+//! Real interpreters, running, recorded or corrupt.
 
 mod compare;
 mod files;

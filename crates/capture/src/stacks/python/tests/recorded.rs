@@ -1,4 +1,5 @@
-//! Every layout, from what was recorded of real interpreters. See `tests/python_images/README.md`.
+//! Every layout, tested with recorded memory of real interpreters. See
+//! `tests/python_images/README.md`.
 
 use engine::ids::Pid;
 use engine::stack::Unknown;
@@ -36,22 +37,22 @@ pub(super) fn interpreter(image: &Image) -> Result<Interpreter, NoPython> {
 }
 
 #[test]
-fn every_version_is_walked_as_it_saw_itself() {
+fn stacks_of_every_version_match_their_own_report() {
     for (image, minor) in images().iter().zip(9..) {
         let interpreter = interpreter(image).unwrap();
         assert_eq!(interpreter.layout.version, Version::three(minor));
-        let frames = compare(&image.memory, &interpreter, &image.told);
+        let frames = compare(&image.memory, &interpreter, &image.threads);
         assert!(frames > 60, "{frames}");
     }
 }
 
-/// The texts that Python told are from Python, but who says that it waited where it should?
+/// Checks the recorded output itself: the threads were waiting at the marked lines.
 #[test]
-fn frames_stand_on_the_lines_that_are_marked() {
+fn recorded_frames_are_on_marked_lines() {
     let script = include_str!("../../../../tests/python_images/chains.py");
     let lines: Vec<_> = script.lines().collect();
     for image in images() {
-        for frame in image.told.iter().flat_map(|thread| &thread.frames) {
+        for frame in image.threads.iter().flat_map(|thread| &thread.frames) {
             if frame.file.ends_with("/chains.py") {
                 let line = lines[frame.line as usize - 1];
                 assert!(line.ends_with(" here"), "{}: {line}", frame.line);
@@ -61,18 +62,18 @@ fn frames_stand_on_the_lines_that_are_marked() {
 }
 
 #[test]
-fn the_frame_that_python_puts_under_an_init_is_left_out() {
+fn shim_frame_below_init_is_left_out() {
     for image in images() {
         let interpreter = interpreter(&image).unwrap();
-        let thread = image.told.iter().find(|thread| thread.name == "made_often").unwrap();
+        let thread = image.threads.iter().find(|thread| thread.name == "made_often").unwrap();
         let (_, left_out) = resolve(&image.memory, &interpreter, thread.id);
-        // Since 3.13 a class that is called often has it.
+        // Since 3.13 a class that is instantiated often has it.
         assert_eq!(left_out, usize::from(interpreter.layout.version >= Version::three(13)));
     }
 }
 
 #[test]
-fn an_interpreter_that_nobody_uses_does_not_hide_the_first() {
+fn unused_second_interpreter_is_skipped() {
     for image in images() {
         let wire = interpreter(&image).unwrap().wire;
         let first = image.memory.word(wire.interpreters).unwrap();
@@ -83,10 +84,10 @@ fn an_interpreter_that_nobody_uses_does_not_hide_the_first() {
 }
 
 #[test]
-fn code_whose_address_is_used_again_has_no_name() {
+fn reused_code_address_has_no_name() {
     for mut image in images() {
         let interpreter = interpreter(&image).unwrap();
-        let found = walk(&image.memory, &interpreter.wire, image.told[0].id)[0];
+        let found = walk(&image.memory, &interpreter.wire, image.threads[0].id)[0];
         let layout = interpreter.layout;
         let first_line = found.code + u64::from(layout.code_first_line);
         image.memory.set(first_line, &(found.first_line + 1).to_le_bytes());
@@ -98,7 +99,7 @@ fn code_whose_address_is_used_again_has_no_name() {
 }
 
 #[test]
-fn a_process_that_is_gone_keeps_what_was_resolved_until_it_is_forgotten() {
+fn symbols_of_exited_process_stay_cached_until_dropped() {
     struct Once<'a>(&'a dyn Fn(u64, &mut [u8]) -> bool);
     impl Memory for Once<'_> {
         fn read(&self, address: u64, into: &mut [u8]) -> bool {
@@ -107,7 +108,7 @@ fn a_process_that_is_gone_keeps_what_was_resolved_until_it_is_forgotten() {
     }
     let image = image(11);
     let interpreter = interpreter(&image).unwrap();
-    let frames = walk(&image.memory, &interpreter.wire, image.told[0].id);
+    let frames = walk(&image.memory, &interpreter.wire, image.threads[0].id);
     let alive = std::cell::Cell::new(true);
     let read = |address, into: &mut [u8]| alive.get() && image.memory.read(address, into);
     let mut names = Names::default();
@@ -116,12 +117,12 @@ fn a_process_that_is_gone_keeps_what_was_resolved_until_it_is_forgotten() {
     alive.set(false);
     assert_eq!(names.frame(Pid(1), &frames[0]).unwrap(), first);
     assert_eq!(names.frame(Pid(1), &frames[1]).unwrap().unknown, Some(Unknown::Gone));
-    names.forget(Pid(1));
+    names.process_exited(Pid(1));
     assert_eq!(names.frame(Pid(1), &frames[0]).unwrap().unknown, Some(Unknown::Gone));
 }
 
 #[test]
-fn an_interpreter_that_has_not_started_is_told() {
+fn interpreter_that_has_not_started_is_not_ready() {
     for mut image in images() {
         let interpreters = interpreter(&image).unwrap().wire.interpreters;
         image.memory.set(interpreters, &[0; 8]);
@@ -130,44 +131,44 @@ fn an_interpreter_that_has_not_started_is_told() {
 }
 
 #[test]
-fn a_version_that_is_not_known_is_told_and_not_guessed() {
+fn unsupported_versions_are_rejected() {
     let unknown = |text: &str| NoPython::UnknownVersion(text.into());
     let mut newer = image(14);
     newer.memory.set(newer.anchor.runtime + 8, &0x0310_00f0_u64.to_le_bytes());
     assert_eq!(interpreter(&newer).unwrap_err(), unknown("3.16"));
     let mut older = image(9);
-    older.anchor.told = Some(Version::three(8));
+    older.anchor.file_version = Some(Version::three(8));
     assert_eq!(interpreter(&older).unwrap_err(), unknown("3.8"));
-    older.anchor.told = None;
+    older.anchor.file_version = None;
     assert_eq!(interpreter(&older).unwrap_err(), unknown("of unknown version"));
 }
 
 #[test]
-fn free_threaded_builds_are_refused() {
+fn free_threaded_builds_are_rejected() {
     let mut image = image(14);
     image.memory.set(image.anchor.runtime + 16, &1_u64.to_le_bytes());
     assert_eq!(interpreter(&image).unwrap_err(), NoPython::FreeThreaded);
 }
 
 #[test]
-fn a_list_without_its_beginning_is_not_believed() {
+fn debug_offsets_without_cookie_are_rejected() {
     let mut image = image(13);
     image.anchor.version = None;
-    image.anchor.told = Some(Version::three(13));
+    image.anchor.file_version = Some(Version::three(13));
     image.memory.set(image.anchor.runtime, b"xdebugpx");
     assert_eq!(interpreter(&image).unwrap_err(), NoPython::Implausible);
     image.memory.set(image.anchor.runtime, &[0; 8]);
     assert_eq!(interpreter(&image).unwrap_err(), NoPython::NotReadyYet);
 }
 
-/// 3.9 and 3.10 are alike up to the instruction, so that one is left to what the file says.
+/// 3.9 and 3.10 differ only in the instruction, which the check does not cover.
 #[test]
-fn a_wrong_version_is_noticed() {
+fn wrong_version_is_detected() {
     for right in 9..=12 {
         for wrong in 9..=12 {
             let mut image = image(right);
             image.anchor.version = None;
-            image.anchor.told = Some(Version::three(wrong));
+            image.anchor.file_version = Some(Version::three(wrong));
             let alike = right == wrong || (right < 11 && wrong < 11);
             assert_eq!(interpreter(&image).is_ok(), alike, "{right} as {wrong}");
         }
@@ -175,14 +176,14 @@ fn a_wrong_version_is_noticed() {
 }
 
 #[test]
-fn a_list_of_offsets_that_leave_their_structures_is_not_believed() {
+fn debug_offsets_outside_of_structures_are_rejected() {
     let whole = image(14);
     let runtime = whole.anchor.runtime;
-    for place in (3..81).map(|place| runtime + place * 8) {
+    for address in (3..81).map(|index| runtime + index * 8) {
         let mut image = whole.clone();
-        image.memory.set(place, &u64::MAX.to_le_bytes());
+        image.memory.set(address, &u64::MAX.to_le_bytes());
         if let Ok(interpreter) = interpreter(&image) {
-            // Nobody needs that one.
+            // The offset is not used.
             assert_eq!(interpreter.layout, self::interpreter(&whole).unwrap().layout);
         }
     }

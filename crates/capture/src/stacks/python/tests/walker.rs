@@ -1,18 +1,18 @@
-//! The walk of the probes, done in user space: see `bpf/python.h`.
+//! The walk of the probes, implemented in user space; see `bpf/python.h`.
 
 use crate::stacks::python::memory::Memory;
 use crate::wire::{VS_NONE, WirePython, WirePythonFrame};
 
-const MOST_FRAMES: usize = 128;
-const MOST_THREADS: usize = 512;
+const MAX_FRAMES: usize = 128;
+const MAX_THREADS: usize = 512;
 const WORDS: usize = 16;
 
-/// The state of a thread, by what `pthread_self()` gives.
+/// Finds the state of a thread by its `pthread_self()`.
 fn thread(memory: &impl Memory, python: &WirePython, own: u64) -> u64 {
     let word = |address: u64, offset: u16| memory.word_at(address, offset).unwrap_or(0);
     let mut interpreter = memory.word(python.interpreters).unwrap_or(0);
     let mut state = if interpreter == 0 { 0 } else { word(interpreter, python.threads) };
-    for _ in 0..MOST_THREADS {
+    for _ in 0..MAX_THREADS {
         if state == 0 {
             if interpreter != 0 {
                 interpreter = word(interpreter, python.interpreter_next);
@@ -30,7 +30,7 @@ fn thread(memory: &impl Memory, python: &WirePython, own: u64) -> u64 {
     0
 }
 
-/// The frames of a thread, innermost first, as the probes would send them.
+/// Returns the frames of a thread, innermost first, as the probes would send them.
 pub(super) fn walk(memory: &impl Memory, python: &WirePython, own: u64) -> Vec<WirePythonFrame> {
     let state = thread(memory, python, own);
     let mut frame = memory.word_at(state, python.thread_frame).unwrap_or(0);
@@ -38,7 +38,7 @@ pub(super) fn walk(memory: &impl Memory, python: &WirePython, own: u64) -> Vec<W
         frame = memory.word_at(frame, python.frame_of).unwrap_or(0);
     }
     let mut frames = Vec::new();
-    while frames.len() < MOST_FRAMES && frame != 0 {
+    while frames.len() < MAX_FRAMES && frame != 0 {
         let length = if python.every_is_entry == 1 { 112 } else { 80 };
         let mut bytes = [0; WORDS * 8];
         if !memory.read(frame, &mut bytes[..length]) {
