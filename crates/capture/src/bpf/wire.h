@@ -154,9 +154,8 @@ enum vs_loss_class {
 };
 
 enum vs_name_flag {
-	VS_NAME_TRUNCATED = 1, /* the name is longer than the bytes that follow */
-	VS_NAME_FROM_MEMORY =
-		2, /* read from the driver's object, not passed to or returned by a call */
+	VS_NAME_TRUNCATED = 1,	 /* the name is longer than the bytes that follow */
+	VS_NAME_FROM_MEMORY = 2, /* read from the driver's object, not from a call */
 };
 
 enum vs_call_flag {
