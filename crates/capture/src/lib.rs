@@ -1,9 +1,9 @@
 //! Traces calls of the CUDA driver with eBPF and turns them into [`engine::event::Event`]s. The
 //! only library with unsafe code.
 //!
-//! Reading order: [`hooks`] (traced functions), `bpf/` (the probes), [`host`] and [`plan`] (how to
-//! attach on this host), [`libraries`] and [`prologue`] (where to attach), [`session`] (a running
-//! trace), [`decode`] (records to events).
+//! Reading order: [`hooks`] (traced functions), `bpf/` (the probes), [`plan`] (how to attach on
+//! this host), [`libraries`] (where to attach), [`session`] (a running trace), [`decode`] (records
+//! to events).
 
 mod clock;
 pub mod command;

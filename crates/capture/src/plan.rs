@@ -1,4 +1,4 @@
-//! Decides how to attach, as a pure function of the facts in [`crate::host`]. `doctor` prints it.
+//! Decides how to attach, as a pure function of the facts in [`host_info`]. `doctor` prints it.
 
 use std::fmt;
 

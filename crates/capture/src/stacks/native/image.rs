@@ -62,7 +62,7 @@ impl Image {
         shrunk::read_as_zeros();
         // SAFETY: the mapping is private and never written to. Other processes can change the file
         // meanwhile: all readers accept any content and copy what they keep, and a file that
-        // shrinks reads as zeros (see `shrunk`).
+        // shrinks reads as zeros (see `sigbus_guard`).
         let map = unsafe { Mmap::map(&file) }.map_err(|_| NoImage::Unreadable)?;
         let elf = Elf::parse(&map[..]).map_err(|_| NoImage::NotElf)?;
         if elf.architecture() != Architecture::X86_64 {

@@ -1,8 +1,8 @@
 //! Native stacks: memory maps, unwinding and symbols.
 //!
-//! Reading order: `maps` and `space` (mappings of a process), `image` and `modules` (mapped files),
-//! `rules` and `unwind` (from a stack copy to locations in files), `symbols` (from locations to
-//! names, in a separate thread).
+//! Reading order: `maps` and `address_space` (mappings of a process), `elf_image` and `modules`
+//! (mapped files), `unwind_rules` and `unwind` (from a stack copy to locations in files),
+//! `symbolizer` (from locations to names, in a separate thread).
 
 mod debug_file;
 mod demangle;

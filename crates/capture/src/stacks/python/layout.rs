@@ -1,6 +1,6 @@
 //! Layout of Python's structures by version: the fields that stack walks and symbols need.
 //!
-//! From 3.13 on the interpreter publishes it ([`super::offsets`]). For older versions it is a
+//! From 3.13 on the interpreter publishes it ([`super::debug_offsets`]). For older versions it is a
 //! table, taken from the debug information of 3.9.18, 3.10.13, 3.11.7 and 3.12.1 and compared with
 //! running processes.
 

@@ -1,8 +1,9 @@
 //! Python stacks: finds the interpreter of a process, and symbolizes its frames.
 //!
-//! [`mod@find`] detects whether a process runs CPython and where its structures are ([`elf`],
-//! [`maps`], [`layout`], [`offsets`]). The probes use that to walk the frames. [`code`] resolves
-//! the names and lines of the frames ([`text`], [`lines`]). No data of the process is trusted.
+//! [`detect`] finds out whether a process runs CPython and where its structures are ([`elf`],
+//! [`maps`], [`layout`], [`debug_offsets`]). The probes use that to walk the frames.
+//! [`symbolizer`] resolves the names and lines of the frames ([`strings`], [`line_table`]). No data
+//! of the process is trusted.
 
 mod code;
 mod elf;
