@@ -103,7 +103,7 @@ fn pools(state: &State, out: &mut impl Write) -> io::Result<()> {
             pool.used.now,
             pool.reserved.peak,
             pool.used.peak,
-            pool.doomed,
+            pool.destroyed,
         )?;
         separator = ",\n";
     }
