@@ -224,15 +224,15 @@ mod tests {
         let mut containers = node.containers();
         let found = container(containers.began(Pid(7), Moment(1))).unwrap();
         assert_eq!((found.pid_inside, found.pod.unwrap().name), (None, None));
-        assert!(containers.look_again(Moment(2)).is_empty());
+        assert!(containers.retry_names(Moment(2)).is_empty());
         let logs = node.0.path().join(format!("log/pods/team_web_{UID}/main"));
         fs::create_dir_all(logs).unwrap();
         // The directories are read at most once per second.
-        assert!(containers.look_again(Moment(SECOND)).is_empty());
-        let mut news = containers.look_again(Moment(1 + SECOND));
+        assert!(containers.retry_names(Moment(SECOND)).is_empty());
+        let mut news = containers.retry_names(Moment(1 + SECOND));
         let pod = container(news.pop()).unwrap().pod.unwrap();
         assert_eq!((pod.name.as_deref(), pod.namespace.as_deref()), (Some("web"), Some("team")));
-        assert!(news.is_empty() && containers.look_again(Moment(2 + 2 * SECOND)).is_empty());
+        assert!(news.is_empty() && containers.retry_names(Moment(2 + 2 * SECOND)).is_empty());
     }
 
     #[test]
