@@ -95,10 +95,10 @@ mod generated {
 }
 
 pub(crate) use generated::{
-    Addresses, Call, CallDescriptor, Copies, CopyKey, Counters, Head, Hook as WireHook, Known,
-    KnownKey, LaunchKey, Launches, Learned, Lost, LostKey, Named, Now, Pending as WirePending,
-    Process, Python as WirePython, PythonFrame as WirePythonFrame, Shape, Slot as WireSlot, Stack,
-    Tensor, ThreadName, ToldKey,
+    Addresses, Call, CallDescriptor, CaptureKey, Copies, CopyKey, Counters, GraphState, Head,
+    Hook as WireHook, Known, KnownKey, LaunchKey, Launches, Learned, Lost, LostKey, Named, Now,
+    Pending as WirePending, Process, Python as WirePython, PythonFrame as WirePythonFrame, Shape,
+    Slot as WireSlot, Stack, Tensor, ThreadName, ToldKey,
 };
 pub(crate) use generated::{
     VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,

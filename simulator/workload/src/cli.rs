@@ -4,7 +4,7 @@ mod contexts;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use contexts::{CaptureEnd, CaptureEndBy, ContextStack};
+pub(crate) use contexts::{CaptureEnd, CaptureEndBy, ContextStack, OpenCaptures, OpenCapturesThen};
 
 /// Uses CUDA memory in known ways, on a simulated or a real driver.
 #[derive(Parser)]
@@ -61,6 +61,8 @@ pub(crate) enum Program {
     ContextStack(ContextStack),
     /// A capture with a memory node, ended in one of several ways, and stream-ordered memory after it
     CaptureEnd(CaptureEnd),
+    /// Captures of two threads that are left open
+    OpenCaptures(OpenCaptures),
     /// One allocation of each kind; some are freed
     Kinds,
     /// A process that forks, and a child that uses the driver anew

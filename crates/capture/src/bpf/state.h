@@ -78,39 +78,27 @@ struct {
 	__type(value, __u64);
 } processes SEC(".maps");
 
-struct graph_state {
-	__u64 id;	/* of this process; another one when its captures were forgotten */
-	__u32 captures; /* streams that capture */
-	__u32 memory;	/* some graph has memory nodes, so launches matter */
-};
-
 /* Processes that capture or build graphs. Launches of all others need no record. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
-	__type(value, struct graph_state);
+	__type(value, struct vs_graph_state);
 } graph_states SEC(".maps");
 
-struct capture_key {
-	__u64 stream;
-	__u32 pid;
-	__u32 thread; /* of a default stream, which each thread has for itself; else 0 */
-};
-
 struct capture {
-	__u64 owner;  /* the graph_state's id: others are left over */
 	__u32 thread; /* that began it */
 	__u32 count;  /* of a thread: captures that it began */
 };
 
-/* Streams that capture, and the threads that began that: what is launched is not launched yet. */
+/* Streams that capture, and the threads that began that: what is launched is not launched yet. User
+ * space deletes entries whose owner has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct capture_key);
+	__type(key, struct vs_capture_key);
 	__type(value, struct capture);
 } capturing_streams SEC(".maps");
 

@@ -260,6 +260,22 @@ struct vs_named {
 };
 VS_SIZE(vs_named, 88);
 
+/* Graphs of a process. */
+struct vs_graph_state {
+	__u64 id;	/* of the program, until its captures are forgotten; never used again */
+	__u32 captures; /* streams that capture */
+	__u32 memory;	/* some graph has memory nodes, so launches matter */
+};
+VS_SIZE(vs_graph_state, 16);
+
+struct vs_capture_key {
+	__u64 stream;
+	__u32 pid;
+	__u32 thread; /* of a default stream, which each thread has for itself; else 0 */
+	__u64 owner;  /* id of the graph state */
+};
+VS_SIZE(vs_capture_key, 24);
+
 /* Which launches are added up in one place. */
 struct vs_launch_key {
 	__u64 target; /* a kernel, or a graph that can be launched */
@@ -490,7 +506,8 @@ struct vs_counters {
 	__u64 unmatched; /* returns without an entry (attached in the middle of the call) */
 	__u64 no_state;	 /* threads for which no state could be kept */
 	__u64 canary;	 /* hits of the self-test */
+	__u64 graphs;	 /* ids of graph states that ended: captures of theirs may be left */
 };
-VS_SIZE(vs_counters, 48);
+VS_SIZE(vs_counters, 56);
 
 #endif

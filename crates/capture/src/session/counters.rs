@@ -28,6 +28,8 @@ pub struct Counters {
     pub no_state: u64,
     /// Hits of the self-test.
     pub canary: u64,
+    /// Programs and contexts with graphs that ended: captures of theirs may be left in the map.
+    pub graphs: u64,
 }
 
 impl Counters {
@@ -48,6 +50,7 @@ impl Counters {
             sum.unmatched += value.unmatched;
             sum.no_state += value.no_state;
             sum.canary += value.canary;
+            sum.graphs += value.graphs;
         }
         Ok(sum)
     }
@@ -145,7 +148,6 @@ impl LostNews {
 
 /// Turns the growing counts of lost records into what is new.
 pub(crate) struct Losses {
-    counters: MapHandle,
     by_program: MapHandle,
     seen: HashMap<LostKey, Lost>,
     total: u64,
@@ -161,13 +163,12 @@ impl Losses {
         by_program
             .update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
             .map_err(map_error("lost_records"))?;
-        let (counters, seen) = (loaded.map("counters")?, HashMap::new());
-        Ok(Self { counters, by_program, seen, total: 0, read_again: false })
+        Ok(Self { by_program, seen: HashMap::new(), total: 0, read_again: false })
     }
 
-    /// What was lost since the last call. Cheap while nothing is. `last`: nothing is read after it.
-    pub(crate) fn take(&mut self, last: bool) -> Result<LostNews, Error> {
-        let total = Counters::from_map(&self.counters)?.lost;
+    /// What was lost since the last call. Cheap while nothing is: `total` is the counter of losses.
+    /// `last`: nothing is read after it.
+    pub(crate) fn take(&mut self, total: u64, last: bool) -> Result<LostNews, Error> {
         let is_new = total != self.total;
         if !is_new && !self.read_again && !last {
             return Ok(LostNews::default());
