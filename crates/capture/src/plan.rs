@@ -57,8 +57,10 @@ impl fmt::Display for Tier {
 pub struct Plan {
     /// How to attach.
     pub tier: Tier,
-    /// Whether state is kept in the task itself (5.11), not in a table.
+    /// Whether state of threads is kept in their tasks (6.2), not in a table.
     pub task_storage: bool,
+    /// Whether probes read stacks through a buffer in the task (5.11), not word by word.
+    pub stack_windows: bool,
     /// Whether a link may be limited to one process. Kernels before 6.10 then saw its first
     /// thread only.
     pub link_per_process: bool,
@@ -223,6 +225,7 @@ pub fn plan(host: &Host) -> Result<Plan, Impossible> {
     Ok(Plan {
         tier: *tier,
         task_storage: task_storage(host),
+        stack_windows: stack_windows(host),
         link_per_process: link_per_process(host, *tier),
         loops: host.kernel >= (5, 17),
         warnings: warnings(host, *tier),
@@ -235,9 +238,15 @@ pub fn link_per_process(host: &Host, tier: Tier) -> bool {
     tier <= Tier::Multi && host.kernel >= (6, 10)
 }
 
-/// Whether tracing programs can keep state in the task.
+/// Whether tracing programs can keep the state of threads in their tasks. Before Linux 6.2 the state
+/// cannot be read while a preempted thread uses the storage on the same CPU, so calls would be missed.
 #[must_use]
 pub fn task_storage(host: &Host) -> bool {
+    host.kernel >= (6, 2)
+}
+
+/// Whether tracing programs can keep in the task what they can do without.
+fn stack_windows(host: &Host) -> bool {
     host.kernel >= (5, 11)
 }
 
@@ -303,7 +312,9 @@ mod tests {
             ((6, 18), all, Tier::Session, true, true),
             ((6, 12), &all[1..], Tier::Multi, true, true),
             ((6, 6), &all[1..], Tier::Multi, true, false),
-            ((6, 1), &all[2..], Tier::Single, true, false),
+            ((6, 2), &all[2..], Tier::Single, true, false),
+            ((6, 1), &all[2..], Tier::Single, false, false),
+            ((5, 12), &all[3..], Tier::Constant, false, false),
             ((5, 10), &all[3..], Tier::Constant, false, false),
         ] {
             let plan = plan(&host(kernel, works)).unwrap();

@@ -14,6 +14,7 @@ typedef _Bool bool;
 /* Knobs, set before load; the verifier prunes what they switch off. */
 const volatile struct vs_hook hooks[VS_MAX_HOOKS] = {};
 const volatile __u32 filter = VS_FILTER_NONE;
+/* State of threads is kept in their tasks. */
 const volatile bool use_task_storage = 1;
 const volatile __u32 own_pid = 0;
 /* Launches and copies are counted too. */
@@ -183,7 +184,8 @@ struct {
 	__type(value, struct thread_state);
 } thread_storage SEC(".maps");
 
-/* Kernels before 5.11: the same, by thread id. */
+/* Kernels before 6.2: the same, by thread id. Their task storage cannot be read while another
+ * thread, preempted on the same CPU, uses it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -284,7 +286,7 @@ static __always_inline void thread_setup(struct thread_state *thread)
 }
 
 /* Of the calling thread, which has or had that id. Returns whether there was state, or may have
- * been: before Linux 6.2 the storage can be busy. */
+ * been: the storage can be busy. */
 static __always_inline bool thread_forget(__u32 tid)
 {
 	if (use_task_storage)

@@ -29,6 +29,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
     let knobs = Knobs {
         tier,
         task_storage: plan::task_storage(host),
+        stack_windows: false,
         filter: Filter::Everybody,
         ring_bytes: RING,
         table_entries: None,

@@ -149,6 +149,7 @@ impl Session {
         let loaded = Loaded::new(Knobs {
             tier: plan.tier,
             task_storage: plan.task_storage && options.thread_entries.is_none(),
+            stack_windows: plan.stack_windows,
             filter,
             ring_bytes: options.ring_bytes,
             table_entries: options.table_entries,

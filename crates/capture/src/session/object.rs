@@ -32,6 +32,7 @@ pub(crate) enum Filter {
 pub(crate) struct Knobs {
     pub(crate) tier: Tier,
     pub(crate) task_storage: bool,
+    pub(crate) stack_windows: bool,
     pub(crate) filter: Filter,
     pub(crate) ring_bytes: u32,
     /// Entries of the tables of processes; `None`: as many as they are built for.
@@ -172,7 +173,7 @@ impl Loaded {
                     set(map.set_autocreate(knobs.stacks.are_taken()))?;
                 }
                 Some("stack_windows") => {
-                    set(map.set_autocreate(knobs.stacks.are_taken() && knobs.task_storage))?;
+                    set(map.set_autocreate(knobs.stacks.are_taken() && knobs.stack_windows))?;
                 }
                 Some("thread_storage") => set(map.set_autocreate(knobs.task_storage))?,
                 Some("thread_table") => {
@@ -293,6 +294,7 @@ fn open(knobs: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject
     put("hooks", &table(knobs.objects))?;
     put("filter", &filter.to_ne_bytes())?;
     put("use_task_storage", &[u8::from(knobs.task_storage)])?;
+    put("use_stack_windows", &[u8::from(knobs.stack_windows)])?;
     put("own_pid", &std::process::id().to_ne_bytes())?;
     put("wakeup_at", &u64::from(knobs.ring_bytes / 4).to_ne_bytes())?;
     let work = knobs.work.unwrap_or_default();
