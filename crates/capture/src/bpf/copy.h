@@ -133,36 +133,41 @@ static __always_inline __u32 direction_between(__u32 from, __u32 to)
 	return to == MEMORY_HOST ? VS_TO_HOST : VS_ON_DEVICE;
 }
 
-static __always_inline __u64 word_at(__u64 pointer)
+/* Reads a word of the program. Sets `failed` if that cannot be done. */
+static __always_inline __u64 word_at(__u64 pointer, bool *failed)
 {
 	__u64 word = 0;
 
-	bpf_probe_read_user(&word, sizeof(word), (void *)pointer);
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)pointer))
+		*failed = 1;
 	return word;
 }
 
 /* One side of a descriptor: the memory type, then host, device, array. Which of the first two
  * counts depends on the type; for unified memory it is the device pointer. */
-static __always_inline __u64 side_pointer(__u64 side, __u32 type)
+static __always_inline __u64 side_pointer(__u64 side, __u32 type, bool *failed)
 {
-	return word_at(side + (type == MEMORY_HOST ? 8 : 16));
+	return word_at(side + (type == MEMORY_HOST ? 8 : 16), failed);
 }
 
-/* CUDA_MEMCPY2D and CUDA_MEMCPY3D: where the sides and the extent are. */
-static __always_inline void copy_described(struct copy *copy, __u64 pointer, bool deep,
+/* CUDA_MEMCPY2D and CUDA_MEMCPY3D: where the sides and the extent are. Returns whether they could
+ * be read. */
+static __always_inline bool copy_described(struct copy *copy, __u64 pointer, bool deep,
 					   bool keep_direction)
 {
+	bool failed = 0;
 	__u64 source = pointer + (deep ? 32 : 16), target = pointer + (deep ? 120 : 72);
 	__u64 extent = pointer + (deep ? 176 : 112);
-	__u32 from = word_at(source), to = word_at(target);
+	__u32 from = word_at(source, &failed), to = word_at(target, &failed);
 
-	copy->bytes = word_at(extent) * word_at(extent + 8);
+	copy->bytes = word_at(extent, &failed) * word_at(extent + 8, &failed);
 	if (deep)
-		copy->bytes *= word_at(extent + 16);
-	copy->from = side_pointer(source, from);
-	copy->to = side_pointer(target, to);
+		copy->bytes *= word_at(extent + 16, &failed);
+	copy->from = side_pointer(source, from, &failed);
+	copy->to = side_pointer(target, to, &failed);
 	if (!keep_direction)
 		copy->direction = direction_between(from, to);
+	return !failed;
 }
 
 /* Each part of a batch is a copy of its own. */
@@ -175,12 +180,17 @@ static __noinline int copy_batch(const struct inflight_call *call)
 		return 0;
 	count = call->args[3];
 	for (__u32 i = 0; i < BATCH; i++) {
+		bool failed = 0;
+
 		if (i >= count)
 			return 0;
-		part.to = word_at(call->args[0] + i * 8);
-		part.from = word_at(call->args[1] + i * 8);
-		part.bytes = word_at(call->args[2] + i * 8);
-		copy_add(&part);
+		part.to = word_at(call->args[0] + i * 8, &failed);
+		part.from = word_at(call->args[1] + i * 8, &failed);
+		part.bytes = word_at(call->args[2] + i * 8, &failed);
+		if (failed)
+			count_lost_copies(bpf_get_current_pid_tgid() >> 32, 1);
+		else
+			copy_add(&part);
 	}
 	if (count > BATCH)
 		count_lost_copies(bpf_get_current_pid_tgid() >> 32, count - BATCH);
@@ -210,9 +220,10 @@ static __always_inline void copy_return(const struct inflight_call *call, __u64 
 			copy.bytes *= argument(call, factor);
 		copy.to = call->args[0];
 		copy.from = call->args[1];
-	} else {
-		copy_described(&copy, call->args[0], measure == VS_MEASURE_3D,
-			       copy.direction == VS_PEER);
+	} else if (!copy_described(&copy, call->args[0], measure == VS_MEASURE_3D,
+				   copy.direction == VS_PEER)) {
+		count_lost_copies(bpf_get_current_pid_tgid() >> 32, 1);
+		return;
 	}
 	copy_add(&copy);
 }

@@ -192,18 +192,26 @@ static __always_inline void graph_forget(__u32 pid)
 	COUNT(graphs);
 }
 
+/* The graphs of a process that captures; NULL if it does not. */
+static __always_inline struct vs_graph_state *capturing_state(__u32 pid)
+{
+	struct shared_state *all = shared_state();
+	struct vs_graph_state *state;
+
+	if (!all || !all->captures)
+		return NULL;
+	state = bpf_map_lookup_elem(&graph_states, &pid);
+	return state && state->captures ? state : NULL;
+}
+
 /* Whether a call on a stream becomes a node: the stream captures, or has joined a capture of the
  * calling thread. */
 static __always_inline bool is_captured(__u32 pid, __u64 stream)
 {
-	struct shared_state *all = shared_state();
-	struct vs_graph_state *state;
+	struct vs_graph_state *state = capturing_state(pid);
 	struct vs_capture_key key;
 
-	if (!all || !all->captures)
-		return 0;
-	state = bpf_map_lookup_elem(&graph_states, &pid);
-	if (!state || !state->captures)
+	if (!state)
 		return 0;
 	fill_key(&key, state, stream);
 	if (capture_find(&key))
