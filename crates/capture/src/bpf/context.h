@@ -88,7 +88,8 @@ static __always_inline void context_destroy(struct thread_state *thread, __u64 c
 static __always_inline void context_learn(struct thread_state *thread, __u64 context, __s32 device)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	struct context_key key = {.context = context, .pid = pid};
+	struct context_key key = {
+		.context = context, .pid = pid, .program = own_program(), .start = own_start()};
 	struct vs_learned *record;
 	__s32 *known;
 

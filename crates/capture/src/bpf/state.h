@@ -136,7 +136,8 @@ struct {
 struct context_key {
 	__u64 context;
 	__u32 pid;
-	__u32 zero;
+	__u32 program; /* which of those that the process has run */
+	__u64 start;   /* of the process, nanoseconds since boot: its pid may be used again */
 };
 
 /* Contexts whose device was told by a query already, so that it is recorded once. */
