@@ -10,7 +10,10 @@
 
 mod harness;
 
-use harness::{Stage, Traced};
+use std::process::Command;
+
+use harness::files::root;
+use harness::{Stage, Traced, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -64,4 +67,48 @@ fn capture_ends_with_its_stream_or_context() {
         traced.assert_truth(&stage);
         assert_eq!(traced.last()["processes"][0]["live_bytes"], 4 * MIB);
     }
+}
+
+/// Prints the process ids in the keys of the tracer's map of captures.
+const CAPTURE_KEYS: &str = r#"
+import struct, sys
+sys.path.insert(0, sys.argv[1])
+from bench import bpf
+for one in bpf.maps_of(int(sys.argv[2])):
+    if one.name == "capturing_strea":
+        print("map", *(struct.unpack_from("=I", key, 8)[0] for key in one.keys()))
+"#;
+
+/// Entries of a process in the tracer's map of captures.
+fn captures_in_map(tracer: u32, pid: u32) -> usize {
+    let experiments = root().join("experiments");
+    let output = Command::new("python3")
+        .args(["-B", "-c", CAPTURE_KEYS, experiments.to_str().unwrap(), &tracer.to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("map"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text.split_whitespace().filter(|field| *field == pid.to_string()).count()
+}
+
+#[test]
+fn captures_left_open_leave_no_map_entries() {
+    let stage = Stage::new();
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&["--driver", driver]);
+    tracer.next();
+    let id = tracer.child.id();
+    for then in ["wait", "exec", "destroy"] {
+        let mut player = stage.workload(&["open-captures", "--then", then]);
+        player.wait_ready();
+        let pid = player.pid();
+        if then == "wait" {
+            // One for each stream, one for each thread.
+            assert_eq!(captures_in_map(id, pid), 4);
+            player.signal(9);
+            player.child.wait().unwrap();
+        }
+        until("an empty map", || then.to_owned(), || (captures_in_map(id, pid) == 0).then_some(()));
+    }
+    assert!(tracer.stop().status.success());
 }

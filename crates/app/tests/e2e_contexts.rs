@@ -10,7 +10,7 @@
 
 mod harness;
 
-use harness::Stage;
+use harness::{Player, Stage, send_signal};
 
 fn deep(depth: u32) -> (Stage, harness::Traced) {
     let stage = Stage::new();
@@ -57,4 +57,58 @@ fn failed_context_destroy_keeps_the_stack() {
         println!("seed {seed}");
         stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
     }
+}
+
+/// After a line of input, creates a context of device 1; after another, allocates and queries the device
+/// until there is a third. Then execs itself once, with the other driver.
+const QUERIES: &str = r#"
+import ctypes, os, select, sys
+print("ready", flush=True)
+os.read(0, 64)
+cu = ctypes.CDLL("libcuda.so.1")
+context, memory, device = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_int()
+assert cu.cuInit(0) == 0 and cu.cuCtxCreate_v2(ctypes.byref(context), 0, 1) == 0
+print("ready", flush=True)
+os.read(0, 64)
+while not select.select([0], [], [], 0.02)[0]:
+    assert cu.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(4096)) == 0
+    assert cu.cuCtxGetCurrent(ctypes.byref(context)) == 0 and cu.cuCtxGetDevice(ctypes.byref(device)) == 0
+other = os.environ.pop("OTHER_DRIVER", None)
+if other and os.read(0, 64):
+    os.environ["LD_LIBRARY_PATH"] = other
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["SCRIPT"]])
+"#;
+
+#[test]
+fn context_device_is_reported_again_after_exec() {
+    let stage = Stage::new();
+    let other = stage.dir.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(&stage.driver, other.join("libcuda.so.1")).unwrap();
+    let mut command = stage.command("python3");
+    command.args(["-c", QUERIES]).env("SCRIPT", QUERIES).env("OTHER_DRIVER", &other);
+    let mut player = Player::start(command.env("SIM_DEVICES", "2"));
+    let pid = player.pid();
+    let create_context = |player: &mut Player| {
+        player.go();
+        player.wait_ready();
+    };
+    player.wait_ready();
+    create_context(&mut player);
+    let mut tracer = stage.start_trace(&["--pid", &pid.to_string()]);
+    player.go();
+    let runs_on_device_1 = |process: &serde_json::Value| {
+        let devices = process["devices"].as_array().unwrap();
+        process["exited"] == false && devices.iter().any(|device| device["device"] == 1)
+    };
+    tracer.wait_for_process(pid, runs_on_device_1);
+    player.go();
+    tracer.wait_for_process(pid, |process| process["end_reason"] == "exec");
+    player.wait_ready();
+    // The next program creates its context, of the same handle, before its driver is probed.
+    send_signal(tracer.child.id(), 19);
+    create_context(&mut player);
+    send_signal(tracer.child.id(), 18);
+    player.go();
+    tracer.wait_for_process(pid, runs_on_device_1);
 }

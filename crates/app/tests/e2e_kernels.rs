@@ -296,3 +296,99 @@ fn launches_around_a_capture_end_are_counted() {
     assert_eq!(traced.last()["exact"], false);
     assert_eq!(traced.last()["lost_launches"], 1);
 }
+
+/// The driver, and a page whose contents survive `forget`, which makes the kernel map it again at the
+/// next access: until then, a probe cannot read it.
+const PAGE: &str = r#"
+import ctypes, mmap, os, struct, threading, time
+cu, libc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+file = os.memfd_create("page")
+os.ftruncate(file, mmap.PAGESIZE)
+page = ctypes.c_void_p(libc.mmap(None, ctypes.c_size_t(mmap.PAGESIZE), 3, mmap.MAP_SHARED, file, ctypes.c_long(0)))
+def write(*words):
+    os.pwrite(file, struct.pack(f"={len(words)}Q", *words), 0)
+def forget():
+    assert libc.madvise(page, ctypes.c_size_t(mmap.PAGESIZE), mmap.MADV_DONTNEED) == 0
+def check(result):
+    assert result == 0, result
+context, memory, stream = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
+check(cu.cuInit(0))
+check(cu.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+"#;
+
+/// Copies whose descriptors are not mapped when the calls return.
+const UNREADABLE_COPIES: &str = r#"
+host = ctypes.create_string_buffer(8000)
+check(cu.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(8000)))
+write(0, 0, 1, ctypes.addressof(host), 0, 0, 1000, 0, 0, 2, 0, memory.value, 0, 1000, 1000, 8)
+def forget_always():
+    while True:
+        forget()
+        time.sleep(0.001)
+threading.Thread(target=forget_always, daemon=True).start()
+for _ in range(3):
+    check(cu.cuMemcpy2D_v2(page))
+"#;
+
+/// Launches whose configuration is not mapped when the calls begin; the last one after another thread
+/// has begun a capture.
+const UNREADABLE_LAUNCHES: &str = r#"
+module, kernel = ctypes.c_uint64(), ctypes.c_uint64()
+source = b".version 3.0\n.target sm_30\n.address_size 64\n.visible .entry step() { ret; }\n"
+check(cu.cuModuleLoadData(ctypes.byref(module), source))
+check(cu.cuModuleGetFunction(ctypes.byref(kernel), module, b"step"))
+check(cu.cuStreamCreate(ctypes.byref(stream), 1))
+write(2 | 1 << 32, 1 | 64 << 32, 1 | 1 << 32, 0, stream.value, 0, 0)
+def launch():
+    forget()
+    check(cu.cuLaunchKernelEx(page, kernel, None, None))
+for _ in range(5):
+    launch()
+def capture():
+    check(cu.cuCtxSetCurrent(context))
+    check(cu.cuStreamBeginCapture_v2(stream, 2))
+if CAPTURES:
+    other = threading.Thread(target=capture)
+    other.start()
+    other.join()
+    launch()
+"#;
+
+/// The last report of `kernels` on a Python program, which must succeed.
+fn kernels_of_python(stage: &Stage, script: &str) -> Value {
+    let mut command = stage.command(harness::VRAMSCOPE);
+    command.args(["kernels", "--format", "json", "--", "python3", "-c"]);
+    let output = command.arg(format!("{PAGE}\n{script}")).output().unwrap();
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{messages}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn copies_with_unreadable_descriptors_are_counted_as_lost() {
+    let stage = Stage::new().env("SIM_LATENCY_US", "100000");
+    let report = kernels_of_python(&stage, UNREADABLE_COPIES);
+    let lost = number(&report["lost_copies"]);
+    let seen = list(&report["processes"][0]["copies"]);
+    let sum = |of: &str| seen.iter().map(|row| number(&row[of])).sum::<u64>();
+    assert!(lost > 0, "{report}");
+    assert_eq!(report["exact"], false);
+    assert_eq!(sum("calls") + lost, 3, "{report}");
+    assert_eq!(sum("bytes"), sum("calls") * 8000, "{report}");
+}
+
+#[test]
+fn launches_with_unreadable_arguments_have_no_known_shape() {
+    for captures in [false, true] {
+        let script =
+            UNREADABLE_LAUNCHES.replace("CAPTURES", if captures { "True" } else { "False" });
+        let report = kernels_of_python(&Stage::new(), &script);
+        assert_eq!(report["launches_total"], 5, "{report}");
+        // Whether the last one became a node of the graph cannot be known.
+        assert_eq!(report["lost_launches"], u64::from(captures), "{report}");
+        assert_eq!(report["exact"], !captures, "{report}");
+        assert_eq!(report["processes"][0]["kernels"][0]["shape_exact"], false, "{report}");
+    }
+}

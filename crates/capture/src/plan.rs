@@ -57,8 +57,10 @@ impl fmt::Display for Tier {
 pub struct Plan {
     /// The attach mode.
     pub tier: Tier,
-    /// Thread state is kept in task storage (Linux 5.11), not in a map.
+    /// Thread state is kept in task storage (Linux 6.2), not in a map.
     pub task_storage: bool,
+    /// Stacks are read through a buffer in task storage (Linux 5.11), not word by word.
+    pub stack_windows: bool,
     /// A link can be limited to one process. Before Linux 6.10 such a link only covers the main
     /// thread.
     pub link_per_process: bool,
@@ -226,6 +228,7 @@ pub fn plan(host: &Host) -> Result<Plan, Impossible> {
     Ok(Plan {
         tier: *tier,
         task_storage: task_storage(host),
+        stack_windows: stack_windows(host),
         link_per_process: link_per_process(host, *tier),
         loops: host.kernel >= (5, 17),
         warnings: warnings(host, *tier),
@@ -238,9 +241,15 @@ pub fn link_per_process(host: &Host, tier: Tier) -> bool {
     tier <= Tier::Multi && host.kernel >= (6, 10)
 }
 
-/// Returns whether the kernel has task storage for tracing programs.
+/// Returns whether thread state can be kept in task storage. Before Linux 6.2 the storage cannot be
+/// read while a preempted thread uses it on the same CPU, so calls would be missed.
 #[must_use]
 pub fn task_storage(host: &Host) -> bool {
+    host.kernel >= (6, 2)
+}
+
+/// Whether tracing programs can keep in the task what they can do without.
+fn stack_windows(host: &Host) -> bool {
     host.kernel >= (5, 11)
 }
 
@@ -306,7 +315,9 @@ mod tests {
             ((6, 18), all, Tier::Session, true, true),
             ((6, 12), &all[1..], Tier::Multi, true, true),
             ((6, 6), &all[1..], Tier::Multi, true, false),
-            ((6, 1), &all[2..], Tier::Single, true, false),
+            ((6, 2), &all[2..], Tier::Single, true, false),
+            ((6, 1), &all[2..], Tier::Single, false, false),
+            ((5, 12), &all[3..], Tier::Constant, false, false),
             ((5, 10), &all[3..], Tier::Constant, false, false),
         ] {
             let plan = plan(&host(kernel, works)).unwrap();

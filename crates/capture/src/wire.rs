@@ -95,9 +95,9 @@ mod generated {
 }
 
 pub(crate) use generated::{
-    Addresses, Call, CallDescriptor, ContextDevice, Copies, CopyKey, Counters, Head,
-    HijackedReturn as WireHijackedReturn, Hook as WireHook, KernelName, KnownStack, KnownStackKey,
-    LaunchKey, Launches, Lost, LostKey, Process, Python as WirePython,
+    Addresses, Call, CallDescriptor, CaptureKey, ContextDevice, Copies, CopyKey, Counters,
+    GraphState, Head, HijackedReturn as WireHijackedReturn, Hook as WireHook, KernelName,
+    KnownStack, KnownStackKey, LaunchKey, Launches, Lost, LostKey, Process, Python as WirePython,
     PythonFrame as WirePythonFrame, RuntimeConfig, SentFramesKey, Shape, Slot as WireSlot, Stack,
     Tensor, ThreadName,
 };

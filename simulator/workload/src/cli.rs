@@ -4,7 +4,7 @@ mod contexts;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use contexts::{CaptureEnd, CaptureEndBy, ContextStack};
+pub(crate) use contexts::{CaptureEnd, CaptureEndBy, ContextStack, OpenCaptures, OpenCapturesThen};
 
 /// Uses CUDA memory in known ways, on a simulated or a real driver.
 #[derive(Parser)]
@@ -62,6 +62,8 @@ pub(crate) enum Program {
     /// Capture a memory node, end the capture in one of several ways, and allocate stream-ordered
     /// memory
     CaptureEnd(CaptureEnd),
+    /// Begin captures on two threads, and leave them open
+    OpenCaptures(OpenCaptures),
     /// Make one allocation of each kind, and free some
     Kinds,
     /// Fork, and use the driver in the child

@@ -89,7 +89,8 @@ static __always_inline void context_report_device(struct thread_state *thread, _
 						  __s32 device)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	struct context_key key = {.context = context, .pid = pid};
+	struct context_key key = {
+		.context = context, .pid = pid, .exec_gen = own_exec_gen(), .start = own_start()};
 	struct vs_context_device *record;
 	__s32 *known;
 

@@ -133,37 +133,48 @@ static __always_inline __u32 direction_between(__u32 from, __u32 to)
 	return to == MEMORY_HOST ? VS_D2H : VS_D2D;
 }
 
-/* Reads 8 bytes of user memory; 0 if they cannot be read. */
-static __always_inline __u64 read_user_u64(__u64 address)
+/* Reads 8 bytes of user memory. Sets `failed` if they cannot be read. */
+static __always_inline __u64 read_user_checked(__u64 address, bool *failed)
 {
 	__u64 word = 0;
 
-	bpf_probe_read_user(&word, sizeof(word), (void *)address);
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)address))
+		*failed = 1;
 	return word;
+}
+
+/* Reads 8 bytes of user memory; 0 if they cannot be read. */
+static __always_inline __u64 read_user_u64(__u64 address)
+{
+	bool failed;
+
+	return read_user_checked(address, &failed);
 }
 
 /* Pointer of one side of a descriptor, which has the memory type, then a host pointer, a device
  * pointer and an array. Unified memory uses the device pointer. */
-static __always_inline __u64 side_pointer(__u64 side, __u32 type)
+static __always_inline __u64 side_pointer(__u64 side, __u32 type, bool *failed)
 {
-	return read_user_u64(side + (type == MEMORY_HOST ? 8 : 16));
+	return read_user_checked(side + (type == MEMORY_HOST ? 8 : 16), failed);
 }
 
-/* Reads CUDA_MEMCPY2D or CUDA_MEMCPY3D (`deep`). */
-static __always_inline void copy_described(struct copy *copy, __u64 pointer, bool deep,
+/* Reads CUDA_MEMCPY2D or CUDA_MEMCPY3D (`deep`). Returns whether it could be read. */
+static __always_inline bool copy_described(struct copy *copy, __u64 pointer, bool deep,
 					   bool keep_direction)
 {
+	bool failed = 0;
 	__u64 source = pointer + (deep ? 32 : 16), target = pointer + (deep ? 120 : 72);
 	__u64 extent = pointer + (deep ? 176 : 112);
-	__u32 from = read_user_u64(source), to = read_user_u64(target);
+	__u32 from = read_user_checked(source, &failed), to = read_user_checked(target, &failed);
 
-	copy->bytes = read_user_u64(extent) * read_user_u64(extent + 8);
+	copy->bytes = read_user_checked(extent, &failed) * read_user_checked(extent + 8, &failed);
 	if (deep)
-		copy->bytes *= read_user_u64(extent + 16);
-	copy->from = side_pointer(source, from);
-	copy->to = side_pointer(target, to);
+		copy->bytes *= read_user_checked(extent + 16, &failed);
+	copy->from = side_pointer(source, from, &failed);
+	copy->to = side_pointer(target, to, &failed);
 	if (!keep_direction)
 		copy->direction = direction_between(from, to);
+	return !failed;
 }
 
 /* Counts each copy of a batch. */
@@ -176,12 +187,17 @@ static __noinline int copy_batch(const struct inflight_call *call)
 		return 0;
 	count = call->args[3];
 	for (__u32 i = 0; i < BATCH; i++) {
+		bool failed = 0;
+
 		if (i >= count)
 			return 0;
-		part.to = read_user_u64(call->args[0] + i * 8);
-		part.from = read_user_u64(call->args[1] + i * 8);
-		part.bytes = read_user_u64(call->args[2] + i * 8);
-		copy_add(&part);
+		part.to = read_user_checked(call->args[0] + i * 8, &failed);
+		part.from = read_user_checked(call->args[1] + i * 8, &failed);
+		part.bytes = read_user_checked(call->args[2] + i * 8, &failed);
+		if (failed)
+			count_lost_copies(bpf_get_current_pid_tgid() >> 32, 1);
+		else
+			copy_add(&part);
 	}
 	if (count > BATCH)
 		count_lost_copies(bpf_get_current_pid_tgid() >> 32, count - BATCH);
@@ -211,9 +227,10 @@ static __always_inline void copy_return(const struct inflight_call *call, __u64 
 			copy.bytes *= argument(call, factor);
 		copy.to = call->args[0];
 		copy.from = call->args[1];
-	} else {
-		copy_described(&copy, call->args[0], measure == VS_MEASURE_3D,
-			       copy.direction == VS_PEER);
+	} else if (!copy_described(&copy, call->args[0], measure == VS_MEASURE_3D,
+				   copy.direction == VS_PEER)) {
+		count_lost_copies(bpf_get_current_pid_tgid() >> 32, 1);
+		return;
 	}
 	copy_add(&copy);
 }

@@ -9,10 +9,10 @@
 /* Used instead of a stream in a key: all captures that a thread began. */
 #define ANY_STREAM (~0ULL)
 
-static __always_inline struct graph_state *graph_state_create(__u32 pid)
+static __always_inline struct vs_graph_state *graph_state_create(__u32 pid)
 {
-	struct graph_state new = {.id = bpf_ktime_get_ns()};
-	struct graph_state *state;
+	struct vs_graph_state new = {.id = bpf_ktime_get_ns()};
+	struct vs_graph_state *state;
 
 	bpf_map_update_elem(&graph_states, &pid, &new, BPF_NOEXIST);
 	state = bpf_map_lookup_elem(&graph_states, &pid);
@@ -23,7 +23,7 @@ static __always_inline struct graph_state *graph_state_create(__u32 pid)
 
 static __always_inline bool needs_graph_record(__u32 pid)
 {
-	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
+	struct vs_graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
 
 	return state && state->memory;
 }
@@ -36,7 +36,7 @@ static __always_inline bool capture_over(int result)
 	return !result || (result >= 900 && result <= 908 && result != 903);
 }
 
-static __always_inline void captures_add(struct graph_state *state, __s32 count)
+static __always_inline void captures_add(struct vs_graph_state *state, __s32 count)
 {
 	struct shared_state *all = shared_state();
 
@@ -45,41 +45,39 @@ static __always_inline void captures_add(struct graph_state *state, __s32 count)
 		__sync_fetch_and_add(&all->captures, (__s64)count);
 }
 
-static __always_inline struct capture *capture_find(const struct graph_state *state,
-						    const struct capture_key *key)
+static __always_inline struct capture *capture_find(const struct vs_capture_key *key)
 {
-	struct capture *capture = bpf_map_lookup_elem(&capturing_streams, key);
-
-	return capture && capture->owner == state->id ? capture : NULL;
+	return bpf_map_lookup_elem(&capturing_streams, key);
 }
 
-static __always_inline void fill_key(struct capture_key *key, __u64 stream)
+static __always_inline void fill_key(struct vs_capture_key *key, const struct vs_graph_state *state,
+				     __u64 stream)
 {
 	__u64 id = bpf_get_current_pid_tgid();
 
 	key->stream = stream;
 	key->pid = id >> 32;
 	key->thread = stream <= LAST_DEFAULT_STREAM || stream == ANY_STREAM ? (__u32)id : 0;
+	key->owner = state->id;
 }
 
 static __noinline int capture_begin(__u32 pid, __u64 stream)
 {
-	struct graph_state *state = graph_state_create(pid);
+	struct vs_graph_state *state = graph_state_create(pid);
 	struct capture new = {.thread = (__u32)bpf_get_current_pid_tgid(), .count = 1};
-	struct capture_key key;
+	struct vs_capture_key key;
 	struct capture *known;
 
 	if (!state)
 		return 0;
-	fill_key(&key, stream);
-	if (capture_find(state, &key))
+	fill_key(&key, state, stream);
+	if (capture_find(&key))
 		return 0;
-	new.owner = state->id;
 	if (bpf_map_update_elem(&capturing_streams, &key, &new, BPF_ANY))
 		goto full;
 	captures_add(state, 1);
-	fill_key(&key, ANY_STREAM);
-	known = capture_find(state, &key);
+	fill_key(&key, state, ANY_STREAM);
+	known = capture_find(&key);
 	if (known)
 		__sync_fetch_and_add(&known->count, 1);
 	else if (bpf_map_update_elem(&capturing_streams, &key, &new, BPF_ANY))
@@ -96,14 +94,14 @@ full:
 /* The capture on a stream has ended, by a call of any thread. */
 static __noinline int capture_end(__u32 pid, __u64 stream)
 {
-	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
-	struct capture_key key;
+	struct vs_graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
+	struct vs_capture_key key;
 	struct capture *known;
 
 	if (!state || !state->captures)
 		return 0;
-	fill_key(&key, stream);
-	known = capture_find(state, &key);
+	fill_key(&key, state, stream);
+	known = capture_find(&key);
 	if (!known)
 		return 0;
 	__u32 thread = known->thread;
@@ -111,7 +109,7 @@ static __noinline int capture_end(__u32 pid, __u64 stream)
 	captures_add(state, -1);
 	key.stream = ANY_STREAM;
 	key.thread = thread;
-	known = capture_find(state, &key);
+	known = capture_find(&key);
 	if (known && known->count > 1)
 		__sync_fetch_and_add(&known->count, -1);
 	else if (known)
@@ -124,13 +122,14 @@ static __noinline int capture_end(__u32 pid, __u64 stream)
  * launched. */
 static __noinline int captures_forget(__u32 pid)
 {
-	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
+	struct vs_graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
 
 	if (!state || !state->captures)
 		return 0;
 	captures_add(state, -(__s32)state->captures);
 	state->id = bpf_ktime_get_ns();
 	state->memory = 1;
+	COUNT(graphs);
 	if (count_activity)
 		count_lost(pid, VS_CLASS_LAUNCH, 0, 0);
 	return 0;
@@ -140,7 +139,7 @@ static __always_inline void graph_apply(__u32 pid, const struct inflight_call *c
 					int result)
 {
 	__u8 action = hooks[hook].action, flags = hooks[hook].flags;
-	struct graph_state *state;
+	struct vs_graph_state *state;
 
 	if (action == VS_ACTION_CAPTURE_END) {
 		if (capture_over(result))
@@ -168,45 +167,58 @@ static __always_inline void graph_apply(__u32 pid, const struct inflight_call *c
 static __always_inline void capture_thread_exit(__u32 pid)
 {
 	struct shared_state *all = shared_state();
-	struct capture_key key;
+	struct vs_graph_state *state;
+	struct vs_capture_key key;
 
 	if (!all || !all->captures)
 		return;
+	state = bpf_map_lookup_elem(&graph_states, &pid);
+	if (!state)
+		return;
 	for (__u64 stream = 0; stream <= LAST_DEFAULT_STREAM; stream++)
 		capture_end(pid, stream);
-	fill_key(&key, ANY_STREAM);
+	fill_key(&key, state, ANY_STREAM);
 	bpf_map_delete_elem(&capturing_streams, &key);
 }
 
 /* Deletes the state of a process that exits or execs; its captures end. */
 static __always_inline void graph_forget(__u32 pid)
 {
-	struct graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
+	struct vs_graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
 
 	if (!state)
 		return;
 	captures_add(state, -(__s32)state->captures);
 	bpf_map_delete_elem(&graph_states, &pid);
+	COUNT(graphs);
+}
+
+/* The graphs of a process that captures; NULL if it does not. */
+static __always_inline struct vs_graph_state *capturing_state(__u32 pid)
+{
+	struct shared_state *all = shared_state();
+	struct vs_graph_state *state;
+
+	if (!all || !all->captures)
+		return NULL;
+	state = bpf_map_lookup_elem(&graph_states, &pid);
+	return state && state->captures ? state : NULL;
 }
 
 /* Returns whether a call on a stream becomes a graph node: the stream is capturing, or may have
  * joined a capture of the calling thread. */
 static __always_inline bool is_captured(__u32 pid, __u64 stream)
 {
-	struct shared_state *all = shared_state();
-	struct graph_state *state;
-	struct capture_key key;
+	struct vs_graph_state *state = capturing_state(pid);
+	struct vs_capture_key key;
 
-	if (!all || !all->captures)
+	if (!state)
 		return 0;
-	state = bpf_map_lookup_elem(&graph_states, &pid);
-	if (!state || !state->captures)
-		return 0;
-	fill_key(&key, stream);
-	if (capture_find(state, &key))
+	fill_key(&key, state, stream);
+	if (capture_find(&key))
 		return 1;
-	fill_key(&key, ANY_STREAM);
-	return capture_find(state, &key) != NULL;
+	fill_key(&key, state, ANY_STREAM);
+	return capture_find(&key) != NULL;
 }
 
 #endif

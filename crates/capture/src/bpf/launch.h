@@ -110,7 +110,8 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	struct vs_shape shape = {};
 	struct vs_launches *sum;
 	__u64 stream = 0;
-	int fresh = 0;
+	long unreadable;
+	int fresh = 1;
 
 	if (hook >= VS_MAX_HOOKS) {
 		COUNT(self_test);
@@ -131,7 +132,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 		shape.grid[2] = PT_REGS_PARM4(ctx);
 		shape.block[0] = PT_REGS_PARM5(ctx);
 		shape.block[1] = PT_REGS_PARM6(ctx);
-		bpf_probe_read_user(more, sizeof(more), (void *)PT_REGS_SP(ctx) + 8);
+		unreadable = bpf_probe_read_user(more, sizeof(more), (void *)PT_REGS_SP(ctx) + 8);
 		shape.block[2] = more[0];
 		shape.shared_bytes = more[1];
 		stream = more[2];
@@ -140,18 +141,27 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 		__u64 config[5] = {};
 
 		key.target = PT_REGS_PARM2(ctx);
-		bpf_probe_read_user(config, sizeof(config), (void *)PT_REGS_PARM1(ctx));
+		unreadable =
+			bpf_probe_read_user(config, sizeof(config), (void *)PT_REGS_PARM1(ctx));
 		__builtin_memcpy(&shape, config, 24);
 		shape.shared_bytes = config[3];
 		stream = config[4];
+	}
+	if (unreadable && capturing_state(key.pid)) {
+		/* Without its stream, it is unknown whether it is launched or becomes a node. */
+		count_lost(key.pid, VS_CLASS_LAUNCH, 0, 0);
+		return 1;
 	}
 	sum = launches_of(&key);
 	if (!sum)
 		return 1;
 	__u64 before = __sync_fetch_and_add(&sum->calls, 1);
-	bool captured = is_captured(key.pid, stream);
+	bool captured = !unreadable && is_captured(key.pid, stream);
 	sum->last_at = bpf_jiffies64();
-	fresh = shape_count(sum, &shape);
+	if (unreadable)
+		__sync_fetch_and_add(&sum->other, 1);
+	else
+		fresh = shape_count(sum, &shape);
 	if (!can_skip_returns ||
 	    (!check_every_launch && !fresh && sum->ok_streak >= VS_TRUSTED_AFTER &&
 	     before & (VS_CHECK_EVERY - 1))) {

@@ -14,6 +14,7 @@ typedef _Bool bool;
 /* Configuration, set before load; the verifier prunes what it switches off. */
 const volatile struct vs_hook hooks[VS_MAX_HOOKS] = {};
 const volatile __u32 filter = VS_FILTER_NONE;
+/* State of threads is kept in their tasks. */
 const volatile bool use_task_storage = 1;
 const volatile __u32 tracer_pid = 0;
 /* Count launches and copies. */
@@ -80,39 +81,27 @@ struct {
 	__type(value, __u64);
 } processes SEC(".maps");
 
-struct graph_state {
-	__u64 id;	/* changes when the captures of the process are dropped */
-	__u32 captures; /* number of capturing streams */
-	__u32 memory;	/* some graph has memory nodes, so launches are recorded */
-};
-
 /* Processes that capture or build graphs. Launches of all others need no record. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
-	__type(value, struct graph_state);
+	__type(value, struct vs_graph_state);
 } graph_states SEC(".maps");
 
-struct capture_key {
-	__u64 stream;
-	__u32 pid;
-	__u32 thread; /* of a default stream, which is per thread; else 0 */
-};
-
 struct capture {
-	__u64 owner;  /* id of the graph_state; entries with another id are stale */
 	__u32 thread; /* thread that began the capture */
 	__u32 count;  /* in the entry of a thread: captures that it began */
 };
 
-/* Capturing streams, and the threads that began the captures: captured calls do not run yet. */
+/* Capturing streams, and the threads that began the captures: captured calls do not run yet. User
+ * space deletes entries whose owner has ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct capture_key);
+	__type(key, struct vs_capture_key);
 	__type(value, struct capture);
 } capturing_streams SEC(".maps");
 
@@ -148,7 +137,8 @@ struct {
 struct context_key {
 	__u64 context;
 	__u32 pid;
-	__u32 zero;
+	__u32 exec_gen; /* exec generation of the process */
+	__u64 start;	/* of the process, nanoseconds since boot: its pid may be used again */
 };
 
 /* Contexts whose device was already reported. */
@@ -195,7 +185,8 @@ struct {
 	__type(value, struct thread_state);
 } thread_storage SEC(".maps");
 
-/* The same by thread id, for kernels before 5.11. */
+/* The same by thread id, for kernels before 6.2: their task storage cannot be read while another
+ * thread, preempted on the same CPU, uses it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -296,7 +287,7 @@ static __always_inline void thread_setup(struct thread_state *thread)
 }
 
 /* Deletes the state of the calling thread, which has or had that id. Returns whether it had state,
- * or may have had: before Linux 6.2 the storage can be busy. */
+ * or may have had: the storage can be busy. */
 static __always_inline bool thread_delete(__u32 tid)
 {
 	if (use_task_storage)

@@ -261,6 +261,22 @@ struct vs_kernel_name {
 };
 VS_SIZE(vs_kernel_name, 88);
 
+/* Graph state of a process. */
+struct vs_graph_state {
+	__u64 id;	/* changes when the captures of the process are dropped; never reused */
+	__u32 captures; /* number of capturing streams */
+	__u32 memory;	/* some graph has memory nodes, so launches are recorded */
+};
+VS_SIZE(vs_graph_state, 16);
+
+struct vs_capture_key {
+	__u64 stream;
+	__u32 pid;
+	__u32 thread; /* of a default stream, which is per thread; else 0 */
+	__u64 owner;  /* id of the graph state */
+};
+VS_SIZE(vs_capture_key, 24);
+
 /* Key of the launch counters. */
 struct vs_launch_key {
 	__u64 target; /* a kernel, or a graph exec */
@@ -490,7 +506,8 @@ struct vs_counters {
 	__u64 unmatched; /* returns without an entry (attached during the call) */
 	__u64 no_state;	 /* threads for which no state could be kept */
 	__u64 self_test; /* hits of the self-test */
+	__u64 graphs;	 /* graph states that ended; captures of theirs may be left */
 };
-VS_SIZE(vs_counters, 48);
+VS_SIZE(vs_counters, 56);
 
 #endif

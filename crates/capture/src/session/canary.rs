@@ -30,6 +30,7 @@ pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
     let config = Knobs {
         tier,
         task_storage: plan::task_storage(host),
+        stack_windows: false,
         filter: Filter::Everybody,
         ring_bytes: RING,
         table_entries: None,

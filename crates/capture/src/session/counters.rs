@@ -28,6 +28,8 @@ pub struct Counters {
     pub no_state: u64,
     /// Hits of the self-test.
     pub self_test: u64,
+    /// Graph states that ended; captures of theirs may be left in the map.
+    pub graphs: u64,
 }
 
 impl Counters {
@@ -48,6 +50,7 @@ impl Counters {
             sum.unmatched += value.unmatched;
             sum.no_state += value.no_state;
             sum.self_test += value.self_test;
+            sum.graphs += value.graphs;
         }
         Ok(sum)
     }
@@ -145,7 +148,6 @@ impl LostNews {
 
 /// Turns the cumulative counts of lost records into deltas.
 pub(crate) struct Losses {
-    counters: MapHandle,
     by_program: MapHandle,
     seen: HashMap<LostKey, Lost>,
     total: u64,
@@ -161,14 +163,12 @@ impl Losses {
         by_program
             .update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
             .map_err(map_error("lost_records"))?;
-        let (counters, seen) = (loaded.map("counters")?, HashMap::new());
-        Ok(Self { counters, by_program, seen, total: 0, read_again: false })
+        Ok(Self { by_program, seen: HashMap::new(), total: 0, read_again: false })
     }
 
-    /// Returns the losses since the last call; cheap if there are none. `last`: this is the final
-    /// read.
-    pub(crate) fn take(&mut self, last: bool) -> Result<LostNews, Error> {
-        let total = Counters::from_map(&self.counters)?.lost;
+    /// Returns the losses since the last call; cheap if there are none. `total` is the counter of
+    /// lost records. `last`: this is the final read.
+    pub(crate) fn take(&mut self, total: u64, last: bool) -> Result<LostNews, Error> {
         let is_new = total != self.total;
         if !is_new && !self.read_again && !last {
             return Ok(LostNews::default());

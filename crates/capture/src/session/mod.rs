@@ -5,6 +5,7 @@ mod account;
 mod attach;
 mod binding;
 mod canary;
+mod captures;
 mod counters;
 mod drivers;
 mod learning;
@@ -49,6 +50,7 @@ use crate::plan::{self, Plan, Tier};
 use crate::stacks::{Desk, Maps};
 use account::Accounts;
 use binding::Bindings;
+use captures::LeftCaptures;
 use counters::{Losses, LostNews, Unannounced};
 use drivers::Drivers;
 use object::{Changing, Filter, Knobs, Loaded, map_error};
@@ -123,6 +125,7 @@ pub struct Session {
     accounts: Accounts,
     containers: Containers,
     bindings: Bindings,
+    left_captures: LeftCaptures,
     work: Option<WorkSums>,
     torch: Option<Torch>,
     desk: Option<Desk>,
@@ -146,6 +149,7 @@ impl Session {
         let loaded = Loaded::new(Knobs {
             tier: plan.tier,
             task_storage: plan.task_storage && options.thread_entries.is_none(),
+            stack_windows: plan.stack_windows,
             filter,
             ring_bytes: options.ring_bytes,
             table_entries: options.table_entries,
@@ -189,6 +193,7 @@ impl Session {
             accounts: Accounts::open(),
             containers: Containers::new(&options.logs),
             bindings: Bindings::default(),
+            left_captures: LeftCaptures::new(&loaded)?,
             work: options.work.map(|_| WorkSums::new(&loaded)).transpose()?,
             torch,
             desk: sites,
@@ -242,7 +247,9 @@ impl Session {
         let records = self.ring.take();
         let stacks = self.ring.take_stacks();
         let now = clock::monotonic();
-        let lost = self.losses.take(last)?;
+        let counters = self.counters()?;
+        let lost = self.losses.take(counters.lost, last)?;
+        self.left_captures.delete(counters.graphs)?;
         let may_have_missed_deaths = lost.may_hide_exits();
         let work = self.take_work(&records, last, now)?;
         let mut pending = Pending { work, lost };

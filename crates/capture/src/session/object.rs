@@ -32,6 +32,7 @@ pub(crate) enum Filter {
 pub(crate) struct Knobs {
     pub(crate) tier: Tier,
     pub(crate) task_storage: bool,
+    pub(crate) stack_windows: bool,
     pub(crate) filter: Filter,
     pub(crate) ring_bytes: u32,
     /// Entries of the per-process maps; `None`: the default.
@@ -173,7 +174,7 @@ impl Loaded {
                     set(map.set_autocreate(config.stacks.are_taken()))?;
                 }
                 Some("stack_windows") => {
-                    set(map.set_autocreate(config.stacks.are_taken() && config.task_storage))?;
+                    set(map.set_autocreate(config.stacks.are_taken() && config.stack_windows))?;
                 }
                 Some("thread_storage") => set(map.set_autocreate(config.task_storage))?,
                 Some("thread_table") => {
@@ -296,6 +297,7 @@ fn open(config: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObjec
     put("hooks", &table(config.objects))?;
     put("filter", &filter.to_ne_bytes())?;
     put("use_task_storage", &[u8::from(config.task_storage)])?;
+    put("use_stack_windows", &[u8::from(config.stack_windows)])?;
     put("tracer_pid", &std::process::id().to_ne_bytes())?;
     put("wakeup_at", &u64::from(config.ring_bytes / 4).to_ne_bytes())?;
     let work = config.work.unwrap_or_default();

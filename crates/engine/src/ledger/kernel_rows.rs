@@ -110,7 +110,7 @@ impl Row {
         let runner_up = counts.get(1).map_or(0, |(_, count)| *count);
         // All calls with an unknown shape could have had the same other shape.
         view.common_is_exact =
-            view.common.is_none_or(|(_, count)| count >= runner_up.saturating_add(other));
+            view.common.map_or(0, |(_, count)| count) >= runner_up.saturating_add(other);
         view
     }
 }

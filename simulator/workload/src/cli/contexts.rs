@@ -34,3 +34,22 @@ pub(crate) enum CaptureEndBy {
     /// By destroying the context of the stream
     Context,
 }
+
+/// Options of `open-captures`.
+#[derive(Args)]
+pub(crate) struct OpenCaptures {
+    /// The step after the captures have begun; each prints `ready` and waits
+    #[arg(long, value_enum, default_value = "wait")]
+    pub(crate) then: OpenCapturesThen,
+}
+
+/// The step after the captures of `open-captures` have begun.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OpenCapturesThen {
+    /// Wait for a signal
+    Wait,
+    /// Run another program in this process
+    Exec,
+    /// Destroy the context of the streams
+    Destroy,
+}

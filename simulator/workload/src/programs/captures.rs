@@ -1,13 +1,15 @@
 //! Captures, and how they end.
 
 use std::ffi::c_int;
+use std::os::unix::process::CommandExt as _;
 use std::thread;
 
 use anyhow::{Context as _, anyhow};
 
-use super::{MIB, launches};
-use crate::cli::CaptureEndBy;
+use super::{MIB, launches, process};
+use crate::cli::{CaptureEndBy, Common, OpenCapturesThen};
 use crate::cuda::{Device, Driver, Handle, Pointer, Result};
+use crate::{say, signals};
 
 fn stream(driver: &Driver) -> Result<Handle> {
     let mut stream = 0;
@@ -96,5 +98,43 @@ pub(crate) fn run(device: Device, ordinal: c_int, how: CaptureEndBy) -> anyhow::
     for _ in 0..2 {
         launch(driver, kernel, other)?;
     }
+    Ok(())
+}
+
+fn begin(driver: &Driver) -> Result<()> {
+    let stream = stream(driver)?;
+    // SAFETY: takes a handle made above; 2 is the relaxed mode.
+    unsafe { driver.cuStreamBeginCapture_v2(stream, 2) }
+}
+
+/// Begins captures on two threads and leaves them open.
+pub(crate) fn open(
+    driver: &'static Driver,
+    common: &Common,
+    then: OpenCapturesThen,
+) -> anyhow::Result<()> {
+    let mut context = 0;
+    driver.init()?;
+    // SAFETY: the pointer is valid for writing.
+    unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, common.device) }?;
+    begin(driver)?;
+    let (begun, other) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let _ = begun.send(driver.set_current(context).and_then(|()| begin(driver)));
+        thread::park();
+    });
+    other.recv()??;
+    match then {
+        OpenCapturesThen::Wait => {}
+        OpenCapturesThen::Exec => {
+            let hold = ["hold", "--count", "1", "--size", "4096", "--wait-ms", "120000"];
+            let error = process::this_program(common)?.args(hold).exec();
+            return Err(error).context("cannot become another program");
+        }
+        // SAFETY: takes a handle made above, which is not used again.
+        OpenCapturesThen::Destroy => unsafe { driver.cuCtxDestroy_v2(context) }?,
+    }
+    say("ready");
+    signals::sleep_ms(120_000);
     Ok(())
 }

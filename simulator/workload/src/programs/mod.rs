@@ -37,6 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             contexts::deep(Driver::load()?, common.device, options.depth)
         }
         Program::CaptureEnd(options) => captures::run(device()?, common.device, options.how),
+        Program::OpenCaptures(options) => captures::open(Driver::load()?, common, options.then),
         Program::Kinds => simple::kinds(device()?),
         Program::Fork => process::fork(common.device),
         Program::Exec => process::exec(device()?, common),

@@ -14,7 +14,7 @@ use crate::structs::IpcHandle;
 use crate::{say, signals};
 
 /// Returns a command that runs this program again.
-fn this_program(common: &Common) -> anyhow::Result<Command> {
+pub(super) fn this_program(common: &Common) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.args(["--device", &common.device.to_string()]);
     Ok(command)
