@@ -108,6 +108,19 @@ pub struct LaunchCounts {
     pub failed: u64,
 }
 
+impl LaunchCounts {
+    /// The later of two readings, count by count.
+    #[must_use]
+    pub fn max(&self, other: &Self) -> Self {
+        Self {
+            calls: self.calls.max(other.calls),
+            captured: self.captured.max(other.captured),
+            checked: self.checked.max(other.checked),
+            failed: self.failed.max(other.failed),
+        }
+    }
+}
+
 /// A process learned what one of its handles stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bound {

@@ -15,6 +15,7 @@ use super::sums::read_all;
 use crate::decode::{Decoded, LaunchCounts, NamedKernel, Program};
 use crate::error::Error;
 use crate::hooks::row::direction;
+use crate::life::is_same_start;
 use crate::wire::{self, parse};
 
 /// How often the sums are read.
@@ -35,7 +36,34 @@ pub(crate) struct WorkSums {
     /// Launches of what had a handle before it got the name that a record tells, by the moment of
     /// the record.
     settled: HashMap<(Pid, KernelId, Moment), Launches>,
+    /// Totals that wait until the records before them were read.
+    early: Option<Totals>,
     next: Instant,
+}
+
+/// The totals of all programs at one time.
+struct Totals {
+    /// The position of the ring then. Later records do not affect the totals.
+    position: u64,
+    launches: Vec<(LaunchKey, Vec<u8>)>,
+    copies: Vec<(CopyKey, Vec<u8>)>,
+}
+
+/// Programs that ended: those of a process, or those before the one that it runs now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    pub(crate) pid: Pid,
+    /// `None`: every process that had the pid.
+    pub(crate) start: Option<u64>,
+    pub(crate) now_runs: Option<Program>,
+}
+
+impl Ended {
+    fn covers(&self, pid: Pid, start: u64, program: Program) -> bool {
+        self.pid == pid
+            && self.start.is_none_or(|own| is_same_start(own, start))
+            && self.now_runs.is_none_or(|next| program.is_before(next))
+    }
 }
 
 /// A process: its pid, and when it started.
@@ -106,12 +134,9 @@ impl WorkSums {
             names: Names::default(),
             deferred: News::default(),
             settled: HashMap::new(),
+            early: None,
             next: Instant::now() + PERIOD,
         })
-    }
-
-    pub(crate) fn is_due(&self) -> bool {
-        Instant::now() >= self.next
     }
 
     /// Keeps news for the next time.
@@ -152,28 +177,69 @@ impl WorkSums {
         settled.into_iter().chain(self.names.resolve(named)).collect()
     }
 
-    /// What was added since the last time is added to the news.
-    pub(crate) fn take(&mut self, now: Moment, news: &mut News) -> Result<(), Error> {
-        let start = Instant::now();
+    /// Reads the totals from time to time, before the records up to a position of the ring are read:
+    /// only then are the names and the memory known that the totals refer to.
+    pub(crate) fn read(&mut self, last: bool, position: u64) -> Result<(), Error> {
+        if last || self.early.is_none() && Instant::now() >= self.next {
+            let start = Instant::now();
+            self.early = Some(self.totals(position)?);
+            self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
+        }
+        Ok(())
+    }
+
+    /// Adds to the news what was added since the last time, if the records before were read.
+    pub(crate) fn take(&mut self, now: Moment, news: &mut News, is_read: impl Fn(u64) -> bool) {
+        if let Some(totals) = self.early.take_if(|totals| is_read(totals.position)) {
+            self.add(totals, now, news);
+        }
+    }
+
+    /// The same for programs that ended. Their last records were read, those of others may not be.
+    pub(crate) fn take_ended(
+        &mut self,
+        ended: &[Ended],
+        now: Moment,
+        news: &mut News,
+    ) -> Result<(), Error> {
+        if !ended.is_empty() {
+            let mut totals = self.totals(0)?;
+            totals.retain(|pid, start, program| {
+                ended.iter().any(|one| one.covers(pid, start, program))
+            });
+            self.add(totals, now, news);
+        }
+        Ok(())
+    }
+
+    fn totals(&self, position: u64) -> Result<Totals, Error> {
+        let launches = read_all(&self.launches)?.into_iter();
+        let launches = launches
+            .filter_map(|(key, value)| Some((parse::<wire::LaunchKey>(&key)?.into(), value)));
+        let copies = read_all(&self.copies)?.into_iter();
+        let copies =
+            copies.filter_map(|(key, value)| Some((parse::<wire::CopyKey>(&key)?.into(), value)));
+        Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
+    }
+
+    fn add(&mut self, totals: Totals, now: Moment, news: &mut News) {
         let mut tell = |pid: Pid, start: u64, program, work| {
             let what = What::Work(work);
             let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
             news.0.entry((pid, start)).or_default().push((program, event));
         };
-        for (key, values) in read_all(&self.launches)? {
-            let Some((key, launches)) = self.launched(&key, &values) else { continue };
+        for (key, values) in totals.launches {
+            let Some(launches) = self.launched(key, &values) else { continue };
             if let Launched::Kernel(kernel) = key.launched {
                 let name = self.names.look_up(key.pid, kernel);
                 name.into_iter().for_each(|work| tell(key.pid, key.start, key.program, work));
             }
             tell(key.pid, key.start, key.program, Work::Launches(launches));
         }
-        for (key, value) in read_all(&self.copies)? {
-            let Some((key, copies)) = self.copied(&key, &value) else { continue };
+        for (key, value) in totals.copies {
+            let Some(copies) = self.copied(key, &value) else { continue };
             tell(key.pid, key.start, key.program, Work::Copies(Box::new(copies)));
         }
-        self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
-        Ok(())
     }
 
     /// A process ended, or runs another program now: handles of those before mean nothing any more.
@@ -182,6 +248,9 @@ impl WorkSums {
         let is_over = |of: u64, program: Program| {
             of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
         };
+        if let Some(totals) = &mut self.early {
+            totals.retain(|of, start, program| of != pid || !is_over(start, program));
+        }
         self.launches_told.retain(|key, _| {
             let keep = key.pid != pid || !is_over(key.start, key.program);
             if !keep {
@@ -200,8 +269,7 @@ impl WorkSums {
     }
 
     /// The launches of one kernel, added up over all CPUs, less what was told.
-    fn launched(&mut self, key: &[u8], values: &[u8]) -> Option<(LaunchKey, Launches)> {
-        let key = LaunchKey::from(parse::<wire::LaunchKey>(key)?);
+    fn launched(&mut self, key: LaunchKey, values: &[u8]) -> Option<Launches> {
         let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
         let sums: Vec<wire::Launches> = values.chunks(per_cpu).filter_map(parse).collect();
         let sum = |of: fn(&wire::Launches) -> u64| sums.iter().map(of).sum::<u64>();
@@ -212,6 +280,8 @@ impl WorkSums {
             failed: sum(|cpu| cpu.failed),
         };
         let told = self.launches_told.entry(key).or_default();
+        // A record of a name may have been written later than the totals were read.
+        let now = now.max(told);
         let before = std::mem::replace(told, now);
         // A launch may be counted by its entry now and by its result the next time.
         if now == before {
@@ -222,14 +292,13 @@ impl WorkSums {
             Launched::Graph(_) => (Vec::new(), None, 0),
         };
         let launches = since(key.launched, &now, &before);
-        Some((key, Launches { last, shapes, other_shapes, ..launches }))
+        Some(Launches { last, shapes, other_shapes, ..launches })
     }
 
-    fn copied(&mut self, key: &[u8], value: &[u8]) -> Option<(CopyKey, Copies)> {
-        let key = CopyKey::from(parse::<wire::CopyKey>(key)?);
+    fn copied(&mut self, key: CopyKey, value: &[u8]) -> Option<Copies> {
         let now: wire::Copies = parse(value)?;
         let told = self.copies_told.entry(key).or_default();
-        if now.calls == told.calls {
+        if now.calls <= told.calls {
             return None;
         }
         told.bandwidths.resize(now.bandwidths.len(), 0);
@@ -254,7 +323,14 @@ impl WorkSums {
             nanos: now.nanos,
             bandwidths: now.bandwidths.to_vec(),
         };
-        Some((key, copies))
+        Some(copies)
+    }
+}
+
+impl Totals {
+    fn retain(&mut self, is_wanted: impl Fn(Pid, u64, Program) -> bool) {
+        self.launches.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
+        self.copies.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
     }
 }
 
