@@ -36,22 +36,21 @@ def live(process, oracle):
     return [f"live list: {len(ours)} entries, truth {len(truth)}; not in truth {more[:3]}; missing {less[:3]}"]
 
 
-def peak(process, oracle):
+def peak(what, row, truth):
     """Overlapping calls of several threads leave the peak open, between two bounds."""
-    both = process.get("peak_bounds", {"min_bytes": process["peak_bytes"], "max_bytes": process["peak_bytes"]})
-    if both["min_bytes"] <= oracle["peak_bytes"] <= both["max_bytes"]:
+    both = row.get("peak_bounds", {"min_bytes": row["peak_bytes"], "max_bytes": row["peak_bytes"]})
+    if both["min_bytes"] <= truth <= both["max_bytes"]:
         return []
-    return [f"peak_bytes {both['min_bytes']}..{both['max_bytes']}, truth {oracle['peak_bytes']}"]
+    return [f"{what} {both['min_bytes']}..{both['max_bytes']}, truth {truth}"]
 
 
 def devices(process, oracle):
     ours = {d["device"]: d["live_bytes"] for d in process["devices"] if d["live_bytes"]}
     truth = {n: size for n, size in enumerate(oracle["live_bytes_by_device"]) if size}
     found = unlike("live_bytes by device", ours, truth)
-    if "peak_bounds" not in process:
-        ours = {d["device"]: d["peak_bytes"] for d in process["devices"] if d["peak_bytes"]}
-        truth = {n: size for n, size in enumerate(oracle["peak_bytes_by_device"]) if size}
-        found += unlike("peak_bytes by device", ours, truth)
+    rows = {d["device"]: d for d in process["devices"] if d["device"] is not None}
+    for number, truth in enumerate(oracle["peak_bytes_by_device"]):
+        found += peak(f"peak_bytes of device {number}", rows.get(number, {"peak_bytes": 0}), truth)
     return found
 
 
@@ -124,7 +123,7 @@ def tensors(process, truth):
 
 def exact(process, oracle, single_thread, by_kernel, torch=None):
     """Differences of a process that is said to be exact."""
-    found = live(process, oracle) + peak(process, oracle) + devices(process, oracle) + kinds(process, oracle)
+    found = live(process, oracle) + peak("peak_bytes", process, oracle["peak_bytes"]) + devices(process, oracle) + kinds(process, oracle)
     for mine, theirs in NUMBERS:
         found += unlike(mine, process[mine], oracle[theirs])
     if not process.get("lost_objects"):

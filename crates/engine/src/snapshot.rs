@@ -243,6 +243,8 @@ pub struct DeviceView {
     pub live_bytes: Bytes,
     /// The most device memory of this process on it at one time.
     pub peak_bytes: Bytes,
+    /// The least and the most that the peak can have been, where overlapping calls leave it open.
+    pub peak_bounds: Option<(Bytes, Bytes)>,
     /// Which GPU of the host that is, where it is known.
     pub gpu: Option<GpuId>,
     /// What the driver's own account says the process holds of that GPU.

@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 
-use crate::ids::{ContextId, Key};
+use crate::ids::{ContextId, DeviceId, Key};
 use crate::units::Moment;
 
 /// Keys that are remembered; beyond that only the count is.
@@ -14,6 +14,8 @@ const KEYS: usize = 65_536;
 pub(super) struct Owed {
     /// The context it was in.
     pub(super) context: Option<ContextId>,
+    /// The device it was on.
+    pub(super) device: Option<DeviceId>,
     /// When the call had returned that made it.
     pub(super) began: Moment,
     /// When its name was seen given out again.
@@ -81,7 +83,7 @@ mod tests {
 
     fn owed(context: u64, at: u64) -> Owed {
         let (began, at) = (Moment(at / 2), Moment(at));
-        Owed { context: Some(ContextId(context)), began, at, entered: at, bytes: 1 }
+        Owed { context: Some(ContextId(context)), device: None, began, at, entered: at, bytes: 1 }
     }
 
     #[test]
