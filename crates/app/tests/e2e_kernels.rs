@@ -204,6 +204,31 @@ fn reused_function_handle_is_another_kernel() {
     assert_eq!(counts, [100, 100, 100]);
 }
 
+/// The totals of all kernels and copies are read whenever a process ends, also while others run.
+#[test]
+fn totals_read_while_processes_end_belong_to_the_right_kernel() {
+    let stage = Stage::new();
+    let driver = stage.driver.to_str().unwrap();
+    let mut tracer = stage.start_trace(&["--kernels", "--driver", driver, "--top", "1000000"]);
+    tracer.next();
+    let reloads = ["launches", "--iterations", "5", "--threads", "2", "--reloads", "9"];
+    let copies = ["copies", "--iterations", "1"];
+    for _ in 0..30 {
+        let many = [&reloads[..], &copies, &reloads, &copies, &reloads, &copies];
+        let many = many.map(|workload| stage.workload(workload));
+        many.into_iter().for_each(|player| assert!(player.finish().0.success()));
+    }
+    let traced = tracer.stop();
+    let all = traced.reports.iter().flat_map(|report| list(&report["processes"]));
+    let last: BTreeMap<u64, &Value> =
+        all.map(|process| (number(&process["pid"]), process)).collect();
+    for (pid, oracle) in &stage.oracles() {
+        let process = last[&u64::from(*pid)];
+        assert_eq!(process["exact"], true, "{process}");
+        assert_work(process, oracle);
+    }
+}
+
 #[test]
 fn kernel_names_from_before_the_trace_are_found() {
     let stage = Stage::new();

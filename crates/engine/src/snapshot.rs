@@ -244,6 +244,8 @@ pub struct DeviceView {
     pub live_bytes: Bytes,
     /// Peak of the device memory of this process on it.
     pub peak_bytes: Bytes,
+    /// Lower and upper bound of the peak, if overlapping calls leave it undetermined.
+    pub peak_bounds: Option<(Bytes, Bytes)>,
     /// GPU of the host, if known.
     pub gpu: Option<GpuId>,
     /// Driver-reported usage of the process on that GPU.

@@ -102,6 +102,10 @@ fn check_judgements(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+fn is_within(peak: Bytes, bounds: Option<(Bytes, Bytes)>) -> bool {
+    bounds.is_none_or(|(low, high)| (low..=high).contains(&peak))
+}
+
 /// Feeds steps to the ledger and the models; `scale` is the duration of a step.
 fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> {
     let mut ledger = Ledger::observed();
@@ -139,10 +143,11 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
                 for process in &mut seen.processes {
                     for device in &mut process.devices {
                         (device.driver_traced, device.driver_unplaced) = Default::default();
+                        let bounds = device.peak_bounds.take();
+                        prop_assert!(is_within(device.peak_bytes, bounds), "{bounds:?}");
                     }
-                    let (low, high) = process.peak_bounds.take().unwrap_or_default();
-                    let peak = process.peak_bytes;
-                    prop_assert!(low == high || (low..=high).contains(&peak));
+                    let bounds = process.peak_bounds.take();
+                    prop_assert!(is_within(process.peak_bytes, bounds), "{bounds:?}");
                 }
                 prop_assert_eq!(seen, expected);
             }

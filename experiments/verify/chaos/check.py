@@ -38,22 +38,19 @@ def live(process, oracle):
     return [f"live list: {len(ours)} entries, oracle {len(expected)}; not in the oracle {more[:3]}; missing {less[:3]}"]
 
 
-def peak(process, oracle):
-    """Overlapping calls of several threads leave their order open, so the peak may have bounds."""
-    low, high = peak_bounds(process)
-    if low <= oracle["peak_bytes"] <= high:
-        return []
-    return [f"peak_bytes {low}..{high}, oracle {oracle['peak_bytes']}"]
+def peak(name, row, expected):
+    """Overlapping calls of several threads leave their order open, so a peak may have bounds."""
+    low, high = peak_bounds(row)
+    return [] if low <= expected <= high else [f"{name} {low}..{high}, oracle {expected}"]
 
 
 def devices(process, oracle):
     ours = {d["device"]: d["live_bytes"] for d in process["devices"] if d["live_bytes"]}
     expected = {n: size for n, size in enumerate(oracle["live_bytes_by_device"]) if size}
     found = difference("live_bytes by device", ours, expected)
-    if "peak_bounds" not in process:
-        ours = {d["device"]: d["peak_bytes"] for d in process["devices"] if d["peak_bytes"]}
-        expected = {n: size for n, size in enumerate(oracle["peak_bytes_by_device"]) if size}
-        found += difference("peak_bytes by device", ours, expected)
+    rows = {d["device"]: d for d in process["devices"] if d["device"] is not None}
+    for number, expected in enumerate(oracle["peak_bytes_by_device"]):
+        found += peak(f"peak_bytes of device {number}", rows.get(number, {"peak_bytes": 0}), expected)
     return found
 
 
@@ -128,7 +125,7 @@ def tensors(process, expected):
 
 def exact(process, oracle, single_thread, by_kernel, torch=None):
     """Returns the differences of a process that is reported as exact."""
-    found = live(process, oracle) + peak(process, oracle) + devices(process, oracle) + kinds(process, oracle)
+    found = live(process, oracle) + peak("peak_bytes", process, oracle["peak_bytes"]) + devices(process, oracle) + kinds(process, oracle)
     for mine, theirs in TOTALS:
         found += difference(mine, process[mine], oracle[theirs])
     if not process.get("lost_objects"):

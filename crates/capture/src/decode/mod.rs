@@ -109,6 +109,19 @@ pub struct LaunchCounts {
     pub failed: u64,
 }
 
+impl LaunchCounts {
+    /// Returns the larger of two readings, count by count.
+    #[must_use]
+    pub fn max(&self, other: &Self) -> Self {
+        Self {
+            calls: self.calls.max(other.calls),
+            captured: self.captured.max(other.captured),
+            checked: self.checked.max(other.checked),
+            failed: self.failed.max(other.failed),
+        }
+    }
+}
+
 /// A change of one of a process's handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bound {

@@ -8,6 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::object::{Loaded, map_error};
 use super::sums::read_all;
+use super::work::Ended;
 use crate::decode::Program;
 use crate::error::Error;
 use crate::life::is_same_start;
@@ -108,6 +109,15 @@ impl LostNews {
     /// Removes and returns the losses of the exec generations before this one.
     pub(crate) fn before(&mut self, pid: Pid, start: u64, program: Program) -> Lost {
         self.remove(|key| key.is_of(pid, start) && key.program.is_before(program))
+    }
+
+    /// Program images that ended without having been announced.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = Ended> {
+        let ended = self.lost.iter().filter(|(_, lost)| lost.processes > 0);
+        ended.map(|(LostKey { pid, start, program }, _)| {
+            let next = Program(program.0.wrapping_add(1));
+            Ended { pid: *pid, start: Some(*start), now_runs: Some(next) }
+        })
     }
 
     /// Removes and returns the losses of program images that ended without having been announced.

@@ -30,7 +30,7 @@ pub(crate) use log::said;
 pub use object::Work;
 pub use options::{Options, Target};
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use engine::event::{Event, Lost, VmmCall, What};
@@ -56,7 +56,7 @@ use drivers::Drivers;
 use object::{Changing, Filter, Knobs, Loaded, map_error};
 use ring::Ring;
 use torch::Torch;
-use work::{News, WorkSums};
+use work::{Ended, News, WorkSums};
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN: Duration = Duration::from_secs(5);
@@ -244,6 +244,10 @@ impl Session {
         self.scan_libraries()?;
         let mapped = self.drivers.take_mapped();
         self.containers.expect(self.drivers.take_newcomers());
+        let written = self.ring.written();
+        if let Some(work) = &mut self.work {
+            work.read(last, written)?;
+        }
         let records = self.ring.take();
         let stacks = self.ring.take_stacks();
         let now = clock::monotonic();
@@ -251,7 +255,7 @@ impl Session {
         let lost = self.losses.take(counters.lost, last)?;
         self.left_captures.delete(counters.graphs)?;
         let may_have_missed_deaths = lost.may_hide_exits();
-        let work = self.take_work(&records, last, now)?;
+        let work = self.take_work(&records, &lost, last, now)?;
         let mut pending = Pending { work, lost };
         let mut events = Vec::with_capacity(records.len());
         if let Some(sites) = &mut self.desk {
@@ -279,10 +283,13 @@ impl Session {
         let is_drained = self.ring.is_drained();
         let dead = if is_drained { self.living.take_dead(now) } else { Vec::new() };
         // Read the counters of these processes a last time before they are dropped.
-        if !dead.is_empty()
-            && let Some(sums) = &mut self.work
-        {
-            sums.take(now, &mut pending.work)?;
+        if let Some(work) = &mut self.work {
+            let ended = |event: &Event| {
+                let start = self.living.start(event.pid);
+                Ended { pid: event.pid, start, now_runs: None }
+            };
+            let ended: Vec<_> = dead.iter().map(ended).collect();
+            work.take_ended(&ended, now, &mut pending.work)?;
         }
         for event in dead {
             self.take(Decoded::Event(event), now, &mut pending, &mut events);
@@ -335,19 +342,43 @@ impl Session {
     }
 
     /// Reads the activity counters: periodically, and when a process exits or calls exec.
-    fn take_work(&mut self, records: &[Decoded], last: bool, now: Moment) -> Result<News, Error> {
-        let ends = |record: &Decoded| {
-            matches!(record, Decoded::Exec(..) | Decoded::Event(Event { what: What::Exit, .. }))
-        };
+    fn take_work(
+        &mut self,
+        records: &[Decoded],
+        lost: &LostNews,
+        last: bool,
+        now: Moment,
+    ) -> Result<News, Error> {
+        let mut ended: Vec<_> = lost.ended().collect();
+        ended.extend(self.ended(records));
         let mut news = News::default();
         if let Some(work) = &mut self.work {
             news = work.take_deferred();
             work.note(records);
-            if last || work.is_due() || records.iter().any(ends) {
-                work.take(now, &mut news)?;
-            }
+            work.take_ended(&ended, now, &mut news)?;
+            work.take(now, &mut news, |position| last || self.ring.has_read(position));
         }
         Ok(news)
+    }
+
+    /// Program images whose end is among the records.
+    fn ended(&self, records: &[Decoded]) -> Vec<Ended> {
+        let mut began = HashMap::new();
+        let mut ended = Vec::new();
+        for record in records {
+            let (pid, now_runs) = match record {
+                Decoded::Began(Event { pid, what: What::Process(facts), .. }, _) => {
+                    began.insert(*pid, facts.start);
+                    continue;
+                }
+                Decoded::Event(Event { pid, what: What::Exit, .. }) => (*pid, None),
+                Decoded::Exec(event, program) => (event.pid, Some(*program)),
+                _ => continue,
+            };
+            let start = began.get(&pid).copied().or_else(|| self.living.start(pid));
+            ended.push(Ended { pid, start, now_runs });
+        }
+        ended
     }
 
     /// Turns a record into events, or keeps its content for later events.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use libbpf_rs::{RingBuffer, RingBufferBuilder};
+use libbpf_rs::{AsRawLibbpf, RingBuffer, RingBufferBuilder, libbpf_sys};
 
 use super::object::Loaded;
 use crate::decode::{Decoded, capture_end, decode, object};
@@ -93,6 +93,27 @@ impl Ring {
     /// Returns whether the last batch emptied the ring.
     pub(crate) const fn is_drained(&self) -> bool {
         !self.has_more
+    }
+
+    /// Returns the position in the ring up to which records were written.
+    pub(crate) fn written(&self) -> u64 {
+        // SAFETY: the ring is one of `records`, which lives through the call.
+        self.first().map_or(0, |ring| unsafe { libbpf_sys::ring__producer_pos(ring) })
+    }
+
+    /// Returns whether all records up to a position were read. A record that is still being written blocks
+    /// those after it, so an unfilled batch does not imply this.
+    pub(crate) fn has_read(&self, position: u64) -> bool {
+        // SAFETY: the ring is one of `records`, which lives through the call.
+        let read = |ring| unsafe { libbpf_sys::ring__consumer_pos(ring) } >= position;
+        self.first().is_none_or(read)
+    }
+
+    fn first(&self) -> Option<*const libbpf_sys::ring> {
+        // SAFETY: libbpf checks the index and returns null where there is no such ring.
+        let ring =
+            unsafe { libbpf_sys::ring_buffer__ring(self.records.as_libbpf_object().as_ptr(), 0) };
+        (!ring.is_null()).then_some(ring.cast_const())
     }
 
     /// Returns the number of batches after which everything now in the ring was read.

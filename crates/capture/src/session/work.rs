@@ -15,6 +15,7 @@ use super::sums::read_all;
 use crate::decode::{Decoded, LaunchCounts, NamedKernel, Program};
 use crate::error::Error;
 use crate::hooks::row::direction;
+use crate::life::is_same_start;
 use crate::wire::{self, parse};
 
 /// How often the counters are read.
@@ -34,7 +35,34 @@ pub(crate) struct WorkSums {
     deferred: News,
     /// Launches under a handle before it got the name in a record, by the time of the record.
     prior_launches: HashMap<(Pid, KernelId, Moment), Launches>,
+    /// Counters that wait until the records before them were read.
+    early: Option<Totals>,
     next: Instant,
+}
+
+/// The counters of all processes at one time.
+struct Totals {
+    /// Position of the ring at that time. Later records do not affect the counters.
+    position: u64,
+    launches: Vec<(LaunchKey, Vec<u8>)>,
+    copies: Vec<(CopyKey, Vec<u8>)>,
+}
+
+/// Exec generations that ended: all of a process, or those before the current one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    pub(crate) pid: Pid,
+    /// `None`: every process that had the pid.
+    pub(crate) start: Option<u64>,
+    pub(crate) now_runs: Option<Program>,
+}
+
+impl Ended {
+    fn covers(&self, pid: Pid, start: u64, program: Program) -> bool {
+        self.pid == pid
+            && self.start.is_none_or(|own| is_same_start(own, start))
+            && self.now_runs.is_none_or(|next| program.is_before(next))
+    }
 }
 
 /// A process: its pid and start time.
@@ -107,12 +135,9 @@ impl WorkSums {
             names: Names::default(),
             deferred: News::default(),
             prior_launches: HashMap::new(),
+            early: None,
             next: Instant::now() + PERIOD,
         })
-    }
-
-    pub(crate) fn is_due(&self) -> bool {
-        Instant::now() >= self.next
     }
 
     /// Keeps activity for the next read.
@@ -153,28 +178,70 @@ impl WorkSums {
         prior.into_iter().chain(self.names.resolve(named)).collect()
     }
 
-    /// Reads the counters and adds the activity since the last read to `news`.
-    pub(crate) fn take(&mut self, now: Moment, news: &mut News) -> Result<(), Error> {
-        let start = Instant::now();
+    /// Reads the counters periodically, before the records up to a position of the ring are read:
+    /// afterwards the names and the memory that the counters refer to are known.
+    pub(crate) fn read(&mut self, last: bool, position: u64) -> Result<(), Error> {
+        if last || self.early.is_none() && Instant::now() >= self.next {
+            let start = Instant::now();
+            self.early = Some(self.totals(position)?);
+            self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
+        }
+        Ok(())
+    }
+
+    /// Adds the activity since the last read to `news`, if the records before it were read.
+    pub(crate) fn take(&mut self, now: Moment, news: &mut News, is_read: impl Fn(u64) -> bool) {
+        if let Some(totals) = self.early.take_if(|totals| is_read(totals.position)) {
+            self.add(totals, now, news);
+        }
+    }
+
+    /// Does the same for exec generations that ended. Their last records were read; records of
+    /// others may not have been.
+    pub(crate) fn take_ended(
+        &mut self,
+        ended: &[Ended],
+        now: Moment,
+        news: &mut News,
+    ) -> Result<(), Error> {
+        if !ended.is_empty() {
+            let mut totals = self.totals(0)?;
+            totals.retain(|pid, start, program| {
+                ended.iter().any(|one| one.covers(pid, start, program))
+            });
+            self.add(totals, now, news);
+        }
+        Ok(())
+    }
+
+    fn totals(&self, position: u64) -> Result<Totals, Error> {
+        let launches = read_all(&self.launches)?.into_iter();
+        let launches = launches
+            .filter_map(|(key, value)| Some((parse::<wire::LaunchKey>(&key)?.into(), value)));
+        let copies = read_all(&self.copies)?.into_iter();
+        let copies =
+            copies.filter_map(|(key, value)| Some((parse::<wire::CopyKey>(&key)?.into(), value)));
+        Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
+    }
+
+    fn add(&mut self, totals: Totals, now: Moment, news: &mut News) {
         let mut push = |pid: Pid, start: u64, program, work| {
             let what = What::Work(work);
             let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
             news.0.entry((pid, start)).or_default().push((program, event));
         };
-        for (key, values) in read_all(&self.launches)? {
-            let Some((key, launches)) = self.launched(&key, &values) else { continue };
+        for (key, values) in totals.launches {
+            let Some(launches) = self.launched(key, &values) else { continue };
             if let Launched::Kernel(kernel) = key.launched {
                 let name = self.names.look_up(key.pid, kernel);
                 name.into_iter().for_each(|work| push(key.pid, key.start, key.program, work));
             }
             push(key.pid, key.start, key.program, Work::Launches(launches));
         }
-        for (key, value) in read_all(&self.copies)? {
-            let Some((key, copies)) = self.copied(&key, &value) else { continue };
+        for (key, value) in totals.copies {
+            let Some(copies) = self.copied(key, &value) else { continue };
             push(key.pid, key.start, key.program, Work::Copies(Box::new(copies)));
         }
-        self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
-        Ok(())
     }
 
     /// Drops the counters of a process that exited, or of exec generations before `now_runs`.
@@ -183,6 +250,9 @@ impl WorkSums {
         let is_over = |of: u64, program: Program| {
             of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
         };
+        if let Some(totals) = &mut self.early {
+            totals.retain(|of, start, program| of != pid || !is_over(start, program));
+        }
         self.reported_launches.retain(|key, _| {
             let keep = key.pid != pid || !is_over(key.start, key.program);
             if !keep {
@@ -201,8 +271,7 @@ impl WorkSums {
     }
 
     /// Returns the launches of one kernel, summed over all CPUs, since the last read.
-    fn launched(&mut self, key: &[u8], values: &[u8]) -> Option<(LaunchKey, Launches)> {
-        let key = LaunchKey::from(parse::<wire::LaunchKey>(key)?);
+    fn launched(&mut self, key: LaunchKey, values: &[u8]) -> Option<Launches> {
         let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
         let sums: Vec<wire::Launches> = values.chunks(per_cpu).filter_map(parse).collect();
         let sum = |of: fn(&wire::Launches) -> u64| sums.iter().map(of).sum::<u64>();
@@ -213,6 +282,8 @@ impl WorkSums {
             failed: sum(|cpu| cpu.failed),
         };
         let reported = self.reported_launches.entry(key).or_default();
+        // A kernel name may have been recorded after the counters were read.
+        let now = now.max(reported);
         let before = std::mem::replace(reported, now);
         // Not only the calls: the result of a launch may be counted after its entry was read.
         if now == before {
@@ -223,14 +294,13 @@ impl WorkSums {
             Launched::Graph(_) => (Vec::new(), None, 0),
         };
         let launches = since(key.launched, &now, &before);
-        Some((key, Launches { last, shapes, other_shapes, ..launches }))
+        Some(Launches { last, shapes, other_shapes, ..launches })
     }
 
-    fn copied(&mut self, key: &[u8], value: &[u8]) -> Option<(CopyKey, Copies)> {
-        let key = CopyKey::from(parse::<wire::CopyKey>(key)?);
+    fn copied(&mut self, key: CopyKey, value: &[u8]) -> Option<Copies> {
         let now: wire::Copies = parse(value)?;
         let reported = self.reported_copies.entry(key).or_default();
-        if now.calls == reported.calls {
+        if now.calls <= reported.calls {
             return None;
         }
         reported.bandwidths.resize(now.bandwidths.len(), 0);
@@ -255,7 +325,14 @@ impl WorkSums {
             nanos: now.nanos,
             bandwidths: now.bandwidths.to_vec(),
         };
-        Some((key, copies))
+        Some(copies)
+    }
+}
+
+impl Totals {
+    fn retain(&mut self, is_wanted: impl Fn(Pid, u64, Program) -> bool) {
+        self.launches.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
+        self.copies.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
     }
 }
 

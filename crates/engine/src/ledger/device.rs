@@ -141,6 +141,7 @@ impl Devices {
             device,
             live_bytes: on.map_or(Bytes(0), |on| on.live.bytes()),
             peak_bytes: on.map_or(Bytes(0), |on| on.peak.bytes()),
+            peak_bounds: device.and(on).and_then(OnDevice::peak_bounds),
             gpu,
             driver_bytes: None,
             driver_traced: None,
@@ -234,7 +235,7 @@ impl Process {
     /// Updates all totals when the device of a live allocation becomes known.
     pub(super) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
         let entry = &mut self.allocations.slab[slot];
-        self.totals.place(entry, device);
+        self.totals.place(entry, device, self.call.1);
         self.sites.learn_device(entry, device);
         entry.set_device(device);
     }

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use crate::units::Moment;
+use crate::units::{Bytes, Moment};
 
 /// Number of recent points that overlapping calls can still correct. A call that outlasts more
 /// points than this corrects only the peak itself.
@@ -49,7 +49,7 @@ pub(super) struct Peak {
 
 impl Peak {
     /// Adds memory allocated by a call that lasted from `entered` to `at`.
-    pub(super) fn add(&mut self, entered: Moment, at: Moment, bytes: u64) {
+    pub(super) fn add(&mut self, (entered, at): (Moment, Moment), bytes: u64) {
         let bytes = i128::from(bytes);
         self.level += bytes;
         let before = self.before(entered);
@@ -69,7 +69,7 @@ impl Peak {
     }
 
     /// Subtracts memory freed by a call that lasted from `entered` to `at`.
-    pub(super) fn take(&mut self, entered: Moment, at: Moment, bytes: u64) {
+    pub(super) fn take(&mut self, (entered, at): (Moment, Moment), bytes: u64) {
         let bytes = i128::from(bytes);
         self.level -= bytes;
         let before = self.before(entered);
@@ -94,9 +94,14 @@ impl Peak {
         }
     }
 
-    /// Lower and upper bound of the peak.
-    pub(super) fn bounds(&self) -> (u64, u64) {
-        let clamp = |level: i128| u64::try_from(level.max(0)).unwrap_or(u64::MAX);
+    /// Lower and upper bound of the peak, if they differ.
+    pub(super) fn bounds(&self) -> Option<(Bytes, Bytes)> {
+        let (low, high) = self.range();
+        (low < high).then_some((low, high))
+    }
+
+    fn range(&self) -> (Bytes, Bytes) {
+        let clamp = |level: i128| Bytes(u64::try_from(level.max(0)).unwrap_or(u64::MAX));
         let low = self.recent.iter().map(|point| point.low).fold(self.low.level, i128::max);
         let high = self.recent.iter().map(|point| point.high).fold(self.high.level, i128::max);
         (clamp(low), clamp(high))
@@ -138,34 +143,35 @@ mod tests {
         let mut peak = Peak::default();
         let mut truth = (0_u64, 0_u64);
         for i in 0..1000 {
-            peak.add(at(4 * i), at(4 * i + 1), i + 1);
+            peak.add((at(4 * i), at(4 * i + 1)), i + 1);
             truth.0 += i + 1;
             truth.1 = truth.1.max(truth.0);
             if i % 3 == 0 {
-                peak.take(at(4 * i + 2), at(4 * i + 3), i + 1);
+                peak.take((at(4 * i + 2), at(4 * i + 3)), i + 1);
                 truth.0 -= i + 1;
             }
         }
-        assert_eq!(peak.bounds(), (truth.1, truth.1));
+        assert_eq!(peak.range(), (Bytes(truth.1), Bytes(truth.1)));
+        assert_eq!(peak.bounds(), None);
     }
 
     #[test]
     fn a_free_that_is_under_way_leaves_the_peak_open() {
         let mut peak = Peak::default();
-        peak.add(at(1), at(2), 100);
+        peak.add((at(1), at(2)), 100);
         // Seen in this order: the allocation returned while the free was in progress.
-        peak.add(at(11), at(12), 50);
-        peak.take(at(10), at(13), 100);
-        assert_eq!(peak.bounds(), (100, 150));
+        peak.add((at(11), at(12)), 50);
+        peak.take((at(10), at(13)), 100);
+        assert_eq!(peak.range(), (Bytes(100), Bytes(150)));
     }
 
     #[test]
     fn an_allocation_that_is_under_way_leaves_the_peak_open() {
         let mut peak = Peak::default();
-        peak.add(at(1), at(2), 100);
-        peak.take(at(11), at(12), 100);
-        peak.add(at(10), at(13), 50);
-        assert_eq!(peak.bounds(), (100, 150));
+        peak.add((at(1), at(2)), 100);
+        peak.take((at(11), at(12)), 100);
+        peak.add((at(10), at(13)), 50);
+        assert_eq!(peak.range(), (Bytes(100), Bytes(150)));
     }
 
     /// Calls of several threads, each with the hidden time at which the driver executed it.
@@ -212,12 +218,13 @@ mod tests {
             for (entered, _, returned, bytes) in calls {
                 let size = bytes.unsigned_abs();
                 if bytes > 0 {
-                    peak.add(at(entered), at(returned), size);
+                    peak.add((at(entered), at(returned)), size);
                 } else {
-                    peak.take(at(entered), at(returned), size);
+                    peak.take((at(entered), at(returned)), size);
                 }
             }
-            let (low, high) = peak.bounds();
+            let (low, high) = peak.range();
+            let truth = Bytes(truth);
             assert!((low..=high).contains(&truth), "seed {seed}: {truth} not in {low}..={high}");
         }
     }

@@ -24,7 +24,6 @@ use super::graph::{Full, Graphs};
 use super::loss::Losses;
 use super::objects::Objects;
 use super::observer::Observer;
-use super::peak::Peak;
 use super::physical::Physical;
 use super::pool::Pools;
 use super::reuse::{Owed, Superseded};
@@ -71,7 +70,6 @@ pub(super) struct Process {
     pub(super) counts: Counts,
     pub(super) failures: HashMap<(FunctionId, i32), u64>,
     pub(super) superseded: Superseded,
-    pub(super) peak: Peak,
     /// Entry and return time of the current call.
     pub(super) call: (Moment, Moment),
     pub(super) losses: Losses,
@@ -131,7 +129,6 @@ impl Process {
             counts: Counts::default(),
             failures: HashMap::new(),
             superseded: Superseded::default(),
-            peak: Peak::default(),
             call: (at, at),
             losses: Losses::default(),
             contexts: Contexts::new(!facts.before_trace),
@@ -268,12 +265,9 @@ impl Process {
         self.contexts.add(&entry);
         self.pools.add(&entry);
         let live = self.totals.live.bytes();
-        self.totals.add(&entry);
+        self.totals.add(&entry, self.call);
         let site = self.sites.add(&entry, event.tid);
         self.unusual.add(&entry, event.tid, site, live);
-        if entry.kind.takes_device_memory() {
-            self.peak.add(self.call.0, self.call.1, entry.bytes);
-        }
         self.losses.begin(&entry);
         self.context_ends.begin(&entry);
         if self.observer.is_some() {
@@ -290,8 +284,9 @@ impl Process {
             let (entered, at) = self.call;
             let bytes = if entry.kind.takes_device_memory() { entry.bytes } else { 0 };
             let context = self.contexts.id(entry.context());
-            let began = entry.returned_at;
-            self.superseded.add(key, openings, Owed { context, began, at, entered, bytes });
+            let (began, device) = (entry.returned_at, entry.device());
+            let owed = Owed { context, device, began, at, entered, bytes };
+            self.superseded.add(key, openings, owed);
         }
     }
 
@@ -299,7 +294,7 @@ impl Process {
     pub(super) fn settle(&mut self, key: Key) -> bool {
         let Some(pending) = self.superseded.settle(key, self.call.0) else { return false };
         self.counts.frees += 1;
-        self.peak.ended_earlier(self.call.0, pending.entered, pending.bytes);
+        self.totals.ended_earlier(pending.device, self.call.0, pending.entered, pending.bytes);
         true
     }
 
@@ -430,10 +425,7 @@ impl Process {
     fn take(&mut self, entry: &Entry, how: How) -> u64 {
         self.contexts.take(entry);
         self.pools.take(entry);
-        self.totals.take(entry);
-        if entry.kind.takes_device_memory() {
-            self.peak.take(self.call.0, self.call.1, entry.bytes);
-        }
+        self.totals.take(entry, self.call);
         self.losses.end(entry);
         self.context_ends.end(entry, how);
         let key = entry.key();

@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 
-use crate::ids::{ContextId, Key};
+use crate::ids::{ContextId, DeviceId, Key};
 use crate::units::Moment;
 
 /// Limit of keys; beyond it, pending frees are only counted.
@@ -14,6 +14,8 @@ const KEYS: usize = 65_536;
 pub(super) struct Owed {
     /// Its context.
     pub(super) context: Option<ContextId>,
+    /// Its device.
+    pub(super) device: Option<DeviceId>,
     /// Return time of the call that allocated it.
     pub(super) began: Moment,
     /// When the reuse of its key was seen.
@@ -82,7 +84,7 @@ mod tests {
 
     fn pending(context: u64, at: u64) -> Owed {
         let (began, at) = (Moment(at / 2), Moment(at));
-        Owed { context: Some(ContextId(context)), began, at, entered: at, bytes: 1 }
+        Owed { context: Some(ContextId(context)), device: None, began, at, entered: at, bytes: 1 }
     }
 
     #[test]

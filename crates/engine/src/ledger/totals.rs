@@ -6,6 +6,7 @@ use crate::snapshot::KindView;
 use crate::units::{Bytes, Moment};
 
 use super::allocation::Entry;
+use super::peak::Peak;
 
 /// A sum of sizes. Wide enough for any number of sizes of any value, so that sizes from a malicious
 /// program cannot make additions and subtractions disagree; printed as at most `u64::MAX`.
@@ -130,12 +131,16 @@ impl KindSums {
 }
 
 /// Device memory on one device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct OnDevice {
     pub(super) device: Option<DeviceId>,
     pub(super) live: Sum,
     pub(super) peak: Sum,
+    bounds: Peak,
 }
+
+/// Entry and return time of a call.
+type Call = (Moment, Moment);
 
 /// Totals of one process.
 #[derive(Clone, Debug)]
@@ -147,6 +152,7 @@ pub(super) struct Totals {
     /// Peak of `live` so far, and when it was reached.
     pub(super) peak: Sum,
     pub(super) peak_at: Moment,
+    bounds: Peak,
     kinds: [Held; Kind::COUNT],
     /// Ordered by device, the unknown one last.
     devices: Vec<OnDevice>,
@@ -159,13 +165,14 @@ impl Totals {
             count: 0,
             peak: Sum::default(),
             peak_at: at,
+            bounds: Peak::default(),
             kinds: Default::default(),
             devices: Vec::new(),
         }
     }
 
-    /// Adds an allocation.
-    pub(super) fn add(&mut self, entry: &Entry) {
+    /// Adds an allocation made by a call.
+    pub(super) fn add(&mut self, entry: &Entry, call: Call) {
         self.count += 1;
         self.kinds[entry.kind.index()].add(entry.bytes);
         if entry.kind.takes_device_memory() {
@@ -174,26 +181,49 @@ impl Totals {
                 self.peak = self.live;
                 self.peak_at = entry.returned_at;
             }
-            self.device(entry.device()).add(entry.bytes);
+            self.bounds.add(call, entry.bytes);
+            self.device(entry.device()).add(call, entry.bytes);
         }
     }
 
-    /// Removes an allocation.
-    pub(super) fn take(&mut self, entry: &Entry) {
+    /// Removes an allocation freed by a call.
+    pub(super) fn take(&mut self, entry: &Entry, call: Call) {
         self.count = self.count.saturating_sub(1);
         self.kinds[entry.kind.index()].take(entry.bytes);
         if entry.kind.takes_device_memory() {
             self.live.take(entry.bytes);
-            self.device(entry.device()).live.take(entry.bytes);
+            self.bounds.take(call, entry.bytes);
+            self.device(entry.device()).take(call, entry.bytes);
         }
     }
 
-    /// Moves a live allocation to its device when that becomes known.
-    pub(super) fn place(&mut self, entry: &Entry, device: DeviceId) {
-        if entry.kind.takes_device_memory() {
-            self.device(entry.device()).live.take(entry.bytes);
-            self.device(Some(device)).add(entry.bytes);
+    /// Corrects a free: memory seen to end in a call entered at `until` had ended in one entered at
+    /// `from`.
+    pub(super) fn ended_earlier(
+        &mut self,
+        device: Option<DeviceId>,
+        from: Moment,
+        until: Moment,
+        bytes: u64,
+    ) {
+        if bytes > 0 {
+            self.bounds.ended_earlier(from, until, bytes);
+            self.device(device).bounds.ended_earlier(from, until, bytes);
         }
+    }
+
+    /// Moves a live allocation to its device when that becomes known, at `at`. The device has had the
+    /// memory since the allocation.
+    pub(super) fn place(&mut self, entry: &Entry, device: DeviceId, at: Moment) {
+        if entry.kind.takes_device_memory() {
+            self.device(entry.device()).take((at, at), entry.bytes);
+            self.device(Some(device)).add((entry.returned_at, at), entry.bytes);
+        }
+    }
+
+    /// Lower and upper bound of the peak, if they differ.
+    pub(super) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
+        self.bounds.bounds()
     }
 
     /// Called when all device memory of the process is known to have been on this device: its peak
@@ -201,8 +231,9 @@ impl Totals {
     pub(super) fn attribute_peak_to(&mut self, device: DeviceId) {
         let is_only = |on: &OnDevice| on.device.is_none() || on.device == Some(device);
         if !self.devices.is_empty() && self.devices.iter().all(is_only) {
-            let peak = self.peak;
-            self.device(Some(device)).peak = peak;
+            let (peak, bounds) = (self.peak, self.bounds.clone());
+            let on = self.device(Some(device));
+            (on.peak, on.bounds) = (peak, bounds);
         }
     }
 
@@ -242,8 +273,7 @@ impl Totals {
 
     fn device(&mut self, device: Option<DeviceId>) -> &mut OnDevice {
         let at = self.position(device).unwrap_or_else(|at| {
-            self.devices
-                .insert(at, OnDevice { device, live: Sum::default(), peak: Sum::default() });
+            self.devices.insert(at, OnDevice { device, ..OnDevice::default() });
             at
         });
         &mut self.devices[at]
@@ -251,9 +281,20 @@ impl Totals {
 }
 
 impl OnDevice {
-    fn add(&mut self, bytes: u64) {
+    fn add(&mut self, call: Call, bytes: u64) {
         self.live.add(bytes);
         self.peak = self.peak.max(self.live);
+        self.bounds.add(call, bytes);
+    }
+
+    fn take(&mut self, call: Call, bytes: u64) {
+        self.live.take(bytes);
+        self.bounds.take(call, bytes);
+    }
+
+    /// The least and the most that the peak can have been, where they differ.
+    pub(super) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
+        self.bounds.bounds()
     }
 }
 
@@ -262,6 +303,8 @@ mod tests {
     use super::super::allocation::New;
     use super::*;
     use crate::ids::Key;
+
+    const CALL: Call = (Moment(1), Moment(1));
 
     fn entry(kind: Kind, bytes: u64, at: u64, device: Option<u16>) -> Entry {
         let device = device.map(DeviceId);
@@ -272,17 +315,17 @@ mod tests {
     fn peak_time_is_when_it_was_first_reached() {
         let mut totals = Totals::new(Moment(1));
         let big = entry(Kind::Device, 10, 5, Some(0));
-        totals.add(&big);
-        totals.take(&big);
-        totals.add(&entry(Kind::Device, 10, 7, Some(0)));
+        totals.add(&big, CALL);
+        totals.take(&big, CALL);
+        totals.add(&entry(Kind::Device, 10, 7, Some(0)), CALL);
         assert_eq!((totals.peak.bytes(), totals.peak_at), (Bytes(10), Moment(5)));
     }
 
     #[test]
     fn layers_that_take_no_device_memory_are_counted_by_kind_only() {
         let mut totals = Totals::new(Moment(1));
-        totals.add(&entry(Kind::Managed, 10, 5, Some(0)));
-        totals.add(&entry(Kind::Pinned, 10, 5, Some(0)));
+        totals.add(&entry(Kind::Managed, 10, 5, Some(0)), CALL);
+        totals.add(&entry(Kind::Pinned, 10, 5, Some(0)), CALL);
         assert_eq!((totals.live.bytes(), totals.count), (Bytes(0), 2));
         assert!(totals.devices().is_empty());
         assert_eq!(totals.kinds().len(), 2);
@@ -292,11 +335,11 @@ mod tests {
     fn huge_sizes_saturate_and_cancel_out() {
         let mut totals = Totals::new(Moment(1));
         let huge = entry(Kind::Device, u64::MAX, 5, Some(0));
-        totals.add(&huge);
-        totals.add(&huge);
+        totals.add(&huge, CALL);
+        totals.add(&huge, CALL);
         assert_eq!(totals.live.bytes(), Bytes(u64::MAX));
-        totals.take(&huge);
-        totals.take(&huge);
+        totals.take(&huge, CALL);
+        totals.take(&huge, CALL);
         assert_eq!(totals.live.bytes(), Bytes(0));
     }
 
@@ -304,7 +347,7 @@ mod tests {
     fn devices_are_in_order_and_the_unknown_one_is_last() {
         let mut totals = Totals::new(Moment(1));
         for device in [None, Some(3), Some(1)] {
-            totals.add(&entry(Kind::Device, 1, 1, device));
+            totals.add(&entry(Kind::Device, 1, 1, device), CALL);
         }
         let devices: Vec<_> = totals.devices().iter().map(|view| view.device).collect();
         assert_eq!(devices, [Some(DeviceId(1)), Some(DeviceId(3)), None]);

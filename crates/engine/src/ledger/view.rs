@@ -39,7 +39,7 @@ pub(super) fn process(
         live_allocations: process.totals.count,
         peak_bytes: process.totals.peak.bytes(),
         peak_at: process.totals.peak_at,
-        peak_bounds: peak_bounds(process),
+        peak_bounds: process.totals.peak_bounds(),
         allocations_total: process.counts.allocations,
         frees_total: process.counts.frees,
         released_total: process.counts.released,
@@ -94,11 +94,6 @@ pub(super) fn freed_unseen(process: &Process, lost: &[&Loss]) -> Sum {
     }
     let mapped_only = process.physical.mapped_only();
     bound.min(loss::ended_by(ends, mapped_only, || walks(process).collect()))
-}
-
-fn peak_bounds(process: &Process) -> Option<(Bytes, Bytes)> {
-    let (low, high) = process.peak.bounds();
-    (low < high).then_some((Bytes(low), Bytes(high)))
 }
 
 fn certainty(process: &Process, unattributed: &Loss) -> Certainty {

@@ -225,3 +225,36 @@ fn out_of_memory_lists_holders_of_the_gpu_by_any_ordinal() {
     assert_eq!(oom("3.3 fail f5 2 device 1G gpu0"), (None, vec![(3, 8), (2, 2), (1, 1)]));
     assert_eq!(oom("3.3 fail f5 2 device 1G"), (None, vec![(3, 24), (2, 6), (1, 1)]));
 }
+
+#[test]
+fn overlapping_calls_on_a_device_give_its_peak_bounds() {
+    // The free on device 0 is in progress while thread 2 allocates there; device 1 is not affected.
+    let snapshot = after(
+        "1.1 ctx create C3 gpu0
+         1.1 ctx create C1 gpu1
+         1.1 alloc 0x10 8M device C3 gpu0
+         1.1 alloc 0x20 4M device C1 gpu1
+         1.2 alloc 0x30 2M device C3 gpu0 @51-52
+         1.1 free 0x10 @50-60",
+    );
+    let bounds: Vec<_> = only(&snapshot).devices.iter().map(|row| row.peak_bounds).collect();
+    assert_eq!(bounds, [Some((Bytes(8 * MIB), Bytes(10 * MIB))), None]);
+    assert_eq!(only(&snapshot).peak_bounds, Some((Bytes(12 * MIB), Bytes(14 * MIB))));
+}
+
+#[test]
+fn peak_bounds_of_a_device_cover_memory_placed_late() {
+    // The context of 0x10 becomes known after 0x20 was freed: both were on device 0 at one time.
+    let snapshot = after(
+        "1.1 alloc 0x10 8M device C7
+         1.1 ctx create C5 gpu0
+         1.1 alloc 0x20 4M device C5 gpu0
+         1.1 free 0x20
+         1.1 ctx create C6 gpu1
+         1.1 alloc 0x30 1M device C6 gpu1
+         1.1 ctx retain C7 gpu0",
+    );
+    let first = &only(&snapshot).devices[0];
+    assert_eq!((first.device, first.live_bytes), (Some(DeviceId(0)), Bytes(8 * MIB)));
+    assert_eq!(first.peak_bounds, Some((Bytes(8 * MIB), Bytes(12 * MIB))));
+}

@@ -14,6 +14,7 @@ use engine::snapshot::{
     AllocationView, Certainty, DeviceView, End, FailureCount, KindView, Mistakes, OutOfMemory,
     PoolView, ProcessView, ReceivedCalls, Snapshot, ThreadView,
 };
+use engine::units::Bytes;
 use serde::Serialize;
 
 use super::Names;
@@ -164,6 +165,8 @@ struct Device {
     device: Option<u16>,
     live_bytes: u64,
     peak_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bounds: Option<Bounds>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -368,9 +371,7 @@ impl Process {
             live_allocations: process.live_allocations,
             peak_bytes: process.peak_bytes.0,
             peak_time: (process.peak_bytes.0 > 0).then(|| names.clock.precise(process.peak_at)),
-            peak_bounds: process
-                .peak_bounds
-                .map(|(low, high)| Bounds { min_bytes: low.0, max_bytes: high.0 }),
+            peak_bounds: process.peak_bounds.map(Bounds::new),
             allocations_total: process.allocations_total,
             frees_total: process.frees_total,
             released_total: process.released_total,
@@ -438,12 +439,19 @@ impl GpuField {
     }
 }
 
+impl Bounds {
+    fn new((low, high): (Bytes, Bytes)) -> Self {
+        Self { min_bytes: low.0, max_bytes: high.0 }
+    }
+}
+
 impl Device {
     fn new(view: &DeviceView, names: &Names) -> Self {
         Self {
             device: ordinal(view.device),
             live_bytes: view.live_bytes.0,
             peak_bytes: view.peak_bytes.0,
+            peak_bounds: view.peak_bounds.map(Bounds::new),
             unknown_reason: (view.device.is_none() && view.live_bytes.0 > 0)
                 .then_some(super::UNKNOWN_DEVICE),
             gpu: view.gpu.map(|gpu| GpuField::new(gpu, names)),
