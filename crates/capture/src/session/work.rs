@@ -247,14 +247,14 @@ impl WorkSums {
     /// Drops the counters of a process that exited, or of exec generations before `now_runs`.
     pub(crate) fn forget(&mut self, pid: Pid, start: u64, now_runs: Option<Program>) {
         self.names.forget(pid);
-        let is_over = |of: u64, program: Program| {
+        let has_ended = |of: u64, program: Program| {
             of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
         };
         if let Some(totals) = &mut self.early {
-            totals.retain(|of, start, program| of != pid || !is_over(start, program));
+            totals.retain(|of, start, program| of != pid || !has_ended(start, program));
         }
         self.reported_launches.retain(|key, _| {
-            let keep = key.pid != pid || !is_over(key.start, key.program);
+            let keep = key.pid != pid || !has_ended(key.start, key.program);
             if !keep {
                 // An entry that does not exist needs no deletion.
                 let _ = self.launches.delete(&key.bytes());
@@ -262,7 +262,7 @@ impl WorkSums {
             keep
         });
         self.reported_copies.retain(|key, _| {
-            let keep = key.pid != pid || !is_over(key.start, key.program);
+            let keep = key.pid != pid || !has_ended(key.start, key.program);
             if !keep {
                 let _ = self.copies.delete(&key.bytes());
             }
