@@ -375,28 +375,24 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
 fn only_an_allowed_process_is_stopped_at_out_of_memory() {
     let _alone = alone();
     let stage = shared("1G");
-    let rule = "name = \"workload\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n";
+    let rule = rule(&stage);
     for dry_run in [true, false] {
         let settings = format!(
             "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = {dry_run}\n\
              [[actions.allow]]\n{rule}min_bytes = \"100M\"\n"
         );
         let state = stage.dir.path().join(format!("state-{dry_run}"));
-        let agent = Agent::start_in(&stage, state.clone(), &settings);
-        let mut allowed = stage.hold(0, 1, 300 * MIB);
-        let elsewhere = stage.hold(1, 1, 300 * MIB);
+        let agent = Agent::start_in(&stage, state, &settings);
+        let mut allowed = hold(&stage, 0, 300 * MIB);
+        let elsewhere = hold(&stage, 1, 300 * MIB);
         elsewhere.signal(SIGSTOP);
         if dry_run {
             allowed.signal(SIGSTOP);
         }
         let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
         let mut requester = python(&stage, calls);
-        let log = state.join("actions.log");
-        agent
-            .wait("a decision", || fs::read_to_string(&log).is_ok_and(|text| text.ends_with('\n')));
-        let line: Value =
-            serde_json::from_str(fs::read_to_string(&log).unwrap().lines().next().unwrap())
-                .unwrap();
+        let own = [&allowed, &elsewhere, &requester].map(Player::pid);
+        let line = decisions(&agent, &own).remove(0);
         assert_eq!(line["pid"], allowed.pid(), "{line}");
         assert_eq!(line["outcome"], if dry_run { "dry_run" } else { "done" }, "{line}");
         if !dry_run {
@@ -445,16 +441,47 @@ fn ticks(pid: u32) -> u64 {
     rest.split(' ').nth(19).unwrap().parse().unwrap()
 }
 
-/// Returns the lines of the decision log.
-fn decisions(agent: &Agent, count: usize) -> Vec<Value> {
+/// Returns the lines of the decision log about these processes, at least one.
+fn decisions(agent: &Agent, pids: &[u32]) -> Vec<Value> {
     let log = agent.state.join("actions.log");
-    let read = || fs::read_to_string(&log).unwrap_or_default();
-    agent.wait("a decision", || read().matches('\n').count() >= count);
-    read().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let read = || -> Vec<Value> {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let all = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.filter(|line| pids.iter().any(|pid| line["pid"] == *pid)).collect()
+    };
+    agent.wait("a decision", || !read().is_empty());
+    read()
 }
 
-const STOP: &str = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = false\n\
-                    [[actions.allow]]\nname = \"workload\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n";
+/// Returns a name that no other workload on this machine has.
+fn own_name(stage: &Stage) -> String {
+    let dir = stage.dir.path().file_name().unwrap().to_str().unwrap();
+    format!("own{}", dir.trim_start_matches('.'))
+}
+
+/// A workload of that name that holds one allocation.
+fn hold(stage: &Stage, device: u32, bytes: u64) -> Player {
+    let [device, bytes] = [device.to_string(), bytes.to_string()];
+    let named = ["--name", &own_name(stage), "--device", &device];
+    let held = ["hold", "--count", "1", "--size", &bytes, "--wait-ms", "120000"];
+    let mut player = stage.workload(&[&named[..], &held].concat());
+    player.wait_ready();
+    player
+}
+
+/// A rule that allows stopping workloads of that name only: the agent sees every process.
+fn rule(stage: &Stage) -> String {
+    format!("name = \"{}\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n", own_name(stage))
+}
+
+fn stop_settings(stage: &Stage) -> String {
+    format!(
+        "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = false\n\
+         [[actions.allow]]\n{}",
+        rule(stage)
+    )
+}
 
 #[test]
 fn no_process_is_stopped_if_it_cannot_help() {
@@ -472,14 +499,15 @@ fn no_process_is_stopped_if_it_cannot_help() {
         ),
     ] {
         let mut stage = shared("8G");
-        let agent = Agent::start(&stage, STOP);
-        let bystander = stage.hold(0, 1, 100 * MIB);
+        let agent = Agent::start(&stage, &stop_settings(&stage));
+        let bystander = hold(&stage, 0, 100 * MIB);
         bystander.signal(SIGSTOP);
         if !fails.is_empty() {
             stage = stage.env("SIM_INJECT_FAILURES", fails);
         }
         let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
-        let found = decisions(&agent, 1);
+        let own = [&player, &bystander].map(Player::pid);
+        let found = decisions(&agent, &own);
         assert_eq!(found[0]["outcome"], "skipped", "{found:?}");
         assert_eq!(found[0]["pid"], player.pid(), "{found:?}");
         assert!(found[0]["reason"].as_str().unwrap().contains(why), "{found:?}");
@@ -487,7 +515,7 @@ fn no_process_is_stopped_if_it_cannot_help() {
         let sequence = || agent.agent.api("status")["snapshots_total"].as_u64().unwrap();
         let then = sequence();
         agent.wait("the third snapshot after that", || sequence() >= then + 3);
-        assert_eq!(decisions(&agent, 1).len(), 1, "{why}");
+        assert_eq!(decisions(&agent, &own).len(), 1, "{why}");
         drop(player);
         agent.stop();
         assert!(was_left_alone(&bystander), "{why}");
@@ -498,7 +526,7 @@ fn no_process_is_stopped_if_it_cannot_help() {
 fn preexisting_process_is_stopped_by_driver_usage() {
     let _alone = alone();
     let stage = shared("1G");
-    let mut older = stage.hold(0, 1, 400 * MIB);
+    let mut older = hold(&stage, 0, 400 * MIB);
     // Start times have a resolution of 10 ms: within the same tick neither is older.
     let tick = ticks(older.pid());
     until("the next tick", String::new, || {
@@ -508,9 +536,10 @@ fn preexisting_process_is_stopped_by_driver_usage() {
         later.wait().unwrap();
         (found > tick).then_some(())
     });
-    let agent = Agent::start(&stage, &format!("{STOP}min_bytes = \"400M\"\n"));
+    let settings = format!("{}min_bytes = \"400M\"\n", stop_settings(&stage));
+    let agent = Agent::start(&stage, &settings);
     let requester = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
-    let found = decisions(&agent, 1);
+    let found = decisions(&agent, &[older.pid(), requester.pid()]);
     let last = found.last().unwrap();
     assert_eq!(
         (&last["pid"], &last["outcome"]),

@@ -31,6 +31,9 @@ pub(crate) struct Common {
     /// Hold all memory for this long at the end
     #[arg(long, global = true, default_value_t = 0)]
     pub(crate) hold_ms: u64,
+    /// Name of the main thread, and so of the process; the kernel keeps 15 bytes of it
+    #[arg(long, global = true, default_value = "workload")]
+    pub(crate) name: std::ffi::CString,
 }
 
 /// The programs.

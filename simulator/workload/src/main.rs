@@ -9,6 +9,7 @@ mod programs;
 mod signals;
 mod structs;
 
+use std::ffi::CStr;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &cli::Arguments) -> anyhow::Result<()> {
     signals::install()?;
-    name_thread();
+    name_thread(&arguments.common.name);
     if arguments.common.wait_start {
         say("ready");
         if !signals::wait_for_start() {
@@ -39,10 +40,10 @@ fn run(arguments: &cli::Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Names the main thread after the program, whatever its file is called.
-fn name_thread() {
-    // SAFETY: the name is shorter than 16 bytes and ends with a zero.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"workload".as_ptr()) };
+/// Names the main thread independently of the program's file.
+fn name_thread(name: &CStr) {
+    // SAFETY: the name ends with a zero.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Prints a line to standard output. A closed output is not an error.
