@@ -65,3 +65,19 @@ fn capture_ends_with_its_stream_or_context() {
         assert_eq!(traced.last()["processes"][0]["live_bytes"], 4 * MIB);
     }
 }
+
+/// After a failed end the capture continues, and whether other streams joined it is not known.
+#[test]
+fn streams_used_while_another_is_captured_are_bounded() {
+    let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
+    let random = ["random", "--ops", "220", "--threads", "1", "--devices", "1", "--no-illegal"];
+    let traced = stage.trace(&[], &[&["--seed", "944605912"], &random[..]].concat());
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let process = harness::process(traced.last(), pid);
+    let uncertainty = &process["uncertainty"];
+    let number = |value: &Value| value.as_u64().unwrap();
+    assert_eq!((&process["exact"], &uncertainty["lost_other"]), (&false.into(), &0.into()));
+    assert!(number(&uncertainty["ambiguous_calls"]) > 0, "{uncertainty}");
+    let [least, most] = ["live_bytes_min", "live_bytes_max"].map(|of| number(&uncertainty[of]));
+    assert!((least..=most).contains(&number(&oracle["live_bytes"])), "{uncertainty}");
+}

@@ -188,24 +188,29 @@ static __always_inline void graph_forget(__u32 pid)
 	bpf_map_delete_elem(&graph_states, &pid);
 }
 
-/* Whether a call on a stream becomes a node: the stream captures, or has joined a capture of the
- * calling thread. */
-static __always_inline bool is_captured(__u32 pid, __u64 stream)
+#define NOT_CAPTURED 0
+#define CAPTURED     1
+/* The calling thread captures another stream, which this one may have joined: streams join by
+ * waiting for an event, and those calls are too frequent to trace. */
+#define MAYBE_CAPTURED 2
+
+/* Whether a call on a stream becomes a node. */
+static __always_inline __u32 captured_as(__u32 pid, __u64 stream)
 {
 	struct shared_state *all = shared_state();
 	struct graph_state *state;
 	struct capture_key key;
 
 	if (!all || !all->captures)
-		return 0;
+		return NOT_CAPTURED;
 	state = bpf_map_lookup_elem(&graph_states, &pid);
 	if (!state || !state->captures)
-		return 0;
+		return NOT_CAPTURED;
 	fill_key(&key, stream);
 	if (capture_find(state, &key))
-		return 1;
+		return CAPTURED;
 	fill_key(&key, ANY_STREAM);
-	return capture_find(state, &key) != NULL;
+	return capture_find(state, &key) ? MAYBE_CAPTURED : NOT_CAPTURED;
 }
 
 #endif

@@ -87,7 +87,40 @@ struct Exec {
     taken: Vec<u64>,
 }
 
-/// See the module.
+/// Whether a stream-ordered call is a part of a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Captured {
+    /// It is a node: the capture of its stream, by position.
+    Node(usize),
+    /// The calling thread captures another stream, which this one may have joined. Streams join by
+    /// waiting for an event, and those calls are too frequent to trace.
+    Unknown,
+}
+
+/// Calls of which it is not known whether they are nodes. They are neither listed as live nor added
+/// to a graph.
+#[derive(Debug, Default)]
+struct Ambiguous {
+    calls: u64,
+    /// Allocations: the most that one of an address can hold.
+    bytes: HashMap<u64, u64>,
+    /// Those of addresses that there was no room for.
+    more: Sum,
+}
+
+impl Ambiguous {
+    fn add(&mut self, address: u64, bytes: u64) {
+        self.calls = self.calls.saturating_add(1);
+        if self.bytes.len() >= NODES && !self.bytes.contains_key(&address) {
+            self.more.add(bytes);
+            return;
+        }
+        let most = self.bytes.entry(address).or_insert(0);
+        *most = bytes.max(*most);
+    }
+}
+
+/// Graphs, captures and launchable graphs of one process.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     captures: Vec<Capture>,
@@ -96,6 +129,7 @@ pub(super) struct Graphs {
     nodes: usize,
     /// What graphs that are not known any more could have left allocated, each.
     pub(super) dropped: Tally,
+    ambiguous: Ambiguous,
 }
 
 /// What the nodes allocate and do not free: each address once, as the last node has it; biggest
@@ -133,19 +167,24 @@ fn sum(nodes: impl IntoIterator<Item = AllocNode>) -> Sum {
 }
 
 impl Graphs {
-    /// Adds a node to the capture that a call is a part of, if it is.
-    fn note(
-        &mut self,
-        event: &Event,
-        stream: Option<StreamId>,
-        node: Node,
-    ) -> Option<Result<(), Full>> {
-        self.capture(event, stream)?;
-        if self.make_room(1).is_none() {
-            return Some(Err(Full::of(node)));
-        }
-        self.capture(event, stream)?.nodes.push((node, event.at));
-        Some(Ok(()))
+    /// Adds a node to the capture at a position.
+    fn note(&mut self, position: usize, node: Node, at: Moment) -> Result<(), Full> {
+        self.make_room(1).ok_or(Full::of(node))?;
+        self.captures[position].nodes.push((node, at));
+        Ok(())
+    }
+
+    /// Calls of which it is not known whether they are nodes.
+    pub(super) fn ambiguous_calls(&self) -> u64 {
+        self.ambiguous.calls
+    }
+
+    /// The most that ambiguous allocations can hold beyond what is listed; `listed` gives the bytes
+    /// that are listed at an address. At one address at most one allocation is live.
+    pub(super) fn ambiguous_bytes(&self, listed: impl Fn(u64) -> u64) -> Sum {
+        let beyond = |(address, bytes): (&u64, &u64)| bytes.saturating_sub(listed(*address));
+        let known = self.ambiguous.bytes.iter().map(beyond);
+        known.fold(self.ambiguous.more, |sum, bytes| sum.plus(Sum::from(bytes)))
     }
 
     /// Whether any stream captures.
@@ -153,18 +192,16 @@ impl Graphs {
         !self.captures.is_empty()
     }
 
-    /// The capture that a call on a stream is a part of: the stream's own, or one that the calling
-    /// thread began, for the stream may have joined it. A call that was entered before the capture
-    /// had begun is none of it.
-    fn capture(&mut self, event: &Event, stream: Option<StreamId>) -> Option<&mut Capture> {
+    /// Whether a call on a stream is a part of a capture; `None`: it is not. A call that was entered
+    /// before a capture had begun is not a part of it.
+    fn captured(&self, event: &Event, stream: Option<StreamId>) -> Option<Captured> {
         let Event { tid, entered, .. } = *event;
         let begun = |capture: &Capture| capture.since <= entered;
         let is_of = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
         let own = |capture: &Capture| begun(capture) && is_of(capture);
         let threads = |capture: &Capture| begun(capture) && capture.thread == Some(tid);
-        let position = self.captures.iter().position(own);
-        let position = position.or_else(|| self.captures.iter().rposition(threads));
-        position.map(|position| &mut self.captures[position])
+        let own = self.captures.iter().position(own).map(Captured::Node);
+        own.or_else(|| self.captures.iter().any(threads).then_some(Captured::Unknown))
     }
 
     /// A thread that ended captures nothing any more; streams go on, but for its default ones.
@@ -340,8 +377,12 @@ impl Process {
         allocate: &Allocate,
         context: u32,
     ) -> Option<Result<(), Full>> {
-        self.graphs.capture(event, allocate.stream)?;
+        let captured = self.graphs.captured(event, allocate.stream)?;
         self.make_room(allocate.key);
+        let Captured::Node(position) = captured else {
+            self.graphs.ambiguous.add(allocate.key.value, allocate.bytes);
+            return Some(Ok(()));
+        };
         let named = allocate.pool.filter(|pool| pool.0 != 0);
         let place = named.and_then(|pool| self.pools.place_of(pool)).or_else(|| {
             let device = allocate.device.or_else(|| self.device_of(context));
@@ -349,7 +390,7 @@ impl Process {
         });
         let Allocate { key, bytes, site, .. } = *allocate;
         let node = AllocNode { address: key.value, bytes, place, site };
-        self.graphs.note(event, allocate.stream, Node::Alloc(node))
+        Some(self.graphs.note(position, Node::Alloc(node), event.at))
     }
 
     /// A stream-ordered free during a capture is a node: of graph memory, or of an address that a
@@ -361,7 +402,12 @@ impl Process {
         if other || free.key.space != Space::Address {
             return None;
         }
-        self.graphs.note(event, free.stream, Node::Free(free.key.value))
+        let Captured::Node(position) = self.graphs.captured(event, free.stream)? else {
+            self.graphs.ambiguous.calls = self.graphs.ambiguous.calls.saturating_add(1);
+            self.losses.doubt_free(event.at, self.totals.live);
+            return Some(Ok(()));
+        };
+        Some(self.graphs.note(position, Node::Free(free.key.value), event.at))
     }
 
     fn launch(&mut self, event: &Event, id: ExecId) {

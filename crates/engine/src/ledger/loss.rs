@@ -45,6 +45,10 @@
 //! a graph left allocated may be freed by a node that was lost, or by a call that was taken for a
 //! node because the end of a capture was lost.
 //!
+//! A stream-ordered call of a thread that captures another stream may be a node or not ([`graph`]). An
+//! allocation of that kind is not listed, and its bytes are added to the upper bound, once for each
+//! address. A free counts as a lost one in the lower bound.
+//!
 //! **Not covered** is what cannot be: what launches allocate of a graph of whose making a record was
 //! lost that tells no bytes (an explicit node, the beginning or end of its capture), and that a
 //! capture whose beginning was lost only noted a free of graph memory that the ledger took for done.
@@ -54,6 +58,8 @@
 //!
 //! Losses of no known process (pid 0) may be any process's: they count in the bounds of each that
 //! was there, and once in the global ones.
+//!
+//! [`graph`]: super::graph
 
 use std::collections::BinaryHeap;
 
@@ -163,6 +169,8 @@ pub(super) struct Losses {
     pub(super) own: Loss,
     /// Losses of unknown processes since this one is known.
     pub(super) shared: Loss,
+    /// Frees that a capture may have recorded instead: the memory may have ended or not.
+    pub(super) ambiguous: Loss,
     /// Device memory whose end the ledger concluded instead of seeing it.
     concluded: Sum,
     /// What lost frees can have ended.
@@ -178,6 +186,7 @@ impl Default for Losses {
         Self {
             own: Loss::default(),
             shared: Loss::default(),
+            ambiguous: Loss::default(),
             concluded: Sum::default(),
             frees: Mark::new(AFTER_FREES),
             other: Mark::new(AFTER_OTHER),
@@ -217,6 +226,12 @@ impl Losses {
         if lost.other > 0 {
             self.other.set(until, live);
         }
+    }
+
+    /// Memory was freed, or a node was made that frees it.
+    pub(super) fn doubt_free(&mut self, at: Moment, live: Sum) {
+        self.ambiguous.frees = self.ambiguous.frees.saturating_add(1);
+        self.frees.set(at.max(self.newest), live);
     }
 
     /// A context may have ended that the ledger could not name.

@@ -49,6 +49,7 @@ pub(crate) fn listed(snapshot: &Snapshot) -> Certainty {
             certainty.live_at_most = add(certainty.live_at_most, own.live_at_most);
             certainty.before_trace |= own.before_trace;
             certainty.unknown_context += own.unknown_context;
+            certainty.ambiguous_calls += own.ambiguous_calls;
         }
     }
     certainty

@@ -414,6 +414,12 @@ fn uncertainty(
             certainty.unknown_context
         ));
     }
+    if certainty.ambiguous_calls > 0 {
+        reasons.push(format!(
+            "{} calls may have been recorded by a stream capture or executed",
+            certainty.ambiguous_calls
+        ));
+    }
     if !reasons.is_empty() {
         let (least, most) = (certainty.live_at_least, certainty.live_at_most);
         reasons.push(format!("true device memory of the listed processes is {least} to {most}"));

@@ -168,6 +168,8 @@ fn why_inexact(story: &Story<'_>) -> &'static str {
         "processes hold memory from before the trace, known only in total"
     } else if certainty.unknown_context > 0 {
         "a context ended, and some allocations have an unknown context"
+    } else if certainty.ambiguous_calls > 0 {
+        "a thread that captured one stream used others"
     } else {
         "calls of several threads overlapped"
     }
