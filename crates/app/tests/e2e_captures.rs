@@ -73,7 +73,7 @@ fn capture_ends_with_its_stream_or_context() {
 const CAPTURE_KEYS: &str = r#"
 import struct, sys
 sys.path.insert(0, sys.argv[1])
-from bench import bpf
+from lib import bpf
 for one in bpf.maps_of(int(sys.argv[2])):
     if one.name == "capturing_strea":
         print("map", *(struct.unpack_from("=I", key, 8)[0] for key in one.keys()))
@@ -111,4 +111,20 @@ fn captures_left_open_leave_no_map_entries() {
         until("an empty map", || then.to_owned(), || (captures_in_map(id, pid) == 0).then_some(()));
     }
     assert!(tracer.stop().status.success());
+}
+
+/// After a failed end the capture continues, and whether other streams joined it is not known.
+#[test]
+fn streams_used_while_another_is_captured_are_bounded() {
+    let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
+    let random = ["random", "--ops", "220", "--threads", "1", "--devices", "1", "--no-illegal"];
+    let traced = stage.trace(&[], &[&["--seed", "944605912"], &random[..]].concat());
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let process = harness::process(traced.last(), pid);
+    let uncertainty = &process["uncertainty"];
+    let number = |value: &Value| value.as_u64().unwrap();
+    assert_eq!((&process["exact"], &uncertainty["lost_other"]), (&false.into(), &0.into()));
+    assert!(number(&uncertainty["ambiguous_calls"]) > 0, "{uncertainty}");
+    let [least, most] = ["live_bytes_min", "live_bytes_max"].map(|of| number(&uncertainty[of]));
+    assert!((least..=most).contains(&number(&oracle["live_bytes"])), "{uncertainty}");
 }

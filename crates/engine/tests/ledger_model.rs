@@ -136,7 +136,9 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
                 let whole =
                     |process: &&ProcessView| process.sites.len() as u64 == process.sites_total;
                 seen.processes.iter().filter(whole).try_for_each(check_sites)?;
-                let doubt = seen.processes.iter().any(|one| one.certainty.unknown_context > 0);
+                let doubt = seen.processes.iter().any(|one| {
+                    one.certainty.unknown_context > 0 || one.certainty.ambiguous_calls > 0
+                });
                 let inexact = losses || doubt || seen.certainty.before_trace;
                 prop_assert!(inexact || seen.certainty.exact());
                 let mut seen = if inexact { without_bounds(seen) } else { seen };
@@ -163,7 +165,8 @@ fn check(world: &mut World) -> Result<(), TestCaseError> {
     let actual = Bytes(world.total_held());
     let certainty = &snapshot.certainty;
     prop_assert_eq!(certainty.lost.events(), world.losses);
-    if world.all_contexts_known() {
+    let is_known = world.all_contexts_known() && !world.has_ambiguous;
+    if is_known {
         prop_assert_eq!(certainty.exact(), world.losses == 0);
     }
     for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
@@ -173,9 +176,9 @@ fn check(world: &mut World) -> Result<(), TestCaseError> {
         let inside = (live_at_least..=live_at_most).contains(&actual);
         let log = || world.log(process.key.pid);
         prop_assert!(inside, "{process:?}, actual {actual:?}, after\n{}", log());
-        if process.certainty.exact() && !world.all_contexts_known() {
+        if process.certainty.exact() && !is_known {
             prop_assert_eq!(process.live_bytes, actual, "after\n{}", log());
-        } else if world.losses == 0 && world.all_contexts_known() {
+        } else if world.losses == 0 && is_known {
             check_exactly(world, process)
                 .map_err(|error| TestCaseError::fail(format!("{error}\nafter\n{}", log())))?;
         }

@@ -245,6 +245,7 @@ fn snapshot() -> Snapshot {
             before_trace: true,
             capture_ended: None,
             unknown_context: 0,
+            ambiguous_calls: 7,
         },
         processes: vec![rich(), ProcessView { ended: Some(End::Exited), ..process(4713, "clean") }],
         out_of_memory: vec![OutOfMemory {

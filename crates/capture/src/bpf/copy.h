@@ -211,9 +211,15 @@ static __always_inline void copy_return(const struct inflight_call *call, __u64 
 	struct copy copy = {};
 
 	/* Captured into a graph: nothing is copied yet. */
-	if (hooks[hook].asynchronous && is_captured(bpf_get_current_pid_tgid() >> 32,
-						    argument(call, hooks[hook].stream_argument)))
-		return;
+	if (hooks[hook].asynchronous) {
+		__u32 pid = bpf_get_current_pid_tgid() >> 32;
+		__u32 captured = captured_as(pid, argument(call, hooks[hook].stream_argument));
+
+		if (captured == MAYBE_CAPTURED)
+			count_lost_copies(pid, 1);
+		if (captured)
+			return;
+	}
 	if (measure == VS_MEASURE_BATCH) {
 		copy_batch(call);
 		return;

@@ -205,20 +205,25 @@ static __always_inline struct vs_graph_state *capturing_state(__u32 pid)
 	return state && state->captures ? state : NULL;
 }
 
-/* Returns whether a call on a stream becomes a graph node: the stream is capturing, or may have
- * joined a capture of the calling thread. */
-static __always_inline bool is_captured(__u32 pid, __u64 stream)
+#define NOT_CAPTURED 0
+#define CAPTURED     1
+/* The calling thread captures another stream, which this one may have joined: streams join by
+ * waiting for an event, and those calls are too frequent to trace. */
+#define MAYBE_CAPTURED 2
+
+/* Returns whether a call on a stream becomes a graph node. */
+static __always_inline __u32 captured_as(__u32 pid, __u64 stream)
 {
 	struct vs_graph_state *state = capturing_state(pid);
 	struct vs_capture_key key;
 
 	if (!state)
-		return 0;
+		return NOT_CAPTURED;
 	fill_key(&key, state, stream);
 	if (capture_find(&key))
-		return 1;
+		return CAPTURED;
 	fill_key(&key, state, ANY_STREAM);
-	return capture_find(&key) != NULL;
+	return capture_find(&key) ? MAYBE_CAPTURED : NOT_CAPTURED;
 }
 
 #endif

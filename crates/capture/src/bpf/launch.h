@@ -156,7 +156,9 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	if (!sum)
 		return 1;
 	__u64 before = __sync_fetch_and_add(&sum->calls, 1);
-	bool captured = !unreadable && is_captured(key.pid, stream);
+	__u32 captured = unreadable ? NOT_CAPTURED : captured_as(key.pid, stream);
+	if (captured == MAYBE_CAPTURED)
+		count_lost(key.pid, VS_CLASS_LAUNCH, 0, 0);
 	sum->last_at = bpf_jiffies64();
 	if (unreadable)
 		__sync_fetch_and_add(&sum->other, 1);

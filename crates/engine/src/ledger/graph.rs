@@ -87,6 +87,38 @@ struct Exec {
     taken: Vec<u64>,
 }
 
+/// Whether a stream-ordered call belongs to a capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Captured {
+    /// It is a node: the capture of its stream, by position.
+    Node(usize),
+    /// The calling thread captures another stream, which this one may have joined. Streams join by
+    /// waiting for an event, and those calls are too frequent to trace.
+    Unknown,
+}
+
+/// Calls that may be nodes. They are neither listed as live nor added to a graph.
+#[derive(Debug, Default)]
+struct Ambiguous {
+    calls: u64,
+    /// Allocations by address: the largest size seen there.
+    bytes: HashMap<u64, u64>,
+    /// Sizes at addresses beyond the limit.
+    more: Sum,
+}
+
+impl Ambiguous {
+    fn add(&mut self, address: u64, bytes: u64) {
+        self.calls = self.calls.saturating_add(1);
+        if self.bytes.len() >= NODES && !self.bytes.contains_key(&address) {
+            self.more.add(bytes);
+            return;
+        }
+        let max = self.bytes.entry(address).or_insert(0);
+        *max = bytes.max(*max);
+    }
+}
+
 /// Graphs, captures and graph execs of one process.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
@@ -96,6 +128,7 @@ pub(super) struct Graphs {
     nodes: usize,
     /// Memory that each of the dropped graphs could have left allocated.
     pub(super) dropped: Tally,
+    ambiguous: Ambiguous,
 }
 
 /// Memory that the nodes allocate and do not free: each address once, as in its last node. Largest
@@ -133,19 +166,24 @@ fn sum(nodes: impl IntoIterator<Item = AllocNode>) -> Sum {
 }
 
 impl Graphs {
-    /// Adds a node to the capture that a call belongs to, if any.
-    fn add_to_capture(
-        &mut self,
-        event: &Event,
-        stream: Option<StreamId>,
-        node: Node,
-    ) -> Option<Result<(), Full>> {
-        self.capture(event, stream)?;
-        if self.make_room(1).is_none() {
-            return Some(Err(Full::of(node)));
-        }
-        self.capture(event, stream)?.nodes.push((node, event.at));
-        Some(Ok(()))
+    /// Adds a node to the capture at a position.
+    fn add_to_capture(&mut self, position: usize, node: Node, at: Moment) -> Result<(), Full> {
+        self.make_room(1).ok_or(Full::of(node))?;
+        self.captures[position].nodes.push((node, at));
+        Ok(())
+    }
+
+    /// Number of calls that may be nodes.
+    pub(super) fn ambiguous_calls(&self) -> u64 {
+        self.ambiguous.calls
+    }
+
+    /// Upper bound of the memory of ambiguous allocations beyond the listed memory; `listed` returns
+    /// the bytes listed at an address. At most one allocation is live at an address.
+    pub(super) fn ambiguous_bytes(&self, listed: impl Fn(u64) -> u64) -> Sum {
+        let beyond = |(address, bytes): (&u64, &u64)| bytes.saturating_sub(listed(*address));
+        let known = self.ambiguous.bytes.iter().map(beyond);
+        known.fold(self.ambiguous.more, |sum, bytes| sum.plus(Sum::from(bytes)))
     }
 
     /// Whether any stream is capturing.
@@ -153,18 +191,16 @@ impl Graphs {
         !self.captures.is_empty()
     }
 
-    /// Capture that a call on a stream belongs to: that of the stream, or one started by the
-    /// calling thread, because the stream may have joined it. A call entered before the capture
+    /// Returns whether a call on a stream belongs to a capture. A call entered before the capture
     /// started does not belong to it.
-    fn capture(&mut self, event: &Event, stream: Option<StreamId>) -> Option<&mut Capture> {
+    fn captured(&self, event: &Event, stream: Option<StreamId>) -> Option<Captured> {
         let Event { tid, entered, .. } = *event;
         let begun = |capture: &Capture| capture.since <= entered;
         let is_of = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
         let own = |capture: &Capture| begun(capture) && is_of(capture);
         let threads = |capture: &Capture| begun(capture) && capture.thread == Some(tid);
-        let position = self.captures.iter().position(own);
-        let position = position.or_else(|| self.captures.iter().rposition(threads));
-        position.map(|position| &mut self.captures[position])
+        let own = self.captures.iter().position(own).map(Captured::Node);
+        own.or_else(|| self.captures.iter().any(threads).then_some(Captured::Unknown))
     }
 
     /// Ends the captures of default streams of an ended thread. Other streams continue to capture.
@@ -340,8 +376,12 @@ impl Process {
         allocate: &Allocate,
         context: u32,
     ) -> Option<Result<(), Full>> {
-        self.graphs.capture(event, allocate.stream)?;
+        let captured = self.graphs.captured(event, allocate.stream)?;
         self.make_room(allocate.key);
+        let Captured::Node(position) = captured else {
+            self.graphs.ambiguous.add(allocate.key.value, allocate.bytes);
+            return Some(Ok(()));
+        };
         let named = allocate.pool.filter(|pool| pool.0 != 0);
         let place = named.and_then(|pool| self.pools.place_of(pool)).or_else(|| {
             let device = allocate.device.or_else(|| self.device_of(context));
@@ -349,7 +389,7 @@ impl Process {
         });
         let Allocate { key, bytes, site, .. } = *allocate;
         let node = AllocNode { address: key.value, bytes, place, site };
-        self.graphs.add_to_capture(event, allocate.stream, Node::Alloc(node))
+        Some(self.graphs.add_to_capture(position, Node::Alloc(node), event.at))
     }
 
     /// Adds a node for a stream-ordered free during a capture: of graph memory, or of an address
@@ -361,7 +401,12 @@ impl Process {
         if other || free.key.space != Space::Address {
             return None;
         }
-        self.graphs.add_to_capture(event, free.stream, Node::Free(free.key.value))
+        let Captured::Node(position) = self.graphs.captured(event, free.stream)? else {
+            self.graphs.ambiguous.calls = self.graphs.ambiguous.calls.saturating_add(1);
+            self.losses.doubt_free(event.at, self.totals.live);
+            return Some(Ok(()));
+        };
+        Some(self.graphs.add_to_capture(position, Node::Free(free.key.value), event.at))
     }
 
     fn launch(&mut self, event: &Event, id: ExecId) {

@@ -53,11 +53,17 @@
 //! memory that a capture with a lost start only recorded as a node, while the ledger took it for
 //! executed.
 //!
+//! A stream-ordered call of a thread that captures another stream may or may not be a node
+//! ([`graph`]). Such an allocation is not listed, and its bytes are added to the upper bound, once per
+//! address. Such a free counts as a lost one in the lower bound.
+//!
 //! All of this is about calls that have returned. A call in progress counts from its return on, as
 //! it does without losses.
 //!
 //! Losses of an unknown process (pid 0) may belong to any process: they count in the bounds of each
 //! process that existed, and once in the global bounds.
+//!
+//! [`graph`]: super::graph
 
 use std::collections::BinaryHeap;
 
@@ -167,6 +173,8 @@ pub(super) struct Losses {
     pub(super) own: Loss,
     /// Losses of unknown processes since this one is known.
     pub(super) shared: Loss,
+    /// Frees that a capture may have recorded instead: the memory may or may not be freed.
+    pub(super) ambiguous: Loss,
     /// Device memory whose end the ledger inferred.
     concluded: Sum,
     /// Memory that lost frees can have ended.
@@ -182,6 +190,7 @@ impl Default for Losses {
         Self {
             own: Loss::default(),
             shared: Loss::default(),
+            ambiguous: Loss::default(),
             concluded: Sum::default(),
             frees: Mark::new(AFTER_FREES),
             other: Mark::new(AFTER_OTHER),
@@ -221,6 +230,12 @@ impl Losses {
         if lost.other > 0 {
             self.other.set(until, live);
         }
+    }
+
+    /// Records a free that may be a node of a capture instead.
+    pub(super) fn doubt_free(&mut self, at: Moment, live: Sum) {
+        self.ambiguous.frees = self.ambiguous.frees.saturating_add(1);
+        self.frees.set(at.max(self.newest), live);
     }
 
     /// Records that an unknown context may have ended.

@@ -540,7 +540,7 @@ impl Ledger {
             unlisted = unlisted.plus(process.unlisted());
             ended = ended.plus(losses.ended_with_context());
             ended = ended.plus(process.context_ends.doubtful_bytes());
-            ended = ended.plus(view::freed_unseen(process, &[&losses.own]));
+            ended = ended.plus(view::freed_unseen(process, &[&losses.own, &losses.ambiguous]));
             let Loss { allocations, frees, .. } = losses.shared;
             if process.ends_among(allocations, frees) > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
@@ -562,6 +562,7 @@ impl Ledger {
             before_trace: self.shown().any(|process| process.before_trace),
             capture_ended: None,
             unknown_context: self.shown().map(|process| process.context_ends.doubtful()).sum(),
+            ambiguous_calls: self.shown().map(|process| process.graphs.ambiguous_calls()).sum(),
         }
     }
 }

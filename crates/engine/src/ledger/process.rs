@@ -446,7 +446,12 @@ impl Process {
 
     /// Device memory that may be live but is not listed; see [`super::loss`].
     pub(super) fn unlisted(&self) -> Sum {
+        let listed = |address| {
+            let slot = self.allocations.find(Key::address(address));
+            slot.map_or(0, |slot| self.allocations.slab[slot].device_bytes())
+        };
         let known = self.losses.unlisted(self.before_trace);
+        let known = known.plus(self.graphs.ambiguous_bytes(listed));
         if !self.losses.broken() {
             return known;
         }

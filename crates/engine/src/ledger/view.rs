@@ -98,7 +98,7 @@ pub(super) fn freed_unseen(process: &Process, lost: &[&Loss]) -> Sum {
 
 fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
     let losses = &process.losses;
-    let freed = freed_unseen(process, &[&losses.own, &losses.shared]);
+    let freed = freed_unseen(process, &[&losses.own, &losses.shared, &losses.ambiguous]);
     let ended = losses.ended_with_context().plus(freed).plus(process.context_ends.doubtful_bytes());
     let unlisted = process.unlisted().plus(Sum::from(unattributed.allocated_bytes));
     Certainty {
@@ -109,6 +109,7 @@ fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
         before_trace: process.before_trace,
         capture_ended: None,
         unknown_context: process.context_ends.doubtful(),
+        ambiguous_calls: process.graphs.ambiguous_calls(),
     }
 }
 

@@ -25,6 +25,9 @@ pub struct Certainty {
     pub capture_ended: Option<Moment>,
     /// Allocations that may have ended with a context, because their context is unknown.
     pub unknown_context: u64,
+    /// Stream-ordered allocations and frees of threads that captured another stream: it is not known
+    /// whether they were executed or recorded into the graph. The bounds cover both.
+    pub ambiguous_calls: u64,
 }
 
 /// Calls whose records arrived, by class. Together with the [`LostTotals`] of a class, these are
@@ -88,6 +91,7 @@ impl Certainty {
             && self.live_at_least.0 == self.live_at_most.0
             && !self.before_trace
             && self.unknown_context == 0
+            && self.ambiguous_calls == 0
             && self.capture_ended.is_none()
     }
 }

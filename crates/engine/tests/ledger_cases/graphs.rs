@@ -131,18 +131,54 @@ fn launch_can_free_memory_of_the_previous_launch() {
 }
 
 #[test]
-fn capture_belongs_to_its_stream_and_thread() {
+fn capture_records_calls_of_all_threads_on_its_stream() {
     let trace = "1.1 graph begin stream3
-                 1.1 alloc 0x10 1M async gpu0 stream4
                  1.2 alloc 0x20 2M async gpu0 stream3
                  1.2 alloc 0x30 4M async gpu0 stream4
                  1.1 alloc 0x40 8M device gpu0
                  1.1 graph end stream3 G1";
     assert_eq!(live(only(&after(trace))), (12, 2));
     let snapshot = after(&format!("{trace}\n 1.1 graph instantiate E1 G1 \n 1.1 graph launch E1"));
-    assert_eq!(live(only(&snapshot)), (15, 4));
+    assert_eq!(live(only(&snapshot)), (14, 3));
     let snapshot = after(&format!("{trace}\n 1.1 alloc 0x50 16M async gpu0 stream3"));
     assert_eq!(live(only(&snapshot)), (28, 3));
+    assert_eq!(snapshot.certainty.ambiguous_calls, 0);
+}
+
+#[test]
+fn allocation_on_another_stream_of_a_capturing_thread_is_bounded() {
+    // Stream 4 may have joined the capture by waiting for an event.
+    let trace = "1.1 alloc 0x40 8M device gpu0
+                 1.1 graph begin stream3
+                 1.1 alloc 0x10 1M async gpu0 stream4
+                 1.1 graph end stream3 G1";
+    let snapshot = after(trace);
+    let certainty = &only(&snapshot).certainty;
+    assert_eq!(snapshot.certainty.ambiguous_calls, 1);
+    assert_eq!((certainty.ambiguous_calls, bounds(certainty)), (1, (8, 9)));
+    assert_eq!(live(only(&snapshot)), (8, 1));
+    // At one address one allocation is live at most.
+    let again = "1.1 graph begin stream3
+                 1.1 alloc 0x10 2M async gpu0 stream4";
+    let snapshot = after(&format!("{trace}\n{again}"));
+    assert_eq!(bounds(&snapshot.certainty), (8, 10));
+    let snapshot = after(&format!("{trace}\n{again}\n 1.2 alloc 0x10 1M device gpu0"));
+    assert_eq!(bounds(&snapshot.certainty), (9, 10));
+}
+
+#[test]
+fn free_on_another_stream_of_a_capturing_thread_is_bounded() {
+    let trace = "1.1 graph alloc G1 0x10 8M gpu0
+                 1.1 graph instantiate E1 G1
+                 1.1 graph launch E1
+                 1.1 alloc 0x40 2M async gpu0 stream4
+                 1.1 graph begin stream3";
+    // Other memory than that of graphs cannot be freed by a node.
+    let snapshot = after(&format!("{trace}\n 1.1 free 0x40 by=async stream4"));
+    assert_eq!((live(only(&snapshot)), snapshot.certainty.ambiguous_calls), ((8, 1), 0));
+    let snapshot = after(&format!("{trace}\n 1.1 free 0x10 by=async stream4"));
+    assert_eq!((live(only(&snapshot)), bounds(&snapshot.certainty)), ((10, 2), (2, 10)));
+    assert_eq!(snapshot.certainty.ambiguous_calls, 1);
 }
 
 #[test]

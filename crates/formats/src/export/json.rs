@@ -89,6 +89,7 @@ struct Uncertainty {
     lost_processes: Option<u64>,
     implied_frees: u64,
     unknown_context: u64,
+    ambiguous_calls: u64,
     before_trace: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_since: Option<String>,
@@ -332,6 +333,7 @@ impl Uncertainty {
             lost_processes: None,
             implied_frees: uncertainty.unseen_frees,
             unknown_context: uncertainty.unknown_context,
+            ambiguous_calls: uncertainty.ambiguous_calls,
             before_trace: uncertainty.before_trace,
             lost_since: lost.since.map(|moment| names.clock.precise(moment)),
             capture_end_time: uncertainty.capture_ended.map(|moment| names.clock.precise(moment)),

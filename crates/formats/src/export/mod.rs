@@ -49,6 +49,7 @@ pub(crate) fn listed(snapshot: &Snapshot) -> Certainty {
             uncertainty.live_at_most = add(uncertainty.live_at_most, own.live_at_most);
             uncertainty.before_trace |= own.before_trace;
             uncertainty.unknown_context += own.unknown_context;
+            uncertainty.ambiguous_calls += own.ambiguous_calls;
         }
     }
     uncertainty

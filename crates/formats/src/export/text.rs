@@ -417,6 +417,12 @@ fn uncertainty(
             uncertainty.unknown_context
         ));
     }
+    if uncertainty.ambiguous_calls > 0 {
+        reasons.push(format!(
+            "{} calls may have been recorded by a stream capture or executed",
+            uncertainty.ambiguous_calls
+        ));
+    }
     if !reasons.is_empty() {
         let (min, max) = (uncertainty.live_at_least, uncertainty.live_at_most);
         reasons.push(format!("true device memory of the listed processes is {min} to {max}"));

@@ -42,6 +42,7 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         last: Moment(0),
         before_trace: 0,
         unknown_context: 0,
+        ambiguous_calls: 0,
         events: 0,
         producer: None,
     };
@@ -82,6 +83,8 @@ struct Import<'a> {
     before_trace: u64,
     /// Allocations of ended processes that may have been released with a context.
     unknown_context: u64,
+    /// Calls of processes that ended that a capture may have recorded.
+    ambiguous_calls: u64,
     events: u64,
     producer: Option<String>,
 }
@@ -109,8 +112,10 @@ impl Import<'_> {
                 self.last = self.last.max(at);
                 let snapshot = self.ledger.snapshot(at, &VIEW);
                 let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
-                let counts = ended.clone().map(|process| process.certainty.unknown_context);
-                self.unknown_context += counts.sum::<u64>();
+                for process in ended.clone() {
+                    self.unknown_context += process.certainty.unknown_context;
+                    self.ambiguous_calls += process.certainty.ambiguous_calls;
+                }
                 self.keep_pools(ended, at);
             }
             Row::End(at) => self.last = self.last.max(at),
@@ -253,6 +258,10 @@ impl Import<'_> {
             (
                 "allocations are in unknown contexts and may have been released",
                 self.unknown_context + listed(&last).unknown_context,
+            ),
+            (
+                "calls may have been recorded by a stream capture or executed",
+                self.ambiguous_calls + listed(&last).ambiguous_calls,
             ),
             (
                 "processes number the GPUs differently than the first one; device names are those \

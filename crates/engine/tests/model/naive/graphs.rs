@@ -110,14 +110,14 @@ impl Process {
         }
     }
 
-    fn capture(&mut self, event: &Event, stream: Option<StreamId>) -> Option<&mut Capture> {
+    /// The capture of a stream; `Some(None)`: perhaps one of another stream.
+    fn capture(&self, event: &Event, stream: Option<StreamId>) -> Option<Option<usize>> {
         let begun = |capture: &Capture| capture.since <= event.entered;
         let is_of = |capture: &Capture| stream.is_some_and(|s| is_of(capture, s, event.tid));
         let of_thread = |capture: &Capture| capture.thread == Some(event.tid);
         let own = self.captures.iter().position(|c| begun(c) && is_of(c));
-        let position =
-            own.or_else(|| self.captures.iter().rposition(|c| begun(c) && of_thread(c)))?;
-        Some(&mut self.captures[position])
+        let is_doubtful = self.captures.iter().any(|c| begun(c) && of_thread(c));
+        if own.is_some() { Some(own) } else { is_doubtful.then_some(None) }
     }
 
     pub(super) fn capture_allocation(
@@ -126,17 +126,18 @@ impl Process {
         allocate: &Allocate,
         said: Option<DeviceId>,
     ) -> bool {
-        if self.capture(event, allocate.stream).is_none() {
-            return false;
-        }
+        let Some(position) = self.capture(event, allocate.stream) else { return false };
         self.make_room(allocate.key, event.at);
+        let Some(position) = position else {
+            self.ambiguous += 1;
+            return true;
+        };
         let pool = allocate.pool.filter(|id| id.0 != 0);
         let pool = pool.and_then(|id| self.named.get(&id).copied());
         let of_pool = pool.and_then(|number| self.pools[number].place);
         let place = of_pool.or(said.map(Place::Device));
-        let Some(capture) = self.capture(event, allocate.stream) else { return false };
         let node = Node::Alloc(allocate.key.value, allocate.bytes, place, allocate.site);
-        capture.nodes.push((node, event.at));
+        self.captures[position].nodes.push((node, event.at));
         true
     }
 
@@ -145,8 +146,14 @@ impl Process {
         if free.key.space != Space::Address || live.is_some_and(|live| !live.of_graph()) {
             return false;
         }
-        let Some(capture) = self.capture(event, free.stream) else { return false };
-        capture.nodes.push((Node::Free(free.key.value), event.at));
+        match self.capture(event, free.stream) {
+            None => return false,
+            Some(None) => self.ambiguous += 1,
+            Some(Some(position)) => {
+                let node = Node::Free(free.key.value);
+                self.captures[position].nodes.push((node, event.at));
+            }
+        }
         true
     }
 

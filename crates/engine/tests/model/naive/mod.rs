@@ -206,6 +206,7 @@ impl Naive {
                 before_trace: running.iter().any(|process| process.before_trace),
                 capture_ended: None,
                 unknown_context: running.iter().map(Process::in_doubt).sum(),
+                ambiguous_calls: running.iter().map(|process| process.ambiguous).sum(),
             },
             processes: shown.iter().map(|process| process.view(at, view, self)).collect(),
             out_of_memory: Vec::new(),

@@ -65,6 +65,8 @@ pub(super) struct Process {
     pub(super) defaults: BTreeMap<DeviceId, usize>,
     pub(super) current: BTreeMap<DeviceId, usize>,
     pub(super) captures: Vec<Capture>,
+    /// Calls that are nodes or not.
+    pub(super) ambiguous: u64,
     pub(super) graphs: BTreeMap<GraphId, Vec<Made>>,
     pub(super) execs: BTreeMap<ExecId, Exec>,
     pub(super) graph_reserved: BTreeMap<DeviceId, Told>,
@@ -135,6 +137,7 @@ impl Process {
             defaults: BTreeMap::new(),
             current: BTreeMap::new(),
             captures: Vec::new(),
+            ambiguous: 0,
             graphs: BTreeMap::new(),
             execs: BTreeMap::new(),
             graph_reserved: BTreeMap::new(),

@@ -41,6 +41,9 @@ pub(super) struct Capture {
     nodes: Nodes,
 }
 
+/// The stream that joins captures of the threads that use it; others do not.
+const JOINS: StreamId = StreamId(4);
+
 impl Capture {
     pub(super) fn add(&mut self, address: u64, bytes: u64, device: DeviceId) {
         self.nodes.allocates.push(Node { address, bytes, device });
@@ -59,15 +62,24 @@ pub(super) struct Exec {
 }
 
 impl Program {
-    /// Returns the capture of a call on a stream: streams that a capturing thread uses have joined.
+    /// Returns the capture of a call on a stream: its own, or that of the thread if it joined.
     pub(super) fn capture(&mut self, stream: StreamId, tid: Tid) -> Option<&mut Capture> {
         let own = self.captures.iter().position(|capture| capture.stream == stream);
-        let of_thread = || self.captures.iter().rposition(|capture| capture.tid == tid);
+        let joins = |capture: &Capture| capture.tid == tid && stream == JOINS;
+        let of_thread = || self.captures.iter().rposition(joins);
         own.or_else(of_thread).map(|index| &mut self.captures[index])
     }
 
     pub(super) fn captures(&self, stream: StreamId, tid: Tid) -> bool {
-        self.captures.iter().any(|capture| capture.stream == stream || capture.tid == tid)
+        let joins = |capture: &Capture| capture.tid == tid && stream == JOINS;
+        self.captures.iter().any(|capture| capture.stream == stream || joins(capture))
+    }
+
+    /// Whether calls do not show if a call on a stream is captured.
+    pub(super) fn is_ambiguous(&self, stream: StreamId, tid: Tid) -> bool {
+        let mut captures = self.captures.iter();
+        let own = captures.clone().any(|capture| capture.stream == stream);
+        !own && captures.any(|capture| capture.tid == tid)
     }
 
     fn is_live(&self, address: u64) -> bool {

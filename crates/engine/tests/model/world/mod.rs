@@ -106,6 +106,8 @@ fn pick(count: usize, die: u8) -> Option<usize> {
 pub(crate) struct World {
     pub(crate) ledger: Ledger,
     pub(crate) losses: u64,
+    /// Calls were made that may be of a capture or not.
+    pub(crate) has_ambiguous: bool,
     programs: BTreeMap<Pid, Program>,
     lost: BTreeMap<Pid, Lost>,
     now: u64,
@@ -125,6 +127,7 @@ impl World {
         Self {
             ledger: Ledger::new(),
             losses: 0,
+            has_ambiguous: false,
             programs: BTreeMap::new(),
             lost: BTreeMap::new(),
             now: 0,
@@ -246,7 +249,19 @@ impl World {
         self.returned(pid, tid, entered, dice, what)
     }
 
+    /// Remembers calls that may be of a capture or not.
+    fn note_ambiguous(&mut self, pid: Pid, tid: Tid, what: &What) {
+        let stream = match what {
+            What::Allocate(allocate) => allocate.stream,
+            What::Free(free) => free.stream,
+            _ => None,
+        };
+        let is = stream.is_some_and(|stream| self.program(pid).is_ambiguous(stream, tid));
+        self.has_ambiguous |= is;
+    }
+
     fn returned(&mut self, pid: Pid, tid: Tid, entered: Moment, dice: Dice, what: What) -> bool {
+        self.note_ambiguous(pid, tid, &what);
         if dice.3 >= self.loss_below {
             self.deliver(pid, tid, entered, what);
             return true;

@@ -171,6 +171,8 @@ fn inexact_reason(report: &Story<'_>) -> &'static str {
         "processes hold memory from before the trace, known only in total"
     } else if uncertainty.unknown_context > 0 {
         "a context ended, and some allocations have an unknown context"
+    } else if uncertainty.ambiguous_calls > 0 {
+        "a thread that captured one stream used others"
     } else {
         "calls of several threads overlapped"
     }
