@@ -2,17 +2,17 @@
 
 use std::fs;
 
-use engine::advice::{Situation, advise};
-use engine::diagnosis::Cause;
+use engine::advice::{AdviceInput, advise};
+use engine::diagnosis::OomCause;
 use engine::ids::{GpuId, Pid};
 use engine::snapshot::{ProcessView, Snapshot};
 use engine::units::Nanos;
-use formats::export::Names;
+use formats::export::ReportContext;
 use formats::export::advice::GpuAdvice;
 
 /// A request for advice.
 #[derive(Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct AdviceRequest<'a> {
     /// Only this GPU; None: every known one.
     pub(crate) gpu: Option<GpuId>,
     /// Only steps for these processes; empty: all.
@@ -20,7 +20,7 @@ pub(crate) struct Question<'a> {
     /// The process whose allocation failed.
     pub(crate) requester: Option<Pid>,
     /// The cause of the failure.
-    pub(crate) cause: Option<Cause>,
+    pub(crate) cause: Option<OomCause>,
     /// Returns for how long a process has launched nothing.
     pub(crate) idle: &'a dyn Fn(&ProcessView) -> Option<Nanos>,
     /// The processes run on this host, so more can be read about them.
@@ -28,17 +28,17 @@ pub(crate) struct Question<'a> {
 }
 
 /// Returns advice for each GPU.
-pub(crate) fn answer(
-    request: &Question<'_>,
+pub(crate) fn run_advise(
+    request: &AdviceRequest<'_>,
     snapshot: &Snapshot,
-    names: &Names,
+    names: &ReportContext,
 ) -> Vec<GpuAdvice> {
     let for_gpu = |gpu: Option<GpuId>| {
-        let steps = advise(&Situation {
+        let steps = advise(&AdviceInput {
             snapshot,
             gpu,
             only: request.only,
-            asker: request.requester,
+            requester: request.requester,
             cause: request.cause,
             protected: if request.local { &is_protected } else { &is_first },
             idle: request.idle,
@@ -58,7 +58,7 @@ pub(crate) fn answer(
 /// Returns notes for the reader of the advice.
 pub(crate) fn notes(snapshot: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
-    if snapshot.certainty.before_trace {
+    if snapshot.uncertainty.before_trace {
         notes.push(
             "some processes started before the trace: of earlier memory only the driver-reported \
              total is known, of caches only what changed since"

@@ -13,20 +13,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use engine::snapshot::Sort;
+use engine::snapshot::SortOrder;
 use engine::units::Bytes;
-use formats::plain::plain;
+use formats::plain::sanitize;
 
-use crate::quantity::LeakLimit;
+use crate::quantity::LeakThreshold;
 use crate::{Outcome, commands, output, quantity};
 
-pub(crate) use advise::Advise;
+pub(crate) use advise::AdviseArgs;
 pub(crate) use files::{
-    Analysis, At, Diff, DiffFormat, Export, ExportFormat, Format, Overlay, Part, Replay, Report,
-    Unit, Value,
+    AnalysisArg, DiffArgs, DiffFormat, ExportArgs, ExportFormat, FileFilterArgs, InUseAtArg,
+    ProfileUnitArg, ProfileValueArg, Replay, ReportArgs, ReportFormat, SmiArgs,
 };
-pub(crate) use plot::{Plot, PlotBy, PlotTheme, PlotTime};
-pub(crate) use serve::Serve;
+pub(crate) use plot::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
+pub(crate) use serve::ServeArgs;
 
 const ABOUT: &str = "Trace the GPU memory of every process on this host with eBPF: who holds it, \
     which line allocated it, what leaks. No restart, no code change.";
@@ -42,38 +42,38 @@ struct Cli {
 enum Verb {
     /// Show live GPU memory by process, thread and call site
     #[command(after_help = TRACE_EXAMPLES)]
-    Trace(Box<Trace>),
+    Trace(Box<TraceArgs>),
     /// Count kernel launches, memory copies and failed driver calls
     #[command(after_help = KERNELS_EXAMPLES)]
-    Kernels(Box<Kernels>),
+    Kernels(Box<KernelsArgs>),
     /// Record every event to a file
     #[command(after_help = RECORD_EXAMPLES)]
-    Record(Box<Record>),
+    Record(Box<RecordArgs>),
     /// Print the last report of a recorded trace again
     #[command(after_help = files::REPLAY_EXAMPLES)]
     Replay(Box<Replay>),
     /// Analyze a recording or a file of another tool: leaks, peak, usage, fragmentation
     #[command(after_help = files::REPORT_EXAMPLES)]
-    Report(Box<Report>),
+    Report(Box<ReportArgs>),
     /// Compare two files by call site
     #[command(after_help = files::DIFF_EXAMPLES)]
-    Diff(Diff),
+    Diff(DiffArgs),
     /// Convert a file to another tool's format
     #[command(after_help = files::EXPORT_EXAMPLES)]
-    Export(Export),
+    Export(ExportArgs),
     /// Plot memory over time as SVG, PNG or an HTML report
     #[command(after_help = plot::EXAMPLES)]
-    Plot(Box<Plot>),
+    Plot(Box<PlotArgs>),
     /// Run the monitoring agent: metrics, alerts, out-of-memory snapshots
     #[command(after_help = serve::EXAMPLES)]
-    Serve(Box<Serve>),
+    Serve(Box<ServeArgs>),
     /// Suggest how to free GPU memory, cheapest first
     #[command(after_help = advise::EXAMPLES)]
-    Advise(Box<Advise>),
+    Advise(Box<AdviseArgs>),
     /// Check whether this host can trace, and what is missing
     Doctor,
     /// Run a demo on the simulated driver (no GPU needed)
-    Demo(Demo),
+    Demo(DemoArgs),
 }
 
 const TRACE_EXAMPLES: &str = "\
@@ -108,7 +108,7 @@ Ctrl-C ends the recording.";
 
 /// Processes to trace; shared by all verbs that trace.
 #[derive(Args)]
-pub(crate) struct Target {
+pub(crate) struct TargetArgs {
     /// Trace process PID (may be repeated)
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "all")]
     pub(crate) pid: Vec<u32>,
@@ -141,12 +141,12 @@ pub(crate) struct Target {
     pub(crate) thread_table_size: Option<u32>,
     /// Use only this attach mode
     #[arg(long, hide = true, value_name = "MODE")]
-    pub(crate) attach_mode: Option<Tier>,
+    pub(crate) attach_mode: Option<AttachModeArg>,
 }
 
 /// Attach mode, see [`capture::plan::AttachMode`].
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Tier {
+pub(crate) enum AttachModeArg {
     Session,
     Multi,
     Single,
@@ -155,9 +155,9 @@ pub(crate) enum Tier {
 
 #[derive(Args)]
 #[command(group(ArgGroup::new("files").args(["output", "record"]).multiple(true)))]
-pub(crate) struct Trace {
+pub(crate) struct TraceArgs {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: TargetArgs,
     /// Time between reports, such as 500ms, 2s, 1m
     #[arg(
         short,
@@ -172,7 +172,7 @@ pub(crate) struct Trace {
     pub(crate) duration: Option<Duration>,
     /// Group the report by process or by allocation site
     #[arg(long, value_enum, value_name = "KEY", default_value = "process")]
-    pub(crate) by: By,
+    pub(crate) by: GroupByArg,
     /// List at most N entries per list [default: 10 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
@@ -180,9 +180,9 @@ pub(crate) struct Trace {
     #[arg(long, value_name = "N")]
     pub(crate) stack_depth: Option<usize>,
     #[command(flatten)]
-    pub(crate) stacks: StackOptions,
+    pub(crate) stacks: StackArgs,
     #[command(flatten)]
-    pub(crate) objects: ObjectOptions,
+    pub(crate) objects: ObjectArgs,
     /// List only allocations of at least SIZE, such as 1M, 2.5G
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) min_size: Option<Bytes>,
@@ -191,7 +191,7 @@ pub(crate) struct Trace {
     pub(crate) min_age: Option<Duration>,
     /// Sort order
     #[arg(long, value_enum, value_name = "ORDER", default_value = "size")]
-    pub(crate) sort: SortBy,
+    pub(crate) sort: SortArg,
     #[command(flatten)]
     pub(crate) format: FormatOptions,
     /// Write reports to FILE instead of standard output
@@ -204,19 +204,19 @@ pub(crate) struct Trace {
     #[arg(long)]
     pub(crate) kernels: bool,
     #[command(flatten)]
-    pub(crate) work: WorkOptions,
+    pub(crate) work: LaunchArgs,
     #[command(flatten)]
-    pub(crate) torch: TorchOptions,
+    pub(crate) torch: TorchArgs,
     /// Also record every event to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) limit: Limit,
+    pub(crate) limit: FailOnLeakArgs,
 }
 
 /// Leaks that make a verb fail.
 #[derive(Args)]
-pub(crate) struct Limit {
+pub(crate) struct FailOnLeakArgs {
     /// Exit with status 1 if more than SIZE (default 0) was not freed, or if any site is a leak
     /// suspect
     #[arg(
@@ -227,7 +227,7 @@ pub(crate) struct Limit {
         default_missing_value = "0",
         value_parser = quantity::leak_limit
     )]
-    pub(crate) fail_on_leak: Option<LeakLimit>,
+    pub(crate) fail_on_leak: Option<LeakThreshold>,
     /// With --fail-on-leak: exit with CODE instead of 1 if there is a leak
     #[arg(
         long,
@@ -239,7 +239,7 @@ pub(crate) struct Limit {
     pub(crate) leak_exit_code: u8,
 }
 
-impl Limit {
+impl FailOnLeakArgs {
     /// Returns the outcome, with the exit code of the option for findings.
     pub(crate) fn outcome(&self, outcome: Outcome) -> Outcome {
         if outcome == Outcome::Findings { Outcome::Code(self.leak_exit_code) } else { outcome }
@@ -248,7 +248,7 @@ impl Limit {
 
 /// Grouping of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum GroupByArg {
     /// By process and thread
     #[default]
     Process,
@@ -258,15 +258,15 @@ pub(crate) enum By {
 
 /// How call stacks are collected.
 #[derive(Args)]
-pub(crate) struct StackOptions {
+pub(crate) struct StackArgs {
     /// How to collect call stacks: off, fp (frame pointers) or full (unwind tables and Python
     /// frames)
     #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) stacks: Option<Stacks>,
+    pub(crate) stacks: Option<StackModeArg>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Stacks {
+pub(crate) enum StackModeArg {
     /// No stacks
     Off,
     /// Frame pointers: cheap; truncated where code has none
@@ -277,7 +277,7 @@ pub(crate) enum Stacks {
 
 /// Whether CUDA objects are tracked.
 #[derive(Args)]
-pub(crate) struct ObjectOptions {
+pub(crate) struct ObjectArgs {
     /// Do not track streams, events, graphs, modules and other CUDA objects
     #[arg(long)]
     pub(crate) no_objects: bool,
@@ -311,7 +311,7 @@ pub(crate) enum TextOrJson {
 
 /// Whether PyTorch tensors are tracked.
 #[derive(Args)]
-pub(crate) struct TorchOptions {
+pub(crate) struct TorchArgs {
     /// Also track PyTorch tensors: full (by call site) or totals (cheaper) [default if given: full]
     #[arg(
         long,
@@ -321,11 +321,11 @@ pub(crate) struct TorchOptions {
         require_equals = true,
         default_missing_value = "full"
     )]
-    pub(crate) torch: Option<TorchHow>,
+    pub(crate) torch: Option<TensorModeArg>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TorchHow {
+pub(crate) enum TensorModeArg {
     /// By call site
     Full,
     /// Totals per process and device
@@ -333,9 +333,9 @@ pub(crate) enum TorchHow {
 }
 
 #[derive(Args)]
-pub(crate) struct Kernels {
+pub(crate) struct KernelsArgs {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: TargetArgs,
     /// Time between reports, such as 500ms, 2s, 1m
     #[arg(
         short,
@@ -360,15 +360,15 @@ pub(crate) struct Kernels {
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) work: WorkOptions,
+    pub(crate) work: LaunchArgs,
 }
 
 /// How launches are counted and checked.
 #[derive(Args)]
-pub(crate) struct WorkOptions {
+pub(crate) struct LaunchArgs {
     /// Which launches to check for errors: sampled, or all (slower) [default: sampled]
     #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) check_launches: Option<CheckLaunches>,
+    pub(crate) check_launches: Option<CheckLaunchesArg>,
     /// Entries of the BPF maps for launches and copies
     #[arg(long, hide = true, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub(crate) activity_table_size: Option<u32>,
@@ -378,7 +378,7 @@ pub(crate) struct WorkOptions {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum CheckLaunches {
+pub(crate) enum CheckLaunchesArg {
     /// New kernels and shapes, and one in 64 of the rest
     Sampled,
     /// All launches
@@ -386,9 +386,9 @@ pub(crate) enum CheckLaunches {
 }
 
 #[derive(Args)]
-pub(crate) struct Record {
+pub(crate) struct RecordArgs {
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) target: TargetArgs,
     /// Write the recording to FILE
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
@@ -402,17 +402,17 @@ pub(crate) struct Record {
     #[arg(long)]
     pub(crate) kernels: bool,
     #[command(flatten)]
-    pub(crate) work: WorkOptions,
+    pub(crate) work: LaunchArgs,
     #[command(flatten)]
-    pub(crate) torch: TorchOptions,
+    pub(crate) torch: TorchArgs,
     #[command(flatten)]
-    pub(crate) stacks: StackOptions,
+    pub(crate) stacks: StackArgs,
     #[command(flatten)]
-    pub(crate) objects: ObjectOptions,
+    pub(crate) objects: ObjectArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum SortBy {
+pub(crate) enum SortArg {
     /// Largest first
     Size,
     /// Oldest first
@@ -421,18 +421,18 @@ pub(crate) enum SortBy {
     Count,
 }
 
-impl From<SortBy> for Sort {
-    fn from(sort: SortBy) -> Self {
+impl From<SortArg> for SortOrder {
+    fn from(sort: SortArg) -> Self {
         match sort {
-            SortBy::Size => Self::Size,
-            SortBy::Age => Self::Age,
-            SortBy::Count => Self::Count,
+            SortArg::Size => Self::Size,
+            SortArg::Age => Self::Age,
+            SortArg::Count => Self::Count,
         }
     }
 }
 
 #[derive(Args)]
-pub(crate) struct Demo {
+pub(crate) struct DemoArgs {
     /// Directory of the simulated driver
     #[arg(long, value_name = "DIR", env = "VRAMSCOPE_SIMULATOR")]
     pub(crate) simulator: Option<PathBuf>,
@@ -449,10 +449,10 @@ pub(crate) struct Demo {
 
 /// Prints help, the version or a usage error. Errors quote arguments, so these are escaped first.
 fn explain(error: &clap::Error) -> Outcome {
-    let escaped = std::env::args_os().map(|word| plain(&word.to_string_lossy()).into_owned());
+    let escaped = std::env::args_os().map(|word| sanitize(&word.to_string_lossy()).into_owned());
     match Cli::try_parse_from(escaped) {
         Err(error) => drop(error.print()),
-        Ok(_) => output::complain(&error.render().to_string()),
+        Ok(_) => output::log(&error.render().to_string()),
     }
     Outcome::Code(u8::try_from(error.exit_code()).unwrap_or(2))
 }

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// Success.
-    Fine,
+    Success,
     /// A threshold set by the user was exceeded.
     Findings,
     /// Part of the request failed, and a message was logged.
@@ -44,7 +44,7 @@ pub(crate) enum Outcome {
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
         match outcome {
-            Outcome::Fine => Self::SUCCESS,
+            Outcome::Success => Self::SUCCESS,
             Outcome::Findings => Self::from(1),
             Outcome::Incomplete => Self::from(2),
             Outcome::Code(code) => Self::from(code),

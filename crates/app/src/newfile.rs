@@ -13,19 +13,19 @@ use crate::outfile::{self, Planned};
 use crate::output::named;
 
 /// Temporary names that are tried.
-const ATTEMPTS: u32 = 100;
+const MAX_NAME_ATTEMPTS: u32 = 100;
 
 /// A file that is being written.
 #[derive(Debug)]
-pub(crate) struct NewFile {
+pub(crate) struct AtomicFile {
     writer: BufWriter<File>,
     /// Its temporary name; None for pipes and the like.
-    temporary: Option<Temporary>,
+    temporary: Option<TempPath>,
     path: PathBuf,
     force: bool,
 }
 
-impl NewFile {
+impl AtomicFile {
     /// Creates a file that only its owner can access, because output names processes and paths. An
     /// existing file is replaced only with `force`, and only when the new one is complete.
     pub(crate) fn create(path: &Path, force: bool) -> Result<Self> {
@@ -33,7 +33,7 @@ impl NewFile {
         let (writer, temporary) = match Planned::find(path, force)?.into_stream()? {
             Some(stream) => (stream, None),
             None => {
-                let created = Temporary::sibling(path);
+                let created = TempPath::sibling(path);
                 let (file, temporary) = created.with_context(|| outfile::cannot(path))?;
                 (file, Some(temporary))
             }
@@ -42,7 +42,7 @@ impl NewFile {
     }
 
     /// Gives the complete file its final name.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn commit(mut self) -> Result<()> {
         self.flush()?;
         let Some(temporary) = self.temporary.take() else { return Ok(()) };
         let renamed = if self.force {
@@ -54,7 +54,7 @@ impl NewFile {
     }
 }
 
-impl Write for NewFile {
+impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.writer.write(bytes).map_err(|error| named(&outfile::shown(&self.path), error))
     }
@@ -92,7 +92,7 @@ fn sibling(path: &Path) -> io::Result<(File, PathBuf)> {
     let name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_string_lossy();
     // Names have at most 255 bytes.
     let name: String = name.chars().take(32).collect();
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..MAX_NAME_ATTEMPTS {
         let temporary = format!(".{name}.{}-{attempt}.part", std::process::id());
         let path = path.with_file_name(temporary);
         match options().open(&path) {
@@ -121,11 +121,11 @@ pub(crate) fn replace(path: &Path) -> io::Result<File> {
 
 /// A path that is removed on drop, or by a signal.
 #[derive(Debug)]
-struct Temporary {
+struct TempPath {
     path: PathBuf,
 }
 
-impl Temporary {
+impl TempPath {
     fn sibling(path: &Path) -> io::Result<(File, Self)> {
         let (file, path) = sibling(path)?;
         with_temp_paths(|list| list.push(path.clone()));
@@ -133,7 +133,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TempPath {
     fn drop(&mut self) {
         // After the rename it no longer exists.
         let _ = fs::remove_file(&self.path);
@@ -142,14 +142,14 @@ impl Drop for Temporary {
 }
 
 /// Paths to remove when a signal ends the program.
-static UNFINISHED: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(|| {
+static TEMP_PATHS: LazyLock<Mutex<Vec<PathBuf>>> = LazyLock::new(|| {
     #[cfg(unix)]
     remove_at_signals();
     Mutex::default()
 });
 
 fn with_temp_paths(change: impl FnOnce(&mut Vec<PathBuf>)) {
-    change(&mut UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner));
+    change(&mut TEMP_PATHS.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
 /// If signals cannot be handled, a temporary file stays when one arrives.
@@ -186,14 +186,14 @@ mod tests {
     fn file_gets_its_name_only_when_complete() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.json");
-        let mut file = NewFile::create(&path, false).unwrap();
+        let mut file = AtomicFile::create(&path, false).unwrap();
         file.write_all(b"half").unwrap();
         assert!(!path.exists() && names(dir.path()).len() == 1);
         drop(file);
         assert!(names(dir.path()).is_empty(), "a failed file leaves nothing");
-        let mut file = NewFile::create(&path, false).unwrap();
+        let mut file = AtomicFile::create(&path, false).unwrap();
         file.write_all(b"whole").unwrap();
-        file.finish().unwrap();
+        file.commit().unwrap();
         assert_eq!(names(dir.path()), ["out.json"]);
         assert_eq!(fs::read(&path).unwrap(), b"whole");
     }
@@ -203,12 +203,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         fs::write(&path, "old").unwrap();
-        let error = NewFile::create(&path, false).unwrap_err().to_string();
+        let error = AtomicFile::create(&path, false).unwrap_err().to_string();
         assert!(error.contains("already exists; use --force"), "{error}");
-        let mut file = NewFile::create(&path, true).unwrap();
+        let mut file = AtomicFile::create(&path, true).unwrap();
         file.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
-        file.finish().unwrap();
+        file.commit().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(names(dir.path()), ["out"]);
     }
@@ -217,9 +217,9 @@ mod tests {
     fn file_created_meanwhile_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
-        let file = NewFile::create(&path, false).unwrap();
+        let file = AtomicFile::create(&path, false).unwrap();
         fs::write(&path, "other").unwrap();
-        assert!(file.finish().unwrap_err().to_string().contains("already exists"));
+        assert!(file.commit().unwrap_err().to_string().contains("already exists"));
         assert_eq!(fs::read(&path).unwrap(), b"other");
         assert_eq!(names(dir.path()), ["out"]);
     }
@@ -230,22 +230,22 @@ mod tests {
         let (path, link) = (directory.path().join("out"), directory.path().join("link"));
         fs::write(&path, "old").unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        let mut file = NewFile::create(&link, true).unwrap();
+        let mut file = AtomicFile::create(&link, true).unwrap();
         file.write_all(b"new").unwrap();
-        file.finish().unwrap();
+        file.commit().unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_file());
         assert_eq!(
             (fs::read(&path).unwrap(), fs::read(&link).unwrap()),
             (b"old".into(), b"new".into())
         );
-        NewFile::create(Path::new("/dev/null"), false).unwrap().finish().unwrap();
-        let error = NewFile::create(directory.path(), true).unwrap_err().to_string();
+        AtomicFile::create(Path::new("/dev/null"), false).unwrap().commit().unwrap();
+        let error = AtomicFile::create(directory.path(), true).unwrap_err().to_string();
         assert!(error.contains("is a directory"), "{error}");
     }
 
     #[test]
     fn failed_write_names_the_file_and_keeps_its_kind() {
-        let mut file = NewFile::create(Path::new("/dev/full"), false).unwrap();
+        let mut file = AtomicFile::create(Path::new("/dev/full"), false).unwrap();
         file.write_all(b"text").unwrap();
         let error = file.flush().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StorageFull);

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use formats::plain::plain;
+use formats::plain::sanitize;
 
 use crate::{newfile, output};
 
@@ -174,7 +174,7 @@ fn find_reader(path: &Path) -> Option<File> {
     }
     let probe = OpenOptions::new().write(true).custom_flags(NONBLOCK).open(path).ok();
     if probe.is_none() {
-        output::complain(&format!("{}: waiting for a reader of the pipe", shown(path)));
+        output::log(&format!("{}: waiting for a reader of the pipe", shown(path)));
     }
     probe
 }
@@ -220,7 +220,7 @@ fn directory(path: &Path) -> &Path {
 
 /// Returns a path for messages.
 pub(crate) fn shown(path: &Path) -> String {
-    plain(&path.to_string_lossy()).into_owned()
+    sanitize(&path.to_string_lossy()).into_owned()
 }
 
 /// Returns the message for a failed write, with advice.

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
 use engine::units::Bytes;
-use formats::export::text::Style;
+use formats::export::text::TextStyle;
 use formats::plain;
 
-use crate::newfile::NewFile;
+use crate::newfile::AtomicFile;
 use crate::outfile::{self, OutFile, Planned};
 use crate::terminal::Guard;
 
@@ -19,12 +19,12 @@ use crate::terminal::Guard;
 pub(crate) const STDOUT: &str = "standard output";
 
 /// Receiver of messages instead of stderr.
-static ELSEWHERE: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
+static LOG_REDIRECT: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
 
 /// Redirects messages, without line ends.
 #[cfg(feature = "serve")]
-pub(crate) fn divert(to: impl Fn(String) + Send + Sync + 'static) {
-    let _ = ELSEWHERE.set(Box::new(to));
+pub(crate) fn redirect_log(to: impl Fn(String) + Send + Sync + 'static) {
+    let _ = LOG_REDIRECT.set(Box::new(to));
 }
 
 /// Whether the current line of the terminal shows progress.
@@ -34,7 +34,7 @@ static IN_PROGRESS: AtomicBool = AtomicBool::new(false);
 const EMPTY_LINE: &str = "\r\x1b[K";
 
 /// Logs a message to stderr. A closed stderr is not an error.
-pub(crate) fn complain(message: &str) {
+pub(crate) fn log(message: &str) {
     write_message(&format!("vramscope: {message}"));
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn complain(message: &str) {
 /// arguments.
 fn write_message(text: &str) {
     let line = plain::message(text);
-    match ELSEWHERE.get() {
+    match LOG_REDIRECT.get() {
         Some(to) => to(line),
         None => {
             let clear = if IN_PROGRESS.swap(false, Ordering::Relaxed) { EMPTY_LINE } else { "" };
@@ -58,7 +58,7 @@ fn write_stderr(text: &str) {
 
 /// Logs with a syslog level, 0 to 7, which the systemd journal reads if it captures stderr.
 #[cfg(feature = "serve")]
-pub(crate) fn complain_as(level: u8, message: &str) {
+pub(crate) fn log_as(level: u8, message: &str) {
     let mark = match std::env::var_os("JOURNAL_STREAM") {
         Some(_) => format!("<{level}>"),
         None => String::new(),
@@ -68,11 +68,11 @@ pub(crate) fn complain_as(level: u8, message: &str) {
 
 /// Logs the error that ends a verb.
 pub(crate) fn fail(error: &anyhow::Error) {
-    complain(&format!("error: {}", reasons(error)));
+    log(&format!("error: {}", error_chain(error)));
 }
 
 /// Returns an error with its causes. Some errors already contain the text of their cause.
-pub(crate) fn reasons(error: &anyhow::Error) -> String {
+pub(crate) fn error_chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
@@ -88,7 +88,7 @@ pub(crate) fn reasons(error: &anyhow::Error) -> String {
 pub(crate) fn progress(message: &str) {
     if io::stderr().is_terminal() {
         IN_PROGRESS.store(true, Ordering::Relaxed);
-        write_stderr(&format!("{EMPTY_LINE}vramscope: {}", plain::plain(message)));
+        write_stderr(&format!("{EMPTY_LINE}vramscope: {}", plain::sanitize(message)));
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn named(name: &str, cause: io::Error) -> io::Error {
 }
 
 /// A destination of results that can be completed.
-pub(crate) trait Place: Write {
+pub(crate) trait ResultSink: Write {
     /// Completes the output.
     fn finish(self: Box<Self>) -> Result<()>;
 }
@@ -149,7 +149,7 @@ impl Write for Stdout {
     }
 }
 
-impl Place for Stdout {
+impl ResultSink for Stdout {
     fn finish(mut self: Box<Self>) -> Result<()> {
         Ok(self.flush()?)
     }
@@ -184,27 +184,27 @@ impl Write for Reports {
     }
 }
 
-impl Place for Reports {
+impl ResultSink for Reports {
     fn finish(mut self: Box<Self>) -> Result<()> {
         Ok(self.flush()?)
     }
 }
 
-impl Place for NewFile {
+impl ResultSink for AtomicFile {
     fn finish(self: Box<Self>) -> Result<()> {
-        Self::finish(*self)
+        Self::commit(*self)
     }
 }
 
 /// Destination of results.
-pub(crate) struct Results {
+pub(crate) struct ResultOutput {
     /// The writer.
-    pub(crate) writer: Box<dyn Place>,
+    pub(crate) writer: Box<dyn ResultSink>,
     /// Its text style.
-    pub(crate) style: Style,
+    pub(crate) style: TextStyle,
 }
 
-impl Results {
+impl ResultOutput {
     /// Completes the output: a new file gets its name.
     pub(crate) fn finish(self) -> Result<()> {
         self.writer.finish()
@@ -212,23 +212,30 @@ impl Results {
 }
 
 /// Returns standard output as the destination.
-pub(crate) fn results() -> Results {
-    Results { writer: Box::new(Stdout::new()), style: style() }
+pub(crate) fn results() -> ResultOutput {
+    ResultOutput { writer: Box::new(Stdout::new()), style: style() }
 }
 
 /// Returns a file that grows by one report at a time, or standard output.
-pub(crate) fn reports(file: Option<Planned>) -> Result<Results> {
+pub(crate) fn reports(file: Option<Planned>) -> Result<ResultOutput> {
     let Some(file) = file.filter(|file| !file.is_stdout()) else { return Ok(results()) };
     let writer = Reports { out: file.open()?, report: Vec::new(), complete: 0 };
-    Ok(Results { writer: Box::new(writer), style: Style::default() })
+    Ok(ResultOutput { writer: Box::new(writer), style: TextStyle::default() })
 }
 
 /// Returns the destination of results that are derived from files, which must not be overwritten. A
 /// new file appears when it is complete; `-` is standard output.
-pub(crate) fn results_from(inputs: &[&Path], file: Option<&Path>, force: bool) -> Result<Results> {
+pub(crate) fn results_from(
+    inputs: &[&Path],
+    file: Option<&Path>,
+    force: bool,
+) -> Result<ResultOutput> {
     let Some(file) = file.filter(|file| !is_stdout(file)) else { return Ok(results()) };
-    refuse_inputs(inputs, file)?;
-    Ok(Results { writer: Box::new(NewFile::create(file, force)?), style: Style::default() })
+    check_not_input(inputs, file)?;
+    Ok(ResultOutput {
+        writer: Box::new(AtomicFile::create(file, force)?),
+        style: TextStyle::default(),
+    })
 }
 
 /// Whether a path means standard output.
@@ -237,7 +244,7 @@ pub(crate) fn is_stdout(file: &Path) -> bool {
 }
 
 /// Rejects an output path that is an input.
-pub(crate) fn refuse_inputs(inputs: &[&Path], file: &Path) -> Result<()> {
+pub(crate) fn check_not_input(inputs: &[&Path], file: &Path) -> Result<()> {
     match inputs.iter().find(|input| is_same(input, file)) {
         Some(input) => {
             bail!(
@@ -256,9 +263,9 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 /// Uses colors on a terminal, unless `NO_COLOR` is set.
-fn style() -> Style {
+fn style() -> TextStyle {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    Style { color: wanted && io::stdout().is_terminal(), ..Style::default() }
+    TextStyle { color: wanted && io::stdout().is_terminal(), ..TextStyle::default() }
 }
 
 /// Whether the reader of the output closed it, which counts as success.
@@ -278,10 +285,10 @@ mod tests {
     fn causes_are_not_repeated() {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let repeated = anyhow::Error::new(missing()).context(format!("no file: {}", missing()));
-        assert_eq!(reasons(&repeated), format!("no file: {}", missing()));
+        assert_eq!(error_chain(&repeated), format!("no file: {}", missing()));
         let advised = format!("no file: {}; check the path", missing());
-        assert_eq!(reasons(&anyhow::Error::new(missing()).context(advised.clone())), advised);
+        assert_eq!(error_chain(&anyhow::Error::new(missing()).context(advised.clone())), advised);
         let plain = anyhow::Error::new(missing()).context("no file");
-        assert_eq!(reasons(&plain), format!("no file: {}", missing()));
+        assert_eq!(error_chain(&plain), format!("no file: {}", missing()));
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn size(text: &str) -> Result<Bytes, String> {
 
 /// Leaks that make a verb fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum LeakLimit {
+pub(crate) enum LeakThreshold {
     /// More than this was not freed.
     NotFreed(Bytes),
     /// A site is a leak suspect, even if everything was freed at the end.
@@ -29,12 +29,12 @@ pub(crate) enum LeakLimit {
 }
 
 /// Parses a size, or `suspects`.
-pub(crate) fn leak_limit(text: &str) -> Result<LeakLimit, String> {
+pub(crate) fn leak_limit(text: &str) -> Result<LeakThreshold, String> {
     if text == "suspects" {
-        return Ok(LeakLimit::Suspects);
+        return Ok(LeakThreshold::Suspects);
     }
     let explain = |why| format!("{why}; expected a size, such as 10M, or `suspects`");
-    size(text).map(LeakLimit::NotFreed).map_err(explain)
+    size(text).map(LeakThreshold::NotFreed).map_err(explain)
 }
 
 /// Parses `2` (seconds), `500ms`, `1.5s`, `10m`, `6h` or `1d`.

@@ -5,9 +5,9 @@ use std::io;
 use anyhow::{Result, bail};
 use capture::hooks::function_name;
 use engine::event::Event;
-use engine::units::{Bytes, Moment};
-use formats::export::Names;
-use formats::recording::{Header, Writer};
+use engine::units::{Bytes, Timestamp};
+use formats::export::ReportContext;
+use formats::recording::{RecordingHeader, RecordingWriter};
 
 use crate::outfile::{OutFile, Planned};
 use crate::{Outcome, cli, host, output};
@@ -16,15 +16,15 @@ use crate::{Outcome, cli, host, output};
 pub(crate) struct Recorder {
     /// File name for messages.
     name: String,
-    writer: Option<Writer<OutFile>>,
+    writer: Option<RecordingWriter<OutFile>>,
 }
 
 impl Recorder {
     /// Opens the file and writes the header.
     pub(crate) fn start(
         file: Planned,
-        names: &Names,
-        target: &cli::Target,
+        names: &ReportContext,
+        target: &cli::TargetArgs,
         work: bool,
     ) -> Result<Self> {
         let file = file.open()?;
@@ -32,7 +32,7 @@ impl Recorder {
         if file.is_terminal() {
             bail!("{name} is a terminal, and a recording is binary; use -o FILE or a pipe");
         }
-        let header = Header {
+        let header = RecordingHeader {
             version: env!("CARGO_PKG_VERSION").into(),
             hostname: host::name(),
             kernel: host::kernel(),
@@ -41,7 +41,7 @@ impl Recorder {
             clock: names.clock.clone(),
             gpus: names.gpus.clone(),
         };
-        Ok(match Writer::new(file, &header, function_name) {
+        Ok(match RecordingWriter::new(file, &header, function_name) {
             Ok(writer) => Self { name, writer: Some(writer) },
             Err(error) => {
                 complain(&name, &error, 0);
@@ -61,7 +61,7 @@ impl Recorder {
     }
 
     /// Records that a report is printed; shows progress if nothing else is printed.
-    pub(crate) fn tick(&mut self, now: Moment, show: bool) {
+    pub(crate) fn tick(&mut self, now: Timestamp, show: bool) {
         self.attempt(|writer| writer.tick(now));
         if let Some(writer) = self.writer.as_ref().filter(|_| show) {
             output::progress(&summary(&self.name, writer));
@@ -69,28 +69,28 @@ impl Recorder {
     }
 
     /// Writes buffered events that are due.
-    pub(crate) fn keep_up(&mut self, now: Moment) {
+    pub(crate) fn flush_due(&mut self, now: Timestamp) {
         self.attempt(|writer| writer.flush_due(now));
     }
 
     /// Completes the file after the final report and logs a summary.
-    pub(crate) fn finish(mut self, now: Moment) -> Outcome {
+    pub(crate) fn finish(mut self, now: Timestamp) -> Outcome {
         self.attempt(|writer| writer.finish(now));
         let Some(writer) = self.writer.take() else { return Outcome::Incomplete };
-        output::complain(&summary(&self.name, &writer));
-        Outcome::Fine
+        output::log(&summary(&self.name, &writer));
+        Outcome::Success
     }
 
     /// Writes what is buffered, without an end row, because capture ended early.
     pub(crate) fn interrupt(mut self) -> Outcome {
-        self.attempt(Writer::flush);
+        self.attempt(RecordingWriter::flush);
         if let Some(writer) = self.writer.take() {
-            output::complain(&summary(&self.name, &writer));
+            output::log(&summary(&self.name, &writer));
         }
         Outcome::Incomplete
     }
 
-    fn attempt(&mut self, write: impl FnOnce(&mut Writer<OutFile>) -> io::Result<()>) {
+    fn attempt(&mut self, write: impl FnOnce(&mut RecordingWriter<OutFile>) -> io::Result<()>) {
         let Some(writer) = &mut self.writer else { return };
         if let Err(error) = write(writer) {
             let complete = writer.bytes();
@@ -105,18 +105,18 @@ impl Recorder {
 impl Drop for Recorder {
     /// A trace that fails keeps what it recorded.
     fn drop(&mut self) {
-        self.attempt(Writer::flush);
+        self.attempt(RecordingWriter::flush);
     }
 }
 
 fn complain(name: &str, error: &io::Error, complete: u64) {
-    output::complain(&format!(
+    output::log(&format!(
         "recording to {name} stopped: {error}; readable up to {}",
         Bytes(complete),
     ));
 }
 
-fn summary(name: &str, writer: &Writer<OutFile>) -> String {
+fn summary(name: &str, writer: &RecordingWriter<OutFile>) -> String {
     let lost = match writer.lost() {
         0 => "nothing".to_owned(),
         lost => lost.to_string(),
@@ -129,7 +129,7 @@ fn summary(name: &str, writer: &Writer<OutFile>) -> String {
 }
 
 /// Describes the target.
-fn describe(target: &cli::Target) -> String {
+fn describe(target: &cli::TargetArgs) -> String {
     if !target.command.is_empty() {
         let words: Vec<_> = target.command.iter().map(|word| word.to_string_lossy()).collect();
         return format!("the command {}", words.join(" "));

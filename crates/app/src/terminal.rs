@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use formats::plain::plain_up_to;
+use formats::plain::sanitize_up_to;
 
 /// Writes text to a terminal. Reports escape what they quote; this is the last line of defense.
 pub(crate) struct Guard<W> {
@@ -47,7 +47,7 @@ fn filter_controls(text: &str) -> String {
         let end = if end == 0 && allowed.is_empty() { 1 } else { end };
         let (foreign, after) = after.split_at(end);
         out.push_str(allowed);
-        out.push_str(&plain_up_to(foreign, usize::MAX));
+        out.push_str(&sanitize_up_to(foreign, usize::MAX));
         rest = after;
     }
     out

@@ -5,7 +5,7 @@ use std::panic;
 use std::thread::{self, Builder, JoinHandle};
 
 use anyhow::{Context, Result, anyhow};
-use formats::plain::plain;
+use formats::plain::sanitize;
 
 use crate::output;
 
@@ -62,13 +62,13 @@ pub(crate) fn report_panics() {
         let location = info.location().map_or_else(String::new, |at| format!(" at {at}"));
         let current = thread::current();
         let (name, why) = (current.name().unwrap_or("?"), message(info.payload()));
-        output::complain(&format!("the thread `{name}` panicked{location}: {why}"));
+        output::log(&format!("the thread `{name}` panicked{location}: {why}"));
     }));
 }
 
 /// Returns the message of a panic.
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
-    plain(capture::panic_message(panic)).into_owned()
+    sanitize(capture::panic_message(panic)).into_owned()
 }
 
 #[cfg(test)]

@@ -17,15 +17,15 @@ use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
 
 /// Time limit for one benchmark, in seconds.
-const PATIENCE: &str = "240";
+const BENCH_TIMEOUT_SECONDS: &str = "240";
 
 /// Benchmarks run one at a time, because they measure.
-static TURN: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 
 /// Runs a script of `experiments/`, which must succeed, and returns its output.
 fn experiment(script: &str, arguments: &[&str]) -> String {
     let output = Command::new("timeout")
-        .args(["-s", "INT", "-k", "10", PATIENCE, "python3", "-B"])
+        .args(["-s", "INT", "-k", "10", BENCH_TIMEOUT_SECONDS, "python3", "-B"])
         .arg(root().join("experiments").join(script))
         .args(arguments)
         .output()
@@ -38,7 +38,7 @@ fn experiment(script: &str, arguments: &[&str]) -> String {
 
 /// Runs a script that traces with the build under test.
 fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results.json");
     let build = simulator().parent().unwrap().to_path_buf();
@@ -81,7 +81,7 @@ fn soak_finds_no_leaks_leftovers_or_wrong_values() {
 
 #[test]
 fn fault_rounds_agree_with_the_driver() {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let build = simulator().parent().unwrap().to_path_buf();
     let kept = tempfile::tempdir().unwrap();
     for (kind, seed, compares) in [("reuse", "343828345", true), ("kill", "1", false)] {

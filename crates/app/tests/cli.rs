@@ -11,7 +11,7 @@ mod harness;
 use std::collections::BTreeSet;
 
 use harness::files::{run, stderr, stdout};
-use harness::{Stage, VRAMSCOPE, simulator};
+use harness::{TestEnv, VRAMSCOPE, simulator};
 
 /// Commands whose help has examples: those that trace or read files.
 const WITH_EXAMPLES: &[&str] =
@@ -123,7 +123,7 @@ fn unknown_command_is_named_in_the_error() {
 
 #[test]
 fn piped_output_has_no_colors() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = simulator().join("workload");
     let output =
         stage.command(VRAMSCOPE).args(["trace", "--"]).arg(workload).arg("kinds").output().unwrap();
@@ -137,7 +137,7 @@ fn piped_output_has_no_colors() {
 
 /// Runs a command line on a separate terminal, and returns its output.
 fn on_a_terminal(line: &str, no_color: Option<&str>) -> String {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut command = stage.command("script");
     command.args(["-qec", line, "/dev/null"]).env("TERM", "xterm").env_remove("NO_COLOR");
     command.envs(no_color.map(|value| ("NO_COLOR", value)));

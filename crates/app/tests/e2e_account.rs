@@ -8,11 +8,11 @@
 
 mod harness;
 
-use harness::{Player, Stage, Tracer, VRAMSCOPE, compile, process};
+use harness::{TestEnv, Tracer, VRAMSCOPE, Workload, compile, process};
 use serde_json::Value;
 
-fn shared() -> Stage {
-    Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
+fn shared() -> TestEnv {
+    TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
 }
 
 #[test]
@@ -96,10 +96,10 @@ const MIB: u64 = 1 << 20;
 
 /// Traces a program whose context predates the trace, and returns the report in which the driver
 /// counts the 20 MiB that it keeps, and 100 MiB for each of its contexts.
-fn late(stage: &Stage, mode: &str, device: &str, contexts: u64) -> (Player, Value) {
+fn late(stage: &TestEnv, mode: &str, device: &str, contexts: u64) -> (Workload, Value) {
     let program = stage.dir.path().join("program");
     compile("late.c", &program, &["-ldl"]);
-    let mut player = Player::start(stage.command(&program).args([mode, device]));
+    let mut player = Workload::start(stage.command(&program).args([mode, device]));
     player.wait_ready();
     let pid = player.pid();
     let mut command = stage.command(VRAMSCOPE);

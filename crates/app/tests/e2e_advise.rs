@@ -14,23 +14,23 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, What};
-use engine::ids::{DeviceId, GpuId, Key, Pid, Tid};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};
+use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, Tid};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::recording::{Header, Writer};
+use formats::recording::{RecordingHeader, RecordingWriter};
 use harness::files::{run, stderr};
-use harness::{Stage, VRAMSCOPE};
+use harness::{TestEnv, VRAMSCOPE};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-fn shared() -> Stage {
-    Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G")
+fn shared() -> TestEnv {
+    TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G")
 }
 
-fn advise(stage: &Stage, arguments: &[&str]) -> (Option<i32>, Value, String) {
+fn advise(stage: &TestEnv, arguments: &[&str]) -> (Option<i32>, Value, String) {
     let output = stage.command(VRAMSCOPE).arg("advise").args(arguments).output().unwrap();
     let messages = stderr(&output);
     let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
@@ -155,20 +155,20 @@ fn agent_errors_are_reported() {
 /// frees once.
 fn recording(dir: &Path, work: bool) -> String {
     let path = dir.join(format!("{work}.arrows")).to_str().unwrap().to_owned();
-    let header = Header {
+    let header = RecordingHeader {
         version: "1.0.0".into(),
         hostname: String::new(),
         kernel: String::new(),
         target: String::new(),
         work,
-        clock: WallClock::recorded(Moment(0), 0, Some("UTC"), 0),
+        clock: WallClock::recorded(Timestamp(0), 0, Some("UTC"), 0),
         gpus: Vec::new(),
     };
-    let mut writer = Writer::new(File::create(&path).unwrap(), &header, |_| "").unwrap();
+    let mut writer = RecordingWriter::new(File::create(&path).unwrap(), &header, |_| "").unwrap();
     let allocate = |address: u64| {
-        What::Allocate(Allocate {
-            key: Key::address(address),
-            kind: Kind::Device,
+        EventKind::Allocate(Allocate {
+            key: AllocationKey::address(address),
+            kind: MemoryKind::Device,
             bytes: 3 * MIB,
             context: None,
             device: Some(DeviceId(0)),
@@ -177,20 +177,20 @@ fn recording(dir: &Path, work: bool) -> String {
             site: None,
         })
     };
-    let facts = ProcessFacts { start: 1, uid: 1000, name: "train".into(), before_trace: false };
-    let free = Free { key: Key::address(1), by: FreeBy::Free, stream: None };
+    let facts = ProcessInfo { start: 1, uid: 1000, name: "train".into(), before_trace: false };
+    let free = Free { key: AllocationKey::address(1), by: FreeFunction::Free, stream: None };
     for (second, what) in [
-        (0, What::Process(facts)),
-        (0, What::Gpus([Some(GpuId(2))].into())),
+        (0, EventKind::Process(facts)),
+        (0, EventKind::Gpus([Some(GpuId(2))].into())),
         (1, allocate(1)),
         (1, allocate(2)),
-        (2, What::Free(free)),
+        (2, EventKind::Free(free)),
     ] {
-        let at = Moment(second * 1_000_000_000);
-        let event = Event { pid: Pid(77), tid: Tid(77), entered: at, at, what };
+        let at = Timestamp(second * 1_000_000_000);
+        let event = Event { pid: Pid(77), tid: Tid(77), entry_time: at, time: at, kind: what };
         writer.event(&event).unwrap();
     }
-    writer.finish(Moment(600_000_000_000)).unwrap();
+    writer.finish(Timestamp(600_000_000_000)).unwrap();
     path
 }
 

@@ -16,8 +16,8 @@ use std::process::Command;
 use harness::agent::{Agent, check, serve, settings};
 use harness::around::port_of;
 use harness::files::{blocks, root, stderr};
-use harness::http::{self, Answer};
-use harness::{Bound, Stage, VRAMSCOPE, isolated, send_signal, until};
+use harness::http::{self, Response};
+use harness::{ScopedProcess, TestEnv, VRAMSCOPE, isolated, send_signal, until};
 use serde_json::Value;
 
 /// Programs, maps and links that a process has in the kernel, by id.
@@ -57,7 +57,7 @@ fn live(process: &Value) -> u64 {
 
 #[test]
 fn degradation_drops_stacks_and_keeps_memory_exact() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let agent = Agent::start(&stage, &["--max-memory", "20M"]);
     // Allocates and frees constantly and keeps one in ten, while the degradation steps follow each
     // other.
@@ -95,7 +95,7 @@ fn degradation_drops_stacks_and_keeps_memory_exact() {
 #[test]
 fn killed_agent_leaves_no_probes_and_restart_is_exact() {
     // The simulated NVML reports the usage of processes, as the real one does.
-    let stage = Stage::new().sharing();
+    let stage = TestEnv::new().sharing();
     let agent = Agent::start(&stage, &[]);
     let mut early = stage.workload(&[
         "--wait-start",
@@ -151,7 +151,7 @@ fn killed_agent_leaves_no_probes_and_restart_is_exact() {
 }
 
 /// Starts the agent from its own file, with a rule on GPU usage.
-fn installed(stage: &Stage, binary: &std::path::Path) -> Agent {
+fn installed(stage: &TestEnv, binary: &std::path::Path) -> Agent {
     let rule =
         "[[alerts.rule]]\nname = \"held\"\nmetric = \"vramscope_gpu_used_bytes\"\nabove = \"1M\"\n";
     let config = settings(stage, rule);
@@ -162,7 +162,7 @@ fn installed(stage: &Stage, binary: &std::path::Path) -> Agent {
 
 #[test]
 fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let devices = stage.dir.path().join("devices").display().to_string();
     let stage = stage.env("SIM_STATE_FILE", &devices);
     let binary = stage.dir.path().join("vramscope");
@@ -215,7 +215,7 @@ fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
 fn agent_threads_drop_capabilities() {
     // DAC_READ_SEARCH, SYS_PTRACE, SYS_RESOURCE, PERFMON, BPF.
     const TRACING: u64 = 1 << 2 | 1 << 19 | 1 << 24 | 1 << 38 | 1 << 39;
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let status_file = stage.dir.path().join("status");
     let script =
         format!("grep Cap /proc/self/status > {0}.part; mv {0}.part {0}", status_file.display());
@@ -267,17 +267,17 @@ fn agent_threads_drop_capabilities() {
 
 #[test]
 fn stuck_log_reader_does_not_block_the_agent() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     // This pipe is never read, and is full already.
     let (reader, writer) = std::io::pipe().unwrap();
     let mut fill = writer.try_clone().unwrap();
     let filler = std::thread::spawn(move || while fill.write_all(&[b'x'; 4096]).is_ok() {});
     let mut command = serve(&stage, &[]);
-    let mut child = Bound::start(command.stderr(writer));
+    let mut child = ScopedProcess::start(command.stderr(writer));
     drop(command);
     let port = until("where it listens", String::new, || port_of(child.id()));
     let address = format!("127.0.0.1:{port}");
-    let ready = || http::get(&address, "/readyz", "").ok().filter(Answer::is_good);
+    let ready = || http::get(&address, "/readyz", "").ok().filter(Response::is_good);
     until("that it traces", String::new, ready);
     let player = stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
     let pid = player.pid();
@@ -320,7 +320,7 @@ fn agent_without_a_driver_is_not_ready() {
 
 #[test]
 fn pending_incident_is_written_at_shutdown() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let agent = Agent::start(&stage, &[]);
     let player = stage.workload(&["oom", "--chunk-mb", "700"]);
     let pid = player.pid();
@@ -366,7 +366,7 @@ fn all_config_errors_are_reported_at_once() {
 
 #[test]
 fn agent_runs_without_alerts_and_incidents() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let text = "[alerts]\nenabled = false\n[incidents]\nenabled = false\n";
     let agent = Agent::start_with(&stage, text, &[]);
     agent.until("the third snapshot", |agent| {
@@ -387,7 +387,7 @@ fn config_in_the_docs_is_valid() {
 #[test]
 fn gpus_are_reported_when_nvml_appears_late() {
     // The NVML library appears while the agent is running, as on a booting host.
-    let stage = Stage::new().sharing();
+    let stage = TestEnv::new().sharing();
     let dir = stage.dir.path().join("late");
     std::fs::create_dir(&dir).unwrap();
     let mut command = serve(&stage, &[]);

@@ -21,7 +21,7 @@ use harness::agent::Agent;
 use harness::around::{Prometheus, Service};
 use harness::files::read;
 use harness::http::encode;
-use harness::{Stage, until};
+use harness::{TestEnv, until};
 use serde_json::Value;
 
 /// Collects all POST requests: path and JSON.
@@ -92,17 +92,17 @@ fn read_post(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
 }
 
 /// All programs, each on its own port.
-struct Scene {
-    stage: Stage,
+struct AlertStack {
+    stage: TestEnv,
     receiver: Receiver,
     agent: Agent,
     prometheus: Prometheus,
     alertmanager: Service,
 }
 
-impl Scene {
+impl AlertStack {
     fn set() -> Self {
-        let stage = Stage::new().sharing().env("SIM_MEMORY", "4G");
+        let stage = TestEnv::new().sharing().env("SIM_MEMORY", "4G");
         let receiver = Receiver::start();
         let dir = stage.dir.path();
         let alertmanager = start_alertmanager(dir, receiver.port);
@@ -159,7 +159,7 @@ fn start_prometheus(dir: &Path, agent: &Agent, alertmanager: u16) -> Prometheus 
     Prometheus::start(dir, &agent.address, &more)
 }
 
-fn start_agent(stage: &Stage, alertmanager: u16, receiver: u16) -> Agent {
+fn start_agent(stage: &TestEnv, alertmanager: u16, receiver: u16) -> Agent {
     let dir = stage.dir.path();
     let script = dir.join("on-alert");
     let text =
@@ -195,7 +195,7 @@ const MAY_FIND_NOTHING: [&str; 2] =
     ["{{instance}} lost {{class}}", "{{process}} {{pid}} {{location}}: {{resource}}"];
 
 /// Runs every query of the dashboard.
-fn assert_dashboard(stack: &Scene) {
+fn assert_dashboard(stack: &AlertStack) {
     let dashboard: Value = serde_json::from_str(&read("contrib/grafana/vramscope.json")).unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let mut empty = BTreeSet::new();
@@ -230,13 +230,13 @@ fn assert_dashboard(stack: &Scene) {
 
 /// A leaking program and the notifications about it.
 struct Leak<'s> {
-    stack: &'s Scene,
-    player: harness::Player,
+    stack: &'s AlertStack,
+    player: harness::Workload,
     pid: String,
 }
 
 impl<'s> Leak<'s> {
-    fn start(stack: &'s Scene) -> Self {
+    fn start(stack: &'s AlertStack) -> Self {
         let player = stack.stage.workload(&["leaks", "fast-leak", "--seconds", "300"]);
         let pid = player.pid().to_string();
         Self { stack, player, pid }
@@ -285,7 +285,7 @@ impl<'s> Leak<'s> {
 }
 
 /// Asserts that an out-of-memory error is notified at once.
-fn assert_out_of_memory(stack: &Scene) {
+fn assert_out_of_memory(stack: &AlertStack) {
     let (_, _) = stack.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
     stack.until("the error in Prometheus", || {
         let alerts = stack.receiver.alerts("VramscopeOutOfMemory");
@@ -302,7 +302,7 @@ fn assert_out_of_memory(stack: &Scene) {
 
 #[test]
 fn leak_alert_fires_and_resolves_on_all_paths() {
-    let stack = Scene::set();
+    let stack = AlertStack::set();
     stack.until("the agent", || {
         (stack.agent.metrics().sum("vramscope_ready", &[]) == 1.0).then_some(())
     });

@@ -13,14 +13,14 @@ mod harness;
 use std::process::Command;
 
 use harness::files::root;
-use harness::{Stage, Traced, until};
+use harness::{TestEnv, TraceResult, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
 /// Traces `capture-end`, with an injected failure or another way to end the capture.
-fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (Stage, Traced) {
-    let mut stage = Stage::new();
+fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (TestEnv, TraceResult) {
+    let mut stage = TestEnv::new();
     if let Some(code) = fail {
         stage = stage.env("SIM_INJECT_FAILURES", &format!("cuStreamEndCapture:1={code}"));
     }
@@ -93,7 +93,7 @@ fn captures_in_map(tracer: u32, pid: u32) -> usize {
 
 #[test]
 fn captures_left_open_leave_no_map_entries() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&["--driver", driver]);
     tracer.next();
@@ -116,7 +116,7 @@ fn captures_left_open_leave_no_map_entries() {
 /// After a failed end the capture continues, and whether other streams joined it is not known.
 #[test]
 fn streams_used_while_another_is_captured_are_bounded() {
-    let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
+    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
     let random = ["random", "--ops", "220", "--threads", "1", "--devices", "1", "--no-illegal"];
     let traced = stage.trace(&[], &[&["--seed", "944605912"], &random[..]].concat());
     let (pid, oracle) = stage.oracles().into_iter().next().unwrap();

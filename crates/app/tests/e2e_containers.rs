@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{Player, Stage, Traced, Tracer, VRAMSCOPE, assert_same, simulator};
+use harness::{TestEnv, TraceResult, Tracer, VRAMSCOPE, Workload, assert_same, simulator};
 use serde_json::{Value, json};
 
 const POD: &str = "0a1b2c3d-1111-2222-3333-444455556666";
@@ -77,7 +77,7 @@ fn wait_for_end(tracer: &mut Tracer, id: &str) -> Value {
 }
 
 /// Returns the oracle of a process that has pid 1 in its namespace, with pids of the host.
-fn oracle_of_first(stage: &Stage, pid: &Value) -> Value {
+fn oracle_of_first(stage: &TestEnv, pid: &Value) -> Value {
     let mut oracle = stage.oracle(1);
     for allocation in oracle["live"].as_array_mut().unwrap() {
         assert_eq!(allocation["thread"], 1);
@@ -92,7 +92,7 @@ fn workload() -> String {
 
 #[test]
 fn container_and_its_pid_are_reported_live_and_in_replay() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let id = id(1);
     let cgroup = Cgroup::new(&[&format!("docker-{id}.scope")]);
     let file = stage.dir.path().join("trace.vramscope");
@@ -109,7 +109,7 @@ fn container_and_its_pid_are_reported_live_and_in_replay() {
         "exec unshare --pid --fork --mount-proc {} leak3 --work-ms 300 --wait-ms 100",
         workload()
     ));
-    Player::start(stage.command("sh").args(["-c", &script])).finish();
+    Workload::start(stage.command("sh").args(["-c", &script])).finish();
     let process = wait_for_end(&mut tracer, &id);
     assert_eq!(
         process["container"],
@@ -136,13 +136,13 @@ fn report(file: &Path, options: &[&str]) -> String {
 }
 
 /// Asserts that the recording has the same last state of every process as the live trace.
-fn replays_equal(traced: &Traced, file: &Path) {
+fn replays_equal(traced: &TraceResult, file: &Path) {
     let replayed: Value = serde_json::from_str(&report(file, &["--format", "json"])).unwrap();
     assert_eq!(&replayed, traced.last());
 }
 
 /// Starts a tracer with other pod logs than those of this machine.
-fn trace_with_logs(stage: &Stage, logs: &Path) -> Tracer {
+fn trace_with_logs(stage: &TestEnv, logs: &Path) -> Tracer {
     let script = format!(
         "mount --bind {} /var/log && exec {VRAMSCOPE} trace --json --interval 100ms --driver {}",
         logs.display(),
@@ -153,7 +153,7 @@ fn trace_with_logs(stage: &Stage, logs: &Path) -> Tracer {
 
 #[test]
 fn driver_in_a_pod_mount_namespace_is_traced() {
-    let stage = Stage::new().env("SIM_INIT_MS", "300");
+    let stage = TestEnv::new().env("SIM_INIT_MS", "300");
     let id = id(2);
     let logs = tempfile::tempdir().unwrap();
     fs::create_dir_all(logs.path().join(format!("pods/team_trainer-0_{POD}/main"))).unwrap();
@@ -170,7 +170,7 @@ fn driver_in_a_pod_mount_namespace_is_traced() {
         stage.driver.display(),
         workload()
     ));
-    Player::start(stage.command("unshare").args(["--mount", "sh", "-c", &within])).finish();
+    Workload::start(stage.command("unshare").args(["--mount", "sh", "-c", &within])).finish();
     assert!(!Path::new("/mnt/libcuda.so.1").exists());
     let process = wait_for_end(&mut tracer, &id);
     let pod = json!({ "uid": POD, "name": "trainer-0", "namespace": "team", "container": "main" });
@@ -184,7 +184,7 @@ fn driver_in_a_pod_mount_namespace_is_traced() {
 
 #[test]
 fn exec_keeps_the_container() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let id = id(3);
     let cgroup = Cgroup::new(&["machine.slice", &format!("libpod-{id}.scope"), "container"]);
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
@@ -193,7 +193,7 @@ fn exec_keeps_the_container() {
     let pid = outside.pid();
     outside.finish();
     let script = cgroup.script(&format!("exec {} exec", workload()));
-    let within = Player::start(stage.command("sh").args(["-c", &script]));
+    let within = Workload::start(stage.command("sh").args(["-c", &script]));
     let own = within.pid();
     within.finish();
     tracer.wait_for("both", |report| {

@@ -10,10 +10,10 @@
 
 mod harness;
 
-use harness::{Player, Stage, send_signal};
+use harness::{TestEnv, Workload, send_signal};
 
-fn deep(depth: u32) -> (Stage, harness::Traced) {
-    let stage = Stage::new();
+fn deep(depth: u32) -> (TestEnv, harness::TraceResult) {
+    let stage = TestEnv::new();
     let depth = depth.to_string();
     let traced = stage.trace(&[], &["context-stack", "--depth", &depth]);
     println!("depth {depth}");
@@ -52,7 +52,7 @@ fn too_deep_context_stack_is_inexact_and_bounded() {
 #[test]
 fn failed_context_destroy_keeps_the_stack() {
     for seed in ["1", "7", "8"] {
-        let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
+        let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
         let workload = ["--seed", seed, "random", "--ops", "8000", "--devices", "2"];
         println!("seed {seed}");
         stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
@@ -81,15 +81,15 @@ if other and os.read(0, 64):
 
 #[test]
 fn context_device_is_reported_again_after_exec() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let other = stage.dir.path().join("other");
     std::fs::create_dir(&other).unwrap();
     std::fs::copy(&stage.driver, other.join("libcuda.so.1")).unwrap();
     let mut command = stage.command("python3");
     command.args(["-c", QUERIES]).env("SCRIPT", QUERIES).env("OTHER_DRIVER", &other);
-    let mut player = Player::start(command.env("SIM_DEVICES", "2"));
+    let mut player = Workload::start(command.env("SIM_DEVICES", "2"));
     let pid = player.pid();
-    let create_context = |player: &mut Player| {
+    let create_context = |player: &mut Workload| {
         player.go();
         player.wait_ready();
     };

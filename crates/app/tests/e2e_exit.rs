@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use harness::files::{recording, run, stderr};
-use harness::{Stage, VRAMSCOPE, simulator};
+use harness::{TestEnv, VRAMSCOPE, simulator};
 
 /// Commands that start a program.
 const VERBS: &[&[&str]] = &[&["trace"], &["kernels"], &["record", "-o", "/dev/null"]];
@@ -88,7 +88,7 @@ fn failures_of_vramscope_differ_from_those_of_the_command() {
 }
 
 /// Traces a program that leaves one buffer and exits with this code, and returns the exit code.
-fn leaky(stage: &Stage, options: &[&str], exit: i32) -> i32 {
+fn leaky(stage: &TestEnv, options: &[&str], exit: i32) -> i32 {
     let workload = simulator().join("workload");
     let line = format!("{} leak3 --work-ms 1 --wait-ms 1; exit {exit}", workload.display());
     let mut command = stage.command(VRAMSCOPE);
@@ -97,7 +97,7 @@ fn leaky(stage: &Stage, options: &[&str], exit: i32) -> i32 {
 
 #[test]
 fn leak_exit_code_differs_from_a_failed_command() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     assert_eq!(leaky(&stage, &[], 0), 0);
     assert_eq!(leaky(&stage, &[], 1), 1);
     assert_eq!(leaky(&stage, &["--fail-on-leak"], 0), 1);

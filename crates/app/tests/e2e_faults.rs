@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use harness::agent::{Agent, serve, settings};
 use harness::files::stderr;
-use harness::{Bound, Player, Stage, VRAMSCOPE, send_signal, simulator, until};
+use harness::{ScopedProcess, TestEnv, VRAMSCOPE, Workload, send_signal, simulator, until};
 use serde_json::Value;
 
 /// Time limit for the exit of a process with a dead thread.
@@ -29,7 +29,7 @@ struct Fault {
 }
 
 impl Fault {
-    fn new(stage: &Stage, kind: &str, thread: &str) -> Self {
+    fn new(stage: &TestEnv, kind: &str, thread: &str) -> Self {
         let file = stage.dir.path().join("fault");
         let value = format!("{kind}:{thread}:{}", file.display());
         Self { file, value }
@@ -42,19 +42,19 @@ impl Fault {
 
 /// A running vramscope command, with its output in files.
 struct Running {
-    child: Bound,
+    child: ScopedProcess,
     out: PathBuf,
     messages: PathBuf,
 }
 
 impl Running {
-    fn start(stage: &Stage, fault: &Fault, command: &mut Command) -> Self {
+    fn start(stage: &TestEnv, fault: &Fault, command: &mut Command) -> Self {
         let path = |name: &str| stage.dir.path().join(name);
         let (out, messages) = (path("out"), path("messages"));
         command.env("VRAMSCOPE_FAULT", &fault.value).stdin(Stdio::null());
         command.stdout(std::fs::File::create(&out).unwrap());
         command.stderr(std::fs::File::create(&messages).unwrap());
-        Self { child: Bound::start(command), out, messages }
+        Self { child: ScopedProcess::start(command), out, messages }
     }
 
     fn messages(&self) -> String {
@@ -90,13 +90,13 @@ fn text(path: &Path) -> &str {
 }
 
 /// Starts a workload that allocates and frees forever.
-fn spam(stage: &Stage) -> Player {
+fn spam(stage: &TestEnv) -> Workload {
     stage.workload(&["spam", "--throughput", "500", "--duration", "120", "--free-ratio", "0.9"])
 }
 
 #[test]
 fn trace_exits_with_2_when_capture_panics() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let recording = stage.dir.path().join("run.arrows");
     let player = spam(&stage);
     let fault = Fault::new(&stage, "panic", "capture");
@@ -134,7 +134,7 @@ fn trace_exits_with_2_when_capture_panics() {
 
 #[test]
 fn record_and_kernels_exit_with_2_when_capture_panics() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let player = spam(&stage);
     let recording = stage.dir.path().join("run.arrows");
     for verb in [&["record", "-o", text(&recording)][..], &["kernels", "--json"]] {
@@ -156,7 +156,7 @@ fn record_and_kernels_exit_with_2_when_capture_panics() {
 
 #[test]
 fn command_survives_a_capture_panic() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let fault = Fault::new(&stage, "panic", "capture");
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--interval", "100ms", "--driver"]).arg(&stage.driver).arg("--");
@@ -194,7 +194,7 @@ fn ends_with_2(agent: &mut Agent) -> String {
 
 #[test]
 fn agent_exits_with_2_when_capture_panics() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let player = spam(&stage);
     let fault = Fault::new(&stage, "panic", "capture");
     let mut command = serve(&stage, &[]);
@@ -213,7 +213,7 @@ fn agent_exits_with_2_when_capture_panics() {
 }
 
 /// Returns a configuration that starts every thread of the agent. Nothing listens on port 9.
-fn everything(stage: &Stage) -> String {
+fn everything(stage: &TestEnv) -> String {
     let dir = |name: &str| stage.dir.path().join(name).display().to_string();
     format!(
         "[[alerts.rule]]\nname = 'runs'\nmetric = 'vramscope_ready'\nabove = 0\n\
@@ -231,7 +231,7 @@ fn everything(stage: &Stage) -> String {
 }
 
 /// Starts an agent with every thread, one of which fails on request.
-fn agent_with(stage: &Stage, fault: &Fault) -> Agent {
+fn agent_with(stage: &TestEnv, fault: &Fault) -> Agent {
     let config = settings(stage, &everything(stage));
     let mut command = serve(stage, &["--config", &config]);
     command.env("VRAMSCOPE_FAULT", &fault.value);
@@ -263,7 +263,7 @@ fn agent_exits_with_2_when_any_of_its_threads_panics() {
 }
 
 fn agent_exits_when_thread_panics(thread: &str) {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let fault = Fault::new(&stage, "panic", thread);
     let mut agent = agent_with(&stage, &fault);
     let names = threads(&agent);
@@ -290,7 +290,7 @@ fn threads(agent: &Agent) -> Vec<String> {
 
 #[test]
 fn agent_exits_despite_a_hanging_thread() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let fault = Fault::new(&stage, "hang", "export-profiles");
     let mut agent = agent_with(&stage, &fault);
     fault.happen();
@@ -302,7 +302,7 @@ fn agent_exits_despite_a_hanging_thread() {
 
 #[test]
 fn html_report_panic_is_reported_and_agent_continues() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let fault = Fault::new(&stage, "panic", "page");
     let agent = agent_with(&stage, &fault);
     fault.happen();
@@ -322,7 +322,7 @@ fn html_report_panic_is_reported_and_agent_continues() {
 
 #[test]
 fn symbolizer_panic_loses_names_and_keeps_memory_exact() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let fault = Fault::new(&stage, "panic", "vramscope-names");
     fault.happen();
     let stage = stage.env("VRAMSCOPE_FAULT", &fault.value);
@@ -345,7 +345,7 @@ fn driver_bytes(report: &Value) -> Option<u64> {
 #[test]
 fn driver_reported_usage_that_fails_becomes_unknown() {
     for kind in ["panic", "hang"] {
-        let stage = Stage::new().sharing();
+        let stage = TestEnv::new().sharing();
         let holder = stage.hold(0, 3, 1 << 20);
         let fault = Fault::new(&stage, kind, "gpu-account");
         let mut command = stage.command(VRAMSCOPE);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::Stage;
+use harness::TestEnv;
 use harness::agent::{Agent, check, serve, settings};
 use harness::files::stderr;
 
@@ -44,7 +44,7 @@ fn ended(mut command: Command) -> Output {
 }
 
 /// Returns the error of the agent about a state directory, at start and in a check.
-fn refused_state(stage: &Stage, state: &Path) -> String {
+fn refused_state(stage: &TestEnv, state: &Path) -> String {
     let output = ended(serve(stage, &["--state-dir", state.to_str().unwrap()]));
     assert_eq!(output.status.code(), Some(2), "{}: {}", state.display(), stderr(&output));
     assert!(!stderr(&output).contains("attached to"), "{}", stderr(&output));
@@ -56,7 +56,7 @@ fn refused_state(stage: &Stage, state: &Path) -> String {
 
 #[test]
 fn agent_rejects_a_state_dir_that_others_control() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let base = stage.dir.path();
     let victim = base.join("victim");
     fs::create_dir(&victim).unwrap();
@@ -96,7 +96,7 @@ fn agent_rejects_a_state_dir_that_others_control() {
 
 #[test]
 fn agent_accepts_systemd_and_kubernetes_state_dirs() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let base = stage.dir.path();
     // systemd with DynamicUser: a link, owned by root, to the real directory.
     fs::create_dir_all(base.join("private/state")).unwrap();
@@ -122,7 +122,7 @@ const COMMANDS: [&str; 2] = [
 
 #[test]
 fn config_with_commands_must_not_be_writable_by_others() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let base = stage.dir.path();
     let file = base.join("agent.toml");
     let state = format!("state_dir = \"{}\"\n", base.join("state").display());
@@ -176,7 +176,7 @@ fn secrets(file: &Path) -> Vec<String> {
     ]
 }
 
-fn checked(stage: &Stage, text: &str) -> Output {
+fn checked(stage: &TestEnv, text: &str) -> Output {
     let state = stage.dir.path().join("state");
     let text = format!("state_dir = \"{}\"\n{text}", state.display());
     check(Path::new(&settings(stage, &text))).output().unwrap()
@@ -187,7 +187,7 @@ const SECRET: &str = "https://a.example/0123456789abcdef\n";
 
 #[test]
 fn all_secrets_have_one_permission_rule() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let file = stage.dir.path().join("secret");
     let key = stage.dir.path().join("key.pem");
     let certificate = harness::around::certificate(stage.dir.path()).0;
@@ -255,7 +255,7 @@ impl Drop for Projected {
 
 #[test]
 fn kubernetes_secrets_are_accepted() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     for (name, bits, group) in [("plain", 0o644, 0), ("fs-group", 0o640, 2000)] {
         let mount = Projected::new(stage.dir.path().join(name), bits, group);
         for text in secrets(&mount.0.join("token")) {
@@ -267,7 +267,7 @@ fn kubernetes_secrets_are_accepted() {
 
 #[test]
 fn http_1_1_request_needs_exactly_one_host() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let token = stage.dir.path().join("token");
     write(&token, "0123456789abcdef\n", 0o600);
     let bearer = "authorization: Bearer 0123456789abcdef\r\n";

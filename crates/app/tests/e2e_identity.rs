@@ -8,13 +8,13 @@
 
 mod harness;
 
-use harness::{Player, Stage, assert_same, compile, process, simulator};
+use harness::{TestEnv, Workload, assert_same, compile, process, simulator};
 
 /// Small, and running long enough to be seen.
 const LEAK: [&str; 5] = ["leak3", "--work-ms", "300", "--wait-ms", "300"];
 
 /// Kills `first` and starts a workload; returns it if it got the same pid.
-fn reuse_pid(stage: &Stage, first: Player, workload: &[&str]) -> Option<Player> {
+fn reuse_pid(stage: &TestEnv, first: Workload, workload: &[&str]) -> Option<Workload> {
     let pid = first.pid();
     first.signal(9);
     first.finish();
@@ -26,7 +26,7 @@ fn reuse_pid(stage: &Stage, first: Player, workload: &[&str]) -> Option<Player> 
 
 #[test]
 fn reused_pid_is_not_from_before_the_trace() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let driver = stage.driver.to_str().unwrap();
     let (mut tracer, second) = (0..100)
         .find_map(|_| {
@@ -50,7 +50,7 @@ fn reused_pid_is_not_from_before_the_trace() {
 
 #[test]
 fn reused_pid_of_a_target_is_not_traced() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let driver = stage.driver.to_str().unwrap();
     let (tracer, second) = (0..100)
         .find_map(|_| {
@@ -81,10 +81,10 @@ fn failed_driver_attachment_is_retried() {
     let program = dir.path().join("map");
     compile("map.c", &program, &[]);
     std::fs::write(&driver, [0; 8192]).unwrap();
-    let stage = Stage::with_driver(driver.clone());
+    let stage = TestEnv::with_driver(driver.clone());
     let mut tracer = stage.start_trace(&[]);
     tracer.next();
-    let mut holder = Player::start(stage.command(&program).arg(&driver));
+    let mut holder = Workload::start(stage.command(&program).arg(&driver));
     holder.wait_ready();
     // The file was checked two reports later.
     tracer.next();

@@ -20,24 +20,24 @@ use std::time::Instant;
 use harness::around::Disk;
 use harness::files::{run, stdout};
 use harness::incidents::{Agent, object};
-use harness::{Player, Stage, send_signal, until};
+use harness::{TestEnv, Workload, send_signal, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
 /// An agent sees every process, including those of other tests: one at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Signal that stops a process.
 const SIGSTOP: i32 = 19;
 
 /// An environment whose devices exist: a first process creates them.
-fn shared(memory: &str) -> Stage {
-    let stage = Stage::new().sharing();
+fn shared(memory: &str) -> TestEnv {
+    let stage = TestEnv::new().sharing();
     let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", memory);
     stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]).finish();
     stage
@@ -63,7 +63,7 @@ fn sites_of(object: &Value, pid: u32) -> Vec<(u64, u64)> {
 }
 
 /// Ends processes cleanly, so that the driver writes their oracles.
-fn end(players: Vec<Player>) {
+fn end(players: Vec<Workload>) {
     for player in players {
         player.signal(15);
         player.finish();
@@ -89,7 +89,7 @@ fn holders_of_a_shared_device_match_the_driver() {
     let waited = begun.elapsed();
     let found = agent.wait_page(&dir);
     // All of them still hold the same memory: now the driver reports it.
-    let pids: Vec<u32> = others.iter().map(Player::pid).chain([pid]).collect();
+    let pids: Vec<u32> = others.iter().map(Workload::pid).chain([pid]).collect();
     requester.input.take();
     end(others.into_iter().chain([requester]).collect());
     let on = |pid: u32, device: usize| {
@@ -183,9 +183,9 @@ def free():
     return cu.cuMemFree_v2(pointer)
 "#;
 
-fn python(stage: &Stage, calls: &str) -> Player {
+fn python(stage: &TestEnv, calls: &str) -> Workload {
     let mut command = stage.command("python3");
-    Player::start(command.arg("-c").arg(format!("{CALLS}\n{calls}")))
+    Workload::start(command.arg("-c").arg(format!("{CALLS}\n{calls}")))
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn only_an_allowed_process_is_stopped_at_out_of_memory() {
         }
         let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
         let mut requester = python(&stage, calls);
-        let own = [&allowed, &elsewhere, &requester].map(Player::pid);
+        let own = [&allowed, &elsewhere, &requester].map(Workload::pid);
         let line = decisions(&agent, &own).remove(0);
         assert_eq!(line["pid"], allowed.pid(), "{line}");
         assert_eq!(line["outcome"], if dry_run { "dry_run" } else { "done" }, "{line}");
@@ -410,14 +410,14 @@ fn simultaneous_failures_have_one_incident_each() {
     let _alone = alone();
     let stage = shared("4G");
     let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
-    let mut players: Vec<Player> = (0..16)
+    let mut players: Vec<Workload> = (0..16)
         .map(|_| stage.workload(&["--wait-start", "oom", "--chunk-mb", "700", "--wait-ms", "1"]))
         .collect();
     for player in &mut players {
         player.wait_ready();
     }
-    players.iter_mut().for_each(Player::go);
-    let pids: Vec<u32> = players.iter().map(Player::pid).collect();
+    players.iter_mut().for_each(Workload::go);
+    let pids: Vec<u32> = players.iter().map(Workload::pid).collect();
     for pid in pids {
         agent.wait_dir(pid);
     }
@@ -426,7 +426,7 @@ fn simultaneous_failures_have_one_incident_each() {
 }
 
 /// Whether no signal was sent to a stopped process: it would be pending.
-fn was_left_alone(player: &Player) -> bool {
+fn was_left_alone(player: &Workload) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", player.pid())).unwrap();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     assert!(field("State:").contains("T (stopped)"), "{status}");
@@ -455,13 +455,13 @@ fn decisions(agent: &Agent, pids: &[u32]) -> Vec<Value> {
 }
 
 /// Returns a name that no other workload on this machine has.
-fn own_name(stage: &Stage) -> String {
+fn own_name(stage: &TestEnv) -> String {
     let dir = stage.dir.path().file_name().unwrap().to_str().unwrap();
     format!("own{}", dir.trim_start_matches('.'))
 }
 
 /// A workload of that name that holds one allocation.
-fn hold(stage: &Stage, device: u32, bytes: u64) -> Player {
+fn hold(stage: &TestEnv, device: u32, bytes: u64) -> Workload {
     let [device, bytes] = [device.to_string(), bytes.to_string()];
     let named = ["--name", &own_name(stage), "--device", &device];
     let held = ["hold", "--count", "1", "--size", &bytes, "--wait-ms", "120000"];
@@ -471,11 +471,11 @@ fn hold(stage: &Stage, device: u32, bytes: u64) -> Player {
 }
 
 /// A rule that allows stopping workloads of that name only: the agent sees every process.
-fn rule(stage: &Stage) -> String {
+fn rule(stage: &TestEnv) -> String {
     format!("name = \"{}\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n", own_name(stage))
 }
 
-fn stop_settings(stage: &Stage) -> String {
+fn stop_settings(stage: &TestEnv) -> String {
     format!(
         "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = false\n\
          [[actions.allow]]\n{}",
@@ -506,7 +506,7 @@ fn no_process_is_stopped_if_it_cannot_help() {
             stage = stage.env("SIM_INJECT_FAILURES", fails);
         }
         let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
-        let own = [&player, &bystander].map(Player::pid);
+        let own = [&player, &bystander].map(Workload::pid);
         let found = decisions(&agent, &own);
         assert_eq!(found[0]["outcome"], "skipped", "{found:?}");
         assert_eq!(found[0]["pid"], player.pid(), "{found:?}");

@@ -10,7 +10,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 
-use harness::{Stage, Traced, process, simulator};
+use harness::{TestEnv, TraceResult, process, simulator};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
@@ -63,7 +63,7 @@ fn assert_work(report: &Value, oracle: &Value) {
 }
 
 /// Asserts that the last report is exact, and that every process in it matches the oracle.
-fn assert_truth(traced: &Traced, stage: &Stage) {
+fn assert_truth(traced: &TraceResult, stage: &TestEnv) {
     assert!(traced.status.success(), "{}", traced.messages);
     let last = traced.last();
     assert_eq!(last["exact"], true, "{last}");
@@ -76,7 +76,7 @@ fn assert_truth(traced: &Traced, stage: &Stage) {
 
 #[test]
 fn launches_of_two_kernels_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "1000"]);
     assert_truth(&traced, &stage);
     let last = traced.last();
@@ -91,7 +91,7 @@ fn launches_of_two_kernels_match_the_driver() {
 
 #[test]
 fn launches_of_many_threads_and_processes_match() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = [
         "launches",
         "--kernels",
@@ -111,7 +111,7 @@ fn launches_of_many_threads_and_processes_match() {
 
 #[test]
 fn most_common_launch_shape_is_reported() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "500"]);
     let oracles = stage.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
@@ -130,13 +130,13 @@ fn most_common_launch_shape_is_reported() {
 
 #[test]
 fn copies_in_every_direction_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     assert_truth(&stage.kernels(&[], &["copies", "--iterations", "3"]), &stage);
 }
 
 #[test]
 fn launches_beyond_a_full_map_are_counted() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["launches", "--kernels", "100", "--threads", "2", "--iterations", "30"];
     let traced = stage.kernels(&["--activity-table-size", "16"], &workload);
     let last = traced.last();
@@ -149,7 +149,7 @@ fn launches_beyond_a_full_map_are_counted() {
 #[test]
 fn failed_launches_are_reported_by_code_and_not_counted() {
     for check in ["sampled", "all"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let options = ["--check-launches", check];
         let traced =
             stage.kernels(&options, &["launches", "--iterations", "100", "--failing", "9"]);
@@ -164,7 +164,7 @@ fn failed_launches_are_reported_by_code_and_not_counted() {
 
 #[test]
 fn every_launch_can_be_checked() {
-    let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuLaunchKernel:every97=719");
+    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuLaunchKernel:every97=719");
     let workload = ["launches", "--iterations", "3000", "--time"];
     let traced = stage.kernels(&["--check-launches", "all"], &workload);
     let oracles = stage.oracles();
@@ -174,7 +174,7 @@ fn every_launch_can_be_checked() {
 
 #[test]
 fn failed_copies_are_reported_by_code_and_not_counted() {
-    let stage = Stage::new().env("SIM_INJECT_FAILURES", "cuMemcpyDtoH_v2:2=700");
+    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuMemcpyDtoH_v2:2=700");
     let traced = stage.kernels(&[], &["copies", "--iterations", "3"]);
     let oracles = stage.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
@@ -185,7 +185,7 @@ fn failed_copies_are_reported_by_code_and_not_counted() {
 
 #[test]
 fn captured_launches_count_when_the_graph_runs() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "10", "--graphs", "7"]);
     assert_truth(&traced, &stage);
     let process = &traced.last()["processes"][0];
@@ -195,7 +195,7 @@ fn captured_launches_count_when_the_graph_runs() {
 
 #[test]
 fn reused_function_handle_is_another_kernel() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.kernels(&[], &["launches", "--iterations", "10", "--reloads", "60"]);
     assert_truth(&traced, &stage);
     let kernels = list(&traced.last()["processes"][0]["kernels"]);
@@ -207,7 +207,7 @@ fn reused_function_handle_is_another_kernel() {
 /// The totals of all kernels and copies are read whenever a process ends, also while others run.
 #[test]
 fn totals_read_while_processes_end_belong_to_the_right_kernel() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&["--kernels", "--driver", driver, "--top", "1000000"]);
     tracer.next();
@@ -231,7 +231,7 @@ fn totals_read_while_processes_end_belong_to_the_right_kernel() {
 
 #[test]
 fn kernel_names_from_before_the_trace_are_found() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut player = stage.workload(&["launch-late", "--iterations", "300"]);
     player.wait_ready();
     let pid = player.pid().to_string();
@@ -253,7 +253,7 @@ fn kernel_names_from_before_the_trace_are_found() {
 
 #[test]
 fn synchronous_copies_have_a_bandwidth() {
-    let stage = Stage::new().env("SIM_BANDWIDTH", "20M");
+    let stage = TestEnv::new().env("SIM_BANDWIDTH", "20M");
     let traced = stage.kernels(&[], &["copies", "--iterations", "2"]);
     let copies = list(&traced.last()["processes"][0]["copies"]);
     let h2d = |mode: &str| {
@@ -269,19 +269,19 @@ fn synchronous_copies_have_a_bandwidth() {
 #[test]
 fn kernels_work_in_every_attach_mode_and_driver_build() {
     let workload = ["launches", "--iterations", "200", "--kernels", "9", "--threads", "2"];
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     assert_truth(&stage.kernels(&["--attach-mode", "multi"], &workload), &stage);
-    let stage = Stage::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    let stage = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
     assert_truth(&stage.kernels(&[], &workload), &stage);
 }
 
 #[test]
 fn trace_with_kernels_shows_memory_and_launches() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&["--kernels"], &["launches", "--iterations", "50"]);
     traced.assert_truth(&stage);
     assert_eq!(traced.last()["processes"][0]["launches_total"], 100);
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["launches", "--iterations", "50"]);
     assert!(
         traced.last()["processes"]
@@ -294,7 +294,7 @@ fn trace_with_kernels_shows_memory_and_launches() {
 
 #[test]
 fn interim_reports_have_rates() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["launches", "--iterations", "60", "--pause-ms", "20"];
     let traced = stage.kernels(&[], &workload);
     let rates = traced
@@ -307,14 +307,14 @@ fn interim_reports_have_rates() {
 #[test]
 fn launches_around_a_capture_end_are_counted() {
     for how in ["call", "null", "invalid", "thread", "stream"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let traced = stage.kernels(&[], &["capture-end", "--how", how]);
         assert_truth(&traced, &stage);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["captured_launches"], 1, "{how}");
     }
     // The probes do not know which captures end with a context.
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.kernels(&[], &["capture-end", "--how", "context"]);
     let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
     assert_work(process(traced.last(), pid), &oracle);
@@ -381,7 +381,7 @@ if CAPTURES:
 "#;
 
 /// The last report of `kernels` on a Python program, which must succeed.
-fn kernels_of_python(stage: &Stage, script: &str) -> Value {
+fn kernels_of_python(stage: &TestEnv, script: &str) -> Value {
     let mut command = stage.command(harness::VRAMSCOPE);
     command.args(["kernels", "--format", "json", "--", "python3", "-c"]);
     let output = command.arg(format!("{PAGE}\n{script}")).output().unwrap();
@@ -393,7 +393,7 @@ fn kernels_of_python(stage: &Stage, script: &str) -> Value {
 
 #[test]
 fn copies_with_unreadable_descriptors_are_counted_as_lost() {
-    let stage = Stage::new().env("SIM_LATENCY_US", "100000");
+    let stage = TestEnv::new().env("SIM_LATENCY_US", "100000");
     let report = kernels_of_python(&stage, UNREADABLE_COPIES);
     let lost = number(&report["lost_copies"]);
     let seen = list(&report["processes"][0]["copies"]);
@@ -409,7 +409,7 @@ fn launches_with_unreadable_arguments_have_no_known_shape() {
     for captures in [false, true] {
         let script =
             UNREADABLE_LAUNCHES.replace("CAPTURES", if captures { "True" } else { "False" });
-        let report = kernels_of_python(&Stage::new(), &script);
+        let report = kernels_of_python(&TestEnv::new(), &script);
         assert_eq!(report["launches_total"], 5, "{report}");
         // Whether the last one became a node of the graph cannot be known.
         assert_eq!(report["lost_launches"], u64::from(captures), "{report}");

@@ -4,12 +4,12 @@
 
 mod harness;
 
-use harness::{Stage, simulator};
+use harness::{TestEnv, simulator};
 use serde_json::Value;
 
 /// Returns the labels of a scenario, as the workload prints them.
 fn labels(name: &str) -> Value {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = simulator().join("workload");
     let output = stage.command(workload).args(["leaks", "--list"]).output().unwrap();
     let scenarios: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -32,7 +32,7 @@ fn is_through(suspect: &Value, function: &str) -> bool {
 /// Runs a scenario for some seconds; the suspects must be exactly its leaks.
 fn assert_suspects(name: &str, seconds: &str) {
     let labels = labels(name);
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let run = ["leaks", name, "--seconds", seconds];
     let traced = stage.trace(&["--stacks", "full"], &run);
     assert!(traced.status.success(), "{}", traced.messages);

@@ -10,7 +10,7 @@
 
 mod harness;
 
-use harness::{Stage, Traced, process};
+use harness::{TestEnv, TraceResult, process};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
@@ -30,7 +30,7 @@ fn assert_bounded(process: &Value, actual: u64) {
 }
 
 /// Returns the only process of a trace, and its oracle.
-fn only(stage: &Stage, traced: &Traced) -> (Value, Value) {
+fn only(stage: &TestEnv, traced: &TraceResult) -> (Value, Value) {
     assert!(traced.status.success(), "{}", traced.messages);
     let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
     (process(traced.last(), pid).clone(), oracle)
@@ -39,7 +39,7 @@ fn only(stage: &Stage, traced: &Traced) -> (Value, Value) {
 #[test]
 fn lost_allocations_of_every_kind_are_bounded() {
     for kind in ["device", "pitched", "array", "mipmapped"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let workload = ["hold", "--count", "30000", "--size", "4096", "--kind", kind];
         let traced = stage.trace(&["--ring-size", "4096", "--stacks", "off"], &workload);
         println!("{kind}");
@@ -55,7 +55,7 @@ fn full_thread_map_is_counted_and_bounded() {
     let random = ["random", "--ops", "4000", "--threads", "4", "--devices", "2"];
     for workload in [&threads[..], &random[..]] {
         for entries in ["1", "3"] {
-            let stage = Stage::new();
+            let stage = TestEnv::new();
             println!("{} with {entries} entries", workload[0]);
             let traced = stage.trace(&["--thread-table-size", entries], workload);
             let (process, oracle) = only(&stage, &traced);
@@ -67,7 +67,7 @@ fn full_thread_map_is_counted_and_bounded() {
 
 #[test]
 fn thread_map_with_room_is_exact() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["random", "--ops", "3000", "--threads", "3", "--devices", "2"];
     let options = ["--thread-table-size", "64", "--top", "1000000"];
     stage.trace(&options, &workload).assert_truth(&stage);
@@ -75,7 +75,7 @@ fn thread_map_with_room_is_exact() {
 
 #[test]
 fn processes_beyond_the_maps_are_counted_and_bounded() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
     tracer.next();
@@ -114,7 +114,7 @@ fn processes_beyond_the_maps_are_counted_and_bounded() {
 #[test]
 fn captures_beyond_the_map_leave_memory_exact() {
     // Room for the stream, and none for the thread.
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let options = ["--process-table-size", "1", "--kernels"];
     let traced = stage.trace(&options, &["capture-end"]);
     traced.assert_truth(&stage);

@@ -16,8 +16,8 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use capture::hooks::{HOOKS, Hook, Meaning};
-use harness::{Player, Stage, Tracer, assert_same, compile, send_signal, simulator};
+use capture::hooks::{CallSemantics, HOOKS, Hook};
+use harness::{TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator};
 use serde_json::Value;
 
 const STOP: i32 = 19;
@@ -66,7 +66,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Starts a trace of all processes, with a ring buffer that fills quickly.
-fn start_trace(stage: &Stage) -> Tracer {
+fn start_trace(stage: &TestEnv) -> Tracer {
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&[&["--driver", driver][..], &TINY_RING].concat());
     tracer.next();
@@ -74,7 +74,7 @@ fn start_trace(stage: &Stage) -> Tracer {
 }
 
 /// Runs workloads one after the other while the tracer is stopped, and returns all reports.
-fn trace_stopped(stage: &Stage, workloads: &[&str]) -> Vec<Value> {
+fn trace_stopped(stage: &TestEnv, workloads: &[&str]) -> Vec<Value> {
     trace_while_stopped(stage, || {
         for workload in workloads {
             let arguments: Vec<_> = workload.split(' ').collect();
@@ -85,7 +85,7 @@ fn trace_stopped(stage: &Stage, workloads: &[&str]) -> Vec<Value> {
 }
 
 /// Runs a function while the tracer is stopped, and returns all reports.
-fn trace_while_stopped(stage: &Stage, run: impl FnOnce()) -> Vec<Value> {
+fn trace_while_stopped(stage: &TestEnv, run: impl FnOnce()) -> Vec<Value> {
     let tracer = start_trace(stage);
     send_signal(tracer.child.id(), STOP);
     run();
@@ -117,21 +117,21 @@ fn failures(oracle: &Value) -> RangeInclusive<u64> {
         !matches!(
             hook.meaning,
             // Tracked inside the probes.
-            Meaning::ContextSet
-                | Meaning::ContextPush
-                | Meaning::ContextPop
-                | Meaning::ContextGet
-                | Meaning::ContextDevice { .. }
-                | Meaning::GraphLaunch
+            CallSemantics::ContextSet
+                | CallSemantics::ContextPush
+                | CallSemantics::ContextPop
+                | CallSemantics::ContextGet
+                | CallSemantics::ContextDevice { .. }
+                | CallSemantics::GraphLaunch
                 // Not probed without `--kernels`.
-                | Meaning::KernelByName
-                | Meaning::KernelName
-                | Meaning::KernelFunction
-                | Meaning::Launch { .. }
-                | Meaning::Copy(_)
+                | CallSemantics::KernelByName
+                | CallSemantics::KernelName
+                | CallSemantics::KernelFunction
+                | CallSemantics::Launch { .. }
+                | CallSemantics::Copy(_)
         )
     });
-    always..=always + count(|hook| matches!(hook.meaning, Meaning::GraphLaunch))
+    always..=always + count(|hook| matches!(hook.meaning, CallSemantics::GraphLaunch))
 }
 
 /// Fails unless received + lost = actual in each class, for a process with losses.
@@ -195,7 +195,7 @@ fn received_and_lost_calls_add_up_for_every_workload() {
     let _alone = alone();
     for workload in WORKLOADS {
         println!("{workload}");
-        let stage = Stage::new().env("SIM_MEMORY", "8G");
+        let stage = TestEnv::new().env("SIM_MEMORY", "8G");
         // The second workload finds the ring full.
         let reports = trace_stopped(&stage, &[workload, "hold --count 100 --size 4096", workload]);
         assert_all(&reports, &stage.oracles());
@@ -222,7 +222,7 @@ fn received_and_lost_calls_add_up_for_random_programs() {
     let _alone = alone();
     for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
         println!("seed {seed}, {threads} threads");
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let (seed, threads) = (seed.to_string(), threads.to_string());
         let workload =
             ["--seed", &seed, "random", "--ops", "5000", "--threads", &threads, "--devices", "2"];
@@ -235,7 +235,7 @@ fn received_and_lost_calls_add_up_for_random_programs() {
 #[test]
 fn processes_without_received_records_are_counted() {
     let _alone = alone();
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let reports = trace_stopped(&stage, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
     let oracles = stage.oracles();
     let lost = number(&reports.last().unwrap()["uncertainty"]["lost_processes"]);
@@ -250,7 +250,7 @@ fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("arrays");
     compile("arrays.c", &program, &["-ldl"]);
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let reports = trace_while_stopped(&stage, || {
         assert!(stage.command(&program).status().unwrap().success());
     });
@@ -268,11 +268,11 @@ fn losses_of_a_process_that_execs_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("become");
     compile("become.c", &program, &["-ldl"]);
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let tracer = start_trace(&stage);
     let spam = ["spam", "--throughput", "max", "--count", "400000"];
     let mut player =
-        Player::start(stage.command(&program).arg(simulator().join("workload")).args(spam));
+        Workload::start(stage.command(&program).arg(simulator().join("workload")).args(spam));
     player.wait_ready();
     let pid = player.pid();
     // The exec is among the records that fit, and calls are lost while they are read.
@@ -296,7 +296,7 @@ fn anonymous_memory(pid: u32) -> Option<u64> {
 #[test]
 fn backlog_is_read_in_batches_of_bounded_size() {
     let _alone = alone();
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let driver = stage.driver.to_str().unwrap();
     let options = ["--driver", driver, "--ring-size", "134217728", "--stacks", "off"];
     let mut tracer = stage.start_trace(&options);

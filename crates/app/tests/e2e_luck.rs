@@ -14,11 +14,11 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use harness::{
-    Stage, VRAMSCOPE, assert_same, code_of, compile, isolated, process, send_signal, simulator,
+    TestEnv, VRAMSCOPE, assert_same, code_of, compile, isolated, process, send_signal, simulator,
 };
 
 /// The unprivileged user nobody.
-const NOBODY: u32 = 65534;
+const NOBODY_UID: u32 = 65534;
 
 fn trace(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).arg("trace").args(arguments).output().unwrap()
@@ -45,7 +45,7 @@ fn missing_capabilities_are_reported_with_advice() {
     std::fs::copy(VRAMSCOPE, &copy).unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).unwrap();
-    let as_nobody = |verb: &str| Command::new(&copy).arg(verb).uid(NOBODY).output().unwrap();
+    let as_nobody = |verb: &str| Command::new(&copy).arg(verb).uid(NOBODY_UID).output().unwrap();
     assert_error(&as_nobody("trace"), &["needs root", "sudo", "65534"]);
     let doctor = as_nobody("doctor");
     let report = String::from_utf8_lossy(&doctor.stdout).into_owned();
@@ -79,14 +79,14 @@ fn driver_of_another_processor_is_rejected() {
 }
 
 /// Runs `vramscope trace --json` with more arguments, under a resource limit.
-fn trace_limited(stage: &Stage, limit: &str, arguments: &str) -> Output {
+fn trace_limited(stage: &TestEnv, limit: &str, arguments: &str) -> Output {
     let script = format!("{limit} && exec {VRAMSCOPE} trace --json {arguments}");
     stage.command("bash").args(["-c", &script]).output().unwrap()
 }
 
 #[test]
 fn too_low_limits_are_reported_with_advice() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let files = trace_limited(&stage, "ulimit -n 16", "-- true");
     assert_code(&files, 125, &["16 files", "ulimit -n"]);
     let space = trace_limited(&stage, "ulimit -v 100000", "-- true");
@@ -150,7 +150,7 @@ fn invalid_option_values_are_usage_errors() {
 
 #[test]
 fn ring_overflow_is_counted_and_bounded() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.7", "--count", "200000"];
     let traced = stage.trace(&["--ring-size", "4096", "--top", "5"], &workload);
     assert!(traced.status.success(), "{}", traced.messages);
@@ -174,7 +174,7 @@ fn ring_overflow_is_counted_and_bounded() {
 #[test]
 fn full_process_map_is_counted() {
     // Room for the command itself, and for none of the children that should be traced.
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["stressor", "--procs", "3", "--duration", "1"];
     let traced = stage.trace(&["--process-table-size", "1"], &workload);
     let last = traced.last();
@@ -183,7 +183,7 @@ fn full_process_map_is_counted() {
     assert_eq!(stage.oracles().len(), 3, "the children did not notice");
 
     // Without an entry in the process map, their calls are still traced.
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let driver = stage.driver.to_str().unwrap();
     let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
     tracer.next();
@@ -196,7 +196,7 @@ fn full_process_map_is_counted() {
 
 #[test]
 fn killed_target_is_reported_as_exited() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut player =
         stage.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "60"]);
     player.wait_ready();
@@ -216,7 +216,7 @@ fn killed_target_is_reported_as_exited() {
 
 #[test]
 fn terminated_target_is_exact() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut player = stage.workload(&["--wait-start", "threads", "--duration", "60"]);
     player.wait_ready();
     let driver = stage.driver.to_str().unwrap();
@@ -237,7 +237,7 @@ fn killed_tracer_leaves_no_probes() {
     let driver = dir.path().join("libcuda.so.1");
     // A separate copy: no probes of other tests are on it.
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
-    let stage = Stage::with_driver(driver.clone());
+    let stage = TestEnv::with_driver(driver.clone());
     let mut player =
         stage.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "4"]);
     player.wait_ready();
@@ -269,7 +269,7 @@ fn target_with_a_strict_seccomp_filter_survives() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
     compile("seccomp.c", &program, &["-ldl"]);
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let output =
         stage.command(VRAMSCOPE).args(["trace", "--json", "--"]).arg(&program).output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr);
@@ -281,7 +281,7 @@ fn target_with_a_strict_seccomp_filter_survives() {
 }
 
 /// Returns the oracle of a process that exited, and another process with the same pid.
-fn twice_the_same_pid(stage: &Stage) -> Option<(serde_json::Value, harness::Player)> {
+fn twice_the_same_pid(stage: &TestEnv) -> Option<(serde_json::Value, harness::Workload)> {
     let first = stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]);
     let pid = first.pid();
     first.finish();
@@ -294,7 +294,7 @@ fn twice_the_same_pid(stage: &Stage) -> Option<(serde_json::Value, harness::Play
 
 #[test]
 fn reused_pid_is_another_process() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
     let (first, again) =
@@ -313,7 +313,7 @@ fn reused_pid_is_another_process() {
 
 #[test]
 fn fail_on_leak_exits_with_1() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let leak3 = ["leak3", "--work-ms", "1", "--wait-ms", "1"];
     let code = |option: &str| stage.trace(&[option], &leak3).status.code();
     assert_eq!(code("--fail-on-leak"), Some(1));
@@ -326,7 +326,7 @@ fn fail_on_leak_exits_with_1() {
 
 #[test]
 fn closed_output_pipe_is_not_an_error() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let script = format!(
         "{VRAMSCOPE} trace --interval 50ms -- {} train --steps 100 --step-ms 5 | head -n 1; \
          test ${{PIPESTATUS[0]}} -eq 0",
@@ -341,7 +341,7 @@ fn process_names_are_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("a\x1b[31m\u{202e}b");
     compile("seccomp.c", &program, &["-ldl"]);
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let output = stage.command(VRAMSCOPE).args(["trace", "--"]).arg(&program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains('\x1b') && !text.contains('\u{202e}'), "{text:?}");

@@ -10,7 +10,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 
-use harness::{Stage, process};
+use harness::{TestEnv, process};
 use serde_json::Value;
 
 /// Live, created, destroyed, released with a context, peak.
@@ -47,7 +47,7 @@ fn sites_in<'a>(process: &'a Value, function: &str) -> Vec<&'a Value> {
 #[test]
 fn objects_of_every_kind_match_the_driver() {
     for stacks in ["off", "fp", "full"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let workload = ["objects", "--count", "48", "--leak", "0.25", "--in-context"];
         let traced =
             stage.trace(&["--stacks", stacks], &[&workload[..], &["--failing", "3"]].concat());
@@ -66,7 +66,7 @@ fn objects_of_every_kind_match_the_driver() {
 #[test]
 fn object_counts_are_equal_in_every_attach_mode() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let traced =
             stage.trace(&["--attach-mode", tier], &["objects", "--count", "8", "--leak", "0.5"]);
         let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
@@ -80,7 +80,7 @@ fn object_counts_are_equal_in_every_attach_mode() {
 
 #[test]
 fn undestroyed_objects_are_listed_by_site() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["objects", "--kind", "stream,texture", "--count", "40", "--leak", "0.5"];
     let traced = stage.trace(&[], &workload);
     let (pid, _) = stage.oracles().into_iter().next().unwrap();
@@ -98,13 +98,13 @@ fn undestroyed_objects_are_listed_by_site() {
 
 #[test]
 fn forked_child_and_exec_have_their_own_counts() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--fork"]);
     assert_eq!(stage.oracles().len(), 2);
     for (pid, oracle) in stage.oracles() {
         assert_eq!(counts(process(traced.last(), pid)), counts(&oracle));
     }
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--exec"]);
     let (_, oracle) = stage.oracles().into_iter().next().unwrap();
     let ended = |by: &str| {
@@ -118,7 +118,7 @@ fn forked_child_and_exec_have_their_own_counts() {
 
 #[test]
 fn objects_from_before_the_trace_count_as_unmatched() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload =
         ["objects", "--kind", "stream,module", "--before", "5", "--count", "10", "--leak", "0.2"];
     let mut player = stage.workload(&[&workload[..], &["--hold-ms", "400"]].concat());
@@ -145,7 +145,7 @@ fn objects_from_before_the_trace_count_as_unmatched() {
 
 #[test]
 fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["objects", "--kind", "texture,linker", "--count", "20000", "--leak", "0.01"];
     let options = ["--ring-size", "4096", "--stacks", "off"];
     // Only object calls happen while the ring is full.
@@ -163,7 +163,7 @@ fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
 
 #[test]
 fn no_objects_option_disables_object_tracking() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["objects", "--count", "10", "--leak", "0.5"];
     let traced = stage.trace(&["--no-objects"], &workload);
     traced.assert_truth(&stage);

@@ -19,16 +19,16 @@ use std::process::Output;
 use harness::agent::{self, Agent};
 use harness::around::{Disk, certificate, secret};
 use harness::files::{blocks, read, root, script, stderr};
-use harness::{Player, Stage};
+use harness::{TestEnv, Workload};
 use receiver::Receiver;
 use serde_json::Value;
 
-fn stage() -> Stage {
-    Stage::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
+fn stage() -> TestEnv {
+    TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
 }
 
 /// Starts a program that trains, and keeps its memory until it is ended.
-fn train(stage: &Stage) -> Player {
+fn train(stage: &TestEnv) -> Workload {
     stage.workload(&["--hold-ms", "600000", "train", "--steps", "40", "--step-ms", "2"])
 }
 
@@ -72,7 +72,7 @@ fn device_allocations(oracle: &Value) -> u64 {
 
 /// Results of a run: receivers, directories, and the oracle of the process.
 struct Run {
-    stage: Stage,
+    stage: TestEnv,
     otlp: Receiver,
     pyroscope: Receiver,
     pid: u32,
@@ -414,13 +414,13 @@ fn full_disk_is_reported_once_by_exporters() {
     drop(player);
 }
 
-fn check(stage: &Stage, settings: &str) -> Output {
+fn check(stage: &TestEnv, settings: &str) -> Output {
     agent::check(Path::new(&agent::settings(stage, settings))).output().unwrap()
 }
 
 #[test]
 fn documented_exporter_config_is_valid() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let output = check(&stage, &blocks("docs/operations/exporters.md", "toml")[0]);
     assert!(output.status.success(), "{}", stderr(&output));
     let wrong = "[exporters.otlp]\nendpoint = \"collector\"\n[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\n\
@@ -446,7 +446,7 @@ fn documented_exporter_config_is_valid() {
 
 #[test]
 fn tls_exporters_send_only_to_trusted_servers() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let base = stage.dir.path();
     let (certificate, key) = certificate(base);
     let trusted = Receiver::start(base.join("trusted"), &["", &certificate, &key]);

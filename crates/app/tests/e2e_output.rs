@@ -17,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 
 use harness::around::Disk;
 use harness::files::{recording, run, stderr};
-use harness::{Bound, Stage, VRAMSCOPE, send_signal, simulator, until};
+use harness::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, simulator, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -41,7 +41,7 @@ fn existing(directory: &TempDir) -> PathBuf {
 }
 
 /// Traces `kinds` with these options.
-fn traced(stage: &Stage, live: &[&str], file: &Path, more: &[&str]) -> Output {
+fn traced(stage: &TestEnv, live: &[&str], file: &Path, more: &[&str]) -> Output {
     let mut command = stage.command(VRAMSCOPE);
     command.args(live).arg(file).args(more).arg("--");
     command.arg(simulator().join("workload")).arg("kinds").output().unwrap()
@@ -87,7 +87,7 @@ fn failed_start_creates_no_output() {
 #[test]
 fn existing_output_is_overwritten_only_with_force() {
     for live in LIVE {
-        let (directory, stage) = (directory(), Stage::new());
+        let (directory, stage) = (directory(), TestEnv::new());
         let path = existing(&directory);
         let other = directory.path().join("hard link");
         fs::hard_link(&path, &other).unwrap();
@@ -113,7 +113,7 @@ fn existing_output_is_overwritten_only_with_force() {
 type Verb<'a> = Box<dyn Fn(&Path, &[&str]) -> Output + 'a>;
 
 /// Returns every command that writes a file.
-fn verbs(stage: &Stage) -> Vec<(String, Verb<'_>)> {
+fn verbs(stage: &TestEnv) -> Vec<(String, Verb<'_>)> {
     let file = recording("plain");
     let mut all: Vec<(String, Verb<'_>)> = Vec::new();
     for live in LIVE {
@@ -139,7 +139,7 @@ fn verbs(stage: &Stage) -> Vec<(String, Verb<'_>)> {
 
 #[test]
 fn symbolic_links_are_never_written_through() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     for (verb, run) in verbs(&stage) {
         for is_dangling in [false, true] {
             let directory = directory();
@@ -175,7 +175,7 @@ fn fifo(directory: &TempDir) -> PathBuf {
 }
 
 /// Returns the exit status of a process that has ended, for `until`.
-fn ended(child: &mut Bound) -> Option<std::process::ExitStatus> {
+fn ended(child: &mut ScopedProcess) -> Option<std::process::ExitStatus> {
     child.try_wait().unwrap()
 }
 
@@ -192,7 +192,7 @@ fn pipe_without_reader_ends_on_signals() {
             command.args(*live).arg(&pipe).args(["--duration", "1s"]);
             let log = directory.path().join("messages");
             command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
-            let mut child = Bound::start(&mut command);
+            let mut child = ScopedProcess::start(&mut command);
             let messages = || fs::read_to_string(&log).unwrap();
             let line = until("the wait for a reader", messages, || {
                 messages().contains("waiting for a reader").then(messages)
@@ -208,12 +208,12 @@ fn pipe_without_reader_ends_on_signals() {
 
 #[test]
 fn stuck_reader_does_not_block_repeated_signals() {
-    let (directory, stage) = (directory(), Stage::new());
+    let (directory, stage) = (directory(), TestEnv::new());
     let pipe = fifo(&directory);
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "-o"]).arg(&pipe).arg("--");
     command.arg(simulator().join("workload")).args(LARGE_HOLD);
-    let mut child = Bound::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
+    let mut child = ScopedProcess::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
     // The reader never reads. A report does not fit into the pipe, so the trace blocks within it.
     let reader = File::open(&pipe).unwrap();
     let mut ready = [0; 5];
@@ -230,7 +230,7 @@ fn stuck_reader_does_not_block_repeated_signals() {
 
 #[test]
 fn pipes_with_reader_and_devices_are_written() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     for live in LIVE {
         let directory = directory();
         let pipe = fifo(&directory);
@@ -256,7 +256,7 @@ fn pipes_with_reader_and_devices_are_written() {
 
 #[test]
 fn standard_output_can_be_named_as_output() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     for live in LIVE {
         for name in ["-", "/dev/stdout", "/dev/fd/1"] {
             let directory = directory();
@@ -284,7 +284,7 @@ fn standard_output_can_be_named_as_output() {
 
 #[test]
 fn two_outputs_in_one_new_file_are_rejected() {
-    let (directory, stage) = (directory(), Stage::new());
+    let (directory, stage) = (directory(), TestEnv::new());
     let path = directory.path().join("out");
     let other = directory.path().join(".").join("out");
     let output = traced(&stage, &["trace", "--record"], &path, &["-o", other.to_str().unwrap()]);
@@ -299,7 +299,7 @@ const LARGE_HOLD: &[&str] = &["hold", "--count", "900", "--size", "4096", "--wai
 
 #[test]
 fn full_disk_is_reported_by_file_and_leaves_whole_reports() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let disk = Disk::new(stage.dir.path().join("disk"));
     let file = disk.0.join("reports.jsonl");
     let mut command = stage.command(VRAMSCOPE);
@@ -319,7 +319,7 @@ fn full_disk_is_reported_by_file_and_leaves_whole_reports() {
 
 #[test]
 fn file_size_limit_is_reported_like_a_full_disk() {
-    let (directory, stage) = (directory(), Stage::new());
+    let (directory, stage) = (directory(), TestEnv::new());
     let file = directory.path().join("reports.jsonl");
     let line = format!(
         "ulimit -f 200; exec {VRAMSCOPE} trace --json --interval 50ms -o {} -- {} {}",
@@ -341,7 +341,7 @@ fn full_standard_output_is_reported_by_name() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let mut report = Command::new(VRAMSCOPE);
     report.args(["report", &file]).stdout(full());
-    let mut trace = Stage::new().command(VRAMSCOPE);
+    let mut trace = TestEnv::new().command(VRAMSCOPE);
     trace.args(["trace", "--json", "--", "true"]).stdout(full());
     for mut command in [report, trace] {
         let output = command.stderr(Stdio::piped()).output().unwrap();
@@ -352,7 +352,7 @@ fn full_standard_output_is_reported_by_name() {
 
 #[test]
 fn full_disk_is_reported_by_every_file_command() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let disk = Disk::new(stage.dir.path().join("disk"));
     // Fills the disk completely.
     let filled = Command::new("dd")

@@ -13,12 +13,12 @@ mod harness;
 #[path = "../../engine/tests/random/run.rs"]
 mod random;
 
-use harness::Stage;
+use harness::TestEnv;
 use random::seeds;
 
 fn check(ops: &str, threads: &str, failed: &[u64]) {
     for seed in seeds(failed) {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let seed = seed.to_string();
         let workload =
             ["--seed", &seed, "random", "--ops", ops, "--threads", threads, "--devices", "2"];
@@ -57,7 +57,7 @@ fn every_api_area_alone_matches_the_driver() {
     ];
     let seed = random::seed().to_string();
     for part in parts {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let workload = [
             "--seed",
             &seed,
@@ -79,7 +79,7 @@ fn every_api_area_alone_matches_the_driver() {
 #[test]
 fn random_programs_match_the_older_driver_build() {
     let driver = harness::simulator().join("cmpl/libcuda.so.1");
-    let stage = Stage::with_driver(driver);
+    let stage = TestEnv::with_driver(driver);
     let seed = random::seed().to_string();
     let workload = ["--seed", &seed, "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
     println!("VRAMSCOPE_SEED={seed}");
@@ -88,7 +88,7 @@ fn random_programs_match_the_older_driver_build() {
 
 #[test]
 fn imported_memory_is_counted_once() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["ipc"]);
     traced.assert_truth(&stage);
     assert_eq!(stage.oracles().len(), 2);

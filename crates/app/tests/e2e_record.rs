@@ -14,10 +14,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use formats::recording::{Reader, Row};
+use formats::recording::{RecordingReader, RecordingRow};
 use harness::around::Disk;
 use harness::files::{stderr, stdout};
-use harness::{Stage, Tracer, VRAMSCOPE, send_signal, simulator};
+use harness::{TestEnv, Tracer, VRAMSCOPE, send_signal, simulator};
 use serde_json::Value;
 
 /// Returns the last report that a replay of a recording prints, and the warnings.
@@ -30,8 +30,8 @@ fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {
     (String::from_utf8(output.stdout).unwrap(), warnings)
 }
 
-fn rows(file: &Path) -> Vec<Row> {
-    let mut reader = Reader::open(file, capture::hooks::function_id).unwrap();
+fn rows(file: &Path) -> Vec<RecordingRow> {
+    let mut reader = RecordingReader::open(file, capture::hooks::function_id).unwrap();
     let mut rows = Vec::new();
     while let Some(row) = reader.next_row().unwrap() {
         rows.push(row);
@@ -40,20 +40,20 @@ fn rows(file: &Path) -> Vec<Row> {
 }
 
 fn count_events(file: &Path) -> usize {
-    rows(file).iter().filter(|row| matches!(row, Row::Event(_))).count()
+    rows(file).iter().filter(|row| matches!(row, RecordingRow::Event(_))).count()
 }
 
-fn run(stage: &Stage, arguments: &[&str], workload: &[&str]) -> Output {
+fn run(stage: &TestEnv, arguments: &[&str], workload: &[&str]) -> Output {
     let mut command = stage.command(VRAMSCOPE);
     command.args(arguments).arg("--").arg(simulator().join("workload")).args(workload);
     command.output().unwrap()
 }
 
-struct Place {
+struct Outputs {
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl Outputs {
     fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
@@ -64,10 +64,10 @@ impl Place {
 }
 
 /// A workload and the environment of the driver.
-type Story = (&'static [&'static str], &'static [(&'static str, &'static str)]);
+type Scenario = (&'static [&'static str], &'static [(&'static str, &'static str)]);
 
 /// Programs that exit early, fail, run out of memory, use pools and graphs, or exec.
-const SCENARIOS: &[Story] = &[
+const SCENARIOS: &[Scenario] = &[
     (&["kinds"], &[]),
     (&["exec"], &[]),
     (&["launches", "--iterations", "300", "--graphs", "2", "--failing", "3"], &[]),
@@ -85,7 +85,7 @@ const SCENARIOS: &[Story] = &[
 
 #[test]
 fn replay_prints_the_last_live_report_exactly() {
-    let outputs = Place::new();
+    let outputs = Outputs::new();
     for (number, (workload, environment)) in SCENARIOS.iter().enumerate() {
         for (live, again) in [
             (&["--json"][..], &["--format", "json"][..]),
@@ -94,7 +94,7 @@ fn replay_prints_the_last_live_report_exactly() {
         ] {
             let file = outputs.file(&number.to_string());
             // A different time zone: the replay shows times in the zone of the recording.
-            let mut stage = Stage::new().env("TZ", "Asia/Kolkata");
+            let mut stage = TestEnv::new().env("TZ", "Asia/Kolkata");
             for (name, value) in *environment {
                 stage = stage.env(name, value);
             }
@@ -109,7 +109,8 @@ fn replay_prints_the_last_live_report_exactly() {
             assert!(again.lines().count() >= if is_json { 1 } else { 3 });
             assert!(live.ends_with(&again), "{workload:?}\nlive {live}\nagain {again}");
             assert!(again.contains("+05:30"), "{again}");
-            let ticks = rows(&file).iter().filter(|row| matches!(row, Row::Tick(_))).count();
+            let ticks =
+                rows(&file).iter().filter(|row| matches!(row, RecordingRow::Tick(_))).count();
             if is_json {
                 assert_eq!(live.lines().count(), ticks + 1, "a tick for each report but the last");
             }
@@ -119,7 +120,7 @@ fn replay_prints_the_last_live_report_exactly() {
 
 #[test]
 fn recording_replays_to_the_driver_state() {
-    let (outputs, stage) = (Place::new(), Stage::new());
+    let (outputs, stage) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
     let messages = stderr(&output);
@@ -143,7 +144,7 @@ fn recording_replays_to_the_driver_state() {
 
 #[test]
 fn longer_existing_file_is_replaced() {
-    let (outputs, stage) = (Place::new(), Stage::new());
+    let (outputs, stage) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
     fs::write(&file, vec![7; 1 << 20]).unwrap();
     let output = run(&stage, &["record", "--force", "-o", file.to_str().unwrap()], &["kinds"]);
@@ -154,7 +155,7 @@ fn longer_existing_file_is_replaced() {
 
 #[test]
 fn record_rejects_non_file_output_before_start() {
-    let (outputs, stage) = (Place::new(), Stage::new());
+    let (outputs, stage) = (Outputs::new(), TestEnv::new());
     let socket = outputs.file("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let (dir, socket) = (outputs.dir.path().to_str().unwrap(), socket.to_str().unwrap());
@@ -172,7 +173,7 @@ fn record_rejects_non_file_output_before_start() {
 
 #[test]
 fn recording_can_be_written_to_a_pipe() {
-    let (outputs, stage) = (Place::new(), Stage::new());
+    let (outputs, stage) = (Outputs::new(), TestEnv::new());
     let (pipe, copy) = (outputs.file("pipe"), outputs.file("copy"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let cat =
@@ -187,7 +188,7 @@ const BUSY: &[&str] = &["spam", "--throughput", "max", "--count", "200000"];
 
 #[test]
 fn full_disk_ends_the_recording_and_not_the_trace() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let disk = Disk::new(stage.dir.path().join("disk"));
     let file = disk.0.join("run.arrows");
     let path = file.to_str().unwrap();
@@ -212,7 +213,7 @@ fn full_disk_ends_the_recording_and_not_the_trace() {
 
 #[test]
 fn record_exits_when_the_disk_is_full() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let disk = Disk::new(stage.dir.path().join("disk"));
     let file = disk.0.join("run.arrows");
     let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
@@ -223,7 +224,7 @@ fn record_exits_when_the_disk_is_full() {
 
 #[test]
 fn file_size_limit_is_like_a_full_disk() {
-    let (outputs, stage) = (Place::new(), Stage::new());
+    let (outputs, stage) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
     let line = format!(
         "ulimit -f 300; exec {VRAMSCOPE} trace --json --record {} -- {} {}",
@@ -242,7 +243,7 @@ fn file_size_limit_is_like_a_full_disk() {
 fn killed_tracer_loses_at_most_the_last_second() {
     // Reports are at least a tenth of a second apart, and each is a tick of the recording.
     const PER_SECOND: usize = 10;
-    let (outputs, stage) = (Place::new(), Stage::new());
+    let (outputs, stage) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "100ms", "--record"]).arg(&file).arg("--");
@@ -265,14 +266,14 @@ fn killed_tracer_loses_at_most_the_last_second() {
     send_signal(pid, 9);
     let (_, warnings) = replayed(&file, &["--format", "json"]);
     assert!(warnings[0].contains("truncated at byte"), "{warnings:?}");
-    let kept = rows(&file).iter().filter(|row| matches!(row, Row::Tick(_))).count();
+    let kept = rows(&file).iter().filter(|row| matches!(row, RecordingRow::Tick(_))).count();
     // A row that has waited for a second is written with the next report, or the one after it.
     assert!(kept + PER_SECOND + 2 >= reports, "{kept} of {reports} reports are in the recording");
 }
 
 #[test]
 fn closed_output_pipe_ends_the_trace_with_a_valid_recording() {
-    let (outputs, stage) = (Place::new(), Stage::new());
+    let (outputs, stage) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
     let mut command = stage.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "--record"]).arg(&file).arg("--");

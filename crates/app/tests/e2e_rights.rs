@@ -17,12 +17,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::files::read;
-use harness::{Bound, Player, Stage, Tracer, VRAMSCOPE, assert_same, process, simulator, until};
+use harness::{
+    ScopedProcess, TestEnv, Tracer, VRAMSCOPE, Workload, assert_same, process, simulator, until,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// A user that owns nothing.
-const NOBODY: &str = "65534";
+const NOBODY_UID: &str = "65534";
 
 /// Returns the values of a setting of the unit, one per line.
 fn setting(name: &str) -> Vec<String> {
@@ -62,7 +64,14 @@ impl Installed {
     fn command(&self, capabilities: &str) -> Command {
         let mut command = Command::new("setpriv");
         command
-            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"])
+            .args([
+                "--reuid",
+                NOBODY_UID,
+                "--regid",
+                NOBODY_UID,
+                "--clear-groups",
+                "--no-new-privs",
+            ])
             .arg(format!("--inh-caps=-all{capabilities}"))
             .arg(format!("--ambient-caps=-all{capabilities}"))
             .arg(format!("--bounding-set=-all{capabilities}"))
@@ -73,7 +82,7 @@ impl Installed {
 }
 
 /// Copies the driver to a directory that only root may enter, as in containers.
-fn hidden_driver(stage: &Stage) -> TempDir {
+fn hidden_driver(stage: &TestEnv) -> TempDir {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::copy(&stage.driver, dir.path().join("libcuda.so.1")).unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
@@ -90,9 +99,9 @@ fn named_frames(report: &Value) -> usize {
 fn unit_capabilities_trace_all_processes_exactly() {
     let installed = Installed::new();
     let capabilities = format!(",{}", capabilities());
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let dir = hidden_driver(&stage);
-    let stage = Stage::with_driver(dir.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
+    let stage = TestEnv::with_driver(dir.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
     let mut command = installed.command(&capabilities);
     command.args(["trace", "--json", "--interval", "100ms", "--stacks", "full"]);
     let mut tracer = Tracer::start(&mut command);
@@ -105,7 +114,7 @@ fn unit_capabilities_trace_all_processes_exactly() {
     fs::copy(simulator().join("workload"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
     let mut command = stage.command(&program);
-    let second = Player::start(command.args(["train", "--steps", "40", "--step-ms", "2"]));
+    let second = Workload::start(command.args(["train", "--steps", "40", "--step-ms", "2"]));
     let pid = second.pid();
     second.finish();
     let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
@@ -122,9 +131,9 @@ fn unit_capabilities_trace_all_processes_exactly() {
 fn each_capability_of_the_unit_is_needed() {
     let installed = Installed::new();
     let all = capabilities();
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let dir = hidden_driver(&stage);
-    let stage = Stage::with_driver(dir.path().join("libcuda.so.1"));
+    let stage = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
     let player = stage.workload(&["train", "--steps", "1000000", "--step-ms", "2"]);
     let maps = format!("/proc/{}/maps", player.pid());
     while !fs::read_to_string(&maps).unwrap().contains("libcuda.so.1") {
@@ -211,13 +220,13 @@ fn resolve(word: &str) -> Vec<String> {
 
 #[test]
 fn agent_makes_only_system_calls_that_the_unit_allows() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let log = stage.dir.path().join("calls");
     let state = stage.dir.path().join("state");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&log).arg(VRAMSCOPE);
     command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(&state);
-    let mut agent = Bound::start(&mut command);
+    let mut agent = ScopedProcess::start(&mut command);
     let written = |words: &str| {
         let calls = || fs::read_to_string(&log).unwrap_or_default();
         until(&format!("a call with {words}"), String::new, || {

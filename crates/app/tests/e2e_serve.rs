@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use harness::agent::{Agent, Metrics, serve, settings};
 use harness::around::{Prometheus, certificate, secret};
 use harness::contract::{contract, type_of};
-use harness::http::Answer;
-use harness::{PATIENCE, Player, Stage, compile};
+use harness::http::Response;
+use harness::{TestEnv, WAIT_TIMEOUT, Workload, compile};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
 /// An environment whose devices exist: a first process creates them.
-fn shared() -> Stage {
-    let stage = Stage::new().sharing();
+fn shared() -> TestEnv {
+    let stage = TestEnv::new().sharing();
     let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G");
     stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "1"]).finish();
     for oracle in stage.oracles().keys() {
@@ -99,7 +99,7 @@ fn metrics_match_the_driver() {
 ///
 /// The agent's own loss counters are not checked: they include losses of other processes of this host,
 /// and launches that may have been captured when a thread destroyed a context while another captured.
-fn assert_metrics_match(agent: &Agent, stage: &Stage, mut players: Vec<Player>) -> Metrics {
+fn assert_metrics_match(agent: &Agent, stage: &TestEnv, mut players: Vec<Workload>) -> Metrics {
     let mut last: BTreeMap<u32, (Metrics, Value)> = BTreeMap::new();
     let label = |pid: u32| format!("pid=\"{pid}\"");
     let allocations = "vramscope_process_allocations_total";
@@ -135,12 +135,12 @@ fn assert_metrics_match(agent: &Agent, stage: &Stage, mut players: Vec<Player>) 
 
 #[test]
 fn hostile_names_are_escaped_in_labels() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let agent = Agent::start(&stage, &[]);
     let program = stage.dir.path().join("named");
     compile("named.c", &program, &["-ldl"]);
     let mut command = stage.command(&program);
-    let mut player = Player::start(command.arg("a\"} 1\n\x1b[2J\\"));
+    let mut player = Workload::start(command.arg("a\"} 1\n\x1b[2J\\"));
     player.wait_ready();
     let pid = format!("pid=\"{}\"", player.pid());
     let metrics = agent.until("the process", |agent| {
@@ -163,7 +163,7 @@ fn hostile_names_are_escaped_in_labels() {
 
 #[test]
 fn requests_need_the_configured_token() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let file = stage.dir.path().join("token");
     secret(&file, "0123456789abcdef-secret\n");
     let mut agent = Agent::start(&stage, &["--token-file", file.to_str().unwrap()]);
@@ -192,7 +192,7 @@ fn requests_need_the_configured_token() {
 }
 
 /// Returns the error of an agent that does not start.
-fn start_error(stage: &Stage, arguments: &[&str]) -> String {
+fn start_error(stage: &TestEnv, arguments: &[&str]) -> String {
     let mut command = serve(stage, arguments);
     let output = command.stdout(Stdio::null()).output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -203,7 +203,7 @@ fn start_error(stage: &Stage, arguments: &[&str]) -> String {
 
 #[test]
 fn unsafe_configurations_do_not_start() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     assert!(start_error(&stage, &["--listen", "0.0.0.0:0"]).contains("token"));
     assert!(start_error(&stage, &["--listen", "[::]:0"]).contains("token"));
     let file = stage.dir.path().join("token");
@@ -227,7 +227,7 @@ fn curl(arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn responses_are_encrypted_with_a_certificate() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let (certificate, key) = certificate(stage.dir.path());
     let text = format!("[http]\ntls_cert_file = {certificate:?}\ntls_key_file = {key:?}\n");
     let mut command = serve(&stage, &["--config", &settings(&stage, &text)]);
@@ -249,7 +249,7 @@ fn responses_are_encrypted_with_a_certificate() {
     agent.end(15);
 }
 
-fn error(answer: &Answer, status: u16) {
+fn error(answer: &Response, status: u16) {
     assert_eq!(answer.status, status, "{answer:?}");
     let fields = answer.json();
     assert!(fields["error"].is_string() && fields["hint"].is_string(), "{answer:?}");
@@ -257,7 +257,7 @@ fn error(answer: &Answer, status: u16) {
 
 #[test]
 fn requests_beyond_the_limits_are_rejected() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let agent = Agent::start(&stage, &[]);
     let request = |line: &str, more: &str| {
         agent.raw(&format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}"))
@@ -324,7 +324,7 @@ fn requests_beyond_the_limits_are_rejected() {
 
 #[test]
 fn slow_and_excess_clients_are_closed() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let agent = Agent::start(&stage, &[]);
     // Headers, one byte at a time.
     let begun = Instant::now();
@@ -332,7 +332,7 @@ fn slow_and_excess_clients_are_closed() {
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     let mut idle = agent.connect();
     while slow.write_all(b"x").is_ok() {
-        assert!(begun.elapsed() < PATIENCE, "the connection was never closed");
+        assert!(begun.elapsed() < WAIT_TIMEOUT, "the connection was never closed");
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(begun.elapsed() > Duration::from_secs(5));
@@ -355,7 +355,7 @@ fn slow_and_excess_clients_are_closed() {
 
 #[test]
 fn program_paths_are_shown_only_if_configured() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let paths = |agent: &Agent| {
         let sites = agent.until("frames", |agent| {
             let sites = agent.api("sites");
@@ -381,7 +381,7 @@ fn program_paths_are_shown_only_if_configured() {
 
 #[test]
 fn prometheus_scrapes_the_agent() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let agent = Agent::start(&stage, &[]);
     let player = stage.hold(0, 3, MIB);
     let prometheus = Prometheus::start(stage.dir.path(), &agent.address, "");
@@ -406,7 +406,7 @@ fn answering(agent: &Agent) -> Duration {
 
 #[test]
 fn http_load_loses_no_events() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let agent = Agent::start(&stage, &[]);
     // Clients that never finish their request, or never read their response.
     let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness::{Stage, VRAMSCOPE};
+use harness::{TestEnv, VRAMSCOPE};
 use serde_json::Value;
 
 fn source(name: &str) -> PathBuf {
@@ -63,7 +63,7 @@ struct Traced {
 }
 
 /// Runs `vramscope trace --json … -- PROGRAM`.
-fn trace(stage: &Stage, options: &[&str], program: &[&str]) -> Traced {
+fn trace(stage: &TestEnv, options: &[&str], program: &[&str]) -> Traced {
     let output = stage
         .command(VRAMSCOPE)
         .args(["trace", "--json", "--interval", "200ms", "--top", "1000"])
@@ -79,7 +79,7 @@ fn trace(stage: &Stage, options: &[&str], program: &[&str]) -> Traced {
     Traced { last, messages }
 }
 
-fn build(stage: &Stage, compiler: &str, file: &str, options: &[&str]) -> String {
+fn build(stage: &TestEnv, compiler: &str, file: &str, options: &[&str]) -> String {
     let output = stage.dir.path().join(format!("{file}.out"));
     let status = Command::new(compiler)
         .args(options)
@@ -125,7 +125,7 @@ fn assert_chain(report: &Value, with_lines: bool) {
 
 #[test]
 fn c_frames_have_names_and_lines_without_frame_pointers() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     let traced = trace(&stage, &["--stacks", "full"], &[&program]);
     assert_chain(&traced.last, true);
@@ -136,7 +136,7 @@ fn c_frames_have_names_and_lines_without_frame_pointers() {
 
 #[test]
 fn c_frames_with_frame_pointers_need_no_unwind_tables() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let options = ["-g", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
     let program = build(&stage, "gcc", "chain.c", &options);
     let traced = trace(&stage, &["--stacks", "fp"], &[&program]);
@@ -153,7 +153,7 @@ fn c_frames_with_frame_pointers_need_no_unwind_tables() {
 
 #[test]
 fn stripped_code_has_separate_sites_without_names() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let program = build(&stage, "gcc", "chain.c", &["-O2", "-s", "-fomit-frame-pointer"]);
     let traced = trace(&stage, &["--stacks", "full", "--no-objects"], &[&program]);
     let sites = traced.last["sites"].as_array().unwrap();
@@ -176,7 +176,7 @@ fn stripped_code_has_separate_sites_without_names() {
 
 #[test]
 fn variable_stack_frames_do_not_split_a_site() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     let traced = trace(&stage, &["--stacks", "full"], &[&program, "many"]);
     let found = site(&traced.last, &[("inner", 0), ("outer", 0), ("main", 0)]);
@@ -188,7 +188,7 @@ fn variable_stack_frames_do_not_split_a_site() {
 
 #[test]
 fn cpp_names_are_readable() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let program = build(&stage, "g++", "chain.cpp", &["-g", "-O2"]);
     let traced = trace(&stage, &["--stacks", "full"], &[&program]);
     let marks = marks("chain.cpp");
@@ -206,7 +206,7 @@ fn cpp_names_are_readable() {
 
 #[test]
 fn rust_names_are_readable() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let program = build(&stage, "rustc", "chain.rs", &["-g", "-O", "--edition", "2024"]);
     let traced = trace(&stage, &["--stacks", "full"], &[&program]);
     let marks = marks("chain.rs");
@@ -301,7 +301,7 @@ fn assert_python(report: &Value, python: &str) {
 
 /// Traces a program that runs until its input ends, after all its Python frames are resolved: they
 /// are read from the memory of the process.
-fn trace_held(stage: &Stage, program: &[&str]) -> Value {
+fn trace_held(stage: &TestEnv, program: &[&str]) -> Value {
     let mut tracer = stage
         .command(VRAMSCOPE)
         .args(["trace", "--json", "--interval", "200ms", "--top", "1000", "--stacks", "full", "--"])
@@ -331,7 +331,7 @@ fn python_frames_have_names_and_lines_among_native_code() {
     for python in pythons() {
         // Like real drivers, this one takes time to initialize; the interpreter is detected
         // meanwhile.
-        let stage = Stage::new().env("SIM_INIT_MS", "300");
+        let stage = TestEnv::new().env("SIM_INIT_MS", "300");
         let script = source("chain.py");
         let last = trace_held(&stage, &[&python, script.to_str().unwrap(), "hold"]);
         assert_python(&last, &python);
@@ -342,10 +342,11 @@ fn python_frames_have_names_and_lines_among_native_code() {
 #[test]
 fn running_python_program_has_frames_from_its_next_call() {
     for python in pythons() {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let script = source("chain.py");
-        let mut player =
-            harness::Player::start(stage.command(&python).args([script.to_str().unwrap(), "wait"]));
+        let mut player = harness::Workload::start(
+            stage.command(&python).args([script.to_str().unwrap(), "wait"]),
+        );
         player.wait_ready();
         let mut tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
         tracer.next();
@@ -362,7 +363,7 @@ fn running_python_program_has_frames_from_its_next_call() {
 }
 
 /// Attaches foreign return probes to functions of a program, in every process.
-fn probe_returns(stage: &Stage, program: &str, functions: &[&str]) -> harness::Player {
+fn probe_returns(stage: &TestEnv, program: &str, functions: &[&str]) -> harness::Workload {
     let symbols = Command::new("nm").arg(program).output().unwrap();
     let symbols = String::from_utf8(symbols.stdout).unwrap();
     // The code of these programs is mapped at its file offset.
@@ -374,7 +375,7 @@ fn probe_returns(stage: &Stage, program: &str, functions: &[&str]) -> harness::P
     harness::compile("stacks/probe.c", &prober, &[]);
     let mut command = stage.command(prober);
     command.arg(program).args(functions.iter().map(offset));
-    let mut player = harness::Player::start(&mut command);
+    let mut player = harness::Workload::start(&mut command);
     player.wait_ready();
     player
 }
@@ -382,7 +383,7 @@ fn probe_returns(stage: &Stage, program: &str, functions: &[&str]) -> harness::P
 #[test]
 fn return_addresses_hidden_by_other_probes_are_restored() {
     for stacks in ["full", "fp"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let options = [
             "-g",
             "-O1",
@@ -407,7 +408,7 @@ fn return_addresses_hidden_by_other_probes_are_restored() {
 
 #[test]
 fn full_stack_ring_loses_stacks_and_no_calls() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     // Too small for a single copy.
     let options = ["--stacks", "full", "--stack-ring-size", "4096", "--no-objects"];

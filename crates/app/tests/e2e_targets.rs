@@ -10,11 +10,11 @@ mod harness;
 
 use std::fs;
 
-use harness::{Stage, VRAMSCOPE, assert_same, compile, process};
+use harness::{TestEnv, VRAMSCOPE, assert_same, compile, process};
 
 #[test]
 fn all_processes_are_traced_and_exited_ones_listed_once() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
     let player = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
@@ -32,7 +32,7 @@ fn all_processes_are_traced_and_exited_ones_listed_once() {
 
 #[test]
 fn only_the_target_process_is_traced() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut target = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
     let mut other = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
     target.wait_ready();
@@ -55,7 +55,7 @@ fn only_the_target_process_is_traced() {
 #[test]
 fn children_are_traced_with_follow_forks() {
     for follow in [false, true] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let mut player = stage.workload(&["--wait-start", "fork"]);
         player.wait_ready();
         let pid = player.pid().to_string();
@@ -84,14 +84,14 @@ fn children_are_traced_with_follow_forks() {
 
 #[test]
 fn late_loaded_driver_is_traced_from_its_first_call() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["dlopen-late", "--delay-ms", "500"]);
     traced.assert_truth(&stage);
 }
 
 #[test]
 fn second_driver_copy_is_attached_while_tracing() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
     tracer.next();
     // A copy elsewhere, as in a container.
@@ -100,7 +100,7 @@ fn second_driver_copy_is_attached_while_tracing() {
     fs::copy(&stage.driver, &copy).unwrap();
     // The probes are attached within milliseconds of its loading, while it initializes as long as a
     // real one does.
-    let second = Stage::with_driver(copy).env("SIM_INIT_MS", "300");
+    let second = TestEnv::with_driver(copy).env("SIM_INIT_MS", "300");
     let player = second.workload(&["kinds"]);
     let pid = player.pid();
     player.finish();
@@ -113,20 +113,20 @@ fn second_driver_copy_is_attached_while_tracing() {
 
 #[test]
 fn one_driver_file_with_two_names_is_counted_once() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let elsewhere = tempfile::tempdir().unwrap();
     let copy = elsewhere.path().join("libcuda.so.1");
     let link = elsewhere.path().join("libcuda.so.999");
     fs::copy(&stage.driver, &copy).unwrap();
     fs::hard_link(&copy, &link).unwrap();
-    let stage = Stage::with_driver(copy.clone());
+    let stage = TestEnv::with_driver(copy.clone());
     let drivers = ["--driver", copy.to_str().unwrap(), "--driver", link.to_str().unwrap()];
     stage.trace(&drivers, &["train", "--steps", "20", "--step-ms", "1"]).assert_truth(&stage);
 }
 
 #[test]
 fn one_driver_file_in_an_overlay_is_counted_once() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let base = tempfile::tempdir().unwrap();
     let path = |name: &str| base.path().join(name);
     for name in ["lower", "upper", "work", "merged"] {
@@ -145,7 +145,7 @@ fn one_driver_file_in_an_overlay_is_counted_once() {
         .status()
         .unwrap();
     assert!(mount.success(), "these tests need permission to mount");
-    let inside = Stage::with_driver(path("merged/libcuda.so.1"));
+    let inside = TestEnv::with_driver(path("merged/libcuda.so.1"));
     let lower = path("lower/libcuda.so.1");
     let traced = inside.trace(
         &["--driver", lower.to_str().unwrap()],
@@ -188,11 +188,11 @@ fn functions_at_one_address_are_counted_once() {
 }
 
 /// Starts a program on the second device, and traces it while it runs.
-fn late(mode: &str) -> (Stage, harness::Player, harness::Tracer) {
-    let stage = Stage::new();
+fn late(mode: &str) -> (TestEnv, harness::Workload, harness::Tracer) {
+    let stage = TestEnv::new();
     let program = stage.dir.path().join("program");
     compile("late.c", &program, &["-ldl"]);
-    let mut player = harness::Player::start(stage.command(&program).arg(mode));
+    let mut player = harness::Workload::start(stage.command(&program).arg(mode));
     player.wait_ready();
     let tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
     (stage, player, tracer)
@@ -222,7 +222,7 @@ fn device_without_context_queries_is_unknown() {
 
 #[test]
 fn late_attach_reports_missing_memory() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let mut player =
         stage.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "4000"]);
     player.wait_ready();

@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use harness::{Player, Stage, VRAMSCOPE, code_of, process, send_signal, simulator};
+use harness::{TestEnv, VRAMSCOPE, Workload, code_of, process, send_signal, simulator};
 use serde_json::Value;
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
-fn stage() -> Stage {
-    Stage::new().env("SIM_INIT_MS", "500")
+fn stage() -> TestEnv {
+    TestEnv::new().env("SIM_INIT_MS", "500")
 }
 
 /// Returns the statistics that the cache of a process wrote.
-fn oracle(stage: &Stage, pid: u32) -> Value {
+fn oracle(stage: &TestEnv, pid: u32) -> Value {
     let path = stage.dir.path().join(format!("torch-{pid}.json"));
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("no oracle {}: {error}", path.display()));
@@ -36,7 +36,7 @@ fn device(report: &Value, pid: u32) -> &Value {
 }
 
 /// Asserts that the reported tensors of a process match the cache.
-fn assert_blocks(stage: &Stage, report: &Value, pid: u32) {
+fn assert_blocks(stage: &TestEnv, report: &Value, pid: u32) {
     let (found, oracle) = (device(report, pid), oracle(stage, pid));
     for (ours, theirs) in [
         ("device", "device"),
@@ -196,7 +196,7 @@ fn torch_processes_are_separate() {
 }
 
 /// Creates empty libraries with these names.
-fn stubs(stage: &Stage, names: &[&str]) -> String {
+fn stubs(stage: &TestEnv, names: &[&str]) -> String {
     let paths = names.iter().map(|name| {
         let path = stage.dir.path().join(name);
         let status = Command::new("gcc")
@@ -215,12 +215,12 @@ fn unsupported_pytorch_is_reported_with_a_reason() {
     for (names, reason) in
         [(&["libc10.so", "libc10_cuda.so"][..], "no_symbol"), (&["libc10_cuda.so"], "no_library")]
     {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let preload = stubs(&stage, names);
         let mut command = stage.command(simulator().join("workload"));
         command.env("LD_PRELOAD", preload);
         let arguments = ["--wait-start", "leak3", "--work-ms", "1000", "--wait-ms", "60000"];
-        let mut player = Player::start(command.args(arguments));
+        let mut player = Workload::start(command.args(arguments));
         player.wait_ready();
         let pid = player.pid();
         let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
@@ -272,7 +272,7 @@ fn killed_tracer_leaves_no_probe_on_the_library() {
         std::fs::copy(simulator().join(name), dir.path().join(name)).unwrap();
     }
     let library = dir.path().join("libc10.so");
-    let stage = Stage::with_driver(dir.path().join("libcuda.so.1"));
+    let stage = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
     let steps = ["torch-leak", "--wait-loaded", "--steps", "3000", "--step-ms", "1"];
     let mut player = stage.workload(&steps);
     player.wait_ready();

@@ -9,11 +9,11 @@
 
 mod harness;
 
-use harness::{Stage, simulator};
+use harness::{TestEnv, simulator};
 
 #[test]
 fn three_allocations_and_two_frees_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["leak3", "--work-ms", "700", "--wait-ms", "700"]);
     traced.assert_truth(&stage);
     let totals: Vec<u64> =
@@ -26,13 +26,13 @@ fn three_allocations_and_two_frees_match_the_driver() {
 
 #[test]
 fn training_on_two_threads_matches_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     stage.trace(&[], &["train", "--steps", "150", "--step-ms", "2"]).assert_truth(&stage);
 }
 
 #[test]
 fn four_processes_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["stressor", "--duration", "3", "--sleep-ms", "5"]);
     traced.assert_truth(&stage);
     assert_eq!(stage.oracles().len(), 4);
@@ -40,13 +40,13 @@ fn four_processes_match_the_driver() {
 
 #[test]
 fn cross_thread_frees_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     stage.trace(&[], &["threads", "--threads", "5", "--duration", "3"]).assert_truth(&stage);
 }
 
 #[test]
 fn anomaly_is_listed_with_its_thread() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["anomaly", "--iter-ms", "50"]);
     traced.assert_truth(&stage);
     let pid = *stage.oracles().keys().next().unwrap();
@@ -64,7 +64,7 @@ fn anomaly_is_listed_with_its_thread() {
 #[test]
 fn paced_and_unpaced_calls_match_the_driver() {
     for throughput in ["4000", "max"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let workload = ["spam", "--throughput", throughput, "--duration", "2"];
         stage.trace(&[], &workload).assert_truth(&stage);
     }
@@ -72,33 +72,33 @@ fn paced_and_unpaced_calls_match_the_driver() {
 
 #[test]
 fn leaks_of_a_fast_program_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
     stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
 }
 
 #[test]
 fn contexts_and_devices_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     stage.trace(&[], &["contexts"]).assert_truth(&stage);
 }
 
 #[test]
 fn every_memory_kind_matches_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     stage.trace(&[], &["kinds"]).assert_truth(&stage);
 }
 
 #[test]
 fn forked_child_has_its_own_ledger() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     stage.trace(&[], &["fork"]).assert_truth(&stage);
     assert_eq!(stage.oracles().len(), 2);
 }
 
 #[test]
 fn exec_starts_a_new_ledger() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let traced = stage.trace(&[], &["exec"]);
     traced.assert_truth(&stage);
     let processes = traced.last()["processes"].as_array().unwrap();
@@ -108,7 +108,7 @@ fn exec_starts_a_new_ledger() {
 
 #[test]
 fn out_of_memory_is_reported() {
-    let stage = Stage::new().env("SIM_MEMORY", "2G");
+    let stage = TestEnv::new().env("SIM_MEMORY", "2G");
     let traced = stage.trace(&[], &["oom", "--chunk-mb", "300"]);
     traced.assert_truth(&stage);
     let ooms: Vec<_> = traced
@@ -125,7 +125,7 @@ fn out_of_memory_is_reported() {
 fn failed_calls_change_nothing() {
     // The program continues after every failure, so that there are many.
     let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
-    let stage = Stage::new().env("SIM_INJECT_FAILURES", failing);
+    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", failing);
     let workload = ["random", "--ops", "3000", "--threads", "2"];
     let traced = stage.trace(&["--top", "1000000"], &workload);
     traced.assert_truth(&stage);
@@ -135,14 +135,14 @@ fn failed_calls_change_nothing() {
 
 #[test]
 fn older_driver_build_matches() {
-    let stage = Stage::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    let stage = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
     stage.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_truth(&stage);
 }
 
 #[test]
 fn every_attach_mode_matches_the_driver() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
-        let stage = Stage::new();
+        let stage = TestEnv::new();
         let workload = ["threads", "--threads", "4", "--duration", "1"];
         stage.trace(&["--attach-mode", tier], &workload).assert_truth(&stage);
     }
@@ -150,7 +150,7 @@ fn every_attach_mode_matches_the_driver() {
 
 #[test]
 fn many_live_allocations_match_the_driver() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let workload = ["hold", "--count", "50000", "--size", "4096", "--distinct", "--wait-ms", "300"];
     stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Stage, VRAMSCOPE};
+use harness::{TestEnv, VRAMSCOPE};
 use serde_json::Value;
 
 /// A verdict with its numbers.
@@ -83,7 +83,7 @@ fn report_of(file: &Path) -> Value {
 }
 
 /// Runs a workload to its end; the recording must give the verdicts of the last report.
-fn assert_same_verdicts(stage: &Stage, options: &[&str], workload: &str) -> Verdicts {
+fn assert_same_verdicts(stage: &TestEnv, options: &[&str], workload: &str) -> Verdicts {
     let file = stage.dir.path().join("run.arrows");
     let record = [options, &["--record", file.to_str().unwrap()]].concat();
     let traced = stage.trace(&record, &workload.split(' ').collect::<Vec<_>>());
@@ -95,8 +95,8 @@ fn assert_same_verdicts(stage: &Stage, options: &[&str], workload: &str) -> Verd
 }
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
-fn stage() -> Stage {
-    Stage::new().env("SIM_INIT_MS", "500")
+fn stage() -> TestEnv {
+    TestEnv::new().env("SIM_INIT_MS", "500")
 }
 
 /// Keeps a tensor with its own segment in each step.
@@ -144,7 +144,7 @@ fn recorded_runs_without_torch_get_the_live_verdicts() {
             "leaks stream-leak --seconds 6",
             "leak3 --work-ms 2500 --wait-ms 100",
         ] {
-            scope.spawn(move || assert_same_verdicts(&Stage::new(), &[], workload));
+            scope.spawn(move || assert_same_verdicts(&TestEnv::new(), &[], workload));
         }
     });
 }

@@ -20,13 +20,13 @@ use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
 
 /// Time limit for the runner, in seconds.
-const PATIENCE: &str = "180";
+const RUNNER_TIMEOUT_SECONDS: &str = "180";
 
 /// Runs `experiments/published/run ARGUMENTS`.
 fn run(arguments: &[&str]) -> Output {
     let runner = root().join("experiments/published/run");
     Command::new("timeout")
-        .args([PATIENCE.as_ref(), runner.as_os_str()])
+        .args([RUNNER_TIMEOUT_SECONDS.as_ref(), runner.as_os_str()])
         .args(arguments)
         .output()
         .unwrap()

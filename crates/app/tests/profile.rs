@@ -11,13 +11,13 @@ mod harness;
 
 use std::path::Path;
 
-use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, SiteFacts, What};
-use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames};
+use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::stack::{Frame, Language};
-use engine::units::Moment;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::recording::{Header, Writer};
+use formats::recording::{RecordingHeader, RecordingWriter};
 use harness::files::{report, root, run, script, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -73,23 +73,23 @@ fn frame(function: &str, file: Option<&str>, module: Option<&str>) -> Frame {
 /// the other freed all; and an allocation without a stack.
 fn recording(dir: &TempDir) -> String {
     let path = dir.path().join("run.arrows").to_str().unwrap().to_owned();
-    let header = Header {
+    let header = RecordingHeader {
         version: "1.0.0".into(),
         hostname: String::new(),
         kernel: String::new(),
         target: String::new(),
         work: false,
-        clock: WallClock::recorded(Moment(0), 0, Some("UTC"), 0),
+        clock: WallClock::recorded(Timestamp(0), 0, Some("UTC"), 0),
         gpus: Vec::new(),
     };
     let file = std::fs::File::create(&path).unwrap();
-    let mut writer = Writer::new(file, &header, |_| "cuMemAlloc_v2").unwrap();
+    let mut writer = RecordingWriter::new(file, &header, |_| "cuMemAlloc_v2").unwrap();
     let (start, uid, name) = (1, 0, "tr;ain".into());
-    let process = What::Process(ProcessFacts { start, uid, name, before_trace: false });
+    let process = EventKind::Process(ProcessInfo { start, uid, name, before_trace: false });
     let allocate = |address: u64, bytes: u64, site: Option<u32>| {
-        What::Allocate(Allocate {
-            key: Key::address(address),
-            kind: Kind::Device,
+        EventKind::Allocate(Allocate {
+            key: AllocationKey::address(address),
+            kind: MemoryKind::Device,
             bytes,
             context: None,
             device: Some(DeviceId(1)),
@@ -98,13 +98,18 @@ fn recording(dir: &TempDir) -> String {
             site: site.map(SiteId),
         })
     };
-    let free =
-        |address| What::Free(Free { key: Key::address(address), by: FreeBy::Free, stream: None });
+    let free = |address| {
+        EventKind::Free(Free {
+            key: AllocationKey::address(address),
+            by: FreeFunction::Free,
+            stream: None,
+        })
+    };
     let driver = frame("cuMemAlloc_v2", None, Some("/usr/lib/libcuda.so.1"));
     let frames_of = |site: u32, own: Frame| {
         let main = frame("main", Some("train.py"), None);
         let frames = [driver.clone(), own, main].into();
-        What::Site(SiteFacts { site: SiteId(site), frames })
+        EventKind::Site(SiteFrames { site: SiteId(site), frames })
     };
     let all = [
         process,
@@ -119,10 +124,12 @@ fn recording(dir: &TempDir) -> String {
         frames_of(9, frame("helper 5", None, None)),
     ];
     for (what, at) in all.into_iter().zip((10..).step_by(10)) {
-        let at = Moment(at);
-        writer.event(&Event { pid: Pid(47), tid: Tid(47), entered: at, at, what }).unwrap();
+        let at = Timestamp(at);
+        writer
+            .event(&Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind: what })
+            .unwrap();
     }
-    writer.finish(Moment(500)).unwrap();
+    writer.finish(Timestamp(500)).unwrap();
     path
 }
 

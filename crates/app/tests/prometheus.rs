@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use engine::alert::builtin::{self, Thresholds};
-use engine::alert::{Limit, Measure};
+use engine::alert::{RuleExpr, Threshold};
 use engine::metrics::catalogue;
 use harness::files::{read, root, stderr, stdout};
 use serde_json::Value;
@@ -185,16 +185,16 @@ fn built_in_rules_match_the_rule_file() {
         assert!(theirs.expr.contains(rule.metric.name), "{name}: {}", theirs.expr);
         let limit = match (rule.limit, &*rule.name) {
             (_, "not_ready") => "== 0".into(),
-            (Limit::Below(_), _) => "< 6 * 3600".into(),
-            (Limit::Above(_), "untracked_growth") => "> 1024 * 1024 * 1024".into(),
-            (Limit::Above(limit), _) => format!("> {limit}"),
+            (Threshold::Below(_), _) => "< 6 * 3600".into(),
+            (Threshold::Above(_), "untracked_growth") => "> 1024 * 1024 * 1024".into(),
+            (Threshold::Above(limit), _) => format!("> {limit}"),
         };
         assert!(theirs.expr.contains(&limit), "{name}: {} has no {limit}", theirs.expr);
-        if matches!(rule.measure, Measure::Increase(_)) {
+        if matches!(rule.measure, RuleExpr::Increase(_)) {
             assert!(theirs.expr.contains("[10m]"), "{name}");
         }
     }
-    assert_eq!(file.len(), builtin::NAMES.len() + 1, "VramscopeAgentDown is only in the file");
+    assert_eq!(file.len(), builtin::RULE_NAMES.len() + 1, "VramscopeAgentDown is only in the file");
 }
 
 fn dashboard() -> Value {

@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use engine::event::{Event, What};
-use formats::recording::{Reader, Row};
+use engine::event::{Event, EventKind};
+use formats::recording::{RecordingReader, RecordingRow};
 use harness::files::{blocks, tool};
-use harness::{Stage, VRAMSCOPE, simulator};
+use harness::{TestEnv, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// Records a workload in a new directory.
-fn record(stage: &Stage, workload: &[&str]) -> TempDir {
+fn record(stage: &TestEnv, workload: &[&str]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut command = stage.command(VRAMSCOPE);
     command.args(["record", "-o"]).arg(dir.path().join("run.arrows")).arg("--");
@@ -63,15 +63,15 @@ print(json.dumps({"arrow": arrow, "duck": duck, "failed": [name for name, in fai
 /// Returns the events by type in the same file, and their bytes, as read by vramscope.
 fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
     let mut sums = BTreeMap::new();
-    let mut reader = Reader::open(file, |_| None).unwrap();
+    let mut reader = RecordingReader::open(file, |_| None).unwrap();
     while let Some(row) = reader.next_row().unwrap() {
-        let Row::Event(Event { what, .. }) = row else { continue };
+        let RecordingRow::Event(Event { kind: what, .. }) = row else { continue };
         let (word, bytes) = match what {
-            What::Allocate(call) => ("allocate", call.bytes),
-            What::Free(_) => ("free", 0),
-            What::Failed(call) => ("call_failed", call.asked.map_or(0, |(_, bytes)| bytes)),
-            What::Process(_) => ("process", 0),
-            What::Exit => ("exit", 0),
+            EventKind::Allocate(call) => ("allocate", call.bytes),
+            EventKind::Free(_) => ("free", 0),
+            EventKind::Failed(call) => ("call_failed", call.asked.map_or(0, |(_, bytes)| bytes)),
+            EventKind::Process(_) => ("process", 0),
+            EventKind::Exit => ("exit", 0),
             _ => continue,
         };
         let (count, sum) = sums.entry(word).or_insert((0, 0));
@@ -84,7 +84,7 @@ fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
 #[test]
 fn pyarrow_and_duckdb_read_the_same_totals() {
     let stage =
-        Stage::new().env("SIM_INJECT_FAILURES", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
+        TestEnv::new().env("SIM_INJECT_FAILURES", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
     let workload = ["--seed", "7", "random", "--ops", "2000", "--threads", "2"];
     let dir = record(&stage, &workload);
     let theirs = run(dir.path(), SUMS);
@@ -105,7 +105,7 @@ fn pyarrow_and_duckdb_read_the_same_totals() {
 
 #[test]
 fn documented_python_examples_work() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let dir = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
     let script = format!(
         "{}\nimport json\nprint(json.dumps([totals.fetchall(), never_freed.fetchall(), \
@@ -133,7 +133,7 @@ fn documented_python_examples_work() {
 
 #[test]
 fn truncated_recording_is_read_by_pyarrow() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let dir = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
     let file = dir.path().join("run.arrows");
     let bytes = fs::read(&file).unwrap();

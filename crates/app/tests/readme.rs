@@ -14,15 +14,15 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use capture::hooks::HOOKS;
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use harness::contract::{contract, type_of};
 use harness::files::{read, root};
-use harness::{Stage, VRAMSCOPE, simulator};
+use harness::{TestEnv, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// Time limit for a documented command, in seconds.
-const PATIENCE: &str = "120";
+const COMMAND_TIMEOUT_SECONDS: &str = "120";
 
 /// Returns the documents of the top directory and of `docs/`.
 fn documents() -> Vec<String> {
@@ -100,7 +100,7 @@ impl Shell {
 
     fn run(&self, line: &str) -> Output {
         Command::new("timeout")
-            .args([PATIENCE, "bash", "-o", "pipefail", "-c", line])
+            .args([COMMAND_TIMEOUT_SECONDS, "bash", "-o", "pipefail", "-c", line])
             .current_dir(self.dir.path())
             .env("PATH", &self.path)
             .env("LD_LIBRARY_PATH", simulator())
@@ -331,7 +331,7 @@ fn documented_memory_kinds_match_the_code() {
     let traced: BTreeSet<&str> = HOOKS.iter().map(|hook| hook.symbol).collect();
     for row in table(&read("docs/guide/concepts.md"), "| kind |") {
         let name = quoted(&row[0])[0];
-        let kind = Kind::ALL.iter().find(|kind| kind.name() == name);
+        let kind = MemoryKind::ALL.iter().find(|kind| kind.name() == name);
         let kind = kind.unwrap_or_else(|| panic!("unknown kind `{name}`"));
         assert_eq!(row[3] == "yes", kind.takes_device_memory(), "`{name}` in the total");
         for function in quoted(&row[2]) {
@@ -441,7 +441,7 @@ fn trace_json_matches_its_documentation() {
         ("8G", &["--ring-size", "4096"], &["objects", "--kind", "texture", "--count", "9000"]),
         ("8G", &["--ring-size", "4096"], &["spam", "--throughput", "max", "--count", "100000"]),
     ] {
-        let stage = Stage::new().sharing().env("SIM_MEMORY", memory);
+        let stage = TestEnv::new().sharing().env("SIM_MEMORY", memory);
         let traced = stage.trace(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
@@ -479,7 +479,7 @@ fn kernels_json_matches_its_documentation() {
         (&[], &["copies"]),
         (&["--activity-table-size", "8"], &["launches", "--iterations", "9", "--kernels", "50"]),
     ] {
-        let traced = Stage::new().kernels(options, workload);
+        let traced = TestEnv::new().kernels(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
     }

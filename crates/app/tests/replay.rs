@@ -12,23 +12,23 @@ use std::path::Path;
 
 use capture::hooks::{function_id, function_name};
 use engine::ledger::Ledger;
-use engine::snapshot::{Snapshot, View};
-use engine::units::Moment;
-use formats::recording::{Reader, Row};
+use engine::snapshot::{Snapshot, SnapshotOptions};
+use engine::units::Timestamp;
+use formats::recording::{RecordingReader, RecordingRow};
 use serde_json::Value;
 
 fn replay(file: &Path) -> Snapshot {
     let mut ledger = Ledger::new();
-    let mut last = Moment(0);
-    let mut reader = Reader::open(file, function_id).unwrap();
+    let mut last = Timestamp(0);
+    let mut reader = RecordingReader::open(file, function_id).unwrap();
     while let Some(row) = reader.next_row().unwrap() {
-        if let Row::Event(event) = row {
-            last = last.max(event.at);
+        if let RecordingRow::Event(event) = row {
+            last = last.max(event.time);
             ledger.apply(&event);
         }
     }
     assert!(reader.warnings().is_empty(), "{}", file.display());
-    ledger.snapshot(last, &View { top: 1_000_000, ..View::default() })
+    ledger.snapshot(last, &SnapshotOptions { top: 1_000_000, ..SnapshotOptions::default() })
 }
 
 #[test]

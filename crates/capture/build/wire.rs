@@ -88,7 +88,7 @@ fn structure<'a>(name: &str, fields: impl Iterator<Item = &'a str>) -> Result<St
     // Natural alignment with explicit padding makes field order the byte order. One look at the
     // length in advance lets the compiler leave out those of the fields.
     out.push_str(&format!(
-        "impl FromWire for {camel} {{\n    #[inline]\n    fn from_wire(reader: &mut Reader<'_>) -> Option<Self> {{\n        reader.has(::std::mem::size_of::<Self>())?;\n        Some(Self {{\n{reads}        }})\n    }}\n}}\n"
+        "impl FromWire for {camel} {{\n    #[inline]\n    fn from_wire(reader: &mut WireReader<'_>) -> Option<Self> {{\n        reader.has(::std::mem::size_of::<Self>())?;\n        Some(Self {{\n{reads}        }})\n    }}\n}}\n"
     ));
     out.push_str(&format!(
         "impl ToWire for {camel} {{\n    fn to_wire(&self, out: &mut Vec<u8>) {{\n{writes}    }}\n}}\n"

@@ -1,11 +1,11 @@
 //! The kernel's clocks, as the probes read them.
 
-use engine::units::Moment;
+use engine::units::Timestamp;
 
 /// Reads the clock of `bpf_ktime_get_ns`.
 #[must_use]
-pub fn monotonic() -> Moment {
-    Moment(read(libc::CLOCK_MONOTONIC))
+pub fn monotonic() -> Timestamp {
+    Timestamp(read(libc::CLOCK_MONOTONIC))
 }
 
 /// Reads the clock of `bpf_ktime_get_boot_ns`, which also counts while the machine sleeps.

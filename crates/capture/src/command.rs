@@ -17,24 +17,24 @@ use engine::ids::Pid;
 use crate::error::Error;
 
 /// The argument that makes this program a launcher; see [`run_launcher`].
-pub const LAUNCHER: &str = "__launch";
+pub const LAUNCHER_ARG: &str = "__launch";
 
 /// A command that is suspended before its first instruction.
 #[derive(Debug)]
-pub struct Stopped {
+pub struct SuspendedCommand {
     child: Child,
     gate: File,
 }
 
 /// A running command.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCommand {
     child: Child,
 }
 
 /// Destination of the command's standard output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stdout {
+pub enum StdoutTarget {
     /// The same as of this program.
     Same,
     /// Standard error, because a program reads the standard output of this one.
@@ -42,28 +42,33 @@ pub enum Stdout {
 }
 
 /// Starts `command` suspended before its first instruction.
-pub fn start(command: &[OsString], stdout: Stdout) -> Result<Stopped, Error> {
+pub fn spawn_suspended(
+    command: &[OsString],
+    stdout: StdoutTarget,
+) -> Result<SuspendedCommand, Error> {
     let name = command.first().map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
     let program = command.first().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     find(program).map_err(failed)?;
     let (reader, gate) = pipe().map_err(failed)?;
     let stdout = match stdout {
-        Stdout::Same => Stdio::inherit(),
-        Stdout::Error => Stdio::from(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?),
+        StdoutTarget::Same => Stdio::inherit(),
+        StdoutTarget::Error => {
+            Stdio::from(io::stderr().as_fd().try_clone_to_owned().map_err(failed)?)
+        }
     };
     let child = Command::new("/proc/self/exe")
         .stdout(stdout)
-        .arg(LAUNCHER)
+        .arg(LAUNCHER_ARG)
         .arg(reader.as_raw_fd().to_string())
         .args(command)
         .spawn()
         .map_err(failed)?;
-    Ok(Stopped { child, gate: File::from(gate) })
+    Ok(SuspendedCommand { child, gate: File::from(gate) })
 }
 
 /// The launcher: waits for a byte on the pipe, then executes the command. Returns only an error.
-pub fn launch(arguments: &[OsString]) -> Error {
+pub fn run_launcher(arguments: &[OsString]) -> Error {
     let name = arguments.get(1).map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
     let gate = arguments.first().and_then(|fd| fd.to_str()?.parse::<i32>().ok());
@@ -81,7 +86,7 @@ pub fn launch(arguments: &[OsString]) -> Error {
     failed(Command::new(program).args(&arguments[2..]).exec())
 }
 
-impl Stopped {
+impl SuspendedCommand {
     /// Returns the pid, which the command keeps.
     #[must_use]
     pub fn pid(&self) -> Pid {
@@ -89,13 +94,13 @@ impl Stopped {
     }
 
     /// Resumes the command.
-    pub fn release(mut self) -> io::Result<Running> {
+    pub fn release(mut self) -> io::Result<RunningCommand> {
         self.gate.write_all(&[1])?;
-        Ok(Running { child: self.child })
+        Ok(RunningCommand { child: self.child })
     }
 }
 
-impl Running {
+impl RunningCommand {
     /// Waits for the command to exit.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use engine::ids::Pid;
 
 use crate::host::Limits;
-use crate::libraries::ImageError;
-use crate::plan::{Impossible, Tier};
+use crate::libraries::DriverLibraryError;
+use crate::plan::{AttachMode, PlanError};
 
 /// An error of libbpf or the kernel, with its chain of causes and the next step.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ fn os_error(reason: &str) -> Option<i32> {
 
 /// Returns the remedy for a system error that means that a resource is exhausted.
 pub(crate) fn shortage(os_error: Option<i32>) -> Option<String> {
-    remedy(os_error?, &Limits::read())
+    remedy(os_error?, &Limits::gather())
 }
 
 fn remedy(os_error: i32, limits: &Limits) -> Option<String> {
@@ -77,15 +77,15 @@ fn remedy(os_error: i32, limits: &Limits) -> Option<String> {
 pub enum Error {
     /// This host cannot trace.
     #[error(transparent)]
-    Impossible(#[from] Impossible),
+    Impossible(#[from] PlanError),
     /// A library given by option cannot be probed.
     #[error(transparent)]
-    Library(#[from] ImageError),
+    Library(#[from] DriverLibraryError),
     /// The BPF object could not be opened or configured, before loading.
     #[error("cannot prepare the probes: {0}")]
     Prepare(Cause),
     /// The kernel rejected the programs or their maps.
-    #[error("cannot load the probes{}: {cause}", crate::session::said())]
+    #[error("cannot load the probes{}: {cause}", crate::session::verifier_error())]
     Load {
         /// The cause, and the next step.
         cause: Cause,
@@ -104,7 +104,7 @@ pub enum Error {
         /// The library.
         path: PathBuf,
         /// The attach mode.
-        tier: Tier,
+        tier: AttachMode,
         /// The cause, and the next step.
         cause: Cause,
     },

@@ -5,7 +5,7 @@ use std::fs;
 
 /// Effective capabilities of this process that tracing uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Rights {
+pub struct Capabilities {
     /// `CAP_BPF` or `CAP_SYS_ADMIN`: can load probes.
     pub bpf: bool,
     /// `CAP_PERFMON` or `CAP_SYS_ADMIN`: can attach probes.
@@ -21,10 +21,10 @@ pub struct Rights {
     pub uid: u32,
 }
 
-impl Rights {
+impl Capabilities {
     /// Returns the missing capabilities among those that tracing uses.
     #[must_use]
-    pub fn missing(&self) -> Vec<&'static str> {
+    pub fn missing_capabilities(&self) -> Vec<&'static str> {
         let all = [
             (self.bpf, "CAP_BPF"),
             (self.perfmon, "CAP_PERFMON"),
@@ -47,7 +47,7 @@ pub struct Limits {
 impl Limits {
     /// Reads the limits of this process.
     #[must_use]
-    pub fn read() -> Self {
+    pub fn gather() -> Self {
         Self::parse(&fs::read_to_string("/proc/self/limits").unwrap_or_default())
     }
 
@@ -63,7 +63,7 @@ impl Limits {
 
 /// Facts about this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Host {
+pub struct HostInfo {
     /// `uname -r`.
     pub release: String,
     /// Major and minor kernel version.
@@ -71,7 +71,7 @@ pub struct Host {
     /// `uname -m`.
     pub machine: String,
     /// Capabilities of this process.
-    pub capabilities: Rights,
+    pub capabilities: Capabilities,
     /// Resource limits of this process.
     pub limits: Limits,
     /// Number of possible CPUs.
@@ -81,10 +81,10 @@ pub struct Host {
     /// The lockdown mode of the kernel, if any.
     pub lockdown: Option<String>,
     /// The result of each attach mode that was tried, best first.
-    pub tiers: Vec<(crate::plan::Tier, Result<(), String>)>,
+    pub tiers: Vec<(crate::plan::AttachMode, Result<(), String>)>,
 }
 
-impl Host {
+impl HostInfo {
     /// Reads the facts; `tiers` stays empty until [`crate::session`] tries the attach modes.
     #[must_use]
     pub fn read() -> Self {
@@ -94,7 +94,7 @@ impl Host {
             release,
             machine,
             capabilities: capabilities(),
-            limits: Limits::read(),
+            limits: Limits::gather(),
             cpus: libbpf_rs::num_possible_cpus().unwrap_or(1) as u64,
             btf: fs::metadata("/sys/kernel/btf/vmlinux").is_ok(),
             lockdown: lockdown(),
@@ -125,7 +125,7 @@ fn version(release: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-fn capabilities() -> Rights {
+fn capabilities() -> Capabilities {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let value = |name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim().to_owned()
@@ -134,7 +134,7 @@ fn capabilities() -> Rights {
     let has = |bit: u32| effective >> bit & 1 == 1;
     let (override_access, read_search) = (has(1), has(2));
     let (ptrace, admin, perfmon, bpf) = (has(19), has(21), has(38), has(39));
-    Rights {
+    Capabilities {
         bpf: admin || bpf,
         perfmon: admin || perfmon,
         admin,
@@ -169,6 +169,6 @@ mod tests {
         let limits = Limits { open_files: Some(1024), address_space: None };
         assert_eq!(Limits::parse(text), limits);
         assert_eq!(Limits::parse(""), Limits::default());
-        assert!(Limits::read().open_files.is_some());
+        assert!(Limits::gather().open_files.is_some());
     }
 }

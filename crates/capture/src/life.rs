@@ -3,32 +3,32 @@
 use std::collections::HashMap;
 use std::fs;
 
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::ids::{Pid, Tid};
-use engine::units::{Moment, Nanos};
+use engine::units::{Nanos, Timestamp};
 
 /// How often processes are checked although nothing was lost.
-const INTERVAL: Nanos = Nanos::from_millis(10_000);
+const SWEEP_INTERVAL: Nanos = Nanos::from_millis(10_000);
 
 /// Announced processes that have not exited, with their start times.
 #[derive(Debug, Default)]
-pub(crate) struct Living {
+pub(crate) struct LivenessTracker {
     processes: HashMap<Pid, u64>,
     /// Processes found to have exited; their last records may still be in the ring.
     suspects: Vec<(Pid, u64)>,
-    swept: Moment,
+    swept: Timestamp,
 }
 
-impl Living {
-    pub(crate) fn began(&mut self, pid: Pid, start: u64) {
+impl LivenessTracker {
+    pub(crate) fn insert(&mut self, pid: Pid, start: u64) {
         self.processes.insert(pid, start);
     }
 
-    pub(crate) fn ended(&mut self, pid: Pid) {
+    pub(crate) fn remove(&mut self, pid: Pid) {
         self.processes.remove(&pid);
     }
 
-    pub(crate) fn knows(&self, pid: Pid) -> bool {
+    pub(crate) fn contains(&self, pid: Pid) -> bool {
         self.processes.contains_key(&pid)
     }
 
@@ -42,12 +42,12 @@ impl Living {
         self.start(pid).is_some_and(|known| !is_same_start(known, start))
     }
 
-    pub(crate) fn is_due(&self, now: Moment) -> bool {
-        now - self.swept >= INTERVAL
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        now - self.swept >= SWEEP_INTERVAL
     }
 
     /// Checks which processes have exited.
-    pub(crate) fn sweep(&mut self, now: Moment) {
+    pub(crate) fn sweep(&mut self, now: Timestamp) {
         self.swept = now;
         let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
         self.suspects = dead.map(|(pid, start)| (*pid, *start)).collect();
@@ -55,11 +55,17 @@ impl Living {
 
     /// Returns the exits of processes that had exited before the ring was last emptied and whose
     /// exit record has not come since. Each has to be passed to [`LivenessTracker::remove`].
-    pub(crate) fn take_dead(&mut self, now: Moment) -> Vec<Event> {
+    pub(crate) fn drain_dead(&mut self, now: Timestamp) -> Vec<Event> {
         let dead = std::mem::take(&mut self.suspects);
         dead.into_iter()
             .filter(|(pid, start)| self.processes.get(pid) == Some(start))
-            .map(|(pid, _)| Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Exit })
+            .map(|(pid, _)| Event {
+                pid,
+                tid: Tid(pid.0),
+                entry_time: now,
+                time: now,
+                kind: EventKind::Exit,
+            })
             .collect()
     }
 }
@@ -102,42 +108,42 @@ mod tests {
 
     #[test]
     fn missed_exit_is_reported_once() {
-        let mut living = Living::default();
-        living.began(Pid(u32::MAX), 5);
-        assert!(living.take_dead(Moment(1)).is_empty());
-        living.sweep(Moment(1));
-        let dead = living.take_dead(Moment(2));
+        let mut living = LivenessTracker::default();
+        living.insert(Pid(u32::MAX), 5);
+        assert!(living.drain_dead(Timestamp(1)).is_empty());
+        living.sweep(Timestamp(1));
+        let dead = living.drain_dead(Timestamp(2));
         assert_eq!(dead.len(), 1);
         // As the session does with every exit.
-        living.ended(dead[0].pid);
-        living.sweep(Moment(3));
-        assert!(living.take_dead(Moment(4)).is_empty());
+        living.remove(dead[0].pid);
+        living.sweep(Timestamp(3));
+        assert!(living.drain_dead(Timestamp(4)).is_empty());
     }
 
     #[test]
     fn recorded_exit_is_not_reported_again() {
-        let mut living = Living::default();
-        living.began(Pid(u32::MAX), 5);
-        living.sweep(Moment(1));
-        living.ended(Pid(u32::MAX));
-        assert!(living.take_dead(Moment(2)).is_empty());
+        let mut living = LivenessTracker::default();
+        living.insert(Pid(u32::MAX), 5);
+        living.sweep(Timestamp(1));
+        living.remove(Pid(u32::MAX));
+        assert!(living.drain_dead(Timestamp(2)).is_empty());
     }
 
     #[test]
     fn missed_exit_does_not_end_the_process_that_reuses_the_pid() {
         let pid = Pid(u32::MAX);
-        let mut living = Living::default();
-        living.began(pid, 5);
-        living.sweep(Moment(1));
-        living.began(pid, 50_000_000_000);
-        assert!(living.take_dead(Moment(2)).is_empty());
+        let mut living = LivenessTracker::default();
+        living.insert(pid, 5);
+        living.sweep(Timestamp(1));
+        living.insert(pid, 50_000_000_000);
+        assert!(living.drain_dead(Timestamp(2)).is_empty());
         assert_eq!(living.start(pid), Some(50_000_000_000));
     }
 
     #[test]
     fn pid_reuse_is_detected_by_start_time() {
-        let mut living = Living::default();
-        living.began(Pid(7), 5 * TICK);
+        let mut living = LivenessTracker::default();
+        living.insert(Pid(7), 5 * TICK);
         assert!(!living.is_reused(Pid(7), 5 * TICK + 9_999_999));
         assert!(!living.is_reused(Pid(7), 0));
         assert!(!living.is_reused(Pid(8), 5));

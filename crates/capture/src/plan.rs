@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::host::{Host, Limits, Rights};
+use crate::host::{Capabilities, HostInfo, Limits};
 
 /// Attach modes, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Tier {
+pub enum AttachMode {
     /// One program and one link for both sides of all calls (Linux 6.13).
     Session,
     /// One link for all entries, one for all returns (6.6).
@@ -14,12 +14,12 @@ pub enum Tier {
     /// A link per function and side (5.15).
     Single,
     /// The same without cookies: the programs are loaded once per function (5.8).
-    Constant,
+    SingleNoCookie,
 }
 
-impl Tier {
+impl AttachMode {
     /// All attach modes, best first.
-    pub const ALL: [Self; 4] = [Self::Session, Self::Multi, Self::Single, Self::Constant];
+    pub const ALL: [Self; 4] = [Self::Session, Self::Multi, Self::Single, Self::SingleNoCookie];
 
     /// Returns the name on the command line and in reports.
     #[must_use]
@@ -28,7 +28,7 @@ impl Tier {
             Self::Session => "session",
             Self::Multi => "multi",
             Self::Single => "single",
-            Self::Constant => "single-no-cookie",
+            Self::SingleNoCookie => "single-no-cookie",
         }
     }
 
@@ -39,14 +39,14 @@ impl Tier {
             Self::Session => "one link, one program for both sides of a call (Linux 6.13 or newer)",
             Self::Multi => "two links for all functions (Linux 6.6 or newer)",
             Self::Single => "two links per function (Linux 5.15 or newer); detaching takes seconds",
-            Self::Constant => {
+            Self::SingleNoCookie => {
                 "two programs and links per function (Linux 5.8 or newer); detaching takes seconds"
             }
         }
     }
 }
 
-impl fmt::Display for Tier {
+impl fmt::Display for AttachMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -54,9 +54,9 @@ impl fmt::Display for Tier {
 
 /// How the probes are attached on this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Plan {
+pub struct AttachPlan {
     /// The attach mode.
-    pub tier: Tier,
+    pub tier: AttachMode,
     /// Thread state is kept in task storage (Linux 6.2), not in a map.
     pub task_storage: bool,
     /// Stacks are read through a buffer in task storage (Linux 5.11), not word by word.
@@ -73,7 +73,7 @@ pub struct Plan {
 
 /// Reason why tracing is impossible here, and the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Impossible {
+pub enum PlanError {
     /// Capabilities are missing.
     #[error(
         "tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and \
@@ -148,13 +148,13 @@ pub enum Impossible {
     #[error("no attach mode works on this host:{}{}", list(tiers), advice(*admin))]
     Tiers {
         /// Each attach mode with its error.
-        tiers: Vec<(Tier, String)>,
+        tiers: Vec<(AttachMode, String)>,
         /// This process has `CAP_SYS_ADMIN`.
         admin: bool,
     },
 }
 
-fn list(tiers: &[(Tier, String)]) -> String {
+fn list(tiers: &[(AttachMode, String)]) -> String {
     tiers.iter().map(|(tier, reason)| format!("\n  {tier}: {reason}")).collect()
 }
 
@@ -169,25 +169,25 @@ const fn advice(admin: bool) -> &'static str {
 }
 
 /// Checks the facts that rule out tracing before any attach mode is tried.
-pub fn preconditions(host: &Host) -> Result<(), Impossible> {
+pub fn preconditions(host: &HostInfo) -> Result<(), PlanError> {
     // `linux32` reports an x86-64 kernel as i686.
     if !["x86_64", "i686"].contains(&host.machine.as_str()) {
-        return Err(Impossible::Machine { machine: host.machine.clone() });
+        return Err(PlanError::Machine { machine: host.machine.clone() });
     }
-    let Rights { bpf, perfmon, uid, .. } = host.capabilities;
+    let Capabilities { bpf, perfmon, uid, .. } = host.capabilities;
     if !(bpf && perfmon) {
-        let missing = host.capabilities.missing();
-        return Err(Impossible::Capabilities { uid, missing });
+        let missing = host.capabilities.missing_capabilities();
+        return Err(PlanError::Capabilities { uid, missing });
     }
     if host.kernel < (5, 8) {
-        return Err(Impossible::Kernel { release: host.release.clone() });
+        return Err(PlanError::Kernel { release: host.release.clone() });
     }
     if !host.btf {
-        return Err(Impossible::Btf);
+        return Err(PlanError::Btf);
     }
     limits(host)?;
     match &host.lockdown {
-        Some(mode) if mode == "confidentiality" => Err(Impossible::Lockdown { mode: mode.clone() }),
+        Some(mode) if mode == "confidentiality" => Err(PlanError::Lockdown { mode: mode.clone() }),
         _ => Ok(()),
     }
 }
@@ -202,30 +202,30 @@ const ADDRESS_SPACE: u64 = 384 << 20;
 
 /// Checks the resource limits below which tracing would fail later, with messages that do not name
 /// the limit.
-fn limits(host: &Host) -> Result<(), Impossible> {
+fn limits(host: &HostInfo) -> Result<(), PlanError> {
     let Limits { open_files, address_space } = host.limits;
     let needed = OPEN_FILES + host.cpus;
     if let Some(limit) = open_files.filter(|limit| *limit < needed) {
-        return Err(Impossible::OpenFiles { limit, needed });
+        return Err(PlanError::OpenFiles { limit, needed });
     }
     let needed = ADDRESS_SPACE;
     match address_space.filter(|limit| *limit < needed) {
-        Some(limit) => Err(Impossible::AddressSpace { limit, needed }),
+        Some(limit) => Err(PlanError::AddressSpace { limit, needed }),
         None => Ok(()),
     }
 }
 
 /// Returns the plan for a host whose attach modes were tried.
-pub fn plan(host: &Host) -> Result<Plan, Impossible> {
+pub fn plan(host: &HostInfo) -> Result<AttachPlan, PlanError> {
     preconditions(host)?;
     let Some((tier, _)) = host.tiers.iter().find(|(_, outcome)| outcome.is_ok()) else {
         let tiers = host.tiers.iter().filter_map(|(tier, outcome)| {
             outcome.as_ref().err().map(|reason| (*tier, reason.clone()))
         });
         let admin = host.capabilities.admin;
-        return Err(Impossible::Tiers { tiers: tiers.collect(), admin });
+        return Err(PlanError::Tiers { tiers: tiers.collect(), admin });
     };
-    Ok(Plan {
+    Ok(AttachPlan {
         tier: *tier,
         task_storage: task_storage(host),
         stack_windows: stack_windows(host),
@@ -237,25 +237,25 @@ pub fn plan(host: &Host) -> Result<Plan, Impossible> {
 
 /// Returns whether a link can be limited to one process with all its threads.
 #[must_use]
-pub fn link_per_process(host: &Host, tier: Tier) -> bool {
-    tier <= Tier::Multi && host.kernel >= (6, 10)
+pub fn link_per_process(host: &HostInfo, tier: AttachMode) -> bool {
+    tier <= AttachMode::Multi && host.kernel >= (6, 10)
 }
 
 /// Returns whether thread state can be kept in task storage. Before Linux 6.2 the storage cannot be
 /// read while a preempted thread uses it on the same CPU, so calls would be missed.
 #[must_use]
-pub fn task_storage(host: &Host) -> bool {
+pub fn task_storage(host: &HostInfo) -> bool {
     host.kernel >= (6, 2)
 }
 
 /// Whether tracing programs can keep in the task what they can do without.
-fn stack_windows(host: &Host) -> bool {
+fn stack_windows(host: &HostInfo) -> bool {
     host.kernel >= (5, 11)
 }
 
-fn warnings(host: &Host, tier: Tier) -> Vec<String> {
+fn warnings(host: &HostInfo, tier: AttachMode) -> Vec<String> {
     let mut warnings = Vec::new();
-    let missing = host.capabilities.missing();
+    let missing = host.capabilities.missing_capabilities();
     if !missing.is_empty() {
         warnings.push(format!(
             "without {} drivers of other users and in containers are not found; run as root or \
@@ -270,7 +270,7 @@ fn warnings(host: &Host, tier: Tier) -> Vec<String> {
                 .into(),
         );
     }
-    if tier > Tier::Multi {
+    if tier > AttachMode::Multi {
         warnings.push(
             "with single links detaching takes about 0.1 s per function, also when killed".into(),
         );
@@ -282,7 +282,7 @@ fn warnings(host: &Host, tier: Tier) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const GRANTED: Rights = Rights {
+    const GRANTED: Capabilities = Capabilities {
         bpf: true,
         perfmon: true,
         admin: false,
@@ -291,8 +291,8 @@ mod tests {
         uid: 0,
     };
 
-    fn host(kernel: (u32, u32), works: &[Tier]) -> Host {
-        Host {
+    fn host(kernel: (u32, u32), works: &[AttachMode]) -> HostInfo {
+        HostInfo {
             release: format!("{}.{}.0", kernel.0, kernel.1),
             kernel,
             machine: "x86_64".into(),
@@ -301,7 +301,7 @@ mod tests {
             cpus: 2,
             btf: true,
             lockdown: None,
-            tiers: Tier::ALL
+            tiers: AttachMode::ALL
                 .iter()
                 .map(|tier| (*tier, works.contains(tier).then_some(()).ok_or("no".to_owned())))
                 .collect(),
@@ -310,15 +310,15 @@ mod tests {
 
     #[test]
     fn best_working_attach_mode_is_used() {
-        let all = &Tier::ALL[..];
+        let all = &AttachMode::ALL[..];
         for (kernel, works, tier, storage, per_process) in [
-            ((6, 18), all, Tier::Session, true, true),
-            ((6, 12), &all[1..], Tier::Multi, true, true),
-            ((6, 6), &all[1..], Tier::Multi, true, false),
-            ((6, 2), &all[2..], Tier::Single, true, false),
-            ((6, 1), &all[2..], Tier::Single, false, false),
-            ((5, 12), &all[3..], Tier::Constant, false, false),
-            ((5, 10), &all[3..], Tier::Constant, false, false),
+            ((6, 18), all, AttachMode::Session, true, true),
+            ((6, 12), &all[1..], AttachMode::Multi, true, true),
+            ((6, 6), &all[1..], AttachMode::Multi, true, false),
+            ((6, 2), &all[2..], AttachMode::Single, true, false),
+            ((6, 1), &all[2..], AttachMode::Single, false, false),
+            ((5, 12), &all[3..], AttachMode::SingleNoCookie, false, false),
+            ((5, 10), &all[3..], AttachMode::SingleNoCookie, false, false),
         ] {
             let plan = plan(&host(kernel, works)).unwrap();
             assert_eq!(
@@ -331,22 +331,25 @@ mod tests {
 
     #[test]
     fn every_precondition_has_its_own_message() {
-        let good = host((6, 18), &Tier::ALL);
+        let good = host((6, 18), &AttachMode::ALL);
         let limits = |open_files, address_space| Limits { open_files, address_space };
-        let cases: [(Host, &str); 8] = [
-            (Host { machine: "aarch64".into(), ..good.clone() }, "x86-64 only"),
-            (Host { limits: limits(Some(16), None), ..good.clone() }, "ulimit -n 50"),
-            (Host { limits: limits(None, Some(100 << 20)), ..good.clone() }, "ulimit -v unlimited"),
+        let cases: [(HostInfo, &str); 8] = [
+            (HostInfo { machine: "aarch64".into(), ..good.clone() }, "x86-64 only"),
+            (HostInfo { limits: limits(Some(16), None), ..good.clone() }, "ulimit -n 50"),
             (
-                Host {
-                    capabilities: Rights { uid: 1000, ..Rights::default() },
+                HostInfo { limits: limits(None, Some(100 << 20)), ..good.clone() },
+                "ulimit -v unlimited",
+            ),
+            (
+                HostInfo {
+                    capabilities: Capabilities { uid: 1000, ..Capabilities::default() },
                     ..good.clone()
                 },
                 "sudo",
             ),
-            (host((5, 4), &Tier::ALL), "too old"),
-            (Host { btf: false, ..good.clone() }, "CONFIG_DEBUG_INFO_BTF"),
-            (Host { lockdown: Some("confidentiality".into()), ..good }, "lockdown"),
+            (host((5, 4), &AttachMode::ALL), "too old"),
+            (HostInfo { btf: false, ..good.clone() }, "CONFIG_DEBUG_INFO_BTF"),
+            (HostInfo { lockdown: Some("confidentiality".into()), ..good }, "lockdown"),
             (host((6, 18), &[]), "session: no"),
         ];
         for (host, word) in cases {
@@ -357,15 +360,16 @@ mod tests {
 
     #[test]
     fn missing_capabilities_are_named_for_any_user() {
-        let with = |capabilities| plan(&Host { capabilities, ..host((6, 18), &Tier::ALL) });
-        let message = with(Rights { perfmon: false, ..GRANTED }).unwrap_err().to_string();
+        let with =
+            |capabilities| plan(&HostInfo { capabilities, ..host((6, 18), &AttachMode::ALL) });
+        let message = with(Capabilities { perfmon: false, ..GRANTED }).unwrap_err().to_string();
         assert!(message.contains("user 0 without CAP_PERFMON)"), "{message}");
-        let plan = with(Rights { ptrace: false, uid: 7, ..GRANTED }).unwrap();
+        let plan = with(Capabilities { ptrace: false, uid: 7, ..GRANTED }).unwrap();
         assert!(plan.warnings[0].contains("without CAP_SYS_PTRACE drivers"), "{plan:?}");
-        assert!(with(Rights { uid: 7, ..GRANTED }).unwrap().warnings.is_empty());
+        assert!(with(Capabilities { uid: 7, ..GRANTED }).unwrap().warnings.is_empty());
         let on_old = |admin| {
-            let capabilities = Rights { admin, ..GRANTED };
-            super::plan(&Host { capabilities, ..host((6, 1), &[]) }).unwrap_err().to_string()
+            let capabilities = Capabilities { admin, ..GRANTED };
+            super::plan(&HostInfo { capabilities, ..host((6, 1), &[]) }).unwrap_err().to_string()
         };
         assert!(on_old(false).contains("CAP_SYS_ADMIN"));
         assert!(!on_old(true).contains("CAP_SYS_ADMIN"));
@@ -374,7 +378,7 @@ mod tests {
     #[test]
     fn kernels_with_the_seccomp_problem_give_a_warning() {
         let warned = |kernel| {
-            let plan = plan(&host(kernel, &Tier::ALL)).unwrap();
+            let plan = plan(&host(kernel, &AttachMode::ALL)).unwrap();
             plan.warnings.iter().any(|warning| warning.contains("seccomp"))
         };
         assert!(warned((6, 11)) && warned((6, 13)));

@@ -18,10 +18,10 @@ pub struct AttachPoint {
 }
 
 /// Maximum bytes of a prologue that are searched: in real drivers 16 are enough.
-const HORIZON: usize = 64;
+const MAX_PROLOGUE_BYTES: usize = 64;
 
 /// The System V argument registers and the stack pointer.
-const UNTOUCHED: [Register; 7] = [
+const PRESERVED_REGISTERS: [Register; 7] = [
     Register::RSP,
     Register::RDI,
     Register::RSI,
@@ -37,7 +37,7 @@ const UNTOUCHED: [Register; 7] = [
 pub fn attach_point(code: &[u8]) -> AttachPoint {
     let entry = AttachPoint { offset: 0, emulated: false };
     let targets = branch_targets(code);
-    let horizon = &code[..code.len().min(HORIZON)];
+    let horizon = &code[..code.len().min(MAX_PROLOGUE_BYTES)];
     let mut decoder = Decoder::with_ip(64, horizon, 0, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
     while decoder.can_decode() {
@@ -81,7 +81,8 @@ fn harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> boo
         )
     };
     let touches = used.used_registers().iter().any(|register| {
-        writes(register.access()) && UNTOUCHED.contains(&register.register().full_register())
+        writes(register.access())
+            && PRESERVED_REGISTERS.contains(&register.register().full_register())
     });
     let stores = used.used_memory().iter().any(|memory| writes(memory.access()));
     !touches && !stores
@@ -188,7 +189,7 @@ mod tests {
                     (state >> 33) as u8
                 })
                 .collect();
-            assert!(attach_point(&code).offset < HORIZON as u64);
+            assert!(attach_point(&code).offset < MAX_PROLOGUE_BYTES as u64);
         }
     }
 }

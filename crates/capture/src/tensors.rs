@@ -4,7 +4,7 @@ use crate::wire;
 
 /// What is recorded about blocks of PyTorch's caching allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Tensors {
+pub enum TensorMode {
     /// Nothing: the allocator is not traced.
     #[default]
     Off,
@@ -14,10 +14,10 @@ pub enum Tensors {
     Full,
 }
 
-impl Tensors {
+impl TensorMode {
     /// Returns whether the allocator is traced.
     #[must_use]
-    pub const fn are_told(self) -> bool {
+    pub const fn is_enabled(self) -> bool {
         !matches!(self, Self::Off)
     }
 

@@ -63,7 +63,7 @@ fn page() -> String {
             page,
             "| `{}` | {} | {} | {} | {} | {} |",
             hook.symbol,
-            hook.meaning.about(),
+            hook.meaning.describe(),
             layer.to_lowercase(),
             mark(mentions(&workload, hook.symbol)),
             mark(mentions(&golden, hook.symbol)),

@@ -5,20 +5,20 @@
 
 mod commands;
 
-pub use commands::{Command, Tongue};
+pub use commands::{CommandLanguage, SuggestedCommand};
 
 use std::cmp::Reverse;
 
-use crate::diagnosis::Cause;
+use crate::diagnosis::OomCause;
 use crate::ids::{DeviceId, GpuId, Pid};
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::snapshot::{DeviceView, ProcessView, Snapshot};
 use crate::units::{Bytes, Nanos};
-use crate::verdict::{Subject, Sureness};
+use crate::verdict::{Confidence, Resource};
 
 /// Input for [`advise`].
 #[derive(Clone, Copy)]
-pub struct Situation<'a> {
+pub struct AdviceInput<'a> {
     /// State of all processes.
     pub snapshot: &'a Snapshot,
     /// GPU on which memory is needed.
@@ -26,9 +26,9 @@ pub struct Situation<'a> {
     /// Restricts the steps to these processes; empty means all.
     pub only: &'a [Pid],
     /// Process whose allocation failed, if any: stopping it would not help it.
-    pub asker: Option<Pid>,
+    pub requester: Option<Pid>,
     /// Why the allocation failed, if known: only steps that help against this cause are listed.
-    pub cause: Option<Cause>,
+    pub cause: Option<OomCause>,
     /// Returns true for processes that must not be stopped: system daemons, and vramscope itself.
     pub protected: &'a dyn Fn(&ProcessView) -> bool,
     /// Time since the last launch of a process, if launches are counted.
@@ -36,11 +36,11 @@ pub struct Situation<'a> {
 }
 
 /// A process without a launch for this long counts as idle.
-pub const IDLE: Nanos = Nanos::from_millis(5 * 60 * 1000);
+pub const IDLE_AFTER: Nanos = Nanos::from_millis(5 * 60 * 1000);
 
 /// Kind of step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Action {
+pub enum AdviceAction {
     /// Free the unused memory of PyTorch's cache.
     EmptyCache,
     /// Free the unused memory of a memory pool.
@@ -52,14 +52,14 @@ pub enum Action {
     /// Restart a process that leaks.
     RestartLeaking,
     /// Use segments that can grow in place.
-    ExpandSegments,
+    UseExpandableSegments,
     /// Change the program so that it needs less memory.
-    AskForLess,
+    ReduceMemoryUse,
     /// Stop a process that is not idle.
     Stop,
 }
 
-impl Action {
+impl AdviceAction {
     /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -69,8 +69,8 @@ impl Action {
             Self::TrimGraphs => "trim_graphs",
             Self::StopIdle => "stop_idle",
             Self::RestartLeaking => "restart_leaking",
-            Self::ExpandSegments => "use_expandable_segments",
-            Self::AskForLess => "reduce_memory_use",
+            Self::UseExpandableSegments => "use_expandable_segments",
+            Self::ReduceMemoryUse => "reduce_memory_use",
             Self::Stop => "stop",
         }
     }
@@ -83,7 +83,7 @@ impl Action {
 
     /// Cost of the step, as text.
     #[must_use]
-    pub const fn price(self) -> &'static str {
+    pub const fn cost(self) -> &'static str {
         match self {
             Self::EmptyCache => {
                 "no work is lost; allocations are slower until the cache is warm again"
@@ -93,8 +93,10 @@ impl Action {
             Self::RestartLeaking => {
                 "work since the last checkpoint is lost; it will leak again until fixed"
             }
-            Self::ExpandSegments => "requires a restart; work since the last checkpoint is lost",
-            Self::AskForLess => "requires a code or configuration change; may run slower",
+            Self::UseExpandableSegments => {
+                "requires a restart; work since the last checkpoint is lost"
+            }
+            Self::ReduceMemoryUse => "requires a code or configuration change; may run slower",
             Self::Stop => "work since the last checkpoint is lost",
         }
     }
@@ -105,8 +107,8 @@ impl Action {
             Self::EmptyCache | Self::TrimPool | Self::TrimGraphs => 0,
             Self::StopIdle => 1,
             Self::RestartLeaking => 2,
-            Self::ExpandSegments => 3,
-            Self::AskForLess => 4,
+            Self::UseExpandableSegments => 3,
+            Self::ReduceMemoryUse => 4,
             Self::Stop => 5,
         }
     }
@@ -114,22 +116,22 @@ impl Action {
 
 /// Precision of the bytes that a step frees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Known {
+pub enum Precision {
     /// Exactly this many bytes.
     Exact,
     /// At most this many bytes.
-    AtMost,
+    UpperBound,
     /// About this many bytes.
     Estimate,
 }
 
-impl Known {
+impl Precision {
     /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
-            Self::AtMost => "upper_bound",
+            Self::UpperBound => "upper_bound",
             Self::Estimate => "estimate",
         }
     }
@@ -137,9 +139,9 @@ impl Known {
 
 /// A step that would free memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct AdviceStep {
     /// What to do.
-    pub action: Action,
+    pub action: AdviceAction,
     /// Process it applies to.
     pub pid: Pid,
     /// Name of the process (untrusted).
@@ -149,32 +151,34 @@ pub struct Step {
     /// Bytes freed on the GPU.
     pub bytes: Bytes,
     /// Precision of `bytes`.
-    pub known: Known,
+    pub known: Precision,
     /// Reason, one sentence without a full stop.
     pub why: String,
     /// Commands that carry out the step.
-    pub commands: Vec<Command>,
+    pub commands: Vec<SuggestedCommand>,
 }
 
 /// Returns all steps that would help, cheapest first, then by bytes freed.
 #[must_use]
-pub fn advise(situation: &Situation<'_>) -> Vec<Step> {
+pub fn advise(situation: &AdviceInput<'_>) -> Vec<AdviceStep> {
     let mut steps = Vec::new();
     let selected = |pid| situation.only.is_empty() || situation.only.contains(&pid);
     let running = situation.snapshot.processes.iter().filter(|process| process.ended.is_none());
     for process in running.filter(|process| selected(process.key.pid)) {
-        let is_requester = situation.asker == Some(process.key.pid);
-        if helps(situation.cause, is_requester) {
-            unused(situation, process, &mut steps);
+        let is_requester = situation.requester == Some(process.key.pid);
+        if can_help(situation.cause, is_requester) {
+            reclaim_steps(situation, process, &mut steps);
             if !(situation.protected)(process) && !is_service(&process.name) {
-                ends(situation, process, &mut steps);
+                termination_steps(situation, process, &mut steps);
             }
         }
         if is_requester {
-            for_asker(situation, process, &mut steps);
+            requester_steps(situation, process, &mut steps);
         }
     }
-    let changes_program = |action| matches!(action, Action::ExpandSegments | Action::AskForLess);
+    let changes_program = |action| {
+        matches!(action, AdviceAction::UseExpandableSegments | AdviceAction::ReduceMemoryUse)
+    };
     steps.retain(|step| step.bytes.0 > 0 || changes_program(step.action));
     steps.sort_by_key(|step| {
         (step.action.rank(), Reverse(step.bytes), step.pid, step.action, step.known)
@@ -184,8 +188,8 @@ pub fn advise(situation: &Situation<'_>) -> Vec<Step> {
 
 /// Whether device memory freed by a process helps the requester. Memory of other processes only
 /// helps if the device is full; the requester's own memory also helps against a quota.
-fn helps(cause: Option<Cause>, is_requester: bool) -> bool {
-    cause.is_none_or(|cause| cause.is_of_device() || (is_requester && cause == Cause::Quota))
+fn can_help(cause: Option<OomCause>, is_requester: bool) -> bool {
+    cause.is_none_or(|cause| cause.is_device_memory() || (is_requester && cause == OomCause::Quota))
 }
 
 /// Whether this is a system program that serves the GPU or the host. Names are cut to 15
@@ -208,18 +212,24 @@ fn is_service(name: &str) -> bool {
     NAMES.iter().any(|known| name.starts_with(known))
 }
 
-fn is_target(situation: &Situation<'_>, view: &DeviceView) -> bool {
+fn is_target(situation: &AdviceInput<'_>, view: &DeviceView) -> bool {
     situation.gpu.is_none() || view.gpu == situation.gpu
 }
 
-fn lies(situation: &Situation<'_>, process: &ProcessView, device: Option<DeviceId>) -> bool {
+fn is_on_gpu(situation: &AdviceInput<'_>, process: &ProcessView, device: Option<DeviceId>) -> bool {
     situation.gpu.is_none()
         || process.devices.iter().any(|view| view.device == device && view.gpu == situation.gpu)
 }
 
-fn step(process: &ProcessView, action: Action, bytes: Bytes, known: Known, why: String) -> Step {
-    let commands = commands::of(action, process);
-    Step {
+fn step(
+    process: &ProcessView,
+    action: AdviceAction,
+    bytes: Bytes,
+    known: Precision,
+    why: String,
+) -> AdviceStep {
+    let commands = commands::commands_for(action, process);
+    AdviceStep {
         action,
         pid: process.key.pid,
         process: process.name.clone(),
@@ -232,12 +242,12 @@ fn step(process: &ProcessView, action: Action, bytes: Bytes, known: Known, why: 
 }
 
 /// Adds steps that free memory which a process holds but does not use.
-fn unused(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>) {
+fn reclaim_steps(situation: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     let devices = process.torch.iter().flat_map(|torch| &torch.devices);
-    for view in devices.filter(|view| lies(situation, process, Some(view.device))) {
+    for view in devices.filter(|view| is_on_gpu(situation, process, Some(view.device))) {
         let (bytes, known) = match view.fragmentation {
-            Ok(fragmentation) => (fragmentation.whole, Known::Exact),
-            Err(_) => (view.cached(), Known::AtMost),
+            Ok(fragmentation) => (fragmentation.whole, Precision::Exact),
+            Err(_) => (view.cached(), Precision::UpperBound),
         };
         let why = format!(
             "PyTorch reserves {} and uses {}; {} is fragmented",
@@ -248,30 +258,31 @@ fn unused(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step
                 |fragmentation| fragmentation.fragmented.to_string()
             ),
         );
-        steps.push(step(process, Action::EmptyCache, bytes, known, why));
+        steps.push(step(process, AdviceAction::EmptyCache, bytes, known, why));
     }
     for pool in process.pools.iter().filter(|pool| pool.device.is_some()) {
-        let Some(reported) = pool.reserved.filter(|_| lies(situation, process, pool.device)) else {
+        let Some(reported) = pool.reserved.filter(|_| is_on_gpu(situation, process, pool.device))
+        else {
             continue;
         };
         let bytes = Bytes(reported.bytes.0.saturating_sub(pool.used.0));
         let why = format!("a memory pool reserves {} and uses {}", reported.bytes, pool.used);
-        steps.push(step(process, Action::TrimPool, bytes, Known::AtMost, why));
+        steps.push(step(process, AdviceAction::TrimPool, bytes, Precision::UpperBound, why));
     }
-    let graph = process.kinds.iter().find(|view| view.kind == Kind::Graph);
+    let graph = process.kinds.iter().find(|view| view.kind == MemoryKind::Graph);
     let in_use = graph.map_or(0, |view| view.live_bytes.0);
     for view in process.devices.iter().filter(|view| is_target(situation, view)) {
         if let Some(reported) = view.graph_reserved {
             let bytes = Bytes(reported.bytes.0.saturating_sub(in_use));
             let why = format!("graphs reserve {}", reported.bytes);
-            steps.push(step(process, Action::TrimGraphs, bytes, Known::AtMost, why));
+            steps.push(step(process, AdviceAction::TrimGraphs, bytes, Precision::UpperBound, why));
         }
     }
 }
 
 /// Returns the memory that stopping a process would free: traced memory, plus untracked memory
 /// where the driver reports the usage. The latter includes memory from before the trace.
-fn all_of(situation: &Situation<'_>, process: &ProcessView) -> (Bytes, Known) {
+fn total_held(situation: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Precision) {
     let (mut sum, mut reported) = (0_u64, true);
     for view in process.devices.iter().filter(|view| is_target(situation, view)) {
         let untracked = view.untracked();
@@ -279,79 +290,95 @@ fn all_of(situation: &Situation<'_>, process: &ProcessView) -> (Bytes, Known) {
         let live = view.live_bytes.0.saturating_add(untracked.unwrap_or_default().0);
         sum = sum.saturating_add(live);
     }
-    (Bytes(sum), if reported { Known::Exact } else { Known::Estimate })
+    (Bytes(sum), if reported { Precision::Exact } else { Precision::Estimate })
 }
 
-fn ends(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>) {
-    let (bytes, known) = all_of(situation, process);
+fn termination_steps(
+    situation: &AdviceInput<'_>,
+    process: &ProcessView,
+    steps: &mut Vec<AdviceStep>,
+) {
+    let (bytes, known) = total_held(situation, process);
     let leaked = leaked(situation, process);
     if let Some((leaked, confidence)) = leaked {
         let why = format!(
             "{leaked} of its memory is a suspected leak ({}); the rest is needed again after a restart",
             confidence.name()
         );
-        steps.push(step(process, Action::RestartLeaking, leaked, Known::Estimate, why));
+        steps.push(step(process, AdviceAction::RestartLeaking, leaked, Precision::Estimate, why));
     }
-    if situation.asker == Some(process.key.pid) {
+    if situation.requester == Some(process.key.pid) {
         return;
     }
-    match (situation.idle)(process).filter(|idle| *idle >= IDLE) {
+    match (situation.idle)(process).filter(|idle| *idle >= IDLE_AFTER) {
         Some(idle) => {
             let minutes = idle.millis() / 60_000;
             let why = format!("no launches for {minutes} minutes");
-            steps.push(step(process, Action::StopIdle, bytes, known, why));
+            steps.push(step(process, AdviceAction::StopIdle, bytes, known, why));
         }
         None => {
             let why = format!("holds {bytes}");
-            steps.push(step(process, Action::Stop, bytes, known, why));
+            steps.push(step(process, AdviceAction::Stop, bytes, known, why));
         }
     }
 }
 
 /// Returns the device memory in leak suspects of a process, and the highest confidence among them.
-fn leaked(situation: &Situation<'_>, process: &ProcessView) -> Option<(Bytes, Sureness)> {
+fn leaked(situation: &AdviceInput<'_>, process: &ProcessView) -> Option<(Bytes, Confidence)> {
     let own = situation.snapshot.suspects.iter().filter(|suspect| {
-        let counts = matches!(suspect.subject, Subject::Memory(kind) if kind.takes_device_memory());
-        let on_gpu = suspect.device.is_none() || lies(situation, process, suspect.device);
+        let counts =
+            matches!(suspect.resource, Resource::Memory(kind) if kind.takes_device_memory());
+        let on_gpu = suspect.device.is_none() || is_on_gpu(situation, process, suspect.device);
         suspect.pid == Some(process.key.pid) && counts && on_gpu
     });
     let mut all = None;
     for suspect in own {
-        let (bytes, confidence): (Bytes, Sureness) = all.unwrap_or((Bytes(0), suspect.sureness));
+        let (bytes, confidence): (Bytes, Confidence) =
+            all.unwrap_or((Bytes(0), suspect.confidence));
         let bytes = Bytes(bytes.0.saturating_add(suspect.evidence.live));
-        all = Some((bytes, confidence.max(suspect.sureness)));
+        all = Some((bytes, confidence.max(suspect.confidence)));
     }
     all.filter(|(bytes, _)| bytes.0 > 0)
 }
 
 /// Adds steps that the requester itself can take.
-fn for_asker(situation: &Situation<'_>, process: &ProcessView, steps: &mut Vec<Step>) {
-    if situation.cause == Some(Cause::CacheFragmented) {
+fn requester_steps(
+    situation: &AdviceInput<'_>,
+    process: &ProcessView,
+    steps: &mut Vec<AdviceStep>,
+) {
+    if situation.cause == Some(OomCause::CacheFragmentation) {
         let devices = process.torch.iter().flat_map(|torch| &torch.devices);
         let cached = devices.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));
         let why = "expandable segments reduce fragmentation".to_owned();
-        steps.push(step(process, Action::ExpandSegments, Bytes(cached), Known::AtMost, why));
+        steps.push(step(
+            process,
+            AdviceAction::UseExpandableSegments,
+            Bytes(cached),
+            Precision::UpperBound,
+            why,
+        ));
     }
-    let why = less(situation.cause).to_owned();
-    steps.push(step(process, Action::AskForLess, Bytes(0), Known::Estimate, why));
+    let why = reduction_hint(situation.cause).to_owned();
+    steps.push(step(process, AdviceAction::ReduceMemoryUse, Bytes(0), Precision::Estimate, why));
 }
 
 /// Returns a hint how the requester can use less of the exhausted resource.
-const fn less(cause: Option<Cause>) -> &'static str {
+const fn reduction_hint(cause: Option<OomCause>) -> &'static str {
     match cause {
-        Some(Cause::LargerThanDevice) => {
+        Some(OomCause::RequestExceedsDevice) => {
             "the request exceeds the whole device: use smaller requests or split the model across \
              devices"
         }
-        Some(Cause::Quota) => {
+        Some(OomCause::Quota) => {
             "a quota limits this process although the device has free memory: raise its share (MPS, \
              container, vGPU) or reduce its use"
         }
-        Some(Cause::HostMemory) => {
+        Some(OomCause::HostMemoryExhausted) => {
             "host memory is exhausted, freeing GPU memory does not help: lock less of it (fewer or \
              smaller pinned buffers) or raise the limits (ulimit -l, cgroup memory)"
         }
-        Some(Cause::AddressSpace) => {
+        Some(OomCause::AddressSpaceExhausted) => {
             "the virtual address space is exhausted: reserve less of it or raise the limit (ulimit -v)"
         }
         _ => "use a smaller batch, shorter sequences, lower precision or activation checkpointing",

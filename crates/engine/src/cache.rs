@@ -2,7 +2,7 @@
 //! the blocks they are split into. Input of the fragmentation analysis.
 
 use crate::ids::{DeviceId, Pid, SiteId, StreamId};
-use crate::units::Moment;
+use crate::units::Timestamp;
 
 /// A pool of a cache. Memory is never shared between pools, or between streams of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -10,12 +10,12 @@ pub struct CachePool {
     /// Pool id: (0, 0) is the framework's default pool, others are private pools (graphs).
     pub id: (u64, u64),
     /// Size class of the pool.
-    pub part: Part,
+    pub part: PoolSizeClass,
 }
 
 /// Size class that a pool serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub enum Part {
+pub enum PoolSizeClass {
     /// All sizes, or unknown.
     #[default]
     Whole,
@@ -72,7 +72,7 @@ pub enum BlockState {
 
 /// Totals of a pool whose blocks are unknown (the driver's pools).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolSums {
+pub struct PoolTotals {
     /// Process that owns the pool: handles of two processes may be equal.
     pub pid: Pid,
     /// Device.
@@ -84,12 +84,12 @@ pub struct PoolSums {
     /// Memory allocated from it.
     pub used: u64,
     /// Time of these values.
-    pub at: Moment,
+    pub at: Timestamp,
 }
 
 /// Settings of a framework's caching allocator, as far as they are known.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct CacheSettings {
+pub struct AllocatorSettings {
     /// The settings as the user wrote them (untrusted); empty if there are none.
     pub text: String,
     /// Whether segments grow in place; `None` if unknown.
@@ -104,20 +104,21 @@ pub struct CacheSettings {
     pub roundup_divisions: [u64; 16],
 }
 
-impl CacheSettings {
+impl AllocatorSettings {
     /// Block sizes are multiples of this.
-    pub const GRAIN: u64 = 512;
+    pub const BLOCK_ALIGNMENT: u64 = 512;
 
     /// Size of the block that serves a request of `bytes`, after rounding.
     #[must_use]
     pub fn rounded(&self, bytes: u64) -> u64 {
-        let plain = bytes.max(1).div_ceil(Self::GRAIN).saturating_mul(Self::GRAIN);
-        if bytes <= Self::GRAIN {
-            return Self::GRAIN;
+        let plain =
+            bytes.max(1).div_ceil(Self::BLOCK_ALIGNMENT).saturating_mul(Self::BLOCK_ALIGNMENT);
+        if bytes <= Self::BLOCK_ALIGNMENT {
+            return Self::BLOCK_ALIGNMENT;
         }
         let step = (bytes.ilog2().saturating_sub(20) as usize).min(15);
         let divisions = self.roundup_divisions.get(step).copied().unwrap_or(0);
-        if divisions <= 1 || bytes <= Self::GRAIN.saturating_mul(divisions) {
+        if divisions <= 1 || bytes <= Self::BLOCK_ALIGNMENT.saturating_mul(divisions) {
             return plain;
         }
         if bytes.is_power_of_two() {
@@ -133,14 +134,14 @@ impl CacheSettings {
 
 /// A quantity with its peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Level {
+pub struct CurrentAndPeak {
     /// Value at the end.
     pub current: u64,
     /// Peak.
     pub peak: u64,
 }
 
-impl Level {
+impl CurrentAndPeak {
     /// Increases the value.
     pub fn add(&mut self, bytes: u64) {
         self.current = self.current.saturating_add(bytes);
@@ -155,17 +156,17 @@ impl Level {
 
 /// A framework's own statistics of its cache on one device, recomputed from its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CacheLevels {
+pub struct AllocatorStats {
     /// Device.
     pub device: Option<DeviceId>,
     /// Blocks held by the program.
-    pub allocated: Level,
+    pub allocated: CurrentAndPeak,
     /// Bytes that the program requested for them.
-    pub requested: Level,
+    pub requested: CurrentAndPeak,
     /// Blocks held by the program, and those that a stream may still use.
-    pub active: Level,
+    pub active: CurrentAndPeak,
     /// Device memory held by the cache.
-    pub reserved: Level,
+    pub reserved: CurrentAndPeak,
 }
 
 #[cfg(test)]
@@ -174,11 +175,12 @@ mod tests {
 
     #[test]
     fn requests_are_rounded_to_512_bytes_or_to_steps_of_a_doubling() {
-        let plain = CacheSettings::default();
+        let plain = AllocatorSettings::default();
         for (size, got) in [(0, 512), (1, 512), (512, 512), (513, 1024), (5_000_000, 5_000_192)] {
             assert_eq!(plain.rounded(size), got, "{size}");
         }
-        let stepped = CacheSettings { roundup_divisions: [4; 16], ..CacheSettings::default() };
+        let stepped =
+            AllocatorSettings { roundup_divisions: [4; 16], ..AllocatorSettings::default() };
         const MIB: u64 = 1 << 20;
         for (size, got) in [
             (2048, 2048),

@@ -1,18 +1,18 @@
 //! Allocation changes, the input of offline analysis. They come from the ledger for recordings and
 //! from importers for other tools' files.
 
-use crate::ids::{DeviceId, Key, Pid, PoolId, SiteId, StreamId, Tid};
-use crate::kind::Kind;
-use crate::units::Moment;
+use crate::ids::{AllocationKey, DeviceId, Pid, PoolId, SiteId, StreamId, Tid};
+use crate::kind::MemoryKind;
+use crate::units::Timestamp;
 
 /// An allocation, its end, or an update. The end repeats all fields, so that totals can be computed
 /// without keeping single allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Change {
+pub struct AllocationChange {
     /// Time.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Kind of change.
-    pub what: Turn,
+    pub action: ChangeKind,
     /// Process.
     pub pid: Pid,
     /// Thread that allocated it, or 0 if unknown.
@@ -20,9 +20,9 @@ pub struct Change {
     /// Device, if known.
     pub device: Option<DeviceId>,
     /// Memory kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Key of the allocation, unique among the live ones of its process.
-    pub key: Key,
+    pub key: AllocationKey,
     /// Size.
     pub bytes: u64,
     /// Pool it was allocated from, if known.
@@ -35,30 +35,30 @@ pub struct Change {
 
 /// Kind of change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Turn {
+pub enum ChangeKind {
     /// The allocation was made.
-    Began,
+    Allocated,
     /// The allocation ended.
     Ended {
         /// Time of the allocation.
-        began: Moment,
+        began: Timestamp,
         /// Reason of its end.
-        how: How,
+        how: EndReason,
     },
     /// A live allocation has new values for fields that were unknown or wrong. Totals must subtract
     /// the previous values and add the new ones.
-    Learned {
+    Updated {
         /// Time of the allocation.
-        began: Moment,
+        began: Timestamp,
         /// Previous values.
-        before: Known,
+        before: LateFields,
     },
 }
 
 /// Fields that may become known late: device and pool when those of the context do, the size when
 /// imported memory is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Known {
+pub struct LateFields {
     /// Device.
     pub device: Option<DeviceId>,
     /// Pool.
@@ -67,17 +67,17 @@ pub struct Known {
     pub bytes: u64,
 }
 
-impl Change {
+impl AllocationChange {
     /// The fields that may become known late.
     #[must_use]
-    pub const fn known(&self) -> Known {
-        Known { device: self.device, pool: self.pool, bytes: self.bytes }
+    pub const fn late_fields(&self) -> LateFields {
+        LateFields { device: self.device, pool: self.pool, bytes: self.bytes }
     }
 }
 
 /// Reason why an allocation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum How {
+pub enum EndReason {
     /// The program freed it.
     Freed,
     /// Implied by another allocation with the same key: it must have been freed.
@@ -85,5 +85,5 @@ pub enum How {
     /// Its context or module ended.
     Released,
     /// Its process ended while it was live: it was never freed.
-    Exited,
+    ProcessExited,
 }

@@ -8,16 +8,16 @@ pub struct Container {
     /// Id given by the runtime, usually 64 hexadecimal digits.
     pub id: Box<str>,
     /// Container runtime.
-    pub runtime: Runtime,
+    pub runtime: ContainerRuntime,
     /// Pod that it belongs to.
     pub pod: Option<Pod>,
     /// Process id inside the container.
-    pub pid_inside: Option<Pid>,
+    pub container_pid: Option<Pid>,
 }
 
 /// Container runtime, detected from the cgroup.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Runtime {
+pub enum ContainerRuntime {
     /// Docker.
     Docker,
     /// containerd.
@@ -30,7 +30,7 @@ pub enum Runtime {
     Unknown,
 }
 
-impl Runtime {
+impl ContainerRuntime {
     /// All runtimes.
     pub const ALL: [Self; 5] =
         [Self::Docker, Self::Containerd, Self::CriO, Self::Podman, Self::Unknown];

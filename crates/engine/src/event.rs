@@ -3,15 +3,15 @@
 
 use crate::container::Container;
 use crate::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
-    StreamId, Tid,
+    AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, PhysicalHandleId,
+    Pid, PoolId, SiteId, StreamId, Tid,
 };
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::object::ObjectCall;
 use crate::stack::Frame;
-use crate::tensor::{TensorCall, TensorWatch};
-use crate::units::Moment;
-use crate::work::Work;
+use crate::tensor::{TensorEvent, TensorTracking};
+use crate::units::Timestamp;
+use crate::work::GpuActivity;
 
 /// One event.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,20 +21,20 @@ pub struct Event {
     /// Thread that made the call.
     pub tid: Tid,
     /// Entry time of the call; equal to `time` for events without a duration.
-    pub entered: Moment,
+    pub entry_time: Timestamp,
     /// Return time of the call. Events of one process arrive in this order, except for overlapping
     /// calls of different threads.
-    pub at: Moment,
+    pub time: Timestamp,
     /// What happened.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// Kind of event.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum EventKind {
     /// A process was seen for the first time. For events of an unannounced pid the ledger creates
     /// an unannounced process.
-    Process(ProcessFacts),
+    Process(ProcessInfo),
     /// Container of the process; sent right after the process is announced, and again when more is
     /// known.
     Container(Box<Container>),
@@ -57,9 +57,9 @@ pub enum What {
     /// A call on a graph, if it concerns memory.
     Graph(GraphCall),
     /// A driver call failed and changed nothing.
-    Failed(Failed),
+    Failed(FailedCall),
     /// A context was created or destroyed.
-    Context(ContextChange),
+    Context(ContextCall),
     /// Physical GPUs of the process's device ordinals (`CUDA_VISIBLE_DEVICES`): one entry for each
     /// device that the process can see.
     Gpus(Box<[Option<GpuId>]>),
@@ -83,23 +83,23 @@ pub enum What {
     /// Driver-reported usage of processes and GPUs is no longer known; the pid is unused.
     DriverAccountLost,
     /// The kernel could not deliver some records.
-    Lost(Lost),
+    Lost(LostDelta),
     /// GPU activity other than memory calls: launches, kernel names, copies.
-    Work(Work),
+    Work(GpuActivity),
     /// A CUDA object that is not itself memory was created or destroyed.
     Object(ObjectCall),
     /// A framework's cache allocated or freed a block.
-    Tensor(TensorCall),
+    Tensor(TensorEvent),
     /// A process has such a cache: whether its blocks are tracked.
-    Torch(TensorWatch),
+    Torch(TensorTracking),
     /// Frames of a site. May arrive after the first event that refers to the site, because
     /// symbolization takes time; the pid is unused.
-    Site(SiteFacts),
+    Site(SiteFrames),
 }
 
 /// Call stack of a site, innermost frame first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SiteFacts {
+pub struct SiteFrames {
     /// Site.
     pub site: SiteId,
     /// Frames; all strings are untrusted.
@@ -108,7 +108,7 @@ pub struct SiteFacts {
 
 /// Facts about a process, known when it is first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ProcessFacts {
+pub struct ProcessInfo {
     /// Start time in nanoseconds since boot; 0 if unknown.
     pub start: u64,
     /// User id of the owner.
@@ -124,9 +124,9 @@ pub struct ProcessFacts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocate {
     /// Key of the allocation.
-    pub key: Key,
+    pub key: AllocationKey,
     /// Memory kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Size.
     pub bytes: u64,
     /// Context it belongs to, if the thread's current context is known.
@@ -146,7 +146,7 @@ pub struct Allocate {
 /// Function family of a free. A family that does not match the memory kind is API misuse, even if
 /// the driver accepts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FreeBy {
+pub enum FreeFunction {
     /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
     Free,
     /// `cuMemFreeAsync`: stream-ordered memory; the driver also accepts plain device memory.
@@ -163,30 +163,30 @@ pub enum FreeBy {
     DestroyExternal,
 }
 
-impl FreeBy {
+impl FreeFunction {
     /// Whether the family is meant for a memory kind. Kinds without a family of their own match
     /// all.
     #[must_use]
-    pub const fn fits(self, kind: Kind) -> bool {
+    pub const fn fits(self, kind: MemoryKind) -> bool {
         match kind {
-            Kind::Device | Kind::Managed => matches!(self, Self::Free),
-            Kind::Async | Kind::HostAsync | Kind::Graph => {
+            MemoryKind::Device | MemoryKind::Managed => matches!(self, Self::Free),
+            MemoryKind::Async | MemoryKind::HostAsync | MemoryKind::Graph => {
                 matches!(self, Self::Free | Self::FreeAsync)
             }
-            Kind::Pinned => matches!(self, Self::FreeHost),
-            Kind::Registered => matches!(self, Self::Unregister),
-            Kind::Array => matches!(self, Self::DestroyArray),
-            Kind::Imported => {
+            MemoryKind::Pinned => matches!(self, Self::FreeHost),
+            MemoryKind::Registered => matches!(self, Self::Unregister),
+            MemoryKind::Array => matches!(self, Self::DestroyArray),
+            MemoryKind::Imported => {
                 matches!(self, Self::Free | Self::CloseImport | Self::DestroyExternal)
             }
-            Kind::Physical
-            | Kind::HostPhysical
-            | Kind::Pool
-            | Kind::Static
-            | Kind::ManagedStatic
-            | Kind::Pageable
-            | Kind::Torch
-            | Kind::Unknown => true,
+            MemoryKind::Physical
+            | MemoryKind::HostPhysical
+            | MemoryKind::Pool
+            | MemoryKind::Static
+            | MemoryKind::ManagedStatic
+            | MemoryKind::Pageable
+            | MemoryKind::Torch
+            | MemoryKind::Unknown => true,
         }
     }
 }
@@ -195,16 +195,16 @@ impl FreeBy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Free {
     /// Key of the allocation. A null pointer is a legal no-op and never becomes an event.
-    pub key: Key,
+    pub key: AllocationKey,
     /// Function family.
-    pub by: FreeBy,
+    pub by: FreeFunction,
     /// Stream, for `cuMemFreeAsync`: while it captures, the call creates a node.
     pub stream: Option<StreamId>,
 }
 
 /// Location of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum MemoryLocation {
     /// A device.
     Device(DeviceId),
     /// The host, or one of its NUMA nodes.
@@ -218,11 +218,11 @@ pub enum VmmCall {
     /// `cuMemCreate`.
     Create {
         /// The new handle, with one reference.
-        handle: HandleId,
+        handle: PhysicalHandleId,
         /// Size.
         bytes: u64,
         /// Location.
-        place: Place,
+        place: MemoryLocation,
         /// Allocation site.
         site: Option<SiteId>,
     },
@@ -230,22 +230,22 @@ pub enum VmmCall {
     /// is mapped.
     Import {
         /// The new handle, with one reference.
-        handle: HandleId,
+        handle: PhysicalHandleId,
     },
     /// `cuMulticastCreate`: a handle without memory.
     Multicast {
         /// The new handle, with one reference.
-        handle: HandleId,
+        handle: PhysicalHandleId,
     },
     /// `cuMemRetainAllocationHandle`: adds a reference to the memory mapped at an address.
     Retain {
         /// Handle that the call returned.
-        handle: HandleId,
+        handle: PhysicalHandleId,
     },
     /// `cuMemRelease`: drops a reference.
     Release {
         /// Handle.
-        handle: HandleId,
+        handle: PhysicalHandleId,
     },
     /// `cuMemMap`.
     Map {
@@ -254,7 +254,7 @@ pub enum VmmCall {
         /// Size of the mapping.
         bytes: u64,
         /// Physical memory.
-        handle: HandleId,
+        handle: PhysicalHandleId,
     },
     /// `cuMemUnmap`: removes all mappings inside the range.
     Unmap {
@@ -289,7 +289,7 @@ pub enum PoolCall {
         /// Pool.
         pool: PoolId,
         /// Location of its memory; `None` if the call does not say (imports).
-        place: Option<Place>,
+        place: Option<MemoryLocation>,
     },
     /// `cuMemPoolDestroy`: the pool stays until its last allocation is freed.
     Destroyed {
@@ -348,7 +348,7 @@ pub enum GraphCall {
         /// Size.
         bytes: u64,
         /// Location.
-        place: Place,
+        place: MemoryLocation,
     },
     /// `cuGraphAddMemFreeNode`.
     FreeNode {
@@ -360,7 +360,7 @@ pub enum GraphCall {
     /// `cuGraphInstantiate`.
     Instantiated {
         /// Graph exec.
-        exec: ExecId,
+        exec: GraphExecId,
         /// Its graph.
         graph: GraphId,
         /// Each launch first frees what the previous launch left allocated (flag 1).
@@ -369,12 +369,12 @@ pub enum GraphCall {
     /// `cuGraphLaunch`: memory that the graph allocates and does not free is live from now on.
     Launched {
         /// Graph exec.
-        exec: ExecId,
+        exec: GraphExecId,
     },
     /// `cuGraphExecDestroy`.
     ExecDestroyed {
         /// Graph exec.
-        exec: ExecId,
+        exec: GraphExecId,
     },
     /// `cuGraphDestroy`.
     GraphDestroyed {
@@ -397,15 +397,15 @@ pub enum GraphCall {
 
 /// A driver call that returned an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Failed {
+pub struct FailedCall {
     /// Function.
     pub function: FunctionId,
     /// The `CUresult`.
     pub code: i32,
     /// For an allocating call: kind and size of the request.
-    pub asked: Option<(Kind, u64)>,
+    pub asked: Option<(MemoryKind, u64)>,
     /// For a freeing call: key of the allocation to free.
-    pub freed: Option<Key>,
+    pub freed: Option<AllocationKey>,
     /// Requested device, if known.
     pub device: Option<DeviceId>,
     /// Context of the calling thread, if known.
@@ -425,7 +425,7 @@ pub const INVALID_HANDLE: i32 = 400;
 
 /// Calls on contexts, which determine the device of an allocation and limit its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ContextChange {
+pub enum ContextCall {
     /// `cuCtxCreate`: creates a context that is not a primary context.
     Created {
         /// New context.
@@ -470,7 +470,7 @@ pub enum ContextChange {
 /// The time of the event is when the counters were read: no loss is newer, and all records from
 /// before that time are delivered first. The bounds of a snapshot cover losses reported before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lost {
+pub struct LostDelta {
     /// Successful allocating calls.
     pub allocations: u64,
     /// Bytes requested by those calls.

@@ -9,9 +9,9 @@ use crate::units::Bytes;
 
 /// Selects memory by device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Where {
+pub enum DeviceFilter {
     /// All devices.
-    Anywhere,
+    AllDevices,
     /// One GPU of the host.
     Gpu(GpuId),
     /// Device ordinal; for processes whose GPU is known, that GPU.
@@ -20,7 +20,7 @@ pub enum Where {
 
 /// Memory held by one process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Holding {
+pub struct Holder {
     /// Process.
     pub key: ProcessKey,
     /// User id of the owner; `None` if it could not be read.
@@ -32,14 +32,14 @@ pub struct Holding {
     /// Number of live allocations.
     pub live_allocations: u64,
     /// The same by site, largest first.
-    pub sites: Vec<HeldSite>,
+    pub sites: Vec<HolderSite>,
     /// Whether it ran before tracing began, so that it may hold memory from before the trace.
     pub before_trace: bool,
 }
 
 /// Memory of a process from one site.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HeldSite {
+pub struct HolderSite {
     /// One of the site's ids.
     pub site: Option<SiteId>,
     /// Name of the site.

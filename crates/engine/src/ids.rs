@@ -36,7 +36,7 @@ pub struct ContextId(pub u64);
 
 /// A `CUmemGenericAllocationHandle` of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct HandleId(pub u64);
+pub struct PhysicalHandleId(pub u64);
 
 /// A `CUmemoryPool` of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -52,7 +52,7 @@ pub struct GraphId(pub u64);
 
 /// A `CUgraphExec` of one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct ExecId(pub u64);
+pub struct GraphExecId(pub u64);
 
 /// An allocation site: an interned call stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -70,9 +70,9 @@ pub struct FunctionId(pub u16);
 /// may have the same value and still be different allocations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-pub enum Space {
+pub enum AddressType {
     /// A pointer: device, managed, pinned, registered or stream-ordered memory.
-    Address = 0,
+    Pointer = 0,
     /// A `CUmemGenericAllocationHandle`.
     Handle = 1,
     /// A `CUarray` or `CUmipmappedArray`.
@@ -85,18 +85,18 @@ pub enum Space {
 
 /// Identifies a live allocation inside one process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Key {
+pub struct AllocationKey {
     /// Type of the value.
-    pub space: Space,
+    pub space: AddressType,
     /// Pointer or handle.
     pub value: u64,
 }
 
-impl Key {
+impl AllocationKey {
     /// Key of a pointer.
     #[must_use]
     pub const fn address(value: u64) -> Self {
-        Self { space: Space::Address, value }
+        Self { space: AddressType::Pointer, value }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 /// Memory kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MemoryKind {
     /// Device memory (`cuMemAlloc`, also pitched).
     Device = 0,
     /// A CUDA or mip-mapped array.
@@ -45,7 +45,7 @@ pub enum Kind {
 
 /// Layer in which memory is counted. Layers are never added together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Layer {
+pub enum MemoryLayer {
     /// Device memory.
     Physical,
     /// Device memory reserved by a pool, used or not.
@@ -64,7 +64,7 @@ pub enum Layer {
     Unknown,
 }
 
-impl Kind {
+impl MemoryKind {
     /// All kinds, in display order.
     pub const ALL: [Self; 17] = [
         Self::Device,
@@ -91,22 +91,22 @@ impl Kind {
 
     /// Layer of this kind.
     #[must_use]
-    pub const fn layer(self) -> Layer {
+    pub const fn layer(self) -> MemoryLayer {
         match self {
             Self::Device | Self::Array | Self::Physical | Self::Graph | Self::Static => {
-                Layer::Physical
+                MemoryLayer::Physical
             }
-            Self::Pool => Layer::Reserved,
-            Self::Async => Layer::Used,
-            Self::Managed | Self::ManagedStatic => Layer::Managed,
+            Self::Pool => MemoryLayer::Reserved,
+            Self::Async => MemoryLayer::Used,
+            Self::Managed | Self::ManagedStatic => MemoryLayer::Managed,
             Self::Pinned
             | Self::Registered
             | Self::HostPhysical
             | Self::HostAsync
-            | Self::Pageable => Layer::Host,
-            Self::Imported => Layer::Imported,
-            Self::Torch => Layer::Cached,
-            Self::Unknown => Layer::Unknown,
+            | Self::Pageable => MemoryLayer::Host,
+            Self::Imported => MemoryLayer::Imported,
+            Self::Torch => MemoryLayer::Cached,
+            Self::Unknown => MemoryLayer::Unknown,
         }
     }
 
@@ -115,7 +115,7 @@ impl Kind {
     /// only the driver knows the rest.
     #[must_use]
     pub const fn takes_device_memory(self) -> bool {
-        matches!(self.layer(), Layer::Physical | Layer::Used)
+        matches!(self.layer(), MemoryLayer::Physical | MemoryLayer::Used)
     }
 
     /// Whether this is part of the memory of a pool.
@@ -175,7 +175,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn kinds_are_in_index_order() {
-        for (i, kind) in Kind::ALL.iter().enumerate() {
+        for (i, kind) in MemoryKind::ALL.iter().enumerate() {
             assert_eq!(kind.index(), i);
         }
     }

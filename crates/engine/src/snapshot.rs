@@ -4,16 +4,18 @@
 mod activity;
 mod certainty;
 
-pub use activity::{CopyView, KernelView, WorkView};
-pub use certainty::{Certainty, Loss, ReceivedCalls};
+pub use activity::{ActivityView, CopyView, KernelView};
+pub use certainty::{LostTotals, ReceivedCalls, Uncertainty};
 
 use crate::container::Container;
-use crate::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Tid};
-use crate::kind::{Kind, Layer};
+use crate::ids::{
+    AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, SiteId, Tid,
+};
+use crate::kind::{MemoryKind, MemoryLayer};
 use crate::stack::{Frame, SiteName};
 use crate::tensor::TorchView;
-use crate::units::{Bytes, Moment, Nanos};
-use crate::verdict::{Anomaly, Judgement};
+use crate::units::{Bytes, Nanos, Timestamp};
+use crate::verdict::{Anomaly, SiteVerdict};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ pub use crate::object::{ObjectView, SiteObjectView};
 
 /// Sort order of allocations, threads and processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Sort {
+pub enum SortOrder {
     /// Largest first.
     #[default]
     Size,
@@ -34,34 +36,34 @@ pub enum Sort {
 
 /// Options of a snapshot. Only lists are filtered, never totals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct View {
+pub struct SnapshotOptions {
     /// Maximum number of allocations listed per thread.
     pub top: usize,
     /// Smaller allocations are not listed.
     pub min_size: Bytes,
     /// Younger allocations are not listed.
-    pub older: Nanos,
+    pub min_age: Nanos,
     /// Sort order.
-    pub sort: Sort,
+    pub sort: SortOrder,
     /// Maximum number of sites listed, overall and per process.
     pub top_sites: usize,
     /// Include the sites of all ended processes in the list of all sites: for the last report.
     pub ended_sites: bool,
 }
 
-impl View {
+impl SnapshotOptions {
     /// Default options.
     pub const DEFAULT: Self = Self {
         top: 10,
         min_size: Bytes(0),
-        older: Nanos(0),
-        sort: Sort::Size,
+        min_age: Nanos(0),
+        sort: SortOrder::Size,
         top_sites: 10,
         ended_sites: false,
     };
 }
 
-impl Default for View {
+impl Default for SnapshotOptions {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -71,13 +73,13 @@ impl Default for View {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Snapshot {
     /// Time of the snapshot.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Live device memory of all running processes.
     pub live_bytes: Bytes,
     /// Live allocations of all kinds of all running processes.
     pub live_allocations: u64,
     /// Whether all values are exact, and if not, why.
-    pub certainty: Certainty,
+    pub uncertainty: Uncertainty,
     /// Running processes that have called the driver, and processes that ended since the last
     /// snapshot.
     pub processes: Vec<ProcessView>,
@@ -85,7 +87,7 @@ pub struct Snapshot {
     pub out_of_memory: Vec<OutOfMemory>,
     /// Number of out-of-memory errors by the GPU whose memory was requested; `None` if it is
     /// unknown, or other memory was requested.
-    pub ran_out: Vec<(Option<GpuId>, u64)>,
+    pub ooms_by_gpu: Vec<(Option<GpuId>, u64)>,
     /// Allocation sites of running processes, see [`SnapshotOptions::ended_sites`].
     pub sites: Vec<SiteView>,
     /// Number of sites; the list may be shorter.
@@ -99,11 +101,11 @@ pub struct Snapshot {
     /// Number of such sites; the list may be shorter.
     pub tensor_sites_total: u64,
     /// Sites that leak, worst first.
-    pub suspects: Vec<Judgement>,
+    pub suspects: Vec<SiteVerdict>,
     /// Number of suspects; the list may be shorter.
     pub suspects_total: u64,
     /// Verdicts on the largest other sites.
-    pub judgements: Vec<Judgement>,
+    pub other_verdicts: Vec<SiteVerdict>,
     /// Anomalies since the last snapshot; in the last report, all that are kept.
     pub anomalies: Vec<Anomaly>,
     /// Driver-reported memory of GPUs, ordered by id, where known.
@@ -121,11 +123,11 @@ pub struct GpuView {
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum ProcessEnd {
     /// It exited or was killed.
     Exited,
     /// It executed another program.
-    Replaced,
+    Exec,
 }
 
 /// One process.
@@ -140,7 +142,7 @@ pub struct ProcessView {
     /// Container that it runs in.
     pub container: Option<Arc<Container>>,
     /// Set if it ended since the last snapshot; the values are those at its end.
-    pub ended: Option<End>,
+    pub ended: Option<ProcessEnd>,
     /// Whether it ran before tracing began, so that it may hold memory from before the trace.
     pub before_trace: bool,
     /// Live device memory.
@@ -150,7 +152,7 @@ pub struct ProcessView {
     /// Peak of the live device memory.
     pub peak_bytes: Bytes,
     /// When the peak was reached.
-    pub peak_at: Moment,
+    pub peak_at: Timestamp,
     /// Lower and upper bound of the peak, if calls of several threads overlapped in a way that
     /// leaves their order in the driver unknown.
     pub peak_bounds: Option<(Bytes, Bytes)>,
@@ -168,7 +170,7 @@ pub struct ProcessView {
     /// Calls whose records arrived.
     pub received_calls: ReceivedCalls,
     /// Failed calls by function and code, most frequent first.
-    pub failures: Vec<FailureCount>,
+    pub failures: Vec<FailedCallCount>,
     /// Device memory by device; `None` contains memory that could not be attributed.
     pub devices: Vec<DeviceView>,
     /// Live bytes and allocations by kind; only kinds with live memory.
@@ -180,9 +182,9 @@ pub struct ProcessView {
     /// Size of reserved address space, which is not memory.
     pub reserved_addresses: Bytes,
     /// API misuse that the driver accepted or rejected.
-    pub mistakes: Mistakes,
+    pub mistakes: ApiMisuse,
     /// Launches and copies, if they are counted.
-    pub work: Option<WorkView>,
+    pub work: Option<ActivityView>,
     /// CUDA objects, of all kinds that it ever created or destroyed.
     pub objects: Vec<ObjectView>,
     /// Use of that memory by PyTorch's cache, if requested.
@@ -192,7 +194,7 @@ pub struct ProcessView {
     /// Number of sites; the list may be shorter.
     pub sites_total: u64,
     /// Losses in this process.
-    pub certainty: Certainty,
+    pub certainty: Uncertainty,
 }
 
 impl ProcessView {
@@ -217,7 +219,10 @@ impl ProcessView {
         let own = self.kinds.iter().filter(|view| {
             matches!(
                 view.kind.layer(),
-                Layer::Physical | Layer::Used | Layer::Managed | Layer::Host
+                MemoryLayer::Physical
+                    | MemoryLayer::Used
+                    | MemoryLayer::Managed
+                    | MemoryLayer::Host
             )
         });
         Bytes(own.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0)))
@@ -226,7 +231,7 @@ impl ProcessView {
 
 /// Failed calls of one function with one code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FailureCount {
+pub struct FailedCallCount {
     /// Function.
     pub function: FunctionId,
     /// `CUresult`.
@@ -255,7 +260,7 @@ pub struct DeviceView {
     /// Traced memory on unknown devices at that time: any part of it may be on that GPU.
     pub driver_unplaced: Bytes,
     /// Memory that graphs reserve on the device, as last reported by the driver.
-    pub graph_reserved: Option<Told>,
+    pub graph_reserved: Option<DriverReported>,
 }
 
 impl DeviceView {
@@ -277,11 +282,11 @@ impl DeviceView {
 
 /// A value that the driver reported to the program, with its time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct DriverReported {
     /// Value.
     pub bytes: Bytes,
     /// Time of the report.
-    pub at: Moment,
+    pub at: Timestamp,
 }
 
 /// A memory pool of a process.
@@ -296,14 +301,14 @@ pub struct PoolView {
     /// Number of live allocations.
     pub allocations: u64,
     /// Device memory that it holds, as last reported by the driver.
-    pub reserved: Option<Told>,
+    pub reserved: Option<DriverReported>,
     /// Whether it was destroyed by the program, and is kept because of its live allocations.
     pub destroyed: bool,
 }
 
 /// Calls that indicate a bug in the program, whether or not the driver accepted them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Mistakes {
+pub struct ApiMisuse {
     /// Rejected frees of a pointer or handle that was freed recently.
     pub double_frees: u64,
     /// Rejected frees of an unknown pointer or handle.
@@ -315,7 +320,7 @@ pub struct Mistakes {
     pub released_while_mapped: u64,
 }
 
-impl Mistakes {
+impl ApiMisuse {
     /// Whether there was no misuse.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -327,7 +332,7 @@ impl Mistakes {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KindView {
     /// Kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Live bytes.
     pub live_bytes: Bytes,
     /// Live allocations.
@@ -358,13 +363,13 @@ pub struct ThreadView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AllocationView {
     /// Key.
-    pub key: Key,
+    pub key: AllocationKey,
     /// Device ordinal in the process.
     pub device: Option<DeviceId>,
     /// Size.
     pub bytes: Bytes,
     /// Memory kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Age.
     pub age: Nanos,
     /// Allocation site.
@@ -397,15 +402,15 @@ pub struct SiteView {
     /// at different times: of several processes, kinds, or ids of the same stack.
     pub peak_bytes: Bytes,
     /// When the peak was first reached.
-    pub peak_at: Option<Moment>,
+    pub peak_at: Option<Timestamp>,
     /// Times of the first and the last allocation, of any kind.
-    pub seen: (Moment, Moment),
+    pub seen: (Timestamp, Timestamp),
     /// Lifetimes of freed allocations of any kind: binary logarithm of nanoseconds, and count.
     pub lifetimes: Vec<(u8, u64)>,
     /// Longest lifetime.
     pub longest_lifetime: Option<Nanos>,
     /// Live bytes over time.
-    pub growth: Growth,
+    pub growth: SiteHistory,
     /// The same by kind, for all kinds that it ever allocated.
     pub kinds: Vec<SiteKindView>,
     /// Objects created there; not included in the values above.
@@ -434,7 +439,7 @@ impl SiteView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SiteKindView {
     /// Kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Live bytes.
     pub live_bytes: Bytes,
     /// Live allocations.
@@ -474,9 +479,9 @@ pub struct SiteProcess {
 /// Live device memory of a site over time. After the end of a process, it includes what the process
 /// had not freed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Growth {
+pub struct SiteHistory {
     /// Start of the first window: the start of the trace.
-    pub start: Moment,
+    pub start: Timestamp,
     /// Length of each window.
     pub window: Nanos,
     /// Live bytes at the end of each window; the last window is still open and has the current
@@ -488,7 +493,7 @@ pub struct Growth {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
     /// Time.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Requesting process.
     pub pid: Pid,
     /// Thread.
@@ -500,7 +505,7 @@ pub struct OutOfMemory {
     /// GPU of the host, if known.
     pub gpu: Option<GpuId>,
     /// Kind and size of the request.
-    pub asked: Option<(Kind, Bytes)>,
+    pub asked: Option<(MemoryKind, Bytes)>,
     /// Allocation site.
     pub site: Option<SiteId>,
     /// Name of the site, as far as it was resolved when the snapshot was made.

@@ -21,7 +21,7 @@ pub struct Frame {
     /// Language.
     pub language: Language,
     /// Why the function is unknown.
-    pub unknown: Option<Unknown>,
+    pub unknown: Option<UnknownReason>,
 }
 
 /// Language of a frame, as far as it is known.
@@ -33,7 +33,7 @@ pub enum Language {
     /// Python.
     Python,
     /// Not code: a placeholder for frames, such as the variable of a static allocation.
-    Remark,
+    Synthetic,
 }
 
 impl Language {
@@ -43,16 +43,16 @@ impl Language {
         match self {
             Self::Native => "native",
             Self::Python => "python",
-            Self::Remark => "synthetic",
+            Self::Synthetic => "synthetic",
         }
     }
 }
 
 /// Why a frame has no function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Unknown {
+pub enum UnknownReason {
     /// The file has no symbol at this address.
-    Stripped,
+    NoSymbol,
     /// The address does not belong to a file.
     Unmapped,
     /// Code that was generated at run time.
@@ -60,37 +60,37 @@ pub enum Unknown {
     /// The file could not be read.
     Unreadable,
     /// The tool that wrote the file did not record it.
-    NotTold,
+    NotRecorded,
     /// The process exited before it could be inspected.
-    Gone,
+    ProcessExited,
     /// The return address is hidden by another tool's uretprobe.
-    Probed,
+    HiddenByUretprobe,
     /// The data structures of the interpreter are not supported.
-    Interpreter,
+    UnsupportedInterpreter,
     /// The interpreter had not been detected yet at the time of the call.
-    TooEarly,
+    InterpreterNotReady,
     /// Further frames are missing: the stack is deeper than the part that was read.
-    Deep,
+    Truncated,
     /// Further frames are missing: there is no unwind information.
-    NoRule,
+    NoUnwindInfo,
 }
 
-impl Unknown {
+impl UnknownReason {
     /// Reason in a few words.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::Stripped => "no symbol",
+            Self::NoSymbol => "no symbol",
             Self::Unmapped => "unmapped address",
             Self::Jit => "JIT code",
             Self::Unreadable => "unreadable file",
-            Self::NotTold => "not recorded by the tool",
-            Self::Gone => "process exited",
-            Self::Probed => "hidden by a return probe",
-            Self::Interpreter => "unsupported interpreter",
-            Self::TooEarly => "interpreter not detected yet",
-            Self::Deep => "stack truncated",
-            Self::NoRule => "no unwind information",
+            Self::NotRecorded => "not recorded by the tool",
+            Self::ProcessExited => "process exited",
+            Self::HiddenByUretprobe => "hidden by a return probe",
+            Self::UnsupportedInterpreter => "unsupported interpreter",
+            Self::InterpreterNotReady => "interpreter not detected yet",
+            Self::Truncated => "stack truncated",
+            Self::NoUnwindInfo => "no unwind information",
         }
     }
 }
@@ -101,14 +101,14 @@ pub struct FrameId(pub u32);
 
 /// Interned frames and stacks. Ids start at 0 and never change.
 #[derive(Clone, Debug, Default)]
-pub struct Stacks {
+pub struct StackTable {
     frames: Vec<Frame>,
     frame_ids: HashMap<Frame, FrameId>,
     stacks: Vec<Box<[FrameId]>>,
     stack_ids: HashMap<Box<[FrameId]>, SiteId>,
 }
 
-impl Stacks {
+impl StackTable {
     /// Returns the id of a frame; adds it if it is new.
     pub fn frame(&mut self, frame: Frame) -> FrameId {
         if let Some(&id) = self.frame_ids.get(&frame) {
@@ -166,7 +166,7 @@ impl Stacks {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum SiteName {
     /// Hash of its frames; see [`site_name`].
-    Told(u64),
+    Resolved(u64),
     /// Its frames are not resolved yet.
     Pending(SiteId),
     /// The call stack is unknown.
@@ -178,7 +178,7 @@ pub enum SiteName {
 impl fmt::Display for SiteName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Told(name) => f.pad(&format!("{name:016x}")),
+            Self::Resolved(name) => f.pad(&format!("{name:016x}")),
             Self::Pending(site) => f.pad(&format!("pending-{}", site.0)),
             Self::Unknown => f.pad("none"),
             Self::Other => f.pad("other"),
@@ -211,34 +211,36 @@ pub fn site_name(frames: &[Frame]) -> u64 {
 }
 
 /// Limit of distinct stacks per trace. Later ones share a placeholder frame.
-const STACKS: usize = 1 << 18;
+const MAX_STACKS: usize = 1 << 18;
 
 /// Frames of the sites of a trace or recording, as far as they are resolved.
 ///
 /// Several ids may have the same frames: in reports they are one site with one name.
 #[derive(Clone, Debug, Default)]
-pub struct Sites {
-    stacks: Stacks,
-    resolved: HashMap<SiteId, Told>,
+pub struct SiteRegistry {
+    stacks: StackTable,
+    resolved: HashMap<SiteId, ResolvedSite>,
     first: HashMap<u64, SiteId>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct ResolvedSite {
     stack: SiteId,
     name: u64,
 }
 
-impl Sites {
+impl SiteRegistry {
     /// Sets the frames of a site, innermost first. Only the first call for a site has an effect.
-    pub fn tell(&mut self, site: SiteId, frames: &[Frame]) {
+    pub fn resolve(&mut self, site: SiteId, frames: &[Frame]) {
         if self.resolved.contains_key(&site) {
             return;
         }
         let name = site_name(frames);
         let resolved = match self.first.get(&name).and_then(|first| self.resolved.get(first)) {
             Some(resolved) => *resolved,
-            None if self.stacks.len() < STACKS => Told { stack: self.keep(frames), name },
+            None if self.stacks.len() < MAX_STACKS => {
+                ResolvedSite { stack: self.keep(frames), name }
+            }
             None => self.too_many(),
         };
         self.resolved.insert(site, resolved);
@@ -250,15 +252,15 @@ impl Sites {
         self.stacks.site(&ids)
     }
 
-    fn too_many(&mut self) -> Told {
+    fn too_many(&mut self) -> ResolvedSite {
         let function = "stack limit reached".into();
-        let frames = [Frame { function, language: Language::Remark, ..Frame::default() }];
-        Told { stack: self.keep(&frames), name: site_name(&frames) }
+        let frames = [Frame { function, language: Language::Synthetic, ..Frame::default() }];
+        ResolvedSite { stack: self.keep(&frames), name: site_name(&frames) }
     }
 
     /// First site with the same frames; the site itself while it is not resolved.
     #[must_use]
-    pub fn same(&self, site: SiteId) -> SiteId {
+    pub fn canonical(&self, site: SiteId) -> SiteId {
         let first = self.resolved.get(&site).and_then(|resolved| self.first.get(&resolved.name));
         first.copied().unwrap_or(site)
     }
@@ -268,7 +270,7 @@ impl Sites {
     pub fn name(&self, site: Option<SiteId>) -> SiteName {
         let Some(site) = site else { return SiteName::Unknown };
         let resolved = self.resolved.get(&site);
-        resolved.map_or(SiteName::Pending(site), |resolved| SiteName::Told(resolved.name))
+        resolved.map_or(SiteName::Pending(site), |resolved| SiteName::Resolved(resolved.name))
     }
 
     /// Frames, innermost first; `None` while the site is not resolved.
@@ -282,7 +284,7 @@ impl Sites {
     #[must_use]
     pub fn frames_of(&self, name: SiteName) -> Arc<[Frame]> {
         let first = match name {
-            SiteName::Told(name) => self.first.get(&name).copied(),
+            SiteName::Resolved(name) => self.first.get(&name).copied(),
             _ => None,
         };
         first.and_then(|site| self.frames(site)).unwrap_or_default()
@@ -295,7 +297,7 @@ mod tests {
 
     #[test]
     fn stacks_are_interned() {
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTable::default();
         let frame = |name: &str| Frame { function: name.into(), ..Frame::default() };
         let (main, step) = (stacks.frame(frame("main")), stacks.frame(frame("step")));
         let site = stacks.site(&[step, main]);
@@ -326,15 +328,15 @@ mod tests {
 
     #[test]
     fn sites_with_equal_frames_are_merged() {
-        let mut sites = Sites::default();
+        let mut sites = SiteRegistry::default();
         assert_eq!(sites.name(Some(SiteId(7))).to_string(), "pending-7");
         assert_eq!(sites.name(None).to_string(), "none");
-        sites.tell(SiteId(7), &[frame("f"), frame("main")]);
-        sites.tell(SiteId(9), &[frame("f"), frame("main")]);
-        sites.tell(SiteId(8), &[frame("g"), frame("main")]);
-        assert_eq!(sites.same(SiteId(9)), SiteId(7));
-        assert_eq!(sites.same(SiteId(8)), SiteId(8));
-        assert_eq!(sites.same(SiteId(3)), SiteId(3));
+        sites.resolve(SiteId(7), &[frame("f"), frame("main")]);
+        sites.resolve(SiteId(9), &[frame("f"), frame("main")]);
+        sites.resolve(SiteId(8), &[frame("g"), frame("main")]);
+        assert_eq!(sites.canonical(SiteId(9)), SiteId(7));
+        assert_eq!(sites.canonical(SiteId(8)), SiteId(8));
+        assert_eq!(sites.canonical(SiteId(3)), SiteId(3));
         assert_eq!(sites.name(Some(SiteId(9))), sites.name(Some(SiteId(7))));
         let frames = sites.frames_of(sites.name(Some(SiteId(9))));
         assert_eq!(*frames, [frame("f"), frame("main")]);
@@ -342,11 +344,11 @@ mod tests {
 
     #[test]
     fn first_frames_of_a_site_are_kept() {
-        let mut sites = Sites::default();
-        sites.tell(SiteId(1), &[frame("f")]);
-        sites.tell(SiteId(1), &[frame("g")]);
-        sites.tell(SiteId(2), &[frame("f")]);
-        assert_eq!(sites.same(SiteId(2)), SiteId(1));
+        let mut sites = SiteRegistry::default();
+        sites.resolve(SiteId(1), &[frame("f")]);
+        sites.resolve(SiteId(1), &[frame("g")]);
+        sites.resolve(SiteId(2), &[frame("f")]);
+        assert_eq!(sites.canonical(SiteId(2)), SiteId(1));
         assert_eq!(sites.frames(SiteId(1)).as_deref(), Some(&[frame("f")][..]));
     }
 }

@@ -2,13 +2,13 @@
 //! them is ever added to the driver's bytes.
 
 use crate::ids::{DeviceId, SiteId};
-use crate::units::{Bytes, Moment};
+use crate::units::{Bytes, Timestamp};
 
 /// PyTorch's allocator allocated or freed a block; with its own totals after that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TensorCall {
+pub struct TensorEvent {
     /// What happened.
-    pub what: TensorTurn,
+    pub what: TensorOp,
     /// Device ordinal in the process.
     pub device: DeviceId,
     /// Allocated bytes on that device, as counted by the allocator.
@@ -17,21 +17,21 @@ pub struct TensorCall {
     pub reserved: u64,
 }
 
-impl TensorCall {
+impl TensorEvent {
     /// Sets the allocation site.
     pub const fn set_site(&mut self, at: Option<SiteId>) {
         match &mut self.what {
-            TensorTurn::Began { site, .. } | TensorTurn::Refused { site, .. } => *site = at,
-            TensorTurn::Ended { .. } => {}
+            TensorOp::Allocated { site, .. } | TensorOp::OutOfMemory { site, .. } => *site = at,
+            TensorOp::Freed { .. } => {}
         }
     }
 }
 
 /// What happened to a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TensorTurn {
+pub enum TensorOp {
     /// The block was allocated.
-    Began {
+    Allocated {
         /// Address.
         address: u64,
         /// Size, as rounded by the allocator.
@@ -40,14 +40,14 @@ pub enum TensorTurn {
         site: Option<SiteId>,
     },
     /// The block was freed.
-    Ended {
+    Freed {
         /// Address.
         address: u64,
         /// Size.
         bytes: u64,
     },
     /// The allocation failed: out of memory.
-    Refused {
+    OutOfMemory {
         /// Requested size.
         bytes: u64,
         /// Allocation site.
@@ -57,42 +57,42 @@ pub enum TensorTurn {
 
 /// Whether the blocks of a process's cache are tracked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum TensorWatch {
+pub enum TensorTracking {
     /// They are tracked from here on.
-    Begun,
+    Active,
     /// They cannot be tracked.
-    Impossible(NoTensors),
+    Unavailable(TensorsUnavailable),
 }
 
 /// Why the tensors of a process are unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum NoTensors {
+pub enum TensorsUnavailable {
     /// `libc10_cuda.so` was found, but no `libc10.so` next to it.
     NoLibrary,
     /// `libc10.so` does not export the function to which the cache reports its blocks.
-    NoFunction,
+    NoSymbol,
     /// `libc10.so` cannot be read.
     Unreadable,
     /// The kernel rejected the probe.
-    Refused,
+    AttachFailed,
     /// The cache is not used: each tensor is a stream-ordered allocation of the driver.
-    DriverAllocates,
+    AsyncBackend,
 }
 
-impl NoTensors {
+impl TensorsUnavailable {
     /// All reasons.
     pub const ALL: [Self; 5] =
-        [Self::NoLibrary, Self::NoFunction, Self::Unreadable, Self::Refused, Self::DriverAllocates];
+        [Self::NoLibrary, Self::NoSymbol, Self::Unreadable, Self::AttachFailed, Self::AsyncBackend];
 
     /// Name in JSON and files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::NoLibrary => "no_library",
-            Self::NoFunction => "no_symbol",
+            Self::NoSymbol => "no_symbol",
             Self::Unreadable => "unreadable",
-            Self::Refused => "attach_failed",
-            Self::DriverAllocates => "async_backend",
+            Self::AttachFailed => "attach_failed",
+            Self::AsyncBackend => "async_backend",
         }
     }
 
@@ -104,12 +104,12 @@ impl NoTensors {
                 "libc10_cuda.so is loaded without libc10.so: renamed or statically linked PyTorch \
                  builds are not supported"
             }
-            Self::NoFunction => {
+            Self::NoSymbol => {
                 "libc10.so does not export reportMemoryUsageToProfiler: unsupported PyTorch build"
             }
             Self::Unreadable => "libc10.so is not readable; run as root",
-            Self::Refused => "cannot attach a probe to libc10.so",
-            Self::DriverAllocates => {
+            Self::AttachFailed => "cannot attach a probe to libc10.so",
+            Self::AsyncBackend => {
                 "PyTorch uses cudaMallocAsync: tensors are listed as stream-ordered allocations"
             }
         }
@@ -127,13 +127,13 @@ pub struct TorchView {
     /// Blocks dropped because the limit was reached.
     pub unlisted: u64,
     /// Why nothing is known.
-    pub reason: Option<NoTensors>,
+    pub reason: Option<TensorsUnavailable>,
 }
 
 impl TorchView {
     /// Whether all allocated blocks are known, and no others are listed.
     #[must_use]
-    pub fn exact(&self) -> bool {
+    pub fn is_exact(&self) -> bool {
         self.lost == 0
             && self.unlisted == 0
             && self.reason.is_none()
@@ -154,7 +154,7 @@ pub struct TorchDeviceView {
     /// Peak of the reported allocated bytes.
     pub peak: Bytes,
     /// When the peak was reached.
-    pub peak_at: Moment,
+    pub peak_at: Timestamp,
     /// Blocks that were seen to be allocated and not freed.
     pub blocks: u64,
     /// Their size: less than `allocated` if some were allocated before the trace.
@@ -168,7 +168,7 @@ pub struct TorchDeviceView {
     /// Out-of-memory errors.
     pub refused: u64,
     /// Layout of the unused memory.
-    pub fragmentation: Result<Fragmentation, NoFragmentation>,
+    pub fragmentation: Result<CacheFragmentation, FragmentationUnknown>,
 }
 
 impl TorchDeviceView {
@@ -181,7 +181,7 @@ impl TorchDeviceView {
 
 /// Layout of a cache's unused memory in its segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Fragmentation {
+pub struct CacheFragmentation {
     /// In segments without a block: `torch.cuda.empty_cache()` frees them.
     pub whole: Bytes,
     /// In segments with blocks, which stay as long as those blocks.
@@ -192,22 +192,22 @@ pub struct Fragmentation {
 
 /// Why the layout of unused memory is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum NoFragmentation {
+pub enum FragmentationUnknown {
     /// There are unknown blocks: from before the trace, or with a lost record.
-    BlocksUnseen,
+    BlocksUnknown,
     /// There are blocks in memory whose allocation was not seen.
-    SegmentsUnseen,
+    SegmentsUnknown,
     /// There are too many blocks to scan for each report.
     TooMany,
 }
 
-impl NoFragmentation {
+impl FragmentationUnknown {
     /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::BlocksUnseen => "blocks_unknown",
-            Self::SegmentsUnseen => "segments_unknown",
+            Self::BlocksUnknown => "blocks_unknown",
+            Self::SegmentsUnknown => "segments_unknown",
             Self::TooMany => "too_many_blocks",
         }
     }
@@ -216,8 +216,8 @@ impl NoFragmentation {
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
-            Self::BlocksUnseen => "some blocks are unknown",
-            Self::SegmentsUnseen => "memory from before the trace",
+            Self::BlocksUnknown => "some blocks are unknown",
+            Self::SegmentsUnknown => "memory from before the trace",
             Self::TooMany => "too many blocks",
         }
     }

@@ -6,13 +6,13 @@ use std::ops::Sub;
 /// A point in time: nanoseconds of the monotonic clock. The engine never reads a clock; times
 /// arrive with events and snapshots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct Moment(pub u64);
+pub struct Timestamp(pub u64);
 
 /// A duration in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Nanos(pub u64);
 
-impl Sub for Moment {
+impl Sub for Timestamp {
     type Output = Nanos;
 
     /// Duration from `earlier` to `self`; zero if `earlier` is later.
@@ -77,6 +77,6 @@ mod tests {
 
     #[test]
     fn negative_duration_is_zero() {
-        assert_eq!(Moment(3) - Moment(5), Nanos(0));
+        assert_eq!(Timestamp(3) - Timestamp(5), Nanos(0));
     }
 }

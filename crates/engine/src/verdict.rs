@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::ids::{DeviceId, Key, Pid, Tid};
-use crate::kind::Kind;
+use crate::ids::{AllocationKey, DeviceId, Pid, Tid};
+use crate::kind::MemoryKind;
 use crate::object::ObjectKind;
 use crate::stack::{Frame, SiteName};
-use crate::units::{Bytes, Moment, Nanos};
+use crate::units::{Bytes, Nanos, Timestamp};
 
 /// Behavior of a site's live memory over time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -57,7 +57,7 @@ impl Verdict {
 
 /// Confidence in a verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Sureness {
+pub enum Confidence {
     /// There is little evidence, but it points this way.
     Possible,
     /// Most of the evidence points this way.
@@ -66,7 +66,7 @@ pub enum Sureness {
     Certain,
 }
 
-impl Sureness {
+impl Confidence {
     /// Name in reports, JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -80,16 +80,16 @@ impl Sureness {
 
 /// Resource that a verdict is about. Resources are classified separately and never added together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Subject {
+pub enum Resource {
     /// Driver memory of one kind.
-    Memory(Kind),
+    Memory(MemoryKind),
     /// Blocks allocated from a framework's cache.
     Tensors,
     /// CUDA objects: quantities are counts, not bytes.
     Objects(ObjectKind),
 }
 
-impl Subject {
+impl Resource {
     /// Whether quantities are bytes.
     #[must_use]
     pub const fn is_bytes(self) -> bool {
@@ -107,7 +107,7 @@ pub struct Evidence {
     /// Length of each window.
     pub window: Nanos,
     /// Minimum of the live quantity in each window since the site was first seen, oldest first.
-    pub lows: Vec<u64>,
+    pub window_min: Vec<u64>,
     /// Peak of the live quantity.
     pub peak: u64,
     /// Minimum and maximum of the live quantity in the second half of that time.
@@ -121,13 +121,13 @@ pub struct Evidence {
     /// Of those: in which it shrank.
     pub shrinking_steps: u32,
     /// Current growth per hour.
-    pub per_hour: u64,
+    pub growth_per_hour: u64,
     /// Allocations or objects created.
-    pub begun: u64,
+    pub created: u64,
     /// Of those: freed by the program.
-    pub ended: u64,
+    pub freed: u64,
     /// Time since the site was first seen.
-    pub watched: Nanos,
+    pub observed: Nanos,
     /// At least half of the live allocations are this old. Ages are exact to one window.
     pub median_age: Option<Nanos>,
     /// No live allocation is older than this.
@@ -144,7 +144,7 @@ pub struct Evidence {
     /// older than all of them.
     pub overdue: u64,
     /// Time until the device is full at this growth, if its free memory is known.
-    pub full_in: Option<Nanos>,
+    pub time_until_full: Option<Nanos>,
     /// For growing memory of PyTorch's cache: its tensors, if known.
     pub tensors: Option<CacheTensors>,
 }
@@ -189,7 +189,7 @@ impl CacheTensors {
 
 /// Verdict on one site.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Judgement {
+pub struct SiteVerdict {
     /// Process; `None` for merged processes that ended earlier.
     pub pid: Option<Pid>,
     /// Name of the process (untrusted).
@@ -199,7 +199,7 @@ pub struct Judgement {
     /// Frames, innermost first, if known.
     pub frames: Arc<[Frame]>,
     /// Resource that was classified.
-    pub subject: Subject,
+    pub resource: Resource,
     /// Device with most of it, if known.
     pub device: Option<DeviceId>,
     /// Thread that allocated all of it, if there is just one.
@@ -207,7 +207,7 @@ pub struct Judgement {
     /// The verdict.
     pub verdict: Verdict,
     /// Confidence in the verdict.
-    pub sureness: Sureness,
+    pub confidence: Confidence,
     /// Values that support it.
     pub evidence: Evidence,
 }
@@ -216,7 +216,7 @@ pub struct Judgement {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Anomaly {
     /// Time.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Process.
     pub pid: Pid,
     /// Name of the process (untrusted).
@@ -232,18 +232,18 @@ pub struct Anomaly {
     /// Device.
     pub device: Option<DeviceId>,
     /// Memory kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// What was anomalous.
-    pub what: Unusual,
+    pub what: AnomalyKind,
 }
 
 /// Kind of anomaly, with its values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unusual {
+pub enum AnomalyKind {
     /// An allocation much larger than others.
     Size {
         /// Key of the allocation.
-        key: Key,
+        key: AllocationKey,
         /// Size.
         bytes: Bytes,
         /// Baseline: 90th percentile for a process, largest size for a site.

@@ -1,13 +1,13 @@
 //! GPU activity other than memory calls: kernels, graphs, copies. These calls are far too frequent
 //! for one event each: the probes count them, and events carry the increments.
 
-use crate::ids::{ExecId, KernelId};
+use crate::ids::{GraphExecId, KernelId};
 
 /// GPU activity of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum GpuActivity {
     /// Launches of one kernel since the last event of this kind.
-    Launches(Launches),
+    Launches(KernelLaunches),
     /// Name of a kernel.
     Named {
         /// Handle used by launches.
@@ -15,7 +15,7 @@ pub enum Work {
         /// Name known to the driver, mangled (untrusted).
         name: Box<str>,
         /// Source of the name.
-        by: NamedBy,
+        by: NameSource,
     },
     /// `cuKernelGetFunction`: a second handle of the same kernel.
     Alias {
@@ -29,15 +29,15 @@ pub enum Work {
         /// Handle used by launches.
         kernel: KernelId,
         /// Reason.
-        why: NoName,
+        why: UnnamedReason,
     },
     /// Copies or memsets of one direction and mode since the last event of this kind.
-    Copies(Box<Copies>),
+    Copies(Box<CopyActivity>),
 }
 
 /// Source of the name of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum NamedBy {
+pub enum NameSource {
     /// A driver call.
     Call,
     /// The memory of the process: it had the kernel before tracing began, and the driver stores the
@@ -47,9 +47,9 @@ pub enum NamedBy {
 
 /// Launches of one kernel, as *increments* except for the shapes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Launches {
+pub struct KernelLaunches {
     /// Kernel or graph.
-    pub target: Launched,
+    pub target: LaunchTarget,
     /// Calls with any result.
     pub calls: u64,
     /// Of those: captured into a graph, and not executed yet.
@@ -59,23 +59,23 @@ pub struct Launches {
     /// Of those: that failed.
     pub failed: u64,
     /// Last grid, block and shared memory size.
-    pub last: Option<Shape>,
+    pub last: Option<LaunchShape>,
     /// All calls so far by shape, most frequent first, for the shapes that are kept.
-    pub shapes: Vec<(Shape, u64)>,
+    pub shapes: Vec<(LaunchShape, u64)>,
     /// All calls so far whose shape was not kept.
     pub other_shapes: u64,
 }
 
 /// What is launched.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Launched {
+pub enum LaunchTarget {
     /// A kernel.
     Kernel(KernelId),
     /// A graph exec.
-    Graph(ExecId),
+    Graph(GraphExecId),
 }
 
-impl Default for Launched {
+impl Default for LaunchTarget {
     fn default() -> Self {
         Self::Kernel(KernelId(0))
     }
@@ -83,7 +83,7 @@ impl Default for Launched {
 
 /// Dimensions of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct Shape {
+pub struct LaunchShape {
     /// Blocks in each dimension.
     pub grid: [u32; 3],
     /// Threads of a block in each dimension.
@@ -94,7 +94,7 @@ pub struct Shape {
 
 /// Why the name of a kernel is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum NoName {
+pub enum UnnamedReason {
     /// The process obtained the handle before tracing began.
     BeforeTrace,
     /// The name could not be read from the process's memory.
@@ -105,7 +105,7 @@ pub enum NoName {
 
 /// Direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Direction {
+pub enum CopyDirection {
     /// Host to device.
     HostToDevice,
     /// Device to host.
@@ -119,12 +119,12 @@ pub enum Direction {
     /// From or to an array.
     Array,
     /// Not a copy: memory is set.
-    Fill,
+    Memset,
     /// The call leaves the direction to the pointers, and their memory is unknown.
     Unknown,
 }
 
-impl Direction {
+impl CopyDirection {
     /// All directions, in display order.
     pub const ALL: [Self; 8] = [
         Self::HostToDevice,
@@ -133,7 +133,7 @@ impl Direction {
         Self::HostToHost,
         Self::Peer,
         Self::Array,
-        Self::Fill,
+        Self::Memset,
         Self::Unknown,
     ];
 
@@ -147,7 +147,7 @@ impl Direction {
             Self::HostToHost => "H2H",
             Self::Peer => "peer",
             Self::Array => "array",
-            Self::Fill => "memset",
+            Self::Memset => "memset",
             Self::Unknown => "unknown",
         }
     }
@@ -155,9 +155,9 @@ impl Direction {
 
 /// Copies of one direction and mode, as *increments*.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Copies {
+pub struct CopyActivity {
     /// Direction, if the call specifies it.
-    pub direction: Direction,
+    pub direction: CopyDirection,
     /// For calls that leave the direction to the pointers: one pair, destination first.
     pub pointers: Option<(u64, u64)>,
     /// Whether the call returns before the copy is done.

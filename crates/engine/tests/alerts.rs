@@ -8,9 +8,11 @@
 )]
 
 use engine::alert::builtin::{self, Thresholds};
-use engine::alert::{Alert, Book, Limit, Measure, Rule, Severity, Transition, placeholders};
-use engine::metrics::{Family, Figures, Metric, Sample, Value, catalogue};
-use engine::units::{Bytes, Moment, Nanos};
+use engine::alert::{
+    Alert, AlertEvaluator, Rule, RuleExpr, Severity, Threshold, Transition, placeholders,
+};
+use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, catalogue};
+use engine::units::{Bytes, Nanos, Timestamp};
 
 const NONE: Thresholds = Thresholds {
     leak_suspect: None,
@@ -24,31 +26,31 @@ const NONE: Thresholds = Thresholds {
     not_ready: false,
 };
 
-fn at(seconds: u64) -> Moment {
-    Moment((1_000_000 + seconds) * 1_000_000_000)
+fn at(seconds: u64) -> Timestamp {
+    Timestamp((1_000_000 + seconds) * 1_000_000_000)
 }
 
 fn span(seconds: u64) -> Nanos {
     Nanos(seconds * 1_000_000_000)
 }
 
-fn family(metric: &'static Metric, samples: &[(&[&str], f64)]) -> Family {
+fn family(metric: &'static Metric, samples: &[(&[&str], f64)]) -> MetricFamily {
     let samples = samples.iter().map(|(labels, value)| {
         assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
         Sample {
             labels: labels.iter().map(|label| (*label).into()).collect(),
-            value: Value::Real(*value),
+            value: SampleValue::Real(*value),
         }
     });
-    Family { metric, samples: samples.collect() }
+    MetricFamily { metric, samples: samples.collect() }
 }
 
-fn one(metric: &'static Metric, labels: &[&str], value: f64) -> Figures {
-    Figures { families: vec![family(metric, &[(labels, value)])] }
+fn one(metric: &'static Metric, labels: &[&str], value: f64) -> MetricSet {
+    MetricSet { families: vec![family(metric, &[(labels, value)])] }
 }
 
-fn alerts(limits: &Thresholds) -> Book {
-    Book::new(builtin::rules(limits), span(60))
+fn alerts(limits: &Thresholds) -> AlertEvaluator {
+    AlertEvaluator::new(builtin::rules(limits), span(60))
 }
 
 fn fired(changes: &[Transition]) -> Vec<&Alert> {
@@ -74,15 +76,15 @@ const SUSPECT: [&str; 10] =
 fn suspect_fires_after_its_hold_time() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(300)), ..NONE });
     let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (3_u64 << 30) as f64 / 3600.0);
-    assert_eq!(alerts.look(&suspect, at(0)), []);
-    assert_eq!(alerts.look(&suspect, at(299)), []);
-    let changes = alerts.look(&suspect, at(300));
+    assert_eq!(alerts.evaluate(&suspect, at(0)), []);
+    assert_eq!(alerts.evaluate(&suspect, at(299)), []);
+    let changes = alerts.evaluate(&suspect, at(300));
     let [alert] = fired(&changes)[..] else { panic!("{changes:?}") };
     assert_eq!((alert.since, alert.fired, alert.resolved), (at(0), at(300), None));
     assert_eq!(alert.summary(), "train (pid 41) leaks at main.py:7 step: 3.00 GiB/h (device)");
     assert_eq!(alert.rule.alert_name(), "VramscopeLeakSuspect");
     assert!(alert.labels.iter().all(|(_, value)| !value.is_empty()), "{:?}", alert.labels);
-    assert_eq!(alerts.look(&suspect, at(301)), [], "already firing");
+    assert_eq!(alerts.evaluate(&suspect, at(301)), [], "already firing");
     assert_eq!(alerts.firing().len(), 1);
 }
 
@@ -92,53 +94,53 @@ fn object_growth_is_not_formatted_as_bytes() {
     let mut labels = SUSPECT;
     labels[9] = "stream_objects";
     let growth = one(&catalogue::SUSPECT_GROWTH_OBJECTS, &labels, 4096.0 / 3600.0);
-    let changes = alerts.look(&growth, at(0));
-    assert_eq!(fired(&changes)[0].value_in_words(), "4096/h");
+    let changes = alerts.evaluate(&growth, at(0));
+    assert_eq!(fired(&changes)[0].formatted_value(), "4096/h");
 }
 
 #[test]
 fn interrupted_condition_restarts_the_hold_time() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(300)), ..NONE });
     let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, 1e9);
-    alerts.look(&suspect, at(0));
-    alerts.look(&Figures::default(), at(200));
-    alerts.look(&suspect, at(210));
-    assert_eq!(alerts.look(&suspect, at(400)), []);
-    assert_eq!(alerts.look(&suspect, at(510)).len(), 1);
+    alerts.evaluate(&suspect, at(0));
+    alerts.evaluate(&MetricSet::default(), at(200));
+    alerts.evaluate(&suspect, at(210));
+    assert_eq!(alerts.evaluate(&suspect, at(400)), []);
+    assert_eq!(alerts.evaluate(&suspect, at(510)).len(), 1);
 }
 
 #[test]
 fn alert_resolves_when_its_series_disappears() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
     let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, 1e9);
-    assert_eq!(alerts.look(&suspect, at(0)).len(), 1);
-    assert_eq!(alerts.look(&Figures::default(), at(10)), []);
-    assert_eq!(alerts.look(&suspect, at(30)), [], "still firing");
-    assert_eq!(alerts.look(&Figures::default(), at(40)), []);
-    assert_eq!(alerts.look(&Figures::default(), at(99)), []);
-    let changes = alerts.look(&Figures::default(), at(100));
+    assert_eq!(alerts.evaluate(&suspect, at(0)).len(), 1);
+    assert_eq!(alerts.evaluate(&MetricSet::default(), at(10)), []);
+    assert_eq!(alerts.evaluate(&suspect, at(30)), [], "still firing");
+    assert_eq!(alerts.evaluate(&MetricSet::default(), at(40)), []);
+    assert_eq!(alerts.evaluate(&MetricSet::default(), at(99)), []);
+    let changes = alerts.evaluate(&MetricSet::default(), at(100));
     let [alert] = resolved(&changes)[..] else { panic!("{changes:?}") };
     assert_eq!((alert.id, alert.resolved), (1, Some(at(100))));
     assert!(alerts.firing().is_empty());
-    assert_eq!(alerts.past().count(), 1);
-    let again = alerts.look(&suspect, at(101));
+    assert_eq!(alerts.resolved().count(), 1);
+    let again = alerts.evaluate(&suspect, at(101));
     assert_eq!(fired(&again)[0].id, 2, "another one");
 }
 
 #[test]
 fn resolved_alert_keeps_its_last_firing_value() {
     let mut alerts = alerts(&Thresholds { nearly_full: Some(0.95), ..NONE });
-    let used = |share: f64| Figures {
+    let used = |share: f64| MetricSet {
         families: vec![
             family(&catalogue::GPU_TOTAL, &[(&["0", "GPU-a"], 1000.0)]),
             family(&catalogue::GPU_USED, &[(&["0", "GPU-a"], 1000.0 * share)]),
         ],
     };
-    alerts.look(&used(0.96), at(0));
-    alerts.look(&used(0.96), at(600));
-    alerts.look(&used(0.98), at(601));
-    alerts.look(&used(0.1), at(602));
-    let changes = alerts.look(&used(0.1), at(700));
+    alerts.evaluate(&used(0.96), at(0));
+    alerts.evaluate(&used(0.96), at(600));
+    alerts.evaluate(&used(0.98), at(601));
+    alerts.evaluate(&used(0.1), at(602));
+    let changes = alerts.evaluate(&used(0.1), at(700));
     assert_eq!(resolved(&changes)[0].summary(), "98 % of GPU 0 is used");
 }
 
@@ -161,8 +163,8 @@ fn empty_labels_are_omitted_from_summary_lists() {
         ("it is {value}: container={container} pod={pod}", "it is 1.00 GiB/h"),
         ("{process} in pod {pod}: too much", "train in pod ?: too much"),
     ] {
-        let mut alerts = Book::new(vec![rule(summary)], span(60));
-        assert_eq!(fired(&alerts.look(&suspect, at(0)))[0].summary(), filled);
+        let mut alerts = AlertEvaluator::new(vec![rule(summary)], span(60));
+        assert_eq!(fired(&alerts.evaluate(&suspect, at(0)))[0].summary(), filled);
     }
 }
 
@@ -173,8 +175,8 @@ fn late_names_do_not_create_a_second_alert() {
     let mut labels = SUSPECT;
     labels[3] = "trainer-0";
     let late = one(&catalogue::SUSPECT_GROWTH, &labels, 1e9);
-    assert_eq!(alerts.look(&early, at(0)).len(), 1);
-    assert_eq!(alerts.look(&late, at(1)), []);
+    assert_eq!(alerts.evaluate(&early, at(0)).len(), 1);
+    assert_eq!(alerts.evaluate(&late, at(1)), []);
     let firing = alerts.firing();
     assert_eq!(firing.len(), 1);
     assert!(!firing[0].labels.iter().any(|(label, _)| *label == "pod"), "labels stay");
@@ -183,7 +185,7 @@ fn late_names_do_not_create_a_second_alert() {
 #[test]
 fn nearly_full_gpu_fires_by_ratio_after_hold_time() {
     let mut alerts = alerts(&Thresholds { nearly_full: Some(0.95), ..NONE });
-    let used = |share: f64| Figures {
+    let used = |share: f64| MetricSet {
         families: vec![
             family(&catalogue::GPU_TOTAL, &[(&["0", "GPU-a"], 1000.0), (&["1", "GPU-b"], 100.0)]),
             family(
@@ -192,28 +194,28 @@ fn nearly_full_gpu_fires_by_ratio_after_hold_time() {
             ),
         ],
     };
-    alerts.look(&used(0.96), at(0));
-    let changes = alerts.look(&used(0.96), at(600));
+    alerts.evaluate(&used(0.96), at(0));
+    let changes = alerts.evaluate(&used(0.96), at(600));
     assert_eq!(fired(&changes)[0].summary(), "96 % of GPU 0 is used");
     // Below the threshold but within the hysteresis: the alert stays firing.
     for second in 601..1000 {
-        assert_eq!(alerts.look(&used(0.945), at(second)), []);
+        assert_eq!(alerts.evaluate(&used(0.945), at(second)), []);
     }
-    assert_eq!(alerts.look(&used(0.92), at(1000)), []);
-    assert_eq!(resolved(&alerts.look(&used(0.92), at(1060))).len(), 1);
+    assert_eq!(alerts.evaluate(&used(0.92), at(1000)), []);
+    assert_eq!(resolved(&alerts.evaluate(&used(0.92), at(1060))).len(), 1);
 }
 
 #[test]
 fn gpu_with_zero_total_is_not_full() {
     let mut alerts = alerts(&Thresholds { nearly_full: Some(0.95), ..NONE });
-    let metrics = Figures {
+    let metrics = MetricSet {
         families: vec![
             family(&catalogue::GPU_TOTAL, &[(&["0", ""], 0.0)]),
             family(&catalogue::GPU_USED, &[(&["0", ""], 0.0)]),
         ],
     };
     for second in [0, 600, 1200] {
-        assert_eq!(alerts.look(&metrics, at(second)), []);
+        assert_eq!(alerts.evaluate(&metrics, at(second)), []);
     }
 }
 
@@ -221,7 +223,7 @@ fn gpu_with_zero_total_is_not_full() {
 fn out_of_memory_fires_on_the_first_sample() {
     let mut alerts = alerts(&Thresholds { out_of_memory: true, ..NONE });
     let count = |count: f64| one(&catalogue::OUT_OF_MEMORY, &["0", "GPU-a"], count);
-    let changes = alerts.look(&count(2.0), at(0));
+    let changes = alerts.evaluate(&count(2.0), at(0));
     assert_eq!(
         fired(&changes)[0].summary(),
         "out of memory on GPU 0: 2 failed calls in the last 10 minutes"
@@ -229,22 +231,22 @@ fn out_of_memory_fires_on_the_first_sample() {
     assert_eq!(fired(&changes)[0].rule.severity, Severity::Critical);
     let mut over = Vec::new();
     for second in 1..720 {
-        let changes = alerts.look(&count(2.0), at(second));
+        let changes = alerts.evaluate(&count(2.0), at(second));
         over.extend(changes.into_iter().map(|change| (second, change)));
     }
     let [(second, Transition::Resolved(_))] = &over[..] else { panic!("{over:?}") };
     assert!((660..700).contains(second), "ten minutes plus the hold time: {second}");
-    assert_eq!(alerts.look(&count(3.0), at(800)).len(), 1, "another one");
+    assert_eq!(alerts.evaluate(&count(3.0), at(800)).len(), 1, "another one");
 }
 
 #[test]
 fn counter_reset_counts_from_zero() {
     let mut alerts = alerts(&Thresholds { events_lost: true, ..NONE });
     let lost = |count: f64| one(&catalogue::LOST, &["allocations"], count);
-    assert_eq!(alerts.look(&lost(0.0), at(0)), []);
-    let changes = alerts.look(&lost(7.0), at(1));
+    assert_eq!(alerts.evaluate(&lost(0.0), at(0)), []);
+    let changes = alerts.evaluate(&lost(7.0), at(1));
     assert_eq!(fired(&changes)[0].value, 7.0);
-    alerts.look(&lost(3.0), at(2));
+    alerts.evaluate(&lost(3.0), at(2));
     assert_eq!(alerts.firing()[0].value, 10.0);
 }
 
@@ -257,7 +259,8 @@ fn untracked_growth_needs_a_sample_from_an_hour_ago() {
     for minute in 0..150_u64 {
         // 20 MiB a minute: 1.17 GiB an hour, on top of a context of 500 MiB.
         let bytes = ((500 + 20 * minute) << 20) as f64;
-        let changes = alerts.look(&one(&catalogue::UNTRACKED, &PROCESS, bytes), at(minute * 60));
+        let changes =
+            alerts.evaluate(&one(&catalogue::UNTRACKED, &PROCESS, bytes), at(minute * 60));
         found.extend(changes.into_iter().map(|change| (minute, change)));
     }
     let [(minute, Transition::Fired(alert))] = &found[..] else { panic!("{found:?}") };
@@ -272,24 +275,24 @@ fn aggregated_series_are_not_growth() {
     labels[2] = "other";
     for minute in 0..150_u64 {
         let metrics = one(&catalogue::UNTRACKED, &labels, (minute << 30) as f64);
-        assert_eq!(alerts.look(&metrics, at(minute * 60)), []);
+        assert_eq!(alerts.evaluate(&metrics, at(minute * 60)), []);
     }
 }
 
 #[test]
 fn small_fragmented_caches_do_not_fire() {
     let mut alerts = alerts(&Thresholds { fragmentation: Some(0.4), ..NONE });
-    let cache = |reserved: u64| Figures {
+    let cache = |reserved: u64| MetricSet {
         families: vec![
             family(&catalogue::CACHE_RESERVED, &[(&PROCESS, reserved as f64)]),
             family(&catalogue::FRAGMENTATION, &[(&PROCESS, 0.6)]),
         ],
     };
     for second in [0, 900, 1800] {
-        assert_eq!(alerts.look(&cache(200 << 20), at(second)), []);
+        assert_eq!(alerts.evaluate(&cache(200 << 20), at(second)), []);
     }
-    alerts.look(&cache(2 << 30), at(2000));
-    assert_eq!(alerts.look(&cache(2 << 30), at(2900)).len(), 1);
+    alerts.evaluate(&cache(2 << 30), at(2000));
+    assert_eq!(alerts.evaluate(&cache(2 << 30), at(2900)).len(), 1);
 }
 
 #[test]
@@ -299,18 +302,18 @@ fn custom_rule_matches_only_its_labels() {
         is_builtin: false,
         severity: Severity::Info,
         metric: &catalogue::PINNED,
-        measure: Measure::Value,
+        measure: RuleExpr::Value,
         matching: vec![("process".into(), "train".into())],
         at_least: None,
-        limit: Limit::Above(100.0),
+        limit: Threshold::Above(100.0),
         slack: 0.0,
         hold: Nanos(0),
         summary: "{process} pins {value}, more than {threshold}; {pod}".into(),
         advice: "".into(),
     };
-    let mut alerts = Book::new(vec![rule], Nanos(0));
+    let mut alerts = AlertEvaluator::new(vec![rule], Nanos(0));
     let labels = |pid, name| [pid, name, "", "", ""];
-    let metrics = Figures {
+    let metrics = MetricSet {
         families: vec![family(
             &catalogue::PINNED,
             &[
@@ -320,7 +323,7 @@ fn custom_rule_matches_only_its_labels() {
             ],
         )],
     };
-    let changes = alerts.look(&metrics, at(0));
+    let changes = alerts.evaluate(&metrics, at(0));
     let [alert] = fired(&changes)[..] else { panic!("{changes:?}") };
     assert_eq!(alert.summary(), "train pins 2.00 KiB, more than 100 B; ?");
     assert_eq!(alert.rule.alert_name(), "my_pinned");
@@ -339,28 +342,28 @@ fn alerts_are_bounded_and_dropped_ones_are_counted() {
         })
         .collect();
     let samples: Vec<(&[&str], f64)> = labels.iter().map(|labels| (&labels[..], 1.0)).collect();
-    let metrics = Figures { families: vec![family(&catalogue::SUSPECT_GROWTH, &samples)] };
-    let changes = alerts.look(&metrics, at(0));
+    let metrics = MetricSet { families: vec![family(&catalogue::SUSPECT_GROWTH, &samples)] };
+    let changes = alerts.evaluate(&metrics, at(0));
     assert_eq!(fired(&changes).len(), 64);
-    assert_eq!(alerts.passed_over(), 5000 - 64);
+    assert_eq!(alerts.dropped_alerts(), 5000 - 64);
     // New alerts take the slots of resolved ones.
     assert_eq!(
         resolved(&{
-            alerts.look(&Figures::default(), at(1));
-            alerts.look(&Figures::default(), at(61))
+            alerts.evaluate(&MetricSet::default(), at(1));
+            alerts.evaluate(&MetricSet::default(), at(61))
         })
         .len(),
         64
     );
-    assert_eq!(alerts.look(&metrics, at(62)).len(), 64);
-    assert!(alerts.past().count() <= 128);
+    assert_eq!(alerts.evaluate(&metrics, at(62)).len(), 64);
+    assert!(alerts.resolved().count() <= 128);
 }
 
 #[test]
 fn nan_and_infinite_values_do_not_fire() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
     for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        assert_eq!(alerts.look(&one(&catalogue::SUSPECT_GROWTH, &SUSPECT, value), at(0)), []);
+        assert_eq!(alerts.evaluate(&one(&catalogue::SUSPECT_GROWTH, &SUSPECT, value), at(0)), []);
     }
 }
 
@@ -369,7 +372,7 @@ fn built_in_rules_use_labels_of_their_metric() {
     let rules = builtin::rules(&Thresholds::default());
     let mut names: Vec<&str> = rules.iter().map(|rule| &*rule.name).collect();
     names.dedup();
-    assert_eq!(names, builtin::NAMES);
+    assert_eq!(names, builtin::RULE_NAMES);
     for rule in &rules {
         for name in placeholders(&rule.summary).chain(placeholders(&rule.advice)) {
             let known =
@@ -384,17 +387,17 @@ fn built_in_rules_use_labels_of_their_metric() {
 fn forecast_is_formatted_in_hours() {
     let mut alerts = alerts(&Thresholds { full_within: Some(span(21_600)), ..NONE });
     let full = |seconds: f64| one(&catalogue::GPU_FULL_IN, &["3", "GPU-d"], seconds);
-    alerts.look(&full(30_000.0), at(0));
-    alerts.look(&full(11_100.0), at(10));
-    let changes = alerts.look(&full(11_100.0), at(310));
+    alerts.evaluate(&full(30_000.0), at(0));
+    alerts.evaluate(&full(11_100.0), at(10));
+    let changes = alerts.evaluate(&full(11_100.0), at(310));
     assert_eq!(
         fired(&changes)[0].summary(),
         "GPU 3 will be full in 3h 05m at the current growth of its leak suspects"
     );
     assert_eq!(
         resolved(&{
-            alerts.look(&full(30_000.0), at(320));
-            alerts.look(&full(30_000.0), at(380))
+            alerts.evaluate(&full(30_000.0), at(320));
+            alerts.evaluate(&full(30_000.0), at(380))
         })
         .len(),
         1

@@ -8,17 +8,21 @@
 
 mod random;
 
-use engine::analysis::fragmentation::{Fit, Fragmentation, Owner, Suggestion, analyse};
-use engine::cache::{Block, BlockState, CachePool, CacheSettings, Part, PoolSums, Segment};
+use engine::analysis::fragmentation::{
+    FitResult, FragmentationReport, PoolOwner, Suggestion, analyze,
+};
+use engine::cache::{
+    AllocatorSettings, Block, BlockState, CachePool, PoolSizeClass, PoolTotals, Segment,
+};
 use engine::ids::{DeviceId, Pid, StreamId};
-use engine::units::Moment;
+use engine::units::Timestamp;
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 
 /// Parses a segment: `a4` is 4 MiB in use, `p` pending, `f` free; a `k` after the number means KiB.
 /// The requested size is the whole block, or the number after `/`.
-fn segment(notation: &str, part: Part, expandable: bool) -> Segment {
+fn segment(notation: &str, part: PoolSizeClass, expandable: bool) -> Segment {
     let mut address = 1 << 40;
     let size = |text: &str| match text.strip_suffix('k') {
         Some(kib) => kib.parse::<u64>().unwrap() << 10,
@@ -57,11 +61,11 @@ fn segment(notation: &str, part: Part, expandable: bool) -> Segment {
 }
 
 fn large(notations: &[&str]) -> Vec<Segment> {
-    notations.iter().map(|notation| segment(notation, Part::Large, false)).collect()
+    notations.iter().map(|notation| segment(notation, PoolSizeClass::Large, false)).collect()
 }
 
-fn of(segments: &[Segment]) -> Fragmentation {
-    analyse(segments, &[], &CacheSettings::default())
+fn of(segments: &[Segment]) -> FragmentationReport {
+    analyze(segments, &[], &AllocatorSettings::default())
 }
 
 #[test]
@@ -111,7 +115,7 @@ fn values_match_those_computed_by_hand() {
         let segments: Vec<_> = case
             .segments
             .iter()
-            .map(|notation| segment(notation, Part::Large, case.expandable))
+            .map(|notation| segment(notation, PoolSizeClass::Large, case.expandable))
             .collect();
         let pools = of(&segments).pools;
         let [pool] = &*pools else { panic!("one pool") };
@@ -154,7 +158,10 @@ fn pools_streams_and_devices_are_separate() {
 
 #[test]
 fn inactive_split_ignores_expandable_segments() {
-    let segments = [segment("a125 f55", Part::Large, true), segment("a10 f10", Part::Large, false)];
+    let segments = [
+        segment("a125 f55", PoolSizeClass::Large, true),
+        segment("a10 f10", PoolSizeClass::Large, false),
+    ];
     let pools = of(&segments).pools;
     assert_eq!(pools[0].inactive_split_bytes, 10 * MIB);
     assert_eq!(pools[0].hidden_from_inactive_split_bytes, 55 * MIB);
@@ -172,44 +179,51 @@ fn unusable_ratio_is_the_remainder_of_each_gap() {
 fn would_fit_reports_what_a_request_needs() {
     let found = of(&large(&["a4 f6 a4 f6", "f20"]));
     let fit = |mib: u64| found.would_fit(Some(DeviceId(0)), mib * MIB);
-    assert_eq!(fit(6), Fit::InFreeBlock { block_bytes: 6 * MIB });
-    assert_eq!(fit(7), Fit::InFreeBlock { block_bytes: 20 * MIB });
-    assert_eq!(fit(22), Fit::OnlyDefragmented { free_bytes: 32 * MIB, more_bytes: 2 * MIB });
-    assert_eq!(fit(33), Fit::NeedsMore { more_bytes: 14 * MIB });
+    assert_eq!(fit(6), FitResult::InFreeBlock { block_bytes: 6 * MIB });
+    assert_eq!(fit(7), FitResult::InFreeBlock { block_bytes: 20 * MIB });
+    assert_eq!(fit(22), FitResult::OnlyDefragmented { free_bytes: 32 * MIB, more_bytes: 2 * MIB });
+    assert_eq!(fit(33), FitResult::NeedsMore { more_bytes: 14 * MIB });
     // Two idle segments of 20 MiB together free 40.
     let found = of(&large(&["f20", "f20"]));
     let fit = found.would_fit(Some(DeviceId(0)), 30 * MIB);
-    assert_eq!(fit, Fit::AfterEmptyCache { releasable_bytes: 40 * MIB });
+    assert_eq!(fit, FitResult::AfterEmptyCache { releasable_bytes: 40 * MIB });
     // A small request is not served from large segments.
     let fit = found.would_fit(Some(DeviceId(0)), 4096);
-    assert_eq!(fit, Fit::AfterEmptyCache { releasable_bytes: 40 * MIB });
+    assert_eq!(fit, FitResult::AfterEmptyCache { releasable_bytes: 40 * MIB });
     assert_eq!(found.pools[0].would_fit(4096, &found.settings), None);
     // Nothing is known about another device.
-    assert_eq!(found.would_fit(Some(DeviceId(9)), 4096), Fit::NeedsMore { more_bytes: 2 * MIB });
+    assert_eq!(
+        found.would_fit(Some(DeviceId(9)), 4096),
+        FitResult::NeedsMore { more_bytes: 2 * MIB }
+    );
 }
 
 #[test]
 fn max_split_size_keeps_large_blocks_for_large_requests() {
-    let settings = CacheSettings { max_split_bytes: Some(32 * MIB), ..CacheSettings::default() };
-    let found = analyse(&large(&["f64 a2"]), &[], &settings);
+    let settings =
+        AllocatorSettings { max_split_bytes: Some(32 * MIB), ..AllocatorSettings::default() };
+    let found = analyze(&large(&["f64 a2"]), &[], &settings);
     let fit = |mib: u64| found.pools[0].would_fit(mib * MIB, &settings);
-    assert_eq!(fit(4), Some(Fit::OnlyDefragmented { free_bytes: 64 * MIB, more_bytes: 20 * MIB }));
-    assert_eq!(fit(50), Some(Fit::InFreeBlock { block_bytes: 64 * MIB }));
+    assert_eq!(
+        fit(4),
+        Some(FitResult::OnlyDefragmented { free_bytes: 64 * MIB, more_bytes: 20 * MIB })
+    );
+    assert_eq!(fit(50), Some(FitResult::InFreeBlock { block_bytes: 64 * MIB }));
 }
 
 #[test]
 fn driver_pools_have_totals_only() {
-    let sums = PoolSums {
+    let sums = PoolTotals {
         pid: Pid(7),
         device: Some(DeviceId(0)),
         pool: 5,
         reserved: Some(100),
         used: 40,
-        at: Moment(1),
+        at: Timestamp(1),
     };
-    let unknown = PoolSums { reserved: None, pool: 6, ..sums };
-    let found = analyse(&[], &[sums, unknown], &CacheSettings::default());
-    assert_eq!(found.pools[0].owner, Owner::Driver(Pid(7), 5));
+    let unknown = PoolTotals { reserved: None, pool: 6, ..sums };
+    let found = analyze(&[], &[sums, unknown], &AllocatorSettings::default());
+    assert_eq!(found.pools[0].owner, PoolOwner::Driver(Pid(7), 5));
     assert_eq!(found.pools[0].unallocated, Some(0.6));
     assert_eq!(found.pools[0].external, None);
     assert_eq!(found.pools[0].would_fit(1, &found.settings), None);
@@ -217,8 +231,8 @@ fn driver_pools_have_totals_only() {
     assert!(found.advice.is_empty());
 }
 
-fn advice(segments: &[Segment], settings: &CacheSettings) -> Vec<Suggestion> {
-    let found = analyse(segments, &[], settings);
+fn advice(segments: &[Segment], settings: &AllocatorSettings) -> Vec<Suggestion> {
+    let found = analyze(segments, &[], settings);
     for advice in &found.advice {
         assert!(advice.what.reason().ends_with(|last: char| last.is_alphanumeric() || last == ')'));
     }
@@ -228,7 +242,7 @@ fn advice(segments: &[Segment], settings: &CacheSettings) -> Vec<Suggestion> {
 #[test]
 fn gaps_suggest_expandable_segments_unless_enabled() {
     let notation = "a10 f90";
-    let off = CacheSettings::default();
+    let off = AllocatorSettings::default();
     let found = advice(&large(&[notation]), &off);
     let stuck_bytes = 90 * MIB;
     assert_eq!(
@@ -240,17 +254,17 @@ fn gaps_suggest_expandable_segments_unless_enabled() {
     );
     assert_eq!(found[0].setting().unwrap(), "expandable_segments:True");
     assert_eq!(found[1].setting().unwrap(), "max_split_size_mb:64");
-    let limited = CacheSettings { max_split_bytes: Some(64 * MIB), ..off.clone() };
+    let limited = AllocatorSettings { max_split_bytes: Some(64 * MIB), ..off.clone() };
     assert_eq!(advice(&large(&[notation]), &limited).len(), 1);
-    let on = CacheSettings { expandable_segments: Some(true), ..off };
+    let on = AllocatorSettings { expandable_segments: Some(true), ..off };
     // Pages from 20 MiB on can be released: that is cache.
-    let found = advice(&[segment(notation, Part::Large, true)], &on);
+    let found = advice(&[segment(notation, PoolSizeClass::Large, true)], &on);
     assert_eq!(found, [Suggestion::EmptyCache { releasable_bytes: 80 * MIB }]);
 }
 
 #[test]
 fn full_cache_is_not_fragmented() {
-    let found = advice(&large(&["a95 f5"]), &CacheSettings::default());
+    let found = advice(&large(&["a95 f5"]), &AllocatorSettings::default());
     let (used_bytes, reserved_bytes) = (95 * MIB, 100 * MIB);
     assert_eq!(found, [Suggestion::NotFragmentation { used_bytes, reserved_bytes }]);
     assert_eq!(found[0].setting(), None);
@@ -258,21 +272,21 @@ fn full_cache_is_not_fragmented() {
 
 #[test]
 fn idle_segments_are_cache() {
-    let off = CacheSettings::default();
+    let off = AllocatorSettings::default();
     let (releasable_bytes, reserved_bytes) = (60 * MIB, 100 * MIB);
     let empty = Suggestion::EmptyCache { releasable_bytes };
     let collect =
         Suggestion::GarbageCollectionThreshold { percent: 80, releasable_bytes, reserved_bytes };
     assert_eq!(advice(&large(&["a40", "f60"]), &off), [empty, collect]);
     assert_eq!(collect.setting().unwrap(), "garbage_collection_threshold:0.80");
-    let on = CacheSettings { garbage_collection_threshold: Some(0.6), ..off };
+    let on = AllocatorSettings { garbage_collection_threshold: Some(0.6), ..off };
     assert_eq!(advice(&large(&["a40", "f60"]), &on), [empty]);
 }
 
 #[test]
 fn many_sizes_between_gaps_suggest_rounding() {
     let mixed: Vec<String> = (2..20).map(|mib| format!("a{mib} f{mib}")).collect();
-    let found = advice(&large(&[&mixed.join(" ")]), &CacheSettings::default());
+    let found = advice(&large(&[&mixed.join(" ")]), &AllocatorSettings::default());
     let steps = found.iter().find_map(Suggestion::setting).unwrap();
     assert_eq!(steps, "expandable_segments:True");
     assert!(found.iter().any(|what| matches!(
@@ -280,20 +294,20 @@ fn many_sizes_between_gaps_suggest_rounding() {
         Suggestion::RoundupPower2Divisions { divisions: 8, sizes: 18, blocks: 18, .. }
     )));
     let same: Vec<String> = (2..20).map(|_| "a4 f4".to_owned()).collect();
-    let found = advice(&large(&[&same.join(" ")]), &CacheSettings::default());
+    let found = advice(&large(&[&same.join(" ")]), &AllocatorSettings::default());
     assert!(!found.iter().any(|what| matches!(what, Suggestion::RoundupPower2Divisions { .. })));
 }
 
 #[test]
 fn coarse_rounding_is_reported_when_configured() {
-    let set = CacheSettings { roundup_divisions: [2; 16], ..CacheSettings::default() };
+    let set = AllocatorSettings { roundup_divisions: [2; 16], ..AllocatorSettings::default() };
     let found = advice(&large(&["a96/70"]), &set);
     assert!(found.contains(&Suggestion::FinerRounding {
         divisions: 4,
         rounding_bytes: 26 * MIB,
         active_bytes: 96 * MIB,
     }));
-    assert_eq!(advice(&large(&["a96/70"]), &CacheSettings::default()).len(), 1);
+    assert_eq!(advice(&large(&["a96/70"]), &AllocatorSettings::default()).len(), 1);
 }
 
 prop_compose! {
@@ -301,7 +315,7 @@ prop_compose! {
         blocks in prop::collection::vec((0_u8..3, 1_u64..1 << 16, 0_u64..1 << 16), 0..12),
         device in 0_u16..2,
         stream in 0_u64..2,
-        part in prop::sample::select(vec![Part::Small, Part::Large, Part::Whole]),
+        part in prop::sample::select(vec![PoolSizeClass::Small, PoolSizeClass::Large, PoolSizeClass::Whole]),
         expandable: bool,
     ) -> Segment {
         let mut address = 1 << 30;
@@ -343,7 +357,7 @@ proptest! {
             ] {
                 prop_assert!((0.0..=1.0).contains(&part.unwrap()));
             }
-            if let Some(Fit::InFreeBlock { block_bytes }) = pool.would_fit(request, &found.settings) {
+            if let Some(FitResult::InFreeBlock { block_bytes }) = pool.would_fit(request, &found.settings) {
                 prop_assert!(block_bytes >= request && pool.free_blocks.contains(&block_bytes));
             }
         }
@@ -361,15 +375,15 @@ proptest! {
         let block = |&(address, bytes, requested): &(u64, u64, u64)| Block {
             address, bytes, requested, state: BlockState::Free, site: None,
         };
-        let mut segment = segment("a1", Part::Large, numbers.len() % 2 == 0);
+        let mut segment = segment("a1", PoolSizeClass::Large, numbers.len() % 2 == 0);
         segment.blocks = numbers.iter().map(block).collect();
         segment.bytes = numbers[0].0;
-        let settings = CacheSettings {
+        let settings = AllocatorSettings {
             roundup_divisions: [divisions; 16],
             max_split_bytes: limit,
-            ..CacheSettings::default()
+            ..AllocatorSettings::default()
         };
-        let found = analyse(&[segment], &[], &settings);
+        let found = analyze(&[segment], &[], &settings);
         let _ = found.would_fit(Some(DeviceId(0)), request);
         prop_assert!(found.advice.iter().all(|advice| !advice.what.reason().is_empty()));
     }

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 
 use engine::event::Event;
 use engine::ids::{Pid, Tid};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::snapshot::{Certainty, ProcessView, SiteView, Snapshot, View};
-use engine::units::{Bytes, Moment, Nanos};
-use engine::verdict::Subject;
-use model::followed::Followed;
+use engine::snapshot::{ProcessView, SiteView, Snapshot, SnapshotOptions, Uncertainty};
+use engine::units::{Bytes, Nanos, Timestamp};
+use engine::verdict::Resource;
+use model::followed::LiveSet;
 use model::naive::Naive;
 use model::steps::{Step, step};
 use model::world::World;
@@ -26,12 +26,12 @@ use random::config;
 /// Removes the bounds, which the naive ledger does not compute, after a check that they contain the
 /// listed value.
 fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
-    let clear = |certainty: &mut engine::snapshot::Certainty, live: Bytes| {
+    let clear = |certainty: &mut engine::snapshot::Uncertainty, live: Bytes| {
         assert!(certainty.live_at_least <= live && live <= certainty.live_at_most);
         certainty.live_at_least = live;
         certainty.live_at_most = live;
     };
-    clear(&mut snapshot.certainty, snapshot.live_bytes);
+    clear(&mut snapshot.uncertainty, snapshot.live_bytes);
     for process in &mut snapshot.processes {
         clear(&mut process.certainty, process.live_bytes);
         // Imported memory can be opened more than once.
@@ -43,7 +43,7 @@ fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
 
 /// Checks that the totals of all sites are those of the process.
 fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
-    let mut kinds: BTreeMap<Kind, (u64, u64)> = BTreeMap::new();
+    let mut kinds: BTreeMap<MemoryKind, (u64, u64)> = BTreeMap::new();
     for view in process.sites.iter().flat_map(|site| &site.kinds) {
         let sum = kinds.entry(view.kind).or_default();
         *sum = (sum.0 + view.live_bytes.0, sum.1 + view.live_allocations);
@@ -58,7 +58,7 @@ fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
     prop_assert_eq!(sum(calls), process.allocations_total);
     // An imported handle that is open twice counts as one release, which no driver does.
     let begun = |site: &SiteView| {
-        let own = site.kinds.iter().filter(|view| view.kind != Kind::Imported);
+        let own = site.kinds.iter().filter(|view| view.kind != MemoryKind::Imported);
         own.map(|view| view.freed_total).sum()
     };
     let ended = process.frees_total + process.certainty.unseen_frees;
@@ -77,15 +77,17 @@ fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
 fn check_judgements(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
     let suspects = std::mem::take(&mut snapshot.suspects);
     prop_assert_eq!(suspects, []);
-    for one in std::mem::take(&mut snapshot.judgements) {
+    for one in std::mem::take(&mut snapshot.other_verdicts) {
         let evidence = &one.evidence;
-        prop_assert!(evidence.lows.len() <= 32 && evidence.lows.last() <= Some(&evidence.live));
+        prop_assert!(
+            evidence.window_min.len() <= 32 && evidence.window_min.last() <= Some(&evidence.live)
+        );
         let of =
             |process: &&ProcessView| Some(process.key.pid) == one.pid && process.ended.is_none();
-        let kind = match one.subject {
-            Subject::Memory(kind) => kind,
-            Subject::Tensors => Kind::Torch,
-            Subject::Objects(_) => continue,
+        let kind = match one.resource {
+            Resource::Memory(kind) => kind,
+            Resource::Tensors => MemoryKind::Torch,
+            Resource::Objects(_) => continue,
         };
         let Some(process) = snapshot.processes.iter().find(of) else { continue };
         let Some(site) = process.sites.iter().find(|site| site.name == one.site) else { continue };
@@ -95,7 +97,7 @@ fn check_judgements(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
             (view.live_bytes.0, view.live_allocations)
         );
         prop_assert_eq!(
-            (evidence.begun, evidence.ended),
+            (evidence.created, evidence.freed),
             (view.allocations_total, view.freed_total)
         );
     }
@@ -108,39 +110,46 @@ fn is_within(peak: Bytes, bounds: Option<(Bytes, Bytes)>) -> bool {
 
 /// Feeds steps to the ledger and the models; `scale` is the duration of a step.
 fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> {
-    let mut ledger = Ledger::observed();
-    let mut followed = Followed::default();
+    let mut ledger = Ledger::with_change_log();
+    let mut followed = LiveSet::default();
     let mut naive = Naive::default();
-    let last = View { top_sites: usize::MAX, ended_sites: true, ..View::default() };
+    let last =
+        SnapshotOptions { top_sites: usize::MAX, ended_sites: true, ..SnapshotOptions::default() };
     let last = Step::Look(last);
     for (number, step) in (1..).zip(steps.into_iter().chain([last])) {
-        let at = Moment(number * 10 * scale);
+        let at = Timestamp(number * 10 * scale);
         match step {
             Step::Event(pid, tid, took, what) => {
-                let entered = Moment(at.0.saturating_sub(took * scale));
-                let event = Event { pid: Pid(pid), tid: Tid(tid), entered, at, what };
+                let entered = Timestamp(at.0.saturating_sub(took * scale));
+                let event = Event {
+                    pid: Pid(pid),
+                    tid: Tid(tid),
+                    entry_time: entered,
+                    time: at,
+                    kind: what,
+                };
                 ledger.apply(&event);
                 naive.apply(&event);
                 followed.apply(&mut ledger)?;
                 prop_assert_eq!(&followed.live, &naive.live());
             }
             Step::Look(view) => {
-                let view = View { older: Nanos(view.older.0 * scale), ..view };
+                let view = SnapshotOptions { min_age: Nanos(view.min_age.0 * scale), ..view };
                 let mut seen = ledger.snapshot(at, &view);
                 let expected = naive.snapshot(at, &view);
                 followed.check(&seen)?;
                 if !view.ended_sites {
                     check_judgements(&mut seen)?;
                 }
-                (seen.judgements, seen.suspects, seen.suspects_total) = Default::default();
+                (seen.other_verdicts, seen.suspects, seen.suspects_total) = Default::default();
                 let whole =
                     |process: &&ProcessView| process.sites.len() as u64 == process.sites_total;
                 seen.processes.iter().filter(whole).try_for_each(check_sites)?;
                 let doubt = seen.processes.iter().any(|one| {
                     one.certainty.unknown_context > 0 || one.certainty.ambiguous_calls > 0
                 });
-                let inexact = losses || doubt || seen.certainty.before_trace;
-                prop_assert!(inexact || seen.certainty.exact());
+                let inexact = losses || doubt || seen.uncertainty.before_trace;
+                prop_assert!(inexact || seen.uncertainty.exact());
                 let mut seen = if inexact { without_bounds(seen) } else { seen };
                 for process in &mut seen.processes {
                     for device in &mut process.devices {
@@ -161,9 +170,9 @@ fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseErro
 /// Checks that the actual state is within the bounds, and equal to the snapshot without losses.
 fn check(world: &mut World) -> Result<(), TestCaseError> {
     let at = world.finish_all();
-    let snapshot = world.ledger.snapshot(at, &View::default());
+    let snapshot = world.ledger.snapshot(at, &SnapshotOptions::default());
     let actual = Bytes(world.total_held());
-    let certainty = &snapshot.certainty;
+    let certainty = &snapshot.uncertainty;
     prop_assert_eq!(certainty.lost.events(), world.losses);
     let is_known = world.all_contexts_known() && !world.has_ambiguous;
     if is_known {
@@ -172,7 +181,7 @@ fn check(world: &mut World) -> Result<(), TestCaseError> {
     for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         let held = world.held(process.key.pid);
         let actual = Bytes(held.values().sum());
-        let Certainty { live_at_least, live_at_most, .. } = process.certainty;
+        let Uncertainty { live_at_least, live_at_most, .. } = process.certainty;
         let inside = (live_at_least..=live_at_most).contains(&actual);
         let log = || world.log(process.key.pid);
         prop_assert!(inside, "{process:?}, actual {actual:?}, after\n{}", log());

@@ -4,12 +4,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use engine::event::{Allocate, Event, Free, FreeBy, What};
-use engine::ids::{ContextId, DeviceId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::event::{Allocate, Event, EventKind, Free, FreeFunction};
+use engine::ids::{AllocationKey, ContextId, DeviceId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::snapshot::{Sort, View};
-use engine::units::{Bytes, Moment, Nanos};
+use engine::snapshot::{SnapshotOptions, SortOrder};
+use engine::units::{Bytes, Nanos, Timestamp};
 
 thread_local! {
     /// Bytes that this thread holds, and bytes that it ever allocated. Tests run on separate
@@ -52,14 +52,14 @@ static ALLOCATOR: Counting = Counting;
 
 const MILLION: u64 = 1_000_000;
 
-fn event(at: u64, what: What) -> Event {
-    let moment = Moment(at);
-    Event { pid: Pid(1), tid: Tid(1), entered: moment, at: moment, what }
+fn event(at: u64, what: EventKind) -> Event {
+    let moment = Timestamp(at);
+    Event { pid: Pid(1), tid: Tid(1), entry_time: moment, time: moment, kind: what }
 }
 
-fn allocate(ledger: &mut Ledger, kind: Kind, number: u64, bytes: u64) {
+fn allocate(ledger: &mut Ledger, kind: MemoryKind, number: u64, bytes: u64) {
     let allocate = Allocate {
-        key: Key::address(0x7f00_0000_0000 + number * 512),
+        key: AllocationKey::address(0x7f00_0000_0000 + number * 512),
         kind,
         bytes,
         context: Some(ContextId(1)),
@@ -68,15 +68,15 @@ fn allocate(ledger: &mut Ledger, kind: Kind, number: u64, bytes: u64) {
         stream: None,
         site: Some(SiteId(3)),
     };
-    ledger.apply(&event(number, What::Allocate(allocate)));
+    ledger.apply(&event(number, EventKind::Allocate(allocate)));
 }
 
 fn free(ledger: &mut Ledger, at: u64, number: u64) {
-    let key = Key::address(0x7f00_0000_0000 + number * 512);
-    ledger.apply(&event(at, What::Free(Free { key, by: FreeBy::Free, stream: None })));
+    let key = AllocationKey::address(0x7f00_0000_0000 + number * 512);
+    ledger.apply(&event(at, EventKind::Free(Free { key, by: FreeFunction::Free, stream: None })));
 }
 
-fn filled(kind: Kind, count: u64, size: impl Fn(u64) -> u64) -> Ledger {
+fn filled(kind: MemoryKind, count: u64, size: impl Fn(u64) -> u64) -> Ledger {
     let mut ledger = Ledger::new();
     for number in 0..count {
         allocate(&mut ledger, kind, number, size(number));
@@ -91,7 +91,7 @@ fn scattered(number: u64) -> u64 {
 
 fn bytes_each(size: impl Fn(u64) -> u64) -> f64 {
     let before = HELD.get();
-    let mut ledger = filled(Kind::Device, MILLION, size);
+    let mut ledger = filled(MemoryKind::Device, MILLION, size);
     let held = HELD.get() - before;
     for number in (0..MILLION).rev() {
         free(&mut ledger, MILLION, number);
@@ -115,24 +115,28 @@ fn live_allocation_costs_less_than_80_bytes() {
 #[test]
 fn snapshot_cost_does_not_depend_on_allocation_count() {
     let views = [
-        View::default(),
-        View { sort: Sort::Age, ..View::default() },
-        View { sort: Sort::Count, ..View::default() },
+        SnapshotOptions::default(),
+        SnapshotOptions { sort: SortOrder::Age, ..SnapshotOptions::default() },
+        SnapshotOptions { sort: SortOrder::Count, ..SnapshotOptions::default() },
         // A few old ones among many, by size; a few large ones among many, by age.
-        View { older: Nanos(2 * MILLION - 50), ..View::default() },
-        View { sort: Sort::Age, min_size: Bytes((1 << 20) - 50), ..View::default() },
+        SnapshotOptions { min_age: Nanos(2 * MILLION - 50), ..SnapshotOptions::default() },
+        SnapshotOptions {
+            sort: SortOrder::Age,
+            min_size: Bytes((1 << 20) - 50),
+            ..SnapshotOptions::default()
+        },
     ];
-    let taken = |ledger: &mut Ledger, view: &View| {
+    let taken = |ledger: &mut Ledger, view: &SnapshotOptions| {
         let before = TAKEN.get();
-        let snapshot = ledger.snapshot(Moment(2 * MILLION), view);
+        let snapshot = ledger.snapshot(Timestamp(2 * MILLION), view);
         let taken = TAKEN.get() - before;
         assert!(!snapshot.processes[0].threads[0].allocations.is_empty());
         taken
     };
     // Both have the same largest and oldest allocations; the million adds small and young ones.
     let size = |number: u64| if number < 1000 { (1 << 20) - number } else { number % 100_000 };
-    let mut few = filled(Kind::Device, 1000, size);
-    let mut many = filled(Kind::Device, MILLION, size);
+    let mut few = filled(MemoryKind::Device, 1000, size);
+    let mut many = filled(MemoryKind::Device, MILLION, size);
     for view in &views {
         assert_eq!(taken(&mut few, view), taken(&mut many, view), "{view:?}");
     }
@@ -140,7 +144,7 @@ fn snapshot_cost_does_not_depend_on_allocation_count() {
 
 #[test]
 fn steady_workload_does_not_allocate() {
-    for kind in [Kind::Device, Kind::Async] {
+    for kind in [MemoryKind::Device, MemoryKind::Async] {
         let round = |ledger: &mut Ledger, from: u64| {
             for number in from..from + 10_000 {
                 allocate(ledger, kind, number, scattered(number));

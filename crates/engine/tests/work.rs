@@ -6,44 +6,47 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::ids::{KernelId, Pid, Tid};
 use engine::ledger::Ledger;
-use engine::snapshot::{KernelView, View, WorkView};
-use engine::units::Moment;
-use engine::work::{Copies, Direction, Launched, Launches, NamedBy, Shape, Work};
+use engine::snapshot::{ActivityView, KernelView, SnapshotOptions};
+use engine::units::Timestamp;
+use engine::work::{
+    CopyActivity, CopyDirection, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget, NameSource,
+};
 
-fn shape(x: u32) -> Shape {
-    Shape { grid: [x, 1, 1], block: [64, 1, 1], shared_bytes: 0 }
+fn shape(x: u32) -> LaunchShape {
+    LaunchShape { grid: [x, 1, 1], block: [64, 1, 1], shared_bytes: 0 }
 }
 
-fn named(kernel: u64, name: &str) -> Work {
-    Work::Named { kernel: KernelId(kernel), name: name.into(), by: NamedBy::Call }
+fn named(kernel: u64, name: &str) -> GpuActivity {
+    GpuActivity::Named { kernel: KernelId(kernel), name: name.into(), by: NameSource::Call }
 }
 
 /// `calls` more launches; `shapes` are all launches so far, the last one is the newest.
-fn launched(kernel: u64, calls: u64, shapes: &[(u32, u64)]) -> Work {
-    Work::Launches(Launches {
-        target: Launched::Kernel(KernelId(kernel)),
+fn launched(kernel: u64, calls: u64, shapes: &[(u32, u64)]) -> GpuActivity {
+    GpuActivity::Launches(KernelLaunches {
+        target: LaunchTarget::Kernel(KernelId(kernel)),
         calls,
         last: shapes.last().map(|(x, _)| shape(*x)),
         shapes: shapes.iter().map(|(x, count)| (shape(*x), *count)).collect(),
-        ..Launches::default()
+        ..KernelLaunches::default()
     })
 }
 
-fn view(activity: Vec<Work>) -> WorkView {
-    let mut ledger = Ledger::new().following_work();
+fn view(activity: Vec<GpuActivity>) -> ActivityView {
+    let mut ledger = Ledger::new().with_activity();
     for (work, at) in activity.into_iter().zip(1..) {
-        let at = Moment(at);
-        let what = What::Work(work);
-        ledger.apply(&Event { pid: Pid(1), tid: Tid(1), entered: at, at, what });
+        let at = Timestamp(at);
+        let what = EventKind::Work(work);
+        ledger.apply(&Event { pid: Pid(1), tid: Tid(1), entry_time: at, time: at, kind: what });
     }
-    let snapshot = ledger.snapshot(Moment(1000), &View { top: 100, ..View::default() });
+    let snapshot = ledger
+        .snapshot(Timestamp(1000), &SnapshotOptions { top: 100, ..SnapshotOptions::default() });
     snapshot.processes[0].work.clone().unwrap()
 }
 
-fn row<'a>(view: &'a WorkView, name: &str) -> &'a KernelView {
+fn row<'a>(view: &'a ActivityView, name: &str) -> &'a KernelView {
     view.kernels.iter().find(|row| row.name.as_deref() == Some(name)).unwrap()
 }
 
@@ -69,7 +72,7 @@ fn row_of_many_handles_is_deterministic() {
     };
     let first = make();
     assert_eq!(row(&first, "f").last, Some(shape(49)));
-    assert_eq!(row(&first, "f").target, Launched::Kernel(KernelId(1)));
+    assert_eq!(row(&first, "f").target, LaunchTarget::Kernel(KernelId(1)));
     for _ in 0..20 {
         assert_eq!(make(), first);
     }
@@ -91,11 +94,15 @@ fn shapes_of_the_previous_kernel_of_a_handle_are_not_counted() {
 #[test]
 fn shape_count_never_exceeds_the_launches() {
     // 3 launches of the old kernel arrived without their shape, so they look like the new one's.
-    let old = Launches { target: Launched::Kernel(KernelId(1)), calls: 3, ..Launches::default() };
+    let old = KernelLaunches {
+        target: LaunchTarget::Kernel(KernelId(1)),
+        calls: 3,
+        ..KernelLaunches::default()
+    };
     let view = view(vec![
         named(1, "old"),
         launched(1, 10, &[(10, 10)]),
-        Work::Launches(old),
+        GpuActivity::Launches(old),
         named(1, "new"),
         launched(1, 2, &[(10, 13), (20, 2)]),
     ]);
@@ -107,8 +114,10 @@ fn shape_count_never_exceeds_the_launches() {
 
 #[test]
 fn alias_keeps_its_name_when_its_handle_is_reused() {
-    let alias =
-        |function, kernel| Work::Alias { function: KernelId(function), kernel: KernelId(kernel) };
+    let alias = |function, kernel| GpuActivity::Alias {
+        function: KernelId(function),
+        kernel: KernelId(kernel),
+    };
     let view = view(vec![
         named(1, "old"),
         alias(9, 1),
@@ -126,8 +135,8 @@ fn alias_keeps_its_name_when_its_handle_is_reused() {
 #[test]
 fn huge_counts_do_not_overflow() {
     let copies = || {
-        Work::Copies(Box::new(Copies {
-            direction: Direction::Peer,
+        GpuActivity::Copies(Box::new(CopyActivity {
+            direction: CopyDirection::Peer,
             pointers: None,
             asynchronous: false,
             calls: u64::MAX,

@@ -10,12 +10,12 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-use engine::event::{Allocate, Event, Free, FreeBy, What};
-use engine::ids::{ContextId, DeviceId, Key, Pid, Tid};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::event::{Allocate, Event, EventKind, Free, FreeFunction};
+use engine::ids::{AllocationKey, ContextId, DeviceId, Pid, Tid};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::recording::{Header, Reader, Row, Writer};
+use formats::recording::{RecordingHeader, RecordingReader, RecordingRow, RecordingWriter};
 
 /// Numbers that look random and are the same each time.
 struct Numbers(u64);
@@ -40,14 +40,14 @@ fn events(count: u64) -> impl Iterator<Item = Event> {
         let full = live.len() > 1000;
         let what = if full || (!live.is_empty() && numbers.below(2) == 0) {
             let address = live.swap_remove(numbers.below(live.len() as u64) as usize);
-            let key = Key::address(address);
-            What::Free(Free { key, by: FreeBy::Free, stream: None })
+            let key = AllocationKey::address(address);
+            EventKind::Free(Free { key, by: FreeFunction::Free, stream: None })
         } else {
             let address = 0x7f00_0000_0000 + (numbers.below(1 << 22) << 9);
             live.push(address);
-            What::Allocate(Allocate {
-                key: Key::address(address),
-                kind: Kind::Device,
+            EventKind::Allocate(Allocate {
+                key: AllocationKey::address(address),
+                kind: MemoryKind::Device,
                 bytes: 512 << numbers.below(16),
                 context: Some(ContextId(0x5581_2345_6780)),
                 device: Some(DeviceId(0)),
@@ -57,7 +57,13 @@ fn events(count: u64) -> impl Iterator<Item = Event> {
             })
         };
         let tid = Tid(4711 + numbers.below(4) as u32);
-        Event { pid: Pid(4711), tid, entered: Moment(now - took), at: Moment(now), what }
+        Event {
+            pid: Pid(4711),
+            tid,
+            entry_time: Timestamp(now - took),
+            time: Timestamp(now),
+            kind: what,
+        }
     })
 }
 
@@ -66,28 +72,28 @@ fn main() {
     let count = arguments.next().unwrap().parse().unwrap();
     let path = arguments.next().unwrap();
     let events: Vec<Event> = events(count).collect();
-    let header = Header {
+    let header = RecordingHeader {
         version: "0".into(),
         hostname: "host".into(),
         kernel: "0".into(),
         target: "an experiment".into(),
         work: false,
-        clock: WallClock::fixed(Moment(0), 0),
+        clock: WallClock::fixed(Timestamp(0), 0),
         gpus: Vec::new(),
     };
     let start = Instant::now();
     let file = File::create(&path).unwrap();
-    let mut writer = Writer::new(file, &header, |_| "").unwrap();
+    let mut writer = RecordingWriter::new(file, &header, |_| "").unwrap();
     for event in &events {
         writer.event(event).unwrap();
     }
-    writer.finish(Moment(0)).unwrap();
+    writer.finish(Timestamp(0)).unwrap();
     let written = start.elapsed();
     let start = Instant::now();
-    let mut reader = Reader::open(Path::new(&path), |_| None).unwrap();
+    let mut reader = RecordingReader::open(Path::new(&path), |_| None).unwrap();
     let mut read = events.iter();
     while let Some(row) = reader.next_row().unwrap() {
-        if let Row::Event(event) = row {
+        if let RecordingRow::Event(event) = row {
             assert!(read.next() == Some(&event));
         }
     }

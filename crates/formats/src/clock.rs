@@ -1,52 +1,52 @@
 //! Conversion from the monotonic clock to wall-clock time.
 
-use engine::units::Moment;
+use engine::units::Timestamp;
+use jiff::SignedDuration;
 use jiff::tz::{Offset, TimeZone};
-use jiff::{SignedDuration, Timestamp};
 
 /// A difference to the host's clock above this means that the host's clock was stepped, in
 /// nanoseconds.
-const SET: i128 = 100_000_000;
+const CLOCK_STEP_NS: i128 = 100_000_000;
 
 /// Translates monotonic timestamps to wall-clock times. Fixed when tracing begins, so that stepping
 /// the host's clock does not reorder the report.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WallClock {
-    moment: Moment,
-    time: Timestamp,
+    moment: Timestamp,
+    time: jiff::Timestamp,
     zone: TimeZone,
 }
 
 impl WallClock {
     /// Returns the host's clock; `moment` is the current time.
     #[must_use]
-    pub fn now(moment: Moment) -> Self {
-        Self { moment, time: Timestamp::now(), zone: TimeZone::system() }
+    pub fn now(moment: Timestamp) -> Self {
+        Self { moment, time: jiff::Timestamp::now(), zone: TimeZone::system() }
     }
 
     /// Returns a new clock if the host's clock was stepped or its time zone changed; `moment` is
     /// the current time. Small differences are ignored, so that past events keep their times.
     #[must_use]
-    pub fn corrected(&self, moment: Moment) -> Option<Self> {
-        let now = Self { moment, time: Timestamp::now(), zone: TimeZone::system() };
+    pub fn corrected(&self, moment: Timestamp) -> Option<Self> {
+        let now = Self { moment, time: jiff::Timestamp::now(), zone: TimeZone::system() };
         let ahead = now.time.as_nanosecond() - self.time(moment).as_nanosecond();
-        (ahead.abs() > SET || now.zone != self.zone).then_some(now)
+        (ahead.abs() > CLOCK_STEP_NS || now.zone != self.zone).then_some(now)
     }
 
     /// Returns a clock for tests and files: `moment` was at `seconds` since 1970, UTC.
     #[must_use]
-    pub fn fixed(moment: Moment, seconds: i64) -> Self {
-        let time = Timestamp::from_second(seconds).unwrap_or_default();
+    pub fn fixed(moment: Timestamp, seconds: i64) -> Self {
+        let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
         Self { moment, time, zone: TimeZone::UTC }
     }
 
     /// Restores a clock from the values of [`WallClock::utc_nanos`], [`WallClock::zone`] and
     /// [`WallClock::offset`]. A zone that this host does not know is replaced by the offset.
     #[must_use]
-    pub fn recorded(moment: Moment, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
+    pub fn recorded(moment: Timestamp, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
         let named = zone.and_then(|name| TimeZone::get(name).ok());
         let fixed = || Offset::from_seconds(offset).map_or(TimeZone::UTC, TimeZone::fixed);
-        let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
+        let time = jiff::Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
         Self { moment, time, zone: named.unwrap_or_else(fixed) }
     }
 
@@ -70,11 +70,11 @@ impl WallClock {
 
     /// Returns the time at which the clock was fixed: the start of a trace.
     #[must_use]
-    pub const fn start(&self) -> Moment {
+    pub const fn start(&self) -> Timestamp {
         self.moment
     }
 
-    fn time(&self, moment: Moment) -> Timestamp {
+    fn time(&self, moment: Timestamp) -> jiff::Timestamp {
         let ahead = i128::from(moment.0) - i128::from(self.moment.0);
         let ahead = SignedDuration::from_nanos(i64::try_from(ahead).unwrap_or(0));
         self.time.checked_add(ahead).unwrap_or(self.time)
@@ -82,20 +82,20 @@ impl WallClock {
 
     /// Returns a time in nanoseconds since 1970, UTC.
     #[must_use]
-    pub fn nanos(&self, moment: Moment) -> i64 {
+    pub fn nanos(&self, moment: Timestamp) -> i64 {
         i64::try_from(self.time(moment).as_nanosecond()).unwrap_or(0)
     }
 
     /// Formats a time as RFC 3339 with milliseconds.
     #[must_use]
-    pub fn precise(&self, moment: Moment) -> String {
+    pub fn precise(&self, moment: Timestamp) -> String {
         let zoned = self.time(moment).to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
     }
 
     /// Formats a time as RFC 3339 with seconds.
     #[must_use]
-    pub fn short(&self, moment: Moment) -> String {
+    pub fn short(&self, moment: Timestamp) -> String {
         let zoned = self.time(moment).to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     }
@@ -103,7 +103,7 @@ impl WallClock {
 
 /// Formats nanoseconds since 1970, UTC, as RFC 3339 with all nine digits.
 pub(crate) fn rfc3339(utc_nanos: i64) -> String {
-    let time = Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
+    let time = jiff::Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
 }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn recorded_clock_shows_the_same_times() {
-        let (moment, nanos) = (Moment(5_000_000_000), 1_700_000_000_123_456_789);
+        let (moment, nanos) = (Timestamp(5_000_000_000), 1_700_000_000_123_456_789);
         for (zone, offset, time) in [
             (Some("Europe/Berlin"), 3600, "2023-11-14T23:13:20.123+01:00"),
             (Some("Nowhere/Else"), 5400, "2023-11-14T23:43:20.123+01:30"),
@@ -130,11 +130,11 @@ mod tests {
 
     #[test]
     fn timestamps_become_wall_clock_times() {
-        let clock = WallClock::fixed(Moment(5_000_000_000), 1_700_000_000);
-        assert_eq!(clock.short(Moment(5_000_000_000)), "2023-11-14T22:13:20+00:00");
-        assert_eq!(clock.precise(Moment(4_999_000_000)), "2023-11-14T22:13:19.999+00:00");
-        assert_eq!(clock.short(Moment(u64::MAX)), "2023-11-14T22:13:20+00:00");
-        assert_eq!(clock.nanos(Moment(5_000_000_007)), 1_700_000_000_000_000_007);
+        let clock = WallClock::fixed(Timestamp(5_000_000_000), 1_700_000_000);
+        assert_eq!(clock.short(Timestamp(5_000_000_000)), "2023-11-14T22:13:20+00:00");
+        assert_eq!(clock.precise(Timestamp(4_999_000_000)), "2023-11-14T22:13:19.999+00:00");
+        assert_eq!(clock.short(Timestamp(u64::MAX)), "2023-11-14T22:13:20+00:00");
+        assert_eq!(clock.nanos(Timestamp(5_000_000_007)), 1_700_000_000_000_000_007);
     }
 
     #[test]

@@ -5,10 +5,10 @@ mod fold;
 use engine::demangle::{cpp, rust};
 
 /// Maximum length of a symbol; longer ones are kept unchanged.
-const MOST_MANGLED: usize = 64 << 10;
+const MAX_MANGLED_BYTES: usize = 64 << 10;
 /// Maximum length of a demangled name; symbols that exceed it are kept unchanged, because
 /// substitutions can make a short one explode.
-const MOST_DEMANGLED: usize = 256 << 10;
+const MAX_DEMANGLED_BYTES: usize = 256 << 10;
 
 /// Name of a kernel.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -26,13 +26,13 @@ impl KernelName {
     /// are names themselves.
     #[must_use]
     pub fn of(symbol: &str) -> Self {
-        if symbol.len() > MOST_MANGLED {
+        if symbol.len() > MAX_MANGLED_BYTES {
             return Self::plain(symbol);
         }
-        if let Some(full) = rust(symbol, MOST_DEMANGLED) {
+        if let Some(full) = rust(symbol, MAX_DEMANGLED_BYTES) {
             return Self { short: fold::generics(&full), full };
         }
-        if let Some(full) = cpp(symbol, MOST_DEMANGLED) {
+        if let Some(full) = cpp(symbol, MAX_DEMANGLED_BYTES) {
             return Self { short: fold::short(&full), full };
         }
         // Names in other tools' files are already demangled.

@@ -7,20 +7,20 @@ use std::fmt::Write;
 use engine::metrics::label::is_invisible;
 
 /// Maximum length of a text from outside.
-const LONGEST: usize = 256;
+const MAX_TEXT_CHARS: usize = 256;
 
 /// Maximum length of a line of a message, and maximum number of lines.
 const MAX_LINE_BYTES: usize = 8 << 10;
 const MAX_LINES: usize = 200;
 
 /// Maximum length of a kernel name: templates make them long.
-pub const LONGEST_KERNEL: usize = 1 << 18;
+pub const MAX_KERNEL_NAME_CHARS: usize = 1 << 18;
 
 /// Returns `text` with invisible and control characters written as `\u{…}`, truncated to a default
 /// length.
 #[must_use]
-pub fn plain(text: &str) -> Cow<'_, str> {
-    plain_up_to(text, LONGEST)
+pub fn sanitize(text: &str) -> Cow<'_, str> {
+    sanitize_up_to(text, MAX_TEXT_CHARS)
 }
 
 /// Sanitizes a message for a terminal or a log. Everything but line breaks is escaped as in
@@ -28,7 +28,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
 /// separate message.
 #[must_use]
 pub fn message(text: &str) -> String {
-    let lines: Vec<_> = text.lines().map(|line| plain_up_to(line, MAX_LINE_BYTES)).collect();
+    let lines: Vec<_> = text.lines().map(|line| sanitize_up_to(line, MAX_LINE_BYTES)).collect();
     let mut out = String::new();
     for (number, line) in lines.iter().take(MAX_LINES).enumerate() {
         if number > 0 {
@@ -41,7 +41,7 @@ pub fn message(text: &str) -> String {
 
 /// Sanitizes a text like [`sanitize`], with another maximum length.
 #[must_use]
-pub fn plain_up_to(text: &str, max: usize) -> Cow<'_, str> {
+pub fn sanitize_up_to(text: &str, max: usize) -> Cow<'_, str> {
     if text.len() <= max && text.chars().all(is_plain) {
         return Cow::Borrowed(text);
     }
@@ -71,12 +71,12 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped() {
-        assert_eq!(plain("pt_autograd_0"), "pt_autograd_0");
-        assert_eq!(plain("训练"), "训练");
-        assert_eq!(plain("a\x1b[2Jb"), "a\\u{1b}[2Jb");
-        assert_eq!(plain("a\nb\u{202e}c\u{9b}d"), "a\\u{a}b\\u{202e}c\\u{9b}d");
-        assert!(plain(&"x".repeat(10_000)).len() < 300);
-        assert!(plain(&"\x1b".repeat(10_000)).len() < 300);
+        assert_eq!(sanitize("pt_autograd_0"), "pt_autograd_0");
+        assert_eq!(sanitize("训练"), "训练");
+        assert_eq!(sanitize("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(sanitize("a\nb\u{202e}c\u{9b}d"), "a\\u{a}b\\u{202e}c\\u{9b}d");
+        assert!(sanitize(&"x".repeat(10_000)).len() < 300);
+        assert!(sanitize(&"\x1b".repeat(10_000)).len() < 300);
     }
 
     #[test]

@@ -8,30 +8,39 @@
 
 use std::io::Read;
 
-use engine::analysis::Measure;
-use engine::analysis::bands::{Bands, By, Course, Drawn, Outline};
-use engine::change::{Change, How, Turn};
-use engine::ids::{DeviceId, Key, Pid, Tid};
-use engine::kind::Kind;
-use engine::units::Moment;
-use formats::export::analysis::{Overlay, Subject};
+use engine::analysis::MemoryScope;
+use engine::analysis::bands::{BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::ids::{AllocationKey, DeviceId, Pid, Tid};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
+use formats::export::analysis::{AnalyzedFile, OverlaySeries};
 use formats::export::chart::{Chart, Panel, Theme, write_png, write_svg};
-use formats::import::gather::Facts;
-use formats::import::{Imported, Source};
+use formats::import::gather::FileInfo;
+use formats::import::{ImportSummary, SourceFormat};
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
-fn change(at: u64, address: u64, kind: Kind, mib: u64, ends: Option<u64>) -> Change {
-    let began = |seconds: u64| Turn::Ended { began: Moment(seconds * SECOND), how: How::Freed };
-    Change {
-        at: Moment(at * SECOND),
-        what: ends.map_or(Turn::Began, began),
+fn change(
+    at: u64,
+    address: u64,
+    kind: MemoryKind,
+    mib: u64,
+    ends: Option<u64>,
+) -> AllocationChange {
+    let began = |seconds: u64| ChangeKind::Ended {
+        began: Timestamp(seconds * SECOND),
+        how: EndReason::Freed,
+    };
+    AllocationChange {
+        at: Timestamp(at * SECOND),
+        action: ends.map_or(ChangeKind::Allocated, began),
         pid: Pid(1),
         tid: Tid(1),
         device: Some(DeviceId(0)),
         kind,
-        key: Key::address(address),
+        key: AllocationKey::address(address),
         bytes: mib * MIB,
         pool: None,
         stream: None,
@@ -40,34 +49,35 @@ fn change(at: u64, address: u64, kind: Kind, mib: u64, ends: Option<u64>) -> Cha
 }
 
 /// 64 MiB of one kind from 0 s to 10 s, 32 MiB of another from 4 s to 6 s: a peak of 96 MiB at 4 s.
-fn changes() -> Vec<Change> {
+fn changes() -> Vec<AllocationChange> {
     vec![
-        change(0, 1, Kind::Device, 64, None),
-        change(4, 2, Kind::Async, 32, None),
-        change(6, 2, Kind::Async, 32, Some(4)),
-        change(10, 1, Kind::Device, 64, Some(0)),
+        change(0, 1, MemoryKind::Device, 64, None),
+        change(4, 2, MemoryKind::Async, 32, None),
+        change(6, 2, MemoryKind::Async, 32, Some(4)),
+        change(10, 1, MemoryKind::Device, 64, Some(0)),
     ]
 }
 
-fn bands(changes: &[Change]) -> (Drawn, Course) {
-    let mut outline = Outline::new(Measure::Device);
-    changes.iter().for_each(|change| outline.change(change));
+fn bands(changes: &[AllocationChange]) -> (BandScanResult, BandSeries) {
+    let mut outline = BandScan::new(MemoryScope::Device);
+    changes.iter().for_each(|change| outline.observe(change));
     let drawn = outline.finish();
-    let mut bands = Bands::new(&drawn, drawn.moments(2000), &[(By::Kind, 10)]);
-    changes.iter().for_each(|change| bands.change(change));
+    let mut bands = BandSampler::new(&drawn, drawn.sample_points(2000), &[(GroupBy::Kind, 10)]);
+    changes.iter().for_each(|change| bands.observe(change));
     let series = bands.finish().0.remove(0);
     (drawn, series)
 }
 
 fn chart(title: &str, theme: Theme, panels: usize) -> Chart {
     let changes = changes();
-    let span = Some((Moment(0), Moment(10 * SECOND)));
-    let facts = Facts { span, ..Facts::default() };
-    let imported = Imported { source: Source::Nsys, events: 4, producer: None };
-    let subject = Subject { path: "run.sqlite", imported: &imported, facts: &facts, top: None };
+    let span = Some((Timestamp(0), Timestamp(10 * SECOND)));
+    let facts = FileInfo { span, ..FileInfo::default() };
+    let imported = ImportSummary { source: SourceFormat::Nsys, events: 4, producer: None };
+    let subject =
+        AnalyzedFile { path: "run.sqlite", imported: &imported, facts: &facts, top: None };
     let (drawn, series) = bands(&changes);
-    let points = vec![(Moment(0), 128 * MIB), (Moment(10 * SECOND), 128 * MIB)];
-    let overlay = Overlay { name: "nvidia-smi <b>".into(), device: None, points };
+    let points = vec![(Timestamp(0), 128 * MIB), (Timestamp(10 * SECOND), 128 * MIB)];
+    let overlay = OverlaySeries { name: "nvidia-smi <b>".into(), device: None, points };
     let overlays = if panels > 1 { vec![overlay] } else { Vec::new() };
     let panel = Panel::new(title, &subject, &drawn, &series, &overlays);
     let size = (800, 400);
@@ -236,9 +246,9 @@ fn png_shows_bands_and_text() {
 
 #[test]
 fn empty_file_has_a_plot() {
-    let facts = Facts::default();
-    let imported = Imported { source: Source::Nsys, events: 0, producer: None };
-    let subject = Subject { path: "x", imported: &imported, facts: &facts, top: None };
+    let facts = FileInfo::default();
+    let imported = ImportSummary { source: SourceFormat::Nsys, events: 0, producer: None };
+    let subject = AnalyzedFile { path: "x", imported: &imported, facts: &facts, top: None };
     let (drawn, series) = bands(&[]);
     let panel = Panel::new("x", &subject, &drawn, &series, &[]);
     let (title, panels) = ("x".to_owned(), vec![panel]);

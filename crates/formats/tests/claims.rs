@@ -7,13 +7,13 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, What};
-use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};
+use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::snapshot::{Snapshot, View};
-use engine::units::{Bytes, Moment};
-use engine::verdict::{Evidence, Judgement, Unusual, Verdict};
+use engine::snapshot::{Snapshot, SnapshotOptions};
+use engine::units::{Bytes, Timestamp};
+use engine::verdict::{AnomalyKind, Evidence, SiteVerdict, Verdict};
 use formats::export::verdict;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -160,18 +160,18 @@ impl History {
 
     fn events(&self, exits: bool) -> Vec<Event> {
         let event = |at: u64, what| {
-            let at = Moment(START + at);
-            Event { pid: Pid(7), tid: Tid(8), entered: at, at, what }
+            let at = Timestamp(START + at);
+            Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind: what }
         };
-        let facts = ProcessFacts { start: 1, uid: 0, name: "train".into(), before_trace: false };
-        let mut events = vec![event(0, What::Process(facts))];
+        let facts = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
+        let mut events = vec![event(0, EventKind::Process(facts))];
         for (number, life) in (0x1000..).zip(&self.lives) {
-            let key = Key::address(number);
+            let key = AllocationKey::address(number);
             events.push(event(
                 life.began,
-                What::Allocate(Allocate {
+                EventKind::Allocate(Allocate {
                     key,
-                    kind: Kind::Device,
+                    kind: MemoryKind::Device,
                     bytes: life.bytes,
                     context: None,
                     device: Some(DeviceId(0)),
@@ -180,24 +180,24 @@ impl History {
                     site: Some(SiteId(1)),
                 }),
             ));
-            let free = What::Free(Free { key, by: FreeBy::Free, stream: None });
+            let free = EventKind::Free(Free { key, by: FreeFunction::Free, stream: None });
             events.extend(life.ended.map(|ended| event(ended, free)));
         }
-        events.sort_by_key(|event| event.at);
-        events.extend(exits.then(|| event(self.now, What::Exit)));
+        events.sort_by_key(|event| event.time);
+        events.extend(exits.then(|| event(self.now, EventKind::Exit)));
         events
     }
 
     fn snapshot(&self, exits: bool) -> Snapshot {
         let mut ledger = Ledger::new();
         self.events(exits).iter().for_each(|event| ledger.apply(event));
-        let view = View { ended_sites: true, ..View::default() };
-        ledger.snapshot(Moment(START + self.now), &view)
+        let view = SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() };
+        ledger.snapshot(Timestamp(START + self.now), &view)
     }
 
     /// Returns the start and end of the windows that the evidence covers.
     fn windows(&self, evidence: &Evidence) -> Vec<(u64, u64)> {
-        let (length, count) = (evidence.window.0, evidence.lows.len() as u64);
+        let (length, count) = (evidence.window.0, evidence.window_min.len() as u64);
         let first = self.lives[0].began / length;
         let bounds = |n: u64| {
             let to = if n + 1 == count { u64::MAX } else { (first + n + 1) * length };
@@ -211,13 +211,13 @@ impl History {
 fn check_numbers(history: &History, of: &Evidence) {
     let live: Vec<_> = history.live().collect();
     assert_eq!(of.live, live.iter().map(|life| life.bytes).sum::<u64>());
-    assert_eq!((of.live_count, of.begun), (live.len() as u64, history.lives.len() as u64));
+    assert_eq!((of.live_count, of.created), (live.len() as u64, history.lives.len() as u64));
     let spans = history.spans();
-    assert_eq!(of.ended, spans.len() as u64);
+    assert_eq!(of.freed, spans.len() as u64);
     let windows = history.windows(of);
     let levels = || windows.iter().map(|(from, to)| history.levels(*from, *to));
     let lows: Vec<_> = levels().map(|levels| levels.into_iter().min().unwrap()).collect();
-    assert_eq!(of.lows, lows);
+    assert_eq!(of.window_min, lows);
     assert_eq!(of.peak, levels().flatten().max().unwrap());
     let late = || levels().skip(windows.len() / 2).flatten();
     assert_eq!(of.level, (late().min().unwrap(), late().max().unwrap()));
@@ -246,21 +246,25 @@ fn check_numbers(history: &History, of: &Evidence) {
 }
 
 /// Checks that the text of a verdict agrees with its evidence.
-fn check_words(site: &Judgement) {
+fn check_words(site: &SiteVerdict) {
     let of = &site.evidence;
-    let text = verdict::sentence(site.subject, site.verdict, of);
+    let text = verdict::summary(site.resource, site.verdict, of);
     let says = |words: &str| text.contains(words);
     let count = if of.live_count == 1 { "allocation" } else { "allocations" };
     let held = format!("{} live in {} {count}", Bytes(of.live), of.live_count);
     assert!(text.starts_with(&held), "{text}");
-    let half = of.lows[of.lows.len() / 2];
-    let late = of.lows.iter().rev().take(of.lows.len() / 4 + 1);
+    let half = of.window_min[of.window_min.len() / 2];
+    let late = of.window_min.iter().rev().take(of.window_min.len() / 4 + 1);
     if says("growing") {
-        assert!(of.per_hour > 0 && late.max() > Some(&half), "{text}: {of:?}");
+        assert!(of.growth_per_hour > 0 && late.max() > Some(&half), "{text}: {of:?}");
     }
     if says("grew from") {
-        assert!(of.lows.last() > Some(&half), "{text}: {of:?}");
-        assert!(says(&format!("grew from {} to {}", Bytes(half), Bytes(*of.lows.last().unwrap()))));
+        assert!(of.window_min.last() > Some(&half), "{text}: {of:?}");
+        assert!(says(&format!(
+            "grew from {} to {}",
+            Bytes(half),
+            Bytes(*of.window_min.last().unwrap())
+        )));
     }
     if says("second half") && site.verdict != Verdict::RampUp {
         let [low, high] = [of.level.0, of.level.1].map(Bytes);
@@ -276,11 +280,11 @@ fn check_words(site: &Judgement) {
     }
     let all: Vec<_> = [text].into_iter().chain(verdict::evidence(site)).collect();
     for line in all.iter().filter(|line| line.contains("freed")) {
-        let freed = format!("{} of {} allocations freed", of.ended, of.begun);
+        let freed = format!("{} of {} allocations freed", of.freed, of.created);
         assert!(line.contains(&freed) || line.contains("older than 99 %"), "{line}: {of:?}");
     }
-    let advice = verdict::advice(site.subject, of, &[]);
-    assert_eq!(advice.starts_with("never freed"), of.ended == 0, "{advice}");
+    let advice = verdict::advice(site.resource, of, &[]);
+    assert_eq!(advice.starts_with("never freed"), of.freed == 0, "{advice}");
 }
 
 /// Returns how often the level rose and fell back, by the thresholds of the rule.
@@ -302,10 +306,10 @@ fn returns(history: &History, of: &Evidence) -> u32 {
 
 fn check_anomalies(history: &History, snapshot: &Snapshot) {
     for anomaly in &snapshot.anomalies {
-        let text = verdict::unusual(anomaly);
+        let text = verdict::anomaly_summary(anomaly);
         let before = |at: u64| history.lives.iter().filter(move |life| life.began < at);
         match anomaly.what {
-            Unusual::Size { bytes, usual, of, of_site, live, .. } => {
+            AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
                 let at = anomaly.at.0 - START;
                 let own = history.lives.iter().find(|life| life.began == at).unwrap();
                 assert_eq!((own.bytes, of), (bytes.0, before(at).count() as u64), "{text}");
@@ -315,7 +319,7 @@ fn check_anomalies(history: &History, snapshot: &Snapshot) {
                 assert!(within * 10 >= of * 9 && (!of_site || within == of), "{text}: {within}");
                 assert_eq!(text.contains("(maximum of"), of_site, "{text}");
             }
-            Unusual::Growth { bytes, within, .. } => {
+            AnomalyKind::Growth { bytes, within, .. } => {
                 let to = anomaly.at.0 - START;
                 let from = to.saturating_sub(within.0);
                 let born = history.lives.iter().filter(|life| (from..to).contains(&life.began));
@@ -340,7 +344,7 @@ proptest! {
     fn printed_claims_hold_for_random_histories(phases in vec(phase(), 1..8), exits in any::<bool>()) {
         let history = History::of(&phases);
         let snapshot = history.snapshot(exits);
-        let site = snapshot.suspects.iter().chain(&snapshot.judgements);
+        let site = snapshot.suspects.iter().chain(&snapshot.other_verdicts);
         let site: Vec<_> = site.collect();
         let [site] = &site[..] else { panic!("{site:?}") };
         check_numbers(&history, &site.evidence);
@@ -364,7 +368,7 @@ fn random_histories_reach_every_verdict() {
         let phases = vec(phase(), 1..8).new_tree(&mut runner).unwrap().current();
         let history = History::of(&phases);
         let snapshot = history.snapshot(true);
-        let site = snapshot.suspects.first().or(snapshot.judgements.first()).unwrap();
+        let site = snapshot.suspects.first().or(snapshot.other_verdicts.first()).unwrap();
         missing.retain(|verdict| *verdict != site.verdict);
         if missing.is_empty() {
             return;

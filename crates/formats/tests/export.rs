@@ -9,30 +9,32 @@
 
 use std::sync::Arc;
 
-use engine::container::{Container, Pod, Runtime};
-use engine::ids::{DeviceId, FunctionId, GpuId, Key, Pid, PoolId, ProcessKey, SiteId, Space, Tid};
-use engine::kind::Kind;
+use engine::container::{Container, ContainerRuntime, Pod};
+use engine::ids::{
+    AddressType, AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, SiteId, Tid,
+};
+use engine::kind::MemoryKind;
 use engine::object::ObjectKind;
 use engine::snapshot::{
-    AllocationView, Certainty, DeviceView, End, FailureCount, Growth, KindView, Loss, Mistakes,
-    ObjectView, OutOfMemory, PoolView, ProcessView, ReceivedCalls, SiteKindView, SiteObjectView,
-    SiteProcess, SiteView, Snapshot, ThreadView, Told,
+    AllocationView, ApiMisuse, DeviceView, DriverReported, FailedCallCount, KindView, LostTotals,
+    ObjectView, OutOfMemory, PoolView, ProcessEnd, ProcessView, ReceivedCalls, SiteHistory,
+    SiteKindView, SiteObjectView, SiteProcess, SiteView, Snapshot, ThreadView, Uncertainty,
 };
-use engine::stack::{Frame, Language, SiteName, Unknown, site_name};
-use engine::tensor::{Fragmentation, NoFragmentation, TorchDeviceView, TorchView};
-use engine::units::{Bytes, Moment, Nanos};
+use engine::stack::{Frame, Language, SiteName, UnknownReason, site_name};
+use engine::tensor::{CacheFragmentation, FragmentationUnknown, TorchDeviceView, TorchView};
+use engine::units::{Bytes, Nanos, Timestamp};
 use formats::WallClock;
-use formats::export::text::Style;
-use formats::export::{GpuName, Names, json, text};
+use formats::export::text::TextStyle;
+use formats::export::{GpuLabel, ReportContext, json, text};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn names() -> Names {
-    Names {
-        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+fn names() -> ReportContext {
+    ReportContext {
+        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(row)| if row == 1 { "cuMemAlloc_v2" } else { "cuMemFree_v2" },
-        recorded: formats::recording::Functions::default(),
-        gpus: vec![GpuName {
+        recorded: formats::recording::FunctionTable::default(),
+        gpus: vec![GpuLabel {
             id: GpuId(3),
             uuid: "GPU-67bf22d2-b5d2-6521-4905-299b65b79ef1".into(),
             name: "NVIDIA H200".into(),
@@ -41,16 +43,23 @@ fn names() -> Names {
     }
 }
 
-fn allocation(value: u64, kind: Kind, bytes: u64, device: Option<u16>) -> AllocationView {
+fn allocation(value: u64, kind: MemoryKind, bytes: u64, device: Option<u16>) -> AllocationView {
     AllocationView {
         unusual: None,
-        key: Key { space: if kind == Kind::Array { Space::Array } else { Space::Address }, value },
+        key: AllocationKey {
+            space: if kind == MemoryKind::Array {
+                AddressType::Array
+            } else {
+                AddressType::Pointer
+            },
+            value,
+        },
         device: device.map(DeviceId),
         bytes: Bytes(bytes),
         kind,
         age: Nanos(65 * SECOND),
         site: if device.is_some() {
-            SiteName::Told(site_name(&stack()))
+            SiteName::Resolved(site_name(&stack()))
         } else {
             SiteName::Unknown
         },
@@ -68,7 +77,7 @@ fn process(pid: u32, name: &str) -> ProcessView {
         live_bytes: Bytes(0),
         live_allocations: 0,
         peak_bytes: Bytes(0),
-        peak_at: Moment(0),
+        peak_at: Timestamp(0),
         peak_bounds: None,
         allocations_total: 0,
         frees_total: 0,
@@ -82,13 +91,13 @@ fn process(pid: u32, name: &str) -> ProcessView {
         threads: Vec::new(),
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
-        mistakes: Mistakes::default(),
+        mistakes: ApiMisuse::default(),
         work: None,
         objects: Vec::new(),
         torch: None,
         sites: Vec::new(),
         sites_total: 0,
-        certainty: Certainty::default(),
+        certainty: Uncertainty::default(),
     }
 }
 
@@ -109,14 +118,14 @@ fn object(kind: ObjectKind, live: u64) -> ObjectView {
 fn container() -> Container {
     Container {
         id: "3f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f00".into(),
-        runtime: Runtime::Containerd,
+        runtime: ContainerRuntime::Containerd,
         pod: Some(Pod {
             uid: "0a1b2c3d-1111-2222-3333-444455556666".into(),
             name: Some("trainer-0".into()),
             namespace: Some("te\x1b[31mam".into()),
             container: Some("main".into()),
         }),
-        pid_inside: Some(Pid(17)),
+        container_pid: Some(Pid(17)),
     }
 }
 
@@ -132,9 +141,9 @@ fn kinds() -> Vec<KindView> {
         unknown_sizes: 0,
     };
     vec![
-        kind(Kind::Device, 20 << 20, 3),
-        kind(Kind::Async, 5 << 20, 2),
-        kind(Kind::Pinned, 4096, 1),
+        kind(MemoryKind::Device, 20 << 20, 3),
+        kind(MemoryKind::Async, 5 << 20, 2),
+        kind(MemoryKind::Pinned, 4096, 1),
     ]
 }
 
@@ -143,7 +152,7 @@ fn rich() -> ProcessView {
         live_bytes: Bytes(25 << 20),
         live_allocations: 6,
         peak_bytes: Bytes(40 << 20),
-        peak_at: Moment(2 * SECOND),
+        peak_at: Timestamp(2 * SECOND),
         peak_bounds: Some((Bytes(39 << 20), Bytes(41 << 20))),
         allocations_total: 100,
         frees_total: 92,
@@ -152,7 +161,7 @@ fn rich() -> ProcessView {
         unknown_frees: 3,
         received_calls: ReceivedCalls { allocations: 101, frees: 95, failures: 1 },
         before_trace: true,
-        failures: vec![FailureCount { function: FunctionId(1), code: 2, count: 1 }],
+        failures: vec![FailedCallCount { function: FunctionId(1), code: 2, count: 1 }],
         devices: vec![
             DeviceView {
                 device: Some(DeviceId(0)),
@@ -185,10 +194,10 @@ fn rich() -> ProcessView {
             live_allocations: 6,
             kinds: kinds(),
             allocations: vec![
-                allocation(0x7d33_2a00_0000, Kind::Device, 20 << 20, Some(0)),
-                allocation(0x7d33_2b00_0000, Kind::Async, 5 << 20, None),
-                allocation(0xa0, Kind::Array, 100, Some(0)),
-                allocation(0x5000, Kind::Pinned, 4096, None),
+                allocation(0x7d33_2a00_0000, MemoryKind::Device, 20 << 20, Some(0)),
+                allocation(0x7d33_2b00_0000, MemoryKind::Async, 5 << 20, None),
+                allocation(0xa0, MemoryKind::Array, 100, Some(0)),
+                allocation(0x5000, MemoryKind::Pinned, 4096, None),
             ],
         }],
         pools: vec![PoolView {
@@ -196,11 +205,11 @@ fn rich() -> ProcessView {
             device: Some(DeviceId(0)),
             used: Bytes(5 << 20),
             allocations: 2,
-            reserved: Some(Told { bytes: Bytes(32 << 20), at: Moment(SECOND) }),
+            reserved: Some(DriverReported { bytes: Bytes(32 << 20), at: Timestamp(SECOND) }),
             destroyed: false,
         }],
         reserved_addresses: Bytes(1 << 40),
-        mistakes: Mistakes { double_frees: 1, released_while_mapped: 2, ..Mistakes::default() },
+        mistakes: ApiMisuse { double_frees: 1, released_while_mapped: 2, ..ApiMisuse::default() },
         objects: vec![
             ObjectView { destroyed: 1012, unknown_destroys: 2, ..object(ObjectKind::Event, 12) },
             object(ObjectKind::Library, 1),
@@ -209,17 +218,17 @@ fn rich() -> ProcessView {
         torch: Some(torch()),
         sites: vec![site()],
         sites_total: 2,
-        certainty: Certainty {
+        certainty: Uncertainty {
             before_trace: true,
-            lost: Loss { objects: 4, ..Loss::default() },
-            ..Certainty::default()
+            lost: LostTotals { objects: 4, ..LostTotals::default() },
+            ..Uncertainty::default()
         },
         ..contained(4711, "python3")
     }
 }
 
 fn snapshot() -> Snapshot {
-    let lost = Loss {
+    let lost = LostTotals {
         allocations: 2,
         allocated_bytes: 8192,
         frees: 1,
@@ -231,13 +240,13 @@ fn snapshot() -> Snapshot {
         tensors: 0,
         objects: 4,
         processes: 2,
-        since: Some(Moment(SECOND)),
+        since: Some(Timestamp(SECOND)),
     };
     Snapshot {
-        at: Moment(10 * SECOND),
+        at: Timestamp(10 * SECOND),
         live_bytes: Bytes(25 << 20),
         live_allocations: 6,
-        certainty: Certainty {
+        uncertainty: Uncertainty {
             lost,
             live_at_least: Bytes(20 << 20),
             live_at_most: Bytes(26 << 20),
@@ -247,17 +256,20 @@ fn snapshot() -> Snapshot {
             unknown_context: 0,
             ambiguous_calls: 7,
         },
-        processes: vec![rich(), ProcessView { ended: Some(End::Exited), ..process(4713, "clean") }],
+        processes: vec![
+            rich(),
+            ProcessView { ended: Some(ProcessEnd::Exited), ..process(4713, "clean") },
+        ],
         out_of_memory: vec![OutOfMemory {
-            at: Moment(9 * SECOND),
+            at: Timestamp(9 * SECOND),
             pid: Pid(4711),
             tid: Tid(4712),
             name: "python3".into(),
             device: Some(DeviceId(0)),
             gpu: Some(GpuId(3)),
-            asked: Some((Kind::Device, Bytes(4 << 40))),
+            asked: Some((MemoryKind::Device, Bytes(4 << 40))),
             site: Some(SiteId(7)),
-            site_name: SiteName::Told(site_name(&stack())),
+            site_name: SiteName::Resolved(site_name(&stack())),
             frames: stack(),
             holders: vec![(Pid(4711), "python3".into(), Bytes(20 << 20))],
         }],
@@ -287,7 +299,7 @@ fn stack() -> Arc<[Frame]> {
     };
     let stripped = Frame {
         module: Some("/opt/app".into()),
-        unknown: Some(Unknown::Stripped),
+        unknown: Some(UnknownReason::NoSymbol),
         ..Frame::default()
     };
     [driver, python, stripped].into()
@@ -300,14 +312,14 @@ fn torch() -> TorchView {
         allocated: Bytes(12 << 20),
         reserved: Bytes(20 << 20),
         peak: Bytes(16 << 20),
-        peak_at: Moment(3 * SECOND),
+        peak_at: Timestamp(3 * SECOND),
         blocks: 7,
         seen_bytes: Bytes(12 << 20),
         given_total: 30,
         taken_total: 23,
         unknown_taken: 0,
         refused: 1,
-        fragmentation: Ok(Fragmentation {
+        fragmentation: Ok(CacheFragmentation {
             whole: Bytes(2 << 20),
             fragmented: Bytes(6 << 20),
             largest_gap: Bytes(5 << 20),
@@ -319,7 +331,7 @@ fn torch() -> TorchView {
         blocks: 1,
         unknown_taken: 3,
         refused: 0,
-        fragmentation: Err(NoFragmentation::BlocksUnseen),
+        fragmentation: Err(FragmentationUnknown::BlocksUnknown),
         ..known
     };
     TorchView { devices: vec![known, late], lost: 5, ..TorchView::default() }
@@ -328,7 +340,7 @@ fn torch() -> TorchView {
 /// The site of the tensors.
 fn tensor_site() -> SiteView {
     let kinds = vec![SiteKindView {
-        kind: Kind::Torch,
+        kind: MemoryKind::Torch,
         live_bytes: Bytes(12 << 20),
         live_allocations: 7,
         unknown_sizes: 0,
@@ -352,7 +364,7 @@ fn held_by() -> SiteProcess {
 
 fn site() -> SiteView {
     SiteView {
-        name: SiteName::Told(site_name(&stack())),
+        name: SiteName::Resolved(site_name(&stack())),
         frames: stack(),
         live_bytes: Bytes(20 << 20),
         live_allocations: 3,
@@ -361,18 +373,18 @@ fn site() -> SiteView {
         allocations_total: 90,
         freed_total: 85,
         peak_bytes: Bytes(30 << 20),
-        peak_at: Some(Moment(2 * SECOND)),
-        seen: (Moment(SECOND), Moment(9 * SECOND)),
+        peak_at: Some(Timestamp(2 * SECOND)),
+        seen: (Timestamp(SECOND), Timestamp(9 * SECOND)),
         lifetimes: vec![(10, 80), (20, 5)],
         longest_lifetime: Some(Nanos(1_500_000)),
-        growth: Growth {
-            start: Moment(SECOND),
+        growth: SiteHistory {
+            start: Timestamp(SECOND),
             window: Nanos(1 << 32),
             live: vec![Bytes(10 << 20), Bytes(16 << 20), Bytes(20 << 20)],
         },
         kinds: vec![
             SiteKindView {
-                kind: Kind::Device,
+                kind: MemoryKind::Device,
                 live_bytes: Bytes(20 << 20),
                 live_allocations: 3,
                 unknown_sizes: 0,
@@ -382,7 +394,7 @@ fn site() -> SiteView {
                 peak_bytes: Bytes(30 << 20),
             },
             SiteKindView {
-                kind: Kind::Pinned,
+                kind: MemoryKind::Pinned,
                 live_bytes: Bytes(4096),
                 live_allocations: 1,
                 unknown_sizes: 0,
@@ -426,7 +438,7 @@ fn of_objects() -> SiteView {
             live_allocations: 0,
             kinds: Vec::new(),
         }],
-        growth: Growth::default(),
+        growth: SiteHistory::default(),
         ..site()
     }
 }
@@ -464,7 +476,7 @@ fn assert_golden(name: &str, found: &str) {
 #[test]
 fn text_report_matches_golden_file() {
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot(), &names(), Style::default()).unwrap();
+    text::report(&mut out, &snapshot(), &names(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(!found.contains('\x1b'), "escape sequences of a process must not reach the terminal");
     assert_golden("everything.txt", &found);
@@ -473,7 +485,7 @@ fn text_report_matches_golden_file() {
 #[test]
 fn text_report_by_site_matches_golden_file() {
     let mut out = Vec::new();
-    text::sites::report(&mut out, &snapshot(), &names(), Style::default()).unwrap();
+    text::sites::report(&mut out, &snapshot(), &names(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(!found.contains('\x1b'), "escape sequences of a process must not reach the terminal");
     assert_golden("sites.txt", &found);
@@ -481,10 +493,10 @@ fn text_report_by_site_matches_golden_file() {
 
 #[test]
 fn memory_not_freed_at_exit_is_listed_by_site() {
-    let ended = ProcessView { ended: Some(End::Exited), ..rich() };
+    let ended = ProcessView { ended: Some(ProcessEnd::Exited), ..rich() };
     let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot, &names(), Style::default()).unwrap();
+    text::report(&mut out, &snapshot, &names(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     let lines: Vec<_> = found.lines().skip(3).take(7).collect();
     let want = [
@@ -505,11 +517,11 @@ fn memory_not_freed_at_exit_is_listed_by_site() {
 fn undestroyed_objects_are_listed_by_site() {
     let code = SiteObjectView { kind: ObjectKind::Library, live: 1, created: 1, destroyed: 0 };
     let code = SiteView { objects: vec![code], ..of_objects() };
-    let ended = Some(End::Exited);
+    let ended = Some(ProcessEnd::Exited);
     let ended = ProcessView { ended, sites: vec![code, site()], ..rich() };
     let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot, &names(), Style::default()).unwrap();
+    text::report(&mut out, &snapshot, &names(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     let mut lines = found.lines().skip_while(|line| !line.contains("objects never destroyed"));
     assert_eq!(
@@ -529,15 +541,20 @@ fn undestroyed_objects_are_listed_by_site() {
 #[test]
 fn empty_snapshot_prints_no_activity() {
     let mut out = Vec::new();
-    text::report(&mut out, &Snapshot::default(), &names(), Style::default()).unwrap();
+    text::report(&mut out, &Snapshot::default(), &names(), TextStyle::default()).unwrap();
     assert!(String::from_utf8(out).unwrap().ends_with("\nNo GPU memory activity yet.\n"));
 }
 
 #[test]
 fn colors_are_used_only_on_request() {
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot(), &names(), Style { color: true, ..Style::default() })
-        .unwrap();
+    text::report(
+        &mut out,
+        &snapshot(),
+        &names(),
+        TextStyle { color: true, ..TextStyle::default() },
+    )
+    .unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.contains("\x1b[1;31mOUT OF MEMORY") && !found.contains("\x1b[31m_autograd"));
 }

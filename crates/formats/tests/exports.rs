@@ -15,30 +15,30 @@ use std::fs;
 use std::path::Path;
 
 use collect::Collected;
-use engine::analysis::Measure;
-use engine::change::{Change, How, Known, Turn};
-use engine::ids::{DeviceId, Key, Pid, SiteId, Space, StreamId, Tid};
-use engine::kind::Kind;
+use engine::analysis::MemoryScope;
+use engine::change::{AllocationChange, ChangeKind, EndReason, LateFields};
+use engine::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
+use engine::kind::MemoryKind;
 use engine::stack::Frame;
-use engine::units::Moment;
-use formats::export::allocations::{Allocations, COLUMNS, Csv, Json};
-use formats::export::exporter::Exporter;
-use formats::export::perfetto::Perfetto;
-use formats::export::speedscope::Speedscope;
-use formats::export::torch::{Snapshot, Survey};
-use formats::import::gather::Facts;
+use engine::units::Timestamp;
+use formats::export::allocations::{AllocationWriter, COLUMNS, CsvEncoder, JsonEncoder};
+use formats::export::exporter::FormatWriter;
+use formats::export::perfetto::PerfettoWriter;
+use formats::export::speedscope::SpeedscopeWriter;
+use formats::export::torch::{Prescan, SnapshotWriter};
+use formats::import::gather::FileInfo;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn change(at: u64, what: Turn, address: u64, bytes: u64) -> Change {
-    Change {
-        at: Moment(at),
-        what,
+fn change(at: u64, what: ChangeKind, address: u64, bytes: u64) -> AllocationChange {
+    AllocationChange {
+        at: Timestamp(at),
+        action: what,
         pid: Pid(1),
         tid: Tid(1),
         device: Some(DeviceId(0)),
-        kind: Kind::Device,
-        key: Key::address(address),
+        kind: MemoryKind::Device,
+        key: AllocationKey::address(address),
         bytes,
         pool: None,
         stream: None,
@@ -47,20 +47,28 @@ fn change(at: u64, what: Turn, address: u64, bytes: u64) -> Change {
 }
 
 /// Feeds a format writer; returns its final notes.
-fn feed(mut exporter: Box<dyn Exporter + '_>, changes: &[Change], facts: &Facts) -> Vec<String> {
+fn feed(
+    mut exporter: Box<dyn FormatWriter + '_>,
+    changes: &[AllocationChange],
+    facts: &FileInfo,
+) -> Vec<String> {
     for change in changes {
         exporter.change(change, facts).unwrap();
     }
     exporter.finish(facts).unwrap()
 }
 
-fn torch(measure: Measure, changes: &[Change], facts: &Facts) -> Result<Vec<u8>, Vec<Pid>> {
-    let mut survey = Survey::new(measure);
+fn torch(
+    measure: MemoryScope,
+    changes: &[AllocationChange],
+    facts: &FileInfo,
+) -> Result<Vec<u8>, Vec<Pid>> {
+    let mut survey = Prescan::new(measure);
     for change in changes {
         survey.change(change);
     }
     let mut out = Vec::new();
-    let mut snapshot = Snapshot::new(&mut out, survey, facts).unwrap()?;
+    let mut snapshot = SnapshotWriter::new(&mut out, survey, facts).unwrap()?;
     for lane in snapshot.lanes() {
         snapshot.open(lane, facts).unwrap();
         for change in changes {
@@ -96,73 +104,85 @@ fn documented_columns_match_the_output() {
 
 #[test]
 fn number_of_allocations_without_a_slice_is_reported() {
-    let changes = [(1, 5), (2, 9), (3, 7)].map(|(at, bytes)| change(at, Turn::Began, at, bytes));
+    let changes =
+        [(1, 5), (2, 9), (3, 7)].map(|(at, bytes)| change(at, ChangeKind::Allocated, at, bytes));
     let mut out = Vec::new();
-    let exporter = Box::new(Perfetto::new(&mut out, Measure::Device, 1));
-    let notes = feed(exporter, &changes, &Facts::default());
+    let exporter = Box::new(PerfettoWriter::new(&mut out, MemoryScope::Device, 1));
+    let notes = feed(exporter, &changes, &FileInfo::default());
     assert!(notes[0].starts_with("2 of the smaller allocations"), "{notes:?}");
-    let exporter = Box::new(Perfetto::new(&mut out, Measure::Device, 3));
-    assert!(feed(exporter, &changes, &Facts::default()).is_empty());
+    let exporter = Box::new(PerfettoWriter::new(&mut out, MemoryScope::Device, 3));
+    assert!(feed(exporter, &changes, &FileInfo::default()).is_empty());
 }
 
 #[test]
 fn exec_ends_the_memory_of_the_old_program() {
-    let exited = |began| Turn::Ended { began: Moment(began), how: How::Exited };
+    let exited =
+        |began| ChangeKind::Ended { began: Timestamp(began), how: EndReason::ProcessExited };
     let first = [
-        change(1, Turn::Began, 0x1000, 512),
-        change(2, Turn::Began, 0x2000, 1024),
+        change(1, ChangeKind::Allocated, 0x1000, 512),
+        change(2, ChangeKind::Allocated, 0x2000, 1024),
         change(3, exited(1), 0x1000, 512),
         change(3, exited(2), 0x2000, 1024),
     ];
-    let sums = |changes: &[Change]| {
+    let sums = |changes: &[AllocationChange]| {
         let dir = tempfile::tempdir().unwrap();
-        let bytes = torch(Measure::Device, changes, &Facts::default()).unwrap();
+        let bytes = torch(MemoryScope::Device, changes, &FileInfo::default()).unwrap();
         let path = collect::file(&dir, "made.pickle", bytes);
         let (found, _) = Collected::read(&path).unwrap();
         assert!(found.warnings.is_empty(), "{:?}", found.warnings);
-        let live = found.live().into_iter().filter(|change| change.kind == Kind::Torch);
+        let live = found.live().into_iter().filter(|change| change.kind == MemoryKind::Torch);
         live.map(|change| (change.key.value, change.bytes)).collect::<Vec<_>>()
     };
     assert_eq!(sums(&first), [(0x1000, 512), (0x2000, 1024)], "never freed");
     // An exec; the new program gets the same addresses.
     let mut second = first.to_vec();
-    second.push(change(5, Turn::Began, 0x1000, 2048));
+    second.push(change(5, ChangeKind::Allocated, 0x1000, 2048));
     assert_eq!(sums(&second), [(0x1000, 2048)]);
 }
 
-fn change_kind() -> impl Strategy<Value = Turn> {
-    let how =
-        prop_oneof![Just(How::Freed), Just(How::Replaced), Just(How::Released), Just(How::Exited)];
-    let known = (prop::option::of(0_u16..3), any::<u64>()).prop_map(|(device, bytes)| Known {
+fn change_kind() -> impl Strategy<Value = ChangeKind> {
+    let how = prop_oneof![
+        Just(EndReason::Freed),
+        Just(EndReason::Replaced),
+        Just(EndReason::Released),
+        Just(EndReason::ProcessExited)
+    ];
+    let known = (prop::option::of(0_u16..3), any::<u64>()).prop_map(|(device, bytes)| LateFields {
         device: device.map(DeviceId),
         pool: None,
         bytes,
     });
     prop_oneof![
-        3 => Just(Turn::Began),
-        2 => (any::<u64>(), how).prop_map(|(at, how)| Turn::Ended { began: Moment(at), how }),
+        3 => Just(ChangeKind::Allocated),
+        2 => (any::<u64>(), how).prop_map(|(at, how)| ChangeKind::Ended { began: Timestamp(at), how }),
         1 => (any::<u64>(), known)
-            .prop_map(|(at, before)| Turn::Learned { began: Moment(at), before }),
+            .prop_map(|(at, before)| ChangeKind::Updated { began: Timestamp(at), before }),
     ]
 }
 
-fn any_change() -> impl Strategy<Value = Change> {
-    let spaces = [Space::Address, Space::Handle, Space::Array, Space::Pool, Space::External];
+fn any_change() -> impl Strategy<Value = AllocationChange> {
+    let spaces = [
+        AddressType::Pointer,
+        AddressType::Handle,
+        AddressType::Array,
+        AddressType::Pool,
+        AddressType::External,
+    ];
     let number = prop_oneof![Just(0), Just(u64::MAX), 0..8_u64, any::<u64>()];
     (
         (number.clone(), change_kind(), 0..2_u32, prop::option::of(0_u16..3)),
-        (prop::sample::select(&Kind::ALL[..]), prop::sample::select(spaces.to_vec())),
+        (prop::sample::select(&MemoryKind::ALL[..]), prop::sample::select(spaces.to_vec())),
         (number.clone(), number.clone(), prop::option::of(number), prop::option::of(0..3_u32)),
     )
         .prop_map(|((at, what, pid, device), (kind, space), (value, bytes, stream, site))| {
-            Change {
-                at: Moment(at),
-                what,
+            AllocationChange {
+                at: Timestamp(at),
+                action: what,
                 pid: Pid(pid),
                 tid: Tid(pid),
                 device: device.map(DeviceId),
                 kind,
-                key: Key { space, value },
+                key: AllocationKey { space, value },
                 bytes,
                 pool: None,
                 stream: stream.map(StreamId),
@@ -180,25 +200,25 @@ proptest! {
         clock in prop::option::of((any::<u64>(), any::<i64>())),
         name in ".{0,20}",
     ) {
-        let mut facts = Facts { clock: clock.map(|(at, utc)| (Moment(at), utc)), ..Facts::default() };
+        let mut facts = FileInfo { clock: clock.map(|(at, utc)| (Timestamp(at), utc)), ..FileInfo::default() };
         facts.processes.insert(Pid(1), name.clone());
         let frame = facts.stacks.frame(Frame { function: name.as_str().into(), ..Frame::default() });
         facts.stacks.site(&[frame]);
-        let ends = changes.iter().filter(|change| matches!(change.what, Turn::Ended { .. })).count();
+        let ends = changes.iter().filter(|change| matches!(change.action, ChangeKind::Ended { .. })).count();
         let mut json = Vec::new();
-        feed(Box::new(Allocations::new(Json::new(&mut json).unwrap())), &changes, &facts);
+        feed(Box::new(AllocationWriter::new(JsonEncoder::new(&mut json).unwrap())), &changes, &facts);
         let rows: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
         prop_assert!(rows.len() >= ends && rows.iter().all(|row| row["bytes"].is_u64()));
         let mut csv = Vec::new();
-        feed(Box::new(Allocations::new(Csv::new(&mut csv).unwrap())), &changes, &facts);
+        feed(Box::new(AllocationWriter::new(CsvEncoder::new(&mut csv).unwrap())), &changes, &facts);
         // Names contain no line breaks here, so lines are rows.
         prop_assert_eq!(String::from_utf8(csv).unwrap().lines().count(), rows.len() + 1);
         let mut speedscope = Vec::new();
-        feed(Box::new(Speedscope::new(&mut speedscope, Measure::Device, &name)), &changes, &facts);
+        feed(Box::new(SpeedscopeWriter::new(&mut speedscope, MemoryScope::Device, &name)), &changes, &facts);
         serde_json::from_slice::<serde_json::Value>(&speedscope).unwrap();
         let mut perfetto = Vec::new();
-        feed(Box::new(Perfetto::new(&mut perfetto, Measure::Device, 10)), &changes, &facts);
-        for measure in [Measure::Device, Measure::Torch] {
+        feed(Box::new(PerfettoWriter::new(&mut perfetto, MemoryScope::Device, 10)), &changes, &facts);
+        for measure in [MemoryScope::Device, MemoryScope::Torch] {
             match torch(measure, &changes, &facts) {
                 Err(processes) => prop_assert!(processes.len() == 2),
                 Ok(bytes) => prop_assert!(bytes.starts_with(&[0x80, 4]) && bytes.ends_with(b".")),

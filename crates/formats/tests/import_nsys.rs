@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use collect::{Collected, file, fixture};
-use engine::change::{How, Turn};
+use engine::change::{ChangeKind, EndReason};
 use engine::ids::{DeviceId, StreamId};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -50,16 +50,16 @@ fn answer(found: &Collected) -> Value {
     let (mut began, mut replaced) = (0, 0);
     for change in &found.changes {
         let bytes = if change.kind.takes_device_memory() { change.bytes } else { 0 };
-        match change.what {
-            Turn::Began => {
+        match change.action {
+            ChangeKind::Allocated => {
                 began += 1;
                 total += bytes;
             }
-            Turn::Ended { how, .. } => {
-                replaced += u64::from(how == How::Replaced);
+            ChangeKind::Ended { how, .. } => {
+                replaced += u64::from(how == EndReason::Replaced);
                 total -= bytes;
             }
-            Turn::Learned { .. } => {}
+            ChangeKind::Updated { .. } => {}
         }
         if total > peak.0 {
             peak = (total, change.at.0);
@@ -157,7 +157,7 @@ fn unordered_rows_are_sorted_and_counted() {
     // Normalized times are wall-clock times already.
     assert_eq!(found.clock, Some((0, 0)));
     assert_eq!(found.processes, [(1, "train".into())]);
-    let pooled = found.live().into_iter().find(|change| change.kind == Kind::Async).unwrap();
+    let pooled = found.live().into_iter().find(|change| change.kind == MemoryKind::Async).unwrap();
     assert_eq!(pooled.stream, Some(StreamId(7)));
 }
 
@@ -175,7 +175,7 @@ fn invalid_rows_are_skipped_with_warnings() {
     ] {
         assert_eq!(found.warned(text), count, "{text}");
     }
-    assert_eq!(found.changes[0].at, Moment(0), "negative times are shifted");
+    assert_eq!(found.changes[0].at, Timestamp(0), "negative times are shifted");
     let inexact: Vec<_> = found.warnings.iter().filter(|warning| warning.inexact).collect();
     assert_eq!(inexact.len(), 5, "{:?}", found.warnings);
 }

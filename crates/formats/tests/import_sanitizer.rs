@@ -12,8 +12,8 @@ mod collect;
 mod random;
 
 use collect::{Collected, file, fixture};
-use engine::ids::{Key, Space};
-use engine::kind::Kind;
+use engine::ids::{AddressType, AllocationKey};
+use engine::kind::MemoryKind;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -62,11 +62,11 @@ fn memory_kind_follows_from_the_allocating_function() {
     assert_eq!(
         leaks,
         [
-            (8 << 20, Kind::Device),
-            (4096, Kind::Pinned),
-            (4096, Kind::Device),
-            (2 << 20, Kind::Async),
-            (4096, Kind::Device)
+            (8 << 20, MemoryKind::Device),
+            (4096, MemoryKind::Pinned),
+            (4096, MemoryKind::Device),
+            (2 << 20, MemoryKind::Async),
+            (4096, MemoryKind::Device)
         ]
     );
     assert_eq!(found.warned("the context's own"), 2);
@@ -115,14 +115,14 @@ fn reports_of_older_versions_are_supported() {
     let found = read(OLDER);
     let leaks: Vec<_> =
         found.changes.iter().map(|change| (change.bytes, change.kind, change.key)).collect();
-    let array = |value| Key { space: Space::Array, value };
+    let array = |value| AllocationKey { space: AddressType::Array, value };
     assert_eq!(
         leaks,
         [
-            (64, Kind::Managed, Key::address(0x7f00_0000_0000)),
-            (16384, Kind::Array, array(0x55d0)),
-            (4096, Kind::Array, array(0x55e0)),
-            (32, Kind::Device, Key::address(0x30)),
+            (64, MemoryKind::Managed, AllocationKey::address(0x7f00_0000_0000)),
+            (16384, MemoryKind::Array, array(0x55d0)),
+            (4096, MemoryKind::Array, array(0x55e0)),
+            (32, MemoryKind::Device, AllocationKey::address(0x30)),
         ]
     );
     let site = found.changes[0].site.unwrap();

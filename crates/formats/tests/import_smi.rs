@@ -6,18 +6,18 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::units::Moment;
-use formats::import::smi::{Error, Overlay, Series, Unlike, align, parse};
+use engine::units::Timestamp;
+use formats::import::smi::{AlignmentError, GpuSeries, SmiError, SmiLog, align, parse};
 
 const MIB: u64 = 1 << 20;
 const MILLI: i64 = 1_000_000;
 
-fn real() -> Overlay {
+fn real() -> SmiLog {
     parse(include_str!("import/smi/loop-ms10.csv")).unwrap()
 }
 
-fn series(points: &[(i64, u64)]) -> Series {
-    Series { gpu: "0".into(), points: points.to_vec() }
+fn series(points: &[(i64, u64)]) -> GpuSeries {
+    GpuSeries { gpu: "0".into(), points: points.to_vec() }
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn gpus_without_index_are_distinguished_by_order() {
         .filter(|(at, _)| *at != 6)
         .map(|(_, line)| format!("{line}\n"))
         .collect();
-    assert_eq!(parse(&missing), Err(Error::Mixed));
+    assert_eq!(parse(&missing), Err(SmiError::Mixed));
 }
 
 #[test]
@@ -102,10 +102,10 @@ fn messages_and_a_truncated_end_are_skipped() {
     let values: Vec<_> = overlay.gpus[0].points.iter().map(|point| point.1 / MIB).collect();
     // The last number may be truncated.
     assert_eq!((values, overlay.skipped), (vec![10, 20], 3));
-    assert_eq!(parse("No devices were found\n"), Err(Error::Nothing));
-    assert_eq!(parse(""), Err(Error::Nothing));
+    assert_eq!(parse("No devices were found\n"), Err(SmiError::Nothing));
+    assert_eq!(parse(""), Err(SmiError::Nothing));
     let several = "2026/01/02 03:04:05.678, 10, 20\n";
-    assert_eq!(parse(several), Err(Error::NoHeader { line: 1 }));
+    assert_eq!(parse(several), Err(SmiError::NoHeader { line: 1 }));
 }
 
 #[test]
@@ -122,12 +122,12 @@ fn clock_set_back_does_not_reverse_time() {
 
 /// A possible trace of the program in the real log: the same rises and falls, with another clock,
 /// earlier than the next tick, above another base level.
-fn usage_like(log: &Series, offset: i64, floor: u64) -> Vec<(Moment, u64)> {
+fn usage_like(log: &GpuSeries, offset: i64, floor: u64) -> Vec<(Timestamp, u64)> {
     let early = |at: i64, number: usize| at + offset - (number as i64 * 7919 % 9) * MILLI;
     (0..)
         .zip(&log.points)
         .map(|(number, &(at, bytes))| {
-            (Moment(early(at, number).unsigned_abs()), bytes.saturating_sub(floor))
+            (Timestamp(early(at, number).unsigned_abs()), bytes.saturating_sub(floor))
         })
         .collect()
 }
@@ -156,9 +156,11 @@ fn log_of_another_run_needs_an_explicit_offset() {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         at += 30_000_000 + (state >> 40) % 90_000_000;
-        usage.push((Moment(at), (state >> 33) % 1000 * MIB));
+        usage.push((Timestamp(at), (state >> 33) % 1000 * MIB));
     }
-    let Err(Unlike::Poor { score }) = align(log, &usage, None) else { panic!("not rejected") };
+    let Err(AlignmentError::Poor { score }) = align(log, &usage, None) else {
+        panic!("not rejected")
+    };
     assert!(score < 0.5);
     let given = align(log, &usage, Some(42)).unwrap();
     assert_eq!(given.offset, 42);
@@ -168,15 +170,15 @@ fn log_of_another_run_needs_an_explicit_offset() {
 #[test]
 fn log_without_timestamps_is_rejected() {
     let still = series(&[(0, 5), (1_000_000_000, 5)]);
-    let usage = [(Moment(0), 1), (Moment(500_000_000), 2), (Moment(1_000_000_000), 3)];
-    assert_eq!(align(&still, &usage, None), Err(Unlike::Still));
-    assert_eq!(align(&series(&[]), &usage, None), Err(Unlike::Still));
+    let usage = [(Timestamp(0), 1), (Timestamp(500_000_000), 2), (Timestamp(1_000_000_000), 3)];
+    assert_eq!(align(&still, &usage, None), Err(AlignmentError::Still));
+    assert_eq!(align(&series(&[]), &usage, None), Err(AlignmentError::Still));
     // A periodic log fits at every period.
     let sample = |at: i64| (at * 1_000_000_000, if at % 2 == 0 { 100 * MIB } else { 200 * MIB });
     let periodic = series(&(0..60).map(sample).collect::<Vec<_>>());
     let usage: Vec<_> =
-        periodic.points[20..40].iter().map(|&(at, v)| (Moment(at as u64), v)).collect();
-    assert!(matches!(align(&periodic, &usage, None), Err(Unlike::Unclear { .. })));
+        periodic.points[20..40].iter().map(|&(at, v)| (Timestamp(at as u64), v)).collect();
+    assert!(matches!(align(&periodic, &usage, None), Err(AlignmentError::Unclear { .. })));
     // All but the first change, which the file does not contain.
     assert!(align(&periodic, &usage, Some(0)).unwrap().score > 0.95);
 }

@@ -6,65 +6,69 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::advice::{Situation, advise};
-use engine::diagnosis::{Asked, Cause, Host, Scene, diagnose};
-use engine::event::{Allocate, Event, ProcessFacts, SiteFacts, What};
-use engine::holding::Where;
-use engine::ids::{DeviceId, GpuId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::advice::{AdviceInput, advise};
+use engine::diagnosis::{HostMemory, OomCause, OomContext, RequestedResource, diagnose};
+use engine::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};
+use engine::holding::DeviceFilter;
+use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::snapshot::View;
+use engine::snapshot::SnapshotOptions;
 use engine::stack::Frame;
-use engine::units::{Bytes, Moment, Nanos};
+use engine::units::{Bytes, Nanos, Timestamp};
 use formats::WallClock;
-use formats::export::advice::{Advice, GpuAdvice, StepObject};
-use formats::export::incident::{self, Grown, IncidentObject, Refused, Story, Trigger, Who};
-use formats::export::text::Style;
-use formats::export::{GpuName, Names};
-use formats::recording::Functions;
+use formats::export::advice::{AdviceReport, GpuAdvice, StepJson};
+use formats::export::incident::{
+    self, FailedRequest, HolderGrowth, IncidentJson, IncidentReport, Requester, Trigger,
+};
+use formats::export::text::TextStyle;
+use formats::export::{GpuLabel, ReportContext};
+use formats::recording::FunctionTable;
 
 const GIB: u64 = 1 << 30;
 const EVIL: &str = "evil\x1b[2J\n<b>\u{202e}";
 
-fn event(pid: u32, what: What) -> Event {
-    let at = Moment(1_000_000_000);
-    Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what }
+fn event(pid: u32, what: EventKind) -> Event {
+    let at = Timestamp(1_000_000_000);
+    Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what }
 }
 
 /// Two processes on GPU 0 of 24 GiB; the second holds nearly all of it.
 fn ledger() -> Ledger {
     let mut ledger = Ledger::new();
-    ledger.apply(&event(0, What::GpuFree { gpu: GpuId(0), bytes: GIB }));
+    ledger.apply(&event(0, EventKind::GpuFree { gpu: GpuId(0), bytes: GIB }));
     for (pid, bytes) in [(1, GIB), (2, 21 * GIB)] {
-        let facts = ProcessFacts { start: 1, uid: 1000, name: EVIL.into(), before_trace: false };
-        ledger.apply(&event(pid, What::Process(facts)));
-        ledger.apply(&event(pid, What::Gpus([Some(GpuId(0))].into())));
-        let (key, kind, device) = (Key::address(7), Kind::Device, Some(DeviceId(0)));
+        let facts = ProcessInfo { start: 1, uid: 1000, name: EVIL.into(), before_trace: false };
+        ledger.apply(&event(pid, EventKind::Process(facts)));
+        ledger.apply(&event(pid, EventKind::Gpus([Some(GpuId(0))].into())));
+        let (key, kind, device) =
+            (AllocationKey::address(7), MemoryKind::Device, Some(DeviceId(0)));
         let (context, pool, stream, site) = (None, None, None, Some(SiteId(pid)));
         let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
-        ledger.apply(&event(pid, What::Allocate(new)));
-        let account = What::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2, only: false };
+        ledger.apply(&event(pid, EventKind::Allocate(new)));
+        let account =
+            EventKind::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2, only: false };
         ledger.apply(&event(pid, account));
         let (function, file) = (format!("f{pid}{EVIL}").into(), Some("/srv/ann/x.py".into()));
         let frame = Frame { function, file, line: 7, ..Frame::default() };
         let outer = Frame { function: format!("main{EVIL}").into(), line: 9, ..frame.clone() };
-        let facts = SiteFacts { site: SiteId(pid), frames: [frame, outer].into() };
-        ledger.apply(&event(0, What::Site(facts)));
+        let facts = SiteFrames { site: SiteId(pid), frames: [frame, outer].into() };
+        ledger.apply(&event(0, EventKind::Site(facts)));
     }
     ledger
 }
 
 /// Calls `check` with a complete incident report.
-fn with_report(check: impl FnOnce(&Story<'_>)) {
+fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
     let mut ledger = ledger();
-    let mut holders = ledger.holdings(Where::Gpu(GpuId(0)));
+    let mut holders = ledger.holders(DeviceFilter::Gpu(GpuId(0)));
     ledger.name_holdings(&mut holders, 10);
     let (site, frames) = ledger.site(Some(SiteId(1)));
-    let snapshot = ledger.snapshot(Moment(1_150_000_000), &View::default());
+    let snapshot = ledger.snapshot(Timestamp(1_150_000_000), &SnapshotOptions::default());
     let held: Vec<_> = holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
-    let asked = Asked::Memory(Kind::Device, Bytes(4 * GIB));
+    let asked = RequestedResource::Memory(MemoryKind::Device, Bytes(4 * GIB));
     let (gpu, device) = (Some(GpuId(0)), Some(DeviceId(0)));
-    let diagnosis = diagnose(&Scene {
+    let diagnosis = diagnose(&OomContext {
         pid: Pid(1),
         asked,
         device,
@@ -72,36 +76,36 @@ fn with_report(check: impl FnOnce(&Story<'_>)) {
         holders: &held,
         snapshot: &snapshot,
         total: Some(Bytes(24 * GIB)),
-        host: Host::default(),
+        host: HostMemory::default(),
         cached: None,
         hints: &[],
     });
-    let steps = advise(&Situation {
+    let steps = advise(&AdviceInput {
         snapshot: &snapshot,
         gpu,
         only: &[],
-        asker: Some(Pid(1)),
+        requester: Some(Pid(1)),
         cause: None,
         protected: &|_| false,
         idle: &|_| None,
     });
     let card =
-        GpuName { id: GpuId(0), uuid: "GPU-0".into(), name: EVIL.into(), total_bytes: 24 * GIB };
-    let clock = WallClock::fixed(Moment(0), 1_700_000_000);
-    let recorded = Functions::default();
-    let names = Names { clock, function: |_| "cuMemAlloc_v2", recorded, gpus: vec![card] };
+        GpuLabel { id: GpuId(0), uuid: "GPU-0".into(), name: EVIL.into(), total_bytes: 24 * GIB };
+    let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
+    let recorded = FunctionTable::default();
+    let names = ReportContext { clock, function: |_| "cuMemAlloc_v2", recorded, gpus: vec![card] };
     let advice = [GpuAdvice::new(gpu, &snapshot, &names, &steps)];
-    let who = Who { pid: Pid(1), tid: Some(Tid(1)), name: EVIL.into() };
+    let who = Requester { pid: Pid(1), tid: Some(Tid(1)), name: EVIL.into() };
     let within = Nanos::from_millis(300_000);
-    let grown = [Grown { pid: Pid(2), name: EVIL.into(), bytes: GIB as i64, within }];
-    check(&Story {
+    let grown = [HolderGrowth { pid: Pid(2), name: EVIL.into(), bytes: GIB as i64, within }];
+    check(&IncidentReport {
         id: "2023-oom",
         trigger: Trigger::OutOfMemory,
-        at: Moment(1_000_000_000),
+        at: Timestamp(1_000_000_000),
         host: EVIL,
         who: Some(&who),
         limit: None,
-        refused: Some(&Refused {
+        refused: Some(&FailedRequest {
             asked,
             function: "cuMemAlloc_v2".into(),
             site,
@@ -164,7 +168,7 @@ fn incident_summary_has_all_sections() {
 #[test]
 fn incident_json_round_trips() {
     with_report(|report| {
-        let object = IncidentObject::new(report);
+        let object = IncidentJson::new(report);
         let text = serde_json::to_string(&object).unwrap();
         assert_clean(&text);
         let dir = tempfile::tempdir().unwrap();
@@ -196,13 +200,13 @@ fn needed_memory_is_evaluated_step_by_step() {
         for (need, safely, steps) in
             [(GIB, true, Some(0)), (2 * GIB, false, Some(2)), (23 * GIB, false, None)]
         {
-            gpu.judge(Bytes(need));
+            gpu.evaluate_need(Bytes(need));
             let found = gpu.need.unwrap();
             assert_eq!((found.without_data_loss, found.steps), (safely, steps), "{need}");
         }
         let mut text = Vec::new();
-        let advice = Advice { gpus: vec![gpu], ..Advice::default() };
-        formats::export::advice::write(&mut text, &advice, Style::default()).unwrap();
+        let advice = AdviceReport { gpus: vec![gpu], ..AdviceReport::default() };
+        formats::export::advice::write(&mut text, &advice, TextStyle::default()).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert_clean(&text);
         assert!(text.contains("23.00 GiB cannot be freed even with all steps."), "{text}");
@@ -211,12 +215,12 @@ fn needed_memory_is_evaluated_step_by_step() {
 
 #[test]
 fn memory_of_a_process_is_counted_once() {
-    let step = |action: &str, pid, bytes: u64, safe| StepObject {
+    let step = |action: &str, pid, bytes: u64, safe| StepJson {
         action: action.into(),
         pid,
         freed_bytes: bytes * GIB,
         safe,
-        ..StepObject::default()
+        ..StepJson::default()
     };
     let steps = vec![
         step("empty_cache", 1, 6, true),
@@ -240,17 +244,17 @@ fn memory_of_a_process_is_counted_once() {
         (17, false, Some(5)),
         (18, false, None),
     ] {
-        gpu.judge(Bytes(need * GIB));
+        gpu.evaluate_need(Bytes(need * GIB));
         let found = gpu.need.unwrap();
         assert_eq!((found.without_data_loss, found.steps), (safely, steps), "{need}");
     }
     // The driver report may be slightly older than the steps: never more than the total.
     gpu.free_bytes = Some(16 * GIB);
-    gpu.judge(Bytes(18 * GIB));
+    gpu.evaluate_need(Bytes(18 * GIB));
     assert_eq!(gpu.need.unwrap().steps, None);
 }
 
-fn text_of(report: &Story<'_>) -> String {
+fn text_of(report: &IncidentReport<'_>) -> String {
     let mut text = Vec::new();
     incident::write_text(&mut text, report).unwrap();
     String::from_utf8(text).unwrap()
@@ -260,17 +264,20 @@ fn text_of(report: &Story<'_>) -> String {
 fn title_names_the_gpu_only_if_it_is_the_cause() {
     with_report(|report| {
         for (cause, begins) in [
-            (Cause::DeviceExhausted, "out of memory on GPU 0: process 1"),
-            (Cause::CacheFragmented, "out of memory on GPU 0: process 1"),
-            (Cause::LargerThanDevice, "request larger than GPU 0: process 1"),
-            (Cause::Quota, "allocation denied on GPU 0 although memory is free (quota): process 1"),
-            (Cause::HostMemory, "host memory exhausted: process 1"),
-            (Cause::AddressSpace, "address space exhausted: process 1"),
+            (OomCause::DeviceExhausted, "out of memory on GPU 0: process 1"),
+            (OomCause::CacheFragmentation, "out of memory on GPU 0: process 1"),
+            (OomCause::RequestExceedsDevice, "request larger than GPU 0: process 1"),
+            (
+                OomCause::Quota,
+                "allocation denied on GPU 0 although memory is free (quota): process 1",
+            ),
+            (OomCause::HostMemoryExhausted, "host memory exhausted: process 1"),
+            (OomCause::AddressSpaceExhausted, "address space exhausted: process 1"),
         ] {
             let mut refused = report.refused.unwrap().clone();
             refused.diagnosis.cause = cause;
-            let report = Story { refused: Some(&refused), ..*report };
-            let headline = IncidentObject::new(&report).title;
+            let report = IncidentReport { refused: Some(&refused), ..*report };
+            let headline = IncidentJson::new(&report).title;
             assert!(headline.starts_with(begins), "{headline}");
             assert!(text_of(&report).starts_with(&headline));
         }
@@ -282,7 +289,7 @@ fn untraced_process_is_listed_as_holder() {
     with_report(|report| {
         let mut holders = report.holders.to_vec();
         (holders[0].live_bytes, holders[0].live_allocations) = (Bytes(0), 0);
-        let text = text_of(&Story { holders: &holders, ..*report });
+        let text = text_of(&IncidentReport { holders: &holders, ..*report });
         assert!(text.contains("512.00 MiB reported by the driver, not traced"), "{text}");
     });
 }
@@ -292,7 +299,7 @@ fn directories_can_be_redacted() {
     with_report(|report| {
         assert!(text_of(report).contains("/srv/ann/x.py"));
         let mut text = Vec::new();
-        incident::write_without_folders(&mut text, report).unwrap();
+        incident::write_redacted(&mut text, report).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("x.py") && !text.contains("/srv"), "{text}");
         let lines = |text: &str| text.lines().count();
@@ -304,14 +311,14 @@ fn directories_can_be_redacted() {
 fn threshold_incident_has_no_error_and_correct_plurals() {
     with_report(|report| {
         let (at, free_then) = (report.snapshot.at, Some(Bytes(3 * GIB)));
-        let trigger = Trigger::Limit;
-        let text = text_of(&Story { trigger, at, refused: None, free_then, ..*report });
+        let trigger = Trigger::Threshold;
+        let text = text_of(&IncidentReport { trigger, at, refused: None, free_then, ..*report });
         assert!(text.contains("snapshot.json is from the same moment;"), "{text}");
         assert!(text.contains("3.00 GiB  free at that time (estimated)"), "{text}");
-        let text = text_of(&Story { skipped: 1, ..*report });
+        let text = text_of(&IncidentReport { skipped: 1, ..*report });
         assert!(text.contains("1 earlier failure of this process was suppressed."), "{text}");
         let many: Vec<_> = std::iter::repeat_n(report.holders[0].clone(), 11).collect();
-        let text = text_of(&Story { holders: &many, ..*report });
+        let text = text_of(&IncidentReport { holders: &many, ..*report });
         assert!(text.contains("… 1 more process (incident.json"), "{text}");
     });
 }

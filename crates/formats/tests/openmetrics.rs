@@ -14,16 +14,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, SiteFacts, What};
-use engine::ids::{DeviceId, GpuId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames};
+use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::metrics::{Board, Figures, Gpu, Input, Limits, Own, Sort, most};
-use engine::snapshot::View;
+use engine::metrics::{
+    AgentStats, CollectorInput, GpuInfo, MetricSet, MetricType, MetricsCollector, SeriesLimits,
+    most,
+};
+use engine::snapshot::SnapshotOptions;
 use engine::stack::Frame;
-use engine::units::{Bytes, Moment};
+use engine::units::{Bytes, Timestamp};
 use formats::export::openmetrics;
-use formats::export::verdict::short_place;
+use formats::export::verdict::short_location;
 
 /// A sample as returned by the parser.
 type Parsed = (String, BTreeMap<String, String>, f64);
@@ -52,20 +55,20 @@ json.dump([[s.name, s.labels, s.value] for f in families for s in f.samples], sy
 }
 
 /// Converts metrics to the parser's form.
-fn samples(metrics: &Figures) -> Vec<Parsed> {
+fn samples(metrics: &MetricSet) -> Vec<Parsed> {
     let mut all = Vec::new();
     for family in &metrics.families {
         for sample in &family.samples {
             let names = family.metric.labels.iter().map(|name| (*name).to_owned());
             let labels = names.zip(sample.labels.iter().map(|label| label.to_string())).collect();
-            all.push((family.metric.name.to_owned(), labels, sample.value.real()));
+            all.push((family.metric.name.to_owned(), labels, sample.value.as_f64()));
         }
     }
     all
 }
 
-fn gpus() -> Vec<Gpu> {
-    let gpu = |id: u16| Gpu {
+fn gpus() -> Vec<GpuInfo> {
+    let gpu = |id: u16| GpuInfo {
         id: GpuId(id),
         uuid: format!("GPU-{id}").into(),
         name: "A \"GPU\"".into(),
@@ -76,34 +79,40 @@ fn gpus() -> Vec<Gpu> {
 
 struct Host {
     ledger: Ledger,
-    board: Board,
-    limits: Limits,
+    board: MetricsCollector,
+    limits: SeriesLimits,
     at: u64,
 }
 
 impl Host {
-    fn new(limits: Limits) -> Self {
-        let ledger = Ledger::new().following_work();
-        Self { ledger, board: Board::new(limits), limits, at: 0 }
+    fn new(limits: SeriesLimits) -> Self {
+        let ledger = Ledger::new().with_activity();
+        Self { ledger, board: MetricsCollector::new(limits), limits, at: 0 }
     }
 
-    fn apply(&mut self, pid: u32, what: What) {
+    fn apply(&mut self, pid: u32, what: EventKind) {
         self.at += 100_000;
-        let at = Moment(self.at);
-        self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
+        let at = Timestamp(self.at);
+        self.ledger.apply(&Event {
+            pid: Pid(pid),
+            tid: Tid(pid),
+            entry_time: at,
+            time: at,
+            kind: what,
+        });
     }
 
     fn begin(&mut self, pid: u32, name: &str) {
         let facts =
-            ProcessFacts { start: u64::from(pid), uid: 0, name: name.into(), before_trace: false };
-        self.apply(pid, What::Process(facts));
-        self.apply(pid, What::Gpus((0..8).map(|id| Some(GpuId(id))).collect()));
+            ProcessInfo { start: u64::from(pid), uid: 0, name: name.into(), before_trace: false };
+        self.apply(pid, EventKind::Process(facts));
+        self.apply(pid, EventKind::Gpus((0..8).map(|id| Some(GpuId(id))).collect()));
     }
 
     fn allocate(&mut self, pid: u32, address: u64, site: u32) {
         let allocate = Allocate {
-            key: Key::address(address),
-            kind: if address.is_multiple_of(5) { Kind::Pinned } else { Kind::Device },
+            key: AllocationKey::address(address),
+            kind: if address.is_multiple_of(5) { MemoryKind::Pinned } else { MemoryKind::Device },
             bytes: 512,
             context: None,
             device: Some(DeviceId((address % 9) as u16)),
@@ -111,18 +120,18 @@ impl Host {
             stream: None,
             site: Some(SiteId(site)),
         };
-        self.apply(pid, What::Allocate(allocate));
+        self.apply(pid, EventKind::Allocate(allocate));
     }
 
-    fn metrics(&mut self) -> Figures {
+    fn metrics(&mut self) -> MetricSet {
         self.at += 1_000_000_000;
-        let view = View { top_sites: 200, ..View::DEFAULT };
-        let snapshot = self.ledger.snapshot(Moment(self.at), &view);
-        self.board.observe(&Input {
+        let view = SnapshotOptions { top_sites: 200, ..SnapshotOptions::DEFAULT };
+        let snapshot = self.ledger.snapshot(Timestamp(self.at), &view);
+        self.board.observe(&CollectorInput {
             snapshot: &snapshot,
             gpus: &gpus(),
-            own: &Own { version: "1.0".into(), ..Own::default() },
-            place: short_place,
+            own: &AgentStats { version: "1.0".into(), ..AgentStats::default() },
+            place: short_location,
         })
     }
 }
@@ -144,7 +153,7 @@ fn hostile(number: u32) -> String {
 type Series = BTreeMap<(&'static str, Vec<Box<str>>), f64>;
 
 /// Returns every sample by name and labels, which are unique, and counters separately.
-fn series(metrics: &Figures) -> (usize, Series) {
+fn series(metrics: &MetricSet) -> (usize, Series) {
     let mut all = BTreeSet::new();
     let mut counters = Series::new();
     for family in &metrics.families {
@@ -152,8 +161,8 @@ fn series(metrics: &Figures) -> (usize, Series) {
             let name = (family.metric.name, sample.labels.clone());
             assert!(all.insert(name.clone()), "{name:?} is listed twice");
             assert!(sample.labels.iter().all(|label| label.chars().count() <= 120), "{name:?}");
-            if family.metric.sort == Sort::Counter {
-                counters.insert(name, sample.value.real());
+            if family.metric.sort == MetricType::Counter {
+                counters.insert(name, sample.value.as_f64());
             }
         }
     }
@@ -165,7 +174,7 @@ fn series(metrics: &Figures) -> (usize, Series) {
 fn series_stay_under_the_limit_and_counters_only_grow() {
     const PROCESSES: u32 = 5000;
     const ADDRESSES: u64 = 20;
-    let limits = Limits::default();
+    let limits = SeriesLimits::default();
     let limit = most(&limits, 8);
     assert!(limit < 10_000, "{limit}");
     let mut host = Host::new(limits);
@@ -179,8 +188,12 @@ fn series_stay_under_the_limit_and_counters_only_grow() {
             let address = (u64::from(number) * ADDRESSES + nth + 1) << 9;
             host.allocate(pid, address, number);
             if nth.is_multiple_of(3) {
-                let free = Free { key: Key::address(address), by: FreeBy::Free, stream: None };
-                host.apply(pid, What::Free(free));
+                let free = Free {
+                    key: AllocationKey::address(address),
+                    by: FreeFunction::Free,
+                    stream: None,
+                };
+                host.apply(pid, EventKind::Free(free));
             }
         }
         host.allocate(1, (u64::from(number) + 1) << 40, number % 300);
@@ -190,9 +203,12 @@ fn series_stay_under_the_limit_and_counters_only_grow() {
             line: number,
             ..Frame::default()
         };
-        host.apply(pid, What::Site(SiteFacts { site: SiteId(number), frames: [frame].into() }));
+        host.apply(
+            pid,
+            EventKind::Site(SiteFrames { site: SiteId(number), frames: [frame].into() }),
+        );
         if number >= 100 {
-            host.apply(pid - 100, What::Exit);
+            host.apply(pid - 100, EventKind::Exit);
         }
         if number % 50 == 49 {
             let metrics = host.metrics();
@@ -214,12 +230,12 @@ fn series_stay_under_the_limit_and_counters_only_grow() {
     assert!(greatest > 64 * 16, "{greatest}");
     let allocations = before[&("vramscope_allocations_total", Vec::new())];
     assert_eq!(allocations, f64::from(PROCESSES) * (ADDRESSES + 1) as f64);
-    assert_eq!(host.limits, Limits::default());
+    assert_eq!(host.limits, SeriesLimits::default());
 }
 
 #[test]
 fn text_is_valid_openmetrics() {
-    let mut host = Host::new(Limits { processes: 1, containers: 1, sites: 1, suspects: 1 });
+    let mut host = Host::new(SeriesLimits { processes: 1, containers: 1, sites: 1, suspects: 1 });
     host.begin(7, "say \"hi\"\\\n");
     host.allocate(7, 0x1000 * 9, 1);
     let text = openmetrics::encode(Arc::new(host.metrics())).unwrap();
@@ -241,7 +257,7 @@ fn text_is_valid_openmetrics() {
 
 #[test]
 fn parser_reads_the_exported_values() {
-    let mut host = Host::new(Limits::default());
+    let mut host = Host::new(SeriesLimits::default());
     host.begin(7, "python3");
     host.allocate(7, 0x1000 * 9, 1);
     let metrics = host.metrics();

@@ -11,7 +11,7 @@ mod collect;
 mod random;
 
 use collect::{file, fixture};
-use formats::import::{Source, recognise};
+use formats::import::{SourceFormat, detect};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -23,22 +23,22 @@ fn formats_are_detected_under_any_name() {
     let report = std::fs::read(fixture("sanitizer/2025.3.1.txt")).unwrap();
     let late = ["program output\n".repeat(1000).into_bytes(), report.clone()].concat();
     for (content, source) in [
-        (nsys, Source::Nsys),
-        (arrow, Source::Recording),
-        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94".to_vec(), Source::Torch),
-        (b"\x80\x02}q\0".to_vec(), Source::Torch),
-        (b"<!DOCTYPE html>\n<html><script>".to_vec(), Source::Torch),
+        (nsys, SourceFormat::Nsys),
+        (arrow, SourceFormat::Recording),
+        (b"\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94".to_vec(), SourceFormat::Torch),
+        (b"\x80\x02}q\0".to_vec(), SourceFormat::Torch),
+        (b"<!DOCTYPE html>\n<html><script>".to_vec(), SourceFormat::Torch),
         (
             b"PK\x03\x04................snapshot/data.pkl\x80\x02}X\x08\0\0\0segments".to_vec(),
-            Source::Torch,
+            SourceFormat::Torch,
         ),
-        (report, Source::Sanitizer),
-        (late, Source::Sanitizer),
-        (std::fs::read(fixture("sanitizer/2025.3.1.xml")).unwrap(), Source::Sanitizer),
-        (b"\xef\xbb\xbf## COMPUTE-SANITIZER\r\n".to_vec(), Source::Sanitizer),
+        (report, SourceFormat::Sanitizer),
+        (late, SourceFormat::Sanitizer),
+        (std::fs::read(fixture("sanitizer/2025.3.1.xml")).unwrap(), SourceFormat::Sanitizer),
+        (b"\xef\xbb\xbf## COMPUTE-SANITIZER\r\n".to_vec(), SourceFormat::Sanitizer),
     ] {
         let path = file(&dir, "name.pickle", content);
-        assert_eq!(recognise(&path).unwrap(), source);
+        assert_eq!(detect(&path).unwrap(), source);
     }
 }
 
@@ -64,7 +64,7 @@ fn similar_formats_are_rejected_with_advice() {
         (b"\xff\xff\xff\xff\0\0\0\0", "unknown file format"),
     ] {
         let path = file(&dir, "report.sqlite", content);
-        let error = recognise(&path).err().unwrap().to_string();
+        let error = detect(&path).err().unwrap().to_string();
         assert!(error.contains(advice), "{error} does not contain {advice}");
         assert!(error.contains("report.sqlite"), "{error}");
     }
@@ -88,7 +88,7 @@ fn foreign_sqlite_files_are_rejected_by_name() {
     ] {
         let path = dir.path().join(name);
         rusqlite::Connection::open(&path).unwrap().execute_batch(statements).unwrap();
-        let error = recognise(&path).err().unwrap().to_string();
+        let error = detect(&path).err().unwrap().to_string();
         assert!(error.contains(advice), "{error} does not contain {advice}");
     }
 }
@@ -96,7 +96,7 @@ fn foreign_sqlite_files_are_rejected_by_name() {
 #[test]
 fn directories_devices_and_missing_files_are_rejected() {
     let dir = TempDir::new().unwrap();
-    let error = |path: &std::path::Path| recognise(path).err().unwrap().to_string();
+    let error = |path: &std::path::Path| detect(path).err().unwrap().to_string();
     assert!(error(dir.path()).contains("it is a directory"));
     assert!(error(std::path::Path::new("/dev/zero")).contains("not a regular file"));
     assert!(error(&dir.path().join("missing")).contains("cannot read"));
@@ -109,6 +109,6 @@ proptest! {
     fn any_file_header_is_handled(head: Vec<u8>, magic in 0_usize..6) {
         let magics: [&[u8]; 6] = [b"", b"SQLite format 3\0", b"\xff\xff\xff\xff", b"PK\x03\x04", b"<", b"\x80"];
         let dir = TempDir::new().unwrap();
-        let _ = recognise(&file(&dir, "any", [magics[magic], &head].concat()));
+        let _ = detect(&file(&dir, "any", [magics[magic], &head].concat()));
     }
 }

@@ -6,47 +6,55 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::event::{Allocate, Event, ProcessFacts, SiteFacts, What};
-use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};
+use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::snapshot::{Snapshot, View};
+use engine::snapshot::{Snapshot, SnapshotOptions};
 use engine::stack::Frame;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::export::text::Style;
-use formats::export::{Names, json, text};
-use formats::recording::Functions;
+use formats::export::text::TextStyle;
+use formats::export::{ReportContext, json, text};
+use formats::recording::FunctionTable;
 
 const MIB: u64 = 1 << 20;
 
-fn apply(ledger: &mut Ledger, pid: u32, what: What) {
-    let at = Moment(1_000_000_000);
-    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
+fn apply(ledger: &mut Ledger, pid: u32, what: EventKind) {
+    let at = Timestamp(1_000_000_000);
+    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what });
 }
 
 fn start(ledger: &mut Ledger, pid: u32) {
-    let facts = ProcessFacts { start: 1, uid: 1000, name: "app".into(), before_trace: false };
-    apply(ledger, pid, What::Process(facts));
+    let facts = ProcessInfo { start: 1, uid: 1000, name: "app".into(), before_trace: false };
+    apply(ledger, pid, EventKind::Process(facts));
 }
 
-fn allocate(ledger: &mut Ledger, pid: u32, address: u64, kind: Kind, bytes: u64, site: SiteId) {
-    let device = Some(DeviceId(0)).filter(|_| kind == Kind::Device);
-    let (key, context, pool, stream) = (Key::address(address), None, None, None);
+fn allocate(
+    ledger: &mut Ledger,
+    pid: u32,
+    address: u64,
+    kind: MemoryKind,
+    bytes: u64,
+    site: SiteId,
+) {
+    let device = Some(DeviceId(0)).filter(|_| kind == MemoryKind::Device);
+    let (key, context, pool, stream) = (AllocationKey::address(address), None, None, None);
     let site = Some(site);
     let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
-    apply(ledger, pid, What::Allocate(new));
+    apply(ledger, pid, EventKind::Allocate(new));
 }
 
 fn snapshot(ledger: &mut Ledger) -> Snapshot {
-    ledger.snapshot(Moment(2_000_000_000), &View { top: 1, ..View::DEFAULT })
+    ledger
+        .snapshot(Timestamp(2_000_000_000), &SnapshotOptions { top: 1, ..SnapshotOptions::DEFAULT })
 }
 
-fn names() -> Names {
-    Names {
-        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+fn names() -> ReportContext {
+    ReportContext {
+        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |_| "cuMemAlloc_v2",
-        recorded: Functions::default(),
+        recorded: FunctionTable::default(),
         gpus: Vec::new(),
     }
 }
@@ -57,15 +65,15 @@ fn host_and_imported() -> Ledger {
     let mut ledger = Ledger::new();
     start(&mut ledger, 1);
     for address in 1..=3 {
-        allocate(&mut ledger, 1, address, Kind::Pinned, 2 * MIB, SiteId(1));
+        allocate(&mut ledger, 1, address, MemoryKind::Pinned, 2 * MIB, SiteId(1));
     }
     for address in 4..=5 {
-        allocate(&mut ledger, 1, address, Kind::Imported, 0, SiteId(2));
+        allocate(&mut ledger, 1, address, MemoryKind::Imported, 0, SiteId(2));
     }
     for site in 1..=2 {
         let frame = Frame { function: format!("site_{site}").into(), ..Frame::default() };
-        let facts = SiteFacts { site: SiteId(site), frames: [frame].into() };
-        apply(&mut ledger, 0, What::Site(facts));
+        let facts = SiteFrames { site: SiteId(site), frames: [frame].into() };
+        apply(&mut ledger, 0, EventKind::Site(facts));
     }
     ledger
 }
@@ -79,7 +87,7 @@ fn lines(report: impl FnOnce(&mut dyn std::io::Write)) -> String {
 #[test]
 fn text_prints_totals_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
-    let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
+    let found = lines(|out| text::report(out, &snapshot, &names(), TextStyle::default()).unwrap());
     for expected in [
         "… 4 more, host 6.00 MiB and imported memory of unknown size total\n",
         "TOTAL LIVE: host 6.00 MiB in 3 allocations; imported 2 allocations of unknown size  (",
@@ -93,7 +101,7 @@ fn text_prints_totals_of_host_and_imported_memory() {
 fn text_by_site_prints_totals_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
     let found =
-        lines(|out| text::sites::report(out, &snapshot, &names(), Style::default()).unwrap());
+        lines(|out| text::sites::report(out, &snapshot, &names(), TextStyle::default()).unwrap());
     for expected in [
         "LIVE: host 6.00 MiB in 3 allocations  (",
         "peak 6.00 MiB; 3 allocations, 6.00 MiB in total; 0 freed",
@@ -106,9 +114,9 @@ fn text_by_site_prints_totals_of_host_and_imported_memory() {
 #[test]
 fn text_prints_totals_of_host_memory_not_freed_at_exit() {
     let mut ledger = host_and_imported();
-    apply(&mut ledger, 1, What::Exit);
+    apply(&mut ledger, 1, EventKind::Exit);
     let snapshot = snapshot(&mut ledger);
-    let found = lines(|out| text::report(out, &snapshot, &names(), Style::default()).unwrap());
+    let found = lines(|out| text::report(out, &snapshot, &names(), TextStyle::default()).unwrap());
     for expected in [
         "  host 6.00 MiB in 3 allocations, allocated at\n",
         "  imported 2 allocations of unknown size, allocated at\n",
@@ -123,9 +131,9 @@ fn json_live_bytes_excludes_processes_that_exited() {
     let mut ledger = Ledger::new();
     for (pid, mib) in [(1, 3), (2, 5)] {
         start(&mut ledger, pid);
-        allocate(&mut ledger, pid, 1, Kind::Device, mib * MIB, SiteId(1));
+        allocate(&mut ledger, pid, 1, MemoryKind::Device, mib * MIB, SiteId(1));
     }
-    apply(&mut ledger, 2, What::Exit);
+    apply(&mut ledger, 2, EventKind::Exit);
     let report = json::value(&snapshot(&mut ledger), &names()).unwrap();
     assert_eq!(
         (&report["live_bytes"], &report["live_allocations"]),

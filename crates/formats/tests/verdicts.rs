@@ -9,25 +9,25 @@
 
 use std::sync::Arc;
 
-use engine::ids::{DeviceId, FunctionId, Key, Pid, Tid};
-use engine::kind::Kind;
+use engine::ids::{AllocationKey, DeviceId, FunctionId, Pid, Tid};
+use engine::kind::MemoryKind;
 use engine::object::ObjectKind;
 use engine::snapshot::Snapshot;
 use engine::stack::{Frame, Language, SiteName, site_name};
-use engine::units::{Bytes, Moment, Nanos};
-use engine::verdict::{Anomaly, Evidence, Judgement, Subject, Sureness, Unusual, Verdict};
+use engine::units::{Bytes, Nanos, Timestamp};
+use engine::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 use formats::WallClock;
-use formats::export::text::Style;
-use formats::export::verdict::{self, times};
-use formats::export::{Names, json, text};
+use formats::export::text::TextStyle;
+use formats::export::verdict::{self, ratio_phrase};
+use formats::export::{ReportContext, json, text};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn names() -> Names {
-    Names {
-        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+fn names() -> ReportContext {
+    ReportContext {
+        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(_)| "cuMemAlloc_v2",
-        recorded: formats::recording::Functions::default(),
+        recorded: formats::recording::FunctionTable::default(),
         gpus: Vec::new(),
     }
 }
@@ -49,17 +49,17 @@ fn stack() -> Arc<[Frame]> {
     [driver, python].into()
 }
 
-fn judgement(subject: Subject, verdict: Verdict, evidence: Evidence) -> Judgement {
-    Judgement {
+fn judgement(subject: Resource, verdict: Verdict, evidence: Evidence) -> SiteVerdict {
+    SiteVerdict {
         pid: Some(Pid(4711)),
         process: "pyth\x1bon".into(),
-        site: SiteName::Told(site_name(&stack())),
+        site: SiteName::Resolved(site_name(&stack())),
         frames: stack(),
-        subject,
+        resource: subject,
         device: subject.is_bytes().then_some(DeviceId(0)),
         thread: None,
         verdict,
-        sureness: Sureness::Likely,
+        confidence: Confidence::Likely,
         evidence,
     }
 }
@@ -69,17 +69,17 @@ fn growing() -> Evidence {
         live: 1200 << 20,
         live_count: 120,
         window: Nanos(2 * SECOND),
-        lows: vec![0, 400 << 20, 800 << 20],
+        window_min: vec![0, 400 << 20, 800 << 20],
         peak: 1300 << 20,
         level: (700 << 20, 1300 << 20),
         returns: 4,
         steps: 15,
         growing_steps: 14,
         shrinking_steps: 1,
-        per_hour: 240 << 20,
-        begun: 150,
-        ended: 30,
-        watched: Nanos(31 * SECOND),
+        growth_per_hour: 240 << 20,
+        created: 150,
+        freed: 30,
+        observed: Nanos(31 * SECOND),
         median_age: Some(Nanos(15 * SECOND)),
         oldest: Some(Nanos(30 * SECOND)),
         mean_age: Nanos(16 * SECOND),
@@ -87,7 +87,7 @@ fn growing() -> Evidence {
         median_life: Some(Nanos(2_000_000)),
         longest_life: Some(Nanos(SECOND)),
         overdue: 1100 << 20,
-        full_in: Some(Nanos(11_520 * SECOND)),
+        time_until_full: Some(Nanos(11_520 * SECOND)),
         tensors: None,
     }
 }
@@ -96,53 +96,56 @@ fn never_freed() -> Evidence {
     Evidence {
         live: 340,
         live_count: 340,
-        per_hour: 40_000,
-        begun: 340,
-        ended: 0,
+        growth_per_hour: 40_000,
+        created: 340,
+        freed: 0,
         mean_life: None,
         median_life: None,
         longest_life: None,
         overdue: 0,
-        full_in: None,
+        time_until_full: None,
         ..growing()
     }
 }
 
-fn anomaly(what: Unusual) -> Anomaly {
+fn anomaly(what: AnomalyKind) -> Anomaly {
     Anomaly {
-        at: Moment(9 * SECOND),
+        at: Timestamp(9 * SECOND),
         pid: Pid(4711),
         process: "python".into(),
-        tid: matches!(what, Unusual::Size { .. }).then_some(Tid(4712)),
+        tid: matches!(what, AnomalyKind::Size { .. }).then_some(Tid(4712)),
         thread: "load\ner".into(),
-        site: SiteName::Told(site_name(&stack())),
+        site: SiteName::Resolved(site_name(&stack())),
         frames: stack(),
         device: Some(DeviceId(0)),
-        kind: Kind::Device,
+        kind: MemoryKind::Device,
         what,
     }
 }
 
 fn snapshot() -> Snapshot {
-    let objects = judgement(Subject::Objects(ObjectKind::Stream), Verdict::Leak, never_freed());
-    let tensors = judgement(Subject::Tensors, Verdict::Leak, growing());
+    let objects = judgement(Resource::Objects(ObjectKind::Stream), Verdict::Leak, never_freed());
+    let tensors = judgement(Resource::Tensors, Verdict::Leak, growing());
     let thread = Some((Tid(4713), "worker\x1b".into()));
-    let other = |verdict| judgement(Subject::Memory(Kind::Device), verdict, growing());
-    let size = Unusual::Size {
-        key: Key::address(0x7f00_0000_0000),
+    let other = |verdict| judgement(Resource::Memory(MemoryKind::Device), verdict, growing());
+    let size = AnomalyKind::Size {
+        key: AllocationKey::address(0x7f00_0000_0000),
         bytes: Bytes(2 << 30),
         usual: Bytes(10 << 20),
         of: 1024,
         of_site: true,
         live: true,
     };
-    let growth =
-        Unusual::Growth { bytes: Bytes(3 << 30), within: Nanos(2 * SECOND), usual: Bytes(1 << 30) };
+    let growth = AnomalyKind::Growth {
+        bytes: Bytes(3 << 30),
+        within: Nanos(2 * SECOND),
+        usual: Bytes(1 << 30),
+    };
     Snapshot {
-        at: Moment(10 * SECOND),
-        suspects: vec![tensors, Judgement { thread, ..objects }],
+        at: Timestamp(10 * SECOND),
+        suspects: vec![tensors, SiteVerdict { thread, ..objects }],
         suspects_total: 2,
-        judgements: Verdict::ALL.into_iter().skip(1).map(other).collect(),
+        other_verdicts: Verdict::ALL.into_iter().skip(1).map(other).collect(),
         anomalies: vec![anomaly(size), anomaly(growth)],
         ..Snapshot::default()
     }
@@ -150,7 +153,7 @@ fn snapshot() -> Snapshot {
 
 fn written(snapshot: &Snapshot, last: bool) -> String {
     let mut out = Vec::new();
-    text::report(&mut out, snapshot, &names(), Style { last, ..Style::default() }).unwrap();
+    text::report(&mut out, snapshot, &names(), TextStyle { last, ..TextStyle::default() }).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -195,8 +198,8 @@ fn no_suspects_are_reported_as_none() {
     let none = Snapshot { suspects: Vec::new(), suspects_total: 0, ..snapshot() };
     assert!(written(&none, true).contains("NO LEAK SUSPECTS (too early to judge 2 of"));
     let open = [Verdict::NotEnoughData, Verdict::RampUp];
-    let judged = none.judgements.iter().filter(|one| !open.contains(&one.verdict));
-    let judged = Snapshot { judgements: judged.cloned().collect(), ..none.clone() };
+    let judged = none.other_verdicts.iter().filter(|one| !open.contains(&one.verdict));
+    let judged = Snapshot { other_verdicts: judged.cloned().collect(), ..none.clone() };
     assert!(written(&judged, true).contains("NO LEAK SUSPECTS\n"));
     assert!(!written(&judged, false).contains("SUSPECT"));
 }
@@ -204,18 +207,18 @@ fn no_suspects_are_reported_as_none() {
 #[test]
 fn advice_matches_the_leaking_resource() {
     let of = |subject, evidence| verdict::advice(subject, &evidence, &[]);
-    assert!(of(Subject::Tensors, growing()).contains(".item()"));
-    assert!(of(Subject::Memory(Kind::Pinned), growing()).contains("skips cudaFreeHost"));
-    assert!(of(Subject::Memory(Kind::Async), never_freed()).contains("call cudaFreeAsync"));
-    assert!(of(Subject::Objects(ObjectKind::Event), never_freed()).contains("cudaEventDestroy"));
+    assert!(of(Resource::Tensors, growing()).contains(".item()"));
+    assert!(of(Resource::Memory(MemoryKind::Pinned), growing()).contains("skips cudaFreeHost"));
+    assert!(of(Resource::Memory(MemoryKind::Async), never_freed()).contains("call cudaFreeAsync"));
+    assert!(of(Resource::Objects(ObjectKind::Event), never_freed()).contains("cudaEventDestroy"));
     let through = Frame { module: Some("/lib/libc10_cuda.so".into()), ..Frame::default() };
-    let cache = verdict::advice(Subject::Memory(Kind::Device), &growing(), &[&through]);
+    let cache = verdict::advice(Resource::Memory(MemoryKind::Device), &growing(), &[&through]);
     assert!(cache.contains("--torch"));
 }
 
 #[test]
 fn ratio_to_a_zero_baseline_is_not_divided() {
-    let ratio = |bytes, usual| times(Bytes(bytes), Bytes(usual));
+    let ratio = |bytes, usual| ratio_phrase(Bytes(bytes), Bytes(usual));
     assert_eq!(ratio(2048, 10), "204x the baseline");
     assert_eq!(ratio(95, 10), "9.5x the baseline");
     assert_eq!(ratio(95, 0), "far above the baseline");

@@ -85,9 +85,9 @@ unsafe impl<T> Plain for *const T {}
 /// pointer is null or points to memory that may be written as a `T`.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Out<T>(*mut T);
+pub(crate) struct OutParam<T>(*mut T);
 
-impl<T: Plain> Out<T> {
+impl<T: Plain> OutParam<T> {
     /// Fails for a null pointer, before anything is done.
     pub(crate) fn check(self) -> Outcome {
         if self.0.is_null() { Err(Code::InvalidValue) } else { Ok(()) }
@@ -115,19 +115,19 @@ impl<T: Plain> Out<T> {
     }
 
     /// Returns the same pointer for a value that is at most as wide.
-    pub(crate) const fn narrow<U: Plain>(self) -> Out<U> {
+    pub(crate) const fn narrow<U: Plain>(self) -> OutParam<U> {
         const { assert!(size_of::<U>() <= size_of::<T>()) };
-        Out(self.0.cast())
+        OutParam(self.0.cast())
     }
 
     /// Reads the current value: some parameters are both input and output.
     pub(crate) fn get(self) -> Result<T, Code> {
-        In(self.0.cast_const()).get()
+        InParam(self.0.cast_const()).get()
     }
 
     /// Returns a pointer to a field, `offset` bytes from the start.
-    pub(crate) const fn field<U: Plain>(self, offset: usize) -> Out<U> {
-        Out(self.0.wrapping_byte_add(offset).cast())
+    pub(crate) const fn field<U: Plain>(self, offset: usize) -> OutParam<U> {
+        OutParam(self.0.wrapping_byte_add(offset).cast())
     }
 
     /// Stores several consecutive values; the caller promised room for them.
@@ -144,9 +144,9 @@ impl<T: Plain> Out<T> {
 /// A C parameter that is passed by pointer; the same promise as for [`OutParam`], for reading.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct In<T>(*const T);
+pub(crate) struct InParam<T>(*const T);
 
-impl<T: Plain> In<T> {
+impl<T: Plain> InParam<T> {
     /// Returns a copy of the value.
     pub(crate) fn get(self) -> Result<T, Code> {
         if self.0.is_null() {
@@ -166,9 +166,9 @@ impl<T: Plain> In<T> {
 /// A C string from a caller.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct InStr(*const std::ffi::c_char);
+pub(crate) struct InString(*const std::ffi::c_char);
 
-impl InStr {
+impl InString {
     /// Returns the text, unless the pointer is null or the text is not UTF-8.
     pub(crate) fn get(&self) -> Result<&str, Code> {
         if self.0.is_null() {

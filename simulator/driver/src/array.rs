@@ -2,21 +2,21 @@
 
 use std::ffi::c_uint;
 
-use crate::abi::{Code, Handle, In, Out, Outcome, plain};
+use crate::abi::{Code, Handle, InParam, OutParam, Outcome, plain};
 use crate::entry::exports;
 use crate::handle::Slab;
-use crate::ledger::End;
-use crate::state::{self, State};
+use crate::ledger::EndReason;
+use crate::state::{self, DriverState};
 
 exports! {
-    alloc cuArrayCreate_v2(array: Out<Handle>, descriptor: In<Descriptor>) = create;
-    alloc cuArray3DCreate_v2(array: Out<Handle>, descriptor: In<Descriptor3d>) = create_3d;
+    alloc cuArrayCreate_v2(array: OutParam<Handle>, descriptor: InParam<ArrayDescriptor>) = create;
+    alloc cuArray3DCreate_v2(array: OutParam<Handle>, descriptor: InParam<Array3dDescriptor>) = create_3d;
     free cuArrayDestroy(array: Handle) = destroy;
-    call cuArrayGetDescriptor_v2(descriptor: Out<Descriptor>, array: Handle) = descriptor;
-    call cuArray3DGetDescriptor_v2(descriptor: Out<Descriptor3d>, array: Handle) = descriptor_3d;
-    alloc cuMipmappedArrayCreate(array: Out<Handle>, descriptor: In<Descriptor3d>,
+    call cuArrayGetDescriptor_v2(descriptor: OutParam<ArrayDescriptor>, array: Handle) = descriptor;
+    call cuArray3DGetDescriptor_v2(descriptor: OutParam<Array3dDescriptor>, array: Handle) = descriptor_3d;
+    alloc cuMipmappedArrayCreate(array: OutParam<Handle>, descriptor: InParam<Array3dDescriptor>,
         levels: c_uint) = create_mipmapped;
-    call cuMipmappedArrayGetLevel(array: Out<Handle>, mipmapped: Handle, level: c_uint) =
+    call cuMipmappedArrayGetLevel(array: OutParam<Handle>, mipmapped: Handle, level: c_uint) =
         get_level;
     free cuMipmappedArrayDestroy(array: Handle) = destroy_mipmapped;
 }
@@ -27,18 +27,18 @@ const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Descriptor {
+pub(crate) struct ArrayDescriptor {
     width: usize,
     height: usize,
     format: u32,
     channels: u32,
 }
-plain!(Descriptor);
+plain!(ArrayDescriptor);
 
 /// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Descriptor3d {
+pub(crate) struct Array3dDescriptor {
     width: usize,
     height: usize,
     depth: usize,
@@ -47,17 +47,17 @@ pub(crate) struct Descriptor3d {
     flags: u32,
     padding: u32,
 }
-plain!(Descriptor3d);
+plain!(Array3dDescriptor);
 
 /// The size of an array: bytes per row, rows and slices.
-pub(crate) struct Extent {
+pub(crate) struct ArrayExtent {
     pub(crate) row: u64,
     pub(crate) rows: u64,
     pub(crate) slices: u64,
 }
 
-impl Descriptor3d {
-    fn extent(&self) -> Result<Extent, Code> {
+impl Array3dDescriptor {
+    fn extent(&self) -> Result<ArrayExtent, Code> {
         let element = match self.format {
             0x01 | 0x08 => 1_u64,
             0x02 | 0x09 | 0x10 => 2,
@@ -68,7 +68,7 @@ impl Descriptor3d {
             return Err(Code::InvalidValue);
         }
         let row = (self.width as u64).checked_mul(element * u64::from(self.channels));
-        Ok(Extent {
+        Ok(ArrayExtent {
             row: row.ok_or(Code::OutOfMemory)?,
             rows: self.height.max(1) as u64,
             slices: self.depth.max(1) as u64,
@@ -77,7 +77,7 @@ impl Descriptor3d {
 
     /// Returns the memory size in bytes.
     fn bytes(&self) -> Result<u64, Code> {
-        let Extent { row, rows, slices } = self.extent()?;
+        let ArrayExtent { row, rows, slices } = self.extent()?;
         row.checked_mul(rows).and_then(|n| n.checked_mul(slices)).ok_or(Code::OutOfMemory)
     }
 
@@ -101,7 +101,7 @@ pub(crate) struct Array {
     pub(crate) owner: Option<u32>,
     pub(crate) thread: u32,
     context: u32,
-    descriptor: Descriptor3d,
+    descriptor: Array3dDescriptor,
     level_count: u32,
     levels: Vec<(u32, u32)>,
 }
@@ -118,8 +118,8 @@ impl Arrays {
     }
 }
 
-impl State {
-    fn open_array(&mut self, descriptor: Descriptor3d, levels: u32) -> Result<Array, Code> {
+impl DriverState {
+    fn open_array(&mut self, descriptor: Array3dDescriptor, levels: u32) -> Result<Array, Code> {
         let context = self.current()?;
         self.cannot_be_captured()?;
         let mut bytes = 0_u64;
@@ -143,7 +143,7 @@ impl State {
         })
     }
 
-    fn close_array(&mut self, array: &Array, end: End) {
+    fn close_array(&mut self, array: &Array, end: EndReason) {
         if let Some(owner) = array.owner {
             self.closed(owner, array.bytes, end);
         }
@@ -159,18 +159,18 @@ impl State {
         };
         for index in of(&self.arrays.mipmapped) {
             if let Some(array) = self.arrays.mipmapped.remove(index) {
-                self.close_array(&array, End::Released);
+                self.close_array(&array, EndReason::Released);
             }
         }
         for index in of(&self.arrays.plain) {
             if let Some(array) = self.arrays.plain.remove(index) {
-                self.close_array(&array, End::Released);
+                self.close_array(&array, EndReason::Released);
             }
         }
     }
 
     /// Returns the size of an array.
-    pub(crate) fn array_extent(&self, array: Handle) -> Result<Extent, Code> {
+    pub(crate) fn array_extent(&self, array: Handle) -> Result<ArrayExtent, Code> {
         self.array(array)?.descriptor.extent()
     }
 
@@ -180,18 +180,18 @@ impl State {
     }
 }
 
-fn create(array: Out<Handle>, descriptor: In<Descriptor>) -> Outcome {
-    let Descriptor { width, height, format, channels } = descriptor.get()?;
+fn create(array: OutParam<Handle>, descriptor: InParam<ArrayDescriptor>) -> Outcome {
+    let ArrayDescriptor { width, height, format, channels } = descriptor.get()?;
     let descriptor =
-        Descriptor3d { width, height, depth: 0, format, channels, flags: 0, padding: 0 };
+        Array3dDescriptor { width, height, depth: 0, format, channels, flags: 0, padding: 0 };
     create_from(array, descriptor)
 }
 
-fn create_3d(array: Out<Handle>, descriptor: In<Descriptor3d>) -> Outcome {
+fn create_3d(array: OutParam<Handle>, descriptor: InParam<Array3dDescriptor>) -> Outcome {
     create_from(array, descriptor.get()?)
 }
 
-fn create_from(array: Out<Handle>, descriptor: Descriptor3d) -> Outcome {
+fn create_from(array: OutParam<Handle>, descriptor: Array3dDescriptor) -> Outcome {
     array.check()?;
     let mut state = state::running()?;
     let new = state.open_array(descriptor, 1)?;
@@ -210,29 +210,33 @@ fn destroy(array: Handle) -> Outcome {
             parent.levels.retain(|(_, level)| *level != key.index);
         }
     }
-    state.close_array(&array, End::Freed);
+    state.close_array(&array, EndReason::Freed);
     Ok(())
 }
 
-impl State {
+impl DriverState {
     fn mipmapped_of(&self, context: u32) -> Vec<u32> {
         let all = self.arrays.mipmapped.iter();
         all.filter(|(_, array)| array.context == context).map(|(index, _)| index).collect()
     }
 }
 
-fn descriptor(descriptor: Out<Descriptor>, array: Handle) -> Outcome {
+fn descriptor(descriptor: OutParam<ArrayDescriptor>, array: Handle) -> Outcome {
     let state = state::running()?;
-    let Descriptor3d { width, height, format, channels, .. } = state.array(array)?.descriptor;
-    descriptor.set(Descriptor { width, height, format, channels })
+    let Array3dDescriptor { width, height, format, channels, .. } = state.array(array)?.descriptor;
+    descriptor.set(ArrayDescriptor { width, height, format, channels })
 }
 
-fn descriptor_3d(descriptor: Out<Descriptor3d>, array: Handle) -> Outcome {
+fn descriptor_3d(descriptor: OutParam<Array3dDescriptor>, array: Handle) -> Outcome {
     let state = state::running()?;
     descriptor.set(state.array(array)?.descriptor)
 }
 
-fn create_mipmapped(array: Out<Handle>, descriptor: In<Descriptor3d>, levels: c_uint) -> Outcome {
+fn create_mipmapped(
+    array: OutParam<Handle>,
+    descriptor: InParam<Array3dDescriptor>,
+    levels: c_uint,
+) -> Outcome {
     array.check()?;
     let descriptor = descriptor.get()?;
     let mut state = state::running()?;
@@ -245,7 +249,7 @@ fn create_mipmapped(array: Out<Handle>, descriptor: In<Descriptor3d>, levels: c_
     array.set(state.arrays.mipmapped.handle(key.index))
 }
 
-fn get_level(array: Out<Handle>, mipmapped: Handle, level: c_uint) -> Outcome {
+fn get_level(array: OutParam<Handle>, mipmapped: Handle, level: c_uint) -> Outcome {
     array.check()?;
     let mut state = state::running()?;
     let key = state.arrays.mipmapped.find(mipmapped).ok_or(Code::InvalidHandle)?;
@@ -276,6 +280,6 @@ fn destroy_mipmapped(array: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.arrays.mipmapped.find(array).ok_or(Code::InvalidHandle)?;
     let array = state.arrays.mipmapped.remove(key.index).ok_or(Code::InvalidHandle)?;
-    state.close_array(&array, End::Freed);
+    state.close_array(&array, EndReason::Freed);
     Ok(())
 }

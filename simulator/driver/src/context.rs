@@ -3,53 +3,53 @@
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::abi::{Code, CuDevice, Handle, Out, Outcome};
+use crate::abi::{Code, CuDevice, Handle, OutParam, Outcome};
 use crate::entry::exports;
 use crate::fork;
-use crate::handle::Key;
-use crate::ledger::Kind;
+use crate::handle::ObjectKey;
+use crate::ledger::MemoryKind;
 use crate::objects::ObjectKind;
 use crate::settings;
-use crate::state::{self, State};
+use crate::state::{self, DriverState};
 
 exports! {
-    call cuCtxCreate(context: Out<Handle>, flags: c_uint, device: CuDevice) = create;
-    call cuCtxCreate_v2(context: Out<Handle>, flags: c_uint, device: CuDevice) = create;
-    call cuCtxCreate_v3(context: Out<Handle>, affinity: *const c_void, count: i32, flags: c_uint,
+    call cuCtxCreate(context: OutParam<Handle>, flags: c_uint, device: CuDevice) = create;
+    call cuCtxCreate_v2(context: OutParam<Handle>, flags: c_uint, device: CuDevice) = create;
+    call cuCtxCreate_v3(context: OutParam<Handle>, affinity: *const c_void, count: i32, flags: c_uint,
         device: CuDevice) = create_v3;
-    call cuCtxCreate_v4(context: Out<Handle>, params: *const c_void, flags: c_uint,
+    call cuCtxCreate_v4(context: OutParam<Handle>, params: *const c_void, flags: c_uint,
         device: CuDevice) = create_v4;
     call cuCtxDestroy(context: Handle) = destroy;
     call cuCtxDestroy_v2(context: Handle) = destroy;
     call cuCtxSetCurrent(context: Handle) = set_current;
     call cuCtxPushCurrent(context: Handle) = push_current;
     call cuCtxPushCurrent_v2(context: Handle) = push_current;
-    call cuCtxPopCurrent(context: Out<Handle>) = pop_current;
-    call cuCtxPopCurrent_v2(context: Out<Handle>) = pop_current;
-    call cuCtxGetCurrent(context: Out<Handle>) = get_current;
-    call cuCtxGetDevice(device: Out<i32>) = get_device;
-    call cuCtxGetDevice_v2(device: Out<i32>, context: Handle) = get_device_of;
-    call cuCtxGetFlags(flags: Out<u32>) = get_flags;
-    call cuCtxGetApiVersion(context: Handle, version: Out<u32>) = api_version;
+    call cuCtxPopCurrent(context: OutParam<Handle>) = pop_current;
+    call cuCtxPopCurrent_v2(context: OutParam<Handle>) = pop_current;
+    call cuCtxGetCurrent(context: OutParam<Handle>) = get_current;
+    call cuCtxGetDevice(device: OutParam<i32>) = get_device;
+    call cuCtxGetDevice_v2(device: OutParam<i32>, context: Handle) = get_device_of;
+    call cuCtxGetFlags(flags: OutParam<u32>) = get_flags;
+    call cuCtxGetApiVersion(context: Handle, version: OutParam<u32>) = api_version;
     call cuCtxSynchronize() = synchronize;
     call cuCtxSynchronize_v2(context: Handle) = synchronize_of;
-    call cuDevicePrimaryCtxRetain(context: Out<Handle>, device: CuDevice) = primary_retain;
+    call cuDevicePrimaryCtxRetain(context: OutParam<Handle>, device: CuDevice) = primary_retain;
     call cuDevicePrimaryCtxRelease(device: CuDevice) = primary_release;
     call cuDevicePrimaryCtxRelease_v2(device: CuDevice) = primary_release;
     call cuDevicePrimaryCtxReset(device: CuDevice) = primary_reset;
     call cuDevicePrimaryCtxReset_v2(device: CuDevice) = primary_reset;
-    call cuDevicePrimaryCtxGetState(device: CuDevice, flags: Out<u32>, active: Out<i32>) =
+    call cuDevicePrimaryCtxGetState(device: CuDevice, flags: OutParam<u32>, active: OutParam<i32>) =
         primary_state;
     call cuDevicePrimaryCtxSetFlags(device: CuDevice, flags: c_uint) = primary_flags;
     call cuDevicePrimaryCtxSetFlags_v2(device: CuDevice, flags: c_uint) = primary_flags;
     call cuDeviceGetDevResource(device: CuDevice, resource: *mut c_void, kind: c_int) =
         device_resource;
-    call cuDevResourceGenerateDesc(descriptor: Out<Handle>, resources: *const c_void,
+    call cuDevResourceGenerateDesc(descriptor: OutParam<Handle>, resources: *const c_void,
         count: c_uint) = resource_descriptor;
-    call cuGreenCtxCreate(green: Out<Handle>, descriptor: Handle, device: CuDevice,
+    call cuGreenCtxCreate(green: OutParam<Handle>, descriptor: Handle, device: CuDevice,
         flags: c_uint) = green_create;
     call cuGreenCtxDestroy(green: Handle) = green_destroy;
-    call cuCtxFromGreenCtx(context: Out<Handle>, green: Handle) = green_context;
+    call cuCtxFromGreenCtx(context: OutParam<Handle>, green: Handle) = green_context;
 }
 
 /// A context.
@@ -63,14 +63,14 @@ pub(crate) struct Context {
     pub(crate) registered_owner: u32,
     pub(crate) array_owner: u32,
     pub(crate) imported_owner: u32,
-    origin: Sort,
+    origin: ContextOrigin,
     active: bool,
     flags: u32,
 }
 
 /// How a context was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sort {
+enum ContextOrigin {
     Created,
     Primary,
     /// A view of the primary context, which owns all memory allocated in it.
@@ -79,31 +79,31 @@ enum Sort {
 
 /// A green context.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Green {
-    context: Key,
+pub(crate) struct GreenContext {
+    context: ObjectKey,
     device: usize,
 }
 
 /// The primary context of a device. Its handle never changes, whether it is active or not.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Primary {
-    key: Option<Key>,
+pub(crate) struct PrimaryContext {
+    key: Option<ObjectKey>,
     references: u32,
     flags: u32,
 }
 
 /// The context stack of a thread.
-struct Stack {
+struct ContextStack {
     epoch: u32,
-    keys: Vec<Key>,
+    keys: Vec<ObjectKey>,
 }
 
 thread_local! {
-    static STACK: RefCell<Stack> = const { RefCell::new(Stack { epoch: 0, keys: Vec::new() }) };
+    static STACK: RefCell<ContextStack> = const { RefCell::new(ContextStack { epoch: 0, keys: Vec::new() }) };
 }
 
 /// Runs a function on the calling thread's stack; a thread that is exiting has none.
-fn stack<R>(body: impl FnOnce(&mut Vec<Key>) -> R) -> Result<R, Code> {
+fn stack<R>(body: impl FnOnce(&mut Vec<ObjectKey>) -> R) -> Result<R, Code> {
     let result = STACK.try_with(|stack| {
         let mut stack = stack.try_borrow_mut().ok()?;
         if stack.epoch != fork::epoch() {
@@ -121,7 +121,7 @@ pub(crate) fn clear_stack() {
     let _ = stack(Vec::clear);
 }
 
-impl State {
+impl DriverState {
     /// Returns the calling thread's context.
     pub(crate) fn current(&self) -> Result<Context, Code> {
         let key = stack(|keys| keys.last().copied())?.ok_or(Code::InvalidContext)?;
@@ -136,9 +136,9 @@ impl State {
         }
     }
 
-    fn active(&self, key: Key) -> Result<Context, Code> {
+    fn active(&self, key: ObjectKey) -> Result<Context, Code> {
         match self.contexts.by_key(key) {
-            Some(context) if context.origin == Sort::Green => {
+            Some(context) if context.origin == ContextOrigin::Green => {
                 let primary = self.primaries.get(context.device).and_then(|primary| primary.key);
                 self.active(primary.ok_or(Code::ContextDestroyed)?)
             }
@@ -148,7 +148,7 @@ impl State {
     }
 
     /// Returns the context of a handle.
-    fn context(&self, handle: Handle) -> Result<Key, Code> {
+    fn context(&self, handle: Handle) -> Result<ObjectKey, Code> {
         let key = self.contexts.find(handle).ok_or(Code::InvalidContext)?;
         self.active(key).map(|_| key)
     }
@@ -164,7 +164,7 @@ impl State {
         shared.set_overhead(device, if any { settings::get().overhead } else { 0 })
     }
 
-    fn open_context(&mut self, device: usize, flags: u32, origin: Sort) -> Key {
+    fn open_context(&mut self, device: usize, flags: u32, origin: ContextOrigin) -> ObjectKey {
         let key = self.contexts.insert(Context {
             index: 0,
             device,
@@ -180,20 +180,20 @@ impl State {
         });
         let Some(context) = self.contexts.get_mut(key.index) else { return key };
         context.index = key.index;
-        if origin != Sort::Green {
+        if origin != ContextOrigin::Green {
             let mut owner = |kind| self.owners.add_for_context(kind, device, key.index);
-            context.device_owner = owner(Kind::Device);
-            context.managed_owner = owner(Kind::Managed);
-            context.pinned_owner = owner(Kind::Pinned);
-            context.registered_owner = owner(Kind::Registered);
-            context.array_owner = owner(Kind::Array);
-            context.imported_owner = owner(Kind::Imported);
+            context.device_owner = owner(MemoryKind::Device);
+            context.managed_owner = owner(MemoryKind::Managed);
+            context.pinned_owner = owner(MemoryKind::Pinned);
+            context.registered_owner = owner(MemoryKind::Registered);
+            context.array_owner = owner(MemoryKind::Array);
+            context.imported_owner = owner(MemoryKind::Imported);
         }
         key
     }
 
     /// Ends a context and everything that it owns.
-    fn end_context(&mut self, key: Key) {
+    fn end_context(&mut self, key: ObjectKey) {
         self.release_owned(key.index);
         self.end_streams(key.index);
         for _ in 0..self.modules.end_context(key.index) {
@@ -203,7 +203,7 @@ impl State {
         let Some(context) = self.contexts.get_mut(key.index) else { return };
         context.active = false;
         let ended = *context;
-        if ended.origin == Sort::Created {
+        if ended.origin == ContextOrigin::Created {
             self.contexts.remove(key.index);
             for owner in [
                 ended.device_owner,
@@ -222,25 +222,25 @@ impl State {
         let _ = self.publish_overhead(ended.device, any);
     }
 
-    fn primary(&mut self, device: CuDevice) -> Result<&mut Primary, Code> {
+    fn primary(&mut self, device: CuDevice) -> Result<&mut PrimaryContext, Code> {
         let ordinal = self.device(device)?;
         self.primaries.get_mut(ordinal).ok_or(Code::InvalidDevice)
     }
 }
 
-fn create(context: Out<Handle>, flags: c_uint, device: CuDevice) -> Outcome {
+fn create(context: OutParam<Handle>, flags: c_uint, device: CuDevice) -> Outcome {
     context.check()?;
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
     state.publish_overhead(ordinal, true)?;
-    let key = state.open_context(ordinal, flags, Sort::Created);
+    let key = state.open_context(ordinal, flags, ContextOrigin::Created);
     state.objects.created(ObjectKind::Context);
     stack(|keys| keys.push(key))?;
     context.set(state.contexts.handle(key.index))
 }
 
 fn create_v3(
-    context: Out<Handle>,
+    context: OutParam<Handle>,
     _affinity: *const c_void,
     _count: i32,
     flags: c_uint,
@@ -250,7 +250,7 @@ fn create_v3(
 }
 
 fn create_v4(
-    context: Out<Handle>,
+    context: OutParam<Handle>,
     _params: *const c_void,
     flags: c_uint,
     device: CuDevice,
@@ -261,7 +261,8 @@ fn create_v4(
 fn destroy(context: Handle) -> Outcome {
     let mut state = state::running()?;
     let key = state.context(context)?;
-    if state.contexts.get(key.index).is_none_or(|context| context.origin != Sort::Created) {
+    if state.contexts.get(key.index).is_none_or(|context| context.origin != ContextOrigin::Created)
+    {
         return Err(Code::InvalidContext);
     }
     state.end_context(key);
@@ -291,14 +292,14 @@ fn push_current(context: Handle) -> Outcome {
     stack(|keys| keys.push(key))
 }
 
-fn pop_current(context: Out<Handle>) -> Outcome {
+fn pop_current(context: OutParam<Handle>) -> Outcome {
     let state = state::running()?;
     let key = stack(Vec::pop)?.ok_or(Code::InvalidContext)?;
     context.set_if_not_null(state.contexts.handle(key.index));
     Ok(())
 }
 
-fn get_current(context: Out<Handle>) -> Outcome {
+fn get_current(context: OutParam<Handle>) -> Outcome {
     let state = state::running()?;
     let key = stack(|keys| keys.last().copied())?;
     context.set(key.map_or(0, |key| state.contexts.handle(key.index)))
@@ -308,26 +309,26 @@ fn ordinal(context: &Context) -> i32 {
     i32::try_from(context.device).unwrap_or(0)
 }
 
-fn get_device(device: Out<i32>) -> Outcome {
+fn get_device(device: OutParam<i32>) -> Outcome {
     let context = state::running()?.current()?;
     device.set(ordinal(&context))
 }
 
 /// Returns the context of a handle; null is the current context.
-fn given_or_current(state: &State, context: Handle) -> Result<Context, Code> {
+fn given_or_current(state: &DriverState, context: Handle) -> Result<Context, Code> {
     if context == 0 { state.current() } else { state.active(state.context(context)?) }
 }
 
-fn get_device_of(device: Out<i32>, context: Handle) -> Outcome {
+fn get_device_of(device: OutParam<i32>, context: Handle) -> Outcome {
     let context = given_or_current(&*state::running()?, context)?;
     device.set(ordinal(&context))
 }
 
-fn get_flags(flags: Out<u32>) -> Outcome {
+fn get_flags(flags: OutParam<u32>) -> Outcome {
     flags.set(state::running()?.current()?.flags)
 }
 
-fn api_version(context: Handle, version: Out<u32>) -> Outcome {
+fn api_version(context: Handle, version: OutParam<u32>) -> Outcome {
     given_or_current(&*state::running()?, context)?;
     version.set(3020)
 }
@@ -347,7 +348,7 @@ fn synchronize_of(context: Handle) -> Outcome {
     Ok(())
 }
 
-impl State {
+impl DriverState {
     /// Returns the primary context behind a green one, and its device.
     pub(crate) fn primary_of_green(&self, green: Handle) -> Result<(u32, usize), Code> {
         let key = self.greens.find(green).ok_or(Code::InvalidContext)?;
@@ -357,13 +358,13 @@ impl State {
     }
 
     /// Adds a reference to the primary context of a device, which activates it.
-    fn retain_primary(&mut self, device: CuDevice) -> Result<Key, Code> {
+    fn retain_primary(&mut self, device: CuDevice) -> Result<ObjectKey, Code> {
         let ordinal = self.device(device)?;
-        let Primary { key, flags, .. } = *self.primary(device)?;
+        let PrimaryContext { key, flags, .. } = *self.primary(device)?;
         self.publish_overhead(ordinal, true)?;
         let key = match key {
             Some(key) => key,
-            None => self.open_context(ordinal, flags, Sort::Primary),
+            None => self.open_context(ordinal, flags, ContextOrigin::Primary),
         };
         if let Some(context) = self.contexts.get_mut(key.index) {
             context.active = true;
@@ -388,7 +389,7 @@ impl State {
     }
 }
 
-fn primary_retain(context: Out<Handle>, device: CuDevice) -> Outcome {
+fn primary_retain(context: OutParam<Handle>, device: CuDevice) -> Outcome {
     context.check()?;
     let mut state = state::running()?;
     let key = state.retain_primary(device)?;
@@ -407,7 +408,7 @@ fn primary_reset(device: CuDevice) -> Outcome {
     Ok(())
 }
 
-fn primary_state(device: CuDevice, flags: Out<u32>, active: Out<i32>) -> Outcome {
+fn primary_state(device: CuDevice, flags: OutParam<u32>, active: OutParam<i32>) -> Outcome {
     let mut state = state::running()?;
     let primary = *state.primary(device)?;
     let is_active = primary.key.is_some_and(|key| state.active(key).is_ok());
@@ -425,7 +426,7 @@ fn device_resource(device: CuDevice, _resource: *mut c_void, _type: c_int) -> Ou
 }
 
 fn resource_descriptor(
-    descriptor: Out<Handle>,
+    descriptor: OutParam<Handle>,
     _resources: *const c_void,
     count: c_uint,
 ) -> Outcome {
@@ -435,7 +436,7 @@ fn resource_descriptor(
 }
 
 fn green_create(
-    green: Out<Handle>,
+    green: OutParam<Handle>,
     descriptor: Handle,
     device: CuDevice,
     flags: c_uint,
@@ -448,8 +449,8 @@ fn green_create(
         return Err(Code::InvalidValue);
     }
     state.retain_primary(device)?;
-    let context = state.open_context(ordinal, 0, Sort::Green);
-    let key = state.greens.insert(Green { context, device: ordinal });
+    let context = state.open_context(ordinal, 0, ContextOrigin::Green);
+    let key = state.greens.insert(GreenContext { context, device: ordinal });
     state.objects.created(ObjectKind::GreenContext);
     green.set(state.greens.handle(key.index))
 }
@@ -463,7 +464,7 @@ fn green_destroy(green: Handle) -> Outcome {
     state.release_primary(CuDevice::try_from(green.device).unwrap_or(0))
 }
 
-fn green_context(context: Out<Handle>, green: Handle) -> Outcome {
+fn green_context(context: OutParam<Handle>, green: Handle) -> Outcome {
     let state = state::running()?;
     let key = state.greens.find(green).ok_or(Code::InvalidContext)?;
     let green = state.greens.get(key.index).ok_or(Code::InvalidContext)?;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::abi::{Code, DevicePointer, Handle, Outcome};
-use crate::entry::{Call, exports, pause};
+use crate::entry::{ActiveCall, exports, pause};
 use crate::settings;
-use crate::side::{self, Memory, Side, Size};
-use crate::state::{self, State};
-use crate::work::{Direction, Done};
+use crate::side::{self, CopySide, CopySize, MemoryType};
+use crate::state::{self, DriverState};
+use crate::work::{CopyDirection, LaunchOutcome};
 
 exports! {
     work cuMemcpy(to: u64, from: u64, bytes: usize) = copy;
@@ -43,33 +43,38 @@ exports! {
 }
 
 /// A copy of any shape.
-pub(crate) struct Request {
-    pub(crate) to: Side,
-    pub(crate) from: Side,
-    pub(crate) size: Size,
+pub(crate) struct CopyRequest {
+    pub(crate) to: CopySide,
+    pub(crate) from: CopySide,
+    pub(crate) size: CopySize,
     /// Contexts of a peer copy, destination first.
     pub(crate) peers: Option<[Handle; 2]>,
     /// Stream of an asynchronous copy.
     pub(crate) stream: Option<Handle>,
 }
 
-impl Request {
+impl CopyRequest {
     /// Creates a copy of one range.
-    pub(crate) fn plain(to: Memory, from: Memory, bytes: usize, stream: Option<Handle>) -> Self {
-        let (to, from) = (Side::plain(to), Side::plain(from));
+    pub(crate) fn plain(
+        to: MemoryType,
+        from: MemoryType,
+        bytes: usize,
+        stream: Option<Handle>,
+    ) -> Self {
+        let (to, from) = (CopySide::plain(to), CopySide::plain(from));
         Self { to, from, size: [bytes as u64, 1, 1], peers: None, stream }
     }
 
     /// Returns the direction of the copy.
-    pub(crate) fn direction(&self, state: &State) -> Direction {
+    pub(crate) fn direction(&self, state: &DriverState) -> CopyDirection {
         match self.peers {
-            Some(_) => Direction::Peer,
+            Some(_) => CopyDirection::Peer,
             None => state.direction(self.to.memory, self.from.memory),
         }
     }
 
     /// Fails unless both sides exist.
-    pub(crate) fn check(&self, state: &State) -> Outcome {
+    pub(crate) fn check(&self, state: &DriverState) -> Outcome {
         for context in self.peers.into_iter().flatten() {
             state.check_context(context)?;
         }
@@ -78,42 +83,46 @@ impl Request {
     }
 }
 
-impl State {
+impl DriverState {
     /// Enqueues work on a stream, or runs it synchronously without one.
-    pub(crate) fn begin(&mut self, call: Call, stream: Option<Handle>) -> Result<Done, Code> {
+    pub(crate) fn begin(
+        &mut self,
+        call: ActiveCall,
+        stream: Option<Handle>,
+    ) -> Result<LaunchOutcome, Code> {
         let Some(stream) = stream else {
             self.current()?;
             if !call.is_per_thread() {
                 self.cannot_be_captured()?;
             }
-            return Ok(Done::Now);
+            return Ok(LaunchOutcome::Now);
         };
         let target = self.stream(call.stream(stream))?;
-        Ok(if target.capture.is_some() { Done::Captured } else { Done::Now })
+        Ok(if target.capture.is_some() { LaunchOutcome::Captured } else { LaunchOutcome::Now })
     }
 
     /// Counts a copy or a memset.
     pub(crate) fn count_copy(
         &mut self,
-        call: Call,
-        direction: Direction,
+        call: ActiveCall,
+        direction: CopyDirection,
         asynchronous: bool,
-        result: Result<(Done, u64), Code>,
+        result: Result<(LaunchOutcome, u64), Code>,
     ) {
         let copies = self.work.copies.entry((call.name, direction, asynchronous)).or_default();
         match result {
-            Ok((Done::Now, bytes)) => {
+            Ok((LaunchOutcome::Now, bytes)) => {
                 copies.calls += 1;
                 copies.bytes = copies.bytes.saturating_add(bytes);
             }
-            Ok((Done::Captured, _)) => copies.captured += 1,
+            Ok((LaunchOutcome::Captured, _)) => copies.captured += 1,
             Err(_) => copies.failed += 1,
         }
     }
 }
 
 /// Performs a copy.
-pub(crate) fn perform(call: Call, request: &Request) -> Outcome {
+pub(crate) fn perform(call: ActiveCall, request: &CopyRequest) -> Outcome {
     let mut state = state::running()?;
     let direction = request.direction(&state);
     let result = call.attempt(|| {
@@ -137,74 +146,80 @@ fn simulate_duration(bytes: u64) {
     }
 }
 
-fn copy(call: Call, to: u64, from: u64, bytes: usize) -> Outcome {
-    perform(call, &Request::plain(Memory::Unified(to), Memory::Unified(from), bytes, None))
+fn copy(call: ActiveCall, to: u64, from: u64, bytes: usize) -> Outcome {
+    perform(
+        call,
+        &CopyRequest::plain(MemoryType::Unified(to), MemoryType::Unified(from), bytes, None),
+    )
 }
 
-fn copy_async(call: Call, to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
-    let (to, from) = (Memory::Unified(to), Memory::Unified(from));
-    perform(call, &Request::plain(to, from, bytes, Some(stream)))
+fn copy_async(call: ActiveCall, to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
+    let (to, from) = (MemoryType::Unified(to), MemoryType::Unified(from));
+    perform(call, &CopyRequest::plain(to, from, bytes, Some(stream)))
 }
 
-fn to_device(call: Call, to: DevicePointer, from: u64, bytes: usize) -> Outcome {
-    perform(call, &Request::plain(Memory::Device(to), Memory::Host(from), bytes, None))
+fn to_device(call: ActiveCall, to: DevicePointer, from: u64, bytes: usize) -> Outcome {
+    perform(call, &CopyRequest::plain(MemoryType::Device(to), MemoryType::Host(from), bytes, None))
 }
 
 fn to_device_async(
-    call: Call,
+    call: ActiveCall,
     to: DevicePointer,
     from: u64,
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    let (to, from) = (Memory::Device(to), Memory::Host(from));
-    perform(call, &Request::plain(to, from, bytes, Some(stream)))
+    let (to, from) = (MemoryType::Device(to), MemoryType::Host(from));
+    perform(call, &CopyRequest::plain(to, from, bytes, Some(stream)))
 }
 
-fn to_host(call: Call, to: u64, from: DevicePointer, bytes: usize) -> Outcome {
-    perform(call, &Request::plain(Memory::Host(to), Memory::Device(from), bytes, None))
+fn to_host(call: ActiveCall, to: u64, from: DevicePointer, bytes: usize) -> Outcome {
+    perform(call, &CopyRequest::plain(MemoryType::Host(to), MemoryType::Device(from), bytes, None))
 }
 
 fn to_host_async(
-    call: Call,
+    call: ActiveCall,
     to: u64,
     from: DevicePointer,
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    let (to, from) = (Memory::Host(to), Memory::Device(from));
-    perform(call, &Request::plain(to, from, bytes, Some(stream)))
+    let (to, from) = (MemoryType::Host(to), MemoryType::Device(from));
+    perform(call, &CopyRequest::plain(to, from, bytes, Some(stream)))
 }
 
-fn on_device(call: Call, to: DevicePointer, from: DevicePointer, bytes: usize) -> Outcome {
-    perform(call, &Request::plain(Memory::Device(to), Memory::Device(from), bytes, None))
+fn on_device(call: ActiveCall, to: DevicePointer, from: DevicePointer, bytes: usize) -> Outcome {
+    perform(
+        call,
+        &CopyRequest::plain(MemoryType::Device(to), MemoryType::Device(from), bytes, None),
+    )
 }
 
 fn on_device_async(
-    call: Call,
+    call: ActiveCall,
     to: DevicePointer,
     from: DevicePointer,
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    let (to, from) = (Memory::Device(to), Memory::Device(from));
-    perform(call, &Request::plain(to, from, bytes, Some(stream)))
+    let (to, from) = (MemoryType::Device(to), MemoryType::Device(from));
+    perform(call, &CopyRequest::plain(to, from, bytes, Some(stream)))
 }
 
 fn peer(
-    call: Call,
+    call: ActiveCall,
     to: DevicePointer,
     to_context: Handle,
     from: DevicePointer,
     from_context: Handle,
     bytes: usize,
 ) -> Outcome {
-    let request = Request::plain(Memory::Device(to), Memory::Device(from), bytes, None);
-    perform(call, &Request { peers: Some([to_context, from_context]), ..request })
+    let request = CopyRequest::plain(MemoryType::Device(to), MemoryType::Device(from), bytes, None);
+    perform(call, &CopyRequest { peers: Some([to_context, from_context]), ..request })
 }
 
 fn peer_async(
-    call: Call,
+    call: ActiveCall,
     to: DevicePointer,
     to_context: Handle,
     from: DevicePointer,
@@ -212,6 +227,7 @@ fn peer_async(
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    let request = Request::plain(Memory::Device(to), Memory::Device(from), bytes, Some(stream));
-    perform(call, &Request { peers: Some([to_context, from_context]), ..request })
+    let request =
+        CopyRequest::plain(MemoryType::Device(to), MemoryType::Device(from), bytes, Some(stream));
+    perform(call, &CopyRequest { peers: Some([to_context, from_context]), ..request })
 }

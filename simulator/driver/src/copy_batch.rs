@@ -1,62 +1,62 @@
 //! Copies with attributes: single ones, and batches.
 
-use crate::abi::{Code, Handle, In, Out, Outcome, plain};
-use crate::copy::{Request, perform};
-use crate::entry::{Call, exports};
-use crate::side::Memory;
+use crate::abi::{Code, Handle, InParam, OutParam, Outcome, plain};
+use crate::copy::{CopyRequest, perform};
+use crate::entry::{ActiveCall, exports};
+use crate::side::MemoryType;
 use crate::state;
-use crate::work::Direction;
+use crate::work::CopyDirection;
 
 exports! {
-    work cuMemcpyBatchAsync(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
-        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
-        failed: Out<usize>, stream: Handle) = batch_v1;
-    work cuMemcpyBatchAsync_ptsz(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
-        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
-        failed: Out<usize>, stream: Handle) = batch_v1;
-    work cuMemcpyBatchAsync_v2(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
-        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
+    work cuMemcpyBatchAsync(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
+        failed: OutParam<usize>, stream: Handle) = batch_v1;
+    work cuMemcpyBatchAsync_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
+        failed: OutParam<usize>, stream: Handle) = batch_v1;
+    work cuMemcpyBatchAsync_v2(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
         stream: Handle) = batch;
-    work cuMemcpyBatchAsync_v2_ptsz(to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize,
-        attributes: In<Attributes>, indices: In<usize>, attribute_count: usize,
+    work cuMemcpyBatchAsync_v2_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
         stream: Handle) = batch;
     work cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize,
-        attributes: In<Attributes>, stream: Handle) = copy_with_attributes;
+        attributes: InParam<CopyAttributes>, stream: Handle) = copy_with_attributes;
     work cuMemcpyWithAttributesAsync_ptsz(to: u64, from: u64, bytes: usize,
-        attributes: In<Attributes>, stream: Handle) = copy_with_attributes;
+        attributes: InParam<CopyAttributes>, stream: Handle) = copy_with_attributes;
 }
 
 /// `CUmemcpyAttributes`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Attributes {
+pub(crate) struct CopyAttributes {
     /// In stream order (1), during the call (2), or any (3).
     order: u32,
     locations: [u32; 4],
     flags: u32,
 }
-plain!(Attributes);
+plain!(CopyAttributes);
 
 /// Copies with attributes cannot use the legacy default stream.
-fn stream_for_attributes(call: Call, stream: Handle) -> Result<Handle, Code> {
+fn stream_for_attributes(call: ActiveCall, stream: Handle) -> Result<Handle, Code> {
     let stream = call.stream(stream);
     if stream <= 1 { Err(Code::InvalidValue) } else { Ok(stream) }
 }
 
-fn check_attributes(attributes: Attributes) -> Outcome {
+fn check_attributes(attributes: CopyAttributes) -> Outcome {
     if (1..=3).contains(&attributes.order) { Ok(()) } else { Err(Code::InvalidValue) }
 }
 
 fn copy_with_attributes(
-    call: Call,
+    call: ActiveCall,
     to: u64,
     from: u64,
     bytes: usize,
-    attributes: In<Attributes>,
+    attributes: InParam<CopyAttributes>,
     stream: Handle,
 ) -> Outcome {
-    let (to, from) = (Memory::Unified(to), Memory::Unified(from));
-    let request = Request::plain(to, from, bytes, Some(stream));
+    let (to, from) = (MemoryType::Unified(to), MemoryType::Unified(from));
+    let request = CopyRequest::plain(to, from, bytes, Some(stream));
     let good = stream_for_attributes(call, stream).and(attributes.get()).and_then(check_attributes);
     if let Err(code) = good {
         let mut state = state::running()?;
@@ -68,21 +68,21 @@ fn copy_with_attributes(
 }
 
 /// The arrays of a batch.
-struct Batch {
-    to: In<u64>,
-    from: In<u64>,
-    sizes: In<usize>,
+struct CopyBatch {
+    to: InParam<u64>,
+    from: InParam<u64>,
+    sizes: InParam<usize>,
     count: usize,
-    attributes: In<Attributes>,
-    indices: In<usize>,
+    attributes: InParam<CopyAttributes>,
+    indices: InParam<usize>,
     attribute_count: usize,
 }
 
-impl Batch {
-    fn request(&self, index: usize, stream: Handle) -> Result<Request, Code> {
+impl CopyBatch {
+    fn request(&self, index: usize, stream: Handle) -> Result<CopyRequest, Code> {
         let (to, from) = (self.to.at(index)?, self.from.at(index)?);
-        let (to, from) = (Memory::Unified(to), Memory::Unified(from));
-        Ok(Request::plain(to, from, self.sizes.at(index)?, Some(stream)))
+        let (to, from) = (MemoryType::Unified(to), MemoryType::Unified(from));
+        Ok(CopyRequest::plain(to, from, self.sizes.at(index)?, Some(stream)))
     }
 
     /// Fails unless the first copies have attributes and the ranges are in order.
@@ -104,7 +104,12 @@ impl Batch {
     }
 
     /// Checks everything first: a batch is performed completely or not at all.
-    fn perform(&self, call: Call, stream: Handle, failed: Option<Out<usize>>) -> Outcome {
+    fn perform(
+        &self,
+        call: ActiveCall,
+        stream: Handle,
+        failed: Option<OutParam<usize>>,
+    ) -> Outcome {
         let blame = |index: usize| {
             if let Some(failed) = failed {
                 failed.set_if_not_null(index);
@@ -112,7 +117,7 @@ impl Batch {
         };
         let mut state = state::running()?;
         // Each part counts as a separate copy.
-        let mut parts: Vec<(Direction, u64)> = Vec::new();
+        let mut parts: Vec<(CopyDirection, u64)> = Vec::new();
         let result = call.attempt(|| {
             blame(usize::MAX);
             self.check()?;
@@ -136,7 +141,7 @@ impl Batch {
             Err(code) => {
                 let first = if self.count > 0 { self.request(0, stream).ok() } else { None };
                 let direction = first.map(|first| first.direction(&state));
-                let direction = direction.unwrap_or(Direction::DeviceToDevice);
+                let direction = direction.unwrap_or(CopyDirection::DeviceToDevice);
                 state.count_copy(call, direction, true, Err(code));
                 Err(code)
             }
@@ -146,33 +151,33 @@ impl Batch {
 
 #[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
 fn batch(
-    call: Call,
-    to: In<u64>,
-    from: In<u64>,
-    sizes: In<usize>,
+    call: ActiveCall,
+    to: InParam<u64>,
+    from: InParam<u64>,
+    sizes: InParam<usize>,
     count: usize,
-    attributes: In<Attributes>,
-    indices: In<usize>,
+    attributes: InParam<CopyAttributes>,
+    indices: InParam<usize>,
     attribute_count: usize,
     stream: Handle,
 ) -> Outcome {
-    let batch = Batch { to, from, sizes, count, attributes, indices, attribute_count };
+    let batch = CopyBatch { to, from, sizes, count, attributes, indices, attribute_count };
     batch.perform(call, stream, None)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
 fn batch_v1(
-    call: Call,
-    to: In<u64>,
-    from: In<u64>,
-    sizes: In<usize>,
+    call: ActiveCall,
+    to: InParam<u64>,
+    from: InParam<u64>,
+    sizes: InParam<usize>,
     count: usize,
-    attributes: In<Attributes>,
-    indices: In<usize>,
+    attributes: InParam<CopyAttributes>,
+    indices: InParam<usize>,
     attribute_count: usize,
-    failed: Out<usize>,
+    failed: OutParam<usize>,
     stream: Handle,
 ) -> Outcome {
-    let batch = Batch { to, from, sizes, count, attributes, indices, attribute_count };
+    let batch = CopyBatch { to, from, sizes, count, attributes, indices, attribute_count };
     batch.perform(call, stream, Some(failed))
 }

@@ -1,27 +1,27 @@
 //! Copies of rectangles and boxes, and from and to arrays.
 
-use crate::abi::{Code, DevicePointer, Handle, In, Outcome, plain};
-use crate::copy::{Request, perform};
-use crate::entry::{Call, exports};
-use crate::side::{Memory, Side};
+use crate::abi::{Code, DevicePointer, Handle, InParam, Outcome, plain};
+use crate::copy::{CopyRequest, perform};
+use crate::entry::{ActiveCall, exports};
+use crate::side::{CopySide, MemoryType};
 use crate::state;
-use crate::work::Direction;
+use crate::work::CopyDirection;
 
 exports! {
-    work cuMemcpy2D_v2(copy: In<Copy2d>) = rectangle;
-    work cuMemcpy2D_v2_ptds(copy: In<Copy2d>) = rectangle;
-    work cuMemcpy2DUnaligned_v2(copy: In<Copy2d>) = rectangle;
-    work cuMemcpy2DUnaligned_v2_ptds(copy: In<Copy2d>) = rectangle;
-    work cuMemcpy2DAsync_v2(copy: In<Copy2d>, stream: Handle) = rectangle_async;
-    work cuMemcpy2DAsync_v2_ptsz(copy: In<Copy2d>, stream: Handle) = rectangle_async;
-    work cuMemcpy3D_v2(copy: In<Copy3d>) = cuboid;
-    work cuMemcpy3D_v2_ptds(copy: In<Copy3d>) = cuboid;
-    work cuMemcpy3DAsync_v2(copy: In<Copy3d>, stream: Handle) = cuboid_async;
-    work cuMemcpy3DAsync_v2_ptsz(copy: In<Copy3d>, stream: Handle) = cuboid_async;
-    work cuMemcpy3DPeer(copy: In<Copy3d>) = peer_cuboid;
-    work cuMemcpy3DPeer_ptds(copy: In<Copy3d>) = peer_cuboid;
-    work cuMemcpy3DPeerAsync(copy: In<Copy3d>, stream: Handle) = peer_cuboid_async;
-    work cuMemcpy3DPeerAsync_ptsz(copy: In<Copy3d>, stream: Handle) = peer_cuboid_async;
+    work cuMemcpy2D_v2(copy: InParam<Copy2d>) = rectangle;
+    work cuMemcpy2D_v2_ptds(copy: InParam<Copy2d>) = rectangle;
+    work cuMemcpy2DUnaligned_v2(copy: InParam<Copy2d>) = rectangle;
+    work cuMemcpy2DUnaligned_v2_ptds(copy: InParam<Copy2d>) = rectangle;
+    work cuMemcpy2DAsync_v2(copy: InParam<Copy2d>, stream: Handle) = rectangle_async;
+    work cuMemcpy2DAsync_v2_ptsz(copy: InParam<Copy2d>, stream: Handle) = rectangle_async;
+    work cuMemcpy3D_v2(copy: InParam<Copy3d>) = cuboid;
+    work cuMemcpy3D_v2_ptds(copy: InParam<Copy3d>) = cuboid;
+    work cuMemcpy3DAsync_v2(copy: InParam<Copy3d>, stream: Handle) = cuboid_async;
+    work cuMemcpy3DAsync_v2_ptsz(copy: InParam<Copy3d>, stream: Handle) = cuboid_async;
+    work cuMemcpy3DPeer(copy: InParam<Copy3d>) = peer_cuboid;
+    work cuMemcpy3DPeer_ptds(copy: InParam<Copy3d>) = peer_cuboid;
+    work cuMemcpy3DPeerAsync(copy: InParam<Copy3d>, stream: Handle) = peer_cuboid_async;
+    work cuMemcpy3DPeerAsync_ptsz(copy: InParam<Copy3d>, stream: Handle) = peer_cuboid_async;
     work cuMemcpyDtoA_v2(to: Handle, offset: usize, from: DevicePointer, bytes: usize) =
         device_to_array;
     work cuMemcpyDtoA_v2_ptds(to: Handle, offset: usize, from: DevicePointer, bytes: usize) =
@@ -53,20 +53,20 @@ exports! {
 /// The pointers of a side; the memory type selects one of them.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Place {
+struct CopyEndpoint {
     kind: u32,
     host: u64,
     device: DevicePointer,
     array: Handle,
 }
 
-impl Place {
-    fn memory(&self) -> Result<Memory, Code> {
+impl CopyEndpoint {
+    fn memory(&self) -> Result<MemoryType, Code> {
         match self.kind {
-            1 => Ok(Memory::Host(self.host)),
-            2 => Ok(Memory::Device(self.device)),
-            3 => Ok(Memory::Array(self.array)),
-            4 => Ok(Memory::Unified(self.device)),
+            1 => Ok(MemoryType::Host(self.host)),
+            2 => Ok(MemoryType::Device(self.device)),
+            3 => Ok(MemoryType::Array(self.array)),
+            4 => Ok(MemoryType::Unified(self.device)),
             _ => Err(Code::InvalidValue),
         }
     }
@@ -78,7 +78,7 @@ impl Place {
 struct Side2d {
     x: u64,
     y: u64,
-    end: Place,
+    end: CopyEndpoint,
     pitch: u64,
 }
 
@@ -101,7 +101,7 @@ struct Side3d {
     y: u64,
     z: u64,
     level: u64,
-    end: Place,
+    end: CopyEndpoint,
     /// Set for copies between contexts; reserved otherwise.
     context: Handle,
     pitch: u64,
@@ -129,35 +129,35 @@ const _: () = {
 };
 
 impl Side2d {
-    fn side(&self) -> Result<Side, Code> {
+    fn side(&self) -> Result<CopySide, Code> {
         let memory = self.end.memory()?;
-        Ok(Side { memory, origin: [self.x, self.y, 0], pitch: self.pitch, height: 0 })
+        Ok(CopySide { memory, origin: [self.x, self.y, 0], pitch: self.pitch, height: 0 })
     }
 }
 
 impl Side3d {
-    fn side(&self) -> Result<Side, Code> {
+    fn side(&self) -> Result<CopySide, Code> {
         // Levels of mip-mapped arrays have their own handles.
         if self.level != 0 {
             return Err(Code::InvalidValue);
         }
         let memory = self.end.memory()?;
         let origin = [self.x, self.y, self.z];
-        Ok(Side { memory, origin, pitch: self.pitch, height: self.height })
+        Ok(CopySide { memory, origin, pitch: self.pitch, height: self.height })
     }
 }
 
 /// Performs a copy whose parameters may be invalid.
 fn described(
-    call: Call,
-    request: Result<Request, Code>,
+    call: ActiveCall,
+    request: Result<CopyRequest, Code>,
     asynchronous: bool,
     peer: bool,
 ) -> Outcome {
     match request {
         Ok(request) => perform(call, &request),
         Err(code) => {
-            let direction = if peer { Direction::Peer } else { Direction::DeviceToDevice };
+            let direction = if peer { CopyDirection::Peer } else { CopyDirection::DeviceToDevice };
             state::running()?.count_copy(call, direction, asynchronous, Err(code));
             Err(code)
         }
@@ -165,107 +165,113 @@ fn described(
 }
 
 impl Copy2d {
-    fn request(&self, stream: Option<Handle>) -> Result<Request, Code> {
+    fn request(&self, stream: Option<Handle>) -> Result<CopyRequest, Code> {
         let (to, from) = (self.to.side()?, self.from.side()?);
-        Ok(Request { to, from, size: [self.width, self.height, 1], peers: None, stream })
+        Ok(CopyRequest { to, from, size: [self.width, self.height, 1], peers: None, stream })
     }
 }
 
 impl Copy3d {
-    fn request(&self, stream: Option<Handle>, peer: bool) -> Result<Request, Code> {
+    fn request(&self, stream: Option<Handle>, peer: bool) -> Result<CopyRequest, Code> {
         let (to, from) = (self.to.side()?, self.from.side()?);
         let size = [self.width, self.height, self.depth];
         let peers = peer.then_some([self.to.context, self.from.context]);
-        Ok(Request { to, from, size, peers, stream })
+        Ok(CopyRequest { to, from, size, peers, stream })
     }
 }
 
-fn rectangle(call: Call, copy: In<Copy2d>) -> Outcome {
+fn rectangle(call: ActiveCall, copy: InParam<Copy2d>) -> Outcome {
     described(call, copy.get().and_then(|copy| copy.request(None)), false, false)
 }
 
-fn rectangle_async(call: Call, copy: In<Copy2d>, stream: Handle) -> Outcome {
+fn rectangle_async(call: ActiveCall, copy: InParam<Copy2d>, stream: Handle) -> Outcome {
     described(call, copy.get().and_then(|copy| copy.request(Some(stream))), true, false)
 }
 
-fn cuboid(call: Call, copy: In<Copy3d>) -> Outcome {
+fn cuboid(call: ActiveCall, copy: InParam<Copy3d>) -> Outcome {
     described(call, copy.get().and_then(|copy| copy.request(None, false)), false, false)
 }
 
-fn cuboid_async(call: Call, copy: In<Copy3d>, stream: Handle) -> Outcome {
+fn cuboid_async(call: ActiveCall, copy: InParam<Copy3d>, stream: Handle) -> Outcome {
     described(call, copy.get().and_then(|copy| copy.request(Some(stream), false)), true, false)
 }
 
-fn peer_cuboid(call: Call, copy: In<Copy3d>) -> Outcome {
+fn peer_cuboid(call: ActiveCall, copy: InParam<Copy3d>) -> Outcome {
     described(call, copy.get().and_then(|copy| copy.request(None, true)), false, true)
 }
 
-fn peer_cuboid_async(call: Call, copy: In<Copy3d>, stream: Handle) -> Outcome {
+fn peer_cuboid_async(call: ActiveCall, copy: InParam<Copy3d>, stream: Handle) -> Outcome {
     described(call, copy.get().and_then(|copy| copy.request(Some(stream), true)), true, true)
 }
 
 /// Returns an array as a single row, starting at a byte offset.
-fn flat(array: Handle, offset: usize) -> Side {
-    Side { origin: [offset as u64, 0, 0], ..Side::plain(Memory::FlatArray(array)) }
+fn flat(array: Handle, offset: usize) -> CopySide {
+    CopySide { origin: [offset as u64, 0, 0], ..CopySide::plain(MemoryType::FlatArray(array)) }
 }
 
-fn row(call: Call, to: Side, from: Side, bytes: usize, stream: Option<Handle>) -> Outcome {
-    let request = Request { to, from, size: [bytes as u64, 1, 1], peers: None, stream };
+fn row(
+    call: ActiveCall,
+    to: CopySide,
+    from: CopySide,
+    bytes: usize,
+    stream: Option<Handle>,
+) -> Outcome {
+    let request = CopyRequest { to, from, size: [bytes as u64, 1, 1], peers: None, stream };
     perform(call, &request)
 }
 
 fn device_to_array(
-    call: Call,
+    call: ActiveCall,
     to: Handle,
     offset: usize,
     from: DevicePointer,
     bytes: usize,
 ) -> Outcome {
-    row(call, flat(to, offset), Side::plain(Memory::Device(from)), bytes, None)
+    row(call, flat(to, offset), CopySide::plain(MemoryType::Device(from)), bytes, None)
 }
 
 fn array_to_device(
-    call: Call,
+    call: ActiveCall,
     to: DevicePointer,
     from: Handle,
     offset: usize,
     bytes: usize,
 ) -> Outcome {
-    row(call, Side::plain(Memory::Device(to)), flat(from, offset), bytes, None)
+    row(call, CopySide::plain(MemoryType::Device(to)), flat(from, offset), bytes, None)
 }
 
-fn host_to_array(call: Call, to: Handle, offset: usize, from: u64, bytes: usize) -> Outcome {
-    row(call, flat(to, offset), Side::plain(Memory::Host(from)), bytes, None)
+fn host_to_array(call: ActiveCall, to: Handle, offset: usize, from: u64, bytes: usize) -> Outcome {
+    row(call, flat(to, offset), CopySide::plain(MemoryType::Host(from)), bytes, None)
 }
 
 fn host_to_array_async(
-    call: Call,
+    call: ActiveCall,
     to: Handle,
     offset: usize,
     from: u64,
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    row(call, flat(to, offset), Side::plain(Memory::Host(from)), bytes, Some(stream))
+    row(call, flat(to, offset), CopySide::plain(MemoryType::Host(from)), bytes, Some(stream))
 }
 
-fn array_to_host(call: Call, to: u64, from: Handle, offset: usize, bytes: usize) -> Outcome {
-    row(call, Side::plain(Memory::Host(to)), flat(from, offset), bytes, None)
+fn array_to_host(call: ActiveCall, to: u64, from: Handle, offset: usize, bytes: usize) -> Outcome {
+    row(call, CopySide::plain(MemoryType::Host(to)), flat(from, offset), bytes, None)
 }
 
 fn array_to_host_async(
-    call: Call,
+    call: ActiveCall,
     to: u64,
     from: Handle,
     offset: usize,
     bytes: usize,
     stream: Handle,
 ) -> Outcome {
-    row(call, Side::plain(Memory::Host(to)), flat(from, offset), bytes, Some(stream))
+    row(call, CopySide::plain(MemoryType::Host(to)), flat(from, offset), bytes, Some(stream))
 }
 
 fn array_to_array(
-    call: Call,
+    call: ActiveCall,
     to: Handle,
     to_offset: usize,
     from: Handle,

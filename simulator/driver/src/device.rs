@@ -2,25 +2,25 @@
 
 use std::ffi::{c_char, c_int};
 
-use crate::abi::{Code, CuDevice, Out, Outcome, describe};
+use crate::abi::{Code, CuDevice, OutParam, Outcome, describe};
 use crate::entry::exports;
 use crate::settings;
-use crate::shared::Shared;
-use crate::state::{self, Life};
+use crate::shared::SharedDevices;
+use crate::state::{self, DriverPhase};
 use crate::{exit, report};
 
 exports! {
     call cuInit(flags: u32) = init;
-    call cuDriverGetVersion(version: Out<i32>) = driver_version;
-    call cuDeviceGet(device: Out<i32>, ordinal: c_int) = get;
-    call cuDeviceGetCount(count: Out<i32>) = count;
-    call cuDeviceGetName(name: Out<u8>, len: c_int, device: CuDevice) = name;
-    call cuDeviceTotalMem_v2(bytes: Out<usize>, device: CuDevice) = total_memory;
-    call cuDeviceGetAttribute(value: Out<i32>, attribute: c_int, device: CuDevice) = attribute;
-    call cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: CuDevice) = uuid;
-    call cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: CuDevice) = uuid;
-    call cuGetErrorName(code: c_int, text: Out<*const c_char>) = error_name;
-    call cuGetErrorString(code: c_int, text: Out<*const c_char>) = error_string;
+    call cuDriverGetVersion(version: OutParam<i32>) = driver_version;
+    call cuDeviceGet(device: OutParam<i32>, ordinal: c_int) = get;
+    call cuDeviceGetCount(count: OutParam<i32>) = count;
+    call cuDeviceGetName(name: OutParam<u8>, len: c_int, device: CuDevice) = name;
+    call cuDeviceTotalMem_v2(bytes: OutParam<usize>, device: CuDevice) = total_memory;
+    call cuDeviceGetAttribute(value: OutParam<i32>, attribute: c_int, device: CuDevice) = attribute;
+    call cuDeviceGetUuid(uuid: OutParam<[u8; 16]>, device: CuDevice) = uuid;
+    call cuDeviceGetUuid_v2(uuid: OutParam<[u8; 16]>, device: CuDevice) = uuid;
+    call cuGetErrorName(code: c_int, text: OutParam<*const c_char>) = error_name;
+    call cuGetErrorString(code: c_int, text: OutParam<*const c_char>) = error_string;
 }
 
 /// CUDA version of the drivers whose entry points are imitated.
@@ -37,14 +37,14 @@ fn init(flags: u32) -> Outcome {
     let first = {
         let mut state = state::lock();
         match state.life {
-            Life::Over => return Err(Code::Deinitialized),
-            Life::Running => false,
-            Life::Uninitialized => {
+            DriverPhase::Over => return Err(Code::Deinitialized),
+            DriverPhase::Running => false,
+            DriverPhase::Uninitialized => {
                 if let Some(path) = &settings.shared {
-                    let shared = Shared::join(path, settings);
+                    let shared = SharedDevices::join(path, settings);
                     state.shared = Some(shared.map_err(|error| report::log_error(path, &error))?);
                 }
-                state.life = Life::Running;
+                state.life = DriverPhase::Running;
                 true
             }
         }
@@ -59,21 +59,21 @@ fn init(flags: u32) -> Outcome {
     Ok(())
 }
 
-fn driver_version(version: Out<i32>) -> Outcome {
+fn driver_version(version: OutParam<i32>) -> Outcome {
     version.set(VERSION)
 }
 
-fn get(device: Out<i32>, ordinal: c_int) -> Outcome {
+fn get(device: OutParam<i32>, ordinal: c_int) -> Outcome {
     state::running()?.device(ordinal)?;
     device.set(ordinal)
 }
 
-fn count(count: Out<i32>) -> Outcome {
+fn count(count: OutParam<i32>) -> Outcome {
     drop(state::running()?);
     count.set(i32::try_from(settings::get().devices).unwrap_or(0))
 }
 
-fn name(name: Out<u8>, len: c_int, device: CuDevice) -> Outcome {
+fn name(name: OutParam<u8>, len: c_int, device: CuDevice) -> Outcome {
     state::running()?.device(device)?;
     let room = usize::try_from(len).ok().filter(|n| *n > 0).ok_or(Code::InvalidValue)?;
     let mut text = b"Simulated GPU".to_vec();
@@ -82,12 +82,12 @@ fn name(name: Out<u8>, len: c_int, device: CuDevice) -> Outcome {
     name.fill(&text)
 }
 
-fn total_memory(bytes: Out<usize>, device: CuDevice) -> Outcome {
+fn total_memory(bytes: OutParam<usize>, device: CuDevice) -> Outcome {
     state::running()?.device(device)?;
     bytes.set(usize::try_from(settings::get().memory).unwrap_or(usize::MAX))
 }
 
-fn attribute(value: Out<i32>, attribute: c_int, device: CuDevice) -> Outcome {
+fn attribute(value: OutParam<i32>, attribute: c_int, device: CuDevice) -> Outcome {
     state::running()?.device(device)?;
     value.set(match attribute {
         1 => 1024,         // threads in a block
@@ -114,19 +114,19 @@ pub(crate) fn uuid_of(ordinal: usize) -> [u8; 16] {
     uuid
 }
 
-fn uuid(uuid: Out<[u8; 16]>, device: CuDevice) -> Outcome {
+fn uuid(uuid: OutParam<[u8; 16]>, device: CuDevice) -> Outcome {
     let ordinal = state::running()?.device(device)?;
     uuid.set(uuid_of(ordinal))
 }
 
-fn error_name(code: c_int, text: Out<*const c_char>) -> Outcome {
+fn error_name(code: c_int, text: OutParam<*const c_char>) -> Outcome {
     match describe(code) {
         Some((name, _)) => text.set(name.as_ptr()),
         None => text.set(std::ptr::null()).and(Err(Code::InvalidValue)),
     }
 }
 
-fn error_string(code: c_int, text: Out<*const c_char>) -> Outcome {
+fn error_string(code: c_int, text: OutParam<*const c_char>) -> Outcome {
     match describe(code) {
         Some((_, string)) => text.set(string.as_ptr()),
         None => text.set(std::ptr::null()).and(Err(Code::InvalidValue)),

@@ -12,7 +12,7 @@ use crate::settings;
 use crate::state;
 
 /// An exported function.
-pub(crate) struct Export {
+pub(crate) struct ExportedFunction {
     /// Name of the symbol.
     pub(crate) name: &'static str,
     /// Address of the entry point.
@@ -28,12 +28,12 @@ enum Class {
 }
 
 /// An exported function with its counters and injected failures.
-pub(crate) struct CallSite {
+pub(crate) struct EntryPoint {
     name: &'static str,
     class: Class,
 }
 
-impl CallSite {
+impl EntryPoint {
     pub(crate) const fn new(name: &'static str, class: &str) -> Self {
         let class = match class.as_bytes() {
             b"alloc" => Class::Allocates,
@@ -49,13 +49,13 @@ impl CallSite {
     }
 
     /// Like `run`, for an implementation that counts its calls, including injected failures.
-    pub(crate) fn run_work(&self, body: impl FnOnce(Call) -> Outcome) -> c_int {
+    pub(crate) fn run_work(&self, body: impl FnOnce(ActiveCall) -> Outcome) -> c_int {
         let settings = settings::get();
         let half = settings.latency / 2;
         pause(half);
         let injected =
             if settings.failures.is_empty() { None } else { settings.failure(self.name) };
-        let outcome = body(Call { name: self.name, injected });
+        let outcome = body(ActiveCall { name: self.name, injected });
         let code = injected.unwrap_or_else(|| outcome.map_or_else(|code| code as c_int, |()| 0));
         if code != 0 {
             let mut state = state::lock();
@@ -77,14 +77,14 @@ impl CallSite {
 
 /// A call in progress, for implementations that count their calls.
 #[derive(Clone, Copy)]
-pub(crate) struct Call {
+pub(crate) struct ActiveCall {
     /// Name of the function.
     pub(crate) name: &'static str,
     /// Result of an injected failure.
     pub(crate) injected: Option<c_int>,
 }
 
-impl Call {
+impl ActiveCall {
     /// Runs `body` unless the call must fail; then nothing is done. The caller returns the injected
     /// result to the program.
     pub(crate) fn attempt<T>(self, body: impl FnOnce() -> Result<T, Code>) -> Result<T, Code> {
@@ -179,18 +179,18 @@ pub(crate) use stub;
 /// [`ActiveCall`] first.
 macro_rules! implementation {
     (work $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
-        const TARGET: fn($crate::entry::Call, $($ty),*) -> $crate::abi::Outcome = $target;
+        const TARGET: fn($crate::entry::ActiveCall, $($ty),*) -> $crate::abi::Outcome = $target;
         extern "C" fn implementation($($arg: $ty),*) -> std::ffi::c_int {
-            static SITE: $crate::entry::CallSite =
-                $crate::entry::CallSite::new(stringify!($name), "work");
+            static SITE: $crate::entry::EntryPoint =
+                $crate::entry::EntryPoint::new(stringify!($name), "work");
             SITE.run_work(|call| TARGET(call, $($arg),*))
         }
     };
     ($class:ident $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
         const TARGET: fn($($ty),*) -> $crate::abi::Outcome = $target;
         extern "C" fn implementation($($arg: $ty),*) -> std::ffi::c_int {
-            static SITE: $crate::entry::CallSite =
-                $crate::entry::CallSite::new(stringify!($name), stringify!($class));
+            static SITE: $crate::entry::EntryPoint =
+                $crate::entry::EntryPoint::new(stringify!($name), stringify!($class));
             SITE.run(|| TARGET($($arg),*))
         }
     };
@@ -204,10 +204,10 @@ pub(crate) use implementation;
 macro_rules! exports {
     ($($class:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) = $target:path;)*) => {
         /// The exported functions of this module.
-        pub(crate) static EXPORTS: &[$crate::entry::Export] = &[$({
+        pub(crate) static EXPORTS: &[$crate::entry::ExportedFunction] = &[$({
             $crate::entry::implementation!($class $name($($arg: $ty),*) = $target);
             $crate::entry::stub!($name, implementation);
-            $crate::entry::Export { name: stringify!($name), address: $name }
+            $crate::entry::ExportedFunction { name: stringify!($name), address: $name }
         }),*];
     };
 }

@@ -5,7 +5,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::report;
-use crate::state::{self, Life};
+use crate::state::{self, DriverPhase};
 
 /// Write end of the pipe that the signal handler uses; -1 if there is none.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
@@ -20,8 +20,8 @@ static AT_EXIT: extern "C" fn() = end;
 /// Writes the oracle. From now on calls fail, as those of a real driver do during shutdown.
 extern "C" fn end() {
     let mut state = state::lock();
-    if state.life == Life::Running {
-        state.life = Life::Over;
+    if state.life == DriverPhase::Running {
+        state.life = DriverPhase::Over;
         report::write(&state);
         if let Some(shared) = &state.shared {
             shared.leave();

@@ -1,10 +1,10 @@
 //! Memsets of device memory, of 8, 16 and 32-bit values. They are checked and counted.
 
 use crate::abi::{Code, DevicePointer, Handle, Outcome};
-use crate::entry::{Call, exports};
-use crate::side::{self, Memory, Side};
+use crate::entry::{ActiveCall, exports};
+use crate::side::{self, CopySide, MemoryType};
 use crate::state;
-use crate::work::Direction;
+use crate::work::CopyDirection;
 
 exports! {
     work cuMemsetD8_v2(to: DevicePointer, value: u8, count: usize) = fill_8;
@@ -52,7 +52,7 @@ exports! {
 }
 
 /// The range of a memset: rows of values of a width in bytes.
-struct Rows {
+struct MemsetRows {
     to: DevicePointer,
     pitch: usize,
     width: usize,
@@ -60,7 +60,7 @@ struct Rows {
     value: u64,
 }
 
-fn fill(call: Call, rows: &Rows, stream: Option<Handle>) -> Outcome {
+fn fill(call: ActiveCall, rows: &MemsetRows, stream: Option<Handle>) -> Outcome {
     let mut state = state::running()?;
     let result = call.attempt(|| {
         let done = state.begin(call, stream)?;
@@ -70,35 +70,35 @@ fn fill(call: Call, rows: &Rows, stream: Option<Handle>) -> Outcome {
         let width = (rows.width as u64).checked_mul(rows.value).ok_or(Code::InvalidValue)?;
         let size = [width, rows.height as u64, 1];
         let pitch = rows.pitch as u64;
-        let side = Side { pitch, ..Side::plain(Memory::Device(rows.to)) };
+        let side = CopySide { pitch, ..CopySide::plain(MemoryType::Device(rows.to)) };
         state.check_side(&side, size)?;
         Ok((done, side::bytes(size)?))
     });
-    state.count_copy(call, Direction::Fill, stream.is_some(), result);
+    state.count_copy(call, CopyDirection::Fill, stream.is_some(), result);
     result.map(|_| ())
 }
 
 /// The four functions for values of one width.
 macro_rules! fills {
     ($ty:ty, $plain:ident, $plain_async:ident, $rows:ident, $rows_async:ident) => {
-        fn $plain(call: Call, to: DevicePointer, _value: $ty, count: usize) -> Outcome {
+        fn $plain(call: ActiveCall, to: DevicePointer, _value: $ty, count: usize) -> Outcome {
             let value = size_of::<$ty>() as u64;
-            fill(call, &Rows { to, pitch: 0, width: count, height: 1, value }, None)
+            fill(call, &MemsetRows { to, pitch: 0, width: count, height: 1, value }, None)
         }
 
         fn $plain_async(
-            call: Call,
+            call: ActiveCall,
             to: DevicePointer,
             _value: $ty,
             count: usize,
             stream: Handle,
         ) -> Outcome {
             let value = size_of::<$ty>() as u64;
-            fill(call, &Rows { to, pitch: 0, width: count, height: 1, value }, Some(stream))
+            fill(call, &MemsetRows { to, pitch: 0, width: count, height: 1, value }, Some(stream))
         }
 
         fn $rows(
-            call: Call,
+            call: ActiveCall,
             to: DevicePointer,
             pitch: usize,
             _value: $ty,
@@ -106,11 +106,11 @@ macro_rules! fills {
             height: usize,
         ) -> Outcome {
             let value = size_of::<$ty>() as u64;
-            fill(call, &Rows { to, pitch, width, height, value }, None)
+            fill(call, &MemsetRows { to, pitch, width, height, value }, None)
         }
 
         fn $rows_async(
-            call: Call,
+            call: ActiveCall,
             to: DevicePointer,
             pitch: usize,
             _value: $ty,
@@ -119,7 +119,7 @@ macro_rules! fills {
             stream: Handle,
         ) -> Outcome {
             let value = size_of::<$ty>() as u64;
-            fill(call, &Rows { to, pitch, width, height, value }, Some(stream))
+            fill(call, &MemsetRows { to, pitch, width, height, value }, Some(stream))
         }
     };
 }

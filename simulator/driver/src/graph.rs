@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use crate::abi::{Code, Handle, Outcome};
 use crate::handle::Slab;
-use crate::ledger::Kind;
+use crate::ledger::MemoryKind;
 use crate::settings::MAX_DEVICES;
-use crate::state::{self, State};
+use crate::state::{self, DriverState};
 
 /// The operation of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Graph {
 
 /// An executable graph (`CUgraphExec`).
 #[derive(Clone, Debug)]
-pub(crate) struct Exec {
+pub(crate) struct GraphExec {
     nodes: Vec<Node>,
     frees_first: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) struct GraphMemory {
 
 /// Peak of the used and reserved graph memory of a device.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct High {
+pub(crate) struct HighWater {
     pub(crate) used: u64,
     pub(crate) reserved: u64,
 }
@@ -59,9 +59,9 @@ pub(crate) struct High {
 /// All graphs.
 pub(crate) struct Graphs {
     pub(crate) graphs: Slab<Graph>,
-    pub(crate) execs: Slab<Exec>,
+    pub(crate) execs: Slab<GraphExec>,
     pub(crate) memory: BTreeMap<u64, GraphMemory>,
-    pub(crate) high: [High; MAX_DEVICES],
+    pub(crate) high: [HighWater; MAX_DEVICES],
     next_node: u64,
 }
 
@@ -71,7 +71,7 @@ impl Graphs {
             graphs: Slab::new(8),
             execs: Slab::new(9),
             memory: BTreeMap::new(),
-            high: [High::default(); MAX_DEVICES],
+            high: [HighWater::default(); MAX_DEVICES],
             next_node: 0x558a_0000_0080,
         }
     }
@@ -113,7 +113,7 @@ fn unfreed(nodes: &[Node]) -> Vec<u64> {
     allocated.filter(|address| !freed(*address)).collect()
 }
 
-impl State {
+impl DriverState {
     /// Creates an empty graph.
     pub(crate) fn new_graph(&mut self) -> u32 {
         self.graphs.graphs.insert(Graph::default()).index
@@ -131,7 +131,7 @@ impl State {
         let memory = GraphMemory {
             bytes,
             thread: 0,
-            owner: self.owners.common(Kind::Graph, Some(device)),
+            owner: self.owners.common(MemoryKind::Graph, Some(device)),
             backed: false,
             in_use: false,
             device,
@@ -174,7 +174,7 @@ impl State {
                 memory.references += 1;
             }
         }
-        Ok(self.graphs.execs.insert(Exec { nodes, frees_first }).index)
+        Ok(self.graphs.execs.insert(GraphExec { nodes, frees_first }).index)
     }
 
     /// Runs the nodes of a graph.

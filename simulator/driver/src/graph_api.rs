@@ -2,35 +2,35 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::abi::{Code, CuDevice, DevicePointer, Handle, In, Out, Outcome, plain};
-use crate::entry::{Call, exports};
+use crate::abi::{Code, CuDevice, DevicePointer, Handle, InParam, OutParam, Outcome, plain};
+use crate::entry::{ActiveCall, exports};
 use crate::objects::ObjectKind;
 use crate::pool::PoolProps;
-use crate::state::{self, State};
+use crate::state::{self, DriverState};
 
 exports! {
-    call cuGraphCreate(graph: Out<Handle>, flags: c_uint) = create;
-    call cuGraphClone(clone: Out<Handle>, graph: Handle) = clone;
+    call cuGraphCreate(graph: OutParam<Handle>, flags: c_uint) = create;
+    call cuGraphClone(clone: OutParam<Handle>, graph: Handle) = clone;
     call cuGraphDestroy(graph: Handle) = destroy;
-    call cuGraphAddMemAllocNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
-        count: usize, params: Out<AllocParams>) = add_alloc;
-    call cuGraphAddMemFreeNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
+    call cuGraphAddMemAllocNode(node: OutParam<Handle>, graph: Handle, dependencies: *const c_void,
+        count: usize, params: OutParam<AllocParams>) = add_alloc;
+    call cuGraphAddMemFreeNode(node: OutParam<Handle>, graph: Handle, dependencies: *const c_void,
         count: usize, dptr: DevicePointer) = add_free;
-    call cuGraphAddNode(node: Out<Handle>, graph: Handle, dependencies: *const c_void,
-        count: usize, params: Out<NodeParams>) = add_node;
-    call cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) = get_nodes;
-    call cuGraphInstantiate(exec: Out<Handle>, graph: Handle, node: *const c_void,
+    call cuGraphAddNode(node: OutParam<Handle>, graph: Handle, dependencies: *const c_void,
+        count: usize, params: OutParam<NodeParams>) = add_node;
+    call cuGraphGetNodes(graph: Handle, nodes: OutParam<Handle>, count: OutParam<usize>) = get_nodes;
+    call cuGraphInstantiate(exec: OutParam<Handle>, graph: Handle, node: *const c_void,
         log: *const c_void, size: usize) = instantiate_v2;
-    call cuGraphInstantiate_v2(exec: Out<Handle>, graph: Handle, node: *const c_void,
+    call cuGraphInstantiate_v2(exec: OutParam<Handle>, graph: Handle, node: *const c_void,
         log: *const c_void, size: usize) = instantiate_v2;
-    call cuGraphInstantiateWithFlags(exec: Out<Handle>, graph: Handle, flags: u64) = instantiate;
+    call cuGraphInstantiateWithFlags(exec: OutParam<Handle>, graph: Handle, flags: u64) = instantiate;
     work cuGraphLaunch(exec: Handle, stream: Handle) = launch;
     work cuGraphLaunch_ptsz(exec: Handle, stream: Handle) = launch;
     call cuGraphExecDestroy(exec: Handle) = destroy_exec;
     call cuDeviceGraphMemTrim(device: CuDevice) = trim;
-    call cuDeviceGetGraphMemAttribute(device: CuDevice, attribute: c_int, value: Out<u64>) =
+    call cuDeviceGetGraphMemAttribute(device: CuDevice, attribute: c_int, value: OutParam<u64>) =
         get_attribute;
-    call cuDeviceSetGraphMemAttribute(device: CuDevice, attribute: c_int, value: In<u64>) =
+    call cuDeviceSetGraphMemAttribute(device: CuDevice, attribute: c_int, value: InParam<u64>) =
         set_attribute;
 }
 
@@ -61,11 +61,11 @@ pub(crate) struct NodeParams {
 plain!(NodeParams);
 
 /// Returns the graph of a handle.
-fn graph_of(state: &State, graph: Handle) -> Result<u32, Code> {
+fn graph_of(state: &DriverState, graph: Handle) -> Result<u32, Code> {
     state.graphs.graphs.find(graph).map(|key| key.index).ok_or(Code::InvalidValue)
 }
 
-fn create(graph: Out<Handle>, flags: c_uint) -> Outcome {
+fn create(graph: OutParam<Handle>, flags: c_uint) -> Outcome {
     graph.check()?;
     let mut state = state::running()?;
     if flags != 0 {
@@ -77,7 +77,7 @@ fn create(graph: Out<Handle>, flags: c_uint) -> Outcome {
 }
 
 /// Graphs with memory nodes cannot be cloned, as in real drivers.
-fn clone(clone: Out<Handle>, graph: Handle) -> Outcome {
+fn clone(clone: OutParam<Handle>, graph: Handle) -> Outcome {
     clone.check()?;
     let mut state = state::running()?;
     let index = graph_of(&state, graph)?;
@@ -98,11 +98,11 @@ fn destroy(graph: Handle) -> Outcome {
 }
 
 fn add_alloc(
-    node: Out<Handle>,
+    node: OutParam<Handle>,
     graph: Handle,
     _dependencies: *const c_void,
     _count: usize,
-    params: Out<AllocParams>,
+    params: OutParam<AllocParams>,
 ) -> Outcome {
     node.check()?;
     let mut values = params.get()?;
@@ -119,7 +119,7 @@ fn add_alloc(
 }
 
 fn add_free(
-    node: Out<Handle>,
+    node: OutParam<Handle>,
     graph: Handle,
     _dependencies: *const c_void,
     _count: usize,
@@ -134,11 +134,11 @@ fn add_free(
 /// The generic function: its parameters start with the node type and have those of the specific
 /// functions at byte 16.
 fn add_node(
-    node: Out<Handle>,
+    node: OutParam<Handle>,
     graph: Handle,
     dependencies: *const c_void,
     count: usize,
-    params: Out<NodeParams>,
+    params: OutParam<NodeParams>,
 ) -> Outcome {
     let NodeParams { node_type, data, .. } = params.get()?;
     match node_type {
@@ -148,7 +148,7 @@ fn add_node(
     }
 }
 
-fn get_nodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) -> Outcome {
+fn get_nodes(graph: Handle, nodes: OutParam<Handle>, count: OutParam<usize>) -> Outcome {
     let state = state::running()?;
     let index = graph_of(&state, graph)?;
     let known = state.graphs.graphs.get(index).map_or(&[][..], |graph| &graph.nodes);
@@ -161,7 +161,7 @@ fn get_nodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) -> Outcome {
     count.set(handles.len())
 }
 
-fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Outcome {
+fn instantiate(exec: OutParam<Handle>, graph: Handle, flags: u64) -> Outcome {
     exec.check()?;
     let mut state = state::running()?;
     if flags & !15 != 0 {
@@ -173,7 +173,7 @@ fn instantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> Outcome {
 }
 
 fn instantiate_v2(
-    exec: Out<Handle>,
+    exec: OutParam<Handle>,
     graph: Handle,
     _node: *const c_void,
     _log: *const c_void,
@@ -182,7 +182,7 @@ fn instantiate_v2(
     instantiate(exec, graph, 0)
 }
 
-fn launch(call: Call, exec: Handle, stream: Handle) -> Outcome {
+fn launch(call: ActiveCall, exec: Handle, stream: Handle) -> Outcome {
     let mut state = state::running()?;
     let known = state.graphs.execs.find(exec).is_some();
     let result = call.attempt(|| {
@@ -216,7 +216,7 @@ fn trim(device: CuDevice) -> Outcome {
     Ok(())
 }
 
-fn get_attribute(device: CuDevice, attribute: c_int, value: Out<u64>) -> Outcome {
+fn get_attribute(device: CuDevice, attribute: c_int, value: OutParam<u64>) -> Outcome {
     let state = state::running()?;
     let ordinal = state.device(device)?;
     let (used, reserved) = state.graphs.levels(ordinal);
@@ -230,7 +230,7 @@ fn get_attribute(device: CuDevice, attribute: c_int, value: Out<u64>) -> Outcome
     })
 }
 
-fn set_attribute(device: CuDevice, attribute: c_int, value: In<u64>) -> Outcome {
+fn set_attribute(device: CuDevice, attribute: c_int, value: InParam<u64>) -> Outcome {
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
     let (used, reserved) = state.graphs.levels(ordinal);

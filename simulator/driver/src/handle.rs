@@ -3,11 +3,11 @@
 use crate::abi::Handle;
 
 /// Distance between two handles of one kind.
-const STRIDE: u64 = 0x80;
+const HANDLE_STRIDE: u64 = 0x80;
 
 /// A unique identity of an object: handles are reused, keys are not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Key {
+pub(crate) struct ObjectKey {
     pub(crate) index: u32,
     serial: u32,
 }
@@ -28,18 +28,18 @@ impl<T> Slab<T> {
     }
 
     /// Adds an object.
-    pub(crate) fn insert(&mut self, object: T) -> Key {
+    pub(crate) fn insert(&mut self, object: T) -> ObjectKey {
         let serial = self.next_serial;
         self.next_serial = self.next_serial.wrapping_add(1);
         if let Some(index) = self.free.pop()
             && let Some(entry) = self.entries.get_mut(index as usize)
         {
             *entry = Some((serial, object));
-            return Key { index, serial };
+            return ObjectKey { index, serial };
         }
         let index = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         self.entries.push(Some((serial, object)));
-        Key { index, serial }
+        ObjectKey { index, serial }
     }
 
     /// Removes an object; its handle can be reused.
@@ -51,18 +51,18 @@ impl<T> Slab<T> {
 
     /// Returns the handle that a program sees.
     pub(crate) const fn handle(&self, index: u32) -> Handle {
-        self.base + (index as u64 + 1) * STRIDE
+        self.base + (index as u64 + 1) * HANDLE_STRIDE
     }
 
     /// Returns the key of the object with a handle.
-    pub(crate) fn find(&self, handle: Handle) -> Option<Key> {
-        let offset = handle.checked_sub(self.base)?.checked_sub(STRIDE)?;
-        if offset % STRIDE != 0 {
+    pub(crate) fn find(&self, handle: Handle) -> Option<ObjectKey> {
+        let offset = handle.checked_sub(self.base)?.checked_sub(HANDLE_STRIDE)?;
+        if offset % HANDLE_STRIDE != 0 {
             return None;
         }
-        let index = u32::try_from(offset / STRIDE).ok()?;
+        let index = u32::try_from(offset / HANDLE_STRIDE).ok()?;
         let (serial, _) = self.entries.get(index as usize)?.as_ref()?;
-        Some(Key { index, serial: *serial })
+        Some(ObjectKey { index, serial: *serial })
     }
 
     /// Returns the object at an index.
@@ -76,7 +76,7 @@ impl<T> Slab<T> {
     }
 
     /// Returns the object of a key, unless it was removed.
-    pub(crate) fn by_key(&self, key: Key) -> Option<&T> {
+    pub(crate) fn by_key(&self, key: ObjectKey) -> Option<&T> {
         match self.entries.get(key.index as usize)? {
             Some((serial, object)) if *serial == key.serial => Some(object),
             _ => None,

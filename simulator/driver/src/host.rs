@@ -2,20 +2,20 @@
 
 use std::ffi::c_void;
 
-use crate::abi::{Code, DevicePointer, Out, Outcome};
+use crate::abi::{Code, DevicePointer, OutParam, Outcome};
 use crate::entry::exports;
-use crate::ledger::{CALLS, End, Kind};
-use crate::state::{self, State};
+use crate::ledger::{CALLS, EndReason, MemoryKind};
+use crate::state::{self, DriverState};
 
 exports! {
-    alloc cuMemAllocHost(pointer: Out<*const c_void>, bytes: u32) = alloc_v1;
-    alloc cuMemAllocHost_v2(pointer: Out<*const c_void>, bytes: usize) = alloc;
-    alloc cuMemHostAlloc(pointer: Out<*const c_void>, bytes: usize, flags: u32) = alloc_flags;
+    alloc cuMemAllocHost(pointer: OutParam<*const c_void>, bytes: u32) = alloc_v1;
+    alloc cuMemAllocHost_v2(pointer: OutParam<*const c_void>, bytes: usize) = alloc;
+    alloc cuMemHostAlloc(pointer: OutParam<*const c_void>, bytes: usize, flags: u32) = alloc_flags;
     alloc cuMemHostRegister(pointer: u64, bytes: usize, flags: u32) = register;
     alloc cuMemHostRegister_v2(pointer: u64, bytes: usize, flags: u32) = register;
     free cuMemHostUnregister(pointer: u64) = unregister;
     free cuMemFreeHost(pointer: u64) = free;
-    call cuMemHostGetDevicePointer_v2(dptr: Out<DevicePointer>, pointer: u64, flags: u32) =
+    call cuMemHostGetDevicePointer_v2(dptr: OutParam<DevicePointer>, pointer: u64, flags: u32) =
         device_pointer;
 }
 
@@ -27,17 +27,17 @@ pub(crate) struct HostRange {
     pub(crate) owner: u32,
 }
 
-impl State {
+impl DriverState {
     /// Returns the range that contains an address.
     pub(crate) fn host_range(&self, address: u64) -> Option<(u64, HostRange)> {
         let (base, range) = self.host.range(..=address).next_back()?;
         (address - base < range.bytes).then_some((*base, *range))
     }
 
-    fn open_host(&mut self, kind: Kind, address: u64, bytes: u64) -> Outcome {
+    fn open_host(&mut self, kind: MemoryKind, address: u64, bytes: u64) -> Outcome {
         let context = self.current()?;
         let owner = match kind {
-            Kind::Registered => context.registered_owner,
+            MemoryKind::Registered => context.registered_owner,
             _ => context.pinned_owner,
         };
         self.opened(owner, bytes)?;
@@ -46,20 +46,20 @@ impl State {
     }
 
     /// Removes a range, and unmaps it if the driver allocated it.
-    pub(crate) fn close_host(&mut self, address: u64, end: End) {
+    pub(crate) fn close_host(&mut self, address: u64, end: EndReason) {
         let Some(range) = self.host.remove(&address) else { return };
-        if self.owner(range.owner).is_ok_and(|owner| owner.kind == Kind::Pinned) {
+        if self.owner(range.owner).is_ok_and(|owner| owner.kind == MemoryKind::Pinned) {
             unmap(address, range.bytes);
         }
         self.closed(range.owner, range.bytes, end);
     }
 }
 
-fn alloc_v1(pointer: Out<*const c_void>, bytes: u32) -> Outcome {
+fn alloc_v1(pointer: OutParam<*const c_void>, bytes: u32) -> Outcome {
     alloc(pointer, bytes as usize)
 }
 
-fn alloc(pointer: Out<*const c_void>, bytes: usize) -> Outcome {
+fn alloc(pointer: OutParam<*const c_void>, bytes: usize) -> Outcome {
     pointer.check()?;
     let mut state = state::running()?;
     state.current()?;
@@ -69,11 +69,11 @@ fn alloc(pointer: Out<*const c_void>, bytes: usize) -> Outcome {
         return pointer.set(std::ptr::null());
     }
     let memory = map(bytes).ok_or(Code::OutOfMemory)?;
-    state.open_host(Kind::Pinned, memory as u64, bytes as u64)?;
+    state.open_host(MemoryKind::Pinned, memory as u64, bytes as u64)?;
     pointer.set(memory)
 }
 
-fn alloc_flags(pointer: Out<*const c_void>, bytes: usize, flags: u32) -> Outcome {
+fn alloc_flags(pointer: OutParam<*const c_void>, bytes: usize, flags: u32) -> Outcome {
     // Portable, mapped for devices, write-combined.
     if flags & !7 != 0 {
         return Err(Code::InvalidValue);
@@ -95,10 +95,10 @@ fn register(pointer: u64, bytes: usize, flags: u32) -> Outcome {
     if before.is_some_and(|(base, range)| base + range.bytes > pointer) {
         return Err(Code::AlreadyRegistered);
     }
-    state.open_host(Kind::Registered, pointer, bytes)
+    state.open_host(MemoryKind::Registered, pointer, bytes)
 }
 
-fn close(pointer: u64, kind: Kind, unknown: Code) -> Outcome {
+fn close(pointer: u64, kind: MemoryKind, unknown: Code) -> Outcome {
     let mut state = state::running()?;
     state.current_or_none()?;
     state.cannot_be_captured()?;
@@ -106,7 +106,7 @@ fn close(pointer: u64, kind: Kind, unknown: Code) -> Outcome {
     if base != pointer || state.owner(range.owner)?.kind != kind {
         return Err(Code::InvalidValue);
     }
-    state.close_host(pointer, End::Freed);
+    state.close_host(pointer, EndReason::Freed);
     Ok(())
 }
 
@@ -114,7 +114,7 @@ fn unregister(pointer: u64) -> Outcome {
     if pointer == 0 {
         return Err(Code::InvalidValue);
     }
-    close(pointer, Kind::Registered, Code::NotRegistered)
+    close(pointer, MemoryKind::Registered, Code::NotRegistered)
 }
 
 fn free(pointer: u64) -> Outcome {
@@ -123,10 +123,10 @@ fn free(pointer: u64) -> Outcome {
         CALLS.add_freeing(-1);
         return Ok(());
     }
-    close(pointer, Kind::Pinned, Code::InvalidValue)
+    close(pointer, MemoryKind::Pinned, Code::InvalidValue)
 }
 
-fn device_pointer(dptr: Out<DevicePointer>, pointer: u64, flags: u32) -> Outcome {
+fn device_pointer(dptr: OutParam<DevicePointer>, pointer: u64, flags: u32) -> Outcome {
     let state = state::running()?;
     state.current()?;
     if flags != 0 || state.host_range(pointer).is_none() {

@@ -1,19 +1,19 @@
 //! Imported memory: of another process, or of another API.
 
-use crate::abi::{Code, DevicePointer, Handle, In, Out, Outcome, plain};
+use crate::abi::{Code, DevicePointer, Handle, InParam, OutParam, Outcome, plain};
 use crate::entry::exports;
-use crate::ledger::{End, Kind};
+use crate::ledger::{EndReason, MemoryKind};
 use crate::state;
 
 exports! {
-    call cuIpcGetMemHandle(handle: Out<[u8; 64]>, dptr: DevicePointer) = get_handle;
-    alloc cuIpcOpenMemHandle(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) = open;
-    alloc cuIpcOpenMemHandle_v2(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) = open;
+    call cuIpcGetMemHandle(handle: OutParam<[u8; 64]>, dptr: DevicePointer) = get_handle;
+    alloc cuIpcOpenMemHandle(dptr: OutParam<DevicePointer>, handle: IpcHandle, flags: u32) = open;
+    alloc cuIpcOpenMemHandle_v2(dptr: OutParam<DevicePointer>, handle: IpcHandle, flags: u32) = open;
     free cuIpcCloseMemHandle(dptr: DevicePointer) = close;
-    call cuImportExternalMemory(memory: Out<Handle>, descriptor: In<ExternalDescriptor>) =
+    call cuImportExternalMemory(memory: OutParam<Handle>, descriptor: InParam<ExternalDescriptor>) =
         import;
-    alloc cuExternalMemoryGetMappedBuffer(dptr: Out<DevicePointer>, memory: Handle,
-        descriptor: In<BufferDescriptor>) = map_buffer;
+    alloc cuExternalMemoryGetMappedBuffer(dptr: OutParam<DevicePointer>, memory: Handle,
+        descriptor: InParam<BufferDescriptor>) = map_buffer;
     call cuDestroyExternalMemory(memory: Handle) = destroy;
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct IpcHandle {
 
 /// The content of an IPC handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Ticket {
+struct IpcTicket {
     process: u64,
     address: u64,
     bytes: u64,
 }
 
-impl Ticket {
+impl IpcTicket {
     fn to_bytes(self) -> [u8; 64] {
         let mut handle = [0_u8; 64];
         handle[..8].copy_from_slice(&MAGIC);
@@ -56,22 +56,22 @@ impl Ticket {
 /// Memory of another process that is open in this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IpcImport {
-    ticket: Ticket,
+    ticket: IpcTicket,
     references: u32,
 }
 
-fn get_handle(handle: Out<[u8; 64]>, dptr: DevicePointer) -> Outcome {
+fn get_handle(handle: OutParam<[u8; 64]>, dptr: DevicePointer) -> Outcome {
     let state = state::running()?;
     state.current()?;
     let (address, record) = state.arena.containing(dptr).ok_or(Code::InvalidValue)?;
-    if state.owner(record.owner)?.kind != Kind::Device {
+    if state.owner(record.owner)?.kind != MemoryKind::Device {
         return Err(Code::InvalidValue);
     }
     let process = u64::from(std::process::id());
-    handle.set(Ticket { process, address, bytes: record.bytes }.to_bytes())
+    handle.set(IpcTicket { process, address, bytes: record.bytes }.to_bytes())
 }
 
-fn open(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Outcome {
+fn open(dptr: OutParam<DevicePointer>, handle: IpcHandle, flags: u32) -> Outcome {
     dptr.check()?;
     let mut state = state::running()?;
     let owner = state.current()?.imported_owner;
@@ -79,7 +79,7 @@ fn open(dptr: Out<DevicePointer>, handle: IpcHandle, flags: u32) -> Outcome {
     if flags != 1 {
         return Err(Code::InvalidValue);
     }
-    let ticket = Ticket::from_bytes(&handle.bytes).ok_or(Code::InvalidValue)?;
+    let ticket = IpcTicket::from_bytes(&handle.bytes).ok_or(Code::InvalidValue)?;
     if ticket.process == u64::from(std::process::id()) {
         return Err(Code::InvalidContext);
     }
@@ -104,7 +104,7 @@ fn close(dptr: DevicePointer) -> Outcome {
     import.references -= 1;
     if import.references == 0 {
         state.ipc.remove(&dptr);
-        state.close_at_address(dptr, End::Freed);
+        state.close_at_address(dptr, EndReason::Freed);
     } else {
         state.ledger.frees += 1;
     }
@@ -134,7 +134,7 @@ plain!(BufferDescriptor);
 
 /// Memory of another API.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct External {
+pub(crate) struct ExternalMemory {
     bytes: u64,
     /// A file descriptor that the driver owns since the import.
     descriptor: Option<i32>,
@@ -143,7 +143,7 @@ pub(crate) struct External {
 /// `CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD`.
 const FILE_DESCRIPTOR: u32 = 1;
 
-fn import(memory: Out<Handle>, descriptor: In<ExternalDescriptor>) -> Outcome {
+fn import(memory: OutParam<Handle>, descriptor: InParam<ExternalDescriptor>) -> Outcome {
     memory.check()?;
     let descriptor = descriptor.get()?;
     let mut state = state::running()?;
@@ -157,14 +157,14 @@ fn import(memory: Out<Handle>, descriptor: In<ExternalDescriptor>) -> Outcome {
     } else {
         None
     };
-    let key = state.externals.insert(External { bytes: descriptor.bytes, descriptor: file });
+    let key = state.externals.insert(ExternalMemory { bytes: descriptor.bytes, descriptor: file });
     memory.set(state.externals.handle(key.index))
 }
 
 fn map_buffer(
-    dptr: Out<DevicePointer>,
+    dptr: OutParam<DevicePointer>,
     memory: Handle,
-    descriptor: In<BufferDescriptor>,
+    descriptor: InParam<BufferDescriptor>,
 ) -> Outcome {
     dptr.check()?;
     let BufferDescriptor { offset, bytes, flags } = descriptor.get()?;
@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn ipc_handle_identifies_memory() {
-        let ticket = Ticket { process: 42, address: 0x7f00_0000_0000, bytes: 8 << 20 };
-        assert_eq!(Ticket::from_bytes(&ticket.to_bytes()), Some(ticket));
-        assert_eq!(Ticket::from_bytes(&[0; 64]), None);
+        let ticket = IpcTicket { process: 42, address: 0x7f00_0000_0000, bytes: 8 << 20 };
+        assert_eq!(IpcTicket::from_bytes(&ticket.to_bytes()), Some(ticket));
+        assert_eq!(IpcTicket::from_bytes(&[0; 64]), None);
     }
 }

@@ -7,7 +7,7 @@ use crate::settings::MAX_DEVICES;
 
 /// A memory kind, named as in the tracer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum MemoryKind {
     /// Linear and pitched device memory.
     Device,
     /// An array, mip-mapped or not.
@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     HostAsync,
 }
 
-impl Kind {
+impl MemoryKind {
     /// Returns its name in the oracle.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-impl Kind {
+impl MemoryKind {
     /// Returns whether it counts as device memory held by the program. Reserves of pools and graphs
     /// beyond their allocations do not.
     pub(crate) const fn is_held(self) -> bool {
@@ -66,7 +66,7 @@ impl Kind {
 
 /// How an allocation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub(crate) enum EndReason {
     /// The program freed it.
     Freed,
     /// Its context ended.
@@ -75,12 +75,12 @@ pub(crate) enum End {
 
 /// Current bytes and their peak.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Level {
+pub(crate) struct CurrentAndPeak {
     pub(crate) now: u64,
     pub(crate) peak: u64,
 }
 
-impl Level {
+impl CurrentAndPeak {
     /// Adds bytes.
     pub(crate) fn add(&mut self, bytes: u64) {
         self.now = self.now.saturating_add(bytes);
@@ -130,7 +130,7 @@ impl Calls {
 
 /// Totals of allocations, and levels of device memory.
 #[derive(Default)]
-pub(crate) struct Ledger {
+pub(crate) struct Oracle {
     /// Successful allocations.
     pub(crate) allocations: u64,
     /// Allocations freed by the program.
@@ -140,16 +140,16 @@ pub(crate) struct Ledger {
     /// Allocating calls that returned an error.
     pub(crate) failed_allocations: u64,
     /// Used memory of all devices, including the reserves of pools and graphs.
-    pub(crate) total: Level,
+    pub(crate) total: CurrentAndPeak,
     /// Used memory by device.
-    pub(crate) devices: [Level; MAX_DEVICES],
+    pub(crate) devices: [CurrentAndPeak; MAX_DEVICES],
     /// Memory held by the program: requested and not freed.
-    pub(crate) held: Level,
+    pub(crate) held: CurrentAndPeak,
     /// Held memory by device.
-    pub(crate) held_by_device: [Level; MAX_DEVICES],
+    pub(crate) held_by_device: [CurrentAndPeak; MAX_DEVICES],
 }
 
-impl Ledger {
+impl Oracle {
     /// Allocates device memory, if the device has enough left.
     pub(crate) fn charge(&mut self, device: usize, bytes: u64, capacity: u64) -> Result<(), Code> {
         let level = self.devices.get_mut(device).ok_or(Code::InvalidDevice)?;

@@ -2,29 +2,29 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::abi::{Code, DevicePointer, Out, Outcome};
+use crate::abi::{Code, DevicePointer, OutParam, Outcome};
 use crate::entry::exports;
-use crate::ledger::{CALLS, End, Kind};
+use crate::ledger::{CALLS, EndReason, MemoryKind};
 use crate::settings;
-use crate::state::{self, State};
+use crate::state::{self, DriverState};
 
 exports! {
-    alloc cuMemAlloc_v2(dptr: Out<DevicePointer>, bytes: usize) = alloc;
-    alloc cuMemAllocPitch_v2(dptr: Out<DevicePointer>, pitch: Out<usize>, width: usize,
+    alloc cuMemAlloc_v2(dptr: OutParam<DevicePointer>, bytes: usize) = alloc;
+    alloc cuMemAllocPitch_v2(dptr: OutParam<DevicePointer>, pitch: OutParam<usize>, width: usize,
         height: usize, element: u32) = alloc_pitch;
-    alloc cuMemAllocManaged(dptr: Out<DevicePointer>, bytes: usize, flags: u32) = alloc_managed;
+    alloc cuMemAllocManaged(dptr: OutParam<DevicePointer>, bytes: usize, flags: u32) = alloc_managed;
     free cuMemFree_v2(dptr: DevicePointer) = free;
-    call cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) = info;
-    call cuMemGetAddressRange_v2(base: Out<DevicePointer>, size: Out<usize>,
+    call cuMemGetInfo_v2(free: OutParam<usize>, total: OutParam<usize>) = info;
+    call cuMemGetAddressRange_v2(base: OutParam<DevicePointer>, size: OutParam<usize>,
         dptr: DevicePointer) = address_range;
-    call cuPointerGetAttribute(data: Attribute, attribute: c_int, dptr: DevicePointer) =
+    call cuPointerGetAttribute(data: AttributeOut, attribute: c_int, dptr: DevicePointer) =
         pointer_attribute;
 }
 
 /// Alignment of the rows of pitched memory.
-const PITCH: u64 = 512;
+const PITCH_ALIGNMENT: u64 = 512;
 
-fn alloc(dptr: Out<DevicePointer>, bytes: usize) -> Outcome {
+fn alloc(dptr: OutParam<DevicePointer>, bytes: usize) -> Outcome {
     dptr.check()?;
     let mut state = state::running()?;
     let owner = state.current()?.device_owner;
@@ -33,7 +33,7 @@ fn alloc(dptr: Out<DevicePointer>, bytes: usize) -> Outcome {
     dptr.set(address)
 }
 
-fn open(state: &mut State, owner: u32, bytes: u64) -> Result<u64, Code> {
+fn open(state: &mut DriverState, owner: u32, bytes: u64) -> Result<u64, Code> {
     if bytes == 0 {
         return Err(Code::InvalidValue);
     }
@@ -41,8 +41,8 @@ fn open(state: &mut State, owner: u32, bytes: u64) -> Result<u64, Code> {
 }
 
 fn alloc_pitch(
-    dptr: Out<DevicePointer>,
-    pitch: Out<usize>,
+    dptr: OutParam<DevicePointer>,
+    pitch: OutParam<usize>,
     width: usize,
     height: usize,
     element: u32,
@@ -52,7 +52,7 @@ fn alloc_pitch(
     if !matches!(element, 4 | 8 | 16) {
         return Err(Code::InvalidValue);
     }
-    let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(Code::OutOfMemory)?;
+    let row = (width as u64).checked_next_multiple_of(PITCH_ALIGNMENT).ok_or(Code::OutOfMemory)?;
     let bytes = row.checked_mul(height as u64).ok_or(Code::OutOfMemory)?;
     let mut state = state::running()?;
     let owner = state.current()?.device_owner;
@@ -62,7 +62,7 @@ fn alloc_pitch(
     dptr.set(address)
 }
 
-fn alloc_managed(dptr: Out<DevicePointer>, bytes: usize, flags: u32) -> Outcome {
+fn alloc_managed(dptr: OutParam<DevicePointer>, bytes: usize, flags: u32) -> Outcome {
     dptr.check()?;
     // Attached to all streams (1) or to the host (2).
     if !matches!(flags, 1 | 2) {
@@ -89,17 +89,17 @@ fn free(dptr: DevicePointer) -> Outcome {
     };
     let owner = state.owner(record.owner)?;
     match owner.kind {
-        Kind::Device | Kind::Managed => {
-            state.close_at_address(dptr, End::Freed);
+        MemoryKind::Device | MemoryKind::Managed => {
+            state.close_at_address(dptr, EndReason::Freed);
             Ok(())
         }
-        Kind::Imported if !state.ipc.contains_key(&dptr) => {
-            state.close_at_address(dptr, End::Freed);
+        MemoryKind::Imported if !state.ipc.contains_key(&dptr) => {
+            state.close_at_address(dptr, EndReason::Freed);
             Ok(())
         }
         // The free waits for the device, so the pool can shrink.
-        Kind::Async | Kind::HostAsync => {
-            state.close_in_pool(dptr, End::Freed)?;
+        MemoryKind::Async | MemoryKind::HostAsync => {
+            state.close_in_pool(dptr, EndReason::Freed)?;
             state.synchronized(owner.device.unwrap_or(0));
             Ok(())
         }
@@ -107,7 +107,7 @@ fn free(dptr: DevicePointer) -> Outcome {
     }
 }
 
-fn info(free: Out<usize>, total: Out<usize>) -> Outcome {
+fn info(free: OutParam<usize>, total: OutParam<usize>) -> Outcome {
     let state = state::running()?;
     let device = state.current()?.device;
     let capacity = settings::get().memory;
@@ -117,14 +117,18 @@ fn info(free: Out<usize>, total: Out<usize>) -> Outcome {
 }
 
 /// Returns start and size of the allocation that contains an address.
-fn range_of(state: &State, address: u64) -> Option<(u64, u64)> {
+fn range_of(state: &DriverState, address: u64) -> Option<(u64, u64)> {
     if let Some((base, record)) = state.arena.containing(address) {
         return Some((base, record.bytes));
     }
     state.host_range(address).map(|(base, range)| (base, range.bytes))
 }
 
-fn address_range(base: Out<DevicePointer>, size: Out<usize>, dptr: DevicePointer) -> Outcome {
+fn address_range(
+    base: OutParam<DevicePointer>,
+    size: OutParam<usize>,
+    dptr: DevicePointer,
+) -> Outcome {
     let state = state::running()?;
     state.current()?;
     let (start, bytes) = range_of(&state, dptr).ok_or(Code::NotFound)?;
@@ -136,9 +140,9 @@ fn address_range(base: Out<DevicePointer>, size: Out<usize>, dptr: DevicePointer
 /// The result pointer of `cuPointerGetAttribute`; the attribute determines its width.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Attribute(Out<*const c_void>);
+pub(crate) struct AttributeOut(OutParam<*const c_void>);
 
-impl Attribute {
+impl AttributeOut {
     fn set(self, value: u64) -> Outcome {
         self.0.set(value as *const c_void)
     }
@@ -152,13 +156,13 @@ impl Attribute {
     }
 }
 
-fn pointer_attribute(data: Attribute, attribute: c_int, dptr: DevicePointer) -> Outcome {
+fn pointer_attribute(data: AttributeOut, attribute: c_int, dptr: DevicePointer) -> Outcome {
     let state = state::running()?;
     let (base, bytes) = range_of(&state, dptr).ok_or(Code::InvalidValue)?;
     let found = state.arena.get(base).map(|record| record.owner);
     let host = state.host_range(dptr).map(|(_, range)| range.owner);
     let owner = state.owner(found.or(host).ok_or(Code::InvalidValue)?)?;
-    let managed = owner.kind == Kind::Managed;
+    let managed = owner.kind == MemoryKind::Managed;
     match attribute {
         1 => data.set(owner.context.map_or(0, |index| state.contexts.handle(index))),
         2 => data.set_int(if host.is_some() { 1 } else { 2 }),

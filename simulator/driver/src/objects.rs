@@ -3,30 +3,30 @@
 
 use std::ffi::{c_uint, c_void};
 
-use crate::abi::{Code, Handle, Out, Outcome};
+use crate::abi::{Code, Handle, OutParam, Outcome};
 use crate::entry::exports;
 use crate::handle::Slab;
-use crate::state::{self, State};
+use crate::state::{self, DriverState};
 
 exports! {
-    call cuEventCreate(event: Out<Handle>, flags: c_uint) = create_event;
+    call cuEventCreate(event: OutParam<Handle>, flags: c_uint) = create_event;
     call cuEventDestroy(event: Handle) = destroy_event;
     call cuEventDestroy_v2(event: Handle) = destroy_event;
     call cuEventRecord(event: Handle, stream: Handle) = record;
     call cuEventRecord_ptsz(event: Handle, stream: Handle) = record;
     call cuEventQuery(event: Handle) = wait;
     call cuEventSynchronize(event: Handle) = wait;
-    call cuIpcGetEventHandle(handle: Out<[u8; 64]>, event: Handle) = get_ipc;
-    call cuIpcOpenEventHandle(event: Out<Handle>, handle: EventTicket) = open_ipc;
-    call cuTexObjectCreate(texture: Out<Handle>, resource: *const c_void,
+    call cuIpcGetEventHandle(handle: OutParam<[u8; 64]>, event: Handle) = get_ipc;
+    call cuIpcOpenEventHandle(event: OutParam<Handle>, handle: EventTicket) = open_ipc;
+    call cuTexObjectCreate(texture: OutParam<Handle>, resource: *const c_void,
         description: *const c_void, view: *const c_void) = create_texture;
     call cuTexObjectDestroy(texture: Handle) = destroy_texture;
-    call cuSurfObjectCreate(surface: Out<Handle>, resource: *const c_void) = create_surface;
+    call cuSurfObjectCreate(surface: OutParam<Handle>, resource: *const c_void) = create_surface;
     call cuSurfObjectDestroy(surface: Handle) = destroy_surface;
     call cuLinkCreate(count: c_uint, options: *const c_void, values: *const c_void,
-        linker: Out<Handle>) = create_linker;
+        linker: OutParam<Handle>) = create_linker;
     call cuLinkCreate_v2(count: c_uint, options: *const c_void, values: *const c_void,
-        linker: Out<Handle>) = create_linker;
+        linker: OutParam<Handle>) = create_linker;
     call cuLinkDestroy(linker: Handle) = destroy_linker;
 }
 
@@ -65,7 +65,7 @@ const KINDS: [(ObjectKind, &str); 12] = [
 
 /// Counts of one kind.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Count {
+pub(crate) struct ObjectCounts {
     pub(crate) created: u64,
     pub(crate) destroyed: u64,
     /// Ended with their context.
@@ -73,7 +73,7 @@ pub(crate) struct Count {
     pub(crate) peak: u64,
 }
 
-impl Count {
+impl ObjectCounts {
     pub(crate) const fn live(&self) -> u64 {
         self.created.saturating_sub(self.destroyed).saturating_sub(self.released)
     }
@@ -88,24 +88,24 @@ struct Object {
 }
 
 /// Counts of all kinds, and the objects of this module.
-pub(crate) struct Objects {
-    counts: [Count; KINDS.len()],
+pub(crate) struct ObjectTable {
+    counts: [ObjectCounts; KINDS.len()],
     here: Slab<Object>,
 }
 
-impl Objects {
+impl ObjectTable {
     pub(crate) const fn new() -> Self {
-        let none = Count { created: 0, destroyed: 0, released: 0, peak: 0 };
+        let none = ObjectCounts { created: 0, destroyed: 0, released: 0, peak: 0 };
         Self { counts: [none; KINDS.len()], here: Slab::new(13) }
     }
 
     /// Returns the counts of kinds that were ever created, with their names.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, Count)> {
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, ObjectCounts)> {
         let all = KINDS.iter().zip(&self.counts).map(|((_, word), count)| (*word, *count));
         all.filter(|(_, count)| count.created > 0)
     }
 
-    fn count(&mut self, kind: ObjectKind, change: impl FnOnce(&mut Count)) {
+    fn count(&mut self, kind: ObjectKind, change: impl FnOnce(&mut ObjectCounts)) {
         if let Some(count) = self.counts.get_mut(kind as usize) {
             change(count);
             count.peak = count.peak.max(count.live());
@@ -142,7 +142,12 @@ impl Objects {
     }
 }
 
-fn create(state: &mut State, out: Out<Handle>, kind: ObjectKind, shared: bool) -> Outcome {
+fn create(
+    state: &mut DriverState,
+    out: OutParam<Handle>,
+    kind: ObjectKind,
+    shared: bool,
+) -> Outcome {
     let context = state.current()?.index;
     let key = state.objects.here.insert(Object { kind, context, shared });
     state.objects.created(kind);
@@ -162,7 +167,7 @@ const UNTIMED: c_uint = 2;
 /// `CU_EVENT_INTERPROCESS`.
 const INTERPROCESS: c_uint = 4;
 
-fn create_event(event: Out<Handle>, flags: c_uint) -> Outcome {
+fn create_event(event: OutParam<Handle>, flags: c_uint) -> Outcome {
     event.check()?;
     let mut state = state::running()?;
     let shared = flags & INTERPROCESS != 0;
@@ -196,7 +201,7 @@ pub(crate) struct EventTicket {
     bytes: [u8; 64],
 }
 
-fn get_ipc(handle: Out<[u8; 64]>, event: Handle) -> Outcome {
+fn get_ipc(handle: OutParam<[u8; 64]>, event: Handle) -> Outcome {
     let state = state::running()?;
     let index = state.objects.find(event, ObjectKind::Event)?;
     if state.objects.here.get(index).is_none_or(|object| !object.shared) {
@@ -210,7 +215,7 @@ fn get_ipc(handle: Out<[u8; 64]>, event: Handle) -> Outcome {
 
 /// Opens another object for the same event. Unlike a real driver, this one also allows it in the
 /// event's own process.
-fn open_ipc(event: Out<Handle>, handle: EventTicket) -> Outcome {
+fn open_ipc(event: OutParam<Handle>, handle: EventTicket) -> Outcome {
     event.check()?;
     let mut state = state::running()?;
     if handle.bytes.get(..8) != Some(&MAGIC[..]) {
@@ -220,7 +225,7 @@ fn open_ipc(event: Out<Handle>, handle: EventTicket) -> Outcome {
 }
 
 fn create_texture(
-    texture: Out<Handle>,
+    texture: OutParam<Handle>,
     resource: *const c_void,
     description: *const c_void,
     _view: *const c_void,
@@ -237,7 +242,7 @@ fn destroy_texture(texture: Handle) -> Outcome {
     destroy(texture, ObjectKind::Texture)
 }
 
-fn create_surface(surface: Out<Handle>, resource: *const c_void) -> Outcome {
+fn create_surface(surface: OutParam<Handle>, resource: *const c_void) -> Outcome {
     surface.check()?;
     let mut state = state::running()?;
     if resource.is_null() {
@@ -254,7 +259,7 @@ fn create_linker(
     _count: c_uint,
     _options: *const c_void,
     _values: *const c_void,
-    linker: Out<Handle>,
+    linker: OutParam<Handle>,
 ) -> Outcome {
     linker.check()?;
     let mut state = state::running()?;

@@ -1,11 +1,11 @@
 //! Owners of allocations. Many allocations share an owner, which they refer to by number.
 
-use crate::ledger::Kind;
+use crate::ledger::MemoryKind;
 
 /// An owner of allocations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MemoryKind,
     /// Device, unless it is host memory that belongs to no device.
     pub(crate) device: Option<usize>,
     /// Context that frees them when it ends.
@@ -28,13 +28,14 @@ pub(crate) struct Owners {
     owners: Vec<Owner>,
     free: Vec<u32>,
     /// Owners without context or pool: one for each kind and device.
-    common: Vec<(Kind, Option<usize>, u32)>,
+    common: Vec<(MemoryKind, Option<usize>, u32)>,
 }
 
 impl Owners {
     /// Creates an empty table.
     pub(crate) fn new() -> Self {
-        let unused = Owner { kind: Kind::Device, device: None, context: None, pool: None, live: 0 };
+        let unused =
+            Owner { kind: MemoryKind::Device, device: None, context: None, pool: None, live: 0 };
         Self { owners: vec![unused], free: Vec::new(), common: Vec::new() }
     }
 
@@ -51,13 +52,13 @@ impl Owners {
     }
 
     /// Adds an owner for allocations of a context.
-    pub(crate) fn add_for_context(&mut self, kind: Kind, device: usize, context: u32) -> u32 {
+    pub(crate) fn add_for_context(&mut self, kind: MemoryKind, device: usize, context: u32) -> u32 {
         let device = Some(device);
         self.add(Owner { kind, device, context: Some(context), pool: None, live: 0 })
     }
 
     /// Returns the owner of allocations without context and pool.
-    pub(crate) fn common(&mut self, kind: Kind, device: Option<usize>) -> u32 {
+    pub(crate) fn common(&mut self, kind: MemoryKind, device: Option<usize>) -> u32 {
         let known = self.common.iter().find(|entry| (entry.0, entry.1) == (kind, device));
         if let Some((_, _, id)) = known {
             return *id;

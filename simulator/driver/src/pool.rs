@@ -6,37 +6,37 @@
 
 use std::ffi::c_int;
 
-use crate::abi::{Code, CuDevice, DevicePointer, Handle, In, Out, Outcome, plain};
+use crate::abi::{Code, CuDevice, DevicePointer, Handle, InParam, OutParam, Outcome, plain};
 use crate::entry::exports;
 use crate::handle::Slab;
-use crate::ledger::{CALLS, End, Kind, Level};
+use crate::ledger::{CALLS, CurrentAndPeak, EndReason, MemoryKind};
 use crate::objects::ObjectKind;
 use crate::owner::Owner;
 use crate::settings::MAX_DEVICES;
-use crate::state::{self, State};
-use crate::stream::Target;
+use crate::state::{self, DriverState};
+use crate::stream::StreamTarget;
 
 exports! {
-    alloc cuMemAllocAsync(dptr: Out<DevicePointer>, bytes: usize, stream: Handle) = alloc;
-    alloc cuMemAllocAsync_ptsz(dptr: Out<DevicePointer>, bytes: usize, stream: Handle) = alloc;
-    alloc cuMemAllocFromPoolAsync(dptr: Out<DevicePointer>, bytes: usize, pool: Handle,
+    alloc cuMemAllocAsync(dptr: OutParam<DevicePointer>, bytes: usize, stream: Handle) = alloc;
+    alloc cuMemAllocAsync_ptsz(dptr: OutParam<DevicePointer>, bytes: usize, stream: Handle) = alloc;
+    alloc cuMemAllocFromPoolAsync(dptr: OutParam<DevicePointer>, bytes: usize, pool: Handle,
         stream: Handle) = alloc_from;
-    alloc cuMemAllocFromPoolAsync_ptsz(dptr: Out<DevicePointer>, bytes: usize, pool: Handle,
+    alloc cuMemAllocFromPoolAsync_ptsz(dptr: OutParam<DevicePointer>, bytes: usize, pool: Handle,
         stream: Handle) = alloc_from;
     free cuMemFreeAsync(dptr: DevicePointer, stream: Handle) = free;
     free cuMemFreeAsync_ptsz(dptr: DevicePointer, stream: Handle) = free;
-    call cuMemPoolCreate(pool: Out<Handle>, props: In<PoolProps>) = create;
+    call cuMemPoolCreate(pool: OutParam<Handle>, props: InParam<PoolProps>) = create;
     call cuMemPoolDestroy(pool: Handle) = destroy;
     call cuMemPoolTrimTo(pool: Handle, keep: usize) = trim_to;
-    call cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: In<u64>) = set_attribute;
-    call cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: Out<u64>) = get_attribute;
-    call cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: CuDevice) = get_default;
-    call cuDeviceGetMemPool(pool: Out<Handle>, device: CuDevice) = get_current;
+    call cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: InParam<u64>) = set_attribute;
+    call cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: OutParam<u64>) = get_attribute;
+    call cuDeviceGetDefaultMemPool(pool: OutParam<Handle>, device: CuDevice) = get_default;
+    call cuDeviceGetMemPool(pool: OutParam<Handle>, device: CuDevice) = get_current;
     call cuDeviceSetMemPool(device: CuDevice, pool: Handle) = set_current;
 }
 
 /// Unit in which pools allocate device memory.
-const CHUNK: u64 = 32 << 20;
+const CHUNK_BYTES: u64 = 32 << 20;
 
 /// The used fields of `CUmemPoolProps`.
 #[derive(Clone, Copy)]
@@ -58,9 +58,9 @@ pub(crate) struct Pool {
     /// Device, or none for a pool of host memory.
     pub(crate) device: Option<usize>,
     /// Memory that it holds.
-    pub(crate) reserved: Level,
+    pub(crate) reserved: CurrentAndPeak,
     /// Part of it that is allocated.
-    pub(crate) used: Level,
+    pub(crate) used: CurrentAndPeak,
     /// Freed since the last synchronization: it cannot leave the pool yet.
     pending: u64,
     threshold: u64,
@@ -85,15 +85,15 @@ impl Pools {
     }
 }
 
-impl State {
+impl DriverState {
     fn open_pool(&mut self, device: Option<usize>, max_size: u64, is_default: bool) -> u32 {
-        let kind = if device.is_some() { Kind::Async } else { Kind::HostAsync };
+        let kind = if device.is_some() { MemoryKind::Async } else { MemoryKind::HostAsync };
         let none = Owner { kind, device, context: None, pool: None, live: 0 };
         let owner = self.owners.add(none);
         let key = self.pools.pools.insert(Pool {
             device,
-            reserved: Level::default(),
-            used: Level::default(),
+            reserved: CurrentAndPeak::default(),
+            used: CurrentAndPeak::default(),
             pending: 0,
             threshold: 0,
             max_size,
@@ -138,7 +138,7 @@ impl State {
         if pool.max_size != 0 && needed > pool.max_size {
             return Err(Code::OutOfMemory);
         }
-        let target = needed.checked_next_multiple_of(CHUNK).ok_or(Code::OutOfMemory)?;
+        let target = needed.checked_next_multiple_of(CHUNK_BYTES).ok_or(Code::OutOfMemory)?;
         let growth = target.saturating_sub(pool.reserved.now);
         if let Some(device) = pool.device {
             self.charge(device, growth)?;
@@ -158,7 +158,7 @@ impl State {
     }
 
     /// Ends a stream-ordered allocation. Its memory stays in the pool for now.
-    pub(crate) fn close_in_pool(&mut self, address: u64, end: End) -> Outcome {
+    pub(crate) fn close_in_pool(&mut self, address: u64, end: EndReason) -> Outcome {
         let record = self.close_at_address(address, end).ok_or(Code::InvalidValue)?;
         let index = self.owner(record.owner)?.pool.ok_or(Code::Unknown)?;
         let pool = self.pools.pools.get_mut(index).ok_or(Code::Unknown)?;
@@ -190,8 +190,8 @@ impl State {
             .iter()
             .filter(|(_, pool)| pool.device.is_none_or(|of| of == device))
             .map(|(index, pool)| {
-                let kept = pool.threshold / CHUNK * CHUNK;
-                (index, kept.max(pool.used.now.next_multiple_of(CHUNK)))
+                let kept = pool.threshold / CHUNK_BYTES * CHUNK_BYTES;
+                (index, kept.max(pool.used.now.next_multiple_of(CHUNK_BYTES)))
             })
             .collect();
         for (index, target) in pools {
@@ -204,14 +204,14 @@ impl State {
 }
 
 fn alloc_in(
-    dptr: Out<DevicePointer>,
+    dptr: OutParam<DevicePointer>,
     bytes: usize,
     pool: Option<Handle>,
     stream: Handle,
 ) -> Outcome {
     dptr.check()?;
     let mut state = state::running()?;
-    let Target { device, capture } = state.stream(stream)?;
+    let StreamTarget { device, capture } = state.stream(stream)?;
     let pool = pool.map(|pool| state.pool(pool)).transpose()?;
     if bytes == 0 {
         CALLS.add_allocating(-1);
@@ -231,17 +231,22 @@ fn alloc_in(
     dptr.set(address)
 }
 
-fn alloc(dptr: Out<DevicePointer>, bytes: usize, stream: Handle) -> Outcome {
+fn alloc(dptr: OutParam<DevicePointer>, bytes: usize, stream: Handle) -> Outcome {
     alloc_in(dptr, bytes, None, stream)
 }
 
-fn alloc_from(dptr: Out<DevicePointer>, bytes: usize, pool: Handle, stream: Handle) -> Outcome {
+fn alloc_from(
+    dptr: OutParam<DevicePointer>,
+    bytes: usize,
+    pool: Handle,
+    stream: Handle,
+) -> Outcome {
     alloc_in(dptr, bytes, Some(pool), stream)
 }
 
 fn free(dptr: DevicePointer, stream: Handle) -> Outcome {
     let mut state = state::running()?;
-    let Target { capture, .. } = state.stream(stream)?;
+    let StreamTarget { capture, .. } = state.stream(stream)?;
     if dptr == 0 {
         CALLS.add_freeing(-1);
         return Ok(());
@@ -253,16 +258,16 @@ fn free(dptr: DevicePointer, stream: Handle) -> Outcome {
         return state.free_graph_memory(dptr);
     };
     match state.owner(record.owner)?.kind {
-        Kind::Async | Kind::HostAsync => state.close_in_pool(dptr, End::Freed),
-        Kind::Device | Kind::Managed => {
-            state.close_at_address(dptr, End::Freed);
+        MemoryKind::Async | MemoryKind::HostAsync => state.close_in_pool(dptr, EndReason::Freed),
+        MemoryKind::Device | MemoryKind::Managed => {
+            state.close_at_address(dptr, EndReason::Freed);
             Ok(())
         }
         _ => Err(Code::InvalidValue),
     }
 }
 
-fn create(pool: Out<Handle>, props: In<PoolProps>) -> Outcome {
+fn create(pool: OutParam<Handle>, props: InParam<PoolProps>) -> Outcome {
     pool.check()?;
     let props = props.get()?;
     let mut state = state::running()?;
@@ -302,13 +307,13 @@ fn trim_to(pool: Handle, keep: usize) -> Outcome {
     let mut state = state::running()?;
     let index = state.pool(pool)?;
     let pool = state.pools.pools.get(index).ok_or(Code::InvalidValue)?;
-    let held = (pool.used.now + pool.pending).next_multiple_of(CHUNK);
-    let keep = (keep as u64).checked_next_multiple_of(CHUNK).unwrap_or(u64::MAX);
+    let held = (pool.used.now + pool.pending).next_multiple_of(CHUNK_BYTES);
+    let keep = (keep as u64).checked_next_multiple_of(CHUNK_BYTES).unwrap_or(u64::MAX);
     state.shrink(index, held.max(keep));
     Ok(())
 }
 
-fn set_attribute(pool: Handle, attribute: c_int, value: In<u64>) -> Outcome {
+fn set_attribute(pool: Handle, attribute: c_int, value: InParam<u64>) -> Outcome {
     let mut state = state::running()?;
     let index = state.pool(pool)?;
     let pool = state.pools.pools.get_mut(index).ok_or(Code::InvalidValue)?;
@@ -323,7 +328,7 @@ fn set_attribute(pool: Handle, attribute: c_int, value: In<u64>) -> Outcome {
     Ok(())
 }
 
-fn get_attribute(pool: Handle, attribute: c_int, value: Out<u64>) -> Outcome {
+fn get_attribute(pool: Handle, attribute: c_int, value: OutParam<u64>) -> Outcome {
     let state = state::running()?;
     let pool = state.pools.pools.get(state.pool(pool)?).ok_or(Code::InvalidValue)?;
     match attribute {
@@ -337,14 +342,14 @@ fn get_attribute(pool: Handle, attribute: c_int, value: Out<u64>) -> Outcome {
     }
 }
 
-fn get_default(pool: Out<Handle>, device: CuDevice) -> Outcome {
+fn get_default(pool: OutParam<Handle>, device: CuDevice) -> Outcome {
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
     let index = state.default_pool(ordinal)?;
     pool.set(state.pools.pools.handle(index))
 }
 
-fn get_current(pool: Out<Handle>, device: CuDevice) -> Outcome {
+fn get_current(pool: OutParam<Handle>, device: CuDevice) -> Outcome {
     let mut state = state::running()?;
     let ordinal = state.device(device)?;
     let index = state.current_pool(ordinal)?;

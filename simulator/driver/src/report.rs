@@ -5,10 +5,10 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use crate::abi::Code;
-use crate::ledger::{CALLS, Level};
+use crate::ledger::{CALLS, CurrentAndPeak};
 use crate::report_work;
 use crate::settings;
-use crate::state::State;
+use crate::state::DriverState;
 use crate::vmm::Backing;
 
 /// Creates the directory of the oracle.
@@ -20,7 +20,7 @@ pub(crate) fn prepare() {
 }
 
 /// Writes the oracle if `SIM_ORACLE_DIR` is set.
-pub(crate) fn write(state: &State) {
+pub(crate) fn write(state: &DriverState) {
     let Some(dir) = &settings::get().ledger else { return };
     if let Err(error) = write_into(state, dir) {
         log_error(dir, &error);
@@ -35,7 +35,7 @@ pub(crate) fn log_error(path: &Path, error: &io::Error) -> Code {
 }
 
 /// Writes to a temporary name first, so that the file is always complete.
-fn write_into(state: &State, dir: &Path) -> io::Result<()> {
+fn write_into(state: &DriverState, dir: &Path) -> io::Result<()> {
     let pid = std::process::id();
     let unfinished = dir.join(format!(".{pid}.json.part"));
     let mut file = BufWriter::new(File::create(&unfinished)?);
@@ -45,7 +45,7 @@ fn write_into(state: &State, dir: &Path) -> io::Result<()> {
 }
 
 /// A live allocation in the oracle.
-struct Entry {
+struct LiveEntry {
     address: u64,
     bytes: u64,
     device: Option<usize>,
@@ -53,9 +53,9 @@ struct Entry {
     thread: u32,
 }
 
-fn account(state: &State, pid: u32, out: &mut impl Write) -> io::Result<()> {
+fn account(state: &DriverState, pid: u32, out: &mut impl Write) -> io::Result<()> {
     let ledger = &state.ledger;
-    let list = |levels: &[Level], value: &dyn Fn(&Level) -> u64| {
+    let list = |levels: &[CurrentAndPeak], value: &dyn Fn(&CurrentAndPeak) -> u64| {
         let levels = levels.iter().take(settings::get().devices);
         let texts: Vec<String> = levels.map(|level| value(level).to_string()).collect();
         texts.join(", ")
@@ -89,7 +89,7 @@ fn device_text(device: Option<usize>) -> String {
     device.map_or_else(|| "null".to_owned(), |device| device.to_string())
 }
 
-fn pools(state: &State, out: &mut impl Write) -> io::Result<()> {
+fn pools(state: &DriverState, out: &mut impl Write) -> io::Result<()> {
     write!(out, "  \"pools\": [")?;
     let mut separator = "\n";
     for (index, pool) in state.pools.pools.iter() {
@@ -110,7 +110,7 @@ fn pools(state: &State, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n  ],")
 }
 
-fn objects(state: &State, out: &mut impl Write) -> io::Result<()> {
+fn objects(state: &DriverState, out: &mut impl Write) -> io::Result<()> {
     write!(out, "  \"objects\": [")?;
     let mut separator = "\n";
     for (kind, count) in state.objects.counts() {
@@ -143,11 +143,11 @@ pub(crate) fn text(value: &str) -> String {
     quoted
 }
 
-fn live(state: &State, out: &mut impl Write) -> io::Result<()> {
+fn live(state: &DriverState, out: &mut impl Write) -> io::Result<()> {
     write!(out, "  \"live\": [")?;
     let mut separator = "\n";
     for entry in entries(state) {
-        let Entry { address, bytes, device, kind, thread } = entry;
+        let LiveEntry { address, bytes, device, kind, thread } = entry;
         write!(
             out,
             "{separator}    {{\"address\": \"{address:#x}\", \"bytes\": {bytes}, \
@@ -159,11 +159,11 @@ fn live(state: &State, out: &mut impl Write) -> io::Result<()> {
     write!(out, "\n  ]")
 }
 
-fn entries(state: &State) -> impl Iterator<Item = Entry> {
+fn entries(state: &DriverState) -> impl Iterator<Item = LiveEntry> {
     let entry = |address, bytes, owner, thread| {
         let owner = state.owner(owner).ok();
         let kind = owner.map_or("unknown", |owner| owner.kind.name());
-        Entry { address, bytes, device: owner.and_then(|owner| owner.device), kind, thread }
+        LiveEntry { address, bytes, device: owner.and_then(|owner| owner.device), kind, thread }
     };
     let at_addresses = state
         .arena

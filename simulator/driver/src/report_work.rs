@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use crate::report::text;
-use crate::state::State;
-use crate::work::{Launches, Shape};
+use crate::state::DriverState;
+use crate::work::{KernelLaunches, LaunchShape};
 
 /// Writes this part.
-pub(crate) fn write(state: &State, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write(state: &DriverState, out: &mut impl Write) -> io::Result<()> {
     let launches = state.modules.launches();
     let launches = launches.iter().map(|((name, handle, handle_type), launches)| {
         format!(
@@ -54,7 +54,7 @@ fn list(out: &mut impl Write, name: &str, entries: impl Iterator<Item = String>)
     writeln!(out, "\n  ],")
 }
 
-fn counts(launches: &Launches) -> String {
+fn counts(launches: &KernelLaunches) -> String {
     let shapes = launches.shapes.iter();
     let shapes: Vec<String> =
         shapes.map(|(shape, count)| format!("{{{}, \"count\": {count}}}", sizes(shape))).collect();
@@ -69,7 +69,7 @@ fn counts(launches: &Launches) -> String {
     )
 }
 
-fn sizes(shape: &Shape) -> String {
-    let Shape { grid, block, shared } = shape;
+fn sizes(shape: &LaunchShape) -> String {
+    let LaunchShape { grid, block, shared } = shape;
     format!("\"grid\": {grid:?}, \"block\": {block:?}, \"shared\": {shared}")
 }

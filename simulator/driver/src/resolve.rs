@@ -2,19 +2,19 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::abi::{Code, InStr, Out, Outcome};
-use crate::entry::{Export, exports};
+use crate::abi::{Code, InString, OutParam, Outcome};
+use crate::entry::{ExportedFunction, exports};
 use crate::{
     array, context, copy, copy_batch, copy_shaped, device, fill, graph_api, host, import, launch,
     memory, module, objects, pool, share, stream, vmm,
 };
 
 exports! {
-    call cuGetProcAddress(symbol: InStr, function: Out<*const c_void>, version: c_int,
+    call cuGetProcAddress(symbol: InString, function: OutParam<*const c_void>, version: c_int,
         flags: u64) = resolve;
-    call cuGetProcAddress_v2(symbol: InStr, function: Out<*const c_void>, version: c_int,
-        flags: u64, status: Out<u32>) = resolve_v2;
-    call cuGetExportTable(table: Out<*const c_void>, id: *const c_void) = export_table;
+    call cuGetProcAddress_v2(symbol: InString, function: OutParam<*const c_void>, version: c_int,
+        flags: u64, status: OutParam<u32>) = resolve_v2;
+    call cuGetExportTable(table: OutParam<*const c_void>, id: *const c_void) = export_table;
 }
 
 /// Requests the variants with a per-thread default stream.
@@ -73,7 +73,7 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuStreamDestroy_v2", 4000),
 ];
 
-fn all() -> impl Iterator<Item = &'static Export> {
+fn all() -> impl Iterator<Item = &'static ExportedFunction> {
     let modules = [
         EXPORTS,
         array::EXPORTS,
@@ -104,18 +104,18 @@ fn find(name: &str) -> Option<*const c_void> {
 
 /// Why a function is not returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Missing {
+enum LookupError {
     Symbol = 1,
     Version = 2,
 }
 
 /// Returns the newest variant of a function for a program built for this CUDA version.
-fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<*const c_void, Missing> {
+fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<*const c_void, LookupError> {
     // Programs pass names without a version suffix.
     if ["_v2", "_v3", "_v4", "_ptsz", "_ptds"].iter().any(|suffix| symbol.ends_with(suffix)) {
-        return Err(Missing::Symbol);
+        return Err(LookupError::Symbol);
     }
-    let mut missing = Missing::Symbol;
+    let mut missing = LookupError::Symbol;
     for variant in ["_v4", "_v3", "_v2", ""] {
         let name = format!("{symbol}{variant}");
         let per_thread = [format!("{name}_ptsz"), format!("{name}_ptds")];
@@ -130,12 +130,17 @@ fn lookup(symbol: &str, version: c_int, flags: u64) -> Result<*const c_void, Mis
         if version >= since.unwrap_or(default) {
             return Ok(address);
         }
-        missing = Missing::Version;
+        missing = LookupError::Version;
     }
     Err(missing)
 }
 
-fn resolve(symbol: InStr, function: Out<*const c_void>, version: c_int, flags: u64) -> Outcome {
+fn resolve(
+    symbol: InString,
+    function: OutParam<*const c_void>,
+    version: c_int,
+    flags: u64,
+) -> Outcome {
     let found = lookup(symbol.get()?, version, flags);
     function.set(found.unwrap_or(std::ptr::null()))?;
     found.map(|_| ()).map_err(|_| Code::NotFound)
@@ -143,11 +148,11 @@ fn resolve(symbol: InStr, function: Out<*const c_void>, version: c_int, flags: u
 
 /// Unlike the first version, this one does not fail for unknown functions: it sets the status.
 fn resolve_v2(
-    symbol: InStr,
-    function: Out<*const c_void>,
+    symbol: InString,
+    function: OutParam<*const c_void>,
     version: c_int,
     flags: u64,
-    status: Out<u32>,
+    status: OutParam<u32>,
 ) -> Outcome {
     let found = lookup(symbol.get()?, version, flags);
     status.set_if_not_null(found.err().map_or(0, |missing| missing as u32));
@@ -155,6 +160,6 @@ fn resolve_v2(
 }
 
 /// The private tables of a real driver do not exist here.
-fn export_table(_table: Out<*const c_void>, _id: *const c_void) -> Outcome {
+fn export_table(_table: OutParam<*const c_void>, _id: *const c_void) -> Outcome {
     Err(Code::InvalidValue)
 }

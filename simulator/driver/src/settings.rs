@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     /// `SIM_BANDWIDTH`: bytes per second of synchronous copies; without it they take no time.
     pub(crate) bandwidth: Option<u64>,
     /// `SIM_INJECT_FAILURES`: failures to inject.
-    pub(crate) failures: Vec<Failure>,
+    pub(crate) failures: Vec<InjectedFailure>,
     /// `SIM_ORACLE_DIR`: directory of the oracle of each process.
     pub(crate) ledger: Option<PathBuf>,
     /// `SIM_STATE_FILE`: file through which processes share the memory of the devices.
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
 }
 
 /// An injected failure, such as `cuMemAlloc_v2:3=2` or `cuMemFree_v2:every10=1`.
-pub(crate) struct Failure {
+pub(crate) struct InjectedFailure {
     function: String,
     number: u64,
     every: bool,
@@ -84,11 +84,11 @@ fn bytes(text: &str) -> Option<u64> {
 }
 
 /// Parses a comma-separated list of failures; invalid entries are ignored.
-fn failures(text: &str) -> Vec<Failure> {
+fn failures(text: &str) -> Vec<InjectedFailure> {
     text.split(',').filter_map(|part| failure(part.trim())).collect()
 }
 
-fn failure(text: &str) -> Option<Failure> {
+fn failure(text: &str) -> Option<InjectedFailure> {
     let (function, rest) = text.split_once(':')?;
     let (when, code) = rest.split_once('=')?;
     let (every, number) = match when.strip_prefix("every") {
@@ -97,7 +97,13 @@ fn failure(text: &str) -> Option<Failure> {
     };
     let number = number.parse().ok().filter(|n| *n > 0)?;
     let code = code.parse().ok()?;
-    Some(Failure { function: function.to_owned(), number, every, code, calls: AtomicU64::new(0) })
+    Some(InjectedFailure {
+        function: function.to_owned(),
+        number,
+        every,
+        code,
+        calls: AtomicU64::new(0),
+    })
 }
 
 impl Settings {

@@ -9,25 +9,25 @@ use std::io::Write;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
 
-use crate::abi::{Code, CuDevice, Handle, In, Out, Outcome, plain};
-use crate::arena::BLOCK;
+use crate::abi::{Code, CuDevice, Handle, InParam, OutParam, Outcome, plain};
+use crate::arena::BLOCK_BYTES;
 use crate::entry::exports;
-use crate::ledger::Kind;
+use crate::ledger::MemoryKind;
 use crate::state;
-use crate::vmm::{Backing, Prop};
+use crate::vmm::{AllocationProp, Backing};
 
 exports! {
-    call cuMemExportToShareableHandle(shareable: Out<i32>, handle: Handle, sort: c_int,
+    call cuMemExportToShareableHandle(shareable: OutParam<i32>, handle: Handle, sort: c_int,
         flags: u64) = export;
-    alloc cuMemImportFromShareableHandle(handle: Out<Handle>, shareable: u64, sort: c_int) =
+    alloc cuMemImportFromShareableHandle(handle: OutParam<Handle>, shareable: u64, sort: c_int) =
         import;
-    call cuMulticastCreate(handle: Out<Handle>, prop: In<MulticastProp>) = multicast_create;
+    call cuMulticastCreate(handle: OutParam<Handle>, prop: InParam<MulticastProp>) = multicast_create;
     call cuMulticastAddDevice(handle: Handle, device: CuDevice) = multicast_add_device;
     call cuMulticastBindMem(handle: Handle, offset: usize, memory: Handle, memory_offset: usize,
         bytes: usize, flags: u64) = multicast_bind;
     call cuMulticastUnbind(handle: Handle, device: CuDevice, offset: usize, bytes: usize) =
         multicast_unbind;
-    call cuMulticastGetGranularity(bytes: Out<usize>, prop: In<MulticastProp>, option: c_int) =
+    call cuMulticastGetGranularity(bytes: OutParam<usize>, prop: InParam<MulticastProp>, option: c_int) =
         multicast_granularity;
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct MulticastProp {
 }
 plain!(MulticastProp);
 
-fn export(shareable: Out<i32>, handle: Handle, sort: c_int, flags: u64) -> Outcome {
+fn export(shareable: OutParam<i32>, handle: Handle, sort: c_int, flags: u64) -> Outcome {
     shareable.check()?;
     let state = state::running()?;
     let (_, physical) = state.physical(handle)?;
@@ -86,7 +86,7 @@ fn read_ticket(descriptor: c_int) -> Option<(u64, Option<usize>)> {
     Some((number(8)?, usize::try_from(number(16)?).ok().filter(|device| *device < 64)))
 }
 
-fn import(handle: Out<Handle>, shareable: u64, sort: c_int) -> Outcome {
+fn import(handle: OutParam<Handle>, shareable: u64, sort: c_int) -> Outcome {
     handle.check()?;
     let mut state = state::running()?;
     let descriptor = c_int::try_from(shareable).ok().filter(|fd| *fd >= 0);
@@ -94,25 +94,25 @@ fn import(handle: Out<Handle>, shareable: u64, sort: c_int) -> Outcome {
         return Err(Code::InvalidValue);
     }
     let (bytes, device) = descriptor.and_then(read_ticket).ok_or(Code::InvalidValue)?;
-    let owner = state.owners.common(Kind::Imported, device);
+    let owner = state.owners.common(MemoryKind::Imported, device);
     state.opened(owner, bytes)?;
-    let prop = Prop::of_device(device, FILE_DESCRIPTOR);
+    let prop = AllocationProp::of_device(device, FILE_DESCRIPTOR);
     handle.set(state.open_physical(bytes, Backing::Memory { owner }, prop))
 }
 
-fn multicast_create(handle: Out<Handle>, prop: In<MulticastProp>) -> Outcome {
+fn multicast_create(handle: OutParam<Handle>, prop: InParam<MulticastProp>) -> Outcome {
     handle.check()?;
     let prop = prop.get()?;
     let bytes = prop.bytes as u64;
     let mut state = state::running()?;
-    if prop.devices == 0 || bytes == 0 || !bytes.is_multiple_of(BLOCK) {
+    if prop.devices == 0 || bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(Code::InvalidValue);
     }
-    handle.set(state.open_physical(bytes, Backing::Multicast, Prop::of_device(None, 0)))
+    handle.set(state.open_physical(bytes, Backing::Multicast, AllocationProp::of_device(None, 0)))
 }
 
 /// Fails unless the handle is that of a multicast object.
-fn check_multicast(state: &state::State, handle: Handle) -> Result<u64, Code> {
+fn check_multicast(state: &state::DriverState, handle: Handle) -> Result<u64, Code> {
     let (_, object) = state.physical(handle)?;
     if object.backing == Backing::Multicast { Ok(object.bytes) } else { Err(Code::InvalidValue) }
 }
@@ -146,8 +146,12 @@ fn multicast_unbind(handle: Handle, device: CuDevice, _offset: usize, _bytes: us
     multicast_add_device(handle, device)
 }
 
-fn multicast_granularity(bytes: Out<usize>, prop: In<MulticastProp>, _option: c_int) -> Outcome {
+fn multicast_granularity(
+    bytes: OutParam<usize>,
+    prop: InParam<MulticastProp>,
+    _option: c_int,
+) -> Outcome {
     drop(state::running()?);
     prop.get()?;
-    bytes.set(usize::try_from(BLOCK).unwrap_or(usize::MAX))
+    bytes.set(usize::try_from(BLOCK_BYTES).unwrap_or(usize::MAX))
 }

@@ -23,7 +23,7 @@ use crate::abi::Code;
 use crate::settings::{MAX_DEVICES, Settings};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VSIMSTA1");
-const SLOTS: usize = 256;
+const MAX_PROCESSES: usize = 256;
 const HEADER_BYTES: usize = 4096;
 
 #[repr(C)]
@@ -49,13 +49,13 @@ struct Slot {
 #[repr(C)]
 struct Layout {
     header: Header,
-    slots: [Slot; SLOTS],
+    slots: [Slot; MAX_PROCESSES],
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && size_of::<Slot>() == 512);
 
 /// This process's entry in the shared file.
-pub(crate) struct Shared {
+pub(crate) struct SharedDevices {
     file: File,
     layout: &'static Layout,
     slot: usize,
@@ -69,7 +69,7 @@ fn start_time(pid: u64) -> Option<u64> {
     stat.get(stat.rfind(')')? + 2..)?.split(' ').nth(19)?.parse().ok()
 }
 
-impl Shared {
+impl SharedDevices {
     /// Joins the processes that share a file, which is created if it does not exist.
     pub(crate) fn join(path: &Path, settings: &Settings) -> std::io::Result<Self> {
         let mut options = OpenOptions::new();
@@ -80,7 +80,7 @@ impl Shared {
         if header.magic.load(Ordering::Acquire) != MAGIC {
             header.devices.store(settings.devices as u64, Ordering::Relaxed);
             header.memory.store(settings.memory, Ordering::Relaxed);
-            header.slots.store(SLOTS as u64, Ordering::Relaxed);
+            header.slots.store(MAX_PROCESSES as u64, Ordering::Relaxed);
             header.magic.store(MAGIC, Ordering::Release);
         }
         let slot = layout.claim();
@@ -156,8 +156,9 @@ impl Shared {
 
 impl Layout {
     fn in_use(&self) -> &[Slot] {
-        let high = usize::try_from(self.header.high.load(Ordering::Acquire)).unwrap_or(SLOTS);
-        self.slots.get(..high.min(SLOTS)).unwrap_or_default()
+        let high =
+            usize::try_from(self.header.high.load(Ordering::Acquire)).unwrap_or(MAX_PROCESSES);
+        self.slots.get(..high.min(MAX_PROCESSES)).unwrap_or_default()
     }
 
     fn clear_dead(&self) {

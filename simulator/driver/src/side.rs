@@ -1,17 +1,17 @@
 //! The two sides of a copy: memory and start, and whether the copy fits.
 
 use crate::abi::{Code, Handle, Outcome};
-use crate::array::Extent;
-use crate::ledger::Kind;
-use crate::state::State;
-use crate::work::Direction;
+use crate::array::ArrayExtent;
+use crate::ledger::MemoryKind;
+use crate::state::DriverState;
+use crate::work::CopyDirection;
 
 /// The size of a copy: bytes of a row, rows, and slices. Linear copies are one row.
-pub(crate) type Size = [u64; 3];
+pub(crate) type CopySize = [u64; 3];
 
 /// The memory type of a side of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Memory {
+pub(crate) enum MemoryType {
     Host(u64),
     Device(u64),
     /// Determined by the pointer.
@@ -23,8 +23,8 @@ pub(crate) enum Memory {
 
 /// A side of a copy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Side {
-    pub(crate) memory: Memory,
+pub(crate) struct CopySide {
+    pub(crate) memory: MemoryType,
     /// Start of the copy: byte of the row, row, slice.
     pub(crate) origin: [u64; 3],
     /// Distance of rows in bytes, if the memory is not an array.
@@ -33,14 +33,14 @@ pub(crate) struct Side {
     pub(crate) height: u64,
 }
 
-impl Side {
+impl CopySide {
     /// Returns the side of a linear copy.
-    pub(crate) const fn plain(memory: Memory) -> Self {
+    pub(crate) const fn plain(memory: MemoryType) -> Self {
         Self { memory, origin: [0; 3], pitch: 0, height: 0 }
     }
 
     /// Returns the byte offset of the copy from the pointer, and the bytes that it spans.
-    fn span(&self, size: Size) -> Option<(u64, u64)> {
+    fn span(&self, size: CopySize) -> Option<(u64, u64)> {
         let [width, rows, slices] = size;
         let [x, y, z] = self.origin;
         let slice = self.pitch.checked_mul(self.height)?;
@@ -60,15 +60,16 @@ impl Side {
 }
 
 /// Returns the bytes of a copy.
-pub(crate) fn bytes(size: Size) -> Result<u64, Code> {
+pub(crate) fn bytes(size: CopySize) -> Result<u64, Code> {
     size.iter().try_fold(1_u64, |sum, n| sum.checked_mul(*n)).ok_or(Code::InvalidValue)
 }
 
-impl State {
+impl DriverState {
     /// Returns the allocation that contains an address, and whether it is host memory.
     fn known(&self, address: u64) -> Option<(u64, u64, bool)> {
-        let is_host =
-            |owner: u32| self.owner(owner).is_ok_and(|owner| matches!(owner.kind, Kind::HostAsync));
+        let is_host = |owner: u32| {
+            self.owner(owner).is_ok_and(|owner| matches!(owner.kind, MemoryKind::HostAsync))
+        };
         if let Some((base, record)) = self.arena.containing(address) {
             return Some((base, record.bytes, is_host(record.owner)));
         }
@@ -101,8 +102,8 @@ impl State {
         }
     }
 
-    fn check_array(&self, array: Handle, origin: [u64; 3], size: Size) -> Outcome {
-        let Extent { row, rows, slices } = self.array_extent(array)?;
+    fn check_array(&self, array: Handle, origin: [u64; 3], size: CopySize) -> Outcome {
+        let ArrayExtent { row, rows, slices } = self.array_extent(array)?;
         let fits = [row, rows, slices]
             .iter()
             .zip(origin.iter().zip(size))
@@ -111,25 +112,29 @@ impl State {
     }
 
     /// Fails unless a copy fits into a side.
-    pub(crate) fn check_side(&self, side: &Side, size: Size) -> Outcome {
+    pub(crate) fn check_side(&self, side: &CopySide, size: CopySize) -> Outcome {
         let empty = size.contains(&0);
         match side.memory {
-            Memory::Array(array) if empty => self.array_extent(array).map(|_| ()),
-            Memory::Array(array) => self.check_array(array, side.origin, size),
-            Memory::FlatArray(array) => {
-                let Extent { row, rows, slices } = self.array_extent(array)?;
+            MemoryType::Array(array) if empty => self.array_extent(array).map(|_| ()),
+            MemoryType::Array(array) => self.check_array(array, side.origin, size),
+            MemoryType::FlatArray(array) => {
+                let ArrayExtent { row, rows, slices } = self.array_extent(array)?;
                 let all = bytes([row, rows, slices])?;
                 let end = side.origin[0].checked_add(size[0]);
                 let fits = end.is_some_and(|end| end <= all);
                 if fits { Ok(()) } else { Err(Code::InvalidValue) }
             }
             _ if empty => Ok(()),
-            Memory::Host(pointer) | Memory::Device(pointer) | Memory::Unified(pointer) => {
+            MemoryType::Host(pointer)
+            | MemoryType::Device(pointer)
+            | MemoryType::Unified(pointer) => {
                 let (begin, length) = side.span(size).ok_or(Code::InvalidValue)?;
                 let address = pointer.checked_add(begin).ok_or(Code::InvalidValue)?;
                 let anywhere = match side.memory {
-                    Memory::Host(_) => true,
-                    Memory::Unified(_) => self.known(address).is_none() && self.is_host(address),
+                    MemoryType::Host(_) => true,
+                    MemoryType::Unified(_) => {
+                        self.known(address).is_none() && self.is_host(address)
+                    }
                     _ => false,
                 };
                 match (pointer, anywhere) {
@@ -142,19 +147,19 @@ impl State {
     }
 
     /// Returns the direction of a copy.
-    pub(crate) fn direction(&self, to: Memory, from: Memory) -> Direction {
+    pub(crate) fn direction(&self, to: MemoryType, from: MemoryType) -> CopyDirection {
         let on_host = |memory| match memory {
-            Memory::Host(_) => Some(true),
-            Memory::Device(_) => Some(false),
-            Memory::Unified(pointer) => Some(self.is_host(pointer)),
-            Memory::Array(_) | Memory::FlatArray(_) => None,
+            MemoryType::Host(_) => Some(true),
+            MemoryType::Device(_) => Some(false),
+            MemoryType::Unified(pointer) => Some(self.is_host(pointer)),
+            MemoryType::Array(_) | MemoryType::FlatArray(_) => None,
         };
         match (on_host(from), on_host(to)) {
-            (Some(true), Some(true)) => Direction::HostToHost,
-            (Some(true), Some(false)) => Direction::HostToDevice,
-            (Some(false), Some(true)) => Direction::DeviceToHost,
-            (Some(false), Some(false)) => Direction::DeviceToDevice,
-            _ => Direction::Array,
+            (Some(true), Some(true)) => CopyDirection::HostToHost,
+            (Some(true), Some(false)) => CopyDirection::HostToDevice,
+            (Some(false), Some(true)) => CopyDirection::DeviceToHost,
+            (Some(false), Some(false)) => CopyDirection::DeviceToDevice,
+            _ => CopyDirection::Array,
         }
     }
 }
@@ -165,10 +170,11 @@ mod tests {
 
     #[test]
     fn span_ends_with_last_row_not_its_pitch() {
-        let side = Side { memory: Memory::Device(1), origin: [8, 2, 1], pitch: 512, height: 10 };
+        let side =
+            CopySide { memory: MemoryType::Device(1), origin: [8, 2, 1], pitch: 512, height: 10 };
         // Slice 1, row 2, byte 8: 5120 + 1024 + 8. Two slices on: 3 rows and 100 bytes more.
         assert_eq!(side.span([100, 4, 3]), Some((6152, 2 * 5120 + 3 * 512 + 100)));
-        assert_eq!(Side { origin: [0; 3], ..side }.span([512, 1, 1]), Some((0, 512)));
+        assert_eq!(CopySide { origin: [0; 3], ..side }.span([512, 1, 1]), Some((0, 512)));
         assert_eq!(side.span([505, 4, 3]), None, "wider than the pitch");
         assert_eq!(side.span([100, 9, 3]), None, "higher than a slice");
         assert_eq!(side.span([u64::MAX, 1, 1]), None);

@@ -6,28 +6,28 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::Code;
-use crate::arena::{Arena, Record};
+use crate::arena::{Arena, ArenaAllocation};
 use crate::array::Arrays;
-use crate::context::{Context, Green, Primary};
+use crate::context::{Context, GreenContext, PrimaryContext};
 use crate::fork;
 use crate::graph::Graphs;
 use crate::handle::Slab;
 use crate::host::HostRange;
-use crate::import::{External, IpcImport};
-use crate::ledger::{End, Ledger};
+use crate::import::{ExternalMemory, IpcImport};
+use crate::ledger::{EndReason, Oracle};
 use crate::module::Modules;
-use crate::objects::Objects;
+use crate::objects::ObjectTable;
 use crate::owner::{Owner, Owners};
 use crate::pool::Pools;
 use crate::settings::{self, MAX_DEVICES};
-use crate::shared::Shared;
+use crate::shared::SharedDevices;
 use crate::stream::Stream;
-use crate::vmm::Vmm;
-use crate::work::Work;
+use crate::vmm::VmmState;
+use crate::work::ActivityOracle;
 
 /// The phase of the driver in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Life {
+pub(crate) enum DriverPhase {
     /// `cuInit` has not been called yet.
     Uninitialized,
     /// In use.
@@ -37,61 +37,61 @@ pub(crate) enum Life {
 }
 
 /// The state of the driver.
-pub(crate) struct State {
-    pub(crate) life: Life,
-    pub(crate) ledger: Ledger,
+pub(crate) struct DriverState {
+    pub(crate) life: DriverPhase,
+    pub(crate) ledger: Oracle,
     pub(crate) owners: Owners,
     pub(crate) arena: Arena,
     pub(crate) contexts: Slab<Context>,
-    pub(crate) primaries: [Primary; MAX_DEVICES],
-    pub(crate) greens: Slab<Green>,
+    pub(crate) primaries: [PrimaryContext; MAX_DEVICES],
+    pub(crate) greens: Slab<GreenContext>,
     pub(crate) streams: Slab<Stream>,
     /// Number of streams that are being captured.
     pub(crate) captures: u32,
     pub(crate) host: BTreeMap<u64, HostRange>,
     pub(crate) pools: Pools,
-    pub(crate) vmm: Vmm,
+    pub(crate) vmm: VmmState,
     pub(crate) arrays: Arrays,
     pub(crate) graphs: Graphs,
     pub(crate) modules: Modules,
-    pub(crate) objects: Objects,
-    pub(crate) work: Work,
+    pub(crate) objects: ObjectTable,
+    pub(crate) work: ActivityOracle,
     /// Memory of other processes, by its address here.
     pub(crate) ipc: HashMap<u64, IpcImport>,
-    pub(crate) externals: Slab<External>,
+    pub(crate) externals: Slab<ExternalMemory>,
     /// The processes that share the devices, if `SIM_STATE_FILE` is set.
-    pub(crate) shared: Option<Shared>,
+    pub(crate) shared: Option<SharedDevices>,
 }
 
-static STATE: AtomicPtr<Mutex<State>> = AtomicPtr::new(std::ptr::null_mut());
+static DEFAULT_STATE_DIR: AtomicPtr<Mutex<DriverState>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Locks the state in any phase.
-pub(crate) fn lock() -> MutexGuard<'static, State> {
-    let mut state = STATE.load(Ordering::Acquire);
+pub(crate) fn lock() -> MutexGuard<'static, DriverState> {
+    let mut state = DEFAULT_STATE_DIR.load(Ordering::Acquire);
     if state.is_null() {
         state = create();
     }
     // SAFETY: the pointer came from `Box::into_raw` and is never freed.
-    let mutex: &'static Mutex<State> = unsafe { &*state };
+    let mutex: &'static Mutex<DriverState> = unsafe { &*state };
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks the state of an initialized driver.
-pub(crate) fn running() -> Result<MutexGuard<'static, State>, Code> {
+pub(crate) fn running() -> Result<MutexGuard<'static, DriverState>, Code> {
     let state = lock();
     match state.life {
-        Life::Running => Ok(state),
-        Life::Uninitialized => Err(Code::NotInitialized),
-        Life::Over => Err(Code::Deinitialized),
+        DriverPhase::Running => Ok(state),
+        DriverPhase::Uninitialized => Err(Code::NotInitialized),
+        DriverPhase::Over => Err(Code::Deinitialized),
     }
 }
 
 #[cold]
-fn create() -> *mut Mutex<State> {
+fn create() -> *mut Mutex<DriverState> {
     fork::register();
-    let new = Box::into_raw(Box::new(Mutex::new(State::new())));
+    let new = Box::into_raw(Box::new(Mutex::new(DriverState::new())));
     let null = std::ptr::null_mut();
-    match STATE.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
+    match DEFAULT_STATE_DIR.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new,
         Err(other) => {
             // SAFETY: `new` was created above and is not shared.
@@ -104,7 +104,7 @@ fn create() -> *mut Mutex<State> {
 /// Starts with a new state, after a fork. The old one is leaked: another thread of the parent may
 /// have held its lock.
 pub(crate) fn reset() {
-    STATE.store(std::ptr::null_mut(), Ordering::Release);
+    DEFAULT_STATE_DIR.store(std::ptr::null_mut(), Ordering::Release);
 }
 
 thread_local! {
@@ -128,26 +128,26 @@ pub(crate) fn reset_thread() {
     THREAD.with(|cell| cell.set(0));
 }
 
-impl State {
+impl DriverState {
     fn new() -> Self {
         Self {
-            life: Life::Uninitialized,
-            ledger: Ledger::default(),
+            life: DriverPhase::Uninitialized,
+            ledger: Oracle::default(),
             owners: Owners::new(),
             arena: Arena::new(),
             contexts: Slab::new(1),
-            primaries: [Primary::default(); MAX_DEVICES],
+            primaries: [PrimaryContext::default(); MAX_DEVICES],
             greens: Slab::new(2),
             streams: Slab::new(3),
             captures: 0,
             host: BTreeMap::new(),
             pools: Pools::new(),
-            vmm: Vmm::new(),
+            vmm: VmmState::new(),
             arrays: Arrays::new(),
             graphs: Graphs::new(),
             modules: Modules::default(),
-            objects: Objects::new(),
-            work: Work::default(),
+            objects: ObjectTable::new(),
+            work: ActivityOracle::default(),
             ipc: HashMap::new(),
             externals: Slab::new(11),
             shared: None,
@@ -215,10 +215,10 @@ impl State {
     }
 
     /// Ends an allocation: frees its memory and counts it.
-    pub(crate) fn closed(&mut self, owner: u32, bytes: u64, end: End) {
+    pub(crate) fn closed(&mut self, owner: u32, bytes: u64, end: EndReason) {
         match end {
-            End::Freed => self.ledger.frees += 1,
-            End::Released => self.ledger.released += 1,
+            EndReason::Freed => self.ledger.frees += 1,
+            EndReason::Released => self.ledger.released += 1,
         }
         let Some(owner) = self.owners.get_mut(owner) else { return };
         owner.live = owner.live.saturating_sub(1);
@@ -237,7 +237,7 @@ impl State {
         if let Some(device) = device {
             self.charge(device, bytes)?;
         }
-        let record = Record { bytes, thread: thread(), owner };
+        let record = ArenaAllocation { bytes, thread: thread(), owner };
         let address = self.arena.insert(record);
         let Some(address) = address else {
             if let Some(device) = device {
@@ -250,7 +250,11 @@ impl State {
     }
 
     /// Ends an allocation in the address space of the devices.
-    pub(crate) fn close_at_address(&mut self, address: u64, end: End) -> Option<Record> {
+    pub(crate) fn close_at_address(
+        &mut self,
+        address: u64,
+        end: EndReason,
+    ) -> Option<ArenaAllocation> {
         let record = self.arena.remove(address)?;
         self.closed(record.owner, record.bytes, end);
         Some(record)
@@ -275,11 +279,11 @@ impl State {
             .map(|(address, _)| *address)
             .collect();
         for address in addresses {
-            self.close_at_address(address, End::Released);
+            self.close_at_address(address, EndReason::Released);
             self.ipc.remove(&address);
         }
         for address in ranges {
-            self.close_host(address, End::Released);
+            self.close_host(address, EndReason::Released);
         }
         self.release_arrays(context);
     }

@@ -2,16 +2,16 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::abi::{Code, Handle, Out, Outcome};
-use crate::entry::{Call, exports};
+use crate::abi::{Code, Handle, OutParam, Outcome};
+use crate::entry::{ActiveCall, exports};
 use crate::objects::ObjectKind;
-use crate::state::{self, State};
+use crate::state::{self, DriverState};
 
 exports! {
-    call cuStreamCreate(stream: Out<Handle>, flags: c_uint) = create;
-    call cuStreamCreateWithPriority(stream: Out<Handle>, flags: c_uint, priority: c_int) =
+    call cuStreamCreate(stream: OutParam<Handle>, flags: c_uint) = create;
+    call cuStreamCreateWithPriority(stream: OutParam<Handle>, flags: c_uint, priority: c_int) =
         create_with_priority;
-    call cuGreenCtxStreamCreate(stream: Out<Handle>, green: Handle, flags: c_uint,
+    call cuGreenCtxStreamCreate(stream: OutParam<Handle>, green: Handle, flags: c_uint,
         priority: c_int) = create_green;
     call cuStreamDestroy(stream: Handle) = destroy;
     call cuStreamDestroy_v2(stream: Handle) = destroy;
@@ -22,11 +22,11 @@ exports! {
     call cuStreamBeginCapture(stream: Handle) = begin_capture_v1;
     call cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) = begin_capture;
     call cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_uint) = begin_capture;
-    work cuStreamEndCapture(stream: Handle, graph: Out<Handle>) = end_capture;
-    work cuStreamEndCapture_ptsz(stream: Handle, graph: Out<Handle>) = end_capture;
-    call cuStreamIsCapturing(stream: Handle, status: Out<i32>) = is_capturing;
-    call cuStreamIsCapturing_ptsz(stream: Handle, status: Out<i32>) = is_capturing;
-    call cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) = priority_range;
+    work cuStreamEndCapture(stream: Handle, graph: OutParam<Handle>) = end_capture;
+    work cuStreamEndCapture_ptsz(stream: Handle, graph: OutParam<Handle>) = end_capture;
+    call cuStreamIsCapturing(stream: Handle, status: OutParam<i32>) = is_capturing;
+    call cuStreamIsCapturing_ptsz(stream: Handle, status: OutParam<i32>) = is_capturing;
+    call cuCtxGetStreamPriorityRange(least: OutParam<i32>, greatest: OutParam<i32>) = priority_range;
     call cuThreadExchangeStreamCaptureMode(mode: *const c_void) = exchange_mode;
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Capture {
     /// The graph that receives the captured work.
     graph: u32,
     /// Threads that must not make calls that cannot be captured.
-    mode: Mode,
+    mode: CaptureMode,
     thread: u32,
     /// Such a call was made; the capture has failed.
     invalid: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Capture {
 
 /// The threads that must not make calls that cannot be captured during a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mode {
+enum CaptureMode {
     /// All threads.
     Global,
     /// The capturing thread.
@@ -63,30 +63,30 @@ enum Mode {
 
 /// The stream of a handle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
+pub(crate) struct StreamTarget {
     pub(crate) device: usize,
     /// The graph that receives captured work.
     pub(crate) capture: Option<u32>,
 }
 
-impl State {
+impl DriverState {
     /// Returns the stream of a handle: 0, 1 and 2 are the default streams of the current context.
     /// Fails for a stream whose capture has failed.
-    pub(crate) fn stream(&mut self, stream: Handle) -> Result<Target, Code> {
+    pub(crate) fn stream(&mut self, stream: Handle) -> Result<StreamTarget, Code> {
         if stream <= 2 {
             let device = self.current()?.device;
             // The legacy default stream waits for all others, which cannot be captured.
             if stream < 2 {
                 self.cannot_be_captured()?;
             }
-            return Ok(Target { device, capture: None });
+            return Ok(StreamTarget { device, capture: None });
         }
         let stream = *self.known_stream(stream)?;
         if stream.capture.is_some_and(|capture| capture.invalid) {
             return Err(Code::CaptureInvalidated);
         }
         let capture = stream.capture.map(|capture| capture.graph);
-        Ok(Target { device: stream.device, capture })
+        Ok(StreamTarget { device: stream.device, capture })
     }
 
     fn known_stream(&mut self, stream: Handle) -> Result<&mut Stream, Code> {
@@ -105,9 +105,9 @@ impl State {
         self.streams.for_each(|stream| {
             let Some(capture) = &mut stream.capture else { return };
             let forbids = match capture.mode {
-                Mode::Global => true,
-                Mode::Thread => capture.thread == thread,
-                Mode::Relaxed => false,
+                CaptureMode::Global => true,
+                CaptureMode::Thread => capture.thread == thread,
+                CaptureMode::Relaxed => false,
             };
             if forbids {
                 capture.invalid = true;
@@ -144,7 +144,7 @@ impl State {
     }
 }
 
-fn create(stream: Out<Handle>, flags: c_uint) -> Outcome {
+fn create(stream: OutParam<Handle>, flags: c_uint) -> Outcome {
     stream.check()?;
     let mut state = state::running()?;
     let context = state.current()?;
@@ -155,14 +155,19 @@ fn create(stream: Out<Handle>, flags: c_uint) -> Outcome {
     open(&mut state, stream, new)
 }
 
-fn open(state: &mut State, out: Out<Handle>, new: Stream) -> Outcome {
+fn open(state: &mut DriverState, out: OutParam<Handle>, new: Stream) -> Outcome {
     let key = state.streams.insert(new);
     state.objects.created(ObjectKind::Stream);
     out.set(state.streams.handle(key.index))
 }
 
 /// As in real drivers, such a stream outlives the green context: it ends with the primary one.
-fn create_green(stream: Out<Handle>, green: Handle, flags: c_uint, _priority: c_int) -> Outcome {
+fn create_green(
+    stream: OutParam<Handle>,
+    green: Handle,
+    flags: c_uint,
+    _priority: c_int,
+) -> Outcome {
     stream.check()?;
     let mut state = state::running()?;
     // The non-blocking flag (1) is required.
@@ -173,7 +178,7 @@ fn create_green(stream: Out<Handle>, green: Handle, flags: c_uint, _priority: c_
     open(&mut state, stream, Stream { context, device, capture: None })
 }
 
-fn create_with_priority(stream: Out<Handle>, flags: c_uint, _priority: c_int) -> Outcome {
+fn create_with_priority(stream: OutParam<Handle>, flags: c_uint, _priority: c_int) -> Outcome {
     create(stream, flags)
 }
 
@@ -188,7 +193,7 @@ fn destroy(stream: Handle) -> Outcome {
 /// Waiting for a stream that is being captured is an error that invalidates the capture.
 fn wait(stream: Handle) -> Outcome {
     let mut state = state::running()?;
-    let Target { device, capture } = state.stream(stream)?;
+    let StreamTarget { device, capture } = state.stream(stream)?;
     if capture.is_some() {
         if let Some(capture) = &mut state.known_stream(stream)?.capture {
             capture.invalid = true;
@@ -211,9 +216,9 @@ fn query(stream: Handle) -> Outcome {
 fn begin_capture(stream: Handle, mode: c_uint) -> Outcome {
     let mut state = state::running()?;
     let mode = match mode {
-        0 => Mode::Global,
-        1 => Mode::Thread,
-        2 => Mode::Relaxed,
+        0 => CaptureMode::Global,
+        1 => CaptureMode::Thread,
+        2 => CaptureMode::Relaxed,
         _ => return Err(Code::InvalidValue),
     };
     if stream <= 1 {
@@ -240,7 +245,7 @@ fn ends_capture(code: c_int) -> bool {
     (900..=908).contains(&code) && code != 903
 }
 
-fn end_capture(call: Call, stream: Handle, graph: Out<Handle>) -> Outcome {
+fn end_capture(call: ActiveCall, stream: Handle, graph: OutParam<Handle>) -> Outcome {
     if call.injected.is_some_and(|code| !ends_capture(code)) {
         // An injected failure: nothing is done.
         return call.attempt(|| Ok(()));
@@ -253,7 +258,7 @@ fn end_capture(call: Call, stream: Handle, graph: Out<Handle>) -> Outcome {
     state.captures -= 1;
     let failure = if capture.invalid || call.injected.is_some() {
         Some(Code::CaptureInvalidated)
-    } else if capture.mode != Mode::Relaxed && capture.thread != state::thread() {
+    } else if capture.mode != CaptureMode::Relaxed && capture.thread != state::thread() {
         Some(Code::CaptureWrongThread)
     } else {
         None
@@ -268,7 +273,7 @@ fn end_capture(call: Call, stream: Handle, graph: Out<Handle>) -> Outcome {
 }
 
 /// Sets the status: not captured (0), captured (1), or invalidated (2).
-fn is_capturing(stream: Handle, status: Out<i32>) -> Outcome {
+fn is_capturing(stream: Handle, status: OutParam<i32>) -> Outcome {
     let mut state = state::running()?;
     if stream <= 2 {
         state.current()?;
@@ -278,7 +283,7 @@ fn is_capturing(stream: Handle, status: Out<i32>) -> Outcome {
     status.set(capture.map_or(0, |capture| 1 + i32::from(capture.invalid)))
 }
 
-fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Outcome {
+fn priority_range(least: OutParam<i32>, greatest: OutParam<i32>) -> Outcome {
     state::running()?.current()?;
     least.set_if_not_null(0);
     greatest.set_if_not_null(-5);

@@ -6,18 +6,18 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
-use crate::abi::{Code, DevicePointer, Handle, In, Out, Outcome, plain};
-use crate::arena::BLOCK;
+use crate::abi::{Code, DevicePointer, Handle, InParam, OutParam, Outcome, plain};
+use crate::arena::BLOCK_BYTES;
 use crate::entry::exports;
 use crate::handle::Slab;
-use crate::ledger::{End, Kind};
-use crate::state::{self, State};
+use crate::ledger::{EndReason, MemoryKind};
+use crate::state::{self, DriverState};
 
 exports! {
-    alloc cuMemCreate(handle: Out<Handle>, bytes: usize, prop: In<Prop>, flags: u64) = create;
+    alloc cuMemCreate(handle: OutParam<Handle>, bytes: usize, prop: InParam<AllocationProp>, flags: u64) = create;
     free cuMemRelease(handle: Handle) = release;
-    call cuMemRetainAllocationHandle(handle: Out<Handle>, address: u64) = retain;
-    call cuMemAddressReserve(dptr: Out<DevicePointer>, bytes: usize, alignment: usize,
+    call cuMemRetainAllocationHandle(handle: OutParam<Handle>, address: u64) = retain;
+    call cuMemAddressReserve(dptr: OutParam<DevicePointer>, bytes: usize, alignment: usize,
         hint: DevicePointer, flags: u64) = reserve;
     call cuMemAddressFree(dptr: DevicePointer, bytes: usize) = free_addresses;
     call cuMemMap(dptr: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: u64) =
@@ -25,15 +25,15 @@ exports! {
     free cuMemUnmap(dptr: DevicePointer, bytes: usize) = unmap;
     call cuMemSetAccess(dptr: DevicePointer, bytes: usize, access: *const c_void, count: usize) =
         set_access;
-    call cuMemGetAllocationGranularity(bytes: Out<usize>, prop: In<Prop>, option: c_int) =
+    call cuMemGetAllocationGranularity(bytes: OutParam<usize>, prop: InParam<AllocationProp>, option: c_int) =
         granularity;
-    call cuMemGetAllocationPropertiesFromHandle(prop: Out<Prop>, handle: Handle) = properties;
+    call cuMemGetAllocationPropertiesFromHandle(prop: OutParam<AllocationProp>, handle: Handle) = properties;
 }
 
 /// `CUmemAllocationProp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Prop {
+pub(crate) struct AllocationProp {
     allocation_type: c_int,
     pub(crate) handle_types: c_int,
     location_type: c_int,
@@ -41,9 +41,9 @@ pub(crate) struct Prop {
     security: u64,
     flags: u64,
 }
-plain!(Prop);
+plain!(AllocationProp);
 
-impl Prop {
+impl AllocationProp {
     /// Returns the properties of memory that was not created here.
     pub(crate) fn of_device(device: Option<usize>, handle_types: c_int) -> Self {
         let location_id = device.and_then(|device| c_int::try_from(device).ok()).unwrap_or(0);
@@ -63,18 +63,18 @@ pub(crate) enum Backing {
 
 /// Physical memory, or a multicast object.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Physical {
+pub(crate) struct PhysicalMemory {
     pub(crate) bytes: u64,
     pub(crate) backing: Backing,
     pub(crate) thread: u32,
-    pub(crate) prop: Prop,
+    pub(crate) prop: AllocationProp,
     references: u32,
     maps: u32,
 }
 
 /// A mapping of a whole physical allocation.
 #[derive(Clone, Copy, Debug)]
-struct Map {
+struct Mapping {
     bytes: u64,
     physical: u32,
 }
@@ -85,16 +85,16 @@ struct Reservation {
     bytes: u64,
     /// The larger range that it was taken from, for its alignment.
     span: (u64, u64),
-    maps: BTreeMap<u64, Map>,
+    maps: BTreeMap<u64, Mapping>,
 }
 
 /// All physical memory, reservations and mappings.
-pub(crate) struct Vmm {
-    pub(crate) physical: Slab<Physical>,
+pub(crate) struct VmmState {
+    pub(crate) physical: Slab<PhysicalMemory>,
     reservations: BTreeMap<u64, Reservation>,
 }
 
-impl Vmm {
+impl VmmState {
     pub(crate) const fn new() -> Self {
         Self { physical: Slab::new(5), reservations: BTreeMap::new() }
     }
@@ -131,17 +131,22 @@ impl Vmm {
     }
 }
 
-impl State {
+impl DriverState {
     /// Adds physical memory and returns its handle.
-    pub(crate) fn open_physical(&mut self, bytes: u64, backing: Backing, prop: Prop) -> Handle {
+    pub(crate) fn open_physical(
+        &mut self,
+        bytes: u64,
+        backing: Backing,
+        prop: AllocationProp,
+    ) -> Handle {
         let thread = state::thread();
-        let physical = Physical { bytes, backing, thread, prop, references: 1, maps: 0 };
+        let physical = PhysicalMemory { bytes, backing, thread, prop, references: 1, maps: 0 };
         let key = self.vmm.physical.insert(physical);
         self.vmm.physical.handle(key.index)
     }
 
     /// Returns the physical memory of a handle that is still valid.
-    pub(crate) fn physical(&self, handle: Handle) -> Result<(u32, Physical), Code> {
+    pub(crate) fn physical(&self, handle: Handle) -> Result<(u32, PhysicalMemory), Code> {
         let key = self.vmm.physical.find(handle).ok_or(Code::InvalidValue)?;
         let physical = *self.vmm.physical.get(key.index).ok_or(Code::InvalidValue)?;
         if physical.references == 0 { Err(Code::InvalidValue) } else { Ok((key.index, physical)) }
@@ -155,23 +160,28 @@ impl State {
         }
         self.vmm.physical.remove(index);
         if let Backing::Memory { owner } = physical.backing {
-            self.closed(owner, physical.bytes, End::Freed);
+            self.closed(owner, physical.bytes, EndReason::Freed);
         }
     }
 }
 
-fn create(handle: Out<Handle>, bytes: usize, prop: In<Prop>, flags: u64) -> Outcome {
+fn create(
+    handle: OutParam<Handle>,
+    bytes: usize,
+    prop: InParam<AllocationProp>,
+    flags: u64,
+) -> Outcome {
     handle.check()?;
     let prop = prop.get()?;
     let bytes = bytes as u64;
     let mut state = state::running()?;
-    if bytes == 0 || !bytes.is_multiple_of(BLOCK) || flags != 0 || prop.allocation_type != 1 {
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) || flags != 0 || prop.allocation_type != 1 {
         return Err(Code::InvalidValue);
     }
     // On a device (1), on the host (2), or on a node of the host (3, 4).
     let (kind, device) = match prop.location_type {
-        1 => (Kind::Physical, Some(state.device(prop.location_id)?)),
-        2..=4 => (Kind::HostPhysical, None),
+        1 => (MemoryKind::Physical, Some(state.device(prop.location_id)?)),
+        2..=4 => (MemoryKind::HostPhysical, None),
         _ => return Err(Code::InvalidValue),
     };
     let owner = state.owners.common(kind, device);
@@ -189,7 +199,7 @@ fn release(handle: Handle) -> Outcome {
     Ok(())
 }
 
-fn retain(handle: Out<Handle>, address: u64) -> Outcome {
+fn retain(handle: OutParam<Handle>, address: u64) -> Outcome {
     handle.check()?;
     let mut state = state::running()?;
     let index = state.vmm.physical_at(address).ok_or(Code::InvalidValue)?;
@@ -200,7 +210,7 @@ fn retain(handle: Out<Handle>, address: u64) -> Outcome {
 }
 
 fn reserve(
-    dptr: Out<DevicePointer>,
+    dptr: OutParam<DevicePointer>,
     bytes: usize,
     alignment: usize,
     _hint: DevicePointer,
@@ -210,10 +220,10 @@ fn reserve(
     let (bytes, alignment) = (bytes as u64, alignment as u64);
     let mut state = state::running()?;
     let aligned = alignment == 0 || alignment.is_power_of_two();
-    if bytes == 0 || !bytes.is_multiple_of(BLOCK) || !aligned || flags != 0 {
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) || !aligned || flags != 0 {
         return Err(Code::InvalidValue);
     }
-    let extra = if alignment > BLOCK { alignment } else { 0 };
+    let extra = if alignment > BLOCK_BYTES { alignment } else { 0 };
     let span = bytes.checked_add(extra).ok_or(Code::OutOfMemory)?;
     let start = state.arena.reserve(span).ok_or(Code::OutOfMemory)?;
     let address = start.next_multiple_of(alignment.max(1));
@@ -238,7 +248,7 @@ fn map(dptr: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: 
     let mut state = state::running()?;
     let bytes = bytes as u64;
     let (index, physical) = state.physical(handle)?;
-    if flags != 0 || bytes == 0 || !dptr.is_multiple_of(BLOCK) {
+    if flags != 0 || bytes == 0 || !dptr.is_multiple_of(BLOCK_BYTES) {
         return Err(Code::InvalidValue);
     }
     // Current drivers map whole handles only.
@@ -250,7 +260,7 @@ fn map(dptr: DevicePointer, bytes: usize, offset: usize, handle: Handle, flags: 
     if before.is_some_and(|(base, map)| base + map.bytes > dptr) {
         return Err(Code::InvalidValue);
     }
-    reservation.maps.insert(dptr, Map { bytes, physical: index });
+    reservation.maps.insert(dptr, Mapping { bytes, physical: index });
     if let Some(physical) = state.vmm.physical.get_mut(index) {
         physical.maps += 1;
     }
@@ -266,7 +276,7 @@ fn unmap(dptr: DevicePointer, bytes: usize) -> Outcome {
     let reservation = state.vmm.reservation(dptr, bytes).ok_or(Code::InvalidValue)?;
     let end = dptr + bytes;
     // A range may contain several mappings and holes between them, but not a part of a mapping.
-    let partly = |(base, map): (&u64, &Map)| *base < dptr || base + map.bytes > end;
+    let partly = |(base, map): (&u64, &Mapping)| *base < dptr || base + map.bytes > end;
     let touching = || {
         let range = reservation.maps.range(..end);
         range.filter(|(base, map)| *base + map.bytes > dptr)
@@ -294,13 +304,13 @@ fn set_access(dptr: DevicePointer, bytes: usize, _access: *const c_void, _count:
     Ok(())
 }
 
-fn granularity(bytes: Out<usize>, prop: In<Prop>, _option: c_int) -> Outcome {
+fn granularity(bytes: OutParam<usize>, prop: InParam<AllocationProp>, _option: c_int) -> Outcome {
     drop(state::running()?);
     prop.get()?;
-    bytes.set(usize::try_from(BLOCK).unwrap_or(usize::MAX))
+    bytes.set(usize::try_from(BLOCK_BYTES).unwrap_or(usize::MAX))
 }
 
-fn properties(prop: Out<Prop>, handle: Handle) -> Outcome {
+fn properties(prop: OutParam<AllocationProp>, handle: Handle) -> Outcome {
     let (_, physical) = state::running()?.physical(handle)?;
     prop.set(physical.prop)
 }

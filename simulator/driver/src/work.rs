@@ -7,7 +7,7 @@ use crate::abi::{Code, Handle};
 
 /// The grid and block size of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchShape {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared: u32,
@@ -15,7 +15,7 @@ pub(crate) struct Shape {
 
 /// The outcome of a successful call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Done {
+pub(crate) enum LaunchOutcome {
     /// It was executed.
     Now,
     /// It was captured into a graph.
@@ -24,25 +24,25 @@ pub(crate) enum Done {
 
 /// Launches of a kernel through one of its handles.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Launches {
+pub(crate) struct KernelLaunches {
     pub(crate) launches: u64,
     pub(crate) captured: u64,
     pub(crate) failed: u64,
     /// Executed launches by shape, without captured and failed ones.
-    pub(crate) shapes: BTreeMap<Shape, u64>,
-    pub(crate) last: Option<Shape>,
+    pub(crate) shapes: BTreeMap<LaunchShape, u64>,
+    pub(crate) last: Option<LaunchShape>,
 }
 
-impl Launches {
+impl KernelLaunches {
     /// Counts a call.
-    pub(crate) fn add(&mut self, result: Result<Done, Code>, shape: Shape) {
+    pub(crate) fn add(&mut self, result: Result<LaunchOutcome, Code>, shape: LaunchShape) {
         match result {
-            Ok(Done::Now) => {
+            Ok(LaunchOutcome::Now) => {
                 self.launches += 1;
                 *self.shapes.entry(shape).or_default() += 1;
                 self.last = Some(shape);
             }
-            Ok(Done::Captured) => self.captured += 1,
+            Ok(LaunchOutcome::Captured) => self.captured += 1,
             Err(_) => self.failed += 1,
         }
     }
@@ -66,7 +66,7 @@ impl Launches {
 
 /// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Direction {
+pub(crate) enum CopyDirection {
     HostToDevice,
     DeviceToHost,
     DeviceToDevice,
@@ -79,7 +79,7 @@ pub(crate) enum Direction {
     Fill,
 }
 
-impl Direction {
+impl CopyDirection {
     /// Returns its name in the oracle.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl Direction {
 
 /// Copies of one function in one direction.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Copies {
+pub(crate) struct CopyActivity {
     pub(crate) calls: u64,
     pub(crate) captured: u64,
     pub(crate) failed: u64,
@@ -113,14 +113,14 @@ pub(crate) struct GraphLaunches {
 
 /// All activity, except that of loaded kernels, which have their own counts.
 #[derive(Default)]
-pub(crate) struct Work {
+pub(crate) struct ActivityOracle {
     /// By function, direction, and whether the call is asynchronous.
-    pub(crate) copies: BTreeMap<(&'static str, Direction, bool), Copies>,
+    pub(crate) copies: BTreeMap<(&'static str, CopyDirection, bool), CopyActivity>,
     pub(crate) graphs: BTreeMap<Handle, GraphLaunches>,
     pub(crate) errors: BTreeMap<(&'static str, c_int), u64>,
 }
 
-impl Work {
+impl ActivityOracle {
     /// Counts a failed call of any function.
     pub(crate) fn failed(&mut self, function: &'static str, code: c_int) {
         *self.errors.entry((function, code)).or_default() += 1;

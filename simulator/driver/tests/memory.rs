@@ -85,24 +85,25 @@ fn freed_addresses_are_reused() {
 
 #[test]
 fn full_device_returns_out_of_memory() {
-    let account = account_of("full_device_returns_out_of_memory", &[("SIM_MEMORY", "10M")], |cuda| {
-        cuda.start(0);
-        cuda.alloc(6 * MIB);
-        let mut untouched = 77_u64;
-        let pointer = &raw mut untouched as u64;
-        assert_eq!(cuda.call("cuMemAlloc_v2", &[pointer, 5 * MIB]), OUT_OF_MEMORY);
-        assert_eq!(untouched, 77);
-        assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 0]).0, INVALID_VALUE);
-        assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, u64::MAX - 5]).0, OUT_OF_MEMORY);
-        cuda.alloc(4 * MIB);
-        let mut total = 0_u64;
-        assert_eq!(cuda.get("cuMemGetInfo_v2", &[OUT, &raw mut total as u64]), 0);
-        assert_eq!(total, 10 * MIB);
-        // The other device has its own memory.
-        let other = cuda.get("cuDevicePrimaryCtxRetain", &[OUT, 1]);
-        assert_eq!(cuda.call("cuCtxSetCurrent", &[other]), OK);
-        cuda.alloc(10 * MIB);
-    });
+    let account =
+        account_of("full_device_returns_out_of_memory", &[("SIM_MEMORY", "10M")], |cuda| {
+            cuda.start(0);
+            cuda.alloc(6 * MIB);
+            let mut untouched = 77_u64;
+            let pointer = &raw mut untouched as u64;
+            assert_eq!(cuda.call("cuMemAlloc_v2", &[pointer, 5 * MIB]), OUT_OF_MEMORY);
+            assert_eq!(untouched, 77);
+            assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 0]).0, INVALID_VALUE);
+            assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, u64::MAX - 5]).0, OUT_OF_MEMORY);
+            cuda.alloc(4 * MIB);
+            let mut total = 0_u64;
+            assert_eq!(cuda.get("cuMemGetInfo_v2", &[OUT, &raw mut total as u64]), 0);
+            assert_eq!(total, 10 * MIB);
+            // The other device has its own memory.
+            let other = cuda.get("cuDevicePrimaryCtxRetain", &[OUT, 1]);
+            assert_eq!(cuda.call("cuCtxSetCurrent", &[other]), OK);
+            cuda.alloc(10 * MIB);
+        });
     assert_eq!(account["failed_allocations"], 3);
     assert_eq!(account["allocations"], 3);
 }
@@ -189,25 +190,24 @@ fn contexts_are_stacked_per_thread() {
 
 #[test]
 fn memory_is_freed_from_any_live_context() {
-    let account =
-        account_of("memory_is_freed_from_any_live_context", &[], |cuda| {
-            cuda.start(0);
-            let here = cuda.alloc(100);
-            let there = cuda.alloc(100);
-            let nowhere = cuda.alloc(100);
-            assert_eq!(std::thread::spawn(move || cuda.free(there)).join().unwrap(), OK);
-            cuda.get("cuCtxCreate_v2", &[OUT, 0, 1]);
-            assert_eq!(cuda.free(here), OK, "from a context of another device");
-            let ended = cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
-            let other = std::thread::spawn(move || {
-                assert_eq!(cuda.call("cuCtxSetCurrent", &[ended]), OK);
-                let destroyed = std::thread::spawn(move || cuda.call("cuCtxDestroy_v2", &[ended]));
-                assert_eq!(destroyed.join().unwrap(), OK);
-                assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 4]).0, CONTEXT_DESTROYED);
-                cuda.free(nowhere)
-            });
-            assert_eq!(other.join().unwrap(), CONTEXT_DESTROYED);
+    let account = account_of("memory_is_freed_from_any_live_context", &[], |cuda| {
+        cuda.start(0);
+        let here = cuda.alloc(100);
+        let there = cuda.alloc(100);
+        let nowhere = cuda.alloc(100);
+        assert_eq!(std::thread::spawn(move || cuda.free(there)).join().unwrap(), OK);
+        cuda.get("cuCtxCreate_v2", &[OUT, 0, 1]);
+        assert_eq!(cuda.free(here), OK, "from a context of another device");
+        let ended = cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
+        let other = std::thread::spawn(move || {
+            assert_eq!(cuda.call("cuCtxSetCurrent", &[ended]), OK);
+            let destroyed = std::thread::spawn(move || cuda.call("cuCtxDestroy_v2", &[ended]));
+            assert_eq!(destroyed.join().unwrap(), OK);
+            assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 4]).0, CONTEXT_DESTROYED);
+            cuda.free(nowhere)
         });
+        assert_eq!(other.join().unwrap(), CONTEXT_DESTROYED);
+    });
     assert_eq!(account["frees"], 2);
     assert_eq!(live(&account, "device"), [100]);
 }

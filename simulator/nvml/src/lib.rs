@@ -11,7 +11,7 @@ mod state;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use state::State;
+use state::DeviceState;
 
 /// Result codes of NVML.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,15 +116,15 @@ struct Process {
 type Device = usize;
 
 /// Returns the state, once NVML is initialized.
-fn state() -> Result<State, Code> {
+fn state() -> Result<DeviceState, Code> {
     if USERS.load(Ordering::Acquire) == 0 {
         return Err(Code::Uninitialized);
     }
-    Ok(State::read())
+    Ok(DeviceState::read())
 }
 
 /// Returns the state, and the index of a device.
-fn device(handle: Device) -> Result<(State, usize), Code> {
+fn device(handle: Device) -> Result<(DeviceState, usize), Code> {
     let state = state()?;
     let index = handle.checked_sub(1).filter(|index| *index < state.devices);
     Ok((state, index.ok_or(Code::InvalidArgument)?))

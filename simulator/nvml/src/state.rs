@@ -12,12 +12,12 @@ const MAX_DEVICES: usize = 16;
 
 /// A process and the memory that it uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct User {
+pub(crate) struct GpuProcess {
     pub(crate) pid: u32,
     bytes: [u64; MAX_DEVICES],
 }
 
-impl User {
+impl GpuProcess {
     /// Returns the memory that it uses on a device, including its context.
     pub(crate) fn uses(&self, device: usize) -> u64 {
         self.bytes.get(device).copied().unwrap_or(0)
@@ -26,13 +26,13 @@ impl User {
 
 /// The devices and the processes that use them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct State {
+pub(crate) struct DeviceState {
     pub(crate) devices: usize,
     pub(crate) memory: u64,
-    pub(crate) processes: Vec<User>,
+    pub(crate) processes: Vec<GpuProcess>,
 }
 
-impl State {
+impl DeviceState {
     /// Reads the current state.
     pub(crate) fn read() -> Self {
         let shared = std::env::var_os("SIM_STATE_FILE").and_then(|path| {
@@ -58,7 +58,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Parses the file; slots whose process has exited or was replaced are skipped.
-fn parse(bytes: &[u8], start_of: &dyn Fn(u64) -> Option<u64>) -> Option<State> {
+fn parse(bytes: &[u8], start_of: &dyn Fn(u64) -> Option<u64>) -> Option<DeviceState> {
     if bytes.get(..8)? != MAGIC {
         return None;
     }
@@ -75,9 +75,9 @@ fn parse(bytes: &[u8], start_of: &dyn Fn(u64) -> Option<u64>) -> Option<State> {
             let at = |base: usize| number(slot, base + device * 8).unwrap_or(0);
             *bytes = at(USED).saturating_add(at(OVERHEAD));
         }
-        processes.push(User { pid: u32::try_from(pid).ok()?, bytes: uses });
+        processes.push(GpuProcess { pid: u32::try_from(pid).ok()?, bytes: uses });
     }
-    Some(State { devices, memory, processes })
+    Some(DeviceState { devices, memory, processes })
 }
 
 /// Returns the start time of a process, if it exists.

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-const SMALL: u64 = 1 << 20;
-const SMALL_SEGMENT: u64 = 2 << 20;
-const LARGE: u64 = 10 << 20;
-const LARGE_SEGMENT: u64 = 20 << 20;
-const UNIT: u64 = 512;
+const SMALL_BLOCK_BYTES: u64 = 1 << 20;
+const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+const LARGE_BLOCK_BYTES: u64 = 10 << 20;
+const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
+const BLOCK_ALIGNMENT: u64 = 512;
 
 /// A part of a segment.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ struct Block {
 
 /// The allocator with its blocks and statistics.
 #[derive(Default)]
-pub(crate) struct Cache {
+pub(crate) struct CachingAllocator {
     /// By address.
     blocks: BTreeMap<u64, Block>,
     /// By first address.
@@ -37,7 +37,7 @@ pub(crate) struct Cache {
 
 /// The layout of free memory.
 #[derive(Default)]
-pub(crate) struct Unused {
+pub(crate) struct FreeLayout {
     /// Bytes in completely free segments.
     pub(crate) whole: u64,
     /// Bytes in other segments.
@@ -48,31 +48,31 @@ pub(crate) struct Unused {
 
 /// Returns the rounded size of a request.
 pub(crate) fn rounded(bytes: u64) -> u64 {
-    bytes.max(1).div_ceil(UNIT) * UNIT
+    bytes.max(1).div_ceil(BLOCK_ALIGNMENT) * BLOCK_ALIGNMENT
 }
 
 /// Returns the size of the segment to allocate for a request that fits nowhere.
 pub(crate) fn segment_for(bytes: u64) -> u64 {
-    if bytes <= SMALL {
-        SMALL_SEGMENT
-    } else if bytes < LARGE {
-        LARGE_SEGMENT
+    if bytes <= SMALL_BLOCK_BYTES {
+        SMALL_SEGMENT_BYTES
+    } else if bytes < LARGE_BLOCK_BYTES {
+        LARGE_SEGMENT_BYTES
     } else {
-        bytes.div_ceil(SMALL_SEGMENT) * SMALL_SEGMENT
+        bytes.div_ceil(SMALL_SEGMENT_BYTES) * SMALL_SEGMENT_BYTES
     }
 }
 
-impl Cache {
+impl CachingAllocator {
     /// Allocates a free block that fits, and returns its address and length.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<(u64, u64)> {
-        let small = bytes <= SMALL;
+        let small = bytes <= SMALL_BLOCK_BYTES;
         let fits = |(_, block): &(&u64, &Block)| {
             block.free && block.small == small && block.bytes >= bytes
         };
         let (&address, &block) =
             self.blocks.iter().filter(fits).min_by_key(|(at, block)| (block.bytes, **at))?;
         let rest = block.bytes - bytes;
-        let split = if small { rest >= UNIT } else { rest > SMALL };
+        let split = if small { rest >= BLOCK_ALIGNMENT } else { rest > SMALL_BLOCK_BYTES };
         let length = if split { bytes } else { block.bytes };
         self.blocks.insert(address, Block { bytes: length, free: false, ..block });
         if split {
@@ -88,7 +88,7 @@ impl Cache {
     pub(crate) fn add(&mut self, address: u64, bytes: u64, request: u64) {
         self.segments.insert(address, bytes);
         self.reserved += bytes;
-        let small = request <= SMALL;
+        let small = request <= SMALL_BLOCK_BYTES;
         self.blocks.insert(address, Block { bytes, free: true, segment: address, small });
     }
 
@@ -134,8 +134,8 @@ impl Cache {
         self.blocks.values().filter(|block| !block.free).count()
     }
 
-    pub(crate) fn unused(&self) -> Unused {
-        let mut unused = Unused::default();
+    pub(crate) fn unused(&self) -> FreeLayout {
+        let mut unused = FreeLayout::default();
         for block in self.blocks.values().filter(|block| block.free) {
             if self.segments.get(&block.segment) == Some(&block.bytes) {
                 unused.whole += block.bytes;

@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cache::{Cache, rounded, segment_for};
+use cache::{CachingAllocator, rounded, segment_for};
 use driver::Driver;
 
 /// `c10::Device`: two bytes, type and index.
@@ -36,7 +36,7 @@ unsafe extern "C" {
 
 struct Caches {
     driver: Driver,
-    by_device: BTreeMap<i8, Cache>,
+    by_device: BTreeMap<i8, CachingAllocator>,
     /// The device of each block.
     owners: BTreeMap<u64, i8>,
     asynchronous: bool,
@@ -119,7 +119,7 @@ impl Caches {
 
 /// A separate frame, as in PyTorch.
 #[inline(never)]
-fn alloc_found_block(cache: &Cache, address: u64, length: u64, on: Device) {
+fn alloc_found_block(cache: &CachingAllocator, address: u64, length: u64, on: Device) {
     // SAFETY: the function only reads its arguments.
     unsafe {
         report_usage(
@@ -160,7 +160,7 @@ pub extern "C" fn sim_torch_select(device: i32) -> i32 {
 pub extern "C" fn sim_torch_empty_cache() {
     let Some(mut caches) = caches() else { return };
     let Caches { driver, by_device, .. } = &mut *caches;
-    for segment in by_device.values_mut().flat_map(Cache::empty) {
+    for segment in by_device.values_mut().flat_map(CachingAllocator::empty) {
         // SAFETY: the segment belongs to the cache and has no allocated blocks.
         unsafe { (driver.free)(segment) };
     }

@@ -9,16 +9,16 @@ pub(crate) use contexts::{CaptureEnd, CaptureEndBy, ContextStack, OpenCaptures, 
 /// Uses CUDA memory in known ways, on a simulated or a real driver.
 #[derive(Parser)]
 #[command(name = "workload", version)]
-pub(crate) struct Arguments {
+pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(subcommand)]
     pub(crate) program: Program,
 }
 
 /// Options of all programs.
 #[derive(Args, Clone)]
-pub(crate) struct Common {
+pub(crate) struct CommonArgs {
     /// Seed of random choices
     #[arg(long, global = true, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -82,9 +82,9 @@ pub(crate) enum Program {
     /// Create and destroy CUDA objects, and leak some
     Objects(Objects),
     /// Allocate tensors of the simulated PyTorch, and free all of them
-    TorchClean(Torch),
+    TorchClean(TorchArgs),
     /// Like torch-clean, but keep one tensor of each step
-    TorchLeak(Torch),
+    TorchLeak(TorchArgs),
     /// Allocate and free tensors as fast as possible
     TorchSpam(TorchSpam),
     /// Share memory with a child process
@@ -113,7 +113,7 @@ pub(crate) struct Leak3 {
 
 /// Options of the programs with tensors.
 #[derive(Args)]
-pub(crate) struct Torch {
+pub(crate) struct TorchArgs {
     /// Number of steps
     #[arg(long, default_value_t = 20)]
     pub(crate) steps: u64,
@@ -389,7 +389,7 @@ pub(crate) struct Copies {
 pub(crate) struct Objects {
     /// Only these kinds
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,...")]
-    pub(crate) kind: Vec<ObjectSort>,
+    pub(crate) kind: Vec<ObjectKind>,
     /// Number of objects of each kind
     #[arg(long, default_value_t = 100)]
     pub(crate) count: u64,
@@ -422,10 +422,10 @@ pub(crate) struct Objects {
 
 impl Objects {
     /// Returns the requested kinds; all by default.
-    pub(crate) fn kinds(&self) -> Vec<ObjectSort> {
+    pub(crate) fn kinds(&self) -> Vec<ObjectKind> {
         use clap::ValueEnum;
         if self.kind.is_empty() {
-            return ObjectSort::value_variants().to_vec();
+            return ObjectKind::value_variants().to_vec();
         }
         self.kind.clone()
     }
@@ -433,7 +433,7 @@ impl Objects {
 
 /// A kind of object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum ObjectSort {
+pub(crate) enum ObjectKind {
     /// A stream
     Stream,
     /// An event
@@ -519,12 +519,12 @@ pub(crate) struct Random {
     pub(crate) no_illegal: bool,
     /// Besides linear device memory, use only these areas of the API
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
-    pub(crate) only: Vec<Part>,
+    pub(crate) only: Vec<ApiArea>,
 }
 
 /// An area of the memory API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum ApiArea {
     /// Pitched memory
     Pitched,
     /// Managed memory
@@ -568,12 +568,12 @@ mod tests {
 
     #[test]
     fn command_line_is_consistent() {
-        Arguments::command().debug_assert();
+        Cli::command().debug_assert();
     }
 
     #[test]
     fn common_options_may_precede_or_follow_the_program() {
-        let parse = |text: &str| Arguments::try_parse_from(text.split(' ')).unwrap();
+        let parse = |text: &str| Cli::try_parse_from(text.split(' ')).unwrap();
         for text in ["workload --seed 7 leak3 --hold-ms 3", "workload leak3 --hold-ms 3 --seed 7"] {
             let arguments = parse(text);
             assert_eq!((arguments.common.seed, arguments.common.hold_ms), (7, 3));

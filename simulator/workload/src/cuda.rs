@@ -7,8 +7,9 @@ use std::fmt;
 use anyhow::{Context as _, anyhow, bail};
 
 use crate::structs::{
-    Access, AllocNode, Array3dDescriptor, ArrayDescriptor, Copy2d, Copy3d, CopyAttributes,
-    ExternalBuffer, ExternalMemory, IpcHandle, LaunchConfig, MulticastProp, PoolProps, Prop,
+    AccessDesc, AllocNode, AllocationProp, Array3dDescriptor, ArrayDescriptor, Copy2d, Copy3d,
+    CopyAttributes, ExternalBuffer, ExternalMemory, IpcHandle, LaunchConfig, MulticastProp,
+    PoolProps,
 };
 
 /// Name of the driver library.
@@ -137,7 +138,7 @@ functions! {
     cuMemPoolTrimTo(pool: Handle, keep: usize);
     cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: *mut c_void);
     cuDeviceGetDefaultMemPool(pool: *mut Handle, device: c_int);
-    cuMemCreate(handle: *mut Handle, bytes: usize, prop: *const Prop, flags: u64);
+    cuMemCreate(handle: *mut Handle, bytes: usize, prop: *const AllocationProp, flags: u64);
     cuMemRelease(handle: Handle);
     cuMemRetainAllocationHandle(handle: *mut Handle, address: u64);
     cuMemAddressReserve(pointer: *mut Pointer, bytes: usize, alignment: usize, hint: Pointer,
@@ -145,7 +146,7 @@ functions! {
     cuMemAddressFree(pointer: Pointer, bytes: usize);
     cuMemMap(pointer: Pointer, bytes: usize, offset: usize, handle: Handle, flags: u64);
     cuMemUnmap(pointer: Pointer, bytes: usize);
-    cuMemSetAccess(pointer: Pointer, bytes: usize, access: *const Access, count: usize);
+    cuMemSetAccess(pointer: Pointer, bytes: usize, access: *const AccessDesc, count: usize);
     cuMemExportToShareableHandle(shareable: *mut c_void, handle: Handle, sort: c_int, flags: u64);
     cuMemImportFromShareableHandle(handle: *mut Handle, shareable: *mut c_void, sort: c_int);
     cuMulticastCreate(handle: *mut Handle, prop: *const MulticastProp);

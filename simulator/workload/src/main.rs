@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
+    let arguments = cli::Cli::parse();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: &cli::Arguments) -> anyhow::Result<()> {
+fn run(arguments: &cli::Cli) -> anyhow::Result<()> {
     signals::install()?;
     name_thread(&arguments.common.name);
     if arguments.common.wait_start {

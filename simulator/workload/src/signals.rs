@@ -11,7 +11,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 static GO: AtomicBool = AtomicBool::new(false);
 
 /// Poll interval of waiting threads.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 extern "C" fn on_stop(_signal: c_int) {
     STOP.store(true, Ordering::Relaxed);
@@ -50,7 +50,7 @@ pub(crate) fn sleep(time: Duration) -> bool {
         if left.is_zero() {
             return true;
         }
-        std::thread::sleep(left.min(LOOK));
+        std::thread::sleep(left.min(POLL_INTERVAL));
     }
     false
 }
@@ -68,7 +68,7 @@ pub(crate) fn wait_for_start() -> bool {
             return true;
         }
         if !open {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             continue;
         }
         match read_byte() {

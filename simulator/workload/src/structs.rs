@@ -5,7 +5,7 @@ use std::ffi::c_int;
 /// `CUmemAllocationProp`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Prop {
+pub(crate) struct AllocationProp {
     pub(crate) allocation_type: c_int,
     pub(crate) handle_types: c_int,
     pub(crate) location_type: c_int,
@@ -14,7 +14,7 @@ pub(crate) struct Prop {
     pub(crate) flags: u64,
 }
 
-impl Prop {
+impl AllocationProp {
     /// Memory of a device, shareable by file descriptor or not.
     pub(crate) const fn device(device: c_int, shareable: bool) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl PoolProps {
 /// `CUmemAccessDesc`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Access {
+pub(crate) struct AccessDesc {
     pub(crate) location_type: c_int,
     pub(crate) location_id: c_int,
     pub(crate) flags: c_int,
@@ -163,14 +163,14 @@ pub(crate) struct CopyAttributes {
 /// The memory of a side of a copy: `CUmemorytype`, and the pointer that it selects.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(crate) struct Place {
+pub(crate) struct CopyEndpoint {
     memory_type: u32,
     host: u64,
     device: u64,
     array: u64,
 }
 
-impl Place {
+impl CopyEndpoint {
     /// Memory of the host.
     pub(crate) fn host(pointer: u64) -> Self {
         Self { memory_type: 1, host: pointer, ..Self::default() }
@@ -198,7 +198,7 @@ impl Place {
 pub(crate) struct Side2d {
     pub(crate) x: u64,
     pub(crate) y: u64,
-    pub(crate) place: Place,
+    pub(crate) place: CopyEndpoint,
     pub(crate) pitch: usize,
 }
 
@@ -220,7 +220,7 @@ pub(crate) struct Side3d {
     pub(crate) y: u64,
     pub(crate) z: u64,
     pub(crate) level: u64,
-    pub(crate) place: Place,
+    pub(crate) place: CopyEndpoint,
     /// Set for copies between contexts.
     pub(crate) context: u64,
     pub(crate) pitch: usize,

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Stage, list, number};
+use common::{TestEnv, list, number};
 
 /// Calls and bytes of one iteration, by direction and mode. The sums are written out from the sizes
 /// in the program.
@@ -38,7 +38,7 @@ const ONCE: [(&str, &str, u64, u64); 13] = [
 
 #[test]
 fn copies_match_expected_calls_and_bytes() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     stage.run(&["copies", "--iterations", "3"]);
     let account = stage.account();
     let mut sums: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
@@ -59,7 +59,7 @@ fn copies_match_expected_calls_and_bytes() {
 
 #[test]
 fn copies_run_on_one_device() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let status = stage.command(&["copies"]).env("SIM_DEVICES", "1").status().unwrap();
     assert!(status.success());
     let peers = stage.account();

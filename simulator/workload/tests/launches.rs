@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use common::{Stage, list, number};
+use common::{TestEnv, list, number};
 use serde_json::{Value, json};
 
 const MATMUL: &str = "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii";
@@ -30,7 +30,7 @@ fn expected(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
 
 #[test]
 fn each_iteration_launches_both_kernels() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     stage.run(&["launches", "--iterations", "1000"]);
     let account = stage.account();
     assert_eq!(by_name(&account), expected(&[(MATMUL, 1000), (ADD, 1000)]));
@@ -49,7 +49,7 @@ fn each_iteration_launches_both_kernels() {
 
 #[test]
 fn every_thread_of_every_process_launches_every_kernel() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let options = "--iterations 5 --kernels 200 --threads 16 --processes 4 --failing 7";
     let mut arguments = vec!["launches"];
     arguments.extend(options.split(' '));
@@ -75,7 +75,7 @@ fn every_thread_of_every_process_launches_every_kernel() {
 
 #[test]
 fn launch_late_continues_after_the_wait() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let arguments = ["launch-late", "--before", "3", "--iterations", "40"];
     let mut child =
         stage.command(&arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -89,7 +89,7 @@ fn launch_late_continues_after_the_wait() {
 
 #[test]
 fn launch_late_can_wait_for_a_time() {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let options = ["--before", "0", "--iterations", "2", "--kernels", "1", "--wait-ms", "1"];
     let mut arguments = vec!["launch-late"];
     arguments.extend(options);

@@ -6,11 +6,11 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Stage, list, number};
+use common::{TestEnv, list, number};
 use serde_json::Value;
 
 fn scenarios() -> Vec<Value> {
-    let text = Stage::new().run(&["leaks", "--list"]);
+    let text = TestEnv::new().run(&["leaks", "--list"]);
     serde_json::from_str::<Vec<Value>>(&text).unwrap()
 }
 
@@ -20,7 +20,7 @@ fn word<'a>(entry: &'a Value, name: &str) -> &'a str {
 
 /// Returns the number of allocations that are left, of one kind or of all.
 fn left(scenario: &Value, times: u64, seed: &str, kind: Option<&str>) -> usize {
-    let stage = Stage::new();
+    let stage = TestEnv::new();
     let seconds = (number(scenario, "seconds") * times).to_string();
     let name = word(scenario, "name");
     stage.run(&["leaks", name, "--no-wait", "--seconds", &seconds, "--seed", seed]);
@@ -75,7 +75,7 @@ fn healthy_scenarios_do_not_grow_in_longer_runs() {
 fn same_seed_makes_the_same_calls() {
     for name in ["noisy-leak", "random-walk", "emptied-cache", "one-thread-leak"] {
         let account = |seed: &str| {
-            let stage = Stage::new();
+            let stage = TestEnv::new();
             stage.run(&["leaks", name, "--no-wait", "--seed", seed]);
             let account = stage.account();
             ["allocations", "frees", "live_bytes"].map(|field| number(&account, field))
@@ -102,7 +102,7 @@ fn labeled_functions_are_symbols_of_the_program() {
 
 #[test]
 fn unknown_scenario_is_rejected() {
-    let output = Stage::new().command(&["leaks", "fast"]).output().unwrap();
+    let output = TestEnv::new().command(&["leaks", "fast"]).output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(message.contains("\"fast\"") && message.contains("--list"), "{message}");

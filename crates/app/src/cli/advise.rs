@@ -20,7 +20,7 @@ Only suggestions are printed; nothing is changed. FILE is a vramscope recording 
 directory; without it live processes are observed, which requires root.";
 
 #[derive(Args)]
-pub(crate) struct Advise {
+pub(crate) struct AdviseArgs {
     /// Recording or incident directory
     #[arg(value_name = "FILE", conflicts_with = "agent")]
     pub(crate) file: Option<PathBuf>,

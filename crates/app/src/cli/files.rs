@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use engine::analysis::usage::FEWEST_POINTS;
+use engine::analysis::usage::MIN_POINTS;
 use engine::units::Bytes;
 
-use super::{By, FormatOptions};
+use super::{FormatOptions, GroupByArg};
 use crate::quantity;
 
 pub(super) const REPLAY_EXAMPLES: &str = "\
@@ -52,7 +52,7 @@ function to driver.tsv and the rest to invalid.tsv.";
 
 /// Filters of verbs that read a file.
 #[derive(Args)]
-pub(crate) struct Part {
+pub(crate) struct FileFilterArgs {
     /// Only this process
     #[arg(short, long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
@@ -77,7 +77,7 @@ pub(crate) struct Replay {
         default_value = "process",
         conflicts_with = "kernels"
     )]
-    pub(crate) by: By,
+    pub(crate) by: GroupByArg,
     /// List at most N entries per list [default: 10 for text]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) top: Option<usize>,
@@ -93,20 +93,20 @@ pub(crate) struct Replay {
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) limit: super::Limit,
+    pub(crate) limit: super::FailOnLeakArgs,
 }
 
 #[derive(Args)]
-pub(crate) struct Report {
+pub(crate) struct ReportArgs {
     /// Input file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Analysis to run
     #[arg(long, value_enum, value_name = "NAME", default_value = "summary")]
-    pub(crate) analysis: Analysis,
+    pub(crate) analysis: AnalysisArg,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
-    pub(crate) format: Format,
+    pub(crate) format: ReportFormat,
     /// Write the result to FILE; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -123,16 +123,16 @@ pub(crate) struct Report {
     #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
     pub(crate) would_fit: Option<Bytes>,
     #[command(flatten)]
-    pub(crate) overlay: Overlay,
+    pub(crate) overlay: SmiArgs,
     #[command(flatten)]
-    pub(crate) limit: super::Limit,
+    pub(crate) limit: super::FailOnLeakArgs,
     #[command(flatten)]
-    pub(crate) part: Part,
+    pub(crate) part: FileFilterArgs,
 }
 
 /// A log of nvidia-smi to draw over the series of a file.
 #[derive(Args)]
-pub(crate) struct Overlay {
+pub(crate) struct SmiArgs {
     /// Overlay an nvidia-smi CSV log
     #[arg(long, value_name = "CSV")]
     pub(crate) smi_log: Option<PathBuf>,
@@ -159,14 +159,14 @@ fn offset(text: &str) -> Result<i64, String> {
 
 fn points(text: &str) -> Result<usize, String> {
     let points: usize = text.parse().map_err(|error| format!("expected a number: {error}"))?;
-    if points < FEWEST_POINTS {
-        return Err(format!("must be {FEWEST_POINTS} or more"));
+    if points < MIN_POINTS {
+        return Err(format!("must be {MIN_POINTS} or more"));
     }
     Ok(points)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Analysis {
+pub(crate) enum AnalysisArg {
     /// Allocations, frees, peak and largest sites per process and device
     Summary,
     /// Memory that was never freed
@@ -182,7 +182,7 @@ pub(crate) enum Analysis {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum ReportFormat {
     /// Human-readable text
     Text,
     /// One JSON object
@@ -194,7 +194,7 @@ pub(crate) enum Format {
 }
 
 #[derive(Args)]
-pub(crate) struct Diff {
+pub(crate) struct DiffArgs {
     /// First file
     #[arg(value_name = "A")]
     pub(crate) before: PathBuf,
@@ -226,7 +226,7 @@ pub(crate) enum DiffFormat {
 }
 
 #[derive(Args)]
-pub(crate) struct Export {
+pub(crate) struct ExportArgs {
     /// Input file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -241,19 +241,19 @@ pub(crate) struct Export {
     pub(crate) force: bool,
     /// folded, flamegraph: memory in use, or everything allocated [default: inuse]
     #[arg(long, value_enum)]
-    pub(crate) value: Option<Value>,
+    pub(crate) value: Option<ProfileValueArg>,
     /// folded, flamegraph: bytes, or number of allocations [default: bytes]
     #[arg(long, value_enum)]
-    pub(crate) unit: Option<Unit>,
+    pub(crate) unit: Option<ProfileUnitArg>,
     /// folded, flamegraph, pprof: memory in use at the end or at the peak [default: end]
     #[arg(long, value_enum, value_name = "POINT")]
-    pub(crate) at: Option<At>,
+    pub(crate) at: Option<InUseAtArg>,
     #[command(flatten)]
-    pub(crate) part: Part,
+    pub(crate) part: FileFilterArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Value {
+pub(crate) enum ProfileValueArg {
     /// Memory in use
     Inuse,
     /// Everything allocated
@@ -261,7 +261,7 @@ pub(crate) enum Value {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Unit {
+pub(crate) enum ProfileUnitArg {
     /// Bytes
     Bytes,
     /// Number of allocations
@@ -269,7 +269,7 @@ pub(crate) enum Unit {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum At {
+pub(crate) enum InUseAtArg {
     /// Never freed
     End,
     /// Live at the peak of each device

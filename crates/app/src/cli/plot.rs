@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::files::{Overlay, Part};
+use super::files::{FileFilterArgs, SmiArgs};
 
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
@@ -17,10 +17,10 @@ EXAMPLES
 The extension of FILE selects the format: svg, png or html.";
 
 /// Maximum number of bands in a chart.
-const MOST: usize = 50;
+const MAX_BANDS: usize = 50;
 
 #[derive(Args)]
-pub(crate) struct Plot {
+pub(crate) struct PlotArgs {
     /// Files to plot; several share one scale
     #[arg(value_name = "FILE", required = true, num_args = 1..)]
     pub(crate) files: Vec<PathBuf>,
@@ -32,15 +32,15 @@ pub(crate) struct Plot {
     pub(crate) force: bool,
     /// Stack bands by kind, site, process or device
     #[arg(long, value_enum, value_name = "KEY", default_value = "kind")]
-    pub(crate) by: PlotBy,
+    pub(crate) by: PlotByArg,
     /// Draw at most N bands; the rest become one
     #[arg(short = 'n', long, value_name = "N", default_value = "10", value_parser = bands)]
     pub(crate) top: usize,
     #[command(flatten)]
-    pub(crate) overlay: Overlay,
+    pub(crate) overlay: SmiArgs,
     /// Time axis: elapsed or utc
     #[arg(long, value_enum, default_value = "elapsed")]
-    pub(crate) time: PlotTime,
+    pub(crate) time: PlotTimeArg,
     /// Chart title [default: file name]
     #[arg(long, value_name = "TEXT")]
     pub(crate) title: Option<String>,
@@ -49,15 +49,15 @@ pub(crate) struct Plot {
     pub(crate) size: Option<(u32, u32)>,
     /// Color theme
     #[arg(long, value_enum, default_value = "auto")]
-    pub(crate) theme: PlotTheme,
+    pub(crate) theme: PlotThemeArg,
     #[command(flatten)]
-    pub(crate) part: Part,
+    pub(crate) part: FileFilterArgs,
 }
 
 fn bands(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(count) if (1..=MOST).contains(&count) => Ok(count),
-        _ => Err(format!("expected a number from 1 to {MOST}")),
+        Ok(count) if (1..=MAX_BANDS).contains(&count) => Ok(count),
+        _ => Err(format!("expected a number from 1 to {MAX_BANDS}")),
     }
 }
 
@@ -72,7 +72,7 @@ fn size(text: &str) -> Result<(u32, u32), String> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlotBy {
+pub(crate) enum PlotByArg {
     /// Memory kind
     Kind,
     /// Call site
@@ -84,7 +84,7 @@ pub(crate) enum PlotBy {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlotTime {
+pub(crate) enum PlotTimeArg {
     /// Seconds since the start
     Elapsed,
     /// UTC wall-clock time
@@ -92,7 +92,7 @@ pub(crate) enum PlotTime {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlotTheme {
+pub(crate) enum PlotThemeArg {
     /// Follow the system (SVG) or light (PNG)
     Auto,
     /// Dark on light

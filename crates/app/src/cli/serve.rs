@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use engine::units::Bytes;
 
-use super::{Stacks, TorchOptions};
+use super::{StackModeArg, TorchArgs};
 use crate::quantity;
 
 pub(super) const EXAMPLES: &str = "\
@@ -19,7 +19,7 @@ EXAMPLES
 Requires root. Runs until Ctrl-C or SIGTERM.";
 
 #[derive(Args)]
-pub(crate) struct Serve {
+pub(crate) struct ServeArgs {
     /// Configuration file (TOML); command-line options take precedence
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -41,9 +41,9 @@ pub(crate) struct Serve {
     /// How to collect call stacks: off, fp (frame pointers) or full (unwind tables and Python
     /// frames) [default: full]
     #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) stacks: Option<Stacks>,
+    pub(crate) stacks: Option<StackModeArg>,
     #[command(flatten)]
-    pub(crate) torch: TorchOptions,
+    pub(crate) torch: TorchArgs,
     /// CPU budget, percent of one core; beyond it call stacks are dropped, never memory accounting
     #[arg(long, value_name = "PERCENT")]
     pub(crate) max_cpu: Option<f64>,

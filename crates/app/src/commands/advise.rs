@@ -9,24 +9,25 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use engine::ids::Pid;
-use engine::snapshot::{ProcessView, Snapshot, View};
-use formats::export::Names;
-use formats::export::advice::{self, Advice};
-use formats::export::incident::{self, OBJECT};
-use formats::import::{self, Source};
-use formats::plain::plain;
+use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
+use formats::export::ReportContext;
+use formats::export::advice::{self, AdviceReport};
+use formats::export::incident::{self, INCIDENT_FILE};
+use formats::import::{self, SourceFormat};
+use formats::plain::sanitize;
 
 use super::{input, replay};
-use crate::advising::{self, Question};
-use crate::cli::Advise;
+use crate::advising::{self, AdviceRequest};
+use crate::cli::AdviseArgs;
 use crate::outfile::shown;
 use crate::{Outcome, output};
 
 /// Lists of the snapshot that advice is derived from.
-const VIEW: View = View { top: 1, top_sites: 200, ..View::DEFAULT };
+const SNAPSHOT_OPTIONS: SnapshotOptions =
+    SnapshotOptions { top: 1, top_sites: 200, ..SnapshotOptions::DEFAULT };
 
 /// Runs the verb.
-pub(crate) fn run(options: &Advise) -> Result<Outcome> {
+pub(crate) fn run(options: &AdviseArgs) -> Result<Outcome> {
     let mut advice = match (&options.file, &options.agent) {
         (Some(file), _) if file.is_dir() => from_incident_dir(file)?,
         (Some(file), _) => from_recording(file, options)?,
@@ -35,7 +36,7 @@ pub(crate) fn run(options: &Advise) -> Result<Outcome> {
     };
     narrow(&mut advice, options)?;
     for gpu in &mut advice.gpus {
-        options.need.iter().for_each(|need| gpu.judge(*need));
+        options.need.iter().for_each(|need| gpu.evaluate_need(*need));
     }
     let mut out = output::results();
     if options.format.is_json() {
@@ -45,11 +46,11 @@ pub(crate) fn run(options: &Advise) -> Result<Outcome> {
     }
     out.finish()?;
     let met = advice.gpus.iter().any(|gpu| gpu.need.is_some_and(|need| need.without_data_loss));
-    Ok(if options.need.is_none() || met { Outcome::Fine } else { Outcome::Findings })
+    Ok(if options.need.is_none() || met { Outcome::Success } else { Outcome::Findings })
 }
 
 /// Keeps only the GPU and the processes that the options select.
-fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
+fn narrow(advice: &mut AdviceReport, options: &AdviseArgs) -> Result<()> {
     if let Some(requested) = options.gpu {
         let known: Vec<String> =
             advice.gpus.iter().filter_map(|gpu| gpu.gpu).map(|gpu| gpu.to_string()).collect();
@@ -68,9 +69,10 @@ fn narrow(advice: &mut Advice, options: &Advise) -> Result<()> {
 }
 
 /// Returns the advice stored in an incident directory, from the time of the error.
-fn from_incident_dir(dir: &Path) -> Result<Advice> {
-    let file = dir.join(OBJECT);
-    let invalid = || format!("{} is not an incident directory ({OBJECT} is missing)", shown(dir));
+fn from_incident_dir(dir: &Path) -> Result<AdviceReport> {
+    let file = dir.join(INCIDENT_FILE);
+    let invalid =
+        || format!("{} is not an incident directory ({INCIDENT_FILE} is missing)", shown(dir));
     import::check_file(&file).with_context(invalid)?;
     let object = incident::read(&file).with_context(invalid)?;
     if object.version > incident::VERSION {
@@ -81,14 +83,14 @@ fn from_incident_dir(dir: &Path) -> Result<Advice> {
             incident::VERSION
         );
     }
-    let note = format!("state at {} ({})", plain(&object.time), plain(&object.title));
-    Ok(Advice { time: object.time, gpus: object.advice, notes: vec![note] })
+    let note = format!("state at {} ({})", sanitize(&object.time), sanitize(&object.title));
+    Ok(AdviceReport { time: object.time, gpus: object.advice, notes: vec![note] })
 }
 
 /// Returns advice for the end of a recording.
-fn from_recording(file: &Path, options: &Advise) -> Result<Advice> {
-    let source = input::recognise(file)?;
-    if source != Source::Recording {
+fn from_recording(file: &Path, options: &AdviseArgs) -> Result<AdviceReport> {
+    let source = input::detect(file)?;
+    if source != SourceFormat::Recording {
         bail!(
             "{}: advice requires a vramscope recording or an incident directory; this is a {} file",
             shown(file),
@@ -96,43 +98,48 @@ fn from_recording(file: &Path, options: &Advise) -> Result<Advice> {
         );
     }
     let mut recorded = replay::read(file, |_, _| {})?;
-    let snapshot = recorded.ledger.snapshot(recorded.at, &VIEW);
+    let snapshot = recorded.ledger.snapshot(recorded.at, &SNAPSHOT_OPTIONS);
     let mut advice = from_snapshot(&snapshot, &recorded.names, options, false);
     advice.notes.push("state at the end of the recording".into());
     Ok(advice)
 }
 
 /// Derives advice from a snapshot of this host or of a recording.
-fn from_snapshot(snapshot: &Snapshot, names: &Names, options: &Advise, local: bool) -> Advice {
+fn from_snapshot(
+    snapshot: &Snapshot,
+    names: &ReportContext,
+    options: &AdviseArgs,
+    local: bool,
+) -> AdviceReport {
     let only: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
     let idle = |process: &ProcessView| {
         let work = process.work.as_ref()?;
         (work.launches == 0).then_some(work.window)
     };
     let request =
-        Question { gpu: None, only: &only, requester: None, cause: None, idle: &idle, local };
+        AdviceRequest { gpu: None, only: &only, requester: None, cause: None, idle: &idle, local };
     let time = names.clock.precise(snapshot.at);
     let notes = advising::notes(snapshot);
-    Advice { time, gpus: advising::answer(&request, snapshot, names), notes }
+    AdviceReport { time, gpus: advising::run_advise(&request, snapshot, names), notes }
 }
 
 #[cfg(feature = "capture")]
-fn from_host(options: &Advise) -> Result<Advice> {
-    let (snapshot, names) = look::look(options, &VIEW)?;
+fn from_host(options: &AdviseArgs) -> Result<AdviceReport> {
+    let (snapshot, names) = look::observe(options, &SNAPSHOT_OPTIONS)?;
     Ok(from_snapshot(&snapshot, &names, options, true))
 }
 
 #[cfg(not(feature = "capture"))]
-fn from_host(_: &Advise) -> Result<Advice> {
+fn from_host(_: &AdviseArgs) -> Result<AdviceReport> {
     Err(super::no_capture())
 }
 
 #[cfg(feature = "serve")]
-fn from_agent(url: &str, options: &Advise) -> Result<Advice> {
-    agent::ask(url, options.token_file.as_deref())
+fn from_agent(url: &str, options: &AdviseArgs) -> Result<AdviceReport> {
+    agent::fetch_advice(url, options.token_file.as_deref())
 }
 
 #[cfg(not(feature = "serve"))]
-fn from_agent(_: &str, _: &Advise) -> Result<Advice> {
+fn from_agent(_: &str, _: &AdviseArgs) -> Result<AdviceReport> {
     Err(super::no_agent())
 }

@@ -6,46 +6,46 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use capture::session::{Options, Stacks, Target, Tensors};
+use capture::session::{SessionOptions, StackMode, Target, TensorMode};
 use engine::ids::Pid;
-use engine::snapshot::View;
+use engine::snapshot::SnapshotOptions;
 
-use super::live::{Format, LiveReport, Subject};
+use super::live::{LiveFormat, LiveReport, LiveView};
 use crate::outfile::shown;
-use crate::pipeline::Live;
+use crate::pipeline::LiveTrace;
 use crate::{Outcome, cli, output};
 
 /// Time between the demo's reports.
-const INTERVAL: Duration = Duration::from_secs(2);
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A workload that starts after a share of the demo's duration.
-struct Scene {
+struct DemoStep {
     /// In percent of the duration.
     at: u32,
     title: &'static str,
     arguments: &'static [&'static str],
 }
 
-const SCENES: &[Scene] = &[
-    Scene {
+const STEPS: &[DemoStep] = &[
+    DemoStep {
         at: 0,
         title: "A program allocates three buffers and frees two of them: watch the list shrink, and \
                 what is left when it exits.",
         arguments: &["leak3", "--work-ms", "3000", "--wait-ms", "3000"],
     },
-    Scene {
+    DemoStep {
         at: 20,
         title: "A training loop frees what each step allocates, but keeps one buffer every 25 \
                 steps: a growing leak.",
         arguments: &["train", "--steps", "100000", "--step-ms", "10", "--keep-every", "25"],
     },
-    Scene {
+    DemoStep {
         at: 50,
         title: "Four threads allocate 10 MiB at a time; one of them requests 2096 MiB once: an \
                 anomaly.",
         arguments: &["anomaly", "--iter-ms", "150"],
     },
-    Scene {
+    DemoStep {
         at: 70,
         title: "A program allocates the rest of the 8 GiB until it is out of memory.",
         arguments: &["oom", "--chunk-mb", "768"],
@@ -53,39 +53,40 @@ const SCENES: &[Scene] = &[
 ];
 
 /// Runs the verb.
-pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
-    let simulator = Simulator::find(options.simulator.as_deref())?;
+pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
+    let simulator = SimulatorPaths::find(options.simulator.as_deref())?;
     let me = Pid(std::process::id());
-    let live = Live::start(Options {
+    let live = LiveTrace::start(SessionOptions {
         target: Target::Processes { pids: vec![me], follow: true },
         drivers: vec![simulator.driver.clone()],
-        ring_bytes: Options::RING_BYTES,
+        ring_bytes: SessionOptions::RING_BYTES,
         table_entries: None,
         thread_entries: None,
         tier: None,
         work: None,
         objects: true,
-        stacks: Stacks::Full,
-        tensors: Tensors::Off,
-        stack_ring_bytes: Options::STACK_RING_BYTES,
-        logs: Options::LOGS.into(),
+        stacks: StackMode::Full,
+        tensors: TensorMode::Off,
+        stack_ring_bytes: SessionOptions::STACK_RING_BYTES,
+        logs: SessionOptions::DEFAULT_LOG_DIR.into(),
         empty_probes: false,
     })?;
-    let view = View { top: 6, ..View::default() };
-    let mut report = LiveReport::new(&live, view, Subject::Memory, Format::Text, output::results());
+    let view = SnapshotOptions { top: 6, ..SnapshotOptions::default() };
+    let mut report =
+        LiveReport::new(&live, view, LiveView::Memory, LiveFormat::Text, output::results());
     report.verbose = false;
     say(&format!(
         "Real eBPF probes (attach mode `{}`) on real processes; only the CUDA driver is simulated. \
          A report every {} seconds.",
         live.plan.tier,
-        INTERVAL.as_secs()
+        REPORT_INTERVAL.as_secs()
     ))?;
-    let mut workloads = Players(Vec::new());
+    let mut workloads = DemoProcesses(Vec::new());
     run_steps(options, &simulator, &live, &mut report, &mut workloads)?;
     workloads.stop();
     say("The final report: what each program had not freed when it exited.")?;
     let (_, outcome) = report.finish(live)?;
-    if outcome != Outcome::Fine {
+    if outcome != Outcome::Success {
         return Ok(outcome);
     }
     say(
@@ -93,20 +94,20 @@ pub(crate) fn run(options: &cli::Demo) -> Result<Outcome> {
          --min-age 10m\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope \
          doctor",
     )?;
-    Ok(Outcome::Fine)
+    Ok(Outcome::Success)
 }
 
 fn run_steps(
-    options: &cli::Demo,
-    simulator: &Simulator,
-    live: &Live,
+    options: &cli::DemoArgs,
+    simulator: &SimulatorPaths,
+    live: &LiveTrace,
     report: &mut LiveReport,
-    workloads: &mut Players,
+    workloads: &mut DemoProcesses,
 ) -> Result<()> {
     let start = Instant::now();
     let end = start + options.duration;
-    let mut steps = SCENES.iter().peekable();
-    let mut next_report = start + INTERVAL;
+    let mut steps = STEPS.iter().peekable();
+    let mut next_report = start + REPORT_INTERVAL;
     while Instant::now() < end && !report.has_failed() {
         while let Some(step) =
             steps.next_if(|step| start.elapsed() >= options.duration * step.at / 100)
@@ -116,11 +117,11 @@ fn run_steps(
         }
         if Instant::now() >= next_report {
             report.report()?;
-            next_report += INTERVAL;
+            next_report += REPORT_INTERVAL;
         }
         let soon = Instant::now() + Duration::from_millis(50);
         if let Some(message) = live.next(soon.min(next_report)) {
-            report.take(message);
+            report.handle(message);
         }
     }
     Ok(())
@@ -134,9 +135,9 @@ fn say(text: &str) -> Result<()> {
 }
 
 /// Running workloads; they are killed when the demo ends, also on an error.
-struct Players(Vec<Child>);
+struct DemoProcesses(Vec<Child>);
 
-impl Players {
+impl DemoProcesses {
     fn stop(&mut self) {
         for child in &mut self.0 {
             // It may have exited already.
@@ -147,28 +148,28 @@ impl Players {
     }
 }
 
-impl Drop for Players {
+impl Drop for DemoProcesses {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
 /// Paths of the simulated driver and its workloads.
-struct Simulator {
+struct SimulatorPaths {
     driver: PathBuf,
     workload: PathBuf,
     /// State file through which the workloads share one simulated GPU.
     state_file: PathBuf,
 }
 
-impl Drop for Simulator {
+impl Drop for SimulatorPaths {
     fn drop(&mut self) {
         // The file may not exist.
         let _ = std::fs::remove_file(&self.state_file);
     }
 }
 
-impl Simulator {
+impl SimulatorPaths {
     fn find(dir: Option<&Path>) -> Result<Self> {
         let exe = std::env::current_exe().context("cannot find the path of this program")?;
         let default = exe.parent().unwrap_or(Path::new(".")).join("sim");
@@ -188,7 +189,7 @@ impl Simulator {
         Ok(Self { driver, workload, state_file: std::env::temp_dir().join(state_file) })
     }
 
-    fn start(&self, step: &Scene) -> Result<Child> {
+    fn start(&self, step: &DemoStep) -> Result<Child> {
         let dir = self.driver.parent().unwrap_or(Path::new("."));
         Command::new(&self.workload)
             .args(step.arguments)

@@ -3,32 +3,32 @@
 use std::path::Path;
 
 use anyhow::Result;
-use engine::analysis::diff::{Diff, File};
-use engine::analysis::groups::Groups;
-use formats::export::analysis::{self, Comparison};
-use formats::import::gather::Only;
+use engine::analysis::diff::{Diff, DiffInput};
+use engine::analysis::groups::GroupTable;
+use formats::export::analysis::{self, DiffView};
+use formats::import::gather::ChangeFilter;
 
-use super::input::{self, Input};
+use super::input::{self, InputFile};
 use crate::cli::DiffFormat;
 use crate::{Outcome, cli, output};
 
 /// Sites listed in text output without `--top`.
-const TOP: usize = 20;
+const DEFAULT_TOP: usize = 20;
 
 /// Runs the verb.
-pub(crate) fn run(options: &cli::Diff) -> Result<Outcome> {
+pub(crate) fn run(options: &cli::DiffArgs) -> Result<Outcome> {
     let inputs = [options.before.as_path(), &options.after];
     let mut out = output::results_from(&inputs, options.output.as_deref(), options.force)?;
     let (before, old) = read(&options.before)?;
     let (after, new) = read(&options.after)?;
     let diff = Diff::of(
-        &File { groups: &old, stacks: &before.facts.stacks },
-        &File { groups: &new, stacks: &after.facts.stacks },
+        &DiffInput { groups: &old, stacks: &before.facts.stacks },
+        &DiffInput { groups: &new, stacks: &after.facts.stacks },
     );
     let text = options.format == DiffFormat::Text;
-    let top = options.top.or(text.then_some(TOP));
+    let top = options.top.or(text.then_some(DEFAULT_TOP));
     let comparison =
-        Comparison { before: before.subject(top), after: after.subject(top), diff: &diff };
+        DiffView { before: before.subject(top), after: after.subject(top), diff: &diff };
     match options.format {
         DiffFormat::Text => {
             analysis::write_diff_text(&mut out.writer, &comparison, out.style)?;
@@ -37,11 +37,12 @@ pub(crate) fn run(options: &cli::Diff) -> Result<Outcome> {
         DiffFormat::Tsv => analysis::write_diff_tsv(&mut out.writer, &comparison)?,
     }
     out.finish()?;
-    Ok(Outcome::Fine)
+    Ok(Outcome::Success)
 }
 
-fn read(path: &Path) -> Result<(Input, Groups)> {
-    let mut groups = Groups::new(input::recognise(path)?.measure());
-    let input = input::read(path, Only::default(), &mut |change, _| groups.change(change))?;
+fn read(path: &Path) -> Result<(InputFile, GroupTable)> {
+    let mut groups = GroupTable::new(input::detect(path)?.measure());
+    let input =
+        input::read(path, ChangeFilter::default(), &mut |change, _| groups.observe(change))?;
     Ok((input, groups))
 }

@@ -4,10 +4,10 @@ use std::io::Write;
 
 use anyhow::Result;
 use capture::hooks::HOOKS;
-use capture::libraries::{Image, installed, scan_all};
-use capture::plan::{self, Tier};
-use capture::session::examine;
-use formats::plain::plain;
+use capture::libraries::{DriverLibrary, installed, scan_all};
+use capture::plan::{self, AttachMode};
+use capture::session::probe_host;
+use formats::plain::sanitize;
 
 use crate::{Outcome, output};
 
@@ -15,7 +15,7 @@ use crate::{Outcome, output};
 pub(crate) fn run() -> Result<Outcome> {
     let mut results = output::results();
     let out = &mut *results.writer;
-    let host = examine();
+    let host = probe_host();
     writeln!(out, "kernel     Linux {} on {}", host.release, host.machine)?;
     writeln!(out, "privileges {}", privileges(&host))?;
     writeln!(out, "types      {}", if host.btf { "BTF available" } else { "no BTF" })?;
@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result<Outcome> {
         writeln!(out, "lockdown   {mode}")?;
     }
     writeln!(out, "probes")?;
-    for tier in Tier::ALL {
+    for tier in AttachMode::ALL {
         let outcome = host.tiers.iter().find(|(tried, _)| *tried == tier);
         let verdict = match outcome {
             None => "not tried".to_owned(),
@@ -40,7 +40,7 @@ pub(crate) fn run() -> Result<Outcome> {
                 writeln!(out, "warning    {warning}")?;
             }
             writeln!(out, "verdict    tracing works here")?;
-            Outcome::Fine
+            Outcome::Success
         }
         Err(error) => {
             writeln!(out, "verdict    {error}")?;
@@ -51,9 +51,9 @@ pub(crate) fn run() -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn privileges(host: &capture::host::Host) -> String {
+fn privileges(host: &capture::host::HostInfo) -> String {
     let caps = &host.capabilities;
-    let missing = caps.missing();
+    let missing = caps.missing_capabilities();
     let load = if caps.bpf && caps.perfmon { "can" } else { "cannot" };
     let inspect = if caps.ptrace && caps.read_files { "can" } else { "cannot" };
     let without = if missing.is_empty() {
@@ -67,7 +67,7 @@ fn privileges(host: &capture::host::Host) -> String {
     )
 }
 
-fn state(plan: &plan::Plan) -> &'static str {
+fn state(plan: &plan::AttachPlan) -> &'static str {
     if plan.task_storage {
         ", per-thread state in task storage"
     } else {
@@ -80,13 +80,13 @@ fn drivers(out: &mut dyn Write) -> Result<()> {
     let in_use = scan_all();
     let candidates = installed().into_iter().map(|path| (path.clone(), path)).chain(
         in_use.iter().filter_map(|mapping| {
-            let path = mapping.openable().into_iter().find(|path| path.exists())?;
+            let path = mapping.paths_to_open().into_iter().find(|path| path.exists())?;
             Some((path, mapping.path.clone()))
         }),
     );
     for (path, name) in candidates {
-        let label = plain(&name.to_string_lossy()).into_owned();
-        match Image::open(&path, &name) {
+        let label = sanitize(&name.to_string_lossy()).into_owned();
+        match DriverLibrary::open(&path, &name) {
             Ok(image) if seen.contains(&image.identity) => {}
             Ok(image) => {
                 let fast = image.functions.iter().filter(|f| f.point.emulated).count();
@@ -100,7 +100,7 @@ fn drivers(out: &mut dyn Write) -> Result<()> {
                 )?;
                 seen.push(image.identity);
             }
-            Err(error) => writeln!(out, "driver     {}", plain(&error.to_string()))?,
+            Err(error) => writeln!(out, "driver     {}", sanitize(&error.to_string()))?,
         }
     }
     if seen.is_empty() {

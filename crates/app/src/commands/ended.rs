@@ -6,25 +6,25 @@ use engine::snapshot::{ProcessView, Snapshot};
 
 /// Maximum number of kept processes. Beyond it, processes that freed everything are dropped first,
 /// then the oldest.
-const MOST: usize = 4096;
+const MAX_ENDED_PROCESSES: usize = 4096;
 
 /// Maximum number of allocations listed for all of them together. Beyond it, the oldest keep only
 /// their totals; an earlier report has listed their allocations.
-const MOST_LISTED: usize = 50_000;
+const MAX_LISTED_ALLOCATIONS: usize = 50_000;
 
 /// Exited processes, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Ended {
+pub(crate) struct EndedHistory {
     processes: VecDeque<ProcessView>,
     listed: usize,
     dropped: u64,
 }
 
-impl Ended {
+impl EndedHistory {
     /// Keeps the exited processes of the snapshot.
-    pub(crate) fn remember(&mut self, snapshot: Snapshot) {
+    pub(crate) fn push_snapshot(&mut self, snapshot: Snapshot) {
         for process in snapshot.processes.into_iter().filter(|process| process.ended.is_some()) {
-            if self.processes.len() >= MOST {
+            if self.processes.len() >= MAX_ENDED_PROCESSES {
                 let clean = self.processes.iter().position(|p| p.live_allocations == 0);
                 let removed = self.processes.remove(clean.unwrap_or(0));
                 self.listed -= removed.as_ref().map_or(0, listed);
@@ -40,7 +40,7 @@ impl Ended {
     fn shorten(&mut self) {
         let older = self.processes.len().saturating_sub(1);
         for process in self.processes.iter_mut().take(older) {
-            if self.listed <= MOST_LISTED {
+            if self.listed <= MAX_LISTED_ALLOCATIONS {
                 return;
             }
             self.listed -= listed(process);
@@ -51,7 +51,7 @@ impl Ended {
     }
 
     /// Adds the exited processes of earlier snapshots to the last one.
-    pub(crate) fn recall_into(&mut self, last: &mut Snapshot) {
+    pub(crate) fn merge_into(&mut self, last: &mut Snapshot) {
         self.listed = 0;
         last.processes.extend(self.processes.drain(..));
     }
@@ -68,27 +68,28 @@ fn listed(process: &ProcessView) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use engine::event::{Allocate, Event, ProcessFacts, What};
-    use engine::ids::{Key, Pid, Tid};
-    use engine::kind::Kind;
+    use engine::event::{Allocate, Event, EventKind, ProcessInfo};
+    use engine::ids::{AllocationKey, Pid, Tid};
+    use engine::kind::MemoryKind;
     use engine::ledger::Ledger;
-    use engine::snapshot::View;
-    use engine::units::Moment;
+    use engine::snapshot::SnapshotOptions;
+    use engine::units::Timestamp;
 
     use super::*;
 
     /// Returns the report of a process that exited with this number of allocations.
     fn report(pid: u32, allocations: u64) -> Snapshot {
         let mut ledger = Ledger::new();
-        let at = Moment(1);
-        let event = |what| Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what };
+        let at = Timestamp(1);
+        let event =
+            |what| Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what };
         let name = "program".into();
-        let facts = ProcessFacts { start: 1, uid: 0, name, before_trace: false };
-        ledger.apply(&event(What::Process(facts)));
+        let facts = ProcessInfo { start: 1, uid: 0, name, before_trace: false };
+        ledger.apply(&event(EventKind::Process(facts)));
         for value in 1..=allocations {
-            ledger.apply(&event(What::Allocate(Allocate {
-                key: Key::address(value),
-                kind: Kind::Device,
+            ledger.apply(&event(EventKind::Allocate(Allocate {
+                key: AllocationKey::address(value),
+                kind: MemoryKind::Device,
                 bytes: 1,
                 context: None,
                 device: None,
@@ -97,17 +98,17 @@ mod tests {
                 site: None,
             })));
         }
-        ledger.apply(&event(What::Exit));
-        ledger.snapshot(at, &View { top: usize::MAX, ..View::default() })
+        ledger.apply(&event(EventKind::Exit));
+        ledger.snapshot(at, &SnapshotOptions { top: usize::MAX, ..SnapshotOptions::default() })
     }
 
     #[test]
     fn oldest_lists_are_dropped_but_totals_stay() {
-        let (mut ended, mut last) = (Ended::default(), Snapshot::default());
+        let (mut ended, mut last) = (EndedHistory::default(), Snapshot::default());
         for pid in 1..=6 {
-            ended.remember(report(pid, 10_000));
+            ended.push_snapshot(report(pid, 10_000));
         }
-        ended.recall_into(&mut last);
+        ended.merge_into(&mut last);
         let lists: Vec<usize> = last.processes.iter().map(listed).collect();
         assert_eq!(lists, [0, 10_000, 10_000, 10_000, 10_000, 10_000]);
         assert!(last.processes.iter().all(|process| process.live_allocations == 10_000));
@@ -115,23 +116,23 @@ mod tests {
 
     #[test]
     fn newest_process_keeps_its_list() {
-        let (mut ended, mut last) = (Ended::default(), Snapshot::default());
-        ended.remember(report(1, 10));
-        ended.remember(report(2, 60_000));
-        ended.recall_into(&mut last);
+        let (mut ended, mut last) = (EndedHistory::default(), Snapshot::default());
+        ended.push_snapshot(report(1, 10));
+        ended.push_snapshot(report(2, 60_000));
+        ended.merge_into(&mut last);
         assert_eq!(last.processes.iter().map(listed).collect::<Vec<_>>(), [0, 60_000]);
     }
 
     #[test]
     fn processes_without_leaks_are_dropped_first() {
-        let (mut ended, mut last) = (Ended::default(), Snapshot::default());
-        ended.remember(report(1, 3));
-        ended.remember(report(2, 0));
+        let (mut ended, mut last) = (EndedHistory::default(), Snapshot::default());
+        ended.push_snapshot(report(1, 3));
+        ended.push_snapshot(report(2, 0));
         for pid in 3..=4097 {
-            ended.remember(report(pid, 1));
+            ended.push_snapshot(report(pid, 1));
         }
         assert_eq!((ended.dropped(), ended.listed), (1, 3 + 4095));
-        ended.recall_into(&mut last);
+        ended.merge_into(&mut last);
         assert!(last.processes.iter().all(|process| process.key.pid != Pid(2)));
     }
 }

@@ -10,25 +10,25 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use engine::change::Change;
-use formats::export::allocations::{Allocations, Csv, Json};
-use formats::export::exporter::Exporter;
-use formats::export::handoff::Tables;
-use formats::export::perfetto::{Perfetto, SLICES};
-use formats::export::speedscope::Speedscope;
-use formats::import::Source;
-use formats::import::gather::Facts;
+use engine::change::AllocationChange;
+use formats::export::allocations::{AllocationWriter, CsvEncoder, JsonEncoder};
+use formats::export::exporter::FormatWriter;
+use formats::export::handoff::NsysTables;
+use formats::export::perfetto::{MAX_SLICES, PerfettoWriter};
+use formats::export::speedscope::SpeedscopeWriter;
+use formats::import::SourceFormat;
+use formats::import::gather::FileInfo;
 
-use super::input::{self, Input};
-use crate::cli::{self, Export, ExportFormat};
-use crate::newfile::NewFile;
-use crate::output::Results;
+use super::input::{self, InputFile};
+use crate::cli::{self, ExportArgs, ExportFormat};
+use crate::newfile::AtomicFile;
+use crate::output::ResultOutput;
 use crate::{Outcome, outfile, output};
 
 /// Runs the verb.
-pub(crate) fn run(options: &Export) -> Result<Outcome> {
+pub(crate) fn run(options: &ExportArgs) -> Result<Outcome> {
     check(options)?;
-    let source = input::recognise(&options.file)?;
+    let source = input::detect(&options.file)?;
     match options.format {
         ExportFormat::NsysTsv => tables(options)?,
         ExportFormat::Folded | ExportFormat::Flamegraph | ExportFormat::Pprof => {
@@ -47,11 +47,11 @@ pub(crate) fn run(options: &Export) -> Result<Outcome> {
         | ExportFormat::Perfetto
         | ExportFormat::Speedscope => changes(options, source)?,
     }
-    Ok(Outcome::Fine)
+    Ok(Outcome::Success)
 }
 
 /// Rejects options that would be ignored.
-fn check(options: &Export) -> Result<()> {
+fn check(options: &ExportArgs) -> Result<()> {
     let chosen = options.value.is_some() || options.unit.is_some();
     match options.format {
         ExportFormat::Pprof if chosen => {
@@ -64,7 +64,7 @@ fn check(options: &Export) -> Result<()> {
         _ => {}
     }
     match options.value {
-        Some(cli::Value::Allocated) if options.at.is_some() => {
+        Some(cli::ProfileValueArg::Allocated) if options.at.is_some() => {
             bail!("--at does not apply to --value allocated, which covers the whole file")
         }
         _ => Ok(()),
@@ -72,7 +72,7 @@ fn check(options: &Export) -> Result<()> {
 }
 
 /// Writes a format that needs one pass over the changes.
-fn changes(options: &Export, source: Source) -> Result<()> {
+fn changes(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut out = single(options)?;
     let facts = {
         let mut format_writer = format_writer(options, source, &mut out)?;
@@ -87,9 +87,9 @@ fn changes(options: &Export, source: Source) -> Result<()> {
 
 /// Reads the file and passes each selected change to `write`.
 fn read(
-    options: &Export,
-    mut write: impl FnMut(&Change, &Facts) -> io::Result<()>,
-) -> Result<Input> {
+    options: &ExportArgs,
+    mut write: impl FnMut(&AllocationChange, &FileInfo) -> io::Result<()>,
+) -> Result<InputFile> {
     // A reader cannot be stopped, so the first error is kept.
     let mut written = Ok(());
     let only = input::only(&options.part);
@@ -103,22 +103,22 @@ fn read(
 }
 
 fn format_writer<'a>(
-    options: &Export,
-    source: Source,
-    out: &'a mut Results,
-) -> io::Result<Box<dyn Exporter + 'a>> {
+    options: &ExportArgs,
+    source: SourceFormat,
+    out: &'a mut ResultOutput,
+) -> io::Result<Box<dyn FormatWriter + 'a>> {
     let (out, measure): (&mut dyn Write, _) = (&mut out.writer, source.measure());
     let name = options.file.file_name().unwrap_or_default().to_string_lossy();
     Ok(match options.format {
-        ExportFormat::Json => Box::new(Allocations::new(Json::new(out)?)),
-        ExportFormat::Perfetto => Box::new(Perfetto::new(out, measure, SLICES)),
-        ExportFormat::Speedscope => Box::new(Speedscope::new(out, measure, &name)),
-        _ => Box::new(Allocations::new(Csv::new(out)?)),
+        ExportFormat::Json => Box::new(AllocationWriter::new(JsonEncoder::new(out)?)),
+        ExportFormat::Perfetto => Box::new(PerfettoWriter::new(out, measure, MAX_SLICES)),
+        ExportFormat::Speedscope => Box::new(SpeedscopeWriter::new(out, measure, &name)),
+        _ => Box::new(AllocationWriter::new(CsvEncoder::new(out)?)),
     })
 }
 
 /// Opens the output of a single-file format.
-fn single(options: &Export) -> Result<Results> {
+fn single(options: &ExportArgs) -> Result<ResultOutput> {
     let binary = matches!(
         options.format,
         ExportFormat::Perfetto | ExportFormat::Torch | ExportFormat::Pprof
@@ -132,20 +132,20 @@ fn single(options: &Export) -> Result<Results> {
 /// Logs notes about the output.
 fn log_notes(notes: &[String]) {
     for note in notes {
-        output::complain(note);
+        output::log(note);
     }
 }
 
 /// Warns if values of the file are not exact.
-fn warn(facts: &Facts) {
+fn warn(facts: &FileInfo) {
     for warning in facts.warnings.iter().filter(|warning| warning.inexact) {
-        let text = formats::plain::plain(&warning.text);
-        output::complain(&format!("not exact: {text} ({})", warning.count));
+        let text = formats::plain::sanitize(&warning.text);
+        output::log(&format!("not exact: {text} ({})", warning.count));
     }
 }
 
 /// Creates the output directory of a multi-file format; standard output is rejected.
-fn output_dir(options: &Export) -> Result<&Path> {
+fn output_dir(options: &ExportArgs) -> Result<&Path> {
     let dir = &options.output;
     if output::is_stdout(dir) {
         bail!("this format writes several files; -o must be a directory");
@@ -155,24 +155,24 @@ fn output_dir(options: &Export) -> Result<&Path> {
     Ok(dir)
 }
 
-fn tables(options: &Export) -> Result<()> {
+fn tables(options: &ExportArgs) -> Result<()> {
     let dir = output_dir(options)?;
     let names = ["valid.tsv", "invalid.tsv", "driver.tsv"].map(|name| dir.join(name));
     for name in &names {
-        output::refuse_inputs(&[&options.file], name)?;
+        output::check_not_input(&[&options.file], name)?;
     }
-    let file = |name: &Path| NewFile::create(name, options.force);
+    let file = |name: &Path| AtomicFile::create(name, options.force);
     let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
-    let mut tables = Tables::new(valid?, invalid?, driver?)?;
+    let mut tables = NsysTables::new(valid?, invalid?, driver?)?;
     let input =
         read(options, |change, facts| tables.change(change, &facts.stacks, facts.origin()))?;
     tables.finish()?;
     let skipped = tables.left_out;
     for table in [tables.valid, tables.invalid, tables.driver] {
-        table.into_inner().finish()?;
+        table.into_inner().commit()?;
     }
     if skipped > 0 {
-        output::complain(&format!(
+        output::log(&format!(
             "{skipped} changes of pool reservations skipped; allocations from pools are included"
         ));
     }

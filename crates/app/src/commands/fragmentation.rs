@@ -1,32 +1,34 @@
 //! Fragmentation of caches and pools, as reports print it.
 
-use engine::analysis::fragmentation::{self, Advice, Fit, Owner, Pool};
-use engine::cache::{CachePool, Part};
+use engine::analysis::fragmentation::{
+    self, FitResult, FragmentationAdvice, PoolFragmentation, PoolOwner,
+};
+use engine::cache::{CachePool, PoolSizeClass};
 use engine::ids::DeviceId;
 use engine::units::Bytes;
 use formats::export::analysis as export;
-use formats::import::gather::Facts;
+use formats::import::gather::FileInfo;
 
 /// Returns the fragmentation of a file. `would_fit`: the size of a request to check.
-pub(crate) fn describe(facts: &Facts, would_fit: Option<Bytes>) -> export::Fragmentation {
-    let found = fragmentation::analyse(&facts.segments, &facts.pools, &facts.settings);
+pub(crate) fn describe(facts: &FileInfo, would_fit: Option<Bytes>) -> export::FragmentationView {
+    let found = fragmentation::analyze(&facts.segments, &facts.pools, &facts.settings);
     let fits = would_fit.map(|requested| {
         let devices = found.devices.iter().map(|device| device.device);
         devices.map(|device| fit(device, requested, found.would_fit(device, requested.0))).collect()
     });
-    export::Fragmentation {
+    export::FragmentationView {
         pools: found.pools.iter().map(pool).collect(),
         advice: found.advice.iter().map(advice).collect(),
         would_fit: fits.unwrap_or_default(),
     }
 }
 
-fn pool(pool: &Pool) -> export::Pool {
+fn pool(pool: &PoolFragmentation) -> export::PoolRow {
     let pid = match pool.owner {
-        Owner::Driver(pid, _) => Some(pid),
-        Owner::Cache(_) => None,
+        PoolOwner::Driver(pid, _) => Some(pid),
+        PoolOwner::Cache(_) => None,
     };
-    export::Pool {
+    export::PoolRow {
         device: pool.device,
         pid,
         pool: name(pool.owner),
@@ -43,36 +45,36 @@ fn pool(pool: &Pool) -> export::Pool {
 }
 
 /// `large`, `small of 2:0`, `driver 0x90`.
-fn name(owner: Owner) -> String {
+fn name(owner: PoolOwner) -> String {
     match owner {
-        Owner::Driver(_, 0) => "driver default".to_owned(),
-        Owner::Driver(_, handle) => format!("driver {handle:#x}"),
-        Owner::Cache(CachePool { id, part }) => {
+        PoolOwner::Driver(_, 0) => "driver default".to_owned(),
+        PoolOwner::Driver(_, handle) => format!("driver {handle:#x}"),
+        PoolOwner::Cache(CachePool { id, part }) => {
             let part = match part {
-                Part::Whole => "all",
-                Part::Small => "small",
-                Part::Large => "large",
+                PoolSizeClass::Whole => "all",
+                PoolSizeClass::Small => "small",
+                PoolSizeClass::Large => "large",
             };
             if id == (0, 0) { part.to_owned() } else { format!("{part} of {}:{}", id.0, id.1) }
         }
     }
 }
 
-fn advice(advice: &Advice) -> export::Advice {
+fn advice(advice: &FragmentationAdvice) -> export::AdviceRow {
     let what = advice.what.setting().unwrap_or_else(|| "no setting".to_owned());
-    export::Advice { what, why: advice.what.reason() }
+    export::AdviceRow { what, why: advice.what.reason() }
 }
 
-fn fit(device: Option<DeviceId>, requested: Bytes, fit: Fit) -> export::WouldFit {
+fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> export::WouldFit {
     let (answer, how) = match fit {
-        Fit::InFreeBlock { block_bytes } => {
+        FitResult::InFreeBlock { block_bytes } => {
             ("free_block", format!("fits into a free block of {}", Bytes(block_bytes)))
         }
-        Fit::AfterEmptyCache { releasable_bytes } => (
+        FitResult::AfterEmptyCache { releasable_bytes } => (
             "after_empty_cache",
             format!("fits after empty_cache(), which frees {}", Bytes(releasable_bytes)),
         ),
-        Fit::OnlyDefragmented { free_bytes, more_bytes } => (
+        FitResult::OnlyDefragmented { free_bytes, more_bytes } => (
             "after_defragmentation",
             format!(
                 "does not fit: {} are free but fragmented; the device must provide {}",
@@ -80,7 +82,7 @@ fn fit(device: Option<DeviceId>, requested: Bytes, fit: Fit) -> export::WouldFit
                 Bytes(more_bytes)
             ),
         ),
-        Fit::NeedsMore { more_bytes } => {
+        FitResult::NeedsMore { more_bytes } => {
             ("needs_more", format!("does not fit: the device must provide {}", Bytes(more_bytes)))
         }
     };

@@ -5,70 +5,70 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use engine::change::Change;
+use engine::change::AllocationChange;
 use engine::ids::{DeviceId, Pid};
-use formats::export::analysis::Subject;
-use formats::import::gather::{Facts, Gather, Only};
-use formats::import::{self, Imported, Source};
-use formats::plain::plain;
+use formats::export::analysis::AnalyzedFile;
+use formats::import::gather::{ChangeFilter, CollectingSink, FileInfo};
+use formats::import::{self, ImportSummary, SourceFormat};
+use formats::plain::sanitize;
 
 use super::replay::known_function;
 use crate::outfile::shown;
 use crate::{cli, output};
 
 /// Time after which progress is shown.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
 /// Processes or devices that an error message lists.
-const LISTED: usize = 10;
+const MAX_LISTED_IDS: usize = 10;
 
 /// A file that was read completely.
-pub(crate) struct Input {
+pub(crate) struct InputFile {
     /// The file name, escaped for output.
     pub(crate) name: String,
     /// The tool that wrote it, and what was imported.
-    pub(crate) imported: Imported,
+    pub(crate) imported: ImportSummary,
     /// Data of the file other than changes.
-    pub(crate) facts: Facts,
+    pub(crate) facts: FileInfo,
 }
 
-impl Input {
+impl InputFile {
     /// Returns the file in the form that reports take.
-    pub(crate) fn subject(&self, top: Option<usize>) -> Subject<'_> {
-        Subject { path: &self.name, imported: &self.imported, facts: &self.facts, top }
+    pub(crate) fn subject(&self, top: Option<usize>) -> AnalyzedFile<'_> {
+        AnalyzedFile { path: &self.name, imported: &self.imported, facts: &self.facts, top }
     }
 }
 
 /// Detects the format of a file by its content.
-pub(crate) fn recognise(path: &Path) -> Result<Source> {
-    Ok(import::recognise(path)?)
+pub(crate) fn detect(path: &Path) -> Result<SourceFormat> {
+    Ok(import::detect(path)?)
 }
 
 /// Reads a file and passes each selected change to `each`.
 pub(crate) fn read(
     path: &Path,
-    only: Only,
-    each: &mut dyn FnMut(&Change, &Facts),
-) -> Result<Input> {
+    only: ChangeFilter,
+    each: &mut dyn FnMut(&AllocationChange, &FileInfo),
+) -> Result<InputFile> {
     let mut progress = Progress::new(path);
     let changes = Cell::new(0_u64);
-    let mut count = |change: &Change, facts: &Facts| {
+    let mut count = |change: &AllocationChange, facts: &FileInfo| {
         changes.set(changes.get() + 1);
         each(change, facts);
     };
-    let mut report_progress = |done, total| progress.tell(done, total, changes.get());
-    let mut gather = Gather::new(only, &mut count, &mut report_progress);
+    let mut report_progress = |done, total| progress.print_progress(done, total, changes.get());
+    let mut gather = CollectingSink::new(only, &mut count, &mut report_progress);
     let imported = import::open(path, &mut gather, known_function)?;
     let facts = gather.facts;
     drop(progress);
     let name = shown(path);
     reject_unknown_ids(&name, only, &facts)?;
-    Ok(Input { name, imported, facts })
+    Ok(InputFile { name, imported, facts })
 }
 
 /// Rejects a pid or device that the file does not contain: an empty report would look like good
 /// news.
-fn reject_unknown_ids(name: &str, only: Only, facts: &Facts) -> Result<()> {
+fn reject_unknown_ids(name: &str, only: ChangeFilter, facts: &FileInfo) -> Result<()> {
     let format_list = |list: Vec<String>| match list.as_slice() {
         [] => "none".to_owned(),
         list => list.join(", "),
@@ -78,22 +78,23 @@ fn reject_unknown_ids(name: &str, only: Only, facts: &Facts) -> Result<()> {
         && !seen.processes.contains(&pid)
         && !facts.processes.contains_key(&pid)
     {
-        let list = seen.processes.iter().take(LISTED).map(ToString::to_string).collect();
+        let list = seen.processes.iter().take(MAX_LISTED_IDS).map(ToString::to_string).collect();
         bail!("{name}: no process {pid} in this file; it contains {}", format_list(list));
     }
     if let Some(device) = only.device
         && !seen.devices.contains(&device)
         && !facts.devices.contains_key(&device)
     {
-        let list = seen.devices.iter().take(LISTED).map(|device| device.0.to_string()).collect();
+        let list =
+            seen.devices.iter().take(MAX_LISTED_IDS).map(|device| device.0.to_string()).collect();
         bail!("{name}: no device {} in this file; it contains {}", device.0, format_list(list));
     }
     Ok(())
 }
 
 /// Returns the filter that the command line selects.
-pub(crate) fn only(part: &cli::Part) -> Only {
-    Only { pid: part.pid.map(Pid), device: part.device.map(DeviceId) }
+pub(crate) fn only(part: &cli::FileFilterArgs) -> ChangeFilter {
+    ChangeFilter { pid: part.pid.map(Pid), device: part.device.map(DeviceId) }
 }
 
 /// Progress of a reader that takes long.
@@ -106,14 +107,14 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        Self { name: plain(&name).into_owned(), started: Instant::now(), shown: None }
+        Self { name: sanitize(&name).into_owned(), started: Instant::now(), shown: None }
     }
 
-    pub(crate) fn tell(&mut self, done: u64, total: u64, changes: u64) {
+    pub(crate) fn print_progress(&mut self, done: u64, total: u64, changes: u64) {
         let percent = u128::from(done) * 100 / u128::from(total.max(1));
         let percent = u64::try_from(percent.min(100)).unwrap_or(100);
         let elapsed = self.started.elapsed();
-        if self.shown != Some(percent) && elapsed >= PATIENCE {
+        if self.shown != Some(percent) && elapsed >= PROGRESS_DELAY {
             self.shown = Some(percent);
             let rate = changes as f64 / elapsed.as_secs_f64();
             let name = &self.name;

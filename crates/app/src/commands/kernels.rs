@@ -1,18 +1,18 @@
 //! `vramscope kernels`: launches by kernel, copies by direction, failed calls.
 
 use anyhow::Result;
-use engine::snapshot::View;
+use engine::snapshot::SnapshotOptions;
 
-use capture::session::Tensors;
+use capture::session::TensorMode;
 
-use super::live::{Format, Subject};
-use super::trace::{Settings, watch, work_options};
+use super::live::{LiveFormat, LiveView};
+use super::trace::{TraceOptions, run_trace, work_options};
 use crate::{Outcome, cli};
 
 /// Runs the verb.
-pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
-    let format = Format::of(&options.format);
-    watch(&Settings {
+pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
+    let format = LiveFormat::of(&options.format);
+    run_trace(&TraceOptions {
         target: &options.target,
         interval: options.interval,
         duration: options.duration,
@@ -22,14 +22,14 @@ pub(crate) fn run(options: &cli::Kernels) -> Result<Outcome> {
         force: options.force,
         limit: None,
         work: Some(work_options(&options.work)),
-        subject: Subject::Work,
+        subject: LiveView::Work,
         objects: false,
-        stacks: Some(cli::Stacks::Off),
-        tensors: Tensors::Off,
+        stacks: Some(cli::StackModeArg::Off),
+        tensors: TensorMode::Off,
         stack_depth: None,
-        view: View {
-            top: options.top.unwrap_or(if format == Format::Json { 1000 } else { 10 }),
-            ..View::default()
+        view: SnapshotOptions {
+            top: options.top.unwrap_or(if format == LiveFormat::Json { 1000 } else { 10 }),
+            ..SnapshotOptions::default()
         },
     })
 }

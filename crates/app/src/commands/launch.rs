@@ -13,17 +13,17 @@ use crate::output;
 /// command replaces it; on failure it returns the exit code that shells use.
 pub(crate) fn intercept() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if arguments.get(1).is_none_or(|word| word != command::LAUNCHER) {
+    if arguments.get(1).is_none_or(|word| word != command::LAUNCHER_ARG) {
         return None;
     }
-    let error = command::launch(&arguments[2..]);
+    let error = command::run_launcher(&arguments[2..]);
     // The tracer exited before it released the command, and has logged the reason.
     let is_unreleased = matches!(
         &error,
         Error::Command { source, .. } if source.kind() == ErrorKind::UnexpectedEof
     );
     if !is_unreleased {
-        output::complain(&format!("error: {error}"));
+        output::log(&format!("error: {error}"));
     }
     Some(ExitCode::from(status::start_failure_code(&error)))
 }

@@ -3,57 +3,57 @@
 use std::path::Path;
 
 use anyhow::Result;
-use engine::analysis::Measure;
-use engine::analysis::groups::Groups;
-use engine::analysis::leakage::Leakage;
-use engine::analysis::suspects::Suspects;
-use engine::change::Change;
+use engine::analysis::MemoryScope;
+use engine::analysis::groups::GroupTable;
+use engine::analysis::leakage::LeakReport;
+use engine::analysis::suspects::SuspectAnalysis;
+use engine::change::AllocationChange;
 use engine::units::Bytes;
-use engine::verdict::{Judgement, Verdict};
-use formats::import::gather::{Facts, Only};
+use engine::verdict::{SiteVerdict, Verdict};
+use formats::import::gather::{ChangeFilter, FileInfo};
 
 use super::input;
-use crate::quantity::LeakLimit;
+use crate::quantity::LeakThreshold;
 use crate::{Outcome, output};
 
 /// A threshold that observes the changes of a file.
-pub(crate) enum Limit {
-    NotFreed(Bytes, Groups),
-    Suspects(Box<Suspects>),
+pub(crate) enum LeakGate {
+    NotFreed(Bytes, GroupTable),
+    Suspects(Box<SuspectAnalysis>),
 }
 
-impl Limit {
-    pub(crate) fn new(limit: LeakLimit, measure: Measure) -> Self {
+impl LeakGate {
+    pub(crate) fn new(limit: LeakThreshold, measure: MemoryScope) -> Self {
         match limit {
-            LeakLimit::NotFreed(limit) => Self::NotFreed(limit, Groups::new(measure)),
-            LeakLimit::Suspects => Self::Suspects(Box::new(Suspects::new(measure))),
+            LeakThreshold::NotFreed(limit) => Self::NotFreed(limit, GroupTable::new(measure)),
+            LeakThreshold::Suspects => Self::Suspects(Box::new(SuspectAnalysis::new(measure))),
         }
     }
 
-    pub(crate) fn change(&mut self, change: &Change) {
+    pub(crate) fn observe(&mut self, change: &AllocationChange) {
         match self {
-            Self::NotFreed(_, groups) => groups.change(change),
-            Self::Suspects(suspects) => suspects.change(change),
+            Self::NotFreed(_, groups) => groups.observe(change),
+            Self::Suspects(suspects) => suspects.observe(change),
         }
     }
 
     /// Logs leaks beyond the threshold.
-    pub(crate) fn judge(self, facts: &Facts) -> Outcome {
+    pub(crate) fn evaluate(self, facts: &FileInfo) -> Outcome {
         match self {
             Self::NotFreed(limit, groups) => {
-                let leaked = Bytes(Leakage::of(&groups).avoidable().bytes);
+                let leaked = Bytes(LeakReport::of(&groups).avoidable().bytes);
                 if leaked <= limit {
-                    return Outcome::Fine;
+                    return Outcome::Success;
                 }
-                output::complain(&format!("{leaked} of device memory never freed (limit {limit})"));
+                output::log(&format!("{leaked} of device memory never freed (limit {limit})"));
             }
             Self::Suspects(suspects) => {
-                let leaks = |judged: &&Judgement| judged.verdict == Verdict::Leak;
+                let leaks = |judged: &&SiteVerdict| judged.verdict == Verdict::Leak;
                 let objects_and_tensors = facts.judged.iter().filter(leaks).count();
                 match facts.findings(*suspects).suspects.len() + objects_and_tensors {
-                    0 => return Outcome::Fine,
-                    1 => output::complain("1 leak suspect"),
-                    n => output::complain(&format!("{n} leak suspects")),
+                    0 => return Outcome::Success,
+                    1 => output::log("1 leak suspect"),
+                    n => output::log(&format!("{n} leak suspects")),
                 }
             }
         }
@@ -63,13 +63,13 @@ impl Limit {
 
 /// Reads a file again to check its threshold.
 pub(crate) fn evaluate_file(
-    limit: Option<LeakLimit>,
+    limit: Option<LeakThreshold>,
     path: &Path,
-    only: Only,
-    measure: Measure,
+    only: ChangeFilter,
+    measure: MemoryScope,
 ) -> Result<Outcome> {
-    let Some(limit) = limit else { return Ok(Outcome::Fine) };
-    let mut limit = Limit::new(limit, measure);
-    let input = input::read(path, only, &mut |change, _| limit.change(change))?;
-    Ok(limit.judge(&input.facts))
+    let Some(limit) = limit else { return Ok(Outcome::Success) };
+    let mut limit = LeakGate::new(limit, measure);
+    let input = input::read(path, only, &mut |change, _| limit.observe(change))?;
+    Ok(limit.evaluate(&input.facts))
 }

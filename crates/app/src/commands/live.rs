@@ -1,38 +1,38 @@
 //! The engine thread of a live verb: applies events to the ledger and prints reports.
 
 use anyhow::Result;
-use capture::gpus::Gpu;
+use capture::gpus::GpuInfo;
 use capture::hooks::function_name;
 use capture::session::Notice;
 use engine::ledger::Ledger;
-use engine::snapshot::{Snapshot, View};
-use engine::units::Moment;
+use engine::snapshot::{Snapshot, SnapshotOptions};
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::export::text::Style;
-use formats::export::{GpuName, Names};
-use formats::plain::plain;
-use formats::recording::Functions;
+use formats::export::text::TextStyle;
+use formats::export::{GpuLabel, ReportContext};
+use formats::plain::sanitize;
+use formats::recording::FunctionTable;
 
-use super::ended::Ended;
+use super::ended::EndedHistory;
 use super::print::print;
-pub(crate) use super::print::{Format, Subject};
+pub(crate) use super::print::{LiveFormat, LiveView};
 use crate::Outcome;
 use crate::outfile::shown;
-use crate::output::{self, Results};
-use crate::pipeline::{Live, Message, end_capture};
+use crate::output::{self, ResultOutput};
+use crate::pipeline::{LiveTrace, PipelineMessage, end_capture};
 use crate::recorder::Recorder;
 
 /// The ledger and what is needed to print it.
 pub(crate) struct LiveReport {
     ledger: Ledger,
-    view: View,
-    subject: Subject,
+    view: SnapshotOptions,
+    subject: LiveView,
     /// None: nothing is reported, and no ledger is kept.
-    format: Option<Format>,
-    names: Names,
-    style: Style,
-    out: Results,
-    ended: Ended,
+    format: Option<LiveFormat>,
+    names: ReportContext,
+    style: TextStyle,
+    out: ResultOutput,
+    ended: EndedHistory,
     recorder: Option<Recorder>,
     /// Reason why capture ended early.
     failure: Option<anyhow::Error>,
@@ -42,24 +42,29 @@ pub(crate) struct LiveReport {
 
 impl LiveReport {
     pub(crate) fn new(
-        live: &Live,
-        view: View,
-        subject: Subject,
-        format: impl Into<Option<Format>>,
-        out: Results,
+        live: &LiveTrace,
+        view: SnapshotOptions,
+        subject: LiveView,
+        format: impl Into<Option<LiveFormat>>,
+        out: ResultOutput,
     ) -> Self {
         let clock = WallClock::now(capture::monotonic());
         let gpus = gpu_names(&live.gpus);
         let ledger = Ledger::new();
         Self {
-            ledger: if live.counts_work { ledger.following_work() } else { ledger },
+            ledger: if live.counts_work { ledger.with_activity() } else { ledger },
             view,
             subject,
             format: format.into(),
-            names: Names { clock, function: function_name, recorded: Functions::default(), gpus },
+            names: ReportContext {
+                clock,
+                function: function_name,
+                recorded: FunctionTable::default(),
+                gpus,
+            },
             style: out.style,
             out,
-            ended: Ended::default(),
+            ended: EndedHistory::default(),
             recorder: None,
             failure: None,
             verbose: true,
@@ -67,13 +72,16 @@ impl LiveReport {
     }
 
     /// Records all events from now on.
-    pub(crate) fn record(&mut self, start: impl FnOnce(&Names) -> Result<Recorder>) -> Result<()> {
+    pub(crate) fn record(
+        &mut self,
+        start: impl FnOnce(&ReportContext) -> Result<Recorder>,
+    ) -> Result<()> {
         self.recorder = Some(start(&self.names)?);
         Ok(())
     }
 
     /// Whether events are being recorded; false after a failure.
-    pub(crate) fn records(&self) -> bool {
+    pub(crate) fn is_recording(&self) -> bool {
         self.recorder.as_ref().is_some_and(Recorder::is_running)
     }
 
@@ -83,16 +91,16 @@ impl LiveReport {
     }
 
     /// Flushes the recording; to be called several times a second.
-    pub(crate) fn keep_up(&mut self) {
+    pub(crate) fn tick(&mut self) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.keep_up(capture::monotonic());
+            recorder.flush_due(capture::monotonic());
         }
     }
 
     /// Handles a message of the capture thread.
-    pub(crate) fn take(&mut self, message: Message) {
+    pub(crate) fn handle(&mut self, message: PipelineMessage) {
         match message {
-            Message::Events(events) => {
+            PipelineMessage::Events(events) => {
                 for event in &events {
                     if let Some(recorder) = &mut self.recorder {
                         recorder.event(event);
@@ -103,11 +111,13 @@ impl LiveReport {
                 }
             }
             // A recording starts without these GPUs, and its replay must print the same.
-            Message::Gpus(_) if self.recorder.is_some() => {}
-            Message::Gpus(gpus) => self.names.gpus = gpu_names(&gpus),
-            Message::Notice(notice) if self.verbose || notice.is_trouble() => tell(&notice),
-            Message::Notice(_) => {}
-            Message::Failed(error) => self.failure = Some(error),
+            PipelineMessage::Gpus(_) if self.recorder.is_some() => {}
+            PipelineMessage::Gpus(gpus) => self.names.gpus = gpu_names(&gpus),
+            PipelineMessage::Notice(notice) if self.verbose || notice.is_warning() => {
+                log_notice(&notice)
+            }
+            PipelineMessage::Notice(_) => {}
+            PipelineMessage::Failed(error) => self.failure = Some(error),
         }
     }
 
@@ -119,46 +129,44 @@ impl LiveReport {
         }
         let snapshot = self.ledger.snapshot(now, &self.view);
         self.print(&snapshot)?;
-        self.ended.remember(snapshot);
+        self.ended.push_snapshot(snapshot);
         Ok(())
     }
 
     /// Detaches the probes and prints the final report, which includes processes that exited during
     /// the trace. The outcome is incomplete if the recording failed or if capture ended early; in
     /// the latter case the report is of that time, and not exact.
-    pub(crate) fn finish(mut self, live: Live) -> Result<(Snapshot, Outcome)> {
+    pub(crate) fn finish(mut self, live: LiveTrace) -> Result<(Snapshot, Outcome)> {
         let (remaining, complete_until) = live.finish();
         for message in remaining {
-            self.take(message);
+            self.handle(message);
         }
         let now = if self.has_failed() { complete_until } else { capture::monotonic() };
         let mut outcome = self.finish_recording(now);
-        let view = View { ended_sites: true, ..self.view };
+        let view = SnapshotOptions { ended_sites: true, ..self.view };
         let mut last = self.ledger.snapshot(now, &view);
         if let Some(error) = self.failure.take() {
             end_capture(&mut last, now);
             outcome = Outcome::Incomplete;
-            output::complain(&format!("error: {}", output::reasons(&error)));
+            output::log(&format!("error: {}", output::error_chain(&error)));
         }
-        self.ended.recall_into(&mut last);
+        self.ended.merge_into(&mut last);
         self.style.last = true;
         self.print(&last)?;
-        let unlisted = self.ended.dropped() + self.ledger.unlisted_ends();
+        let unlisted = self.ended.dropped() + self.ledger.dropped_ended();
         if unlisted > 0 {
-            output::complain(&format!(
-                "{unlisted} exited processes are not listed in the final report"
-            ));
+            output::log(&format!("{unlisted} exited processes are not listed in the final report"));
         }
         Ok((last, outcome))
     }
 
     /// Ends the recording. If capture failed, the end row is missing, as after a crash; the file
     /// stays readable.
-    fn finish_recording(&mut self, now: Moment) -> Outcome {
+    fn finish_recording(&mut self, now: Timestamp) -> Outcome {
         match self.recorder.take() {
             Some(recorder) if self.has_failed() => recorder.interrupt(),
             Some(recorder) => recorder.finish(now),
-            None => Outcome::Fine,
+            None => Outcome::Success,
         }
     }
 
@@ -171,9 +179,9 @@ impl LiveReport {
     }
 }
 
-pub(super) fn gpu_names(gpus: &[Gpu]) -> Vec<GpuName> {
+pub(super) fn gpu_names(gpus: &[GpuInfo]) -> Vec<GpuLabel> {
     gpus.iter()
-        .map(|gpu| GpuName {
+        .map(|gpu| GpuLabel {
             id: gpu.id,
             uuid: gpu.uuid.clone(),
             name: gpu.name.clone(),
@@ -182,8 +190,8 @@ pub(super) fn gpu_names(gpus: &[Gpu]) -> Vec<GpuName> {
         .collect()
 }
 
-pub(super) fn tell(notice: &Notice) {
-    output::complain(&match notice {
+pub(super) fn log_notice(notice: &Notice) {
+    output::log(&match notice {
         Notice::Attached { path, functions, stepped } => {
             let suffix = match stepped {
                 0 => String::new(),
@@ -191,24 +199,24 @@ pub(super) fn tell(notice: &Notice) {
             };
             format!("attached to {functions} functions of {}{suffix}", shown(path))
         }
-        Notice::NotAttached { reason } => format!("not attached: {}", plain(reason)),
+        Notice::NotAttached { reason } => format!("not attached: {}", sanitize(reason)),
         Notice::NoDriver => "no libcuda.so.1 installed or in use yet: waiting for a process that \
              loads it; `--driver PATH` names one"
             .to_owned(),
-        Notice::SlowWatch { reason } => format!(
+        Notice::NoMmapEvents { reason } => format!(
             "cannot watch for newly loaded drivers ({reason}); rescanning every few seconds"
         ),
-        Notice::NoPython { pid, reason } => {
-            format!("process {pid}: no Python frames: {}", plain(reason))
+        Notice::PythonUnsupported { pid, reason } => {
+            format!("process {pid}: no Python frames: {}", sanitize(reason))
         }
-        Notice::NoNames { reason } => format!("function names are missing: {}", plain(reason)),
+        Notice::NoNames { reason } => format!("function names are missing: {}", sanitize(reason)),
         Notice::NoAccount { reason } => {
-            format!("driver-reported memory usage is unavailable: {}; retrying", plain(reason))
+            format!("driver-reported memory usage is unavailable: {}; retrying", sanitize(reason))
         }
-        Notice::Tensors { path } => format!("tracking PyTorch tensors via {}", shown(path)),
-        Notice::NoTensors { pid, reason } => {
+        Notice::TorchAttached { path } => format!("tracking PyTorch tensors via {}", shown(path)),
+        Notice::TensorsUnavailable { pid, reason } => {
             format!("process {pid}: tensors not tracked: {}", reason.reason())
         }
-        Notice::Released { path } => format!("detached from {} (no longer in use)", shown(path)),
+        Notice::Detached { path } => format!("detached from {} (no longer in use)", shown(path)),
     });
 }

@@ -1,18 +1,22 @@
 //! Overlay of an `nvidia-smi` log over the series of a file.
 
 use anyhow::{Context, Result};
-use engine::analysis::usage::Courses;
-use engine::units::Moment;
-use formats::export::analysis::Overlay;
+use engine::analysis::usage::UsageReport;
+use engine::units::Timestamp;
+use formats::export::analysis::OverlaySeries;
 use formats::import::{check_file, smi};
-use formats::plain::plain;
+use formats::plain::sanitize;
 
-use super::input::Input;
+use super::input::InputFile;
 use crate::outfile::shown;
 use crate::{cli, output};
 
 /// Returns each GPU of a log, matched with the device whose changes are most similar.
-pub(crate) fn read(options: &cli::Overlay, usage: &Courses, input: &Input) -> Result<Vec<Overlay>> {
+pub(crate) fn read(
+    options: &cli::SmiArgs,
+    usage: &UsageReport,
+    input: &InputFile,
+) -> Result<Vec<OverlaySeries>> {
     let Some(path) = &options.smi_log else { return Ok(Vec::new()) };
     check_file(path)?;
     let text =
@@ -35,14 +39,14 @@ pub(crate) fn read(options: &cli::Overlay, usage: &Courses, input: &Input) -> Re
         let best = best.max_by(|one, other| one.1.score.total_cmp(&other.1.score));
         let Some((device, fit)) = best else {
             if let Some((_, Err(reason))) = aligned.into_iter().next() {
-                output::complain(&format!("{}, GPU {}: {reason}", shown(path), plain(&gpu.gpu)));
+                output::log(&format!("{}, GPU {}: {reason}", shown(path), sanitize(&gpu.gpu)));
             }
             continue;
         };
         let name = format!("nvidia-smi, GPU {} (score {:.2})", gpu.gpu, fit.score);
-        let time = |at: i64| Moment(u64::try_from(at.saturating_add(fit.offset)).unwrap_or(0));
+        let time = |at: i64| Timestamp(u64::try_from(at.saturating_add(fit.offset)).unwrap_or(0));
         let points = gpu.points.iter().map(|(at, bytes)| (time(*at), *bytes)).collect();
-        overlays.push(Overlay { name, device, points });
+        overlays.push(OverlaySeries { name, device, points });
     }
     Ok(overlays)
 }

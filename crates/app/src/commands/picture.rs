@@ -6,92 +6,105 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use engine::analysis::Amount;
-use engine::analysis::bands::{Bands, By, Course, Drawn, Outline};
-use engine::analysis::leakage::Leakage;
-use engine::analysis::lives::{Biggest, Lives};
-use engine::analysis::summary::Summary;
-use engine::analysis::suspects::Suspects;
-use engine::analysis::usage::{Courses, Usage};
+use engine::analysis::bands::{BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
+use engine::analysis::leakage::LeakReport;
+use engine::analysis::lives::{LargestAllocations, LargestAnalysis};
+use engine::analysis::summary::SummaryAnalysis;
+use engine::analysis::suspects::SuspectAnalysis;
+use engine::analysis::usage::{UsageAnalysis, UsageReport};
 use engine::ids::SiteId;
-use formats::export::analysis::{Overlay, Subject};
-use formats::export::page::{self, Opens, Story};
-use formats::import::gather::Only;
+use formats::export::analysis::{AnalyzedFile, OverlaySeries};
+use formats::export::page::{self, HtmlReport, InitialView};
+use formats::import::gather::ChangeFilter;
 
-use super::input::{self, Input};
+use super::input::{self, InputFile};
 use super::{fragmentation, overlay};
 use crate::cli;
 
 /// Points of each series that an `nvidia-smi` log is aligned with.
-const COMPARED: usize = 20_000;
+const MAX_ALIGN_POINTS: usize = 20_000;
 
 /// A file to plot, and its filters.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct PlotRequest<'a> {
     /// The file.
     pub(crate) path: &'a Path,
     /// Processes and devices to include.
-    pub(crate) only: Only,
+    pub(crate) only: ChangeFilter,
     /// Log of another tool.
-    pub(crate) overlay: &'a cli::Overlay,
+    pub(crate) overlay: &'a cli::SmiArgs,
 }
 
 /// A file with its bands.
-pub(crate) struct Picture {
-    pub(crate) input: Input,
-    pub(crate) drawn: Drawn,
-    pub(crate) courses: Vec<Course>,
-    pub(crate) overlays: Vec<Overlay>,
-    usage: Courses,
+pub(crate) struct PlotData {
+    pub(crate) input: InputFile,
+    pub(crate) drawn: BandScanResult,
+    pub(crate) courses: Vec<BandSeries>,
+    pub(crate) overlays: Vec<OverlaySeries>,
+    usage: UsageReport,
     at_peak: Vec<(Option<SiteId>, Amount)>,
-    biggest: Biggest,
+    biggest: LargestAllocations,
 }
 
 /// Analyses of the first pass.
-struct Questions {
-    outline: Outline,
-    usage: Usage,
-    summary: Summary,
-    suspects: Suspects,
+struct FirstPass {
+    outline: BandScan,
+    usage: UsageAnalysis,
+    summary: SummaryAnalysis,
+    suspects: SuspectAnalysis,
 }
 
-impl Questions {
-    fn new(request: &Wanted<'_>) -> Result<Self> {
-        let measure = input::recognise(request.path)?.measure();
-        let points = if request.overlay.smi_log.is_some() { COMPARED } else { page::LINE_POINTS };
+impl FirstPass {
+    fn new(request: &PlotRequest<'_>) -> Result<Self> {
+        let measure = input::detect(request.path)?.measure();
+        let points = if request.overlay.smi_log.is_some() {
+            MAX_ALIGN_POINTS
+        } else {
+            page::MAX_LINE_POINTS
+        };
         Ok(Self {
-            outline: Outline::new(measure),
-            usage: Usage::new(measure, Some(points)),
-            summary: Summary::new(measure),
-            suspects: Suspects::new(measure),
+            outline: BandScan::new(measure),
+            usage: UsageAnalysis::new(measure, Some(points)),
+            summary: SummaryAnalysis::new(measure),
+            suspects: SuspectAnalysis::new(measure),
         })
     }
 }
 
 /// Returns the bands of a chart: grouped by `by`, at most `top` and the rest, at `points` points in
 /// time.
-pub(crate) fn chart(request: &Wanted<'_>, by: By, top: usize, points: usize) -> Result<Picture> {
-    let Questions { mut outline, mut usage, .. } = Questions::new(request)?;
+pub(crate) fn chart(
+    request: &PlotRequest<'_>,
+    by: GroupBy,
+    top: usize,
+    points: usize,
+) -> Result<PlotData> {
+    let FirstPass { mut outline, mut usage, .. } = FirstPass::new(request)?;
     let input = input::read(request.path, request.only, &mut |change, _| {
-        outline.change(change);
-        usage.change(change);
+        outline.observe(change);
+        usage.observe(change);
     })?;
     fill(request, input, outline.finish(), usage.finish(), &[(by, top)], (points, 0))
 }
 
 /// Writes the HTML report of a file.
-pub(crate) fn write_page(request: &Wanted<'_>, initial: Opens, out: &mut dyn Write) -> Result<()> {
-    let Questions { mut outline, mut usage, mut summary, mut suspects } = Questions::new(request)?;
+pub(crate) fn write_page(
+    request: &PlotRequest<'_>,
+    initial: InitialView,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let FirstPass { mut outline, mut usage, mut summary, mut suspects } = FirstPass::new(request)?;
     let input = input::read(request.path, request.only, &mut |change, _| {
-        outline.change(change);
-        usage.change(change);
-        summary.change(change);
-        suspects.change(change);
+        outline.observe(change);
+        usage.observe(change);
+        summary.observe(change);
+        suspects.observe(change);
     })?;
-    let cuts = By::ALL.map(|by| (by, page::BANDS));
-    let sizes = (page::POINTS, page::ALLOCATIONS);
+    let cuts = GroupBy::ALL.map(|by| (by, page::MAX_BANDS));
+    let sizes = (page::MAX_POINTS, page::MAX_ALLOCATIONS);
     let data = fill(request, input, outline.finish(), usage.finish(), &cuts, sizes)?;
-    let leakage = Leakage::of(summary.groups());
-    let report = Story {
+    let leakage = LeakReport::of(summary.groups());
+    let report = HtmlReport {
         subject: data.subject(),
         overview: &summary.finish(0),
         leakage: &leakage,
@@ -111,37 +124,37 @@ pub(crate) fn write_page(request: &Wanted<'_>, initial: Opens, out: &mut dyn Wri
 
 /// Runs the second pass.
 fn fill(
-    request: &Wanted<'_>,
-    input: Input,
-    drawn: Drawn,
-    usage: Courses,
-    cuts: &[(By, usize)],
+    request: &PlotRequest<'_>,
+    input: InputFile,
+    drawn: BandScanResult,
+    usage: UsageReport,
+    cuts: &[(GroupBy, usize)],
     (points, allocations): (usize, usize),
-) -> Result<Picture> {
+) -> Result<PlotData> {
     let overlays = overlay::read(request.overlay, &usage, &input)?;
-    let mut bands = Bands::new(&drawn, drawn.moments(points), cuts);
-    let mut lives = Lives::new(input.imported.source.measure(), allocations);
+    let mut bands = BandSampler::new(&drawn, drawn.sample_points(points), cuts);
+    let mut lives = LargestAnalysis::new(input.imported.source.measure(), allocations);
     let again = input::read(request.path, request.only, &mut |change, _| {
-        bands.change(change);
+        bands.observe(change);
         if allocations > 0 {
-            lives.change(change);
+            lives.observe(change);
         }
     })?;
     let same = (0..input.facts.stacks.len()).all(|id| {
         let site = SiteId(u32::try_from(id).unwrap_or(u32::MAX));
         input.facts.stacks.frames(site).eq(again.facts.stacks.frames(site))
     });
-    if !bands.is_whole() || !same {
+    if !bands.is_complete() || !same {
         bail!("{}: the file changed while it was read; try again", input.name);
     }
     let (courses, at_peak) = bands.finish();
     let biggest = lives.finish();
-    Ok(Picture { input, drawn, courses, overlays, usage, at_peak, biggest })
+    Ok(PlotData { input, drawn, courses, overlays, usage, at_peak, biggest })
 }
 
-impl Picture {
+impl PlotData {
     /// Returns the file in the form that reports take.
-    pub(crate) fn subject(&self) -> Subject<'_> {
+    pub(crate) fn subject(&self) -> AnalyzedFile<'_> {
         self.input.subject(None)
     }
 }

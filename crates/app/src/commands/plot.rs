@@ -3,115 +3,116 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use engine::analysis::bands::By;
+use engine::analysis::bands::GroupBy;
 use formats::export::chart::{self, Chart, Panel, Theme};
-use formats::export::page::Opens;
-use formats::plain::plain;
+use formats::export::page::InitialView;
+use formats::plain::sanitize;
 
 use super::input;
-use super::picture::{self, Wanted};
-use crate::cli::{Plot, PlotBy, PlotTheme, PlotTime};
+use super::picture::{self, PlotRequest};
+use crate::cli::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
 use crate::outfile::shown;
 use crate::{Outcome, output};
 
 /// Maximum points per band.
-const POINTS: usize = 2000;
+const MAX_BAND_POINTS: usize = 2000;
 
 /// Default width and height for one file, and the width of each panel for several.
-const SIZE: (u32, u32) = (1200, 520);
-const WIDTH_OF_EACH: u32 = 760;
+const DEFAULT_SIZE: (u32, u32) = (1200, 520);
+const PANEL_WIDTH: u32 = 760;
 
 /// Output format.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum PlotFormat {
     Svg,
     Png,
     Page,
 }
 
 /// Runs the verb.
-pub(crate) fn run(options: &Plot) -> Result<Outcome> {
+pub(crate) fn run(options: &PlotArgs) -> Result<Outcome> {
     let format = plot_format(options)?;
     let inputs: Vec<&Path> =
         options.files.iter().chain(options.overlay.smi_log.as_ref()).map(AsRef::as_ref).collect();
     for file in &options.files {
-        input::recognise(file)?;
+        input::detect(file)?;
     }
     let mut out = output::results_from(&inputs, Some(&options.output), options.force)?;
-    if format == Form::Page {
+    if format == PlotFormat::Page {
         if let [file] = &*options.files {
-            picture::write_page(&request(options, file), Opens::Sites, &mut *out.writer)?;
+            picture::write_page(&request(options, file), InitialView::Sites, &mut *out.writer)?;
         }
         out.finish()?;
-        return Ok(Outcome::Fine);
+        return Ok(Outcome::Success);
     }
     let chart = chart(options)?;
     match format {
-        Form::Png => chart::write_png(&mut *out.writer, &chart)?,
-        Form::Svg | Form::Page => chart::write_svg(&mut *out.writer, &chart)?,
+        PlotFormat::Png => chart::write_png(&mut *out.writer, &chart)?,
+        PlotFormat::Svg | PlotFormat::Page => chart::write_svg(&mut *out.writer, &chart)?,
     }
     out.finish()?;
-    Ok(Outcome::Fine)
+    Ok(Outcome::Success)
 }
 
 /// Selects the format by the extension of the output file.
-fn plot_format(options: &Plot) -> Result<Form> {
+fn plot_format(options: &PlotArgs) -> Result<PlotFormat> {
     let extension = options.output.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let format = match &*extension {
-        "svg" => Form::Svg,
-        "png" => Form::Png,
-        "html" | "htm" => Form::Page,
+        "svg" => PlotFormat::Svg,
+        "png" => PlotFormat::Png,
+        "html" | "htm" => PlotFormat::Page,
         _ => bail!("{}: unknown extension; use .svg, .png or .html", shown(&options.output)),
     };
-    if format == Form::Page && options.files.len() > 1 {
+    if format == PlotFormat::Page && options.files.len() > 1 {
         bail!("an HTML report takes one file; use .svg or .png to compare several");
     }
     Ok(format)
 }
 
-fn request<'a>(options: &'a Plot, path: &'a Path) -> Wanted<'a> {
-    Wanted { path, only: input::only(&options.part), overlay: &options.overlay }
+fn request<'a>(options: &'a PlotArgs, path: &'a Path) -> PlotRequest<'a> {
+    PlotRequest { path, only: input::only(&options.part), overlay: &options.overlay }
 }
 
-fn chart(options: &Plot) -> Result<Chart> {
+fn chart(options: &PlotArgs) -> Result<Chart> {
     let by = match options.by {
-        PlotBy::Kind => By::Kind,
-        PlotBy::Site => By::Site,
-        PlotBy::Process => By::Process,
-        PlotBy::Device => By::Device,
+        PlotByArg::Kind => GroupBy::Kind,
+        PlotByArg::Site => GroupBy::Site,
+        PlotByArg::Process => GroupBy::Process,
+        PlotByArg::Device => GroupBy::Device,
     };
     let mut panels = Vec::new();
     let names = names(&options.files);
     for (file, name) in options.files.iter().zip(&names) {
-        let data = picture::chart(&request(options, file), by, options.top, POINTS)?;
+        let data = picture::chart(&request(options, file), by, options.top, MAX_BAND_POINTS)?;
         let (subject, overlays) = (data.subject(), &data.overlays);
         let courses = data.courses.iter();
         panels.extend(
             courses.map(|course| Panel::new(name, &subject, &data.drawn, course, overlays)),
         );
     }
-    let title = options.title.as_deref().map(|title| plain(title).into_owned());
+    let title = options.title.as_deref().map(|title| sanitize(title).into_owned());
     let count = u32::try_from(panels.len()).unwrap_or(u32::MAX);
-    let width = if count > 1 { WIDTH_OF_EACH.saturating_mul(count).min(4000) } else { SIZE.0 };
+    let width =
+        if count > 1 { PANEL_WIDTH.saturating_mul(count).min(4000) } else { DEFAULT_SIZE.0 };
     Ok(Chart {
         title: title.unwrap_or_else(|| format!("{}: memory by {}", names.join(", "), by.name())),
         panels,
-        size: options.size.unwrap_or((width, SIZE.1)),
+        size: options.size.unwrap_or((width, DEFAULT_SIZE.1)),
         theme: match options.theme {
-            PlotTheme::Auto => Theme::Auto,
-            PlotTheme::Light => Theme::Light,
-            PlotTheme::Dark => Theme::Dark,
+            PlotThemeArg::Auto => Theme::Auto,
+            PlotThemeArg::Light => Theme::Light,
+            PlotThemeArg::Dark => Theme::Dark,
         },
-        clock: options.time == PlotTime::Utc,
+        clock: options.time == PlotTimeArg::Utc,
     })
 }
 
 /// Returns file names without their directories, unless two of them would be the same.
 fn names(files: &[PathBuf]) -> Vec<String> {
-    let full_path = |file: &PathBuf| plain(&file.to_string_lossy()).into_owned();
+    let full_path = |file: &PathBuf| sanitize(&file.to_string_lossy()).into_owned();
     let base_name = |file: &PathBuf| {
         let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
-        plain(&name).into_owned()
+        sanitize(&name).into_owned()
     };
     let names: Vec<String> = files.iter().map(base_name).collect();
     let is_unique = |name: &String| names.iter().filter(|other| *other == name).count() == 1;

@@ -4,21 +4,21 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use engine::snapshot::Snapshot;
-use formats::export::text::Style;
-use formats::export::{Names, json, text, work};
+use formats::export::text::TextStyle;
+use formats::export::{ReportContext, json, text, work};
 
 use crate::cli;
 
 /// Output format of reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Format {
+pub(crate) enum LiveFormat {
     /// Human-readable text.
     Text,
     /// One JSON object per line.
     Json,
 }
 
-impl Format {
+impl LiveFormat {
     /// Returns the format that the options select.
     pub(crate) fn of(options: &cli::FormatOptions) -> Self {
         if options.is_json() { Self::Json } else { Self::Text }
@@ -26,8 +26,8 @@ impl Format {
 }
 
 /// Rejects `--stack-depth` with JSON, which has every frame.
-pub(crate) fn check_stack_depth(depth: Option<usize>, format: Format) -> Result<()> {
-    if depth.is_some() && format != Format::Text {
+pub(crate) fn check_stack_depth(depth: Option<usize>, format: LiveFormat) -> Result<()> {
+    if depth.is_some() && format != LiveFormat::Text {
         bail!("--stack-depth requires --format text; JSON has every frame");
     }
     Ok(())
@@ -35,7 +35,7 @@ pub(crate) fn check_stack_depth(depth: Option<usize>, format: Format) -> Result<
 
 /// Contents of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Subject {
+pub(crate) enum LiveView {
     /// Memory, and activity if it is counted.
     Memory,
     /// Memory by call site.
@@ -44,13 +44,13 @@ pub(crate) enum Subject {
     Work,
 }
 
-impl Subject {
+impl LiveView {
     /// Returns the memory view that `--by` selects.
-    pub(crate) fn by(by: cli::By, format: Format) -> Result<Self> {
+    pub(crate) fn by(by: cli::GroupByArg, format: LiveFormat) -> Result<Self> {
         match (by, format) {
-            (cli::By::Process, _) => Ok(Self::Memory),
-            (cli::By::Site, Format::Text) => Ok(Self::Sites),
-            (cli::By::Site, Format::Json) => {
+            (cli::GroupByArg::Process, _) => Ok(Self::Memory),
+            (cli::GroupByArg::Site, LiveFormat::Text) => Ok(Self::Sites),
+            (cli::GroupByArg::Site, LiveFormat::Json) => {
                 bail!("--by site requires --format text; JSON has processes and sites")
             }
         }
@@ -60,20 +60,22 @@ impl Subject {
 /// Writes a report.
 pub(crate) fn print(
     out: &mut dyn Write,
-    subject: Subject,
-    format: Format,
+    subject: LiveView,
+    format: LiveFormat,
     snapshot: &Snapshot,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> Result<()> {
     match (subject, format) {
-        (Subject::Memory | Subject::Sites, Format::Json) => {
+        (LiveView::Memory | LiveView::Sites, LiveFormat::Json) => {
             writeln!(out, "{}", json::line(snapshot, names)?)?
         }
-        (Subject::Memory, Format::Text) => text::report(out, snapshot, names, style)?,
-        (Subject::Sites, Format::Text) => text::sites::report(out, snapshot, names, style)?,
-        (Subject::Work, Format::Json) => writeln!(out, "{}", work::json::line(snapshot, names)?)?,
-        (Subject::Work, Format::Text) => work::text::report(out, snapshot, names, style)?,
+        (LiveView::Memory, LiveFormat::Text) => text::report(out, snapshot, names, style)?,
+        (LiveView::Sites, LiveFormat::Text) => text::sites::report(out, snapshot, names, style)?,
+        (LiveView::Work, LiveFormat::Json) => {
+            writeln!(out, "{}", work::json::line(snapshot, names)?)?
+        }
+        (LiveView::Work, LiveFormat::Text) => work::text::report(out, snapshot, names, style)?,
     }
     out.flush()?;
     Ok(())

@@ -3,32 +3,32 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use engine::snapshot::View;
+use engine::snapshot::SnapshotOptions;
 
-use super::live::Subject;
-use super::trace::{Settings, tensors, wanted_work, watch};
+use super::live::LiveView;
+use super::trace::{TraceOptions, activity_options, run_trace, tensors};
 use crate::{Outcome, cli};
 
 /// Interval of the progress line on a terminal.
-const INTERVAL: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs the verb.
-pub(crate) fn run(options: &cli::Record) -> Result<Outcome> {
-    watch(&Settings {
+pub(crate) fn run(options: &cli::RecordArgs) -> Result<Outcome> {
+    run_trace(&TraceOptions {
         target: &options.target,
-        interval: INTERVAL,
+        interval: PROGRESS_INTERVAL,
         duration: options.duration,
         format: None,
         output: None,
         record: Some(&options.output),
         force: options.force,
         limit: None,
-        work: wanted_work(options.kernels, &options.work)?,
-        subject: Subject::Memory,
+        work: activity_options(options.kernels, &options.work)?,
+        subject: LiveView::Memory,
         objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
         tensors: tensors(options.torch.torch),
         stack_depth: None,
-        view: View::default(),
+        view: SnapshotOptions::default(),
     })
 }

@@ -7,53 +7,54 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Result, anyhow, bail};
 use capture::hooks::function_name;
-use capture::session::{Notice, Options, Stacks, Target, Tensors, Work};
+use capture::session::{ActivityOptions, Notice, SessionOptions, StackMode, Target, TensorMode};
 use engine::event::Event;
 use engine::ledger::Ledger;
-use engine::metrics::{Board, Gpu, Input, Limits};
-use engine::snapshot::View;
-use engine::units::Moment;
+use engine::metrics::{CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
+use engine::snapshot::SnapshotOptions;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::export::Names;
-use formats::export::verdict::short_place;
-use formats::recording::Functions;
+use formats::export::ReportContext;
+use formats::export::verdict::short_location;
+use formats::recording::FunctionTable;
 use rustix::thread::CapabilitySet;
 
-use super::live::{gpu_names, tell};
-use crate::pipeline::{Live, Message, end_capture};
-use crate::serve::budget::{Budget, Standing, Step};
-use crate::serve::config::{self, Config, Size, trace};
+use super::live::{gpu_names, log_notice};
+use crate::pipeline::{LiveTrace, PipelineMessage, end_capture};
+use crate::serve::budget::{AgentUsage, Budget, DegradationStep};
+use crate::serve::config::{self, ByteSize, Config, trace};
 use crate::serve::{
-    Messages, Part, Published, Shared, Usage, actions, alerts, figures, http, incidents,
-    kubernetes, onward, rights,
+    AgentState, AgentThread, LogQueue, PublishedSnapshot, SelfUsage, actions, alerts, figures,
+    http, incidents, kubernetes, onward, rights,
 };
 use crate::{Outcome, cli, output};
 
 /// Time between two snapshots.
-const TICK: Duration = Duration::from_secs(1);
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time until a signal is noticed.
-const ATTENTION: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Time to flush log messages at shutdown.
-const GRACE: Duration = Duration::from_secs(1);
+const SHUTDOWN_LOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time for the agent's threads to exit; Docker kills after 10 seconds.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Lists of the snapshots; totals are always complete.
-const VIEW: View = View { top: 10, top_sites: 200, ..View::DEFAULT };
+const SNAPSHOT_OPTIONS: SnapshotOptions =
+    SnapshotOptions { top: 10, top_sites: 200, ..SnapshotOptions::DEFAULT };
 
 /// Runs the verb.
-pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
+pub(crate) fn run(options: &cli::ServeArgs) -> Result<Outcome> {
     let config = configuration(options)?;
     let problems = config.check();
     if !problems.is_empty() {
         bail!("{}", problems.join("\n  "));
     }
     if options.check_config {
-        output::complain("configuration OK");
-        return Ok(Outcome::Fine);
+        output::log("configuration OK");
+        return Ok(Outcome::Success);
     }
     config.check_state().map_err(|why| anyhow!(why))?;
     config.make_state().map_err(|why| anyhow!(why))?;
@@ -62,34 +63,36 @@ pub(crate) fn run(options: &cli::Serve) -> Result<Outcome> {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
     let euid = rustix::process::geteuid().as_raw();
-    if let Some(warning) = actions::powerless(&config.actions, rights::may_signal(), euid) {
-        output::complain(&warning);
+    if let Some(warning) =
+        actions::missing_capability_warning(&config.actions, rights::can_signal(), euid)
+    {
+        output::log(&warning);
     }
-    rights::begin(rights::to_signal(!config.actions.allow.is_empty()))?;
-    let messages = Messages::divert()?;
+    rights::init_process(rights::kill_capability(!config.actions.allow.is_empty()))?;
+    let messages = LogQueue::install()?;
     let outcome = serve(config, &messages, &interrupted);
     if let Err(error) = &outcome {
-        output::complain(&format!("error: {}", output::reasons(error)));
+        output::log(&format!("error: {}", output::error_chain(error)));
     }
-    messages.finish(GRACE);
+    messages.finish(SHUTDOWN_LOG_TIMEOUT);
     Ok(outcome.unwrap_or(Outcome::Incomplete))
 }
 
-fn serve(config: Config, messages: &Messages, interrupted: &AtomicBool) -> Result<Outcome> {
-    let shared = Shared::new(config);
+fn serve(config: Config, messages: &LogQueue, interrupted: &AtomicBool) -> Result<Outcome> {
+    let shared = AgentState::new(config);
     let mut workers = vec![http::start(&shared)?, alerts::start(&shared)?];
     workers.extend(onward::start(&shared)?);
     workers.extend(kubernetes::start(&shared)?);
-    let (collector, writer) = incidents::Desk::start(&shared)?;
+    let (collector, writer) = incidents::IncidentCollector::start(&shared)?;
     workers.push(writer);
     let options = session_options(&shared.config);
-    let live = Live::start_after(options, rights::trace)?;
+    let live = LiveTrace::start_after(options, rights::keep_tracing)?;
     for warning in &live.plan.warnings {
-        output::complain(warning);
+        output::log(warning);
     }
     // The capture thread has the capabilities it needs; this thread needs none.
-    rights::only(CapabilitySet::empty())?;
-    let mut agent = Agent::new(&live.gpus, live.counts_work, Arc::clone(&shared), collector);
+    rights::keep_only(CapabilitySet::empty())?;
+    let mut agent = AgentEngine::new(&live.gpus, live.counts_work, Arc::clone(&shared), collector);
     let mut outcome = agent.run(&live, &mut workers, messages, interrupted);
     if let Err(error) = &outcome {
         agent.fail(error, live.complete_until());
@@ -100,15 +103,15 @@ fn serve(config: Config, messages: &Messages, interrupted: &AtomicBool) -> Resul
     let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
     for worker in workers {
         if let Err(error) = worker.join_until(deadline) {
-            output::complain(&format!("error: {}", output::reasons(&error)));
+            output::log(&format!("error: {}", output::error_chain(&error)));
             outcome = Err(error);
         }
     }
-    Ok(if outcome.is_ok() { Outcome::Fine } else { Outcome::Incomplete })
+    Ok(if outcome.is_ok() { Outcome::Success } else { Outcome::Incomplete })
 }
 
 /// Reads the configuration file; options of the command line take precedence.
-fn configuration(options: &cli::Serve) -> Result<Config> {
+fn configuration(options: &cli::ServeArgs) -> Result<Config> {
     let mut config = options.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     let http = &mut config.http;
     http.listen = options.listen.unwrap_or(http.listen);
@@ -117,62 +120,62 @@ fn configuration(options: &cli::Serve) -> Result<Config> {
     let trace = &mut config.trace;
     trace.drivers.extend(options.driver.iter().cloned());
     trace.max_cpu = options.max_cpu.or(trace.max_cpu);
-    trace.max_memory = options.max_memory.map(Size).or(trace.max_memory);
+    trace.max_memory = options.max_memory.map(ByteSize).or(trace.max_memory);
     if let Some(stacks) = options.stacks {
         trace.stacks = match stacks {
-            cli::Stacks::Off => trace::Stacks::Off,
-            cli::Stacks::Fp => trace::Stacks::Fp,
-            cli::Stacks::Full => trace::Stacks::Full,
+            cli::StackModeArg::Off => trace::StackModeConfig::Off,
+            cli::StackModeArg::Fp => trace::StackModeConfig::Fp,
+            cli::StackModeArg::Full => trace::StackModeConfig::Full,
         };
     }
     if let Some(torch) = options.torch.torch {
         trace.torch = match torch {
-            cli::TorchHow::Totals => trace::Torch::Totals,
-            cli::TorchHow::Full => trace::Torch::Full,
+            cli::TensorModeArg::Totals => trace::TensorModeConfig::Totals,
+            cli::TensorModeArg::Full => trace::TensorModeConfig::Full,
         };
     }
     Ok(config)
 }
 
-fn session_options(config: &Config) -> Options {
+fn session_options(config: &Config) -> SessionOptions {
     let trace = &config.trace;
-    Options {
+    SessionOptions {
         target: Target::Everybody,
         drivers: trace.drivers.clone(),
-        ring_bytes: Options::RING_BYTES,
+        ring_bytes: SessionOptions::RING_BYTES,
         table_entries: None,
         thread_entries: None,
         tier: None,
-        work: trace.kernels.then_some(Work {
+        work: trace.kernels.then_some(ActivityOptions {
             check_every_launch: false,
             table_entries: None,
             baseline: false,
         }),
         objects: trace.objects,
         stacks: match trace.stacks {
-            trace::Stacks::Off => Stacks::Off,
-            trace::Stacks::Fp => Stacks::Pointers,
-            trace::Stacks::Full => Stacks::Full,
+            trace::StackModeConfig::Off => StackMode::Off,
+            trace::StackModeConfig::Fp => StackMode::FramePointer,
+            trace::StackModeConfig::Full => StackMode::Full,
         },
         tensors: match trace.torch {
-            trace::Torch::Off => Tensors::Off,
-            trace::Torch::Totals => Tensors::Totals,
-            trace::Torch::Full => Tensors::Full,
+            trace::TensorModeConfig::Off => TensorMode::Off,
+            trace::TensorModeConfig::Totals => TensorMode::Totals,
+            trace::TensorModeConfig::Full => TensorMode::Full,
         },
-        stack_ring_bytes: Options::STACK_RING_BYTES,
+        stack_ring_bytes: SessionOptions::STACK_RING_BYTES,
         logs: config.kubernetes.log_dir.clone(),
         empty_probes: false,
     }
 }
 
 /// The engine thread of the agent.
-struct Agent {
-    shared: Arc<Shared>,
+struct AgentEngine {
+    shared: Arc<AgentState>,
     ledger: Ledger,
-    metrics: Board,
-    gpus: Vec<Gpu>,
-    names: Arc<Names>,
-    collector: incidents::Desk,
+    metrics: MetricsCollector,
+    gpus: Vec<GpuInfo>,
+    names: Arc<ReportContext>,
+    collector: incidents::IncidentCollector,
     budget: Budget,
     start: (Instant, SystemTime),
     sequence: u64,
@@ -180,33 +183,38 @@ struct Agent {
     /// Probes are attached to a driver.
     tracing: bool,
     /// Time at which capture ended early.
-    capture_ended: Option<Moment>,
+    capture_ended: Option<Timestamp>,
     /// The capture thread failed.
     capture_failed: bool,
     /// The agent exits because of an error.
     has_failed: bool,
-    usage: Usage,
+    usage: SelfUsage,
 }
 
-impl Agent {
+impl AgentEngine {
     fn new(
-        gpus: &[capture::gpus::Gpu],
+        gpus: &[capture::gpus::GpuInfo],
         counts_work: bool,
-        shared: Arc<Shared>,
-        collector: incidents::Desk,
+        shared: Arc<AgentState>,
+        collector: incidents::IncidentCollector,
     ) -> Self {
         let clock = WallClock::now(capture::monotonic());
         let gpus = gpu_names(gpus);
-        let names = Names { clock, function: function_name, recorded: Functions::default(), gpus };
-        let ledger = Ledger::new().forgetting_ended();
+        let names = ReportContext {
+            clock,
+            function: function_name,
+            recorded: FunctionTable::default(),
+            gpus,
+        };
+        let ledger = Ledger::new().without_ended_history();
         let trace = &shared.config.trace;
         let first = match trace.stacks {
-            trace::Stacks::Full => Step::CheapStacks,
-            trace::Stacks::Fp => Step::NoStacks,
-            trace::Stacks::Off => Step::CoarseSites,
+            trace::StackModeConfig::Full => DegradationStep::FramePointerStacks,
+            trace::StackModeConfig::Fp => DegradationStep::NoStacks,
+            trace::StackModeConfig::Off => DegradationStep::MergedSites,
         };
         let budget = Budget::new(trace.max_cpu, trace.max_memory.map(|size| size.0), first);
-        let config::Metrics {
+        let config::MetricsConfig {
             max_processes: processes,
             max_containers: containers,
             max_sites: sites,
@@ -214,9 +222,9 @@ impl Agent {
         } = shared.config.metrics;
         Self {
             shared,
-            metrics: Board::new(Limits { processes, containers, sites, suspects }),
+            metrics: MetricsCollector::new(SeriesLimits { processes, containers, sites, suspects }),
             gpus: figures::gpus(&names),
-            ledger: if counts_work { ledger.following_work() } else { ledger },
+            ledger: if counts_work { ledger.with_activity() } else { ledger },
             names: Arc::new(names),
             collector,
             budget,
@@ -227,15 +235,15 @@ impl Agent {
             capture_ended: None,
             capture_failed: false,
             has_failed: false,
-            usage: Usage::default(),
+            usage: SelfUsage::default(),
         }
     }
 
     fn run(
         &mut self,
-        live: &Live,
-        workers: &mut Vec<Part>,
-        messages: &Messages,
+        live: &LiveTrace,
+        workers: &mut Vec<AgentThread>,
+        messages: &LogQueue,
         interrupted: &AtomicBool,
     ) -> Result<()> {
         let mut next = Instant::now();
@@ -244,35 +252,37 @@ impl Agent {
             if Instant::now() >= due {
                 self.apply_budget(live);
                 self.publish();
-                next = (next + TICK).max(Instant::now());
+                next = (next + SNAPSHOT_INTERVAL).max(Instant::now());
                 // An agent without one of its workers must not keep running: restart it.
-                if let Some(ended) = workers.iter().position(Part::is_finished) {
+                if let Some(ended) = workers.iter().position(AgentThread::is_finished) {
                     return Err(workers.swap_remove(ended).failure());
                 }
                 if let Some(error) = messages.failure() {
                     return Err(error);
                 }
             }
-            let Some(message) = live.next(due.min(Instant::now() + ATTENTION)) else { continue };
+            let Some(message) = live.next(due.min(Instant::now() + POLL_INTERVAL)) else {
+                continue;
+            };
             self.handle(message)?;
         }
         Ok(())
     }
 
     /// Handles a message of the capture thread.
-    fn handle(&mut self, message: Message) -> Result<()> {
+    fn handle(&mut self, message: PipelineMessage) -> Result<()> {
         match message {
-            Message::Events(events) => self.apply(&events),
-            Message::Gpus(gpus) => {
+            PipelineMessage::Events(events) => self.apply(&events),
+            PipelineMessage::Gpus(gpus) => {
                 let gpus = gpu_names(&gpus);
-                self.names = Arc::new(Names { gpus, ..Names::clone(&self.names) });
+                self.names = Arc::new(ReportContext { gpus, ..ReportContext::clone(&self.names) });
                 self.gpus = figures::gpus(&self.names);
             }
-            Message::Notice(notice) => {
+            PipelineMessage::Notice(notice) => {
                 self.tracing |= matches!(notice, Notice::Attached { .. });
-                tell(&notice);
+                log_notice(&notice);
             }
-            Message::Failed(error) => {
+            PipelineMessage::Failed(error) => {
                 self.capture_failed = true;
                 return Err(error);
             }
@@ -282,10 +292,10 @@ impl Agent {
 
     /// Logs why the agent exits, and publishes that it is not ready and, if capture failed, not
     /// exact.
-    fn fail(&mut self, error: &anyhow::Error, complete_until: Moment) {
-        output::complain(&format!(
+    fn fail(&mut self, error: &anyhow::Error, complete_until: Timestamp) {
+        output::log(&format!(
             "error: {}; the agent exits, to be restarted",
-            output::reasons(error)
+            output::error_chain(error)
         ));
         self.has_failed = true;
         self.capture_ended = self.capture_failed.then_some(complete_until);
@@ -301,30 +311,32 @@ impl Agent {
     }
 
     /// Applies degradation steps if the agent exceeds its budget.
-    fn apply_budget(&mut self, live: &Live) {
+    fn apply_budget(&mut self, live: &LiveTrace) {
         let http_cpu = &self.shared.http_cpu;
-        let usage = Usage::now(self.start.0.elapsed(), http_cpu.used_seconds());
+        let usage = SelfUsage::now(self.start.0.elapsed(), http_cpu.used_seconds());
         let change = self.budget.observe(usage);
-        http_cpu.allow(self.budget.for_answers());
+        http_cpu.allow(self.budget.http_share());
         if let Some(change) = change {
-            output::complain(&change.message);
+            output::log(&change.message);
             let has = |step| change.steps.contains(&step);
-            live.limit_stacks(match (has(Step::NoStacks), has(Step::CheapStacks)) {
-                (true, _) => Stacks::Off,
-                (false, true) => Stacks::Pointers,
-                (false, false) => Stacks::Full,
-            });
-            if has(Step::CoarseSites) {
-                self.ledger.put_sites_together();
+            live.limit_stacks(
+                match (has(DegradationStep::NoStacks), has(DegradationStep::FramePointerStacks)) {
+                    (true, _) => StackMode::Off,
+                    (false, true) => StackMode::FramePointer,
+                    (false, false) => StackMode::Full,
+                },
+            );
+            if has(DegradationStep::MergedSites) {
+                self.ledger.merge_sites();
             }
         }
         self.usage = usage;
     }
 
     /// Returns the resource usage of the agent.
-    fn agent_usage(&self) -> Standing {
+    fn agent_usage(&self) -> AgentUsage {
         let started = self.start.1.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Standing {
+        AgentUsage {
             cpu_seconds: self.usage.cpu_seconds,
             cpu_percent: self.budget.cpu_percent(),
             memory: self.usage.memory,
@@ -337,7 +349,7 @@ impl Agent {
 
     /// Handles the remaining messages of the capture thread and hands over pending incidents before
     /// the feed closes.
-    fn end(&mut self, remaining: Vec<Message>, complete_until: Moment) -> Result<()> {
+    fn end(&mut self, remaining: Vec<PipelineMessage>, complete_until: Timestamp) -> Result<()> {
         let mut outcome = Ok(());
         for message in remaining {
             if let Err(error) = self.handle(message) {
@@ -345,7 +357,7 @@ impl Agent {
                 outcome = Err(error);
             }
         }
-        if self.collector.hurry() {
+        if self.collector.flush() {
             self.publish();
         }
         outcome
@@ -354,8 +366,8 @@ impl Agent {
     /// Follows changes of the system clock while the agent runs.
     fn set_clock(&mut self) {
         if let Some(clock) = self.names.clock.corrected(capture::monotonic()) {
-            output::complain("system clock changed; timestamps follow it");
-            self.names = Arc::new(Names { clock, ..Names::clone(&self.names) });
+            output::log("system clock changed; timestamps follow it");
+            self.names = Arc::new(ReportContext { clock, ..ReportContext::clone(&self.names) });
         }
     }
 
@@ -364,25 +376,25 @@ impl Agent {
         self.set_clock();
         let own = self.agent_usage();
         let now = self.capture_ended.unwrap_or_else(capture::monotonic);
-        let mut snapshot = self.ledger.snapshot(now, &VIEW);
+        let mut snapshot = self.ledger.snapshot(now, &SNAPSHOT_OPTIONS);
         if let Some(at) = self.capture_ended {
             end_capture(&mut snapshot, at);
         }
         self.shared.pods.name(&mut snapshot);
-        let metrics = self.metrics.observe(&Input {
+        let metrics = self.metrics.observe(&CollectorInput {
             snapshot: &snapshot,
             gpus: &self.gpus,
-            own: &figures::own(&own, self.ledger.unlisted_ends(), &self.shared),
-            place: short_place,
+            own: &figures::own(&own, self.ledger.dropped_ended(), &self.shared),
+            place: short_location,
         });
-        let published = self.shared.feed.publish(Published {
+        let published = self.shared.feed.publish(PublishedSnapshot {
             sequence: self.sequence,
             snapshot,
             names: Arc::clone(&self.names),
             metrics,
             own,
         });
-        self.collector.published(&published, &self.ledger);
+        self.collector.on_snapshot(&published, &self.ledger);
     }
 }
 
@@ -390,11 +402,11 @@ impl Agent {
 mod tests {
     use super::*;
 
-    fn agent(state: &std::path::Path) -> (Agent, Part) {
+    fn agent(state: &std::path::Path) -> (AgentEngine, AgentThread) {
         let config = Config { state_dir: state.into(), ..Config::default() };
-        let shared = Shared::new(config);
-        let (collector, writer) = incidents::Desk::start(&shared).unwrap();
-        (Agent::new(&[], false, shared, collector), writer)
+        let shared = AgentState::new(config);
+        let (collector, writer) = incidents::IncidentCollector::start(&shared).unwrap();
+        (AgentEngine::new(&[], false, shared, collector), writer)
     }
 
     #[test]
@@ -402,14 +414,14 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (mut agent, writer) = agent(state.path());
         let attached = Notice::Attached { path: "/x".into(), functions: 1, stepped: 0 };
-        agent.end(vec![Message::Notice(attached)], Moment(7)).unwrap();
+        agent.end(vec![PipelineMessage::Notice(attached)], Timestamp(7)).unwrap();
         assert!(agent.agent_usage().tracing);
-        let failed = Message::Failed(anyhow!("the ring is gone"));
-        let error = agent.end(vec![failed], Moment(7)).unwrap_err();
+        let failed = PipelineMessage::Failed(anyhow!("the ring is gone"));
+        let error = agent.end(vec![failed], Timestamp(7)).unwrap_err();
         assert_eq!(error.to_string(), "the ring is gone");
         let published = agent.shared.feed.newest().unwrap();
-        assert!(!published.own.tracing && !published.snapshot.certainty.exact());
-        assert_eq!(published.snapshot.certainty.capture_ended, Some(Moment(7)));
+        assert!(!published.own.tracing && !published.snapshot.uncertainty.exact());
+        assert_eq!(published.snapshot.uncertainty.capture_ended, Some(Timestamp(7)));
         agent.shared.feed.close();
         writer.join_until(Instant::now() + SHUTDOWN_TIMEOUT).unwrap();
     }

@@ -24,7 +24,7 @@ const SIGNALED: i32 = 128;
 pub(super) fn command_outcome(status: ExitStatus) -> Outcome {
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALED + signal));
     match code.and_then(|code| u8::try_from(code).ok()) {
-        Some(0) => Outcome::Fine,
+        Some(0) => Outcome::Success,
         Some(code) => Outcome::Code(code),
         None => Outcome::Code(OWN_FAILURE),
     }
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn command_status_is_passed_on() {
         let outcome = |raw| command_outcome(ExitStatus::from_raw(raw));
-        assert_eq!(outcome(0), Outcome::Fine);
+        assert_eq!(outcome(0), Outcome::Success);
         assert_eq!(outcome(3 << 8), Outcome::Code(3));
         assert_eq!(outcome(255 << 8), Outcome::Code(255));
         assert_eq!(

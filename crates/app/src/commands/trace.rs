@@ -10,38 +10,38 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capture::command;
-use capture::plan::Tier;
-use capture::session::{Options, Stacks, Target, Tensors, Work};
+use capture::plan::AttachMode;
+use capture::session::{ActivityOptions, SessionOptions, StackMode, Target, TensorMode};
 use engine::ids::Pid;
-use engine::snapshot::{Snapshot, View};
+use engine::snapshot::{Snapshot, SnapshotOptions};
 use engine::units::{Bytes, Nanos};
 use formats::export::verdict;
-use formats::plain::plain;
+use formats::plain::sanitize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::live::{Format, LiveReport, Subject};
+use super::live::{LiveFormat, LiveReport, LiveView};
 use super::{print, status};
 use crate::outfile::Planned;
-use crate::pipeline::Live;
-use crate::quantity::LeakLimit;
+use crate::pipeline::LiveTrace;
+use crate::quantity::LeakThreshold;
 use crate::recorder::Recorder;
 use crate::{Outcome, cli, output};
 
 /// Time that a command may take to exit after Ctrl-C before the final report is printed without it.
-const GRACE: Duration = Duration::from_secs(3);
+const COMMAND_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time until the exit of a target or a signal is noticed.
-const ATTENTION: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Number of signals that end the process without a final report. `timeout` sends two: one to the
 /// process, one to its group.
 const SIGNALS_TO_ABORT: usize = 3;
 
 /// Runs the verb.
-pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
-    let format = Format::of(&options.format);
+pub(crate) fn run(options: &cli::TraceArgs) -> Result<Outcome> {
+    let format = LiveFormat::of(&options.format);
     print::check_stack_depth(options.stack_depth, format)?;
-    watch(&Settings {
+    run_trace(&TraceOptions {
         target: &options.target,
         interval: options.interval,
         duration: options.duration,
@@ -50,8 +50,8 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
         record: options.record.as_deref(),
         force: options.force,
         limit: Some(&options.limit),
-        work: wanted_work(options.kernels, &options.work)?,
-        subject: Subject::by(options.by, format)?,
+        work: activity_options(options.kernels, &options.work)?,
+        subject: LiveView::by(options.by, format)?,
         objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
         tensors: tensors(options.torch.torch),
@@ -61,50 +61,50 @@ pub(crate) fn run(options: &cli::Trace) -> Result<Outcome> {
 }
 
 /// Options of a verb that traces.
-pub(crate) struct Settings<'a> {
-    pub(crate) target: &'a cli::Target,
+pub(crate) struct TraceOptions<'a> {
+    pub(crate) target: &'a cli::TargetArgs,
     pub(crate) interval: Duration,
     pub(crate) duration: Option<Duration>,
     /// None: nothing is reported, only recorded.
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<LiveFormat>,
     pub(crate) output: Option<&'a Path>,
     pub(crate) record: Option<&'a Path>,
     /// Existing files are overwritten.
     pub(crate) force: bool,
-    pub(crate) limit: Option<&'a cli::Limit>,
-    pub(crate) work: Option<Work>,
-    pub(crate) subject: Subject,
+    pub(crate) limit: Option<&'a cli::FailOnLeakArgs>,
+    pub(crate) work: Option<ActivityOptions>,
+    pub(crate) subject: LiveView,
     /// CUDA objects (streams, events and the like) are tracked.
     pub(crate) objects: bool,
     /// How call stacks are collected; None: the default of the target.
-    pub(crate) stacks: Option<cli::Stacks>,
-    pub(crate) tensors: Tensors,
+    pub(crate) stacks: Option<cli::StackModeArg>,
+    pub(crate) tensors: TensorMode,
     pub(crate) stack_depth: Option<usize>,
-    pub(crate) view: View,
+    pub(crate) view: SnapshotOptions,
 }
 
 /// Traces and reports until something ends the trace. With a command, its exit code is passed on.
-pub(crate) fn watch(settings: &Settings<'_>) -> Result<Outcome> {
+pub(crate) fn run_trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let outcome = trace(settings);
     if settings.target.command.is_empty() { outcome } else { status::own_failure_outcome(outcome) }
 }
 
 /// Runs the trace. Output files are checked first and opened when the probes are attached, so a
 /// failed start leaves existing files unchanged.
-fn trace(settings: &Settings<'_>) -> Result<Outcome> {
+fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let (reports, recording) = outputs(settings)?;
     let interrupted = watch_signals()?;
     let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
     let stopped = match settings.target.command.as_slice() {
         [] => None,
-        command => Some(command::start(command, stdout)?),
+        command => Some(command::spawn_suspended(command, stdout)?),
     };
-    let target = target(settings.target, stopped.as_ref().map(command::Stopped::pid));
+    let target = target(settings.target, stopped.as_ref().map(command::SuspendedCommand::pid));
     let options = session_options(settings.target, settings.stacks, target.clone())?;
     let (work, tensors, objects) = (settings.work, settings.tensors, settings.objects);
-    let live = Live::start(Options { work, tensors, objects, ..options })?;
+    let live = LiveTrace::start(SessionOptions { work, tensors, objects, ..options })?;
     for warning in &live.plan.warnings {
-        output::complain(warning);
+        output::log(warning);
     }
     let mut out = output::reports(reports)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
@@ -113,9 +113,9 @@ fn trace(settings: &Settings<'_>) -> Result<Outcome> {
         let counts_activity = settings.work.is_some();
         report.record(|names| Recorder::start(file, names, settings.target, counts_activity))?;
     }
-    let command = stopped.map(Command::release).transpose()?;
+    let command = stopped.map(TracedCommand::release).transpose()?;
     let records_only = settings.format.is_none();
-    let mut trace = Trace { settings, target, command, records_only, report };
+    let mut trace = TraceLoop { settings, target, command, records_only, report };
     trace.run(&live, &interrupted)?;
     trace.finish(live)
 }
@@ -138,7 +138,7 @@ fn watch_signals() -> Result<Arc<AtomicBool>> {
 }
 
 /// Checks the files for reports and for the recording. A pipe blocks here until it has a reader.
-fn outputs(settings: &Settings<'_>) -> Result<(Option<Planned>, Option<Planned>)> {
+fn outputs(settings: &TraceOptions<'_>) -> Result<(Option<Planned>, Option<Planned>)> {
     let check = |path: Option<&Path>| path.map(|path| Planned::check(path, settings.force));
     let mut reports = check(settings.output).transpose()?;
     let mut recording = check(settings.record).transpose()?;
@@ -158,16 +158,19 @@ fn outputs(settings: &Settings<'_>) -> Result<(Option<Planned>, Option<Planned>)
 }
 
 /// Returns the tensor mode that `--torch` selects.
-pub(crate) const fn tensors(mode: Option<cli::TorchHow>) -> Tensors {
+pub(crate) const fn tensors(mode: Option<cli::TensorModeArg>) -> TensorMode {
     match mode {
-        None => Tensors::Off,
-        Some(cli::TorchHow::Totals) => Tensors::Totals,
-        Some(cli::TorchHow::Full) => Tensors::Full,
+        None => TensorMode::Off,
+        Some(cli::TensorModeArg::Totals) => TensorMode::Totals,
+        Some(cli::TensorModeArg::Full) => TensorMode::Full,
     }
 }
 
 /// Returns how launches and copies are counted, if they are.
-pub(crate) fn wanted_work(kernels: bool, options: &cli::WorkOptions) -> Result<Option<Work>> {
+pub(crate) fn activity_options(
+    kernels: bool,
+    options: &cli::LaunchArgs,
+) -> Result<Option<ActivityOptions>> {
     if !kernels && options.check_launches.is_some() {
         bail!("--check-launches requires --kernels");
     }
@@ -175,9 +178,9 @@ pub(crate) fn wanted_work(kernels: bool, options: &cli::WorkOptions) -> Result<O
 }
 
 /// Returns how launches and copies are counted.
-pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
-    Work {
-        check_every_launch: options.check_launches == Some(cli::CheckLaunches::All),
+pub(crate) fn work_options(options: &cli::LaunchArgs) -> ActivityOptions {
+    ActivityOptions {
+        check_every_launch: options.check_launches == Some(cli::CheckLaunchesArg::All),
         table_entries: options.activity_table_size,
         baseline: options.empty_launch_probes,
     }
@@ -186,19 +189,19 @@ pub(crate) fn work_options(options: &cli::WorkOptions) -> Work {
 /// Keeps the command's output off standard output if JSON or a recording goes there: a program
 /// reads it.
 fn command_stdout(
-    settings: &Settings<'_>,
+    settings: &TraceOptions<'_>,
     reports: Option<&Planned>,
     recording: Option<&Planned>,
-) -> command::Stdout {
-    let json = settings.format == Some(Format::Json) && reports.is_none_or(Planned::is_stdout);
+) -> command::StdoutTarget {
+    let json = settings.format == Some(LiveFormat::Json) && reports.is_none_or(Planned::is_stdout);
     if json || recording.is_some_and(Planned::is_stdout) {
-        command::Stdout::Error
+        command::StdoutTarget::Error
     } else {
-        command::Stdout::Same
+        command::StdoutTarget::Same
     }
 }
 
-fn target(options: &cli::Target, command: Option<Pid>) -> Target {
+fn target(options: &cli::TargetArgs, command: Option<Pid>) -> Target {
     match command {
         Some(pid) => Target::Processes { pids: vec![pid], follow: true },
         None if options.pid.is_empty() => Target::Everybody,
@@ -221,33 +224,33 @@ fn ring(requested: Option<Bytes>, default: u32) -> Result<u32> {
 
 /// Selects how call stacks are collected: by default in full for selected processes, with frame
 /// pointers for all processes.
-const fn stacks(requested: Option<cli::Stacks>, target: &Target) -> Stacks {
+const fn stacks(requested: Option<cli::StackModeArg>, target: &Target) -> StackMode {
     match (requested, target) {
-        (Some(cli::Stacks::Off), _) => Stacks::Off,
-        (Some(cli::Stacks::Fp), _) | (None, Target::Everybody) => Stacks::Pointers,
-        (Some(cli::Stacks::Full), _) | (None, Target::Processes { .. }) => Stacks::Full,
+        (Some(cli::StackModeArg::Off), _) => StackMode::Off,
+        (Some(cli::StackModeArg::Fp), _) | (None, Target::Everybody) => StackMode::FramePointer,
+        (Some(cli::StackModeArg::Full), _) | (None, Target::Processes { .. }) => StackMode::Full,
     }
 }
 
 /// Returns the options of the capture session.
 pub(crate) fn session_options(
-    options: &cli::Target,
-    stacks: Option<cli::Stacks>,
+    options: &cli::TargetArgs,
+    stacks: Option<cli::StackModeArg>,
     target: Target,
-) -> Result<Options> {
-    let ring_bytes = ring(options.ring_size, Options::RING_BYTES)?;
-    let stack_ring_bytes = ring(options.stack_ring_size, Options::STACK_RING_BYTES)?;
+) -> Result<SessionOptions> {
+    let ring_bytes = ring(options.ring_size, SessionOptions::RING_BYTES)?;
+    let stack_ring_bytes = ring(options.stack_ring_size, SessionOptions::STACK_RING_BYTES)?;
     let tier = options.attach_mode.map(|tier| match tier {
-        cli::Tier::Session => Tier::Session,
-        cli::Tier::Multi => Tier::Multi,
-        cli::Tier::Single => Tier::Single,
-        cli::Tier::SingleNoCookie => Tier::Constant,
+        cli::AttachModeArg::Session => AttachMode::Session,
+        cli::AttachModeArg::Multi => AttachMode::Multi,
+        cli::AttachModeArg::Single => AttachMode::Single,
+        cli::AttachModeArg::SingleNoCookie => AttachMode::SingleNoCookie,
     });
     let table_entries = options.process_table_size;
     let drivers = options.driver.clone();
     let stacks = self::stacks(stacks, &target);
     let empty_probes = options.empty_probes;
-    Ok(Options {
+    Ok(SessionOptions {
         target,
         drivers,
         ring_bytes,
@@ -257,22 +260,22 @@ pub(crate) fn session_options(
         work: None,
         objects: false,
         stacks,
-        tensors: Tensors::Off,
+        tensors: TensorMode::Off,
         stack_ring_bytes,
-        logs: Options::LOGS.into(),
+        logs: SessionOptions::DEFAULT_LOG_DIR.into(),
         empty_probes,
     })
 }
 
 /// The traced command. A thread waits for its exit and sends the status through a channel.
-struct Command {
+struct TracedCommand {
     pid: Pid,
     end: Receiver<io::Result<ExitStatus>>,
     status: Option<ExitStatus>,
 }
 
-impl Command {
-    fn release(stopped: command::Stopped) -> Result<Self> {
+impl TracedCommand {
+    fn release(stopped: command::SuspendedCommand) -> Result<Self> {
         let pid = stopped.pid();
         let mut running =
             stopped.release().context("the command exited before it could be traced")?;
@@ -294,17 +297,17 @@ impl Command {
     }
 }
 
-struct Trace<'a> {
-    settings: &'a Settings<'a>,
+struct TraceLoop<'a> {
+    settings: &'a TraceOptions<'a>,
     target: Target,
-    command: Option<Command>,
+    command: Option<TracedCommand>,
     records_only: bool,
     report: LiveReport,
 }
 
-impl Trace<'_> {
+impl TraceLoop<'_> {
     /// Applies events and prints reports until something ends the trace.
-    fn run(&mut self, live: &Live, interrupted: &AtomicBool) -> Result<()> {
+    fn run(&mut self, live: &LiveTrace, interrupted: &AtomicBool) -> Result<()> {
         let start = Instant::now();
         let end = self.settings.duration.map(|duration| start + duration);
         let mut next_report = start + self.settings.interval;
@@ -313,13 +316,14 @@ impl Trace<'_> {
             let now = Instant::now();
             if interrupted.load(Ordering::Relaxed) && stop_at.is_none() {
                 // The terminal also interrupts the command: let it finish, to see its last frees.
-                stop_at = Some(if self.command.is_some() { now + GRACE } else { now });
+                stop_at =
+                    Some(if self.command.is_some() { now + COMMAND_EXIT_TIMEOUT } else { now });
             }
-            self.report.keep_up();
+            self.report.tick();
             // `record` has no other output: stop when the recording fails.
             let ended = self.targets_exited()?
                 || self.report.has_failed()
-                || (self.records_only && !self.report.records());
+                || (self.records_only && !self.report.is_recording());
             if ended || [end, stop_at].into_iter().flatten().any(|deadline| now >= deadline) {
                 return Ok(());
             }
@@ -329,8 +333,8 @@ impl Trace<'_> {
                 next_report = (next_report + self.settings.interval).max(Instant::now());
             }
             let deadline = end.map_or(next_report, |end| end.min(next_report));
-            if let Some(message) = live.next(deadline.min(now + ATTENTION)) {
-                self.report.take(message);
+            if let Some(message) = live.next(deadline.min(now + POLL_INTERVAL)) {
+                self.report.handle(message);
             }
         }
     }
@@ -348,48 +352,51 @@ impl Trace<'_> {
     }
 
     /// Detaches the probes, prints the final report and evaluates the leak threshold.
-    fn finish(self, live: Live) -> Result<Outcome> {
+    fn finish(self, live: LiveTrace) -> Result<Outcome> {
         let (last, recorded) = self.report.finish(live)?;
-        let verdict = self.settings.limit.map_or(Outcome::Fine, |limit| judge(&last, limit));
-        let outcome = if recorded == Outcome::Fine { verdict } else { recorded };
+        let verdict =
+            self.settings.limit.map_or(Outcome::Success, |limit| evaluate_leaks(&last, limit));
+        let outcome = if recorded == Outcome::Success { verdict } else { recorded };
         match self.command {
-            Some(Command { status: None, pid, .. }) => {
-                output::complain(&format!(
-                    "the command (pid {pid}) is still running, no longer traced"
-                ));
+            Some(TracedCommand { status: None, pid, .. }) => {
+                output::log(&format!("the command (pid {pid}) is still running, no longer traced"));
                 Ok(outcome)
             }
-            Some(Command { status: Some(status), .. }) => {
+            Some(TracedCommand { status: Some(status), .. }) => {
                 if !status.success() {
-                    output::complain(&format!("the command failed: {status}"));
+                    output::log(&format!("the command failed: {status}"));
                 }
-                Ok(if outcome == Outcome::Fine { status::command_outcome(status) } else { outcome })
+                Ok(if outcome == Outcome::Success {
+                    status::command_outcome(status)
+                } else {
+                    outcome
+                })
             }
             None => Ok(outcome),
         }
     }
 }
 
-fn view(options: &cli::Trace) -> View {
+fn view(options: &cli::TraceArgs) -> SnapshotOptions {
     let json = options.format.is_json();
     let older = options.min_age.map_or(0, |age| age.as_millis());
-    View {
+    SnapshotOptions {
         top: options.top.unwrap_or(if json { 1000 } else { 10 }),
         min_size: options.min_size.unwrap_or_default(),
-        older: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
+        min_age: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
         sort: options.sort.into(),
         top_sites: options.top.unwrap_or(if json { 100 } else { 10 }),
         ended_sites: false,
     }
 }
 
-fn judge(last: &Snapshot, limit: &cli::Limit) -> Outcome {
+fn evaluate_leaks(last: &Snapshot, limit: &cli::FailOnLeakArgs) -> Outcome {
     let found = match limit.fail_on_leak {
         None => false,
-        Some(LeakLimit::NotFreed(limit)) => not_freed(last, limit),
-        Some(LeakLimit::Suspects) => suspects(last),
+        Some(LeakThreshold::NotFreed(limit)) => not_freed(last, limit),
+        Some(LeakThreshold::Suspects) => suspects(last),
     };
-    limit.outcome(if found { Outcome::Findings } else { Outcome::Fine })
+    limit.outcome(if found { Outcome::Findings } else { Outcome::Success })
 }
 
 /// Logs processes that exited with more than `limit` not freed. Returns whether there were any.
@@ -397,12 +404,12 @@ fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
     let ended = last.processes.iter().filter(|process| process.ended.is_some());
     let leaky: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
     for process in &leaky {
-        output::complain(&format!(
+        output::log(&format!(
             "leak: process {} ({}) exited with {} in {} not freed",
             process.key.pid,
-            plain(&process.name),
+            sanitize(&process.name),
             process.not_freed(),
-            formats::export::text::count(process.live_allocations),
+            formats::export::text::format_count(process.live_allocations),
         ));
     }
     !leaky.is_empty()
@@ -412,14 +419,14 @@ fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
 fn suspects(last: &Snapshot) -> bool {
     for suspect in &last.suspects {
         let pid = suspect.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
-        let location = verdict::place(suspect.site, &suspect.frames);
+        let location = verdict::location(suspect.site, &suspect.frames);
         let text = format!(
             "leak ({}): process {pid} ({}), {location}: {}",
-            suspect.sureness.name(),
+            suspect.confidence.name(),
             suspect.process,
-            verdict::sentence(suspect.subject, suspect.verdict, &suspect.evidence),
+            verdict::summary(suspect.resource, suspect.verdict, &suspect.evidence),
         );
-        output::complain(&plain(&text));
+        output::log(&sanitize(&text));
     }
     !last.suspects.is_empty()
 }

@@ -3,52 +3,56 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::metrics::Figures;
+use engine::metrics::MetricSet;
 use engine::snapshot::Snapshot;
-use formats::export::Names;
+use formats::export::ReportContext;
 
-use super::budget::Standing;
+use super::budget::AgentUsage;
 use crate::fault;
 
 /// A snapshot with its metrics. One is published every second, and one at once after an
 /// out-of-memory error.
-pub(crate) struct Published {
+pub(crate) struct PublishedSnapshot {
     /// Counts up from 1.
     pub(crate) sequence: u64,
     /// State of the ledger. Lists of what happened "since the last snapshot" refer to the previous
     /// publication.
     pub(crate) snapshot: Snapshot,
     /// Names of GPUs and functions, and the wall clock.
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<ReportContext>,
     /// The same state as metrics.
-    pub(crate) metrics: Figures,
+    pub(crate) metrics: MetricSet,
     /// Usage of the agent itself, and its degradation steps.
-    pub(crate) own: Standing,
+    pub(crate) own: AgentUsage,
 }
 
 /// The latest snapshot, and a way to wait for the next one.
 #[derive(Default)]
-pub(crate) struct Feed {
-    latest: Mutex<Newest>,
+pub(crate) struct SnapshotFeed {
+    latest: Mutex<LatestSlot>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Newest {
-    published: Option<Arc<Published>>,
+struct LatestSlot {
+    published: Option<Arc<PublishedSnapshot>>,
     /// Time of its publication.
     at: Option<Instant>,
     closed: bool,
 }
 
-impl Feed {
+impl SnapshotFeed {
     /// Publishes a snapshot.
-    pub(crate) fn publish(&self, published: Published) -> Arc<Published> {
+    pub(crate) fn publish(&self, published: PublishedSnapshot) -> Arc<PublishedSnapshot> {
         self.publish_at(published, Instant::now())
     }
 
     /// Publishes a snapshot with a given publication time.
-    pub(crate) fn publish_at(&self, published: Published, at: Instant) -> Arc<Published> {
+    pub(crate) fn publish_at(
+        &self,
+        published: PublishedSnapshot,
+        at: Instant,
+    ) -> Arc<PublishedSnapshot> {
         let published = Arc::new(published);
         let mut latest = self.lock();
         (latest.published, latest.at) = (Some(Arc::clone(&published)), Some(at));
@@ -69,7 +73,7 @@ impl Feed {
     }
 
     /// The latest snapshot, if there is one.
-    pub(crate) fn newest(&self) -> Option<Arc<Published>> {
+    pub(crate) fn newest(&self) -> Option<Arc<PublishedSnapshot>> {
         self.lock().published.clone()
     }
 
@@ -81,7 +85,7 @@ impl Feed {
 
     /// Waits up to `timeout` for a snapshot with a higher number than `seen`. Older ones are
     /// skipped: a slow reader never blocks the engine thread.
-    pub(crate) fn newer(&self, seen: u64, timeout: Duration) -> Option<Arc<Published>> {
+    pub(crate) fn newer(&self, seen: u64, timeout: Duration) -> Option<Arc<PublishedSnapshot>> {
         fault::point();
         let end = Instant::now() + timeout;
         let mut latest = self.lock();
@@ -99,7 +103,7 @@ impl Feed {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Newest> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LatestSlot> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

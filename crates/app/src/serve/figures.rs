@@ -1,15 +1,15 @@
 //! Inputs of the metrics collector other than the snapshot.
 
-use engine::metrics::{Gpu, Own};
+use engine::metrics::{AgentStats, GpuInfo};
 use engine::units::Bytes;
-use formats::export::Names;
+use formats::export::ReportContext;
 
-use super::Shared;
-use super::budget::Standing;
+use super::AgentState;
+use super::budget::AgentUsage;
 
 /// Returns the GPUs of the host.
-pub(crate) fn gpus(names: &Names) -> Vec<Gpu> {
-    let gpu = |gpu: &formats::export::GpuName| Gpu {
+pub(crate) fn gpus(names: &ReportContext) -> Vec<GpuInfo> {
+    let gpu = |gpu: &formats::export::GpuLabel| GpuInfo {
         id: gpu.id,
         uuid: gpu.uuid.as_str().into(),
         name: gpu.name.as_str().into(),
@@ -19,7 +19,7 @@ pub(crate) fn gpus(names: &Names) -> Vec<Gpu> {
 }
 
 /// Returns the agent's own values.
-pub(crate) fn own(usage: &Standing, unlisted_ends: u64, shared: &Shared) -> Own {
+pub(crate) fn own(usage: &AgentUsage, unlisted_ends: u64, shared: &AgentState) -> AgentStats {
     let mut alerts: Vec<(Box<str>, u64)> = Vec::new();
     for alert in shared.alerts.list().into_iter().filter(|alert| alert.resolved.is_none()) {
         match alerts.iter_mut().find(|(severity, _)| **severity == *alert.severity) {
@@ -27,7 +27,7 @@ pub(crate) fn own(usage: &Standing, unlisted_ends: u64, shared: &Shared) -> Own 
             None => alerts.push((alert.severity.into(), 1)),
         }
     }
-    Own {
+    AgentStats {
         version: env!("CARGO_PKG_VERSION").into(),
         started: usage.started,
         ready: usage.tracing,
@@ -40,6 +40,6 @@ pub(crate) fn own(usage: &Standing, unlisted_ends: u64, shared: &Shared) -> Own 
         alerts,
         notifications: shared.alerts.notified.counts(),
         incidents: shared.incidents.counts.counts(),
-        onward: shared.onward.counts(),
+        onward: shared.exports.counts(),
     }
 }

@@ -15,40 +15,40 @@ use crate::threads::Worker;
 use crate::{fault, output};
 
 /// Maximum number of queued messages; more are dropped and counted.
-const QUEUE: usize = 256;
+const QUEUE_MESSAGES: usize = 256;
 
 /// A queue of log messages and the thread that writes them.
-pub(crate) struct Messages {
+pub(crate) struct LogQueue {
     queue: SyncSender<String>,
-    counts: Arc<Counts>,
+    counts: Arc<LogCounts>,
     /// None after its exit was noticed.
     thread: Mutex<Option<Worker>>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct LogCounts {
     /// Queued and not written yet.
     waiting: AtomicU64,
     /// Dropped because the queue was full.
     dropped: AtomicU64,
 }
 
-impl Messages {
+impl LogQueue {
     /// Redirects all log messages of this process to a new queue.
-    pub(crate) fn divert() -> Result<Arc<Self>> {
+    pub(crate) fn install() -> Result<Arc<Self>> {
         let messages = Arc::new(Self::start(io::stderr())?);
         let queue = Arc::clone(&messages);
-        output::divert(move |line| queue.push(line));
+        output::redirect_log(move |line| queue.push(line));
         Ok(messages)
     }
 
     fn start(to: impl Write + Send + 'static) -> Result<Self> {
-        let (queue, lines) = sync_channel(QUEUE);
-        let counts = Arc::new(Counts::default());
+        let (queue, lines) = sync_channel(QUEUE_MESSAGES);
+        let counts = Arc::new(LogCounts::default());
         let shared = Arc::clone(&counts);
         let thread = Worker::spawn("messages", move || {
             // It needs no capabilities; failing to drop them does not affect logging.
-            let _ = rights::only(CapabilitySet::empty());
+            let _ = rights::keep_only(CapabilitySet::empty());
             write(&lines, to, &shared);
             Ok(())
         })?;
@@ -84,7 +84,7 @@ impl Messages {
     }
 }
 
-fn write(lines: &Receiver<String>, mut to: impl Write, counts: &Counts) {
+fn write(lines: &Receiver<String>, mut to: impl Write, counts: &LogCounts) {
     for line in lines {
         fault::point();
         // Nothing can be done about a closed stderr.
@@ -105,9 +105,9 @@ mod tests {
 
     /// A reader that blocks while it is locked.
     #[derive(Clone, Default)]
-    struct Slow(Arc<Mutex<Vec<u8>>>);
+    struct SlowReader(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Slow {
+    impl Write for SlowReader {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -119,9 +119,9 @@ mod tests {
 
     #[test]
     fn slow_reader_does_not_block_and_drops_are_counted() {
-        let reader = Slow::default();
+        let reader = SlowReader::default();
         let locked = reader.0.lock().unwrap();
-        let messages = Messages::start(reader.clone()).unwrap();
+        let messages = LogQueue::start(reader.clone()).unwrap();
         for number in 0..1000 {
             messages.push(format!("message {number}"));
         }
@@ -139,6 +139,6 @@ mod tests {
             .map(|(count, _)| count.parse::<u64>().unwrap())
             .sum();
         assert_eq!(written + dropped, 1000, "{text}");
-        assert!(written >= QUEUE as u64, "{written}");
+        assert!(written >= QUEUE_MESSAGES as u64, "{written}");
     }
 }

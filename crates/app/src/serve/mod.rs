@@ -20,47 +20,47 @@ pub(crate) mod secret;
 mod tally;
 pub(crate) mod trust;
 
-pub(crate) use feed::{Feed, Published};
-pub(crate) use messages::Messages;
-pub(crate) use own::Usage;
-pub(crate) use part::Part;
-pub(crate) use tally::Tally;
+pub(crate) use feed::{PublishedSnapshot, SnapshotFeed};
+pub(crate) use messages::LogQueue;
+pub(crate) use own::SelfUsage;
+pub(crate) use part::AgentThread;
+pub(crate) use tally::OutcomeCounter;
 
 use std::sync::Arc;
 
 use config::Config;
 
 /// State that the workers of the agent share.
-pub(crate) struct Shared {
+pub(crate) struct AgentState {
     /// Configuration.
     pub(crate) config: Config,
     /// Snapshots published by the engine thread.
-    pub(crate) feed: Feed,
+    pub(crate) feed: SnapshotFeed,
     /// Current alerts.
-    pub(crate) alerts: alerts::Board,
+    pub(crate) alerts: alerts::AlertStore,
     /// Recent incidents and their counts.
-    pub(crate) incidents: incidents::Shelf,
+    pub(crate) incidents: incidents::IncidentStore,
     /// Pod names from the kubelet.
-    pub(crate) pods: kubernetes::Directory,
+    pub(crate) pods: kubernetes::PodDirectory,
     /// Number of served requests.
-    pub(crate) requests: http::Requests,
+    pub(crate) requests: http::RequestCounts,
     /// CPU share of HTTP responses.
-    pub(crate) http_cpu: http::Allowance,
+    pub(crate) http_cpu: http::CpuShare,
     /// Exports by exporter and outcome: `sent`, `failed`, or `dropped` for an older one.
-    pub(crate) onward: Tally,
+    pub(crate) exports: OutcomeCounter,
 }
 
-impl Shared {
+impl AgentState {
     pub(crate) fn new(config: Config) -> Arc<Self> {
         Arc::new(Self {
             config,
-            feed: Feed::default(),
-            alerts: alerts::Board::default(),
-            incidents: incidents::Shelf::default(),
-            pods: kubernetes::Directory::default(),
-            requests: http::Requests::default(),
-            http_cpu: http::Allowance::default(),
-            onward: Tally::default(),
+            feed: SnapshotFeed::default(),
+            alerts: alerts::AlertStore::default(),
+            incidents: incidents::IncidentStore::default(),
+            pods: kubernetes::PodDirectory::default(),
+            requests: http::RequestCounts::default(),
+            http_cpu: http::CpuShare::default(),
+            exports: OutcomeCounter::default(),
         })
     }
 }

@@ -6,7 +6,7 @@ use engine::units::Bytes;
 
 /// Usage at one time.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(crate) struct Usage {
+pub(crate) struct SelfUsage {
     /// Time since the start of the agent.
     pub(crate) at: Duration,
     /// CPU time, user and system, in seconds.
@@ -17,7 +17,7 @@ pub(crate) struct Usage {
     pub(crate) memory: Bytes,
 }
 
-impl Usage {
+impl SelfUsage {
     /// Reads the current usage; zero if the kernel does not report it.
     pub(crate) fn now(at: Duration, http_seconds: f64) -> Self {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}"));
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn usage_of_this_process_is_positive() {
-        let usage = Usage::now(Duration::ZERO, 0.0);
+        let usage = SelfUsage::now(Duration::ZERO, 0.0);
         assert!(usage.memory > Bytes(100_000), "{usage:?}");
     }
 }

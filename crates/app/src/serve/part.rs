@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::thread::CapabilitySet;
 
-use super::{Shared, rights};
+use super::{AgentState, rights};
 use crate::threads::Worker;
 
 /// How often the exit of a worker is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A running worker.
-pub(crate) struct Part(Worker);
+pub(crate) struct AgentThread(Worker);
 
-impl Part {
+impl AgentThread {
     /// Starts it without any capabilities. It must exit soon after the feed is closed, and not
     /// before.
     pub(crate) fn spawn(
         name: &'static str,
-        shared: &Arc<Shared>,
-        work: impl FnOnce(&Arc<Shared>) -> Result<()> + Send + 'static,
+        shared: &Arc<AgentState>,
+        work: impl FnOnce(&Arc<AgentState>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         Self::spawn_with(CapabilitySet::empty(), name, shared, work)
     }
@@ -30,12 +30,12 @@ impl Part {
     pub(crate) fn spawn_with(
         kept: CapabilitySet,
         name: &'static str,
-        shared: &Arc<Shared>,
-        work: impl FnOnce(&Arc<Shared>) -> Result<()> + Send + 'static,
+        shared: &Arc<AgentState>,
+        work: impl FnOnce(&Arc<AgentState>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let shared = Arc::clone(shared);
         let run = move || {
-            let outcome = rights::only(kept).and_then(|()| work(&shared));
+            let outcome = rights::keep_only(kept).and_then(|()| work(&shared));
             outcome.with_context(|| format!("the thread `{name}` failed"))
         };
         Worker::spawn(name, run).map(Self)
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn worker_that_does_not_exit_is_an_error() {
-        let shared = Shared::new(Config::default());
+        let shared = AgentState::new(Config::default());
         let (release, wait) = std::sync::mpsc::channel::<()>();
-        let worker = Part::spawn("slow", &shared, move |_| {
+        let worker = AgentThread::spawn("slow", &shared, move |_| {
             let _ = wait.recv();
             Ok(())
         });
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn worker_failure_has_name_and_reason() {
-        let shared = Shared::new(Config::default());
-        let worker = Part::spawn("http", &shared, |_| bail!("no port")).unwrap();
+        let shared = AgentState::new(Config::default());
+        let worker = AgentThread::spawn("http", &shared, |_| bail!("no port")).unwrap();
         assert_eq!(format!("{:#}", worker.failure()), "the thread `http` failed: no port");
     }
 }

@@ -9,20 +9,20 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use formats::plain::{plain, plain_up_to};
+use formats::plain::{sanitize, sanitize_up_to};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Environment variables that a program inherits from the agent.
-const KEPT: [&str; 3] = ["PATH", "HOME", "LANG"];
+const KEPT_ENV_VARS: [&str; 3] = ["PATH", "HOME", "LANG"];
 
 /// Maximum bytes of standard error that are kept.
-const WORDS: usize = 4 << 10;
+const MAX_STDERR_BYTES: usize = 4 << 10;
 
 /// Maximum bytes of standard error read per poll, so a flood of output cannot block the agent.
-const AT_A_TIME: usize = 1 << 20;
+const MAX_READ_BYTES: usize = 1 << 20;
 
 /// A running or ended program.
-pub(crate) struct Running {
+pub(crate) struct ChildProgram {
     child: Child,
     stderr: Option<ChildStderr>,
     stderr_start: Vec<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct Running {
     has_ended: bool,
 }
 
-impl Running {
+impl ChildProgram {
     /// Starts a program with arguments, additional environment variables and an input, to be killed
     /// after `timeout`.
     pub(crate) fn start(
@@ -45,7 +45,7 @@ impl Running {
         let mut child = Command::new(program)
             .args(arguments)
             .env_clear()
-            .envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .envs(KEPT_ENV_VARS.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
             .envs(facts)
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -53,7 +53,7 @@ impl Running {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", plain(program)))?;
+            .map_err(|error| format!("cannot start {}: {error}", sanitize(program)))?;
         // The input is smaller than a pipe, and the program need not read it.
         if let Some(mut pipe) = child.stdin.take() {
             let _ = pipe.write_all(input.as_bytes());
@@ -90,17 +90,18 @@ impl Running {
     }
 
     /// Kills the program no later than this.
-    pub(crate) fn hurry(&mut self, deadline: Instant) {
+    pub(crate) fn set_deadline(&mut self, deadline: Instant) {
         self.end = self.end.min(deadline);
     }
 
     /// Returns its standard error in one line, if there is any.
-    pub(crate) fn words(&self) -> Option<String> {
+    pub(crate) fn stderr_excerpt(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.stderr_start);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let more = if self.is_truncated { " (and more)" } else { "" };
         let excerpt = lines.join("; ");
-        (!excerpt.is_empty()).then(|| format!("{}{more}", plain_up_to(&excerpt, WORDS)))
+        (!excerpt.is_empty())
+            .then(|| format!("{}{more}", sanitize_up_to(&excerpt, MAX_STDERR_BYTES)))
     }
 
     /// Reads new output; bytes that are not kept are read as well, so that the program is not
@@ -108,7 +109,7 @@ impl Running {
     fn read_stderr(&mut self) {
         let Some(pipe) = &mut self.stderr else { return };
         let mut buffer = vec![0; 64 << 10];
-        let mut remaining = AT_A_TIME;
+        let mut remaining = MAX_READ_BYTES;
         while remaining > 0 {
             match pipe.read(&mut buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -119,7 +120,8 @@ impl Running {
                 }
                 Ok(read) => {
                     remaining = remaining.saturating_sub(read);
-                    let kept = read.min(WORDS - self.stderr_start.len().min(WORDS));
+                    let kept =
+                        read.min(MAX_STDERR_BYTES - self.stderr_start.len().min(MAX_STDERR_BYTES));
                     self.stderr_start.extend(buffer.iter().take(kept));
                     self.is_truncated |= kept < read;
                 }
@@ -135,7 +137,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProgram {
     fn drop(&mut self) {
         if !self.has_ended {
             self.kill();
@@ -156,7 +158,7 @@ pub(crate) fn check(command: &[String]) -> Result<(), String> {
     if command.iter().any(|argument| argument.contains('\0')) {
         return Err("an argument of the command holds a zero byte".into());
     }
-    let shown = plain(&program.to_string_lossy()).into_owned();
+    let shown = sanitize(&program.to_string_lossy()).into_owned();
     match std::fs::metadata(program) {
         Ok(facts) if !facts.is_file() => Err(format!("{shown} is not executable")),
         Ok(facts) if facts.permissions().mode() & 0o111 == 0 => {
@@ -171,12 +173,12 @@ pub(crate) fn check(command: &[String]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, timeout: Duration) -> Running {
+    fn shell(script: &str, timeout: Duration) -> ChildProgram {
         let command = ["/bin/sh", "-c", script].map(str::to_owned);
-        Running::start(&command, Vec::new(), "", timeout).unwrap()
+        ChildProgram::start(&command, Vec::new(), "", timeout).unwrap()
     }
 
-    fn wait(running: &mut Running) -> Result<(), String> {
+    fn wait(running: &mut ChildProgram) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(outcome) = running.outcome() {
@@ -193,11 +195,15 @@ mod tests {
         let script = "printf 'a\\033[31mred\\nline\\n' >&2; head -c 655360 /dev/zero >&2; exit 3";
         let mut running = shell(script, Duration::from_secs(60));
         assert_eq!(wait(&mut running), Err("exit status: 3".into()));
-        let excerpt = running.words().unwrap();
+        let excerpt = running.stderr_excerpt().unwrap();
         assert!(excerpt.starts_with("a\\u{1b}[31mred; line; "), "{excerpt}");
-        assert!(excerpt.ends_with("(and more)") && excerpt.len() < 2 * WORDS, "{}", excerpt.len());
+        assert!(
+            excerpt.ends_with("(and more)") && excerpt.len() < 2 * MAX_STDERR_BYTES,
+            "{}",
+            excerpt.len()
+        );
         let mut silent = shell("exit 0", Duration::from_secs(60));
-        assert_eq!((wait(&mut silent), silent.words()), (Ok(()), None));
+        assert_eq!((wait(&mut silent), silent.stderr_excerpt()), (Ok(()), None));
     }
 
     #[test]

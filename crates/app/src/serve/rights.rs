@@ -12,7 +12,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 /// - `BPF` and `PERFMON`: to load probes and attach them;
 /// - `SYS_PTRACE` and `DAC_READ_SEARCH`: to see which processes use the driver, and their stacks;
 /// - `SYS_RESOURCE`: memory of probes, on kernels that count it against a limit.
-const TRACING: CapabilitySet = CapabilitySet::BPF
+const TRACING_CAPABILITIES: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::DAC_READ_SEARCH)
@@ -20,13 +20,15 @@ const TRACING: CapabilitySet = CapabilitySet::BPF
 
 /// First kernel with multi-uprobe links. Before it, probes are attached one by one, which needs
 /// `SYS_ADMIN`.
-const AT_ONCE: (u32, u32) = (6, 6);
+const UPROBE_MULTI_KERNEL: (u32, u32) = (6, 6);
 
 const fn tracing_on(kernel: (u32, u32)) -> CapabilitySet {
-    if kernel.0 < AT_ONCE.0 || kernel.0 == AT_ONCE.0 && kernel.1 < AT_ONCE.1 {
-        TRACING.union(CapabilitySet::SYS_ADMIN)
+    if kernel.0 < UPROBE_MULTI_KERNEL.0
+        || kernel.0 == UPROBE_MULTI_KERNEL.0 && kernel.1 < UPROBE_MULTI_KERNEL.1
+    {
+        TRACING_CAPABILITIES.union(CapabilitySet::SYS_ADMIN)
     } else {
-        TRACING
+        TRACING_CAPABILITIES
     }
 }
 
@@ -43,7 +45,7 @@ fn version(release: &str) -> (u32, u32) {
 
 /// Drops the capabilities of the process that neither start-up nor `more` needs. Must be called
 /// before threads are started. Child programs get no more either.
-pub(crate) fn begin(more: CapabilitySet) -> Result<()> {
+pub(crate) fn init_process(more: CapabilitySet) -> Result<()> {
     let begin = || -> IoResult<()> {
         rustix::thread::set_no_new_privs(true)?;
         // Ports below 1024 are only bound at start-up.
@@ -53,22 +55,22 @@ pub(crate) fn begin(more: CapabilitySet) -> Result<()> {
 }
 
 /// Returns the capability that automatic actions need.
-pub(crate) const fn to_signal(needed: bool) -> CapabilitySet {
+pub(crate) const fn kill_capability(needed: bool) -> CapabilitySet {
     if needed { CapabilitySet::KILL } else { CapabilitySet::empty() }
 }
 
 /// Whether the agent can send signals to processes of other users.
-pub(crate) fn may_signal() -> bool {
+pub(crate) fn can_signal() -> bool {
     capabilities(None).is_ok_and(|has| has.permitted.contains(CapabilitySet::KILL))
 }
 
 /// Keeps only the capabilities of tracing, for this thread and threads that it starts.
-pub(crate) fn trace() -> Result<()> {
+pub(crate) fn keep_tracing() -> Result<()> {
     keep(tracing()).context("cannot drop capabilities")
 }
 
 /// Keeps only these capabilities, for this thread and threads that it starts.
-pub(crate) fn only(kept: CapabilitySet) -> Result<()> {
+pub(crate) fn keep_only(kept: CapabilitySet) -> Result<()> {
     keep(kept).context("cannot drop capabilities")
 }
 
@@ -97,7 +99,7 @@ mod tests {
         for (kernel, more) in [((5, 15), true), ((6, 5), true), ((6, 6), false), ((7, 0), false)] {
             let kept = tracing_on(kernel);
             assert_eq!(kept.contains(CapabilitySet::SYS_ADMIN), more, "{kernel:?}");
-            assert!(kept.contains(TRACING), "{kernel:?}");
+            assert!(kept.contains(TRACING_CAPABILITIES), "{kernel:?}");
         }
     }
 
@@ -105,7 +107,7 @@ mod tests {
     fn keep_only_affects_the_calling_thread() {
         let before = capabilities(None).unwrap();
         let inner = std::thread::spawn(|| {
-            only(CapabilitySet::KILL).unwrap();
+            keep_only(CapabilitySet::KILL).unwrap();
             capabilities(None).unwrap()
         });
         let kept = inner.join().unwrap();

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use formats::plain::plain;
+use formats::plain::sanitize;
 use rustix::fs::OFlags;
 use ureq::tls::{Certificate, PemItem};
 
@@ -27,7 +27,7 @@ const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 
 fn shown(path: &Path) -> String {
-    plain(&path.to_string_lossy()).into_owned()
+    sanitize(&path.to_string_lossy()).into_owned()
 }
 
 /// Opens a regular file. Anything else is an error: opening a pipe would block until it has a

@@ -4,11 +4,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// Counts by subject and outcome. There are few of both.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct OutcomeCounter {
     counts: Mutex<Vec<((&'static str, &'static str), u64)>>,
 }
 
-impl Tally {
+impl OutcomeCounter {
     /// Adds to a count.
     pub(crate) fn count(&self, subject: &'static str, outcome: &'static str, more: u64) {
         if more == 0 {
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn counts_are_kept_by_subject_and_outcome() {
-        let tally = Tally::default();
+        let tally = OutcomeCounter::default();
         tally.count("otlp", "sent", 2);
         tally.count("otlp", "sent", 1);
         tally.count("otlp", "dropped", 0);

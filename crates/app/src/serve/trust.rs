@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-use formats::plain::plain;
+use formats::plain::sanitize;
 use rustix::fs::{self, Dir, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
@@ -178,7 +178,7 @@ fn open_root() -> Result<OwnedFd, Refusal> {
 }
 
 fn shown(path: &Path) -> String {
-    plain(&path.to_string_lossy()).into_owned()
+    sanitize(&path.to_string_lossy()).into_owned()
 }
 
 fn exposed(path: &Path) -> Refusal {

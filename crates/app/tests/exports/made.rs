@@ -1,48 +1,50 @@
 //! Generated recordings.
 
 use engine::event::{
-    Allocate, Event, Failed, Free, FreeBy, OUT_OF_MEMORY, ProcessFacts, SiteFacts, What,
+    Allocate, Event, EventKind, FailedCall, Free, FreeFunction, OUT_OF_MEMORY, ProcessInfo,
+    SiteFrames,
 };
-use engine::ids::{DeviceId, FunctionId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::ids::{AllocationKey, DeviceId, FunctionId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::stack::{Frame, Language};
-use engine::units::Moment;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::recording::{Header, Writer};
+use formats::recording::{RecordingHeader, RecordingWriter};
 use tempfile::TempDir;
 
-fn write(dir: &TempDir, events: impl Iterator<Item = (u32, u64, What)>) -> String {
+fn write(dir: &TempDir, events: impl Iterator<Item = (u32, u64, EventKind)>) -> String {
     let path = dir.path().join("made.arrows");
-    let header = Header {
+    let header = RecordingHeader {
         version: "1.0.0".into(),
         hostname: "a/../b".into(),
         kernel: String::new(),
         target: String::new(),
         work: false,
-        clock: WallClock::recorded(Moment(0), 1_700_000_000_000_000_000, Some("UTC"), 0),
+        clock: WallClock::recorded(Timestamp(0), 1_700_000_000_000_000_000, Some("UTC"), 0),
         gpus: Vec::new(),
     };
     let file = std::fs::File::create(&path).unwrap();
-    let mut writer = Writer::new(file, &header, |_| "cuMemAlloc_v2").unwrap();
-    let mut last = Moment(0);
+    let mut writer = RecordingWriter::new(file, &header, |_| "cuMemAlloc_v2").unwrap();
+    let mut last = Timestamp(0);
     for (pid, at, what) in events {
-        last = Moment(at);
-        let event = Event { pid: Pid(pid), tid: Tid(pid), entered: last, at: last, what };
+        last = Timestamp(at);
+        let event =
+            Event { pid: Pid(pid), tid: Tid(pid), entry_time: last, time: last, kind: what };
         writer.event(&event).unwrap();
     }
     writer.finish(last).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-fn process(name: &str) -> What {
+fn process(name: &str) -> EventKind {
     let name = name.into();
-    What::Process(ProcessFacts { start: 1, uid: 0, name, before_trace: false })
+    EventKind::Process(ProcessInfo { start: 1, uid: 0, name, before_trace: false })
 }
 
-fn allocate(address: u64, bytes: u64, site: Option<u32>) -> What {
-    What::Allocate(Allocate {
-        key: Key::address(address),
-        kind: Kind::Device,
+fn allocate(address: u64, bytes: u64, site: Option<u32>) -> EventKind {
+    EventKind::Allocate(Allocate {
+        key: AllocationKey::address(address),
+        kind: MemoryKind::Device,
         bytes,
         context: None,
         device: Some(DeviceId(0)),
@@ -54,10 +56,10 @@ fn allocate(address: u64, bytes: u64, site: Option<u32>) -> What {
 
 /// Two processes with memory at the same address; a request of the second one is too large.
 pub(crate) fn two_processes(dir: &TempDir) -> String {
-    let refused = What::Failed(Failed {
+    let refused = EventKind::Failed(FailedCall {
         function: FunctionId(0),
         code: OUT_OF_MEMORY,
-        asked: Some((Kind::Device, 1 << 40)),
+        asked: Some((MemoryKind::Device, 1 << 40)),
         freed: None,
         device: Some(DeviceId(0)),
         context: None,
@@ -88,14 +90,14 @@ pub(crate) fn hostile(dir: &TempDir) -> String {
         frame(name, Language::Native),
         frame("=1+1", Language::Python),
         frame("-2+3", Language::Native),
-        frame("{\"$schema\":0}", Language::Remark),
+        frame("{\"$schema\":0}", Language::Synthetic),
     ];
-    let site = What::Site(SiteFacts { site: SiteId(3), frames: frames.into() });
-    let only = SiteFacts { site: SiteId(4), frames: [frame("@SUM(A1)", Language::Native)].into() };
+    let site = EventKind::Site(SiteFrames { site: SiteId(3), frames: frames.into() });
+    let only = SiteFrames { site: SiteId(4), frames: [frame("@SUM(A1)", Language::Native)].into() };
     let events = [
         (7, 1000, process("=1+1")),
         (7, 1001, site),
-        (7, 1002, What::Site(only)),
+        (7, 1002, EventKind::Site(only)),
         (7, 2000, allocate(0x7f00_0000_0000, 1024, Some(3))),
         (7, 3000, allocate(0x7f00_0010_0000, 4096, Some(4))),
     ];
@@ -110,7 +112,11 @@ pub(crate) fn long(dir: &TempDir, count: u64) -> String {
         let what = if number % 2 == 0 {
             allocate(address, 4096, None)
         } else {
-            What::Free(Free { key: Key::address(address), by: FreeBy::Free, stream: None })
+            EventKind::Free(Free {
+                key: AllocationKey::address(address),
+                by: FreeFunction::Free,
+                stream: None,
+            })
         };
         (1, 2000 + number * 100, what)
     });

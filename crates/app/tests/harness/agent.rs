@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::http::{self, Answer};
-use super::{Bound, Stage, VRAMSCOPE, send_signal, until};
+use super::http::{self, Response};
+use super::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, until};
 
 /// `vramscope serve`, on its own port.
 pub struct Agent {
-    pub child: Bound,
+    pub child: ScopedProcess,
     pub address: String,
     /// Sent with every request.
     pub headers: String,
@@ -21,7 +21,7 @@ pub struct Agent {
 
 /// Returns the command of an agent: with the driver of `stage`, its state in the directory of
 /// `stage`, and its own port, unless the options override that.
-pub fn serve(stage: &Stage, options: &[&str]) -> Command {
+pub fn serve(stage: &TestEnv, options: &[&str]) -> Command {
     let mut command = stage.command(VRAMSCOPE);
     command.arg("serve").arg("--driver").arg(&stage.driver);
     if !options.contains(&"--state-dir") {
@@ -42,7 +42,7 @@ pub fn check(file: &Path) -> Command {
 }
 
 /// Writes a configuration into the directory of `stage`, and returns its path.
-pub fn settings(stage: &Stage, text: &str) -> String {
+pub fn settings(stage: &TestEnv, text: &str) -> String {
     let file = stage.dir.path().join("settings.toml");
     std::fs::write(&file, text).unwrap();
     file.to_str().unwrap().to_owned()
@@ -50,12 +50,12 @@ pub fn settings(stage: &Stage, text: &str) -> String {
 
 impl Agent {
     /// Starts an agent, and waits until it responds and traces.
-    pub fn start(stage: &Stage, options: &[&str]) -> Self {
+    pub fn start(stage: &TestEnv, options: &[&str]) -> Self {
         Self::run(&mut serve(stage, options), stage.dir.path())
     }
 
     /// Starts an agent with a configuration file.
-    pub fn start_with(stage: &Stage, text: &str, options: &[&str]) -> Self {
+    pub fn start_with(stage: &TestEnv, text: &str, options: &[&str]) -> Self {
         Self::start(stage, &[&["--config", &settings(stage, text)], options].concat())
     }
 
@@ -73,7 +73,7 @@ impl Agent {
         let log = log.into_iter().find(|log| !log.exists()).unwrap();
         let file = File::create(&log).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let child = Bound::start(command);
+        let child = ScopedProcess::start(command);
         let mut agent = Self { child, address: String::new(), headers: String::new(), log };
         agent.address = agent.until("where it listens", |agent| {
             let messages = agent.messages();
@@ -98,20 +98,20 @@ impl Agent {
     }
 
     /// Sends a raw request.
-    pub fn raw(&self, request: &str) -> Answer {
+    pub fn raw(&self, request: &str) -> Response {
         self.expect_response(http::send(&self.address, request))
     }
 
     /// Requests a path, with these headers instead of its own.
-    pub fn get_with(&self, path: &str, headers: &str) -> Answer {
+    pub fn get_with(&self, path: &str, headers: &str) -> Response {
         self.expect_response(http::get(&self.address, path, headers))
     }
 
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> Response {
         self.get_with(path, &self.headers)
     }
 
-    fn expect_response(&self, answer: std::io::Result<Answer>) -> Answer {
+    fn expect_response(&self, answer: std::io::Result<Response>) -> Response {
         answer.unwrap_or_else(|error| panic!("no response: {error}\n{}", self.messages()))
     }
 

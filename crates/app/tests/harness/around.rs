@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::{Bound, http, until};
+use super::{ScopedProcess, http, until};
 
 /// Returns the port that a process listens on. The kernel chooses it for port 0: a port that a test
 /// chooses may be taken before it is used.
@@ -27,7 +27,7 @@ pub fn port_of(pid: u32) -> Option<u16> {
 
 /// Another program that runs next to the agent, and its log.
 pub struct Service {
-    child: Bound,
+    child: ScopedProcess,
     log: PathBuf,
 }
 
@@ -35,7 +35,7 @@ impl Service {
     pub fn start(command: &mut Command, log: PathBuf) -> Self {
         let file = File::create(&log).unwrap();
         command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
-        Self { child: Bound::start(command), log }
+        Self { child: ScopedProcess::start(command), log }
     }
 
     /// Waits until it listens, and returns the port.
@@ -78,7 +78,7 @@ impl Prometheus {
 
     /// Returns its response, if it responds.
     pub fn get(&self, path: &str) -> Option<Value> {
-        let answer = http::get(&self.address, path, "").ok().filter(http::Answer::is_good)?;
+        let answer = http::get(&self.address, path, "").ok().filter(http::Response::is_good)?;
         serde_json::from_slice(&answer.body).ok()
     }
 

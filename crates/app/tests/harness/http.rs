@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// Time limit for a response.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An HTTP response.
-pub struct Answer {
+pub struct Response {
     /// 0 if it is not an HTTP response.
     pub status: u16,
     /// In lower case.
@@ -19,7 +19,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     pub fn is_good(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -33,7 +33,7 @@ impl Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for Response {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}\n{}", self.head, String::from_utf8_lossy(&self.body))
     }
@@ -41,12 +41,12 @@ impl fmt::Debug for Answer {
 
 pub fn connect(address: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
     Ok(stream)
 }
 
 /// Sends a raw request, and reads until the connection ends.
-pub fn send(address: &str, request: &str) -> io::Result<Answer> {
+pub fn send(address: &str, request: &str) -> io::Result<Response> {
     let mut stream = connect(address)?;
     // A request that is rejected early may find the connection closed while it is sent.
     let _ = stream.write_all(request.as_bytes());
@@ -56,11 +56,11 @@ pub fn send(address: &str, request: &str) -> io::Result<Answer> {
     let body = bytes.get(end + 4..).unwrap_or_default().to_vec();
     let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-    Ok(Answer { status, head, body })
+    Ok(Response { status, head, body })
 }
 
 /// Requests a path. HTTP 1.0, so that the response is not chunked.
-pub fn get(address: &str, path: &str, headers: &str) -> io::Result<Answer> {
+pub fn get(address: &str, path: &str, headers: &str) -> io::Result<Response> {
     send(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n{headers}\r\n"))
 }
 

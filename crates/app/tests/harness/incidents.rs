@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Stage, agent};
+use super::{TestEnv, agent};
 
 /// An agent and its incident directories.
 pub struct Agent {
@@ -14,11 +14,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn start(stage: &Stage, settings: &str) -> Self {
+    pub fn start(stage: &TestEnv, settings: &str) -> Self {
         Self::start_in(stage, stage.dir.path().join("state"), settings)
     }
 
-    pub fn start_in(stage: &Stage, state: PathBuf, settings: &str) -> Self {
+    pub fn start_in(stage: &TestEnv, state: PathBuf, settings: &str) -> Self {
         let options = ["--state-dir", state.to_str().unwrap()];
         Self { agent: agent::Agent::start_with(stage, settings, &options), state }
     }

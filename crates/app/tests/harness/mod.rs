@@ -11,7 +11,7 @@ pub mod http;
 pub mod incidents;
 mod running;
 
-pub use running::{Bound, Player, Tracer, send_signal};
+pub use running::{ScopedProcess, Tracer, Workload, send_signal};
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -37,11 +37,11 @@ pub fn simulator() -> PathBuf {
 }
 
 /// Time limit for anything on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(100);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Waits until `look` returns a value. `hint` is printed on a timeout.
 pub fn until<T>(what: &str, hint: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return found;
@@ -60,13 +60,13 @@ pub fn isolated(program: impl AsRef<OsStr>) -> Command {
 }
 
 /// A directory for the oracle files, and a driver.
-pub struct Stage {
+pub struct TestEnv {
     pub dir: TempDir,
     pub driver: PathBuf,
     pub environment: Vec<(String, String)>,
 }
 
-impl Stage {
+impl TestEnv {
     pub fn new() -> Self {
         Self::with_driver(simulator().join("libcuda.so.1"))
     }
@@ -98,16 +98,16 @@ impl Stage {
     }
 
     /// Runs `vramscope trace --json … -- workload ARGUMENTS`.
-    pub fn trace(&self, options: &[&str], workload: &[&str]) -> Traced {
+    pub fn trace(&self, options: &[&str], workload: &[&str]) -> TraceResult {
         self.run("trace", options, workload)
     }
 
     /// Runs `vramscope kernels` on a workload.
-    pub fn kernels(&self, options: &[&str], workload: &[&str]) -> Traced {
+    pub fn kernels(&self, options: &[&str], workload: &[&str]) -> TraceResult {
         self.run("kernels", options, workload)
     }
 
-    fn run(&self, verb: &str, options: &[&str], workload: &[&str]) -> Traced {
+    fn run(&self, verb: &str, options: &[&str], workload: &[&str]) -> TraceResult {
         let output = self
             .command(VRAMSCOPE)
             .args([verb, "--json", "--interval", "300ms"])
@@ -117,18 +117,18 @@ impl Stage {
             .args(workload)
             .output()
             .unwrap();
-        Traced::new(output)
+        TraceResult::new(output)
     }
 
     /// Starts a workload without a tracer.
-    pub fn workload(&self, arguments: &[&str]) -> Player {
+    pub fn workload(&self, arguments: &[&str]) -> Workload {
         let mut command = self.command(simulator().join("workload"));
-        Player::start(command.args(arguments))
+        Workload::start(command.args(arguments))
     }
 
     /// Starts a workload that holds `count` allocations on a device until it is ended, and waits
     /// for them.
-    pub fn hold(&self, device: u32, count: u64, bytes: u64) -> Player {
+    pub fn hold(&self, device: u32, count: u64, bytes: u64) -> Workload {
         let [device, count, bytes] = [device.into(), count, bytes].map(|n: u64| n.to_string());
         let mut player = self.workload(&[
             "--device",
@@ -178,13 +178,13 @@ impl Stage {
 
 /// The result of a trace that ended.
 #[derive(Debug)]
-pub struct Traced {
+pub struct TraceResult {
     pub status: ExitStatus,
     pub reports: Vec<Value>,
     pub messages: String,
 }
 
-impl Traced {
+impl TraceResult {
     fn new(output: Output) -> Self {
         let text = String::from_utf8(output.stdout).unwrap();
         Self {
@@ -199,7 +199,7 @@ impl Traced {
     }
 
     /// Fails unless every process in the last report matches its oracle.
-    pub fn assert_truth(&self, stage: &Stage) {
+    pub fn assert_truth(&self, stage: &TestEnv) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
         let oracles = stage.oracles();
         assert!(!oracles.is_empty(), "the driver wrote no oracle");
@@ -211,9 +211,9 @@ impl Traced {
     }
 }
 
-impl Traced {
+impl TraceResult {
     /// As [`TraceResult::assert_truth`], for the processes of this trace only.
-    pub fn assert_process_truth(&self, stage: &Stage) {
+    pub fn assert_process_truth(&self, stage: &TestEnv) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
         for process in self.last()["processes"].as_array().unwrap() {
             assert_same(process, &stage.oracle(process["pid"].as_u64().unwrap() as u32));

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::Traced;
+use super::TraceResult;
 
 /// A process that is killed when dropped.
-pub struct Bound(Child);
+pub struct ScopedProcess(Child);
 
-impl Bound {
+impl ScopedProcess {
     pub fn start(command: &mut Command) -> Self {
         let child = command.spawn();
         Self(child.unwrap_or_else(|error| panic!("{command:?}: {error}; run ./dev test")))
@@ -26,7 +26,7 @@ impl Bound {
     }
 }
 
-impl Deref for Bound {
+impl Deref for ScopedProcess {
     type Target = Child;
 
     fn deref(&self) -> &Child {
@@ -34,13 +34,13 @@ impl Deref for Bound {
     }
 }
 
-impl DerefMut for Bound {
+impl DerefMut for ScopedProcess {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Bound {
+impl Drop for ScopedProcess {
     fn drop(&mut self) {
         let _ = self.kill();
         let _ = self.wait();
@@ -48,15 +48,15 @@ impl Drop for Bound {
 }
 
 /// A running workload.
-pub struct Player {
-    pub child: Bound,
+pub struct Workload {
+    pub child: ScopedProcess,
     pub input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Player {
+impl Workload {
     pub fn start(command: &mut Command) -> Self {
-        let mut child = Bound::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut child = ScopedProcess::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let output = BufReader::new(child.stdout.take().unwrap());
         let input = child.stdin.take();
         Self { child, input, output }
@@ -94,14 +94,14 @@ impl Player {
 
 /// A running trace, whose reports are read as they arrive.
 pub struct Tracer {
-    pub child: Bound,
+    pub child: ScopedProcess,
     output: BufReader<ChildStdout>,
 }
 
 impl Tracer {
     pub fn start(command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = Bound::start(command);
+        let mut child = ScopedProcess::start(command);
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { child, output }
     }
@@ -138,13 +138,13 @@ impl Tracer {
     }
 
     /// Ends it with Ctrl-C, and returns all remaining reports.
-    pub fn stop(mut self) -> Traced {
+    pub fn stop(mut self) -> TraceResult {
         send_signal(self.child.id(), 2);
         let mut text = String::new();
         self.output.read_to_string(&mut text).unwrap();
         let mut messages = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
-        Traced {
+        TraceResult {
             status: self.child.wait().unwrap(),
             reports: text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
             messages,

@@ -7,12 +7,12 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::harness::Bound;
+use crate::harness::ScopedProcess;
 use crate::harness::files::{root, tool};
 
 /// A running `receiver.py`.
 pub struct Receiver {
-    _child: Bound,
+    _child: ScopedProcess,
     pub dir: PathBuf,
     pub port: u16,
 }
@@ -22,7 +22,7 @@ impl Receiver {
         std::fs::create_dir(&dir).unwrap();
         let mut command = tool("python");
         command.arg(root().join("crates/app/tests/onward/receiver.py")).arg(&dir).args(more);
-        let mut child = Bound::start(command.stdout(Stdio::piped()));
+        let mut child = ScopedProcess::start(command.stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { _child: child, dir, port: line.trim().parse().unwrap() }

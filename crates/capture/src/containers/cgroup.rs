@@ -14,29 +14,29 @@
 //!
 //! The innermost container is used. Its pod is the nearest one around it.
 
-use engine::container::Runtime;
+use engine::container::ContainerRuntime;
 
 /// Maximum length of the name of an LXC or nspawn container.
-const LONGEST_NAME: usize = 128;
+const MAX_NAME_LEN: usize = 128;
 
 /// A container found in cgroup names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
+pub(crate) struct CgroupMatch {
     pub(crate) id: Box<str>,
-    pub(crate) runtime: Runtime,
+    pub(crate) runtime: ContainerRuntime,
     pub(crate) pod: Option<Box<str>>,
 }
 
-impl Found {
+impl CgroupMatch {
     /// Level of detail: the hierarchies of cgroups version 1 need not agree.
     fn detail(&self) -> (bool, bool) {
-        (self.pod.is_some(), self.runtime != Runtime::Unknown)
+        (self.pod.is_some(), self.runtime != ContainerRuntime::Unknown)
     }
 }
 
 /// Finds the container in the text of a `cgroup` file.
-pub(crate) fn parse(text: &str) -> Option<Found> {
-    let mut best: Option<Found> = None;
+pub(crate) fn parse(text: &str) -> Option<CgroupMatch> {
+    let mut best: Option<CgroupMatch> = None;
     for line in text.lines() {
         // The path may contain colons.
         let Some(path) = line.splitn(3, ':').nth(2) else { continue };
@@ -48,12 +48,12 @@ pub(crate) fn parse(text: &str) -> Option<Found> {
     best
 }
 
-fn in_path(path: &str) -> Option<Found> {
+fn in_path(path: &str) -> Option<CgroupMatch> {
     let (mut pod, mut found, mut parent) = (None, None, "");
     for name in path.split('/').filter(|name| !name.is_empty()) {
         pod = pod_uid(name).or(pod);
         if let Some((runtime, id)) = container(name, parent, pod.is_some()) {
-            found = Some(Found { id, runtime, pod: pod.clone() });
+            found = Some(CgroupMatch { id, runtime, pod: pod.clone() });
         }
         parent = name;
     }
@@ -78,7 +78,7 @@ fn pod_uid(name: &str) -> Option<Box<str>> {
 }
 
 /// Returns the container of a cgroup with this name.
-fn container(name: &str, parent: &str, in_pod: bool) -> Option<(Runtime, Box<str>)> {
+fn container(name: &str, parent: &str, in_pod: bool) -> Option<(ContainerRuntime, Box<str>)> {
     let scope = name.strip_suffix(".scope").unwrap_or(name);
     if let Some((prefix, id)) = scope.rsplit_once('-')
         && is_id(id)
@@ -90,33 +90,33 @@ fn container(name: &str, parent: &str, in_pod: bool) -> Option<(Runtime, Box<str
         && is_id(id)
     {
         let prefix = above.rsplit(':').next().unwrap_or(above);
-        return Some((by_prefix(prefix).unwrap_or(Runtime::Unknown), id.into()));
+        return Some((by_prefix(prefix).unwrap_or(ContainerRuntime::Unknown), id.into()));
     }
     if is_long_id(name) {
         return Some((by_parent(parent, in_pod), name.into()));
     }
-    by_name(name, parent).map(|name| (Runtime::Unknown, name))
+    by_name(name, parent).map(|name| (ContainerRuntime::Unknown, name))
 }
 
 /// Returns the runtime that uses a prefix. `conmon` monitors a container from outside.
-fn by_prefix(prefix: &str) -> Option<Runtime> {
+fn by_prefix(prefix: &str) -> Option<ContainerRuntime> {
     match prefix {
-        "docker" => Some(Runtime::Docker),
-        "cri-containerd" | "nerdctl" => Some(Runtime::Containerd),
-        "crio" => Some(Runtime::CriO),
-        "libpod" => Some(Runtime::Podman),
+        "docker" => Some(ContainerRuntime::Docker),
+        "cri-containerd" | "nerdctl" => Some(ContainerRuntime::Containerd),
+        "crio" => Some(ContainerRuntime::CriO),
+        "libpod" => Some(ContainerRuntime::Podman),
         _ => None,
     }
 }
 
 /// Returns the runtime that puts plain ids into such a cgroup.
-fn by_parent(parent: &str, in_pod: bool) -> Runtime {
+fn by_parent(parent: &str, in_pod: bool) -> ContainerRuntime {
     match parent {
-        "docker" | "moby" => Runtime::Docker,
-        "libpod_parent" => Runtime::Podman,
-        "k8s.io" | "default" => Runtime::Containerd,
-        _ if in_pod => Runtime::Containerd,
-        _ => Runtime::Unknown,
+        "docker" | "moby" => ContainerRuntime::Docker,
+        "libpod_parent" => ContainerRuntime::Podman,
+        "k8s.io" | "default" => ContainerRuntime::Containerd,
+        _ if in_pod => ContainerRuntime::Containerd,
+        _ => ContainerRuntime::Unknown,
     }
 }
 
@@ -132,7 +132,7 @@ fn by_name(name: &str, parent: &str) -> Option<Box<str>> {
             (!machine.starts_with("qemu") && !machine.starts_with("lxc\\x2d")).then_some(machine)
         })?;
     let own = own.replace("\\x2d", "-");
-    (!own.is_empty() && own.len() <= LONGEST_NAME).then(|| own.into())
+    (!own.is_empty() && own.len() <= MAX_NAME_LEN).then(|| own.into())
 }
 
 fn is_id(text: &str) -> bool {
@@ -154,7 +154,7 @@ mod tests {
     const STATIC_POD: &str = "8d5c1f2e3a4b5c6d7e8f901234567890";
 
     /// Parses lines after replacing the placeholders in braces.
-    fn read(lines: &str) -> Option<(Box<str>, Runtime, Option<Box<str>>)> {
+    fn read(lines: &str) -> Option<(Box<str>, ContainerRuntime, Option<Box<str>>)> {
         let text = lines
             .replace("{A}", A)
             .replace("{B}", B)
@@ -166,7 +166,7 @@ mod tests {
         parse(&text).map(|found| (found.id, found.runtime, found.pod))
     }
 
-    fn check(lines: &str, id: &str, runtime: Runtime, pod: Option<&str>) {
+    fn check(lines: &str, id: &str, runtime: ContainerRuntime, pod: Option<&str>) {
         let expected = Some((id.into(), runtime, pod.map(Into::into)));
         assert_eq!(read(lines), expected, "{lines}");
     }
@@ -182,9 +182,9 @@ mod tests {
             "0::/moby/{A}",
             "9:cpu,cpuacct:/system.slice/docker-{A}.scope\n0::/",
         ] {
-            check(line, A, Runtime::Docker, None);
+            check(line, A, ContainerRuntime::Docker, None);
         }
-        check("0::/docker/{B}/docker/{A}", A, Runtime::Docker, None);
+        check("0::/docker/{B}/docker/{A}", A, ContainerRuntime::Docker, None);
     }
 
     #[test]
@@ -197,10 +197,10 @@ mod tests {
             "0::/system.slice/containerd.service/kubepods-burstable-pod{P_OD}.slice:cri-containerd:{A}",
             "0::/docker/{B}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{P_OD}.slice/cri-containerd-{A}.scope",
         ] {
-            check(line, A, Runtime::Containerd, Some(POD));
+            check(line, A, ContainerRuntime::Containerd, Some(POD));
         }
-        check("0::/system.slice/nerdctl-{A}.scope", A, Runtime::Containerd, None);
-        check("0::/k8s.io/{A}", A, Runtime::Containerd, None);
+        check("0::/system.slice/nerdctl-{A}.scope", A, ContainerRuntime::Containerd, None);
+        check("0::/k8s.io/{A}", A, ContainerRuntime::Containerd, None);
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
             "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{P_OD}.slice/crio-{A}.scope/container",
             "0::/kubepods/besteffort/pod{POD}/crio-{A}",
         ] {
-            check(line, A, Runtime::CriO, Some(POD));
+            check(line, A, ContainerRuntime::CriO, Some(POD));
         }
         for line in [
             "0::/machine.slice/libpod-{A}.scope",
@@ -219,7 +219,7 @@ mod tests {
             "0::/machine.slice/machine-libpod_pod_{B}.slice/libpod-{A}.scope",
             "4:pids:/libpod_parent/libpod-{A}",
         ] {
-            check(line, A, Runtime::Podman, None);
+            check(line, A, ContainerRuntime::Podman, None);
         }
         for line in [
             "0::/machine.slice/libpod-conmon-{A}.scope",
@@ -232,8 +232,13 @@ mod tests {
     #[test]
     fn static_pod_uid_is_a_hash() {
         let line = "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{STATIC}.slice/cri-containerd-{A}.scope";
-        check(line, A, Runtime::Containerd, Some(STATIC_POD));
-        check("0::/kubepods/burstable/pod{STATIC}/{A}", A, Runtime::Containerd, Some(STATIC_POD));
+        check(line, A, ContainerRuntime::Containerd, Some(STATIC_POD));
+        check(
+            "0::/kubepods/burstable/pod{STATIC}/{A}",
+            A,
+            ContainerRuntime::Containerd,
+            Some(STATIC_POD),
+        );
     }
 
     #[test]
@@ -241,12 +246,12 @@ mod tests {
         check(
             "0::/../../kubepods-besteffort-pod{P_OD}.slice/cri-containerd-{A}.scope",
             A,
-            Runtime::Containerd,
+            ContainerRuntime::Containerd,
             Some(POD),
         );
-        check("0::/../../pod{POD}/{A}", A, Runtime::Containerd, Some(POD));
-        check("0::/../docker-{A}.scope", A, Runtime::Docker, None);
-        check("0::/../{A}", A, Runtime::Unknown, None);
+        check("0::/../../pod{POD}/{A}", A, ContainerRuntime::Containerd, Some(POD));
+        check("0::/../docker-{A}.scope", A, ContainerRuntime::Docker, None);
+        check("0::/../{A}", A, ContainerRuntime::Unknown, None);
         assert_eq!(read("0::/"), None);
         assert_eq!(read("0::/.."), None);
     }
@@ -259,7 +264,7 @@ mod tests {
             ("0::/machine.slice/systemd-nspawn@{WEB}.service/payload", "web"),
             ("0::/machine.slice/machine-my\\x2dweb.scope", "my-web"),
         ] {
-            check(line, name, Runtime::Unknown, None);
+            check(line, name, ContainerRuntime::Unknown, None);
         }
         assert_eq!(read("0::/machine.slice/machine-qemu\\x2d1\\x2dvm.scope"), None);
         assert_eq!(read(&format!("0::/lxc/{}", "x".repeat(129))), None);
@@ -270,10 +275,10 @@ mod tests {
         check(
             "5:memory:/{A}\n4:pids:/kubepods/pod{POD}/{A}\n3:cpu:/docker/{A}",
             A,
-            Runtime::Containerd,
+            ContainerRuntime::Containerd,
             Some(POD),
         );
-        check("5:memory:/{B}\n4:pids:/docker/{A}", A, Runtime::Docker, None);
+        check("5:memory:/{B}\n4:pids:/docker/{A}", A, ContainerRuntime::Docker, None);
     }
 
     #[test]
@@ -300,7 +305,7 @@ mod tests {
         #[test]
         fn any_text_is_parsed(text in "(.|\n|/|:|-|\\.slice|\\.scope|pod|docker|[0-9a-f]{64}){0,40}") {
             if let Some(found) = parse(&text) {
-                proptest::prop_assert!(found.id.len() <= LONGEST_NAME);
+                proptest::prop_assert!(found.id.len() <= MAX_NAME_LEN);
             }
         }
     }

@@ -12,42 +12,42 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use engine::container::{Container, Pod};
-use engine::units::{Moment, Nanos};
+use engine::units::{Nanos, Timestamp};
 
 /// Maximum number of entries read per directory. A node runs a few hundred pods.
-const MOST: usize = 16_384;
+const MAX_DIR_ENTRIES: usize = 16_384;
 
 /// Maximum length of a part of a name.
-const LONGEST: usize = 253;
+const MAX_NAME_LEN: usize = 253;
 
 /// Minimum time between two scans.
-const PAUSE: Nanos = Nanos::from_millis(1000);
+const MIN_SCAN_INTERVAL: Nanos = Nanos::from_millis(1000);
 
 /// Names found in the last scan of the log directories.
-pub(crate) struct Logs {
+pub(crate) struct PodLogIndex {
     dir: PathBuf,
-    containers: HashMap<Box<str>, Names>,
-    pods: HashMap<Box<str>, Names>,
-    read: Option<Moment>,
+    containers: HashMap<Box<str>, PodNames>,
+    pods: HashMap<Box<str>, PodNames>,
+    read: Option<Timestamp>,
 }
 
 /// The names of a pod and, if known, of one of its containers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Names {
+struct PodNames {
     namespace: Box<str>,
     pod: Box<str>,
     uid: Option<Box<str>>,
     container: Option<Box<str>>,
 }
 
-impl Logs {
+impl PodLogIndex {
     pub(crate) fn new(dir: &Path) -> Self {
         let (containers, pods) = (HashMap::new(), HashMap::new());
         Self { dir: dir.to_owned(), containers, pods, read: None }
     }
 
     /// Adds the known names to a container. Returns whether it has all of them now.
-    pub(crate) fn name(&mut self, container: &mut Container, now: Moment) -> bool {
+    pub(crate) fn name(&mut self, container: &mut Container, now: Timestamp) -> bool {
         if !self.apply(container) && self.rescan(now) {
             return self.apply(container);
         }
@@ -71,8 +71,8 @@ impl Logs {
     }
 
     /// Scans the directories, unless the last scan was too recent.
-    fn rescan(&mut self, now: Moment) -> bool {
-        if self.read.is_some_and(|read| now - read < PAUSE) {
+    fn rescan(&mut self, now: Timestamp) -> bool {
+        if self.read.is_some_and(|read| now - read < MIN_SCAN_INTERVAL) {
             return false;
         }
         self.read = Some(now);
@@ -105,7 +105,7 @@ fn is_named(container: &Container) -> bool {
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
-    let found = fs::read_dir(dir).into_iter().flatten().take(MOST);
+    let found = fs::read_dir(dir).into_iter().flatten().take(MAX_DIR_ENTRIES);
     found.filter_map(|entry| {
         let entry = entry.ok()?;
         Some((entry.file_name().into_string().ok()?, entry.path()))
@@ -113,18 +113,18 @@ fn entries(dir: &Path) -> impl Iterator<Item = (String, PathBuf)> {
 }
 
 /// Parses `<namespace>_<pod>_<uid>`.
-fn parse_pod(name: &str) -> Option<Names> {
+fn parse_pod(name: &str) -> Option<PodNames> {
     let [namespace, pod, uid] = parts(name, '_')?;
     let uid = (uid.len() >= 32).then(|| uid.into());
-    Some(Names { namespace: namespace.into(), pod: pod.into(), uid, container: None })
+    Some(PodNames { namespace: namespace.into(), pod: pod.into(), uid, container: None })
 }
 
 /// Parses `<pod>_<namespace>_<container>-<id>.log`.
-fn parse_container(name: &str) -> Option<(Box<str>, Names)> {
+fn parse_container(name: &str) -> Option<(Box<str>, PodNames)> {
     let [pod, namespace, rest] = parts(name.strip_suffix(".log")?, '_')?;
     let (container, id) = rest.rsplit_once('-')?;
     let is_id = id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let names = Names {
+    let names = PodNames {
         namespace: namespace.into(),
         pod: pod.into(),
         uid: None,
@@ -137,7 +137,8 @@ fn parse_container(name: &str) -> Option<(Box<str>, Names)> {
 fn parts(name: &str, by: char) -> Option<[&str; 3]> {
     let mut parts = name.splitn(3, by);
     let parts = [parts.next()?, parts.next()?, parts.next()?];
-    let is_valid = |part: &&str| !part.is_empty() && part.len() <= LONGEST && !part.contains(by);
+    let is_valid =
+        |part: &&str| !part.is_empty() && part.len() <= MAX_NAME_LEN && !part.contains(by);
     parts.iter().all(is_valid).then_some(parts)
 }
 
@@ -145,13 +146,13 @@ fn parts(name: &str, by: char) -> Option<[&str; 3]> {
 fn only_container(dir: &Path) -> Option<Box<str>> {
     let mut dirs = entries(dir).filter(|(_, path)| path.is_dir());
     let (name, _) = dirs.next()?;
-    let fits = dirs.next().is_none() && name.len() <= LONGEST;
+    let fits = dirs.next().is_none() && name.len() <= MAX_NAME_LEN;
     fits.then(|| name.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::container::Runtime;
+    use engine::container::ContainerRuntime;
 
     use super::*;
 
@@ -161,7 +162,7 @@ mod tests {
     fn container(uid: Option<&str>) -> Container {
         let pod =
             uid.map(|uid| Pod { uid: uid.into(), name: None, namespace: None, container: None });
-        Container { id: ID.into(), runtime: Runtime::Containerd, pod, pid_inside: None }
+        Container { id: ID.into(), runtime: ContainerRuntime::Containerd, pod, container_pid: None }
     }
 
     /// Namespace, pod and container.
@@ -181,16 +182,16 @@ mod tests {
         let pod = dir.path().join(format!("pods/team_trainer-0_{UID}"));
         fs::create_dir_all(pod.join("main")).unwrap();
         let mut one = container(Some(UID));
-        assert!(Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert!(PodLogIndex::new(dir.path()).name(&mut one, Timestamp(1)));
         assert_eq!(names(&one), Some(("team", "trainer-0", Some("main"))));
         // With two containers the directory is ambiguous.
         fs::create_dir_all(pod.join("sidecar")).unwrap();
         let mut one = container(Some(UID));
-        assert!(!Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert!(!PodLogIndex::new(dir.path()).name(&mut one, Timestamp(1)));
         assert_eq!(names(&one), Some(("team", "trainer-0", None)));
         // The log file of the container is not.
         log(dir.path(), &format!("trainer-0_team_main-loop-{ID}.log"));
-        assert!(Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert!(PodLogIndex::new(dir.path()).name(&mut one, Timestamp(1)));
         assert_eq!(names(&one), Some(("team", "trainer-0", Some("main-loop"))));
     }
 
@@ -200,7 +201,7 @@ mod tests {
         fs::create_dir_all(dir.path().join(format!("pods/team_trainer-0_{UID}/main"))).unwrap();
         log(dir.path(), &format!("trainer-0_team_main-{ID}.log"));
         let mut one = container(None);
-        assert!(Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert!(PodLogIndex::new(dir.path()).name(&mut one, Timestamp(1)));
         assert_eq!(names(&one), Some(("team", "trainer-0", Some("main"))));
         assert_eq!(&*one.pod.unwrap().uid, UID);
     }
@@ -208,8 +209,8 @@ mod tests {
     #[test]
     fn missing_or_malformed_log_directories_give_no_names() {
         let dir = tempfile::tempdir().unwrap();
-        let mut logs = Logs::new(&dir.path().join("nowhere"));
-        assert!(!logs.name(&mut container(Some(UID)), Moment(1)));
+        let mut logs = PodLogIndex::new(&dir.path().join("nowhere"));
+        assert!(!logs.name(&mut container(Some(UID)), Timestamp(1)));
         for name in ["a_b", "a__b", &format!("a_b_c_{UID}"), &format!("_b_{UID}"), "a_b_short"] {
             fs::create_dir_all(dir.path().join("pods").join(name)).unwrap();
         }
@@ -217,7 +218,7 @@ mod tests {
             log(dir.path(), name);
         }
         let mut one = container(Some(UID));
-        assert!(!Logs::new(dir.path()).name(&mut one, Moment(1)));
+        assert!(!PodLogIndex::new(dir.path()).name(&mut one, Timestamp(1)));
         assert_eq!(one, container(Some(UID)));
     }
 }

@@ -11,33 +11,33 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use engine::container::{Container, Pod};
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::ids::{Pid, Tid};
-use engine::units::Moment;
+use engine::units::Timestamp;
 
-use logs::Logs;
+use logs::PodLogIndex;
 
 /// Maximum bytes read of a file in `/proc`.
-const LONGEST: u64 = 64 * 1024;
+const MAX_PROC_FILE_BYTES: u64 = 64 * 1024;
 
 /// Maximum number of unnamed containers that are retried, and the retry interval.
-const MOST_NAMELESS: usize = 4096;
-const AGAIN: Duration = Duration::from_secs(5);
+const MAX_UNNAMED_CONTAINERS: usize = 4096;
+const RENAME_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Maximum number of processes that are read before they are announced, and how long that is valid.
-const MOST_EXPECTED: usize = 1024;
-const BELIEVED: Duration = Duration::from_secs(30);
+const MAX_PREFETCHED: usize = 1024;
+const PREFETCH_TTL: Duration = Duration::from_secs(30);
 
 /// Maximum number of retries for the names of a container.
-const PATIENCE: u32 = 12;
+const MAX_NAME_RETRIES: u32 = 12;
 
 /// The process has exited or cannot be read.
-struct Gone;
+struct ProcessGone;
 
 /// Resolves processes to containers, with names of pods as soon as these are known.
-pub(crate) struct Containers {
+pub(crate) struct ContainerResolver {
     proc: PathBuf,
-    logs: Logs,
+    logs: PodLogIndex,
     /// Containers with missing names: as last reported, and the number of retries.
     unnamed: HashMap<Pid, (Container, u32)>,
     last_retry: Instant,
@@ -45,7 +45,7 @@ pub(crate) struct Containers {
     prefetched: HashMap<Pid, (Container, Instant)>,
 }
 
-impl Containers {
+impl ContainerResolver {
     /// `logs`: the directory with the node's `pods` and `containers`.
     pub(crate) fn new(logs: &Path) -> Self {
         Self::under(Path::new("/proc"), logs)
@@ -54,7 +54,7 @@ impl Containers {
     fn under(proc: &Path, logs: &Path) -> Self {
         Self {
             proc: proc.to_owned(),
-            logs: Logs::new(logs),
+            logs: PodLogIndex::new(logs),
             unnamed: HashMap::new(),
             last_retry: Instant::now(),
             prefetched: HashMap::new(),
@@ -62,15 +62,15 @@ impl Containers {
     }
 
     /// Returns the container of a new process, if it runs in one.
-    pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
+    pub(crate) fn process_started(&mut self, pid: Pid, now: Timestamp) -> Option<Event> {
         let prefetched = self.prefetched.remove(&pid);
         let mut container = match self.detect(pid) {
             Ok(container) => container?,
-            Err(Gone) => prefetched.filter(|(_, seen)| seen.elapsed() < BELIEVED)?.0,
+            Err(ProcessGone) => prefetched.filter(|(_, seen)| seen.elapsed() < PREFETCH_TTL)?.0,
         };
         let named = self.logs.name(&mut container, now);
         self.unnamed.remove(&pid);
-        if !named && self.unnamed.len() < MOST_NAMELESS {
+        if !named && self.unnamed.len() < MAX_UNNAMED_CONTAINERS {
             self.unnamed.insert(pid, (container.clone(), 0));
         }
         Some(event(pid, now, container))
@@ -78,12 +78,12 @@ impl Containers {
 
     /// Reads the containers of processes that mapped a driver: short-lived ones may have exited
     /// when their first call is read.
-    pub(crate) fn expect(&mut self, pids: Vec<Pid>) {
+    pub(crate) fn prefetch(&mut self, pids: Vec<Pid>) {
         for pid in pids {
-            if self.prefetched.len() >= MOST_EXPECTED {
-                self.prefetched.retain(|_, (_, seen)| seen.elapsed() < BELIEVED);
+            if self.prefetched.len() >= MAX_PREFETCHED {
+                self.prefetched.retain(|_, (_, seen)| seen.elapsed() < PREFETCH_TTL);
             }
-            if self.prefetched.len() < MOST_EXPECTED
+            if self.prefetched.len() < MAX_PREFETCHED
                 && let Ok(Some(container)) = self.detect(pid)
             {
                 self.prefetched.insert(pid, (container, Instant::now()));
@@ -92,44 +92,44 @@ impl Containers {
     }
 
     /// Detects the container of a process, without names.
-    fn detect(&self, pid: Pid) -> Result<Option<Container>, Gone> {
-        let text = self.read(pid, "cgroup").ok_or(Gone)?;
+    fn detect(&self, pid: Pid) -> Result<Option<Container>, ProcessGone> {
+        let text = self.read(pid, "cgroup").ok_or(ProcessGone)?;
         let Some(found) = cgroup::parse(&text) else { return Ok(None) };
         let pod = |uid| Pod { uid, name: None, namespace: None, container: None };
         Ok(Some(Container {
             id: found.id,
             runtime: found.runtime,
             pod: found.pod.map(pod),
-            pid_inside: self.read(pid, "status").and_then(|status| pid_inside(&status)),
+            container_pid: self.read(pid, "status").and_then(|status| pid_inside(&status)),
         }))
     }
 
     /// Inserts the container of each process that is announced in `events`, right after it.
-    pub(crate) fn beside(&mut self, events: Vec<Event>, now: Moment) -> Vec<Event> {
+    pub(crate) fn with_containers(&mut self, events: Vec<Event>, now: Timestamp) -> Vec<Event> {
         let mut all = Vec::with_capacity(events.len());
         for event in events {
-            let began = matches!(event.what, What::Process(_)).then_some(event.pid);
+            let began = matches!(event.kind, EventKind::Process(_)).then_some(event.pid);
             all.push(event);
-            all.extend(began.and_then(|pid| self.began(pid, now)));
+            all.extend(began.and_then(|pid| self.process_started(pid, now)));
         }
         all
     }
 
-    pub(crate) fn ended(&mut self, pid: Pid) {
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.unnamed.remove(&pid);
         self.prefetched.remove(&pid);
     }
 
     /// Periodically returns containers whose names became known.
-    pub(crate) fn news(&mut self, now: Moment) -> Vec<Event> {
-        if self.unnamed.is_empty() || self.last_retry.elapsed() < AGAIN {
+    pub(crate) fn poll_names(&mut self, now: Timestamp) -> Vec<Event> {
+        if self.unnamed.is_empty() || self.last_retry.elapsed() < RENAME_RETRY_INTERVAL {
             return Vec::new();
         }
         self.last_retry = Instant::now();
         self.retry_names(now)
     }
 
-    fn retry_names(&mut self, now: Moment) -> Vec<Event> {
+    fn retry_names(&mut self, now: Timestamp) -> Vec<Event> {
         let mut events = Vec::new();
         let logs = &mut self.logs;
         self.unnamed.retain(|pid, (container, retries)| {
@@ -139,7 +139,7 @@ impl Containers {
                 events.push(event(*pid, now, container.clone()));
             }
             *retries += 1;
-            !named && *retries < PATIENCE
+            !named && *retries < MAX_NAME_RETRIES
         });
         events
     }
@@ -147,14 +147,14 @@ impl Containers {
     fn read(&self, pid: Pid, file: &str) -> Option<String> {
         let file = File::open(self.proc.join(pid.to_string()).join(file)).ok()?;
         let mut bytes = Vec::new();
-        file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+        file.take(MAX_PROC_FILE_BYTES).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
-fn event(pid: Pid, now: Moment, container: Container) -> Event {
-    let what = What::Container(Box::new(container));
-    Event { pid, tid: Tid(pid.0), entered: now, at: now, what }
+fn event(pid: Pid, now: Timestamp, container: Container) -> Event {
+    let what = EventKind::Container(Box::new(container));
+    Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what }
 }
 
 /// Returns the last pid in `NSpid`, which is that in the innermost namespace.
@@ -167,7 +167,7 @@ fn pid_inside(status: &str) -> Option<Pid> {
 mod tests {
     use std::fs;
 
-    use engine::container::Runtime;
+    use engine::container::ContainerRuntime;
 
     use super::*;
 
@@ -188,14 +188,14 @@ mod tests {
             Self(dir)
         }
 
-        fn containers(&self) -> Containers {
-            Containers::under(&self.0.path().join("proc"), &self.0.path().join("log"))
+        fn containers(&self) -> ContainerResolver {
+            ContainerResolver::under(&self.0.path().join("proc"), &self.0.path().join("log"))
         }
     }
 
     fn container(event: Option<Event>) -> Option<Container> {
-        event.map(|event| match event.what {
-            What::Container(container) => *container,
+        event.map(|event| match event.kind {
+            EventKind::Container(container) => *container,
             other => panic!("{other:?}"),
         })
     }
@@ -206,83 +206,83 @@ mod tests {
             &format!("0::/system.slice/docker-{ID}.scope\n"),
             "Name:\tsh\nNSpid:\t7\t4\t1\n",
         );
-        let found = container(node.containers().began(Pid(7), Moment(1))).unwrap();
-        assert_eq!((&*found.id, found.runtime), (ID, Runtime::Docker));
-        assert_eq!((found.pid_inside, found.pod), (Some(Pid(1)), None));
+        let found = container(node.containers().process_started(Pid(7), Timestamp(1))).unwrap();
+        assert_eq!((&*found.id, found.runtime), (ID, ContainerRuntime::Docker));
+        assert_eq!((found.container_pid, found.pod), (Some(Pid(1)), None));
     }
 
     #[test]
     fn host_process_and_exited_process_have_no_container() {
         let node = Node::new("0::/user.slice/user-0.slice/session-1.scope\n", "NSpid:\t7\n");
-        assert!(node.containers().began(Pid(7), Moment(1)).is_none());
-        assert!(node.containers().began(Pid(8), Moment(1)).is_none());
+        assert!(node.containers().process_started(Pid(7), Timestamp(1)).is_none());
+        assert!(node.containers().process_started(Pid(8), Timestamp(1)).is_none());
     }
 
     #[test]
     fn late_name_is_reported_once() {
         let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "Name:\tx\n");
         let mut containers = node.containers();
-        let found = container(containers.began(Pid(7), Moment(1))).unwrap();
-        assert_eq!((found.pid_inside, found.pod.unwrap().name), (None, None));
-        assert!(containers.retry_names(Moment(2)).is_empty());
+        let found = container(containers.process_started(Pid(7), Timestamp(1))).unwrap();
+        assert_eq!((found.container_pid, found.pod.unwrap().name), (None, None));
+        assert!(containers.retry_names(Timestamp(2)).is_empty());
         let logs = node.0.path().join(format!("log/pods/team_web_{UID}/main"));
         fs::create_dir_all(logs).unwrap();
         // The directories are read at most once per second.
-        assert!(containers.retry_names(Moment(SECOND)).is_empty());
-        let mut news = containers.retry_names(Moment(1 + SECOND));
+        assert!(containers.retry_names(Timestamp(SECOND)).is_empty());
+        let mut news = containers.retry_names(Timestamp(1 + SECOND));
         let pod = container(news.pop()).unwrap().pod.unwrap();
         assert_eq!((pod.name.as_deref(), pod.namespace.as_deref()), (Some("web"), Some("team")));
-        assert!(news.is_empty() && containers.retry_names(Moment(2 + 2 * SECOND)).is_empty());
+        assert!(news.is_empty() && containers.retry_names(Timestamp(2 + 2 * SECOND)).is_empty());
     }
 
     #[test]
     fn exited_process_uses_prefetched_container_once() {
         let node = Node::new(&format!("0::/docker/{ID}\n"), "NSpid:\t7\t3\n");
         let mut containers = node.containers();
-        containers.expect(vec![Pid(7), Pid(8)]);
+        containers.prefetch(vec![Pid(7), Pid(8)]);
         fs::remove_dir_all(node.0.path().join("proc/7")).unwrap();
-        let found = container(containers.began(Pid(7), Moment(1))).unwrap();
-        assert_eq!((&*found.id, found.pid_inside), (ID, Some(Pid(3))));
+        let found = container(containers.process_started(Pid(7), Timestamp(1))).unwrap();
+        assert_eq!((&*found.id, found.container_pid), (ID, Some(Pid(3))));
         // Once: the next process with that pid is another one.
-        assert!(containers.began(Pid(7), Moment(2)).is_none());
-        assert!(containers.began(Pid(8), Moment(2)).is_none());
+        assert!(containers.process_started(Pid(7), Timestamp(2)).is_none());
+        assert!(containers.process_started(Pid(8), Timestamp(2)).is_none());
     }
 
     #[test]
     fn live_process_overrides_prefetch_which_is_bounded() {
         let node = Node::new(&format!("0::/docker/{ID}\n"), "");
         let mut containers = node.containers();
-        containers.expect(vec![Pid(7)]);
+        containers.prefetch(vec![Pid(7)]);
         fs::write(node.0.path().join("proc/7/cgroup"), "0::/user.slice\n").unwrap();
-        assert!(containers.began(Pid(7), Moment(1)).is_none());
-        let many: Vec<_> = (10..10 + 2 * MOST_EXPECTED as u32).map(Pid).collect();
+        assert!(containers.process_started(Pid(7), Timestamp(1)).is_none());
+        let many: Vec<_> = (10..10 + 2 * MAX_PREFETCHED as u32).map(Pid).collect();
         for pid in &many {
             let process = node.0.path().join(format!("proc/{pid}"));
             fs::create_dir(&process).unwrap();
             fs::write(process.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
         }
-        containers.expect(many);
-        assert_eq!(containers.prefetched.len(), MOST_EXPECTED);
+        containers.prefetch(many);
+        assert_eq!(containers.prefetched.len(), MAX_PREFETCHED);
     }
 
     #[test]
     fn unnamed_container_is_retried_a_limited_number_of_times() {
         let node = Node::new(&format!("0::/kubepods/pod{UID}/{ID}\n"), "");
         let mut containers = node.containers();
-        containers.began(Pid(7), Moment(1));
-        for _ in 0..PATIENCE {
+        containers.process_started(Pid(7), Timestamp(1));
+        for _ in 0..MAX_NAME_RETRIES {
             assert_eq!(containers.unnamed.len(), 1);
-            containers.retry_names(Moment(2));
+            containers.retry_names(Timestamp(2));
         }
         assert!(containers.unnamed.is_empty());
-        containers.began(Pid(7), Moment(1));
-        containers.ended(Pid(7));
+        containers.process_started(Pid(7), Timestamp(1));
+        containers.process_exited(Pid(7));
         assert!(containers.unnamed.is_empty());
     }
 
     #[test]
     fn proc_files_are_read_up_to_a_limit() {
         let node = Node::new(&"0::/x\n".repeat(1 << 20), "");
-        assert!(node.containers().began(Pid(7), Moment(1)).is_none());
+        assert!(node.containers().process_started(Pid(7), Timestamp(1)).is_none());
     }
 }

@@ -1,23 +1,23 @@
 //! Sizes of arrays from their descriptors. The driver may use more for tiling.
 
-use super::call::Seen;
+use super::call::CallRecord;
 use crate::wire;
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory until the array is mapped.
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
 /// `CUDA_ARRAY_DESCRIPTOR`: width 0, height 8, format 16, channels 20.
-pub(super) fn flat(seen: &Seen<'_>) -> Option<u64> {
-    let shape = [seen.word(0)?, seen.word(8)?, 1];
-    Some(level(shape, element(seen.half(16)?, seen.half(20)?)))
+pub(super) fn bytes_2d(seen: &CallRecord<'_>) -> Option<u64> {
+    let shape = [seen.u64_at(0)?, seen.u64_at(8)?, 1];
+    Some(level(shape, element(seen.u32_at(16)?, seen.u32_at(20)?)))
 }
 
 /// `CUDA_ARRAY3D_DESCRIPTOR`: width 0, height 8, depth 16, format 24, channels 28, flags 32; with
 /// this many mip levels, each half as large in every direction.
-pub(super) fn deep(seen: &Seen<'_>, levels: u32) -> Option<u64> {
-    let shape = [seen.word(0)?, seen.word(8)?, seen.word(16)?];
-    let element = element(seen.half(24)?, seen.half(28)?);
-    let flags = seen.half(32)?;
+pub(super) fn bytes_3d(seen: &CallRecord<'_>, levels: u32) -> Option<u64> {
+    let shape = [seen.u64_at(0)?, seen.u64_at(8)?, seen.u64_at(16)?];
+    let element = element(seen.u32_at(24)?, seen.u32_at(28)?);
+    let flags = seen.u32_at(32)?;
     if flags & WITHOUT_MEMORY != 0 {
         return Some(0);
     }

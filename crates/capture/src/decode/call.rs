@@ -1,23 +1,25 @@
 //! Decodes a call by its row of the hook table.
 
 use engine::event::{
-    Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
-    VmmCall, What,
+    Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
+    MemoryLocation, PoolCall, VmmCall,
 };
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GraphId, HandleId, KernelId, Key, Pid, PoolId, Space,
-    StreamId, Tid,
+    AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GraphExecId, GraphId, KernelId,
+    PhysicalHandleId, Pid, PoolId, StreamId, Tid,
 };
-use engine::kind::Kind;
-use engine::units::Moment;
-use engine::work::Work;
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
+use engine::work::GpuActivity;
 
-use super::{Unreadable, array, device};
-use crate::hooks::{Descriptor, DevicePool, HOOKS, InstantiateFlags, Meaning, Pointer, Size};
+use super::{DecodeError, array, device};
+use crate::hooks::{
+    CallSemantics, DescriptorType, FlagsSource, HOOKS, PointerSource, PoolSource, SizeSource,
+};
 use crate::wire::{self, Call};
 
 /// A call, with the structure that was passed to it if its row requests one.
-pub(super) struct Seen<'a> {
+pub(super) struct CallRecord<'a> {
     pub(super) call: &'a Call,
     pub(super) descriptor: &'a [u8],
 }
@@ -32,10 +34,10 @@ const NODE_FREE: u32 = 11;
 /// Offset of the parameters in `CUgraphNodeParams`.
 const NODE_UNION: usize = 16;
 
-impl Seen<'_> {
-    pub(super) fn event(&self) -> Result<Option<Event>, Unreadable> {
+impl CallRecord<'_> {
+    pub(super) fn event(&self) -> Result<Option<Event>, DecodeError> {
         let call = self.call;
-        let hook = HOOKS.get(usize::from(call.head.hook)).ok_or(Unreadable)?;
+        let hook = HOOKS.get(usize::from(call.head.hook)).ok_or(DecodeError)?;
         let what = match call.head.result {
             0 if self.unreadable() => self.unread(hook.meaning),
             0 => self.success(hook.meaning),
@@ -43,15 +45,17 @@ impl Seen<'_> {
         };
         Ok(what.map(|what| match hook.meaning {
             // It ends an older graph with the same handle, at the latest now.
-            Meaning::GraphCreate => Event { entered: Moment(call.head.at), ..self.at(what) },
+            CallSemantics::GraphCreate => {
+                Event { entry_time: Timestamp(call.head.at), ..self.at(what) }
+            }
             _ => self.at(what),
         }))
     }
 
-    fn at(&self, what: What) -> Event {
+    fn at(&self, what: EventKind) -> Event {
         let Call { head, entered, .. } = self.call;
         let (pid, tid) = (Pid(head.pid), Tid(head.tid));
-        Event { pid, tid, entered: Moment(*entered), at: Moment(head.at), what }
+        Event { pid, tid, entry_time: Timestamp(*entered), time: Timestamp(head.at), kind: what }
     }
 
     /// Returns the end of a capture that the decoded call does not imply: the call failed, or the
@@ -61,7 +65,7 @@ impl Seen<'_> {
         let silent = self.call.head.result != 0 || self.unreadable();
         let stream = StreamId(self.argument(0));
         let ended = GraphCall::CaptureEnded { stream, graph: None };
-        (over && silent).then(|| self.at(What::Graph(ended)))
+        (over && silent).then(|| self.at(EventKind::Graph(ended)))
     }
 
     fn argument(&self, index: u8) -> u64 {
@@ -73,11 +77,11 @@ impl Seen<'_> {
         device(self.argument(index) as u32 as i32)
     }
 
-    pub(super) fn word(&self, offset: usize) -> Option<u64> {
+    pub(super) fn u64_at(&self, offset: usize) -> Option<u64> {
         Some(u64::from_ne_bytes(*self.descriptor.get(offset..)?.first_chunk()?))
     }
 
-    pub(super) fn half(&self, offset: usize) -> Option<u32> {
+    pub(super) fn u32_at(&self, offset: usize) -> Option<u32> {
         Some(u32::from_ne_bytes(*self.descriptor.get(offset..)?.first_chunk()?))
     }
 
@@ -98,66 +102,72 @@ impl Seen<'_> {
     }
 
     /// Reads a `CUmemLocation`, type and id, at an offset of the structure.
-    fn place(&self, offset: usize) -> Option<Place> {
-        match self.half(offset)? {
-            1 => device(self.half(offset + 4)?.cast_signed()).map(Place::Device),
-            _ => Some(Place::Host),
+    fn place(&self, offset: usize) -> Option<MemoryLocation> {
+        match self.u32_at(offset)? {
+            1 => device(self.u32_at(offset + 4)?.cast_signed()).map(MemoryLocation::Device),
+            _ => Some(MemoryLocation::Host),
         }
     }
 
     /// Returns the requested bytes, a lower bound of what a failed or lost call would allocate.
-    fn requested(&self, size: Size) -> u64 {
+    fn requested(&self, size: SizeSource) -> u64 {
         match size {
-            Size::Argument(index) => self.argument(index),
-            Size::Narrow(index) => u64::from(self.argument(index) as u32),
-            Size::Pitch { width, height } => {
+            SizeSource::Argument(index) => self.argument(index),
+            SizeSource::Narrow(index) => u64::from(self.argument(index) as u32),
+            SizeSource::Pitch { width, height } => {
                 self.argument(width).saturating_mul(self.argument(height))
             }
-            Size::Descriptor(descriptor) => self.described(descriptor).unwrap_or(0),
-            Size::Unknown => 0,
+            SizeSource::Descriptor(descriptor) => self.described(descriptor).unwrap_or(0),
+            SizeSource::Unknown => 0,
         }
     }
 
-    fn described(&self, descriptor: Descriptor) -> Option<u64> {
+    fn described(&self, descriptor: DescriptorType) -> Option<u64> {
         match descriptor {
-            Descriptor::Array => array::flat(self),
-            Descriptor::Array3d => array::deep(self, 1),
-            Descriptor::Mipmapped => array::deep(self, self.argument(2) as u32),
-            Descriptor::ExternalBuffer => self.word(8),
+            DescriptorType::Array => array::bytes_2d(self),
+            DescriptorType::Array3d => array::bytes_3d(self, 1),
+            DescriptorType::Mipmapped => array::bytes_3d(self, self.argument(2) as u32),
+            DescriptorType::ExternalBuffer => self.u64_at(8),
         }
     }
 
     /// Returns the allocated bytes, which exceed the requested ones if rows are padded.
-    fn allocated(&self, size: Size) -> u64 {
+    fn allocated(&self, size: SizeSource) -> u64 {
         match size {
-            Size::Pitch { height, .. } => self.call.outs[1].saturating_mul(self.argument(height)),
+            SizeSource::Pitch { height, .. } => {
+                self.call.outs[1].saturating_mul(self.argument(height))
+            }
             other => self.requested(other),
         }
     }
 
-    fn failure(&self, meaning: Meaning) -> What {
-        let size = Size::Argument(1);
+    fn failure(&self, meaning: CallSemantics) -> EventKind {
+        let size = SizeSource::Argument(1);
         let asked = match meaning {
-            Meaning::Allocate { kind, size, .. } => Some((kind, self.requested(size))),
-            Meaning::AllocateAsync { .. } => Some((Kind::Async, self.requested(size))),
-            Meaning::VmmCreate => Some((Kind::Physical, self.requested(size))),
-            Meaning::VmmImport => Some((Kind::Imported, 0)),
+            CallSemantics::Allocate { kind, size, .. } => Some((kind, self.requested(size))),
+            CallSemantics::AllocateAsync { .. } => Some((MemoryKind::Async, self.requested(size))),
+            CallSemantics::VmmCreate => Some((MemoryKind::Physical, self.requested(size))),
+            CallSemantics::VmmImport => Some((MemoryKind::Imported, 0)),
             _ => None,
         };
         let device = match meaning {
-            Meaning::VmmCreate => match self.place(8) {
-                Some(Place::Device(device)) => Some(device),
+            CallSemantics::VmmCreate => match self.place(8) {
+                Some(MemoryLocation::Device(device)) => Some(device),
                 _ => None,
             },
             _ => self.thread_device(),
         };
         let freed = match meaning {
-            Meaning::Free { space, .. } => Some(Key { space, value: self.argument(0) }),
-            Meaning::FreeAsync => Some(Key::address(self.argument(0))),
-            Meaning::VmmRelease => Some(Key { space: Space::Handle, value: self.argument(0) }),
+            CallSemantics::Free { space, .. } => {
+                Some(AllocationKey { space, value: self.argument(0) })
+            }
+            CallSemantics::FreeAsync => Some(AllocationKey::address(self.argument(0))),
+            CallSemantics::VmmRelease => {
+                Some(AllocationKey { space: AddressType::Handle, value: self.argument(0) })
+            }
             _ => None,
         };
-        What::Failed(Failed {
+        EventKind::Failed(FailedCall {
             function: FunctionId(self.call.head.hook),
             code: self.call.head.result,
             asked,
@@ -168,91 +178,97 @@ impl Seen<'_> {
         })
     }
 
-    fn success(&self, meaning: Meaning) -> Option<What> {
+    fn success(&self, meaning: CallSemantics) -> Option<EventKind> {
         match meaning {
-            Meaning::Allocate { kind, space, pointer, size } => {
+            CallSemantics::Allocate { kind, space, pointer, size } => {
                 self.allocate(kind, space, pointer, size)
             }
-            Meaning::AllocateAsync { pool, stream } => self.allocate_async(pool, stream),
-            Meaning::Free { space, by } => self.free(space, by, None),
-            Meaning::FreeAsync => {
-                self.free(Space::Address, FreeBy::FreeAsync, Some(StreamId(self.argument(1))))
+            CallSemantics::AllocateAsync { pool, stream } => self.allocate_async(pool, stream),
+            CallSemantics::Free { space, by } => self.free(space, by, None),
+            CallSemantics::FreeAsync => {
+                self.free(AddressType::Pointer, FreeFunction::FreeAsync, Some(StreamId(self.argument(1))))
             }
-            Meaning::ContextCreate { .. }
-            | Meaning::ContextDestroy
-            | Meaning::PrimaryRetain
-            | Meaning::PrimaryRelease
-            | Meaning::PrimaryReset => self.context_change(meaning).map(What::Context),
-            Meaning::PoolCreate
-            | Meaning::PoolImport
-            | Meaning::PoolDestroy
-            | Meaning::PoolTrim
-            | Meaning::PoolGet
-            | Meaning::PoolOfDevice(_) => self.pool(meaning).map(What::Pool),
+            CallSemantics::ContextCreate { .. }
+            | CallSemantics::ContextDestroy
+            | CallSemantics::PrimaryRetain
+            | CallSemantics::PrimaryRelease
+            | CallSemantics::PrimaryReset => self.context_change(meaning).map(EventKind::Context),
+            CallSemantics::PoolCreate
+            | CallSemantics::PoolImport
+            | CallSemantics::PoolDestroy
+            | CallSemantics::PoolTrim
+            | CallSemantics::PoolGet
+            | CallSemantics::PoolOfDevice(_) => self.pool(meaning).map(EventKind::Pool),
             // Handled by the probes, which send no record.
-            Meaning::ContextSet
-            | Meaning::ContextPush
-            | Meaning::ContextPop
-            | Meaning::ContextGet
-            | Meaning::ContextDevice { .. }
-            | Meaning::Initialize
-            | Meaning::DeviceUuid
-            | Meaning::StreamCreate
-            | Meaning::GreenStreamCreate
-            | Meaning::StreamDestroy
-            | Meaning::GreenCreate
-            | Meaning::GreenDestroy
-            | Meaning::ContextFromGreen
-            | Meaning::KernelByName
-            | Meaning::KernelName
-            | Meaning::Launch { .. }
-            | Meaning::Copy(_)
+            CallSemantics::ContextSet
+            | CallSemantics::ContextPush
+            | CallSemantics::ContextPop
+            | CallSemantics::ContextGet
+            | CallSemantics::ContextDevice { .. }
+            | CallSemantics::Initialize
+            | CallSemantics::DeviceUuid
+            | CallSemantics::StreamCreate
+            | CallSemantics::GreenStreamCreate
+            | CallSemantics::StreamDestroy
+            | CallSemantics::GreenCreate
+            | CallSemantics::GreenDestroy
+            | CallSemantics::ContextFromGreen
+            | CallSemantics::KernelByName
+            | CallSemantics::KernelName
+            | CallSemantics::Launch { .. }
+            | CallSemantics::Copy(_)
             // Decoded separately, by `object`.
-            | Meaning::ObjectCreate { .. }
-            | Meaning::ObjectDestroy(_) => None,
-            Meaning::KernelFunction => {
+            | CallSemantics::ObjectCreate { .. }
+            | CallSemantics::ObjectDestroy(_) => None,
+            CallSemantics::KernelFunction => {
                 let (function, kernel) = (KernelId(self.call.outs[0]), KernelId(self.argument(1)));
-                Some(What::Work(Work::Alias { function, kernel }))
+                Some(EventKind::Work(GpuActivity::Alias { function, kernel }))
             }
             other => match self.vmm(other) {
-                Some(call) => Some(What::Vmm(call)),
-                None => self.graph(other).map(What::Graph),
+                Some(call) => Some(EventKind::Vmm(call)),
+                None => self.graph(other).map(EventKind::Graph),
             },
         }
     }
 
     /// Decodes a successful call whose results or structures could not be read: a loss, unless the
     /// call was only a query.
-    fn unread(&self, meaning: Meaning) -> Option<What> {
+    fn unread(&self, meaning: CallSemantics) -> Option<EventKind> {
         match meaning {
-            Meaning::Allocate { size, .. } => Some(self.lost(size)),
-            Meaning::AllocateAsync { .. } | Meaning::VmmCreate => {
-                Some(self.lost(Size::Argument(1)))
+            CallSemantics::Allocate { size, .. } => Some(self.lost(size)),
+            CallSemantics::AllocateAsync { .. } | CallSemantics::VmmCreate => {
+                Some(self.lost(SizeSource::Argument(1)))
             }
-            Meaning::PoolGet
-            | Meaning::PoolOfDevice(_)
-            | Meaning::GraphGet
-            | Meaning::DeviceUuid
-            | Meaning::KernelFunction
+            CallSemantics::PoolGet
+            | CallSemantics::PoolOfDevice(_)
+            | CallSemantics::GraphGet
+            | CallSemantics::DeviceUuid
+            | CallSemantics::KernelFunction
             // Counted as a lost object.
-            | Meaning::ObjectCreate { .. } => None,
-            _ => Some(What::Lost(Lost { other: 1, ..Lost::default() })),
+            | CallSemantics::ObjectCreate { .. } => None,
+            _ => Some(EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() })),
         }
     }
 
     /// Returns the loss of an allocation whose address or handle could not be read.
-    fn lost(&self, size: Size) -> What {
+    fn lost(&self, size: SizeSource) -> EventKind {
         let allocated_bytes = match size {
-            Size::Descriptor(_) if self.unreadable() => wire::VS_UNKNOWN_BYTES as u64,
+            SizeSource::Descriptor(_) if self.unreadable() => wire::VS_UNKNOWN_BYTES as u64,
             size => self.requested(size),
         };
-        What::Lost(Lost { allocations: 1, allocated_bytes, ..Lost::default() })
+        EventKind::Lost(LostDelta { allocations: 1, allocated_bytes, ..LostDelta::default() })
     }
 
-    fn allocate(&self, kind: Kind, space: Space, pointer: Pointer, size: Size) -> Option<What> {
+    fn allocate(
+        &self,
+        kind: MemoryKind,
+        space: AddressType,
+        pointer: PointerSource,
+        size: SizeSource,
+    ) -> Option<EventKind> {
         let value = match pointer {
-            Pointer::Out | Pointer::NarrowOut => self.call.outs[0],
-            Pointer::Argument => self.argument(0),
+            PointerSource::Out | PointerSource::NarrowOut => self.call.outs[0],
+            PointerSource::Argument => self.argument(0),
         };
         if value == 0 && self.requested(size) == 0 {
             return None; // nothing requested, nothing allocated
@@ -260,8 +276,8 @@ impl Seen<'_> {
         if value == 0 {
             return Some(self.lost(size));
         }
-        Some(What::Allocate(Allocate {
-            key: Key { space, value },
+        Some(EventKind::Allocate(Allocate {
+            key: AllocationKey { space, value },
             kind,
             bytes: self.allocated(size),
             context: self.context(),
@@ -272,17 +288,17 @@ impl Seen<'_> {
         }))
     }
 
-    fn allocate_async(&self, pool: Option<u8>, stream: u8) -> Option<What> {
+    fn allocate_async(&self, pool: Option<u8>, stream: u8) -> Option<EventKind> {
         let value = self.call.outs[0];
         if value == 0 && self.argument(1) == 0 {
             return None; // nothing requested, nothing allocated
         }
         if value == 0 {
-            return Some(self.lost(Size::Argument(1)));
+            return Some(self.lost(SizeSource::Argument(1)));
         }
-        Some(What::Allocate(Allocate {
-            key: Key::address(value),
-            kind: Kind::Async,
+        Some(EventKind::Allocate(Allocate {
+            key: AllocationKey::address(value),
+            kind: MemoryKind::Async,
             bytes: self.argument(1),
             context: self.context(),
             device: self.thread_device(),
@@ -292,111 +308,128 @@ impl Seen<'_> {
         }))
     }
 
-    fn free(&self, space: Space, by: FreeBy, stream: Option<StreamId>) -> Option<What> {
+    fn free(
+        &self,
+        space: AddressType,
+        by: FreeFunction,
+        stream: Option<StreamId>,
+    ) -> Option<EventKind> {
         let value = self.argument(0);
-        (value != 0).then_some(What::Free(Free { key: Key { space, value }, by, stream }))
+        (value != 0).then_some(EventKind::Free(Free {
+            key: AllocationKey { space, value },
+            by,
+            stream,
+        }))
     }
 
-    fn context_change(&self, meaning: Meaning) -> Option<ContextChange> {
+    fn context_change(&self, meaning: CallSemantics) -> Option<ContextCall> {
         let out = ContextId(self.call.outs[0]);
         Some(match meaning {
-            Meaning::ContextCreate { device } => {
-                ContextChange::Created { context: out, device: self.device_argument(device)? }
+            CallSemantics::ContextCreate { device } => {
+                ContextCall::Created { context: out, device: self.device_argument(device)? }
             }
-            Meaning::ContextDestroy => {
-                ContextChange::Destroyed { context: ContextId(self.argument(0)) }
+            CallSemantics::ContextDestroy => {
+                ContextCall::Destroyed { context: ContextId(self.argument(0)) }
             }
-            Meaning::PrimaryRetain => {
-                ContextChange::PrimaryRetained { context: out, device: self.device_argument(1)? }
+            CallSemantics::PrimaryRetain => {
+                ContextCall::PrimaryRetained { context: out, device: self.device_argument(1)? }
             }
-            Meaning::PrimaryRelease => {
-                ContextChange::PrimaryReleased { device: self.device_argument(0)? }
+            CallSemantics::PrimaryRelease => {
+                ContextCall::PrimaryReleased { device: self.device_argument(0)? }
             }
-            Meaning::PrimaryReset => {
-                ContextChange::PrimaryReset { device: self.device_argument(0)? }
+            CallSemantics::PrimaryReset => {
+                ContextCall::PrimaryReset { device: self.device_argument(0)? }
             }
             _ => return None,
         })
     }
 
-    fn vmm(&self, meaning: Meaning) -> Option<VmmCall> {
-        let out = HandleId(self.call.outs[0]);
+    fn vmm(&self, meaning: CallSemantics) -> Option<VmmCall> {
+        let out = PhysicalHandleId(self.call.outs[0]);
         let (address, bytes) = (self.argument(0), self.argument(1));
         Some(match meaning {
-            Meaning::VmmCreate => {
+            CallSemantics::VmmCreate => {
                 VmmCall::Create { handle: out, bytes, place: self.place(8)?, site: None }
             }
-            Meaning::VmmImport => VmmCall::Import { handle: out },
-            Meaning::VmmMulticast => VmmCall::Multicast { handle: out },
-            Meaning::VmmRetain => VmmCall::Retain { handle: out },
-            Meaning::VmmRelease => VmmCall::Release { handle: HandleId(address) },
-            Meaning::VmmMap => VmmCall::Map { address, bytes, handle: HandleId(self.argument(3)) },
-            Meaning::VmmUnmap => VmmCall::Unmap { address, bytes },
-            Meaning::VmmReserve => VmmCall::Reserve { address: self.call.outs[0], bytes },
-            Meaning::VmmUnreserve => VmmCall::Unreserve { address, bytes },
+            CallSemantics::VmmImport => VmmCall::Import { handle: out },
+            CallSemantics::VmmMulticast => VmmCall::Multicast { handle: out },
+            CallSemantics::VmmRetain => VmmCall::Retain { handle: out },
+            CallSemantics::VmmRelease => VmmCall::Release { handle: PhysicalHandleId(address) },
+            CallSemantics::VmmMap => {
+                VmmCall::Map { address, bytes, handle: PhysicalHandleId(self.argument(3)) }
+            }
+            CallSemantics::VmmUnmap => VmmCall::Unmap { address, bytes },
+            CallSemantics::VmmReserve => VmmCall::Reserve { address: self.call.outs[0], bytes },
+            CallSemantics::VmmUnreserve => VmmCall::Unreserve { address, bytes },
             _ => return None,
         })
     }
 
-    fn pool(&self, meaning: Meaning) -> Option<PoolCall> {
+    fn pool(&self, meaning: CallSemantics) -> Option<PoolCall> {
         let out = PoolId(self.call.outs[0]);
         let pool = PoolId(self.argument(0));
         Some(match meaning {
-            Meaning::PoolCreate => PoolCall::Created { pool: out, place: self.place(8) },
-            Meaning::PoolImport => PoolCall::Created { pool: out, place: None },
-            Meaning::PoolDestroy => PoolCall::Destroyed { pool },
-            Meaning::PoolTrim => PoolCall::Trimmed { pool, keep: self.argument(1) },
-            Meaning::PoolGet if self.argument(1) as u32 == POOL_RESERVED as u32 => {
+            CallSemantics::PoolCreate => PoolCall::Created { pool: out, place: self.place(8) },
+            CallSemantics::PoolImport => PoolCall::Created { pool: out, place: None },
+            CallSemantics::PoolDestroy => PoolCall::Destroyed { pool },
+            CallSemantics::PoolTrim => PoolCall::Trimmed { pool, keep: self.argument(1) },
+            CallSemantics::PoolGet if self.argument(1) as u32 == POOL_RESERVED as u32 => {
                 PoolCall::ToldReserved { pool, bytes: self.call.outs[0] }
             }
-            Meaning::PoolOfDevice(DevicePool::SetCurrent) => PoolCall::OfDevice {
+            CallSemantics::PoolOfDevice(PoolSource::SetCurrent) => PoolCall::OfDevice {
                 pool: PoolId(self.argument(1)),
                 device: self.device_argument(0)?,
                 current: true,
             },
-            Meaning::PoolOfDevice(which) => PoolCall::OfDevice {
+            CallSemantics::PoolOfDevice(which) => PoolCall::OfDevice {
                 pool: out,
                 device: self.device_argument(1)?,
-                current: which == DevicePool::GetCurrent,
+                current: which == PoolSource::GetCurrent,
             },
             _ => return None,
         })
     }
 
-    fn graph(&self, meaning: Meaning) -> Option<GraphCall> {
+    fn graph(&self, meaning: CallSemantics) -> Option<GraphCall> {
         let first = self.argument(0);
         let graph = GraphId(self.argument(1));
         Some(match meaning {
-            Meaning::CaptureBegin { graph } => GraphCall::CaptureBegan {
+            CallSemantics::CaptureBegin { graph } => GraphCall::CaptureBegan {
                 stream: StreamId(first),
                 graph: graph.map(|index| GraphId(self.argument(index))),
             },
-            Meaning::CaptureEnd => {
+            CallSemantics::CaptureEnd => {
                 let graph = Some(GraphId(self.call.outs[0])).filter(|graph| graph.0 != 0);
                 GraphCall::CaptureEnded { stream: StreamId(first), graph }
             }
-            Meaning::GraphAllocNode => self.alloc_node(0)?,
-            Meaning::GraphFreeNode => GraphCall::FreeNode { graph, address: self.argument(4) },
-            Meaning::GraphNode { .. } => match self.half(0)? {
+            CallSemantics::GraphAllocNode => self.alloc_node(0)?,
+            CallSemantics::GraphFreeNode => {
+                GraphCall::FreeNode { graph, address: self.argument(4) }
+            }
+            CallSemantics::GraphNode { .. } => match self.u32_at(0)? {
                 NODE_ALLOC => self.alloc_node(NODE_UNION)?,
-                NODE_FREE => GraphCall::FreeNode { graph, address: self.word(NODE_UNION)? },
+                NODE_FREE => GraphCall::FreeNode { graph, address: self.u64_at(NODE_UNION)? },
                 _ => return None,
             },
-            Meaning::GraphInstantiate(flags) => GraphCall::Instantiated {
-                exec: ExecId(self.call.outs[0]),
+            CallSemantics::GraphInstantiate(flags) => GraphCall::Instantiated {
+                exec: GraphExecId(self.call.outs[0]),
                 graph,
                 frees_before_launch: 1 & match flags {
-                    InstantiateFlags::None => 0,
-                    InstantiateFlags::Argument(index) => self.argument(index),
-                    InstantiateFlags::Parameters => self.word(0)?,
+                    FlagsSource::None => 0,
+                    FlagsSource::Argument(index) => self.argument(index),
+                    FlagsSource::Parameters => self.u64_at(0)?,
                 } == 1,
             },
-            Meaning::GraphLaunch => GraphCall::Launched { exec: ExecId(first) },
-            Meaning::GraphExecDestroy => GraphCall::ExecDestroyed { exec: ExecId(first) },
-            Meaning::GraphCreate => GraphCall::GraphDestroyed { graph: GraphId(self.call.outs[0]) },
-            Meaning::GraphDestroy => GraphCall::GraphDestroyed { graph: GraphId(first) },
-            Meaning::GraphTrim => GraphCall::Trimmed { device: self.device_argument(0)? },
-            Meaning::GraphGet if self.argument(1) as u32 == GRAPH_RESERVED as u32 => {
+            CallSemantics::GraphLaunch => GraphCall::Launched { exec: GraphExecId(first) },
+            CallSemantics::GraphExecDestroy => {
+                GraphCall::ExecDestroyed { exec: GraphExecId(first) }
+            }
+            CallSemantics::GraphCreate => {
+                GraphCall::GraphDestroyed { graph: GraphId(self.call.outs[0]) }
+            }
+            CallSemantics::GraphDestroy => GraphCall::GraphDestroyed { graph: GraphId(first) },
+            CallSemantics::GraphTrim => GraphCall::Trimmed { device: self.device_argument(0)? },
+            CallSemantics::GraphGet if self.argument(1) as u32 == GRAPH_RESERVED as u32 => {
                 let device = self.device_argument(0)?;
                 GraphCall::ToldReserved { device, bytes: self.call.outs[0] }
             }
@@ -408,8 +441,8 @@ impl Seen<'_> {
     fn alloc_node(&self, base: usize) -> Option<GraphCall> {
         Some(GraphCall::AllocNode {
             graph: GraphId(self.argument(1)),
-            address: self.word(base + 112)?,
-            bytes: self.word(base + 104)?,
+            address: self.u64_at(base + 112)?,
+            bytes: self.u64_at(base + 104)?,
             place: self.place(base + 8)?,
         })
     }

@@ -8,47 +8,47 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
-use engine::event::{ContextChange, Event, ProcessFacts, VmmCall, What};
+use engine::event::{ContextCall, Event, EventKind, ProcessInfo, VmmCall};
 use engine::ids::{ContextId, DeviceId, KernelId, Pid, StreamId, Tid};
-use engine::units::Moment;
+use engine::units::Timestamp;
 
-use crate::hooks::{HOOKS, Meaning};
+use crate::hooks::{CallSemantics, HOOKS};
 use crate::wire::{
     self, Call, CallDescriptor, ContextDevice, Head, KernelName, Process, ThreadName, parse,
 };
-use call::Seen;
+use call::CallRecord;
 
 pub(crate) use array::element_table;
-pub use object::{Made, object};
+pub use object::{CreatedObject, object};
 
 /// A record that cannot be decoded: the probes and user space disagree about the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unreadable;
+pub struct DecodeError;
 
 /// A decoded record.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decoded {
+pub enum Record {
     /// An event.
     Event(Event),
     /// A call with its stack.
-    Called(Event, Taken),
+    CallWithStack(Event, StackRef),
     /// An object was created or destroyed.
-    Object(Event, Made),
+    Object(Event, CreatedObject),
     /// The first record of a process, with its exec generation.
-    Began(Event, Program),
+    ProcessStart(Event, ExecGeneration),
     /// A process called exec, with the new exec generation.
-    Exec(Event, Program),
+    Exec(Event, ExecGeneration),
     /// The GPU behind a device ordinal.
     DeviceUuid(DeviceUuid),
     /// A handle was created or destroyed.
-    Bound(Bound),
+    HandleBinding(HandleBinding),
     /// The name of a kernel.
-    Named(NamedKernel),
+    KernelName(KernelNameRecord),
 }
 
 /// Reference from a call to its stack, by the tokens in the records of the stack ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Taken {
+pub struct StackRef {
     /// The row of the hook table; no valid row for a tensor.
     pub hook: u16,
     /// The native stack: a token, or the number of a known stack; 0: none.
@@ -61,9 +61,9 @@ pub struct Taken {
 
 /// Exec generation of a process: increases with each exec, and wraps around.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Program(pub u16);
+pub struct ExecGeneration(pub u16);
 
-impl Program {
+impl ExecGeneration {
     /// Returns whether it ran before the other one.
     #[must_use]
     pub const fn is_before(self, other: Self) -> bool {
@@ -73,15 +73,15 @@ impl Program {
 
 /// The name of a kernel, from a call or from the driver's memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NamedKernel {
+pub struct KernelNameRecord {
     /// The process.
     pub pid: Pid,
     /// Start time of the process, in nanoseconds since boot.
     pub start: u64,
     /// Exec generation of the process.
-    pub program: Program,
+    pub program: ExecGeneration,
     /// Time of the call.
-    pub at: Moment,
+    pub at: Timestamp,
     /// The handle.
     pub kernel: KernelId,
     /// The name, as far as the probe could read it.
@@ -89,9 +89,9 @@ pub struct NamedKernel {
     /// Address of the name in the process.
     pub text: u64,
     /// The name is longer than `name`.
-    pub cut: bool,
+    pub truncated: bool,
     /// Read from the driver's memory, not from a call.
-    pub guessed: bool,
+    pub from_memory: bool,
     /// Earlier launches under this handle.
     pub before: LaunchCounts,
 }
@@ -124,16 +124,16 @@ impl LaunchCounts {
 
 /// A change of one of a process's handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bound {
+pub struct HandleBinding {
     /// The process.
     pub pid: Pid,
     /// The change.
-    pub binding: Binding,
+    pub binding: BindingChange,
 }
 
 /// A stream or green context that was created or destroyed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Binding {
+pub enum BindingChange {
     /// A stream was created in a context.
     StreamCreated {
         /// The stream.
@@ -186,15 +186,15 @@ pub struct DeviceUuid {
 }
 
 /// Decodes one record. Returns `Ok(None)` for a call without effect, such as a free of null.
-pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
+pub fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
     if let Some(uuid) = device_uuid(bytes) {
-        return Ok(Some(Decoded::DeviceUuid(uuid)));
+        return Ok(Some(Record::DeviceUuid(uuid)));
     }
     if let Some(bound) = bound(bytes) {
-        return Ok(Some(Decoded::Bound(bound)));
+        return Ok(Some(Record::HandleBinding(bound)));
     }
     if let Some(named) = named(bytes) {
-        return Ok(Some(Decoded::Named(named)));
+        return Ok(Some(Record::KernelName(named)));
     }
     if let Some(head) = parse::<Head>(bytes)
         && u32::from(head.kind) == wire::VS_TENSOR
@@ -202,39 +202,39 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
         return tensor::decode(bytes);
     }
     let event = event(bytes)?;
-    let program = || Program(parse::<Head>(bytes).map_or(0, |head| head.result as u16));
-    Ok(event.map(|event| match event.what {
-        What::Exec => Decoded::Exec(event, program()),
-        What::Process(_) => Decoded::Began(event, program()),
-        What::Allocate(_) | What::Vmm(VmmCall::Create { .. }) | What::Failed(_) => {
+    let program = || ExecGeneration(parse::<Head>(bytes).map_or(0, |head| head.result as u16));
+    Ok(event.map(|event| match event.kind {
+        EventKind::Exec => Record::Exec(event, program()),
+        EventKind::Process(_) => Record::ProcessStart(event, program()),
+        EventKind::Allocate(_) | EventKind::Vmm(VmmCall::Create { .. }) | EventKind::Failed(_) => {
             match taken(bytes) {
-                Some(taken) => Decoded::Called(event, taken),
-                None => Decoded::Event(event),
+                Some(taken) => Record::CallWithStack(event, taken),
+                None => Record::Event(event),
             }
         }
-        _ => Decoded::Event(event),
+        _ => Record::Event(event),
     }))
 }
 
 /// Returns the end of a capture in a record that [`decode`] decodes as something else.
-pub fn capture_end(bytes: &[u8]) -> Option<Decoded> {
+pub fn capture_end(bytes: &[u8]) -> Option<Record> {
     let head: Head = parse(bytes)?;
     let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
-    if u32::from(head.kind) != wire::VS_CALL || meaning != Meaning::CaptureEnd {
+    if u32::from(head.kind) != wire::VS_CALL || meaning != CallSemantics::CaptureEnd {
         return None;
     }
     let call: Call = parse(bytes)?;
-    Seen { call: &call, descriptor: &[] }.capture_end().map(Decoded::Event)
+    CallRecord { call: &call, descriptor: &[] }.capture_end().map(Record::Event)
 }
 
-fn taken(bytes: &[u8]) -> Option<Taken> {
+fn taken(bytes: &[u8]) -> Option<StackRef> {
     let call: Call = parse(bytes)?;
     let known = call.flags & wire::VS_STACK_KNOWN != 0;
     let Call { stack, python, .. } = call;
-    (stack != 0 || python != 0).then_some(Taken { hook: call.head.hook, stack, known, python })
+    (stack != 0 || python != 0).then_some(StackRef { hook: call.head.hook, stack, known, python })
 }
 
-fn named(bytes: &[u8]) -> Option<NamedKernel> {
+fn named(bytes: &[u8]) -> Option<KernelNameRecord> {
     // Most records are of another kind: check before parsing all of it.
     if u32::from(parse::<Head>(bytes)?.kind) != wire::VS_KERNEL_NAME {
         return None;
@@ -242,16 +242,16 @@ fn named(bytes: &[u8]) -> Option<NamedKernel> {
     let KernelName { head, kernel, text, length, flags, calls, captured, checked, failed, start } =
         parse(bytes)?;
     let name = bytes.get(size_of::<KernelName>()..)?.get(..length as usize)?;
-    Some(NamedKernel {
+    Some(KernelNameRecord {
         pid: Pid(head.pid),
         start,
-        program: Program(head.result as u16),
-        at: Moment(head.at),
+        program: ExecGeneration(head.result as u16),
+        at: Timestamp(head.at),
         kernel: KernelId(kernel),
         name: (length > 0).then(|| String::from_utf8_lossy(name).into()),
         text,
-        cut: flags & wire::VS_NAME_TRUNCATED != 0,
-        guessed: flags & wire::VS_NAME_FROM_MEMORY != 0,
+        truncated: flags & wire::VS_NAME_TRUNCATED != 0,
+        from_memory: flags & wire::VS_NAME_FROM_MEMORY != 0,
         before: LaunchCounts { calls, captured, checked, failed },
     })
 }
@@ -260,7 +260,7 @@ fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {
     let head: Head = parse(bytes)?;
     let hook = HOOKS.get(usize::from(head.hook))?;
     if u32::from(head.kind) != wire::VS_CALL_DESCRIPTOR
-        || hook.meaning != Meaning::DeviceUuid
+        || hook.meaning != CallSemantics::DeviceUuid
         || head.result != 0
     {
         return None;
@@ -273,13 +273,13 @@ fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {
     Some(DeviceUuid { pid: Pid(head.pid), device, uuid: *descriptor.first_chunk()? })
 }
 
-fn bound(bytes: &[u8]) -> Option<Bound> {
+fn bound(bytes: &[u8]) -> Option<HandleBinding> {
     let head: Head = parse(bytes)?;
     if u32::from(head.kind) != wire::VS_CALL || head.result != 0 {
         return None;
     }
     let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
-    if !meaning.binds() {
+    if !meaning.binds_handle() {
         return None;
     }
     let call: Call = parse(bytes)?;
@@ -288,55 +288,57 @@ fn bound(bytes: &[u8]) -> Option<Bound> {
     }
     let out = call.outs[0];
     let binding = match meaning {
-        Meaning::StreamCreate => {
-            Binding::StreamCreated { stream: StreamId(out), context: ContextId(call.context) }
+        CallSemantics::StreamCreate => {
+            BindingChange::StreamCreated { stream: StreamId(out), context: ContextId(call.context) }
         }
-        Meaning::GreenStreamCreate => {
-            Binding::GreenStreamCreated { stream: StreamId(out), green: call.args[1] }
+        CallSemantics::GreenStreamCreate => {
+            BindingChange::GreenStreamCreated { stream: StreamId(out), green: call.args[1] }
         }
-        Meaning::StreamDestroy => Binding::StreamDestroyed { stream: StreamId(call.args[0]) },
-        Meaning::GreenCreate => {
+        CallSemantics::StreamDestroy => {
+            BindingChange::StreamDestroyed { stream: StreamId(call.args[0]) }
+        }
+        CallSemantics::GreenCreate => {
             let device = device(call.args[2] as u32 as i32)?;
-            Binding::GreenCreated { green: out, device }
+            BindingChange::GreenCreated { green: out, device }
         }
-        Meaning::GreenDestroy => Binding::GreenDestroyed { green: call.args[0] },
-        _ => Binding::FromGreen { context: ContextId(out), green: call.args[1] },
+        CallSemantics::GreenDestroy => BindingChange::GreenDestroyed { green: call.args[0] },
+        _ => BindingChange::FromGreen { context: ContextId(out), green: call.args[1] },
     };
-    Some(Bound { pid: Pid(head.pid), binding })
+    Some(HandleBinding { pid: Pid(head.pid), binding })
 }
 
-fn event(bytes: &[u8]) -> Result<Option<Event>, Unreadable> {
-    let head: Head = parse(bytes).ok_or(Unreadable)?;
+fn event(bytes: &[u8]) -> Result<Option<Event>, DecodeError> {
+    let head: Head = parse(bytes).ok_or(DecodeError)?;
     match u32::from(head.kind) {
         wire::VS_CALL => {
-            let call: Call = parse(bytes).ok_or(Unreadable)?;
-            Seen { call: &call, descriptor: &[] }.event()
+            let call: Call = parse(bytes).ok_or(DecodeError)?;
+            CallRecord { call: &call, descriptor: &[] }.event()
         }
         wire::VS_CALL_DESCRIPTOR => {
-            let record: CallDescriptor = parse(bytes).ok_or(Unreadable)?;
-            Seen { call: &record.call, descriptor: &record.descriptor }.event()
+            let record: CallDescriptor = parse(bytes).ok_or(DecodeError)?;
+            CallRecord { call: &record.call, descriptor: &record.descriptor }.event()
         }
         wire::VS_PROCESS => {
-            let record: Process = parse(bytes).ok_or(Unreadable)?;
+            let record: Process = parse(bytes).ok_or(DecodeError)?;
             let name = text(&record.name);
             let facts =
-                ProcessFacts { start: record.start, uid: record.uid, name, before_trace: false };
-            Ok(Some(life(&head, What::Process(facts))))
+                ProcessInfo { start: record.start, uid: record.uid, name, before_trace: false };
+            Ok(Some(life(&head, EventKind::Process(facts))))
         }
         wire::VS_THREAD => {
-            let record: ThreadName = parse(bytes).ok_or(Unreadable)?;
-            Ok(Some(life(&head, What::ThreadName(text(&record.name)))))
+            let record: ThreadName = parse(bytes).ok_or(DecodeError)?;
+            Ok(Some(life(&head, EventKind::ThreadName(text(&record.name)))))
         }
-        wire::VS_EXEC => Ok(Some(life(&head, What::Exec))),
-        wire::VS_EXIT => Ok(Some(life(&head, What::Exit))),
-        wire::VS_THREAD_EXIT => Ok(Some(life(&head, What::ThreadExit))),
+        wire::VS_EXEC => Ok(Some(life(&head, EventKind::Exec))),
+        wire::VS_EXIT => Ok(Some(life(&head, EventKind::Exit))),
+        wire::VS_THREAD_EXIT => Ok(Some(life(&head, EventKind::ThreadExit))),
         wire::VS_CONTEXT_DEVICE => {
-            let record: ContextDevice = parse(bytes).ok_or(Unreadable)?;
+            let record: ContextDevice = parse(bytes).ok_or(DecodeError)?;
             let context = ContextId(record.context);
-            let learned = |device| ContextChange::Learned { context, device };
-            Ok(device(record.device).map(|device| life(&head, What::Context(learned(device)))))
+            let learned = |device| ContextCall::Learned { context, device };
+            Ok(device(record.device).map(|device| life(&head, EventKind::Context(learned(device)))))
         }
-        _ => Err(Unreadable),
+        _ => Err(DecodeError),
     }
 }
 
@@ -346,9 +348,9 @@ fn text(name: &[u8]) -> Box<str> {
     String::from_utf8_lossy(&name[..end]).into()
 }
 
-fn life(head: &Head, what: What) -> Event {
-    let at = Moment(head.at);
-    Event { pid: Pid(head.pid), tid: Tid(head.tid), entered: at, at, what }
+fn life(head: &Head, what: EventKind) -> Event {
+    let at = Timestamp(head.at);
+    Event { pid: Pid(head.pid), tid: Tid(head.tid), entry_time: at, time: at, kind: what }
 }
 
 /// Converts a `CUdevice`, an int; negative values (`CU_DEVICE_CPU`) are not GPUs.

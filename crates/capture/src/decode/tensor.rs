@@ -1,42 +1,42 @@
 //! Decodes records of PyTorch's caching allocator.
 
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::ids::{DeviceId, Pid, Tid};
-use engine::tensor::{TensorCall, TensorTurn};
-use engine::units::Moment;
+use engine::tensor::{TensorEvent, TensorOp};
+use engine::units::Timestamp;
 
-use super::{Decoded, Taken, Unreadable};
+use super::{DecodeError, Record, StackRef};
 use crate::wire::{self, Tensor, parse};
 
 /// The hook of a tensor record: not a row of the hook table.
 const NO_HOOK: u16 = u16::MAX;
 
 /// Decodes a tensor record; `Ok(None)` for a block of zero bytes.
-pub(super) fn decode(bytes: &[u8]) -> Result<Option<Decoded>, Unreadable> {
-    let record: Tensor = parse(bytes).ok_or(Unreadable)?;
+pub(super) fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
+    let record: Tensor = parse(bytes).ok_or(DecodeError)?;
     let Tensor { head, address, allocated, reserved, stack, python, .. } = record;
-    let device = u16::try_from(record.device).map_err(|_| Unreadable)?;
+    let device = u16::try_from(record.device).map_err(|_| DecodeError)?;
     let length = record.bytes.cast_signed();
     let what = match u32::from(head.hook) {
-        wire::VS_TENSOR_OOM => TensorTurn::Refused { bytes: record.bytes, site: None },
+        wire::VS_TENSOR_OOM => TensorOp::OutOfMemory { bytes: record.bytes, site: None },
         wire::VS_TENSOR_ALLOC_FREE if length > 0 => {
-            TensorTurn::Began { address, bytes: record.bytes, site: None }
+            TensorOp::Allocated { address, bytes: record.bytes, site: None }
         }
         wire::VS_TENSOR_ALLOC_FREE if length < 0 => {
-            TensorTurn::Ended { address, bytes: length.unsigned_abs() }
+            TensorOp::Freed { address, bytes: length.unsigned_abs() }
         }
         wire::VS_TENSOR_ALLOC_FREE => return Ok(None),
-        _ => return Err(Unreadable),
+        _ => return Err(DecodeError),
     };
-    let call = TensorCall { what, device: DeviceId(device), allocated, reserved };
-    let at = Moment(head.at);
+    let call = TensorEvent { what, device: DeviceId(device), allocated, reserved };
+    let at = Timestamp(head.at);
     let (pid, tid) = (Pid(head.pid), Tid(head.tid));
-    let event = Event { pid, tid, entered: at, at, what: What::Tensor(call) };
+    let event = Event { pid, tid, entry_time: at, time: at, kind: EventKind::Tensor(call) };
     let known = record.flags & wire::VS_STACK_KNOWN != 0;
     Ok(Some(if stack != 0 || python != 0 {
-        Decoded::Called(event, Taken { hook: NO_HOOK, stack, known, python })
+        Record::CallWithStack(event, StackRef { hook: NO_HOOK, stack, known, python })
     } else {
-        Decoded::Event(event)
+        Record::Event(event)
     }))
 }
 
@@ -59,10 +59,10 @@ mod tests {
         out
     }
 
-    fn what(bytes: &[u8]) -> Option<TensorCall> {
+    fn what(bytes: &[u8]) -> Option<TensorEvent> {
         match decode(bytes).unwrap()? {
-            Decoded::Event(Event { what: What::Tensor(call), .. })
-            | Decoded::Called(Event { what: What::Tensor(call), .. }, _) => Some(call),
+            Record::Event(Event { kind: EventKind::Tensor(call), .. })
+            | Record::CallWithStack(Event { kind: EventKind::Tensor(call), .. }, _) => Some(call),
             other => panic!("{other:?}"),
         }
     }
@@ -74,11 +74,11 @@ mod tests {
             (
                 wire::VS_TENSOR_ALLOC_FREE,
                 512,
-                TensorTurn::Began { address, bytes: 512, site: None },
+                TensorOp::Allocated { address, bytes: 512, site: None },
             ),
-            (wire::VS_TENSOR_ALLOC_FREE, -512, TensorTurn::Ended { address, bytes: 512 }),
-            (wire::VS_TENSOR_OOM, 512, TensorTurn::Refused { bytes: 512, site: None }),
-            (wire::VS_TENSOR_ALLOC_FREE, i64::MIN, TensorTurn::Ended { address, bytes: 1 << 63 }),
+            (wire::VS_TENSOR_ALLOC_FREE, -512, TensorOp::Freed { address, bytes: 512 }),
+            (wire::VS_TENSOR_OOM, 512, TensorOp::OutOfMemory { bytes: 512, site: None }),
+            (wire::VS_TENSOR_ALLOC_FREE, i64::MIN, TensorOp::Freed { address, bytes: 1 << 63 }),
         ] {
             let call = what(&record(call, bytes, 3, 0)).unwrap();
             assert_eq!(call.what, expected);
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn stack_of_a_tensor_has_no_hook() {
         let decoded = decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 44)).unwrap();
-        let Some(Decoded::Called(_, taken)) = decoded else { panic!("{decoded:?}") };
+        let Some(Record::CallWithStack(_, taken)) = decoded else { panic!("{decoded:?}") };
         assert_eq!((taken.hook, taken.stack, taken.known), (NO_HOOK, 44, false));
         assert!(crate::hooks::HOOKS.get(usize::from(NO_HOOK)).is_none());
     }
@@ -99,9 +99,9 @@ mod tests {
     fn truncated_or_invalid_records_are_rejected() {
         let whole = record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 0);
         for length in 0..whole.len() {
-            assert_eq!(decode(&whole[..length]), Err(Unreadable), "{length}");
+            assert_eq!(decode(&whole[..length]), Err(DecodeError), "{length}");
         }
-        assert_eq!(decode(&record(2, 512, 0, 0)), Err(Unreadable));
-        assert_eq!(decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, -1, 0)), Err(Unreadable));
+        assert_eq!(decode(&record(2, 512, 0, 0)), Err(DecodeError));
+        assert_eq!(decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, -1, 0)), Err(DecodeError));
     }
 }

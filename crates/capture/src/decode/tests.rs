@@ -3,18 +3,22 @@
 mod fuzz;
 
 use engine::event::{
-    Allocate, ContextChange, Event, Free, FreeBy, GraphCall, Lost, Place, PoolCall, VmmCall, What,
+    Allocate, ContextCall, Event, EventKind, Free, FreeFunction, GraphCall, LostDelta,
+    MemoryLocation, PoolCall, VmmCall,
 };
-use engine::ids::{ContextId, DeviceId, ExecId, GraphId, HandleId, Key, PoolId, Space, StreamId};
-use engine::kind::Kind;
+use engine::ids::{
+    AddressType, AllocationKey, ContextId, DeviceId, GraphExecId, GraphId, PhysicalHandleId,
+    PoolId, StreamId,
+};
+use engine::kind::MemoryKind;
 use engine::object::{ObjectCall, ObjectKind};
 
-use super::{Decoded, Made, Taken, Unreadable, capture_end, decode, object};
+use super::{CreatedObject, DecodeError, Record, StackRef, capture_end, decode, object};
 use crate::hooks::HOOKS;
 use crate::wire::{self, Call, CallDescriptor};
 
 /// A record of a call, field by field as in `wire.h`.
-struct Record {
+struct RecordBytes {
     kind: u32,
     hook: u16,
     result: i32,
@@ -28,7 +32,7 @@ struct Record {
     descriptor: Vec<u8>,
 }
 
-impl Record {
+impl RecordBytes {
     fn of(symbol: &str) -> Self {
         let hook = HOOKS.iter().position(|hook| hook.symbol == symbol).unwrap();
         Self {
@@ -90,19 +94,19 @@ impl Record {
 
     fn event(&self) -> Option<Event> {
         match decode(&self.bytes()).unwrap() {
-            Some(Decoded::Event(event) | Decoded::Called(event, _)) => Some(event),
+            Some(Record::Event(event) | Record::CallWithStack(event, _)) => Some(event),
             Some(other) => panic!("{other:?}"),
             None => None,
         }
     }
 
-    fn what(&self) -> What {
-        self.event().unwrap().what
+    fn what(&self) -> EventKind {
+        self.event().unwrap().kind
     }
 }
 
-fn allocated(key: Key, kind: Kind, bytes: u64) -> What {
-    What::Allocate(Allocate {
+fn allocated(key: AllocationKey, kind: MemoryKind, bytes: u64) -> EventKind {
+    EventKind::Allocate(Allocate {
         key,
         kind,
         bytes,
@@ -116,74 +120,81 @@ fn allocated(key: Key, kind: Kind, bytes: u64) -> What {
 
 #[test]
 fn plain_allocations_and_frees() {
-    let event = Record::of("cuMemAlloc_v2").args(&[1, 4096]).out(0x7f00).event().unwrap();
-    assert_eq!((event.pid.0, event.tid.0, event.entered.0, event.at.0), (7, 8, 100, 200));
-    assert_eq!(event.what, allocated(Key::address(0x7f00), Kind::Device, 4096));
-    let mut pitched = Record::of("cuMemAllocPitch_v2").args(&[1, 2, 1000, 10]).out(0x7f00);
+    let event = RecordBytes::of("cuMemAlloc_v2").args(&[1, 4096]).out(0x7f00).event().unwrap();
+    assert_eq!((event.pid.0, event.tid.0, event.entry_time.0, event.time.0), (7, 8, 100, 200));
+    assert_eq!(event.kind, allocated(AllocationKey::address(0x7f00), MemoryKind::Device, 4096));
+    let mut pitched = RecordBytes::of("cuMemAllocPitch_v2").args(&[1, 2, 1000, 10]).out(0x7f00);
     pitched.outs[1] = 1024;
-    assert_eq!(pitched.what(), allocated(Key::address(0x7f00), Kind::Device, 10240));
-    let registered = Record::of("cuMemHostRegister_v2").args(&[0x5000, 64]).what();
-    assert_eq!(registered, allocated(Key::address(0x5000), Kind::Registered, 64));
-    let free = Record::of("cuMemFree_v2").args(&[0x7f00]);
-    let freed = Free { key: Key::address(0x7f00), by: FreeBy::Free, stream: None };
-    assert_eq!(free.what(), What::Free(freed));
-    assert_eq!(Record::of("cuMemFree_v2").event(), None, "a free of null has no effect");
+    assert_eq!(
+        pitched.what(),
+        allocated(AllocationKey::address(0x7f00), MemoryKind::Device, 10240)
+    );
+    let registered = RecordBytes::of("cuMemHostRegister_v2").args(&[0x5000, 64]).what();
+    assert_eq!(registered, allocated(AllocationKey::address(0x5000), MemoryKind::Registered, 64));
+    let free = RecordBytes::of("cuMemFree_v2").args(&[0x7f00]);
+    let freed = Free { key: AllocationKey::address(0x7f00), by: FreeFunction::Free, stream: None };
+    assert_eq!(free.what(), EventKind::Free(freed));
+    assert_eq!(RecordBytes::of("cuMemFree_v2").event(), None, "a free of null has no effect");
 }
 
 #[test]
 fn device_is_used_only_if_context_is_unknown() {
-    let mut record = Record::of("cuMemAlloc_v2").args(&[1, 1]).out(1);
+    let mut record = RecordBytes::of("cuMemAlloc_v2").args(&[1, 1]).out(1);
     record.flags = wire::VS_DEVICE_KNOWN;
     record.device = 3;
-    let What::Allocate(allocate) = record.what() else { panic!() };
+    let EventKind::Allocate(allocate) = record.what() else { panic!() };
     assert_eq!((allocate.device, allocate.context), (Some(DeviceId(3)), None));
     record.flags |= wire::VS_CONTEXT_KNOWN;
-    let What::Allocate(allocate) = record.what() else { panic!() };
+    let EventKind::Allocate(allocate) = record.what() else { panic!() };
     assert_eq!((allocate.device, allocate.context), (None, Some(ContextId(0xc0))));
 }
 
 #[test]
 fn failures_carry_requested_bytes_or_freed_key() {
-    let What::Failed(failed) = Record::of("cuMemAlloc_v2").args(&[1, 1 << 42]).result(2).what()
+    let EventKind::Failed(failed) =
+        RecordBytes::of("cuMemAlloc_v2").args(&[1, 1 << 42]).result(2).what()
     else {
         panic!()
     };
-    assert_eq!((failed.code, failed.asked), (2, Some((Kind::Device, 1 << 42))));
-    let What::Failed(failed) = Record::of("cuMemFree_v2").args(&[0x7f00]).result(1).what() else {
+    assert_eq!((failed.code, failed.asked), (2, Some((MemoryKind::Device, 1 << 42))));
+    let EventKind::Failed(failed) =
+        RecordBytes::of("cuMemFree_v2").args(&[0x7f00]).result(1).what()
+    else {
         panic!()
     };
-    assert_eq!((failed.asked, failed.freed), (None, Some(Key::address(0x7f00))));
+    assert_eq!((failed.asked, failed.freed), (None, Some(AllocationKey::address(0x7f00))));
 }
 
 #[test]
 fn capture_end_follows_the_flag_of_the_probe() {
-    let second = |record: &Record| match capture_end(&record.bytes()) {
-        Some(Decoded::Event(event)) => Some(event.what),
+    let second = |record: &RecordBytes| match capture_end(&record.bytes()) {
+        Some(Record::Event(event)) => Some(event.kind),
         Some(other) => panic!("{other:?}"),
         None => None,
     };
-    let ended = |graph| What::Graph(GraphCall::CaptureEnded { stream: StreamId(5), graph });
+    let ended = |graph| EventKind::Graph(GraphCall::CaptureEnded { stream: StreamId(5), graph });
     for result in [1, 900, 908] {
-        let failed = Record::of("cuStreamEndCapture").args(&[5, 1]).result(result);
-        assert!(matches!(failed.what(), What::Failed(failed) if failed.code == result));
+        let failed = RecordBytes::of("cuStreamEndCapture").args(&[5, 1]).result(result);
+        assert!(matches!(failed.what(), EventKind::Failed(failed) if failed.code == result));
         assert_eq!(second(&failed), None, "{result}");
-        let over = Record { flags: wire::VS_CAPTURE_OVER, ..failed };
-        assert!(matches!(over.what(), What::Failed(failed) if failed.code == result));
+        let over = RecordBytes { flags: wire::VS_CAPTURE_OVER, ..failed };
+        assert!(matches!(over.what(), EventKind::Failed(failed) if failed.code == result));
         assert_eq!(second(&over), Some(ended(None)), "{result}");
     }
-    let over = Record { flags: wire::VS_CAPTURE_OVER, ..Record::of("cuStreamEndCapture") };
+    let over =
+        RecordBytes { flags: wire::VS_CAPTURE_OVER, ..RecordBytes::of("cuStreamEndCapture") };
     let over = over.args(&[5, 1]).out(0x77);
     assert_eq!((over.what(), second(&over)), (ended(Some(GraphId(0x77))), None));
-    let unread = Record { flags: wire::VS_CAPTURE_OVER | wire::VS_OUT_UNREADABLE, ..over };
-    assert_eq!(unread.what(), What::Lost(Lost { other: 1, ..Lost::default() }));
+    let unread = RecordBytes { flags: wire::VS_CAPTURE_OVER | wire::VS_OUT_UNREADABLE, ..over };
+    assert_eq!(unread.what(), EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() }));
     assert_eq!(second(&unread), Some(ended(None)));
 }
 
 #[test]
 fn unreadable_results_are_losses() {
     let unread = |symbol: &str| {
-        let record = Record { flags: wire::VS_OUT_UNREADABLE, ..Record::of(symbol) };
-        record.args(&[1, 4096]).event().map(|event| event.what)
+        let record = RecordBytes { flags: wire::VS_OUT_UNREADABLE, ..RecordBytes::of(symbol) };
+        record.args(&[1, 4096]).event().map(|event| event.kind)
     };
     for symbol in [
         "cuCtxCreate_v2",
@@ -196,83 +207,87 @@ fn unreadable_results_are_losses() {
         "cuGraphInstantiateWithFlags",
         "cuMemPoolImportFromShareableHandle",
     ] {
-        let lost = What::Lost(Lost { other: 1, ..Lost::default() });
+        let lost = EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() });
         assert_eq!(unread(symbol), Some(lost), "{symbol}");
     }
     for symbol in ["cuMemPoolGetAttribute", "cuDeviceGetDefaultMemPool", "cuKernelGetFunction"] {
         assert_eq!(unread(symbol), None, "{symbol} is only a query");
     }
-    let array = Record::of("cuArrayCreate_v2").out(0x77).descriptor(&[]);
-    let array = Record { flags: wire::VS_OUT_UNREADABLE, ..array };
+    let array = RecordBytes::of("cuArrayCreate_v2").out(0x77).descriptor(&[]);
+    let array = RecordBytes { flags: wire::VS_OUT_UNREADABLE, ..array };
     let allocated_bytes = wire::VS_UNKNOWN_BYTES as u64;
-    let lost = Lost { allocations: 1, allocated_bytes, ..Lost::default() };
-    assert_eq!(array.what(), What::Lost(lost));
+    let lost = LostDelta { allocations: 1, allocated_bytes, ..LostDelta::default() };
+    assert_eq!(array.what(), EventKind::Lost(lost));
 }
 
 #[test]
 fn allocation_with_unreadable_address_is_a_loss() {
-    let mut record = Record::of("cuMemAlloc_v2").args(&[1, 4096]);
+    let mut record = RecordBytes::of("cuMemAlloc_v2").args(&[1, 4096]);
     record.flags |= wire::VS_OUT_UNREADABLE;
-    let lost = Lost { allocations: 1, allocated_bytes: 4096, ..Lost::default() };
-    assert_eq!(record.what(), What::Lost(lost));
+    let lost = LostDelta { allocations: 1, allocated_bytes: 4096, ..LostDelta::default() };
+    assert_eq!(record.what(), EventKind::Lost(lost));
 }
 
 #[test]
 fn stream_ordered_allocation_has_pool_and_stream() {
-    let What::Allocate(allocate) =
-        Record::of("cuMemAllocFromPoolAsync").args(&[1, 512, 0x9, 0x5]).out(0x7f00).what()
+    let EventKind::Allocate(allocate) =
+        RecordBytes::of("cuMemAllocFromPoolAsync").args(&[1, 512, 0x9, 0x5]).out(0x7f00).what()
     else {
         panic!()
     };
-    assert_eq!(allocate.kind, Kind::Async);
+    assert_eq!(allocate.kind, MemoryKind::Async);
     assert_eq!((allocate.pool, allocate.stream), (Some(PoolId(9)), Some(StreamId(5))));
-    let freed =
-        Free { key: Key::address(0x7f00), by: FreeBy::FreeAsync, stream: Some(StreamId(5)) };
-    assert_eq!(Record::of("cuMemFreeAsync").args(&[0x7f00, 5]).what(), What::Free(freed));
+    let freed = Free {
+        key: AllocationKey::address(0x7f00),
+        by: FreeFunction::FreeAsync,
+        stream: Some(StreamId(5)),
+    };
+    assert_eq!(RecordBytes::of("cuMemFreeAsync").args(&[0x7f00, 5]).what(), EventKind::Free(freed));
 }
 
 #[test]
 fn virtual_memory_management() {
-    let create = Record::of("cuMemCreate").args(&[1, 2 << 20]).out(0x11);
+    let create = RecordBytes::of("cuMemCreate").args(&[1, 2 << 20]).out(0x11);
     let on_device = create.descriptor(&[(8, 1, 4), (12, 1, 4)]);
-    let place = Place::Device(DeviceId(1));
-    let made = VmmCall::Create { handle: HandleId(0x11), bytes: 2 << 20, place, site: None };
-    assert_eq!(on_device.what(), What::Vmm(made));
-    let on_host = Record::of("cuMemCreate").args(&[1, 64]).out(0x12).descriptor(&[(8, 3, 4)]);
-    let What::Vmm(VmmCall::Create { place, .. }) = on_host.what() else { panic!() };
-    assert_eq!(place, Place::Host);
-    let map = Record::of("cuMemMap").args(&[0x7f00, 64, 0, 0x11]).what();
-    let mapped = VmmCall::Map { address: 0x7f00, bytes: 64, handle: HandleId(0x11) };
-    assert_eq!(map, What::Vmm(mapped));
-    let retain = Record::of("cuMemRetainAllocationHandle").args(&[1, 0x7f00]).out(0x11).what();
-    assert_eq!(retain, What::Vmm(VmmCall::Retain { handle: HandleId(0x11) }));
+    let place = MemoryLocation::Device(DeviceId(1));
+    let made =
+        VmmCall::Create { handle: PhysicalHandleId(0x11), bytes: 2 << 20, place, site: None };
+    assert_eq!(on_device.what(), EventKind::Vmm(made));
+    let on_host = RecordBytes::of("cuMemCreate").args(&[1, 64]).out(0x12).descriptor(&[(8, 3, 4)]);
+    let EventKind::Vmm(VmmCall::Create { place, .. }) = on_host.what() else { panic!() };
+    assert_eq!(place, MemoryLocation::Host);
+    let map = RecordBytes::of("cuMemMap").args(&[0x7f00, 64, 0, 0x11]).what();
+    let mapped = VmmCall::Map { address: 0x7f00, bytes: 64, handle: PhysicalHandleId(0x11) };
+    assert_eq!(map, EventKind::Vmm(mapped));
+    let retain = RecordBytes::of("cuMemRetainAllocationHandle").args(&[1, 0x7f00]).out(0x11).what();
+    assert_eq!(retain, EventKind::Vmm(VmmCall::Retain { handle: PhysicalHandleId(0x11) }));
 }
 
 #[test]
 fn array_size_follows_from_the_descriptor() {
-    let key = Key { space: Space::Array, value: 0xa };
+    let key = AllocationKey { space: AddressType::Array, value: 0xa };
     let array = |symbol: &str, fields: &[(usize, u64, usize)], levels: u64| {
-        Record::of(symbol).args(&[1, 2, levels]).out(0xa).descriptor(fields).what()
+        RecordBytes::of(symbol).args(&[1, 2, levels]).out(0xa).descriptor(fields).what()
     };
     let flat = &[(0, 100, 8), (8, 50, 8), (16, 0x20, 4), (20, 4, 4)];
     let bytes = 100 * 50 * 16;
-    assert_eq!(array("cuArrayCreate_v2", flat, 0), allocated(key, Kind::Array, bytes));
+    assert_eq!(array("cuArrayCreate_v2", flat, 0), allocated(key, MemoryKind::Array, bytes));
     let line = &[(0, 100, 8), (16, 0x10, 4), (20, 1, 4)];
-    assert_eq!(array("cuArrayCreate_v2", line, 0), allocated(key, Kind::Array, 200));
+    assert_eq!(array("cuArrayCreate_v2", line, 0), allocated(key, MemoryKind::Array, 200));
     let deep = &[(0, 16, 8), (8, 16, 8), (16, 4, 8), (24, 1, 4), (28, 1, 4)];
-    assert_eq!(array("cuArray3DCreate_v2", deep, 0), allocated(key, Kind::Array, 1024));
+    assert_eq!(array("cuArray3DCreate_v2", deep, 0), allocated(key, MemoryKind::Array, 1024));
     let mip = 1024 + 8 * 8 * 2 + 4 * 4;
-    assert_eq!(array("cuMipmappedArrayCreate", deep, 3), allocated(key, Kind::Array, mip));
+    assert_eq!(array("cuMipmappedArrayCreate", deep, 3), allocated(key, MemoryKind::Array, mip));
     let sparse = &[(0, 16, 8), (8, 16, 8), (24, 1, 4), (28, 1, 4), (32, 0x40, 4)];
-    assert_eq!(array("cuArray3DCreate_v2", sparse, 0), allocated(key, Kind::Array, 0));
+    assert_eq!(array("cuArray3DCreate_v2", sparse, 0), allocated(key, MemoryKind::Array, 0));
 }
 
 #[test]
 fn pools_and_graphs() {
-    let reserved = Record::of("cuMemPoolGetAttribute").args(&[9, 5]).out(64 << 20).what();
+    let reserved = RecordBytes::of("cuMemPoolGetAttribute").args(&[9, 5]).out(64 << 20).what();
     let expected = PoolCall::ToldReserved { pool: PoolId(9), bytes: 64 << 20 };
-    assert_eq!(reserved, What::Pool(expected));
-    assert_eq!(Record::of("cuMemPoolGetAttribute").args(&[9, 4]).event(), None);
+    assert_eq!(reserved, EventKind::Pool(expected));
+    assert_eq!(RecordBytes::of("cuMemPoolGetAttribute").args(&[9, 4]).event(), None);
     let node = |symbol: &str, base: usize| {
         let fields =
             [(base + 8, 1, 4), (base + 12, 0, 4), (base + 104, 512, 8), (base + 112, 0x7f00, 8)];
@@ -280,37 +295,37 @@ fn pools_and_graphs() {
         if base > 0 {
             fields.push((0, 10, 4));
         }
-        Record::of(symbol).args(&[1, 0x6]).descriptor(&fields).what()
+        RecordBytes::of(symbol).args(&[1, 0x6]).descriptor(&fields).what()
     };
-    let made = What::Graph(GraphCall::AllocNode {
+    let made = EventKind::Graph(GraphCall::AllocNode {
         graph: GraphId(6),
         address: 0x7f00,
         bytes: 512,
-        place: Place::Device(DeviceId(0)),
+        place: MemoryLocation::Device(DeviceId(0)),
     });
     assert_eq!(node("cuGraphAddMemAllocNode", 0), made);
     assert_eq!(node("cuGraphAddNode", 16), made);
-    let exec = Record::of("cuGraphInstantiateWithFlags").args(&[1, 6, 1]).out(0xe).what();
+    let exec = RecordBytes::of("cuGraphInstantiateWithFlags").args(&[1, 6, 1]).out(0xe).what();
     let frees_before_launch = true;
     let made =
-        GraphCall::Instantiated { exec: ExecId(0xe), graph: GraphId(6), frees_before_launch };
-    assert_eq!(exec, What::Graph(made));
+        GraphCall::Instantiated { exec: GraphExecId(0xe), graph: GraphId(6), frees_before_launch };
+    assert_eq!(exec, EventKind::Graph(made));
 }
 
 #[test]
 fn device_is_the_lower_half_of_the_register() {
-    let mut record = Record::of("cuDevicePrimaryCtxRetain").args(&[1, 0xdead_beef_0000_0001]);
+    let mut record = RecordBytes::of("cuDevicePrimaryCtxRetain").args(&[1, 0xdead_beef_0000_0001]);
     record.outs[0] = 0xc1;
     let (context, device) = (ContextId(0xc1), DeviceId(1));
-    let retained = ContextChange::PrimaryRetained { context, device };
-    assert_eq!(record.what(), What::Context(retained));
+    let retained = ContextCall::PrimaryRetained { context, device };
+    assert_eq!(record.what(), EventKind::Context(retained));
 }
 
 #[test]
 fn device_uuid_is_decoded() {
     let fields = [(0, 0x0706_0504_0302_0100, 8), (8, 0x0f0e_0d0c_0b0a_0908, 8)];
-    let record = Record::of("cuDeviceGetUuid_v2").args(&[1, 1]).descriptor(&fields);
-    let Ok(Some(Decoded::DeviceUuid(uuid))) = decode(&record.bytes()) else { panic!() };
+    let record = RecordBytes::of("cuDeviceGetUuid_v2").args(&[1, 1]).descriptor(&fields);
+    let Ok(Some(Record::DeviceUuid(uuid))) = decode(&record.bytes()) else { panic!() };
     assert_eq!(uuid.device, DeviceId(1));
     assert_eq!(uuid.uuid, std::array::from_fn(|i| i as u8));
 }
@@ -331,42 +346,42 @@ fn decode_never_panics_on_random_records() {
     assert_eq!(reached.decoded, fuzz::DECODED.into());
     assert_eq!(reached.events, fuzz::EVENTS.into());
     assert_eq!(reached.stacks, ["addresses", "copy", "python"].into());
-    assert_eq!(decode(&[]), Err(Unreadable));
+    assert_eq!(decode(&[]), Err(DecodeError));
 }
 
 #[test]
 fn call_references_its_stack() {
-    let mut record = Record::of("cuMemAlloc_v2");
+    let mut record = RecordBytes::of("cuMemAlloc_v2");
     record.args[1] = 100;
     record.outs[0] = 0x1000;
-    assert!(matches!(decode(&record.bytes()), Ok(Some(Decoded::Event(_)))));
+    assert!(matches!(decode(&record.bytes()), Ok(Some(Record::Event(_)))));
     record.stack = [5, 6];
     let hook = record.hook;
     for known in [false, true] {
         record.flags = if known { wire::VS_STACK_KNOWN } else { 0 };
-        let taken = Taken { hook, stack: 5, known, python: 6 };
-        let Ok(Some(Decoded::Called(_, found))) = decode(&record.bytes()) else { panic!() };
+        let taken = StackRef { hook, stack: 5, known, python: 6 };
+        let Ok(Some(Record::CallWithStack(_, found))) = decode(&record.bytes()) else { panic!() };
         assert_eq!(found, taken);
     }
     // A failed call also has a stack: it shows where memory ran out.
     record.result = 2;
-    assert!(matches!(decode(&record.bytes()), Ok(Some(Decoded::Called(_, _)))));
+    assert!(matches!(decode(&record.bytes()), Ok(Some(Record::CallWithStack(_, _)))));
 }
 
 /// Decodes the effect of a record on an object.
-fn of_object(record: &Record) -> Option<(What, Made)> {
+fn of_object(record: &RecordBytes) -> Option<(EventKind, CreatedObject)> {
     match object(&record.bytes())? {
-        Decoded::Object(event, made) => {
-            assert_eq!((event.entered.0, event.at.0), (100, 200));
-            Some((event.what, made))
+        Record::Object(event, made) => {
+            assert_eq!((event.entry_time.0, event.time.0), (100, 200));
+            Some((event.kind, made))
         }
         other => panic!("{other:?}"),
     }
 }
 
-fn created(kind: ObjectKind, context: Option<u64>) -> What {
+fn created(kind: ObjectKind, context: Option<u64>) -> EventKind {
     let context = context.map(ContextId);
-    What::Object(ObjectCall::Created { kind, handle: 0x77, context, site: None })
+    EventKind::Object(ObjectCall::Created { kind, handle: 0x77, context, site: None })
 }
 
 #[test]
@@ -386,10 +401,10 @@ fn objects_that_end_with_a_context_carry_it() {
         ("cuLinkCreate", ObjectKind::Linker),
         ("cuLinkCreate_v2", ObjectKind::Linker),
     ] {
-        let record = Record::of(symbol).out(0x77);
+        let record = RecordBytes::of(symbol).out(0x77);
         assert_eq!(of_object(&record).unwrap().0, created(kind, Some(0xc0)), "{symbol}");
     }
-    let lost = Record { flags: 0, ..Record::of("cuEventCreate").out(0x77) };
+    let lost = RecordBytes { flags: 0, ..RecordBytes::of("cuEventCreate").out(0x77) };
     assert_eq!(of_object(&lost).unwrap().0, created(ObjectKind::Event, None));
 }
 
@@ -406,15 +421,15 @@ fn objects_that_outlive_a_context_carry_none() {
         ("cuGreenCtxCreate", ObjectKind::GreenContext),
         ("cuMemPoolImportFromShareableHandle", ObjectKind::Pool),
     ] {
-        let record = Record::of(symbol).out(0x77);
+        let record = RecordBytes::of(symbol).out(0x77);
         assert_eq!(of_object(&record).unwrap().0, created(kind, None), "{symbol}");
     }
-    let pool = Record::of("cuMemPoolCreate").out(0x77).descriptor(&[(8, 1, 4)]);
+    let pool = RecordBytes::of("cuMemPoolCreate").out(0x77).descriptor(&[(8, 1, 4)]);
     assert_eq!(of_object(&pool).unwrap().0, created(ObjectKind::Pool, None));
-    let captured = Record::of("cuStreamEndCapture").args(&[5, 1]).out(0x77);
-    let made = Made { captured_on: Some(StreamId(5)), taken: None };
+    let captured = RecordBytes::of("cuStreamEndCapture").args(&[5, 1]).out(0x77);
+    let made = CreatedObject { captured_on: Some(StreamId(5)), taken: None };
     assert_eq!(of_object(&captured), Some((created(ObjectKind::Graph, None), made)));
-    let unwanted = Record::of("cuStreamEndCapture").args(&[5, 0]);
+    let unwanted = RecordBytes::of("cuStreamEndCapture").args(&[5, 0]);
     assert_eq!(of_object(&unwanted), None);
 }
 
@@ -436,31 +451,33 @@ fn destroyed_object_is_argument_0() {
         ("cuMemPoolDestroy", ObjectKind::Pool),
         ("cuLinkDestroy", ObjectKind::Linker),
     ] {
-        let record = Record::of(symbol).args(&[0x77]);
-        let what = What::Object(ObjectCall::Destroyed { kind, handle: 0x77 });
-        assert_eq!(of_object(&record), Some((what, Made::default())), "{symbol}");
+        let record = RecordBytes::of(symbol).args(&[0x77]);
+        let what = EventKind::Object(ObjectCall::Destroyed { kind, handle: 0x77 });
+        assert_eq!(of_object(&record), Some((what, CreatedObject::default())), "{symbol}");
     }
 }
 
 #[test]
 fn unreadable_object_is_lost_and_failed_call_gives_none() {
-    let lost = What::Lost(Lost { objects: 1, ..Lost::default() });
-    let unreadable =
-        Record { flags: wire::VS_OUT_UNREADABLE, ..Record::of("cuEventCreate").out(0x77) };
+    let lost = EventKind::Lost(LostDelta { objects: 1, ..LostDelta::default() });
+    let unreadable = RecordBytes {
+        flags: wire::VS_OUT_UNREADABLE,
+        ..RecordBytes::of("cuEventCreate").out(0x77)
+    };
     assert_eq!(of_object(&unreadable).unwrap().0, lost);
-    assert_eq!(of_object(&Record::of("cuEventCreate")).unwrap().0, lost);
-    assert_ne!(of_object(&Record::of("cuTexObjectCreate")).unwrap().0, lost);
-    let failed = Record::of("cuEventCreate").result(2);
+    assert_eq!(of_object(&RecordBytes::of("cuEventCreate")).unwrap().0, lost);
+    assert_ne!(of_object(&RecordBytes::of("cuTexObjectCreate")).unwrap().0, lost);
+    let failed = RecordBytes::of("cuEventCreate").result(2);
     assert_eq!(of_object(&failed), None);
-    assert!(matches!(failed.event().unwrap().what, What::Failed(_)));
-    assert_eq!(of_object(&Record::of("cuMemAlloc_v2").out(0x77)), None);
-    assert_eq!(Record::of("cuEventCreate").out(0x77).event(), None);
+    assert!(matches!(failed.event().unwrap().kind, EventKind::Failed(_)));
+    assert_eq!(of_object(&RecordBytes::of("cuMemAlloc_v2").out(0x77)), None);
+    assert_eq!(RecordBytes::of("cuEventCreate").out(0x77).event(), None);
 }
 
 #[test]
 fn object_has_the_stack_of_its_call() {
-    let record = Record { stack: [9, 4], ..Record::of("cuModuleLoadData").out(0x77) };
+    let record = RecordBytes { stack: [9, 4], ..RecordBytes::of("cuModuleLoadData").out(0x77) };
     let hook = record.hook;
-    let taken = Taken { hook, stack: 9, known: false, python: 4 };
+    let taken = StackRef { hook, stack: 9, known: false, python: 4 };
     assert_eq!(of_object(&record).unwrap().1.taken, Some(taken));
 }

@@ -8,20 +8,20 @@ mod nvml;
 mod smi;
 mod visible;
 
-pub(crate) use visible::{Surroundings, visible};
+pub(crate) use visible::{DeviceVisibilityEnv, resolve_devices};
 
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::time::Duration;
 
 use engine::ids::{GpuId, Pid};
-use engine::units::Moment;
+use engine::units::Timestamp;
 
 use crate::clock;
 use crate::threads::contain;
 
 /// A GPU of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gpu {
+pub struct GpuInfo {
     /// Index in PCI bus order.
     pub id: GpuId,
     /// `GPU-…`.
@@ -36,7 +36,7 @@ pub struct Gpu {
 
 /// Driver-reported usage of a GPU by a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Use {
+pub struct ProcessGpuUsage {
     /// The process.
     pub pid: Pid,
     /// The GPU.
@@ -47,42 +47,42 @@ pub struct Use {
 }
 
 /// A source of driver-reported usage, owned by one thread.
-trait Source {
-    fn gpus(&self) -> Result<Vec<Gpu>, String>;
-    fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String>;
+trait UsageSource {
+    fn gpus(&self) -> Result<Vec<GpuInfo>, String>;
+    fn uses(&self, gpus: &[GpuInfo]) -> Result<Vec<ProcessGpuUsage>, String>;
     /// Returns the free memory of each GPU, if reported.
-    fn free(&self, gpus: &[Gpu]) -> Vec<(GpuId, u64)>;
+    fn free(&self, gpus: &[GpuInfo]) -> Vec<(GpuId, u64)>;
 }
 
 /// The result of one query.
 #[derive(Debug, Default)]
-pub(crate) struct Sample {
+pub(crate) struct UsageSample {
     /// Time of the query.
-    pub(crate) queried_at: Moment,
-    pub(crate) uses: Vec<Use>,
+    pub(crate) queried_at: Timestamp,
+    pub(crate) uses: Vec<ProcessGpuUsage>,
     pub(crate) free: Vec<(GpuId, u64)>,
 }
 
 /// Polls driver-reported usage in the background.
 #[derive(Debug)]
-pub(crate) struct Account {
-    gpus: Vec<Gpu>,
-    found: Receiver<Vec<Gpu>>,
-    samples: Receiver<Result<Sample, String>>,
+pub(crate) struct UsagePoller {
+    gpus: Vec<GpuInfo>,
+    found: Receiver<Vec<GpuInfo>>,
+    samples: Receiver<Result<UsageSample, String>>,
 }
 
 /// Time between two queries.
-const INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the start of a trace waits for the list of GPUs.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time between two searches for a source: the driver may be loaded later.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const SOURCE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-impl Account {
+impl UsagePoller {
     /// Starts polling. The list of GPUs is empty until a source is found.
-    pub(crate) fn open() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         let (ready, found) = sync_channel(1);
         let (sender, samples) = sync_channel(1);
         let poll = move || {
@@ -95,7 +95,7 @@ impl Account {
                 if matches!(ready.try_send(Vec::new()), Err(TrySendError::Disconnected(_))) {
                     return;
                 }
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(SOURCE_RETRY_INTERVAL);
             };
             if ready.send(gpus.clone()).is_err() {
                 return;
@@ -104,22 +104,22 @@ impl Account {
                 let queried_at = clock::monotonic();
                 let sample = contain(|| {
                     let uses = source.uses(&gpus)?;
-                    Ok(Sample { queried_at, uses, free: source.free(&gpus) })
+                    Ok(UsageSample { queried_at, uses, free: source.free(&gpus) })
                 });
                 if sender.send(sample).is_err() {
                     return;
                 }
-                std::thread::sleep(INTERVAL);
+                std::thread::sleep(POLL_INTERVAL);
             }
         };
         // Not joined: a driver that hangs must not keep this program from exiting.
         std::thread::Builder::new().name("gpu-account".into()).spawn(poll).ok()?;
-        let gpus = found.recv_timeout(PATIENCE).unwrap_or_default();
+        let gpus = found.recv_timeout(STARTUP_TIMEOUT).unwrap_or_default();
         Some(Self { gpus, found, samples })
     }
 
     /// Returns whether the GPUs were found since the last call.
-    pub(crate) fn look(&mut self) -> bool {
+    pub(crate) fn poll_new_gpus(&mut self) -> bool {
         if !self.gpus.is_empty() {
             return false;
         }
@@ -128,31 +128,31 @@ impl Account {
     }
 
     /// Returns the GPUs of this host.
-    pub(crate) fn gpus(&self) -> &[Gpu] {
+    pub(crate) fn gpus(&self) -> &[GpuInfo] {
         &self.gpus
     }
 
     /// Returns the newest sample or error since the last call.
-    pub(crate) fn take(&self) -> Option<Result<Sample, String>> {
+    pub(crate) fn latest(&self) -> Option<Result<UsageSample, String>> {
         self.samples.try_iter().last()
     }
 }
 
-fn find_source() -> Option<(Box<dyn Source>, Vec<Gpu>)> {
+fn find_source() -> Option<(Box<dyn UsageSource>, Vec<GpuInfo>)> {
     #[cfg(not(target_feature = "crt-static"))]
     if let Some(source) = nvml::Nvml::open()
         && let Ok(gpus) = source.gpus()
     {
         return Some((Box::new(source), gpus));
     }
-    let source = smi::Smi::find()?;
+    let source = smi::NvidiaSmi::find()?;
     let gpus = source.gpus().ok()?;
     Some((Box::new(source), gpus))
 }
 
 /// Finds a GPU by its UUID or by that of one of its MIG instances.
-pub(crate) fn by_uuid(gpus: &[Gpu], uuid: &str) -> Option<GpuId> {
-    let names = |gpu: &&Gpu| gpu.uuid == uuid || gpu.instances.iter().any(|mig| mig == uuid);
+pub(crate) fn by_uuid(gpus: &[GpuInfo], uuid: &str) -> Option<GpuId> {
+    let names = |gpu: &&GpuInfo| gpu.uuid == uuid || gpu.instances.iter().any(|mig| mig == uuid);
     gpus.iter().find(names).map(|gpu| gpu.id)
 }
 

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use engine::ids::{GpuId, Pid};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
-use super::{Gpu, Source, Use};
+use super::{GpuInfo, ProcessGpuUsage, UsageSource};
 
 pub(super) struct Nvml(nvml_wrapper::Nvml);
 
@@ -18,8 +18,8 @@ impl Nvml {
     }
 }
 
-impl Source for Nvml {
-    fn gpus(&self) -> Result<Vec<Gpu>, String> {
+impl UsageSource for Nvml {
+    fn gpus(&self) -> Result<Vec<GpuInfo>, String> {
         let count = self.0.device_count().map_err(|e| e.to_string())?;
         let mut gpus = Vec::new();
         for index in 0..count {
@@ -28,7 +28,7 @@ impl Source for Nvml {
             let instances = (0..instances)
                 .filter_map(|i| device.mig_device_by_index(i).ok()?.uuid().ok())
                 .collect();
-            gpus.push(Gpu {
+            gpus.push(GpuInfo {
                 id: GpuId(u16::try_from(index).map_err(|e| e.to_string())?),
                 uuid: device.uuid().map_err(|e| e.to_string())?,
                 name: device.name().unwrap_or_default(),
@@ -39,7 +39,7 @@ impl Source for Nvml {
         Ok(gpus)
     }
 
-    fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String> {
+    fn uses(&self, gpus: &[GpuInfo]) -> Result<Vec<ProcessGpuUsage>, String> {
         let mut uses = Vec::new();
         for gpu in gpus {
             let device = self.0.device_by_index(u32::from(gpu.id.0)).map_err(|e| e.to_string())?;
@@ -49,14 +49,14 @@ impl Source for Nvml {
                     UsedGpuMemory::Used(bytes) => Some(bytes),
                     UsedGpuMemory::Unavailable => None,
                 };
-                Use { pid: Pid(process.pid), gpu: gpu.id, bytes }
+                ProcessGpuUsage { pid: Pid(process.pid), gpu: gpu.id, bytes }
             }));
         }
         Ok(uses)
     }
 
-    fn free(&self, gpus: &[Gpu]) -> Vec<(GpuId, u64)> {
-        let free = |gpu: &Gpu| {
+    fn free(&self, gpus: &[GpuInfo]) -> Vec<(GpuId, u64)> {
+        let free = |gpu: &GpuInfo| {
             let device = self.0.device_by_index(u32::from(gpu.id.0)).ok()?;
             Some((gpu.id, device.memory_info().ok()?.free))
         };

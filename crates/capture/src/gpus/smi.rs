@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use engine::ids::{GpuId, Pid};
 
-use super::{Gpu, Source, Use, by_uuid};
+use super::{GpuInfo, ProcessGpuUsage, UsageSource, by_uuid};
 
-pub(super) struct Smi(PathBuf);
+pub(super) struct NvidiaSmi(PathBuf);
 
-impl Smi {
+impl NvidiaSmi {
     pub(super) fn find() -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let dirs = ["/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib"];
@@ -34,17 +34,17 @@ impl Smi {
     }
 }
 
-impl Source for Smi {
-    fn gpus(&self) -> Result<Vec<Gpu>, String> {
+impl UsageSource for NvidiaSmi {
+    fn gpus(&self) -> Result<Vec<GpuInfo>, String> {
         self.query("--query-gpu=index,uuid,name,memory.total").map(|text| gpus(&text))
     }
 
-    fn uses(&self, gpus: &[Gpu]) -> Result<Vec<Use>, String> {
+    fn uses(&self, gpus: &[GpuInfo]) -> Result<Vec<ProcessGpuUsage>, String> {
         let query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory";
         self.query(query).map(|text| uses(&text, gpus))
     }
 
-    fn free(&self, _: &[Gpu]) -> Vec<(GpuId, u64)> {
+    fn free(&self, _: &[GpuInfo]) -> Vec<(GpuId, u64)> {
         self.query("--query-gpu=index,memory.free").map(|text| free(&text)).unwrap_or_default()
     }
 }
@@ -57,10 +57,10 @@ fn mib(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(1 << 20)
 }
 
-fn gpus(text: &str) -> Vec<Gpu> {
+fn gpus(text: &str) -> Vec<GpuInfo> {
     text.lines()
         .filter_map(|line| match fields(line)[..] {
-            [index, uuid, name, total] => Some(Gpu {
+            [index, uuid, name, total] => Some(GpuInfo {
                 id: GpuId(index.parse().ok()?),
                 uuid: uuid.to_owned(),
                 name: name.to_owned(),
@@ -81,10 +81,10 @@ fn free(text: &str) -> Vec<(GpuId, u64)> {
 }
 
 /// Parses the usage of processes; it is unknown if the memory is `[N/A]` (MIG, WSL).
-fn uses(text: &str, gpus: &[Gpu]) -> Vec<Use> {
+fn uses(text: &str, gpus: &[GpuInfo]) -> Vec<ProcessGpuUsage> {
     text.lines()
         .filter_map(|line| match fields(line)[..] {
-            [uuid, pid, used] => Some(Use {
+            [uuid, pid, used] => Some(ProcessGpuUsage {
                 pid: Pid(pid.parse().ok()?),
                 gpu: by_uuid(gpus, uuid)?,
                 bytes: mib(used),
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!((gpus[0].id, gpus[0].total_bytes), (GpuId(0), 143_771 << 20));
         let uses = uses(&format!("{UUID}, 985, 1634\n{UUID}, 986, [N/A]\nnonsense\n"), &gpus);
         assert_eq!(free("0, 143156\n1, [N/A]\n"), [(GpuId(0), 143_156 << 20)]);
-        let process = |pid, bytes| Use { pid: Pid(pid), gpu: GpuId(0), bytes };
+        let process = |pid, bytes| ProcessGpuUsage { pid: Pid(pid), gpu: GpuId(0), bytes };
         assert_eq!(uses, [process(985, Some(1634 << 20)), process(986, None)]);
     }
 }

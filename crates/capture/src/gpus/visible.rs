@@ -6,11 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use engine::ids::{GpuId, Pid};
 
-use super::Gpu;
+use super::GpuInfo;
 
 /// Environment variables that decide which GPUs a process sees.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct DeviceVisibilityEnv {
     /// `CUDA_VISIBLE_DEVICES`.
     pub(crate) visible: Option<String>,
     /// `CUDA_DEVICE_ORDER`.
@@ -19,7 +19,7 @@ pub(crate) struct Surroundings {
     pub(crate) container: Option<String>,
 }
 
-impl Surroundings {
+impl DeviceVisibilityEnv {
     /// Reads the initial environment of a process. Later changes by the program are not visible
     /// from outside.
     pub(crate) fn read(pid: Pid) -> Self {
@@ -47,7 +47,10 @@ fn in_other_mounts(pid: Pid) -> bool {
 }
 
 /// Returns the GPU of each ordinal; `None` if it is uncertain.
-pub(crate) fn visible(gpus: &[Gpu], surroundings: &Surroundings) -> Vec<Option<GpuId>> {
+pub(crate) fn resolve_devices(
+    gpus: &[GpuInfo],
+    surroundings: &DeviceVisibilityEnv,
+) -> Vec<Option<GpuId>> {
     let given = match surroundings.container.as_deref() {
         None | Some("" | "all") => gpus.iter().collect(),
         Some(list) => select(&gpus.iter().collect::<Vec<_>>(), list),
@@ -62,19 +65,19 @@ pub(crate) fn visible(gpus: &[Gpu], surroundings: &Surroundings) -> Vec<Option<G
 }
 
 /// An entry by UUID is certain; one by index only if the order is.
-fn known(gpu: &Gpu, list: &str, in_order: bool) -> Option<GpuId> {
+fn known(gpu: &GpuInfo, list: &str, in_order: bool) -> Option<GpuId> {
     (in_order || list.contains("GPU-") || list.contains("MIG-")).then_some(gpu.id)
 }
 
 /// Returns the GPUs of a list, up to the first invalid entry.
-fn select<'a>(gpus: &[&'a Gpu], list: &str) -> Vec<&'a Gpu> {
+fn select<'a>(gpus: &[&'a GpuInfo], list: &str) -> Vec<&'a GpuInfo> {
     list.split(',')
         .map(str::trim)
         .map_while(|entry| {
             if let Ok(index) = entry.parse::<usize>() {
                 return gpus.get(index).copied();
             }
-            let named = |gpu: &&&Gpu| {
+            let named = |gpu: &&&GpuInfo| {
                 (entry.starts_with("GPU-") && gpu.uuid.starts_with(entry))
                     || gpu.instances.iter().any(|mig| mig == entry)
             };
@@ -87,11 +90,11 @@ fn select<'a>(gpus: &[&'a Gpu], list: &str) -> Vec<&'a Gpu> {
 mod tests {
     use super::*;
 
-    fn host(names: &[&str]) -> Vec<Gpu> {
+    fn host(names: &[&str]) -> Vec<GpuInfo> {
         names
             .iter()
             .enumerate()
-            .map(|(i, name)| Gpu {
+            .map(|(i, name)| GpuInfo {
                 id: GpuId(i as u16),
                 uuid: format!("GPU-{i}{i}{i}{i}-beef"),
                 name: (*name).to_owned(),
@@ -102,16 +105,16 @@ mod tests {
     }
 
     fn ordinals(
-        gpus: &[Gpu],
+        gpus: &[GpuInfo],
         visible_devices: Option<&str>,
         order: Option<&str>,
     ) -> Vec<Option<u16>> {
-        let surroundings = Surroundings {
+        let surroundings = DeviceVisibilityEnv {
             visible: visible_devices.map(str::to_owned),
             order: order.map(str::to_owned),
             container: None,
         };
-        visible(gpus, &surroundings).into_iter().map(|gpu| gpu.map(|gpu| gpu.0)).collect()
+        resolve_devices(gpus, &surroundings).into_iter().map(|gpu| gpu.map(|gpu| gpu.0)).collect()
     }
 
     #[test]
@@ -142,11 +145,11 @@ mod tests {
     #[test]
     fn container_devices_are_selected_first() {
         let gpus = host(&["H200"; 4]);
-        let surroundings = Surroundings {
+        let surroundings = DeviceVisibilityEnv {
             visible: Some("1".into()),
             order: None,
             container: Some("GPU-2222-beef,3".into()),
         };
-        assert_eq!(visible(&gpus, &surroundings), [Some(GpuId(3))]);
+        assert_eq!(resolve_devices(&gpus, &surroundings), [Some(GpuId(3))]);
     }
 }

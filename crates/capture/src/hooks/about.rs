@@ -1,22 +1,22 @@
 //! Descriptions of hooked functions, for the coverage page.
 
-use engine::event::FreeBy;
-use engine::kind::{Kind, Layer};
+use engine::event::FreeFunction;
+use engine::kind::{MemoryKind, MemoryLayer};
 
-use engine::work::Direction;
+use engine::work::CopyDirection;
 
-use super::{DevicePool, Meaning, Route};
+use super::{CallSemantics, CopyRoute, PoolSource};
 
-impl Meaning {
+impl CallSemantics {
     /// Returns a short description.
     #[must_use]
-    pub const fn about(&self) -> &'static str {
+    pub const fn describe(&self) -> &'static str {
         match self {
-            Self::Allocate { kind: Kind::Imported, .. } => "opens imported memory",
-            Self::Allocate { kind: Kind::Registered, .. } => "pins host memory",
+            Self::Allocate { kind: MemoryKind::Imported, .. } => "opens imported memory",
+            Self::Allocate { kind: MemoryKind::Registered, .. } => "pins host memory",
             Self::Allocate { .. } => "allocates memory",
             Self::AllocateAsync { .. } => "allocates from a pool, or adds a graph node",
-            Self::Free { by: FreeBy::CloseImport, .. } => "closes imported memory",
+            Self::Free { by: FreeFunction::CloseImport, .. } => "closes imported memory",
             Self::Free { .. } => "frees memory",
             Self::FreeAsync => "frees to a pool, or adds a graph node",
             Self::VmmCreate => "creates physical memory (one reference)",
@@ -32,7 +32,7 @@ impl Meaning {
             Self::PoolDestroy => "destroys a pool once its last allocation ends",
             Self::PoolTrim => "trims a pool: reserved size unknown again",
             Self::PoolGet => "returns the reserved size of a pool",
-            Self::PoolOfDevice(DevicePool::SetCurrent) => "sets the pool of a device",
+            Self::PoolOfDevice(PoolSource::SetCurrent) => "sets the pool of a device",
             Self::PoolOfDevice(_) => "returns the pool of a device",
             Self::CaptureBegin { .. } | Self::CaptureEnd => "calls on the stream become nodes",
             Self::GraphAllocNode | Self::GraphFreeNode | Self::GraphNode { .. } => {
@@ -64,7 +64,7 @@ impl Meaning {
             Self::KernelFunction => "second handle of a kernel",
             Self::Launch { .. } => "launch, counted in BPF",
             Self::Copy(copy) => match copy.route {
-                Route::Fixed(Direction::Fill) => "memset, counted in BPF",
+                CopyRoute::Fixed(CopyDirection::Memset) => "memset, counted in BPF",
                 _ => "copy, counted in BPF",
             },
             Self::ObjectCreate { .. } => "creates an object",
@@ -74,14 +74,14 @@ impl Meaning {
 
     /// Returns the layer that its bytes count in.
     #[must_use]
-    pub const fn layer(&self) -> Option<Layer> {
+    pub const fn layer(&self) -> Option<MemoryLayer> {
         match self {
             Self::Allocate { kind, .. } => Some(kind.layer()),
-            Self::AllocateAsync { .. } | Self::FreeAsync => Some(Layer::Used),
-            Self::VmmCreate | Self::VmmRelease | Self::VmmUnmap => Some(Layer::Physical),
-            Self::GraphLaunch => Some(Layer::Physical),
-            Self::VmmImport => Some(Layer::Imported),
-            Self::PoolGet | Self::GraphGet => Some(Layer::Reserved),
+            Self::AllocateAsync { .. } | Self::FreeAsync => Some(MemoryLayer::Used),
+            Self::VmmCreate | Self::VmmRelease | Self::VmmUnmap => Some(MemoryLayer::Physical),
+            Self::GraphLaunch => Some(MemoryLayer::Physical),
+            Self::VmmImport => Some(MemoryLayer::Imported),
+            Self::PoolGet | Self::GraphGet => Some(MemoryLayer::Reserved),
             _ => None,
         }
     }

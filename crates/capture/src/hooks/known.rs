@@ -3,7 +3,7 @@
 //! real drivers, so that a new function is noticed.
 
 /// Prefixes of unhooked functions, longest first if they overlap, and why they need no hook.
-const FAMILIES: &[(&str, &str)] = &[
+const UNHOOKED_PREFIXES: &[(&str, &str)] = &[
     ("cuMemcpy3DBatchAsync", "batches of volumes: not counted as copies"),
     ("cuMemcpy3DWithAttributesAsync", "volumes with attributes: not counted as copies"),
     ("cuMemcpy", "copies with 32-bit sizes, from before CUDA 3.2"),
@@ -69,7 +69,7 @@ const FAMILIES: &[(&str, &str)] = &[
 ];
 
 /// Single functions that are not hooked although newer versions of them are.
-const SINGLES: &[(&str, &str)] = &[
+const UNHOOKED_FUNCTIONS: &[(&str, &str)] = &[
     ("cuMemAllocPitch", "from before CUDA 3.2: its pitch is 32 bits wide"),
     ("cuArrayCreate", "32-bit descriptor from before CUDA 3.2"),
     ("cuArray3DCreate", "32-bit descriptor from before CUDA 3.2"),
@@ -78,13 +78,13 @@ const SINGLES: &[(&str, &str)] = &[
 /// Returns why a memory function is not hooked; `None` if it is not listed.
 #[must_use]
 pub fn unhooked(symbol: &str) -> Option<&'static str> {
-    let single = SINGLES.iter().find(|(name, _)| *name == symbol);
-    let family = FAMILIES.iter().find(|(prefix, _)| symbol.starts_with(prefix));
+    let single = UNHOOKED_FUNCTIONS.iter().find(|(name, _)| *name == symbol);
+    let family = UNHOOKED_PREFIXES.iter().find(|(prefix, _)| symbol.starts_with(prefix));
     single.or(family).map(|(_, reason)| *reason)
 }
 
 /// Functions that create or destroy something that is not tracked as an object, and why.
-const NO_OBJECTS: &[(&str, &str)] = &[
+const UNHOOKED_OBJECT_PREFIXES: &[(&str, &str)] = &[
     ("cuGraphConditionalHandleCreate", "a number inside a graph"),
     ("cuGraphDestroyNode", "a node of a graph"),
     ("cuGraphNodeFindInClone", "a query"),
@@ -97,14 +97,14 @@ const NO_OBJECTS: &[(&str, &str)] = &[
 /// Returns why a function that looks like an object function is not hooked; `None` if it is not
 /// listed.
 #[must_use]
-pub fn no_object(symbol: &str) -> Option<&'static str> {
-    let known = NO_OBJECTS.iter().find(|(prefix, _)| symbol.starts_with(prefix));
+pub fn unhooked_object(symbol: &str) -> Option<&'static str> {
+    let known = UNHOOKED_OBJECT_PREFIXES.iter().find(|(prefix, _)| symbol.starts_with(prefix));
     known.map(|(_, reason)| *reason)
 }
 
 /// Returns whether an exported name looks like a function that creates or destroys an object.
 #[must_use]
-pub fn is_about_objects(symbol: &str) -> bool {
+pub fn looks_like_object_function(symbol: &str) -> bool {
     let Some(name) = symbol.strip_prefix("cu") else { return false };
     let objects = ["Stream", "Event", "Graph", "Module", "Library", "Tex", "Surf", "Link", "Green"];
     let more = ["Ctx", "MemPool", "UserObject"];
@@ -118,7 +118,7 @@ pub fn is_about_objects(symbol: &str) -> bool {
 
 /// Returns whether an exported name looks like a memory or context function.
 #[must_use]
-pub fn is_about_memory(symbol: &str) -> bool {
+pub fn looks_like_memory_function(symbol: &str) -> bool {
     let Some(name) = symbol.strip_prefix("cu") else { return false };
     let starts = ["Mem", "Array", "Mipmapped", "Multicast", "Ctx", "GreenCtx"];
     let contains = ["MemAlloc", "MemFree", "MemHandle", "ExternalMemory", "GraphMem", "PrimaryCtx"];
@@ -139,7 +139,7 @@ mod tests {
     fn assert_known(names: impl Iterator<Item = impl AsRef<str>>, driver: &str) {
         let unknown: Vec<String> = names
             .map(|name| name.as_ref().to_owned())
-            .filter(|name| is_about_memory(name))
+            .filter(|name| looks_like_memory_function(name))
             .filter(|name| unhooked(name).is_none())
             .filter(|name| !HOOKS.iter().any(|hook| hook.symbol == name))
             .collect();
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn real_driver_has_no_unknown_memory_functions() {
-        assert!(DRIVER_580.lines().filter(|name| is_about_memory(name)).count() > 200);
+        assert!(DRIVER_580.lines().filter(|name| looks_like_memory_function(name)).count() > 200);
         assert_known(DRIVER_580.lines(), "580.159.04");
     }
 
@@ -166,20 +166,23 @@ mod tests {
 
     #[test]
     fn real_driver_has_no_unknown_object_functions() {
-        let objects: Vec<_> = DRIVER_580.lines().filter(|name| is_about_objects(name)).collect();
+        let objects: Vec<_> =
+            DRIVER_580.lines().filter(|name| looks_like_object_function(name)).collect();
         assert!(objects.len() > 40);
         let hooked = |name: &str| {
             HOOKS.iter().any(|hook| hook.symbol == name && hook.meaning.object().is_some())
         };
-        let unknown: Vec<_> =
-            objects.into_iter().filter(|name| !hooked(name) && no_object(name).is_none()).collect();
+        let unknown: Vec<_> = objects
+            .into_iter()
+            .filter(|name| !hooked(name) && unhooked_object(name).is_none())
+            .collect();
         assert!(unknown.is_empty(), "{unknown:?}");
     }
 
     #[test]
     fn new_memory_function_is_noticed() {
         for name in ["cuMemAllocFromTheMoon", "cuArrayCreate_v9", "cuDeviceGetBestMemPool"] {
-            assert!(is_about_memory(name) && unhooked(name).is_none(), "{name}");
+            assert!(looks_like_memory_function(name) && unhooked(name).is_none(), "{name}");
         }
     }
 }

@@ -8,19 +8,21 @@ pub(crate) mod row;
 mod table;
 mod work;
 
-pub use known::{is_about_memory, is_about_objects, no_object, unhooked};
-pub use objects::ObjectUse;
+pub use known::{
+    looks_like_memory_function, looks_like_object_function, unhooked, unhooked_object,
+};
+pub use objects::ObjectEffect;
 pub use table::HOOKS;
 
-use engine::event::FreeBy;
-use engine::ids::{FunctionId, Space};
-use engine::kind::Kind;
+use engine::event::FreeFunction;
+use engine::ids::{AddressType, FunctionId};
+use engine::kind::MemoryKind;
 use engine::object::ObjectKind;
-use engine::work::Direction;
+use engine::work::CopyDirection;
 
 /// Source of the size of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Size {
+pub enum SizeSource {
     /// An argument.
     Argument(u8),
     /// A 32-bit argument, in functions from before CUDA 3.2.
@@ -33,14 +35,14 @@ pub enum Size {
         height: u8,
     },
     /// In a structure that an argument points to.
-    Descriptor(Descriptor),
+    Descriptor(DescriptorType),
     /// Unknown: imported memory, whose size only the exporter knows.
     Unknown,
 }
 
 /// A structure that describes memory, with the offsets of `cuda.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Descriptor {
+pub enum DescriptorType {
     /// `CUDA_ARRAY_DESCRIPTOR`.
     Array,
     /// `CUDA_ARRAY3D_DESCRIPTOR`.
@@ -53,7 +55,7 @@ pub enum Descriptor {
 
 /// Source of the address or handle of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pointer {
+pub enum PointerSource {
     /// Out value of argument 0.
     Out,
     /// Out value of argument 0, 32 bits wide.
@@ -64,7 +66,7 @@ pub enum Pointer {
 
 /// Source of a handle of a device's pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DevicePool {
+pub enum PoolSource {
     /// Query of the default pool.
     GetDefault,
     /// Query of the current pool, which stream-ordered memory comes from.
@@ -76,17 +78,17 @@ pub enum DevicePool {
 /// Effect of a successful call. Variants without fields list the arguments; `*` marks an out value
 /// or a pointer to a structure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Meaning {
+pub enum CallSemantics {
     /// Allocates memory.
     Allocate {
         /// The memory kind.
-        kind: Kind,
+        kind: MemoryKind,
         /// What identifies it: an address or a handle.
-        space: Space,
+        space: AddressType,
         /// Source of the address or handle.
-        pointer: Pointer,
+        pointer: PointerSource,
         /// Source of the size.
-        size: Size,
+        size: SizeSource,
     },
     /// Allocates stream-ordered memory; the size is argument 1.
     AllocateAsync {
@@ -98,9 +100,9 @@ pub enum Meaning {
     /// Frees the memory in argument 0.
     Free {
         /// What argument 0 is: an address or a handle.
-        space: Space,
+        space: AddressType,
         /// The function family.
-        by: FreeBy,
+        by: FreeFunction,
     },
     /// Frees the stream-ordered memory in argument 0, in the order of the stream in argument 1.
     FreeAsync,
@@ -133,7 +135,7 @@ pub enum Meaning {
     /// pool, attribute, value*.
     PoolGet,
     /// Returns or sets the pool of a device.
-    PoolOfDevice(DevicePool),
+    PoolOfDevice(PoolSource),
     /// Begins a capture on the stream in argument 0.
     CaptureBegin {
         /// The argument with the graph to capture into, if any.
@@ -153,7 +155,7 @@ pub enum Meaning {
     /// graph*: an older graph with that handle has ended.
     GraphCreate,
     /// exec*, graph.
-    GraphInstantiate(InstantiateFlags),
+    GraphInstantiate(FlagsSource),
     /// exec, stream.
     GraphLaunch,
     /// exec.
@@ -218,7 +220,7 @@ pub enum Meaning {
         config: bool,
     },
     /// Copies or sets memory.
-    Copy(Copy),
+    Copy(CopySpec),
     /// Creates an object that does not affect memory.
     ObjectCreate {
         /// The object kind.
@@ -232,20 +234,20 @@ pub enum Meaning {
 
 /// A copy or a memset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Copy {
+pub struct CopySpec {
     /// Source of the direction.
-    pub route: Route,
+    pub route: CopyRoute,
     /// Source of the size.
-    pub extent: Extent,
+    pub extent: CopyExtent,
     /// The call returns before the copy is complete.
     pub asynchronous: bool,
 }
 
 /// Source of the direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Route {
+pub enum CopyRoute {
     /// Fixed by the function.
-    Fixed(Direction),
+    Fixed(CopyDirection),
     /// The memory types of the descriptor.
     Described,
     /// The pointers.
@@ -254,7 +256,7 @@ pub enum Route {
 
 /// Source of the size of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extent {
+pub enum CopyExtent {
     /// A number of elements.
     Elements {
         /// The argument with the number.
@@ -277,7 +279,7 @@ pub enum Extent {
 
 /// Functions that are probed together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Group {
+pub(crate) enum HookGroup {
     /// Functions that affect memory.
     Memory,
     /// Context queries.
@@ -290,23 +292,23 @@ pub(crate) enum Group {
     Objects,
 }
 
-impl Meaning {
+impl CallSemantics {
     /// Returns the group. Frameworks query their context all the time, so context queries are
     /// probed only while a context is unknown, and activity only on request.
-    pub(crate) const fn group(&self) -> Group {
+    pub(crate) const fn group(&self) -> HookGroup {
         match self {
-            Self::ContextGet | Self::ContextDevice { .. } => Group::Queries,
+            Self::ContextGet | Self::ContextDevice { .. } => HookGroup::Queries,
             Self::KernelByName | Self::KernelName | Self::KernelFunction | Self::Copy(_) => {
-                Group::Work
+                HookGroup::Work
             }
-            Self::Launch { .. } => Group::Launches,
-            Self::ObjectCreate { .. } | Self::ObjectDestroy(_) => Group::Objects,
-            _ => Group::Memory,
+            Self::Launch { .. } => HookGroup::Launches,
+            Self::ObjectCreate { .. } | Self::ObjectDestroy(_) => HookGroup::Objects,
+            _ => HookGroup::Memory,
         }
     }
 
     /// Returns whether the call only creates or destroys a stream or a green context.
-    pub(crate) const fn binds(&self) -> bool {
+    pub(crate) const fn binds_handle(&self) -> bool {
         matches!(
             self,
             Self::StreamCreate
@@ -321,7 +323,7 @@ impl Meaning {
 
 /// Source of the flags of an instantiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InstantiateFlags {
+pub enum FlagsSource {
     /// No flags.
     None,
     /// An argument.
@@ -336,7 +338,7 @@ pub struct Hook {
     /// The exported name.
     pub symbol: &'static str,
     /// The effect of a call.
-    pub meaning: Meaning,
+    pub meaning: CallSemantics,
 }
 
 /// Returns the row of a driver function by its name.

@@ -2,14 +2,14 @@
 
 use engine::object::ObjectKind;
 
-use super::{Hook, Meaning};
+use super::{CallSemantics, Hook};
 
 const fn creates(symbol: &'static str, kind: ObjectKind, handle: u8) -> Hook {
-    Hook { symbol, meaning: Meaning::ObjectCreate { kind, handle } }
+    Hook { symbol, meaning: CallSemantics::ObjectCreate { kind, handle } }
 }
 
 const fn destroys(symbol: &'static str, kind: ObjectKind) -> Hook {
-    Hook { symbol, meaning: Meaning::ObjectDestroy(kind) }
+    Hook { symbol, meaning: CallSemantics::ObjectDestroy(kind) }
 }
 
 use ObjectKind::{Event, Graph, Library, Linker, Module, Surface, Texture};
@@ -41,18 +41,18 @@ pub(super) const OBJECTS: &[Hook] = &[
 /// Effect of a successful call on an object. The handle of a created object is out value 0, that of
 /// a destroyed one is argument 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ObjectUse {
+pub enum ObjectEffect {
     /// Creates an object.
     Creates(ObjectKind),
     /// Destroys an object.
     Destroys(ObjectKind),
 }
 
-impl Meaning {
+impl CallSemantics {
     /// Returns the effect on an object, independent of the effect on memory.
     #[must_use]
-    pub const fn object(&self) -> Option<ObjectUse> {
-        use ObjectUse::{Creates, Destroys};
+    pub const fn object(&self) -> Option<ObjectEffect> {
+        use ObjectEffect::{Creates, Destroys};
         Some(match self {
             Self::ObjectCreate { kind, .. } => Creates(*kind),
             Self::ObjectDestroy(kind) => Destroys(*kind),
@@ -85,8 +85,8 @@ mod tests {
         let uses: HashSet<_> =
             HOOKS.iter().filter_map(|hook| Some(format!("{:?}", hook.meaning.object()?))).collect();
         for kind in ObjectKind::ALL {
-            assert!(uses.contains(&format!("{:?}", ObjectUse::Creates(kind))), "{kind:?}");
-            assert!(uses.contains(&format!("{:?}", ObjectUse::Destroys(kind))), "{kind:?}");
+            assert!(uses.contains(&format!("{:?}", ObjectEffect::Creates(kind))), "{kind:?}");
+            assert!(uses.contains(&format!("{:?}", ObjectEffect::Destroys(kind))), "{kind:?}");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Converts a row of the hook table to the format of the probes.
 
-use engine::work::Direction;
+use engine::work::CopyDirection;
 
 use super::{
-    Copy, Descriptor, Extent, Hook, InstantiateFlags, Meaning, ObjectUse, Pointer, Route, Size,
+    CallSemantics, CopyExtent, CopyRoute, CopySpec, DescriptorType, FlagsSource, Hook,
+    ObjectEffect, PointerSource, SizeSource,
 };
 use crate::wire::{self, WireHook};
 
@@ -60,7 +61,7 @@ impl WireHook {
     }
 }
 
-impl Descriptor {
+impl DescriptorType {
     /// Returns the bytes of the structure that are read.
     pub(crate) const fn bytes(self) -> u8 {
         match self {
@@ -87,13 +88,13 @@ pub(crate) const ALLOC_PARAMETERS: u8 = 120;
 
 impl Hook {
     /// Converts the row. `objects`: objects are tracked.
-    pub(crate) const fn wire(&self, objects: bool) -> WireHook {
+    pub(crate) const fn to_wire(&self, objects: bool) -> WireHook {
         let row = self.plain();
         match self.meaning.object() {
-            Some(ObjectUse::Creates(_)) if objects => {
+            Some(ObjectEffect::Creates(_)) if objects => {
                 row.flag(wire::VS_OBJECT).flag(wire::VS_WITH_STACK)
             }
-            Some(ObjectUse::Destroys(_)) if objects => row.flag(wire::VS_OBJECT),
+            Some(ObjectEffect::Destroys(_)) if objects => row.flag(wire::VS_OBJECT),
             _ => row,
         }
     }
@@ -103,39 +104,41 @@ impl Hook {
         let allocates = plain.class(wire::VS_CLASS_ALLOCATE);
         let frees = plain.class(wire::VS_CLASS_FREE);
         match self.meaning {
-            Meaning::Allocate { pointer, size, .. } => allocation(pointer, size),
-            Meaning::AllocateAsync { .. } => {
+            CallSemantics::Allocate { pointer, size, .. } => allocation(pointer, size),
+            CallSemantics::AllocateAsync { .. } => {
                 allocates.out(0, 0, 8).size(1).flag(wire::VS_STREAM_ORDERED)
             }
-            Meaning::Free { .. } | Meaning::VmmRelease | Meaning::VmmUnmap => frees,
-            Meaning::FreeAsync => frees.flag(wire::VS_STREAM_ORDERED),
-            Meaning::VmmCreate => allocates.out(0, 0, 8).size(1).descriptor(2, 32),
-            Meaning::VmmImport => allocates.out(0, 0, 8),
-            Meaning::VmmMulticast | Meaning::VmmRetain => plain.out(0, 0, 8),
-            Meaning::VmmReserve | Meaning::PoolImport => plain.out(0, 0, 8),
-            Meaning::PoolCreate => plain.out(0, 0, 8).descriptor(1, 88),
-            Meaning::PoolGet | Meaning::GraphGet => plain.out(0, 2, 8),
-            Meaning::PoolOfDevice(super::DevicePool::SetCurrent) => plain,
-            Meaning::PoolOfDevice(_) => plain.out(0, 0, 8),
-            Meaning::CaptureBegin { .. } => plain.action(wire::VS_ACTION_CAPTURE_BEGIN),
-            Meaning::CaptureEnd => plain.action(wire::VS_ACTION_CAPTURE_END).out(0, 1, 8),
-            Meaning::GraphAllocNode => {
+            CallSemantics::Free { .. } | CallSemantics::VmmRelease | CallSemantics::VmmUnmap => {
+                frees
+            }
+            CallSemantics::FreeAsync => frees.flag(wire::VS_STREAM_ORDERED),
+            CallSemantics::VmmCreate => allocates.out(0, 0, 8).size(1).descriptor(2, 32),
+            CallSemantics::VmmImport => allocates.out(0, 0, 8),
+            CallSemantics::VmmMulticast | CallSemantics::VmmRetain => plain.out(0, 0, 8),
+            CallSemantics::VmmReserve | CallSemantics::PoolImport => plain.out(0, 0, 8),
+            CallSemantics::PoolCreate => plain.out(0, 0, 8).descriptor(1, 88),
+            CallSemantics::PoolGet | CallSemantics::GraphGet => plain.out(0, 2, 8),
+            CallSemantics::PoolOfDevice(super::PoolSource::SetCurrent) => plain,
+            CallSemantics::PoolOfDevice(_) => plain.out(0, 0, 8),
+            CallSemantics::CaptureBegin { .. } => plain.action(wire::VS_ACTION_CAPTURE_BEGIN),
+            CallSemantics::CaptureEnd => plain.action(wire::VS_ACTION_CAPTURE_END).out(0, 1, 8),
+            CallSemantics::GraphAllocNode => {
                 plain.action(wire::VS_ACTION_GRAPH_NODE).descriptor(4, ALLOC_PARAMETERS)
             }
-            Meaning::GraphNode { parameters } => {
+            CallSemantics::GraphNode { parameters } => {
                 plain.action(wire::VS_ACTION_GRAPH_NODE).descriptor(parameters, NODE_PARAMETERS)
             }
-            Meaning::GraphFreeNode => plain.action(wire::VS_ACTION_GRAPH_NODE),
-            Meaning::GraphInstantiate(InstantiateFlags::Parameters) => {
+            CallSemantics::GraphFreeNode => plain.action(wire::VS_ACTION_GRAPH_NODE),
+            CallSemantics::GraphInstantiate(FlagsSource::Parameters) => {
                 plain.out(0, 0, 8).descriptor(2, 8)
             }
-            Meaning::GraphInstantiate(_) | Meaning::GraphCreate => plain.out(0, 0, 8),
-            Meaning::GraphLaunch => plain.action(wire::VS_ACTION_GRAPH_LAUNCH),
-            Meaning::ContextSet => plain.action(wire::VS_ACTION_CONTEXT_SET),
-            Meaning::ContextPush => plain.action(wire::VS_ACTION_CONTEXT_PUSH),
-            Meaning::ContextPop => plain.action(wire::VS_ACTION_CONTEXT_POP),
-            Meaning::ContextGet => plain.action(wire::VS_ACTION_CONTEXT_GET).out(0, 0, 8),
-            Meaning::ContextDevice { context } => {
+            CallSemantics::GraphInstantiate(_) | CallSemantics::GraphCreate => plain.out(0, 0, 8),
+            CallSemantics::GraphLaunch => plain.action(wire::VS_ACTION_GRAPH_LAUNCH),
+            CallSemantics::ContextSet => plain.action(wire::VS_ACTION_CONTEXT_SET),
+            CallSemantics::ContextPush => plain.action(wire::VS_ACTION_CONTEXT_PUSH),
+            CallSemantics::ContextPop => plain.action(wire::VS_ACTION_CONTEXT_POP),
+            CallSemantics::ContextGet => plain.action(wire::VS_ACTION_CONTEXT_GET).out(0, 0, 8),
+            CallSemantics::ContextDevice { context } => {
                 let row = plain.action(wire::VS_ACTION_CONTEXT_DEVICE).out(0, 0, 4);
                 match context {
                     // Zero bytes: the probe uses the argument itself as the context.
@@ -143,133 +146,135 @@ impl Hook {
                     None => row,
                 }
             }
-            Meaning::ContextCreate { .. } => {
+            CallSemantics::ContextCreate { .. } => {
                 plain.action(wire::VS_ACTION_CONTEXT_CREATE).out(0, 0, 8)
             }
-            Meaning::ContextDestroy => {
+            CallSemantics::ContextDestroy => {
                 plain.action(wire::VS_ACTION_CONTEXT_DESTROY).flag(wire::VS_ENDS_CONTEXT)
             }
-            Meaning::PrimaryRelease | Meaning::PrimaryReset => plain.flag(wire::VS_ENDS_CONTEXT),
-            Meaning::StreamDestroy => plain.action(wire::VS_ACTION_STREAM_DESTROY),
-            Meaning::PrimaryRetain => plain.out(0, 0, 8),
-            Meaning::DeviceUuid => plain.descriptor(0, 16),
-            Meaning::StreamCreate | Meaning::GreenStreamCreate => plain.out(0, 0, 8),
-            Meaning::GreenCreate | Meaning::ContextFromGreen => plain.out(0, 0, 8),
-            Meaning::KernelByName => plain.action(wire::VS_ACTION_NAME).out(0, 0, 8).size(2),
-            Meaning::KernelName => plain.action(wire::VS_ACTION_GET_NAME).out(0, 0, 8),
-            Meaning::KernelFunction => plain.out(0, 0, 8),
-            Meaning::Launch { config: false } => plain.action(wire::VS_ACTION_LAUNCH),
-            Meaning::Launch { config: true } => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
-            Meaning::Copy(copy) => self::copy(copy),
-            Meaning::ObjectCreate { handle, .. } => {
+            CallSemantics::PrimaryRelease | CallSemantics::PrimaryReset => {
+                plain.flag(wire::VS_ENDS_CONTEXT)
+            }
+            CallSemantics::StreamDestroy => plain.action(wire::VS_ACTION_STREAM_DESTROY),
+            CallSemantics::PrimaryRetain => plain.out(0, 0, 8),
+            CallSemantics::DeviceUuid => plain.descriptor(0, 16),
+            CallSemantics::StreamCreate | CallSemantics::GreenStreamCreate => plain.out(0, 0, 8),
+            CallSemantics::GreenCreate | CallSemantics::ContextFromGreen => plain.out(0, 0, 8),
+            CallSemantics::KernelByName => plain.action(wire::VS_ACTION_NAME).out(0, 0, 8).size(2),
+            CallSemantics::KernelName => plain.action(wire::VS_ACTION_GET_NAME).out(0, 0, 8),
+            CallSemantics::KernelFunction => plain.out(0, 0, 8),
+            CallSemantics::Launch { config: false } => plain.action(wire::VS_ACTION_LAUNCH),
+            CallSemantics::Launch { config: true } => plain.action(wire::VS_ACTION_LAUNCH_CONFIG),
+            CallSemantics::Copy(copy) => self::copy(copy),
+            CallSemantics::ObjectCreate { handle, .. } => {
                 plain.class(wire::VS_CLASS_OBJECT).out(0, handle, 8)
             }
-            Meaning::ObjectDestroy(_) => plain.class(wire::VS_CLASS_OBJECT),
-            Meaning::Initialize
-            | Meaning::VmmMap
-            | Meaning::VmmUnreserve
-            | Meaning::PoolDestroy
-            | Meaning::PoolTrim
-            | Meaning::GraphExecDestroy
-            | Meaning::GraphDestroy
-            | Meaning::GraphTrim
-            | Meaning::GreenDestroy => plain,
+            CallSemantics::ObjectDestroy(_) => plain.class(wire::VS_CLASS_OBJECT),
+            CallSemantics::Initialize
+            | CallSemantics::VmmMap
+            | CallSemantics::VmmUnreserve
+            | CallSemantics::PoolDestroy
+            | CallSemantics::PoolTrim
+            | CallSemantics::GraphExecDestroy
+            | CallSemantics::GraphDestroy
+            | CallSemantics::GraphTrim
+            | CallSemantics::GreenDestroy => plain,
         }
     }
 }
 
-const fn copy(copy: Copy) -> WireHook {
+const fn copy(copy: CopySpec) -> WireHook {
     let row = WireHook::PLAIN.class(wire::VS_CLASS_COPY).action(wire::VS_ACTION_COPY);
     let mut row = match copy.extent {
-        Extent::Elements { argument, element } => {
+        CopyExtent::Elements { argument, element } => {
             let mut row = row.size(argument);
             row.element = element;
             row.stream_argument = argument + 1;
             row
         }
-        Extent::Area { element } => {
+        CopyExtent::Area { element } => {
             let mut row = row.size(3);
             row.size_factor = 4;
             row.element = element;
             row.stream_argument = 5;
             row
         }
-        Extent::Flat | Extent::Deep => {
+        CopyExtent::Flat | CopyExtent::Deep => {
             let mut row = row;
             row.stream_argument = 1;
             row
         }
-        Extent::Batch => row,
+        CopyExtent::Batch => row,
     };
     row.measure = match copy.extent {
-        Extent::Elements { .. } | Extent::Area { .. } => wire::VS_MEASURE_ARGUMENT,
-        Extent::Flat => wire::VS_MEASURE_2D,
-        Extent::Deep => wire::VS_MEASURE_3D,
-        Extent::Batch => wire::VS_MEASURE_BATCH,
+        CopyExtent::Elements { .. } | CopyExtent::Area { .. } => wire::VS_MEASURE_ARGUMENT,
+        CopyExtent::Flat => wire::VS_MEASURE_2D,
+        CopyExtent::Deep => wire::VS_MEASURE_3D,
+        CopyExtent::Batch => wire::VS_MEASURE_BATCH,
     } as u8;
     row.direction = match copy.route {
-        Route::Fixed(direction) => direction_number(direction),
-        Route::Described | Route::Pointers => wire::VS_UNIFIED as u8,
+        CopyRoute::Fixed(direction) => direction_number(direction),
+        CopyRoute::Described | CopyRoute::Pointers => wire::VS_UNIFIED as u8,
     };
     row.asynchronous = copy.asynchronous as u8;
     row
 }
 
-const fn direction_number(direction: Direction) -> u8 {
+const fn direction_number(direction: CopyDirection) -> u8 {
     (match direction {
-        Direction::HostToDevice => wire::VS_H2D,
-        Direction::DeviceToHost => wire::VS_D2H,
-        Direction::DeviceToDevice => wire::VS_D2D,
-        Direction::HostToHost => wire::VS_H2H,
-        Direction::Peer => wire::VS_PEER,
-        Direction::Array => wire::VS_ARRAY,
-        Direction::Fill => wire::VS_MEMSET,
-        Direction::Unknown => wire::VS_UNIFIED,
+        CopyDirection::HostToDevice => wire::VS_H2D,
+        CopyDirection::DeviceToHost => wire::VS_D2H,
+        CopyDirection::DeviceToDevice => wire::VS_D2D,
+        CopyDirection::HostToHost => wire::VS_H2H,
+        CopyDirection::Peer => wire::VS_PEER,
+        CopyDirection::Array => wire::VS_ARRAY,
+        CopyDirection::Memset => wire::VS_MEMSET,
+        CopyDirection::Unknown => wire::VS_UNIFIED,
     }) as u8
 }
 
 /// Returns the direction of a number; the inverse of `direction_number`.
-pub(crate) const fn direction(number: u8) -> Direction {
+pub(crate) const fn direction(number: u8) -> CopyDirection {
     match number as u32 {
-        wire::VS_H2D => Direction::HostToDevice,
-        wire::VS_D2H => Direction::DeviceToHost,
-        wire::VS_D2D => Direction::DeviceToDevice,
-        wire::VS_H2H => Direction::HostToHost,
-        wire::VS_PEER => Direction::Peer,
-        wire::VS_ARRAY => Direction::Array,
-        wire::VS_MEMSET => Direction::Fill,
-        _ => Direction::Unknown,
+        wire::VS_H2D => CopyDirection::HostToDevice,
+        wire::VS_D2H => CopyDirection::DeviceToHost,
+        wire::VS_D2D => CopyDirection::DeviceToDevice,
+        wire::VS_H2H => CopyDirection::HostToHost,
+        wire::VS_PEER => CopyDirection::Peer,
+        wire::VS_ARRAY => CopyDirection::Array,
+        wire::VS_MEMSET => CopyDirection::Memset,
+        _ => CopyDirection::Unknown,
     }
 }
 
-const fn allocation(pointer: Pointer, size: Size) -> WireHook {
+const fn allocation(pointer: PointerSource, size: SizeSource) -> WireHook {
     let row = WireHook::PLAIN.class(wire::VS_CLASS_ALLOCATE);
     let row = match pointer {
-        Pointer::Out => row.out(0, 0, 8),
-        Pointer::NarrowOut => row.out(0, 0, 4),
-        Pointer::Argument => row,
+        PointerSource::Out => row.out(0, 0, 8),
+        PointerSource::NarrowOut => row.out(0, 0, 4),
+        PointerSource::Argument => row,
     };
     match size {
-        Size::Argument(index) | Size::Narrow(index) => row.size(index),
-        Size::Pitch { width, height } => {
+        SizeSource::Argument(index) | SizeSource::Narrow(index) => row.size(index),
+        SizeSource::Pitch { width, height } => {
             let mut row = row.out(1, 1, 8).size(width);
             row.size_factor = height;
             row.measure = wire::VS_MEASURE_PITCH as u8;
             row
         }
-        Size::Descriptor(descriptor) => {
+        SizeSource::Descriptor(descriptor) => {
             let mut row = row.descriptor(descriptor.argument(), descriptor.bytes());
             row.measure = match descriptor {
-                Descriptor::Array => wire::VS_MEASURE_ARRAY,
-                Descriptor::Array3d => wire::VS_MEASURE_ARRAY3D,
-                Descriptor::Mipmapped => wire::VS_MEASURE_MIPMAPPED,
-                Descriptor::ExternalBuffer => wire::VS_MEASURE_ARGUMENT,
+                DescriptorType::Array => wire::VS_MEASURE_ARRAY,
+                DescriptorType::Array3d => wire::VS_MEASURE_ARRAY3D,
+                DescriptorType::Mipmapped => wire::VS_MEASURE_MIPMAPPED,
+                DescriptorType::ExternalBuffer => wire::VS_MEASURE_ARGUMENT,
             } as u8;
-            if matches!(descriptor, Descriptor::Mipmapped) {
+            if matches!(descriptor, DescriptorType::Mipmapped) {
                 row.size_factor = 2;
             }
             row
         }
-        Size::Unknown => row,
+        SizeSource::Unknown => row,
     }
 }

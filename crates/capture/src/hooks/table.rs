@@ -1,38 +1,45 @@
 //! The hook table. The index of a row is its attach cookie and its [`engine::ids::FunctionId`].
 
-use engine::event::FreeBy;
-use engine::ids::Space;
-use engine::kind::Kind;
+use engine::event::FreeFunction;
+use engine::ids::AddressType;
+use engine::kind::MemoryKind;
 
 use super::objects::OBJECTS;
 use super::work::WORK;
-use super::{Descriptor, DevicePool, Hook, InstantiateFlags, Meaning, Pointer, Size};
+use super::{
+    CallSemantics, DescriptorType, FlagsSource, Hook, PointerSource, PoolSource, SizeSource,
+};
 use crate::wire;
 
-const fn hook(symbol: &'static str, meaning: Meaning) -> Hook {
+const fn hook(symbol: &'static str, meaning: CallSemantics) -> Hook {
     Hook { symbol, meaning }
 }
 
-const fn allocate(symbol: &'static str, kind: Kind, pointer: Pointer, size: Size) -> Hook {
-    hook(symbol, Meaning::Allocate { kind, space: Space::Address, pointer, size })
+const fn allocate(
+    symbol: &'static str,
+    kind: MemoryKind,
+    pointer: PointerSource,
+    size: SizeSource,
+) -> Hook {
+    hook(symbol, CallSemantics::Allocate { kind, space: AddressType::Pointer, pointer, size })
 }
 
 const fn asynchronous(symbol: &'static str, pool: Option<u8>, stream: u8) -> Hook {
-    hook(symbol, Meaning::AllocateAsync { pool, stream })
+    hook(symbol, CallSemantics::AllocateAsync { pool, stream })
 }
 
-const fn array(symbol: &'static str, descriptor: Descriptor) -> Hook {
-    let (space, pointer) = (Space::Array, Pointer::Out);
-    let size = Size::Descriptor(descriptor);
-    hook(symbol, Meaning::Allocate { kind: Kind::Array, space, pointer, size })
+const fn array(symbol: &'static str, descriptor: DescriptorType) -> Hook {
+    let (space, pointer) = (AddressType::Array, PointerSource::Out);
+    let size = SizeSource::Descriptor(descriptor);
+    hook(symbol, CallSemantics::Allocate { kind: MemoryKind::Array, space, pointer, size })
 }
 
-const fn free(symbol: &'static str, by: FreeBy) -> Hook {
-    hook(symbol, Meaning::Free { space: Space::Address, by })
+const fn free(symbol: &'static str, by: FreeFunction) -> Hook {
+    hook(symbol, CallSemantics::Free { space: AddressType::Pointer, by })
 }
 
-const fn instantiate(symbol: &'static str, flags: InstantiateFlags) -> Hook {
-    hook(symbol, Meaning::GraphInstantiate(flags))
+const fn instantiate(symbol: &'static str, flags: FlagsSource) -> Hook {
+    hook(symbol, CallSemantics::GraphInstantiate(flags))
 }
 
 /// All hooked functions. If a driver exports one address under two names, the first row is used.
@@ -58,123 +65,151 @@ const fn joined() -> [Hook; COUNT] {
 /// Memory and context functions.
 const MEMORY: &[Hook] = &[
     // Plain memory.
-    allocate("cuMemAlloc_v2", Kind::Device, Pointer::Out, Size::Argument(1)),
-    allocate("cuMemAlloc", Kind::Device, Pointer::NarrowOut, Size::Narrow(1)),
-    allocate("cuMemAllocPitch_v2", Kind::Device, Pointer::Out, Size::Pitch { width: 2, height: 3 }),
-    allocate("cuMemAllocManaged", Kind::Managed, Pointer::Out, Size::Argument(1)),
-    allocate("cuMemAllocHost_v2", Kind::Pinned, Pointer::Out, Size::Argument(1)),
-    allocate("cuMemAllocHost", Kind::Pinned, Pointer::Out, Size::Narrow(1)),
-    allocate("cuMemHostAlloc", Kind::Pinned, Pointer::Out, Size::Argument(1)),
-    allocate("cuMemHostRegister_v2", Kind::Registered, Pointer::Argument, Size::Argument(1)),
-    allocate("cuMemHostRegister", Kind::Registered, Pointer::Argument, Size::Argument(1)),
-    free("cuMemFree_v2", FreeBy::Free),
-    free("cuMemFree", FreeBy::Free),
-    free("cuMemFreeHost", FreeBy::FreeHost),
-    free("cuMemHostUnregister", FreeBy::Unregister),
+    allocate("cuMemAlloc_v2", MemoryKind::Device, PointerSource::Out, SizeSource::Argument(1)),
+    allocate("cuMemAlloc", MemoryKind::Device, PointerSource::NarrowOut, SizeSource::Narrow(1)),
+    allocate(
+        "cuMemAllocPitch_v2",
+        MemoryKind::Device,
+        PointerSource::Out,
+        SizeSource::Pitch { width: 2, height: 3 },
+    ),
+    allocate("cuMemAllocManaged", MemoryKind::Managed, PointerSource::Out, SizeSource::Argument(1)),
+    allocate("cuMemAllocHost_v2", MemoryKind::Pinned, PointerSource::Out, SizeSource::Argument(1)),
+    allocate("cuMemAllocHost", MemoryKind::Pinned, PointerSource::Out, SizeSource::Narrow(1)),
+    allocate("cuMemHostAlloc", MemoryKind::Pinned, PointerSource::Out, SizeSource::Argument(1)),
+    allocate(
+        "cuMemHostRegister_v2",
+        MemoryKind::Registered,
+        PointerSource::Argument,
+        SizeSource::Argument(1),
+    ),
+    allocate(
+        "cuMemHostRegister",
+        MemoryKind::Registered,
+        PointerSource::Argument,
+        SizeSource::Argument(1),
+    ),
+    free("cuMemFree_v2", FreeFunction::Free),
+    free("cuMemFree", FreeFunction::Free),
+    free("cuMemFreeHost", FreeFunction::FreeHost),
+    free("cuMemHostUnregister", FreeFunction::Unregister),
     // Stream-ordered memory and pools.
     asynchronous("cuMemAllocAsync", None, 2),
     asynchronous("cuMemAllocAsync_ptsz", None, 2),
     asynchronous("cuMemAllocFromPoolAsync", Some(2), 3),
     asynchronous("cuMemAllocFromPoolAsync_ptsz", Some(2), 3),
-    hook("cuMemFreeAsync", Meaning::FreeAsync),
-    hook("cuMemFreeAsync_ptsz", Meaning::FreeAsync),
-    hook("cuMemPoolCreate", Meaning::PoolCreate),
-    hook("cuMemPoolDestroy", Meaning::PoolDestroy),
-    hook("cuMemPoolTrimTo", Meaning::PoolTrim),
-    hook("cuMemPoolGetAttribute", Meaning::PoolGet),
-    hook("cuMemPoolImportFromShareableHandle", Meaning::PoolImport),
-    hook("cuDeviceGetDefaultMemPool", Meaning::PoolOfDevice(DevicePool::GetDefault)),
-    hook("cuDeviceGetMemPool", Meaning::PoolOfDevice(DevicePool::GetCurrent)),
-    hook("cuDeviceSetMemPool", Meaning::PoolOfDevice(DevicePool::SetCurrent)),
-    allocate("cuMemPoolImportPointer", Kind::Imported, Pointer::Out, Size::Unknown),
+    hook("cuMemFreeAsync", CallSemantics::FreeAsync),
+    hook("cuMemFreeAsync_ptsz", CallSemantics::FreeAsync),
+    hook("cuMemPoolCreate", CallSemantics::PoolCreate),
+    hook("cuMemPoolDestroy", CallSemantics::PoolDestroy),
+    hook("cuMemPoolTrimTo", CallSemantics::PoolTrim),
+    hook("cuMemPoolGetAttribute", CallSemantics::PoolGet),
+    hook("cuMemPoolImportFromShareableHandle", CallSemantics::PoolImport),
+    hook("cuDeviceGetDefaultMemPool", CallSemantics::PoolOfDevice(PoolSource::GetDefault)),
+    hook("cuDeviceGetMemPool", CallSemantics::PoolOfDevice(PoolSource::GetCurrent)),
+    hook("cuDeviceSetMemPool", CallSemantics::PoolOfDevice(PoolSource::SetCurrent)),
+    allocate(
+        "cuMemPoolImportPointer",
+        MemoryKind::Imported,
+        PointerSource::Out,
+        SizeSource::Unknown,
+    ),
     // Virtual memory management.
-    hook("cuMemCreate", Meaning::VmmCreate),
-    hook("cuMemImportFromShareableHandle", Meaning::VmmImport),
-    hook("cuMulticastCreate", Meaning::VmmMulticast),
-    hook("cuMemRetainAllocationHandle", Meaning::VmmRetain),
-    hook("cuMemRelease", Meaning::VmmRelease),
-    hook("cuMemMap", Meaning::VmmMap),
-    hook("cuMemUnmap", Meaning::VmmUnmap),
-    hook("cuMemAddressReserve", Meaning::VmmReserve),
-    hook("cuMemAddressFree", Meaning::VmmUnreserve),
+    hook("cuMemCreate", CallSemantics::VmmCreate),
+    hook("cuMemImportFromShareableHandle", CallSemantics::VmmImport),
+    hook("cuMulticastCreate", CallSemantics::VmmMulticast),
+    hook("cuMemRetainAllocationHandle", CallSemantics::VmmRetain),
+    hook("cuMemRelease", CallSemantics::VmmRelease),
+    hook("cuMemMap", CallSemantics::VmmMap),
+    hook("cuMemUnmap", CallSemantics::VmmUnmap),
+    hook("cuMemAddressReserve", CallSemantics::VmmReserve),
+    hook("cuMemAddressFree", CallSemantics::VmmUnreserve),
     // Arrays.
-    array("cuArrayCreate_v2", Descriptor::Array),
-    array("cuArray3DCreate_v2", Descriptor::Array3d),
-    array("cuMipmappedArrayCreate", Descriptor::Mipmapped),
-    hook("cuArrayDestroy", Meaning::Free { space: Space::Array, by: FreeBy::DestroyArray }),
+    array("cuArrayCreate_v2", DescriptorType::Array),
+    array("cuArray3DCreate_v2", DescriptorType::Array3d),
+    array("cuMipmappedArrayCreate", DescriptorType::Mipmapped),
+    hook(
+        "cuArrayDestroy",
+        CallSemantics::Free { space: AddressType::Array, by: FreeFunction::DestroyArray },
+    ),
     hook(
         "cuMipmappedArrayDestroy",
-        Meaning::Free { space: Space::Array, by: FreeBy::DestroyArray },
+        CallSemantics::Free { space: AddressType::Array, by: FreeFunction::DestroyArray },
     ),
     // Memory of other processes and libraries.
-    allocate("cuIpcOpenMemHandle_v2", Kind::Imported, Pointer::Out, Size::Unknown),
-    allocate("cuIpcOpenMemHandle", Kind::Imported, Pointer::Out, Size::Unknown),
-    free("cuIpcCloseMemHandle", FreeBy::CloseImport),
+    allocate(
+        "cuIpcOpenMemHandle_v2",
+        MemoryKind::Imported,
+        PointerSource::Out,
+        SizeSource::Unknown,
+    ),
+    allocate("cuIpcOpenMemHandle", MemoryKind::Imported, PointerSource::Out, SizeSource::Unknown),
+    free("cuIpcCloseMemHandle", FreeFunction::CloseImport),
     allocate(
         "cuExternalMemoryGetMappedBuffer",
-        Kind::Imported,
-        Pointer::Out,
-        Size::Descriptor(Descriptor::ExternalBuffer),
+        MemoryKind::Imported,
+        PointerSource::Out,
+        SizeSource::Descriptor(DescriptorType::ExternalBuffer),
     ),
     // Graphs and stream capture.
-    hook("cuStreamBeginCapture", Meaning::CaptureBegin { graph: None }),
-    hook("cuStreamBeginCapture_ptsz", Meaning::CaptureBegin { graph: None }),
-    hook("cuStreamBeginCapture_v2", Meaning::CaptureBegin { graph: None }),
-    hook("cuStreamBeginCapture_v2_ptsz", Meaning::CaptureBegin { graph: None }),
-    hook("cuStreamBeginCaptureToGraph", Meaning::CaptureBegin { graph: Some(1) }),
-    hook("cuStreamBeginCaptureToGraph_ptsz", Meaning::CaptureBegin { graph: Some(1) }),
-    hook("cuStreamEndCapture", Meaning::CaptureEnd),
-    hook("cuStreamEndCapture_ptsz", Meaning::CaptureEnd),
-    hook("cuGraphCreate", Meaning::GraphCreate),
-    hook("cuGraphAddMemAllocNode", Meaning::GraphAllocNode),
-    hook("cuGraphAddMemFreeNode", Meaning::GraphFreeNode),
-    hook("cuGraphAddNode", Meaning::GraphNode { parameters: 4 }),
-    hook("cuGraphAddNode_v2", Meaning::GraphNode { parameters: 5 }),
-    instantiate("cuGraphInstantiate", InstantiateFlags::None),
-    instantiate("cuGraphInstantiate_v2", InstantiateFlags::None),
-    instantiate("cuGraphInstantiateWithFlags", InstantiateFlags::Argument(2)),
-    instantiate("cuGraphInstantiateWithParams", InstantiateFlags::Parameters),
-    instantiate("cuGraphInstantiateWithParams_ptsz", InstantiateFlags::Parameters),
-    hook("cuGraphLaunch", Meaning::GraphLaunch),
-    hook("cuGraphLaunch_ptsz", Meaning::GraphLaunch),
-    hook("cuGraphExecDestroy", Meaning::GraphExecDestroy),
-    hook("cuGraphDestroy", Meaning::GraphDestroy),
-    hook("cuDeviceGraphMemTrim", Meaning::GraphTrim),
-    hook("cuDeviceGetGraphMemAttribute", Meaning::GraphGet),
+    hook("cuStreamBeginCapture", CallSemantics::CaptureBegin { graph: None }),
+    hook("cuStreamBeginCapture_ptsz", CallSemantics::CaptureBegin { graph: None }),
+    hook("cuStreamBeginCapture_v2", CallSemantics::CaptureBegin { graph: None }),
+    hook("cuStreamBeginCapture_v2_ptsz", CallSemantics::CaptureBegin { graph: None }),
+    hook("cuStreamBeginCaptureToGraph", CallSemantics::CaptureBegin { graph: Some(1) }),
+    hook("cuStreamBeginCaptureToGraph_ptsz", CallSemantics::CaptureBegin { graph: Some(1) }),
+    hook("cuStreamEndCapture", CallSemantics::CaptureEnd),
+    hook("cuStreamEndCapture_ptsz", CallSemantics::CaptureEnd),
+    hook("cuGraphCreate", CallSemantics::GraphCreate),
+    hook("cuGraphAddMemAllocNode", CallSemantics::GraphAllocNode),
+    hook("cuGraphAddMemFreeNode", CallSemantics::GraphFreeNode),
+    hook("cuGraphAddNode", CallSemantics::GraphNode { parameters: 4 }),
+    hook("cuGraphAddNode_v2", CallSemantics::GraphNode { parameters: 5 }),
+    instantiate("cuGraphInstantiate", FlagsSource::None),
+    instantiate("cuGraphInstantiate_v2", FlagsSource::None),
+    instantiate("cuGraphInstantiateWithFlags", FlagsSource::Argument(2)),
+    instantiate("cuGraphInstantiateWithParams", FlagsSource::Parameters),
+    instantiate("cuGraphInstantiateWithParams_ptsz", FlagsSource::Parameters),
+    hook("cuGraphLaunch", CallSemantics::GraphLaunch),
+    hook("cuGraphLaunch_ptsz", CallSemantics::GraphLaunch),
+    hook("cuGraphExecDestroy", CallSemantics::GraphExecDestroy),
+    hook("cuGraphDestroy", CallSemantics::GraphDestroy),
+    hook("cuDeviceGraphMemTrim", CallSemantics::GraphTrim),
+    hook("cuDeviceGetGraphMemAttribute", CallSemantics::GraphGet),
     // Contexts.
-    hook("cuCtxCreate_v2", Meaning::ContextCreate { device: 2 }),
-    hook("cuCtxCreate", Meaning::ContextCreate { device: 2 }),
-    hook("cuCtxCreate_v3", Meaning::ContextCreate { device: 4 }),
-    hook("cuCtxCreate_v4", Meaning::ContextCreate { device: 3 }),
-    hook("cuCtxDestroy_v2", Meaning::ContextDestroy),
-    hook("cuCtxDestroy", Meaning::ContextDestroy),
-    hook("cuCtxSetCurrent", Meaning::ContextSet),
-    hook("cuCtxPushCurrent_v2", Meaning::ContextPush),
-    hook("cuCtxPushCurrent", Meaning::ContextPush),
-    hook("cuCtxPopCurrent_v2", Meaning::ContextPop),
-    hook("cuCtxPopCurrent", Meaning::ContextPop),
-    hook("cuCtxGetCurrent", Meaning::ContextGet),
-    hook("cuCtxGetDevice", Meaning::ContextDevice { context: None }),
-    hook("cuCtxGetDevice_v2", Meaning::ContextDevice { context: Some(1) }),
-    hook("cuDevicePrimaryCtxRetain", Meaning::PrimaryRetain),
-    hook("cuDevicePrimaryCtxRelease_v2", Meaning::PrimaryRelease),
-    hook("cuDevicePrimaryCtxRelease", Meaning::PrimaryRelease),
-    hook("cuDevicePrimaryCtxReset_v2", Meaning::PrimaryReset),
-    hook("cuDevicePrimaryCtxReset", Meaning::PrimaryReset),
+    hook("cuCtxCreate_v2", CallSemantics::ContextCreate { device: 2 }),
+    hook("cuCtxCreate", CallSemantics::ContextCreate { device: 2 }),
+    hook("cuCtxCreate_v3", CallSemantics::ContextCreate { device: 4 }),
+    hook("cuCtxCreate_v4", CallSemantics::ContextCreate { device: 3 }),
+    hook("cuCtxDestroy_v2", CallSemantics::ContextDestroy),
+    hook("cuCtxDestroy", CallSemantics::ContextDestroy),
+    hook("cuCtxSetCurrent", CallSemantics::ContextSet),
+    hook("cuCtxPushCurrent_v2", CallSemantics::ContextPush),
+    hook("cuCtxPushCurrent", CallSemantics::ContextPush),
+    hook("cuCtxPopCurrent_v2", CallSemantics::ContextPop),
+    hook("cuCtxPopCurrent", CallSemantics::ContextPop),
+    hook("cuCtxGetCurrent", CallSemantics::ContextGet),
+    hook("cuCtxGetDevice", CallSemantics::ContextDevice { context: None }),
+    hook("cuCtxGetDevice_v2", CallSemantics::ContextDevice { context: Some(1) }),
+    hook("cuDevicePrimaryCtxRetain", CallSemantics::PrimaryRetain),
+    hook("cuDevicePrimaryCtxRelease_v2", CallSemantics::PrimaryRelease),
+    hook("cuDevicePrimaryCtxRelease", CallSemantics::PrimaryRelease),
+    hook("cuDevicePrimaryCtxReset_v2", CallSemantics::PrimaryReset),
+    hook("cuDevicePrimaryCtxReset", CallSemantics::PrimaryReset),
     // Streams and green contexts.
-    hook("cuStreamCreate", Meaning::StreamCreate),
-    hook("cuStreamCreateWithPriority", Meaning::StreamCreate),
-    hook("cuGreenCtxStreamCreate", Meaning::GreenStreamCreate),
-    hook("cuStreamDestroy_v2", Meaning::StreamDestroy),
-    hook("cuStreamDestroy", Meaning::StreamDestroy),
-    hook("cuGreenCtxCreate", Meaning::GreenCreate),
-    hook("cuGreenCtxDestroy", Meaning::GreenDestroy),
-    hook("cuCtxFromGreenCtx", Meaning::ContextFromGreen),
+    hook("cuStreamCreate", CallSemantics::StreamCreate),
+    hook("cuStreamCreateWithPriority", CallSemantics::StreamCreate),
+    hook("cuGreenCtxStreamCreate", CallSemantics::GreenStreamCreate),
+    hook("cuStreamDestroy_v2", CallSemantics::StreamDestroy),
+    hook("cuStreamDestroy", CallSemantics::StreamDestroy),
+    hook("cuGreenCtxCreate", CallSemantics::GreenCreate),
+    hook("cuGreenCtxDestroy", CallSemantics::GreenDestroy),
+    hook("cuCtxFromGreenCtx", CallSemantics::ContextFromGreen),
     // Announces a process long before its first allocation.
-    hook("cuInit", Meaning::Initialize),
+    hook("cuInit", CallSemantics::Initialize),
     // The GPU of a device ordinal.
-    hook("cuDeviceGetUuid", Meaning::DeviceUuid),
-    hook("cuDeviceGetUuid_v2", Meaning::DeviceUuid),
+    hook("cuDeviceGetUuid", CallSemantics::DeviceUuid),
+    hook("cuDeviceGetUuid_v2", CallSemantics::DeviceUuid),
 ];
 
 const _: () = assert!(HOOKS.len() <= wire::VS_MAX_HOOKS);

@@ -1,68 +1,79 @@
 //! Rows of activity: launches, kernel names, copies and memsets. They are probed only on request.
 
-use engine::work::Direction;
+use engine::work::CopyDirection;
 
-use super::{Copy, Extent, Hook, Meaning, Route};
+use super::{CallSemantics, CopyExtent, CopyRoute, CopySpec, Hook};
 
-const fn hook(symbol: &'static str, meaning: Meaning) -> Hook {
+const fn hook(symbol: &'static str, meaning: CallSemantics) -> Hook {
     Hook { symbol, meaning }
 }
 
 /// A copy; argument `size` is the number of bytes.
-const fn copy(symbol: &'static str, direction: Direction, size: u8, asynchronous: bool) -> Hook {
-    let extent = Extent::Elements { argument: size, element: 1 };
-    hook(symbol, Meaning::Copy(Copy { route: Route::Fixed(direction), extent, asynchronous }))
+const fn copy(
+    symbol: &'static str,
+    direction: CopyDirection,
+    size: u8,
+    asynchronous: bool,
+) -> Hook {
+    let extent = CopyExtent::Elements { argument: size, element: 1 };
+    hook(
+        symbol,
+        CallSemantics::Copy(CopySpec { route: CopyRoute::Fixed(direction), extent, asynchronous }),
+    )
 }
 
 /// A copy whose direction follows from the pointers.
 const fn unified(symbol: &'static str, asynchronous: bool) -> Hook {
-    let extent = Extent::Elements { argument: 2, element: 1 };
-    hook(symbol, Meaning::Copy(Copy { route: Route::Pointers, extent, asynchronous }))
+    let extent = CopyExtent::Elements { argument: 2, element: 1 };
+    hook(symbol, CallSemantics::Copy(CopySpec { route: CopyRoute::Pointers, extent, asynchronous }))
 }
 
 const fn batch(symbol: &'static str) -> Hook {
-    let (route, extent) = (Route::Pointers, Extent::Batch);
-    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous: true }))
+    let (route, extent) = (CopyRoute::Pointers, CopyExtent::Batch);
+    hook(symbol, CallSemantics::Copy(CopySpec { route, extent, asynchronous: true }))
 }
 
-const fn described(symbol: &'static str, extent: Extent, asynchronous: bool) -> Hook {
-    hook(symbol, Meaning::Copy(Copy { route: Route::Described, extent, asynchronous }))
+const fn described(symbol: &'static str, extent: CopyExtent, asynchronous: bool) -> Hook {
+    hook(
+        symbol,
+        CallSemantics::Copy(CopySpec { route: CopyRoute::Described, extent, asynchronous }),
+    )
 }
 
 const fn peer_volume(symbol: &'static str, asynchronous: bool) -> Hook {
-    let (route, extent) = (Route::Fixed(Direction::Peer), Extent::Deep);
-    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
+    let (route, extent) = (CopyRoute::Fixed(CopyDirection::Peer), CopyExtent::Deep);
+    hook(symbol, CallSemantics::Copy(CopySpec { route, extent, asynchronous }))
 }
 
 /// A memset of elements: destination, value, count.
 const fn fill(symbol: &'static str, element: u8, asynchronous: bool) -> Hook {
-    let extent = Extent::Elements { argument: 2, element };
-    let route = Route::Fixed(Direction::Fill);
-    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
+    let extent = CopyExtent::Elements { argument: 2, element };
+    let route = CopyRoute::Fixed(CopyDirection::Memset);
+    hook(symbol, CallSemantics::Copy(CopySpec { route, extent, asynchronous }))
 }
 
 /// A memset of rows: destination, pitch, value, width, height.
 const fn fill_rows(symbol: &'static str, element: u8, asynchronous: bool) -> Hook {
-    let (route, extent) = (Route::Fixed(Direction::Fill), Extent::Area { element });
-    hook(symbol, Meaning::Copy(Copy { route, extent, asynchronous }))
+    let (route, extent) = (CopyRoute::Fixed(CopyDirection::Memset), CopyExtent::Area { element });
+    hook(symbol, CallSemantics::Copy(CopySpec { route, extent, asynchronous }))
 }
 
-use Direction::{Array, DeviceToDevice, DeviceToHost, HostToDevice, Peer};
+use CopyDirection::{Array, DeviceToDevice, DeviceToHost, HostToDevice, Peer};
 
 /// Functions that launch kernels, name them, or copy or set memory.
 pub(super) const WORK: &[Hook] = &[
     // Kernels.
-    hook("cuLaunchKernel", Meaning::Launch { config: false }),
-    hook("cuLaunchKernel_ptsz", Meaning::Launch { config: false }),
-    hook("cuLaunchCooperativeKernel", Meaning::Launch { config: false }),
-    hook("cuLaunchCooperativeKernel_ptsz", Meaning::Launch { config: false }),
-    hook("cuLaunchKernelEx", Meaning::Launch { config: true }),
-    hook("cuLaunchKernelEx_ptsz", Meaning::Launch { config: true }),
-    hook("cuModuleGetFunction", Meaning::KernelByName),
-    hook("cuLibraryGetKernel", Meaning::KernelByName),
-    hook("cuKernelGetFunction", Meaning::KernelFunction),
-    hook("cuFuncGetName", Meaning::KernelName),
-    hook("cuKernelGetName", Meaning::KernelName),
+    hook("cuLaunchKernel", CallSemantics::Launch { config: false }),
+    hook("cuLaunchKernel_ptsz", CallSemantics::Launch { config: false }),
+    hook("cuLaunchCooperativeKernel", CallSemantics::Launch { config: false }),
+    hook("cuLaunchCooperativeKernel_ptsz", CallSemantics::Launch { config: false }),
+    hook("cuLaunchKernelEx", CallSemantics::Launch { config: true }),
+    hook("cuLaunchKernelEx_ptsz", CallSemantics::Launch { config: true }),
+    hook("cuModuleGetFunction", CallSemantics::KernelByName),
+    hook("cuLibraryGetKernel", CallSemantics::KernelByName),
+    hook("cuKernelGetFunction", CallSemantics::KernelFunction),
+    hook("cuFuncGetName", CallSemantics::KernelName),
+    hook("cuKernelGetName", CallSemantics::KernelName),
     // Copies.
     copy("cuMemcpyHtoD_v2", HostToDevice, 2, false),
     copy("cuMemcpyHtoD_v2_ptds", HostToDevice, 2, false),
@@ -94,16 +105,16 @@ pub(super) const WORK: &[Hook] = &[
     peer_volume("cuMemcpy3DPeer_ptds", false),
     peer_volume("cuMemcpy3DPeerAsync", true),
     peer_volume("cuMemcpy3DPeerAsync_ptsz", true),
-    described("cuMemcpy2D_v2", Extent::Flat, false),
-    described("cuMemcpy2D_v2_ptds", Extent::Flat, false),
-    described("cuMemcpy2DUnaligned_v2", Extent::Flat, false),
-    described("cuMemcpy2DUnaligned_v2_ptds", Extent::Flat, false),
-    described("cuMemcpy2DAsync_v2", Extent::Flat, true),
-    described("cuMemcpy2DAsync_v2_ptsz", Extent::Flat, true),
-    described("cuMemcpy3D_v2", Extent::Deep, false),
-    described("cuMemcpy3D_v2_ptds", Extent::Deep, false),
-    described("cuMemcpy3DAsync_v2", Extent::Deep, true),
-    described("cuMemcpy3DAsync_v2_ptsz", Extent::Deep, true),
+    described("cuMemcpy2D_v2", CopyExtent::Flat, false),
+    described("cuMemcpy2D_v2_ptds", CopyExtent::Flat, false),
+    described("cuMemcpy2DUnaligned_v2", CopyExtent::Flat, false),
+    described("cuMemcpy2DUnaligned_v2_ptds", CopyExtent::Flat, false),
+    described("cuMemcpy2DAsync_v2", CopyExtent::Flat, true),
+    described("cuMemcpy2DAsync_v2_ptsz", CopyExtent::Flat, true),
+    described("cuMemcpy3D_v2", CopyExtent::Deep, false),
+    described("cuMemcpy3D_v2_ptds", CopyExtent::Deep, false),
+    described("cuMemcpy3DAsync_v2", CopyExtent::Deep, true),
+    described("cuMemcpy3DAsync_v2_ptsz", CopyExtent::Deep, true),
     copy("cuMemcpyDtoA_v2", Array, 3, false),
     copy("cuMemcpyDtoA_v2_ptds", Array, 3, false),
     copy("cuMemcpyAtoD_v2", Array, 3, false),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, ReadCache};
 
-use super::image::{Identity, LONGEST, file_offset, read_at_most};
+use super::image::{FileIdentity, MAX_PROLOGUE_BYTES, file_offset, read_at_most};
 use crate::prologue::attach_point;
 use crate::wire;
 
@@ -25,14 +25,14 @@ const FUNCTIONS: [(&[u8], u32); 4] = [
 
 /// A PyTorch library that matters for tracing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TorchPart {
+pub enum TorchLibrary {
     /// `libc10.so`: common to all devices.
     C10,
     /// `libc10_cuda.so`: the caching allocator.
     Cuda,
 }
 
-impl TorchPart {
+impl TorchLibrary {
     /// Identifies a library by its file name. Some distributions add a version.
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
@@ -50,11 +50,11 @@ impl TorchPart {
 
 /// A `libc10.so` that can be probed.
 #[derive(Debug)]
-pub struct C10 {
+pub struct C10Library {
     /// The path for messages.
     pub path: PathBuf,
     /// The identity of the file.
-    pub identity: Identity,
+    pub identity: FileIdentity,
     /// Probe points: offset in the file and attach cookie.
     pub points: Vec<(u64, u32)>,
     file: File,
@@ -81,7 +81,7 @@ impl From<object::Error> for C10Error {
     }
 }
 
-impl C10 {
+impl C10Library {
     /// Opens a library through `path`; `name` is the path for messages.
     pub fn open(path: &Path, name: &Path) -> Result<Self, C10Error> {
         let file = File::open(path)?;
@@ -91,7 +91,7 @@ impl C10 {
         }
         let cache = ReadCache::new(&file);
         let elf: ElfFile64<'_, object::Endianness, _> = ElfFile64::parse(&cache)?;
-        let identity = Identity::new(&metadata, &elf);
+        let identity = FileIdentity::new(&metadata, &elf);
         let mut points = Vec::new();
         for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
             let name = symbol.name_bytes()?;
@@ -99,7 +99,7 @@ impl C10 {
                 continue;
             };
             let entry = file_offset(&elf, symbol.address()).ok_or(C10Error::NoFunction)?;
-            let mut code = vec![0; symbol.size().clamp(16, LONGEST) as usize];
+            let mut code = vec![0; symbol.size().clamp(16, MAX_PROLOGUE_BYTES) as usize];
             let read = read_at_most(&file, &mut code, entry)?;
             // Up to that point nothing is pushed, so the return address is on top of the stack.
             let point = attach_point(code.get(..read).unwrap_or_default());
@@ -126,17 +126,17 @@ mod tests {
     #[test]
     fn libraries_are_identified_by_file_name() {
         for (name, expected) in [
-            ("/a/torch/lib/libc10.so", Some(TorchPart::C10)),
-            ("/a/torch/lib/libc10_cuda.so", Some(TorchPart::Cuda)),
-            ("/usr/lib/libc10.so.2.6", Some(TorchPart::C10)),
-            ("/x/libc10_cuda.so (deleted)", Some(TorchPart::Cuda)),
+            ("/a/torch/lib/libc10.so", Some(TorchLibrary::C10)),
+            ("/a/torch/lib/libc10_cuda.so", Some(TorchLibrary::Cuda)),
+            ("/usr/lib/libc10.so.2.6", Some(TorchLibrary::C10)),
+            ("/x/libc10_cuda.so (deleted)", Some(TorchLibrary::Cuda)),
             ("/a/libc10_hip.so", None),
             ("/a/libc10.sorry", None),
             ("/a/libc101.so", None),
             ("/a/libtorch_cuda.so", None),
             ("[heap]", None),
         ] {
-            assert_eq!(TorchPart::of(Path::new(name)), expected, "{name}");
+            assert_eq!(TorchLibrary::of(Path::new(name)), expected, "{name}");
         }
     }
 
@@ -145,9 +145,9 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
         for name in ["Cargo.toml", "absent", "src"] {
             let path = dir.join(name);
-            assert!(matches!(C10::open(&path, &path), Err(C10Error::Unreadable)), "{name}");
+            assert!(matches!(C10Library::open(&path, &path), Err(C10Error::Unreadable)), "{name}");
         }
         let own = std::env::current_exe().unwrap();
-        assert!(matches!(C10::open(&own, &own), Err(C10Error::NoFunction)));
+        assert!(matches!(C10Library::open(&own, &own), Err(C10Error::NoFunction)));
     }
 }

@@ -16,13 +16,13 @@ use crate::prologue::{AttachPoint, attach_point};
 /// Identity of a file, independent of the mount: overlay mounts of one layer have different device
 /// numbers, and attaching through two of them would count every call twice.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Identity {
+pub struct FileIdentity {
     inode: u64,
     size: u64,
     build: Vec<u8>,
 }
 
-impl Identity {
+impl FileIdentity {
     pub(super) fn new<'data>(
         metadata: &Metadata,
         elf: &ElfFile64<'data, Endianness, &'data ReadCache<&File>>,
@@ -34,7 +34,7 @@ impl Identity {
 
 /// A function of the driver that will be probed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Function {
+pub struct ProbedFunction {
     /// Row of the hook table.
     pub hook: usize,
     /// Offset of its entry in the file.
@@ -45,13 +45,13 @@ pub struct Function {
 
 /// A driver library that can be probed.
 #[derive(Debug)]
-pub struct Image {
+pub struct DriverLibrary {
     /// The path for messages.
     pub path: PathBuf,
     /// The identity of the file.
-    pub identity: Identity,
+    pub identity: FileIdentity,
     /// Probed functions; names that share an address appear once.
-    pub functions: Vec<Function>,
+    pub functions: Vec<ProbedFunction>,
     /// Rows of the hook table that this driver does not export.
     pub missing: Vec<usize>,
     file: File,
@@ -59,7 +59,7 @@ pub struct Image {
 
 /// Reason why a file cannot be probed.
 #[derive(Debug, thiserror::Error)]
-pub enum ImageError {
+pub enum DriverLibraryError {
     /// It cannot be opened or read.
     #[error("cannot read {path}: {source}; {}", advice(source))]
     Read {
@@ -103,29 +103,29 @@ fn advice(error: &io::Error) -> String {
     shortage(error.raw_os_error()).unwrap_or_else(|| "check the path and its permissions".into())
 }
 
-impl Image {
+impl DriverLibrary {
     /// Opens a library through `path`; `name` is the path for messages.
-    pub fn open(path: &Path, name: &Path) -> Result<Self, ImageError> {
-        let read = |source| ImageError::Read { path: name.to_owned(), source };
+    pub fn open(path: &Path, name: &Path) -> Result<Self, DriverLibraryError> {
+        let read = |source| DriverLibraryError::Read { path: name.to_owned(), source };
         let file = File::open(path).map_err(read)?;
         let metadata = file.metadata().map_err(read)?;
         if !metadata.is_file() {
             return Err(read(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
         }
         let cache = ReadCache::new(&file);
-        let elf_error = |source| ImageError::Elf { path: name.to_owned(), source };
+        let elf_error = |source| DriverLibraryError::Elf { path: name.to_owned(), source };
         let elf: ElfFile64<'_, object::Endianness, _> =
             ElfFile64::parse(&cache).map_err(elf_error)?;
         // Probe points are found by decoding x86-64 code.
         if elf.architecture() != Architecture::X86_64 {
             let machine = format!("{:?}", elf.architecture());
-            return Err(ImageError::Machine { path: name.to_owned(), machine });
+            return Err(DriverLibraryError::Machine { path: name.to_owned(), machine });
         }
-        let identity = Identity::new(&metadata, &elf);
+        let identity = FileIdentity::new(&metadata, &elf);
         let symbols = exported(&elf, name)?;
         let functions = functions(&elf, &symbols, &file).map_err(read)?;
         if functions.is_empty() {
-            return Err(ImageError::NoFunctions { path: name.to_owned() });
+            return Err(DriverLibraryError::NoFunctions { path: name.to_owned() });
         }
         let missing =
             (0..HOOKS.len()).filter(|&i| !symbols.contains_key(HOOKS[i].symbol)).collect();
@@ -144,7 +144,7 @@ impl Image {
 fn exported<'data>(
     elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
     name: &Path,
-) -> Result<HashMap<&'static str, (u64, u64)>, ImageError> {
+) -> Result<HashMap<&'static str, (u64, u64)>, DriverLibraryError> {
     let wanted: HashMap<&[u8], &'static str> =
         HOOKS.iter().map(|hook| (hook.symbol.as_bytes(), hook.symbol)).collect();
     let mut found = HashMap::new();
@@ -154,7 +154,7 @@ fn exported<'data>(
         }
         let bytes = symbol
             .name_bytes()
-            .map_err(|source| ImageError::Elf { path: name.to_owned(), source })?;
+            .map_err(|source| DriverLibraryError::Elf { path: name.to_owned(), source })?;
         if let Some(&name) = wanted.get(bytes) {
             found.insert(name, (symbol.address(), symbol.size()));
         }
@@ -163,15 +163,15 @@ fn exported<'data>(
 }
 
 /// Maximum bytes of a function that are searched for branches.
-pub(super) const LONGEST: u64 = 512;
+pub(super) const MAX_PROLOGUE_BYTES: u64 = 512;
 
 fn functions<'data>(
     elf: &ElfFile64<'data, object::Endianness, &'data ReadCache<&File>>,
     symbols: &HashMap<&'static str, (u64, u64)>,
     file: &File,
-) -> io::Result<Vec<Function>> {
+) -> io::Result<Vec<ProbedFunction>> {
     let mut used = HashMap::new();
-    let mut functions: Vec<Function> = Vec::new();
+    let mut functions: Vec<ProbedFunction> = Vec::new();
     for (hook, row) in HOOKS.iter().enumerate() {
         let Some(&(address, size)) = symbols.get(row.symbol) else { continue };
         let Some(entry) = file_offset(elf, address) else { continue };
@@ -179,9 +179,9 @@ fn functions<'data>(
         if used.insert(entry, hook).is_some() {
             continue;
         }
-        let mut code = vec![0; size.clamp(16, LONGEST) as usize];
+        let mut code = vec![0; size.clamp(16, MAX_PROLOGUE_BYTES) as usize];
         let read = read_at_most(file, &mut code, entry)?;
-        functions.push(Function { hook, entry, point: attach_point(&code[..read]) });
+        functions.push(ProbedFunction { hook, entry, point: attach_point(&code[..read]) });
     }
     Ok(functions)
 }

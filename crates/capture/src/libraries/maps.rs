@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use engine::ids::Pid;
 
-use super::{TorchPart, is_driver_name};
+use super::{TorchLibrary, is_driver_name};
 
 /// A driver library mapped by a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mapping {
+pub struct DriverMapping {
     /// The process.
     pub pid: Pid,
     /// The path of the file as the process sees it.
@@ -23,11 +23,11 @@ pub struct Mapping {
     range: String,
 }
 
-impl Mapping {
+impl DriverMapping {
     /// Returns paths through which the file can be opened, best first: `map_files` works for
     /// deleted files and in other mount namespaces, but needs more capabilities than `root`.
     #[must_use]
-    pub fn openable(&self) -> [PathBuf; 2] {
+    pub fn paths_to_open(&self) -> [PathBuf; 2] {
         let pid = self.pid.0;
         let relative = self.path.strip_prefix("/").unwrap_or(&self.path);
         [
@@ -39,7 +39,7 @@ impl Mapping {
 
 /// Returns the drivers mapped by any process, except processes that exit or cannot be read.
 #[must_use]
-pub fn scan_all() -> Vec<Mapping> {
+pub fn scan_all() -> Vec<DriverMapping> {
     all_processes().into_iter().flat_map(scan_process).collect()
 }
 
@@ -52,27 +52,27 @@ pub fn all_processes() -> Vec<Pid> {
 
 /// Returns the drivers mapped by one process, each file once.
 #[must_use]
-pub fn scan_process(pid: Pid) -> Vec<Mapping> {
+pub fn scan_process(pid: Pid) -> Vec<DriverMapping> {
     scan(pid, is_driver_name)
 }
 
 /// PyTorch libraries that a process has mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TorchMaps {
+pub struct TorchMappings {
     /// Copies of `libc10.so`.
-    pub c10: Vec<Mapping>,
+    pub c10: Vec<DriverMapping>,
     /// Whether `libc10_cuda.so`, with the caching allocator, is mapped.
     pub cuda: bool,
 }
 
 /// Returns the PyTorch libraries that a process has mapped.
 #[must_use]
-pub fn scan_torch(pid: Pid) -> TorchMaps {
-    let mut found = TorchMaps::default();
-    for mapping in scan(pid, |path| TorchPart::of(path).is_some()) {
-        match TorchPart::of(&mapping.path) {
-            Some(TorchPart::C10) => found.c10.push(mapping),
-            Some(TorchPart::Cuda) => found.cuda = true,
+pub fn scan_torch(pid: Pid) -> TorchMappings {
+    let mut found = TorchMappings::default();
+    for mapping in scan(pid, |path| TorchLibrary::of(path).is_some()) {
+        match TorchLibrary::of(&mapping.path) {
+            Some(TorchLibrary::C10) => found.c10.push(mapping),
+            Some(TorchLibrary::Cuda) => found.cuda = true,
             None => {}
         }
     }
@@ -80,9 +80,9 @@ pub fn scan_torch(pid: Pid) -> TorchMaps {
 }
 
 /// Returns the mapped files of one process that are wanted, each once.
-fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<Mapping> {
+fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<DriverMapping> {
     let Ok(maps) = fs::read(format!("/proc/{}/maps", pid.0)) else { return Vec::new() };
-    let mut found: Vec<Mapping> = Vec::new();
+    let mut found: Vec<DriverMapping> = Vec::new();
     for mapping in maps.split(|&b| b == b'\n').filter_map(|line| parse(pid, line, wanted)) {
         if !found.iter().any(|other| other.device_inode == mapping.device_inode) {
             found.push(mapping);
@@ -92,7 +92,7 @@ fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<Mapping> {
 }
 
 /// Parses `start-end perms offset dev inode   path`; the path may contain blanks.
-fn parse(pid: Pid, line: &[u8], wanted: fn(&Path) -> bool) -> Option<Mapping> {
+fn parse(pid: Pid, line: &[u8], wanted: fn(&Path) -> bool) -> Option<DriverMapping> {
     let mut rest = line;
     let mut field = || {
         let begin = rest.iter().position(|&b| b != b' ')?;
@@ -105,7 +105,7 @@ fn parse(pid: Pid, line: &[u8], wanted: fn(&Path) -> bool) -> Option<Mapping> {
     let (device, inode) = (field()?, field()?.parse().ok()?);
     let begin = rest.iter().position(|&b| b != b' ')?;
     let path = Path::new(OsStr::from_bytes(&rest[begin..]));
-    wanted(path).then(|| Mapping {
+    wanted(path).then(|| DriverMapping {
         pid,
         path: path.to_owned(),
         device_inode: (device.to_owned(), inode),
@@ -123,8 +123,8 @@ mod tests {
         let mapping = parse(Pid(7), line, is_driver_name).unwrap();
         assert_eq!(mapping.path, Path::new("/a b/libcuda.so.1"));
         assert_eq!(mapping.device_inode, ("fe:00".to_owned(), 1234));
-        assert_eq!(mapping.openable()[0], Path::new("/proc/7/map_files/7f00-7f10"));
-        assert_eq!(mapping.openable()[1], Path::new("/proc/7/root/a b/libcuda.so.1"));
+        assert_eq!(mapping.paths_to_open()[0], Path::new("/proc/7/map_files/7f00-7f10"));
+        assert_eq!(mapping.paths_to_open()[1], Path::new("/proc/7/root/a b/libcuda.so.1"));
     }
 
     #[test]

@@ -6,10 +6,10 @@ mod image;
 mod maps;
 mod watch;
 
-pub use c10::{C10, C10Error, TorchPart};
-pub use image::{Function, Identity, Image, ImageError};
-pub use maps::{Mapping, TorchMaps, all_processes, scan_all, scan_process, scan_torch};
-pub use watch::{MappedCode, Watch};
+pub use c10::{C10Error, C10Library, TorchLibrary};
+pub use image::{DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction};
+pub use maps::{DriverMapping, TorchMappings, all_processes, scan_all, scan_process, scan_torch};
+pub use watch::{MmapEvent, MmapWatcher};
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Directories where drivers are installed. The cache of `ldconfig` is not read: a static binary
 /// would have to support every version of its format.
-const FOLDERS: &[&str] = &[
+const DRIVER_DIRS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib64",
     "/usr/lib",
@@ -44,7 +44,7 @@ pub fn installed() -> Vec<PathBuf> {
     let from_environment = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&from_environment)
         .filter(|dir| dir.is_absolute())
-        .chain(FOLDERS.iter().map(PathBuf::from));
+        .chain(DRIVER_DIRS.iter().map(PathBuf::from));
     dirs.map(|dir| dir.join("libcuda.so.1")).filter(|path| path.is_file()).collect()
 }
 

@@ -13,20 +13,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::ids::Pid;
 use perf_event_open_sys as perf;
 
-use super::{TorchPart, is_driver_name};
+use super::{TorchLibrary, is_driver_name};
 
 /// Data pages of each CPU's buffer: a few hundred mappings between two polls.
-const PAGES: usize = 16;
+const PERF_BUFFER_PAGES: usize = 16;
 
 /// Mappings since the last poll.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct MmapBatch {
     /// Processes that mapped a driver library.
     pub pids: Vec<Pid>,
     /// Processes that mapped a PyTorch library.
     pub torch: Vec<Pid>,
     /// Executable mappings of files.
-    pub mapped: Vec<MappedCode>,
+    pub mapped: Vec<MmapEvent>,
     /// Records are missing: a buffer overflowed, or contains an invalid record. Only a scan of
     /// all processes finds what they had.
     pub overflowed: bool,
@@ -34,7 +34,7 @@ pub struct Seen {
 
 /// An executable mapping of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MappedCode {
+pub struct MmapEvent {
     /// The process.
     pub pid: Pid,
     /// Start address.
@@ -53,21 +53,21 @@ pub struct MappedCode {
 
 /// Watches the mappings on all CPUs.
 #[derive(Debug)]
-pub struct Watch {
-    buffers: Vec<Buffer>,
+pub struct MmapWatcher {
+    buffers: Vec<PerfBuffer>,
 }
 
-impl Watch {
+impl MmapWatcher {
     /// Opens the event on every online CPU.
     pub fn new() -> io::Result<Self> {
         let online = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-        let buffers = cpus(&online).into_iter().map(Buffer::open).collect::<io::Result<_>>()?;
+        let buffers = cpus(&online).into_iter().map(PerfBuffer::open).collect::<io::Result<_>>()?;
         Ok(Self { buffers })
     }
 
     /// Returns the mappings since the last call.
-    pub fn look(&self) -> Seen {
-        let mut seen = Seen::default();
+    pub fn poll(&self) -> MmapBatch {
+        let mut seen = MmapBatch::default();
         for buffer in &self.buffers {
             buffer.drain(&mut seen);
         }
@@ -85,7 +85,7 @@ fn cpus(online: &str) -> Vec<i32> {
 }
 
 /// Reads a perf record, including its header.
-fn inspect(record: &[u8], seen: &mut Seen) {
+fn inspect(record: &[u8], seen: &mut MmapBatch) {
     let Some(kind) = record.first_chunk::<4>().map(|b| u32::from_ne_bytes(*b)) else { return };
     match kind {
         perf::bindings::PERF_RECORD_LOST => seen.overflowed = true,
@@ -107,13 +107,13 @@ fn inspect(record: &[u8], seen: &mut Seen) {
             if is_driver_name(path) {
                 seen.pids.push(pid);
             }
-            if TorchPart::of(path).is_some() {
+            if TorchLibrary::of(path).is_some() {
                 seen.torch.push(pid);
             }
             // Skips anonymous memory and mappings of the kernel, such as the vDSO.
             if path.is_absolute() && !path.starts_with("//anon") {
                 let (start, length) = (word(16), word(24));
-                seen.mapped.push(MappedCode {
+                seen.mapped.push(MmapEvent {
                     pid,
                     start,
                     end: start.saturating_add(length),
@@ -130,13 +130,13 @@ fn inspect(record: &[u8], seen: &mut Seen) {
 
 /// The event of one CPU and its mapped buffer.
 #[derive(Debug)]
-struct Buffer {
+struct PerfBuffer {
     base: NonNull<u8>,
     page: usize,
     _event: OwnedFd,
 }
 
-impl Buffer {
+impl PerfBuffer {
     fn open(cpu: i32) -> io::Result<Self> {
         let mut attr = perf::bindings::perf_event_attr {
             type_: perf::bindings::PERF_TYPE_SOFTWARE,
@@ -170,7 +170,7 @@ impl Buffer {
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                (PAGES + 1) * page,
+                (PERF_BUFFER_PAGES + 1) * page,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_SHARED,
                 event.as_raw_fd(),
@@ -205,7 +205,7 @@ impl Buffer {
     }
 
     /// Reads the records since the last call.
-    fn drain(&self, seen: &mut Seen) {
+    fn drain(&self, seen: &mut MmapBatch) {
         let (head, tail) = (self.head(), self.tail().load(Ordering::Relaxed));
         let copy = |from, length, out: &mut Vec<u8>| self.copy(from, length, out);
         seen.overflowed |= !walk(tail, head, copy, |record| inspect(record, seen));
@@ -214,7 +214,7 @@ impl Buffer {
 
     /// Copies bytes between tail and head; they may wrap around.
     fn copy(&self, from: u64, length: usize, out: &mut Vec<u8>) {
-        let size = PAGES * self.page;
+        let size = PERF_BUFFER_PAGES * self.page;
         let length = length.min(size);
         let begin = (from % size as u64) as usize;
         let first = length.min(size - begin);
@@ -260,10 +260,10 @@ fn walk(
     true
 }
 
-impl Drop for Buffer {
+impl Drop for PerfBuffer {
     fn drop(&mut self) {
         // SAFETY: unmaps exactly what `open` mapped; no reference to it outlives self.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), (PAGES + 1) * self.page) };
+        unsafe { libc::munmap(self.base.as_ptr().cast(), (PERF_BUFFER_PAGES + 1) * self.page) };
     }
 }
 
@@ -286,7 +286,7 @@ mod tests {
                 if length >= 4 {
                     record[..4].copy_from_slice(&kind.to_ne_bytes());
                 }
-                inspect(&record, &mut Seen::default());
+                inspect(&record, &mut MmapBatch::default());
             }
         }
     }
@@ -323,14 +323,14 @@ mod tests {
 
     #[test]
     fn truncated_mmap_record_counts_as_missing() {
-        let mut seen = Seen::default();
+        let mut seen = MmapBatch::default();
         inspect(&record(perf::bindings::PERF_RECORD_MMAP2, 40, 40), &mut seen);
         assert!(seen.overflowed);
     }
 
     #[test]
     fn mappings_of_this_process_are_reported() {
-        let Ok(watch) = Watch::new() else { panic!("perf events need root") };
+        let Ok(watch) = MmapWatcher::new() else { panic!("perf events need root") };
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let pid = Pid(std::process::id());
         // Often enough that the buffer wraps around.
@@ -343,7 +343,7 @@ mod tests {
                 assert_ne!(page, libc::MAP_FAILED);
                 libc::munmap(page, 4096);
             }
-            let seen = watch.look();
+            let seen = watch.poll();
             if !seen.overflowed {
                 assert!(seen.mapped.iter().any(|code| code.pid == pid), "{seen:?}");
             }

@@ -5,17 +5,20 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use engine::event::{Event, ProcessFacts, What};
+use engine::event::{Event, EventKind, ProcessInfo};
 use engine::ids::{DeviceId, GpuId, Pid, Tid};
-use engine::units::Moment;
+use engine::units::Timestamp;
 
 use crate::decode::DeviceUuid;
-use crate::gpus::{Account, Gpu, Sample, Surroundings, Use, by_uuid, uuid_text, visible};
-use crate::life::{Living, start_of};
+use crate::gpus::{
+    DeviceVisibilityEnv, GpuInfo, ProcessGpuUsage, UsagePoller, UsageSample, by_uuid,
+    resolve_devices, uuid_text,
+};
+use crate::life::{LivenessTracker, start_of};
 
 /// Driver-reported usage of processes and GPUs, as events.
-pub(crate) struct Accounts {
-    account: Option<Account>,
+pub(crate) struct DriverUsage {
+    account: Option<UsagePoller>,
     ordinals: HashMap<Pid, Vec<Option<GpuId>>>,
     /// Processes in the last sample; one that is missing from the next sample holds nothing.
     holders: HashSet<(Pid, GpuId)>,
@@ -34,10 +37,10 @@ pub(crate) struct Accounts {
 const MAX_FAILURES: u32 = 3;
 const MAX_SILENCE: Duration = Duration::from_secs(10);
 
-impl Accounts {
+impl DriverUsage {
     pub(crate) fn open() -> Self {
         Self {
-            account: Account::open(),
+            account: UsagePoller::start(),
             ordinals: HashMap::new(),
             holders: HashSet::new(),
             free: HashMap::new(),
@@ -47,31 +50,35 @@ impl Accounts {
         }
     }
 
-    pub(crate) fn gpus(&self) -> &[Gpu] {
-        self.account.as_ref().map_or(&[], Account::gpus)
+    pub(crate) fn gpus(&self) -> &[GpuInfo] {
+        self.account.as_ref().map_or(&[], UsagePoller::gpus)
     }
 
     /// Returns the GPUs that a new process sees.
-    pub(crate) fn began(&mut self, pid: Pid, now: Moment) -> Option<Event> {
+    pub(crate) fn process_started(&mut self, pid: Pid, now: Timestamp) -> Option<Event> {
         let gpus = self.account.as_ref()?.gpus();
         if gpus.is_empty() {
             // Reported once a source of GPUs is found.
             self.ordinals.insert(pid, Vec::new());
             return None;
         }
-        let ordinals = visible(gpus, &Surroundings::read(pid));
+        let ordinals = resolve_devices(gpus, &DeviceVisibilityEnv::read(pid));
         self.ordinals.insert(pid, ordinals.clone());
-        Some(event(pid, now, What::Gpus(ordinals.into())))
+        Some(event(pid, now, EventKind::Gpus(ordinals.into())))
     }
 
-    pub(crate) fn ended(&mut self, pid: Pid) {
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.ordinals.remove(&pid);
         self.holders.retain(|(holder, _)| *holder != pid);
     }
 
     /// Applies a UUID that the driver returned for a device of a process: more reliable than the
     /// environment.
-    pub(crate) fn told(&mut self, reported: &DeviceUuid, now: Moment) -> Option<Event> {
+    pub(crate) fn device_uuid_reported(
+        &mut self,
+        reported: &DeviceUuid,
+        now: Timestamp,
+    ) -> Option<Event> {
         let gpus = self.account.as_ref()?.gpus();
         let gpu = by_uuid(gpus, &uuid_text(&reported.uuid, "GPU"))
             .or_else(|| by_uuid(gpus, &uuid_text(&reported.uuid, "MIG")))?;
@@ -83,22 +90,25 @@ impl Accounts {
         }
         ordinals.resize(ordinals.len().max(index + 1), None);
         ordinals[index] = Some(gpu);
-        Some(event(reported.pid, now, What::Gpus(ordinals.clone().into())))
+        Some(event(reported.pid, now, EventKind::Gpus(ordinals.clone().into())))
     }
 
     /// Returns the free bytes of GPUs that changed.
-    fn changed(&mut self, sample: &Sample, now: Moment) -> Vec<Event> {
+    fn changed(&mut self, sample: &UsageSample, now: Timestamp) -> Vec<Event> {
         let mut events = Vec::new();
         for &(gpu, bytes) in &sample.free {
             if self.free.insert(gpu, bytes) != Some(bytes) {
-                events.push(event(NOBODY, now, What::GpuFree { gpu, bytes }));
+                events.push(event(NO_PROCESS, now, EventKind::GpuFree { gpu, bytes }));
             }
         }
         events
     }
 
     /// Returns the sample of a successful query, and whether usage has just become unknown.
-    fn check_answer(&mut self, answer: Option<Result<Sample, String>>) -> (Option<Sample>, bool) {
+    fn check_answer(
+        &mut self,
+        answer: Option<Result<UsageSample, String>>,
+    ) -> (Option<UsageSample>, bool) {
         let why = match answer {
             Some(Ok(sample)) => {
                 (self.answered, self.failures) = (Some(Instant::now()), 0);
@@ -129,45 +139,45 @@ impl Accounts {
 
     /// Returns the newest usage of traced processes. `wanted` selects processes that are known from
     /// the driver only: they hold memory from before the trace.
-    pub(crate) fn take(
+    pub(crate) fn poll(
         &mut self,
-        now: Moment,
-        living: &mut Living,
+        now: Timestamp,
+        living: &mut LivenessTracker,
         wanted: impl Fn(Pid, u64) -> bool,
     ) -> Vec<Event> {
         let mut events = Vec::new();
-        if self.account.as_mut().is_some_and(Account::look) {
+        if self.account.as_mut().is_some_and(UsagePoller::poll_new_gpus) {
             let known: Vec<Pid> = self.ordinals.keys().copied().collect();
-            events.extend(known.into_iter().filter_map(|pid| self.began(pid, now)));
+            events.extend(known.into_iter().filter_map(|pid| self.process_started(pid, now)));
         }
-        let answer = self.account.as_ref().and_then(Account::take);
+        let answer = self.account.as_ref().and_then(UsagePoller::latest);
         let (sample, lost) = self.check_answer(answer);
         if lost {
-            events.push(event(NOBODY, now, What::DriverAccountLost));
+            events.push(event(NO_PROCESS, now, EventKind::DriverAccountLost));
         }
         let Some(sample) = sample else { return events };
         events.extend(self.changed(&sample, now));
         let mut holders = HashSet::new();
         let lists = counts(&sample.uses);
-        for Use { pid, gpu, bytes } in sample.uses {
+        for ProcessGpuUsage { pid, gpu, bytes } in sample.uses {
             let Some(bytes) = bytes else { continue };
-            if !living.knows(pid) {
+            if !living.contains(pid) {
                 let Some(start) = start_of(pid).filter(|start| wanted(pid, *start)) else {
                     continue;
                 };
                 let Some(facts) = facts(pid) else { continue };
-                living.began(pid, start);
-                events.push(event(pid, now, What::Process(facts)));
-                events.extend(self.began(pid, now));
+                living.insert(pid, start);
+                events.push(event(pid, now, EventKind::Process(facts)));
+                events.extend(self.process_started(pid, now));
             }
             holders.insert((pid, gpu));
             let only = lists.get(&pid) == Some(&1);
-            let what = What::DriverAccount { gpu, bytes, only };
-            events.push(Event { entered: sample.queried_at, ..event(pid, now, what) });
+            let what = EventKind::DriverAccount { gpu, bytes, only };
+            events.push(Event { entry_time: sample.queried_at, ..event(pid, now, what) });
         }
         for (pid, gpu) in self.holders.difference(&holders) {
-            let what = What::DriverAccount { gpu: *gpu, bytes: 0, only: false };
-            events.push(Event { entered: sample.queried_at, ..event(*pid, now, what) });
+            let what = EventKind::DriverAccount { gpu: *gpu, bytes: 0, only: false };
+            events.push(Event { entry_time: sample.queried_at, ..event(*pid, now, what) });
         }
         self.holders = holders;
         events
@@ -175,7 +185,7 @@ impl Accounts {
 }
 
 /// Counts the GPUs on which the driver lists each process.
-fn counts(uses: &[Use]) -> HashMap<Pid, usize> {
+fn counts(uses: &[ProcessGpuUsage]) -> HashMap<Pid, usize> {
     let listed: HashSet<_> = uses.iter().map(|one| (one.pid, one.gpu)).collect();
     let mut counts = HashMap::new();
     listed.into_iter().for_each(|(pid, _)| *counts.entry(pid).or_insert(0) += 1);
@@ -183,18 +193,18 @@ fn counts(uses: &[Use]) -> HashMap<Pid, usize> {
 }
 
 /// The pid in events that belong to no process.
-const NOBODY: Pid = Pid(0);
+const NO_PROCESS: Pid = Pid(0);
 
-fn event(pid: Pid, now: Moment, what: What) -> Event {
-    Event { pid, tid: Tid(pid.0), entered: now, at: now, what }
+fn event(pid: Pid, now: Timestamp, what: EventKind) -> Event {
+    Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what }
 }
 
 /// Reads `/proc` for a process that has not called the driver since the trace began. The start time
 /// stays 0: `/proc` rounds it, and the probes report it exactly.
-fn facts(pid: Pid) -> Option<ProcessFacts> {
+fn facts(pid: Pid) -> Option<ProcessInfo> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = String::from_utf8_lossy(&name);
-    Some(ProcessFacts {
+    Some(ProcessInfo {
         start: 0,
         uid: fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
         name: name.trim_end_matches('\n').into(),

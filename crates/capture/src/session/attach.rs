@@ -5,57 +5,57 @@ use std::path::Path;
 use engine::ids::Pid;
 use libbpf_rs::{Link, UprobeMultiOpts, UprobeOpts};
 
-use super::object::{Loaded, Serves, programs};
+use super::object::{LoadedObject, ProbeSet, programs};
 use crate::error::Error;
-use crate::plan::Tier;
+use crate::plan::AttachMode;
 
 /// A probe point: offset in the file and attach cookie.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ProbePoint {
     pub(crate) offset: u64,
     pub(crate) cookie: u64,
 }
 
 /// Attached probes; dropping it detaches them.
-pub(crate) struct Attachment {
+pub(crate) struct AttachedProbes {
     _links: Vec<Link>,
     // Without attach cookies each function has its own programs.
-    _programs: Vec<Loaded>,
+    _programs: Vec<LoadedObject>,
 }
 
 /// The pid argument that means every process.
-const ANY: i32 = -1;
+const ALL_PROCESSES: i32 = -1;
 
 /// Attaches to probe points of a file, for one process or for all.
 pub(crate) fn attach(
-    loaded: &Loaded,
+    loaded: &LoadedObject,
     file: &Path,
     name: &Path,
-    points: &[Place],
-    serves: Serves,
+    points: &[ProbePoint],
+    serves: ProbeSet,
     only: Option<Pid>,
-) -> Result<Attachment, Error> {
+) -> Result<AttachedProbes, Error> {
     let tier = loaded.config.tier;
-    let pid = only.map_or(ANY, |pid| pid.0.cast_signed());
+    let pid = only.map_or(ALL_PROCESSES, |pid| pid.0.cast_signed());
     let failed = |error: libbpf_rs::Error| Error::Attach {
         path: name.to_owned(),
         tier,
         cause: error.into(),
     };
     let (enter, leave) = programs(tier, serves);
-    let mut attachment = Attachment { _links: Vec::new(), _programs: Vec::new() };
+    let mut attachment = AttachedProbes { _links: Vec::new(), _programs: Vec::new() };
     if points.is_empty() {
         return Ok(attachment);
     }
     match tier {
-        Tier::Session | Tier::Multi => {
+        AttachMode::Session | AttachMode::Multi => {
             for (program, retprobe) in [(Some(enter), false), (leave, true)] {
                 let Some(program) = program else { continue };
                 let options = UprobeMultiOpts {
                     offsets: points.iter().map(|point| point.offset as usize).collect(),
                     cookies: points.iter().map(|point| point.cookie).collect(),
                     retprobe,
-                    session: tier == Tier::Session && serves.both_sides(),
+                    session: tier == AttachMode::Session && serves.is_session(),
                     ..UprobeMultiOpts::default()
                 };
                 let link = loaded
@@ -65,15 +65,15 @@ pub(crate) fn attach(
                 attachment._links.push(link);
             }
         }
-        Tier::Single => {
+        AttachMode::Single => {
             for point in points {
                 attachment._links.extend(pair(loaded, file, *point, serves, &failed)?);
             }
         }
-        Tier::Constant => {
+        AttachMode::SingleNoCookie => {
             for point in points {
                 let programs = loaded.for_hook(point.cookie as usize, serves)?;
-                let point = Place { cookie: 0, ..*point };
+                let point = ProbePoint { cookie: 0, ..*point };
                 attachment._links.extend(pair(&programs, file, point, serves, &failed)?);
                 attachment._programs.push(programs);
             }
@@ -85,10 +85,10 @@ pub(crate) fn attach(
 /// Attaches a single probe to each side of one function. The return side is attached first, so that
 /// every entry has its return.
 fn pair(
-    loaded: &Loaded,
+    loaded: &LoadedObject,
     file: &Path,
-    point: Place,
-    serves: Serves,
+    point: ProbePoint,
+    serves: ProbeSet,
     failed: &impl Fn(libbpf_rs::Error) -> Error,
 ) -> Result<Vec<Link>, Error> {
     let (enter, leave) = programs(loaded.config.tier, serves);
@@ -98,7 +98,7 @@ fn pair(
         let options = UprobeOpts { cookie: point.cookie, retprobe, ..UprobeOpts::default() };
         let link = loaded
             .program(program)?
-            .attach_uprobe_with_opts(ANY, file, point.offset as usize, options)
+            .attach_uprobe_with_opts(ALL_PROCESSES, file, point.offset as usize, options)
             .map_err(failed)?;
         links.push(link);
     }

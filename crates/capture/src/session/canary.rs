@@ -5,18 +5,18 @@ use std::path::Path;
 
 use engine::ids::Pid;
 
-use super::attach::{Place, attach};
-use super::counters::Counters;
-use super::object::{Filter, Knobs, Loaded, Serves};
+use super::attach::{ProbePoint, attach};
+use super::counters::ProbeCounters;
+use super::object::{LoadConfig, LoadedObject, ProbeSet, ProcessFilter};
 use crate::error::Error;
-use crate::host::Host;
-use crate::plan::{self, Tier};
-use crate::stacks::Stacks;
-use crate::tensors::Tensors;
+use crate::host::HostInfo;
+use crate::plan::{self, AttachMode};
+use crate::stacks::StackMode;
+use crate::tensors::TensorMode;
 use crate::wire;
 
 /// Small enough for any kernel's limits.
-const RING: u32 = 64 * 1024;
+const SELF_TEST_RING_BYTES: u32 = 64 * 1024;
 
 /// The function that the self-test probes and calls.
 #[inline(never)]
@@ -26,33 +26,33 @@ extern "C" fn self_test_target(value: u64) -> u64 {
 
 /// Tries one attach mode with a temporary object: loads it, probes the target, calls it and counts
 /// the hits.
-pub(crate) fn try_tier(host: &Host, tier: Tier) -> Result<(), String> {
-    let config = Knobs {
+pub(crate) fn test_attach_mode(host: &HostInfo, tier: AttachMode) -> Result<(), String> {
+    let config = LoadConfig {
         tier,
         task_storage: plan::task_storage(host),
         stack_windows: false,
-        filter: Filter::Everybody,
-        ring_bytes: RING,
+        filter: ProcessFilter::All,
+        ring_bytes: SELF_TEST_RING_BYTES,
         table_entries: None,
         thread_entries: None,
         work: None,
         objects: false,
-        stacks: Stacks::Off,
-        tensors: Tensors::Off,
+        stacks: StackMode::Off,
+        tensors: TensorMode::Off,
         loops: false,
-        stack_ring_bytes: RING,
+        stack_ring_bytes: SELF_TEST_RING_BYTES,
         empty_probes: false,
     };
-    let loaded = Loaded::new(config).map_err(|error| reason(&error))?;
+    let loaded = LoadedObject::new(config).map_err(|error| reason(&error))?;
     drop(loaded.attach_lifecycle().map_err(|error| reason(&error))?);
-    let point = Place { offset: own_offset()?, cookie: wire::VS_SELF_TEST as u64 };
+    let point = ProbePoint { offset: own_offset()?, cookie: wire::VS_SELF_TEST as u64 };
     let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
     let exe = Path::new("/proc/self/exe");
     let attachment =
-        attach(&loaded, exe, exe, &[point], Serves::Calls, me).map_err(|error| reason(&error))?;
-    let before = Counters::read(&loaded).map_err(|error| reason(&error))?.self_test;
+        attach(&loaded, exe, exe, &[point], ProbeSet::Calls, me).map_err(|error| reason(&error))?;
+    let before = ProbeCounters::read(&loaded).map_err(|error| reason(&error))?.self_test;
     black_box(self_test_target(black_box(1)));
-    let hits = Counters::read(&loaded).map_err(|error| reason(&error))?.self_test - before;
+    let hits = ProbeCounters::read(&loaded).map_err(|error| reason(&error))?.self_test - before;
     drop(attachment);
     match hits {
         2 => Ok(()),

@@ -5,7 +5,7 @@
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::object::{Loaded, map_error};
+use super::object::{LoadedObject, map_error};
 use super::sums::read_all;
 use crate::error::Error;
 use crate::wire::{self, CaptureKey, GraphState};
@@ -18,7 +18,7 @@ pub(crate) struct LeftCaptures {
 }
 
 impl LeftCaptures {
-    pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
+    pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
         let [streams, states] = [loaded.map("capturing_streams")?, loaded.map("graph_states")?];
         Ok(Self { streams, states, ended: 0 })
     }

@@ -2,21 +2,21 @@
 
 use std::collections::{HashMap, HashSet};
 
-use engine::event::Lost;
+use engine::event::LostDelta;
 use engine::ids::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::object::{Loaded, map_error};
+use super::object::{LoadedObject, map_error};
 use super::sums::read_all;
 use super::work::Ended;
-use crate::decode::Program;
+use crate::decode::ExecGeneration;
 use crate::error::Error;
 use crate::life::is_same_start;
 use crate::wire::{self, ToWire};
 
 /// Counters of the probes, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct ProbeCounters {
     /// Records that could not be delivered.
     pub lost: u64,
     /// Records delivered.
@@ -33,8 +33,8 @@ pub struct Counters {
     pub graphs: u64,
 }
 
-impl Counters {
-    pub(crate) fn read(loaded: &Loaded) -> Result<Self, Error> {
+impl ProbeCounters {
+    pub(crate) fn read(loaded: &LoadedObject) -> Result<Self, Error> {
         Self::from_map(&loaded.map("counters")?)
     }
 
@@ -62,12 +62,12 @@ impl Counters {
 struct LostKey {
     pid: Pid,
     start: u64,
-    program: Program,
+    program: ExecGeneration,
 }
 
 impl LostKey {
     /// The key of losses of unknown processes.
-    const UNKNOWN: Self = Self { pid: Pid(0), start: 0, program: Program(0) };
+    const UNKNOWN: Self = Self { pid: Pid(0), start: 0, program: ExecGeneration(0) };
 
     fn is_of(&self, pid: Pid, start: u64) -> bool {
         self.pid == pid && is_same_start(self.start, start)
@@ -87,27 +87,27 @@ pub(crate) struct Unannounced {
     /// It ended by an exec.
     pub(crate) replaced: bool,
     /// The exec generation after it.
-    pub(crate) next: Program,
+    pub(crate) next: ExecGeneration,
     /// Its losses and those of earlier exec generations.
-    pub(crate) lost: Lost,
+    pub(crate) lost: LostDelta,
 }
 
 /// Records lost since the last read, by program image.
 #[derive(Debug, Default)]
 pub(crate) struct LostNews {
-    lost: Vec<(LostKey, Lost)>,
+    lost: Vec<(LostKey, LostDelta)>,
     /// Program images that ended by an exec before they were announced.
     replaced: HashSet<LostKey>,
 }
 
 impl LostNews {
     /// Removes and returns the losses of a process.
-    pub(crate) fn of(&mut self, pid: Pid, start: u64) -> Lost {
+    pub(crate) fn of(&mut self, pid: Pid, start: u64) -> LostDelta {
         self.remove(|key| key.is_of(pid, start))
     }
 
     /// Removes and returns the losses of the exec generations before this one.
-    pub(crate) fn before(&mut self, pid: Pid, start: u64, program: Program) -> Lost {
+    pub(crate) fn before(&mut self, pid: Pid, start: u64, program: ExecGeneration) -> LostDelta {
         self.remove(|key| key.is_of(pid, start) && key.program.is_before(program))
     }
 
@@ -115,26 +115,26 @@ impl LostNews {
     pub(crate) fn ended(&self) -> impl Iterator<Item = Ended> {
         let ended = self.lost.iter().filter(|(_, lost)| lost.processes > 0);
         ended.map(|(LostKey { pid, start, program }, _)| {
-            let next = Program(program.0.wrapping_add(1));
+            let next = ExecGeneration(program.0.wrapping_add(1));
             Ended { pid: *pid, start: Some(*start), now_runs: Some(next) }
         })
     }
 
     /// Removes and returns the losses of program images that ended without having been announced.
     pub(crate) fn unannounced(&mut self) -> Vec<Unannounced> {
-        let ended = |(key, lost): &(LostKey, Lost)| (lost.processes > 0).then_some(*key);
+        let ended = |(key, lost): &(LostKey, LostDelta)| (lost.processes > 0).then_some(*key);
         let mut ended: Vec<_> = self.lost.iter().filter_map(ended).collect();
         ended.sort_unstable_by_key(|key| (key.pid, key.start, key.program.0));
         let of = |key: LostKey| {
             let (replaced, LostKey { pid, start, program }) = (self.replaced.contains(&key), key);
-            let next = Program(program.0.wrapping_add(1));
+            let next = ExecGeneration(program.0.wrapping_add(1));
             Unannounced { pid, start, replaced, next, lost: self.before(pid, start, next) }
         };
-        ended.into_iter().map(of).filter(|ended| ended.lost != Lost::default()).collect()
+        ended.into_iter().map(of).filter(|ended| ended.lost != LostDelta::default()).collect()
     }
 
     /// Returns the remaining losses, by process.
-    pub(crate) fn rest(self) -> impl Iterator<Item = (Pid, Lost)> {
+    pub(crate) fn rest(self) -> impl Iterator<Item = (Pid, LostDelta)> {
         self.lost.into_iter().map(|(key, lost)| (key.pid, lost))
     }
 
@@ -143,8 +143,8 @@ impl LostNews {
         self.lost.iter().any(|(_, lost)| lost.other > 0)
     }
 
-    fn remove(&mut self, is_wanted: impl Fn(&LostKey) -> bool) -> Lost {
-        let mut sum = Lost::default();
+    fn remove(&mut self, is_wanted: impl Fn(&LostKey) -> bool) -> LostDelta {
+        let mut sum = LostDelta::default();
         self.lost.retain(|(key, lost)| {
             let wanted = is_wanted(key);
             if wanted {
@@ -157,16 +157,16 @@ impl LostNews {
 }
 
 /// Turns the cumulative counts of lost records into deltas.
-pub(crate) struct Losses {
+pub(crate) struct LossReader {
     by_program: MapHandle,
-    seen: HashMap<LostKey, Lost>,
+    seen: HashMap<LostKey, LostDelta>,
     total: u64,
     /// The last read found something new; a probe may have been between its two updates.
     read_again: bool,
 }
 
-impl Losses {
-    pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
+impl LossReader {
+    pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
         let by_program = loaded.map("lost_records")?;
         // The entry for losses that do not fit must exist before the map can be full.
         let none = [0; size_of::<wire::Lost>()];
@@ -178,7 +178,7 @@ impl Losses {
 
     /// Returns the losses since the last call; cheap if there are none. `total` is the counter of
     /// lost records. `last`: this is the final read.
-    pub(crate) fn take(&mut self, total: u64, last: bool) -> Result<LostNews, Error> {
+    pub(crate) fn poll(&mut self, total: u64, last: bool) -> Result<LostNews, Error> {
         let is_new = total != self.total;
         if !is_new && !self.read_again && !last {
             return Ok(LostNews::default());
@@ -191,10 +191,10 @@ impl Losses {
             if now.replaced > 0 {
                 news.replaced.insert(key);
             }
-            let now = Lost::from(now);
+            let now = LostDelta::from(now);
             let before = self.seen.insert(key, now).unwrap_or_default();
             let new = combined(&now, &before, u64::saturating_sub);
-            if new != Lost::default() {
+            if new != LostDelta::default() {
                 news.lost.push((key, new));
             }
         }
@@ -202,7 +202,12 @@ impl Losses {
     }
 
     /// Deletes the entries of a process that exited, or of exec generations before `now_runs`.
-    pub(crate) fn forget(&mut self, pid: Pid, start: u64, now_runs: Option<Program>) {
+    pub(crate) fn process_exited(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        now_runs: Option<ExecGeneration>,
+    ) {
         let table = &self.by_program;
         self.seen.retain(|key, _| {
             let is_over = now_runs.is_none_or(|program| key.program.is_before(program));
@@ -218,11 +223,11 @@ impl Losses {
 
 impl From<wire::LostKey> for LostKey {
     fn from(key: wire::LostKey) -> Self {
-        Self { pid: Pid(key.pid), start: key.start, program: Program(key.exec_gen) }
+        Self { pid: Pid(key.pid), start: key.start, program: ExecGeneration(key.exec_gen) }
     }
 }
 
-impl From<wire::Lost> for Lost {
+impl From<wire::Lost> for LostDelta {
     fn from(lost: wire::Lost) -> Self {
         Self {
             allocations: lost.allocations,
@@ -241,8 +246,8 @@ impl From<wire::Lost> for Lost {
 }
 
 /// Combines the counts of two one by one.
-fn combined(one: &Lost, other: &Lost, with: fn(u64, u64) -> u64) -> Lost {
-    Lost {
+fn combined(one: &LostDelta, other: &LostDelta, with: fn(u64, u64) -> u64) -> LostDelta {
+    LostDelta {
         allocations: with(one.allocations, other.allocations),
         allocated_bytes: with(one.allocated_bytes, other.allocated_bytes),
         frees: with(one.frees, other.frees),
@@ -264,22 +269,22 @@ mod tests {
     const PID: Pid = Pid(7);
     const SECOND: u64 = 1_000_000_000;
 
-    fn news(entries: &[(u64, u16, Lost)]) -> LostNews {
-        let key = |start, program| LostKey { pid: PID, start, program: Program(program) };
+    fn news(entries: &[(u64, u16, LostDelta)]) -> LostNews {
+        let key = |start, program| LostKey { pid: PID, start, program: ExecGeneration(program) };
         let entries = entries.iter();
         let lost = entries.map(|(start, program, lost)| (key(*start, *program), *lost)).collect();
         LostNews { lost, replaced: HashSet::new() }
     }
 
-    fn frees(frees: u64) -> Lost {
-        Lost { frees, ..Lost::default() }
+    fn frees(frees: u64) -> LostDelta {
+        LostDelta { frees, ..LostDelta::default() }
     }
 
     #[test]
     fn losses_are_split_by_exec_generation() {
         let mut news = news(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2)), (SECOND, 3, frees(4))]);
-        assert_eq!(news.before(PID, SECOND, Program(3)), frees(3));
-        assert_eq!(news.of(Pid(8), SECOND), Lost::default());
+        assert_eq!(news.before(PID, SECOND, ExecGeneration(3)), frees(3));
+        assert_eq!(news.of(Pid(8), SECOND), LostDelta::default());
         assert_eq!(news.of(PID, SECOND), frees(4));
         assert_eq!(news.rest().count(), 0);
     }
@@ -293,15 +298,15 @@ mod tests {
 
     #[test]
     fn unannounced_losses_include_earlier_exec_generations() {
-        let last = Lost { processes: 1, ..frees(2) };
+        let last = LostDelta { processes: 1, ..frees(2) };
         let mut news = news(&[
             (SECOND, 1, frees(1)),
             (SECOND, 2, last),
             (SECOND, 3, frees(8)),
             (9 * SECOND, 1, frees(4)),
         ]);
-        let lost = Lost { processes: 1, ..frees(3) };
-        let next = Program(3);
+        let lost = LostDelta { processes: 1, ..frees(3) };
+        let next = ExecGeneration(3);
         let ended = Unannounced { pid: PID, start: SECOND, replaced: false, next, lost };
         assert_eq!(news.unannounced(), [ended]);
         assert!(news.unannounced().is_empty());

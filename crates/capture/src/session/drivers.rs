@@ -5,20 +5,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use engine::ids::Pid;
-use engine::tensor::NoTensors;
+use engine::tensor::TensorsUnavailable;
 
-use super::attach::{Attachment, Place, attach};
-use super::learning::Learning;
-use super::object::{Loaded, Serves};
+use super::attach::{AttachedProbes, ProbePoint, attach};
+use super::learning::ContextDiscovery;
+use super::object::{LoadedObject, ProbeSet};
 use super::tried::Tried;
-use super::{Options, Target, unique};
+use super::{SessionOptions, Target, unique};
 use crate::error::Error;
-use crate::hooks::{Group, HOOKS};
+use crate::hooks::{HOOKS, HookGroup};
 use crate::libraries::{
-    Identity, Image, MappedCode, Mapping, Watch, installed, is_driver_name, scan_all, scan_process,
+    DriverLibrary, DriverMapping, FileIdentity, MmapEvent, MmapWatcher, installed, is_driver_name,
+    scan_all, scan_process,
 };
 use crate::life::{is_alive, is_same_start, start_of};
-use crate::plan::Plan;
+use crate::plan::AttachPlan;
 
 /// A message for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,12 +41,12 @@ pub enum Notice {
     /// No process has a driver mapped and none is installed: waiting for one.
     NoDriver,
     /// New copies of the driver are found only by a scan every few seconds.
-    SlowWatch {
+    NoMmapEvents {
         /// The error.
         reason: String,
     },
     /// Python stacks of a process cannot be read.
-    NoPython {
+    PythonUnsupported {
         /// The process.
         pid: Pid,
         /// The reason and the remedy.
@@ -62,19 +63,19 @@ pub enum Notice {
         reason: String,
     },
     /// PyTorch's caching allocator is traced.
-    Tensors {
+    TorchAttached {
         /// The probed library.
         path: PathBuf,
     },
     /// Tensors of a process cannot be traced.
-    NoTensors {
+    TensorsUnavailable {
         /// The process.
         pid: Pid,
         /// The reason.
-        reason: NoTensors,
+        reason: TensorsUnavailable,
     },
     /// An unused library was detached.
-    Released {
+    Detached {
         /// The library.
         path: PathBuf,
     },
@@ -83,55 +84,55 @@ pub enum Notice {
 impl Notice {
     /// Returns whether the notice is a warning.
     #[must_use]
-    pub const fn is_trouble(&self) -> bool {
-        !matches!(self, Self::Attached { .. } | Self::Tensors { .. } | Self::Released { .. })
+    pub const fn is_warning(&self) -> bool {
+        !matches!(self, Self::Attached { .. } | Self::TorchAttached { .. } | Self::Detached { .. })
     }
 }
 
 /// How long an unused copy stays attached, so that files of removed containers do not stay open.
-pub(super) const LINGER: Duration = Duration::from_secs(30);
+pub(super) const DETACH_DELAY: Duration = Duration::from_secs(30);
 
 /// Maximum number of failures kept, so that each is reported once.
 const REPORTED: usize = 1024;
 
-struct Attached {
-    image: Image,
+struct AttachedDriver {
+    image: DriverLibrary,
     installed: bool,
     last_used: Instant,
-    _attachments: Vec<Attachment>,
+    _attachments: Vec<AttachedProbes>,
 }
 
 /// Probes of all driver libraries.
-pub(crate) struct Drivers {
+pub(crate) struct DriverAttachments {
     /// Libraries given by `--driver`.
     named: Vec<PathBuf>,
     /// Attach only to these processes, if the kernel supports links per process.
     only: Option<Vec<Pid>>,
     /// Processes whose mappings are scanned; `None`: all.
     targets: Option<Vec<Pid>>,
-    attached: HashMap<Identity, Attached>,
+    attached: HashMap<FileIdentity, AttachedDriver>,
     /// Mapped files and the result of attaching to them.
-    tried: Tried<Identity, ()>,
+    tried: Tried<FileIdentity, ()>,
     /// Failures that were already reported.
     reported: HashSet<String>,
     /// Processes that mapped the driver before it was probed, with their start times.
     preexisting: HashMap<Pid, u64>,
-    learning: Learning,
-    watch: Option<Watch>,
+    learning: ContextDiscovery,
+    watch: Option<MmapWatcher>,
     /// Processes that mapped a driver since the last drain.
     newcomers: Vec<Pid>,
     /// Executable mappings since the last drain.
-    mapped: Vec<MappedCode>,
+    mapped: Vec<MmapEvent>,
     /// Processes that mapped a PyTorch library since the last drain; true if some may be missing.
     torch: (Vec<Pid>, bool),
     notices: Vec<Notice>,
 }
 
-impl Drivers {
-    pub(crate) fn new(options: &Options, plan: &Plan) -> Self {
+impl DriverAttachments {
+    pub(crate) fn new(options: &SessionOptions, plan: &AttachPlan) -> Self {
         let mut notices = Vec::new();
-        let watch = Watch::new()
-            .map_err(|error| notices.push(Notice::SlowWatch { reason: error.to_string() }))
+        let watch = MmapWatcher::new()
+            .map_err(|error| notices.push(Notice::NoMmapEvents { reason: error.to_string() }))
             .ok();
         let (only, targets) = match &options.target {
             Target::Everybody => (None, None),
@@ -148,7 +149,7 @@ impl Drivers {
             tried: Tried::new(),
             reported: HashSet::new(),
             preexisting: HashMap::new(),
-            learning: Learning::new(plan.link_per_process),
+            learning: ContextDiscovery::new(plan.link_per_process),
             watch,
             newcomers: Vec::new(),
             mapped: Vec::new(),
@@ -158,20 +159,20 @@ impl Drivers {
     }
 
     /// Attaches to all drivers at the start. Only failures of drivers given by option are errors.
-    pub(crate) fn attach_all(&mut self, loaded: &Loaded) -> Result<(), Error> {
+    pub(crate) fn attach_all(&mut self, loaded: &LoadedObject) -> Result<(), Error> {
         for path in self.named.clone() {
-            let image = Image::open(&path, &path)?;
+            let image = DriverLibrary::open(&path, &path)?;
             self.attach(loaded, image, true)?;
         }
         for path in installed() {
             self.try_path(loaded, &path, &path, true)?;
         }
-        self.scan(loaded)?;
+        self.scan_processes(loaded)?;
         // Scanned after attaching: a process that has the driver now may have called it before.
         for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
             self.had_driver(pid);
         }
-        self.learning.look(loaded, self.attached.values().map(|library| &library.image));
+        self.learning.update(loaded, self.attached.values().map(|library| &library.image));
         if self.attached.is_empty() {
             self.notices.push(Notice::NoDriver);
         }
@@ -179,15 +180,15 @@ impl Drivers {
     }
 
     /// Scans for new copies of the driver. Returns whether one was attached.
-    pub(crate) fn look(&mut self, loaded: &Loaded, rescan: bool) -> Result<bool, Error> {
-        let before: HashSet<Identity> = self.attached.keys().cloned().collect();
-        let mut seen = self.watch.as_ref().map(Watch::look).unwrap_or_default();
+    pub(crate) fn scan(&mut self, loaded: &LoadedObject, rescan: bool) -> Result<bool, Error> {
+        let before: HashSet<FileIdentity> = self.attached.keys().cloned().collect();
+        let mut seen = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
         self.newcomers.extend_from_slice(&seen.pids);
         self.mapped.append(&mut seen.mapped);
         self.torch.0.append(&mut seen.torch);
         self.torch.1 |= seen.overflowed;
         if rescan || seen.overflowed {
-            self.scan(loaded)?;
+            self.scan_processes(loaded)?;
             self.detach_unused();
             self.preexisting.retain(|pid, start| is_alive(*pid, *start));
         } else {
@@ -198,24 +199,24 @@ impl Drivers {
             }
         }
         let new = self.attached.keys().filter(|identity| !before.contains(identity)).cloned();
-        let new: HashSet<Identity> = new.collect();
+        let new: HashSet<FileIdentity> = new.collect();
         if !new.is_empty() {
             // These processes could call the driver before it was probed.
-            for mapping in self.scan(loaded)? {
+            for mapping in self.scan_processes(loaded)? {
                 let file = self.tried.outcome(&mapping.device_inode, Instant::now());
                 if file.is_some_and(|file| file.is_ok_and(|identity| new.contains(identity))) {
                     self.had_driver(mapping.pid);
                 }
             }
         }
-        self.learning.look(loaded, self.attached.values().map(|library| &library.image));
+        self.learning.update(loaded, self.attached.values().map(|library| &library.image));
         Ok(!new.is_empty())
     }
 
     /// Requests the context of a thread that allocated in an unknown context.
-    pub(crate) fn want_context(&mut self, pid: Pid) {
+    pub(crate) fn request_context_discovery(&mut self, pid: Pid) {
         if self.preexisting.contains_key(&pid) {
-            self.learning.want(pid);
+            self.learning.request(pid);
         }
     }
 
@@ -224,55 +225,55 @@ impl Drivers {
         // A process that has exited makes no more calls.
         let Some(start) = start_of(pid) else { return };
         self.preexisting.insert(pid, start);
-        self.learning.want(pid);
+        self.learning.request(pid);
     }
 
     /// Returns whether the process with this start time mapped the driver before it was probed.
-    pub(crate) fn was_there_before(&self, pid: Pid, start: u64) -> bool {
+    pub(crate) fn predates_trace(&self, pid: Pid, start: u64) -> bool {
         self.preexisting.get(&pid).is_some_and(|known| is_same_start(*known, start))
     }
 
     /// Returns the processes that mapped the driver before it was probed.
-    pub(crate) fn users(&self) -> impl Iterator<Item = Pid> {
+    pub(crate) fn preexisting(&self) -> impl Iterator<Item = Pid> {
         self.preexisting.keys().copied()
     }
 
     /// Handles a process that exited or called exec.
-    pub(crate) fn forget(&mut self, pid: Pid, start: u64) {
-        if self.was_there_before(pid, start) {
+    pub(crate) fn process_exited(&mut self, pid: Pid, start: u64) {
+        if self.predates_trace(pid, start) {
             self.preexisting.remove(&pid);
         }
     }
 
     /// Returns processes that mapped a driver since the last call; they are announced only with
     /// their first call, much later.
-    pub(crate) fn take_newcomers(&mut self) -> Vec<Pid> {
+    pub(crate) fn drain_new_processes(&mut self) -> Vec<Pid> {
         std::mem::take(&mut self.newcomers)
     }
 
     /// Returns executable mappings of files since the last call.
-    pub(crate) fn take_mapped(&mut self) -> Vec<MappedCode> {
+    pub(crate) fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
         std::mem::take(&mut self.mapped)
     }
 
     /// Returns processes that mapped a PyTorch library since the last call, and whether some may be
     /// missing.
-    pub(crate) fn take_torch(&mut self) -> (Vec<Pid>, bool) {
+    pub(crate) fn drain_torch_mmaps(&mut self) -> (Vec<Pid>, bool) {
         std::mem::take(&mut self.torch)
     }
 
-    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+    pub(crate) fn drain_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    fn mappings(&self) -> Vec<Mapping> {
+    fn mappings(&self) -> Vec<DriverMapping> {
         match &self.targets {
             None => scan_all(),
             Some(pids) => pids.iter().copied().flat_map(scan_process).collect(),
         }
     }
 
-    fn scan(&mut self, loaded: &Loaded) -> Result<Vec<Mapping>, Error> {
+    fn scan_processes(&mut self, loaded: &LoadedObject) -> Result<Vec<DriverMapping>, Error> {
         let mappings = self.mappings();
         for mapping in &mappings {
             self.try_mapping(loaded, mapping)?;
@@ -281,7 +282,7 @@ impl Drivers {
         Ok(mappings)
     }
 
-    fn try_mapping(&mut self, loaded: &Loaded, mapping: &Mapping) -> Result<(), Error> {
+    fn try_mapping(&mut self, loaded: &LoadedObject, mapping: &DriverMapping) -> Result<(), Error> {
         let now = Instant::now();
         match self.tried.outcome(&mapping.device_inode, now) {
             Some(Ok(identity)) => {
@@ -293,7 +294,8 @@ impl Drivers {
             Some(Err(())) => return Ok(()),
             None => {}
         }
-        let path = mapping.openable().into_iter().find(|path| std::fs::File::open(path).is_ok());
+        let path =
+            mapping.paths_to_open().into_iter().find(|path| std::fs::File::open(path).is_ok());
         let Some(path) = path else { return Ok(()) };
         let outcome = self.try_path(loaded, &path, &mapping.path, false)?;
         self.tried.insert(&mapping.device_inode, outcome.ok_or(()), now);
@@ -303,13 +305,13 @@ impl Drivers {
     /// Attaches to a file that was found. A failure is reported, not fatal.
     fn try_path(
         &mut self,
-        loaded: &Loaded,
+        loaded: &LoadedObject,
         path: &Path,
         name: &Path,
         installed: bool,
-    ) -> Result<Option<Identity>, Error> {
+    ) -> Result<Option<FileIdentity>, Error> {
         debug_assert!(is_driver_name(name));
-        let image = match Image::open(path, name) {
+        let image = match DriverLibrary::open(path, name) {
             Ok(image) => image,
             Err(error) => {
                 self.report_failure(&error);
@@ -338,17 +340,23 @@ impl Drivers {
         }
     }
 
-    fn attach(&mut self, loaded: &Loaded, image: Image, installed: bool) -> Result<(), Error> {
+    fn attach(
+        &mut self,
+        loaded: &LoadedObject,
+        image: DriverLibrary,
+        installed: bool,
+    ) -> Result<(), Error> {
         if let Some(attached) = self.attached.get_mut(&image.identity) {
             attached.last_used = Instant::now();
             return Ok(());
         }
         let works = loaded.config.work.is_some();
-        let mut groups = vec![Group::Memory];
-        groups.extend(works.then_some(Group::Work));
-        groups.extend(loaded.config.objects.then_some(Group::Objects));
-        let calls = places(&image, &groups);
-        let launches = if works { places(&image, &[Group::Launches]) } else { Vec::new() };
+        let mut groups = vec![HookGroup::Memory];
+        groups.extend(works.then_some(HookGroup::Work));
+        groups.extend(loaded.config.objects.then_some(HookGroup::Objects));
+        let calls = probe_points(&image, &groups);
+        let launches =
+            if works { probe_points(&image, &[HookGroup::Launches]) } else { Vec::new() };
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
             Some(pids) => pids.iter().copied().map(Some).collect(),
@@ -356,7 +364,7 @@ impl Drivers {
         let file = image.attach_path();
         let mut attachments = Vec::new();
         for scope in scopes {
-            let launched = Serves::launches(loaded.config.work.unwrap_or_default());
+            let launched = ProbeSet::launches(loaded.config.work.unwrap_or_default());
             for (points, serves) in [(&calls, loaded.config.calls()), (&launches, launched)] {
                 let outcome = attach(loaded, &file, &image.path, points, serves, scope);
                 attachments.push(outcome.map_err(|error| gone(error, scope))?);
@@ -369,7 +377,12 @@ impl Drivers {
         });
         self.attached.insert(
             image.identity.clone(),
-            Attached { image, installed, last_used: Instant::now(), _attachments: attachments },
+            AttachedDriver {
+                image,
+                installed,
+                last_used: Instant::now(),
+                _attachments: attachments,
+            },
         );
         Ok(())
     }
@@ -377,9 +390,9 @@ impl Drivers {
     fn detach_unused(&mut self) {
         let notices = &mut self.notices;
         self.attached.retain(|_, library| {
-            let keep = library.installed || library.last_used.elapsed() < LINGER;
+            let keep = library.installed || library.last_used.elapsed() < DETACH_DELAY;
             if !keep {
-                notices.push(Notice::Released { path: library.image.path.clone() });
+                notices.push(Notice::Detached { path: library.image.path.clone() });
             }
             keep
         });
@@ -387,11 +400,11 @@ impl Drivers {
 }
 
 /// Returns the probe points of a library for some groups of functions.
-pub(super) fn places(image: &Image, groups: &[Group]) -> Vec<Place> {
+pub(super) fn probe_points(image: &DriverLibrary, groups: &[HookGroup]) -> Vec<ProbePoint> {
     let functions = image.functions.iter();
     functions
         .filter(|function| groups.contains(&HOOKS[function.hook].meaning.group()))
-        .map(|f| Place { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
+        .map(|f| ProbePoint { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
         .collect()
 }
 

@@ -10,48 +10,53 @@ use std::time::{Duration, Instant};
 
 use engine::ids::Pid;
 
-use super::attach::{Attachment, attach};
-use super::drivers::places;
-use super::object::Loaded;
-use crate::hooks::Group;
-use crate::libraries::Image;
+use super::attach::{AttachedProbes, attach};
+use super::drivers::probe_points;
+use super::object::LoadedObject;
+use crate::hooks::HookGroup;
+use crate::libraries::DriverLibrary;
 
 /// How long context queries are probed.
-const MOMENT: Duration = Duration::from_secs(1);
+const PROBE_DURATION: Duration = Duration::from_secs(1);
 
 /// How long a process is not probed again after that.
-const REST: Duration = Duration::from_secs(10);
+const PROBE_COOLDOWN: Duration = Duration::from_secs(10);
 
 /// Number of processes above which one link for all is cheaper than one per process.
-const MANY: usize = 32;
+const PER_PROCESS_LINK_LIMIT: usize = 32;
 
 /// Temporary probes of context queries.
-pub(crate) struct Learning {
+pub(crate) struct ContextDiscovery {
     link_per_process: bool,
     requested: HashSet<Pid>,
     /// When processes were probed last.
     probed: HashMap<Pid, Instant>,
-    running: Option<(Instant, Vec<Attachment>)>,
+    running: Option<(Instant, Vec<AttachedProbes>)>,
 }
 
-impl Learning {
+impl ContextDiscovery {
     pub(crate) fn new(link_per_process: bool) -> Self {
         let (requested, probed) = (HashSet::new(), HashMap::new());
         Self { link_per_process, requested, probed, running: None }
     }
 
     /// Requests the contexts of the threads of a process.
-    pub(crate) fn want(&mut self, pid: Pid) {
-        let is_recent = self.probed.get(&pid).is_some_and(|probed| probed.elapsed() < REST);
+    pub(crate) fn request(&mut self, pid: Pid) {
+        let is_recent =
+            self.probed.get(&pid).is_some_and(|probed| probed.elapsed() < PROBE_COOLDOWN);
         if !is_recent {
             self.requested.insert(pid);
         }
     }
 
     /// Starts and stops the probes.
-    pub(crate) fn look<'a>(&mut self, loaded: &Loaded, images: impl Iterator<Item = &'a Image>) {
+    pub(crate) fn update<'a>(
+        &mut self,
+        loaded: &LoadedObject,
+        images: impl Iterator<Item = &'a DriverLibrary>,
+    ) {
         if let Some((since, _)) = &self.running {
-            if since.elapsed() < MOMENT {
+            if since.elapsed() < PROBE_DURATION {
                 return;
             }
             self.running = None;
@@ -60,17 +65,18 @@ impl Learning {
             return;
         }
         let pids = std::mem::take(&mut self.requested);
-        let scopes: Vec<Option<Pid>> = if self.link_per_process && pids.len() <= MANY {
-            pids.iter().copied().map(Some).collect()
-        } else {
-            vec![None]
-        };
+        let scopes: Vec<Option<Pid>> =
+            if self.link_per_process && pids.len() <= PER_PROCESS_LINK_LIMIT {
+                pids.iter().copied().map(Some).collect()
+            } else {
+                vec![None]
+            };
         let now = Instant::now();
-        self.probed.retain(|_, probed| probed.elapsed() < REST);
+        self.probed.retain(|_, probed| probed.elapsed() < PROBE_COOLDOWN);
         self.probed.extend(pids.into_iter().map(|pid| (pid, now)));
         let mut attachments = Vec::new();
         for image in images {
-            let points = places(image, &[Group::Queries]);
+            let points = probe_points(image, &[HookGroup::Queries]);
             for scope in &scopes {
                 // Attaching to a process that has exited fails, which does not matter. Other
                 // failures leave devices unknown, and the report says so.

@@ -7,19 +7,19 @@ use std::sync::Mutex;
 use libbpf_rs::PrintLevel;
 
 /// Enough for the end of a verifier log.
-const LINES: usize = 40;
+const MAX_LOG_LINES: usize = 40;
 
 static LAST: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// Installs the callback for libbpf's messages.
-pub(crate) fn listen() {
+pub(crate) fn install() {
     libbpf_rs::set_print(Some((PrintLevel::Info, keep)));
 }
 
 fn keep(_level: PrintLevel, text: String) {
     let Ok(mut last) = LAST.lock() else { return };
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        if last.len() == LINES {
+        if last.len() == MAX_LOG_LINES {
             last.pop_front();
         }
         last.push_back(line.to_owned());
@@ -28,13 +28,13 @@ fn keep(_level: PrintLevel, text: String) {
 
 /// Returns the last messages, oldest first.
 #[must_use]
-pub fn last_messages() -> Vec<String> {
+pub fn recent() -> Vec<String> {
     LAST.lock().map(|last| last.iter().cloned().collect()).unwrap_or_default()
 }
 
 /// Returns why the verifier rejected a program, as a suffix for an error message.
-pub(crate) fn said() -> String {
-    rejection(&last_messages()).map_or_else(String::new, |why| format!(" (the kernel says: {why})"))
+pub(crate) fn verifier_error() -> String {
+    rejection(&recent()).map_or_else(String::new, |why| format!(" (the kernel says: {why})"))
 }
 
 /// Returns the last line of the last verifier log, without its statistics.

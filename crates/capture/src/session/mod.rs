@@ -21,63 +21,66 @@ mod torch;
 mod tried;
 mod work;
 
-pub use crate::stacks::Stacks;
-pub use crate::tensors::Tensors;
-pub use counters::Counters;
+pub use crate::stacks::StackMode;
+pub use crate::tensors::TensorMode;
+pub use counters::ProbeCounters;
 pub use drivers::Notice;
-pub use log::last_messages;
-pub(crate) use log::said;
-pub use object::Work;
-pub use options::{Options, Target};
+pub use log::recent;
+pub(crate) use log::verifier_error;
+pub use object::ActivityOptions;
+pub use options::{SessionOptions, Target};
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use engine::event::{Event, Lost, VmmCall, What};
+use engine::event::{Event, EventKind, LostDelta, VmmCall};
 use engine::ids::{Pid, Tid};
 use engine::object::ObjectCall;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use crate::clock;
-use crate::containers::Containers;
-use crate::decode::{Decoded, NamedKernel, Program};
+use crate::containers::ContainerResolver;
+use crate::decode::{ExecGeneration, KernelNameRecord, Record};
 use crate::error::Error;
-use crate::gpus::Gpu;
-use crate::host::Host;
-use crate::life::Living;
-use crate::plan::{self, Plan, Tier};
-use crate::stacks::{Desk, Maps};
-use account::Accounts;
-use binding::Bindings;
+use crate::gpus::GpuInfo;
+use crate::host::HostInfo;
+use crate::life::LivenessTracker;
+use crate::plan::{self, AttachMode, AttachPlan};
+use crate::stacks::{SiteResolver, StackMaps};
+use account::DriverUsage;
+use binding::HandleMap;
 use captures::LeftCaptures;
-use counters::{Losses, LostNews, Unannounced};
-use drivers::Drivers;
-use object::{Changing, Filter, Knobs, Loaded, map_error};
-use ring::Ring;
-use torch::Torch;
-use work::{Ended, News, WorkSums};
+use counters::{LossReader, LostNews, Unannounced};
+use drivers::DriverAttachments;
+use object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
+use ring::RecordRing;
+use torch::TorchAttachments;
+use work::{ActivityCounters, ActivityDelta, Ended};
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
-const RESCAN: Duration = Duration::from_secs(5);
+const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Gathers facts about this host and tries each attach mode, for `doctor`.
 #[must_use]
-pub fn examine() -> Host {
-    let mut host = Host::read();
+pub fn probe_host() -> HostInfo {
+    let mut host = HostInfo::read();
     if plan::preconditions(&host).is_ok() {
-        host.tiers = Tier::ALL.iter().map(|tier| (*tier, canary::try_tier(&host, *tier))).collect();
+        host.tiers = AttachMode::ALL
+            .iter()
+            .map(|tier| (*tier, canary::test_attach_mode(&host, *tier)))
+            .collect();
     }
     host
 }
 
 /// Finds the best attach mode that works, trying no more than needed.
-fn choose(only: Option<Tier>) -> Result<Plan, Error> {
-    let mut host = Host::read();
+fn choose(only: Option<AttachMode>) -> Result<AttachPlan, Error> {
+    let mut host = HostInfo::read();
     plan::preconditions(&host)?;
-    let candidates = only.map_or(Tier::ALL.to_vec(), |tier| vec![tier]);
+    let candidates = only.map_or(AttachMode::ALL.to_vec(), |tier| vec![tier]);
     for tier in candidates {
-        let outcome = canary::try_tier(&host, tier);
+        let outcome = canary::test_attach_mode(&host, tier);
         let works = outcome.is_ok();
         host.tiers.push((tier, outcome));
         if works {
@@ -89,7 +92,7 @@ fn choose(only: Option<Tier>) -> Result<Plan, Error> {
 
 /// Activity and losses that were read and are not events yet.
 struct Pending {
-    work: News,
+    work: ActivityDelta,
     lost: LostNews,
 }
 
@@ -99,16 +102,16 @@ impl Pending {
         &mut self,
         pid: Pid,
         start: u64,
-        now_runs: Option<Program>,
-        now: Moment,
+        now_runs: Option<ExecGeneration>,
+        now: Timestamp,
     ) -> impl Iterator<Item = Event> + use<> {
         let (work, lost) = match now_runs {
             None => {
                 let known = Some(start).filter(|start| *start > 0);
-                (self.work.of(pid, known), self.lost.of(pid, start))
+                (self.work.drain_process(pid, known), self.lost.of(pid, start))
             }
             Some(program) => {
-                (self.work.before(pid, start, program), self.lost.before(pid, start, program))
+                (self.work.drain_before(pid, start, program), self.lost.before(pid, start, program))
             }
         };
         work.into_iter().chain(lost_event(pid, lost, now))
@@ -117,36 +120,36 @@ impl Pending {
 
 /// A running trace.
 pub struct Session {
-    plan: Plan,
-    drivers: Drivers,
-    ring: Ring,
-    losses: Losses,
-    living: Living,
-    accounts: Accounts,
-    containers: Containers,
-    bindings: Bindings,
+    plan: AttachPlan,
+    drivers: DriverAttachments,
+    ring: RecordRing,
+    losses: LossReader,
+    liveness: LivenessTracker,
+    driver_usage: DriverUsage,
+    containers: ContainerResolver,
+    handles: HandleMap,
     left_captures: LeftCaptures,
-    work: Option<WorkSums>,
-    torch: Option<Torch>,
-    desk: Option<Desk>,
+    work: Option<ActivityCounters>,
+    torch: Option<TorchAttachments>,
+    sites: Option<SiteResolver>,
     target: Target,
     counters: MapHandle,
     last_scan: Instant,
-    now: Changing,
+    now: RuntimeConfig,
     _life: Vec<Link>,
-    loaded: Loaded,
+    loaded: LoadedObject,
 }
 
 impl Session {
     /// Loads the probes and attaches them to every driver that is found.
-    pub fn start(options: &Options) -> Result<Self, Error> {
+    pub fn start(options: &SessionOptions) -> Result<Self, Error> {
         let plan = choose(options.tier)?;
         let filter = match &options.target {
-            Target::Everybody => Filter::Everybody,
-            Target::Processes { follow: false, .. } => Filter::Targets,
-            Target::Processes { follow: true, .. } => Filter::TargetsAndChildren,
+            Target::Everybody => ProcessFilter::All,
+            Target::Processes { follow: false, .. } => ProcessFilter::Targets,
+            Target::Processes { follow: true, .. } => ProcessFilter::TargetsAndChildren,
         };
-        let loaded = Loaded::new(Knobs {
+        let loaded = LoadedObject::new(LoadConfig {
             tier: plan.tier,
             task_storage: plan.task_storage && options.thread_entries.is_none(),
             stack_windows: plan.stack_windows,
@@ -170,33 +173,33 @@ impl Session {
             }
         }
         let life = loaded.attach_lifecycle()?;
-        let ring = Ring::new(&loaded)?;
-        let mut drivers = Drivers::new(options, &plan);
+        let ring = RecordRing::new(&loaded)?;
+        let mut drivers = DriverAttachments::new(options, &plan);
         drivers.attach_all(&loaded)?;
-        let mut torch = options.tensors.are_told().then(|| Torch::new(options, &plan));
+        let mut torch = options.tensors.is_enabled().then(|| TorchAttachments::new(options, &plan));
         if let Some(torch) = &mut torch {
-            torch.look(&loaded, &[], true);
+            torch.scan(&loaded, &[], true);
         }
-        let now = Changing { attached_at: clock::boot(), ..Changing::default() };
+        let now = RuntimeConfig { attached_at: clock::boot(), ..RuntimeConfig::default() };
         loaded.set(now)?;
-        let mut sites = options.stacks.are_taken().then(|| site_resolver(&loaded)).transpose()?;
+        let mut sites = options.stacks.is_enabled().then(|| site_resolver(&loaded)).transpose()?;
         if let Some(sites) = &mut sites {
             // Their stacks are readable from the first call on.
-            for pid in drivers.users() {
-                sites.began(pid, None);
+            for pid in drivers.preexisting() {
+                sites.process_started(pid, None);
             }
         }
         Ok(Self {
-            losses: Losses::new(&loaded)?,
+            losses: LossReader::new(&loaded)?,
             counters: loaded.map("counters")?,
-            living: Living::default(),
-            accounts: Accounts::open(),
-            containers: Containers::new(&options.logs),
-            bindings: Bindings::default(),
+            liveness: LivenessTracker::default(),
+            driver_usage: DriverUsage::open(),
+            containers: ContainerResolver::new(&options.logs),
+            handles: HandleMap::default(),
             left_captures: LeftCaptures::new(&loaded)?,
-            work: options.work.map(|_| WorkSums::new(&loaded)).transpose()?,
+            work: options.work.map(|_| ActivityCounters::new(&loaded)).transpose()?,
             torch,
-            desk: sites,
+            sites,
             target: options.target.clone(),
             now,
             last_scan: Instant::now(),
@@ -210,14 +213,14 @@ impl Session {
 
     /// Returns how the probes are attached.
     #[must_use]
-    pub const fn plan(&self) -> &Plan {
+    pub const fn plan(&self) -> &AttachPlan {
         &self.plan
     }
 
     /// Returns the GPUs of this host; empty if neither NVML nor nvidia-smi is available.
     #[must_use]
-    pub fn gpus(&self) -> &[Gpu] {
-        self.accounts.gpus()
+    pub fn gpus(&self) -> &[GpuInfo] {
+        self.driver_usage.gpus()
     }
 
     /// Waits for records, at most this long, and returns the events in order.
@@ -242,25 +245,25 @@ impl Session {
 
     fn collect(&mut self, last: bool) -> Result<Vec<Event>, Error> {
         self.scan_libraries()?;
-        let mapped = self.drivers.take_mapped();
-        self.containers.expect(self.drivers.take_newcomers());
+        let mapped = self.drivers.drain_mmaps();
+        self.containers.prefetch(self.drivers.drain_new_processes());
         let written = self.ring.written();
         if let Some(work) = &mut self.work {
             work.read(last, written)?;
         }
-        let records = self.ring.take();
-        let stacks = self.ring.take_stacks();
+        let records = self.ring.drain_records();
+        let stacks = self.ring.drain_stacks();
         let now = clock::monotonic();
         let counters = self.counters()?;
-        let lost = self.losses.take(counters.lost, last)?;
+        let lost = self.losses.poll(counters.lost, last)?;
         self.left_captures.delete(counters.graphs)?;
         let may_have_missed_deaths = lost.may_hide_exits();
         let work = self.take_work(&records, &lost, last, now)?;
         let mut pending = Pending { work, lost };
         let mut events = Vec::with_capacity(records.len());
-        if let Some(sites) = &mut self.desk {
-            mapped.into_iter().for_each(|code| sites.mapped(code));
-            stacks.into_iter().for_each(|stack| sites.take(stack));
+        if let Some(sites) = &mut self.sites {
+            mapped.into_iter().for_each(|code| sites.mapping_changed(code));
+            stacks.into_iter().for_each(|stack| sites.insert(stack));
         }
         for record in records {
             self.take(record, now, &mut pending, &mut events);
@@ -268,114 +271,116 @@ impl Session {
         // A process that mapped the driver after it was probed is announced with its first call.
         let (target, drivers) = (&self.target, &self.drivers);
         let wanted = |pid, start| match target {
-            _ if !drivers.was_there_before(pid, start) => false,
+            _ if !drivers.predates_trace(pid, start) => false,
             Target::Everybody => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
-        let account = self.accounts.take(now, &mut self.living, wanted);
-        events.extend(self.containers.beside(account, now));
-        events.extend(self.containers.news(now));
+        let account = self.driver_usage.poll(now, &mut self.liveness, wanted);
+        events.extend(self.containers.with_containers(account, now));
+        events.extend(self.containers.poll_names(now));
         // A record that cannot be decoded is lost, and its process is unknown.
-        let other = self.ring.take_unreadable();
-        events.extend(lost_event(Pid(0), Lost { other, ..Lost::default() }, now));
+        let other = self.ring.drain_decode_errors();
+        events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
         self.take_losses(now, &mut pending, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
         let is_drained = self.ring.is_drained();
-        let dead = if is_drained { self.living.take_dead(now) } else { Vec::new() };
+        let dead = if is_drained { self.liveness.drain_dead(now) } else { Vec::new() };
         // Read the counters of these processes a last time before they are dropped.
         if let Some(work) = &mut self.work {
             let ended = |event: &Event| {
-                let start = self.living.start(event.pid);
+                let start = self.liveness.start(event.pid);
                 Ended { pid: event.pid, start, now_runs: None }
             };
             let ended: Vec<_> = dead.iter().map(ended).collect();
             work.take_ended(&ended, now, &mut pending.work)?;
         }
         for event in dead {
-            self.take(Decoded::Event(event), now, &mut pending, &mut events);
+            self.take(Record::Event(event), now, &mut pending, &mut events);
         }
-        let started = |pid| self.living.start(pid).filter(|_| !last);
-        events.extend(pending.work.rest(started));
+        let started = |pid| self.liveness.start(pid).filter(|_| !last);
+        events.extend(pending.work.drain_all(started));
         if let Some(work) = &mut self.work {
             work.defer(std::mem::take(&mut pending.work));
         }
         if let Some(torch) = &mut self.torch {
-            events.extend(torch.told(now, &self.living));
+            events.extend(torch.drain_events(now, &self.liveness));
         }
-        if let Some(sites) = &mut self.desk {
+        if let Some(sites) = &mut self.sites {
             let event = |facts| {
-                let what = What::Site(facts);
-                Event { pid: Pid(0), tid: Tid(0), entered: now, at: now, what }
+                let what = EventKind::Site(facts);
+                Event { pid: Pid(0), tid: Tid(0), entry_time: now, time: now, kind: what }
             };
-            events.extend(sites.named(last).into_iter().map(event));
+            events.extend(sites.drain_resolved(last).into_iter().map(event));
         }
-        if is_drained && (may_have_missed_deaths || self.living.is_due(now)) {
-            self.living.sweep(now);
+        if is_drained && (may_have_missed_deaths || self.liveness.is_due(now)) {
+            self.liveness.sweep(now);
         }
         Ok(events)
     }
 
     /// Returns the notices since the last call.
     pub fn notices(&mut self) -> Vec<Notice> {
-        let mut notices = self.drivers.take_notices();
-        notices.extend(self.torch.as_mut().map(Torch::take_notices).unwrap_or_default());
-        let unsupported = self.desk.as_mut().map(Desk::refusals).unwrap_or_default();
+        let mut notices = self.drivers.drain_notices();
+        notices
+            .extend(self.torch.as_mut().map(TorchAttachments::drain_notices).unwrap_or_default());
+        let unsupported =
+            self.sites.as_mut().map(SiteResolver::drain_unsupported).unwrap_or_default();
         let unsupported = unsupported.into_iter();
-        notices.extend(unsupported.map(|(pid, reason)| Notice::NoPython { pid, reason }));
-        let no_names = self.desk.as_mut().and_then(Desk::no_names);
+        notices.extend(unsupported.map(|(pid, reason)| Notice::PythonUnsupported { pid, reason }));
+        let no_names = self.sites.as_mut().and_then(SiteResolver::no_names);
         notices.extend(no_names.map(|reason| Notice::NoNames { reason }));
-        notices.extend(self.accounts.take_failure().map(|reason| Notice::NoAccount { reason }));
+        notices.extend(self.driver_usage.take_failure().map(|reason| Notice::NoAccount { reason }));
         notices
     }
 
     /// Limits the stack mode: captures cheaper stacks than configured, or none, from now on. Calls
     /// are still recorded.
-    pub fn limit_stacks(&mut self, max: Stacks) -> Result<(), Error> {
+    pub fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
         let configured = self.loaded.config.stacks.wire();
-        self.now.stacks_less = configured.saturating_sub(max.wire());
+        self.now.stack_mode_reduction = configured.saturating_sub(max.wire());
         self.loaded.set(self.now)
     }
 
     /// Returns the counters of the probes.
-    pub fn counters(&self) -> Result<Counters, Error> {
-        Counters::from_map(&self.counters)
+    pub fn counters(&self) -> Result<ProbeCounters, Error> {
+        ProbeCounters::from_map(&self.counters)
     }
 
     /// Reads the activity counters: periodically, and when a process exits or calls exec.
     fn take_work(
         &mut self,
-        records: &[Decoded],
+        records: &[Record],
         lost: &LostNews,
         last: bool,
-        now: Moment,
-    ) -> Result<News, Error> {
+        now: Timestamp,
+    ) -> Result<ActivityDelta, Error> {
         let mut ended: Vec<_> = lost.ended().collect();
         ended.extend(self.ended(records));
-        let mut news = News::default();
+        let mut news = ActivityDelta::default();
         if let Some(work) = &mut self.work {
             news = work.take_deferred();
-            work.note(records);
+            work.observe_names(records);
             work.take_ended(&ended, now, &mut news)?;
-            work.take(now, &mut news, |position| last || self.ring.has_read(position));
+            work.poll(now, &mut news, |position| last || self.ring.has_read(position));
         }
         Ok(news)
     }
 
     /// Program images whose end is among the records.
-    fn ended(&self, records: &[Decoded]) -> Vec<Ended> {
+    fn ended(&self, records: &[Record]) -> Vec<Ended> {
         let mut began = HashMap::new();
         let mut ended = Vec::new();
         for record in records {
             let (pid, now_runs) = match record {
-                Decoded::Began(Event { pid, what: What::Process(facts), .. }, _) => {
+                Record::ProcessStart(Event { pid, kind: EventKind::Process(facts), .. }, _) => {
                     began.insert(*pid, facts.start);
                     continue;
                 }
-                Decoded::Event(Event { pid, what: What::Exit, .. }) => (*pid, None),
-                Decoded::Exec(event, program) => (event.pid, Some(*program)),
+                Record::Event(Event { pid, kind: EventKind::Exit, .. }) => (*pid, None),
+                Record::Exec(event, program) => (event.pid, Some(*program)),
                 _ => continue,
             };
-            let start = began.get(&pid).copied().or_else(|| self.living.start(pid));
+            let start = began.get(&pid).copied().or_else(|| self.liveness.start(pid));
             ended.push(Ended { pid, start, now_runs });
         }
         ended
@@ -384,84 +389,87 @@ impl Session {
     /// Turns a record into events, or keeps its content for later events.
     fn take(
         &mut self,
-        record: Decoded,
-        now: Moment,
+        record: Record,
+        now: Timestamp,
         pending: &mut Pending,
         events: &mut Vec<Event>,
     ) {
         match record {
-            Decoded::Event(mut event) => {
-                if matches!(event.what, What::Exit) {
-                    let start = self.living.start(event.pid).unwrap_or(0);
+            Record::Event(mut event) => {
+                if matches!(event.kind, EventKind::Exit) {
+                    let start = self.liveness.start(event.pid).unwrap_or(0);
                     events.extend(pending.take(event.pid, start, None, now));
                 }
-                events.extend(self.bindings.ended_with(&event));
-                self.bindings.resolve(&mut event);
+                events.extend(self.handles.ended_with(&event));
+                self.handles.resolve(&mut event);
                 let more = self.follow(&mut event, None, now);
                 events.push(event);
                 events.extend(more);
             }
-            Decoded::Called(mut event, taken) => {
-                let site = self.desk.as_mut().and_then(|sites| sites.site(event.pid, taken));
-                match &mut event.what {
-                    What::Allocate(allocate) => allocate.site = site,
-                    What::Vmm(VmmCall::Create { site: target, .. }) => *target = site,
-                    What::Failed(failed) => failed.site = site,
-                    What::Tensor(call) => call.set_site(site),
+            Record::CallWithStack(mut event, taken) => {
+                let site = self.sites.as_mut().and_then(|sites| sites.site(event.pid, taken));
+                match &mut event.kind {
+                    EventKind::Allocate(allocate) => allocate.site = site,
+                    EventKind::Vmm(VmmCall::Create { site: target, .. }) => *target = site,
+                    EventKind::Failed(failed) => failed.site = site,
+                    EventKind::Tensor(call) => call.set_site(site),
                     _ => {}
                 }
-                self.bindings.resolve(&mut event);
+                self.handles.resolve(&mut event);
                 let more = self.follow(&mut event, None, now);
                 events.push(event);
                 events.extend(more);
             }
-            Decoded::Object(mut event, made) => {
-                if let What::Object(ObjectCall::Created { handle, site, .. }) = &mut event.what {
+            Record::Object(mut event, made) => {
+                if let EventKind::Object(ObjectCall::Created { handle, site, .. }) = &mut event.kind
+                {
                     let pid = event.pid;
-                    let keeps = |stream| self.bindings.keeps_graph(pid, stream, *handle);
+                    let keeps = |stream| self.handles.keeps_graph(pid, stream, *handle);
                     if made.captured_on.is_some_and(keeps) {
                         return;
                     }
-                    let sites = self.desk.as_mut().zip(made.taken);
+                    let sites = self.sites.as_mut().zip(made.taken);
                     *site = sites.and_then(|(sites, taken)| sites.site(pid, taken));
                 }
-                self.bindings.resolve(&mut event);
+                self.handles.resolve(&mut event);
                 events.push(event);
             }
-            Decoded::Began(mut event, program) => {
+            Record::ProcessStart(mut event, program) => {
                 events.extend(self.reused(&event, program, &mut pending.lost));
-                if let Some(sites) = &mut self.desk {
-                    sites.began(event.pid, Some(program));
+                if let Some(sites) = &mut self.sites {
+                    sites.process_started(event.pid, Some(program));
                 }
                 let more = self.follow(&mut event, None, now);
                 events.push(event);
                 events.extend(more);
             }
-            Decoded::Exec(mut event, program) => {
-                let start = self.living.start(event.pid).unwrap_or(0);
+            Record::Exec(mut event, program) => {
+                let start = self.liveness.start(event.pid).unwrap_or(0);
                 events.extend(pending.take(event.pid, start, Some(program), now));
                 let more = self.follow(&mut event, Some(program), now);
                 events.push(event);
                 events.extend(more);
             }
-            Decoded::Bound(bound) => {
+            Record::HandleBinding(bound) => {
                 let pid = bound.pid;
-                let event = |what| Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
-                events.extend(self.bindings.note(&bound).map(event));
+                let event =
+                    |what| Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what };
+                events.extend(self.handles.apply(&bound).map(event));
             }
-            Decoded::Named(named) => {
-                let NamedKernel { pid, at, .. } = named;
-                let work = self.work.as_mut().map(|work| work.name(named)).unwrap_or_default();
+            Record::KernelName(named) => {
+                let KernelNameRecord { pid, at, .. } = named;
+                let work =
+                    self.work.as_mut().map(|work| work.apply_name(named)).unwrap_or_default();
                 let event = |work| {
-                    let what = What::Work(work);
-                    Event { pid, tid: Tid(pid.0), entered: at, at, what }
+                    let what = EventKind::Work(work);
+                    Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind: what }
                 };
                 events.extend(work.into_iter().map(event));
             }
-            Decoded::DeviceUuid(uuid) if self.living.knows(uuid.pid) => {
-                events.extend(self.accounts.told(&uuid, now));
+            Record::DeviceUuid(uuid) if self.liveness.contains(uuid.pid) => {
+                events.extend(self.driver_usage.device_uuid_reported(&uuid, now));
             }
-            Decoded::DeviceUuid(_) => {}
+            Record::DeviceUuid(_) => {}
         }
     }
 
@@ -470,23 +478,25 @@ impl Session {
     fn follow(
         &mut self,
         event: &mut Event,
-        program: Option<Program>,
-        now: Moment,
+        program: Option<ExecGeneration>,
+        now: Timestamp,
     ) -> impl Iterator<Item = Event> + use<> {
         let [mut container, mut gpus] = [None, None];
-        match &mut event.what {
-            What::Process(facts) => {
-                facts.before_trace = self.drivers.was_there_before(event.pid, facts.start);
-                self.living.began(event.pid, facts.start);
-                container = self.containers.began(event.pid, now);
-                gpus = self.accounts.began(event.pid, now);
+        match &mut event.kind {
+            EventKind::Process(facts) => {
+                facts.before_trace = self.drivers.predates_trace(event.pid, facts.start);
+                self.liveness.insert(event.pid, facts.start);
+                container = self.containers.process_started(event.pid, now);
+                gpus = self.driver_usage.process_started(event.pid, now);
             }
-            What::Allocate(allocate) if allocate.context.is_none() && allocate.device.is_none() => {
-                self.drivers.want_context(event.pid);
+            EventKind::Allocate(allocate)
+                if allocate.context.is_none() && allocate.device.is_none() =>
+            {
+                self.drivers.request_context_discovery(event.pid);
             }
-            What::Exit | What::Exec => {
-                let start = self.living.start(event.pid).unwrap_or(0);
-                self.losses.forget(event.pid, start, program);
+            EventKind::Exit | EventKind::Exec => {
+                let start = self.liveness.start(event.pid).unwrap_or(0);
+                self.losses.process_exited(event.pid, start, program);
                 self.drop_process(event.pid, start, program);
             }
             _ => {}
@@ -496,87 +506,94 @@ impl Session {
 
     /// Returns the exit of the previous process with this pid if it was not seen. The new process
     /// starts without any state of the old one.
-    fn reused(&mut self, event: &Event, program: Program, lost: &mut LostNews) -> Vec<Event> {
-        let What::Process(facts) = &event.what else { return Vec::new() };
-        let Event { pid, at, .. } = *event;
-        let older = self.living.start(pid).filter(|_| self.living.is_reused(pid, facts.start));
+    fn reused(
+        &mut self,
+        event: &Event,
+        program: ExecGeneration,
+        lost: &mut LostNews,
+    ) -> Vec<Event> {
+        let EventKind::Process(facts) = &event.kind else { return Vec::new() };
+        let Event { pid, time: at, .. } = *event;
+        let older = self.liveness.start(pid).filter(|_| self.liveness.is_reused(pid, facts.start));
         let Some(start) = older else { return Vec::new() };
         let lost = lost_event(pid, lost.of(pid, start), at);
-        self.losses.forget(pid, start, None);
+        self.losses.process_exited(pid, start, None);
         self.drop_process(pid, start, Some(program));
-        lost.into_iter().chain([Event { what: What::Exit, ..event.clone() }]).collect()
+        lost.into_iter().chain([Event { kind: EventKind::Exit, ..event.clone() }]).collect()
     }
 
     /// Adds the losses of running processes and of those that ended without being announced.
-    fn take_losses(&mut self, now: Moment, pending: &mut Pending, events: &mut Vec<Event>) {
+    fn take_losses(&mut self, now: Timestamp, pending: &mut Pending, events: &mut Vec<Event>) {
         for Unannounced { pid, start, replaced, next, lost } in pending.lost.unannounced() {
-            self.losses.forget(pid, start, Some(next));
+            self.losses.process_exited(pid, start, Some(next));
             // The known process with this pid is another process, or another exec generation.
-            if self.living.knows(pid) {
+            if self.liveness.contains(pid) {
                 events.extend(lost_event(Pid(0), lost, now));
                 continue;
             }
-            events.extend(pending.work.before(pid, start, next));
+            events.extend(pending.work.drain_before(pid, start, next));
             events.extend(lost_event(pid, lost, now));
             self.drop_process(pid, start, Some(next));
-            let (tid, what) = (Tid(pid.0), if replaced { What::Exec } else { What::Exit });
-            events.push(Event { pid, tid, entered: now, at: now, what });
+            let (tid, what) =
+                (Tid(pid.0), if replaced { EventKind::Exec } else { EventKind::Exit });
+            events.push(Event { pid, tid, entry_time: now, time: now, kind: what });
         }
         let rest = std::mem::take(&mut pending.lost).rest();
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 
     /// Drops the state of a process that exited, or that runs another exec generation now.
-    fn drop_process(&mut self, pid: Pid, start: u64, program: Option<Program>) {
-        self.drivers.forget(pid, start);
-        self.living.ended(pid);
-        self.bindings.process_exited(pid);
-        if let Some(sites) = &mut self.desk {
-            sites.forget(pid);
+    fn drop_process(&mut self, pid: Pid, start: u64, program: Option<ExecGeneration>) {
+        self.drivers.process_exited(pid, start);
+        self.liveness.remove(pid);
+        self.handles.process_exited(pid);
+        if let Some(sites) = &mut self.sites {
+            sites.process_exited(pid);
         }
         if let Some(work) = &mut self.work {
-            work.forget(pid, start, program);
+            work.process_exited(pid, start, program);
         }
-        self.accounts.ended(pid);
+        self.driver_usage.process_exited(pid);
         // An exec stays in its container.
         if program.is_none() {
-            self.containers.ended(pid);
+            self.containers.process_exited(pid);
         }
         if let Some(torch) = &mut self.torch {
-            torch.forget(pid);
+            torch.process_exited(pid);
         }
     }
 
     fn scan_libraries(&mut self) -> Result<(), Error> {
-        let rescan = self.last_scan.elapsed() >= RESCAN;
+        let rescan = self.last_scan.elapsed() >= RESCAN_INTERVAL;
         if rescan {
             self.last_scan = Instant::now();
         }
-        if self.drivers.look(&self.loaded, rescan)? {
+        if self.drivers.scan(&self.loaded, rescan)? {
             self.now.attached_at = clock::boot();
             self.loaded.set(self.now)?;
         }
-        let (mapped, all) = self.drivers.take_torch();
+        let (mapped, all) = self.drivers.drain_torch_mmaps();
         if let Some(torch) = &mut self.torch {
-            torch.look(&self.loaded, &mapped, rescan || all);
+            torch.scan(&self.loaded, &mapped, rescan || all);
         }
         Ok(())
     }
 }
 
 /// Returns an event for lost records, if there are any.
-fn lost_event(pid: Pid, lost: Lost, now: Moment) -> Option<Event> {
-    let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what: What::Lost(lost) };
-    (lost != Lost::default()).then_some(event)
+fn lost_event(pid: Pid, lost: LostDelta, now: Timestamp) -> Option<Event> {
+    let event =
+        Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: EventKind::Lost(lost) };
+    (lost != LostDelta::default()).then_some(event)
 }
 
-fn site_resolver(loaded: &Loaded) -> Result<Desk, Error> {
-    let maps = Maps {
+fn site_resolver(loaded: &LoadedObject) -> Result<SiteResolver, Error> {
+    let maps = StackMaps {
         known: loaded.map("known_stacks")?,
         sent: loaded.map("sent_frames")?,
         pythons: loaded.map("pythons")?,
     };
-    Desk::new(maps, loaded.config.loops).map_err(Error::Names)
+    SiteResolver::new(maps, loaded.config.loops).map_err(Error::Names)
 }
 
 fn require(pid: Pid) -> Result<(), Error> {

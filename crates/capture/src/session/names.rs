@@ -8,36 +8,36 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::ids::{KernelId, Pid};
-use engine::work::{NamedBy, NoName, Work};
+use engine::work::{GpuActivity, NameSource, UnnamedReason};
 
-use crate::decode::{Decoded, NamedKernel};
+use crate::decode::{KernelNameRecord, Record};
 
 /// Maximum length of a name.
-const LONGEST: usize = 1 << 16;
+const MAX_NAME_BYTES: usize = 1 << 16;
 
 /// Offset of the pointer to the name in the driver's object, as observed in driver 580.
-const NAME: u64 = 8;
+const NAME_POINTER_OFFSET: u64 = 8;
 
 /// Maximum number of names kept per process, so that a hostile process cannot exhaust memory.
-const MOST: usize = 1 << 20;
+const MAX_NAMES_PER_PROCESS: usize = 1 << 20;
 
 /// Kernels whose name was reported or is known to be missing.
 #[derive(Default)]
-pub(crate) struct Names {
+pub(crate) struct KernelNameReader {
     /// Whether each kernel has a name.
     named: HashMap<Pid, HashMap<KernelId, bool>>,
 }
 
-impl Names {
+impl KernelNameReader {
     /// Observes the kernel name in a record, if any.
-    pub(crate) fn note(&mut self, record: &Decoded) {
+    pub(crate) fn observe(&mut self, record: &Record) {
         let (pid, kernel) = match record {
-            Decoded::Named(named) if !named.guessed => (named.pid, named.kernel),
-            Decoded::Event(Event {
+            Record::KernelName(named) if !named.from_memory => (named.pid, named.kernel),
+            Record::Event(Event {
                 pid,
-                what: What::Work(Work::Alias { function, kernel }),
+                kind: EventKind::Work(GpuActivity::Alias { function, kernel }),
                 ..
             }) if self.named.get(pid).and_then(|kernels| kernels.get(kernel)) == Some(&true) => {
                 (*pid, *function)
@@ -45,48 +45,58 @@ impl Names {
             _ => return,
         };
         let kernels = self.named.entry(pid).or_default();
-        if kernels.len() < MOST {
+        if kernels.len() < MAX_NAMES_PER_PROCESS {
             kernels.insert(kernel, true);
         }
     }
 
     /// Returns the name in a record, unless a better one is known.
-    pub(crate) fn resolve(&mut self, named: NamedKernel) -> Option<Work> {
+    pub(crate) fn resolve(&mut self, named: KernelNameRecord) -> Option<GpuActivity> {
         let kernels = self.named.entry(named.pid).or_default();
         // A name from a call takes precedence over one read from memory.
-        if named.guessed && (kernels.len() >= MOST || kernels.get(&named.kernel) == Some(&true)) {
+        if named.from_memory
+            && (kernels.len() >= MAX_NAMES_PER_PROCESS || kernels.get(&named.kernel) == Some(&true))
+        {
             return None;
         }
         let kernel = named.kernel;
         let work = from_record(named);
-        if kernels.len() < MOST {
-            kernels.insert(kernel, matches!(work, Work::Named { .. }));
+        if kernels.len() < MAX_NAMES_PER_PROCESS {
+            kernels.insert(kernel, matches!(work, GpuActivity::Named { .. }));
         }
         Some(work)
     }
 
     /// Returns the name of a launched kernel, or that it has none, unless that is known.
-    pub(crate) fn look_up(&mut self, pid: Pid, kernel: KernelId) -> Option<Work> {
+    pub(crate) fn name_of(&mut self, pid: Pid, kernel: KernelId) -> Option<GpuActivity> {
         let kernels = self.named.entry(pid).or_default();
-        if kernels.len() >= MOST || kernels.contains_key(&kernel) {
+        if kernels.len() >= MAX_NAMES_PER_PROCESS || kernels.contains_key(&kernel) {
             return None;
         }
         let name = read_name(pid, kernel);
         kernels.insert(kernel, name.is_some());
         Some(match name {
-            Some(name) => Work::Named { kernel, name, by: NamedBy::Memory },
-            None => Work::Nameless { kernel, why: NoName::BeforeTrace },
+            Some(name) => GpuActivity::Named { kernel, name, by: NameSource::Memory },
+            None => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
         })
     }
 
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.named.remove(&pid);
     }
 }
 
 /// Returns the name in a record. A name that the probe could not read in full is read again here.
-fn from_record(named: NamedKernel) -> Work {
-    let NamedKernel { pid, kernel, name, text: address, cut, guessed, .. } = named;
+fn from_record(named: KernelNameRecord) -> GpuActivity {
+    let KernelNameRecord {
+        pid,
+        kernel,
+        name,
+        text: address,
+        truncated: cut,
+        from_memory: guessed,
+        ..
+    } = named;
     let again = || {
         let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
         text(&memory, address)
@@ -97,28 +107,28 @@ fn from_record(named: NamedKernel) -> Work {
     };
     match name {
         Some(name) if guessed && is_plausible(&name) => {
-            Work::Named { kernel, name, by: NamedBy::Memory }
+            GpuActivity::Named { kernel, name, by: NameSource::Memory }
         }
-        _ if guessed => Work::Nameless { kernel, why: NoName::BeforeTrace },
-        Some(name) => Work::Named { kernel, name, by: NamedBy::Call },
-        None => Work::Nameless { kernel, why: NoName::Unreadable },
+        _ if guessed => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
+        Some(name) => GpuActivity::Named { kernel, name, by: NameSource::Call },
+        None => GpuActivity::Nameless { kernel, why: UnnamedReason::Unreadable },
     }
 }
 
 fn read_name(pid: Pid, kernel: KernelId) -> Option<Box<str>> {
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     let mut pointer = [0; 8];
-    memory.read_exact_at(&mut pointer, kernel.0.checked_add(NAME)?).ok()?;
+    memory.read_exact_at(&mut pointer, kernel.0.checked_add(NAME_POINTER_OFFSET)?).ok()?;
     text(&memory, u64::from_ne_bytes(pointer)).filter(|name| is_plausible(name))
 }
 
 fn text(memory: &File, address: u64) -> Option<Box<str>> {
     let mut bytes = Vec::new();
     // In pieces that do not cross a page: the next page may not be mapped.
-    while bytes.len() < LONGEST {
+    while bytes.len() < MAX_NAME_BYTES {
         let at = address.checked_add(bytes.len() as u64)?;
         let mut piece = [0; 256];
-        let room = (256 - at as usize % 256).min(LONGEST - bytes.len());
+        let room = (256 - at as usize % 256).min(MAX_NAME_BYTES - bytes.len());
         let piece = piece.get_mut(..room)?;
         memory.read_exact_at(piece, at).ok()?;
         if let Some(end) = piece.iter().position(|&byte| byte == 0) {
@@ -156,12 +166,13 @@ mod tests {
         let name = c"_Z6kernelPf";
         let object: [u64; 2] = [1, name.as_ptr() as u64];
         let (pid, kernel) = (Pid(std::process::id()), KernelId(object.as_ptr() as u64));
-        let mut names = Names::default();
-        let named = Work::Named { kernel, name: "_Z6kernelPf".into(), by: NamedBy::Memory };
-        assert_eq!(names.look_up(pid, kernel), Some(named));
-        assert_eq!(names.look_up(pid, kernel), None);
+        let mut names = KernelNameReader::default();
+        let named =
+            GpuActivity::Named { kernel, name: "_Z6kernelPf".into(), by: NameSource::Memory };
+        assert_eq!(names.name_of(pid, kernel), Some(named));
+        assert_eq!(names.name_of(pid, kernel), None);
         let wild = KernelId(0xdead_0000);
-        let why = NoName::BeforeTrace;
-        assert_eq!(names.look_up(pid, wild), Some(Work::Nameless { kernel: wild, why }));
+        let why = UnnamedReason::BeforeTrace;
+        assert_eq!(names.name_of(pid, wild), Some(GpuActivity::Nameless { kernel: wild, why }));
     }
 }

@@ -12,41 +12,41 @@ use super::log;
 use crate::decode::element_table;
 use crate::error::Error;
 use crate::hooks::HOOKS;
-use crate::plan::Tier;
-use crate::stacks::Stacks;
-use crate::tensors::Tensors;
+use crate::plan::AttachMode;
+use crate::stacks::StackMode;
+use crate::tensors::TensorMode;
 use crate::wire::{self, ToWire, WireHook};
 
-pub(super) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
+pub(super) static BPF_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
 
 /// Processes that the probes record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Filter {
-    Everybody,
+pub(crate) enum ProcessFilter {
+    All,
     Targets,
     TargetsAndChildren,
 }
 
 /// Configuration that is fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Knobs {
-    pub(crate) tier: Tier,
+pub(crate) struct LoadConfig {
+    pub(crate) tier: AttachMode,
     pub(crate) task_storage: bool,
     pub(crate) stack_windows: bool,
-    pub(crate) filter: Filter,
+    pub(crate) filter: ProcessFilter,
     pub(crate) ring_bytes: u32,
     /// Entries of the per-process maps; `None`: the default.
     pub(crate) table_entries: Option<u32>,
     /// Entries of the map of threads; `None`: the default.
     pub(crate) thread_entries: Option<u32>,
     /// Count launches and copies.
-    pub(crate) work: Option<Work>,
+    pub(crate) work: Option<ActivityOptions>,
     /// Track CUDA objects such as streams and modules.
     pub(crate) objects: bool,
     /// Stacks of calls that allocate memory or create an object.
-    pub(crate) stacks: Stacks,
+    pub(crate) stacks: StackMode,
     /// What is recorded about blocks of PyTorch's caching allocator.
-    pub(crate) tensors: Tensors,
+    pub(crate) tensors: TensorMode,
     /// The kernel has `bpf_loop`. Without it stacks are shorter and there are no Python stacks.
     pub(crate) loops: bool,
     pub(crate) stack_ring_bytes: u32,
@@ -54,21 +54,21 @@ pub(crate) struct Knobs {
     pub(crate) empty_probes: bool,
 }
 
-impl Knobs {
+impl LoadConfig {
     /// Returns the programs for calls.
-    pub(crate) const fn calls(&self) -> Serves {
-        if self.empty_probes { Serves::NothingOfCalls } else { Serves::Calls }
+    pub(crate) const fn calls(&self) -> ProbeSet {
+        if self.empty_probes { ProbeSet::EmptyEntryAndReturn } else { ProbeSet::Calls }
     }
 
     /// Returns the programs for PyTorch's caching allocator.
-    pub(crate) const fn tensors(&self) -> Serves {
-        if self.empty_probes { Serves::Nothing } else { Serves::Tensors }
+    pub(crate) const fn tensors(&self) -> ProbeSet {
+        if self.empty_probes { ProbeSet::EmptyEntry } else { ProbeSet::Tensors }
     }
 }
 
 /// Options for counting launches and copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Work {
+pub struct ActivityOptions {
     /// Check the result of every launch, not only for new kernels and shapes.
     pub check_every_launch: bool,
     /// Entries of the maps of launches and copies; `None`: 65,536.
@@ -79,25 +79,25 @@ pub struct Work {
 
 /// Configuration of the probes that can change at run time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Changing {
+pub(crate) struct RuntimeConfig {
     /// When the newest library was attached, on the boot clock.
     pub(crate) attached_at: u64,
     /// Steps below the configured stack mode.
-    pub(crate) stacks_less: u32,
+    pub(crate) stack_mode_reduction: u32,
 }
 
 /// A loaded BPF object.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedObject {
     object: Object,
-    pub(crate) config: Knobs,
+    pub(crate) config: LoadConfig,
 }
 
 /// The programs for fork, exec and exit.
-const LIFE: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
+const LIFECYCLE_PROGRAMS: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
 
 /// A set of programs by purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Serves {
+pub(crate) enum ProbeSet {
     /// Calls, one record each.
     Calls,
     /// Launches, which are counted.
@@ -105,51 +105,57 @@ pub(crate) enum Serves {
     /// Blocks of PyTorch's caching allocator, one record each.
     Tensors,
     /// An empty program at entry, for measurements.
-    Nothing,
+    EmptyEntry,
     /// An empty program at entry and return, for measurements.
-    NothingOfCalls,
+    EmptyEntryAndReturn,
 }
 
-impl Serves {
+impl ProbeSet {
     /// Returns the programs for launches.
-    pub(crate) const fn launches(work: Work) -> Self {
-        if work.baseline { Self::Nothing } else { Self::Launches }
+    pub(crate) const fn launches(work: ActivityOptions) -> Self {
+        if work.baseline { Self::EmptyEntry } else { Self::Launches }
     }
 
     /// Returns whether one program serves both sides of a call, if the kernel supports that.
-    pub(crate) const fn both_sides(self) -> bool {
-        !matches!(self, Self::Nothing | Self::Tensors)
+    pub(crate) const fn is_session(self) -> bool {
+        !matches!(self, Self::EmptyEntry | Self::Tensors)
     }
 }
 
 /// Returns the program names in an attach mode: enter and return, or one for both.
-pub(crate) const fn programs(tier: Tier, serves: Serves) -> (&'static str, Option<&'static str>) {
+pub(crate) const fn programs(
+    tier: AttachMode,
+    serves: ProbeSet,
+) -> (&'static str, Option<&'static str>) {
     match (serves, tier) {
-        (Serves::Calls, Tier::Session) => ("call_session", None),
-        (Serves::Calls, Tier::Multi) => ("call_multi_enter", Some("call_multi_return")),
-        (Serves::Calls, Tier::Single) => ("call_single_enter", Some("call_single_return")),
-        (Serves::Calls, Tier::Constant) => ("call_constant_enter", Some("call_constant_return")),
-        (Serves::Tensors, Tier::Session | Tier::Multi) => ("tensor_multi", None),
-        (Serves::Tensors, Tier::Single) => ("tensor_single", None),
-        (Serves::Tensors, Tier::Constant) => ("tensor_constant", None),
-        (Serves::Nothing, _) => ("empty_launch", None),
-        (Serves::NothingOfCalls, _) => ("empty_call", None),
-        (Serves::Launches, Tier::Session) => ("launch_session", None),
-        (Serves::Launches, Tier::Multi) => ("launch_multi", None),
-        (Serves::Launches, Tier::Single) => ("launch_single", None),
-        (Serves::Launches, Tier::Constant) => ("launch_constant", None),
+        (ProbeSet::Calls, AttachMode::Session) => ("call_session", None),
+        (ProbeSet::Calls, AttachMode::Multi) => ("call_multi_enter", Some("call_multi_return")),
+        (ProbeSet::Calls, AttachMode::Single) => ("call_single_enter", Some("call_single_return")),
+        (ProbeSet::Calls, AttachMode::SingleNoCookie) => {
+            ("call_constant_enter", Some("call_constant_return"))
+        }
+        (ProbeSet::Tensors, AttachMode::Session | AttachMode::Multi) => ("tensor_multi", None),
+        (ProbeSet::Tensors, AttachMode::Single) => ("tensor_single", None),
+        (ProbeSet::Tensors, AttachMode::SingleNoCookie) => ("tensor_constant", None),
+        (ProbeSet::EmptyEntry, _) => ("empty_launch", None),
+        (ProbeSet::EmptyEntryAndReturn, _) => ("empty_call", None),
+        (ProbeSet::Launches, AttachMode::Session) => ("launch_session", None),
+        (ProbeSet::Launches, AttachMode::Multi) => ("launch_multi", None),
+        (ProbeSet::Launches, AttachMode::Single) => ("launch_single", None),
+        (ProbeSet::Launches, AttachMode::SingleNoCookie) => ("launch_constant", None),
     }
 }
 
-impl Loaded {
+impl LoadedObject {
     /// Opens and loads the object for an attach mode, with the process lifecycle tracepoints.
-    pub(crate) fn new(config: Knobs) -> Result<Self, Error> {
-        let mut wanted: Vec<&str> = LIFE.to_vec();
+    pub(crate) fn new(config: LoadConfig) -> Result<Self, Error> {
+        let mut wanted: Vec<&str> = LIFECYCLE_PROGRAMS.to_vec();
         let (enter, leave) = programs(config.tier, config.calls());
         wanted.push(enter);
         wanted.extend(leave);
-        wanted.extend(config.work.map(|work| programs(config.tier, Serves::launches(work)).0));
-        let tensors = config.tensors.are_told().then(|| programs(config.tier, config.tensors()).0);
+        wanted.extend(config.work.map(|work| programs(config.tier, ProbeSet::launches(work)).0));
+        let tensors =
+            config.tensors.is_enabled().then(|| programs(config.tier, config.tensors()).0);
         wanted.extend(tensors);
         let mut open = open(&config, wire::VS_SELF_TEST as u32, &wanted)?;
         for mut map in open.maps_mut() {
@@ -167,14 +173,14 @@ impl Loaded {
                     }
                 }
                 Some("stack_records") => {
-                    set(map.set_autocreate(config.stacks.are_taken()))?;
+                    set(map.set_autocreate(config.stacks.is_enabled()))?;
                     set(map.set_max_entries(config.stack_ring_bytes))?;
                 }
                 Some("known_stacks" | "sent_frames" | "pythons") => {
-                    set(map.set_autocreate(config.stacks.are_taken()))?;
+                    set(map.set_autocreate(config.stacks.is_enabled()))?;
                 }
                 Some("stack_windows") => {
-                    set(map.set_autocreate(config.stacks.are_taken() && config.stack_windows))?;
+                    set(map.set_autocreate(config.stacks.is_enabled() && config.stack_windows))?;
                 }
                 Some("thread_storage") => set(map.set_autocreate(config.task_storage))?,
                 Some("thread_table") => {
@@ -192,8 +198,8 @@ impl Loaded {
 
     /// Loads the programs for one row of the hook table, on kernels without attach cookies. They
     /// share the maps.
-    pub(crate) fn for_hook(&self, hook: usize, serves: Serves) -> Result<Self, Error> {
-        let (enter, leave) = programs(Tier::Constant, serves);
+    pub(crate) fn for_hook(&self, hook: usize, serves: ProbeSet) -> Result<Self, Error> {
+        let (enter, leave) = programs(AttachMode::SingleNoCookie, serves);
         let wanted: Vec<&str> = std::iter::once(enter).chain(leave).collect();
         let mut open = open(&self.config, hook as u32, &wanted)?;
         let own: HashMap<_, _> =
@@ -226,7 +232,7 @@ impl Loaded {
                 .attach()
                 .map_err(|error| Error::Tracepoint { program, cause: error.into() })
         };
-        LIFE.iter().map(attach).collect()
+        LIFECYCLE_PROGRAMS.iter().map(attach).collect()
     }
 
     pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
@@ -240,13 +246,13 @@ impl Loaded {
     }
 
     /// Updates the run-time configuration of the probes.
-    pub(crate) fn set(&self, now: Changing) -> Result<(), Error> {
+    pub(crate) fn set(&self, now: RuntimeConfig) -> Result<(), Error> {
         let map = self.map(".bss")?;
         let (key, fail) = (0_u32.to_ne_bytes(), map_error(".bss"));
         let mut value = map.lookup(&key, MapFlags::ANY).map_err(&fail)?.unwrap_or_default();
         let name = "runtime_config";
         let start = *symbols(".bss").get(name).ok_or(Error::Broken(name))?;
-        let Changing { attached_at, stacks_less } = now;
+        let RuntimeConfig { attached_at, stack_mode_reduction: stacks_less } = now;
         let stack_mode_reduction = stacks_less;
         let bytes = wire::RuntimeConfig { attached_at, stack_mode_reduction, unused: 0 }.bytes();
         let target = value.get_mut(start..start + bytes.len()).ok_or(Error::Broken(name))?;
@@ -265,13 +271,13 @@ pub(super) fn map_error(map: &str) -> impl Fn(libbpf_rs::Error) -> Error + use<>
     move |error| Error::Map { map: map.clone(), cause: error.into() }
 }
 
-fn open(config: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject, Error> {
-    log::listen();
+fn open(config: &LoadConfig, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject, Error> {
+    log::install();
     let prepare = |error: libbpf_rs::Error| Error::Prepare(error.into());
     let mut open = ObjectBuilder::default()
         .name("vramscope")
         .map_err(prepare)?
-        .open_memory(OBJECT)
+        .open_memory(BPF_OBJECT)
         .map_err(prepare)?;
     for mut program in open.progs_mut() {
         let wanted = program.name().to_str().is_some_and(|name| wanted.contains(&name));
@@ -290,9 +296,9 @@ fn open(config: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObjec
         Ok::<(), Error>(())
     };
     let filter = match config.filter {
-        Filter::Everybody => wire::VS_FILTER_NONE,
-        Filter::Targets => wire::VS_FILTER_TARGETS,
-        Filter::TargetsAndChildren => wire::VS_FILTER_FOLLOW,
+        ProcessFilter::All => wire::VS_FILTER_NONE,
+        ProcessFilter::Targets => wire::VS_FILTER_TARGETS,
+        ProcessFilter::TargetsAndChildren => wire::VS_FILTER_FOLLOW,
     };
     put("hooks", &table(config.objects))?;
     put("filter", &filter.to_ne_bytes())?;
@@ -310,7 +316,7 @@ fn open(config: &Knobs, constant_hook: u32, wanted: &[&str]) -> Result<OpenObjec
     put("tensor_ring_limit", &u64::from(config.ring_bytes / 2).to_ne_bytes())?;
     put("walk_python", &[u8::from(config.loops)])?;
     put("can_loop", &[u8::from(config.loops)])?;
-    put("can_skip_returns", &[u8::from(config.tier == Tier::Session)])?;
+    put("can_skip_returns", &[u8::from(config.tier == AttachMode::Session)])?;
     put("element_bytes", &element_table())?;
     put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);
@@ -337,7 +343,7 @@ fn table(objects: bool) -> Vec<u8> {
                 asynchronous,
                 element,
                 stream_argument,
-            } = hook.wire(objects);
+            } = hook.to_wire(objects);
             [
                 &[action, loss_class, size_argument, size_factor][..],
                 &out_argument,
@@ -352,7 +358,7 @@ fn table(objects: bool) -> Vec<u8> {
 
 /// Returns the offsets of the variables in a section, from the object's symbol table.
 fn symbols(section: &str) -> HashMap<String, usize> {
-    let Ok(file) = object::File::parse(OBJECT) else { return HashMap::new() };
+    let Ok(file) = object::File::parse(BPF_OBJECT) else { return HashMap::new() };
     let Some(section) = file.section_by_name(section).map(|section| section.index()) else {
         return HashMap::new();
     };

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use engine::ids::Pid;
 
-use super::{Stacks, Tensors, Work};
-use crate::plan::Tier;
+use super::{ActivityOptions, StackMode, TensorMode};
+use crate::plan::AttachMode;
 
 /// Processes to trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub enum Target {
 
 /// Options of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct SessionOptions {
     /// Processes to trace.
     pub target: Target,
     /// Driver libraries to probe in addition to those that are found.
@@ -36,15 +36,15 @@ pub struct Options {
     /// it, else in a map of 16,384.
     pub thread_entries: Option<u32>,
     /// Use only this attach mode.
-    pub tier: Option<Tier>,
+    pub tier: Option<AttachMode>,
     /// Count launches and copies.
-    pub work: Option<Work>,
+    pub work: Option<ActivityOptions>,
     /// Track CUDA objects that are not memory: streams, events, modules and others.
     pub objects: bool,
     /// Capture stacks of calls that allocate memory or create an object.
-    pub stacks: Stacks,
+    pub stacks: StackMode,
     /// Record blocks of PyTorch's caching allocator.
-    pub tensors: Tensors,
+    pub tensors: TensorMode,
     /// Size of the ring buffer for stacks, with the same constraints.
     pub stack_ring_bytes: u32,
     /// The node's log directory: names of pods are taken from the entries of its `pods` and
@@ -54,11 +54,11 @@ pub struct Options {
     pub empty_probes: bool,
 }
 
-impl Options {
+impl SessionOptions {
     /// Default size of the ring: holds 130,000 calls, and the reader polls every few milliseconds.
     pub const RING_BYTES: u32 = 16 * 1024 * 1024;
     /// Default size of the ring for stacks; each stack is sent once.
     pub const STACK_RING_BYTES: u32 = 16 * 1024 * 1024;
     /// Default log directory of a node.
-    pub const LOGS: &str = "/var/log";
+    pub const DEFAULT_LOG_DIR: &str = "/var/log";
 }

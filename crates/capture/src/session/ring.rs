@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use libbpf_rs::{AsRawLibbpf, RingBuffer, RingBufferBuilder, libbpf_sys};
 
-use super::object::Loaded;
-use crate::decode::{Decoded, capture_end, decode, object};
+use super::object::LoadedObject;
+use crate::decode::{Record, capture_end, decode, object};
 use crate::error::Error;
 use crate::stacks::{StackRecord, read};
 
@@ -19,8 +19,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const STOP: i32 = -1;
 
 #[derive(Default)]
-struct Batch {
-    records: Vec<Decoded>,
+struct RecordBatch {
+    records: Vec<Record>,
     stacks: Vec<StackRecord>,
     unreadable: u64,
     /// Bytes that may still be read.
@@ -34,20 +34,20 @@ const fn consume(left: &mut usize, bytes: usize) -> i32 {
     if *left == 0 { STOP } else { 0 }
 }
 
-pub(crate) struct Ring {
+pub(crate) struct RecordRing {
     records: RingBuffer<'static>,
     stacks: Option<RingBuffer<'static>>,
-    batch: Rc<RefCell<Batch>>,
+    batch: Rc<RefCell<RecordBatch>>,
     record_ring_bytes: usize,
     stack_ring_bytes: usize,
     /// The last batch left records in the ring.
     has_more: bool,
 }
 
-impl Ring {
-    pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
-        let batch = Rc::new(RefCell::new(Batch::default()));
-        let stacks = loaded.config.stacks.are_taken();
+impl RecordRing {
+    pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
+        let batch = Rc::new(RefCell::new(RecordBatch::default()));
+        let stacks = loaded.config.stacks.is_enabled();
         Ok(Self {
             records: open(loaded, "records", on_record(&batch, loaded.config.objects))?,
             stacks: stacks.then(|| open(loaded, "stack_records", on_stack(&batch))).transpose()?,
@@ -76,7 +76,7 @@ impl Ring {
     }
 
     /// The next batch of records.
-    pub(crate) fn take(&mut self) -> Vec<Decoded> {
+    pub(crate) fn drain_records(&mut self) -> Vec<Record> {
         self.batch.borrow_mut().record_bytes = BATCH_BYTES;
         self.batch.borrow_mut().stack_bytes = self.stack_ring_bytes;
         let _ = self.records.consume_raw();
@@ -122,18 +122,18 @@ impl Ring {
     }
 
     /// Returns the stacks that were read with the last batch of records.
-    pub(crate) fn take_stacks(&mut self) -> Vec<StackRecord> {
+    pub(crate) fn drain_stacks(&mut self) -> Vec<StackRecord> {
         std::mem::take(&mut self.batch.borrow_mut().stacks)
     }
 
     /// Returns the number of records since the last call that could not be decoded; any is a bug.
-    pub(crate) fn take_unreadable(&mut self) -> u64 {
+    pub(crate) fn drain_decode_errors(&mut self) -> u64 {
         std::mem::take(&mut self.batch.borrow_mut().unreadable)
     }
 }
 
 fn open(
-    loaded: &Loaded,
+    loaded: &LoadedObject,
     name: &'static str,
     each: impl FnMut(&[u8]) -> i32 + 'static,
 ) -> Result<RingBuffer<'static>, Error> {
@@ -144,7 +144,7 @@ fn open(
     builder.build().map_err(failed)
 }
 
-fn on_record(batch: &Rc<RefCell<Batch>>, objects: bool) -> impl FnMut(&[u8]) -> i32 + use<> {
+fn on_record(batch: &Rc<RefCell<RecordBatch>>, objects: bool) -> impl FnMut(&[u8]) -> i32 + use<> {
     let batch = Rc::clone(batch);
     move |bytes| {
         let mut batch = batch.borrow_mut();
@@ -160,7 +160,7 @@ fn on_record(batch: &Rc<RefCell<Batch>>, objects: bool) -> impl FnMut(&[u8]) -> 
     }
 }
 
-fn on_stack(batch: &Rc<RefCell<Batch>>) -> impl FnMut(&[u8]) -> i32 + use<> {
+fn on_stack(batch: &Rc<RefCell<RecordBatch>>) -> impl FnMut(&[u8]) -> i32 + use<> {
     let batch = Rc::clone(batch);
     move |bytes| {
         let mut batch = batch.borrow_mut();

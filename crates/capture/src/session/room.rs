@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SymbolKind};
 
-use super::object::OBJECT;
+use super::object::BPF_OBJECT;
 
 /// The limit of the kernel, and the multiple to which the oldest kernels round up each frame.
-const MOST: u32 = 512;
-const STEP: u32 = 32;
+const MAX_STACK_BYTES: u32 = 512;
+const STACK_ROUNDING: u32 = 32;
 
 /// The frame register and the opcodes that matter here.
 const FRAME: u8 = 10;
@@ -21,13 +21,13 @@ const LOAD_WIDE: u8 = 0x18;
 const OWN_FUNCTION: u8 = 1;
 
 /// Section and offset of a function.
-type Place = (SectionIndex, u64);
+type FunctionOffset = (SectionIndex, u64);
 
 struct Function {
     name: String,
     is_program: bool,
     stack_bytes: u32,
-    calls: Vec<Place>,
+    calls: Vec<FunctionOffset>,
 }
 
 struct Instruction {
@@ -60,7 +60,7 @@ impl Instruction {
     }
 }
 
-fn functions(file: &object::File<'_>) -> HashMap<Place, Function> {
+fn functions(file: &object::File<'_>) -> HashMap<FunctionOffset, Function> {
     let mut all = HashMap::new();
     for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
         let Some(index) = symbol.section_index().filter(|_| symbol.size() > 0) else { continue };
@@ -121,17 +121,17 @@ fn function(
 }
 
 /// Returns the stack usage of a function and its deepest chain of calls, with their names.
-fn depth(all: &HashMap<Place, Function>, offset: Place) -> (u32, String) {
+fn depth(all: &HashMap<FunctionOffset, Function>, offset: FunctionOffset) -> (u32, String) {
     let Some(function) = all.get(&offset) else { return (0, String::new()) };
     let (below, names) =
         function.calls.iter().map(|call| depth(all, *call)).max().unwrap_or_default();
-    let own = function.stack_bytes.max(1).next_multiple_of(STEP);
+    let own = function.stack_bytes.max(1).next_multiple_of(STACK_ROUNDING);
     (own + below, format!("{} {}, {names}", function.name, function.stack_bytes))
 }
 
 #[test]
 fn probes_fit_into_the_bpf_stack_limit() {
-    let file = object::File::parse(OBJECT).unwrap();
+    let file = object::File::parse(BPF_OBJECT).unwrap();
     let all = functions(&file);
     let programs = all.iter().filter(|(_, function)| function.is_program);
     let depths: Vec<_> = programs.map(|(offset, _)| depth(&all, *offset)).collect();
@@ -139,5 +139,5 @@ fn probes_fit_into_the_bpf_stack_limit() {
     let (max, names) = depths.iter().max().unwrap();
     // The deepest chain reads Python frames in a bpf_loop() callback.
     assert!(*max > 300 && names.contains("next_frame"), "{max}: {names}");
-    assert!(*max <= MOST, "{max} bytes: {names}");
+    assert!(*max <= MAX_STACK_BYTES, "{max} bytes: {names}");
 }

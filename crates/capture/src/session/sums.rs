@@ -8,15 +8,15 @@ use super::object::map_error;
 use crate::error::Error;
 
 /// Entries requested per system call.
-const BATCH: u32 = 256;
+const BATCH_ENTRIES: u32 = 256;
 
 /// A key and its value; in per-CPU maps the values of all CPUs, one after the other.
-pub(crate) type Entry = (Vec<u8>, Vec<u8>);
+pub(crate) type MapEntry = (Vec<u8>, Vec<u8>);
 
 /// Reads every entry of a hash map.
 ///
 /// Entries that are added at the same time may be missing; no entry is returned twice.
-pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<Entry>, Error> {
+pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
     match in_batches(map) {
         Some(entries) => Ok(entries),
         // Kernels before 5.6 have no batch lookup.
@@ -34,10 +34,10 @@ fn value_bytes(map: &MapHandle) -> Option<usize> {
     }
 }
 
-fn in_batches(map: &MapHandle) -> Option<Vec<Entry>> {
+fn in_batches(map: &MapHandle) -> Option<Vec<MapEntry>> {
     let key_bytes = usize::try_from(map.key_size()).ok()?;
     let value_bytes = value_bytes(map)?;
-    let (mut room, mut entries) = (BATCH, Vec::new());
+    let (mut room, mut entries) = (BATCH_ENTRIES, Vec::new());
     let (mut position, mut started) = ([0_u8; 64], false);
     let fd = map.as_fd().as_raw_fd();
     loop {
@@ -77,7 +77,7 @@ fn in_batches(map: &MapHandle) -> Option<Vec<Entry>> {
     }
 }
 
-fn one_by_one(map: &MapHandle) -> Result<Vec<Entry>, Error> {
+fn one_by_one(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
     let load = map_error(&map.name().to_string_lossy());
     let mut entries = Vec::new();
     for key in map.keys() {

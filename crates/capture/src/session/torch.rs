@@ -4,45 +4,47 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::ids::{Pid, Tid};
-use engine::tensor::{NoTensors, TensorWatch};
-use engine::units::Moment;
+use engine::tensor::{TensorTracking, TensorsUnavailable};
+use engine::units::Timestamp;
 
-use super::attach::{Attachment, Place, attach};
-use super::drivers::{LINGER, Notice};
-use super::object::Loaded;
+use super::attach::{AttachedProbes, ProbePoint, attach};
+use super::drivers::{DETACH_DELAY, Notice};
+use super::object::LoadedObject;
 use super::tried::Tried;
-use super::{Options, Target};
+use super::{SessionOptions, Target};
 use crate::error::Error;
-use crate::libraries::{C10, C10Error, Identity, Mapping, all_processes, scan_torch};
-use crate::life::{Living, start_of};
-use crate::plan::Plan;
+use crate::libraries::{
+    C10Error, C10Library, DriverMapping, FileIdentity, all_processes, scan_torch,
+};
+use crate::life::{LivenessTracker, start_of};
+use crate::plan::AttachPlan;
 
-struct Attached {
-    image: C10,
+struct AttachedTorch {
+    image: C10Library,
     last_used: Instant,
-    _attachments: Vec<Attachment>,
+    _attachments: Vec<AttachedProbes>,
 }
 
 /// Probes of all PyTorch libraries.
-pub(crate) struct Torch {
+pub(crate) struct TorchAttachments {
     /// Attach only to these processes, if the kernel supports links per process.
     only: Option<Vec<Pid>>,
     /// Processes whose mappings are scanned; `None`: all.
     targets: Option<Vec<Pid>>,
-    attached: HashMap<Identity, Attached>,
+    attached: HashMap<FileIdentity, AttachedTorch>,
     /// Mapped files and the result of attaching to them.
-    tried: Tried<Identity, NoTensors>,
+    tried: Tried<FileIdentity, TensorsUnavailable>,
     /// States of processes, with their start times.
-    states: HashMap<Pid, (u64, TensorWatch)>,
+    states: HashMap<Pid, (u64, TensorTracking)>,
     /// Processes whose state was not sent to the ledger yet.
     unreported: HashSet<Pid>,
     notices: Vec<Notice>,
 }
 
-impl Torch {
-    pub(crate) fn new(options: &Options, plan: &Plan) -> Self {
+impl TorchAttachments {
+    pub(crate) fn new(options: &SessionOptions, plan: &AttachPlan) -> Self {
         let (only, targets) = match &options.target {
             Target::Everybody | Target::Processes { follow: true, .. } => (None, None),
             Target::Processes { pids, follow: false } => {
@@ -61,7 +63,7 @@ impl Torch {
     }
 
     /// Scans the processes that mapped a PyTorch library, or all processes.
-    pub(crate) fn look(&mut self, loaded: &Loaded, mapped: &[Pid], all: bool) {
+    pub(crate) fn scan(&mut self, loaded: &LoadedObject, mapped: &[Pid], all: bool) {
         if !all {
             for pid in mapped {
                 if self.targets.as_ref().is_none_or(|targets| targets.contains(pid)) {
@@ -81,9 +83,9 @@ impl Torch {
         self.states.retain(|pid, _| pids.contains(pid));
         let notices = &mut self.notices;
         self.attached.retain(|_, library| {
-            let keep = library.last_used.elapsed() < LINGER;
+            let keep = library.last_used.elapsed() < DETACH_DELAY;
             if !keep {
-                notices.push(Notice::Released { path: library.image.path.clone() });
+                notices.push(Notice::Detached { path: library.image.path.clone() });
             }
             keep
         });
@@ -91,22 +93,27 @@ impl Torch {
 
     /// Returns the libraries that were found. `settled`: the process is not still mapping its
     /// libraries.
-    fn scan_process(&mut self, loaded: &Loaded, pid: Pid, settled: bool) -> Vec<Mapping> {
+    fn scan_process(
+        &mut self,
+        loaded: &LoadedObject,
+        pid: Pid,
+        settled: bool,
+    ) -> Vec<DriverMapping> {
         let found = scan_torch(pid);
         let Some(start) = start_of(pid).filter(|_| found.cuda) else {
-            self.forget(pid);
+            self.process_exited(pid);
             return found.c10;
         };
-        let mut outcome = Err(NoTensors::NoLibrary);
+        let mut outcome = Err(TensorsUnavailable::NoLibrary);
         for mapping in &found.c10 {
             let one = self.try_mapping(loaded, mapping);
             // One probed copy is enough: the allocator does not use the others.
             outcome = if outcome.is_ok() { outcome } else { one };
         }
         let state = match outcome {
-            Err(NoTensors::NoLibrary) if !settled => return found.c10,
-            Ok(()) => TensorWatch::Begun,
-            Err(reason) => TensorWatch::Impossible(reason),
+            Err(TensorsUnavailable::NoLibrary) if !settled => return found.c10,
+            Ok(()) => TensorTracking::Active,
+            Err(reason) => TensorTracking::Unavailable(reason),
         };
         if self.states.insert(pid, (start, state)) != Some((start, state)) {
             self.unreported.insert(pid);
@@ -114,7 +121,11 @@ impl Torch {
         found.c10
     }
 
-    fn try_mapping(&mut self, loaded: &Loaded, mapping: &Mapping) -> Result<(), NoTensors> {
+    fn try_mapping(
+        &mut self,
+        loaded: &LoadedObject,
+        mapping: &DriverMapping,
+    ) -> Result<(), TensorsUnavailable> {
         let now = Instant::now();
         match self.tried.outcome(&mapping.device_inode, now) {
             Some(Ok(identity)) => {
@@ -131,30 +142,39 @@ impl Torch {
         outcome.map(|_| ())
     }
 
-    fn attach(&mut self, loaded: &Loaded, mapping: &Mapping) -> Result<Identity, NoTensors> {
-        let paths = mapping.openable();
+    fn attach(
+        &mut self,
+        loaded: &LoadedObject,
+        mapping: &DriverMapping,
+    ) -> Result<FileIdentity, TensorsUnavailable> {
+        let paths = mapping.paths_to_open();
         let path = paths.iter().find(|path| std::fs::File::open(path).is_ok());
-        let path = path.ok_or(NoTensors::Unreadable)?;
-        let image = C10::open(path, &mapping.path).map_err(|error| match error {
-            C10Error::Unreadable => NoTensors::Unreadable,
-            C10Error::NoFunction => NoTensors::NoFunction,
+        let path = path.ok_or(TensorsUnavailable::Unreadable)?;
+        let image = C10Library::open(path, &mapping.path).map_err(|error| match error {
+            C10Error::Unreadable => TensorsUnavailable::Unreadable,
+            C10Error::NoFunction => TensorsUnavailable::NoSymbol,
         })?;
         let identity = image.identity.clone();
         if let Some(attached) = self.attached.get_mut(&identity) {
             attached.last_used = Instant::now();
             return Ok(identity);
         }
-        let attachments = self.links(loaded, &image).map_err(|_| NoTensors::Refused)?;
-        self.notices.push(Notice::Tensors { path: image.path.clone() });
-        let library = Attached { image, last_used: Instant::now(), _attachments: attachments };
+        let attachments =
+            self.links(loaded, &image).map_err(|_| TensorsUnavailable::AttachFailed)?;
+        self.notices.push(Notice::TorchAttached { path: image.path.clone() });
+        let library = AttachedTorch { image, last_used: Instant::now(), _attachments: attachments };
         self.attached.insert(identity.clone(), library);
         Ok(identity)
     }
 
-    fn links(&self, loaded: &Loaded, image: &C10) -> Result<Vec<Attachment>, Error> {
+    fn links(
+        &self,
+        loaded: &LoadedObject,
+        image: &C10Library,
+    ) -> Result<Vec<AttachedProbes>, Error> {
         let points = image.points.iter();
         let points: Vec<_> = points
-            .map(|(offset, call)| Place { offset: *offset, cookie: u64::from(*call) })
+            .map(|(offset, call)| ProbePoint { offset: *offset, cookie: u64::from(*call) })
             .collect();
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
@@ -167,31 +187,37 @@ impl Torch {
     }
 
     /// Returns the unreported states of processes that the ledger knows.
-    pub(crate) fn told(&mut self, now: Moment, living: &Living) -> Vec<Event> {
+    pub(crate) fn drain_events(&mut self, now: Timestamp, living: &LivenessTracker) -> Vec<Event> {
         let Self { unreported, states, notices, .. } = self;
         let mut events = Vec::new();
         unreported.retain(|pid| {
             let Some((_, state)) = states.get(pid) else { return false };
-            if !living.knows(*pid) {
+            if !living.contains(*pid) {
                 return true;
             }
-            if let TensorWatch::Impossible(reason) = *state {
-                notices.push(Notice::NoTensors { pid: *pid, reason });
+            if let TensorTracking::Unavailable(reason) = *state {
+                notices.push(Notice::TensorsUnavailable { pid: *pid, reason });
             }
-            let what = What::Torch(*state);
-            events.push(Event { pid: *pid, tid: Tid(pid.0), entered: now, at: now, what });
+            let what = EventKind::Torch(*state);
+            events.push(Event {
+                pid: *pid,
+                tid: Tid(pid.0),
+                entry_time: now,
+                time: now,
+                kind: what,
+            });
             false
         });
         events
     }
 
     /// Drops the state of a process that exited or called exec.
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.states.remove(&pid);
         self.unreported.remove(&pid);
     }
 
-    pub(crate) fn take_notices(&mut self) -> Vec<Notice> {
+    pub(crate) fn drain_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 }

@@ -3,38 +3,40 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use engine::event::{Event, What};
-use engine::ids::{ExecId, KernelId, Pid, Tid};
-use engine::units::Moment;
-use engine::work::{Copies, Direction, Launched, Launches, Shape, Work};
+use engine::event::{Event, EventKind};
+use engine::ids::{GraphExecId, KernelId, Pid, Tid};
+use engine::units::Timestamp;
+use engine::work::{
+    CopyActivity, CopyDirection, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
+};
 use libbpf_rs::{MapCore, MapHandle};
 
-use super::names::Names;
-use super::object::Loaded;
+use super::names::KernelNameReader;
+use super::object::LoadedObject;
 use super::sums::read_all;
-use crate::decode::{Decoded, LaunchCounts, NamedKernel, Program};
+use crate::decode::{ExecGeneration, KernelNameRecord, LaunchCounts, Record};
 use crate::error::Error;
 use crate::hooks::row::direction;
 use crate::life::is_same_start;
 use crate::wire::{self, parse};
 
 /// How often the counters are read.
-const PERIOD: Duration = Duration::from_millis(200);
+const READ_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The interval is at least this many times the duration of a read, for very large maps.
-const SHARE: u32 = 50;
+const MAX_READ_DUTY_CYCLE: u32 = 50;
 
 /// The counters of the probes, and the values that were already reported.
-pub(crate) struct WorkSums {
+pub(crate) struct ActivityCounters {
     launches: MapHandle,
     copies: MapHandle,
     reported_launches: HashMap<LaunchKey, LaunchCounts>,
-    reported_copies: HashMap<CopyKey, CopiesTold>,
-    names: Names,
+    reported_copies: HashMap<CopyKey, ReportedCopies>,
+    names: KernelNameReader,
     /// Deltas of processes whose first record was not read yet.
-    deferred: News,
+    deferred: ActivityDelta,
     /// Launches under a handle before it got the name in a record, by the time of the record.
-    prior_launches: HashMap<(Pid, KernelId, Moment), Launches>,
+    prior_launches: HashMap<(Pid, KernelId, Timestamp), KernelLaunches>,
     /// Counters that wait until the records before them were read.
     early: Option<Totals>,
     next: Instant,
@@ -54,11 +56,11 @@ pub(crate) struct Ended {
     pub(crate) pid: Pid,
     /// `None`: every process that had the pid.
     pub(crate) start: Option<u64>,
-    pub(crate) now_runs: Option<Program>,
+    pub(crate) now_runs: Option<ExecGeneration>,
 }
 
 impl Ended {
-    fn covers(&self, pid: Pid, start: u64, program: Program) -> bool {
+    fn covers(&self, pid: Pid, start: u64, program: ExecGeneration) -> bool {
         self.pid == pid
             && self.start.is_none_or(|own| is_same_start(own, start))
             && self.now_runs.is_none_or(|next| program.is_before(next))
@@ -70,19 +72,24 @@ type Instance = (Pid, u64);
 
 /// Activity since the last read, by process and exec generation.
 #[derive(Default)]
-pub(crate) struct News(HashMap<Instance, Vec<(Program, Event)>>);
+pub(crate) struct ActivityDelta(HashMap<Instance, Vec<(ExecGeneration, Event)>>);
 
-impl News {
+impl ActivityDelta {
     /// Removes and returns the activity of a process; without a start time, of every process with
     /// that pid.
-    pub(crate) fn of(&mut self, pid: Pid, start: Option<u64>) -> Vec<Event> {
+    pub(crate) fn drain_process(&mut self, pid: Pid, start: Option<u64>) -> Vec<Event> {
         let is_it = |of: &Instance| of.0 == pid && start.is_none_or(|start| of.1 == start);
         let all = self.0.extract_if(|of, _| is_it(of));
         all.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
     }
 
     /// Removes and returns the activity of the exec generations before this one.
-    pub(crate) fn before(&mut self, pid: Pid, start: u64, program: Program) -> Vec<Event> {
+    pub(crate) fn drain_before(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        program: ExecGeneration,
+    ) -> Vec<Event> {
         let Some(news) = self.0.get_mut(&(pid, start)) else { return Vec::new() };
         let old = news.extract_if(.., |(of, _)| of.is_before(program));
         old.map(|(_, event)| event).collect()
@@ -91,7 +98,7 @@ impl News {
     /// Removes and returns the activity of all processes, except of one that reuses a pid and whose
     /// first record was not read yet. `started` returns the start time of the known process of a
     /// pid.
-    pub(crate) fn rest(&mut self, started: impl Fn(Pid) -> Option<u64>) -> Vec<Event> {
+    pub(crate) fn drain_all(&mut self, started: impl Fn(Pid) -> Option<u64>) -> Vec<Event> {
         let is_known = |pid, start| started(pid).is_none_or(|known| start <= known);
         let ready = self.0.extract_if(|(pid, start), _| is_known(*pid, *start));
         ready.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
@@ -102,15 +109,15 @@ impl News {
 struct LaunchKey {
     pid: Pid,
     start: u64,
-    program: Program,
-    launched: Launched,
+    program: ExecGeneration,
+    launched: LaunchTarget,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct CopyKey {
     pid: Pid,
     start: u64,
-    program: Program,
+    program: ExecGeneration,
     direction: u8,
     asynchronous: bool,
     to: u64,
@@ -118,49 +125,50 @@ struct CopyKey {
 }
 
 #[derive(Clone, Default)]
-struct CopiesTold {
+struct ReportedCopies {
     calls: u64,
     bytes: u64,
     nanos: u64,
     bandwidths: Vec<u64>,
 }
 
-impl WorkSums {
-    pub(crate) fn new(loaded: &Loaded) -> Result<Self, Error> {
+impl ActivityCounters {
+    pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
         Ok(Self {
             launches: loaded.map("launches")?,
             copies: loaded.map("copies")?,
             reported_launches: HashMap::new(),
             reported_copies: HashMap::new(),
-            names: Names::default(),
-            deferred: News::default(),
+            names: KernelNameReader::default(),
+            deferred: ActivityDelta::default(),
             prior_launches: HashMap::new(),
             early: None,
-            next: Instant::now() + PERIOD,
+            next: Instant::now() + READ_INTERVAL,
         })
     }
 
     /// Keeps activity for the next read.
-    pub(crate) fn defer(&mut self, news: News) {
+    pub(crate) fn defer(&mut self, news: ActivityDelta) {
         self.deferred = news;
     }
 
     /// Returns the activity that was kept.
-    pub(crate) fn take_deferred(&mut self) -> News {
+    pub(crate) fn take_deferred(&mut self) -> ActivityDelta {
         std::mem::take(&mut self.deferred)
     }
 
     /// Observes kernel names before the counters are read: launches under a name that is still in
     /// the ring must not count as unnamed, nor for the kernel that had the handle before.
-    pub(crate) fn note(&mut self, records: &[Decoded]) {
+    pub(crate) fn observe_names(&mut self, records: &[Record]) {
         self.prior_launches.clear();
         for record in records {
-            self.names.note(record);
-            let Decoded::Named(named @ NamedKernel { guessed: false, .. }) = record else {
+            self.names.observe(record);
+            let Record::KernelName(named @ KernelNameRecord { from_memory: false, .. }) = record
+            else {
                 continue;
             };
-            let NamedKernel { pid, start, program, kernel, at, before, .. } = named;
-            let launched = Launched::Kernel(*kernel);
+            let KernelNameRecord { pid, start, program, kernel, at, before, .. } = named;
+            let launched = LaunchTarget::Kernel(*kernel);
             let key = LaunchKey { pid: *pid, start: *start, program: *program, launched };
             let reported = self.reported_launches.entry(key).or_default();
             if before.calls > reported.calls {
@@ -172,9 +180,9 @@ impl WorkSums {
     }
 
     /// Returns the kernel name in a record and the launches before it.
-    pub(crate) fn name(&mut self, named: NamedKernel) -> Vec<Work> {
+    pub(crate) fn apply_name(&mut self, named: KernelNameRecord) -> Vec<GpuActivity> {
         let prior = self.prior_launches.remove(&(named.pid, named.kernel, named.at));
-        let prior = prior.map(Work::Launches);
+        let prior = prior.map(GpuActivity::Launches);
         prior.into_iter().chain(self.names.resolve(named)).collect()
     }
 
@@ -184,13 +192,18 @@ impl WorkSums {
         if last || self.early.is_none() && Instant::now() >= self.next {
             let start = Instant::now();
             self.early = Some(self.totals(position)?);
-            self.next = Instant::now() + PERIOD.max(start.elapsed() * SHARE);
+            self.next = Instant::now() + READ_INTERVAL.max(start.elapsed() * MAX_READ_DUTY_CYCLE);
         }
         Ok(())
     }
 
     /// Adds the activity since the last read to `news`, if the records before it were read.
-    pub(crate) fn take(&mut self, now: Moment, news: &mut News, is_read: impl Fn(u64) -> bool) {
+    pub(crate) fn poll(
+        &mut self,
+        now: Timestamp,
+        news: &mut ActivityDelta,
+        is_read: impl Fn(u64) -> bool,
+    ) {
         if let Some(totals) = self.early.take_if(|totals| is_read(totals.position)) {
             self.add(totals, now, news);
         }
@@ -201,8 +214,8 @@ impl WorkSums {
     pub(crate) fn take_ended(
         &mut self,
         ended: &[Ended],
-        now: Moment,
-        news: &mut News,
+        now: Timestamp,
+        news: &mut ActivityDelta,
     ) -> Result<(), Error> {
         if !ended.is_empty() {
             let mut totals = self.totals(0)?;
@@ -224,30 +237,35 @@ impl WorkSums {
         Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
     }
 
-    fn add(&mut self, totals: Totals, now: Moment, news: &mut News) {
+    fn add(&mut self, totals: Totals, now: Timestamp, news: &mut ActivityDelta) {
         let mut push = |pid: Pid, start: u64, program, work| {
-            let what = What::Work(work);
-            let event = Event { pid, tid: Tid(pid.0), entered: now, at: now, what };
+            let what = EventKind::Work(work);
+            let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what };
             news.0.entry((pid, start)).or_default().push((program, event));
         };
         for (key, values) in totals.launches {
             let Some(launches) = self.launched(key, &values) else { continue };
-            if let Launched::Kernel(kernel) = key.launched {
-                let name = self.names.look_up(key.pid, kernel);
+            if let LaunchTarget::Kernel(kernel) = key.launched {
+                let name = self.names.name_of(key.pid, kernel);
                 name.into_iter().for_each(|work| push(key.pid, key.start, key.program, work));
             }
-            push(key.pid, key.start, key.program, Work::Launches(launches));
+            push(key.pid, key.start, key.program, GpuActivity::Launches(launches));
         }
         for (key, value) in totals.copies {
             let Some(copies) = self.copied(key, &value) else { continue };
-            push(key.pid, key.start, key.program, Work::Copies(Box::new(copies)));
+            push(key.pid, key.start, key.program, GpuActivity::Copies(Box::new(copies)));
         }
     }
 
     /// Drops the counters of a process that exited, or of exec generations before `now_runs`.
-    pub(crate) fn forget(&mut self, pid: Pid, start: u64, now_runs: Option<Program>) {
-        self.names.forget(pid);
-        let has_ended = |of: u64, program: Program| {
+    pub(crate) fn process_exited(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        now_runs: Option<ExecGeneration>,
+    ) {
+        self.names.process_exited(pid);
+        let has_ended = |of: u64, program: ExecGeneration| {
             of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
         };
         if let Some(totals) = &mut self.early {
@@ -271,7 +289,7 @@ impl WorkSums {
     }
 
     /// Returns the launches of one kernel, summed over all CPUs, since the last read.
-    fn launched(&mut self, key: LaunchKey, values: &[u8]) -> Option<Launches> {
+    fn launched(&mut self, key: LaunchKey, values: &[u8]) -> Option<KernelLaunches> {
         let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
         let sums: Vec<wire::Launches> = values.chunks(per_cpu).filter_map(parse).collect();
         let sum = |of: fn(&wire::Launches) -> u64| sums.iter().map(of).sum::<u64>();
@@ -290,14 +308,14 @@ impl WorkSums {
             return None;
         }
         let (shapes, last, other_shapes) = match key.launched {
-            Launched::Kernel(_) => shapes(&sums),
-            Launched::Graph(_) => (Vec::new(), None, 0),
+            LaunchTarget::Kernel(_) => shapes(&sums),
+            LaunchTarget::Graph(_) => (Vec::new(), None, 0),
         };
         let launches = since(key.launched, &now, &before);
-        Some(Launches { last, shapes, other_shapes, ..launches })
+        Some(KernelLaunches { last, shapes, other_shapes, ..launches })
     }
 
-    fn copied(&mut self, key: CopyKey, value: &[u8]) -> Option<Copies> {
+    fn copied(&mut self, key: CopyKey, value: &[u8]) -> Option<CopyActivity> {
         let now: wire::Copies = parse(value)?;
         let reported = self.reported_copies.entry(key).or_default();
         if now.calls <= reported.calls {
@@ -310,16 +328,16 @@ impl WorkSums {
             .map(|((now, before), bucket)| (bucket, now - before))
             .collect();
         let direction = direction(key.direction);
-        let copies = Copies {
+        let copies = CopyActivity {
             direction,
-            pointers: (direction == Direction::Unknown).then_some((now.to, now.from)),
+            pointers: (direction == CopyDirection::Unknown).then_some((now.to, now.from)),
             asynchronous: key.asynchronous,
             calls: now.calls.saturating_sub(reported.calls),
             bytes: now.bytes.saturating_sub(reported.bytes),
             nanos: now.nanos.saturating_sub(reported.nanos),
             bandwidths,
         };
-        *reported = CopiesTold {
+        *reported = ReportedCopies {
             calls: now.calls,
             bytes: now.bytes,
             nanos: now.nanos,
@@ -330,39 +348,39 @@ impl WorkSums {
 }
 
 impl Totals {
-    fn retain(&mut self, is_wanted: impl Fn(Pid, u64, Program) -> bool) {
+    fn retain(&mut self, is_wanted: impl Fn(Pid, u64, ExecGeneration) -> bool) {
         self.launches.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
         self.copies.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
     }
 }
 
 /// Returns the launches between two counts, without shapes.
-fn since(target: Launched, now: &LaunchCounts, before: &LaunchCounts) -> Launches {
-    Launches {
+fn since(target: LaunchTarget, now: &LaunchCounts, before: &LaunchCounts) -> KernelLaunches {
+    KernelLaunches {
         target,
         calls: now.calls.saturating_sub(before.calls),
         captured: now.captured.saturating_sub(before.captured),
         checked: now.checked.saturating_sub(before.checked),
         failed: now.failed.saturating_sub(before.failed),
-        ..Launches::default()
+        ..KernelLaunches::default()
     }
 }
 
 /// Returns calls by shape, most frequent first; the last shape; calls whose shape was not kept.
-fn shapes(sums: &[wire::Launches]) -> (Vec<(Shape, u64)>, Option<Shape>, u64) {
-    let mut counts: HashMap<Shape, u64> = HashMap::new();
+fn shapes(sums: &[wire::Launches]) -> (Vec<(LaunchShape, u64)>, Option<LaunchShape>, u64) {
+    let mut counts: HashMap<LaunchShape, u64> = HashMap::new();
     for shape in sums.iter().flat_map(|cpu| cpu.shapes).filter(|shape| shape.count > 0) {
-        *counts.entry(Shape::from(shape)).or_default() += u64::from(shape.count);
+        *counts.entry(LaunchShape::from(shape)).or_default() += u64::from(shape.count);
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(shape, count)| (std::cmp::Reverse(*count), *shape));
     let latest = sums.iter().max_by_key(|cpu| cpu.last_at);
     let last = latest.and_then(|cpu| cpu.shapes.get(cpu.last as usize)).copied();
-    let last = last.filter(|shape| shape.count > 0).map(Shape::from);
+    let last = last.filter(|shape| shape.count > 0).map(LaunchShape::from);
     (counts, last, sums.iter().map(|cpu| u64::from(cpu.other)).sum())
 }
 
-impl From<wire::Shape> for Shape {
+impl From<wire::Shape> for LaunchShape {
     fn from(shape: wire::Shape) -> Self {
         let wire::Shape { grid, block, shared_bytes, .. } = shape;
         Self { grid, block, shared_bytes }
@@ -372,10 +390,10 @@ impl From<wire::Shape> for Shape {
 impl From<wire::LaunchKey> for LaunchKey {
     fn from(key: wire::LaunchKey) -> Self {
         let launched = match key.graph {
-            0 => Launched::Kernel(KernelId(key.target)),
-            _ => Launched::Graph(ExecId(key.target)),
+            0 => LaunchTarget::Kernel(KernelId(key.target)),
+            _ => LaunchTarget::Graph(GraphExecId(key.target)),
         };
-        let (pid, program) = (Pid(key.pid), Program(key.exec_gen));
+        let (pid, program) = (Pid(key.pid), ExecGeneration(key.exec_gen));
         Self { pid, start: key.start, program, launched }
     }
 }
@@ -383,8 +401,8 @@ impl From<wire::LaunchKey> for LaunchKey {
 impl LaunchKey {
     fn bytes(&self) -> Vec<u8> {
         let (target, graph) = match self.launched {
-            Launched::Kernel(kernel) => (kernel.0, 0_u16),
-            Launched::Graph(exec) => (exec.0, 1),
+            LaunchTarget::Kernel(kernel) => (kernel.0, 0_u16),
+            LaunchTarget::Graph(exec) => (exec.0, 1),
         };
         [
             &target.to_ne_bytes()[..],
@@ -402,7 +420,7 @@ impl From<wire::CopyKey> for CopyKey {
         Self {
             pid: Pid(key.pid),
             start: key.start,
-            program: Program(key.exec_gen),
+            program: ExecGeneration(key.exec_gen),
             direction: key.direction,
             asynchronous: key.asynchronous != 0,
             to: key.to,
@@ -432,30 +450,30 @@ mod tests {
     #[test]
     fn activity_is_split_by_exec_generation() {
         let event = |at| {
-            let (pid, at) = (Pid(1), Moment(at));
-            Event { pid, tid: Tid(1), entered: at, at, what: What::Exit }
+            let (pid, at) = (Pid(1), Timestamp(at));
+            Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit }
         };
-        let mut news = News::default();
+        let mut news = ActivityDelta::default();
         // The number wraps around.
         let all = [(65_534, 1), (65_535, 2), (0, 3)];
-        let all = all.map(|(program, at)| (Program(program), event(at)));
+        let all = all.map(|(program, at)| (ExecGeneration(program), event(at)));
         news.0.insert((Pid(1), 7), all.to_vec());
-        assert_eq!(news.before(Pid(2), 7, Program(0)), []);
-        assert_eq!(news.before(Pid(1), 8, Program(65_535)), []);
-        assert_eq!(news.before(Pid(1), 7, Program(65_535)), [event(1)]);
-        assert_eq!(news.before(Pid(1), 7, Program(0)), [event(2)]);
-        assert_eq!(news.of(Pid(1), Some(8)), []);
-        assert_eq!(news.of(Pid(1), None), [event(3)]);
-        assert_eq!(news.rest(|_| None), []);
+        assert_eq!(news.drain_before(Pid(2), 7, ExecGeneration(0)), []);
+        assert_eq!(news.drain_before(Pid(1), 8, ExecGeneration(65_535)), []);
+        assert_eq!(news.drain_before(Pid(1), 7, ExecGeneration(65_535)), [event(1)]);
+        assert_eq!(news.drain_before(Pid(1), 7, ExecGeneration(0)), [event(2)]);
+        assert_eq!(news.drain_process(Pid(1), Some(8)), []);
+        assert_eq!(news.drain_process(Pid(1), None), [event(3)]);
+        assert_eq!(news.drain_all(|_| None), []);
     }
 
     #[test]
     fn activity_of_a_reused_pid_waits_for_its_process() {
-        let (pid, at) = (Pid(1), Moment(1));
-        let event = Event { pid, tid: Tid(1), entered: at, at, what: What::Exit };
-        let mut news = News::default();
-        news.0.insert((pid, 8), vec![(Program(0), event.clone())]);
-        assert_eq!(news.rest(|_| Some(7)), []);
-        assert_eq!(news.rest(|_| Some(8)), [event]);
+        let (pid, at) = (Pid(1), Timestamp(1));
+        let event = Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit };
+        let mut news = ActivityDelta::default();
+        news.0.insert((pid, 8), vec![(ExecGeneration(0), event.clone())]);
+        assert_eq!(news.drain_all(|_| Some(7)), []);
+        assert_eq!(news.drain_all(|_| Some(8)), [event]);
     }
 }

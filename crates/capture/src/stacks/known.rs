@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use engine::ids::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::native::{Registers, Slot};
-use super::records::From;
+use super::native::{Registers, ReturnSlot};
+use super::records::StackOrigin;
 use crate::wire::{self, KnownStack, KnownStackKey, ToWire, WireSlot};
 
 /// Maximum number of entries used; the map has a few more.
-const MOST: usize = 8000;
+const MAX_KNOWN_STACKS: usize = 8000;
 
 /// Innermost frame of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Place {
+struct StackKey {
     ip: u64,
     sp: u64,
     program: u16,
@@ -27,27 +27,32 @@ pub(crate) struct KnownStacks {
     /// Maximum number of stacks per key.
     per_key: u16,
     /// Stacks added per key; wraps around, so that the oldest is replaced.
-    added: HashMap<Pid, HashMap<Place, u16>>,
+    added: HashMap<Pid, HashMap<StackKey, u16>>,
     entries: usize,
 }
 
 impl KnownStacks {
     /// `loops`: the probes can search many stacks per key.
     pub(crate) fn new(map: MapHandle, loops: bool) -> Self {
-        let per_key =
-            if loops { wire::VS_STACKS_PER_KEY } else { wire::VS_STACKS_PER_KEY_NO_LOOP };
+        let per_key = if loops { wire::VS_STACKS_PER_KEY } else { wire::VS_STACKS_PER_KEY_NO_LOOP };
         Self { map, per_key: per_key as u16, added: HashMap::new(), entries: 0 }
     }
 
     /// Adds the number of stacks with this innermost frame and these return addresses.
-    pub(crate) fn add(&mut self, from: From, registers: Registers, slots: &[Slot], number: u64) {
+    pub(crate) fn add(
+        &mut self,
+        from: StackOrigin,
+        registers: Registers,
+        slots: &[ReturnSlot],
+        number: u64,
+    ) {
         if slots.is_empty() || slots.len() > wire::VS_SLOTS {
             return;
         }
-        if self.entries >= MOST {
+        if self.entries >= MAX_KNOWN_STACKS {
             self.clear();
         }
-        let stack = Place { ip: registers.ip, sp: registers.sp, program: from.program.0 };
+        let stack = StackKey { ip: registers.ip, sp: registers.sp, program: from.program.0 };
         let added = self.added.entry(from.pid).or_default().entry(stack).or_default();
         // The oldest one is replaced.
         let max = self.per_key;
@@ -70,7 +75,7 @@ impl KnownStacks {
         let _ = self.map.update(&key.bytes(), &known.bytes(), MapFlags::ANY);
     }
 
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         for (stack, added) in self.added.remove(&pid).into_iter().flatten() {
             for index in 0..added.min(self.per_key) {
                 self.entries -= 1;
@@ -82,11 +87,11 @@ impl KnownStacks {
     fn clear(&mut self) {
         let pids: Vec<_> = self.added.keys().copied().collect();
         for pid in pids {
-            self.forget(pid);
+            self.process_exited(pid);
         }
     }
 }
 
-fn key(pid: Pid, stack: Place, index: u16) -> KnownStackKey {
+fn key(pid: Pid, stack: StackKey, index: u16) -> KnownStackKey {
     KnownStackKey { ip: stack.ip, sp: stack.sp, pid: pid.0, exec_gen: stack.program, index }
 }

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use engine::stack::{Frame, Language, Unknown};
+use engine::stack::{Frame, Language, UnknownReason};
 
 /// The interpreter's function that executes Python code. One call of it executes a run of Python
 /// frames that call each other.
 const EVALUATOR: &str = "_PyEval_EvalFrameDefault";
 
 /// The native frames of one address: inlined functions first.
-pub(crate) type Native = Arc<[Frame]>;
+pub(crate) type NativeFrames = Arc<[Frame]>;
 
 /// Python frames that one call of the evaluator executes, innermost first.
-pub(crate) type Run = Vec<Frame>;
+pub(crate) type PythonRun = Vec<Frame>;
 
 /// Class of a native frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sort {
+enum FrameClass {
     Evaluator,
     /// Other code of the interpreter, which is left out.
     Interpreter,
@@ -25,7 +25,11 @@ enum Sort {
 
 /// Merges a stack, innermost frame first. Without runs the native frames stay, with `missing` as
 /// the reason for missing Python frames.
-pub(crate) fn mix(native: &[Native], runs: Vec<Run>, missing: Option<Unknown>) -> Vec<Frame> {
+pub(crate) fn merge(
+    native: &[NativeFrames],
+    runs: Vec<PythonRun>,
+    missing: Option<UnknownReason>,
+) -> Vec<Frame> {
     let classes = classify(native);
     if runs.is_empty() {
         let mut frames: Vec<_> = native.iter().flat_map(|frames| frames.iter().cloned()).collect();
@@ -38,15 +42,15 @@ pub(crate) fn mix(native: &[Native], runs: Vec<Run>, missing: Option<Unknown>) -
     }
     // Runs without an evaluator belong to the last one: its frames could not be separated. Without
     // any evaluator, the unwinder did not get that far.
-    let last = classes.iter().rposition(|class| *class == Sort::Evaluator);
-    let last = last.or_else(|| classes.iter().position(|class| *class == Sort::Interpreter));
+    let last = classes.iter().rposition(|class| *class == FrameClass::Evaluator);
+    let last = last.or_else(|| classes.iter().position(|class| *class == FrameClass::Interpreter));
     let mut runs = runs.into_iter();
     let mut merged = Vec::new();
     for (index, (frames, class)) in native.iter().zip(&classes).enumerate() {
         match class {
-            Sort::Other => merged.extend(frames.iter().cloned()),
-            Sort::Evaluator => merged.extend(runs.next().into_iter().flatten()),
-            Sort::Interpreter => {}
+            FrameClass::Other => merged.extend(frames.iter().cloned()),
+            FrameClass::Evaluator => merged.extend(runs.next().into_iter().flatten()),
+            FrameClass::Interpreter => {}
         }
         if Some(index) == last {
             merged.extend(runs.by_ref().flatten());
@@ -56,15 +60,16 @@ pub(crate) fn mix(native: &[Native], runs: Vec<Run>, missing: Option<Unknown>) -
     merged
 }
 
-fn classify(native: &[Native]) -> Vec<Sort> {
-    let evaluates = |frames: &Native| frames.iter().any(|frame| is_evaluator(&frame.function));
-    let module = |frames: &Native| frames.last().and_then(|frame| frame.module.clone());
+fn classify(native: &[NativeFrames]) -> Vec<FrameClass> {
+    let evaluates =
+        |frames: &NativeFrames| frames.iter().any(|frame| is_evaluator(&frame.function));
+    let module = |frames: &NativeFrames| frames.last().and_then(|frame| frame.module.clone());
     let interpreter = native.iter().find(|frames| evaluates(frames)).and_then(module);
-    let class = |frames: &Native| match module(frames) {
-        _ if evaluates(frames) => Sort::Evaluator,
-        Some(path) if interpreter.as_ref() == Some(&path) => Sort::Interpreter,
-        Some(path) if interpreter.is_none() && is_interpreter(&path) => Sort::Interpreter,
-        _ => Sort::Other,
+    let class = |frames: &NativeFrames| match module(frames) {
+        _ if evaluates(frames) => FrameClass::Evaluator,
+        Some(path) if interpreter.as_ref() == Some(&path) => FrameClass::Interpreter,
+        Some(path) if interpreter.is_none() && is_interpreter(&path) => FrameClass::Interpreter,
+        _ => FrameClass::Other,
     };
     native.iter().map(class).collect()
 }
@@ -87,7 +92,7 @@ pub(crate) fn is_interpreter(path: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn native(function: &str, module: &str) -> Native {
+    fn native(function: &str, module: &str) -> NativeFrames {
         let module = Some(module.into());
         [Frame { function: function.into(), module, ..Frame::default() }].into()
     }
@@ -123,42 +128,48 @@ mod tests {
             "train",
             "__libc_start_main",
         ];
-        assert_eq!(names(&mix(&stack, runs, None)), expected);
+        assert_eq!(names(&merge(&stack, runs, None)), expected);
     }
 
     #[test]
     fn runs_without_an_evaluator_are_kept() {
         let runs = || vec![vec![python("leaf")], vec![python("main")]];
         let truncated = [native("cudaMalloc", "libcudart")];
-        assert_eq!(names(&mix(&truncated, runs(), None)), ["cudaMalloc", "leaf", "main"]);
+        assert_eq!(names(&merge(&truncated, runs(), None)), ["cudaMalloc", "leaf", "main"]);
         let one = [
             native("cudaMalloc", "libcudart"),
             native("_PyEval_EvalFrameDefault", "python3.11"),
             native("_start", "libc"),
         ];
-        assert_eq!(names(&mix(&one, runs(), None)), ["cudaMalloc", "leaf", "main", "_start"]);
+        assert_eq!(names(&merge(&one, runs(), None)), ["cudaMalloc", "leaf", "main", "_start"]);
         let stripped = [
             native("cudaMalloc", "libcudart"),
             native("", "/usr/bin/python3.11"),
             native("", "/usr/bin/python3.11"),
             native("_start", "libc"),
         ];
-        assert_eq!(names(&mix(&stripped, runs(), None)), ["cudaMalloc", "leaf", "main", "_start"]);
+        assert_eq!(
+            names(&merge(&stripped, runs(), None)),
+            ["cudaMalloc", "leaf", "main", "_start"]
+        );
     }
 
     #[test]
     fn stack_without_python_is_unchanged() {
         let stack = [native("_PyEval_EvalFrameDefault", "libpython"), native("main", "a.out")];
         let expected = ["_PyEval_EvalFrameDefault", "main"];
-        assert_eq!(names(&mix(&stack, Vec::new(), None)), expected);
+        assert_eq!(names(&merge(&stack, Vec::new(), None)), expected);
     }
 
     #[test]
     fn unsupported_python_is_marked_at_the_evaluator() {
         let stack = [native("f", "a.so"), native("_PyEval_EvalFrameDefault", "libpython")];
-        let merged = mix(&stack, Vec::new(), Some(Unknown::Interpreter));
+        let merged = merge(&stack, Vec::new(), Some(UnknownReason::UnsupportedInterpreter));
         assert_eq!(names(&merged), ["f", "", "_PyEval_EvalFrameDefault"]);
-        assert_eq!(merged[1].unknown, Some(Unknown::Interpreter));
-        assert_eq!(mix(&stack[..1], Vec::new(), Some(Unknown::Interpreter)).len(), 1);
+        assert_eq!(merged[1].unknown, Some(UnknownReason::UnsupportedInterpreter));
+        assert_eq!(
+            merge(&stack[..1], Vec::new(), Some(UnknownReason::UnsupportedInterpreter)).len(),
+            1
+        );
     }
 }

@@ -9,27 +9,27 @@ mod python;
 mod pythons;
 mod records;
 
-pub(crate) use desk::{Desk, Maps};
+pub(crate) use desk::{SiteResolver, StackMaps};
 pub(crate) use records::{StackRecord, read};
 
 use crate::wire;
 
 /// How stacks of allocating calls are captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Stacks {
+pub enum StackMode {
     /// No stacks.
     #[default]
     Off,
     /// Frame-pointer walks, and Python stacks.
-    Pointers,
+    FramePointer,
     /// Copies of the stack, unwound with the unwind tables of programs, and Python stacks.
     Full,
 }
 
-impl Stacks {
+impl StackMode {
     /// Returns whether stacks are captured.
     #[must_use]
-    pub const fn are_taken(self) -> bool {
+    pub const fn is_enabled(self) -> bool {
         !matches!(self, Self::Off)
     }
 
@@ -38,7 +38,7 @@ impl Stacks {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
-            Self::Pointers => "fp",
+            Self::FramePointer => "fp",
             Self::Full => "full",
         }
     }
@@ -46,7 +46,7 @@ impl Stacks {
     pub(crate) const fn wire(self) -> u32 {
         match self {
             Self::Off => wire::VS_STACKS_OFF,
-            Self::Pointers => wire::VS_STACKS_FRAME_POINTER,
+            Self::FramePointer => wire::VS_STACKS_FRAME_POINTER,
             Self::Full => wire::VS_STACKS_COPY,
         }
     }

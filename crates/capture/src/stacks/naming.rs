@@ -6,12 +6,12 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use engine::event::SiteFacts;
+use engine::event::SiteFrames;
 use engine::ids::SiteId;
-use engine::stack::{Frame, Unknown};
+use engine::stack::{Frame, UnknownReason};
 
-use super::mixed::{Run, mix};
-use super::native::{Code, End, Registry, Symbols};
+use super::mixed::{PythonRun, merge};
+use super::native::{FrameLocation, ModuleRegistry, NativeSymbolizer, StackEnd};
 use crate::threads::contain;
 
 /// Maximum number of sites in the queue, and of results.
@@ -19,7 +19,7 @@ pub(super) const QUEUE: usize = 1024;
 
 /// A site to symbolize.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct SymbolizeJob {
     pub(crate) site: SiteId,
     /// The driver function; `None` for tensors, whose stacks are complete.
     pub(crate) function: Option<&'static str>,
@@ -31,25 +31,25 @@ pub(crate) struct Job {
 /// A native stack, independent of where the process mapped its files.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NativeStack {
-    pub(crate) codes: Vec<Code>,
-    pub(crate) end: End,
+    pub(crate) codes: Vec<FrameLocation>,
+    pub(crate) end: StackEnd,
 }
 
 /// A Python stack.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct PythonStack {
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<PythonRun>,
     /// There are more frames.
     pub(crate) truncated: bool,
     /// Why frames are missing, if so.
-    pub(crate) missing: Option<Unknown>,
+    pub(crate) missing: Option<UnknownReason>,
 }
 
 /// Handle of the symbolizer thread.
 #[derive(Debug)]
-pub(crate) struct Naming {
-    jobs: Option<SyncSender<Job>>,
-    done: Receiver<Result<SiteFacts, (SiteId, String)>>,
+pub(crate) struct SymbolizerThread {
+    jobs: Option<SyncSender<SymbolizeJob>>,
+    done: Receiver<Result<SiteFrames, (SiteId, String)>>,
     thread: Option<JoinHandle<()>>,
     waiting: usize,
     failure: Failure,
@@ -63,18 +63,18 @@ enum Failure {
     Reported,
 }
 
-impl Naming {
+impl SymbolizerThread {
     /// Starts the thread with queues of this size.
-    pub(crate) fn start(registry: Registry, room: usize) -> std::io::Result<Self> {
-        let (jobs, work) = sync_channel::<Job>(room);
+    pub(crate) fn start(registry: ModuleRegistry, room: usize) -> std::io::Result<Self> {
+        let (jobs, work) = sync_channel::<SymbolizeJob>(room);
         let (results, done) = sync_channel(room);
         let run = move || {
-            let mut symbols = Symbols::new(registry.clone());
+            let mut symbols = NativeSymbolizer::new(registry.clone());
             for job in work {
                 let site = job.site;
                 // Files are not trusted: one that makes a parser panic costs only its own symbols.
                 let named = contain(|| Ok(name(&mut symbols, job))).map_err(|why| {
-                    symbols = Symbols::new(registry.clone());
+                    symbols = NativeSymbolizer::new(registry.clone());
                     (site, why)
                 });
                 if results.send(named).is_err() {
@@ -93,7 +93,7 @@ impl Naming {
     }
 
     /// Submits a site. Returns false if the queue is full.
-    pub(crate) fn ask(&mut self, job: Job) -> bool {
+    pub(crate) fn submit(&mut self, job: SymbolizeJob) -> bool {
         let Some(jobs) = &self.jobs else { return true };
         match jobs.try_send(job) {
             Ok(()) => self.waiting += 1,
@@ -105,7 +105,7 @@ impl Naming {
     }
 
     /// Returns the results since the last call.
-    pub(crate) fn take(&mut self) -> Vec<SiteFacts> {
+    pub(crate) fn drain(&mut self) -> Vec<SiteFrames> {
         let mut found = Vec::new();
         while let Ok(named) = self.done.try_recv() {
             found.push(self.received(named));
@@ -113,14 +113,14 @@ impl Naming {
         found
     }
 
-    fn received(&mut self, named: Result<SiteFacts, (SiteId, String)>) -> SiteFacts {
+    fn received(&mut self, named: Result<SiteFrames, (SiteId, String)>) -> SiteFrames {
         self.waiting = self.waiting.saturating_sub(1);
         named.unwrap_or_else(|(site, why)| {
             if self.failure == Failure::None {
                 self.failure = Failure::New(why);
             }
-            let unknown = Frame { unknown: Some(Unknown::Unreadable), ..Frame::default() };
-            SiteFacts { site, frames: [unknown].into() }
+            let unknown = Frame { unknown: Some(UnknownReason::Unreadable), ..Frame::default() };
+            SiteFrames { site, frames: [unknown].into() }
         })
     }
 
@@ -136,7 +136,7 @@ impl Naming {
     }
 
     /// Waits for the next submitted site. Returns `None` if none is pending, or after `until`.
-    pub(crate) fn next(&mut self, until: Instant) -> Option<SiteFacts> {
+    pub(crate) fn next(&mut self, until: Instant) -> Option<SiteFrames> {
         if self.waiting == 0 {
             return None;
         }
@@ -146,7 +146,7 @@ impl Naming {
     }
 }
 
-impl Drop for Naming {
+impl Drop for SymbolizerThread {
     fn drop(&mut self) {
         self.jobs = None;
         // Does not wait for pending symbols, which are no longer needed.
@@ -158,7 +158,7 @@ impl Drop for Naming {
     }
 }
 
-fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
+fn name(symbols: &mut NativeSymbolizer, job: SymbolizeJob) -> SiteFrames {
     let called = job.function.map(|function| Frame {
         function: function.into(),
         module: Some("libcuda.so.1".into()),
@@ -166,45 +166,45 @@ fn name(symbols: &mut Symbols, job: Job) -> SiteFacts {
     });
     let mut frames: Vec<_> = called.into_iter().collect();
     let (codes, missing) = match &job.native {
-        Some(stack) => (&stack.codes[..], stack.end.missing()),
-        None => (&[][..], Some(Unknown::NotTold)),
+        Some(stack) => (&stack.codes[..], stack.end.unknown_reason()),
+        None => (&[][..], Some(UnknownReason::NotRecorded)),
     };
     let native: Vec<_> = codes.iter().map(|code| symbols.frames(code, true)).collect();
     let python = job.python.as_deref().cloned().unwrap_or_default();
-    frames.extend(mix(&native, python.runs, python.missing));
-    let missing = [python.truncated.then_some(Unknown::Deep), missing];
+    frames.extend(merge(&native, python.runs, python.missing));
+    let missing = [python.truncated.then_some(UnknownReason::Truncated), missing];
     frames.extend(
         missing
             .into_iter()
             .flatten()
             .map(|unknown| Frame { unknown: Some(unknown), ..Frame::default() }),
     );
-    SiteFacts { site: job.site, frames: frames.into() }
+    SiteFrames { site: job.site, frames: frames.into() }
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::super::native::Native;
+    use super::super::native::NativeUnwinder;
     use super::*;
 
     #[test]
     fn full_queue_rejects_sites_until_drained() {
         let job = |site| {
             let site = SiteId(site);
-            Job { site, function: Some("cuMemAlloc_v2"), native: None, python: None }
+            SymbolizeJob { site, function: Some("cuMemAlloc_v2"), native: None, python: None }
         };
-        let mut naming = Naming::start(Native::new().registry(), 2).unwrap();
+        let mut naming = SymbolizerThread::start(NativeUnwinder::new().registry(), 2).unwrap();
         // Two in each queue, and one in the thread.
-        let accepted = (0..1000).filter(|site| naming.ask(job(*site))).count();
+        let accepted = (0..1000).filter(|site| naming.submit(job(*site))).count();
         assert!((2..=5).contains(&accepted), "{accepted}");
         let until = Instant::now() + Duration::from_secs(60);
         for _ in 0..accepted {
             assert!(naming.next(until).is_some());
         }
         assert!(naming.next(until).is_none(), "nothing more was submitted");
-        assert!(naming.ask(job(1000)));
+        assert!(naming.submit(job(1000)));
         assert_eq!(naming.next(until).map(|facts| facts.site), Some(SiteId(1000)));
     }
 }

@@ -6,24 +6,24 @@ use engine::ids::Pid;
 use engine::stack::Frame;
 use hashbrown::HashMap;
 
-use super::python::{Names, NoPython, ProcessMemory, find};
+use super::python::{ProcessMemory, PythonSymbolizer, PythonUnsupported, find};
 use crate::wire::{WirePython, WirePythonFrame};
 
 /// Minimum time between two attempts for an interpreter that has not started.
-const AGAIN: Duration = Duration::from_millis(100);
+const DETECT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Processes that run Python.
 #[derive(Default)]
-pub(crate) struct Pythons {
-    names: Names<ProcessMemory>,
-    unsupported: HashMap<Pid, (NoPython, Instant)>,
+pub(crate) struct PythonProcesses {
+    names: PythonSymbolizer<ProcessMemory>,
+    unsupported: HashMap<Pid, (PythonUnsupported, Instant)>,
     /// Reasons that were not reported yet.
     unreported: Vec<(Pid, String)>,
 }
 
-impl Pythons {
+impl PythonProcesses {
     /// Returns the data that the probes need to walk the Python stacks of a process, if it has any.
-    pub(crate) fn look(&mut self, pid: Pid) -> Option<WirePython> {
+    pub(crate) fn detect(&mut self, pid: Pid) -> Option<WirePython> {
         self.unsupported.remove(&pid);
         match find(pid) {
             Ok(None) => None,
@@ -34,7 +34,7 @@ impl Pythons {
             Err(why) => {
                 // A process that has exited needs no report.
                 let exists = std::fs::exists(format!("/proc/{pid}/maps")).unwrap_or(false);
-                if exists && why != NoPython::NotReadyYet {
+                if exists && why != PythonUnsupported::NotReadyYet {
                     self.unreported.push((pid, why.to_string()));
                 }
                 self.unsupported.insert(pid, (why, Instant::now()));
@@ -44,21 +44,21 @@ impl Pythons {
     }
 
     /// Returns whether a process was checked recently, or with a final result.
-    pub(crate) fn looked_lately(&self, pid: Pid) -> bool {
+    pub(crate) fn detected_recently(&self, pid: Pid) -> bool {
         match self.unsupported.get(&pid) {
-            Some((NoPython::NotReadyYet, when)) => when.elapsed() < AGAIN,
+            Some((PythonUnsupported::NotReadyYet, when)) => when.elapsed() < DETECT_RETRY_INTERVAL,
             Some(_) => true,
             None => false,
         }
     }
 
     /// Returns the processes whose Python is not supported since the last call, with the reason.
-    pub(crate) fn take_refusals(&mut self) -> Vec<(Pid, String)> {
+    pub(crate) fn drain_unsupported(&mut self) -> Vec<(Pid, String)> {
         std::mem::take(&mut self.unreported)
     }
 
     /// Returns why the Python stacks of a process cannot be read.
-    pub(crate) fn refusal(&self, pid: Pid) -> Option<&NoPython> {
+    pub(crate) fn unsupported_reason(&self, pid: Pid) -> Option<&PythonUnsupported> {
         self.unsupported.get(&pid).map(|(why, _)| why)
     }
 
@@ -67,7 +67,7 @@ impl Pythons {
         self.names.frame(pid, frame)
     }
 
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.names.process_exited(pid);
         self.unsupported.remove(&pid);
     }

@@ -2,26 +2,31 @@
 
 use engine::ids::Pid;
 
-use super::native::{Pending, Registers};
-use crate::decode::Program;
-use crate::wire::{self, Head, Reader, WireHijackedReturn, WirePythonFrame, parse};
+use super::native::{HijackedReturn, Registers};
+use crate::decode::ExecGeneration;
+use crate::wire::{self, Head, WireHijackedReturn, WirePythonFrame, WireReader, parse};
 
 /// A record of the stack ring.
 #[derive(Clone, Debug)]
 pub(crate) enum StackRecord {
     /// A copy of a stack, to be unwound.
-    Copy { from: From, registers: Registers, bytes: Box<[u8]>, hijacked: Vec<Pending> },
+    Copy {
+        from: StackOrigin,
+        registers: Registers,
+        bytes: Box<[u8]>,
+        hijacked: Vec<HijackedReturn>,
+    },
     /// A frame-pointer walk.
-    Addresses { from: From, addresses: Vec<u64>, hijacked: Vec<Pending> },
+    Addresses { from: StackOrigin, addresses: Vec<u64>, hijacked: Vec<HijackedReturn> },
     /// A Python stack.
-    Python { from: From, frames: Vec<WirePythonFrame>, truncated: bool },
+    Python { from: StackOrigin, frames: Vec<WirePythonFrame>, truncated: bool },
 }
 
 /// The process of a stack, and the token by which calls refer to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct From {
+pub(crate) struct StackOrigin {
     pub(crate) pid: Pid,
-    pub(crate) program: Program,
+    pub(crate) program: ExecGeneration,
     pub(crate) token: u64,
 }
 
@@ -36,13 +41,13 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StackRecord> {
     }
 }
 
-fn from(head: &Head, token: u64) -> From {
-    From { pid: Pid(head.pid), program: Program(head.result as u16), token }
+fn from(head: &Head, token: u64) -> StackOrigin {
+    StackOrigin { pid: Pid(head.pid), program: ExecGeneration(head.result as u16), token }
 }
 
-fn hijacked(list: &[WireHijackedReturn], count: u32) -> Vec<Pending> {
+fn hijacked(list: &[WireHijackedReturn], count: u32) -> Vec<HijackedReturn> {
     let used = list.iter().take(count as usize);
-    used.map(|one| Pending { at: one.at, address: one.address }).collect()
+    used.map(|one| HijackedReturn { at: one.at, address: one.address }).collect()
 }
 
 fn copy(bytes: &[u8]) -> Option<StackRecord> {
@@ -67,7 +72,7 @@ fn addresses(bytes: &[u8]) -> Option<StackRecord> {
 
 /// Reads frame by frame: most stacks are far shorter than the maximum.
 fn python(bytes: &[u8]) -> Option<StackRecord> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = WireReader::new(bytes);
     let (head, token): (Head, u64) = (reader.take()?, reader.take()?);
     let (count, truncated): (u32, u32) = (reader.take()?, reader.take()?);
     if count as usize > wire::VS_PYTHON_MAX {

@@ -1,13 +1,13 @@
 //! Commands that a user can copy and paste.
 
-use crate::container::Runtime;
+use crate::container::ContainerRuntime;
 use crate::snapshot::ProcessView;
 
-use super::Action;
+use super::AdviceAction;
 
 /// Where a command is entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Tongue {
+pub enum CommandLanguage {
     /// A shell.
     Shell,
     /// The program, as Python code.
@@ -18,7 +18,7 @@ pub enum Tongue {
     Environment,
 }
 
-impl Tongue {
+impl CommandLanguage {
     /// Name in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -33,38 +33,44 @@ impl Tongue {
 
 /// A command to copy and paste.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Command {
+pub struct SuggestedCommand {
     /// Where to enter it.
-    pub tongue: Tongue,
+    pub language: CommandLanguage,
     /// Text of the command. Contains no text of a traced program except names without shell
     /// metacharacters.
     pub text: String,
 }
 
-impl Command {
-    fn new(language: Tongue, text: impl Into<String>) -> Self {
-        Self { tongue: language, text: text.into() }
+impl SuggestedCommand {
+    fn new(language: CommandLanguage, text: impl Into<String>) -> Self {
+        Self { language: language, text: text.into() }
     }
 }
 
 /// Returns the commands that carry out a step.
-pub(super) fn of(action: Action, process: &ProcessView) -> Vec<Command> {
+pub(super) fn commands_for(action: AdviceAction, process: &ProcessView) -> Vec<SuggestedCommand> {
     match action {
-        Action::EmptyCache => vec![Command::new(Tongue::Python, "torch.cuda.empty_cache()")],
-        Action::TrimPool => vec![Command::new(Tongue::C, "cuMemPoolTrimTo(pool, 0);")],
-        Action::TrimGraphs => vec![Command::new(Tongue::C, "cuDeviceGraphMemTrim(device);")],
-        Action::ExpandSegments => vec![Command::new(
-            Tongue::Environment,
+        AdviceAction::EmptyCache => {
+            vec![SuggestedCommand::new(CommandLanguage::Python, "torch.cuda.empty_cache()")]
+        }
+        AdviceAction::TrimPool => {
+            vec![SuggestedCommand::new(CommandLanguage::C, "cuMemPoolTrimTo(pool, 0);")]
+        }
+        AdviceAction::TrimGraphs => {
+            vec![SuggestedCommand::new(CommandLanguage::C, "cuDeviceGraphMemTrim(device);")]
+        }
+        AdviceAction::UseExpandableSegments => vec![SuggestedCommand::new(
+            CommandLanguage::Environment,
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )],
-        Action::AskForLess => Vec::new(),
-        Action::StopIdle | Action::Stop => vec![end(process, false)],
-        Action::RestartLeaking => vec![end(process, true)],
+        AdviceAction::ReduceMemoryUse => Vec::new(),
+        AdviceAction::StopIdle | AdviceAction::Stop => vec![end(process, false)],
+        AdviceAction::RestartLeaking => vec![end(process, true)],
     }
 }
 
 /// Returns the command that stops a process, or its container or pod if known.
-fn end(process: &ProcessView, restart: bool) -> Command {
+fn end(process: &ProcessView, restart: bool) -> SuggestedCommand {
     let in_container = process.container.as_deref().and_then(|container| {
         if let Some(pod) = &container.pod {
             let (name, namespace) = (safe(pod.name.as_deref()?)?, safe(pod.namespace.as_deref()?)?);
@@ -73,14 +79,16 @@ fn end(process: &ProcessView, restart: bool) -> Command {
         let id = safe(&container.id)?;
         let verb = if restart { "restart" } else { "stop" };
         match container.runtime {
-            Runtime::Docker => Some(format!("docker {verb} {id}")),
-            Runtime::Podman => Some(format!("podman {verb} {id}")),
-            Runtime::Containerd | Runtime::CriO => Some(format!("crictl stop {id}")),
-            Runtime::Unknown => None,
+            ContainerRuntime::Docker => Some(format!("docker {verb} {id}")),
+            ContainerRuntime::Podman => Some(format!("podman {verb} {id}")),
+            ContainerRuntime::Containerd | ContainerRuntime::CriO => {
+                Some(format!("crictl stop {id}"))
+            }
+            ContainerRuntime::Unknown => None,
         }
     });
     let text = in_container.unwrap_or_else(|| format!("kill -TERM {}", process.key.pid));
-    Command::new(Tongue::Shell, text)
+    SuggestedCommand::new(CommandLanguage::Shell, text)
 }
 
 /// Returns the name if it has no shell metacharacters and cannot be taken for an option.

@@ -3,20 +3,20 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use crate::metrics::{Figures, Sample};
-use crate::units::{Moment, Nanos};
+use crate::metrics::{MetricSet, Sample};
+use crate::units::{Nanos, Timestamp};
 
-use super::history::{History, Series};
+use super::history::{SeriesHistory, SeriesKey};
 use super::{Rule, words};
 
 /// Limit of alerts per rule, so that one rule does not use up [`MAX_ALERTS`].
-const MOST_OF_A_RULE: usize = 64;
+const MAX_ALERTS_PER_RULE: usize = 64;
 
 /// Limit of pending and firing alerts, all rules together.
-const MOST: usize = 512;
+const MAX_ALERTS: usize = 512;
 
 /// Resolved alerts that are kept.
-const PAST: usize = 128;
+const MAX_RESOLVED_ALERTS: usize = 128;
 
 /// A firing or resolved alert.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,30 +31,30 @@ pub struct Alert {
     /// Latest value that crossed the threshold.
     pub value: f64,
     /// Time since which the value has been beyond the threshold.
-    pub since: Moment,
+    pub since: Timestamp,
     /// Time it fired.
-    pub fired: Moment,
+    pub fired: Timestamp,
     /// Time it was resolved.
-    pub resolved: Option<Moment>,
+    pub resolved: Option<Timestamp>,
 }
 
 impl Alert {
     /// One-sentence summary.
     #[must_use]
     pub fn summary(&self) -> String {
-        words::fill(&self.rule.summary, self)
+        words::render(&self.rule.summary, self)
     }
 
     /// Recommended action.
     #[must_use]
     pub fn advice(&self) -> String {
-        words::fill(&self.rule.advice, self)
+        words::render(&self.rule.advice, self)
     }
 
     /// The value with its unit: `1.50 GiB`, `96 %`.
     #[must_use]
-    pub fn value_in_words(&self) -> String {
-        words::figure(self, self.value)
+    pub fn formatted_value(&self) -> String {
+        words::format_value(self, self.value)
     }
 }
 
@@ -68,24 +68,24 @@ pub enum Transition {
 }
 
 /// Evaluates all rules and holds their alerts.
-pub struct Book {
+pub struct AlertEvaluator {
     rules: Vec<Arc<Rule>>,
     resolve_after: Nanos,
-    open: HashMap<Series, State>,
+    open: HashMap<SeriesKey, AlertState>,
     past: VecDeque<Alert>,
-    history: History,
+    history: SeriesHistory,
     next: u64,
     passed_over: u64,
 }
 
-enum State {
+enum AlertState {
     /// Beyond the threshold, but not yet for [`Rule::hold`].
-    Pending { since: Moment },
+    Pending { since: Timestamp },
     /// Firing; `ok_since` is the time since which the value has been back within the threshold.
-    Firing { alert: Alert, ok_since: Option<Moment> },
+    Firing { alert: Alert, ok_since: Option<Timestamp> },
 }
 
-impl Book {
+impl AlertEvaluator {
     /// Creates an evaluator. An alert is resolved when its value has been within the threshold for
     /// `resolve_after`, so that a flapping value is reported once.
     #[must_use]
@@ -95,18 +95,18 @@ impl Book {
             resolve_after,
             open: HashMap::new(),
             past: VecDeque::new(),
-            history: History::default(),
+            history: SeriesHistory::default(),
             next: 1,
             passed_over: 0,
         }
     }
 
     /// Evaluates all rules and returns the state changes, in the order of the rules.
-    pub fn look(&mut self, metrics: &Figures, now: Moment) -> Vec<Transition> {
+    pub fn evaluate(&mut self, metrics: &MetricSet, now: Timestamp) -> Vec<Transition> {
         let mut changes = Vec::new();
         let mut seen = HashSet::new();
         for (index, rule) in self.rules.clone().iter().enumerate() {
-            for (sample, value) in rule.look(index, metrics, &mut self.history, now) {
+            for (sample, value) in rule.evaluate(index, metrics, &mut self.history, now) {
                 let series = (index, rule.identity(sample));
                 changes.extend(self.step(rule, &series, sample, value, now));
                 seen.insert(series);
@@ -123,31 +123,31 @@ impl Book {
     /// Firing alerts, oldest first.
     #[must_use]
     pub fn firing(&self) -> Vec<&Alert> {
-        let mut firing: Vec<_> = self.open.values().filter_map(State::alert).collect();
+        let mut firing: Vec<_> = self.open.values().filter_map(AlertState::alert).collect();
         firing.sort_by_key(|alert| alert.id);
         firing
     }
 
     /// Resolved alerts, newest first; at most 128 are kept.
-    pub fn past(&self) -> impl Iterator<Item = &Alert> {
+    pub fn resolved(&self) -> impl Iterator<Item = &Alert> {
         self.past.iter()
     }
 
     /// Number of alerts dropped because a limit was reached.
     #[must_use]
-    pub const fn passed_over(&self) -> u64 {
+    pub const fn dropped_alerts(&self) -> u64 {
         self.passed_over
     }
 
     fn step(
         &mut self,
         rule: &Arc<Rule>,
-        series: &Series,
+        series: &SeriesKey,
         sample: &Sample,
         value: f64,
-        now: Moment,
+        now: Timestamp,
     ) -> Option<Transition> {
-        if let Some(State::Firing { alert, ok_since }) = self.open.get_mut(series) {
+        if let Some(AlertState::Firing { alert, ok_since }) = self.open.get_mut(series) {
             if rule.limit.is_crossed(value, rule.slack) {
                 *ok_since = None;
                 // Keep the last value beyond the threshold: the summary would be wrong with the
@@ -163,7 +163,7 @@ impl Book {
             return None;
         }
         let since = match self.open.get(series) {
-            Some(State::Pending { since }) => *since,
+            Some(AlertState::Pending { since }) => *since,
             _ if !self.has_room(series.0) => {
                 self.passed_over += 1;
                 return None;
@@ -171,11 +171,11 @@ impl Book {
             _ => now,
         };
         if now - since < rule.hold {
-            self.open.insert(series.clone(), State::Pending { since });
+            self.open.insert(series.clone(), AlertState::Pending { since });
             return None;
         }
         let alert = self.alert(rule, sample, value, since, now);
-        let state = State::Firing { alert: alert.clone(), ok_since: None };
+        let state = AlertState::Firing { alert: alert.clone(), ok_since: None };
         self.open.insert(series.clone(), state);
         Some(Transition::Fired(alert))
     }
@@ -185,8 +185,8 @@ impl Book {
         rule: &Arc<Rule>,
         sample: &Sample,
         value: f64,
-        since: Moment,
-        now: Moment,
+        since: Timestamp,
+        now: Timestamp,
     ) -> Alert {
         let id = self.next;
         self.next += 1;
@@ -197,26 +197,28 @@ impl Book {
 
     fn has_room(&self, rule: usize) -> bool {
         let of_rule = self.open.keys().filter(|(index, _)| *index == rule).count();
-        self.open.len() < MOST && of_rule < MOST_OF_A_RULE
+        self.open.len() < MAX_ALERTS && of_rule < MAX_ALERTS_PER_RULE
     }
 
     /// A series without a value counts as within the threshold.
-    fn mark_missing(&mut self, seen: &HashSet<Series>, now: Moment) {
+    fn mark_missing(&mut self, seen: &HashSet<SeriesKey>, now: Timestamp) {
         self.open.retain(|series, state| match state {
             _ if seen.contains(series) => true,
-            State::Pending { .. } => false,
-            State::Firing { ok_since, .. } => {
+            AlertState::Pending { .. } => false,
+            AlertState::Firing { ok_since, .. } => {
                 ok_since.get_or_insert(now);
                 true
             }
         });
     }
 
-    fn resolve(&mut self, now: Moment) -> Vec<Alert> {
+    fn resolve(&mut self, now: Timestamp) -> Vec<Alert> {
         let resolve_after = self.resolve_after;
         let mut resolved = Vec::new();
         self.open.retain(|_, state| match state {
-            State::Firing { alert, ok_since: Some(since) } if now - *since >= resolve_after => {
+            AlertState::Firing { alert, ok_since: Some(since) }
+                if now - *since >= resolve_after =>
+            {
                 alert.resolved = Some(now);
                 resolved.push(alert.clone());
                 false
@@ -226,12 +228,12 @@ impl Book {
         for alert in &resolved {
             self.past.push_front(alert.clone());
         }
-        self.past.truncate(PAST);
+        self.past.truncate(MAX_RESOLVED_ALERTS);
         resolved
     }
 }
 
-impl State {
+impl AlertState {
     const fn alert(&self) -> Option<&Alert> {
         match self {
             Self::Pending { .. } => None,

@@ -4,16 +4,16 @@ use crate::metrics::Metric;
 use crate::metrics::catalogue as metric;
 use crate::units::{Bytes, Nanos};
 
-use super::{Limit, Measure, Rule, Severity};
+use super::{Rule, RuleExpr, Severity, Threshold};
 
 const MINUTE: Nanos = Nanos::from_millis(60_000);
 const HOUR: Nanos = Nanos::from_millis(3_600_000);
 
 /// How long an event keeps its alert firing.
-const RECENT: Nanos = Nanos(10 * MINUTE.0);
+const EVENT_ALERT_WINDOW: Nanos = Nanos(10 * MINUTE.0);
 
 /// Smaller caches do not raise a fragmentation alert.
-const SMALL_CACHE: f64 = (1_u64 << 30) as f64;
+const MIN_FRAGMENTED_CACHE_BYTES: f64 = (1_u64 << 30) as f64;
 
 /// Thresholds of the built-in rules; a rule without a threshold is disabled.
 #[derive(Clone, PartialEq, Debug)]
@@ -55,7 +55,7 @@ impl Default for Thresholds {
 }
 
 /// Names of all built-in rules.
-pub const NAMES: [&str; 9] = [
+pub const RULE_NAMES: [&str; 9] = [
     "out_of_memory",
     "full_soon",
     "nearly_full",
@@ -88,13 +88,19 @@ pub fn rules(limits: &Thresholds) -> Vec<Rule> {
 }
 
 /// A warning rule on the current value of a metric.
-fn rule(name: &str, metric: &'static Metric, limit: Limit, summary: &str, advice: &str) -> Rule {
+fn rule(
+    name: &str,
+    metric: &'static Metric,
+    limit: Threshold,
+    summary: &str,
+    advice: &str,
+) -> Rule {
     Rule {
         name: name.into(),
         is_builtin: true,
         severity: Severity::Warning,
         metric,
-        measure: Measure::Value,
+        measure: RuleExpr::Value,
         matching: Vec::new(),
         at_least: None,
         limit,
@@ -111,20 +117,20 @@ fn out_of_memory() -> Rule {
                   memory, the holders and advice; `vramscope advise` suggests what to free now.";
     Rule {
         severity: Severity::Critical,
-        measure: Measure::Increase(RECENT),
-        ..rule("out_of_memory", &metric::OUT_OF_MEMORY, Limit::Above(0.0), summary, advice)
+        measure: RuleExpr::Increase(EVENT_ALERT_WINDOW),
+        ..rule("out_of_memory", &metric::OUT_OF_MEMORY, Threshold::Above(0.0), summary, advice)
     }
 }
 
 fn full_soon(within: Nanos) -> Rule {
-    let limit = Limit::Below(within.0 as f64 / 1e9);
+    let limit = Threshold::Below(within.0 as f64 / 1e9);
     let summary = "GPU {gpu} will be full in {value} at the current growth of its leak suspects";
     let advice = "See the leak suspects (/api/v1/suspects) and restart what leaks before the GPU is \
                   full; `vramscope advise` ranks the steps.";
     Rule {
         hold: Nanos(5 * MINUTE.0),
         // Forecasts vary more than other values.
-        slack: limit.number() / 10.0,
+        slack: limit.threshold_value() / 10.0,
         ..rule("full_soon", &metric::GPU_FULL_IN, limit, summary, advice)
     }
 }
@@ -134,10 +140,10 @@ fn nearly_full(share: f64) -> Rule {
     let advice = "See which processes hold it (/api/v1/processes). A framework's cache can be emptied; \
                   `vramscope advise` shows what each step would free.";
     Rule {
-        measure: Measure::ShareOf(&metric::GPU_TOTAL),
+        measure: RuleExpr::ShareOf(&metric::GPU_TOTAL),
         hold: Nanos(10 * MINUTE.0),
         slack: 0.02,
-        ..rule("nearly_full", &metric::GPU_USED, Limit::Above(share), summary, advice)
+        ..rule("nearly_full", &metric::GPU_USED, Threshold::Above(share), summary, advice)
     }
 }
 
@@ -146,7 +152,7 @@ fn leak_suspect(metric: &'static Metric, hold: Nanos) -> Rule {
     let summary = "{process} (pid {pid}) leaks at {location}: {value} ({resource})";
     let advice = "Run `vramscope trace -p {pid} --by site` for the call stack and evidence; restart the \
                   process if it cannot wait.";
-    Rule { hold, ..rule("leak_suspect", metric, Limit::Above(0.0), summary, advice) }
+    Rule { hold, ..rule("leak_suspect", metric, Threshold::Above(0.0), summary, advice) }
 }
 
 fn untracked_growth(bytes: Bytes) -> Rule {
@@ -156,11 +162,11 @@ fn untracked_growth(bytes: Bytes) -> Rule {
                   contexts or modules that are created repeatedly; restart the process if the GPU \
                   fills up.";
     Rule {
-        measure: Measure::Growth(HOUR),
+        measure: RuleExpr::Growth(HOUR),
         ..rule(
             "untracked_growth",
             &metric::UNTRACKED,
-            Limit::Above(bytes.0 as f64),
+            Threshold::Above(bytes.0 as f64),
             summary,
             advice,
         )
@@ -174,10 +180,10 @@ fn fragmentation(share: f64) -> Rule {
                   torch.cuda.empty_cache() between phases of different sizes.";
     Rule {
         severity: Severity::Info,
-        at_least: Some((&metric::CACHE_RESERVED, SMALL_CACHE)),
+        at_least: Some((&metric::CACHE_RESERVED, MIN_FRAGMENTED_CACHE_BYTES)),
         hold: Nanos(15 * MINUTE.0),
         slack: 0.05,
-        ..rule("fragmentation", &metric::FRAGMENTATION, Limit::Above(share), summary, advice)
+        ..rule("fragmentation", &metric::FRAGMENTATION, Threshold::Above(share), summary, advice)
     }
 }
 
@@ -186,8 +192,8 @@ fn events_lost() -> Rule {
     let advice = "The host was too busy for the agent to keep up. Give it more CPU time, or trace less \
                   ([trace] stacks, torch and objects).";
     Rule {
-        measure: Measure::Increase(RECENT),
-        ..rule("lost_events", &metric::LOST, Limit::Above(0.0), summary, advice)
+        measure: RuleExpr::Increase(EVENT_ALERT_WINDOW),
+        ..rule("lost_events", &metric::LOST, Threshold::Above(0.0), summary, advice)
     }
 }
 
@@ -198,7 +204,7 @@ fn degraded() -> Rule {
         "Raise max_cpu or max_memory in [trace], or use cheaper call stacks (stacks = \"fp\").";
     Rule {
         hold: Nanos(5 * MINUTE.0),
-        ..rule("degraded", &metric::DEGRADED, Limit::Above(0.0), summary, advice)
+        ..rule("degraded", &metric::DEGRADED, Threshold::Above(0.0), summary, advice)
     }
 }
 
@@ -207,6 +213,6 @@ fn not_ready() -> Rule {
     let advice = "Check its log, and run `vramscope doctor` on the host.";
     Rule {
         hold: Nanos(5 * MINUTE.0),
-        ..rule("not_ready", &metric::READY, Limit::Below(1.0), summary, advice)
+        ..rule("not_ready", &metric::READY, Threshold::Below(1.0), summary, advice)
     }
 }

@@ -10,6 +10,6 @@ mod history;
 mod rule;
 mod words;
 
-pub use book::{Alert, Book, Transition};
-pub use rule::{Limit, Measure, Rule, Severity};
+pub use book::{Alert, AlertEvaluator, Transition};
+pub use rule::{Rule, RuleExpr, Severity, Threshold};
 pub use words::placeholders;

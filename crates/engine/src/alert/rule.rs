@@ -1,10 +1,10 @@
 //! Alert rules, and their evaluation on one set of metrics.
 
-use crate::metrics::{Figures, Metric, Sample};
+use crate::metrics::{Metric, MetricSet, Sample};
 use crate::units::Nanos;
 
-use super::history::History;
-use crate::units::Moment;
+use super::history::SeriesHistory;
+use crate::units::Timestamp;
 
 /// Severity of an alert.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -34,7 +34,7 @@ impl Severity {
 
 /// Expression over the metric that is compared with the threshold.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Measure {
+pub enum RuleExpr {
     /// The value.
     Value,
     /// The value divided by that of another metric with the same labels.
@@ -47,17 +47,17 @@ pub enum Measure {
 
 /// Bound beyond which an alert is raised.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Limit {
+pub enum Threshold {
     /// Raised above this value.
     Above(f64),
     /// Raised below this value.
     Below(f64),
 }
 
-impl Limit {
+impl Threshold {
     /// The bound.
     #[must_use]
-    pub const fn number(self) -> f64 {
+    pub const fn threshold_value(self) -> f64 {
         match self {
             Self::Above(number) | Self::Below(number) => number,
         }
@@ -85,13 +85,13 @@ pub struct Rule {
     /// Metric it reads.
     pub metric: &'static Metric,
     /// Expression over that metric.
-    pub measure: Measure,
+    pub measure: RuleExpr,
     /// Labels that a sample must have.
     pub matching: Vec<(Box<str>, Box<str>)>,
     /// Another metric with the same labels that must be at least this, if it has a value.
     pub at_least: Option<(&'static Metric, f64)>,
     /// Threshold.
-    pub limit: Limit,
+    pub limit: Threshold,
     /// Distance from the threshold, on the good side, that the value needs for the alert to
     /// resolve.
     pub slack: f64,
@@ -108,7 +108,7 @@ const OTHER: &str = "other";
 
 /// Labels that depend on another label. Their values may become known late, so they do not identify
 /// an alert.
-const BELONGS: &[(&str, &[&str])] = &[
+const DEPENDENT_LABELS: &[(&str, &[&str])] = &[
     ("pid", &["process", "container", "pod", "namespace"]),
     ("gpu", &["uuid"]),
     ("site", &["location"]),
@@ -133,14 +133,14 @@ impl Rule {
     }
 
     /// Returns the matching samples with their values, whether or not these cross the threshold.
-    pub(super) fn look<'f>(
+    pub(super) fn evaluate<'f>(
         &self,
         index: usize,
-        metrics: &'f Figures,
-        history: &mut History,
-        now: Moment,
+        metrics: &'f MetricSet,
+        history: &mut SeriesHistory,
+        now: Timestamp,
     ) -> Vec<(&'f Sample, f64)> {
-        let samples = metrics.of(self.metric.name).iter();
+        let samples = metrics.samples(self.metric.name).iter();
         let matching = samples.filter(|sample| self.matches(sample));
         let measured = matching.filter_map(|sample| {
             let result = self.measure(index, sample, metrics, history, now)?;
@@ -153,23 +153,23 @@ impl Rule {
         &self,
         index: usize,
         sample: &Sample,
-        metrics: &Figures,
-        history: &mut History,
-        now: Moment,
+        metrics: &MetricSet,
+        history: &mut SeriesHistory,
+        now: Timestamp,
     ) -> Option<f64> {
-        let value = sample.value.real();
+        let value = sample.value.as_f64();
         let result = match self.measure {
-            Measure::Value => value,
-            Measure::ShareOf(whole) => {
+            RuleExpr::Value => value,
+            RuleExpr::ShareOf(whole) => {
                 let whole = same_labels(metrics, whole, sample)?;
                 (whole > 0.0).then(|| value / whole)?
             }
             // The members of `other` change, so its growth is meaningless.
-            Measure::Increase(_) | Measure::Growth(_) if self.is_other(sample) => return None,
-            Measure::Increase(within) => {
+            RuleExpr::Increase(_) | RuleExpr::Growth(_) if self.is_other(sample) => return None,
+            RuleExpr::Increase(within) => {
                 history.increase((index, self.identity(sample)), self.metric, value, within, now)?
             }
-            Measure::Growth(within) => {
+            RuleExpr::Growth(within) => {
                 history.growth((index, self.identity(sample)), value, within, now)?
             }
         };
@@ -196,7 +196,7 @@ impl Rule {
     pub(super) fn identity(&self, sample: &Sample) -> Vec<Box<str>> {
         let labels = self.metric.labels;
         let is_dependent = |label: &str| {
-            let entry = BELONGS.iter().find(|(_, those)| those.contains(&label));
+            let entry = DEPENDENT_LABELS.iter().find(|(_, those)| those.contains(&label));
             entry.is_some_and(|(owner, _)| labels.contains(owner))
         };
         let pairs = labels.iter().zip(&sample.labels);
@@ -205,7 +205,7 @@ impl Rule {
 }
 
 /// Value of another metric with the same labels.
-fn same_labels(metrics: &Figures, metric: &Metric, sample: &Sample) -> Option<f64> {
-    let found = metrics.of(metric.name).iter().find(|other| other.labels == sample.labels);
-    found.map(|other| other.value.real())
+fn same_labels(metrics: &MetricSet, metric: &Metric, sample: &Sample) -> Option<f64> {
+    let found = metrics.samples(metric.name).iter().find(|other| other.labels == sample.labels);
+    found.map(|other| other.value.as_f64())
 }

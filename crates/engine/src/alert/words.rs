@@ -2,10 +2,10 @@
 
 use crate::units::Bytes;
 
-use super::{Alert, Measure};
+use super::{Alert, RuleExpr};
 
 /// Unit of a value.
-enum Unit {
+enum ValueUnit {
     Bytes,
     /// Bytes per second, printed per hour.
     ByteRate,
@@ -22,15 +22,17 @@ pub fn placeholders(template: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Replaces labels, `value` and `threshold` in a template.
-pub(super) fn fill(template: &str, alert: &Alert) -> String {
+pub(super) fn render(template: &str, alert: &Alert) -> String {
     let mut text = String::new();
     let mut left_out = false;
     for (before, name) in pieces(template) {
         text.push_str(before);
         match name {
             None => (),
-            Some("value") => text.push_str(&figure(alert, alert.value)),
-            Some("threshold") => text.push_str(&figure(alert, alert.rule.limit.number())),
+            Some("value") => text.push_str(&format_value(alert, alert.value)),
+            Some("threshold") => {
+                text.push_str(&format_value(alert, alert.rule.limit.threshold_value()))
+            }
             Some(name) => match alert.labels.iter().find(|(label, _)| *label == name) {
                 Some((_, value)) => text.push_str(value),
                 // An unknown label is omitted from a `name={name}` list.
@@ -71,31 +73,31 @@ fn pieces(template: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
 }
 
 /// Formats a value of an alert with its unit.
-pub(super) fn figure(alert: &Alert, value: f64) -> String {
+pub(super) fn format_value(alert: &Alert, value: f64) -> String {
     match unit(alert) {
-        Unit::Bytes if value < 0.0 => format!("-{}", Bytes(-value as u64)),
-        Unit::Bytes => Bytes(value as u64).to_string(),
-        Unit::ByteRate => format!("{}/h", Bytes((value * 3600.0).round() as u64)),
-        Unit::Rate => format!("{:.0}/h", value * 3600.0),
-        Unit::Seconds => seconds(value),
-        Unit::Share => format!("{:.0} %", value * 100.0),
-        Unit::Plain if value.fract() == 0.0 && value.abs() < 1e15 => format!("{value:.0}"),
-        Unit::Plain => format!("{value:.3}"),
+        ValueUnit::Bytes if value < 0.0 => format!("-{}", Bytes(-value as u64)),
+        ValueUnit::Bytes => Bytes(value as u64).to_string(),
+        ValueUnit::ByteRate => format!("{}/h", Bytes((value * 3600.0).round() as u64)),
+        ValueUnit::Rate => format!("{:.0}/h", value * 3600.0),
+        ValueUnit::Seconds => seconds(value),
+        ValueUnit::Share => format!("{:.0} %", value * 100.0),
+        ValueUnit::Plain if value.fract() == 0.0 && value.abs() < 1e15 => format!("{value:.0}"),
+        ValueUnit::Plain => format!("{value:.3}"),
     }
 }
 
-fn unit(alert: &Alert) -> Unit {
+fn unit(alert: &Alert) -> ValueUnit {
     let metric = alert.rule.metric;
-    if matches!(alert.rule.measure, Measure::ShareOf(_)) {
-        return Unit::Share;
+    if matches!(alert.rule.measure, RuleExpr::ShareOf(_)) {
+        return ValueUnit::Share;
     }
     match metric.unit {
-        "bytes" => Unit::Bytes,
-        "seconds" => Unit::Seconds,
-        "ratio" => Unit::Share,
-        "bytes_per_second" => Unit::ByteRate,
-        "objects_per_second" => Unit::Rate,
-        _ => Unit::Plain,
+        "bytes" => ValueUnit::Bytes,
+        "seconds" => ValueUnit::Seconds,
+        "ratio" => ValueUnit::Share,
+        "bytes_per_second" => ValueUnit::ByteRate,
+        "objects_per_second" => ValueUnit::Rate,
+        _ => ValueUnit::Plain,
     }
 }
 

@@ -7,23 +7,23 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 
 use super::Amount;
-use super::groups::{Group, Groups};
+use super::groups::{Group, GroupTable};
 use crate::ids::SiteId;
-use crate::kind::Kind;
-use crate::stack::{Frame, Stacks};
+use crate::kind::MemoryKind;
+use crate::stack::{Frame, StackTable};
 
 /// A file to compare.
 #[derive(Clone, Copy, Debug)]
-pub struct File<'a> {
+pub struct DiffInput<'a> {
     /// Its totals by group.
-    pub groups: &'a Groups,
+    pub groups: &'a GroupTable,
     /// Its stacks.
-    pub stacks: &'a Stacks,
+    pub stacks: &'a StackTable,
 }
 
 /// A site in one file, summed over processes and devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Side {
+pub struct DiffSide {
     /// Its stack in that file.
     pub site: Option<SiteId>,
     /// Memory that was never freed.
@@ -65,17 +65,17 @@ impl Trend {
 
 /// A site of either file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct DiffRow {
     /// Memory kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// How it changed.
     pub trend: Trend,
     /// Whether file or line of a frame differs.
     pub moved: bool,
     /// Values in the first file, if it has the site.
-    pub before: Option<Side>,
+    pub before: Option<DiffSide>,
     /// Values in the second file, if it has the site.
-    pub after: Option<Side>,
+    pub after: Option<DiffSide>,
 }
 
 /// Result of a comparison.
@@ -86,24 +86,24 @@ pub struct Diff {
     /// Peaks, before and after, over all processes and devices.
     pub peak_bytes: (u64, u64),
     /// All sites, largest difference first.
-    pub rows: Vec<Row>,
+    pub rows: Vec<DiffRow>,
 }
 
-type Where<'a> = (&'a str, Option<&'a str>, u32, Option<&'a str>);
+type DiffKey<'a> = (&'a str, Option<&'a str>, u32, Option<&'a str>);
 
-type Sites<'a> = HashMap<(Kind, Vec<Where<'a>>), Side>;
+type SiteIndex<'a> = HashMap<(MemoryKind, Vec<DiffKey<'a>>), DiffSide>;
 
-fn exactly(frame: &Frame) -> Where<'_> {
+fn exactly(frame: &Frame) -> DiffKey<'_> {
     (&frame.function, frame.file.as_deref(), frame.line, frame.module.as_deref())
 }
 
-fn roughly<'a>(frame: &Where<'a>) -> Where<'a> {
+fn roughly<'a>(frame: &DiffKey<'a>) -> DiffKey<'a> {
     (frame.0, None, 0, frame.3)
 }
 
-fn sites<'a>(file: &File<'a>) -> Sites<'a> {
+fn sites<'a>(file: &DiffInput<'a>) -> SiteIndex<'a> {
     let measure = file.groups.measure();
-    let mut sites = Sites::new();
+    let mut sites = SiteIndex::new();
     for group in file.groups.iter().filter(|group| measure.counts(group.place.kind)) {
         let frames: Vec<_> = match group.place.site {
             Some(site) => file.stacks.frames(site).map(exactly).collect(),
@@ -114,7 +114,7 @@ fn sites<'a>(file: &File<'a>) -> Sites<'a> {
     sites
 }
 
-impl Side {
+impl DiffSide {
     fn add(&mut self, group: &Group) {
         self.site = self.site.or(group.place.site);
         self.never_freed = self.never_freed.plus(group.never_freed());
@@ -126,25 +126,25 @@ impl Side {
 impl Diff {
     /// Compares two files.
     #[must_use]
-    pub fn of(before: &File<'_>, after: &File<'_>) -> Self {
+    pub fn of(before: &DiffInput<'_>, after: &DiffInput<'_>) -> Self {
         let mut rows = Vec::new();
         let (mut old, mut new) = (sites(before), sites(after));
-        let sum = |sites: &Sites<'_>| {
+        let sum = |sites: &SiteIndex<'_>| {
             sites.values().fold(Amount::default(), |sum, side| sum.plus(side.never_freed))
         };
         let never_freed = (sum(&old), sum(&new));
         old.retain(|key, before| match new.remove(key) {
             Some(after) => {
-                rows.push(Row::new(key.0, Some(*before), Some(after), false));
+                rows.push(DiffRow::new(key.0, Some(*before), Some(after), false));
                 false
             }
             None => true,
         });
         pair_moved(&mut old, &mut new, &mut rows);
-        rows.extend(old.iter().map(|(key, side)| Row::new(key.0, Some(*side), None, false)));
-        rows.extend(new.iter().map(|(key, side)| Row::new(key.0, None, Some(*side), false)));
+        rows.extend(old.iter().map(|(key, side)| DiffRow::new(key.0, Some(*side), None, false)));
+        rows.extend(new.iter().map(|(key, side)| DiffRow::new(key.0, None, Some(*side), false)));
         rows.sort_by_key(|row| {
-            let site = |side: Option<Side>| side.map(|side| side.site);
+            let site = |side: Option<DiffSide>| side.map(|side| side.site);
             (Reverse(row.difference()), row.trend, row.kind, site(row.before), site(row.after))
         });
         let peak_bytes = (before.groups.peak().0, after.groups.peak().0);
@@ -153,8 +153,8 @@ impl Diff {
 }
 
 /// Matches remaining sites whose functions and modules agree, if there is one on each side.
-fn pair_moved<'a>(old: &mut Sites<'a>, new: &mut Sites<'a>, rows: &mut Vec<Row>) {
-    type Rough<'a> = (Kind, Vec<Where<'a>>);
+fn pair_moved<'a>(old: &mut SiteIndex<'a>, new: &mut SiteIndex<'a>, rows: &mut Vec<DiffRow>) {
+    type Rough<'a> = (MemoryKind, Vec<DiffKey<'a>>);
     let rough = |key: &Rough<'a>| -> Rough<'a> { (key.0, key.1.iter().map(roughly).collect()) };
     let mut candidates: HashMap<Rough<'a>, (Vec<Rough<'a>>, Vec<Rough<'a>>)> = HashMap::new();
     for key in old.keys() {
@@ -167,13 +167,18 @@ fn pair_moved<'a>(old: &mut Sites<'a>, new: &mut Sites<'a>, rows: &mut Vec<Row>)
         if let ([before], [after]) = (&before[..], &after[..])
             && let (Some(from), Some(to)) = (old.remove(before), new.remove(after))
         {
-            rows.push(Row::new(before.0, Some(from), Some(to), true));
+            rows.push(DiffRow::new(before.0, Some(from), Some(to), true));
         }
     }
 }
 
-impl Row {
-    fn new(kind: Kind, before: Option<Side>, after: Option<Side>, moved: bool) -> Self {
+impl DiffRow {
+    fn new(
+        kind: MemoryKind,
+        before: Option<DiffSide>,
+        after: Option<DiffSide>,
+        moved: bool,
+    ) -> Self {
         let trend = match (before, after) {
             (None, _) => Trend::New,
             (_, None) => Trend::Gone,

@@ -9,12 +9,14 @@
 mod advice;
 mod fit;
 
-pub use advice::{Advice, Suggestion};
-pub use fit::Fit;
+pub use advice::{FragmentationAdvice, Suggestion};
+pub use fit::FitResult;
 
 use std::collections::BTreeMap;
 
-use crate::cache::{Block, BlockState, CachePool, CacheSettings, Part, PoolSums, Segment};
+use crate::cache::{
+    AllocatorSettings, Block, BlockState, CachePool, PoolSizeClass, PoolTotals, Segment,
+};
 use crate::ids::{DeviceId, Pid, StreamId};
 
 /// Requests up to this size are served from small segments.
@@ -29,20 +31,20 @@ const ROUNDED_REQUEST: u64 = 10 << 20;
 
 /// State of all caches at one time.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Fragmentation {
+pub struct FragmentationReport {
     /// Pools, ordered by device, pool and stream.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<PoolFragmentation>,
     /// Totals of each device's pools.
-    pub devices: Vec<Device>,
+    pub devices: Vec<DeviceFragmentation>,
     /// Settings of the allocator.
-    pub settings: CacheSettings,
+    pub settings: AllocatorSettings,
     /// Recommended changes, most useful first.
-    pub advice: Vec<Advice>,
+    pub advice: Vec<FragmentationAdvice>,
 }
 
 /// Owner of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Owner {
+pub enum PoolOwner {
     /// A framework's cache.
     Cache(CachePool),
     /// The driver: the process, and the pool's handle, or 0 for a default pool whose handle is
@@ -53,11 +55,11 @@ pub enum Owner {
 /// Memory of one pool for one stream. For driver pools only totals are known: values that depend on
 /// single blocks are `None`.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Pool {
+pub struct PoolFragmentation {
     /// Device; `None` for the host or if unknown.
     pub device: Option<DeviceId>,
     /// Owner of the pool.
-    pub owner: Owner,
+    pub owner: PoolOwner,
     /// Stream.
     pub stream: Option<StreamId>,
     /// Number of segments.
@@ -104,7 +106,7 @@ pub struct Pool {
 
 /// Totals over the pools of one device.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Device {
+pub struct DeviceFragmentation {
     /// Device; `None` for the host or if unknown.
     pub device: Option<DeviceId>,
     /// Memory held by its caches. Excludes driver pools, because a framework may allocate from
@@ -126,21 +128,21 @@ pub struct Device {
 
 /// Computes the values of all pools, and derives advice from them.
 #[must_use]
-pub fn analyse(
+pub fn analyze(
     segments: &[Segment],
-    driver: &[PoolSums],
-    settings: &CacheSettings,
-) -> Fragmentation {
+    driver: &[PoolTotals],
+    settings: &AllocatorSettings,
+) -> FragmentationReport {
     let mut groups: BTreeMap<_, Vec<&Segment>> = BTreeMap::new();
     for segment in segments {
         let key = (segment.device, segment.pool, segment.stream);
         groups.entry(key).or_default().push(segment);
     }
-    let mut pools: Vec<Pool> = groups
+    let mut pools: Vec<PoolFragmentation> = groups
         .into_iter()
         .map(|((device, pool, stream), segments)| cache_pool(device, pool, stream, &segments))
         .collect();
-    let mut devices: BTreeMap<Option<DeviceId>, Device> = BTreeMap::new();
+    let mut devices: BTreeMap<Option<DeviceId>, DeviceFragmentation> = BTreeMap::new();
     for pool in &pools {
         let device = devices.entry(pool.device).or_default();
         device.device = pool.device;
@@ -148,9 +150,9 @@ pub fn analyse(
     }
     pools.extend(driver.iter().map(driver_pool));
     pools.sort_by_key(|pool| (pool.device, pool.owner, pool.stream));
-    let devices: Vec<Device> = devices.into_values().collect();
+    let devices: Vec<DeviceFragmentation> = devices.into_values().collect();
     let advice = advice::advise(segments, &devices, settings);
-    Fragmentation { pools, devices, settings: settings.clone(), advice }
+    FragmentationReport { pools, devices, settings: settings.clone(), advice }
 }
 
 fn cache_pool(
@@ -158,7 +160,7 @@ fn cache_pool(
     id: CachePool,
     stream: Option<StreamId>,
     segments: &[&Segment],
-) -> Pool {
+) -> PoolFragmentation {
     let mut reserved = 0_u64;
     let (mut active, mut requested, mut pending, mut free) = (0_u64, 0_u64, 0_u64, 0_u64);
     let (mut releasable, mut split, mut hidden, mut squares) = (0_u64, 0_u64, 0_u64, 0.0_f64);
@@ -190,9 +192,9 @@ fn cache_pool(
     }
     free_blocks.sort_unstable_by(|one, other| other.cmp(one));
     let largest = free_blocks.first().copied().unwrap_or(0);
-    Pool {
+    PoolFragmentation {
         device,
-        owner: Owner::Cache(id),
+        owner: PoolOwner::Cache(id),
         stream,
         segments: segments.len() as u64,
         expandable: segments.iter().any(|segment| segment.expandable),
@@ -229,18 +231,18 @@ fn releasable_of(segment: &Segment, block: &Block, idle: bool) -> u64 {
         return 0;
     }
     // Expandable segments are mapped and unmapped in pages, counted from the start of the segment.
-    let page = if segment.pool.part == Part::Small { SMALL_PAGE } else { LARGE_PAGE };
+    let page = if segment.pool.part == PoolSizeClass::Small { SMALL_PAGE } else { LARGE_PAGE };
     let start = block.address.saturating_sub(segment.address);
     let first = start.div_ceil(page).saturating_mul(page);
     let last = start.saturating_add(block.bytes) / page * page;
     last.saturating_sub(first).min(block.bytes)
 }
 
-fn driver_pool(sums: &PoolSums) -> Pool {
+fn driver_pool(sums: &PoolTotals) -> PoolFragmentation {
     let free = sums.reserved.map_or(0, |reserved| reserved.saturating_sub(sums.used));
-    Pool {
+    PoolFragmentation {
         device: sums.device,
-        owner: Owner::Driver(sums.pid, sums.pool),
+        owner: PoolOwner::Driver(sums.pid, sums.pool),
         stream: None,
         segments: 0,
         expandable: false,
@@ -263,7 +265,7 @@ fn driver_pool(sums: &PoolSums) -> Pool {
     }
 }
 
-fn add(device: &mut Device, pool: &Pool) {
+fn add(device: &mut DeviceFragmentation, pool: &PoolFragmentation) {
     let sum = |to: &mut u64, bytes: Option<u64>| *to = to.saturating_add(bytes.unwrap_or(0));
     sum(&mut device.reserved_bytes, pool.reserved_bytes);
     sum(&mut device.active_bytes, Some(pool.active_bytes));
@@ -279,7 +281,7 @@ fn part(some: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { (some as f64 / all as f64).clamp(0.0, 1.0) }
 }
 
-impl Pool {
+impl PoolFragmentation {
     /// *Unusable for a request*: 1 − Σ ⌊gap / bytes⌋ · bytes / free bytes, the share of the free
     /// memory that requests of this size cannot use. `None` if the blocks are unknown.
     #[must_use]

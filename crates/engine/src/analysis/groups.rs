@@ -3,15 +3,15 @@
 
 use hashbrown::HashMap;
 
-use super::{Amount, Measure, Place, Running};
-use crate::change::{Change, How, Turn};
-use crate::units::Moment;
+use super::{Amount, GroupKey, MemoryScope, RunningSum};
+use crate::change::{AllocationChange, ChangeKind, EndReason};
+use crate::units::Timestamp;
 
 /// All allocations with the same process, device, kind and site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group {
     /// What they have in common.
-    pub place: Place,
+    pub place: GroupKey,
     /// All allocations.
     pub began: Amount,
     /// Number freed by the program, including frees implied by the reuse of an address.
@@ -36,44 +36,44 @@ impl Group {
 
 /// Running totals of a group.
 #[derive(Clone, Copy, Debug)]
-struct Sums {
-    place: Place,
+struct GroupSums {
+    place: GroupKey,
     began: Amount,
     freed: u64,
     released: u64,
     exited: Amount,
-    live: Running,
+    live: RunningSum,
     count: i64,
-    peak: Running,
+    peak: RunningSum,
 }
 
 /// Totals of all groups.
 #[derive(Clone, Debug, Default)]
-pub struct Groups {
-    measure: Measure,
+pub struct GroupTable {
+    measure: MemoryScope,
     index: HashMap<(u64, u64), u32>,
-    sums: Vec<Sums>,
+    sums: Vec<GroupSums>,
     /// Most recently used group: programs allocate and free in runs.
     last: Option<((u64, u64), u32)>,
-    now: Running,
-    peak: Running,
-    peak_at: Moment,
+    now: RunningSum,
+    peak: RunningSum,
+    peak_at: Timestamp,
 }
 
-impl Groups {
+impl GroupTable {
     /// Creates an empty table; `measure` selects the memory that the peak includes.
     #[must_use]
-    pub fn new(measure: Measure) -> Self {
+    pub fn new(measure: MemoryScope) -> Self {
         Self { measure, ..Self::default() }
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
-        let place = Place::of(change);
+    pub fn observe(&mut self, change: &AllocationChange) {
+        let place = GroupKey::of(change);
         let bytes = change.bytes;
         let counts = self.measure.counts(change.kind);
-        match change.what {
-            Turn::Began => {
+        match change.action {
+            ChangeKind::Allocated => {
                 let sums = self.sums(place);
                 sums.began = sums.began.plus(Amount { bytes, allocations: 1 });
                 sums.begin(bytes);
@@ -81,21 +81,21 @@ impl Groups {
                     self.now.add(bytes);
                 }
             }
-            Turn::Ended { how, .. } => {
+            ChangeKind::Ended { how, .. } => {
                 let sums = self.sums(place);
                 sums.end(bytes);
                 match how {
-                    How::Freed | How::Replaced => sums.freed += 1,
-                    How::Released => sums.released += 1,
-                    How::Exited => {
+                    EndReason::Freed | EndReason::Replaced => sums.freed += 1,
+                    EndReason::Released => sums.released += 1,
+                    EndReason::ProcessExited => {
                         sums.exited = sums.exited.plus(Amount { bytes, allocations: 1 });
                     }
                 }
                 if counts {
-                    self.now.take(bytes);
+                    self.now.subtract(bytes);
                 }
             }
-            Turn::Learned { before, .. } => {
+            ChangeKind::Updated { before, .. } => {
                 let old = self.sums(place.on(before.device));
                 let amount = Amount { bytes: before.bytes, allocations: 1 };
                 old.end(before.bytes);
@@ -105,7 +105,7 @@ impl Groups {
                 new.began = new.began.plus(Amount { bytes, allocations: 1 });
                 new.begin(bytes);
                 if counts {
-                    self.now.take(before.bytes);
+                    self.now.subtract(before.bytes);
                     self.now.add(bytes);
                 }
             }
@@ -116,7 +116,7 @@ impl Groups {
         }
     }
 
-    fn sums(&mut self, place: Place) -> &mut Sums {
+    fn sums(&mut self, place: GroupKey) -> &mut GroupSums {
         let packed = place.packed();
         let index = match self.last {
             Some((last, index)) if last == packed => index,
@@ -125,10 +125,10 @@ impl Groups {
         &mut self.sums[index as usize]
     }
 
-    fn find(&mut self, packed: (u64, u64), place: Place) -> u32 {
+    fn find(&mut self, packed: (u64, u64), place: GroupKey) -> u32 {
         let Self { index, sums, .. } = self;
         let found = *index.entry(packed).or_insert_with(|| {
-            sums.push(Sums::new(place));
+            sums.push(GroupSums::new(place));
             (sums.len() - 1) as u32
         });
         self.last = Some((packed, found));
@@ -137,26 +137,26 @@ impl Groups {
 
     /// Memory that counts in this file.
     #[must_use]
-    pub const fn measure(&self) -> Measure {
+    pub const fn measure(&self) -> MemoryScope {
         self.measure
     }
 
     /// All groups with an allocation, in order of first appearance.
     pub fn iter(&self) -> impl Iterator<Item = Group> {
-        self.sums.iter().map(Sums::group).filter(|group| group.began.allocations > 0)
+        self.sums.iter().map(GroupSums::group).filter(|group| group.began.allocations > 0)
     }
 
     /// Peak of the counted memory over all processes and devices, and when it was first reached.
     #[must_use]
-    pub fn peak(&self) -> (u64, Moment) {
-        (self.peak.shown(), self.peak_at)
+    pub fn peak(&self) -> (u64, Timestamp) {
+        (self.peak.value(), self.peak_at)
     }
 }
 
-impl Sums {
-    const fn new(place: Place) -> Self {
+impl GroupSums {
+    const fn new(place: GroupKey) -> Self {
         let none = Amount { bytes: 0, allocations: 0 };
-        let zero = Running(0);
+        let zero = RunningSum(0);
         Self {
             place,
             began: none,
@@ -176,7 +176,7 @@ impl Sums {
     }
 
     fn end(&mut self, bytes: u64) {
-        self.live.take(bytes);
+        self.live.subtract(bytes);
         self.count -= 1;
     }
 
@@ -187,9 +187,9 @@ impl Sums {
             began: self.began,
             freed: self.freed,
             released: self.released,
-            live: Amount { bytes: self.live.shown(), allocations },
+            live: Amount { bytes: self.live.value(), allocations },
             exited: self.exited,
-            peak_bytes: self.peak.shown(),
+            peak_bytes: self.peak.value(),
         }
     }
 }

@@ -2,15 +2,15 @@
 
 use std::cmp::Reverse;
 
-use super::groups::{Group, Groups};
-use super::{Amount, Place, by_kind, is_host, is_managed};
-use crate::kind::Kind;
+use super::groups::{Group, GroupTable};
+use super::{Amount, GroupKey, by_kind, is_host, is_managed};
+use crate::kind::MemoryKind;
 
 /// Memory of one group that was never freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leak {
+pub struct LeakGroup {
     /// Process, device, kind and site.
-    pub place: Place,
+    pub place: GroupKey,
     /// Bytes and number of allocations.
     pub amount: Amount,
     /// Number of them that were live when their process ended; the others are live at the end of
@@ -22,30 +22,30 @@ pub struct Leak {
 
 /// Memory that was never freed. Lists are sorted by size, largest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Leakage {
+pub struct LeakReport {
     /// Counted memory, including static variables.
     pub leaked: Amount,
     /// Static part of it: lives as long as its module and cannot be freed.
     pub statics: Amount,
     /// `leaked` by kind.
-    pub by_kind: Vec<(Kind, Amount)>,
+    pub by_kind: Vec<(MemoryKind, Amount)>,
     /// `leaked` by group, static variables last.
-    pub sites: Vec<Leak>,
+    pub sites: Vec<LeakGroup>,
     /// Managed memory, which may reside on the host.
-    pub managed: Vec<Leak>,
+    pub managed: Vec<LeakGroup>,
     /// Host memory.
-    pub host: Vec<Leak>,
+    pub host: Vec<LeakGroup>,
     /// `host` by kind.
-    pub host_by_kind: Vec<(Kind, Amount)>,
+    pub host_by_kind: Vec<(MemoryKind, Amount)>,
     /// Everything else: pool reserves, imports, unknown kinds, framework caches next to device
     /// memory.
-    pub other_by_kind: Vec<(Kind, Amount)>,
+    pub other_by_kind: Vec<(MemoryKind, Amount)>,
 }
 
-impl Leakage {
+impl LeakReport {
     /// Collects the memory that was never freed from the totals of a file.
     #[must_use]
-    pub fn of(groups: &Groups) -> Self {
+    pub fn of(groups: &GroupTable) -> Self {
         let measure = groups.measure();
         let mut report = Self::default();
         let mut other = Vec::new();
@@ -56,17 +56,17 @@ impl Leakage {
                 if kind.is_static() {
                     report.statics = report.statics.plus(group.never_freed());
                 }
-                report.sites.push(Leak::of(&group));
+                report.sites.push(LeakGroup::of(&group));
             } else if is_managed(kind) {
-                report.managed.push(Leak::of(&group));
+                report.managed.push(LeakGroup::of(&group));
             } else if is_host(kind) {
-                report.host.push(Leak::of(&group));
+                report.host.push(LeakGroup::of(&group));
             } else {
                 other.push((kind, group.never_freed()));
             }
         }
         let kinds =
-            |leaks: &[Leak]| by_kind(leaks.iter().map(|leak| (leak.place.kind, leak.amount)));
+            |leaks: &[LeakGroup]| by_kind(leaks.iter().map(|leak| (leak.place.kind, leak.amount)));
         report.by_kind = kinds(&report.sites);
         report.host_by_kind = kinds(&report.host);
         report.other_by_kind = by_kind(other.into_iter());
@@ -88,7 +88,7 @@ impl Leakage {
     }
 }
 
-impl Leak {
+impl LeakGroup {
     const fn of(group: &Group) -> Self {
         Self {
             place: group.place,

@@ -3,67 +3,67 @@
 
 use hashbrown::HashMap;
 
-use crate::change::{Change, How, Turn};
-use crate::ids::{DeviceId, Key, Pid};
-use crate::kind::Kind;
-use crate::units::{Moment, Nanos};
+use crate::change::{AllocationChange, ChangeKind, EndReason};
+use crate::ids::{AllocationKey, DeviceId, Pid};
+use crate::kind::MemoryKind;
+use crate::units::{Nanos, Timestamp};
 
 /// One allocation, as far as the file describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lifetime {
     /// Latest change of the allocation.
-    pub what: Change,
+    pub what: AllocationChange,
     /// Time of the allocation.
-    pub began: Moment,
+    pub began: Timestamp,
     /// Time and reason of its end; `None` if it is live at the end of the file.
-    pub ended: Option<(Moment, How)>,
+    pub ended: Option<(Timestamp, EndReason)>,
 }
 
 impl Lifetime {
     /// Name of the end reason; `live` if it did not end.
     #[must_use]
-    pub const fn how(&self) -> &'static str {
+    pub const fn end_reason(&self) -> &'static str {
         match self.ended {
             None => "live",
-            Some((_, How::Freed)) => "freed",
-            Some((_, How::Replaced)) => "replaced",
-            Some((_, How::Released)) => "released",
-            Some((_, How::Exited)) => "process_exited",
+            Some((_, EndReason::Freed)) => "freed",
+            Some((_, EndReason::Replaced)) => "replaced",
+            Some((_, EndReason::Released)) => "released",
+            Some((_, EndReason::ProcessExited)) => "process_exited",
         }
     }
 
     /// Time it was live, up to `end` if it did not end.
     #[must_use]
-    pub fn age(&self, end: Moment) -> Nanos {
+    pub fn age(&self, end: Timestamp) -> Nanos {
         self.ended.map_or(end, |(at, _)| at) - self.began
     }
 }
 
 /// Identifies a live allocation. Malformed files may use one key for two of them.
-type Name = (Pid, Key, Kind, Option<DeviceId>);
+type LiveKey = (Pid, AllocationKey, MemoryKind, Option<DeviceId>);
 
 /// Tracks live allocations and returns each lifetime once.
 #[derive(Clone, Debug, Default)]
-pub struct Lifetimes {
-    live: HashMap<Name, Lifetime>,
+pub struct LifetimeTracker {
+    live: HashMap<LiveKey, Lifetime>,
 }
 
-impl Lifetimes {
+impl LifetimeTracker {
     /// Adds a change and returns the lifetime that it ends. If a key is reused without a free, the
     /// older allocation is returned as live, which matches how totals count it.
-    pub fn change(&mut self, change: &Change) -> Option<Lifetime> {
+    pub fn observe(&mut self, change: &AllocationChange) -> Option<Lifetime> {
         let live_key = |device| (change.pid, change.key, change.kind, device);
-        match change.what {
-            Turn::Began => {
+        match change.action {
+            ChangeKind::Allocated => {
                 let new = Lifetime { what: *change, began: change.at, ended: None };
                 self.live.insert(live_key(change.device), new)
             }
-            Turn::Ended { began, how } => {
+            ChangeKind::Ended { began, how } => {
                 let known = self.live.remove(&live_key(change.device));
                 let began = known.map_or(began, |known| known.began);
                 Some(Lifetime { what: *change, began, ended: Some((change.at, how)) })
             }
-            Turn::Learned { began, before } => {
+            ChangeKind::Updated { began, before } => {
                 let known = self.live.remove(&live_key(before.device));
                 let began = known.map_or(began, |known| known.began);
                 let new = Lifetime { what: *change, began, ended: None };
@@ -90,18 +90,24 @@ impl Lifetimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Known;
+    use crate::change::LateFields;
     use crate::ids::Tid;
 
-    fn change(at: u64, what: Turn, address: u64, bytes: u64, device: Option<u16>) -> Change {
-        Change {
-            at: Moment(at),
-            what,
+    fn change(
+        at: u64,
+        what: ChangeKind,
+        address: u64,
+        bytes: u64,
+        device: Option<u16>,
+    ) -> AllocationChange {
+        AllocationChange {
+            at: Timestamp(at),
+            action: what,
             pid: Pid(1),
             tid: Tid(1),
             device: device.map(DeviceId),
-            kind: Kind::Device,
-            key: Key::address(address),
+            kind: MemoryKind::Device,
+            key: AllocationKey::address(address),
             bytes,
             pool: None,
             stream: None,
@@ -111,24 +117,24 @@ mod tests {
 
     #[test]
     fn each_allocation_is_reported_once() {
-        let mut lifetimes = Lifetimes::default();
-        assert_eq!(lifetimes.change(&change(1, Turn::Began, 10, 8, Some(0))), None);
-        assert_eq!(lifetimes.change(&change(2, Turn::Began, 20, 4, None)), None);
-        let freed = Turn::Ended { began: Moment(1), how: How::Freed };
-        let ended = lifetimes.change(&change(5, freed, 10, 8, Some(0))).unwrap();
+        let mut lifetimes = LifetimeTracker::default();
+        assert_eq!(lifetimes.observe(&change(1, ChangeKind::Allocated, 10, 8, Some(0))), None);
+        assert_eq!(lifetimes.observe(&change(2, ChangeKind::Allocated, 20, 4, None)), None);
+        let freed = ChangeKind::Ended { began: Timestamp(1), how: EndReason::Freed };
+        let ended = lifetimes.observe(&change(5, freed, 10, 8, Some(0))).unwrap();
         assert_eq!(
-            (ended.began, ended.how(), ended.age(Moment(9))),
-            (Moment(1), "freed", Nanos(4))
+            (ended.began, ended.end_reason(), ended.age(Timestamp(9))),
+            (Timestamp(1), "freed", Nanos(4))
         );
         // An update does not create a second allocation.
-        let before = Known { device: None, pool: None, bytes: 4 };
-        let learned = Turn::Learned { began: Moment(2), before };
-        assert_eq!(lifetimes.change(&change(6, learned, 20, 6, Some(1))), None);
+        let before = LateFields { device: None, pool: None, bytes: 4 };
+        let learned = ChangeKind::Updated { began: Timestamp(2), before };
+        assert_eq!(lifetimes.observe(&change(6, learned, 20, 6, Some(1))), None);
         // A reused key returns the older allocation, which was never freed.
-        let older = lifetimes.change(&change(7, Turn::Began, 20, 2, Some(1))).unwrap();
-        assert_eq!((older.what.bytes, older.how(), older.began), (6, "live", Moment(2)));
+        let older = lifetimes.observe(&change(7, ChangeKind::Allocated, 20, 2, Some(1))).unwrap();
+        assert_eq!((older.what.bytes, older.end_reason(), older.began), (6, "live", Timestamp(2)));
         assert_eq!(lifetimes.live(), 1);
         let live = lifetimes.finish();
-        assert_eq!((live.len(), live[0].what.bytes, live[0].age(Moment(9))), (1, 2, Nanos(2)));
+        assert_eq!((live.len(), live[0].what.bytes, live[0].age(Timestamp(9))), (1, 2, Nanos(2)));
     }
 }

@@ -5,23 +5,23 @@ use std::collections::BinaryHeap;
 
 use hashbrown::HashMap;
 
-use super::Measure;
-use crate::change::{Change, How, Turn};
-use crate::ids::{DeviceId, Key, Pid, SiteId, Tid};
-use crate::kind::Kind;
-use crate::units::Moment;
+use super::MemoryScope;
+use crate::change::{AllocationChange, ChangeKind, EndReason};
+use crate::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use crate::kind::MemoryKind;
+use crate::units::Timestamp;
 
 /// An allocation with its lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Life {
+pub struct AllocationSpan {
     /// Key of the allocation.
-    pub key: Key,
+    pub key: AllocationKey,
     /// Size.
     pub bytes: u64,
     /// Time of the allocation.
-    pub began: Moment,
+    pub began: Timestamp,
     /// Time and reason of its end; `None` if it is live at the end of the file.
-    pub ended: Option<(Moment, How)>,
+    pub ended: Option<(Timestamp, EndReason)>,
     /// Process.
     pub pid: Pid,
     /// Thread that allocated it, or 0.
@@ -29,7 +29,7 @@ pub struct Life {
     /// Device, if known.
     pub device: Option<DeviceId>,
     /// Memory kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Allocation site.
     pub site: Option<SiteId>,
 }
@@ -37,81 +37,82 @@ pub struct Life {
 /// Finds the largest allocations. Keeps the live allocations and the requested number of ended
 /// ones.
 #[derive(Clone, Debug, Default)]
-pub struct Lives {
-    measure: Measure,
+pub struct LargestAnalysis {
+    measure: MemoryScope,
     limit: usize,
     count: u64,
-    live: HashMap<(Pid, Key), Life>,
-    ended: BinaryHeap<Reverse<Ranked>>,
+    live: HashMap<(Pid, AllocationKey), AllocationSpan>,
+    ended: BinaryHeap<Reverse<BySize>>,
 }
 
 /// The largest allocations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Biggest {
+pub struct LargestAllocations {
     /// The allocations, oldest first.
-    pub lives: Vec<Life>,
+    pub lives: Vec<AllocationSpan>,
     /// Number of all allocations.
     pub count: u64,
 }
 
 /// Orders by size, then by lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Ranked(Life);
+struct BySize(AllocationSpan);
 
-impl Ranked {
-    fn rank(&self) -> (u64, u64, Reverse<Moment>, Reverse<Key>) {
-        let Life { bytes, began, ended, key, .. } = self.0;
+impl BySize {
+    fn rank(&self) -> (u64, u64, Reverse<Timestamp>, Reverse<AllocationKey>) {
+        let AllocationSpan { bytes, began, ended, key, .. } = self.0;
         let age = ended.map_or(u64::MAX, |(end, _)| (end - began).0);
         (bytes, age, Reverse(began), Reverse(key))
     }
 }
 
-impl Ord for Ranked {
+impl Ord for BySize {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank().cmp(&other.rank())
     }
 }
 
-impl PartialOrd for Ranked {
+impl PartialOrd for BySize {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Lives {
+impl LargestAnalysis {
     /// Creates an analysis that keeps the `limit` largest allocations.
     #[must_use]
-    pub fn new(measure: Measure, limit: usize) -> Self {
+    pub fn new(measure: MemoryScope, limit: usize) -> Self {
         Self { measure, limit, ..Self::default() }
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
+    pub fn observe(&mut self, change: &AllocationChange) {
         if !self.measure.counts(change.kind) {
             return;
         }
-        let Change { at, pid, tid, device, kind, key, bytes, site, .. } = *change;
-        let life = |began| Life { key, bytes, began, ended: None, pid, tid, device, kind, site };
-        match change.what {
-            Turn::Began => {
+        let AllocationChange { at, pid, tid, device, kind, key, bytes, site, .. } = *change;
+        let life =
+            |began| AllocationSpan { key, bytes, began, ended: None, pid, tid, device, kind, site };
+        match change.action {
+            ChangeKind::Allocated => {
                 self.count += 1;
                 if let Some(older) = self.live.insert((pid, key), life(at)) {
                     // The file has two allocations with the same key and no free between them.
-                    self.keep(Life { ended: Some((at, How::Replaced)), ..older });
+                    self.keep(AllocationSpan { ended: Some((at, EndReason::Replaced)), ..older });
                 }
             }
-            Turn::Ended { began, how } => {
+            ChangeKind::Ended { began, how } => {
                 let life = self.live.remove(&(pid, key)).unwrap_or(life(began));
-                self.keep(Life { ended: Some((at, how)), ..life });
+                self.keep(AllocationSpan { ended: Some((at, how)), ..life });
             }
-            Turn::Learned { began, .. } => {
+            ChangeKind::Updated { began, .. } => {
                 self.live.insert((pid, key), life(began));
             }
         }
     }
 
-    fn keep(&mut self, life: Life) {
-        self.ended.push(Reverse(Ranked(life)));
+    fn keep(&mut self, life: AllocationSpan) {
+        self.ended.push(Reverse(BySize(life)));
         if self.ended.len() > self.limit {
             self.ended.pop();
         }
@@ -119,12 +120,12 @@ impl Lives {
 
     /// Returns the largest allocations.
     #[must_use]
-    pub fn finish(mut self) -> Biggest {
+    pub fn finish(mut self) -> LargestAllocations {
         for (_, life) in std::mem::take(&mut self.live) {
             self.keep(life);
         }
-        let mut lives: Vec<_> = self.ended.into_iter().map(|Reverse(Ranked(life))| life).collect();
+        let mut lives: Vec<_> = self.ended.into_iter().map(|Reverse(BySize(life))| life).collect();
         lives.sort_by_key(|life| (life.began, life.pid, life.key));
-        Biggest { lives, count: self.count }
+        LargestAllocations { lives, count: self.count }
     }
 }

@@ -20,14 +20,14 @@ pub mod unusual;
 pub mod usage;
 pub mod watermark;
 
-use crate::change::Change;
+use crate::change::AllocationChange;
 use crate::ids::{DeviceId, Pid, SiteId};
-use crate::kind::{Kind, Layer};
+use crate::kind::{MemoryKind, MemoryLayer};
 
 /// Memory kinds that totals, peaks and leaks of a file include. Layers are never added, so each
 /// file format has one scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Measure {
+pub enum MemoryScope {
     /// Device memory, as allocated from the driver.
     #[default]
     Device,
@@ -35,34 +35,34 @@ pub enum Measure {
     Torch,
 }
 
-impl Measure {
+impl MemoryScope {
     /// Whether memory of this kind counts.
     #[must_use]
-    pub const fn counts(self, kind: Kind) -> bool {
+    pub const fn counts(self, kind: MemoryKind) -> bool {
         match self {
             Self::Device => kind.takes_device_memory(),
-            Self::Torch => matches!(kind, Kind::Torch),
+            Self::Torch => matches!(kind, MemoryKind::Torch),
         }
     }
 }
 
 /// What allocations are grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct GroupKey {
     /// Process.
     pub pid: Pid,
     /// Device, if known.
     pub device: Option<DeviceId>,
     /// Memory kind.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Allocation site, if known.
     pub site: Option<SiteId>,
 }
 
-impl Place {
+impl GroupKey {
     /// Group of a change.
     #[must_use]
-    pub const fn of(change: &Change) -> Self {
+    pub const fn of(change: &AllocationChange) -> Self {
         Self { pid: change.pid, device: change.device, kind: change.kind, site: change.site }
     }
 
@@ -101,53 +101,53 @@ impl Amount {
 
 /// Totals by kind, in the order of kinds.
 #[must_use]
-pub fn by_kind(parts: impl Iterator<Item = (Kind, Amount)>) -> Vec<(Kind, Amount)> {
-    let mut sums = [Amount::default(); Kind::COUNT];
+pub fn by_kind(parts: impl Iterator<Item = (MemoryKind, Amount)>) -> Vec<(MemoryKind, Amount)> {
+    let mut sums = [Amount::default(); MemoryKind::COUNT];
     for (kind, amount) in parts {
         if let Some(sum) = sums.get_mut(kind.index()) {
             *sum = sum.plus(amount);
         }
     }
-    Kind::ALL.into_iter().zip(sums).filter(|(_, sum)| sum.allocations > 0).collect()
+    MemoryKind::ALL.into_iter().zip(sums).filter(|(_, sum)| sum.allocations > 0).collect()
 }
 
 /// Whether this kind is host memory.
 #[must_use]
-pub const fn is_host(kind: Kind) -> bool {
-    matches!(kind.layer(), Layer::Host)
+pub const fn is_host(kind: MemoryKind) -> bool {
+    matches!(kind.layer(), MemoryLayer::Host)
 }
 
 /// Whether this kind migrates between host and device.
 #[must_use]
-pub const fn is_managed(kind: Kind) -> bool {
-    matches!(kind.layer(), Layer::Managed)
+pub const fn is_managed(kind: MemoryKind) -> bool {
+    matches!(kind.layer(), MemoryLayer::Managed)
 }
 
 /// A running sum. Files may contain any sizes, and frees without allocations: the sum is wide
 /// enough for all of them, and [`RunningSum::value`] clamps it to the range of `u64`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Running(i128);
+pub struct RunningSum(i128);
 
-impl Running {
+impl RunningSum {
     /// Increases the sum.
     pub fn add(&mut self, bytes: u64) {
         self.0 = self.0.saturating_add(i128::from(bytes));
     }
 
     /// Decreases the sum.
-    pub fn take(&mut self, bytes: u64) {
+    pub fn subtract(&mut self, bytes: u64) {
         self.0 = self.0.saturating_sub(i128::from(bytes));
     }
 
     /// The sum, clamped to the range of `u64`.
     #[must_use]
-    pub fn shown(self) -> u64 {
+    pub fn value(self) -> u64 {
         u64::try_from(self.0.max(0)).unwrap_or(u64::MAX)
     }
 
     /// The sum divided by a count.
     fn mean(self, count: u64) -> u64 {
-        Self(self.0 / i128::from(count.max(1))).shown()
+        Self(self.0 / i128::from(count.max(1))).value()
     }
 }
 
@@ -157,25 +157,25 @@ mod tests {
 
     #[test]
     fn torch_scope_counts_blocks_and_device_scope_device_memory() {
-        let counted = |measure: Measure| -> Vec<&str> {
-            let kinds = Kind::ALL.into_iter().filter(|kind| measure.counts(*kind));
-            kinds.map(Kind::name).collect()
+        let counted = |measure: MemoryScope| -> Vec<&str> {
+            let kinds = MemoryKind::ALL.into_iter().filter(|kind| measure.counts(*kind));
+            kinds.map(MemoryKind::name).collect()
         };
         let device = ["device", "array", "physical", "graph", "async", "static"];
-        assert_eq!(counted(Measure::Device), device);
-        assert_eq!(counted(Measure::Torch), ["torch"]);
+        assert_eq!(counted(MemoryScope::Device), device);
+        assert_eq!(counted(MemoryScope::Torch), ["torch"]);
     }
 
     #[test]
     fn packed_group_keys_are_distinct() {
-        let group = Place { pid: Pid(1), device: None, kind: Kind::Device, site: None };
+        let group = GroupKey { pid: Pid(1), device: None, kind: MemoryKind::Device, site: None };
         let others = [
-            Place { pid: Pid(2), ..group },
-            Place { device: Some(DeviceId(0)), ..group },
-            Place { device: Some(DeviceId(u16::MAX)), ..group },
-            Place { kind: Kind::Unknown, ..group },
-            Place { site: Some(SiteId(0)), ..group },
-            Place { site: Some(SiteId(u32::MAX)), ..group },
+            GroupKey { pid: Pid(2), ..group },
+            GroupKey { device: Some(DeviceId(0)), ..group },
+            GroupKey { device: Some(DeviceId(u16::MAX)), ..group },
+            GroupKey { kind: MemoryKind::Unknown, ..group },
+            GroupKey { site: Some(SiteId(0)), ..group },
+            GroupKey { site: Some(SiteId(u32::MAX)), ..group },
         ];
         let mut packed: Vec<_> = others.iter().map(|other| other.packed()).collect();
         packed.push(group.packed());
@@ -186,13 +186,13 @@ mod tests {
 
     #[test]
     fn running_sum_saturates() {
-        let mut sum = Running::default();
-        sum.take(5);
-        assert_eq!(sum.shown(), 0);
+        let mut sum = RunningSum::default();
+        sum.subtract(5);
+        assert_eq!(sum.value(), 0);
         sum.add(u64::MAX);
         sum.add(u64::MAX);
-        assert_eq!(sum.shown(), u64::MAX);
-        sum.take(u64::MAX);
-        assert_eq!(sum.shown(), u64::MAX - 5);
+        assert_eq!(sum.value(), u64::MAX);
+        sum.subtract(u64::MAX);
+        assert_eq!(sum.value(), u64::MAX - 5);
     }
 }

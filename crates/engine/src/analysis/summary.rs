@@ -5,16 +5,16 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use super::groups::{Group, Groups};
-use super::{Amount, Measure, Running, by_kind};
-use crate::change::{Change, Turn};
+use super::groups::{Group, GroupTable};
+use super::{Amount, MemoryScope, RunningSum, by_kind};
+use crate::change::{AllocationChange, ChangeKind};
 use crate::ids::{DeviceId, Pid};
-use crate::kind::Kind;
-use crate::units::Moment;
+use crate::kind::MemoryKind;
+use crate::units::Timestamp;
 
 /// A process on one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OnDevice {
+pub struct DeviceSummary {
     /// Device, if known.
     pub device: Option<DeviceId>,
     /// Number of allocations, of all kinds.
@@ -31,18 +31,18 @@ pub struct OnDevice {
     /// Peak of the counted memory.
     pub peak_bytes: u64,
     /// When the peak was first reached.
-    pub peak_at: Moment,
+    pub peak_at: Timestamp,
     /// Memory never freed, by kind, for all kinds.
-    pub kinds: Vec<(Kind, Amount)>,
+    pub kinds: Vec<(MemoryKind, Amount)>,
 }
 
 /// A process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OfProcess {
+pub struct ProcessSummary {
     /// Process id.
     pub pid: Pid,
     /// Devices on which it had memory; the unknown device last.
-    pub devices: Vec<OnDevice>,
+    pub devices: Vec<DeviceSummary>,
     /// Its largest groups, by memory never freed, then by peak.
     pub sites: Vec<Group>,
     /// Number of further groups.
@@ -51,79 +51,79 @@ pub struct OfProcess {
 
 /// Summary of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Overview {
+pub struct SummaryReport {
     /// All processes, those that hold most memory first.
-    pub processes: Vec<OfProcess>,
+    pub processes: Vec<ProcessSummary>,
     /// Counted memory that was never freed, over all processes.
     pub never_freed: Amount,
     /// Peak of the counted memory over all processes and devices.
     pub peak_bytes: u64,
     /// When the peak was first reached.
-    pub peak_at: Moment,
+    pub peak_at: Timestamp,
 }
 
 /// Computes the summary of a file.
 #[derive(Clone, Debug, Default)]
-pub struct Summary {
-    groups: Groups,
-    peaks: HashMap<u64, Peak>,
+pub struct SummaryAnalysis {
+    groups: GroupTable,
+    peaks: HashMap<u64, RunningPeak>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Peak {
-    now: Running,
-    peak: Running,
-    at: Moment,
+struct RunningPeak {
+    now: RunningSum,
+    peak: RunningSum,
+    at: Timestamp,
 }
 
 fn packed(pid: Pid, device: Option<DeviceId>) -> u64 {
     u64::from(pid.0) | device.map_or(0, |device| u64::from(device.0) + 1) << 32
 }
 
-impl Summary {
+impl SummaryAnalysis {
     /// Creates an empty analysis; `measure` selects the memory that totals and peaks include.
     #[must_use]
-    pub fn new(measure: Measure) -> Self {
-        Self { groups: Groups::new(measure), peaks: HashMap::new() }
+    pub fn new(measure: MemoryScope) -> Self {
+        Self { groups: GroupTable::new(measure), peaks: HashMap::new() }
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
-        self.groups.change(change);
+    pub fn observe(&mut self, change: &AllocationChange) {
+        self.groups.observe(change);
         if !self.groups.measure().counts(change.kind) {
             return;
         }
-        let Change { pid, device, bytes, at, .. } = *change;
-        match change.what {
-            Turn::Ended { .. } => self.peak(pid, device).now.take(bytes),
-            Turn::Began => self.peak(pid, device).add(bytes, at),
-            Turn::Learned { before, .. } => {
-                self.peak(pid, before.device).now.take(before.bytes);
+        let AllocationChange { pid, device, bytes, at, .. } = *change;
+        match change.action {
+            ChangeKind::Ended { .. } => self.peak(pid, device).now.subtract(bytes),
+            ChangeKind::Allocated => self.peak(pid, device).add(bytes, at),
+            ChangeKind::Updated { before, .. } => {
+                self.peak(pid, before.device).now.subtract(before.bytes);
                 self.peak(pid, device).add(bytes, at);
             }
         }
     }
 
-    fn peak(&mut self, pid: Pid, device: Option<DeviceId>) -> &mut Peak {
+    fn peak(&mut self, pid: Pid, device: Option<DeviceId>) -> &mut RunningPeak {
         self.peaks.entry(packed(pid, device)).or_default()
     }
 
     /// Totals by group.
     #[must_use]
-    pub const fn groups(&self) -> &Groups {
+    pub const fn groups(&self) -> &GroupTable {
         &self.groups
     }
 
     /// Returns the summary, with at most `top` groups per process.
     #[must_use]
-    pub fn finish(&self, top: usize) -> Overview {
+    pub fn finish(&self, top: usize) -> SummaryReport {
         let mut by_pid: HashMap<Pid, Vec<Group>> = HashMap::new();
         for group in self.groups.iter() {
             by_pid.entry(group.place.pid).or_default().push(group);
         }
         let all = by_pid.into_iter().map(|(pid, groups)| self.process(pid, groups, top));
         let mut processes: Vec<_> = all.collect();
-        let never_freed = |process: &OfProcess| {
+        let never_freed = |process: &ProcessSummary| {
             let devices = process.devices.iter();
             devices.fold(Amount::default(), |sum, device| sum.plus(device.never_freed))
         };
@@ -132,7 +132,7 @@ impl Summary {
             (Reverse(never_freed(process).bytes), Reverse(peak), process.pid)
         });
         let (peak_bytes, peak_at) = self.groups.peak();
-        Overview {
+        SummaryReport {
             never_freed: processes.iter().map(never_freed).fold(Amount::default(), Amount::plus),
             processes,
             peak_bytes,
@@ -140,7 +140,7 @@ impl Summary {
         }
     }
 
-    fn process(&self, pid: Pid, mut groups: Vec<Group>, top: usize) -> OfProcess {
+    fn process(&self, pid: Pid, mut groups: Vec<Group>, top: usize) -> ProcessSummary {
         let mut devices: Vec<_> = groups.iter().map(|group| group.place.device).collect();
         devices.sort_by_key(|device| (device.is_none(), *device));
         devices.dedup();
@@ -152,30 +152,30 @@ impl Summary {
         });
         let more_sites = groups.len().saturating_sub(top);
         groups.truncate(top);
-        OfProcess { pid, devices, sites: groups, more_sites }
+        ProcessSummary { pid, devices, sites: groups, more_sites }
     }
 
-    fn device(&self, pid: Pid, device: Option<DeviceId>, groups: &[Group]) -> OnDevice {
+    fn device(&self, pid: Pid, device: Option<DeviceId>, groups: &[Group]) -> DeviceSummary {
         let here = || groups.iter().filter(|group| group.place.device == device);
         let measure = self.groups.measure();
         let counted = || here().filter(|group| measure.counts(group.place.kind));
         let peak = self.peaks.get(&packed(pid, device)).copied().unwrap_or_default();
-        OnDevice {
+        DeviceSummary {
             device,
             allocations: here().map(|group| group.began.allocations).sum(),
             frees: here().map(|group| group.freed).sum(),
             released: here().map(|group| group.released).sum(),
             live: counted().map(|group| group.live).fold(Amount::default(), Amount::plus),
             never_freed: counted().map(Group::never_freed).fold(Amount::default(), Amount::plus),
-            peak_bytes: peak.peak.shown(),
+            peak_bytes: peak.peak.value(),
             peak_at: peak.at,
             kinds: by_kind(here().map(|group| (group.place.kind, group.never_freed()))),
         }
     }
 }
 
-impl Peak {
-    fn add(&mut self, bytes: u64, at: Moment) {
+impl RunningPeak {
+    fn add(&mut self, bytes: u64, at: Timestamp) {
         self.now.add(bytes);
         if self.now > self.peak {
             self.peak = self.now;

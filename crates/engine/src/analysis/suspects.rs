@@ -9,172 +9,172 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use super::leak::{self, Case, Course, Majority, Spans};
-use super::unusual::{AtSite, Growths, Sizes};
-use super::{Amount, Measure, Place, Running};
-use crate::change::{Change, How, Turn};
+use super::leak::{self, GrowthHistory, LifetimeHistogram, MajorityDevice, SiteObservation};
+use super::unusual::{GrowthAnomalyDetector, SiteBaseline, SizeAnomalyDetector};
+use super::{Amount, GroupKey, MemoryScope, RunningSum};
+use crate::change::{AllocationChange, ChangeKind, EndReason};
 use crate::ids::{Pid, SiteId, Tid};
-use crate::kind::Kind;
-use crate::units::{Bytes, Moment, Nanos};
-use crate::verdict::{Anomaly, Evidence, Judgement, Subject, Sureness, Unusual, Verdict};
+use crate::kind::MemoryKind;
+use crate::units::{Bytes, Nanos, Timestamp};
+use crate::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 /// Limit of tracked sites. Beyond it, further sites are classified together with allocations
 /// without a stack.
-const KEPT: usize = 65_536;
+const MAX_SITES: usize = 65_536;
 
 /// Limits of anomalies, per process and in total.
-const UNUSUAL: usize = 64;
-const UNUSUAL_IN_ALL: usize = 1024;
+const MAX_ANOMALIES_PER_PROCESS: usize = 64;
+const MAX_ANOMALIES: usize = 1024;
 
 /// Verdict on a site of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Judged {
+pub struct FileSiteVerdict {
     /// The site; its device is that of most of its allocations.
-    pub place: Place,
+    pub place: GroupKey,
     /// Memory live at the end of the file or of its process.
     pub live: Amount,
     /// The verdict.
     pub verdict: Verdict,
     /// Confidence in the verdict.
-    pub sureness: Sureness,
+    pub sureness: Confidence,
     /// Values that support the verdict.
     pub evidence: Evidence,
 }
 
-impl Judged {
+impl FileSiteVerdict {
     /// Converts a verdict of the ledger. Returns `None` if it is not about the memory of a single
     /// process. `site` is its stack in the table of the file.
     #[must_use]
-    pub fn of(judgement: Judgement, site: Option<SiteId>) -> Option<Self> {
-        let Subject::Memory(kind) = judgement.subject else { return None };
-        let Judgement { pid, device, verdict, sureness: confidence, evidence, .. } = judgement;
+    pub fn of(judgement: SiteVerdict, site: Option<SiteId>) -> Option<Self> {
+        let Resource::Memory(kind) = judgement.resource else { return None };
+        let SiteVerdict { pid, device, verdict, confidence, evidence, .. } = judgement;
         let live = Amount { bytes: evidence.live, allocations: evidence.live_count };
-        let place = Place { pid: pid?, device, kind, site };
+        let place = GroupKey { pid: pid?, device, kind, site };
         Some(Self { place, live, verdict, sureness: confidence, evidence })
     }
 }
 
 /// An anomaly in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Odd {
+pub struct FileAnomaly {
     /// Time.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Process, device, kind and site.
-    pub place: Place,
+    pub place: GroupKey,
     /// Thread, if known.
     pub tid: Option<Tid>,
     /// What was anomalous.
-    pub what: Unusual,
+    pub what: AnomalyKind,
 }
 
-impl Odd {
+impl FileAnomaly {
     /// Converts an anomaly of the ledger. `site` is its stack in the table of the file.
     #[must_use]
     pub fn of(anomaly: &Anomaly, site: Option<SiteId>) -> Self {
         let Anomaly { at, pid, tid, device, kind, what, .. } = *anomaly;
-        Self { at, place: Place { pid, device, kind, site }, tid, what }
+        Self { at, place: GroupKey { pid, device, kind, site }, tid, what }
     }
 }
 
 /// Verdicts and anomalies of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Findings {
+pub struct SuspectReport {
     /// Sites that leak, by confidence, then by growth.
-    pub suspects: Vec<Judged>,
+    pub suspects: Vec<FileSiteVerdict>,
     /// All other sites, largest first.
-    pub others: Vec<Judged>,
+    pub others: Vec<FileSiteVerdict>,
     /// Anomalies, in order of time.
-    pub unusual: Vec<Odd>,
+    pub unusual: Vec<FileAnomaly>,
 }
 
-impl Findings {
+impl SuspectReport {
     /// Whether there was enough data for at least one verdict.
     #[must_use]
-    pub fn is_enough(&self) -> bool {
-        let decided = |one: &Judged| one.verdict != Verdict::NotEnoughData;
+    pub fn has_enough_data(&self) -> bool {
+        let decided = |one: &FileSiteVerdict| one.verdict != Verdict::NotEnoughData;
         !self.suspects.is_empty() || self.others.iter().any(decided)
     }
 }
 
 /// Classifies the sites of a file.
 #[derive(Clone, Debug, Default)]
-pub struct Suspects {
-    measure: Measure,
-    origin: Option<Moment>,
-    end: Moment,
-    tracks: Vec<Track>,
+pub struct SuspectAnalysis {
+    measure: MemoryScope,
+    origin: Option<Timestamp>,
+    end: Timestamp,
+    tracks: Vec<SiteTrack>,
     index: HashMap<(u64, u64), u32>,
     last: Option<((u64, u64), u32)>,
-    processes: HashMap<Pid, OfProcess>,
+    processes: HashMap<Pid, ProcessBaselines>,
 }
 
 /// Running values of one site.
 #[derive(Clone, Debug)]
-struct Track {
-    place: Place,
-    live: Running,
+struct SiteTrack {
+    place: GroupKey,
+    live: RunningSum,
     count: u64,
     allocations: u64,
     freed: u64,
-    first: Moment,
-    last: Moment,
+    first: Timestamp,
+    last: Timestamp,
     largest: u64,
     /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
-    began_sum: Running,
-    life_sum: Running,
+    began_sum: RunningSum,
+    life_sum: RunningSum,
     /// Time its process ended.
-    until: Option<Moment>,
-    devices: Majority,
-    course: Course,
-    spans: Spans,
+    until: Option<Timestamp>,
+    devices: MajorityDevice,
+    course: GrowthHistory,
+    spans: LifetimeHistogram,
 }
 
 /// Baselines and anomalies of one process.
 #[derive(Clone, Debug, Default)]
-struct OfProcess {
-    sizes: Sizes,
-    growths: Growths,
-    live: Running,
-    unusual: Vec<Odd>,
+struct ProcessBaselines {
+    sizes: SizeAnomalyDetector,
+    growths: GrowthAnomalyDetector,
+    live: RunningSum,
+    unusual: Vec<FileAnomaly>,
 }
 
-impl Suspects {
+impl SuspectAnalysis {
     /// Creates an empty analysis; `measure` selects the memory that is classified.
     #[must_use]
-    pub fn new(measure: Measure) -> Self {
+    pub fn new(measure: MemoryScope) -> Self {
         Self { measure, ..Self::default() }
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
+    pub fn observe(&mut self, change: &AllocationChange) {
         let origin = *self.origin.get_or_insert(change.at);
         self.end = self.end.max(change.at);
         let is_classified = match self.measure {
-            Measure::Torch => change.kind == Kind::Torch,
-            Measure::Device => leak::subject(change.kind).is_some(),
+            MemoryScope::Torch => change.kind == MemoryKind::Torch,
+            MemoryScope::Device => leak::subject(change.kind).is_some(),
         };
         if !is_classified {
             return;
         }
         let counts = self.measure.counts(change.kind);
-        let Change { at, bytes, .. } = *change;
-        match change.what {
-            Turn::Began => {
+        let AllocationChange { at, bytes, .. } = *change;
+        match change.action {
+            ChangeKind::Allocated => {
                 let track = self.track(change, true);
-                let before = AtSite { count: track.allocations, largest: track.largest };
+                let before = SiteBaseline { count: track.allocations, largest: track.largest };
                 track.begin(origin, change);
                 self.detect_anomalies(change, counts, before);
             }
-            Turn::Ended { how: How::Exited, .. } => {
+            ChangeKind::Ended { how: EndReason::ProcessExited, .. } => {
                 self.track(change, false).until.get_or_insert(at);
-                self.update_live(change.pid, counts, |live| live.take(bytes));
+                self.update_live(change.pid, counts, |live| live.subtract(bytes));
             }
-            Turn::Ended { began, how } => {
+            ChangeKind::Ended { began, how } => {
                 self.track(change, false).end(origin, change, began, how);
-                self.update_live(change.pid, counts, |live| live.take(bytes));
+                self.update_live(change.pid, counts, |live| live.subtract(bytes));
                 self.mark_freed(change, began);
             }
-            Turn::Learned { began, before } => {
+            ChangeKind::Updated { began, before } => {
                 let more = bytes.saturating_sub(before.bytes);
                 self.track(change, false).resize(origin, at, began, more);
                 self.update_live(change.pid, counts, |live| live.add(more));
@@ -182,42 +182,46 @@ impl Suspects {
         }
     }
 
-    fn update_live(&mut self, pid: Pid, counts: bool, change: impl FnOnce(&mut Running)) {
+    fn update_live(&mut self, pid: Pid, counts: bool, change: impl FnOnce(&mut RunningSum)) {
         if let Some(process) = self.processes.get_mut(&pid).filter(|_| counts) {
             change(&mut process.live);
         }
     }
 
     /// Marks the anomaly of a freed allocation as no longer live.
-    fn mark_freed(&mut self, change: &Change, began: Moment) {
+    fn mark_freed(&mut self, change: &AllocationChange, began: Timestamp) {
         let process = self.processes.get_mut(&change.pid);
         for anomaly in process.into_iter().flat_map(|process| &mut process.unusual) {
-            if let Unusual::Size { key, live, .. } = &mut anomaly.what {
+            if let AnomalyKind::Size { key, live, .. } = &mut anomaly.what {
                 *live &= *key != change.key || anomaly.at != began;
             }
         }
     }
 
     /// Checks the new allocation, and the recent growth of its process, for anomalies.
-    fn detect_anomalies(&mut self, change: &Change, counts: bool, before: AtSite) {
-        let Change { at, bytes, tid, .. } = *change;
+    fn detect_anomalies(&mut self, change: &AllocationChange, counts: bool, before: SiteBaseline) {
+        let AllocationChange { at, bytes, tid, .. } = *change;
         let process = self.processes.entry(change.pid).or_default();
-        let place = Place::of(change);
+        let place = GroupKey::of(change);
         let tid = (tid.0 != 0).then_some(tid);
-        let grown = process.growths.pass(at, process.live.shown());
+        let grown = process.growths.observe(at, process.live.value());
         if counts {
             process.live.add(bytes);
         }
-        let growth = grown.map(|grown| Odd {
+        let growth = grown.map(|grown| FileAnomaly {
             at: grown.at,
-            place: Place { device: None, site: None, kind: Kind::Device, ..place },
+            place: GroupKey { device: None, site: None, kind: MemoryKind::Device, ..place },
             tid: None,
-            what: Unusual::Growth { bytes: grown.bytes, within: grown.within, usual: grown.usual },
+            what: AnomalyKind::Growth {
+                bytes: grown.bytes,
+                within: grown.within,
+                usual: grown.usual,
+            },
         });
         let usual = process.sizes.add(bytes, change.site.map(|_| before));
         let size = usual.map(|usual| {
-            process.growths.explain(bytes);
-            let what = Unusual::Size {
+            process.growths.mark_explained(bytes);
+            let what = AnomalyKind::Size {
                 key: change.key,
                 bytes: Bytes(bytes),
                 usual: usual.bytes,
@@ -225,16 +229,16 @@ impl Suspects {
                 of_site: usual.of_site,
                 live: true,
             };
-            Odd { at, place, tid, what }
+            FileAnomaly { at, place, tid, what }
         });
-        let room = UNUSUAL.saturating_sub(process.unusual.len());
+        let room = MAX_ANOMALIES_PER_PROCESS.saturating_sub(process.unusual.len());
         process.unusual.extend(growth.into_iter().chain(size).take(room));
     }
 
     /// Track of a site. Allocations after the end of a process belong to another process with the
     /// same pid, and get a new track.
-    fn track(&mut self, change: &Change, is_allocation: bool) -> &mut Track {
-        let place = Place::of(change).on(None);
+    fn track(&mut self, change: &AllocationChange, is_allocation: bool) -> &mut SiteTrack {
+        let place = GroupKey::of(change).on(None);
         let packed = place.packed();
         let found = match self.last {
             Some((last, found)) if last == packed => found,
@@ -242,7 +246,7 @@ impl Suspects {
         };
         let mut found = found;
         let has_ended = self.tracks.get(found as usize).is_some_and(|track| track.until.is_some());
-        if is_allocation && has_ended && self.tracks.len() < 2 * KEPT {
+        if is_allocation && has_ended && self.tracks.len() < 2 * MAX_SITES {
             let place = self.tracks.get(found as usize).map_or(place, |track| track.place);
             found = self.open(place, change.at);
         }
@@ -250,29 +254,29 @@ impl Suspects {
         &mut self.tracks[found as usize]
     }
 
-    fn find(&mut self, place: Place, at: Moment) -> u32 {
+    fn find(&mut self, place: GroupKey, at: Timestamp) -> u32 {
         if let Some(&found) = self.index.get(&place.packed()) {
             return found;
         }
-        let rest = Place { site: None, ..place };
-        let place = if self.tracks.len() < KEPT { place } else { rest };
+        let rest = GroupKey { site: None, ..place };
+        let place = if self.tracks.len() < MAX_SITES { place } else { rest };
         let known = self.index.get(&place.packed()).copied();
         known.unwrap_or_else(|| self.open(place, at))
     }
 
-    fn open(&mut self, place: Place, at: Moment) -> u32 {
+    fn open(&mut self, place: GroupKey, at: Timestamp) -> u32 {
         let number = self.tracks.len() as u32;
-        self.tracks.push(Track::new(place, at));
+        self.tracks.push(SiteTrack::new(place, at));
         self.index.insert(place.packed(), number);
         number
     }
 
     /// Returns the report.
     #[must_use]
-    pub fn finish(self) -> Findings {
+    pub fn finish(self) -> SuspectReport {
         let Self { origin, end, tracks, processes, .. } = self;
         let origin = origin.unwrap_or(end);
-        let mut findings = Findings::default();
+        let mut findings = SuspectReport::default();
         for track in tracks.iter().filter(|track| track.allocations > 0) {
             let site = track.classify(origin, end);
             if site.verdict == Verdict::Leak {
@@ -282,41 +286,41 @@ impl Suspects {
             }
         }
         findings.suspects.sort_by_key(|one| {
-            (Reverse((one.sureness, one.evidence.per_hour)), one.place, one.live.bytes)
+            (Reverse((one.sureness, one.evidence.growth_per_hour)), one.place, one.live.bytes)
         });
         findings.others.sort_by_key(|one| {
-            (Reverse((one.live.bytes, one.evidence.begun)), one.place, one.verdict)
+            (Reverse((one.live.bytes, one.evidence.created)), one.place, one.verdict)
         });
         findings.unusual = processes.into_values().flat_map(|process| process.unusual).collect();
         findings.unusual.sort_by_key(|one| (one.at, one.place));
-        findings.unusual.truncate(UNUSUAL_IN_ALL);
+        findings.unusual.truncate(MAX_ANOMALIES);
         findings
     }
 }
 
-impl Track {
-    fn new(place: Place, at: Moment) -> Self {
+impl SiteTrack {
+    fn new(place: GroupKey, at: Timestamp) -> Self {
         Self {
             place,
-            live: Running::default(),
+            live: RunningSum::default(),
             count: 0,
             allocations: 0,
             freed: 0,
             first: at,
             last: at,
             largest: 0,
-            began_sum: Running::default(),
-            life_sum: Running::default(),
+            began_sum: RunningSum::default(),
+            life_sum: RunningSum::default(),
             until: None,
-            devices: Majority::default(),
-            course: Course::default(),
-            spans: Spans::default(),
+            devices: MajorityDevice::default(),
+            course: GrowthHistory::default(),
+            spans: LifetimeHistogram::default(),
         }
     }
 
-    fn begin(&mut self, origin: Moment, change: &Change) {
-        let Change { at, bytes, device, .. } = *change;
-        self.course.begin(at - origin, self.live.shown(), bytes);
+    fn begin(&mut self, origin: Timestamp, change: &AllocationChange) {
+        let AllocationChange { at, bytes, device, .. } = *change;
+        self.course.allocated(at - origin, self.live.value(), bytes);
         self.live.add(bytes);
         self.count += 1;
         self.allocations += 1;
@@ -326,47 +330,53 @@ impl Track {
         self.devices.add(device);
     }
 
-    fn end(&mut self, origin: Moment, change: &Change, began: Moment, how: How) {
-        let Change { at, bytes, .. } = *change;
-        self.course.finish(began - origin, at - origin, self.live.shown(), bytes);
-        self.live.take(bytes);
+    fn end(
+        &mut self,
+        origin: Timestamp,
+        change: &AllocationChange,
+        began: Timestamp,
+        how: EndReason,
+    ) {
+        let AllocationChange { at, bytes, .. } = *change;
+        self.course.freed(began - origin, at - origin, self.live.value(), bytes);
+        self.live.subtract(bytes);
         self.count = self.count.saturating_sub(1);
-        self.began_sum.take(began.0);
-        if matches!(how, How::Freed | How::Replaced) {
+        self.began_sum.subtract(began.0);
+        if matches!(how, EndReason::Freed | EndReason::Replaced) {
             self.freed += 1;
             self.spans.add(at - began);
             self.life_sum.add((at - began).0);
         }
     }
 
-    fn resize(&mut self, origin: Moment, at: Moment, began: Moment, more: u64) {
-        self.course.grow(began - origin, at - origin, self.live.shown(), more);
+    fn resize(&mut self, origin: Timestamp, at: Timestamp, began: Timestamp, more: u64) {
+        self.course.resized(began - origin, at - origin, self.live.value(), more);
         self.live.add(more);
     }
 
-    fn classify(&self, origin: Moment, end: Moment) -> Judged {
+    fn classify(&self, origin: Timestamp, end: Timestamp) -> FileSiteVerdict {
         let until = self.until.unwrap_or(end);
-        let (verdict, confidence, evidence) = leak::judge(&Case {
+        let (verdict, confidence, evidence) = leak::classify(&SiteObservation {
             course: &self.course,
             spans: &self.spans,
-            live: self.live.shown(),
+            live: self.live.value(),
             live_count: self.count,
             begun: self.allocations,
             ended: self.freed,
             mean_age: match self.count {
                 0 => Nanos(0),
-                count => until - Moment(self.began_sum.mean(count)),
+                count => until - Timestamp(self.began_sum.mean(count)),
             },
             mean_life: (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed))),
             first: self.first - origin,
             last: self.last - origin,
             now: until - origin,
-            over: true,
-            named: self.place.site.is_some(),
+            has_ended: true,
+            has_stack: self.place.site.is_some(),
         });
-        Judged {
+        FileSiteVerdict {
             place: self.place.on(self.devices.device()),
-            live: Amount { bytes: self.live.shown(), allocations: self.count },
+            live: Amount { bytes: self.live.value(), allocations: self.count },
             verdict,
             sureness: confidence,
             evidence,

@@ -5,33 +5,33 @@
 //! Repeated anomalies become the new baseline: the next one is reported only if it is more than
 //! twice as large as the largest so far.
 
-use crate::units::{Bytes, Moment, Nanos};
+use crate::units::{Bytes, Nanos, Timestamp};
 
 /// Sizes are counted in buckets of half powers of two, starting at 64 KiB; smaller sizes share one
 /// bucket.
-const SMALLEST: u32 = 16;
+const MIN_SIZE_LOG2: u32 = 16;
 const BUCKETS: usize = 64;
 
 /// Factor over the baseline from which on a size is an anomaly, for a site and for a process.
-const TIMES: u64 = 8;
-const TIMES_OF_PROCESS: u64 = 16;
+const SITE_FACTOR: u64 = 8;
+const PROCESS_FACTOR: u64 = 16;
 
 /// Smallest size that is reported, for a site and for a process.
-const LEAST: u64 = 1 << 20;
-const LEAST_OF_PROCESS: u64 = 64 << 20;
+const MIN_SITE_BYTES: u64 = 1 << 20;
+const MIN_PROCESS_BYTES: u64 = 64 << 20;
 
 /// Allocations needed for a baseline, of a site and of a process.
-const EARLIER: u64 = 32;
-const EARLIER_IN_PROCESS: u64 = 16;
+const MIN_SITE_SAMPLES: u64 = 32;
+const MIN_PROCESS_SAMPLES: u64 = 16;
 
 /// Binary logarithm of the length of a growth interval in nanoseconds: about one second.
-const SPAN: u32 = 30;
+const GROWTH_WINDOW_LOG2_NS: u32 = 30;
 
 /// Intervals needed for a baseline, smallest growth that is reported, and lower limit of the
 /// baseline.
-const EARLIER_SPANS: u64 = 32;
-const LEAST_GROWTH: u64 = 256 << 20;
-const LEAST_USUAL: u64 = 32 << 20;
+const MIN_GROWTH_SAMPLES: u64 = 32;
+const MIN_GROWTH_BYTES: u64 = 256 << 20;
+const MIN_BASELINE_BYTES: u64 = 32 << 20;
 
 /// Histogram of sizes, with quantiles.
 #[derive(Clone, Debug)]
@@ -48,20 +48,20 @@ impl Default for Histogram {
 
 const fn bucket(bytes: u64) -> usize {
     let power = (bytes | 1).ilog2();
-    if power < SMALLEST {
+    if power < MIN_SIZE_LOG2 {
         return 0;
     }
     let half = (bytes >> (power - 1) & 1) as usize;
-    let index = 1 + (power - SMALLEST) as usize * 2 + half;
+    let index = 1 + (power - MIN_SIZE_LOG2) as usize * 2 + half;
     if index < BUCKETS { index } else { BUCKETS - 1 }
 }
 
 /// Largest size of a bucket.
 const fn top(bucket: usize) -> u64 {
     if bucket == 0 {
-        return (1 << SMALLEST) - 1;
+        return (1 << MIN_SIZE_LOG2) - 1;
     }
-    let power = SMALLEST + (bucket as u32 - 1) / 2;
+    let power = MIN_SIZE_LOG2 + (bucket as u32 - 1) / 2;
     let half = 1_u64 << (power - 1);
     let from = (1 << power) + if bucket.is_multiple_of(2) { half } else { 0 };
     from + (half - 1)
@@ -89,7 +89,7 @@ impl Histogram {
 
 /// What a size is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Usual {
+pub struct Baseline {
     /// 90th percentile of earlier sizes for a process, or the largest size of a site.
     pub bytes: Bytes,
     /// Number of earlier allocations.
@@ -100,7 +100,7 @@ pub struct Usual {
 
 /// Earlier allocations of a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AtSite {
+pub struct SiteBaseline {
     /// Number of allocations.
     pub count: u64,
     /// Largest size.
@@ -109,33 +109,33 @@ pub struct AtSite {
 
 /// Detects anomalous sizes in one process.
 #[derive(Clone, Debug, Default)]
-pub struct Sizes {
+pub struct SizeAnomalyDetector {
     histogram: Histogram,
     reported: u64,
 }
 
-impl Sizes {
+impl SizeAnomalyDetector {
     /// Adds an allocation; returns the baseline if the size is far above it.
-    pub fn add(&mut self, bytes: u64, site: Option<AtSite>) -> Option<Usual> {
-        let usual = if bytes < LEAST { None } else { self.compare(bytes, site) };
+    pub fn add(&mut self, bytes: u64, site: Option<SiteBaseline>) -> Option<Baseline> {
+        let usual = if bytes < MIN_SITE_BYTES { None } else { self.compare(bytes, site) };
         self.histogram.add(bytes);
         usual
     }
 
-    fn compare(&mut self, bytes: u64, site: Option<AtSite>) -> Option<Usual> {
-        let usual = match site.filter(|site| site.count >= EARLIER) {
+    fn compare(&mut self, bytes: u64, site: Option<SiteBaseline>) -> Option<Baseline> {
+        let usual = match site.filter(|site| site.count >= MIN_SITE_SAMPLES) {
             Some(site) => {
-                let far = bytes / TIMES > site.largest;
-                let usual = Usual { bytes: Bytes(site.largest), of: site.count, of_site: true };
+                let far = bytes / SITE_FACTOR > site.largest;
+                let usual = Baseline { bytes: Bytes(site.largest), of: site.count, of_site: true };
                 far.then_some(usual)?
             }
             None => {
                 let all = self.histogram.all;
-                let far = bytes >= LEAST_OF_PROCESS
-                    && all >= EARLIER_IN_PROCESS
-                    && bytes / TIMES_OF_PROCESS > self.histogram.at(99, 100);
+                let far = bytes >= MIN_PROCESS_BYTES
+                    && all >= MIN_PROCESS_SAMPLES
+                    && bytes / PROCESS_FACTOR > self.histogram.at(99, 100);
                 let usual = Bytes(self.histogram.at(9, 10));
-                far.then_some(Usual { bytes: usual, of: all, of_site: false })?
+                far.then_some(Baseline { bytes: usual, of: all, of_site: false })?
             }
         };
         let more = bytes / 2 > self.reported;
@@ -146,7 +146,7 @@ impl Sizes {
 
 /// Detects anomalous growth of one process in intervals of about one second.
 #[derive(Clone, Debug, Default)]
-pub struct Growths {
+pub struct GrowthAnomalyDetector {
     histogram: Histogram,
     reported: u64,
     /// Number of the current interval, and the live bytes at its start.
@@ -157,9 +157,9 @@ pub struct Growths {
 
 /// Growth far above the baseline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grown {
+pub struct GrowthAnomaly {
     /// End of the interval.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Growth in bytes.
     pub bytes: Bytes,
     /// Length of the interval.
@@ -168,39 +168,44 @@ pub struct Grown {
     pub usual: Bytes,
 }
 
-impl Growths {
+impl GrowthAnomalyDetector {
     /// Called before an allocation is counted, with the live bytes. Returns an anomaly if the
     /// interval that just ended grew too fast.
     #[inline]
-    pub fn pass(&mut self, at: Moment, live: u64) -> Option<Grown> {
+    pub fn observe(&mut self, at: Timestamp, live: u64) -> Option<GrowthAnomaly> {
         match self.current {
-            Some((number, _)) if at.0 >> SPAN <= number => None,
+            Some((number, _)) if at.0 >> GROWTH_WINDOW_LOG2_NS <= number => None,
             _ => self.close(at, live),
         }
     }
 
     /// Records that an anomalous allocation was reported on its own.
-    pub fn explain(&mut self, bytes: u64) {
+    pub fn mark_explained(&mut self, bytes: u64) {
         self.explained = self.explained.max(bytes);
     }
 
     #[cold]
-    fn close(&mut self, at: Moment, live: u64) -> Option<Grown> {
-        let (number, before) = self.current.replace((at.0 >> SPAN, live))?;
+    fn close(&mut self, at: Timestamp, live: u64) -> Option<GrowthAnomaly> {
+        let (number, before) = self.current.replace((at.0 >> GROWTH_WINDOW_LOG2_NS, live))?;
         let explained = std::mem::take(&mut self.explained);
         let grown = live.saturating_sub(before);
-        let usual = self.histogram.at(99, 100).max(LEAST_USUAL);
-        let far = self.histogram.all >= EARLIER_SPANS
-            && grown >= LEAST_GROWTH
-            && grown / TIMES > usual
+        let usual = self.histogram.at(99, 100).max(MIN_BASELINE_BYTES);
+        let far = self.histogram.all >= MIN_GROWTH_SAMPLES
+            && grown >= MIN_GROWTH_BYTES
+            && grown / SITE_FACTOR > usual
             && explained < grown / 2
             && grown / 2 > self.reported;
         let nine_of_ten = Bytes(self.histogram.at(9, 10));
         self.histogram.add(grown);
         far.then(|| {
             self.reported = grown;
-            let at = Moment((number + 1) << SPAN);
-            Grown { at, bytes: Bytes(grown), within: Nanos(1 << SPAN), usual: nine_of_ten }
+            let at = Timestamp((number + 1) << GROWTH_WINDOW_LOG2_NS);
+            GrowthAnomaly {
+                at,
+                bytes: Bytes(grown),
+                within: Nanos(1 << GROWTH_WINDOW_LOG2_NS),
+                usual: nine_of_ten,
+            }
         })
     }
 }
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn single_large_allocation_is_an_anomaly() {
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeAnomalyDetector::default();
         assert!((0..20).all(|_| sizes.add(10 * MIB, None).is_none()));
         let usual = sizes.add(2096 * MIB, None).unwrap();
         assert_eq!((usual.of, usual.of_site), (20, false));
@@ -234,18 +239,18 @@ mod tests {
 
     #[test]
     fn site_has_its_own_baseline() {
-        let mut sizes = Sizes::default();
-        let site = |count, largest| Some(AtSite { count, largest });
+        let mut sizes = SizeAnomalyDetector::default();
+        let site = |count, largest| Some(SiteBaseline { count, largest });
         assert_eq!(sizes.add(20 * MIB, site(31, MIB)), None);
         assert_eq!(sizes.add(8 * MIB, site(32, MIB)), None);
         let usual = sizes.add(90 * MIB, site(32, 2 * MIB)).unwrap();
-        assert_eq!(usual, Usual { bytes: Bytes(2 * MIB), of: 32, of_site: true });
+        assert_eq!(usual, Baseline { bytes: Bytes(2 * MIB), of: 32, of_site: true });
         assert_eq!(sizes.add(100 * MIB, site(32, 2 * MIB)), None);
     }
 
     #[test]
     fn varied_sizes_become_the_baseline() {
-        let mut sizes = Sizes::default();
+        let mut sizes = SizeAnomalyDetector::default();
         let reported = (0..2000_u64).filter(|step| {
             let power = step * 7919 % 20;
             sizes.add(1024 << power, None).is_some()
@@ -255,22 +260,24 @@ mod tests {
 
     #[test]
     fn jump_after_steady_time_is_reported_once() {
-        let mut growths = Growths::default();
-        let second = |number: u64| Moment(number << SPAN);
-        assert!((0..40).all(|n| growths.pass(second(n), n * MIB).is_none()));
+        let mut growths = GrowthAnomalyDetector::default();
+        let second = |number: u64| Timestamp(number << GROWTH_WINDOW_LOG2_NS);
+        assert!((0..40).all(|n| growths.observe(second(n), n * MIB).is_none()));
         let jump = 1024 * MIB;
         assert_eq!(
-            growths.pass(second(40), 40 * MIB + jump).map(|grown| grown.bytes.0 >> 20),
+            growths.observe(second(40), 40 * MIB + jump).map(|grown| grown.bytes.0 >> 20),
             Some(1025)
         );
-        assert_eq!(growths.pass(second(41), 2 * jump), None);
-        growths.explain(4 * jump);
-        assert_eq!(growths.pass(second(42), 8 * jump), None);
+        assert_eq!(growths.observe(second(41), 2 * jump), None);
+        growths.mark_explained(4 * jump);
+        assert_eq!(growths.observe(second(42), 8 * jump), None);
     }
 
     #[test]
     fn startup_growth_is_not_an_anomaly() {
-        let mut growths = Growths::default();
-        assert!((0..20).all(|n| growths.pass(Moment(n << SPAN), n * 1024 * MIB).is_none()));
+        let mut growths = GrowthAnomalyDetector::default();
+        assert!((0..20).all(|n| {
+            growths.observe(Timestamp(n << GROWTH_WINDOW_LOG2_NS), n * 1024 * MIB).is_none()
+        }));
     }
 }

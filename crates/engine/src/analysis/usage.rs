@@ -7,44 +7,44 @@
 
 use hashbrown::HashMap;
 
-use super::{Measure, Place, Running};
-use crate::change::{Change, Turn};
+use super::{GroupKey, MemoryScope, RunningSum};
+use crate::change::{AllocationChange, ChangeKind};
 use crate::ids::{DeviceId, Pid};
-use crate::kind::Kind;
-use crate::units::Moment;
+use crate::kind::MemoryKind;
+use crate::units::Timestamp;
 
 /// Minimum number of points: one bucket has four.
-pub const FEWEST_POINTS: usize = 4;
+pub const MIN_POINTS: usize = 4;
 
 /// Size from a given time on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Point {
+pub struct UsagePoint {
     /// Time.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Size.
     pub bytes: u64,
 }
 
 /// Memory over time for one device, kind and process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Series {
+pub struct UsageSeries {
     /// Device, if known.
     pub device: Option<DeviceId>,
     /// Memory kind; `None` for all counted memory.
-    pub kind: Option<Kind>,
+    pub kind: Option<MemoryKind>,
     /// Process; `None` for all processes.
     pub pid: Option<Pid>,
     /// Highest point.
-    pub peak: Point,
+    pub peak: UsagePoint,
     /// Points in order of time; each is valid until the next.
-    pub points: Vec<Point>,
+    pub points: Vec<UsagePoint>,
 }
 
 /// Effect of a change on the total of one group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step {
+pub struct UsageDelta {
     /// The group, without its site.
-    pub place: Place,
+    pub place: GroupKey,
     /// Bytes to subtract.
     pub less: u64,
     /// Bytes to add.
@@ -53,17 +53,17 @@ pub struct Step {
 
 /// Effects of a change: none, one, or two if an update moves memory to another device.
 #[must_use]
-pub fn steps(change: &Change) -> [Option<Step>; 2] {
-    let place = Place { site: None, ..Place::of(change) };
-    let step = |place, less, more| (less != more).then_some(Step { place, less, more });
+pub fn steps(change: &AllocationChange) -> [Option<UsageDelta>; 2] {
+    let place = GroupKey { site: None, ..GroupKey::of(change) };
+    let step = |place, less, more| (less != more).then_some(UsageDelta { place, less, more });
     let bytes = change.bytes;
-    match change.what {
-        Turn::Began => [step(place, 0, bytes), None],
-        Turn::Ended { .. } => [step(place, bytes, 0), None],
-        Turn::Learned { before, .. } if before.device == change.device => {
+    match change.action {
+        ChangeKind::Allocated => [step(place, 0, bytes), None],
+        ChangeKind::Ended { .. } => [step(place, bytes, 0), None],
+        ChangeKind::Updated { before, .. } if before.device == change.device => {
             [step(place, before.bytes, bytes), None]
         }
-        Turn::Learned { before, .. } => {
+        ChangeKind::Updated { before, .. } => {
             [step(place.on(before.device), before.bytes, 0), step(place, 0, bytes)]
         }
     }
@@ -71,82 +71,82 @@ pub fn steps(change: &Change) -> [Option<Step>; 2] {
 
 /// Memory over time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Courses {
+pub struct UsageReport {
     /// Counted memory by device; the unknown device last.
-    pub totals: Vec<Series>,
+    pub totals: Vec<UsageSeries>,
     /// Each kind of each process, ordered by device, process and kind.
-    pub series: Vec<Series>,
+    pub series: Vec<UsageSeries>,
 }
 
 /// Computes memory over time.
 #[derive(Clone, Debug, Default)]
-pub struct Usage {
-    measure: Measure,
+pub struct UsageAnalysis {
+    measure: MemoryScope,
     /// Buckets per series; `None` to keep every change.
     spans: Option<u64>,
     /// Time of the first change.
-    origin: Option<Moment>,
-    tracks: Vec<Track>,
+    origin: Option<Timestamp>,
+    tracks: Vec<SeriesTrack>,
     index: HashMap<(u64, u64), u32>,
     last: Option<((u64, u64), u32)>,
-    totals: Vec<Track>,
+    totals: Vec<SeriesTrack>,
 }
 
 #[derive(Clone, Debug)]
-struct Track {
+struct SeriesTrack {
     device: Option<DeviceId>,
-    kind: Option<Kind>,
+    kind: Option<MemoryKind>,
     pid: Option<Pid>,
-    now: Running,
-    peak: Point,
-    sampling: Course,
+    now: RunningSum,
+    peak: UsagePoint,
+    sampling: Sampling,
 }
 
 #[derive(Clone, Debug)]
-enum Course {
-    Every(Vec<Point>),
-    Spans(Spans),
+enum Sampling {
+    Every(Vec<UsagePoint>),
+    Spans(TimeBuckets),
 }
 
 /// Time buckets, each 2^`shift` ns long.
 #[derive(Clone, Debug)]
-struct Spans {
+struct TimeBuckets {
     max: u64,
     shift: u32,
     changes: u64,
-    list: Vec<Span>,
+    list: Vec<TimeBucket>,
 }
 
 /// A point with its sequence number, which orders points of the same time.
-type Numbered = (u64, Point);
+type OrderedPoint = (u64, UsagePoint);
 
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct TimeBucket {
     number: u64,
-    first: Numbered,
-    low: Numbered,
-    high: Numbered,
-    last: Numbered,
+    first: OrderedPoint,
+    low: OrderedPoint,
+    high: OrderedPoint,
+    last: OrderedPoint,
 }
 
-impl Usage {
+impl UsageAnalysis {
     /// Creates an analysis that keeps every change, or at most `points` points per series, but at
     /// least [`MIN_POINTS`].
     #[must_use]
-    pub fn new(measure: Measure, points: Option<usize>) -> Self {
-        let spans = points.map(|points| (points.max(FEWEST_POINTS) / FEWEST_POINTS) as u64);
+    pub fn new(measure: MemoryScope, points: Option<usize>) -> Self {
+        let spans = points.map(|points| (points.max(MIN_POINTS) / MIN_POINTS) as u64);
         Self { measure, spans, ..Self::default() }
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
+    pub fn observe(&mut self, change: &AllocationChange) {
         self.origin.get_or_insert(change.at);
-        for Step { place, less, more } in steps(change).into_iter().flatten() {
+        for UsageDelta { place, less, more } in steps(change).into_iter().flatten() {
             self.step(change.at, place, less, more);
         }
     }
 
-    fn step(&mut self, at: Moment, place: Place, less: u64, more: u64) {
+    fn step(&mut self, at: Timestamp, place: GroupKey, less: u64, more: u64) {
         let since = at - self.origin.unwrap_or(at);
         let packed = place.packed();
         let index = match self.last {
@@ -161,7 +161,7 @@ impl Usage {
             let track = match known {
                 Some(track) => track,
                 None => {
-                    self.totals.push(Track::new(place.device, None, None, self.spans));
+                    self.totals.push(SeriesTrack::new(place.device, None, None, self.spans));
                     let Some(track) = self.totals.last_mut() else { return };
                     track
                 }
@@ -170,10 +170,10 @@ impl Usage {
         }
     }
 
-    fn find(&mut self, packed: (u64, u64), place: Place) -> u32 {
+    fn find(&mut self, packed: (u64, u64), place: GroupKey) -> u32 {
         let Self { index, tracks, spans, .. } = self;
         let found = *index.entry(packed).or_insert_with(|| {
-            tracks.push(Track::new(place.device, Some(place.kind), Some(place.pid), *spans));
+            tracks.push(SeriesTrack::new(place.device, Some(place.kind), Some(place.pid), *spans));
             (tracks.len() - 1) as u32
         });
         self.last = Some((packed, found));
@@ -182,57 +182,60 @@ impl Usage {
 
     /// Returns the series.
     #[must_use]
-    pub fn finish(self) -> Courses {
-        let all = |tracks: Vec<Track>| {
-            let mut series: Vec<_> = tracks.into_iter().map(Track::series).collect();
-            series
-                .sort_by_key(|one: &Series| (one.device.is_none(), one.device, one.pid, one.kind));
+    pub fn finish(self) -> UsageReport {
+        let all = |tracks: Vec<SeriesTrack>| {
+            let mut series: Vec<_> = tracks.into_iter().map(SeriesTrack::series).collect();
+            series.sort_by_key(|one: &UsageSeries| {
+                (one.device.is_none(), one.device, one.pid, one.kind)
+            });
             series
         };
-        Courses { totals: all(self.totals), series: all(self.tracks) }
+        UsageReport { totals: all(self.totals), series: all(self.tracks) }
     }
 }
 
-impl Track {
+impl SeriesTrack {
     fn new(
         device: Option<DeviceId>,
-        kind: Option<Kind>,
+        kind: Option<MemoryKind>,
         pid: Option<Pid>,
         spans: Option<u64>,
     ) -> Self {
         let sampling = match spans {
-            None => Course::Every(Vec::new()),
-            Some(max) => Course::Spans(Spans { max, shift: 0, changes: 0, list: Vec::new() }),
+            None => Sampling::Every(Vec::new()),
+            Some(max) => {
+                Sampling::Spans(TimeBuckets { max, shift: 0, changes: 0, list: Vec::new() })
+            }
         };
-        let peak = Point { at: Moment(0), bytes: 0 };
-        Self { device, kind, pid, now: Running::default(), peak, sampling }
+        let peak = UsagePoint { at: Timestamp(0), bytes: 0 };
+        Self { device, kind, pid, now: RunningSum::default(), peak, sampling }
     }
 
-    fn step(&mut self, at: Moment, since: u64, less: u64, more: u64) {
-        self.now.take(less);
+    fn step(&mut self, at: Timestamp, since: u64, less: u64, more: u64) {
+        self.now.subtract(less);
         self.now.add(more);
-        let point = Point { at, bytes: self.now.shown() };
+        let point = UsagePoint { at, bytes: self.now.value() };
         if point.bytes > self.peak.bytes {
             self.peak = point;
         }
         match &mut self.sampling {
-            Course::Every(points) => points.push(point),
-            Course::Spans(spans) => spans.push(since, point),
+            Sampling::Every(points) => points.push(point),
+            Sampling::Spans(spans) => spans.push(since, point),
         }
     }
 
-    fn series(self) -> Series {
+    fn series(self) -> UsageSeries {
         let points = match self.sampling {
-            Course::Every(points) => points,
-            Course::Spans(spans) => spans.points(),
+            Sampling::Every(points) => points,
+            Sampling::Spans(spans) => spans.points(),
         };
         let Self { device, kind, pid, peak, .. } = self;
-        Series { device, kind, pid, peak, points }
+        UsageSeries { device, kind, pid, peak, points }
     }
 }
 
-impl Spans {
-    fn push(&mut self, since: u64, point: Point) {
+impl TimeBuckets {
+    fn push(&mut self, since: u64, point: UsagePoint) {
         self.changes += 1;
         let mut number = since.checked_shr(self.shift).unwrap_or(0);
         while number >= self.max {
@@ -243,7 +246,7 @@ impl Spans {
         let new = (self.changes, point);
         match self.list.last_mut() {
             Some(span) if span.number >= number => span.push(new),
-            _ => self.list.push(Span { number, first: new, low: new, high: new, last: new }),
+            _ => self.list.push(TimeBucket { number, first: new, low: new, high: new, last: new }),
         }
     }
 
@@ -263,7 +266,7 @@ impl Spans {
         });
     }
 
-    fn points(&self) -> Vec<Point> {
+    fn points(&self) -> Vec<UsagePoint> {
         let mut points = Vec::new();
         for span in &self.list {
             let mut own = [span.first, span.low, span.high, span.last];
@@ -280,8 +283,8 @@ impl Spans {
     }
 }
 
-impl Span {
-    fn push(&mut self, point: Numbered) {
+impl TimeBucket {
+    fn push(&mut self, point: OrderedPoint) {
         if point.1.bytes < self.low.1.bytes {
             self.low = point;
         }
@@ -300,9 +303,9 @@ mod tests {
 
     #[test]
     fn buckets_keep_extremes() {
-        let mut spans = Spans { max: 2, shift: 0, changes: 0, list: Vec::new() };
+        let mut spans = TimeBuckets { max: 2, shift: 0, changes: 0, list: Vec::new() };
         for (since, bytes) in [(0, 5), (1, 9), (2, 1), (1000, 7), (u64::MAX, 3), (u64::MAX, 4)] {
-            spans.push(since, Point { at: Moment(since), bytes });
+            spans.push(since, UsagePoint { at: Timestamp(since), bytes });
         }
         let bytes: Vec<_> = spans.points().iter().map(|point| point.bytes).collect();
         assert_eq!(bytes, [5, 9, 1, 7, 3, 4]);
@@ -311,9 +314,9 @@ mod tests {
 
     #[test]
     fn sampled_series_respects_the_point_limit() {
-        let mut spans = Spans { max: 10, shift: 0, changes: 0, list: Vec::new() };
+        let mut spans = TimeBuckets { max: 10, shift: 0, changes: 0, list: Vec::new() };
         for since in 0..100_000_u64 {
-            spans.push(since * 7, Point { at: Moment(since), bytes: since * 7919 % 1009 });
+            spans.push(since * 7, UsagePoint { at: Timestamp(since), bytes: since * 7919 % 1009 });
         }
         let points = spans.points();
         assert!(points.len() <= 40 && points.len() > 20, "{}", points.len());

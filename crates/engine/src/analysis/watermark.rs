@@ -11,34 +11,34 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use super::{Amount, Measure, Place, Running};
-use crate::change::{Change, Turn};
-use crate::ids::{DeviceId, Key, Pid, SiteId, Space, Tid};
-use crate::kind::Kind;
-use crate::units::Moment;
+use super::{Amount, GroupKey, MemoryScope, RunningSum};
+use crate::change::{AllocationChange, ChangeKind};
+use crate::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, Tid};
+use crate::kind::MemoryKind;
+use crate::units::Timestamp;
 
 /// An allocation that was live at a peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct LiveAtPeak {
     /// Key of the allocation.
-    pub key: Key,
+    pub key: AllocationKey,
     /// Size.
     pub bytes: u64,
     /// Time of the allocation.
-    pub began: Moment,
+    pub began: Timestamp,
     /// Thread that allocated it, or 0.
     pub tid: Tid,
 }
 
 /// Memory of one group that was live at a peak.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HeldAt {
+pub struct GroupAtPeak {
     /// Process, device, kind and site.
-    pub place: Place,
+    pub place: GroupKey,
     /// Bytes and number of allocations.
     pub amount: Amount,
     /// The allocations, largest first.
-    pub allocations: Vec<Held>,
+    pub allocations: Vec<LiveAtPeak>,
 }
 
 /// Peak of a device, or of one process on it.
@@ -51,78 +51,78 @@ pub struct Peak {
     /// Size of the peak.
     pub bytes: u64,
     /// When it was first reached.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Memory live at that time, largest group first.
-    pub live: Vec<HeldAt>,
+    pub live: Vec<GroupAtPeak>,
 }
 
 /// One live allocation.
 #[derive(Clone, Copy, Debug)]
-struct Live {
-    held: Held,
+struct LiveAllocation {
+    held: LiveAtPeak,
     /// Number of the change that allocated or updated it.
     since: u64,
     site: Option<SiteId>,
     pid: Pid,
-    kind: Kind,
+    kind: MemoryKind,
     /// Indices of the scopes of its device and its process.
     scopes: [u32; 2],
 }
 
 #[derive(Clone, Debug)]
-struct Scope {
+struct PeakScope {
     device: Option<DeviceId>,
     pid: Option<Pid>,
-    now: Running,
-    peak: Running,
-    at: Moment,
+    now: RunningSum,
+    peak: RunningSum,
+    at: Timestamp,
     /// Number of the change that reached the peak.
     number: u64,
     /// Allocations that were live at the peak and have ended since.
-    ended: Vec<Live>,
+    ended: Vec<LiveAllocation>,
 }
 
 /// Finds the peaks and the memory that was live at them.
 #[derive(Clone, Debug, Default)]
-pub struct Watermark {
-    measure: Measure,
+pub struct PeakAnalysis {
+    measure: MemoryScope,
     number: u64,
-    live: HashMap<(u64, u64), Live>,
-    scopes: Vec<Scope>,
+    live: HashMap<(u64, u64), LiveAllocation>,
+    scopes: Vec<PeakScope>,
     device_scopes: HashMap<Option<DeviceId>, u32>,
     index: HashMap<u64, [u32; 2]>,
     last: Option<(u64, [u32; 2])>,
 }
 
 /// Packs process and key into two words: the table is read with every change.
-fn packed_key(pid: Pid, key: Key) -> (u64, u64) {
+fn packed_key(pid: Pid, key: AllocationKey) -> (u64, u64) {
     let space = match key.space {
-        Space::Address => 0,
-        Space::Handle => 1,
-        Space::Array => 2,
-        Space::Pool => 3,
-        Space::External => 4,
+        AddressType::Pointer => 0,
+        AddressType::Handle => 1,
+        AddressType::Array => 2,
+        AddressType::Pool => 3,
+        AddressType::External => 4,
     };
     (key.value, u64::from(pid.0) << 8 | space)
 }
 
-impl Watermark {
+impl PeakAnalysis {
     /// Creates an empty analysis; `measure` selects the memory that counts.
     #[must_use]
-    pub fn new(measure: Measure) -> Self {
+    pub fn new(measure: MemoryScope) -> Self {
         Self { measure, ..Self::default() }
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
+    pub fn observe(&mut self, change: &AllocationChange) {
         if !self.measure.counts(change.kind) {
             return;
         }
         self.number += 1;
-        match change.what {
-            Turn::Began => self.begin(change, change.at),
-            Turn::Ended { .. } => self.end(change),
-            Turn::Learned { began, before } => {
+        match change.action {
+            ChangeKind::Allocated => self.begin(change, change.at),
+            ChangeKind::Ended { .. } => self.end(change),
+            ChangeKind::Updated { began, before } => {
                 if (before.device, before.bytes) != (change.device, change.bytes) {
                     self.end(change);
                     self.begin(change, began);
@@ -131,11 +131,11 @@ impl Watermark {
         }
     }
 
-    fn begin(&mut self, change: &Change, began: Moment) {
-        let Change { pid, tid, key, kind, site, bytes, .. } = *change;
+    fn begin(&mut self, change: &AllocationChange, began: Timestamp) {
+        let AllocationChange { pid, tid, key, kind, site, bytes, .. } = *change;
         let scopes = self.scopes_of(change.device, pid);
-        let held = Held { key, bytes, began, tid };
-        let live = Live { held, since: self.number, site, pid, kind, scopes };
+        let held = LiveAtPeak { key, bytes, began, tid };
+        let live = LiveAllocation { held, since: self.number, site, pid, kind, scopes };
         if let Some(older) = self.live.insert(packed_key(pid, key), live) {
             // The file has two allocations with the same key and no free between them.
             self.remove(&older);
@@ -153,16 +153,16 @@ impl Watermark {
         }
     }
 
-    fn end(&mut self, change: &Change) {
+    fn end(&mut self, change: &AllocationChange) {
         if let Some(live) = self.live.remove(&packed_key(change.pid, change.key)) {
             self.remove(&live);
         }
     }
 
-    fn remove(&mut self, live: &Live) {
+    fn remove(&mut self, live: &LiveAllocation) {
         for index in live.scopes {
             if let Some(scope) = self.scopes.get_mut(index as usize) {
-                scope.now.take(live.held.bytes);
+                scope.now.subtract(live.held.bytes);
                 if live.since <= scope.number {
                     scope.ended.push(*live);
                 }
@@ -190,9 +190,9 @@ impl Watermark {
     }
 
     fn open(&mut self, device: Option<DeviceId>, pid: Option<Pid>) -> u32 {
-        let (now, peak) = (Running::default(), Running::default());
-        let at = Moment(0);
-        self.scopes.push(Scope { device, pid, now, peak, at, number: 0, ended: Vec::new() });
+        let (now, peak) = (RunningSum::default(), RunningSum::default());
+        let at = Timestamp(0);
+        self.scopes.push(PeakScope { device, pid, now, peak, at, number: 0, ended: Vec::new() });
         (self.scopes.len() - 1) as u32
     }
 
@@ -210,10 +210,10 @@ impl Watermark {
                 }
             }
         }
-        let peak = |scope: Scope| Peak {
+        let peak = |scope: PeakScope| Peak {
             device: scope.device,
             pid: scope.pid,
-            bytes: scope.peak.shown(),
+            bytes: scope.peak.value(),
             at: scope.at,
             live: group(scope.device, &scope.ended),
         };
@@ -226,11 +226,11 @@ impl Watermark {
     }
 }
 
-fn group(device: Option<DeviceId>, members: &[Live]) -> Vec<HeldAt> {
-    let mut groups: HashMap<Place, HeldAt> = HashMap::new();
+fn group(device: Option<DeviceId>, members: &[LiveAllocation]) -> Vec<GroupAtPeak> {
+    let mut groups: HashMap<GroupKey, GroupAtPeak> = HashMap::new();
     for live in members {
-        let place = Place { pid: live.pid, device, kind: live.kind, site: live.site };
-        let none = || HeldAt { place, amount: Amount::default(), allocations: Vec::new() };
+        let place = GroupKey { pid: live.pid, device, kind: live.kind, site: live.site };
+        let none = || GroupAtPeak { place, amount: Amount::default(), allocations: Vec::new() };
         let at = groups.entry(place).or_insert_with(none);
         at.amount = at.amount.plus(Amount { bytes: live.held.bytes, allocations: 1 });
         at.allocations.push(live.held);

@@ -4,27 +4,27 @@ use crate::ids::{GpuId, Pid};
 use crate::snapshot::{DeviceView, ProcessView};
 use crate::units::Bytes;
 
-use super::{Asked, Scene};
+use super::{OomContext, RequestedResource};
 
 /// Memory of the device at the time of the failed call. `None` if unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Figures {
+pub struct MemoryBreakdown {
     /// Requested size.
     pub asked: Option<Bytes>,
     /// Total memory of the device.
     pub total: Option<Bytes>,
     /// Free memory as last reported by the driver.
-    pub free_told: Option<Bytes>,
+    pub free_reported: Option<Bytes>,
     /// Estimated free memory at the time of the call: the reported value minus traced growth since,
     /// minus a context for each process that the report does not include yet.
-    pub free: Option<Bytes>,
+    pub free_estimated: Option<Bytes>,
     /// By how much `free_estimated` may be too high: the size of contexts that are not in the
     /// report is a guess.
-    pub unsure: Bytes,
+    pub context_uncertainty: Bytes,
     /// Traced memory of all processes.
     pub traced: Bytes,
     /// Traced memory of the requester.
-    pub asker: Bytes,
+    pub requester: Bytes,
     /// Driver-reported usage of all processes minus their traced memory.
     pub untracked: Option<Bytes>,
     /// Unused memory of the requester's PyTorch cache, and whether that is exact.
@@ -35,8 +35,8 @@ pub struct Figures {
     pub others_unused: Bytes,
 }
 
-impl Figures {
-    pub(super) fn of(scene: &Scene<'_>) -> Self {
+impl MemoryBreakdown {
+    pub(super) fn of(scene: &OomContext<'_>) -> Self {
         let held = |wanted| {
             let holder = scene.holders.iter().find(|(pid, _)| *pid == wanted);
             holder.map_or(Bytes(0), |(_, bytes)| *bytes)
@@ -47,13 +47,16 @@ impl Figures {
         let asker = processes.iter().find(|process| process.key.pid == scene.pid);
         let others = processes.iter().filter(|process| process.key.pid != scene.pid);
         Self {
-            asked: scene.asked.bytes().filter(|_| !matches!(scene.asked, Asked::Addresses)),
+            asked: scene
+                .asked
+                .bytes()
+                .filter(|_| !matches!(scene.asked, RequestedResource::Addresses)),
             total: scene.total,
-            free_told,
-            free: free_told.map(|free| free_now(scene, free)),
-            unsure: unsure(scene),
+            free_reported: free_told,
+            free_estimated: free_told.map(|free| estimated_free(scene, free)),
+            context_uncertainty: context_uncertainty(scene),
             traced: sum(scene.holders.iter().map(|(_, bytes)| *bytes)),
-            asker: held(scene.pid),
+            requester: held(scene.pid),
             untracked: untracked(scene),
             cache_unused: asker
                 .and_then(|process| cached(process, scene))
@@ -71,31 +74,34 @@ fn sum(all: impl Iterator<Item = Bytes>) -> Bytes {
     Bytes(all.fold(0, |sum, bytes| sum.saturating_add(bytes.0)))
 }
 
-pub(super) fn on(process: &ProcessView, gpu: Option<GpuId>) -> impl Iterator<Item = &DeviceView> {
+pub(super) fn devices_on(
+    process: &ProcessView,
+    gpu: Option<GpuId>,
+) -> impl Iterator<Item = &DeviceView> {
     process.devices.iter().filter(move |view| gpu.is_some() && view.gpu == gpu)
 }
 
 /// Assumed size of a context if no report shows one, and upper limit of that assumption.
-const CONTEXT: u64 = 512 << 20;
-const LARGEST_CONTEXT: u64 = 1 << 30;
+const DEFAULT_CONTEXT_BYTES: u64 = 512 << 20;
+const MAX_CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Estimates free memory from the last report and the traced changes since. A process that is not
 /// in the report yet also has a context, assumed to be as large as the largest known one.
-fn free_now(scene: &Scene<'_>, reported: Bytes) -> Bytes {
+fn estimated_free(scene: &OomContext<'_>, reported: Bytes) -> Bytes {
     let processes = &scene.snapshot.processes;
     // The untracked memory of processes from before the trace is more than a context.
     let traced = processes.iter().filter(|process| !process.before_trace);
-    let views = traced.flat_map(|process| on(process, scene.gpu));
+    let views = traced.flat_map(|process| devices_on(process, scene.gpu));
     let biggest = views.filter_map(DeviceView::untracked).map(|bytes| bytes.0).max();
-    let context = biggest.unwrap_or(CONTEXT).min(LARGEST_CONTEXT);
+    let context = biggest.unwrap_or(DEFAULT_CONTEXT_BYTES).min(MAX_CONTEXT_BYTES);
     let mut now = i128::from(reported.0);
     let asker = (scene.pid, Bytes(0));
     let holds = scene.pid == Pid(0) || scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
     let holders = scene.holders.iter().chain((!holds).then_some(&asker));
     for (pid, held) in holders {
         let process = processes.iter().find(|process| process.key.pid == *pid);
-        let asked =
-            process.and_then(|process| on(process, scene.gpu).find_map(|view| view.driver_traced));
+        let asked = process
+            .and_then(|process| devices_on(process, scene.gpu).find_map(|view| view.driver_traced));
         now -= match asked {
             Some(asked) => i128::from(held.0) - i128::from(asked.0),
             None => i128::from(held.0) + i128::from(context),
@@ -106,33 +112,38 @@ fn free_now(scene: &Scene<'_>, reported: Bytes) -> Bytes {
 }
 
 /// By how much contexts that are not in the report may exceed the estimate.
-fn unsure(scene: &Scene<'_>) -> Bytes {
+fn context_uncertainty(scene: &OomContext<'_>) -> Bytes {
     let reported = |pid| {
         let process = scene.snapshot.processes.iter().find(|process| process.key.pid == pid);
-        process
-            .is_some_and(|process| on(process, scene.gpu).any(|view| view.driver_traced.is_some()))
+        process.is_some_and(|process| {
+            devices_on(process, scene.gpu).any(|view| view.driver_traced.is_some())
+        })
     };
     let new = scene.holders.iter().filter(|(pid, _)| !reported(*pid)).count() as u64;
-    Bytes(new.saturating_mul(LARGEST_CONTEXT - CONTEXT))
+    Bytes(new.saturating_mul(MAX_CONTEXT_BYTES - DEFAULT_CONTEXT_BYTES))
 }
 
-fn untracked(scene: &Scene<'_>) -> Option<Bytes> {
-    let views = scene.snapshot.processes.iter().flat_map(|process| on(process, scene.gpu));
+fn untracked(scene: &OomContext<'_>) -> Option<Bytes> {
+    let views = scene.snapshot.processes.iter().flat_map(|process| devices_on(process, scene.gpu));
     let known: Vec<_> = views.filter_map(DeviceView::untracked).collect();
     (!known.is_empty()).then(|| sum(known.into_iter()))
 }
 
 /// Whether a device of a process is the one of the failed call.
-fn is_meant(process: &ProcessView, scene: &Scene<'_>, device: crate::ids::DeviceId) -> bool {
+fn is_target_device(
+    process: &ProcessView,
+    scene: &OomContext<'_>,
+    device: crate::ids::DeviceId,
+) -> bool {
     match scene.gpu {
-        Some(_) => on(process, scene.gpu).any(|view| view.device == Some(device)),
+        Some(_) => devices_on(process, scene.gpu).any(|view| view.device == Some(device)),
         None => scene.device == Some(device),
     }
 }
 
-fn cached(process: &ProcessView, scene: &Scene<'_>) -> Option<(Bytes, bool)> {
+fn cached(process: &ProcessView, scene: &OomContext<'_>) -> Option<(Bytes, bool)> {
     let torch = process.torch.as_ref()?;
-    let devices = torch.devices.iter().filter(|view| is_meant(process, scene, view.device));
+    let devices = torch.devices.iter().filter(|view| is_target_device(process, scene, view.device));
     let mut all = None;
     for view in devices {
         let (unused, exact): (Bytes, bool) = all.unwrap_or((Bytes(0), true));
@@ -142,10 +153,10 @@ fn cached(process: &ProcessView, scene: &Scene<'_>) -> Option<(Bytes, bool)> {
     all
 }
 
-fn pooled(process: &ProcessView, scene: &Scene<'_>) -> Option<Bytes> {
+fn pooled(process: &ProcessView, scene: &OomContext<'_>) -> Option<Bytes> {
     let mut all = None;
     for pool in &process.pools {
-        let here = pool.device.is_some_and(|device| is_meant(process, scene, device));
+        let here = pool.device.is_some_and(|device| is_target_device(process, scene, device));
         if let Some(reported) = pool.reserved.filter(|_| here) {
             let unused = reported.bytes.0.saturating_sub(pool.used.0);
             let sum: Bytes = all.unwrap_or_default();

@@ -4,18 +4,18 @@ use crate::ids::Pid;
 use crate::snapshot::{DeviceView, ProcessView};
 use crate::units::Bytes;
 
-use super::Scene;
-use super::figures::{Figures, on};
+use super::OomContext;
+use super::figures::{MemoryBreakdown, devices_on};
 
 /// Memory of a process: traced at that time, and untracked according to the driver.
 #[derive(Clone, Copy)]
-struct Held {
+struct HolderUsage {
     pid: Pid,
     traced: Bytes,
     untracked: Bytes,
 }
 
-impl Held {
+impl HolderUsage {
     const fn all(&self) -> u64 {
         self.traced.0.saturating_add(self.untracked.0)
     }
@@ -30,7 +30,11 @@ impl Held {
 }
 
 /// Describes the largest holder; "most" means more than half of the used memory.
-pub(super) fn sentence(scene: &Scene<'_>, memory: &Figures, free: Option<Bytes>) -> String {
+pub(super) fn sentence(
+    scene: &OomContext<'_>,
+    memory: &MemoryBreakdown,
+    free: Option<Bytes>,
+) -> String {
     let all = all_holders(scene);
     let sum = all.iter().fold(0_u64, |sum, held| sum.saturating_add(held.all()));
     let used = match (memory.total, free) {
@@ -61,28 +65,29 @@ pub(super) fn sentence(scene: &Scene<'_>, memory: &Figures, free: Option<Bytes>)
     }
 }
 
-fn process<'a>(scene: &Scene<'a>, pid: Pid) -> Option<&'a ProcessView> {
+fn process<'a>(scene: &OomContext<'a>, pid: Pid) -> Option<&'a ProcessView> {
     let of = |process: &&ProcessView| process.key.pid == pid;
     let all = &scene.snapshot.processes;
     all.iter().filter(of).find(|process| process.ended.is_none()).or_else(|| all.iter().find(of))
 }
 
 /// Processes with traced memory, and processes with driver-reported usage.
-fn all_holders(scene: &Scene<'_>) -> Vec<Held> {
+fn all_holders(scene: &OomContext<'_>) -> Vec<HolderUsage> {
     let untracked = |pid| {
-        let views = process(scene, pid).into_iter().flat_map(|process| on(process, scene.gpu));
+        let views =
+            process(scene, pid).into_iter().flat_map(|process| devices_on(process, scene.gpu));
         let untracked = views.filter_map(DeviceView::untracked);
         Bytes(untracked.fold(0_u64, |sum, bytes| sum.saturating_add(bytes.0)))
     };
-    let mut all: Vec<Held> = scene
+    let mut all: Vec<HolderUsage> = scene
         .holders
         .iter()
-        .map(|(pid, traced)| Held { pid: *pid, traced: *traced, untracked: untracked(*pid) })
+        .map(|(pid, traced)| HolderUsage { pid: *pid, traced: *traced, untracked: untracked(*pid) })
         .collect();
     for process in scene.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         let pid = process.key.pid;
         if !all.iter().any(|held| held.pid == pid) {
-            all.push(Held { pid, traced: Bytes(0), untracked: untracked(pid) });
+            all.push(HolderUsage { pid, traced: Bytes(0), untracked: untracked(pid) });
         }
     }
     all.retain(|held| held.all() > 0);

@@ -10,9 +10,9 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::ids::{DeviceId, Key, SiteId, Space, StreamId};
-use crate::kind::Kind;
-use crate::units::Moment;
+use crate::ids::{AddressType, AllocationKey, DeviceId, SiteId, StreamId};
+use crate::kind::MemoryKind;
+use crate::units::Timestamp;
 
 /// Index of an entry; stable while the allocation is live.
 pub(super) type Slot = u32;
@@ -28,11 +28,11 @@ const CHUNK: usize = 256;
 
 /// One live allocation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct AllocationEntry {
     value: u64,
     pub(super) bytes: u64,
     /// Return time of the allocating call.
-    pub(super) returned_at: Moment,
+    pub(super) returned_at: Timestamp,
     /// Index of the allocating thread; [`NIL`] marks a vacant entry.
     pub(super) thread: u32,
     /// Index of the owner, or [`NIL`]: the pool for stream-ordered memory, which outlives contexts,
@@ -49,15 +49,15 @@ pub(super) struct Entry {
     pub(super) smaller: Slot,
     pub(super) bigger: Slot,
     device: u16,
-    pub(super) kind: Kind,
-    space: Space,
+    pub(super) kind: MemoryKind,
+    space: AddressType,
 }
 
-impl Entry {
+impl AllocationEntry {
     const VACANT: Self = Self {
         value: 0,
         bytes: 0,
-        returned_at: Moment(0),
+        returned_at: Timestamp(0),
         thread: NIL,
         owner: NIL,
         site: NIL,
@@ -68,20 +68,28 @@ impl Entry {
         smaller: NIL,
         bigger: NIL,
         device: NO_DEVICE,
-        kind: Kind::Device,
-        space: Space::Address,
+        kind: MemoryKind::Device,
+        space: AddressType::Pointer,
     };
 
     /// Creates an entry that is not linked yet.
-    pub(super) fn new(new: &New, returned_at: Moment, thread: u32) -> Self {
-        let New { key: Key { space, value }, kind, bytes, owner, device, site, .. } = *new;
+    pub(super) fn new(new: &NewAllocation, returned_at: Timestamp, thread: u32) -> Self {
+        let NewAllocation {
+            key: AllocationKey { space, value },
+            kind,
+            bytes,
+            owner,
+            device,
+            site,
+            ..
+        } = *new;
         let site = site.map_or(NIL, |site| site.0);
         let device = device.map_or(NO_DEVICE, |device| device.0);
         Self { value, bytes, returned_at, thread, owner, site, device, kind, space, ..Self::VACANT }
     }
 
-    pub(super) fn key(&self) -> Key {
-        Key { space: self.space, value: self.value }
+    pub(super) fn key(&self) -> AllocationKey {
+        AllocationKey { space: self.space, value: self.value }
     }
 
     pub(super) fn device(&self) -> Option<DeviceId> {
@@ -118,9 +126,9 @@ impl Entry {
 
 /// Properties of a new allocation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct New {
-    pub(super) key: Key,
-    pub(super) kind: Kind,
+pub(super) struct NewAllocation {
+    pub(super) key: AllocationKey,
+    pub(super) kind: MemoryKind,
     pub(super) bytes: u64,
     /// Index of its pool for stream-ordered memory, else of its context; or [`NIL`].
     pub(super) owner: u32,
@@ -130,9 +138,9 @@ pub(super) struct New {
     pub(super) stream: Option<StreamId>,
 }
 
-impl New {
+impl NewAllocation {
     /// An allocation without owner, device or site.
-    pub(super) fn plain(key: Key, kind: Kind, bytes: u64) -> Self {
+    pub(super) fn plain(key: AllocationKey, kind: MemoryKind, bytes: u64) -> Self {
         Self { key, kind, bytes, owner: NIL, device: None, site: None, stream: None }
     }
 }
@@ -141,14 +149,14 @@ impl New {
 #[derive(Debug, Default)]
 struct Chunk {
     /// [`CHUNK`] entries; empty while the memory is freed.
-    entries: Box<[Entry]>,
+    entries: Box<[AllocationEntry]>,
     vacant: u32,
     used: usize,
 }
 
 impl Chunk {
     fn fill(&mut self) {
-        self.entries = vec![Entry::VACANT; CHUNK].into_boxed_slice();
+        self.entries = vec![AllocationEntry::VACANT; CHUNK].into_boxed_slice();
         for (entry, next) in self.entries.iter_mut().zip(1..) {
             entry.younger = next;
         }
@@ -168,7 +176,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    fn insert(&mut self, entry: Entry) -> Slot {
+    fn insert(&mut self, entry: AllocationEntry) -> Slot {
         let number = self.roomy.last().copied().unwrap_or_else(|| {
             let number = self.chunks.len() as u32;
             self.chunks.push(Chunk::default());
@@ -192,7 +200,7 @@ impl Slab {
         number * CHUNK as u32 + offset
     }
 
-    fn remove(&mut self, slot: Slot) -> Entry {
+    fn remove(&mut self, slot: Slot) -> AllocationEntry {
         let number = slot as usize / CHUNK;
         let offset = slot as usize % CHUNK;
         let chunk = &mut self.chunks[number];
@@ -200,7 +208,8 @@ impl Slab {
             self.roomy.push(number as u32);
         }
         let entry = chunk.entries[offset];
-        chunk.entries[offset] = Entry { younger: chunk.vacant, ..Entry::VACANT };
+        chunk.entries[offset] =
+            AllocationEntry { younger: chunk.vacant, ..AllocationEntry::VACANT };
         chunk.vacant = offset as u32;
         chunk.used -= 1;
         if chunk.used == 0 {
@@ -225,7 +234,7 @@ impl Slab {
     }
 
     /// All live entries, in arbitrary order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &AllocationEntry)> {
         self.chunks.iter().enumerate().flat_map(|(number, chunk)| {
             let first = (number * CHUNK) as u32;
             (first..).zip(&chunk.entries).filter(|(_, entry)| entry.thread != NIL)
@@ -234,15 +243,15 @@ impl Slab {
 }
 
 impl Index<Slot> for Slab {
-    type Output = Entry;
+    type Output = AllocationEntry;
 
-    fn index(&self, slot: Slot) -> &Entry {
+    fn index(&self, slot: Slot) -> &AllocationEntry {
         &self.chunks[slot as usize / CHUNK].entries[slot as usize % CHUNK]
     }
 }
 
 impl IndexMut<Slot> for Slab {
-    fn index_mut(&mut self, slot: Slot) -> &mut Entry {
+    fn index_mut(&mut self, slot: Slot) -> &mut AllocationEntry {
         &mut self.chunks[slot as usize / CHUNK].entries[slot as usize % CHUNK]
     }
 }
@@ -257,13 +266,13 @@ pub(super) struct Allocations {
 
 impl Allocations {
     /// Live allocation with this key.
-    pub(super) fn find(&self, key: Key) -> Option<Slot> {
+    pub(super) fn find(&self, key: AllocationKey) -> Option<Slot> {
         let hash = hash(&self.hasher, key);
         self.index.find(hash, |&slot| self.slab[slot].key() == key).copied()
     }
 
     /// Adds an allocation; its key must not be live.
-    pub(super) fn insert(&mut self, entry: Entry) -> Slot {
+    pub(super) fn insert(&mut self, entry: AllocationEntry) -> Slot {
         let slot = self.slab.insert(entry);
         let Self { slab, index, hasher } = self;
         index
@@ -272,7 +281,7 @@ impl Allocations {
     }
 
     /// Removes an allocation that is no longer linked.
-    pub(super) fn remove(&mut self, slot: Slot) -> Entry {
+    pub(super) fn remove(&mut self, slot: Slot) -> AllocationEntry {
         let Self { slab, index, hasher } = self;
         let hash_of = |slot: &Slot| hash(hasher, slab[*slot].key());
         if let Ok(found) = index.find_entry(hash_of(&slot), |&other| other == slot) {
@@ -302,7 +311,7 @@ impl Allocations {
     }
 
     /// Slots of the allocations that match `wanted`. Visits all live allocations.
-    pub(super) fn select(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Slot> {
+    pub(super) fn select(&self, wanted: impl Fn(&AllocationEntry) -> bool) -> Vec<Slot> {
         self.slab.iter().filter(|(_, entry)| wanted(entry)).map(|(slot, _)| slot).collect()
     }
 
@@ -312,7 +321,7 @@ impl Allocations {
     }
 }
 
-fn hash(hasher: &DefaultHashBuilder, key: Key) -> u64 {
+fn hash(hasher: &DefaultHashBuilder, key: AllocationKey) -> u64 {
     hasher.hash_one((key.space as u8, key.value))
 }
 
@@ -320,13 +329,17 @@ fn hash(hasher: &DefaultHashBuilder, key: Key) -> u64 {
 mod tests {
     use super::*;
 
-    fn entry(value: u64) -> Entry {
-        Entry::new(&New::plain(Key::address(value), Kind::Device, 1), Moment(1), 0)
+    fn entry(value: u64) -> AllocationEntry {
+        AllocationEntry::new(
+            &NewAllocation::plain(AllocationKey::address(value), MemoryKind::Device, 1),
+            Timestamp(1),
+            0,
+        )
     }
 
     #[test]
     fn entry_is_one_cache_line() {
-        assert_eq!(size_of::<Entry>(), 64);
+        assert_eq!(size_of::<AllocationEntry>(), 64);
     }
 
     #[test]
@@ -368,7 +381,10 @@ mod tests {
             let slots: Vec<_> = (0..1000).map(|value| allocations.insert(entry(value))).collect();
             allocations.remove_all(&slots[..removed as usize]);
             for value in 0..1000 {
-                assert_eq!(allocations.find(Key::address(value)).is_some(), value >= removed);
+                assert_eq!(
+                    allocations.find(AllocationKey::address(value)).is_some(),
+                    value >= removed
+                );
             }
             assert_eq!(allocations.select(|_| true).len() as u64, 1000 - removed);
         }
@@ -377,9 +393,9 @@ mod tests {
     #[test]
     fn equal_values_of_two_address_types_are_distinct() {
         let mut allocations = Allocations::default();
-        let handle = Key { space: Space::Handle, value: 7 };
+        let handle = AllocationKey { space: AddressType::Handle, value: 7 };
         let slot = allocations.insert(entry(7));
-        assert_eq!(allocations.find(Key::address(7)), Some(slot));
+        assert_eq!(allocations.find(AllocationKey::address(7)), Some(slot));
         assert_eq!(allocations.find(handle), None);
     }
 
@@ -392,6 +408,6 @@ mod tests {
             allocations.remove(*slot);
         }
         assert!(allocations.index.capacity() < peak / 10);
-        assert_eq!(allocations.find(Key::address(3)), Some(slots[3]));
+        assert_eq!(allocations.find(AllocationKey::address(3)), Some(slots[3]));
     }
 }

@@ -4,9 +4,9 @@
 use hashbrown::HashMap;
 
 use crate::ids::{ContextId, DeviceId};
-use crate::units::Moment;
+use crate::units::Timestamp;
 
-use super::allocation::{Entry, NIL};
+use super::allocation::{AllocationEntry, NIL};
 
 /// One context.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ struct Context {
     id: ContextId,
     device: Option<DeviceId>,
     /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
-    since: Moment,
+    since: Timestamp,
     /// Whether it was created by `cuCtxCreate`, so that it is not a primary context.
     created: bool,
     /// Number of live allocations, and of those whose device is unknown.
@@ -24,7 +24,7 @@ struct Context {
 
 /// A device's primary context.
 #[derive(Clone, Copy, Debug)]
-struct Primary {
+struct PrimaryContext {
     device: DeviceId,
     context: u32,
     /// Retains minus releases.
@@ -33,7 +33,7 @@ struct Primary {
 
 /// Effect of releasing a primary context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Release {
+pub(super) enum PrimaryRelease {
     /// No user is left: all memory of this context is freed.
     Last(u32),
     /// There are other users.
@@ -48,7 +48,7 @@ pub(super) struct Contexts {
     slots: Vec<Context>,
     vacant: Vec<u32>,
     by_id: HashMap<ContextId, u32>,
-    primaries: Vec<Primary>,
+    primaries: Vec<PrimaryContext>,
     /// Whether every retain was seen.
     counted: bool,
     /// Whether a context may have ended since tracing began.
@@ -101,7 +101,7 @@ impl Contexts {
 
     /// Marks the number of users of primary contexts as unknown: records about contexts were lost,
     /// or the process is older than the trace.
-    pub(super) fn lose_count(&mut self) {
+    pub(super) fn mark_count_unknown(&mut self) {
         self.counted = false;
     }
 
@@ -115,7 +115,7 @@ impl Contexts {
             return index;
         }
         let context =
-            Context { id, device: None, since: Moment(0), created: false, live: 0, waiting: 0 };
+            Context { id, device: None, since: Timestamp(0), created: false, live: 0, waiting: 0 };
         let index = if let Some(index) = self.vacant.pop() {
             self.slots[index as usize] = context;
             index
@@ -143,19 +143,19 @@ impl Contexts {
     }
 
     /// Sets the device; returns whether allocations were waiting for it.
-    pub(super) fn place(&mut self, index: u32, device: DeviceId) -> bool {
+    pub(super) fn set_device(&mut self, index: u32, device: DeviceId) -> bool {
         let context = &mut self.slots[index as usize];
         context.device = Some(device);
         context.waiting > 0
     }
 
     /// Records that all allocations of the context have a device now.
-    pub(super) fn placed(&mut self, index: u32) {
+    pub(super) fn clear_waiting(&mut self, index: u32) {
         self.slots[index as usize].waiting = 0;
     }
 
     /// Records that `cuCtxCreate` created the context at that time.
-    pub(super) fn create(&mut self, index: u32, at: Moment) {
+    pub(super) fn create(&mut self, index: u32, at: Timestamp) {
         let context = &mut self.slots[index as usize];
         context.created = true;
         context.since = at;
@@ -164,7 +164,7 @@ impl Contexts {
 
     /// Context that a destroy call ends; `None` if the call was entered before the context was
     /// created.
-    pub(super) fn destroyed(&self, id: ContextId, entered: Moment) -> Option<u32> {
+    pub(super) fn destroyed(&self, id: ContextId, entered: Timestamp) -> Option<u32> {
         self.find(id).filter(|&index| entered >= self.slots[index as usize].since)
     }
 
@@ -188,7 +188,7 @@ impl Contexts {
     pub(super) fn retain(&mut self, device: DeviceId, context: u32) -> Option<u32> {
         let known = self.primaries.iter_mut().find(|primary| primary.device == device);
         let Some(primary) = known else {
-            self.primaries.push(Primary { device, context, users: 1 });
+            self.primaries.push(PrimaryContext { device, context, users: 1 });
             return None;
         };
         if primary.context == context {
@@ -196,7 +196,7 @@ impl Contexts {
             return None;
         }
         let old = primary.context;
-        *primary = Primary { device, context, users: 1 };
+        *primary = PrimaryContext { device, context, users: 1 };
         Some(old)
     }
 
@@ -212,21 +212,21 @@ impl Contexts {
     }
 
     /// Drops a user of a device's primary context.
-    pub(super) fn release(&mut self, device: DeviceId) -> Release {
+    pub(super) fn release(&mut self, device: DeviceId) -> PrimaryRelease {
         if !self.counted {
-            return Release::Unknown;
+            return PrimaryRelease::Unknown;
         }
         let known = self.primaries.iter_mut().find(|primary| primary.device == device);
         match known {
             Some(primary) if primary.users > 1 => {
                 primary.users -= 1;
-                Release::Shared
+                PrimaryRelease::Shared
             }
             Some(primary) if primary.users == 1 => {
                 primary.users = 0;
-                Release::Last(primary.context)
+                PrimaryRelease::Last(primary.context)
             }
-            _ => Release::Unknown,
+            _ => PrimaryRelease::Unknown,
         }
     }
 
@@ -247,7 +247,7 @@ impl Contexts {
     }
 
     /// Counts a new allocation.
-    pub(super) fn add(&mut self, entry: &Entry) {
+    pub(super) fn add(&mut self, entry: &AllocationEntry) {
         if entry.context() != NIL {
             let context = &mut self.slots[entry.context() as usize];
             context.live += 1;
@@ -256,7 +256,7 @@ impl Contexts {
     }
 
     /// Removes an allocation from the count.
-    pub(super) fn take(&mut self, entry: &Entry) {
+    pub(super) fn remove(&mut self, entry: &AllocationEntry) {
         if entry.context() != NIL {
             let context = &mut self.slots[entry.context() as usize];
             context.live = context.live.saturating_sub(1);
@@ -278,9 +278,9 @@ mod tests {
         let context = contexts.of(ContextId(1));
         assert_eq!(contexts.retain(GPU, context), None);
         assert_eq!(contexts.retain(GPU, context), None);
-        assert_eq!(contexts.release(GPU), Release::Shared);
-        assert_eq!(contexts.release(GPU), Release::Last(context));
-        assert_eq!(contexts.release(GPU), Release::Unknown);
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Shared);
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Last(context));
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Unknown);
     }
 
     #[test]
@@ -288,19 +288,19 @@ mod tests {
         let mut contexts = Contexts::new(false);
         let context = contexts.of(ContextId(1));
         contexts.retain(GPU, context);
-        assert_eq!(contexts.release(GPU), Release::Unknown);
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Unknown);
     }
 
     #[test]
     fn ambiguous_primary_context_is_not_guessed() {
         let mut contexts = Contexts::new(false);
         let first = contexts.of(ContextId(1));
-        contexts.place(first, GPU);
+        contexts.set_device(first, GPU);
         assert_eq!(contexts.guess_primary(GPU), Some(first));
         let second = contexts.of(ContextId(2));
-        contexts.place(second, GPU);
+        contexts.set_device(second, GPU);
         assert_eq!(contexts.guess_primary(GPU), None);
-        contexts.create(second, Moment(1));
+        contexts.create(second, Timestamp(1));
         assert_eq!(contexts.guess_primary(GPU), Some(first));
     }
 
@@ -309,7 +309,7 @@ mod tests {
         let mut contexts = Contexts::new(true);
         for id in 1..=100 {
             let context = contexts.of(ContextId(id));
-            contexts.create(context, Moment(id));
+            contexts.create(context, Timestamp(id));
             contexts.remove_destroyed(context);
         }
         assert_eq!(contexts.slots.len(), 1);

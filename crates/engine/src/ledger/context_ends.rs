@@ -5,30 +5,30 @@
 //! from then on it is in doubt, until a call frees it. If it is unknown which context ended, all
 //! memory that ends with a context is in doubt.
 
-use crate::change::How;
-use crate::ids::Space;
-use crate::units::Moment;
+use crate::change::EndReason;
+use crate::ids::AddressType;
+use crate::units::Timestamp;
 
-use super::allocation::{Entry, NIL};
-use super::totals::Sum;
+use super::allocation::{AllocationEntry, NIL};
+use super::totals::ByteSum;
 
 /// Live allocations, and those of them that are in doubt.
 #[derive(Debug, Default)]
 struct Doubt {
     live: u64,
-    bytes: Sum,
+    bytes: ByteSum,
     /// Allocations whose call returned up to this time are in doubt.
-    until: Moment,
+    until: Timestamp,
     doubtful: u64,
-    doubtful_bytes: Sum,
+    doubtful_bytes: ByteSum,
 }
 
 impl Doubt {
-    fn covers(&self, entry: &Entry) -> bool {
+    fn covers(&self, entry: &AllocationEntry) -> bool {
         entry.returned_at <= self.until
     }
 
-    fn begin(&mut self, entry: &Entry) {
+    fn begin(&mut self, entry: &AllocationEntry) {
         self.live += 1;
         self.bytes.add(entry.device_bytes());
         if self.covers(entry) {
@@ -38,18 +38,18 @@ impl Doubt {
     }
 
     /// Returns whether the allocation was in doubt.
-    fn end(&mut self, entry: &Entry) -> bool {
+    fn end(&mut self, entry: &AllocationEntry) -> bool {
         self.live -= 1;
-        self.bytes.take(entry.device_bytes());
+        self.bytes.subtract(entry.device_bytes());
         if self.covers(entry) {
             self.doubtful -= 1;
-            self.doubtful_bytes.take(entry.device_bytes());
+            self.doubtful_bytes.subtract(entry.device_bytes());
         }
         self.covers(entry)
     }
 
     /// Marks all live allocations as in doubt; none is newer than this time.
-    fn raise(&mut self, until: Moment) {
+    fn raise(&mut self, until: Timestamp) {
         self.until = until;
         self.doubtful = self.live;
         self.doubtful_bytes = self.bytes;
@@ -67,19 +67,19 @@ pub(super) struct ContextEnds {
     /// not seen yet, or with a context.
     open: u64,
     /// Latest return time of an allocating call.
-    newest: Moment,
+    newest: Timestamp,
 }
 
 impl ContextEnds {
-    fn of(&mut self, entry: &Entry) -> Option<&mut Doubt> {
-        if !entry.kind.ends_with_context() || entry.key().space == Space::Handle {
+    fn of(&mut self, entry: &AllocationEntry) -> Option<&mut Doubt> {
+        if !entry.kind.ends_with_context() || entry.key().space == AddressType::Handle {
             return None;
         }
         Some(if entry.context() == NIL { &mut self.unknown } else { &mut self.known })
     }
 
     /// Adds an allocation.
-    pub(super) fn begin(&mut self, entry: &Entry) {
+    pub(super) fn begin(&mut self, entry: &AllocationEntry) {
         self.newest = self.newest.max(entry.returned_at);
         if let Some(doubt) = self.of(entry) {
             doubt.begin(entry);
@@ -87,18 +87,18 @@ impl ContextEnds {
     }
 
     /// Removes an allocation.
-    pub(super) fn end(&mut self, entry: &Entry, how: How) {
+    pub(super) fn end(&mut self, entry: &AllocationEntry, how: EndReason) {
         let doubtful = self.of(entry).is_some_and(|doubt| doubt.end(entry));
-        self.open += u64::from(doubtful && how == How::Replaced);
+        self.open += u64::from(doubtful && how == EndReason::Replaced);
     }
 
     /// Records the end of a known context.
-    pub(super) fn one(&mut self, at: Moment) {
+    pub(super) fn one(&mut self, at: Timestamp) {
         self.unknown.raise(at.max(self.newest));
     }
 
     /// Records that an unknown context may have ended.
-    pub(super) fn any(&mut self, at: Moment) {
+    pub(super) fn any(&mut self, at: Timestamp) {
         self.one(at);
         self.known.raise(at.max(self.newest));
     }
@@ -110,22 +110,25 @@ impl ContextEnds {
     }
 
     /// Device memory of live allocations that may have ended with a context.
-    pub(super) fn doubtful_bytes(&self) -> Sum {
+    pub(super) fn doubtful_bytes(&self) -> ByteSum {
         self.known.doubtful_bytes.plus(self.unknown.doubtful_bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::New;
+    use super::super::allocation::NewAllocation;
     use super::*;
-    use crate::ids::Key;
-    use crate::kind::Kind;
+    use crate::ids::AllocationKey;
+    use crate::kind::MemoryKind;
     use crate::units::Bytes;
 
-    fn entry(kind: Kind, context: u32, at: u64) -> Entry {
-        let new = New { owner: context, ..New::plain(Key::address(at), kind, at) };
-        Entry::new(&new, Moment(at), 0)
+    fn entry(kind: MemoryKind, context: u32, at: u64) -> AllocationEntry {
+        let new = NewAllocation {
+            owner: context,
+            ..NewAllocation::plain(AllocationKey::address(at), kind, at)
+        };
+        AllocationEntry::new(&new, Timestamp(at), 0)
     }
 
     fn doubt(ends: &ContextEnds) -> (u64, Bytes) {
@@ -135,28 +138,38 @@ mod tests {
     #[test]
     fn end_of_context_leaves_unknown_contexts_in_doubt() {
         let mut ends = ContextEnds::default();
-        let held = [(Kind::Device, NIL, 10), (Kind::Pinned, NIL, 20), (Kind::Device, 7, 30)];
+        let held = [
+            (MemoryKind::Device, NIL, 10),
+            (MemoryKind::Pinned, NIL, 20),
+            (MemoryKind::Device, 7, 30),
+        ];
         let held = held.map(|(kind, context, at)| entry(kind, context, at));
         held.iter().for_each(|entry| ends.begin(entry));
         assert_eq!(doubt(&ends), (0, Bytes(0)));
-        ends.one(Moment(40));
+        ends.one(Timestamp(40));
         assert_eq!(doubt(&ends), (2, Bytes(10)));
         // A later allocation is not in doubt, an earlier one that arrives late is.
-        ends.begin(&entry(Kind::Device, NIL, 50));
-        ends.begin(&entry(Kind::Device, NIL, 35));
+        ends.begin(&entry(MemoryKind::Device, NIL, 50));
+        ends.begin(&entry(MemoryKind::Device, NIL, 35));
         assert_eq!(doubt(&ends), (3, Bytes(45)));
-        ends.end(&held[0], How::Freed);
-        ends.end(&held[1], How::Replaced);
+        ends.end(&held[0], EndReason::Freed);
+        ends.end(&held[1], EndReason::Replaced);
         assert_eq!(doubt(&ends), (2, Bytes(35)));
     }
 
     #[test]
     fn unnamed_end_leaves_all_contexts_in_doubt() {
         let mut ends = ContextEnds::default();
-        for kind in [Kind::Device, Kind::Array, Kind::Physical, Kind::Async, Kind::Graph] {
+        for kind in [
+            MemoryKind::Device,
+            MemoryKind::Array,
+            MemoryKind::Physical,
+            MemoryKind::Async,
+            MemoryKind::Graph,
+        ] {
             ends.begin(&entry(kind, 7, 10));
         }
-        ends.any(Moment(20));
+        ends.any(Timestamp(20));
         assert_eq!(doubt(&ends), (2, Bytes(20)));
     }
 }

@@ -3,13 +3,13 @@
 
 use crate::event::Event;
 use crate::ids::{DeviceId, GpuId};
-use crate::kind::Kind;
-use crate::snapshot::{DeviceView, Told};
-use crate::units::{Bytes, Moment};
+use crate::kind::MemoryKind;
+use crate::snapshot::{DeviceView, DriverReported};
+use crate::units::{Bytes, Timestamp};
 
-use super::allocation::{Entry, NIL, Slot};
+use super::allocation::{AllocationEntry, NIL, Slot};
 use super::process::Process;
-use super::totals::{OnDevice, Sum, Totals};
+use super::totals::{ByteSum, DeviceTotal, Totals};
 
 /// Driver-reported usage on a GPU, with the traced memory at the time of the query.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Devices {
     /// GPU of all memory whose device is unknown.
     unplaced_on: Option<GpuId>,
     accounts: Vec<Account>,
-    graph_reserved: Vec<(DeviceId, Told)>,
+    graph_reserved: Vec<(DeviceId, DriverReported)>,
 }
 
 impl Devices {
@@ -52,15 +52,15 @@ impl Devices {
     }
 
     /// Sets the driver-reported usage on a GPU.
-    fn account(&mut self, gpu: GpuId, bytes: Bytes, totals: &Totals) {
+    fn set_driver_usage(&mut self, gpu: GpuId, bytes: Bytes, totals: &Totals) {
         let unplaced = totals.unplaced();
         let is_here = self.unplaced_on == Some(gpu);
-        let here = |on: &&OnDevice| match on.device {
+        let here = |on: &&DeviceTotal| match on.device {
             Some(device) => self.gpu(device) == Some(gpu),
             None => is_here,
         };
         let rows = totals.devices().iter().filter(here);
-        let traced = rows.fold(Sum::default(), |sum, on| sum.plus(on.live)).bytes();
+        let traced = rows.fold(ByteSum::default(), |sum, on| sum.plus(on.live)).bytes();
         let unplaced = if is_here { Bytes(0) } else { unplaced.bytes() };
         self.accounts.retain(|known| known.gpu != gpu);
         self.accounts.push(Account { gpu, bytes, traced, unplaced });
@@ -72,7 +72,11 @@ impl Devices {
     }
 
     /// Sets or clears the memory that graphs reserve on a device.
-    pub(super) fn graphs_reserve(&mut self, device: DeviceId, reported: Option<Told>) {
+    pub(super) fn set_graph_reserved(
+        &mut self,
+        device: DeviceId,
+        reported: Option<DriverReported>,
+    ) {
         self.graph_reserved.retain(|(known, _)| *known != device);
         self.graph_reserved.extend(reported.map(|reported| (device, reported)));
     }
@@ -97,13 +101,13 @@ impl Devices {
     }
 
     /// Device memory on a GPU if known, else on the device with that ordinal.
-    pub(super) fn held(&self, totals: &Totals, device: DeviceId, gpu: Option<GpuId>) -> Sum {
-        let here = |on: &&OnDevice| match (gpu, self.gpu_of(on.device)) {
+    pub(super) fn live_on(&self, totals: &Totals, device: DeviceId, gpu: Option<GpuId>) -> ByteSum {
+        let here = |on: &&DeviceTotal| match (gpu, self.gpu_of(on.device)) {
             (Some(gpu), Some(other)) => gpu == other,
             _ => on.device == Some(device),
         };
         let rows = totals.devices().iter().filter(here);
-        rows.fold(Sum::default(), |sum, on| sum.plus(on.live))
+        rows.fold(ByteSum::default(), |sum, on| sum.plus(on.live))
     }
 
     /// Devices with memory or reported values, in order; then memory without a known device; then
@@ -120,7 +124,7 @@ impl Devices {
         let on = |device: Option<DeviceId>| held.iter().find(|on| on.device == device);
         let mut rows: Vec<_> =
             known.into_iter().map(|device| self.row(Some(device), on(Some(device)))).collect();
-        let unknown = on(None).filter(|on| on.live > Sum::default());
+        let unknown = on(None).filter(|on| on.live > ByteSum::default());
         rows.extend(unknown.map(|unknown| self.row(None, Some(unknown))));
         let listed = |gpu: GpuId| rows.iter().any(|row| row.gpu == Some(gpu));
         let mut others: Vec<_> =
@@ -133,7 +137,7 @@ impl Devices {
         rows.into_iter().chain(others).collect()
     }
 
-    fn row(&self, device: Option<DeviceId>, on: Option<&OnDevice>) -> DeviceView {
+    fn row(&self, device: Option<DeviceId>, on: Option<&DeviceTotal>) -> DeviceView {
         // A row without a device is memory that could not be attributed.
         let gpu = if device.is_none() && on.is_none() { None } else { self.gpu_of(device) };
         let reserved = self.graph_reserved.iter().find(|(known, _)| Some(*known) == device);
@@ -141,7 +145,7 @@ impl Devices {
             device,
             live_bytes: on.map_or(Bytes(0), |on| on.live.bytes()),
             peak_bytes: on.map_or(Bytes(0), |on| on.peak.bytes()),
-            peak_bounds: device.and(on).and_then(OnDevice::peak_bounds),
+            peak_bounds: device.and(on).and_then(DeviceTotal::peak_bounds),
             gpu,
             driver_bytes: None,
             driver_traced: None,
@@ -178,7 +182,7 @@ impl Process {
         let used: Vec<_> = used.chain(self.contexts.devices()).collect();
         used.into_iter().for_each(|device| self.devices.uses(device));
         if let Some(device) = self.devices.only() {
-            self.place_rest(device, Moment(u64::MAX));
+            self.place_rest(device, Timestamp(u64::MAX));
             self.totals.attribute_peak_to(device);
         }
     }
@@ -190,26 +194,26 @@ impl Process {
         if bytes > Bytes(0) {
             self.devices.unplaced_on = None;
         }
-        if only && self.totals.unplaced() > Sum::default() {
+        if only && self.totals.unplaced() > ByteSum::default() {
             match self.devices.device_of(gpu) {
                 Some(device) => {
-                    self.place_rest(device, event.entered);
+                    self.place_rest(device, event.entry_time);
                     // Contexts that have ended may have been on another device.
-                    if !self.contexts.any_ended() && !self.losses.broken() {
+                    if !self.contexts.any_ended() && !self.losses.has_other_lost() {
                         self.totals.attribute_peak_to(device);
                     }
                 }
                 None => self.devices.unplaced_on = Some(gpu),
             }
         }
-        self.devices.account(gpu, bytes, &self.totals);
+        self.devices.set_driver_usage(gpu, bytes, &self.totals);
     }
 
     /// Assigns memory up to a given time whose device is unknown to this device. Visits all live
     /// allocations.
-    fn place_rest(&mut self, device: DeviceId, until: Moment) {
-        let waits = |entry: &Entry| {
-            let on_host = matches!(entry.kind, Kind::HostPhysical | Kind::HostAsync);
+    fn place_rest(&mut self, device: DeviceId, until: Timestamp) {
+        let waits = |entry: &AllocationEntry| {
+            let on_host = matches!(entry.kind, MemoryKind::HostPhysical | MemoryKind::HostAsync);
             entry.device().is_none() && entry.returned_at <= until && !on_host
         };
         let slots = self.allocations.select(waits);
@@ -218,16 +222,16 @@ impl Process {
         contexts.sort_unstable();
         contexts.dedup();
         contexts.retain(|context| *context != NIL);
-        if until == Moment(u64::MAX) {
-            self.place_pool(NIL, device);
+        if until == Timestamp(u64::MAX) {
+            self.set_pool_device(NIL, device);
             contexts.extend(self.contexts.without_device());
         }
         contexts.into_iter().for_each(|context| self.place(context, device));
         for slot in slots {
             if self.allocations.slab[slot].device().is_none() {
-                let before = self.known(slot);
+                let before = self.late_fields(slot);
                 self.learn_device(slot, device);
-                self.tell_learned(slot, before);
+                self.log_update(slot, before);
             }
         }
     }
@@ -235,7 +239,7 @@ impl Process {
     /// Updates all totals when the device of a live allocation becomes known.
     pub(super) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
         let entry = &mut self.allocations.slab[slot];
-        self.totals.place(entry, device, self.call.1);
+        self.totals.set_device(entry, device, self.call.1);
         self.sites.learn_device(entry, device);
         entry.set_device(device);
     }

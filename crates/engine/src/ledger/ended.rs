@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use super::process::Process;
 
 /// Limit of kept processes; beyond it they are only counted, those without live memory first.
-const KEPT: usize = 10_000;
+const MAX_ENDED_PROCESSES: usize = 10_000;
 
 /// Ended processes, with the order in which they ended.
 #[derive(Debug, Default)]
-pub(super) struct Ended {
+pub(super) struct EndedProcesses {
     clean: VecDeque<(u64, Process)>,
     leaked: VecDeque<(u64, Process)>,
     count: u64,
@@ -18,12 +18,12 @@ pub(super) struct Ended {
     pub(super) dropped: u64,
 }
 
-impl Ended {
+impl EndedProcesses {
     pub(super) fn push(&mut self, process: Process) {
         self.count += 1;
         let list = if process.totals.count == 0 { &mut self.clean } else { &mut self.leaked };
         list.push_back((self.count, process));
-        if self.clean.len() + self.leaked.len() > KEPT {
+        if self.clean.len() + self.leaked.len() > MAX_ENDED_PROCESSES {
             if self.clean.pop_front().is_none() {
                 self.leaked.pop_front();
             }
@@ -38,7 +38,7 @@ impl Ended {
     }
 
     /// Removes and returns all, in the order in which they ended.
-    pub(super) fn take(&mut self) -> Vec<Process> {
+    pub(super) fn drain(&mut self) -> Vec<Process> {
         let mut all: Vec<_> = self.clean.drain(..).chain(self.leaked.drain(..)).collect();
         all.sort_by_key(|(order, _)| *order);
         all.into_iter().map(|(_, process)| process).collect()
@@ -48,17 +48,17 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Allocate, Event, What};
-    use crate::ids::{Key, Pid, Tid};
-    use crate::kind::Kind;
-    use crate::units::Moment;
+    use crate::event::{Allocate, Event, EventKind};
+    use crate::ids::{AllocationKey, Pid, Tid};
+    use crate::kind::MemoryKind;
+    use crate::units::Timestamp;
 
     fn process(pid: u32, leaks: bool) -> Process {
-        let mut process = Process::anonymous(Pid(pid), Moment(0));
+        let mut process = Process::unannounced(Pid(pid), Timestamp(0));
         if leaks {
             let allocate = Allocate {
-                key: Key::address(1),
-                kind: Kind::Device,
+                key: AllocationKey::address(1),
+                kind: MemoryKind::Device,
                 bytes: 1,
                 context: None,
                 device: None,
@@ -66,9 +66,10 @@ mod tests {
                 stream: None,
                 site: None,
             };
-            let what = What::Allocate(allocate);
-            let at = Moment(1);
-            let event = Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what };
+            let what = EventKind::Allocate(allocate);
+            let at = Timestamp(1);
+            let event =
+                Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what };
             process.allocate(&event, &allocate).unwrap();
         }
         process
@@ -76,16 +77,16 @@ mod tests {
 
     #[test]
     fn processes_without_memory_are_dropped_first_and_counted() {
-        let mut ended = Ended::default();
+        let mut ended = EndedProcesses::default();
         ended.push(process(1, true));
         ended.push(process(2, false));
-        for pid in 3..KEPT as u32 + 3 {
+        for pid in 3..MAX_ENDED_PROCESSES as u32 + 3 {
             ended.push(process(pid, pid % 2 == 0));
         }
-        let kept = ended.take();
-        assert_eq!((kept.len(), ended.dropped), (KEPT, 2));
+        let kept = ended.drain();
+        assert_eq!((kept.len(), ended.dropped), (MAX_ENDED_PROCESSES, 2));
         let pids: Vec<_> = kept.iter().take(3).map(|process| process.key.pid.0).collect();
         assert_eq!(pids, [1, 4, 5]);
-        assert!(ended.take().is_empty());
+        assert!(ended.drain().is_empty());
     }
 }

@@ -1,29 +1,29 @@
 //! Recently freed keys of a process, to distinguish a double free from an invalid free.
 
-use crate::ids::Key;
+use crate::ids::AllocationKey;
 
 /// Limit of remembered keys.
-const KEPT: usize = 4096;
+const MAX_RECENT_FREES: usize = 4096;
 
 /// The most recently freed keys, in a ring that allocates only until it has reached its full size.
 #[derive(Debug, Default)]
-pub(super) struct Freed {
-    keys: Vec<Key>,
+pub(super) struct RecentFrees {
+    keys: Vec<AllocationKey>,
     oldest: usize,
 }
 
-impl Freed {
-    pub(super) fn push(&mut self, key: Key) {
-        if self.keys.len() < KEPT {
+impl RecentFrees {
+    pub(super) fn push(&mut self, key: AllocationKey) {
+        if self.keys.len() < MAX_RECENT_FREES {
             self.keys.push(key);
         } else {
             self.keys[self.oldest] = key;
-            self.oldest = (self.oldest + 1) % KEPT;
+            self.oldest = (self.oldest + 1) % MAX_RECENT_FREES;
         }
     }
 
     /// Whether the key was freed recently. Linear scan: used only for failed calls.
-    pub(super) fn contains(&self, key: Key) -> bool {
+    pub(super) fn contains(&self, key: AllocationKey) -> bool {
         self.keys.contains(&key)
     }
 }
@@ -34,13 +34,14 @@ mod tests {
 
     #[test]
     fn newest_key_replaces_the_oldest() {
-        let mut freed = Freed::default();
-        for value in 0..KEPT as u64 + 2 {
-            freed.push(Key::address(value));
+        let mut freed = RecentFrees::default();
+        for value in 0..MAX_RECENT_FREES as u64 + 2 {
+            freed.push(AllocationKey::address(value));
         }
-        let known: Vec<_> = (0..4).map(|value| freed.contains(Key::address(value))).collect();
+        let known: Vec<_> =
+            (0..4).map(|value| freed.contains(AllocationKey::address(value))).collect();
         assert_eq!(known, [false, false, true, true]);
-        assert!(freed.contains(Key::address(KEPT as u64 + 1)));
-        assert_eq!(freed.keys.len(), KEPT);
+        assert!(freed.contains(AllocationKey::address(MAX_RECENT_FREES as u64 + 1)));
+        assert_eq!(freed.keys.len(), MAX_RECENT_FREES);
     }
 }

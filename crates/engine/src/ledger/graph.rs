@@ -8,30 +8,30 @@ use std::cmp::Reverse;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::change::How;
-use crate::event::{Allocate, Event, Free, GraphCall, Place};
-use crate::ids::{ExecId, GraphId, Key, SiteId, Space, StreamId, Tid};
-use crate::kind::Kind;
-use crate::snapshot::Told;
-use crate::units::{Bytes, Moment};
+use crate::change::EndReason;
+use crate::event::{Allocate, Event, Free, GraphCall, MemoryLocation};
+use crate::ids::{AddressType, AllocationKey, GraphExecId, GraphId, SiteId, StreamId, Tid};
+use crate::kind::MemoryKind;
+use crate::snapshot::DriverReported;
+use crate::units::{Bytes, Timestamp};
 
-use super::allocation::{Entry, NIL, New};
-use super::loss::Tally;
+use super::allocation::{AllocationEntry, NIL, NewAllocation};
+use super::loss::AtRiskSizes;
 use super::process::Process;
-use super::totals::Sum;
+use super::totals::ByteSum;
 
 /// Limit of nodes per process, including copies; more are counted as lost.
-const NODES: usize = 1_000_000;
+const MAX_NODES: usize = 1_000_000;
 
 /// Limit of simultaneous captures; more are counted as lost.
-const CAPTURES: usize = 1024;
+const MAX_CAPTURES: usize = 1024;
 
 /// Highest handle of a default stream. Default streams that can be captured exist once per thread.
 const LAST_DEFAULT_STREAM: u64 = 2;
 
 /// A node was dropped because the limit was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Full {
+pub(super) struct NodeLimitReached {
     /// Bytes that it would have allocated.
     pub(super) bytes: u64,
 }
@@ -42,7 +42,7 @@ struct AllocNode {
     address: u64,
     bytes: u64,
     /// `None` if the device is unknown.
-    place: Option<Place>,
+    place: Option<MemoryLocation>,
     /// Site that created the node.
     site: Option<SiteId>,
 }
@@ -54,7 +54,7 @@ enum Node {
 }
 
 /// A node and its creation time.
-type Made = (Node, Moment);
+type TimedNode = (Node, Timestamp);
 
 /// A stream whose calls become nodes.
 #[derive(Debug)]
@@ -64,8 +64,8 @@ struct Capture {
     thread: Option<Tid>,
     /// Graph to which it adds nodes, if it does not create a new one.
     graph: Option<GraphId>,
-    since: Moment,
-    nodes: Vec<Made>,
+    since: Timestamp,
+    nodes: Vec<TimedNode>,
 }
 
 impl Capture {
@@ -78,8 +78,8 @@ impl Capture {
 
 /// A graph exec.
 #[derive(Debug)]
-struct Exec {
-    since: Moment,
+struct GraphExec {
+    since: Timestamp,
     frees_before_launch: bool,
     /// Memory that a launch leaves allocated.
     left: Vec<AllocNode>,
@@ -104,13 +104,13 @@ struct Ambiguous {
     /// Allocations by address: the largest size seen there.
     bytes: HashMap<u64, u64>,
     /// Sizes at addresses beyond the limit.
-    more: Sum,
+    more: ByteSum,
 }
 
 impl Ambiguous {
     fn add(&mut self, address: u64, bytes: u64) {
         self.calls = self.calls.saturating_add(1);
-        if self.bytes.len() >= NODES && !self.bytes.contains_key(&address) {
+        if self.bytes.len() >= MAX_NODES && !self.bytes.contains_key(&address) {
             self.more.add(bytes);
             return;
         }
@@ -123,17 +123,17 @@ impl Ambiguous {
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     captures: Vec<Capture>,
-    graphs: HashMap<GraphId, Vec<Made>>,
-    execs: HashMap<ExecId, Exec>,
+    graphs: HashMap<GraphId, Vec<TimedNode>>,
+    execs: HashMap<GraphExecId, GraphExec>,
     nodes: usize,
     /// Memory that each of the dropped graphs could have left allocated.
-    pub(super) dropped: Tally,
+    pub(super) dropped: AtRiskSizes,
     ambiguous: Ambiguous,
 }
 
 /// Memory that the nodes allocate and do not free: each address once, as in its last node. Largest
 /// first, because that is the order of allocations of the same age.
-fn left(nodes: &[Made]) -> Vec<AllocNode> {
+fn left(nodes: &[TimedNode]) -> Vec<AllocNode> {
     let mut done: HashSet<u64> = frees(nodes).collect();
     let mut left: Vec<_> =
         allocations(nodes).rev().filter(|node| done.insert(node.address)).collect();
@@ -142,33 +142,38 @@ fn left(nodes: &[Made]) -> Vec<AllocNode> {
 }
 
 /// Addresses that the nodes free but do not allocate.
-fn taken(nodes: &[Made]) -> Vec<u64> {
+fn taken(nodes: &[TimedNode]) -> Vec<u64> {
     let own: HashSet<u64> = allocations(nodes).map(|node| node.address).collect();
     frees(nodes).filter(|address| !own.contains(address)).collect()
 }
 
-fn allocations(nodes: &[Made]) -> impl DoubleEndedIterator<Item = AllocNode> {
+fn allocations(nodes: &[TimedNode]) -> impl DoubleEndedIterator<Item = AllocNode> {
     nodes.iter().filter_map(|(node, _)| match node {
         Node::Alloc(node) => Some(*node),
         Node::Free(_) => None,
     })
 }
 
-fn frees(nodes: &[Made]) -> impl Iterator<Item = u64> {
+fn frees(nodes: &[TimedNode]) -> impl Iterator<Item = u64> {
     nodes.iter().filter_map(|(node, _)| match node {
         Node::Alloc(_) => None,
         Node::Free(address) => Some(*address),
     })
 }
 
-fn sum(nodes: impl IntoIterator<Item = AllocNode>) -> Sum {
-    nodes.into_iter().fold(Sum::default(), |sum, node| sum.plus(Sum::from(node.bytes)))
+fn sum(nodes: impl IntoIterator<Item = AllocNode>) -> ByteSum {
+    nodes.into_iter().fold(ByteSum::default(), |sum, node| sum.plus(ByteSum::from(node.bytes)))
 }
 
 impl Graphs {
     /// Adds a node to the capture at a position.
-    fn add_to_capture(&mut self, position: usize, node: Node, at: Moment) -> Result<(), Full> {
-        self.make_room(1).ok_or(Full::of(node))?;
+    fn add_to_capture(
+        &mut self,
+        position: usize,
+        node: Node,
+        at: Timestamp,
+    ) -> Result<(), NodeLimitReached> {
+        self.make_room(1).ok_or(NodeLimitReached::of(node))?;
         self.captures[position].nodes.push((node, at));
         Ok(())
     }
@@ -180,10 +185,10 @@ impl Graphs {
 
     /// Upper bound of the memory of ambiguous allocations beyond the listed memory; `listed` returns
     /// the bytes listed at an address. At most one allocation is live at an address.
-    pub(super) fn ambiguous_bytes(&self, listed: impl Fn(u64) -> u64) -> Sum {
+    pub(super) fn ambiguous_bytes(&self, listed: impl Fn(u64) -> u64) -> ByteSum {
         let beyond = |(address, bytes): (&u64, &u64)| bytes.saturating_sub(listed(*address));
         let known = self.ambiguous.bytes.iter().map(beyond);
-        known.fold(self.ambiguous.more, |sum, bytes| sum.plus(Sum::from(bytes)))
+        known.fold(self.ambiguous.more, |sum, bytes| sum.plus(ByteSum::from(bytes)))
     }
 
     /// Whether any stream is capturing.
@@ -194,7 +199,7 @@ impl Graphs {
     /// Returns whether a call on a stream belongs to a capture. A call entered before the capture
     /// started does not belong to it.
     fn captured(&self, event: &Event, stream: Option<StreamId>) -> Option<Captured> {
-        let Event { tid, entered, .. } = *event;
+        let Event { tid, entry_time: entered, .. } = *event;
         let begun = |capture: &Capture| capture.since <= entered;
         let is_of = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
         let own = |capture: &Capture| begun(capture) && is_of(capture);
@@ -223,36 +228,37 @@ impl Graphs {
 
     fn make_room(&mut self, nodes: usize) -> Option<()> {
         let more = self.nodes.saturating_add(nodes);
-        (more <= NODES).then(|| self.nodes = more)
+        (more <= MAX_NODES).then(|| self.nodes = more)
     }
 
-    fn drop_nodes(&mut self, nodes: &[Made]) {
+    fn drop_nodes(&mut self, nodes: &[TimedNode]) {
         self.nodes -= nodes.len();
         self.dropped.add(sum(allocations(nodes)));
     }
 
-    fn drop_exec(&mut self, id: ExecId) {
-        if let Some(Exec { left, taken, .. }) = self.execs.remove(&id) {
+    fn drop_exec(&mut self, id: GraphExecId) {
+        if let Some(GraphExec { left, taken, .. }) = self.execs.remove(&id) {
             self.nodes -= left.len() + taken.len();
             self.dropped.add(sum(left));
         }
     }
 
-    fn begin_capture(&mut self, new: Capture, tid: Tid) -> Result<(), Full> {
+    fn begin_capture(&mut self, new: Capture, tid: Tid) -> Result<(), NodeLimitReached> {
         let older = self.captures.iter().position(|capture| capture.is_of(new.stream, tid));
         if let Some(position) = older {
             self.drop_capture(position);
         }
-        if self.captures.len() >= CAPTURES {
-            return Err(Full { bytes: 0 });
+        if self.captures.len() >= MAX_CAPTURES {
+            return Err(NodeLimitReached { bytes: 0 });
         }
         self.captures.push(new);
         Ok(())
     }
 
     fn end_capture(&mut self, event: &Event, stream: StreamId, graph: Option<GraphId>) {
-        let ended =
-            |capture: &Capture| capture.is_of(stream, event.tid) && capture.since <= event.entered;
+        let ended = |capture: &Capture| {
+            capture.is_of(stream, event.tid) && capture.since <= event.entry_time
+        };
         let Some(position) = self.captures.iter().position(ended) else {
             return;
         };
@@ -273,13 +279,18 @@ impl Graphs {
         }
     }
 
-    fn add(&mut self, graph: GraphId, node: Node, at: Moment) -> Result<(), Full> {
-        self.make_room(1).ok_or(Full::of(node))?;
+    fn add(&mut self, graph: GraphId, node: Node, at: Timestamp) -> Result<(), NodeLimitReached> {
+        self.make_room(1).ok_or(NodeLimitReached::of(node))?;
         self.graphs.entry(graph).or_default().push((node, at));
         Ok(())
     }
 
-    fn instantiate(&mut self, id: ExecId, graph: GraphId, new: Exec) -> Result<(), Full> {
+    fn instantiate(
+        &mut self,
+        id: GraphExecId,
+        graph: GraphId,
+        new: GraphExec,
+    ) -> Result<(), NodeLimitReached> {
         self.drop_exec(id);
         let nodes = self.graphs.get(&graph).map_or(&[][..], |nodes| nodes);
         let (left, taken) = (left(nodes), taken(nodes));
@@ -287,19 +298,19 @@ impl Graphs {
             return Ok(());
         }
         let bytes = sum(left.iter().copied()).bytes().0;
-        self.make_room(left.len() + taken.len()).ok_or(Full { bytes })?;
-        self.execs.insert(id, Exec { left, taken, ..new });
+        self.make_room(left.len() + taken.len()).ok_or(NodeLimitReached { bytes })?;
+        self.execs.insert(id, GraphExec { left, taken, ..new });
         Ok(())
     }
 
-    fn destroy_exec(&mut self, id: ExecId, entered: Moment) {
+    fn destroy_exec(&mut self, id: GraphExecId, entered: Timestamp) {
         if self.execs.get(&id).is_some_and(|exec| exec.since <= entered) {
             self.drop_exec(id);
         }
     }
 
     /// Nodes created after the call was entered belong to a newer graph with the same handle.
-    fn destroy(&mut self, graph: GraphId, entered: Moment) {
+    fn destroy(&mut self, graph: GraphId, entered: Timestamp) {
         let nodes = self.graphs.remove(&graph).unwrap_or_default();
         let (gone, newer): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|(_, at)| *at <= entered);
         if !newer.is_empty() {
@@ -309,7 +320,7 @@ impl Graphs {
     }
 
     /// Memory that known nodes could allocate at addresses that are not live. Visits all nodes.
-    pub(super) fn potential(&self, live: impl Fn(u64) -> bool) -> Sum {
+    pub(super) fn potential(&self, live: impl Fn(u64) -> bool) -> ByteSum {
         let made = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
         // A graph may have been instantiated before a free node was added.
         let made = made.flat_map(|nodes| allocations(nodes));
@@ -319,11 +330,11 @@ impl Graphs {
             let bytes = biggest.entry(node.address).or_insert(0);
             *bytes = node.bytes.max(*bytes);
         }
-        biggest.values().fold(Sum::default(), |sum, bytes| sum.plus(Sum::from(*bytes)))
+        biggest.values().fold(ByteSum::default(), |sum, bytes| sum.plus(ByteSum::from(*bytes)))
     }
 }
 
-impl Full {
+impl NodeLimitReached {
     fn of(node: Node) -> Self {
         let bytes = if let Node::Alloc(node) = node { node.bytes } else { 0 };
         Self { bytes }
@@ -332,8 +343,8 @@ impl Full {
 
 impl Process {
     /// Applies a call on graphs or captures.
-    pub(super) fn graph(&mut self, event: &Event, call: GraphCall) -> Result<(), Full> {
-        let Event { tid, at, entered, .. } = *event;
+    pub(super) fn graph(&mut self, event: &Event, call: GraphCall) -> Result<(), NodeLimitReached> {
+        let Event { tid, time: at, entry_time: entered, .. } = *event;
         match call {
             GraphCall::CaptureBegan { stream, graph } => {
                 let thread = Some(tid);
@@ -344,7 +355,7 @@ impl Process {
                 self.graphs.end_capture(event, stream, graph);
             }
             GraphCall::AllocNode { graph, address, bytes, place } => {
-                self.make_room(Key::address(address));
+                self.evict_stale(AllocationKey::address(address));
                 let node = AllocNode { address, bytes, place: Some(place), site: None };
                 return self.graphs.add(graph, Node::Alloc(node), at);
             }
@@ -353,17 +364,17 @@ impl Process {
             }
             GraphCall::Instantiated { exec, graph, frees_before_launch } => {
                 let (left, taken) = (Vec::new(), Vec::new());
-                let new = Exec { since: at, frees_before_launch, left, taken };
+                let new = GraphExec { since: at, frees_before_launch, left, taken };
                 return self.graphs.instantiate(exec, graph, new);
             }
             GraphCall::Launched { exec } => self.launch(event, exec),
             GraphCall::ExecDestroyed { exec } => self.graphs.destroy_exec(exec, entered),
             GraphCall::GraphDestroyed { graph } => self.graphs.destroy(graph, entered),
             GraphCall::ToldReserved { device, bytes } => {
-                let reported = Told { bytes: Bytes(bytes), at };
-                self.devices.graphs_reserve(device, Some(reported));
+                let reported = DriverReported { bytes: Bytes(bytes), at };
+                self.devices.set_graph_reserved(device, Some(reported));
             }
-            GraphCall::Trimmed { device } => self.devices.graphs_reserve(device, None),
+            GraphCall::Trimmed { device } => self.devices.set_graph_reserved(device, None),
         }
         Ok(())
     }
@@ -375,41 +386,45 @@ impl Process {
         event: &Event,
         allocate: &Allocate,
         context: u32,
-    ) -> Option<Result<(), Full>> {
+    ) -> Option<Result<(), NodeLimitReached>> {
         let captured = self.graphs.captured(event, allocate.stream)?;
-        self.make_room(allocate.key);
+        self.evict_stale(allocate.key);
         let Captured::Node(position) = captured else {
             self.graphs.ambiguous.add(allocate.key.value, allocate.bytes);
             return Some(Ok(()));
         };
         let named = allocate.pool.filter(|pool| pool.0 != 0);
-        let place = named.and_then(|pool| self.pools.place_of(pool)).or_else(|| {
+        let place = named.and_then(|pool| self.pools.location_of(pool)).or_else(|| {
             let device = allocate.device.or_else(|| self.device_of(context));
-            device.map(Place::Device)
+            device.map(MemoryLocation::Device)
         });
         let Allocate { key, bytes, site, .. } = *allocate;
         let node = AllocNode { address: key.value, bytes, place, site };
-        Some(self.graphs.add_to_capture(position, Node::Alloc(node), event.at))
+        Some(self.graphs.add_to_capture(position, Node::Alloc(node), event.time))
     }
 
     /// Adds a node for a stream-ordered free during a capture: of graph memory, or of an address
     /// that a node will allocate. A graph cannot free other memory, so a successful free of such
     /// memory does not belong to the capture.
-    pub(super) fn note_free(&mut self, event: &Event, free: &Free) -> Option<Result<(), Full>> {
+    pub(super) fn note_free(
+        &mut self,
+        event: &Event,
+        free: &Free,
+    ) -> Option<Result<(), NodeLimitReached>> {
         let live = self.allocations.find(free.key);
         let other = live.is_some_and(|slot| !of_graph(&self.allocations.slab[slot]));
-        if other || free.key.space != Space::Address {
+        if other || free.key.space != AddressType::Pointer {
             return None;
         }
         let Captured::Node(position) = self.graphs.captured(event, free.stream)? else {
             self.graphs.ambiguous.calls = self.graphs.ambiguous.calls.saturating_add(1);
-            self.losses.doubt_free(event.at, self.totals.live);
+            self.losses.doubt_free(event.time, self.totals.live);
             return Some(Ok(()));
         };
-        Some(self.graphs.add_to_capture(position, Node::Free(free.key.value), event.at))
+        Some(self.graphs.add_to_capture(position, Node::Free(free.key.value), event.time))
     }
 
-    fn launch(&mut self, event: &Event, id: ExecId) {
+    fn launch(&mut self, event: &Event, id: GraphExecId) {
         let Some(exec) = self.graphs.execs.remove(&id) else {
             return;
         };
@@ -419,37 +434,37 @@ impl Process {
         }
         for address in &exec.taken {
             if !self.free_by_graph(event, *address) {
-                self.settle(Key::address(*address));
+                self.match_pending_free(AllocationKey::address(*address));
             }
         }
         // All frees come before all allocations, so that live memory in between never exceeds that
         // after the launch.
         for node in &exec.left {
             if !exec.frees_before_launch || !self.free_by_graph(event, node.address) {
-                self.make_room(Key::address(node.address));
+                self.evict_stale(AllocationKey::address(node.address));
             }
         }
         for node in &exec.left {
             let (kind, device) = match node.place {
-                Some(Place::Device(device)) => (Kind::Graph, Some(device)),
-                Some(Place::Host) => (Kind::HostAsync, None),
-                None => (Kind::Graph, None),
+                Some(MemoryLocation::Device(device)) => (MemoryKind::Graph, Some(device)),
+                Some(MemoryLocation::Host) => (MemoryKind::HostAsync, None),
+                None => (MemoryKind::Graph, None),
             };
-            let new = New::plain(Key::address(node.address), kind, node.bytes);
-            self.begin(event, &New { device, site: node.site, ..new });
+            let new = NewAllocation::plain(AllocationKey::address(node.address), kind, node.bytes);
+            self.insert_allocation(event, &NewAllocation { device, site: node.site, ..new });
         }
         self.graphs.execs.insert(id, exec);
     }
 
     /// Frees graph memory that was live when the launch was entered.
     fn free_by_graph(&mut self, event: &Event, address: u64) -> bool {
-        let key = Key::address(address);
+        let key = AllocationKey::address(address);
         let own = self.allocations.find(key).filter(|&slot| {
             let entry = &self.allocations.slab[slot];
-            of_graph(entry) && entry.returned_at <= event.entered
+            of_graph(entry) && entry.returned_at <= event.entry_time
         });
         if let Some(slot) = own {
-            self.end(slot, How::Freed);
+            self.remove_allocation(slot, EndReason::Freed);
             self.counts.frees += 1;
             self.freed.push(key);
         }
@@ -458,8 +473,8 @@ impl Process {
 }
 
 /// Whether it was allocated by the launch of a graph.
-fn of_graph(entry: &Entry) -> bool {
-    entry.kind == Kind::Graph || (entry.kind == Kind::HostAsync && entry.pool() == NIL)
+fn of_graph(entry: &AllocationEntry) -> bool {
+    entry.kind == MemoryKind::Graph || (entry.kind == MemoryKind::HostAsync && entry.pool() == NIL)
 }
 
 #[cfg(test)]
@@ -467,20 +482,25 @@ mod tests {
     use super::*;
 
     const G: GraphId = GraphId(1);
-    const E: ExecId = ExecId(1);
+    const E: GraphExecId = GraphExecId(1);
 
     fn alloc(address: u64, bytes: u64) -> Node {
         Node::Alloc(AllocNode { address, bytes, place: None, site: None })
     }
 
-    fn exec() -> Exec {
-        Exec { since: Moment(1), frees_before_launch: false, left: Vec::new(), taken: Vec::new() }
+    fn exec() -> GraphExec {
+        GraphExec {
+            since: Timestamp(1),
+            frees_before_launch: false,
+            left: Vec::new(),
+            taken: Vec::new(),
+        }
     }
 
     fn graphs(nodes: &[Node]) -> Graphs {
         let mut graphs = Graphs::default();
         for node in nodes {
-            graphs.add(G, *node, Moment(1)).unwrap();
+            graphs.add(G, *node, Timestamp(1)).unwrap();
         }
         graphs
     }
@@ -497,14 +517,14 @@ mod tests {
     #[test]
     fn nodes_beyond_the_limit_are_dropped_until_others_end() {
         let mut graphs = graphs(&[alloc(1, 8), alloc(2, 4)]);
-        graphs.nodes = NODES;
-        assert_eq!(graphs.add(G, alloc(3, 2), Moment(1)), Err(Full { bytes: 2 }));
-        assert_eq!(graphs.add(G, Node::Free(1), Moment(1)), Err(Full { bytes: 0 }));
-        assert_eq!(graphs.instantiate(E, G, exec()), Err(Full { bytes: 12 }));
+        graphs.nodes = MAX_NODES;
+        assert_eq!(graphs.add(G, alloc(3, 2), Timestamp(1)), Err(NodeLimitReached { bytes: 2 }));
+        assert_eq!(graphs.add(G, Node::Free(1), Timestamp(1)), Err(NodeLimitReached { bytes: 0 }));
+        assert_eq!(graphs.instantiate(E, G, exec()), Err(NodeLimitReached { bytes: 12 }));
         assert!(graphs.execs.is_empty());
-        graphs.destroy(G, Moment(2));
-        assert_eq!(graphs.add(G, alloc(3, 2), Moment(3)), Ok(()));
-        assert_eq!(graphs.nodes, NODES - 1);
+        graphs.destroy(G, Timestamp(2));
+        assert_eq!(graphs.add(G, alloc(3, 2), Timestamp(3)), Ok(()));
+        assert_eq!(graphs.nodes, MAX_NODES - 1);
     }
 
     #[test]
@@ -514,19 +534,19 @@ mod tests {
         assert_eq!(graphs.nodes, 4);
         graphs.instantiate(E, G, exec()).unwrap();
         assert_eq!(graphs.nodes, 4);
-        graphs.destroy_exec(E, Moment(0));
-        graphs.destroy_exec(E, Moment(2));
-        graphs.destroy(G, Moment(2));
+        graphs.destroy_exec(E, Timestamp(0));
+        graphs.destroy_exec(E, Timestamp(2));
+        graphs.destroy(G, Timestamp(2));
         assert_eq!(graphs.nodes, 0);
-        assert_eq!(graphs.dropped.at_most(1), Sum::from(8));
+        assert_eq!(graphs.dropped.at_most(1), ByteSum::from(8));
     }
 
     #[test]
     fn potential_counts_each_address_once_unless_live() {
         let mut graphs = graphs(&[alloc(1, 8), alloc(2, 4)]);
         graphs.instantiate(E, G, exec()).unwrap();
-        graphs.add(GraphId(2), alloc(2, 32), Moment(1)).unwrap();
-        assert_eq!(graphs.potential(|_| false), Sum::from(40));
-        assert_eq!(graphs.potential(|address| address == 2), Sum::from(8));
+        graphs.add(GraphId(2), alloc(2, 32), Timestamp(1)).unwrap();
+        assert_eq!(graphs.potential(|_| false), ByteSum::from(40));
+        assert_eq!(graphs.potential(|address| address == 2), ByteSum::from(8));
     }
 }

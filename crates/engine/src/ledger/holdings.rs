@@ -6,32 +6,32 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::event::{Allocate, Failed};
-use crate::holding::{HeldSite, Holding, Where};
+use crate::event::{Allocate, FailedCall};
+use crate::holding::{DeviceFilter, Holder, HolderSite};
 use crate::ids::{DeviceId, GpuId, Pid, ProcessKey, SiteId};
 use crate::stack::{Frame, SiteName};
 use crate::units::Bytes;
 
 use super::Ledger;
-use super::allocation::{Entry, NIL};
+use super::allocation::{AllocationEntry, NIL};
 use super::process::Process;
-use super::totals::Sum;
+use super::totals::ByteSum;
 use super::view::walks;
 
 impl Ledger {
     /// Returns the processes that hold memory on the selected devices, largest first, each by site.
     /// Visits every live allocation of every process.
     #[must_use]
-    pub fn holdings(&self, filter: Where) -> Vec<Holding> {
+    pub fn holders(&self, filter: DeviceFilter) -> Vec<Holder> {
         let mut all: Vec<_> =
             self.shown().filter_map(|process| self.holding(process, filter)).collect();
         all.sort_by_key(|one| (Reverse(one.live_bytes), one.key.pid));
         all
     }
 
-    fn holding(&self, process: &Process, filter: Where) -> Option<Holding> {
-        let mut sites: HashMap<Option<SiteId>, (Sum, u64)> = HashMap::new();
-        let (mut live, mut allocations) = (Sum::default(), 0_u64);
+    fn holding(&self, process: &Process, filter: DeviceFilter) -> Option<Holder> {
+        let mut sites: HashMap<Option<SiteId>, (ByteSum, u64)> = HashMap::new();
+        let (mut live, mut allocations) = (ByteSum::default(), 0_u64);
         for (slab, walk) in walks(process) {
             for slot in walk {
                 let entry = &slab[slot];
@@ -44,7 +44,7 @@ impl Ledger {
                 }
             }
         }
-        (allocations > 0).then(|| Holding {
+        (allocations > 0).then(|| Holder {
             key: process.key,
             uid: process.uid,
             name: process.name.clone(),
@@ -56,16 +56,16 @@ impl Ledger {
     }
 
     /// Sorts the sites, largest first, and merges sites with the same frames.
-    fn held_sites(&self, by_id: HashMap<Option<SiteId>, (Sum, u64)>) -> Vec<HeldSite> {
-        let mut by_name: HashMap<SiteName, (Option<SiteId>, Sum, u64)> = HashMap::new();
+    fn held_sites(&self, by_id: HashMap<Option<SiteId>, (ByteSum, u64)>) -> Vec<HolderSite> {
+        let mut by_name: HashMap<SiteName, (Option<SiteId>, ByteSum, u64)> = HashMap::new();
         for (site, (bytes, count)) in by_id {
-            let one = by_name.entry(self.sites.name(site)).or_insert((site, Sum::default(), 0));
+            let one = by_name.entry(self.sites.name(site)).or_insert((site, ByteSum::default(), 0));
             one.1 = one.1.plus(bytes);
             one.2 = one.2.saturating_add(count);
         }
         let mut sites: Vec<_> = by_name
             .into_iter()
-            .map(|(name, (site, bytes, count))| HeldSite {
+            .map(|(name, (site, bytes, count))| HolderSite {
                 site,
                 name,
                 frames: Arc::default(),
@@ -81,14 +81,14 @@ impl Ledger {
     #[must_use]
     pub fn cached(&self, pid: Pid, device: DeviceId) -> Option<Bytes> {
         let process = self.running.get(&pid)?;
-        process.torch.as_deref()?.unused(device, process)
+        process.torch.as_deref()?.unused_bytes(device, process)
     }
 
     /// Adds names and frames that were resolved in the meantime to the sites of holders. Keeps the
     /// first `top` sites of each process; merges sites that turn out to have the same frames.
-    pub fn name_holdings(&self, holdings: &mut [Holding], top: usize) {
+    pub fn name_holdings(&self, holdings: &mut [Holder], top: usize) {
         for holding in holdings {
-            let mut named: Vec<HeldSite> = Vec::new();
+            let mut named: Vec<HolderSite> = Vec::new();
             let mut indices: HashMap<SiteName, usize> = HashMap::new();
             for mut one in std::mem::take(&mut holding.sites) {
                 one.name = self.sites.name(one.site);
@@ -116,15 +116,15 @@ impl Ledger {
 
     /// Device and GPU of a failed call, and the name of its process.
     #[must_use]
-    pub fn asked_of(
+    pub fn requested_device(
         &self,
         pid: Pid,
-        failed: &Failed,
+        failed: &FailedCall,
     ) -> (Option<DeviceId>, Option<GpuId>, Box<str>) {
         let Some(process) = self.running.get(&pid) else {
             return (failed.device, None, Box::default());
         };
-        let device = process.device_asked(failed);
+        let device = process.requested_device(failed);
         let gpu = device.and_then(|device| process.devices.gpu(device));
         (device, gpu, process.name.clone())
     }
@@ -156,7 +156,7 @@ impl Ledger {
 
 /// Whether an allocation is on the selected devices, by the rules of
 /// [`super::device::Devices::live_on`].
-fn is_selected(entry: &Entry, process: &Process, filter: Where) -> bool {
+fn is_selected(entry: &AllocationEntry, process: &Process, filter: DeviceFilter) -> bool {
     let on = |device: DeviceId, gpu: Option<GpuId>| match (
         gpu,
         process.devices.gpu_of(entry.device()),
@@ -165,8 +165,8 @@ fn is_selected(entry: &Entry, process: &Process, filter: Where) -> bool {
         _ => entry.device() == Some(device),
     };
     match filter {
-        Where::Anywhere => true,
-        Where::Device(device, gpu) => on(device, gpu),
-        Where::Gpu(gpu) => process.devices.gpu_of(entry.device()) == Some(gpu),
+        DeviceFilter::AllDevices => true,
+        DeviceFilter::Device(device, gpu) => on(device, gpu),
+        DeviceFilter::Gpu(gpu) => process.devices.gpu_of(entry.device()) == Some(gpu),
     }
 }

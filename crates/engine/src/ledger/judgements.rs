@@ -4,38 +4,38 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use crate::analysis::leak::{self, Case};
+use crate::analysis::leak::{self, SiteObservation};
 use crate::ids::{DeviceId, GpuId, Tid};
-use crate::kind::Layer;
-use crate::stack::{SiteName, Sites};
-use crate::units::{Bytes, Moment, Nanos};
-use crate::verdict::{CacheTensors, Evidence, Judgement, Subject, Sureness, Verdict};
+use crate::kind::MemoryLayer;
+use crate::stack::{SiteName, SiteRegistry};
+use crate::units::{Bytes, Nanos, Timestamp};
+use crate::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 use super::process::Process;
 use super::site_views::name;
-use super::sites::{Held, Row, Threads};
+use super::sites::{AllocatingThreads, ResourceKind, SiteRow};
 
 /// Limit of sites per process that are checked for leaks, largest first: a verdict costs a few
 /// microseconds, and there may be many thousands of sites.
-const LOOKED_AT: usize = 512;
+const MAX_CANDIDATES: usize = 512;
 
 /// Limit of rows that are merged into sites. If there are more, the limit is shared between the
 /// largest that may leak on their own and the largest of all.
-const ROWS: usize = 4096;
+const MAX_ROWS: usize = 4096;
 
 /// An hour in nanoseconds.
 const HOUR: u128 = 3_600_000_000_000;
 
 /// Leak suspects, and the largest other sites.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Judged {
-    pub(super) suspects: Vec<Judgement>,
-    pub(super) others: Vec<Judgement>,
+pub(super) struct SiteVerdicts {
+    pub(super) suspects: Vec<SiteVerdict>,
+    pub(super) others: Vec<SiteVerdict>,
     /// Number of suspects before the list was truncated.
     pub(super) suspects_total: u64,
 }
 
-impl Judged {
+impl SiteVerdicts {
     /// Adds the verdicts of another process.
     pub(super) fn append(&mut self, mut other: Self) {
         self.suspects.append(&mut other.suspects);
@@ -45,18 +45,23 @@ impl Judged {
     /// Sorts and truncates both lists.
     pub(super) fn ranked(mut self, suspects: usize, others: usize) -> Self {
         self.suspects.sort_by_key(|one| {
-            let bytes = one.subject.is_bytes();
-            (Reverse((one.sureness, bytes, one.evidence.per_hour)), one.pid, one.site, one.subject)
+            let bytes = one.resource.is_bytes();
+            (
+                Reverse((one.confidence, bytes, one.evidence.growth_per_hour)),
+                one.pid,
+                one.site,
+                one.resource,
+            )
         });
         self.suspects_total = self.suspects.len() as u64;
         self.suspects.truncate(suspects);
         self.others.sort_by_key(|one| {
-            let bytes = one.subject.is_bytes();
+            let bytes = one.resource.is_bytes();
             (
-                Reverse((bytes, one.evidence.live, one.evidence.begun)),
+                Reverse((bytes, one.evidence.live, one.evidence.created)),
                 one.pid,
                 one.site,
-                one.subject,
+                one.resource,
             )
         });
         self.others.truncate(others);
@@ -64,15 +69,15 @@ impl Judged {
     }
 
     /// Adjusts suspects in PyTorch's cache by its tensors, if these are known.
-    fn explain_cache(&mut self, process: &Process, at: Moment) {
+    fn explain_cache(&mut self, process: &Process, at: Timestamp) {
         let Some(torch) = process.torch.as_deref() else { return };
         let (cache, mut suspects): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.suspects).into_iter().partition(is_cache);
-        let rate = |of: &[Judgement], device: Option<DeviceId>, tensors: bool| {
-            let wanted = |one: &&Judgement| {
-                one.device == device && tensors == (one.subject == Subject::Tensors)
+        let rate = |of: &[SiteVerdict], device: Option<DeviceId>, tensors: bool| {
+            let wanted = |one: &&SiteVerdict| {
+                one.device == device && tensors == (one.resource == Resource::Tensors)
             };
-            let rates = of.iter().filter(wanted).map(|one| one.evidence.per_hour);
+            let rates = of.iter().filter(wanted).map(|one| one.evidence.growth_per_hour);
             rates.fold(0, u64::saturating_add)
         };
         let by_device: Vec<_> = cache
@@ -88,8 +93,8 @@ impl Judged {
             .collect();
         for (mut one, tensors) in cache.into_iter().zip(by_device) {
             if let Some(tensors) = tensors {
-                let own = (one.verdict, one.sureness, std::mem::take(&mut one.evidence));
-                (one.verdict, one.sureness, one.evidence) = leak::classify_cache(own, tensors);
+                let own = (one.verdict, one.confidence, std::mem::take(&mut one.evidence));
+                (one.verdict, one.confidence, one.evidence) = leak::classify_cache(own, tensors);
             }
             if one.verdict == Verdict::Leak {
                 suspects.push(one);
@@ -101,24 +106,25 @@ impl Judged {
     }
 
     /// Forecasts when devices will be full, where their free memory is known.
-    pub(super) fn project(&mut self, process: &Process, free: &HashMap<GpuId, Bytes>) {
+    pub(super) fn forecast(&mut self, process: &Process, free: &HashMap<GpuId, Bytes>) {
         for one in &mut self.suspects {
-            let on_device = match one.subject {
-                Subject::Memory(kind) => kind.takes_device_memory(),
-                Subject::Tensors => true,
-                Subject::Objects(_) => false,
+            let on_device = match one.resource {
+                Resource::Memory(kind) => kind.takes_device_memory(),
+                Resource::Tensors => true,
+                Resource::Objects(_) => false,
             };
             let gpu = one.device.and_then(|device| process.devices.gpu(device));
             let free = gpu.filter(|_| on_device).and_then(|gpu| free.get(&gpu));
-            one.evidence.full_in = free.map(|free| {
-                let nanos = u128::from(free.0) * HOUR / u128::from(one.evidence.per_hour.max(1));
+            one.evidence.time_until_full = free.map(|free| {
+                let nanos =
+                    u128::from(free.0) * HOUR / u128::from(one.evidence.growth_per_hour.max(1));
                 Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
             });
         }
     }
 
     /// Updates the names of sites whose stacks have been resolved since.
-    pub(super) fn name_again(&mut self, registry: &Sites) {
+    pub(super) fn refresh_names(&mut self, registry: &SiteRegistry) {
         for one in self.suspects.iter_mut().chain(&mut self.others) {
             if let SiteName::Pending(site) = one.site {
                 one.site = registry.name(Some(site));
@@ -129,10 +135,10 @@ impl Judged {
 }
 
 /// Everything of one resource kind from one call stack.
-struct Place<'a> {
+struct SiteTotals<'a> {
     name: SiteName,
-    subject: Subject,
-    rows: &'a [(SiteName, Held, &'a Row)],
+    subject: Resource,
+    rows: &'a [(SiteName, ResourceKind, &'a SiteRow)],
     live: u64,
     peak: u64,
     may_leak: bool,
@@ -140,23 +146,28 @@ struct Place<'a> {
 
 /// Classifies the sites of a process at a given time: those that may leak, and the largest others
 /// up to a number.
-pub(super) fn of(process: &Process, at: Moment, others: usize, registry: &Sites) -> Judged {
+pub(super) fn of(
+    process: &Process,
+    at: Timestamp,
+    others: usize,
+    registry: &SiteRegistry,
+) -> SiteVerdicts {
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     let rows = biggest(process, at).into_iter();
     let mut rows: Vec<_> = rows.map(|row| (name(row.source, registry), row.held, row)).collect();
     rows.sort_unstable_by_key(|(name, held, row)| (*name, *held, row.source));
     let sites = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
-    let mut sites: Vec<_> = sites.filter_map(|rows| Place::of(rows, process, at)).collect();
+    let mut sites: Vec<_> = sites.filter_map(|rows| SiteTotals::of(rows, process, at)).collect();
     sites.sort_unstable_by_key(|site| {
         let bytes = site.subject.is_bytes();
         (Reverse((bytes, site.live, site.peak)), site.name, site.subject)
     });
-    let mut verdicts = Judged::default();
+    let mut verdicts = SiteVerdicts::default();
     let mut checked = 0;
     for site in sites {
         let listed = verdicts.others.len() < others;
         checked += usize::from(site.may_leak);
-        let suspected = site.may_leak && checked <= LOOKED_AT;
+        let suspected = site.may_leak && checked <= MAX_CANDIDATES;
         if !(listed || suspected) {
             continue;
         }
@@ -172,15 +183,15 @@ pub(super) fn of(process: &Process, at: Moment, others: usize, registry: &Sites)
 }
 
 /// Whether the memory was allocated by PyTorch's cache.
-fn is_cache(one: &Judgement) -> bool {
-    matches!(one.subject, Subject::Memory(_)) && leak::is_torch_cache(one.frames.iter())
+fn is_cache(one: &SiteVerdict) -> bool {
+    matches!(one.resource, Resource::Memory(_)) && leak::is_torch_cache(one.frames.iter())
 }
 
 /// Rows to classify; see [`MAX_ROWS`].
-fn biggest(process: &Process, at: Moment) -> Vec<&Row> {
+fn biggest(process: &Process, at: Timestamp) -> Vec<&SiteRow> {
     let start = process.sites.start();
-    let rank = |row: &Row| {
-        let bytes = matches!(row.held, Held::Memory(_));
+    let rank = |row: &SiteRow| {
+        let bytes = matches!(row.held, ResourceKind::Memory(_));
         let (first, last) = (row.first - start, row.last - start);
         let may_leak = leak::may_leak(row.count, first, last, at - start);
         (may_leak, bytes, row.quantity(), row.peak)
@@ -188,30 +199,35 @@ fn biggest(process: &Process, at: Moment) -> Vec<&Row> {
     let rows = process.sites.rows().iter();
     let rows = rows.filter(|row| row.allocations > 0 && subject(row.held).is_some());
     let mut rows: Vec<_> = rows.map(|row| (Reverse(rank(row)), row)).collect();
-    if rows.len() > ROWS {
-        rows.select_nth_unstable_by_key(ROWS / 2, |(rank, _)| *rank);
-        let (_, rest) = rows.split_at_mut(ROWS / 2);
+    if rows.len() > MAX_ROWS {
+        rows.select_nth_unstable_by_key(MAX_ROWS / 2, |(rank, _)| *rank);
+        let (_, rest) = rows.split_at_mut(MAX_ROWS / 2);
         let by_size =
-            |(Reverse((_, bytes, live, peak)), _): &(_, &Row)| Reverse((*bytes, *live, *peak));
-        rest.select_nth_unstable_by_key(ROWS / 2, by_size);
-        rows.truncate(ROWS);
+            |(Reverse((_, bytes, live, peak)), _): &(_, &SiteRow)| Reverse((*bytes, *live, *peak));
+        rest.select_nth_unstable_by_key(MAX_ROWS / 2, by_size);
+        rows.truncate(MAX_ROWS);
     }
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
 /// Resource that is classified; `None` for memory that the program cannot free or does not own.
-const fn subject(held: Held) -> Option<Subject> {
+const fn subject(held: ResourceKind) -> Option<Resource> {
     match held {
-        Held::Object(kind) => Some(Subject::Objects(kind)),
-        Held::Memory(kind) => leak::subject(kind),
+        ResourceKind::Object(kind) => Some(Resource::Objects(kind)),
+        ResourceKind::Memory(kind) => leak::subject(kind),
     }
 }
 
-impl<'a> Place<'a> {
-    fn of(rows: &'a [(SiteName, Held, &'a Row)], process: &Process, at: Moment) -> Option<Self> {
+impl<'a> SiteTotals<'a> {
+    fn of(
+        rows: &'a [(SiteName, ResourceKind, &'a SiteRow)],
+        process: &Process,
+        at: Timestamp,
+    ) -> Option<Self> {
         let (name, held, _) = *rows.first()?;
         let all = || rows.iter().map(|(_, _, row)| *row);
-        let sum = |of: fn(&Row) -> u64| all().fold(0_u64, |sum, row| sum.saturating_add(of(row)));
+        let sum =
+            |of: fn(&SiteRow) -> u64| all().fold(0_u64, |sum, row| sum.saturating_add(of(row)));
         let first = all().map(|row| row.first).min()?;
         let last = all().map(|row| row.last).max()?;
         let start = process.sites.start();
@@ -220,18 +236,18 @@ impl<'a> Place<'a> {
             name,
             subject: subject(held)?,
             rows,
-            live: sum(Row::quantity),
+            live: sum(SiteRow::quantity),
             peak: sum(|row| row.peak.bytes().0),
             may_leak: leak::may_leak(count, first - start, last - start, at - start),
         })
     }
 
-    fn classify(&self, process: &Process, at: Moment, registry: &Sites) -> Judgement {
+    fn classify(&self, process: &Process, at: Timestamp, registry: &SiteRegistry) -> SiteVerdict {
         let mut rows = self.rows.iter().map(|(_, _, row)| *row);
         let one = rows.next();
         let merged = (self.rows.len() > 1).then(|| {
             let mut all = one.cloned();
-            rows.for_each(|row| all.iter_mut().for_each(|all| all.absorb(row)));
+            rows.for_each(|row| all.iter_mut().for_each(|all| all.merge(row)));
             all
         });
         let merged = merged.flatten();
@@ -239,27 +255,32 @@ impl<'a> Place<'a> {
         let frames = registry.frames_of(self.name);
         let named = !matches!(self.name, SiteName::Unknown | SiteName::Other);
         let (verdict, confidence, evidence) = row.map_or_else(
-            || (Verdict::NotEnoughData, Sureness::Possible, Evidence::default()),
-            |row| leak::judge(&case(row, process, at, named)),
+            || (Verdict::NotEnoughData, Confidence::Possible, Evidence::default()),
+            |row| leak::classify(&case(row, process, at, named)),
         );
-        Judgement {
+        SiteVerdict {
             pid: Some(process.key.pid),
             process: process.name.clone(),
             site: self.name,
             frames,
-            subject: self.subject,
+            resource: self.subject,
             device: row.and_then(|row| device(row, process)),
             thread: row.and_then(|row| thread(row, process)),
             verdict,
-            sureness: confidence,
+            confidence,
             evidence,
         }
     }
 }
 
-fn case<'a>(row: &'a Row, process: &Process, at: Moment, named: bool) -> Case<'a> {
+fn case<'a>(
+    row: &'a SiteRow,
+    process: &Process,
+    at: Timestamp,
+    named: bool,
+) -> SiteObservation<'a> {
     let start = process.sites.start();
-    Case {
+    SiteObservation {
         course: &row.course,
         spans: &row.spans,
         live: row.quantity(),
@@ -271,15 +292,15 @@ fn case<'a>(row: &'a Row, process: &Process, at: Moment, named: bool) -> Case<'a
         first: row.first - start,
         last: row.last - start,
         now: at - start,
-        over: process.ended.is_some(),
-        named,
+        has_ended: process.ended.is_some(),
+        has_stack: named,
     }
 }
 
 /// Device of most allocations; if unknown, the only device that the process uses. Host memory has
 /// no device, whatever context it was allocated in.
-fn device(row: &Row, process: &Process) -> Option<DeviceId> {
-    if row.held.kind().is_some_and(|kind| kind.layer() == Layer::Host) {
+fn device(row: &SiteRow, process: &Process) -> Option<DeviceId> {
+    if row.held.kind().is_some_and(|kind| kind.layer() == MemoryLayer::Host) {
         return None;
     }
     let only = match process.totals.devices() {
@@ -289,7 +310,7 @@ fn device(row: &Row, process: &Process) -> Option<DeviceId> {
     row.devices.device().or(only)
 }
 
-fn thread(row: &Row, process: &Process) -> Option<(Tid, Box<str>)> {
-    let Threads::One(tid) = row.threads else { return None };
+fn thread(row: &SiteRow, process: &Process) -> Option<(Tid, Box<str>)> {
+    let AllocatingThreads::One(tid) = row.threads else { return None };
     Some((tid, process.threads.name(tid).unwrap_or_default().into()))
 }

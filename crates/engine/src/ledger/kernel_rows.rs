@@ -6,34 +6,36 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use crate::snapshot::KernelView;
-use crate::work::{Launched, NoName, Shape};
+use crate::work::{LaunchShape, LaunchTarget, UnnamedReason};
 
-use super::work::{Kernel, Name, Shapes};
+use super::work::{KernelActivity, KernelNameState, ShapeCounts};
 
 /// Identifies a row.
 #[derive(PartialEq, Eq, Hash)]
-pub(super) enum RowKey {
+pub(super) enum KernelRowKey {
     Named(Arc<str>),
-    Handle(Launched),
+    Handle(LaunchTarget),
 }
 
 /// A row while it is computed. The result does not depend on the order of the handles.
-pub(super) struct Row {
+pub(super) struct KernelRow {
     view: KernelView,
-    handles: HashSet<Launched>,
-    last: Option<(u64, Shape)>,
-    shapes: HashMap<Shape, u64>,
+    handles: HashSet<LaunchTarget>,
+    last: Option<(u64, LaunchShape)>,
+    shapes: HashMap<LaunchShape, u64>,
     /// Calls whose shape is unknown, or may belong to another kernel.
     other: u64,
 }
 
-impl Row {
-    pub(super) fn new(target: Launched, name: Option<&Name>) -> Self {
+impl KernelRow {
+    pub(super) fn new(target: LaunchTarget, name: Option<&KernelNameState>) -> Self {
         let (name, by, why) = match (target, name) {
-            (_, Some(Name::Known(name, by))) => (Some(Arc::clone(name)), Some(*by), None),
-            (_, Some(Name::Unknown(why))) => (None, None, Some(*why)),
-            (Launched::Kernel(_), None) => (None, None, Some(NoName::Lost)),
-            (Launched::Graph(_), None) => (None, None, None),
+            (_, Some(KernelNameState::Known(name, by))) => {
+                (Some(Arc::clone(name)), Some(*by), None)
+            }
+            (_, Some(KernelNameState::Unknown(why))) => (None, None, Some(*why)),
+            (LaunchTarget::Kernel(_), None) => (None, None, Some(UnnamedReason::Lost)),
+            (LaunchTarget::Graph(_), None) => (None, None, None),
         };
         let view = KernelView {
             target,
@@ -57,14 +59,14 @@ impl Row {
     /// Adds a handle. `before`: shapes of the previous kernel with this handle.
     pub(super) fn add(
         &mut self,
-        handle: Launched,
-        name: Option<&Name>,
-        kernel: &Kernel,
-        before: Option<&Shapes>,
+        handle: LaunchTarget,
+        name: Option<&KernelNameState>,
+        kernel: &KernelActivity,
+        before: Option<&ShapeCounts>,
     ) {
         let row = &mut self.view;
         row.target = row.target.min(handle);
-        if let Some(Name::Known(_, by)) = name {
+        if let Some(KernelNameState::Known(_, by)) = name {
             row.by = row.by.map(|known| known.min(*by));
         }
         row.launches = row.launches.saturating_add(kernel.launches());
@@ -77,7 +79,7 @@ impl Row {
         self.add_shapes(kernel, before);
     }
 
-    fn add_shapes(&mut self, kernel: &Kernel, before: Option<&Shapes>) {
+    fn add_shapes(&mut self, kernel: &KernelActivity, before: Option<&ShapeCounts>) {
         let mut other = kernel.shapes.other;
         let mut taken = HashMap::new();
         if let Some(before) = before {
@@ -102,7 +104,7 @@ impl Row {
     /// Returns the row, with the values that depend on all handles.
     pub(super) fn finish(self) -> KernelView {
         let Self { mut view, handles, last, shapes, other } = self;
-        let mut counts: Vec<(Shape, u64)> = shapes.into_iter().collect();
+        let mut counts: Vec<(LaunchShape, u64)> = shapes.into_iter().collect();
         counts.sort_unstable_by_key(|(shape, count)| (Reverse(*count), *shape));
         view.handles = handles.len() as u64;
         view.last = last.map(|(_, shape)| shape);

@@ -67,20 +67,20 @@
 
 use std::collections::BinaryHeap;
 
-use crate::event::{GraphCall, Lost, VmmCall, What};
-use crate::kind::Kind;
-use crate::snapshot::{Loss, ReceivedCalls};
-use crate::units::Moment;
+use crate::event::{EventKind, GraphCall, LostDelta, VmmCall};
+use crate::kind::MemoryKind;
+use crate::snapshot::{LostTotals, ReceivedCalls};
+use crate::units::Timestamp;
 
-use super::allocation::{Entry, Slab};
-use super::sizes::SizeWalk;
-use super::totals::Sum;
+use super::allocation::{AllocationEntry, Slab};
+use super::sizes::SizeIter;
+use super::totals::ByteSum;
 
 /// Limit of entries that are scanned to bound what lost frees can have ended.
-const LOOK_AT: usize = 1000;
+const MAX_SCANNED_ENTRIES: usize = 1000;
 
 /// Adds the lost records of one event to the totals.
-pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
+pub(super) fn add(sum: &mut LostTotals, lost: &LostDelta, at: Timestamp) {
     sum.allocations = sum.allocations.saturating_add(lost.allocations);
     sum.allocated_bytes = sum.allocated_bytes.saturating_add(lost.allocated_bytes);
     sum.frees = sum.frees.saturating_add(lost.frees);
@@ -96,16 +96,17 @@ pub(super) fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
 }
 
 /// Counts a received call in the class in which its loss would have been counted.
-pub(super) const fn receive(calls: &mut ReceivedCalls, what: &What) {
+pub(super) const fn receive(calls: &mut ReceivedCalls, what: &EventKind) {
     match what {
-        What::Allocate(_) | What::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => {
+        EventKind::Allocate(_)
+        | EventKind::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => {
             calls.allocations += 1;
         }
-        What::Free(_) | What::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
+        EventKind::Free(_) | EventKind::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
             calls.frees += 1;
         }
         // The end of a capture without a graph is a failed call.
-        What::Failed(_) | What::Graph(GraphCall::CaptureEnded { graph: None, .. }) => {
+        EventKind::Failed(_) | EventKind::Graph(GraphCall::CaptureEnded { graph: None, .. }) => {
             calls.failures += 1;
         }
         _ => {}
@@ -114,53 +115,53 @@ pub(super) const fn receive(calls: &mut ReceivedCalls, what: &What) {
 
 /// Sizes of allocations of which each lost record can hide one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
-    sum: Sum,
-    biggest: Sum,
+pub(super) struct AtRiskSizes {
+    sum: ByteSum,
+    biggest: ByteSum,
 }
 
-impl Tally {
-    pub(super) fn add(&mut self, bytes: Sum) {
+impl AtRiskSizes {
+    pub(super) fn add(&mut self, bytes: ByteSum) {
         self.sum = self.sum.plus(bytes);
         self.biggest = self.biggest.max(bytes);
     }
 
     /// Upper bound of the bytes that `records` lost records can hide.
-    pub(super) fn at_most(&self, records: u64) -> Sum {
+    pub(super) fn at_most(&self, records: u64) -> ByteSum {
         self.sum.min(self.biggest.times(records))
     }
 }
 
 /// Kinds for which a loss also puts later allocations in doubt: one bit each.
-type NeverSafe = u32;
+type KindMask = u32;
 
-const _: () = assert!(Kind::COUNT <= NeverSafe::BITS as usize);
+const _: () = assert!(MemoryKind::COUNT <= KindMask::BITS as usize);
 
 /// A lost free can be a node that would have freed memory that a graph allocates later.
-const AFTER_FREES: NeverSafe = 1 << Kind::Graph.index();
+const AFTER_FREES: KindMask = 1 << MemoryKind::Graph.index();
 
 /// Lost context, pool and graph records: see the section on entries that are never safe.
-const AFTER_OTHER: NeverSafe = 1 << Kind::Graph.index() | 1 << Kind::Async.index();
+const AFTER_OTHER: KindMask = 1 << MemoryKind::Graph.index() | 1 << MemoryKind::Async.index();
 
 /// Listed device memory that was allocated up to a given time, or is never safe.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
-    until: Moment,
-    never_safe: NeverSafe,
-    listed: Sum,
+struct LossMark {
+    until: Timestamp,
+    never_safe: KindMask,
+    listed: ByteSum,
 }
 
-impl Mark {
-    fn new(never_safe: NeverSafe) -> Self {
-        Self { until: Moment(0), never_safe, listed: Sum::default() }
+impl LossMark {
+    fn new(never_safe: KindMask) -> Self {
+        Self { until: Timestamp(0), never_safe, listed: ByteSum::default() }
     }
 
-    fn covers(&self, entry: &Entry) -> bool {
+    fn covers(&self, entry: &AllocationEntry) -> bool {
         entry.returned_at <= self.until || self.never_safe >> entry.kind.index() & 1 == 1
     }
 
     /// Sets the mark; no listed allocation is newer than `until`.
-    fn set(&mut self, until: Moment, live: Sum) {
+    fn set(&mut self, until: Timestamp, live: ByteSum) {
         self.until = until;
         self.listed = live;
     }
@@ -170,38 +171,38 @@ impl Mark {
 #[derive(Debug)]
 pub(super) struct Losses {
     /// Losses of this process.
-    pub(super) own: Loss,
+    pub(super) own: LostTotals,
     /// Losses of unknown processes since this one is known.
-    pub(super) shared: Loss,
+    pub(super) shared: LostTotals,
     /// Frees that a capture may have recorded instead: the memory may or may not be freed.
-    pub(super) ambiguous: Loss,
+    pub(super) ambiguous: LostTotals,
     /// Device memory whose end the ledger inferred.
-    concluded: Sum,
+    concluded: ByteSum,
     /// Memory that lost frees can have ended.
-    frees: Mark,
+    frees: LossMark,
     /// Memory that other lost records can have ended.
-    other: Mark,
+    other: LossMark,
     /// Latest return time of an allocating call.
-    newest: Moment,
+    newest: Timestamp,
 }
 
 impl Default for Losses {
     fn default() -> Self {
         Self {
-            own: Loss::default(),
-            shared: Loss::default(),
-            ambiguous: Loss::default(),
-            concluded: Sum::default(),
-            frees: Mark::new(AFTER_FREES),
-            other: Mark::new(AFTER_OTHER),
-            newest: Moment(0),
+            own: LostTotals::default(),
+            shared: LostTotals::default(),
+            ambiguous: LostTotals::default(),
+            concluded: ByteSum::default(),
+            frees: LossMark::new(AFTER_FREES),
+            other: LossMark::new(AFTER_OTHER),
+            newest: Timestamp(0),
         }
     }
 }
 
 impl Losses {
     /// Adds an allocation.
-    pub(super) fn begin(&mut self, entry: &Entry) {
+    pub(super) fn begin(&mut self, entry: &AllocationEntry) {
         self.newest = self.newest.max(entry.returned_at);
         for mark in [&mut self.frees, &mut self.other] {
             if mark.covers(entry) {
@@ -211,17 +212,24 @@ impl Losses {
     }
 
     /// Removes an allocation.
-    pub(super) fn end(&mut self, entry: &Entry) {
+    pub(super) fn end(&mut self, entry: &AllocationEntry) {
         for mark in [&mut self.frees, &mut self.other] {
             if mark.covers(entry) {
-                mark.listed.take(entry.device_bytes());
+                mark.listed.subtract(entry.device_bytes());
             }
         }
     }
 
     /// Records losses up to that time, while `live` bytes were listed; `ends` of the lost records
     /// can hide the end of an allocation.
-    pub(super) fn lose(&mut self, lost: &Lost, shared: bool, at: Moment, live: Sum, ends: u64) {
+    pub(super) fn record_loss(
+        &mut self,
+        lost: &LostDelta,
+        shared: bool,
+        at: Timestamp,
+        live: ByteSum,
+        ends: u64,
+    ) {
         add(if shared { &mut self.shared } else { &mut self.own }, lost, at);
         let until = at.max(self.newest);
         if ends > 0 {
@@ -233,45 +241,45 @@ impl Losses {
     }
 
     /// Records a free that may be a node of a capture instead.
-    pub(super) fn doubt_free(&mut self, at: Moment, live: Sum) {
+    pub(super) fn doubt_free(&mut self, at: Timestamp, live: ByteSum) {
         self.ambiguous.frees = self.ambiguous.frees.saturating_add(1);
         self.frees.set(at.max(self.newest), live);
     }
 
     /// Records that an unknown context may have ended.
-    pub(super) fn doubt(&mut self, at: Moment, live: Sum) {
+    pub(super) fn mark_possible_context_end(&mut self, at: Timestamp, live: ByteSum) {
         self.other.set(at.max(self.newest), live);
     }
 
     /// Records device memory whose end the ledger inferred.
-    pub(super) fn conclude(&mut self, bytes: Sum) {
+    pub(super) fn record_implied_free(&mut self, bytes: ByteSum) {
         self.concluded = self.concluded.plus(bytes);
     }
 
     /// Number of lost records other than allocations and frees.
-    pub(super) fn others(&self) -> u64 {
+    pub(super) fn other_lost(&self) -> u64 {
         self.own.other.saturating_add(self.shared.other)
     }
 
     /// Whether there are such losses.
-    pub(super) fn broken(&self) -> bool {
-        self.others() > 0
+    pub(super) fn has_other_lost(&self) -> bool {
+        self.other_lost() > 0
     }
 
     /// Bytes of lost allocations of this process, and of inferred ends that may be wrong: after a
     /// loss, or in a process that is older than the trace.
-    pub(super) fn unlisted(&self, before_trace: bool) -> Sum {
-        let lost = Sum::from(self.own.allocated_bytes);
-        if self.broken() || before_trace { lost.plus(self.concluded) } else { lost }
+    pub(super) fn unlisted_bytes(&self, before_trace: bool) -> ByteSum {
+        let lost = ByteSum::from(self.own.allocated_bytes);
+        if self.has_other_lost() || before_trace { lost.plus(self.concluded) } else { lost }
     }
 
     /// Listed bytes that lost records other than frees can have ended.
-    pub(super) fn ended_with_context(&self) -> Sum {
-        if self.broken() { self.other.listed } else { Sum::default() }
+    pub(super) fn ended_with_context(&self) -> ByteSum {
+        if self.has_other_lost() { self.other.listed } else { ByteSum::default() }
     }
 
     /// Listed bytes that lost frees can have ended, whatever their number, if there are any.
-    pub(super) fn before_lost_frees(&self) -> Sum {
+    pub(super) fn before_lost_frees(&self) -> ByteSum {
         self.frees.listed
     }
 }
@@ -280,11 +288,11 @@ impl Losses {
 /// allocation, or one of them all of `mapped_only`.
 pub(super) fn ended_by<'a>(
     count: u64,
-    mapped_only: Sum,
-    slabs_and_walks: impl Fn() -> Vec<(&'a Slab, SizeWalk<'a>)>,
-) -> Sum {
+    mapped_only: ByteSum,
+    slabs_and_walks: impl Fn() -> Vec<(&'a Slab, SizeIter<'a>)>,
+) -> ByteSum {
     let singly = biggest(count, slabs_and_walks());
-    if count == 0 || mapped_only == Sum::default() {
+    if count == 0 || mapped_only == ByteSum::default() {
         return singly;
     }
     singly.max(mapped_only.plus(biggest(count - 1, slabs_and_walks())))
@@ -292,16 +300,16 @@ pub(super) fn ended_by<'a>(
 
 /// Upper bound of the device memory in the `count` largest allocations of the iterators. Exact if
 /// few entries have to be scanned.
-fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -> Sum {
+fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeIter<'_>)>) -> ByteSum {
     let mut walks = slabs_and_walks;
     let mut tops = BinaryHeap::new();
     for (number, (slab, walk)) in walks.iter_mut().enumerate() {
         tops.extend(walk.next().map(|slot| (slab[slot].bytes, number, slot)));
     }
-    let mut sum = Sum::default();
+    let mut sum = ByteSum::default();
     let mut missing = count;
     let mut smallest = 0;
-    for _ in 0..LOOK_AT {
+    for _ in 0..MAX_SCANNED_ENTRIES {
         if missing == 0 {
             return sum;
         }
@@ -317,33 +325,37 @@ fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeWalk<'_>)>) -> Sum {
         tops.extend(walk.next().map(|slot| (slab[slot].bytes, number, slot)));
     }
     // No other entry is larger than the last one seen.
-    sum.plus(Sum::product(missing, smallest))
+    sum.plus(ByteSum::product(missing, smallest))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::{Allocations, New};
+    use super::super::allocation::{Allocations, NewAllocation};
     use super::super::thread::Threads;
     use super::*;
-    use crate::ids::{Key, Tid};
-    use crate::kind::Kind;
+    use crate::ids::{AllocationKey, Tid};
+    use crate::kind::MemoryKind;
     use crate::units::Bytes;
 
-    fn hold(sizes: impl IntoIterator<Item = (Kind, u64)>) -> (Allocations, Threads) {
+    fn hold(sizes: impl IntoIterator<Item = (MemoryKind, u64)>) -> (Allocations, Threads) {
         let mut allocations = Allocations::default();
         let mut threads = Threads::default();
         for (number, (kind, bytes)) in (1..).zip(sizes) {
             let thread = threads.of(Tid(number as u32 % 3), 1);
-            let new = New::plain(Key::address(number), kind, bytes);
-            let entry = Entry::new(&new, Moment(number), thread);
+            let new = NewAllocation::plain(AllocationKey::address(number), kind, bytes);
+            let entry = AllocationEntry::new(&new, Timestamp(number), thread);
             let slot = allocations.insert(entry);
             threads.link(&mut allocations.slab, slot);
         }
         (allocations, threads)
     }
 
-    fn entry(kind: Kind, bytes: u64, at: u64) -> Entry {
-        Entry::new(&New::plain(Key::address(at), kind, bytes), Moment(at), 0)
+    fn entry(kind: MemoryKind, bytes: u64, at: u64) -> AllocationEntry {
+        AllocationEntry::new(
+            &NewAllocation::plain(AllocationKey::address(at), kind, bytes),
+            Timestamp(at),
+            0,
+        )
     }
 
     fn biggest_of(count: u64, (allocations, threads): &(Allocations, Threads)) -> Bytes {
@@ -354,22 +366,23 @@ mod tests {
 
     #[test]
     fn largest_are_found_over_all_threads() {
-        let held = hold([5, 1, 4, 2, 3].map(|bytes| (Kind::Device, bytes)));
+        let held = hold([5, 1, 4, 2, 3].map(|bytes| (MemoryKind::Device, bytes)));
         assert_eq!(biggest_of(3, &held), Bytes(12));
         assert_eq!(biggest_of(99, &held), Bytes(15));
     }
 
     #[test]
     fn host_memory_does_not_count() {
-        let held = hold([(Kind::Pinned, 100), (Kind::Device, 7), (Kind::Managed, 50)]);
+        let held =
+            hold([(MemoryKind::Pinned, 100), (MemoryKind::Device, 7), (MemoryKind::Managed, 50)]);
         assert_eq!(biggest_of(1, &held), Bytes(7));
     }
 
     #[test]
     fn bound_beyond_the_scan_limit_uses_the_last_size() {
-        let held = hold((0..3000).map(|_| (Kind::Device, 2)));
+        let held = hold((0..3000).map(|_| (MemoryKind::Device, 2)));
         assert_eq!(biggest_of(2000, &held), Bytes(4000));
-        let held = hold((0..3000).map(|bytes| (Kind::Device, bytes)));
+        let held = hold((0..3000).map(|bytes| (MemoryKind::Device, bytes)));
         let exact: u64 = (1000..3000).sum();
         assert!(biggest_of(2000, &held).0 > exact);
     }
@@ -377,10 +390,16 @@ mod tests {
     #[test]
     fn allocations_after_the_loss_are_not_in_doubt() {
         let mut losses = Losses::default();
-        let early = entry(Kind::Device, 10, 5);
-        let late = entry(Kind::Device, 20, 15);
+        let early = entry(MemoryKind::Device, 10, 5);
+        let late = entry(MemoryKind::Device, 20, 15);
         losses.begin(&early);
-        losses.lose(&Lost { other: 1, ..Lost::default() }, false, Moment(10), Sum::from(10), 0);
+        losses.record_loss(
+            &LostDelta { other: 1, ..LostDelta::default() },
+            false,
+            Timestamp(10),
+            ByteSum::from(10),
+            0,
+        );
         losses.begin(&late);
         assert_eq!(losses.ended_with_context().bytes(), Bytes(10));
         losses.end(&early);
@@ -390,21 +409,27 @@ mod tests {
     #[test]
     fn record_delivered_after_the_loss_is_in_doubt() {
         let mut losses = Losses::default();
-        losses.lose(&Lost { frees: 1, ..Lost::default() }, false, Moment(10), Sum::default(), 1);
-        losses.begin(&entry(Kind::Device, 10, 5));
+        losses.record_loss(
+            &LostDelta { frees: 1, ..LostDelta::default() },
+            false,
+            Timestamp(10),
+            ByteSum::default(),
+            1,
+        );
+        losses.begin(&entry(MemoryKind::Device, 10, 5));
         assert_eq!(losses.before_lost_frees().bytes(), Bytes(10));
     }
 
     #[test]
     fn async_and_graph_memory_stays_in_doubt_after_a_loss() {
         let mut losses = Losses::default();
-        let kinds = [Kind::Device, Kind::Async, Kind::Graph];
+        let kinds = [MemoryKind::Device, MemoryKind::Async, MemoryKind::Graph];
         let held = kinds.map(|kind| entry(kind, 1 << kind.index(), 15));
-        losses.lose(
-            &Lost { frees: 1, other: 1, ..Lost::default() },
+        losses.record_loss(
+            &LostDelta { frees: 1, other: 1, ..LostDelta::default() },
             false,
-            Moment(10),
-            Sum::default(),
+            Timestamp(10),
+            ByteSum::default(),
             1,
         );
         for entry in &held {
@@ -420,9 +445,9 @@ mod tests {
 
     #[test]
     fn each_lost_record_hides_at_most_one_allocation() {
-        let mut tally = Tally::default();
+        let mut tally = AtRiskSizes::default();
         for bytes in [1, 8, 2] {
-            tally.add(Sum::from(bytes));
+            tally.add(ByteSum::from(bytes));
         }
         let hidden = [0, 1, 2].map(|records| tally.at_most(records).bytes().0);
         assert_eq!(hidden, [0, 8, 11]);

@@ -68,34 +68,36 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::change::Change;
+use crate::change::AllocationChange;
 use crate::container::Container;
-use crate::event::{Event, Lost, OUT_OF_MEMORY, ProcessFacts, What};
+use crate::event::{Event, EventKind, LostDelta, OUT_OF_MEMORY, ProcessInfo};
 use crate::ids::{GpuId, Pid};
-use crate::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
-use crate::stack::Sites;
-use crate::units::{Bytes, Moment};
-use crate::verdict::{Anomaly, Judgement};
+use crate::snapshot::{
+    GpuView, LostTotals, OutOfMemory, ProcessEnd, Snapshot, SnapshotOptions, Uncertainty,
+};
+use crate::stack::SiteRegistry;
+use crate::units::{Bytes, Timestamp};
+use crate::verdict::{Anomaly, SiteVerdict};
 
-use ended::Ended;
-use graph::Full;
-use judgements::Judged;
-use observer::Told;
-use past_sites::PastSites;
+use ended::EndedProcesses;
+use graph::NodeLimitReached;
+use judgements::SiteVerdicts;
+use observer::ChangeLog;
+use past_sites::EndedSites;
 use process::Process;
-use site_views::About;
+use site_views::SiteListKind;
 use sites::SiteTable;
-use totals::Sum;
+use totals::ByteSum;
 
 /// Limit of suspects in a snapshot.
-const SUSPECTS: usize = 32;
+const MAX_SUSPECTS: usize = 32;
 
 /// Limits of verdicts on other sites that are kept for each ended process, and in total.
-const PAST_JUDGED: usize = 512;
-const PAST_KEPT: usize = 4096;
+const MAX_VERDICTS_PER_ENDED: usize = 512;
+const MAX_ENDED_VERDICTS: usize = 4096;
 
 /// Pid of losses that could not be attributed to a process.
-const NOBODY: Pid = Pid(0);
+const UNATTRIBUTED_PID: Pid = Pid(0);
 
 /// GPU memory of all processes, according to the events so far.
 ///
@@ -104,31 +106,31 @@ const NOBODY: Pid = Pid(0);
 #[derive(Debug, Default)]
 pub struct Ledger {
     running: HashMap<Pid, Process>,
-    ended: Ended,
+    ended: EndedProcesses,
     out_of_memory: Vec<OutOfMemory>,
     /// Out-of-memory errors since the last snapshot, by GPU.
     ran_out: BTreeMap<Option<GpuId>, u64>,
     /// All losses so far.
-    lost: Loss,
+    lost: LostTotals,
     /// Losses of unknown processes.
-    unattributed: Loss,
+    unattributed: LostTotals,
     /// Allocation changes, if they are logged.
-    told: Option<Told>,
+    change_log: Option<ChangeLog>,
     /// Whether launches and copies are counted.
     follows_work: bool,
     /// Frames of sites.
-    sites: Sites,
-    past_sites: PastSites,
+    sites: SiteRegistry,
+    past_sites: EndedSites,
     /// Verdicts on ended processes, for the last report.
-    ended_verdicts: Judged,
+    ended_verdicts: SiteVerdicts,
     /// Anomalies of ended processes.
     ended_anomalies: Vec<Anomaly>,
     /// Free memory of GPUs, as last reported.
     free: HashMap<GpuId, Bytes>,
     /// Time of the first event.
-    began: Option<Moment>,
+    began: Option<Timestamp>,
     /// Whether sites are merged.
-    sites_together: bool,
+    merge_sites: bool,
     /// Whether ended processes are dropped after one snapshot.
     forgets_ended: bool,
 }
@@ -143,28 +145,28 @@ impl Ledger {
     /// Configures the ledger for a trace without an end: ended processes appear in one snapshot and
     /// are then dropped. [`SnapshotOptions::ended_sites`] must not be set.
     #[must_use]
-    pub fn forgetting_ended(mut self) -> Self {
+    pub fn without_ended_history(mut self) -> Self {
         self.forgets_ended = true;
         self
     }
 
     /// Merges all sites permanently: each process keeps one per kind. All other values are
     /// unaffected.
-    pub fn put_sites_together(&mut self) {
-        self.sites_together = true;
-        self.running.values_mut().for_each(|process| process.sites.put_together());
+    pub fn merge_sites(&mut self) {
+        self.merge_sites = true;
+        self.running.values_mut().for_each(|process| process.sites.merge_all());
     }
 
     /// Creates a ledger that also logs allocation changes until they are drained: see
     /// [`Ledger::drain_changes`].
     #[must_use]
-    pub fn observed() -> Self {
-        Self { told: Some(Told::default()), ..Self::default() }
+    pub fn with_change_log() -> Self {
+        Self { change_log: Some(ChangeLog::default()), ..Self::default() }
     }
 
     /// Enables counting of launches and copies.
     #[must_use]
-    pub fn following_work(mut self) -> Self {
+    pub fn with_activity(mut self) -> Self {
         self.follows_work = true;
         self
     }
@@ -176,9 +178,9 @@ impl Ledger {
     /// never go backwards: a call whose event arrives after that of a later call gets the time of
     /// the later one. Memory that is live when a process ends or executes another program ends as
     /// [`ProcessExited`](crate::model::change::EndReason::ProcessExited).
-    pub fn take_changes(&mut self, into: &mut Vec<Change>) {
-        if let Some(log) = &mut self.told {
-            log.take(into);
+    pub fn drain_changes(&mut self, into: &mut Vec<AllocationChange>) {
+        if let Some(log) = &mut self.change_log {
+            log.drain(into);
         }
     }
 
@@ -188,16 +190,16 @@ impl Ledger {
     /// to its own time, and should come after the events before that time and before the next
     /// snapshot; see [`crate::model::event::LostDelta`].
     pub fn apply(&mut self, event: &Event) {
-        if !matches!(event.what, What::Site(_)) {
-            self.began.get_or_insert(event.at);
+        if !matches!(event.kind, EventKind::Site(_)) {
+            self.began.get_or_insert(event.time);
         }
         self.dispatch(event);
         if self.follows_work
             && let Some(process) = self.running.get_mut(&event.pid)
         {
-            process.work.get_or_insert_default().place(event);
+            process.work.get_or_insert_default().record_address(event);
         }
-        if let Some(log) = &mut self.told
+        if let Some(log) = &mut self.change_log
             && let Some(process) = self.running.get_mut(&event.pid)
         {
             log.collect(process);
@@ -205,86 +207,86 @@ impl Ledger {
     }
 
     fn dispatch(&mut self, event: &Event) {
-        match &event.what {
-            What::Process(facts) => self.announce(event, facts),
-            What::Container(container) => {
+        match &event.kind {
+            EventKind::Process(facts) => self.announce(event, facts),
+            EventKind::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.container = Some(Arc::new(Container::clone(container)));
                 }
             }
-            What::Exec => self.replace(event),
-            What::Exit => {
+            EventKind::Exec => self.replace(event),
+            EventKind::Exit => {
                 if let Some(process) = self.running.remove(&event.pid) {
-                    self.end(process, End::Exited, event.at);
+                    self.end(process, ProcessEnd::Exited, event.time);
                 }
             }
-            What::ThreadExit => {
+            EventKind::ThreadExit => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.end_thread(event.tid);
                 }
             }
-            What::ThreadName(name) => self.process(event).name_thread(event.tid, name),
-            What::Allocate(allocate) => {
+            EventKind::ThreadName(name) => self.process(event).name_thread(event.tid, name),
+            EventKind::Allocate(allocate) => {
                 let result = self.process(event).allocate(event, allocate);
                 self.lose_node(event, result);
             }
-            What::Free(free) => {
+            EventKind::Free(free) => {
                 let result = self.process(event).free(event, free);
                 self.lose_node(event, result);
             }
-            What::Vmm(call) => self.process(event).vmm(event, *call),
-            What::Pool(call) => self.process(event).pool(event, *call),
-            What::Graph(call) => {
+            EventKind::Vmm(call) => self.process(event).vmm(event, *call),
+            EventKind::Pool(call) => self.process(event).pool(event, *call),
+            EventKind::Graph(call) => {
                 let result = self.process(event).graph(event, *call);
                 self.lose_node(event, result);
             }
-            What::Failed(failed) => {
-                self.process(event).fail(failed);
+            EventKind::Failed(failed) => {
+                self.process(event).record_failure(failed);
                 if failed.code == OUT_OF_MEMORY {
-                    self.run_out(event, failed);
+                    self.record_oom(event, failed);
                 }
             }
-            What::Context(change) => {
-                let objects = self.process(event).change(event, *change);
+            EventKind::Context(change) => {
+                let objects = self.process(event).apply_context(event, *change);
                 if objects > 0 {
-                    self.lose(event, &Lost { objects, ..Lost::default() });
+                    self.lose(event, &LostDelta { objects, ..LostDelta::default() });
                 }
             }
-            What::Gpus(gpus) => {
+            EventKind::Gpus(gpus) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.set_gpus(gpus);
                 }
             }
-            What::DriverAccount { gpu, bytes, only } => {
+            EventKind::DriverAccount { gpu, bytes, only } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.account(event, *gpu, Bytes(*bytes), *only);
                 }
             }
-            What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
-            What::DriverAccountLost => {
+            EventKind::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
+            EventKind::DriverAccountLost => {
                 self.free.clear();
                 self.running.values_mut().for_each(|process| process.devices.forget_accounts());
             }
-            What::Lost(lost) => self.lose(event, lost),
-            What::Work(work) => self.process(event).work(work),
-            What::Object(call) => self.process(event).object(event, *call),
-            What::Tensor(call) => self.process(event).tensor(event, call),
-            What::Torch(watch) => {
+            EventKind::Lost(lost) => self.lose(event, lost),
+            EventKind::Work(work) => self.process(event).apply_activity(work),
+            EventKind::Object(call) => self.process(event).object(event, *call),
+            EventKind::Tensor(call) => self.process(event).apply(event, call),
+            EventKind::Torch(watch) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.torch.get_or_insert_default().watch(*watch);
+                    process.torch.get_or_insert_default().set_tracking(*watch);
                 }
             }
-            What::Site(facts) => self.sites.tell(facts.site, &facts.frames),
+            EventKind::Site(facts) => self.sites.resolve(facts.site, &facts.frames),
         }
     }
 
     /// Returns the state at that time. Ended processes and out-of-memory errors appear in one
     /// snapshot only: the next one after they happened.
-    pub fn snapshot(&mut self, at: Moment, view: &View) -> Snapshot {
-        let mut ended = self.ended.take();
-        let running = self.running.values_mut().filter(|process| !process.silent);
+    pub fn snapshot(&mut self, at: Timestamp, view: &SnapshotOptions) -> Snapshot {
+        let mut ended = self.ended.drain();
+        let running = self.running.values_mut().filter(|process| !process.no_calls_since_exec);
         for process in running.chain(&mut ended) {
-            process.show_work(at, view.top);
+            process.build_activity_view(at, view.top);
         }
         let shown_sites = self.show_sites(at, view, &ended);
         let verdicts = self.classify_sites(at, view, &ended);
@@ -302,14 +304,14 @@ impl Ledger {
             at,
             live_bytes: self.live().bytes(),
             live_allocations: self.shown().map(|process| process.totals.count).sum(),
-            certainty: self.certainty(),
+            uncertainty: self.certainty(),
             processes,
-            out_of_memory: self.take_out_of_memory(),
-            ran_out: std::mem::take(&mut self.ran_out).into_iter().collect(),
+            out_of_memory: self.drain_ooms(),
+            ooms_by_gpu: std::mem::take(&mut self.ran_out).into_iter().collect(),
             anomalies: self.show_anomalies(view, &ended),
             suspects: verdicts.suspects,
             suspects_total: verdicts.suspects_total,
-            judgements: verdicts.others,
+            other_verdicts: verdicts.others,
             gpus: self.gpus(),
             ..shown_sites
         };
@@ -318,9 +320,9 @@ impl Ledger {
     }
 
     /// Builds the part of a snapshot that covers the sites of all processes.
-    fn show_sites(&mut self, at: Moment, view: &View, ended: &[Process]) -> Snapshot {
+    fn show_sites(&mut self, at: Timestamp, view: &SnapshotOptions, ended: &[Process]) -> Snapshot {
         let Self { running, past_sites, sites, .. } = self;
-        let running = running.values().filter(|process| !process.silent);
+        let running = running.values().filter(|process| !process.no_calls_since_exec);
         let ended = ended.iter().filter(|_| view.ended_sites);
         let mut tables: Vec<_> =
             running.chain(ended).map(|process| (Some(process.key.pid), &process.sites)).collect();
@@ -329,8 +331,8 @@ impl Ledger {
         }
         let (allocations_total, without_stack) = site_views::coverage(&tables);
         let (tensor_sites, tensor_sites_total) =
-            site_views::list(&tables, About::Tensors, at, view, sites);
-        let (sites, sites_total) = site_views::list(&tables, About::Memory, at, view, sites);
+            site_views::list(&tables, SiteListKind::Tensors, at, view, sites);
+        let (sites, sites_total) = site_views::list(&tables, SiteListKind::Memory, at, view, sites);
         Snapshot {
             sites,
             sites_total,
@@ -344,26 +346,37 @@ impl Ledger {
 
     /// Classifies sites; the last report also includes processes that have ended, as they were
     /// then.
-    fn classify_sites(&mut self, at: Moment, view: &View, ended: &[Process]) -> Judged {
+    fn classify_sites(
+        &mut self,
+        at: Timestamp,
+        view: &SnapshotOptions,
+        ended: &[Process],
+    ) -> SiteVerdicts {
         for process in ended.iter().filter(|_| !self.forgets_ended) {
-            self.ended_verdicts.append(judgements::of(process, at, PAST_JUDGED, &self.sites));
+            self.ended_verdicts.append(judgements::of(
+                process,
+                at,
+                MAX_VERDICTS_PER_ENDED,
+                &self.sites,
+            ));
         }
-        self.ended_verdicts = std::mem::take(&mut self.ended_verdicts).ranked(PAST_KEPT, PAST_KEPT);
+        self.ended_verdicts =
+            std::mem::take(&mut self.ended_verdicts).ranked(MAX_ENDED_VERDICTS, MAX_ENDED_VERDICTS);
         let verdicts = self.collect_verdicts(at, view.top_sites, view.ended_sites);
-        verdicts.ranked(SUSPECTS, view.top_sites)
+        verdicts.ranked(MAX_SUSPECTS, view.top_sites)
     }
 
     /// Verdicts on running processes, with `others` verdicts of each besides its suspects; with
     /// `past`, also those on processes that ended before.
-    fn collect_verdicts(&mut self, at: Moment, others: usize, past: bool) -> Judged {
-        let mut verdicts = Judged::default();
-        for process in self.running.values().filter(|process| !process.silent) {
+    fn collect_verdicts(&mut self, at: Timestamp, others: usize, past: bool) -> SiteVerdicts {
+        let mut verdicts = SiteVerdicts::default();
+        for process in self.running.values().filter(|process| !process.no_calls_since_exec) {
             let mut own = judgements::of(process, at, others, &self.sites);
-            own.project(process, &self.free);
+            own.forecast(process, &self.free);
             verdicts.append(own);
         }
         if past {
-            self.ended_verdicts.name_again(&self.sites);
+            self.ended_verdicts.refresh_names(&self.sites);
             verdicts.append(self.ended_verdicts.clone());
         }
         verdicts
@@ -371,25 +384,26 @@ impl Ledger {
 
     /// Returns all verdicts that the last report of a trace selects from: suspects, then the
     /// others. Must be called after the last snapshot, with the same time.
-    pub fn verdicts(&mut self, at: Moment) -> (Vec<Judgement>, Vec<Judgement>) {
-        let verdicts = self.collect_verdicts(at, PAST_JUDGED, true).ranked(usize::MAX, usize::MAX);
+    pub fn verdicts(&mut self, at: Timestamp) -> (Vec<SiteVerdict>, Vec<SiteVerdict>) {
+        let verdicts =
+            self.collect_verdicts(at, MAX_VERDICTS_PER_ENDED, true).ranked(usize::MAX, usize::MAX);
         (verdicts.suspects, verdicts.others)
     }
 
     /// Anomalies since the last snapshot; in the last report, all that are kept.
-    fn show_anomalies(&mut self, view: &View, ended: &[Process]) -> Vec<Anomaly> {
+    fn show_anomalies(&mut self, view: &SnapshotOptions, ended: &[Process]) -> Vec<Anomaly> {
         let all = view.ended_sites;
         let shown = self.shown().chain(ended);
         let mut anomalies: Vec<_> =
             shown.flat_map(|process| unusual::views(process, all, &self.sites)).collect();
         if all {
-            unusual::name_again(&mut self.ended_anomalies, &self.sites);
+            unusual::refresh_names(&mut self.ended_anomalies, &self.sites);
             anomalies.extend(self.ended_anomalies.iter().cloned());
         }
         for process in ended.iter().filter(|_| !self.forgets_ended) {
             self.ended_anomalies.extend(unusual::views(process, true, &self.sites));
         }
-        self.ended_anomalies.truncate(PAST_KEPT);
+        self.ended_anomalies.truncate(MAX_ENDED_VERDICTS);
         anomalies.sort_by_key(|one| (one.at, one.pid));
         anomalies
     }
@@ -397,8 +411,8 @@ impl Ledger {
     /// Called after a snapshot: resets the deltas, and keeps the sites of ended processes.
     fn finish_snapshot(&mut self, ended: Vec<Process>) {
         for process in self.running.values_mut() {
-            process.sites.mark_shown();
-            process.unusual.mark_shown();
+            process.sites.reset_delta();
+            process.unusual.mark_reported();
         }
         for process in ended.into_iter().filter(|_| !self.forgets_ended) {
             self.past_sites.push(process.key.pid, process.sites);
@@ -427,68 +441,68 @@ impl Ledger {
     /// Number of ended processes that were never in a snapshot, because more than 10,000 ended
     /// between two snapshots. Processes without live memory are dropped first.
     #[must_use]
-    pub fn unlisted_ends(&self) -> u64 {
+    pub fn dropped_ended(&self) -> u64 {
         self.ended.dropped
     }
 
     fn shown(&self) -> impl Iterator<Item = &Process> {
-        self.running.values().filter(|process| !process.silent)
+        self.running.values().filter(|process| !process.no_calls_since_exec)
     }
 
-    fn live(&self) -> Sum {
-        self.shown().fold(Sum::default(), |sum, process| sum.plus(process.totals.live))
+    fn live(&self) -> ByteSum {
+        self.shown().fold(ByteSum::default(), |sum, process| sum.plus(process.totals.live))
     }
 
     /// Site table for a new process.
-    fn table(&self, at: Moment) -> SiteTable {
-        SiteTable::new(self.began.unwrap_or(at), self.sites_together)
+    fn table(&self, at: Timestamp) -> SiteTable {
+        SiteTable::new(self.began.unwrap_or(at), self.merge_sites)
     }
 
     /// Process that made a call; adds it if it is new.
     fn process(&mut self, event: &Event) -> &mut Process {
-        let Event { pid, at, .. } = *event;
-        let observer = self.told.is_some();
-        let (began, together) = (self.began.unwrap_or(at), self.sites_together);
+        let Event { pid, time: at, .. } = *event;
+        let observer = self.change_log.is_some();
+        let (began, together) = (self.began.unwrap_or(at), self.merge_sites);
         let process = self.running.entry(pid).or_insert_with(|| {
-            let new = Process::anonymous(pid, at).with_sites(SiteTable::new(began, together));
-            if observer { new.observed() } else { new }
+            let new = Process::unannounced(pid, at).with_sites(SiteTable::new(began, together));
+            if observer { new.with_change_log() } else { new }
         });
-        process.silent = false;
-        process.call = (event.entered, event.at);
-        loss::receive(&mut process.counts.received, &event.what);
+        process.no_calls_since_exec = false;
+        process.call = (event.entry_time, event.time);
+        loss::receive(&mut process.counts.received, &event.kind);
         process
     }
 
-    fn announce(&mut self, event: &Event, facts: &ProcessFacts) {
-        let Event { pid, at, .. } = *event;
+    fn announce(&mut self, event: &Event, facts: &ProcessInfo) {
+        let Event { pid, time: at, .. } = *event;
         if let Some(process) = self.running.get_mut(&pid)
-            && process.is(facts)
+            && process.matches(facts)
         {
-            process.silent = false;
-            process.refresh(facts);
+            process.no_calls_since_exec = false;
+            process.update_info(facts);
             return;
         }
         let new = Process::new(pid, facts, at).with_sites(self.table(at));
-        let new = if self.told.is_some() { new.observed() } else { new };
+        let new = if self.change_log.is_some() { new.with_change_log() } else { new };
         if let Some(old) = self.running.insert(pid, new) {
-            self.end(old, End::Exited, at);
+            self.end(old, ProcessEnd::Exited, at);
         }
     }
 
     fn replace(&mut self, event: &Event) {
-        let table = self.table(event.at);
+        let table = self.table(event.time);
         if let Some(process) = self.running.get_mut(&event.pid) {
-            let next = process.replaced(event.at).with_sites(table);
-            let next = if self.told.is_some() { next.observed() } else { next };
+            let next = process.after_exec(event.time).with_sites(table);
+            let next = if self.change_log.is_some() { next.with_change_log() } else { next };
             let old = std::mem::replace(process, next);
-            self.end(old, End::Replaced, event.at);
+            self.end(old, ProcessEnd::Exec, event.time);
         }
     }
 
-    fn end(&mut self, mut process: Process, end: End, at: Moment) {
-        if !process.silent {
+    fn end(&mut self, mut process: Process, end: ProcessEnd, at: Timestamp) {
+        if !process.no_calls_since_exec {
             process.finish(end, at);
-            if let Some(log) = &mut self.told {
+            if let Some(log) = &mut self.change_log {
                 log.collect(&mut process);
             }
             self.ended.push(process);
@@ -496,21 +510,24 @@ impl Ledger {
     }
 
     /// A node that was dropped because of a limit counts as lost.
-    fn lose_node(&mut self, event: &Event, result: Result<(), Full>) {
-        if let Err(Full { bytes }) = result {
-            self.lose(event, &Lost { other: 1, allocated_bytes: bytes, ..Lost::default() });
+    fn lose_node(&mut self, event: &Event, result: Result<(), NodeLimitReached>) {
+        if let Err(NodeLimitReached { bytes }) = result {
+            self.lose(
+                event,
+                &LostDelta { other: 1, allocated_bytes: bytes, ..LostDelta::default() },
+            );
         }
     }
 
     /// Records losses. They are attributed to the process with that pid if it runs, or ended since
     /// the last snapshot (ignoring a possible successor with the same pid of which nothing was
     /// seen). All other losses may belong to any process.
-    fn lose(&mut self, event: &Event, lost: &Lost) {
-        let Event { pid, at, .. } = *event;
+    fn lose(&mut self, event: &Event, lost: &LostDelta) {
+        let Event { pid, time: at, .. } = *event;
         // A listed process was not lost, even if it was never announced.
-        let is_listed = self.running.get(&pid).is_some_and(|process| !process.silent);
+        let is_listed = self.running.get(&pid).is_some_and(|process| !process.no_calls_since_exec);
         let processes = if is_listed { 0 } else { lost.processes };
-        let lost = &Lost { processes, ..*lost };
+        let lost = &LostDelta { processes, ..*lost };
         loss::add(&mut self.lost, lost, at);
         let owner = match self.running.get_mut(&pid) {
             Some(process) => Some(process),
@@ -518,47 +535,47 @@ impl Ledger {
             None if lost.processes > 0 => None,
             None => self.ended.latest(|process| process.key.pid == pid),
         };
-        if let Some(process) = owner.filter(|_| pid != NOBODY) {
-            process.lose(lost, false, at);
+        if let Some(process) = owner.filter(|_| pid != UNATTRIBUTED_PID) {
+            process.record_loss(lost, false, at);
             return;
         }
         loss::add(&mut self.unattributed, lost, at);
         for process in self.running.values_mut() {
-            process.lose(lost, true, at);
+            process.record_loss(lost, true, at);
         }
     }
 
     /// Bounds over all running processes; [`loss`] explains why they contain the true value.
-    fn certainty(&self) -> Certainty {
-        let mut ended = Sum::default();
-        let mut ended_by_anyone = Sum::default();
-        let mut mapped_only = Sum::default();
+    fn certainty(&self) -> Uncertainty {
+        let mut ended = ByteSum::default();
+        let mut ended_by_anyone = ByteSum::default();
+        let mut mapped_only = ByteSum::default();
         let mut ends = 0;
-        let mut unlisted = Sum::from(self.unattributed.allocated_bytes);
+        let mut unlisted = ByteSum::from(self.unattributed.allocated_bytes);
         for process in self.running.values() {
             let losses = &process.losses;
-            unlisted = unlisted.plus(process.unlisted());
+            unlisted = unlisted.plus(process.unlisted_bytes());
             ended = ended.plus(losses.ended_with_context());
             ended = ended.plus(process.context_ends.doubtful_bytes());
             ended = ended.plus(view::freed_unseen(process, &[&losses.own, &losses.ambiguous]));
-            let Loss { allocations, frees, .. } = losses.shared;
-            if process.ends_among(allocations, frees) > 0 {
+            let LostTotals { allocations, frees, .. } = losses.shared;
+            if process.possible_lost_frees(allocations, frees) > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
                 mapped_only = mapped_only.plus(process.physical.mapped_only());
-                let Loss { allocations, frees, .. } = self.unattributed;
-                ends = ends.max(process.ends_among(allocations, frees));
+                let LostTotals { allocations, frees, .. } = self.unattributed;
+                ends = ends.max(process.possible_lost_frees(allocations, frees));
             }
         }
-        if ended_by_anyone > Sum::default() {
+        if ended_by_anyone > ByteSum::default() {
             let walks = || self.shown().flat_map(view::walks).collect();
             let bound = loss::ended_by(ends, mapped_only, walks);
             ended = ended.plus(ended_by_anyone.min(bound));
         }
-        Certainty {
+        Uncertainty {
             lost: self.lost,
             live_at_least: self.live().minus(ended).bytes(),
             live_at_most: self.live().plus(unlisted).bytes(),
-            unseen_frees: self.shown().map(|process| process.superseded.count).sum(),
+            unseen_frees: self.shown().map(|process| process.pending_frees.count).sum(),
             before_trace: self.shown().any(|process| process.before_trace),
             capture_ended: None,
             unknown_context: self.shown().map(|process| process.context_ends.doubtful()).sum(),

@@ -7,28 +7,28 @@
 
 use hashbrown::HashMap;
 
-use crate::change::How;
+use crate::change::EndReason;
 use crate::event::Event;
 use crate::ids::{ContextId, SiteId};
 use crate::object::{ObjectCall, ObjectKind};
 use crate::snapshot::ObjectView;
-use crate::units::Moment;
+use crate::units::Timestamp;
 
 use super::process::Process;
-use super::sites::{Held, SiteTable};
+use super::sites::{ResourceKind, SiteTable};
 
 /// Limit of objects tracked per process; more are only counted.
-const KEPT: usize = 1 << 20;
+const MAX_LIVE_OBJECTS: usize = 1 << 20;
 
 /// Limit of pending destroy calls.
-const OWED: usize = 65_536;
+const MAX_PENDING_DESTROYS: usize = 65_536;
 
-type Name = (ObjectKind, u64);
+type ObjectKey = (ObjectKind, u64);
 
 /// A live object.
 #[derive(Clone, Copy, Debug)]
-struct Live {
-    began: Moment,
+struct LiveObject {
+    began: Timestamp,
     context: Option<ContextId>,
     site: Option<SiteId>,
     /// Whether it ends with its context, but the context is unknown.
@@ -39,7 +39,7 @@ struct Live {
 
 /// Counts of objects of one kind.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct ObjectCounts {
     live: u64,
     peak: u64,
     created: u64,
@@ -52,13 +52,13 @@ struct Counts {
 
 /// CUDA objects of one process.
 #[derive(Debug)]
-pub(super) struct Objects {
+pub(super) struct ObjectTable {
     /// Limit of tracked objects, see [`MAX_LIVE_OBJECTS`].
     room: usize,
-    live: HashMap<Name, Live>,
-    counts: [Counts; ObjectKind::ALL.len()],
+    live: HashMap<ObjectKey, LiveObject>,
+    counts: [ObjectCounts; ObjectKind::ALL.len()],
     /// Handles that were reused before their destroy call was seen, with the number of such calls.
-    pending: HashMap<Name, u64>,
+    pending: HashMap<ObjectKey, u64>,
     /// Number of live objects per context, so that the end of a context without objects costs
     /// nothing.
     of_contexts: HashMap<ContextId, u64>,
@@ -66,32 +66,32 @@ pub(super) struct Objects {
     contextless: u64,
 }
 
-impl Default for Objects {
+impl Default for ObjectTable {
     fn default() -> Self {
-        Self::with_room(KEPT)
+        Self::with_room(MAX_LIVE_OBJECTS)
     }
 }
 
-impl Objects {
+impl ObjectTable {
     fn with_room(room: usize) -> Self {
         Self {
             room,
             live: HashMap::new(),
-            counts: [Counts::default(); ObjectKind::ALL.len()],
+            counts: [ObjectCounts::default(); ObjectKind::ALL.len()],
             pending: HashMap::new(),
             of_contexts: HashMap::new(),
             contextless: 0,
         }
     }
 
-    fn count(&mut self, kind: ObjectKind) -> &mut Counts {
+    fn count(&mut self, kind: ObjectKind) -> &mut ObjectCounts {
         &mut self.counts[kind.index()]
     }
 
-    fn create(&mut self, name: Name, new: Live, sites: &mut SiteTable) {
+    fn create(&mut self, name: ObjectKey, new: LiveObject, sites: &mut SiteTable) {
         if self.live.contains_key(&name) {
-            self.end(name, How::Replaced, new.began, sites);
-            if self.pending.len() < OWED || self.pending.contains_key(&name) {
+            self.end(name, EndReason::Replaced, new.began, sites);
+            if self.pending.len() < MAX_PENDING_DESTROYS || self.pending.contains_key(&name) {
                 *self.pending.entry(name).or_insert(0) += 1;
             }
         }
@@ -109,13 +109,19 @@ impl Objects {
             *self.of_contexts.entry(context).or_insert(0) += 1;
         }
         self.contextless += u64::from(new.contextless);
-        sites.begin(new.site, Held::Object(name.0), 1, new.began);
+        sites.begin(new.site, ResourceKind::Object(name.0), 1, new.began);
     }
 
-    fn destroy(&mut self, name: Name, entered: Moment, at: Moment, sites: &mut SiteTable) {
+    fn destroy(
+        &mut self,
+        name: ObjectKey,
+        entered: Timestamp,
+        at: Timestamp,
+        sites: &mut SiteTable,
+    ) {
         let live = self.live.get(&name);
         if live.is_some_and(|live| entered >= live.began) {
-            self.end(name, How::Freed, at, sites);
+            self.end(name, EndReason::Freed, at, sites);
             self.count(name.0).destroyed += 1;
         } else if let Some(pending) = self.pending.get_mut(&name) {
             *pending -= 1;
@@ -137,11 +143,11 @@ impl Objects {
     }
 
     /// Ends a tracked object; the only place where this happens.
-    fn end(&mut self, name: Name, how: How, at: Moment, sites: &mut SiteTable) {
+    fn end(&mut self, name: ObjectKey, how: EndReason, at: Timestamp, sites: &mut SiteTable) {
         let Some(gone) = self.live.remove(&name) else { return };
         let counts = self.count(name.0);
         counts.live -= 1;
-        counts.released += u64::from(how == How::Released);
+        counts.released += u64::from(how == EndReason::Released);
         self.contextless -= u64::from(gone.contextless && !gone.doubtful);
         if let Some(context) = gone.context
             && let Some(count) = self.of_contexts.get_mut(&context)
@@ -151,21 +157,27 @@ impl Objects {
                 self.of_contexts.remove(&context);
             }
         }
-        sites.finish((gone.site, Held::Object(name.0)), 1, gone.began, how, at);
+        sites.finish((gone.site, ResourceKind::Object(name.0)), 1, gone.began, how, at);
     }
 
     /// Ends all objects created in a context up to a given time.
-    fn release(&mut self, context: ContextId, until: Moment, at: Moment, sites: &mut SiteTable) {
+    fn release(
+        &mut self,
+        context: ContextId,
+        until: Timestamp,
+        at: Timestamp,
+        sites: &mut SiteTable,
+    ) {
         if !self.of_contexts.contains_key(&context) {
             return;
         }
-        let of = |live: &Live| live.context == Some(context) && live.began <= until;
+        let of = |live: &LiveObject| live.context == Some(context) && live.began <= until;
         let mut gone: Vec<_> =
             self.live.iter().filter(|(_, live)| of(live)).map(|(name, _)| *name).collect();
         // The order decides which site rows fit within the limit.
         gone.sort_unstable();
         for name in gone {
-            self.end(name, How::Released, at, sites);
+            self.end(name, EndReason::Released, at, sites);
         }
     }
 
@@ -180,7 +192,7 @@ impl Objects {
 
     /// Kinds with at least one call.
     pub(super) fn views(&self) -> Vec<ObjectView> {
-        let view = |(kind, counts): (ObjectKind, &Counts)| {
+        let view = |(kind, counts): (ObjectKind, &ObjectCounts)| {
             (counts.created > 0 || counts.unknown > 0).then_some(ObjectView {
                 kind,
                 live: counts.live,
@@ -203,17 +215,18 @@ impl Process {
             ObjectCall::Created { kind, handle, context, site } => {
                 let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
                 let contextless = context.is_none() && kind.ends_with_context();
-                let new = Live { began: event.at, context, site, contextless, doubtful: false };
+                let new =
+                    LiveObject { began: event.time, context, site, contextless, doubtful: false };
                 self.objects.create((kind, handle), new, &mut self.sites);
             }
             ObjectCall::Destroyed { kind, handle } => {
-                self.objects.destroy((kind, handle), event.entered, event.at, &mut self.sites);
+                self.objects.destroy((kind, handle), event.entry_time, event.time, &mut self.sites);
             }
         }
     }
 
     /// Ends all objects created in a context up to a given time, because the context ended.
-    pub(super) fn release_objects(&mut self, context: ContextId, until: Moment) {
+    pub(super) fn release_objects(&mut self, context: ContextId, until: Timestamp) {
         self.objects.release(context, until, self.call.1, &mut self.sites);
     }
 }
@@ -222,30 +235,30 @@ impl Process {
 mod tests {
     use super::*;
 
-    fn event(handle: u64) -> (Name, Live) {
+    fn event(handle: u64) -> (ObjectKey, LiveObject) {
         let (context, site) = (None, None);
-        let began = Moment(handle);
-        let new = Live { began, context, site, contextless: true, doubtful: false };
+        let began = Timestamp(handle);
+        let new = LiveObject { began, context, site, contextless: true, doubtful: false };
         ((ObjectKind::Event, handle), new)
     }
 
     #[test]
     fn beyond_the_limit_objects_are_counted_and_not_kept() {
-        let mut objects = Objects::with_room(8);
-        let mut sites = SiteTable::since(Moment(0));
+        let mut objects = ObjectTable::with_room(8);
+        let mut sites = SiteTable::starting_at(Timestamp(0));
         let all = 8 + 5;
         for handle in 0..all {
             let (name, new) = event(handle);
             objects.create(name, new, &mut sites);
         }
-        let view = |objects: &Objects| {
+        let view = |objects: &ObjectTable| {
             let [view] = objects.views()[..] else { panic!("one kind") };
             (view.live, view.destroyed, view.untracked)
         };
         assert_eq!(view(&objects), (all, 0, 5));
         assert_eq!(sites.rows()[0].count, 8);
         for handle in 0..all {
-            objects.destroy(event(handle).0, Moment(all), Moment(all), &mut sites);
+            objects.destroy(event(handle).0, Timestamp(all), Timestamp(all), &mut sites);
         }
         assert_eq!(view(&objects), (0, all, 0));
         assert_eq!(sites.rows()[0].count, 0);

@@ -3,29 +3,29 @@
 
 use hashbrown::HashMap;
 
-use crate::change::{Change, How, Known, Turn};
+use crate::change::{AllocationChange, ChangeKind, EndReason, LateFields};
 use crate::ids::{StreamId, Tid};
-use crate::units::Moment;
+use crate::units::Timestamp;
 
 use super::allocation::Slot;
 use super::process::Process;
 
 /// Changes of one process during the current event.
 #[derive(Debug, Default)]
-pub(super) struct Observer {
-    changes: Vec<Change>,
+pub(super) struct ProcessChangeLog {
+    changes: Vec<AllocationChange>,
     /// Streams of live allocations, which entries have no room for.
     streams: HashMap<Slot, StreamId>,
 }
 
 /// Changes of all processes, in the order of events.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    changes: Vec<Change>,
-    latest: Moment,
+pub(super) struct ChangeLog {
+    changes: Vec<AllocationChange>,
+    latest: Timestamp,
 }
 
-impl Told {
+impl ChangeLog {
     /// Moves the changes of a process into this log.
     pub(super) fn collect(&mut self, process: &mut Process) {
         let Some(observer) = &mut process.observer else { return };
@@ -38,68 +38,68 @@ impl Told {
         }
     }
 
-    pub(super) fn take(&mut self, into: &mut Vec<Change>) {
+    pub(super) fn drain(&mut self, into: &mut Vec<AllocationChange>) {
         into.append(&mut self.changes);
     }
 }
 
 impl Process {
     /// Enables the change log for a new process.
-    pub(super) fn observed(mut self) -> Self {
+    pub(super) fn with_change_log(mut self) -> Self {
         self.observer = Some(Box::default());
         self
     }
 
     /// Logs an allocation that was just added to all lists.
-    pub(super) fn tell_begin(&mut self, slot: Slot, stream: Option<StreamId>) {
+    pub(super) fn log_begin(&mut self, slot: Slot, stream: Option<StreamId>) {
         if let Some(observer) = &mut self.observer
             && let Some(stream) = stream
         {
             observer.streams.insert(slot, stream);
         }
-        self.log_change(slot, Turn::Began);
+        self.log_change(slot, ChangeKind::Allocated);
     }
 
     /// Logs the end of an allocation that is about to be removed from all lists.
-    pub(super) fn tell_end(&mut self, slot: Slot, how: How) {
+    pub(super) fn log_end(&mut self, slot: Slot, how: EndReason) {
         let began = self.allocations.slab[slot].returned_at;
-        self.log_change(slot, Turn::Ended { began, how });
+        self.log_change(slot, ChangeKind::Ended { began, how });
         if let Some(observer) = &mut self.observer {
             observer.streams.remove(&slot);
         }
     }
 
     /// Logs the end of all allocations with their process.
-    pub(super) fn tell_exit(&mut self, at: Moment) {
+    pub(super) fn log_exit(&mut self, at: Timestamp) {
         self.call = (at, at);
         for slot in self.allocations.select(|_| true) {
-            self.tell_end(slot, How::Exited);
+            self.log_end(slot, EndReason::ProcessExited);
         }
     }
 
     /// Current values of the fields of a live allocation that may become known late.
-    pub(super) fn known(&self, slot: Slot) -> Known {
+    pub(super) fn late_fields(&self, slot: Slot) -> LateFields {
         let entry = &self.allocations.slab[slot];
         let pool = self.pools.id(entry.pool());
-        Known { device: entry.device(), pool, bytes: entry.bytes }
+        LateFields { device: entry.device(), pool, bytes: entry.bytes }
     }
 
     /// Logs an update if the late fields of a live allocation have changed.
-    pub(super) fn tell_learned(&mut self, slot: Slot, before: Known) {
-        if self.observer.is_some() && self.known(slot) != before {
+    pub(super) fn log_update(&mut self, slot: Slot, before: LateFields) {
+        if self.observer.is_some() && self.late_fields(slot) != before {
             let began = self.allocations.slab[slot].returned_at;
-            self.log_change(slot, Turn::Learned { began, before });
+            self.log_change(slot, ChangeKind::Updated { began, before });
         }
     }
 
-    fn log_change(&mut self, slot: Slot, what: Turn) {
-        let Known { device, pool, bytes } = self.known(slot);
+    fn log_change(&mut self, slot: Slot, what: ChangeKind) {
+        let LateFields { device, pool, bytes } = self.late_fields(slot);
         let entry = &self.allocations.slab[slot];
         let tid = self.threads.tid(entry.thread).unwrap_or(Tid(0));
         let Some(observer) = &mut self.observer else { return };
-        observer.changes.push(Change {
+        observer.changes.push(AllocationChange {
             at: self.call.1,
-            what,
+            action: what,
             pid: self.key.pid,
             tid,
             device,

@@ -5,28 +5,28 @@ use crate::ids::Pid;
 use super::sites::SiteTable;
 
 /// Limit of rows kept by process; beyond it, the oldest processes are merged.
-const ROWS: usize = 65_536;
+const MAX_ROWS: usize = 65_536;
 
 /// Sites of ended processes.
 #[derive(Debug, Default)]
-pub(super) struct PastSites {
+pub(super) struct EndedSites {
     by_process: Vec<(Pid, SiteTable)>,
     rows: usize,
     /// Sites of merged processes.
     merged: SiteTable,
 }
 
-impl PastSites {
+impl EndedSites {
     /// Keeps the sites of an ended process that was in a snapshot.
     pub(super) fn push(&mut self, pid: Pid, mut table: SiteTable) {
         if table.len() == 0 {
             return;
         }
-        table.mark_shown();
-        table.close();
+        table.reset_delta();
+        table.freeze();
         self.rows += table.len();
         self.by_process.push((pid, table));
-        if self.rows > ROWS && self.by_process.len() > 1 {
+        if self.rows > MAX_ROWS && self.by_process.len() > 1 {
             self.merge_oldest();
         }
     }
@@ -36,9 +36,9 @@ impl PastSites {
         let half = self.by_process.len().div_ceil(2);
         let oldest: Vec<_> = self.by_process.drain(..half).collect();
         if self.merged.len() == 0 {
-            self.merged = oldest
-                .first()
-                .map_or_else(SiteTable::default, |(_, table)| SiteTable::since(table.start()));
+            self.merged = oldest.first().map_or_else(SiteTable::default, |(_, table)| {
+                SiteTable::starting_at(table.start())
+            });
         }
         for (_, table) in oldest {
             self.rows -= table.len();
@@ -55,25 +55,31 @@ impl PastSites {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::{Entry, New};
+    use super::super::allocation::{AllocationEntry, NewAllocation};
     use super::*;
-    use crate::ids::{Key, SiteId, Tid};
-    use crate::kind::Kind;
-    use crate::units::Moment;
+    use crate::ids::{AllocationKey, SiteId, Tid};
+    use crate::kind::MemoryKind;
+    use crate::units::Timestamp;
 
     fn table(sites: std::ops::Range<u32>) -> SiteTable {
-        let mut table = SiteTable::since(Moment(0));
+        let mut table = SiteTable::starting_at(Timestamp(0));
         for site in sites {
-            let new = New::plain(Key::address(1), Kind::Device, 8);
-            let _ = table
-                .add(&Entry::new(&New { site: Some(SiteId(site)), ..new }, Moment(5), 0), Tid(1));
+            let new = NewAllocation::plain(AllocationKey::address(1), MemoryKind::Device, 8);
+            let _ = table.add(
+                &AllocationEntry::new(
+                    &NewAllocation { site: Some(SiteId(site)), ..new },
+                    Timestamp(5),
+                    0,
+                ),
+                Tid(1),
+            );
         }
         table
     }
 
     #[test]
     fn oldest_processes_are_merged_beyond_the_limit() {
-        let mut past = PastSites::default();
+        let mut past = EndedSites::default();
         past.push(Pid(1), table(0..0));
         for pid in 2..=5 {
             past.push(Pid(pid), table(0..30_000));

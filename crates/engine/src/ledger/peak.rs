@@ -8,29 +8,29 @@
 
 use std::collections::VecDeque;
 
-use crate::units::{Bytes, Moment};
+use crate::units::{Bytes, Timestamp};
 
 /// Number of recent points that overlapping calls can still correct. A call that outlasts more
 /// points than this corrects only the peak itself.
-const RECENT: usize = 64;
+const MAX_CORRECTABLE_POINTS: usize = 64;
 
 /// Levels from a given time on.
 #[derive(Clone, Copy, Debug)]
-struct Point {
-    at: Moment,
+struct LevelPoint {
+    at: Timestamp,
     low: i128,
     high: i128,
 }
 
 /// Highest level, and when it was reached.
 #[derive(Clone, Copy, Debug, Default)]
-struct Top {
+struct LevelPeak {
     level: i128,
-    at: Moment,
+    at: Timestamp,
 }
 
-impl Top {
-    fn raise(&mut self, level: i128, at: Moment) {
+impl LevelPeak {
+    fn raise(&mut self, level: i128, at: Timestamp) {
         if level > self.level {
             *self = Self { level, at };
         }
@@ -39,21 +39,21 @@ impl Top {
 
 /// Bounds of a peak.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Peak {
-    recent: VecDeque<Point>,
+pub(super) struct PeakBounds {
+    recent: VecDeque<LevelPoint>,
     /// Peaks of the points that are no longer recent.
-    low: Top,
-    high: Top,
+    low: LevelPeak,
+    high: LevelPeak,
     level: i128,
 }
 
-impl Peak {
+impl PeakBounds {
     /// Adds memory allocated by a call that lasted from `entered` to `at`.
-    pub(super) fn add(&mut self, (entered, at): (Moment, Moment), bytes: u64) {
+    pub(super) fn add(&mut self, (entered, at): (Timestamp, Timestamp), bytes: u64) {
         let bytes = i128::from(bytes);
         self.level += bytes;
         let before = self.before(entered);
-        if before == 0 && self.recent.len() == RECENT && entered <= self.high.at {
+        if before == 0 && self.recent.len() == MAX_CORRECTABLE_POINTS && entered <= self.high.at {
             self.high.level += bytes;
         }
         if before < self.recent.len() {
@@ -63,17 +63,17 @@ impl Peak {
             }
             // The level at the entry itself: the level before, plus this allocation.
             let low = before.checked_sub(1).map_or(0, |i| self.recent[i].low);
-            self.recent.insert(before, Point { at: entered, low, high: level + bytes });
+            self.recent.insert(before, LevelPoint { at: entered, low, high: level + bytes });
         }
         self.push(at);
     }
 
     /// Subtracts memory freed by a call that lasted from `entered` to `at`.
-    pub(super) fn take(&mut self, (entered, at): (Moment, Moment), bytes: u64) {
+    pub(super) fn subtract(&mut self, (entered, at): (Timestamp, Timestamp), bytes: u64) {
         let bytes = i128::from(bytes);
         self.level -= bytes;
         let before = self.before(entered);
-        if before == 0 && self.recent.len() == RECENT && entered <= self.low.at {
+        if before == 0 && self.recent.len() == MAX_CORRECTABLE_POINTS && entered <= self.low.at {
             self.low.level -= bytes;
         }
         for point in self.recent.range_mut(before..) {
@@ -84,7 +84,7 @@ impl Peak {
 
     /// Corrects a free: memory that seemed to be freed by a call entered at `until` was freed by
     /// one entered at `from`.
-    pub(super) fn ended_earlier(&mut self, from: Moment, until: Moment, bytes: u64) {
+    pub(super) fn correct_end(&mut self, from: Timestamp, until: Timestamp, bytes: u64) {
         let bytes = i128::from(bytes);
         if from <= self.low.at && self.low.at < until {
             self.low.level -= bytes;
@@ -108,7 +108,7 @@ impl Peak {
     }
 
     /// Number of recent points before a given time.
-    fn before(&self, entered: Moment) -> usize {
+    fn before(&self, entered: Timestamp) -> usize {
         // Usually all of them, because calls rarely overlap.
         match self.recent.back() {
             Some(last) if last.at >= entered => {
@@ -118,11 +118,11 @@ impl Peak {
         }
     }
 
-    fn push(&mut self, at: Moment) {
+    fn push(&mut self, at: Timestamp) {
         let at = self.recent.back().map_or(at, |last| last.at.max(at));
-        self.recent.push_back(Point { at, low: self.level, high: self.level });
-        while self.recent.len() > RECENT {
-            if let Some(Point { at, low, high }) = self.recent.pop_front() {
+        self.recent.push_back(LevelPoint { at, low: self.level, high: self.level });
+        while self.recent.len() > MAX_CORRECTABLE_POINTS {
+            if let Some(LevelPoint { at, low, high }) = self.recent.pop_front() {
                 self.low.raise(low, at);
                 self.high.raise(high, at);
             }
@@ -134,20 +134,20 @@ impl Peak {
 mod tests {
     use super::*;
 
-    fn at(moment: u64) -> Moment {
-        Moment(moment)
+    fn at(moment: u64) -> Timestamp {
+        Timestamp(moment)
     }
 
     #[test]
     fn calls_one_after_the_other_give_an_exact_peak() {
-        let mut peak = Peak::default();
+        let mut peak = PeakBounds::default();
         let mut truth = (0_u64, 0_u64);
         for i in 0..1000 {
             peak.add((at(4 * i), at(4 * i + 1)), i + 1);
             truth.0 += i + 1;
             truth.1 = truth.1.max(truth.0);
             if i % 3 == 0 {
-                peak.take((at(4 * i + 2), at(4 * i + 3)), i + 1);
+                peak.subtract((at(4 * i + 2), at(4 * i + 3)), i + 1);
                 truth.0 -= i + 1;
             }
         }
@@ -157,19 +157,19 @@ mod tests {
 
     #[test]
     fn a_free_that_is_under_way_leaves_the_peak_open() {
-        let mut peak = Peak::default();
+        let mut peak = PeakBounds::default();
         peak.add((at(1), at(2)), 100);
         // Seen in this order: the allocation returned while the free was in progress.
         peak.add((at(11), at(12)), 50);
-        peak.take((at(10), at(13)), 100);
+        peak.subtract((at(10), at(13)), 100);
         assert_eq!(peak.range(), (Bytes(100), Bytes(150)));
     }
 
     #[test]
     fn an_allocation_that_is_under_way_leaves_the_peak_open() {
-        let mut peak = Peak::default();
+        let mut peak = PeakBounds::default();
         peak.add((at(1), at(2)), 100);
-        peak.take((at(11), at(12)), 100);
+        peak.subtract((at(11), at(12)), 100);
         peak.add((at(10), at(13)), 50);
         assert_eq!(peak.range(), (Bytes(100), Bytes(150)));
     }
@@ -214,13 +214,13 @@ mod tests {
             });
             let truth = truth.max().unwrap().unsigned_abs();
             calls.sort_by_key(|call| call.2);
-            let mut peak = Peak::default();
+            let mut peak = PeakBounds::default();
             for (entered, _, returned, bytes) in calls {
                 let size = bytes.unsigned_abs();
                 if bytes > 0 {
                     peak.add((at(entered), at(returned)), size);
                 } else {
-                    peak.take((at(entered), at(returned)), size);
+                    peak.subtract((at(entered), at(returned)), size);
                 }
             }
             let (low, high) = peak.range();

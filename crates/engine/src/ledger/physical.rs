@@ -9,27 +9,27 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use crate::change::How;
-use crate::event::{Event, Place, VmmCall};
-use crate::ids::{HandleId, Key, SiteId, Space};
-use crate::kind::Kind;
-use crate::units::{Bytes, Moment};
+use crate::change::EndReason;
+use crate::event::{Event, MemoryLocation, VmmCall};
+use crate::ids::{AddressType, AllocationKey, PhysicalHandleId, SiteId};
+use crate::kind::MemoryKind;
+use crate::units::{Bytes, Timestamp};
 
-use super::allocation::New;
-use super::loss::Tally;
+use super::allocation::NewAllocation;
+use super::loss::AtRiskSizes;
 use super::process::Process;
-use super::totals::Sum;
+use super::totals::ByteSum;
 
 /// Limit of handles with pending releases.
-const OWED: usize = 65_536;
+const MAX_PENDING_RELEASES: usize = 65_536;
 
 /// A live handle.
 #[derive(Clone, Copy, Debug)]
-struct Handle {
+struct PhysicalHandle {
     /// Distinguishes it from other handles with the same value at other times.
     number: u64,
     /// Return time of the call that created it.
-    since: Moment,
+    since: Timestamp,
     references: u64,
     mappings: u64,
     /// Device memory that it uses; 0 for multicast objects, host memory and imports.
@@ -38,7 +38,7 @@ struct Handle {
     memory: bool,
 }
 
-impl Handle {
+impl PhysicalHandle {
     /// Whether only mappings keep it alive.
     fn is_mapped_only(&self) -> bool {
         self.references == 0 && self.mappings > 0
@@ -49,14 +49,14 @@ impl Handle {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     end: u64,
-    handle: HandleId,
+    handle: PhysicalHandleId,
     number: u64,
-    since: Moment,
+    since: Timestamp,
 }
 
 /// Effect of releasing a handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Release {
+enum HandleRelease {
     /// No such handle.
     Unknown,
     /// The release was for an older handle with the same value.
@@ -73,32 +73,32 @@ enum Release {
 
 /// Effect of removing a mapping on its handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Unmapped {
+enum UnmapEffect {
     /// The memory ends.
-    Last(HandleId),
+    Last(PhysicalHandleId),
     /// It was a mapping of memory that was replaced by another one with the same handle.
-    OfOlder(HandleId),
+    OfOlder(PhysicalHandleId),
 }
 
 /// Handles, mappings and reservations of one process.
 #[derive(Debug, Default)]
-pub(super) struct Physical {
-    handles: HashMap<HandleId, Handle>,
+pub(super) struct PhysicalMemory {
+    handles: HashMap<PhysicalHandleId, PhysicalHandle>,
     /// By start address. Mappings do not overlap.
     mappings: BTreeMap<u64, Mapping>,
     /// Unreleased references of handles whose value was reused: their release calls have not
     /// returned yet.
-    pending: HashMap<HandleId, u64>,
+    pending: HashMap<PhysicalHandleId, u64>,
     /// Reserved address ranges by start address: size and time.
-    reservations: HashMap<u64, (u64, Moment)>,
-    reserved: Sum,
-    mapped_only: Sum,
+    reservations: HashMap<u64, (u64, Timestamp)>,
+    reserved: ByteSum,
+    mapped_only: ByteSum,
     count: u64,
     /// Device memory that ended when its count of references and mappings reached zero.
-    pub(super) ended: Tally,
+    pub(super) ended: AtRiskSizes,
 }
 
-impl Physical {
+impl PhysicalMemory {
     /// Size of the reserved address space.
     pub(super) fn reserved(&self) -> Bytes {
         self.reserved.bytes()
@@ -115,23 +115,25 @@ impl Physical {
     }
 
     /// Device memory that a single `cuMemUnmap` could end, over any number of handles.
-    pub(super) fn mapped_only(&self) -> Sum {
+    pub(super) fn mapped_only(&self) -> ByteSum {
         self.mapped_only
     }
 
     /// Removes a handle that has ended.
-    pub(super) fn forget(&mut self, id: HandleId) {
+    pub(super) fn clear(&mut self, id: PhysicalHandleId) {
         let Some(handle) = self.handles.remove(&id) else { return };
         if handle.is_mapped_only() {
-            self.mapped_only.take(handle.device_bytes);
+            self.mapped_only.subtract(handle.device_bytes);
         }
-        if handle.references > 0 && (self.pending.len() < OWED || self.pending.contains_key(&id)) {
+        if handle.references > 0
+            && (self.pending.len() < MAX_PENDING_RELEASES || self.pending.contains_key(&id))
+        {
             *self.pending.entry(id).or_insert(0) += handle.references;
         }
     }
 
     /// Matches the release of an older handle with this value; returns whether one was pending.
-    fn match_pending_release(&mut self, id: HandleId) -> bool {
+    fn match_pending_release(&mut self, id: PhysicalHandleId) -> bool {
         let Some(pending) = self.pending.get_mut(&id) else { return false };
         *pending -= 1;
         if *pending == 0 {
@@ -141,54 +143,69 @@ impl Physical {
     }
 
     /// Adds a handle with one reference.
-    fn open(&mut self, handle: HandleId, since: Moment, device_bytes: u64, memory: bool) {
-        self.forget(handle);
+    fn open(
+        &mut self,
+        handle: PhysicalHandleId,
+        since: Timestamp,
+        device_bytes: u64,
+        memory: bool,
+    ) {
+        self.clear(handle);
         self.count += 1;
         let number = self.count;
-        let new = Handle { number, since, references: 1, mappings: 0, device_bytes, memory };
+        let new =
+            PhysicalHandle { number, since, references: 1, mappings: 0, device_bytes, memory };
         self.handles.insert(handle, new);
     }
 
     /// Changes a handle, and updates the values that depend on it.
-    fn change(&mut self, handle: HandleId, change: impl FnOnce(&mut Handle)) -> Option<Handle> {
+    fn change(
+        &mut self,
+        handle: PhysicalHandleId,
+        change: impl FnOnce(&mut PhysicalHandle),
+    ) -> Option<PhysicalHandle> {
         let handle = self.handles.get_mut(&handle)?;
         let before = handle.is_mapped_only();
         change(handle);
         match (before, handle.is_mapped_only()) {
             (false, true) => self.mapped_only.add(handle.device_bytes),
-            (true, false) => self.mapped_only.take(handle.device_bytes),
+            (true, false) => self.mapped_only.subtract(handle.device_bytes),
             _ => {}
         }
         Some(*handle)
     }
 
-    fn release(&mut self, id: HandleId, entered: Moment) -> Release {
+    fn release(&mut self, id: PhysicalHandleId, entered: Timestamp) -> HandleRelease {
         let Some(handle) = self.handles.get(&id) else {
-            return if self.match_pending_release(id) { Release::Older } else { Release::Unknown };
+            return if self.match_pending_release(id) {
+                HandleRelease::Older
+            } else {
+                HandleRelease::Unknown
+            };
         };
         if entered < handle.since {
             self.match_pending_release(id);
-            return Release::Older;
+            return HandleRelease::Older;
         }
         if handle.references == 0 {
-            return Release::TooMany;
+            return HandleRelease::TooMany;
         }
         let Some(now) = self.change(id, |handle| handle.references -= 1) else {
-            return Release::Unknown;
+            return HandleRelease::Unknown;
         };
         match (now.references, now.mappings, now.memory) {
             (0, 0, false) => {
-                self.forget(id);
-                Release::Quiet
+                self.clear(id);
+                HandleRelease::Quiet
             }
-            (0, 0, true) => Release::Last,
-            (0, _, true) => Release::StillMapped,
-            _ => Release::Quiet,
+            (0, 0, true) => HandleRelease::Last,
+            (0, _, true) => HandleRelease::StillMapped,
+            _ => HandleRelease::Quiet,
         }
     }
 
     /// Adds a mapping if its handle is known.
-    fn map(&mut self, address: u64, bytes: u64, id: HandleId, since: Moment) {
+    fn map(&mut self, address: u64, bytes: u64, id: PhysicalHandleId, since: Timestamp) {
         if let Some(handle) = self.change(id, |handle| handle.mappings += 1) {
             let end = address.saturating_add(bytes);
             self.mappings
@@ -204,7 +221,7 @@ impl Physical {
     }
 
     /// Removes the mappings in a range that existed when the unmap call was entered.
-    fn unmap(&mut self, address: u64, bytes: u64, entered: Moment) -> Vec<Unmapped> {
+    fn unmap(&mut self, address: u64, bytes: u64, entered: Timestamp) -> Vec<UnmapEffect> {
         let end = address.saturating_add(bytes);
         let mut gone = self.touching(address, bytes);
         gone.retain(|first| {
@@ -215,47 +232,47 @@ impl Physical {
     }
 
     /// Removes all mappings that overlap a new one.
-    fn displace(&mut self, address: u64, bytes: u64) -> Vec<Unmapped> {
+    fn displace(&mut self, address: u64, bytes: u64) -> Vec<UnmapEffect> {
         let gone = self.touching(address, bytes);
         gone.into_iter().filter_map(|first| self.remove(first)).collect()
     }
 
-    fn remove(&mut self, first: u64) -> Option<Unmapped> {
+    fn remove(&mut self, first: u64) -> Option<UnmapEffect> {
         let mapping = self.mappings.remove(&first)?;
         let id = mapping.handle;
         if self.handles.get(&id).is_none_or(|handle| handle.number != mapping.number) {
-            return Some(Unmapped::OfOlder(id));
+            return Some(UnmapEffect::OfOlder(id));
         }
         let now = self.change(id, |handle| handle.mappings -= 1)?;
         if now.references > 0 || now.mappings > 0 {
             return None;
         }
         if !now.memory {
-            self.forget(id);
+            self.clear(id);
             return None;
         }
-        Some(Unmapped::Last(id))
+        Some(UnmapEffect::Last(id))
     }
 
-    fn reserve(&mut self, address: u64, bytes: u64, since: Moment) {
+    fn reserve(&mut self, address: u64, bytes: u64, since: Timestamp) {
         if let Some((older, _)) = self.reservations.insert(address, (bytes, since)) {
-            self.reserved.take(older);
+            self.reserved.subtract(older);
         }
         self.reserved.add(bytes);
     }
 
-    fn unreserve(&mut self, address: u64, entered: Moment) {
+    fn unreserve(&mut self, address: u64, entered: Timestamp) {
         if let Some((bytes, since)) = self.reservations.get(&address).copied()
             && since <= entered
         {
             self.reservations.remove(&address);
-            self.reserved.take(bytes);
+            self.reserved.subtract(bytes);
         }
     }
 }
 
-fn key(handle: HandleId) -> Key {
-    Key { space: Space::Handle, value: handle.0 }
+fn key(handle: PhysicalHandleId) -> AllocationKey {
+    AllocationKey { space: AddressType::Handle, value: handle.0 }
 }
 
 impl Process {
@@ -266,12 +283,15 @@ impl Process {
                 self.create(event, handle, bytes, place, site);
             }
             VmmCall::Import { handle } => {
-                self.begin(event, &New::plain(key(handle), Kind::Imported, 0));
-                self.physical.open(handle, event.at, 0, true);
+                self.insert_allocation(
+                    event,
+                    &NewAllocation::plain(key(handle), MemoryKind::Imported, 0),
+                );
+                self.physical.open(handle, event.time, 0, true);
             }
             VmmCall::Multicast { handle } => {
-                self.make_room(key(handle));
-                self.physical.open(handle, event.at, 0, false);
+                self.evict_stale(key(handle));
+                self.physical.open(handle, event.time, 0, false);
             }
             VmmCall::Retain { handle } => {
                 self.physical.change(handle, |handle| handle.references += 1);
@@ -281,49 +301,54 @@ impl Process {
                 self.map(event, address, bytes, handle);
             }
             VmmCall::Unmap { address, bytes } => {
-                for unmapped in self.physical.unmap(address, bytes, event.entered) {
+                for unmapped in self.physical.unmap(address, bytes, event.entry_time) {
                     self.unmapped(unmapped);
                 }
             }
             VmmCall::Reserve { address, bytes } => {
-                self.physical.reserve(address, bytes, event.at);
+                self.physical.reserve(address, bytes, event.time);
             }
-            VmmCall::Unreserve { address, .. } => self.physical.unreserve(address, event.entered),
+            VmmCall::Unreserve { address, .. } => {
+                self.physical.unreserve(address, event.entry_time)
+            }
         }
     }
 
     fn create(
         &mut self,
         event: &Event,
-        handle: HandleId,
+        handle: PhysicalHandleId,
         bytes: u64,
-        place: Place,
+        place: MemoryLocation,
         site: Option<SiteId>,
     ) {
         let (kind, device) = match place {
-            Place::Device(device) => (Kind::Physical, Some(device)),
-            Place::Host => (Kind::HostPhysical, None),
+            MemoryLocation::Device(device) => (MemoryKind::Physical, Some(device)),
+            MemoryLocation::Host => (MemoryKind::HostPhysical, None),
         };
-        self.begin(event, &New { device, site, ..New::plain(key(handle), kind, bytes) });
+        self.insert_allocation(
+            event,
+            &NewAllocation { device, site, ..NewAllocation::plain(key(handle), kind, bytes) },
+        );
         let device_bytes = if kind.takes_device_memory() { bytes } else { 0 };
-        self.physical.open(handle, event.at, device_bytes, true);
+        self.physical.open(handle, event.time, device_bytes, true);
     }
 
-    fn release_handle(&mut self, event: &Event, handle: HandleId) {
-        match self.physical.release(handle, event.entered) {
-            Release::Unknown => self.give_back(event, key(handle), None),
-            Release::Older => {
+    fn release_handle(&mut self, event: &Event, handle: PhysicalHandleId) {
+        match self.physical.release(handle, event.entry_time) {
+            HandleRelease::Unknown => self.free_key(event, key(handle), None),
+            HandleRelease::Older => {
                 // If no release is pending, the older handle ended with its last mapping.
-                self.settle(key(handle));
+                self.match_pending_free(key(handle));
             }
-            Release::TooMany => self.counts.unknown_frees += 1,
-            Release::Quiet => {}
-            Release::StillMapped => self.mistakes.released_while_mapped += 1,
-            Release::Last => self.end_physical(handle),
+            HandleRelease::TooMany => self.counts.unknown_frees += 1,
+            HandleRelease::Quiet => {}
+            HandleRelease::StillMapped => self.mistakes.released_while_mapped += 1,
+            HandleRelease::Last => self.end_physical(handle),
         }
     }
 
-    fn map(&mut self, event: &Event, address: u64, bytes: u64, handle: HandleId) {
+    fn map(&mut self, event: &Event, address: u64, bytes: u64, handle: PhysicalHandleId) {
         if bytes == 0 {
             return;
         }
@@ -332,37 +357,37 @@ impl Process {
         for unmapped in self.physical.displace(address, bytes) {
             self.unmapped(unmapped);
         }
-        self.physical.map(address, bytes, handle, event.at);
+        self.physical.map(address, bytes, handle, event.time);
         // The size of imported memory is only known from its mappings.
         if let Some(slot) = self.allocations.find(key(handle)) {
             let entry = self.allocations.slab[slot];
-            if entry.kind == Kind::Imported && entry.bytes < bytes {
+            if entry.kind == MemoryKind::Imported && entry.bytes < bytes {
                 self.totals.resize(&entry, bytes);
-                self.sites.resize(&entry, bytes, event.at);
-                let before = self.known(slot);
+                self.sites.resize(&entry, bytes, event.time);
+                let before = self.late_fields(slot);
                 self.threads.resize(&mut self.allocations.slab, slot, bytes);
-                self.tell_learned(slot, before);
+                self.log_update(slot, before);
             }
         }
     }
 
-    fn unmapped(&mut self, unmapped: Unmapped) {
+    fn unmapped(&mut self, unmapped: UnmapEffect) {
         match unmapped {
-            Unmapped::Last(handle) => self.end_physical(handle),
-            Unmapped::OfOlder(handle) => {
-                self.settle(key(handle));
+            UnmapEffect::Last(handle) => self.end_physical(handle),
+            UnmapEffect::OfOlder(handle) => {
+                self.match_pending_free(key(handle));
             }
         }
     }
 
     /// Ends memory without a reference or mapping.
-    fn end_physical(&mut self, handle: HandleId) {
+    fn end_physical(&mut self, handle: PhysicalHandleId) {
         self.counts.frees += 1;
         self.freed.push(key(handle));
         if let Some(slot) = self.allocations.find(key(handle)) {
             let bytes = self.allocations.slab[slot].device_bytes();
-            self.physical.ended.add(Sum::from(bytes));
-            self.end(slot, How::Freed);
+            self.physical.ended.add(ByteSum::from(bytes));
+            self.remove_allocation(slot, EndReason::Freed);
         }
     }
 }
@@ -371,110 +396,113 @@ impl Process {
 mod tests {
     use super::*;
 
-    const A: HandleId = HandleId(1);
-    const B: HandleId = HandleId(2);
+    const A: PhysicalHandleId = PhysicalHandleId(1);
+    const B: PhysicalHandleId = PhysicalHandleId(2);
 
-    fn physical() -> Physical {
-        let mut physical = Physical::default();
-        physical.open(A, Moment(10), 8, true);
-        physical.open(B, Moment(10), 4, true);
+    fn physical() -> PhysicalMemory {
+        let mut physical = PhysicalMemory::default();
+        physical.open(A, Timestamp(10), 8, true);
+        physical.open(B, Timestamp(10), 4, true);
         physical
     }
 
     #[test]
     fn memory_ends_with_last_reference_and_mapping() {
         let mut physical = physical();
-        physical.map(0x100, 0x10, A, Moment(20));
+        physical.map(0x100, 0x10, A, Timestamp(20));
         physical.change(A, |handle| handle.references += 1);
-        assert_eq!(physical.release(A, Moment(30)), Release::Quiet);
-        assert_eq!(physical.release(A, Moment(30)), Release::StillMapped);
-        assert_eq!(physical.release(A, Moment(30)), Release::TooMany);
-        assert_eq!(physical.mapped_only(), Sum::from(8));
-        assert_eq!(physical.unmap(0x100, 0x10, Moment(40)), [Unmapped::Last(A)]);
-        physical.forget(A);
-        assert_eq!(physical.mapped_only(), Sum::default());
-        assert_eq!(physical.release(A, Moment(50)), Release::Unknown);
-        assert_eq!(physical.release(B, Moment(50)), Release::Last);
+        assert_eq!(physical.release(A, Timestamp(30)), HandleRelease::Quiet);
+        assert_eq!(physical.release(A, Timestamp(30)), HandleRelease::StillMapped);
+        assert_eq!(physical.release(A, Timestamp(30)), HandleRelease::TooMany);
+        assert_eq!(physical.mapped_only(), ByteSum::from(8));
+        assert_eq!(physical.unmap(0x100, 0x10, Timestamp(40)), [UnmapEffect::Last(A)]);
+        physical.clear(A);
+        assert_eq!(physical.mapped_only(), ByteSum::default());
+        assert_eq!(physical.release(A, Timestamp(50)), HandleRelease::Unknown);
+        assert_eq!(physical.release(B, Timestamp(50)), HandleRelease::Last);
     }
 
     #[test]
     fn unmap_removes_whole_mappings_only() {
         let mut physical = physical();
-        physical.map(0x100, 0x10, A, Moment(20));
-        physical.map(0x110, 0x10, B, Moment(20));
-        physical.map(0x130, 0x10, B, Moment(20));
-        physical.release(A, Moment(30));
-        physical.release(B, Moment(30));
-        assert_eq!(physical.unmap(0x108, 0x20, Moment(40)), []);
+        physical.map(0x100, 0x10, A, Timestamp(20));
+        physical.map(0x110, 0x10, B, Timestamp(20));
+        physical.map(0x130, 0x10, B, Timestamp(20));
+        physical.release(A, Timestamp(30));
+        physical.release(B, Timestamp(30));
+        assert_eq!(physical.unmap(0x108, 0x20, Timestamp(40)), []);
         assert_eq!(physical.mappings.keys().collect::<Vec<_>>(), [&0x100, &0x130]);
-        assert_eq!(physical.unmap(0, u64::MAX, Moment(40)), [Unmapped::Last(B), Unmapped::Last(A)]);
+        assert_eq!(
+            physical.unmap(0, u64::MAX, Timestamp(40)),
+            [UnmapEffect::Last(B), UnmapEffect::Last(A)]
+        );
     }
 
     #[test]
     fn late_unmap_keeps_newer_mapping() {
         let mut physical = physical();
-        physical.map(0x100, 0x10, A, Moment(60));
-        assert_eq!(physical.unmap(0x100, 0x10, Moment(50)), []);
+        physical.map(0x100, 0x10, A, Timestamp(60));
+        assert_eq!(physical.unmap(0x100, 0x10, Timestamp(50)), []);
         assert_eq!(physical.mappings.len(), 1);
     }
 
     #[test]
     fn new_mapping_displaces_overlapping_ones() {
         let mut physical = physical();
-        physical.map(0x100, 0x10, A, Moment(20));
-        physical.map(0x110, 0x10, A, Moment(20));
-        physical.release(A, Moment(30));
-        assert_eq!(physical.displace(0x108, 0x10), [Unmapped::Last(A)]);
-        physical.forget(A);
+        physical.map(0x100, 0x10, A, Timestamp(20));
+        physical.map(0x110, 0x10, A, Timestamp(20));
+        physical.release(A, Timestamp(30));
+        assert_eq!(physical.displace(0x108, 0x10), [UnmapEffect::Last(A)]);
+        physical.clear(A);
         assert!(physical.mappings.is_empty());
     }
 
     #[test]
     fn unmap_reports_mapping_of_older_handle() {
         let mut physical = physical();
-        physical.map(0x100, 0x10, A, Moment(20));
-        physical.open(A, Moment(30), 8, true);
-        assert_eq!(physical.release(A, Moment(25)), Release::Older);
-        assert_eq!(physical.unmap(0x100, 0x10, Moment(40)), [Unmapped::OfOlder(A)]);
-        assert_eq!(physical.release(A, Moment(50)), Release::Last);
+        physical.map(0x100, 0x10, A, Timestamp(20));
+        physical.open(A, Timestamp(30), 8, true);
+        assert_eq!(physical.release(A, Timestamp(25)), HandleRelease::Older);
+        assert_eq!(physical.unmap(0x100, 0x10, Timestamp(40)), [UnmapEffect::OfOlder(A)]);
+        assert_eq!(physical.release(A, Timestamp(50)), HandleRelease::Last);
     }
 
     #[test]
     fn releases_of_replaced_handle_are_matched() {
         let mut physical = physical();
         physical.change(A, |handle| handle.references += 1);
-        physical.open(A, Moment(30), 8, true);
-        assert_eq!(physical.release(A, Moment(40)), Release::Last);
-        physical.forget(A);
-        assert_eq!(physical.release(A, Moment(25)), Release::Older);
-        assert_eq!(physical.release(A, Moment(25)), Release::Older);
-        assert_eq!(physical.release(A, Moment(25)), Release::Unknown);
+        physical.open(A, Timestamp(30), 8, true);
+        assert_eq!(physical.release(A, Timestamp(40)), HandleRelease::Last);
+        physical.clear(A);
+        assert_eq!(physical.release(A, Timestamp(25)), HandleRelease::Older);
+        assert_eq!(physical.release(A, Timestamp(25)), HandleRelease::Older);
+        assert_eq!(physical.release(A, Timestamp(25)), HandleRelease::Unknown);
     }
 
     #[test]
     fn multicast_object_ends_with_last_reference_or_mapping() {
-        let mut physical = Physical::default();
-        physical.open(A, Moment(10), 0, false);
-        physical.map(0x100, 0x10, A, Moment(20));
-        assert_eq!(physical.release(A, Moment(30)), Release::Quiet);
-        assert_eq!(physical.unmap(0x100, 0x10, Moment(40)), []);
+        let mut physical = PhysicalMemory::default();
+        physical.open(A, Timestamp(10), 0, false);
+        physical.map(0x100, 0x10, A, Timestamp(20));
+        assert_eq!(physical.release(A, Timestamp(30)), HandleRelease::Quiet);
+        assert_eq!(physical.unmap(0x100, 0x10, Timestamp(40)), []);
         assert!(physical.handles.is_empty());
-        physical.open(A, Moment(50), 0, false);
-        assert_eq!(physical.release(A, Moment(60)), Release::Quiet);
+        physical.open(A, Timestamp(50), 0, false);
+        assert_eq!(physical.release(A, Timestamp(60)), HandleRelease::Quiet);
         assert!(physical.handles.is_empty());
     }
 
     #[test]
     fn reservations_are_counted_by_their_first_address() {
-        let mut physical = Physical::default();
-        physical.reserve(0x100, 10, Moment(10));
-        physical.reserve(0x200, 20, Moment(10));
-        physical.unreserve(0x300, Moment(20));
-        physical.unreserve(0x100, Moment(20));
+        let mut physical = PhysicalMemory::default();
+        physical.reserve(0x100, 10, Timestamp(10));
+        physical.reserve(0x200, 20, Timestamp(10));
+        physical.unreserve(0x300, Timestamp(20));
+        physical.unreserve(0x100, Timestamp(20));
         assert_eq!(physical.reserved(), Bytes(20));
         // Reserved again before the return of the call that freed it is seen.
-        physical.reserve(0x200, 5, Moment(40));
-        physical.unreserve(0x200, Moment(30));
+        physical.reserve(0x200, 5, Timestamp(40));
+        physical.unreserve(0x200, Timestamp(30));
         assert_eq!(physical.reserved(), Bytes(5));
     }
 }

@@ -6,43 +6,43 @@
 
 use std::collections::BTreeMap;
 
-use crate::kind::{Kind, Layer};
-use crate::work::Direction;
+use crate::kind::{MemoryKind, MemoryLayer};
+use crate::work::CopyDirection;
 
 /// Binary logarithm of the region size.
-const NEIGHBOURHOOD: u32 = 21;
+const REGION_LOG2: u32 = 21;
 
 /// Limit of stored ranges; neighboring ranges of the same type are merged.
-const MOST: usize = 100_000;
+const MAX_RANGES: usize = 100_000;
 
 /// Type of memory at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum PointerLocation {
     /// Device memory, or managed memory, whose location only the driver knows.
     Device,
     /// Host memory that is known to the driver.
     Host,
 }
 
-impl Place {
-    pub(super) fn of(kind: Kind) -> Self {
-        if kind.layer() == Layer::Host { Self::Host } else { Self::Device }
+impl PointerLocation {
+    pub(super) fn lookup(kind: MemoryKind) -> Self {
+        if kind.layer() == MemoryLayer::Host { Self::Host } else { Self::Device }
     }
 }
 
 /// Ranges of regions: first region → last region and type.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    ranges: BTreeMap<u64, (u64, Place)>,
+pub(super) struct AddressMap {
+    ranges: BTreeMap<u64, (u64, PointerLocation)>,
     /// Whether a range was dropped because the limit was reached.
     full: bool,
 }
 
-impl Places {
+impl AddressMap {
     /// Records the type of memory at an address.
-    pub(super) fn set(&mut self, address: u64, bytes: u64, location: Place) {
-        let mut first = address >> NEIGHBOURHOOD;
-        let mut last = address.saturating_add(bytes.saturating_sub(1)) >> NEIGHBOURHOOD;
+    pub(super) fn set(&mut self, address: u64, bytes: u64, location: PointerLocation) {
+        let mut first = address >> REGION_LOG2;
+        let mut last = address.saturating_add(bytes.saturating_sub(1)) >> REGION_LOG2;
         // Common case: already known.
         if let Some((_, (end, known))) = self.ranges.range(..=first).next_back()
             && *end >= last
@@ -73,30 +73,36 @@ impl Places {
                 }
             }
         }
-        if self.ranges.len() < MOST {
+        if self.ranges.len() < MAX_RANGES {
             self.ranges.insert(first, (last, location));
         } else {
             self.full = true;
         }
     }
 
-    fn at(&self, address: u64) -> Option<Place> {
-        let wanted = address >> NEIGHBOURHOOD;
+    fn at(&self, address: u64) -> Option<PointerLocation> {
+        let wanted = address >> REGION_LOG2;
         let (_, (last, location)) = self.ranges.range(..=wanted).next_back()?;
         (*last >= wanted).then_some(*location)
     }
 
     /// Direction of a copy. If all memory of the driver is known, any other address is pageable
     /// host memory.
-    pub(super) fn direction(&self, to: u64, from: u64, complete: bool) -> Direction {
-        let other = (complete && !self.full).then_some(Place::Host);
+    pub(super) fn direction(&self, to: u64, from: u64, complete: bool) -> CopyDirection {
+        let other = (complete && !self.full).then_some(PointerLocation::Host);
         let known = |address| self.at(address).or(other);
         match (known(from), known(to)) {
-            (Some(Place::Host), Some(Place::Device)) => Direction::HostToDevice,
-            (Some(Place::Device), Some(Place::Host)) => Direction::DeviceToHost,
-            (Some(Place::Device), Some(Place::Device)) => Direction::DeviceToDevice,
-            (Some(Place::Host), Some(Place::Host)) => Direction::HostToHost,
-            _ => Direction::Unknown,
+            (Some(PointerLocation::Host), Some(PointerLocation::Device)) => {
+                CopyDirection::HostToDevice
+            }
+            (Some(PointerLocation::Device), Some(PointerLocation::Host)) => {
+                CopyDirection::DeviceToHost
+            }
+            (Some(PointerLocation::Device), Some(PointerLocation::Device)) => {
+                CopyDirection::DeviceToDevice
+            }
+            (Some(PointerLocation::Host), Some(PointerLocation::Host)) => CopyDirection::HostToHost,
+            _ => CopyDirection::Unknown,
         }
     }
 }
@@ -108,7 +114,7 @@ mod tests {
     use super::*;
     use crate::random::{CASES, config};
 
-    const SIZE: u64 = 1 << NEIGHBOURHOOD;
+    const SIZE: u64 = 1 << REGION_LOG2;
 
     proptest! {
         #![proptest_config(config(CASES))]
@@ -117,10 +123,10 @@ mod tests {
         fn latest_range_wins(
             steps in prop::collection::vec((0..40_u64, 1..9_u64, any::<bool>()), 1..60),
         ) {
-            let mut map = Places::default();
+            let mut map = AddressMap::default();
             let mut naive = [None; 64];
             for (first, count, device) in steps {
-                let location = if device { Place::Device } else { Place::Host };
+                let location = if device { PointerLocation::Device } else { PointerLocation::Host };
                 map.set(first * SIZE, count * SIZE, location);
                 naive[first as usize..(first + count) as usize].fill(Some(location));
             }
@@ -134,22 +140,23 @@ mod tests {
 
     #[test]
     fn unknown_addresses_are_host_only_if_complete() {
-        let mut map = Places::default();
-        map.set(10 * SIZE, 100, Place::Device);
+        let mut map = AddressMap::default();
+        map.set(10 * SIZE, 100, PointerLocation::Device);
         let (device, other) = (10 * SIZE + 50, 99 * SIZE);
-        assert_eq!(map.direction(device, other, true), Direction::HostToDevice);
-        assert_eq!(map.direction(other, device, true), Direction::DeviceToHost);
-        assert_eq!(map.direction(other, device, false), Direction::Unknown);
-        assert_eq!(map.direction(device, device, false), Direction::DeviceToDevice);
-        assert_eq!(map.direction(u64::MAX, 0, true), Direction::HostToHost);
+        assert_eq!(map.direction(device, other, true), CopyDirection::HostToDevice);
+        assert_eq!(map.direction(other, device, true), CopyDirection::DeviceToHost);
+        assert_eq!(map.direction(other, device, false), CopyDirection::Unknown);
+        assert_eq!(map.direction(device, device, false), CopyDirection::DeviceToDevice);
+        assert_eq!(map.direction(u64::MAX, 0, true), CopyDirection::HostToHost);
     }
     #[test]
     fn dropped_range_leaves_other_addresses_unknown() {
-        let mut map = Places::default();
-        (0..=MOST as u64).for_each(|index| map.set(2 * index * SIZE, 1, Place::Device));
-        let beyond = 2 * MOST as u64 * SIZE;
-        assert_eq!(map.ranges.len(), MOST);
-        assert_eq!(map.direction(0, beyond, true), Direction::Unknown);
-        assert_eq!(map.direction(0, 2 * SIZE, true), Direction::DeviceToDevice);
+        let mut map = AddressMap::default();
+        (0..=MAX_RANGES as u64)
+            .for_each(|index| map.set(2 * index * SIZE, 1, PointerLocation::Device));
+        let beyond = 2 * MAX_RANGES as u64 * SIZE;
+        assert_eq!(map.ranges.len(), MAX_RANGES);
+        assert_eq!(map.direction(0, beyond, true), CopyDirection::Unknown);
+        assert_eq!(map.direction(0, 2 * SIZE, true), CopyDirection::DeviceToDevice);
     }
 }

@@ -7,28 +7,28 @@
 
 use hashbrown::HashMap;
 
-use crate::event::{Allocate, Event, Place, PoolCall};
+use crate::event::{Allocate, Event, MemoryLocation, PoolCall};
 use crate::ids::{DeviceId, PoolId};
-use crate::kind::Kind;
-use crate::snapshot::{PoolView, Told};
-use crate::units::{Bytes, Moment};
+use crate::kind::MemoryKind;
+use crate::snapshot::{DriverReported, PoolView};
+use crate::units::{Bytes, Timestamp};
 
-use super::allocation::{Entry, NIL};
+use super::allocation::{AllocationEntry, NIL};
 use super::process::Process;
-use super::totals::Sum;
+use super::totals::ByteSum;
 
 /// One pool.
 #[derive(Clone, Copy, Debug)]
 struct Pool {
     id: Option<PoolId>,
-    place: Option<Place>,
+    place: Option<MemoryLocation>,
     /// Whether its creation was seen, so that it is not a default pool.
     created: bool,
     /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
-    since: Moment,
-    used: Sum,
+    since: Timestamp,
+    used: ByteSum,
     allocations: u64,
-    reserved: Option<Told>,
+    reserved: Option<DriverReported>,
     destroyed: bool,
     /// Whether it is removed once it has no allocations.
     closing: bool,
@@ -38,7 +38,7 @@ struct Pool {
 
 /// Pools of one device.
 #[derive(Clone, Copy, Debug)]
-struct OfDevice {
+struct DevicePools {
     device: DeviceId,
     /// Default pool, or [`NIL`].
     default: u32,
@@ -52,21 +52,21 @@ pub(super) struct Pools {
     slots: Vec<Option<Pool>>,
     vacant: Vec<u32>,
     by_id: HashMap<PoolId, u32>,
-    devices: Vec<OfDevice>,
+    devices: Vec<DevicePools>,
     /// Pools by context, for contexts whose device is unknown.
     unplaced: HashMap<u32, u32>,
     count: u64,
 }
 
 impl Pools {
-    fn open(&mut self, id: Option<PoolId>, place: Option<Place>) -> u32 {
+    fn open(&mut self, id: Option<PoolId>, place: Option<MemoryLocation>) -> u32 {
         self.count += 1;
         let pool = Some(Pool {
             id,
             place,
             created: false,
-            since: Moment(0),
-            used: Sum::default(),
+            since: Timestamp(0),
+            used: ByteSum::default(),
             allocations: 0,
             reserved: None,
             destroyed: false,
@@ -96,27 +96,27 @@ impl Pools {
     }
 
     /// Index of a pool; adds it if it is new.
-    pub(super) fn named(&mut self, id: PoolId) -> u32 {
+    pub(super) fn index_of(&mut self, id: PoolId) -> u32 {
         let known = self.by_id.get(&id).copied();
         known.unwrap_or_else(|| self.open(Some(id), None))
     }
 
     /// Pool of a device for allocations that do not name one.
-    pub(super) fn taken_from(&mut self, device: DeviceId) -> u32 {
-        let OfDevice { default, current, .. } = *self.of(device);
+    pub(super) fn current_pool_of(&mut self, device: DeviceId) -> u32 {
+        let DevicePools { default, current, .. } = *self.of(device);
         if current != NIL {
             return current;
         }
         if default != NIL {
             return default;
         }
-        let index = self.open(None, Some(Place::Device(device)));
+        let index = self.open(None, Some(MemoryLocation::Device(device)));
         self.of(device).default = index;
         index
     }
 
     /// Pool of a context whose device is unknown.
-    pub(super) fn unplaced(&mut self, context: u32) -> u32 {
+    pub(super) fn pool_of_context(&mut self, context: u32) -> u32 {
         if let Some(index) = self.unplaced.get(&context) {
             return *index;
         }
@@ -131,13 +131,13 @@ impl Pools {
     }
 
     /// Location of a pool's memory.
-    pub(super) fn place(&self, index: u32) -> Option<Place> {
+    pub(super) fn location(&self, index: u32) -> Option<MemoryLocation> {
         self.slots.get(index as usize)?.as_ref()?.place
     }
 
     /// Location of a pool's memory, by its handle.
-    pub(super) fn place_of(&self, id: PoolId) -> Option<Place> {
-        self.place(self.by_id.get(&id).copied()?)
+    pub(super) fn location_of(&self, id: PoolId) -> Option<MemoryLocation> {
+        self.location(self.by_id.get(&id).copied()?)
     }
 
     /// Called when the device of a context becomes known: returns the pool that its memory was
@@ -145,17 +145,17 @@ impl Pools {
     fn placed(&mut self, context: u32, device: DeviceId) -> Option<(u32, u32)> {
         let from = self.unplaced.remove(&context)?;
         self.close(from);
-        Some((from, self.taken_from(device)))
+        Some((from, self.current_pool_of(device)))
     }
 
     /// Called when the context has ended: its device will never become known.
-    pub(super) fn orphan(&mut self, context: u32) {
+    pub(super) fn forget_context(&mut self, context: u32) {
         if let Some(index) = self.unplaced.remove(&context) {
             self.close(index);
         }
     }
 
-    fn create(&mut self, id: PoolId, place: Option<Place>, since: Moment) {
+    fn create(&mut self, id: PoolId, place: Option<MemoryLocation>, since: Timestamp) {
         if let Some(older) = self.by_id.remove(&id) {
             self.end(older);
         }
@@ -166,7 +166,7 @@ impl Pools {
         }
     }
 
-    fn destroy(&mut self, id: PoolId, entered: Moment) {
+    fn destroy(&mut self, id: PoolId, entered: Timestamp) {
         if self.find(id).is_some_and(|pool| pool.since <= entered)
             && let Some(index) = self.by_id.remove(&id)
         {
@@ -207,10 +207,10 @@ impl Pools {
     /// Assigns a pool to a device. Returns its index, and that of the unnamed default pool that
     /// turns out to be this one.
     fn assign_device(&mut self, id: PoolId, device: DeviceId, current: bool) -> (u32, Option<u32>) {
-        let index = self.named(id);
+        let index = self.index_of(id);
         let mut created = false;
         if let Some(pool) = self.get(index) {
-            pool.place = Some(Place::Device(device));
+            pool.place = Some(MemoryLocation::Device(device));
             created = pool.created;
         }
         let default = self.of(device).default;
@@ -230,17 +230,17 @@ impl Pools {
         (index, unnamed.then_some(default))
     }
 
-    fn of(&mut self, device: DeviceId) -> &mut OfDevice {
+    fn of(&mut self, device: DeviceId) -> &mut DevicePools {
         let known = self.devices.iter().position(|of| of.device == device);
         let at = known.unwrap_or_else(|| {
-            self.devices.push(OfDevice { device, default: NIL, current: NIL });
+            self.devices.push(DevicePools { device, default: NIL, current: NIL });
             self.devices.len() - 1
         });
         &mut self.devices[at]
     }
 
     /// Counts a new allocation.
-    pub(super) fn add(&mut self, entry: &Entry) {
+    pub(super) fn add(&mut self, entry: &AllocationEntry) {
         if entry.pool() != NIL
             && let Some(pool) = self.get(entry.pool())
         {
@@ -250,11 +250,11 @@ impl Pools {
     }
 
     /// Removes an allocation from the count.
-    pub(super) fn take(&mut self, entry: &Entry) {
+    pub(super) fn subtract(&mut self, entry: &AllocationEntry) {
         if entry.pool() != NIL
             && let Some(pool) = self.get(entry.pool())
         {
-            pool.used.take(entry.bytes);
+            pool.used.subtract(entry.bytes);
             pool.allocations = pool.allocations.saturating_sub(1);
             if pool.closing {
                 self.remove_if_unused(entry.pool());
@@ -273,7 +273,7 @@ impl Pools {
             .sort_by_key(|(number, view)| (view.device.is_none(), view.device, view.pool, *number));
         let mut views: Vec<_> = pools.into_iter().map(|(_, view)| view).collect();
         // All pools of unknown devices are shown as one row.
-        let used = unknown.iter().fold(Sum::default(), |sum, pool| sum.plus(pool.used));
+        let used = unknown.iter().fold(ByteSum::default(), |sum, pool| sum.plus(pool.used));
         views.extend(unknown.first().map(|pool| PoolView {
             used: used.bytes(),
             allocations: unknown.iter().map(|pool| pool.allocations).sum(),
@@ -286,8 +286,8 @@ impl Pools {
 impl Pool {
     fn view(&self) -> PoolView {
         let device = match self.place {
-            Some(Place::Device(device)) => Some(device),
-            Some(Place::Host) | None => None,
+            Some(MemoryLocation::Device(device)) => Some(device),
+            Some(MemoryLocation::Host) | None => None,
         };
         PoolView {
             pool: self.id,
@@ -304,8 +304,8 @@ impl Process {
     /// Applies a call on a pool.
     pub(super) fn pool(&mut self, event: &Event, call: PoolCall) {
         match call {
-            PoolCall::Created { pool, place } => self.pools.create(pool, place, event.at),
-            PoolCall::Destroyed { pool } => self.pools.destroy(pool, event.entered),
+            PoolCall::Created { pool, place } => self.pools.create(pool, place, event.time),
+            PoolCall::Destroyed { pool } => self.pools.destroy(pool, event.entry_time),
             PoolCall::Trimmed { pool, .. } => {
                 // The call does not report how much was freed.
                 if let Some(pool) = self.pools.find(pool) {
@@ -313,9 +313,9 @@ impl Process {
                 }
             }
             PoolCall::ToldReserved { pool, bytes } => {
-                let index = self.pools.named(pool);
+                let index = self.pools.index_of(pool);
                 if let Some(pool) = self.pools.get(index) {
-                    pool.reserved = Some(Told { bytes: Bytes(bytes), at: event.at });
+                    pool.reserved = Some(DriverReported { bytes: Bytes(bytes), at: event.time });
                 }
             }
             PoolCall::OfDevice { pool, device, current } => {
@@ -333,24 +333,24 @@ impl Process {
         &mut self,
         allocate: &Allocate,
         context: u32,
-    ) -> (Kind, u32, Option<DeviceId>) {
+    ) -> (MemoryKind, u32, Option<DeviceId>) {
         let known_device = allocate.device.or_else(|| self.device_of(context));
         let named = allocate.pool.filter(|pool| pool.0 != 0);
         let pool = match (named, known_device) {
-            (Some(pool), _) => self.pools.named(pool),
-            (None, _) if allocate.kind == Kind::HostAsync => NIL,
-            (None, Some(device)) => self.pools.taken_from(device),
-            (None, None) => self.pools.unplaced(context),
+            (Some(pool), _) => self.pools.index_of(pool),
+            (None, _) if allocate.kind == MemoryKind::HostAsync => NIL,
+            (None, Some(device)) => self.pools.current_pool_of(device),
+            (None, None) => self.pools.pool_of_context(context),
         };
-        match self.pools.place(pool) {
-            Some(Place::Host) => (Kind::HostAsync, pool, None),
-            Some(Place::Device(device)) => (Kind::Async, pool, Some(device)),
+        match self.pools.location(pool) {
+            Some(MemoryLocation::Host) => (MemoryKind::HostAsync, pool, None),
+            Some(MemoryLocation::Device(device)) => (MemoryKind::Async, pool, Some(device)),
             None => (allocate.kind, pool, known_device),
         }
     }
 
     /// Called when the device of a context becomes known.
-    pub(super) fn place_pool(&mut self, context: u32, device: DeviceId) {
+    pub(super) fn set_pool_device(&mut self, context: u32, device: DeviceId) {
         if let Some((from, to)) = self.pools.placed(context, device) {
             self.move_pool(from, to, device);
         }
@@ -362,55 +362,58 @@ impl Process {
             return;
         }
         for slot in self.allocations.select(|entry| entry.pool() == from) {
-            let before = self.known(slot);
+            let before = self.late_fields(slot);
             let entry = &mut self.allocations.slab[slot];
             if from != to {
-                self.pools.take(entry);
+                self.pools.subtract(entry);
                 entry.set_pool(to);
                 self.pools.add(entry);
             }
-            if entry.device() != Some(device) && entry.kind == Kind::Async {
+            if entry.device() != Some(device) && entry.kind == MemoryKind::Async {
                 self.learn_device(slot, device);
             }
-            self.tell_learned(slot, before);
+            self.log_update(slot, before);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::New;
+    use super::super::allocation::NewAllocation;
     use super::*;
-    use crate::ids::Key;
+    use crate::ids::AllocationKey;
 
     const GPU: DeviceId = DeviceId(0);
     const P: PoolId = PoolId(7);
 
-    fn entry(pool: u32, bytes: u64) -> Entry {
-        let new = New { owner: pool, ..New::plain(Key::address(1), Kind::Async, bytes) };
-        Entry::new(&new, Moment(1), 0)
+    fn entry(pool: u32, bytes: u64) -> AllocationEntry {
+        let new = NewAllocation {
+            owner: pool,
+            ..NewAllocation::plain(AllocationKey::address(1), MemoryKind::Async, bytes)
+        };
+        AllocationEntry::new(&new, Timestamp(1), 0)
     }
 
     #[test]
     fn device_uses_current_pool_else_default() {
         let mut pools = Pools::default();
-        let unnamed = pools.taken_from(GPU);
-        assert_eq!(pools.taken_from(GPU), unnamed);
-        pools.create(P, Some(Place::Device(GPU)), Moment(1));
-        assert_eq!(pools.assign_device(P, GPU, true), (pools.named(P), None));
-        assert_eq!(pools.taken_from(GPU), pools.named(P));
-        pools.destroy(P, Moment(2));
-        assert_eq!(pools.taken_from(GPU), unnamed);
+        let unnamed = pools.current_pool_of(GPU);
+        assert_eq!(pools.current_pool_of(GPU), unnamed);
+        pools.create(P, Some(MemoryLocation::Device(GPU)), Timestamp(1));
+        assert_eq!(pools.assign_device(P, GPU, true), (pools.index_of(P), None));
+        assert_eq!(pools.current_pool_of(GPU), pools.index_of(P));
+        pools.destroy(P, Timestamp(2));
+        assert_eq!(pools.current_pool_of(GPU), unnamed);
     }
 
     #[test]
     fn default_pool_gets_its_handle_when_reported() {
         for current in [false, true] {
             let mut pools = Pools::default();
-            let unnamed = pools.taken_from(GPU);
+            let unnamed = pools.current_pool_of(GPU);
             pools.add(&entry(unnamed, 8));
             let (index, was) = pools.assign_device(P, GPU, current);
-            assert_eq!((was, pools.taken_from(GPU)), (Some(unnamed), index));
+            assert_eq!((was, pools.current_pool_of(GPU)), (Some(unnamed), index));
             assert_eq!(pools.assign_device(P, GPU, current), (index, None));
         }
     }
@@ -418,17 +421,17 @@ mod tests {
     #[test]
     fn destroyed_pool_stays_while_in_use() {
         let mut pools = Pools::default();
-        pools.create(P, Some(Place::Host), Moment(5));
-        let old = pools.named(P);
+        pools.create(P, Some(MemoryLocation::Host), Timestamp(5));
+        let old = pools.index_of(P);
         let held = entry(old, 8);
         pools.add(&held);
-        pools.destroy(P, Moment(4));
+        pools.destroy(P, Timestamp(4));
         assert!(!pools.views()[0].destroyed);
-        pools.destroy(P, Moment(6));
+        pools.destroy(P, Timestamp(6));
         assert!(pools.views()[0].destroyed);
-        pools.create(P, Some(Place::Device(GPU)), Moment(7));
-        assert_ne!(pools.named(P), old);
-        pools.take(&held);
+        pools.create(P, Some(MemoryLocation::Device(GPU)), Timestamp(7));
+        assert_ne!(pools.index_of(P), old);
+        pools.subtract(&held);
         assert!(pools.views().is_empty());
         assert_eq!(pools.open(None, None), old);
     }
@@ -437,10 +440,10 @@ mod tests {
     fn pools_of_unknown_devices_are_one_row() {
         let mut pools = Pools::default();
         for context in [1, 2, NIL] {
-            let index = pools.unplaced(context);
+            let index = pools.pool_of_context(context);
             pools.add(&entry(index, 8));
         }
-        pools.orphan(2);
+        pools.forget_context(2);
         let [view] = pools.views()[..] else { panic!("{:?}", pools.views()) };
         assert_eq!((view.pool, view.device, view.used.0, view.allocations), (None, None, 24, 3));
     }

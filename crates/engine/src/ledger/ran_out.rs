@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use crate::event::{Event, Failed};
+use crate::event::{Event, FailedCall};
 use crate::ids::{DeviceId, GpuId, Pid};
 use crate::snapshot::OutOfMemory;
 use crate::units::Bytes;
@@ -13,24 +13,24 @@ use super::Ledger;
 use super::process::Process;
 
 /// Limit of errors in a snapshot: the first ones are the most informative.
-const KEPT: usize = 64;
+const MAX_LISTED_OOMS: usize = 64;
 
 impl Ledger {
-    pub(super) fn run_out(&mut self, event: &Event, failed: &Failed) {
+    pub(super) fn record_oom(&mut self, event: &Event, failed: &FailedCall) {
         let Some(process) = self.running.get(&event.pid) else {
             return;
         };
-        let device = process.device_asked(failed);
+        let device = process.requested_device(failed);
         let gpu = device.and_then(|device| process.devices.gpu(device));
         // A call can fail on a GPU although it requested other memory.
         let of_gpu = failed.asked.is_some_and(|(kind, _)| kind.takes_device_memory());
         let count = self.ran_out.entry(gpu.filter(|_| of_gpu)).or_default();
         *count = count.saturating_add(1);
-        if failed.asked.is_none() || self.out_of_memory.len() >= KEPT {
+        if failed.asked.is_none() || self.out_of_memory.len() >= MAX_LISTED_OOMS {
             return;
         }
         self.out_of_memory.push(OutOfMemory {
-            at: event.at,
+            at: event.time,
             pid: event.pid,
             tid: event.tid,
             name: process.name.clone(),
@@ -50,7 +50,7 @@ impl Ledger {
         gpu: Option<GpuId>,
     ) -> Vec<(Pid, Box<str>, Bytes)> {
         let held = |process: &Process| match device {
-            Some(device) => process.devices.held(&process.totals, device, gpu),
+            Some(device) => process.devices.live_on(&process.totals, device, gpu),
             None => process.totals.live,
         };
         let mut holders: Vec<_> = self
@@ -62,7 +62,7 @@ impl Ledger {
         holders
     }
 
-    pub(super) fn take_out_of_memory(&mut self) -> Vec<OutOfMemory> {
+    pub(super) fn drain_ooms(&mut self) -> Vec<OutOfMemory> {
         let mut all = std::mem::take(&mut self.out_of_memory);
         for one in &mut all {
             one.site_name = self.sites.name(one.site);

@@ -4,31 +4,31 @@
 //! physical memory. Adjacent mappings form one *run* of addresses, in which a block may span
 //! several of them.
 
-use crate::ids::{DeviceId, Space};
-use crate::tensor::NoFragmentation;
+use crate::ids::{AddressType, DeviceId};
+use crate::tensor::FragmentationUnknown;
 
 use super::process::Process;
-use super::torch::Block;
-use super::totals::Sum;
+use super::torch::TensorBlock;
+use super::totals::ByteSum;
 
 /// Limit of blocks and segments that are scanned: at most a tenth of a second per report.
-const MOST: usize = 1 << 21;
+const MAX_SCANNED_BLOCKS: usize = 1 << 21;
 
 /// Segments of a device that contain blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InUse {
+pub(super) struct SegmentUsage {
     pub(super) device: DeviceId,
     /// Memory in them that no block uses.
-    pub(super) free: Sum,
+    pub(super) free: ByteSum,
     /// Largest gap between blocks, or between a block and an end of its run.
     pub(super) largest_gap: u64,
     /// Whether blocks exist outside of known memory.
     pub(super) unknown: bool,
 }
 
-impl InUse {
+impl SegmentUsage {
     pub(super) fn none(device: DeviceId) -> Self {
-        Self { device, free: Sum::default(), largest_gap: 0, unknown: false }
+        Self { device, free: ByteSum::default(), largest_gap: 0, unknown: false }
     }
 }
 
@@ -43,7 +43,7 @@ struct Segment {
 
 /// Used bytes and device of a segment.
 #[derive(Clone, Copy, Debug, Default)]
-struct Filled {
+struct SegmentFill {
     bytes: u64,
     device: Option<DeviceId>,
 }
@@ -52,11 +52,11 @@ struct Filled {
 pub(super) fn in_use(
     process: &Process,
     count: usize,
-    blocks: impl Iterator<Item = Block>,
-) -> Result<Vec<InUse>, NoFragmentation> {
+    blocks: impl Iterator<Item = TensorBlock>,
+) -> Result<Vec<SegmentUsage>, FragmentationUnknown> {
     let allocations = usize::try_from(process.totals.count).unwrap_or(usize::MAX);
-    if count.saturating_add(allocations) > MOST {
-        return Err(NoFragmentation::TooMany);
+    if count.saturating_add(allocations) > MAX_SCANNED_BLOCKS {
+        return Err(FragmentationUnknown::TooMany);
     }
     let mut blocks: Vec<_> = blocks.collect();
     if blocks.is_empty() {
@@ -70,7 +70,7 @@ fn segments(process: &Process) -> Vec<Segment> {
     let slab = &process.allocations.slab;
     let plain = slab.iter().filter_map(|(_, entry)| {
         let key = entry.key();
-        let is_one = key.space == Space::Address && entry.kind.takes_device_memory();
+        let is_one = key.space == AddressType::Pointer && entry.kind.takes_device_memory();
         let end = key.value.saturating_add(entry.bytes);
         is_one.then_some(Segment { start: key.value, end, mapped: false })
     });
@@ -82,9 +82,9 @@ fn segments(process: &Process) -> Vec<Segment> {
 }
 
 /// Requires both lists sorted by address.
-fn lay_out(blocks: &[Block], segments: &[Segment]) -> Vec<InUse> {
-    let mut found: Vec<InUse> = Vec::new();
-    let mut filled = vec![Filled::default(); segments.len()];
+fn lay_out(blocks: &[TensorBlock], segments: &[Segment]) -> Vec<SegmentUsage> {
+    let mut found: Vec<SegmentUsage> = Vec::new();
+    let mut filled = vec![SegmentFill::default(); segments.len()];
     let mut first = 0;
     for block in blocks {
         let end = block.address.saturating_add(block.bytes);
@@ -115,11 +115,11 @@ fn lay_out(blocks: &[Block], segments: &[Segment]) -> Vec<InUse> {
     found
 }
 
-fn of(found: &mut Vec<InUse>, device: DeviceId) -> &mut InUse {
+fn of(found: &mut Vec<SegmentUsage>, device: DeviceId) -> &mut SegmentUsage {
     let index = match found.binary_search_by_key(&device, |one| one.device) {
         Ok(index) => index,
         Err(index) => {
-            found.insert(index, InUse::none(device));
+            found.insert(index, SegmentUsage::none(device));
             index
         }
     };
@@ -141,7 +141,7 @@ fn runs(segments: &[Segment]) -> Vec<Segment> {
 }
 
 /// Computes the gaps before, between and after the blocks of each run.
-fn gaps(blocks: &[Block], runs: &[Segment], found: &mut Vec<InUse>) {
+fn gaps(blocks: &[TensorBlock], runs: &[Segment], found: &mut Vec<SegmentUsage>) {
     let mut blocks = blocks.iter().peekable();
     for run in runs {
         while blocks.next_if(|block| block.address < run.start).is_some() {}

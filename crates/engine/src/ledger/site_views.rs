@@ -2,33 +2,34 @@
 
 use std::cmp::Reverse;
 
-use crate::analysis::leak::Course;
+use crate::analysis::leak::GrowthHistory;
 use crate::ids::Pid;
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::object::ObjectKind;
 use crate::snapshot::{
-    Growth, KindView, SiteKindView, SiteObjectView, SiteProcess, SiteView, Sort, View,
+    KindView, SiteHistory, SiteKindView, SiteObjectView, SiteProcess, SiteView, SnapshotOptions,
+    SortOrder,
 };
-use crate::stack::{SiteName, Sites};
-use crate::units::{Bytes, Moment};
+use crate::stack::{SiteName, SiteRegistry};
+use crate::units::{Bytes, Timestamp};
 
-use super::sites::{Held, Row, SiteTable, Source};
-use super::totals::Sum;
+use super::sites::{ResourceKind, SiteRef, SiteRow, SiteTable};
+use super::totals::ByteSum;
 
 /// A table and its process.
-pub(super) type Owned<'a> = (Option<Pid>, &'a SiteTable);
+pub(super) type OwnedTable<'a> = (Option<Pid>, &'a SiteTable);
 
 /// What a list of sites contains. Memory and tensors are never added together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum About {
+pub(super) enum SiteListKind {
     /// Driver memory, with totals of device memory; and CUDA objects.
     Memory,
     /// Blocks of a framework's cache.
     Tensors,
 }
 
-impl About {
-    fn lists(self, held: Held) -> bool {
+impl SiteListKind {
+    fn lists(self, held: ResourceKind) -> bool {
         match self {
             Self::Memory => !held.is_tensors(),
             Self::Tensors => held.is_tensors(),
@@ -36,7 +37,7 @@ impl About {
     }
 
     /// Whether a row is included in the totals of its site.
-    fn counts(self, held: Held) -> bool {
+    fn counts(self, held: ResourceKind) -> bool {
         match self {
             Self::Memory => held.takes_device_memory(),
             Self::Tensors => held.is_tensors(),
@@ -45,22 +46,22 @@ impl About {
 }
 
 /// A row with the name of its site and the index of its table.
-type Named<'a> = (SiteName, usize, &'a Row);
+type NamedRow<'a> = (SiteName, usize, &'a SiteRow);
 
 /// Returns the top sites of some tables at a given time, followed (for memory) by as many others
 /// that have objects; and the total number of sites.
 pub(super) fn list(
-    tables: &[Owned<'_>],
-    about: About,
-    at: Moment,
-    view: &View,
-    registry: &Sites,
+    tables: &[OwnedTable<'_>],
+    about: SiteListKind,
+    at: Timestamp,
+    view: &SnapshotOptions,
+    registry: &SiteRegistry,
 ) -> (Vec<SiteView>, u64) {
     let rows = tables.iter().enumerate().flat_map(|(table, (_, sites))| {
         let rows = sites.rows().iter().filter(move |row| about.lists(row.held));
         rows.map(move |row| (name(row.source, registry), table, row))
     });
-    let mut rows: Vec<Named<'_>> = rows.collect();
+    let mut rows: Vec<NamedRow<'_>> = rows.collect();
     rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.held, row.source));
     let mut groups: Vec<_> = rows.chunk_by(|(a, ..), (b, ..)| a == b).collect();
     let total = groups.len();
@@ -75,44 +76,51 @@ pub(super) fn list(
 }
 
 /// Number of allocations in some tables, and of those without a stack.
-pub(super) fn coverage(tables: &[Owned<'_>]) -> (u64, u64) {
+pub(super) fn coverage(tables: &[OwnedTable<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
     let rows = rows.filter(|row| row.held.is_memory());
     rows.fold((0, 0), |(all, without), row| {
-        let missing = if row.source == Source::Unknown { row.allocations } else { 0 };
+        let missing = if row.source == SiteRef::Unknown { row.allocations } else { 0 };
         (all + row.allocations, without + missing)
     })
 }
 
-pub(super) fn name(source: Source, registry: &Sites) -> SiteName {
+pub(super) fn name(source: SiteRef, registry: &SiteRegistry) -> SiteName {
     match source {
-        Source::Site(site) => registry.name(Some(site)),
-        Source::Unknown => SiteName::Unknown,
-        Source::Other => SiteName::Other,
+        SiteRef::Site(site) => registry.name(Some(site)),
+        SiteRef::Unknown => SiteName::Unknown,
+        SiteRef::Other => SiteName::Other,
     }
 }
 
-fn counted<'a>(group: &'a [Named<'_>], about: About) -> impl Iterator<Item = &'a Row> {
+fn counted<'a>(
+    group: &'a [NamedRow<'_>],
+    about: SiteListKind,
+) -> impl Iterator<Item = &'a SiteRow> {
     group.iter().map(|(_, _, row)| *row).filter(move |row| about.counts(row.held))
 }
 
-fn sum<'a>(rows: impl Iterator<Item = &'a Row>, of: impl Fn(&Row) -> Sum) -> Sum {
-    rows.fold(Sum::default(), |sum, row| sum.plus(of(row)))
+fn sum<'a>(rows: impl Iterator<Item = &'a SiteRow>, of: impl Fn(&SiteRow) -> ByteSum) -> ByteSum {
+    rows.fold(ByteSum::default(), |sum, row| sum.plus(of(row)))
 }
 
 /// Rows of memory of any kind, or of tensors.
-fn bytes_of<'a>(group: &'a [Named<'_>]) -> impl Iterator<Item = &'a Row> {
+fn bytes_of<'a>(group: &'a [NamedRow<'_>]) -> impl Iterator<Item = &'a SiteRow> {
     group.iter().map(|(_, _, row)| *row).filter(|row| row.held.kind().is_some())
 }
 
 /// Number of objects: live, and ever created.
-fn made(group: &[Named<'_>]) -> (u64, u64) {
+fn made(group: &[NamedRow<'_>]) -> (u64, u64) {
     let rows = group.iter().filter(|(_, _, row)| row.held.object().is_some());
     rows.fold((0, 0), |(live, all), (_, _, row)| (live + row.count, all + row.allocations))
 }
 
 /// Sort key: by the order of the options, then by total bytes allocated, then by objects.
-fn rank(group: &[Named<'_>], about: About, sort: Sort) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
+fn rank(
+    group: &[NamedRow<'_>],
+    about: SiteListKind,
+    sort: SortOrder,
+) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
     let live = sum(counted(group, about), |row| row.live).bytes();
     let count = counted(group, about).map(|row| row.count).sum();
     let first = bytes_of(group).map(|row| row.first).min();
@@ -122,11 +130,11 @@ fn rank(group: &[Named<'_>], about: About, sort: Sort) -> (u64, Reverse<u64>, Re
 }
 
 fn site(
-    group: &[Named<'_>],
-    about: About,
-    tables: &[Owned<'_>],
-    at: Moment,
-    registry: &Sites,
+    group: &[NamedRow<'_>],
+    about: SiteListKind,
+    tables: &[OwnedTable<'_>],
+    at: Timestamp,
+    registry: &SiteRegistry,
 ) -> SiteView {
     let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
     let (kinds, objects) = (by_kind(group), by_object(group));
@@ -136,14 +144,14 @@ fn site(
     let any = all.clone().or_else(|| merge_rows(objects.iter()));
     let start = tables.first().map(|(_, table)| table.start()).unwrap_or_default();
     let totals = counted.as_ref();
-    let of = |what: fn(&Row) -> u64| totals.map_or(0, what);
-    let bytes = |what: fn(&Row) -> Sum| totals.map_or(Bytes(0), |row| what(row).bytes());
+    let of = |what: fn(&SiteRow) -> u64| totals.map_or(0, what);
+    let bytes = |what: fn(&SiteRow) -> ByteSum| totals.map_or(Bytes(0), |row| what(row).bytes());
     SiteView {
         name,
         frames: registry.frames_of(name),
         live_bytes: bytes(|row| row.live),
         live_allocations: of(|row| row.count),
-        grown: totals.map_or(0, |row| row.live.beyond(row.shown)),
+        grown: totals.map_or(0, |row| row.live.signed_difference(row.shown)),
         bytes_total: bytes(|row| row.total),
         allocations_total: of(|row| row.allocations),
         freed_total: of(|row| row.freed),
@@ -151,7 +159,7 @@ fn site(
         peak_at: totals.and_then(|row| row.peak_at),
         seen: any.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
         lifetimes: all.as_ref().map(|row| row.spans.iter().collect()).unwrap_or_default(),
-        longest_lifetime: all.as_ref().and_then(|row| row.spans.longest()),
+        longest_lifetime: all.as_ref().and_then(|row| row.spans.max()),
         growth: growth(totals, start, at),
         kinds: kinds.iter().filter_map(kind).collect(),
         objects: objects.iter().filter_map(object).collect(),
@@ -160,38 +168,41 @@ fn site(
 }
 
 /// Merges rows into one per kind.
-fn by_kind(group: &[Named<'_>]) -> Vec<Row> {
-    let of = |kind: Kind| {
+fn by_kind(group: &[NamedRow<'_>]) -> Vec<SiteRow> {
+    let of = |kind: MemoryKind| {
         merge_rows(
-            group.iter().map(|(_, _, row)| *row).filter(move |row| row.held == Held::Memory(kind)),
+            group
+                .iter()
+                .map(|(_, _, row)| *row)
+                .filter(move |row| row.held == ResourceKind::Memory(kind)),
         )
     };
-    Kind::ALL.into_iter().filter_map(of).collect()
+    MemoryKind::ALL.into_iter().filter_map(of).collect()
 }
 
 /// Merges rows into one per object kind.
-fn by_object(group: &[Named<'_>]) -> Vec<Row> {
+fn by_object(group: &[NamedRow<'_>]) -> Vec<SiteRow> {
     let of = |kind: ObjectKind| {
         let rows = group.iter().map(|(_, _, row)| *row);
-        merge_rows(rows.filter(move |row| row.held == Held::Object(kind)))
+        merge_rows(rows.filter(move |row| row.held == ResourceKind::Object(kind)))
     };
     ObjectKind::ALL.into_iter().filter_map(of).collect()
 }
 
-fn merge_rows<'a>(mut rows: impl Iterator<Item = &'a Row>) -> Option<Row> {
+fn merge_rows<'a>(mut rows: impl Iterator<Item = &'a SiteRow>) -> Option<SiteRow> {
     let mut all = rows.next()?.clone();
-    rows.for_each(|row| all.absorb(row));
+    rows.for_each(|row| all.merge(row));
     Some(all)
 }
 
-fn growth(counted: Option<&Row>, start: Moment, at: Moment) -> Growth {
+fn growth(counted: Option<&SiteRow>, start: Timestamp, at: Timestamp) -> SiteHistory {
     match counted {
-        Some(row) => row.course.growth(start, at - start, row.live.bytes().0),
-        None => Course::default().growth(start, at - start, 0),
+        Some(row) => row.course.history(start, at - start, row.live.bytes().0),
+        None => GrowthHistory::default().history(start, at - start, 0),
     }
 }
 
-fn kind(row: &Row) -> Option<SiteKindView> {
+fn kind(row: &SiteRow) -> Option<SiteKindView> {
     Some(SiteKindView {
         kind: row.held.kind()?,
         live_bytes: row.live.bytes(),
@@ -204,7 +215,7 @@ fn kind(row: &Row) -> Option<SiteKindView> {
     })
 }
 
-fn object(row: &Row) -> Option<SiteObjectView> {
+fn object(row: &SiteRow) -> Option<SiteObjectView> {
     Some(SiteObjectView {
         kind: row.held.object()?,
         live: row.count,
@@ -214,17 +225,21 @@ fn object(row: &Row) -> Option<SiteObjectView> {
 }
 
 /// Live memory of one process, by kind.
-fn live_kinds(rows: &[Named<'_>]) -> Vec<KindView> {
+fn live_kinds(rows: &[NamedRow<'_>]) -> Vec<KindView> {
     let live = by_kind(rows).into_iter().filter(|row| row.count > 0);
     live.filter_map(|row| Some(KindView::from(&kind(&row)?))).collect()
 }
 
 /// Memory of each process, largest first.
-fn processes(group: &[Named<'_>], about: About, tables: &[Owned<'_>]) -> Vec<SiteProcess> {
+fn processes(
+    group: &[NamedRow<'_>],
+    about: SiteListKind,
+    tables: &[OwnedTable<'_>],
+) -> Vec<SiteProcess> {
     if tables.len() < 2 && tables.iter().all(|(pid, _)| pid.is_none()) {
         return Vec::new();
     }
-    let of_one = |rows: &[Named<'_>]| {
+    let of_one = |rows: &[NamedRow<'_>]| {
         let (_, table, _) = rows.first()?;
         let (pid, _) = tables.get(*table)?;
         Some(SiteProcess {

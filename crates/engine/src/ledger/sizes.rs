@@ -12,24 +12,24 @@ use super::allocation::{NIL, Slab, Slot};
 const IN_RING: Slot = NIL - 1;
 
 /// Limit of entries of the same size that are scanned to insert an entry by age.
-const LOOK_AT: usize = 64;
+const MAX_RING_SCAN: usize = 64;
 
 /// Sizes of one thread's allocations.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(super) struct SizeIndex {
     root: Slot,
     seed: u64,
 }
 
 /// A link in the tree that can hold a subtree.
 #[derive(Clone, Copy)]
-enum Place {
+enum TreeLink {
     Root,
     SmallerOf(Slot),
     BiggerOf(Slot),
 }
 
-impl Sizes {
+impl SizeIndex {
     pub(super) fn new(seed: u64) -> Self {
         Self { root: NIL, seed }
     }
@@ -49,7 +49,7 @@ impl Sizes {
         }
         slab[slot].same_previous = slot;
         slab[slot].same_next = slot;
-        let mut link = Place::Root;
+        let mut link = TreeLink::Root;
         let mut node = self.root;
         while node != NIL && self.priority(slab[node].bytes) >= self.priority(size) {
             link = towards(slab, node, size);
@@ -69,7 +69,7 @@ impl Sizes {
         }
         let age = slab[slot].returned_at;
         let mut before = slab[node].same_previous;
-        for _ in 0..LOOK_AT {
+        for _ in 0..MAX_RING_SCAN {
             if slab[before].returned_at <= age {
                 break;
             }
@@ -107,14 +107,14 @@ impl Sizes {
     }
 
     /// All entries, largest first, then oldest first.
-    pub(super) fn walk<'a>(&self, slab: &'a Slab) -> SizeWalk<'a> {
+    pub(super) fn walk<'a>(&self, slab: &'a Slab) -> SizeIter<'a> {
         let sizes = *self;
-        SizeWalk { slab, sizes, next: sizes.biggest_below(slab, None) }
+        SizeIter { slab, sizes, next: sizes.biggest_below(slab, None) }
     }
 
     /// Node of a size, or [`NIL`], and the link that holds it.
-    fn find(&self, slab: &Slab, size: u64) -> (Place, Slot) {
-        let mut link = Place::Root;
+    fn find(&self, slab: &Slab, size: u64) -> (TreeLink, Slot) {
+        let mut link = TreeLink::Root;
         let mut node = self.root;
         while node != NIL && slab[node].bytes != size {
             link = towards(slab, node, size);
@@ -141,16 +141,16 @@ impl Sizes {
 
     /// Splits a subtree at `size`, which it does not contain, into the two sides of the node `top`.
     fn split(&mut self, slab: &mut Slab, mut node: Slot, size: u64, top: Slot) {
-        let mut smaller = Place::SmallerOf(top);
-        let mut bigger = Place::BiggerOf(top);
+        let mut smaller = TreeLink::SmallerOf(top);
+        let mut bigger = TreeLink::BiggerOf(top);
         while node != NIL {
             if slab[node].bytes < size {
                 self.set(slab, smaller, node);
-                smaller = Place::BiggerOf(node);
+                smaller = TreeLink::BiggerOf(node);
                 node = slab[node].bigger;
             } else {
                 self.set(slab, bigger, node);
-                bigger = Place::SmallerOf(node);
+                bigger = TreeLink::SmallerOf(node);
                 node = slab[node].smaller;
             }
         }
@@ -159,34 +159,34 @@ impl Sizes {
     }
 
     /// Joins two subtrees, all of `smaller` below all of `bigger`, at a link.
-    fn join(&mut self, slab: &mut Slab, mut link: Place, mut smaller: Slot, mut bigger: Slot) {
+    fn join(&mut self, slab: &mut Slab, mut link: TreeLink, mut smaller: Slot, mut bigger: Slot) {
         while smaller != NIL && bigger != NIL {
             if self.priority(slab[smaller].bytes) >= self.priority(slab[bigger].bytes) {
                 self.set(slab, link, smaller);
-                link = Place::BiggerOf(smaller);
+                link = TreeLink::BiggerOf(smaller);
                 smaller = slab[smaller].bigger;
             } else {
                 self.set(slab, link, bigger);
-                link = Place::SmallerOf(bigger);
+                link = TreeLink::SmallerOf(bigger);
                 bigger = slab[bigger].smaller;
             }
         }
         self.set(slab, link, if smaller == NIL { bigger } else { smaller });
     }
 
-    fn get(&self, slab: &Slab, link: Place) -> Slot {
+    fn get(&self, slab: &Slab, link: TreeLink) -> Slot {
         match link {
-            Place::Root => self.root,
-            Place::SmallerOf(node) => slab[node].smaller,
-            Place::BiggerOf(node) => slab[node].bigger,
+            TreeLink::Root => self.root,
+            TreeLink::SmallerOf(node) => slab[node].smaller,
+            TreeLink::BiggerOf(node) => slab[node].bigger,
         }
     }
 
-    fn set(&mut self, slab: &mut Slab, link: Place, node: Slot) {
+    fn set(&mut self, slab: &mut Slab, link: TreeLink, node: Slot) {
         match link {
-            Place::Root => self.root = node,
-            Place::SmallerOf(parent) => slab[parent].smaller = node,
-            Place::BiggerOf(parent) => slab[parent].bigger = node,
+            TreeLink::Root => self.root = node,
+            TreeLink::SmallerOf(parent) => slab[parent].smaller = node,
+            TreeLink::BiggerOf(parent) => slab[parent].bigger = node,
         }
     }
 
@@ -211,19 +211,19 @@ fn join_ring(slab: &mut Slab, before: Slot, slot: Slot) {
 }
 
 /// Side of a node on which `size` would be.
-fn towards(slab: &Slab, node: Slot, size: u64) -> Place {
-    if size < slab[node].bytes { Place::SmallerOf(node) } else { Place::BiggerOf(node) }
+fn towards(slab: &Slab, node: Slot, size: u64) -> TreeLink {
+    if size < slab[node].bytes { TreeLink::SmallerOf(node) } else { TreeLink::BiggerOf(node) }
 }
 
 /// Iterator of [`SizeIndex::walk`]. Uses no memory; a step costs at most one descent.
 #[derive(Debug)]
-pub(super) struct SizeWalk<'a> {
+pub(super) struct SizeIter<'a> {
     slab: &'a Slab,
-    sizes: Sizes,
+    sizes: SizeIndex,
     next: Slot,
 }
 
-impl Iterator for SizeWalk<'_> {
+impl Iterator for SizeIter<'_> {
     type Item = Slot;
 
     fn next(&mut self) -> Option<Slot> {
@@ -245,29 +245,30 @@ impl Iterator for SizeWalk<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::{Allocations, Entry, New};
+    use super::super::allocation::{AllocationEntry, Allocations, NewAllocation};
     use super::*;
-    use crate::ids::Key;
-    use crate::kind::Kind;
-    use crate::units::Moment;
+    use crate::ids::AllocationKey;
+    use crate::kind::MemoryKind;
+    use crate::units::Timestamp;
 
     struct Fixture {
         allocations: Allocations,
-        sizes: Sizes,
+        sizes: SizeIndex,
         live: Vec<(u64, u64, Slot)>,
         count: u64,
     }
 
     impl Fixture {
         fn new() -> Self {
-            let sizes = Sizes::new(42);
+            let sizes = SizeIndex::new(42);
             Self { allocations: Allocations::default(), sizes, live: Vec::new(), count: 0 }
         }
 
         fn insert(&mut self, size: u64) {
             self.count += 1;
-            let new = New::plain(Key::address(self.count), Kind::Device, size);
-            let entry = Entry::new(&new, Moment(self.count), 0);
+            let new =
+                NewAllocation::plain(AllocationKey::address(self.count), MemoryKind::Device, size);
+            let entry = AllocationEntry::new(&new, Timestamp(self.count), 0);
             let slot = self.allocations.insert(entry);
             self.sizes.insert(&mut self.allocations.slab, slot);
             self.live.push((size, self.count, slot));

@@ -3,11 +3,11 @@
 use hashbrown::HashMap;
 
 use crate::ids::Tid;
-use crate::units::Moment;
+use crate::units::Timestamp;
 
 use super::allocation::{NIL, Slab, Slot};
-use super::sizes::{SizeWalk, Sizes};
-use super::totals::{KindSums, Sum};
+use super::sizes::{SizeIndex, SizeIter};
+use super::totals::{ByteSum, KindSums};
 
 /// One thread.
 #[derive(Debug)]
@@ -15,14 +15,14 @@ pub(super) struct Thread {
     pub(super) tid: Tid,
     pub(super) name: Box<str>,
     /// Live device memory.
-    pub(super) live: Sum,
+    pub(super) live: ByteSum,
     /// Number of live allocations of all kinds.
     pub(super) count: u64,
     /// The same by kind.
     pub(super) kinds: KindSums,
     /// Whether it has ended; its allocations may still be live.
     ended: bool,
-    sizes: Sizes,
+    sizes: SizeIndex,
     oldest: Slot,
     youngest: Slot,
 }
@@ -32,29 +32,29 @@ impl Thread {
         Self {
             tid,
             name: Box::default(),
-            live: Sum::default(),
+            live: ByteSum::default(),
             count: 0,
             kinds: KindSums::default(),
             ended: false,
-            sizes: Sizes::new(seed),
+            sizes: SizeIndex::new(seed),
             oldest: NIL,
             youngest: NIL,
         }
     }
 
     /// Its allocations, largest first, then oldest first.
-    pub(super) fn by_size<'a>(&self, slab: &'a Slab) -> SizeWalk<'a> {
+    pub(super) fn by_size<'a>(&self, slab: &'a Slab) -> SizeIter<'a> {
         self.sizes.walk(slab)
     }
 
     /// Its allocations, oldest first: in order of arrival, which is the order in which the calls of
     /// a thread returned.
-    pub(super) fn by_age<'a>(&self, slab: &'a Slab) -> AgeWalk<'a> {
-        AgeWalk { slab, next: self.oldest }
+    pub(super) fn by_age<'a>(&self, slab: &'a Slab) -> AgeIter<'a> {
+        AgeIter { slab, next: self.oldest }
     }
 
     /// Time of its oldest live allocation.
-    pub(super) fn oldest(&self, slab: &Slab) -> Option<Moment> {
+    pub(super) fn oldest(&self, slab: &Slab) -> Option<Timestamp> {
         (self.oldest != NIL).then(|| slab[self.oldest].returned_at)
     }
 
@@ -75,7 +75,7 @@ impl Thread {
 
     fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
         self.count = self.count.saturating_sub(1);
-        self.live.take(slab[slot].device_bytes());
+        self.live.subtract(slab[slot].device_bytes());
         self.kinds.take(slab[slot].kind, slab[slot].bytes);
         self.sizes.remove(slab, slot);
         let (older, younger) = (slab[slot].older, slab[slot].younger);
@@ -94,7 +94,7 @@ impl Thread {
     /// Keeps only the allocations that match `stays`, by linking them again.
     fn keep(&mut self, slab: &mut Slab, stays: impl Fn(Slot) -> bool) {
         let mut next = self.oldest;
-        self.live = Sum::default();
+        self.live = ByteSum::default();
         self.count = 0;
         self.kinds.clear();
         self.sizes.clear();
@@ -110,7 +110,7 @@ impl Thread {
     }
 
     fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
-        self.live.take(slab[slot].device_bytes());
+        self.live.subtract(slab[slot].device_bytes());
         self.kinds.take(slab[slot].kind, slab[slot].bytes);
         self.kinds.add(slab[slot].kind, bytes);
         self.sizes.remove(slab, slot);
@@ -122,12 +122,12 @@ impl Thread {
 
 /// Iterator of [`Thread::by_age`].
 #[derive(Debug)]
-pub(super) struct AgeWalk<'a> {
+pub(super) struct AgeIter<'a> {
     slab: &'a Slab,
     next: Slot,
 }
 
-impl Iterator for AgeWalk<'_> {
+impl Iterator for AgeIter<'_> {
     type Item = Slot;
 
     fn next(&mut self) -> Option<Slot> {
@@ -263,15 +263,15 @@ impl Threads {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::{Allocations, Entry, New};
+    use super::super::allocation::{AllocationEntry, Allocations, NewAllocation};
     use super::*;
-    use crate::ids::Key;
-    use crate::kind::Kind;
+    use crate::ids::AllocationKey;
+    use crate::kind::MemoryKind;
 
     fn allocate(allocations: &mut Allocations, threads: &mut Threads, tid: u32, at: u64) -> Slot {
         let thread = threads.of(Tid(tid), 1);
-        let new = New::plain(Key::address(at), Kind::Device, at);
-        let slot = allocations.insert(Entry::new(&new, Moment(at), thread));
+        let new = NewAllocation::plain(AllocationKey::address(at), MemoryKind::Device, at);
+        let slot = allocations.insert(AllocationEntry::new(&new, Timestamp(at), thread));
         threads.link(&mut allocations.slab, slot);
         slot
     }
@@ -292,7 +292,7 @@ mod tests {
         }
         let thread = threads.iter().next().unwrap();
         assert_eq!(thread.by_age(&allocations.slab).collect::<Vec<_>>(), [slots[1], slots[3]]);
-        assert_eq!(thread.oldest(&allocations.slab), Some(Moment(2)));
+        assert_eq!(thread.oldest(&allocations.slab), Some(Timestamp(2)));
     }
 
     #[test]

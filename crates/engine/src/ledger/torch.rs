@@ -5,44 +5,44 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::analysis::leak::{Course, is_bounded};
-use crate::change::How;
+use crate::analysis::leak::{GrowthHistory, is_bounded};
+use crate::change::EndReason;
 use crate::event::Event;
 use crate::ids::{DeviceId, SiteId};
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::tensor::{
-    Fragmentation, NoFragmentation, NoTensors, TensorCall, TensorTurn, TensorWatch,
-    TorchDeviceView, TorchView,
+    CacheFragmentation, FragmentationUnknown, TensorEvent, TensorOp, TensorTracking,
+    TensorsUnavailable, TorchDeviceView, TorchView,
 };
-use crate::units::{Bytes, Moment};
+use crate::units::{Bytes, Timestamp};
 use crate::verdict::CacheTensors;
 
 use super::allocation::NIL;
 use super::process::Process;
-use super::segments::{self, InUse};
-use super::sites::{Held, SiteTable};
-use super::totals::Sum;
+use super::segments::{self, SegmentUsage};
+use super::sites::{ResourceKind, SiteTable};
+use super::totals::ByteSum;
 
 /// Limit of blocks per process: more than any program has, and 128 MiB.
-const KEPT: usize = 1 << 22;
+const MAX_BLOCKS: usize = 1 << 22;
 
 /// From this number of stream-ordered allocations without a single block on, the process is assumed
 /// to use PyTorch's async backend.
-const ENOUGH: u64 = 16;
+const MIN_ASYNC_ALLOCATIONS: u64 = 16;
 
-const TENSORS: Held = Held::Memory(Kind::Torch);
+const TENSORS: ResourceKind = ResourceKind::Memory(MemoryKind::Torch);
 
 /// An allocated block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct TensorBlock {
     pub(super) address: u64,
     pub(super) bytes: u64,
-    began: Moment,
+    began: Timestamp,
     site: u32,
     pub(super) device: DeviceId,
 }
 
-impl Block {
+impl TensorBlock {
     fn site(&self) -> Option<SiteId> {
         (self.site != NIL).then_some(SiteId(self.site))
     }
@@ -50,15 +50,15 @@ impl Block {
 
 /// State of the cache on one device.
 #[derive(Clone, Debug)]
-struct Device {
+struct TorchDevice {
     device: DeviceId,
     allocated: u64,
     reserved: u64,
     peak: u64,
-    peak_at: Moment,
+    peak_at: Timestamp,
     /// Allocated bytes over time.
-    level: Course,
-    seen: Sum,
+    level: GrowthHistory,
+    seen: ByteSum,
     blocks: u64,
     allocations: u64,
     frees: u64,
@@ -66,16 +66,16 @@ struct Device {
     refused: u64,
 }
 
-impl Device {
+impl TorchDevice {
     fn new(device: DeviceId) -> Self {
         Self {
             device,
             allocated: 0,
             reserved: 0,
             peak: 0,
-            peak_at: Moment(0),
-            level: Course::default(),
-            seen: Sum::default(),
+            peak_at: Timestamp(0),
+            level: GrowthHistory::default(),
+            seen: ByteSum::default(),
             blocks: 0,
             allocations: 0,
             frees: 0,
@@ -84,7 +84,7 @@ impl Device {
         }
     }
 
-    fn update(&mut self, call: &TensorCall, at: Moment, start: Moment) {
+    fn update(&mut self, call: &TensorEvent, at: Timestamp, start: Timestamp) {
         self.level.level(at - start, self.allocated, call.allocated);
         self.allocated = call.allocated;
         self.reserved = call.reserved;
@@ -99,41 +99,41 @@ impl Device {
     }
 
     fn take(&mut self, bytes: u64) {
-        self.seen.take(bytes);
+        self.seen.subtract(bytes);
         self.blocks = self.blocks.saturating_sub(1);
     }
 }
 
 /// PyTorch cache of one process.
 #[derive(Debug, Default)]
-pub(super) struct Torch {
-    watch: Option<TensorWatch>,
-    blocks: HashTable<Block>,
+pub(super) struct TorchCache {
+    watch: Option<TensorTracking>,
+    blocks: HashTable<TensorBlock>,
     hasher: DefaultHashBuilder,
     /// Ordered by device.
-    devices: Vec<Device>,
+    devices: Vec<TorchDevice>,
     /// Number of blocks dropped because of the limit.
     unlisted: u64,
 }
 
-impl Torch {
+impl TorchCache {
     /// Sets whether its calls are tracked.
-    pub(super) fn watch(&mut self, watch: TensorWatch) {
+    pub(super) fn set_tracking(&mut self, watch: TensorTracking) {
         self.watch = Some(watch);
     }
 
-    fn device(&mut self, device: DeviceId) -> &mut Device {
+    fn device(&mut self, device: DeviceId) -> &mut TorchDevice {
         let index = match self.devices.binary_search_by_key(&device, |one| one.device) {
             Ok(index) => index,
             Err(index) => {
-                self.devices.insert(index, Device::new(device));
+                self.devices.insert(index, TorchDevice::new(device));
                 index
             }
         };
         &mut self.devices[index]
     }
 
-    fn remove(&mut self, address: u64) -> Option<Block> {
+    fn remove(&mut self, address: u64) -> Option<TensorBlock> {
         let hash = self.hasher.hash_one(address);
         let found = self.blocks.find_entry(hash, |block| block.address == address).ok()?;
         let block = found.remove().0;
@@ -142,8 +142,8 @@ impl Torch {
     }
 
     /// Adds a block, unless the limit is reached.
-    fn insert(&mut self, block: Block) -> bool {
-        if self.blocks.len() >= KEPT {
+    fn insert(&mut self, block: TensorBlock) -> bool {
+        if self.blocks.len() >= MAX_BLOCKS {
             self.unlisted += 1;
             return false;
         }
@@ -155,37 +155,37 @@ impl Torch {
     }
 
     /// Removes a block.
-    fn end(&mut self, address: u64, how: How, at: Moment, sites: &mut SiteTable) -> bool {
+    fn end(&mut self, address: u64, how: EndReason, at: Timestamp, sites: &mut SiteTable) -> bool {
         let Some(block) = self.remove(address) else { return false };
         sites.finish((block.site(), TENSORS), block.bytes, block.began, how, at);
         true
     }
 
-    fn observe(&mut self, event: &Event, call: &TensorCall, sites: &mut SiteTable) {
-        let at = event.at;
+    fn observe(&mut self, event: &Event, call: &TensorEvent, sites: &mut SiteTable) {
+        let at = event.time;
         self.device(call.device).update(call, at, sites.start());
         match call.what {
-            TensorTurn::Began { address, bytes, site } => {
+            TensorOp::Allocated { address, bytes, site } => {
                 // Its free was lost: an allocated block is never returned again.
-                self.end(address, How::Replaced, at, sites);
+                self.end(address, EndReason::Replaced, at, sites);
                 self.device(call.device).allocations += 1;
                 let (device, number) = (call.device, site.map_or(NIL, |site| site.0));
-                if self.insert(Block { address, bytes, began: at, site: number, device }) {
+                if self.insert(TensorBlock { address, bytes, began: at, site: number, device }) {
                     sites.begin_on(device, (site, TENSORS), bytes, at);
                 }
             }
-            TensorTurn::Ended { address, .. } => {
-                let known = self.end(address, How::Freed, at, sites);
+            TensorOp::Freed { address, .. } => {
+                let known = self.end(address, EndReason::Freed, at, sites);
                 let device = self.device(call.device);
                 device.frees += 1;
                 device.unknown_taken += u64::from(!known);
             }
-            TensorTurn::Refused { .. } => self.device(call.device).refused += 1,
+            TensorOp::OutOfMemory { .. } => self.device(call.device).refused += 1,
         }
     }
 
     /// Memory of the cache on a device that no tensor uses.
-    pub(super) fn unused(&self, device: DeviceId, process: &Process) -> Option<Bytes> {
+    pub(super) fn unused_bytes(&self, device: DeviceId, process: &Process) -> Option<Bytes> {
         let found = self.devices.iter().find(|one| one.device == device)?;
         Some(Bytes(held(found, process).saturating_sub(found.allocated)))
     }
@@ -195,7 +195,7 @@ impl Torch {
         &self,
         device: Option<DeviceId>,
         process: &Process,
-        at: Moment,
+        at: Timestamp,
     ) -> Option<CacheTensors> {
         let found = match (device, &self.devices[..]) {
             (Some(device), all) => all.iter().find(|one| one.device == device)?,
@@ -225,7 +225,7 @@ impl Torch {
             lost: losses.own.tensors.saturating_add(losses.shared.tensors),
             unlisted: self.unlisted,
             reason: match self.watch {
-                Some(TensorWatch::Impossible(reason)) => Some(reason),
+                Some(TensorTracking::Unavailable(reason)) => Some(reason),
                 _ if self.devices.is_empty() => driver_allocates(&process.sites),
                 _ => None,
             },
@@ -235,36 +235,37 @@ impl Torch {
 
 impl Process {
     /// Applies a call of the cache.
-    pub(super) fn tensor(&mut self, event: &Event, call: &TensorCall) {
+    pub(super) fn apply(&mut self, event: &Event, call: &TensorEvent) {
         let Self { torch, sites, .. } = self;
         torch.get_or_insert_default().observe(event, call, sites);
     }
 }
 
 /// Without calls of the cache: whether each tensor is allocated from the driver.
-fn driver_allocates(sites: &SiteTable) -> Option<NoTensors> {
-    let rows = sites.rows().iter().filter(|row| row.held == Held::Memory(Kind::Async));
+fn driver_allocates(sites: &SiteTable) -> Option<TensorsUnavailable> {
+    let rows =
+        sites.rows().iter().filter(|row| row.held == ResourceKind::Memory(MemoryKind::Async));
     let calls = rows.fold(0_u64, |sum, row| sum.saturating_add(row.allocations));
-    (calls >= ENOUGH).then_some(NoTensors::DriverAllocates)
+    (calls >= MIN_ASYNC_ALLOCATIONS).then_some(TensorsUnavailable::AsyncBackend)
 }
 
 /// Reserved bytes of the cache. The allocator does not report when it returns segments to the
 /// driver, but it cannot hold more than the live driver memory, if all of that is known.
-fn held(device: &Device, process: &Process) -> u64 {
+fn held(device: &TorchDevice, process: &Process) -> u64 {
     let losses = &process.losses;
     if process.before_trace || losses.own.events() > 0 || losses.shared.events() > 0 {
         return device.reserved;
     }
     let on = process.totals.devices().iter();
     let own = on.filter(|on| on.device.is_none_or(|other| other == device.device));
-    let live = own.fold(Sum::default(), |sum, on| sum.plus(on.live));
+    let live = own.fold(ByteSum::default(), |sum, on| sum.plus(on.live));
     device.reserved.min(live.bytes().0)
 }
 
 fn show(
-    device: &Device,
+    device: &TorchDevice,
     reserved: u64,
-    in_use: &Result<Vec<InUse>, NoFragmentation>,
+    in_use: &Result<Vec<SegmentUsage>, FragmentationUnknown>,
 ) -> TorchDeviceView {
     TorchDeviceView {
         device: device.device,
@@ -285,23 +286,23 @@ fn show(
 /// Segments without a block cannot be distinguished from other memory of the process: their total
 /// follows from the reserved bytes that the allocator reports.
 fn fragmentation(
-    device: &Device,
+    device: &TorchDevice,
     reserved: u64,
-    in_use: &Result<Vec<InUse>, NoFragmentation>,
-) -> Result<Fragmentation, NoFragmentation> {
+    in_use: &Result<Vec<SegmentUsage>, FragmentationUnknown>,
+) -> Result<CacheFragmentation, FragmentationUnknown> {
     if device.seen.bytes() != Bytes(device.allocated) {
-        return Err(NoFragmentation::BlocksUnseen);
+        return Err(FragmentationUnknown::BlocksUnknown);
     }
     let in_use = in_use.as_ref().map_err(|reason| *reason)?;
     let own = in_use.binary_search_by_key(&device.device, |one| one.device);
     let own = own.ok().and_then(|index| in_use.get(index).copied());
-    let own = own.unwrap_or_else(|| InUse::none(device.device));
+    let own = own.unwrap_or_else(|| SegmentUsage::none(device.device));
     if own.unknown {
-        return Err(NoFragmentation::SegmentsUnseen);
+        return Err(FragmentationUnknown::SegmentsUnknown);
     }
     let used = own.free.plus(device.seen);
-    Ok(Fragmentation {
-        whole: Sum::from(reserved).minus(used).bytes(),
+    Ok(CacheFragmentation {
+        whole: ByteSum::from(reserved).minus(used).bytes(),
         fragmented: own.free.bytes(),
         largest_gap: Bytes(own.largest_gap),
     })

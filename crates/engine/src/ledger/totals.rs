@@ -1,24 +1,24 @@
 //! Totals that are updated with every event, so that a report never sums up live allocations.
 
 use crate::ids::DeviceId;
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::snapshot::KindView;
-use crate::units::{Bytes, Moment};
+use crate::units::{Bytes, Timestamp};
 
-use super::allocation::Entry;
-use super::peak::Peak;
+use super::allocation::AllocationEntry;
+use super::peak::PeakBounds;
 
 /// A sum of sizes. Wide enough for any number of sizes of any value, so that sizes from a malicious
 /// program cannot make additions and subtractions disagree; printed as at most `u64::MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(super) struct Sum(u128);
+pub(super) struct ByteSum(u128);
 
-impl Sum {
+impl ByteSum {
     pub(super) fn add(&mut self, bytes: u64) {
         self.0 += u128::from(bytes);
     }
 
-    pub(super) fn take(&mut self, bytes: u64) {
+    pub(super) fn subtract(&mut self, bytes: u64) {
         self.0 = self.0.saturating_sub(u128::from(bytes));
     }
 
@@ -32,7 +32,7 @@ impl Sum {
     }
 
     /// Signed difference, clamped to `i64`.
-    pub(super) fn beyond(self, other: Self) -> i64 {
+    pub(super) fn signed_difference(self, other: Self) -> i64 {
         let clamp = |bytes: u128| i64::try_from(bytes).unwrap_or(i64::MAX);
         if self >= other { clamp(self.0 - other.0) } else { -clamp(other.0 - self.0) }
     }
@@ -57,7 +57,7 @@ impl Sum {
     }
 }
 
-impl From<u64> for Sum {
+impl From<u64> for ByteSum {
     fn from(bytes: u64) -> Self {
         Self(u128::from(bytes))
     }
@@ -65,14 +65,14 @@ impl From<u64> for Sum {
 
 /// Bytes and number of allocations.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
-    bytes: Sum,
+struct KindTotal {
+    bytes: ByteSum,
     count: u64,
     /// Number of allocations of unknown size.
     unknown_sizes: u64,
 }
 
-impl Held {
+impl KindTotal {
     fn add(&mut self, bytes: u64) {
         self.count += 1;
         self.bytes.add(bytes);
@@ -81,11 +81,11 @@ impl Held {
 
     fn take(&mut self, bytes: u64) {
         self.count = self.count.saturating_sub(1);
-        self.bytes.take(bytes);
+        self.bytes.subtract(bytes);
         self.unknown_sizes = self.unknown_sizes.saturating_sub(u64::from(bytes == 0));
     }
 
-    fn view(&self, kind: Kind) -> KindView {
+    fn view(&self, kind: MemoryKind) -> KindView {
         KindView {
             kind,
             live_bytes: self.bytes.bytes(),
@@ -97,14 +97,14 @@ impl Held {
 
 /// Totals by kind, for an owner with few kinds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KindSums(Vec<(Kind, Held)>);
+pub(super) struct KindSums(Vec<(MemoryKind, KindTotal)>);
 
 impl KindSums {
-    pub(super) fn add(&mut self, kind: Kind, bytes: u64) {
+    pub(super) fn add(&mut self, kind: MemoryKind, bytes: u64) {
         self.of(kind).add(bytes);
     }
 
-    pub(super) fn take(&mut self, kind: Kind, bytes: u64) {
+    pub(super) fn take(&mut self, kind: MemoryKind, bytes: u64) {
         self.of(kind).take(bytes);
     }
 
@@ -120,10 +120,10 @@ impl KindSums {
         views
     }
 
-    fn of(&mut self, kind: Kind) -> &mut Held {
+    fn of(&mut self, kind: MemoryKind) -> &mut KindTotal {
         let known = self.0.iter().position(|(known, _)| *known == kind);
         let at = known.unwrap_or_else(|| {
-            self.0.push((kind, Held::default()));
+            self.0.push((kind, KindTotal::default()));
             self.0.len() - 1
         });
         &mut self.0[at].1
@@ -132,47 +132,47 @@ impl KindSums {
 
 /// Device memory on one device.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OnDevice {
+pub(super) struct DeviceTotal {
     pub(super) device: Option<DeviceId>,
-    pub(super) live: Sum,
-    pub(super) peak: Sum,
-    bounds: Peak,
+    pub(super) live: ByteSum,
+    pub(super) peak: ByteSum,
+    bounds: PeakBounds,
 }
 
 /// Entry and return time of a call.
-type Call = (Moment, Moment);
+type Call = (Timestamp, Timestamp);
 
 /// Totals of one process.
 #[derive(Clone, Debug)]
 pub(super) struct Totals {
     /// Live device memory.
-    pub(super) live: Sum,
+    pub(super) live: ByteSum,
     /// Number of live allocations of all kinds.
     pub(super) count: u64,
     /// Peak of `live` so far, and when it was reached.
-    pub(super) peak: Sum,
-    pub(super) peak_at: Moment,
-    bounds: Peak,
-    kinds: [Held; Kind::COUNT],
+    pub(super) peak: ByteSum,
+    pub(super) peak_at: Timestamp,
+    bounds: PeakBounds,
+    kinds: [KindTotal; MemoryKind::COUNT],
     /// Ordered by device, the unknown one last.
-    devices: Vec<OnDevice>,
+    devices: Vec<DeviceTotal>,
 }
 
 impl Totals {
-    pub(super) fn new(at: Moment) -> Self {
+    pub(super) fn new(at: Timestamp) -> Self {
         Self {
-            live: Sum::default(),
+            live: ByteSum::default(),
             count: 0,
-            peak: Sum::default(),
+            peak: ByteSum::default(),
             peak_at: at,
-            bounds: Peak::default(),
+            bounds: PeakBounds::default(),
             kinds: Default::default(),
             devices: Vec::new(),
         }
     }
 
     /// Adds an allocation made by a call.
-    pub(super) fn add(&mut self, entry: &Entry, call: Call) {
+    pub(super) fn add(&mut self, entry: &AllocationEntry, call: Call) {
         self.count += 1;
         self.kinds[entry.kind.index()].add(entry.bytes);
         if entry.kind.takes_device_memory() {
@@ -187,12 +187,12 @@ impl Totals {
     }
 
     /// Removes an allocation freed by a call.
-    pub(super) fn take(&mut self, entry: &Entry, call: Call) {
+    pub(super) fn take(&mut self, entry: &AllocationEntry, call: Call) {
         self.count = self.count.saturating_sub(1);
         self.kinds[entry.kind.index()].take(entry.bytes);
         if entry.kind.takes_device_memory() {
-            self.live.take(entry.bytes);
-            self.bounds.take(call, entry.bytes);
+            self.live.subtract(entry.bytes);
+            self.bounds.subtract(call, entry.bytes);
             self.device(entry.device()).take(call, entry.bytes);
         }
     }
@@ -202,19 +202,19 @@ impl Totals {
     pub(super) fn ended_earlier(
         &mut self,
         device: Option<DeviceId>,
-        from: Moment,
-        until: Moment,
+        from: Timestamp,
+        until: Timestamp,
         bytes: u64,
     ) {
         if bytes > 0 {
-            self.bounds.ended_earlier(from, until, bytes);
-            self.device(device).bounds.ended_earlier(from, until, bytes);
+            self.bounds.correct_end(from, until, bytes);
+            self.device(device).bounds.correct_end(from, until, bytes);
         }
     }
 
     /// Moves a live allocation to its device when that becomes known, at `at`. The device has had the
     /// memory since the allocation.
-    pub(super) fn place(&mut self, entry: &Entry, device: DeviceId, at: Moment) {
+    pub(super) fn set_device(&mut self, entry: &AllocationEntry, device: DeviceId, at: Timestamp) {
         if entry.kind.takes_device_memory() {
             self.device(entry.device()).take((at, at), entry.bytes);
             self.device(Some(device)).add((entry.returned_at, at), entry.bytes);
@@ -229,7 +229,7 @@ impl Totals {
     /// Called when all device memory of the process is known to have been on this device: its peak
     /// is that of the process, if no other device had any.
     pub(super) fn attribute_peak_to(&mut self, device: DeviceId) {
-        let is_only = |on: &OnDevice| on.device.is_none() || on.device == Some(device);
+        let is_only = |on: &DeviceTotal| on.device.is_none() || on.device == Some(device);
         if !self.devices.is_empty() && self.devices.iter().all(is_only) {
             let (peak, bounds) = (self.peak, self.bounds.clone());
             let on = self.device(Some(device));
@@ -238,31 +238,31 @@ impl Totals {
     }
 
     /// Device memory whose device is unknown.
-    pub(super) fn unplaced(&self) -> Sum {
+    pub(super) fn unplaced(&self) -> ByteSum {
         let unknown = self.devices.last().filter(|on| on.device.is_none());
-        unknown.map_or_else(Sum::default, |on| on.live)
+        unknown.map_or_else(ByteSum::default, |on| on.live)
     }
 
     /// Updates the size of a live allocation that is not device memory when it becomes known.
-    pub(super) fn resize(&mut self, entry: &Entry, bytes: u64) {
+    pub(super) fn resize(&mut self, entry: &AllocationEntry, bytes: u64) {
         let kind = &mut self.kinds[entry.kind.index()];
         kind.take(entry.bytes);
         kind.add(bytes);
     }
 
     /// All devices with memory so far, in order; the unknown one last.
-    pub(super) fn devices(&self) -> &[OnDevice] {
+    pub(super) fn devices(&self) -> &[DeviceTotal] {
         &self.devices
     }
 
     /// Bytes of one kind.
-    pub(super) fn of(&self, kind: Kind) -> Sum {
+    pub(super) fn of(&self, kind: MemoryKind) -> ByteSum {
         self.kinds[kind.index()].bytes
     }
 
     /// All kinds with allocations.
     pub(super) fn kinds(&self) -> Vec<KindView> {
-        let held = Kind::ALL.into_iter().zip(&self.kinds).filter(|(_, held)| held.count > 0);
+        let held = MemoryKind::ALL.into_iter().zip(&self.kinds).filter(|(_, held)| held.count > 0);
         held.map(|(kind, held)| held.view(kind)).collect()
     }
 
@@ -271,16 +271,16 @@ impl Totals {
         self.devices.binary_search_by_key(&rank(device), |on| rank(on.device))
     }
 
-    fn device(&mut self, device: Option<DeviceId>) -> &mut OnDevice {
+    fn device(&mut self, device: Option<DeviceId>) -> &mut DeviceTotal {
         let at = self.position(device).unwrap_or_else(|at| {
-            self.devices.insert(at, OnDevice { device, ..OnDevice::default() });
+            self.devices.insert(at, DeviceTotal { device, ..DeviceTotal::default() });
             at
         });
         &mut self.devices[at]
     }
 }
 
-impl OnDevice {
+impl DeviceTotal {
     fn add(&mut self, call: Call, bytes: u64) {
         self.live.add(bytes);
         self.peak = self.peak.max(self.live);
@@ -288,8 +288,8 @@ impl OnDevice {
     }
 
     fn take(&mut self, call: Call, bytes: u64) {
-        self.live.take(bytes);
-        self.bounds.take(call, bytes);
+        self.live.subtract(bytes);
+        self.bounds.subtract(call, bytes);
     }
 
     /// The least and the most that the peak can have been, where they differ.
@@ -300,32 +300,39 @@ impl OnDevice {
 
 #[cfg(test)]
 mod tests {
-    use super::super::allocation::New;
+    use super::super::allocation::NewAllocation;
     use super::*;
-    use crate::ids::Key;
+    use crate::ids::AllocationKey;
 
-    const CALL: Call = (Moment(1), Moment(1));
+    const CALL: Call = (Timestamp(1), Timestamp(1));
 
-    fn entry(kind: Kind, bytes: u64, at: u64, device: Option<u16>) -> Entry {
+    fn entry(kind: MemoryKind, bytes: u64, at: u64, device: Option<u16>) -> AllocationEntry {
         let device = device.map(DeviceId);
-        Entry::new(&New { device, ..New::plain(Key::address(1), kind, bytes) }, Moment(at), 0)
+        AllocationEntry::new(
+            &NewAllocation {
+                device,
+                ..NewAllocation::plain(AllocationKey::address(1), kind, bytes)
+            },
+            Timestamp(at),
+            0,
+        )
     }
 
     #[test]
     fn peak_time_is_when_it_was_first_reached() {
-        let mut totals = Totals::new(Moment(1));
-        let big = entry(Kind::Device, 10, 5, Some(0));
+        let mut totals = Totals::new(Timestamp(1));
+        let big = entry(MemoryKind::Device, 10, 5, Some(0));
         totals.add(&big, CALL);
         totals.take(&big, CALL);
-        totals.add(&entry(Kind::Device, 10, 7, Some(0)), CALL);
-        assert_eq!((totals.peak.bytes(), totals.peak_at), (Bytes(10), Moment(5)));
+        totals.add(&entry(MemoryKind::Device, 10, 7, Some(0)), CALL);
+        assert_eq!((totals.peak.bytes(), totals.peak_at), (Bytes(10), Timestamp(5)));
     }
 
     #[test]
     fn layers_that_take_no_device_memory_are_counted_by_kind_only() {
-        let mut totals = Totals::new(Moment(1));
-        totals.add(&entry(Kind::Managed, 10, 5, Some(0)), CALL);
-        totals.add(&entry(Kind::Pinned, 10, 5, Some(0)), CALL);
+        let mut totals = Totals::new(Timestamp(1));
+        totals.add(&entry(MemoryKind::Managed, 10, 5, Some(0)), CALL);
+        totals.add(&entry(MemoryKind::Pinned, 10, 5, Some(0)), CALL);
         assert_eq!((totals.live.bytes(), totals.count), (Bytes(0), 2));
         assert!(totals.devices().is_empty());
         assert_eq!(totals.kinds().len(), 2);
@@ -333,8 +340,8 @@ mod tests {
 
     #[test]
     fn huge_sizes_saturate_and_cancel_out() {
-        let mut totals = Totals::new(Moment(1));
-        let huge = entry(Kind::Device, u64::MAX, 5, Some(0));
+        let mut totals = Totals::new(Timestamp(1));
+        let huge = entry(MemoryKind::Device, u64::MAX, 5, Some(0));
         totals.add(&huge, CALL);
         totals.add(&huge, CALL);
         assert_eq!(totals.live.bytes(), Bytes(u64::MAX));
@@ -345,9 +352,9 @@ mod tests {
 
     #[test]
     fn devices_are_in_order_and_the_unknown_one_is_last() {
-        let mut totals = Totals::new(Moment(1));
+        let mut totals = Totals::new(Timestamp(1));
         for device in [None, Some(3), Some(1)] {
-            totals.add(&entry(Kind::Device, 1, 1, device), CALL);
+            totals.add(&entry(MemoryKind::Device, 1, 1, device), CALL);
         }
         let devices: Vec<_> = totals.devices().iter().map(|view| view.device).collect();
         assert_eq!(devices, [Some(DeviceId(1)), Some(DeviceId(3)), None]);

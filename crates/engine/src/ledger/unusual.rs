@@ -1,51 +1,59 @@
 //! Anomalies of a process: see [`crate::anomaly`].
 
-use crate::analysis::unusual::{AtSite, Grown, Growths, Sizes};
-use crate::ids::{DeviceId, Key, SiteId, Tid};
-use crate::kind::{Kind, Layer};
-use crate::stack::{SiteName, Sites};
-use crate::units::{Bytes, Moment};
-use crate::verdict::{Anomaly, Unusual};
+use crate::analysis::unusual::{
+    GrowthAnomaly, GrowthAnomalyDetector, SiteBaseline, SizeAnomalyDetector,
+};
+use crate::ids::{AllocationKey, DeviceId, SiteId, Tid};
+use crate::kind::{MemoryKind, MemoryLayer};
+use crate::stack::{SiteName, SiteRegistry};
+use crate::units::{Bytes, Timestamp};
+use crate::verdict::{Anomaly, AnomalyKind};
 
-use super::allocation::Entry;
+use super::allocation::AllocationEntry;
 use super::process::Process;
 
 /// Limit of anomalies kept per process.
-const KEPT: usize = 64;
+const MAX_ANOMALIES: usize = 64;
 
 /// An anomaly that is kept.
 #[derive(Debug)]
-struct Noted {
-    at: Moment,
+struct RecordedAnomaly {
+    at: Timestamp,
     tid: Option<Tid>,
     site: Option<SiteId>,
     device: Option<DeviceId>,
-    kind: Kind,
-    what: Unusual,
+    kind: MemoryKind,
+    what: AnomalyKind,
 }
 
 /// Detectors and anomalies of one process.
 #[derive(Debug, Default)]
-pub(super) struct Unusuals {
-    sizes: Sizes,
-    growths: Growths,
-    recorded: Vec<Noted>,
+pub(super) struct AnomalyLog {
+    sizes: SizeAnomalyDetector,
+    growths: GrowthAnomalyDetector,
+    recorded: Vec<RecordedAnomaly>,
     /// Number of anomalies that were already in a snapshot.
     shown: usize,
 }
 
-impl Unusuals {
+impl AnomalyLog {
     /// Checks a new allocation; `live` is the device memory before it.
-    pub(super) fn add(&mut self, entry: &Entry, tid: Tid, site: Option<AtSite>, live: Bytes) {
-        if let Some(grown) = self.growths.pass(entry.returned_at, live.0) {
+    pub(super) fn observe(
+        &mut self,
+        entry: &AllocationEntry,
+        tid: Tid,
+        site: Option<SiteBaseline>,
+        live: Bytes,
+    ) {
+        if let Some(grown) = self.growths.observe(entry.returned_at, live.0) {
             self.record_growth(grown);
         }
         if !is_own(entry.kind) {
             return;
         }
         if let Some(usual) = self.sizes.add(entry.bytes, site) {
-            self.growths.explain(entry.bytes);
-            let what = Unusual::Size {
+            self.growths.mark_explained(entry.bytes);
+            let what = AnomalyKind::Size {
                 key: entry.key(),
                 bytes: Bytes(entry.bytes),
                 usual: usual.bytes,
@@ -53,7 +61,7 @@ impl Unusuals {
                 of_site: usual.of_site,
                 live: true,
             };
-            self.record(Noted {
+            self.record(RecordedAnomaly {
                 at: entry.returned_at,
                 tid: Some(tid),
                 site: entry.site(),
@@ -64,48 +72,58 @@ impl Unusuals {
         }
     }
 
-    fn record_growth(&mut self, grown: Grown) {
-        let Grown { at, bytes, within, usual } = grown;
-        let what = Unusual::Growth { bytes, within, usual };
-        self.record(Noted { at, tid: None, site: None, device: None, kind: Kind::Device, what });
+    fn record_growth(&mut self, grown: GrowthAnomaly) {
+        let GrowthAnomaly { at, bytes, within, usual } = grown;
+        let what = AnomalyKind::Growth { bytes, within, usual };
+        self.record(RecordedAnomaly {
+            at,
+            tid: None,
+            site: None,
+            device: None,
+            kind: MemoryKind::Device,
+            what,
+        });
     }
 
-    fn record(&mut self, recorded: Noted) {
-        if self.recorded.len() < KEPT {
+    fn record(&mut self, recorded: RecordedAnomaly) {
+        if self.recorded.len() < MAX_ANOMALIES {
             self.recorded.push(recorded);
         }
     }
 
     /// Baseline of an allocation that is a size anomaly.
-    pub(super) fn of(&self, entry: &Entry) -> Option<Bytes> {
+    pub(super) fn of(&self, entry: &AllocationEntry) -> Option<Bytes> {
         self.recorded.iter().find_map(|recorded| match recorded.what {
-            Unusual::Size { key, usual, .. } if is(entry, key, recorded.at) => Some(usual),
+            AnomalyKind::Size { key, usual, .. } if is(entry, key, recorded.at) => Some(usual),
             _ => None,
         })
     }
 
     /// Called after a snapshot.
-    pub(super) fn mark_shown(&mut self) {
+    pub(super) fn mark_reported(&mut self) {
         self.shown = self.recorded.len();
     }
 }
 
 /// Whether this is memory of the program itself.
-const fn is_own(kind: Kind) -> bool {
+const fn is_own(kind: MemoryKind) -> bool {
     let layer = kind.layer();
-    let own = matches!(layer, Layer::Physical | Layer::Used | Layer::Managed | Layer::Host);
+    let own = matches!(
+        layer,
+        MemoryLayer::Physical | MemoryLayer::Used | MemoryLayer::Managed | MemoryLayer::Host
+    );
     own && !kind.is_static()
 }
 
-fn is(entry: &Entry, key: Key, began: Moment) -> bool {
+fn is(entry: &AllocationEntry, key: AllocationKey, began: Timestamp) -> bool {
     entry.key() == key && entry.returned_at == began
 }
 
 /// Anomalies of a process for a snapshot: those not reported yet, or all.
-pub(super) fn views(process: &Process, all: bool, registry: &Sites) -> Vec<Anomaly> {
+pub(super) fn views(process: &Process, all: bool, registry: &SiteRegistry) -> Vec<Anomaly> {
     let unusual = &process.unusual;
     let from = if all { 0 } else { unusual.shown };
-    let view = |recorded: &Noted| {
+    let view = |recorded: &RecordedAnomaly| {
         let site = registry.name(recorded.site);
         let thread = recorded.tid.and_then(|tid| process.threads.name(tid)).unwrap_or_default();
         Anomaly {
@@ -125,17 +143,17 @@ pub(super) fn views(process: &Process, all: bool, registry: &Sites) -> Vec<Anoma
 }
 
 /// Device, which may have become known since.
-fn device(process: &Process, recorded: &Noted) -> Option<DeviceId> {
-    let Unusual::Size { key, .. } = recorded.what else { return recorded.device };
+fn device(process: &Process, recorded: &RecordedAnomaly) -> Option<DeviceId> {
+    let AnomalyKind::Size { key, .. } = recorded.what else { return recorded.device };
     let found = process.allocations.find(key).map(|slot| &process.allocations.slab[slot]);
     let own = found.filter(|entry| is(entry, key, recorded.at));
     recorded.device.or_else(|| own?.device())
 }
 
 /// The anomaly, with its current live state.
-fn live(process: &Process, recorded: &Noted) -> Unusual {
+fn live(process: &Process, recorded: &RecordedAnomaly) -> AnomalyKind {
     let mut what = recorded.what;
-    if let Unusual::Size { key, live, .. } = &mut what {
+    if let AnomalyKind::Size { key, live, .. } = &mut what {
         let slot = process.allocations.find(*key);
         *live = slot.is_some_and(|slot| is(&process.allocations.slab[slot], *key, recorded.at));
     }
@@ -143,7 +161,7 @@ fn live(process: &Process, recorded: &Noted) -> Unusual {
 }
 
 /// Updates the names of sites whose stacks have been resolved since.
-pub(super) fn name_again(anomalies: &mut [Anomaly], registry: &Sites) {
+pub(super) fn refresh_names(anomalies: &mut [Anomaly], registry: &SiteRegistry) {
     for one in anomalies {
         if let SiteName::Pending(site) = one.site {
             one.site = registry.name(Some(site));

@@ -3,29 +3,30 @@
 use std::cmp::Reverse;
 
 use crate::snapshot::{
-    AllocationView, Certainty, FailureCount, Loss, ProcessView, Sort, ThreadView, View,
+    AllocationView, FailedCallCount, LostTotals, ProcessView, SnapshotOptions, SortOrder,
+    ThreadView, Uncertainty,
 };
-use crate::stack::Sites;
-use crate::units::{Bytes, Moment};
+use crate::stack::SiteRegistry;
+use crate::units::{Bytes, Timestamp};
 
-use super::allocation::{Entry, Slab, Slot};
+use super::allocation::{AllocationEntry, Slab, Slot};
 use super::loss;
 use super::process::Process;
-use super::site_views::{self, About};
-use super::sizes::SizeWalk;
+use super::site_views::{self, SiteListKind};
+use super::sizes::SizeIter;
 use super::thread::Thread;
-use super::totals::Sum;
+use super::totals::ByteSum;
 
 /// Returns the view of one process. `unattributed`: losses of unknown processes.
 pub(super) fn process(
     process: &Process,
-    at: Moment,
-    view: &View,
-    unattributed: &Loss,
-    registry: &Sites,
+    at: Timestamp,
+    view: &SnapshotOptions,
+    unattributed: &LostTotals,
+    registry: &SiteRegistry,
 ) -> ProcessView {
     let (sites, sites_total) =
-        site_views::list(&[(None, &process.sites)], About::Memory, at, view, registry);
+        site_views::list(&[(None, &process.sites)], SiteListKind::Memory, at, view, registry);
     // Ages in an ended process are those at its end.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {
@@ -63,49 +64,49 @@ pub(super) fn process(
 }
 
 /// Sort key, smallest first.
-pub(super) fn rank(sort: Sort, live: Bytes, count: u64, oldest: Option<Moment>) -> u64 {
+pub(super) fn rank(sort: SortOrder, live: Bytes, count: u64, oldest: Option<Timestamp>) -> u64 {
     match sort {
-        Sort::Size => u64::MAX - live.0,
-        Sort::Age => oldest.map_or(u64::MAX, |moment| moment.0),
-        Sort::Count => u64::MAX - count,
+        SortOrder::Size => u64::MAX - live.0,
+        SortOrder::Age => oldest.map_or(u64::MAX, |moment| moment.0),
+        SortOrder::Count => u64::MAX - count,
     }
 }
 
 /// Time of the oldest live allocation of a process.
-pub(super) fn oldest(process: &Process) -> Option<Moment> {
+pub(super) fn oldest(process: &Process) -> Option<Timestamp> {
     let slab = &process.allocations.slab;
     process.threads.iter().filter_map(|thread| thread.oldest(slab)).min()
 }
 
 /// Iterators over all allocations of a process by size, one per thread.
-pub(super) fn walks(process: &Process) -> impl Iterator<Item = (&Slab, SizeWalk<'_>)> {
+pub(super) fn walks(process: &Process) -> impl Iterator<Item = (&Slab, SizeIter<'_>)> {
     let slab = &process.allocations.slab;
     process.threads.iter().map(move |thread| (slab, thread.by_size(slab)))
 }
 
 /// Memory that lost frees of this process can have ended.
-pub(super) fn freed_unseen(process: &Process, lost: &[&Loss]) -> Sum {
+pub(super) fn freed_unseen(process: &Process, lost: &[&LostTotals]) -> ByteSum {
     let ends = lost.iter().fold(0_u64, |sum, lost| {
-        sum.saturating_add(process.ends_among(lost.allocations, lost.frees))
+        sum.saturating_add(process.possible_lost_frees(lost.allocations, lost.frees))
     });
     let bound = process.losses.before_lost_frees();
-    if ends == 0 || bound == Sum::default() {
-        return Sum::default();
+    if ends == 0 || bound == ByteSum::default() {
+        return ByteSum::default();
     }
     let mapped_only = process.physical.mapped_only();
     bound.min(loss::ended_by(ends, mapped_only, || walks(process).collect()))
 }
 
-fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
+fn certainty(process: &Process, unattributed: &LostTotals) -> Uncertainty {
     let losses = &process.losses;
     let freed = freed_unseen(process, &[&losses.own, &losses.shared, &losses.ambiguous]);
     let ended = losses.ended_with_context().plus(freed).plus(process.context_ends.doubtful_bytes());
-    let unlisted = process.unlisted().plus(Sum::from(unattributed.allocated_bytes));
-    Certainty {
+    let unlisted = process.unlisted_bytes().plus(ByteSum::from(unattributed.allocated_bytes));
+    Uncertainty {
         lost: losses.own,
         live_at_least: process.totals.live.minus(ended).bytes(),
         live_at_most: process.totals.live.plus(unlisted).bytes(),
-        unseen_frees: process.superseded.count,
+        unseen_frees: process.pending_frees.count,
         before_trace: process.before_trace,
         capture_ended: None,
         unknown_context: process.context_ends.doubtful(),
@@ -113,15 +114,20 @@ fn certainty(process: &Process, unattributed: &Loss) -> Certainty {
     }
 }
 
-fn failures(process: &Process) -> Vec<FailureCount> {
+fn failures(process: &Process) -> Vec<FailedCallCount> {
     let all = process.failures.iter();
     let mut list: Vec<_> =
-        all.map(|(&(function, code), &count)| FailureCount { function, code, count }).collect();
+        all.map(|(&(function, code), &count)| FailedCallCount { function, code, count }).collect();
     list.sort_by_key(|failure| (Reverse(failure.count), failure.function, failure.code));
     list
 }
 
-fn threads(process: &Process, at: Moment, view: &View, registry: &Sites) -> Vec<ThreadView> {
+fn threads(
+    process: &Process,
+    at: Timestamp,
+    view: &SnapshotOptions,
+    registry: &SiteRegistry,
+) -> Vec<ThreadView> {
     let slab = &process.allocations.slab;
     let mut holders: Vec<_> = process.threads.iter().filter(|thread| thread.count > 0).collect();
     holders.sort_by_key(|thread| {
@@ -143,23 +149,23 @@ fn threads(process: &Process, at: Moment, view: &View, registry: &Sites) -> Vec<
 fn list(
     thread: &Thread,
     process: &Process,
-    at: Moment,
-    view: &View,
-    registry: &Sites,
+    at: Timestamp,
+    view: &SnapshotOptions,
+    registry: &SiteRegistry,
 ) -> Vec<AllocationView> {
     let slab = &process.allocations.slab;
     let big = |slot: &Slot| slab[*slot].bytes >= view.min_size.0;
-    let old = |slot: &Slot| at - slab[*slot].returned_at >= view.older;
+    let old = |slot: &Slot| at - slab[*slot].returned_at >= view.min_age;
     let by_size = thread.by_size(slab).take_while(big);
     let by_age = thread.by_age(slab).take_while(old);
     let room = view.top.min(usize::try_from(thread.count).unwrap_or(usize::MAX));
     let slots = match view.sort {
-        Sort::Size | Sort::Count => {
-            let unfiltered = view.older.0 == 0;
+        SortOrder::Size | SortOrder::Count => {
+            let unfiltered = view.min_age.0 == 0;
             let order = |slot: &Slot| Reverse(slab[*slot].bytes);
             top(by_size, by_age, unfiltered, room, (old, big), order)
         }
-        Sort::Age => {
+        SortOrder::Age => {
             let unfiltered = view.min_size.0 == 0;
             let order = |slot: &Slot| slab[*slot].returned_at;
             top(by_age, by_size, unfiltered, room, (big, old), order)
@@ -208,7 +214,12 @@ fn top<K: Ord>(
     found
 }
 
-fn allocation(entry: &Entry, process: &Process, at: Moment, registry: &Sites) -> AllocationView {
+fn allocation(
+    entry: &AllocationEntry,
+    process: &Process,
+    at: Timestamp,
+    registry: &SiteRegistry,
+) -> AllocationView {
     AllocationView {
         unusual: process.unusual.of(entry),
         key: entry.key(),

@@ -5,76 +5,79 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::event::{Event, GraphCall, VmmCall, What};
-use crate::ids::{KernelId, Space};
-use crate::snapshot::{CopyView, KernelView, WorkView};
-use crate::units::{Bytes, Moment, Nanos};
-use crate::work::{self, Copies, Direction, Launched, Launches, NamedBy, NoName, Shape};
+use crate::event::{Event, EventKind, GraphCall, VmmCall};
+use crate::ids::{AddressType, KernelId};
+use crate::snapshot::{ActivityView, CopyView, KernelView};
+use crate::units::{Bytes, Nanos, Timestamp};
+use crate::work::{
+    self, CopyActivity, CopyDirection, KernelLaunches, LaunchShape, LaunchTarget, NameSource,
+    UnnamedReason,
+};
 
-use super::kernel_rows::{Row, RowKey};
-use super::places::{Place, Places};
+use super::kernel_rows::{KernelRow, KernelRowKey};
+use super::places::{AddressMap, PointerLocation};
 
 /// Limit of kernel names per process. Programs that compile kernels at run time have thousands;
 /// beyond the limit, names of kernels that were never launched are dropped from time to time.
-const NAMES: usize = 200_000;
+const MAX_KERNEL_NAMES: usize = 200_000;
 
 /// Activity of one process.
 #[derive(Debug, Default)]
-pub(super) struct Work {
-    kernels: HashMap<Launched, Kernel>,
+pub(super) struct ProcessActivity {
+    kernels: HashMap<LaunchTarget, KernelActivity>,
     /// Kernels that no longer exist and whose handles were reused.
-    past: HashMap<Arc<str>, (KernelId, Kernel)>,
-    names: HashMap<KernelId, Name>,
+    past: HashMap<Arc<str>, (KernelId, KernelActivity)>,
+    names: HashMap<KernelId, KernelNameState>,
     aliases: HashMap<KernelId, KernelId>,
     /// Number of names at which unused ones are dropped next; at least [`MAX_KERNEL_NAMES`].
     names_kept: usize,
     /// Shapes of a handle at the time it was reused for another kernel.
-    shapes_before: HashMap<KernelId, Shapes>,
+    shapes_before: HashMap<KernelId, ShapeCounts>,
     /// Number of launch events so far.
     launch_events: u64,
-    copies: HashMap<(Direction, bool), CopySum>,
-    addresses: Places,
+    copies: HashMap<(CopyDirection, bool), CopyTotals>,
+    addresses: AddressMap,
     /// Time of the last snapshot.
-    shown_at: Option<Moment>,
+    shown_at: Option<Timestamp>,
 }
 
 /// Name of a kernel, if known.
 #[derive(Clone, Debug)]
-pub(super) enum Name {
-    Known(Arc<str>, NamedBy),
-    Unknown(NoName),
+pub(super) enum KernelNameState {
+    Known(Arc<str>, NameSource),
+    Unknown(UnnamedReason),
 }
 
 /// Launches with one handle.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kernel {
+pub(super) struct KernelActivity {
     pub(super) calls: u64,
     pub(super) captured: u64,
     pub(super) checked: u64,
     pub(super) failed: u64,
     /// Last shape, and the number of the event that reported it.
-    pub(super) last: Option<(u64, Shape)>,
+    pub(super) last: Option<(u64, LaunchShape)>,
     /// Over all kernels that had this handle.
-    pub(super) shapes: Shapes,
+    pub(super) shapes: ShapeCounts,
     /// Launches up to the last snapshot.
     pub(super) shown: u64,
 }
 
 /// Calls by shape, as reported by the probes: totals since the start.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shapes {
-    pub(super) kept: Vec<(Shape, u64)>,
+pub(super) struct ShapeCounts {
+    pub(super) kept: Vec<(LaunchShape, u64)>,
     pub(super) other: u64,
 }
 
-impl Kernel {
+impl KernelActivity {
     pub(super) const fn launches(&self) -> u64 {
         self.calls.saturating_sub(self.captured).saturating_sub(self.failed)
     }
 }
 
 #[derive(Clone, Debug, Default)]
-struct CopySum {
+struct CopyTotals {
     calls: u64,
     bytes: u64,
     nanos: u64,
@@ -82,55 +85,55 @@ struct CopySum {
     shown: u64,
 }
 
-impl Work {
+impl ProcessActivity {
     /// Applies activity from the probes. `complete`: all memory of the process is known, so that
     /// any address unknown to the driver is pageable host memory.
-    pub(super) fn note(&mut self, work: &work::Work, complete: bool) {
+    pub(super) fn apply(&mut self, work: &work::GpuActivity, complete: bool) {
         match work {
-            work::Work::Launches(launches) => self.launched(launches),
-            work::Work::Named { kernel, name, by } => {
-                self.rename(*kernel, Name::Known(name.as_ref().into(), *by));
+            work::GpuActivity::Launches(launches) => self.launched(launches),
+            work::GpuActivity::Named { kernel, name, by } => {
+                self.rename(*kernel, KernelNameState::Known(name.as_ref().into(), *by));
             }
-            work::Work::Nameless { kernel, why } => {
-                let known = matches!(self.names.get(kernel), Some(Name::Known(..)));
+            work::GpuActivity::Nameless { kernel, why } => {
+                let known = matches!(self.names.get(kernel), Some(KernelNameState::Known(..)));
                 if !known {
-                    self.rename(*kernel, Name::Unknown(*why));
+                    self.rename(*kernel, KernelNameState::Unknown(*why));
                 }
             }
-            work::Work::Alias { function, kernel } => {
+            work::GpuActivity::Alias { function, kernel } => {
                 // The handle of the kernel may be reused later, while this one stays the same.
-                if let Some(name @ Name::Known(..)) = self.name(*kernel).cloned() {
+                if let Some(name @ KernelNameState::Known(..)) = self.name(*kernel).cloned() {
                     self.rename(*function, name);
                     return;
                 }
                 self.names.remove(function);
-                if self.aliases.len() >= NAMES {
+                if self.aliases.len() >= MAX_KERNEL_NAMES {
                     self.aliases.clear();
                 }
                 self.aliases.insert(*function, *kernel);
             }
-            work::Work::Copies(copies) => self.copied(copies, complete),
+            work::GpuActivity::Copies(copies) => self.copied(copies, complete),
         }
     }
 
     /// Records the addresses of driver memory.
-    pub(super) fn place(&mut self, event: &Event) {
-        match &event.what {
-            What::Allocate(new) if new.key.space == Space::Address => {
-                self.addresses.set(new.key.value, new.bytes, Place::of(new.kind));
+    pub(super) fn record_address(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Allocate(new) if new.key.space == AddressType::Pointer => {
+                self.addresses.set(new.key.value, new.bytes, PointerLocation::lookup(new.kind));
             }
-            What::Vmm(VmmCall::Map { address, bytes, .. })
-            | What::Graph(GraphCall::AllocNode { address, bytes, .. }) => {
-                self.addresses.set(*address, *bytes, Place::Device);
+            EventKind::Vmm(VmmCall::Map { address, bytes, .. })
+            | EventKind::Graph(GraphCall::AllocNode { address, bytes, .. }) => {
+                self.addresses.set(*address, *bytes, PointerLocation::Device);
             }
             _ => {}
         }
     }
 
-    fn rename(&mut self, kernel: KernelId, name: Name) {
-        if self.names.len() >= self.names_kept.max(NAMES) {
+    fn rename(&mut self, kernel: KernelId, name: KernelNameState) {
+        if self.names.len() >= self.names_kept.max(MAX_KERNEL_NAMES) {
             let kernels = &self.kernels;
-            self.names.retain(|kernel, _| kernels.contains_key(&Launched::Kernel(*kernel)));
+            self.names.retain(|kernel, _| kernels.contains_key(&LaunchTarget::Kernel(*kernel)));
             self.names_kept = self.names.len().saturating_mul(2);
         }
         self.retire(kernel, &name);
@@ -139,16 +142,19 @@ impl Work {
     }
 
     /// Handles the reuse of a handle: earlier launches with it belong to another kernel.
-    fn retire(&mut self, handle: KernelId, name: &Name) {
-        let (Some(Name::Known(old, _)), Name::Known(new, _)) = (self.name(handle), name) else {
+    fn retire(&mut self, handle: KernelId, name: &KernelNameState) {
+        let (Some(KernelNameState::Known(old, _)), KernelNameState::Known(new, _)) =
+            (self.name(handle), name)
+        else {
             return;
         };
         if old == new {
             return;
         }
         let old = Arc::clone(old);
-        if let Some(kernel) = self.kernels.remove(&Launched::Kernel(handle)) {
-            let (_, past) = self.past.entry(old).or_insert_with(|| (handle, Kernel::default()));
+        if let Some(kernel) = self.kernels.remove(&LaunchTarget::Kernel(handle)) {
+            let (_, past) =
+                self.past.entry(old).or_insert_with(|| (handle, KernelActivity::default()));
             past.calls = past.calls.saturating_add(kernel.calls);
             past.captured = past.captured.saturating_add(kernel.captured);
             past.checked = past.checked.saturating_add(kernel.checked);
@@ -160,7 +166,7 @@ impl Work {
         }
     }
 
-    fn launched(&mut self, new: &Launches) {
+    fn launched(&mut self, new: &KernelLaunches) {
         let kernel = self.kernels.entry(new.target).or_default();
         kernel.calls = kernel.calls.saturating_add(new.calls);
         kernel.captured = kernel.captured.saturating_add(new.captured);
@@ -169,11 +175,11 @@ impl Work {
         if new.last.is_some() || new.other_shapes > 0 {
             self.launch_events += 1;
             kernel.last = new.last.map(|shape| (self.launch_events, shape)).or(kernel.last);
-            kernel.shapes = Shapes { kept: new.shapes.clone(), other: new.other_shapes };
+            kernel.shapes = ShapeCounts { kept: new.shapes.clone(), other: new.other_shapes };
         }
     }
 
-    fn copied(&mut self, new: &Copies, complete: bool) {
+    fn copied(&mut self, new: &CopyActivity, complete: bool) {
         let direction = match new.pointers {
             Some((to, from)) => self.addresses.direction(to, from, complete),
             None => new.direction,
@@ -188,7 +194,7 @@ impl Work {
         }
     }
 
-    fn name(&self, kernel: KernelId) -> Option<&Name> {
+    fn name(&self, kernel: KernelId) -> Option<&KernelNameState> {
         let own = self.names.get(&kernel);
         own.or_else(|| self.names.get(self.aliases.get(&kernel)?))
     }
@@ -203,35 +209,37 @@ impl Work {
 
     /// Returns the view for a snapshot: kernels by name, most launches first. Resets the counts
     /// since the last snapshot.
-    pub(super) fn view(&mut self, at: Moment, began: Moment, top: usize) -> WorkView {
-        let mut rows: HashMap<RowKey, Row> = HashMap::new();
+    pub(super) fn view(&mut self, at: Timestamp, began: Timestamp, top: usize) -> ActivityView {
+        let mut rows: HashMap<KernelRowKey, KernelRow> = HashMap::new();
         for (launched, kernel) in &self.kernels {
             let (name, before) = match launched {
-                Launched::Kernel(kernel) => (self.name(*kernel), self.shapes_before.get(kernel)),
-                Launched::Graph(_) => (None, None),
+                LaunchTarget::Kernel(kernel) => {
+                    (self.name(*kernel), self.shapes_before.get(kernel))
+                }
+                LaunchTarget::Graph(_) => (None, None),
             };
             let key = match name {
-                Some(Name::Known(name, _)) => RowKey::Named(Arc::clone(name)),
-                _ => RowKey::Handle(*launched),
+                Some(KernelNameState::Known(name, _)) => KernelRowKey::Named(Arc::clone(name)),
+                _ => KernelRowKey::Handle(*launched),
             };
-            let row = rows.entry(key).or_insert_with(|| Row::new(*launched, name));
+            let row = rows.entry(key).or_insert_with(|| KernelRow::new(*launched, name));
             row.add(*launched, name, kernel, before);
         }
         for (name, (handle, kernel)) in &self.past {
-            let known = Name::Known(Arc::clone(name), NamedBy::Call);
-            let target = Launched::Kernel(*handle);
-            let row = rows.entry(RowKey::Named(Arc::clone(name)));
-            let row = row.or_insert_with(|| Row::new(target, Some(&known)));
+            let known = KernelNameState::Known(Arc::clone(name), NameSource::Call);
+            let target = LaunchTarget::Kernel(*handle);
+            let row = rows.entry(KernelRowKey::Named(Arc::clone(name)));
+            let row = row.or_insert_with(|| KernelRow::new(target, Some(&known)));
             row.add(target, Some(&known), kernel, None);
         }
-        let mut kernels: Vec<_> = rows.into_values().map(Row::finish).collect();
+        let mut kernels: Vec<_> = rows.into_values().map(KernelRow::finish).collect();
         kernels.sort_by(|a, b| {
             let rank = |row: &KernelView| (Reverse(row.launches), row.name.clone(), row.target);
             rank(a).cmp(&rank(b))
         });
         let sum =
             |of: fn(&KernelView) -> u64| kernels.iter().map(of).fold(0_u64, u64::saturating_add);
-        let view = WorkView {
+        let view = ActivityView {
             launches: sum(|row| row.launches),
             recent_launches: sum(|row| row.recent),
             captured: sum(|row| row.captured),

@@ -12,76 +12,76 @@ mod tally;
 use std::collections::BTreeMap;
 
 use crate::ids::GpuId;
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::snapshot::{ProcessView, Snapshot};
-use crate::work::Direction;
+use crate::work::CopyDirection;
 
 use super::label::label;
-use super::{Bound, Figures, Limits, Metric, Value, catalogue};
+use super::{Cardinality, Metric, MetricSet, SampleValue, SeriesLimits, catalogue};
 
-use containers::Containers;
-pub use input::{Gpu, Input, Outcomes, Own};
-use processes::Processes;
-use sheet::{Gpus, Sheet};
-use tally::Tally;
+use containers::ContainerSeries;
+pub use input::{AgentStats, CollectorInput, GpuInfo, OutcomeCounts};
+use processes::ProcessSeries;
+use sheet::{GpuLabels, SampleBuilder};
+use tally::ProcessCounters;
 
 /// Label value for everything without its own series.
 const OTHER: &str = "other";
 
 /// Collects metrics; keeps the state that counters and series need between snapshots.
 #[derive(Debug)]
-pub struct Board {
-    limits: Limits,
-    processes: Processes,
-    containers: Containers,
+pub struct MetricsCollector {
+    limits: SeriesLimits,
+    processes: ProcessSeries,
+    containers: ContainerSeries,
     /// Counters of all processes, including ended ones.
-    done: Tally,
+    done: ProcessCounters,
     out_of_memory: BTreeMap<Option<GpuId>, u64>,
     ended: u64,
     not_freed: u64,
     /// Kinds that have ever been live: those without live memory are exported as 0.
-    kinds: [bool; Kind::COUNT],
+    kinds: [bool; MemoryKind::COUNT],
     /// Whether launches and copies are counted, according to at least one process.
     counts_work: bool,
 }
 
-impl Board {
+impl MetricsCollector {
     /// Creates a collector without state.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: SeriesLimits) -> Self {
         Self {
             limits,
-            processes: Processes::default(),
-            containers: Containers::default(),
-            done: Tally::default(),
+            processes: ProcessSeries::default(),
+            containers: ContainerSeries::default(),
+            done: ProcessCounters::default(),
             out_of_memory: BTreeMap::new(),
             ended: 0,
             not_freed: 0,
-            kinds: [false; Kind::COUNT],
+            kinds: [false; MemoryKind::COUNT],
             counts_work: false,
         }
     }
 
     /// Returns all metrics for a snapshot.
-    pub fn observe(&mut self, now: &Input<'_>) -> Figures {
-        let gpus = Gpus(now.gpus);
+    pub fn observe(&mut self, now: &CollectorInput<'_>) -> MetricSet {
+        let gpus = GpuLabels(now.gpus);
         let done = self.processes.observe(now.snapshot, self.limits.processes);
         self.update_counters(now.snapshot, gpus, done);
-        let mut out = Sheet::new();
-        put_own(now.own, now.snapshot, &mut out);
+        let mut out = SampleBuilder::new();
+        add_agent_stats(now.own, now.snapshot, &mut out);
         self.add_host_samples(now, gpus, &mut out);
         add_gpu_samples(now, gpus, &mut out);
         self.processes.add_samples(now.snapshot, gpus, &mut out);
         self.containers.add_samples(now.snapshot, gpus, self.limits.containers, &mut out);
-        places::put_sites(now, self.limits.sites, &mut out);
-        places::put_suspects(now, gpus, self.limits.suspects, &mut out);
+        places::add_site_samples(now, self.limits.sites, &mut out);
+        places::add_suspect_samples(now, gpus, self.limits.suspects, &mut out);
         out.finish(&self.limits, now.gpus.len())
     }
 
-    fn update_counters(&mut self, snapshot: &Snapshot, gpus: Gpus<'_>, done: Tally) {
+    fn update_counters(&mut self, snapshot: &Snapshot, gpus: GpuLabels<'_>, done: ProcessCounters) {
         self.done = self.done.plus(done);
-        for (gpu, times) in &snapshot.ran_out {
-            let count = self.out_of_memory.entry(gpus.known(*gpu)).or_default();
+        for (gpu, times) in &snapshot.ooms_by_gpu {
+            let count = self.out_of_memory.entry(gpus.known_gpu(*gpu)).or_default();
             *count = count.saturating_add(*times);
         }
         for process in &snapshot.processes {
@@ -98,7 +98,12 @@ impl Board {
         }
     }
 
-    fn add_host_samples(&self, now: &Input<'_>, gpus: Gpus<'_>, out: &mut Sheet) {
+    fn add_host_samples(
+        &self,
+        now: &CollectorInput<'_>,
+        gpus: GpuLabels<'_>,
+        out: &mut SampleBuilder,
+    ) {
         let running = || now.snapshot.processes.iter().filter(|process| process.ended.is_none());
         let ended = self.ended.saturating_add(now.own.unlisted_ends);
         let counts: [(&'static Metric, u64); 6] = [
@@ -110,36 +115,36 @@ impl Board {
             (&catalogue::FAILURES, self.done.failures),
         ];
         for (metric, count) in counts {
-            out.whole(metric, Vec::new(), count);
+            out.push_integer(metric, Vec::new(), count);
         }
         if self.counts_work {
-            out.whole(&catalogue::LAUNCHES, Vec::new(), self.done.launches);
-            for (direction, bytes) in Direction::ALL.into_iter().zip(self.done.copied) {
-                out.whole(&catalogue::COPIED, vec![direction.name().into()], bytes);
+            out.push_integer(&catalogue::LAUNCHES, Vec::new(), self.done.launches);
+            for (direction, bytes) in CopyDirection::ALL.into_iter().zip(self.done.copied) {
+                out.push_integer(&catalogue::COPIED, vec![direction.name().into()], bytes);
             }
         }
         // Exported from the start, so that the first error is visible as an increase.
         let all = now.gpus.iter().map(|gpu| Some(gpu.id)).chain([None]);
         for gpu in all {
             let count = self.out_of_memory.get(&gpu).copied().unwrap_or(0);
-            out.whole(&catalogue::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
+            out.push_integer(&catalogue::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
         }
-        for kind in Kind::ALL {
+        for kind in MemoryKind::ALL {
             if self.kinds.get(kind.index()) == Some(&true) {
                 let bytes = running()
                     .fold(0_u64, |sum, process| sum.saturating_add(live_of(process, kind)));
-                out.whole(&catalogue::KIND, vec![kind.name().into()], bytes);
+                out.push_integer(&catalogue::KIND, vec![kind.name().into()], bytes);
             }
         }
     }
 }
 
 /// Adds samples of the host's GPUs.
-fn add_gpu_samples(now: &Input<'_>, gpus: Gpus<'_>, out: &mut Sheet) {
+fn add_gpu_samples(now: &CollectorInput<'_>, gpus: GpuLabels<'_>, out: &mut SampleBuilder) {
     let mut live: BTreeMap<Option<GpuId>, u64> = BTreeMap::new();
     for process in now.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         for row in &process.devices {
-            let sum = live.entry(gpus.known(row.gpu)).or_default();
+            let sum = live.entry(gpus.known_gpu(row.gpu)).or_default();
             *sum = sum.saturating_add(row.live_bytes.0);
         }
     }
@@ -149,42 +154,42 @@ fn add_gpu_samples(now: &Input<'_>, gpus: Gpus<'_>, out: &mut Sheet) {
         let held = live.remove(&Some(gpu.id)).unwrap_or(0);
         let mut named = labels();
         named.push(label(&gpu.name));
-        out.whole(&catalogue::GPU, named, 1);
-        out.whole(&catalogue::GPU_LIVE, labels(), held);
+        out.push_integer(&catalogue::GPU, named, 1);
+        out.push_integer(&catalogue::GPU_LIVE, labels(), held);
         // Total memory is unknown if the driver could not be queried; then omit the values below.
         if gpu.total.0 == 0 {
             continue;
         }
-        out.whole(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
+        out.push_integer(&catalogue::GPU_TOTAL, labels(), gpu.total.0);
         let reported = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
         let Some(free) = reported.map(|view| view.free_bytes.0) else { continue };
         let used = gpu.total.0.saturating_sub(free);
-        out.whole(&catalogue::GPU_FREE, labels(), free);
-        out.whole(&catalogue::GPU_USED, labels(), used);
+        out.push_integer(&catalogue::GPU_FREE, labels(), free);
+        out.push_integer(&catalogue::GPU_USED, labels(), used);
         // Traced memory on an unknown GPU may be on any of them.
         let traced = held.saturating_add(elsewhere.unwrap_or(0));
-        out.whole(&catalogue::GPU_UNTRACKED, labels(), used.saturating_sub(traced));
+        out.push_integer(&catalogue::GPU_UNTRACKED, labels(), used.saturating_sub(traced));
     }
     if let Some(elsewhere) = elsewhere {
-        out.whole(&catalogue::GPU_LIVE, gpus.labels(None).into(), elsewhere);
+        out.push_integer(&catalogue::GPU_LIVE, gpus.labels(None).into(), elsewhere);
     }
 }
 
-fn live_of(process: &ProcessView, kind: Kind) -> u64 {
+fn live_of(process: &ProcessView, kind: MemoryKind) -> u64 {
     let these = process.kinds.iter().filter(|view| view.kind == kind);
     these.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0))
 }
 
 /// Adds samples about the agent itself.
-fn put_own(own: &Own, snapshot: &Snapshot, out: &mut Sheet) {
-    out.whole(&catalogue::BUILD, vec![label(&own.version)], 1);
-    out.put(&catalogue::UP_SINCE, Vec::new(), Value::Real(own.started));
-    out.whole(&catalogue::READY, Vec::new(), u64::from(own.ready));
-    out.put(&catalogue::OWN_CPU, Vec::new(), Value::Real(own.cpu_seconds));
-    out.whole(&catalogue::OWN_MEMORY, Vec::new(), own.memory.0);
-    out.whole(&catalogue::DEGRADED, Vec::new(), own.degraded);
-    out.whole(&catalogue::EVENTS, Vec::new(), own.events);
-    let lost = &snapshot.certainty.lost;
+fn add_agent_stats(own: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuilder) {
+    out.push_integer(&catalogue::BUILD, vec![label(&own.version)], 1);
+    out.push(&catalogue::UP_SINCE, Vec::new(), SampleValue::Real(own.started));
+    out.push_integer(&catalogue::READY, Vec::new(), u64::from(own.ready));
+    out.push(&catalogue::OWN_CPU, Vec::new(), SampleValue::Real(own.cpu_seconds));
+    out.push_integer(&catalogue::OWN_MEMORY, Vec::new(), own.memory.0);
+    out.push_integer(&catalogue::DEGRADED, Vec::new(), own.degraded);
+    out.push_integer(&catalogue::EVENTS, Vec::new(), own.events);
+    let lost = &snapshot.uncertainty.lost;
     for (class, count) in [
         ("allocations", lost.allocations),
         ("frees", lost.frees),
@@ -196,16 +201,16 @@ fn put_own(own: &Own, snapshot: &Snapshot, out: &mut Sheet) {
         ("objects", lost.objects),
         ("tensors", lost.tensors),
     ] {
-        out.whole(&catalogue::LOST, vec![class.into()], count);
+        out.push_integer(&catalogue::LOST, vec![class.into()], count);
     }
-    out.whole(&catalogue::EXACT, Vec::new(), u64::from(snapshot.certainty.exact()));
+    out.push_integer(&catalogue::EXACT, Vec::new(), u64::from(snapshot.uncertainty.exact()));
     for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(own.http) {
-        out.whole(&catalogue::HTTP, vec![class.into()], count);
+        out.push_integer(&catalogue::HTTP, vec![class.into()], count);
     }
     for severity in ["info", "warning", "critical"] {
         let these = own.alerts.iter().filter(|(known, _)| &**known == severity);
         let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
-        out.whole(&catalogue::ALERTS, vec![severity.into()], count);
+        out.push_integer(&catalogue::ALERTS, vec![severity.into()], count);
     }
     for (metric, outcomes) in [
         (&catalogue::NOTIFICATIONS, &own.notifications),
@@ -213,7 +218,7 @@ fn put_own(own: &Own, snapshot: &Snapshot, out: &mut Sheet) {
         (&catalogue::ONWARD, &own.onward),
     ] {
         for ((what, outcome), count) in outcomes {
-            out.whole(metric, vec![(*what).into(), (*outcome).into()], *count);
+            out.push_integer(metric, vec![(*what).into(), (*outcome).into()], *count);
         }
     }
 }
@@ -222,25 +227,28 @@ impl Metric {
     /// Upper limit of its samples on a host with this number of GPUs. Memory on an unknown GPU
     /// counts as one more GPU.
     #[must_use]
-    pub fn most(&self, limits: &Limits, gpus: usize) -> usize {
+    pub fn max_samples(&self, limits: &SeriesLimits, gpus: usize) -> usize {
         let gpus = gpus.saturating_add(1);
         let of_each = |number: usize| {
             let number = number.saturating_add(1);
             if self.labels.contains(&"gpu") { number.saturating_mul(gpus) } else { number }
         };
         match self.bound {
-            Bound::Fixed(number) => number,
-            Bound::Gpus => gpus,
-            Bound::Processes => of_each(limits.processes),
-            Bound::Containers => of_each(limits.containers),
-            Bound::Sites => limits.sites.saturating_add(1),
-            Bound::Suspects => limits.suspects,
+            Cardinality::Fixed(number) => number,
+            Cardinality::Gpus => gpus,
+            Cardinality::Processes => of_each(limits.processes),
+            Cardinality::Containers => of_each(limits.containers),
+            Cardinality::Sites => limits.sites.saturating_add(1),
+            Cardinality::Suspects => limits.suspects,
         }
     }
 }
 
 /// Upper limit of all samples on a host with this number of GPUs.
 #[must_use]
-pub fn most(limits: &Limits, gpus: usize) -> usize {
-    catalogue::ALL.iter().map(|metric| metric.most(limits, gpus)).fold(0, usize::saturating_add)
+pub fn most(limits: &SeriesLimits, gpus: usize) -> usize {
+    catalogue::ALL
+        .iter()
+        .map(|metric| metric.max_samples(limits, gpus))
+        .fold(0, usize::saturating_add)
 }

@@ -5,22 +5,23 @@ mod host;
 mod place;
 mod process;
 
-use super::{Bound, Metric, Sort};
+use super::{Cardinality, Metric, MetricType};
 
 pub use agent::*;
 pub use host::*;
 pub use place::*;
 pub use process::*;
 
-type Labels = &'static [&'static str];
+type LabelNames = &'static [&'static str];
 
-const NONE: Labels = &[];
-const BY_GPU: Labels = &["gpu", "uuid"];
-const PROCESS: Labels = &["pid", "process", "container", "pod", "namespace"];
-const PROCESS_AND_GPU: Labels = &["gpu", "uuid", "pid", "process", "container", "pod", "namespace"];
-const CONTAINER: Labels = &["gpu", "uuid", "container", "pod", "namespace"];
-const SITE: Labels = &["site", "location"];
-const SUSPECT: Labels = &[
+const NONE: LabelNames = &[];
+const BY_GPU: LabelNames = &["gpu", "uuid"];
+const PROCESS: LabelNames = &["pid", "process", "container", "pod", "namespace"];
+const PROCESS_AND_GPU: LabelNames =
+    &["gpu", "uuid", "pid", "process", "container", "pod", "namespace"];
+const CONTAINER: LabelNames = &["gpu", "uuid", "container", "pod", "namespace"];
+const SITE: LabelNames = &["site", "location"];
+const SUSPECT: LabelNames = &[
     "pid",
     "process",
     "container",
@@ -36,25 +37,30 @@ const SUSPECT: Labels = &[
 const fn gauge(
     name: &'static str,
     unit: &'static str,
-    labels: Labels,
-    bound: Bound,
+    labels: LabelNames,
+    bound: Cardinality,
     help: &'static str,
 ) -> Metric {
-    Metric { name, sort: Sort::Gauge, unit, help, labels, bound }
+    Metric { name, sort: MetricType::Gauge, unit, help, labels, bound }
 }
 
 const fn counter(
     name: &'static str,
     unit: &'static str,
-    labels: Labels,
-    bound: Bound,
+    labels: LabelNames,
+    bound: Cardinality,
     help: &'static str,
 ) -> Metric {
-    Metric { name, sort: Sort::Counter, unit, help, labels, bound }
+    Metric { name, sort: MetricType::Counter, unit, help, labels, bound }
 }
 
-const fn info(name: &'static str, labels: Labels, bound: Bound, help: &'static str) -> Metric {
-    Metric { name, sort: Sort::Info, unit: "", help, labels, bound }
+const fn info(
+    name: &'static str,
+    labels: LabelNames,
+    bound: Cardinality,
+    help: &'static str,
+) -> Metric {
+    Metric { name, sort: MetricType::Info, unit: "", help, labels, bound }
 }
 
 /// All metrics, in the order of `/metrics`.

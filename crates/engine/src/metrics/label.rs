@@ -1,15 +1,15 @@
 //! Label values: short, and without control or invisible characters.
 
 /// Maximum length of a label value, in characters.
-const LONGEST: usize = 120;
+const MAX_LABEL_CHARS: usize = 120;
 
 /// Converts untrusted text to a label value: replaces invisible characters by `?` and truncates.
 #[must_use]
 pub fn label(text: &str) -> Box<str> {
     let plain = |c: char| if c.is_control() || is_invisible(c) { '?' } else { c };
-    let mut out = String::with_capacity(text.len().min(LONGEST));
+    let mut out = String::with_capacity(text.len().min(MAX_LABEL_CHARS));
     let mut rest = text.chars();
-    out.extend(rest.by_ref().take(LONGEST - 1).map(plain));
+    out.extend(rest.by_ref().take(MAX_LABEL_CHARS - 1).map(plain));
     // The last character is `…` if the text is longer.
     out.extend(rest.next().map(|last| if rest.next().is_some() { '…' } else { plain(last) }));
     out.into()
@@ -41,9 +41,9 @@ mod tests {
         assert_eq!(&*label("python3"), "python3");
         assert_eq!(&*label("训练 \"a\\b\""), "训练 \"a\\b\"");
         assert_eq!(&*label("a\x1b[2J\nb\u{202e}c"), "a?[2J?b?c");
-        let whole = "x".repeat(LONGEST);
+        let whole = "x".repeat(MAX_LABEL_CHARS);
         assert_eq!(*label(&whole), whole);
         let cut = label(&"é".repeat(5000));
-        assert_eq!((cut.chars().count(), cut.ends_with('…')), (LONGEST, true));
+        assert_eq!((cut.chars().count(), cut.ends_with('…')), (MAX_LABEL_CHARS, true));
     }
 }

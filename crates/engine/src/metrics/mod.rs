@@ -6,7 +6,7 @@ mod board;
 pub mod catalogue;
 pub mod label;
 
-pub use board::{Board, Gpu, Input, Outcomes, Own, most};
+pub use board::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, OutcomeCounts, most};
 pub use label::label;
 
 /// Declaration of a metric; all are in [`catalog`].
@@ -15,7 +15,7 @@ pub struct Metric {
     /// Name, ending in its unit and, for counters, `_total`, as in Prometheus conventions.
     pub name: &'static str,
     /// Metric type.
-    pub sort: Sort,
+    pub sort: MetricType,
     /// OpenMetrics unit; empty if there is none.
     pub unit: &'static str,
     /// HELP text: one sentence without a full stop.
@@ -23,12 +23,12 @@ pub struct Metric {
     /// Label names.
     pub labels: &'static [&'static str],
     /// Limit of its samples.
-    pub bound: Bound,
+    pub bound: Cardinality,
 }
 
 /// Metric type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sort {
+pub enum MetricType {
     /// Goes up and down.
     Gauge,
     /// Only grows, until the agent restarts.
@@ -39,7 +39,7 @@ pub enum Sort {
 
 /// What limits the number of samples of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bound {
+pub enum Cardinality {
     /// One sample, or one for each of a few label values.
     Fixed(usize),
     /// One for each GPU of the host.
@@ -60,22 +60,22 @@ pub struct Sample {
     /// Label values, in the order of [`Metric::labels`]: sanitized and truncated.
     pub labels: Vec<Box<str>>,
     /// The value.
-    pub value: Value,
+    pub value: SampleValue,
 }
 
 /// Value of a sample. Bytes and counts are integers, so that they are not rounded.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Value {
+pub enum SampleValue {
     /// An integer.
     Whole(u64),
     /// A floating-point number.
     Real(f64),
 }
 
-impl Value {
+impl SampleValue {
     /// The value as `f64`.
     #[must_use]
-    pub const fn real(self) -> f64 {
+    pub const fn as_f64(self) -> f64 {
         match self {
             Self::Whole(whole) => whole as f64,
             Self::Real(real) => real,
@@ -85,7 +85,7 @@ impl Value {
 
 /// A metric with its samples.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Family {
+pub struct MetricFamily {
     /// The metric.
     pub metric: &'static Metric,
     /// Samples; no two have the same labels.
@@ -94,15 +94,15 @@ pub struct Family {
 
 /// All metrics with samples at a given time, in the order of the catalog.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Figures {
+pub struct MetricSet {
     /// The metrics.
-    pub families: Vec<Family>,
+    pub families: Vec<MetricFamily>,
 }
 
-impl Figures {
+impl MetricSet {
     /// Samples of a metric.
     #[must_use]
-    pub fn of(&self, name: &str) -> &[Sample] {
+    pub fn samples(&self, name: &str) -> &[Sample] {
         let family = self.families.iter().find(|family| family.metric.name == name);
         family.map_or(&[], |family| &family.samples)
     }
@@ -110,7 +110,7 @@ impl Figures {
 
 /// Limits of processes, containers, sites and suspects with their own series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct SeriesLimits {
     /// Processes.
     pub processes: usize,
     /// Containers.
@@ -121,7 +121,7 @@ pub struct Limits {
     pub suspects: usize,
 }
 
-impl Default for Limits {
+impl Default for SeriesLimits {
     fn default() -> Self {
         Self { processes: 64, containers: 64, sites: 64, suspects: 32 }
     }

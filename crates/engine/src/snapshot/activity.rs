@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::units::{Bytes, Nanos};
-use crate::work::{Direction, Launched, NamedBy, NoName, Shape};
+use crate::work::{CopyDirection, LaunchShape, LaunchTarget, NameSource, UnnamedReason};
 
 /// GPU activity of one process since it was first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WorkView {
+pub struct ActivityView {
     /// Launches of kernels and graphs, without failed ones.
     pub launches: u64,
     /// Of those: since the last snapshot; for an ended process, all.
@@ -32,13 +32,13 @@ pub struct WorkView {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelView {
     /// One of its handles.
-    pub target: Launched,
+    pub target: LaunchTarget,
     /// Name known to the driver (untrusted).
     pub name: Option<Arc<str>>,
     /// Source of the name.
-    pub by: Option<NamedBy>,
+    pub by: Option<NameSource>,
     /// Why the name is unknown.
-    pub why: Option<NoName>,
+    pub why: Option<UnnamedReason>,
     /// Number of handles that it was launched with.
     pub handles: u64,
     /// Launches, without failed and captured ones.
@@ -52,9 +52,9 @@ pub struct KernelView {
     /// Launches whose result was checked.
     pub checked: u64,
     /// Last launch shape.
-    pub last: Option<Shape>,
+    pub last: Option<LaunchShape>,
     /// Most common launch shape, and its count.
-    pub common: Option<(Shape, u64)>,
+    pub common: Option<(LaunchShape, u64)>,
     /// Whether no other shape can be more common.
     pub common_is_exact: bool,
 }
@@ -63,7 +63,7 @@ pub struct KernelView {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CopyView {
     /// Direction.
-    pub direction: Direction,
+    pub direction: CopyDirection,
     /// Whether the calls return before the copy is done.
     pub asynchronous: bool,
     /// Successful calls.

@@ -1,13 +1,13 @@
 //! Uncertainty of a snapshot, and lost records.
 
-use crate::units::{Bytes, Moment};
+use crate::units::{Bytes, Timestamp};
 
 /// Reasons why values are not exact.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Certainty {
+pub struct Uncertainty {
     /// Records that the kernel could not deliver. In a snapshot, over the whole trace, including
     /// ended processes; in a process, its own.
-    pub lost: Loss,
+    pub lost: LostTotals,
     /// Bounds of the true live device bytes: equal without losses. They do not include memory from
     /// before tracing began, nor memory allocated by launches of graphs for which records of their
     /// construction were lost. The bounds of a process also allow for losses that could not be
@@ -22,7 +22,7 @@ pub struct Certainty {
     /// included.
     pub before_trace: bool,
     /// Time at which capture ended early: nothing after it was seen.
-    pub capture_ended: Option<Moment>,
+    pub capture_ended: Option<Timestamp>,
     /// Allocations that may have ended with a context, because their context is unknown.
     pub unknown_context: u64,
     /// Stream-ordered allocations and frees of threads that captured another stream: it is not known
@@ -46,7 +46,7 @@ pub struct ReceivedCalls {
 
 /// Totals of lost records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Loss {
+pub struct LostTotals {
     /// Allocating calls.
     pub allocations: u64,
     /// Bytes they requested.
@@ -70,10 +70,10 @@ pub struct Loss {
     /// Processes of which no record arrived: they are not listed.
     pub processes: u64,
     /// When the first loss was detected.
-    pub since: Option<Moment>,
+    pub since: Option<Timestamp>,
 }
 
-impl Loss {
+impl LostTotals {
     /// Number of records that affect memory.
     #[must_use]
     pub const fn events(&self) -> u64 {
@@ -82,7 +82,7 @@ impl Loss {
     }
 }
 
-impl Certainty {
+impl Uncertainty {
     /// Whether all values are exact.
     #[must_use]
     pub const fn exact(&self) -> bool {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use engine::analysis::bands::{Band, Bands, By, Course, Drawn, Outline};
-use engine::analysis::lives::{Life, Lives};
-use engine::analysis::{Amount, Measure};
-use engine::change::{Change, Turn};
+use engine::analysis::bands::{Band, BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
+use engine::analysis::lives::{AllocationSpan, LargestAnalysis};
+use engine::analysis::{Amount, MemoryScope};
+use engine::change::{AllocationChange, ChangeKind};
 use engine::ids::SiteId;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use proptest::prelude::*;
 
 use super::feed::changes;
@@ -15,35 +15,40 @@ use super::plain;
 use super::random::{CASES, config};
 
 /// Returns the band of a change, computed without the engine.
-fn band(by: By, change: &Change) -> Band {
+fn band(by: GroupBy, change: &AllocationChange) -> Band {
     match by {
-        By::Kind => Band::Kind(change.kind),
-        By::Site => Band::Site(change.site),
-        By::Process => Band::Process(change.pid),
-        By::Device => Band::Device(change.device),
+        GroupBy::Kind => Band::Kind(change.kind),
+        GroupBy::Site => Band::Site(change.site),
+        GroupBy::Process => Band::Process(change.pid),
+        GroupBy::Device => Band::Device(change.device),
     }
 }
 
-fn outline(changes: &[Change]) -> Drawn {
-    let mut outline = Outline::new(Measure::Device);
-    changes.iter().for_each(|change| outline.change(change));
+fn outline(changes: &[AllocationChange]) -> BandScanResult {
+    let mut outline = BandScan::new(MemoryScope::Device);
+    changes.iter().for_each(|change| outline.observe(change));
     outline.finish()
 }
 
-type Filled = (Vec<Course>, Vec<(Option<SiteId>, Amount)>);
+type Filled = (Vec<BandSeries>, Vec<(Option<SiteId>, Amount)>);
 
-fn fill(drawn: &Drawn, changes: &[Change], points: usize, limit: usize) -> Filled {
-    let cuts = By::ALL.map(|by| (by, limit));
-    let mut bands = Bands::new(drawn, drawn.moments(points), &cuts);
-    changes.iter().for_each(|change| bands.change(change));
-    assert!(bands.is_whole());
+fn fill(
+    drawn: &BandScanResult,
+    changes: &[AllocationChange],
+    points: usize,
+    limit: usize,
+) -> Filled {
+    let cuts = GroupBy::ALL.map(|by| (by, limit));
+    let mut bands = BandSampler::new(drawn, drawn.sample_points(points), &cuts);
+    changes.iter().for_each(|change| bands.observe(change));
+    assert!(bands.is_complete());
     bands.finish()
 }
 
-type Row = (Moment, Vec<u64>);
+type Row = (Timestamp, Vec<u64>);
 
 /// Returns the rows of a series, each with all bands.
-fn rows(series: &Course) -> Vec<Row> {
+fn rows(series: &BandSeries) -> Vec<Row> {
     let mut now = vec![0; series.bands.len()];
     let all = series.rows().map(|(at, cells)| {
         for (band, bytes) in cells {
@@ -55,10 +60,10 @@ fn rows(series: &Course) -> Vec<Row> {
 }
 
 /// Computes the rows after each counted change naively.
-fn expected_rows(series: &Course, changes: &[Change]) -> Vec<Row> {
+fn expected_rows(series: &BandSeries, changes: &[AllocationChange]) -> Vec<Row> {
     let sets = plain::sets(changes).into_iter().zip(changes);
     let counted = sets.filter(|(_, change)| plain::counts(change));
-    let row = |((at, live), _): ((Moment, plain::LiveSet), &Change)| {
+    let row = |((at, live), _): ((Timestamp, plain::LiveSet), &AllocationChange)| {
         let mut bytes = vec![0; series.bands.len()];
         for (change, _) in live.values().filter(|(change, _)| plain::counts(change)) {
             let band = band(series.by, change);
@@ -111,7 +116,7 @@ proptest! {
     fn band_totals_match_naive(changes in changes(150)) {
         let drawn = outline(&changes);
         let left = plain::never_freed(&changes);
-        for by in By::ALL {
+        for by in GroupBy::ALL {
             let series = fill(&drawn, &changes, changes.len(), 100).0.swap_remove(by as usize);
             let peaks = expected_rows(&series, &changes);
             for (index, total) in drawn.totals(by).iter().enumerate() {
@@ -137,7 +142,7 @@ proptest! {
     fn peak_breakdown_by_site_matches_naive(changes in changes(150)) {
         let drawn = outline(&changes);
         let (_, at_peak) = fill(&drawn, &changes, 3, 3);
-        let sum = |(_, live): &(Moment, plain::LiveSet)| -> u64 {
+        let sum = |(_, live): &(Timestamp, plain::LiveSet)| -> u64 {
             let counted = live.values().filter(|(change, _)| plain::counts(change));
             counted.map(|(change, _)| change.bytes).sum()
         };
@@ -154,33 +159,36 @@ proptest! {
 
     #[test]
     fn largest_allocations_match_naive(changes in changes(150), limit in 1..20_usize) {
-        let mut lives = Lives::new(Measure::Device, limit);
-        changes.iter().for_each(|change| lives.change(change));
+        let mut lives = LargestAnalysis::new(MemoryScope::Device, limit);
+        changes.iter().for_each(|change| lives.observe(change));
         let found = lives.finish();
-        let mut all: Vec<Life> = every_life(&changes);
+        let mut all: Vec<AllocationSpan> = every_life(&changes);
         prop_assert_eq!(found.count, all.len() as u64);
         prop_assert_eq!(found.lives.len(), limit.min(all.len()));
         prop_assert!(found.lives.is_sorted_by_key(|life| life.began));
         prop_assert!(found.lives.iter().all(|life| all.contains(life)));
         all.sort_by_key(|life| std::cmp::Reverse(life.bytes));
-        let sum = |lives: &[Life]| -> u64 { lives.iter().map(|life| life.bytes).sum() };
+        let sum = |lives: &[AllocationSpan]| -> u64 { lives.iter().map(|life| life.bytes).sum() };
         prop_assert_eq!(sum(&found.lives), sum(&all[..limit.min(all.len())]));
     }
 }
 
-fn every_life(changes: &[Change]) -> Vec<Life> {
-    let mut live: Vec<Life> = Vec::new();
+fn every_life(changes: &[AllocationChange]) -> Vec<AllocationSpan> {
+    let mut live: Vec<AllocationSpan> = Vec::new();
     let mut all = Vec::new();
     for change in changes.iter().filter(|change| plain::counts(change)) {
-        let Change { key, bytes, at, pid, tid, device, kind, site, .. } = *change;
+        let AllocationChange { key, bytes, at, pid, tid, device, kind, site, .. } = *change;
         let own = live.iter().position(|life| (life.pid, life.key) == (pid, key));
-        let life = Life { key, bytes, began: at, ended: None, pid, tid, device, kind, site };
-        match change.what {
-            Turn::Began => live.push(life),
-            Turn::Learned { began, .. } => live[own.unwrap()] = Life { began, ..life },
-            Turn::Ended { how, .. } => {
+        let life =
+            AllocationSpan { key, bytes, began: at, ended: None, pid, tid, device, kind, site };
+        match change.action {
+            ChangeKind::Allocated => live.push(life),
+            ChangeKind::Updated { began, .. } => {
+                live[own.unwrap()] = AllocationSpan { began, ..life }
+            }
+            ChangeKind::Ended { how, .. } => {
                 let life = live.remove(own.unwrap());
-                all.push(Life { ended: Some((at, how)), ..life });
+                all.push(AllocationSpan { ended: Some((at, how)), ..life });
             }
         }
     }
@@ -193,11 +201,11 @@ fn changes_after_the_first_pass_are_left_out() {
     use super::feed::alloc;
     let changes: Vec<_> = (0..10).map(|n| alloc(n, 1, n, 10, 0)).collect();
     let drawn = outline(&changes[..5]);
-    let mut bands = Bands::new(&drawn, drawn.moments(100), &[(By::Kind, 3)]);
-    changes[..4].iter().for_each(|change| bands.change(change));
-    assert!(!bands.is_whole());
-    changes[4..].iter().for_each(|change| bands.change(change));
-    assert!(bands.is_whole());
+    let mut bands = BandSampler::new(&drawn, drawn.sample_points(100), &[(GroupBy::Kind, 3)]);
+    changes[..4].iter().for_each(|change| bands.observe(change));
+    assert!(!bands.is_complete());
+    changes[4..].iter().for_each(|change| bands.observe(change));
+    assert!(bands.is_complete());
     let (courses, _) = bands.finish();
-    assert_eq!(rows(&courses[0]).last(), Some(&(Moment(4), vec![50])));
+    assert_eq!(rows(&courses[0]).last(), Some(&(Timestamp(4), vec![50])));
 }

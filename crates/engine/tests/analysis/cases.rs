@@ -1,43 +1,44 @@
 //! Small files, one analysis each.
 
-use engine::analysis::diff::{Diff, File, Trend};
-use engine::analysis::leakage::Leakage;
-use engine::analysis::suspects::{Findings, Suspects};
-use engine::analysis::usage::Usage;
-use engine::analysis::watermark::Watermark;
-use engine::analysis::{Amount, Measure};
-use engine::change::{Change, How};
+use engine::analysis::diff::{Diff, DiffInput, Trend};
+use engine::analysis::leakage::LeakReport;
+use engine::analysis::suspects::{SuspectAnalysis, SuspectReport};
+use engine::analysis::usage::UsageAnalysis;
+use engine::analysis::watermark::PeakAnalysis;
+use engine::analysis::{Amount, MemoryScope};
+use engine::change::{AllocationChange, EndReason};
 use engine::ids::Pid;
-use engine::kind::Kind;
-use engine::stack::{Frame, Stacks};
-use engine::units::{Moment, Nanos};
-use engine::verdict::{Unusual, Verdict};
+use engine::kind::MemoryKind;
+use engine::stack::{Frame, StackTable};
+use engine::units::{Nanos, Timestamp};
+use engine::verdict::{AnomalyKind, Verdict};
 
 use super::feed::{alloc, ended};
 use super::groups;
 
 #[test]
 fn static_memory_counts_as_device_memory_and_is_listed_last() {
-    let static_one = Change { kind: Kind::Static, ..alloc(1, 1, 1, 100, 0) };
-    let managed = Change { kind: Kind::ManagedStatic, ..alloc(1, 1, 2, 30, 0) };
-    let pinned = Change { kind: Kind::Pinned, device: None, ..alloc(1, 1, 3, 7, 0) };
-    let pool = Change { kind: Kind::Pool, ..alloc(1, 1, 5, 1 << 20, 0) };
+    let static_one = AllocationChange { kind: MemoryKind::Static, ..alloc(1, 1, 1, 100, 0) };
+    let managed = AllocationChange { kind: MemoryKind::ManagedStatic, ..alloc(1, 1, 2, 30, 0) };
+    let pinned =
+        AllocationChange { kind: MemoryKind::Pinned, device: None, ..alloc(1, 1, 3, 7, 0) };
+    let pool = AllocationChange { kind: MemoryKind::Pool, ..alloc(1, 1, 5, 1 << 20, 0) };
     let leaked = alloc(2, 1, 4, 50, 1);
-    let found = Leakage::of(&groups(&[static_one, managed, pinned, pool, leaked]));
+    let found = LeakReport::of(&groups(&[static_one, managed, pinned, pool, leaked]));
     assert_eq!(found.leaked, Amount { bytes: 150, allocations: 2 });
     assert_eq!(found.avoidable(), Amount { bytes: 50, allocations: 1 });
     // Static memory is larger, but is listed last.
-    assert_eq!(found.sites[0].place.kind, Kind::Device);
+    assert_eq!(found.sites[0].place.kind, MemoryKind::Device);
     assert_eq!(found.managed[0].amount.bytes, 30);
-    assert_eq!(found.host_by_kind, [(Kind::Pinned, Amount { bytes: 7, allocations: 1 })]);
-    assert_eq!(found.other_by_kind[0].0, Kind::Pool);
+    assert_eq!(found.host_by_kind, [(MemoryKind::Pinned, Amount { bytes: 7, allocations: 1 })]);
+    assert_eq!(found.other_by_kind[0].0, MemoryKind::Pool);
 }
 
 #[test]
 fn memory_released_with_its_context_is_not_a_leak() {
     let (a, b) = (alloc(1, 1, 1, 10, 0), alloc(2, 1, 2, 20, 0));
-    let changes = [a, b, ended(3, a, How::Exited), ended(3, b, How::Released)];
-    let found = Leakage::of(&groups(&changes));
+    let changes = [a, b, ended(3, a, EndReason::ProcessExited), ended(3, b, EndReason::Released)];
+    let found = LeakReport::of(&groups(&changes));
     assert_eq!(found.leaked, Amount { bytes: 10, allocations: 1 });
     assert_eq!((found.sites[0].at_exit, found.sites[0].began), (1, 2));
 }
@@ -45,9 +46,9 @@ fn memory_released_with_its_context_is_not_a_leak() {
 #[test]
 fn device_peak_is_not_the_sum_of_process_peaks() {
     let (a, b, c) = (alloc(1, 1, 1, 60, 0), alloc(3, 2, 1, 50, 0), alloc(4, 2, 2, 5, 1));
-    let mut watermark = Watermark::new(Measure::Device);
-    for change in [a, ended(2, a, How::Freed), b, c] {
-        watermark.change(&change);
+    let mut watermark = PeakAnalysis::new(MemoryScope::Device);
+    for change in [a, ended(2, a, EndReason::Freed), b, c] {
+        watermark.observe(&change);
     }
     let peaks = watermark.finish();
     let short: Vec<_> = peaks.iter().map(|peak| (peak.pid, peak.bytes, peak.at.0)).collect();
@@ -58,13 +59,13 @@ fn device_peak_is_not_the_sum_of_process_peaks() {
 
 #[test]
 fn torch_file_is_measured_by_its_blocks() {
-    let pool = Change { kind: Kind::Pool, ..alloc(1, 0, 1, 1000, 0) };
-    let block = Change { kind: Kind::Torch, ..alloc(2, 0, 2, 10, 0) };
-    let mut usage = Usage::new(Measure::Torch, None);
-    let mut watermark = Watermark::new(Measure::Torch);
+    let pool = AllocationChange { kind: MemoryKind::Pool, ..alloc(1, 0, 1, 1000, 0) };
+    let block = AllocationChange { kind: MemoryKind::Torch, ..alloc(2, 0, 2, 10, 0) };
+    let mut usage = UsageAnalysis::new(MemoryScope::Torch, None);
+    let mut watermark = PeakAnalysis::new(MemoryScope::Torch);
     for change in [pool, block] {
-        usage.change(&change);
-        watermark.change(&change);
+        usage.observe(&change);
+        watermark.observe(&change);
     }
     assert_eq!(watermark.finish()[0].bytes, 10);
     let courses = usage.finish();
@@ -73,22 +74,22 @@ fn torch_file_is_measured_by_its_blocks() {
 
 /// Builds a loop of steps one second apart: each step allocates and frees 100 bytes at site 0, and
 /// keeps `kept(step)` bytes at site 1.
-fn program(steps: u64, kept: impl Fn(u64) -> u64) -> Suspects {
-    let mut suspects = Suspects::new(Measure::Device);
+fn program(steps: u64, kept: impl Fn(u64) -> u64) -> SuspectAnalysis {
+    let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
     let second = 1_000_000_000;
     for step in 0..steps {
         let now = step * second;
         let scratch = alloc(now, 1, 1, 100, 0);
-        suspects.change(&scratch);
+        suspects.observe(&scratch);
         if kept(step) > 0 {
-            suspects.change(&alloc(now + 1, 1, 1000 + step, kept(step), 1));
+            suspects.observe(&alloc(now + 1, 1, 1000 + step, kept(step), 1));
         }
-        suspects.change(&ended(now + second / 2, scratch, How::Freed));
+        suspects.observe(&ended(now + second / 2, scratch, EndReason::Freed));
     }
     suspects
 }
 
-fn found(suspects: Suspects) -> Findings {
+fn found(suspects: SuspectAnalysis) -> SuspectReport {
     suspects.finish()
 }
 
@@ -100,9 +101,9 @@ fn steadily_growing_site_is_a_suspect() {
     assert_eq!(suspect.live, Amount { bytes: 10_000, allocations: 1000 });
     let evidence = &suspect.evidence;
     assert_eq!(evidence.growing_steps, evidence.steps);
-    assert_eq!((evidence.begun, evidence.ended, evidence.mean_life), (1000, 0, None));
+    assert_eq!((evidence.created, evidence.freed, evidence.mean_life), (1000, 0, None));
     // 10 bytes per second, averaged over half the file.
-    assert!((35_000..37_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
+    assert!((35_000..37_000).contains(&evidence.growth_per_hour), "{}", evidence.growth_per_hour);
     assert_eq!(evidence.mean_age, Nanos(500_000_000_000 - 1));
     let [other] = &found.others[..] else { panic!("{found:?}") };
     assert_eq!((other.place.site.unwrap().0, other.verdict), (0, Verdict::Periodic));
@@ -110,7 +111,7 @@ fn steadily_growing_site_is_a_suspect() {
 
 #[test]
 fn plateau_burst_and_sawtooth_are_not_suspects() {
-    let verdicts = |suspects: Suspects| -> Vec<_> {
+    let verdicts = |suspects: SuspectAnalysis| -> Vec<_> {
         let found = found(suspects);
         assert_eq!(found.suspects, []);
         let others = found.others.iter().filter(|one| one.place.site.unwrap().0 == 1);
@@ -121,13 +122,13 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
     let once = program(1000, |step| if step == 500 { 10_000 } else { 0 });
     assert_eq!(verdicts(once), [Verdict::Plateau]);
     assert_eq!(verdicts(program(1000, |_| 0)), []);
-    let mut sawtooth = Suspects::new(Measure::Device);
+    let mut sawtooth = SuspectAnalysis::new(MemoryScope::Device);
     for round in 0..40_u64 {
         let second = 1_000_000_000;
         let kept: Vec<_> = (0..10).map(|n| alloc((round * 10 + n) * second, 1, n, 10, 1)).collect();
-        kept.iter().for_each(|change| sawtooth.change(change));
+        kept.iter().for_each(|change| sawtooth.observe(change));
         for one in kept {
-            sawtooth.change(&ended((round * 10 + 10) * second - 1, one, How::Freed));
+            sawtooth.observe(&ended((round * 10 + 10) * second - 1, one, EndReason::Freed));
         }
     }
     assert_eq!(verdicts(sawtooth), [Verdict::Periodic]);
@@ -135,21 +136,21 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
 
 #[test]
 fn short_file_has_no_verdict() {
-    assert!(!found(Suspects::new(Measure::Device)).is_enough());
+    assert!(!found(SuspectAnalysis::new(MemoryScope::Device)).has_enough_data());
     assert_eq!(found(program(3, |_| 10)).suspects, []);
 }
 
 #[test]
 fn exited_process_is_judged_up_to_its_exit() {
     let mut suspects = program(1000, |_| 10);
-    let last = Moment(1_000_000_000_000);
+    let last = Timestamp(1_000_000_000_000);
     for step in 0..1000 {
         let old = alloc(step * 1_000_000_000 + 1, 1, 1000 + step, 10, 1);
-        suspects.change(&ended(last.0, old, How::Exited));
+        suspects.observe(&ended(last.0, old, EndReason::ProcessExited));
     }
     // The file continues for the same time again, with another program in the same process.
-    suspects.change(&alloc(2 * last.0, 1, 1, 10, 1));
-    suspects.change(&alloc(2 * last.0, 2, 1, 10, 3));
+    suspects.observe(&alloc(2 * last.0, 1, 1, 10, 1));
+    suspects.observe(&alloc(2 * last.0, 2, 1, 10, 3));
     let found = found(suspects);
     assert_eq!(found.suspects.len(), 1, "{found:?}");
     assert_eq!(found.suspects[0].live.bytes, 10_000);
@@ -158,13 +159,16 @@ fn exited_process_is_judged_up_to_its_exit() {
 
 #[test]
 fn host_memory_is_judged_and_overlapping_layers_are_not() {
-    for (kind, judged) in
-        [(Kind::Pinned, 1), (Kind::Managed, 1), (Kind::Pool, 0), (Kind::Static, 0)]
-    {
-        let mut suspects = Suspects::new(Measure::Device);
+    for (kind, judged) in [
+        (MemoryKind::Pinned, 1),
+        (MemoryKind::Managed, 1),
+        (MemoryKind::Pool, 0),
+        (MemoryKind::Static, 0),
+    ] {
+        let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
         for step in 0..100 {
             let change = alloc(step * 1_000_000_000, 1, step, 10, 1);
-            suspects.change(&Change { kind, ..change });
+            suspects.observe(&AllocationChange { kind, ..change });
         }
         assert_eq!(found(suspects).suspects.len(), judged, "{kind}");
     }
@@ -173,29 +177,29 @@ fn host_memory_is_judged_and_overlapping_layers_are_not() {
 #[test]
 fn freed_huge_allocation_is_an_anomaly() {
     for freed in [false, true] {
-        let mut suspects = Suspects::new(Measure::Device);
+        let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
         for step in 0..50 {
             let one = alloc(step * 1000, 1, step % 4, 10 << 20, 1);
-            suspects.change(&one);
-            suspects.change(&ended(step * 1000 + 500, one, How::Freed));
+            suspects.observe(&one);
+            suspects.observe(&ended(step * 1000 + 500, one, EndReason::Freed));
             let huge = alloc(step * 1000 + 600, 1, 99, 2 << 30, 2);
             if step == 30 {
-                suspects.change(&huge);
+                suspects.observe(&huge);
             }
             if step == 30 && freed {
-                suspects.change(&ended(step * 1000 + 700, huge, How::Freed));
+                suspects.observe(&ended(step * 1000 + 700, huge, EndReason::Freed));
             }
         }
         let found = found(suspects);
         let [odd] = &found.unusual[..] else { panic!("{:?}", found.unusual) };
-        let Unusual::Size { bytes, of, live, .. } = odd.what else { panic!("{odd:?}") };
+        let AnomalyKind::Size { bytes, of, live, .. } = odd.what else { panic!("{odd:?}") };
         assert_eq!((bytes.0, of, live), (2 << 30, 31, !freed));
-        assert_eq!((odd.at, odd.place.site.unwrap().0), (Moment(30_600), 2));
+        assert_eq!((odd.at, odd.place.site.unwrap().0), (Timestamp(30_600), 2));
     }
 }
 
 /// Interns a stack of two frames; `line` is the line of the inner one.
-fn stack(stacks: &mut Stacks, function: &str, line: u32) -> u32 {
+fn stack(stacks: &mut StackTable, function: &str, line: u32) -> u32 {
     let frame = |function: &str, line| Frame {
         function: function.into(),
         file: Some("train.py".into()),
@@ -208,7 +212,7 @@ fn stack(stacks: &mut Stacks, function: &str, line: u32) -> u32 {
 
 #[test]
 fn sites_of_two_files_are_matched_by_their_frames() {
-    let (mut old, mut new) = (Stacks::default(), Stacks::default());
+    let (mut old, mut new) = (StackTable::default(), StackTable::default());
     let (grew, gone, moved) =
         (stack(&mut old, "grew", 1), stack(&mut old, "gone", 2), stack(&mut old, "moved", 3));
     let added = stack(&mut new, "added", 1);
@@ -218,8 +222,10 @@ fn sites_of_two_files_are_matched_by_their_frames() {
     let after =
         [alloc(1, 7, 11, 100, grew_now), alloc(1, 7, 12, 40, added), alloc(1, 7, 13, 5, moved_now)];
     let (before, after) = (groups(&before), groups(&after));
-    let diff =
-        Diff::of(&File { groups: &before, stacks: &old }, &File { groups: &after, stacks: &new });
+    let diff = Diff::of(
+        &DiffInput { groups: &before, stacks: &old },
+        &DiffInput { groups: &after, stacks: &new },
+    );
     assert_eq!((diff.never_freed.0.bytes, diff.never_freed.1.bytes), (35, 145));
     assert_eq!(diff.peak_bytes, (35, 145));
     let rows: Vec<_> = diff.rows.iter().map(|row| (row.trend, row.moved)).collect();
@@ -234,12 +240,12 @@ fn sites_of_two_files_are_matched_by_their_frames() {
 
 #[test]
 fn site_with_a_higher_peak_grew() {
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTable::default();
     let site = stack(&mut stacks, "step", 1);
     let (small, big) = (alloc(1, 1, 1, 10, site), alloc(1, 1, 1, 30, site));
-    let before = groups(&[small, ended(2, small, How::Freed)]);
-    let after = groups(&[big, ended(2, big, How::Freed)]);
-    let file = |groups| File { groups, stacks: &stacks };
+    let before = groups(&[small, ended(2, small, EndReason::Freed)]);
+    let after = groups(&[big, ended(2, big, EndReason::Freed)]);
+    let file = |groups| DiffInput { groups, stacks: &stacks };
     let diff = Diff::of(&file(&before), &file(&after));
     assert_eq!(diff.rows[0].trend, Trend::Grew);
     assert_eq!(Diff::of(&file(&after), &file(&after)).rows[0].trend, Trend::Same);

@@ -1,16 +1,16 @@
 //! Comparison of usage series.
 
-use engine::analysis::usage::{Point, Series};
+use engine::analysis::usage::{UsagePoint, UsageSeries};
 use engine::ids::DeviceId;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use proptest::prelude::*;
 
 /// A device and its usage over time.
-pub(crate) type Course = (Option<DeviceId>, Vec<(Moment, u64)>);
+pub(crate) type DeviceSeries = (Option<DeviceId>, Vec<(Timestamp, u64)>);
 
 /// Returns the points of device series.
-pub(crate) fn points(series: &[Series]) -> Vec<Course> {
-    let points_of = |series: &Series| {
+pub(crate) fn points(series: &[UsageSeries]) -> Vec<DeviceSeries> {
+    let points_of = |series: &UsageSeries| {
         let points = series.points.iter().map(|point| (point.at, point.bytes));
         (series.device, points.collect())
     };
@@ -19,8 +19,12 @@ pub(crate) fn points(series: &[Series]) -> Vec<Course> {
 
 /// Checks that a downsampled series is a subset that keeps the first, last, lowest and highest
 /// point.
-pub(crate) fn check_few(every: &Series, few: &Series, limit: usize) -> Result<(), TestCaseError> {
-    let name = |series: &Series| (series.device, series.kind, series.pid, series.peak);
+pub(crate) fn check_few(
+    every: &UsageSeries,
+    few: &UsageSeries,
+    limit: usize,
+) -> Result<(), TestCaseError> {
+    let name = |series: &UsageSeries| (series.device, series.kind, series.pid, series.peak);
     prop_assert_eq!(name(every), name(few));
     prop_assert!(few.points.len() <= limit, "{} of {limit}", few.points.len());
     let mut rest = every.points.iter();
@@ -29,7 +33,7 @@ pub(crate) fn check_few(every: &Series, few: &Series, limit: usize) -> Result<()
     }
     prop_assert_eq!(few.points.first(), every.points.first());
     prop_assert_eq!(few.points.last(), every.points.last());
-    let bytes = |points: &[Point]| {
+    let bytes = |points: &[UsagePoint]| {
         let all = || points.iter().map(|point| point.bytes);
         (all().min(), all().max())
     };

@@ -3,22 +3,22 @@
 
 use std::collections::BTreeMap;
 
-use engine::change::{Change, How, Turn};
-use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 use proptest::prelude::*;
 
 /// Returns an allocation with the fields that most tests need.
-pub(crate) fn alloc(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> Change {
-    Change {
-        at: Moment(at),
-        what: Turn::Began,
+pub(crate) fn alloc(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> AllocationChange {
+    AllocationChange {
+        at: Timestamp(at),
+        action: ChangeKind::Allocated,
         pid: Pid(pid),
         tid: Tid(pid),
         device: Some(DeviceId(0)),
-        kind: Kind::Device,
-        key: Key::address(address),
+        kind: MemoryKind::Device,
+        key: AllocationKey::address(address),
         bytes,
         pool: None,
         stream: None,
@@ -27,32 +27,42 @@ pub(crate) fn alloc(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> C
 }
 
 /// Returns the end of an allocation.
-pub(crate) fn ended(at: u64, began: Change, how: How) -> Change {
-    Change { at: Moment(at), what: Turn::Ended { began: began.at, how }, ..began }
+pub(crate) fn ended(at: u64, began: AllocationChange, how: EndReason) -> AllocationChange {
+    AllocationChange {
+        at: Timestamp(at),
+        action: ChangeKind::Ended { began: began.at, how },
+        ..began
+    }
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Device, Kind::Device, Kind::Async, Kind::Static, Kind::Managed, Kind::Pinned];
+const KINDS: [MemoryKind; 6] = [
+    MemoryKind::Device,
+    MemoryKind::Device,
+    MemoryKind::Async,
+    MemoryKind::Static,
+    MemoryKind::Managed,
+    MemoryKind::Pinned,
+];
 
 type Dice = (u8, u8, u8, u8);
 
 /// Generates changes of a few processes, addresses, sites and devices.
-pub(crate) fn changes(most: usize) -> impl Strategy<Value = Vec<Change>> {
+pub(crate) fn changes(most: usize) -> impl Strategy<Value = Vec<AllocationChange>> {
     prop::collection::vec(any::<Dice>(), 1..most).prop_map(play)
 }
 
-fn play(dice: Vec<Dice>) -> Vec<Change> {
-    let mut live: BTreeMap<(Pid, Key), (Change, Moment)> = BTreeMap::new();
+fn play(dice: Vec<Dice>) -> Vec<AllocationChange> {
+    let mut live: BTreeMap<(Pid, AllocationKey), (AllocationChange, Timestamp)> = BTreeMap::new();
     let mut all = Vec::new();
-    let mut now = Moment(1000);
+    let mut now = Timestamp(1000);
     for (what, who, size, when) in dice {
         now.0 += u64::from(when % 4) * u64::from(when);
         let pid = Pid(u32::from(who % 3) + 1);
-        let key = Key::address(u64::from(who / 3 % 8));
+        let key = AllocationKey::address(u64::from(who / 3 % 8));
         match live.get(&(pid, key)).copied() {
             None => {
                 let device = [None, Some(DeviceId(0)), Some(DeviceId(1))][usize::from(what % 3)];
-                let new = Change {
+                let new = AllocationChange {
                     device,
                     kind: KINDS[usize::from(what / 3 % 6)],
                     ..alloc(now.0, pid.0, key.value, u64::from(size % 16) * 10, u32::from(what % 5))
@@ -62,12 +72,13 @@ fn play(dice: Vec<Dice>) -> Vec<Change> {
             }
             Some((old, began)) if what % 8 == 0 => {
                 let device = Some(DeviceId(u16::from(size % 2)));
-                let new = Change { device, bytes: old.bytes + u64::from(what / 128), ..old };
-                if new.known() != old.known() {
+                let new =
+                    AllocationChange { device, bytes: old.bytes + u64::from(what / 128), ..old };
+                if new.late_fields() != old.late_fields() {
                     live.insert((pid, key), (new, began));
-                    all.push(Change {
+                    all.push(AllocationChange {
                         at: now,
-                        what: Turn::Learned { began, before: old.known() },
+                        action: ChangeKind::Updated { began, before: old.late_fields() },
                         ..new
                     });
                 }
@@ -76,15 +87,16 @@ fn play(dice: Vec<Dice>) -> Vec<Change> {
                 let of_pid: Vec<_> = live.keys().filter(|(of, _)| *of == pid).copied().collect();
                 for name in of_pid {
                     let (old, began) = live.remove(&name).unwrap();
-                    let what = Turn::Ended { began, how: How::Exited };
-                    all.push(Change { at: now, what, ..old });
+                    let what = ChangeKind::Ended { began, how: EndReason::ProcessExited };
+                    all.push(AllocationChange { at: now, action: what, ..old });
                 }
             }
             Some((old, began)) => {
                 live.remove(&(pid, key));
-                let how = [How::Freed, How::Freed, How::Replaced, How::Released];
-                let what = Turn::Ended { began, how: how[usize::from(what % 4)] };
-                all.push(Change { at: now, what, ..old });
+                let how =
+                    [EndReason::Freed, EndReason::Freed, EndReason::Replaced, EndReason::Released];
+                let what = ChangeKind::Ended { began, how: how[usize::from(what % 4)] };
+                all.push(AllocationChange { at: now, action: what, ..old });
             }
         }
     }

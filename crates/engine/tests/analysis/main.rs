@@ -15,20 +15,20 @@ mod plain;
 #[path = "../random/mod.rs"]
 mod random;
 
-use engine::analysis::Measure;
-use engine::analysis::groups::Groups;
-use engine::analysis::leakage::Leakage;
-use engine::analysis::summary::Summary;
-use engine::analysis::usage::Usage;
-use engine::analysis::watermark::Watermark;
-use engine::change::Change;
+use engine::analysis::MemoryScope;
+use engine::analysis::groups::GroupTable;
+use engine::analysis::leakage::LeakReport;
+use engine::analysis::summary::SummaryAnalysis;
+use engine::analysis::usage::UsageAnalysis;
+use engine::analysis::watermark::PeakAnalysis;
+use engine::change::AllocationChange;
 use feed::changes;
 use proptest::prelude::*;
 use random::{CASES, config};
 
-fn groups(changes: &[Change]) -> Groups {
-    let mut groups = Groups::new(Measure::Device);
-    changes.iter().for_each(|change| groups.change(change));
+fn groups(changes: &[AllocationChange]) -> GroupTable {
+    let mut groups = GroupTable::new(MemoryScope::Device);
+    changes.iter().for_each(|change| groups.observe(change));
     groups
 }
 
@@ -37,14 +37,14 @@ proptest! {
 
     #[test]
     fn peak_and_its_live_set_match_naive(changes in changes(120)) {
-        let mut watermark = Watermark::new(Measure::Device);
-        changes.iter().for_each(|change| watermark.change(change));
+        let mut watermark = PeakAnalysis::new(MemoryScope::Device);
+        changes.iter().for_each(|change| watermark.observe(change));
         prop_assert_eq!(watermark.finish(), plain::peaks(&changes));
     }
 
     #[test]
     fn never_freed_memory_matches_naive(changes in changes(120)) {
-        let found = Leakage::of(&groups(&changes));
+        let found = LeakReport::of(&groups(&changes));
         let expected = plain::never_freed(&changes);
         let counted = expected.iter().filter(|(key, _)| key.kind.takes_device_memory());
         let leaks: Vec<_> = found.sites.iter().map(|leak| (leak.place, leak.amount)).collect();
@@ -61,8 +61,8 @@ proptest! {
 
     #[test]
     fn summary_and_peak_analysis_agree(changes in changes(120)) {
-        let mut summary = Summary::new(Measure::Device);
-        changes.iter().for_each(|change| summary.change(change));
+        let mut summary = SummaryAnalysis::new(MemoryScope::Device);
+        changes.iter().for_each(|change| summary.observe(change));
         let overview = summary.finish(3);
         for peak in plain::peaks(&changes).iter().filter(|peak| peak.pid.is_some()) {
             let process = overview.processes.iter().find(|process| Some(process.pid) == peak.pid);
@@ -71,7 +71,7 @@ proptest! {
             let Some(device) = devices.find(|device| device.device == peak.device) else { continue };
             prop_assert_eq!((device.peak_bytes, device.peak_at), (peak.bytes, peak.at));
         }
-        let began = changes.iter().filter(|change| change.what == engine::change::Turn::Began);
+        let began = changes.iter().filter(|change| change.action == engine::change::ChangeKind::Allocated);
         let devices = overview.processes.iter().flat_map(|process| &process.devices);
         let allocations: u64 = devices.map(|device| device.allocations).sum();
         prop_assert_eq!(allocations, began.count() as u64);
@@ -82,11 +82,11 @@ proptest! {
         changes in changes(400),
         most in 4..40_usize,
     ) {
-        let mut every = Usage::new(Measure::Device, None);
-        let mut few = Usage::new(Measure::Device, Some(most));
+        let mut every = UsageAnalysis::new(MemoryScope::Device, None);
+        let mut few = UsageAnalysis::new(MemoryScope::Device, Some(most));
         for change in &changes {
-            every.change(change);
-            few.change(change);
+            every.observe(change);
+            few.observe(change);
         }
         let (every, few) = (every.finish(), few.finish());
         prop_assert_eq!(plain::totals(&changes), courses::points(&every.totals));

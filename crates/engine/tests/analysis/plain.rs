@@ -3,31 +3,31 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::analysis::watermark::{Held, HeldAt, Peak};
-use engine::analysis::{Amount, Place};
-use engine::change::{Change, How, Turn};
-use engine::ids::{DeviceId, Key, Pid};
-use engine::units::Moment;
+use engine::analysis::watermark::{GroupAtPeak, LiveAtPeak, Peak};
+use engine::analysis::{Amount, GroupKey};
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::ids::{AllocationKey, DeviceId, Pid};
+use engine::units::Timestamp;
 
-use super::courses::Course;
+use super::courses::DeviceSeries;
 
-pub(crate) type LiveSet = BTreeMap<(Pid, Key), (Change, Moment)>;
+pub(crate) type LiveSet = BTreeMap<(Pid, AllocationKey), (AllocationChange, Timestamp)>;
 
-fn apply(live: &mut LiveSet, change: &Change) {
+fn apply(live: &mut LiveSet, change: &AllocationChange) {
     let name = (change.pid, change.key);
-    match change.what {
-        Turn::Began => drop(live.insert(name, (*change, change.at))),
-        Turn::Ended { .. } => drop(live.remove(&name)),
-        Turn::Learned { began, .. } => drop(live.insert(name, (*change, began))),
+    match change.action {
+        ChangeKind::Allocated => drop(live.insert(name, (*change, change.at))),
+        ChangeKind::Ended { .. } => drop(live.remove(&name)),
+        ChangeKind::Updated { began, .. } => drop(live.insert(name, (*change, began))),
     }
 }
 
-pub(crate) fn counts(change: &Change) -> bool {
+pub(crate) fn counts(change: &AllocationChange) -> bool {
     change.kind.takes_device_memory()
 }
 
 /// Returns the live set after each change.
-pub(crate) fn sets(changes: &[Change]) -> Vec<(Moment, LiveSet)> {
+pub(crate) fn sets(changes: &[AllocationChange]) -> Vec<(Timestamp, LiveSet)> {
     let mut live = LiveSet::new();
     let mut sets = Vec::new();
     for change in changes {
@@ -38,11 +38,11 @@ pub(crate) fn sets(changes: &[Change]) -> Vec<(Moment, LiveSet)> {
 }
 
 /// Returns the peak of every device and of every process on it.
-pub(crate) fn peaks(changes: &[Change]) -> Vec<Peak> {
+pub(crate) fn peaks(changes: &[AllocationChange]) -> Vec<Peak> {
     let mut scopes = BTreeSet::new();
     for change in changes.iter().filter(|change| counts(change)) {
         let mut devices = vec![change.device];
-        if let Turn::Learned { before, .. } = change.what {
+        if let ChangeKind::Updated { before, .. } = change.action {
             devices.push(before.device);
         }
         for device in devices {
@@ -59,20 +59,20 @@ pub(crate) fn peaks(changes: &[Change]) -> Vec<Peak> {
     peaks
 }
 
-fn peak(sets: &[(Moment, LiveSet)], device: Option<DeviceId>, pid: Option<Pid>) -> Peak {
-    let mut best = Peak { device, pid, bytes: 0, at: Moment(0), live: Vec::new() };
+fn peak(sets: &[(Timestamp, LiveSet)], device: Option<DeviceId>, pid: Option<Pid>) -> Peak {
+    let mut best = Peak { device, pid, bytes: 0, at: Timestamp(0), live: Vec::new() };
     for (at, live) in sets {
-        let inside = |change: &Change| {
+        let inside = |change: &AllocationChange| {
             counts(change) && change.device == device && pid.is_none_or(|pid| change.pid == pid)
         };
         let members: Vec<_> = live.values().filter(|(change, _)| inside(change)).collect();
         let bytes: u64 = members.iter().map(|(change, _)| change.bytes).sum();
         if bytes > best.bytes {
-            let mut groups: BTreeMap<Place, Vec<Held>> = BTreeMap::new();
+            let mut groups: BTreeMap<GroupKey, Vec<LiveAtPeak>> = BTreeMap::new();
             for (change, began) in members {
-                let Change { key, bytes, tid, .. } = *change;
-                let held = Held { key, bytes, began: *began, tid };
-                groups.entry(Place::of(change)).or_default().push(held);
+                let AllocationChange { key, bytes, tid, .. } = *change;
+                let held = LiveAtPeak { key, bytes, began: *began, tid };
+                groups.entry(GroupKey::of(change)).or_default().push(held);
             }
             best = Peak { bytes, at: *at, live: grouped(groups), ..best };
         }
@@ -80,12 +80,12 @@ fn peak(sets: &[(Moment, LiveSet)], device: Option<DeviceId>, pid: Option<Pid>) 
     best
 }
 
-fn grouped(groups: BTreeMap<Place, Vec<Held>>) -> Vec<HeldAt> {
-    let group = |(key, mut allocations): (Place, Vec<Held>)| {
+fn grouped(groups: BTreeMap<GroupKey, Vec<LiveAtPeak>>) -> Vec<GroupAtPeak> {
+    let group = |(key, mut allocations): (GroupKey, Vec<LiveAtPeak>)| {
         allocations.sort_by_key(|held| (Reverse(held.bytes), held.began, held.key));
         let bytes = allocations.iter().map(|held| held.bytes).sum();
         let amount = Amount { bytes, allocations: allocations.len() as u64 };
-        HeldAt { place: key, amount, allocations }
+        GroupAtPeak { place: key, amount, allocations }
     };
     let mut all: Vec<_> = groups.into_iter().map(group).collect();
     all.sort_by_key(|at| (Reverse(at.amount.bytes), at.place));
@@ -93,27 +93,27 @@ fn grouped(groups: BTreeMap<Place, Vec<Held>>) -> Vec<HeldAt> {
 }
 
 /// Returns memory that is live at the end, or was when its process exited.
-pub(crate) fn never_freed(changes: &[Change]) -> BTreeMap<Place, Amount> {
+pub(crate) fn never_freed(changes: &[AllocationChange]) -> BTreeMap<GroupKey, Amount> {
     let mut live = LiveSet::new();
     let mut left = Vec::new();
     for change in changes {
-        if matches!(change.what, Turn::Ended { how: How::Exited, .. }) {
+        if matches!(change.action, ChangeKind::Ended { how: EndReason::ProcessExited, .. }) {
             left.push(*change);
         }
         apply(&mut live, change);
     }
     left.extend(live.values().map(|(change, _)| *change));
-    let mut groups: BTreeMap<Place, Amount> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey, Amount> = BTreeMap::new();
     for change in left {
-        let amount = groups.entry(Place::of(&change)).or_default();
+        let amount = groups.entry(GroupKey::of(&change)).or_default();
         *amount = amount.plus(Amount { bytes: change.bytes, allocations: 1 });
     }
     groups
 }
 
 /// Returns device memory of each device after every change to it.
-pub(crate) fn totals(changes: &[Change]) -> Vec<Course> {
-    let mut devices: BTreeMap<(bool, Option<DeviceId>), Course> = BTreeMap::new();
+pub(crate) fn totals(changes: &[AllocationChange]) -> Vec<DeviceSeries> {
+    let mut devices: BTreeMap<(bool, Option<DeviceId>), DeviceSeries> = BTreeMap::new();
     let mut sums: BTreeMap<Option<DeviceId>, u64> = BTreeMap::new();
     for (at, live) in sets(changes) {
         let mut now: BTreeMap<Option<DeviceId>, u64> = BTreeMap::new();

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use engine::analysis::leak::{Case, Course, Spans, Window, judge};
+use engine::analysis::leak::{GrowthHistory, LifetimeHistogram, SiteObservation, Window, classify};
 use engine::units::Nanos;
 use engine::verdict::{Evidence, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::play::{Dice, Play, every};
+use super::play::{Dice, Scenario, every};
 use super::random::{CASES, config, many, runner, seed};
 
 /// A point in time and the live bytes after it.
@@ -19,19 +19,19 @@ struct Event {
 }
 
 /// A growth history fed with allocations and frees in time order, and the complete log.
-struct Fed {
-    course: Course,
-    spans: Spans,
+struct FedHistory {
+    course: GrowthHistory,
+    spans: LifetimeHistogram,
     log: Vec<Event>,
     /// Times of all allocations.
     begun: Vec<u64>,
     live: Vec<(u64, u64)>,
 }
 
-fn feed(dice: &[(u32, u8, u16)]) -> Fed {
-    let mut fed = Fed {
-        course: Course::default(),
-        spans: Spans::default(),
+fn feed(dice: &[(u32, u8, u16)]) -> FedHistory {
+    let mut fed = FedHistory {
+        course: GrowthHistory::default(),
+        spans: LifetimeHistogram::default(),
         log: Vec::new(),
         begun: Vec::new(),
         live: Vec::new(),
@@ -40,13 +40,13 @@ fn feed(dice: &[(u32, u8, u16)]) -> Fed {
     for &(step, what, size) in dice {
         at += u64::from(step) << 4;
         if what % 2 == 0 || fed.live.is_empty() {
-            fed.course.begin(Nanos(at), sum, u64::from(size));
+            fed.course.allocated(Nanos(at), sum, u64::from(size));
             fed.live.push((at, u64::from(size)));
             fed.begun.push(at);
             sum += u64::from(size);
         } else {
             let (began, size) = fed.live.swap_remove(usize::from(what) % fed.live.len());
-            fed.course.finish(Nanos(began), Nanos(at), sum, size);
+            fed.course.freed(Nanos(began), Nanos(at), sum, size);
             fed.spans.add(Nanos(at - began));
             sum -= size;
         }
@@ -56,7 +56,7 @@ fn feed(dice: &[(u32, u8, u16)]) -> Fed {
 }
 
 /// Computes one window naively.
-fn naive(fed: &Fed, from: u64, to: u64) -> Window {
+fn naive(fed: &FedHistory, from: u64, to: u64) -> Window {
     let before = fed.log.iter().rev().find(|event| event.at < from).map_or(0, |event| event.live);
     let inside = || fed.log.iter().filter(|event| (from..to).contains(&event.at));
     let levels = || inside().map(|event| event.live).chain([before]);
@@ -65,9 +65,9 @@ fn naive(fed: &Fed, from: u64, to: u64) -> Window {
         low: levels().min().unwrap_or(0),
         high: levels().max().unwrap_or(0),
         end: inside().next_back().map_or(before, |event| event.live),
-        kept: born.clone().map(|(_, size)| size).sum(),
-        kept_count: born.count() as u32,
-        born: 0,
+        survived: born.clone().map(|(_, size)| size).sum(),
+        survived_count: born.count() as u32,
+        allocated_count: 0,
     }
 }
 
@@ -82,15 +82,15 @@ proptest! {
         let fed = feed(&dice);
         let sum = fed.live.iter().map(|(_, size)| size).sum::<u64>();
         let now = fed.log.last().unwrap().at + u64::from(idle);
-        let (length, start, windows) = fed.course.until(Nanos(now), sum);
+        let (length, start, windows) = fed.course.windows_until(Nanos(now), sum);
         prop_assert!(windows.len() <= 32);
-        prop_assert_eq!(windows.iter().map(|window| window.kept).sum::<u64>(), sum);
-        let born = windows.iter().map(|window| window.born as usize).sum::<usize>();
+        prop_assert_eq!(windows.iter().map(|window| window.survived).sum::<u64>(), sum);
+        let born = windows.iter().map(|window| window.allocated_count as usize).sum::<usize>();
         prop_assert!(born >= fed.live.len() && born <= dice.len());
         for (number, window) in (0..).zip(windows) {
             let from = start.0 + length.0 * number;
             prop_assert!(window.low <= window.end && window.end <= window.high);
-            prop_assert_eq!(Window { born: 0, ..window }, naive(&fed, from, from + length.0));
+            prop_assert_eq!(Window { allocated_count: 0, ..window }, naive(&fed, from, from + length.0));
         }
     }
 
@@ -101,23 +101,23 @@ proptest! {
         (live, live_count, begun, ended, first, last, now) in any::<(u64, u64, u64, u64, u64, u64, u64)>(),
         (over, named) in any::<(bool, bool)>(),
     ) {
-        let (mut course, mut spans) = (Course::default(), Spans::default());
+        let (mut course, mut spans) = (GrowthHistory::default(), LifetimeHistogram::default());
         for (began, at, live, size, ends) in dice {
             if ends {
-                course.finish(Nanos(began), Nanos(at), live, size);
+                course.freed(Nanos(began), Nanos(at), live, size);
                 spans.add(Nanos(size));
             } else {
-                course.begin(Nanos(at), live, size);
+                course.allocated(Nanos(at), live, size);
             }
         }
         let (first, last, now) = (Nanos(first), Nanos(last), Nanos(now));
         let (course, spans) = (&course, &spans);
         let (mean_age, mean_life) = (now, None);
-        let case = Case {
-            course, spans, live, live_count, begun, ended, mean_age, mean_life, first, last, now, over, named,
+        let case = SiteObservation {
+            course, spans, live, live_count, begun, ended, mean_age, mean_life, first, last, now, has_ended: over, has_stack: named,
         };
-        let (_, _, evidence) = judge(&case);
-        prop_assert_eq!((evidence.live, evidence.begun, evidence.ended), (live, begun, ended));
+        let (_, _, evidence) = classify(&case);
+        prop_assert_eq!((evidence.live, evidence.created, evidence.freed), (live, begun, ended));
     }
 
     #[test]
@@ -127,7 +127,7 @@ proptest! {
         over in any::<bool>(),
     ) {
         // The second half replaces allocations of the first half one by one, and never has more.
-        let mut scenario = Play::new();
+        let mut scenario = Scenario::new();
         let mut replaced = every(51.0, 100.0, 49.0 / 60.0).into_iter().take(late);
         for (began, _) in lives {
             match replaced.next() {
@@ -150,7 +150,7 @@ fn classified(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, over: bool) -> Cla
     let live: u64 = fed.live.iter().map(|(_, size)| size).sum();
     let now = fed.log.last().map_or(0, |event| event.at) + u64::from(idle);
     let (first, last) = (Nanos(fed.log[0].at), fed.begun.iter().copied().max().unwrap_or(0));
-    let case = Case {
+    let case = SiteObservation {
         course: &fed.course,
         spans: &fed.spans,
         live,
@@ -162,16 +162,16 @@ fn classified(dice: &[(u32, u8, u16)], deaths: u8, idle: u32, over: bool) -> Cla
         first,
         last: Nanos(last),
         now: Nanos(now),
-        over,
-        named: true,
+        has_ended: over,
+        has_stack: true,
     };
-    let (verdict, _, evidence) = judge(&case);
+    let (verdict, _, evidence) = classify(&case);
     Classified { fed, now, verdict, evidence }
 }
 
 /// A history and its verdict.
 struct Classified {
-    fed: Fed,
+    fed: FedHistory,
     now: u64,
     verdict: Verdict,
     evidence: Evidence,
@@ -183,11 +183,11 @@ fn check(classified: &Classified) -> Result<(), TestCaseError> {
     let Classified { fed, now, verdict, evidence } = classified;
     let live: u64 = fed.live.iter().map(|(_, size)| size).sum();
     prop_assert_eq!((evidence.live, evidence.live_count), (live, fed.live.len() as u64));
-    prop_assert_eq!(evidence.steps as usize + 1, evidence.lows.len());
+    prop_assert_eq!(evidence.steps as usize + 1, evidence.window_min.len());
     prop_assert!(evidence.growing_steps + evidence.shrinking_steps <= evidence.steps);
     prop_assert!(evidence.overdue <= live);
     let highest = fed.log.iter().map(|event| event.live).max().unwrap_or(0);
-    prop_assert!(evidence.lows.iter().all(|low| *low <= highest));
+    prop_assert!(evidence.window_min.iter().all(|low| *low <= highest));
     let oldest = fed.live.iter().map(|(began, _)| now - began).max();
     prop_assert_eq!(evidence.oldest.is_some(), oldest.is_some());
     if let (Some(found), Some(oldest)) = (evidence.oldest, oldest) {
@@ -195,7 +195,9 @@ fn check(classified: &Classified) -> Result<(), TestCaseError> {
         prop_assert!(found.0.abs_diff(oldest) <= 2 * evidence.window.0, "{} {}", found.0, oldest);
     }
     if *verdict == Verdict::Leak {
-        prop_assert!(fed.live.len() >= 10 && evidence.per_hour > 0 && evidence.growing_steps > 0);
+        prop_assert!(
+            fed.live.len() >= 10 && evidence.growth_per_hour > 0 && evidence.growing_steps > 0
+        );
         let half = fed.log.iter().rev().find(|event| event.at <= now / 2);
         prop_assert!(live > half.map_or(0, |event| event.live) / 2);
     }
@@ -225,17 +227,17 @@ fn evidence_matches_the_history() {
 }
 
 /// Random caches, lifetimes and sawtooths. `others` has cases whose final verdict is also known.
-fn healthy(seed: u64) -> [(&'static str, Play, f64); 4] {
+fn healthy(seed: u64) -> [(&'static str, Scenario, f64); 4] {
     let (mut lives, mut heights) = (Dice(seed), Dice(seed));
-    let mut teeth = Play::new();
+    let mut teeth = Scenario::new();
     for round in every(0.0, 200.0, 6.0) {
         let until = round + 2.0 + heights.roll() * 3.5;
         teeth = teeth.lives(every(round, until, 0.1), 10, |began| round + 5.9 - began);
     }
     [
-        ("cache", Play::new().random_cache(every(0.0, 200.0, 0.05), 200, 10, seed), 200.0),
-        ("small cache", Play::new().random_cache(every(0.0, 300.0, 0.5), 20, 10, seed), 300.0),
-        ("lives", Play::new().lives(every(0.0, 200.0, 0.05), 10, |_| lives.decay(3.0)), 200.0),
+        ("cache", Scenario::new().random_cache(every(0.0, 200.0, 0.05), 200, 10, seed), 200.0),
+        ("small cache", Scenario::new().random_cache(every(0.0, 300.0, 0.5), 20, 10, seed), 300.0),
+        ("lives", Scenario::new().lives(every(0.0, 200.0, 0.05), 10, |_| lives.decay(3.0)), 200.0),
         ("teeth", teeth, 200.0),
     ]
 }

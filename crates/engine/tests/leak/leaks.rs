@@ -1,12 +1,12 @@
 //! Sites that leak.
 
-use engine::verdict::{Sureness, Verdict};
+use engine::verdict::{Confidence, Verdict};
 
-use super::play::{Dice, Play, every};
+use super::play::{Dice, Scenario, every};
 
 /// Asserts that the verdict is a leak from `from` on.
 #[track_caller]
-fn assert_leak(scenario: &Play, from: f64, to: f64) {
+fn assert_leak(scenario: &Scenario, from: f64, to: f64) {
     let step = (to - from) / 29.0;
     for number in 0..30 {
         let now = f64::from(number).mul_add(step, from);
@@ -17,24 +17,33 @@ fn assert_leak(scenario: &Play, from: f64, to: f64) {
 
 #[test]
 fn steady_leak_is_found_within_half_a_minute() {
-    let scenario = Play::new().keep(every(0.0, 300.0, 0.1), 1000);
+    let scenario = Scenario::new().keep(every(0.0, 300.0, 0.1), 1000);
     assert_leak(&scenario, 32.0, 300.0);
     let (_, confidence, evidence) = scenario.classify(200.0, false);
-    assert_eq!(confidence, Sureness::Certain);
+    assert_eq!(confidence, Confidence::Certain);
     // Ten per second.
-    assert!((35_000_000..37_000_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
-    assert_eq!((evidence.live, evidence.live_count, evidence.ended), (2_001_000, 2001, 0));
-    assert_eq!(scenario.classify(32.0, false).1, Sureness::Likely);
+    assert!(
+        (35_000_000..37_000_000).contains(&evidence.growth_per_hour),
+        "{}",
+        evidence.growth_per_hour
+    );
+    assert_eq!((evidence.live, evidence.live_count, evidence.freed), (2_001_000, 2001, 0));
+    assert_eq!(scenario.classify(32.0, false).1, Confidence::Likely);
 }
 
 #[test]
 fn leak_of_one_percent_under_churn_is_found() {
-    let scenario =
-        Play::new().churn(every(0.0, 120.0, 0.01), 0.005, 1000).keep(every(0.5, 120.0, 1.0), 1000);
+    let scenario = Scenario::new()
+        .churn(every(0.0, 120.0, 0.01), 0.005, 1000)
+        .keep(every(0.5, 120.0, 1.0), 1000);
     assert_leak(&scenario, 20.0, 120.0);
     let (_, confidence, evidence) = scenario.classify(100.0, false);
-    assert_eq!(confidence, Sureness::Certain);
-    assert!((3_500_000..3_700_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
+    assert_eq!(confidence, Confidence::Certain);
+    assert!(
+        (3_500_000..3_700_000).contains(&evidence.growth_per_hour),
+        "{}",
+        evidence.growth_per_hour
+    );
     assert!(evidence.overdue >= 90_000, "{}", evidence.overdue);
 }
 
@@ -42,19 +51,19 @@ fn leak_of_one_percent_under_churn_is_found() {
 fn leak_of_one_percent_among_long_lived_is_found() {
     // 200 are live at any time, each for two seconds; one per second is never freed.
     let scenario =
-        Play::new().churn(every(0.0, 600.0, 0.01), 2.0, 10).keep(every(0.5, 600.0, 1.0), 10);
+        Scenario::new().churn(every(0.0, 600.0, 0.01), 2.0, 10).keep(every(0.5, 600.0, 1.0), 10);
     assert_leak(&scenario, 60.0, 600.0);
 }
 
 #[test]
 fn slow_leak_is_found() {
-    let scenario = Play::new().keep(every(0.0, 3600.0, 10.0), 1 << 20);
+    let scenario = Scenario::new().keep(every(0.0, 3600.0, 10.0), 1 << 20);
     assert_leak(&scenario, 130.0, 3600.0);
 }
 
 #[test]
 fn fast_leak_is_found_when_its_process_exits() {
-    let scenario = Play::new().keep(every(0.0, 3.0, 0.01), 1);
+    let scenario = Scenario::new().keep(every(0.0, 3.0, 0.01), 1);
     assert_eq!(scenario.verdict(3.0), Verdict::RampUp);
     assert_eq!(scenario.classify(3.0, true).0, Verdict::Leak);
 }
@@ -62,7 +71,7 @@ fn fast_leak_is_found_when_its_process_exits() {
 #[test]
 fn leak_per_epoch_is_found() {
     // Three at once every ten seconds.
-    let mut scenario = Play::new();
+    let mut scenario = Scenario::new();
     for epoch in every(1.0, 600.0, 10.0) {
         scenario = scenario.keep(vec![epoch, epoch + 0.01, epoch + 0.02], 500);
     }
@@ -71,8 +80,9 @@ fn leak_per_epoch_is_found() {
 
 #[test]
 fn leak_per_epoch_under_churn_is_found() {
-    let scenario =
-        Play::new().churn(every(0.0, 600.0, 0.05), 0.02, 500).keep(every(5.0, 600.0, 20.0), 500);
+    let scenario = Scenario::new()
+        .churn(every(0.0, 600.0, 0.05), 0.02, 500)
+        .keep(every(5.0, 600.0, 20.0), 500);
     assert_leak(&scenario, 260.0, 600.0);
 }
 
@@ -80,7 +90,7 @@ fn leak_per_epoch_under_churn_is_found() {
 fn noisy_leak_is_found() {
     for seed in 1..20 {
         let mut dice = Dice(seed);
-        let mut scenario = Play::new();
+        let mut scenario = Scenario::new();
         for began in every(0.0, 200.0, 0.05) {
             scenario = if dice.roll() < 0.1 {
                 scenario.one(began, None, 50 + (dice.roll() * 100.0) as u64)
@@ -102,24 +112,29 @@ fn leak_at_random_times_is_found() {
             now += dice.decay(1.0);
             times.push(now);
         }
-        assert_leak(&Play::new().keep(times, 7), 100.0, 290.0);
+        assert_leak(&Scenario::new().keep(times, 7), 100.0, 290.0);
     }
 }
 
 #[test]
 fn late_leak_is_found() {
     let scenario =
-        Play::new().keep(every(0.0, 1.0, 0.1), 10_000).keep(every(60.0, 200.0, 0.2), 100);
+        Scenario::new().keep(every(0.0, 1.0, 0.1), 10_000).keep(every(60.0, 200.0, 0.2), 100);
     assert_eq!(scenario.verdict(59.0), Verdict::Plateau);
     assert_leak(&scenario, 90.0, 200.0);
     let (_, _, evidence) = scenario.classify(200.0, false);
-    assert!((1_700_000..1_900_000).contains(&evidence.per_hour), "{}", evidence.per_hour);
+    assert!(
+        (1_700_000..1_900_000).contains(&evidence.growth_per_hour),
+        "{}",
+        evidence.growth_per_hour
+    );
 }
 
 #[test]
 fn late_leak_at_a_busy_site_is_found() {
-    let scenario =
-        Play::new().churn(every(0.0, 300.0, 0.05), 0.2, 100).keep(every(150.0, 300.0, 0.5), 100);
+    let scenario = Scenario::new()
+        .churn(every(0.0, 300.0, 0.05), 0.2, 100)
+        .keep(every(150.0, 300.0, 0.5), 100);
     assert_ne!(scenario.verdict(149.0), Verdict::Leak);
     assert_leak(&scenario, 220.0, 300.0);
 }
@@ -127,48 +142,49 @@ fn late_leak_at_a_busy_site_is_found() {
 #[test]
 fn leak_of_a_new_site_in_a_long_trace_is_found() {
     let hour = 3600.0;
-    let scenario = Play::new().keep(every(hour, hour + 60.0, 0.1), 1);
+    let scenario = Scenario::new().keep(every(hour, hour + 60.0, 0.1), 1);
     assert_leak(&scenario, hour + 32.0, hour + 60.0);
 }
 
 #[test]
 fn leak_under_a_sawtooth_is_found() {
-    let scenario =
-        Play::new().until_next(every(0.0, 300.0, 0.1), 10.0, 100).keep(every(0.0, 300.0, 0.5), 100);
+    let scenario = Scenario::new()
+        .until_next(every(0.0, 300.0, 0.1), 10.0, 100)
+        .keep(every(0.0, 300.0, 0.5), 100);
     assert_leak(&scenario, 100.0, 300.0);
 }
 
 #[test]
 fn leak_next_to_a_bounded_cache_is_found() {
     let scenario =
-        Play::new().fifo(every(0.0, 300.0, 0.1), 50, 100).keep(every(0.0, 300.0, 0.7), 100);
+        Scenario::new().fifo(every(0.0, 300.0, 0.1), 50, 100).keep(every(0.0, 300.0, 0.7), 100);
     assert_leak(&scenario, 60.0, 300.0);
 }
 
 #[test]
 fn slowing_leak_is_found() {
     let times = (0..3000).map(|n| f64::from(n).powf(1.05) * 0.05).collect();
-    assert_leak(&Play::new().keep(times, 1), 35.0, 220.0);
+    assert_leak(&Scenario::new().keep(times, 1), 35.0, 220.0);
 }
 
 #[test]
 fn accelerating_leak_is_found() {
     let times = (0..4000).map(|n| (f64::from(n) * 10.0).sqrt()).collect();
-    assert_leak(&Play::new().keep(times, 1), 60.0, 199.0);
+    assert_leak(&Scenario::new().keep(times, 1), 60.0, 199.0);
 }
 
 #[test]
 fn large_single_allocation_does_not_hide_a_leak() {
-    let scenario = Play::new().one(20.0, None, 1_000_000).keep(every(0.0, 120.0, 0.2), 100);
+    let scenario = Scenario::new().one(20.0, None, 1_000_000).keep(every(0.0, 120.0, 0.2), 100);
     assert_leak(&scenario, 60.0, 120.0);
     let (_, _, evidence) = scenario.classify(119.0, false);
-    assert!(evidence.per_hour < 4_000_000, "{}", evidence.per_hour);
+    assert!(evidence.growth_per_hour < 4_000_000, "{}", evidence.growth_per_hour);
 }
 
 #[test]
 fn leak_with_random_sizes_is_found() {
     let mut dice = Dice(3);
-    let mut scenario = Play::new();
+    let mut scenario = Scenario::new();
     for began in every(0.0, 200.0, 0.1) {
         scenario = scenario.one(began, None, 1 << (dice.roll() * 20.0) as u32);
     }
@@ -177,7 +193,7 @@ fn leak_with_random_sizes_is_found() {
 
 #[test]
 fn leak_with_late_frees_is_found() {
-    let mut scenario = Play::new();
+    let mut scenario = Scenario::new();
     for (number, began) in every(0.0, 300.0, 0.1).into_iter().enumerate() {
         let ended = match number % 100 {
             7 => None,
@@ -191,17 +207,17 @@ fn leak_with_late_frees_is_found() {
 
 #[test]
 fn site_without_a_stack_lowers_confidence() {
-    let scenario = Play::new().keep(every(0.0, 100.0, 0.1), 1);
-    assert_eq!(scenario.classify(100.0, false).1, Sureness::Certain);
-    assert_eq!(scenario.classify_as(100.0, false, false).1, Sureness::Likely);
-    assert_eq!(scenario.classify(40.0, false).1, Sureness::Likely);
-    assert_eq!(scenario.classify_as(40.0, false, false).1, Sureness::Possible);
+    let scenario = Scenario::new().keep(every(0.0, 100.0, 0.1), 1);
+    assert_eq!(scenario.classify(100.0, false).1, Confidence::Certain);
+    assert_eq!(scenario.classify_as(100.0, false, false).1, Confidence::Likely);
+    assert_eq!(scenario.classify(40.0, false).1, Confidence::Likely);
+    assert_eq!(scenario.classify_as(40.0, false, false).1, Confidence::Possible);
 }
 
 #[test]
 fn leak_after_an_hour_is_found_within_fifteen_minutes() {
     let hour = 3600.0;
-    let scenario = Play::new()
+    let scenario = Scenario::new()
         .churn(every(0.0, 1.5 * hour, 1.0), 0.3, 100)
         .keep(every(hour, 1.5 * hour, 1.0), 100);
     let is_leak = |after: &i32| scenario.verdict(hour + f64::from(*after)) == Verdict::Leak;

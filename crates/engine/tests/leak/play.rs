@@ -6,9 +6,9 @@
 //!     .churn(every(0.0, 60.0, 0.01), 0.005, 8)        and has others that live 5 ms
 //! ```
 
-use engine::analysis::leak::{Case, Course, Spans, judge};
+use engine::analysis::leak::{GrowthHistory, LifetimeHistogram, SiteObservation, classify};
 use engine::units::Nanos;
-use engine::verdict::{Evidence, Sureness, Verdict};
+use engine::verdict::{Confidence, Evidence, Verdict};
 
 /// Returns times from `from` to `to`, `step` apart.
 pub(crate) fn every(from: f64, to: f64, step: f64) -> Vec<f64> {
@@ -33,7 +33,7 @@ impl Dice {
 }
 
 #[derive(Clone, Copy)]
-struct Life {
+struct AllocationSpan {
     began: f64,
     ended: Option<f64>,
     size: u64,
@@ -41,25 +41,25 @@ struct Life {
 
 /// The allocations of one site over time.
 #[derive(Clone, Default)]
-pub(crate) struct Play(Vec<Life>);
+pub(crate) struct Scenario(Vec<AllocationSpan>);
 
 fn nanos(seconds: f64) -> Nanos {
     Nanos((seconds * 1e9) as u64)
 }
 
-impl Play {
+impl Scenario {
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
     pub(crate) fn one(mut self, began: f64, ended: Option<f64>, size: u64) -> Self {
-        self.0.push(Life { began, ended, size });
+        self.0.push(AllocationSpan { began, ended, size });
         self
     }
 
     /// Adds allocations that are never freed.
     pub(crate) fn keep(mut self, times: Vec<f64>, size: u64) -> Self {
-        self.0.extend(times.into_iter().map(|began| Life { began, ended: None, size }));
+        self.0.extend(times.into_iter().map(|began| AllocationSpan { began, ended: None, size }));
         self
     }
 
@@ -74,7 +74,7 @@ impl Play {
         size: u64,
         mut life: impl FnMut(f64) -> f64,
     ) -> Self {
-        let one = |began| Life { began, ended: Some(began + life(began)), size };
+        let one = |began| AllocationSpan { began, ended: Some(began + life(began)), size };
         self.0.extend(times.into_iter().map(one));
         self
     }
@@ -87,7 +87,11 @@ impl Play {
     /// Adds allocations to a queue: beyond `limit` live ones, the oldest is freed.
     pub(crate) fn fifo(mut self, times: Vec<f64>, limit: usize, size: u64) -> Self {
         for (number, began) in times.iter().enumerate() {
-            self.0.push(Life { began: *began, ended: times.get(number + limit).copied(), size });
+            self.0.push(AllocationSpan {
+                began: *began,
+                ended: times.get(number + limit).copied(),
+                size,
+            });
         }
         self
     }
@@ -105,16 +109,16 @@ impl Play {
         for began in times {
             if live.len() == limit {
                 let victim = live.swap_remove((dice.roll() * limit as f64) as usize % limit);
-                self.0.push(Life { began: victim, ended: Some(began), size });
+                self.0.push(AllocationSpan { began: victim, ended: Some(began), size });
             }
             live.push(began);
         }
-        self.0.extend(live.into_iter().map(|began| Life { began, ended: None, size }));
+        self.0.extend(live.into_iter().map(|began| AllocationSpan { began, ended: None, size }));
         self
     }
 
     /// Classifies the site at a time; `over`: its process has exited.
-    pub(crate) fn classify(&self, now: f64, over: bool) -> (Verdict, Sureness, Evidence) {
+    pub(crate) fn classify(&self, now: f64, over: bool) -> (Verdict, Confidence, Evidence) {
         self.classify_as(now, over, true)
     }
 
@@ -124,8 +128,8 @@ impl Play {
         now: f64,
         over: bool,
         named: bool,
-    ) -> (Verdict, Sureness, Evidence) {
-        let mut events: Vec<(Nanos, bool, Life)> = Vec::new();
+    ) -> (Verdict, Confidence, Evidence) {
+        let mut events: Vec<(Nanos, bool, AllocationSpan)> = Vec::new();
         for life in self.0.iter().filter(|life| life.began <= now) {
             events.push((nanos(life.began), false, *life));
             if let Some(ended) = life.ended.filter(|ended| *ended <= now) {
@@ -133,22 +137,22 @@ impl Play {
             }
         }
         events.sort_by_key(|(at, is_end, _)| (*at, *is_end));
-        let (mut course, mut spans) = (Course::default(), Spans::default());
+        let (mut course, mut spans) = (GrowthHistory::default(), LifetimeHistogram::default());
         let (mut live, mut live_count, mut begun, mut ended) = (0, 0, 0, 0);
         for (at, is_end, life) in &events {
             if *is_end {
-                course.finish(nanos(life.began), *at, live, life.size);
+                course.freed(nanos(life.began), *at, live, life.size);
                 spans.add(Nanos(at.0 - nanos(life.began).0));
                 (live, live_count, ended) = (live - life.size, live_count - 1, ended + 1);
             } else {
-                course.begin(*at, live, life.size);
+                course.allocated(*at, live, life.size);
                 (live, live_count, begun) = (live + life.size, live_count + 1, begun + 1);
             }
         }
         let first = events.first().map_or(Nanos(0), |(at, ..)| *at);
         let mut births = events.iter().filter(|(_, is_end, _)| !is_end);
         let last = births.next_back().map_or(Nanos(0), |(at, ..)| *at);
-        judge(&Case {
+        classify(&SiteObservation {
             course: &course,
             spans: &spans,
             live,
@@ -160,8 +164,8 @@ impl Play {
             first,
             last,
             now: nanos(now),
-            over,
-            named,
+            has_ended: over,
+            has_stack: named,
         })
     }
 

@@ -5,8 +5,8 @@ use super::*;
 #[test]
 fn empty_ledger_has_an_empty_snapshot() {
     let snapshot = after("");
-    assert_eq!(snapshot, Snapshot { at: Moment(1000), ..Snapshot::default() });
-    assert!(snapshot.certainty.exact());
+    assert_eq!(snapshot, Snapshot { at: Timestamp(1000), ..Snapshot::default() });
+    assert!(snapshot.uncertainty.exact());
 }
 
 #[test]
@@ -14,10 +14,10 @@ fn memory_is_live_until_its_free() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1.1 alloc 0x20 4M device \n 1.1 free 0x10");
     let process = only(&snapshot);
     assert_eq!(live(process), (4, 1));
-    assert_eq!((process.peak_bytes, process.peak_at), (Bytes(12 * MIB), Moment(20)));
+    assert_eq!((process.peak_bytes, process.peak_at), (Bytes(12 * MIB), Timestamp(20)));
     assert_eq!((process.allocations_total, ends(process)), (2, (1, 0, 0, 0)));
     assert_eq!((snapshot.live_bytes, snapshot.live_allocations), (Bytes(4 * MIB), 1));
-    assert_eq!(snapshot.certainty.lost.events(), 0);
+    assert_eq!(snapshot.uncertainty.lost.events(), 0);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn live_bytes_count_device_memory_only() {
     );
     let process = only(&snapshot);
     assert_eq!(live(process), (111, 17));
-    assert_eq!(process.kinds.len(), Kind::COUNT);
+    assert_eq!(process.kinds.len(), MemoryKind::COUNT);
     assert!(process.kinds.iter().all(|view| view.live_allocations == 1));
     assert_eq!(process.kinds[5].live_bytes, Bytes(32 * MIB));
     assert_eq!(process.threads[0].live_bytes, Bytes(111 * MIB));
@@ -98,5 +98,5 @@ fn peak_follows_the_order_of_events() {
          1.1 alloc 0x30 1M device",
     );
     assert_eq!(only(&snapshot).peak_bytes, Bytes(8 * MIB));
-    assert_eq!(only(&snapshot).peak_at, Moment(10));
+    assert_eq!(only(&snapshot).peak_at, Timestamp(10));
 }

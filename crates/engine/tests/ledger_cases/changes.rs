@@ -1,34 +1,34 @@
 //! Change log of the ledger, for each way in which memory starts and ends.
 
-use engine::change::{Change, How, Known, Turn};
+use engine::change::{AllocationChange, ChangeKind, EndReason, LateFields};
 use engine::ids::{DeviceId, PoolId, SiteId, StreamId, Tid};
 use engine::ledger::Ledger;
-use engine::units::Moment;
+use engine::units::Timestamp;
 
 use super::MIB;
 use super::notation::events;
 
 /// Returns the changes of a trace.
-fn changes(trace: &str) -> Vec<Change> {
-    let mut ledger = Ledger::observed();
+fn changes(trace: &str) -> Vec<AllocationChange> {
+    let mut ledger = Ledger::with_change_log();
     let mut changes = Vec::new();
     for event in events(trace) {
         ledger.apply(&event);
-        ledger.take_changes(&mut changes);
+        ledger.drain_changes(&mut changes);
     }
     changes
 }
 
 /// Formats changes briefly: `+` for an allocation, or the end reason, and the address.
 fn short(trace: &str) -> Vec<String> {
-    let describe = |change: &Change| {
-        let how = match change.what {
-            Turn::Began => "+",
-            Turn::Ended { how: How::Freed, .. } => "freed ",
-            Turn::Ended { how: How::Replaced, .. } => "replaced ",
-            Turn::Ended { how: How::Released, .. } => "released ",
-            Turn::Ended { how: How::Exited, .. } => "exited ",
-            Turn::Learned { .. } => "learned ",
+    let describe = |change: &AllocationChange| {
+        let how = match change.action {
+            ChangeKind::Allocated => "+",
+            ChangeKind::Ended { how: EndReason::Freed, .. } => "freed ",
+            ChangeKind::Ended { how: EndReason::Replaced, .. } => "replaced ",
+            ChangeKind::Ended { how: EndReason::Released, .. } => "released ",
+            ChangeKind::Ended { how: EndReason::ProcessExited, .. } => "exited ",
+            ChangeKind::Updated { .. } => "learned ",
         };
         format!("{how}{:x}", change.key.value)
     };
@@ -43,9 +43,9 @@ fn end_repeats_the_fields_of_its_allocation() {
          7.9 free 0x10 by=async stream6",
     );
     let [began, ended] = all[..] else { panic!("{all:?}") };
-    assert_eq!((began.at, ended.at), (Moment(20), Moment(30)));
-    assert_eq!(ended.what, Turn::Ended { began: Moment(20), how: How::Freed });
-    assert_eq!(Change { at: began.at, what: began.what, ..ended }, began);
+    assert_eq!((began.at, ended.at), (Timestamp(20), Timestamp(30)));
+    assert_eq!(ended.action, ChangeKind::Ended { began: Timestamp(20), how: EndReason::Freed });
+    assert_eq!(AllocationChange { at: began.at, action: began.action, ..ended }, began);
     assert_eq!((began.tid, began.device, began.bytes), (Tid(8), Some(DeviceId(1)), 8 * MIB));
     assert_eq!((began.pool, began.stream), (Some(PoolId(5)), Some(StreamId(3))));
     assert_eq!(began.site, Some(SiteId(4)));
@@ -70,7 +70,7 @@ fn physical_memory_ends_with_its_last_mapping() {
          7 vmm release h0x1
          7 vmm unmap 0x100 8M";
     assert_eq!(short(trace), ["+1", "freed 1"]);
-    assert_eq!(changes(trace)[1].at, Moment(40));
+    assert_eq!(changes(trace)[1].at, Timestamp(40));
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn late_device_is_logged_with_the_previous_fields() {
     );
     let [began, learned, ended] = all[..] else { panic!("{all:?}") };
     assert_eq!(began.device, None);
-    let before = Known { device: None, pool: None, bytes: 8 * MIB };
-    assert_eq!(learned.what, Turn::Learned { began: began.at, before });
-    assert_eq!((learned.at, learned.device), (Moment(20), Some(DeviceId(1))));
-    assert_eq!(ended.known(), learned.known());
+    let before = LateFields { device: None, pool: None, bytes: 8 * MIB };
+    assert_eq!(learned.action, ChangeKind::Updated { began: began.at, before });
+    assert_eq!((learned.at, learned.device), (Timestamp(20), Some(DeviceId(1))));
+    assert_eq!(ended.late_fields(), learned.late_fields());
 }
 
 #[test]
@@ -108,9 +108,12 @@ fn late_pool_and_late_import_size_are_logged() {
     );
     let [_, pool, import, size] = all[..] else { panic!("{all:?}") };
     assert_eq!(pool.pool, Some(PoolId(5)));
-    assert!(matches!(pool.what, Turn::Learned { before: Known { pool: None, .. }, .. }));
+    assert!(matches!(
+        pool.action,
+        ChangeKind::Updated { before: LateFields { pool: None, .. }, .. }
+    ));
     assert_eq!((import.bytes, size.bytes), (0, 4 * MIB));
-    assert!(matches!(size.what, Turn::Learned { before: Known { bytes: 0, .. }, .. }));
+    assert!(matches!(size.action, ChangeKind::Updated { before: LateFields { bytes: 0, .. }, .. }));
 }
 
 #[test]
@@ -122,14 +125,14 @@ fn change_times_never_go_backwards() {
     );
     let at: Vec<_> = all.iter().map(|change| change.at.0).collect();
     assert_eq!(at, [100, 100, 120]);
-    assert_eq!(all[2].what, Turn::Ended { began: Moment(50), how: How::Freed });
+    assert_eq!(all[2].action, ChangeKind::Ended { began: Timestamp(50), how: EndReason::Freed });
 }
 
 #[test]
 fn ledger_without_change_log_has_no_changes() {
     let mut ledger = super::ledger("7 alloc 0x10 8M device\n 7 exit");
     let mut changes = Vec::new();
-    ledger.take_changes(&mut changes);
+    ledger.drain_changes(&mut changes);
     assert!(changes.is_empty());
 }
 
@@ -142,8 +145,9 @@ fn end_of_a_large_context_logs_every_allocation() {
     trace += "7 ctx destroy C1\n";
     let all = changes(&trace);
     assert_eq!(all.len(), 3000);
-    let released = |change: &&Change| {
-        matches!(change.what, Turn::Ended { how: How::Released, .. }) && change.at == Moment(15020)
+    let released = |change: &&AllocationChange| {
+        matches!(change.action, ChangeKind::Ended { how: EndReason::Released, .. })
+            && change.at == Timestamp(15020)
     };
     assert_eq!(all.iter().filter(released).count(), 1500);
 }

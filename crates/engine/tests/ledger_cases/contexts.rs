@@ -176,15 +176,15 @@ fn context_end_leaves_unknown_contexts_in_doubt() {
                  1.1 alloc 0x30 4M pinned
                  1.1 alloc 0x40 8M async";
     let snapshot = after(trace);
-    assert!(snapshot.certainty.exact());
+    assert!(snapshot.uncertainty.exact());
     let destroyed = format!("{trace}\n 1.1 ctx destroy C1");
-    for certainty in [after(&destroyed).certainty, only(&after(&destroyed)).certainty.clone()] {
+    for certainty in [after(&destroyed).uncertainty, only(&after(&destroyed)).certainty.clone()] {
         assert!(!certainty.exact());
         assert_eq!((certainty.unknown_context, bounds(&certainty)), (2, (8, 10)));
     }
     // A free that arrives proves that its memory had not been released.
     let freed = format!("{destroyed}\n 1.1 free 0x20 \n 1.1 free 0x30");
-    assert!(after(&freed).certainty.exact());
+    assert!(after(&freed).uncertainty.exact());
 }
 
 #[test]
@@ -195,9 +195,9 @@ fn unknown_context_stays_in_doubt_when_its_address_is_reused() {
                  1.1 ctx destroy C1
                  1.1 alloc 0x20 4M device";
     let snapshot = after(trace);
-    assert_eq!(bounds(&snapshot.certainty), (4, 4));
-    assert_eq!(snapshot.certainty.unknown_context, 1, "unknown whether it was released");
-    assert!(!snapshot.certainty.exact());
+    assert_eq!(bounds(&snapshot.uncertainty), (4, 4));
+    assert_eq!(snapshot.uncertainty.unknown_context, 1, "unknown whether it was released");
+    assert!(!snapshot.uncertainty.exact());
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn end_of_an_unknown_context_leaves_all_contexts_in_doubt() {
          1.1 alloc 0x20 2M async C1
          1.1 ctx release gpu0",
     );
-    assert_eq!(bounds(&snapshot.certainty), (2, 3));
-    assert_eq!(snapshot.certainty.unknown_context, 1);
+    assert_eq!(bounds(&snapshot.uncertainty), (2, 3));
+    assert_eq!(snapshot.uncertainty.unknown_context, 1);
 }
 
 #[test]
@@ -223,8 +223,8 @@ fn context_end_leaves_objects_of_unknown_contexts_in_doubt() {
                  1.1 create graph 0x30
                  1.1 ctx destroy C1";
     let snapshot = after(trace);
-    assert!(snapshot.certainty.exact(), "memory is");
-    assert_eq!(snapshot.certainty.lost.objects, 1);
+    assert!(snapshot.uncertainty.exact(), "memory is");
+    assert_eq!(snapshot.uncertainty.lost.objects, 1);
     let again = format!("{trace}\n 1.1 ctx create C1 gpu0 \n 1.1 ctx destroy C1");
-    assert_eq!(after(&again).certainty.lost.objects, 1, "once");
+    assert_eq!(after(&again).uncertainty.lost.objects, 1, "once");
 }

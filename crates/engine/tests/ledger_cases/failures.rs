@@ -31,14 +31,17 @@ fn out_of_memory_lists_holders_at_that_time() {
          1.4 fail f5 2 device 1G C1
          2 exit",
     );
-    let snapshot = ledger.snapshot(Moment(1000), &View::default());
+    let snapshot = ledger.snapshot(Timestamp(1000), &SnapshotOptions::default());
     let oom = &snapshot.out_of_memory[0];
-    assert_eq!((oom.at, oom.pid, oom.tid.0, &*oom.name), (Moment(80), Pid(1), 4, "small"));
-    assert_eq!((oom.device, oom.asked), (Some(DeviceId(0)), Some((Kind::Device, Bytes(1 << 30)))));
+    assert_eq!((oom.at, oom.pid, oom.tid.0, &*oom.name), (Timestamp(80), Pid(1), 4, "small"));
+    assert_eq!(
+        (oom.device, oom.asked),
+        (Some(DeviceId(0)), Some((MemoryKind::Device, Bytes(1 << 30))))
+    );
     let holders: Vec<_> =
         oom.holders.iter().map(|(pid, name, bytes)| (pid.0, &**name, bytes.0 / MIB)).collect();
     assert_eq!(holders, [(2, "big", 8), (1, "small", 1)]);
-    assert!(ledger.snapshot(Moment(1001), &View::default()).out_of_memory.is_empty());
+    assert!(ledger.snapshot(Timestamp(1001), &SnapshotOptions::default()).out_of_memory.is_empty());
 }
 
 #[test]
@@ -65,6 +68,6 @@ fn first_64_out_of_memory_errors_are_kept() {
     let trace = "1.1 fail f5 2 device 1G\n".repeat(100);
     let snapshot = after(&trace);
     assert_eq!(snapshot.out_of_memory.len(), 64);
-    assert_eq!(snapshot.out_of_memory[63].at, Moment(640));
+    assert_eq!(snapshot.out_of_memory[63].at, Timestamp(640));
     assert_eq!(only(&snapshot).failed_allocations, 100);
 }

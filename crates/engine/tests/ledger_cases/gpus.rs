@@ -144,9 +144,9 @@ fn single_gpu_report_covers_memory_on_unknown_devices() {
     let process = only(&snapshot);
     assert_eq!(rows(process), [(-1, 2, 8, 100)]);
     assert_eq!(process.devices[0].untracked(), Some(Bytes(92 * MIB)));
-    let of = |filter| ledger(trace).holdings(filter).first().map(|one| one.live_bytes.0 / MIB);
-    assert_eq!(of(engine::holding::Where::Gpu(GpuId(2))), Some(8));
-    assert_eq!(of(engine::holding::Where::Gpu(GpuId(1))), None);
+    let of = |filter| ledger(trace).holders(filter).first().map(|one| one.live_bytes.0 / MIB);
+    assert_eq!(of(engine::holding::DeviceFilter::Gpu(GpuId(2))), Some(8));
+    assert_eq!(of(engine::holding::DeviceFilter::Gpu(GpuId(1))), None);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn device_of_a_context_is_learned_for_peaks_and_sites() {
     }
     trace += "1.1 alloc 0x10 8M device C7 @40000000000\n 1.1 free 0x10 @40000000001-40000000002\n";
     trace += "1 ctx learn C7 gpu1 @40000000100";
-    let snapshot = seen(&trace, 40_000_000_200, &View::default());
+    let snapshot = seen(&trace, 40_000_000_200, &SnapshotOptions::default());
     let process = only(&snapshot);
     assert_eq!((process.devices.len(), process.devices[0].device), (1, Some(DeviceId(1))));
     assert_eq!(process.devices[0].peak_bytes, Bytes(48 * MIB));
@@ -198,7 +198,7 @@ fn gpu_mapping_and_usage_do_not_create_a_process() {
     );
     assert_eq!(rows(&snapshot.processes[0]), [(0, -1, 8, -1)]);
     assert_eq!(snapshot.processes.len(), 2);
-    assert_eq!(snapshot.processes[1].ended, Some(End::Replaced));
+    assert_eq!(snapshot.processes[1].ended, Some(ProcessEnd::Exec));
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn launch_leaves_memory_that_its_graph_does_not_free() {
     let snapshot = after(&format!("{CAPTURED}\n 1.7 graph launch E1"));
     let process = only(&snapshot);
     assert_eq!((live(process), process.allocations_total), ((8, 1), 1));
-    assert_eq!((process.kinds[0].kind, devices(process)), (Kind::Graph, vec![(1, 8, 8)]));
+    assert_eq!((process.kinds[0].kind, devices(process)), (MemoryKind::Graph, vec![(1, 8, 8)]));
     assert_eq!(lists(process), [(7, vec![0x10])]);
     assert_eq!(process.peak_bytes, Bytes(8 * MIB));
 }
@@ -142,7 +142,7 @@ fn capture_records_calls_of_all_threads_on_its_stream() {
     assert_eq!(live(only(&snapshot)), (14, 3));
     let snapshot = after(&format!("{trace}\n 1.1 alloc 0x50 16M async gpu0 stream3"));
     assert_eq!(live(only(&snapshot)), (28, 3));
-    assert_eq!(snapshot.certainty.ambiguous_calls, 0);
+    assert_eq!(snapshot.uncertainty.ambiguous_calls, 0);
 }
 
 #[test]
@@ -154,16 +154,16 @@ fn allocation_on_another_stream_of_a_capturing_thread_is_bounded() {
                  1.1 graph end stream3 G1";
     let snapshot = after(trace);
     let certainty = &only(&snapshot).certainty;
-    assert_eq!(snapshot.certainty.ambiguous_calls, 1);
+    assert_eq!(snapshot.uncertainty.ambiguous_calls, 1);
     assert_eq!((certainty.ambiguous_calls, bounds(certainty)), (1, (8, 9)));
     assert_eq!(live(only(&snapshot)), (8, 1));
     // At one address one allocation is live at most.
     let again = "1.1 graph begin stream3
                  1.1 alloc 0x10 2M async gpu0 stream4";
     let snapshot = after(&format!("{trace}\n{again}"));
-    assert_eq!(bounds(&snapshot.certainty), (8, 10));
+    assert_eq!(bounds(&snapshot.uncertainty), (8, 10));
     let snapshot = after(&format!("{trace}\n{again}\n 1.2 alloc 0x10 1M device gpu0"));
-    assert_eq!(bounds(&snapshot.certainty), (9, 10));
+    assert_eq!(bounds(&snapshot.uncertainty), (9, 10));
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn free_on_another_stream_of_a_capturing_thread_is_bounded() {
                  1.1 graph begin stream3";
     // Other memory than that of graphs cannot be freed by a node.
     let snapshot = after(&format!("{trace}\n 1.1 free 0x40 by=async stream4"));
-    assert_eq!((live(only(&snapshot)), snapshot.certainty.ambiguous_calls), ((8, 1), 0));
+    assert_eq!((live(only(&snapshot)), snapshot.uncertainty.ambiguous_calls), ((8, 1), 0));
     let snapshot = after(&format!("{trace}\n 1.1 free 0x10 by=async stream4"));
-    assert_eq!((live(only(&snapshot)), bounds(&snapshot.certainty)), ((10, 2), (2, 10)));
-    assert_eq!(snapshot.certainty.ambiguous_calls, 1);
+    assert_eq!((live(only(&snapshot)), bounds(&snapshot.uncertainty)), ((10, 2), (2, 10)));
+    assert_eq!(snapshot.uncertainty.ambiguous_calls, 1);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn nodes_from_a_pool_are_on_its_device() {
     );
     let process = only(&snapshot);
     assert_eq!((live(process), devices(process)), ((5, 3), vec![(1, 1, 1), (-1, 4, 4)]));
-    assert_eq!(process.kinds[1].kind, Kind::HostAsync);
+    assert_eq!(process.kinds[1].kind, MemoryKind::HostAsync);
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn graph_reserved_is_as_reported_until_trimmed() {
         let views = only(&snapshot).devices.iter();
         views.map(|view| (view.device, view.graph_reserved)).collect::<Vec<_>>()
     };
-    let reserved = Told { bytes: Bytes(64 * MIB), at: Moment(10) };
+    let reserved = DriverReported { bytes: Bytes(64 * MIB), at: Timestamp(10) };
     assert_eq!(reserved_by_driver(trace), [(Some(DeviceId(1)), Some(reserved))]);
     assert!(reserved_by_driver(&format!("{trace}\n 1.1 graph trim gpu1")).is_empty());
 }
@@ -315,5 +315,5 @@ fn captures_beyond_the_limit_are_dropped() {
     let trace: String = (1..1030).map(|n| format!("1.1 graph begin stream{n}\n")).collect();
     let snapshot = after(&trace);
     assert_eq!(only(&snapshot).certainty.lost.other, 5);
-    assert!(!snapshot.certainty.exact());
+    assert!(!snapshot.uncertainty.exact());
 }

@@ -14,17 +14,17 @@ const HELD: &str = "1 process 100
 fn any_lost_record_makes_the_report_inexact_with_its_time() {
     for lost in ["allocations=1 bytes=1M", "frees=1", "failures=1", "other=1"] {
         let snapshot = after(&format!("{HELD}\n 1 lost {lost} \n 1 lost {lost}"));
-        assert!(!snapshot.certainty.exact(), "{lost}");
+        assert!(!snapshot.uncertainty.exact(), "{lost}");
         assert!(!only(&snapshot).certainty.exact(), "{lost}");
-        assert_eq!(snapshot.certainty.lost.events(), 2);
-        assert_eq!(snapshot.certainty.lost.since, Some(Moment(60)));
+        assert_eq!(snapshot.uncertainty.lost.events(), 2);
+        assert_eq!(snapshot.uncertainty.lost.since, Some(Timestamp(60)));
     }
 }
 
 #[test]
 fn lost_allocations_raise_the_upper_bound() {
     let snapshot = after(&format!("{HELD}\n 1 lost allocations=2 bytes=3M"));
-    assert_eq!(bounds(&snapshot.certainty), (14, 17));
+    assert_eq!(bounds(&snapshot.uncertainty), (14, 17));
     assert_eq!(bounds(&only(&snapshot).certainty), (14, 17));
 }
 
@@ -32,28 +32,28 @@ fn lost_allocations_raise_the_upper_bound() {
 fn lost_frees_lower_the_bound_by_the_largest_allocations() {
     for (frees, least) in [(1, 6), (2, 2), (3, 0), (u64::MAX, 0)] {
         let snapshot = after(&format!("{HELD}\n 1 lost frees={frees}"));
-        assert_eq!(bounds(&snapshot.certainty), (least, 14));
+        assert_eq!(bounds(&snapshot.uncertainty), (least, 14));
     }
 }
 
 #[test]
 fn lost_failures_do_not_widen_the_bounds() {
     let snapshot = after(&format!("{HELD}\n 1 lost failures=1"));
-    assert_eq!(bounds(&snapshot.certainty), (14, 14));
+    assert_eq!(bounds(&snapshot.uncertainty), (14, 14));
 }
 
 #[test]
 fn lost_context_end_may_have_released_everything() {
     let snapshot = after(&format!("{HELD}\n 1 lost other=1 \n 1.1 alloc 0x50 1M device"));
-    assert_eq!(bounds(&snapshot.certainty), (1, 15));
+    assert_eq!(bounds(&snapshot.uncertainty), (1, 15));
 }
 
 #[test]
 fn memory_allocated_after_lost_frees_is_certain() {
     let trace = format!("{HELD}\n 1 lost frees=9 \n 1.1 alloc 0x50 32M device");
-    assert_eq!(bounds(&after(&trace).certainty), (32, 46));
+    assert_eq!(bounds(&after(&trace).uncertainty), (32, 46));
     let trace = format!("{trace}\n 1.1 free 0x10 \n 1.1 free 0x20 \n 1.1 free 0x30");
-    assert_eq!(bounds(&after(&trace).certainty), (32, 32));
+    assert_eq!(bounds(&after(&trace).uncertainty), (32, 32));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn losses_of_unknown_process_widen_all_bounds() {
     let snapshot = after(&format!(
         "{HELD}\n 2.2 alloc 0x10 6M device \n 0 lost allocations=1 bytes=5M frees=2"
     ));
-    assert_eq!(bounds(&snapshot.certainty), (6, 25));
+    assert_eq!(bounds(&snapshot.uncertainty), (6, 25));
     assert_eq!(bounds(&snapshot.processes[0].certainty), (2, 19));
     assert_eq!(bounds(&snapshot.processes[1].certainty), (0, 11));
     assert_eq!(snapshot.processes[0].certainty.lost.events(), 0);
@@ -78,8 +78,8 @@ fn losses_of_unknown_process_are_not_attributed_to_pid_0() {
 #[test]
 fn earlier_losses_do_not_affect_a_later_process() {
     let snapshot = after("0 lost frees=2 \n 1.1 alloc 0x10 6M device");
-    assert_eq!(bounds(&snapshot.certainty), (6, 6));
-    assert!(!snapshot.certainty.exact());
+    assert_eq!(bounds(&snapshot.uncertainty), (6, 6));
+    assert!(!snapshot.uncertainty.exact());
 }
 
 #[test]
@@ -88,17 +88,17 @@ fn losses_reported_after_exit_belong_to_the_exited_process() {
     let [other, ended] = &snapshot.processes[..] else { panic!() };
     assert_eq!(other.certainty.lost.events(), 0);
     assert_eq!(bounds(&ended.certainty), (6, 14));
-    assert_eq!(bounds(&snapshot.certainty), (1, 1));
-    assert!(!snapshot.certainty.exact());
+    assert_eq!(bounds(&snapshot.uncertainty), (1, 1));
+    assert!(!snapshot.uncertainty.exact());
 }
 
 #[test]
 fn bounds_close_at_exit_but_the_trace_stays_inexact() {
     let mut ledger = ledger(&format!("{HELD}\n 1 lost other=1 bytes=1M \n 1 exit"));
-    ledger.snapshot(Moment(1000), &View::default());
-    let snapshot = ledger.snapshot(Moment(1001), &View::default());
-    assert_eq!(bounds(&snapshot.certainty), (0, 0));
-    assert!(!snapshot.certainty.exact());
+    ledger.snapshot(Timestamp(1000), &SnapshotOptions::default());
+    let snapshot = ledger.snapshot(Timestamp(1001), &SnapshotOptions::default());
+    assert_eq!(bounds(&snapshot.uncertainty), (0, 0));
+    assert!(!snapshot.uncertainty.exact());
 }
 
 #[test]
@@ -109,14 +109,14 @@ fn release_after_a_lost_retain_leaves_memory_in_doubt() {
                 1 lost other=1
                 1.1 alloc 0x10 8M device C1
                 1.1 ctx release gpu0";
-    assert_eq!(bounds(&after(early).certainty), (0, 8));
+    assert_eq!(bounds(&after(early).uncertainty), (0, 8));
     // Reported after the release: the conclusion may be wrong.
     let late = "1 process 100
                 1.1 ctx retain C1 gpu0
                 1.1 alloc 0x10 8M device C1
                 1.1 ctx release gpu0
                 1 lost other=1";
-    assert_eq!(bounds(&after(late).certainty), (0, 8));
+    assert_eq!(bounds(&after(late).uncertainty), (0, 8));
 }
 
 #[test]
@@ -128,28 +128,28 @@ fn reset_near_a_loss_leaves_memory_in_doubt() {
     let late = format!("{held}\n 1.1 ctx reset gpu0 \n 1 lost other=1");
     let snapshots = [after(&early), after(&late)];
     assert_eq!(snapshots.each_ref().map(|snapshot| live(only(snapshot))), [(8, 1), (0, 0)]);
-    assert_eq!(snapshots.map(|snapshot| bounds(&snapshot.certainty)), [(0, 8), (0, 8)]);
+    assert_eq!(snapshots.map(|snapshot| bounds(&snapshot.uncertainty)), [(0, 8), (0, 8)]);
 }
 
 #[test]
 fn process_known_by_losses_alone_raises_the_upper_bound() {
     let snapshot = after(&format!("{HELD}\n 1 exec \n 1 lost allocations=1 bytes=3M"));
-    assert_eq!(bounds(&snapshot.certainty), (0, 3));
+    assert_eq!(bounds(&snapshot.uncertainty), (0, 3));
 }
 
 #[test]
 fn processes_without_records_are_counted_and_inexact() {
     let snapshot = after("1 process 100 \n 0 lost processes=2");
-    assert_eq!(snapshot.certainty.lost.processes, 2);
-    assert!(!snapshot.certainty.exact());
+    assert_eq!(snapshot.uncertainty.lost.processes, 2);
+    assert!(!snapshot.uncertainty.exact());
     let silent = after("1 process 100 \n 1.1 alloc 0x10 8M device \n 1 exec \n 1 lost processes=1");
-    assert_eq!(silent.certainty.lost.processes, 1, "the program after the exec is not listed");
+    assert_eq!(silent.uncertainty.lost.processes, 1, "the program after the exec is not listed");
 }
 
 #[test]
 fn unannounced_process_is_not_counted_as_lost() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1 lost frees=1 processes=1");
-    assert_eq!(snapshot.certainty.lost.processes, 0);
+    assert_eq!(snapshot.uncertainty.lost.processes, 0);
     assert_eq!(only(&snapshot).certainty.lost.frees, 1);
 }
 
@@ -179,8 +179,8 @@ fn lost_free_of_a_reused_address_is_an_implied_free() {
          1.1 alloc 0x10 4M device",
     );
     assert_eq!(live(only(&snapshot)), (4, 1));
-    assert_eq!(snapshot.certainty.unseen_frees, 1);
-    assert_eq!(bounds(&snapshot.certainty), (4, 4));
+    assert_eq!(snapshot.uncertainty.unseen_frees, 1);
+    assert_eq!(bounds(&snapshot.uncertainty), (4, 4));
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn huge_values_saturate() {
         "1.1 alloc 0x10 {max} device \n 1.1 alloc 0x20 {max} device \n {line} \n {line}"
     ));
     assert_eq!(snapshot.live_bytes, Bytes(max));
-    assert_eq!(snapshot.certainty.live_at_most, Bytes(max));
-    assert_eq!(snapshot.certainty.live_at_least, Bytes(0));
+    assert_eq!(snapshot.uncertainty.live_at_most, Bytes(max));
+    assert_eq!(snapshot.uncertainty.live_at_least, Bytes(0));
 }
 
 #[test]
@@ -202,14 +202,14 @@ fn lost_mapping_or_retain_may_keep_physical_memory() {
                  1.1 vmm create h0x20 4M gpu0
                  1.1 vmm release h0x10
                  1.1 vmm release h0x20";
-    assert_eq!(bounds(&after(trace).certainty), (0, 0));
+    assert_eq!(bounds(&after(trace).uncertainty), (0, 0));
     assert_eq!(
         bounds(
             &after(&format!(
                 "{trace}
  1 lost other=1"
             ))
-            .certainty
+            .uncertainty
         ),
         (0, 8)
     );
@@ -219,7 +219,7 @@ fn lost_mapping_or_retain_may_keep_physical_memory() {
                 "{trace}
  1 lost other=9"
             ))
-            .certainty
+            .uncertainty
         ),
         (0, 12)
     );
@@ -236,9 +236,9 @@ fn lost_unmap_may_have_ended_mapped_memory() {
                  1.1 vmm release h0x10
                  1.1 vmm release h0x20
                  1.1 alloc 0x10 1M device";
-    assert_eq!(bounds(&after(&format!("{trace}\n 1 lost frees=1")).certainty), (3, 15));
+    assert_eq!(bounds(&after(&format!("{trace}\n 1 lost frees=1")).uncertainty), (3, 15));
     let later = format!("1 process 100 \n 1 lost frees=1 \n {trace}");
-    assert_eq!(bounds(&after(&later).certainty), (15, 15));
+    assert_eq!(bounds(&after(&later).uncertainty), (15, 15));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn mapping_of_a_lost_handle_may_match_its_predecessor() {
          1.1 vmm release h0x10 @30-70
          1 lost allocations=1 bytes=1M @80",
     );
-    assert_eq!(bounds(&snapshot.certainty), (0, 9));
+    assert_eq!(bounds(&snapshot.uncertainty), (0, 9));
 }
 
 const GRAPHS: &str = "1 process 100
@@ -262,10 +262,10 @@ const GRAPHS: &str = "1 process 100
 
 #[test]
 fn lost_launch_may_have_allocated_graph_memory() {
-    assert_eq!(bounds(&after(&format!("{GRAPHS}\n 1 lost other=1")).certainty), (0, 12));
+    assert_eq!(bounds(&after(&format!("{GRAPHS}\n 1 lost other=1")).uncertainty), (0, 12));
     let dropped = format!("{GRAPHS}\n 1.1 graph drop E1 \n 1.1 graph destroy G1");
-    assert_eq!(bounds(&after(&dropped).certainty), (4, 4));
-    assert_eq!(bounds(&after(&format!("{dropped}\n 1 lost other=1")).certainty), (0, 12));
+    assert_eq!(bounds(&after(&dropped).uncertainty), (4, 4));
+    assert_eq!(bounds(&after(&format!("{dropped}\n 1 lost other=1")).uncertainty), (0, 12));
 }
 
 #[test]
@@ -277,9 +277,9 @@ fn graph_and_async_memory_stays_in_doubt_after_a_loss() {
                  1.1 graph alloc G1 0x30 4M gpu0
                  1.1 graph instantiate E1 G1
                  1.1 graph launch E1";
-    assert_eq!(bounds(&after(trace).certainty), (1, 7));
+    assert_eq!(bounds(&after(trace).uncertainty), (1, 7));
     // A lost free can be a node of the graph.
-    assert_eq!(bounds(&after(&trace.replace("other", "frees")).certainty), (3, 7));
+    assert_eq!(bounds(&after(&trace.replace("other", "frees")).uncertainty), (3, 7));
 }
 
 #[test]
@@ -290,6 +290,6 @@ fn nodes_and_host_memory_after_a_loss_may_be_device_memory() {
                  1 lost other=1
                  1.1 alloc 0x10 1M async gpu0 stream3
                  1.2 alloc 0x20 2M async gpu0 pool5 stream4";
-    assert_eq!(bounds(&after(trace).certainty), (0, 3));
-    assert_eq!(bounds(&after(&format!("{trace}\n 1.1 graph begin stream3")).certainty), (0, 3));
+    assert_eq!(bounds(&after(trace).uncertainty), (0, 3));
+    assert_eq!(bounds(&after(&format!("{trace}\n 1.1 graph begin stream3")).uncertainty), (0, 3));
 }

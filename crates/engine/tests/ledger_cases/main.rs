@@ -20,21 +20,23 @@ mod sites;
 mod suspects;
 mod views;
 
-use engine::ids::{DeviceId, Pid, Space};
-use engine::kind::Kind;
-use engine::snapshot::{Certainty, End, ProcessView, Snapshot, Sort, Told, View};
-use engine::units::{Bytes, Moment, Nanos};
+use engine::ids::{AddressType, DeviceId, Pid};
+use engine::kind::MemoryKind;
+use engine::snapshot::{
+    DriverReported, ProcessEnd, ProcessView, Snapshot, SnapshotOptions, SortOrder, Uncertainty,
+};
+use engine::units::{Bytes, Nanos, Timestamp};
 use notation::{events, ledger};
 
 const MIB: u64 = 1 << 20;
 
 /// Returns the snapshot after a trace, with default options.
 fn after(trace: &str) -> Snapshot {
-    seen(trace, 1000, &View::default())
+    seen(trace, 1000, &SnapshotOptions::default())
 }
 
-fn seen(trace: &str, at: u64, view: &View) -> Snapshot {
-    ledger(trace).snapshot(Moment(at), view)
+fn seen(trace: &str, at: u64, view: &SnapshotOptions) -> Snapshot {
+    ledger(trace).snapshot(Timestamp(at), view)
 }
 
 /// Returns the only process of a snapshot.
@@ -71,13 +73,16 @@ fn lists(process: &ProcessView) -> Vec<(u32, Vec<u64>)> {
 }
 
 /// Bounds in MiB.
-fn bounds(certainty: &Certainty) -> (u64, u64) {
+fn bounds(certainty: &Uncertainty) -> (u64, u64) {
     (certainty.live_at_least.0 / MIB, certainty.live_at_most.0 / MIB)
 }
 
 #[test]
 fn notation_parses_times_and_threads() {
     let events = events("1.2 free 0x10 @3-4 \n # nothing \n 5 exit");
-    assert_eq!((events[0].tid.0, events[0].entered, events[0].at), (2, Moment(3), Moment(4)));
-    assert_eq!((events[1].pid, events[1].at), (Pid(5), Moment(20)));
+    assert_eq!(
+        (events[0].tid.0, events[0].entry_time, events[0].time),
+        (2, Timestamp(3), Timestamp(4))
+    );
+    assert_eq!((events[1].pid, events[1].time), (Pid(5), Timestamp(20)));
 }

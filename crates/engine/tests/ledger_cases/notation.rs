@@ -29,21 +29,21 @@
 //! Keys are addresses; `h0x10` is a handle, `a0x10` an array, `p0x10` a pool, `e0x10` external
 //! memory. Line n happens at 10·n, entered 5 earlier; `@50-60` at the end of a line overrides that.
 
-use engine::container::{Container, Pod, Runtime};
+use engine::container::{Container, ContainerRuntime, Pod};
 use engine::event::{
-    Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
-    ProcessFacts, SiteFacts, VmmCall, What,
+    Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
+    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
 };
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
-    Space, StreamId, Tid,
+    AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
+    PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
 use engine::object::{ObjectCall, ObjectKind};
 use engine::stack::Frame;
-use engine::tensor::{TensorCall, TensorTurn};
-use engine::units::Moment;
+use engine::tensor::{TensorEvent, TensorOp};
+use engine::units::Timestamp;
 
 /// Returns the ledger after a trace.
 pub(crate) fn ledger(trace: &str) -> Ledger {
@@ -74,27 +74,27 @@ fn event(line: &str, number: u64) -> Event {
     Event {
         pid: Pid(decimal(pid) as u32),
         tid: Tid(decimal(tid) as u32),
-        entered: Moment(entered),
-        at: Moment(at),
-        what: what(&words[1..], of_thread),
+        entry_time: Timestamp(entered),
+        time: Timestamp(at),
+        kind: what(&words[1..], of_thread),
     }
 }
 
-fn what(words: &[&str], of_thread: bool) -> What {
+fn what(words: &[&str], of_thread: bool) -> EventKind {
     let rest = &words[1..];
     match words[0] {
-        "process" => What::Process(ProcessFacts {
+        "process" => EventKind::Process(ProcessInfo {
             start: decimal(rest[0]),
             uid: value(rest, "uid").map_or(0, |uid| decimal(uid) as u32),
             name: value(rest, "name").unwrap_or("").into(),
             before_trace: rest.contains(&"before"),
         }),
-        "container" => What::Container(Box::new(container(rest))),
-        "name" => What::ThreadName(rest[0].into()),
-        "exec" => What::Exec,
-        "exit" if of_thread => What::ThreadExit,
-        "exit" => What::Exit,
-        "alloc" => What::Allocate(Allocate {
+        "container" => EventKind::Container(Box::new(container(rest))),
+        "name" => EventKind::ThreadName(rest[0].into()),
+        "exec" => EventKind::Exec,
+        "exit" if of_thread => EventKind::ThreadExit,
+        "exit" => EventKind::Exit,
+        "alloc" => EventKind::Allocate(Allocate {
             key: key(rest[0]),
             bytes: size(rest[1]),
             kind: kind(rest[2]),
@@ -104,12 +104,12 @@ fn what(words: &[&str], of_thread: bool) -> What {
             stream: find(rest, "stream").map(StreamId),
             site: find(rest, "site").map(|number| SiteId(number as u32)),
         }),
-        "free" => What::Free(Free {
+        "free" => EventKind::Free(Free {
             key: key(rest[0]),
             by: free_by(value(rest, "by").unwrap_or("free")),
             stream: find(rest, "stream").map(StreamId),
         }),
-        "fail" => What::Failed(Failed {
+        "fail" => EventKind::Failed(FailedCall {
             function: FunctionId(find(rest, "f").unwrap() as u16),
             code: rest[1].parse().unwrap(),
             asked: kinds().find_map(|kind| {
@@ -121,21 +121,21 @@ fn what(words: &[&str], of_thread: bool) -> What {
             device: device(rest),
             site: find(rest, "S").map(|site| SiteId(site as u32)),
         }),
-        "ctx" => What::Context(change(rest)),
-        "vmm" => What::Vmm(vmm(rest)),
-        "pool" => What::Pool(pool(rest)),
-        "graph" => What::Graph(graph(rest)),
-        "gpus" => What::Gpus(rest.iter().map(|word| gpu(word)).collect()),
-        "usage" => What::DriverAccount {
+        "ctx" => EventKind::Context(change(rest)),
+        "vmm" => EventKind::Vmm(vmm(rest)),
+        "pool" => EventKind::Pool(pool(rest)),
+        "graph" => EventKind::Graph(graph(rest)),
+        "gpus" => EventKind::Gpus(rest.iter().map(|word| gpu(word)).collect()),
+        "usage" => EventKind::DriverAccount {
             gpu: gpu(rest[0]).unwrap(),
             bytes: size(rest[1]),
             only: rest.contains(&"only"),
         },
-        "tensor" => What::Tensor(tensor(rest)),
-        "gpu_free" => What::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
-        "usage_lost" => What::DriverAccountLost,
-        "lost" => What::Lost(lost(rest)),
-        "create" => What::Object(ObjectCall::Created {
+        "tensor" => EventKind::Tensor(tensor(rest)),
+        "gpu_free" => EventKind::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
+        "usage_lost" => EventKind::DriverAccountLost,
+        "lost" => EventKind::Lost(lost(rest)),
+        "create" => EventKind::Object(ObjectCall::Created {
             kind: object(rest[0]),
             handle: key(rest[1]).value,
             context: find(rest, "C").map(ContextId),
@@ -143,9 +143,9 @@ fn what(words: &[&str], of_thread: bool) -> What {
         }),
         "destroy" => {
             let (kind, handle) = (object(rest[0]), key(rest[1]).value);
-            What::Object(ObjectCall::Destroyed { kind, handle })
+            EventKind::Object(ObjectCall::Destroyed { kind, handle })
         }
-        "frames" => What::Site(SiteFacts {
+        "frames" => EventKind::Site(SiteFrames {
             site: SiteId(find(rest, "site").unwrap() as u32),
             frames: rest[1..].iter().map(|name| frame(name)).collect(),
         }),
@@ -153,8 +153,8 @@ fn what(words: &[&str], of_thread: bool) -> What {
     }
 }
 
-fn lost(words: &[&str]) -> Lost {
-    Lost {
+fn lost(words: &[&str]) -> LostDelta {
+    LostDelta {
         allocations: value(words, "allocations").map_or(0, decimal),
         allocated_bytes: value(words, "bytes").map_or(0, size),
         frees: value(words, "frees").map_or(0, decimal),
@@ -172,14 +172,14 @@ fn lost(words: &[&str]) -> Lost {
 fn container(words: &[&str]) -> Container {
     Container {
         id: words[0].into(),
-        runtime: *Runtime::ALL.iter().find(|runtime| runtime.name() == words[1]).unwrap(),
+        runtime: *ContainerRuntime::ALL.iter().find(|runtime| runtime.name() == words[1]).unwrap(),
         pod: value(words, "pod").map(|uid| Pod {
             uid: uid.into(),
             name: value(words, "name").map(Into::into),
             namespace: None,
             container: None,
         }),
-        pid_inside: value(words, "inside").map(|pid| Pid(decimal(pid) as u32)),
+        container_pid: value(words, "inside").map(|pid| Pid(decimal(pid) as u32)),
     }
 }
 
@@ -194,16 +194,16 @@ fn frame(word: &str) -> Frame {
     }
 }
 
-fn change(words: &[&str]) -> ContextChange {
+fn change(words: &[&str]) -> ContextCall {
     let context = || ContextId(find(words, "C").unwrap());
     let device = || device(words).unwrap();
     match words[0] {
-        "create" => ContextChange::Created { context: context(), device: device() },
-        "destroy" => ContextChange::Destroyed { context: context() },
-        "retain" => ContextChange::PrimaryRetained { context: context(), device: device() },
-        "release" => ContextChange::PrimaryReleased { device: device() },
-        "reset" => ContextChange::PrimaryReset { device: device() },
-        "learn" => ContextChange::Learned { context: context(), device: device() },
+        "create" => ContextCall::Created { context: context(), device: device() },
+        "destroy" => ContextCall::Destroyed { context: context() },
+        "retain" => ContextCall::PrimaryRetained { context: context(), device: device() },
+        "release" => ContextCall::PrimaryReleased { device: device() },
+        "reset" => ContextCall::PrimaryReset { device: device() },
+        "learn" => ContextCall::Learned { context: context(), device: device() },
         other => panic!("unknown context call: {other}"),
     }
 }
@@ -211,7 +211,7 @@ fn change(words: &[&str]) -> ContextChange {
 fn vmm(words: &[&str]) -> VmmCall {
     let handle = || {
         let keys = words.iter().filter(|word| word.starts_with('h') && word.contains("0x"));
-        HandleId(keys.map(|word| key(word)).next().unwrap().value)
+        PhysicalHandleId(keys.map(|word| key(word)).next().unwrap().value)
     };
     let address = || key(words[1]).value;
     match words[0] {
@@ -252,7 +252,7 @@ fn pool(words: &[&str]) -> PoolCall {
 fn graph(words: &[&str]) -> GraphCall {
     let to = find(words, "G").map(GraphId);
     let graph = || to.unwrap();
-    let exec = || ExecId(find(words, "E").unwrap());
+    let exec = || GraphExecId(find(words, "E").unwrap());
     let stream = || StreamId(find(words, "stream").unwrap());
     let device = || device(words).unwrap();
     match words[0] {
@@ -279,15 +279,15 @@ fn graph(words: &[&str]) -> GraphCall {
     }
 }
 
-fn free_by(word: &str) -> FreeBy {
+fn free_by(word: &str) -> FreeFunction {
     match word {
-        "free" => FreeBy::Free,
-        "async" => FreeBy::FreeAsync,
-        "host" => FreeBy::FreeHost,
-        "unregister" => FreeBy::Unregister,
-        "array" => FreeBy::DestroyArray,
-        "close" => FreeBy::CloseImport,
-        "external" => FreeBy::DestroyExternal,
+        "free" => FreeFunction::Free,
+        "async" => FreeFunction::FreeAsync,
+        "host" => FreeFunction::FreeHost,
+        "unregister" => FreeFunction::Unregister,
+        "array" => FreeFunction::DestroyArray,
+        "close" => FreeFunction::CloseImport,
+        "external" => FreeFunction::DestroyExternal,
         other => panic!("unknown function family: {other}"),
     }
 }
@@ -296,20 +296,20 @@ fn device(words: &[&str]) -> Option<DeviceId> {
     find(words, "gpu").map(|number| DeviceId(number as u16))
 }
 
-fn location(words: &[&str]) -> Option<Place> {
-    let host = words.contains(&"host").then_some(Place::Host);
-    host.or_else(|| device(words).map(Place::Device))
+fn location(words: &[&str]) -> Option<MemoryLocation> {
+    let host = words.contains(&"host").then_some(MemoryLocation::Host);
+    host.or_else(|| device(words).map(MemoryLocation::Device))
 }
 
 fn gpu(word: &str) -> Option<GpuId> {
     word.strip_prefix("GPU").map(|number| GpuId(decimal(number) as u16))
 }
 
-fn kinds() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter()
+fn kinds() -> impl Iterator<Item = MemoryKind> {
+    MemoryKind::ALL.into_iter()
 }
 
-fn kind(word: &str) -> Kind {
+fn kind(word: &str) -> MemoryKind {
     kinds().find(|kind| kind.name() == word).unwrap()
 }
 
@@ -317,17 +317,17 @@ fn object(word: &str) -> ObjectKind {
     ObjectKind::ALL.into_iter().find(|kind| kind.name() == word).unwrap()
 }
 
-fn key(word: &str) -> Key {
+fn key(word: &str) -> AllocationKey {
     let (space, number) = word.split_once("0x").unwrap();
     let space = match space {
-        "" => Space::Address,
-        "h" => Space::Handle,
-        "a" => Space::Array,
-        "p" => Space::Pool,
-        "e" => Space::External,
+        "" => AddressType::Pointer,
+        "h" => AddressType::Handle,
+        "a" => AddressType::Array,
+        "p" => AddressType::Pool,
+        "e" => AddressType::External,
         other => panic!("unknown address type: {other}"),
     };
-    Key { space, value: u64::from_str_radix(number, 16).unwrap() }
+    AllocationKey { space, value: u64::from_str_radix(number, 16).unwrap() }
 }
 
 /// Returns the number of the word that is `prefix` followed by digits.
@@ -354,15 +354,15 @@ fn decimal(word: &str) -> u64 {
 
 /// Parses `tensor ADDRESS SIZE gpuN siteN of ALLOCATED RESERVED`, or `tensor ADDRESS SIZE gpuN ends
 /// of …`.
-fn tensor(rest: &[&str]) -> TensorCall {
+fn tensor(rest: &[&str]) -> TensorEvent {
     let (address, bytes) = (key(rest[0]).value, size(rest[1]));
     let site = find(rest, "site").map(|number| SiteId(number as u32));
     let of = rest.iter().position(|word| *word == "of").unwrap();
-    TensorCall {
+    TensorEvent {
         what: if rest.contains(&"ends") {
-            TensorTurn::Ended { address, bytes }
+            TensorOp::Freed { address, bytes }
         } else {
-            TensorTurn::Began { address, bytes, site }
+            TensorOp::Allocated { address, bytes, site }
         },
         device: device(rest).unwrap(),
         allocated: size(rest[of + 1]),

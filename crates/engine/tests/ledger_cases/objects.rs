@@ -47,17 +47,17 @@ fn site_separates_memory_and_objects() {
     };
     assert_eq!(objects(first), [(ObjectKind::Event, 1, 2, 1)]);
     assert_eq!((first.live_allocations, first.allocations_total, first.freed_total), (1, 1, 0));
-    assert_eq!((first.seen, &first.lifetimes[..]), ((Moment(100), Moment(100)), &[][..]));
+    assert_eq!((first.seen, &first.lifetimes[..]), ((Timestamp(100), Timestamp(100)), &[][..]));
     assert_eq!(objects(second), [(ObjectKind::Stream, 1, 1, 0)]);
     assert_eq!((second.live_bytes.0, second.live_allocations), (0, 0));
-    assert_eq!((&second.kinds[..], second.seen), (&[][..], (Moment(500), Moment(500))));
+    assert_eq!((&second.kinds[..], second.seen), (&[][..], (Timestamp(500), Timestamp(500))));
     assert_eq!(objects(third), [(ObjectKind::Stream, 1, 1, 0)]);
     assert_eq!((snapshot.allocations_total, snapshot.without_stack), (1, 0));
 }
 
 #[test]
 fn sites_are_listed_by_objects_and_by_memory() {
-    let view = View { top_sites: 1, ..View::default() };
+    let view = SnapshotOptions { top_sites: 1, ..SnapshotOptions::default() };
     let trace = "1.1 alloc 0x10 4M device site1
                  1.1 alloc 0x20 2M device site2
                  1.1 create event 0x10 site3
@@ -119,17 +119,17 @@ fn handle_reused_before_its_destroy_is_a_new_object() {
 #[test]
 fn exec_ends_objects_and_exit_lists_undestroyed_ones() {
     let mut ledger = ledger("1.1 create stream 0x10 \n 1.1 exec \n 1.1 create event 0x10");
-    let snapshot = ledger.snapshot(Moment(100), &View::default());
+    let snapshot = ledger.snapshot(Timestamp(100), &SnapshotOptions::default());
     let kinds = |view: &ProcessView| view.objects.iter().map(|o| o.kind).collect::<Vec<_>>();
     let all: Vec<_> = snapshot.processes.iter().map(|p| (p.ended, kinds(p))).collect();
     assert_eq!(
         all,
-        [(None, vec![ObjectKind::Event]), (Some(End::Replaced), vec![ObjectKind::Stream])]
+        [(None, vec![ObjectKind::Event]), (Some(ProcessEnd::Exec), vec![ObjectKind::Stream])]
     );
     for event in events("1.1 exit @200-200") {
         ledger.apply(&event);
     }
-    let last = ledger.snapshot(Moment(300), &View::default());
+    let last = ledger.snapshot(Timestamp(300), &SnapshotOptions::default());
     assert_eq!(counts(only(&last), ObjectKind::Event), (1, 1, 0, 0, 1, 0));
 }
 
@@ -138,6 +138,6 @@ fn lost_records_of_objects_leave_memory_exact() {
     let snapshot = after("1.1 process 9 \n 1.1 alloc 0x10 1M device \n 1.1 lost objects=3");
     let certainty = &only(&snapshot).certainty;
     assert_eq!((certainty.lost.objects, certainty.lost.events()), (3, 0));
-    assert!(certainty.exact() && snapshot.certainty.exact());
+    assert!(certainty.exact() && snapshot.uncertainty.exact());
     assert_eq!(bounds(certainty), (1, 1));
 }

@@ -11,9 +11,9 @@ fn physical_memory_is_live_on_its_own_device() {
     let snapshot = after(&format!("1.1 ctx create C1 gpu0 \n {MAPPED}"));
     let process = only(&snapshot);
     assert_eq!((live(process), devices(process)), ((8, 1), vec![(1, 8, 8)]));
-    assert_eq!((process.allocations_total, process.kinds[0].kind), (1, Kind::Physical));
+    assert_eq!((process.allocations_total, process.kinds[0].kind), (1, MemoryKind::Physical));
     let allocation = process.threads[0].allocations[0];
-    assert_eq!((allocation.key.space, allocation.key.value), (Space::Handle, 0x10));
+    assert_eq!((allocation.key.space, allocation.key.value), (AddressType::Handle, 0x10));
     assert_eq!(allocation.site.to_string(), "pending-4");
     assert_eq!(process.reserved_addresses, Bytes(64 * MIB));
 }
@@ -22,7 +22,7 @@ fn physical_memory_is_live_on_its_own_device() {
 fn physical_host_memory_is_not_device_memory() {
     let snapshot = after("1.1 vmm create h0x10 8M host");
     assert_eq!(live(only(&snapshot)), (0, 1));
-    assert_eq!(only(&snapshot).kinds[0].kind, Kind::HostPhysical);
+    assert_eq!(only(&snapshot).kinds[0].kind, MemoryKind::HostPhysical);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn imported_memory_has_the_size_of_its_largest_mapping() {
     assert_eq!((live(process), process.allocations_total), ((0, 1), 1));
     assert_eq!(
         (process.kinds[0].kind, process.kinds[0].live_bytes),
-        (Kind::Imported, Bytes(8 * MIB))
+        (MemoryKind::Imported, Bytes(8 * MIB))
     );
     assert_eq!(process.threads[0].allocations[0].bytes, Bytes(8 * MIB));
     let snapshot = after(&format!("{trace}\n 1.1 vmm release h0x10 \n 1.1 vmm unmap 0x100000 2M"));

@@ -73,7 +73,7 @@ fn host_pool_allocates_host_memory() {
          1.1 alloc 0x10 8M async C1 pool5",
     );
     let process = only(&snapshot);
-    assert_eq!((live(process), process.kinds[0].kind), ((0, 1), Kind::HostAsync));
+    assert_eq!((live(process), process.kinds[0].kind), ((0, 1), MemoryKind::HostAsync));
     assert_eq!(process.threads[0].allocations[0].device, None);
     assert_eq!(pools(process), [(5, -1, 8, 1, -1)]);
 }
@@ -131,7 +131,7 @@ fn pool_reserved_is_as_reported_until_trimmed() {
                  1.1 pool reserved pool5 64M @25-30";
     let snapshot = after(trace);
     assert_eq!(pools(only(&snapshot)), [(5, 0, 0, 0, 64)]);
-    assert_eq!(only(&snapshot).pools[0].reserved.unwrap().at, Moment(30));
+    assert_eq!(only(&snapshot).pools[0].reserved.unwrap().at, Timestamp(30));
     assert_eq!(live(only(&snapshot)), (0, 0));
     let snapshot = after(&format!("{trace}\n 1.1 pool trim pool5"));
     assert!(only(&snapshot).pools.is_empty());

@@ -60,7 +60,7 @@ fn pid_with_another_start_time_is_another_process() {
          7.7 free 0x10",
     );
     let [new, old] = &snapshot.processes[..] else { panic!("{:#?}", snapshot.processes) };
-    assert_eq!((&*old.name, old.ended, live(old)), ("old", Some(End::Exited), (1, 1)));
+    assert_eq!((&*old.name, old.ended, live(old)), ("old", Some(ProcessEnd::Exited), (1, 1)));
     assert_eq!((&*new.name, new.ended, ends(new)), ("new", None, (0, 1, 0, 0)));
     assert_eq!(snapshot.live_bytes, Bytes(0));
 }
@@ -69,18 +69,18 @@ fn pid_with_another_start_time_is_another_process() {
 fn exited_process_is_listed_once_with_its_live_memory() {
     let mut ledger = ledger("7.7 alloc 0x10 1M device @10 \n 7 exit @50");
     assert_eq!((ledger.live_bytes(), ledger.process_count()), (Bytes(0), 0));
-    let snapshot = ledger.snapshot(Moment(1000), &View::default());
+    let snapshot = ledger.snapshot(Timestamp(1000), &SnapshotOptions::default());
     let process = only(&snapshot);
-    assert_eq!((process.ended, live(process)), (Some(End::Exited), (1, 1)));
+    assert_eq!((process.ended, live(process)), (Some(ProcessEnd::Exited), (1, 1)));
     assert_eq!(process.threads[0].allocations[0].age, Nanos(40));
     assert_eq!((snapshot.live_bytes, snapshot.live_allocations), (Bytes(0), 0));
-    assert!(ledger.snapshot(Moment(1001), &View::default()).processes.is_empty());
+    assert!(ledger.snapshot(Timestamp(1001), &SnapshotOptions::default()).processes.is_empty());
 }
 
 #[test]
 fn exited_process_without_memory_is_listed_once() {
     let snapshot = after("7.7 alloc 0x10 1M device \n 7.7 free 0x10 \n 7 exit");
-    assert_eq!(only(&snapshot).ended, Some(End::Exited));
+    assert_eq!(only(&snapshot).ended, Some(ProcessEnd::Exited));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn exec_ends_the_process_and_the_next_call_starts_a_new_one() {
                  7.7 alloc 0x10 1M device
                  7 exec";
     let snapshot = after(trace);
-    assert_eq!((only(&snapshot).ended, live(only(&snapshot))), (Some(End::Replaced), (1, 1)));
+    assert_eq!((only(&snapshot).ended, live(only(&snapshot))), (Some(ProcessEnd::Exec), (1, 1)));
     let snapshot = after(&format!("{trace}\n 7.7 alloc 0x20 2M device"));
     let [new, old] = &snapshot.processes[..] else { panic!("{:#?}", snapshot.processes) };
     assert_eq!((new.key, new.uid), (old.key, old.uid));
@@ -105,7 +105,7 @@ fn exec_ends_the_process_and_the_next_call_starts_a_new_one() {
 #[test]
 fn exit_right_after_exec_adds_nothing() {
     let snapshot = after("7.7 alloc 0x10 1M device \n 7 exec \n 7 exec \n 7 exit");
-    assert_eq!(only(&snapshot).ended, Some(End::Replaced));
+    assert_eq!(only(&snapshot).ended, Some(ProcessEnd::Exec));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn forked_child_does_not_inherit_allocations() {
 fn container(process: &ProcessView) -> Option<(&str, Option<&str>, Option<u32>)> {
     let container = process.container.as_deref()?;
     let pod = container.pod.as_ref().map(|pod| &*pod.uid);
-    Some((&*container.id, pod, container.pid_inside.map(|pid| pid.0)))
+    Some((&*container.id, pod, container.container_pid.map(|pid| pid.0)))
 }
 
 #[test]

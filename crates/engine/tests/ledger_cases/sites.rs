@@ -48,7 +48,7 @@ fn ids_with_equal_frames_are_one_site() {
         live_bytes: Bytes(mib * MIB),
         live_allocations,
         kinds: vec![KindView {
-            kind: Kind::Device,
+            kind: MemoryKind::Device,
             live_bytes: Bytes(mib * MIB),
             live_allocations,
             unknown_sizes: 0,
@@ -56,7 +56,7 @@ fn ids_with_equal_frames_are_one_site() {
     };
     assert_eq!(snapshot.sites[0].processes, [held_by(8, 8, 1), held_by(7, 3, 2)]);
     let pinned = &snapshot.sites[1].processes[0].kinds;
-    assert_eq!((pinned[0].kind, pinned[0].live_bytes), (Kind::Pinned, Bytes(4 * MIB)));
+    assert_eq!((pinned[0].kind, pinned[0].live_bytes), (MemoryKind::Pinned, Bytes(4 * MIB)));
     assert_eq!(snapshot.sites[1].kinds[0].live_bytes.0, 4 * MIB);
     let eight = snapshot.processes.iter().find(|process| process.key.pid == Pid(8)).unwrap();
     assert_eq!(held(&eight.sites), [row("step", 8, 1), row("pending-5", 0, 0)]);
@@ -74,7 +74,7 @@ fn launch_allocates_at_the_captured_site() {
          7 graph launch E1",
     );
     assert_eq!(held(&snapshot.sites), [row("pending-3", 8, 1)]);
-    assert_eq!(snapshot.sites[0].kinds[0].kind, Kind::Graph);
+    assert_eq!(snapshot.sites[0].kinds[0].kind, MemoryKind::Graph);
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn only_freed_memory_counts_in_lifetimes() {
     let site = &snapshot.sites[0];
     assert_eq!(
         (site.live_bytes.0, site.peak_bytes.0, site.peak_at),
-        (0, 12 * MIB, Some(Moment(40)))
+        (0, 12 * MIB, Some(Timestamp(40)))
     );
     assert_eq!((site.allocations_total, site.freed_total), (2, 1));
-    assert_eq!(site.seen, (Moment(30), Moment(40)));
+    assert_eq!(site.seen, (Timestamp(30), Timestamp(40)));
     // Lived from 30 to 1070.
     assert_eq!((&site.lifetimes[..], site.longest_lifetime), (&[(10, 1)][..], Some(Nanos(1040))));
     assert_eq!(site.median_lifetime(), Some(Nanos(1040)));
@@ -102,26 +102,26 @@ fn only_freed_memory_counts_in_lifetimes() {
 #[test]
 fn growth_is_counted_since_the_last_snapshot() {
     let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3");
-    let view = View::default();
-    assert_eq!(ledger.snapshot(Moment(100), &view).sites[0].grown, 8 << 20);
+    let view = SnapshotOptions::default();
+    assert_eq!(ledger.snapshot(Timestamp(100), &view).sites[0].grown, 8 << 20);
     for event in events("7 free 0x10 @200-210\n 7 alloc 0x20 2M device site3 @220-230") {
         ledger.apply(&event);
     }
-    assert_eq!(ledger.snapshot(Moment(300), &view).sites[0].grown, -(6 << 20));
-    assert_eq!(ledger.snapshot(Moment(400), &view).sites[0].grown, 0);
+    assert_eq!(ledger.snapshot(Timestamp(300), &view).sites[0].grown, -(6 << 20));
+    assert_eq!(ledger.snapshot(Timestamp(400), &view).sites[0].grown, 0);
 }
 
 #[test]
 fn last_report_includes_sites_of_exited_processes() {
     let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3\n 7 exit");
-    let view = View::default();
-    let first = ledger.snapshot(Moment(100), &view);
+    let view = SnapshotOptions::default();
+    let first = ledger.snapshot(Timestamp(100), &view);
     assert!(first.sites.is_empty());
     assert_eq!(held(&only(&first).sites), [row("pending-3", 8, 1)]);
     for event in events("8 process 1 @110\n 8 alloc 0x10 4M device site3 @120\n 8 exit @130") {
         ledger.apply(&event);
     }
-    let last = ledger.snapshot(Moment(200), &View { ended_sites: true, ..view });
+    let last = ledger.snapshot(Timestamp(200), &SnapshotOptions { ended_sites: true, ..view });
     assert_eq!(held(&last.sites), [row("pending-3", 12, 2)]);
     assert_eq!(last.sites[0].processes.len(), 2);
 }

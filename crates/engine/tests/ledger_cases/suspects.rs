@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use engine::verdict::{Subject, Sureness, Unusual, Verdict};
+use engine::verdict::{AnomalyKind, Confidence, Resource, Verdict};
 
 use super::*;
 
@@ -22,7 +22,11 @@ fn leaking(pid: u32, seconds: u64, kind: &str) -> String {
 }
 
 fn report(trace: &str, seconds: u64) -> Snapshot {
-    seen(trace, seconds * SECOND, &View { ended_sites: true, ..View::default() })
+    seen(
+        trace,
+        seconds * SECOND,
+        &SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() },
+    )
 }
 
 #[test]
@@ -32,27 +36,27 @@ fn only_the_leaking_site_is_a_suspect() {
     let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
     assert_eq!(&*suspect.frames[0].function, "keep");
     assert_eq!((suspect.pid, &*suspect.process), (Some(Pid(7)), "train"));
-    assert_eq!(suspect.subject, Subject::Memory(Kind::Device));
+    assert_eq!(suspect.resource, Resource::Memory(MemoryKind::Device));
     assert_eq!(suspect.device, Some(DeviceId(0)));
     assert_eq!(suspect.thread.as_ref().map(|(tid, name)| (tid.0, &**name)), Some((9, "loader")));
-    assert!(suspect.sureness >= Sureness::Likely);
+    assert!(suspect.confidence >= Confidence::Likely);
     // 10 MiB per second.
-    let gib = suspect.evidence.per_hour >> 30;
+    let gib = suspect.evidence.growth_per_hour >> 30;
     assert!((34..=36).contains(&gib), "{gib}");
     assert_eq!(suspect.evidence.live, 600 * MIB);
-    let [other] = &snapshot.judgements[..] else { panic!("{:?}", snapshot.judgements) };
+    let [other] = &snapshot.other_verdicts[..] else { panic!("{:?}", snapshot.other_verdicts) };
     assert_eq!((other.verdict, &*other.frames[0].function), (Verdict::Periodic, "step"));
 }
 
 #[test]
 fn time_until_full_needs_free_memory() {
     let trace = leaking(7, 60, "device");
-    assert_eq!(report(&trace, 60).suspects[0].evidence.full_in, None);
+    assert_eq!(report(&trace, 60).suspects[0].evidence.time_until_full, None);
     let known = "7 gpus GPU3 @500\n 0 gpu_free GPU3 9G @510\n 0 gpu_free GPU1 1M @520\n";
     let snapshot = report(&(trace + known), 60);
     assert_eq!(snapshot.processes.len(), 1);
     // 9216 MiB at 10 MiB per second.
-    let seconds = snapshot.suspects[0].evidence.full_in.unwrap().0 / SECOND;
+    let seconds = snapshot.suspects[0].evidence.time_until_full.unwrap().0 / SECOND;
     assert!((900..=950).contains(&seconds), "{seconds}");
 }
 
@@ -62,10 +66,13 @@ fn suspect_is_reported_while_running_but_not_at_start_up() {
     let mut ledger = engine::ledger::Ledger::new();
     let mut events = events(&trace).into_iter().peekable();
     let mut leaks_at = |seconds: u64| {
-        while let Some(event) = events.next_if(|event| event.at.0 < seconds * SECOND) {
+        while let Some(event) = events.next_if(|event| event.time.0 < seconds * SECOND) {
             ledger.apply(&event);
         }
-        !ledger.snapshot(Moment(seconds * SECOND), &View::default()).suspects.is_empty()
+        !ledger
+            .snapshot(Timestamp(seconds * SECOND), &SnapshotOptions::default())
+            .suspects
+            .is_empty()
     };
     assert_eq!([2, 11, 29, 33, 40, 60].map(&mut leaks_at), [false, false, false, true, true, true]);
 }
@@ -79,12 +86,12 @@ fn verdict_does_not_depend_on_earlier_snapshots() {
         for (number, event) in events(&trace).iter().enumerate() {
             ledger.apply(event);
             if often && number % 7 == 0 {
-                ledger.snapshot(event.at, &View::default());
+                ledger.snapshot(event.time, &SnapshotOptions::default());
             }
         }
-        let view = View { ended_sites: true, ..View::default() };
-        let snapshot = ledger.snapshot(Moment(40 * SECOND), &view);
-        (snapshot.suspects, snapshot.judgements, snapshot.anomalies)
+        let view = SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() };
+        let snapshot = ledger.snapshot(Timestamp(40 * SECOND), &view);
+        (snapshot.suspects, snapshot.other_verdicts, snapshot.anomalies)
     };
     let (suspects, judgements, anomalies) = last(false);
     assert_eq!((suspects.len(), judgements.len(), anomalies.len()), (1, 3, 1));
@@ -117,11 +124,13 @@ fn suspect_of_an_exited_process_is_in_the_last_report() {
     let trace = leaking(7, 8, "device") + &format!("7 exit @{}\n", 8 * SECOND);
     // Long after, and after a report without the process, which had exited.
     let mut ledger = ledger(&trace);
-    assert!(ledger.snapshot(Moment(100 * SECOND), &View::default()).suspects.is_empty());
-    let last = View { ended_sites: true, ..View::default() };
-    let snapshot = ledger.snapshot(Moment(200 * SECOND), &last);
+    assert!(
+        ledger.snapshot(Timestamp(100 * SECOND), &SnapshotOptions::default()).suspects.is_empty()
+    );
+    let last = SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() };
+    let snapshot = ledger.snapshot(Timestamp(200 * SECOND), &last);
     let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
-    assert_eq!(suspect.evidence.watched.0 / SECOND, 7);
+    assert_eq!(suspect.evidence.observed.0 / SECOND, 7);
     // Without an exit it could still be starting up.
     assert!(report(&leaking(7, 8, "device"), 8).suspects.is_empty());
 }
@@ -143,9 +152,9 @@ fn with_tensors(seconds: u64, tensor: impl Fn(u64) -> (u64, u64)) -> Snapshot {
 }
 
 /// Returns the verdict on the memory of the cache, with its evidence.
-fn cache(snapshot: &Snapshot) -> &engine::verdict::Judgement {
-    let all = || snapshot.suspects.iter().chain(&snapshot.judgements);
-    let is_cache = |one: &&engine::verdict::Judgement| &*one.frames[0].function == "malloc";
+fn cache(snapshot: &Snapshot) -> &engine::verdict::SiteVerdict {
+    let all = || snapshot.suspects.iter().chain(&snapshot.other_verdicts);
+    let is_cache = |one: &&engine::verdict::SiteVerdict| &*one.frames[0].function == "malloc";
     let mut found = all().filter(|one| !one.frames.is_empty()).filter(is_cache);
     found.next().unwrap_or_else(|| panic!("{snapshot:?}"))
 }
@@ -154,9 +163,9 @@ fn cache(snapshot: &Snapshot) -> &engine::verdict::Judgement {
 fn cache_that_grows_with_leaking_tensors_is_not_a_suspect() {
     let snapshot = with_tensors(40, |step| (5, step + 1));
     let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
-    assert_eq!((suspect.subject, &*suspect.frames[0].function), (Subject::Tensors, "keep"));
+    assert_eq!((suspect.resource, &*suspect.frames[0].function), (Resource::Tensors, "keep"));
     let cache = cache(&snapshot);
-    assert_eq!((cache.verdict, cache.evidence.ended), (Verdict::Cache, 0));
+    assert_eq!((cache.verdict, cache.evidence.freed), (Verdict::Cache, 0));
     let tensors = cache.evidence.tensors.unwrap();
     assert!(tensors.explain_growth() && !tensors.bounded, "{tensors:?}");
     assert_eq!((tensors.live, tensors.cache), (400 * MIB, 400 * MIB));
@@ -181,7 +190,10 @@ fn cache_of_small_bounded_tensors_is_a_leak() {
 fn cache_that_grows_with_tensors_of_many_sites_is_a_suspect() {
     let snapshot = with_tensors(40, |step| (100 + step, step + 1));
     let [suspect] = &snapshot.suspects[..] else { panic!("{:?}", snapshot.suspects) };
-    assert_eq!((suspect.verdict, suspect.subject), (Verdict::Leak, Subject::Memory(Kind::Device)));
+    assert_eq!(
+        (suspect.verdict, suspect.resource),
+        (Verdict::Leak, Resource::Memory(MemoryKind::Device))
+    );
     assert!(!suspect.evidence.tensors.unwrap().bounded);
 }
 
@@ -208,33 +220,36 @@ fn with_a_huge_one(rest: &str) -> String {
 #[test]
 fn huge_allocation_is_an_anomaly_and_marked_while_live() {
     let mut ledger = ledger(&with_a_huge_one("0 frames site4 huge main"));
-    let snapshot = ledger.snapshot(Moment(SECOND), &View::default());
+    let snapshot = ledger.snapshot(Timestamp(SECOND), &SnapshotOptions::default());
     let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
     assert_eq!((one.pid, one.tid.unwrap().0, &*one.thread), (Pid(7), 8, "worker-1"));
     assert_eq!((&*one.frames[0].function, one.device), ("huge", Some(DeviceId(0))));
-    let Unusual::Size { key, bytes, usual, of, of_site, live } = one.what else { panic!() };
+    let AnomalyKind::Size { key, bytes, usual, of, of_site, live } = one.what else { panic!() };
     assert_eq!((key.value, bytes.0, of, of_site, live), (0x900, 2096 * MIB, 21, false, true));
     assert!((10..16).contains(&(usual.0 / MIB)), "{usual}");
     let listed = &only(&snapshot).threads[0].allocations;
     let marks: Vec<_> = listed.iter().map(|one| (one.key.value, one.unusual)).collect();
     assert_eq!(marks, [(0x900, Some(usual))]);
     // The next snapshot has nothing new; the last one lists all anomalies.
-    assert!(ledger.snapshot(Moment(SECOND), &View::default()).anomalies.is_empty());
-    let last = View { ended_sites: true, ..View::default() };
-    assert_eq!(ledger.snapshot(Moment(SECOND), &last).anomalies.len(), 1);
+    assert!(ledger.snapshot(Timestamp(SECOND), &SnapshotOptions::default()).anomalies.is_empty());
+    let last = SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() };
+    assert_eq!(ledger.snapshot(Timestamp(SECOND), &last).anomalies.len(), 1);
 }
 
 #[test]
 fn anomaly_is_reported_after_its_free_and_after_exit() {
     let trace = with_a_huge_one("7 free 0x900 @50000-50000\n 7 exit @60000");
     let mut ledger = ledger(&trace);
-    let first = ledger.snapshot(Moment(SECOND), &View::default());
+    let first = ledger.snapshot(Timestamp(SECOND), &SnapshotOptions::default());
     let is_live = |snapshot: &Snapshot| match snapshot.anomalies[0].what {
-        Unusual::Size { live, .. } => live,
-        Unusual::Growth { .. } => panic!(),
+        AnomalyKind::Size { live, .. } => live,
+        AnomalyKind::Growth { .. } => panic!(),
     };
     assert!(!is_live(&first));
-    let last = ledger.snapshot(Moment(SECOND), &View { ended_sites: true, ..View::default() });
+    let last = ledger.snapshot(
+        Timestamp(SECOND),
+        &SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() },
+    );
     assert_eq!((last.anomalies.len(), is_live(&last)), (1, false));
 }
 
@@ -254,6 +269,6 @@ fn sudden_growth_is_reported_once() {
     }
     let snapshot = report(&trace, 100);
     let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
-    let Unusual::Growth { bytes, within, .. } = one.what else { panic!("{one:?}") };
+    let AnomalyKind::Growth { bytes, within, .. } = one.what else { panic!("{one:?}") };
     assert_eq!((bytes.0 / MIB, within.0, one.at.0), (800, 1 << 30, 46 << 30));
 }

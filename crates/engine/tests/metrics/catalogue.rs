@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::metrics::catalogue::ALL;
-use engine::metrics::{Bound, Limits, Sort, most};
+use engine::metrics::{Cardinality, MetricType, SeriesLimits, most};
 
 #[test]
 fn metric_names_follow_prometheus_conventions() {
@@ -16,8 +16,8 @@ fn metric_names_follow_prometheus_conventions() {
             || name == "process_resident_memory_bytes";
         assert!(name.starts_with("vramscope_") || is_own, "{name}");
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
-        assert_eq!(name.ends_with("_total"), metric.sort == Sort::Counter, "{name}");
-        assert_eq!(name.ends_with("_info"), metric.sort == Sort::Info, "{name}");
+        assert_eq!(name.ends_with("_total"), metric.sort == MetricType::Counter, "{name}");
+        assert_eq!(name.ends_with("_info"), metric.sort == MetricType::Info, "{name}");
         let bare = name.strip_suffix("_total").unwrap_or(name);
         assert!(bare.ends_with(metric.unit), "{name} does not end with its unit");
         assert!(!metric.help.ends_with('.') && !metric.help.contains('\n'), "{name}");
@@ -33,12 +33,12 @@ fn labels_match_the_cardinality_bound() {
     for metric in ALL {
         let has = |label: &str| metric.labels.contains(&label);
         match metric.bound {
-            Bound::Gpus => assert!(has("gpu") && !has("pid"), "{}", metric.name),
-            Bound::Processes => assert!(has("pid") && has("container"), "{}", metric.name),
-            Bound::Containers => assert!(has("container") && !has("pid"), "{}", metric.name),
-            Bound::Sites => assert!(has("site") && !has("pid"), "{}", metric.name),
-            Bound::Suspects => assert!(has("site") && has("resource"), "{}", metric.name),
-            Bound::Fixed(_) => assert!(metric.labels.len() < 3, "{}", metric.name),
+            Cardinality::Gpus => assert!(has("gpu") && !has("pid"), "{}", metric.name),
+            Cardinality::Processes => assert!(has("pid") && has("container"), "{}", metric.name),
+            Cardinality::Containers => assert!(has("container") && !has("pid"), "{}", metric.name),
+            Cardinality::Sites => assert!(has("site") && !has("pid"), "{}", metric.name),
+            Cardinality::Suspects => assert!(has("site") && has("resource"), "{}", metric.name),
+            Cardinality::Fixed(_) => assert!(metric.labels.len() < 3, "{}", metric.name),
         }
     }
 }
@@ -46,27 +46,28 @@ fn labels_match_the_cardinality_bound() {
 #[test]
 fn sample_limit_matches_the_documented_formula() {
     // Computed by hand: with all limits 0, `other` of each remains, on each GPU and on none.
-    let none = Limits { processes: 0, containers: 0, sites: 0, suspects: 0 };
-    let by = |wanted: fn(&Bound) -> bool| ALL.iter().filter(|m| wanted(&m.bound)).count();
+    let none = SeriesLimits { processes: 0, containers: 0, sites: 0, suspects: 0 };
+    let by = |wanted: fn(&Cardinality) -> bool| ALL.iter().filter(|m| wanted(&m.bound)).count();
     let fixed: usize = ALL
         .iter()
         .filter_map(|metric| match metric.bound {
-            Bound::Fixed(number) => Some(number),
+            Cardinality::Fixed(number) => Some(number),
             _ => None,
         })
         .sum();
-    let gpus = by(|bound| matches!(bound, Bound::Gpus));
-    let sites = by(|bound| matches!(bound, Bound::Sites));
+    let gpus = by(|bound| matches!(bound, Cardinality::Gpus));
+    let sites = by(|bound| matches!(bound, Cardinality::Sites));
     let with_gpu = ALL
         .iter()
-        .filter(|m| matches!(m.bound, Bound::Processes | Bound::Containers))
+        .filter(|m| matches!(m.bound, Cardinality::Processes | Cardinality::Containers))
         .filter(|m| m.labels.contains(&"gpu"))
         .count();
-    let without = by(|bound| matches!(bound, Bound::Processes | Bound::Containers)) - with_gpu;
+    let without =
+        by(|bound| matches!(bound, Cardinality::Processes | Cardinality::Containers)) - with_gpu;
     assert_eq!(most(&none, 3), fixed + 4 * gpus + 4 * with_gpu + without + sites);
-    let one_more = Limits { processes: 1, ..none };
+    let one_more = SeriesLimits { processes: 1, ..none };
     let of_process = |gpu: bool| {
-        let processes = ALL.iter().filter(|m| m.bound == Bound::Processes);
+        let processes = ALL.iter().filter(|m| m.bound == Cardinality::Processes);
         processes.filter(|m| m.labels.contains(&"gpu") == gpu).count()
     };
     assert_eq!(most(&one_more, 3) - most(&none, 3), 4 * of_process(true) + of_process(false));

@@ -5,16 +5,16 @@ use std::fs;
 use std::path::Path;
 
 use engine::metrics::catalogue::ALL;
-use engine::metrics::{Bound, Limits, Metric, Sort, most};
+use engine::metrics::{Cardinality, Metric, MetricType, SeriesLimits, most};
 
 /// GPUs of the host in the example of the page.
 const GPUS: usize = 8;
 
 fn metric_type(metric: &Metric) -> &'static str {
     match metric.sort {
-        Sort::Gauge => "gauge",
-        Sort::Counter => "counter",
-        Sort::Info => "info",
+        MetricType::Gauge => "gauge",
+        MetricType::Counter => "counter",
+        MetricType::Info => "info",
     }
 }
 
@@ -23,12 +23,12 @@ fn bound(metric: &Metric) -> String {
     let times =
         |word: &str| if on_gpus { format!("({word} + 1) (G + 1)") } else { format!("{word} + 1") };
     match metric.bound {
-        Bound::Fixed(number) => number.to_string(),
-        Bound::Gpus => "G + 1".to_owned(),
-        Bound::Processes => times("P"),
-        Bound::Containers => times("C"),
-        Bound::Sites => "S + 1".to_owned(),
-        Bound::Suspects => "Q".to_owned(),
+        Cardinality::Fixed(number) => number.to_string(),
+        Cardinality::Gpus => "G + 1".to_owned(),
+        Cardinality::Processes => times("P"),
+        Cardinality::Containers => times("C"),
+        Cardinality::Sites => "S + 1".to_owned(),
+        Cardinality::Suspects => "Q".to_owned(),
     }
 }
 
@@ -37,7 +37,7 @@ fn formula() -> String {
     let mut kinds: Vec<(String, usize)> = Vec::new();
     let mut fixed = 0;
     for metric in ALL {
-        if let Bound::Fixed(number) = metric.bound {
+        if let Cardinality::Fixed(number) = metric.bound {
             fixed += number;
             continue;
         }
@@ -57,7 +57,7 @@ fn formula() -> String {
 }
 
 fn page() -> String {
-    let limits = Limits::default();
+    let limits = SeriesLimits::default();
     let mut page = format!(
         "# Metrics\n\n\
          Every metric that the agent serves at `/metrics`, in OpenMetrics format, with its labels and the number of \
@@ -96,7 +96,7 @@ fn page() -> String {
         limits.suspects,
         formula(),
         most(&limits, GPUS),
-        ALL.iter().filter(|metric| metric.bound == Bound::Processes).count(),
+        ALL.iter().filter(|metric| metric.bound == Cardinality::Processes).count(),
     );
     for metric in ALL {
         let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();

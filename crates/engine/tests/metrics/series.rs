@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use engine::container::{Container, Pod, Runtime};
-use engine::event::What;
+use engine::container::{Container, ContainerRuntime, Pod};
+use engine::event::EventKind;
 use engine::ids::Pid;
-use engine::metrics::{Figures, Limits};
+use engine::metrics::{MetricSet, SeriesLimits};
 
-use super::stage::{Stage, find, whole};
+use super::stage::{MetricsFixture, find, whole};
 
 const LIVE: &str = "vramscope_process_live_bytes";
 const ALLOCATIONS: &str = "vramscope_process_allocations_total";
 
-fn two() -> Limits {
-    Limits { processes: 2, containers: 2, sites: 2, suspects: 2 }
+fn two() -> SeriesLimits {
+    SeriesLimits { processes: 2, containers: 2, sites: 2, suspects: 2 }
 }
 
-fn pids(metrics: &Figures) -> Vec<String> {
-    let samples = metrics.of(ALLOCATIONS).iter();
+fn pids(metrics: &MetricSet) -> Vec<String> {
+    let samples = metrics.samples(ALLOCATIONS).iter();
     let mut pids: Vec<_> = samples.map(|sample| sample.labels[0].to_string()).collect();
     pids.sort();
     pids
@@ -25,7 +25,7 @@ fn pids(metrics: &Figures) -> Vec<String> {
 
 #[test]
 fn largest_processes_keep_their_series_until_exit() {
-    let mut stage = Stage::new(two());
+    let mut stage = MetricsFixture::new(two());
     for (pid, bytes) in [(1, 10), (2, 30), (3, 20)] {
         stage.begin(pid, u64::from(pid), "p");
         stage.allocate(pid, 0x1000, bytes);
@@ -37,13 +37,13 @@ fn largest_processes_keep_their_series_until_exit() {
     // The process without series becomes the largest, but has to wait.
     stage.allocate(1, 0x2000, 500);
     assert_eq!(pids(&stage.metrics()), ["2", "3", "other"]);
-    stage.apply(2, What::Exit);
+    stage.apply(2, EventKind::Exit);
     assert_eq!(pids(&stage.metrics()), ["1", "3", "other"]);
 }
 
 #[test]
 fn process_with_late_series_counts_from_then_on() {
-    let mut stage = Stage::new(Limits { processes: 1, ..two() });
+    let mut stage = MetricsFixture::new(SeriesLimits { processes: 1, ..two() });
     stage.begin(1, 1, "first");
     stage.allocate(1, 0x1000, 100);
     stage.begin(2, 2, "second");
@@ -53,7 +53,7 @@ fn process_with_late_series_counts_from_then_on() {
     let metrics = stage.metrics();
     assert_eq!(whole(&metrics, ALLOCATIONS, &["1"]), 1);
     assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 5);
-    stage.apply(1, What::Exit);
+    stage.apply(1, EventKind::Exit);
     stage.allocate(2, 0x9000, 1);
     let metrics = stage.metrics();
     assert_eq!(whole(&metrics, ALLOCATIONS, &["2"]), 1);
@@ -65,7 +65,7 @@ fn process_with_late_series_counts_from_then_on() {
 
 #[test]
 fn short_lived_processes_are_counted_once() {
-    let mut stage = Stage::new(two());
+    let mut stage = MetricsFixture::new(two());
     stage.begin(1, 1, "long");
     stage.allocate(1, 0x1000, 8);
     stage.metrics();
@@ -73,13 +73,13 @@ fn short_lived_processes_are_counted_once() {
     stage.begin(2, 2, "short");
     stage.allocate(2, 0x1000, 8);
     stage.free(2, 0x1000);
-    stage.apply(2, What::Exit);
+    stage.apply(2, EventKind::Exit);
     stage.begin(3, 3, "seen");
     stage.allocate(3, 0x1000, 8);
     let metrics = stage.metrics();
     assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 1);
     stage.allocate(3, 0x2000, 8);
-    stage.apply(3, What::Exit);
+    stage.apply(3, EventKind::Exit);
     let metrics = stage.metrics();
     assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 4);
     assert_eq!(whole(&metrics, "vramscope_frees_total", &[]), 1);
@@ -93,12 +93,12 @@ fn short_lived_processes_are_counted_once() {
 
 #[test]
 fn series_of_a_reused_pid_are_separate() {
-    let mut stage = Stage::new(two());
+    let mut stage = MetricsFixture::new(two());
     stage.begin(1, 1, "old");
     stage.allocate(1, 0x1000, 8);
     stage.allocate(1, 0x2000, 8);
     stage.metrics();
-    stage.apply(1, What::Exit);
+    stage.apply(1, EventKind::Exit);
     stage.begin(1, 99, "new");
     stage.allocate(1, 0x1000, 8);
     let metrics = stage.metrics();
@@ -109,12 +109,12 @@ fn series_of_a_reused_pid_are_separate() {
 
 #[test]
 fn exec_does_not_lose_counts() {
-    let mut stage = Stage::new(two());
+    let mut stage = MetricsFixture::new(two());
     stage.begin(1, 1, "shell");
     stage.allocate(1, 0x1000, 8);
     stage.metrics();
     stage.allocate(1, 0x2000, 8);
-    stage.apply(1, What::Exec);
+    stage.apply(1, EventKind::Exec);
     stage.allocate(1, 0x1000, 8);
     let metrics = stage.metrics();
     assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 3);
@@ -133,15 +133,15 @@ fn container(id: &str, pod: Option<&str>) -> Arc<Container> {
     });
     Arc::new(Container {
         id: id.into(),
-        runtime: Runtime::Containerd,
+        runtime: ContainerRuntime::Containerd,
         pod,
-        pid_inside: Some(Pid(1)),
+        container_pid: Some(Pid(1)),
     })
 }
 
 #[test]
 fn containers_sum_their_processes_and_are_limited() {
-    let mut stage = Stage::new(Limits { containers: 1, ..two() });
+    let mut stage = MetricsFixture::new(SeriesLimits { containers: 1, ..two() });
     for pid in 1..=4 {
         stage.begin(pid, u64::from(pid), "p");
         stage.allocate(pid, 0x1000, u64::from(pid) * 10);
@@ -160,8 +160,8 @@ fn containers_sum_their_processes_and_are_limited() {
     let metrics = stage.observe(&snapshot);
     assert_eq!(whole(&metrics, name, &["0123456789ab", "GPU-0"]), 30);
     assert_eq!(whole(&metrics, name, &["other", "GPU-0"]), 30);
-    assert_eq!(metrics.of(name).len(), 2);
-    let labels = &metrics.of(LIVE)[0].labels;
+    assert_eq!(metrics.samples(name).len(), 2);
+    let labels = &metrics.samples(LIVE)[0].labels;
     assert_eq!(labels.len(), 7);
     // It keeps its series, although the others are larger now.
     for process in &mut snapshot.processes {

@@ -2,39 +2,39 @@
 
 use std::collections::BTreeMap;
 
-use engine::change::{Change, How, Known, Turn};
-use engine::ids::{Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
+use engine::change::{AllocationChange, ChangeKind, EndReason, LateFields};
+use engine::ids::{AllocationKey, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
 use engine::snapshot::Snapshot;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use proptest::prelude::*;
 
 /// The fields of a live allocation that changes carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
-    pub(crate) began: Moment,
+pub(crate) struct LiveAllocation {
+    pub(crate) began: Timestamp,
     pub(crate) tid: Tid,
-    pub(crate) kind: Kind,
-    pub(crate) known: Known,
+    pub(crate) kind: MemoryKind,
+    pub(crate) known: LateFields,
     pub(crate) site: Option<SiteId>,
 }
 
 /// Live allocations reconstructed from the change log.
 #[derive(Default)]
-pub(crate) struct Followed {
-    pub(crate) live: BTreeMap<(Pid, Key), Held>,
-    latest: Moment,
+pub(crate) struct LiveSet {
+    pub(crate) live: BTreeMap<(Pid, AllocationKey), LiveAllocation>,
+    latest: Timestamp,
     /// Frees and context releases by process; an exit clears them.
     freed: BTreeMap<Pid, u64>,
     released: BTreeMap<Pid, u64>,
 }
 
-impl Followed {
+impl LiveSet {
     /// Applies the changes that the ledger logged.
     pub(crate) fn apply(&mut self, ledger: &mut Ledger) -> Result<(), TestCaseError> {
         let mut changes = Vec::new();
-        ledger.take_changes(&mut changes);
+        ledger.drain_changes(&mut changes);
         for change in changes {
             prop_assert!(self.latest <= change.at);
             self.latest = change.at;
@@ -43,27 +43,27 @@ impl Followed {
         Ok(())
     }
 
-    fn follow(&mut self, change: &Change) -> Result<(), TestCaseError> {
+    fn follow(&mut self, change: &AllocationChange) -> Result<(), TestCaseError> {
         let name = (change.pid, change.key);
-        let Change { tid, kind, site, .. } = *change;
-        let now = |began| Held { began, tid, kind, known: change.known(), site };
-        match change.what {
-            Turn::Began => {
+        let AllocationChange { tid, kind, site, .. } = *change;
+        let now = |began| LiveAllocation { began, tid, kind, known: change.late_fields(), site };
+        match change.action {
+            ChangeKind::Allocated => {
                 // Events of the model are in time order.
                 prop_assert_eq!(self.live.insert(name, now(change.at)), None);
             }
-            Turn::Ended { began, how } => {
+            ChangeKind::Ended { began, how } => {
                 prop_assert_eq!(self.live.remove(&name), Some(now(began)));
                 match how {
-                    How::Freed => *self.freed.entry(change.pid).or_default() += 1,
-                    How::Released => *self.released.entry(change.pid).or_default() += 1,
-                    How::Exited | How::Replaced => {}
+                    EndReason::Freed => *self.freed.entry(change.pid).or_default() += 1,
+                    EndReason::Released => *self.released.entry(change.pid).or_default() += 1,
+                    EndReason::ProcessExited | EndReason::Replaced => {}
                 }
             }
-            Turn::Learned { began, before } => {
-                prop_assert_ne!(before, change.known());
+            ChangeKind::Updated { began, before } => {
+                prop_assert_ne!(before, change.late_fields());
                 let old = self.live.insert(name, now(began));
-                prop_assert_eq!(old, Some(Held { known: before, ..now(began) }));
+                prop_assert_eq!(old, Some(LiveAllocation { known: before, ..now(began) }));
             }
         }
         Ok(())
@@ -71,7 +71,7 @@ impl Followed {
 
     /// Checks that the totals and lists of running processes match a snapshot.
     pub(crate) fn check(&mut self, snapshot: &Snapshot) -> Result<(), TestCaseError> {
-        let device_bytes = |held: &Held| {
+        let device_bytes = |held: &LiveAllocation| {
             if held.kind.takes_device_memory() { held.known.bytes } else { 0 }
         };
         prop_assert_eq!(snapshot.live_bytes.0, self.live.values().map(device_bytes).sum::<u64>());

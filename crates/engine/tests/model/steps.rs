@@ -1,17 +1,17 @@
 //! Random events with few names, so that they interact.
 
-use engine::container::{Container, Pod, Runtime};
+use engine::container::{Container, ContainerRuntime, Pod};
 use engine::event::{
-    Allocate, ContextChange, Failed, Free, FreeBy, GraphCall, INVALID_VALUE, Lost, OUT_OF_MEMORY,
-    Place, PoolCall, ProcessFacts, SiteFacts, VmmCall, What,
+    Allocate, ContextCall, EventKind, FailedCall, Free, FreeFunction, GraphCall, INVALID_VALUE,
+    LostDelta, MemoryLocation, OUT_OF_MEMORY, PoolCall, ProcessInfo, SiteFrames, VmmCall,
 };
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId, SiteId,
-    Space, StreamId,
+    AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
+    PhysicalHandleId, Pid, PoolId, SiteId, StreamId,
 };
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::object::{ObjectCall, ObjectKind};
-use engine::snapshot::{Sort, View};
+use engine::snapshot::{SnapshotOptions, SortOrder};
 use engine::stack::Frame;
 use engine::units::{Bytes, Nanos};
 use proptest::option;
@@ -21,27 +21,27 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Pid, tid, duration of the call, and the event.
-    Event(u32, u32, u64, What),
-    Look(View),
+    Event(u32, u32, u64, EventKind),
+    Look(SnapshotOptions),
 }
 
 fn id() -> impl Strategy<Value = u64> + Clone {
     0..4_u64
 }
 
-fn key() -> impl Strategy<Value = Key> {
-    let space = prop_oneof![8 => Just(Space::Address), 1 => Just(Space::Handle)];
-    (space, 0..6_u64).prop_map(|(space, value)| Key { space, value })
+fn key() -> impl Strategy<Value = AllocationKey> {
+    let space = prop_oneof![8 => Just(AddressType::Pointer), 1 => Just(AddressType::Handle)];
+    (space, 0..6_u64).prop_map(|(space, value)| AllocationKey { space, value })
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn kind() -> impl Strategy<Value = MemoryKind> {
     prop_oneof![
-        4 => Just(Kind::Device),
-        4 => Just(Kind::Async),
+        4 => Just(MemoryKind::Device),
+        4 => Just(MemoryKind::Async),
         // The driver does not allocate cache blocks: those have separate events.
-        4 => (0..Kind::COUNT)
-            .prop_map(|index| Kind::ALL[index])
-            .prop_filter("a driver kind", |kind| *kind != Kind::Torch),
+        4 => (0..MemoryKind::COUNT)
+            .prop_map(|index| MemoryKind::ALL[index])
+            .prop_filter("a driver kind", |kind| *kind != MemoryKind::Torch),
     ]
 }
 
@@ -57,13 +57,13 @@ fn context() -> impl Strategy<Value = ContextId> {
     (0..4_u64).prop_map(ContextId)
 }
 
-fn allocate() -> impl Strategy<Value = What> {
+fn allocate() -> impl Strategy<Value = EventKind> {
     let place = (option::of(context()), option::weighted(0.3, device()));
     let from = (option::weighted(0.3, id().prop_map(PoolId)), option::of(stream()));
     let site = option::of((0..3_u32).prop_map(SiteId));
     (key(), kind(), size(), place, from, site).prop_map(
         |(key, kind, bytes, (context, device), (pool, stream), site)| {
-            What::Allocate(Allocate { key, kind, bytes, context, device, pool, stream, site })
+            EventKind::Allocate(Allocate { key, kind, bytes, context, device, pool, stream, site })
         },
     )
 }
@@ -72,26 +72,26 @@ fn stream() -> impl Strategy<Value = StreamId> {
     (1..5_u64).prop_map(StreamId)
 }
 
-fn location() -> impl Strategy<Value = Place> {
-    prop_oneof![3 => device().prop_map(Place::Device), 1 => Just(Place::Host)]
+fn location() -> impl Strategy<Value = MemoryLocation> {
+    prop_oneof![3 => device().prop_map(MemoryLocation::Device), 1 => Just(MemoryLocation::Host)]
 }
 
-fn free() -> impl Strategy<Value = What> {
+fn free() -> impl Strategy<Value = EventKind> {
     let by = prop_oneof![
-        4 => Just(FreeBy::Free),
-        4 => Just(FreeBy::FreeAsync),
-        1 => Just(FreeBy::FreeHost),
-        1 => Just(FreeBy::Unregister),
-        1 => Just(FreeBy::DestroyArray),
-        1 => Just(FreeBy::CloseImport),
-        1 => Just(FreeBy::DestroyExternal),
+        4 => Just(FreeFunction::Free),
+        4 => Just(FreeFunction::FreeAsync),
+        1 => Just(FreeFunction::FreeHost),
+        1 => Just(FreeFunction::Unregister),
+        1 => Just(FreeFunction::DestroyArray),
+        1 => Just(FreeFunction::CloseImport),
+        1 => Just(FreeFunction::DestroyExternal),
     ];
     (key(), by, option::of(stream()))
-        .prop_map(|(key, by, stream)| What::Free(Free { key, by, stream }))
+        .prop_map(|(key, by, stream)| EventKind::Free(Free { key, by, stream }))
 }
 
-fn vmm() -> impl Strategy<Value = What> {
-    let handle = || id().prop_map(HandleId);
+fn vmm() -> impl Strategy<Value = EventKind> {
+    let handle = || id().prop_map(PhysicalHandleId);
     let range = || (0..12_u64, 0..7_u64);
     let site = option::of((0..3_u32).prop_map(SiteId));
     let call = prop_oneof![
@@ -109,10 +109,10 @@ fn vmm() -> impl Strategy<Value = What> {
         1 => range().prop_map(|(address, bytes)| VmmCall::Reserve { address, bytes }),
         1 => range().prop_map(|(address, bytes)| VmmCall::Unreserve { address, bytes }),
     ];
-    call.prop_map(What::Vmm)
+    call.prop_map(EventKind::Vmm)
 }
 
-fn pool() -> impl Strategy<Value = What> {
+fn pool() -> impl Strategy<Value = EventKind> {
     let pool = || id().prop_map(PoolId);
     let call = prop_oneof![
         (pool(), option::weighted(0.8, location()))
@@ -123,12 +123,12 @@ fn pool() -> impl Strategy<Value = What> {
         (pool(), device(), any::<bool>())
             .prop_map(|(pool, device, current)| { PoolCall::OfDevice { pool, device, current } }),
     ];
-    call.prop_map(What::Pool)
+    call.prop_map(EventKind::Pool)
 }
 
-fn graph() -> impl Strategy<Value = What> {
+fn graph() -> impl Strategy<Value = EventKind> {
     let graph = || (0..2_u64).prop_map(GraphId);
-    let exec = || (0..2_u64).prop_map(ExecId);
+    let exec = || (0..2_u64).prop_map(GraphExecId);
     let address = || 0..6_u64;
     let call = prop_oneof![
         3 => (stream(), option::weighted(0.3, graph()))
@@ -150,24 +150,25 @@ fn graph() -> impl Strategy<Value = What> {
             .prop_map(|(device, bytes)| GraphCall::ToldReserved { device, bytes }),
         1 => device().prop_map(|device| GraphCall::Trimmed { device }),
     ];
-    call.prop_map(What::Graph)
+    call.prop_map(EventKind::Graph)
 }
 
-fn gpus() -> impl Strategy<Value = What> {
+fn gpus() -> impl Strategy<Value = EventKind> {
     let gpu = || (0..3_u16).prop_map(GpuId);
     prop_oneof![
-        prop::collection::vec(option::of(gpu()), 0..3).prop_map(|gpus| What::Gpus(gpus.into())),
-        (gpu(), size(), any::<bool>()).prop_map(|(gpu, bytes, only)| What::DriverAccount {
+        prop::collection::vec(option::of(gpu()), 0..3)
+            .prop_map(|gpus| EventKind::Gpus(gpus.into())),
+        (gpu(), size(), any::<bool>()).prop_map(|(gpu, bytes, only)| EventKind::DriverAccount {
             gpu,
             bytes,
             only
         }),
-        (gpu(), size()).prop_map(|(gpu, bytes)| What::GpuFree { gpu, bytes }),
-        Just(What::DriverAccountLost),
+        (gpu(), size()).prop_map(|(gpu, bytes)| EventKind::GpuFree { gpu, bytes }),
+        Just(EventKind::DriverAccountLost),
     ]
 }
 
-fn container() -> impl Strategy<Value = What> {
+fn container() -> impl Strategy<Value = EventKind> {
     let pod = ("[uv]", option::of("[pq]")).prop_map(|(uid, name)| Pod {
         uid: uid.into(),
         name: name.map(Into::into),
@@ -176,49 +177,54 @@ fn container() -> impl Strategy<Value = What> {
     });
     ("[cd]", option::of(pod), option::of((1..3_u32).prop_map(Pid))).prop_map(
         |(id, pod, pid_inside)| {
-            let runtime = Runtime::Docker;
-            What::Container(Box::new(Container { id: id.into(), runtime, pod, pid_inside }))
+            let runtime = ContainerRuntime::Docker;
+            EventKind::Container(Box::new(Container {
+                id: id.into(),
+                runtime,
+                pod,
+                container_pid: pid_inside,
+            }))
         },
     )
 }
 
-fn change() -> impl Strategy<Value = What> {
+fn change() -> impl Strategy<Value = EventKind> {
     let change = prop_oneof![
         (context(), device())
-            .prop_map(|(context, device)| ContextChange::Created { context, device }),
-        context().prop_map(|context| ContextChange::Destroyed { context }),
+            .prop_map(|(context, device)| ContextCall::Created { context, device }),
+        context().prop_map(|context| ContextCall::Destroyed { context }),
         (context(), device())
-            .prop_map(|(context, device)| ContextChange::PrimaryRetained { context, device }),
-        device().prop_map(|device| ContextChange::PrimaryReleased { device }),
-        device().prop_map(|device| ContextChange::PrimaryReset { device }),
+            .prop_map(|(context, device)| ContextCall::PrimaryRetained { context, device }),
+        device().prop_map(|device| ContextCall::PrimaryReleased { device }),
+        device().prop_map(|device| ContextCall::PrimaryReset { device }),
         (context(), device())
-            .prop_map(|(context, device)| ContextChange::Learned { context, device }),
+            .prop_map(|(context, device)| ContextCall::Learned { context, device }),
     ];
-    change.prop_map(What::Context)
+    change.prop_map(EventKind::Context)
 }
 
-fn failed() -> impl Strategy<Value = What> {
+fn failed() -> impl Strategy<Value = EventKind> {
     let code = prop_oneof![Just(OUT_OF_MEMORY), Just(INVALID_VALUE), Just(400), Just(700)];
     let about = (option::of((kind(), size())), option::of(key()));
     let site = option::of((0..4_u32).prop_map(SiteId));
     (0..3_u16, code, about, option::of(device()), option::of(context()), site).prop_map(
         |(function, code, (asked, freed), device, context, site)| {
             let function = FunctionId(function);
-            What::Failed(Failed { function, code, asked, freed, device, context, site })
+            EventKind::Failed(FailedCall { function, code, asked, freed, device, context, site })
         },
     )
 }
 
 /// The frames of a site; some sites have equal frames.
-fn site() -> impl Strategy<Value = What> {
+fn site() -> impl Strategy<Value = EventKind> {
     (0..4_u32, prop::collection::vec("[fg]", 0..2)).prop_map(|(site, functions)| {
         let frame = |name: &String| Frame { function: name.as_str().into(), ..Frame::default() };
         let frames = functions.iter().map(frame).collect();
-        What::Site(SiteFacts { site: SiteId(site), frames })
+        EventKind::Site(SiteFrames { site: SiteId(site), frames })
     })
 }
 
-fn object() -> impl Strategy<Value = What> {
+fn object() -> impl Strategy<Value = EventKind> {
     let name = || (prop::sample::select(ObjectKind::ALL.to_vec()), 0..2_u64);
     let place = (option::of(context()), option::of((0..4_u32).prop_map(SiteId)));
     let call = prop_oneof![
@@ -227,27 +233,27 @@ fn object() -> impl Strategy<Value = What> {
         }),
         4 => name().prop_map(|(kind, handle)| ObjectCall::Destroyed { kind, handle }),
     ];
-    call.prop_map(What::Object)
+    call.prop_map(EventKind::Object)
 }
 
-fn life() -> impl Strategy<Value = What> {
+fn life() -> impl Strategy<Value = EventKind> {
     let facts =
         (0..3_u64, 0..3_u32, any::<bool>(), "[ab]").prop_map(|(start, uid, before_trace, name)| {
-            What::Process(ProcessFacts { start, uid, name: name.into(), before_trace })
+            EventKind::Process(ProcessInfo { start, uid, name: name.into(), before_trace })
         });
     prop_oneof![
         4 => facts,
-        1 => Just(What::Exec),
-        1 => Just(What::Exit),
-        2 => Just(What::ThreadExit),
-        2 => "[xy]".prop_map(|name| What::ThreadName(name.into())),
+        1 => Just(EventKind::Exec),
+        1 => Just(EventKind::Exit),
+        2 => Just(EventKind::ThreadExit),
+        2 => "[xy]".prop_map(|name| EventKind::ThreadName(name.into())),
     ]
 }
 
-fn lost() -> impl Strategy<Value = What> {
+fn lost() -> impl Strategy<Value = EventKind> {
     (0..2_u64, size(), 0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64, 0..2_u64).prop_map(
         |(allocations, allocated_bytes, frees, failures, other, stacks, objects)| {
-            What::Lost(Lost {
+            EventKind::Lost(LostDelta {
                 allocations,
                 allocated_bytes,
                 frees,
@@ -255,21 +261,21 @@ fn lost() -> impl Strategy<Value = What> {
                 other,
                 stacks,
                 objects,
-                ..Lost::default()
+                ..LostDelta::default()
             })
         },
     )
 }
 
-fn view() -> impl Strategy<Value = View> {
-    let sort = prop_oneof![Just(Sort::Size), Just(Sort::Age), Just(Sort::Count)];
+fn view() -> impl Strategy<Value = SnapshotOptions> {
+    let sort = prop_oneof![Just(SortOrder::Size), Just(SortOrder::Age), Just(SortOrder::Count)];
     let older = prop_oneof![Just(0), 0..600_u64];
     let sites = (prop_oneof![0..5_usize, Just(usize::MAX)], any::<bool>());
     (0..5_usize, prop_oneof![Just(0), 0..10_u64], older, sort, sites).prop_map(
-        |(top, min_size, older, sort, (top_sites, ended_sites))| View {
+        |(top, min_size, older, sort, (top_sites, ended_sites))| SnapshotOptions {
             top,
             min_size: Bytes(min_size),
-            older: Nanos(older),
+            min_age: Nanos(older),
             sort,
             top_sites,
             ended_sites,

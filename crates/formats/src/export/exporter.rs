@@ -2,15 +2,15 @@
 
 use std::io;
 
-use engine::change::Change;
+use engine::change::AllocationChange;
 
-use crate::import::gather::Facts;
+use crate::import::gather::FileInfo;
 
 /// Writes a file in another tool's format.
-pub trait Exporter {
+pub trait FormatWriter {
     /// Adds a change; `facts` is what the file contained so far.
-    fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()>;
+    fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()>;
 
     /// Writes the rest. Returns notes for the user, one sentence each.
-    fn finish(self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>>;
+    fn finish(self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>>;
 }

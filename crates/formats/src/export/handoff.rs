@@ -4,10 +4,10 @@
 
 use std::io::{self, Write};
 
-use engine::change::{Change, How, Turn};
-use engine::kind::Kind;
-use engine::stack::{Frame, Language, Stacks};
-use engine::units::Moment;
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::kind::MemoryKind;
+use engine::stack::{Frame, Language, StackTable};
+use engine::units::Timestamp;
 
 use super::analysis::field;
 
@@ -16,7 +16,7 @@ const COLUMNS: &str =
 
 /// One table and its row count.
 #[derive(Debug)]
-pub struct Out<W> {
+pub struct TableOutput<W> {
     writer: W,
     /// Number of rows below the header.
     pub rows: u64,
@@ -24,57 +24,67 @@ pub struct Out<W> {
 
 /// The three tables.
 #[derive(Debug)]
-pub struct Tables<W> {
+pub struct NsysTables<W> {
     /// Allocations with a call stack.
-    pub valid: Out<W>,
+    pub valid: TableOutput<W>,
     /// Allocations with neither a call stack nor a driver function.
-    pub invalid: Out<W>,
+    pub invalid: TableOutput<W>,
     /// Allocations of which only the driver function is known.
-    pub driver: Out<W>,
+    pub driver: TableOutput<W>,
     /// Number of omitted pool reservations: allocations from pools are already listed.
     pub left_out: u64,
 }
 
 /// Returns the Nsight Systems name of a kind; none for kinds that it does not report as memory.
 #[must_use]
-pub const fn kind_name(kind: Kind) -> Option<&'static str> {
+pub const fn kind_name(kind: MemoryKind) -> Option<&'static str> {
     Some(match kind {
-        Kind::Device | Kind::Physical | Kind::Graph | Kind::Async | Kind::Torch => {
-            "CUDA_MEMOPR_MEMORY_KIND_DEVICE"
-        }
-        Kind::Array => "CUDA_MEMOPR_MEMORY_KIND_ARRAY",
-        Kind::Managed => "CUDA_MEMOPR_MEMORY_KIND_MANAGED",
-        Kind::Pinned | Kind::Registered | Kind::HostPhysical | Kind::HostAsync => {
-            "CUDA_MEMOPR_MEMORY_KIND_PINNED"
-        }
-        Kind::Pageable => "CUDA_MEMOPR_MEMORY_KIND_PAGEABLE",
-        Kind::Static => "CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC",
-        Kind::ManagedStatic => "CUDA_MEMOPR_MEMORY_KIND_MANAGED_STATIC",
-        Kind::Imported | Kind::Unknown => "CUDA_MEMOPR_MEMORY_KIND_UNKNOWN",
-        Kind::Pool => return None,
+        MemoryKind::Device
+        | MemoryKind::Physical
+        | MemoryKind::Graph
+        | MemoryKind::Async
+        | MemoryKind::Torch => "CUDA_MEMOPR_MEMORY_KIND_DEVICE",
+        MemoryKind::Array => "CUDA_MEMOPR_MEMORY_KIND_ARRAY",
+        MemoryKind::Managed => "CUDA_MEMOPR_MEMORY_KIND_MANAGED",
+        MemoryKind::Pinned
+        | MemoryKind::Registered
+        | MemoryKind::HostPhysical
+        | MemoryKind::HostAsync => "CUDA_MEMOPR_MEMORY_KIND_PINNED",
+        MemoryKind::Pageable => "CUDA_MEMOPR_MEMORY_KIND_PAGEABLE",
+        MemoryKind::Static => "CUDA_MEMOPR_MEMORY_KIND_DEVICE_STATIC",
+        MemoryKind::ManagedStatic => "CUDA_MEMOPR_MEMORY_KIND_MANAGED_STATIC",
+        MemoryKind::Imported | MemoryKind::Unknown => "CUDA_MEMOPR_MEMORY_KIND_UNKNOWN",
+        MemoryKind::Pool => return None,
     })
 }
 
-impl<W: Write> Tables<W> {
+impl<W: Write> NsysTables<W> {
     /// Writes the headers.
     pub fn new(valid: W, invalid: W, driver: W) -> io::Result<Self> {
         Ok(Self {
-            valid: Out::new(valid)?,
-            invalid: Out::new(invalid)?,
-            driver: Out::new(driver)?,
+            valid: TableOutput::new(valid)?,
+            invalid: TableOutput::new(invalid)?,
+            driver: TableOutput::new(driver)?,
             left_out: 0,
         })
     }
 
     /// Writes a change. Times are relative to `origin`. Memory that was live at process exit has no
     /// free row, because no call freed it.
-    pub fn change(&mut self, change: &Change, stacks: &Stacks, origin: Moment) -> io::Result<()> {
-        let operation = match change.what {
-            Turn::Began => "CUDA_DEV_MEM_EVENT_OPR_ALLOCATION",
-            Turn::Ended { how: How::Freed | How::Replaced | How::Released, .. } => {
-                "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION"
-            }
-            Turn::Ended { how: How::Exited, .. } | Turn::Learned { .. } => return Ok(()),
+    pub fn change(
+        &mut self,
+        change: &AllocationChange,
+        stacks: &StackTable,
+        origin: Timestamp,
+    ) -> io::Result<()> {
+        let operation = match change.action {
+            ChangeKind::Allocated => "CUDA_DEV_MEM_EVENT_OPR_ALLOCATION",
+            ChangeKind::Ended {
+                how: EndReason::Freed | EndReason::Replaced | EndReason::Released,
+                ..
+            } => "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION",
+            ChangeKind::Ended { how: EndReason::ProcessExited, .. }
+            | ChangeKind::Updated { .. } => return Ok(()),
         };
         let Some(kind) = kind_name(change.kind) else {
             self.left_out += 1;
@@ -82,13 +92,13 @@ impl<W: Write> Tables<W> {
         };
         let frames: Vec<&Frame> =
             change.site.map(|site| stacks.frames(site).collect()).unwrap_or_default();
-        let synthetic = frames.iter().find(|frame| frame.language == Language::Remark);
+        let synthetic = frames.iter().find(|frame| frame.language == Language::Synthetic);
         let synthetic = synthetic.map_or("", |frame| &*frame.function);
         let is_static = change.kind.is_static();
         let variable = if is_static { synthetic } else { "" };
         let stack: Vec<String> = frames
             .iter()
-            .filter(|frame| frame.language != Language::Remark)
+            .filter(|frame| frame.language != Language::Synthetic)
             .map(|frame| entry(frame))
             .collect();
         let (out, stack) = match (stack.is_empty(), synthetic.is_empty() || is_static) {
@@ -118,7 +128,7 @@ impl<W: Write> Tables<W> {
     }
 }
 
-impl<W: Write> Out<W> {
+impl<W: Write> TableOutput<W> {
     fn new(mut writer: W) -> io::Result<Self> {
         writeln!(writer, "{COLUMNS}")?;
         Ok(Self { writer, rows: 0 })

@@ -8,37 +8,37 @@ mod torch;
 
 use std::collections::BTreeMap;
 
-use engine::ids::{DeviceId, GpuId, Space};
+use engine::ids::{AddressType, DeviceId, GpuId};
 use engine::result::result_name;
 use engine::snapshot::{
-    AllocationView, Certainty, DeviceView, End, FailureCount, KindView, Mistakes, OutOfMemory,
-    PoolView, ProcessView, ReceivedCalls, Snapshot, ThreadView,
+    AllocationView, ApiMisuse, DeviceView, FailedCallCount, KindView, OutOfMemory, PoolView,
+    ProcessEnd, ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,
 };
 use engine::units::Bytes;
 use serde::Serialize;
 
-use super::Names;
-use super::analysis::json::{FrameObject, frame};
-use super::verdict::json::{AnomalyObject, JudgementObject};
-use super::work::json::Work;
-use crate::plain::plain;
-use container::ContainerObject;
-use objects::Objects;
-use sites::{OwnSite, Site};
-use torch::Torch;
+use super::ReportContext;
+use super::analysis::json::{FrameJson, frame};
+use super::verdict::json::{AnomalyJson, SiteVerdictJson};
+use super::work::json::ActivityJson;
+use crate::plain::sanitize;
+use container::ContainerJson;
+use objects::ObjectCountsJson;
+use sites::{ProcessSiteJson, SiteJson};
+use torch::TorchJson;
 
 /// Returns the object for a snapshot, without a line break.
-pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
-    serde_json::to_string(&Report::new(snapshot, names))
+pub fn line(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<String> {
+    serde_json::to_string(&ReportJson::new(snapshot, names))
 }
 
 /// Returns the object as a value, for callers that use parts of it.
-pub fn value(snapshot: &Snapshot, names: &Names) -> serde_json::Result<serde_json::Value> {
-    serde_json::to_value(Report::new(snapshot, names))
+pub fn value(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<serde_json::Value> {
+    serde_json::to_value(ReportJson::new(snapshot, names))
 }
 
 #[derive(Serialize)]
-struct Report {
+struct ReportJson {
     time: String,
     exact: bool,
     lost_events: u64,
@@ -46,11 +46,11 @@ struct Report {
     live_allocations: u64,
     not_freed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    uncertainty: Option<Uncertainty>,
-    processes: Vec<Process>,
+    uncertainty: Option<UncertaintyJson>,
+    processes: Vec<ProcessJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    out_of_memory: Vec<Oom>,
-    sites: Vec<Site>,
+    out_of_memory: Vec<OutOfMemoryJson>,
+    sites: Vec<SiteJson>,
     sites_total: u64,
     /// Allocations with an unknown site.
     allocations_without_stack: u64,
@@ -62,20 +62,20 @@ struct Report {
     lost_launches: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_copies: Option<u64>,
-    suspects: Vec<JudgementObject>,
+    suspects: Vec<SiteVerdictJson>,
     suspects_total: u64,
-    other_verdicts: Vec<JudgementObject>,
-    anomalies: Vec<AnomalyObject>,
+    other_verdicts: Vec<SiteVerdictJson>,
+    anomalies: Vec<AnomalyJson>,
     /// Sites of blocks in PyTorch's cache; absent if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    tensor_sites: Option<Vec<Site>>,
+    tensor_sites: Option<Vec<SiteJson>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor_sites_total: Option<u64>,
 }
 
 /// Present if a value is not exact.
 #[derive(Serialize)]
-struct Uncertainty {
+struct UncertaintyJson {
     live_bytes_min: u64,
     live_bytes_max: u64,
     lost_allocations: u64,
@@ -99,13 +99,13 @@ struct Uncertainty {
 }
 
 #[derive(Serialize)]
-struct Process {
+struct ProcessJson {
     pid: u32,
     uid: Option<u32>,
     name: String,
     /// Only for processes in a container.
     #[serde(skip_serializing_if = "Option::is_none")]
-    container: Option<ContainerObject>,
+    container: Option<ContainerJson>,
     exited: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     end_reason: Option<&'static str>,
@@ -116,7 +116,7 @@ struct Process {
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    peak_bounds: Option<Bounds>,
+    peak_bounds: Option<BoundsJson>,
     allocations_total: u64,
     frees_total: u64,
     released_total: u64,
@@ -132,46 +132,46 @@ struct Process {
     /// Only for processes from before the trace: the time since when their calls are counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     traced_since: Option<String>,
-    devices: Vec<Device>,
+    devices: Vec<DeviceJson>,
     live_bytes_by_kind: BTreeMap<&'static str, u64>,
     live_allocations_by_kind: BTreeMap<&'static str, u64>,
-    threads: Vec<Thread>,
-    failed_calls: Vec<Failure>,
+    threads: Vec<ThreadJson>,
+    failed_calls: Vec<FailedCallJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pools: Vec<Pool>,
+    pools: Vec<PoolJson>,
     reserved_va_bytes: u64,
     api_misuse: BTreeMap<&'static str, u64>,
     #[serde(flatten)]
-    work: Option<Work>,
-    objects: Vec<Objects>,
+    work: Option<ActivityJson>,
+    objects: Vec<ObjectCountsJson>,
     /// Only if some were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_objects: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    torch: Option<Torch>,
-    sites: Vec<OwnSite>,
+    torch: Option<TorchJson>,
+    sites: Vec<ProcessSiteJson>,
     sites_total: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    uncertainty: Option<Uncertainty>,
+    uncertainty: Option<UncertaintyJson>,
 }
 
 #[derive(Serialize)]
-struct Bounds {
+struct BoundsJson {
     min_bytes: u64,
     max_bytes: u64,
 }
 
 #[derive(Serialize)]
-struct Device {
+struct DeviceJson {
     device: Option<u16>,
     live_bytes: u64,
     peak_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    peak_bounds: Option<Bounds>,
+    peak_bounds: Option<BoundsJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unknown_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    gpu: Option<GpuField>,
+    gpu: Option<GpuJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     driver_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,7 +184,7 @@ struct Device {
 }
 
 #[derive(Serialize)]
-struct GpuField {
+struct GpuJson {
     index: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<String>,
@@ -193,7 +193,7 @@ struct GpuField {
 }
 
 #[derive(Serialize)]
-struct Pool {
+struct PoolJson {
     handle: Option<String>,
     device: Option<u16>,
     used_bytes: u64,
@@ -208,7 +208,7 @@ struct Pool {
 
 /// A failed call; also part of the report of `kernels`.
 #[derive(Serialize)]
-pub(super) struct Failure {
+pub(super) struct FailedCallJson {
     function: String,
     code: i32,
     error: &'static str,
@@ -216,18 +216,18 @@ pub(super) struct Failure {
 }
 
 #[derive(Serialize)]
-struct Thread {
+struct ThreadJson {
     tid: u32,
     name: String,
     live_bytes: u64,
     live_allocations: u64,
     live_bytes_by_kind: BTreeMap<&'static str, u64>,
     live_allocations_by_kind: BTreeMap<&'static str, u64>,
-    allocations: Vec<Allocation>,
+    allocations: Vec<AllocationJson>,
 }
 
 #[derive(Serialize)]
-struct Allocation {
+struct AllocationJson {
     address: String,
     device: Option<u16>,
     bytes: u64,
@@ -241,23 +241,23 @@ struct Allocation {
 }
 
 #[derive(Serialize)]
-struct Oom {
+struct OutOfMemoryJson {
     time: String,
     pid: u32,
     tid: u32,
     process: String,
     device: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    gpu: Option<GpuField>,
+    gpu: Option<GpuJson>,
     requested_bytes: Option<u64>,
     kind: Option<&'static str>,
     site: String,
-    frames: Vec<FrameObject>,
-    holders: Vec<Holder>,
+    frames: Vec<FrameJson>,
+    holders: Vec<HolderJson>,
 }
 
 #[derive(Serialize)]
-struct Holder {
+struct HolderJson {
     pid: u32,
     process: String,
     live_bytes: u64,
@@ -270,13 +270,13 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
     }
 }
 
-impl Report {
-    fn new(snapshot: &Snapshot, names: &Names) -> Self {
+impl ReportJson {
+    fn new(snapshot: &Snapshot, names: &ReportContext) -> Self {
         let listed = super::listed(snapshot);
         // `live_bytes` counts running processes, so its bounds do the same.
-        let bounded = Certainty {
-            live_at_least: snapshot.certainty.live_at_least,
-            live_at_most: snapshot.certainty.live_at_most,
+        let bounded = Uncertainty {
+            live_at_least: snapshot.uncertainty.live_at_least,
+            live_at_most: snapshot.uncertainty.live_at_most,
             ..listed.clone()
         };
         let (ended, running): (Vec<_>, Vec<_>) =
@@ -290,36 +290,41 @@ impl Report {
             live_bytes: device_bytes(&running),
             live_allocations: running.iter().map(|process| process.live_allocations).sum(),
             not_freed_bytes: device_bytes(&ended),
-            uncertainty: Uncertainty::new(&bounded, names).map(|uncertainty| Uncertainty {
+            uncertainty: UncertaintyJson::new(&bounded, names).map(|uncertainty| UncertaintyJson {
                 lost_processes: Some(listed.lost.processes),
                 ..uncertainty
             }),
-            processes: snapshot.processes.iter().map(|p| Process::new(p, names)).collect(),
-            out_of_memory: snapshot.out_of_memory.iter().map(|o| Oom::new(o, names)).collect(),
-            sites: snapshot.sites.iter().map(|site| Site::new(site, names)).collect(),
+            processes: snapshot.processes.iter().map(|p| ProcessJson::new(p, names)).collect(),
+            out_of_memory: snapshot
+                .out_of_memory
+                .iter()
+                .map(|o| OutOfMemoryJson::new(o, names))
+                .collect(),
+            sites: snapshot.sites.iter().map(|site| SiteJson::new(site, names)).collect(),
             sites_total: snapshot.sites_total,
             allocations_without_stack: snapshot.without_stack,
-            lost_stacks: snapshot.certainty.lost.stacks,
-            lost_objects: snapshot.certainty.lost.objects,
-            lost_launches: activity.then_some(snapshot.certainty.lost.launches),
-            lost_copies: activity.then_some(snapshot.certainty.lost.copies),
-            suspects: snapshot.suspects.iter().map(|j| JudgementObject::new(j, true)).collect(),
+            lost_stacks: snapshot.uncertainty.lost.stacks,
+            lost_objects: snapshot.uncertainty.lost.objects,
+            lost_launches: activity.then_some(snapshot.uncertainty.lost.launches),
+            lost_copies: activity.then_some(snapshot.uncertainty.lost.copies),
+            suspects: snapshot.suspects.iter().map(|j| SiteVerdictJson::new(j, true)).collect(),
             suspects_total: snapshot.suspects_total,
             other_verdicts: snapshot
-                .judgements
+                .other_verdicts
                 .iter()
-                .map(|j| JudgementObject::new(j, false))
+                .map(|j| SiteVerdictJson::new(j, false))
                 .collect(),
-            anomalies: snapshot.anomalies.iter().map(|a| AnomalyObject::new(a, names)).collect(),
-            tensor_sites: tensor_sites_total
-                .map(|_| snapshot.tensor_sites.iter().map(|site| Site::new(site, names)).collect()),
+            anomalies: snapshot.anomalies.iter().map(|a| AnomalyJson::new(a, names)).collect(),
+            tensor_sites: tensor_sites_total.map(|_| {
+                snapshot.tensor_sites.iter().map(|site| SiteJson::new(site, names)).collect()
+            }),
             tensor_sites_total,
         }
     }
 }
 
-impl Uncertainty {
-    fn new(uncertainty: &Certainty, names: &Names) -> Option<Self> {
+impl UncertaintyJson {
+    fn new(uncertainty: &Uncertainty, names: &ReportContext) -> Option<Self> {
         let lost = &uncertainty.lost;
         (!uncertainty.exact()).then(|| Self {
             live_bytes_min: uncertainty.live_at_least.0,
@@ -356,24 +361,24 @@ impl Received {
     }
 }
 
-impl Process {
-    fn new(process: &ProcessView, names: &Names) -> Self {
+impl ProcessJson {
+    fn new(process: &ProcessView, names: &ReportContext) -> Self {
         Self {
             pid: process.key.pid.0,
             uid: process.uid,
-            name: plain(&process.name).into_owned(),
-            container: process.container.as_deref().map(ContainerObject::new),
+            name: sanitize(&process.name).into_owned(),
+            container: process.container.as_deref().map(ContainerJson::new),
             exited: process.ended.is_some(),
             end_reason: process.ended.map(|end| match end {
-                End::Exited => "exit",
-                End::Replaced => "exec",
+                ProcessEnd::Exited => "exit",
+                ProcessEnd::Exec => "exec",
             }),
             exact: process.certainty.exact(),
             live_bytes: process.live_bytes.0,
             live_allocations: process.live_allocations,
             peak_bytes: process.peak_bytes.0,
             peak_time: (process.peak_bytes.0 > 0).then(|| names.clock.precise(process.peak_at)),
-            peak_bounds: process.peak_bounds.map(Bounds::new),
+            peak_bounds: process.peak_bounds.map(BoundsJson::new),
             allocations_total: process.allocations_total,
             frees_total: process.frees_total,
             released_total: process.released_total,
@@ -384,25 +389,29 @@ impl Process {
             untracked_bytes: process.untracked().map(|bytes| bytes.0),
             before_trace: process.before_trace,
             traced_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
-            devices: process.devices.iter().map(|view| Device::new(view, names)).collect(),
+            devices: process.devices.iter().map(|view| DeviceJson::new(view, names)).collect(),
             live_bytes_by_kind: bytes_by_kind(&process.kinds),
             live_allocations_by_kind: allocations_by_kind(&process.kinds),
-            threads: process.threads.iter().map(Thread::new).collect(),
-            failed_calls: process.failures.iter().map(|view| Failure::new(*view, names)).collect(),
-            pools: process.pools.iter().map(|view| Pool::new(view, names)).collect(),
+            threads: process.threads.iter().map(ThreadJson::new).collect(),
+            failed_calls: process
+                .failures
+                .iter()
+                .map(|view| FailedCallJson::new(*view, names))
+                .collect(),
+            pools: process.pools.iter().map(|view| PoolJson::new(view, names)).collect(),
             reserved_va_bytes: process.reserved_addresses.0,
             api_misuse: api_misuse(&process.mistakes),
-            work: process.work.as_ref().map(Work::new),
-            objects: process.objects.iter().map(Objects::new).collect(),
+            work: process.work.as_ref().map(ActivityJson::new),
+            objects: process.objects.iter().map(ObjectCountsJson::new).collect(),
             lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
-            torch: process.torch.as_ref().map(|view| Torch::new(view, names)),
+            torch: process.torch.as_ref().map(|view| TorchJson::new(view, names)),
             sites: process
                 .sites
                 .iter()
-                .map(|site| OwnSite::new(site, process.ended.is_some()))
+                .map(|site| ProcessSiteJson::new(site, process.ended.is_some()))
                 .collect(),
             sites_total: process.sites_total,
-            uncertainty: Uncertainty::new(&process.certainty, names),
+            uncertainty: UncertaintyJson::new(&process.certainty, names),
         }
     }
 }
@@ -420,7 +429,7 @@ fn allocations_by_kind(kinds: &[KindView]) -> BTreeMap<&'static str, u64> {
 }
 
 /// Returns the counters that are not zero.
-fn api_misuse(counts: &Mistakes) -> BTreeMap<&'static str, u64> {
+fn api_misuse(counts: &ApiMisuse) -> BTreeMap<&'static str, u64> {
     let all = [
         ("double_frees", counts.double_frees),
         ("invalid_frees", counts.invalid_frees),
@@ -430,33 +439,33 @@ fn api_misuse(counts: &Mistakes) -> BTreeMap<&'static str, u64> {
     all.into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
-impl GpuField {
-    fn new(gpu: GpuId, names: &Names) -> Self {
+impl GpuJson {
+    fn new(gpu: GpuId, names: &ReportContext) -> Self {
         let named = names.gpu(gpu);
         Self {
             index: gpu.0,
-            uuid: named.map(|named| plain(&named.uuid).into_owned()),
-            name: named.map(|named| plain(&named.name).into_owned()),
+            uuid: named.map(|named| sanitize(&named.uuid).into_owned()),
+            name: named.map(|named| sanitize(&named.name).into_owned()),
         }
     }
 }
 
-impl Bounds {
+impl BoundsJson {
     fn new((low, high): (Bytes, Bytes)) -> Self {
         Self { min_bytes: low.0, max_bytes: high.0 }
     }
 }
 
-impl Device {
-    fn new(view: &DeviceView, names: &Names) -> Self {
+impl DeviceJson {
+    fn new(view: &DeviceView, names: &ReportContext) -> Self {
         Self {
             device: ordinal(view.device),
             live_bytes: view.live_bytes.0,
             peak_bytes: view.peak_bytes.0,
-            peak_bounds: view.peak_bounds.map(Bounds::new),
+            peak_bounds: view.peak_bounds.map(BoundsJson::new),
             unknown_reason: (view.device.is_none() && view.live_bytes.0 > 0)
-                .then_some(super::UNKNOWN_DEVICE),
-            gpu: view.gpu.map(|gpu| GpuField::new(gpu, names)),
+                .then_some(super::UNKNOWN_DEVICE_REASON),
+            gpu: view.gpu.map(|gpu| GpuJson::new(gpu, names)),
             driver_bytes: view.driver_bytes.map(|bytes| bytes.0),
             untracked_bytes: view.untracked().map(|bytes| bytes.0),
             untracked_bytes_max: view
@@ -468,8 +477,8 @@ impl Device {
     }
 }
 
-impl Failure {
-    pub(super) fn new(view: FailureCount, names: &Names) -> Self {
+impl FailedCallJson {
+    pub(super) fn new(view: FailedCallCount, names: &ReportContext) -> Self {
         Self {
             function: names.function(view.function).into_owned(),
             code: view.code,
@@ -479,8 +488,8 @@ impl Failure {
     }
 }
 
-impl Pool {
-    fn new(view: &PoolView, names: &Names) -> Self {
+impl PoolJson {
+    fn new(view: &PoolView, names: &ReportContext) -> Self {
         Self {
             handle: view.pool.map(|pool| format!("{:#x}", pool.0)),
             device: ordinal(view.device),
@@ -493,21 +502,21 @@ impl Pool {
     }
 }
 
-impl Thread {
+impl ThreadJson {
     fn new(thread: &ThreadView) -> Self {
         Self {
             tid: thread.tid.0,
-            name: plain(&thread.name).into_owned(),
+            name: sanitize(&thread.name).into_owned(),
             live_bytes: thread.live_bytes.0,
             live_allocations: thread.live_allocations,
             live_bytes_by_kind: bytes_by_kind(&thread.kinds),
             live_allocations_by_kind: allocations_by_kind(&thread.kinds),
-            allocations: thread.allocations.iter().map(Allocation::new).collect(),
+            allocations: thread.allocations.iter().map(AllocationJson::new).collect(),
         }
     }
 }
 
-impl Allocation {
+impl AllocationJson {
     fn new(allocation: &AllocationView) -> Self {
         Self {
             address: format!("{:#x}", allocation.key.value),
@@ -516,11 +525,11 @@ impl Allocation {
             kind: allocation.kind.name(),
             age_ms: allocation.age.millis(),
             address_type: match allocation.key.space {
-                Space::Address => "pointer",
-                Space::Handle => "handle",
-                Space::Array => "array",
-                Space::Pool => "pool",
-                Space::External => "external",
+                AddressType::Pointer => "pointer",
+                AddressType::Handle => "handle",
+                AddressType::Array => "array",
+                AddressType::Pool => "pool",
+                AddressType::External => "external",
             },
             site: allocation.site.to_string(),
             baseline_bytes: allocation.unusual.map(|usual| usual.0),
@@ -528,15 +537,15 @@ impl Allocation {
     }
 }
 
-impl Oom {
-    fn new(oom: &OutOfMemory, names: &Names) -> Self {
+impl OutOfMemoryJson {
+    fn new(oom: &OutOfMemory, names: &ReportContext) -> Self {
         Self {
             time: names.clock.precise(oom.at),
             pid: oom.pid.0,
             tid: oom.tid.0,
-            process: plain(&oom.name).into_owned(),
+            process: sanitize(&oom.name).into_owned(),
             device: ordinal(oom.device),
-            gpu: oom.gpu.map(|gpu| GpuField::new(gpu, names)),
+            gpu: oom.gpu.map(|gpu| GpuJson::new(gpu, names)),
             requested_bytes: oom.asked.map(|(_, bytes)| bytes.0),
             kind: oom.asked.map(|(kind, _)| kind.name()),
             site: oom.site_name.to_string(),
@@ -544,9 +553,9 @@ impl Oom {
             holders: oom
                 .holders
                 .iter()
-                .map(|(pid, name, bytes)| Holder {
+                .map(|(pid, name, bytes)| HolderJson {
                     pid: pid.0,
-                    process: plain(name).into_owned(),
+                    process: sanitize(name).into_owned(),
                     live_bytes: bytes.0,
                 })
                 .collect(),

@@ -27,20 +27,21 @@ pub use places::hide_directories;
 use std::borrow::Cow;
 
 use engine::ids::{FunctionId, GpuId};
-use engine::snapshot::{Certainty, Snapshot};
+use engine::snapshot::{Snapshot, Uncertainty};
 use engine::units::Bytes;
 
 use crate::WallClock;
-use crate::plain::{plain, plain_up_to};
-use crate::recording::Functions;
+use crate::plain::{sanitize, sanitize_up_to};
+use crate::recording::FunctionTable;
 
 /// Reason why the device of an allocation is unknown.
-pub const UNKNOWN_DEVICE: &str = "device unknown; the thread set its context before the trace";
+pub const UNKNOWN_DEVICE_REASON: &str =
+    "device unknown; the thread set its context before the trace";
 
 /// Returns the uncertainty of all processes that a snapshot lists. Its bounds include the memory
 /// that ended processes had not freed.
-pub(crate) fn listed(snapshot: &Snapshot) -> Certainty {
-    let mut uncertainty = snapshot.certainty.clone();
+pub(crate) fn listed(snapshot: &Snapshot) -> Uncertainty {
+    let mut uncertainty = snapshot.uncertainty.clone();
     for process in &snapshot.processes {
         if process.ended.is_some() {
             let own = &process.certainty;
@@ -56,12 +57,12 @@ pub(crate) fn listed(snapshot: &Snapshot) -> Certainty {
 }
 
 /// Maximum number of characters of one text in markup.
-const LONGEST: usize = 2000;
+const MAX_MARKUP_CHARS: usize = 2000;
 
 /// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in plain_up_to(text, LONGEST).chars() {
+    for c in sanitize_up_to(text, MAX_MARKUP_CHARS).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -76,20 +77,20 @@ pub(crate) fn escape(text: &str) -> String {
 
 /// What a report needs besides the snapshot: the clock, and names for ids.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct ReportContext {
     /// Wall clock.
     pub clock: WallClock,
     /// Returns the driver function of a row of the hook table.
     pub function: fn(FunctionId) -> &'static str,
     /// Names of driver functions from a recording; they take precedence.
-    pub recorded: Functions,
+    pub recorded: FunctionTable,
     /// GPUs of the host.
-    pub gpus: Vec<GpuName>,
+    pub gpus: Vec<GpuLabel>,
 }
 
 /// Name and size of a GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GpuName {
+pub struct GpuLabel {
     /// Index.
     pub id: GpuId,
     /// `GPU-…`.
@@ -100,19 +101,19 @@ pub struct GpuName {
     pub total_bytes: u64,
 }
 
-impl Names {
+impl ReportContext {
     /// Returns the name of a driver function, sanitized.
     #[must_use]
     pub fn function(&self, id: FunctionId) -> Cow<'_, str> {
         match self.recorded.name(id) {
-            Some(name) => plain(name),
+            Some(name) => sanitize(name),
             None => Cow::Borrowed((self.function)(id)),
         }
     }
 
     /// Returns the name and size of a GPU, if known.
     #[must_use]
-    pub fn gpu(&self, id: GpuId) -> Option<&GpuName> {
+    pub fn gpu(&self, id: GpuId) -> Option<&GpuLabel> {
         self.gpus.iter().find(|gpu| gpu.id == id)
     }
 }

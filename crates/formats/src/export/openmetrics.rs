@@ -3,10 +3,10 @@
 use std::fmt::Error;
 use std::sync::Arc;
 
-use engine::metrics::{Family, Figures, Metric, Sample, Sort, Value};
+use engine::metrics::{Metric, MetricFamily, MetricSet, MetricType, Sample, SampleValue};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::MetricType as OpenMetricsType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -14,31 +14,31 @@ use prometheus_client::registry::{Registry, Unit};
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Encodes metrics as text, with the `# EOF` marker. Sample names are those of the catalog.
-pub fn encode(metrics: Arc<Figures>) -> Result<String, Error> {
+pub fn encode(metrics: Arc<MetricSet>) -> Result<String, Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Told(metrics)));
+    registry.register_collector(Box::new(MetricsCollector(metrics)));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
 }
 
 #[derive(Debug)]
-struct Told(Arc<Figures>);
+struct MetricsCollector(Arc<MetricSet>);
 
-impl Collector for Told {
+impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         self.0.families.iter().try_for_each(|family| encode_family(&mut encoder, family))
     }
 }
 
-fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result<(), Error> {
+fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &MetricFamily) -> Result<(), Error> {
     let Metric { sort, help, labels, .. } = *family.metric;
     let (name, unit) = stem(family.metric);
     let unit = unit.map(|unit| Unit::Other(unit.to_owned()));
     let metric_type = match sort {
-        Sort::Gauge => MetricType::Gauge,
-        Sort::Counter => MetricType::Counter,
-        Sort::Info => MetricType::Info,
+        MetricType::Gauge => OpenMetricsType::Gauge,
+        MetricType::Counter => OpenMetricsType::Counter,
+        MetricType::Info => OpenMetricsType::Info,
     };
     let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;
     family.samples.iter().try_for_each(|sample| value(&mut metric, metric_type, labels, sample))
@@ -48,9 +48,9 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result
 /// requires that a unit is a suffix of the name, so any other unit is dropped.
 fn stem(metric: &Metric) -> (&'static str, Option<&'static str>) {
     let suffix = match metric.sort {
-        Sort::Gauge => "",
-        Sort::Counter => "_total",
-        Sort::Info => "_info",
+        MetricType::Gauge => "",
+        MetricType::Counter => "_total",
+        MetricType::Info => "_info",
     };
     let name = metric.name.strip_suffix(suffix).unwrap_or(metric.name);
     let bare = name.strip_suffix(metric.unit).and_then(|bare| bare.strip_suffix('_'));
@@ -62,13 +62,13 @@ fn stem(metric: &Metric) -> (&'static str, Option<&'static str>) {
 
 fn value(
     metric: &mut MetricEncoder<'_>,
-    metric_type: MetricType,
+    metric_type: OpenMetricsType,
     names: &'static [&'static str],
     sample: &Sample,
 ) -> Result<(), Error> {
     let pairs = names.iter().copied().zip(sample.labels.iter().map(|label| &**label));
     let labels: Vec<(&str, &str)> = pairs.collect();
-    if let MetricType::Info = metric_type {
+    if let OpenMetricsType::Info = metric_type {
         return metric.encode_info(&labels);
     }
     if labels.is_empty() {
@@ -80,14 +80,16 @@ fn value(
 
 fn number(
     metric: &mut MetricEncoder<'_>,
-    metric_type: MetricType,
-    value: Value,
+    metric_type: OpenMetricsType,
+    value: SampleValue,
 ) -> Result<(), Error> {
     let none: Option<&Exemplar<NoLabelSet, f64>> = None;
     match (metric_type, value) {
-        (MetricType::Counter, Value::Whole(whole)) => metric.encode_counter(&whole, none),
-        (MetricType::Counter, Value::Real(real)) => metric.encode_counter(&real, none),
-        (_, Value::Whole(whole)) => metric.encode_gauge(&whole),
-        (_, Value::Real(real)) => metric.encode_gauge(&real),
+        (OpenMetricsType::Counter, SampleValue::Whole(whole)) => {
+            metric.encode_counter(&whole, none)
+        }
+        (OpenMetricsType::Counter, SampleValue::Real(real)) => metric.encode_counter(&real, none),
+        (_, SampleValue::Whole(whole)) => metric.encode_gauge(&whole),
+        (_, SampleValue::Real(real)) => metric.encode_gauge(&real),
     }
 }

@@ -7,7 +7,7 @@ use engine::snapshot::{ProcessView, Snapshot};
 use engine::stack::{Frame, SiteName};
 
 /// Returns a frame with its paths, or with the last component of each path only.
-pub(super) fn shown(frame: &Frame, paths: bool) -> Frame {
+pub(super) fn redact_paths(frame: &Frame, paths: bool) -> Frame {
     if paths {
         return frame.clone();
     }
@@ -24,10 +24,10 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         at: _,
         live_bytes: _,
         live_allocations: _,
-        certainty: _,
+        uncertainty: _,
         processes,
         out_of_memory,
-        ran_out: _,
+        ooms_by_gpu: _,
         sites,
         sites_total: _,
         allocations_total: _,
@@ -35,7 +35,7 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         tensor_sites,
         tensor_sites_total: _,
         suspects,
-        judgements,
+        other_verdicts: judgements,
         anomalies,
         gpus: _,
         suspects_total: _,
@@ -48,7 +48,9 @@ pub fn hide_directories(snapshot: &mut Snapshot) {
         .chain(verdicts.map(|verdict| &mut verdict.frames))
         .chain(anomalies.iter_mut().map(|anomaly| &mut anomaly.frames))
         .chain(out_of_memory.iter_mut().map(|oom| &mut oom.frames))
-        .for_each(|frames| *frames = frames.iter().map(|frame| shown(frame, false)).collect());
+        .for_each(|frames| {
+            *frames = frames.iter().map(|frame| redact_paths(frame, false)).collect()
+        });
 }
 
 /// Returns the last component of a path.
@@ -64,6 +66,6 @@ pub(super) const fn placeholder(name: SiteName) -> &'static str {
     match name {
         SiteName::Pending(_) => "(call stack not read yet)",
         SiteName::Other => "(other sites)",
-        SiteName::Told(_) | SiteName::Unknown => "(no call stack)",
+        SiteName::Resolved(_) | SiteName::Unknown => "(no call stack)",
     }
 }

@@ -3,23 +3,23 @@
 
 use std::io::{self, Write};
 
-use engine::analysis::groups::{Group, Groups};
-use engine::analysis::{Measure, Place};
-use engine::change::Change;
+use engine::analysis::groups::{Group, GroupTable};
+use engine::analysis::{GroupKey, MemoryScope};
+use engine::change::AllocationChange;
 use engine::ids::Pid;
 use engine::stack::{Frame, FrameId};
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::exporter::Exporter;
-use crate::import::gather::Facts;
-use crate::plain::{plain, plain_up_to};
+use super::exporter::FormatWriter;
+use crate::import::gather::FileInfo;
+use crate::plain::{sanitize, sanitize_up_to};
 
 /// Schema that viewers check for.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
 /// Maximum number of characters of a frame's name.
-const LONGEST: usize = 1024;
+const MAX_NAME_CHARS: usize = 1024;
 
 #[derive(Serialize)]
 struct File<'a> {
@@ -30,16 +30,16 @@ struct File<'a> {
     #[serde(rename = "activeProfileIndex")]
     active: u32,
     profiles: Vec<Profile>,
-    shared: Shared,
+    shared: SharedFrames,
 }
 
 #[derive(Serialize)]
-struct Shared {
-    frames: Vec<FrameObject>,
+struct SharedFrames {
+    frames: Vec<FrameJson>,
 }
 
 #[derive(Serialize)]
-struct FrameObject {
+struct FrameJson {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
@@ -61,38 +61,38 @@ struct Profile {
 }
 
 /// Writes allocations as speedscope profiles.
-pub struct Speedscope<'a> {
+pub struct SpeedscopeWriter<'a> {
     out: &'a mut dyn Write,
     name: String,
-    groups: Groups,
+    groups: GroupTable,
 }
 
-impl<'a> Speedscope<'a> {
+impl<'a> SpeedscopeWriter<'a> {
     /// Creates an empty profile. `name` is the name of the file in the viewer.
-    pub fn new(out: &'a mut dyn Write, measure: Measure, name: &str) -> Self {
-        Self { out, name: plain(name).into_owned(), groups: Groups::new(measure) }
+    pub fn new(out: &'a mut dyn Write, measure: MemoryScope, name: &str) -> Self {
+        Self { out, name: sanitize(name).into_owned(), groups: GroupTable::new(measure) }
     }
 }
 
-impl Exporter for Speedscope<'_> {
-    fn change(&mut self, change: &Change, _: &Facts) -> io::Result<()> {
-        self.groups.change(change);
+impl FormatWriter for SpeedscopeWriter<'_> {
+    fn change(&mut self, change: &AllocationChange, _: &FileInfo) -> io::Result<()> {
+        self.groups.observe(change);
         Ok(())
     }
 
-    fn finish(self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>> {
+    fn finish(self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>> {
         let measure = self.groups.measure();
         let counted = self.groups.iter().filter(|group| measure.counts(group.place.kind));
         let groups: Vec<Group> = counted.collect();
         let mut pids: Vec<Pid> = groups.iter().map(|group| group.place.pid).collect();
         pids.sort_unstable();
         pids.dedup();
-        let mut frames = Frames::default();
+        let mut frames = FrameTable::default();
         let mut profiles = Vec::new();
         for pid in pids {
             let own: Vec<&Group> = groups.iter().filter(|group| group.place.pid == pid).collect();
             let process = match facts.processes.get(&pid) {
-                Some(name) => format!("{} ({pid})", plain(name)),
+                Some(name) => format!("{} ({pid})", sanitize(name)),
                 None if pid.0 == 0 => "the program".to_owned(),
                 None => format!("process {pid}"),
             };
@@ -117,7 +117,7 @@ impl Exporter for Speedscope<'_> {
             name: &self.name,
             active: 0,
             profiles,
-            shared: Shared { frames: frames.list },
+            shared: SharedFrames { frames: frames.list },
         };
         let notes = if file.profiles.is_empty() {
             vec!["the file has no device memory: the profile is empty".to_owned()]
@@ -133,20 +133,20 @@ impl Exporter for Speedscope<'_> {
 
 /// Frames by index in the list.
 #[derive(Default)]
-struct Frames {
-    list: Vec<FrameObject>,
+struct FrameTable {
+    list: Vec<FrameJson>,
     known: HashMap<FrameId, usize>,
     synthetic: HashMap<String, usize>,
 }
 
-impl Frames {
+impl FrameTable {
     /// Returns a profile of one process; none if it has no samples.
     fn profile(
         &mut self,
         name: String,
         groups: &[&Group],
         weight: impl Fn(&Group) -> u64,
-        facts: &Facts,
+        facts: &FileInfo,
     ) -> Option<Profile> {
         let (mut samples, mut weights, mut sum) = (Vec::new(), Vec::new(), 0_u64);
         for group in groups {
@@ -170,7 +170,7 @@ impl Frames {
     }
 
     /// Returns the device and the kind, then the stack, outermost frame first.
-    fn stack(&mut self, group: &Place, facts: &Facts) -> Vec<usize> {
+    fn stack(&mut self, group: &GroupKey, facts: &FileInfo) -> Vec<usize> {
         let device = group.device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
         let mut stack = vec![self.synthetic(format!("{device} {}", group.kind))];
         let ids = group.site.map(|site| facts.stacks.ids(site)).unwrap_or_default();
@@ -189,7 +189,7 @@ impl Frames {
         if let Some(known) = self.synthetic.get(&name) {
             return *known;
         }
-        self.list.push(FrameObject { name: name.clone(), file: None, line: None });
+        self.list.push(FrameJson { name: name.clone(), file: None, line: None });
         self.synthetic.insert(name, self.list.len() - 1);
         self.list.len() - 1
     }
@@ -198,7 +198,7 @@ impl Frames {
         if let Some(known) = self.known.get(&id) {
             return *known;
         }
-        let clean = |text: &str| plain_up_to(text, LONGEST).into_owned();
+        let clean = |text: &str| sanitize_up_to(text, MAX_NAME_CHARS).into_owned();
         let name = match (&*frame.function, frame.unknown) {
             ("", Some(unknown)) => format!("({})", unknown.reason()),
             ("", None) => "(not known)".to_owned(),
@@ -206,7 +206,7 @@ impl Frames {
         };
         let file = frame.file.as_deref().or(frame.module.as_deref()).map(clean);
         let line = Some(frame.line).filter(|line| *line > 0 && frame.file.is_some());
-        self.list.push(FrameObject { name, file, line });
+        self.list.push(FrameJson { name, file, line });
         self.known.insert(id, self.list.len() - 1);
         self.list.len() - 1
     }

@@ -9,20 +9,20 @@ mod torch;
 use std::io::{self, Write};
 
 use engine::ids::DeviceId;
-use engine::kind::{Kind, Layer};
+use engine::kind::{MemoryKind, MemoryLayer};
 use engine::result::result_name;
 use engine::snapshot::{
-    AllocationView, Certainty, DeviceView, Mistakes, OutOfMemory, PoolView, ProcessView, Snapshot,
-    ThreadView,
+    AllocationView, ApiMisuse, DeviceView, OutOfMemory, PoolView, ProcessView, Snapshot,
+    ThreadView, Uncertainty,
 };
 use engine::units::{Bytes, Nanos};
 
-use super::Names;
-use crate::plain::plain;
+use super::ReportContext;
+use crate::plain::sanitize;
 
 /// Style of the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Style {
+pub struct TextStyle {
     /// Use terminal colors.
     pub color: bool,
     /// Maximum number of shown frames of a stack; 0: all.
@@ -31,13 +31,13 @@ pub struct Style {
     pub last: bool,
 }
 
-impl Default for Style {
+impl Default for TextStyle {
     fn default() -> Self {
         Self { color: false, stack_depth: 6, last: false }
     }
 }
 
-impl Style {
+impl TextStyle {
     pub(crate) fn paint(self, code: &'static str, text: &str) -> String {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
@@ -59,10 +59,10 @@ impl Style {
 pub fn report(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
-    heading(out, snapshot, names, style)?;
+    header(out, snapshot, names, style)?;
     if snapshot.processes.is_empty() {
         writeln!(out, "No GPU memory activity yet.")?;
     }
@@ -72,29 +72,34 @@ pub fn report(
         }
         process(out, view, names, style)?;
     }
-    if snapshot.without_stack < snapshot.allocations_total || snapshot.certainty.lost.stacks > 0 {
-        sites::coverage(out, snapshot, style)?;
+    if snapshot.without_stack < snapshot.allocations_total || snapshot.uncertainty.lost.stacks > 0 {
+        sites::stack_coverage(out, snapshot, style)?;
     }
-    ending(out, snapshot, names, style)
+    footer(out, snapshot, names, style)
 }
 
 /// Writes the end of every report: uncertainty and verdicts.
-fn ending(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
+fn footer(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
     uncertainty(out, &super::listed(snapshot), names, style)?;
     super::work::text::uncounted(out, snapshot, style)?;
     if style.last {
-        super::verdict::text::whole(out, snapshot, names, style)
+        super::verdict::text::write_full(out, snapshot, names, style)
     } else {
-        super::verdict::text::short(out, snapshot, names, style)
+        super::verdict::text::write_brief(out, snapshot, names, style)
     }
 }
 
 /// Writes the start of every report: the time and out-of-memory errors.
-fn heading(
+fn header(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
     let rule = "-".repeat(20);
     writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
@@ -104,15 +109,20 @@ fn heading(
     Ok(())
 }
 
-fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style) -> io::Result<()> {
+fn process(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
     let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
     let head = format!("PID: {} / UID: {uid}", view.key.pid);
     let ended = match view.ended {
         None => "",
-        Some(engine::snapshot::End::Exited) => "  (exited)",
-        Some(engine::snapshot::End::Replaced) => "  (exec)",
+        Some(engine::snapshot::ProcessEnd::Exited) => "  (exited)",
+        Some(engine::snapshot::ProcessEnd::Exec) => "  (exec)",
     };
-    writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
+    writeln!(out, "{}  {}{ended}", style.bold(&head), sanitize(&view.name))?;
     if let Some(container) = &view.container {
         writeln!(out, "  {}", container::line(container, view.key.pid))?;
     }
@@ -131,7 +141,7 @@ fn process(out: &mut dyn Write, view: &ProcessView, names: &Names, style: Style)
         released(view)
     );
     let label = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
-    let total = format!("{label}: {}", held::held(view.kinds.iter().copied(), count));
+    let total = format!("{label}: {}", held::held(view.kinds.iter().copied(), format_count));
     let total = match view.ended {
         Some(_) if view.live_allocations > 0 => style.alarm(&total),
         _ => style.bold(&total),
@@ -177,7 +187,7 @@ fn released(view: &ProcessView) -> String {
 
 /// Returns `1 allocation` or `2 allocations`.
 #[must_use]
-pub fn count(allocations: u64) -> String {
+pub fn format_count(allocations: u64) -> String {
     match allocations {
         1 => "1 allocation".to_owned(),
         n => format!("{n} allocations"),
@@ -185,7 +195,7 @@ pub fn count(allocations: u64) -> String {
 }
 
 /// Writes memory by device, kind and pool, if the total alone is ambiguous.
-fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &Names) -> io::Result<()> {
+fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &ReportContext) -> io::Result<()> {
     if view.devices.iter().filter(|device| device.live_bytes.0 > 0).count() > 1 {
         let parts: Vec<String> = view
             .devices
@@ -194,12 +204,12 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &Names) -> io::Resu
             .collect();
         writeln!(out, "  devices: {}", parts.join(", "))?;
     }
-    if view.kinds.iter().any(|kind| kind.kind != Kind::Device) {
+    if view.kinds.iter().any(|kind| kind.kind != MemoryKind::Device) {
         let parts: Vec<_> = view.kinds.iter().copied().map(held::kind).collect();
         writeln!(out, "  kinds: {}", parts.join(", "))?;
     }
     if view.devices.iter().any(|device| device.device.is_none() && device.live_bytes.0 > 0) {
-        writeln!(out, "  gpu_?: {}", super::UNKNOWN_DEVICE)?;
+        writeln!(out, "  gpu_?: {}", super::UNKNOWN_DEVICE_REASON)?;
     }
     for pool in &view.pools {
         pool_line(out, pool, names)?;
@@ -210,7 +220,7 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &Names) -> io::Resu
     Ok(())
 }
 
-fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &Names) -> io::Result<()> {
+fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &ReportContext) -> io::Result<()> {
     let name =
         pool.pool.map_or_else(|| "default pool".to_owned(), |pool| format!("pool {:#x}", pool.0));
     let reserved = pool.reserved.map_or_else(
@@ -223,7 +233,7 @@ fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &Names) -> io::Result<
         out,
         "  {name}{on}: used {} in {} ({reserved}{destroyed})",
         pool.used,
-        count(pool.allocations)
+        format_count(pool.allocations)
     )
 }
 
@@ -232,7 +242,7 @@ fn driver_line(
     out: &mut dyn Write,
     device: &DeviceView,
     before_trace: bool,
-    names: &Names,
+    names: &ReportContext,
 ) -> io::Result<()> {
     let (Some(gpu), Some(driver), Some(traced), Some(untracked)) =
         (device.gpu, device.driver_bytes, device.driver_traced, device.untracked())
@@ -242,7 +252,8 @@ fn driver_line(
     if driver.0 == 0 {
         return Ok(());
     }
-    let model = names.gpu(gpu).map_or_else(String::new, |gpu| format!(" ({})", plain(&gpu.name)));
+    let model =
+        names.gpu(gpu).map_or_else(String::new, |gpu| format!(" ({})", sanitize(&gpu.name)));
     let parts = if before_trace {
         "memory from before the trace, context, code, local memory, pool slack"
     } else {
@@ -263,7 +274,7 @@ fn driver_line(
     )
 }
 
-fn api_misuse(out: &mut dyn Write, counts: &Mistakes, style: Style) -> io::Result<()> {
+fn api_misuse(out: &mut dyn Write, counts: &ApiMisuse, style: TextStyle) -> io::Result<()> {
     for (count, name) in [
         (counts.double_frees, "double frees"),
         (counts.invalid_frees, "frees of invalid pointers"),
@@ -280,8 +291,8 @@ fn api_misuse(out: &mut dyn Write, counts: &Mistakes, style: Style) -> io::Resul
 fn failures(
     out: &mut dyn Write,
     view: &ProcessView,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
     for failure in &view.failures {
         let text = format!(
@@ -296,8 +307,8 @@ fn failures(
     Ok(())
 }
 
-fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: Style) -> io::Result<()> {
-    writeln!(out, "  {}:{}", plain(&thread.name), thread.tid)?;
+fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: TextStyle) -> io::Result<()> {
+    writeln!(out, "  {}:{}", sanitize(&thread.name), thread.tid)?;
     for allocation in &thread.allocations {
         writeln!(out, "    {}", allocation_line(allocation, style))?;
     }
@@ -311,18 +322,18 @@ fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: Style) -> io::R
     Ok(())
 }
 
-fn allocation_line(allocation: &AllocationView, style: Style) -> String {
+fn allocation_line(allocation: &AllocationView, style: TextStyle) -> String {
     let location = match allocation.kind.layer() {
-        Layer::Host => "host".to_owned(),
+        MemoryLayer::Host => "host".to_owned(),
         _ => device_name(allocation.device),
     };
     let kind = match allocation.kind {
-        Kind::Device => String::new(),
+        MemoryKind::Device => String::new(),
         other => format!(" {other}"),
     };
-    let age = style.dim(&format!("  {}", age(allocation.age)));
+    let age = style.dim(&format!("  {}", format_age(allocation.age)));
     let mark = allocation.unusual.map_or_else(String::new, |baseline| {
-        let times = super::verdict::times(allocation.bytes, baseline);
+        let times = super::verdict::ratio_phrase(allocation.bytes, baseline);
         format!("  {}", style.paint("33", &format!("<- {times} {baseline}")))
     });
     let bytes = match allocation.bytes {
@@ -338,7 +349,7 @@ fn device_name(device: Option<DeviceId>) -> String {
 
 /// Formats an age as `850ms`, `12.3s`, `4m05s`, `3h12m` or `2d04h`.
 #[must_use]
-pub fn age(age: Nanos) -> String {
+pub fn format_age(age: Nanos) -> String {
     let ms = age.millis();
     let s = ms / 1000;
     match s {
@@ -352,31 +363,31 @@ pub fn age(age: Nanos) -> String {
 
 /// Formats a duration as `850ns`, `12.3µs` or `4.1ms`, longer ones like an age.
 #[must_use]
-pub fn span(time: Nanos) -> String {
+pub fn format_duration(time: Nanos) -> String {
     match time.0 {
         nanos @ 0..1_000 => format!("{nanos}ns"),
         nanos @ 1_000..1_000_000 => format!("{:.1}µs", nanos as f64 / 1e3),
         nanos @ 1_000_000..1_000_000_000 => format!("{:.1}ms", nanos as f64 / 1e6),
-        _ => age(time),
+        _ => format_age(time),
     }
 }
 
 fn out_of_memory(
     out: &mut dyn Write,
     oom: &OutOfMemory,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
     let requested = oom.asked.map_or_else(
         || "memory".to_owned(),
         |(kind, bytes)| {
-            if kind == Kind::Device { bytes.to_string() } else { format!("{bytes} {kind}") }
+            if kind == MemoryKind::Device { bytes.to_string() } else { format!("{bytes} {kind}") }
         },
     );
     let text = format!(
         "OUT OF MEMORY at {}: {} (pid {}, tid {}) requested {requested} on {}",
         names.clock.short(oom.at),
-        plain(&oom.name),
+        sanitize(&oom.name),
         oom.pid,
         oom.tid,
         device_name(oom.device),
@@ -384,16 +395,16 @@ fn out_of_memory(
     writeln!(out, "{}", style.alarm(&text))?;
     sites::frames(out, &oom.frames, "    ", style)?;
     for (pid, name, bytes) in oom.holders.iter().take(10) {
-        writeln!(out, "  {bytes}  {} (pid {pid})", plain(name))?;
+        writeln!(out, "  {bytes}  {} (pid {pid})", sanitize(name))?;
     }
     Ok(())
 }
 
 fn uncertainty(
     out: &mut dyn Write,
-    uncertainty: &Certainty,
-    names: &Names,
-    style: Style,
+    uncertainty: &Uncertainty,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
     capture_ended(out, uncertainty, names, style)?;
     let lost = &uncertainty.lost;
@@ -443,9 +454,9 @@ fn uncertainty(
 /// Writes a line if capture ended early.
 pub(super) fn capture_ended(
     out: &mut dyn Write,
-    uncertainty: &Certainty,
-    names: &Names,
-    style: Style,
+    uncertainty: &Uncertainty,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
     let Some(at) = uncertainty.capture_ended else { return Ok(()) };
     let time = names.clock.short(at);

@@ -9,28 +9,28 @@ pub mod sanitizer;
 pub mod smi;
 pub mod torch;
 
-pub use recognise::{check_file, open, recognise};
+pub use recognise::{check_file, detect, open};
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use engine::analysis::Measure;
-use engine::analysis::suspects::Findings;
-use engine::cache::{CacheLevels, CacheSettings, PoolSums, Segment};
-use engine::change::Change;
+use engine::analysis::MemoryScope;
+use engine::analysis::suspects::SuspectReport;
+use engine::cache::{AllocatorSettings, AllocatorStats, PoolTotals, Segment};
+use engine::change::AllocationChange;
 use engine::ids::{DeviceId, Pid, SiteId};
-use engine::stack::Stacks;
-use engine::units::Moment;
-use engine::verdict::Judgement;
+use engine::stack::StackTable;
+use engine::units::Timestamp;
+use engine::verdict::SiteVerdict;
 
-use crate::plain::{plain, plain_up_to};
+use crate::plain::{sanitize, sanitize_up_to};
 
 /// Maximum length of an error that quotes a file, in bytes.
 const MAX_QUOTE_BYTES: usize = 1024;
 
 /// Format of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum SourceFormat {
     /// vramscope: every event of a trace.
     Recording,
     /// Nsight Systems: a SQLite export.
@@ -41,7 +41,7 @@ pub enum Source {
     Sanitizer,
 }
 
-impl Source {
+impl SourceFormat {
     /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -55,43 +55,43 @@ impl Source {
 
     /// Returns the memory that its totals are about.
     #[must_use]
-    pub const fn measure(self) -> Measure {
+    pub const fn measure(self) -> MemoryScope {
         match self {
-            Self::Torch => Measure::Torch,
-            Self::Recording | Self::Nsys | Self::Sanitizer => Measure::Device,
+            Self::Torch => MemoryScope::Torch,
+            Self::Recording | Self::Nsys | Self::Sanitizer => MemoryScope::Device,
         }
     }
 }
 
 /// Receiver of a reader's results, in the order of time.
-pub trait Sink {
+pub trait ImportSink {
     /// Returns the table of stacks; sites of changes and blocks are ids of it.
-    fn stacks(&mut self) -> &mut Stacks;
+    fn stacks(&mut self) -> &mut StackTable;
     /// Called when an allocation begins or ends. Times never decrease: readers sort, and count
     /// reordered events as a warning.
-    fn change(&mut self, change: &Change);
+    fn change(&mut self, change: &AllocationChange);
     /// Called with the name of a process, not sanitized.
     fn process(&mut self, pid: Pid, name: &str);
     /// Called with the name of a device, and its memory size if known.
     fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>);
     /// Called at most once, with a timestamp and the wall clock at it in nanoseconds since 1970,
     /// UTC.
-    fn clock(&mut self, moment: Moment, utc_nanos: i64);
+    fn clock(&mut self, moment: Timestamp, utc_nanos: i64);
     /// Called with a segment of a cache at the end of the file.
     fn segment(&mut self, segment: Segment);
     /// Called with the totals of a pool; the last ones are those at the end of the file.
-    fn pool(&mut self, pool: &PoolSums);
+    fn pool(&mut self, pool: &PoolTotals);
     /// Called at most once, with the settings of the cache that the segments belong to.
-    fn cache_settings(&mut self, _settings: &CacheSettings) {}
+    fn cache_settings(&mut self, _settings: &AllocatorSettings) {}
     /// Called with the cache's own statistics of one device.
-    fn cache_levels(&mut self, _levels: &CacheLevels) {}
+    fn cache_levels(&mut self, _levels: &AllocatorStats) {}
     /// Called with the verdict on a site of objects or tensors.
-    fn judged(&mut self, _judged: Judgement) {}
+    fn judged(&mut self, _judged: SiteVerdict) {}
     /// Called with verdicts on memory and anomalies, if the reader has them; otherwise changes are
     /// classified.
-    fn findings(&mut self, _findings: Findings) {}
+    fn findings(&mut self, _findings: SuspectReport) {}
     /// Called when a request for device memory failed with an out-of-memory error.
-    fn refused(&mut self, _refused: &Refused) {}
+    fn refused(&mut self, _refused: &FailedAllocation) {}
     /// Called for input that the reader cannot use, or that makes values inexact.
     fn warn(&mut self, warning: Warning);
     /// Called now and then with the progress, in bytes or rows of a total.
@@ -100,9 +100,9 @@ pub trait Sink {
 
 /// A request for device memory that failed with an out-of-memory error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refused {
+pub struct FailedAllocation {
     /// Time of the request.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Process.
     pub pid: Pid,
     /// Device, if known.
@@ -128,9 +128,9 @@ pub struct Warning {
 
 /// Result of a reader, besides what went to the sink.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Imported {
+pub struct ImportSummary {
     /// Format of the file.
-    pub source: Source,
+    pub source: SourceFormat,
     /// Number of rows, events or entries that were used.
     pub events: u64,
     /// Product and version of the producer, if the file has it; not sanitized.
@@ -139,18 +139,18 @@ pub struct Imported {
 
 /// Formats a path for errors.
 fn shown(path: &Path) -> String {
-    plain(&path.to_string_lossy()).into_owned()
+    sanitize(&path.to_string_lossy()).into_owned()
 }
 
 /// Formats text that may quote the file: names of tables and columns, and messages of SQLite and
 /// Arrow.
 fn quoted(text: &str) -> Cow<'_, str> {
-    plain_up_to(text, MAX_QUOTE_BYTES)
+    sanitize_up_to(text, MAX_QUOTE_BYTES)
 }
 
 /// Error of reading a file.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ImportError {
     /// The file cannot be opened or read.
     #[error("cannot read {}: {source}", shown(.path))]
     Io {
@@ -161,21 +161,21 @@ pub enum Error {
     },
     /// The format is not supported.
     #[error("{}: {}", shown(.path), quoted(.why))]
-    NotRecognised {
+    NotRecognized {
         /// The file.
         path: PathBuf,
         /// What the file looks like, and what is supported.
         why: String,
     },
     /// The format is supported, but the file is damaged.
-    #[error("{}: {}, at {}; {advice}", shown(.path), quoted(.what), quoted(.place))]
+    #[error("{}: {}, at {}; {advice}", shown(.path), quoted(.problem), quoted(.location))]
     Broken {
         /// The file.
         path: PathBuf,
         /// Problem.
-        what: String,
+        problem: String,
         /// Location: a byte offset, line, or table and row.
-        place: String,
+        location: String,
         /// Next step for the user.
         advice: String,
     },

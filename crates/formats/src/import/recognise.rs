@@ -8,14 +8,16 @@ use std::path::Path;
 use engine::ids::FunctionId;
 
 use super::nsys::database::Database;
-use super::{Error, Imported, Sink, Source, nsys, recording, sanitizer, smi, torch};
-use crate::plain::plain;
+use super::{
+    ImportError, ImportSink, ImportSummary, SourceFormat, nsys, recording, sanitizer, smi, torch,
+};
+use crate::plain::sanitize;
 
 /// Bytes of a file that are inspected. Reports may begin with output of the program.
-const HEAD: u64 = 1 << 18;
+const SNIFF_BYTES: u64 = 1 << 18;
 
 /// Supported formats.
-const ACCEPTED: &str = "recordings of vramscope, SQLite exports of Nsight Systems, memory \
+const SUPPORTED_FORMATS: &str = "recordings of vramscope, SQLite exports of Nsight Systems, memory \
                         snapshots of PyTorch, and leak reports of compute-sanitizer are read";
 
 /// An empty file, or one of procfs.
@@ -29,14 +31,14 @@ const NO_LENGTH: &str = "the file is empty or has no length (as in /proc); wait 
 /// The file cannot be read, has an unknown format, or is damaged.
 pub fn open(
     path: &Path,
-    sink: &mut dyn Sink,
+    sink: &mut dyn ImportSink,
     function: fn(&str) -> Option<FunctionId>,
-) -> Result<Imported, Error> {
-    match recognise(path)? {
-        Source::Recording => recording::read(path, sink, function),
-        Source::Nsys => nsys::read(path, sink),
-        Source::Torch => torch::read(path, sink),
-        Source::Sanitizer => sanitizer::read(path, sink),
+) -> Result<ImportSummary, ImportError> {
+    match detect(path)? {
+        SourceFormat::Recording => recording::read(path, sink, function),
+        SourceFormat::Nsys => nsys::read(path, sink),
+        SourceFormat::Torch => torch::read(path, sink),
+        SourceFormat::Sanitizer => sanitizer::read(path, sink),
     }
 }
 
@@ -46,15 +48,15 @@ pub fn open(
 ///
 /// The file cannot be read, or has an unknown format; the error says what it looks like and what to
 /// do next.
-pub fn recognise(path: &Path) -> Result<Source, Error> {
+pub fn detect(path: &Path) -> Result<SourceFormat, ImportError> {
     check_file(path)?;
-    let io = |source| Error::Io { path: path.into(), source };
+    let io = |source| ImportError::Io { path: path.into(), source };
     let mut head = Vec::new();
-    File::open(path).map_err(io)?.take(HEAD).read_to_end(&mut head).map_err(io)?;
+    File::open(path).map_err(io)?.take(SNIFF_BYTES).read_to_end(&mut head).map_err(io)?;
     match detect_head(&head) {
-        Guess::Is(source) => Ok(source),
-        Guess::Database => detect_database(path),
-        Guess::No(why) => Err(Error::NotRecognised { path: path.into(), why }),
+        DetectedFormat::Is(source) => Ok(source),
+        DetectedFormat::Database => detect_database(path),
+        DetectedFormat::No(why) => Err(ImportError::NotRecognized { path: path.into(), why }),
     }
 }
 
@@ -64,9 +66,9 @@ pub fn recognise(path: &Path) -> Result<Source, Error> {
 /// # Errors
 ///
 /// The path does not exist, or is a directory, pipe, device, or file without length.
-pub fn check_file(path: &Path) -> Result<(), Error> {
+pub fn check_file(path: &Path) -> Result<(), ImportError> {
     let metadata =
-        std::fs::metadata(path).map_err(|source| Error::Io { path: path.into(), source })?;
+        std::fs::metadata(path).map_err(|source| ImportError::Io { path: path.into(), source })?;
     let reason = if metadata.is_dir() {
         "it is a directory; name a file in it"
     } else if !metadata.is_file() {
@@ -77,42 +79,47 @@ pub fn check_file(path: &Path) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(Error::NotRecognised { path: path.into(), why: reason.into() })
+    Err(ImportError::NotRecognized { path: path.into(), why: reason.into() })
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum Guess {
-    Is(Source),
+enum DetectedFormat {
+    Is(SourceFormat),
     /// SQLite: its tables have to be checked.
     Database,
     /// Unsupported, with the reason.
     No(String),
 }
 
-fn detect_head(head: &[u8]) -> Guess {
+fn detect_head(head: &[u8]) -> DetectedFormat {
     if head.is_empty() {
-        return Guess::No(NO_LENGTH.into());
+        return DetectedFormat::No(NO_LENGTH.into());
     }
     detect_binary(head).or_else(|| detect_text(head)).unwrap_or_else(|| {
         let start = String::from_utf8_lossy(head.get(..16).unwrap_or(head)).into_owned();
-        Guess::No(format!("unknown file format (starts with \"{}\"); {ACCEPTED}", plain(&start)))
+        DetectedFormat::No(format!(
+            "unknown file format (starts with \"{}\"); {SUPPORTED_FORMATS}",
+            sanitize(&start)
+        ))
     })
 }
 
-fn detect_binary(head: &[u8]) -> Option<Guess> {
-    let no = |reason: &str| Some(Guess::No(reason.into()));
+fn detect_binary(head: &[u8]) -> Option<DetectedFormat> {
+    let no = |reason: &str| Some(DetectedFormat::No(reason.into()));
     let packed = |format: &str, unpack: &str| {
-        Some(Guess::No(format!("it is compressed with {format}; unpack it first: {unpack} FILE")))
+        Some(DetectedFormat::No(format!(
+            "it is compressed with {format}; unpack it first: {unpack} FILE"
+        )))
     };
     match head {
         [b'S', b'Q', b'L', b'i', b't', b'e', b' ', ..]
             if head.starts_with(b"SQLite format 3\0") =>
         {
-            Some(Guess::Database)
+            Some(DetectedFormat::Database)
         }
         [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => {
             let length = u32::from_le_bytes([*a, *b, *c, *d]);
-            (8..1 << 24).contains(&length).then_some(Guess::Is(Source::Recording))
+            (8..1 << 24).contains(&length).then_some(DetectedFormat::Is(SourceFormat::Recording))
         }
         [b'A', b'R', b'R', b'O', b'W', b'1', ..] => no(
             "it is an Arrow file, and recordings are Arrow streams; record it again, or write it \
@@ -127,7 +134,7 @@ fn detect_binary(head: &[u8]) -> Option<Guess> {
         [b'B', b'Z', b'h', ..] => packed("bzip2", "bunzip2"),
         [b'P', b'K', 3, 4, ..] => Some(detect_zip(head)),
         // The opcode that starts a pickle, and its protocol.
-        [0x80, 0..=5, ..] => Some(Guess::Is(Source::Torch)),
+        [0x80, 0..=5, ..] => Some(DetectedFormat::Is(SourceFormat::Torch)),
         _ if contains(head.get(..512).unwrap_or(head), b"QuadD") => {
             no("it is a report of Nsight Systems; export it: nsys export --type sqlite FILE")
         }
@@ -140,50 +147,52 @@ fn detect_binary(head: &[u8]) -> Option<Guess> {
 }
 
 /// Detects archives of `torch.save`: mostly models, sometimes a snapshot.
-fn detect_zip(head: &[u8]) -> Guess {
+fn detect_zip(head: &[u8]) -> DetectedFormat {
     match (contains(head, b"data.pkl"), contains(head, b"segments")) {
-        (true, true) => Guess::Is(Source::Torch),
-        (true, false) => Guess::No(
+        (true, true) => DetectedFormat::Is(SourceFormat::Torch),
+        (true, false) => DetectedFormat::No(
             "a torch.save archive, but not a memory snapshot; make one with \
              torch.cuda.memory._dump_snapshot(FILE)"
                 .into(),
         ),
-        (false, _) => Guess::No("it is a zip archive; unpack it first: unzip FILE".into()),
+        (false, _) => DetectedFormat::No("it is a zip archive; unpack it first: unzip FILE".into()),
     }
 }
 
-fn detect_text(head: &[u8]) -> Option<Guess> {
+fn detect_text(head: &[u8]) -> Option<DetectedFormat> {
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     let start = head.trim_ascii_start();
     let starts = |prefix: &[u8]| {
         start.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     };
     if starts(b"<!doctype html") || starts(b"<html") || starts(b"<head") {
-        return Some(Guess::Is(Source::Torch));
+        return Some(DetectedFormat::Is(SourceFormat::Torch));
     }
     if starts(b"<") {
         return Some(if contains(head, b"<ComputeSanitizerOutput") {
-            Guess::Is(Source::Sanitizer)
+            DetectedFormat::Is(SourceFormat::Sanitizer)
         } else {
-            Guess::No(format!("it is XML, but not of compute-sanitizer; {ACCEPTED}"))
+            DetectedFormat::No(format!(
+                "it is XML, but not of compute-sanitizer; {SUPPORTED_FORMATS}"
+            ))
         });
     }
     if sanitizer::is_text(head) {
-        return Some(Guess::Is(Source::Sanitizer));
+        return Some(DetectedFormat::Is(SourceFormat::Sanitizer));
     }
     if smi::looks_like(head) {
-        return Some(Guess::No(
+        return Some(DetectedFormat::No(
             "an nvidia-smi log has no allocations; overlay it on another file with --smi-log"
                 .into(),
         ));
     }
     if starts(b"{") || starts(b"[") {
-        return Some(Guess::No(format!("it is JSON; {ACCEPTED}")));
+        return Some(DetectedFormat::No(format!("it is JSON; {SUPPORTED_FORMATS}")));
     }
     None
 }
 
-fn detect_database(path: &Path) -> Result<Source, Error> {
+fn detect_database(path: &Path) -> Result<SourceFormat, ImportError> {
     let tables = Database::open(path)?.tables()?;
     let has = |name: &str| tables.iter().any(|table| table.eq_ignore_ascii_case(name));
     let has_prefix = |prefix: &str| tables.iter().any(|table| table.starts_with(prefix));
@@ -192,18 +201,20 @@ fn detect_database(path: &Path) -> Result<Source, Error> {
         || has("EXPORT_META_DATA")
         || has("StringIds") && has_prefix("TARGET_INFO_")
     {
-        return Ok(Source::Nsys);
+        return Ok(SourceFormat::Nsys);
     }
     let reason = if has_prefix("CUPTI_ACTIVITY_KIND_") {
         "it is a SQLite file of nvprof, which has no memory events; profile with nsys profile \
          --cuda-memory-usage=true"
             .into()
     } else {
-        let names: Vec<_> = tables.iter().take(3).map(|name| plain(name)).collect();
+        let names: Vec<_> = tables.iter().take(3).map(|name| sanitize(name)).collect();
         let names = if names.is_empty() { "none".into() } else { names.join(", ") };
-        format!("it is a SQLite file, but not of Nsight Systems (its tables: {names}); {ACCEPTED}")
+        format!(
+            "it is a SQLite file, but not of Nsight Systems (its tables: {names}); {SUPPORTED_FORMATS}"
+        )
     };
-    Err(Error::NotRecognised { path: path.into(), why: reason })
+    Err(ImportError::NotRecognized { path: path.into(), why: reason })
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {

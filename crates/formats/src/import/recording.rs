@@ -5,33 +5,37 @@ use std::io::Read;
 use std::path::Path;
 
 use engine::analysis::is_host;
-use engine::analysis::suspects::{Findings, Judged, Odd};
-use engine::cache::PoolSums;
-use engine::change::{Change, Turn};
-use engine::event::{Event, Failed, OUT_OF_MEMORY, SiteFacts, What};
+use engine::analysis::suspects::{FileAnomaly, FileSiteVerdict, SuspectReport};
+use engine::cache::PoolTotals;
+use engine::change::{AllocationChange, ChangeKind};
+use engine::event::{Event, EventKind, FailedCall, OUT_OF_MEMORY, SiteFrames};
 use engine::ids::{DeviceId, GpuId, SiteId};
 use engine::ledger::Ledger;
-use engine::snapshot::{ProcessView, View};
+use engine::snapshot::{ProcessView, SnapshotOptions};
 use engine::stack::{SiteName, site_name};
-use engine::units::Moment;
-use engine::verdict::{Anomaly, Subject};
+use engine::units::Timestamp;
+use engine::verdict::{Anomaly, Resource};
 
-use super::{Error, Imported, Refused, Sink, Source, Warning};
-use crate::export::{GpuName, listed};
-use crate::recording::{Reader, Resolver, Row};
+use super::{FailedAllocation, ImportError, ImportSink, ImportSummary, SourceFormat, Warning};
+use crate::export::{GpuLabel, listed};
+use crate::recording::{FunctionLookup, RecordingReader, RecordingRow};
 
 /// Rows between two progress updates.
-const STEP: u64 = 16_384;
+const PROGRESS_ROWS: u64 = 16_384;
 
 /// Maximum number of pools of ended processes.
-const POOLS_KEPT: usize = 65_536;
+const MAX_ENDED_POOLS: usize = 65_536;
 
 /// Reads a recording. `known` finds driver functions in this version's hook table.
-pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Imported, Error> {
-    let mut reader = Reader::open(path, known)?;
-    let mut import = Import {
+pub fn read(
+    path: &Path,
+    sink: &mut dyn ImportSink,
+    known: FunctionLookup,
+) -> Result<ImportSummary, ImportError> {
+    let mut reader = RecordingReader::open(path, known)?;
+    let mut import = RecordingImport {
         sink,
-        ledger: Ledger::observed(),
+        ledger: Ledger::with_change_log(),
         changes: Vec::new(),
         sites: HashMap::new(),
         names: HashMap::new(),
@@ -39,7 +43,7 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         devices: BTreeMap::new(),
         differently_numbered: 0,
         pools: Vec::new(),
-        last: Moment(0),
+        last: Timestamp(0),
         before_trace: 0,
         unknown_context: 0,
         ambiguous_calls: 0,
@@ -47,13 +51,13 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
         producer: None,
     };
     if path.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        import.read_sites(Reader::open(path, known)?.only_sites());
+        import.read_sites(RecordingReader::open(path, known)?.only_sites());
     }
     let mut rows = 0_u64;
     while let Some(row) = reader.next_row()? {
         import.read_row(row);
         rows += 1;
-        if rows.is_multiple_of(STEP) {
+        if rows.is_multiple_of(PROGRESS_ROWS) {
             let (done, total) = reader.progress();
             import.sink.progress(done, total.unwrap_or(done));
         }
@@ -62,24 +66,28 @@ pub fn read(path: &Path, sink: &mut dyn Sink, known: Resolver) -> Result<Importe
     for warning in reader.warnings() {
         import.sink.warn(warning);
     }
-    Ok(Imported { source: Source::Recording, events: import.events, producer: import.producer })
+    Ok(ImportSummary {
+        source: SourceFormat::Recording,
+        events: import.events,
+        producer: import.producer,
+    })
 }
 
-struct Import<'a> {
-    sink: &'a mut dyn Sink,
+struct RecordingImport<'a> {
+    sink: &'a mut dyn ImportSink,
     ledger: Ledger,
-    changes: Vec<Change>,
+    changes: Vec<AllocationChange>,
     /// Sites of the sink by the recording's site ids.
     sites: HashMap<SiteId, SiteId>,
     /// Sites of the sink by the ledger's site names.
     names: HashMap<u64, SiteId>,
-    gpus: Vec<GpuName>,
+    gpus: Vec<GpuLabel>,
     /// GPUs of the devices, by the first process that reported them.
     devices: BTreeMap<DeviceId, GpuId>,
     /// Number of processes that number the GPUs differently.
     differently_numbered: u64,
-    pools: Vec<PoolSums>,
-    last: Moment,
+    pools: Vec<PoolTotals>,
+    last: Timestamp,
     before_trace: u64,
     /// Allocations of ended processes that may have been released with a context.
     unknown_context: u64,
@@ -89,26 +97,26 @@ struct Import<'a> {
     producer: Option<String>,
 }
 
-impl Import<'_> {
+impl RecordingImport<'_> {
     /// Reads all sites in advance, because symbolization takes time and sites may follow their
     /// first events. Errors of the file are reported when it is read completely.
-    fn read_sites(&mut self, mut reader: Reader<impl Read>) {
+    fn read_sites(&mut self, mut reader: RecordingReader<impl Read>) {
         while let Ok(Some(row)) = reader.next_row() {
-            if let Row::Event(Event { what: What::Site(facts), .. }) = row {
+            if let RecordingRow::Event(Event { kind: EventKind::Site(facts), .. }) = row {
                 self.add_site(&facts);
             }
         }
     }
 
-    fn read_row(&mut self, row: Row) {
+    fn read_row(&mut self, row: RecordingRow) {
         match row {
-            Row::About { key, value } if &*key == "vramscope" => {
+            RecordingRow::About { key, value } if &*key == "vramscope" => {
                 self.producer = Some(format!("vramscope {value}"));
             }
-            Row::Clock(clock) => self.sink.clock(clock.start(), clock.utc_nanos()),
-            Row::Gpu(gpu) => self.gpus.push(gpu),
-            Row::Event(event) => self.apply(&event),
-            Row::Tick(at) => {
+            RecordingRow::Clock(clock) => self.sink.clock(clock.start(), clock.utc_nanos()),
+            RecordingRow::Gpu(gpu) => self.gpus.push(gpu),
+            RecordingRow::Event(event) => self.apply(&event),
+            RecordingRow::Tick(at) => {
                 self.last = self.last.max(at);
                 let snapshot = self.ledger.snapshot(at, &VIEW);
                 let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
@@ -118,38 +126,39 @@ impl Import<'_> {
                 }
                 self.keep_pools(ended, at);
             }
-            Row::End(at) => self.last = self.last.max(at),
-            Row::About { .. } | Row::Unknown => {}
+            RecordingRow::End(at) => self.last = self.last.max(at),
+            RecordingRow::About { .. } | RecordingRow::Unknown => {}
         }
     }
 
     fn apply(&mut self, event: &Event) {
         self.events += 1;
-        self.last = self.last.max(event.at);
-        match &event.what {
-            What::Process(facts) => {
+        self.last = self.last.max(event.time);
+        match &event.kind {
+            EventKind::Process(facts) => {
                 self.before_trace += u64::from(facts.before_trace);
                 self.sink.process(event.pid, &facts.name);
             }
-            What::Site(facts) => self.add_site(facts),
-            What::Gpus(gpus) => self.name_devices(gpus),
+            EventKind::Site(facts) => self.add_site(facts),
+            EventKind::Gpus(gpus) => self.name_devices(gpus),
             _ => {}
         }
-        if let What::Failed(Failed { code: OUT_OF_MEMORY, asked: Some((kind, bytes)), .. }) =
-            event.what
+        if let EventKind::Failed(FailedCall {
+            code: OUT_OF_MEMORY, asked: Some((kind, bytes)), ..
+        }) = event.kind
             && kind.takes_device_memory()
         {
             self.refused(event, bytes);
         }
         self.ledger.apply(event);
-        self.ledger.take_changes(&mut self.changes);
+        self.ledger.drain_changes(&mut self.changes);
         for mut change in self.changes.drain(..) {
             // The ledger keeps the recording's site ids, so its verdicts are those of the trace.
             change.site = change.site.and_then(|site| self.sites.get(&site).copied());
             // Host memory has the context of the allocating thread, but no device.
             if is_host(change.kind) {
                 change.device = None;
-                if let Turn::Learned { before, .. } = &mut change.what {
+                if let ChangeKind::Updated { before, .. } = &mut change.action {
                     before.device = None;
                 }
             }
@@ -158,13 +167,13 @@ impl Import<'_> {
     }
 
     fn refused(&mut self, event: &Event, bytes: u64) {
-        let What::Failed(Failed { device, site, .. }) = event.what else { return };
-        let (at, pid, site) = (event.at, event.pid, self.site(site));
-        self.sink.refused(&Refused { at, pid, device, bytes, free_bytes: None, site });
+        let EventKind::Failed(FailedCall { device, site, .. }) = event.kind else { return };
+        let (at, pid, site) = (event.time, event.pid, self.site(site));
+        self.sink.refused(&FailedAllocation { at, pid, device, bytes, free_bytes: None, site });
     }
 
     /// Adds a site; the first definition counts.
-    fn add_site(&mut self, facts: &SiteFacts) {
+    fn add_site(&mut self, facts: &SiteFrames) {
         if self.sites.contains_key(&facts.site) {
             return;
         }
@@ -182,7 +191,7 @@ impl Import<'_> {
     /// Returns the sink's site for a site name of the ledger.
     fn named(&self, site: SiteName) -> Option<SiteId> {
         match site {
-            SiteName::Told(name) => self.names.get(&name).copied(),
+            SiteName::Resolved(name) => self.names.get(&name).copied(),
             SiteName::Pending(site) => self.site(Some(site)),
             SiteName::Unknown | SiteName::Other => None,
         }
@@ -191,16 +200,19 @@ impl Import<'_> {
     /// Reports verdicts and anomalies of the whole recording, as in its live report.
     fn report_verdicts(&mut self, anomalies: &[Anomaly]) {
         let (suspects, others) = self.ledger.verdicts(self.last);
-        let mut findings = Findings {
-            unusual: anomalies.iter().map(|one| Odd::of(one, self.named(one.site))).collect(),
-            ..Findings::default()
+        let mut findings = SuspectReport {
+            unusual: anomalies
+                .iter()
+                .map(|one| FileAnomaly::of(one, self.named(one.site)))
+                .collect(),
+            ..SuspectReport::default()
         };
         let lists = [(suspects, &mut findings.suspects), (others, &mut findings.others)];
         for (verdicts, list) in lists {
             for one in verdicts {
-                if matches!(one.subject, Subject::Memory(_)) {
+                if matches!(one.resource, Resource::Memory(_)) {
                     let site = self.named(one.site);
-                    list.extend(Judged::of(one, site));
+                    list.extend(FileSiteVerdict::of(one, site));
                 } else {
                     self.sink.judged(one);
                 }
@@ -227,9 +239,9 @@ impl Import<'_> {
         self.differently_numbered += u64::from(differs);
     }
 
-    fn keep_pools<'a>(&mut self, of: impl Iterator<Item = &'a ProcessView>, at: Moment) {
+    fn keep_pools<'a>(&mut self, of: impl Iterator<Item = &'a ProcessView>, at: Timestamp) {
         let pools = of.flat_map(|process| process.pools.iter().map(|pool| (process.key.pid, pool)));
-        let sums = pools.map(|(pid, pool)| PoolSums {
+        let sums = pools.map(|(pid, pool)| PoolTotals {
             pid,
             device: pool.device,
             pool: pool.pool.map_or(0, |pool| pool.0),
@@ -237,12 +249,12 @@ impl Import<'_> {
             used: pool.used.0,
             at,
         });
-        self.pools.extend(sums.take(POOLS_KEPT.saturating_sub(self.pools.len())));
+        self.pools.extend(sums.take(MAX_ENDED_POOLS.saturating_sub(self.pools.len())));
     }
 
     /// Takes the last snapshot, and reports what makes values inexact.
     fn finish(&mut self) {
-        let view = View { ended_sites: true, ..VIEW };
+        let view = SnapshotOptions { ended_sites: true, ..VIEW };
         let last = self.ledger.snapshot(self.last, &view);
         self.report_verdicts(&last.anomalies);
         self.keep_pools(last.processes.iter(), self.last);
@@ -250,7 +262,7 @@ impl Import<'_> {
             self.sink.pool(pool);
         }
         for (text, count) in [
-            ("events lost (ring buffer full); totals exclude them", last.certainty.lost.events()),
+            ("events lost (ring buffer full); totals exclude them", last.uncertainty.lost.events()),
             (
                 "processes started before the trace; earlier allocations are missing",
                 self.before_trace,
@@ -277,11 +289,11 @@ impl Import<'_> {
 }
 
 /// Totals only.
-const VIEW: View = View {
+const VIEW: SnapshotOptions = SnapshotOptions {
     top: 0,
     min_size: engine::units::Bytes(0),
-    older: engine::units::Nanos(0),
-    sort: engine::snapshot::Sort::Size,
+    min_age: engine::units::Nanos(0),
+    sort: engine::snapshot::SortOrder::Size,
     top_sites: 0,
     ended_sites: false,
 };

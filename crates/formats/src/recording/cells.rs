@@ -8,12 +8,12 @@ use arrow_array::{Array, RecordBatch};
 use arrow_schema::Schema;
 
 use super::schema::{COLUMNS, Column};
-use super::words::Word;
+use super::words::EnumName;
 
 /// Positions of the columns in a file, which may also have others.
-pub(super) struct Places(Vec<Option<usize>>);
+pub(super) struct ColumnMap(Vec<Option<usize>>);
 
-impl Places {
+impl ColumnMap {
     /// Finds the columns; those that an older version did not have are always null. Returns an
     /// error if a column has another type.
     pub(super) fn find(schema: &Schema) -> Result<Self, String> {
@@ -27,15 +27,15 @@ impl Places {
             )),
         });
         let columns: Vec<_> = columns.collect::<Result<_, _>>()?;
-        match columns.get(Column::Type as usize) {
+        match columns.get(Column::ColumnType as usize) {
             Some(Some(_)) => Ok(Self(columns)),
-            _ => Err(format!("column `{}` is missing", Column::Type.name())),
+            _ => Err(format!("column `{}` is missing", Column::ColumnType.name())),
         }
     }
 }
 
 #[cfg(feature = "parquet")]
-impl Places {
+impl ColumnMap {
     /// Returns the rows with exactly the columns of this version.
     pub(super) fn table(
         &self,
@@ -52,17 +52,17 @@ impl Places {
 
 /// A row of a batch.
 #[derive(Clone, Copy)]
-pub(super) struct Cells<'a> {
+pub(super) struct RowCells<'a> {
     pub(super) batch: &'a RecordBatch,
-    pub(super) columns: &'a Places,
+    pub(super) columns: &'a ColumnMap,
     pub(super) row: usize,
 }
 
 /// Problem of a row.
 #[derive(Debug)]
-pub(super) struct Bad(pub(super) String);
+pub(super) struct RowError(pub(super) String);
 
-impl<'a> Cells<'a> {
+impl<'a> RowCells<'a> {
     fn column(self, column: Column) -> Option<&'a dyn Array> {
         let index = self.columns.0.get(column as usize).copied().flatten()?;
         let array = self.batch.columns().get(index)?;
@@ -110,13 +110,13 @@ impl<'a> Cells<'a> {
     }
 
     /// Returns the list; an error if an item is null.
-    pub(super) fn all_numbers(self, column: Column) -> Result<Vec<u64>, Bad> {
+    pub(super) fn all_numbers(self, column: Column) -> Result<Vec<u64>, RowError> {
         let all: Option<Vec<u64>> = self.numbers(column).into_iter().collect();
         all.ok_or_else(|| self.bad(column))
     }
 
     /// Returns one of a fixed set of names, if there is one.
-    pub(super) fn word<T: Word>(self, column: Column) -> Result<Option<T>, Bad> {
+    pub(super) fn word<T: EnumName>(self, column: Column) -> Result<Option<T>, RowError> {
         match self.text(column) {
             None => Ok(None),
             Some(word) => T::from_word(word).map(Some).ok_or_else(|| self.bad(column)),
@@ -128,13 +128,13 @@ impl<'a> Cells<'a> {
     }
 
     /// Returns the value; an error if there is none.
-    pub(super) fn must<T>(self, column: Column, value: Option<T>) -> Result<T, Bad> {
+    pub(super) fn must<T>(self, column: Column, value: Option<T>) -> Result<T, RowError> {
         value.ok_or_else(|| self.bad(column))
     }
 
-    pub(super) fn bad(self, column: Column) -> Bad {
+    pub(super) fn bad(self, column: Column) -> RowError {
         let problem = if self.is_null(column) { "has no" } else { "has an impossible" };
-        let word = self.text(Column::Type).unwrap_or("unnamed");
-        Bad(format!("a row `{}` {problem} `{}`", crate::plain::plain(word), column.name()))
+        let word = self.text(Column::ColumnType).unwrap_or("unnamed");
+        RowError(format!("a row `{}` {problem} `{}`", crate::plain::sanitize(word), column.name()))
     }
 }

@@ -1,18 +1,18 @@
 //! Rows of containers.
 
-use engine::container::{Container, Pod, Runtime};
+use engine::container::{Container, ContainerRuntime, Pod};
 use engine::ids::Pid;
 
-use super::cells::{Bad, Cells};
+use super::cells::{RowCells, RowError};
 use super::schema::Column;
-use super::sheet::Sheet;
+use super::sheet::BatchBuilder;
 
 /// Adds the row of a container.
-pub(super) fn encode(batch: &mut Sheet, container: &Container) {
+pub(super) fn encode(batch: &mut BatchBuilder, container: &Container) {
     batch.row("container");
     batch.text(Column::Container, &*container.id);
-    batch.text(Column::Runtime, container.runtime.name());
-    batch.number(Column::ContainerPid, container.pid_inside.map(|pid| u64::from(pid.0)));
+    batch.text(Column::ContainerRuntime, container.runtime.name());
+    batch.number(Column::ContainerPid, container.container_pid.map(|pid| u64::from(pid.0)));
     if let Some(pod) = &container.pod {
         batch.text(Column::PodUid, &*pod.uid);
         batch.text(Column::Pod, pod.name.as_deref());
@@ -22,10 +22,11 @@ pub(super) fn encode(batch: &mut Sheet, container: &Container) {
 }
 
 /// Decodes a container. A runtime of a later version is unknown.
-pub(super) fn decode(cells: Cells<'_>) -> Result<Container, Bad> {
+pub(super) fn decode(cells: RowCells<'_>) -> Result<Container, RowError> {
     let text = |column| cells.text(column).map(Into::into);
-    let runtime = cells.text(Column::Runtime);
-    let known = |word: &str| Runtime::ALL.into_iter().find(|runtime| runtime.name() == word);
+    let runtime = cells.text(Column::ContainerRuntime);
+    let known =
+        |word: &str| ContainerRuntime::ALL.into_iter().find(|runtime| runtime.name() == word);
     let pod = |uid: Box<str>| Pod {
         uid,
         name: text(Column::Pod),
@@ -34,8 +35,8 @@ pub(super) fn decode(cells: Cells<'_>) -> Result<Container, Bad> {
     };
     Ok(Container {
         id: cells.must(Column::Container, text(Column::Container))?,
-        runtime: runtime.and_then(known).unwrap_or(Runtime::Unknown),
+        runtime: runtime.and_then(known).unwrap_or(ContainerRuntime::Unknown),
         pod: text(Column::PodUid).map(pod),
-        pid_inside: cells.u32(Column::ContainerPid).map(Pid),
+        container_pid: cells.u32(Column::ContainerPid).map(Pid),
     })
 }

@@ -3,53 +3,58 @@
 use std::collections::HashMap;
 
 use engine::event::{
-    Allocate, ContextChange, Event, Failed, Free, GraphCall, Lost, Place, PoolCall, ProcessFacts,
-    SiteFacts, VmmCall, What,
+    Allocate, ContextCall, Event, EventKind, FailedCall, Free, GraphCall, LostDelta,
+    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
 };
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, KernelId, Key, Pid, PoolId,
-    SiteId, StreamId, Tid,
+    AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, KernelId,
+    PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
-use engine::kind::Kind;
-use engine::stack::{Frame, Unknown};
-use engine::tensor::{TensorCall, TensorTurn, TensorWatch};
-use engine::units::Moment;
-use engine::work::{Copies, Launched, Launches, NamedBy, Shape, Work};
+use engine::kind::MemoryKind;
+use engine::stack::{Frame, UnknownReason};
+use engine::tensor::{TensorEvent, TensorOp, TensorTracking};
+use engine::units::Timestamp;
+use engine::work::{
+    CopyActivity, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget, NameSource,
+};
 
-use super::cells::{Bad, Cells};
-use super::functions::{Functions, Resolver};
+use super::cells::{RowCells, RowError};
+use super::functions::{FunctionLookup, FunctionTable};
 use super::schema::Column;
-use super::{Row, WallClock, containers, objects};
-use crate::export::GpuName;
+use super::{RecordingRow, WallClock, containers, objects};
+use crate::export::GpuLabel;
 
 /// Tables that grow while rows are read.
-pub(super) struct Names<'a> {
-    pub(super) functions: &'a mut Functions,
-    pub(super) known: Resolver,
+pub(super) struct IdTables<'a> {
+    pub(super) functions: &'a mut FunctionTable,
+    pub(super) known: FunctionLookup,
     pub(super) frames: &'a mut HashMap<u32, Frame>,
 }
 
 /// Maximum number of frames of a file. Later frames are unknown in stacks.
-const FRAMES: usize = 1 << 20;
+const MAX_FRAME_ROWS: usize = 1 << 20;
 
 /// Maximum number of frames of a stack.
-const DEEPEST: usize = 4096;
+const MAX_STACK_FRAMES: usize = 4096;
 
 /// Returns whether a row defines a site.
-pub(super) fn is_of_site(cells: Cells<'_>) -> bool {
-    matches!(cells.text(Column::Type), Some("frame" | "stack"))
+pub(super) fn is_of_site(cells: RowCells<'_>) -> bool {
+    matches!(cells.text(Column::ColumnType), Some("frame" | "stack"))
 }
 
 /// Decodes a row; none if only later rows need it.
-pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Row>, Bad> {
-    let word = cells.must(Column::Type, cells.text(Column::Type))?;
+pub(super) fn row(
+    cells: RowCells<'_>,
+    names: &mut IdTables<'_>,
+) -> Result<Option<RecordingRow>, RowError> {
+    let word = cells.must(Column::ColumnType, cells.text(Column::ColumnType))?;
     Ok(Some(match word {
-        "metadata" => Row::About {
+        "metadata" => RecordingRow::About {
             key: cells.must_text(Column::Name)?,
             value: cells.must_text(Column::Value)?,
         },
         "clock" => clock(cells)?,
-        "gpu" => Row::Gpu(GpuName {
+        "gpu" => RecordingRow::Gpu(GpuLabel {
             id: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             uuid: cells.text(Column::Uuid).unwrap_or_default().to_owned(),
             name: cells.text(Column::Name).unwrap_or_default().to_owned(),
@@ -57,85 +62,85 @@ pub(super) fn row(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<Row>
         }),
         "frame" => {
             let (id, frame) = frame(cells)?;
-            if names.frames.len() < FRAMES || names.frames.contains_key(&id) {
+            if names.frames.len() < MAX_FRAME_ROWS || names.frames.contains_key(&id) {
                 names.frames.insert(id, frame);
             }
             return Ok(None);
         }
-        "report" => Row::Tick(Moment(cells.must_u64(Column::TimeNs)?)),
-        "end" => Row::End(Moment(cells.must_u64(Column::TimeNs)?)),
+        "report" => RecordingRow::Tick(Timestamp(cells.must_u64(Column::TimeNs)?)),
+        "end" => RecordingRow::End(Timestamp(cells.must_u64(Column::TimeNs)?)),
         word => match event_kind(word, cells, names)? {
-            Some(kind) => Row::Event(event(cells, kind)?),
-            None => Row::Unknown,
+            Some(kind) => RecordingRow::Event(event(cells, kind)?),
+            None => RecordingRow::Unknown,
         },
     }))
 }
 
-impl Cells<'_> {
-    fn must_u64(self, column: Column) -> Result<u64, Bad> {
+impl RowCells<'_> {
+    fn must_u64(self, column: Column) -> Result<u64, RowError> {
         self.must(column, self.u64(column))
     }
 
-    fn must_text(self, column: Column) -> Result<Box<str>, Bad> {
+    fn must_text(self, column: Column) -> Result<Box<str>, RowError> {
         self.must(column, self.text(column)).map(Into::into)
     }
 
-    fn device(self) -> Result<DeviceId, Bad> {
+    fn device(self) -> Result<DeviceId, RowError> {
         self.must(Column::Device, self.u16(Column::Device)).map(DeviceId)
     }
 
-    fn context(self) -> Result<ContextId, Bad> {
+    fn context(self) -> Result<ContextId, RowError> {
         self.must_u64(Column::Context).map(ContextId)
     }
 
-    fn pool(self) -> Result<PoolId, Bad> {
+    fn pool(self) -> Result<PoolId, RowError> {
         self.must_u64(Column::Pool).map(PoolId)
     }
 
-    fn graph(self) -> Result<GraphId, Bad> {
+    fn graph(self) -> Result<GraphId, RowError> {
         self.must_u64(Column::Graph).map(GraphId)
     }
 
-    fn exec(self) -> Result<ExecId, Bad> {
-        self.must_u64(Column::GraphExec).map(ExecId)
+    fn exec(self) -> Result<GraphExecId, RowError> {
+        self.must_u64(Column::GraphExec).map(GraphExecId)
     }
 
-    fn kernel(self) -> Result<KernelId, Bad> {
+    fn kernel(self) -> Result<KernelId, RowError> {
         self.must_u64(Column::KernelHandle).map(KernelId)
     }
 
-    fn handle(self) -> Result<HandleId, Bad> {
-        self.must_u64(Column::Handle).map(HandleId)
+    fn handle(self) -> Result<PhysicalHandleId, RowError> {
+        self.must_u64(Column::Handle).map(PhysicalHandleId)
     }
 
     fn site(self) -> Option<SiteId> {
         self.u32(Column::SiteId).map(SiteId)
     }
 
-    fn key(self) -> Result<Key, Bad> {
+    fn key(self) -> Result<AllocationKey, RowError> {
         let space = self.word(Column::AddressType)?;
-        Ok(Key {
+        Ok(AllocationKey {
             space: self.must(Column::AddressType, space)?,
             value: self.must_u64(Column::Address)?,
         })
     }
 
     /// Returns the kind; kinds of a later version are unknown memory.
-    fn kind(self) -> Option<Kind> {
-        let known = |word: &str| Kind::ALL.into_iter().find(|kind| kind.name() == word);
-        self.text(Column::Kind).map(|word| known(word).unwrap_or(Kind::Unknown))
+    fn kind(self) -> Option<MemoryKind> {
+        let known = |word: &str| MemoryKind::ALL.into_iter().find(|kind| kind.name() == word);
+        self.text(Column::Kind).map(|word| known(word).unwrap_or(MemoryKind::Unknown))
     }
 
-    fn location(self) -> Result<Option<Place>, Bad> {
+    fn location(self) -> Result<Option<MemoryLocation>, RowError> {
         match self.text(Column::Location) {
             None => Ok(None),
-            Some("device") => Ok(Some(Place::Device(self.device()?))),
-            Some("host") => Ok(Some(Place::Host)),
+            Some("device") => Ok(Some(MemoryLocation::Device(self.device()?))),
+            Some("host") => Ok(Some(MemoryLocation::Host)),
             Some(_) => Err(self.bad(Column::Location)),
         }
     }
 
-    fn must_location(self) -> Result<Place, Bad> {
+    fn must_location(self) -> Result<MemoryLocation, RowError> {
         let location = self.location()?;
         self.must(Column::Location, location)
     }
@@ -145,25 +150,25 @@ impl Cells<'_> {
     }
 }
 
-fn event(cells: Cells<'_>, what: What) -> Result<Event, Bad> {
+fn event(cells: RowCells<'_>, what: EventKind) -> Result<Event, RowError> {
     let at = cells.must_u64(Column::TimeNs)?;
     Ok(Event {
         pid: Pid(cells.must(Column::Pid, cells.u32(Column::Pid))?),
         tid: Tid(cells.must(Column::Tid, cells.u32(Column::Tid))?),
-        entered: Moment(cells.u64(Column::EntryNs).unwrap_or(at)),
-        at: Moment(at),
-        what,
+        entry_time: Timestamp(cells.u64(Column::EntryNs).unwrap_or(at)),
+        time: Timestamp(at),
+        kind: what,
     })
 }
 
-fn clock(cells: Cells<'_>) -> Result<Row, Bad> {
-    let moment = Moment(cells.must_u64(Column::TimeNs)?);
+fn clock(cells: RowCells<'_>) -> Result<RecordingRow, RowError> {
+    let moment = Timestamp(cells.must_u64(Column::TimeNs)?);
     let utc = cells.must(Column::WallTime, cells.time(Column::WallTime))?;
     let offset = cells.i32(Column::UtcOffsetSeconds).unwrap_or(0);
-    Ok(Row::Clock(WallClock::recorded(moment, utc, cells.text(Column::TimeZone), offset)))
+    Ok(RecordingRow::Clock(WallClock::recorded(moment, utc, cells.text(Column::TimeZone), offset)))
 }
 
-fn frame(cells: Cells<'_>) -> Result<(u32, Frame), Bad> {
+fn frame(cells: RowCells<'_>) -> Result<(u32, Frame), RowError> {
     let frame = Frame {
         function: cells.text(Column::Function).unwrap_or_default().into(),
         file: cells.text(Column::File).map(Into::into),
@@ -175,34 +180,39 @@ fn frame(cells: Cells<'_>) -> Result<(u32, Frame), Bad> {
     Ok((cells.must(Column::FrameId, cells.u32(Column::FrameId))?, frame))
 }
 
-fn stack(cells: Cells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFacts, Bad> {
+fn stack(cells: RowCells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFrames, RowError> {
     let site = SiteId(cells.must(Column::SiteId, cells.u32(Column::SiteId))?);
     let frame = |number: u64| {
         let id = u32::try_from(number).map_err(|_| cells.bad(Column::FrameIds))?;
-        let unknown = || Frame { unknown: Some(Unknown::NotTold), ..Frame::default() };
+        let unknown = || Frame { unknown: Some(UnknownReason::NotRecorded), ..Frame::default() };
         Ok(known.get(&id).cloned().unwrap_or_else(unknown))
     };
     let numbers = cells.all_numbers(Column::FrameIds)?;
-    let frames: Result<_, Bad> = numbers.into_iter().take(DEEPEST).map(frame).collect();
-    Ok(SiteFacts { site, frames: frames? })
+    let frames: Result<_, RowError> =
+        numbers.into_iter().take(MAX_STACK_FRAMES).map(frame).collect();
+    Ok(SiteFrames { site, frames: frames? })
 }
 
 /// Decodes the kind of an event, if this version supports the row type.
-fn event_kind(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Option<What>, Bad> {
+fn event_kind(
+    word: &str,
+    cells: RowCells<'_>,
+    names: &mut IdTables<'_>,
+) -> Result<Option<EventKind>, RowError> {
     Ok(Some(match word {
-        "stack" => What::Site(stack(cells, names.frames)?),
-        "process" => What::Process(ProcessFacts {
+        "stack" => EventKind::Site(stack(cells, names.frames)?),
+        "process" => EventKind::Process(ProcessInfo {
             start: cells.count(Column::ProcessStartNs),
             uid: cells.must(Column::Uid, cells.u32(Column::Uid))?,
             name: cells.must_text(Column::Name)?,
             before_trace: cells.flag(Column::BeforeTrace).unwrap_or(false),
         }),
-        "container" => What::Container(Box::new(containers::decode(cells)?)),
-        "thread_name" => What::ThreadName(cells.must_text(Column::Name)?),
-        "exec" => What::Exec,
-        "exit" => What::Exit,
-        "thread_exit" => What::ThreadExit,
-        "allocate" => What::Allocate(Allocate {
+        "container" => EventKind::Container(Box::new(containers::decode(cells)?)),
+        "thread_name" => EventKind::ThreadName(cells.must_text(Column::Name)?),
+        "exec" => EventKind::Exec,
+        "exit" => EventKind::Exit,
+        "thread_exit" => EventKind::ThreadExit,
+        "allocate" => EventKind::Allocate(Allocate {
             key: cells.key()?,
             kind: cells.must(Column::Kind, cells.kind())?,
             bytes: cells.must_u64(Column::Bytes)?,
@@ -214,25 +224,25 @@ fn event_kind(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Opt
         }),
         "free" => {
             let by = cells.word(Column::FreeFunction)?;
-            What::Free(Free {
+            EventKind::Free(Free {
                 key: cells.key()?,
                 by: cells.must(Column::FreeFunction, by)?,
                 stream: cells.u64(Column::Stream).map(StreamId),
             })
         }
-        "call_failed" => What::Failed(failed(cells, names)?),
-        "device_map" => What::Gpus(gpus(cells)?),
-        "driver_usage" => What::DriverAccount {
+        "call_failed" => EventKind::Failed(failed(cells, names)?),
+        "device_map" => EventKind::Gpus(gpus(cells)?),
+        "driver_usage" => EventKind::DriverAccount {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
             only: cells.flag(Column::IsOnlyGpu).unwrap_or(false),
         },
-        "gpu_free" => What::GpuFree {
+        "gpu_free" => EventKind::GpuFree {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
         },
-        "driver_usage_lost" => What::DriverAccountLost,
-        "lost" => What::Lost(Lost {
+        "driver_usage_lost" => EventKind::DriverAccountLost,
+        "lost" => EventKind::Lost(LostDelta {
             allocations: cells.count(Column::LostAllocations),
             allocated_bytes: cells.count(Column::Bytes),
             frees: cells.count(Column::LostFrees),
@@ -246,16 +256,16 @@ fn event_kind(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Opt
             processes: cells.count(Column::LostProcesses),
         }),
         word => {
-            let physical = physical(word, cells)?.map(What::Vmm);
-            let call = match physical.or(pool(word, cells)?.map(What::Pool)) {
+            let physical = physical(word, cells)?.map(EventKind::Vmm);
+            let call = match physical.or(pool(word, cells)?.map(EventKind::Pool)) {
                 Some(call) => Some(call),
-                None => graph(word, cells)?.map(What::Graph),
+                None => graph(word, cells)?.map(EventKind::Graph),
             };
-            let call = match call.or(context(word, cells)?.map(What::Context)) {
+            let call = match call.or(context(word, cells)?.map(EventKind::Context)) {
                 Some(call) => Some(call),
-                None => objects::decode(word, cells)?.map(What::Object),
+                None => objects::decode(word, cells)?.map(EventKind::Object),
             };
-            return Ok(match call.or(work(word, cells)?.map(What::Work)) {
+            return Ok(match call.or(work(word, cells)?.map(EventKind::Work)) {
                 Some(call) => Some(call),
                 None => tensor(word, cells)?,
             });
@@ -263,7 +273,7 @@ fn event_kind(word: &str, cells: Cells<'_>, names: &mut Names<'_>) -> Result<Opt
     }))
 }
 
-fn physical(word: &str, cells: Cells<'_>) -> Result<Option<VmmCall>, Bad> {
+fn physical(word: &str, cells: RowCells<'_>) -> Result<Option<VmmCall>, RowError> {
     let address = || cells.must_u64(Column::Address);
     let bytes = || cells.must_u64(Column::Bytes);
     Ok(Some(match word {
@@ -285,7 +295,7 @@ fn physical(word: &str, cells: Cells<'_>) -> Result<Option<VmmCall>, Bad> {
     }))
 }
 
-fn pool(word: &str, cells: Cells<'_>) -> Result<Option<PoolCall>, Bad> {
+fn pool(word: &str, cells: RowCells<'_>) -> Result<Option<PoolCall>, RowError> {
     let bytes = || cells.must_u64(Column::Bytes);
     Ok(Some(match word {
         "pool_create" => PoolCall::Created { pool: cells.pool()?, place: cells.location()? },
@@ -301,7 +311,7 @@ fn pool(word: &str, cells: Cells<'_>) -> Result<Option<PoolCall>, Bad> {
     }))
 }
 
-fn graph(word: &str, cells: Cells<'_>) -> Result<Option<GraphCall>, Bad> {
+fn graph(word: &str, cells: RowCells<'_>) -> Result<Option<GraphCall>, RowError> {
     let address = || cells.must_u64(Column::Address);
     let bytes = || cells.must_u64(Column::Bytes);
     let stream = || cells.must_u64(Column::Stream).map(StreamId);
@@ -330,66 +340,66 @@ fn graph(word: &str, cells: Cells<'_>) -> Result<Option<GraphCall>, Bad> {
     }))
 }
 
-fn context(word: &str, cells: Cells<'_>) -> Result<Option<ContextChange>, Bad> {
+fn context(word: &str, cells: RowCells<'_>) -> Result<Option<ContextCall>, RowError> {
     let both = || Ok((cells.context()?, cells.device()?));
     Ok(Some(match word {
         "context_create" => {
             let (context, device) = both()?;
-            ContextChange::Created { context, device }
+            ContextCall::Created { context, device }
         }
-        "context_destroy" => ContextChange::Destroyed { context: cells.context()? },
+        "context_destroy" => ContextCall::Destroyed { context: cells.context()? },
         "primary_retain" => {
             let (context, device) = both()?;
-            ContextChange::PrimaryRetained { context, device }
+            ContextCall::PrimaryRetained { context, device }
         }
-        "primary_release" => ContextChange::PrimaryReleased { device: cells.device()? },
-        "primary_reset" => ContextChange::PrimaryReset { device: cells.device()? },
+        "primary_release" => ContextCall::PrimaryReleased { device: cells.device()? },
+        "primary_reset" => ContextCall::PrimaryReset { device: cells.device()? },
         "context_discovered" => {
             let (context, device) = both()?;
-            ContextChange::Learned { context, device }
+            ContextCall::Learned { context, device }
         }
         _ => return Ok(None),
     }))
 }
 
-fn work(word: &str, cells: Cells<'_>) -> Result<Option<Work>, Bad> {
+fn work(word: &str, cells: RowCells<'_>) -> Result<Option<GpuActivity>, RowError> {
     Ok(Some(match word {
-        "launches" => Work::Launches(launches(cells)?),
+        "launches" => GpuActivity::Launches(launches(cells)?),
         "kernel_name" => {
             let by = cells.word(Column::NameSource)?;
             let (kernel, name) = (cells.kernel()?, cells.must_text(Column::Name)?);
-            Work::Named { kernel, name, by: by.unwrap_or(NamedBy::Call) }
+            GpuActivity::Named { kernel, name, by: by.unwrap_or(NameSource::Call) }
         }
-        "kernel_alias" => Work::Alias {
+        "kernel_alias" => GpuActivity::Alias {
             function: KernelId(cells.must_u64(Column::AliasHandle)?),
             kernel: cells.kernel()?,
         },
         "kernel_unnamed" => {
             let why = cells.word(Column::Reason)?;
-            Work::Nameless { kernel: cells.kernel()?, why: cells.must(Column::Reason, why)? }
+            GpuActivity::Nameless { kernel: cells.kernel()?, why: cells.must(Column::Reason, why)? }
         }
-        "copies" => Work::Copies(Box::new(copies(cells)?)),
+        "copies" => GpuActivity::Copies(Box::new(copies(cells)?)),
         _ => return Ok(None),
     }))
 }
 
-fn tensor(word: &str, cells: Cells<'_>) -> Result<Option<What>, Bad> {
+fn tensor(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError> {
     let address = || cells.must_u64(Column::Address);
     let bytes = || cells.must_u64(Column::Bytes);
     let what = match word {
         "tensor_alloc" => {
-            TensorTurn::Began { address: address()?, bytes: bytes()?, site: cells.site() }
+            TensorOp::Allocated { address: address()?, bytes: bytes()?, site: cells.site() }
         }
-        "tensor_free" => TensorTurn::Ended { address: address()?, bytes: bytes()? },
-        "tensor_oom" => TensorTurn::Refused { bytes: bytes()?, site: cells.site() },
+        "tensor_free" => TensorOp::Freed { address: address()?, bytes: bytes()? },
+        "tensor_oom" => TensorOp::OutOfMemory { bytes: bytes()?, site: cells.site() },
         "torch_detected" => {
             let reason = cells.word(Column::Reason)?;
-            let tracking = reason.map_or(TensorWatch::Begun, TensorWatch::Impossible);
-            return Ok(Some(What::Torch(tracking)));
+            let tracking = reason.map_or(TensorTracking::Active, TensorTracking::Unavailable);
+            return Ok(Some(EventKind::Torch(tracking)));
         }
         _ => return Ok(None),
     };
-    Ok(Some(What::Tensor(TensorCall {
+    Ok(Some(EventKind::Tensor(TensorEvent {
         what,
         device: cells.device()?,
         allocated: cells.must_u64(Column::AllocatedBytes)?,
@@ -397,14 +407,14 @@ fn tensor(word: &str, cells: Cells<'_>) -> Result<Option<What>, Bad> {
     })))
 }
 
-fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {
+fn failed(cells: RowCells<'_>, names: &mut IdTables<'_>) -> Result<FailedCall, RowError> {
     let function = cells.must(Column::Function, cells.text(Column::Function))?;
     let recorded = FunctionId(cells.u16(Column::FunctionId).unwrap_or(u16::MAX));
     let requested = match cells.kind() {
         None => None,
         Some(kind) => Some((kind, cells.must_u64(Column::Bytes)?)),
     };
-    Ok(Failed {
+    Ok(FailedCall {
         function: names.functions.id(function, recorded, names.known),
         code: cells.must(Column::Result, cells.i32(Column::Result))?,
         asked: requested,
@@ -415,60 +425,60 @@ fn failed(cells: Cells<'_>, names: &mut Names<'_>) -> Result<Failed, Bad> {
     })
 }
 
-fn gpus(cells: Cells<'_>) -> Result<Box<[Option<GpuId>]>, Bad> {
+fn gpus(cells: RowCells<'_>) -> Result<Box<[Option<GpuId>]>, RowError> {
     let gpu = |number: Option<u64>| number.map(u16::try_from).transpose();
     let gpus: Result<Vec<_>, _> = cells.numbers(Column::DeviceGpus).into_iter().map(gpu).collect();
     let gpus = gpus.map_err(|_| cells.bad(Column::DeviceGpus))?;
     Ok(gpus.into_iter().map(|gpu| gpu.map(GpuId)).collect())
 }
 
-fn launches(cells: Cells<'_>) -> Result<Launches, Bad> {
+fn launches(cells: RowCells<'_>) -> Result<KernelLaunches, RowError> {
     let target = match cells.u64(Column::GraphExec) {
-        Some(exec) => Launched::Graph(ExecId(exec)),
-        None => Launched::Kernel(cells.kernel()?),
+        Some(exec) => LaunchTarget::Graph(GraphExecId(exec)),
+        None => LaunchTarget::Kernel(cells.kernel()?),
     };
     let last = match &*cells.all_numbers(Column::LastShape)? {
         [] => None,
         numbers => Some(cells.must(Column::LastShape, shape(numbers))?),
     };
-    let numbers = cells.all_numbers(Column::Shapes)?;
+    let numbers = cells.all_numbers(Column::ShapeCounts)?;
     let shapes = numbers.chunks(8).map(|group| {
         let (calls, of) = group.split_last()?;
         Some((shape(of)?, *calls))
     });
     let shapes: Option<Vec<_>> = shapes.collect();
-    Ok(Launches {
+    Ok(KernelLaunches {
         target,
         calls: cells.must_u64(Column::Calls)?,
         captured: cells.count(Column::Captured),
         checked: cells.count(Column::Checked),
         failed: cells.count(Column::Failed),
         last,
-        shapes: cells.must(Column::Shapes, shapes)?,
+        shapes: cells.must(Column::ShapeCounts, shapes)?,
         other_shapes: cells.count(Column::OtherShapes),
     })
 }
 
-fn shape(numbers: &[u64]) -> Option<Shape> {
+fn shape(numbers: &[u64]) -> Option<LaunchShape> {
     let small: Result<Vec<u32>, _> = numbers.iter().map(|number| u32::try_from(*number)).collect();
     match *small.ok()? {
         [gx, gy, gz, bx, by, bz, shared_bytes] => {
-            Some(Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes })
+            Some(LaunchShape { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes })
         }
         _ => None,
     }
 }
 
-fn copies(cells: Cells<'_>) -> Result<Copies, Bad> {
-    let direction = cells.word(Column::Direction)?;
+fn copies(cells: RowCells<'_>) -> Result<CopyActivity, RowError> {
+    let direction = cells.word(Column::CopyDirection)?;
     let numbers = cells.all_numbers(Column::BandwidthHistogram)?;
     let pairs = numbers.chunks(2).map(|pair| match *pair {
         [bucket, calls] => Some((u8::try_from(bucket).ok()?, calls)),
         _ => None,
     });
     let bandwidths: Option<Vec<_>> = pairs.collect();
-    Ok(Copies {
-        direction: cells.must(Column::Direction, direction)?,
+    Ok(CopyActivity {
+        direction: cells.must(Column::CopyDirection, direction)?,
         pointers: cells.u64(Column::Address).zip(cells.u64(Column::SourceAddress)),
         asynchronous: cells.flag(Column::IsAsync).unwrap_or(false),
         calls: cells.must_u64(Column::Calls)?,

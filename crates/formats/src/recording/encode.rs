@@ -1,90 +1,91 @@
 //! Encoding of events as rows.
 
 use engine::event::{
-    Allocate, ContextChange, Event, Failed, GraphCall, Lost, Place, PoolCall, VmmCall, What,
+    Allocate, ContextCall, Event, EventKind, FailedCall, GraphCall, LostDelta, MemoryLocation,
+    PoolCall, VmmCall,
 };
-use engine::ids::{FunctionId, Key};
+use engine::ids::{AllocationKey, FunctionId};
 use engine::stack::Frame;
-use engine::tensor::{TensorCall, TensorTurn, TensorWatch};
-use engine::work::{Copies, Launched, Launches, Shape, Work};
+use engine::tensor::{TensorEvent, TensorOp, TensorTracking};
+use engine::work::{CopyActivity, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget};
 
 use super::schema::Column;
-use super::sheet::Sheet;
-use super::words::Word;
+use super::sheet::BatchBuilder;
+use super::words::EnumName;
 use super::{containers, objects};
 
 /// Returns the names of driver functions.
 pub(super) type FunctionName = fn(FunctionId) -> &'static str;
 
 /// Adds the row of an event.
-pub(super) fn event(batch: &mut Sheet, event: &Event, function: FunctionName) {
-    match &event.what {
-        What::Process(facts) => {
+pub(super) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionName) {
+    match &event.kind {
+        EventKind::Process(facts) => {
             batch.row("process");
             batch.text(Column::Name, &*facts.name);
             batch.number(Column::Uid, u64::from(facts.uid));
             batch.number(Column::ProcessStartNs, facts.start);
             batch.flag(Column::BeforeTrace, facts.before_trace);
         }
-        What::Container(container) => containers::encode(batch, container),
-        What::ThreadName(name) => {
+        EventKind::Container(container) => containers::encode(batch, container),
+        EventKind::ThreadName(name) => {
             batch.row("thread_name");
             batch.text(Column::Name, &**name);
         }
-        What::Exec => batch.row("exec"),
-        What::Exit => batch.row("exit"),
-        What::ThreadExit => batch.row("thread_exit"),
-        What::Allocate(call) => allocate(batch, call),
-        What::Free(free) => {
+        EventKind::Exec => batch.row("exec"),
+        EventKind::Exit => batch.row("exit"),
+        EventKind::ThreadExit => batch.row("thread_exit"),
+        EventKind::Allocate(call) => allocate(batch, call),
+        EventKind::Free(free) => {
             batch.row("free");
             key(batch, free.key);
             batch.text(Column::FreeFunction, free.by.word());
             batch.number(Column::Stream, free.stream.map(|stream| stream.0));
         }
-        What::Vmm(call) => physical(batch, *call),
-        What::Pool(call) => pool(batch, *call),
-        What::Graph(call) => graph(batch, *call),
-        What::Failed(call) => failed(batch, call, function),
-        What::Context(change) => context(batch, *change),
-        What::Gpus(gpus) => {
+        EventKind::Vmm(call) => physical(batch, *call),
+        EventKind::Pool(call) => pool(batch, *call),
+        EventKind::Graph(call) => graph(batch, *call),
+        EventKind::Failed(call) => failed(batch, call, function),
+        EventKind::Context(change) => context(batch, *change),
+        EventKind::Gpus(gpus) => {
             batch.row("device_map");
             let gpus = gpus.iter().map(|gpu| gpu.map(|gpu| u64::from(gpu.0)));
             batch.numbers(Column::DeviceGpus, gpus);
         }
-        What::DriverAccount { gpu, bytes, only } => {
+        EventKind::DriverAccount { gpu, bytes, only } => {
             batch.row("driver_usage");
             batch.number(Column::Gpu, u64::from(gpu.0));
             batch.number(Column::Bytes, *bytes);
             batch.flag(Column::IsOnlyGpu, *only);
         }
-        What::GpuFree { gpu, bytes } => {
+        EventKind::GpuFree { gpu, bytes } => {
             batch.row("gpu_free");
             batch.number(Column::Gpu, u64::from(gpu.0));
             batch.number(Column::Bytes, *bytes);
         }
-        What::DriverAccountLost => batch.row("driver_usage_lost"),
-        What::Lost(lost) => losses(batch, lost),
-        What::Work(work) => self::work(batch, work),
-        What::Object(call) => objects::encode(batch, *call),
-        What::Tensor(call) => tensor(batch, call),
-        What::Torch(tracking) => {
+        EventKind::DriverAccountLost => batch.row("driver_usage_lost"),
+        EventKind::Lost(lost) => losses(batch, lost),
+        EventKind::Work(work) => self::work(batch, work),
+        EventKind::Object(call) => objects::encode(batch, *call),
+        EventKind::Tensor(call) => tensor(batch, call),
+        EventKind::Torch(tracking) => {
             batch.row("torch_detected");
             let reason = match tracking {
-                TensorWatch::Begun => None,
-                TensorWatch::Impossible(reason) => Some(reason.word()),
+                TensorTracking::Active => None,
+                TensorTracking::Unavailable(reason) => Some(reason.word()),
             };
             batch.text(Column::Reason, reason);
         }
-        What::Site(_) => batch.row("stack"),
+        EventKind::Site(_) => batch.row("stack"),
     }
-    batch.number(Column::TimeNs, event.at.0);
-    batch.number(Column::EntryNs, (event.entered != event.at).then_some(event.entered.0));
+    batch.number(Column::TimeNs, event.time.0);
+    batch.number(Column::EntryNs, (event.entry_time != event.time).then_some(event.entry_time.0));
     batch.number(Column::Pid, u64::from(event.pid.0));
     batch.number(Column::Tid, u64::from(event.tid.0));
 }
 
 /// Adds the row of a frame.
-pub(super) fn frame(batch: &mut Sheet, id: u32, frame: &Frame) {
+pub(super) fn frame(batch: &mut BatchBuilder, id: u32, frame: &Frame) {
     batch.row("frame");
     batch.number(Column::FrameId, u64::from(id));
     batch.text(Column::Function, &*frame.function);
@@ -92,25 +93,25 @@ pub(super) fn frame(batch: &mut Sheet, id: u32, frame: &Frame) {
     batch.number(Column::Line, u64::from(frame.line));
     batch.text(Column::Module, frame.module.as_deref());
     batch.text(Column::Language, frame.language.word());
-    batch.text(Column::Reason, frame.unknown.map(Word::word));
+    batch.text(Column::Reason, frame.unknown.map(EnumName::word));
 }
 
-fn key(batch: &mut Sheet, key: Key) {
+fn key(batch: &mut BatchBuilder, key: AllocationKey) {
     batch.number(Column::Address, key.value);
     batch.text(Column::AddressType, key.space.word());
 }
 
-fn location(batch: &mut Sheet, location: Place) {
+fn location(batch: &mut BatchBuilder, location: MemoryLocation) {
     match location {
-        Place::Device(device) => {
+        MemoryLocation::Device(device) => {
             batch.text(Column::Location, "device");
             batch.number(Column::Device, u64::from(device.0));
         }
-        Place::Host => batch.text(Column::Location, "host"),
+        MemoryLocation::Host => batch.text(Column::Location, "host"),
     }
 }
 
-fn allocate(batch: &mut Sheet, call: &Allocate) {
+fn allocate(batch: &mut BatchBuilder, call: &Allocate) {
     batch.row("allocate");
     key(batch, call.key);
     batch.text(Column::Kind, call.kind.word());
@@ -122,7 +123,7 @@ fn allocate(batch: &mut Sheet, call: &Allocate) {
     batch.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
 }
 
-fn physical(batch: &mut Sheet, call: VmmCall) {
+fn physical(batch: &mut BatchBuilder, call: VmmCall) {
     let mut about = |word, handle| {
         batch.row(word);
         batch.number(Column::Handle, handle);
@@ -157,12 +158,12 @@ fn physical(batch: &mut Sheet, call: VmmCall) {
     }
 }
 
-fn range(batch: &mut Sheet, address: u64, bytes: u64) {
+fn range(batch: &mut BatchBuilder, address: u64, bytes: u64) {
     batch.number(Column::Address, address);
     batch.number(Column::Bytes, bytes);
 }
 
-fn pool(batch: &mut Sheet, call: PoolCall) {
+fn pool(batch: &mut BatchBuilder, call: PoolCall) {
     let mut about = |word, pool| {
         batch.row(word);
         batch.number(Column::Pool, pool);
@@ -191,7 +192,7 @@ fn pool(batch: &mut Sheet, call: PoolCall) {
     }
 }
 
-fn graph(batch: &mut Sheet, call: GraphCall) {
+fn graph(batch: &mut BatchBuilder, call: GraphCall) {
     let mut about = |word, column, value| {
         batch.row(word);
         batch.number(column, value);
@@ -232,7 +233,7 @@ fn graph(batch: &mut Sheet, call: GraphCall) {
     }
 }
 
-fn failed(batch: &mut Sheet, call: &Failed, function: FunctionName) {
+fn failed(batch: &mut BatchBuilder, call: &FailedCall, function: FunctionName) {
     batch.row("call_failed");
     batch.text(Column::Function, function(call.function));
     batch.number(Column::FunctionId, u64::from(call.function.0));
@@ -249,18 +250,16 @@ fn failed(batch: &mut Sheet, call: &Failed, function: FunctionName) {
     batch.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
 }
 
-fn context(batch: &mut Sheet, change: ContextChange) {
+fn context(batch: &mut BatchBuilder, change: ContextCall) {
     let (word, context, device) = match change {
-        ContextChange::Created { context, device } => {
-            ("context_create", Some(context), Some(device))
-        }
-        ContextChange::Destroyed { context } => ("context_destroy", Some(context), None),
-        ContextChange::PrimaryRetained { context, device } => {
+        ContextCall::Created { context, device } => ("context_create", Some(context), Some(device)),
+        ContextCall::Destroyed { context } => ("context_destroy", Some(context), None),
+        ContextCall::PrimaryRetained { context, device } => {
             ("primary_retain", Some(context), Some(device))
         }
-        ContextChange::PrimaryReleased { device } => ("primary_release", None, Some(device)),
-        ContextChange::PrimaryReset { device } => ("primary_reset", None, Some(device)),
-        ContextChange::Learned { context, device } => {
+        ContextCall::PrimaryReleased { device } => ("primary_release", None, Some(device)),
+        ContextCall::PrimaryReset { device } => ("primary_reset", None, Some(device)),
+        ContextCall::Learned { context, device } => {
             ("context_discovered", Some(context), Some(device))
         }
     };
@@ -269,7 +268,7 @@ fn context(batch: &mut Sheet, change: ContextChange) {
     batch.number(Column::Device, device.map(|device| u64::from(device.0)));
 }
 
-fn losses(batch: &mut Sheet, lost: &Lost) {
+fn losses(batch: &mut BatchBuilder, lost: &LostDelta) {
     batch.row("lost");
     for (column, count) in [
         (Column::LostAllocations, lost.allocations),
@@ -288,18 +287,18 @@ fn losses(batch: &mut Sheet, lost: &Lost) {
     }
 }
 
-fn tensor(batch: &mut Sheet, call: &TensorCall) {
+fn tensor(batch: &mut BatchBuilder, call: &TensorEvent) {
     match call.what {
-        TensorTurn::Began { address, bytes, site } => {
+        TensorOp::Allocated { address, bytes, site } => {
             batch.row("tensor_alloc");
             range(batch, address, bytes);
             batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
         }
-        TensorTurn::Ended { address, bytes } => {
+        TensorOp::Freed { address, bytes } => {
             batch.row("tensor_free");
             range(batch, address, bytes);
         }
-        TensorTurn::Refused { bytes, site } => {
+        TensorOp::OutOfMemory { bytes, site } => {
             batch.row("tensor_oom");
             batch.number(Column::Bytes, bytes);
             batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
@@ -310,34 +309,34 @@ fn tensor(batch: &mut Sheet, call: &TensorCall) {
     batch.number(Column::ReservedBytes, call.reserved);
 }
 
-fn work(batch: &mut Sheet, work: &Work) {
+fn work(batch: &mut BatchBuilder, work: &GpuActivity) {
     match work {
-        Work::Launches(launches) => self::launches(batch, launches),
-        Work::Named { kernel, name, by } => {
+        GpuActivity::Launches(launches) => self::launches(batch, launches),
+        GpuActivity::Named { kernel, name, by } => {
             batch.row("kernel_name");
             batch.number(Column::KernelHandle, kernel.0);
             batch.text(Column::Name, &**name);
             batch.text(Column::NameSource, by.word());
         }
-        Work::Alias { function, kernel } => {
+        GpuActivity::Alias { function, kernel } => {
             batch.row("kernel_alias");
             batch.number(Column::KernelHandle, kernel.0);
             batch.number(Column::AliasHandle, function.0);
         }
-        Work::Nameless { kernel, why } => {
+        GpuActivity::Nameless { kernel, why } => {
             batch.row("kernel_unnamed");
             batch.number(Column::KernelHandle, kernel.0);
             batch.text(Column::Reason, why.word());
         }
-        Work::Copies(copies) => self::copies(batch, copies),
+        GpuActivity::Copies(copies) => self::copies(batch, copies),
     }
 }
 
-fn launches(batch: &mut Sheet, launches: &Launches) {
+fn launches(batch: &mut BatchBuilder, launches: &KernelLaunches) {
     batch.row("launches");
     match launches.target {
-        Launched::Kernel(kernel) => batch.number(Column::KernelHandle, kernel.0),
-        Launched::Graph(exec) => batch.number(Column::GraphExec, exec.0),
+        LaunchTarget::Kernel(kernel) => batch.number(Column::KernelHandle, kernel.0),
+        LaunchTarget::Graph(exec) => batch.number(Column::GraphExec, exec.0),
     }
     batch.number(Column::Calls, launches.calls);
     batch.number(Column::Captured, launches.captured);
@@ -349,17 +348,17 @@ fn launches(batch: &mut Sheet, launches: &Launches) {
     }
     let shapes =
         launches.shapes.iter().flat_map(|(of, calls)| shape(*of).into_iter().chain([*calls]));
-    batch.numbers(Column::Shapes, shapes.map(Some));
+    batch.numbers(Column::ShapeCounts, shapes.map(Some));
 }
 
-fn shape(shape: Shape) -> [u64; 7] {
+fn shape(shape: LaunchShape) -> [u64; 7] {
     let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
     [gx, gy, gz, bx, by, bz, shape.shared_bytes].map(u64::from)
 }
 
-fn copies(batch: &mut Sheet, copies: &Copies) {
+fn copies(batch: &mut BatchBuilder, copies: &CopyActivity) {
     batch.row("copies");
-    batch.text(Column::Direction, copies.direction.word());
+    batch.text(Column::CopyDirection, copies.direction.word());
     if let Some((destination, source)) = copies.pointers {
         batch.number(Column::Address, destination);
         batch.number(Column::SourceAddress, source);

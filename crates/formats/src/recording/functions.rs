@@ -5,31 +5,36 @@ use std::collections::BTreeMap;
 use engine::ids::FunctionId;
 
 /// Finds a driver function in this version's hook table.
-pub type Resolver = fn(&str) -> Option<FunctionId>;
+pub type FunctionLookup = fn(&str) -> Option<FunctionId>;
 
 /// Maximum number of distinct functions; the driver has fewer. Others share the last id.
-const MOST: usize = 4096;
+const MAX_FUNCTIONS: usize = 4096;
 
 /// Maximum length of a name; longer ones are truncated.
-const LONGEST: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 /// Functions that a recording refers to.
 #[derive(Clone, Debug, Default)]
-pub struct Functions {
+pub struct FunctionTable {
     ids: BTreeMap<Box<str>, FunctionId>,
     names: BTreeMap<FunctionId, Box<str>>,
 }
 
-impl Functions {
+impl FunctionTable {
     /// Returns the id of a function: that of this version's hook table; or else the recorded one,
     /// if it is free; or else the highest free one.
-    pub(super) fn id(&mut self, name: &str, recorded: FunctionId, known: Resolver) -> FunctionId {
-        let name = name.get(..name.floor_char_boundary(LONGEST)).unwrap_or(name);
+    pub(super) fn id(
+        &mut self,
+        name: &str,
+        recorded: FunctionId,
+        known: FunctionLookup,
+    ) -> FunctionId {
+        let name = name.get(..name.floor_char_boundary(MAX_NAME_BYTES)).unwrap_or(name);
         if let Some(&id) = self.ids.get(name) {
             return id;
         }
         let preferred = known(name).unwrap_or(recorded);
-        let id = if self.ids.len() >= MOST {
+        let id = if self.ids.len() >= MAX_FUNCTIONS {
             FunctionId(u16::MAX)
         } else if self.names.contains_key(&preferred) {
             let mut descending = (0..=u16::MAX).rev().map(FunctionId);
@@ -37,7 +42,7 @@ impl Functions {
         } else {
             preferred
         };
-        if self.ids.len() < MOST {
+        if self.ids.len() < MAX_FUNCTIONS {
             self.ids.insert(name.into(), id);
             self.names.insert(id, name.into());
         }
@@ -61,7 +66,7 @@ mod tests {
 
     #[test]
     fn ids_follow_names_and_unknown_ones_stay_if_free() {
-        let mut functions = Functions::default();
+        let mut functions = FunctionTable::default();
         for (name, recorded, id) in [
             ("cuMemAlloc_v2", 3, 7),
             ("cuNew", 3, 3),

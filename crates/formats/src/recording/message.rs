@@ -7,19 +7,19 @@ use arrow_ipc::{CompressionType, Message, RecordBatch, root_as_message};
 use arrow_schema::{DataType, Schema};
 
 /// Maximum size of a message's metadata. That of vramscope's schema has 10 KiB.
-const META_MOST: u64 = 16 << 20;
+const MAX_METADATA_BYTES: u64 = 16 << 20;
 
 /// Maximum size of a message's body, and of its uncompressed buffers. Those of vramscope have
 /// 16,384 rows and less than 10 MiB.
-const BODY_MOST: u64 = 256 << 20;
+const MAX_BODY_BYTES: u64 = 256 << 20;
 
 /// Maximum number of rows of a message.
-const ROWS_MOST: i64 = 1 << 20;
+const MAX_ROWS: i64 = 1 << 20;
 
-const CONTINUES: [u8; 4] = [0xff; 4];
+const CONTINUATION_MARKER: [u8; 4] = [0xff; 4];
 
 /// The next item of a stream.
-pub(super) enum Next {
+pub(super) enum NextMessage {
     /// A message: metadata and body.
     Message(Vec<u8>, Vec<u8>),
     /// The end-of-stream marker.
@@ -30,25 +30,25 @@ pub(super) enum Next {
 
 /// Error of reading a stream.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum StreamError {
     /// Error of the system.
     Io(io::Error),
     /// The stream is invalid.
     Broken(String),
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for StreamError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-fn broken<T>(problem: impl Into<String>) -> Result<T, Trouble> {
-    Err(Trouble::Broken(problem.into()))
+fn broken<T>(problem: impl Into<String>) -> Result<T, StreamError> {
+    Err(StreamError::Broken(problem.into()))
 }
 
 /// A stream and the read position.
-pub(super) struct Messages<R> {
+pub(super) struct MessageReader<R> {
     input: R,
     /// Number of bytes read.
     pub(super) offset: u64,
@@ -58,47 +58,47 @@ pub(super) struct Messages<R> {
     pub(super) total: Option<u64>,
 }
 
-impl<R: Read> Messages<R> {
+impl<R: Read> MessageReader<R> {
     pub(super) const fn new(input: R, total: Option<u64>) -> Self {
         Self { input, offset: 0, began: 0, total }
     }
 
     /// Reads the next message.
-    pub(super) fn next(&mut self) -> Result<Next, Trouble> {
+    pub(super) fn next(&mut self) -> Result<NextMessage, StreamError> {
         self.began = self.offset;
-        let Some(mark) = self.four()? else { return Ok(Next::Cut) };
+        let Some(mark) = self.four()? else { return Ok(NextMessage::Cut) };
         // A file system that lost power leaves zeros.
         if mark == [0; 4] {
-            return Ok(Next::Cut);
+            return Ok(NextMessage::Cut);
         }
-        if mark != CONTINUES {
+        if mark != CONTINUATION_MARKER {
             return broken("no message begins there");
         }
-        let Some(length) = self.four()? else { return Ok(Next::Cut) };
+        let Some(length) = self.four()? else { return Ok(NextMessage::Cut) };
         let length = match u64::try_from(i32::from_le_bytes(length)) {
-            Ok(0) => return Ok(Next::End),
-            Ok(length) if length <= META_MOST => length,
+            Ok(0) => return Ok(NextMessage::End),
+            Ok(length) if length <= MAX_METADATA_BYTES => length,
             _ => return broken("a message has an impossible length"),
         };
-        let Some(meta) = self.exactly(length)? else { return Ok(Next::Cut) };
+        let Some(meta) = self.exactly(length)? else { return Ok(NextMessage::Cut) };
         let Ok(message) = root_as_message(&meta) else {
             return broken("the description of a message makes no sense");
         };
         let length = match u64::try_from(message.bodyLength()) {
-            Ok(length) if length <= BODY_MOST => length,
+            Ok(length) if length <= MAX_BODY_BYTES => length,
             _ => return broken("a message has an impossible length"),
         };
-        let Some(body) = self.exactly(length)? else { return Ok(Next::Cut) };
-        Ok(Next::Message(meta, body))
+        let Some(body) = self.exactly(length)? else { return Ok(NextMessage::Cut) };
+        Ok(NextMessage::Message(meta, body))
     }
 
-    fn four(&mut self) -> Result<Option<[u8; 4]>, Trouble> {
+    fn four(&mut self) -> Result<Option<[u8; 4]>, StreamError> {
         Ok(self.exactly(4)?.and_then(|bytes| bytes.try_into().ok()))
     }
 
     /// Reads `length` bytes, if available. Memory is allocated for available bytes, not for claimed
     /// ones.
-    fn exactly(&mut self, length: u64) -> Result<Option<Vec<u8>>, Trouble> {
+    fn exactly(&mut self, length: u64) -> Result<Option<Vec<u8>>, StreamError> {
         if self.total.is_some_and(|total| length > total.saturating_sub(self.offset)) {
             return Ok(None);
         }
@@ -110,8 +110,8 @@ impl<R: Read> Messages<R> {
 }
 
 /// Returns the metadata of a message from [`MessageReader::next`].
-pub(super) fn described(meta: &[u8]) -> Result<Message<'_>, Trouble> {
-    root_as_message(meta).map_err(|error| Trouble::Broken(error.to_string()))
+pub(super) fn described(meta: &[u8]) -> Result<Message<'_>, StreamError> {
+    root_as_message(meta).map_err(|error| StreamError::Broken(error.to_string()))
 }
 
 /// Returns the number of nodes of a column, and the item size of each of its buffers. Bits count as
@@ -131,12 +131,12 @@ fn shape_of(of: &DataType) -> Option<(usize, Vec<usize>)> {
 }
 
 /// Checks that all columns have types that recordings use; no others are read.
-pub(super) fn check_schema(schema: &Schema) -> Result<(), Trouble> {
+pub(super) fn check_schema(schema: &Schema) -> Result<(), StreamError> {
     for field in schema.fields() {
         if shape_of(field.data_type()).is_none() {
             return broken(format!(
                 "the column `{}` is of a type that recordings do not have",
-                crate::plain::plain(field.name())
+                crate::plain::sanitize(field.name())
             ));
         }
     }
@@ -148,9 +148,9 @@ pub(super) fn check_batch(
     batch: &RecordBatch<'_>,
     body: &[u8],
     schema: &Schema,
-) -> Result<(), Trouble> {
+) -> Result<(), StreamError> {
     let rows = batch.length();
-    if !(0..=ROWS_MOST).contains(&rows) {
+    if !(0..=MAX_ROWS).contains(&rows) {
         return broken("a batch has an impossible number of rows");
     }
     let widths = check_nodes(batch, rows, schema)?;
@@ -176,14 +176,18 @@ pub(super) fn check_batch(
         }
         sum = sum.saturating_add(length);
     }
-    if sum > BODY_MOST {
+    if sum > MAX_BODY_BYTES {
         return broken("a batch is larger than any recording has");
     }
     Ok(())
 }
 
 /// Checks the lengths of columns; returns the item sizes of all buffers.
-fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<Vec<usize>, Trouble> {
+fn check_nodes(
+    batch: &RecordBatch<'_>,
+    rows: i64,
+    schema: &Schema,
+) -> Result<Vec<usize>, StreamError> {
     let mut nodes = batch.nodes().into_iter().flatten();
     let mut widths = Vec::new();
     for field in schema.fields() {
@@ -191,7 +195,7 @@ fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<Ve
         widths.extend(needed);
         for inner in 0..own {
             let Some(node) = nodes.next() else { return broken("a batch lacks columns") };
-            let possible = if inner == 0 { rows..=rows } else { 0..=ROWS_MOST << 3 };
+            let possible = if inner == 0 { rows..=rows } else { 0..=MAX_ROWS << 3 };
             if !possible.contains(&node.length())
                 || !(0..=node.length()).contains(&node.null_count())
             {
@@ -207,7 +211,7 @@ fn check_nodes(batch: &RecordBatch<'_>, rows: i64, schema: &Schema) -> Result<Ve
 }
 
 /// Returns the uncompressed size that a compressed buffer claims.
-fn uncompressed(bytes: &[u8]) -> Result<u64, Trouble> {
+fn uncompressed(bytes: &[u8]) -> Result<u64, StreamError> {
     let prefix = bytes.get(..8).and_then(|prefix| <[u8; 8]>::try_from(prefix).ok());
     match prefix.map(i64::from_le_bytes) {
         // Stored uncompressed.

@@ -18,15 +18,15 @@ mod sheet;
 pub(crate) mod words;
 mod writer;
 
-pub use functions::{Functions, Resolver};
-pub use reader::{Reader, looks_like};
-pub use writer::{Header, Writer};
+pub use functions::{FunctionLookup, FunctionTable};
+pub use reader::{RecordingReader, looks_like};
+pub use writer::{RecordingHeader, RecordingWriter};
 
 use engine::event::Event;
-use engine::units::Moment;
+use engine::units::Timestamp;
 
 use crate::WallClock;
-use crate::export::GpuName;
+use crate::export::GpuLabel;
 
 /// Version of the schema. It changes if a reader of the old version would misread the new one; new
 /// columns and row types do not change it.
@@ -38,7 +38,7 @@ pub const VERSION_KEY: &str = "vramscope.recording";
 
 /// A row of a recording.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Row {
+pub enum RecordingRow {
     /// Metadata of the recording, not sanitized; see [`schema::ABOUT`] for the keys.
     About {
         /// Key.
@@ -49,13 +49,13 @@ pub enum Row {
     /// Wall clock of the host.
     Clock(WallClock),
     /// A GPU of the host.
-    Gpu(GpuName),
+    Gpu(GpuLabel),
     /// An event.
     Event(Event),
     /// A report was made.
-    Tick(Moment),
+    Tick(Timestamp),
     /// The trace ended, and the last report was made.
-    End(Moment),
+    End(Timestamp),
     /// A row type of a newer version.
     Unknown,
 }

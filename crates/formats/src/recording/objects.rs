@@ -3,13 +3,13 @@
 use engine::ids::{ContextId, SiteId};
 use engine::object::{ObjectCall, ObjectKind};
 
-use super::cells::{Bad, Cells};
+use super::cells::{RowCells, RowError};
 use super::schema::Column;
-use super::sheet::Sheet;
-use super::words::Word;
+use super::sheet::BatchBuilder;
+use super::words::EnumName;
 
 /// Adds the row of an object.
-pub(super) fn encode(batch: &mut Sheet, call: ObjectCall) {
+pub(super) fn encode(batch: &mut BatchBuilder, call: ObjectCall) {
     let mut about = |word, kind: ObjectKind, handle| {
         batch.row(word);
         batch.text(Column::Kind, kind.word());
@@ -26,7 +26,7 @@ pub(super) fn encode(batch: &mut Sheet, call: ObjectCall) {
 }
 
 /// Decodes an object. Kinds of a later version are skipped.
-pub(super) fn decode(word: &str, cells: Cells<'_>) -> Result<Option<ObjectCall>, Bad> {
+pub(super) fn decode(word: &str, cells: RowCells<'_>) -> Result<Option<ObjectCall>, RowError> {
     if !matches!(word, "object_create" | "object_destroy") {
         return Ok(None);
     }

@@ -15,15 +15,15 @@ use arrow_ipc::reader::read_record_batch;
 use arrow_schema::{ArrowError, SchemaRef};
 use engine::stack::Frame;
 
-use super::cells::{Cells, Places};
-use super::decode::{self, Names};
-use super::functions::{Functions, Resolver};
-use super::message::{self, Messages, Next, Trouble};
+use super::cells::{ColumnMap, RowCells};
+use super::decode::{self, IdTables};
+use super::functions::{FunctionLookup, FunctionTable};
+use super::message::{self, MessageReader, NextMessage, StreamError};
 use super::schema::Column;
-use super::{Row, VERSION, VERSION_KEY};
-use crate::import::{Error, Warning};
+use super::{RecordingRow, VERSION, VERSION_KEY};
+use crate::import::{ImportError, Warning};
 
-const ADVICE: &str = "record again, or read the part before it with another tool";
+const DAMAGED_ADVICE: &str = "record again, or read the part before it with another tool";
 
 /// Name of the column `type` before the first release.
 const UNRELEASED_TYPE_COLUMN: &str = "row";
@@ -35,13 +35,13 @@ pub fn looks_like(head: &[u8]) -> bool {
 }
 
 /// Reads rows from a file or pipe.
-pub struct Reader<R> {
+pub struct RecordingReader<R> {
     path: PathBuf,
-    messages: Messages<R>,
+    messages: MessageReader<R>,
     schema: SchemaRef,
-    columns: Places,
-    known: Resolver,
-    functions: Functions,
+    columns: ColumnMap,
+    known: FunctionLookup,
+    functions: FunctionTable,
     /// Frames by the file's own ids.
     frames: HashMap<u32, Frame>,
     /// Whether only rows that define sites are returned.
@@ -54,10 +54,10 @@ pub struct Reader<R> {
     unknown: u64,
 }
 
-impl Reader<BufReader<File>> {
+impl RecordingReader<BufReader<File>> {
     /// Opens a file. `known` finds driver functions in this version's hook table.
-    pub fn open(path: &Path, known: Resolver) -> Result<Self, Error> {
-        let io = |source| Error::Io { path: path.into(), source };
+    pub fn open(path: &Path, known: FunctionLookup) -> Result<Self, ImportError> {
+        let io = |source| ImportError::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
         let total = metadata.is_file().then_some(metadata.len());
@@ -65,16 +65,21 @@ impl Reader<BufReader<File>> {
     }
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> RecordingReader<R> {
     /// Reads the schema. `path` is for messages; `total` is the length of the input, if known.
-    pub fn new(input: R, path: &Path, total: Option<u64>, known: Resolver) -> Result<Self, Error> {
-        let mut messages = Messages::new(input, total);
+    pub fn new(
+        input: R,
+        path: &Path,
+        total: Option<u64>,
+        known: FunctionLookup,
+    ) -> Result<Self, ImportError> {
+        let mut messages = MessageReader::new(input, total);
         let schema = match messages.next() {
-            Ok(Next::Message(meta, _)) => read_schema(&meta),
-            Ok(Next::Cut) if messages.offset > 4 => {
-                Err(Trouble::Broken("the file is truncated within its schema".into()))
+            Ok(NextMessage::Message(meta, _)) => read_schema(&meta),
+            Ok(NextMessage::Cut) if messages.offset > 4 => {
+                Err(StreamError::Broken("the file is truncated within its schema".into()))
             }
-            Ok(Next::End | Next::Cut) | Err(Trouble::Broken(_)) => {
+            Ok(NextMessage::End | NextMessage::Cut) | Err(StreamError::Broken(_)) => {
                 return Err(not_recognised(
                     path,
                     "not an Arrow stream; `vramscope record -o FILE` writes recordings",
@@ -86,7 +91,7 @@ impl<R: Read> Reader<R> {
         check_version(&schema, path)?;
         check_column_names(&schema, path)?;
         let columns = message::check_schema(&schema)
-            .and_then(|()| Places::find(&schema).map_err(Trouble::Broken))
+            .and_then(|()| ColumnMap::find(&schema).map_err(StreamError::Broken))
             .map_err(|error| read_error(path, 0, error))?;
         Ok(Self {
             path: path.into(),
@@ -94,7 +99,7 @@ impl<R: Read> Reader<R> {
             schema,
             columns,
             known,
-            functions: Functions::default(),
+            functions: FunctionTable::default(),
             frames: HashMap::new(),
             only_sites: false,
             batch: None,
@@ -113,25 +118,25 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns the next row; none at the end of the file or where it is truncated.
-    pub fn next_row(&mut self) -> Result<Option<Row>, Error> {
+    pub fn next_row(&mut self) -> Result<Option<RecordingRow>, ImportError> {
         loop {
             if let Some((batch, row)) = &mut self.batch
                 && *row < batch.num_rows()
             {
-                let cells = Cells { batch, columns: &self.columns, row: *row };
+                let cells = RowCells { batch, columns: &self.columns, row: *row };
                 *row += 1;
                 if self.only_sites && !decode::is_of_site(cells) {
                     continue;
                 }
                 let Self { functions, frames, .. } = self;
-                let mut names = Names { functions, frames, known: self.known };
+                let mut names = IdTables { functions, frames, known: self.known };
                 let row = decode::row(cells, &mut names);
                 let row = row.map_err(|bad| {
-                    read_error(&self.path, self.messages.began, Trouble::Broken(bad.0))
+                    read_error(&self.path, self.messages.began, StreamError::Broken(bad.0))
                 })?;
                 let Some(row) = row else { continue };
-                self.unknown += u64::from(row == Row::Unknown);
-                self.ended = matches!(row, Row::End(_));
+                self.unknown += u64::from(row == RecordingRow::Unknown);
+                self.ended = matches!(row, RecordingRow::End(_));
                 return Ok(Some(row));
             }
             if self.finished {
@@ -148,7 +153,7 @@ impl<R: Read> Reader<R> {
     /// Returns the next rows with the columns of this version; those that the file does not have
     /// are null. None at the end, or where the file is truncated.
     #[cfg(feature = "parquet")]
-    pub(crate) fn next_table(&mut self) -> Result<Option<RecordBatch>, Error> {
+    pub(crate) fn next_table(&mut self) -> Result<Option<RecordBatch>, ImportError> {
         if self.finished {
             return Ok(None);
         }
@@ -157,7 +162,7 @@ impl<R: Read> Reader<R> {
             let table = self.columns.table(&batch);
             table.map(Some).map_err(|error| {
                 let error = error.to_string();
-                Trouble::Broken(format!("Arrow says: {}", crate::plain::plain(&error)))
+                StreamError::Broken(format!("Arrow says: {}", crate::plain::sanitize(&error)))
             })
         });
         table.map_err(|error| {
@@ -166,19 +171,19 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    fn next_batch(&mut self) -> Result<Option<(RecordBatch, usize)>, Trouble> {
+    fn next_batch(&mut self) -> Result<Option<(RecordBatch, usize)>, StreamError> {
         self.batch = None;
         let (meta, body) = match self.messages.next()? {
-            Next::Message(meta, body) => (meta, body),
-            next @ (Next::End | Next::Cut) => {
+            NextMessage::Message(meta, body) => (meta, body),
+            next @ (NextMessage::End | NextMessage::Cut) => {
                 self.finished = true;
-                self.truncated = matches!(next, Next::Cut);
+                self.truncated = matches!(next, NextMessage::Cut);
                 return Ok(None);
             }
         };
         let message = message::described(&meta)?;
         let Some(batch) = message.header_as_record_batch() else {
-            return Err(Trouble::Broken("a message is not a record batch".into()));
+            return Err(StreamError::Broken("a message is not a record batch".into()));
         };
         message::check_batch(&batch, &body, &self.schema)?;
         let (body, version) = (Buffer::from_vec(body), message.version());
@@ -195,7 +200,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns the driver functions of failed calls so far.
-    pub const fn functions(&self) -> &Functions {
+    pub const fn functions(&self) -> &FunctionTable {
         &self.functions
     }
 
@@ -223,26 +228,26 @@ impl<R: Read> Reader<R> {
 
 /// Calls Arrow with checked input. It should not panic; if it does on an unforeseen input, that is
 /// reported as an error of the file.
-fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, Trouble> {
+fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, StreamError> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(result)) => Ok(result),
         Ok(Err(error)) => {
             let error = error.to_string();
-            Err(Trouble::Broken(format!("Arrow says: {}", crate::plain::plain(&error))))
+            Err(StreamError::Broken(format!("Arrow says: {}", crate::plain::sanitize(&error))))
         }
-        Err(_) => Err(Trouble::Broken("a message makes no sense".into())),
+        Err(_) => Err(StreamError::Broken("a message makes no sense".into())),
     }
 }
 
-fn read_schema(meta: &[u8]) -> Result<SchemaRef, Trouble> {
+fn read_schema(meta: &[u8]) -> Result<SchemaRef, StreamError> {
     let message = message::described(meta)?;
     let Some(schema) = message.header_as_schema() else {
-        return Err(Trouble::Broken("the first message is not a schema".into()));
+        return Err(StreamError::Broken("the first message is not a schema".into()));
     };
     guarded(|| try_fb_to_schema(schema)).map(Arc::new)
 }
 
-fn check_version(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
+fn check_version(schema: &SchemaRef, path: &Path) -> Result<(), ImportError> {
     let Some(version) = schema.metadata().get(VERSION_KEY) else {
         return Err(not_recognised(path, "an Arrow stream, but not one that vramscope wrote"));
     };
@@ -261,9 +266,9 @@ fn check_version(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
 
 /// Detects files from before the first release: their columns have other names, but they also have
 /// version 1.
-fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
+fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), ImportError> {
     let has = |name: &str| schema.column_with_name(name).is_some();
-    if has(UNRELEASED_TYPE_COLUMN) && !has(Column::Type.name()) {
+    if has(UNRELEASED_TYPE_COLUMN) && !has(Column::ColumnType.name()) {
         return Err(not_recognised(
             path,
             "a recording of an unreleased version of vramscope, with other column names: record \
@@ -273,18 +278,18 @@ fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn not_recognised(path: &Path, reason: &str) -> Error {
-    Error::NotRecognised { path: path.into(), why: reason.to_owned() }
+fn not_recognised(path: &Path, reason: &str) -> ImportError {
+    ImportError::NotRecognized { path: path.into(), why: reason.to_owned() }
 }
 
-fn read_error(path: &Path, offset: u64, error: Trouble) -> Error {
+fn read_error(path: &Path, offset: u64, error: StreamError) -> ImportError {
     match error {
-        Trouble::Io(source) => Error::Io { path: path.into(), source },
-        Trouble::Broken(what) => Error::Broken {
+        StreamError::Io(source) => ImportError::Io { path: path.into(), source },
+        StreamError::Broken(what) => ImportError::Broken {
             path: path.into(),
-            what,
-            place: format!("byte {offset}"),
-            advice: ADVICE.to_owned(),
+            problem: what,
+            location: format!("byte {offset}"),
+            advice: DAMAGED_ADVICE.to_owned(),
         },
     }
 }

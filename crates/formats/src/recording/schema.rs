@@ -10,7 +10,7 @@ use super::{VERSION, VERSION_KEY};
 
 /// Type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Type {
+pub enum ColumnType {
     /// 16 bits.
     U16,
     /// 32 bits.
@@ -29,7 +29,7 @@ pub enum Type {
     Numbers,
 }
 
-impl Type {
+impl ColumnType {
     /// Returns the Arrow type.
     #[must_use]
     pub fn arrow(self) -> DataType {
@@ -71,12 +71,12 @@ macro_rules! columns {
         pub(super) enum Column { $($column,)* }
 
         /// Every column in order: name, type, meaning.
-        pub const COLUMNS: &[(&str, Type, &str)] = &[$(($name, Type::$type, $about),)*];
+        pub const COLUMNS: &[(&str, ColumnType, &str)] = &[$(($name, ColumnType::$type, $about),)*];
     };
 }
 
 columns! {
-    Type "type" Text "row type, see the next table; the only column that is never null",
+    ColumnType "type" Text "row type, see the next table; the only column that is never null",
     TimeNs "time_ns" U64 "end of the call or event, in nanoseconds of the machine's monotonic clock",
     EntryNs "entry_ns" U64 "entry of the call; null if it took no time",
     Pid "pid" U32 "process; 0 for losses that belong to no process",
@@ -117,13 +117,13 @@ columns! {
     Captured "captured" U64 "calls that were captured into a graph",
     Checked "checked" U64 "calls whose result was checked",
     DurationNs "duration_ns" U64 "total duration of the synchronous calls",
-    Direction "direction" Text "direction: `H2D`, `D2H`, `D2D`, `H2H`, `peer`, `array`, `memset` or `unknown`",
+    CopyDirection "direction" Text "direction: `H2D`, `D2H`, `D2D`, `H2H`, `peer`, `array`, `memset` or `unknown`",
     SourceAddress "source_address" U64 "source, for copies that leave the direction to the pointers",
     KernelHandle "kernel_handle" U64 "handle of the kernel",
     AliasHandle "alias_handle" U64 "second handle of the kernel",
     DeviceGpus "device_gpus" Numbers "`device_map`: GPU index of each device",
     FrameIds "frame_ids" Numbers "`stack`: frames, innermost first",
-    Shapes "shapes" Numbers "`launches`: groups of eight: grid (3), block (3), shared bytes, calls",
+    ShapeCounts "shapes" Numbers "`launches`: groups of eight: grid (3), block (3), shared bytes, calls",
     BandwidthHistogram "bandwidth_histogram" Numbers "`copies`: pairs of bandwidth bucket and calls",
     LastShape "last_shape" Numbers "`launches`: last grid (3), block (3) and shared bytes",
     OtherShapes "other_shapes" U64 "`launches`: calls with shapes that are not in `shapes`",
@@ -146,7 +146,7 @@ columns! {
     Language "language" Text "language of a frame: `native`, `python` or `synthetic`",
     Reason "reason" Text "why the function of a frame, the name of a kernel, or the tensors of a process are unknown",
     Container "container" Text "container id",
-    Runtime "runtime" Text "container runtime: `docker`, `containerd`, `cri-o`, `podman` or `unknown`",
+    ContainerRuntime "runtime" Text "container runtime: `docker`, `containerd`, `cri-o`, `podman` or `unknown`",
     ContainerPid "container_pid" U32 "process id inside the container",
     PodUid "pod_uid" Text "uid of its pod",
     Pod "pod" Text "name of the pod",
@@ -311,7 +311,7 @@ pub fn schema() -> Schema {
     let fields: Vec<Field> = COLUMNS
         .iter()
         .enumerate()
-        .map(|(i, (name, of, _))| Field::new(*name, of.arrow(), i != Column::Type as usize))
+        .map(|(i, (name, of, _))| Field::new(*name, of.arrow(), i != Column::ColumnType as usize))
         .collect();
     let metadata = HashMap::from([(VERSION_KEY.to_owned(), VERSION.to_string())]);
     Schema::new_with_metadata(fields, metadata)

@@ -11,17 +11,17 @@ use arrow_array::builder::{
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, SchemaRef};
 
-use super::schema::{COLUMNS, Column, Type};
+use super::schema::{COLUMNS, Column, ColumnType};
 
 /// Rows of a batch.
-pub(super) struct Sheet {
-    columns: Vec<Cells>,
+pub(super) struct BatchBuilder {
+    columns: Vec<ColumnBuilder>,
     rows: usize,
     /// Bytes of texts and lists, which the number of rows does not bound.
     pub(super) loose_bytes: usize,
 }
 
-enum Cells {
+enum ColumnBuilder {
     U16(UInt16Builder),
     U32(UInt32Builder),
     U64(UInt64Builder),
@@ -32,17 +32,17 @@ enum Cells {
     Numbers(ListBuilder<UInt64Builder>),
 }
 
-impl Cells {
-    fn new(of: Type) -> Self {
+impl ColumnBuilder {
+    fn new(of: ColumnType) -> Self {
         match of {
-            Type::U16 => Self::U16(UInt16Builder::new()),
-            Type::U32 => Self::U32(UInt32Builder::new()),
-            Type::U64 => Self::U64(UInt64Builder::new()),
-            Type::I32 => Self::I32(Int32Builder::new()),
-            Type::Bool => Self::Bool(BooleanBuilder::new()),
-            Type::Text => Self::Text(StringBuilder::new()),
-            Type::Time => Self::Time(TimestampNanosecondBuilder::new().with_timezone("UTC")),
-            Type::Numbers => Self::Numbers(ListBuilder::new(UInt64Builder::new())),
+            ColumnType::U16 => Self::U16(UInt16Builder::new()),
+            ColumnType::U32 => Self::U32(UInt32Builder::new()),
+            ColumnType::U64 => Self::U64(UInt64Builder::new()),
+            ColumnType::I32 => Self::I32(Int32Builder::new()),
+            ColumnType::Bool => Self::Bool(BooleanBuilder::new()),
+            ColumnType::Text => Self::Text(StringBuilder::new()),
+            ColumnType::Time => Self::Time(TimestampNanosecondBuilder::new().with_timezone("UTC")),
+            ColumnType::Numbers => Self::Numbers(ListBuilder::new(UInt64Builder::new())),
         }
     }
 
@@ -74,9 +74,9 @@ impl Cells {
     }
 }
 
-impl Sheet {
+impl BatchBuilder {
     pub(super) fn new() -> Self {
-        let columns = COLUMNS.iter().map(|(_, of, _)| Cells::new(*of)).collect();
+        let columns = COLUMNS.iter().map(|(_, of, _)| ColumnBuilder::new(*of)).collect();
         Self { columns, rows: 0, loose_bytes: 0 }
     }
 
@@ -87,11 +87,11 @@ impl Sheet {
     /// Starts a row.
     pub(super) fn row(&mut self, word: &str) {
         self.rows += 1;
-        self.text(Column::Type, word);
+        self.text(Column::ColumnType, word);
     }
 
     /// Returns the column, ready for the value of the current row.
-    fn cells(&mut self, column: Column) -> Option<&mut Cells> {
+    fn cells(&mut self, column: Column) -> Option<&mut ColumnBuilder> {
         let before = self.rows.saturating_sub(1);
         let cells = self.columns.get_mut(column as usize)?;
         cells.pad(before);
@@ -102,34 +102,34 @@ impl Sheet {
     pub(super) fn number(&mut self, column: Column, value: impl Into<Option<u64>>) {
         let Some(value) = value.into() else { return };
         match self.cells(column) {
-            Some(Cells::U16(cells)) => {
+            Some(ColumnBuilder::U16(cells)) => {
                 cells.append_value(u16::try_from(value).unwrap_or(u16::MAX));
             }
-            Some(Cells::U32(cells)) => {
+            Some(ColumnBuilder::U32(cells)) => {
                 cells.append_value(u32::try_from(value).unwrap_or(u32::MAX));
             }
-            Some(Cells::U64(cells)) => cells.append_value(value),
+            Some(ColumnBuilder::U64(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no numbers", column.name()),
         }
     }
 
     pub(super) fn code(&mut self, column: Column, value: i32) {
         match self.cells(column) {
-            Some(Cells::I32(cells)) => cells.append_value(value),
+            Some(ColumnBuilder::I32(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no codes", column.name()),
         }
     }
 
     pub(super) fn flag(&mut self, column: Column, value: bool) {
         match self.cells(column) {
-            Some(Cells::Bool(cells)) => cells.append_value(value),
+            Some(ColumnBuilder::Bool(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no flags", column.name()),
         }
     }
 
     pub(super) fn time(&mut self, column: Column, value: i64) {
         match self.cells(column) {
-            Some(Cells::Time(cells)) => cells.append_value(value),
+            Some(ColumnBuilder::Time(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no times", column.name()),
         }
     }
@@ -138,7 +138,7 @@ impl Sheet {
         let Some(value) = value.into() else { return };
         self.loose_bytes += value.len();
         match self.cells(column) {
-            Some(Cells::Text(cells)) => cells.append_value(value),
+            Some(ColumnBuilder::Text(cells)) => cells.append_value(value),
             _ => debug_assert!(false, "{} holds no text", column.name()),
         }
     }
@@ -150,7 +150,7 @@ impl Sheet {
     ) {
         let mut count = 0;
         match self.cells(column) {
-            Some(Cells::Numbers(cells)) => {
+            Some(ColumnBuilder::Numbers(cells)) => {
                 for value in values {
                     cells.values().append_option(value);
                     count += size_of::<u64>();

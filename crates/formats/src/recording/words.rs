@@ -1,15 +1,15 @@
 //! Names of the engine's enum values in recordings. They are stable since version 0.1.
 
-use engine::event::FreeBy;
-use engine::ids::Space;
-use engine::kind::Kind;
+use engine::event::FreeFunction;
+use engine::ids::AddressType;
+use engine::kind::MemoryKind;
 use engine::object::ObjectKind;
-use engine::stack::{Language, Unknown};
-use engine::tensor::NoTensors;
-use engine::work::{Direction, NamedBy, NoName};
+use engine::stack::{Language, UnknownReason};
+use engine::tensor::TensorsUnavailable;
+use engine::work::{CopyDirection, NameSource, UnnamedReason};
 
 /// An enum with a name for each of its values.
-pub(crate) trait Word: Copy + 'static {
+pub(crate) trait EnumName: Copy + 'static {
     /// All values.
     const ALL: &'static [Self];
 
@@ -22,7 +22,7 @@ pub(crate) trait Word: Copy + 'static {
     }
 }
 
-impl Word for Kind {
+impl EnumName for MemoryKind {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {
@@ -30,7 +30,7 @@ impl Word for Kind {
     }
 }
 
-impl Word for ObjectKind {
+impl EnumName for ObjectKind {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {
@@ -38,21 +38,21 @@ impl Word for ObjectKind {
     }
 }
 
-impl Word for Language {
-    const ALL: &'static [Self] = &[Self::Native, Self::Python, Self::Remark];
+impl EnumName for Language {
+    const ALL: &'static [Self] = &[Self::Native, Self::Python, Self::Synthetic];
 
     fn word(self) -> &'static str {
         self.name()
     }
 }
 
-impl Word for Space {
+impl EnumName for AddressType {
     const ALL: &'static [Self] =
-        &[Self::Address, Self::Handle, Self::Array, Self::Pool, Self::External];
+        &[Self::Pointer, Self::Handle, Self::Array, Self::Pool, Self::External];
 
     fn word(self) -> &'static str {
         match self {
-            Self::Address => "pointer",
+            Self::Pointer => "pointer",
             Self::Handle => "handle",
             Self::Array => "array",
             Self::Pool => "pool",
@@ -61,7 +61,7 @@ impl Word for Space {
     }
 }
 
-impl Word for FreeBy {
+impl EnumName for FreeFunction {
     const ALL: &'static [Self] = &[
         Self::Free,
         Self::FreeAsync,
@@ -85,39 +85,39 @@ impl Word for FreeBy {
     }
 }
 
-impl Word for Unknown {
+impl EnumName for UnknownReason {
     const ALL: &'static [Self] = &[
-        Self::Stripped,
+        Self::NoSymbol,
         Self::Unmapped,
         Self::Jit,
         Self::Unreadable,
-        Self::NotTold,
-        Self::Gone,
-        Self::Probed,
-        Self::Interpreter,
-        Self::TooEarly,
-        Self::Deep,
-        Self::NoRule,
+        Self::NotRecorded,
+        Self::ProcessExited,
+        Self::HiddenByUretprobe,
+        Self::UnsupportedInterpreter,
+        Self::InterpreterNotReady,
+        Self::Truncated,
+        Self::NoUnwindInfo,
     ];
 
     fn word(self) -> &'static str {
         match self {
-            Self::Stripped => "no_symbol",
+            Self::NoSymbol => "no_symbol",
             Self::Unmapped => "unmapped",
             Self::Jit => "jit",
             Self::Unreadable => "unreadable",
-            Self::NotTold => "not_recorded",
-            Self::Gone => "process_exited",
-            Self::Probed => "hidden_by_uretprobe",
-            Self::Interpreter => "unsupported_interpreter",
-            Self::TooEarly => "interpreter_not_ready",
-            Self::Deep => "truncated",
-            Self::NoRule => "no_unwind_info",
+            Self::NotRecorded => "not_recorded",
+            Self::ProcessExited => "process_exited",
+            Self::HiddenByUretprobe => "hidden_by_uretprobe",
+            Self::UnsupportedInterpreter => "unsupported_interpreter",
+            Self::InterpreterNotReady => "interpreter_not_ready",
+            Self::Truncated => "truncated",
+            Self::NoUnwindInfo => "no_unwind_info",
         }
     }
 }
 
-impl Word for NoName {
+impl EnumName for UnnamedReason {
     const ALL: &'static [Self] = &[Self::BeforeTrace, Self::Unreadable, Self::Lost];
 
     fn word(self) -> &'static str {
@@ -129,7 +129,7 @@ impl Word for NoName {
     }
 }
 
-impl Word for NoTensors {
+impl EnumName for TensorsUnavailable {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {
@@ -137,7 +137,7 @@ impl Word for NoTensors {
     }
 }
 
-impl Word for NamedBy {
+impl EnumName for NameSource {
     const ALL: &'static [Self] = &[Self::Call, Self::Memory];
 
     fn word(self) -> &'static str {
@@ -148,7 +148,7 @@ impl Word for NamedBy {
     }
 }
 
-impl Word for Direction {
+impl EnumName for CopyDirection {
     const ALL: &'static [Self] = &Self::ALL;
 
     fn word(self) -> &'static str {

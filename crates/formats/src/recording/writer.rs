@@ -7,34 +7,34 @@ use std::io::{self, Write};
 use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
 use arrow_ipc::{CompressionType, MetadataVersion};
 use arrow_schema::{ArrowError, SchemaRef};
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::stack::Frame;
-use engine::units::{Moment, Nanos};
+use engine::units::{Nanos, Timestamp};
 
 use super::encode::{self, FunctionName};
 use super::schema::{Column, schema};
-use super::sheet::Sheet;
+use super::sheet::BatchBuilder;
 use crate::WallClock;
-use crate::export::GpuName;
+use crate::export::GpuLabel;
 
 /// Maximum number of rows of a batch.
-const ROWS: usize = 16_384;
+const MAX_BATCH_ROWS: usize = 16_384;
 
 /// Maximum size of the texts and lists of a batch; one row may exceed it.
-const LOOSE_BYTES: usize = 4 << 20;
+const MAX_BATCH_TEXT_BYTES: usize = 4 << 20;
 
 /// Maximum age of an unwritten row.
-const PATIENCE: Nanos = Nanos::from_millis(1000);
+const FLUSH_INTERVAL: Nanos = Nanos::from_millis(1000);
 
 /// Maximum age if only ticks wait, so that an idle trace writes almost nothing.
-const IDLE_PATIENCE: Nanos = Nanos::from_millis(30_000);
+const IDLE_FLUSH_INTERVAL: Nanos = Nanos::from_millis(30_000);
 
 /// Maximum number of cached frame ids; a frame that is dropped from the cache is written again.
-const FRAMES: usize = 1 << 18;
+const MAX_CACHED_FRAMES: usize = 1 << 18;
 
 /// Metadata of a recording.
 #[derive(Clone, Debug)]
-pub struct Header {
+pub struct RecordingHeader {
     /// Version of vramscope.
     pub version: String,
     /// Host name.
@@ -48,20 +48,20 @@ pub struct Header {
     /// Clocks.
     pub clock: WallClock,
     /// GPUs.
-    pub gpus: Vec<GpuName>,
+    pub gpus: Vec<GpuLabel>,
 }
 
 /// Writes rows to a file or pipe. After an error nothing more should be written: the output is
 /// complete up to [`RecordingWriter::bytes`].
-pub struct Writer<W> {
+pub struct RecordingWriter<W> {
     out: W,
     schema: SchemaRef,
     /// Messages are built in memory and written at once.
     stream: StreamWriter<Vec<u8>>,
-    batch: Sheet,
+    batch: BatchBuilder,
     function: FunctionName,
     /// Time of the oldest waiting row, and whether it is urgent: more than ticks wait.
-    waiting: Option<(Moment, bool)>,
+    waiting: Option<(Timestamp, bool)>,
     /// Ids of frames that were written.
     frames: HashMap<Frame, u32>,
     next_frame: u32,
@@ -70,9 +70,9 @@ pub struct Writer<W> {
     bytes: u64,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> RecordingWriter<W> {
     /// Writes the schema and the header. `function` returns the names of driver functions.
-    pub fn new(out: W, header: &Header, function: FunctionName) -> io::Result<Self> {
+    pub fn new(out: W, header: &RecordingHeader, function: FunctionName) -> io::Result<Self> {
         let schema = SchemaRef::new(schema());
         let options = IpcWriteOptions::try_new(8, false, MetadataVersion::V5)
             .and_then(|options| options.try_with_compression(Some(CompressionType::ZSTD)))
@@ -83,7 +83,7 @@ impl<W: Write> Writer<W> {
             out,
             schema,
             stream: stream.map_err(io_error)?,
-            batch: Sheet::new(),
+            batch: BatchBuilder::new(),
             function,
             waiting: None,
             frames: HashMap::new(),
@@ -97,7 +97,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    fn header(&mut self, header: &Header) {
+    fn header(&mut self, header: &RecordingHeader) {
         let batch = &mut self.batch;
         for (key, value) in [
             ("vramscope", header.version.as_str()),
@@ -126,7 +126,7 @@ impl<W: Write> Writer<W> {
 
     /// Adds an event. A site may be defined before or after the events that refer to it.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
-        if let What::Site(facts) = &event.what {
+        if let EventKind::Site(facts) = &event.kind {
             let numbers = self.frames(&facts.frames)?;
             encode::event(&mut self.batch, event, self.function);
             self.batch.number(Column::SiteId, u64::from(facts.site.0));
@@ -135,11 +135,11 @@ impl<W: Write> Writer<W> {
             encode::event(&mut self.batch, event, self.function);
         }
         self.events += 1;
-        if let What::Lost(lost) = &event.what {
+        if let EventKind::Lost(lost) = &event.kind {
             let records = [lost.allocations, lost.frees, lost.failures, lost.other];
             self.lost = records.iter().fold(self.lost, |sum, count| sum.saturating_add(*count));
         }
-        self.added(event.at, true)
+        self.added(event.time, true)
     }
 
     /// Returns the ids of frames; new frames get an id and a row.
@@ -150,7 +150,7 @@ impl<W: Write> Writer<W> {
                 numbers.push(u64::from(*number));
                 continue;
             }
-            if self.frames.len() >= FRAMES {
+            if self.frames.len() >= MAX_CACHED_FRAMES {
                 self.frames.clear();
             }
             let number = self.next_frame;
@@ -164,21 +164,21 @@ impl<W: Write> Writer<W> {
     }
 
     /// Records that a report is made at this time, so that a replay makes it as well.
-    pub fn tick(&mut self, at: Moment) -> io::Result<()> {
+    pub fn tick(&mut self, at: Timestamp) -> io::Result<()> {
         self.batch.row("report");
         self.batch.number(Column::TimeNs, at.0);
         self.added(at, false)
     }
 
     /// Writes rows that have waited for a second. To be called several times per second.
-    pub fn flush_due(&mut self, now: Moment) -> io::Result<()> {
+    pub fn flush_due(&mut self, now: Timestamp) -> io::Result<()> {
         let Some((since, urgent)) = self.waiting else { return Ok(()) };
-        let max_age = if urgent { PATIENCE } else { IDLE_PATIENCE };
+        let max_age = if urgent { FLUSH_INTERVAL } else { IDLE_FLUSH_INTERVAL };
         if now - since >= max_age { self.flush() } else { Ok(()) }
     }
 
     /// Records the time of the last report; nothing may follow.
-    pub fn finish(&mut self, at: Moment) -> io::Result<()> {
+    pub fn finish(&mut self, at: Timestamp) -> io::Result<()> {
         self.batch.row("end");
         self.batch.number(Column::TimeNs, at.0);
         self.encode()?;
@@ -214,7 +214,7 @@ impl<W: Write> Writer<W> {
         self.out
     }
 
-    fn added(&mut self, at: Moment, urgent: bool) -> io::Result<()> {
+    fn added(&mut self, at: Timestamp, urgent: bool) -> io::Result<()> {
         self.waiting = Some(match self.waiting {
             None => (at, urgent),
             // Waiting ticks are not urgent, but events are.
@@ -225,7 +225,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn make_room(&mut self) -> io::Result<()> {
-        if self.batch.rows() >= ROWS || self.batch.loose_bytes >= LOOSE_BYTES {
+        if self.batch.rows() >= MAX_BATCH_ROWS || self.batch.loose_bytes >= MAX_BATCH_TEXT_BYTES {
             return self.flush();
         }
         Ok(())

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::analysis::leakage::Leakage;
+use engine::analysis::leakage::LeakReport;
 use engine::verdict::CacheTensors;
-use formats::export::analysis::Answer;
+use formats::export::analysis::AnalysisResult;
 use serde_json::Value;
 
-use super::story::{Story, fragmentation, overlay};
+use super::story::{FileFixture, fragmentation, overlay};
 use super::{comparison_object, object};
 
 type Contract = BTreeMap<String, (String, bool)>;
@@ -99,7 +99,7 @@ fn fields(object: &Value, path: &str, all: &mut BTreeSet<String>) {
 #[test]
 fn report_json_matches_its_documentation() {
     let contracts = contracts();
-    let (rich, judged) = (Story::rich(), Story::judged());
+    let (rich, judged) = (FileFixture::rich(), FileFixture::judged());
     let mut findings = judged.findings();
     findings.others[0].evidence.tensors = Some(CacheTensors {
         live: 1,
@@ -110,12 +110,12 @@ fn report_json_matches_its_documentation() {
         bounded: true,
     });
     let objects = [
-        object(&rich, Answer::Leakage(&Leakage::of(&rich.groups()))),
-        object(&rich, Answer::Watermark(&rich.peaks())),
-        object(&rich, Answer::Usage(&rich.courses(), &[overlay()])),
-        object(&judged, Answer::Suspects(&findings)),
-        object(&rich, Answer::Summary(&rich.overview())),
-        object(&rich, Answer::Fragmentation(&fragmentation())),
+        object(&rich, AnalysisResult::Leaks(&LeakReport::of(&rich.groups()))),
+        object(&rich, AnalysisResult::Peak(&rich.peaks())),
+        object(&rich, AnalysisResult::Usage(&rich.courses(), &[overlay()])),
+        object(&judged, AnalysisResult::Suspects(&findings)),
+        object(&rich, AnalysisResult::Summary(&rich.overview())),
+        object(&rich, AnalysisResult::Fragmentation(&fragmentation())),
     ];
     let mut found = BTreeSet::new();
     for object in objects {

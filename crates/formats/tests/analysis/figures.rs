@@ -2,17 +2,17 @@
 //! static variable of 3000 bytes; process 8 exits with 4 MiB; the array of device 1 was released
 //! with its context. The peak of device 0 is at 3 s: 3000 B + 8 + 32 + 4 MiB.
 
-use engine::analysis::leakage::Leakage;
-use formats::export::analysis::Answer;
+use engine::analysis::leakage::LeakReport;
+use formats::export::analysis::AnalysisResult;
 use serde_json::json;
 
 use super::object;
-use super::story::{MIB, SECOND, Story};
+use super::story::{FileFixture, MIB, SECOND};
 
 #[test]
 fn leaked_bytes_are_device_memory_with_a_static_part() {
-    let fixture = Story::rich();
-    let found = object(&fixture, Answer::Leakage(&Leakage::of(&fixture.groups())));
+    let fixture = FileFixture::rich();
+    let found = object(&fixture, AnalysisResult::Leaks(&LeakReport::of(&fixture.groups())));
     assert_eq!(found["leaked_bytes"], 17 * MIB + 3000);
     assert_eq!(found["leaked_allocations"], 4);
     assert_eq!((&found["static_bytes"], &found["static_allocations"]), (&json!(3000), &json!(1)));
@@ -31,8 +31,8 @@ fn leaked_bytes_are_device_memory_with_a_static_part() {
 
 #[test]
 fn peak_matches_the_value_computed_by_hand() {
-    let fixture = Story::rich();
-    let found = object(&fixture, Answer::Watermark(&fixture.peaks()));
+    let fixture = FileFixture::rich();
+    let found = object(&fixture, AnalysisResult::Peak(&fixture.peaks()));
     let peak = &found["peaks"][0];
     assert_eq!((&peak["device"], &peak["pid"]), (&json!(0), &json!(null)));
     assert_eq!(peak["bytes"], 44 * MIB + 3000);
@@ -48,8 +48,8 @@ fn peak_matches_the_value_computed_by_hand() {
 
 #[test]
 fn usage_points_are_nanoseconds_and_bytes() {
-    let fixture = Story::rich();
-    let found = object(&fixture, Answer::Usage(&fixture.courses(), &[]));
+    let fixture = FileFixture::rich();
+    let found = object(&fixture, AnalysisResult::Usage(&fixture.courses(), &[]));
     let series = found["series"].as_array().unwrap();
     let device = series.iter().find(|one| one["kind"] == "device" && one["pid"] == 7).unwrap();
     let want = json!([
@@ -64,8 +64,8 @@ fn usage_points_are_nanoseconds_and_bytes() {
 
 #[test]
 fn file_without_wall_clock_uses_seconds() {
-    let fixture = Story::later();
-    let found = object(&fixture, Answer::Watermark(&fixture.peaks()));
+    let fixture = FileFixture::later();
+    let found = object(&fixture, AnalysisResult::Peak(&fixture.peaks()));
     // The third change, 2 ns after the first one.
     assert_eq!(
         (&found["peaks"][0]["time"], &found["peaks"][0]["time_ns"]),

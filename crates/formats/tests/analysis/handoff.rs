@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use formats::export::handoff::Tables;
+use formats::export::handoff::NsysTables;
 
-use super::story::Story;
+use super::story::FileFixture;
 
-fn tables(fixture: &Story) -> [Vec<Vec<String>>; 3] {
-    let mut tables = Tables::new(Vec::new(), Vec::new(), Vec::new()).unwrap();
+fn tables(fixture: &FileFixture) -> [Vec<Vec<String>>; 3] {
+    let mut tables = NsysTables::new(Vec::new(), Vec::new(), Vec::new()).unwrap();
     for change in &fixture.changes {
         tables.change(change, &fixture.facts.stacks, fixture.facts.origin()).unwrap();
     }
@@ -21,7 +21,7 @@ fn tables(fixture: &Story) -> [Vec<Vec<String>>; 3] {
 
 #[test]
 fn every_allocation_is_in_exactly_one_table() {
-    let [valid, invalid, driver] = tables(&Story::rich());
+    let [valid, invalid, driver] = tables(&FileFixture::rich());
     let columns = [
         "PID",
         "address",
@@ -45,7 +45,7 @@ fn every_allocation_is_in_exactly_one_table() {
 
 #[test]
 fn rows_use_the_names_of_nsight_systems() {
-    let [valid, invalid, driver] = tables(&Story::rich());
+    let [valid, invalid, driver] = tables(&FileFixture::rich());
     let first = [
         "7",
         "256",

@@ -12,11 +12,11 @@ mod figures;
 mod handoff;
 mod story;
 
-use engine::analysis::diff::{Diff, File};
-use engine::analysis::leakage::Leakage;
-use formats::export::analysis::{self, Answer, Comparison, json};
-use formats::export::text::Style;
-use story::{Story, fragmentation, overlay};
+use engine::analysis::diff::{Diff, DiffInput};
+use engine::analysis::leakage::LeakReport;
+use formats::export::analysis::{self, AnalysisResult, DiffView, json};
+use formats::export::text::TextStyle;
+use story::{FileFixture, fragmentation, overlay};
 
 fn assert_golden(name: &str, found: &str) {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/analysis");
@@ -28,13 +28,14 @@ fn assert_golden(name: &str, found: &str) {
     assert!(found == expected, "{} differs; found:\n{found}", path.display());
 }
 
-fn text(fixture: &Story, answer: Answer<'_>) -> String {
+fn text(fixture: &FileFixture, answer: AnalysisResult<'_>) -> String {
     let mut out = Vec::new();
-    analysis::write_text(&mut out, &fixture.subject(Some(10)), answer, Style::default()).unwrap();
+    analysis::write_text(&mut out, &fixture.subject(Some(10)), answer, TextStyle::default())
+        .unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn object(fixture: &Story, answer: Answer<'_>) -> serde_json::Value {
+fn object(fixture: &FileFixture, answer: AnalysisResult<'_>) -> serde_json::Value {
     let mut out = Vec::new();
     json::write(&mut out, &fixture.subject(None), answer).unwrap();
     let line = String::from_utf8(out).unwrap();
@@ -43,7 +44,7 @@ fn object(fixture: &Story, answer: Answer<'_>) -> serde_json::Value {
 }
 
 /// Compares every format of one result with its golden file.
-fn check(fixture: &Story, answer: Answer<'_>) {
+fn check(fixture: &FileFixture, answer: AnalysisResult<'_>) {
     let name = answer.name();
     let as_text = text(fixture, answer);
     assert!(!as_text.contains('\x1b'), "escape sequences of a file must not reach the terminal");
@@ -61,49 +62,49 @@ fn check(fixture: &Story, answer: Answer<'_>) {
 
 #[test]
 fn leaks_match_golden_files() {
-    let fixture = Story::rich();
-    check(&fixture, Answer::Leakage(&Leakage::of(&fixture.groups())));
+    let fixture = FileFixture::rich();
+    check(&fixture, AnalysisResult::Leaks(&LeakReport::of(&fixture.groups())));
 }
 
 #[test]
 fn peak_matches_golden_files() {
-    let fixture = Story::rich();
-    check(&fixture, Answer::Watermark(&fixture.peaks()));
+    let fixture = FileFixture::rich();
+    check(&fixture, AnalysisResult::Peak(&fixture.peaks()));
 }
 
 #[test]
 fn usage_matches_golden_files() {
-    let fixture = Story::rich();
-    check(&fixture, Answer::Usage(&fixture.courses(), &[overlay()]));
+    let fixture = FileFixture::rich();
+    check(&fixture, AnalysisResult::Usage(&fixture.courses(), &[overlay()]));
 }
 
 #[test]
 fn suspects_match_golden_files() {
-    let fixture = Story::judged();
-    check(&fixture, Answer::Suspects(&fixture.findings()));
+    let fixture = FileFixture::judged();
+    check(&fixture, AnalysisResult::Suspects(&fixture.findings()));
 }
 
 #[test]
 fn summary_matches_golden_files() {
-    let fixture = Story::rich();
-    check(&fixture, Answer::Summary(&fixture.overview()));
+    let fixture = FileFixture::rich();
+    check(&fixture, AnalysisResult::Summary(&fixture.overview()));
 }
 
 #[test]
 fn fragmentation_matches_golden_files() {
-    check(&Story::rich(), Answer::Fragmentation(&fragmentation()));
+    check(&FileFixture::rich(), AnalysisResult::Fragmentation(&fragmentation()));
 }
 
 /// Calls `then` with the difference of two files.
-fn with_comparison<T>(then: impl FnOnce(&Comparison<'_>) -> T) -> T {
-    let (before, after) = (Story::rich(), Story::later());
+fn with_comparison<T>(then: impl FnOnce(&DiffView<'_>) -> T) -> T {
+    let (before, after) = (FileFixture::rich(), FileFixture::later());
     let (old, new) = (before.groups(), after.groups());
     let diff = Diff::of(
-        &File { groups: &old, stacks: &before.facts.stacks },
-        &File { groups: &new, stacks: &after.facts.stacks },
+        &DiffInput { groups: &old, stacks: &before.facts.stacks },
+        &DiffInput { groups: &new, stacks: &after.facts.stacks },
     );
     let comparison =
-        Comparison { before: before.subject(None), after: after.subject(None), diff: &diff };
+        DiffView { before: before.subject(None), after: after.subject(None), diff: &diff };
     then(&comparison)
 }
 
@@ -119,7 +120,7 @@ fn comparison_object() -> serde_json::Value {
 fn diff_matches_golden_files() {
     with_comparison(|comparison| {
         let mut out = Vec::new();
-        analysis::write_diff_text(&mut out, comparison, Style::default()).unwrap();
+        analysis::write_diff_text(&mut out, comparison, TextStyle::default()).unwrap();
         assert_golden("diff.txt", &String::from_utf8(out).unwrap());
         let mut out = Vec::new();
         analysis::write_diff_tsv(&mut out, comparison).unwrap();
@@ -131,15 +132,18 @@ fn diff_matches_golden_files() {
 
 #[test]
 fn empty_file_has_a_report_for_every_analysis() {
-    let fixture = Story::default();
-    let leakage = Leakage::of(&fixture.groups());
+    let fixture = FileFixture::default();
+    let leakage = LeakReport::of(&fixture.groups());
     let answers = [
-        (Answer::Leakage(&leakage), "No leaks"),
-        (Answer::Watermark(&fixture.peaks()), "No device memory"),
-        (Answer::Usage(&fixture.courses(), &[]), "No device memory"),
-        (Answer::Suspects(&fixture.findings()), "Not enough data"),
-        (Answer::Summary(&fixture.overview()), "Nothing was allocated"),
-        (Answer::Fragmentation(&analysis::Fragmentation::default()), "No caches or pools"),
+        (AnalysisResult::Leaks(&leakage), "No leaks"),
+        (AnalysisResult::Peak(&fixture.peaks()), "No device memory"),
+        (AnalysisResult::Usage(&fixture.courses(), &[]), "No device memory"),
+        (AnalysisResult::Suspects(&fixture.findings()), "Not enough data"),
+        (AnalysisResult::Summary(&fixture.overview()), "Nothing was allocated"),
+        (
+            AnalysisResult::Fragmentation(&analysis::FragmentationView::default()),
+            "No caches or pools",
+        ),
     ];
     for (answer, beginning) in answers {
         assert!(text(&fixture, answer).starts_with(beginning), "{}", text(&fixture, answer));
@@ -149,23 +153,23 @@ fn empty_file_has_a_report_for_every_analysis() {
 
 #[test]
 fn snapshot_of_a_running_program_reports_live_memory() {
-    let mut fixture = Story::growing();
-    fixture.imported.source = formats::import::Source::Torch;
-    fixture.changes.iter_mut().for_each(|change| change.kind = engine::kind::Kind::Torch);
-    let mut groups = engine::analysis::groups::Groups::new(fixture.imported.source.measure());
-    fixture.changes.iter().for_each(|change| groups.change(change));
-    let found = text(&fixture, Answer::Leakage(&Leakage::of(&groups)));
+    let mut fixture = FileFixture::growing();
+    fixture.imported.source = formats::import::SourceFormat::Torch;
+    fixture.changes.iter_mut().for_each(|change| change.kind = engine::kind::MemoryKind::Torch);
+    let mut groups = engine::analysis::groups::GroupTable::new(fixture.imported.source.measure());
+    fixture.changes.iter().for_each(|change| groups.observe(change));
+    let found = text(&fixture, AnalysisResult::Leaks(&LeakReport::of(&groups)));
     let line = "64 leaks: 64.00 MiB of PyTorch memory live in the snapshot";
     assert_eq!(found.lines().next(), Some(line));
 }
 
 #[test]
 fn colors_are_used_only_on_request() {
-    let fixture = Story::rich();
-    let leakage = Leakage::of(&fixture.groups());
+    let fixture = FileFixture::rich();
+    let leakage = LeakReport::of(&fixture.groups());
     let mut out = Vec::new();
-    let style = Style { color: true, ..Style::default() };
-    let answer = Answer::Leakage(&leakage);
+    let style = TextStyle { color: true, ..TextStyle::default() };
+    let answer = AnalysisResult::Leaks(&leakage);
     analysis::write_text(&mut out, &fixture.subject(None), answer, style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");

@@ -4,36 +4,36 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use engine::cache::{PoolSums, Segment};
-use engine::change::{Change, How, Turn};
-use engine::ids::{DeviceId, Key, Pid, SiteId};
-use engine::stack::{Language, Stacks};
-use engine::units::Moment;
-use formats::import::{Error, Imported, Sink, Warning};
+use engine::cache::{PoolTotals, Segment};
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::ids::{AllocationKey, DeviceId, Pid, SiteId};
+use engine::stack::{Language, StackTable};
+use engine::units::Timestamp;
+use formats::import::{ImportError, ImportSink, ImportSummary, Warning};
 
 /// Output of a reader.
 #[derive(Default)]
 pub(crate) struct Collected {
-    pub(crate) stacks: Stacks,
-    pub(crate) changes: Vec<Change>,
+    pub(crate) stacks: StackTable,
+    pub(crate) changes: Vec<AllocationChange>,
     pub(crate) processes: Vec<(u32, String)>,
     pub(crate) devices: Vec<(u16, String, Option<u64>)>,
     pub(crate) clock: Option<(u64, i64)>,
-    pub(crate) pools: Vec<PoolSums>,
+    pub(crate) pools: Vec<PoolTotals>,
     pub(crate) warnings: Vec<Warning>,
-    live: BTreeMap<(Pid, Key), Change>,
+    live: BTreeMap<(Pid, AllocationKey), AllocationChange>,
 }
 
 impl Collected {
     /// Reads a file and checks the reader's guarantees.
-    pub(crate) fn read(path: &Path) -> Result<(Self, Imported), Error> {
+    pub(crate) fn read(path: &Path) -> Result<(Self, ImportSummary), ImportError> {
         let mut found = Self::default();
         let imported = formats::import::open(path, &mut found, |_| None)?;
         Ok((found, imported))
     }
 
     /// Returns live memory at the end, by allocation time.
-    pub(crate) fn live(&self) -> Vec<&Change> {
+    pub(crate) fn live(&self) -> Vec<&AllocationChange> {
         let mut live: Vec<_> = self.live.values().collect();
         live.sort_by_key(|change| (change.at, change.bytes));
         live
@@ -45,7 +45,7 @@ impl Collected {
         let text = |frame: &engine::stack::Frame| match (frame.language, frame.unknown) {
             (_, Some(_)) => format!("? {}", frame.module.as_deref().unwrap_or_default()),
             // A marker stands in for frames, and is one of them.
-            (Language::Remark, _) if !frame.function.starts_with('[') => {
+            (Language::Synthetic, _) if !frame.function.starts_with('[') => {
                 format!("= {}", frame.function)
             }
             _ => frame.function.to_string(),
@@ -67,26 +67,29 @@ impl Collected {
     }
 }
 
-impl Sink for Collected {
-    fn stacks(&mut self) -> &mut Stacks {
+impl ImportSink for Collected {
+    fn stacks(&mut self) -> &mut StackTable {
         &mut self.stacks
     }
 
-    fn change(&mut self, change: &Change) {
-        let last = self.changes.last().map_or(Moment(0), |last| last.at);
+    fn change(&mut self, change: &AllocationChange) {
+        let last = self.changes.last().map_or(Timestamp(0), |last| last.at);
         assert!(change.at >= last, "time went backwards: {change:?}");
         let name = (change.pid, change.key);
-        match change.what {
-            Turn::Began => {
+        match change.action {
+            ChangeKind::Allocated => {
                 assert!(self.live.insert(name, *change).is_none(), "began twice: {change:?}");
             }
-            Turn::Ended { began, how } => {
+            ChangeKind::Ended { began, how } => {
                 let begun = self.live.remove(&name).expect("an end without an allocation");
-                assert_eq!(Change { at: begun.at, what: Turn::Began, ..*change }, begun);
+                assert_eq!(
+                    AllocationChange { at: begun.at, action: ChangeKind::Allocated, ..*change },
+                    begun
+                );
                 assert_eq!(began, begun.at);
-                assert!(matches!(how, How::Freed | How::Replaced));
+                assert!(matches!(how, EndReason::Freed | EndReason::Replaced));
             }
-            Turn::Learned { .. } => panic!("imports have no late updates: {change:?}"),
+            ChangeKind::Updated { .. } => panic!("imports have no late updates: {change:?}"),
         }
         self.changes.push(*change);
     }
@@ -99,14 +102,14 @@ impl Sink for Collected {
         self.devices.push((device.0, name.into(), total_bytes));
     }
 
-    fn clock(&mut self, moment: Moment, utc_nanos: i64) {
+    fn clock(&mut self, moment: Timestamp, utc_nanos: i64) {
         assert!(self.clock.is_none(), "reported twice");
         self.clock = Some((moment.0, utc_nanos));
     }
 
     fn segment(&mut self, _segment: Segment) {}
 
-    fn pool(&mut self, pool: &PoolSums) {
+    fn pool(&mut self, pool: &PoolTotals) {
         self.pools.push(*pool);
     }
 

@@ -1,20 +1,23 @@
 //! Strategies for all events.
 
-use engine::container::{Container, Pod, Runtime};
+use engine::container::{Container, ContainerRuntime, Pod};
 use engine::event::{
-    Allocate, ContextChange, Event, Failed, Free, FreeBy, GraphCall, Lost, Place, PoolCall,
-    ProcessFacts, SiteFacts, VmmCall, What,
+    Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
+    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
 };
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, KernelId, Key, Pid, PoolId,
-    SiteId, Space, StreamId, Tid,
+    AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
+    KernelId, PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::object::{ObjectCall, ObjectKind};
-use engine::stack::{Frame, Language, Unknown};
-use engine::tensor::{NoTensors, TensorCall, TensorTurn, TensorWatch};
-use engine::units::Moment;
-use engine::work::{Copies, Direction, Launched, Launches, NamedBy, NoName, Shape, Work};
+use engine::stack::{Frame, Language, UnknownReason};
+use engine::tensor::{TensorEvent, TensorOp, TensorTracking, TensorsUnavailable};
+use engine::units::Timestamp;
+use engine::work::{
+    CopyActivity, CopyDirection, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
+    NameSource, UnnamedReason,
+};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any};
@@ -25,53 +28,60 @@ fn name() -> impl Strategy<Value = Box<str>> {
     "\\PC{0,12}".prop_map(Into::into)
 }
 
-fn key() -> impl Strategy<Value = Key> {
-    let spaces = [Space::Address, Space::Handle, Space::Array, Space::Pool, Space::External];
-    (select(spaces.to_vec()), any::<u64>()).prop_map(|(space, value)| Key { space, value })
+fn key() -> impl Strategy<Value = AllocationKey> {
+    let spaces = [
+        AddressType::Pointer,
+        AddressType::Handle,
+        AddressType::Array,
+        AddressType::Pool,
+        AddressType::External,
+    ];
+    (select(spaces.to_vec()), any::<u64>())
+        .prop_map(|(space, value)| AllocationKey { space, value })
 }
 
 fn device() -> impl Strategy<Value = DeviceId> {
     any::<u16>().prop_map(DeviceId)
 }
 
-fn location() -> impl Strategy<Value = Place> {
-    prop_oneof![device().prop_map(Place::Device), Just(Place::Host)]
+fn location() -> impl Strategy<Value = MemoryLocation> {
+    prop_oneof![device().prop_map(MemoryLocation::Device), Just(MemoryLocation::Host)]
 }
 
 fn site() -> impl Strategy<Value = Option<SiteId>> {
     option::of(any::<u32>().prop_map(SiteId))
 }
 
-fn allocate() -> impl Strategy<Value = What> {
+fn allocate() -> impl Strategy<Value = EventKind> {
     let ids = (
         option::of(any::<u64>().prop_map(ContextId)),
         option::of(device()),
         option::of(any::<u64>().prop_map(PoolId)),
         option::of(any::<u64>().prop_map(StreamId)),
     );
-    (key(), select(Kind::ALL.to_vec()), any::<u64>(), ids, site()).prop_map(
+    (key(), select(MemoryKind::ALL.to_vec()), any::<u64>(), ids, site()).prop_map(
         |(key, kind, bytes, (context, device, pool, stream), site)| {
-            What::Allocate(Allocate { key, kind, bytes, context, device, pool, stream, site })
+            EventKind::Allocate(Allocate { key, kind, bytes, context, device, pool, stream, site })
         },
     )
 }
 
-fn free() -> impl Strategy<Value = What> {
+fn free() -> impl Strategy<Value = EventKind> {
     let families = [
-        FreeBy::Free,
-        FreeBy::FreeAsync,
-        FreeBy::FreeHost,
-        FreeBy::Unregister,
-        FreeBy::DestroyArray,
-        FreeBy::CloseImport,
-        FreeBy::DestroyExternal,
+        FreeFunction::Free,
+        FreeFunction::FreeAsync,
+        FreeFunction::FreeHost,
+        FreeFunction::Unregister,
+        FreeFunction::DestroyArray,
+        FreeFunction::CloseImport,
+        FreeFunction::DestroyExternal,
     ];
     (key(), select(families.to_vec()), option::of(any::<u64>().prop_map(StreamId)))
-        .prop_map(|(key, by, stream)| What::Free(Free { key, by, stream }))
+        .prop_map(|(key, by, stream)| EventKind::Free(Free { key, by, stream }))
 }
 
 fn vmm() -> BoxedStrategy<VmmCall> {
-    let handle = || any::<u64>().prop_map(HandleId);
+    let handle = || any::<u64>().prop_map(PhysicalHandleId);
     let range = || (any::<u64>(), any::<u64>());
     prop_oneof![
         (handle(), any::<u64>(), location(), site()).prop_map(|(handle, bytes, place, site)| {
@@ -113,7 +123,7 @@ fn pool() -> BoxedStrategy<PoolCall> {
 fn graph() -> BoxedStrategy<GraphCall> {
     let stream = || any::<u64>().prop_map(StreamId);
     let graph = || any::<u64>().prop_map(GraphId);
-    let exec = || any::<u64>().prop_map(ExecId);
+    let exec = || any::<u64>().prop_map(GraphExecId);
     prop_oneof![
         (stream(), option::of(graph()))
             .prop_map(|(stream, graph)| GraphCall::CaptureBegan { stream, graph }),
@@ -136,59 +146,59 @@ fn graph() -> BoxedStrategy<GraphCall> {
     .boxed()
 }
 
-fn failed() -> impl Strategy<Value = What> {
+fn failed() -> impl Strategy<Value = EventKind> {
     let functions = 0..super::FUNCTIONS.len() as u16;
-    let asked = option::of((select(Kind::ALL.to_vec()), any::<u64>()));
+    let asked = option::of((select(MemoryKind::ALL.to_vec()), any::<u64>()));
     let context = option::of(any::<u64>().prop_map(ContextId));
     let rest = (option::of(key()), option::of(device()), context, site());
     (functions, any::<i32>(), asked, rest).prop_map(
         |(function, code, asked, (freed, device, context, site))| {
             let function = FunctionId(function);
-            What::Failed(Failed { function, code, asked, freed, device, context, site })
+            EventKind::Failed(FailedCall { function, code, asked, freed, device, context, site })
         },
     )
 }
 
-fn context() -> BoxedStrategy<ContextChange> {
+fn context() -> BoxedStrategy<ContextCall> {
     let context = || any::<u64>().prop_map(ContextId);
     prop_oneof![
         (context(), device())
-            .prop_map(|(context, device)| ContextChange::Created { context, device }),
-        context().prop_map(|context| ContextChange::Destroyed { context }),
+            .prop_map(|(context, device)| ContextCall::Created { context, device }),
+        context().prop_map(|context| ContextCall::Destroyed { context }),
         (context(), device())
-            .prop_map(|(context, device)| ContextChange::PrimaryRetained { context, device }),
-        device().prop_map(|device| ContextChange::PrimaryReleased { device }),
-        device().prop_map(|device| ContextChange::PrimaryReset { device }),
+            .prop_map(|(context, device)| ContextCall::PrimaryRetained { context, device }),
+        device().prop_map(|device| ContextCall::PrimaryReleased { device }),
+        device().prop_map(|device| ContextCall::PrimaryReset { device }),
         (context(), device())
-            .prop_map(|(context, device)| ContextChange::Learned { context, device }),
+            .prop_map(|(context, device)| ContextCall::Learned { context, device }),
     ]
     .boxed()
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
-    any::<([u32; 3], [u32; 3], u32)>().prop_map(|(grid, block, shared_bytes)| Shape {
+fn shape() -> impl Strategy<Value = LaunchShape> {
+    any::<([u32; 3], [u32; 3], u32)>().prop_map(|(grid, block, shared_bytes)| LaunchShape {
         grid,
         block,
         shared_bytes,
     })
 }
 
-fn work() -> BoxedStrategy<Work> {
+fn work() -> BoxedStrategy<GpuActivity> {
     let kernel = || any::<u64>().prop_map(KernelId);
     let target = prop_oneof![
-        kernel().prop_map(Launched::Kernel),
-        any::<u64>().prop_map(|exec| Launched::Graph(ExecId(exec))),
+        kernel().prop_map(LaunchTarget::Kernel),
+        any::<u64>().prop_map(|exec| LaunchTarget::Graph(GraphExecId(exec))),
     ];
     let shapes = vec((shape(), any::<u64>()), 0..4);
     let directions = [
-        Direction::HostToDevice,
-        Direction::DeviceToHost,
-        Direction::DeviceToDevice,
-        Direction::HostToHost,
-        Direction::Peer,
-        Direction::Array,
-        Direction::Fill,
-        Direction::Unknown,
+        CopyDirection::HostToDevice,
+        CopyDirection::DeviceToHost,
+        CopyDirection::DeviceToDevice,
+        CopyDirection::HostToHost,
+        CopyDirection::Peer,
+        CopyDirection::Array,
+        CopyDirection::Memset,
+        CopyDirection::Unknown,
     ];
     let sums = any::<(bool, u64, u64, u64)>();
     let copies =
@@ -196,7 +206,7 @@ fn work() -> BoxedStrategy<Work> {
     prop_oneof![
         (target, any::<[u64; 5]>(), option::of(shape()), shapes).prop_map(
             |(target, [calls, captured, checked, failed, other_shapes], last, shapes)| {
-                Work::Launches(Launches {
+                GpuActivity::Launches(KernelLaunches {
                     target,
                     calls,
                     captured,
@@ -208,29 +218,43 @@ fn work() -> BoxedStrategy<Work> {
                 })
             }
         ),
-        (kernel(), name(), select(vec![NamedBy::Call, NamedBy::Memory]))
-            .prop_map(|(kernel, name, by)| Work::Named { kernel, name, by }),
-        (kernel(), kernel()).prop_map(|(function, kernel)| Work::Alias { function, kernel }),
-        (kernel(), select(vec![NoName::BeforeTrace, NoName::Unreadable, NoName::Lost]))
-            .prop_map(|(kernel, why)| Work::Nameless { kernel, why }),
+        (kernel(), name(), select(vec![NameSource::Call, NameSource::Memory]))
+            .prop_map(|(kernel, name, by)| GpuActivity::Named { kernel, name, by }),
+        (kernel(), kernel()).prop_map(|(function, kernel)| GpuActivity::Alias { function, kernel }),
+        (
+            kernel(),
+            select(vec![
+                UnnamedReason::BeforeTrace,
+                UnnamedReason::Unreadable,
+                UnnamedReason::Lost
+            ])
+        )
+            .prop_map(|(kernel, why)| GpuActivity::Nameless { kernel, why }),
         copies.prop_map(
             |(direction, pointers, (asynchronous, calls, bytes, nanos), bandwidths)| {
-                let copies =
-                    Copies { direction, pointers, asynchronous, calls, bytes, nanos, bandwidths };
-                Work::Copies(Box::new(copies))
+                let copies = CopyActivity {
+                    direction,
+                    pointers,
+                    asynchronous,
+                    calls,
+                    bytes,
+                    nanos,
+                    bandwidths,
+                };
+                GpuActivity::Copies(Box::new(copies))
             }
         ),
     ]
     .boxed()
 }
 
-fn process() -> impl Strategy<Value = What> {
+fn process() -> impl Strategy<Value = EventKind> {
     (any::<(u64, u32, bool)>(), name()).prop_map(|((start, uid, before_trace), name)| {
-        What::Process(ProcessFacts { start, uid, name, before_trace })
+        EventKind::Process(ProcessInfo { start, uid, name, before_trace })
     })
 }
 
-fn lost() -> impl Strategy<Value = What> {
+fn lost() -> impl Strategy<Value = EventKind> {
     any::<[u64; 11]>().prop_map(
         |[
             allocations,
@@ -245,7 +269,7 @@ fn lost() -> impl Strategy<Value = What> {
             tensors,
             processes,
         ]| {
-            What::Lost(Lost {
+            EventKind::Lost(LostDelta {
                 allocations,
                 allocated_bytes,
                 frees,
@@ -276,18 +300,18 @@ fn object() -> BoxedStrategy<ObjectCall> {
 
 fn frame() -> impl Strategy<Value = Frame> {
     let unknown = select(vec![
-        Unknown::Stripped,
-        Unknown::Unmapped,
-        Unknown::Jit,
-        Unknown::Unreadable,
-        Unknown::NotTold,
-        Unknown::Gone,
-        Unknown::Probed,
-        Unknown::Interpreter,
-        Unknown::Deep,
-        Unknown::NoRule,
+        UnknownReason::NoSymbol,
+        UnknownReason::Unmapped,
+        UnknownReason::Jit,
+        UnknownReason::Unreadable,
+        UnknownReason::NotRecorded,
+        UnknownReason::ProcessExited,
+        UnknownReason::HiddenByUretprobe,
+        UnknownReason::UnsupportedInterpreter,
+        UnknownReason::Truncated,
+        UnknownReason::NoUnwindInfo,
     ]);
-    let language = select(vec![Language::Native, Language::Python, Language::Remark]);
+    let language = select(vec![Language::Native, Language::Python, Language::Synthetic]);
     let text = || option::of("[ab/]{0,2}".prop_map(|text: String| text.into()));
     ("[fg]?", text(), 0..3_u32, text(), language, option::of(unknown)).prop_map(
         |(function, file, line, module, language, unknown)| {
@@ -297,100 +321,107 @@ fn frame() -> impl Strategy<Value = Frame> {
     )
 }
 
-fn facts() -> impl Strategy<Value = What> {
+fn facts() -> impl Strategy<Value = EventKind> {
     (any::<u32>(), vec(frame(), 0..9)).prop_map(|(site, frames)| {
-        What::Site(SiteFacts { site: SiteId(site), frames: frames.into() })
+        EventKind::Site(SiteFrames { site: SiteId(site), frames: frames.into() })
     })
 }
 
-fn tensor() -> impl Strategy<Value = What> {
+fn tensor() -> impl Strategy<Value = EventKind> {
     let turn = prop_oneof![
         (any::<(u64, u64)>(), site())
-            .prop_map(|((address, bytes), site)| { TensorTurn::Began { address, bytes, site } }),
-        any::<(u64, u64)>().prop_map(|(address, bytes)| TensorTurn::Ended { address, bytes }),
-        (any::<u64>(), site()).prop_map(|(bytes, site)| TensorTurn::Refused { bytes, site }),
+            .prop_map(|((address, bytes), site)| { TensorOp::Allocated { address, bytes, site } }),
+        any::<(u64, u64)>().prop_map(|(address, bytes)| TensorOp::Freed { address, bytes }),
+        (any::<u64>(), site()).prop_map(|(bytes, site)| TensorOp::OutOfMemory { bytes, site }),
     ];
     (turn, device(), any::<(u64, u64)>()).prop_map(|(what, device, (allocated, reserved))| {
-        What::Tensor(TensorCall { what, device, allocated, reserved })
+        EventKind::Tensor(TensorEvent { what, device, allocated, reserved })
     })
 }
 
-fn container() -> impl Strategy<Value = What> {
+fn container() -> impl Strategy<Value = EventKind> {
     let name = || option::of(name());
     let pod =
         (name(), name(), name(), any::<String>()).prop_map(|(name, namespace, container, uid)| {
             Pod { uid: uid.into(), name, namespace, container }
         });
-    let runtime = select(Runtime::ALL.to_vec());
+    let runtime = select(ContainerRuntime::ALL.to_vec());
     (any::<String>(), runtime, option::of(pod), option::of(any::<u32>())).prop_map(
         |(id, runtime, pod, inside)| {
             let pid_inside = inside.map(Pid);
-            What::Container(Box::new(Container { id: id.into(), runtime, pod, pid_inside }))
+            EventKind::Container(Box::new(Container {
+                id: id.into(),
+                runtime,
+                pod,
+                container_pid: pid_inside,
+            }))
         },
     )
 }
 
-fn watch() -> impl Strategy<Value = TensorWatch> {
-    let reason = select(NoTensors::ALL.to_vec()).prop_map(TensorWatch::Impossible);
-    prop_oneof![Just(TensorWatch::Begun), reason]
+fn watch() -> impl Strategy<Value = TensorTracking> {
+    let reason = select(TensorsUnavailable::ALL.to_vec()).prop_map(TensorTracking::Unavailable);
+    prop_oneof![Just(TensorTracking::Active), reason]
 }
 
 /// Fails to compile when there is a new event, which then belongs in [`what`].
-fn listed(what: &What) {
+fn listed(what: &EventKind) {
     match what {
-        What::Process(_)
-        | What::Container(_)
-        | What::ThreadName(_)
-        | What::Exec
-        | What::Exit
-        | What::ThreadExit
-        | What::Allocate(_)
-        | What::Free(_)
-        | What::Vmm(_)
-        | What::Pool(_)
-        | What::Graph(_)
-        | What::Failed(_)
-        | What::Context(_)
-        | What::Gpus(_)
-        | What::DriverAccount { .. }
-        | What::GpuFree { .. }
-        | What::DriverAccountLost
-        | What::Lost(_)
-        | What::Work(_)
-        | What::Object(_)
-        | What::Tensor(_)
-        | What::Torch(_)
-        | What::Site(_) => {}
+        EventKind::Process(_)
+        | EventKind::Container(_)
+        | EventKind::ThreadName(_)
+        | EventKind::Exec
+        | EventKind::Exit
+        | EventKind::ThreadExit
+        | EventKind::Allocate(_)
+        | EventKind::Free(_)
+        | EventKind::Vmm(_)
+        | EventKind::Pool(_)
+        | EventKind::Graph(_)
+        | EventKind::Failed(_)
+        | EventKind::Context(_)
+        | EventKind::Gpus(_)
+        | EventKind::DriverAccount { .. }
+        | EventKind::GpuFree { .. }
+        | EventKind::DriverAccountLost
+        | EventKind::Lost(_)
+        | EventKind::Work(_)
+        | EventKind::Object(_)
+        | EventKind::Tensor(_)
+        | EventKind::Torch(_)
+        | EventKind::Site(_) => {}
     }
 }
 
-fn what() -> BoxedStrategy<What> {
+fn what() -> BoxedStrategy<EventKind> {
     let gpu = || any::<u16>().prop_map(GpuId);
     prop_oneof![
         process(),
         container(),
-        name().prop_map(What::ThreadName),
-        select(vec![What::Exec, What::Exit, What::ThreadExit, What::DriverAccountLost]),
+        name().prop_map(EventKind::ThreadName),
+        select(vec![
+            EventKind::Exec,
+            EventKind::Exit,
+            EventKind::ThreadExit,
+            EventKind::DriverAccountLost
+        ]),
         allocate(),
         free(),
-        vmm().prop_map(What::Vmm),
-        pool().prop_map(What::Pool),
-        graph().prop_map(What::Graph),
+        vmm().prop_map(EventKind::Vmm),
+        pool().prop_map(EventKind::Pool),
+        graph().prop_map(EventKind::Graph),
         failed(),
-        context().prop_map(What::Context),
-        vec(option::of(gpu()), 0..9).prop_map(|gpus| What::Gpus(gpus.into())),
-        (gpu(), any::<u64>(), any::<bool>()).prop_map(|(gpu, bytes, only)| What::DriverAccount {
-            gpu,
-            bytes,
-            only
-        }),
-        (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| What::GpuFree { gpu, bytes }),
+        context().prop_map(EventKind::Context),
+        vec(option::of(gpu()), 0..9).prop_map(|gpus| EventKind::Gpus(gpus.into())),
+        (gpu(), any::<u64>(), any::<bool>())
+            .prop_map(|(gpu, bytes, only)| EventKind::DriverAccount { gpu, bytes, only }),
+        (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| EventKind::GpuFree { gpu, bytes }),
         lost(),
-        work().prop_map(What::Work),
-        object().prop_map(What::Object),
+        work().prop_map(EventKind::Work),
+        object().prop_map(EventKind::Object),
         facts(),
         tensor(),
-        watch().prop_map(What::Torch),
+        watch().prop_map(EventKind::Torch),
     ]
     .boxed()
 }
@@ -400,7 +431,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
     let moments = prop_oneof![any::<u64>().prop_map(|at| (at, at)), any::<(u64, u64)>(),];
     (any::<(u32, u32)>(), moments, what()).prop_map(|((pid, tid), (entered, at), what)| {
         listed(&what);
-        let (entered, at) = (Moment(entered), Moment(at));
-        Event { pid: Pid(pid), tid: Tid(tid), entered, at, what }
+        let (entered, at) = (Timestamp(entered), Timestamp(at));
+        Event { pid: Pid(pid), tid: Tid(tid), entry_time: entered, time: at, kind: what }
     })
 }

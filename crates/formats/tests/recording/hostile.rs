@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrow_array::{ArrayRef, RecordBatch, StringArray, UInt64Array};
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
-use formats::import::Error;
+use formats::import::ImportError;
 use formats::recording::VERSION_KEY;
 use proptest::collection::vec;
 use proptest::prelude::any;
@@ -38,12 +38,12 @@ fn any_changed_byte_is_handled() {
         bad[offset] ^= [0x01, 0x80, 0xff][offset % 3];
         match read(&bad) {
             Ok(_) => {}
-            Err(Error::Broken { place, advice, .. }) => {
+            Err(ImportError::Broken { location: place, advice, .. }) => {
                 refused += 1;
                 assert!(place.starts_with("byte ") && !advice.is_empty());
             }
-            Err(Error::NotRecognised { why, .. }) => assert!(!why.is_empty()),
-            Err(Error::Io { source, .. }) => panic!("{source}"),
+            Err(ImportError::NotRecognized { why, .. }) => assert!(!why.is_empty()),
+            Err(ImportError::Io { source, .. }) => panic!("{source}"),
         }
     }
     assert!(refused > good.len() / 10, "only {refused} changes were detected");
@@ -94,7 +94,7 @@ fn buffer_with_a_huge_size_is_rejected() {
     for offset in (0..good.len() - 8).step_by(8) {
         let mut bad = good.clone();
         bad[offset..offset + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
-        if let Err(Error::Broken { what, .. }) = read(&bad) {
+        if let Err(ImportError::Broken { problem: what, .. }) = read(&bad) {
             refused += usize::from(what.contains("larger than any recording"));
         }
     }

@@ -2,37 +2,38 @@
 
 use std::fs;
 
-use engine::cache::{PoolSums, Segment};
-use engine::change::{Change, How, Turn};
+use engine::cache::{PoolTotals, Segment};
+use engine::change::{AllocationChange, ChangeKind, EndReason};
 use engine::event::{
-    Allocate, Event, Free, FreeBy, Lost, Place, PoolCall, ProcessFacts, SiteFacts, What,
+    Allocate, Event, EventKind, Free, FreeFunction, LostDelta, MemoryLocation, PoolCall,
+    ProcessInfo, SiteFrames,
 };
-use engine::ids::{DeviceId, GpuId, Key, Pid, PoolId, SiteId, StreamId, Tid};
-use engine::kind::Kind;
-use engine::stack::{Frame, Stacks};
-use engine::units::Moment;
+use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, SiteId, StreamId, Tid};
+use engine::kind::MemoryKind;
+use engine::stack::{Frame, StackTable};
+use engine::units::Timestamp;
 use formats::import::recording::read;
-use formats::import::{Imported, Sink, Source, Warning};
-use formats::recording::Writer;
+use formats::import::{ImportSink, ImportSummary, SourceFormat, Warning};
+use formats::recording::RecordingWriter;
 
 use super::{function, header, known};
 
 #[derive(Default)]
-struct Seen {
-    stacks: Stacks,
-    changes: Vec<Change>,
+struct CollectedChanges {
+    stacks: StackTable,
+    changes: Vec<AllocationChange>,
     processes: Vec<(Pid, String)>,
     devices: Vec<(DeviceId, String, Option<u64>)>,
-    clock: Vec<(Moment, i64)>,
-    pools: Vec<PoolSums>,
+    clock: Vec<(Timestamp, i64)>,
+    pools: Vec<PoolTotals>,
     warnings: Vec<Warning>,
 }
 
-impl Sink for Seen {
-    fn stacks(&mut self) -> &mut Stacks {
+impl ImportSink for CollectedChanges {
+    fn stacks(&mut self) -> &mut StackTable {
         &mut self.stacks
     }
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &AllocationChange) {
         self.changes.push(*change);
     }
     fn process(&mut self, pid: Pid, name: &str) {
@@ -41,13 +42,13 @@ impl Sink for Seen {
     fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>) {
         self.devices.push((device, name.to_owned(), total_bytes));
     }
-    fn clock(&mut self, moment: Moment, utc_nanos: i64) {
+    fn clock(&mut self, moment: Timestamp, utc_nanos: i64) {
         self.clock.push((moment, utc_nanos));
     }
     fn segment(&mut self, _: Segment) {
         panic!("recordings have no segments");
     }
-    fn pool(&mut self, pool: &PoolSums) {
+    fn pool(&mut self, pool: &PoolTotals) {
         self.pools.push(*pool);
     }
     fn warn(&mut self, warning: Warning) {
@@ -55,19 +56,19 @@ impl Sink for Seen {
     }
 }
 
-fn event(pid: u32, moment: u64, what: What) -> Event {
-    let at = Moment(moment);
-    Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what }
+fn event(pid: u32, moment: u64, what: EventKind) -> Event {
+    let at = Timestamp(moment);
+    Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what }
 }
 
-fn facts(name: &str, before_trace: bool) -> What {
-    What::Process(ProcessFacts { start: 1, uid: 0, name: name.into(), before_trace })
+fn facts(name: &str, before_trace: bool) -> EventKind {
+    EventKind::Process(ProcessInfo { start: 1, uid: 0, name: name.into(), before_trace })
 }
 
-fn allocate(address: u64, kind: Kind, bytes: u64, site: Option<SiteId>) -> What {
-    let pooled = kind == Kind::Async;
-    What::Allocate(Allocate {
-        key: Key::address(address),
+fn allocate(address: u64, kind: MemoryKind, bytes: u64, site: Option<SiteId>) -> EventKind {
+    let pooled = kind == MemoryKind::Async;
+    EventKind::Allocate(Allocate {
+        key: AllocationKey::address(address),
         kind,
         bytes,
         context: None,
@@ -78,38 +79,42 @@ fn allocate(address: u64, kind: Kind, bytes: u64, site: Option<SiteId>) -> What 
     })
 }
 
-fn free(address: u64) -> What {
-    What::Free(Free { key: Key::address(address), by: FreeBy::Free, stream: None })
+fn free(address: u64) -> EventKind {
+    EventKind::Free(Free {
+        key: AllocationKey::address(address),
+        by: FreeFunction::Free,
+        stream: None,
+    })
 }
 
 /// Two processes: one frees its allocations and exits with pool memory, one leaks and keeps
 /// running.
-fn write_events(writer: &mut Writer<fs::File>) {
+fn write_events(writer: &mut RecordingWriter<fs::File>) {
     let frames_of = |site, name: &str| {
         let frames = [Frame { function: name.into(), ..Frame::default() }].into();
-        event(0, 35, What::Site(SiteFacts { site: SiteId(site), frames }))
+        event(0, 35, EventKind::Site(SiteFrames { site: SiteId(site), frames }))
     };
-    let place = Some(Place::Device(DeviceId(0)));
+    let place = Some(MemoryLocation::Device(DeviceId(0)));
     let created = PoolCall::Created { pool: PoolId(0x900), place };
     for event in [
         event(1, 10, facts("train", false)),
-        event(1, 11, What::Gpus([Some(GpuId(0)), None].into())),
-        event(1, 12, allocate(0x100, Kind::Device, 64, Some(SiteId(1)))),
+        event(1, 11, EventKind::Gpus([Some(GpuId(0)), None].into())),
+        event(1, 12, allocate(0x100, MemoryKind::Device, 64, Some(SiteId(1)))),
         event(1, 13, free(0x100)),
-        event(1, 13, What::Pool(created)),
-        event(1, 14, What::Pool(PoolCall::ToldReserved { pool: PoolId(0x900), bytes: 4096 })),
-        event(1, 15, allocate(0x200, Kind::Async, 512, None)),
-        event(1, 16, What::Exit),
+        event(1, 13, EventKind::Pool(created)),
+        event(1, 14, EventKind::Pool(PoolCall::ToldReserved { pool: PoolId(0x900), bytes: 4096 })),
+        event(1, 15, allocate(0x200, MemoryKind::Async, 512, None)),
+        event(1, 16, EventKind::Exit),
     ] {
         writer.event(&event).unwrap();
     }
-    writer.tick(Moment(20)).unwrap();
-    let lost = Lost { frees: 3, ..Lost::default() };
+    writer.tick(Timestamp(20)).unwrap();
+    let lost = LostDelta { frees: 3, ..LostDelta::default() };
     for event in [
         event(2, 30, facts("serve", true)),
-        event(2, 31, What::Gpus([Some(GpuId(7))].into())),
-        event(2, 32, allocate(0x100, Kind::Pinned, 32, Some(SiteId(77)))),
-        event(2, 33, What::Lost(lost)),
+        event(2, 31, EventKind::Gpus([Some(GpuId(7))].into())),
+        event(2, 32, allocate(0x100, MemoryKind::Pinned, 32, Some(SiteId(77)))),
+        event(2, 33, EventKind::Lost(lost)),
         // Symbols are resolved later.
         frames_of(0, "unused"),
         frames_of(1, "main"),
@@ -118,18 +123,18 @@ fn write_events(writer: &mut Writer<fs::File>) {
     }
 }
 
-fn import(finish: bool) -> (Seen, Imported) {
+fn import(finish: bool) -> (CollectedChanges, ImportSummary) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.arrows");
     let file = fs::File::create(&path).unwrap();
-    let mut writer = Writer::new(file, &header(), function).unwrap();
+    let mut writer = RecordingWriter::new(file, &header(), function).unwrap();
     write_events(&mut writer);
     if finish {
-        writer.finish(Moment(40)).unwrap();
+        writer.finish(Timestamp(40)).unwrap();
     } else {
         writer.flush().unwrap();
     }
-    let mut seen = Seen::default();
+    let mut seen = CollectedChanges::default();
     let imported = read(&path, &mut seen, known).unwrap();
     (seen, imported)
 }
@@ -140,17 +145,17 @@ fn allocations_and_frees_are_imported() {
     let changes: Vec<_> = seen
         .changes
         .iter()
-        .map(|change| (change.at.0, change.pid.0, change.key.value, change.bytes, change.what))
+        .map(|change| (change.at.0, change.pid.0, change.key.value, change.bytes, change.action))
         .collect();
-    let ended = |began, how| Turn::Ended { began: Moment(began), how };
+    let ended = |began, how| ChangeKind::Ended { began: Timestamp(began), how };
     assert_eq!(
         changes,
         [
-            (12, 1, 0x100, 64, Turn::Began),
-            (13, 1, 0x100, 64, ended(12, How::Freed)),
-            (15, 1, 0x200, 512, Turn::Began),
-            (16, 1, 0x200, 512, ended(15, How::Exited)),
-            (32, 2, 0x100, 32, Turn::Began),
+            (12, 1, 0x100, 64, ChangeKind::Allocated),
+            (13, 1, 0x100, 64, ended(12, EndReason::Freed)),
+            (15, 1, 0x200, 512, ChangeKind::Allocated),
+            (16, 1, 0x200, 512, ended(15, EndReason::ProcessExited)),
+            (32, 2, 0x100, 32, ChangeKind::Allocated),
         ]
     );
     let site = seen.changes[0].site.expect("no site");
@@ -163,8 +168,8 @@ fn allocations_and_frees_are_imported() {
     );
     assert_eq!(
         imported,
-        Imported {
-            source: Source::Recording,
+        ImportSummary {
+            source: SourceFormat::Recording,
             events: 14,
             producer: Some("vramscope 1.2.3".into())
         }
@@ -176,16 +181,16 @@ fn names_clock_and_pools_are_imported() {
     let (seen, _) = import(true);
     assert_eq!(seen.processes, [(Pid(1), "train".into()), (Pid(2), "serve".into())]);
     assert_eq!(seen.devices, [(DeviceId(0), "Simulated".into(), Some(8 << 30))]);
-    assert_eq!(seen.clock, [(Moment(7), 1_700_000_000_000_000_000)]);
+    assert_eq!(seen.clock, [(Timestamp(7), 1_700_000_000_000_000_000)]);
     assert_eq!(
         seen.pools,
-        [PoolSums {
+        [PoolTotals {
             pid: Pid(1),
             device: Some(DeviceId(0)),
             pool: 0x900,
             reserved: Some(4096),
             used: 512,
-            at: Moment(20)
+            at: Timestamp(20)
         }]
     );
 }
@@ -207,6 +212,6 @@ fn inexact_recordings_have_warnings() {
 #[test]
 fn missing_file_is_named_in_the_error() {
     let missing = std::path::Path::new("no/such/file");
-    let error = read(missing, &mut Seen::default(), known).unwrap_err().to_string();
+    let error = read(missing, &mut CollectedChanges::default(), known).unwrap_err().to_string();
     assert!(error.starts_with("cannot read no/such/file: "), "{error}");
 }

@@ -19,11 +19,11 @@ use std::path::Path;
 
 use engine::event::Event;
 use engine::ids::{FunctionId, GpuId};
-use engine::units::Moment;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::export::GpuName;
-use formats::import::Error;
-use formats::recording::{Header, Reader, Row, Writer};
+use formats::export::GpuLabel;
+use formats::import::ImportError;
+use formats::recording::{RecordingHeader, RecordingReader, RecordingRow, RecordingWriter};
 
 /// Driver functions of these tests.
 const FUNCTIONS: [&str; 4] = ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemCreate", "cuMemMap"];
@@ -37,15 +37,15 @@ fn known(name: &str) -> Option<FunctionId> {
     Some(FunctionId(index as u16))
 }
 
-fn header() -> Header {
-    Header {
+fn header() -> RecordingHeader {
+    RecordingHeader {
         version: "1.2.3".into(),
         hostname: "box".into(),
         kernel: "6.12".into(),
         target: "every process".into(),
         work: true,
-        clock: WallClock::recorded(Moment(7), 1_700_000_000_000_000_000, Some("UTC"), 0),
-        gpus: vec![GpuName {
+        clock: WallClock::recorded(Timestamp(7), 1_700_000_000_000_000_000, Some("UTC"), 0),
+        gpus: vec![GpuLabel {
             id: GpuId(0),
             uuid: "GPU-1".into(),
             name: "Simulated".into(),
@@ -58,20 +58,20 @@ fn header() -> Header {
 const HEADER_ROWS: usize = 7;
 
 fn record(events: &[Event]) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &header(), function).unwrap();
     for event in events {
         writer.event(event).unwrap();
     }
-    writer.finish(Moment(99)).unwrap();
+    writer.finish(Timestamp(99)).unwrap();
     writer.into_out()
 }
 
-fn reader(bytes: &[u8]) -> Result<Reader<&[u8]>, Error> {
-    Reader::new(bytes, Path::new("test.arrows"), Some(bytes.len() as u64), known)
+fn reader(bytes: &[u8]) -> Result<RecordingReader<&[u8]>, ImportError> {
+    RecordingReader::new(bytes, Path::new("test.arrows"), Some(bytes.len() as u64), known)
 }
 
 /// Returns all rows and warnings.
-fn read(bytes: &[u8]) -> Result<(Vec<Row>, Vec<String>), Error> {
+fn read(bytes: &[u8]) -> Result<(Vec<RecordingRow>, Vec<String>), ImportError> {
     let mut reader = reader(bytes)?;
     let mut rows = Vec::new();
     while let Some(row) = reader.next_row()? {
@@ -81,9 +81,9 @@ fn read(bytes: &[u8]) -> Result<(Vec<Row>, Vec<String>), Error> {
     Ok((rows, warnings))
 }
 
-fn events(rows: Vec<Row>) -> Vec<Event> {
+fn events(rows: Vec<RecordingRow>) -> Vec<Event> {
     let events = rows.into_iter().filter_map(|row| match row {
-        Row::Event(event) => Some(event),
+        RecordingRow::Event(event) => Some(event),
         _ => None,
     });
     events.collect()

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use engine::event::{Allocate, Event, Failed, SiteFacts, What};
-use engine::ids::{FunctionId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
-use engine::stack::{Frame, Language, Unknown};
-use engine::units::Moment;
+use engine::event::{Allocate, Event, EventKind, FailedCall, SiteFrames};
+use engine::ids::{AllocationKey, FunctionId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
+use engine::stack::{Frame, Language, UnknownReason};
+use engine::units::Timestamp;
 use formats::recording::schema::{COLUMNS, ROWS};
-use formats::recording::{Row, Writer};
+use formats::recording::{RecordingRow, RecordingWriter};
 use proptest::collection::vec;
 use proptest::prelude::Strategy;
 use proptest::strategy::ValueTree;
@@ -22,20 +22,27 @@ proptest! {
     fn every_event_round_trips(written in vec(events::event(), 0..60)) {
         let (rows, warnings) = read(&record(&written)).unwrap();
         prop_assert!(warnings.is_empty(), "{:?}", warnings);
-        prop_assert_eq!(rows.last(), Some(&Row::End(Moment(99))));
+        prop_assert_eq!(rows.last(), Some(&RecordingRow::End(Timestamp(99))));
         prop_assert_eq!(super::events(rows), written);
     }
 }
 
-fn at(moment: u64, what: What) -> Event {
-    Event { pid: Pid(1), tid: Tid(2), entered: Moment(moment), at: Moment(moment), what }
+fn at(moment: u64, what: EventKind) -> Event {
+    Event {
+        pid: Pid(1),
+        tid: Tid(2),
+        entry_time: Timestamp(moment),
+        time: Timestamp(moment),
+        kind: what,
+    }
 }
 
 #[test]
 fn header_round_trips() {
     let (rows, _) = read(&record(&[])).unwrap();
     let header = header();
-    let about = |key: &str, value: &str| Row::About { key: key.into(), value: value.into() };
+    let about =
+        |key: &str, value: &str| RecordingRow::About { key: key.into(), value: value.into() };
     assert_eq!(
         rows,
         [
@@ -44,9 +51,9 @@ fn header_round_trips() {
             about("kernel", &header.kernel),
             about("target", &header.target),
             about("kernels", "yes"),
-            Row::Clock(header.clock),
-            Row::Gpu(header.gpus[0].clone()),
-            Row::End(Moment(99)),
+            RecordingRow::Clock(header.clock),
+            RecordingRow::Gpu(header.gpus[0].clone()),
+            RecordingRow::End(Timestamp(99)),
         ]
     );
     assert_eq!(rows.len(), HEADER_ROWS + 1);
@@ -54,7 +61,7 @@ fn header_round_trips() {
 
 #[test]
 fn events_of_several_batches_stay_in_order() {
-    let many: Vec<Event> = (0..40_000).map(|moment| at(moment, What::ThreadExit)).collect();
+    let many: Vec<Event> = (0..40_000).map(|moment| at(moment, EventKind::ThreadExit)).collect();
     let (rows, _) = read(&record(&many)).unwrap();
     assert_eq!(super::events(rows), many);
 }
@@ -69,10 +76,10 @@ fn late_site_frames_are_written_once() {
         ..Frame::default()
     };
     let step =
-        Frame { language: Language::Python, unknown: Some(Unknown::Jit), ..Frame::default() };
+        Frame { language: Language::Python, unknown: Some(UnknownReason::Jit), ..Frame::default() };
     let call = Allocate {
-        key: Key::address(1),
-        kind: Kind::Device,
+        key: AllocationKey::address(1),
+        kind: MemoryKind::Device,
         bytes: 1,
         context: None,
         device: None,
@@ -81,10 +88,10 @@ fn late_site_frames_are_written_once() {
         site: Some(SiteId(70)),
     };
     let frames_of = |site, frames: &[Frame]| {
-        at(6, What::Site(SiteFacts { site: SiteId(site), frames: frames.into() }))
+        at(6, EventKind::Site(SiteFrames { site: SiteId(site), frames: frames.into() }))
     };
     let many = [
-        at(5, What::Allocate(call)),
+        at(5, EventKind::Allocate(call)),
         frames_of(70, &[step.clone(), main.clone()]),
         frames_of(3, std::slice::from_ref(&main)),
         frames_of(4, &[]),
@@ -104,21 +111,21 @@ fn late_site_frames_are_written_once() {
 #[test]
 fn rows_are_flushed_within_a_second() {
     let second = 1_000_000_000;
-    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &header(), function).unwrap();
     let header = writer.bytes();
-    writer.tick(Moment(10)).unwrap();
-    writer.flush_due(Moment(10 + 20 * second)).unwrap();
+    writer.tick(Timestamp(10)).unwrap();
+    writer.flush_due(Timestamp(10 + 20 * second)).unwrap();
     assert_eq!(writer.bytes(), header, "a tick alone waits");
-    writer.event(&at(20 * second, What::Exec)).unwrap();
-    writer.flush_due(Moment(21 * second - 1)).unwrap();
+    writer.event(&at(20 * second, EventKind::Exec)).unwrap();
+    writer.flush_due(Timestamp(21 * second - 1)).unwrap();
     assert_eq!(writer.bytes(), header, "not yet");
-    writer.flush_due(Moment(21 * second)).unwrap();
+    writer.flush_due(Timestamp(21 * second)).unwrap();
     let flushed = writer.bytes();
     assert!(flushed > header);
-    writer.flush_due(Moment(90 * second)).unwrap();
+    writer.flush_due(Timestamp(90 * second)).unwrap();
     assert_eq!(writer.bytes(), flushed, "nothing waits");
-    writer.tick(Moment(90 * second)).unwrap();
-    writer.flush_due(Moment(120 * second)).unwrap();
+    writer.tick(Timestamp(90 * second)).unwrap();
+    writer.flush_due(Timestamp(120 * second)).unwrap();
     assert!(writer.bytes() > flushed, "ticks do not wait forever");
     assert_eq!((writer.events(), writer.lost()), (1, 0));
 }
@@ -128,7 +135,7 @@ fn unknown_function_keeps_its_name() {
     fn other(_: FunctionId) -> &'static str {
         "cuMemAllocTomorrow"
     }
-    let failed = Failed {
+    let failed = FailedCall {
         function: FunctionId(300),
         code: 2,
         asked: None,
@@ -137,14 +144,14 @@ fn unknown_function_keeps_its_name() {
         context: None,
         site: None,
     };
-    let mut writer = Writer::new(Vec::new(), &header(), other).unwrap();
-    writer.event(&at(1, What::Failed(failed))).unwrap();
-    writer.finish(Moment(2)).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &header(), other).unwrap();
+    writer.event(&at(1, EventKind::Failed(failed))).unwrap();
+    writer.finish(Timestamp(2)).unwrap();
     let bytes = writer.into_out();
     let mut reader = reader(&bytes).unwrap();
     let mut found = None;
     while let Some(row) = reader.next_row().unwrap() {
-        if let Row::Event(Event { what: What::Failed(failed), .. }) = row {
+        if let RecordingRow::Event(Event { kind: EventKind::Failed(failed), .. }) = row {
             found = Some(failed.function);
         }
     }

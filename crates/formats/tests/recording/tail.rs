@@ -1,27 +1,27 @@
 //! Truncated files are read up to the truncation.
 
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 use engine::ids::{Pid, Tid};
-use engine::units::Moment;
-use formats::recording::Writer;
+use engine::units::Timestamp;
+use formats::recording::RecordingWriter;
 
 use super::{events, function, header, read};
 
 fn event(moment: u64) -> Event {
-    let at = Moment(moment);
-    Event { pid: Pid(1), tid: Tid(1), entered: at, at, what: What::Exec }
+    let at = Timestamp(moment);
+    Event { pid: Pid(1), tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exec }
 }
 
 /// Returns a recording of three batches with one event each, and the end of each batch.
 fn three() -> (Vec<u8>, Vec<usize>) {
-    let mut writer = Writer::new(Vec::new(), &header(), function).unwrap();
+    let mut writer = RecordingWriter::new(Vec::new(), &header(), function).unwrap();
     let mut ends = vec![writer.bytes() as usize];
     for moment in 1..4 {
         writer.event(&event(moment)).unwrap();
         writer.flush().unwrap();
         ends.push(writer.bytes() as usize);
     }
-    writer.finish(Moment(9)).unwrap();
+    writer.finish(Timestamp(9)).unwrap();
     (writer.into_out(), ends)
 }
 

@@ -1,19 +1,19 @@
 //! Real and generated snapshots compared with independent results.
 
-use engine::analysis::fragmentation::{Owner, Suggestion, analyse};
-use engine::cache::{CacheLevels, Part};
-use engine::ids::{DeviceId, Key, StreamId};
-use engine::kind::Kind;
+use engine::analysis::fragmentation::{PoolOwner, Suggestion, analyze};
+use engine::cache::{AllocatorStats, PoolSizeClass};
+use engine::ids::{AllocationKey, DeviceId, StreamId};
+use engine::kind::MemoryKind;
 use engine::stack::{Frame, Language};
-use formats::import::{Source, torch};
+use formats::import::{SourceFormat, torch};
 use serde_json::Value;
 
-use crate::kept::{Kept, file};
+use crate::kept::{CheckingSink, file};
 
-fn read(name: &str) -> (Kept, u64) {
-    let mut kept = Kept::default();
+fn read(name: &str) -> (CheckingSink, u64) {
+    let mut kept = CheckingSink::default();
     let imported = torch::read(&file(name), &mut kept).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(imported.source, Source::Torch);
+    assert_eq!(imported.source, SourceFormat::Torch);
     (kept, imported.events)
 }
 
@@ -23,7 +23,7 @@ fn expected() -> serde_json::Map<String, Value> {
 }
 
 /// Compares the four stats with the expected ones; `null` is unknown.
-fn compare_levels(name: &str, got: &CacheLevels, expected: &Value, peaks: bool) {
+fn compare_levels(name: &str, got: &AllocatorStats, expected: &Value, peaks: bool) {
     for (word, level) in [
         ("allocated", got.allocated),
         ("requested", got.requested),
@@ -38,16 +38,16 @@ fn compare_levels(name: &str, got: &CacheLevels, expected: &Value, peaks: bool) 
     }
 }
 
-fn compare(name: &str, kept: &Kept, expected: &Value) {
+fn compare(name: &str, kept: &CheckingSink, expected: &Value) {
     for (word, got) in [
         ("began", kept.began),
         ("ended", kept.ended),
         ("older", kept.warning("before the trace begins").map_or(0, |warning| warning.count)),
-        ("torch", kept.live_bytes(Kind::Torch)),
-        ("pageable", kept.live_bytes(Kind::Pageable)),
-        ("pinned", kept.live_bytes(Kind::Pinned)),
-        ("live", kept.live_bytes(Kind::Torch)),
-        ("reserved", kept.live_bytes(Kind::Pool)),
+        ("torch", kept.live_bytes(MemoryKind::Torch)),
+        ("pageable", kept.live_bytes(MemoryKind::Pageable)),
+        ("pinned", kept.live_bytes(MemoryKind::Pinned)),
+        ("live", kept.live_bytes(MemoryKind::Torch)),
+        ("reserved", kept.live_bytes(MemoryKind::Pool)),
     ] {
         if let Some(expected) = expected.get(word).and_then(Value::as_u64) {
             assert_eq!(got, expected, "{name}: {word}");
@@ -62,7 +62,8 @@ fn compare(name: &str, kept: &Kept, expected: &Value) {
         let got = kept.levels.iter().find(|levels| levels.device == device).unwrap();
         compare_levels(name, got, wanted_levels, expected["exact"] != Value::Null);
         // The sums of all changes agree.
-        for (kind, level) in [(Kind::Torch, got.allocated), (Kind::Pool, got.reserved)] {
+        for (kind, level) in [(MemoryKind::Torch, got.allocated), (MemoryKind::Pool, got.reserved)]
+        {
             let sum = kept.sums.get(&(kind, device)).copied().unwrap_or(0);
             let peak = kept.peaks.get(&(kind, device)).copied().unwrap_or(0);
             assert_eq!((sum, peak), (level.current, level.peak), "{name}: {kind} of {device:?}");
@@ -104,7 +105,7 @@ fn real_snapshot_has_times_stacks_and_settings() {
     assert_eq!((settings.max_split_bytes, settings.roundup_divisions), (None, [0; 16]));
     let mut with_python = 0;
     // Every live block has a stack, innermost first, without frames of the recorder.
-    for change in kept.live.values().filter(|change| change.kind == Kind::Torch) {
+    for change in kept.live.values().filter(|change| change.kind == MemoryKind::Torch) {
         let frames: Vec<_> = kept.stacks.frames(change.site.unwrap()).collect();
         assert!(frames[0].function.contains("malloc"), "{:?}", frames[0]);
         assert!(frames.iter().all(|frame| !frame.function.contains("unwind")));
@@ -115,7 +116,7 @@ fn real_snapshot_has_times_stacks_and_settings() {
     assert_eq!(Some(with_python), wanted.as_u64());
     // Blocks of the segments have the same stacks as their allocations.
     for block in kept.segments.iter().flat_map(|segment| &segment.blocks) {
-        let key = (Kind::Torch, Some(DeviceId(0)), Key::address(block.address));
+        let key = (MemoryKind::Torch, Some(DeviceId(0)), AllocationKey::address(block.address));
         if let Some(change) = kept.live.get(&key) {
             assert_eq!(change.site, block.site);
         }
@@ -145,12 +146,12 @@ fn out_of_memory_warning_has_requested_and_free_sizes() {
 #[test]
 fn gaps_of_a_real_snapshot_match_pytorch_stats() {
     let (kept, _) = read("real/torch-2.11_native.pickle");
-    let found = analyse(&kept.segments, &[], kept.settings.as_ref().unwrap());
+    let found = analyze(&kept.segments, &[], kept.settings.as_ref().unwrap());
     let wanted = &expected()["torch-2.11_native.pickle"]["inactive_split"];
     assert_eq!(found.pools.len(), 2);
     for pool in &found.pools {
-        let Owner::Cache(cache) = pool.owner else { panic!("no cache") };
-        let part = if cache.part == Part::Small { "small" } else { "large" };
+        let PoolOwner::Cache(cache) = pool.owner else { panic!("no cache") };
+        let part = if cache.part == PoolSizeClass::Small { "small" } else { "large" };
         assert_eq!(Some(pool.inactive_split_bytes), wanted[part].as_u64(), "{part}");
         assert_eq!(pool.stream, Some(StreamId(0)));
     }
@@ -180,7 +181,7 @@ fn unusual_entries_are_warned_about_and_counted() {
     // A 64-bit stream needs a nine-byte integer.
     let streams: Vec<_> = kept.live.values().filter_map(|change| change.stream).collect();
     assert!(streams.contains(&StreamId((1 << 63) + 5)));
-    let without = kept.live.values().filter(|change| change.kind == Kind::Torch);
+    let without = kept.live.values().filter(|change| change.kind == MemoryKind::Torch);
     assert_eq!(without.filter(|change| change.site.is_none()).count(), 1);
 }
 
@@ -188,15 +189,17 @@ fn unusual_entries_are_warned_about_and_counted() {
 fn profile_snapshot_has_categories_and_a_cpu_device() {
     let (kept, _) = read("made/profile.pickle");
     assert!(kept.segments.is_empty() && kept.levels.is_empty());
-    let outermost = |kind: Kind| -> Vec<String> {
+    let outermost = |kind: MemoryKind| -> Vec<String> {
         let of_kind = kept.live.values().filter(|change| change.kind == kind);
         let frames = of_kind.map(|change| kept.stacks.frames(change.site.unwrap()).last().unwrap());
         frames.map(|frame| frame.function.to_string()).collect()
     };
-    assert_eq!(outermost(Kind::Torch), ["main", "category: parameter"]);
-    assert_eq!(outermost(Kind::Pageable), ["category: unknown"]);
+    assert_eq!(outermost(MemoryKind::Torch), ["main", "category: parameter"]);
+    assert_eq!(outermost(MemoryKind::Pageable), ["category: unknown"]);
     assert!(
-        kept.live.values().all(|change| change.device.is_some() == (change.kind == Kind::Torch))
+        kept.live
+            .values()
+            .all(|change| change.device.is_some() == (change.kind == MemoryKind::Torch))
     );
 }
 

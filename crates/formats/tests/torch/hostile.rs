@@ -3,16 +3,16 @@
 use std::io::Write;
 use std::path::Path;
 
-use formats::import::{Error, torch};
+use formats::import::{ImportError, torch};
 use proptest::prelude::*;
 
-use crate::kept::{Kept, file};
+use crate::kept::{CheckingSink, file};
 use crate::random;
 
-fn read(bytes: &[u8]) -> (Result<u64, Error>, Kept) {
+fn read(bytes: &[u8]) -> (Result<u64, ImportError>, CheckingSink) {
     let mut named = tempfile::NamedTempFile::new().unwrap();
     named.write_all(bytes).unwrap();
-    let mut kept = Kept::default();
+    let mut kept = CheckingSink::default();
     let result = torch::read(named.path(), &mut kept).map(|imported| imported.events);
     (result, kept)
 }
@@ -78,7 +78,7 @@ fn lengths_are_not_trusted() {
 fn broken_structures_are_rejected() {
     for (bytes, what) in [
         (b"\x80\x04".as_slice(), "ends in the middle"),
-        (b"\x80\x09.", "NotRecognised"),
+        (b"\x80\x09.", "NotRecognized"),
         (b"\x80\x04.", "a value is missing"),
         (b"\x80\x04\x94.", "a value is missing"),
         (b"\x80\x04u.", "the beginning of a group"),
@@ -94,8 +94,8 @@ fn broken_structures_are_rejected() {
         (b"\x80\x04}.", "neither `segments` nor `device_traces`"),
         (b"\x80\x04\x86.", "a value is missing"),
     ] {
-        if what == "NotRecognised" {
-            assert!(matches!(read(bytes).0, Err(Error::NotRecognised { .. })));
+        if what == "NotRecognized" {
+            assert!(matches!(read(bytes).0, Err(ImportError::NotRecognized { .. })));
         } else {
             let text = error(bytes);
             assert!(text.contains(what), "{bytes:?}: {text}");
@@ -161,9 +161,9 @@ fn non_snapshot_files_are_rejected() {
         let text = error(bytes);
         assert!(text.contains("make one with torch.cuda.memory._dump_snapshot()"), "{text}");
     }
-    let mut kept = Kept::default();
+    let mut kept = CheckingSink::default();
     let missing = torch::read(Path::new("/nowhere/snapshot.pickle"), &mut kept);
-    assert!(matches!(missing, Err(Error::Io { .. })));
+    assert!(matches!(missing, Err(ImportError::Io { .. })));
     let page = error(b"<html> \"base64\": \"gARjb3MK\"");
     assert!(page.contains("GLOBAL (0x63), at byte 2 of the pickle in the page"), "{page}");
 }

@@ -3,36 +3,36 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use engine::cache::{CacheLevels, CacheSettings, PoolSums, Segment};
-use engine::change::{Change, Turn};
-use engine::ids::{DeviceId, Key, Pid};
-use engine::kind::Kind;
-use engine::stack::Stacks;
-use engine::units::Moment;
-use formats::import::{Sink, Warning};
+use engine::cache::{AllocatorSettings, AllocatorStats, PoolTotals, Segment};
+use engine::change::{AllocationChange, ChangeKind};
+use engine::ids::{AllocationKey, DeviceId, Pid};
+use engine::kind::MemoryKind;
+use engine::stack::StackTable;
+use engine::units::Timestamp;
+use formats::import::{ImportSink, Warning};
 
 /// Keys are unique on their device.
-pub(crate) type Name = (Kind, Option<DeviceId>, Key);
+pub(crate) type Name = (MemoryKind, Option<DeviceId>, AllocationKey);
 
 /// Output of a reader.
 #[derive(Default)]
-pub(crate) struct Kept {
-    pub(crate) stacks: Stacks,
-    pub(crate) live: BTreeMap<Name, Change>,
+pub(crate) struct CheckingSink {
+    pub(crate) stacks: StackTable,
+    pub(crate) live: BTreeMap<Name, AllocationChange>,
     pub(crate) began: u64,
     pub(crate) ended: u64,
-    pub(crate) peaks: BTreeMap<(Kind, Option<DeviceId>), u64>,
-    pub(crate) sums: BTreeMap<(Kind, Option<DeviceId>), u64>,
+    pub(crate) peaks: BTreeMap<(MemoryKind, Option<DeviceId>), u64>,
+    pub(crate) sums: BTreeMap<(MemoryKind, Option<DeviceId>), u64>,
     pub(crate) segments: Vec<Segment>,
-    pub(crate) settings: Option<CacheSettings>,
-    pub(crate) levels: Vec<CacheLevels>,
+    pub(crate) settings: Option<AllocatorSettings>,
+    pub(crate) levels: Vec<AllocatorStats>,
     pub(crate) warnings: Vec<Warning>,
-    pub(crate) clock: Option<(Moment, i64)>,
-    now: Moment,
+    pub(crate) clock: Option<(Timestamp, i64)>,
+    now: Timestamp,
 }
 
-impl Kept {
-    pub(crate) fn live_bytes(&self, kind: Kind) -> u64 {
+impl CheckingSink {
+    pub(crate) fn live_bytes(&self, kind: MemoryKind) -> u64 {
         let of_kind = self.live.iter().filter(|((its, ..), _)| *its == kind);
         of_kind.map(|(_, change)| change.bytes).sum()
     }
@@ -46,33 +46,33 @@ impl Kept {
     }
 }
 
-impl Sink for Kept {
-    fn stacks(&mut self) -> &mut Stacks {
+impl ImportSink for CheckingSink {
+    fn stacks(&mut self) -> &mut StackTable {
         &mut self.stacks
     }
 
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &AllocationChange) {
         assert!(change.at >= self.now, "time went backwards");
         self.now = change.at;
         let key = (change.kind, change.device, change.key);
-        let counts = u64::from(change.kind != Kind::Pool);
+        let counts = u64::from(change.kind != MemoryKind::Pool);
         let sum = self.sums.entry((change.kind, change.device)).or_default();
-        match change.what {
-            Turn::Began => {
+        match change.action {
+            ChangeKind::Allocated => {
                 self.began += counts;
                 *sum += change.bytes;
                 let peak = self.peaks.entry((change.kind, change.device)).or_default();
                 *peak = (*peak).max(*sum);
                 assert_eq!(self.live.insert(key, *change), None, "the key is live already");
             }
-            Turn::Ended { began, .. } => {
+            ChangeKind::Ended { began, .. } => {
                 self.ended += counts;
                 *sum -= change.bytes;
                 let older = self.live.remove(&key).expect("an end without an allocation");
                 assert_eq!((older.at, older.bytes), (began, change.bytes));
                 assert_eq!((older.site, older.stream), (change.site, change.stream));
             }
-            Turn::Learned { .. } => panic!("a snapshot has no late updates"),
+            ChangeKind::Updated { .. } => panic!("a snapshot has no late updates"),
         }
     }
 
@@ -80,7 +80,7 @@ impl Sink for Kept {
 
     fn device(&mut self, _: DeviceId, _: &str, _: Option<u64>) {}
 
-    fn clock(&mut self, moment: Moment, utc_nanos: i64) {
+    fn clock(&mut self, moment: Timestamp, utc_nanos: i64) {
         assert_eq!(self.clock.replace((moment, utc_nanos)), None, "the clock is reported twice");
     }
 
@@ -88,13 +88,13 @@ impl Sink for Kept {
         self.segments.push(segment);
     }
 
-    fn pool(&mut self, _: &PoolSums) {}
+    fn pool(&mut self, _: &PoolTotals) {}
 
-    fn cache_settings(&mut self, settings: &CacheSettings) {
+    fn cache_settings(&mut self, settings: &AllocatorSettings) {
         assert_eq!(self.settings.replace(settings.clone()), None, "settings are reported twice");
     }
 
-    fn cache_levels(&mut self, levels: &CacheLevels) {
+    fn cache_levels(&mut self, levels: &AllocatorStats) {
         self.levels.push(*levels);
     }
 

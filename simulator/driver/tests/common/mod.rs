@@ -134,13 +134,13 @@ fn is_child() -> bool {
 }
 
 /// The result of a test's own process, with the oracles that it wrote.
-pub(crate) struct Ended {
+pub(crate) struct ChildResult {
     /// Its status and output.
     pub(crate) output: Output,
     dir: TempDir,
 }
 
-impl Ended {
+impl ChildResult {
     /// Returns all oracles, by process id.
     pub(crate) fn accounts(&self) -> Vec<Value> {
         let mut accounts: Vec<Value> = std::fs::read_dir(self.dir.path())
@@ -210,7 +210,7 @@ pub(crate) fn isolated(
     test: &str,
     environment: &[(&str, &str)],
     body: impl FnOnce(Library),
-) -> Ended {
+) -> ChildResult {
     if is_child() {
         body(Library::load());
         std::process::exit(0);
@@ -223,7 +223,7 @@ pub(crate) fn isolated(
         .envs(environment.iter().copied())
         .output()
         .unwrap();
-    Ended { output, dir }
+    ChildResult { output, dir }
 }
 
 /// Like [`isolated`], for a body that must succeed; returns its oracle.

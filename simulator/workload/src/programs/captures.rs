@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Context as _, anyhow};
 
 use super::{MIB, launches, process};
-use crate::cli::{CaptureEndBy, Common, OpenCapturesThen};
+use crate::cli::{CaptureEndBy, CommonArgs, OpenCapturesThen};
 use crate::cuda::{Device, Driver, Handle, Pointer, Result};
 use crate::{say, signals};
 
@@ -110,7 +110,7 @@ fn begin(driver: &Driver) -> Result<()> {
 /// Begins captures on two threads and leaves them open.
 pub(crate) fn open(
     driver: &'static Driver,
-    common: &Common,
+    common: &CommonArgs,
     then: OpenCapturesThen,
 ) -> anyhow::Result<()> {
     let mut context = 0;

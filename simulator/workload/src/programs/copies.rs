@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use crate::cli::Copies;
 use crate::cuda::{Device, Driver, Handle, NOT_FOUND, Pointer, Result};
 use crate::structs::{
-    ArrayDescriptor, Copy2d, Copy3d, CopyAttributes, FLOAT, Place, Side2d, Side3d,
+    ArrayDescriptor, Copy2d, Copy3d, CopyAttributes, CopyEndpoint, FLOAT, Side2d, Side3d,
 };
 use crate::{say, signals};
 
@@ -136,8 +136,9 @@ impl Buffers {
             driver.cuMemcpyPeer(far, far_context, first, context, 15_000)?;
             driver.cuMemcpyPeerAsync(first, context, far, far_context, 16_000, stream)?;
         }
-        let from = Side3d { place: Place::device(first), context, ..Side3d::default() };
-        let to = Side3d { place: Place::device(far), context: far_context, ..Side3d::default() };
+        let from = Side3d { place: CopyEndpoint::device(first), context, ..Side3d::default() };
+        let to =
+            Side3d { place: CopyEndpoint::device(far), context: far_context, ..Side3d::default() };
         let (from, to) = (Side3d { pitch, height: 8, ..from }, Side3d { pitch, height: 8, ..to });
         let copy = Copy3d { from, to, width: 500, height: 8, depth: 3 };
         // SAFETY: as in `plain`; the descriptor lives until the calls return.
@@ -154,15 +155,15 @@ impl Buffers {
         let Self { driver, stream, first, pitched, pitch, array, .. } = *self;
         let pinned = number(self.pinned);
         let side = |place, pitch| Side2d { place, pitch, ..Side2d::default() };
-        let device = side(Place::device(pitched), pitch);
+        let device = side(CopyEndpoint::device(pitched), pitch);
         let copy = |from, to, width, height| Copy2d { from, to, width, height };
-        let up = copy(side(Place::host(pageable), WIDTH), device, WIDTH, ROWS);
-        let down = copy(device, side(Place::host(pageable), WIDTH), 100, 10);
-        let across = copy(side(Place::unified(first), pitch), device, 300, 20);
-        let into_array = copy(device, side(Place::array(array), 0), 4 * SIDE, 32);
+        let up = copy(side(CopyEndpoint::host(pageable), WIDTH), device, WIDTH, ROWS);
+        let down = copy(device, side(CopyEndpoint::host(pageable), WIDTH), 100, 10);
+        let across = copy(side(CopyEndpoint::unified(first), pitch), device, 300, 20);
+        let into_array = copy(device, side(CopyEndpoint::array(array), 0), 4 * SIDE, 32);
         let cuboid = |place, pitch| Side3d { place, pitch, height: 4, ..Side3d::default() };
-        let on_device = cuboid(Place::device(pitched), pitch);
-        let on_host = cuboid(Place::host(pinned), 400);
+        let on_device = cuboid(CopyEndpoint::device(pitched), pitch);
+        let on_host = cuboid(CopyEndpoint::host(pinned), 400);
         let up_3d = Copy3d { from: on_host, to: on_device, width: 400, height: 4, depth: 5 };
         let down_3d = Copy3d { from: on_device, to: on_host, width: 200, height: 4, depth: 6 };
         // SAFETY: as in `plain`; the descriptors live until the calls return.

@@ -11,7 +11,7 @@ use crate::structs::{Array3dDescriptor, ArrayDescriptor, FLOAT};
 use crate::{say, signals};
 
 /// Events between two reads of the clock, at full speed.
-const BATCH: u64 = 256;
+const CLOCK_CHECK_EVENTS: u64 = 256;
 
 /// Makes allocations and frees, one after another.
 struct Spammer {
@@ -69,7 +69,7 @@ pub(crate) fn spam(device: Device, options: &Spam) -> anyhow::Result<()> {
             break;
         }
         let target = match options.throughput {
-            Throughput::Max => spammer.events() + BATCH,
+            Throughput::Max => spammer.events() + CLOCK_CHECK_EVENTS,
             Throughput::PerSecond(rate) => events_until(rate, elapsed),
         };
         while spammer.events() < target.min(limit) {

@@ -163,7 +163,7 @@ fn allocate_and_free(
 }
 
 /// Number of buffers that each thread of `anomaly` keeps.
-const WINDOW: usize = 3;
+const KEPT_BUFFERS: usize = 3;
 
 /// Each thread keeps its last few buffers; the huge one stays live until the end.
 pub(crate) fn anomaly(device: Device, options: &Anomaly) -> anyhow::Result<()> {
@@ -188,7 +188,7 @@ fn iterate(device: Device, options: &Anomaly, number: usize) -> anyhow::Result<(
         } else {
             window.push_back(device.alloc(options.normal_mb * MIB)?);
         }
-        if window.len() > WINDOW
+        if window.len() > KEPT_BUFFERS
             && let Some(oldest) = window.pop_front()
         {
             device.free(oldest)?;

@@ -13,13 +13,13 @@ mod random;
 mod simple;
 mod torch;
 
-use crate::cli::{Arguments, Program};
+use crate::cli::{Cli, Program};
 use crate::cuda::{Device, Driver};
 
 const MIB: usize = 1 << 20;
 
 /// Runs the requested program.
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &Cli) -> anyhow::Result<()> {
     let common = &arguments.common;
     let device = || Device::open(Driver::load()?, common.device);
     match &arguments.program {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
-use crate::cli::{Common, ObjectSort, Objects};
+use crate::cli::{CommonArgs, ObjectKind, Objects};
 use crate::cuda::{Device, Driver, Handle, Result};
 use crate::structs::{Array3dDescriptor, FLOAT, IpcHandle, PoolProps};
 use crate::{say, signals};
@@ -19,10 +19,10 @@ const SOURCE: &std::ffi::CStr =
     c".version 3.0\n.target sm_30\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 
 /// `CUDA_RESOURCE_DESC` of an array: its type (0), the handle, and room for the rest.
-type Resource = [u64; 18];
+type ResourceDesc = [u64; 18];
 
 /// Creates objects, with everything that they need.
-struct Maker {
+struct ObjectFactory {
     driver: &'static Driver,
     ordinal: i32,
     /// An array for textures and surfaces, a graph for graphs, a stream for captures.
@@ -33,7 +33,7 @@ struct Maker {
     created: [u64; 12],
 }
 
-impl Maker {
+impl ObjectFactory {
     fn new(driver: &'static Driver, ordinal: i32) -> Result<Self> {
         let mut maker = Self { driver, ordinal, array: 0, graph: 0, stream: 0, created: [0; 12] };
         // Surfaces require a flag (2).
@@ -61,7 +61,7 @@ impl Maker {
     }
 
     /// Creates an object.
-    fn make(&mut self, kind: ObjectSort) -> Result<Handle> {
+    fn make(&mut self, kind: ObjectKind) -> Result<Handle> {
         let number = self.created.get_mut(kind as usize).map_or(0, |number| {
             *number += 1;
             *number
@@ -70,37 +70,37 @@ impl Maker {
         let mut handle = 0;
         let out = &raw mut handle;
         let (code, none) = (SOURCE.as_ptr().cast(), null());
-        let mut resource: Resource = [0; 18];
+        let mut resource: ResourceDesc = [0; 18];
         resource[1] = self.array;
         let resource = resource.as_ptr().cast();
         // SAFETY: the pointers are valid for writing and reading; texts are zero-terminated.
         unsafe {
             match kind {
-                ObjectSort::Stream if even => driver.cuStreamCreateWithPriority(out, 1, 0),
-                ObjectSort::Stream => driver.cuStreamCreate(out, 1),
-                ObjectSort::Event if number.is_multiple_of(8) => self.shared_event(out),
-                ObjectSort::Event => driver.cuEventCreate(out, 2),
-                ObjectSort::Graph if number.is_multiple_of(3) => self.captured(out),
-                ObjectSort::Graph if even => driver.cuGraphClone(out, self.graph),
-                ObjectSort::Graph => driver.cuGraphCreate(out, 0),
-                ObjectSort::GraphExec => driver.cuGraphInstantiateWithFlags(out, self.graph, 0),
-                ObjectSort::Module if even => driver.cuModuleLoadDataEx(out, code, 0, none, none),
-                ObjectSort::Module => driver.cuModuleLoadData(out, code),
-                ObjectSort::Library => {
+                ObjectKind::Stream if even => driver.cuStreamCreateWithPriority(out, 1, 0),
+                ObjectKind::Stream => driver.cuStreamCreate(out, 1),
+                ObjectKind::Event if number.is_multiple_of(8) => self.shared_event(out),
+                ObjectKind::Event => driver.cuEventCreate(out, 2),
+                ObjectKind::Graph if number.is_multiple_of(3) => self.captured(out),
+                ObjectKind::Graph if even => driver.cuGraphClone(out, self.graph),
+                ObjectKind::Graph => driver.cuGraphCreate(out, 0),
+                ObjectKind::GraphExec => driver.cuGraphInstantiateWithFlags(out, self.graph, 0),
+                ObjectKind::Module if even => driver.cuModuleLoadDataEx(out, code, 0, none, none),
+                ObjectKind::Module => driver.cuModuleLoadData(out, code),
+                ObjectKind::Library => {
                     driver.cuLibraryLoadData(out, code, none, none, 0, none, none, 0)
                 }
-                ObjectSort::Context => self.context(out),
-                ObjectSort::GreenContext => self.green(out),
-                ObjectSort::Texture => {
+                ObjectKind::Context => self.context(out),
+                ObjectKind::GreenContext => self.green(out),
+                ObjectKind::Texture => {
                     let description = [0_u64; 16];
                     driver.cuTexObjectCreate(out, resource, description.as_ptr().cast(), none)
                 }
-                ObjectSort::Surface => driver.cuSurfObjectCreate(out, resource),
-                ObjectSort::Pool => {
+                ObjectKind::Surface => driver.cuSurfObjectCreate(out, resource),
+                ObjectKind::Pool => {
                     let props = PoolProps::device(self.ordinal);
                     driver.cuMemPoolCreate(out, &raw const props)
                 }
-                ObjectSort::Linker => driver.cuLinkCreate_v2(0, none, none, out),
+                ObjectKind::Linker => driver.cuLinkCreate_v2(0, none, none, out),
             }
         }?;
         Ok(handle)
@@ -153,23 +153,23 @@ impl Maker {
         }
     }
 
-    fn destroy(&self, kind: ObjectSort, handle: Handle) -> Result<()> {
+    fn destroy(&self, kind: ObjectKind, handle: Handle) -> Result<()> {
         let driver = self.driver;
         // SAFETY: nothing uses it anymore.
         unsafe {
             match kind {
-                ObjectSort::Stream => driver.cuStreamDestroy_v2(handle),
-                ObjectSort::Event => driver.cuEventDestroy_v2(handle),
-                ObjectSort::Graph => driver.cuGraphDestroy(handle),
-                ObjectSort::GraphExec => driver.cuGraphExecDestroy(handle),
-                ObjectSort::Module => driver.cuModuleUnload(handle),
-                ObjectSort::Library => driver.cuLibraryUnload(handle),
-                ObjectSort::Context => driver.cuCtxDestroy_v2(handle),
-                ObjectSort::GreenContext => driver.cuGreenCtxDestroy(handle),
-                ObjectSort::Texture => driver.cuTexObjectDestroy(handle),
-                ObjectSort::Surface => driver.cuSurfObjectDestroy(handle),
-                ObjectSort::Pool => driver.cuMemPoolDestroy(handle),
-                ObjectSort::Linker => driver.cuLinkDestroy(handle),
+                ObjectKind::Stream => driver.cuStreamDestroy_v2(handle),
+                ObjectKind::Event => driver.cuEventDestroy_v2(handle),
+                ObjectKind::Graph => driver.cuGraphDestroy(handle),
+                ObjectKind::GraphExec => driver.cuGraphExecDestroy(handle),
+                ObjectKind::Module => driver.cuModuleUnload(handle),
+                ObjectKind::Library => driver.cuLibraryUnload(handle),
+                ObjectKind::Context => driver.cuCtxDestroy_v2(handle),
+                ObjectKind::GreenContext => driver.cuGreenCtxDestroy(handle),
+                ObjectKind::Texture => driver.cuTexObjectDestroy(handle),
+                ObjectKind::Surface => driver.cuSurfObjectDestroy(handle),
+                ObjectKind::Pool => driver.cuMemPoolDestroy(handle),
+                ObjectKind::Linker => driver.cuLinkDestroy(handle),
             }
         }
     }
@@ -177,20 +177,20 @@ impl Maker {
 
 /// Allocation site of objects that are destroyed.
 #[inline(never)]
-fn make_passing(maker: &mut Maker, kind: ObjectSort) -> Result<Handle> {
+fn make_passing(maker: &mut ObjectFactory, kind: ObjectKind) -> Result<Handle> {
     let handle = maker.make(kind)?;
     Ok(black_box(handle))
 }
 
 /// Allocation site of objects that are leaked.
 #[inline(never)]
-fn make_forgotten(maker: &mut Maker, kind: ObjectSort) -> Result<Handle> {
+fn make_forgotten(maker: &mut ObjectFactory, kind: ObjectKind) -> Result<Handle> {
     let handle = maker.make(kind)?;
     Ok(black_box(handle.rotate_left(1)))
 }
 
 /// Creates objects of each kind, and leaks a part of them.
-fn rounds(maker: &mut Maker, options: &Objects) -> Result<()> {
+fn rounds(maker: &mut ObjectFactory, options: &Objects) -> Result<()> {
     let kinds = options.kinds();
     for round in 0..options.count {
         let kept = |number: u64| (number as f64 * options.leak) as u64;
@@ -217,7 +217,7 @@ fn in_context(driver: &'static Driver, ordinal: i32, options: &Objects) -> Resul
     let mut context = 0;
     // SAFETY: the pointer is valid for writing.
     unsafe { driver.cuCtxCreate_v2(&raw mut context, 0 as c_uint, ordinal) }?;
-    let mut maker = Maker::new(driver, ordinal)?;
+    let mut maker = ObjectFactory::new(driver, ordinal)?;
     rounds(&mut maker, options)?;
     maker.end()?;
     // SAFETY: nothing uses it anymore.
@@ -225,7 +225,7 @@ fn in_context(driver: &'static Driver, ordinal: i32, options: &Objects) -> Resul
 }
 
 /// Makes destroy calls that the driver must reject.
-fn fail(maker: &Maker, options: &Objects) -> anyhow::Result<()> {
+fn fail(maker: &ObjectFactory, options: &Objects) -> anyhow::Result<()> {
     for kind in options.kinds() {
         for _ in 0..options.failing {
             if maker.destroy(kind, 0x5).is_ok() {
@@ -237,9 +237,9 @@ fn fail(maker: &Maker, options: &Objects) -> anyhow::Result<()> {
 }
 
 /// Runs the program.
-pub(crate) fn run(device: Device, common: &Common, options: &Objects) -> anyhow::Result<()> {
+pub(crate) fn run(device: Device, common: &CommonArgs, options: &Objects) -> anyhow::Result<()> {
     let driver = device.driver;
-    let mut maker = Maker::new(driver, common.device)?;
+    let mut maker = ObjectFactory::new(driver, common.device)?;
     let mut older = Vec::new();
     for kind in options.kinds() {
         for _ in 0..options.before {
@@ -277,7 +277,7 @@ pub(crate) fn run(device: Device, common: &Common, options: &Objects) -> anyhow:
 }
 
 /// Forks a child that creates half as many, with its own driver.
-fn fork(common: &Common, options: &Objects) -> anyhow::Result<()> {
+fn fork(common: &CommonArgs, options: &Objects) -> anyhow::Result<()> {
     // SAFETY: this program has no other thread, and the child continues as an ordinary process.
     let pid = unsafe { libc::fork() };
     if pid < 0 {

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::MIB;
-use crate::cli::{Common, IpcChild, Launches, Stressor, StressorProcess};
+use crate::cli::{CommonArgs, IpcChild, Launches, Stressor, StressorProcess};
 use crate::cuda::{Device, Driver, NOT_INITIALIZED};
 use crate::structs::IpcHandle;
 use crate::{say, signals};
 
 /// Returns a command that runs this program again.
-pub(super) fn this_program(common: &Common) -> anyhow::Result<Command> {
+pub(super) fn this_program(common: &CommonArgs) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
     command.args(["--device", &common.device.to_string()]);
     Ok(command)
 }
 
 /// Runs the processes of the stressor and waits for them.
-pub(crate) fn stressor(common: &Common, options: &Stressor) -> anyhow::Result<()> {
+pub(crate) fn stressor(common: &CommonArgs, options: &Stressor) -> anyhow::Result<()> {
     let mut children = Vec::new();
     for number in 0..options.procs {
         let process = &options.process;
@@ -41,7 +41,7 @@ pub(crate) fn stressor(common: &Common, options: &Stressor) -> anyhow::Result<()
 }
 
 /// Runs the processes of `launches` and waits for them.
-pub(crate) fn launches(common: &Common, options: &Launches) -> anyhow::Result<()> {
+pub(crate) fn launches(common: &CommonArgs, options: &Launches) -> anyhow::Result<()> {
     let mut children = Vec::new();
     for _ in 0..options.processes {
         let mut command = this_program(common)?;
@@ -157,7 +157,7 @@ fn child_of_fork(driver: &'static Driver, ordinal: c_int) -> anyhow::Result<()> 
 }
 
 /// Allocates 16 MiB, then executes `leak3`.
-pub(crate) fn exec(device: Device, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn exec(device: Device, common: &CommonArgs) -> anyhow::Result<()> {
     device.alloc(16 * MIB)?;
     let mut command = this_program(common)?;
     command
@@ -168,7 +168,7 @@ pub(crate) fn exec(device: Device, common: &Common) -> anyhow::Result<()> {
 }
 
 /// The parent keeps 8 MiB, which the child opens; the child also keeps 1 MiB of its own.
-pub(crate) fn ipc(device: Device, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn ipc(device: Device, common: &CommonArgs) -> anyhow::Result<()> {
     let pointer = device.alloc(8 * MIB)?;
     let mut handle = IpcHandle { bytes: [0; 64] };
     // SAFETY: the pointer is valid for writing.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::cli::{Common, Torch, TorchSpam};
+use crate::cli::{CommonArgs, TorchArgs, TorchSpam};
 use crate::{say, signals};
 
 macro_rules! functions {
@@ -115,7 +115,7 @@ fn keep_history(cache: &Cache, device: i32, bytes: u64) -> anyhow::Result<u64> {
 
 /// Allocates weights that stay until the end, temporary tensors in each step, and optionally one
 /// that is kept.
-pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Result<()> {
+pub(crate) fn train(common: &CommonArgs, options: &TorchArgs, leaks: bool) -> anyhow::Result<()> {
     let (cache, device) = (Cache::load(common.device)?, common.device);
     let held = weights(&cache, device)?;
     if options.wait_loaded {
@@ -153,7 +153,7 @@ pub(crate) fn train(common: &Common, options: &Torch, leaks: bool) -> anyhow::Re
 }
 
 /// Allocates and frees tensors as fast as possible, from the requested number of stacks.
-pub(crate) fn spam(common: &Common, options: &TorchSpam) -> anyhow::Result<()> {
+pub(crate) fn spam(common: &CommonArgs, options: &TorchSpam) -> anyhow::Result<()> {
     let (cache, device) = (Cache::load(common.device)?, common.device);
     // The segment is allocated once, before the time is measured.
     let first = cache.tensor(device, 4096)?;

@@ -29,9 +29,9 @@ fn driver() -> PathBuf {
 }
 
 /// A directory with the driver under its real name, and one for the oracles.
-pub(crate) struct Stage(TempDir);
+pub(crate) struct TestEnv(TempDir);
 
-impl Stage {
+impl TestEnv {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         symlink(driver(), dir.path().join("libcuda.so.1")).unwrap();

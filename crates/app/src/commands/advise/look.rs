@@ -6,37 +6,41 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use capture::hooks::function_name;
-use capture::session::{Options, Stacks, Target, Tensors, Work};
+use capture::session::{ActivityOptions, SessionOptions, StackMode, Target, TensorMode};
 use engine::ledger::Ledger;
-use engine::snapshot::{Snapshot, View};
+use engine::snapshot::{Snapshot, SnapshotOptions};
 use formats::WallClock;
-use formats::export::Names;
-use formats::recording::Functions;
+use formats::export::ReportContext;
+use formats::recording::FunctionTable;
 
-use crate::cli::Advise;
-use crate::commands::live::{gpu_names, tell};
+use crate::cli::AdviseArgs;
+use crate::commands::live::{gpu_names, log_notice};
 use crate::output;
-use crate::pipeline::{Live, Message};
+use crate::pipeline::{LiveTrace, PipelineMessage};
 
 /// Time until Ctrl-C is noticed.
-const ATTENTION: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns the state after `--duration`. All processes are traced even if steps are wanted for some
 /// only, because every holder counts for the free memory of the GPU.
-pub(super) fn look(options: &Advise, view: &View) -> Result<(Snapshot, Names)> {
+pub(super) fn observe(
+    options: &AdviseArgs,
+    view: &SnapshotOptions,
+) -> Result<(Snapshot, ReportContext)> {
     let interrupted = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))?;
-    let live = Live::start(session_options(options))?;
+    let live = LiveTrace::start(session_options(options))?;
     for warning in &live.plan.warnings {
-        output::complain(warning);
+        output::log(warning);
     }
     let clock = WallClock::now(capture::monotonic());
     let gpus = gpu_names(&live.gpus);
-    let names = Names { clock, function: function_name, recorded: Functions::default(), gpus };
-    let mut ledger = Ledger::new().following_work();
+    let names =
+        ReportContext { clock, function: function_name, recorded: FunctionTable::default(), gpus };
+    let mut ledger = Ledger::new().with_activity();
     let end = Instant::now() + options.duration;
     while Instant::now() < end && !interrupted.load(Ordering::Relaxed) {
-        match live.next(end.min(Instant::now() + ATTENTION)) {
+        match live.next(end.min(Instant::now() + POLL_INTERVAL)) {
             Some(message) => apply(&mut ledger, message)?,
             None => continue,
         }
@@ -48,30 +52,34 @@ pub(super) fn look(options: &Advise, view: &View) -> Result<(Snapshot, Names)> {
     Ok((ledger.snapshot(at, view), names))
 }
 
-fn apply(ledger: &mut Ledger, message: Message) -> Result<()> {
+fn apply(ledger: &mut Ledger, message: PipelineMessage) -> Result<()> {
     match message {
-        Message::Events(events) => events.iter().for_each(|event| ledger.apply(event)),
-        Message::Notice(notice) if notice.is_trouble() => tell(&notice),
-        Message::Gpus(_) | Message::Notice(_) => {}
-        Message::Failed(error) => return Err(error),
+        PipelineMessage::Events(events) => events.iter().for_each(|event| ledger.apply(event)),
+        PipelineMessage::Notice(notice) if notice.is_warning() => log_notice(&notice),
+        PipelineMessage::Gpus(_) | PipelineMessage::Notice(_) => {}
+        PipelineMessage::Failed(error) => return Err(error),
     }
     Ok(())
 }
 
-fn session_options(options: &Advise) -> Options {
-    Options {
+fn session_options(options: &AdviseArgs) -> SessionOptions {
+    SessionOptions {
         target: Target::Everybody,
         drivers: options.driver.clone(),
-        ring_bytes: Options::RING_BYTES,
+        ring_bytes: SessionOptions::RING_BYTES,
         table_entries: None,
         thread_entries: None,
         tier: None,
-        work: Some(Work { check_every_launch: false, table_entries: None, baseline: false }),
+        work: Some(ActivityOptions {
+            check_every_launch: false,
+            table_entries: None,
+            baseline: false,
+        }),
         objects: false,
-        stacks: Stacks::Off,
-        tensors: Tensors::Totals,
-        stack_ring_bytes: Options::STACK_RING_BYTES,
-        logs: Options::LOGS.into(),
+        stacks: StackMode::Off,
+        tensors: TensorMode::Totals,
+        stack_ring_bytes: SessionOptions::STACK_RING_BYTES,
+        logs: SessionOptions::DEFAULT_LOG_DIR.into(),
         empty_probes: false,
     }
 }

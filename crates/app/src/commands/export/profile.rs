@@ -1,25 +1,27 @@
 //! Memory by call stack: folded stacks, flame graphs, pprof.
 
 use anyhow::{Result, bail};
-use engine::analysis::groups::Groups;
-use engine::analysis::watermark::Watermark;
-use formats::export::profile::{Profile, Unit, Value, at_end, at_peak, flame_graph, folded, pprof};
-use formats::import::Source;
+use engine::analysis::groups::GroupTable;
+use engine::analysis::watermark::PeakAnalysis;
+use formats::export::profile::{
+    Profile, ProfileUnit, ProfileValue, at_end, at_peak, flame_graph, folded, pprof,
+};
+use formats::import::SourceFormat;
 
-use crate::cli::{self, Export, ExportFormat};
+use crate::cli::{self, ExportArgs, ExportFormat};
 use crate::commands::input;
 use crate::output;
 
 /// Writes the profile.
-pub(super) fn run(options: &Export, source: Source) -> Result<()> {
+pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let measure = source.measure();
     let mut out = super::single(options)?;
-    let mut groups = Groups::new(measure);
-    let mut peaks = (options.at == Some(cli::At::Peak)).then(|| Watermark::new(measure));
+    let mut groups = GroupTable::new(measure);
+    let mut peaks = (options.at == Some(cli::InUseAtArg::Peak)).then(|| PeakAnalysis::new(measure));
     let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
-        groups.change(change);
+        groups.observe(change);
         if let Some(peaks) = &mut peaks {
-            peaks.change(change);
+            peaks.observe(change);
         }
     })?;
     let samples = match peaks {
@@ -29,12 +31,12 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     let (stacks, processes) = (&input.facts.stacks, &input.facts.processes);
     let profile = Profile { samples: &samples, stacks, processes, title: &input.name };
     let value = match options.value {
-        None | Some(cli::Value::Inuse) => Value::InUse,
-        Some(cli::Value::Allocated) => Value::Allocated,
+        None | Some(cli::ProfileValueArg::Inuse) => ProfileValue::InUse,
+        Some(cli::ProfileValueArg::Allocated) => ProfileValue::Allocated,
     };
     let unit = match options.unit {
-        None | Some(cli::Unit::Bytes) => Unit::Bytes,
-        Some(cli::Unit::Count) => Unit::Objects,
+        None | Some(cli::ProfileUnitArg::Bytes) => ProfileUnit::Bytes,
+        Some(cli::ProfileUnitArg::Count) => ProfileUnit::Objects,
     };
     let writer = &mut *out.writer;
     match options.format {
@@ -49,7 +51,7 @@ pub(super) fn run(options: &Export, source: Source) -> Result<()> {
     out.finish()?;
     super::warn(&input.facts);
     if samples.iter().all(|sample| sample.place.site.is_none()) && !samples.is_empty() {
-        output::complain("the file has no call stacks");
+        output::log("the file has no call stacks");
     }
     Ok(())
 }

@@ -1,29 +1,29 @@
 //! A memory snapshot for PyTorch's viewers.
 
 use anyhow::{Result, bail};
-use formats::export::torch::{Snapshot, Survey};
-use formats::import::Source;
-use formats::plain::plain;
+use formats::export::torch::{Prescan, SnapshotWriter};
+use formats::import::SourceFormat;
+use formats::plain::sanitize;
 
-use crate::cli::Export;
+use crate::cli::ExportArgs;
 use crate::commands::input;
 
 /// Processes that an error message lists.
-const LISTED: usize = 10;
+const MAX_LISTED_PROCESSES: usize = 10;
 
 /// Writes the snapshot. The file is read once to find live memory at its end, and once more for
 /// each device.
-pub(super) fn run(options: &Export, source: Source) -> Result<()> {
+pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut out = super::single(options)?;
     let only = input::only(&options.part);
-    let mut survey = Survey::new(source.measure());
+    let mut survey = Prescan::new(source.measure());
     let input = input::read(&options.file, only, &mut |change, _| survey.change(change))?;
-    let snapshot = Snapshot::new(&mut out.writer, survey, &input.facts)?;
+    let snapshot = SnapshotWriter::new(&mut out.writer, survey, &input.facts)?;
     let mut snapshot = match snapshot {
         Ok(snapshot) => snapshot,
         Err(processes) => {
-            let known = processes.iter().take(LISTED).map(|pid| {
-                let name = input.facts.processes.get(pid).map(|name| plain(name));
+            let known = processes.iter().take(MAX_LISTED_PROCESSES).map(|pid| {
+                let name = input.facts.processes.get(pid).map(|name| sanitize(name));
                 format!("{pid} ({})", name.unwrap_or_default())
             });
             let known: Vec<String> = known.collect();

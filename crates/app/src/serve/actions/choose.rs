@@ -1,7 +1,7 @@
 //! Candidates for an action: the processes that hold memory on the device, from the latest
 //! snapshot.
 
-use engine::holding::Where;
+use engine::holding::DeviceFilter;
 use engine::ids::{Pid, ProcessKey};
 use engine::snapshot::{DeviceView, ProcessView, Snapshot};
 use engine::units::{Bytes, Nanos};
@@ -21,7 +21,7 @@ pub(super) struct Candidate {
 /// size.
 pub(super) fn candidates(
     snapshot: &Snapshot,
-    device: Where,
+    device: DeviceFilter,
     exclude: Option<Pid>,
     idle: &dyn Fn(&ProcessView) -> Option<Nanos>,
 ) -> Vec<Candidate> {
@@ -34,13 +34,13 @@ pub(super) fn candidates(
             is_wanted.then(|| Candidate { key: process.key, bytes, idle: idle(process) })
         })
         .collect();
-    let is_idle = |one: &Candidate| one.idle.is_some_and(|idle| idle >= engine::advice::IDLE);
+    let is_idle = |one: &Candidate| one.idle.is_some_and(|idle| idle >= engine::advice::IDLE_AFTER);
     all.sort_by_key(|one| (!is_idle(one), std::cmp::Reverse(one.bytes), one.key.pid));
     all
 }
 
 /// Traced memory plus untracked memory, which includes allocations from before the agent.
-fn held(process: &ProcessView, device: Where) -> Bytes {
+fn held(process: &ProcessView, device: DeviceFilter) -> Bytes {
     let views = process.devices.iter().filter(|view| matches(view, device));
     let bytes = |view: &DeviceView| {
         view.live_bytes.0.saturating_add(view.untracked().unwrap_or_default().0)
@@ -48,12 +48,12 @@ fn held(process: &ProcessView, device: Where) -> Bytes {
     Bytes(views.map(bytes).fold(0, u64::saturating_add))
 }
 
-fn matches(view: &DeviceView, device: Where) -> bool {
+fn matches(view: &DeviceView, device: DeviceFilter) -> bool {
     match device {
-        Where::Anywhere => true,
-        Where::Gpu(gpu) => view.gpu == Some(gpu),
+        DeviceFilter::AllDevices => true,
+        DeviceFilter::Gpu(gpu) => view.gpu == Some(gpu),
         // Device ordinals differ between processes, so the GPU decides if it is known.
-        Where::Device(ordinal, gpu) => match (view.gpu, gpu) {
+        DeviceFilter::Device(ordinal, gpu) => match (view.gpu, gpu) {
             (Some(one), Some(other)) => one == other,
             _ => view.device == Some(ordinal),
         },

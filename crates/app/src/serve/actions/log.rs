@@ -10,11 +10,11 @@ use serde::Serialize;
 use crate::serve::trust;
 
 /// Size at which the log is rotated; one old file is kept.
-const LARGEST: u64 = 8 << 20;
+const MAX_LOG_BYTES: u64 = 8 << 20;
 
 /// One decision.
 #[derive(Serialize)]
-pub(super) struct Entry<'a> {
+pub(super) struct LogEntry<'a> {
     pub(super) trigger: &'static str,
     pub(super) pid: u32,
     pub(super) name: String,
@@ -25,18 +25,18 @@ pub(super) struct Entry<'a> {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     time: String,
     #[serde(flatten)]
-    entry: &'a Entry<'a>,
+    entry: &'a LogEntry<'a>,
 }
 
 /// The log file.
-pub(super) struct Log {
+pub(super) struct ActionLog {
     path: PathBuf,
 }
 
-impl Log {
+impl ActionLog {
     pub(super) fn new(state: &Path) -> Self {
         Self { path: state.join("actions.log") }
     }
@@ -45,15 +45,15 @@ impl Log {
         &self.path
     }
 
-    pub(super) fn add(&self, entry: &Entry<'_>) -> io::Result<()> {
+    pub(super) fn add(&self, entry: &LogEntry<'_>) -> io::Result<()> {
         if let Some(dir) = self.path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         }
-        if fs::metadata(&self.path).is_ok_and(|file| file.len() > LARGEST) {
+        if fs::metadata(&self.path).is_ok_and(|file| file.len() > MAX_LOG_BYTES) {
             fs::rename(&self.path, self.path.with_extension("log.old"))?;
         }
         let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
-        let mut line = serde_json::to_vec(&Line { time, entry })?;
+        let mut line = serde_json::to_vec(&LogLine { time, entry })?;
         line.push(b'\n');
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(trust::NO_LINK);

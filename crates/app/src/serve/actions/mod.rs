@@ -11,53 +11,53 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use engine::diagnosis::Cause;
-use engine::holding::Where;
+use engine::diagnosis::OomCause;
+use engine::holding::DeviceFilter;
 use engine::ids::{GpuId, Pid, ProcessKey};
 use engine::snapshot::Snapshot;
 use engine::units::Bytes;
-use engine::verdict::{Subject, Sureness};
-use formats::export::incident::{Trigger, Who};
-use formats::plain::plain;
+use engine::verdict::{Confidence, Resource};
+use formats::export::incident::{Requester, Trigger};
+use formats::plain::sanitize;
 
 use self::choose::{Candidate, candidates};
-use self::log::{Entry, Log};
-use self::process::Held;
-use super::Shared;
-use super::config::actions::{Actions, Allow, What, When};
-use super::incidents::{History, Job};
-use super::program::Running;
+use self::log::{ActionLog, LogEntry};
+use self::process::PidfdProcess;
+use super::AgentState;
+use super::config::actions::{ActionKind, ActionRule, ActionTrigger, ActionsConfig};
+use super::incidents::{HolderHistory, IncidentJob};
+use super::program::ChildProgram;
 use crate::{advising, output};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Number of suspects beyond which those of exited processes are forgotten.
-const KNOWN: usize = 4096;
+const MAX_KNOWN_SUSPECTS: usize = 4096;
 
 /// Maximum number of out-of-memory errors that may still recover.
-const WAITING: usize = 64;
+const MAX_PENDING_OOMS: usize = 64;
 
 /// Timeout of a rule's command, and its timeout at shutdown.
-const PATIENCE: Duration = Duration::from_secs(60);
-const GRACE: Duration = Duration::from_secs(1);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum number of concurrent commands.
-const CHILDREN: usize = 8;
+const MAX_CHILDREN: usize = 8;
 
 /// Decides on actions and runs them.
-pub(crate) struct Actor {
-    config: Actions,
-    log: Log,
+pub(crate) struct ActionRunner {
+    config: ActionsConfig,
+    log: ActionLog,
     done: VecDeque<Instant>,
     /// Decisions about suspects.
-    suspects: HashMap<ProcessKey, Answer>,
-    ooms: VecDeque<Refusal>,
-    children: Vec<(Running, String)>,
+    suspects: HashMap<ProcessKey, Decision>,
+    ooms: VecDeque<OomEvent>,
+    children: Vec<(ChildProgram, String)>,
 }
 
 /// A decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+enum Decision {
     /// An action was taken, or none ever will be.
     Final,
     /// It holds less than `min_bytes`, so far.
@@ -67,25 +67,25 @@ enum Answer {
 }
 
 /// An allocation that failed because the device is full.
-struct Refusal {
+struct OomEvent {
     number: u64,
-    requester: Who,
-    device: Where,
+    requester: Requester,
+    device: DeviceFilter,
     gpu: Option<GpuId>,
     requested: Bytes,
     /// The program had time to recover and did not.
     is_settled: bool,
 }
 
-impl Actor {
-    pub(crate) fn new(shared: &Shared) -> Self {
+impl ActionRunner {
+    pub(crate) fn new(shared: &AgentState) -> Self {
         Self::with(shared.config.actions.clone(), &shared.config.state_dir)
     }
 
-    fn with(config: Actions, state: &Path) -> Self {
+    fn with(config: ActionsConfig, state: &Path) -> Self {
         Self {
             config,
-            log: Log::new(state),
+            log: ActionLog::new(state),
             done: VecDeque::new(),
             suspects: HashMap::new(),
             ooms: VecDeque::new(),
@@ -94,16 +94,21 @@ impl Actor {
     }
 
     /// Handles an out-of-memory error or a nearly full GPU.
-    pub(crate) fn incident(&mut self, job: &Job, cause: Option<Cause>, history: &History) {
+    pub(crate) fn incident(
+        &mut self,
+        job: &IncidentJob,
+        cause: Option<OomCause>,
+        history: &HolderHistory,
+    ) {
         let device = match (job.device, job.gpu) {
-            (Some(ordinal), gpu) => Where::Device(ordinal, gpu),
-            (None, Some(gpu)) => Where::Gpu(gpu),
-            (None, None) => Where::Anywhere,
+            (Some(ordinal), gpu) => DeviceFilter::Device(ordinal, gpu),
+            (None, Some(gpu)) => DeviceFilter::Gpu(gpu),
+            (None, None) => DeviceFilter::AllDevices,
         };
         match (job.trigger, &job.requester) {
             (Trigger::OutOfMemory, Some(requester)) => {
                 let requested = job.call.as_ref().and_then(|call| call.failed.asked);
-                let oom = Refusal {
+                let oom = OomEvent {
                     number: job.number,
                     requester: requester.clone(),
                     device,
@@ -111,12 +116,16 @@ impl Actor {
                     requested: Bytes(requested.map_or(0, |(_, bytes)| bytes)),
                     is_settled: false,
                 };
-                self.queue_oom(oom, cause.unwrap_or(Cause::Unknown));
+                self.queue_oom(oom, cause.unwrap_or(OomCause::Unknown));
             }
-            (Trigger::Limit, None) if job.gpu.is_some() => {
+            (Trigger::Threshold, None) if job.gpu.is_some() => {
                 let snapshot = &job.published.snapshot;
                 let idle = |process: &_| history.idle(process, snapshot.at);
-                self.decide(When::NearlyFull, &candidates(snapshot, device, None, &idle), None);
+                self.decide(
+                    ActionTrigger::NearlyFull,
+                    &candidates(snapshot, device, None, &idle),
+                    None,
+                );
             }
             _ => {}
         }
@@ -124,19 +133,19 @@ impl Actor {
 
     /// Queues an error if stopping another process can help, which requires a full device. It may
     /// recover: PyTorch frees its cache and retries.
-    fn queue_oom(&mut self, oom: Refusal, cause: Cause) {
-        if !self.is_allowed(When::OutOfMemory) {
+    fn queue_oom(&mut self, oom: OomEvent, cause: OomCause) {
+        if !self.is_allowed(ActionTrigger::OutOfMemory) {
             return;
         }
-        if cause != Cause::DeviceExhausted {
+        if cause != OomCause::DeviceExhausted {
             let why =
                 format!("the cause is {}: stopping other processes would not help", cause.name());
             return self.skip(&oom, &why);
         }
-        if oom.device == Where::Anywhere {
+        if oom.device == DeviceFilter::AllDevices {
             return self.skip(&oom, "GPU unknown");
         }
-        if self.ooms.len() >= WAITING
+        if self.ooms.len() >= MAX_PENDING_OOMS
             && let Some(oldest) = self.ooms.pop_front()
         {
             self.skip(&oldest, "too many failures at once");
@@ -145,7 +154,7 @@ impl Actor {
     }
 
     /// Ends the time in which the program could recover from the error.
-    pub(crate) fn settled(&mut self, number: u64, recovered: bool) {
+    pub(crate) fn incident_settled(&mut self, number: u64, recovered: bool) {
         let Some(index) = self.ooms.iter().position(|one| one.number == number) else { return };
         if recovered && let Some(oom) = self.ooms.remove(index) {
             self.skip(&oom, "recovered: no action needed");
@@ -155,7 +164,7 @@ impl Actor {
     }
 
     /// Acts on unrecovered errors and on leak suspects.
-    pub(crate) fn look(&mut self, snapshot: &Snapshot, history: &History) {
+    pub(crate) fn poll(&mut self, snapshot: &Snapshot, history: &HolderHistory) {
         let (due, waiting): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.ooms).into_iter().partition(|one| one.is_settled);
         self.ooms = waiting;
@@ -169,11 +178,11 @@ impl Actor {
                     let idle = |process: &_| history.idle(process, snapshot.at);
                     let exclude = Some(oom.requester.pid);
                     let all = candidates(snapshot, oom.device, exclude, &idle);
-                    self.decide(When::OutOfMemory, &all, None);
+                    self.decide(ActionTrigger::OutOfMemory, &all, None);
                 }
             }
         }
-        if self.is_allowed(When::Leak) {
+        if self.is_allowed(ActionTrigger::Leak) {
             self.check_suspects(snapshot);
         }
     }
@@ -181,50 +190,57 @@ impl Actor {
     fn check_suspects(&mut self, snapshot: &Snapshot) {
         for suspect in &snapshot.suspects {
             let counts =
-                matches!(suspect.subject, Subject::Memory(kind) if kind.takes_device_memory());
-            let Some(pid) = suspect.pid.filter(|_| counts && suspect.sureness >= Sureness::Likely)
+                matches!(suspect.resource, Resource::Memory(kind) if kind.takes_device_memory());
+            let Some(pid) =
+                suspect.pid.filter(|_| counts && suspect.confidence >= Confidence::Likely)
             else {
                 continue;
             };
             let running = snapshot.processes.iter().find(|one| one.key.pid == pid);
             let Some(process) = running.filter(|one| one.ended.is_none()) else { continue };
             let previous = self.suspects.get(&process.key).copied();
-            if previous == Some(Answer::Final) || advising::is_protected(process) {
+            if previous == Some(Decision::Final) || advising::is_protected(process) {
                 continue;
             }
             let bytes = Bytes(suspect.evidence.live);
             let candidate = Candidate { key: process.key, bytes, idle: None };
-            let decision = self.decide(When::Leak, &[candidate], previous);
+            let decision = self.decide(ActionTrigger::Leak, &[candidate], previous);
             self.suspects.insert(process.key, decision);
         }
-        if self.suspects.len() > KNOWN {
+        if self.suspects.len() > MAX_KNOWN_SUSPECTS {
             let runs = |key: &ProcessKey| snapshot.processes.iter().any(|one| one.key == *key);
             self.suspects.retain(|key, _| runs(key));
         }
     }
 
-    fn is_allowed(&self, when: When) -> bool {
+    fn is_allowed(&self, when: ActionTrigger) -> bool {
         self.config.allow.iter().any(|allow| allow.trigger == when)
     }
 
     /// Acts on the first candidate that matches a rule; at most one. A previous decision is not
     /// logged again.
-    fn decide(&mut self, when: When, candidates: &[Candidate], previous: Option<Answer>) -> Answer {
-        let mut decision = Answer::Final;
-        let rules: Vec<Allow> =
+    fn decide(
+        &mut self,
+        when: ActionTrigger,
+        candidates: &[Candidate],
+        previous: Option<Decision>,
+    ) -> Decision {
+        let mut decision = Decision::Final;
+        let rules: Vec<ActionRule> =
             self.config.allow.iter().filter(|allow| allow.trigger == when).cloned().collect();
         if rules.is_empty() {
             return decision;
         }
         for candidate in candidates {
-            let process = match Held::open(candidate.key) {
+            let process = match PidfdProcess::open(candidate.key) {
                 Ok(process) => process,
                 Err(why) => {
                     self.record(when, candidate, "", "skipped", &why);
                     continue;
                 }
             };
-            let matching: Vec<&Allow> = rules.iter().filter(|rule| process.matches(rule)).collect();
+            let matching: Vec<&ActionRule> =
+                rules.iter().filter(|rule| process.matches(rule)).collect();
             if let Some(allow) = matching.iter().find(|allow| candidate.bytes >= allow.min_bytes.0)
             {
                 return self.act(when, candidate, allow, &process, previous);
@@ -232,11 +248,11 @@ impl Actor {
             let why = match matching.iter().map(|allow| allow.min_bytes.0).min() {
                 None => "no rule allows it".to_owned(),
                 Some(minimum) => {
-                    decision = Answer::TooLittle;
+                    decision = Decision::TooLittle;
                     format!("{} is less than min_bytes ({minimum})", candidate.bytes)
                 }
             };
-            if previous != Some(Answer::TooLittle) {
+            if previous != Some(Decision::TooLittle) {
                 self.record(when, candidate, &process.name, "skipped", &why);
             }
         }
@@ -245,32 +261,32 @@ impl Actor {
 
     fn act(
         &mut self,
-        when: When,
+        when: ActionTrigger,
         candidate: &Candidate,
-        allow: &Allow,
-        process: &Held,
-        previous: Option<Answer>,
-    ) -> Answer {
+        allow: &ActionRule,
+        process: &PidfdProcess,
+        previous: Option<Decision>,
+    ) -> Decision {
         let now = Instant::now();
         while self.done.front().is_some_and(|at| now.duration_since(*at) >= HOUR) {
             self.done.pop_front();
         }
         let action = match allow.action {
-            What::Stop => "stop (SIGTERM)".to_owned(),
-            What::Signal => format!("signal {}", allow.signal.as_deref().unwrap_or_default()),
-            What::Command => format!("command {}", allow.command.join(" ")),
+            ActionKind::Stop => "stop (SIGTERM)".to_owned(),
+            ActionKind::Signal => format!("signal {}", allow.signal.as_deref().unwrap_or_default()),
+            ActionKind::Command => format!("command {}", allow.command.join(" ")),
         };
         if self.done.len() >= self.config.max_per_hour {
-            if previous != Some(Answer::RateLimited) {
+            if previous != Some(Decision::RateLimited) {
                 let why = format!("{action}: {} actions in the last hour already", self.done.len());
                 self.record(when, candidate, &process.name, "rate_limited", &why);
             }
-            return Answer::RateLimited;
+            return Decision::RateLimited;
         }
         if self.config.dry_run {
             let why = format!("{action}: not done (dry_run)");
             self.record(when, candidate, &process.name, "dry_run", &why);
-            return Answer::Final;
+            return Decision::Final;
         }
         self.done.push_back(now);
         let outcome = match allow.signal() {
@@ -284,12 +300,17 @@ impl Actor {
                 self.record(when, candidate, &process.name, "failed", &why);
             }
         }
-        Answer::Final
+        Decision::Final
     }
 
-    fn run(&mut self, when: When, candidate: &Candidate, allow: &Allow) -> Result<(), String> {
-        if self.children.len() >= CHILDREN {
-            return Err(format!("{CHILDREN} commands are still running"));
+    fn run(
+        &mut self,
+        when: ActionTrigger,
+        candidate: &Candidate,
+        allow: &ActionRule,
+    ) -> Result<(), String> {
+        if self.children.len() >= MAX_CHILDREN {
+            return Err(format!("{MAX_CHILDREN} commands are still running"));
         }
         let facts = [
             ("TRIGGER", when.name().to_owned()),
@@ -298,46 +319,53 @@ impl Actor {
             ("BYTES", candidate.bytes.0.to_string()),
         ];
         let facts = facts.map(|(name, fact)| (format!("VRAMSCOPE_{name}"), fact)).into();
-        let running = Running::start(&allow.command, facts, "", PATIENCE)?;
-        let program = allow.command.first().map(|word| plain(word)).unwrap_or_default();
+        let running = ChildProgram::start(&allow.command, facts, "", COMMAND_TIMEOUT)?;
+        let program = allow.command.first().map(|word| sanitize(word)).unwrap_or_default();
         let label = format!("{program} ({}, process {})", when.name(), candidate.key.pid);
         self.children.push((running, label));
         Ok(())
     }
 
     /// Drops commands that ended, and kills those that exceed their timeout.
-    pub(crate) fn tend(&mut self) {
+    pub(crate) fn reap_children(&mut self) {
         self.children.retain_mut(|(running, label)| {
             let Some(outcome) = running.outcome() else { return true };
-            if let Some(stderr) = running.words() {
-                output::complain(&format!("command {label}: {stderr}"));
+            if let Some(stderr) = running.stderr_excerpt() {
+                output::log(&format!("command {label}: {stderr}"));
             }
             if let Err(why) = outcome {
-                output::complain(&format!("command {label} failed: {why}"));
+                output::log(&format!("command {label} failed: {why}"));
             }
             false
         });
     }
 
     /// Logs that no action is taken for an error, under the process that requested the memory.
-    fn skip(&mut self, oom: &Refusal, why: &str) {
+    fn skip(&mut self, oom: &OomEvent, why: &str) {
         let key = ProcessKey { pid: oom.requester.pid, start: 0 };
         let requester = Candidate { key, bytes: oom.requested, idle: None };
-        self.record(When::OutOfMemory, &requester, &oom.requester.name, "skipped", why);
+        self.record(ActionTrigger::OutOfMemory, &requester, &oom.requester.name, "skipped", why);
     }
 
-    fn record(&mut self, when: When, candidate: &Candidate, name: &str, outcome: &str, why: &str) {
+    fn record(
+        &mut self,
+        when: ActionTrigger,
+        candidate: &Candidate,
+        name: &str,
+        outcome: &str,
+        why: &str,
+    ) {
         let pid: Pid = candidate.key.pid;
-        let entry = Entry {
+        let entry = LogEntry {
             trigger: when.name(),
             pid: pid.0,
-            name: plain(name).into_owned(),
+            name: sanitize(name).into_owned(),
             bytes: candidate.bytes.0,
             outcome,
-            reason: plain(why).into_owned(),
+            reason: sanitize(why).into_owned(),
         };
         if outcome != "skipped" {
-            output::complain(&format!(
+            output::log(&format!(
                 "action ({}): {} (pid {pid}), {} held: {}: {}",
                 when.name(),
                 entry.name,
@@ -347,27 +375,31 @@ impl Actor {
             ));
         }
         if let Err(error) = self.log.add(&entry) {
-            output::complain(&format!("cannot write {}: {error}", self.log.path().display()));
+            output::log(&format!("cannot write {}: {error}", self.log.path().display()));
         }
     }
 }
 
-impl Drop for Actor {
+impl Drop for ActionRunner {
     /// Gives running commands a short time, then kills them.
     fn drop(&mut self) {
-        let end = Instant::now() + GRACE;
-        self.children.iter_mut().for_each(|(running, _)| running.hurry(end));
+        let end = Instant::now() + SHUTDOWN_TIMEOUT;
+        self.children.iter_mut().for_each(|(running, _)| running.set_deadline(end));
         while !self.children.is_empty() {
-            self.tend();
+            self.reap_children();
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
 /// Returns a warning if the agent lacks the capability for the configured actions.
-pub(crate) fn powerless(config: &Actions, may_signal: bool, own: u32) -> Option<String> {
-    let signals = |allow: &&Allow| allow.action != What::Command;
-    let is_foreign = |allow: &&Allow| allow.user.as_deref().and_then(uid) != Some(own);
+pub(crate) fn missing_capability_warning(
+    config: &ActionsConfig,
+    may_signal: bool,
+    own: u32,
+) -> Option<String> {
+    let signals = |allow: &&ActionRule| allow.action != ActionKind::Command;
+    let is_foreign = |allow: &&ActionRule| allow.user.as_deref().and_then(uid) != Some(own);
     let would_fail = config.allow.iter().filter(signals).any(|allow| is_foreign(&allow));
     (would_fail && !config.dry_run && !may_signal).then(|| {
         "[actions] allows signals, but the agent has no CAP_KILL: signals to processes of other users \

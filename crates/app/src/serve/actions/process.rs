@@ -7,20 +7,20 @@ use std::os::unix::fs::MetadataExt;
 use engine::ids::ProcessKey;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::serve::config::actions::Allow;
+use crate::serve::config::actions::ActionRule;
 
 /// Nanoseconds per tick of the start times in `/proc`.
-const TICK: u64 = 10_000_000;
+const CLOCK_TICK_NS: u64 = 10_000_000;
 
 /// A process, as read from `/proc`.
-pub(super) struct Held {
+pub(super) struct PidfdProcess {
     descriptor: OwnedFd,
     pub(super) name: String,
     uid: u32,
     cgroups: Vec<String>,
 }
 
-impl Held {
+impl PidfdProcess {
     /// Opens a process, if it is still the expected one.
     pub(super) fn open(key: ProcessKey) -> Result<Self, String> {
         let pid = key.pid;
@@ -42,7 +42,7 @@ impl Held {
             0 => {
                 return Err("start time unknown: the pid may have been reused".into());
             }
-            known if start != known / TICK => {
+            known if start != known / CLOCK_TICK_NS => {
                 return Err("pid was reused".into());
             }
             _ => {}
@@ -56,7 +56,7 @@ impl Held {
     }
 
     /// Whether a rule allows the action: all of its conditions must match.
-    pub(super) fn matches(&self, allow: &Allow) -> bool {
+    pub(super) fn matches(&self, allow: &ActionRule) -> bool {
         let user = allow.user.as_deref().is_none_or(|user| uid(user) == Some(self.uid));
         let name = allow.name.as_deref().is_none_or(|name| name_matches(name, &self.name));
         let cgroup = allow

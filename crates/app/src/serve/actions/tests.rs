@@ -3,22 +3,22 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
-use engine::event::{Allocate, Event, ProcessFacts, What as Happened};
-use engine::ids::{DeviceId, Key, Pid, Tid};
-use engine::kind::Kind;
+use engine::event::{Allocate, Event, EventKind as Happened, ProcessInfo};
+use engine::ids::{AllocationKey, DeviceId, Pid, Tid};
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::snapshot::View;
+use engine::snapshot::SnapshotOptions;
 use engine::stack::SiteName;
-use engine::units::Moment;
-use engine::verdict::{Evidence, Judgement, Verdict};
+use engine::units::Timestamp;
+use engine::verdict::{Evidence, SiteVerdict, Verdict};
 
 use super::*;
-use crate::serve::config::Size;
+use crate::serve::config::ByteSize;
 
 /// A process that can be stopped; killed with the test.
-struct Victim(Child);
+struct TargetProcess(Child);
 
-impl Victim {
+impl TargetProcess {
     fn new() -> Self {
         Self(Command::new("sleep").arg("1000").spawn().unwrap())
     }
@@ -46,23 +46,23 @@ impl Victim {
     }
 }
 
-impl Drop for Victim {
+impl Drop for TargetProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn allow(name: Option<&str>, user: Option<&str>) -> Allow {
-    Allow {
+fn allow(name: Option<&str>, user: Option<&str>) -> ActionRule {
+    ActionRule {
         user: user.map(str::to_owned),
         cgroup: None,
         name: name.map(str::to_owned),
-        action: What::Stop,
+        action: ActionKind::Stop,
         signal: None,
         command: Vec::new(),
-        trigger: When::OutOfMemory,
-        min_bytes: Size(Bytes(100)),
+        trigger: ActionTrigger::OutOfMemory,
+        min_bytes: ByteSize(Bytes(100)),
     }
 }
 
@@ -71,22 +71,22 @@ fn own_uid() -> String {
     std::fs::metadata("/proc/self").unwrap().uid().to_string()
 }
 
-struct Scene {
+struct Fixture {
     dir: tempfile::TempDir,
-    actor: Actor,
+    actor: ActionRunner,
 }
 
-impl Scene {
-    fn new(dry_run: bool, allow: Vec<Allow>) -> Self {
+impl Fixture {
+    fn new(dry_run: bool, allow: Vec<ActionRule>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let actor = Actor::with(Actions { dry_run, max_per_hour: 2, allow }, dir.path());
+        let actor =
+            ActionRunner::with(ActionsConfig { dry_run, max_per_hour: 2, allow }, dir.path());
         Self { dir, actor }
     }
 
     /// Returns the logged reasons.
     fn reasons(&self) -> Vec<String> {
-        let text =
-            std::fs::read_to_string(self.dir.path().join("actions.log")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.dir.path().join("actions.log")).unwrap_or_default();
         let one = |line: &str| {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             value["reason"].as_str().unwrap().to_owned()
@@ -96,8 +96,7 @@ impl Scene {
 
     /// Returns the logged outcomes.
     fn outcomes(&self) -> Vec<(u32, String)> {
-        let text =
-            std::fs::read_to_string(self.dir.path().join("actions.log")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.dir.path().join("actions.log")).unwrap_or_default();
         let one = |line: &str| {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             let pid = value["pid"].as_u64().unwrap() as u32;
@@ -109,10 +108,14 @@ impl Scene {
 
 #[test]
 fn only_the_matching_process_is_stopped() {
-    let (mut allowed, mut small) = (Victim::new(), Victim::new());
+    let (mut allowed, mut small) = (TargetProcess::new(), TargetProcess::new());
     let rules = vec![allow(Some("no-such-name"), None), allow(Some("sle*"), Some(&own_uid()))];
-    let mut fixture = Scene::new(false, rules);
-    fixture.actor.decide(When::OutOfMemory, &[small.candidate(99), allowed.candidate(100)], None);
+    let mut fixture = Fixture::new(false, rules);
+    fixture.actor.decide(
+        ActionTrigger::OutOfMemory,
+        &[small.candidate(99), allowed.candidate(100)],
+        None,
+    );
     assert_eq!(allowed.ended_by(), Some(15));
     assert!(small.is_running(), "it holds less than min_bytes");
     let expected = [(small.0.id(), "skipped".to_owned()), (allowed.0.id(), "done".to_owned())];
@@ -121,11 +124,11 @@ fn only_the_matching_process_is_stopped() {
 
 #[test]
 fn partial_matches_are_left_alone() {
-    let mut target = Victim::new();
+    let mut target = TargetProcess::new();
     let mut elsewhere = allow(Some("sleep"), None);
     elsewhere.cgroup = Some("/nowhere.slice".into());
     let mut another_time = allow(Some("sleep"), None);
-    another_time.trigger = When::NearlyFull;
+    another_time.trigger = ActionTrigger::NearlyFull;
     let rules = vec![
         allow(Some("slee"), Some(&own_uid())),
         allow(Some("sleep"), Some("4294967294")),
@@ -133,25 +136,25 @@ fn partial_matches_are_left_alone() {
         elsewhere,
         another_time,
     ];
-    let mut fixture = Scene::new(false, rules);
-    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
+    let mut fixture = Fixture::new(false, rules);
+    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     assert!(target.is_running());
     assert_eq!(fixture.outcomes(), [(target.0.id(), "skipped".to_owned())]);
 }
 
 #[test]
 fn dry_run_only_logs() {
-    let mut target = Victim::new();
-    let mut fixture = Scene::new(true, vec![allow(Some("sleep"), None)]);
-    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
+    let mut target = TargetProcess::new();
+    let mut fixture = Fixture::new(true, vec![allow(Some("sleep"), None)]);
+    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     assert!(target.is_running());
     assert_eq!(fixture.outcomes(), [(target.0.id(), "dry_run".to_owned())]);
 }
 
 #[test]
 fn reused_pids_and_the_agent_itself_are_left_alone() {
-    let mut target = Victim::new();
-    let mut fixture = Scene::new(false, vec![allow(Some("*"), Some(&own_uid()))]);
+    let mut target = TargetProcess::new();
+    let mut fixture = Fixture::new(false, vec![allow(Some("*"), Some(&own_uid()))]);
     let mut later = target.candidate(1000);
     later.key.start += 10_000_000;
     let mut unknown = target.candidate(1000);
@@ -160,7 +163,7 @@ fn reused_pids_and_the_agent_itself_are_left_alone() {
     ourselves.key.pid = Pid(std::process::id());
     let mut first = later.clone();
     first.key.pid = Pid(1);
-    fixture.actor.decide(When::OutOfMemory, &[later, unknown, ourselves, first], None);
+    fixture.actor.decide(ActionTrigger::OutOfMemory, &[later, unknown, ourselves, first], None);
     assert!(target.is_running());
     assert!(fixture.outcomes().iter().all(|(_, outcome)| outcome == "skipped"));
     assert_eq!(fixture.outcomes().len(), 4);
@@ -168,10 +171,10 @@ fn reused_pids_and_the_agent_itself_are_left_alone() {
 
 #[test]
 fn hourly_limit_is_enforced() {
-    let mut targets: Vec<Victim> = (0..3).map(|_| Victim::new()).collect();
-    let mut fixture = Scene::new(false, vec![allow(Some("sleep"), None)]);
+    let mut targets: Vec<TargetProcess> = (0..3).map(|_| TargetProcess::new()).collect();
+    let mut fixture = Fixture::new(false, vec![allow(Some("sleep"), None)]);
     for target in &targets {
-        fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
+        fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     }
     assert_eq!((targets[0].ended_by(), targets[1].ended_by()), (Some(15), Some(15)));
     assert!(targets[2].is_running());
@@ -180,15 +183,15 @@ fn hourly_limit_is_enforced() {
 
 #[test]
 fn command_gets_a_minimal_environment() {
-    let mut target = Victim::new();
+    let mut target = TargetProcess::new();
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let mut rule = allow(Some("sleep"), None);
-    rule.action = What::Command;
+    rule.action = ActionKind::Command;
     let script = format!("env | sort > {}.part; mv {0}.part {0}", out.display());
     rule.command = vec!["/bin/sh".into(), "-c".into(), script];
-    let mut fixture = Scene::new(false, vec![rule]);
-    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
+    let mut fixture = Fixture::new(false, vec![rule]);
+    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     let deadline = Instant::now() + Duration::from_secs(30);
     while !out.exists() {
         assert!(Instant::now() < deadline, "the command wrote nothing");
@@ -204,12 +207,12 @@ fn command_gets_a_minimal_environment() {
 
 /// Adds a process that holds memory on the first GPU: `traced` bytes seen by the agent, `driver`
 /// bytes reported by the driver.
-fn add_holder(ledger: &mut Ledger, target: &Victim, traced: u64, driver: u64) {
+fn add_holder(ledger: &mut Ledger, target: &TargetProcess, traced: u64, driver: u64) {
     let key = target.candidate(0).key;
-    let facts = ProcessFacts { start: key.start, uid: 1, name: "sleep".into(), before_trace: true };
+    let facts = ProcessInfo { start: key.start, uid: 1, name: "sleep".into(), before_trace: true };
     let allocate = Allocate {
-        key: Key::address(u64::from(key.pid.0) << 8),
-        kind: Kind::Device,
+        key: AllocationKey::address(u64::from(key.pid.0) << 8),
+        kind: MemoryKind::Device,
         bytes: traced,
         context: None,
         device: Some(DeviceId(0)),
@@ -223,21 +226,27 @@ fn add_holder(ledger: &mut Ledger, target: &Victim, traced: u64, driver: u64) {
     }
     all.push(Happened::DriverAccount { gpu: GpuId(0), bytes: driver, only: false });
     for what in all {
-        let at = Moment(1_000_000_000);
-        ledger.apply(&Event { pid: key.pid, tid: Tid(key.pid.0), entered: at, at, what });
+        let at = Timestamp(1_000_000_000);
+        ledger.apply(&Event {
+            pid: key.pid,
+            tid: Tid(key.pid.0),
+            entry_time: at,
+            time: at,
+            kind: what,
+        });
     }
 }
 
 fn snapshot(ledger: &mut Ledger) -> Snapshot {
-    ledger.snapshot(Moment(2_000_000_000), &View::default())
+    ledger.snapshot(Timestamp(2_000_000_000), &SnapshotOptions::default())
 }
 
 /// Returns an out-of-memory error of process 7 on the first GPU.
-fn oom(number: u64) -> Refusal {
-    Refusal {
+fn oom(number: u64) -> OomEvent {
+    OomEvent {
         number,
-        requester: Who { pid: Pid(7), tid: None, name: "requester".into() },
-        device: Where::Device(DeviceId(0), Some(GpuId(0))),
+        requester: Requester { pid: Pid(7), tid: None, name: "requester".into() },
+        device: DeviceFilter::Device(DeviceId(0), Some(GpuId(0))),
         gpu: Some(GpuId(0)),
         requested: Bytes(5000),
         is_settled: false,
@@ -246,91 +255,91 @@ fn oom(number: u64) -> Refusal {
 
 #[test]
 fn only_unrecovered_errors_on_a_full_device_trigger_actions() {
-    let mut target = Victim::new();
+    let mut target = TargetProcess::new();
     let mut ledger = Ledger::new();
     add_holder(&mut ledger, &target, 1000, 1500);
     let snapshot = snapshot(&mut ledger);
-    let mut fixture = Scene::new(false, vec![allow(Some("sleep"), None)]);
-    let others = Cause::ALL.into_iter().filter(|cause| *cause != Cause::DeviceExhausted);
+    let mut fixture = Fixture::new(false, vec![allow(Some("sleep"), None)]);
+    let others = OomCause::ALL.into_iter().filter(|cause| *cause != OomCause::DeviceExhausted);
     for (number, cause) in others.clone().enumerate() {
         fixture.actor.queue_oom(oom(number as u64), cause);
-        fixture.actor.settled(number as u64, false);
+        fixture.actor.incident_settled(number as u64, false);
     }
-    fixture.actor.look(&snapshot, &History::default());
+    fixture.actor.poll(&snapshot, &HolderHistory::default());
     assert!(target.is_running());
-    assert_eq!(fixture.outcomes(), vec![(7, "skipped".to_owned()); Cause::ALL.len() - 1]);
+    assert_eq!(fixture.outcomes(), vec![(7, "skipped".to_owned()); OomCause::ALL.len() - 1]);
     for (why, cause) in fixture.reasons().iter().zip(others) {
         assert!(why.contains(cause.name()), "{why}");
     }
     // The process may recover, and then it does.
-    fixture.actor.queue_oom(oom(100), Cause::DeviceExhausted);
-    fixture.actor.look(&snapshot, &History::default());
-    fixture.actor.settled(100, true);
-    fixture.actor.look(&snapshot, &History::default());
+    fixture.actor.queue_oom(oom(100), OomCause::DeviceExhausted);
+    fixture.actor.poll(&snapshot, &HolderHistory::default());
+    fixture.actor.incident_settled(100, true);
+    fixture.actor.poll(&snapshot, &HolderHistory::default());
     assert!(target.is_running());
     assert!(fixture.reasons().last().unwrap().contains("recovered"), "{:?}", fixture.reasons());
     // Another process freed memory.
     let mut freed = snapshot.clone();
     freed.gpus.push(engine::snapshot::GpuView { gpu: GpuId(0), free_bytes: Bytes(5000) });
-    fixture.actor.queue_oom(oom(101), Cause::DeviceExhausted);
-    fixture.actor.settled(101, false);
-    fixture.actor.look(&freed, &History::default());
+    fixture.actor.queue_oom(oom(101), OomCause::DeviceExhausted);
+    fixture.actor.incident_settled(101, false);
+    fixture.actor.poll(&freed, &HolderHistory::default());
     assert!(target.is_running());
     assert!(fixture.reasons().last().unwrap().contains("is free now"), "{:?}", fixture.reasons());
-    fixture.actor.queue_oom(oom(102), Cause::DeviceExhausted);
-    fixture.actor.settled(102, false);
-    fixture.actor.look(&snapshot, &History::default());
+    fixture.actor.queue_oom(oom(102), OomCause::DeviceExhausted);
+    fixture.actor.incident_settled(102, false);
+    fixture.actor.poll(&snapshot, &HolderHistory::default());
     assert_eq!(target.ended_by(), Some(15));
     assert_eq!(fixture.outcomes().last().unwrap(), &(target.0.id(), "done".to_owned()));
 }
 
 #[test]
 fn untracked_memory_counts() {
-    let (mut traced, mut untraced) = (Victim::new(), Victim::new());
+    let (mut traced, mut untraced) = (TargetProcess::new(), TargetProcess::new());
     let mut ledger = Ledger::new();
     add_holder(&mut ledger, &traced, 700, 800);
     // Allocated before the agent started.
     add_holder(&mut ledger, &untraced, 0, 2000);
     let mut rule = allow(Some("sleep"), None);
-    rule.min_bytes = Size(Bytes(1500));
-    let mut fixture = Scene::new(false, vec![rule]);
-    fixture.actor.queue_oom(oom(1), Cause::DeviceExhausted);
-    fixture.actor.settled(1, false);
-    fixture.actor.look(&snapshot(&mut ledger), &History::default());
+    rule.min_bytes = ByteSize(Bytes(1500));
+    let mut fixture = Fixture::new(false, vec![rule]);
+    fixture.actor.queue_oom(oom(1), OomCause::DeviceExhausted);
+    fixture.actor.incident_settled(1, false);
+    fixture.actor.poll(&snapshot(&mut ledger), &HolderHistory::default());
     assert_eq!(untraced.ended_by(), Some(15));
     assert!(traced.is_running());
 }
 
 #[test]
 fn suspect_below_min_bytes_is_logged_once_until_it_grows() {
-    let mut target = Victim::new();
+    let mut target = TargetProcess::new();
     let mut ledger = Ledger::new();
     add_holder(&mut ledger, &target, 10, 10);
     let mut snapshot = snapshot(&mut ledger);
-    snapshot.suspects.push(Judgement {
+    snapshot.suspects.push(SiteVerdict {
         pid: Some(Pid(target.0.id())),
         process: "sleep".into(),
         site: SiteName::Unknown,
         frames: [].into(),
-        subject: Subject::Memory(Kind::Device),
+        resource: Resource::Memory(MemoryKind::Device),
         device: Some(DeviceId(0)),
         thread: None,
         verdict: Verdict::Leak,
-        sureness: Sureness::Certain,
+        confidence: Confidence::Certain,
         evidence: Evidence { live: 99, ..Evidence::default() },
     });
     let mut rule = allow(Some("sleep"), None);
-    rule.trigger = When::Leak;
-    let mut fixture = Scene::new(false, vec![rule]);
+    rule.trigger = ActionTrigger::Leak;
+    let mut fixture = Fixture::new(false, vec![rule]);
     for _ in 0..3 {
-        fixture.actor.look(&snapshot, &History::default());
+        fixture.actor.poll(&snapshot, &HolderHistory::default());
     }
     assert!(target.is_running());
     assert_eq!(fixture.outcomes(), [(target.0.id(), "skipped".to_owned())]);
     assert_eq!(fixture.reasons(), ["99 B is less than min_bytes (100 B)"]);
     snapshot.suspects[0].evidence.live = 100;
     for _ in 0..3 {
-        fixture.actor.look(&snapshot, &History::default());
+        fixture.actor.poll(&snapshot, &HolderHistory::default());
     }
     assert_eq!(target.ended_by(), Some(15));
     assert_eq!(fixture.outcomes().len(), 2, "{:?}", fixture.outcomes());
@@ -338,30 +347,34 @@ fn suspect_below_min_bytes_is_logged_once_until_it_grows() {
 
 #[test]
 fn missing_cap_kill_is_reported() {
-    let rules = |dry_run, allow| Actions { dry_run, max_per_hour: 1, allow };
+    let rules = |dry_run, allow| ActionsConfig { dry_run, max_per_hour: 1, allow };
     let stop = rules(false, vec![allow(Some("python"), Some("1234"))]);
-    assert!(powerless(&stop, false, 65534).unwrap().contains("CAP_KILL"));
-    assert_eq!(powerless(&stop, true, 65534), None);
-    assert_eq!(powerless(&stop, false, 1234), None, "its own processes need no capability");
-    assert_eq!(powerless(&rules(true, stop.allow.clone()), false, 65534), None);
-    assert_eq!(powerless(&rules(false, Vec::new()), false, 65534), None);
+    assert!(missing_capability_warning(&stop, false, 65534).unwrap().contains("CAP_KILL"));
+    assert_eq!(missing_capability_warning(&stop, true, 65534), None);
+    assert_eq!(
+        missing_capability_warning(&stop, false, 1234),
+        None,
+        "its own processes need no capability"
+    );
+    assert_eq!(missing_capability_warning(&rules(true, stop.allow.clone()), false, 65534), None);
+    assert_eq!(missing_capability_warning(&rules(false, Vec::new()), false, 65534), None);
     let mut command = allow(Some("python"), None);
-    command.action = What::Command;
-    assert_eq!(powerless(&rules(false, vec![command]), false, 65534), None);
+    command.action = ActionKind::Command;
+    assert_eq!(missing_capability_warning(&rules(false, vec![command]), false, 65534), None);
 }
 
 #[test]
 fn command_runs_in_root_dir_and_ends_with_the_agent() {
-    let target = Victim::new();
+    let target = TargetProcess::new();
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
     let mut rule = allow(Some("sleep"), None);
-    rule.action = What::Command;
+    rule.action = ActionKind::Command;
     let script =
         format!("sleep 300 & (pwd; echo $!; env) > {}.part; mv {0}.part {0}; wait", out.display());
     rule.command = vec!["/bin/sh".into(), "-c".into(), script];
-    let mut fixture = Scene::new(false, vec![rule]);
-    fixture.actor.decide(When::OutOfMemory, &[target.candidate(1000)], None);
+    let mut fixture = Fixture::new(false, vec![rule]);
+    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     let deadline = Instant::now() + Duration::from_secs(30);
     while !out.exists() {
         assert!(Instant::now() < deadline, "the command wrote nothing");

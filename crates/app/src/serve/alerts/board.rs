@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::serve::Tally;
+use crate::serve::OutcomeCounter;
 
 /// A firing or resolved alert, as the API and metrics show it. All text is sanitized.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -27,13 +27,13 @@ pub(crate) struct AlertView {
 
 /// Current alerts, followed by resolved ones.
 #[derive(Default)]
-pub(crate) struct Board {
+pub(crate) struct AlertStore {
     alerts: Mutex<Vec<AlertView>>,
     /// Notifications by receiver and outcome.
-    pub(crate) notified: Tally,
+    pub(crate) notified: OutcomeCounter,
 }
 
-impl Board {
+impl AlertStore {
     /// Returns the alerts.
     pub(crate) fn list(&self) -> Vec<AlertView> {
         self.alerts.lock().unwrap_or_else(PoisonError::into_inner).clone()

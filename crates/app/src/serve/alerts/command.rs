@@ -5,39 +5,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use formats::plain::plain;
+use formats::plain::sanitize;
 
-use super::Board;
-use super::notice::Notice;
-use super::outlet::Message;
-use crate::serve::config::alerts::Action;
-use crate::serve::program::Running;
+use super::AlertStore;
+use super::notice::Notification;
+use super::outlet::OutgoingMessage;
+use crate::serve::config::alerts::ReceiverConfig;
+use crate::serve::program::ChildProgram;
 use crate::{fault, output};
 
 /// Poll interval while commands run.
-const ATTENTION: Duration = Duration::from_millis(20);
+const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Poll interval while no command runs.
-const PATIENCE: Duration = Duration::from_millis(500);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time for commands to end at shutdown.
-const GRACE: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the command of a receiver.
-pub(super) struct Runner {
+pub(super) struct CommandRunner {
     command: Vec<String>,
     timeout: Duration,
     max_concurrent: usize,
 }
 
 /// A running command.
-struct One {
-    running: Running,
+struct RunningCommand {
+    running: ChildProgram,
     label: String,
 }
 
-impl Runner {
-    pub(super) fn new(receiver: &Action) -> Self {
+impl CommandRunner {
+    pub(super) fn new(receiver: &ReceiverConfig) -> Self {
         Self {
             command: receiver.command.clone(),
             timeout: receiver.timeout(),
@@ -47,21 +47,27 @@ impl Runner {
 
     /// Runs the command for each incoming message until the queue is closed and all commands have
     /// ended.
-    pub(super) fn run(&self, inbox: &Receiver<Message>, store: &Board, stop: &AtomicBool) {
-        let mut running: Vec<One> = Vec::new();
+    pub(super) fn run(
+        &self,
+        inbox: &Receiver<OutgoingMessage>,
+        store: &AlertStore,
+        stop: &AtomicBool,
+    ) {
+        let mut running: Vec<RunningCommand> = Vec::new();
         let mut is_open = true;
         while is_open || !running.is_empty() {
             fault::point();
             running.retain_mut(|command| !self.reap(command, store));
             if stop.load(Ordering::Relaxed) {
-                let deadline = Instant::now() + GRACE;
-                running.iter_mut().for_each(|command| command.running.hurry(deadline));
+                let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+                running.iter_mut().for_each(|command| command.running.set_deadline(deadline));
             }
             if !is_open || running.len() >= self.max_concurrent {
-                std::thread::sleep(ATTENTION);
+                std::thread::sleep(CHILD_POLL_INTERVAL);
                 continue;
             }
-            let interval = if running.is_empty() { PATIENCE } else { ATTENTION };
+            let interval =
+                if running.is_empty() { IDLE_POLL_INTERVAL } else { CHILD_POLL_INTERVAL };
             match inbox.recv_timeout(interval) {
                 Ok(message) => running.extend(self.start(message, store)),
                 Err(RecvTimeoutError::Timeout) => (),
@@ -70,10 +76,10 @@ impl Runner {
         }
     }
 
-    fn start(&self, message: Message, store: &Board) -> Option<One> {
+    fn start(&self, message: OutgoingMessage, store: &AlertStore) -> Option<RunningCommand> {
         let env = message.notice.as_ref().map(environment).unwrap_or_default();
-        match Running::start(&self.command, env, &message.body, self.timeout) {
-            Ok(running) => Some(One { running, label: message.label }),
+        match ChildProgram::start(&self.command, env, &message.body, self.timeout) {
+            Ok(running) => Some(RunningCommand { running, label: message.label }),
             Err(why) => {
                 self.failed(&message.label, &why, store);
                 None
@@ -82,10 +88,10 @@ impl Runner {
     }
 
     /// Returns whether the command has ended, and logs and counts its outcome.
-    fn reap(&self, command: &mut One, store: &Board) -> bool {
+    fn reap(&self, command: &mut RunningCommand, store: &AlertStore) -> bool {
         let Some(outcome) = command.running.outcome() else { return false };
-        if let Some(stderr) = command.running.words() {
-            output::complain(&format!("command {} ({}): {stderr}", self.program(), command.label));
+        if let Some(stderr) = command.running.stderr_excerpt() {
+            output::log(&format!("command {} ({}): {stderr}", self.program(), command.label));
         }
         match outcome {
             Ok(()) => store.count("command", "sent"),
@@ -94,19 +100,19 @@ impl Runner {
         true
     }
 
-    fn failed(&self, label: &str, why: &str, store: &Board) {
+    fn failed(&self, label: &str, why: &str, store: &AlertStore) {
         store.count("command", "failed");
-        output::complain(&format!("command {} failed ({label}): {why}", self.program()));
+        output::log(&format!("command {} failed ({label}): {why}", self.program()));
     }
 
     fn program(&self) -> String {
-        self.command.first().map(|program| plain(program).into_owned()).unwrap_or_default()
+        self.command.first().map(|program| sanitize(program).into_owned()).unwrap_or_default()
     }
 }
 
 /// Returns the environment variables of an alert. The text is sanitized, so no value contains a
 /// zero byte.
-fn environment(notice: &Notice) -> Vec<(String, String)> {
+fn environment(notice: &Notification) -> Vec<(String, String)> {
     let fields = [
         ("RULE", notice.rule.clone()),
         ("STATE", notice.state.name().into()),

@@ -2,25 +2,25 @@
 
 use engine::alert::Severity;
 
-use super::notice::{Notice, State};
+use super::notice::{Notification, NotificationState};
 use crate::output;
 
 /// Logs a notification, with a priority that the systemd journal understands.
-pub(super) fn tell(notice: &Notice) {
+pub(super) fn notify(notice: &Notification) {
     let level = match (notice.state, notice.severity) {
-        (State::Resolved, _) => 5,
-        (State::Firing, Severity::Info) => 6,
-        (State::Firing, Severity::Warning) => 4,
-        (State::Firing, Severity::Critical) => 2,
+        (NotificationState::Resolved, _) => 5,
+        (NotificationState::Firing, Severity::Info) => 6,
+        (NotificationState::Firing, Severity::Warning) => 4,
+        (NotificationState::Firing, Severity::Critical) => 2,
     };
-    output::complain_as(level, &line(notice));
+    output::log_as(level, &line(notice));
 }
 
 /// `alert firing: leak_suspect (warning): …`.
-pub(super) fn line(notice: &Notice) -> String {
+pub(super) fn line(notice: &Notification) -> String {
     let prefix = if notice.is_repeated { " still" } else { "" };
     let advice = match notice.state {
-        State::Firing if !notice.advice.is_empty() => format!(". {}", notice.advice),
+        NotificationState::Firing if !notice.advice.is_empty() => format!(". {}", notice.advice),
         _ => String::new(),
     };
     format!(

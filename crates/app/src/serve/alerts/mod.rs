@@ -15,54 +15,54 @@ mod webhook;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use board::{AlertView, Board};
+pub(crate) use board::{AlertStore, AlertView};
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Part, Shared};
+use super::{AgentState, AgentThread};
 use crate::output;
-use outlet::Outlet;
-use watch::Watch;
+use outlet::Notifier;
+use watch::AlertWorker;
 
 /// Maximum wait for a snapshot before checking whether the feed is closed.
-const PATIENCE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time to deliver queued messages at shutdown.
-const GRACE: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the worker that evaluates rules and notifies receivers. Fails if a token cannot be read.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<AgentThread> {
     let config = &shared.config.alerts;
     let mut notifiers = Vec::new();
     if config.enabled {
         let host = notice::host();
         for receiver in config.receivers() {
-            notifiers.push(Outlet::start(receiver, &host, shared)?);
+            notifiers.push(Notifier::start(receiver, &host, shared)?);
         }
     }
-    Part::spawn("alerts", shared, move |shared| run(shared, notifiers))
+    AgentThread::spawn("alerts", shared, move |shared| run(shared, notifiers))
 }
 
-fn run(shared: &Arc<Shared>, notifiers: Vec<Outlet>) -> Result<()> {
+fn run(shared: &Arc<AgentState>, notifiers: Vec<Notifier>) -> Result<()> {
     let config = &shared.config.alerts;
     if !config.enabled {
         // A worker that exits ends the agent, so wait for the feed to close.
         while !shared.feed.is_closed() {
-            let _ = shared.feed.newer(u64::MAX, PATIENCE);
+            let _ = shared.feed.newer(u64::MAX, POLL_INTERVAL);
         }
         return Ok(());
     }
-    let mut worker = Watch::new(config, notifiers);
+    let mut worker = AlertWorker::new(config, notifiers);
     let mut seen = 0;
     let mut dropped = 0;
     loop {
         if let Some(error) = worker.failure() {
             return Err(error);
         }
-        let Some(published) = shared.feed.newer(seen, PATIENCE) else {
+        let Some(published) = shared.feed.newer(seen, POLL_INTERVAL) else {
             if shared.feed.is_closed() {
                 break;
             }
@@ -70,12 +70,12 @@ fn run(shared: &Arc<Shared>, notifiers: Vec<Outlet>) -> Result<()> {
         };
         seen = published.sequence;
         let now = published.snapshot.at;
-        worker.look(&published.metrics, now, &published.names.clock, &shared.alerts);
+        worker.evaluate(&published.metrics, now, &published.names.clock, &shared.alerts);
         if dropped == 0 && worker.dropped() > 0 {
             dropped = worker.dropped();
-            output::complain("too many alerts: some are not reported");
+            output::log("too many alerts: some are not reported");
         }
     }
-    worker.finish(GRACE);
+    worker.finish(SHUTDOWN_TIMEOUT);
     Ok(())
 }

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use engine::alert::{Alert, Severity};
 use formats::WallClock;
-use formats::plain::plain;
+use formats::plain::sanitize;
 
 /// State that a notification reports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) enum State {
+pub(super) enum NotificationState {
     Firing,
     Resolved,
 }
 
-impl State {
+impl NotificationState {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Firing => "firing",
@@ -24,8 +24,8 @@ impl State {
 
 /// A notification.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Notice {
-    pub(super) state: State,
+pub(super) struct Notification {
+    pub(super) state: NotificationState,
     /// Rule name, as in the configuration.
     pub(super) rule: String,
     /// Rule name in the Prometheus style.
@@ -50,11 +50,15 @@ pub(super) struct Notice {
     pub(super) host: Arc<str>,
 }
 
-impl Notice {
+impl Notification {
     pub(super) fn new(alert: &Alert, clock: &WallClock, host: &Arc<str>) -> Self {
-        let clean = |text: &str| plain(text).into_owned();
+        let clean = |text: &str| sanitize(text).into_owned();
         Self {
-            state: if alert.resolved.is_some() { State::Resolved } else { State::Firing },
+            state: if alert.resolved.is_some() {
+                NotificationState::Resolved
+            } else {
+                NotificationState::Firing
+            },
             rule: clean(&alert.rule.name),
             alert_name: clean(&alert.rule.alert_name()),
             severity: alert.rule.severity,
@@ -62,8 +66,8 @@ impl Notice {
             summary: summary(alert),
             advice: sentence(&alert.advice()),
             value: alert.value,
-            threshold: alert.rule.limit.number(),
-            value_text: clean(&alert.value_in_words()),
+            threshold: alert.rule.limit.threshold_value(),
+            value_text: clean(&alert.formatted_value()),
             since: clock.precise(alert.since),
             fired: clock.precise(alert.fired),
             resolved: alert.resolved.map(|time| clock.precise(time)),
@@ -84,7 +88,7 @@ impl Notice {
 }
 
 /// Maximum length of a text; it may contain several labels.
-const LONGEST: usize = 1024;
+const MAX_SUMMARY_CHARS: usize = 1024;
 
 /// Returns the summary of an alert; marked if it has resolved.
 pub(super) fn summary(alert: &Alert) -> String {
@@ -95,13 +99,13 @@ pub(super) fn summary(alert: &Alert) -> String {
 }
 
 fn sentence(text: &str) -> String {
-    formats::plain::plain_up_to(text, LONGEST).into_owned()
+    formats::plain::sanitize_up_to(text, MAX_SUMMARY_CHARS).into_owned()
 }
 
 /// Returns the name of this host.
 pub(super) fn host() -> Arc<str> {
     match &*crate::host::name() {
         "" => "localhost".into(),
-        name => plain(name).as_ref().into(),
+        name => sanitize(name).as_ref().into(),
     }
 }

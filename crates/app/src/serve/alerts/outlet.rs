@@ -7,69 +7,73 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use engine::alert::Alert;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use formats::WallClock;
 use rustix::thread::CapabilitySet;
 
-use super::command::Runner;
-use super::notice::Notice;
-use super::sync::{Sync, VALID};
-use super::teller::{Pace, Teller};
-use super::webhook::Sender;
-use super::{Board, log, shapes};
-use crate::serve::config::Span;
-use crate::serve::config::alerts::{Action, Format, Kind};
-use crate::serve::{Shared, rights};
+use super::command::CommandRunner;
+use super::notice::Notification;
+use super::sync::{ALERT_TTL, AlertmanagerSync};
+use super::teller::{NotificationThrottle, RateLimit};
+use super::webhook::WebhookSender;
+use super::{AlertStore, log, shapes};
+use crate::serve::config::DurationValue;
+use crate::serve::config::alerts::{PayloadFormat, ReceiverConfig, ReceiverType};
+use crate::serve::{AgentState, rights};
 use crate::threads;
 
 /// Maximum number of queued messages for a slow receiver; more are dropped and counted.
-const QUEUE: usize = 64;
+const QUEUE_MESSAGES: usize = 64;
 
 /// Default of `rate_limit`.
-const AT_MOST: u32 = 20;
+const DEFAULT_RATE_LIMIT: u32 = 20;
 
 /// Sends notifications to one receiver.
-pub(super) struct Outlet {
-    receiver: Action,
+pub(super) struct Notifier {
+    receiver: ReceiverConfig,
     name: &'static str,
-    mode: Mode,
-    worker: Option<Worker>,
+    mode: NotifierMode,
+    worker: Option<NotifierThread>,
     host: Arc<str>,
     /// URL of the agent's alerts.
     source: String,
 }
 
 /// How due messages are selected.
-enum Mode {
-    Teller(Teller),
-    Sync(Sync),
+enum NotifierMode {
+    Teller(NotificationThrottle),
+    Sync(AlertmanagerSync),
 }
 
 /// A message in the format of its receiver.
-pub(super) struct Message {
+pub(super) struct OutgoingMessage {
     /// Description for log messages.
     pub(super) label: String,
     /// Payload of a webhook, or standard input of a command.
     pub(super) body: String,
     /// The notification, for a command's environment.
-    pub(super) notice: Option<Notice>,
+    pub(super) notice: Option<Notification>,
 }
 
-impl Outlet {
+impl Notifier {
     /// Starts the thread of a webhook or a command.
-    pub(super) fn start(receiver: Action, host: &Arc<str>, shared: &Arc<Shared>) -> Result<Self> {
+    pub(super) fn start(
+        receiver: ReceiverConfig,
+        host: &Arc<str>,
+        shared: &Arc<AgentState>,
+    ) -> Result<Self> {
         let worker = match receiver.kind {
-            Kind::Log => None,
-            Kind::Webhook => {
-                let sender =
-                    Sender::new(&receiver).map_err(|why| anyhow!("[[alerts.receiver]]: {why}"))?;
-                Some(Worker::start("alert-webhook", shared, move |inbox, shared, stop| {
+            ReceiverType::Log => None,
+            ReceiverType::Webhook => {
+                let sender = WebhookSender::new(&receiver)
+                    .map_err(|why| anyhow!("[[alerts.receiver]]: {why}"))?;
+                Some(NotifierThread::start("alert-webhook", shared, move |inbox, shared, stop| {
                     sender.run(inbox, &shared.alerts, stop);
                 })?)
             }
-            Kind::Command => {
-                let runner = Runner::new(&receiver);
-                Some(Worker::start("alert-command", shared, move |inbox, shared, stop| {
+            ReceiverType::Command => {
+                let runner = CommandRunner::new(&receiver);
+                Some(NotifierThread::start("alert-command", shared, move |inbox, shared, stop| {
                     runner.run(inbox, &shared.alerts, stop);
                 })?)
             }
@@ -78,56 +82,63 @@ impl Outlet {
         Ok(Self::with(receiver, worker, Arc::clone(host), source))
     }
 
-    fn with(receiver: Action, worker: Option<Worker>, host: Arc<str>, source: String) -> Self {
+    fn with(
+        receiver: ReceiverConfig,
+        worker: Option<NotifierThread>,
+        host: Arc<str>,
+        source: String,
+    ) -> Self {
         let mode = match receiver.format {
-            Some(Format::Alertmanager) => Mode::Sync(Sync::default()),
-            _ => Mode::Teller(Teller::new(Pace {
-                repeat_every: receiver.repeat_interval().map(Span::nanos),
-                at_most: receiver.rate_limit.unwrap_or(AT_MOST) as usize,
+            Some(PayloadFormat::Alertmanager) => NotifierMode::Sync(AlertmanagerSync::default()),
+            _ => NotifierMode::Teller(NotificationThrottle::new(RateLimit {
+                repeat_every: receiver.repeat_interval().map(DurationValue::nanos),
+                at_most: receiver.rate_limit.unwrap_or(DEFAULT_RATE_LIMIT) as usize,
                 per: receiver.rate_limit_window().nanos(),
             })),
         };
         let name = match receiver.kind {
-            Kind::Log => "log",
-            Kind::Webhook => "webhook",
-            Kind::Command => "command",
+            ReceiverType::Log => "log",
+            ReceiverType::Webhook => "webhook",
+            ReceiverType::Command => "command",
         };
         Self { receiver, name, mode, worker, host, source }
     }
 
     /// Sends what is due.
-    pub(super) fn tell(
+    pub(super) fn notify(
         &mut self,
         firing: &[&Alert],
         resolved: &[&Alert],
-        now: Moment,
+        now: Timestamp,
         clock: &WallClock,
-        store: &Board,
+        store: &AlertStore,
     ) {
         let accepted =
             |alert: &&&Alert| self.receiver.accepts(&alert.rule.name, alert.rule.severity);
         let firing: Vec<&Alert> = firing.iter().filter(accepted).copied().collect();
         let resolved: Vec<&Alert> = resolved.iter().filter(accepted).copied().collect();
         match &mut self.mode {
-            Mode::Sync(sync) => {
+            NotifierMode::Sync(sync) => {
                 let Some(alerts) = sync.due(&firing, &resolved, now) else { return };
-                let valid_until = clock.precise(Moment(now.0.saturating_add(VALID.0)));
-                let notices: Vec<_> =
-                    alerts.iter().map(|alert| Notice::new(alert, clock, &self.host)).collect();
+                let valid_until = clock.precise(Timestamp(now.0.saturating_add(ALERT_TTL.0)));
+                let notices: Vec<_> = alerts
+                    .iter()
+                    .map(|alert| Notification::new(alert, clock, &self.host))
+                    .collect();
                 let body = shapes::alertmanager(&notices, &valid_until, &self.source);
                 let label = format!("{} alerts", notices.len());
-                self.deliver(Message { label, body, notice: None }, store);
+                self.deliver(OutgoingMessage { label, body, notice: None }, store);
             }
-            Mode::Teller(throttle) => {
-                let (due, suppressed) = throttle.due(&firing, &resolved, now);
+            NotifierMode::Teller(throttle) => {
+                let (due, suppressed) = throttle.due_notifications(&firing, &resolved, now);
                 for _ in 0..suppressed {
                     store.count(self.name, "suppressed");
                 }
                 for due in due {
-                    let notice = Notice {
+                    let notice = Notification {
                         is_repeated: due.is_repeated,
                         suppressed: due.suppressed,
-                        ..Notice::new(&due.alert, clock, &self.host)
+                        ..Notification::new(&due.alert, clock, &self.host)
                     };
                     self.deliver(self.message(notice), store);
                 }
@@ -135,16 +146,16 @@ impl Outlet {
         }
     }
 
-    fn message(&self, notice: Notice) -> Message {
+    fn message(&self, notice: Notification) -> OutgoingMessage {
         let body = match self.receiver.format {
-            Some(Format::Slack) => shapes::slack(&notice),
+            Some(PayloadFormat::Slack) => shapes::slack(&notice),
             _ => shapes::json(&notice),
         };
         let label = format!("{} {}", notice.rule, notice.state.name());
-        Message { label, body, notice: Some(notice) }
+        OutgoingMessage { label, body, notice: Some(notice) }
     }
 
-    fn deliver(&self, message: Message, store: &Board) {
+    fn deliver(&self, message: OutgoingMessage, store: &AlertStore) {
         match (&self.worker, &message.notice) {
             (Some(worker), _) => {
                 if !worker.offer(message) {
@@ -152,7 +163,7 @@ impl Outlet {
                 }
             }
             (None, Some(notice)) => {
-                log::tell(notice);
+                log::notify(notice);
                 store.count(self.name, "sent");
             }
             (None, None) => (),
@@ -181,24 +192,24 @@ impl Outlet {
 }
 
 /// A thread that sends messages, with a queue.
-struct Worker {
-    queue: SyncSender<Message>,
+struct NotifierThread {
+    queue: SyncSender<OutgoingMessage>,
     stop: Arc<AtomicBool>,
     thread: threads::Worker,
 }
 
-impl Worker {
+impl NotifierThread {
     fn start(
         name: &'static str,
-        shared: &Arc<Shared>,
-        work: impl FnOnce(&Receiver<Message>, &Shared, &AtomicBool) + Send + 'static,
+        shared: &Arc<AgentState>,
+        work: impl FnOnce(&Receiver<OutgoingMessage>, &AgentState, &AtomicBool) + Send + 'static,
     ) -> Result<Self> {
-        let (queue, inbox) = sync_channel(QUEUE);
+        let (queue, inbox) = sync_channel(QUEUE_MESSAGES);
         let stop = Arc::new(AtomicBool::new(false));
         let (shared, stop_flag) = (Arc::clone(shared), Arc::clone(&stop));
         let thread = threads::Worker::spawn(name, move || {
             // Commands inherit the capabilities of this thread.
-            rights::only(CapabilitySet::empty())?;
+            rights::keep_only(CapabilitySet::empty())?;
             work(&inbox, &shared, &stop_flag);
             Ok(())
         })?;
@@ -206,7 +217,7 @@ impl Worker {
     }
 
     /// Queues a message. Returns whether there was room.
-    fn offer(&self, message: Message) -> bool {
+    fn offer(&self, message: OutgoingMessage) -> bool {
         match self.queue.try_send(message) {
             Ok(()) => true,
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,

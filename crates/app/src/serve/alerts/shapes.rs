@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::notice::{Notice, State};
+use super::notice::{Notification, NotificationState};
 
 /// Version of [`json()`]: fields are added, never renamed.
 const VERSION: u32 = 1;
 
 /// The native format: one alert per message.
-pub(super) fn json(notice: &Notice) -> String {
+pub(super) fn json(notice: &Notification) -> String {
     #[derive(Serialize)]
-    struct Message<'n> {
+    struct JsonPayload<'n> {
         version: u32,
         state: &'static str,
         rule: &'n str,
@@ -29,7 +29,7 @@ pub(super) fn json(notice: &Notice) -> String {
         repeated: bool,
         suppressed: u64,
     }
-    let message = Message {
+    let message = JsonPayload {
         version: VERSION,
         state: notice.state.name(),
         rule: &notice.rule,
@@ -50,7 +50,7 @@ pub(super) fn json(notice: &Notice) -> String {
 
 /// The format of Alertmanager's `/api/v2/alerts`: alerts, each with the time until which it is
 /// valid.
-pub(super) fn alertmanager(notices: &[Notice], valid_until: &str, source: &str) -> String {
+pub(super) fn alertmanager(notices: &[Notification], valid_until: &str, source: &str) -> String {
     let alerts: Vec<Value> = notices
         .iter()
         .map(|notice| {
@@ -77,16 +77,18 @@ pub(super) fn alertmanager(notices: &[Notice], valid_until: &str, source: &str) 
 }
 
 /// The format of Slack's incoming webhooks and compatible services.
-pub(super) fn slack(notice: &Notice) -> String {
+pub(super) fn slack(notice: &Notification) -> String {
     let color = match (notice.state, notice.severity.name()) {
-        (State::Resolved, _) => "good",
-        (State::Firing, "critical") => "danger",
-        (State::Firing, "warning") => "warning",
-        (State::Firing, _) => "#439fe0",
+        (NotificationState::Resolved, _) => "good",
+        (NotificationState::Firing, "critical") => "danger",
+        (NotificationState::Firing, "warning") => "warning",
+        (NotificationState::Firing, _) => "#439fe0",
     };
     let head = match notice.state {
-        State::Firing => format!("[{}] {}", notice.severity.name().to_uppercase(), notice.rule),
-        State::Resolved => format!("[RESOLVED] {}", notice.rule),
+        NotificationState::Firing => {
+            format!("[{}] {}", notice.severity.name().to_uppercase(), notice.rule)
+        }
+        NotificationState::Resolved => format!("[RESOLVED] {}", notice.rule),
     };
     let fields: Vec<Value> = notice
         .labels

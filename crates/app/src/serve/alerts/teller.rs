@@ -4,13 +4,13 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use engine::alert::Alert;
-use engine::units::{Moment, Nanos};
+use engine::units::{Nanos, Timestamp};
 
-use super::notice::State;
+use super::notice::NotificationState;
 
 /// Repetition and rate limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Pace {
+pub(super) struct RateLimit {
     /// Time after which a firing alert is repeated.
     pub(super) repeat_every: Option<Nanos>,
     /// Maximum number of messages per `per`.
@@ -19,29 +19,29 @@ pub(super) struct Pace {
 }
 
 /// State of one receiver.
-pub(super) struct Teller {
-    pace: Pace,
+pub(super) struct NotificationThrottle {
+    pace: RateLimit,
     /// Alerts notified as firing, and the time of the last notification.
-    notified: HashMap<u64, Moment>,
+    notified: HashMap<u64, Timestamp>,
     /// Times of the last messages.
-    sent: VecDeque<Moment>,
+    sent: VecDeque<Timestamp>,
     /// Notifications that wait for the rate limit.
-    suppressed_keys: HashSet<(u64, State)>,
+    suppressed_keys: HashSet<(u64, NotificationState)>,
     /// How many of them no message has reported yet.
     unreported: u64,
 }
 
 /// A notification that is due.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Due {
+pub(super) struct DueNotification {
     pub(super) alert: Alert,
     pub(super) is_repeated: bool,
     /// Messages that were suppressed since the last one.
     pub(super) suppressed: u64,
 }
 
-impl Teller {
-    pub(super) fn new(pace: Pace) -> Self {
+impl NotificationThrottle {
+    pub(super) fn new(pace: RateLimit) -> Self {
         Self {
             pace,
             notified: HashMap::new(),
@@ -53,22 +53,22 @@ impl Teller {
 
     /// Returns what is due now, highest severity first, and the number of newly suppressed
     /// messages.
-    pub(super) fn due(
+    pub(super) fn due_notifications(
         &mut self,
         firing: &[&Alert],
         resolved: &[&Alert],
-        now: Moment,
-    ) -> (Vec<Due>, u64) {
+        now: Timestamp,
+    ) -> (Vec<DueNotification>, u64) {
         let firing_due = firing.iter().filter_map(|alert| {
             let is_repeated = match (self.notified.get(&alert.id), self.pace.repeat_every) {
                 (None, _) => false,
                 (Some(notified), Some(interval)) if now - *notified >= interval => true,
                 _ => return None,
             };
-            Some((*alert, State::Firing, is_repeated))
+            Some((*alert, NotificationState::Firing, is_repeated))
         });
         let resolved_due = resolved.iter().filter(|alert| self.notified.contains_key(&alert.id));
-        let resolved_due = resolved_due.map(|alert| (*alert, State::Resolved, false));
+        let resolved_due = resolved_due.map(|alert| (*alert, NotificationState::Resolved, false));
         let mut candidates: Vec<_> = firing_due.chain(resolved_due).collect();
         candidates.sort_by_key(|(alert, state, _)| {
             (std::cmp::Reverse((alert.rule.severity, *state)), alert.id)
@@ -89,20 +89,26 @@ impl Teller {
         (due, suppressed)
     }
 
-    fn emit(&mut self, alert: &Alert, state: State, is_repeated: bool, now: Moment) -> Due {
+    fn emit(
+        &mut self,
+        alert: &Alert,
+        state: NotificationState,
+        is_repeated: bool,
+        now: Timestamp,
+    ) -> DueNotification {
         if self.suppressed_keys.remove(&(alert.id, state)) {
             self.unreported = self.unreported.saturating_sub(1);
         }
         match state {
-            State::Firing => _ = self.notified.insert(alert.id, now),
-            State::Resolved => _ = self.notified.remove(&alert.id),
+            NotificationState::Firing => _ = self.notified.insert(alert.id, now),
+            NotificationState::Resolved => _ = self.notified.remove(&alert.id),
         }
         self.sent.push_back(now);
         let suppressed = std::mem::take(&mut self.unreported);
-        Due { alert: alert.clone(), is_repeated, suppressed }
+        DueNotification { alert: alert.clone(), is_repeated, suppressed }
     }
 
-    fn has_room(&mut self, now: Moment) -> bool {
+    fn has_room(&mut self, now: Timestamp) -> bool {
         while self.sent.front().is_some_and(|sent| now - *sent >= self.pace.per) {
             self.sent.pop_front();
         }
@@ -115,8 +121,8 @@ impl Teller {
         let firing_ids: HashSet<u64> = firing.iter().map(|alert| alert.id).collect();
         self.notified.retain(|id, _| known.contains(id));
         self.suppressed_keys.retain(|(id, state)| match state {
-            State::Firing => firing_ids.contains(id),
-            State::Resolved => known.contains(id),
+            NotificationState::Firing => firing_ids.contains(id),
+            NotificationState::Resolved => known.contains(id),
         });
     }
 }

@@ -2,52 +2,55 @@
 
 use std::time::{Duration, Instant};
 
-use engine::alert::{Alert, Book};
-use engine::metrics::Figures;
-use engine::units::Moment;
+use engine::alert::{Alert, AlertEvaluator};
+use engine::metrics::MetricSet;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::plain::plain;
+use formats::plain::sanitize;
 
-use super::outlet::Outlet;
-use super::{AlertView, Board};
-use crate::serve::config::alerts::Alerts;
+use super::outlet::Notifier;
+use super::{AlertStore, AlertView};
+use crate::serve::config::alerts::AlertsConfig;
 
 /// Rules and receivers.
-pub(super) struct Watch {
-    evaluator: Book,
-    notifiers: Vec<Outlet>,
+pub(super) struct AlertWorker {
+    evaluator: AlertEvaluator,
+    notifiers: Vec<Notifier>,
 }
 
-impl Watch {
-    pub(super) fn new(config: &Alerts, notifiers: Vec<Outlet>) -> Self {
-        Self { evaluator: Book::new(config.rules(), config.keep_firing_for.nanos()), notifiers }
+impl AlertWorker {
+    pub(super) fn new(config: &AlertsConfig, notifiers: Vec<Notifier>) -> Self {
+        Self {
+            evaluator: AlertEvaluator::new(config.rules(), config.keep_firing_for.nanos()),
+            notifiers,
+        }
     }
 
     /// Evaluates the rules at one time.
-    pub(super) fn look(
+    pub(super) fn evaluate(
         &mut self,
-        metrics: &Figures,
-        now: Moment,
+        metrics: &MetricSet,
+        now: Timestamp,
         clock: &WallClock,
-        store: &Board,
+        store: &AlertStore,
     ) {
-        self.evaluator.look(metrics, now);
+        self.evaluator.evaluate(metrics, now);
         let firing = self.evaluator.firing();
-        let resolved: Vec<&Alert> = self.evaluator.past().collect();
+        let resolved: Vec<&Alert> = self.evaluator.resolved().collect();
         for notifier in &mut self.notifiers {
-            notifier.tell(&firing, &resolved, now, clock, store);
+            notifier.notify(&firing, &resolved, now, clock, store);
         }
         store.show(firing.into_iter().chain(resolved).map(|alert| view(alert, clock)).collect());
     }
 
     /// Number of alerts dropped because there were too many.
     pub(super) const fn dropped(&self) -> u64 {
-        self.evaluator.passed_over()
+        self.evaluator.dropped_alerts()
     }
 
     /// Returns the reason why the thread of a receiver exited, if one did.
     pub(super) fn failure(&mut self) -> Option<anyhow::Error> {
-        self.notifiers.iter_mut().find_map(Outlet::failure)
+        self.notifiers.iter_mut().find_map(Notifier::failure)
     }
 
     /// Ends the notifiers; queued messages may take up to `timeout`.
@@ -65,9 +68,11 @@ impl Watch {
 fn view(alert: &Alert, clock: &WallClock) -> AlertView {
     let labels = alert.labels.iter();
     AlertView {
-        rule: plain(&alert.rule.name).into_owned(),
+        rule: sanitize(&alert.rule.name).into_owned(),
         severity: alert.rule.severity.name().into(),
-        labels: labels.map(|(name, value)| ((*name).into(), plain(value).into_owned())).collect(),
+        labels: labels
+            .map(|(name, value)| ((*name).into(), sanitize(value).into_owned()))
+            .collect(),
         summary: super::notice::summary(alert),
         value: alert.value,
         since: clock.precise(alert.since),

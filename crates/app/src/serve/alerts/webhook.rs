@@ -5,27 +5,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use formats::plain::plain;
+use formats::plain::sanitize;
 use ureq::http::{HeaderName, HeaderValue};
 use ureq::tls::{RootCerts, TlsConfig};
 
-use super::Board;
-use super::outlet::Message;
-use crate::serve::config::alerts::{Action, header};
+use super::AlertStore;
+use super::outlet::OutgoingMessage;
+use crate::serve::config::alerts::{ReceiverConfig, header};
 use crate::serve::secret;
 use crate::{fault, output};
 
 /// Delay before the first retry; it grows fourfold with each further one.
-const PAUSE: Duration = Duration::from_secs(1);
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Maximum delay.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Poll interval for shutdown while waiting.
-const ATTENTION: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Sends messages to one webhook.
-pub(super) struct Sender {
+pub(super) struct WebhookSender {
     agent: ureq::Agent,
     url: String,
     /// The URL without secrets, for log messages.
@@ -36,20 +36,20 @@ pub(super) struct Sender {
 }
 
 /// Error of one attempt.
-enum Failure {
+enum SendError {
     /// It may succeed later.
     Transient(String),
     /// It will not succeed.
     Permanent(String),
 }
 
-impl Sender {
+impl WebhookSender {
     /// Reads the files that the receiver names.
-    pub(super) fn new(config: &Action) -> Result<Self, String> {
+    pub(super) fn new(config: &ReceiverConfig) -> Result<Self, String> {
         let url = config.target()?;
         let roots = match &config.ca_file {
             Some(file) => RootCerts::from(
-                secret::certificates(file).map_err(|error| output::reasons(&error))?,
+                secret::certificates(file).map_err(|error| output::error_chain(&error))?,
             ),
             None => RootCerts::PlatformVerifier,
         };
@@ -69,18 +69,30 @@ impl Sender {
             headers.push(header(&name, &value)?);
         }
         let receiver = receiver(&url);
-        Ok(Self { agent, url, receiver, headers, retries: config.retries(), backoff: PAUSE })
+        Ok(Self {
+            agent,
+            url,
+            receiver,
+            headers,
+            retries: config.retries(),
+            backoff: INITIAL_BACKOFF,
+        })
     }
 
     /// Sends incoming messages until the queue is closed.
-    pub(super) fn run(&self, inbox: &Receiver<Message>, store: &Board, stop: &AtomicBool) {
+    pub(super) fn run(
+        &self,
+        inbox: &Receiver<OutgoingMessage>,
+        store: &AlertStore,
+        stop: &AtomicBool,
+    ) {
         while let Ok(message) = inbox.recv() {
             fault::point();
             match self.send(&message, stop) {
                 Ok(()) => store.count("webhook", "sent"),
                 Err(why) => {
                     store.count("webhook", "failed");
-                    output::complain(&format!(
+                    output::log(&format!(
                         "the webhook to {} failed ({}): {why}",
                         self.receiver, message.label
                     ));
@@ -89,29 +101,32 @@ impl Sender {
         }
     }
 
-    fn send(&self, message: &Message, stop: &AtomicBool) -> Result<(), String> {
+    fn send(&self, message: &OutgoingMessage, stop: &AtomicBool) -> Result<(), String> {
         let mut backoff = self.backoff;
         let mut remaining = self.retries;
         loop {
             match self.attempt(&message.body) {
                 Ok(()) => return Ok(()),
-                Err(Failure::Permanent(why)) => return Err(why),
-                Err(Failure::Transient(why)) if remaining == 0 || stop.load(Ordering::Relaxed) => {
+                Err(SendError::Permanent(why)) => return Err(why),
+                Err(SendError::Transient(why))
+                    if remaining == 0 || stop.load(Ordering::Relaxed) =>
+                {
                     return Err(why);
                 }
-                Err(Failure::Transient(_)) => remaining -= 1,
+                Err(SendError::Transient(_)) => remaining -= 1,
             }
             wait(backoff, stop);
-            backoff = backoff.saturating_mul(4).min(LONGEST);
+            backoff = backoff.saturating_mul(4).min(MAX_BACKOFF);
         }
     }
 
-    fn attempt(&self, body: &str) -> Result<(), Failure> {
+    fn attempt(&self, body: &str) -> Result<(), SendError> {
         let mut request = self.agent.post(&self.url).header("Content-Type", "application/json");
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let response = request.send(body).map_err(|error| Failure::Transient(self.reason(&error)))?;
+        let response =
+            request.send(body).map_err(|error| SendError::Transient(self.reason(&error)))?;
         let status = response.status();
         let why = || match status.as_u16() {
             300..400 => {
@@ -121,22 +136,22 @@ impl Sender {
         };
         match status.as_u16() {
             200..300 => Ok(()),
-            408 | 425 | 429 | 500.. => Err(Failure::Transient(why())),
-            _ => Err(Failure::Permanent(why())),
+            408 | 425 | 429 | 500.. => Err(SendError::Transient(why())),
+            _ => Err(SendError::Permanent(why())),
         }
     }
 
     /// Removes the URL from an error of the client.
     fn reason(&self, error: &ureq::Error) -> String {
         let text = error.to_string().replace(&self.url, &self.receiver);
-        plain(&text).into_owned()
+        sanitize(&text).into_owned()
     }
 }
 
 fn wait(backoff: Duration, stop: &AtomicBool) {
     let end = Instant::now() + backoff;
     while Instant::now() < end && !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(ATTENTION.min(backoff));
+        std::thread::sleep(POLL_INTERVAL.min(backoff));
     }
 }
 
@@ -145,11 +160,11 @@ fn receiver(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{}://{}", plain(scheme), plain(host))
+    format!("{}://{}", sanitize(scheme), sanitize(host))
 }
 
 #[cfg(test)]
-impl Sender {
+impl WebhookSender {
     /// Shortens the backoff for tests.
     pub(super) fn with_short_backoff(mut self) -> Self {
         self.backoff = Duration::from_millis(5);

@@ -3,26 +3,26 @@
 use engine::units::Bytes;
 use serde::Deserialize;
 
-use super::Size;
-use super::incidents::Incidents;
+use super::ByteSize;
+use super::incidents::IncidentsConfig;
 use crate::serve::program;
 
 /// `[actions]`: automatic actions; none unless allowed here.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Actions {
+pub(crate) struct ActionsConfig {
     /// Actions are only logged.
     pub(crate) dry_run: bool,
     /// Maximum number of actions per hour.
     pub(crate) max_per_hour: usize,
     /// Allowed actions.
-    pub(crate) allow: Vec<Allow>,
+    pub(crate) allow: Vec<ActionRule>,
 }
 
 /// An allowed action: a process must match all conditions that are set.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Allow {
+pub(crate) struct ActionRule {
     /// Owner, by name or id.
     pub(crate) user: Option<String>,
     /// Cgroup of the process or one above it: a path, such as `/user.slice`.
@@ -30,27 +30,27 @@ pub(crate) struct Allow {
     /// Process name; a trailing `*` matches anything.
     pub(crate) name: Option<String>,
     /// The action.
-    pub(crate) action: What,
+    pub(crate) action: ActionKind,
     /// For `signal`: its name.
     pub(crate) signal: Option<String>,
     /// For `command`: the program and its arguments.
     #[serde(default)]
     pub(crate) command: Vec<String>,
     /// The trigger.
-    pub(crate) trigger: When,
+    pub(crate) trigger: ActionTrigger,
     /// Minimum memory that its exit would free.
     #[serde(default = "nothing")]
-    pub(crate) min_bytes: Size,
+    pub(crate) min_bytes: ByteSize,
 }
 
-const fn nothing() -> Size {
-    Size(Bytes(0))
+const fn nothing() -> ByteSize {
+    ByteSize(Bytes(0))
 }
 
 /// Kind of action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum What {
+pub(crate) enum ActionKind {
     /// SIGTERM.
     Stop,
     /// The signal in `signal`.
@@ -62,7 +62,7 @@ pub(crate) enum What {
 /// Trigger of an action.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum When {
+pub(crate) enum ActionTrigger {
     /// An allocation failed.
     OutOfMemory,
     /// Usage of a GPU is above `gpu_used_above` of `[incidents]`.
@@ -71,7 +71,7 @@ pub(crate) enum When {
     Leak,
 }
 
-impl When {
+impl ActionTrigger {
     /// Name in the configuration and the log.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -86,23 +86,23 @@ impl When {
 pub(crate) const SIGNALS: [(&str, i32); 6] =
     [("TERM", 15), ("INT", 2), ("HUP", 1), ("USR1", 10), ("USR2", 12), ("KILL", 9)];
 
-impl Allow {
+impl ActionRule {
     /// Returns the signal to send.
     pub(crate) fn signal(&self) -> Option<i32> {
         match self.action {
-            What::Stop => Some(15),
-            What::Signal => {
+            ActionKind::Stop => Some(15),
+            ActionKind::Signal => {
                 let name = self.signal.as_deref()?.trim_start_matches("SIG");
                 SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
             }
-            What::Command => None,
+            ActionKind::Command => None,
         }
     }
 }
 
-impl Actions {
+impl ActionsConfig {
     /// Adds the errors of this section.
-    pub(super) fn check(&self, incidents: &Incidents, errors: &mut Vec<String>) {
+    pub(super) fn check(&self, incidents: &IncidentsConfig, errors: &mut Vec<String>) {
         for (number, allow) in self.allow.iter().enumerate() {
             let mut report = |problem: &str| {
                 errors.push(format!("[[actions.allow]] number {}: {problem}", number + 1));
@@ -120,18 +120,20 @@ impl Actions {
             if allow.name.as_deref() == Some("") {
                 report("no process has an empty name; omit it or set one");
             }
-            if allow.trigger != When::Leak && !incidents.enabled {
+            if allow.trigger != ActionTrigger::Leak && !incidents.enabled {
                 report("never triggers with [incidents] enabled = false");
-            } else if allow.trigger == When::NearlyFull && incidents.gpu_used_above.is_none() {
+            } else if allow.trigger == ActionTrigger::NearlyFull
+                && incidents.gpu_used_above.is_none()
+            {
                 report("trigger nearly_full requires gpu_used_above in [incidents]");
             }
-            let is_signal = allow.action == What::Signal;
+            let is_signal = allow.action == ActionKind::Signal;
             if is_signal != allow.signal.is_some() {
                 report("signal requires action = \"signal\", and vice versa");
             } else if is_signal && allow.signal().is_none() {
                 report("signal must be one of TERM, INT, HUP, USR1, USR2 and KILL");
             }
-            if (allow.action == What::Command) == allow.command.is_empty() {
+            if (allow.action == ActionKind::Command) == allow.command.is_empty() {
                 report("command requires action = \"command\", and vice versa");
             }
             if let Some(Err(reason)) =
@@ -154,7 +156,7 @@ fn is_below_root(path: &str) -> bool {
     path.split('/').all(|part| !part.trim().is_empty() && part != "." && part != "..")
 }
 
-impl Default for Actions {
+impl Default for ActionsConfig {
     fn default() -> Self {
         Self { dry_run: true, max_per_hour: 3, allow: Vec::new() }
     }

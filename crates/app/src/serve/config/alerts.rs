@@ -4,7 +4,7 @@ mod action;
 mod rule;
 mod switch;
 
-pub(crate) use action::{Action, Format, Kind, header};
+pub(crate) use action::{PayloadFormat, ReceiverConfig, ReceiverType, header};
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,55 +13,55 @@ use engine::alert::Rule;
 use engine::alert::builtin::{self, Thresholds};
 use serde::Deserialize;
 
-use super::{Size, Span};
-use rule::OwnRule;
-use switch::{Always, Share, Switch};
+use super::{ByteSize, DurationValue};
+use rule::CustomRuleConfig;
+use switch::{NoThreshold, Ratio, Toggle};
 
 /// `[alerts]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Alerts {
+pub(crate) struct AlertsConfig {
     /// Whether alerts are evaluated at all.
     pub(crate) enabled: bool,
-    leak_suspect: Switch<Span>,
-    full_soon: Switch<Span>,
-    out_of_memory: Switch<Always>,
-    nearly_full: Switch<Share>,
-    fragmentation: Switch<Share>,
-    untracked_growth: Switch<Size>,
-    lost_events: Switch<Always>,
-    degraded: Switch<Always>,
-    not_ready: Switch<Always>,
+    leak_suspect: Toggle<DurationValue>,
+    full_soon: Toggle<DurationValue>,
+    out_of_memory: Toggle<NoThreshold>,
+    nearly_full: Toggle<Ratio>,
+    fragmentation: Toggle<Ratio>,
+    untracked_growth: Toggle<ByteSize>,
+    lost_events: Toggle<NoThreshold>,
+    degraded: Toggle<NoThreshold>,
+    not_ready: Toggle<NoThreshold>,
     /// Time that a condition must be gone before its alert resolves.
-    pub(crate) keep_firing_for: Span,
-    rule: Vec<OwnRule>,
-    receiver: Vec<Action>,
+    pub(crate) keep_firing_for: DurationValue,
+    rule: Vec<CustomRuleConfig>,
+    receiver: Vec<ReceiverConfig>,
 }
 
 /// Maximum number of custom rules, and of receivers.
-const MOST: usize = 64;
+const MAX_ENTRIES: usize = 64;
 
-impl Default for Alerts {
+impl Default for AlertsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            leak_suspect: Switch::Default,
-            full_soon: Switch::Default,
-            out_of_memory: Switch::Default,
-            nearly_full: Switch::Default,
-            fragmentation: Switch::Default,
-            untracked_growth: Switch::Default,
-            lost_events: Switch::Default,
-            degraded: Switch::Default,
-            not_ready: Switch::Default,
-            keep_firing_for: Span(Duration::from_secs(60)),
+            leak_suspect: Toggle::Default,
+            full_soon: Toggle::Default,
+            out_of_memory: Toggle::Default,
+            nearly_full: Toggle::Default,
+            fragmentation: Toggle::Default,
+            untracked_growth: Toggle::Default,
+            lost_events: Toggle::Default,
+            degraded: Toggle::Default,
+            not_ready: Toggle::Default,
+            keep_firing_for: DurationValue(Duration::from_secs(60)),
             rule: Vec::new(),
             receiver: Vec::new(),
         }
     }
 }
 
-impl Alerts {
+impl AlertsConfig {
     /// Returns every enabled rule. Invalid rules are skipped here; [`AlertsConfig::check`] reports
     /// them.
     pub(crate) fn rules(&self) -> Vec<Rule> {
@@ -70,20 +70,20 @@ impl Alerts {
     }
 
     /// Returns the receivers; without one in the configuration, alerts are logged.
-    pub(crate) fn receivers(&self) -> Vec<Action> {
-        if self.receiver.is_empty() { vec![Action::log()] } else { self.receiver.clone() }
+    pub(crate) fn receivers(&self) -> Vec<ReceiverConfig> {
+        if self.receiver.is_empty() { vec![ReceiverConfig::log()] } else { self.receiver.clone() }
     }
 
     /// Whether a receiver runs a command.
     pub(crate) fn has_commands(&self) -> bool {
-        self.receiver.iter().any(|receiver| receiver.kind == Kind::Command)
+        self.receiver.iter().any(|receiver| receiver.kind == ReceiverType::Command)
     }
 
     fn thresholds(&self) -> Thresholds {
         let default = Thresholds::default();
         Thresholds {
-            leak_suspect: self.leak_suspect.or(default.leak_suspect, Span::nanos),
-            full_within: self.full_soon.or(default.full_within, Span::nanos),
+            leak_suspect: self.leak_suspect.or(default.leak_suspect, DurationValue::nanos),
+            full_within: self.full_soon.or(default.full_within, DurationValue::nanos),
             out_of_memory: self.out_of_memory.is_on(),
             nearly_full: self.nearly_full.or(default.nearly_full, |share| share.0),
             fragmentation: self.fragmentation.or(default.fragmentation, |share| share.0),
@@ -99,11 +99,11 @@ impl Alerts {
         for (what, number) in
             [("alerts.rule", self.rule.len()), ("alerts.receiver", self.receiver.len())]
         {
-            if number > MOST {
-                errors.push(format!("[[{what}]]: {number} are too many; at most {MOST}"));
+            if number > MAX_ENTRIES {
+                errors.push(format!("[[{what}]]: {number} are too many; at most {MAX_ENTRIES}"));
             }
         }
-        let mut names: BTreeSet<&str> = builtin::NAMES.into();
+        let mut names: BTreeSet<&str> = builtin::RULE_NAMES.into();
         for rule in &self.rule {
             if let Err(reasons) = rule.compile() {
                 errors.extend(reasons);
@@ -111,7 +111,7 @@ impl Alerts {
             if !names.insert(&rule.name) {
                 errors.push(format!(
                     "[[alerts.rule]] {}: a rule of that name exists already; choose another name",
-                    formats::plain::plain(&rule.name)
+                    formats::plain::sanitize(&rule.name)
                 ));
             }
         }

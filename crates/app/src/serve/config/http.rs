@@ -10,7 +10,7 @@ use crate::output;
 /// `[http]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Http {
+pub(crate) struct HttpConfig {
     /// Listen address.
     pub(crate) listen: SocketAddr,
     /// File with the bearer token that clients must send; required unless the address is loopback.
@@ -22,9 +22,10 @@ pub(crate) struct Http {
     pub(crate) show_paths: bool,
 }
 
-impl Http {
+impl HttpConfig {
     /// Default listen address.
-    pub(crate) const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9754);
+    pub(crate) const DEFAULT_LISTEN: SocketAddr =
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9754);
 
     /// Adds the errors of this section.
     pub(super) fn check(&self, errors: &mut Vec<String>) {
@@ -38,14 +39,14 @@ impl Http {
             errors.push("[http] set both tls_cert_file and tls_key_file".into());
         }
         let files = crate::serve::http::check_files(self);
-        errors.extend(files.iter().map(|error| format!("[http] {}", output::reasons(error))));
+        errors.extend(files.iter().map(|error| format!("[http] {}", output::error_chain(error))));
     }
 }
 
-impl Default for Http {
+impl Default for HttpConfig {
     fn default() -> Self {
         Self {
-            listen: Self::LISTEN,
+            listen: Self::DEFAULT_LISTEN,
             token_file: None,
             tls_cert_file: None,
             tls_key_file: None,

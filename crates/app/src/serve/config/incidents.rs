@@ -5,35 +5,35 @@ use std::time::Duration;
 use engine::units::Bytes;
 use serde::Deserialize;
 
-use super::{Size, Span};
+use super::{ByteSize, DurationValue};
 
 /// `[incidents]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Incidents {
+pub(crate) struct IncidentsConfig {
     /// Write incident directories.
     pub(crate) enabled: bool,
     /// Maximum number of kept directories, and their total size.
     pub(crate) retention_count: usize,
-    pub(crate) retention_size: Size,
+    pub(crate) retention_size: ByteSize,
     /// Number of recent events that are kept, and their maximum size in memory.
     pub(crate) recent_events: usize,
-    pub(crate) recent_events_size: Size,
+    pub(crate) recent_events_size: ByteSize,
     /// Failures of one process and device within this time are one incident.
-    pub(crate) group_window: Span,
+    pub(crate) group_window: DurationValue,
     /// Time after an incident in which the same process causes no further one.
-    pub(crate) cooldown: Span,
+    pub(crate) cooldown: DurationValue,
     /// Maximum number of incidents of all processes per hour.
     pub(crate) max_per_hour: usize,
     /// Write an incident when usage of a GPU exceeds this ratio.
     pub(crate) gpu_used_above: Option<f64>,
     /// Write an incident when a process holds more device memory than this.
-    pub(crate) process_live_above: Option<Size>,
+    pub(crate) process_live_above: Option<ByteSize>,
     /// Also write the HTML report.
     pub(crate) html_report: bool,
 }
 
-impl Incidents {
+impl IncidentsConfig {
     /// Name of the incidents directory.
     pub(crate) const DIR_NAME: &'static str = "incidents";
 
@@ -67,16 +67,16 @@ impl Incidents {
     }
 }
 
-impl Default for Incidents {
+impl Default for IncidentsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
             retention_count: 20,
-            retention_size: Size(Bytes(1 << 30)),
+            retention_size: ByteSize(Bytes(1 << 30)),
             recent_events: 100_000,
-            recent_events_size: Size(Bytes(32 << 20)),
-            group_window: Span(Duration::from_secs(5)),
-            cooldown: Span(Duration::from_secs(300)),
+            recent_events_size: ByteSize(Bytes(32 << 20)),
+            group_window: DurationValue(Duration::from_secs(5)),
+            cooldown: DurationValue(Duration::from_secs(300)),
             max_per_hour: 30,
             gpu_used_above: None,
             process_live_above: None,

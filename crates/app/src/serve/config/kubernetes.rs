@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::Span;
+use super::DurationValue;
 use crate::output;
 use crate::serve::secret;
 
 /// `[kubernetes]`. Container ids come from cgroups and need no configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Kubernetes {
+pub(crate) struct KubernetesConfig {
     /// Directory with the node's `pods` and `containers` logs.
     pub(crate) log_dir: PathBuf,
     /// URL of the node's kubelet, queried for names that the log files do not contain; off by
@@ -23,22 +23,22 @@ pub(crate) struct Kubernetes {
     /// Trusted CA certificates in PEM; by default those of the system.
     pub(crate) ca_file: Option<PathBuf>,
     /// Timeout of a request.
-    pub(crate) timeout: Span,
+    pub(crate) timeout: DurationValue,
 }
 
-impl Default for Kubernetes {
+impl Default for KubernetesConfig {
     fn default() -> Self {
         Self {
             log_dir: "/var/log".into(),
             kubelet_url: None,
             token_file: None,
             ca_file: None,
-            timeout: Span(std::time::Duration::from_secs(5)),
+            timeout: DurationValue(std::time::Duration::from_secs(5)),
         }
     }
 }
 
-impl Kubernetes {
+impl KubernetesConfig {
     /// Returns the URL of the kubelet, with `${NODE_IP}` replaced.
     pub(crate) fn address(&self) -> Option<Result<String, String>> {
         let address = self.kubelet_url.as_deref()?;
@@ -74,7 +74,7 @@ impl Kubernetes {
         if !plain && !address.starts_with("https://") {
             errors.push(format!(
                 "kubernetes.kubelet_url is `{}`: must begin with `https:` and have the port (10250)",
-                formats::plain::plain(&address)
+                formats::plain::sanitize(&address)
             ));
         }
         if plain && self.token_file.is_some() {
@@ -87,7 +87,7 @@ impl Kubernetes {
         let token = self.token_file.as_deref().and_then(|file| secret::line(file).err());
         let authority = self.ca_file.as_deref().and_then(|file| secret::public(file).err());
         for error in token.into_iter().chain(authority) {
-            errors.push(format!("[kubernetes] {}", output::reasons(&error)));
+            errors.push(format!("[kubernetes] {}", output::error_chain(&error)));
         }
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod onward;
 mod quantities;
 pub(crate) mod trace;
 
-pub(crate) use quantities::{Size, Span};
+pub(crate) use quantities::{ByteSize, DurationValue};
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use engine::metrics::Limits;
+use engine::metrics::SeriesLimits;
 use serde::Deserialize;
 
 use super::trust::{self, Refusal};
@@ -32,35 +32,35 @@ pub(crate) struct Config {
     /// State directory: contains `incidents` and the log of actions.
     pub(crate) state_dir: PathBuf,
     /// HTTP API.
-    pub(crate) http: http::Http,
+    pub(crate) http: http::HttpConfig,
     /// Tracing options and budget.
-    pub(crate) trace: trace::Trace,
+    pub(crate) trace: trace::TraceConfig,
     /// Limits on the number of series.
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: MetricsConfig,
     /// Alert rules and receivers.
-    pub(crate) alerts: alerts::Alerts,
+    pub(crate) alerts: alerts::AlertsConfig,
     /// Snapshots at out-of-memory errors.
-    pub(crate) incidents: incidents::Incidents,
+    pub(crate) incidents: incidents::IncidentsConfig,
     /// Automatic actions.
-    pub(crate) actions: actions::Actions,
+    pub(crate) actions: actions::ActionsConfig,
     /// Sources of pod names.
-    pub(crate) kubernetes: kubernetes::Kubernetes,
+    pub(crate) kubernetes: kubernetes::KubernetesConfig,
     /// Exporters of metrics, profiles and tables.
-    pub(crate) exporters: onward::Onward,
+    pub(crate) exporters: onward::ExportersConfig,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             state_dir: Self::STATE_DIR.into(),
-            http: http::Http::default(),
-            trace: trace::Trace::default(),
-            metrics: Metrics::default(),
-            alerts: alerts::Alerts::default(),
-            incidents: incidents::Incidents::default(),
-            actions: actions::Actions::default(),
-            kubernetes: kubernetes::Kubernetes::default(),
-            exporters: onward::Onward::default(),
+            http: http::HttpConfig::default(),
+            trace: trace::TraceConfig::default(),
+            metrics: MetricsConfig::default(),
+            alerts: alerts::AlertsConfig::default(),
+            incidents: incidents::IncidentsConfig::default(),
+            actions: actions::ActionsConfig::default(),
+            kubernetes: kubernetes::KubernetesConfig::default(),
+            exporters: onward::ExportersConfig::default(),
         }
     }
 }
@@ -77,16 +77,16 @@ fn is_loopback(url: &str) -> bool {
 /// Maximum number of processes, containers, sites and suspects with their own series.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Metrics {
+pub(crate) struct MetricsConfig {
     pub(crate) max_processes: usize,
     pub(crate) max_containers: usize,
     pub(crate) max_sites: usize,
     pub(crate) max_suspects: usize,
 }
 
-impl Metrics {
+impl MetricsConfig {
     /// Maximum of each limit, because every scrape includes all series.
-    const MOST: usize = 10_000;
+    const MAX_SERIES_LIMIT: usize = 10_000;
 
     fn check(&self, errors: &mut Vec<String>) {
         for (name, number) in [
@@ -95,19 +95,19 @@ impl Metrics {
             ("max_sites", self.max_sites),
             ("max_suspects", self.max_suspects),
         ] {
-            if number > Self::MOST {
+            if number > Self::MAX_SERIES_LIMIT {
                 errors.push(format!(
                     "metrics.{name} is {number}: at most {} can have series of their own",
-                    Self::MOST
+                    Self::MAX_SERIES_LIMIT
                 ));
             }
         }
     }
 }
 
-impl Default for Metrics {
+impl Default for MetricsConfig {
     fn default() -> Self {
-        let Limits { processes, containers, sites, suspects } = Limits::default();
+        let SeriesLimits { processes, containers, sites, suspects } = SeriesLimits::default();
         Self {
             max_processes: processes,
             max_containers: containers,
@@ -123,7 +123,7 @@ impl Config {
 
     /// Returns the directory of incidents.
     pub(crate) fn incidents_dir(&self) -> PathBuf {
-        self.state_dir.join(incidents::Incidents::DIR_NAME)
+        self.state_dir.join(incidents::IncidentsConfig::DIR_NAME)
     }
 
     /// Reads a file; [`Config::check`] validates it. A configuration that runs commands or sends
@@ -210,7 +210,8 @@ impl Config {
         let state = &self.state_dir;
         let checked = trust::directory(state, create).and_then(|is_private| {
             let is_made = create && self.incidents.enabled;
-            let check = || trust::subdirectory(state, incidents::Incidents::DIR_NAME, is_made);
+            let check =
+                || trust::subdirectory(state, incidents::IncidentsConfig::DIR_NAME, is_made);
             if is_private { check() } else { Ok(false) }
         });
         match checked {

@@ -9,27 +9,27 @@ use crate::quantity;
 
 /// A size, such as `"512M"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Size(pub(crate) Bytes);
+pub(crate) struct ByteSize(pub(crate) Bytes);
 
 /// A duration, such as `"10m"`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Span(pub(crate) Duration);
+pub(crate) struct DurationValue(pub(crate) Duration);
 
-impl Span {
+impl DurationValue {
     /// Converts to the engine's unit.
     pub(crate) fn nanos(self) -> Nanos {
         Nanos(u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
-impl<'de> Deserialize<'de> for Size {
+impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         quantity::size(&text).map(Self).map_err(de::Error::custom)
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for DurationValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         quantity::time(&text).map(Self).map_err(de::Error::custom)

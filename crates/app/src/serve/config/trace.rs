@@ -4,32 +4,32 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::Size;
+use super::ByteSize;
 
 /// `[trace]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Trace {
+pub(crate) struct TraceConfig {
     /// Driver libraries to probe in addition to those found.
     pub(crate) drivers: Vec<PathBuf>,
     /// How call stacks are collected.
-    pub(crate) stacks: Stacks,
+    pub(crate) stacks: StackModeConfig,
     /// Also track CUDA objects: streams, events and others.
     pub(crate) objects: bool,
     /// Also count launches and copies.
     pub(crate) kernels: bool,
     /// Also track PyTorch tensors.
-    pub(crate) torch: Torch,
+    pub(crate) torch: TensorModeConfig,
     /// CPU budget of the agent, in percent of one core.
     pub(crate) max_cpu: Option<f64>,
     /// Memory budget of the agent.
-    pub(crate) max_memory: Option<Size>,
+    pub(crate) max_memory: Option<ByteSize>,
 }
 
 /// How call stacks are collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Stacks {
+pub(crate) enum StackModeConfig {
     Off,
     Fp,
     Full,
@@ -38,13 +38,13 @@ pub(crate) enum Stacks {
 /// How tensors are tracked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Torch {
+pub(crate) enum TensorModeConfig {
     Off,
     Totals,
     Full,
 }
 
-impl Trace {
+impl TraceConfig {
     /// Adds the errors of this section.
     pub(super) fn check(&self, errors: &mut Vec<String>) {
         if self.max_cpu.is_some_and(|percent| !percent.is_finite() || percent <= 0.0) {
@@ -53,14 +53,14 @@ impl Trace {
     }
 }
 
-impl Default for Trace {
+impl Default for TraceConfig {
     fn default() -> Self {
         Self {
             drivers: Vec::new(),
-            stacks: Stacks::Full,
+            stacks: StackModeConfig::Full,
             objects: true,
             kernels: true,
-            torch: Torch::Off,
+            torch: TensorModeConfig::Off,
             max_cpu: None,
             max_memory: None,
         }

@@ -9,25 +9,25 @@ use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 /// Maximum unused CPU time that accumulates.
-const SAVED: Duration = Duration::from_millis(100);
+const MAX_BURST: Duration = Duration::from_millis(100);
 
 /// State shared by the engine thread and the HTTP thread.
-pub(crate) struct Allowance {
+pub(crate) struct CpuShare {
     /// Share of one core, in thousandths of a percent.
     share: AtomicU64,
     /// CPU time of the HTTP thread, in nanoseconds.
     used: AtomicU64,
 }
 
-impl Allowance {
+impl CpuShare {
     /// Maximum share, in percent of one core.
-    pub(crate) const MOST: f64 = 5.0;
+    pub(crate) const MAX_CPU_PERCENT: f64 = 5.0;
     /// Minimum share, so that requests are always served.
-    pub(crate) const LEAST: f64 = 1.0;
+    pub(crate) const MIN_CPU_PERCENT: f64 = 1.0;
 
     /// Sets the share, in percent of one core.
     pub(crate) fn allow(&self, percent: f64) {
-        let share = percent.clamp(Self::LEAST, Self::MOST) * 1000.0;
+        let share = percent.clamp(Self::MIN_CPU_PERCENT, Self::MAX_CPU_PERCENT) * 1000.0;
         self.share.store(share as u64, Ordering::Relaxed);
     }
 
@@ -42,27 +42,27 @@ impl Allowance {
     }
 }
 
-impl Default for Allowance {
+impl Default for CpuShare {
     fn default() -> Self {
         let cpu_share = Self { share: AtomicU64::new(0), used: AtomicU64::new(0) };
-        cpu_share.allow(Self::MOST);
+        cpu_share.allow(Self::MAX_CPU_PERCENT);
         cpu_share
     }
 }
 
 /// Lets requests continue one at a time.
-pub(super) struct Gate {
-    budget: Mutex<Account>,
+pub(super) struct CpuGate {
+    budget: Mutex<CpuBudget>,
 }
 
-impl Gate {
+impl CpuGate {
     pub(super) fn new() -> Self {
-        let budget = Account { at: Instant::now(), used: Duration::ZERO, balance: 0.0 };
+        let budget = CpuBudget { at: Instant::now(), used: Duration::ZERO, balance: 0.0 };
         Self { budget: Mutex::new(budget) }
     }
 
     /// Waits until CPU time is available. Must be called on the HTTP thread.
-    pub(super) async fn pass(&self, cpu_share: &Allowance) {
+    pub(super) async fn pass(&self, cpu_share: &CpuShare) {
         let mut budget = self.budget.lock().await;
         loop {
             let used = thread_time();
@@ -84,7 +84,7 @@ fn thread_time() -> Duration {
 }
 
 /// Granted and used CPU time.
-struct Account {
+struct CpuBudget {
     /// Time of the last update, and CPU time used by then.
     at: Instant,
     used: Duration,
@@ -92,18 +92,18 @@ struct Account {
     balance: f64,
 }
 
-impl Account {
+impl CpuBudget {
     /// Adds the time granted since the last call and subtracts the time used. Returns how long to
     /// wait until the balance is not negative.
     fn update(&mut self, now: Instant, used: Duration, share: f64) -> Duration {
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * share;
         let spent = used.saturating_sub(self.used).as_secs_f64();
         (self.at, self.used) = (now, used);
-        self.balance = (self.balance + earned).min(SAVED.as_secs_f64()) - spent;
+        self.balance = (self.balance + earned).min(MAX_BURST.as_secs_f64()) - spent;
         if self.balance >= 0.0 {
             return Duration::ZERO;
         }
-        Duration::try_from_secs_f64(-self.balance / share).unwrap_or(SAVED)
+        Duration::try_from_secs_f64(-self.balance / share).unwrap_or(MAX_BURST)
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn overuse_is_waited_for() {
         let start = Instant::now();
-        let mut budget = Account { at: start, used: Duration::ZERO, balance: 0.0 };
+        let mut budget = CpuBudget { at: start, used: Duration::ZERO, balance: 0.0 };
         let second = Duration::from_secs(1);
         // A second grants a tenth of a second, which may be used.
         let wait = budget.update(start + second, second / 10, SHARE);
@@ -129,17 +129,17 @@ mod tests {
     #[test]
     fn long_pause_allows_no_long_burst() {
         let start = Instant::now();
-        let mut budget = Account { at: start, used: Duration::ZERO, balance: 0.0 };
+        let mut budget = CpuBudget { at: start, used: Duration::ZERO, balance: 0.0 };
         let later = start + Duration::from_secs(3600);
         assert_eq!(budget.update(later, Duration::ZERO, SHARE), Duration::ZERO);
-        assert_eq!(budget.update(later, SAVED, SHARE), Duration::ZERO);
-        let wait = budget.update(later, SAVED * 2, SHARE);
-        assert!(wait.abs_diff(SAVED * 10) < Duration::from_micros(1), "{wait:?}");
+        assert_eq!(budget.update(later, MAX_BURST, SHARE), Duration::ZERO);
+        let wait = budget.update(later, MAX_BURST * 2, SHARE);
+        assert!(wait.abs_diff(MAX_BURST * 10) < Duration::from_micros(1), "{wait:?}");
     }
 
     #[test]
     fn share_is_clamped() {
-        let cpu_share = Allowance::default();
+        let cpu_share = CpuShare::default();
         for (percent, share) in [(-3.0, 0.01), (0.0, 0.01), (4.0, 0.04), (90.0, 0.05)] {
             cpu_share.allow(percent);
             assert!((cpu_share.share() - share).abs() < 1e-9, "{percent}");
@@ -149,9 +149,9 @@ mod tests {
     /// A busy loop gets its share of a core and no more.
     #[test]
     fn busy_thread_stays_within_its_share() {
-        let cpu_share = Allowance::default();
+        let cpu_share = CpuShare::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let (gate, before, start) = (Gate::new(), thread_time(), Instant::now());
+        let (gate, before, start) = (CpuGate::new(), thread_time(), Instant::now());
         runtime.block_on(async {
             // CPU time used before the test does not count.
             gate.budget.lock().await.used = before;

@@ -10,58 +10,62 @@ use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::files::FileBody;
-use super::places::Busy;
+use super::places::InFlightRequest;
 
 /// Headers of every response: no content sniffing, no caching, no scripts.
-const HEADERS: [(HeaderName, &str); 4] = [
+const SECURITY_HEADERS: [(HeaderName, &str); 4] = [
     (header::CACHE_CONTROL, "no-store"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
     (header::REFERRER_POLICY, "no-referrer"),
 ];
 
-pub(super) const JSON: &str = "application/json";
-pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+pub(super) const CONTENT_TYPE_JSON: &str = "application/json";
+pub(super) const CONTENT_TYPE_TEXT: &str = "text/plain; charset=utf-8";
 
 /// A response under construction.
-pub(super) struct Answer {
-    response: Response<Content>,
+pub(super) struct ApiResponse {
+    response: Response<ResponseBody>,
 }
 
 /// Body: in memory, or a file read in chunks.
-pub(super) enum Content {
+pub(super) enum ResponseBody {
     Full(Option<Bytes>),
     File(FileBody),
 }
 
-impl Answer {
-    pub(super) fn new(status: StatusCode, kind: &'static str, body: Content) -> Self {
+impl ApiResponse {
+    pub(super) fn new(status: StatusCode, kind: &'static str, body: ResponseBody) -> Self {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-        for (name, value) in HEADERS {
+        for (name, value) in SECURITY_HEADERS {
             headers.insert(name, HeaderValue::from_static(value));
         }
         Self { response }
     }
 
     pub(super) fn ok(kind: &'static str, bytes: impl Into<Bytes>) -> Self {
-        Self::new(StatusCode::OK, kind, Content::Full(Some(bytes.into())))
+        Self::new(StatusCode::OK, kind, ResponseBody::Full(Some(bytes.into())))
     }
 
     pub(super) fn text(status: StatusCode, text: &'static str) -> Self {
-        Self::new(status, TEXT, Content::Full(Some(Bytes::from_static(text.as_bytes()))))
+        Self::new(
+            status,
+            CONTENT_TYPE_TEXT,
+            ResponseBody::Full(Some(Bytes::from_static(text.as_bytes()))),
+        )
     }
 
     pub(super) fn json(value: &Value) -> Self {
-        Self::ok(JSON, value.to_string())
+        Self::ok(CONTENT_TYPE_JSON, value.to_string())
     }
 
     /// An error, with advice.
     pub(super) fn error(status: StatusCode, error: &str, hint: &str) -> Self {
         let value = json!({ "api": super::api::VERSION, "error": error, "hint": hint });
-        Self::new(status, JSON, Content::Full(Some(value.to_string().into())))
+        Self::new(status, CONTENT_TYPE_JSON, ResponseBody::Full(Some(value.to_string().into())))
     }
 
     pub(super) fn with(mut self, name: HeaderName, value: &'static str) -> Self {
@@ -79,12 +83,12 @@ impl Answer {
         self.response.status().as_u16()
     }
 
-    pub(super) fn finish(self) -> Response<Content> {
+    pub(super) fn finish(self) -> Response<ResponseBody> {
         self.response
     }
 }
 
-impl Body for Content {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -115,18 +119,18 @@ impl Body for Content {
 }
 
 /// A body with its in-flight request, which ends when the body is sent.
-pub(super) struct Told {
-    body: Content,
-    _busy: Busy,
+pub(super) struct TrackedBody {
+    body: ResponseBody,
+    _busy: InFlightRequest,
 }
 
-impl Told {
-    pub(super) const fn new(body: Content, busy: Busy) -> Self {
+impl TrackedBody {
+    pub(super) const fn new(body: ResponseBody, busy: InFlightRequest) -> Self {
         Self { body, _busy: busy }
     }
 }
 
-impl Body for Told {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = io::Error;
 

@@ -1,23 +1,23 @@
 //! Responses of the API as JSON. Names are a contract: fields are added, never renamed.
 
-use engine::metrics::{Figures, Metric, Sample, Value as Number, catalogue};
-use formats::plain::plain;
+use engine::metrics::{Metric, MetricSet, Sample, SampleValue as Number, catalogue};
+use formats::plain::sanitize;
 use serde_json::{Map, Value, json};
 
-use super::query::Query;
+use super::query::ListQuery;
 use crate::serve::alerts::AlertView;
 use crate::serve::incidents::IncidentView;
-use crate::serve::{Published, Shared};
+use crate::serve::{AgentState, PublishedSnapshot};
 
 /// Version of the API.
 pub(super) const VERSION: &str = "v1";
 
 /// Adds the fields that every response has: version, time, and whether the values are exact.
-pub(super) fn envelope(published: &Published, fields: Value) -> Value {
+pub(super) fn envelope(published: &PublishedSnapshot, fields: Value) -> Value {
     let mut all = Map::new();
     all.insert("api".into(), VERSION.into());
     all.insert("time".into(), published.names.clock.precise(published.snapshot.at).into());
-    all.insert("exact".into(), published.snapshot.certainty.exact().into());
+    all.insert("exact".into(), published.snapshot.uncertainty.exact().into());
     if let Value::Object(fields) = fields {
         all.extend(fields);
     }
@@ -26,7 +26,7 @@ pub(super) fn envelope(published: &Published, fields: Value) -> Value {
 
 /// Returns a list of the report, optionally of one process. `total` counts entries before the
 /// limit.
-pub(super) fn list(report: &Value, name: &str, query: Query) -> Value {
+pub(super) fn list(report: &Value, name: &str, query: ListQuery) -> Value {
     let all = report.get(name).and_then(Value::as_array).map_or(&[][..], |all| all);
     let matching: Vec<&Value> = all.iter().filter(|item| belongs_to(item, query.pid)).collect();
     let total = matching.len();
@@ -59,7 +59,7 @@ fn find(report: &Value, pid: u32) -> Option<&Value> {
 }
 
 /// Returns the GPUs of the host.
-pub(super) fn gpus(set: &Figures) -> Value {
+pub(super) fn gpus(set: &MetricSet) -> Value {
     let field = |name: &str| name.trim_start_matches("vramscope_gpu_").to_owned();
     let metrics: [&Metric; 6] = [
         &catalogue::GPU_TOTAL,
@@ -76,13 +76,13 @@ pub(super) fn gpus(set: &Figures) -> Value {
         fields.insert("uuid".into(), label(1).into());
         fields.insert("name".into(), label(2).into());
         for metric in metrics {
-            let mut samples = set.of(metric.name).iter();
+            let mut samples = set.samples(metric.name).iter();
             let found = samples.find(|one| one.labels.first() == sample.labels.first());
             fields.insert(field(metric.name), found.map_or(Value::Null, |one| number(one.value)));
         }
         Value::Object(fields)
     };
-    let all: Vec<Value> = set.of(catalogue::GPU.name).iter().map(gpu).collect();
+    let all: Vec<Value> = set.samples(catalogue::GPU.name).iter().map(gpu).collect();
     json!({ "total": all.len(), "gpus": all })
 }
 
@@ -94,7 +94,7 @@ fn number(value: Number) -> Value {
 }
 
 /// Returns current alerts.
-pub(super) fn alerts(alerts: &[AlertView], query: Query) -> Value {
+pub(super) fn alerts(alerts: &[AlertView], query: ListQuery) -> Value {
     let alert = |alert: &AlertView| {
         let labels: Map<_, _> = alert
             .labels
@@ -118,7 +118,7 @@ pub(super) fn alerts(alerts: &[AlertView], query: Query) -> Value {
 }
 
 /// Returns written incidents.
-pub(super) fn incidents(incidents: &[IncidentView], query: Query) -> Value {
+pub(super) fn incidents(incidents: &[IncidentView], query: ListQuery) -> Value {
     let matches_pid = |one: &&IncidentView| query.pid.is_none() || one.pid == query.pid;
     let matching: Vec<&IncidentView> = incidents.iter().filter(matches_pid).collect();
     let total = matching.len();
@@ -131,13 +131,18 @@ pub(super) fn incidents(incidents: &[IncidentView], query: Query) -> Value {
 }
 
 /// Returns health and resource usage of the agent.
-pub(super) fn status(published: &Published, shared: &Shared, ready: bool, now: f64) -> Value {
+pub(super) fn status(
+    published: &PublishedSnapshot,
+    shared: &AgentState,
+    ready: bool,
+    now: f64,
+) -> Value {
     let own = &published.own;
-    let certainty = &published.snapshot.certainty;
+    let certainty = &published.snapshot.uncertainty;
     let steps: Vec<&str> = own.steps.iter().map(|step| step.name()).collect();
     let [_, ok, _, client_errors, server_errors] = shared.requests.classes();
     json!({
-        "version": plain(env!("CARGO_PKG_VERSION")),
+        "version": sanitize(env!("CARGO_PKG_VERSION")),
         "ready": ready,
         "uptime_seconds": (now - own.started).max(0.0).floor(),
         "snapshots_total": published.sequence,
@@ -158,7 +163,7 @@ mod tests {
     use crate::serve::http::incidents::manifest;
 
     const PAGE: &str = include_str!("../../../../../docs/reference/http-api.md");
-    const ALL: Query = Query { pid: None, top: 10 };
+    const ALL: ListQuery = ListQuery { pid: None, top: 10 };
 
     fn alert() -> AlertView {
         AlertView {
@@ -224,29 +229,29 @@ mod tests {
         let labels = |pid: &str| vec![("gpu".into(), "7".into()), ("pid".into(), pid.into())];
         let with_pid = |pid| AlertView { labels: labels(pid), ..alert() };
         let all = [alert(), with_pid("7"), with_pid("8")];
-        let found = alerts(&all, Query { pid: Some(7), top: 9 });
+        let found = alerts(&all, ListQuery { pid: Some(7), top: 9 });
         assert_eq!(
             (&found["total"], &found["alerts"][0]["labels"]["pid"]),
             (&1.into(), &"7".into())
         );
-        assert_eq!(alerts(&all, Query { pid: None, top: 2 })["total"], 3);
+        assert_eq!(alerts(&all, ListQuery { pid: None, top: 2 })["total"], 3);
     }
 
     #[test]
     fn lists_can_be_limited_and_filtered_by_pid() {
         let all: Vec<_> = (1..=5).map(incident).collect();
-        let found = incidents(&all, Query { pid: None, top: 2 });
+        let found = incidents(&all, ListQuery { pid: None, top: 2 });
         assert_eq!(
             (found["total"].clone(), found["incidents"].as_array().unwrap().len()),
             (5.into(), 2)
         );
-        let found = incidents(&all, Query { pid: Some(3), top: 2 });
+        let found = incidents(&all, ListQuery { pid: Some(3), top: 2 });
         assert_eq!((&found["total"], &found["incidents"][0]["pid"]), (&1.into(), &3.into()));
         let report = json!({ "sites": [
             { "id": "a", "processes": [{ "pid": 1 }, { "pid": 2 }] },
             { "id": "b", "processes": [{ "pid": 3 }] },
         ] });
-        let found = list(&report, "sites", Query { pid: Some(2), top: 9 });
+        let found = list(&report, "sites", ListQuery { pid: Some(2), top: 9 });
         assert_eq!((&found["total"], &found["sites"][0]["id"]), (&1.into(), &"a".into()));
         assert_eq!(list(&report, "nothing", ALL)["total"], 0);
     }

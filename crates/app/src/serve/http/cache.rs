@@ -11,55 +11,55 @@ use hyper::body::Bytes;
 use serde_json::Value;
 
 use super::api;
-use super::query::Query;
-use crate::serve::{Published, onward};
+use super::query::ListQuery;
+use crate::serve::{PublishedSnapshot, onward};
 
 /// Sites per process in the API; the list over all processes is complete.
-const SITES_OF_EACH: usize = 10;
+const SITES_PER_PROCESS: usize = 10;
 
 /// Maximum number of cached responses, and their total bytes, because clients can send many
 /// different queries.
-const ANSWERS: usize = 128;
-const ANSWERS_BYTES: usize = 16 << 20;
+const MAX_CACHED_RESPONSES: usize = 128;
+const MAX_CACHED_BYTES: usize = 16 << 20;
 
 /// Responses for the latest snapshot.
 #[derive(Default)]
-pub(super) struct Cache {
+pub(super) struct ResponseCache {
     sequence: u64,
     /// The snapshot without directories of file paths.
-    redacted: Option<Arc<Published>>,
+    redacted: Option<Arc<PublishedSnapshot>>,
     metrics: Option<Bytes>,
     report: Option<Arc<Value>>,
     snapshot: Option<Bytes>,
     profile: Option<Bytes>,
     /// Responses of the API, by path and query.
-    responses: HashMap<(Box<str>, Query), Bytes>,
+    responses: HashMap<(Box<str>, ListQuery), Bytes>,
     responses_bytes: usize,
 }
 
-impl Cache {
+impl ResponseCache {
     /// Drops responses of older snapshots.
-    fn advance_to(&mut self, published: &Published) {
+    fn advance_to(&mut self, published: &PublishedSnapshot) {
         if self.sequence != published.sequence {
             *self = Self { sequence: published.sequence, ..Self::default() };
         }
     }
 
     /// Returns the snapshot without directories of file paths.
-    pub(super) fn redacted(&mut self, published: &Published) -> Arc<Published> {
+    pub(super) fn redacted(&mut self, published: &PublishedSnapshot) -> Arc<PublishedSnapshot> {
         self.advance_to(published);
         let redact = || {
             let mut snapshot = published.snapshot.clone();
             hide_directories(&mut snapshot);
             let (names, metrics) = (Arc::clone(&published.names), published.metrics.clone());
             let (sequence, own) = (published.sequence, published.own.clone());
-            Arc::new(Published { sequence, snapshot, names, metrics, own })
+            Arc::new(PublishedSnapshot { sequence, snapshot, names, metrics, own })
         };
         Arc::clone(self.redacted.get_or_insert_with(redact))
     }
 
     /// Returns the metrics as OpenMetrics.
-    pub(super) fn metrics(&mut self, published: &Published) -> Option<Bytes> {
+    pub(super) fn metrics(&mut self, published: &PublishedSnapshot) -> Option<Bytes> {
         self.advance_to(published);
         if self.metrics.is_none() {
             let metrics = Arc::new(published.metrics.clone());
@@ -69,12 +69,12 @@ impl Cache {
     }
 
     /// Returns the snapshot as `trace --format json` prints it, with the version of the API.
-    pub(super) fn report(&mut self, published: &Published) -> Option<Arc<Value>> {
+    pub(super) fn report(&mut self, published: &PublishedSnapshot) -> Option<Arc<Value>> {
         self.advance_to(published);
         if self.report.is_none() {
             let mut snapshot = published.snapshot.clone();
             for process in &mut snapshot.processes {
-                process.sites.truncate(SITES_OF_EACH);
+                process.sites.truncate(SITES_PER_PROCESS);
             }
             let mut report = json::value(&snapshot, &published.names).ok()?;
             if let Some(fields) = report.as_object_mut() {
@@ -87,7 +87,7 @@ impl Cache {
 
     /// Returns the sites of one process. In the report, a site that several processes share has the
     /// totals of all of them; here it has those of one.
-    pub(super) fn sites_of(published: &Published, pid: u32) -> Option<Value> {
+    pub(super) fn sites_of(published: &PublishedSnapshot, pid: u32) -> Option<Value> {
         let mut snapshot = Snapshot { processes: Vec::new(), ..published.snapshot.clone() };
         let all = &published.snapshot.processes;
         let process = all.iter().find(|process| process.key.pid.0 == pid);
@@ -103,7 +103,7 @@ impl Cache {
     }
 
     /// Returns the report as bytes.
-    pub(super) fn snapshot(&mut self, published: &Published) -> Option<Bytes> {
+    pub(super) fn snapshot(&mut self, published: &PublishedSnapshot) -> Option<Bytes> {
         let report = self.report(published)?;
         if self.snapshot.is_none() {
             self.snapshot = Some(report.to_string().into());
@@ -114,8 +114,8 @@ impl Cache {
     /// Returns a response of the API, built once per path and query while there is room.
     pub(super) fn response(
         &mut self,
-        published: &Published,
-        (path, query): (&str, Query),
+        published: &PublishedSnapshot,
+        (path, query): (&str, ListQuery),
         build: impl FnOnce(&mut Self) -> Option<Value>,
     ) -> Option<Bytes> {
         self.advance_to(published);
@@ -125,7 +125,7 @@ impl Cache {
         }
         let response = Bytes::from(api::envelope(published, build(self)?).to_string());
         let bytes = self.responses_bytes.saturating_add(response.len());
-        if self.responses.len() < ANSWERS && bytes <= ANSWERS_BYTES {
+        if self.responses.len() < MAX_CACHED_RESPONSES && bytes <= MAX_CACHED_BYTES {
             self.responses.insert(key, response.clone());
             self.responses_bytes = bytes;
         }
@@ -133,7 +133,7 @@ impl Cache {
     }
 
     /// Returns memory in use by call stack.
-    pub(super) fn profile(&mut self, published: &Published) -> Bytes {
+    pub(super) fn profile(&mut self, published: &PublishedSnapshot) -> Bytes {
         self.advance_to(published);
         let encode = || Bytes::from(onward::profile::pprof(published, true));
         self.profile.get_or_insert_with(encode).clone()
@@ -142,28 +142,28 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use engine::metrics::Figures;
+    use engine::metrics::MetricSet;
     use engine::snapshot::Snapshot;
     use serde_json::json;
 
     use super::*;
 
-    fn published(sequence: u64) -> Published {
-        onward::published(sequence, Snapshot::default(), Figures::default())
+    fn published(sequence: u64) -> PublishedSnapshot {
+        onward::published(sequence, Snapshot::default(), MetricSet::default())
     }
 
     #[test]
     fn response_is_built_once_per_snapshot() {
-        let mut cache = Cache::default();
+        let mut cache = ResponseCache::default();
         let mut built = 0;
         for (sequence, path, query, expected) in [
-            (1, "sites", Query::ALL, 1),
-            (1, "sites", Query::ALL, 1),
-            (1, "sites", Query { pid: Some(1), ..Query::ALL }, 2),
-            (1, "gpus", Query::ALL, 3),
-            (1, "sites", Query { pid: Some(1), ..Query::ALL }, 3),
-            (2, "sites", Query::ALL, 4),
-            (2, "sites", Query::ALL, 4),
+            (1, "sites", ListQuery::ALL, 1),
+            (1, "sites", ListQuery::ALL, 1),
+            (1, "sites", ListQuery { pid: Some(1), ..ListQuery::ALL }, 2),
+            (1, "gpus", ListQuery::ALL, 3),
+            (1, "sites", ListQuery { pid: Some(1), ..ListQuery::ALL }, 3),
+            (2, "sites", ListQuery::ALL, 4),
+            (2, "sites", ListQuery::ALL, 4),
         ] {
             let response = cache.response(&published(sequence), (path, query), |_| {
                 built += 1;
@@ -176,18 +176,18 @@ mod tests {
 
     #[test]
     fn cached_responses_are_bounded() {
-        let (mut cache, published) = (Cache::default(), published(1));
+        let (mut cache, published) = (ResponseCache::default(), published(1));
         for top in 1..=1000 {
-            let query = Query { pid: None, top };
+            let query = ListQuery { pid: None, top };
             let response =
                 cache.response(&published, ("sites", query), |_| Some(json!({ "top": top })));
             assert!(response.unwrap().len() > 10);
         }
-        assert_eq!(cache.responses.len(), ANSWERS);
-        let long = "x".repeat(ANSWERS_BYTES / 3);
-        let mut cache = Cache::default();
+        assert_eq!(cache.responses.len(), MAX_CACHED_RESPONSES);
+        let long = "x".repeat(MAX_CACHED_BYTES / 3);
+        let mut cache = ResponseCache::default();
         for top in 1..=9 {
-            let query = Query { pid: None, top };
+            let query = ListQuery { pid: None, top };
             cache.response(&published, ("sites", query), |_| Some(json!({ "long": long })));
         }
         assert_eq!(cache.responses.len(), 2);

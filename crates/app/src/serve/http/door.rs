@@ -8,32 +8,36 @@ use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap};
 use hyper::{Method, Request, StatusCode, Uri, Version};
 
-use super::allowance::Gate;
-use super::answer::Answer;
-use super::cache::Cache;
+use super::allowance::CpuGate;
+use super::answer::ApiResponse;
+use super::cache::ResponseCache;
 use super::routes;
-use super::token::Token;
-use crate::serve::{Published, Shared};
+use super::token::BearerToken;
+use crate::serve::{AgentState, PublishedSnapshot};
 
 /// Age of the latest snapshot beyond which the agent is not ready.
-const STALLED: Duration = Duration::from_secs(15);
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Checks a request before it is routed.
-pub(super) struct Door {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct RequestGuard {
+    pub(super) shared: Arc<AgentState>,
     address: SocketAddr,
-    token: Option<Token>,
-    cache: Mutex<Cache>,
-    gate: Gate,
+    token: Option<BearerToken>,
+    cache: Mutex<ResponseCache>,
+    gate: CpuGate,
 }
 
-impl Door {
-    pub(super) fn new(shared: Arc<Shared>, address: SocketAddr, token: Option<Token>) -> Self {
-        Self { shared, address, token, cache: Mutex::default(), gate: Gate::new() }
+impl RequestGuard {
+    pub(super) fn new(
+        shared: Arc<AgentState>,
+        address: SocketAddr,
+        token: Option<BearerToken>,
+    ) -> Self {
+        Self { shared, address, token, cache: Mutex::default(), gate: CpuGate::new() }
     }
 
     /// Whether the feed is closed.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         self.shared.feed.is_closed()
     }
 
@@ -42,7 +46,7 @@ impl Door {
     }
 
     /// Waits until CPU time is available.
-    pub(super) async fn pass(&self) {
+    pub(super) async fn wait_for_cpu(&self) {
         self.gate.pass(&self.shared.http_cpu).await;
     }
 
@@ -50,31 +54,31 @@ impl Door {
     pub(super) fn is_ready(&self) -> bool {
         let feed = &self.shared.feed;
         feed.newest().is_some_and(|newest| newest.own.tracing)
-            && feed.age().is_some_and(|age| age < STALLED)
+            && feed.age().is_some_and(|age| age < READY_TIMEOUT)
     }
 
-    pub(super) fn with_cache<T>(&self, work: impl FnOnce(&mut Cache) -> T) -> T {
+    pub(super) fn with_cache<T>(&self, work: impl FnOnce(&mut ResponseCache) -> T) -> T {
         work(&mut self.cache.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the snapshot for responses: without directories of file paths, unless the
     /// configuration allows them.
-    pub(super) fn visible(&self, published: Arc<Published>) -> Arc<Published> {
+    pub(super) fn visible(&self, published: Arc<PublishedSnapshot>) -> Arc<PublishedSnapshot> {
         let show_paths = self.shared.config.http.show_paths;
         if show_paths { published } else { self.with_cache(|cache| cache.redacted(&published)) }
     }
 
     /// Returns the response to a request.
-    pub(super) fn respond(&self, request: &Request<Incoming>) -> Answer {
+    pub(super) fn respond(&self, request: &Request<Incoming>) -> ApiResponse {
         let response = self.reject(request).unwrap_or_else(|| routes::respond(self, request.uri()));
         self.count(response.status());
         response
     }
 
-    fn reject(&self, request: &Request<Incoming>) -> Option<Answer> {
+    fn reject(&self, request: &Request<Incoming>) -> Option<ApiResponse> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let (error, hint) = ("method not allowed: the API is read-only", "use GET");
-            let mut response = Answer::error(StatusCode::METHOD_NOT_ALLOWED, error, hint)
+            let mut response = ApiResponse::error(StatusCode::METHOD_NOT_ALLOWED, error, hint)
                 .with(header::ALLOW, "GET, HEAD");
             response.close();
             return Some(response);
@@ -82,18 +86,18 @@ impl Door {
         let hosts = request.headers().get_all(header::HOST).iter().count();
         if hosts > 1 || hosts == 0 && request.version() >= Version::HTTP_11 {
             let error = "an HTTP/1.1 request must have one Host header";
-            let mut response = Answer::error(StatusCode::BAD_REQUEST, error, "send one");
+            let mut response = ApiResponse::error(StatusCode::BAD_REQUEST, error, "send one");
             response.close();
             return Some(response);
         }
         if !request.body().is_end_stream() {
             let (error, hint) = ("request body not allowed", "send no body");
-            let mut response = Answer::error(StatusCode::PAYLOAD_TOO_LARGE, error, hint);
+            let mut response = ApiResponse::error(StatusCode::PAYLOAD_TOO_LARGE, error, hint);
             response.close();
             return Some(response);
         }
         if self.token.is_none() && !self.is_for_this_host(request.uri(), request.headers()) {
-            return Some(Answer::error(
+            return Some(ApiResponse::error(
                 StatusCode::FORBIDDEN,
                 "wrong Host header",
                 "use 127.0.0.1 or localhost, or set token_file",
@@ -102,7 +106,7 @@ impl Door {
         if !self.is_allowed(request.uri(), request.headers()) {
             let error = "authentication required";
             let hint = "send `Authorization: Bearer TOKEN` with the content of token_file";
-            let response = Answer::error(StatusCode::UNAUTHORIZED, error, hint);
+            let response = ApiResponse::error(StatusCode::UNAUTHORIZED, error, hint);
             return Some(response.with(header::WWW_AUTHENTICATE, "Bearer"));
         }
         None
@@ -145,7 +149,7 @@ fn is_own(host: &str, listen_address: IpAddr) -> bool {
 mod tests {
     use std::time::Instant;
 
-    use engine::metrics::Figures;
+    use engine::metrics::MetricSet;
     use engine::snapshot::Snapshot;
 
     use super::*;
@@ -154,11 +158,11 @@ mod tests {
 
     #[test]
     fn agent_without_recent_snapshots_is_not_ready() {
-        let shared = Shared::new(Config::default());
-        let guard = Door::new(Arc::clone(&shared), Config::default().http.listen, None);
+        let shared = AgentState::new(Config::default());
+        let guard = RequestGuard::new(Arc::clone(&shared), Config::default().http.listen, None);
         assert!(!guard.is_ready(), "nothing was published");
         for (sequence, age, is_ready) in [(1, 0, true), (2, 20, false), (3, 10, true)] {
-            let mut snapshot = published(sequence, Snapshot::default(), Figures::default());
+            let mut snapshot = published(sequence, Snapshot::default(), MetricSet::default());
             snapshot.own.tracing = true;
             let at = Instant::now() - Duration::from_secs(age);
             shared.feed.publish_at(snapshot, at);

@@ -8,28 +8,28 @@ use std::path::Path;
 use hyper::body::Bytes;
 
 /// Maximum number of listed files per directory.
-const FILES: usize = 64;
+const MAX_FILES: usize = 64;
 
 /// Bytes per read.
-const PIECE: u64 = 64 << 10;
+const READ_CHUNK_BYTES: u64 = 64 << 10;
 
 /// A listed file.
-pub(super) struct Listed {
+pub(super) struct FileEntry {
     pub(super) name: String,
     pub(super) bytes: u64,
 }
 
 /// Returns the regular files of a directory, sorted by name. Links, directories and names with
 /// special characters are excluded.
-pub(super) fn list(dir: &Path) -> Vec<Listed> {
+pub(super) fn list(dir: &Path) -> Vec<FileEntry> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let to_entry = |entry: io::Result<std::fs::DirEntry>| {
         let entry = entry.ok()?;
         let name = entry.file_name().into_string().ok().filter(|name| is_plain(name))?;
         let metadata = entry.path().symlink_metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some(Listed { name, bytes: metadata.len() })
+        Some(FileEntry { name, bytes: metadata.len() })
     };
-    let mut files: Vec<_> = entries.filter_map(to_entry).take(FILES).collect();
+    let mut files: Vec<_> = entries.filter_map(to_entry).take(MAX_FILES).collect();
     files.sort_by(|a, b| a.name.cmp(&b.name));
     files
 }
@@ -67,7 +67,7 @@ impl FileBody {
             return None;
         }
         let mut chunk = Vec::new();
-        let read = (&self.file).take(self.remaining.min(PIECE)).read_to_end(&mut chunk);
+        let read = (&self.file).take(self.remaining.min(READ_CHUNK_BYTES)).read_to_end(&mut chunk);
         Some(match read {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => {

@@ -4,7 +4,7 @@ use hyper::StatusCode;
 use hyper::header;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Content};
+use super::answer::{ApiResponse, ResponseBody};
 use super::files;
 use crate::serve::incidents::IncidentView;
 
@@ -19,27 +19,27 @@ pub(super) fn manifest(incident: &IncidentView) -> Value {
 }
 
 /// Returns one file. Files contain full call stacks, with paths of programs.
-pub(super) fn file(incident: &IncidentView, name: &str, show_paths: bool) -> Answer {
+pub(super) fn file(incident: &IncidentView, name: &str, show_paths: bool) -> ApiResponse {
     if !show_paths {
-        return Answer::error(
+        return ApiResponse::error(
             StatusCode::FORBIDDEN,
             "incident files contain paths of programs",
             "set show_paths in [http], or read them on the host",
         );
     }
     let Some(body) = files::open(&incident.dir, name) else {
-        return Answer::error(
+        return ApiResponse::error(
             StatusCode::NOT_FOUND,
             "no such file in this incident",
             "see /api/v1/incidents/ID for its files",
         );
     };
     let kind = match name.rsplit_once('.') {
-        Some((_, "json")) => super::answer::JSON,
-        Some((_, "txt")) => super::answer::TEXT,
+        Some((_, "json")) => super::answer::CONTENT_TYPE_JSON,
+        Some((_, "txt")) => super::answer::CONTENT_TYPE_TEXT,
         _ => "application/octet-stream",
     };
-    Answer::new(StatusCode::OK, kind, Content::File(body))
+    ApiResponse::new(StatusCode::OK, kind, ResponseBody::File(body))
         .with(header::CONTENT_DISPOSITION, "attachment")
 }
 

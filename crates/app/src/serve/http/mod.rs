@@ -24,20 +24,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
-use super::config::http::Http;
-use super::{Part, Shared};
+use super::config::http::HttpConfig;
+use super::{AgentState, AgentThread};
 use crate::output;
-pub(crate) use allowance::Allowance;
-use door::Door;
-use token::Token;
+pub(crate) use allowance::CpuShare;
+use door::RequestGuard;
+use token::BearerToken;
 
 /// Number of responses by status class.
 #[derive(Default)]
-pub(crate) struct Requests {
+pub(crate) struct RequestCounts {
     classes: [AtomicU64; 5],
 }
 
-impl Requests {
+impl RequestCounts {
     /// Counts a response.
     pub(crate) fn count(&self, status: u16) {
         let class = usize::from(status / 100).saturating_sub(1);
@@ -53,8 +53,8 @@ impl Requests {
 }
 
 /// Checks the files that the configuration names.
-pub(crate) fn check_files(http: &Http) -> Vec<anyhow::Error> {
-    let token = http.token_file.as_deref().and_then(|file| Token::read(file).err());
+pub(crate) fn check_files(http: &HttpConfig) -> Vec<anyhow::Error> {
+    let token = http.token_file.as_deref().and_then(|file| BearerToken::read(file).err());
     let tls = match (&http.tls_cert_file, &http.tls_key_file) {
         (Some(certificate), Some(key)) => tls::acceptor(certificate, key).err(),
         _ => None,
@@ -64,9 +64,9 @@ pub(crate) fn check_files(http: &Http) -> Vec<anyhow::Error> {
 
 /// Listens and starts the HTTP worker. Fails if the port is in use, the token is readable by
 /// others, or a certificate does not match its key.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<AgentThread> {
     let http = &shared.config.http;
-    let token = http.token_file.as_deref().map(Token::read).transpose()?;
+    let token = http.token_file.as_deref().map(BearerToken::read).transpose()?;
     let tls = match (&http.tls_cert_file, &http.tls_key_file) {
         (Some(certificate), Some(key)) => Some(tls::acceptor(certificate, key)?),
         _ => None,
@@ -78,12 +78,12 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Part> {
     let address = listener.local_addr().context("cannot get the listen address")?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     if !address.ip().is_loopback() && tls.is_none() {
-        output::complain(&format!(
+        output::log(&format!(
             "{address} is reachable from other hosts without TLS, so the token can be intercepted; set \
              tls_cert_file and tls_key_file"
         ));
     }
-    output::complain(&format!("listening on {scheme}://{address}"));
-    let guard = Door::new(Arc::clone(shared), address, token);
-    Part::spawn("http", shared, move |_| Ok(listen::run(listener, tls, guard)?))
+    output::log(&format!("listening on {scheme}://{address}"));
+    let guard = RequestGuard::new(Arc::clone(shared), address, token);
+    AgentThread::spawn("http", shared, move |_| Ok(listen::run(listener, tls, guard)?))
 }

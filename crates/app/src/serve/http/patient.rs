@@ -9,26 +9,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::places::Standing;
+use super::places::ConnectionStatus;
 
 /// A stream whose peer must receive everything that is written within a time limit, even if it
 /// reads slowly.
-pub(super) struct Patient<S, T = Sleep> {
+pub(super) struct WriteTimeoutStream<S, T = Sleep> {
     stream: S,
     limit: Duration,
-    status: Arc<Standing>,
+    status: Arc<ConnectionStatus>,
     timer: fn(Duration) -> T,
     /// Runs from the first blocked write until everything is flushed.
     deadline: Option<Pin<Box<T>>>,
 }
 
-impl<S> Patient<S> {
-    pub(super) const fn new(stream: S, limit: Duration, status: Arc<Standing>) -> Self {
+impl<S> WriteTimeoutStream<S> {
+    pub(super) const fn new(stream: S, limit: Duration, status: Arc<ConnectionStatus>) -> Self {
         Self { stream, limit, status, timer: sleep, deadline: None }
     }
 }
 
-impl<S, T: Future<Output = ()>> Patient<S, T> {
+impl<S, T: Future<Output = ()>> WriteTimeoutStream<S, T> {
     fn wait<R>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<R>> {
         let (timer, limit) = (self.timer, self.limit);
         self.status.write(true);
@@ -37,7 +37,7 @@ impl<S, T: Future<Output = ()>> Patient<S, T> {
     }
 }
 
-impl<S: AsyncRead + Unpin, T> AsyncRead for Patient<S, T> {
+impl<S: AsyncRead + Unpin, T> AsyncRead for WriteTimeoutStream<S, T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl<S: AsyncRead + Unpin, T> AsyncRead for Patient<S, T> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, T: Future<Output = ()>> AsyncWrite for Patient<S, T> {
+impl<S: AsyncWrite + Unpin, T: Future<Output = ()>> AsyncWrite for WriteTimeoutStream<S, T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -107,11 +107,11 @@ mod tests {
     }
 
     /// Returns a connection with a buffer of four bytes, and its far end.
-    fn connection() -> (Patient<DuplexStream, Alarm>, DuplexStream) {
+    fn connection() -> (WriteTimeoutStream<DuplexStream, Alarm>, DuplexStream) {
         let (near, far) = duplex(4);
         let timer = |limit| Alarm(NOW.get() + limit);
         let status = Arc::default();
-        (Patient { stream: near, limit: LIMIT, status, timer, deadline: None }, far)
+        (WriteTimeoutStream { stream: near, limit: LIMIT, status, timer, deadline: None }, far)
     }
 
     /// Polls a write to its end; meanwhile the far end repeatedly reads `bytes`, each time after

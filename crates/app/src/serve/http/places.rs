@@ -8,24 +8,24 @@ use std::time::Instant;
 use tokio::task::AbortHandle;
 
 /// Slots of open connections.
-pub(super) struct Places {
+pub(super) struct ConnectionSlots {
     max: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnection>,
 }
 
 #[derive(Default)]
-struct Open {
+struct OpenConnection {
     next: u64,
-    by_id: HashMap<u64, (Arc<Standing>, Option<AbortHandle>)>,
+    by_id: HashMap<u64, (Arc<ConnectionStatus>, Option<AbortHandle>)>,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max, open: Mutex::default() })
     }
 
     /// Acquires a slot; none if every connection has a request in flight.
-    pub(super) fn take(self: &Arc<Self>) -> Option<Place> {
+    pub(super) fn acquire(self: &Arc<Self>) -> Option<ConnectionSlot> {
         let mut open = self.lock();
         if open.by_id.len() >= self.max {
             let waiting = open.by_id.iter();
@@ -37,41 +37,41 @@ impl Places {
         }
         let id = open.next;
         open.next += 1;
-        let status = Arc::new(Standing::default());
+        let status = Arc::new(ConnectionStatus::default());
         open.by_id.insert(id, (Arc::clone(&status), None));
         drop(open);
-        Some(Place { all: Arc::clone(self), id, status })
+        Some(ConnectionSlot { all: Arc::clone(self), id, status })
     }
 
     /// Sets the task of a slot, to be aborted when the slot is reassigned.
-    pub(super) fn note(&self, id: u64, task: AbortHandle) {
+    pub(super) fn set_task(&self, id: u64, task: AbortHandle) {
         if let Some((_, current)) = self.lock().by_id.get_mut(&id) {
             *current = Some(task);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnection> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A slot; released on drop.
-pub(super) struct Place {
-    all: Arc<Places>,
+pub(super) struct ConnectionSlot {
+    all: Arc<ConnectionSlots>,
     pub(super) id: u64,
-    pub(super) status: Arc<Standing>,
+    pub(super) status: Arc<ConnectionStatus>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.all.lock().by_id.remove(&self.id);
     }
 }
 
 /// State of a connection.
-pub(super) struct Standing(Mutex<State>);
+pub(super) struct ConnectionStatus(Mutex<ConnectionState>);
 
-struct State {
+struct ConnectionState {
     /// Requests without a completely sent response.
     requests: usize,
     /// The client has not received everything that was written.
@@ -80,17 +80,17 @@ struct State {
     since: Instant,
 }
 
-impl Default for Standing {
+impl Default for ConnectionStatus {
     fn default() -> Self {
-        Self(Mutex::new(State { requests: 0, is_writing: false, since: Instant::now() }))
+        Self(Mutex::new(ConnectionState { requests: 0, is_writing: false, since: Instant::now() }))
     }
 }
 
-impl Standing {
+impl ConnectionStatus {
     /// Registers a complete request.
-    pub(super) fn begin(self: &Arc<Self>) -> Busy {
+    pub(super) fn begin(self: &Arc<Self>) -> InFlightRequest {
         self.lock().requests += 1;
-        Busy(Arc::clone(self))
+        InFlightRequest(Arc::clone(self))
     }
 
     /// Sets whether the client still has to receive data.
@@ -108,15 +108,15 @@ impl Standing {
         (state.requests == 0 && !state.is_writing).then_some(state.since)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A request until its response is sent.
-pub(super) struct Busy(Arc<Standing>);
+pub(super) struct InFlightRequest(Arc<ConnectionStatus>);
 
-impl Drop for Busy {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.requests = state.requests.saturating_sub(1);
@@ -131,17 +131,19 @@ mod tests {
     use super::*;
 
     /// Runs two connections that wait forever; their resources are released when they are aborted.
-    fn with_two(test: impl FnOnce(&Arc<Places>, [Arc<Standing>; 2], &dyn Fn() -> usize)) {
+    fn with_two(
+        test: impl FnOnce(&Arc<ConnectionSlots>, [Arc<ConnectionStatus>; 2], &dyn Fn() -> usize),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let slots = Places::new(2);
+        let slots = ConnectionSlots::new(2);
         let connect = || {
-            let slot = slots.take().unwrap();
+            let slot = slots.acquire().unwrap();
             let (id, status) = (slot.id, Arc::clone(&slot.status));
             let task = runtime.spawn(async move {
                 let _slot = slot;
                 pending::<()>().await;
             });
-            slots.note(id, task.abort_handle());
+            slots.set_task(id, task.abort_handle());
             status
         };
         let statuses = [connect(), connect()];
@@ -157,14 +159,14 @@ mod tests {
     fn longest_idle_connection_is_replaced() {
         with_two(|slots, [first, second], open| {
             let busy = first.begin();
-            let third = slots.take().expect("the second one waits");
+            let third = slots.acquire().expect("the second one waits");
             // Only the second one was aborted.
             assert_eq!((Arc::strong_count(&first), open()), (4, 2));
             assert_eq!(Arc::strong_count(&second), 1, "its task is gone");
             third.status.write(true);
-            assert!(slots.take().is_none(), "both have something to do");
+            assert!(slots.acquire().is_none(), "both have something to do");
             drop(busy);
-            assert!(slots.take().is_some());
+            assert!(slots.acquire().is_some());
             assert_eq!(Arc::strong_count(&third.status), 2);
         });
     }
@@ -175,7 +177,7 @@ mod tests {
             drop(first.begin());
             second.write(true);
             second.write(false);
-            let _third = slots.take().unwrap();
+            let _third = slots.acquire().unwrap();
             open();
             assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (1, 3));
         });

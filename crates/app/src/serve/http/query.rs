@@ -1,20 +1,20 @@
 //! Query parameters of a request.
 
 /// Maximum of `limit`.
-const MOST: usize = 10_000;
+const MAX_LIMIT: usize = 10_000;
 
 /// Query parameters of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Query {
+pub(super) struct ListQuery {
     /// Only this process.
     pub(super) pid: Option<u32>,
     /// Maximum number of entries.
     pub(super) top: usize,
 }
 
-impl Query {
+impl ListQuery {
     /// All entries.
-    pub(super) const ALL: Self = Self { pid: None, top: MOST };
+    pub(super) const ALL: Self = Self { pid: None, top: MAX_LIMIT };
 
     /// Parses the parameters; only lists take any.
     pub(super) fn read(text: Option<&str>, is_list: bool) -> Result<Self, &'static str> {
@@ -27,7 +27,7 @@ impl Query {
                     query.pid = Some(pid.parse().map_err(|_| "pid must be a process id")?);
                 }
                 Some(("limit", top)) => {
-                    let top = top.parse().ok().filter(|top| (1..=MOST).contains(top));
+                    let top = top.parse().ok().filter(|top| (1..=MAX_LIMIT).contains(top));
                     query.top = top.ok_or("limit must be 1 to 10000")?;
                 }
                 _ => return Err("unknown query parameter; use pid=N and limit=N"),
@@ -43,8 +43,11 @@ mod tests {
 
     #[test]
     fn list_parameters_are_validated() {
-        assert_eq!(Query::read(None, true), Ok(Query::ALL));
-        assert_eq!(Query::read(Some("limit=3&pid=7"), true), Ok(Query { pid: Some(7), top: 3 }));
+        assert_eq!(ListQuery::read(None, true), Ok(ListQuery::ALL));
+        assert_eq!(
+            ListQuery::read(Some("limit=3&pid=7"), true),
+            Ok(ListQuery { pid: Some(7), top: 3 })
+        );
         for invalid in [
             "limit=0",
             "limit=10001",
@@ -56,7 +59,7 @@ mod tests {
             "sort=size",
             "a&b",
         ] {
-            assert!(Query::read(Some(invalid), true).is_err(), "{invalid}");
+            assert!(ListQuery::read(Some(invalid), true).is_err(), "{invalid}");
         }
     }
 
@@ -64,12 +67,12 @@ mod tests {
     fn unknown_query_parameters_are_rejected() {
         for invalid in ["limit=3", "pid=7", "x"] {
             assert!(
-                Query::read(Some(invalid), false).unwrap_err().contains("no query parameters"),
+                ListQuery::read(Some(invalid), false).unwrap_err().contains("no query parameters"),
                 "{invalid}"
             );
         }
         for nothing in [None, Some(""), Some("&")] {
-            assert_eq!(Query::read(nothing, false), Ok(Query::ALL));
+            assert_eq!(ListQuery::read(nothing, false), Ok(ListQuery::ALL));
         }
     }
 }

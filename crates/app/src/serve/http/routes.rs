@@ -7,15 +7,15 @@ use formats::export::openmetrics;
 use hyper::{StatusCode, Uri};
 use serde_json::Value;
 
-use super::answer::{Answer, JSON, TEXT};
-use super::cache::Cache;
-use super::door::Door;
-use super::query::Query;
+use super::answer::{ApiResponse, CONTENT_TYPE_JSON, CONTENT_TYPE_TEXT};
+use super::cache::ResponseCache;
+use super::door::RequestGuard;
+use super::query::ListQuery;
 use super::{api, incidents};
-use crate::serve::Published;
+use crate::serve::PublishedSnapshot;
 
 /// Profiles are gzipped; clients must not decompress them in transit.
-const PPROF: &str = "application/octet-stream";
+const CONTENT_TYPE_PPROF: &str = "application/octet-stream";
 
 const INDEX: &str = "\
 vramscope: GPU memory of every process on this host
@@ -50,24 +50,28 @@ fn is_list(path: &str) -> bool {
 }
 
 /// Returns the response to an authorized request.
-pub(super) fn respond(guard: &Door, uri: &Uri) -> Answer {
+pub(super) fn respond(guard: &RequestGuard, uri: &Uri) -> ApiResponse {
     match uri.path() {
-        "/healthz" => return Answer::text(StatusCode::OK, "ok\n"),
-        "/readyz" if guard.is_ready() => return Answer::text(StatusCode::OK, "ready\n"),
-        "/readyz" => return Answer::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        "/" => return Answer::ok(TEXT, INDEX),
+        "/healthz" => return ApiResponse::text(StatusCode::OK, "ok\n"),
+        "/readyz" if guard.is_ready() => return ApiResponse::text(StatusCode::OK, "ready\n"),
+        "/readyz" => return ApiResponse::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        "/" => return ApiResponse::ok(CONTENT_TYPE_TEXT, INDEX),
         _ => {}
     }
     // Scrapers add parameters to these paths; they are ignored.
     let text = uri.query().filter(|_| !matches!(uri.path(), "/metrics" | "/debug/pprof/heap"));
-    let query = match Query::read(text, is_list(uri.path())) {
+    let query = match ListQuery::read(text, is_list(uri.path())) {
         Ok(query) => query,
         Err(error) => {
-            return Answer::error(StatusCode::BAD_REQUEST, error, "see docs/reference/http-api.md");
+            return ApiResponse::error(
+                StatusCode::BAD_REQUEST,
+                error,
+                "see docs/reference/http-api.md",
+            );
         }
     };
     let Some(published) = guard.shared.feed.newest() else {
-        return Answer::error(
+        return ApiResponse::error(
             StatusCode::SERVICE_UNAVAILABLE,
             "no snapshot available yet",
             "retry in a second",
@@ -75,12 +79,16 @@ pub(super) fn respond(guard: &Door, uri: &Uri) -> Answer {
     };
     if uri.path() == "/metrics" {
         let metrics = guard.with_cache(|cache| cache.metrics(&published));
-        return metrics
-            .map_or_else(internal_error, |metrics| Answer::ok(openmetrics::CONTENT_TYPE, metrics));
+        return metrics.map_or_else(internal_error, |metrics| {
+            ApiResponse::ok(openmetrics::CONTENT_TYPE, metrics)
+        });
     }
     let published = guard.visible(published);
     if matches!(uri.path(), "/api/v1/profile.pb.gz" | "/debug/pprof/heap") {
-        return Answer::ok(PPROF, guard.with_cache(|cache| cache.profile(&published)));
+        return ApiResponse::ok(
+            CONTENT_TYPE_PPROF,
+            guard.with_cache(|cache| cache.profile(&published)),
+        );
     }
     match uri.path().strip_prefix("/api/v1/") {
         Some(path) => api(guard, &published, path, query),
@@ -88,22 +96,28 @@ pub(super) fn respond(guard: &Door, uri: &Uri) -> Answer {
     }
 }
 
-fn api(guard: &Door, published: &Arc<Published>, path: &str, query: Query) -> Answer {
+fn api(
+    guard: &RequestGuard,
+    published: &Arc<PublishedSnapshot>,
+    path: &str,
+    query: ListQuery,
+) -> ApiResponse {
     let paths = guard.shared.config.http.show_paths;
     let report = || guard.with_cache(|cache| cache.report(published));
-    let json = |fields: Value| Answer::json(&api::envelope(published, fields));
-    let cached = |build: &dyn Fn(&mut Cache) -> Option<Value>| {
-        guard.with_cache(|cache| cache.response(published, (path, query), build))
-            .map_or_else(internal_error, |bytes| Answer::ok(JSON, bytes))
+    let json = |fields: Value| ApiResponse::json(&api::envelope(published, fields));
+    let cached = |build: &dyn Fn(&mut ResponseCache) -> Option<Value>| {
+        guard
+            .with_cache(|cache| cache.response(published, (path, query), build))
+            .map_or_else(internal_error, |bytes| ApiResponse::ok(CONTENT_TYPE_JSON, bytes))
     };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("snapshot"), None, ..) => guard
             .with_cache(|cache| cache.snapshot(published))
-            .map_or_else(internal_error, |snapshot| Answer::ok(JSON, snapshot)),
+            .map_or_else(internal_error, |snapshot| ApiResponse::ok(CONTENT_TYPE_JSON, snapshot)),
         (Some(name @ "sites"), None, ..) if let Some(pid) = query.pid => {
-            let all = Query { pid: None, ..query };
-            cached(&|_| Some(api::list(&Cache::sites_of(published, pid)?, name, all)))
+            let all = ListQuery { pid: None, ..query };
+            cached(&|_| Some(api::list(&ResponseCache::sites_of(published, pid)?, name, all)))
         }
         (Some(name @ ("processes" | "sites" | "suspects")), None, ..) => {
             cached(&|cache| Some(api::list(&*cache.report(published)?, name, query)))
@@ -145,20 +159,20 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
-fn not_found() -> Answer {
-    Answer::error(StatusCode::NOT_FOUND, "not found", "see / for all paths")
+fn not_found() -> ApiResponse {
+    ApiResponse::error(StatusCode::NOT_FOUND, "not found", "see / for all paths")
 }
 
-fn no_process() -> Answer {
-    Answer::error(
+fn no_process() -> ApiResponse {
+    ApiResponse::error(
         StatusCode::NOT_FOUND,
         "no such process uses the CUDA driver",
         "see /api/v1/processes",
     )
 }
 
-fn internal_error() -> Answer {
-    Answer::error(
+fn internal_error() -> ApiResponse {
+    ApiResponse::error(
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal error",
         "please report this as a bug",

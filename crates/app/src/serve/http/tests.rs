@@ -3,33 +3,33 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use engine::container::{Container, Pod, Runtime};
-use engine::ids::{DeviceId, ExecId, GpuId, Key, Pid, ProcessKey, SiteId, Tid};
-use engine::kind::Kind;
-use engine::metrics::{Board, Gpu, Input, Limits, Own};
+use engine::container::{Container, ContainerRuntime, Pod};
+use engine::ids::{AllocationKey, DeviceId, GpuId, GraphExecId, Pid, ProcessKey, SiteId, Tid};
+use engine::kind::MemoryKind;
+use engine::metrics::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
 use engine::snapshot::{
-    AllocationView, Certainty, Growth, KernelView, KindView, Mistakes, OutOfMemory, ProcessView,
-    ReceivedCalls, SiteKindView, SiteView, Snapshot, ThreadView, WorkView,
+    ActivityView, AllocationView, ApiMisuse, KernelView, KindView, OutOfMemory, ProcessView,
+    ReceivedCalls, SiteHistory, SiteKindView, SiteView, Snapshot, ThreadView, Uncertainty,
 };
 use engine::stack::{Frame, SiteName, site_name};
-use engine::units::{Bytes, Moment, Nanos};
-use engine::verdict::{Anomaly, Evidence, Judgement, Subject, Sureness, Unusual, Verdict};
-use engine::work::{Launched, NamedBy};
+use engine::units::{Bytes, Nanos, Timestamp};
+use engine::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
+use engine::work::{LaunchTarget, NameSource};
 use formats::WallClock;
-use formats::export::verdict::short_place;
-use formats::export::{GpuName, Names};
-use formats::recording::Functions;
+use formats::export::verdict::short_location;
+use formats::export::{GpuLabel, ReportContext};
+use formats::recording::FunctionTable;
 use hyper::Uri;
 use serde_json::Value;
 
-use super::answer::Content;
-use super::door::Door;
+use super::answer::ResponseBody;
+use super::door::RequestGuard;
 use super::routes;
 use crate::serve::alerts::AlertView;
-use crate::serve::budget::Standing;
+use crate::serve::budget::AgentUsage;
 use crate::serve::config::Config;
 use crate::serve::incidents::IncidentView;
-use crate::serve::{Published, Shared};
+use crate::serve::{AgentState, PublishedSnapshot};
 
 /// In every string that is a path.
 const PATH: &str = "/srv/ann/secret/file";
@@ -67,7 +67,7 @@ fn frames() -> Arc<[Frame]> {
 
 fn site() -> SiteView {
     SiteView {
-        name: SiteName::Told(site_name(&frames())),
+        name: SiteName::Resolved(site_name(&frames())),
         frames: frames(),
         live_bytes: Bytes(1 << 30),
         live_allocations: 1,
@@ -76,13 +76,13 @@ fn site() -> SiteView {
         allocations_total: 1,
         freed_total: 0,
         peak_bytes: Bytes(1 << 30),
-        peak_at: Some(Moment(1)),
-        seen: (Moment(1), Moment(2)),
+        peak_at: Some(Timestamp(1)),
+        seen: (Timestamp(1), Timestamp(2)),
         lifetimes: Vec::new(),
         longest_lifetime: None,
-        growth: Growth::default(),
+        growth: SiteHistory::default(),
         kinds: vec![SiteKindView {
-            kind: Kind::Device,
+            kind: MemoryKind::Device,
             live_bytes: Bytes(1 << 30),
             live_allocations: 1,
             unknown_sizes: 0,
@@ -98,9 +98,9 @@ fn site() -> SiteView {
 
 fn kernel() -> KernelView {
     KernelView {
-        target: Launched::Graph(ExecId(1)),
+        target: LaunchTarget::Graph(GraphExecId(1)),
         name: Some(NAME.into()),
-        by: Some(NamedBy::Call),
+        by: Some(NameSource::Call),
         why: None,
         handles: 1,
         launches: 1,
@@ -116,10 +116,10 @@ fn kernel() -> KernelView {
 
 fn process() -> ProcessView {
     let allocation = AllocationView {
-        key: Key::address(1),
+        key: AllocationKey::address(1),
         device: Some(DeviceId(0)),
         bytes: Bytes(1 << 30),
-        kind: Kind::Device,
+        kind: MemoryKind::Device,
         age: Nanos(1),
         site: site().name,
         unusual: None,
@@ -130,10 +130,14 @@ fn process() -> ProcessView {
         namespace: Some(NAME.into()),
         container: Some(NAME.into()),
     };
-    let container =
-        Container { id: NAME.into(), runtime: Runtime::Docker, pod: Some(pod), pid_inside: None };
+    let container = Container {
+        id: NAME.into(),
+        runtime: ContainerRuntime::Docker,
+        pod: Some(pod),
+        container_pid: None,
+    };
     let kind = KindView {
-        kind: Kind::Device,
+        kind: MemoryKind::Device,
         live_bytes: Bytes(1 << 30),
         live_allocations: 1,
         unknown_sizes: 0,
@@ -149,7 +153,7 @@ fn process() -> ProcessView {
         live_bytes: Bytes(1 << 30),
         live_allocations: 1,
         peak_bytes: Bytes(1 << 30),
-        peak_at: Moment(1),
+        peak_at: Timestamp(1),
         peak_bounds: None,
         allocations_total: 1,
         frees_total: 0,
@@ -169,8 +173,8 @@ fn process() -> ProcessView {
         }],
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
-        mistakes: Mistakes::default(),
-        work: Some(WorkView {
+        mistakes: ApiMisuse::default(),
+        work: Some(ActivityView {
             launches: 1,
             recent_launches: 1,
             captured: 0,
@@ -185,25 +189,25 @@ fn process() -> ProcessView {
         torch: None,
         sites: vec![site()],
         sites_total: 1,
-        certainty: Certainty::default(),
+        certainty: Uncertainty::default(),
     }
 }
 
-fn judgement() -> Judgement {
-    Judgement {
+fn judgement() -> SiteVerdict {
+    SiteVerdict {
         pid: Some(Pid(7)),
         process: NAME.into(),
         site: site().name,
         frames: frames(),
-        subject: Subject::Memory(Kind::Device),
+        resource: Resource::Memory(MemoryKind::Device),
         device: Some(DeviceId(0)),
         thread: Some((Tid(7), NAME.into())),
         verdict: Verdict::Leak,
-        sureness: Sureness::Likely,
+        confidence: Confidence::Likely,
         evidence: Evidence {
             live: 1 << 30,
             live_count: 1,
-            per_hour: 1 << 30,
+            growth_per_hour: 1 << 30,
             ..Evidence::default()
         },
     }
@@ -211,7 +215,7 @@ fn judgement() -> Judgement {
 
 fn snapshot() -> Snapshot {
     let anomaly = Anomaly {
-        at: Moment(1),
+        at: Timestamp(1),
         pid: Pid(7),
         process: NAME.into(),
         tid: Some(Tid(7)),
@@ -219,9 +223,9 @@ fn snapshot() -> Snapshot {
         site: site().name,
         frames: frames(),
         device: Some(DeviceId(0)),
-        kind: Kind::Device,
-        what: Unusual::Size {
-            key: Key::address(1),
+        kind: MemoryKind::Device,
+        what: AnomalyKind::Size {
+            key: AllocationKey::address(1),
             bytes: Bytes(1 << 30),
             usual: Bytes(1),
             of: 100,
@@ -230,26 +234,26 @@ fn snapshot() -> Snapshot {
         },
     };
     let out_of_memory = OutOfMemory {
-        at: Moment(1),
+        at: Timestamp(1),
         pid: Pid(7),
         tid: Tid(7),
         name: NAME.into(),
         device: Some(DeviceId(0)),
         gpu: Some(GpuId(0)),
-        asked: Some((Kind::Device, Bytes(1 << 30))),
+        asked: Some((MemoryKind::Device, Bytes(1 << 30))),
         site: Some(SiteId(1)),
         site_name: site().name,
         frames: frames(),
         holders: vec![(Pid(7), NAME.into(), Bytes(1))],
     };
     Snapshot {
-        at: Moment(1_000_000_000),
+        at: Timestamp(1_000_000_000),
         live_bytes: Bytes(1 << 30),
         live_allocations: 1,
-        certainty: Certainty::default(),
+        uncertainty: Uncertainty::default(),
         processes: vec![process()],
         out_of_memory: vec![out_of_memory],
-        ran_out: vec![(Some(GpuId(0)), 1)],
+        ooms_by_gpu: vec![(Some(GpuId(0)), 1)],
         sites: vec![site()],
         sites_total: 1,
         allocations_total: 1,
@@ -258,37 +262,38 @@ fn snapshot() -> Snapshot {
         tensor_sites_total: 1,
         suspects: vec![judgement()],
         suspects_total: 1,
-        judgements: vec![Judgement { verdict: Verdict::Plateau, ..judgement() }],
+        other_verdicts: vec![SiteVerdict { verdict: Verdict::Plateau, ..judgement() }],
         anomalies: vec![anomaly],
         gpus: Vec::new(),
     }
 }
 
-fn published() -> Published {
+fn published() -> PublishedSnapshot {
     let snapshot = snapshot();
-    let gpu = GpuName { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total_bytes: 1 << 40 };
-    let names = Names {
-        clock: WallClock::fixed(Moment(0), 1_700_000_000),
+    let gpu = GpuLabel { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total_bytes: 1 << 40 };
+    let names = ReportContext {
+        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |_| "cuMemAlloc_v2",
-        recorded: Functions::default(),
+        recorded: FunctionTable::default(),
         gpus: vec![gpu],
     };
-    let gpus = [Gpu { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total: Bytes(1 << 40) }];
-    let metrics = Board::new(Limits::default()).observe(&Input {
+    let gpus =
+        [GpuInfo { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total: Bytes(1 << 40) }];
+    let metrics = MetricsCollector::new(SeriesLimits::default()).observe(&CollectorInput {
         snapshot: &snapshot,
         gpus: &gpus,
-        own: &Own::default(),
-        place: short_place,
+        own: &AgentStats::default(),
+        place: short_location,
     });
-    let own = Standing { tracing: true, ..Standing::default() };
-    Published { sequence: 1, snapshot, names: Arc::new(names), metrics, own }
+    let own = AgentUsage { tracing: true, ..AgentUsage::default() };
+    PublishedSnapshot { sequence: 1, snapshot, names: Arc::new(names), metrics, own }
 }
 
 /// An agent with all of that, and with incidents and alerts.
-fn guard(show_paths: bool) -> Door {
+fn guard(show_paths: bool) -> RequestGuard {
     let mut config = Config::default();
     config.http.show_paths = show_paths;
-    let shared = Shared::new(config);
+    let shared = AgentState::new(config);
     shared.feed.publish(published());
     shared.alerts.show(vec![AlertView {
         rule: "leak_suspect".into(),
@@ -315,11 +320,11 @@ fn guard(show_paths: bool) -> Door {
         summary_text: None,
         dir: PATH.into(),
     }]);
-    Door::new(shared, Config::default().http.listen, None)
+    RequestGuard::new(shared, Config::default().http.listen, None)
 }
 
 /// Returns every path of the index, with its placeholders filled in.
-fn paths(guard: &Door) -> Vec<String> {
+fn paths(guard: &RequestGuard) -> Vec<String> {
     let index = get(guard, "/");
     let listed = index.lines().filter_map(|line| line.split_ascii_whitespace().next());
     let listed = listed.filter(|path| path.starts_with('/')).map(|path| {
@@ -330,9 +335,9 @@ fn paths(guard: &Door) -> Vec<String> {
     listed.chain(["/api/v1/sites?pid=7".into(), "/debug/pprof/heap".into()]).collect()
 }
 
-fn get(guard: &Door, path: &str) -> String {
+fn get(guard: &RequestGuard, path: &str) -> String {
     let uri: Uri = path.parse().unwrap();
-    let Content::Full(bytes) = routes::respond(guard, &uri).finish().into_body() else {
+    let ResponseBody::Full(bytes) = routes::respond(guard, &uri).finish().into_body() else {
         panic!("{path} is a file");
     };
     let bytes = bytes.unwrap_or_default();

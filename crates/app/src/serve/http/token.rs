@@ -7,22 +7,22 @@ use anyhow::{Result, bail};
 use crate::serve::secret;
 
 /// Minimum length, so that it cannot be guessed.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_CHARS: usize = 16;
 
 /// Maximum length.
 const MAX_BYTES: usize = 4096;
 
 /// A secret; never printed.
-pub(super) struct Token(String);
+pub(super) struct BearerToken(String);
 
-impl Token {
+impl BearerToken {
     /// Reads it from a file.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let token = secret::line(path)?;
-        let fits = (SHORTEST..=MAX_BYTES).contains(&token.len());
+        let fits = (MIN_TOKEN_CHARS..=MAX_BYTES).contains(&token.len());
         if !fits || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             bail!(
-                "{}: the token must have {SHORTEST} to {MAX_BYTES} visible characters without \
+                "{}: the token must have {MIN_TOKEN_CHARS} to {MAX_BYTES} visible characters without \
                  blanks; `openssl rand -hex 32` creates one",
                 path.display()
             );
@@ -49,12 +49,12 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str, mode: u32) -> Result<Token> {
+    fn read(text: &str, mode: u32) -> Result<BearerToken> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        Token::read(&path)
+        BearerToken::read(&path)
     }
 
     fn error(text: &str, mode: u32) -> String {
@@ -80,8 +80,8 @@ mod tests {
         for text in ["", "\n", "0123456789\nabcdef"] {
             assert!(error(text, 0o600).contains("one line"), "{text:?}");
         }
-        assert!(Token::read(Path::new("/nowhere")).is_err());
-        assert!(Token::read(Path::new("/")).is_err());
+        assert!(BearerToken::read(Path::new("/nowhere")).is_err());
+        assert!(BearerToken::read(Path::new("/")).is_err());
     }
 
     #[test]

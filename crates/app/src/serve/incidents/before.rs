@@ -3,74 +3,76 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use engine::event::{ContextChange, Event, PoolCall, ProcessFacts, What};
+use engine::event::{ContextCall, Event, EventKind, PoolCall, ProcessInfo};
 use engine::ids::{ContextId, DeviceId, GpuId, Pid, PoolId, Tid};
-use engine::tensor::TensorWatch;
-use engine::units::Moment;
+use engine::tensor::TensorTracking;
+use engine::units::Timestamp;
 
 /// Maximum number of processes; of others only the recent events are known.
-const PROCESSES: usize = 4096;
+const MAX_PROCESSES: usize = 4096;
 
 /// Maximum number of contexts, and of pools, per process.
-const EACH: usize = 256;
+const MAX_CONTEXTS_PER_PROCESS: usize = 256;
 
 /// State before the oldest recent event.
 #[derive(Default)]
-pub(crate) struct Before {
-    processes: HashMap<Pid, Known>,
+pub(crate) struct PriorState {
+    processes: HashMap<Pid, PriorProcess>,
 }
 
 #[derive(Default)]
-struct Known {
-    facts: Option<ProcessFacts>,
+struct PriorProcess {
+    facts: Option<ProcessInfo>,
     gpus: Option<Box<[Option<GpuId>]>>,
     contexts: BTreeMap<ContextId, DeviceId>,
     pools: BTreeMap<PoolId, PoolCall>,
-    torch: Option<TensorWatch>,
+    torch: Option<TensorTracking>,
 }
 
-impl Before {
+impl PriorState {
     /// Observes an event that left the ring.
-    pub(crate) fn note(&mut self, event: &Event) {
-        match &event.what {
-            What::Process(facts) => {
+    pub(crate) fn observe(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Process(facts) => {
                 // A process may be announced again; another start time means that the pid was
                 // reused.
                 let process = self.entry(event.pid);
                 if let Some(process) = process {
                     let old = process.facts.as_ref().map_or(0, |facts| facts.start);
                     if old != 0 && facts.start != 0 && old != facts.start {
-                        *process = Known::default();
+                        *process = PriorProcess::default();
                     }
                     process.facts = Some(facts.clone());
                 }
             }
-            What::Exit => drop(self.processes.remove(&event.pid)),
-            What::Exec => {
+            EventKind::Exit => drop(self.processes.remove(&event.pid)),
+            EventKind::Exec => {
                 if let Some(process) = self.processes.get_mut(&event.pid) {
-                    *process = Known {
+                    *process = PriorProcess {
                         facts: process.facts.take(),
                         gpus: process.gpus.take(),
-                        ..Known::default()
+                        ..PriorProcess::default()
                     };
                 }
             }
-            What::Gpus(gpus) => self.with(event.pid, |process| process.gpus = Some(gpus.clone())),
-            What::Torch(watch) => self.with(event.pid, |process| process.torch = Some(*watch)),
-            What::Context(change) => self.with(event.pid, |process| process.context(*change)),
-            What::Pool(call) => self.with(event.pid, |process| process.pool(*call)),
+            EventKind::Gpus(gpus) => {
+                self.with(event.pid, |process| process.gpus = Some(gpus.clone()))
+            }
+            EventKind::Torch(watch) => self.with(event.pid, |process| process.torch = Some(*watch)),
+            EventKind::Context(change) => self.with(event.pid, |process| process.context(*change)),
+            EventKind::Pool(call) => self.with(event.pid, |process| process.pool(*call)),
             _ => {}
         }
     }
 
-    fn entry(&mut self, pid: Pid) -> Option<&mut Known> {
-        if self.processes.len() >= PROCESSES && !self.processes.contains_key(&pid) {
+    fn entry(&mut self, pid: Pid) -> Option<&mut PriorProcess> {
+        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&pid) {
             return None;
         }
         Some(self.processes.entry(pid).or_default())
     }
 
-    fn with(&mut self, pid: Pid, change: impl FnOnce(&mut Known)) {
+    fn with(&mut self, pid: Pid, change: impl FnOnce(&mut PriorProcess)) {
         if let Some(process) = self.entry(pid) {
             change(process);
         }
@@ -78,48 +80,48 @@ impl Before {
 
     /// Returns the state as events at that time. Every process predates them: what it held is
     /// unknown.
-    pub(crate) fn events(&self, at: Moment) -> Vec<Event> {
+    pub(crate) fn events(&self, at: Timestamp) -> Vec<Event> {
         let mut pids: Vec<_> = self.processes.keys().copied().collect();
         pids.sort_unstable();
         let mut events = Vec::new();
         for pid in pids {
             let Some(process) = self.processes.get(&pid) else { continue };
             let mut push = |what| {
-                events.push(Event { pid, tid: Tid(pid.0), entered: at, at, what });
+                events.push(Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind: what });
             };
             if let Some(facts) = &process.facts {
-                push(What::Process(ProcessFacts { before_trace: true, ..facts.clone() }));
+                push(EventKind::Process(ProcessInfo { before_trace: true, ..facts.clone() }));
             }
-            process.gpus.iter().for_each(|gpus| push(What::Gpus(gpus.clone())));
+            process.gpus.iter().for_each(|gpus| push(EventKind::Gpus(gpus.clone())));
             for (&context, &device) in &process.contexts {
-                push(What::Context(ContextChange::Learned { context, device }));
+                push(EventKind::Context(ContextCall::Learned { context, device }));
             }
-            process.pools.values().for_each(|call| push(What::Pool(*call)));
-            process.torch.iter().for_each(|watch| push(What::Torch(*watch)));
+            process.pools.values().for_each(|call| push(EventKind::Pool(*call)));
+            process.torch.iter().for_each(|watch| push(EventKind::Torch(*watch)));
         }
         events
     }
 }
 
-impl Known {
-    fn context(&mut self, change: ContextChange) {
+impl PriorProcess {
+    fn context(&mut self, change: ContextCall) {
         match change {
-            ContextChange::Created { context, device }
-            | ContextChange::PrimaryRetained { context, device }
-            | ContextChange::Learned { context, device } => {
-                if self.contexts.len() < EACH {
+            ContextCall::Created { context, device }
+            | ContextCall::PrimaryRetained { context, device }
+            | ContextCall::Learned { context, device } => {
+                if self.contexts.len() < MAX_CONTEXTS_PER_PROCESS {
                     self.contexts.insert(context, device);
                 }
             }
-            ContextChange::Destroyed { context } => drop(self.contexts.remove(&context)),
-            ContextChange::PrimaryReleased { .. } | ContextChange::PrimaryReset { .. } => {}
+            ContextCall::Destroyed { context } => drop(self.contexts.remove(&context)),
+            ContextCall::PrimaryReleased { .. } | ContextCall::PrimaryReset { .. } => {}
         }
     }
 
     fn pool(&mut self, call: PoolCall) {
         match call {
             PoolCall::Created { pool, .. } | PoolCall::OfDevice { pool, .. } => {
-                if self.pools.len() < EACH {
+                if self.pools.len() < MAX_CONTEXTS_PER_PROCESS {
                     self.pools.insert(pool, call);
                 }
             }

@@ -9,57 +9,59 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use engine::event::{Event, Failed, OUT_OF_MEMORY, Place, SiteFacts, VmmCall, What};
-use engine::holding::{Holding, Where};
+use engine::event::{
+    Event, EventKind, FailedCall, MemoryLocation, OUT_OF_MEMORY, SiteFrames, VmmCall,
+};
+use engine::holding::{DeviceFilter, Holder};
 use engine::ids::{DeviceId, GpuId, Pid, SiteId};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
 use engine::object::ObjectCall;
 use engine::stack::SiteName;
-use engine::tensor::TensorTurn;
-use engine::units::{Bytes, Moment};
-use formats::export::incident::{Trigger, Who};
-use formats::plain::plain;
+use engine::tensor::TensorOp;
+use engine::units::{Bytes, Timestamp};
+use formats::export::incident::{Requester, Trigger};
+use formats::plain::sanitize;
 
-use super::folder::{self, MAX_OVERSIZED, NoLock};
-use super::gate::Gate;
-use super::job::{Call, Job, Order, Update};
-use super::limits::{Crossed, Limits};
-use super::recent::{Excerpt, Recent};
+use super::folder::{self, LockError, MAX_OVERSIZED};
+use super::gate::IncidentRateLimiter;
+use super::job::{FailedAllocation, IncidentJob, IncidentUpdate, WriterCommand};
+use super::limits::{ThresholdCrossing, ThresholdMonitor};
+use super::recent::{EventRing, EventWindow};
 use super::writer;
 use crate::output;
-use crate::serve::{Part, Published, Shared, rights};
+use crate::serve::{AgentState, AgentThread, PublishedSnapshot, rights};
 
 /// Delay of the snapshot after an out-of-memory error, and maximum time to wait for symbols.
-const SETTLE: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_millis(400);
+const SNAPSHOT_DELAY: Duration = Duration::from_millis(100);
+const SYMBOLIZE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Maximum number of queued commands: enough for a burst of incidents and their updates.
-const ORDERS: usize = 256;
+const QUEUE_COMMANDS: usize = 256;
 
 /// Maximum number of sites per holder.
-const SITES: usize = 50;
+const MAX_SITES_PER_HOLDER: usize = 50;
 
 /// How often suppressed errors are logged.
-const TELL: Duration = Duration::from_secs(60);
+const SUPPRESSED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Keeps recent events, detects out-of-memory errors, and hands incidents to the writer thread.
-pub(crate) struct Desk {
-    shared: Arc<Shared>,
-    ring: Recent,
-    rate_limit: Gate,
+pub(crate) struct IncidentCollector {
+    shared: Arc<AgentState>,
+    ring: EventRing,
+    rate_limit: IncidentRateLimiter,
     /// For requests larger than the GPU.
-    oversized_rate_limit: Gate,
+    oversized_rate_limit: IncidentRateLimiter,
     /// Total memory of each GPU.
     gpu_bytes: Vec<(GpuId, u64)>,
-    thresholds: Limits,
+    thresholds: ThresholdMonitor,
     /// Errors whose incidents are not queued yet.
-    pending: Vec<Pending>,
+    pending: Vec<PendingIncident>,
     /// Incidents that further errors belong to.
-    open: Vec<Open>,
+    open: Vec<OpenIncident>,
     manual: Arc<AtomicBool>,
     due: Option<Instant>,
-    commands: SyncSender<Order>,
+    commands: SyncSender<WriterCommand>,
     number: u64,
     last_logged: Option<Instant>,
     unlogged: u64,
@@ -69,50 +71,50 @@ pub(crate) struct Desk {
     _state: Option<File>,
 }
 
-struct Pending {
+struct PendingIncident {
     number: u64,
-    at: Moment,
-    requester: Who,
-    failed: Failed,
+    at: Timestamp,
+    requester: Requester,
+    failed: FailedCall,
     device: Option<DeviceId>,
     gpu: Option<GpuId>,
-    holders: Vec<Holding>,
+    holders: Vec<Holder>,
     cached: Option<Bytes>,
     seen_at: Instant,
     skipped: u64,
 }
 
-struct Open {
+struct OpenIncident {
     number: u64,
     pid: Pid,
     device: Option<DeviceId>,
-    requested: Option<(Kind, u64)>,
+    requested: Option<(MemoryKind, u64)>,
     since: Instant,
     errors: u64,
     recovered: bool,
 }
 
-impl Desk {
+impl IncidentCollector {
     /// Starts the writer thread.
-    pub(crate) fn start(shared: &Arc<Shared>) -> Result<(Self, Part)> {
+    pub(crate) fn start(shared: &Arc<AgentState>) -> Result<(Self, AgentThread)> {
         let config = &shared.config.incidents;
         let manual = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&manual))
             .context("cannot watch for SIGUSR1")?;
         let state = if config.enabled { lock_state(&shared.config.state_dir)? } else { None };
-        let (commands, received) = sync_channel(ORDERS);
+        let (commands, received) = sync_channel(QUEUE_COMMANDS);
         // Actions on processes of other users run on the same thread.
-        let kept = rights::to_signal(!shared.config.actions.allow.is_empty());
-        let write = move |shared: &Arc<Shared>| writer::run(shared, &received);
-        let worker = Part::spawn_with(kept, "incidents", shared, write)?;
+        let kept = rights::kill_capability(!shared.config.actions.allow.is_empty());
+        let write = move |shared: &Arc<AgentState>| writer::run(shared, &received);
+        let worker = AgentThread::spawn_with(kept, "incidents", shared, write)?;
         let process_above = config.process_live_above.map(|size| size.0);
         let collector = Self {
             shared: Arc::clone(shared),
-            ring: Recent::new(config.recent_events, config.recent_events_size.0.0),
-            rate_limit: Gate::new(config.cooldown.0, config.max_per_hour),
-            oversized_rate_limit: Gate::new(config.cooldown.0, MAX_OVERSIZED),
+            ring: EventRing::new(config.recent_events, config.recent_events_size.0.0),
+            rate_limit: IncidentRateLimiter::new(config.cooldown.0, config.max_per_hour),
+            oversized_rate_limit: IncidentRateLimiter::new(config.cooldown.0, MAX_OVERSIZED),
             gpu_bytes: Vec::new(),
-            thresholds: Limits::new(config.gpu_used_above, process_above),
+            thresholds: ThresholdMonitor::new(config.gpu_used_above, process_above),
             pending: Vec::new(),
             open: Vec::new(),
             manual,
@@ -130,18 +132,20 @@ impl Desk {
     /// Observes an event, after the ledger applied it.
     pub(crate) fn event(&mut self, event: &Event, ledger: &Ledger) {
         self.ring.push(event);
-        match &event.what {
-            What::Failed(failed) if failed.code == OUT_OF_MEMORY => {
+        match &event.kind {
+            EventKind::Failed(failed) if failed.code == OUT_OF_MEMORY => {
                 self.on_oom(event, failed, ledger);
             }
-            What::Allocate(allocate) if !self.open.is_empty() => {
+            EventKind::Allocate(allocate) if !self.open.is_empty() => {
                 let device = ledger.device_of(event.pid, allocate);
                 self.on_allocation(event.pid, device, (allocate.kind, allocate.bytes));
             }
-            What::Vmm(VmmCall::Create { bytes, place: location, .. }) if !self.open.is_empty() => {
+            EventKind::Vmm(VmmCall::Create { bytes, place: location, .. })
+                if !self.open.is_empty() =>
+            {
                 let (device, kind) = match location {
-                    Place::Device(device) => (Some(*device), Kind::Physical),
-                    Place::Host => (None, Kind::HostPhysical),
+                    MemoryLocation::Device(device) => (Some(*device), MemoryKind::Physical),
+                    MemoryLocation::Host => (None, MemoryKind::HostPhysical),
                 };
                 self.on_allocation(event.pid, device, (kind, *bytes));
             }
@@ -155,13 +159,13 @@ impl Desk {
         self.due
     }
 
-    fn on_oom(&mut self, event: &Event, failed: &Failed, ledger: &Ledger) {
+    fn on_oom(&mut self, event: &Event, failed: &FailedCall, ledger: &Ledger) {
         if !self.shared.config.incidents.enabled {
             return;
         }
         let now = Instant::now();
-        let (device, gpu, name) = ledger.asked_of(event.pid, failed);
-        let same = |open: &&mut Open| open.pid == event.pid && open.device == device;
+        let (device, gpu, name) = ledger.requested_device(event.pid, failed);
+        let same = |open: &&mut OpenIncident| open.pid == event.pid && open.device == device;
         if let Some(open) = self.open.iter_mut().find(same) {
             open.errors += 1;
             return;
@@ -170,18 +174,19 @@ impl Desk {
             true => &mut self.oversized_rate_limit,
             false => &mut self.rate_limit,
         };
-        let Ok(skipped) = rate_limit.admit(Some(ledger.key_of(event.pid)), now) else {
+        let Ok(skipped) = rate_limit.allow(Some(ledger.key_of(event.pid)), now) else {
             self.skip(Trigger::OutOfMemory, event.pid, now);
             return;
         };
         self.number += 1;
         let number = self.number;
-        let filter = device.map_or(Where::Anywhere, |device| Where::Device(device, gpu));
-        let holders = ledger.holdings(filter);
-        let requester = Who { pid: event.pid, tid: Some(event.tid), name };
-        self.pending.push(Pending {
+        let filter =
+            device.map_or(DeviceFilter::AllDevices, |device| DeviceFilter::Device(device, gpu));
+        let holders = ledger.holders(filter);
+        let requester = Requester { pid: event.pid, tid: Some(event.tid), name };
+        self.pending.push(PendingIncident {
             number,
-            at: event.at,
+            at: event.time,
             requester,
             failed: *failed,
             device,
@@ -191,7 +196,7 @@ impl Desk {
             seen_at: now,
             skipped,
         });
-        self.open.push(Open {
+        self.open.push(OpenIncident {
             number,
             pid: event.pid,
             device,
@@ -200,11 +205,11 @@ impl Desk {
             errors: 1,
             recovered: false,
         });
-        self.due = Some(self.due.map_or(now + SETTLE, |due| due.min(now + SETTLE)));
+        self.due = Some(self.due.map_or(now + SNAPSHOT_DELAY, |due| due.min(now + SNAPSHOT_DELAY)));
     }
 
     /// Whether a request could never succeed, regardless of what else the GPU holds.
-    fn is_oversized(&self, failed: &Failed, gpu: Option<GpuId>) -> bool {
+    fn is_oversized(&self, failed: &FailedCall, gpu: Option<GpuId>) -> bool {
         let all = self.gpu_bytes.iter().filter(|(id, _)| gpu.is_none_or(|gpu| gpu == *id));
         let largest = all.map(|(_, bytes)| *bytes).max();
         let requested = failed.asked.filter(|(kind, _)| kind.takes_device_memory());
@@ -215,22 +220,25 @@ impl Desk {
     fn skip(&mut self, trigger: Trigger, pid: Pid, now: Instant) {
         self.shared.incidents.count(trigger.name(), "suppressed");
         self.unlogged += 1;
-        if self.last_logged.is_none_or(|logged| now.duration_since(logged) >= TELL) {
+        if self
+            .last_logged
+            .is_none_or(|logged| now.duration_since(logged) >= SUPPRESSED_LOG_INTERVAL)
+        {
             let count = std::mem::take(&mut self.unlogged);
             self.last_logged = Some(now);
             let errors = match count {
                 1 => "1 out-of-memory error".to_owned(),
                 more => format!("{more} out-of-memory errors"),
             };
-            output::complain(&format!(
+            output::log(&format!(
                 "{errors} suppressed (last: pid {pid}); see [incidents] cooldown and max_per_hour"
             ));
         }
     }
 
     /// Marks incidents as recovered if the process got the memory after all.
-    fn on_allocation(&mut self, pid: Pid, device: Option<DeviceId>, got: (Kind, u64)) {
-        let same = |open: &&mut Open| open.pid == pid && open.device == device;
+    fn on_allocation(&mut self, pid: Pid, device: Option<DeviceId>, got: (MemoryKind, u64)) {
+        let same = |open: &&mut OpenIncident| open.pid == pid && open.device == device;
         for open in self.open.iter_mut().filter(same) {
             open.recovered |= open.requested.is_some_and(|requested| is_enough(requested, got));
         }
@@ -238,28 +246,28 @@ impl Desk {
 
     /// Stops waiting for symbols. Returns whether incidents are pending. Errors that may still
     /// recover stay open, and no action is taken for them.
-    pub(crate) fn hurry(&mut self) -> bool {
+    pub(crate) fn flush(&mut self) -> bool {
         self.is_shutting_down = true;
         !self.pending.is_empty()
     }
 
     /// Observes a published snapshot.
-    pub(crate) fn published(&mut self, published: &Arc<Published>, ledger: &Ledger) {
+    pub(crate) fn on_snapshot(&mut self, published: &Arc<PublishedSnapshot>, ledger: &Ledger) {
         self.due = None;
         self.gpu_bytes = published.names.gpus.iter().map(|gpu| (gpu.id, gpu.total_bytes)).collect();
         let now = Instant::now();
         for one in std::mem::take(&mut self.pending) {
             let (site, frames) = ledger.site(one.failed.site);
             let is_waiting = matches!(site, SiteName::Pending(_))
-                && one.seen_at.elapsed() < PATIENCE
+                && one.seen_at.elapsed() < SYMBOLIZE_TIMEOUT
                 && !self.is_shutting_down;
             if is_waiting {
-                self.due = Some(now + SETTLE);
+                self.due = Some(now + SNAPSHOT_DELAY);
                 self.pending.push(one);
                 continue;
             }
-            let call = Call { failed: one.failed, site, frames };
-            let job = Job {
+            let call = FailedAllocation { failed: one.failed, site, frames };
+            let job = IncidentJob {
                 at: one.at,
                 requester: Some(one.requester),
                 call: Some(call),
@@ -269,54 +277,59 @@ impl Desk {
                 cached: one.cached,
                 ..self.job(one.number, Trigger::OutOfMemory, one.holders, published, ledger)
             };
-            self.send(Order::Write(Box::new(job)), Trigger::OutOfMemory);
+            self.send(WriterCommand::Write(Box::new(job)), Trigger::OutOfMemory);
         }
-        for crossed in self.thresholds.look(&published.snapshot, &published.names) {
+        for crossed in self.thresholds.check(&published.snapshot, &published.names) {
             self.on_threshold(crossed, published, ledger);
         }
         if self.manual.swap(false, Ordering::Relaxed) && self.shared.config.incidents.enabled {
             self.number += 1;
-            let holders = ledger.holdings(Where::Anywhere);
-            let job = self.job(self.number, Trigger::Asked, holders, published, ledger);
-            self.send(Order::Write(Box::new(job)), Trigger::Asked);
+            let holders = ledger.holders(DeviceFilter::AllDevices);
+            let job = self.job(self.number, Trigger::Manual, holders, published, ledger);
+            self.send(WriterCommand::Write(Box::new(job)), Trigger::Manual);
         }
         self.close_old(now);
     }
 
-    fn on_threshold(&mut self, crossed: Crossed, published: &Arc<Published>, ledger: &Ledger) {
+    fn on_threshold(
+        &mut self,
+        crossed: ThresholdCrossing,
+        published: &Arc<PublishedSnapshot>,
+        ledger: &Ledger,
+    ) {
         if !self.shared.config.incidents.enabled {
             return;
         }
-        let Crossed { gpu, process, text } = crossed;
+        let ThresholdCrossing { gpu, process, text } = crossed;
         // A threshold is crossed once until usage drops below it; this must not suppress an
         // out-of-memory error right after.
-        if self.rate_limit.admit(None, Instant::now()).is_err() {
-            self.shared.incidents.count(Trigger::Limit.name(), "suppressed");
+        if self.rate_limit.allow(None, Instant::now()).is_err() {
+            self.shared.incidents.count(Trigger::Threshold.name(), "suppressed");
             return;
         }
         self.number += 1;
-        let holders = ledger.holdings(gpu.map_or(Where::Anywhere, Where::Gpu));
-        let job = Job {
+        let holders = ledger.holders(gpu.map_or(DeviceFilter::AllDevices, DeviceFilter::Gpu));
+        let job = IncidentJob {
             requester: process,
             limit: Some(text),
             gpu,
-            ..self.job(self.number, Trigger::Limit, holders, published, ledger)
+            ..self.job(self.number, Trigger::Threshold, holders, published, ledger)
         };
-        self.send(Order::Write(Box::new(job)), Trigger::Limit);
+        self.send(WriterCommand::Write(Box::new(job)), Trigger::Threshold);
     }
 
     fn job(
         &self,
         number: u64,
         trigger: Trigger,
-        mut holders: Vec<Holding>,
-        published: &Arc<Published>,
+        mut holders: Vec<Holder>,
+        published: &Arc<PublishedSnapshot>,
         ledger: &Ledger,
-    ) -> Job {
-        ledger.name_holdings(&mut holders, SITES);
+    ) -> IncidentJob {
+        ledger.name_holdings(&mut holders, MAX_SITES_PER_HOLDER);
         let window = self.ring.window();
         let sites = sites(&window, ledger);
-        Job {
+        IncidentJob {
             number,
             trigger,
             at: published.snapshot.at,
@@ -335,11 +348,11 @@ impl Desk {
         }
     }
 
-    fn send(&self, command: Order, trigger: Trigger) {
-        let is_incident = matches!(command, Order::Write(_));
+    fn send(&self, command: WriterCommand, trigger: Trigger) {
+        let is_incident = matches!(command, WriterCommand::Write(_));
         if self.commands.try_send(command).is_err() && is_incident {
             self.shared.incidents.count(trigger.name(), "suppressed");
-            output::complain("incident dropped: queue full");
+            output::log("incident dropped: queue full");
         }
     }
 
@@ -354,10 +367,10 @@ impl Desk {
         self.open = open;
         // Automatic actions wait for this update.
         let may_act = !self.shared.config.actions.allow.is_empty();
-        for Open { number, errors, recovered, .. } in closed {
+        for OpenIncident { number, errors, recovered, .. } in closed {
             if errors > 1 || recovered || may_act {
-                let update = Update { number, errors, recovered };
-                self.send(Order::Update(update), Trigger::OutOfMemory);
+                let update = IncidentUpdate { number, errors, recovered };
+                self.send(WriterCommand::Update(update), Trigger::OutOfMemory);
             }
         }
     }
@@ -366,14 +379,14 @@ impl Desk {
 /// Locks the state directory. A directory that cannot be written is reported now, not when it is
 /// needed.
 fn lock_state(state: &Path) -> Result<Option<File>> {
-    let name = plain(&state.to_string_lossy()).into_owned();
+    let name = sanitize(&state.to_string_lossy()).into_owned();
     match folder::lock(state) {
         Ok(file) => Ok(Some(file)),
-        Err(NoLock::Taken) => {
+        Err(LockError::Taken) => {
             bail!("state directory {name} is in use by another agent; stop it or set --state-dir")
         }
-        Err(NoLock::Failed(error)) => {
-            output::complain(&format!(
+        Err(LockError::Failed(error)) => {
+            output::log(&format!(
                 "cannot write incidents to {name}: {error}; set another --state-dir"
             ));
             Ok(None)
@@ -383,31 +396,34 @@ fn lock_state(state: &Path) -> Result<Option<File>> {
 
 /// Whether an allocation satisfies the failed request: the same kind of memory, and at least its
 /// size.
-const fn is_enough((requested, bytes): (Kind, u64), (kind, granted): (Kind, u64)) -> bool {
+const fn is_enough(
+    (requested, bytes): (MemoryKind, u64),
+    (kind, granted): (MemoryKind, u64),
+) -> bool {
     let both = requested.takes_device_memory() && kind.takes_device_memory();
     granted >= bytes && bytes > 0 && (both || requested.layer() as u8 == kind.layer() as u8)
 }
 
 /// Returns the frames of the sites of the events, as far as they are resolved.
-fn sites(window: &Excerpt, ledger: &Ledger) -> Vec<SiteFacts> {
-    let named: BTreeSet<SiteId> = window.events().filter_map(|event| site(&event.what)).collect();
+fn sites(window: &EventWindow, ledger: &Ledger) -> Vec<SiteFrames> {
+    let named: BTreeSet<SiteId> = window.events().filter_map(|event| site(&event.kind)).collect();
     let facts = named.into_iter().map(|site| {
         let (_, frames) = ledger.site(Some(site));
-        SiteFacts { site, frames: frames.to_vec().into() }
+        SiteFrames { site, frames: frames.to_vec().into() }
     });
     facts.filter(|facts| !facts.frames.is_empty()).collect()
 }
 
 /// Returns the site of an event.
-const fn site(what: &What) -> Option<SiteId> {
+const fn site(what: &EventKind) -> Option<SiteId> {
     match what {
-        What::Allocate(allocate) => allocate.site,
-        What::Failed(failed) => failed.site,
-        What::Vmm(VmmCall::Create { site, .. }) => *site,
-        What::Object(ObjectCall::Created { site, .. }) => *site,
-        What::Tensor(call) => match call.what {
-            TensorTurn::Began { site, .. } | TensorTurn::Refused { site, .. } => site,
-            TensorTurn::Ended { .. } => None,
+        EventKind::Allocate(allocate) => allocate.site,
+        EventKind::Failed(failed) => failed.site,
+        EventKind::Vmm(VmmCall::Create { site, .. }) => *site,
+        EventKind::Object(ObjectCall::Created { site, .. }) => *site,
+        EventKind::Tensor(call) => match call.what {
+            TensorOp::Allocated { site, .. } | TensorOp::OutOfMemory { site, .. } => site,
+            TensorOp::Freed { .. } => None,
         },
         _ => None,
     }
@@ -419,20 +435,20 @@ mod tests {
 
     #[test]
     fn recovery_requires_same_kind_and_size() {
-        let requested = (Kind::Device, 100);
+        let requested = (MemoryKind::Device, 100);
         for (got, expected) in [
-            ((Kind::Device, 100), true),
-            ((Kind::Async, 200), true),
-            ((Kind::Physical, 100), true),
-            ((Kind::Device, 99), false),
-            ((Kind::Pinned, 100), false),
-            ((Kind::Managed, 100), false),
+            ((MemoryKind::Device, 100), true),
+            ((MemoryKind::Async, 200), true),
+            ((MemoryKind::Physical, 100), true),
+            ((MemoryKind::Device, 99), false),
+            ((MemoryKind::Pinned, 100), false),
+            ((MemoryKind::Managed, 100), false),
         ] {
             assert_eq!(is_enough(requested, got), expected, "{got:?}");
         }
-        assert!(is_enough((Kind::Pinned, 5), (Kind::Pinned, 5)));
+        assert!(is_enough((MemoryKind::Pinned, 5), (MemoryKind::Pinned, 5)));
         assert!(
-            !is_enough((Kind::Device, 0), (Kind::Device, 5)),
+            !is_enough((MemoryKind::Device, 0), (MemoryKind::Device, 5)),
             "the requested size is unknown"
         );
     }

@@ -6,27 +6,27 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use engine::diagnosis::Cause;
+use engine::diagnosis::OomCause;
 use engine::units::Bytes;
-use formats::export::incident::{self, IncidentObject, Trigger};
+use formats::export::incident::{self, IncidentJson, Trigger};
 
 use super::IncidentView;
 use crate::serve::trust;
 
 /// File that is locked by the agent that uses the directory.
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 
 /// Maximum number of directories read at start.
-const LISTED: usize = 10_000;
+const MAX_LISTED_INCIDENTS: usize = 10_000;
 
 /// A directory under construction; removed unless it is finished.
-pub(crate) struct NewFolder {
+pub(crate) struct NewIncidentDir {
     temporary: PathBuf,
     path: PathBuf,
     done: bool,
 }
 
-impl NewFolder {
+impl NewIncidentDir {
     /// Creates a directory of that name, and its parent if it is missing.
     pub(crate) fn create(root: &Path, name: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(root)?;
@@ -53,7 +53,7 @@ impl NewFolder {
     }
 }
 
-impl Drop for NewFolder {
+impl Drop for NewIncidentDir {
     fn drop(&mut self) {
         if !self.done {
             let _ = fs::remove_dir_all(&self.temporary);
@@ -67,7 +67,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 /// Writes or replaces a file of an existing directory; it appears complete.
-pub(crate) fn put(
+pub(crate) fn write_atomically(
     dir: &Path,
     name: &str,
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
@@ -88,7 +88,7 @@ pub(crate) fn put(
 
 /// Reason why the state directory cannot be locked.
 #[derive(Debug)]
-pub(crate) enum NoLock {
+pub(crate) enum LockError {
     /// Another agent uses it.
     Taken,
     /// It cannot be written to.
@@ -96,18 +96,18 @@ pub(crate) enum NoLock {
 }
 
 /// Locks the state directory for this agent, while the file is open.
-pub(crate) fn lock(state: &Path) -> Result<File, NoLock> {
+pub(crate) fn lock(state: &Path) -> Result<File, LockError> {
     let open = || {
         DirBuilder::new().recursive(true).mode(0o700).create(state)?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        options.custom_flags(trust::NO_LINK).open(state.join(LOCK))
+        options.custom_flags(trust::NO_LINK).open(state.join(LOCK_FILE))
     };
-    let file = open().map_err(NoLock::Failed)?;
+    let file = open().map_err(LockError::Failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(NoLock::Taken),
-        Err(TryLockError::Error(error)) => Err(NoLock::Failed(error)),
+        Err(TryLockError::WouldBlock) => Err(LockError::Taken),
+        Err(TryLockError::Error(error)) => Err(LockError::Failed(error)),
     }
 }
 
@@ -124,44 +124,44 @@ pub(crate) fn remove_unfinished(root: &Path) {
 
 /// Returns the incidents, newest first. Other directories are ignored.
 pub(crate) fn list(root: &Path) -> Vec<IncidentView> {
-    let mut all: Vec<_> = entries(root).filter_map(|entry| look(&entry.path())).collect();
+    let mut all: Vec<_> = entries(root).filter_map(|entry| read_entry(&entry.path())).collect();
     // Names begin with the time.
     all.sort_by(|a, b| b.id.cmp(&a.id));
     all
 }
 
 fn entries(root: &Path) -> impl Iterator<Item = fs::DirEntry> {
-    fs::read_dir(root).into_iter().flatten().flatten().take(LISTED)
+    fs::read_dir(root).into_iter().flatten().flatten().take(MAX_LISTED_INCIDENTS)
 }
 
 /// Returns an incident for the list; none if the directory is not an incident.
-pub(crate) fn look(dir: &Path) -> Option<IncidentView> {
+pub(crate) fn read_entry(dir: &Path) -> Option<IncidentView> {
     if !fs::symlink_metadata(dir).ok()?.is_dir() {
         return None;
     }
-    let mut object = incident::read(&dir.join(incident::OBJECT)).ok()?;
-    if object.html_report == incident::FOLLOWS {
+    let mut object = incident::read(&dir.join(incident::INCIDENT_FILE)).ok()?;
+    if object.html_report == incident::HTML_PENDING {
         complete_page_status(&mut object, dir);
     }
     Some(view(&object, dir))
 }
 
 /// An agent that was killed had no time to update the state of the HTML report.
-fn complete_page_status(object: &mut IncidentObject, dir: &Path) {
-    let exists = dir.join(incident::PAGE).is_file();
+fn complete_page_status(object: &mut IncidentJson, dir: &Path) {
+    let exists = dir.join(incident::HTML_FILE).is_file();
     let state = if exists { "written" } else { "not written: the agent was killed" };
     object.html_report = state.into();
     if object.version == incident::VERSION
         && let Ok(mut text) = serde_json::to_vec_pretty(object)
     {
         text.push(b'\n');
-        let _ = put(dir, incident::OBJECT, |out| Ok(out.write_all(&text)?));
+        let _ = write_atomically(dir, incident::INCIDENT_FILE, |out| Ok(out.write_all(&text)?));
     }
 }
 
 /// Returns the list entry of an incident.
-pub(crate) fn view(object: &IncidentObject, dir: &Path) -> IncidentView {
-    let clean = |text: &str| formats::plain::plain(text).into_owned();
+pub(crate) fn view(object: &IncidentJson, dir: &Path) -> IncidentView {
+    let clean = |text: &str| formats::plain::sanitize(text).into_owned();
     let trigger = Trigger::ALL.into_iter().find(|trigger| trigger.name() == object.trigger);
     let name = dir.file_name().unwrap_or_default().to_string_lossy();
     IncidentView {
@@ -207,7 +207,7 @@ pub(crate) fn retain(
     if let Some(at) = all.iter().position(|one| Some(one.id.as_str()) == last) {
         all[..=at].rotate_right(1);
     }
-    let is_oversized = |one: &IncidentView| one.cause == Cause::LargerThanDevice.name();
+    let is_oversized = |one: &IncidentView| one.cause == OomCause::RequestExceedsDevice.name();
     let (oversized, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_oversized);
     let mut errors = Vec::new();
     let mut kept: Vec<IncidentView> = Vec::new();
@@ -237,10 +237,10 @@ mod tests {
     use super::*;
 
     fn make(root: &Path, name: &str, bytes: usize) {
-        let dir = NewFolder::create(root, name).unwrap();
+        let dir = NewIncidentDir::create(root, name).unwrap();
         let trigger = "threshold".to_owned();
-        let object = IncidentObject { version: 1, trigger, ..IncidentObject::default() };
-        dir.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
+        let object = IncidentJson { version: 1, trigger, ..IncidentJson::default() };
+        dir.write(incident::INCIDENT_FILE, &serde_json::to_vec(&object).unwrap()).unwrap();
         dir.write("big", &vec![0; bytes]).unwrap();
         dir.finish().unwrap();
     }
@@ -253,13 +253,13 @@ mod tests {
     fn directory_appears_complete_and_private() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path().join("state/incidents");
-        let dir = NewFolder::create(&root, "2026-a").unwrap();
+        let dir = NewIncidentDir::create(&root, "2026-a").unwrap();
         dir.write("one", b"1").unwrap();
         assert!(!root.join("2026-a").exists());
         let path = dir.finish().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&root), mode(&path), mode(&path.join("one"))), (0o700, 0o700, 0o600));
-        drop(NewFolder::create(&root, "2026-b").unwrap());
+        drop(NewIncidentDir::create(&root, "2026-b").unwrap());
         assert_eq!(entries(&root).count(), 1, "a partial directory leaves nothing");
     }
 
@@ -291,7 +291,7 @@ mod tests {
             ("others", r#"{ "title": "not ours" }"#),
         ] {
             fs::create_dir(root.path().join(name)).unwrap();
-            fs::write(root.path().join(name).join(incident::OBJECT), text).unwrap();
+            fs::write(root.path().join(name).join(incident::INCIDENT_FILE), text).unwrap();
         }
         let all = list(root.path());
         let found: Vec<_> = all.iter().map(|one| (one.trigger, one.summary.as_str())).collect();
@@ -320,7 +320,7 @@ mod tests {
         }
         let mut all = list(root.path());
         for one in all.iter_mut().filter(|one| one.id.as_str() > "2026-3") {
-            one.cause = Cause::LargerThanDevice.name().to_owned();
+            one.cause = OomCause::RequestExceedsDevice.name().to_owned();
         }
         let (kept, _) = retain(all, 2, Bytes(u64::MAX), Some("2026-9"));
         assert_eq!(ids(&kept), ["2026-9", "2026-8", "2026-7", "2026-3", "2026-2"]);
@@ -331,26 +331,28 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = root.path().join("state");
         let first = lock(&state).unwrap();
-        assert!(matches!(lock(&state), Err(NoLock::Taken)));
+        assert!(matches!(lock(&state), Err(LockError::Taken)));
         drop(first);
         assert!(lock(&state).is_ok());
-        assert!(matches!(lock(&state.join(LOCK)), Err(NoLock::Failed(_))));
+        assert!(matches!(lock(&state.join(LOCK_FILE)), Err(LockError::Failed(_))));
     }
 
     #[test]
     fn html_report_state_is_completed_after_a_kill() {
         let root = tempfile::tempdir().unwrap();
         let page = |name: &str| {
-            incident::read(&root.path().join(name).join(incident::OBJECT)).unwrap().html_report
+            incident::read(&root.path().join(name).join(incident::INCIDENT_FILE))
+                .unwrap()
+                .html_report
         };
         for name in ["2026-1", "2026-2"] {
-            let dir = NewFolder::create(root.path(), name).unwrap();
-            let (version, html_report) = (incident::VERSION, incident::FOLLOWS.to_owned());
-            let object = IncidentObject { version, html_report, ..IncidentObject::default() };
-            dir.write(incident::OBJECT, &serde_json::to_vec(&object).unwrap()).unwrap();
+            let dir = NewIncidentDir::create(root.path(), name).unwrap();
+            let (version, html_report) = (incident::VERSION, incident::HTML_PENDING.to_owned());
+            let object = IncidentJson { version, html_report, ..IncidentJson::default() };
+            dir.write(incident::INCIDENT_FILE, &serde_json::to_vec(&object).unwrap()).unwrap();
             dir.finish().unwrap();
         }
-        fs::write(root.path().join("2026-2").join(incident::PAGE), "page").unwrap();
+        fs::write(root.path().join("2026-2").join(incident::HTML_FILE), "page").unwrap();
         assert_eq!(list(root.path()).len(), 2);
         assert_eq!(page("2026-1"), "not written: the agent was killed");
         assert_eq!(page("2026-2"), "written");
@@ -359,7 +361,7 @@ mod tests {
     #[test]
     fn partial_directories_are_removed_at_start() {
         let root = tempfile::tempdir().unwrap();
-        std::mem::forget(NewFolder::create(root.path(), "2026-1").unwrap());
+        std::mem::forget(NewIncidentDir::create(root.path(), "2026-1").unwrap());
         make(root.path(), "2026-2", 1);
         remove_unfinished(root.path());
         assert_eq!(entries(root.path()).count(), 1);
@@ -368,8 +370,8 @@ mod tests {
     #[test]
     fn failed_write_keeps_the_old_file() {
         let root = tempfile::tempdir().unwrap();
-        put(root.path(), "one", |out| Ok(out.write_all(b"old")?)).unwrap();
-        let fails = put(root.path(), "one", |out| {
+        write_atomically(root.path(), "one", |out| Ok(out.write_all(b"old")?)).unwrap();
+        let fails = write_atomically(root.path(), "one", |out| {
             out.write_all(b"new")?;
             anyhow::bail!("no")
         });

@@ -2,15 +2,15 @@
 
 use std::cmp::Reverse;
 
-use engine::holding::Holding;
+use engine::holding::Holder;
 use engine::ids::{DeviceId, GpuId, Pid};
 use engine::snapshot::{DeviceView, ProcessView, Snapshot};
 use engine::units::Bytes;
 
 /// Adds holders that only the driver reports, and sorts all by traced and untracked memory. A
 /// process that exited meanwhile counts if it is the `requester`.
-pub(super) fn complete(
-    holders: &mut Vec<Holding>,
+pub(super) fn add_untraced(
+    holders: &mut Vec<Holder>,
     snapshot: &Snapshot,
     (gpu, device): (Option<GpuId>, Option<DeviceId>),
     requester: Option<Pid>,
@@ -29,7 +29,7 @@ pub(super) fn complete(
         let driver_bytes = sum(&mut views.filter_map(|view| view.driver_bytes));
         let known = holders.iter().any(|holder| holder.key.pid == process.key.pid);
         if counts && driver_bytes > 0 && !known {
-            holders.push(Holding {
+            holders.push(Holder {
                 key: process.key,
                 uid: process.uid,
                 name: process.name.clone(),
@@ -52,19 +52,19 @@ pub(super) fn complete(
 
 #[cfg(test)]
 mod tests {
-    use engine::event::{Allocate, Event, ProcessFacts, What};
-    use engine::holding::Where;
-    use engine::ids::{Key, Tid};
-    use engine::kind::Kind;
+    use engine::event::{Allocate, Event, EventKind, ProcessInfo};
+    use engine::holding::DeviceFilter;
+    use engine::ids::{AllocationKey, Tid};
+    use engine::kind::MemoryKind;
     use engine::ledger::Ledger;
-    use engine::snapshot::View;
-    use engine::units::Moment;
+    use engine::snapshot::SnapshotOptions;
+    use engine::units::Timestamp;
 
     use super::*;
 
-    fn apply(ledger: &mut Ledger, pid: u32, what: What) {
-        let at = Moment(1000);
-        ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entered: at, at, what });
+    fn apply(ledger: &mut Ledger, pid: u32, what: EventKind) {
+        let at = Timestamp(1000);
+        ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what });
     }
 
     /// Process 1 was traced, 2 predates the trace, 3 holds only memory of another GPU.
@@ -72,20 +72,21 @@ mod tests {
         let mut ledger = Ledger::new();
         for (pid, traced, gpu, driver_bytes) in [(1, 50, 0, 60), (2, 0, 0, 900), (3, 0, 1, 700)] {
             let before_trace = traced == 0;
-            let facts = ProcessFacts { start: 1, uid: 7, name: "x".into(), before_trace };
-            apply(&mut ledger, pid, What::Process(facts));
-            apply(&mut ledger, pid, What::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
+            let facts = ProcessInfo { start: 1, uid: 7, name: "x".into(), before_trace };
+            apply(&mut ledger, pid, EventKind::Process(facts));
+            apply(&mut ledger, pid, EventKind::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
             if traced > 0 {
-                let (key, kind, device) = (Key::address(7), Kind::Device, Some(DeviceId(0)));
+                let (key, kind, device) =
+                    (AllocationKey::address(7), MemoryKind::Device, Some(DeviceId(0)));
                 let (context, pool, stream, site) = (None, None, None, None);
                 let bytes = traced;
                 let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
-                apply(&mut ledger, pid, What::Allocate(new));
+                apply(&mut ledger, pid, EventKind::Allocate(new));
             }
             apply(
                 &mut ledger,
                 pid,
-                What::DriverAccount { gpu: GpuId(gpu), bytes: driver_bytes, only: false },
+                EventKind::DriverAccount { gpu: GpuId(gpu), bytes: driver_bytes, only: false },
             );
         }
         ledger
@@ -97,12 +98,12 @@ mod tests {
         ends: bool,
     ) -> Vec<u32> {
         let mut ledger = ledger();
-        let mut holders = ledger.holdings(Where::Anywhere);
+        let mut holders = ledger.holders(DeviceFilter::AllDevices);
         if ends {
-            apply(&mut ledger, 2, What::Exit);
+            apply(&mut ledger, 2, EventKind::Exit);
         }
-        let snapshot = ledger.snapshot(Moment(2000), &View::default());
-        complete(&mut holders, &snapshot, device, requester.map(Pid));
+        let snapshot = ledger.snapshot(Timestamp(2000), &SnapshotOptions::default());
+        add_untraced(&mut holders, &snapshot, device, requester.map(Pid));
         assert!(holders.iter().all(|one| one.before_trace == (one.live_bytes.0 == 0)));
         holders.iter().map(|one| one.key.pid.0).collect()
     }

@@ -3,18 +3,18 @@
 
 use std::fs;
 
-use engine::diagnosis::{Hint, Host};
+use engine::diagnosis::{GpuSharingHint, HostMemory};
 use engine::ids::Pid;
 use engine::units::Bytes;
 
 /// Maximum bytes read of a process's mappings.
-const MAPS: u64 = 4 << 20;
+const MAX_MAPS_BYTES: u64 = 4 << 20;
 
 /// Returns the host's available memory, and the limits of a process if it still runs.
-pub(crate) fn facts(pid: Option<Pid>) -> Host {
+pub(crate) fn facts(pid: Option<Pid>) -> HostMemory {
     let limits = pid.map(|pid| format!("/proc/{pid}/limits"));
     let limits = limits.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-    Host {
+    HostMemory {
         available: fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text)),
         locked_limit: limit(&limits, "Max locked memory"),
         address_limit: limit(&limits, "Max address space"),
@@ -34,17 +34,17 @@ fn limit(text: &str, name: &str) -> Option<Bytes> {
 }
 
 /// Returns signs that the GPU is shared.
-pub(crate) fn hints(pid: Option<Pid>) -> Vec<Hint> {
+pub(crate) fn hints(pid: Option<Pid>) -> Vec<GpuSharingHint> {
     let mut hints = Vec::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_pid = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     let names = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_pid));
     let mut names = names.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
     if names.any(|name| name.starts_with("nvidia-cuda-mps")) {
-        hints.push(Hint::Mps);
+        hints.push(GpuSharingHint::Mps);
     }
     if pid.is_some_and(uses_sharing_library) {
-        hints.push(Hint::Divider);
+        hints.push(GpuSharingHint::SharingLibrary);
     }
     hints
 }
@@ -53,7 +53,7 @@ fn uses_sharing_library(pid: Pid) -> bool {
     use std::io::Read;
     let Ok(file) = fs::File::open(format!("/proc/{pid}/maps")) else { return false };
     let mut text = String::new();
-    let read = file.take(MAPS).read_to_string(&mut text);
+    let read = file.take(MAX_MAPS_BYTES).read_to_string(&mut text);
     read.is_ok() && text.contains("/libvgpu.so")
 }
 

@@ -3,64 +3,64 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::event::{Failed, SiteFacts};
-use engine::holding::Holding;
+use engine::event::{FailedCall, SiteFrames};
+use engine::holding::Holder;
 use engine::ids::{DeviceId, GpuId};
 use engine::stack::{Frame, SiteName};
-use engine::units::{Bytes, Moment, Nanos};
-use formats::export::incident::{Trigger, Who};
+use engine::units::{Bytes, Nanos, Timestamp};
+use formats::export::incident::{Requester, Trigger};
 
-use super::recent::Excerpt;
-use crate::serve::Published;
+use super::recent::EventWindow;
+use crate::serve::PublishedSnapshot;
 
 /// A command for the incident writer.
-pub(crate) enum Order {
+pub(crate) enum WriterCommand {
     /// Write a new incident.
-    Write(Box<Job>),
+    Write(Box<IncidentJob>),
     /// Update a written incident.
-    Update(Update),
+    Update(IncidentUpdate),
 }
 
 /// An incident to be written.
-pub(crate) struct Job {
+pub(crate) struct IncidentJob {
     /// Id for updates.
     pub(crate) number: u64,
     pub(crate) trigger: Trigger,
-    pub(crate) at: Moment,
-    pub(crate) requester: Option<Who>,
+    pub(crate) at: Timestamp,
+    pub(crate) requester: Option<Requester>,
     /// The threshold that was crossed.
     pub(crate) limit: Option<String>,
-    pub(crate) call: Option<Call>,
+    pub(crate) call: Option<FailedAllocation>,
     pub(crate) device: Option<DeviceId>,
     pub(crate) gpu: Option<GpuId>,
-    pub(crate) holders: Vec<Holding>,
+    pub(crate) holders: Vec<Holder>,
     /// Unused memory in PyTorch's cache of the requester at that time.
     pub(crate) cached: Option<Bytes>,
-    pub(crate) published: Arc<Published>,
+    pub(crate) published: Arc<PublishedSnapshot>,
     /// Time of its publication.
     pub(crate) published_at: Instant,
-    pub(crate) window: Excerpt,
+    pub(crate) window: EventWindow,
     /// Frames of the sites in the window.
-    pub(crate) sites: Vec<SiteFacts>,
+    pub(crate) sites: Vec<SiteFrames>,
     pub(crate) skipped: u64,
 }
 
 /// A failed call.
-pub(crate) struct Call {
-    pub(crate) failed: Failed,
+pub(crate) struct FailedAllocation {
+    pub(crate) failed: FailedCall,
     pub(crate) site: SiteName,
     pub(crate) frames: Arc<[Frame]>,
 }
 
 /// What became known of an incident after it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Update {
+pub(crate) struct IncidentUpdate {
     pub(crate) number: u64,
     pub(crate) errors: u64,
     pub(crate) recovered: bool,
 }
 
-impl Job {
+impl IncidentJob {
     /// Time since the incident.
     pub(crate) fn age(&self) -> Nanos {
         let until_published = self.published.snapshot.at - self.at;

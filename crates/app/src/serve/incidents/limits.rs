@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use engine::ids::{GpuId, ProcessKey};
 use engine::snapshot::Snapshot;
 use engine::units::Bytes;
-use formats::export::Names;
-use formats::export::incident::Who;
+use formats::export::ReportContext;
+use formats::export::incident::Requester;
 
 /// Usage must drop below this ratio of the threshold before it can fire again.
-const AGAIN: f64 = 0.98;
+const REARM_RATIO: f64 = 0.98;
 
 /// State of the configured thresholds.
-pub(crate) struct Limits {
+pub(crate) struct ThresholdMonitor {
     used_above: Option<f64>,
     process_above: Option<Bytes>,
     full: HashSet<GpuId>,
@@ -21,26 +21,35 @@ pub(crate) struct Limits {
 
 /// A crossed threshold.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Crossed {
+pub(crate) struct ThresholdCrossing {
     pub(crate) gpu: Option<GpuId>,
-    pub(crate) process: Option<Who>,
+    pub(crate) process: Option<Requester>,
     pub(crate) text: String,
 }
 
-impl Limits {
+impl ThresholdMonitor {
     pub(crate) fn new(used_above: Option<f64>, process_above: Option<Bytes>) -> Self {
         Self { used_above, process_above, full: HashSet::new(), large: HashSet::new() }
     }
 
     /// Returns the thresholds crossed since the last call.
-    pub(crate) fn look(&mut self, snapshot: &Snapshot, names: &Names) -> Vec<Crossed> {
+    pub(crate) fn check(
+        &mut self,
+        snapshot: &Snapshot,
+        names: &ReportContext,
+    ) -> Vec<ThresholdCrossing> {
         let mut crossed = Vec::new();
         self.gpus(snapshot, names, &mut crossed);
         self.processes(snapshot, &mut crossed);
         crossed
     }
 
-    fn gpus(&mut self, snapshot: &Snapshot, names: &Names, crossed: &mut Vec<Crossed>) {
+    fn gpus(
+        &mut self,
+        snapshot: &Snapshot,
+        names: &ReportContext,
+        crossed: &mut Vec<ThresholdCrossing>,
+    ) {
         let Some(limit) = self.used_above else { return };
         for view in &snapshot.gpus {
             let total = names.gpu(view.gpu).map_or(0, |gpu| gpu.total_bytes);
@@ -51,28 +60,29 @@ impl Limits {
             let ratio = used as f64 / total as f64;
             if ratio > limit && self.full.insert(view.gpu) {
                 let text = format!("{} of {} used, threshold {limit}", Bytes(used), Bytes(total));
-                crossed.push(Crossed { gpu: Some(view.gpu), process: None, text });
-            } else if ratio < limit * AGAIN {
+                crossed.push(ThresholdCrossing { gpu: Some(view.gpu), process: None, text });
+            } else if ratio < limit * REARM_RATIO {
                 self.full.remove(&view.gpu);
             }
         }
     }
 
-    fn processes(&mut self, snapshot: &Snapshot, crossed: &mut Vec<Crossed>) {
+    fn processes(&mut self, snapshot: &Snapshot, crossed: &mut Vec<ThresholdCrossing>) {
         let Some(limit) = self.process_above else { return };
         let running = snapshot.processes.iter().filter(|process| process.ended.is_none());
         for process in running {
             let held = process.live_bytes;
             if held > limit && self.large.insert(process.key) {
-                let holder = Who { pid: process.key.pid, tid: None, name: process.name.clone() };
+                let holder =
+                    Requester { pid: process.key.pid, tid: None, name: process.name.clone() };
                 let largest = process.devices.iter().max_by_key(|view| view.live_bytes);
                 let text = format!(
                     "{} (pid {}) holds {held}, threshold {limit}",
                     process.name, process.key.pid
                 );
                 let gpu = largest.and_then(|view| view.gpu);
-                crossed.push(Crossed { gpu, process: Some(holder), text });
-            } else if (held.0 as f64) < limit.0 as f64 * AGAIN {
+                crossed.push(ThresholdCrossing { gpu, process: Some(holder), text });
+            } else if (held.0 as f64) < limit.0 as f64 * REARM_RATIO {
                 self.large.remove(&process.key);
             }
         }
@@ -86,26 +96,26 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use engine::snapshot::GpuView;
-    use engine::units::Moment;
+    use engine::units::Timestamp;
     use formats::WallClock;
-    use formats::export::GpuName;
-    use formats::recording::Functions;
+    use formats::export::GpuLabel;
+    use formats::recording::FunctionTable;
 
     use super::*;
 
     #[test]
     fn threshold_fires_once_until_usage_drops() {
         let gpu =
-            GpuName { id: GpuId(1), uuid: String::new(), name: String::new(), total_bytes: 100 };
-        let clock = WallClock::fixed(Moment(0), 0);
-        let (function, recorded) = (|_| "", Functions::default());
-        let names = Names { clock, function, recorded, gpus: vec![gpu] };
-        let mut thresholds = Limits::new(Some(0.9), None);
+            GpuLabel { id: GpuId(1), uuid: String::new(), name: String::new(), total_bytes: 100 };
+        let clock = WallClock::fixed(Timestamp(0), 0);
+        let (function, recorded) = (|_| "", FunctionTable::default());
+        let names = ReportContext { clock, function, recorded, gpus: vec![gpu] };
+        let mut thresholds = ThresholdMonitor::new(Some(0.9), None);
         let crossed: Vec<usize> = [50, 9, 5, 11, 9, 13, 9, 0]
             .into_iter()
             .map(|free| {
                 let gpus = vec![GpuView { gpu: GpuId(1), free_bytes: Bytes(free) }];
-                thresholds.look(&Snapshot { gpus, ..Snapshot::default() }, &names).len()
+                thresholds.check(&Snapshot { gpus, ..Snapshot::default() }, &names).len()
             })
             .collect();
         assert_eq!(crossed, [0, 1, 0, 0, 0, 0, 1, 0]);

@@ -1,19 +1,19 @@
 //! Synthetic events for tests.
 
-use engine::event::{Allocate, Event, What};
-use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::event::{Allocate, Event, EventKind};
+use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 
-pub(super) fn event(at: u64, what: What) -> Event {
-    Event { pid: Pid(7), tid: Tid(7), entered: Moment(at), at: Moment(at), what }
+pub(super) fn event(at: u64, what: EventKind) -> Event {
+    Event { pid: Pid(7), tid: Tid(7), entry_time: Timestamp(at), time: Timestamp(at), kind: what }
 }
 
 /// An allocation whose address is its time.
 pub(super) fn allocate(at: u64) -> Event {
-    let what = What::Allocate(Allocate {
-        key: Key::address(at),
-        kind: Kind::Device,
+    let what = EventKind::Allocate(Allocate {
+        key: AllocationKey::address(at),
+        kind: MemoryKind::Device,
         bytes: 512,
         context: None,
         device: Some(DeviceId(0)),

@@ -20,9 +20,9 @@ mod recording;
 mod unwritten;
 mod writer;
 
-pub(crate) use desk::Desk;
-pub(crate) use history::History;
-pub(crate) use job::Job;
+pub(crate) use desk::IncidentCollector;
+pub(crate) use history::HolderHistory;
+pub(crate) use job::IncidentJob;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -30,11 +30,11 @@ use std::sync::{Mutex, PoisonError};
 
 use engine::ids::ProcessKey;
 use engine::units::Nanos;
-use formats::export::advice::Advice;
+use formats::export::advice::AdviceReport;
 use serde::Serialize;
 
-use super::{Published, Tally};
-use crate::advising::{self, Question};
+use super::{OutcomeCounter, PublishedSnapshot};
+use crate::advising::{self, AdviceRequest};
 
 /// A written incident, as the API shows it. All text is sanitized.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -73,14 +73,14 @@ pub(crate) struct IncidentView {
 
 /// Incidents, newest first.
 #[derive(Default)]
-pub(crate) struct Shelf {
+pub(crate) struct IncidentStore {
     idle: Mutex<HashMap<ProcessKey, Nanos>>,
     incidents: Mutex<Vec<IncidentView>>,
     /// Incidents by trigger and outcome.
-    pub(crate) counts: Tally,
+    pub(crate) counts: OutcomeCounter,
 }
 
-impl Shelf {
+impl IncidentStore {
     /// Returns the incidents.
     pub(crate) fn list(&self) -> Vec<IncidentView> {
         self.incidents.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -97,10 +97,10 @@ impl Shelf {
     }
 
     /// Returns how memory could be freed now, for `/api/v1/advice`.
-    pub(crate) fn advice(&self, published: &Published) -> Advice {
+    pub(crate) fn advice(&self, published: &PublishedSnapshot) -> AdviceReport {
         let (snapshot, names) = (&published.snapshot, &*published.names);
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let request = Question {
+        let request = AdviceRequest {
             gpu: None,
             only: &[],
             requester: None,
@@ -108,9 +108,9 @@ impl Shelf {
             idle: &|process| idle.get(&process.key).copied(),
             local: true,
         };
-        Advice {
+        AdviceReport {
             time: names.clock.precise(snapshot.at),
-            gpus: advising::answer(&request, snapshot, names),
+            gpus: advising::run_advise(&request, snapshot, names),
             notes: advising::notes(snapshot),
         }
     }
@@ -123,17 +123,18 @@ impl Shelf {
 
 #[cfg(test)]
 mod tests {
-    use engine::metrics::Figures;
-    use engine::snapshot::{Certainty, Snapshot};
+    use engine::metrics::MetricSet;
+    use engine::snapshot::{Snapshot, Uncertainty};
 
     use super::*;
     use crate::serve::onward::published;
 
     #[test]
     fn advice_says_that_memory_is_from_before_the_trace() {
-        let certainty = Certainty { before_trace: true, ..Certainty::default() };
-        let snapshot = Snapshot { certainty, ..Snapshot::default() };
-        let notes = Shelf::default().advice(&published(1, snapshot, Figures::default())).notes;
+        let certainty = Uncertainty { before_trace: true, ..Uncertainty::default() };
+        let snapshot = Snapshot { uncertainty: certainty, ..Snapshot::default() };
+        let notes =
+            IncidentStore::default().advice(&published(1, snapshot, MetricSet::default())).notes;
         assert!(notes[0].contains("started before the trace"), "{notes:?}");
         assert!(notes[1].contains("free memory is unknown"), "{notes:?}");
     }

@@ -5,34 +5,40 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use formats::export::incident::{PAGE, RECORDING};
-use formats::export::page::Opens;
-use formats::import::gather::Only;
+use formats::export::incident::{HTML_FILE, RECORDING_FILE};
+use formats::export::page::InitialView;
+use formats::import::gather::ChangeFilter;
 
 use super::folder;
-use crate::commands::picture::{self, Wanted};
+use crate::commands::picture::{self, PlotRequest};
 use crate::threads::Worker;
 use crate::{cli, fault, output};
 
 /// Maximum number of queued reports.
-const WAITING: usize = 8;
+const MAX_QUEUED: usize = 8;
 
 /// Renders HTML reports of incidents.
 #[derive(Default)]
-pub(crate) struct Pages {
-    queue: VecDeque<(u64, PathBuf, Opens)>,
+pub(crate) struct HtmlRenderer {
+    queue: VecDeque<(u64, PathBuf, InitialView)>,
     running: Option<(u64, Worker)>,
 }
 
 /// Result of rendering: the number of the incident, and the state for its `html_report` field.
-pub(crate) type Made = (u64, String);
+pub(crate) type RenderResult = (u64, String);
 
-impl Pages {
+impl HtmlRenderer {
     /// Queues the report of an incident. Returns a result at once if the queue is full.
-    pub(crate) fn add(&mut self, number: u64, dir: &Path, opens: Opens) -> Option<Made> {
-        if self.queue.len() >= WAITING {
-            let why =
-                format!("not written: too many pending; run vramscope plot {RECORDING} -o {PAGE}");
+    pub(crate) fn add(
+        &mut self,
+        number: u64,
+        dir: &Path,
+        opens: InitialView,
+    ) -> Option<RenderResult> {
+        if self.queue.len() >= MAX_QUEUED {
+            let why = format!(
+                "not written: too many pending; run vramscope plot {RECORDING_FILE} -o {HTML_FILE}"
+            );
             return Some((number, why));
         }
         self.queue.push_back((number, dir.into(), opens));
@@ -40,7 +46,7 @@ impl Pages {
     }
 
     /// Returns the report that was completed since the last call, and starts the next one.
-    pub(crate) fn turn(&mut self) -> Option<Made> {
+    pub(crate) fn poll(&mut self) -> Option<RenderResult> {
         let finished = self.running.take_if(|(_, thread)| thread.is_finished());
         let result = finished.map(|(number, thread)| (number, outcome(thread)));
         if self.running.is_none()
@@ -53,8 +59,10 @@ impl Pages {
             match Worker::spawn("page", work) {
                 Ok(thread) => self.running = Some((number, thread)),
                 Err(error) => {
-                    return result
-                        .or(Some((number, format!("not written: {}", output::reasons(&error)))));
+                    return result.or(Some((
+                        number,
+                        format!("not written: {}", output::error_chain(&error)),
+                    )));
                 }
             }
         }
@@ -62,7 +70,7 @@ impl Pages {
     }
 
     /// Waits for the running report; queued ones are dropped.
-    pub(crate) fn finish(&mut self) -> Vec<Made> {
+    pub(crate) fn finish(&mut self) -> Vec<RenderResult> {
         let last = self.running.take().map(|(number, thread)| (number, outcome(thread)));
         let others = self.queue.drain(..);
         let others = others.map(|(number, ..)| (number, "not written: agent exited".to_owned()));
@@ -72,14 +80,15 @@ impl Pages {
 
 fn outcome(thread: Worker) -> String {
     let Err(error) = thread.join() else { return "written".into() };
-    let why = format!("could not be made: {}", output::reasons(&error));
-    output::complain(&format!("HTML report of an incident {why}"));
+    let why = format!("could not be made: {}", output::error_chain(&error));
+    output::log(&format!("HTML report of an incident {why}"));
     why
 }
 
-fn render(path: &Path, opens: Opens) -> Result<()> {
-    let recording = path.join(RECORDING);
-    let overlay = cli::Overlay { smi_log: None, smi_offset: None };
-    let request = Wanted { path: &recording, only: Only::default(), overlay: &overlay };
-    folder::put(path, PAGE, |out| picture::write_page(&request, opens, out))
+fn render(path: &Path, opens: InitialView) -> Result<()> {
+    let recording = path.join(RECORDING_FILE);
+    let overlay = cli::SmiArgs { smi_log: None, smi_offset: None };
+    let request =
+        PlotRequest { path: &recording, only: ChangeFilter::default(), overlay: &overlay };
+    folder::write_atomically(path, HTML_FILE, |out| picture::write_page(&request, opens, out))
 }

@@ -6,16 +6,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::event::{Event, What};
+use engine::event::{Event, EventKind};
 
-use super::before::Before;
+use super::before::PriorState;
 
 /// Events per chunk.
-const CHUNK: usize = 1024;
+const CHUNK_EVENTS: usize = 1024;
 
 /// Ring of the last events.
-pub(crate) struct Recent {
-    full: VecDeque<Chunk>,
+pub(crate) struct EventRing {
+    full: VecDeque<EventChunk>,
     /// The chunk that is being filled.
     last: Vec<Event>,
     last_extra: usize,
@@ -24,20 +24,20 @@ pub(crate) struct Recent {
     /// A chunk that left the ring, to be reused.
     spare: Option<Vec<Event>>,
     /// State before the oldest event.
-    before: Before,
+    before: PriorState,
     max_chunks: usize,
     max_bytes: usize,
     dropped: u64,
 }
 
-struct Chunk {
+struct EventChunk {
     events: Arc<Vec<Event>>,
     bytes: usize,
 }
 
 /// The last events at one time.
 #[derive(Clone, Default)]
-pub(crate) struct Excerpt {
+pub(crate) struct EventWindow {
     /// State that is needed to interpret them.
     pub(crate) before: Vec<Event>,
     chunks: Vec<Arc<Vec<Event>>>,
@@ -45,16 +45,16 @@ pub(crate) struct Excerpt {
     pub(crate) dropped: u64,
 }
 
-impl Recent {
+impl EventRing {
     pub(crate) fn new(events: usize, bytes: u64) -> Self {
         Self {
             full: VecDeque::new(),
-            last: Vec::with_capacity(CHUNK.min(events.max(1))),
+            last: Vec::with_capacity(CHUNK_EVENTS.min(events.max(1))),
             last_extra: 0,
             bytes: 0,
             spare: None,
-            before: Before::default(),
-            max_chunks: (events / CHUNK).max(1),
+            before: PriorState::default(),
+            max_chunks: (events / CHUNK_EVENTS).max(1),
             max_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
             dropped: 0,
         }
@@ -63,29 +63,29 @@ impl Recent {
     /// Stores an event. Launches and copies are frequent totals that are not needed for memory, and
     /// the frames of sites are read from the ledger when needed; both are skipped.
     pub(crate) fn push(&mut self, event: &Event) {
-        if matches!(event.what, What::Work(_) | What::Site(_)) {
+        if matches!(event.kind, EventKind::Work(_) | EventKind::Site(_)) {
             return;
         }
-        self.last_extra += extra(&event.what);
+        self.last_extra += extra(&event.kind);
         self.last.push(event.clone());
         let bytes = self.last.len() * size_of::<Event>() + self.last_extra;
-        if self.last.len() >= CHUNK || bytes > self.max_bytes / 8 {
+        if self.last.len() >= CHUNK_EVENTS || bytes > self.max_bytes / 8 {
             self.close(bytes);
         }
     }
 
     fn close(&mut self, bytes: usize) {
-        let next = self.spare.take().unwrap_or_else(|| Vec::with_capacity(CHUNK));
+        let next = self.spare.take().unwrap_or_else(|| Vec::with_capacity(CHUNK_EVENTS));
         let events = Arc::new(std::mem::replace(&mut self.last, next));
         self.last_extra = 0;
         self.bytes += bytes;
-        self.full.push_back(Chunk { events, bytes });
+        self.full.push_back(EventChunk { events, bytes });
         while self.full.len() > self.max_chunks || self.bytes > self.max_bytes {
             let Some(oldest) = self.full.pop_front() else { return };
             self.bytes = self.bytes.saturating_sub(oldest.bytes);
             self.dropped += oldest.events.len() as u64;
             for event in &*oldest.events {
-                self.before.note(event);
+                self.before.observe(event);
             }
             // The writer may still read it; then it is freed afterwards.
             if let Ok(mut events) = Arc::try_unwrap(oldest.events) {
@@ -96,12 +96,12 @@ impl Recent {
     }
 
     /// Returns the events so far.
-    pub(crate) fn window(&self) -> Excerpt {
+    pub(crate) fn window(&self) -> EventWindow {
         let mut chunks: Vec<_> = self.full.iter().map(|chunk| Arc::clone(&chunk.events)).collect();
         chunks.push(Arc::new(self.last.clone()));
         let first = chunks.iter().flat_map(|chunk| chunk.iter()).next();
-        let at = first.map(|event| event.at).unwrap_or_default();
-        Excerpt { before: self.before.events(at), chunks, dropped: self.dropped }
+        let at = first.map(|event| event.time).unwrap_or_default();
+        EventWindow { before: self.before.events(at), chunks, dropped: self.dropped }
     }
 
     /// Used bytes.
@@ -111,7 +111,7 @@ impl Recent {
     }
 }
 
-impl Excerpt {
+impl EventWindow {
     /// Returns the events, oldest first.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Event> {
         self.chunks.iter().flat_map(|chunk| chunk.iter())
@@ -119,45 +119,52 @@ impl Excerpt {
 }
 
 /// Heap bytes of an event.
-fn extra(what: &What) -> usize {
+fn extra(what: &EventKind) -> usize {
     match what {
-        What::Process(facts) => facts.name.len(),
-        What::ThreadName(name) => name.len(),
-        What::Gpus(gpus) => size_of_val::<[_]>(gpus),
+        EventKind::Process(facts) => facts.name.len(),
+        EventKind::ThreadName(name) => name.len(),
+        EventKind::Gpus(gpus) => size_of_val::<[_]>(gpus),
         _ => 0,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::event::{ContextChange, Free, FreeBy, ProcessFacts};
-    use engine::ids::{ContextId, DeviceId, GpuId, Key, Pid};
+    use engine::event::{ContextCall, Free, FreeFunction, ProcessInfo};
+    use engine::ids::{AllocationKey, ContextId, DeviceId, GpuId, Pid};
 
     use super::super::made::{allocate, event};
     use super::*;
 
     fn free(at: u64) -> Event {
-        event(at, What::Free(Free { key: Key::address(at), by: FreeBy::Free, stream: None }))
+        event(
+            at,
+            EventKind::Free(Free {
+                key: AllocationKey::address(at),
+                by: FreeFunction::Free,
+                stream: None,
+            }),
+        )
     }
 
     #[test]
     fn last_events_are_kept_and_older_ones_counted() {
-        let mut ring = Recent::new(4 * CHUNK, 1 << 30);
+        let mut ring = EventRing::new(4 * CHUNK_EVENTS, 1 << 30);
         let all: Vec<Event> =
             (0..10_000).map(|at| if at % 2 == 0 { allocate(at) } else { free(at) }).collect();
         all.iter().for_each(|event| ring.push(event));
         let window = ring.window();
         let kept: Vec<Event> = window.events().cloned().collect();
-        assert!(kept.len() >= 4 * CHUNK && kept.len() <= 5 * CHUNK, "{}", kept.len());
+        assert!(kept.len() >= 4 * CHUNK_EVENTS && kept.len() <= 5 * CHUNK_EVENTS, "{}", kept.len());
         assert_eq!(kept, all[all.len() - kept.len()..]);
         assert_eq!(window.dropped, (all.len() - kept.len()) as u64);
     }
 
     #[test]
     fn bytes_are_bounded_with_long_names() {
-        let mut ring = Recent::new(1_000_000, 1 << 20);
+        let mut ring = EventRing::new(1_000_000, 1 << 20);
         for at in 0..20_000 {
-            ring.push(&event(at, What::ThreadName("x".repeat(4000).into())));
+            ring.push(&event(at, EventKind::ThreadName("x".repeat(4000).into())));
             assert!(ring.bytes() <= (1 << 20) + (1 << 18), "{}", ring.bytes());
         }
         assert!(ring.window().events().count() > 100);
@@ -165,31 +172,31 @@ mod tests {
 
     #[test]
     fn state_before_the_oldest_event_is_kept() {
-        let mut ring = Recent::new(CHUNK, 1 << 30);
-        let facts = ProcessFacts { start: 5, uid: 3, name: "old".into(), before_trace: false };
-        ring.push(&event(1, What::Process(facts.clone())));
-        ring.push(&event(2, What::Gpus([Some(GpuId(4))].into())));
-        let discovered = ContextChange::Learned { context: ContextId(1), device: DeviceId(0) };
-        ring.push(&event(3, What::Context(discovered)));
+        let mut ring = EventRing::new(CHUNK_EVENTS, 1 << 30);
+        let facts = ProcessInfo { start: 5, uid: 3, name: "old".into(), before_trace: false };
+        ring.push(&event(1, EventKind::Process(facts.clone())));
+        ring.push(&event(2, EventKind::Gpus([Some(GpuId(4))].into())));
+        let discovered = ContextCall::Learned { context: ContextId(1), device: DeviceId(0) };
+        ring.push(&event(3, EventKind::Context(discovered)));
         (10..10_000).for_each(|at| ring.push(&allocate(at)));
-        let before: Vec<What> =
-            ring.window().before.into_iter().map(|event| event.what).collect();
+        let before: Vec<EventKind> =
+            ring.window().before.into_iter().map(|event| event.kind).collect();
         assert_eq!(
             before,
             [
-                What::Process(ProcessFacts { before_trace: true, ..facts }),
-                What::Gpus([Some(GpuId(4))].into()),
-                What::Context(discovered),
+                EventKind::Process(ProcessInfo { before_trace: true, ..facts }),
+                EventKind::Gpus([Some(GpuId(4))].into()),
+                EventKind::Context(discovered),
             ]
         );
-        ring.push(&event(20_000, What::Exit));
+        ring.push(&event(20_000, EventKind::Exit));
         (20_001..30_000).for_each(|at| ring.push(&Event { pid: Pid(8), ..allocate(at) }));
         assert!(ring.window().before.is_empty(), "exited processes are dropped");
     }
 
     #[test]
     fn window_does_not_change_with_later_events() {
-        let mut ring = Recent::new(2 * CHUNK, 1 << 30);
+        let mut ring = EventRing::new(2 * CHUNK_EVENTS, 1 << 30);
         (0..3000).for_each(|at| ring.push(&allocate(at)));
         let window = ring.window();
         let before: Vec<Event> = window.events().cloned().collect();
@@ -200,7 +207,7 @@ mod tests {
     /// The cost is printed; the limit is far above it, for slow machines.
     #[test]
     fn storing_an_event_takes_less_than_a_microsecond() {
-        let mut ring = Recent::new(100_000, 32 << 20);
+        let mut ring = EventRing::new(100_000, 32 << 20);
         let events: Vec<Event> = (0..1000).map(allocate).collect();
         let begin = std::time::Instant::now();
         const ROUNDS: u32 = 2000;

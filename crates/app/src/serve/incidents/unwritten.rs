@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 
 /// Returns what to do about the error.
-pub(super) fn hint(error: &anyhow::Error) -> &'static str {
+pub(super) fn advice_for(error: &anyhow::Error) -> &'static str {
     // Writers may wrap the system error in one of kind `Other`.
     let kinds = error.chain().filter_map(|cause| cause.downcast_ref().map(io::Error::kind));
     match kinds.filter(|kind| *kind != ErrorKind::Other).last() {
@@ -34,15 +34,15 @@ mod tests {
         ] {
             let failed = || io::Error::from_raw_os_error(number);
             let error = anyhow::Error::new(failed()).context("in /var/lib/x");
-            assert!(hint(&error).contains(expected), "{error:#}: {}", hint(&error));
+            assert!(advice_for(&error).contains(expected), "{error:#}: {}", advice_for(&error));
             // The number of another error in a path is ignored.
             let error = error.context("in /var/lib/(os error 28) (os error 20)");
-            assert!(hint(&error).contains(expected), "{error:#}: {}", hint(&error));
+            assert!(advice_for(&error).contains(expected), "{error:#}: {}", advice_for(&error));
             let kind: io::Result<()> = Err(failed().kind().into());
             let error = kind.context("in /var/lib/x").unwrap_err();
-            assert!(hint(&error).contains(expected), "{error:#}: {}", hint(&error));
+            assert!(advice_for(&error).contains(expected), "{error:#}: {}", advice_for(&error));
             let wrapped = anyhow::Error::new(io::Error::other(error));
-            assert!(hint(&wrapped).contains(expected), "{wrapped:#}");
+            assert!(advice_for(&wrapped).contains(expected), "{wrapped:#}");
         }
     }
 }

@@ -7,51 +7,52 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use engine::diagnosis::{self, Asked, Host, Scene, diagnose};
-use engine::event::Failed;
+use engine::diagnosis::{self, HostMemory, OomContext, RequestedResource, diagnose};
+use engine::event::FailedCall;
 use engine::ids::Pid;
-use engine::units::{Bytes, Moment, Nanos};
+use engine::units::{Bytes, Nanos, Timestamp};
 use formats::export::advice::GpuAdvice;
 use formats::export::incident::{
-    self, Grown, IncidentObject, OBJECT, RECORDING, Refused, SNAPSHOT, SUMMARY, Story, Trigger,
+    self, FailedRequest, HolderGrowth, INCIDENT_FILE, IncidentJson, IncidentReport, RECORDING_FILE,
+    SNAPSHOT_FILE, SUMMARY_FILE, Trigger,
 };
-use formats::export::page::Opens;
-use formats::export::{Names, json};
-use formats::plain::plain;
+use formats::export::page::InitialView;
+use formats::export::{ReportContext, json};
+use formats::plain::sanitize;
 
-use super::history::History;
-use super::job::{Call, Job, Order, Update};
-use super::pages::{Made, Pages};
-use super::recent::Excerpt;
+use super::history::HolderHistory;
+use super::job::{FailedAllocation, IncidentJob, IncidentUpdate, WriterCommand};
+use super::pages::{HtmlRenderer, RenderResult};
+use super::recent::EventWindow;
 use super::{IncidentView, folder, holders, host, recording, unwritten};
-use crate::advising::{self, Question};
+use crate::advising::{self, AdviceRequest};
 use crate::output;
-use crate::serve::Shared;
-use crate::serve::actions::Actor;
+use crate::serve::AgentState;
+use crate::serve::actions::ActionRunner;
 
 /// Poll interval for snapshots.
-const ATTENTION: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Number of incidents that can still be updated.
-const KEPT: usize = 10;
+const MAX_REWRITABLE: usize = 10;
 
 /// Handles commands until the feed is closed.
-pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<Order>) -> Result<()> {
-    let mut writer = Writer::new(Arc::clone(shared));
+pub(crate) fn run(shared: &Arc<AgentState>, commands: &Receiver<WriterCommand>) -> Result<()> {
+    let mut writer = IncidentWriter::new(Arc::clone(shared));
     let mut seen = 0;
     loop {
-        match commands.recv_timeout(ATTENTION) {
+        match commands.recv_timeout(POLL_INTERVAL) {
             Ok(command) => writer.handle(command),
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(ATTENTION),
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL_INTERVAL),
         }
         if let Some(published) = shared.feed.newer(seen, Duration::ZERO) {
             seen = published.sequence;
-            writer.history.note(&published.snapshot);
+            writer.history.observe(&published.snapshot);
             shared.incidents.show_idle(writer.history.all_idle(published.snapshot.at));
-            writer.actions.look(&published.snapshot, &writer.history);
+            writer.actions.poll(&published.snapshot, &writer.history);
         }
-        writer.actions.tend();
+        writer.actions.reap_children();
         writer.poll_pages();
         if shared.feed.is_closed() {
             commands.try_iter().for_each(|command| writer.handle(command));
@@ -61,25 +62,25 @@ pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<Order>) -> Result<()
     }
 }
 
-struct Writer {
-    shared: Arc<Shared>,
+struct IncidentWriter {
+    shared: Arc<AgentState>,
     root: PathBuf,
     host: String,
-    history: History,
-    actions: Actor,
-    pages: Pages,
+    history: HolderHistory,
+    actions: ActionRunner,
+    pages: HtmlRenderer,
     views: Vec<IncidentView>,
     /// The last incidents, newest last.
-    recent: VecDeque<Told>,
+    recent: VecDeque<WrittenIncident>,
 }
 
 /// An incident with all of its data.
-struct Told {
+struct WrittenIncident {
     id: String,
-    job: Job,
-    failure: Option<Refused>,
+    job: IncidentJob,
+    failure: Option<FailedRequest>,
     free_then: Option<Bytes>,
-    grown: Vec<Grown>,
+    grown: Vec<HolderGrowth>,
     advice: Vec<GpuAdvice>,
     events: u64,
     errors: u64,
@@ -89,10 +90,10 @@ struct Told {
     dir: PathBuf,
 }
 
-impl Told {
-    fn report<'a>(&'a self, host: &'a str) -> Story<'a> {
+impl WrittenIncident {
+    fn report<'a>(&'a self, host: &'a str) -> IncidentReport<'a> {
         let job = &self.job;
-        Story {
+        IncidentReport {
             id: &self.id,
             trigger: job.trigger,
             at: job.at,
@@ -124,14 +125,14 @@ impl Told {
     }
 }
 
-impl Writer {
-    fn new(shared: Arc<Shared>) -> Self {
+impl IncidentWriter {
+    fn new(shared: Arc<AgentState>) -> Self {
         let root = shared.config.incidents_dir();
         let mut writer = Self {
             host: crate::host::name(),
-            history: History::default(),
-            actions: Actor::new(&shared),
-            pages: Pages::default(),
+            history: HolderHistory::default(),
+            actions: ActionRunner::new(&shared),
+            pages: HtmlRenderer::default(),
             views: Vec::new(),
             recent: VecDeque::new(),
             root,
@@ -145,14 +146,14 @@ impl Writer {
         writer
     }
 
-    fn handle(&mut self, command: Order) {
+    fn handle(&mut self, command: WriterCommand) {
         match command {
-            Order::Write(job) => self.write(*job),
-            Order::Update(update) => self.update(update),
+            WriterCommand::Write(job) => self.write(*job),
+            WriterCommand::Update(update) => self.update(update),
         }
     }
 
-    fn write(&mut self, job: Job) {
+    fn write(&mut self, job: IncidentJob) {
         let trigger = job.trigger;
         let mut incident = self.analyze(job);
         let cause = incident.failure.as_ref().map(|one| one.diagnosis.cause);
@@ -165,21 +166,21 @@ impl Writer {
             }
             Err(error) => {
                 self.shared.incidents.count(trigger.name(), "failed");
-                output::complain(&format!(
+                output::log(&format!(
                     "cannot write the incident {}: {}; {}; the summary is available at \
                      /api/v1/incidents until the next incident",
                     incident.id,
-                    output::reasons(&error),
-                    unwritten::hint(&error)
+                    output::error_chain(&error),
+                    unwritten::advice_for(&error)
                 ));
                 let summary = self.summary_text(&incident);
                 self.show(&incident, Some(summary));
             }
         }
         // The events are in the file by now.
-        incident.job.window = Excerpt::default();
+        incident.job.window = EventWindow::default();
         incident.job.sites = Vec::new();
-        if self.recent.len() >= KEPT {
+        if self.recent.len() >= MAX_REWRITABLE {
             self.recent.pop_front();
         }
         let rejected = self.request_page(&incident);
@@ -192,62 +193,62 @@ impl Writer {
     }
 
     /// Returns the summary as the API may show it.
-    fn summary_text(&self, incident: &Told) -> String {
+    fn summary_text(&self, incident: &WrittenIncident) -> String {
         let (mut text, report) = (Vec::new(), incident.report(&self.host));
         let written = if self.shared.config.http.show_paths {
             incident::write_text(&mut text, &report)
         } else {
-            incident::write_without_folders(&mut text, &report)
+            incident::write_redacted(&mut text, &report)
         };
         written.map_or_else(|_| String::new(), |()| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Diagnoses the cause and derives advice.
-    fn analyze(&self, mut job: Job) -> Told {
+    fn analyze(&self, mut job: IncidentJob) -> WrittenIncident {
         let snapshot = &job.published.snapshot;
         let names = &job.published.names;
         let pid = job.requester.as_ref().map(|requester| requester.pid);
-        holders::complete(&mut job.holders, snapshot, (job.gpu, job.device), pid);
+        holders::add_untraced(&mut job.holders, snapshot, (job.gpu, job.device), pid);
         let held: Vec<_> = job.holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
         let total = job.gpu.and_then(|gpu| names.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
-        let context = Scene {
+        let context = OomContext {
             pid: Pid(0),
-            asked: Asked::Other,
+            asked: RequestedResource::Other,
             device: job.device,
             gpu: job.gpu,
             holders: &held,
             snapshot,
             total: total.filter(|total| total.0 > 0),
             cached: job.cached,
-            host: Host::default(),
+            host: HostMemory::default(),
             hints: &[],
         };
         let failure = job.call.as_ref().map(|call| failed_request(call, pid, names, &context));
         // Driver-reported usage may be a second old; the diagnosis is of the time of the error.
         let free_then = match &failure {
-            Some(failure) => failure.diagnosis.figures.free,
-            None => diagnosis::free(&context),
+            Some(failure) => failure.diagnosis.figures.free_estimated,
+            None => diagnosis::estimated_free(&context),
         };
         let cause = failure.as_ref().map(|one| one.diagnosis.cause);
         let requester = job.requester.as_ref().filter(|_| job.call.is_some()).map(|who| who.pid);
         let idle = |process: &_| self.history.idle(process, snapshot.at);
         let request =
-            Question { gpu: job.gpu, only: &[], requester, cause, idle: &idle, local: true };
-        let mut advice = advising::answer(&request, snapshot, names);
+            AdviceRequest { gpu: job.gpu, only: &[], requester, cause, idle: &idle, local: true };
+        let mut advice = advising::run_advise(&request, snapshot, names);
         for gpu in advice.iter_mut().filter(|gpu| free_then.is_some() && gpu.gpu.is_some()) {
             gpu.free_bytes = free_then.map(|free| free.0);
         }
-        Told {
+        WrittenIncident {
             id: self.id(&job),
             failure,
             free_then,
-            grown: self.history.grown(snapshot, job.gpu),
+            grown: self.history.growth(snapshot, job.gpu),
             advice,
             events: 0,
             errors: u64::from(job.call.is_some()),
             recovered: false,
             page: if self.shared.config.incidents.html_report {
-                incident::FOLLOWS
+                incident::HTML_PENDING
             } else {
                 "disabled"
             }
@@ -259,7 +260,7 @@ impl Writer {
     }
 
     /// Returns an unused name: time, trigger, GPU and process.
-    fn id(&self, job: &Job) -> String {
+    fn id(&self, job: &IncidentJob) -> String {
         let gpu = job.gpu.map_or_else(String::new, |gpu| format!("-gpu{}", gpu.0));
         let pid = job.requester.as_ref().map_or_else(String::new, |who| format!("-pid{}", who.pid));
         let time = stamp(&job.published.names, job.at);
@@ -272,50 +273,50 @@ impl Writer {
     }
 
     /// Writes everything but the HTML report, which takes longer.
-    fn write_dir(&self, incident: &mut Told) -> Result<()> {
+    fn write_dir(&self, incident: &mut WrittenIncident) -> Result<()> {
         let context = || format!("in {}", self.root.display());
-        let new = folder::NewFolder::create(&self.root, &incident.id).with_context(context)?;
+        let new = folder::NewIncidentDir::create(&self.root, &incident.id).with_context(context)?;
         let published = &incident.job.published;
         let mut line = json::line(&published.snapshot, &published.names)?;
         line.push('\n');
-        new.write(SNAPSHOT, line.as_bytes()).with_context(context)?;
+        new.write(SNAPSHOT_FILE, line.as_bytes()).with_context(context)?;
         incident.events =
-            recording::write(new.file(RECORDING)?, &incident.job).with_context(context)?;
+            recording::write(new.file(RECORDING_FILE)?, &incident.job).with_context(context)?;
         incident.took = incident.job.age();
-        new.write(SUMMARY, &incident.summary(&self.host)?).with_context(context)?;
-        new.write(OBJECT, &object(&incident.report(&self.host))?).with_context(context)?;
+        new.write(SUMMARY_FILE, &incident.summary(&self.host)?).with_context(context)?;
+        new.write(INCIDENT_FILE, &object(&incident.report(&self.host))?).with_context(context)?;
         incident.dir = new.finish().with_context(context)?;
         incident.took = incident.job.age();
         Ok(())
     }
 
-    fn log_incident(&self, incident: &Told) {
-        let object = IncidentObject::new(&incident.report(&self.host));
-        output::complain(&format!(
+    fn log_incident(&self, incident: &WrittenIncident) {
+        let object = IncidentJson::new(&incident.report(&self.host));
+        output::log(&format!(
             "{}; see {} ({} ms after it)",
             object.title,
-            plain(&incident.dir.to_string_lossy()),
+            sanitize(&incident.dir.to_string_lossy()),
             incident.took.millis()
         ));
     }
 
     /// Queues the HTML report. Returns a result if it is rejected.
-    fn request_page(&mut self, incident: &Told) -> Option<Made> {
+    fn request_page(&mut self, incident: &WrittenIncident) -> Option<RenderResult> {
         if !self.shared.config.incidents.html_report || !incident.dir.is_dir() {
             return None;
         }
         let is_oom = incident.job.trigger == Trigger::OutOfMemory;
-        let opens = if is_oom { Opens::Peak } else { Opens::Sites };
+        let opens = if is_oom { InitialView::Peak } else { InitialView::Sites };
         let rejected = self.pages.add(incident.job.number, &incident.dir, opens);
         if let Some((_, why)) = &rejected {
-            output::complain(&format!("no HTML report of {}: {why}", incident.id));
+            output::log(&format!("no HTML report of {}: {why}", incident.id));
         }
         rejected
     }
 
     /// Updates incidents whose HTML reports are finished.
     fn poll_pages(&mut self) {
-        if let Some((number, page)) = self.pages.turn() {
+        if let Some((number, page)) = self.pages.poll() {
             self.page_finished(number, page);
         }
     }
@@ -339,8 +340,8 @@ impl Writer {
     }
 
     /// Updates an incident with what became known later.
-    fn update(&mut self, update: Update) {
-        self.actions.settled(update.number, update.recovered);
+    fn update(&mut self, update: IncidentUpdate) {
+        self.actions.incident_settled(update.number, update.recovered);
         if update.errors > 1 || update.recovered {
             self.change(update.number, |incident| {
                 incident.errors = update.errors;
@@ -349,7 +350,7 @@ impl Writer {
         }
     }
 
-    fn change(&mut self, number: u64, change: impl FnOnce(&mut Told)) {
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut WrittenIncident)) {
         if let Some(incident) = self.recent.iter_mut().find(|one| one.job.number == number) {
             change(incident);
             if incident.dir.is_dir() {
@@ -359,8 +360,8 @@ impl Writer {
     }
 
     /// Lists an incident; with its summary if there is no directory.
-    fn show(&mut self, incident: &Told, summary: Option<String>) {
-        let object = IncidentObject::new(&incident.report(&self.host));
+    fn show(&mut self, incident: &WrittenIncident, summary: Option<String>) {
+        let object = IncidentJson::new(&incident.report(&self.host));
         let path = self.root.join(&incident.id);
         let mut view = folder::view(&object, &path);
         view.written = summary.is_none();
@@ -382,9 +383,9 @@ impl Writer {
         let (remaining, errors) =
             folder::retain(written, config.retention_count, config.retention_size.0, last);
         if let Some(error) = errors.first() {
-            output::complain(&format!(
+            output::log(&format!(
                 "cannot remove old incidents in {}: {error}; remove them manually",
-                plain(&self.root.to_string_lossy())
+                sanitize(&self.root.to_string_lossy())
             ));
         }
         self.views = unwritten.into_iter().chain(remaining).collect();
@@ -394,26 +395,31 @@ impl Writer {
 }
 
 /// Rewrites the text files of an incident. On failure the old ones stay.
-fn rewrite(incident: &Told, host: &str) {
+fn rewrite(incident: &WrittenIncident, host: &str) {
     let write = || -> Result<()> {
         let (summary, text) = (incident.summary(host)?, object(&incident.report(host))?);
-        folder::put(&incident.dir, SUMMARY, |out| Ok(out.write_all(&summary)?))?;
-        folder::put(&incident.dir, OBJECT, |out| Ok(out.write_all(&text)?))
+        folder::write_atomically(&incident.dir, SUMMARY_FILE, |out| Ok(out.write_all(&summary)?))?;
+        folder::write_atomically(&incident.dir, INCIDENT_FILE, |out| Ok(out.write_all(&text)?))
     };
     if let Err(error) = write() {
-        output::complain(&format!(
+        output::log(&format!(
             "cannot update the incident {}: {}; the old files stay",
             incident.id,
-            output::reasons(&error)
+            output::error_chain(&error)
         ));
     }
 }
 
 /// Diagnoses a failed call.
-fn failed_request(call: &Call, pid: Option<Pid>, names: &Names, context: &Scene<'_>) -> Refused {
+fn failed_request(
+    call: &FailedAllocation,
+    pid: Option<Pid>,
+    names: &ReportContext,
+    context: &OomContext<'_>,
+) -> FailedRequest {
     let function = names.function(call.failed.function).into_owned();
     let requested = requested(&call.failed, &function);
-    let diagnosis = diagnose(&Scene {
+    let diagnosis = diagnose(&OomContext {
         pid: pid.unwrap_or(Pid(0)),
         asked: requested,
         host: host::facts(pid),
@@ -421,26 +427,26 @@ fn failed_request(call: &Call, pid: Option<Pid>, names: &Names, context: &Scene<
         ..*context
     });
     let (site, frames) = (call.site, Arc::clone(&call.frames));
-    Refused { asked: requested, function: function.into(), site, frames, diagnosis }
+    FailedRequest { asked: requested, function: function.into(), site, frames, diagnosis }
 }
 
 /// Returns what a failed call requested.
-fn requested(failed: &Failed, function: &str) -> Asked {
+fn requested(failed: &FailedCall, function: &str) -> RequestedResource {
     match failed.asked {
-        Some((kind, bytes)) => Asked::Memory(kind, Bytes(bytes)),
-        None if function.starts_with("cuMemAddressReserve") => Asked::Addresses,
-        None => Asked::Other,
+        Some((kind, bytes)) => RequestedResource::Memory(kind, Bytes(bytes)),
+        None if function.starts_with("cuMemAddressReserve") => RequestedResource::Addresses,
+        None => RequestedResource::Other,
     }
 }
 
-fn object(report: &Story<'_>) -> Result<Vec<u8>> {
-    let mut text = serde_json::to_vec_pretty(&IncidentObject::new(report))?;
+fn object(report: &IncidentReport<'_>) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(&IncidentJson::new(report))?;
     text.push(b'\n');
     Ok(text)
 }
 
 /// Formats a time for directory names, in UTC.
-fn stamp(names: &Names, at: Moment) -> String {
+fn stamp(names: &ReportContext, at: Timestamp) -> String {
     let nanos = names.clock.nanos(at);
     let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H-%M-%S%.3fZ").to_string()

@@ -8,15 +8,15 @@ use engine::container::Pod;
 use serde::Deserialize;
 use ureq::tls::{RootCerts, TlsConfig};
 
-use crate::serve::config::kubernetes::Kubernetes;
+use crate::serve::config::kubernetes::KubernetesConfig;
 use crate::serve::secret;
 
 /// Maximum size of a response: some hundred pods of some ten KiB each.
-const LONGEST: u64 = 64 << 20;
+const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 
 /// Maximum number of containers kept from a response, and maximum length of a name.
-const MOST: usize = 16_384;
-const LONGEST_NAME: usize = 253;
+const MAX_CONTAINERS: usize = 16_384;
+const MAX_NAME_LEN: usize = 253;
 
 /// Pods by container id.
 pub(crate) type Pods = HashMap<Box<str>, Pod>;
@@ -59,7 +59,7 @@ struct ContainerStatus {
 }
 
 /// Queries the kubelet once.
-pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
+pub(super) fn list_pods(config: &KubernetesConfig) -> Result<Pods> {
     let address = config.address().unwrap_or_else(|| Err("kubelet_url is not set".into()));
     let address = format!("{}/pods", address.map_err(|e| anyhow!(e))?.trim_end_matches('/'));
     let agent = agent(config)?;
@@ -80,14 +80,14 @@ pub(super) fn ask(config: &Kubernetes) -> Result<Pods> {
         };
         return Err(anyhow!("{address} returned {status}: {why}"));
     }
-    let text = response.body_mut().with_config().limit(LONGEST).read_to_vec();
+    let text = response.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_to_vec();
     let text = text.with_context(|| format!("the response of {address} was truncated"))?;
     let list: PodList = serde_json::from_slice(&text)
         .with_context(|| format!("the response of {address} is not a pod list"))?;
     Ok(pods(list))
 }
 
-fn agent(config: &Kubernetes) -> Result<ureq::Agent> {
+fn agent(config: &KubernetesConfig) -> Result<ureq::Agent> {
     let roots = match &config.ca_file {
         None => RootCerts::PlatformVerifier,
         Some(file) => RootCerts::from(secret::certificates(file)?),
@@ -117,8 +117,8 @@ fn pods(list: PodList) -> Pods {
             let id = container.id.as_deref().and_then(|id| id.split_once("://"));
             let Some((_, id)) = id else { continue };
             let texts = [&metadata.name, &metadata.namespace, &metadata.uid, &container.name];
-            let fits = texts.iter().all(|text| text.len() <= LONGEST_NAME);
-            if !fits || id.len() > LONGEST_NAME || pods.len() >= MOST {
+            let fits = texts.iter().all(|text| text.len() <= MAX_NAME_LEN);
+            if !fits || id.len() > MAX_NAME_LEN || pods.len() >= MAX_CONTAINERS {
                 continue;
             }
             let pod = Pod {

@@ -10,29 +10,29 @@ use anyhow::Result;
 use engine::container::{Container, Pod};
 use engine::snapshot::Snapshot;
 
-use super::{Part, Shared};
+use super::{AgentState, AgentThread};
 use crate::output;
 use kubelet::Pods;
 
 /// Minimum time between two queries, and its maximum after failures.
-const PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const MIN_REQUEST_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
 /// Poll interval for shutdown.
-const ATTENTION: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Number of responses without a container after which it is not queried again, and maximum number
 /// of such containers.
-const PATIENCE: u32 = 3;
-const MOST_STRANGERS: usize = 4096;
+const MAX_LOOKUPS: u32 = 3;
+const MAX_UNKNOWN_CONTAINERS: usize = 4096;
 
 /// Pods of the last response of the kubelet.
 #[derive(Default)]
-pub(crate) struct Directory {
+pub(crate) struct PodDirectory {
     pods: Mutex<Arc<Pods>>,
 }
 
-impl Directory {
+impl PodDirectory {
     fn pods(&self) -> Arc<Pods> {
         Arc::clone(&self.pods.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -67,12 +67,12 @@ fn is_named(container: &Container) -> bool {
 }
 
 /// Starts the worker that queries the kubelet, if one is configured.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<Option<Part>> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Option<AgentThread>> {
     if shared.config.kubernetes.kubelet_url.is_none() {
         return Ok(None);
     }
-    Part::spawn("kubelet", shared, |shared| {
-        Asker::default().run(shared);
+    AgentThread::spawn("kubelet", shared, |shared| {
+        KubeletPoller::default().run(shared);
         Ok(())
     })
     .map(Some)
@@ -80,18 +80,18 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Option<Part>> {
 
 /// Queries the kubelet when a container has no name, at a limited rate.
 #[derive(Default)]
-struct Asker {
+struct KubeletPoller {
     last_query: Option<Instant>,
     failures: u32,
     /// How often containers were missing in a response.
     missing: HashMap<Box<str>, u32>,
 }
 
-impl Asker {
-    fn run(&mut self, shared: &Shared) {
+impl KubeletPoller {
+    fn run(&mut self, shared: &AgentState) {
         let mut seen = 0;
         while !shared.feed.is_closed() {
-            let Some(published) = shared.feed.newer(seen, ATTENTION) else { continue };
+            let Some(published) = shared.feed.newer(seen, POLL_INTERVAL) else { continue };
             seen = published.sequence;
             let unknown = self.unknown(&published.snapshot);
             if !unknown.is_empty() && self.is_due() {
@@ -104,23 +104,24 @@ impl Asker {
     fn unknown(&self, snapshot: &Snapshot) -> Vec<Box<str>> {
         let containers = snapshot.processes.iter().filter_map(|it| it.container.as_deref());
         let open = containers.filter(|it| !is_named(it)).filter(|container| {
-            self.missing.get(&container.id).is_none_or(|count| *count < PATIENCE)
+            self.missing.get(&container.id).is_none_or(|count| *count < MAX_LOOKUPS)
         });
         open.map(|container| container.id.clone()).collect()
     }
 
     fn is_due(&self) -> bool {
-        let interval = PAUSE.saturating_mul(1 << self.failures.min(6)).min(LONGEST_PAUSE);
+        let interval =
+            MIN_REQUEST_INTERVAL.saturating_mul(1 << self.failures.min(6)).min(MAX_BACKOFF);
         self.last_query.is_none_or(|last| last.elapsed() >= interval)
     }
 
-    fn query(&mut self, shared: &Shared, unknown: Vec<Box<str>>) {
-        let response = kubelet::ask(&shared.config.kubernetes);
+    fn query(&mut self, shared: &AgentState, unknown: Vec<Box<str>>) {
+        let response = kubelet::list_pods(&shared.config.kubernetes);
         self.last_query = Some(Instant::now());
         match response {
             Ok(pods) => {
                 self.failures = 0;
-                if self.missing.len() > MOST_STRANGERS {
+                if self.missing.len() > MAX_UNKNOWN_CONTAINERS {
                     self.missing.clear();
                 }
                 for id in unknown {
@@ -132,10 +133,10 @@ impl Asker {
             }
             Err(error) => {
                 if self.failures == 0 {
-                    output::complain(&format!(
+                    output::log(&format!(
                         "pod names from {} only: {}",
                         shared.config.kubernetes.log_dir.display(),
-                        formats::plain::plain(&format!("{error:#}"))
+                        formats::plain::sanitize(&format!("{error:#}"))
                     ));
                 }
                 self.failures = self.failures.saturating_add(1);

@@ -6,15 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use engine::container::Runtime;
-use engine::event::{Event, ProcessFacts, What};
+use engine::container::ContainerRuntime;
+use engine::event::{Event, EventKind, ProcessInfo};
 use engine::ids::{Pid, Tid};
 use engine::ledger::Ledger;
-use engine::snapshot::View;
-use engine::units::Moment;
+use engine::snapshot::SnapshotOptions;
+use engine::units::Timestamp;
 
 use super::*;
-use crate::serve::config::kubernetes::Kubernetes;
+use crate::serve::config::kubernetes::KubernetesConfig;
 
 const TRAINER: &str = "3f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f003f2a5b6c7d8e9f00";
 const UNKNOWN: &str = "b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5b16b00b5";
@@ -49,12 +49,12 @@ impl Fake {
         Self { child, address: format!("https://127.0.0.1:{}", line.trim()), dir }
     }
 
-    fn config(&self) -> Kubernetes {
-        Kubernetes {
+    fn config(&self) -> KubernetesConfig {
+        KubernetesConfig {
             kubelet_url: Some(self.address.clone()),
             token_file: Some(self.dir.path().join("token")),
             ca_file: Some(fixtures().join("ca.pem")),
-            ..Kubernetes::default()
+            ..KubernetesConfig::default()
         }
     }
 }
@@ -69,14 +69,18 @@ impl Drop for Fake {
 /// Returns a snapshot with a process in that container.
 fn snapshot(id: &str, pod: Option<Pod>) -> Snapshot {
     let mut ledger = Ledger::new();
-    let facts = ProcessFacts { start: 1, uid: 0, name: "python".into(), before_trace: false };
-    let container =
-        Container { id: id.into(), runtime: Runtime::Containerd, pod, pid_inside: Some(Pid(1)) };
-    for what in [What::Process(facts), What::Container(Box::new(container))] {
-        let at = Moment(1);
-        ledger.apply(&Event { pid: Pid(7), tid: Tid(7), entered: at, at, what });
+    let facts = ProcessInfo { start: 1, uid: 0, name: "python".into(), before_trace: false };
+    let container = Container {
+        id: id.into(),
+        runtime: ContainerRuntime::Containerd,
+        pod,
+        container_pid: Some(Pid(1)),
+    };
+    for what in [EventKind::Process(facts), EventKind::Container(Box::new(container))] {
+        let at = Timestamp(1);
+        ledger.apply(&Event { pid: Pid(7), tid: Tid(7), entry_time: at, time: at, kind: what });
     }
-    ledger.snapshot(Moment(2), &View::default())
+    ledger.snapshot(Timestamp(2), &SnapshotOptions::default())
 }
 
 fn unnamed(uid: &str) -> Option<Pod> {
@@ -86,13 +90,13 @@ fn unnamed(uid: &str) -> Option<Pod> {
 #[test]
 fn kubelet_names_containers_without_log_files() {
     let fake = Fake::start("fine");
-    let directory = Directory::default();
-    directory.replace(kubelet::ask(&fake.config()).unwrap());
+    let directory = PodDirectory::default();
+    directory.replace(kubelet::list_pods(&fake.config()).unwrap());
     let mut view = snapshot(TRAINER, unnamed("hash-of-a-file"));
     directory.name(&mut view);
     let container = view.processes[0].container.as_ref().unwrap();
     let pod = container.pod.as_ref().unwrap();
-    assert_eq!((&*pod.uid, container.pid_inside), ("hash-of-a-file", Some(Pid(1))));
+    assert_eq!((&*pod.uid, container.container_pid), ("hash-of-a-file", Some(Pid(1))));
     assert_eq!(
         (pod.namespace.as_deref(), pod.name.as_deref(), pod.container.as_deref()),
         (Some("team"), Some("trainer-0"), Some("main"))
@@ -118,8 +122,8 @@ fn kubelet_failures_are_reported() {
         ("hangs", "no response"),
     ] {
         let fake = Fake::start(mode);
-        let timeout = crate::serve::config::Span(Duration::from_secs(2));
-        let error = kubelet::ask(&Kubernetes { timeout, ..fake.config() }).unwrap_err();
+        let timeout = crate::serve::config::DurationValue(Duration::from_secs(2));
+        let error = kubelet::list_pods(&KubernetesConfig { timeout, ..fake.config() }).unwrap_err();
         assert!(format!("{error:#}").contains(expected), "{mode}: {error:#}");
     }
 }
@@ -127,12 +131,12 @@ fn kubelet_failures_are_reported() {
 #[test]
 fn kubelet_certificate_and_token_are_required() {
     let fake = Fake::start("fine");
-    let other = Kubernetes { ca_file: None, ..fake.config() };
-    assert!(format!("{:#}", kubelet::ask(&other).unwrap_err()).contains("no response"));
-    let none = Kubernetes { token_file: None, ..fake.config() };
-    assert!(format!("{:#}", kubelet::ask(&none).unwrap_err()).contains("401"));
-    let invalid = Kubernetes { ca_file: Some(fixtures().join("token")), ..fake.config() };
-    assert!(format!("{:#}", kubelet::ask(&invalid).unwrap_err()).contains("no certificate"));
+    let other = KubernetesConfig { ca_file: None, ..fake.config() };
+    assert!(format!("{:#}", kubelet::list_pods(&other).unwrap_err()).contains("no response"));
+    let none = KubernetesConfig { token_file: None, ..fake.config() };
+    assert!(format!("{:#}", kubelet::list_pods(&none).unwrap_err()).contains("401"));
+    let invalid = KubernetesConfig { ca_file: Some(fixtures().join("token")), ..fake.config() };
+    assert!(format!("{:#}", kubelet::list_pods(&invalid).unwrap_err()).contains("no certificate"));
 }
 
 #[test]
@@ -142,11 +146,11 @@ fn unknown_containers_are_retried_with_backoff() {
         kubernetes: fake.config(),
         ..crate::serve::config::Config::default()
     };
-    let shared = Shared::new(config);
-    let mut poller = Asker::default();
+    let shared = AgentState::new(config);
+    let mut poller = KubeletPoller::default();
     assert!(poller.is_due());
     let view = snapshot(UNKNOWN, None);
-    for _ in 0..PATIENCE {
+    for _ in 0..MAX_LOOKUPS {
         let unknown = poller.unknown(&view);
         assert_eq!(unknown, [UNKNOWN.into()]);
         poller.query(&shared, unknown);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::serve::{Feed, Published};
+use crate::serve::{PublishedSnapshot, SnapshotFeed};
 
 /// Maximum wait at a time.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 /// Yields the latest snapshot once per interval.
-pub(super) struct Beat {
+pub(super) struct Ticker {
     interval: Duration,
     due: Instant,
     seen: u64,
@@ -19,35 +19,35 @@ pub(super) struct Beat {
 }
 
 /// One export.
-pub(super) struct Turn {
+pub(super) struct Tick {
     /// The snapshot to export.
-    pub(super) published: Arc<Published>,
+    pub(super) published: Arc<PublishedSnapshot>,
     /// Intervals without a tick since the last one.
     pub(super) missed: u64,
     /// The agent is shutting down: nothing follows, and waits must be short.
     pub(super) is_last: bool,
 }
 
-impl Beat {
+impl Ticker {
     /// The first tick comes with the first snapshot.
     pub(super) fn new(interval: Duration) -> Self {
         Self { interval, due: Instant::now(), seen: 0, last: None, is_closed: false }
     }
 
     /// Delays the next tick at least this long.
-    pub(super) fn rest(&mut self, time: Duration) {
-        self.due = self.due.max(Instant::now() + time.min(LONGEST));
+    pub(super) fn delay_at_least(&mut self, time: Duration) {
+        self.due = self.due.max(Instant::now() + time.min(MAX_WAIT));
     }
 
     /// Waits for the next tick. After the feed is closed, the latest snapshot is returned at once
     /// if it was not yet; then none.
-    pub(super) fn next(&mut self, feed: &Feed) -> Option<Turn> {
+    pub(super) fn next(&mut self, feed: &SnapshotFeed) -> Option<Tick> {
         let published = loop {
             if self.is_closed {
                 return None;
             }
             wait(feed, self.due);
-            let newer = feed.newer(self.seen, LONGEST);
+            let newer = feed.newer(self.seen, MAX_WAIT);
             self.is_closed = feed.is_closed();
             // A snapshot may have been published just before the feed was closed.
             let newest = || feed.newest().filter(|newest| newest.sequence > self.seen);
@@ -61,51 +61,55 @@ impl Beat {
         let passed = since.as_nanos() / self.interval.as_nanos().max(1);
         let missed = u64::try_from(passed).unwrap_or(u64::MAX).saturating_sub(1);
         self.due = now + self.interval;
-        Some(Turn { published, missed, is_last: self.is_closed })
+        Some(Tick { published, missed, is_last: self.is_closed })
     }
 }
 
 /// Waits until a time, or until the feed is closed.
-pub(super) fn wait(feed: &Feed, until: Instant) {
+pub(super) fn wait(feed: &SnapshotFeed, until: Instant) {
     while !feed.is_closed() {
         let remaining = until.saturating_duration_since(Instant::now());
         if remaining.is_zero() {
             return;
         }
         // No snapshot has this number: only the time or the end of the feed ends the wait.
-        let _ = feed.newer(u64::MAX, remaining.min(LONGEST));
+        let _ = feed.newer(u64::MAX, remaining.min(MAX_WAIT));
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use engine::metrics::Figures;
+    use engine::metrics::MetricSet;
     use engine::snapshot::Snapshot;
-    use engine::units::Moment;
+    use engine::units::Timestamp;
     use formats::WallClock;
-    use formats::export::Names;
-    use formats::recording::Functions;
+    use formats::export::ReportContext;
+    use formats::recording::FunctionTable;
 
     use super::*;
-    use crate::serve::budget::Standing;
+    use crate::serve::budget::AgentUsage;
 
     /// Returns a synthetic snapshot.
-    pub(crate) fn published(sequence: u64, snapshot: Snapshot, metrics: Figures) -> Published {
-        let clock = WallClock::fixed(Moment(0), 1_700_000_000);
-        let recorded = Functions::default();
-        let names = Names { clock, function: |_| "", recorded, gpus: Vec::new() };
-        let (names, own) = (Arc::new(names), Standing::default());
-        Published { sequence, snapshot, names, metrics, own }
+    pub(crate) fn published(
+        sequence: u64,
+        snapshot: Snapshot,
+        metrics: MetricSet,
+    ) -> PublishedSnapshot {
+        let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
+        let recorded = FunctionTable::default();
+        let names = ReportContext { clock, function: |_| "", recorded, gpus: Vec::new() };
+        let (names, own) = (Arc::new(names), AgentUsage::default());
+        PublishedSnapshot { sequence, snapshot, names, metrics, own }
     }
 
-    fn publish(feed: &Feed, sequence: u64) {
-        feed.publish(published(sequence, Snapshot::default(), Figures::default()));
+    fn publish(feed: &SnapshotFeed, sequence: u64) {
+        feed.publish(published(sequence, Snapshot::default(), MetricSet::default()));
     }
 
     #[test]
     fn ticks_return_the_latest_and_the_last_at_once() {
-        let feed = Feed::default();
-        let mut ticker = Beat::new(Duration::from_millis(20));
+        let feed = SnapshotFeed::default();
+        let mut ticker = Ticker::new(Duration::from_millis(20));
         publish(&feed, 1);
         publish(&feed, 2);
         let first = ticker.next(&feed).unwrap();
@@ -115,7 +119,7 @@ pub(super) mod tests {
         assert_eq!(due, ticker.last.unwrap() + ticker.interval);
         assert_eq!(ticker.next(&feed).unwrap().published.sequence, 3);
         assert!(Instant::now() >= due, "a tick came too early");
-        ticker.rest(Duration::from_secs(600));
+        ticker.delay_at_least(Duration::from_secs(600));
         publish(&feed, 4);
         feed.close();
         let last = ticker.next(&feed).unwrap();
@@ -125,9 +129,9 @@ pub(super) mod tests {
 
     #[test]
     fn missed_intervals_are_counted() {
-        let feed = Feed::default();
+        let feed = SnapshotFeed::default();
         let minute = Duration::from_secs(60);
-        let mut ticker = Beat::new(minute);
+        let mut ticker = Ticker::new(minute);
         ticker.due -= minute * 4;
         publish(&feed, 1);
         assert_eq!(ticker.next(&feed).unwrap().missed, 0, "there was nothing to send");

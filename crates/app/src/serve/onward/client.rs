@@ -10,18 +10,18 @@ use ureq::Agent;
 use ureq::http::{Response, StatusCode};
 use ureq::tls::{RootCerts, TlsConfig};
 
-use crate::serve::config::onward::Receiver;
+use crate::serve::config::onward::HttpEndpoint;
 use crate::serve::secret;
 
 /// Maximum bytes read of a response.
-const LONGEST_ANSWER: u64 = 64 << 10;
+const MAX_RESPONSE_BYTES: u64 = 64 << 10;
 
 /// Maximum `Retry-After` that is respected.
-const LONGEST_REST: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Error of one attempt.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Failure {
+pub(super) struct DeliveryError {
     /// Description; may contain foreign text.
     pub(super) reason: String,
     /// The same request may succeed later.
@@ -31,23 +31,23 @@ pub(super) struct Failure {
 }
 
 /// An endpoint and its connection settings.
-pub(super) struct Client {
+pub(super) struct ExportClient {
     agent: Agent,
     timeout: Duration,
     tenant: Option<String>,
-    auth: Option<Login>,
+    auth: Option<Auth>,
 }
 
 /// Credentials. The file is read again for each attempt, because tokens are rotated.
-struct Login {
+struct Auth {
     user: Option<String>,
     file: PathBuf,
     last: Mutex<String>,
 }
 
-impl Client {
+impl ExportClient {
     /// Reads the files that the configuration names.
-    pub(super) fn new(endpoint: &Receiver<'_>) -> Result<Self> {
+    pub(super) fn new(endpoint: &HttpEndpoint<'_>) -> Result<Self> {
         let roots = match endpoint.ca_file {
             Some(file) => RootCerts::from(secret::certificates(file)?),
             None => RootCerts::PlatformVerifier,
@@ -60,8 +60,8 @@ impl Client {
             .user_agent(concat!("vramscope/", env!("CARGO_PKG_VERSION")))
             .tls_config(TlsConfig::builder().root_certs(roots).build());
         let auth = match (endpoint.token_file, endpoint.user, endpoint.password_file) {
-            (Some(file), ..) => Some(Login::new(None, file)?),
-            (None, Some(user), Some(file)) => Some(Login::new(Some(user), file)?),
+            (Some(file), ..) => Some(Auth::new(None, file)?),
+            (None, Some(user), Some(file)) => Some(Auth::new(Some(user), file)?),
             _ => None,
         };
         Ok(Self {
@@ -79,7 +79,7 @@ impl Client {
         headers: &[(&'static str, &'static str)],
         body: &[u8],
         timeout: Duration,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, DeliveryError> {
         let mut request = self.agent.post(url);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -91,7 +91,7 @@ impl Client {
             request = request.header("Authorization", auth.header());
         }
         let limited = request.config().timeout_global(Some(self.timeout.min(timeout))).build();
-        let response = limited.send(body).map_err(|error| Failure {
+        let response = limited.send(body).map_err(|error| DeliveryError {
             reason: format!("no response: {error}"),
             is_transient: true,
             retry_after: None,
@@ -100,12 +100,12 @@ impl Client {
     }
 }
 
-fn check_response(mut response: Response<ureq::Body>) -> Result<Vec<u8>, Failure> {
+fn check_response(mut response: Response<ureq::Body>) -> Result<Vec<u8>, DeliveryError> {
     let status = response.status();
     let after = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
     let after = after.and_then(|text| text.trim().parse().ok()).map(Duration::from_secs);
-    let after = after.map(|after| after.min(LONGEST_REST));
-    let body = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_vec();
+    let after = after.map(|after| after.min(MAX_RETRY_AFTER));
+    let body = response.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_to_vec();
     if status.is_success() {
         return Ok(body.unwrap_or_default());
     }
@@ -123,10 +123,10 @@ fn check_response(mut response: Response<ureq::Body>) -> Result<Vec<u8>, Failure
         true => format!("the answer is {status}"),
         false => format!("the answer is {status}: {text}"),
     };
-    Err(Failure { reason, is_transient, retry_after: after })
+    Err(DeliveryError { reason, is_transient, retry_after: after })
 }
 
-impl Login {
+impl Auth {
     fn new(user: Option<&str>, file: &Path) -> Result<Self> {
         let last = Mutex::new(secret::line(file)?);
         Ok(Self { user: user.map(str::to_owned), file: file.to_owned(), last })

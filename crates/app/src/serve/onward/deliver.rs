@@ -3,25 +3,25 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, Instant};
 
-use super::beat::{self, Beat, Turn};
-use super::client::Failure;
-use super::voice::Voice;
-use crate::serve::Shared;
+use super::beat::{self, Tick, Ticker};
+use super::client::DeliveryError;
+use super::voice::FailureLog;
+use crate::serve::AgentState;
 
 /// Initial and maximum delay between two attempts.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30);
+const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// Timeout of an attempt at shutdown.
-const AT_THE_END: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Exports to one endpoint, one at a time. While one is retried, newer ones are dropped, so nothing
 /// queues up.
 pub(super) struct Delivery {
     exporter: &'static str,
     max_retry_time: Duration,
-    ticker: Beat,
-    failure_log: Voice,
+    ticker: Ticker,
+    failure_log: FailureLog,
 }
 
 impl Delivery {
@@ -35,8 +35,8 @@ impl Delivery {
         Self {
             exporter,
             max_retry_time,
-            ticker: Beat::new(interval),
-            failure_log: Voice::new(what),
+            ticker: Ticker::new(interval),
+            failure_log: FailureLog::new(what),
         }
     }
 
@@ -44,12 +44,12 @@ impl Delivery {
     /// timeout.
     pub(super) fn run<T>(
         mut self,
-        shared: &Shared,
-        mut build: impl FnMut(&Turn) -> Result<T, String>,
-        send: impl Fn(&T, Duration) -> Result<Option<String>, Failure>,
+        shared: &AgentState,
+        mut build: impl FnMut(&Tick) -> Result<T, String>,
+        send: impl Fn(&T, Duration) -> Result<Option<String>, DeliveryError>,
     ) {
         while let Some(tick) = self.ticker.next(&shared.feed) {
-            shared.onward.count(self.exporter, "dropped", tick.missed);
+            shared.exports.count(self.exporter, "dropped", tick.missed);
             let payload = build(&tick);
             let outcome = match &payload {
                 Ok(payload) => self.deliver(shared, tick.is_last, &|limit| send(payload, limit)),
@@ -57,12 +57,12 @@ impl Delivery {
             };
             match outcome {
                 Ok(()) => {
-                    shared.onward.count(self.exporter, "sent", 1);
-                    self.failure_log.works();
+                    shared.exports.count(self.exporter, "sent", 1);
+                    self.failure_log.report_success();
                 }
                 Err(reason) => {
-                    shared.onward.count(self.exporter, "failed", 1);
-                    self.failure_log.failed(&reason);
+                    shared.exports.count(self.exporter, "failed", 1);
+                    self.failure_log.report_failure(&reason);
                 }
             }
         }
@@ -70,15 +70,15 @@ impl Delivery {
 
     fn deliver(
         &mut self,
-        shared: &Shared,
+        shared: &AgentState,
         is_last: bool,
-        send: &dyn Fn(Duration) -> Result<Option<String>, Failure>,
+        send: &dyn Fn(Duration) -> Result<Option<String>, DeliveryError>,
     ) -> Result<(), String> {
         let end = Instant::now() + self.max_retry_time;
-        let mut backoff = FIRST;
+        let mut backoff = INITIAL_BACKOFF;
         loop {
             let is_last = is_last || shared.feed.is_closed();
-            let failure = match send(if is_last { AT_THE_END } else { Duration::MAX }) {
+            let failure = match send(if is_last { SHUTDOWN_TIMEOUT } else { Duration::MAX }) {
                 Ok(None) => return Ok(()),
                 // Accepted in part: sending the rest again would fail again.
                 Ok(Some(rejection)) => return Err(rejection),
@@ -89,11 +89,11 @@ impl Delivery {
             }
             let next = failure.retry_after.unwrap_or_else(|| jitter(backoff));
             if Instant::now() + next > end {
-                self.ticker.rest(failure.retry_after.unwrap_or_default());
+                self.ticker.delay_at_least(failure.retry_after.unwrap_or_default());
                 return Err(failure.reason);
             }
             beat::wait(&shared.feed, Instant::now() + next);
-            backoff = backoff.saturating_mul(2).min(LONGEST);
+            backoff = backoff.saturating_mul(2).min(MAX_BACKOFF);
         }
     }
 }
@@ -109,23 +109,26 @@ mod tests {
     use std::cell::RefCell;
     use std::sync::Arc;
 
-    use engine::metrics::Figures;
+    use engine::metrics::MetricSet;
     use engine::snapshot::Snapshot;
 
     use super::super::beat::tests::published;
     use super::*;
     use crate::serve::config::Config;
 
-    fn transient(retry_after: Option<u64>) -> Failure {
+    fn transient(retry_after: Option<u64>) -> DeliveryError {
         let retry_after = retry_after.map(Duration::from_secs);
-        Failure { reason: "busy".into(), is_transient: true, retry_after }
+        DeliveryError { reason: "busy".into(), is_transient: true, retry_after }
     }
 
     /// Returns the counts for one export whose attempts have these results; the feed is closed
     /// after the last one.
-    fn counts(results: Vec<Result<Option<String>, Failure>>, retry: u64) -> (Vec<String>, usize) {
-        let shared = Shared::new(Config::default());
-        shared.feed.publish(published(1, Snapshot::default(), Figures::default()));
+    fn counts(
+        results: Vec<Result<Option<String>, DeliveryError>>,
+        retry: u64,
+    ) -> (Vec<String>, usize) {
+        let shared = AgentState::new(Config::default());
+        shared.feed.publish(published(1, Snapshot::default(), MetricSet::default()));
         let results = RefCell::new(results.into_iter());
         let attempts = RefCell::new(0);
         let retry = Duration::from_secs(retry);
@@ -143,7 +146,7 @@ mod tests {
                 result
             },
         );
-        let outcomes = shared.onward.counts().into_iter();
+        let outcomes = shared.exports.counts().into_iter();
         let outcomes = outcomes.map(|((_, outcome), count)| format!("{outcome} {count}")).collect();
         (outcomes, attempts.into_inner())
     }
@@ -157,7 +160,7 @@ mod tests {
 
     #[test]
     fn permanent_errors_are_not_retried() {
-        let permanent = Failure { is_transient: false, ..transient(None) };
+        let permanent = DeliveryError { is_transient: false, ..transient(None) };
         assert_eq!(counts(vec![Err(permanent)], 60), (vec!["failed 1".to_owned()], 1));
         let partial = Ok(Some("2 points were rejected".into()));
         assert_eq!(counts(vec![partial], 60), (vec!["failed 1".to_owned()], 1));

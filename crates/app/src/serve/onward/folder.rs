@@ -10,19 +10,19 @@ use std::time::{Duration, SystemTime};
 use engine::units::Bytes;
 
 /// Suffix of a file that is being written, after the pid.
-const UNFINISHED: &str = "unfinished";
+const PARTIAL_SUFFIX: &str = "unfinished";
 
 /// Maximum directory depth.
-const DEEPEST: usize = 4;
+const MAX_DEPTH: usize = 4;
 
 /// A file that is being written; removed on drop unless it is finished.
-pub(super) struct Unfinished {
+pub(super) struct PartialFile {
     out: BufWriter<File>,
     temporary: PathBuf,
     path: PathBuf,
 }
 
-impl Unfinished {
+impl PartialFile {
     /// Creates a file, and its directories.
     pub(super) fn begin(path: PathBuf) -> io::Result<Self> {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
@@ -30,7 +30,7 @@ impl Unfinished {
         };
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let name = name.to_string_lossy();
-        let temporary = dir.join(format!(".{name}.{}.{UNFINISHED}", std::process::id()));
+        let temporary = dir.join(format!(".{name}.{}.{PARTIAL_SUFFIX}", std::process::id()));
         let mut options = OpenOptions::new();
         let file = options.write(true).create_new(true).mode(0o600).open(&temporary)?;
         Ok(Self { out: BufWriter::new(file), temporary, path })
@@ -45,7 +45,7 @@ impl Unfinished {
     }
 }
 
-impl Write for Unfinished {
+impl Write for PartialFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write(bytes)
     }
@@ -55,7 +55,7 @@ impl Write for Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         // After the rename it no longer exists.
         let _ = fs::remove_file(&self.temporary);
@@ -64,7 +64,7 @@ impl Drop for Unfinished {
 
 /// Retention of files.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct Retention {
     /// Maximum age.
     pub(super) age: Duration,
     /// Maximum total size.
@@ -76,12 +76,12 @@ pub(super) struct Limits {
 pub(super) fn prune(
     dirs: &[PathBuf],
     is_own: &dyn Fn(&str) -> bool,
-    limits: Limits,
+    limits: Retention,
     now: SystemTime,
 ) {
     let mut files = Vec::new();
     for dir in dirs {
-        walk(dir, DEEPEST, &mut |name, path| {
+        walk(dir, MAX_DEPTH, &mut |name, path| {
             if is_own(name)
                 && let Ok(metadata) = fs::symlink_metadata(path)
             {
@@ -107,9 +107,9 @@ pub(super) fn prune(
 /// Removes own partial files of agents that no longer run. Processes of other hosts that share the
 /// directory are unknown here.
 pub(super) fn sweep(dir: &Path, is_own: &dyn Fn(&str) -> bool) {
-    walk(dir, DEEPEST, &mut |name, path| {
+    walk(dir, MAX_DEPTH, &mut |name, path| {
         let mut words = name.rsplitn(3, '.');
-        if words.next() == Some(UNFINISHED)
+        if words.next() == Some(PARTIAL_SUFFIX)
             && let Some(pid) = words.next().and_then(|word| word.parse::<u32>().ok())
             && words.next().and_then(|rest| rest.strip_prefix('.')).is_some_and(is_own)
             && (pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists())
@@ -143,7 +143,7 @@ mod tests {
 
     fn names(dir: &Path) -> Vec<String> {
         let mut names = Vec::new();
-        walk(dir, DEEPEST, &mut |name, _| names.push(name.to_owned()));
+        walk(dir, MAX_DEPTH, &mut |name, _| names.push(name.to_owned()));
         names.sort();
         names
     }
@@ -152,12 +152,12 @@ mod tests {
     fn file_gets_its_name_only_when_complete() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/part-1.x");
-        let mut file = Unfinished::begin(path.clone()).unwrap();
+        let mut file = PartialFile::begin(path.clone()).unwrap();
         file.write_all(b"half").unwrap();
         assert!(!path.exists());
         drop(file);
         assert!(names(dir.path()).is_empty());
-        let mut file = Unfinished::begin(path.clone()).unwrap();
+        let mut file = PartialFile::begin(path.clone()).unwrap();
         file.write_all(b"whole").unwrap();
         file.finish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"whole");
@@ -183,7 +183,7 @@ mod tests {
         make("mine.x", 1000);
         make("part-5.y", 1000);
         std::os::unix::fs::symlink("/etc/hostname", dir.path().join("part-6.x")).unwrap();
-        let limits = Limits { age: Duration::from_secs(100), size: Bytes(2500) };
+        let limits = Retention { age: Duration::from_secs(100), size: Bytes(2500) };
         let is_own = |name: &str| name.starts_with("part-") && name.ends_with(".x");
         prune(&[dir.path().to_owned()], &is_own, limits, now);
         assert_eq!(names(dir.path()), ["mine.x", "part-3.x", "part-4.x", "part-5.y"]);

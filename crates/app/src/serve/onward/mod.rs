@@ -20,10 +20,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::{Part, Shared};
+use super::{AgentState, AgentThread};
 
 /// Starts a worker for each configured exporter.
-pub(crate) fn start(shared: &Arc<Shared>) -> Result<Vec<Part>> {
+pub(crate) fn start(shared: &Arc<AgentState>) -> Result<Vec<AgentThread>> {
     let host = host();
     let config = &shared.config.exporters;
     let mut workers = Vec::new();
@@ -48,6 +48,6 @@ pub(crate) fn start(shared: &Arc<Shared>) -> Result<Vec<Part>> {
 fn host() -> String {
     match &*crate::host::name() {
         "" => "unknown".to_owned(),
-        name => formats::plain::plain(name).into_owned(),
+        name => formats::plain::sanitize(name).into_owned(),
     }
 }

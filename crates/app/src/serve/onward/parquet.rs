@@ -7,27 +7,33 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use engine::units::Bytes;
-use formats::export::parquet::{LiveTable, Part as Rows, Tick, day_of, host_folder, part_path};
+use formats::export::parquet::{
+    LiveTable, PartFile as Rows, TableSample, day_of, host_folder, part_path,
+};
 
-use super::beat::Beat;
-use super::folder::{Limits, Unfinished, prune, sweep};
-use super::voice::Voice;
-use crate::serve::config::onward::Parquet;
-use crate::serve::{Part, Published, Shared};
+use super::beat::Ticker;
+use super::folder::{PartialFile, Retention, prune, sweep};
+use super::voice::FailureLog;
+use crate::serve::config::onward::ParquetConfig;
+use crate::serve::{AgentState, AgentThread, PublishedSnapshot};
 
 const NAME: &str = "parquet";
 
 /// Starts the worker.
-pub(super) fn start(shared: &Arc<Shared>, config: &Parquet, host: &str) -> Result<Part> {
-    let mut writer = Writer::new(config, host, shared.config.exporters.show_paths);
+pub(super) fn start(
+    shared: &Arc<AgentState>,
+    config: &ParquetConfig,
+    host: &str,
+) -> Result<AgentThread> {
+    let mut writer = ParquetExporter::new(config, host, shared.config.exporters.show_paths);
     let interval = config.interval.0;
-    Part::spawn("export-parquet", shared, move |shared| {
+    AgentThread::spawn("export-parquet", shared, move |shared| {
         writer.clean();
         let what = format!("write tables to {}", writer.dir.display());
-        let mut failure_log = Voice::new(what);
-        let mut ticker = Beat::new(interval);
+        let mut failure_log = FailureLog::new(what);
+        let mut ticker = Ticker::new(interval);
         while let Some(tick) = ticker.next(&shared.feed) {
-            shared.onward.count(NAME, "dropped", tick.missed);
+            shared.exports.count(NAME, "dropped", tick.missed);
             let mut outcome = writer.tick(&tick.published);
             if tick.is_last {
                 outcome.add(writer.finish());
@@ -40,12 +46,12 @@ pub(super) fn start(shared: &Arc<Shared>, config: &Parquet, host: &str) -> Resul
 }
 
 /// Rows are buffered in memory: only a complete file shows that writing works.
-fn report(shared: &Shared, failure_log: &mut Voice, outcome: &Done) {
-    shared.onward.count(NAME, "sent", outcome.files);
-    shared.onward.count(NAME, "failed", outcome.failures.len() as u64);
+fn report(shared: &AgentState, failure_log: &mut FailureLog, outcome: &WriteOutcome) {
+    shared.exports.count(NAME, "sent", outcome.files);
+    shared.exports.count(NAME, "failed", outcome.failures.len() as u64);
     match outcome.failures.first() {
-        Some(error) => failure_log.failed(&error.to_string()),
-        None if outcome.files > 0 => failure_log.works(),
+        Some(error) => failure_log.report_failure(&error.to_string()),
+        None if outcome.files > 0 => failure_log.report_success(),
         None => {}
     }
 }
@@ -57,45 +63,45 @@ fn is_own(name: &str) -> bool {
 
 /// Result of writing.
 #[derive(Default)]
-struct Done {
+struct WriteOutcome {
     /// Completed files.
     files: u64,
     failures: Vec<io::Error>,
 }
 
-impl Done {
+impl WriteOutcome {
     fn add(&mut self, other: Self) {
         self.files += other.files;
         self.failures.extend(other.failures);
     }
 }
 
-struct Writer {
+struct ParquetExporter {
     dir: PathBuf,
     host: String,
     rotate_interval: Duration,
     rotate_size: Bytes,
-    limits: Limits,
+    limits: Retention,
     paths: bool,
-    open: [Option<Open>; LiveTable::ALL.len()],
+    open: [Option<OpenPart>; LiveTable::ALL.len()],
 }
 
 /// A file that rows are added to.
-struct Open {
-    rows: Rows<Unfinished>,
+struct OpenPart {
+    rows: Rows<PartialFile>,
     opened: Instant,
     day: i64,
 }
 
-impl Writer {
-    fn new(config: &Parquet, host: &str, paths: bool) -> Self {
+impl ParquetExporter {
+    fn new(config: &ParquetConfig, host: &str, paths: bool) -> Self {
         let retention = config.retention_rule();
         Self {
             dir: retention.dir.to_owned(),
             host: host.to_owned(),
             rotate_interval: config.rotate_interval.0,
             rotate_size: config.rotate_size.0,
-            limits: Limits { age: retention.age, size: retention.size },
+            limits: Retention { age: retention.age, size: retention.size },
             paths,
             open: Default::default(),
         }
@@ -121,9 +127,9 @@ impl Writer {
 
     /// Adds the rows of a snapshot to each table. A table that fails loses its current file and
     /// starts a new one with the next snapshot.
-    fn tick(&mut self, published: &Published) -> Done {
-        let Published { snapshot, metrics, names, .. } = published;
-        let tick = Tick { snapshot, figures: metrics, names, paths: self.paths };
+    fn tick(&mut self, published: &PublishedSnapshot) -> WriteOutcome {
+        let PublishedSnapshot { snapshot, metrics, names, .. } = published;
+        let tick = TableSample { snapshot, figures: metrics, names, paths: self.paths };
         let now = names.clock.nanos(snapshot.at);
         let mut outcome = self.rotate(now);
         for (index, table) in LiveTable::ALL.into_iter().enumerate() {
@@ -143,10 +149,10 @@ impl Writer {
     fn add(
         &self,
         table: LiveTable,
-        open: Option<Open>,
+        open: Option<OpenPart>,
         now: i64,
-        tick: &Tick<'_>,
-    ) -> io::Result<Open> {
+        tick: &TableSample<'_>,
+    ) -> io::Result<OpenPart> {
         let mut open = match open {
             Some(open) => open,
             None => self.begin(table, now, tick)?,
@@ -155,38 +161,38 @@ impl Writer {
         Ok(open)
     }
 
-    fn begin(&self, table: LiveTable, now: i64, tick: &Tick<'_>) -> io::Result<Open> {
+    fn begin(&self, table: LiveTable, now: i64, tick: &TableSample<'_>) -> io::Result<OpenPart> {
         let paths = (0..).map(|number| self.dir.join(part_path(table, &self.host, now, number)));
         let path = paths.into_iter().find(|path| !path.exists());
-        let file = Unfinished::begin(path.ok_or(io::ErrorKind::AlreadyExists)?)?;
+        let file = PartialFile::begin(path.ok_or(io::ErrorKind::AlreadyExists)?)?;
         let rows = Rows::new(table, file, tick)?;
-        Ok(Open { rows, opened: Instant::now(), day: day_of(now) })
+        Ok(OpenPart { rows, opened: Instant::now(), day: day_of(now) })
     }
 
     /// Completes files that are old or large enough, or from a previous day.
-    fn rotate(&mut self, now: i64) -> Done {
+    fn rotate(&mut self, now: i64) -> WriteOutcome {
         let (time, size) = (self.rotate_interval, self.rotate_size);
-        let is_due = |open: &Open| {
+        let is_due = |open: &OpenPart| {
             let is_big = open.rows.bytes() >= size.0;
             open.opened.elapsed() >= time || is_big || open.day != day_of(now)
         };
         self.close(is_due)
     }
 
-    fn finish(&mut self) -> Done {
+    fn finish(&mut self) -> WriteOutcome {
         self.close(|_| true)
     }
 
-    fn close(&mut self, is_due: impl Fn(&Open) -> bool) -> Done {
-        let due: Vec<Open> =
+    fn close(&mut self, is_due: impl Fn(&OpenPart) -> bool) -> WriteOutcome {
+        let due: Vec<OpenPart> =
             self.open.iter_mut().filter_map(|open| open.take_if(|open| is_due(open))).collect();
-        let mut outcome = Done::default();
+        let mut outcome = WriteOutcome::default();
         if due.is_empty() {
             return outcome;
         }
         // Files without rows are not written.
         for open in due.into_iter().filter(|open| open.rows.rows() > 0) {
-            match open.rows.finish().and_then(Unfinished::finish) {
+            match open.rows.finish().and_then(PartialFile::finish) {
                 Ok(()) => outcome.files += 1,
                 Err(error) => outcome.failures.push(error),
             }

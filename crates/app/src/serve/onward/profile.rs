@@ -1,21 +1,29 @@
 //! Memory in use by call stack, as a pprof profile.
 
-use formats::export::profile::{Allocated, live_pprof};
+use formats::export::profile::{AllocationBaseline, live_pprof};
 
-use crate::serve::Published;
+use crate::serve::PublishedSnapshot;
 
 /// Returns a gzipped profile of memory in use and of everything allocated since tracing started.
 /// With `paths`, it contains full paths of files and libraries.
-pub(crate) fn pprof(published: &Published, paths: bool) -> Vec<u8> {
+pub(crate) fn pprof(published: &PublishedSnapshot, paths: bool) -> Vec<u8> {
     encode(published, None, paths)
 }
 
 /// The same with allocations since the last profile, for stores that sum profiles.
-pub(super) fn since(published: &Published, last: &Allocated, paths: bool) -> Vec<u8> {
+pub(super) fn since(
+    published: &PublishedSnapshot,
+    last: &AllocationBaseline,
+    paths: bool,
+) -> Vec<u8> {
     encode(published, Some(last), paths)
 }
 
-fn encode(published: &Published, since: Option<&Allocated>, paths: bool) -> Vec<u8> {
+fn encode(
+    published: &PublishedSnapshot,
+    since: Option<&AllocationBaseline>,
+    paths: bool,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     // Writing to memory cannot fail.
     let _ = live_pprof(&mut bytes, &published.snapshot, &published.names, since, paths);

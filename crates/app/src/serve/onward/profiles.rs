@@ -7,44 +7,49 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 
-use super::beat::Beat;
-use super::folder::{Limits, Unfinished, prune, sweep};
+use super::beat::Ticker;
+use super::folder::{PartialFile, Retention, prune, sweep};
 use super::profile;
-use super::voice::Voice;
-use crate::serve::config::onward::Profiles;
-use crate::serve::{Part, Published, Shared};
+use super::voice::FailureLog;
+use crate::serve::config::onward::ProfilesConfig;
+use crate::serve::{AgentState, AgentThread, PublishedSnapshot};
 
 const NAME: &str = "profiles";
 
 /// Prefix and suffix of file names.
-const BEGINS: &str = "vramscope-";
-const ENDS: &str = ".pb.gz";
+const FILE_PREFIX: &str = "vramscope-";
+const FILE_SUFFIX: &str = ".pb.gz";
 
 /// Starts the worker.
-pub(super) fn start(shared: &Arc<Shared>, config: &Profiles, host: &str) -> Result<Part> {
+pub(super) fn start(
+    shared: &Arc<AgentState>,
+    config: &ProfilesConfig,
+    host: &str,
+) -> Result<AgentThread> {
     let retention = config.retention_rule();
-    let writer = Writer {
+    let writer = ProfileExporter {
         dir: retention.dir.to_owned(),
         host: host.chars().map(safe).take(64).collect(),
-        limits: Limits { age: retention.age, size: retention.size },
+        limits: Retention { age: retention.age, size: retention.size },
         paths: shared.config.exporters.show_paths,
     };
     let interval = config.interval.0;
-    Part::spawn("export-profiles", shared, move |shared| {
+    AgentThread::spawn("export-profiles", shared, move |shared| {
         let is_own = |name: &str| writer.is_own_file(name);
         sweep(&writer.dir, &is_own);
-        let mut failure_log = Voice::new(format!("write profiles to {}", writer.dir.display()));
-        let mut ticker = Beat::new(interval);
+        let mut failure_log =
+            FailureLog::new(format!("write profiles to {}", writer.dir.display()));
+        let mut ticker = Ticker::new(interval);
         while let Some(tick) = ticker.next(&shared.feed) {
-            shared.onward.count(NAME, "dropped", tick.missed);
+            shared.exports.count(NAME, "dropped", tick.missed);
             match writer.write(&tick.published) {
                 Ok(()) => {
-                    shared.onward.count(NAME, "sent", 1);
-                    failure_log.works();
+                    shared.exports.count(NAME, "sent", 1);
+                    failure_log.report_success();
                 }
                 Err(error) => {
-                    shared.onward.count(NAME, "failed", 1);
-                    failure_log.failed(&error.to_string());
+                    shared.exports.count(NAME, "failed", 1);
+                    failure_log.report_failure(&error.to_string());
                 }
             }
             prune(std::slice::from_ref(&writer.dir), &is_own, writer.limits, SystemTime::now());
@@ -53,21 +58,22 @@ pub(super) fn start(shared: &Arc<Shared>, config: &Profiles, host: &str) -> Resu
     })
 }
 
-struct Writer {
+struct ProfileExporter {
     dir: PathBuf,
     /// Host name as used in file names.
     host: String,
-    limits: Limits,
+    limits: Retention,
     paths: bool,
 }
 
-impl Writer {
-    fn write(&self, published: &Published) -> io::Result<()> {
+impl ProfileExporter {
+    fn write(&self, published: &PublishedSnapshot) -> io::Result<()> {
         let nanos = published.names.clock.nanos(published.snapshot.at);
         let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
         let host = &self.host;
-        let name = format!("{BEGINS}{host}-{}{ENDS}", time.strftime("%Y%m%dT%H%M%S%.3fZ"));
-        let mut file = Unfinished::begin(self.dir.join(name))?;
+        let name =
+            format!("{FILE_PREFIX}{host}-{}{FILE_SUFFIX}", time.strftime("%Y%m%dT%H%M%S%.3fZ"));
+        let mut file = PartialFile::begin(self.dir.join(name))?;
         file.write_all(&profile::pprof(published, self.paths))?;
         file.finish()
     }
@@ -75,7 +81,7 @@ impl Writer {
     /// Whether a file was written by this host. Others may write to the same directory, and the
     /// name of one may begin with this host's name, so a time must follow.
     fn is_own_file(&self, name: &str) -> bool {
-        let rest = name.strip_prefix(BEGINS).and_then(|rest| rest.strip_suffix(ENDS));
+        let rest = name.strip_prefix(FILE_PREFIX).and_then(|rest| rest.strip_suffix(FILE_SUFFIX));
         let rest = rest.and_then(|rest| rest.strip_prefix(&*self.host));
         rest.and_then(|rest| rest.strip_prefix('-')).is_some_and(is_time)
     }
@@ -108,8 +114,8 @@ mod tests {
 
     #[test]
     fn only_files_of_this_host_are_own() {
-        let limits = Limits { age: Duration::from_secs(60), size: Bytes(1) };
-        let writer = Writer { dir: "/".into(), host: "gpu".into(), limits, paths: false };
+        let limits = Retention { age: Duration::from_secs(60), size: Bytes(1) };
+        let writer = ProfileExporter { dir: "/".into(), host: "gpu".into(), limits, paths: false };
         for name in ["20260704T101500.123Z", "20260704T101500Z"] {
             assert!(writer.is_own_file(&format!("vramscope-gpu-{name}.pb.gz")), "{name}");
         }

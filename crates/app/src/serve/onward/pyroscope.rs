@@ -4,37 +4,41 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::Result;
-use formats::export::profile::Allocated;
+use formats::export::profile::AllocationBaseline;
 
-use super::beat::Turn;
-use super::client::Client;
+use super::beat::Tick;
+use super::client::ExportClient;
 use super::deliver::Delivery;
 use super::profile;
 use crate::serve::config::onward::Pyroscope;
-use crate::serve::{Part, Shared};
+use crate::serve::{AgentState, AgentThread};
 
 /// Starts the worker.
-pub(super) fn start(shared: &Arc<Shared>, config: &Pyroscope, host: &str) -> Result<Part> {
+pub(super) fn start(
+    shared: &Arc<AgentState>,
+    config: &Pyroscope,
+    host: &str,
+) -> Result<AgentThread> {
     let endpoint = config.http_endpoint();
-    let client = Client::new(&endpoint)?;
+    let client = ExportClient::new(&endpoint)?;
     let url = format!("{}/ingest", config.url.trim_end_matches('/'));
     let what = format!("send profiles to {url}");
     let (interval, retry) = (config.interval.0, endpoint.retry);
     let name = application(config, host);
     let paths = shared.config.exporters.show_paths;
-    Part::spawn("export-pyroscope", shared, move |shared| {
+    AgentThread::spawn("export-pyroscope", shared, move |shared| {
         let delivery = Delivery::new("pyroscope", what, interval, retry);
         // Pyroscope sums allocations, so each profile contains those since the last one.
-        let mut last: Option<(Allocated, i64)> = None;
-        let build = |tick: &Turn| {
+        let mut last: Option<(AllocationBaseline, i64)> = None;
+        let build = |tick: &Tick| {
             let published = &tick.published;
             let until = published.names.clock.nanos(published.snapshot.at) / NANOS;
             let (before, from) = last.take().unwrap_or_else(|| {
                 // Allocations before the first profile are unknown.
-                (Allocated::of(&published.snapshot), until - seconds(interval.as_secs()))
+                (AllocationBaseline::of(&published.snapshot), until - seconds(interval.as_secs()))
             });
             let body = profile::since(published, &before, paths);
-            last = Some((Allocated::of(&published.snapshot), until));
+            last = Some((AllocationBaseline::of(&published.snapshot), until));
             Ok((query(&url, &name, from, until), body))
         };
         delivery.run(shared, build, |(url, body): &(String, Vec<u8>), timeout| {

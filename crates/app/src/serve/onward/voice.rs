@@ -1,33 +1,33 @@
 //! Log messages about failing exporters, only when the state changes.
 
-use formats::plain::plain;
+use formats::plain::sanitize;
 
 use crate::output;
 
 /// Logs when an exporter starts to fail and when it works again, not every failure.
-pub(super) struct Voice {
+pub(super) struct FailureLog {
     what: String,
     failures: u64,
     /// Log function.
     log: fn(&str),
 }
 
-impl Voice {
+impl FailureLog {
     /// `what`: description, such as `send metrics to …`.
     pub(super) const fn new(what: String) -> Self {
-        Self { what, failures: 0, log: output::complain }
+        Self { what, failures: 0, log: output::log }
     }
 
     /// Reports a failure. The reason may contain foreign text.
-    pub(super) fn failed(&mut self, reason: &str) {
+    pub(super) fn report_failure(&mut self, reason: &str) {
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            (self.log)(&format!("cannot {}: {}; retrying", self.what, plain(reason)));
+            (self.log)(&format!("cannot {}: {}; retrying", self.what, sanitize(reason)));
         }
     }
 
     /// Reports a success.
-    pub(super) fn works(&mut self) {
+    pub(super) fn report_success(&mut self) {
         match std::mem::take(&mut self.failures) {
             0 => {}
             1 => (self.log)(&format!("can {} again", self.what)),
@@ -47,13 +47,13 @@ mod tests {
     #[test]
     fn failure_and_recovery_are_logged_once() {
         let log = |text: &str| LOG.with_borrow_mut(|lines| lines.push(text.to_owned()));
-        let mut failure_log = Voice { what: "send".into(), failures: 0, log };
-        failure_log.works();
-        failure_log.failed("no\x1b route");
-        failure_log.failed("no route");
-        failure_log.works();
-        failure_log.works();
-        failure_log.failed("no");
+        let mut failure_log = FailureLog { what: "send".into(), failures: 0, log };
+        failure_log.report_success();
+        failure_log.report_failure("no\x1b route");
+        failure_log.report_failure("no route");
+        failure_log.report_success();
+        failure_log.report_success();
+        failure_log.report_failure("no");
         let expected = [
             "cannot send: no\\u{1b} route; retrying",
             "can send again, after 2 failures",

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use engine::event::What;
+use engine::event::EventKind;
 
-use crate::decode::{Decoded, Unreadable, decode, object};
-use crate::hooks::{HOOKS, Hook, Meaning};
+use crate::decode::{DecodeError, Record, decode, object};
+use crate::hooks::{CallSemantics, HOOKS, Hook};
 use crate::stacks::{StackRecord, read};
 use crate::wire::{self, Call, CallDescriptor, Head};
 
@@ -164,11 +164,11 @@ impl Reached {
         let found = decode(bytes);
         let made = object(bytes);
         if bytes.len() < size_of::<Head>() {
-            assert_eq!((&found, &made), (&Err(Unreadable), &None), "{bytes:?}");
+            assert_eq!((&found, &made), (&Err(DecodeError), &None), "{bytes:?}");
         }
         let is_call = [wire::VS_CALL, wire::VS_CALL_DESCRIPTOR].contains(&u32::from(kind));
         if is_call && row >= HOOKS.len() {
-            assert_eq!((&found, &made), (&Err(Unreadable), &None), "{bytes:?}");
+            assert_eq!((&found, &made), (&Err(DecodeError), &None), "{bytes:?}");
         }
         let found = found.ok().flatten();
         for decoded in found.iter().chain(&made) {
@@ -189,37 +189,37 @@ impl Reached {
     }
 }
 
-fn name(decoded: &Decoded) -> (&'static str, Option<&'static str>) {
+fn name(decoded: &Record) -> (&'static str, Option<&'static str>) {
     match decoded {
-        Decoded::Event(event) => ("event", Some(event_name(&event.what))),
-        Decoded::Called(event, _) => ("called", Some(event_name(&event.what))),
-        Decoded::Object(event, _) => ("object", Some(event_name(&event.what))),
-        Decoded::Began(event, _) => ("began", Some(event_name(&event.what))),
-        Decoded::Exec(event, _) => ("exec", Some(event_name(&event.what))),
-        Decoded::DeviceUuid(_) => ("uuid", None),
-        Decoded::Bound(_) => ("bound", None),
-        Decoded::Named(_) => ("kernel name", None),
+        Record::Event(event) => ("event", Some(event_name(&event.kind))),
+        Record::CallWithStack(event, _) => ("called", Some(event_name(&event.kind))),
+        Record::Object(event, _) => ("object", Some(event_name(&event.kind))),
+        Record::ProcessStart(event, _) => ("began", Some(event_name(&event.kind))),
+        Record::Exec(event, _) => ("exec", Some(event_name(&event.kind))),
+        Record::DeviceUuid(_) => ("uuid", None),
+        Record::HandleBinding(_) => ("bound", None),
+        Record::KernelName(_) => ("kernel name", None),
     }
 }
 
-fn event_name(what: &What) -> &'static str {
+fn event_name(what: &EventKind) -> &'static str {
     match what {
-        What::Allocate(_) => "allocate",
-        What::Context(_) => "context",
-        What::Exec => "exec",
-        What::Exit => "exit",
-        What::Failed(_) => "failed",
-        What::Free(_) => "free",
-        What::Graph(_) => "graph",
-        What::Lost(_) => "lost",
-        What::Object(_) => "object",
-        What::Pool(_) => "pool",
-        What::Process(_) => "process",
-        What::Tensor(_) => "tensor",
-        What::ThreadExit => "thread exit",
-        What::ThreadName(_) => "thread name",
-        What::Vmm(_) => "vmm",
-        What::Work(_) => "work",
+        EventKind::Allocate(_) => "allocate",
+        EventKind::Context(_) => "context",
+        EventKind::Exec => "exec",
+        EventKind::Exit => "exit",
+        EventKind::Failed(_) => "failed",
+        EventKind::Free(_) => "free",
+        EventKind::Graph(_) => "graph",
+        EventKind::Lost(_) => "lost",
+        EventKind::Object(_) => "object",
+        EventKind::Pool(_) => "pool",
+        EventKind::Process(_) => "process",
+        EventKind::Tensor(_) => "tensor",
+        EventKind::ThreadExit => "thread exit",
+        EventKind::ThreadName(_) => "thread name",
+        EventKind::Vmm(_) => "vmm",
+        EventKind::Work(_) => "work",
         other => panic!("no record gives {other:?}"),
     }
 }
@@ -227,10 +227,10 @@ fn event_name(what: &What) -> &'static str {
 /// Returns whether a successful call gives no event: the probes track or count it.
 pub(super) const fn is_kept_by_probes(hook: &Hook) -> bool {
     // The record only announces the process.
-    let announces = matches!(hook.meaning, Meaning::Initialize);
+    let announces = matches!(hook.meaning, CallSemantics::Initialize);
     announces
         || matches!(
-            hook.wire(true).action as u32,
+            hook.to_wire(true).action as u32,
             wire::VS_ACTION_CONTEXT_SET
                 | wire::VS_ACTION_CONTEXT_PUSH
                 | wire::VS_ACTION_CONTEXT_POP

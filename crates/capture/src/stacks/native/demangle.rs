@@ -3,10 +3,11 @@
 use engine::demangle::{cpp, rust};
 
 /// Maximum length of a name; longer ones are truncated.
-const MOST: usize = 16 << 10;
+const MAX_NAME_BYTES: usize = 16 << 10;
 
 /// Suffixes that compilers add to clones and parts of a function.
-const PARTS: [&str; 6] = [".isra.", ".part.", ".constprop.", ".cold", ".llvm.", ".lto_priv."];
+const CLONE_SUFFIXES: [&str; 6] =
+    [".isra.", ".part.", ".constprop.", ".cold", ".llvm.", ".lto_priv."];
 
 /// Returns whether a symbol is mangled.
 pub(super) fn is_mangled(symbol: &str) -> bool {
@@ -15,10 +16,10 @@ pub(super) fn is_mangled(symbol: &str) -> bool {
 
 /// Demangles a symbol of Rust, C++ or any other language.
 pub(super) fn demangle(symbol: &str) -> String {
-    let end = PARTS.iter().filter_map(|part| symbol.find(part)).min();
+    let end = CLONE_SUFFIXES.iter().filter_map(|part| symbol.find(part)).min();
     let symbol = end.and_then(|end| symbol.get(..end)).unwrap_or(symbol);
-    if symbol.len() <= MOST
-        && let Some(name) = rust(symbol, MOST).or_else(|| cpp(symbol, MOST))
+    if symbol.len() <= MAX_NAME_BYTES
+        && let Some(name) = rust(symbol, MAX_NAME_BYTES).or_else(|| cpp(symbol, MAX_NAME_BYTES))
     {
         return name;
     }
@@ -27,7 +28,7 @@ pub(super) fn demangle(symbol: &str) -> String {
 
 /// Truncates a name to the maximum length.
 pub(super) fn truncate(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MOST)]
+    &text[..text.floor_char_boundary(MAX_NAME_BYTES)]
 }
 
 #[cfg(test)]
@@ -58,8 +59,8 @@ mod tests {
                 if level == 0 { "S0_".to_owned() } else { format!("S{}_", level_digit(level)) };
             bomb.push_str(&format!("S_I{inner}{inner}E"));
         }
-        assert!(demangle(&bomb).len() <= MOST);
-        assert_eq!(demangle(&"é".repeat(MOST)).len(), MOST);
+        assert!(demangle(&bomb).len() <= MAX_NAME_BYTES);
+        assert_eq!(demangle(&"é".repeat(MAX_NAME_BYTES)).len(), MAX_NAME_BYTES);
     }
 
     /// Substitutions count in base 36.

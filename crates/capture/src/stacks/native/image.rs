@@ -28,7 +28,7 @@ pub(super) struct Segment {
 }
 
 /// A mapped ELF file.
-pub(super) struct Image {
+pub(super) struct ElfImage {
     map: Arc<Mmap>,
     /// Kept only if the file cannot be opened again through its mapping.
     file: Option<File>,
@@ -40,7 +40,7 @@ pub(super) struct Image {
 
 /// Reason why a file cannot be used.
 #[derive(Debug)]
-pub(super) enum NoImage {
+pub(super) enum ImageError {
     /// It is not a program or library for this machine.
     NotElf,
     /// It cannot be read.
@@ -56,17 +56,17 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     is_file(file.metadata()?.is_file()).map(|()| file)
 }
 
-impl Image {
+impl ElfImage {
     /// Maps an open file and reads its headers.
-    pub(super) fn of(file: File) -> Result<Self, NoImage> {
-        shrunk::read_as_zeros();
+    pub(super) fn of(file: File) -> Result<Self, ImageError> {
+        shrunk::install();
         // SAFETY: the mapping is private and never written to. Other processes can change the file
         // meanwhile: all readers accept any content and copy what they keep, and a file that
         // shrinks reads as zeros (see `sigbus_guard`).
-        let map = unsafe { Mmap::map(&file) }.map_err(|_| NoImage::Unreadable)?;
-        let elf = Elf::parse(&map[..]).map_err(|_| NoImage::NotElf)?;
+        let map = unsafe { Mmap::map(&file) }.map_err(|_| ImageError::Unreadable)?;
+        let elf = Elf::parse(&map[..]).map_err(|_| ImageError::NotElf)?;
         if elf.architecture() != Architecture::X86_64 {
-            return Err(NoImage::NotElf);
+            return Err(ImageError::NotElf);
         }
         let segments = segments(&elf);
         let addresses = addresses(&elf);
@@ -125,7 +125,7 @@ impl Image {
     }
 
     /// Returns the virtual addresses of a section and its bytes.
-    pub(super) fn section(&self, elf: &Elf<'_>, name: &str) -> Option<(Range<u64>, Piece)> {
+    pub(super) fn section(&self, elf: &Elf<'_>, name: &str) -> Option<(Range<u64>, FileRange)> {
         let section = elf.section_by_name(name)?;
         let (start, bytes) = section.file_range()?;
         let (start, bytes) = (usize::try_from(start).ok()?, usize::try_from(bytes).ok()?);
@@ -133,7 +133,7 @@ impl Image {
         self.map.get(range.clone())?;
         let address = section.address();
         let addresses = address..address.checked_add(section.size())?;
-        Some((addresses, Piece { map: Arc::clone(&self.map), range }))
+        Some((addresses, FileRange { map: Arc::clone(&self.map), range }))
     }
 }
 
@@ -165,12 +165,12 @@ fn addresses(elf: &Elf<'_>) -> Range<u64> {
 }
 
 /// A range of a mapped file, checked at construction.
-pub(super) struct Piece {
+pub(super) struct FileRange {
     map: Arc<Mmap>,
     range: Range<usize>,
 }
 
-impl Deref for Piece {
+impl Deref for FileRange {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

@@ -5,11 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of mappings kept per process; about the limit of the kernel for all mappings.
-pub(super) const MOST: usize = 1 << 16;
+pub(super) const MAX_MAPPINGS: usize = 1 << 16;
 
 /// Kind of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sort {
+pub(super) enum MappingKind {
     /// A file.
     File,
     /// The vDSO of the kernel.
@@ -30,7 +30,7 @@ pub(super) struct Mapping {
     /// Major and minor number of the device, as in `/proc`.
     pub(super) device: (u32, u32),
     pub(super) inode: u64,
-    pub(super) kind: Sort,
+    pub(super) kind: MappingKind,
     /// As the process sees it, without ` (deleted)`.
     pub(super) path: PathBuf,
     /// The file was deleted or replaced.
@@ -40,7 +40,7 @@ pub(super) struct Mapping {
 /// Returns the executable mappings, sorted by address.
 pub(super) fn parse(text: &[u8]) -> Vec<Mapping> {
     let mut mappings: Vec<_> =
-        text.split(|&byte| byte == b'\n').filter_map(line).take(MOST).collect();
+        text.split(|&byte| byte == b'\n').filter_map(line).take(MAX_MAPPINGS).collect();
     // The kernel sorts them, but a list that was read while the process changed may be unsorted.
     mappings.sort_by_key(|mapping| mapping.start);
     mappings
@@ -63,12 +63,12 @@ fn line(line: &[u8]) -> Option<Mapping> {
     let name = rest.trim_ascii_start();
     let plain = name.strip_suffix(b" (deleted)").unwrap_or(name);
     let kind = match name {
-        b"[vdso]" => Sort::Vdso,
-        name if name.starts_with(b"[uprobes") => Sort::Probes,
-        name if name.starts_with(b"/") => Sort::File,
+        b"[vdso]" => MappingKind::Vdso,
+        name if name.starts_with(b"[uprobes") => MappingKind::Probes,
+        name if name.starts_with(b"/") => MappingKind::File,
         // No function returns there.
         b"[vsyscall]" => return None,
-        _ => Sort::Anonymous,
+        _ => MappingKind::Anonymous,
     };
     (start < end).then(|| Mapping {
         start,
@@ -121,7 +121,13 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0        [vsyscall]\n";
     fn executable_lines_are_parsed() {
         let mappings = parse(TEXT);
         let kinds: Vec<_> = mappings.iter().map(|mapping| mapping.kind).collect();
-        let expected = [Sort::File, Sort::File, Sort::Anonymous, Sort::Vdso, Sort::Probes];
+        let expected = [
+            MappingKind::File,
+            MappingKind::File,
+            MappingKind::Anonymous,
+            MappingKind::Vdso,
+            MappingKind::Probes,
+        ];
         assert_eq!(kinds, expected);
         let library = &mappings[0];
         assert_eq!((library.start, library.end, library.offset), (0x7f0_0000, 0x7f1_0000, 0x1000));

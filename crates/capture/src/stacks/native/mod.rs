@@ -19,6 +19,8 @@ mod symbols;
 mod tests;
 mod unwind;
 
-pub(crate) use modules::Registry;
-pub(crate) use symbols::Symbols;
-pub(crate) use unwind::{Code, End, Native, Pending, Registers, Slot, Unwound};
+pub(crate) use modules::ModuleRegistry;
+pub(crate) use symbols::NativeSymbolizer;
+pub(crate) use unwind::{
+    FrameLocation, HijackedReturn, NativeUnwinder, Registers, ReturnSlot, StackEnd, UnwoundStack,
+};

@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use engine::ids::Pid;
-use engine::stack::Unknown;
+use engine::stack::UnknownReason;
 use hashbrown::HashMap;
 
-use super::image::{Image, NoImage, open_regular};
-use super::maps::{Mapping, Sort};
+use super::image::{ElfImage, ImageError, open_regular};
+use super::maps::{Mapping, MappingKind};
 
 /// Maximum number of files kept. Each takes a mapping, of which a process may have 65,530.
-const MOST: usize = 1 << 14;
+const MAX_MODULES: usize = 1 << 14;
 
 /// Maximum size of a vDSO; real ones have a few pages.
-const MOST_VDSO: u64 = 1 << 20;
+const MAX_VDSO_BYTES: u64 = 1 << 20;
 
 /// A file with code. Ids count from 0 and never change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -29,14 +29,14 @@ pub(super) struct Module {
     /// The path as the first process that mapped it sees it. Untrusted text.
     pub(super) path: Arc<str>,
     /// The file, or why it cannot be read.
-    pub(super) image: Result<Image, Unknown>,
+    pub(super) image: Result<ElfImage, UnknownReason>,
 }
 
 /// All modules by id, shared between threads.
 #[derive(Clone, Default)]
-pub(crate) struct Registry(Arc<RwLock<Vec<Arc<Module>>>>);
+pub(crate) struct ModuleRegistry(Arc<RwLock<Vec<Arc<Module>>>>);
 
-impl Registry {
+impl ModuleRegistry {
     /// Returns the path of a module as a process sees it, without ` (deleted)`; empty for an
     /// unknown id. Untrusted text.
     pub(crate) fn path(&self, id: ModuleId) -> Arc<str> {
@@ -50,7 +50,7 @@ impl Registry {
 
     fn push(&self, module: Arc<Module>) -> Option<ModuleId> {
         let mut modules = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let id = u32::try_from(modules.len()).ok().filter(|_| modules.len() < MOST)?;
+        let id = u32::try_from(modules.len()).ok().filter(|_| modules.len() < MAX_MODULES)?;
         modules.push(module);
         Some(ModuleId(id))
     }
@@ -67,7 +67,7 @@ struct FileKey {
 
 /// Identity of a file that cannot be opened, from `/proc`.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct ToldKey {
+struct UnopenedFileKey {
     device: (u32, u32),
     inode: u64,
     path: PathBuf,
@@ -75,7 +75,7 @@ struct ToldKey {
 
 /// Target of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Found {
+pub(super) enum MappingTarget {
     Module(ModuleId),
     /// Not an ELF file: memory that a program fills with code.
     NoModule,
@@ -83,49 +83,53 @@ pub(super) enum Found {
 
 /// Finds the module of a mapping.
 #[derive(Default)]
-pub(super) struct Modules {
-    registry: Registry,
-    by_file: HashMap<FileKey, Found>,
+pub(super) struct ModuleFinder {
+    registry: ModuleRegistry,
+    by_file: HashMap<FileKey, MappingTarget>,
     by_build: HashMap<Arc<[u8]>, Vec<ModuleId>>,
-    unopened: HashMap<ToldKey, ModuleId>,
+    unopened: HashMap<UnopenedFileKey, ModuleId>,
 }
 
-impl Modules {
-    pub(super) fn registry(&self) -> &Registry {
+impl ModuleFinder {
+    pub(super) fn registry(&self) -> &ModuleRegistry {
         &self.registry
     }
 
     /// Returns the module of a mapping; `None` if the limit is reached.
-    pub(super) fn find(&mut self, pid: Pid, mapping: &Mapping) -> Option<Found> {
+    pub(super) fn find(&mut self, pid: Pid, mapping: &Mapping) -> Option<MappingTarget> {
         let file = match mapping.kind {
-            Sort::File => open(pid, mapping),
-            Sort::Vdso => vdso(pid, mapping).ok_or_else(|| why(pid)),
-            Sort::Probes | Sort::Anonymous => return Some(Found::NoModule),
+            MappingKind::File => open(pid, mapping),
+            MappingKind::Vdso => vdso(pid, mapping).ok_or_else(|| why(pid)),
+            MappingKind::Probes | MappingKind::Anonymous => return Some(MappingTarget::NoModule),
         };
         let file = match file {
             Ok(file) => file,
             Err(why) => return self.without_file(mapping, why),
         };
-        let Some(key) = key(&file) else { return self.without_file(mapping, Unknown::Unreadable) };
+        let Some(key) = key(&file) else {
+            return self.without_file(mapping, UnknownReason::Unreadable);
+        };
         if let Some(found) = self.by_file.get(&key) {
             return Some(*found);
         }
-        if self.by_file.len() >= 2 * MOST {
+        if self.by_file.len() >= 2 * MAX_MODULES {
             return None;
         }
-        let found = match Image::of(file) {
-            Ok(image) => Found::Module(self.with_image(mapping, image)?),
-            Err(NoImage::NotElf) => Found::NoModule,
-            Err(NoImage::Unreadable) => return self.without_file(mapping, Unknown::Unreadable),
+        let found = match ElfImage::of(file) {
+            Ok(image) => MappingTarget::Module(self.with_image(mapping, image)?),
+            Err(ImageError::NotElf) => MappingTarget::NoModule,
+            Err(ImageError::Unreadable) => {
+                return self.without_file(mapping, UnknownReason::Unreadable);
+            }
         };
         // A file that is not a module may become one when it is completely written.
-        if mapping.kind == Sort::File && matches!(found, Found::Module(_)) {
+        if mapping.kind == MappingKind::File && matches!(found, MappingTarget::Module(_)) {
             self.by_file.insert(key, found);
         }
         Some(found)
     }
 
-    fn with_image(&mut self, mapping: &Mapping, image: Image) -> Option<ModuleId> {
+    fn with_image(&mut self, mapping: &Mapping, image: ElfImage) -> Option<ModuleId> {
         let alike = image.build_id().and_then(|id| self.by_build.get(id)).into_iter().flatten();
         let known = alike.copied().find(|id| {
             let module = self.registry.get(*id);
@@ -144,16 +148,16 @@ impl Modules {
     }
 
     /// Adds a module without its file: the path and the offset in the file are still known.
-    fn without_file(&mut self, mapping: &Mapping, why: Unknown) -> Option<Found> {
+    fn without_file(&mut self, mapping: &Mapping, why: UnknownReason) -> Option<MappingTarget> {
         let (device, inode) = (mapping.device, mapping.inode);
-        let key = ToldKey { device, inode, path: mapping.path.clone() };
+        let key = UnopenedFileKey { device, inode, path: mapping.path.clone() };
         if let Some(id) = self.unopened.get(&key) {
-            return Some(Found::Module(*id));
+            return Some(MappingTarget::Module(*id));
         }
         let module = Module { path: Arc::from(mapping.name()), image: Err(why) };
         let id = self.registry.push(Arc::new(module))?;
         self.unopened.insert(key, id);
-        Some(Found::Module(id))
+        Some(MappingTarget::Module(id))
     }
 }
 
@@ -166,7 +170,7 @@ fn key(file: &File) -> Option<FileKey> {
 /// Opens the file of a mapping. Tries `map_files` first, which works for deleted files and other
 /// mount namespaces, then `root`, which works for other mount namespaces, then the plain path,
 /// which works after the process has exited.
-fn open(pid: Pid, mapping: &Mapping) -> Result<File, Unknown> {
+fn open(pid: Pid, mapping: &Mapping) -> Result<File, UnknownReason> {
     let range = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     if let Ok(file) = open_regular(Path::new(&range)) {
         return Ok(file);
@@ -187,14 +191,15 @@ fn open(pid: Pid, mapping: &Mapping) -> Result<File, Unknown> {
     plain.filter(|file| is_it(file, true)).ok_or_else(|| why(pid))
 }
 
-fn why(pid: Pid) -> Unknown {
+fn why(pid: Pid) -> UnknownReason {
     let exists = Path::new(&format!("/proc/{pid}")).exists();
-    if exists { Unknown::Unreadable } else { Unknown::Gone }
+    if exists { UnknownReason::Unreadable } else { UnknownReason::ProcessExited }
 }
 
 /// Copies the vDSO of a process, which exists only in memory, into a file.
 fn vdso(pid: Pid, mapping: &Mapping) -> Option<File> {
-    let bytes = usize::try_from(mapping.end.checked_sub(mapping.start)?.min(MOST_VDSO)).ok()?;
+    let bytes =
+        usize::try_from(mapping.end.checked_sub(mapping.start)?.min(MAX_VDSO_BYTES)).ok()?;
     let mut content = vec![0; bytes];
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     memory.read_exact_at(&mut content, mapping.start).ok()?;
@@ -228,31 +233,35 @@ mod tests {
     fn only_the_mapped_file_is_opened() {
         let (me, exited) = (Pid(std::process::id()), Pid(u32::MAX - 1));
         let mapping = of_this_program();
-        let inode = |file: Result<File, Unknown>| file.map(|file| file.metadata().unwrap().ino());
+        let inode =
+            |file: Result<File, UnknownReason>| file.map(|file| file.metadata().unwrap().ino());
         assert_eq!(inode(open(me, &mapping)), Ok(mapping.inode));
         // The process has exited, but the file still exists.
         assert_eq!(inode(open(exited, &mapping)), Ok(mapping.inode));
         let deleted = Mapping { deleted: true, ..mapping.clone() };
-        assert_eq!(inode(open(exited, &deleted)), Err(Unknown::Gone));
+        assert_eq!(inode(open(exited, &deleted)), Err(UnknownReason::ProcessExited));
         // The path is that of another file now.
         let replaced = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
-        assert_eq!(inode(open(me, &replaced)), Err(Unknown::Unreadable));
-        assert_eq!(inode(open(exited, &replaced)), Err(Unknown::Gone));
+        assert_eq!(inode(open(me, &replaced)), Err(UnknownReason::Unreadable));
+        assert_eq!(inode(open(exited, &replaced)), Err(UnknownReason::ProcessExited));
         // Only regular files are opened.
         let device = Mapping { path: "/dev/zero".into(), ..mapping };
-        assert_eq!(inode(open(me, &device)), Err(Unknown::Unreadable));
+        assert_eq!(inode(open(me, &device)), Err(UnknownReason::Unreadable));
     }
 
     #[test]
     fn file_that_cannot_be_opened_is_a_module() {
         let mapping = Mapping { path: "/not/there".into(), ..of_this_program() };
-        let mut modules = Modules::default();
-        let Some(Found::Module(id)) = modules.find(Pid(u32::MAX - 1), &mapping) else {
+        let mut modules = ModuleFinder::default();
+        let Some(MappingTarget::Module(id)) = modules.find(Pid(u32::MAX - 1), &mapping) else {
             panic!("no module");
         };
         assert_eq!(&*modules.registry().path(id), "/not/there");
-        assert_eq!(modules.find(Pid(u32::MAX - 1), &mapping), Some(Found::Module(id)));
-        assert_eq!(modules.registry().get(id).unwrap().image.as_ref().err(), Some(&Unknown::Gone));
+        assert_eq!(modules.find(Pid(u32::MAX - 1), &mapping), Some(MappingTarget::Module(id)));
+        assert_eq!(
+            modules.registry().get(id).unwrap().image.as_ref().err(),
+            Some(&UnknownReason::ProcessExited)
+        );
         assert_eq!(&*modules.registry().path(ModuleId(7)), "");
     }
 }

@@ -16,11 +16,11 @@ use hashbrown::HashMap;
 use super::demangle::{demangle, truncate};
 
 /// Maximum bytes read of one file.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum number of functions per process.
-const MOST_FUNCTIONS: usize = 1 << 20;
+const MAX_FUNCTIONS: usize = 1 << 20;
 /// Maximum number of processes; beyond it all are dropped.
-const MOST_PROCESSES: usize = 64;
+const MAX_PROCESSES: usize = 64;
 
 /// The perf maps of all processes.
 #[derive(Default)]
@@ -29,7 +29,7 @@ pub(super) struct PerfMaps(HashMap<Pid, PerfMap>);
 impl PerfMaps {
     /// Returns the function at an address of a process.
     pub(super) fn find(&mut self, pid: Pid, address: u64) -> Option<Arc<str>> {
-        if self.0.len() >= MOST_PROCESSES && !self.0.contains_key(&pid) {
+        if self.0.len() >= MAX_PROCESSES && !self.0.contains_key(&pid) {
             self.0.clear();
         }
         let map = self.0.entry(pid).or_default();
@@ -68,7 +68,7 @@ impl PerfMap {
         if which != self.file || about.size() < self.read {
             *self = Self { file: which, ..Self::default() };
         }
-        let size = about.size().min(MOST_BYTES);
+        let size = about.size().min(MAX_FILE_BYTES);
         if !about.is_file() || size <= self.read {
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl PerfMap {
         if let Some((&before, (length, _))) = self.functions.range_mut(..start).next_back() {
             *length = (*length).min(start - before);
         }
-        if self.functions.len() < MOST_FUNCTIONS && !name.trim().is_empty() {
+        if self.functions.len() < MAX_FUNCTIONS && !name.trim().is_empty() {
             self.functions.insert(start, (bytes, demangle(truncate(name.trim())).into()));
         }
         Some(())

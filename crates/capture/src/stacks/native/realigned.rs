@@ -12,16 +12,16 @@ use gimli::{
 };
 use hashbrown::HashMap;
 
-use super::image::{Elf, Image, Piece};
+use super::image::{Elf, ElfImage, FileRange};
 
 /// Maximum number of cached addresses per file; beyond it all are dropped.
-const MOST: usize = 1 << 16;
+const MAX_CACHED_ADDRESSES: usize = 1 << 16;
 /// Maximum size of tables that are searched linearly.
-const MOST_WITHOUT_INDEX: usize = 4 << 20;
+const MAX_LINEAR_SEARCH_BYTES: usize = 4 << 20;
 
 /// Unwind rule of such a function; offsets from its frame pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Realigned {
+pub(super) struct DrapRule {
     /// Offset of the saved stack pointer of the caller.
     pub(super) stack: i64,
     /// Offset of the saved frame pointer of the caller.
@@ -29,20 +29,20 @@ pub(super) struct Realigned {
 }
 
 /// Finds such functions in the unwind tables of a file.
-pub(super) struct Finder {
+pub(super) struct DrapFinder {
     /// Statically linked programs have none.
-    index: Option<Piece>,
-    frames: Piece,
+    index: Option<FileRange>,
+    frames: FileRange,
     bases: BaseAddresses,
-    known: HashMap<u64, Option<Realigned>>,
+    known: HashMap<u64, Option<DrapRule>>,
 }
 
-impl Finder {
+impl DrapFinder {
     /// Returns `None` if the file has no tables.
-    pub(super) fn new(image: &Image, elf: &Elf<'_>) -> Option<Self> {
+    pub(super) fn new(image: &ElfImage, elf: &Elf<'_>) -> Option<Self> {
         let (index_at, index) = image.section(elf, ".eh_frame_hdr").unzip();
         let (frames_at, frames) = image.section(elf, ".eh_frame")?;
-        if index.is_none() && frames.len() > MOST_WITHOUT_INDEX {
+        if index.is_none() && frames.len() > MAX_LINEAR_SEARCH_BYTES {
             return None;
         }
         let start = |name| image.section(elf, name).map_or(0, |(at, _): (Range<u64>, _)| at.start);
@@ -55,19 +55,19 @@ impl Finder {
     }
 
     /// Returns the rule of the function at an address, if it realigns the stack.
-    pub(super) fn at(&mut self, address: u64) -> Option<Realigned> {
+    pub(super) fn at(&mut self, address: u64) -> Option<DrapRule> {
         if let Some(known) = self.known.get(&address) {
             return *known;
         }
         let found = self.look_up(address);
-        if self.known.len() >= MOST {
+        if self.known.len() >= MAX_CACHED_ADDRESSES {
             self.known.clear();
         }
         self.known.insert(address, found);
         found
     }
 
-    fn look_up(&self, address: u64) -> Option<Realigned> {
+    fn look_up(&self, address: u64) -> Option<DrapRule> {
         let mut frames = EhFrame::new(&self.frames, LittleEndian);
         frames.set_address_size(8);
         let cie = EhFrame::cie_from_offset;
@@ -89,7 +89,7 @@ impl Finder {
             _ => return None,
         };
         let (frame, is_slot_read) = frame_pointer_offset(frame.get(&frames).ok()?, encoding)?;
-        (is_read && !is_slot_read).then_some(Realigned { stack, frame })
+        (is_read && !is_slot_read).then_some(DrapRule { stack, frame })
     }
 }
 

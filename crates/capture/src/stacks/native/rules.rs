@@ -6,37 +6,37 @@
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{Error, ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 
-use super::image::{Elf, Image, Piece};
-use super::realigned::{Finder, Realigned};
+use super::image::{Elf, ElfImage, FileRange};
+use super::realigned::{DrapFinder, DrapRule};
 
 /// Number of caches among which addresses are divided; each has 509 entries.
-const SHARDS: usize = 64;
+const CACHE_SHARDS: usize = 64;
 
 /// Unwind rules of a file, or frame pointers without a file.
-pub(super) struct Rules {
-    unwinder: UnwinderX86_64<Piece>,
-    realigned: Option<Finder>,
+pub(super) struct UnwindRules {
+    unwinder: UnwinderX86_64<FileRange>,
+    realigned: Option<DrapFinder>,
 }
 
-impl Rules {
+impl UnwindRules {
     /// Returns rules that follow frame pointers.
     pub(super) fn pointers() -> Self {
         Self { unwinder: UnwinderX86_64::new(), realigned: None }
     }
 
     /// Returns the rules of a file; without unwind tables it follows frame pointers.
-    pub(super) fn of(image: &Image) -> Self {
+    pub(super) fn of(image: &ElfImage) -> Self {
         let Some(elf) = image.elf() else { return Self::pointers() };
         let addresses = image.addresses();
         let base = addresses.start;
         let mut unwinder = UnwinderX86_64::new();
         let sections = sections(image, &elf);
         unwinder.add_module(Module::new(String::new(), addresses, base, sections));
-        Self { unwinder, realigned: Finder::new(image, &elf) }
+        Self { unwinder, realigned: DrapFinder::new(image, &elf) }
     }
 }
 
-fn sections(image: &Image, elf: &Elf<'_>) -> ExplicitModuleSectionInfo<Piece> {
+fn sections(image: &ElfImage, elf: &Elf<'_>) -> ExplicitModuleSectionInfo<FileRange> {
     let section = |name| image.section(elf, name).unzip();
     let (eh_frame_svma, eh_frame) = section(".eh_frame");
     let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr");
@@ -61,7 +61,7 @@ fn sections(image: &Image, elf: &Elf<'_>) -> ExplicitModuleSectionInfo<Piece> {
 
 /// Result of an unwind step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(super) enum UnwindStep {
     /// The return address, and its slot on the stack.
     Caller { address: u64, at: u64 },
     /// The outermost function.
@@ -73,30 +73,30 @@ pub(super) enum Step {
 }
 
 /// Caches of rules by address.
-pub(super) struct Caches([Option<CacheX86_64>; SHARDS]);
+pub(super) struct RuleCaches([Option<CacheX86_64>; CACHE_SHARDS]);
 
-impl Default for Caches {
+impl Default for RuleCaches {
     fn default() -> Self {
         Self(std::array::from_fn(|_| None))
     }
 }
 
-impl Caches {
+impl RuleCaches {
     /// Unwinds from a frame to its caller. `address` is the return address into the frame, as a
     /// virtual address in the file.
     pub(super) fn step(
         &mut self,
-        rules: &mut Rules,
+        rules: &mut UnwindRules,
         address: u64,
         registers: &mut UnwindRegsX86_64,
         stack: &StackCopy<'_>,
-    ) -> Step {
+    ) -> UnwindStep {
         let (sp, bp) = (registers.sp(), registers.bp());
         let step = self.plain_step(&rules.unwinder, address, registers, stack);
         // Only a frame-pointer step ends there, and only a realigned stack has this alignment.
         let is_suspect = registers.sp() == bp.wrapping_add(16) && registers.sp().is_multiple_of(32);
         if is_suspect
-            && matches!(step, Step::Caller { .. })
+            && matches!(step, UnwindStep::Caller { .. })
             && let Some(finder) = &mut rules.realigned
             && let Some(rule) = address.checked_sub(1).and_then(|call| finder.at(call))
         {
@@ -107,14 +107,16 @@ impl Caches {
 
     fn plain_step(
         &mut self,
-        unwinder: &UnwinderX86_64<Piece>,
+        unwinder: &UnwinderX86_64<FileRange>,
         address: u64,
         registers: &mut UnwindRegsX86_64,
         stack: &StackCopy<'_>,
-    ) -> Step {
-        let Some(frame) = FrameAddress::from_return_address(address) else { return Step::NoRule };
+    ) -> UnwindStep {
+        let Some(frame) = FrameAddress::from_return_address(address) else {
+            return UnwindStep::NoRule;
+        };
         let shard = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
-        let Some(shard) = self.0.get_mut(shard as usize) else { return Step::NoRule };
+        let Some(shard) = self.0.get_mut(shard as usize) else { return UnwindStep::NoRule };
         let cache = shard.get_or_insert_with(CacheX86_64::new);
         let before = registers.sp();
         let (mut at, mut unread, mut failures) = (0, None, 0);
@@ -132,42 +134,44 @@ impl Caches {
         }
         match (result, unread) {
             (_, Some(address)) | (Err(Error::CouldNotReadStack(address)), None) => {
-                Step::Unread(address)
+                UnwindStep::Unread(address)
             }
-            (Ok(None), None) => Step::Start,
+            (Ok(None), None) => UnwindStep::Start,
             // The return address is read last.
-            (Ok(Some(address)), None) if registers.sp() > before => Step::Caller { address, at },
-            _ => Step::NoRule,
+            (Ok(Some(address)), None) if registers.sp() > before => {
+                UnwindStep::Caller { address, at }
+            }
+            _ => UnwindStep::NoRule,
         }
     }
 }
 
 /// Unwinds a function that realigned the stack.
 fn drap_step(
-    rule: Realigned,
+    rule: DrapRule,
     sp: u64,
     bp: u64,
     registers: &mut UnwindRegsX86_64,
     stack: &StackCopy<'_>,
-) -> Step {
-    let read = |address: u64| stack.word(address).ok_or(Step::Unread(address));
+) -> UnwindStep {
+    let read = |address: u64| stack.word(address).ok_or(UnwindStep::Unread(address));
     let caller = || {
         let caller_sp = read(bp.wrapping_add_signed(rule.stack))?;
         let caller_bp = read(bp.wrapping_add_signed(rule.frame))?;
         let at = caller_sp.wrapping_sub(8);
         let address = read(at)?;
         if caller_sp <= sp {
-            return Err(Step::NoRule);
+            return Err(UnwindStep::NoRule);
         }
         Ok((caller_sp, caller_bp, address, at))
     };
     match caller() {
-        Ok((_, _, 0, _)) => Step::Start,
+        Ok((_, _, 0, _)) => UnwindStep::Start,
         Ok((caller_sp, caller_bp, address, at)) => {
             registers.set_sp(caller_sp);
             registers.set_bp(caller_bp);
             registers.set_ip(address);
-            Step::Caller { address, at }
+            UnwindStep::Caller { address, at }
         }
         Err(step) => step,
     }
@@ -190,9 +194,9 @@ impl StackCopy<'_> {
     /// Returns whether an address can be on the stack above the copy.
     pub(super) fn ends_below(&self, address: u64) -> bool {
         /// Maximum distance: stacks have a few megabytes.
-        const NEAR: u64 = 64 << 20;
+        const MAX_STACK_DISTANCE: u64 = 64 << 20;
         let end = self.from.saturating_add(self.bytes.len() as u64);
         // A word that is only partly in the copy also counts as above it.
-        address.checked_sub(end.saturating_sub(7)).is_some_and(|above| above < NEAR)
+        address.checked_sub(end.saturating_sub(7)).is_some_and(|above| above < MAX_STACK_DISTANCE)
     }
 }

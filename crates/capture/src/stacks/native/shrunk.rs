@@ -7,14 +7,14 @@
 use std::sync::{Once, OnceLock};
 
 /// Page size on x86-64.
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 
-static BEGUN: Once = Once::new();
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+static INSTALL_ONCE: Once = Once::new();
+static PREVIOUS_HANDLER: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Installs the SIGBUS handler of this process, once.
-pub(super) fn read_as_zeros() {
-    BEGUN.call_once(|| {
+pub(super) fn install() {
+    INSTALL_ONCE.call_once(|| {
         // SAFETY: an all-zero sigaction is valid (default action, empty mask), and `action` and
         // `before` outlive the calls. The previous handler is stored before the new one is
         // installed.
@@ -23,7 +23,7 @@ pub(super) fn read_as_zeros() {
             if libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) != 0 {
                 return;
             }
-            let _ = BEFORE.set(before);
+            let _ = PREVIOUS_HANDLER.set(before);
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_bus as *const () as libc::sighandler_t;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -36,7 +36,7 @@ pub(super) fn read_as_zeros() {
 extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel calls this with a valid `info`; a SIGBUS of a fault has an address.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    if code == libc::BUS_ADRERR && replace(address & !(PAGE - 1)) {
+    if code == libc::BUS_ADRERR && replace(address & !(PAGE_SIZE - 1)) {
         return;
     }
     call_previous(signal, info, context);
@@ -55,7 +55,7 @@ fn replace(page: usize) -> bool {
         let errno = libc::__errno_location();
         let before = *errno;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        let got = libc::mmap(page as *mut libc::c_void, PAGE, libc::PROT_READ, flags, -1, 0);
+        let got = libc::mmap(page as *mut libc::c_void, PAGE_SIZE, libc::PROT_READ, flags, -1, 0);
         *errno = before;
         got != libc::MAP_FAILED
     }
@@ -63,7 +63,7 @@ fn replace(page: usize) -> bool {
 
 /// Passes any other SIGBUS to the previous handler.
 fn call_previous(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let before = BEFORE.get();
+    let before = PREVIOUS_HANDLER.get();
     let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     // SAFETY: the handler is the one that was installed, called as its flags require. Without one,
     // the default action is restored, and the fault occurs again and kills the process.

@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use engine::ids::Pid;
 
-use super::maps::{self, Mapping, Sort};
-use super::modules::{Found, ModuleId, Modules};
-use crate::libraries::MappedCode;
+use super::maps::{self, Mapping, MappingKind};
+use super::modules::{MappingTarget, ModuleFinder, ModuleId};
+use crate::libraries::MmapEvent;
 
 /// Minimum time between two reads for an unknown address.
-const PATIENCE: Duration = Duration::from_millis(50);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 /// Minimum time between two reads after an mmap event.
-const PATIENCE_AFTER_NEWS: Duration = Duration::from_millis(5);
+const REFRESH_INTERVAL_AFTER_MMAP: Duration = Duration::from_millis(5);
 /// At most one part in this many of the time is spent on reading the mappings of a process.
-const SHARE: u32 = 20;
+const MAX_READ_DUTY_CYCLE: u32 = 20;
 /// Maximum size of a list of mappings.
-const MOST_BYTES: u64 = 32 << 20;
+const MAX_MAPS_BYTES: u64 = 32 << 20;
 
 /// Location of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum CodeLocation {
     /// Code of a file, with the offset in the file.
     File { module: ModuleId, offset: u64 },
     /// Code that was generated at run time.
@@ -31,16 +31,16 @@ pub(super) enum Place {
     Nothing,
 }
 
-struct Entry {
+struct MappedRange {
     mapping: Mapping,
     /// Resolved on first use: most libraries never appear on a stack.
-    found: Option<Found>,
+    found: Option<MappingTarget>,
 }
 
 /// The executable mappings of a process.
 pub(super) struct AddressSpace {
     pid: Pid,
-    entries: Vec<Entry>,
+    entries: Vec<MappedRange>,
     /// Start addresses of the entries, compact because every frame searches them.
     starts: Vec<u64>,
     /// The uprobes pages, where functions with return probes return to.
@@ -81,42 +81,42 @@ impl AddressSpace {
     }
 
     /// Returns whether the mappings come from mmap events only.
-    pub(super) fn is_believed(&self) -> bool {
+    pub(super) fn is_from_mmap_events(&self) -> bool {
         self.from_mmap_events
     }
 
     /// Reads the mappings again if needed; to be called before a stack is unwound.
     pub(super) fn refresh(&mut self) {
-        if self.read_at.is_none() || (self.changed && self.may_read(PATIENCE_AFTER_NEWS)) {
+        if self.read_at.is_none() || (self.changed && self.may_read(REFRESH_INTERVAL_AFTER_MMAP)) {
             self.read();
         }
     }
 
     /// Returns the location of an address.
-    pub(super) fn place(&mut self, address: u64, modules: &mut Modules) -> Place {
+    pub(super) fn locate(&mut self, address: u64, modules: &mut ModuleFinder) -> CodeLocation {
         let mut index = self.index(address);
-        if index.is_none() && self.may_read(PATIENCE) {
+        if index.is_none() && self.may_read(REFRESH_INTERVAL) {
             self.read();
             index = self.index(address);
         }
         let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) else {
-            return Place::Nothing;
+            return CodeLocation::Nothing;
         };
         match entry.mapping.kind {
-            Sort::Anonymous => return Place::Anonymous,
-            Sort::Probes => return Place::Nothing,
-            Sort::File | Sort::Vdso => {}
+            MappingKind::Anonymous => return CodeLocation::Anonymous,
+            MappingKind::Probes => return CodeLocation::Nothing,
+            MappingKind::File | MappingKind::Vdso => {}
         }
         if entry.found.is_none() {
             entry.found = modules.find(self.pid, &entry.mapping);
         }
         match entry.found {
-            Some(Found::Module(module)) => {
+            Some(MappingTarget::Module(module)) => {
                 let inside = address.saturating_sub(entry.mapping.start);
-                Place::File { module, offset: entry.mapping.offset.saturating_add(inside) }
+                CodeLocation::File { module, offset: entry.mapping.offset.saturating_add(inside) }
             }
-            Some(Found::NoModule) => Place::Anonymous,
-            None => Place::Nothing,
+            Some(MappingTarget::NoModule) => CodeLocation::Anonymous,
+            None => CodeLocation::Nothing,
         }
     }
 
@@ -132,7 +132,7 @@ impl AddressSpace {
 
     /// Returns whether another read is allowed: a program that keeps mapping must not keep us busy.
     fn may_read(&self, interval: Duration) -> bool {
-        let interval = interval.max(self.read_duration.saturating_mul(SHARE));
+        let interval = interval.max(self.read_duration.saturating_mul(MAX_READ_DUTY_CYCLE));
         self.read_at.is_none_or(|at| at.elapsed() >= interval)
     }
 
@@ -140,7 +140,7 @@ impl AddressSpace {
         let start = Instant::now();
         let mut text = Vec::new();
         let read = File::open(format!("/proc/{}/maps", self.pid))
-            .and_then(|file| file.take(MOST_BYTES).read_to_end(&mut text));
+            .and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut text));
         // The list of a process that has exited is empty. The known mappings stay.
         self.gone = read.is_err() || text.is_empty();
         if !self.gone {
@@ -152,7 +152,7 @@ impl AddressSpace {
     }
 
     /// Uses the mmap events of a process whose mappings can no longer be read.
-    pub(super) fn believe<'a>(&mut self, seen: impl Iterator<Item = &'a MappedCode>) {
+    pub(super) fn use_mmap_events<'a>(&mut self, seen: impl Iterator<Item = &'a MmapEvent>) {
         let mut mappings: Vec<Mapping> = Vec::new();
         for code in seen {
             // Replaces older mappings of the range.
@@ -163,7 +163,7 @@ impl AddressSpace {
                 offset: code.offset,
                 device: code.device,
                 inode: code.inode,
-                kind: Sort::File,
+                kind: MappingKind::File,
                 path: code.path.clone(),
                 deleted: false,
             });
@@ -179,11 +179,11 @@ impl AddressSpace {
             while old.next_if(|entry| entry.mapping.start < mapping.start).is_some() {}
             let same = old.next_if(|entry| entry.mapping == mapping);
             let found = same.and_then(|entry| entry.found);
-            self.entries.push(Entry { mapping, found });
+            self.entries.push(MappedRange { mapping, found });
         }
         let mappings = || self.entries.iter().map(|entry| &entry.mapping);
         self.starts = mappings().map(|mapping| mapping.start).collect();
-        let probes = mappings().filter(|mapping| mapping.kind == Sort::Probes);
+        let probes = mappings().filter(|mapping| mapping.kind == MappingKind::Probes);
         self.probes = probes.map(|mapping| mapping.start..mapping.end).collect();
     }
 }

@@ -6,45 +6,45 @@ use std::sync::Arc;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Reason, Sym, Symbolized, Symbolizer};
-use engine::stack::{Frame, Unknown};
+use engine::stack::{Frame, UnknownReason};
 use hashbrown::HashMap;
 
-use super::debug_file::{self, Readable};
+use super::debug_file::{self, DebugInfoStatus};
 use super::demangle::{demangle, is_mangled, truncate};
-use super::image::Image;
-use super::modules::{Module, ModuleId, Registry};
+use super::image::ElfImage;
+use super::modules::{Module, ModuleId, ModuleRegistry};
 use super::perf_map::PerfMaps;
-use super::unwind::Code;
+use super::unwind::FrameLocation;
 
 /// Maximum number of cached symbols; beyond it all are dropped.
-const MOST_ANSWERS: usize = 1 << 20;
+const MAX_CACHED_SYMBOLS: usize = 1 << 20;
 /// Maximum number of open files: each takes a descriptor and memory for its symbols.
-const MOST_FILES: usize = 128;
+const MAX_OPEN_FILES: usize = 128;
 /// Assumed size of a symbol without a size.
-const MOST_WITHOUT_SIZE: usize = 4096;
+const UNSIZED_SYMBOL_BYTES: usize = 4096;
 
 /// Sources of the symbols of a module.
-struct Origin {
+struct SymbolSource {
     /// The file itself, and whether its debug information is used.
     own: Option<(PathBuf, bool)>,
     /// The separate debug file and its path.
-    separate: Option<(Image, PathBuf)>,
+    separate: Option<(ElfImage, PathBuf)>,
 }
 
 /// Symbolizer of native code. To be created in the thread that uses it, with the registry of
 /// [`NativeUnwinder`].
 ///
 /// [`NativeUnwinder`]: super::NativeUnwinder
-pub(crate) struct Symbols {
-    registry: Registry,
+pub(crate) struct NativeSymbolizer {
+    registry: ModuleRegistry,
     symbolizer: Symbolizer,
-    sources: HashMap<ModuleId, Origin>,
+    sources: HashMap<ModuleId, SymbolSource>,
     cache: HashMap<(ModuleId, u64), Arc<[Frame]>>,
     perf_maps: PerfMaps,
 }
 
-impl Symbols {
-    pub(crate) fn new(registry: Registry) -> Self {
+impl NativeSymbolizer {
+    pub(crate) fn new(registry: ModuleRegistry) -> Self {
         Self {
             registry,
             symbolizer: symbolizer(),
@@ -57,17 +57,19 @@ impl Symbols {
     /// Returns the functions at a location, the innermost inlined one first. `is_return`: the
     /// location is a return address, as in all frames of a stack whose innermost function has
     /// returned.
-    pub(crate) fn frames(&mut self, code: &Code, is_return: bool) -> Arc<[Frame]> {
+    pub(crate) fn frames(&mut self, code: &FrameLocation, is_return: bool) -> Arc<[Frame]> {
         let back = u64::from(is_return);
         match *code {
-            Code::File { module, offset } => self.in_file(module, offset.saturating_sub(back)),
-            Code::Anonymous { pid, address } => {
+            FrameLocation::File { module, offset } => {
+                self.in_file(module, offset.saturating_sub(back))
+            }
+            FrameLocation::Anonymous { pid, address } => {
                 let name = self.perf_maps.find(pid, address.saturating_sub(back));
                 let frame = name.map(|function| Frame { function, ..Frame::default() });
-                Arc::new([frame.unwrap_or_else(|| unknown(Unknown::Jit))])
+                Arc::new([frame.unwrap_or_else(|| unknown(UnknownReason::Jit))])
             }
-            Code::Unmapped(_) => Arc::new([unknown(Unknown::Unmapped)]),
-            Code::Probe(_) => Arc::new([unknown(Unknown::Probed)]),
+            FrameLocation::Unmapped(_) => Arc::new([unknown(UnknownReason::Unmapped)]),
+            FrameLocation::Probe(_) => Arc::new([unknown(UnknownReason::HiddenByUretprobe)]),
         }
     }
 
@@ -76,7 +78,7 @@ impl Symbols {
             return Arc::clone(frames);
         }
         let Some(module) = self.registry.get(id) else {
-            return Arc::new([unknown(Unknown::Unmapped)]);
+            return Arc::new([unknown(UnknownReason::Unmapped)]);
         };
         let found = match &module.image {
             Ok(image) => self.look_up(id, &module, image, offset),
@@ -87,7 +89,7 @@ impl Symbols {
             .into_iter()
             .map(|frame| Frame { module: Some(Arc::clone(&module.path)), ..frame });
         let frames: Arc<[Frame]> = named.collect();
-        if self.cache.len() >= MOST_ANSWERS {
+        if self.cache.len() >= MAX_CACHED_SYMBOLS {
             self.cache.clear();
         }
         self.cache.insert((id, offset), Arc::clone(&frames));
@@ -98,11 +100,11 @@ impl Symbols {
         &mut self,
         id: ModuleId,
         module: &Module,
-        image: &Image,
+        image: &ElfImage,
         offset: u64,
-    ) -> Result<Vec<Frame>, Unknown> {
-        let address = image.address(offset).ok_or(Unknown::Stripped)?;
-        if self.sources.len() >= MOST_FILES && !self.sources.contains_key(&id) {
+    ) -> Result<Vec<Frame>, UnknownReason> {
+        let address = image.address(offset).ok_or(UnknownReason::NoSymbol)?;
+        if self.sources.len() >= MAX_OPEN_FILES && !self.sources.contains_key(&id) {
             self.reset();
         }
         let source = self.sources.entry(id).or_insert_with(|| source(module, image));
@@ -110,15 +112,15 @@ impl Symbols {
         names.unwrap_or_else(|_| {
             // The file makes the symbolizer panic, whose state may be inconsistent now.
             self.reset();
-            self.sources.insert(id, Origin { own: None, separate: None });
-            Err(Unknown::Unreadable)
+            self.sources.insert(id, SymbolSource { own: None, separate: None });
+            Err(UnknownReason::Unreadable)
         })
     }
 
     fn reset(&mut self) {
         self.symbolizer = symbolizer();
         self.sources.retain(|_, source| source.own.is_none() && source.separate.is_none());
-        if self.sources.len() >= MOST_FILES {
+        if self.sources.len() >= MAX_OPEN_FILES {
             self.sources.clear();
         }
     }
@@ -135,38 +137,38 @@ fn symbolizer() -> Symbolizer {
         .build()
 }
 
-fn source(module: &Module, image: &Image) -> Origin {
+fn source(module: &Module, image: &ElfImage) -> SymbolSource {
     let own = match debug_file::readable(image) {
-        Readable::All => Some((image.path(), true)),
-        Readable::Symbols => Some((image.path(), false)),
-        Readable::Nothing => None,
+        DebugInfoStatus::All => Some((image.path(), true)),
+        DebugInfoStatus::Symbols => Some((image.path(), false)),
+        DebugInfoStatus::Nothing => None,
     };
     let separate = debug_file::find(&module.path, image).map(|image| {
         let path = image.path();
         (image, path)
     });
-    Origin { own, separate }
+    SymbolSource { own, separate }
 }
 
 /// Returns the functions at a virtual address of the file.
 fn names(
     symbolizer: &Symbolizer,
-    source: &mut Origin,
+    source: &mut SymbolSource,
     address: u64,
-) -> Result<Vec<Frame>, Unknown> {
+) -> Result<Vec<Frame>, UnknownReason> {
     if let Some((_, path)) = &source.separate
         && let Ok(Some(frames)) = frames_in(symbolizer, path, true, address)
     {
         return Ok(frames);
     }
-    let Some((path, has_debug)) = &mut source.own else { return Err(Unknown::Unreadable) };
+    let Some((path, has_debug)) = &mut source.own else { return Err(UnknownReason::Unreadable) };
     let mut frames = frames_in(symbolizer, path, *has_debug, address);
     if frames.is_err() && *has_debug {
         // Unsupported debug information; the symbol table may still work.
         *has_debug = false;
         frames = frames_in(symbolizer, path, false, address);
     }
-    frames.map_err(|()| Unknown::Unreadable)?.ok_or(Unknown::Stripped)
+    frames.map_err(|()| UnknownReason::Unreadable)?.ok_or(UnknownReason::NoSymbol)
 }
 
 /// Returns the functions at an address from one file.
@@ -203,7 +205,7 @@ fn symbol<'a>(
             // blazesym checks the size if it is known. It also checks the ranges of a function in
             // several pieces in debug information, for which it returns no address.
             let in_pieces = debug_syms && symbol.addr == 0;
-            let covers = symbol.size.is_some() || in_pieces || symbol.offset < MOST_WITHOUT_SIZE;
+            let covers = symbol.size.is_some() || in_pieces || symbol.offset < UNSIZED_SYMBOL_BYTES;
             Ok((covers && !symbol.name.is_empty()).then_some(symbol))
         }
         Ok(Symbolized::Unknown(Reason::IgnoredError)) | Err(_) => Err(()),
@@ -221,6 +223,6 @@ fn frame(name: &str, code: Option<&CodeInfo<'_>>) -> Frame {
     }
 }
 
-fn unknown(why: Unknown) -> Frame {
+fn unknown(why: UnknownReason) -> Frame {
     Frame { unknown: Some(why), ..Frame::default() }
 }

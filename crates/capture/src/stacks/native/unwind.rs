@@ -5,21 +5,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use engine::ids::Pid;
-use engine::stack::Unknown;
+use engine::stack::UnknownReason;
 use framehop::x86_64::UnwindRegsX86_64;
 use hashbrown::HashMap;
 
-use super::modules::{Module, ModuleId, Modules, Registry};
-use super::rules::{Caches, Rules, StackCopy, Step};
-use super::space::{AddressSpace, Place};
-use crate::libraries::MappedCode;
+use super::modules::{Module, ModuleFinder, ModuleId, ModuleRegistry};
+use super::rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
+use super::space::{AddressSpace, CodeLocation};
+use crate::libraries::MmapEvent;
 
 /// Maximum number of frames of a stack.
-const MOST_FRAMES: usize = 128;
+const MAX_FRAMES: usize = 128;
 /// Maximum number of processes kept; beyond it all are dropped.
-const MOST_PROCESSES: usize = 1 << 12;
+const MAX_PROCESSES: usize = 1 << 12;
 /// Maximum number of recent mappings kept, of all processes.
-const MOST_RECENT: usize = 1 << 14;
+const MAX_RECENT_MMAPS: usize = 1 << 14;
 
 /// Registers of a caller after a function has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Registers {
 
 /// A return address on the stack that a return probe has replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct HijackedReturn {
     /// Address of the slot on the stack.
     pub(crate) at: u64,
     /// The original return address.
@@ -43,7 +43,7 @@ pub(crate) struct Pending {
 
 /// Location of a frame. All addresses are return addresses: those after the call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Code {
+pub(crate) enum FrameLocation {
     /// Code of a file.
     File {
         /// The file.
@@ -66,7 +66,7 @@ pub(crate) enum Code {
 
 /// A return address in its slot on the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct ReturnSlot {
     /// Offset from the stack pointer of the innermost frame.
     pub(crate) offset: u64,
     /// The content of the slot, even if a probe has replaced it.
@@ -75,7 +75,7 @@ pub(crate) struct Slot {
 
 /// Reason why a stack ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum End {
+pub(crate) enum StackEnd {
     /// The last frame is the outermost function.
     Start,
     /// The stack continues above the copy.
@@ -88,49 +88,56 @@ pub(crate) enum End {
     Gone,
 }
 
-impl End {
+impl StackEnd {
     /// Returns the reason for missing frames, if any are missing.
-    pub(crate) const fn missing(self) -> Option<Unknown> {
+    pub(crate) const fn unknown_reason(self) -> Option<UnknownReason> {
         match self {
             Self::Start => None,
-            Self::CopyTooShort | Self::TooDeep => Some(Unknown::Deep),
-            Self::NoRule => Some(Unknown::NoRule),
-            Self::Gone => Some(Unknown::Gone),
+            Self::CopyTooShort | Self::TooDeep => Some(UnknownReason::Truncated),
+            Self::NoRule => Some(UnknownReason::NoUnwindInfo),
+            Self::Gone => Some(UnknownReason::ProcessExited),
         }
     }
 }
 
 /// A stack, innermost frame first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Unwound {
+pub(crate) struct UnwoundStack {
     /// The frames.
-    pub(crate) codes: Vec<Code>,
+    pub(crate) codes: Vec<FrameLocation>,
     /// Slots of the return addresses of all frames but the first. A call with the same registers
     /// and the same values in these slots has the same stack.
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Vec<ReturnSlot>,
     /// Why the stack ends after the last frame.
-    pub(crate) end: End,
+    pub(crate) end: StackEnd,
 }
 
 /// A module and its unwind rules.
-struct Known {
+struct ModuleRules {
     module: Arc<Module>,
-    rules: Rules,
+    rules: UnwindRules,
 }
 
 /// Unwind rules of all modules.
-struct Tables {
+struct UnwindTables {
     /// By id; filled on first use.
-    known: Vec<Option<Known>>,
-    pointers: Rules,
+    known: Vec<Option<ModuleRules>>,
+    pointers: UnwindRules,
     /// The module whose rules were used last: the one to blame if the unwinder panics.
     last: Option<ModuleId>,
 }
 
-impl Tables {
+impl UnwindTables {
     /// Returns the rules for a frame, and its virtual address in the file.
-    fn rules(&mut self, code: Code, address: u64, registry: &Registry) -> (&mut Rules, u64) {
-        let Code::File { module, offset } = code else { return (&mut self.pointers, address) };
+    fn rules(
+        &mut self,
+        code: FrameLocation,
+        address: u64,
+        registry: &ModuleRegistry,
+    ) -> (&mut UnwindRules, u64) {
+        let FrameLocation::File { module, offset } = code else {
+            return (&mut self.pointers, address);
+        };
         self.last = Some(module);
         let index = module.0 as usize;
         if self.known.len() <= index {
@@ -139,8 +146,9 @@ impl Tables {
         let Some(entry) = self.known.get_mut(index) else { return (&mut self.pointers, address) };
         if entry.is_none() {
             *entry = registry.get(module).map(|module| {
-                let rules = module.image.as_ref().map_or_else(|_| Rules::pointers(), Rules::of);
-                Known { module, rules }
+                let rules =
+                    module.image.as_ref().map_or_else(|_| UnwindRules::pointers(), UnwindRules::of);
+                ModuleRules { module, rules }
             });
         }
         let known = entry.as_mut().and_then(|known| {
@@ -152,45 +160,49 @@ impl Tables {
     }
 
     /// Replaces the tables that were used last by frame pointers.
-    fn disable_last(&mut self, registry: &Registry) {
+    fn disable_last(&mut self, registry: &ModuleRegistry) {
         let Some((id, module)) = self.last.and_then(|id| Some((id, registry.get(id)?))) else {
             return;
         };
         if let Some(entry) = self.known.get_mut(id.0 as usize) {
-            *entry = Some(Known { module, rules: Rules::pointers() });
+            *entry = Some(ModuleRules { module, rules: UnwindRules::pointers() });
         }
     }
 }
 
 /// Unwinds stacks of any process.
-pub(crate) struct Native {
+pub(crate) struct NativeUnwinder {
     spaces: HashMap<Pid, AddressSpace>,
-    modules: Modules,
-    tables: Tables,
-    caches: Caches,
+    modules: ModuleFinder,
+    tables: UnwindTables,
+    caches: RuleCaches,
     /// Recent mappings of all processes: some exit before their mappings can be read.
-    recent: VecDeque<MappedCode>,
+    recent: VecDeque<MmapEvent>,
 }
 
-impl Default for Native {
+impl Default for NativeUnwinder {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Native {
+impl NativeUnwinder {
     pub(crate) fn new() -> Self {
         Self {
             spaces: HashMap::new(),
-            modules: Modules::default(),
-            tables: Tables { known: Vec::new(), pointers: Rules::pointers(), last: None },
-            caches: Caches::default(),
+            modules: ModuleFinder::default(),
+            tables: UnwindTables {
+                known: Vec::new(),
+                pointers: UnwindRules::pointers(),
+                last: None,
+            },
+            caches: RuleCaches::default(),
             recent: VecDeque::new(),
         }
     }
 
     /// Returns the modules, for the symbolizer thread.
-    pub(crate) fn registry(&self) -> Registry {
+    pub(crate) fn registry(&self) -> ModuleRegistry {
         self.modules.registry().clone()
     }
 
@@ -200,23 +212,23 @@ impl Native {
     }
 
     /// Adds an mmap event.
-    pub(crate) fn mapped(&mut self, code: MappedCode) {
-        self.changed(code.pid);
-        if self.recent.len() >= MOST_RECENT {
+    pub(crate) fn mapped(&mut self, code: MmapEvent) {
+        self.mapping_changed(code.pid);
+        if self.recent.len() >= MAX_RECENT_MMAPS {
             self.recent.pop_front();
         }
         self.recent.push_back(code);
     }
 
     /// Marks the mappings of a process as changed.
-    pub(crate) fn changed(&mut self, pid: Pid) {
+    pub(crate) fn mapping_changed(&mut self, pid: Pid) {
         if let Some(space) = self.spaces.get_mut(&pid) {
             space.changed();
         }
     }
 
     /// Drops the mappings of a process that exited or called exec.
-    pub(crate) fn forget(&mut self, pid: Pid) {
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
         self.spaces.remove(&pid);
     }
 
@@ -226,113 +238,129 @@ impl Native {
         pid: Pid,
         registers: Registers,
         copy: &[u8],
-        hijacked: &[Pending],
-    ) -> Unwound {
-        let mut walk = Walk::new(pid, registers, copy, hijacked);
+        hijacked: &[HijackedReturn],
+    ) -> UnwoundStack {
+        let mut walk = StackWalk::new(pid, registers, copy, hijacked);
         let end = self.guarded(|native| native.walk(&mut walk));
         walk.finish(end)
     }
 
     /// Resolves the addresses of a frame-pointer walk, innermost first.
-    pub(crate) fn place(&mut self, pid: Pid, addresses: &[u64], hijacked: &[Pending]) -> Unwound {
+    pub(crate) fn resolve_addresses(
+        &mut self,
+        pid: Pid,
+        addresses: &[u64],
+        hijacked: &[HijackedReturn],
+    ) -> UnwoundStack {
         let ip = addresses.first().copied().unwrap_or(0);
-        let mut walk = Walk::new(pid, Registers { ip, sp: 0, bp: 0 }, &[], hijacked);
+        let mut walk = StackWalk::new(pid, Registers { ip, sp: 0, bp: 0 }, &[], hijacked);
         let end = self.guarded(|native| native.resolve_all(&mut walk, addresses));
         walk.finish(end)
     }
 
     /// Catches panics: a file of a traced program can be crafted to make its reader panic. That
     /// costs the rest of this stack and the tables of that file, not the trace.
-    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> End) -> End {
+    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> StackEnd) -> StackEnd {
         self.tables.last = None;
         if let Ok(end) = catch_unwind(AssertUnwindSafe(|| work(self))) {
             return end;
         }
-        self.caches = Caches::default();
+        self.caches = RuleCaches::default();
         self.tables.disable_last(self.modules.registry());
-        End::NoRule
+        StackEnd::NoRule
     }
 
-    fn walk(&mut self, walk: &mut Walk<'_>) -> End {
+    fn walk(&mut self, walk: &mut StackWalk<'_>) -> StackEnd {
         if !self.enter(walk.pid) {
-            walk.codes.push(Code::Unmapped(walk.address));
-            return End::Gone;
+            walk.codes.push(FrameLocation::Unmapped(walk.address));
+            return StackEnd::Gone;
         }
         loop {
-            let Some((code, lookup)) = self.code(walk) else { return End::NoRule };
+            let Some((code, lookup)) = self.code(walk) else { return StackEnd::NoRule };
             walk.codes.push(code);
             let (rules, address) = self.tables.rules(code, lookup, self.modules.registry());
             match self.caches.step(rules, address, &mut walk.registers, &walk.stack) {
-                Step::Start if !matches!(code, Code::Probe(_)) => return End::Start,
-                Step::Start | Step::NoRule => return End::NoRule,
-                Step::Unread(at) if walk.stack.ends_below(at) => return End::CopyTooShort,
-                Step::Unread(_) => return End::NoRule,
-                Step::Caller { .. } if walk.codes.len() >= MOST_FRAMES => return End::TooDeep,
-                Step::Caller { address, at } => walk.found(address, at),
+                UnwindStep::Start if !matches!(code, FrameLocation::Probe(_)) => {
+                    return StackEnd::Start;
+                }
+                UnwindStep::Start | UnwindStep::NoRule => return StackEnd::NoRule,
+                UnwindStep::Unread(at) if walk.stack.ends_below(at) => {
+                    return StackEnd::CopyTooShort;
+                }
+                UnwindStep::Unread(_) => return StackEnd::NoRule,
+                UnwindStep::Caller { .. } if walk.codes.len() >= MAX_FRAMES => {
+                    return StackEnd::TooDeep;
+                }
+                UnwindStep::Caller { address, at } => walk.found(address, at),
             }
         }
     }
 
-    fn resolve_all(&mut self, walk: &mut Walk<'_>, addresses: &[u64]) -> End {
+    fn resolve_all(&mut self, walk: &mut StackWalk<'_>, addresses: &[u64]) -> StackEnd {
         if !self.enter(walk.pid) {
-            walk.codes.push(Code::Unmapped(walk.address));
-            return End::Gone;
+            walk.codes.push(FrameLocation::Unmapped(walk.address));
+            return StackEnd::Gone;
         }
-        for &address in addresses.iter().take(MOST_FRAMES) {
+        for &address in addresses.iter().take(MAX_FRAMES) {
             walk.address = address;
-            let Some((code, _)) = self.code(walk) else { return End::NoRule };
+            let Some((code, _)) = self.code(walk) else { return StackEnd::NoRule };
             walk.codes.push(code);
         }
-        if addresses.len() >= MOST_FRAMES { End::TooDeep } else { End::Start }
+        if addresses.len() >= MAX_FRAMES { StackEnd::TooDeep } else { StackEnd::Start }
     }
 
     /// Reads the mappings of a process if needed; returns whether any are known.
     fn enter(&mut self, pid: Pid) -> bool {
-        if self.spaces.len() >= MOST_PROCESSES && !self.spaces.contains_key(&pid) {
+        if self.spaces.len() >= MAX_PROCESSES && !self.spaces.contains_key(&pid) {
             self.spaces.clear();
         }
         let space = self.spaces.entry(pid).or_insert_with(|| AddressSpace::new(pid));
         space.refresh();
         if space.is_gone() {
-            space.believe(self.recent.iter().filter(|code| code.pid == pid));
+            space.use_mmap_events(self.recent.iter().filter(|code| code.pid == pid));
         }
         !space.is_gone()
     }
 
     /// Returns the location of the next frame, and the address for its rules; `None` if the address
     /// is not code, so that the walk has failed.
-    fn code(&mut self, walk: &mut Walk<'_>) -> Option<(Code, u64)> {
+    fn code(&mut self, walk: &mut StackWalk<'_>) -> Option<(FrameLocation, u64)> {
         let space = self.spaces.get_mut(&walk.pid)?;
         let mut address = walk.address;
         // Minus 1: a call can be the last instruction of a function that never returns.
-        let mut location = space.place(address.checked_sub(1)?, &mut self.modules);
+        let mut location = space.locate(address.checked_sub(1)?, &mut self.modules);
         // The uprobes page of a process that has exited is not known.
-        let may_be_probe =
-            space.is_believed() && location == Place::Nothing && walk.used < walk.hijacked.len();
+        let may_be_probe = space.is_from_mmap_events()
+            && location == CodeLocation::Nothing
+            && walk.used < walk.hijacked.len();
         if space.is_probe(address) || may_be_probe {
             let Some(original) = walk.original() else {
-                return Some((Code::Probe(address), address));
+                return Some((FrameLocation::Probe(address), address));
             };
             address = original;
             walk.registers.set_ip(address);
-            location = space.place(address.checked_sub(1)?, &mut self.modules);
+            location = space.locate(address.checked_sub(1)?, &mut self.modules);
         }
         match location {
-            Place::File { module, offset } => {
+            CodeLocation::File { module, offset } => {
                 let offset = offset.checked_add(1)?;
-                Some((Code::File { module, offset }, address))
+                Some((FrameLocation::File { module, offset }, address))
             }
-            Place::Anonymous => Some((Code::Anonymous { pid: walk.pid, address }, address)),
-            Place::Nothing => walk.codes.is_empty().then_some((Code::Unmapped(address), address)),
+            CodeLocation::Anonymous => {
+                Some((FrameLocation::Anonymous { pid: walk.pid, address }, address))
+            }
+            CodeLocation::Nothing => {
+                walk.codes.is_empty().then_some((FrameLocation::Unmapped(address), address))
+            }
         }
     }
 }
 
 /// State while a stack is unwound.
-struct Walk<'a> {
+struct StackWalk<'a> {
     pid: Pid,
     stack: StackCopy<'a>,
-    hijacked: &'a [Pending],
+    hijacked: &'a [HijackedReturn],
     /// Entries of that list up to the last one that was used.
     used: usize,
     registers: UnwindRegsX86_64,
@@ -340,12 +368,17 @@ struct Walk<'a> {
     address: u64,
     /// Slot of that address; none for the first frame and in a frame-pointer walk.
     at: u64,
-    codes: Vec<Code>,
-    slots: Vec<Slot>,
+    codes: Vec<FrameLocation>,
+    slots: Vec<ReturnSlot>,
 }
 
-impl<'a> Walk<'a> {
-    fn new(pid: Pid, registers: Registers, bytes: &'a [u8], hijacked: &'a [Pending]) -> Self {
+impl<'a> StackWalk<'a> {
+    fn new(
+        pid: Pid,
+        registers: Registers,
+        bytes: &'a [u8],
+        hijacked: &'a [HijackedReturn],
+    ) -> Self {
         let Registers { ip, sp, bp } = registers;
         Self {
             pid,
@@ -363,7 +396,7 @@ impl<'a> Walk<'a> {
     fn found(&mut self, address: u64, at: u64) {
         (self.address, self.at) = (address, at);
         let offset = at.saturating_sub(self.stack.from);
-        self.slots.push(Slot { offset, value: address });
+        self.slots.push(ReturnSlot { offset, value: address });
     }
 
     /// Returns the original address that a probe replaced: the one for this slot, else the next in
@@ -375,10 +408,10 @@ impl<'a> Walk<'a> {
         self.hijacked.get(index).map(|hijacked| hijacked.address)
     }
 
-    fn finish(self, end: End) -> Unwound {
+    fn finish(self, end: StackEnd) -> UnwoundStack {
         let Self { codes, mut slots, .. } = self;
         // The last return address may not have become a frame.
         slots.truncate(codes.len().saturating_sub(1));
-        Unwound { codes, slots, end }
+        UnwoundStack { codes, slots, end }
     }
 }

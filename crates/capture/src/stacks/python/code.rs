@@ -5,65 +5,65 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use engine::ids::Pid;
-use engine::stack::{Frame, Language, Unknown};
+use engine::stack::{Frame, Language, UnknownReason};
 
 use super::find::Interpreter;
-use super::layout::{Instruction, Layout};
+use super::layout::{InstructionField, PythonLayout};
 use super::lines;
-use super::memory::{Memory, half_of, word_of};
+use super::memory::{MemoryReader, half_of, word_of};
 use super::text::{table, text};
 use crate::wire::WirePythonFrame;
 
 /// Maximum numbers of cached frames and code objects per process, and bytes of their line tables;
 /// beyond them the cache is dropped.
-const MOST_FRAMES: usize = 1 << 16;
-const MOST_CODES: usize = 1 << 14;
-const MOST_BYTES: usize = 16 << 20;
+const MAX_FRAMES: usize = 1 << 16;
+const MAX_CODE_OBJECTS: usize = 1 << 14;
+const MAX_LINE_TABLE_BYTES: usize = 16 << 20;
 
 /// Maximum size of the fixed part of a code object.
-const LARGEST_CODE: usize = 4096;
+const MAX_CODE_BYTES: usize = 4096;
 
 /// Symbolizes Python frames of many processes, with a bounded cache per process.
-pub(crate) struct Names<M> {
-    processes: HashMap<Pid, Process<M>>,
+pub(crate) struct PythonSymbolizer<M> {
+    processes: HashMap<Pid, ProcessCode<M>>,
 }
 
-impl<M> Default for Names<M> {
+impl<M> Default for PythonSymbolizer<M> {
     fn default() -> Self {
         Self { processes: HashMap::new() }
     }
 }
 
-struct Process<M> {
+struct ProcessCode<M> {
     memory: M,
-    layout: Layout,
-    codes: HashMap<Key, Arc<Code>>,
+    layout: PythonLayout,
+    codes: HashMap<CodeKey, Arc<CodeObject>>,
     bytes: usize,
-    frames: HashMap<(Key, u64), Option<Frame>>,
+    frames: HashMap<(CodeKey, u64), Option<Frame>>,
 }
 
 /// Identity of a code object. Addresses can be reused, so the fields that the probes read are part
 /// of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct CodeKey {
     code: u64,
     name: u64,
     lines: u64,
     first_line: u32,
 }
 
-struct Code {
-    function: Result<Arc<str>, Unknown>,
+struct CodeObject {
+    function: Result<Arc<str>, UnknownReason>,
     file: Option<Arc<str>>,
     lines: Vec<u8>,
     /// Code of the interpreter itself.
     internal: bool,
 }
 
-impl<M: Memory> Names<M> {
+impl<M: MemoryReader> PythonSymbolizer<M> {
     /// Sets the interpreter of a process.
     pub(crate) fn add(&mut self, pid: Pid, interpreter: &Interpreter, memory: M) {
-        let process = Process {
+        let process = ProcessCode {
             memory,
             layout: interpreter.layout,
             codes: HashMap::new(),
@@ -86,14 +86,14 @@ impl<M: Memory> Names<M> {
         }
         match self.processes.get_mut(&pid) {
             Some(process) => process.frame(found),
-            None => Some(unknown(Unknown::Gone)),
+            None => Some(unknown(UnknownReason::ProcessExited)),
         }
     }
 }
 
-impl<M: Memory> Process<M> {
+impl<M: MemoryReader> ProcessCode<M> {
     fn frame(&mut self, found: &WirePythonFrame) -> Option<Frame> {
-        let key = Key {
+        let key = CodeKey {
             code: found.code,
             name: found.name,
             lines: found.lines,
@@ -101,8 +101,8 @@ impl<M: Memory> Process<M> {
         };
         // A number is 4 bytes wide; the rest of its word is another field.
         let instruction = match self.layout.instruction {
-            Instruction::Number(_) => found.instruction & 0xffff_ffff,
-            Instruction::Address(_) => found.instruction,
+            InstructionField::Number(_) => found.instruction & 0xffff_ffff,
+            InstructionField::Address(_) => found.instruction,
         };
         if let Some(frame) = self.frames.get(&(key, instruction)) {
             return frame.clone();
@@ -112,21 +112,21 @@ impl<M: Memory> Process<M> {
             Err(why) => return Some(unknown(why)),
         };
         let frame = self.resolved(key, &code, instruction);
-        if self.frames.len() >= MOST_FRAMES {
+        if self.frames.len() >= MAX_FRAMES {
             self.frames.clear();
         }
         self.frames.insert((key, instruction), frame.clone());
         frame
     }
 
-    fn resolved(&self, key: Key, code: &Code, instruction: u64) -> Option<Frame> {
+    fn resolved(&self, key: CodeKey, code: &CodeObject, instruction: u64) -> Option<Frame> {
         if code.internal {
             return None;
         }
         let offset = match self.layout.instruction {
             // A signed 32-bit number, -1 before the first instruction.
-            Instruction::Number(unit) => i64::from((instruction as u32).cast_signed()) * unit,
-            Instruction::Address(begin) => {
+            InstructionField::Number(unit) => i64::from((instruction as u32).cast_signed()) * unit,
+            InstructionField::Address(begin) => {
                 let begin = key.code.wrapping_add(begin.into());
                 instruction.wrapping_sub(begin).cast_signed()
             }
@@ -142,12 +142,12 @@ impl<M: Memory> Process<M> {
         })
     }
 
-    fn code(&mut self, key: Key) -> Result<Arc<Code>, Unknown> {
+    fn code(&mut self, key: CodeKey) -> Result<Arc<CodeObject>, UnknownReason> {
         if let Some(code) = self.codes.get(&key) {
             return Ok(Arc::clone(code));
         }
         let code = Arc::new(self.read(key)?);
-        if self.codes.len() >= MOST_CODES || self.bytes >= MOST_BYTES {
+        if self.codes.len() >= MAX_CODE_OBJECTS || self.bytes >= MAX_LINE_TABLE_BYTES {
             // Frames share the strings.
             self.frames.clear();
             self.codes.clear();
@@ -158,21 +158,22 @@ impl<M: Memory> Process<M> {
         Ok(code)
     }
 
-    fn read(&self, key: Key) -> Result<Code, Unknown> {
+    fn read(&self, key: CodeKey) -> Result<CodeObject, UnknownReason> {
         let layout = &self.layout;
         let end = layout.code_lines.max(layout.code_name).max(layout.code_file);
         let end = usize::from(end.max(layout.code_first_line)) + 8;
-        let block = self.memory.block(key.code, end, LARGEST_CODE).ok_or(Unknown::Gone)?;
+        let block =
+            self.memory.block(key.code, end, MAX_CODE_BYTES).ok_or(UnknownReason::ProcessExited)?;
         let word = |offset: u16| word_of(&block, offset.into());
         let same = word(layout.code_name) == Some(key.name)
             && word(layout.code_lines) == Some(key.lines)
             && half_of(&block, layout.code_first_line.into()) == Some(key.first_line);
-        let file = word(layout.code_file).filter(|_| same).ok_or(Unknown::Gone)?;
+        let file = word(layout.code_file).filter(|_| same).ok_or(UnknownReason::ProcessExited)?;
         let function = text(&self.memory, layout, key.name);
-        if function == Err(Unknown::Gone) {
-            return Err(Unknown::Gone);
+        if function == Err(UnknownReason::ProcessExited) {
+            return Err(UnknownReason::ProcessExited);
         }
-        Ok(Code {
+        Ok(CodeObject {
             function: function.map(Arc::from),
             // Internal code has the same string as name and file.
             internal: file == key.name,
@@ -182,7 +183,7 @@ impl<M: Memory> Process<M> {
     }
 }
 
-impl Code {
+impl CodeObject {
     fn size(&self) -> usize {
         let function = self.function.as_ref().map_or(0, |function| function.len());
         let file = self.file.as_ref().map_or(0, |file| file.len());
@@ -190,6 +191,6 @@ impl Code {
     }
 }
 
-fn unknown(why: Unknown) -> Frame {
+fn unknown(why: UnknownReason) -> Frame {
     Frame { language: Language::Python, unknown: Some(why), ..Frame::default() }
 }

@@ -2,8 +2,8 @@
 //! and memory use is bounded.
 
 use super::maps::Mapping;
-use super::memory::{Memory, half_of, word_of};
-use super::version::{self, Version};
+use super::memory::{MemoryReader, half_of, word_of};
+use super::version::{self, PythonVersion};
 
 /// Data symbols that are searched for.
 const RUNTIME: &[u8] = b"_PyRuntime";
@@ -13,24 +13,24 @@ const CODE_TYPE: &[u8] = b"PyCode_Type";
 /// The section of `_PyRuntime`, since 3.10; also in stripped files.
 const RUNTIME_SECTION: &[u8] = b".PyRuntime";
 
-const MOST_SECTIONS: u64 = 4096;
-const MOST_SYMBOLS: u64 = 1 << 22;
-const MOST_NAMES: usize = 64 << 20;
-const MOST_CONSTANTS: usize = 64 << 20;
+const MAX_SECTIONS: u64 = 4096;
+const MAX_SYMBOLS: u64 = 1 << 22;
+const MAX_STRING_TABLE_BYTES: usize = 64 << 20;
+const MAX_RODATA_BYTES: usize = 64 << 20;
 /// Symbols per read.
-const AT_ONCE: u64 = 2730;
+const SYMBOLS_PER_READ: u64 = 2730;
 /// Size of a symbol.
-const SYMBOL: u64 = 24;
+const SYMBOL_BYTES: u64 = 24;
 
 /// The interpreter in a file, with virtual addresses in the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Program {
+pub(super) struct InterpreterElf {
     pub(super) runtime: u64,
     /// Address of the version, since 3.11.
     pub(super) version: Option<u64>,
     pub(super) code_type: Option<u64>,
     /// The version from constants in the file, if it has no address.
-    pub(super) constant_version: Option<Version>,
+    pub(super) constant_version: Option<PythonVersion>,
     /// Linked at a fixed address (not position-independent).
     fixed: bool,
     segments: Vec<Segment>,
@@ -55,11 +55,11 @@ struct Section {
     link: u32,
 }
 
-const SYMBOLS: u32 = 2;
-const DYNAMIC_SYMBOLS: u32 = 11;
+const SHT_SYMTAB: u32 = 2;
+const SHT_DYNSYM: u32 = 11;
 
 /// Finds the interpreter in a file; `None` if it has none.
-pub(super) fn read(file: &impl Memory) -> Option<Program> {
+pub(super) fn read(file: &impl MemoryReader) -> Option<InterpreterElf> {
     let head: [u8; 64] = file.bytes(0)?;
     // 64 bits, little-endian.
     if !head.starts_with(b"\x7fELF\x02\x01") {
@@ -67,8 +67,8 @@ pub(super) fn read(file: &impl Memory) -> Option<Program> {
     }
     let fixed = half_of(&head, 16)? & 0xffff == 2;
     let sections = sections(file, &head)?;
-    let mut found = Found::default();
-    for kind in [DYNAMIC_SYMBOLS, SYMBOLS] {
+    let mut found = FoundSymbols::default();
+    for kind in [SHT_DYNSYM, SHT_SYMTAB] {
         if found.runtime.is_none() {
             let table = sections.iter().find(|section| section.kind == kind);
             table.and_then(|table| {
@@ -83,10 +83,10 @@ pub(super) fn read(file: &impl Memory) -> Option<Program> {
     } else {
         named(b".rodata").and_then(|section| {
             let length = usize::try_from(section.size).ok()?;
-            version::of_constants(&file.block(section.offset, length, MOST_CONSTANTS)?)
+            version::of_constants(&file.block(section.offset, length, MAX_RODATA_BYTES)?)
         })
     };
-    Some(Program {
+    Some(InterpreterElf {
         runtime,
         version: found.version,
         code_type: found.code_type,
@@ -98,22 +98,24 @@ pub(super) fn read(file: &impl Memory) -> Option<Program> {
 
 /// Addresses of the symbols that were found.
 #[derive(Default)]
-struct Found {
+struct FoundSymbols {
     runtime: Option<u64>,
     version: Option<u64>,
     code_type: Option<u64>,
 }
 
-impl Found {
-    fn scan(&mut self, file: &impl Memory, table: &Section, names: &Section) -> Option<()> {
-        let names = file.block(names.offset, usize::try_from(names.size).ok()?, MOST_NAMES)?;
-        let count = (table.size / SYMBOL).min(MOST_SYMBOLS);
+impl FoundSymbols {
+    fn scan(&mut self, file: &impl MemoryReader, table: &Section, names: &Section) -> Option<()> {
+        let names =
+            file.block(names.offset, usize::try_from(names.size).ok()?, MAX_STRING_TABLE_BYTES)?;
+        let count = (table.size / SYMBOL_BYTES).min(MAX_SYMBOLS);
         let mut first = 0;
         while first < count {
-            let batch = (count - first).min(AT_ONCE);
-            let from = table.offset.checked_add(first * SYMBOL)?;
-            let symbols = file.block(from, usize::try_from(batch * SYMBOL).ok()?, usize::MAX)?;
-            for symbol in symbols.chunks_exact(SYMBOL as usize) {
+            let batch = (count - first).min(SYMBOLS_PER_READ);
+            let from = table.offset.checked_add(first * SYMBOL_BYTES)?;
+            let symbols =
+                file.block(from, usize::try_from(batch * SYMBOL_BYTES).ok()?, usize::MAX)?;
+            for symbol in symbols.chunks_exact(SYMBOL_BYTES as usize) {
                 self.observe(symbol, &names);
             }
             first += batch;
@@ -144,9 +146,9 @@ impl Found {
     }
 }
 
-fn sections(file: &impl Memory, head: &[u8]) -> Option<Vec<Section>> {
+fn sections(file: &impl MemoryReader, head: &[u8]) -> Option<Vec<Section>> {
     let (offset, count) = (word_of(head, 40)?, u64::from(half_of(head, 60)? & 0xffff));
-    let (size, count) = (half_of(head, 58)? & 0xffff, count.min(MOST_SECTIONS));
+    let (size, count) = (half_of(head, 58)? & 0xffff, count.min(MAX_SECTIONS));
     if size != 64 {
         return None;
     }
@@ -167,7 +169,7 @@ fn sections(file: &impl Memory, head: &[u8]) -> Option<Vec<Section>> {
 }
 
 fn section_named<'a>(
-    file: &impl Memory,
+    file: &impl MemoryReader,
     head: &[u8],
     sections: &'a [Section],
     name: &[u8],
@@ -182,15 +184,15 @@ fn section_named<'a>(
     })
 }
 
-fn segments(file: &impl Memory, head: &[u8]) -> Option<Vec<Segment>> {
-    const LOADED: u32 = 1;
+fn segments(file: &impl MemoryReader, head: &[u8]) -> Option<Vec<Segment>> {
+    const PT_LOAD: u32 = 1;
     let (offset, size) = (word_of(head, 32)?, half_of(head, 54)? & 0xffff);
     let count = half_of(head, 56)? & 0xffff;
     if size != 56 {
         return None;
     }
     let table = file.block(offset, count as usize * 56, usize::MAX)?;
-    let loaded = table.chunks_exact(56).filter(|segment| half_of(segment, 0) == Some(LOADED));
+    let loaded = table.chunks_exact(56).filter(|segment| half_of(segment, 0) == Some(PT_LOAD));
     loaded
         .map(|segment| {
             Some(Segment {
@@ -202,18 +204,18 @@ fn segments(file: &impl Memory, head: &[u8]) -> Option<Vec<Segment>> {
         .collect()
 }
 
-impl Program {
+impl InterpreterElf {
     /// Returns the load bias: the difference between addresses in memory and in the file. A mapping
     /// starts with the page in which its segment starts; two segments can start in one page, so
     /// executable ones are distinguished from others.
     pub(super) fn bias(&self, mappings: &[Mapping]) -> Option<u64> {
-        const LARGEST_PAGE: u64 = 65536;
+        const MAX_PAGE_SIZE: u64 = 65536;
         if self.fixed {
             return Some(0);
         }
         let fits = |segment: &&Segment, mapping: &Mapping| {
             segment.executable == mapping.executable
-                && segment.offset.checked_sub(mapping.offset).is_some_and(|n| n < LARGEST_PAGE)
+                && segment.offset.checked_sub(mapping.offset).is_some_and(|n| n < MAX_PAGE_SIZE)
         };
         mappings.iter().find_map(|mapping| {
             let near = self.segments.iter().filter(|segment| fits(segment, mapping));

@@ -2,26 +2,26 @@
 
 use engine::ids::Pid;
 
-use super::layout::{self, Layout};
-use super::memory::{Memory, ProcessMemory};
-use super::version::{self, Version};
+use super::layout::{self, PythonLayout};
+use super::memory::{MemoryReader, ProcessMemory};
+use super::version::{self, PythonVersion};
 use super::{elf, maps, offsets, plausible};
 use crate::wire::WirePython;
 
 /// Maximum number of files of a process that are searched.
-const MOST_FILES: usize = 8;
+const MAX_FILES: usize = 8;
 
 /// The interpreter of a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     /// The data that the probes need to walk its stacks.
     pub(crate) wire: WirePython,
-    pub(super) layout: Layout,
+    pub(super) layout: PythonLayout,
 }
 
 /// Reason why Python stacks of a process cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum NoPython {
+pub(crate) enum PythonUnsupported {
     /// Its memory or its files cannot be read.
     #[error("cannot read the Python interpreter; trace as root or with CAP_SYS_PTRACE")]
     Unreadable,
@@ -41,19 +41,19 @@ pub(crate) enum NoPython {
 
 /// Addresses in a process that seems to run Python.
 #[derive(Clone, Debug)]
-pub(super) struct Anchor {
+pub(super) struct InterpreterAnchor {
     pub(super) runtime: u64,
     /// Address of the version.
     pub(super) version: Option<u64>,
     /// The version from the content or the name of the file.
-    pub(super) file_version: Option<Version>,
+    pub(super) file_version: Option<PythonVersion>,
     /// The type of code objects.
     pub(super) code_type: Option<u64>,
 }
 
 /// Finds the Python interpreter of a process, the first running one if it has several; `None` if it
 /// has none.
-pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, NoPython> {
+pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, PythonUnsupported> {
     let mut result = Ok(None);
     for anchor in anchors(pid)? {
         match examine(anchor, &ProcessMemory(pid)) {
@@ -65,11 +65,11 @@ pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, NoPython> {
 }
 
 /// Searches the files of a process for `_PyRuntime`.
-pub(super) fn anchors(pid: Pid) -> Result<Vec<Anchor>, NoPython> {
+pub(super) fn anchors(pid: Pid) -> Result<Vec<InterpreterAnchor>, PythonUnsupported> {
     let mut anchors = Vec::new();
     let mut unreadable = false;
-    let candidates = maps::candidates(pid).map_err(|_| NoPython::Unreadable)?;
-    for mapped in candidates.into_iter().take(MOST_FILES) {
+    let candidates = maps::candidates(pid).map_err(|_| PythonUnsupported::Unreadable)?;
+    for mapped in candidates.into_iter().take(MAX_FILES) {
         let name = mapped.name().to_string_lossy();
         let Ok(file) = mapped.open(pid) else {
             unreadable |= name.contains("python");
@@ -78,43 +78,54 @@ pub(super) fn anchors(pid: Pid) -> Result<Vec<Anchor>, NoPython> {
         let Some(elf) = elf::read(&file) else { continue };
         let Some(bias) = elf.bias(&mapped.mappings) else { continue };
         let file_version = elf.constant_version.or_else(|| version::of_file_name(&name));
-        anchors.push(Anchor {
+        anchors.push(InterpreterAnchor {
             runtime: elf.runtime.wrapping_add(bias),
             version: elf.version.map(|address| address.wrapping_add(bias)),
             file_version,
             code_type: elf.code_type.map(|address| address.wrapping_add(bias)),
         });
     }
-    if anchors.is_empty() && unreadable { Err(NoPython::Unreadable) } else { Ok(anchors) }
+    if anchors.is_empty() && unreadable { Err(PythonUnsupported::Unreadable) } else { Ok(anchors) }
 }
 
 /// Determines the layout of the interpreter at an anchor, and checks that its structures match it.
-pub(super) fn examine(anchor: Anchor, memory: &impl Memory) -> Result<Interpreter, NoPython> {
-    let layout = match offsets::told(memory, anchor.runtime)? {
+pub(super) fn examine(
+    anchor: InterpreterAnchor,
+    memory: &impl MemoryReader,
+) -> Result<Interpreter, PythonUnsupported> {
+    let layout = match offsets::from_runtime(memory, anchor.runtime)? {
         Some(layout) => layout,
         None => by_version(&anchor, memory)?,
     };
-    let unknown = || NoPython::UnknownVersion(layout.version.to_string());
+    let unknown = || PythonUnsupported::UnknownVersion(layout.version.to_string());
     let wire = layout.wire(anchor.runtime).ok_or_else(unknown)?;
     plausible::check(memory, &layout, &wire, anchor.code_type)?;
     Ok(Interpreter { wire, layout })
 }
 
-fn by_version(anchor: &Anchor, memory: &impl Memory) -> Result<Layout, NoPython> {
+fn by_version(
+    anchor: &InterpreterAnchor,
+    memory: &impl MemoryReader,
+) -> Result<PythonLayout, PythonUnsupported> {
     let version = match anchor.version {
         Some(address) => {
-            let hex = memory.word(address).ok_or(NoPython::Unreadable)?;
-            Version::from_hex(hex).ok_or(NoPython::NotReadyYet)?
+            let hex = memory.word(address).ok_or(PythonUnsupported::Unreadable)?;
+            PythonVersion::from_hex(hex).ok_or(PythonUnsupported::NotReadyYet)?
         }
         None => {
-            let unknown = || NoPython::UnknownVersion("of unknown version".into());
+            let unknown = || PythonUnsupported::UnknownVersion("of unknown version".into());
             anchor.file_version.ok_or_else(unknown)?
         }
     };
-    if version >= layout::FIRST_THAT_TELLS {
+    if version >= layout::FIRST_WITH_DEBUG_OFFSETS {
         // The data is zero until the loader has copied it.
         let empty = memory.word(anchor.runtime) == Some(0);
-        return Err(if empty { NoPython::NotReadyYet } else { NoPython::Implausible });
+        return Err(if empty {
+            PythonUnsupported::NotReadyYet
+        } else {
+            PythonUnsupported::Implausible
+        });
     }
-    layout::of_version(version).ok_or_else(|| NoPython::UnknownVersion(version.to_string()))
+    layout::of_version(version)
+        .ok_or_else(|| PythonUnsupported::UnknownVersion(version.to_string()))
 }

@@ -4,7 +4,7 @@
 //! table, taken from the debug information of 3.9.18, 3.10.13, 3.11.7 and 3.12.1 and compared with
 //! running processes.
 
-use super::version::Version;
+use super::version::PythonVersion;
 use crate::wire::{self, VS_NO_FIELD, VS_NONE, WirePython};
 
 /// Bytes that the probes read of an interpreter frame, of a frame object, and of a code object. See
@@ -21,8 +21,8 @@ const NO_OWNER: u8 = 255;
 
 /// Layout of Python's structures; offsets in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Layout {
-    pub(super) version: Version,
+pub(crate) struct PythonLayout {
+    pub(super) version: PythonVersion,
     /// In the runtime: the first interpreter.
     pub(super) interpreters: u16,
     pub(super) interpreter_next: u16,
@@ -37,14 +37,14 @@ pub(crate) struct Layout {
     pub(super) frame_code: u16,
     pub(super) frame_instruction: u16,
     pub(super) frame_previous: u16,
-    pub(super) entry: Entry,
+    pub(super) entry: EntryFrameRule,
     pub(super) code_first_line: u16,
     pub(super) code_file: u16,
     /// The qualified name; before 3.11 the name.
     pub(super) code_name: u16,
     pub(super) code_lines: u16,
-    pub(super) instruction: Instruction,
-    pub(super) lines: Lines,
+    pub(super) instruction: InstructionField,
+    pub(super) lines: LineTableFormat,
     pub(super) object_type: u16,
     pub(super) bytes_size: u16,
     pub(super) bytes_data: u16,
@@ -57,7 +57,7 @@ pub(crate) struct Layout {
 
 /// How to detect frames that entered the interpreter from C.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Entry {
+pub(super) enum EntryFrameRule {
     /// Every frame did.
     Every,
     /// A flag at this offset.
@@ -68,7 +68,7 @@ pub(super) enum Entry {
 
 /// How a frame stores its instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Instruction {
+pub(super) enum InstructionField {
     /// As an index, in units of this many bytes.
     Number(i64),
     /// As an address; the instructions start at this offset in the code object.
@@ -77,7 +77,7 @@ pub(super) enum Instruction {
 
 /// Format of the line table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Lines {
+pub(super) enum LineTableFormat {
     /// `co_lnotab`, up to 3.9.
     Steps,
     /// `co_linetable` of 3.10.
@@ -86,8 +86,8 @@ pub(super) enum Lines {
     Locations,
 }
 
-const V3_9: Layout = Layout {
-    version: Version::three(9),
+const V3_9: PythonLayout = PythonLayout {
+    version: PythonVersion::three(9),
     interpreters: 32,
     interpreter_next: 0,
     threads: 8,
@@ -99,13 +99,13 @@ const V3_9: Layout = Layout {
     frame_code: 32,
     frame_instruction: 104,
     frame_previous: 24,
-    entry: Entry::Every,
+    entry: EntryFrameRule::Every,
     code_first_line: 40,
     code_file: 104,
     code_name: 112,
     code_lines: 120,
-    instruction: Instruction::Number(1),
-    lines: Lines::Steps,
+    instruction: InstructionField::Number(1),
+    lines: LineTableFormat::Steps,
     object_type: 8,
     bytes_size: 16,
     bytes_data: 32,
@@ -115,16 +115,16 @@ const V3_9: Layout = Layout {
     text_wide: 72,
 };
 
-const V3_10: Layout = Layout {
-    version: Version::three(10),
+const V3_10: PythonLayout = PythonLayout {
+    version: PythonVersion::three(10),
     frame_instruction: 96,
-    instruction: Instruction::Number(2),
-    lines: Lines::Ranges,
+    instruction: InstructionField::Number(2),
+    lines: LineTableFormat::Ranges,
     ..V3_9
 };
 
-const V3_11: Layout = Layout {
-    version: Version::three(11),
+const V3_11: PythonLayout = PythonLayout {
+    version: PythonVersion::three(11),
     interpreters: 40,
     threads: 16,
     thread_id: 152,
@@ -133,43 +133,43 @@ const V3_11: Layout = Layout {
     frame_code: 32,
     frame_instruction: 56,
     frame_previous: 48,
-    entry: Entry::Marked(68),
+    entry: EntryFrameRule::Marked(68),
     code_first_line: 72,
     code_file: 112,
     code_name: 128,
     code_lines: 136,
-    instruction: Instruction::Address(184),
-    lines: Lines::Locations,
+    instruction: InstructionField::Address(184),
+    lines: LineTableFormat::Locations,
     ..V3_10
 };
 
-const V3_12: Layout = Layout {
-    version: Version::three(12),
+const V3_12: PythonLayout = PythonLayout {
+    version: PythonVersion::three(12),
     threads: 72,
     thread_id: 136,
     frame_of: Some(0),
     frame_code: 0,
     frame_previous: 8,
-    entry: Entry::Shim(70),
+    entry: EntryFrameRule::Shim(70),
     code_first_line: 68,
-    instruction: Instruction::Address(192),
+    instruction: InstructionField::Address(192),
     text_ascii: 40,
     text_wide: 56,
     ..V3_11
 };
 
 /// The first version that publishes its layout.
-pub(super) const FIRST_THAT_TELLS: Version = Version::three(13);
+pub(super) const FIRST_WITH_DEBUG_OFFSETS: PythonVersion = PythonVersion::three(13);
 
 /// Returns the layout of a version that does not publish it.
-pub(super) fn of_version(version: Version) -> Option<Layout> {
+pub(super) fn of_version(version: PythonVersion) -> Option<PythonLayout> {
     [V3_9, V3_10, V3_11, V3_12].into_iter().find(|layout| layout.version == version)
 }
 
-impl Layout {
+impl PythonLayout {
     /// Returns the bytes of a frame that the probes read.
     pub(super) fn frame_bytes(&self) -> usize {
-        if self.entry == Entry::Every { FRAME_OBJECT_BYTES } else { FRAME_BYTES }
+        if self.entry == EntryFrameRule::Every { FRAME_OBJECT_BYTES } else { FRAME_BYTES }
     }
 
     /// Returns the data for the probes, with the runtime at this address; `None` if a field is
@@ -180,8 +180,10 @@ impl Layout {
         let in_code = |offset: u16, size: u8| part(offset - code_from, size, CODE_BYTES);
         // Without shims the owner is the highest byte of a pointer, which is always 0.
         let (owner, owner_entry) = match self.entry {
-            Entry::Shim(owner) => (owner, OWNER_ENTRY),
-            Entry::Every | Entry::Marked(_) => (self.frame_previous.checked_add(7)?, NO_OWNER),
+            EntryFrameRule::Shim(owner) => (owner, OWNER_ENTRY),
+            EntryFrameRule::Every | EntryFrameRule::Marked(_) => {
+                (self.frame_previous.checked_add(7)?, NO_OWNER)
+            }
         };
         // Fields of the session stay 0.
         let mut wire: WirePython = wire::parse(&[0; size_of::<WirePython>()])?;
@@ -200,10 +202,10 @@ impl Layout {
         wire.frame_owner = part(owner, 1, bytes)?;
         wire.owner_entry = owner_entry;
         wire.frame_is_entry = match self.entry {
-            Entry::Marked(mark) => part(mark, 1, bytes)?,
-            Entry::Every | Entry::Shim(_) => u8::try_from(VS_NONE).ok()?,
+            EntryFrameRule::Marked(mark) => part(mark, 1, bytes)?,
+            EntryFrameRule::Every | EntryFrameRule::Shim(_) => u8::try_from(VS_NONE).ok()?,
         };
-        wire.every_is_entry = u8::from(self.entry == Entry::Every);
+        wire.every_is_entry = u8::from(self.entry == EntryFrameRule::Every);
         wire.code_name = in_code(self.code_name, 8)?;
         wire.code_lines = in_code(self.code_lines, 8)?;
         wire.code_first_line = in_code(self.code_first_line, 4)?;
@@ -242,13 +244,13 @@ mod tests {
 
     #[test]
     fn fields_outside_of_the_read_range_are_rejected() {
-        let far = Layout { frame_instruction: 80, ..V3_12 };
+        let far = PythonLayout { frame_instruction: 80, ..V3_12 };
         assert!(far.wire(0).is_none());
-        assert!(Layout { frame_instruction: 72, ..V3_12 }.wire(0).is_some());
-        assert!(Layout { frame_instruction: 52, ..V3_12 }.wire(0).is_none());
-        assert!(Layout { entry: Entry::Shim(80), ..V3_12 }.wire(0).is_none());
-        assert!(Layout { code_lines: 160, ..V3_12 }.wire(0).is_none());
-        assert!(Layout { frame_previous: u16::MAX, ..V3_9 }.wire(0).is_none());
+        assert!(PythonLayout { frame_instruction: 72, ..V3_12 }.wire(0).is_some());
+        assert!(PythonLayout { frame_instruction: 52, ..V3_12 }.wire(0).is_none());
+        assert!(PythonLayout { entry: EntryFrameRule::Shim(80), ..V3_12 }.wire(0).is_none());
+        assert!(PythonLayout { code_lines: 160, ..V3_12 }.wire(0).is_none());
+        assert!(PythonLayout { frame_previous: u16::MAX, ..V3_9 }.wire(0).is_none());
         assert!(V3_12.wire(u64::MAX).is_none());
     }
 
@@ -259,7 +261,8 @@ mod tests {
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let minor = |name: String| name.strip_prefix("3.")?.strip_suffix(".image")?.parse().ok();
         let recorded: std::collections::BTreeSet<u8> = names.filter_map(minor).collect();
-        let listed = (0..=u8::MAX).filter(|minor| of_version(Version::three(*minor)).is_some());
+        let listed =
+            (0..=u8::MAX).filter(|minor| of_version(PythonVersion::three(*minor)).is_some());
         // Later versions publish their layout.
         let needed = recorded.iter().copied().filter(|minor| *minor < 13);
         assert!(listed.eq(needed), "{recorded:?}");

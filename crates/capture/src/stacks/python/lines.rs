@@ -2,18 +2,23 @@
 //!
 //! All formats list ranges of instructions. A table ends with its bytes, so any bytes are valid.
 
-use super::layout::Lines;
+use super::layout::LineTableFormat;
 
 /// Returns the line of the instruction at a byte offset; `None` if it has none. As in Python, an
 /// offset before the first instruction is on the first line.
-pub(super) fn line(format: Lines, table: &[u8], first_line: u32, offset: i64) -> Option<u32> {
+pub(super) fn line(
+    format: LineTableFormat,
+    table: &[u8],
+    first_line: u32,
+    offset: i64,
+) -> Option<u32> {
     if offset < 0 {
         return Some(first_line);
     }
     let line = match format {
-        Lines::Steps => steps(table, first_line.into(), offset),
-        Lines::Ranges => ranges(table, first_line.into(), offset)?,
-        Lines::Locations => locations(table, first_line.into(), offset)?,
+        LineTableFormat::Steps => steps(table, first_line.into(), offset),
+        LineTableFormat::Ranges => ranges(table, first_line.into(), offset)?,
+        LineTableFormat::Locations => locations(table, first_line.into(), offset)?,
     };
     u32::try_from(line).ok()
 }
@@ -97,7 +102,7 @@ mod tests {
     #[test]
     fn steps_apply_from_their_instruction() {
         let table = [0, 1, 6, 2, 10, 0xff, 255, 127, 0, 127];
-        let at = |offset| line(Lines::Steps, &table, 10, offset);
+        let at = |offset| line(LineTableFormat::Steps, &table, 10, offset);
         assert_eq!(
             [at(-1), at(0), at(5), at(6), at(15)],
             [Some(10), Some(11), Some(11), Some(13), Some(13)]
@@ -111,7 +116,7 @@ mod tests {
     #[test]
     fn ranges_can_have_no_line() {
         let table = [4, 1, 2, 0x80, 6, 0xfe, 0, 127, 2, 3];
-        let at = |offset| line(Lines::Ranges, &table, 10, offset);
+        let at = |offset| line(LineTableFormat::Ranges, &table, 10, offset);
         assert_eq!(
             [at(-2), at(0), at(3), at(4), at(6)],
             [Some(10), Some(11), Some(11), None, Some(9)]
@@ -123,19 +128,24 @@ mod tests {
     fn locations_of_every_form() {
         // One unit on the line, two at +1, one without a line, one at -70, one at +1000.
         let table = [0x80, 0x00, 0xd9, 1, 2, 0xf8, 0xe8, 0x4d, 0x02, 0xf0, 0x50, 0x1f, 0, 1, 1];
-        let at = |offset| line(Lines::Locations, &table, 100, offset);
+        let at = |offset| line(LineTableFormat::Locations, &table, 100, offset);
         assert_eq!([at(-2), at(0), at(2), at(5)], [Some(100), Some(100), Some(101), Some(101)]);
         assert_eq!([at(6), at(8), at(10), at(12)], [None, Some(31), Some(1031), None]);
     }
 
     #[test]
     fn impossible_lines_are_none() {
-        assert_eq!(line(Lines::Steps, &[0, 0x81], 1, 0), None);
+        assert_eq!(line(LineTableFormat::Steps, &[0, 0x81], 1, 0), None);
         assert_eq!(
-            line(Lines::Locations, &[0xe8, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f], 1, 0),
+            line(
+                LineTableFormat::Locations,
+                &[0xe8, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f],
+                1,
+                0
+            ),
             None
         );
-        assert_eq!(line(Lines::Locations, &[0x7f; 64], 1, i64::MAX), None);
-        assert_eq!(line(Lines::Ranges, &[], 1, 0), None);
+        assert_eq!(line(LineTableFormat::Locations, &[0x7f; 64], 1, i64::MAX), None);
+        assert_eq!(line(LineTableFormat::Ranges, &[], 1, 0), None);
     }
 }

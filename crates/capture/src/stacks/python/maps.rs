@@ -23,12 +23,12 @@ pub(super) struct Mapping {
 
 /// A file that may contain an interpreter, with all its mappings, lowest first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedFile {
     pub(super) path: PathBuf,
     pub(super) mappings: Vec<Mapping>,
 }
 
-impl Mapped {
+impl MappedFile {
     /// Opens the file. `map_files` works for deleted files and in other mount namespaces, but needs
     /// more capabilities than `root`.
     pub(super) fn open(&self, pid: Pid) -> io::Result<File> {
@@ -56,21 +56,21 @@ fn open_file(path: &Path) -> io::Result<File> {
 
 /// Returns the files of a process that may contain an interpreter, most likely first: the program
 /// itself, then `libpython…`, then `python…` (a program started through a loader).
-pub(super) fn candidates(pid: Pid) -> io::Result<Vec<Mapped>> {
+pub(super) fn candidates(pid: Pid) -> io::Result<Vec<MappedFile>> {
     let maps = fs::read(format!("/proc/{}/maps", pid.0))?;
     let program = fs::read_link(format!("/proc/{}/exe", pid.0)).ok();
     Ok(candidates_in(&maps, program.as_deref()))
 }
 
-fn candidates_in(maps: &[u8], program: Option<&Path>) -> Vec<Mapped> {
-    let mut found: Vec<(u8, Mapped)> = Vec::new();
+fn candidates_in(maps: &[u8], program: Option<&Path>) -> Vec<MappedFile> {
+    let mut found: Vec<(u8, MappedFile)> = Vec::new();
     for mapping in maps.split(|&b| b == b'\n').filter_map(parse) {
         let Some(rank) = rank(&mapping.path, program) else { continue };
         match found.iter_mut().find(|(_, mapped)| mapped.path == mapping.path) {
             Some((_, mapped)) => mapped.mappings.push(mapping),
             None => {
                 let path = mapping.path.clone();
-                found.push((rank, Mapped { path, mappings: vec![mapping] }));
+                found.push((rank, MappedFile { path, mappings: vec![mapping] }));
             }
         }
     }
@@ -169,7 +169,7 @@ nonsense\xff
             executable: false,
             path: path.clone(),
         };
-        let mapped = Mapped { path, mappings: vec![mapping] };
+        let mapped = MappedFile { path, mappings: vec![mapping] };
         let opened = mapped.open(Pid(std::process::id())).unwrap();
         assert_eq!(opened.metadata().unwrap().len(), 4096);
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use engine::ids::Pid;
 
 /// Bytes that another process can change or unmap at any time.
-pub(crate) trait Memory {
+pub(crate) trait MemoryReader {
     /// Fills `into` from `address` on. Returns false if not all of it can be read.
     fn read(&self, address: u64, into: &mut [u8]) -> bool;
 
@@ -36,14 +36,14 @@ pub(crate) trait Memory {
     }
 }
 
-impl<M: Memory + ?Sized> Memory for &M {
+impl<M: MemoryReader + ?Sized> MemoryReader for &M {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         (**self).read(address, into)
     }
 }
 
 /// A file, by offset.
-impl Memory for File {
+impl MemoryReader for File {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         self.read_exact_at(into, address).is_ok()
     }
@@ -53,7 +53,7 @@ impl Memory for File {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcessMemory(pub(crate) Pid);
 
-impl Memory for ProcessMemory {
+impl MemoryReader for ProcessMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let (Ok(pid), Ok(from)) = (libc::pid_t::try_from(self.0.0), usize::try_from(address))
         else {

@@ -19,6 +19,6 @@ mod tests;
 mod text;
 mod version;
 
-pub(crate) use code::Names;
-pub(crate) use find::{NoPython, find};
+pub(crate) use code::PythonSymbolizer;
+pub(crate) use find::{PythonUnsupported, find};
 pub(crate) use memory::ProcessMemory;

@@ -1,16 +1,16 @@
 //! The debug offsets that Python publishes since 3.13 at the start of `_PyRuntime`: a cookie, the
 //! version, and a list of offsets and sizes, which grows with each version.
 
-use super::find::NoPython;
-use super::layout::{Entry, Instruction, Layout, Lines};
-use super::memory::{Memory, word_of};
-use super::version::Version;
+use super::find::PythonUnsupported;
+use super::layout::{EntryFrameRule, InstructionField, LineTableFormat, PythonLayout};
+use super::memory::{MemoryReader, word_of};
+use super::version::PythonVersion;
 
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
 /// Indices into the list, in words from the cookie on. A size precedes the offsets that it bounds.
-struct Places {
-    version: Version,
+struct OffsetIndices {
+    version: PythonVersion,
     runtime_size: usize,
     interpreters: usize,
     interpreter_size: usize,
@@ -39,8 +39,8 @@ struct Places {
 
 const FREE_THREADED: usize = 2;
 
-const V3_13: Places = Places {
-    version: Version::three(13),
+const V3_13: OffsetIndices = OffsetIndices {
+    version: PythonVersion::three(13),
     runtime_size: 3,
     interpreters: 5,
     interpreter_size: 6,
@@ -67,8 +67,8 @@ const V3_13: Places = Places {
     text_size: 67,
 };
 
-const V3_14: Places = Places {
-    version: Version::three(14),
+const V3_14: OffsetIndices = OffsetIndices {
+    version: PythonVersion::three(14),
     thread_size: 22,
     thread_next: 24,
     thread_interpreter: 25,
@@ -91,8 +91,8 @@ const V3_14: Places = Places {
     ..V3_13
 };
 
-const V3_15: Places = Places {
-    version: Version::three(15),
+const V3_15: OffsetIndices = OffsetIndices {
+    version: PythonVersion::three(15),
     thread_id: 30,
     frame_size: 39,
     frame_previous: 40,
@@ -112,26 +112,29 @@ const V3_15: Places = Places {
 };
 
 /// Reads the layout from the runtime at this address; `None` if it publishes none.
-pub(super) fn told(memory: &impl Memory, runtime: u64) -> Result<Option<Layout>, NoPython> {
-    let head: [u8; 16] = memory.bytes(runtime).ok_or(NoPython::Unreadable)?;
+pub(super) fn from_runtime(
+    memory: &impl MemoryReader,
+    runtime: u64,
+) -> Result<Option<PythonLayout>, PythonUnsupported> {
+    let head: [u8; 16] = memory.bytes(runtime).ok_or(PythonUnsupported::Unreadable)?;
     if !head.starts_with(COOKIE) {
         return Ok(None);
     }
     let hex = word_of(&head, 8).unwrap_or_default();
-    let version = Version::from_hex(hex).ok_or(NoPython::Implausible)?;
+    let version = PythonVersion::from_hex(hex).ok_or(PythonUnsupported::Implausible)?;
     let indices = [V3_13, V3_14, V3_15].into_iter().find(|indices| indices.version == version);
-    let indices = indices.ok_or_else(|| NoPython::UnknownVersion(version.to_string()))?;
+    let indices = indices.ok_or_else(|| PythonUnsupported::UnknownVersion(version.to_string()))?;
     // Up to the last index and the words after it.
     let length = (indices.text_size + 4) * 8;
-    let list = memory.block(runtime, length, length).ok_or(NoPython::Unreadable)?;
+    let list = memory.block(runtime, length, length).ok_or(PythonUnsupported::Unreadable)?;
     if word_of(&list, FREE_THREADED * 8) != Some(0) {
-        return Err(NoPython::FreeThreaded);
+        return Err(PythonUnsupported::FreeThreaded);
     }
-    indices.layout(&list).ok_or(NoPython::Implausible).map(Some)
+    indices.layout(&list).ok_or(PythonUnsupported::Implausible).map(Some)
 }
 
-impl Places {
-    fn layout(&self, list: &[u8]) -> Option<Layout> {
+impl OffsetIndices {
+    fn layout(&self, list: &[u8]) -> Option<PythonLayout> {
         let word = |index: usize| word_of(list, index.checked_mul(8)?);
         // A field of this many bytes in a structure whose size is at index `size`.
         let field = |index: usize, bytes: u64, size: usize| {
@@ -144,7 +147,7 @@ impl Places {
         let ascii = word(text + 3)?;
         // Without the pointer to characters in other memory.
         let wide = word(text)?.checked_sub(8)?;
-        Some(Layout {
+        Some(PythonLayout {
             version: self.version,
             interpreters: pointer(self.interpreters, self.runtime_size)?,
             interpreter_next: pointer(self.interpreter_next, self.interpreter_size)?,
@@ -157,13 +160,17 @@ impl Places {
             frame_code: pointer(self.frame_code, self.frame_size)?,
             frame_instruction: pointer(self.frame_instruction, self.frame_size)?,
             frame_previous: pointer(self.frame_previous, self.frame_size)?,
-            entry: Entry::Shim(field(self.frame_owner, 1, self.frame_size)?),
+            entry: EntryFrameRule::Shim(field(self.frame_owner, 1, self.frame_size)?),
             code_first_line: field(self.code_first_line, 4, self.code_size)?,
             code_file: pointer(self.code_file, self.code_size)?,
             code_name: pointer(self.code_name, self.code_size)?,
             code_lines: pointer(self.code_lines, self.code_size)?,
-            instruction: Instruction::Address(field(self.code_instructions, 1, self.code_size)?),
-            lines: Lines::Locations,
+            instruction: InstructionField::Address(field(
+                self.code_instructions,
+                1,
+                self.code_size,
+            )?),
+            lines: LineTableFormat::Locations,
             object_type: pointer(self.object_type, self.code_size)?,
             bytes_size: pointer(bytes + 1, bytes)?,
             bytes_data: field(bytes + 2, 1, bytes)?,

@@ -1,29 +1,29 @@
 //! Validates the structures of an interpreter: back pointers match, thread ids are threads, and
 //! frames have code objects.
 
-use super::find::NoPython;
-use super::layout::{Entry, Layout};
-use super::memory::{Memory, word_of};
+use super::find::PythonUnsupported;
+use super::layout::{EntryFrameRule, PythonLayout};
+use super::memory::{MemoryReader, word_of};
 use crate::wire::WirePython;
 
 /// Maximum number of attempts: the process runs, so a structure can change while it is read.
-const TRIES: usize = 3;
-const MOST_INTERPRETERS: usize = 16;
-const MOST_THREADS: usize = 64;
+const MAX_ATTEMPTS: usize = 3;
+const MAX_INTERPRETERS: usize = 16;
+const MAX_THREADS: usize = 64;
 /// Number of frames of a thread that are checked.
-const FRAMES: usize = 4;
+const FRAMES_CHECKED: usize = 4;
 
 /// Checks the interpreters of a process.
 pub(super) fn check(
-    memory: &impl Memory,
-    layout: &Layout,
+    memory: &impl MemoryReader,
+    layout: &PythonLayout,
     wire: &WirePython,
     code_type: Option<u64>,
-) -> Result<(), NoPython> {
-    let validation = Look { memory, layout, wire, code_type };
+) -> Result<(), PythonUnsupported> {
+    let validation = Validation { memory, layout, wire, code_type };
     let mut result = validation.interpreters();
-    for _ in 1..TRIES {
-        if result == Err(NoPython::Implausible) {
+    for _ in 1..MAX_ATTEMPTS {
+        if result == Err(PythonUnsupported::Implausible) {
             result = validation.interpreters();
         }
     }
@@ -31,45 +31,49 @@ pub(super) fn check(
 }
 
 /// Context of a validation.
-struct Look<'a, M> {
+struct Validation<'a, M> {
     memory: &'a M,
-    layout: &'a Layout,
+    layout: &'a PythonLayout,
     wire: &'a WirePython,
     code_type: Option<u64>,
 }
 
 /// Counts of valid and invalid threads and frames.
 #[derive(Default)]
-struct Seen {
+struct ValidationCounts {
     threads: usize,
     bad_threads: usize,
     frames: usize,
     bad_frames: usize,
 }
 
-impl<M: Memory> Look<'_, M> {
-    fn interpreters(&self) -> Result<(), NoPython> {
-        let mut at = self.memory.word(self.wire.interpreters).ok_or(NoPython::Unreadable)?;
-        let mut seen = Seen::default();
-        for _ in 0..MOST_INTERPRETERS {
+impl<M: MemoryReader> Validation<'_, M> {
+    fn interpreters(&self) -> Result<(), PythonUnsupported> {
+        let mut at =
+            self.memory.word(self.wire.interpreters).ok_or(PythonUnsupported::Unreadable)?;
+        let mut seen = ValidationCounts::default();
+        for _ in 0..MAX_INTERPRETERS {
             if at == 0 {
                 break;
             }
-            at = self.interpreter(at, &mut seen).ok_or(NoPython::Implausible)?;
+            at = self.interpreter(at, &mut seen).ok_or(PythonUnsupported::Implausible)?;
         }
         match seen {
-            Seen { threads: 0, bad_threads: 0, .. } => Err(NoPython::NotReadyYet),
-            Seen { threads: 0, .. } | Seen { frames: 0, bad_frames: 1.., .. } => {
-                Err(NoPython::Implausible)
+            ValidationCounts { threads: 0, bad_threads: 0, .. } => {
+                Err(PythonUnsupported::NotReadyYet)
+            }
+            ValidationCounts { threads: 0, .. }
+            | ValidationCounts { frames: 0, bad_frames: 1.., .. } => {
+                Err(PythonUnsupported::Implausible)
             }
             _ => Ok(()),
         }
     }
 
     /// Checks the threads of an interpreter, and returns the next interpreter.
-    fn interpreter(&self, interpreter: u64, seen: &mut Seen) -> Option<u64> {
+    fn interpreter(&self, interpreter: u64, seen: &mut ValidationCounts) -> Option<u64> {
         let mut thread = self.memory.word_at(interpreter, self.layout.threads)?;
-        for _ in 0..MOST_THREADS {
+        for _ in 0..MAX_THREADS {
             if thread == 0 {
                 break;
             }
@@ -94,13 +98,13 @@ impl<M: Memory> Look<'_, M> {
         self.memory.word(id) == Some(id)
     }
 
-    fn frames(&self, thread: u64, seen: &mut Seen) -> Option<()> {
+    fn frames(&self, thread: u64, seen: &mut ValidationCounts) -> Option<()> {
         let layout = self.layout;
         let mut frame = self.memory.word_at(thread, layout.thread_frame)?;
         if let Some(inside) = layout.frame_of.filter(|_| frame != 0) {
             frame = self.memory.word_at(frame, inside)?;
         }
-        for _ in 0..FRAMES {
+        for _ in 0..FRAMES_CHECKED {
             if frame == 0 {
                 break;
             }
@@ -110,8 +114,8 @@ impl<M: Memory> Look<'_, M> {
                 break;
             };
             let owner = match layout.entry {
-                Entry::Shim(owner) => words.get(usize::from(owner)).copied(),
-                Entry::Every | Entry::Marked(_) => Some(0),
+                EntryFrameRule::Shim(owner) => words.get(usize::from(owner)).copied(),
+                EntryFrameRule::Every | EntryFrameRule::Marked(_) => Some(0),
             };
             if owner < Some(self.wire.owner_entry) {
                 if self.is_code(word_of(&words, layout.frame_code.into())? & !7) {

@@ -1,25 +1,30 @@
 //! Reads Python `str` and `bytes` objects.
 
-use super::layout::Layout;
-use super::memory::{Memory, half_of, word_of};
-use engine::stack::Unknown;
+use super::layout::PythonLayout;
+use super::memory::{MemoryReader, half_of, word_of};
+use engine::stack::UnknownReason;
 
 /// Maximum number of characters read of a string; the rest becomes `…`.
-const LONGEST: usize = 4096;
+const MAX_STRING_CHARS: usize = 4096;
 
 /// Maximum size of a line table.
-const LONGEST_TABLE: usize = 1 << 20;
+const MAX_LINE_TABLE_BYTES: usize = 1 << 20;
 
 /// Maximum size of an object's header.
-const HEAD: usize = 64;
+const OBJECT_HEADER_BYTES: usize = 64;
 
 /// Reads a compact `str`, the usual form: its characters follow its header.
-pub(super) fn text(memory: &impl Memory, layout: &Layout, at: u64) -> Result<String, Unknown> {
+pub(super) fn text(
+    memory: &impl MemoryReader,
+    layout: &PythonLayout,
+    at: u64,
+) -> Result<String, UnknownReason> {
     const COMPACT: u32 = 1 << 5;
     const ASCII: u32 = 1 << 6;
     let end = layout.text_ascii.max(8);
-    let head = memory.block(at, end.into(), HEAD).ok_or(Unknown::Gone)?;
-    let invalid = Unknown::Interpreter;
+    let head =
+        memory.block(at, end.into(), OBJECT_HEADER_BYTES).ok_or(UnknownReason::ProcessExited)?;
+    let invalid = UnknownReason::UnsupportedInterpreter;
     let length = word_of(&head, layout.text_length.into()).ok_or(invalid)?;
     let state = half_of(&head, layout.text_state.into()).ok_or(invalid)?;
     let (ascii, kind) = (state & ASCII != 0, state >> 2 & 7);
@@ -27,17 +32,18 @@ pub(super) fn text(memory: &impl Memory, layout: &Layout, at: u64) -> Result<Str
         return Err(invalid);
     }
     let from = if ascii { layout.text_ascii } else { layout.text_wide };
-    let kept = usize::try_from(length).unwrap_or(usize::MAX).min(LONGEST);
+    let kept = usize::try_from(length).unwrap_or(usize::MAX).min(MAX_STRING_CHARS);
     let bytes = kept * kind as usize;
     let from = at.checked_add(from.into()).ok_or(invalid)?;
-    let data = memory.block(from, bytes, 4 * LONGEST).ok_or(Unknown::Gone)?;
+    let data =
+        memory.block(from, bytes, 4 * MAX_STRING_CHARS).ok_or(UnknownReason::ProcessExited)?;
     let mut text: String = match kind {
         1 if ascii => data.iter().map(|&b| if b < 128 { b.into() } else { '\u{fffd}' }).collect(),
         1 => data.iter().map(|&b| char::from(b)).collect(),
         2 => data.as_chunks().0.iter().map(|&b| character(u16::from_le_bytes(b).into())).collect(),
         _ => data.as_chunks().0.iter().map(|&b| character(u32::from_le_bytes(b))).collect(),
     };
-    if length > LONGEST as u64 {
+    if length > MAX_STRING_CHARS as u64 {
         text.push('…');
     }
     Ok(text)
@@ -50,20 +56,20 @@ fn character(code: u32) -> char {
 }
 
 /// Reads the line table in a `bytes` object.
-pub(super) fn table(memory: &impl Memory, layout: &Layout, at: u64) -> Option<Vec<u8>> {
+pub(super) fn table(memory: &impl MemoryReader, layout: &PythonLayout, at: u64) -> Option<Vec<u8>> {
     let length = usize::try_from(memory.word_at(at, layout.bytes_size)?).ok()?;
-    memory.block(at.checked_add(layout.bytes_data.into())?, length, LONGEST_TABLE)
+    memory.block(at.checked_add(layout.bytes_data.into())?, length, MAX_LINE_TABLE_BYTES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::stacks::python::layout::of_version;
-    use crate::stacks::python::version::Version;
+    use crate::stacks::python::version::PythonVersion;
 
     struct Bytes(Vec<u8>);
 
-    impl Memory for Bytes {
+    impl MemoryReader for Bytes {
         fn read(&self, address: u64, into: &mut [u8]) -> bool {
             let from = usize::try_from(address).unwrap();
             let found = self.0.get(from..).and_then(|rest| rest.get(..into.len()));
@@ -71,8 +77,8 @@ mod tests {
         }
     }
 
-    fn layout() -> Layout {
-        of_version(Version::three(12)).unwrap()
+    fn layout() -> PythonLayout {
+        of_version(PythonVersion::three(12)).unwrap()
     }
 
     fn string(length: u64, state: u32, skip: usize, data: &[u8]) -> Bytes {
@@ -83,7 +89,7 @@ mod tests {
         Bytes(bytes)
     }
 
-    fn read(memory: &Bytes) -> Result<String, Unknown> {
+    fn read(memory: &Bytes) -> Result<String, UnknownReason> {
         text(memory, &layout(), 0)
     }
 
@@ -108,10 +114,13 @@ mod tests {
     fn invalid_strings_are_rejected() {
         // Not compact, an invalid kind, ASCII of an impossible width, and too few bytes.
         for state in [0x44, 0x20, 0x2c, 0x3c, 0x68] {
-            assert_eq!(read(&string(3, state, 16, b"abcdefghijklmnop")), Err(Unknown::Interpreter));
+            assert_eq!(
+                read(&string(3, state, 16, b"abcdefghijklmnop")),
+                Err(UnknownReason::UnsupportedInterpreter)
+            );
         }
-        assert_eq!(read(&string(4, 0x64, 0, b"abc")), Err(Unknown::Gone));
-        assert_eq!(read(&Bytes(vec![0; 39])), Err(Unknown::Gone));
+        assert_eq!(read(&string(4, 0x64, 0, b"abc")), Err(UnknownReason::ProcessExited));
+        assert_eq!(read(&Bytes(vec![0; 39])), Err(UnknownReason::ProcessExited));
     }
 
     #[test]

@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A version of Python. All its maintenance releases have the same structures.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct Version {
+pub(crate) struct PythonVersion {
     /// 3.
     pub(crate) major: u8,
     /// 11 in 3.11.
     pub(crate) minor: u8,
 }
 
-impl Version {
+impl PythonVersion {
     /// Returns a version of Python 3.
     pub(crate) const fn three(minor: u8) -> Self {
         Self { major: 3, minor }
@@ -29,7 +29,7 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for PythonVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)
     }
@@ -38,38 +38,38 @@ impl fmt::Display for Version {
 /// Finds the version in the constants of an interpreter: by its library directory
 /// (`lib/python3.9`), or else by its full number. Before 3.11 a stripped file has no other sign of
 /// it.
-pub(super) fn of_constants(constants: &[u8]) -> Option<Version> {
+pub(super) fn of_constants(constants: &[u8]) -> Option<PythonVersion> {
     let strings = || constants.split(|&b| b == 0);
     only(strings().filter_map(library_dir)).or_else(|| only(strings().filter_map(number)))
 }
 
 /// Returns the version if all of them are equal.
-fn only(mut found: impl Iterator<Item = Version>) -> Option<Version> {
+fn only(mut found: impl Iterator<Item = PythonVersion>) -> Option<PythonVersion> {
     let first = found.next()?;
     found.all(|other| other == first).then_some(first)
 }
 
 /// Returns the version in a file name: `python3.9`, `libpython3.9.so.1.0`.
-pub(super) fn of_file_name(name: &str) -> Option<Version> {
+pub(super) fn of_file_name(name: &str) -> Option<PythonVersion> {
     let rest = name.strip_prefix("lib").unwrap_or(name).strip_prefix("python3.")?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    rest.get(..digits)?.parse().ok().map(Version::three)
+    rest.get(..digits)?.parse().ok().map(PythonVersion::three)
 }
 
 /// Parses `python3.9`, or a path that ends with it.
-fn library_dir(text: &[u8]) -> Option<Version> {
+fn library_dir(text: &[u8]) -> Option<PythonVersion> {
     let name = text.rsplit(|&b| b == b'/').next()?;
     let digits = name.strip_prefix(b"python3.")?;
-    std::str::from_utf8(digits).ok()?.parse().ok().map(Version::three)
+    std::str::from_utf8(digits).ok()?.parse().ok().map(PythonVersion::three)
 }
 
 /// Parses `3.9.18` or `3.9.18+`.
-fn number(text: &[u8]) -> Option<Version> {
+fn number(text: &[u8]) -> Option<PythonVersion> {
     let mut parts = std::str::from_utf8(text).ok()?.strip_prefix("3.")?.split('.');
     let minor = parts.next()?.parse().ok()?;
     let micro = parts.next()?;
     (micro.starts_with(|c: char| c.is_ascii_digit()) && micro.len() < 8 && parts.next().is_none())
-        .then_some(Version::three(minor))
+        .then_some(PythonVersion::three(minor))
 }
 
 #[cfg(test)]
@@ -101,9 +101,9 @@ mod tests {
 
     #[test]
     fn hexadecimal_version_is_parsed() {
-        assert_eq!(Version::from_hex(0x030b_07f0), Some(Version::three(11)));
-        assert_eq!(Version::three(11).wire(), 0x030b);
-        assert_eq!(Version::from_hex(0), None);
-        assert_eq!(Version::from_hex(u64::MAX), None);
+        assert_eq!(PythonVersion::from_hex(0x030b_07f0), Some(PythonVersion::three(11)));
+        assert_eq!(PythonVersion::three(11).wire(), 0x030b);
+        assert_eq!(PythonVersion::from_hex(0), None);
+        assert_eq!(PythonVersion::from_hex(u64::MAX), None);
     }
 }

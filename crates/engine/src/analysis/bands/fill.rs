@@ -2,21 +2,21 @@
 
 use hashbrown::HashMap;
 
-use super::super::{Amount, Measure, Place, Running};
-use super::{Band, By, Drawn, Moments};
-use crate::change::{Change, Turn};
+use super::super::{Amount, GroupKey, MemoryScope, RunningSum};
+use super::{Band, BandScanResult, GroupBy, SamplePoints};
+use crate::change::{AllocationChange, ChangeKind};
 use crate::ids::SiteId;
-use crate::units::Moment;
+use crate::units::Timestamp;
 
 /// Bands over time, delta encoded: each row has a time and the bands that changed since the
 /// previous row.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Course {
+pub struct BandSeries {
     /// What the bands are grouped by.
-    pub by: By,
+    pub by: GroupBy,
     /// The bands, highest peak first, [`Band::Rest`] last.
     pub bands: Vec<Band>,
-    times: Vec<Moment>,
+    times: Vec<Timestamp>,
     /// End index in `cells` of each row.
     ends: Vec<usize>,
     cells: Vec<(u32, u64)>,
@@ -24,40 +24,40 @@ pub struct Course {
 
 /// One grouping while it is filled in.
 #[derive(Clone, Debug)]
-struct Cut {
-    course: Course,
+struct BandGroup {
+    course: BandSeries,
     index: HashMap<u64, u32>,
     rest: u32,
-    now: Vec<Running>,
+    now: Vec<RunningSum>,
     emitted: Vec<u64>,
 }
 
 /// Second pass over a file: samples the bands at the selected points.
 #[derive(Clone, Debug)]
-pub struct Bands {
-    measure: Measure,
+pub struct BandSampler {
+    measure: MemoryScope,
     number: u64,
     changes: u64,
-    moments: Moments,
+    moments: SamplePoints,
     next: usize,
-    cuts: Vec<Cut>,
+    cuts: Vec<BandGroup>,
     peak_number: u64,
-    sites: HashMap<u64, (Running, i64)>,
+    sites: HashMap<u64, (RunningSum, i64)>,
     at_peak: Vec<(Option<SiteId>, Amount)>,
 }
 
-impl Bands {
+impl BandSampler {
     /// Creates a sampler for each of `cuts`: what to group by, and the number of bands besides the
     /// rest.
     #[must_use]
-    pub fn new(drawn: &Drawn, moments: Moments, cuts: &[(By, usize)]) -> Self {
+    pub fn new(drawn: &BandScanResult, moments: SamplePoints, cuts: &[(GroupBy, usize)]) -> Self {
         Self {
             measure: drawn.measure,
             number: 0,
             changes: drawn.changes,
             moments,
             next: 0,
-            cuts: cuts.iter().map(|(by, most)| Cut::new(drawn, *by, *most)).collect(),
+            cuts: cuts.iter().map(|(by, most)| BandGroup::new(drawn, *by, *most)).collect(),
             peak_number: drawn.peak_number,
             sites: HashMap::new(),
             at_peak: Vec::new(),
@@ -66,16 +66,16 @@ impl Bands {
 
     /// Adds a change. Ignores changes beyond those of the first pass: the file may still be
     /// growing.
-    pub fn change(&mut self, change: &Change) {
+    pub fn observe(&mut self, change: &AllocationChange) {
         if !self.measure.counts(change.kind) || self.number >= self.changes {
             return;
         }
         self.number += 1;
-        let group = Place::of(change);
-        match change.what {
-            Turn::Began => self.begin(&group, change.bytes),
-            Turn::Ended { .. } => self.end(&group, change.bytes),
-            Turn::Learned { before, .. } => {
+        let group = GroupKey::of(change);
+        match change.action {
+            ChangeKind::Allocated => self.begin(&group, change.bytes),
+            ChangeKind::Ended { .. } => self.end(&group, change.bytes),
+            ChangeKind::Updated { before, .. } => {
                 self.end(&group.on(before.device), before.bytes);
                 self.begin(&group, change.bytes);
             }
@@ -90,24 +90,24 @@ impl Bands {
         }
     }
 
-    fn begin(&mut self, group: &Place, bytes: u64) {
+    fn begin(&mut self, group: &GroupKey, bytes: u64) {
         for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
             now.add(bytes);
         }
         if self.number <= self.peak_number {
-            let (live, count) = self.sites.entry(By::Site.key(group)).or_default();
+            let (live, count) = self.sites.entry(GroupBy::Site.key(group)).or_default();
             live.add(bytes);
             *count = count.saturating_add(1);
         }
     }
 
-    fn end(&mut self, group: &Place, bytes: u64) {
+    fn end(&mut self, group: &GroupKey, bytes: u64) {
         for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
-            now.take(bytes);
+            now.subtract(bytes);
         }
         if self.number <= self.peak_number {
-            let (live, count) = self.sites.entry(By::Site.key(group)).or_default();
-            live.take(bytes);
+            let (live, count) = self.sites.entry(GroupBy::Site.key(group)).or_default();
+            live.subtract(bytes);
             *count = count.saturating_sub(1);
         }
     }
@@ -118,12 +118,12 @@ impl Bands {
         self.at_peak = sites
             .into_iter()
             .map(|(key, (live, count))| {
-                let site = match By::Site.band(key) {
+                let site = match GroupBy::Site.band(key) {
                     Band::Site(site) => site,
                     _ => None,
                 };
                 let allocations = u64::try_from(count).unwrap_or(0);
-                (site, Amount { bytes: live.shown(), allocations })
+                (site, Amount { bytes: live.value(), allocations })
             })
             .filter(|(_, amount)| amount.bytes > 0)
             .collect();
@@ -132,8 +132,8 @@ impl Bands {
 
     fn is_chosen(&mut self) -> bool {
         match &self.moments {
-            Moments::Every => true,
-            Moments::Some(numbers) => {
+            SamplePoints::Every => true,
+            SamplePoints::Some(numbers) => {
                 let chosen = numbers.get(self.next) == Some(&self.number);
                 self.next += usize::from(chosen);
                 chosen
@@ -143,20 +143,20 @@ impl Bands {
 
     /// Whether the second pass saw as many changes as the first.
     #[must_use]
-    pub const fn is_whole(&self) -> bool {
+    pub const fn is_complete(&self) -> bool {
         self.number == self.changes
     }
 
     /// Returns one series per grouping, in the order of `cuts`, and the live memory at the peak by
     /// site, largest first.
     #[must_use]
-    pub fn finish(self) -> (Vec<Course>, Vec<(Option<SiteId>, Amount)>) {
+    pub fn finish(self) -> (Vec<BandSeries>, Vec<(Option<SiteId>, Amount)>) {
         (self.cuts.into_iter().map(|cut| cut.course).collect(), self.at_peak)
     }
 }
 
-impl Cut {
-    fn new(drawn: &Drawn, by: By, most: usize) -> Self {
+impl BandGroup {
+    fn new(drawn: &BandScanResult, by: GroupBy, most: usize) -> Self {
         let totals = drawn.totals(by);
         // A rest of a single band is shown as that band.
         let most = if totals.len() == most.saturating_add(1) { totals.len() } else { most };
@@ -168,23 +168,24 @@ impl Cut {
             bands.push(Band::Rest(totals.len() - most));
         }
         let count = bands.len();
-        let course = Course { by, bands, times: Vec::new(), ends: Vec::new(), cells: Vec::new() };
-        let (now, emitted) = (vec![Running::default(); count], vec![0; count]);
+        let course =
+            BandSeries { by, bands, times: Vec::new(), ends: Vec::new(), cells: Vec::new() };
+        let (now, emitted) = (vec![RunningSum::default(); count], vec![0; count]);
         Self { course, index, rest, now, emitted }
     }
 
     /// Running sum of the band that a group belongs to.
-    fn now(&mut self, group: &Place) -> Option<&mut Running> {
+    fn now(&mut self, group: &GroupKey) -> Option<&mut RunningSum> {
         let key = self.course.by.key(group);
         let band = self.index.get(&key).copied().unwrap_or(self.rest);
         self.now.get_mut(band as usize)
     }
 
-    fn emit(&mut self, at: Moment) {
+    fn emit(&mut self, at: Timestamp) {
         let Self { course, now, emitted, .. } = self;
         for ((now, emitted), band) in now.iter().zip(emitted).zip(0_u32..) {
-            if *emitted != now.shown() {
-                *emitted = now.shown();
+            if *emitted != now.value() {
+                *emitted = now.value();
                 course.cells.push((band, *emitted));
             }
         }
@@ -204,7 +205,7 @@ fn key(band: Band) -> u64 {
     }
 }
 
-impl Course {
+impl BandSeries {
     /// Number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -218,7 +219,7 @@ impl Course {
     }
 
     /// Iterates over the rows: the time, and the bands that changed, with their index and new size.
-    pub fn rows(&self) -> impl Iterator<Item = (Moment, &[(u32, u64)])> {
+    pub fn rows(&self) -> impl Iterator<Item = (Timestamp, &[(u32, u64)])> {
         let mut begin = 0;
         self.times.iter().zip(&self.ends).map(move |(at, end)| {
             let cells = self.cells.get(begin..*end).unwrap_or(&[]);

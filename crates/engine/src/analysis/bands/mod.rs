@@ -9,16 +9,16 @@
 mod fill;
 mod outline;
 
-pub use fill::{Bands, Course};
-pub use outline::{Drawn, Moments, Outline, Total};
+pub use fill::{BandSampler, BandSeries};
+pub use outline::{BandScan, BandScanResult, BandTotal, SamplePoints};
 
-use super::Place;
+use super::GroupKey;
 use crate::ids::{DeviceId, Pid, SiteId};
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 
 /// What memory is grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum By {
+pub enum GroupBy {
     /// Memory kind.
     Kind,
     /// Allocation site.
@@ -33,7 +33,7 @@ pub enum By {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Band {
     /// Memory of one kind.
-    Kind(Kind),
+    Kind(MemoryKind),
     /// Memory of one allocation site; `None` if the call stack is unknown.
     Site(Option<SiteId>),
     /// Memory of one process.
@@ -44,7 +44,7 @@ pub enum Band {
     Rest(usize),
 }
 
-impl By {
+impl GroupBy {
     /// All groupings, in the order in which they are offered.
     pub const ALL: [Self; 4] = [Self::Kind, Self::Site, Self::Process, Self::Device];
 
@@ -65,7 +65,7 @@ impl By {
     }
 
     /// Table key of the band that a group belongs to.
-    fn key(self, group: &Place) -> u64 {
+    fn key(self, group: &GroupKey) -> u64 {
         match self {
             Self::Kind => group.kind as u64,
             Self::Site => group.site.map_or(0, |site| u64::from(site.0) + 1),
@@ -80,7 +80,7 @@ impl By {
         match self {
             Self::Kind => {
                 let index = usize::try_from(key).unwrap_or(usize::MAX);
-                Band::Kind(Kind::ALL.get(index).copied().unwrap_or(Kind::Unknown))
+                Band::Kind(MemoryKind::ALL.get(index).copied().unwrap_or(MemoryKind::Unknown))
             }
             Self::Site => Band::Site(less.map(|id| SiteId(u32::try_from(id).unwrap_or(u32::MAX)))),
             Self::Process => Band::Process(Pid(u32::try_from(key).unwrap_or(u32::MAX))),
@@ -97,18 +97,18 @@ mod tests {
 
     #[test]
     fn band_keys_round_trip() {
-        let known = Place {
+        let known = GroupKey {
             pid: Pid(7),
             device: Some(DeviceId(0)),
-            kind: Kind::Unknown,
+            kind: MemoryKind::Unknown,
             site: Some(SiteId(u32::MAX)),
         };
-        let unknown = Place { device: None, site: None, ..known };
-        let bands = |group: &Place| By::ALL.map(|by| by.band(by.key(group)));
+        let unknown = GroupKey { device: None, site: None, ..known };
+        let bands = |group: &GroupKey| GroupBy::ALL.map(|by| by.band(by.key(group)));
         let (device, site) = (Band::Device(known.device), Band::Site(known.site));
         let (kind, process) = (Band::Kind(known.kind), Band::Process(known.pid));
         assert_eq!(bands(&known), [kind, site, process, device]);
         assert_eq!(bands(&unknown), [kind, Band::Site(None), process, Band::Device(None)]);
-        assert_eq!(By::ALL.map(By::index), [0, 1, 2, 3]);
+        assert_eq!(GroupBy::ALL.map(GroupBy::index), [0, 1, 2, 3]);
     }
 }

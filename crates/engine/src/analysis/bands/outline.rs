@@ -4,49 +4,49 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use super::super::{Amount, Measure, Place, Running};
-use super::{Band, By};
-use crate::change::{Change, How, Turn};
-use crate::units::Moment;
+use super::super::{Amount, GroupKey, MemoryScope, RunningSum};
+use super::{Band, GroupBy};
+use crate::change::{AllocationChange, ChangeKind, EndReason};
+use crate::units::Timestamp;
 
 /// Limit of time buckets. The length of the file is not known in advance: when the limit is
 /// reached, neighboring buckets are merged.
-const SPANS: u64 = 1 << 16;
+const MAX_BUCKETS: u64 = 1 << 16;
 
 /// Sample points per bucket: lowest, highest, last.
-const MOMENTS: usize = 3;
+const POINTS_PER_BUCKET: usize = 3;
 
 /// The total after a change, and the number of that change.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mark {
+struct SumMark {
     number: u64,
-    at: Moment,
-    sum: Running,
+    at: Timestamp,
+    sum: RunningSum,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Span {
+struct TimeBucket {
     number: u64,
-    low: Mark,
-    high: Mark,
-    last: Mark,
+    low: SumMark,
+    high: SumMark,
+    last: SumMark,
 }
 
 /// Running values of a band.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+struct RunningBand {
     began: Amount,
     freed: u64,
     exited: Amount,
-    live: Running,
+    live: RunningSum,
     count: i64,
-    peak: Running,
-    peak_at: Moment,
+    peak: RunningSum,
+    peak_at: Timestamp,
 }
 
 /// Totals of a band after the first pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Total {
+pub struct BandTotal {
     /// The band.
     pub band: Band,
     /// All allocations.
@@ -60,78 +60,78 @@ pub struct Total {
     /// Peak size.
     pub peak_bytes: u64,
     /// When the peak was first reached.
-    pub peak_at: Moment,
+    pub peak_at: Timestamp,
 }
 
 /// First pass over a file: computes the total over time and the totals of each band.
 #[derive(Clone, Debug, Default)]
-pub struct Outline {
-    measure: Measure,
+pub struct BandScan {
+    measure: MemoryScope,
     /// Number of changes counted.
     number: u64,
-    first: Option<Moment>,
-    now: Running,
-    peak: Mark,
-    last: Mark,
+    first: Option<Timestamp>,
+    now: RunningSum,
+    peak: SumMark,
+    last: SumMark,
     /// Buckets are 2^`shift` ns long.
     shift: u32,
-    spans: Vec<Span>,
-    sums: [HashMap<u64, Sum>; By::ALL.len()],
+    spans: Vec<TimeBucket>,
+    sums: [HashMap<u64, RunningBand>; GroupBy::ALL.len()],
 }
 
 /// Result of the first pass.
 #[derive(Clone, Debug)]
-pub struct Drawn {
-    pub(super) measure: Measure,
+pub struct BandScanResult {
+    pub(super) measure: MemoryScope,
     /// Number of changes counted.
     pub changes: u64,
     /// Times of the first and last change.
-    pub span: Option<(Moment, Moment)>,
+    pub span: Option<(Timestamp, Timestamp)>,
     /// Peak of the total.
     pub peak_bytes: u64,
     /// When the peak was first reached.
-    pub peak_at: Moment,
+    pub peak_at: Timestamp,
     pub(super) peak_number: u64,
-    spans: Vec<Span>,
+    spans: Vec<TimeBucket>,
     /// Bands by [`GroupBy`], highest peak first.
-    totals: [Vec<Total>; By::ALL.len()],
+    totals: [Vec<BandTotal>; GroupBy::ALL.len()],
 }
 
 /// Changes after which the bands are sampled.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Moments {
+pub enum SamplePoints {
     /// After every counted change.
     Every,
     /// After the changes with these numbers, ascending.
     Some(Vec<u64>),
 }
 
-impl Outline {
+impl BandScan {
     /// Creates an empty scan; `measure` selects the memory that counts.
     #[must_use]
-    pub fn new(measure: Measure) -> Self {
+    pub fn new(measure: MemoryScope) -> Self {
         Self { measure, ..Self::default() }
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
+    pub fn observe(&mut self, change: &AllocationChange) {
         if !self.measure.counts(change.kind) {
             return;
         }
         self.number += 1;
-        let group = Place::of(change);
-        let Change { at, bytes, .. } = *change;
-        match change.what {
-            Turn::Began => {
+        let group = GroupKey::of(change);
+        let AllocationChange { at, bytes, .. } = *change;
+        match change.action {
+            ChangeKind::Allocated => {
                 self.now.add(bytes);
                 self.each(&group, |sum| sum.begin(bytes, at));
             }
-            Turn::Ended { how, .. } => {
-                self.now.take(bytes);
+            ChangeKind::Ended { how, .. } => {
+                self.now.subtract(bytes);
                 self.each(&group, |sum| sum.end(bytes, how));
             }
-            Turn::Learned { before, .. } => {
-                self.now.take(before.bytes);
+            ChangeKind::Updated { before, .. } => {
+                self.now.subtract(before.bytes);
                 self.each(&group.on(before.device), |sum| sum.unlearn(before.bytes));
                 self.now.add(bytes);
                 self.each(&group, |sum| sum.begin(bytes, at));
@@ -140,21 +140,21 @@ impl Outline {
         self.mark(at);
     }
 
-    fn each(&mut self, group: &Place, mut to: impl FnMut(&mut Sum)) {
-        for (by, sums) in By::ALL.into_iter().zip(&mut self.sums) {
+    fn each(&mut self, group: &GroupKey, mut to: impl FnMut(&mut RunningBand)) {
+        for (by, sums) in GroupBy::ALL.into_iter().zip(&mut self.sums) {
             to(sums.entry(by.key(group)).or_default());
         }
     }
 
-    fn mark(&mut self, at: Moment) {
-        let mark = Mark { number: self.number, at, sum: self.now };
+    fn mark(&mut self, at: Timestamp) {
+        let mark = SumMark { number: self.number, at, sum: self.now };
         if mark.sum > self.peak.sum {
             self.peak = mark;
         }
         self.last = mark;
         let since = at - *self.first.get_or_insert(at);
         let mut number = since.0.checked_shr(self.shift).unwrap_or(0);
-        while number >= SPANS {
+        while number >= MAX_BUCKETS {
             self.shift += 1;
             number >>= 1;
             for span in &mut self.spans {
@@ -162,7 +162,7 @@ impl Outline {
             }
             join(&mut self.spans);
         }
-        let span = Span { number, low: mark, high: mark, last: mark };
+        let span = TimeBucket { number, low: mark, high: mark, last: mark };
         match self.spans.last_mut() {
             Some(last) if last.number >= number => last.merge(&span),
             _ => self.spans.push(span),
@@ -171,46 +171,46 @@ impl Outline {
 
     /// Returns the result.
     #[must_use]
-    pub fn finish(self) -> Drawn {
-        let totals = |(by, sums): (By, HashMap<u64, Sum>)| {
+    pub fn finish(self) -> BandScanResult {
+        let totals = |(by, sums): (GroupBy, HashMap<u64, RunningBand>)| {
             let mut all: Vec<_> = sums.into_iter().collect();
             all.sort_by_key(|(key, sum)| (Reverse(sum.peak), *key));
-            all.into_iter().map(|(key, sum)| sum.total(by.band(key))).collect::<Vec<Total>>()
+            all.into_iter().map(|(key, sum)| sum.total(by.band(key))).collect::<Vec<BandTotal>>()
         };
         let [kinds, sites, processes, devices] = self.sums;
-        Drawn {
+        BandScanResult {
             measure: self.measure,
             changes: self.number,
             span: self.first.map(|first| (first, self.last.at)),
-            peak_bytes: self.peak.sum.shown(),
+            peak_bytes: self.peak.sum.value(),
             peak_at: self.peak.at,
             peak_number: self.peak.number,
             spans: self.spans,
             totals: [
-                totals((By::Kind, kinds)),
-                totals((By::Site, sites)),
-                totals((By::Process, processes)),
-                totals((By::Device, devices)),
+                totals((GroupBy::Kind, kinds)),
+                totals((GroupBy::Site, sites)),
+                totals((GroupBy::Process, processes)),
+                totals((GroupBy::Device, devices)),
             ],
         }
     }
 }
 
-impl Drawn {
+impl BandScanResult {
     /// All bands, highest peak first.
     #[must_use]
-    pub fn totals(&self, by: By) -> &[Total] {
+    pub fn totals(&self, by: GroupBy) -> &[BandTotal] {
         self.totals.get(by.index()).map_or(&[], |totals| totals)
     }
 
     /// Selects sample points for a chart with at most `points` points: every change if there are
     /// few enough, else the lowest, highest and last point of equal time buckets.
     #[must_use]
-    pub fn moments(&self, points: usize) -> Moments {
+    pub fn sample_points(&self, points: usize) -> SamplePoints {
         if usize::try_from(self.changes).is_ok_and(|changes| changes <= points) {
-            return Moments::Every;
+            return SamplePoints::Every;
         }
-        let columns = (points / MOMENTS).max(1) as u64;
+        let columns = (points / POINTS_PER_BUCKET).max(1) as u64;
         let all = self.spans.last().map_or(1, |span| span.number.saturating_add(1));
         let mut spans = self.spans.clone();
         for span in &mut spans {
@@ -224,12 +224,12 @@ impl Drawn {
             .collect();
         numbers.sort_unstable();
         numbers.dedup();
-        Moments::Some(numbers)
+        SamplePoints::Some(numbers)
     }
 }
 
 /// Merges neighboring buckets with the same number.
-fn join(spans: &mut Vec<Span>) {
+fn join(spans: &mut Vec<TimeBucket>) {
     spans.dedup_by(|later, earlier| {
         let same = later.number == earlier.number;
         if same {
@@ -239,7 +239,7 @@ fn join(spans: &mut Vec<Span>) {
     });
 }
 
-impl Span {
+impl TimeBucket {
     /// Merges a later bucket into this one.
     fn merge(&mut self, later: &Self) {
         if later.low.sum < self.low.sum {
@@ -252,8 +252,8 @@ impl Span {
     }
 }
 
-impl Sum {
-    fn begin(&mut self, bytes: u64, at: Moment) {
+impl RunningBand {
+    fn begin(&mut self, bytes: u64, at: Timestamp) {
         self.began = self.began.plus(Amount { bytes, allocations: 1 });
         self.live.add(bytes);
         self.count = self.count.saturating_add(1);
@@ -263,33 +263,35 @@ impl Sum {
         }
     }
 
-    fn end(&mut self, bytes: u64, how: How) {
-        self.live.take(bytes);
+    fn end(&mut self, bytes: u64, how: EndReason) {
+        self.live.subtract(bytes);
         self.count = self.count.saturating_sub(1);
         match how {
-            How::Freed | How::Replaced => self.freed = self.freed.saturating_add(1),
-            How::Exited => self.exited = self.exited.plus(Amount { bytes, allocations: 1 }),
-            How::Released => {}
+            EndReason::Freed | EndReason::Replaced => self.freed = self.freed.saturating_add(1),
+            EndReason::ProcessExited => {
+                self.exited = self.exited.plus(Amount { bytes, allocations: 1 })
+            }
+            EndReason::Released => {}
         }
     }
 
     /// Takes back earlier, incomplete data on a live allocation.
     fn unlearn(&mut self, bytes: u64) {
-        self.live.take(bytes);
+        self.live.subtract(bytes);
         self.count = self.count.saturating_sub(1);
         self.began.bytes = self.began.bytes.saturating_sub(bytes);
         self.began.allocations = self.began.allocations.saturating_sub(1);
     }
 
-    fn total(&self, band: Band) -> Total {
+    fn total(&self, band: Band) -> BandTotal {
         let allocations = u64::try_from(self.count).unwrap_or(0);
-        Total {
+        BandTotal {
             band,
             began: self.began,
             freed: self.freed,
-            live: Amount { bytes: self.live.shown(), allocations },
+            live: Amount { bytes: self.live.value(), allocations },
             exited: self.exited,
-            peak_bytes: self.peak.shown(),
+            peak_bytes: self.peak.value(),
             peak_at: self.peak_at,
         }
     }

@@ -3,32 +3,32 @@
 
 use std::collections::BTreeSet;
 
-use super::{Device, LARGE_PAGE, part};
-use crate::cache::{Block, BlockState, CacheSettings, Part, Segment};
+use super::{DeviceFragmentation, LARGE_PAGE, part};
+use crate::cache::{AllocatorSettings, Block, BlockState, PoolSizeClass, Segment};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
 
 /// Ignore a problem that affects less than this share of the reserved memory.
-const WORTH: f64 = 0.1;
+const MIN_FRAGMENTED_RATIO: f64 = 0.1;
 /// Ignore a problem smaller than one segment.
-const WORTH_BYTES: u64 = LARGE_PAGE;
+const MIN_FRAGMENTED_BYTES: u64 = LARGE_PAGE;
 /// From this share on, the memory is in use rather than fragmented.
-const FULL: f64 = 0.9;
+const FULL_RATIO: f64 = 0.9;
 /// Share of releasable memory from which on a garbage collection threshold is suggested.
-const MOSTLY_CACHE: f64 = 0.25;
+const MIN_CACHE_RATIO: f64 = 0.25;
 /// Suggested garbage collection threshold, as a share of the memory.
-const COLLECT_FROM: f64 = 0.8;
+const GC_THRESHOLD: f64 = 0.8;
 /// Candidates for `max_split_size_mb`. The allocator requires more than 20.
 const SPLIT_LIMITS: [u64; 6] = [32, 64, 128, 256, 512, 1024];
 /// Suggested divisions per power of two: sizes match often, and at most an eighth is lost to
 /// rounding.
-const DIVISIONS: u64 = 8;
+const ROUNDUP_DIVISIONS: u64 = 8;
 /// From this number on, the sizes of blocks count as diverse.
-const MANY_SIZES: usize = 16;
+const MIN_DISTINCT_SIZES: usize = 16;
 
 /// A recommended change, and the reason for it.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Advice {
+pub struct FragmentationAdvice {
     /// Device it applies to.
     pub device: Option<DeviceId>,
     /// Recommended change, with the values that support it.
@@ -170,26 +170,34 @@ impl Suggestion {
 /// Returns the advice for each device, most useful first.
 pub(super) fn advise(
     segments: &[Segment],
-    devices: &[Device],
-    settings: &CacheSettings,
-) -> Vec<Advice> {
+    devices: &[DeviceFragmentation],
+    settings: &AllocatorSettings,
+) -> Vec<FragmentationAdvice> {
     let mut all = Vec::new();
     // These settings do not exist for the cache of host memory.
     for device in devices.iter().filter(|device| device.device.is_some()) {
         let own: Vec<&Segment> =
             segments.iter().filter(|segment| segment.device == device.device).collect();
         let suggestions = for_device(device, &own, settings);
-        all.extend(suggestions.into_iter().map(|what| Advice { device: device.device, what }));
+        all.extend(
+            suggestions.into_iter().map(|what| FragmentationAdvice { device: device.device, what }),
+        );
     }
     all
 }
 
-fn for_device(device: &Device, segments: &[&Segment], settings: &CacheSettings) -> Vec<Suggestion> {
+fn for_device(
+    device: &DeviceFragmentation,
+    segments: &[&Segment],
+    settings: &AllocatorSettings,
+) -> Vec<Suggestion> {
     let reserved = device.reserved_bytes;
-    let worth = |bytes: u64, of: u64| bytes >= WORTH_BYTES && part(bytes, of) >= WORTH;
+    let worth = |bytes: u64, of: u64| {
+        bytes >= MIN_FRAGMENTED_BYTES && part(bytes, of) >= MIN_FRAGMENTED_RATIO
+    };
     let mut found = Vec::new();
     let used = device.active_bytes.saturating_add(device.pending_bytes);
-    if reserved > 0 && part(used, reserved) >= FULL {
+    if reserved > 0 && part(used, reserved) >= FULL_RATIO {
         let what = Suggestion::NotFragmentation { used_bytes: used, reserved_bytes: reserved };
         found.push(what);
     }
@@ -211,9 +219,9 @@ fn for_device(device: &Device, segments: &[&Segment], settings: &CacheSettings) 
     if worth(releasable, reserved) {
         found.push(Suggestion::EmptyCache { releasable_bytes: releasable });
         let collects = settings.garbage_collection_threshold.is_some_and(|part| part > 0.0);
-        if part(releasable, reserved) >= MOSTLY_CACHE && !collects && !expandable {
+        if part(releasable, reserved) >= MIN_CACHE_RATIO && !collects && !expandable {
             found.push(Suggestion::GarbageCollectionThreshold {
-                percent: (COLLECT_FROM * 100.0) as u32,
+                percent: (GC_THRESHOLD * 100.0) as u32,
                 releasable_bytes: releasable,
                 reserved_bytes: reserved,
             });
@@ -224,7 +232,11 @@ fn for_device(device: &Device, segments: &[&Segment], settings: &CacheSettings) 
 
 /// Returns the split limit that would have avoided most gaps: large segments whose blocks in use
 /// are all below the limit would not have been split for them.
-fn max_split(segments: &[&Segment], stuck: u64, settings: &CacheSettings) -> Option<Suggestion> {
+fn max_split(
+    segments: &[&Segment],
+    stuck: u64,
+    settings: &AllocatorSettings,
+) -> Option<Suggestion> {
     if settings.max_split_bytes.is_some() {
         return None;
     }
@@ -242,21 +254,25 @@ fn max_split(segments: &[&Segment], stuck: u64, settings: &CacheSettings) -> Opt
     // Prefer the highest of equally good limits: it restricts least.
     let candidates = SPLIT_LIMITS.into_iter().map(|mib| (avoided_by(mib), mib));
     let (avoided_bytes, mib) = candidates.max_by_key(|&(avoided, mib)| (avoided, mib))?;
-    (avoided_bytes >= WORTH_BYTES && avoided_bytes >= stuck / 2)
+    (avoided_bytes >= MIN_FRAGMENTED_BYTES && avoided_bytes >= stuck / 2)
         .then_some(Suggestion::MaxSplitSize { mib, avoided_bytes, stuck_bytes: stuck })
 }
 
-fn divisions(segments: &[&Segment], stuck: u64, settings: &CacheSettings) -> Option<Suggestion> {
+fn divisions(
+    segments: &[&Segment],
+    stuck: u64,
+    settings: &AllocatorSettings,
+) -> Option<Suggestion> {
     if settings.roundup_divisions.iter().any(|&divisions| divisions > 1) {
         return None;
     }
-    let large = segments.iter().filter(|segment| segment.pool.part == Part::Large);
+    let large = segments.iter().filter(|segment| segment.pool.part == PoolSizeClass::Large);
     let sizes: Vec<u64> =
         large.flat_map(|segment| used(segment)).map(|block| block.bytes).collect();
     let different: BTreeSet<u64> = sizes.iter().copied().collect();
-    (different.len() >= MANY_SIZES && different.len() >= sizes.len() / 2).then_some(
+    (different.len() >= MIN_DISTINCT_SIZES && different.len() >= sizes.len() / 2).then_some(
         Suggestion::RoundupPower2Divisions {
-            divisions: DIVISIONS,
+            divisions: ROUNDUP_DIVISIONS,
             sizes: different.len() as u64,
             blocks: sizes.len() as u64,
             stuck_bytes: stuck,
@@ -270,7 +286,7 @@ fn used(segment: &Segment) -> impl Iterator<Item = &Block> {
 }
 
 /// Suggests twice the divisions of the coarsest rounding in use.
-fn finer(rounding: u64, active: u64, settings: &CacheSettings) -> Option<Suggestion> {
+fn finer(rounding: u64, active: u64, settings: &AllocatorSettings) -> Option<Suggestion> {
     let coarsest = settings.roundup_divisions.iter().copied().filter(|&steps| steps > 1).min()?;
     Some(Suggestion::FinerRounding {
         divisions: coarsest.next_power_of_two().saturating_mul(2),

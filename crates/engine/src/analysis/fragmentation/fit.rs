@@ -1,12 +1,15 @@
 //! Whether a request of a given size would fit.
 
-use super::{Fragmentation, LARGE_PAGE, Owner, Pool, ROUNDED_REQUEST, SMALL_PAGE, SMALL_REQUEST};
-use crate::cache::{CacheSettings, Part};
+use super::{
+    FragmentationReport, LARGE_PAGE, PoolFragmentation, PoolOwner, ROUNDED_REQUEST, SMALL_PAGE,
+    SMALL_REQUEST,
+};
+use crate::cache::{AllocatorSettings, PoolSizeClass};
 use crate::ids::DeviceId;
 
 /// What a request would need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fit {
+pub enum FitResult {
     /// A free block is large enough.
     InFreeBlock {
         /// Size of the smallest one that fits.
@@ -31,25 +34,25 @@ pub enum Fit {
     },
 }
 
-impl Pool {
+impl PoolFragmentation {
     /// Whether requests of this size are served from this pool.
     #[must_use]
-    pub fn serves(&self, bytes: u64, settings: &CacheSettings) -> bool {
+    pub fn serves(&self, bytes: u64, settings: &AllocatorSettings) -> bool {
         let small = settings.rounded(bytes) <= SMALL_REQUEST;
         match self.owner {
-            Owner::Cache(pool) => match pool.part {
-                Part::Small => small,
-                Part::Large => !small,
-                Part::Whole => true,
+            PoolOwner::Cache(pool) => match pool.part {
+                PoolSizeClass::Small => small,
+                PoolSizeClass::Large => !small,
+                PoolSizeClass::Whole => true,
             },
-            Owner::Driver(..) => true,
+            PoolOwner::Driver(..) => true,
         }
     }
 
     /// Returns what a request of this size would need from this pool and stream if only the pool's
     /// own cache can be emptied. `None` if the blocks are unknown or other pools serve this size.
     #[must_use]
-    pub fn would_fit(&self, bytes: u64, settings: &CacheSettings) -> Option<Fit> {
+    pub fn would_fit(&self, bytes: u64, settings: &AllocatorSettings) -> Option<FitResult> {
         self.largest_free_bytes?;
         if !self.serves(bytes, settings) {
             return None;
@@ -59,14 +62,14 @@ impl Pool {
     }
 }
 
-impl Fragmentation {
+impl FragmentationReport {
     /// Returns what a request of this size would need from a device: the best of its pools, if the
     /// cache of all of them can be emptied. Private pools are not considered.
     #[must_use]
-    pub fn would_fit(&self, device: Option<DeviceId>, bytes: u64) -> Fit {
+    pub fn would_fit(&self, device: Option<DeviceId>, bytes: u64) -> FitResult {
         let of_device = self.pools.iter().filter(|pool| pool.device == device);
-        let own: Vec<&Pool> = of_device
-            .filter(|pool| matches!(pool.owner, Owner::Cache(cache) if cache.id == (0, 0)))
+        let own: Vec<&PoolFragmentation> = of_device
+            .filter(|pool| matches!(pool.owner, PoolOwner::Cache(cache) if cache.id == (0, 0)))
             .filter(|pool| pool.serves(bytes, &self.settings))
             .collect();
         let sums = self.devices.iter().find(|sums| sums.device == device);
@@ -75,31 +78,41 @@ impl Fragmentation {
     }
 }
 
-fn fit(bytes: u64, settings: &CacheSettings, pools: &[&Pool], releasable: u64) -> Fit {
+fn fit(
+    bytes: u64,
+    settings: &AllocatorSettings,
+    pools: &[&PoolFragmentation],
+    releasable: u64,
+) -> FitResult {
     let rounded = settings.rounded(bytes);
     let blocks = pools.iter().flat_map(|pool| {
         pool.free_blocks.iter().filter(|&&block| may_serve(block, rounded, pool, settings))
     });
     if let Some(&block_bytes) = blocks.min() {
-        return Fit::InFreeBlock { block_bytes };
+        return FitResult::InFreeBlock { block_bytes };
     }
     let expandable =
         settings.expandable_segments == Some(true) || pools.iter().any(|pool| pool.expandable);
     let segment = segment_for(rounded, expandable);
     if releasable >= segment {
-        return Fit::AfterEmptyCache { releasable_bytes: releasable };
+        return FitResult::AfterEmptyCache { releasable_bytes: releasable };
     }
     let more_bytes = segment - releasable;
     // A request is served from one pool and stream, so their free memory cannot be combined.
     let free_bytes = pools.iter().map(|pool| pool.free_bytes).max().unwrap_or(0);
     if free_bytes >= rounded {
-        return Fit::OnlyDefragmented { free_bytes, more_bytes };
+        return FitResult::OnlyDefragmented { free_bytes, more_bytes };
     }
-    Fit::NeedsMore { more_bytes }
+    FitResult::NeedsMore { more_bytes }
 }
 
 /// With a split limit, the allocator keeps large blocks for large requests.
-fn may_serve(block: u64, rounded: u64, pool: &Pool, settings: &CacheSettings) -> bool {
+fn may_serve(
+    block: u64,
+    rounded: u64,
+    pool: &PoolFragmentation,
+    settings: &AllocatorSettings,
+) -> bool {
     let kept = settings.max_split_bytes.filter(|_| !pool.expandable).is_some_and(|limit| {
         if rounded < limit { block >= limit } else { block >= rounded.saturating_add(LARGE_PAGE) }
     });

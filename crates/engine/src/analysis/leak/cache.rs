@@ -2,10 +2,10 @@
 //! memory itself, so on its own it often looks like a leak. It stays a leak unless the tensors in
 //! the cache account for it.
 
-use super::Course;
+use super::GrowthHistory;
 use crate::stack::Frame;
 use crate::units::Nanos;
-use crate::verdict::{CacheTensors, Evidence, Sureness, Verdict};
+use crate::verdict::{CacheTensors, Confidence, Evidence, Verdict};
 
 /// Library of PyTorch's caching allocator.
 const TORCH_CACHE: &str = "libc10_cuda.so";
@@ -23,8 +23,8 @@ pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) ->
 
 /// Whether a level is bounded: its maximum in the last quarter of the time is at most 1/30 above
 /// its maximum before. `false` while there is not enough data.
-pub(crate) fn is_bounded(level: &Course, now: Nanos, live: u64) -> bool {
-    let (_, _, windows) = level.until(now, live);
+pub(crate) fn is_bounded(level: &GrowthHistory, now: Nanos, live: u64) -> bool {
+    let (_, _, windows) = level.windows_until(now, live);
     let (before, late) = windows.split_at(windows.len() - windows.len() / 4);
     let highest = |part: &[super::Window]| part.iter().map(|window| window.high).max();
     let (Some(before), Some(late)) = (highest(before), highest(late)) else { return false };
@@ -33,12 +33,12 @@ pub(crate) fn is_bounded(level: &Course, now: Nanos, live: u64) -> bool {
 
 /// Adjusts the verdict on cache memory, given the verdict it would get as ordinary memory.
 pub(crate) fn classify_cache(
-    (verdict, confidence, evidence): (Verdict, Sureness, Evidence),
+    (verdict, confidence, evidence): (Verdict, Confidence, Evidence),
     tensors: CacheTensors,
-) -> (Verdict, Sureness, Evidence) {
+) -> (Verdict, Confidence, Evidence) {
     let evidence = Evidence { tensors: Some(tensors), ..evidence };
     if verdict == Verdict::Leak && tensors.account_for_cache() {
-        return (Verdict::Cache, Sureness::Likely, evidence);
+        return (Verdict::Cache, Confidence::Likely, evidence);
     }
     (verdict, confidence, evidence)
 }
@@ -49,8 +49,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn level(values: impl Iterator<Item = u64>) -> (Course, Nanos, u64) {
-        let (mut history, mut before, mut at) = (Course::default(), 0, 0);
+    fn level(values: impl Iterator<Item = u64>) -> (GrowthHistory, Nanos, u64) {
+        let (mut history, mut before, mut at) = (GrowthHistory::default(), 0, 0);
         for value in values {
             at += 10 * MIB;
             history.level(Nanos(at), before, value);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn tensors_account_for_the_cache_by_growth_or_by_size() {
-        let leak = || (Verdict::Leak, Sureness::Certain, Evidence::default());
+        let leak = || (Verdict::Leak, Confidence::Certain, Evidence::default());
         let tensors = CacheTensors {
             live: 10,
             peak: 50,
@@ -91,9 +91,9 @@ mod tests {
         assert_eq!(verdict(growing), Verdict::Leak);
         assert_eq!(verdict(CacheTensors { per_hour: 3, ..growing }), Verdict::Leak);
         assert_eq!(verdict(CacheTensors { per_hour: 4, ..growing }), Verdict::Cache);
-        let other = (Verdict::Plateau, Sureness::Possible, Evidence::default());
+        let other = (Verdict::Plateau, Confidence::Possible, Evidence::default());
         let (verdict, confidence, evidence) = classify_cache(other, tensors);
-        assert_eq!((verdict, confidence), (Verdict::Plateau, Sureness::Possible));
+        assert_eq!((verdict, confidence), (Verdict::Plateau, Confidence::Possible));
         assert_eq!(evidence.tensors, Some(tensors));
     }
 }

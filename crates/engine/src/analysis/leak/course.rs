@@ -5,14 +5,14 @@
 //! its own first window, so that a site that starts late gets the same resolution. Idle time costs
 //! nothing: missing windows are filled in with the next change.
 
-use crate::snapshot::Growth;
-use crate::units::{Bytes, Moment, Nanos};
+use crate::snapshot::SiteHistory;
+use crate::units::{Bytes, Nanos, Timestamp};
 
 /// Maximum number of windows.
-pub const WINDOWS: usize = 32;
+pub const MAX_WINDOWS: usize = 32;
 
 /// Initial window length: 2^20 ns, about one millisecond.
-const SHORTEST: u32 = 20;
+const MIN_WINDOW_LOG2: u32 = 20;
 
 /// One time window. Quantities are bytes or object counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,17 +24,24 @@ pub struct Window {
     /// Live quantity at the end of the window.
     pub end: u64,
     /// Quantity allocated in this window and still live.
-    pub kept: u64,
+    pub survived: u64,
     /// Number of allocations of this window that are still live.
-    pub kept_count: u32,
+    pub survived_count: u32,
     /// Number of allocations in this window.
-    pub born: u32,
+    pub allocated_count: u32,
 }
 
 impl Window {
     /// A window without changes.
     const fn idle(live: u64) -> Self {
-        Self { low: live, high: live, end: live, kept: 0, kept_count: 0, born: 0 }
+        Self {
+            low: live,
+            high: live,
+            end: live,
+            survived: 0,
+            survived_count: 0,
+            allocated_count: 0,
+        }
     }
 
     /// Merges this window with the later window `next`.
@@ -43,9 +50,9 @@ impl Window {
             low: self.low.min(next.low),
             high: self.high.max(next.high),
             end: next.end,
-            kept: self.kept.saturating_add(next.kept),
-            kept_count: self.kept_count.saturating_add(next.kept_count),
-            born: self.born.saturating_add(next.born),
+            survived: self.survived.saturating_add(next.survived),
+            survived_count: self.survived_count.saturating_add(next.survived_count),
+            allocated_count: self.allocated_count.saturating_add(next.allocated_count),
         }
     }
 
@@ -56,16 +63,16 @@ impl Window {
             low: self.low.saturating_add(other.low),
             high: self.high.saturating_add(other.high),
             end: self.end.saturating_add(other.end),
-            kept: self.kept.saturating_add(other.kept),
-            kept_count: self.kept_count.saturating_add(other.kept_count),
-            born: self.born.saturating_add(other.born),
+            survived: self.survived.saturating_add(other.survived),
+            survived_count: self.survived_count.saturating_add(other.survived_count),
+            allocated_count: self.allocated_count.saturating_add(other.allocated_count),
         }
     }
 }
 
 /// History of the live quantity of a site. Times are relative to the start of the trace.
 #[derive(Clone, Debug)]
-pub struct Course {
+pub struct GrowthHistory {
     windows: Vec<Window>,
     /// Grid number of the first window.
     first: u64,
@@ -73,15 +80,15 @@ pub struct Course {
     power: u32,
 }
 
-impl Default for Course {
+impl Default for GrowthHistory {
     fn default() -> Self {
-        Self { windows: Vec::new(), first: 0, power: SHORTEST }
+        Self { windows: Vec::new(), first: 0, power: MIN_WINDOW_LOG2 }
     }
 }
 
-impl Course {
+impl GrowthHistory {
     /// Records an allocation; `live` is the live quantity before it.
-    pub fn begin(&mut self, at: Nanos, live: u64, size: u64) {
+    pub fn allocated(&mut self, at: Nanos, live: u64, size: u64) {
         self.enter(at, live);
         let after = live.saturating_add(size);
         let index = self.window_index(at);
@@ -90,14 +97,14 @@ impl Course {
             window.end = after;
         }
         if let Some(window) = self.windows.get_mut(index) {
-            window.kept = window.kept.saturating_add(size);
-            window.kept_count = window.kept_count.saturating_add(1);
-            window.born = window.born.saturating_add(1);
+            window.survived = window.survived.saturating_add(size);
+            window.survived_count = window.survived_count.saturating_add(1);
+            window.allocated_count = window.allocated_count.saturating_add(1);
         }
     }
 
     /// Records the free of an allocation made at `began`; `live` is the live quantity before it.
-    pub fn finish(&mut self, began: Nanos, at: Nanos, live: u64, size: u64) {
+    pub fn freed(&mut self, began: Nanos, at: Nanos, live: u64, size: u64) {
         self.enter(at, live);
         let after = live.saturating_sub(size);
         if let Some(window) = self.windows.last_mut() {
@@ -106,14 +113,14 @@ impl Course {
         }
         let index = self.window_index(began);
         if let Some(window) = self.windows.get_mut(index) {
-            window.kept = window.kept.saturating_sub(size);
-            window.kept_count = window.kept_count.saturating_sub(1);
+            window.survived = window.survived.saturating_sub(size);
+            window.survived_count = window.survived_count.saturating_sub(1);
         }
     }
 
     /// Records that an allocation made at `began` is larger by `more` than assumed; `live` is the
     /// live quantity before that.
-    pub fn grow(&mut self, began: Nanos, at: Nanos, live: u64, more: u64) {
+    pub fn resized(&mut self, began: Nanos, at: Nanos, live: u64, more: u64) {
         self.enter(at, live);
         let after = live.saturating_add(more);
         if let Some(window) = self.windows.last_mut() {
@@ -122,7 +129,7 @@ impl Course {
         }
         let index = self.window_index(began);
         if let Some(window) = self.windows.get_mut(index) {
-            window.kept = window.kept.saturating_add(more);
+            window.survived = window.survived.saturating_add(more);
         }
     }
 
@@ -137,7 +144,7 @@ impl Course {
     }
 
     /// Frees spare capacity once no change can follow.
-    pub fn close(&mut self) {
+    pub fn shrink_to_fit(&mut self) {
         self.windows.shrink_to_fit();
     }
 
@@ -154,7 +161,7 @@ impl Course {
         if self.windows.is_empty() {
             self.first = at.0 >> self.power;
         }
-        while (at.0 >> self.power).saturating_sub(self.first) >= WINDOWS as u64 {
+        while (at.0 >> self.power).saturating_sub(self.first) >= MAX_WINDOWS as u64 {
             self.double();
         }
         let number = (at.0 >> self.power).saturating_sub(self.first) as usize;
@@ -186,7 +193,7 @@ impl Course {
     }
 
     /// Adds the history of another site, whose live quantity is `other_live`.
-    pub fn absorb(&mut self, live: u64, other: &Self, other_live: u64) {
+    pub fn merge(&mut self, live: u64, other: &Self, other_live: u64) {
         if other.windows.is_empty() {
             return;
         }
@@ -202,7 +209,7 @@ impl Course {
             self.double();
         }
         let first = self.first.min(other.first);
-        while self.next().max(other.next()) - self.first.min(other.first) > WINDOWS as u64 {
+        while self.next().max(other.next()) - self.first.min(other.first) > MAX_WINDOWS as u64 {
             self.double();
             other.double();
         }
@@ -232,7 +239,7 @@ impl Course {
 
     /// Returns the windows up to `now`: their length, the start of the first, and the windows.
     #[must_use]
-    pub fn until(&self, now: Nanos, live: u64) -> (Nanos, Nanos, Vec<Window>) {
+    pub fn windows_until(&self, now: Nanos, live: u64) -> (Nanos, Nanos, Vec<Window>) {
         let mut history = self.clone();
         if !history.windows.is_empty() {
             history.enter(now, live);
@@ -245,16 +252,16 @@ impl Course {
     /// windows for all sites. The last window is still open: its value is the current live
     /// quantity.
     #[must_use]
-    pub fn growth(&self, start: Moment, now: Nanos, live: u64) -> Growth {
+    pub fn history(&self, start: Timestamp, now: Nanos, live: u64) -> SiteHistory {
         let mut history = self.clone();
         history.enter(now, live);
         let last = |history: &Self| (now.0 >> history.power).max(history.next().saturating_sub(1));
-        while last(&history) >= WINDOWS as u64 {
+        while last(&history) >= MAX_WINDOWS as u64 {
             history.double();
         }
         let ends = (0..last(&history)).map(|number| Bytes(history.at(number, live).end));
         let live = ends.chain([Bytes(live)]).collect();
-        Growth { start, window: Nanos(1 << history.power), live }
+        SiteHistory { start, window: Nanos(1 << history.power), live }
     }
 }
 
@@ -262,21 +269,21 @@ impl Course {
 mod tests {
     use super::*;
 
-    const LENGTH: u64 = 1 << SHORTEST;
+    const LENGTH: u64 = 1 << MIN_WINDOW_LOG2;
 
     /// A history in which `size` is added in each given window.
-    fn history(steps: &[(u64, u64)]) -> Course {
-        let mut history = Course::default();
+    fn history(steps: &[(u64, u64)]) -> GrowthHistory {
+        let mut history = GrowthHistory::default();
         let mut live = 0;
         for &(window, size) in steps {
-            history.begin(Nanos(window * LENGTH), live, size);
+            history.allocated(Nanos(window * LENGTH), live, size);
             live += size;
         }
         history
     }
 
-    fn ends(history: &Course, now: u64, live: u64) -> (u64, Vec<u64>) {
-        let growth = history.growth(Moment(0), Nanos(now * LENGTH), live);
+    fn ends(history: &GrowthHistory, now: u64, live: u64) -> (u64, Vec<u64>) {
+        let growth = history.history(Timestamp(0), Nanos(now * LENGTH), live);
         (growth.window.0 / LENGTH, growth.live.iter().map(|bytes| bytes.0).collect())
     }
 
@@ -291,19 +298,20 @@ mod tests {
     fn full_windows_are_merged_in_pairs() {
         let steps: Vec<_> = (0..33).map(|number| (number, 1)).collect();
         let history = history(&steps);
-        let (length, start, windows) = history.until(Nanos(32 * LENGTH), 33);
+        let (length, start, windows) = history.windows_until(Nanos(32 * LENGTH), 33);
         assert_eq!((length.0 / LENGTH, start, windows.len()), (2, Nanos(0), 17));
         // The second pair: 2 were live before, 2 were allocated and survived.
-        let want = Window { low: 2, high: 4, end: 4, kept: 2, kept_count: 2, born: 2 };
+        let want =
+            Window { low: 2, high: 4, end: 4, survived: 2, survived_count: 2, allocated_count: 2 };
         assert_eq!(windows[1], want);
-        assert_eq!(windows.iter().map(|window| window.kept).sum::<u64>(), 33);
+        assert_eq!(windows.iter().map(|window| window.survived).sum::<u64>(), 33);
     }
 
     #[test]
     fn late_site_has_short_windows_on_the_same_grid() {
         let mut history = history(&[(1001, 5)]);
-        history.begin(Nanos(1003 * LENGTH), 5, 5);
-        let (length, start, windows) = history.until(Nanos(1004 * LENGTH), 10);
+        history.allocated(Nanos(1003 * LENGTH), 5, 5);
+        let (length, start, windows) = history.windows_until(Nanos(1004 * LENGTH), 10);
         assert_eq!((length.0, start.0 / LENGTH, windows.len()), (LENGTH, 1001, 4));
         let (length, ends) = ends(&history, 1004, 10);
         // 1004 windows become 31 windows of 32; the last one is still open.
@@ -313,9 +321,9 @@ mod tests {
     #[test]
     fn free_is_subtracted_from_the_window_of_its_allocation() {
         let mut history = history(&[(0, 10), (40, 20)]);
-        history.finish(Nanos(0), Nanos(41 * LENGTH), 30, 10);
-        let (_, _, windows) = history.until(Nanos(41 * LENGTH), 20);
-        let kept: Vec<_> = windows.iter().map(|window| window.kept).collect();
+        history.freed(Nanos(0), Nanos(41 * LENGTH), 30, 10);
+        let (_, _, windows) = history.windows_until(Nanos(41 * LENGTH), 20);
+        let kept: Vec<_> = windows.iter().map(|window| window.survived).collect();
         assert_eq!(kept.iter().sum::<u64>(), 20);
         assert_eq!((kept[0], kept[20], windows[20].low), (0, 20, 10));
     }
@@ -323,23 +331,26 @@ mod tests {
     #[test]
     fn maximum_timestamp_does_not_overflow() {
         let mut history = history(&[(5, 1)]);
-        history.begin(Nanos(u64::MAX), 1, 1);
-        history.begin(Nanos(0), 2, 1);
-        history.finish(Nanos(0), Nanos(3), 3, 1);
-        let (_, _, windows) = history.until(Nanos(u64::MAX), 2);
+        history.allocated(Nanos(u64::MAX), 1, 1);
+        history.allocated(Nanos(0), 2, 1);
+        history.freed(Nanos(0), Nanos(3), 3, 1);
+        let (_, _, windows) = history.windows_until(Nanos(u64::MAX), 2);
         assert_eq!(windows.len(), 32);
-        assert_eq!(windows.iter().map(|window| window.kept).sum::<u64>(), 2);
+        assert_eq!(windows.iter().map(|window| window.survived).sum::<u64>(), 2);
     }
 
     #[test]
     fn histories_with_different_window_lengths_are_merged() {
         let (mut early, late) = (history(&[(0, 1), (2, 9)]), history(&[(39, 10)]));
-        early.absorb(10, &late, 10);
+        early.merge(10, &late, 10);
         let (length, ends) = ends(&early, 40, 20);
         assert_eq!((length, ends.len()), (2, 21));
         assert_eq!((ends[0], ends[1], ends[18], ends[19]), (1, 10, 10, 20));
-        let mut none = Course::default();
-        none.absorb(0, &early, 20);
-        assert_eq!(none.until(Nanos(40 * LENGTH), 20), early.until(Nanos(40 * LENGTH), 20));
+        let mut none = GrowthHistory::default();
+        none.merge(0, &early, 20);
+        assert_eq!(
+            none.windows_until(Nanos(40 * LENGTH), 20),
+            early.windows_until(Nanos(40 * LENGTH), 20)
+        );
     }
 }

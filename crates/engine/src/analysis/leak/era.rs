@@ -1,32 +1,32 @@
 //! Detects ongoing growth: the newest run of windows whose allocations survived longer than freed
 //! ones usually do, and whether that run is a leak.
 
-use super::{Case, Past};
-use crate::verdict::Sureness;
+use super::{ObservedWindows, SiteObservation};
+use crate::verdict::Confidence;
 
 /// Minimum number of live allocations of a leak that are older than freed ones get.
-pub(super) const SURVIVORS: u64 = 10;
+pub(super) const MIN_SURVIVORS: u64 = 10;
 
 /// Minimum windows in the run, and minimum windows in it with survivors.
-const LENGTH: usize = 6;
-const SPREAD: usize = 5;
+const MIN_RUN_WINDOWS: usize = 6;
+const MIN_SURVIVOR_WINDOWS: usize = 5;
 
 /// With survivors in every window and at least this many, a shorter run is enough.
-const DENSE: u64 = 40;
-const LENGTH_DENSE: usize = 4;
+const DENSE_SURVIVORS: u64 = 40;
+const MIN_DENSE_RUN_WINDOWS: usize = 4;
 
 /// Minimum duration of the growth. Programs also grow at startup. An ended process cannot continue
 /// to grow, so a shorter time is enough there.
-const START_UP: u64 = 30_000_000_000;
+const MIN_GROWTH_NS: u64 = 30_000_000_000;
 /// The same for a site that frees most of its allocations, and so has finished its startup.
-const START_UP_BUSY: u64 = 12_000_000_000;
-const START_UP_OVER: u64 = 2_000_000_000;
+const MIN_GROWTH_BUSY_NS: u64 = 12_000_000_000;
+const MIN_GROWTH_ENDED_NS: u64 = 2_000_000_000;
 
 /// From this number of frees on, the lifetimes at the site define what is normal.
-const MANY_FREES: u64 = 32;
+const MIN_FREES_FOR_DUE_AGE: u64 = 32;
 
 /// The newest run of windows in which old allocations survived.
-pub(super) struct Era {
+pub(super) struct GrowthRun {
     /// First and last window, both with survivors.
     from: usize,
     to: usize,
@@ -47,13 +47,15 @@ pub(super) struct Era {
     ratio: f64,
 }
 
-impl Era {
+impl GrowthRun {
     /// Returns the newest run, or `None` if all live allocations are too young to be overdue.
-    pub(super) fn find(past: &Past) -> Option<Self> {
+    pub(super) fn newest(past: &ObservedWindows) -> Option<Self> {
         let settled = last_settled(past)?;
         let with_survivors: Vec<usize> = (0..=settled)
             .rev()
-            .filter(|index| past.window(*index).kept > 0 && past.window(*index).kept_count > 0)
+            .filter(|index| {
+                past.window(*index).survived > 0 && past.window(*index).survived_count > 0
+            })
             .collect();
         let to = *with_survivors.first()?;
         // Growth in ever rarer steps, as of a pool that doubles, is not a run.
@@ -68,9 +70,9 @@ impl Era {
         }
         let mut run = Self::between(past, from, to, settled, gap);
         // If growth became much faster, start the run later.
-        while run.ratio > 5.0 && run.to - run.from >= 2 * LENGTH {
+        while run.ratio > 5.0 && run.to - run.from >= 2 * MIN_RUN_WINDOWS {
             let later = (run.from + (run.to - run.from) / 3..=run.to)
-                .find(|index| past.window(*index).kept > 0)?;
+                .find(|index| past.window(*index).survived > 0)?;
             if later <= run.from {
                 break;
             }
@@ -79,13 +81,14 @@ impl Era {
         Some(run)
     }
 
-    fn between(past: &Past, from: usize, to: usize, settled: usize, gap: usize) -> Self {
+    fn between(past: &ObservedWindows, from: usize, to: usize, settled: usize, gap: usize) -> Self {
         let windows = past.windows.get(from..=to).unwrap_or_default();
-        let mut sizes: Vec<u64> = windows.iter().map(|w| w.kept).filter(|kept| *kept > 0).collect();
+        let mut sizes: Vec<u64> =
+            windows.iter().map(|w| w.survived).filter(|kept| *kept > 0).collect();
         sizes.sort_unstable();
         let middle = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
         let sum = |part: &[super::Window], most: u64| {
-            part.iter().fold(0_u64, |sum, window| sum.saturating_add(window.kept.min(most)))
+            part.iter().fold(0_u64, |sum, window| sum.saturating_add(window.survived.min(most)))
         };
         let cap = middle.saturating_mul(3);
         let third = (windows.len() / 3).max(1).min(windows.len());
@@ -98,7 +101,7 @@ impl Era {
             gap,
             spread: sizes.len(),
             kept: sum(windows, u64::MAX),
-            count: windows.iter().map(|window| u64::from(window.kept_count)).sum(),
+            count: windows.iter().map(|window| u64::from(window.survived_count)).sum(),
             per_hour: per_hour(
                 sum(windows.get(1..).unwrap_or_default(), middle.saturating_mul(8)),
                 past.bounds(to).1.saturating_sub(past.bounds(from).1),
@@ -109,9 +112,12 @@ impl Era {
     }
 
     /// Whether the run is a leak. Each condition excludes a pattern that resembles a leak.
-    pub(super) fn is_leak(&self, past: &Past, case: &Case<'_>) -> bool {
-        let long = self.count >= SURVIVORS && self.spread >= SPREAD && self.len() >= LENGTH;
-        let dense = self.count >= DENSE && self.gap == 1 && self.len() >= LENGTH_DENSE;
+    pub(super) fn is_leak(&self, past: &ObservedWindows, case: &SiteObservation<'_>) -> bool {
+        let long = self.count >= MIN_SURVIVORS
+            && self.spread >= MIN_SURVIVOR_WINDOWS
+            && self.len() >= MIN_RUN_WINDOWS;
+        let dense =
+            self.count >= DENSE_SURVIVORS && self.gap == 1 && self.len() >= MIN_DENSE_RUN_WINDOWS;
         (long || dense)
             && self.duration >= min_duration(case)
             && self.duration >= past.due.unwrap_or(0)
@@ -127,7 +133,7 @@ impl Era {
     }
 
     /// Whether the last growth is recent. If not, it is a plateau.
-    fn is_ongoing(&self, past: &Past, case: &Case<'_>) -> bool {
+    fn is_ongoing(&self, past: &ObservedWindows, case: &SiteObservation<'_>) -> bool {
         let each = self.duration / self.count.max(1);
         let steps = if self.gap > 1 { past.length.saturating_mul(2 * self.gap as u64) } else { 0 };
         let idle = case.now.0.saturating_sub(case.last.0);
@@ -143,7 +149,7 @@ impl Era {
 
     /// Whether the live total grows with the survivors. If not, they replace older allocations, as
     /// in a cache.
-    fn raises_live_total(&self, past: &Past) -> bool {
+    fn raises_live_total(&self, past: &ObservedWindows) -> bool {
         let base = if self.from == 0 { 0 } else { past.floor(self.from) };
         let now = past.windows.last().map_or(0, |window| window.low);
         now.saturating_sub(base) >= self.kept / 2
@@ -151,28 +157,28 @@ impl Era {
 
     /// Whether the survivors are a relevant share. If not, they are the few long-lived entries of a
     /// cache.
-    fn is_not_cache_tail(&self, past: &Past) -> bool {
+    fn is_not_cache_tail(&self, past: &ObservedWindows) -> bool {
         let younger = past.windows.iter().skip(self.settled + 1);
-        let younger = younger.fold(0_u64, |sum, window| sum.saturating_add(window.kept));
+        let younger = younger.fold(0_u64, |sum, window| sum.saturating_add(window.survived));
         self.kept >= younger / 9
     }
 
     /// Confidence in a leak verdict.
-    pub(super) fn sureness(&self, case: &Case<'_>) -> Sureness {
+    pub(super) fn confidence(&self, case: &SiteObservation<'_>) -> Confidence {
         const SECOND: u64 = 1_000_000_000;
-        let among_frees = case.ended >= MANY_FREES;
+        let among_frees = case.ended >= MIN_FREES_FOR_DUE_AGE;
         let (count, windows) = (self.count, self.len());
         let much = count >= 30 && windows >= 12 && (0.7..=2.0).contains(&self.ratio);
         let confidence = if much && (among_frees || self.duration >= 60 * SECOND) {
-            Sureness::Certain
+            Confidence::Certain
         } else if count >= 16 && windows >= 8 && (among_frees || self.duration >= 20 * SECOND) {
-            Sureness::Likely
+            Confidence::Likely
         } else {
-            Sureness::Possible
+            Confidence::Possible
         };
         match confidence {
-            Sureness::Certain if !case.named => Sureness::Likely,
-            Sureness::Likely if !case.named => Sureness::Possible,
+            Confidence::Certain if !case.has_stack => Confidence::Likely,
+            Confidence::Likely if !case.has_stack => Confidence::Possible,
             confidence => confidence,
         }
     }
@@ -184,7 +190,7 @@ fn per_hour(quantity: u64, time: u64) -> u64 {
 }
 
 /// Newest window whose allocations are all older than the due age.
-fn last_settled(past: &Past) -> Option<usize> {
+fn last_settled(past: &ObservedWindows) -> Option<usize> {
     let due = past.due.unwrap_or(0);
     (0..past.windows.len()).rev().find(|index| {
         let (_, ends) = past.bounds(*index);
@@ -192,18 +198,18 @@ fn last_settled(past: &Past) -> Option<usize> {
     })
 }
 
-fn min_duration(case: &Case<'_>) -> u64 {
-    if case.over {
-        START_UP_OVER
-    } else if case.ended >= MANY_FREES && case.ended > case.begun / 2 {
-        START_UP_BUSY
+fn min_duration(case: &SiteObservation<'_>) -> u64 {
+    if case.has_ended {
+        MIN_GROWTH_ENDED_NS
+    } else if case.ended >= MIN_FREES_FOR_DUE_AGE && case.ended > case.begun / 2 {
+        MIN_GROWTH_BUSY_NS
     } else {
-        START_UP
+        MIN_GROWTH_NS
     }
 }
 
 /// Whether the live minimum exceeds that of the midpoint in some window of the last quarter.
-fn is_above_midpoint(past: &Past) -> bool {
+fn is_above_midpoint(past: &ObservedWindows) -> bool {
     let count = past.windows.len();
     let late = past.windows.iter().skip(count - count / 4 - 1).map(|window| window.low).max();
     late > past.windows.get(count / 2).map(|window| window.low)

@@ -1,12 +1,17 @@
 //! Values that support a verdict.
 
-use super::era::Era;
-use super::{Case, Past, shape};
+use super::era::GrowthRun;
+use super::{ObservedWindows, SiteObservation, shape};
 use crate::units::Nanos;
 use crate::verdict::{Evidence, Verdict};
 
 /// Computes the evidence.
-pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, run: Option<&Era>) -> Evidence {
+pub(super) fn of(
+    past: &ObservedWindows,
+    case: &SiteObservation<'_>,
+    verdict: Verdict,
+    run: Option<&GrowthRun>,
+) -> Evidence {
     let lows: Vec<u64> = past.windows.iter().map(|window| window.low).collect();
     let steps = |wanted: std::cmp::Ordering| {
         let steps = lows.windows(2).filter(|pair| pair.last().cmp(&pair.first()) == wanted);
@@ -22,29 +27,29 @@ pub(super) fn of(past: &Past, case: &Case<'_>, verdict: Verdict, run: Option<&Er
         steps: (lows.len() as u32).saturating_sub(1),
         growing_steps: steps(std::cmp::Ordering::Greater),
         shrinking_steps: steps(std::cmp::Ordering::Less),
-        per_hour: match (run, verdict) {
+        growth_per_hour: match (run, verdict) {
             (Some(run), _) => run.per_hour,
             (None, Verdict::RampUp | Verdict::NotEnoughData) => slope(past),
             _ => 0,
         },
-        begun: case.begun,
-        ended: case.ended,
-        watched: Nanos(past.watched()),
+        created: case.begun,
+        freed: case.ended,
+        observed: Nanos(past.watched()),
         median_age: median_age(past),
         oldest: oldest(past),
         mean_age: case.mean_age,
         mean_life: case.mean_life,
         median_life: case.spans.median(),
-        longest_life: case.spans.longest(),
+        longest_life: case.spans.max(),
         overdue: overdue(past),
-        full_in: None,
+        time_until_full: None,
         tensors: None,
-        lows,
+        window_min: lows,
     }
 }
 
 /// Median slope per hour between all pairs of windows in the second half (Theil–Sen estimator).
-fn slope(past: &Past) -> u64 {
+fn slope(past: &ObservedWindows) -> u64 {
     let half = past.windows.len() / 2;
     let late: Vec<(usize, u64)> =
         past.windows.iter().map(|window| window.low).enumerate().skip(half).collect();
@@ -62,15 +67,15 @@ fn slope(past: &Past) -> u64 {
 }
 
 /// Minimum and maximum of the live quantity in the second half.
-fn level(past: &Past, live: u64) -> (u64, u64) {
+fn level(past: &ObservedWindows, live: u64) -> (u64, u64) {
     let late = || past.windows.iter().skip(past.windows.len() / 2);
     let low = late().map(|window| window.low).min().unwrap_or(live);
     (low, late().map(|window| window.high).max().unwrap_or(live))
 }
 
 /// Lower bound of the age of at least half of the live allocations.
-fn median_age(past: &Past) -> Option<Nanos> {
-    let counts = || past.windows.iter().map(|window| u64::from(window.kept_count));
+fn median_age(past: &ObservedWindows) -> Option<Nanos> {
+    let counts = || past.windows.iter().map(|window| u64::from(window.survived_count));
     let half = counts().sum::<u64>().div_ceil(2);
     let mut before = 0;
     let found = counts().position(|count| {
@@ -81,17 +86,17 @@ fn median_age(past: &Past) -> Option<Nanos> {
 }
 
 /// Upper bound of the age of all live allocations.
-fn oldest(past: &Past) -> Option<Nanos> {
-    let found = past.windows.iter().position(|window| window.kept_count > 0)?;
+fn oldest(past: &ObservedWindows) -> Option<Nanos> {
+    let found = past.windows.iter().position(|window| window.survived_count > 0)?;
     Some(Nanos(past.now.saturating_sub(past.bounds(found).0)))
 }
 
 /// Quantity older than the due age; 0 if nothing was freed.
-fn overdue(past: &Past) -> u64 {
+fn overdue(past: &ObservedWindows) -> u64 {
     let Some(due) = past.due else { return 0 };
     let old = (0..past.windows.len()).filter(|index| {
         let (_, ends) = past.bounds(*index);
         past.now.saturating_sub(ends) >= due
     });
-    old.fold(0, |sum, index| sum.saturating_add(past.window(index).kept))
+    old.fold(0, |sum, index| sum.saturating_add(past.window(index).survived))
 }

@@ -4,12 +4,12 @@ use crate::ids::DeviceId;
 
 /// The device with more than half of all allocations, if there is one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Majority {
+pub(crate) struct MajorityDevice {
     device: Option<DeviceId>,
     lead: u64,
 }
 
-impl Majority {
+impl MajorityDevice {
     /// Counts an allocation.
     pub(crate) fn add(&mut self, device: Option<DeviceId>) {
         if self.device == device {
@@ -32,7 +32,7 @@ impl Majority {
     }
 
     /// Merges two votes.
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn merge(self, other: Self) -> Self {
         let (more, less) = if self.lead >= other.lead { (self, other) } else { (other, self) };
         let same = more.device == less.device;
         let lead = if same { more.lead.saturating_add(less.lead) } else { more.lead - less.lead };

@@ -19,24 +19,24 @@ mod shape;
 mod spans;
 
 pub(crate) use cache::{classify_cache, is_bounded, is_torch_cache};
-pub use course::{Course, WINDOWS, Window};
-pub(crate) use majority::Majority;
-pub use spans::Spans;
+pub use course::{GrowthHistory, MAX_WINDOWS, Window};
+pub(crate) use majority::MajorityDevice;
+pub use spans::LifetimeHistogram;
 
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::units::Nanos;
-use crate::verdict::{Evidence, Subject, Sureness, Verdict};
+use crate::verdict::{Confidence, Evidence, Resource, Verdict};
 
-use era::Era;
+use era::GrowthRun;
 
 /// Input of the classifier for one site. Quantities are bytes or object counts; times are relative
 /// to the start of the trace.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct SiteObservation<'a> {
     /// Live quantity over time.
-    pub course: &'a Course,
+    pub course: &'a GrowthHistory,
     /// Lifetimes of freed allocations.
-    pub spans: &'a Spans,
+    pub spans: &'a LifetimeHistogram,
     /// Live quantity.
     pub live: u64,
     /// Number of live allocations.
@@ -56,13 +56,13 @@ pub struct Case<'a> {
     /// Current time.
     pub now: Nanos,
     /// Whether the process or the file has ended, so that no change can follow.
-    pub over: bool,
+    pub has_ended: bool,
     /// Whether the call stack is known, so that this is a single site.
-    pub named: bool,
+    pub has_stack: bool,
 }
 
 /// Windows of a site, prepared for the classifier.
-struct Past {
+struct ObservedWindows {
     windows: Vec<Window>,
     length: u64,
     /// Start of the first window.
@@ -74,9 +74,9 @@ struct Past {
     due: Option<u64>,
 }
 
-impl Past {
-    fn of(case: &Case<'_>) -> Self {
-        let (length, start, mut windows) = case.course.until(case.now, case.live);
+impl ObservedWindows {
+    fn of(case: &SiteObservation<'_>) -> Self {
+        let (length, start, mut windows) = case.course.windows_until(case.now, case.live);
         let (length, start) = (length.0, start.0);
         let end = start.saturating_add(length.saturating_mul(windows.len() as u64));
         // A window that has just started may not have reached its minimum yet.
@@ -88,12 +88,12 @@ impl Past {
                 low: before.low.min(last.low),
                 high: before.high.max(last.high),
                 end: last.end,
-                kept: before.kept.saturating_add(last.kept),
-                kept_count: before.kept_count.saturating_add(last.kept_count),
-                born: before.born.saturating_add(last.born),
+                survived: before.survived.saturating_add(last.survived),
+                survived_count: before.survived_count.saturating_add(last.survived_count),
+                allocated_count: before.allocated_count.saturating_add(last.allocated_count),
             };
         }
-        let due = case.spans.due().map(|due| due.0);
+        let due = case.spans.due_age().map(|due| due.0);
         Self { windows, length, start, first: case.first.0.max(start), now: case.now.0, due }
     }
 
@@ -122,12 +122,12 @@ impl Past {
 
 /// Returns verdict, confidence and evidence for a site. Cost: a few hundred operations.
 #[must_use]
-pub fn judge(case: &Case<'_>) -> (Verdict, Sureness, Evidence) {
-    let past = Past::of(case);
-    let run = Era::find(&past);
+pub fn classify(case: &SiteObservation<'_>) -> (Verdict, Confidence, Evidence) {
+    let past = ObservedWindows::of(case);
+    let run = GrowthRun::newest(&past);
     let (verdict, confidence) = match run.as_ref().filter(|run| run.is_leak(&past, case)) {
-        Some(run) => (Verdict::Leak, run.sureness(case)),
-        None => shape::of(&past, case),
+        Some(run) => (Verdict::Leak, run.confidence(case)),
+        None => shape::classify_non_leak(&past, case),
     };
     let grows = run.filter(|_| verdict == Verdict::Leak);
     (verdict, confidence, evidence::of(&past, case, verdict, grows.as_ref()))
@@ -135,11 +135,15 @@ pub fn judge(case: &Case<'_>) -> (Verdict, Sureness, Evidence) {
 
 /// Resource that is classified for a memory kind; `None` for memory that a program cannot free or
 /// does not own.
-pub(crate) const fn subject(kind: Kind) -> Option<Subject> {
+pub(crate) const fn subject(kind: MemoryKind) -> Option<Resource> {
     match kind {
-        Kind::Torch => Some(Subject::Tensors),
-        Kind::Imported | Kind::Static | Kind::ManagedStatic | Kind::Pool | Kind::Unknown => None,
-        _ => Some(Subject::Memory(kind)),
+        MemoryKind::Torch => Some(Resource::Tensors),
+        MemoryKind::Imported
+        | MemoryKind::Static
+        | MemoryKind::ManagedStatic
+        | MemoryKind::Pool
+        | MemoryKind::Unknown => None,
+        _ => Some(Resource::Memory(kind)),
     }
 }
 
@@ -148,5 +152,5 @@ pub(crate) const fn subject(kind: Kind) -> Option<Subject> {
 #[must_use]
 pub fn may_leak(live_count: u64, first: Nanos, last: Nanos, now: Nanos) -> bool {
     let (life, idle) = (now.0.saturating_sub(first.0), now.0.saturating_sub(last.0));
-    live_count >= era::SURVIVORS && idle <= life / 2
+    live_count >= era::MIN_SURVIVORS && idle <= life / 2
 }

@@ -1,41 +1,44 @@
 //! Verdicts other than a leak.
 
-use super::{Case, Past};
-use crate::verdict::{Sureness, Verdict};
+use super::{ObservedWindows, SiteObservation};
+use crate::verdict::{Confidence, Verdict};
 
 /// Minimum number of windows for a verdict.
-const ENOUGH: usize = 6;
+const MIN_WINDOWS: usize = 6;
 
 /// Minimum observation time of a running process, in nanoseconds.
-const LONG_ENOUGH: u64 = 2_000_000_000;
+const MIN_OBSERVED_NS: u64 = 2_000_000_000;
 
 /// Minimum number of allocations to assess growth.
-const BIRTHS: u64 = 8;
+const MIN_ALLOCATIONS: u64 = 8;
 
 /// Minimum number of returns to the same level for a periodic verdict.
-const RETURNS: u32 = 3;
+const MIN_RETURNS: u32 = 3;
 
 /// Returns verdict and confidence for a site that does not leak.
-pub(super) fn of(past: &Past, case: &Case<'_>) -> (Verdict, Sureness) {
+pub(super) fn classify_non_leak(
+    past: &ObservedWindows,
+    case: &SiteObservation<'_>,
+) -> (Verdict, Confidence) {
     let count = past.windows.len();
-    if count < ENOUGH || (!case.over && past.watched() < LONG_ENOUGH) {
-        return (Verdict::NotEnoughData, Sureness::Possible);
+    if count < MIN_WINDOWS || (!case.has_ended && past.watched() < MIN_OBSERVED_NS) {
+        return (Verdict::NotEnoughData, Confidence::Possible);
     }
     let verdict = pattern(past, case);
     let confidence = match (verdict, case.begun) {
-        (Verdict::NotEnoughData, _) => Sureness::Possible,
-        (Verdict::Plateau | Verdict::Burst, _) if past.watched() >= 10 * LONG_ENOUGH => {
-            Sureness::Likely
+        (Verdict::NotEnoughData, _) => Confidence::Possible,
+        (Verdict::Plateau | Verdict::Burst, _) if past.watched() >= 10 * MIN_OBSERVED_NS => {
+            Confidence::Likely
         }
-        (Verdict::Cache | Verdict::Periodic, 64..) if count >= 12 => Sureness::Likely,
-        _ => Sureness::Possible,
+        (Verdict::Cache | Verdict::Periodic, 64..) if count >= 12 => Confidence::Likely,
+        _ => Confidence::Possible,
     };
     (verdict, confidence)
 }
 
-fn pattern(past: &Past, case: &Case<'_>) -> Verdict {
+fn pattern(past: &ObservedWindows, case: &SiteObservation<'_>) -> Verdict {
     let peak = past.windows.iter().map(|window| window.high).max().unwrap_or(0);
-    if returns(past) >= RETURNS {
+    if returns(past) >= MIN_RETURNS {
         return Verdict::Periodic;
     }
     let at_half_time = past.window(past.windows.len() / 2).low;
@@ -43,7 +46,7 @@ fn pattern(past: &Past, case: &Case<'_>) -> Verdict {
         return Verdict::Burst;
     }
     if is_growing(past) {
-        let few = case.begun < BIRTHS;
+        let few = case.begun < MIN_ALLOCATIONS;
         return if few { Verdict::NotEnoughData } else { Verdict::RampUp };
     }
     if is_renewed(past, case) { Verdict::Cache } else { Verdict::Plateau }
@@ -51,7 +54,7 @@ fn pattern(past: &Past, case: &Case<'_>) -> Verdict {
 
 /// Counts how often the level rose and fell back, if it still does. A lower bound: within a window,
 /// the order of minimum and maximum is unknown.
-pub(super) fn returns(past: &Past) -> u32 {
+pub(super) fn returns(past: &ObservedWindows) -> u32 {
     let rest = past.windows.get(1..).unwrap_or_default();
     let lowest = rest.iter().map(|window| window.low).min().unwrap_or(0);
     let peak = rest.iter().map(|window| window.high).max().unwrap_or(0);
@@ -83,7 +86,7 @@ pub(super) fn returns(past: &Past) -> u32 {
 
 /// Whether the last quarter is nowhere below the quarter before, and at least 1/30 above it at the
 /// end.
-fn is_growing(past: &Past) -> bool {
+fn is_growing(past: &ObservedWindows) -> bool {
     let count = past.windows.len();
     let lows: Vec<u64> = past.windows.iter().map(|window| window.low).collect();
     let (before, late) = lows.split_at(count - (count / 4).max(1));
@@ -93,9 +96,9 @@ fn is_growing(past: &Past) -> bool {
 }
 
 /// Whether less than half of the live quantity is from the first half of the time.
-fn is_renewed(past: &Past, case: &Case<'_>) -> bool {
+fn is_renewed(past: &ObservedWindows, case: &SiteObservation<'_>) -> bool {
     let half = past.windows.len() / 2;
     let old = past.windows.iter().take(half);
-    let old = old.fold(0_u64, |sum, window| sum.saturating_add(window.kept));
+    let old = old.fold(0_u64, |sum, window| sum.saturating_add(window.survived));
     case.ended > 0 && old <= case.live / 2
 }

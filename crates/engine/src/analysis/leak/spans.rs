@@ -5,23 +5,23 @@ use crate::units::Nanos;
 const BUCKETS: usize = 64;
 
 /// From this number of frees on, the longest lifetime may be an outlier.
-const MANY: u64 = 20;
+const MIN_FREES_FOR_QUANTILE: u64 = 20;
 
 /// Histogram of lifetimes.
 #[derive(Clone, Debug)]
-pub struct Spans {
+pub struct LifetimeHistogram {
     /// Boxed, to keep the data that every event needs close together.
     counts: Box<[u32; BUCKETS]>,
     longest: Nanos,
 }
 
-impl Default for Spans {
+impl Default for LifetimeHistogram {
     fn default() -> Self {
         Self { counts: Box::new([0; BUCKETS]), longest: Nanos(0) }
     }
 }
 
-impl Spans {
+impl LifetimeHistogram {
     /// Adds the lifetime of a freed allocation.
     pub fn add(&mut self, time: Nanos) {
         self.longest = self.longest.max(time);
@@ -34,7 +34,7 @@ impl Spans {
     }
 
     /// Adds the lifetimes of another site.
-    pub fn absorb(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         self.longest = self.longest.max(other.longest);
         for (count, more) in self.counts.iter_mut().zip(*other.counts) {
             *count = count.saturating_add(more);
@@ -49,7 +49,7 @@ impl Spans {
 
     /// Longest lifetime, if any.
     #[must_use]
-    pub fn longest(&self) -> Option<Nanos> {
+    pub fn max(&self) -> Option<Nanos> {
         self.counts.iter().any(|count| *count > 0).then_some(self.longest)
     }
 
@@ -62,9 +62,9 @@ impl Spans {
     /// Age by which almost everything that is ever freed has been freed: the 99th percentile of
     /// lifetimes, or the maximum if there are few. Older allocations will probably never be freed.
     #[must_use]
-    pub fn due(&self) -> Option<Nanos> {
-        if self.all() < MANY {
-            return self.longest();
+    pub fn due_age(&self) -> Option<Nanos> {
+        if self.all() < MIN_FREES_FOR_QUANTILE {
+            return self.max();
         }
         self.bucket(99, 100).map(|power| self.top(power))
     }
@@ -97,23 +97,26 @@ mod tests {
 
     #[test]
     fn nearly_everything_is_freed_at_the_due_age() {
-        let mut histogram = Spans::default();
-        assert_eq!((histogram.due(), histogram.median(), histogram.longest()), (None, None, None));
+        let mut histogram = LifetimeHistogram::default();
+        assert_eq!((histogram.due_age(), histogram.median(), histogram.max()), (None, None, None));
         histogram.add(Nanos(5000));
-        assert_eq!((histogram.due(), histogram.median()), (Some(Nanos(5000)), Some(Nanos(5000))));
+        assert_eq!(
+            (histogram.due_age(), histogram.median()),
+            (Some(Nanos(5000)), Some(Nanos(5000)))
+        );
         for _ in 0..199 {
             histogram.add(Nanos(10));
         }
         // 199 of 200 lived between 8 and 15.
-        assert_eq!((histogram.due(), histogram.median()), (Some(Nanos(15)), Some(Nanos(15))));
+        assert_eq!((histogram.due_age(), histogram.median()), (Some(Nanos(15)), Some(Nanos(15))));
         histogram.add(Nanos(u64::MAX));
         histogram.add(Nanos(u64::MAX));
-        assert_eq!(histogram.due(), Some(Nanos(8191)));
+        assert_eq!(histogram.due_age(), Some(Nanos(8191)));
     }
 
     #[test]
     fn saturated_count_keeps_proportions() {
-        let mut histogram = Spans::default();
+        let mut histogram = LifetimeHistogram::default();
         histogram.counts[0] = u32::MAX;
         histogram.counts[3] = 1000;
         histogram.add(Nanos(1));

@@ -7,65 +7,71 @@ use crate::metrics::catalogue;
 use crate::snapshot::Snapshot;
 
 use super::OTHER;
-use super::held::{self, Held};
+use super::held::{self, UsageByGpu};
 use super::processes::container_labels;
-use super::sheet::{Gpus, Sheet};
+use super::sheet::{GpuLabels, SampleBuilder};
 
 /// `container`, `pod`, `namespace`.
-type Labels = [Box<str>; 3];
+type ContainerLabels = [Box<str>; 3];
 
 /// Containers with their own series, as long as a process runs in them.
 #[derive(Debug, Default)]
-pub(super) struct Containers {
-    own: BTreeSet<Labels>,
+pub(super) struct ContainerSeries {
+    own: BTreeSet<ContainerLabels>,
 }
 
-impl Containers {
+impl ContainerSeries {
     /// Selects the containers that get series, and adds their samples.
     pub(super) fn add_samples(
         &mut self,
         snapshot: &Snapshot,
-        gpus: Gpus<'_>,
+        gpus: GpuLabels<'_>,
         room: usize,
-        out: &mut Sheet,
+        out: &mut SampleBuilder,
     ) {
-        let mut all: BTreeMap<Labels, Held> = BTreeMap::new();
+        let mut all: BTreeMap<ContainerLabels, UsageByGpu> = BTreeMap::new();
         for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
             let Some(container) = process.container.as_deref() else { continue };
             let held = all.entry(container_labels(Some(container))).or_default();
             for (gpu, on) in held::of(process, gpus) {
-                held.entry(gpu).or_default().absorb(&on);
+                held.entry(gpu).or_default().merge(&on);
             }
         }
         self.own.retain(|labels| all.contains_key(labels));
-        let live = |held: &Held| held.values().fold(0_u64, |sum, on| sum.saturating_add(on.live));
+        let live =
+            |held: &UsageByGpu| held.values().fold(0_u64, |sum, on| sum.saturating_add(on.live));
         let mut new: Vec<_> =
             all.iter().filter(|(labels, _)| !self.own.contains(*labels)).collect();
         new.sort_by_key(|(labels, held)| (Reverse(live(held)), *labels));
         let left = room.saturating_sub(self.own.len());
-        let new: Vec<Labels> =
+        let new: Vec<ContainerLabels> =
             new.into_iter().take(left).map(|(labels, _)| labels.clone()).collect();
         self.own.extend(new);
-        let mut other = Held::new();
+        let mut other = UsageByGpu::new();
         for (labels, held) in &all {
             if self.own.contains(labels) {
                 add_usage_samples(held, labels, gpus, out);
                 continue;
             }
             for (gpu, on) in held {
-                other.entry(*gpu).or_default().absorb(on);
+                other.entry(*gpu).or_default().merge(on);
             }
         }
         add_usage_samples(&other, &[OTHER, "", ""].map(Box::from), gpus, out);
     }
 }
 
-fn add_usage_samples(held: &Held, labels: &Labels, gpus: Gpus<'_>, out: &mut Sheet) {
+fn add_usage_samples(
+    held: &UsageByGpu,
+    labels: &ContainerLabels,
+    gpus: GpuLabels<'_>,
+    out: &mut SampleBuilder,
+) {
     for (gpu, on) in held {
         let all: Vec<_> = gpus.labels(*gpu).into_iter().chain(labels.iter().cloned()).collect();
         if let Some(used) = on.used {
-            out.whole(&catalogue::CONTAINER_USED, all.clone(), used);
+            out.push_integer(&catalogue::CONTAINER_USED, all.clone(), used);
         }
-        out.whole(&catalogue::CONTAINER_LIVE, all, on.live);
+        out.push_integer(&catalogue::CONTAINER_LIVE, all, on.live);
     }
 }

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{DeviceId, GpuId};
-use crate::metrics::{Metric, Value, catalogue};
+use crate::metrics::{Metric, SampleValue, catalogue};
 use crate::snapshot::ProcessView;
 
-use super::sheet::{Gpus, Sheet};
+use super::sheet::{GpuLabels, SampleBuilder};
 
 /// Usage by GPU; `None` is an unknown GPU.
-pub(super) type Held = BTreeMap<Option<GpuId>, OnGpu>;
+pub(super) type UsageByGpu = BTreeMap<Option<GpuId>, GpuUsage>;
 
 /// Memory of one or more processes on one GPU. Unknown values are `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct OnGpu {
+pub(super) struct GpuUsage {
     pub(super) live: u64,
     pub(super) peak: u64,
     pub(super) used: Option<u64>,
@@ -32,9 +32,9 @@ fn add(sum: &mut Option<u64>, more: Option<u64>) {
     }
 }
 
-impl OnGpu {
+impl GpuUsage {
     /// Adds the usage of another process. Peaks were at different times, so the larger one is kept.
-    pub(super) fn absorb(&mut self, other: &Self) {
+    pub(super) fn merge(&mut self, other: &Self) {
         self.live = self.live.saturating_add(other.live);
         self.peak = self.peak.max(other.peak);
         add(&mut self.used, other.used);
@@ -50,9 +50,9 @@ impl OnGpu {
     }
 
     /// Adds samples with the labels of the owner.
-    pub(super) fn put(&self, out: &mut Sheet, labels: &[Box<str>]) {
-        out.whole(&catalogue::LIVE, labels.into(), self.live);
-        out.whole(&catalogue::PEAK, labels.into(), self.peak);
+    pub(super) fn add_samples(&self, out: &mut SampleBuilder, labels: &[Box<str>]) {
+        out.push_integer(&catalogue::LIVE, labels.into(), self.live);
+        out.push_integer(&catalogue::PEAK, labels.into(), self.peak);
         let optional: [(&'static Metric, Option<u64>); 6] = [
             (&catalogue::USED, self.used),
             (&catalogue::UNTRACKED, self.untracked),
@@ -63,12 +63,12 @@ impl OnGpu {
         ];
         for (metric, value) in optional {
             if let Some(value) = value {
-                out.whole(metric, labels.into(), value);
+                out.push_integer(metric, labels.into(), value);
             }
         }
         if let Some((part, all)) = self.fragmented {
             let ratio = if all == 0 { 0.0 } else { part as f64 / all as f64 };
-            out.put(&catalogue::FRAGMENTATION, labels.into(), Value::Real(ratio));
+            out.push(&catalogue::FRAGMENTATION, labels.into(), SampleValue::Real(ratio));
         }
     }
 }
@@ -77,18 +77,18 @@ impl OnGpu {
 pub(super) fn gpu_of(
     process: &ProcessView,
     device: Option<DeviceId>,
-    gpus: Gpus<'_>,
+    gpus: GpuLabels<'_>,
 ) -> Option<GpuId> {
     let device = device?;
     let row = process.devices.iter().find(|row| row.device == Some(device));
-    gpus.known(row.and_then(|row| row.gpu))
+    gpus.known_gpu(row.and_then(|row| row.gpu))
 }
 
 /// Computes the memory of a process by GPU.
-pub(super) fn of(process: &ProcessView, gpus: Gpus<'_>) -> Held {
-    let mut held = Held::new();
+pub(super) fn of(process: &ProcessView, gpus: GpuLabels<'_>) -> UsageByGpu {
+    let mut held = UsageByGpu::new();
     for row in &process.devices {
-        let on = held.entry(gpus.known(row.gpu)).or_default();
+        let on = held.entry(gpus.known_gpu(row.gpu)).or_default();
         on.live = on.live.saturating_add(row.live_bytes.0);
         // If two devices are parts of one GPU, the sum is an upper bound.
         on.peak = on.peak.saturating_add(row.peak_bytes.0);

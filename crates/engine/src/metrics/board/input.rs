@@ -6,21 +6,21 @@ use crate::stack::{Frame, SiteName};
 use crate::units::Bytes;
 
 /// Everything that metrics are computed from.
-pub struct Input<'a> {
+pub struct CollectorInput<'a> {
     /// State of all processes. Each snapshot must be passed once, in order: ended processes are
     /// only in one.
     pub snapshot: &'a Snapshot,
     /// GPUs of the host. Memory on any other GPU is exported with an unknown GPU.
-    pub gpus: &'a [Gpu],
+    pub gpus: &'a [GpuInfo],
     /// The agent itself.
-    pub own: &'a Own,
+    pub own: &'a AgentStats,
     /// Describes a site in a few words; the result is sanitized and truncated.
     pub place: fn(SiteName, &[Frame]) -> String,
 }
 
 /// A GPU of the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gpu {
+pub struct GpuInfo {
     /// Index.
     pub id: GpuId,
     /// UUID: `GPU-…`.
@@ -32,11 +32,11 @@ pub struct Gpu {
 }
 
 /// Counts by two words: receiver, trigger or exporter, and outcome.
-pub type Outcomes = Vec<((&'static str, &'static str), u64)>;
+pub type OutcomeCounts = Vec<((&'static str, &'static str), u64)>;
 
 /// Values about the agent itself.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Own {
+pub struct AgentStats {
     /// Version.
     pub version: Box<str>,
     /// Start time, Unix time in seconds.
@@ -58,9 +58,9 @@ pub struct Own {
     /// Firing alerts, by severity.
     pub alerts: Vec<(Box<str>, u64)>,
     /// Notifications, by receiver and outcome.
-    pub notifications: Outcomes,
+    pub notifications: OutcomeCounts,
     /// Incidents, by trigger and outcome.
-    pub incidents: Outcomes,
+    pub incidents: OutcomeCounts,
     /// Exports, by exporter and outcome.
-    pub onward: Outcomes,
+    pub onward: OutcomeCounts,
 }

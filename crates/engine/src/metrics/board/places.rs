@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::ids::GpuId;
-use crate::metrics::{Value, catalogue};
+use crate::metrics::{SampleValue, catalogue};
 use crate::snapshot::{ProcessView, Snapshot};
 use crate::stack::SiteName;
 use crate::units::Nanos;
-use crate::verdict::{Judgement, Subject, Sureness};
+use crate::verdict::{Confidence, Resource, SiteVerdict};
 
 use super::held::gpu_of;
-use super::input::Input;
+use super::input::CollectorInput;
 use super::processes::labels_of;
-use super::sheet::{Gpus, Sheet};
+use super::sheet::{GpuLabels, SampleBuilder};
 use super::{OTHER, label};
 
 /// Value of the label `site`: the same on all hosts and after restarts. Pending sites share one
@@ -27,20 +27,20 @@ fn id(site: SiteName) -> Box<str> {
 
 /// Live bytes and allocations of a site.
 #[derive(Default)]
-struct Live {
+struct SiteUsage {
     bytes: u64,
     count: u64,
     location: Box<str>,
 }
 
 /// Adds samples of the largest sites; all others are merged into `other`.
-pub(super) fn put_sites(input: &Input<'_>, room: usize, out: &mut Sheet) {
-    let mut sites: BTreeMap<Box<str>, Live> = BTreeMap::new();
+pub(super) fn add_site_samples(input: &CollectorInput<'_>, room: usize, out: &mut SampleBuilder) {
+    let mut sites: BTreeMap<Box<str>, SiteUsage> = BTreeMap::new();
     for site in &input.snapshot.sites {
         let location = || label(&(input.place)(site.name, &site.frames));
         let live = sites
             .entry(id(site.name))
-            .or_insert_with(|| Live { location: location(), ..Live::default() });
+            .or_insert_with(|| SiteUsage { location: location(), ..SiteUsage::default() });
         live.bytes = live.bytes.saturating_add(site.live_bytes.0);
         live.count = live.count.saturating_add(site.live_allocations);
     }
@@ -59,12 +59,12 @@ pub(super) fn put_sites(input: &Input<'_>, room: usize, out: &mut Sheet) {
         bytes = bytes.saturating_sub(live.bytes);
         count = count.saturating_sub(live.count);
         let labels = vec![site, live.location];
-        out.whole(&catalogue::SITE_LIVE, labels.clone(), live.bytes);
-        out.whole(&catalogue::SITE_COUNT, labels, live.count);
+        out.push_integer(&catalogue::SITE_LIVE, labels.clone(), live.bytes);
+        out.push_integer(&catalogue::SITE_COUNT, labels, live.count);
     }
     let labels: Vec<Box<str>> = vec![OTHER.into(), "".into()];
-    out.whole(&catalogue::SITE_LIVE, labels.clone(), bytes);
-    out.whole(&catalogue::SITE_COUNT, labels, count);
+    out.push_integer(&catalogue::SITE_LIVE, labels.clone(), bytes);
+    out.push_integer(&catalogue::SITE_COUNT, labels, count);
 }
 
 /// Live device memory of all sites, and number of allocations.
@@ -77,17 +77,17 @@ fn everything(snapshot: &Snapshot) -> (u64, u64) {
 }
 
 /// Value of the label `resource`. Some memory kinds and object kinds have the same name.
-fn subject(subject: Subject) -> Box<str> {
+fn subject(subject: Resource) -> Box<str> {
     match subject {
-        Subject::Memory(kind) => kind.name().into(),
-        Subject::Tensors => "tensors".into(),
-        Subject::Objects(kind) => format!("{}_objects", kind.name()).into(),
+        Resource::Memory(kind) => kind.name().into(),
+        Resource::Tensors => "tensors".into(),
+        Resource::Objects(kind) => format!("{}_objects", kind.name()).into(),
     }
 }
 
 /// All suspects with the same labels.
 #[derive(Default)]
-struct Suspected {
+struct SuspectUsage {
     /// Whether they are objects rather than memory.
     are_objects: bool,
     live: u64,
@@ -96,27 +96,32 @@ struct Suspected {
 }
 
 /// Adds samples of suspects, the worst with their own series; and the forecasts of full GPUs.
-pub(super) fn put_suspects(input: &Input<'_>, gpus: Gpus<'_>, room: usize, out: &mut Sheet) {
+pub(super) fn add_suspect_samples(
+    input: &CollectorInput<'_>,
+    gpus: GpuLabels<'_>,
+    room: usize,
+    out: &mut SampleBuilder,
+) {
     let suspects = &input.snapshot.suspects;
-    for confidence in [Sureness::Possible, Sureness::Likely, Sureness::Certain] {
-        let these = suspects.iter().filter(|one| one.sureness == confidence).count();
-        out.whole(&catalogue::SUSPECTS, vec![confidence.name().into()], these as u64);
+    for confidence in [Confidence::Possible, Confidence::Likely, Confidence::Certain] {
+        let these = suspects.iter().filter(|one| one.confidence == confidence).count();
+        out.push_integer(&catalogue::SUSPECTS, vec![confidence.name().into()], these as u64);
     }
     let mut full: BTreeMap<GpuId, Nanos> = BTreeMap::new();
     // In the order of the snapshot: worst first.
-    let mut all: Vec<(Vec<Box<str>>, Suspected)> = Vec::new();
+    let mut all: Vec<(Vec<Box<str>>, SuspectUsage)> = Vec::new();
     for suspect in suspects {
         let (gpu, labels) = labels(suspect, input, gpus);
         let at = all.iter().position(|(known, _)| *known == labels).unwrap_or(all.len());
         if at == all.len() {
-            let are_objects = matches!(suspect.subject, Subject::Objects(_));
-            all.push((labels, Suspected { are_objects, ..Suspected::default() }));
+            let are_objects = matches!(suspect.resource, Resource::Objects(_));
+            all.push((labels, SuspectUsage { are_objects, ..SuspectUsage::default() }));
         }
         let Some((_, sum)) = all.get_mut(at) else { continue };
         let evidence = &suspect.evidence;
         sum.live = sum.live.saturating_add(evidence.live);
-        sum.per_hour = sum.per_hour.saturating_add(evidence.per_hour);
-        if let Some(time) = evidence.full_in {
+        sum.per_hour = sum.per_hour.saturating_add(evidence.growth_per_hour);
+        if let Some(time) = evidence.time_until_full {
             sum.full_in = Some(sum.full_in.map_or(time, |known| known.min(time)));
             if let Some(gpu) = gpu {
                 full.entry(gpu).and_modify(|known| *known = (*known).min(time)).or_insert(time);
@@ -125,29 +130,29 @@ pub(super) fn put_suspects(input: &Input<'_>, gpus: Gpus<'_>, room: usize, out: 
     }
     for (labels, sum) in all.into_iter().take(room) {
         if let Some(time) = sum.full_in {
-            out.put(&catalogue::SUSPECT_FULL_IN, labels.clone(), seconds(time));
+            out.push(&catalogue::SUSPECT_FULL_IN, labels.clone(), seconds(time));
         }
         let (growth, live) = if sum.are_objects {
             (&catalogue::SUSPECT_GROWTH_OBJECTS, &catalogue::SUSPECT_LIVE_OBJECTS)
         } else {
             (&catalogue::SUSPECT_GROWTH, &catalogue::SUSPECT_LIVE)
         };
-        out.put(growth, labels.clone(), Value::Real(sum.per_hour as f64 / 3600.0));
-        out.whole(live, labels, sum.live);
+        out.push(growth, labels.clone(), SampleValue::Real(sum.per_hour as f64 / 3600.0));
+        out.push_integer(live, labels, sum.live);
     }
     for (gpu, time) in full {
-        out.put(&catalogue::GPU_FULL_IN, gpus.labels(Some(gpu)).into(), seconds(time));
+        out.push(&catalogue::GPU_FULL_IN, gpus.labels(Some(gpu)).into(), seconds(time));
     }
 }
 
-fn seconds(time: Nanos) -> Value {
-    Value::Real(time.0 as f64 / 1e9)
+fn seconds(time: Nanos) -> SampleValue {
+    SampleValue::Real(time.0 as f64 / 1e9)
 }
 
 fn labels(
-    suspect: &Judgement,
-    input: &Input<'_>,
-    gpus: Gpus<'_>,
+    suspect: &SiteVerdict,
+    input: &CollectorInput<'_>,
+    gpus: GpuLabels<'_>,
 ) -> (Option<GpuId>, Vec<Box<str>>) {
     let is_it =
         |process: &&ProcessView| process.ended.is_none() && Some(process.key.pid) == suspect.pid;
@@ -161,6 +166,6 @@ fn labels(
         labels_of,
     );
     let location = label(&(input.place)(suspect.site, &suspect.frames));
-    let site_labels = [id(suspect.site), location, subject(suspect.subject)];
+    let site_labels = [id(suspect.site), location, subject(suspect.resource)];
     (gpu, owner_labels.into_iter().chain(gpus.labels(gpu)).chain(site_labels).collect())
 }

@@ -7,35 +7,35 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::container::Container;
 use crate::ids::ProcessKey;
-use crate::kind::Kind;
+use crate::kind::MemoryKind;
 use crate::metrics::{Metric, catalogue};
 use crate::snapshot::{ProcessView, Snapshot};
 
-use super::held::{self, Held};
-use super::sheet::{Gpus, Sheet};
-use super::tally::Tally;
+use super::held::{self, UsageByGpu};
+use super::sheet::{GpuLabels, SampleBuilder};
+use super::tally::ProcessCounters;
 use super::{OTHER, label};
 
 /// Running processes.
 #[derive(Debug, Default)]
-pub(super) struct Processes {
-    tracked: HashMap<ProcessKey, Followed>,
+pub(super) struct ProcessSeries {
+    tracked: HashMap<ProcessKey, TrackedProcess>,
     /// Counters of processes without their own series, once there is one.
-    other: Option<Tally>,
+    other: Option<ProcessCounters>,
 }
 
 #[derive(Debug, Default)]
-struct Followed {
+struct TrackedProcess {
     /// Counters at the last snapshot.
-    seen: Tally,
+    seen: ProcessCounters,
     /// Counters since it has its own series.
-    own: Option<Tally>,
+    own: Option<ProcessCounters>,
 }
 
-impl Processes {
+impl ProcessSeries {
     /// Updates the state from a snapshot; returns the increments since the last one. At most `room`
     /// processes have their own series, until they end.
-    pub(super) fn observe(&mut self, snapshot: &Snapshot, room: usize) -> Tally {
+    pub(super) fn observe(&mut self, snapshot: &Snapshot, room: usize) -> ProcessCounters {
         let mut all = self.end(snapshot);
         let running = || snapshot.processes.iter().filter(|process| process.ended.is_none());
         let keys: HashSet<ProcessKey> = running().map(|process| process.key).collect();
@@ -43,10 +43,10 @@ impl Processes {
         self.tracked.retain(|key, _| keys.contains(key));
         let mut without = Vec::new();
         for process in running() {
-            let now = Tally::of(process);
+            let now = ProcessCounters::of(process);
             let tracked = self.tracked.entry(process.key).or_default();
             if !now.can_follow(&tracked.seen) {
-                *tracked = Followed::default();
+                *tracked = TrackedProcess::default();
             }
             let done = now.since(tracked.seen);
             tracked.seen = now.max_with(tracked.seen);
@@ -72,14 +72,14 @@ impl Processes {
 
     /// Handles ended processes. After an exec, the same key is in the snapshot as ended and as
     /// running.
-    fn end(&mut self, snapshot: &Snapshot) -> Tally {
+    fn end(&mut self, snapshot: &Snapshot) -> ProcessCounters {
         let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
-        let mut by_key: BTreeMap<ProcessKey, Tally> = BTreeMap::new();
+        let mut by_key: BTreeMap<ProcessKey, ProcessCounters> = BTreeMap::new();
         for process in ended {
             let all = by_key.entry(process.key).or_default();
-            *all = all.plus(Tally::of(process));
+            *all = all.plus(ProcessCounters::of(process));
         }
-        let mut sum = Tally::default();
+        let mut sum = ProcessCounters::default();
         for (key, all) in by_key {
             let tracked = self.tracked.remove(&key).unwrap_or_default();
             let done = all.since(tracked.seen);
@@ -92,17 +92,22 @@ impl Processes {
         sum
     }
 
-    fn add_to_other(&mut self, done: Tally) {
+    fn add_to_other(&mut self, done: ProcessCounters) {
         self.other = Some(self.other.unwrap_or_default().plus(done));
     }
 
-    fn own(&self, key: ProcessKey) -> Option<&Tally> {
+    fn own(&self, key: ProcessKey) -> Option<&ProcessCounters> {
         self.tracked.get(&key).and_then(|tracked| tracked.own.as_ref())
     }
 
     /// Adds samples of memory and counters.
-    pub(super) fn add_samples(&self, snapshot: &Snapshot, gpus: Gpus<'_>, out: &mut Sheet) {
-        let mut other = Held::new();
+    pub(super) fn add_samples(
+        &self,
+        snapshot: &Snapshot,
+        gpus: GpuLabels<'_>,
+        out: &mut SampleBuilder,
+    ) {
+        let mut other = UsageByGpu::new();
         let (mut other_pinned, mut other_managed) = (0_u64, 0_u64);
         for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
             let held = held::of(process, gpus);
@@ -115,7 +120,7 @@ impl Processes {
                 continue;
             }
             for (gpu, on) in &held {
-                other.entry(*gpu).or_default().absorb(on);
+                other.entry(*gpu).or_default().merge(on);
             }
             other_pinned = other_pinned.saturating_add(pinned);
             other_managed = other_managed.saturating_add(managed);
@@ -129,19 +134,29 @@ impl Processes {
     }
 }
 
-fn add_usage_samples(held: &Held, labels: &[Box<str>], gpus: Gpus<'_>, out: &mut Sheet) {
+fn add_usage_samples(
+    held: &UsageByGpu,
+    labels: &[Box<str>],
+    gpus: GpuLabels<'_>,
+    out: &mut SampleBuilder,
+) {
     for (gpu, on) in held {
         let all: Vec<_> = gpus.labels(*gpu).into_iter().chain(labels.iter().cloned()).collect();
-        on.put(out, &all);
+        on.add_samples(out, &all);
     }
 }
 
-fn add_host_samples(pinned: u64, managed: u64, labels: &[Box<str>], out: &mut Sheet) {
-    out.whole(&catalogue::PINNED, labels.into(), pinned);
-    out.whole(&catalogue::MANAGED, labels.into(), managed);
+fn add_host_samples(pinned: u64, managed: u64, labels: &[Box<str>], out: &mut SampleBuilder) {
+    out.push_integer(&catalogue::PINNED, labels.into(), pinned);
+    out.push_integer(&catalogue::MANAGED, labels.into(), managed);
 }
 
-fn add_counter_samples(tally: &Tally, counts_work: bool, labels: &[Box<str>], out: &mut Sheet) {
+fn add_counter_samples(
+    tally: &ProcessCounters,
+    counts_work: bool,
+    labels: &[Box<str>],
+    out: &mut SampleBuilder,
+) {
     let counts: [(&'static Metric, u64); 4] = [
         (&catalogue::PROCESS_ALLOCATIONS, tally.allocations),
         (&catalogue::PROCESS_FREES, tally.frees),
@@ -149,20 +164,23 @@ fn add_counter_samples(tally: &Tally, counts_work: bool, labels: &[Box<str>], ou
         (&catalogue::PROCESS_OUT_OF_MEMORY, tally.out_of_memory),
     ];
     for (metric, count) in counts {
-        out.whole(metric, labels.into(), count);
+        out.push_integer(metric, labels.into(), count);
     }
     if counts_work {
-        out.whole(&catalogue::PROCESS_LAUNCHES, labels.into(), tally.launches);
+        out.push_integer(&catalogue::PROCESS_LAUNCHES, labels.into(), tally.launches);
     }
 }
 
 /// Pinned and registered host memory; managed memory.
 fn on_host(process: &ProcessView) -> (u64, u64) {
-    let sum = |kinds: [Kind; 2]| {
+    let sum = |kinds: [MemoryKind; 2]| {
         let these = process.kinds.iter().filter(|view| kinds.contains(&view.kind));
         these.fold(0_u64, |sum, view| sum.saturating_add(view.live_bytes.0))
     };
-    (sum([Kind::Pinned, Kind::Registered]), sum([Kind::Managed, Kind::ManagedStatic]))
+    (
+        sum([MemoryKind::Pinned, MemoryKind::Registered]),
+        sum([MemoryKind::Managed, MemoryKind::ManagedStatic]),
+    )
 }
 
 /// Labels `pid`, `process`, `container`, `pod` and `namespace`.
@@ -173,13 +191,13 @@ pub(super) fn labels_of(process: &ProcessView) -> [Box<str>; 5] {
 }
 
 /// Number of characters of a container id in labels, as container tools print it.
-const ID: usize = 12;
+const SHORT_CONTAINER_ID_LEN: usize = 12;
 
 /// Labels `container`, `pod` and `namespace`: names if known, else ids.
 pub(super) fn container_labels(container: Option<&Container>) -> [Box<str>; 3] {
     let Some(container) = container else { return Default::default() };
     let pod = container.pod.as_ref();
-    let id = || container.id.chars().take(ID).collect::<String>();
+    let id = || container.id.chars().take(SHORT_CONTAINER_ID_LEN).collect::<String>();
     let name = pod.and_then(|pod| pod.container.as_deref());
     [
         name.map_or_else(|| label(&id()), label),

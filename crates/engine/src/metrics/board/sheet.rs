@@ -1,23 +1,30 @@
 //! Assigns values to their metrics.
 
 use crate::ids::GpuId;
-use crate::metrics::{Family, Figures, Limits, Metric, Sample, Value, catalogue};
+use crate::metrics::{
+    Metric, MetricFamily, MetricSet, Sample, SampleValue, SeriesLimits, catalogue,
+};
 
-use super::input::Gpu;
+use super::input::GpuInfo;
 
 /// Samples of each metric, under construction.
-pub(super) struct Sheet {
-    families: Vec<Family>,
+pub(super) struct SampleBuilder {
+    families: Vec<MetricFamily>,
 }
 
-impl Sheet {
+impl SampleBuilder {
     pub(super) fn new() -> Self {
-        let empty = |metric: &&'static Metric| Family { metric, samples: Vec::new() };
+        let empty = |metric: &&'static Metric| MetricFamily { metric, samples: Vec::new() };
         Self { families: catalogue::ALL.iter().map(empty).collect() }
     }
 
     /// Adds a sample. Label values must be in the order of the catalog, and sanitized.
-    pub(super) fn put(&mut self, metric: &'static Metric, labels: Vec<Box<str>>, value: Value) {
+    pub(super) fn push(
+        &mut self,
+        metric: &'static Metric,
+        labels: Vec<Box<str>>,
+        value: SampleValue,
+    ) {
         debug_assert_eq!(labels.len(), metric.labels.len(), "{}", metric.name);
         let family = self.families.iter_mut().find(|family| std::ptr::eq(family.metric, metric));
         if let Some(family) = family {
@@ -25,28 +32,33 @@ impl Sheet {
         }
     }
 
-    pub(super) fn whole(&mut self, metric: &'static Metric, labels: Vec<Box<str>>, value: u64) {
-        self.put(metric, labels, Value::Whole(value));
+    pub(super) fn push_integer(
+        &mut self,
+        metric: &'static Metric,
+        labels: Vec<Box<str>>,
+        value: u64,
+    ) {
+        self.push(metric, labels, SampleValue::Whole(value));
     }
 
     /// Returns the metrics with samples, within the limits of the catalog.
-    pub(super) fn finish(self, limits: &Limits, gpus: usize) -> Figures {
+    pub(super) fn finish(self, limits: &SeriesLimits, gpus: usize) -> MetricSet {
         let mut families = self.families;
         for family in &mut families {
-            family.samples.truncate(family.metric.most(limits, gpus));
+            family.samples.truncate(family.metric.max_samples(limits, gpus));
         }
         families.retain(|family| !family.samples.is_empty());
-        Figures { families }
+        MetricSet { families }
     }
 }
 
 /// GPUs of the host, as labels.
 #[derive(Clone, Copy)]
-pub(super) struct Gpus<'a>(pub(super) &'a [Gpu]);
+pub(super) struct GpuLabels<'a>(pub(super) &'a [GpuInfo]);
 
-impl Gpus<'_> {
+impl GpuLabels<'_> {
     /// The GPU if it is one of the host's; `None` otherwise.
-    pub(super) fn known(self, gpu: Option<GpuId>) -> Option<GpuId> {
+    pub(super) fn known_gpu(self, gpu: Option<GpuId>) -> Option<GpuId> {
         gpu.filter(|gpu| self.0.iter().any(|one| one.id == *gpu))
     }
 

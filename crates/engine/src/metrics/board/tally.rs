@@ -2,25 +2,25 @@
 
 use crate::event::OUT_OF_MEMORY;
 use crate::snapshot::ProcessView;
-use crate::work::Direction;
+use crate::work::CopyDirection;
 
 /// Counts that only grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ProcessCounters {
     pub(super) allocations: u64,
     pub(super) frees: u64,
     pub(super) failures: u64,
     pub(super) out_of_memory: u64,
     pub(super) launches: u64,
     /// In the order of [`CopyDirection::ALL`].
-    pub(super) copied: [u64; Direction::ALL.len()],
+    pub(super) copied: [u64; CopyDirection::ALL.len()],
 }
 
-impl Tally {
+impl ProcessCounters {
     pub(super) fn of(process: &ProcessView) -> Self {
         let ooms = process.failures.iter().filter(|failure| failure.code == OUT_OF_MEMORY);
         let work = process.work.as_ref();
-        let copied = Direction::ALL.map(|direction| {
+        let copied = CopyDirection::ALL.map(|direction| {
             let copies = work.into_iter().flat_map(|work| &work.copies);
             let these = copies.filter(|copies| copies.direction == direction);
             these.fold(0_u64, |sum, copies| sum.saturating_add(copies.bytes.0))
@@ -36,7 +36,7 @@ impl Tally {
     }
 
     fn each(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
-        let mut copied = [0; Direction::ALL.len()];
+        let mut copied = [0; CopyDirection::ALL.len()];
         for (to, (one, two)) in copied.iter_mut().zip(self.copied.into_iter().zip(other.copied)) {
             *to = with(one, two);
         }

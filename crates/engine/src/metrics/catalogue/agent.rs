@@ -1,6 +1,6 @@
 //! Metrics about the agent itself.
 
-use crate::metrics::Bound::Fixed;
+use crate::metrics::Cardinality::Fixed;
 use crate::metrics::Metric;
 
 use super::{NONE, counter, gauge, info};

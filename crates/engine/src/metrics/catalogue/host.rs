@@ -1,6 +1,6 @@
 //! Metrics of the host and its GPUs.
 
-use crate::metrics::Bound::{Fixed, Gpus};
+use crate::metrics::Cardinality::{Fixed, Gpus};
 use crate::metrics::Metric;
 
 use super::{BY_GPU, NONE, counter, gauge, info};

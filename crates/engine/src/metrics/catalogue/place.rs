@@ -1,6 +1,6 @@
 //! Metrics of allocation sites and leak suspects.
 
-use crate::metrics::Bound::{Fixed, Sites, Suspects};
+use crate::metrics::Cardinality::{Fixed, Sites, Suspects};
 use crate::metrics::Metric;
 
 use super::{SITE, SUSPECT, gauge};

@@ -1,6 +1,6 @@
 //! Metrics of processes and containers.
 
-use crate::metrics::Bound::{Containers, Processes};
+use crate::metrics::Cardinality::{Containers, Processes};
 use crate::metrics::Metric;
 
 use super::{CONTAINER, PROCESS, PROCESS_AND_GPU, counter, gauge};

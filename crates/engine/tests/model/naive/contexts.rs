@@ -1,15 +1,15 @@
 //! Creation and end of contexts.
 
-use engine::event::{ContextChange, Event};
-use engine::ids::{ContextId, DeviceId, Space};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::event::{ContextCall, Event};
+use engine::ids::{AddressType, ContextId, DeviceId};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 
 use super::process::Context;
 use super::{Live, Process};
 
 impl Process {
-    fn release(&mut self, context: ContextId, until: Moment) {
+    fn release(&mut self, context: ContextId, until: Timestamp) {
         let gone = |live: &Live| {
             live.context == Some(context) && live.at <= until && !live.kind.is_pooled()
         };
@@ -22,7 +22,7 @@ impl Process {
 
     /// Memory that existed when the end of its context began, and was replaced since, ended with
     /// it.
-    fn end_released(&mut self, context: ContextId, entered: Moment) {
+    fn end_released(&mut self, context: ContextId, entered: Timestamp) {
         let owed = self.superseded.len();
         self.superseded
             .retain(|old| old.context != Some(context) || old.began > entered || old.at < entered);
@@ -56,21 +56,21 @@ impl Process {
     }
 
     /// Returns the number of objects that became uncertain.
-    pub(super) fn change(&mut self, event: &Event, change: ContextChange) -> u64 {
+    pub(super) fn change(&mut self, event: &Event, change: ContextCall) -> u64 {
         let ends = match change {
-            ContextChange::Destroyed { .. } => true,
-            ContextChange::PrimaryReset { device } => {
+            ContextCall::Destroyed { .. } => true,
+            ContextCall::PrimaryReset { device } => {
                 let known = self.primaries.contains_key(&device);
                 known || !self.counted || self.guess(device).is_some()
             }
-            ContextChange::PrimaryReleased { device } => {
+            ContextCall::PrimaryReleased { device } => {
                 let users = self.primaries.get(&device).map_or(0, |(_, users)| *users);
                 !self.counted || users <= 1
             }
             _ => false,
         };
         if ends {
-            self.doubt.0 = event.at.max(self.newest);
+            self.doubt.0 = event.time.max(self.newest);
         }
         self.apply_change(event, change);
         if ends { self.doubt_objects() } else { 0 }
@@ -79,22 +79,22 @@ impl Process {
     /// Without a loss, memory of any context is in doubt when an unknown one ends.
     fn doubt_all(&mut self, event: &Event) {
         if !self.broken() {
-            self.doubt.1 = event.at.max(self.newest);
+            self.doubt.1 = event.time.max(self.newest);
         }
     }
 
     /// Whether an allocation may have ended with a context.
     pub(super) fn is_in_doubt(&self, live: &Live) -> bool {
         let kinds = [
-            Kind::Device,
-            Kind::Array,
-            Kind::Managed,
-            Kind::Pinned,
-            Kind::Registered,
-            Kind::Imported,
+            MemoryKind::Device,
+            MemoryKind::Array,
+            MemoryKind::Managed,
+            MemoryKind::Pinned,
+            MemoryKind::Registered,
+            MemoryKind::Imported,
         ];
         let until = if live.context.is_none() { self.doubt.0 } else { self.doubt.1 };
-        kinds.contains(&live.kind) && live.key.space != Space::Handle && live.at <= until
+        kinds.contains(&live.kind) && live.key.space != AddressType::Handle && live.at <= until
     }
 
     pub(super) fn in_doubt(&self) -> u64 {
@@ -105,32 +105,32 @@ impl Process {
         self.lost.other > 0 || self.shared_other > 0
     }
 
-    fn apply_change(&mut self, event: &Event, change: ContextChange) {
+    fn apply_change(&mut self, event: &Event, change: ContextCall) {
         match change {
-            ContextChange::Created { context, device } => {
+            ContextCall::Created { context, device } => {
                 self.any_ended |= self.contexts.contains_key(&context);
-                self.release(context, event.at);
+                self.release(context, event.time);
                 self.orphan(context);
                 self.primaries.retain(|_, (primary, _)| *primary != context);
                 self.set_device(context, device);
-                self.contexts.entry(context).or_default().created_at = Some(event.at);
+                self.contexts.entry(context).or_default().created_at = Some(event.time);
             }
-            ContextChange::Destroyed { context } => {
+            ContextCall::Destroyed { context } => {
                 self.any_ended = true;
                 self.destroy(event, context);
             }
-            ContextChange::PrimaryRetained { context, device } => {
+            ContextCall::PrimaryRetained { context, device } => {
                 let (primary, users) = self.primaries.get(&device).copied().unwrap_or((context, 0));
                 if primary == context {
                     self.primaries.insert(device, (context, users + 1));
                 } else {
                     self.primaries.insert(device, (context, 1));
                     self.any_ended = true;
-                    self.release(primary, event.at);
+                    self.release(primary, event.time);
                 }
                 self.set_device(context, device);
             }
-            ContextChange::PrimaryReleased { device } => {
+            ContextCall::PrimaryReleased { device } => {
                 self.any_ended = true;
                 if let Some((context, users)) = self.primaries.get(&device).copied()
                     && self.counted
@@ -138,28 +138,28 @@ impl Process {
                 {
                     self.primaries.insert(device, (context, users - 1));
                     if users == 1 {
-                        self.release(context, event.entered);
+                        self.release(context, event.entry_time);
                     }
                 } else {
                     self.doubt_all(event);
                 }
             }
-            ContextChange::PrimaryReset { device } => {
+            ContextCall::PrimaryReset { device } => {
                 self.any_ended = true;
                 self.reset(event, device);
             }
-            ContextChange::Learned { context, device } => self.set_device(context, device),
+            ContextCall::Learned { context, device } => self.set_device(context, device),
         }
     }
 
     fn destroy(&mut self, event: &Event, context: ContextId) {
         let known = self.contexts.get(&context).copied();
-        if known.is_none_or(|known| known.created_at.is_some_and(|at| event.entered < at)) {
-            self.end_released(context, event.entered);
-            self.release_objects(context, event.entered);
+        if known.is_none_or(|known| known.created_at.is_some_and(|at| event.entry_time < at)) {
+            self.end_released(context, event.entry_time);
+            self.release_objects(context, event.entry_time);
             return;
         }
-        self.release(context, event.entered);
+        self.release(context, event.entry_time);
         self.orphan(context);
         if self.primaries.values().any(|(primary, _)| *primary == context) {
             return;
@@ -170,10 +170,10 @@ impl Process {
 
     fn reset(&mut self, event: &Event, device: DeviceId) {
         if let Some((context, _)) = self.primaries.get(&device).copied() {
-            self.release(context, event.entered);
+            self.release(context, event.entry_time);
         } else if !self.broken() {
             if let Some(only) = self.guess(device) {
-                self.release(only, event.entered);
+                self.release(only, event.entry_time);
             } else if !self.counted {
                 self.doubt_all(event);
             }

@@ -1,8 +1,8 @@
 //! Mapping of devices to GPUs, and its effect on memory whose device is unknown.
 
 use engine::ids::{DeviceId, GpuId};
-use engine::kind::Kind;
-use engine::units::{Bytes, Moment};
+use engine::kind::MemoryKind;
+use engine::units::{Bytes, Timestamp};
 
 use super::{Live, Process};
 
@@ -20,7 +20,7 @@ impl Process {
 
     pub(super) fn set_driver_usage(
         &mut self,
-        entered: Moment,
+        entered: Timestamp,
         gpu: GpuId,
         bytes: Bytes,
         only: bool,
@@ -44,11 +44,11 @@ impl Process {
         }
     }
 
-    fn set_rest_device(&mut self, device: DeviceId, until: Option<Moment>) {
+    fn set_rest_device(&mut self, device: DeviceId, until: Option<Timestamp>) {
         let waits = |live: &Live| {
             live.device.is_none()
                 && until.is_none_or(|until| live.at <= until)
-                && !matches!(live.kind, Kind::HostPhysical | Kind::HostAsync)
+                && !matches!(live.kind, MemoryKind::HostPhysical | MemoryKind::HostAsync)
         };
         let waiting: Vec<_> = self.live.iter().filter(|live| waits(live)).cloned().collect();
         let own = waiting.iter().filter(|live| !live.kind.is_pooled());

@@ -2,36 +2,36 @@
 
 use std::cmp::Reverse;
 
-use engine::event::{Allocate, Event, Free, GraphCall, Place};
-use engine::ids::{DeviceId, GraphId, Key, SiteId, Space, StreamId, Tid};
-use engine::kind::Kind;
-use engine::snapshot::Told;
-use engine::units::{Bytes, Moment};
+use engine::event::{Allocate, Event, Free, GraphCall, MemoryLocation};
+use engine::ids::{AddressType, AllocationKey, DeviceId, GraphId, SiteId, StreamId, Tid};
+use engine::kind::MemoryKind;
+use engine::snapshot::DriverReported;
+use engine::units::{Bytes, Timestamp};
 
 use super::{Live, Process};
 
 #[derive(Clone, Copy)]
 pub(super) enum Node {
-    Alloc(u64, u64, Option<Place>, Option<SiteId>),
+    Alloc(u64, u64, Option<MemoryLocation>, Option<SiteId>),
     Free(u64),
 }
 
-pub(super) type Made = (Node, Moment);
+pub(super) type TimedNode = (Node, Timestamp);
 
 #[derive(Clone)]
 pub(super) struct Capture {
     stream: StreamId,
     thread: Option<Tid>,
     graph: Option<GraphId>,
-    since: Moment,
-    nodes: Vec<Made>,
+    since: Timestamp,
+    nodes: Vec<TimedNode>,
 }
 
 #[derive(Clone)]
 pub(super) struct Exec {
-    since: Moment,
+    since: Timestamp,
     frees_before_launch: bool,
-    nodes: Vec<Made>,
+    nodes: Vec<TimedNode>,
 }
 
 impl Exec {
@@ -47,7 +47,7 @@ impl Exec {
 
 impl Process {
     pub(super) fn graph(&mut self, event: &Event, call: GraphCall) {
-        let Event { tid, at, entered, .. } = *event;
+        let Event { tid, time: at, entry_time: entered, .. } = *event;
         match call {
             GraphCall::CaptureBegan { stream, graph } => {
                 self.captures.retain(|capture| !is_of(capture, stream, tid));
@@ -57,7 +57,7 @@ impl Process {
             }
             GraphCall::CaptureEnded { stream, graph } => self.end_capture(event, stream, graph),
             GraphCall::AllocNode { graph, address, bytes, place } => {
-                self.make_room(Key::address(address), at);
+                self.make_room(AllocationKey::address(address), at);
                 let node = Node::Alloc(address, bytes, Some(place), None);
                 self.graphs.entry(graph).or_default().push((node, at));
             }
@@ -81,7 +81,7 @@ impl Process {
                 self.graphs.entry(graph).or_default().retain(|(_, made)| *made > entered);
             }
             GraphCall::ToldReserved { device, bytes } => {
-                self.graph_reserved.insert(device, Told { bytes: Bytes(bytes), at });
+                self.graph_reserved.insert(device, DriverReported { bytes: Bytes(bytes), at });
             }
             GraphCall::Trimmed { device } => {
                 self.graph_reserved.remove(&device);
@@ -90,8 +90,9 @@ impl Process {
     }
 
     fn end_capture(&mut self, event: &Event, stream: StreamId, graph: Option<GraphId>) {
-        let ended =
-            |capture: &Capture| is_of(capture, stream, event.tid) && capture.since <= event.entered;
+        let ended = |capture: &Capture| {
+            is_of(capture, stream, event.tid) && capture.since <= event.entry_time
+        };
         let Some(position) = self.captures.iter().position(ended) else { return };
         let capture = self.captures.remove(position);
         if let Some(graph) = graph {
@@ -112,7 +113,7 @@ impl Process {
 
     /// The capture of a stream; `Some(None)`: perhaps one of another stream.
     fn capture(&self, event: &Event, stream: Option<StreamId>) -> Option<Option<usize>> {
-        let begun = |capture: &Capture| capture.since <= event.entered;
+        let begun = |capture: &Capture| capture.since <= event.entry_time;
         let is_of = |capture: &Capture| stream.is_some_and(|s| is_of(capture, s, event.tid));
         let of_thread = |capture: &Capture| capture.thread == Some(event.tid);
         let own = self.captures.iter().position(|c| begun(c) && is_of(c));
@@ -127,7 +128,7 @@ impl Process {
         said: Option<DeviceId>,
     ) -> bool {
         let Some(position) = self.capture(event, allocate.stream) else { return false };
-        self.make_room(allocate.key, event.at);
+        self.make_room(allocate.key, event.time);
         let Some(position) = position else {
             self.ambiguous += 1;
             return true;
@@ -135,15 +136,15 @@ impl Process {
         let pool = allocate.pool.filter(|id| id.0 != 0);
         let pool = pool.and_then(|id| self.named.get(&id).copied());
         let of_pool = pool.and_then(|number| self.pools[number].place);
-        let place = of_pool.or(said.map(Place::Device));
+        let place = of_pool.or(said.map(MemoryLocation::Device));
         let node = Node::Alloc(allocate.key.value, allocate.bytes, place, allocate.site);
-        self.captures[position].nodes.push((node, event.at));
+        self.captures[position].nodes.push((node, event.time));
         true
     }
 
     pub(super) fn capture_free(&mut self, event: &Event, free: &Free) -> bool {
         let live = self.find(free.key).map(|position| &self.live[position]);
-        if free.key.space != Space::Address || live.is_some_and(|live| !live.of_graph()) {
+        if free.key.space != AddressType::Pointer || live.is_some_and(|live| !live.of_graph()) {
             return false;
         }
         match self.capture(event, free.stream) {
@@ -151,7 +152,7 @@ impl Process {
             Some(None) => self.ambiguous += 1,
             Some(Some(position)) => {
                 let node = Node::Free(free.key.value);
-                self.captures[position].nodes.push((node, event.at));
+                self.captures[position].nodes.push((node, event.time));
             }
         }
         true
@@ -163,10 +164,10 @@ impl Process {
                 && !exec.allocates(*address)
                 && !self.free_by_graph(event, *address)
             {
-                self.match_pending_free(event, Key::address(*address));
+                self.match_pending_free(event, AllocationKey::address(*address));
             }
         }
-        let mut left: Vec<(u64, u64, Option<Place>, Option<SiteId>)> = Vec::new();
+        let mut left: Vec<(u64, u64, Option<MemoryLocation>, Option<SiteId>)> = Vec::new();
         for (node, _) in exec.nodes.iter().rev() {
             if let Node::Alloc(address, bytes, place, site) = *node
                 && !exec.frees(address)
@@ -178,23 +179,23 @@ impl Process {
         left.sort_by_key(|(_, bytes, ..)| Reverse(*bytes));
         for (address, ..) in &left {
             if !exec.frees_before_launch || !self.free_by_graph(event, *address) {
-                self.make_room(Key::address(*address), event.at);
+                self.make_room(AllocationKey::address(*address), event.time);
             }
         }
         for (address, bytes, place, site) in left {
             let (kind, device) = match place {
-                Some(Place::Device(device)) => (Kind::Graph, Some(device)),
-                Some(Place::Host) => (Kind::HostAsync, None),
-                None => (Kind::Graph, None),
+                Some(MemoryLocation::Device(device)) => (MemoryKind::Graph, Some(device)),
+                Some(MemoryLocation::Host) => (MemoryKind::HostAsync, None),
+                None => (MemoryKind::Graph, None),
             };
-            let live = Live::new(Key::address(address), kind, bytes, device);
+            let live = Live::new(AllocationKey::address(address), kind, bytes, device);
             self.begin(event, Live { site, ..live });
         }
     }
 
     fn free_by_graph(&mut self, event: &Event, address: u64) -> bool {
-        let key = Key::address(address);
-        let own = |live: &Live| live.key == key && live.of_graph() && live.at <= event.entered;
+        let key = AllocationKey::address(address);
+        let own = |live: &Live| live.key == key && live.of_graph() && live.at <= event.entry_time;
         let position = self.live.iter().position(own);
         if let Some(position) = position {
             self.end(position, true);

@@ -13,25 +13,27 @@ mod view;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use engine::change::Known;
-use engine::event::{Event, Failed, GraphCall, Lost, ProcessFacts, VmmCall, What};
-use engine::ids::{ContextId, DeviceId, GpuId, Key, Pid, SiteId, Tid};
-use engine::kind::Kind;
-use engine::snapshot::{Certainty, End, GpuView, Loss, OutOfMemory, Snapshot, View};
+use engine::change::LateFields;
+use engine::event::{Event, EventKind, FailedCall, GraphCall, LostDelta, ProcessInfo, VmmCall};
+use engine::ids::{AllocationKey, ContextId, DeviceId, GpuId, Pid, SiteId, Tid};
+use engine::kind::MemoryKind;
+use engine::snapshot::{
+    GpuView, LostTotals, OutOfMemory, ProcessEnd, Snapshot, SnapshotOptions, Uncertainty,
+};
 use engine::stack::{Frame, SiteName};
-use engine::units::{Bytes, Moment};
+use engine::units::{Bytes, Timestamp};
 
-use super::followed::Held;
+use super::followed::LiveAllocation;
 use process::Process;
-use sites::Did;
+use sites::SiteOp;
 use view::rank;
 
 #[derive(Clone)]
 struct Live {
-    key: Key,
-    kind: Kind,
+    key: AllocationKey,
+    kind: MemoryKind,
     bytes: u64,
-    at: Moment,
+    at: Timestamp,
     tid: Tid,
     /// Context of the allocation. Stream-ordered memory outlives it and only takes its device from
     /// it.
@@ -47,12 +49,12 @@ struct Live {
 }
 
 impl Live {
-    fn new(key: Key, kind: Kind, bytes: u64, device: Option<DeviceId>) -> Self {
+    fn new(key: AllocationKey, kind: MemoryKind, bytes: u64, device: Option<DeviceId>) -> Self {
         Self {
             key,
             kind,
             bytes,
-            at: Moment(0),
+            at: Timestamp(0),
             tid: Tid(0),
             context: None,
             device,
@@ -65,7 +67,8 @@ impl Live {
 
     /// Whether it was allocated by a launch; host memory without a pool can be nothing else.
     fn of_graph(&self) -> bool {
-        self.kind == Kind::Graph || (self.kind == Kind::HostAsync && self.pool.is_none())
+        self.kind == MemoryKind::Graph
+            || (self.kind == MemoryKind::HostAsync && self.pool.is_none())
     }
 
     fn device_bytes(&self) -> u64 {
@@ -81,58 +84,58 @@ pub(crate) struct Naive {
     ended: Vec<Process>,
     out_of_memory: Vec<OutOfMemory>,
     ran_out: Vec<Option<GpuId>>,
-    lost: Loss,
+    lost: LostTotals,
     frames: BTreeMap<SiteId, Vec<Frame>>,
     /// Processes that were in a snapshot as ended.
     past: Vec<Process>,
-    began: Option<Moment>,
+    began: Option<Timestamp>,
 }
 
 impl Naive {
     pub(crate) fn apply(&mut self, event: &Event) {
-        if !matches!(event.what, What::Site(_)) {
-            self.began = self.began.or(Some(event.at));
+        if !matches!(event.kind, EventKind::Site(_)) {
+            self.began = self.began.or(Some(event.time));
         }
-        match &event.what {
-            What::Process(facts) => self.announce(event, facts),
-            What::Exec => {
+        match &event.kind {
+            EventKind::Process(facts) => self.announce(event, facts),
+            EventKind::Exec => {
                 if let Some(old) = self.running.remove(&event.pid) {
-                    self.running.insert(event.pid, old.after_exec(event.at));
-                    self.end(old, End::Replaced, event.at);
+                    self.running.insert(event.pid, old.after_exec(event.time));
+                    self.end(old, ProcessEnd::Exec, event.time);
                 }
             }
-            What::Exit => {
+            EventKind::Exit => {
                 if let Some(old) = self.running.remove(&event.pid) {
-                    self.end(old, End::Exited, event.at);
+                    self.end(old, ProcessEnd::Exited, event.time);
                 }
             }
-            What::ThreadExit => {
+            EventKind::ThreadExit => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.ended_threads.insert(event.tid);
                     process.end_captures_of(event.tid);
                 }
             }
-            What::Lost(lost) => self.record_loss(event, lost),
-            What::Work(_) | What::Tensor(_) | What::Torch(_) => {}
-            What::Container(container) => {
+            EventKind::Lost(lost) => self.record_loss(event, lost),
+            EventKind::Work(_) | EventKind::Tensor(_) | EventKind::Torch(_) => {}
+            EventKind::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.container = Some((**container).clone());
                 }
             }
-            What::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
-            What::DriverAccountLost => {
+            EventKind::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
+            EventKind::DriverAccountLost => {
                 self.free.clear();
                 self.running.values_mut().for_each(|process| process.driver_usage.clear());
             }
-            What::Object(call) => self.called(event).object(event, *call),
-            What::Site(facts) => {
+            EventKind::Object(call) => self.called(event).object(event, *call),
+            EventKind::Site(facts) => {
                 self.frames.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
             }
-            What::Failed(failed) => {
+            EventKind::Failed(failed) => {
                 self.called(event).fail(failed);
                 self.record_oom(event, failed);
             }
-            What::ThreadName(name) => {
+            EventKind::ThreadName(name) => {
                 let process = self.called(event);
                 process.ended_threads.remove(&event.tid);
                 process.names.insert(event.tid, name.clone());
@@ -142,35 +145,35 @@ impl Naive {
                     process.renamed += 1;
                 }
             }
-            What::Allocate(allocate) => self.called(event).allocate(event, allocate),
-            What::Free(free) => self.called(event).free(event, free),
-            What::Vmm(call) => self.called(event).vmm(event, *call),
-            What::Pool(call) => self.called(event).pool(event, *call),
-            What::Graph(call) => self.called(event).graph(event, *call),
-            What::Context(change) => {
+            EventKind::Allocate(allocate) => self.called(event).allocate(event, allocate),
+            EventKind::Free(free) => self.called(event).free(event, free),
+            EventKind::Vmm(call) => self.called(event).vmm(event, *call),
+            EventKind::Pool(call) => self.called(event).pool(event, *call),
+            EventKind::Graph(call) => self.called(event).graph(event, *call),
+            EventKind::Context(change) => {
                 let objects = self.called(event).change(event, *change);
                 if objects > 0 {
-                    self.record_loss(event, &Lost { objects, ..Lost::default() });
+                    self.record_loss(event, &LostDelta { objects, ..LostDelta::default() });
                 }
             }
-            What::Gpus(gpus) => {
+            EventKind::Gpus(gpus) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.set_gpus(gpus);
                 }
             }
-            What::DriverAccount { gpu, bytes, only } => {
+            EventKind::DriverAccount { gpu, bytes, only } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.set_driver_usage(event.entered, *gpu, Bytes(*bytes), *only);
+                    process.set_driver_usage(event.entry_time, *gpu, Bytes(*bytes), *only);
                 }
             }
         }
         for process in self.running.values_mut() {
-            process.after_event(event.at);
+            process.after_event(event.time);
         }
     }
 
     /// Returns the snapshot; bounds are those of a ledger without losses.
-    pub(crate) fn snapshot(&mut self, at: Moment, view: &View) -> Snapshot {
+    pub(crate) fn snapshot(&mut self, at: Timestamp, view: &SnapshotOptions) -> Snapshot {
         let running: Vec<_> = self.running.values().filter(|p| !p.silent).cloned().collect();
         let total = Bytes(running.iter().map(Process::live_bytes).sum());
         let mut shown = running.clone();
@@ -191,14 +194,15 @@ impl Naive {
         let (sites, sites_total) = self.sites(&of_sites, at, view, true);
         let calls = || of_sites.iter().map(|(process, _)| process.allocations_total);
         let without = |process: &Process| {
-            let begun = |line: &&sites::Line| matches!(line.what, Did::Begin(_) | Did::OpenAgain);
+            let begun =
+                |line: &&sites::Line| matches!(line.what, SiteOp::Begin(_) | SiteOp::OpenAgain);
             process.log.iter().filter(begun).filter(|line| line.site.is_none()).count() as u64
         };
         let mut snapshot = Snapshot {
             at,
             live_bytes: total,
             live_allocations: running.iter().map(|process| process.live.len() as u64).sum(),
-            certainty: Certainty {
+            uncertainty: Uncertainty {
                 lost: self.lost,
                 live_at_least: total,
                 live_at_most: total,
@@ -225,7 +229,7 @@ impl Naive {
         std::mem::take(&mut self.ran_out)
             .into_iter()
             .for_each(|gpu| *ran_out.entry(gpu).or_insert(0) += 1);
-        snapshot.ran_out = ran_out.into_iter().collect();
+        snapshot.ooms_by_gpu = ran_out.into_iter().collect();
         snapshot.out_of_memory = std::mem::take(&mut self.out_of_memory);
         for one in &mut snapshot.out_of_memory {
             one.site_name = self.site_name(one.site);
@@ -235,15 +239,15 @@ impl Naive {
     }
 
     /// Returns all live memory, as changes describe it.
-    pub(crate) fn live(&self) -> BTreeMap<(Pid, Key), Held> {
+    pub(crate) fn live(&self) -> BTreeMap<(Pid, AllocationKey), LiveAllocation> {
         let of = |process: &Process| {
             let pid = process.key.pid;
             let pool = |live: &Live| process.pools[live.pool?].id;
-            let held = |live: &Live| Held {
+            let held = |live: &Live| LiveAllocation {
                 began: live.at,
                 tid: live.tid,
                 kind: live.kind,
-                known: Known { device: live.device, pool: pool(live), bytes: live.bytes },
+                known: LateFields { device: live.device, pool: pool(live), bytes: live.bytes },
                 site: live.site,
             };
             process.live.iter().map(|live| ((pid, live.key), held(live))).collect::<Vec<_>>()
@@ -252,21 +256,21 @@ impl Naive {
     }
 
     fn called(&mut self, event: &Event) -> &mut Process {
-        let facts = ProcessFacts { start: 0, uid: 0, name: "".into(), before_trace: true };
+        let facts = ProcessInfo { start: 0, uid: 0, name: "".into(), before_trace: true };
         let process = self.running.entry(event.pid).or_insert_with(|| Process {
             uid: None,
             anonymous: true,
-            ..Process::new(event.pid, &facts, event.at)
+            ..Process::new(event.pid, &facts, event.time)
         });
         process.silent = false;
-        process.now = event.at;
-        let (allocates, frees, fails) = match &event.what {
-            What::Allocate(_) => (1, 0, 0),
-            What::Free(_) => (0, 1, 0),
-            What::Failed(_) => (0, 0, 1),
-            What::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => (1, 0, 0),
-            What::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => (0, 1, 0),
-            What::Graph(GraphCall::CaptureEnded { graph: None, .. }) => (0, 0, 1),
+        process.now = event.time;
+        let (allocates, frees, fails) = match &event.kind {
+            EventKind::Allocate(_) => (1, 0, 0),
+            EventKind::Free(_) => (0, 1, 0),
+            EventKind::Failed(_) => (0, 0, 1),
+            EventKind::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => (1, 0, 0),
+            EventKind::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => (0, 1, 0),
+            EventKind::Graph(GraphCall::CaptureEnded { graph: None, .. }) => (0, 0, 1),
             _ => (0, 0, 0),
         };
         process.received.allocations += allocates;
@@ -275,15 +279,15 @@ impl Naive {
         process
     }
 
-    fn announce(&mut self, event: &Event, facts: &ProcessFacts) {
-        let new = Process::new(event.pid, facts, event.at);
+    fn announce(&mut self, event: &Event, facts: &ProcessInfo) {
+        let new = Process::new(event.pid, facts, event.time);
         let Some(mut old) = self.running.remove(&event.pid) else {
             self.running.insert(event.pid, new);
             return;
         };
         if old.key.start != 0 && facts.start != 0 && old.key.start != facts.start {
             self.running.insert(event.pid, new);
-            self.end(old, End::Exited, event.at);
+            self.end(old, ProcessEnd::Exited, event.time);
             return;
         }
         old.silent = false;
@@ -296,19 +300,19 @@ impl Naive {
         self.running.insert(event.pid, old);
     }
 
-    fn end(&mut self, mut process: Process, end: End, at: Moment) {
+    fn end(&mut self, mut process: Process, end: ProcessEnd, at: Timestamp) {
         process.ended = Some((end, at));
         if !process.silent {
             self.ended.push(process);
         }
     }
 
-    fn record_loss(&mut self, event: &Event, lost: &Lost) {
-        add(&mut self.lost, lost, event.at);
+    fn record_loss(&mut self, event: &Event, lost: &LostDelta) {
+        add(&mut self.lost, lost, event.time);
         let ended = self.ended.iter_mut().rev().find(|process| process.key.pid == event.pid);
         let owner = self.running.get_mut(&event.pid).or(ended);
         if let Some(process) = owner.filter(|_| event.pid != Pid(0)) {
-            add(&mut process.lost, lost, event.at);
+            add(&mut process.lost, lost, event.time);
             process.counted &= lost.other == 0;
         } else {
             for process in self.running.values_mut() {
@@ -318,7 +322,7 @@ impl Naive {
         }
     }
 
-    fn record_oom(&mut self, event: &Event, failed: &Failed) {
+    fn record_oom(&mut self, event: &Event, failed: &FailedCall) {
         let process = &self.running[&event.pid];
         if failed.code != 2 {
             return;
@@ -346,7 +350,7 @@ impl Naive {
             .collect();
         holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));
         self.out_of_memory.push(OutOfMemory {
-            at: event.at,
+            at: event.time,
             pid: event.pid,
             tid: event.tid,
             name: process.name.clone(),
@@ -362,10 +366,16 @@ impl Naive {
 }
 
 /// Kinds of GPU memory.
-const OF_GPU: [Kind; 6] =
-    [Kind::Device, Kind::Array, Kind::Physical, Kind::Graph, Kind::Static, Kind::Async];
+const OF_GPU: [MemoryKind; 6] = [
+    MemoryKind::Device,
+    MemoryKind::Array,
+    MemoryKind::Physical,
+    MemoryKind::Graph,
+    MemoryKind::Static,
+    MemoryKind::Async,
+];
 
-fn add(sum: &mut Loss, lost: &Lost, at: Moment) {
+fn add(sum: &mut LostTotals, lost: &LostDelta, at: Timestamp) {
     sum.allocations += lost.allocations;
     sum.allocated_bytes += lost.allocated_bytes;
     sum.frees += lost.frees;

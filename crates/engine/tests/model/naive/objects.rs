@@ -6,7 +6,7 @@ use engine::event::Event;
 use engine::ids::{ContextId, SiteId};
 use engine::object::{ObjectCall, ObjectKind};
 use engine::snapshot::{ObjectView, SiteObjectView};
-use engine::units::Moment;
+use engine::units::Timestamp;
 
 use super::process::Process;
 
@@ -16,13 +16,13 @@ pub(super) struct Object {
     handle: u64,
     context: Option<ContextId>,
     site: Option<SiteId>,
-    at: Moment,
+    at: Timestamp,
     /// A context ended since, and the object's context is unknown.
     doubtful: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Turn {
+pub(super) enum ObjectOp {
     Created,
     Destroyed,
     Replaced,
@@ -36,10 +36,10 @@ pub(super) enum Turn {
 /// A log line about an object of a site.
 #[derive(Clone, Copy)]
 pub(super) struct ObjectLine {
-    pub(super) at: Moment,
+    pub(super) at: Timestamp,
     pub(super) site: Option<SiteId>,
     pub(super) kind: ObjectKind,
-    pub(super) turn: Turn,
+    pub(super) turn: ObjectOp,
 }
 
 /// Returns the number of live objects after each line.
@@ -48,16 +48,16 @@ fn live_counts(lines: &[ObjectLine]) -> Vec<u64> {
     let mut all = vec![0];
     for line in lines {
         match line.turn {
-            Turn::Created => live += 1,
-            Turn::Destroyed | Turn::Replaced | Turn::Released => live -= 1,
-            Turn::Late | Turn::Unknown => {}
+            ObjectOp::Created => live += 1,
+            ObjectOp::Destroyed | ObjectOp::Replaced | ObjectOp::Released => live -= 1,
+            ObjectOp::Late | ObjectOp::Unknown => {}
         }
         all.push(live);
     }
     all
 }
 
-fn number(lines: &[ObjectLine], turns: &[Turn]) -> u64 {
+fn number(lines: &[ObjectLine], turns: &[ObjectOp]) -> u64 {
     lines.iter().filter(|line| turns.contains(&line.turn)).count() as u64
 }
 
@@ -75,14 +75,14 @@ pub(super) fn of_site(lines: &[ObjectLine]) -> Vec<SiteObjectView> {
     let view = |(kind, lines): (ObjectKind, Vec<ObjectLine>)| SiteObjectView {
         kind,
         live: live_counts(&lines).last().copied().unwrap_or(0),
-        created: number(&lines, &[Turn::Created]),
-        destroyed: number(&lines, &[Turn::Destroyed, Turn::Replaced]),
+        created: number(&lines, &[ObjectOp::Created]),
+        destroyed: number(&lines, &[ObjectOp::Destroyed, ObjectOp::Replaced]),
     };
     by_kind(lines.iter()).into_iter().map(view).collect()
 }
 
 impl Process {
-    fn end_object(&mut self, position: usize, turn: Turn) {
+    fn end_object(&mut self, position: usize, turn: ObjectOp) {
         let Object { kind, site, .. } = self.objects.remove(position);
         self.object_log.push(ObjectLine { at: self.now, site, kind, turn });
     }
@@ -92,7 +92,7 @@ impl Process {
             ObjectCall::Created { kind, handle, context, site } => {
                 let same = |old: &Object| (old.kind, old.handle) == (kind, handle);
                 if let Some(position) = self.objects.iter().position(same) {
-                    self.end_object(position, Turn::Replaced);
+                    self.end_object(position, ObjectOp::Replaced);
                     self.owed_objects.push((kind, handle));
                 }
                 let keeps = matches!(
@@ -105,33 +105,33 @@ impl Process {
                         | ObjectKind::Pool
                 );
                 let context = context.filter(|id| id.0 != 0 && !keeps);
-                let (at, doubtful) = (event.at, keeps);
+                let (at, doubtful) = (event.time, keeps);
                 self.objects.push(Object { kind, handle, context, site, at, doubtful });
-                let turn = Turn::Created;
-                self.object_log.push(ObjectLine { at: event.at, site, kind, turn });
+                let turn = ObjectOp::Created;
+                self.object_log.push(ObjectLine { at: event.time, site, kind, turn });
             }
             ObjectCall::Destroyed { kind, handle } => {
                 let own = |old: &Object| {
-                    (old.kind, old.handle) == (kind, handle) && old.at <= event.entered
+                    (old.kind, old.handle) == (kind, handle) && old.at <= event.entry_time
                 };
                 let owed = self.owed_objects.iter().position(|name| *name == (kind, handle));
                 if let Some(position) = self.objects.iter().position(own) {
-                    self.end_object(position, Turn::Destroyed);
+                    self.end_object(position, ObjectOp::Destroyed);
                     return;
                 }
-                let turn = owed.map_or(Turn::Unknown, |owed| {
+                let turn = owed.map_or(ObjectOp::Unknown, |owed| {
                     self.owed_objects.remove(owed);
-                    Turn::Late
+                    ObjectOp::Late
                 });
-                self.object_log.push(ObjectLine { at: event.at, site: None, kind, turn });
+                self.object_log.push(ObjectLine { at: event.time, site: None, kind, turn });
             }
         }
     }
 
-    pub(super) fn release_objects(&mut self, context: ContextId, until: Moment) {
+    pub(super) fn release_objects(&mut self, context: ContextId, until: Timestamp) {
         let gone = |old: &Object| old.context == Some(context) && old.at <= until;
         while let Some(position) = self.objects.iter().position(gone) {
-            self.end_object(position, Turn::Released);
+            self.end_object(position, ObjectOp::Released);
         }
     }
 
@@ -146,11 +146,11 @@ impl Process {
         let view = |(kind, lines): (ObjectKind, Vec<ObjectLine>)| ObjectView {
             kind,
             live: self.objects.iter().filter(|object| object.kind == kind).count() as u64,
-            created: number(&lines, &[Turn::Created]),
-            destroyed: number(&lines, &[Turn::Destroyed, Turn::Late]),
-            released: number(&lines, &[Turn::Released]),
+            created: number(&lines, &[ObjectOp::Created]),
+            destroyed: number(&lines, &[ObjectOp::Destroyed, ObjectOp::Late]),
+            released: number(&lines, &[ObjectOp::Released]),
             peak: live_counts(&lines).into_iter().max().unwrap_or(0),
-            unknown_destroys: number(&lines, &[Turn::Unknown]),
+            unknown_destroys: number(&lines, &[ObjectOp::Unknown]),
             untracked: 0,
         };
         by_kind(self.object_log.iter()).into_iter().map(view).collect()
@@ -158,7 +158,8 @@ impl Process {
 
     /// Returns the lines of objects that are in the site tables.
     pub(super) fn object_lines(&self) -> impl Iterator<Item = &ObjectLine> {
-        let in_site_table = |line: &&ObjectLine| !matches!(line.turn, Turn::Late | Turn::Unknown);
+        let in_site_table =
+            |line: &&ObjectLine| !matches!(line.turn, ObjectOp::Late | ObjectOp::Unknown);
         self.object_log.iter().filter(in_site_table)
     }
 }

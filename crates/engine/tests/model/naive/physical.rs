@@ -1,17 +1,17 @@
 //! Physical memory by its references and mappings.
 
-use engine::event::{Event, Place, VmmCall};
-use engine::ids::{HandleId, Key, Space};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::event::{Event, MemoryLocation, VmmCall};
+use engine::ids::{AddressType, AllocationKey, PhysicalHandleId};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 
-use super::sites::Did;
+use super::sites::SiteOp;
 use super::{Live, Process};
 
 #[derive(Clone, Copy)]
 pub(super) struct Handle {
     number: u64,
-    since: Moment,
+    since: Timestamp,
     references: u64,
     memory: bool,
 }
@@ -20,13 +20,13 @@ pub(super) struct Handle {
 pub(super) struct Mapping {
     first: u64,
     end: u64,
-    handle: HandleId,
+    handle: PhysicalHandleId,
     number: u64,
-    since: Moment,
+    since: Timestamp,
 }
 
-fn key(handle: HandleId) -> Key {
-    Key { space: Space::Handle, value: handle.0 }
+fn key(handle: PhysicalHandleId) -> AllocationKey {
+    AllocationKey { space: AddressType::Handle, value: handle.0 }
 }
 
 impl Process {
@@ -34,19 +34,19 @@ impl Process {
         match call {
             VmmCall::Create { handle, bytes, place, site } => {
                 let (kind, device) = match place {
-                    Place::Device(device) => (Kind::Physical, Some(device)),
-                    Place::Host => (Kind::HostPhysical, None),
+                    MemoryLocation::Device(device) => (MemoryKind::Physical, Some(device)),
+                    MemoryLocation::Host => (MemoryKind::HostPhysical, None),
                 };
                 let live = Live { site, ..Live::new(key(handle), kind, bytes, device) };
                 self.begin(event, live);
                 self.open(event, handle, true);
             }
             VmmCall::Import { handle } => {
-                self.begin(event, Live::new(key(handle), Kind::Imported, 0, None));
+                self.begin(event, Live::new(key(handle), MemoryKind::Imported, 0, None));
                 self.open(event, handle, true);
             }
             VmmCall::Multicast { handle } => {
-                self.make_room(key(handle), event.at);
+                self.make_room(key(handle), event.time);
                 self.open(event, handle, false);
             }
             VmmCall::Retain { handle } => {
@@ -58,27 +58,27 @@ impl Process {
             VmmCall::Map { address, bytes, handle } => self.map(event, address, bytes, handle),
             VmmCall::Unmap { address, bytes } => {
                 self.unmap(event, |m| {
-                    m.first >= address && m.end <= address + bytes && m.since <= event.entered
+                    m.first >= address && m.end <= address + bytes && m.since <= event.entry_time
                 });
             }
             VmmCall::Reserve { address, bytes } => {
-                self.reservations.insert(address, (bytes, event.at));
+                self.reservations.insert(address, (bytes, event.time));
             }
             VmmCall::Unreserve { address, .. } => {
                 self.reservations
-                    .retain(|first, (_, since)| *first != address || *since > event.entered);
+                    .retain(|first, (_, since)| *first != address || *since > event.entry_time);
             }
         }
     }
 
-    fn open(&mut self, event: &Event, handle: HandleId, memory: bool) {
+    fn open(&mut self, event: &Event, handle: PhysicalHandleId, memory: bool) {
         self.remove_handle(handle);
         self.handle_count += 1;
-        let new = Handle { number: self.handle_count, since: event.at, references: 1, memory };
+        let new = Handle { number: self.handle_count, since: event.time, references: 1, memory };
         self.handles.insert(handle, new);
     }
 
-    fn release_handle(&mut self, event: &Event, id: HandleId) {
+    fn release_handle(&mut self, event: &Event, id: PhysicalHandleId) {
         let owed = self.owed_releases.iter().position(|owed| *owed == id);
         let Some(handle) = self.handles.get_mut(&id) else {
             if let Some(position) = owed {
@@ -89,7 +89,7 @@ impl Process {
             }
             return;
         };
-        if event.entered < handle.since {
+        if event.entry_time < handle.since {
             owed.map(|position| self.owed_releases.remove(position));
             self.match_pending_free(event, key(id));
         } else if handle.references == 0 {
@@ -104,7 +104,7 @@ impl Process {
         }
     }
 
-    fn end_if_unused(&mut self, id: HandleId) {
+    fn end_if_unused(&mut self, id: PhysicalHandleId) {
         let Some(handle) = self.handles.get(&id).copied() else { return };
         let mapped = self.mappings.iter().any(|mapping| mapping.number == handle.number);
         if handle.references > 0 || mapped {
@@ -121,29 +121,29 @@ impl Process {
     }
 
     /// Removes a handle; later releases of it are expected.
-    pub(super) fn remove_handle(&mut self, id: HandleId) {
+    pub(super) fn remove_handle(&mut self, id: PhysicalHandleId) {
         if let Some(handle) = self.handles.remove(&id) {
             self.owed_releases.extend((0..handle.references).map(|_| id));
         }
     }
 
-    fn map(&mut self, event: &Event, address: u64, bytes: u64, id: HandleId) {
+    fn map(&mut self, event: &Event, address: u64, bytes: u64, id: PhysicalHandleId) {
         if bytes == 0 {
             return;
         }
         let (first, end) = (address, address + bytes);
         self.unmap(event, |mapping| mapping.first < end && mapping.end > first);
         if let Some(Handle { number, .. }) = self.handles.get(&id).copied() {
-            self.mappings.push(Mapping { first, end, handle: id, number, since: event.at });
+            self.mappings.push(Mapping { first, end, handle: id, number, since: event.time });
         }
         if let Some(position) = self.find(key(id))
-            && self.live[position].kind == Kind::Imported
+            && self.live[position].kind == MemoryKind::Imported
         {
             let live = &mut self.live[position];
             let (site, more) = (live.site, bytes.saturating_sub(live.bytes));
             let first = live.bytes == 0 && more > 0;
             live.bytes += more;
-            self.write(site, Kind::Imported, Did::Learn { more, first });
+            self.write(site, MemoryKind::Imported, SiteOp::Learn { more, first });
         }
     }
 

@@ -1,20 +1,20 @@
 //! Pools, and which of them an allocation comes from.
 
-use engine::event::{Event, Place, PoolCall};
+use engine::event::{Event, MemoryLocation, PoolCall};
 use engine::ids::{DeviceId, PoolId};
-use engine::kind::Kind;
-use engine::snapshot::Told;
-use engine::units::{Bytes, Moment};
+use engine::kind::MemoryKind;
+use engine::snapshot::DriverReported;
+use engine::units::{Bytes, Timestamp};
 
 use super::{Live, Process};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Pool {
     pub(super) id: Option<PoolId>,
-    pub(super) place: Option<Place>,
-    pub(super) reserved: Option<Told>,
+    pub(super) place: Option<MemoryLocation>,
+    pub(super) reserved: Option<DriverReported>,
     pub(super) destroyed: bool,
-    created_at: Option<Moment>,
+    created_at: Option<Timestamp>,
 }
 
 impl Process {
@@ -24,11 +24,11 @@ impl Process {
                 self.end_pool(pool);
                 let number = self.name(pool);
                 self.pools[number].place = place;
-                self.pools[number].created_at = Some(event.at);
+                self.pools[number].created_at = Some(event.time);
             }
             PoolCall::Destroyed { pool } => {
                 if let Some(number) = self.named.get(&pool)
-                    && self.pools[*number].created_at.is_none_or(|at| at <= event.entered)
+                    && self.pools[*number].created_at.is_none_or(|at| at <= event.entry_time)
                 {
                     self.end_pool(pool);
                 }
@@ -40,7 +40,8 @@ impl Process {
             }
             PoolCall::ToldReserved { pool, bytes } => {
                 let number = self.name(pool);
-                self.pools[number].reserved = Some(Told { bytes: Bytes(bytes), at: event.at });
+                self.pools[number].reserved =
+                    Some(DriverReported { bytes: Bytes(bytes), at: event.time });
             }
             PoolCall::OfDevice { pool, device, current } => self.own(pool, device, current),
         }
@@ -63,7 +64,7 @@ impl Process {
 
     fn own(&mut self, id: PoolId, device: DeviceId, current: bool) {
         let number = self.name(id);
-        self.pools[number].place = Some(Place::Device(device));
+        self.pools[number].place = Some(MemoryLocation::Device(device));
         let default = self.defaults.get(&device).copied();
         let unnamed = default.filter(|default| self.pools[*default].id.is_none());
         let first = default.is_none() || unnamed.is_some();
@@ -79,7 +80,7 @@ impl Process {
             }
         }
         for live in self.live.iter_mut().filter(|live| live.pool == Some(number)) {
-            if live.kind == Kind::Async {
+            if live.kind == MemoryKind::Async {
                 live.device = Some(device);
             }
         }
@@ -89,7 +90,7 @@ impl Process {
         if let Some(number) = self.current.get(&device).or_else(|| self.defaults.get(&device)) {
             return *number;
         }
-        let place = Some(Place::Device(device));
+        let place = Some(MemoryLocation::Device(device));
         self.pools.push(Pool { place, ..Pool::default() });
         self.defaults.insert(device, self.pools.len() - 1);
         self.pools.len() - 1
@@ -99,16 +100,16 @@ impl Process {
     pub(super) fn find_pool(&mut self, live: &mut Live, named: Option<PoolId>) {
         live.pool = match (named.filter(|id| id.0 != 0), live.device) {
             (Some(id), _) => Some(self.name(id)),
-            (None, Some(device)) if live.kind == Kind::Async => Some(self.taken_from(device)),
+            (None, Some(device)) if live.kind == MemoryKind::Async => Some(self.taken_from(device)),
             (None, _) => None,
         };
         match live.pool.and_then(|number| self.pools[number].place) {
-            Some(Place::Device(device)) => {
-                live.kind = Kind::Async;
+            Some(MemoryLocation::Device(device)) => {
+                live.kind = MemoryKind::Async;
                 live.device = Some(device);
             }
-            Some(Place::Host) => {
-                live.kind = Kind::HostAsync;
+            Some(MemoryLocation::Host) => {
+                live.kind = MemoryKind::HostAsync;
                 live.device = None;
             }
             None => {}

@@ -3,36 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::container::Container;
-use engine::event::{Allocate, Event, Failed, Free, FreeBy, ProcessFacts};
+use engine::event::{Allocate, Event, FailedCall, Free, FreeFunction, ProcessInfo};
 use engine::ids::{
-    ContextId, DeviceId, ExecId, FunctionId, GpuId, GraphId, HandleId, Key, Pid, PoolId,
-    ProcessKey, SiteId, Space, Tid,
+    AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
+    PhysicalHandleId, Pid, PoolId, ProcessKey, SiteId, Tid,
 };
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::object::ObjectKind;
-use engine::snapshot::{End, Loss, Mistakes, ReceivedCalls, Told};
-use engine::units::{Bytes, Moment};
+use engine::snapshot::{ApiMisuse, DriverReported, LostTotals, ProcessEnd, ReceivedCalls};
+use engine::units::{Bytes, Timestamp};
 
 use super::Live;
-use super::graphs::{Capture, Exec, Made};
+use super::graphs::{Capture, Exec, TimedNode};
 use super::objects::{Object, ObjectLine};
 use super::physical::{Handle, Mapping};
 use super::pools::Pool;
-use super::sites::{Did, Line};
+use super::sites::{Line, SiteOp};
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Context {
     pub(super) device: Option<DeviceId>,
-    pub(super) created_at: Option<Moment>,
+    pub(super) created_at: Option<Timestamp>,
 }
 
 /// An allocation that was replaced by a new one at its address.
 #[derive(Clone, Copy)]
-pub(super) struct Superseded {
-    key: Key,
+pub(super) struct PendingFree {
+    key: AllocationKey,
     pub(super) context: Option<ContextId>,
-    pub(super) began: Moment,
-    pub(super) at: Moment,
+    pub(super) began: Timestamp,
+    pub(super) at: Timestamp,
 }
 
 #[derive(Clone)]
@@ -47,19 +47,19 @@ pub(super) struct Process {
     pub(super) silent: bool,
     /// Whether every retain is known.
     pub(super) counted: bool,
-    pub(super) ended: Option<(End, Moment)>,
+    pub(super) ended: Option<(ProcessEnd, Timestamp)>,
     pub(super) live: Vec<Live>,
-    pub(super) superseded: Vec<Superseded>,
-    pub(super) freed: Vec<Key>,
+    pub(super) superseded: Vec<PendingFree>,
+    pub(super) freed: Vec<AllocationKey>,
     pub(super) names: BTreeMap<Tid, Box<str>>,
     pub(super) ended_threads: BTreeSet<Tid>,
     pub(super) contexts: BTreeMap<ContextId, Context>,
     pub(super) primaries: BTreeMap<DeviceId, (ContextId, u64)>,
-    pub(super) handles: BTreeMap<HandleId, Handle>,
+    pub(super) handles: BTreeMap<PhysicalHandleId, Handle>,
     pub(super) handle_count: u64,
-    pub(super) owed_releases: Vec<HandleId>,
+    pub(super) owed_releases: Vec<PhysicalHandleId>,
     pub(super) mappings: Vec<Mapping>,
-    pub(super) reservations: BTreeMap<u64, (u64, Moment)>,
+    pub(super) reservations: BTreeMap<u64, (u64, Timestamp)>,
     pub(super) pools: Vec<Pool>,
     pub(super) named: BTreeMap<PoolId, usize>,
     pub(super) defaults: BTreeMap<DeviceId, usize>,
@@ -67,9 +67,9 @@ pub(super) struct Process {
     pub(super) captures: Vec<Capture>,
     /// Calls that are nodes or not.
     pub(super) ambiguous: u64,
-    pub(super) graphs: BTreeMap<GraphId, Vec<Made>>,
-    pub(super) execs: BTreeMap<ExecId, Exec>,
-    pub(super) graph_reserved: BTreeMap<DeviceId, Told>,
+    pub(super) graphs: BTreeMap<GraphId, Vec<TimedNode>>,
+    pub(super) execs: BTreeMap<GraphExecId, Exec>,
+    pub(super) graph_reserved: BTreeMap<DeviceId, DriverReported>,
     pub(super) gpus: Vec<Option<GpuId>>,
     /// It uses another device than the only visible one.
     pub(super) sees_more: bool,
@@ -81,8 +81,8 @@ pub(super) struct Process {
     pub(super) any_ended: bool,
     pub(super) driver_usage: BTreeMap<GpuId, Bytes>,
     pub(super) failures: BTreeMap<(FunctionId, i32), u64>,
-    pub(super) mistakes: Mistakes,
-    pub(super) peak: (u64, Moment),
+    pub(super) mistakes: ApiMisuse,
+    pub(super) peak: (u64, Timestamp),
     pub(super) device_peaks: BTreeMap<Option<DeviceId>, u64>,
     pub(super) allocations_total: u64,
     pub(super) frees_total: u64,
@@ -90,7 +90,7 @@ pub(super) struct Process {
     pub(super) failed_allocations: u64,
     pub(super) unknown_frees: u64,
     pub(super) received: ReceivedCalls,
-    pub(super) lost: Loss,
+    pub(super) lost: LostTotals,
     pub(super) shared_other: u64,
     /// Log of all sites, and the length of the part that was in a snapshot.
     pub(super) log: Vec<Line>,
@@ -99,16 +99,16 @@ pub(super) struct Process {
     pub(super) object_log: Vec<ObjectLine>,
     pub(super) owed_objects: Vec<(ObjectKind, u64)>,
     /// Memory in unknown contexts, and in known ones, is in doubt up to these times.
-    pub(super) doubt: (Moment, Moment),
+    pub(super) doubt: (Timestamp, Timestamp),
     /// Number of allocations that were in doubt when their address was reused.
     pub(super) open: u64,
-    pub(super) newest: Moment,
+    pub(super) newest: Timestamp,
     /// Time of the current call.
-    pub(super) now: Moment,
+    pub(super) now: Timestamp,
 }
 
 impl Process {
-    pub(super) fn new(pid: Pid, facts: &ProcessFacts, at: Moment) -> Self {
+    pub(super) fn new(pid: Pid, facts: &ProcessInfo, at: Timestamp) -> Self {
         Self {
             key: ProcessKey { pid, start: facts.start },
             uid: Some(facts.uid),
@@ -148,7 +148,7 @@ impl Process {
             any_ended: false,
             driver_usage: BTreeMap::new(),
             failures: BTreeMap::new(),
-            mistakes: Mistakes::default(),
+            mistakes: ApiMisuse::default(),
             peak: (0, at),
             device_peaks: BTreeMap::new(),
             allocations_total: 0,
@@ -157,23 +157,23 @@ impl Process {
             failed_allocations: 0,
             unknown_frees: 0,
             received: ReceivedCalls::default(),
-            lost: Loss::default(),
+            lost: LostTotals::default(),
             shared_other: 0,
             log: Vec::new(),
             shown: 0,
             objects: Vec::new(),
             object_log: Vec::new(),
             owed_objects: Vec::new(),
-            doubt: (Moment(0), Moment(0)),
+            doubt: (Timestamp(0), Timestamp(0)),
             open: 0,
-            newest: Moment(0),
+            newest: Timestamp(0),
             now: at,
         }
     }
 
-    pub(super) fn after_exec(&self, at: Moment) -> Self {
+    pub(super) fn after_exec(&self, at: Timestamp) -> Self {
         let start = self.key.start;
-        let facts = ProcessFacts { start, uid: 0, name: self.name.clone(), before_trace: false };
+        let facts = ProcessInfo { start, uid: 0, name: self.name.clone(), before_trace: false };
         let container = self.container.clone();
         Self { uid: self.uid, container, silent: true, ..Self::new(self.key.pid, &facts, at) }
     }
@@ -196,7 +196,7 @@ impl Process {
         self.live.iter().map(Live::device_bytes).sum()
     }
 
-    pub(super) fn after_event(&mut self, at: Moment) {
+    pub(super) fn after_event(&mut self, at: Timestamp) {
         if self.live_bytes() > self.peak.0 {
             self.peak = (self.live_bytes(), at);
         }
@@ -224,13 +224,13 @@ impl Process {
             self.find_pool(&mut live, allocate.pool);
         }
         self.unowned |= live.device.is_none() && context.is_none();
-        let open = |live: &&mut Live| live.key == allocate.key && live.kind == Kind::Imported;
-        if allocate.kind == Kind::Imported
+        let open = |live: &&mut Live| live.key == allocate.key && live.kind == MemoryKind::Imported;
+        if allocate.kind == MemoryKind::Imported
             && let Some(live) = self.live.iter_mut().find(open)
         {
             live.openings += 1;
             self.allocations_total += 1;
-            self.write(allocate.site, allocate.kind, Did::OpenAgain);
+            self.write(allocate.site, allocate.kind, SiteOp::OpenAgain);
             return;
         }
         self.begin(event, live);
@@ -239,30 +239,30 @@ impl Process {
     pub(super) fn begin(&mut self, event: &Event, live: Live) {
         self.allocations_total += 1;
         self.ended_threads.remove(&event.tid);
-        self.make_room(live.key, event.at);
+        self.make_room(live.key, event.time);
         self.sees_more |= live.device.is_some_and(|device| device.0 != 0);
-        self.write(live.site, live.kind, Did::Begin(live.bytes));
-        self.newest = self.newest.max(event.at);
-        self.live.push(Live { at: event.at, tid: event.tid, ..live });
+        self.write(live.site, live.kind, SiteOp::Begin(live.bytes));
+        self.newest = self.newest.max(event.time);
+        self.live.push(Live { at: event.time, tid: event.tid, ..live });
     }
 
     /// Replaces the live allocation at a reused address; its free is still expected.
-    pub(super) fn make_room(&mut self, key: Key, at: Moment) {
+    pub(super) fn make_room(&mut self, key: AllocationKey, at: Timestamp) {
         if let Some(position) = self.find(key) {
             self.open += u64::from(self.is_in_doubt(&self.live[position]));
             let old = self.end(position, true);
             for _ in 0..old.openings {
                 let context = old.context.filter(|_| !old.kind.is_pooled());
-                self.superseded.push(Superseded { key, context, began: old.at, at });
+                self.superseded.push(PendingFree { key, context, began: old.at, at });
             }
         }
     }
 
-    pub(super) fn find(&self, key: Key) -> Option<usize> {
+    pub(super) fn find(&self, key: AllocationKey) -> Option<usize> {
         self.live.iter().position(|live| live.key == key)
     }
 
-    pub(super) fn write(&mut self, site: Option<SiteId>, kind: Kind, what: Did) {
+    pub(super) fn write(&mut self, site: Option<SiteId>, kind: MemoryKind, what: SiteOp) {
         self.log.push(Line { at: self.now, site, kind, what });
     }
 
@@ -270,23 +270,24 @@ impl Process {
     pub(super) fn end(&mut self, position: usize, freed: bool) -> Live {
         let old = self.live.remove(position);
         let Live { bytes, at: began, openings, site, kind, .. } = old;
-        let did = if freed { Did::Free { bytes, began, openings } } else { Did::Release { bytes } };
+        let did =
+            if freed { SiteOp::Free { bytes, began, openings } } else { SiteOp::Release { bytes } };
         self.write(site, kind, did);
-        if old.key.space == Space::Handle {
-            self.remove_handle(HandleId(old.key.value));
+        if old.key.space == AddressType::Handle {
+            self.remove_handle(PhysicalHandleId(old.key.value));
         }
         old
     }
 
     pub(super) fn free(&mut self, event: &Event, free: &Free) {
-        if free.by != FreeBy::FreeAsync || !self.capture_free(event, free) {
+        if free.by != FreeFunction::FreeAsync || !self.capture_free(event, free) {
             self.free_key(event, free.key, Some(free.by));
         }
     }
 
-    pub(super) fn free_key(&mut self, event: &Event, key: Key, by: Option<FreeBy>) {
+    pub(super) fn free_key(&mut self, event: &Event, key: AllocationKey, by: Option<FreeFunction>) {
         self.freed.push(key);
-        let own = |live: &Live| live.key == key && live.at <= event.entered;
+        let own = |live: &Live| live.key == key && live.at <= event.entry_time;
         if let Some(position) = self.live.iter().position(own) {
             self.frees_total += 1;
             let live = &mut self.live[position];
@@ -294,7 +295,7 @@ impl Process {
             if live.openings > 1 {
                 live.openings -= 1;
                 let (site, kind) = (live.site, live.kind);
-                self.write(site, kind, Did::Close);
+                self.write(site, kind, SiteOp::Close);
             } else {
                 self.end(position, true);
             }
@@ -304,8 +305,8 @@ impl Process {
     }
 
     /// Matches a free with a replaced allocation.
-    pub(super) fn match_pending_free(&mut self, event: &Event, key: Key) -> bool {
-        let own = |old: &Superseded| old.key == key && old.began <= event.entered;
+    pub(super) fn match_pending_free(&mut self, event: &Event, key: AllocationKey) -> bool {
+        let own = |old: &PendingFree| old.key == key && old.began <= event.entry_time;
         let owed = self.superseded.iter().rposition(own);
         if let Some(position) = owed {
             self.superseded.remove(position);
@@ -314,7 +315,7 @@ impl Process {
         owed.is_some()
     }
 
-    pub(super) fn fail(&mut self, failed: &Failed) {
+    pub(super) fn fail(&mut self, failed: &FailedCall) {
         *self.failures.entry((failed.function, failed.code)).or_default() += 1;
         self.failed_allocations += u64::from(failed.asked.is_some());
         if let Some(key) = failed.freed

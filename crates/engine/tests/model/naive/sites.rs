@@ -4,25 +4,27 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::ids::{Pid, SiteId};
-use engine::kind::Kind;
-use engine::snapshot::{Growth, KindView, SiteKindView, SiteProcess, SiteView, Sort, View};
+use engine::kind::MemoryKind;
+use engine::snapshot::{
+    KindView, SiteHistory, SiteKindView, SiteProcess, SiteView, SnapshotOptions, SortOrder,
+};
 use engine::stack::{Frame, SiteName, site_name};
-use engine::units::{Bytes, Moment, Nanos};
+use engine::units::{Bytes, Nanos, Timestamp};
 
-use super::objects::{self, ObjectLine, Turn};
+use super::objects::{self, ObjectLine, ObjectOp};
 use super::{Naive, Process};
 
 /// A log line about an allocation of a site.
 #[derive(Clone, Copy)]
 pub(super) struct Line {
-    pub(super) at: Moment,
+    pub(super) at: Timestamp,
     pub(super) site: Option<SiteId>,
-    pub(super) kind: Kind,
-    pub(super) what: Did,
+    pub(super) kind: MemoryKind,
+    pub(super) what: SiteOp,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Did {
+pub(super) enum SiteOp {
     Begin(u64),
     OpenAgain,
     Close,
@@ -33,7 +35,7 @@ pub(super) enum Did {
     },
     Free {
         bytes: u64,
-        began: Moment,
+        began: Timestamp,
         openings: u64,
     },
     Release {
@@ -44,14 +46,14 @@ pub(super) enum Did {
 impl Line {
     fn change(&self) -> i64 {
         match self.what {
-            Did::Begin(bytes) | Did::Learn { more: bytes, .. } => bytes as i64,
-            Did::Free { bytes, .. } | Did::Release { bytes } => -(bytes as i64),
-            Did::OpenAgain | Did::Close => 0,
+            SiteOp::Begin(bytes) | SiteOp::Learn { more: bytes, .. } => bytes as i64,
+            SiteOp::Free { bytes, .. } | SiteOp::Release { bytes } => -(bytes as i64),
+            SiteOp::OpenAgain | SiteOp::Close => 0,
         }
     }
 
     fn is_call(&self) -> bool {
-        matches!(self.what, Did::Begin(_) | Did::OpenAgain)
+        matches!(self.what, SiteOp::Begin(_) | SiteOp::OpenAgain)
     }
 }
 
@@ -61,8 +63,8 @@ fn live(log: &[Line]) -> i64 {
 
 fn count(log: &[Line]) -> u64 {
     let one = |line: &Line| match line.what {
-        Did::Begin(_) => 1,
-        Did::Free { .. } | Did::Release { .. } => -1,
+        SiteOp::Begin(_) => 1,
+        SiteOp::Free { .. } | SiteOp::Release { .. } => -1,
         _ => 0,
     };
     log.iter().map(one).sum::<i64>() as u64
@@ -70,31 +72,32 @@ fn count(log: &[Line]) -> u64 {
 
 fn unknown_sizes(log: &[Line]) -> u64 {
     let one = |line: &Line| match line.what {
-        Did::Begin(0) => 1,
-        Did::Learn { first: true, .. } | Did::Free { bytes: 0, .. } | Did::Release { bytes: 0 } => {
-            -1
-        }
+        SiteOp::Begin(0) => 1,
+        SiteOp::Learn { first: true, .. }
+        | SiteOp::Free { bytes: 0, .. }
+        | SiteOp::Release { bytes: 0 } => -1,
         _ => 0,
     };
     log.iter().map(one).sum::<i64>() as u64
 }
 
 fn total(log: &[Line]) -> u64 {
-    let begun = log.iter().filter(|line| matches!(line.what, Did::Begin(_) | Did::Learn { .. }));
+    let begun =
+        log.iter().filter(|line| matches!(line.what, SiteOp::Begin(_) | SiteOp::Learn { .. }));
     begun.map(|line| line.change() as u64).sum()
 }
 
 fn freed(log: &[Line]) -> u64 {
     let one = |line: &Line| match line.what {
-        Did::Free { openings, .. } => openings,
-        Did::Close => 1,
+        SiteOp::Free { openings, .. } => openings,
+        SiteOp::Close => 1,
         _ => 0,
     };
     log.iter().map(one).sum()
 }
 
 /// Returns the peak and the first time it was reached.
-fn peak(log: &[Line]) -> (u64, Option<Moment>) {
+fn peak(log: &[Line]) -> (u64, Option<Timestamp>) {
     let mut best = (0, None);
     for end in 1..=log.len() {
         let now = live(&log[..end]) as u64;
@@ -106,10 +109,10 @@ fn peak(log: &[Line]) -> (u64, Option<Moment>) {
 }
 
 /// The log of one process, site and kind, and its length at the last snapshot.
-struct Part {
+struct SiteLog {
     owner: usize,
     pid: Pid,
-    kind: Kind,
+    kind: MemoryKind,
     log: Vec<Line>,
     shown: i64,
 }
@@ -119,17 +122,17 @@ impl Naive {
     pub(super) fn sites(
         &self,
         processes: &[(&Process, bool)],
-        at: Moment,
-        view: &View,
+        at: Timestamp,
+        view: &SnapshotOptions,
         whose: bool,
     ) -> (Vec<SiteView>, u64) {
-        let mut groups: BTreeMap<SiteName, Vec<Part>> = BTreeMap::new();
+        let mut groups: BTreeMap<SiteName, Vec<SiteLog>> = BTreeMap::new();
         for (owner, (process, was_shown)) in processes.iter().enumerate() {
             let of: BTreeSet<_> = process.log.iter().map(|line| (line.site, line.kind)).collect();
             for (site, kind) in of {
                 let own = |line: &&Line| line.site == site && line.kind == kind;
                 let seen = if *was_shown { process.log.len() } else { process.shown };
-                let part = Part {
+                let part = SiteLog {
                     owner,
                     pid: process.key.pid,
                     kind,
@@ -164,9 +167,9 @@ impl Naive {
         let count = sites.len() as u64;
         sites.sort_by_key(|(all, first, site)| {
             let rank = match view.sort {
-                Sort::Size => (Reverse(site.live_bytes.0), 0),
-                Sort::Count => (Reverse(site.live_allocations), 0),
-                Sort::Age => (Reverse(0), *first),
+                SortOrder::Size => (Reverse(site.live_bytes.0), 0),
+                SortOrder::Count => (Reverse(site.live_allocations), 0),
+                SortOrder::Age => (Reverse(0), *first),
             };
             (rank, Reverse(*all), Reverse(made(site)), site.name)
         });
@@ -182,7 +185,7 @@ impl Naive {
     pub(super) fn site_name(&self, site: Option<SiteId>) -> SiteName {
         let Some(site) = site else { return SiteName::Unknown };
         let frames: Option<&Vec<Frame>> = self.frames.get(&site);
-        frames.map_or(SiteName::Pending(site), |frames| SiteName::Told(site_name(frames)))
+        frames.map_or(SiteName::Pending(site), |frames| SiteName::Resolved(site_name(frames)))
     }
 
     pub(super) fn frames_of(&self, name: SiteName) -> Vec<Frame> {
@@ -191,7 +194,7 @@ impl Naive {
         found.map(|(_, frames)| frames.clone()).unwrap_or_default()
     }
 
-    fn site(&self, name: SiteName, parts: &[Part], at: Moment) -> SiteView {
+    fn site(&self, name: SiteName, parts: &[SiteLog], at: Timestamp) -> SiteView {
         let device: Vec<_> = parts.iter().filter(|p| p.kind.takes_device_memory()).collect();
         let sum = |of: fn(&[Line]) -> u64| device.iter().map(|part| of(&part.log)).sum::<u64>();
         let lines = || parts.iter().flat_map(|part| &part.log);
@@ -200,7 +203,7 @@ impl Naive {
         let mut lifetimes: BTreeMap<u8, u64> = BTreeMap::new();
         let mut longest = None;
         for line in lines() {
-            if let Did::Free { began, .. } = line.what {
+            if let SiteOp::Free { began, .. } = line.what {
                 let lived = line.at - began;
                 longest = longest.max(Some(lived));
                 let power = (0..64).rev().find(|power| lived.0 >> power > 0).unwrap_or(0);
@@ -222,14 +225,14 @@ impl Naive {
             lifetimes: lifetimes.into_iter().collect(),
             longest_lifetime: longest,
             growth: self.growth(&device, at),
-            kinds: Kind::ALL.into_iter().filter_map(|kind| kind_view(kind, parts)).collect(),
+            kinds: MemoryKind::ALL.into_iter().filter_map(|kind| kind_view(kind, parts)).collect(),
             objects: Vec::new(),
             processes: Vec::new(),
         }
     }
 
     /// Returns live memory at the end of each window; windows double in length until 32 suffice.
-    fn growth(&self, parts: &[&Part], at: Moment) -> Growth {
+    fn growth(&self, parts: &[&SiteLog], at: Timestamp) -> SiteHistory {
         let start = self.began.unwrap_or_default();
         let mut window = 1 << 20;
         while (at - start).0 / window >= 32 {
@@ -242,11 +245,11 @@ impl Naive {
             lines.filter(|line| line.at.0 < before).map(Line::change).sum::<i64>()
         };
         let live = (0..=over).map(|number| Bytes(end(number) as u64)).collect();
-        Growth { start, window: Nanos(window), live }
+        SiteHistory { start, window: Nanos(window), live }
     }
 }
 
-fn kind_view(kind: Kind, parts: &[Part]) -> Option<SiteKindView> {
+fn kind_view(kind: MemoryKind, parts: &[SiteLog]) -> Option<SiteKindView> {
     let of: Vec<_> = parts.iter().filter(|part| part.kind == kind).collect();
     let sum = |what: fn(&[Line]) -> u64| of.iter().map(|part| what(&part.log)).sum::<u64>();
     (!of.is_empty()).then(|| SiteKindView {
@@ -272,13 +275,14 @@ fn add_objects(site: &mut SiteView, objects: &[(usize, Pid, ObjectLine)], alone:
     let lines: Vec<_> = objects.iter().map(|(_, _, line)| *line).collect();
     site.objects = objects::of_site(&lines);
     if alone {
-        let created = || lines.iter().filter(|line| line.turn == Turn::Created).map(|line| line.at);
+        let created =
+            || lines.iter().filter(|line| line.turn == ObjectOp::Created).map(|line| line.at);
         site.seen = (created().min().unwrap_or_default(), created().max().unwrap_or_default());
     }
 }
 
 /// Returns what one process holds of one kind, if anything.
-fn kind_of(parts: &[Part], owner: usize, kind: Kind) -> Option<KindView> {
+fn kind_of(parts: &[SiteLog], owner: usize, kind: MemoryKind) -> Option<KindView> {
     let held = || parts.iter().filter(|part| part.owner == owner && part.kind == kind);
     let view = KindView {
         kind,
@@ -289,7 +293,7 @@ fn kind_of(parts: &[Part], owner: usize, kind: Kind) -> Option<KindView> {
     Some(view).filter(|view| view.live_allocations > 0)
 }
 
-fn holders(parts: &[Part], objects: &[(usize, Pid, ObjectLine)]) -> Vec<SiteProcess> {
+fn holders(parts: &[SiteLog], objects: &[(usize, Pid, ObjectLine)]) -> Vec<SiteProcess> {
     let mut owners: BTreeSet<_> = parts.iter().map(|part| (part.owner, part.pid)).collect();
     owners.extend(objects.iter().map(|(owner, pid, _)| (*owner, *pid)));
     let of = |(owner, pid): &(usize, Pid)| {
@@ -298,7 +302,10 @@ fn holders(parts: &[Part], objects: &[(usize, Pid, ObjectLine)]) -> Vec<SiteProc
             pid: Some(*pid),
             live_bytes: Bytes(held().map(|part| live(&part.log) as u64).sum()),
             live_allocations: held().map(|part| count(&part.log)).sum(),
-            kinds: Kind::ALL.into_iter().filter_map(|kind| kind_of(parts, *owner, kind)).collect(),
+            kinds: MemoryKind::ALL
+                .into_iter()
+                .filter_map(|kind| kind_of(parts, *owner, kind))
+                .collect(),
         }
     };
     let mut holders: Vec<_> = owners.iter().map(of).collect();

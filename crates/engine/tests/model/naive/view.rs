@@ -4,26 +4,26 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::event::Place;
+use engine::event::MemoryLocation;
 use engine::ids::{DeviceId, Tid};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::snapshot::{
-    AllocationView, Certainty, DeviceView, FailureCount, KindView, PoolView, ProcessView, Sort,
-    ThreadView, View,
+    AllocationView, DeviceView, FailedCallCount, KindView, PoolView, ProcessView, SnapshotOptions,
+    SortOrder, ThreadView, Uncertainty,
 };
-use engine::units::{Bytes, Moment};
+use engine::units::{Bytes, Timestamp};
 
 use super::{Live, Naive, Process};
 
 impl Process {
-    pub(super) fn view(&self, at: Moment, view: &View, all: &Naive) -> ProcessView {
+    pub(super) fn view(&self, at: Timestamp, view: &SnapshotOptions, all: &Naive) -> ProcessView {
         let (sites, sites_total) = all.sites(&[(self, false)], at, view, false);
         let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
         let total = Bytes(self.live_bytes());
         let mut failures: Vec<_> = self
             .failures
             .iter()
-            .map(|(&(function, code), &count)| FailureCount { function, code, count })
+            .map(|(&(function, code), &count)| FailedCallCount { function, code, count })
             .collect();
         failures.sort_by_key(|failure| Reverse(failure.count));
         ProcessView {
@@ -56,7 +56,7 @@ impl Process {
             torch: None,
             sites,
             sites_total,
-            certainty: Certainty {
+            certainty: Uncertainty {
                 lost: self.lost,
                 live_at_least: total,
                 live_at_most: total,
@@ -120,7 +120,7 @@ impl Process {
             let view = PoolView {
                 pool: pool.and_then(|pool| pool.id),
                 device: pool.and_then(|pool| match pool.place {
-                    Some(Place::Device(device)) => Some(device),
+                    Some(MemoryLocation::Device(device)) => Some(device),
                     _ => None,
                 }),
                 used: Bytes(held.iter().map(|live| live.bytes).sum()),
@@ -139,7 +139,7 @@ impl Process {
         views
     }
 
-    fn threads(&self, at: Moment, view: &View, all: &Naive) -> Vec<ThreadView> {
+    fn threads(&self, at: Timestamp, view: &SnapshotOptions, all: &Naive) -> Vec<ThreadView> {
         let tids: BTreeSet<_> = self.live.iter().map(|live| live.tid).collect();
         let mut threads: Vec<(Tid, Vec<&Live>)> = tids
             .into_iter()
@@ -150,10 +150,10 @@ impl Process {
             let live_bytes = Bytes(held.iter().map(|live| live.device_bytes()).sum());
             let (live_allocations, kinds) = (held.len() as u64, kinds(held.iter().copied()));
             held.sort_by_key(|live| match view.sort {
-                Sort::Age => (Reverse(0), live.at),
-                Sort::Size | Sort::Count => (Reverse(live.bytes), live.at),
+                SortOrder::Age => (Reverse(0), live.at),
+                SortOrder::Size | SortOrder::Count => (Reverse(live.bytes), live.at),
             });
-            held.retain(|live| live.bytes >= view.min_size.0 && at - live.at >= view.older);
+            held.retain(|live| live.bytes >= view.min_size.0 && at - live.at >= view.min_age);
             held.truncate(view.top);
             let allocations = held.iter().map(|live| AllocationView {
                 unusual: None,
@@ -172,17 +172,17 @@ impl Process {
     }
 }
 
-pub(super) fn rank(held: &[&Live], view: &View) -> (Reverse<u64>, u64) {
+pub(super) fn rank(held: &[&Live], view: &SnapshotOptions) -> (Reverse<u64>, u64) {
     match view.sort {
-        Sort::Size => (Reverse(held.iter().map(|live| live.device_bytes()).sum()), 0),
-        Sort::Count => (Reverse(held.len() as u64), 0),
-        Sort::Age => (Reverse(0), held.iter().map(|live| live.at.0).min().unwrap_or(u64::MAX)),
+        SortOrder::Size => (Reverse(held.iter().map(|live| live.device_bytes()).sum()), 0),
+        SortOrder::Count => (Reverse(held.len() as u64), 0),
+        SortOrder::Age => (Reverse(0), held.iter().map(|live| live.at.0).min().unwrap_or(u64::MAX)),
     }
 }
 
 /// Returns totals by kind.
 fn kinds<'a>(live: impl Iterator<Item = &'a Live> + Clone) -> Vec<KindView> {
-    let row = |kind: Kind| {
+    let row = |kind: MemoryKind| {
         let held = || live.clone().filter(|live| live.kind == kind);
         KindView {
             kind,
@@ -191,5 +191,5 @@ fn kinds<'a>(live: impl Iterator<Item = &'a Live> + Clone) -> Vec<KindView> {
             unknown_sizes: held().filter(|live| live.bytes == 0).count() as u64,
         }
     };
-    Kind::ALL.into_iter().map(row).filter(|row| row.live_allocations > 0).collect()
+    MemoryKind::ALL.into_iter().map(row).filter(|row| row.live_allocations > 0).collect()
 }

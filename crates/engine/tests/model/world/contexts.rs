@@ -1,10 +1,10 @@
 //! Creation and end of contexts.
 
-use engine::event::{ContextChange, What};
+use engine::event::{ContextCall, EventKind};
 use engine::ids::{ContextId, DeviceId, Pid, Tid};
-use engine::units::Moment;
+use engine::units::Timestamp;
 
-use super::{DEVICES, Dice, UnderWay, World, primary_of};
+use super::{DEVICES, Dice, InFlightCall, World, primary_of};
 
 impl World {
     pub(super) fn create_context(&mut self, pid: Pid, dice: Dice) {
@@ -13,22 +13,22 @@ impl World {
         let unused = (1..=3).map(ContextId).find(|id| !program.created.contains_key(id));
         if let Some(context) = unused {
             program.created.insert(context, device);
-            let change = ContextChange::Created { context, device };
-            self.called(pid, dice, What::Context(change));
+            let change = ContextCall::Created { context, device };
+            self.called(pid, dice, EventKind::Context(change));
         }
     }
 
     pub(super) fn destroy_context(&mut self, pid: Pid, dice: Dice, slowly: bool) {
-        let entered = Moment(self.now + 5);
+        let entered = Timestamp(self.now + 5);
         let program = self.program(pid);
         let count = program.created.len().max(1);
         let chosen = program.created.keys().copied().nth(dice.2 as usize % count);
         let Some(context) = chosen else { return };
         program.created.remove(&context);
         program.drop_context(context);
-        let what = What::Context(ContextChange::Destroyed { context });
+        let what = EventKind::Context(ContextCall::Destroyed { context });
         if slowly {
-            program.under_way.push(UnderWay { tid: Tid(9), entered, what });
+            program.under_way.push(InFlightCall { tid: Tid(9), entered, what });
             self.tick();
         } else {
             self.called(pid, dice, what);
@@ -39,8 +39,8 @@ impl World {
         let device = DeviceId(u16::from(dice.2 % DEVICES));
         *self.program(pid).users.entry(device).or_default() += 1;
         let context = primary_of(device);
-        let change = ContextChange::PrimaryRetained { context, device };
-        self.called(pid, dice, What::Context(change));
+        let change = ContextCall::PrimaryRetained { context, device };
+        self.called(pid, dice, EventKind::Context(change));
     }
 
     pub(super) fn release(&mut self, pid: Pid, dice: Dice) {
@@ -54,17 +54,17 @@ impl World {
         if *users == 0 {
             program.drop_context(primary_of(device));
         }
-        self.called(pid, dice, What::Context(ContextChange::PrimaryReleased { device }));
+        self.called(pid, dice, EventKind::Context(ContextCall::PrimaryReleased { device }));
     }
 
     pub(super) fn reset(&mut self, pid: Pid, dice: Dice) {
-        let entered = Moment(self.now + 5);
+        let entered = Timestamp(self.now + 5);
         let device = DeviceId(u16::from(dice.2 % DEVICES));
         let program = self.program(pid);
         program.drop_context(primary_of(device));
-        let what = What::Context(ContextChange::PrimaryReset { device });
+        let what = EventKind::Context(ContextCall::PrimaryReset { device });
         if dice.1 >= 128 {
-            program.under_way.push(UnderWay { tid: Tid(9), entered, what });
+            program.under_way.push(InFlightCall { tid: Tid(9), entered, what });
             self.tick();
         } else {
             self.called(pid, dice, what);
@@ -77,8 +77,8 @@ impl World {
         let count = program.created.len().max(1);
         let chosen = program.created.iter().nth(dice.2 as usize % count);
         if let Some((&context, &device)) = chosen {
-            let change = ContextChange::Learned { context, device };
-            self.called(pid, dice, What::Context(change));
+            let change = ContextCall::Learned { context, device };
+            self.called(pid, dice, EventKind::Context(change));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Captures and graphs. Graph handles and node addresses are used only once.
 
-use engine::event::{Free, FreeBy, GraphCall, Place, What};
-use engine::ids::{DeviceId, ExecId, GraphId, Key, Pid, StreamId, Tid};
-use engine::kind::Kind;
+use engine::event::{EventKind, Free, FreeFunction, GraphCall, MemoryLocation};
+use engine::ids::{AllocationKey, DeviceId, GraphExecId, GraphId, Pid, StreamId, Tid};
+use engine::kind::MemoryKind;
 
 use super::memory::Memory;
-use super::{DEVICES, Dice, Program, UnderWay, World, pick, thread};
+use super::{DEVICES, Dice, InFlightCall, Program, World, pick, thread};
 
 #[derive(Clone, Copy)]
 struct Node {
@@ -56,7 +56,7 @@ pub(super) struct Graph {
 }
 
 pub(super) struct Exec {
-    id: ExecId,
+    id: GraphExecId,
     nodes: Nodes,
     frees_before_launch: bool,
 }
@@ -83,16 +83,16 @@ impl Program {
     }
 
     fn is_live(&self, address: u64) -> bool {
-        self.live.iter().any(|memory| memory.key == Key::address(address))
+        self.live.iter().any(|memory| memory.key == AllocationKey::address(address))
     }
 
     fn free(&mut self, address: u64) {
         let before = self.live.len();
-        self.live.retain(|memory| memory.key != Key::address(address));
+        self.live.retain(|memory| memory.key != AllocationKey::address(address));
         self.totals.frees += (before - self.live.len()) as u64;
     }
 
-    fn launch(&mut self, index: usize) -> Option<ExecId> {
+    fn launch(&mut self, index: usize) -> Option<GraphExecId> {
         let exec = &self.execs[index];
         let (id, frees_first) = (exec.id, exec.frees_before_launch);
         let (left, taken) = (exec.nodes.left(), exec.nodes.taken());
@@ -101,9 +101,9 @@ impl Program {
         if exec.nodes.unknown || missing || (in_use && !frees_first) {
             return None;
         }
-        let overtaken = |call: &&UnderWay| {
-            let freed = |node: &Node, free: &Free| free.key == Key::address(node.address);
-            matches!(&call.what, What::Free(free) if left.iter().any(|node| freed(node, free)))
+        let overtaken = |call: &&InFlightCall| {
+            let freed = |node: &Node, free: &Free| free.key == AllocationKey::address(node.address);
+            matches!(&call.what, EventKind::Free(free) if left.iter().any(|node| freed(node, free)))
         };
         self.totals.overtaken += self.under_way.iter().filter(overtaken).count() as u64;
         for address in taken.into_iter().chain(left.iter().map(|node| node.address)) {
@@ -111,8 +111,8 @@ impl Program {
         }
         self.totals.allocations += left.len() as u64;
         self.live.extend(left.into_iter().map(|node| Memory {
-            key: Key::address(node.address),
-            kind: Kind::Graph,
+            key: AllocationKey::address(node.address),
+            kind: MemoryKind::Graph,
             bytes: node.bytes,
             context: None,
             device: node.device,
@@ -145,7 +145,7 @@ impl World {
             return;
         }
         let call = GraphCall::CaptureBegan { stream, graph: None };
-        let seen = self.called_by(pid, tid, dice, What::Graph(call));
+        let seen = self.called_by(pid, tid, dice, EventKind::Graph(call));
         let nodes = Nodes { unknown: !seen, ..Nodes::default() };
         self.program(pid).captures.push(Capture { stream, tid, nodes });
     }
@@ -157,7 +157,7 @@ impl World {
         let Capture { stream, tid, mut nodes } = captures.remove(index);
         let graph = (dice.2 < 230).then_some(id);
         let call = GraphCall::CaptureEnded { stream, graph };
-        let seen = self.called_by(pid, tid, dice, What::Graph(call));
+        let seen = self.called_by(pid, tid, dice, EventKind::Graph(call));
         nodes.unknown |= !seen;
         if graph.is_some() {
             self.program(pid).graphs.push(Graph { id, nodes });
@@ -172,16 +172,16 @@ impl World {
         let (stream, tid) = (*stream, *tid);
         let mut possible: Vec<_> = nodes.left().iter().map(|node| node.address).collect();
         if !nodes.unknown {
-            let graph = program.live.iter().filter(|memory| memory.kind == Kind::Graph);
+            let graph = program.live.iter().filter(|memory| memory.kind == MemoryKind::Graph);
             let graph = graph.map(|memory| memory.key.value);
             possible.extend(graph.filter(|address| !nodes.frees.contains(address)));
         }
         let Some(chosen) = pick(possible.len(), dice.2 / 4) else { return };
         let address = possible[chosen];
         program.captures[index].nodes.frees.push(address);
-        let key = Key::address(address);
-        let free = Free { key, by: FreeBy::FreeAsync, stream: Some(stream) };
-        self.called_by(pid, tid, dice, What::Free(free));
+        let key = AllocationKey::address(address);
+        let free = Free { key, by: FreeFunction::FreeAsync, stream: Some(stream) };
+        self.called_by(pid, tid, dice, EventKind::Free(free));
     }
 
     /// Chooses an existing graph or adds one.
@@ -200,9 +200,9 @@ impl World {
         let device = DeviceId(u16::from(dice.2 % DEVICES));
         let bytes = 1 << (dice.2 % 10);
         let graph = self.program(pid).graphs[index].id;
-        let place = Place::Device(device);
+        let place = MemoryLocation::Device(device);
         let call = GraphCall::AllocNode { graph, address, bytes, place };
-        let seen = self.called(pid, dice, What::Graph(call));
+        let seen = self.called(pid, dice, EventKind::Graph(call));
         let nodes = &mut self.program(pid).graphs[index].nodes;
         nodes.allocates.push(Node { address, bytes, device });
         nodes.unknown |= !seen;
@@ -219,11 +219,11 @@ impl World {
         let address = possible[chosen];
         program.graphs[index].nodes.frees.push(address);
         let graph = program.graphs[index].id;
-        self.called(pid, dice, What::Graph(GraphCall::FreeNode { graph, address }));
+        self.called(pid, dice, EventKind::Graph(GraphCall::FreeNode { graph, address }));
     }
 
     fn instantiate(&mut self, pid: Pid, dice: Dice) {
-        let exec = ExecId(self.unique());
+        let exec = GraphExecId(self.unique());
         let program = self.program(pid);
         let Some(index) = pick(program.graphs.len(), dice.2) else { return };
         let Graph { id, nodes } = &program.graphs[index];
@@ -236,14 +236,14 @@ impl World {
         let frees_before_launch = dice.2.is_multiple_of(2);
         program.execs.push(Exec { id: exec, nodes, frees_before_launch });
         let call = GraphCall::Instantiated { exec, graph, frees_before_launch };
-        self.called(pid, dice, What::Graph(call));
+        self.called(pid, dice, EventKind::Graph(call));
     }
 
     fn launch(&mut self, pid: Pid, dice: Dice) {
         let program = self.program(pid);
         let Some(index) = pick(program.execs.len(), dice.2) else { return };
         if let Some(exec) = program.launch(index) {
-            self.called(pid, dice, What::Graph(GraphCall::Launched { exec }));
+            self.called(pid, dice, EventKind::Graph(GraphCall::Launched { exec }));
         }
     }
 
@@ -251,13 +251,13 @@ impl World {
         let graphs = &mut self.program(pid).graphs;
         let Some(index) = pick(graphs.len(), dice.2) else { return };
         let graph = graphs.remove(index).id;
-        self.called(pid, dice, What::Graph(GraphCall::GraphDestroyed { graph }));
+        self.called(pid, dice, EventKind::Graph(GraphCall::GraphDestroyed { graph }));
     }
 
     fn destroy_exec(&mut self, pid: Pid, dice: Dice) {
         let execs = &mut self.program(pid).execs;
         let Some(index) = pick(execs.len(), dice.2) else { return };
         let exec = execs.remove(index).id;
-        self.called(pid, dice, What::Graph(GraphCall::ExecDestroyed { exec }));
+        self.called(pid, dice, EventKind::Graph(GraphCall::ExecDestroyed { exec }));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use engine::event::{Allocate, Free, FreeBy, Place, PoolCall, What};
-use engine::ids::{ContextId, DeviceId, Key, Pid, PoolId, Space, StreamId, Tid};
-use engine::kind::Kind;
+use engine::event::{Allocate, EventKind, Free, FreeFunction, MemoryLocation, PoolCall};
+use engine::ids::{AddressType, AllocationKey, ContextId, DeviceId, Pid, PoolId, StreamId, Tid};
+use engine::kind::MemoryKind;
 
 use super::{DEVICES, Dice, Program, World, pick, thread};
 
@@ -14,8 +14,8 @@ fn default_of(device: DeviceId) -> PoolId {
 }
 
 pub(super) struct Memory {
-    pub(super) key: Key,
-    pub(super) kind: Kind,
+    pub(super) key: AllocationKey,
+    pub(super) kind: MemoryKind,
     pub(super) bytes: u64,
     /// The context that releases it.
     pub(super) context: Option<ContextId>,
@@ -27,7 +27,7 @@ pub(super) struct Memory {
 #[derive(Clone, Copy)]
 pub(super) struct Pool {
     id: PoolId,
-    place: Place,
+    place: MemoryLocation,
     destroyed: bool,
 }
 
@@ -44,8 +44,8 @@ impl Program {
     }
 
     /// Returns one of a few addresses, so that they are reused soon.
-    fn unused_address(&self, die: u8) -> Option<Key> {
-        (1..=12).map(Key::address).find(|key| {
+    fn unused_address(&self, die: u8) -> Option<AllocationKey> {
+        (1..=12).map(AllocationKey::address).find(|key| {
             key.value % 4 >= u64::from(die % 4) && self.live.iter().all(|m| m.key != *key)
         })
     }
@@ -63,28 +63,28 @@ impl World {
         if a >= 250 {
             return self.open_again(pid, dice);
         }
-        let fresh = Key::address(self.unique());
+        let fresh = AllocationKey::address(self.unique());
         let program = self.program(pid);
         let contexts = program.contexts();
         let Some(index) = pick(contexts.len(), a) else { return };
         let (context, device) = contexts[index];
         let Some(mut key) = program.unused_address(b) else { return };
         let kinds = [
-            Kind::Device,
-            Kind::Device,
-            Kind::Device,
-            Kind::Array,
-            Kind::Pinned,
-            Kind::Managed,
-            Kind::Imported,
+            MemoryKind::Device,
+            MemoryKind::Device,
+            MemoryKind::Device,
+            MemoryKind::Array,
+            MemoryKind::Pinned,
+            MemoryKind::Managed,
+            MemoryKind::Imported,
         ];
         let kind = kinds[usize::from(a / 3) % kinds.len()];
-        if kind == Kind::Imported {
+        if kind == MemoryKind::Imported {
             // At a reused address it could not be distinguished from a second open.
             key = fresh;
         }
-        if kind == Kind::Array {
-            key.space = Space::Array;
+        if kind == MemoryKind::Array {
+            key.space = AddressType::Array;
             if program.live.iter().any(|memory| memory.key == key) {
                 return;
             }
@@ -97,13 +97,13 @@ impl World {
         let context = context.filter(|_| dice.0.wrapping_mul(31) >= self.unknown_below);
         let (pool, stream, site) = (None, None, None);
         let allocate = Allocate { key, kind, bytes, context, device: None, pool, stream, site };
-        self.called(pid, dice, What::Allocate(allocate));
+        self.called(pid, dice, EventKind::Allocate(allocate));
     }
 
     /// Opens imported memory once more.
     fn open_again(&mut self, pid: Pid, dice: Dice) {
         let program = self.program(pid);
-        let imported = program.live.iter_mut().find(|memory| memory.kind == Kind::Imported);
+        let imported = program.live.iter_mut().find(|memory| memory.kind == MemoryKind::Imported);
         let Some(memory) = imported else { return };
         memory.openings += 1;
         let allocate = Allocate {
@@ -117,7 +117,7 @@ impl World {
             site: None,
         };
         program.totals.allocations += 1;
-        self.called(pid, dice, What::Allocate(allocate));
+        self.called(pid, dice, EventKind::Allocate(allocate));
     }
 
     pub(super) fn free(&mut self, pid: Pid, dice: Dice, slowly: bool) {
@@ -125,8 +125,9 @@ impl World {
         let program = self.program(pid);
         let Some(index) = pick(program.live.len(), dice.2) else {
             program.totals.unknown_frees += 1;
-            let free = Free { key: Key::address(99), by: FreeBy::Free, stream: None };
-            self.called(pid, dice, What::Free(free));
+            let free =
+                Free { key: AllocationKey::address(99), by: FreeFunction::Free, stream: None };
+            self.called(pid, dice, EventKind::Free(free));
             return;
         };
         let key = program.live[index].key;
@@ -137,7 +138,7 @@ impl World {
         }
         program.totals.frees += 1;
         program.tidy_pools();
-        let what = What::Free(Free { key, by, stream });
+        let what = EventKind::Free(Free { key, by, stream });
         if slowly {
             self.begin_slowly(pid, dice, what);
         } else {
@@ -149,7 +150,7 @@ impl World {
         let (_, a, b, _) = dice;
         let tid = thread(dice);
         let stream = StreamId(3 + u64::from(b % 3));
-        let fresh = Key::address(self.unique());
+        let fresh = AllocationKey::address(self.unique());
         let program = self.program(pid);
         let contexts = program.contexts();
         let Some(index) = pick(contexts.len(), a) else { return };
@@ -157,7 +158,7 @@ impl World {
         let bytes = 1 << (b / 3 % 10);
         let mut allocate = Allocate {
             key: fresh,
-            kind: Kind::Async,
+            kind: MemoryKind::Async,
             bytes,
             context: Some(context),
             device: None,
@@ -167,7 +168,7 @@ impl World {
         };
         if let Some(capture) = program.capture(stream, tid) {
             capture.add(fresh.value, bytes, device);
-            self.called_by(pid, tid, dice, What::Allocate(allocate));
+            self.called_by(pid, tid, dice, EventKind::Allocate(allocate));
             return;
         }
         let Some(key) = program.unused_address(a) else { return };
@@ -176,15 +177,15 @@ impl World {
         let named = pick(usable.len(), b).filter(|_| a % 2 == 0).map(|index| *usable[index]);
         allocate.pool = named.map(|pool| pool.id);
         let current = program.current.get(&device).copied().unwrap_or(default_of(device));
-        let place = named.map_or(Place::Device(device), |pool| pool.place);
+        let place = named.map_or(MemoryLocation::Device(device), |pool| pool.place);
         let (kind, device) = match place {
-            Place::Device(device) => (Kind::Async, device),
-            Place::Host => (Kind::HostAsync, device),
+            MemoryLocation::Device(device) => (MemoryKind::Async, device),
+            MemoryLocation::Host => (MemoryKind::HostAsync, device),
         };
         let pool = Some(named.map_or(current, |pool| pool.id));
         program.live.push(Memory { key, kind, bytes, context: None, device, pool, openings: 1 });
         program.totals.allocations += 1;
-        self.called_by(pid, tid, dice, What::Allocate(allocate));
+        self.called_by(pid, tid, dice, EventKind::Allocate(allocate));
     }
 
     pub(super) fn change_pools(&mut self, pid: Pid, dice: Dice) {
@@ -197,7 +198,11 @@ impl World {
             (0..=2, _) => {
                 let unused = |id: &u64| program.pools.iter().all(|pool| pool.id.0 != *id);
                 let Some(id) = (5..8).find(unused) else { return };
-                let place = if a.is_multiple_of(3) { Place::Host } else { Place::Device(device) };
+                let place = if a.is_multiple_of(3) {
+                    MemoryLocation::Host
+                } else {
+                    MemoryLocation::Device(device)
+                };
                 let id = PoolId(id);
                 program.pools.push(Pool { id, place, destroyed: false });
                 PoolCall::Created { pool: id, place: Some(place) }
@@ -208,7 +213,7 @@ impl World {
                 program.tidy_pools();
                 PoolCall::Destroyed { pool: id }
             }
-            (4, Some(Pool { id, place: Place::Device(device), .. })) => {
+            (4, Some(Pool { id, place: MemoryLocation::Device(device), .. })) => {
                 program.current.insert(device, id);
                 PoolCall::OfDevice { pool: id, device, current: true }
             }
@@ -220,24 +225,24 @@ impl World {
             (7, Some(Pool { id, .. })) => PoolCall::ToldReserved { pool: id, bytes: 7 },
             _ => return,
         };
-        self.called(pid, dice, What::Pool(call));
+        self.called(pid, dice, EventKind::Pool(call));
     }
 }
 
 impl Program {
     /// Returns a matching free function and a stream without a capture.
-    fn way_to_free(&self, index: usize, tid: Tid, dice: Dice) -> (FreeBy, Option<StreamId>) {
+    fn way_to_free(&self, index: usize, tid: Tid, dice: Dice) -> (FreeFunction, Option<StreamId>) {
         let stream = StreamId(3 + u64::from(dice.2 % 3));
         match self.live[index].kind {
-            Kind::Pinned => (FreeBy::FreeHost, None),
-            Kind::Array => (FreeBy::DestroyArray, None),
-            Kind::Imported => (FreeBy::CloseImport, None),
-            Kind::Async | Kind::HostAsync | Kind::Graph
+            MemoryKind::Pinned => (FreeFunction::FreeHost, None),
+            MemoryKind::Array => (FreeFunction::DestroyArray, None),
+            MemoryKind::Imported => (FreeFunction::CloseImport, None),
+            MemoryKind::Async | MemoryKind::HostAsync | MemoryKind::Graph
                 if dice.1.is_multiple_of(2) && !self.captures(stream, tid) =>
             {
-                (FreeBy::FreeAsync, Some(stream))
+                (FreeFunction::FreeAsync, Some(stream))
             }
-            _ => (FreeBy::Free, None),
+            _ => (FreeFunction::Free, None),
         }
     }
 }

@@ -8,11 +8,11 @@ mod physical;
 
 use std::collections::BTreeMap;
 
-use engine::event::{Event, Failed, Lost, OUT_OF_MEMORY, ProcessFacts, VmmCall, What};
+use engine::event::{Event, EventKind, FailedCall, LostDelta, OUT_OF_MEMORY, ProcessInfo, VmmCall};
 use engine::ids::{ContextId, DeviceId, FunctionId, Pid, PoolId, Tid};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::units::Moment;
+use engine::units::Timestamp;
 
 use graphs::{Capture, Exec, Graph};
 use memory::{Memory, Pool};
@@ -24,10 +24,10 @@ pub(crate) type Dice = (u8, u8, u8, u8);
 const DEVICES: u8 = 2;
 
 /// A call that has taken effect and has not returned yet.
-struct UnderWay {
+struct InFlightCall {
     tid: Tid,
-    entered: Moment,
-    what: What,
+    entered: Timestamp,
+    what: EventKind,
 }
 
 #[derive(Default)]
@@ -46,7 +46,7 @@ struct Program {
     captures: Vec<Capture>,
     graphs: Vec<Graph>,
     execs: Vec<Exec>,
-    under_way: Vec<UnderWay>,
+    under_way: Vec<InFlightCall>,
     /// A new program makes no calls before its first event.
     totals: Totals,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Totals {
 impl Program {
     /// Ends the memory of a context.
     fn drop_context(&mut self, context: ContextId) {
-        let frees = self.under_way.iter().filter(|call| matches!(call.what, What::Free(_)));
+        let frees = self.under_way.iter().filter(|call| matches!(call.what, EventKind::Free(_)));
         self.totals.overtaken += frees.count() as u64;
         self.live.retain(|memory| memory.context != Some(context));
     }
@@ -109,7 +109,7 @@ pub(crate) struct World {
     /// Calls were made that may be of a capture or not.
     pub(crate) has_ambiguous: bool,
     programs: BTreeMap<Pid, Program>,
-    lost: BTreeMap<Pid, Lost>,
+    lost: BTreeMap<Pid, LostDelta>,
     now: u64,
     starts: u64,
     /// The last handle or address that is used only once.
@@ -168,7 +168,7 @@ impl World {
     }
 
     /// Lets every call return and reports every loss.
-    pub(crate) fn finish_all(&mut self) -> Moment {
+    pub(crate) fn finish_all(&mut self) -> Timestamp {
         let pids: Vec<_> = self.programs.keys().copied().collect();
         for pid in pids {
             while self.finish(pid, 0, (0, 0, 0, u8::MAX)) {}
@@ -211,9 +211,9 @@ impl World {
         }
     }
 
-    fn tick(&mut self) -> Moment {
+    fn tick(&mut self) -> Timestamp {
         self.now += 10;
-        Moment(self.now)
+        Timestamp(self.now)
     }
 
     fn unique(&mut self) -> u64 {
@@ -221,9 +221,9 @@ impl World {
         self.unique
     }
 
-    fn deliver(&mut self, pid: Pid, tid: Tid, entered: Moment, what: What) {
+    fn deliver(&mut self, pid: Pid, tid: Tid, entered: Timestamp, what: EventKind) {
         let at = self.tick();
-        let event = Event { pid, tid, entered: entered.min(at), at, what };
+        let event = Event { pid, tid, entry_time: entered.min(at), time: at, kind: what };
         self.ledger.apply(&event);
         self.log.push((event, true));
     }
@@ -232,7 +232,7 @@ impl World {
     pub(crate) fn log(&self, pid: Pid) -> String {
         let of = self.log.iter().filter(|(event, _)| event.pid == pid || event.pid == Pid(0));
         let line = |(event, seen): &(Event, bool)| {
-            let Event { tid, entered, at, what, .. } = event;
+            let Event { tid, entry_time: entered, time: at, kind: what, .. } = event;
             let lost = if *seen { "" } else { " (lost)" };
             format!("{}.{} {}-{} {what:?}{lost}\n", event.pid, tid, entered.0, at.0)
         };
@@ -240,27 +240,34 @@ impl World {
     }
 
     /// Completes a call that was entered; its record may be lost. Returns whether it was delivered.
-    fn called(&mut self, pid: Pid, dice: Dice, what: What) -> bool {
+    fn called(&mut self, pid: Pid, dice: Dice, what: EventKind) -> bool {
         self.called_by(pid, thread(dice), dice, what)
     }
 
-    fn called_by(&mut self, pid: Pid, tid: Tid, dice: Dice, what: What) -> bool {
-        let entered = Moment(self.now + 5);
+    fn called_by(&mut self, pid: Pid, tid: Tid, dice: Dice, what: EventKind) -> bool {
+        let entered = Timestamp(self.now + 5);
         self.returned(pid, tid, entered, dice, what)
     }
 
     /// Remembers calls that may be of a capture or not.
-    fn note_ambiguous(&mut self, pid: Pid, tid: Tid, what: &What) {
+    fn note_ambiguous(&mut self, pid: Pid, tid: Tid, what: &EventKind) {
         let stream = match what {
-            What::Allocate(allocate) => allocate.stream,
-            What::Free(free) => free.stream,
+            EventKind::Allocate(allocate) => allocate.stream,
+            EventKind::Free(free) => free.stream,
             _ => None,
         };
         let is = stream.is_some_and(|stream| self.program(pid).is_ambiguous(stream, tid));
         self.has_ambiguous |= is;
     }
 
-    fn returned(&mut self, pid: Pid, tid: Tid, entered: Moment, dice: Dice, what: What) -> bool {
+    fn returned(
+        &mut self,
+        pid: Pid,
+        tid: Tid,
+        entered: Timestamp,
+        dice: Dice,
+        what: EventKind,
+    ) -> bool {
         self.note_ambiguous(pid, tid, &what);
         if dice.3 >= self.loss_below {
             self.deliver(pid, tid, entered, what);
@@ -268,31 +275,33 @@ impl World {
         }
         self.losses += 1;
         let at = self.tick();
-        self.log.push((Event { pid, tid, entered, at, what: what.clone() }, false));
+        self.log
+            .push((Event { pid, tid, entry_time: entered, time: at, kind: what.clone() }, false));
         let pid = if dice.3.is_multiple_of(2) { pid } else { Pid(0) };
         let lost = self.lost.entry(pid).or_default();
         match what {
-            What::Allocate(allocate) => {
+            EventKind::Allocate(allocate) => {
                 lost.allocations += 1;
                 lost.allocated_bytes += allocate.bytes;
             }
-            What::Vmm(VmmCall::Create { bytes, .. }) => {
+            EventKind::Vmm(VmmCall::Create { bytes, .. }) => {
                 lost.allocations += 1;
                 lost.allocated_bytes += bytes;
             }
-            What::Vmm(VmmCall::Import { .. }) => lost.allocations += 1,
-            What::Free(_) | What::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
+            EventKind::Vmm(VmmCall::Import { .. }) => lost.allocations += 1,
+            EventKind::Free(_)
+            | EventKind::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
                 lost.frees += 1;
             }
-            What::Failed(_) => lost.failures += 1,
+            EventKind::Failed(_) => lost.failures += 1,
             _ => lost.other += 1,
         }
         false
     }
 
     /// A call that takes effect now and returns later.
-    fn begin_slowly(&mut self, pid: Pid, dice: Dice, what: What) {
-        let call = UnderWay { tid: thread(dice), entered: Moment(self.now + 5), what };
+    fn begin_slowly(&mut self, pid: Pid, dice: Dice, what: EventKind) {
+        let call = InFlightCall { tid: thread(dice), entered: Timestamp(self.now + 5), what };
         self.program(pid).under_way.push(call);
         self.tick();
     }
@@ -310,8 +319,8 @@ impl World {
 
     fn report_losses(&mut self) {
         for (pid, lost) in std::mem::take(&mut self.lost) {
-            let entered = Moment(self.now);
-            self.deliver(pid, Tid(0), entered, What::Lost(lost));
+            let entered = Timestamp(self.now);
+            self.deliver(pid, Tid(0), entered, EventKind::Lost(lost));
         }
     }
 
@@ -324,32 +333,32 @@ impl World {
         self.starts += 1;
         self.programs.insert(pid, Program::default());
         let start = self.starts;
-        let facts = ProcessFacts { start, uid: 0, name: "p".into(), before_trace: false };
-        let entered = Moment(self.now);
-        self.deliver(pid, Tid(pid.0), entered, What::Process(facts));
+        let facts = ProcessInfo { start, uid: 0, name: "p".into(), before_trace: false };
+        let entered = Timestamp(self.now);
+        self.deliver(pid, Tid(pid.0), entered, EventKind::Process(facts));
     }
 
     fn end(&mut self, pid: Pid, dice: Dice) {
         if dice.2.is_multiple_of(2) {
             self.programs.remove(&pid);
-            self.called(pid, dice, What::Exit);
+            self.called(pid, dice, EventKind::Exit);
         } else {
             self.programs.insert(pid, Program::default());
-            self.called(pid, dice, What::Exec);
+            self.called(pid, dice, EventKind::Exec);
         }
     }
 
     fn fail(&mut self, pid: Pid, dice: Dice) {
-        let failed = Failed {
+        let failed = FailedCall {
             function: FunctionId(1),
             code: OUT_OF_MEMORY,
-            asked: Some((Kind::Device, 1)),
+            asked: Some((MemoryKind::Device, 1)),
             freed: None,
             device: None,
             context: None,
             site: None,
         };
-        self.called(pid, dice, What::Failed(failed));
+        self.called(pid, dice, EventKind::Failed(failed));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Physical memory.
 
-use engine::event::{Place, VmmCall, What};
-use engine::ids::{DeviceId, HandleId, Pid};
+use engine::event::{EventKind, MemoryLocation, VmmCall};
+use engine::ids::{DeviceId, PhysicalHandleId, Pid};
 
 use super::{DEVICES, Dice, Program, World, pick};
 
@@ -49,21 +49,21 @@ impl World {
                 }
                 let id = good[index].id;
                 program.mapped.insert(slot, id);
-                let (address, bytes, handle) = (slot * STRIDE, STRIDE, HandleId(id));
-                self.called(pid, dice, What::Vmm(VmmCall::Map { address, bytes, handle }));
+                let (address, bytes, handle) = (slot * STRIDE, STRIDE, PhysicalHandleId(id));
+                self.called(pid, dice, EventKind::Vmm(VmmCall::Map { address, bytes, handle }));
             }
             9 => {
                 let Some(id) = program.mapped.get(&slot).copied() else { return };
                 let handle = program.handles.iter_mut().find(|handle| handle.id == id);
                 let Some(handle) = handle else { return };
                 handle.references += 1;
-                let handle = HandleId(id);
-                self.called(pid, dice, What::Vmm(VmmCall::Retain { handle }));
+                let handle = PhysicalHandleId(id);
+                self.called(pid, dice, EventKind::Vmm(VmmCall::Retain { handle }));
             }
             10..=12 => {
                 let Some(index) = chosen else { return };
                 good[index].references -= 1;
-                let handle = HandleId(good[index].id);
+                let handle = PhysicalHandleId(good[index].id);
                 program.tidy_handles();
                 self.ended(pid, dice, VmmCall::Release { handle });
             }
@@ -80,9 +80,9 @@ impl World {
     /// A call that may have ended memory, and may return later.
     fn ended(&mut self, pid: Pid, dice: Dice, call: VmmCall) {
         if dice.2.is_multiple_of(3) {
-            self.begin_slowly(pid, dice, What::Vmm(call));
+            self.begin_slowly(pid, dice, EventKind::Vmm(call));
         } else {
-            self.called(pid, dice, What::Vmm(call));
+            self.called(pid, dice, EventKind::Vmm(call));
         }
     }
 
@@ -91,21 +91,25 @@ impl World {
         let program = self.program(pid);
         let unused = |id: &u64| program.handles.iter().all(|handle| handle.id != *id);
         let Some(id) = (1..=6).find(unused) else { return };
-        let handle = HandleId(id);
+        let handle = PhysicalHandleId(id);
         let device = DeviceId(u16::from(b % DEVICES));
         let bytes = 1 << (b / 2 % 10);
         let (call, bytes, device) = match a % 8 {
             0 => (VmmCall::Multicast { handle }, 0, None),
             1 => (VmmCall::Import { handle }, 0, None),
-            2 => (VmmCall::Create { handle, bytes, place: Place::Host, site: None }, bytes, None),
+            2 => (
+                VmmCall::Create { handle, bytes, place: MemoryLocation::Host, site: None },
+                bytes,
+                None,
+            ),
             _ => {
-                let place = Place::Device(device);
+                let place = MemoryLocation::Device(device);
                 (VmmCall::Create { handle, bytes, place, site: None }, bytes, Some(device))
             }
         };
         let memory = !matches!(call, VmmCall::Multicast { .. });
         program.totals.allocations += u64::from(memory);
         program.handles.push(Handle { id, bytes, device, references: 1, memory });
-        self.called(pid, dice, What::Vmm(call));
+        self.called(pid, dice, EventKind::Vmm(call));
     }
 }

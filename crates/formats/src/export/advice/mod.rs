@@ -7,22 +7,22 @@ pub use text::write;
 
 use std::collections::BTreeMap;
 
-use engine::advice::Step;
+use engine::advice::AdviceStep;
 use engine::ids::GpuId;
 use engine::snapshot::Snapshot;
 use engine::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::Names;
-use crate::plain::{plain, plain_up_to};
+use super::ReportContext;
+use crate::plain::{sanitize, sanitize_up_to};
 
 /// Maximum number of characters of a sentence.
-pub(super) const SENTENCE: usize = 1000;
+pub(super) const MAX_SENTENCE_CHARS: usize = 1000;
 
 /// Steps that would free memory, by GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Advice {
+pub struct AdviceReport {
     /// Time of the advice, RFC 3339.
     pub time: String,
     /// One entry per GPU.
@@ -51,16 +51,16 @@ pub struct GpuAdvice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free_bytes: Option<u64>,
     /// Steps, cheapest first.
-    pub steps: Vec<StepObject>,
+    pub steps: Vec<StepJson>,
     /// Whether the requested amount can be freed, if one was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub need: Option<Need>,
+    pub need: Option<NeedResult>,
 }
 
 /// One step that would free memory.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StepObject {
+pub struct StepJson {
     /// Action to take.
     pub action: String,
     /// Process that the action applies to.
@@ -81,13 +81,13 @@ pub struct StepObject {
     /// What the step costs.
     pub cost: String,
     /// Commands to copy and paste.
-    pub commands: Vec<CommandObject>,
+    pub commands: Vec<CommandJson>,
 }
 
 /// A command to copy and paste.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CommandObject {
+pub struct CommandJson {
     /// Language of the command: `shell`, `python`, `c` or `environment`.
     pub language: String,
     /// The command.
@@ -97,7 +97,7 @@ pub struct CommandObject {
 /// Whether the requested amount can be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Need {
+pub struct NeedResult {
     /// Requested amount.
     pub bytes: u64,
     /// Whether free memory and safe steps are enough.
@@ -109,33 +109,38 @@ pub struct Need {
 impl GpuAdvice {
     /// Creates the advice for one GPU, or for all GPUs together.
     #[must_use]
-    pub fn new(gpu: Option<GpuId>, snapshot: &Snapshot, names: &Names, steps: &[Step]) -> Self {
+    pub fn new(
+        gpu: Option<GpuId>,
+        snapshot: &Snapshot,
+        names: &ReportContext,
+        steps: &[AdviceStep],
+    ) -> Self {
         let known = gpu.and_then(|gpu| names.gpu(gpu));
         let view = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
         Self {
             gpu: gpu.map(|gpu| gpu.0),
-            uuid: known.map(|gpu| plain(&gpu.uuid).into_owned()),
-            name: known.map(|gpu| plain(&gpu.name).into_owned()),
+            uuid: known.map(|gpu| sanitize(&gpu.uuid).into_owned()),
+            name: known.map(|gpu| sanitize(&gpu.name).into_owned()),
             total_bytes: known.map(|gpu| gpu.total_bytes).filter(|bytes| *bytes > 0),
             free_bytes: view.map(|view| view.free_bytes.0),
-            steps: steps.iter().map(StepObject::new).collect(),
+            steps: steps.iter().map(StepJson::new).collect(),
             need: None,
         }
     }
 
     /// Evaluates whether `need` bytes can be freed.
-    pub fn judge(&mut self, need: Bytes) {
-        let without_data_loss = self.had(self.steps.iter().filter(|step| step.safe)) >= need.0;
-        let enough = |count: &usize| self.had(self.steps.iter().take(*count)) >= need.0;
+    pub fn evaluate_need(&mut self, need: Bytes) {
+        let without_data_loss = self.freed_by(self.steps.iter().filter(|step| step.safe)) >= need.0;
+        let enough = |count: &usize| self.freed_by(self.steps.iter().take(*count)) >= need.0;
         let steps = (0..=self.steps.len()).find(enough);
-        self.need = Some(Need { bytes: need.0, without_data_loss, steps });
+        self.need = Some(NeedResult { bytes: need.0, without_data_loss, steps });
     }
 }
 
 impl GpuAdvice {
     /// Returns the free memory after these steps. The memory of a process counts once: the memory
     /// freed by its cache or pool is part of the memory freed by its end.
-    fn had<'a>(&self, steps: impl Iterator<Item = &'a StepObject>) -> u64 {
+    fn freed_by<'a>(&self, steps: impl Iterator<Item = &'a StepJson>) -> u64 {
         let mut by_process: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for step in steps {
             let (safe, ended) = by_process.entry(step.pid).or_default();
@@ -151,24 +156,24 @@ impl GpuAdvice {
     }
 }
 
-impl StepObject {
-    fn new(step: &Step) -> Self {
+impl StepJson {
+    fn new(step: &AdviceStep) -> Self {
         Self {
             action: step.action.name().to_owned(),
             pid: step.pid.0,
-            process: plain(&step.process).into_owned(),
+            process: sanitize(&step.process).into_owned(),
             uid: step.uid,
             freed_bytes: step.bytes.0,
             precision: step.known.name().to_owned(),
             safe: step.action.is_safe(),
-            reason: plain_up_to(&step.why, SENTENCE).into_owned(),
-            cost: step.action.price().to_owned(),
+            reason: sanitize_up_to(&step.why, MAX_SENTENCE_CHARS).into_owned(),
+            cost: step.action.cost().to_owned(),
             commands: step
                 .commands
                 .iter()
-                .map(|command| CommandObject {
-                    language: command.tongue.name().to_owned(),
-                    text: plain_up_to(&command.text, SENTENCE).into_owned(),
+                .map(|command| CommandJson {
+                    language: command.language.name().to_owned(),
+                    text: sanitize_up_to(&command.text, MAX_SENTENCE_CHARS).into_owned(),
                 })
                 .collect(),
         }

@@ -4,15 +4,15 @@ use std::io::{self, Write};
 
 use engine::units::Bytes;
 
-use super::{Advice, GpuAdvice, Need, SENTENCE, StepObject};
-use crate::export::text::Style;
-use crate::plain::{plain, plain_up_to};
+use super::{AdviceReport, GpuAdvice, MAX_SENTENCE_CHARS, NeedResult, StepJson};
+use crate::export::text::TextStyle;
+use crate::plain::{sanitize, sanitize_up_to};
 
 /// Maximum number of steps per GPU in the text.
-const LISTED: usize = 12;
+const MAX_LISTED_STEPS: usize = 12;
 
 /// Writes the advice. It may come from a file or another host, so every text is sanitized again.
-pub fn write(out: &mut dyn Write, advice: &Advice, style: Style) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, advice: &AdviceReport, style: TextStyle) -> io::Result<()> {
     for (number, gpu) in advice.gpus.iter().enumerate() {
         if number > 0 {
             writeln!(out)?;
@@ -23,12 +23,12 @@ pub fn write(out: &mut dyn Write, advice: &Advice, style: Style) -> io::Result<(
         writeln!(out, "No process holds GPU memory.")?;
     }
     for note in &advice.notes {
-        writeln!(out, "\nNote: {}", plain_up_to(note, SENTENCE))?;
+        writeln!(out, "\nNote: {}", sanitize_up_to(note, MAX_SENTENCE_CHARS))?;
     }
     Ok(())
 }
 
-fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: Style) -> io::Result<()> {
+fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: TextStyle) -> io::Result<()> {
     writeln!(out, "{}", style.bold(&headline(gpu)))?;
     if let Some(need) = gpu.need {
         writeln!(out, "  {}", need_line(need, gpu))?;
@@ -36,10 +36,10 @@ fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: Style) -> io::Result<(
     if gpu.steps.is_empty() {
         writeln!(out, "  No step would free memory.")?;
     }
-    for (number, step) in gpu.steps.iter().take(LISTED).enumerate() {
+    for (number, step) in gpu.steps.iter().take(MAX_LISTED_STEPS).enumerate() {
         write_step(out, number + 1, step)?;
     }
-    if let Some(more) = gpu.steps.len().checked_sub(LISTED).filter(|more| *more > 0) {
+    if let Some(more) = gpu.steps.len().checked_sub(MAX_LISTED_STEPS).filter(|more| *more > 0) {
         writeln!(out, "  … {more} more (--format json lists all)")?;
     }
     Ok(())
@@ -51,7 +51,7 @@ fn headline(gpu: &GpuAdvice) -> String {
         None => "All devices".to_owned(),
     };
     if let Some(name) = &gpu.name {
-        text += &format!(" ({})", plain(name));
+        text += &format!(" ({})", sanitize(name));
     }
     match (gpu.total_bytes, gpu.free_bytes) {
         (Some(total), Some(free)) => {
@@ -64,7 +64,7 @@ fn headline(gpu: &GpuAdvice) -> String {
     text
 }
 
-fn need_line(need: Need, gpu: &GpuAdvice) -> String {
+fn need_line(need: NeedResult, gpu: &GpuAdvice) -> String {
     let bytes = Bytes(need.bytes);
     match (need.without_data_loss, need.steps) {
         (_, Some(0)) => format!("{bytes} is already free."),
@@ -78,8 +78,8 @@ fn need_line(need: Need, gpu: &GpuAdvice) -> String {
     }
 }
 
-fn write_step(out: &mut dyn Write, number: usize, step: &StepObject) -> io::Result<()> {
-    let process = format!("process {} ({})", step.pid, plain(&step.process));
+fn write_step(out: &mut dyn Write, number: usize, step: &StepJson) -> io::Result<()> {
+    let process = format!("process {} ({})", step.pid, sanitize(&step.process));
     let action = match &*step.action {
         "empty_cache" => format!("empty PyTorch's cache in {process}"),
         "trim_pool" => format!("trim a memory pool of {process}"),
@@ -89,7 +89,7 @@ fn write_step(out: &mut dyn Write, number: usize, step: &StepObject) -> io::Resu
         "use_expandable_segments" => format!("enable expandable segments for PyTorch in {process}"),
         "reduce_memory_use" => format!("reduce memory use of {process}"),
         "stop" => format!("stop {process}"),
-        other => format!("{}: {process}", plain(other)),
+        other => format!("{}: {process}", sanitize(other)),
     };
     let freed = match (step.freed_bytes, &*step.precision) {
         (0, _) => String::new(),
@@ -99,8 +99,8 @@ fn write_step(out: &mut dyn Write, number: usize, step: &StepObject) -> io::Resu
     };
     let safe = if step.safe { " (safe)" } else { "" };
     writeln!(out, "  {number}. {action}{freed}{safe}")?;
-    writeln!(out, "     reason: {}", plain_up_to(&step.reason, SENTENCE))?;
-    writeln!(out, "     cost:   {}", plain_up_to(&step.cost, SENTENCE))?;
+    writeln!(out, "     reason: {}", sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS))?;
+    writeln!(out, "     cost:   {}", sanitize_up_to(&step.cost, MAX_SENTENCE_CHARS))?;
     for command in &step.commands {
         let prefix = match &*command.language {
             "shell" => "$ ",
@@ -108,7 +108,7 @@ fn write_step(out: &mut dyn Write, number: usize, step: &StepObject) -> io::Resu
             "c" => "C: ",
             _ => "environment: ",
         };
-        writeln!(out, "     {prefix}{}", plain_up_to(&command.text, SENTENCE))?;
+        writeln!(out, "     {prefix}{}", sanitize_up_to(&command.text, MAX_SENTENCE_CHARS))?;
     }
     Ok(())
 }

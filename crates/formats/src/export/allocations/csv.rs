@@ -2,15 +2,15 @@
 
 use std::io::{self, Write};
 
-use super::{COLUMNS, Cell, Encoder, Type};
+use super::{COLUMNS, Cell, ColumnType, RowEncoder};
 use crate::clock::rfc3339;
 
 /// Writes allocations as CSV rows.
-pub struct Csv<'a> {
+pub struct CsvEncoder<'a> {
     out: &'a mut dyn Write,
 }
 
-impl<'a> Csv<'a> {
+impl<'a> CsvEncoder<'a> {
     /// Writes the header.
     pub fn new(out: &'a mut dyn Write) -> io::Result<Self> {
         let names: Vec<&str> = COLUMNS.iter().map(|(name, ..)| *name).collect();
@@ -19,7 +19,7 @@ impl<'a> Csv<'a> {
     }
 }
 
-impl Encoder for Csv<'_> {
+impl RowEncoder for CsvEncoder<'_> {
     const BETWEEN_FRAMES: &'static str = " <- ";
 
     fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()> {
@@ -29,9 +29,9 @@ impl Encoder for Csv<'_> {
             }
             match *cell {
                 Cell::Null => {}
-                Cell::Number(value) if *of == Type::Hex => write!(self.out, "{value:#x}")?,
+                Cell::Number(value) if *of == ColumnType::Hex => write!(self.out, "{value:#x}")?,
                 Cell::Number(value) => write!(self.out, "{value}")?,
-                Cell::Signed(value) if *of == Type::Time => {
+                Cell::Signed(value) if *of == ColumnType::Time => {
                     self.out.write_all(rfc3339(value).as_bytes())?;
                 }
                 Cell::Signed(value) => write!(self.out, "{value}")?,
@@ -47,7 +47,7 @@ impl Encoder for Csv<'_> {
     }
 }
 
-impl Csv<'_> {
+impl CsvEncoder<'_> {
     /// Writes text, quoted if needed. Text that a spreadsheet would read as a formula gets a
     /// leading apostrophe.
     fn text(&mut self, text: &str) -> io::Result<()> {

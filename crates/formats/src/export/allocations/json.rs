@@ -2,16 +2,16 @@
 
 use std::io::{self, Write};
 
-use super::{COLUMNS, Cell, Encoder, Type};
+use super::{COLUMNS, Cell, ColumnType, RowEncoder};
 use crate::clock::rfc3339;
 
 /// Writes allocations as a JSON array.
-pub struct Json<'a> {
+pub struct JsonEncoder<'a> {
     out: &'a mut dyn Write,
     rows: u64,
 }
 
-impl<'a> Json<'a> {
+impl<'a> JsonEncoder<'a> {
     /// Begins the array.
     pub fn new(out: &'a mut dyn Write) -> io::Result<Self> {
         out.write_all(b"[")?;
@@ -19,7 +19,7 @@ impl<'a> Json<'a> {
     }
 }
 
-impl Encoder for Json<'_> {
+impl RowEncoder for JsonEncoder<'_> {
     /// Frames contain no line breaks, so the text can be split again.
     const BETWEEN_FRAMES: &'static str = "\n";
 
@@ -37,9 +37,11 @@ impl Encoder for Json<'_> {
                 Cell::Null if *name == "stack" => self.out.write_all(b"[]")?,
                 Cell::Null => self.out.write_all(b"null")?,
                 // Many JSON readers lose precision on 64-bit numbers.
-                Cell::Number(value) if *of == Type::Hex => write!(self.out, "\"{value:#x}\"")?,
+                Cell::Number(value) if *of == ColumnType::Hex => {
+                    write!(self.out, "\"{value:#x}\"")?
+                }
                 Cell::Number(value) => write!(self.out, "{value}")?,
-                Cell::Signed(value) if *of == Type::Time => {
+                Cell::Signed(value) if *of == ColumnType::Time => {
                     write!(self.out, "\"{}\"", rfc3339(value))?;
                 }
                 Cell::Signed(value) => write!(self.out, "{value}")?,

@@ -7,22 +7,22 @@ mod texts;
 
 use std::io;
 
-use engine::analysis::lifetimes::{Lifetime, Lifetimes};
-use engine::change::Change;
-use engine::units::Moment;
+use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
+use engine::change::AllocationChange;
+use engine::units::Timestamp;
 
-pub use csv::Csv;
-pub use json::Json;
-pub(in crate::export) use texts::Texts;
+pub use csv::CsvEncoder;
+pub use json::JsonEncoder;
+pub(in crate::export) use texts::StackTextCache;
 
-use super::exporter::Exporter;
-use crate::import::gather::Facts;
-use crate::plain::plain;
-use crate::recording::words::Word;
+use super::exporter::FormatWriter;
+use crate::import::gather::FileInfo;
+use crate::plain::sanitize;
+use crate::recording::words::EnumName;
 
 /// Type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Type {
+pub enum ColumnType {
     /// 16 bits.
     U16,
     /// 32 bits.
@@ -41,7 +41,7 @@ pub enum Type {
     Text,
 }
 
-impl Type {
+impl ColumnType {
     /// Returns the type's name in documentation: in Parquet, and in text formats if that differs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -58,32 +58,32 @@ impl Type {
 }
 
 /// Every column in order: name, type, meaning. `docs/reference/export-formats.md` has the same table.
-pub const COLUMNS: &[(&str, Type, &str)] = &[
-    ("pid", Type::U32, "process; 0 if the file does not contain it"),
-    ("process", Type::Text, "process name"),
-    ("tid", Type::U32, "thread that allocated"),
-    ("address", Type::Hex, "pointer, or the handle that `address_type` names"),
+pub const COLUMNS: &[(&str, ColumnType, &str)] = &[
+    ("pid", ColumnType::U32, "process; 0 if the file does not contain it"),
+    ("process", ColumnType::Text, "process name"),
+    ("tid", ColumnType::U32, "thread that allocated"),
+    ("address", ColumnType::Hex, "pointer, or the handle that `address_type` names"),
     (
         "address_type",
-        Type::Word,
+        ColumnType::Word,
         "what `address` is: `pointer`, `handle`, `array`, `pool` or `external`",
     ),
-    ("kind", Type::Word, "memory kind"),
-    ("device", Type::U16, "device ordinal of the process"),
-    ("bytes", Type::U64, "size"),
-    ("alloc_ns", Type::I64, "start, in nanoseconds since the start of the file"),
-    ("free_ns", Type::I64, "end"),
-    ("alloc_time", Type::Time, "start, if the file has a wall clock"),
-    ("free_time", Type::Time, "end"),
+    ("kind", ColumnType::Word, "memory kind"),
+    ("device", ColumnType::U16, "device ordinal of the process"),
+    ("bytes", ColumnType::U64, "size"),
+    ("alloc_ns", ColumnType::I64, "start, in nanoseconds since the start of the file"),
+    ("free_ns", ColumnType::I64, "end"),
+    ("alloc_time", ColumnType::Time, "start, if the file has a wall clock"),
+    ("free_time", ColumnType::Time, "end"),
     (
         "end_reason",
-        Type::Word,
+        ColumnType::Word,
         "`freed` by the program; `replaced`: its address was allocated again; `released` with its context; `process_exited`: its process exited first; `live` at the end of the file",
     ),
-    ("pool", Type::Hex, "memory pool"),
-    ("stream", Type::Hex, "stream"),
-    ("site", Type::Text, "hash of its call stack, the same in every file"),
-    ("stack", Type::Text, "call stack, innermost frame first"),
+    ("pool", ColumnType::Hex, "memory pool"),
+    ("stream", ColumnType::Hex, "stream"),
+    ("site", ColumnType::Text, "hash of its call stack, the same in every file"),
+    ("stack", ColumnType::Text, "call stack, innermost frame first"),
 ];
 
 /// One value of a row.
@@ -116,7 +116,7 @@ impl<'a> Cell<'a> {
 }
 
 /// Encodes rows.
-pub trait Encoder {
+pub trait RowEncoder {
     /// Separator between two frames of a stack.
     const BETWEEN_FRAMES: &'static str;
 
@@ -128,23 +128,23 @@ pub trait Encoder {
 }
 
 /// Writes the table of allocations.
-pub struct Allocations<E> {
+pub struct AllocationWriter<E> {
     encoder: E,
-    lifetimes: Lifetimes,
-    texts: Texts,
+    lifetimes: LifetimeTracker,
+    texts: StackTextCache,
 }
 
-impl<E: Encoder> Allocations<E> {
+impl<E: RowEncoder> AllocationWriter<E> {
     /// Creates a writer without rows.
     pub fn new(encoder: E) -> Self {
-        let texts = Texts::new(E::BETWEEN_FRAMES);
-        Self { encoder, lifetimes: Lifetimes::default(), texts }
+        let texts = StackTextCache::new(E::BETWEEN_FRAMES);
+        Self { encoder, lifetimes: LifetimeTracker::default(), texts }
     }
 
-    fn write(&mut self, one: &Lifetime, facts: &Facts) -> io::Result<()> {
+    fn write(&mut self, one: &Lifetime, facts: &FileInfo) -> io::Result<()> {
         let what = &one.what;
         let ended = one.ended.map(|(at, _)| at);
-        let process = facts.processes.get(&what.pid).map(|name| plain(name));
+        let process = facts.processes.get(&what.pid).map(|name| sanitize(name));
         let site = what.site.map(|site| self.texts.of(site, &facts.stacks));
         let stack = site.as_ref().map(|site| &*site.stack).filter(|stack| !stack.is_empty());
         self.encoder.row(&[
@@ -160,7 +160,7 @@ impl<E: Encoder> Allocations<E> {
             Cell::signed(ended.map(|at| facts.nanos(at))),
             Cell::signed(facts.utc_nanos(one.began)),
             Cell::signed(ended.and_then(|at| facts.utc_nanos(at))),
-            Cell::Word(one.how()),
+            Cell::Word(one.end_reason()),
             Cell::number(what.pool.map(|pool| pool.0)),
             Cell::number(what.stream.map(|stream| stream.0)),
             Cell::text(site.as_ref().map(|site| &*site.name)),
@@ -169,15 +169,15 @@ impl<E: Encoder> Allocations<E> {
     }
 }
 
-impl<E: Encoder> Exporter for Allocations<E> {
-    fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()> {
-        match self.lifetimes.change(change) {
+impl<E: RowEncoder> FormatWriter for AllocationWriter<E> {
+    fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()> {
+        match self.lifetimes.observe(change) {
             Some(ended) => self.write(&ended, facts),
             None => Ok(()),
         }
     }
 
-    fn finish(mut self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>> {
+    fn finish(mut self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>> {
         for live in std::mem::take(&mut self.lifetimes).finish() {
             self.write(&live, facts)?;
         }
@@ -186,15 +186,15 @@ impl<E: Encoder> Exporter for Allocations<E> {
     }
 }
 
-impl Facts {
+impl FileInfo {
     /// Returns the nanoseconds since the start of the file; negative for earlier times.
-    pub(in crate::export) fn nanos(&self, at: Moment) -> i64 {
+    pub(in crate::export) fn nanos(&self, at: Timestamp) -> i64 {
         let nanos = i128::from(at.0) - i128::from(self.origin().0);
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// Returns nanoseconds since 1970, UTC, if the file has a wall clock.
-    pub(in crate::export) fn utc_nanos(&self, at: Moment) -> Option<i64> {
+    pub(in crate::export) fn utc_nanos(&self, at: Timestamp) -> Option<i64> {
         let (moment, utc) = self.clock?;
         i64::try_from(i128::from(utc) + i128::from(at.0) - i128::from(moment.0)).ok()
     }

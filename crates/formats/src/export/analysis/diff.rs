@@ -1,12 +1,12 @@
 //! Comparison of two files.
 
-use engine::analysis::diff::{Row, Side, Trend};
+use engine::analysis::diff::{DiffRow, DiffSide, Trend};
 use engine::units::Bytes;
 
-use super::model::{Cell, Line, Page, Section, Table};
-use super::{Comparison, frames, left_out};
+use super::model::{Cell, Document, Line, Section, Table};
+use super::{DiffView, frames, omitted_note};
 
-pub(super) fn page(comparison: &Comparison<'_>) -> Page {
+pub(super) fn page(comparison: &DiffView<'_>) -> Document {
     let diff = comparison.diff;
     let (before, after) = diff.never_freed;
     let sites_with = |trend: Trend| diff.rows.iter().filter(|row| row.trend == trend).count();
@@ -42,20 +42,20 @@ pub(super) fn page(comparison: &Comparison<'_>) -> Page {
             columns: vec!["never freed", "after", "peak", "count", "kind", "change", "site"],
             rows: changed.iter().take(shown).map(|row| short(row, comparison)).collect(),
         },
-        after: left_out(changed.len(), shown).into_iter().collect(),
+        after: omitted_note(changed.len(), shown).into_iter().collect(),
         ..Section::default()
     };
     let mut notes = comparison.before.notes();
     notes.extend(comparison.after.notes());
     let alarm = after.bytes > before.bytes;
-    Page { headline, alarm, lines, sections: vec![section], notes }
+    Document { headline, alarm, lines, sections: vec![section], notes }
 }
 
-fn sides(row: &Row) -> (Side, Side) {
+fn sides(row: &DiffRow) -> (DiffSide, DiffSide) {
     (row.before.unwrap_or_default(), row.after.unwrap_or_default())
 }
 
-fn stack(row: &Row, comparison: &Comparison<'_>) -> Cell {
+fn stack(row: &DiffRow, comparison: &DiffView<'_>) -> Cell {
     match (row.after, row.before) {
         (Some(after), _) => frames::cell(&comparison.after.facts.stacks, after.site),
         (None, before) => {
@@ -64,12 +64,12 @@ fn stack(row: &Row, comparison: &Comparison<'_>) -> Cell {
     }
 }
 
-fn trend(row: &Row) -> Cell {
+fn trend(row: &DiffRow) -> Cell {
     let moved = if row.moved { ", moved" } else { "" };
     Cell::Text(format!("{}{moved}", row.trend.name()))
 }
 
-fn short(row: &Row, comparison: &Comparison<'_>) -> Vec<Cell> {
+fn short(row: &DiffRow, comparison: &DiffView<'_>) -> Vec<Cell> {
     let (before, after) = sides(row);
     vec![
         Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
@@ -83,8 +83,8 @@ fn short(row: &Row, comparison: &Comparison<'_>) -> Vec<Cell> {
 }
 
 /// Returns every site of either file as a table.
-pub(super) fn table(comparison: &Comparison<'_>) -> Table {
-    let row = |row: &Row| {
+pub(super) fn table(comparison: &DiffView<'_>) -> Table {
+    let row = |row: &DiffRow| {
         let (before, after) = sides(row);
         vec![
             Cell::Text(row.trend.name().to_owned()),

@@ -5,22 +5,22 @@ use engine::units::Bytes;
 
 use super::device;
 use super::leakage::device_number;
-use super::model::{Cell, Line, Page, Section, Table};
+use super::model::{Cell, Document, Line, Section, Table};
 
 /// Result of the fragmentation analysis for reports.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Fragmentation {
+pub struct FragmentationView {
     /// One entry per pool, stream and device.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<PoolRow>,
     /// Advice to reduce fragmentation.
-    pub advice: Vec<Advice>,
+    pub advice: Vec<AdviceRow>,
     /// Whether requests of some sizes would fit, if any were given.
     pub would_fit: Vec<WouldFit>,
 }
 
 /// Fragmentation of one pool.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Pool {
+pub struct PoolRow {
     /// The device.
     pub device: Option<DeviceId>,
     /// Process, for pools of the driver.
@@ -49,7 +49,7 @@ pub struct Pool {
 
 /// One piece of advice.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Advice {
+pub struct AdviceRow {
     /// Action: a setting, a call, or nothing.
     pub what: String,
     /// Reason, with the values behind it.
@@ -69,8 +69,8 @@ pub struct WouldFit {
     pub text: String,
 }
 
-pub(super) fn page(answer: &Fragmentation) -> Page {
-    let sum = |of: fn(&Pool) -> Option<u64>| {
+pub(super) fn page(answer: &FragmentationView) -> Document {
+    let sum = |of: fn(&PoolRow) -> Option<u64>| {
         answer.pools.iter().filter_map(of).fold(0, u64::saturating_add)
     };
     let (stuck, reserved) = (sum(|pool| pool.stuck_bytes), sum(|pool| pool.reserved_bytes));
@@ -105,7 +105,7 @@ pub(super) fn page(answer: &Fragmentation) -> Page {
         },
         ..Section::default()
     };
-    Page { headline, lines, sections: vec![section], ..Page::default() }
+    Document { headline, lines, sections: vec![section], ..Document::default() }
 }
 
 fn bytes(bytes: Option<u64>) -> Cell {
@@ -116,15 +116,15 @@ fn share(share: Option<f64>) -> Cell {
     share.map_or(Cell::Empty, Cell::Share)
 }
 
-fn stream(pool: &Pool) -> Cell {
+fn stream(pool: &PoolRow) -> Cell {
     pool.stream.map_or(Cell::Empty, |stream| Cell::Address(stream.0))
 }
 
-fn process(pool: &Pool) -> Cell {
+fn process(pool: &PoolRow) -> Cell {
     pool.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string()))
 }
 
-fn row(pool: &Pool) -> Vec<Cell> {
+fn row(pool: &PoolRow) -> Vec<Cell> {
     vec![
         device(pool.device),
         process(pool),
@@ -141,8 +141,8 @@ fn row(pool: &Pool) -> Vec<Cell> {
 }
 
 /// Returns every pool as a table.
-pub(super) fn table(answer: &Fragmentation) -> Table {
-    let row = |pool: &Pool| {
+pub(super) fn table(answer: &FragmentationView) -> Table {
+    let row = |pool: &PoolRow| {
         vec![
             device_number(pool.device),
             Cell::Text(pool.pool.clone()),

@@ -1,21 +1,21 @@
 //! Call stacks for readers: the program's own frames first, frames of frameworks folded.
 
 use engine::ids::SiteId;
-use engine::stack::{Frame, Language, Stacks};
+use engine::stack::{Frame, Language, StackTable};
 
 use super::Cell;
 
 /// Maximum number of shown frames of the program.
-const SHOWN: usize = 4;
+const MAX_PROGRAM_FRAMES: usize = 4;
 
 /// Maximum number of shown frames of a stack without frames of the program.
-const SHOWN_OF_OTHERS: usize = 3;
+const MAX_LIBRARY_FRAMES: usize = 3;
 
 /// Maximum number of characters of a frame.
-const LONGEST: usize = 120;
+const MAX_FRAME_CHARS: usize = 120;
 
 /// Parts of module and file paths that belong to libraries.
-const FOREIGN_PATHS: [&str; 26] = [
+const LIBRARY_PATHS: [&str; 26] = [
     "libcuda.so",
     "libcudart",
     "libcupti",
@@ -45,7 +45,7 @@ const FOREIGN_PATHS: [&str; 26] = [
 ];
 
 /// Prefixes of library functions.
-const FOREIGN_FUNCTIONS: [&str; 18] = [
+const LIBRARY_FUNCTION_PREFIXES: [&str; 18] = [
     "_Py",
     "Py",
     "Py_",
@@ -67,7 +67,7 @@ const FOREIGN_FUNCTIONS: [&str; 18] = [
 ];
 
 /// Returns the stack of a site as a cell, with a placeholder if the stack is unknown.
-pub(super) fn cell(stacks: &Stacks, site: Option<SiteId>) -> Cell {
+pub(super) fn cell(stacks: &StackTable, site: Option<SiteId>) -> Cell {
     let frames: Vec<&Frame> = site.map(|site| stacks.frames(site).collect()).unwrap_or_default();
     if frames.is_empty() {
         let unknown = "(no call stack)".to_owned();
@@ -99,8 +99,10 @@ pub(in crate::export) fn line(frame: &Frame) -> String {
 
 /// Returns `function file:line` of the most informative frame of a stack: short enough for a label,
 /// without directories.
-pub(in crate::export) fn place(frames: &[&Frame]) -> String {
-    let Some(frame) = own(frames).or(frames.first().copied()) else { return String::new() };
+pub(in crate::export) fn location(frames: &[&Frame]) -> String {
+    let Some(frame) = innermost_program_frame(frames).or(frames.first().copied()) else {
+        return String::new();
+    };
     let function = if frame.function.is_empty() {
         format!("({})", frame.unknown.map_or("not known", |unknown| unknown.reason()))
     } else {
@@ -120,10 +122,10 @@ fn base(path: &str) -> &str {
 }
 
 fn is_foreign(frame: &Frame) -> bool {
-    if frame.language == Language::Remark {
+    if frame.language == Language::Synthetic {
         return false;
     }
-    let inside = |path: &str| FOREIGN_PATHS.iter().any(|part| path.contains(part));
+    let inside = |path: &str| LIBRARY_PATHS.iter().any(|part| path.contains(part));
     let file = frame.file.as_deref().is_some_and(inside);
     if file || frame.module.as_deref().is_some_and(inside) {
         return true;
@@ -143,13 +145,13 @@ fn is_foreign(frame: &Frame) -> bool {
     };
     // Demangled templates have the return type before the name.
     let name = function.split('(').next().unwrap_or("");
-    let known = |word: &str| FOREIGN_FUNCTIONS.iter().any(|prefix| known(word, prefix));
+    let known = |word: &str| LIBRARY_FUNCTION_PREFIXES.iter().any(|prefix| known(word, prefix));
     function.is_empty() || name.split(' ').any(known)
 }
 
 /// Marks frames that are not part of the program. If the stack has Python frames of the program,
 /// native frames do not count as such.
-pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
+pub(in crate::export) fn library_frames(frames: &[&Frame]) -> Vec<bool> {
     let own_python = |frame: &&&Frame| frame.language == Language::Python && !is_foreign(frame);
     let python = frames.iter().any(|frame| own_python(&frame));
     let of = |frame: &&Frame| is_foreign(frame) || (python && frame.language == Language::Native);
@@ -157,22 +159,23 @@ pub(in crate::export) fn foreign(frames: &[&Frame]) -> Vec<bool> {
 }
 
 /// Returns the innermost frame of the program.
-pub(in crate::export) fn own<'a>(frames: &[&'a Frame]) -> Option<&'a Frame> {
-    frames.iter().zip(foreign(frames)).find(|(_, foreign)| !foreign).map(|(frame, _)| *frame)
+pub(in crate::export) fn innermost_program_frame<'a>(frames: &[&'a Frame]) -> Option<&'a Frame> {
+    frames.iter().zip(library_frames(frames)).find(|(_, foreign)| !foreign).map(|(frame, _)| *frame)
 }
 
 /// Returns the frames of the program that call [`innermost_program_frame`]'s: that one is often a
 /// wrapper, and these show its user.
 pub(in crate::export) fn callers(frames: &[&Frame], max: usize) -> Vec<String> {
-    let own = frames.iter().zip(foreign(frames)).filter(|(_, foreign)| !foreign);
-    own.skip(1).take(max).map(|(frame, _)| cut(line(frame))).collect()
+    let own = frames.iter().zip(library_frames(frames)).filter(|(_, foreign)| !foreign);
+    own.skip(1).take(max).map(|(frame, _)| truncate_middle(line(frame))).collect()
 }
 
 fn short(frames: &[&Frame]) -> Vec<String> {
-    let foreign = foreign(frames);
+    let foreign = library_frames(frames);
     if foreign.iter().all(|foreign| *foreign) {
-        let mut lines: Vec<_> = frames.iter().take(SHOWN_OF_OTHERS).map(|f| cut(line(f))).collect();
-        lines.extend(folded(frames.len().saturating_sub(SHOWN_OF_OTHERS), "more frames"));
+        let mut lines: Vec<_> =
+            frames.iter().take(MAX_LIBRARY_FRAMES).map(|f| truncate_middle(line(f))).collect();
+        lines.extend(folded(frames.len().saturating_sub(MAX_LIBRARY_FRAMES), "more frames"));
         return lines;
     }
     // Frames inside of the program's innermost frame are the same for most allocations.
@@ -180,7 +183,7 @@ fn short(frames: &[&Frame]) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut hidden, mut shown) = (0, 0);
     for (index, (frame, foreign)) in frames.iter().zip(foreign).enumerate().skip(inside) {
-        if shown == SHOWN {
+        if shown == MAX_PROGRAM_FRAMES {
             lines.extend(folded(hidden, "library frames"));
             lines.extend(folded(frames.len() - index, "more frames"));
             return lines;
@@ -190,7 +193,7 @@ fn short(frames: &[&Frame]) -> Vec<String> {
             continue;
         }
         lines.extend(folded(std::mem::take(&mut hidden), "library frames"));
-        lines.push(cut(line(frame)));
+        lines.push(truncate_middle(line(frame)));
         shown += 1;
     }
     lines.extend(folded(hidden, "library frames"));
@@ -206,12 +209,12 @@ fn folded(count: usize, what: &str) -> Option<String> {
 }
 
 /// Shortens a line. The middle is removed because it is the least informative part of a long name.
-pub(in crate::export) fn cut(text: String) -> String {
+pub(in crate::export) fn truncate_middle(text: String) -> String {
     let count = text.chars().count();
-    if count <= LONGEST {
+    if count <= MAX_FRAME_CHARS {
         return text;
     }
-    let half = LONGEST / 2;
+    let half = MAX_FRAME_CHARS / 2;
     let head: String = text.chars().take(half).collect();
     let tail: String = text.chars().skip(count - half).collect();
     format!("{head}…{tail}")
@@ -238,7 +241,7 @@ mod tests {
 
     #[test]
     fn location_is_innermost_program_line_without_directories() {
-        let location_of = |frames: &[Frame]| place(&frames.iter().collect::<Vec<_>>());
+        let location_of = |frames: &[Frame]| location(&frames.iter().collect::<Vec<_>>());
         let driver = native("cuMemAlloc_v2", "/usr/lib/libcuda.so.1");
         let step = python("step", "/srv/ann/train.py", 12);
         assert_eq!(location_of(&[driver.clone(), step]), "step train.py:12");
@@ -318,6 +321,6 @@ mod tests {
         ] {
             assert!(is_foreign(&native(function, "program")), "{function}");
         }
-        assert!(cut("x".repeat(500)).chars().count() <= LONGEST + 1);
+        assert!(truncate_middle("x".repeat(500)).chars().count() <= MAX_FRAME_CHARS + 1);
     }
 }

@@ -3,67 +3,71 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use engine::analysis::diff::{Row, Side};
-use engine::analysis::leakage::{Leak, Leakage};
-use engine::analysis::summary::{OfProcess, Overview};
-use engine::analysis::suspects::{Findings, Judged, Odd};
-use engine::analysis::usage::{Courses, Series};
-use engine::analysis::watermark::{HeldAt, Peak};
-use engine::analysis::{Amount, Place};
+use engine::analysis::diff::{DiffRow, DiffSide};
+use engine::analysis::leakage::{LeakGroup, LeakReport};
+use engine::analysis::summary::{ProcessSummary, SummaryReport};
+use engine::analysis::suspects::{FileAnomaly, FileSiteVerdict, SuspectReport};
+use engine::analysis::usage::{UsageReport, UsageSeries};
+use engine::analysis::watermark::{GroupAtPeak, Peak};
+use engine::analysis::{Amount, GroupKey};
 use engine::ids::{DeviceId, SiteId};
-use engine::kind::Kind;
-use engine::stack::{Frame, Stacks};
-use engine::units::{Moment, Nanos};
-use engine::verdict::{Judgement, Unusual, Verdict};
+use engine::kind::MemoryKind;
+use engine::stack::{Frame, StackTable};
+use engine::units::{Nanos, Timestamp};
+use engine::verdict::{AnomalyKind, SiteVerdict, Verdict};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::fragmentation::{Fragmentation, Pool};
+use super::fragmentation::{FragmentationView, PoolRow};
 use super::suspects::{first_low, subject as judged_subject};
-use super::{Answer, Comparison, Overlay, Subject};
+use super::{AnalysisResult, AnalyzedFile, DiffView, OverlaySeries};
 use crate::export::verdict;
 use crate::import::Warning;
-use crate::plain::plain_up_to;
+use crate::plain::sanitize_up_to;
 
 /// Maximum number of characters of a text.
-const LONGEST: usize = 4096;
+const MAX_TEXT_CHARS: usize = 4096;
 
 fn clean(text: &str) -> String {
-    plain_up_to(text, LONGEST).into_owned()
+    sanitize_up_to(text, MAX_TEXT_CHARS).into_owned()
 }
 
 /// Writes a result as one object on one line.
-pub fn write(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> io::Result<()> {
+pub fn write(
+    out: &mut dyn Write,
+    subject: &AnalyzedFile<'_>,
+    answer: AnalysisResult<'_>,
+) -> io::Result<()> {
     let mut object = head(subject);
     object.insert("analysis".into(), answer.name().into());
     match answer {
-        Answer::Leakage(answer) => leakage(&mut object, answer, subject),
-        Answer::Suspects(answer) => suspects(&mut object, answer, subject),
-        Answer::Summary(answer) => summary(&mut object, answer, subject),
-        Answer::Fragmentation(answer) => fragmentation(&mut object, answer),
+        AnalysisResult::Leaks(answer) => leakage(&mut object, answer, subject),
+        AnalysisResult::Suspects(answer) => suspects(&mut object, answer, subject),
+        AnalysisResult::Summary(answer) => summary(&mut object, answer, subject),
+        AnalysisResult::Fragmentation(answer) => fragmentation(&mut object, answer),
         // These may be long, so they are serialized while they are written.
-        Answer::Watermark(peaks) => {
-            let peaks = peaks.iter().map(|peak| PeakObject { peak, subject }).collect();
-            return line(out, &Long { head: object, body: Body::Peaks { peaks } });
+        AnalysisResult::Peak(peaks) => {
+            let peaks = peaks.iter().map(|peak| PeakJson { peak, subject }).collect();
+            return line(
+                out,
+                &StreamedReport { head: object, body: StreamedBody::Peaks { peaks } },
+            );
         }
-        Answer::Usage(Courses { totals, series }, overlays) => {
-            let object_of = |series| SeriesObject { series, subject };
-            let body = Body::Series {
+        AnalysisResult::Usage(UsageReport { totals, series }, overlays) => {
+            let object_of = |series| SeriesJson { series, subject };
+            let body = StreamedBody::Series {
                 series: series.iter().map(object_of).collect(),
                 totals: totals.iter().map(object_of).collect(),
-                overlays: overlays
-                    .iter()
-                    .map(|overlay| OverlayObject { overlay, subject })
-                    .collect(),
+                overlays: overlays.iter().map(|overlay| OverlayJson { overlay, subject }).collect(),
             };
-            return line(out, &Long { head: object, body });
+            return line(out, &StreamedReport { head: object, body });
         }
     }
     line(out, &object)
 }
 
 /// Writes a comparison as one object on one line.
-pub fn write_diff(out: &mut dyn Write, comparison: &Comparison<'_>) -> io::Result<()> {
+pub fn write_diff(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Result<()> {
     let diff = comparison.diff;
     let rows = diff.rows.iter().take(comparison.after.shown(diff.rows.len()));
     let object = json!({
@@ -80,14 +84,14 @@ pub fn write_diff(out: &mut dyn Write, comparison: &Comparison<'_>) -> io::Resul
     line(out, &object)
 }
 
-type Object = serde_json::Map<String, Value>;
+type JsonObject = serde_json::Map<String, Value>;
 
 fn line(out: &mut dyn Write, object: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *out, object)?;
     writeln!(out)
 }
 
-fn head(subject: &Subject<'_>) -> Object {
+fn head(subject: &AnalyzedFile<'_>) -> JsonObject {
     let warning = |warning: &Warning| {
         json!({
             "text": clean(&warning.text),
@@ -95,7 +99,7 @@ fn head(subject: &Subject<'_>) -> Object {
             "inexact": warning.inexact,
         })
     };
-    let mut object = Object::new();
+    let mut object = JsonObject::new();
     object.insert("file".into(), clean(subject.path).into());
     object.insert("source".into(), subject.imported.source.name().into());
     object.insert("producer".into(), subject.imported.producer.as_deref().map(clean).into());
@@ -109,7 +113,7 @@ fn head(subject: &Subject<'_>) -> Object {
 }
 
 /// Returns RFC 3339, or seconds since the start if the file has no wall clock.
-fn time(subject: &Subject<'_>, at: Moment) -> Value {
+fn time(subject: &AnalyzedFile<'_>, at: Timestamp) -> Value {
     match subject.clock() {
         Some(clock) => clock.precise(at).into(),
         None => (subject.nanos(at) as f64 / 1e9).into(),
@@ -123,13 +127,13 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
     }
 }
 
-fn by_kind(amounts: &[(Kind, Amount)]) -> BTreeMap<&'static str, u64> {
+fn by_kind(amounts: &[(MemoryKind, Amount)]) -> BTreeMap<&'static str, u64> {
     amounts.iter().map(|(kind, amount)| (kind.name(), amount.bytes)).collect()
 }
 
 /// One frame of a stack.
 #[derive(Serialize)]
-pub(in crate::export) struct FrameObject {
+pub(in crate::export) struct FrameJson {
     function: String,
     file: Option<String>,
     line: Option<u32>,
@@ -140,8 +144,8 @@ pub(in crate::export) struct FrameObject {
 }
 
 /// Converts a frame, with text sanitized for terminals.
-pub(in crate::export) fn frame(frame: &Frame) -> FrameObject {
-    FrameObject {
+pub(in crate::export) fn frame(frame: &Frame) -> FrameJson {
+    FrameJson {
         function: clean(&frame.function),
         file: frame.file.as_deref().map(clean),
         line: Some(frame.line).filter(|line| *line > 0),
@@ -151,12 +155,12 @@ pub(in crate::export) fn frame(frame: &Frame) -> FrameObject {
     }
 }
 
-fn frames(stacks: &Stacks, site: Option<SiteId>) -> Vec<FrameObject> {
+fn frames(stacks: &StackTable, site: Option<SiteId>) -> Vec<FrameJson> {
     site.map(|site| stacks.frames(site).map(frame).collect()).unwrap_or_default()
 }
 
 /// Returns an object with the amount and frames of a group; callers add more fields.
-fn group(subject: &Subject<'_>, place: &Place, amount: Amount) -> Value {
+fn group(subject: &AnalyzedFile<'_>, place: &GroupKey, amount: Amount) -> Value {
     json!({
         "bytes": amount.bytes,
         "allocations": amount.allocations,
@@ -175,8 +179,8 @@ fn with(mut object: Value, name: &str, value: impl Into<Value>) -> Value {
     object
 }
 
-fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
-    let list = |leaks: &[Leak]| -> Vec<Value> {
+fn leakage(object: &mut JsonObject, leakage: &LeakReport, subject: &AnalyzedFile<'_>) {
+    let list = |leaks: &[LeakGroup]| -> Vec<Value> {
         let shown = leaks.iter().take(subject.shown(leaks.len()));
         shown
             .map(|leak| {
@@ -186,8 +190,9 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
             })
             .collect()
     };
-    let sum =
-        |leaks: &[Leak]| leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+    let sum = |leaks: &[LeakGroup]| {
+        leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount))
+    };
     let (managed, host) = (sum(&leakage.managed), sum(&leakage.host));
     let fields = [
         ("leaked_bytes", leakage.leaked.bytes.into()),
@@ -219,15 +224,15 @@ fn leakage(object: &mut Object, leakage: &Leakage, subject: &Subject<'_>) {
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
+fn suspects(object: &mut JsonObject, found: &SuspectReport, subject: &AnalyzedFile<'_>) {
     let other_verdicts = &subject.facts.judged;
     let other_leaks = other_verdicts.iter().any(|one| one.verdict == Verdict::Leak);
-    let outcome = match (found.suspects.is_empty() && !other_leaks, found.is_enough()) {
+    let outcome = match (found.suspects.is_empty() && !other_leaks, found.has_enough_data()) {
         (false, _) => "suspects",
         (true, true) => "none",
         (true, false) => "not_enough_data",
     };
-    let list = |all: &[Judged]| -> Value {
+    let list = |all: &[FileSiteVerdict]| -> Value {
         all.iter().take(subject.shown(all.len())).map(|one| site_verdict(one, subject)).collect()
     };
     let anomalies = found.unusual.iter().map(|odd| anomaly(odd, subject));
@@ -244,41 +249,41 @@ fn suspects(object: &mut Object, found: &Findings, subject: &Subject<'_>) {
 }
 
 /// Returns the verdict on tensors or objects of a site.
-fn tensor_or_object(one: &Judgement) -> Value {
+fn tensor_or_object(one: &SiteVerdict) -> Value {
     let rate =
-        if one.subject.is_bytes() { "growth_bytes_per_hour" } else { "growth_objects_per_hour" };
+        if one.resource.is_bytes() { "growth_bytes_per_hour" } else { "growth_objects_per_hour" };
     json!({
-        "resource": if one.subject.is_bytes() { "tensors" } else { "objects" },
-        "kind": verdict::kind(one.subject),
+        "resource": if one.resource.is_bytes() { "tensors" } else { "objects" },
+        "kind": verdict::kind(one.resource),
         "pid": one.pid.map(|pid| pid.0),
         "site": one.site.to_string(),
         "verdict": one.verdict.name(),
-        "confidence": one.sureness.name(),
-        (rate): one.evidence.per_hour,
+        "confidence": one.confidence.name(),
+        (rate): one.evidence.growth_per_hour,
         "live": one.evidence.live,
         "live_count": one.evidence.live_count,
-        "created": one.evidence.begun,
-        "freed": one.evidence.ended,
-        "summary": verdict::sentence(one.subject, one.verdict, &one.evidence),
+        "created": one.evidence.created,
+        "freed": one.evidence.freed,
+        "summary": verdict::summary(one.resource, one.verdict, &one.evidence),
         "frames": one.frames.iter().map(frame).collect::<Vec<_>>(),
     })
 }
 
-fn site_verdict(one: &Judged, subject: &Subject<'_>) -> Value {
+fn site_verdict(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> Value {
     let evidence = &one.evidence;
     let nanos = |span: Option<Nanos>| span.map(|span| span.0);
     let evidence = json!({
-        "growth_bytes_per_hour": evidence.per_hour,
+        "growth_bytes_per_hour": evidence.growth_per_hour,
         "first_bytes": first_low(evidence),
-        "last_bytes": evidence.lows.last().copied().unwrap_or(0),
-        "window_min": evidence.lows,
+        "last_bytes": evidence.window_min.last().copied().unwrap_or(0),
+        "window_min": evidence.window_min,
         "window_ns": evidence.window.0,
         "steps": evidence.steps,
         "growing_steps": evidence.growing_steps,
         "shrinking_steps": evidence.shrinking_steps,
         "observed_ns": evidence.window.0.saturating_mul(u64::from(evidence.steps)),
-        "created": evidence.begun,
-        "freed": evidence.ended,
+        "created": evidence.created,
+        "freed": evidence.freed,
         "overdue_bytes": evidence.overdue,
         "mean_age_ns": evidence.mean_age.0,
         "median_age_ns": nanos(evidence.median_age),
@@ -296,12 +301,12 @@ fn site_verdict(one: &Judged, subject: &Subject<'_>) -> Value {
     let object = with(
         object,
         "summary",
-        verdict::sentence(judged_subject(one.place.kind), one.verdict, &one.evidence),
+        verdict::summary(judged_subject(one.place.kind), one.verdict, &one.evidence),
     );
     with(with(object, "verdict", one.verdict.name()), "confidence", one.sureness.name())
 }
 
-fn anomaly(odd: &Odd, subject: &Subject<'_>) -> Value {
+fn anomaly(odd: &FileAnomaly, subject: &AnalyzedFile<'_>) -> Value {
     let mut object = json!({
         "time": time(subject, odd.at),
         "time_ns": subject.nanos(odd.at),
@@ -312,7 +317,7 @@ fn anomaly(odd: &Odd, subject: &Subject<'_>) -> Value {
         "frames": frames(&subject.facts.stacks, odd.place.site),
     });
     let fields = match odd.what {
-        Unusual::Size { key, bytes, usual, of, of_site, live } => json!({
+        AnomalyKind::Size { key, bytes, usual, of, of_site, live } => json!({
             "type": "size",
             "bytes": bytes.0,
             "baseline_bytes": usual.0,
@@ -321,7 +326,7 @@ fn anomaly(odd: &Odd, subject: &Subject<'_>) -> Value {
             "baseline_scope": if of_site { "site" } else { "process" },
             "live": live,
         }),
-        Unusual::Growth { bytes, within, usual } => json!({
+        AnomalyKind::Growth { bytes, within, usual } => json!({
             "type": "growth",
             "bytes": bytes.0,
             "baseline_bytes": usual.0,
@@ -334,8 +339,8 @@ fn anomaly(odd: &Odd, subject: &Subject<'_>) -> Value {
     object
 }
 
-fn summary(object: &mut Object, overview: &Overview, subject: &Subject<'_>) {
-    let process = |process: &OfProcess| {
+fn summary(object: &mut JsonObject, overview: &SummaryReport, subject: &AnalyzedFile<'_>) {
+    let process = |process: &ProcessSummary| {
         let devices = process.devices.iter().map(|on| {
             json!({
                 "device": ordinal(on.device),
@@ -377,8 +382,8 @@ fn summary(object: &mut Object, overview: &Overview, subject: &Subject<'_>) {
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-fn fragmentation(object: &mut Object, answer: &Fragmentation) {
-    let pool = |pool: &Pool| {
+fn fragmentation(object: &mut JsonObject, answer: &FragmentationView) {
+    let pool = |pool: &PoolRow| {
         json!({
             "device": ordinal(pool.device),
             "pid": pool.pid.map(|pid| pid.0),
@@ -408,8 +413,8 @@ fn fragmentation(object: &mut Object, answer: &Fragmentation) {
     object.insert("would_fit".into(), would_fit.collect::<Vec<_>>().into());
 }
 
-fn diff_row(row: &Row, comparison: &Comparison<'_>) -> Value {
-    let side = |side: Option<Side>| {
+fn diff_row(row: &DiffRow, comparison: &DiffView<'_>) -> Value {
+    let side = |side: Option<DiffSide>| {
         side.map(|side| {
             json!({
                 "bytes": side.never_freed.bytes,
@@ -435,32 +440,32 @@ fn diff_row(row: &Row, comparison: &Comparison<'_>) -> Value {
 }
 
 #[derive(Serialize)]
-struct Long<'a> {
+struct StreamedReport<'a> {
     #[serde(flatten)]
-    head: Object,
+    head: JsonObject,
     #[serde(flatten)]
-    body: Body<'a>,
+    body: StreamedBody<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Body<'a> {
+enum StreamedBody<'a> {
     Peaks {
-        peaks: Vec<PeakObject<'a>>,
+        peaks: Vec<PeakJson<'a>>,
     },
     Series {
-        series: Vec<SeriesObject<'a>>,
-        totals: Vec<SeriesObject<'a>>,
-        overlays: Vec<OverlayObject<'a>>,
+        series: Vec<SeriesJson<'a>>,
+        totals: Vec<SeriesJson<'a>>,
+        overlays: Vec<OverlayJson<'a>>,
     },
 }
 
-struct PeakObject<'a> {
+struct PeakJson<'a> {
     peak: &'a Peak,
-    subject: &'a Subject<'a>,
+    subject: &'a AnalyzedFile<'a>,
 }
 
-impl Serialize for PeakObject<'_> {
+impl Serialize for PeakJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields<L: Serialize> {
@@ -481,29 +486,29 @@ impl Serialize for PeakObject<'_> {
             bytes: peak.bytes,
             time: time(subject, peak.at),
             time_ns: subject.nanos(peak.at),
-            live: Seq(live.iter().map(|at| HeldObject { at, subject })),
+            live: StreamedList(live.iter().map(|at| GroupAtPeakJson { at, subject })),
             live_total: peak.live.len(),
         }
         .serialize(serializer)
     }
 }
 
-struct HeldObject<'a> {
-    at: &'a HeldAt,
-    subject: &'a Subject<'a>,
+struct GroupAtPeakJson<'a> {
+    at: &'a GroupAtPeak,
+    subject: &'a AnalyzedFile<'a>,
 }
 
-impl Serialize for HeldObject<'_> {
+impl Serialize for GroupAtPeakJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct Each {
+        struct LiveAtPeakJson {
             address: String,
             bytes: u64,
             tid: u32,
             allocated_ns: i64,
         }
         let Self { at, subject } = self;
-        let each = at.allocations.iter().map(|held| Each {
+        let each = at.allocations.iter().map(|held| LiveAtPeakJson {
             address: format!("{:#x}", held.key.value),
             bytes: held.bytes,
             tid: held.tid.0,
@@ -516,16 +521,16 @@ impl Serialize for HeldObject<'_> {
             group: Value,
             allocation_list: L,
         }
-        Fields { group: object, allocation_list: Seq(each) }.serialize(serializer)
+        Fields { group: object, allocation_list: StreamedList(each) }.serialize(serializer)
     }
 }
 
-struct SeriesObject<'a> {
-    series: &'a Series,
-    subject: &'a Subject<'a>,
+struct SeriesJson<'a> {
+    series: &'a UsageSeries,
+    subject: &'a AnalyzedFile<'a>,
 }
 
-impl Serialize for SeriesObject<'_> {
+impl Serialize for SeriesJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields<L: Serialize> {
@@ -540,22 +545,22 @@ impl Serialize for SeriesObject<'_> {
         let points = series.points.iter().map(|point| (subject.nanos(point.at), point.bytes));
         Fields {
             device: ordinal(series.device),
-            kind: series.kind.map(Kind::name),
+            kind: series.kind.map(MemoryKind::name),
             pid: series.pid.map(|pid| pid.0),
             peak_bytes: series.peak.bytes,
             peak_time_ns: subject.nanos(series.peak.at),
-            points: Seq(points),
+            points: StreamedList(points),
         }
         .serialize(serializer)
     }
 }
 
-struct OverlayObject<'a> {
-    overlay: &'a Overlay,
-    subject: &'a Subject<'a>,
+struct OverlayJson<'a> {
+    overlay: &'a OverlaySeries,
+    subject: &'a AnalyzedFile<'a>,
 }
 
-impl Serialize for OverlayObject<'_> {
+impl Serialize for OverlayJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Fields<'a, L: Serialize> {
@@ -566,14 +571,15 @@ impl Serialize for OverlayObject<'_> {
         let points = self.overlay.points.iter();
         let points = points.map(|(at, bytes)| (self.subject.nanos(*at), *bytes));
         let device = ordinal(self.overlay.device);
-        Fields { name: &self.overlay.name, device, points: Seq(points) }.serialize(serializer)
+        Fields { name: &self.overlay.name, device, points: StreamedList(points) }
+            .serialize(serializer)
     }
 }
 
 /// A list that is serialized while it is written.
-struct Seq<I>(I);
+struct StreamedList<I>(I);
 
-impl<I: Iterator<Item: Serialize> + Clone> Serialize for Seq<I> {
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for StreamedList<I> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.0.clone())
     }

@@ -1,23 +1,23 @@
 //! Leaks: memory that was never freed.
 
 use engine::analysis::Amount;
-use engine::analysis::leakage::{Leak, Leakage};
-use engine::kind::Kind;
+use engine::analysis::leakage::{LeakGroup, LeakReport};
+use engine::kind::MemoryKind;
 use engine::units::Bytes;
 
-use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, frames, left_out, location};
-use crate::export::text::count;
+use super::model::{Cell, Document, Line, Section, Table};
+use super::{AnalyzedFile, frames, location, omitted_note};
+use crate::export::text::format_count;
 
-pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
+pub(super) fn page(leakage: &LeakReport, subject: &AnalyzedFile<'_>) -> Document {
     let leaked = leakage.avoidable();
     let sites = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
     let headline = match leaked.allocations {
-        0 => format!("No leaks: all {} was freed", subject.memory()),
+        0 => format!("No leaks: all {} was freed", subject.memory_phrase()),
         n => {
             let leaks = if n == 1 { "leak" } else { "leaks" };
-            let (bytes, memory) = (Bytes(leaked.bytes), subject.memory());
-            format!("{n} {leaks}: {bytes} of {memory} {}", subject.never_freed())
+            let (bytes, memory) = (Bytes(leaked.bytes), subject.memory_phrase());
+            format!("{n} {leaks}: {bytes} of {memory} {}", subject.never_freed_phrase())
         }
     };
     let mut lines = Vec::new();
@@ -40,23 +40,23 @@ pub(super) fn page(leakage: &Leakage, subject: &Subject<'_>) -> Page {
         [("Managed memory", &leakage.managed), ("Pinned and registered host memory", &leakage.host)]
     {
         let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
-        let title = format!("{name}: {} in {}", Bytes(sum.bytes), count(sum.allocations));
+        let title = format!("{name}: {} in {}", Bytes(sum.bytes), format_count(sum.allocations));
         sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), subject));
     }
     sections.retain(|section| !section.table.rows.is_empty());
-    Page { headline, alarm: sites > 0, lines, sections, notes: Vec::new() }
+    Document { headline, alarm: sites > 0, lines, sections, notes: Vec::new() }
 }
 
 /// `device 12.00 MiB, async 1.00 MiB`.
-pub(super) fn kinds(amounts: &[(Kind, Amount)]) -> String {
+pub(super) fn kinds(amounts: &[(MemoryKind, Amount)]) -> String {
     let parts: Vec<_> =
         amounts.iter().map(|(kind, amount)| format!("{kind} {}", Bytes(amount.bytes))).collect();
     parts.join(", ")
 }
 
-fn section(title: &str, leaks: &[&Leak], subject: &Subject<'_>) -> Section {
+fn section(title: &str, leaks: &[&LeakGroup], subject: &AnalyzedFile<'_>) -> Section {
     let shown = subject.shown(leaks.len());
-    let row = |leak: &&Leak| {
+    let row = |leak: &&LeakGroup| {
         vec![
             Cell::Bytes(leak.amount.bytes),
             Cell::Count(leak.amount.allocations),
@@ -72,16 +72,16 @@ fn section(title: &str, leaks: &[&Leak], subject: &Subject<'_>) -> Section {
             columns: vec!["bytes", "count", "kind", "device", "pid", "site"],
             rows: leaks.iter().take(shown).map(row).collect(),
         },
-        after: left_out(leaks.len(), shown).into_iter().collect(),
+        after: omitted_note(leaks.len(), shown).into_iter().collect(),
         ..Section::default()
     }
 }
 
 /// Returns every site, including those that do not count as leaked.
-pub(super) fn table(leakage: &Leakage, subject: &Subject<'_>) -> Table {
+pub(super) fn table(leakage: &LeakReport, subject: &AnalyzedFile<'_>) -> Table {
     let all: Vec<_> = leakage.sites.iter().chain(&leakage.managed).collect();
     let shown = subject.shown(all.len());
-    let row = |leak: &&Leak| {
+    let row = |leak: &&LeakGroup| {
         vec![
             Cell::Bytes(leak.amount.bytes),
             Cell::Count(leak.amount.allocations),

@@ -17,85 +17,85 @@ mod watermark;
 use std::io::{self, Write};
 
 use engine::analysis::diff::Diff;
-use engine::analysis::leakage::Leakage;
-use engine::analysis::summary::Overview;
-use engine::analysis::suspects::Findings;
-use engine::analysis::usage::Courses;
+use engine::analysis::leakage::LeakReport;
+use engine::analysis::summary::SummaryReport;
+use engine::analysis::suspects::SuspectReport;
+use engine::analysis::usage::UsageReport;
 use engine::analysis::watermark::Peak;
-use engine::analysis::{Measure, is_host};
+use engine::analysis::{MemoryScope, is_host};
 use engine::ids::{DeviceId, Pid};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 
-use super::text::Style;
+use super::text::TextStyle;
 use crate::WallClock;
-use crate::import::gather::Facts;
-use crate::import::{Imported, Source};
+use crate::import::gather::FileInfo;
+use crate::import::{ImportSummary, SourceFormat};
 
-pub use fragmentation::{Advice, Fragmentation, Pool, WouldFit};
+pub use fragmentation::{AdviceRow, FragmentationView, PoolRow, WouldFit};
 pub(in crate::export) use tsv::field;
 
-pub use model::{Cell, Chart, Line, Page, Section, Table};
+pub use model::{AsciiChart, Cell, Document, Line, Section, Table};
 
 /// The file that is analyzed.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct AnalyzedFile<'a> {
     /// Path, as the user gave it.
     pub path: &'a str,
     /// Format, producer and number of events.
-    pub imported: &'a Imported,
+    pub imported: &'a ImportSummary,
     /// Everything in the file besides changes.
-    pub facts: &'a Facts,
+    pub facts: &'a FileInfo,
     /// Maximum number of rows of a list; all if none.
     pub top: Option<usize>,
 }
 
 /// An analysis with its result.
 #[derive(Clone, Copy, Debug)]
-pub enum Answer<'a> {
+pub enum AnalysisResult<'a> {
     /// Memory that was never freed.
-    Leakage(&'a Leakage),
+    Leaks(&'a LeakReport),
     /// Peaks.
-    Watermark(&'a [Peak]),
+    Peak(&'a [Peak]),
     /// Memory over time, with series of other tools.
-    Usage(&'a Courses, &'a [Overlay]),
+    Usage(&'a UsageReport, &'a [OverlaySeries]),
     /// Leak suspects, other verdicts and anomalies.
-    Suspects(&'a Findings),
+    Suspects(&'a SuspectReport),
     /// Summary.
-    Summary(&'a Overview),
+    Summary(&'a SummaryReport),
     /// Fragmentation of caches and pools.
-    Fragmentation(&'a Fragmentation),
+    Fragmentation(&'a FragmentationView),
 }
 
 /// Memory over time as reported by another tool, for a chart.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Overlay {
+pub struct OverlaySeries {
     /// Label, such as `nvidia-smi, GPU 0`.
     pub name: String,
     /// Device of the series; any device if none.
     pub device: Option<DeviceId>,
     /// Timestamps of the file's clock, and bytes.
-    pub points: Vec<(Moment, u64)>,
+    pub points: Vec<(Timestamp, u64)>,
 }
 
 /// The comparison of two files.
 #[derive(Clone, Copy, Debug)]
-pub struct Comparison<'a> {
+pub struct DiffView<'a> {
     /// The older file.
-    pub before: Subject<'a>,
+    pub before: AnalyzedFile<'a>,
     /// The newer file.
-    pub after: Subject<'a>,
+    pub after: AnalyzedFile<'a>,
     /// Differences.
     pub diff: &'a Diff,
 }
 
-impl Answer<'_> {
+impl AnalysisResult<'_> {
     /// Returns the name of the analysis.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Leakage(_) => "leaks",
-            Self::Watermark(_) => "peak",
+            Self::Leaks(_) => "leaks",
+            Self::Peak(_) => "peak",
             Self::Usage(..) => "usage",
             Self::Suspects(_) => "suspects",
             Self::Summary(_) => "summary",
@@ -103,10 +103,10 @@ impl Answer<'_> {
         }
     }
 
-    fn page(&self, subject: &Subject<'_>) -> Page {
+    fn page(&self, subject: &AnalyzedFile<'_>) -> Document {
         let mut page = match self {
-            Self::Leakage(answer) => leakage::page(answer, subject),
-            Self::Watermark(answer) => watermark::page(answer, subject),
+            Self::Leaks(answer) => leakage::page(answer, subject),
+            Self::Peak(answer) => watermark::page(answer, subject),
             Self::Usage(answer, overlays) => usage::page(answer, overlays, subject),
             Self::Suspects(answer) => suspects::page(answer, subject),
             Self::Summary(answer) => summary::page(answer, subject),
@@ -120,47 +120,51 @@ impl Answer<'_> {
 /// Writes a result as text.
 pub fn write_text(
     out: &mut dyn Write,
-    subject: &Subject<'_>,
-    answer: Answer<'_>,
-    style: Style,
+    subject: &AnalyzedFile<'_>,
+    answer: AnalysisResult<'_>,
+    style: TextStyle,
 ) -> io::Result<()> {
     text::write(out, &answer.page(subject), style)
 }
 
 /// Writes a result as a tab-separated table.
-pub fn write_tsv(out: &mut dyn Write, subject: &Subject<'_>, answer: Answer<'_>) -> io::Result<()> {
+pub fn write_tsv(
+    out: &mut dyn Write,
+    subject: &AnalyzedFile<'_>,
+    answer: AnalysisResult<'_>,
+) -> io::Result<()> {
     match answer {
-        Answer::Leakage(answer) => tsv::write(out, &leakage::table(answer, subject)),
-        Answer::Watermark(answer) => watermark::rows(answer, subject, out),
-        Answer::Usage(answer, overlays) => usage::rows(answer, overlays, subject, out),
-        Answer::Suspects(answer) => tsv::write(out, &suspects::table(answer, subject)),
-        Answer::Summary(answer) => tsv::write(out, &summary::table(answer, subject)),
-        Answer::Fragmentation(answer) => tsv::write(out, &fragmentation::table(answer)),
+        AnalysisResult::Leaks(answer) => tsv::write(out, &leakage::table(answer, subject)),
+        AnalysisResult::Peak(answer) => watermark::rows(answer, subject, out),
+        AnalysisResult::Usage(answer, overlays) => usage::rows(answer, overlays, subject, out),
+        AnalysisResult::Suspects(answer) => tsv::write(out, &suspects::table(answer, subject)),
+        AnalysisResult::Summary(answer) => tsv::write(out, &summary::table(answer, subject)),
+        AnalysisResult::Fragmentation(answer) => tsv::write(out, &fragmentation::table(answer)),
     }
 }
 
 /// Writes a comparison as text.
 pub fn write_diff_text(
     out: &mut dyn Write,
-    comparison: &Comparison<'_>,
-    style: Style,
+    comparison: &DiffView<'_>,
+    style: TextStyle,
 ) -> io::Result<()> {
     text::write(out, &diff::page(comparison), style)
 }
 
 /// Writes a comparison as a tab-separated table.
-pub fn write_diff_tsv(out: &mut dyn Write, comparison: &Comparison<'_>) -> io::Result<()> {
+pub fn write_diff_tsv(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Result<()> {
     tsv::write(out, &diff::table(comparison))
 }
 
-impl Subject<'_> {
+impl AnalyzedFile<'_> {
     /// Returns the wall clock of the file, if it has one.
     fn clock(&self) -> Option<WallClock> {
         self.facts.clock.map(|(moment, nanos)| WallClock::recorded(moment, nanos, None, 0))
     }
 
     /// Formats a time for readers: RFC 3339, or seconds since the start.
-    pub(in crate::export) fn time(&self, at: Moment) -> String {
+    pub(in crate::export) fn time(&self, at: Timestamp) -> String {
         match self.clock() {
             Some(clock) => clock.precise(at),
             None => format!("{:.3}s", self.nanos(at) as f64 / 1e9),
@@ -168,13 +172,13 @@ impl Subject<'_> {
     }
 
     /// Returns the nanoseconds since the start of the file; negative for earlier times.
-    pub(in crate::export) fn nanos(&self, at: Moment) -> i64 {
+    pub(in crate::export) fn nanos(&self, at: Timestamp) -> i64 {
         let nanos = i128::from(at.0) - i128::from(self.facts.origin().0);
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// Formats a time for TSV: RFC 3339, or a number of seconds.
-    fn plain_time(&self, at: Moment) -> Cell {
+    fn plain_time(&self, at: Timestamp) -> Cell {
         Cell::Text(match self.clock() {
             Some(clock) => clock.precise(at),
             None => format!("{:.9}", self.nanos(at) as f64 / 1e9),
@@ -182,18 +186,18 @@ impl Subject<'_> {
     }
 
     /// Returns the memory that totals of the file are about.
-    pub(in crate::export) fn memory(&self) -> &'static str {
+    pub(in crate::export) fn memory_phrase(&self) -> &'static str {
         match self.imported.source.measure() {
-            Measure::Device => "device memory",
-            Measure::Torch => "PyTorch memory",
+            MemoryScope::Device => "device memory",
+            MemoryScope::Torch => "PyTorch memory",
         }
     }
 
     /// Returns the phrase for memory that is live at the end. A snapshot is of a running program.
-    pub(in crate::export) fn never_freed(&self) -> &'static str {
+    pub(in crate::export) fn never_freed_phrase(&self) -> &'static str {
         match self.imported.source {
-            Source::Torch => "live in the snapshot",
-            Source::Recording | Source::Nsys | Source::Sanitizer => "never freed",
+            SourceFormat::Torch => "live in the snapshot",
+            SourceFormat::Recording | SourceFormat::Nsys | SourceFormat::Sanitizer => "never freed",
         }
     }
 
@@ -224,7 +228,7 @@ impl Subject<'_> {
 }
 
 /// Returns the location of memory of a kind: `gpu_0`, `gpu_?` or `host`.
-fn location(device_known: Option<DeviceId>, kind: Kind) -> Cell {
+fn location(device_known: Option<DeviceId>, kind: MemoryKind) -> Cell {
     if device_known.is_none() && is_host(kind) {
         return Cell::Text("host".to_owned());
     }
@@ -237,7 +241,7 @@ fn device(device: Option<DeviceId>) -> Cell {
 }
 
 /// Returns the line for rows that a list omits.
-fn left_out(all: usize, shown: usize) -> Option<Line> {
+fn omitted_note(all: usize, shown: usize) -> Option<Line> {
     let more = all.checked_sub(shown).filter(|more| *more > 0)?;
     Some(Line::Dim(format!("… {more} more (--top {all} shows all)")))
 }

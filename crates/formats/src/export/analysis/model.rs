@@ -1,10 +1,10 @@
 //! Structure of a report before rendering: lines, tables and charts.
 
-use engine::units::{Bytes, Moment, Nanos};
+use engine::units::{Bytes, Nanos, Timestamp};
 
 /// A report for readers.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Page {
+pub struct Document {
     /// Result in one line.
     pub headline: String,
     /// Whether the headline is an alarm.
@@ -34,7 +34,7 @@ pub struct Section {
     /// Title; empty if none.
     pub title: String,
     /// Chart above the table.
-    pub chart: Option<Chart>,
+    pub chart: Option<AsciiChart>,
     /// Table.
     pub table: Table,
     /// Lines after the table, such as omitted rows.
@@ -82,20 +82,20 @@ pub enum Cell {
 
 /// Chart of memory over time.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Chart {
+pub struct AsciiChart {
     /// Step curves: each value holds until the next point.
-    pub curves: Vec<Curve>,
+    pub curves: Vec<ChartSeries>,
     /// Labels of the first and last time.
     pub ends: (String, String),
 }
 
 /// One series of a chart.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Curve {
+pub struct ChartSeries {
     /// Label.
     pub name: String,
     /// Timestamps and bytes.
-    pub points: Vec<(Moment, u64)>,
+    pub points: Vec<(Timestamp, u64)>,
 }
 
 impl Cell {
@@ -120,7 +120,7 @@ impl Cell {
             }
             Self::Count(count) => count.to_string(),
             Self::Share(share) => format!("{:.1} %", share * 100.0),
-            Self::Span(span) => super::super::text::age(*span),
+            Self::Span(span) => super::super::text::format_age(*span),
             Self::Address(address) => format!("{address:#x}"),
             Self::Stack { short, .. } => short.first().cloned().unwrap_or_default(),
         }

@@ -2,15 +2,15 @@
 
 use engine::analysis::groups::Group;
 use engine::analysis::is_host;
-use engine::analysis::summary::{OfProcess, OnDevice, Overview};
+use engine::analysis::summary::{DeviceSummary, ProcessSummary, SummaryReport};
 use engine::units::Bytes;
 
 use super::leakage::{device_number, kinds};
-use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, device, frames, location};
-use crate::export::text::count;
+use super::model::{Cell, Document, Line, Section, Table};
+use super::{AnalyzedFile, device, frames, location};
+use crate::export::text::format_count;
 
-pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
+pub(super) fn page(overview: &SummaryReport, subject: &AnalyzedFile<'_>) -> Document {
     let devices = || overview.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
     let never_freed = overview.never_freed;
@@ -18,15 +18,15 @@ pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
         "Nothing was allocated".to_owned()
     } else {
         let freed = match never_freed.allocations {
-            0 => format!("all {} freed", subject.memory()),
+            0 => format!("all {} freed", subject.memory_phrase()),
             _ => format!(
                 "{} {} ({})",
                 Bytes(never_freed.bytes),
-                subject.never_freed(),
-                count(never_freed.allocations)
+                subject.never_freed_phrase(),
+                format_count(never_freed.allocations)
             ),
         };
-        format!("{}, peak {}, {freed}", count(allocations), Bytes(overview.peak_bytes))
+        format!("{}, peak {}, {freed}", format_count(allocations), Bytes(overview.peak_bytes))
     };
     let mut lines = vec![Line::Dim(origin(subject))];
     if overview.peak_bytes > 0 {
@@ -37,18 +37,18 @@ pub(super) fn page(overview: &Overview, subject: &Subject<'_>) -> Page {
         sections.push(sites(process, subject));
     }
     sections.retain(|section| !section.table.rows.is_empty());
-    Page { headline, alarm: false, lines, sections, notes: Vec::new() }
+    Document { headline, alarm: false, lines, sections, notes: Vec::new() }
 }
 
 /// Returns the path, format and producer of the file.
-fn origin(subject: &Subject<'_>) -> String {
+fn origin(subject: &AnalyzedFile<'_>) -> String {
     let producer = subject.imported.producer.as_deref();
     let by = producer.map_or_else(String::new, |producer| format!(" by {producer}"));
     let source = subject.imported.source.name();
     format!("{}: {source}{by}, {} events", subject.path, subject.imported.events)
 }
 
-fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
+fn processes(overview: &SummaryReport, subject: &AnalyzedFile<'_>) -> Section {
     let mut rows = Vec::new();
     for process in &overview.processes {
         for on in &process.devices {
@@ -80,7 +80,7 @@ fn processes(overview: &Overview, subject: &Subject<'_>) -> Section {
 }
 
 /// Returns the location of a row. A row without a device may contain only host memory.
-fn summary_location(on: &OnDevice) -> Cell {
+fn summary_location(on: &DeviceSummary) -> Cell {
     let only_host = on.peak_bytes == 0 && on.kinds.iter().all(|(kind, _)| is_host(*kind));
     match on.kinds.first() {
         Some((kind, _)) if only_host => location(on.device, *kind),
@@ -88,7 +88,7 @@ fn summary_location(on: &OnDevice) -> Cell {
     }
 }
 
-fn sites(process: &OfProcess, subject: &Subject<'_>) -> Section {
+fn sites(process: &ProcessSummary, subject: &AnalyzedFile<'_>) -> Section {
     let row = |group: &Group| {
         vec![
             Cell::Bytes(group.never_freed().bytes),
@@ -119,7 +119,7 @@ fn sites(process: &OfProcess, subject: &Subject<'_>) -> Section {
 }
 
 /// Returns one row per process and device.
-pub(super) fn table(overview: &Overview, subject: &Subject<'_>) -> Table {
+pub(super) fn table(overview: &SummaryReport, subject: &AnalyzedFile<'_>) -> Table {
     let mut rows = Vec::new();
     for process in &overview.processes {
         for on in &process.devices {
@@ -144,7 +144,7 @@ pub(super) fn table(overview: &Overview, subject: &Subject<'_>) -> Table {
     Table { columns, rows }
 }
 
-fn row(process: &OfProcess, on: &OnDevice, subject: &Subject<'_>) -> Vec<Cell> {
+fn row(process: &ProcessSummary, on: &DeviceSummary, subject: &AnalyzedFile<'_>) -> Vec<Cell> {
     vec![
         Cell::Text(process.pid.to_string()),
         Cell::Text(subject.process(process.pid).unwrap_or("").to_owned()),

@@ -1,21 +1,21 @@
 //! Leak suspects, other verdicts and anomalies.
 
-use engine::analysis::suspects::{Findings, Judged, Odd};
-use engine::kind::Kind;
+use engine::analysis::suspects::{FileAnomaly, FileSiteVerdict, SuspectReport};
+use engine::kind::MemoryKind;
 use engine::units::Bytes;
-use engine::verdict::{self, Evidence, Judgement, Unusual, Verdict};
+use engine::verdict::{self, AnomalyKind, Evidence, SiteVerdict, Verdict};
 
-use super::super::text::{age, span};
+use super::super::text::{format_age, format_duration};
 use super::super::verdict as verdict_words;
-use super::super::verdict::{kind as kind_of, words};
+use super::super::verdict::{kind as kind_of, verdict_label};
 use super::leakage::device_number;
-use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, frames, left_out, location};
+use super::model::{Cell, Document, Line, Section, Table};
+use super::{AnalyzedFile, frames, location, omitted_note};
 
 /// Default number of other sites in the report.
-const OTHERS: usize = 10;
+const DEFAULT_OTHER_SITES: usize = 10;
 
-pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
+pub(super) fn page(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Document {
     let suspects = &found.suspects;
     let other_leaks = subject.facts.judged.iter().filter(|one| one.verdict == Verdict::Leak);
     let leaks = suspects.len() + other_leaks.count();
@@ -23,13 +23,13 @@ pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
     let mut sections: Vec<_> =
         suspects.iter().take(shown).map(|one| suspect(one, subject)).collect();
     if let Some(last) = sections.last_mut() {
-        last.after.extend(left_out(suspects.len(), shown));
+        last.after.extend(omitted_note(suspects.len(), shown));
     }
     sections.extend(tensors_and_objects(subject));
     sections.push(others(found, subject));
     sections.push(anomalies(found, subject));
     let caveat = "a suspect is not proof: a cache that is still filling looks the same".to_owned();
-    Page {
+    Document {
         headline: headline(found, leaks),
         alarm: leaks > 0,
         lines: (leaks > 0).then_some(Line::Dim(caveat)).into_iter().collect(),
@@ -38,9 +38,11 @@ pub(super) fn page(found: &Findings, subject: &Subject<'_>) -> Page {
     }
 }
 
-fn headline(found: &Findings, leaks: usize) -> String {
+fn headline(found: &SuspectReport, leaks: usize) -> String {
     match leaks {
-        0 if !found.is_enough() => "Not enough data: too short, or too few allocations".to_owned(),
+        0 if !found.has_enough_data() => {
+            "Not enough data: too short, or too few allocations".to_owned()
+        }
         0 => "No leak suspects".to_owned(),
         1 => "1 leak suspect: it keeps growing, and old allocations are still live".into(),
         n => format!("{n} leak suspects: they keep growing, and old allocations are still live"),
@@ -48,13 +50,13 @@ fn headline(found: &Findings, leaks: usize) -> String {
 }
 
 /// Returns the title of a suspect.
-fn title(one: &Judged) -> String {
-    format!("leak ({}): growing {}/h", one.sureness.name(), Bytes(one.evidence.per_hour))
+fn title(one: &FileSiteVerdict) -> String {
+    format!("leak ({}): growing {}/h", one.sureness.name(), Bytes(one.evidence.growth_per_hour))
 }
 
-fn suspect(one: &Judged, subject: &Subject<'_>) -> Section {
+fn suspect(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> Section {
     let evidence = &one.evidence;
-    let Evidence { begun, ended, growing_steps, steps, .. } = *evidence;
+    let Evidence { created: begun, freed: ended, growing_steps, steps, .. } = *evidence;
     let row = vec![
         Cell::Bytes(one.live.bytes),
         Cell::Count(one.live.allocations),
@@ -81,48 +83,48 @@ fn suspect(one: &Judged, subject: &Subject<'_>) -> Section {
 }
 
 /// Returns the evidence for a suspect.
-fn evidence_line(one: &Judged) -> String {
+fn evidence_line(one: &FileSiteVerdict) -> String {
     let evidence = &one.evidence;
-    let Evidence { begun, ended, live_count, watched, .. } = *evidence;
-    let watched = age(watched);
+    let Evidence { created: begun, freed: ended, live_count, observed: watched, .. } = *evidence;
+    let watched = format_age(watched);
     match evidence.median_life {
         Some(life) => format!(
             "in {watched}, {ended} of {begun} freed (median lifetime at most {}); {} live and older than \
              99 % of them",
-            span(life),
+            format_duration(life),
             Bytes(evidence.overdue),
         ),
         None => format!("in {watched}, 0 of {begun} freed; {live_count} live"),
     }
 }
 
-fn advice(one: &Judged, subject: &Subject<'_>) -> String {
+fn advice(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> String {
     let frames: Vec<_> =
         one.place.site.map(|site| subject.facts.stacks.frames(site).collect()).unwrap_or_default();
     verdict_words::advice(self::subject(one.place.kind), &one.evidence, &frames)
 }
 
 /// Returns the resource that a verdict on this kind of memory is about.
-pub(super) const fn subject(kind: Kind) -> verdict::Subject {
+pub(super) const fn subject(kind: MemoryKind) -> verdict::Resource {
     match kind {
-        Kind::Torch => verdict::Subject::Tensors,
-        kind => verdict::Subject::Memory(kind),
+        MemoryKind::Torch => verdict::Resource::Tensors,
+        kind => verdict::Resource::Memory(kind),
     }
 }
 
 /// Returns verdicts on objects and tensors, which are not part of the file's changes.
-fn tensors_and_objects(subject: &Subject<'_>) -> Option<Section> {
+fn tensors_and_objects(subject: &AnalyzedFile<'_>) -> Option<Section> {
     let verdicts = &subject.facts.judged;
-    let shown = subject.top.unwrap_or(OTHERS).min(verdicts.len());
-    let row = |one: &Judgement| {
+    let shown = subject.top.unwrap_or(DEFAULT_OTHER_SITES).min(verdicts.len());
+    let row = |one: &SiteVerdict| {
         let frames: Vec<_> = one.frames.iter().collect();
         vec![
-            Cell::Text(words(one.verdict).to_owned()),
-            Cell::Text(kind_of(one.subject).to_owned()),
-            Cell::Text(verdict_words::live(one.subject, &one.evidence)),
-            Cell::Text(verdict_words::quantity(one.subject, one.evidence.per_hour)),
-            Cell::Count(one.evidence.begun),
-            Cell::Count(one.evidence.ended),
+            Cell::Text(verdict_label(one.verdict).to_owned()),
+            Cell::Text(kind_of(one.resource).to_owned()),
+            Cell::Text(verdict_words::live(one.resource, &one.evidence)),
+            Cell::Text(verdict_words::quantity(one.resource, one.evidence.growth_per_hour)),
+            Cell::Count(one.evidence.created),
+            Cell::Count(one.evidence.freed),
             Cell::Text(one.pid.map_or_else(String::new, |pid| pid.to_string())),
             Cell::Text(frames::label(&frames)),
         ]
@@ -142,20 +144,20 @@ fn tensors_and_objects(subject: &Subject<'_>) -> Option<Section> {
             ],
             rows: verdicts.iter().take(shown).map(row).collect(),
         },
-        after: left_out(verdicts.len(), shown).into_iter().collect(),
+        after: omitted_note(verdicts.len(), shown).into_iter().collect(),
         ..Section::default()
     })
 }
 
-fn others(found: &Findings, subject: &Subject<'_>) -> Section {
-    let shown = subject.top.unwrap_or(OTHERS).min(found.others.len());
-    let row = |one: &Judged| {
+fn others(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
+    let shown = subject.top.unwrap_or(DEFAULT_OTHER_SITES).min(found.others.len());
+    let row = |one: &FileSiteVerdict| {
         vec![
-            Cell::Text(words(one.verdict).to_owned()),
+            Cell::Text(verdict_label(one.verdict).to_owned()),
             Cell::Bytes(one.live.bytes),
             Cell::Count(one.live.allocations),
-            Cell::Count(one.evidence.begun),
-            Cell::Count(one.evidence.ended),
+            Cell::Count(one.evidence.created),
+            Cell::Count(one.evidence.freed),
             Cell::Text(one.place.kind.to_string()),
             location(one.place.device, one.place.kind),
             Cell::Text(one.place.pid.to_string()),
@@ -178,22 +180,22 @@ fn others(found: &Findings, subject: &Subject<'_>) -> Section {
             ],
             rows: found.others.iter().take(shown).map(row).collect(),
         },
-        after: left_out(found.others.len(), shown).into_iter().collect(),
+        after: omitted_note(found.others.len(), shown).into_iter().collect(),
         ..Section::default()
     }
 }
 
-fn anomalies(found: &Findings, subject: &Subject<'_>) -> Section {
+fn anomalies(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
     let shown = subject.shown(found.unusual.len());
-    let row = |odd: &Odd| {
+    let row = |odd: &FileAnomaly| {
         let (kind, bytes, usual) = match odd.what {
-            Unusual::Size { bytes, usual, of, of_site, live, .. } => {
+            AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
                 let scope = if of_site { "at this site" } else { "in this process" };
                 let state = if live { "live" } else { "no longer live" };
                 (format!("size, baseline of {of} {scope}; {state}"), bytes, usual)
             }
-            Unusual::Growth { bytes, within, usual } => {
-                (format!("growth in {}", age(within)), bytes, usual)
+            AnomalyKind::Growth { bytes, within, usual } => {
+                (format!("growth in {}", format_age(within)), bytes, usual)
             }
         };
         vec![
@@ -212,26 +214,26 @@ fn anomalies(found: &Findings, subject: &Subject<'_>) -> Section {
             columns: vec!["time", "bytes", "baseline", "type", "kind", "pid", "site"],
             rows: found.unusual.iter().take(shown).map(row).collect(),
         },
-        after: left_out(found.unusual.len(), shown).into_iter().collect(),
+        after: omitted_note(found.unusual.len(), shown).into_iter().collect(),
         ..Section::default()
     }
 }
 
 /// Returns every site, suspects first.
-pub(super) fn table(found: &Findings, subject: &Subject<'_>) -> Table {
-    let row = |one: &Judged| {
+pub(super) fn table(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Table {
+    let row = |one: &FileSiteVerdict| {
         let evidence = &one.evidence;
         let span = |span: Option<engine::units::Nanos>| span.map_or(Cell::Empty, Cell::Span);
         vec![
-            Cell::Bytes(evidence.per_hour),
+            Cell::Bytes(evidence.growth_per_hour),
             Cell::Bytes(one.live.bytes),
             Cell::Count(one.live.allocations),
             Cell::Bytes(first_low(evidence)),
-            Cell::Bytes(evidence.lows.last().copied().unwrap_or(0)),
+            Cell::Bytes(evidence.window_min.last().copied().unwrap_or(0)),
             Cell::Count(u64::from(evidence.growing_steps)),
             Cell::Count(u64::from(evidence.steps)),
-            Cell::Count(evidence.begun),
-            Cell::Count(evidence.ended),
+            Cell::Count(evidence.created),
+            Cell::Count(evidence.freed),
             Cell::Span(evidence.mean_age),
             span(evidence.mean_life),
             Cell::Text(one.place.kind.to_string()),
@@ -276,5 +278,5 @@ pub(super) fn table(found: &Findings, subject: &Subject<'_>) -> Table {
 /// Returns the minimum in the first window after the one in which the site's first allocation was
 /// made.
 pub(super) fn first_low(evidence: &Evidence) -> u64 {
-    evidence.lows.get(1).or(evidence.lows.first()).copied().unwrap_or(0)
+    evidence.window_min.get(1).or(evidence.window_min.first()).copied().unwrap_or(0)
 }

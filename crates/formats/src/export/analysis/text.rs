@@ -2,24 +2,24 @@
 
 use std::io::{self, Write};
 
-use engine::units::{Bytes, Moment};
+use engine::units::{Bytes, Timestamp};
 
-use super::model::{Cell, Chart, Line, Page, Section, Table};
-use crate::export::text::Style;
-use crate::plain::plain_up_to;
+use super::model::{AsciiChart, Cell, Document, Line, Section, Table};
+use crate::export::text::TextStyle;
+use crate::plain::sanitize_up_to;
 
 /// Maximum number of characters of a line.
-const LONGEST: usize = 400;
+const MAX_LINE_CHARS: usize = 400;
 
 /// Width and height of a chart, in characters.
-const CHART: (usize, usize) = (72, 8);
+const CHART_SIZE: (usize, usize) = (72, 8);
 
 fn clean(text: &str) -> String {
-    plain_up_to(text, LONGEST).into_owned()
+    sanitize_up_to(text, MAX_LINE_CHARS).into_owned()
 }
 
 /// Writes a report.
-pub(super) fn write(out: &mut dyn Write, page: &Page, style: Style) -> io::Result<()> {
+pub(super) fn write(out: &mut dyn Write, page: &Document, style: TextStyle) -> io::Result<()> {
     let headline = clean(&page.headline);
     let headline = if page.alarm { style.alarm(&headline) } else { style.bold(&headline) };
     writeln!(out, "{headline}")?;
@@ -38,7 +38,7 @@ pub(super) fn write(out: &mut dyn Write, page: &Page, style: Style) -> io::Resul
     Ok(())
 }
 
-fn line(out: &mut dyn Write, line: &Line, style: Style) -> io::Result<()> {
+fn line(out: &mut dyn Write, line: &Line, style: TextStyle) -> io::Result<()> {
     match line {
         Line::Plain(text) => writeln!(out, "{}", clean(text)),
         Line::Dim(text) => writeln!(out, "{}", style.dim(&clean(text))),
@@ -46,7 +46,7 @@ fn line(out: &mut dyn Write, line: &Line, style: Style) -> io::Result<()> {
     }
 }
 
-fn section(out: &mut dyn Write, section: &Section, style: Style) -> io::Result<()> {
+fn section(out: &mut dyn Write, section: &Section, style: TextStyle) -> io::Result<()> {
     if section.chart.is_none() && section.table.rows.is_empty() {
         return Ok(());
     }
@@ -64,7 +64,7 @@ fn section(out: &mut dyn Write, section: &Section, style: Style) -> io::Result<(
     Ok(())
 }
 
-fn table(out: &mut dyn Write, table: &Table, style: Style) -> io::Result<()> {
+fn table(out: &mut dyn Write, table: &Table, style: TextStyle) -> io::Result<()> {
     if table.rows.is_empty() {
         return Ok(());
     }
@@ -114,34 +114,39 @@ fn aligned(cells: &[String], widths: &[(usize, bool)]) -> String {
 }
 
 /// Draws the first series with block characters of eight heights.
-fn chart(out: &mut dyn Write, chart: &Chart, style: Style) -> io::Result<()> {
+fn chart(out: &mut dyn Write, chart: &AsciiChart, style: TextStyle) -> io::Result<()> {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(curve) = chart.curves.first() else { return Ok(()) };
     let times = || chart.curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
     let (Some(first), Some(last)) = (times().min(), times().max()) else { return Ok(()) };
-    let heights = heights(&curve.points, (first, last), CHART.0);
+    let heights = heights(&curve.points, (first, last), CHART_SIZE.0);
     let Some(top) = heights.iter().copied().max().filter(|top| *top > 0) else { return Ok(()) };
     let label = Bytes(top).to_string();
-    for row in (0..CHART.1).rev() {
+    for row in (0..CHART_SIZE.1).rev() {
         let bar = |height: &u64| {
-            let eighths = (u128::from(*height) * (CHART.1 as u128) * 8).div_ceil(u128::from(top));
+            let eighths =
+                (u128::from(*height) * (CHART_SIZE.1 as u128) * 8).div_ceil(u128::from(top));
             let here = eighths.saturating_sub(row as u128 * 8).min(8) as usize;
             BARS.get(here).copied().unwrap_or(' ')
         };
         let text: String = heights.iter().map(bar).collect();
-        let side = if row + 1 == CHART.1 { label.clone() } else { " ".repeat(label.len()) };
+        let side = if row + 1 == CHART_SIZE.1 { label.clone() } else { " ".repeat(label.len()) };
         writeln!(out, "  {} {}", style.dim(&side), text.trim_end())?;
     }
     let (first, last) = (clean(&chart.ends.0), clean(&chart.ends.1));
-    let room = CHART.0.saturating_sub(first.chars().count() + last.chars().count());
+    let room = CHART_SIZE.0.saturating_sub(first.chars().count() + last.chars().count());
     let axis = format!("{:width$} {first}{:room$}{last}", "", "", width = label.len());
     writeln!(out, "  {}", style.dim(&axis))
 }
 
 /// Returns the maximum in each of `columns` equal time spans.
-fn heights(points: &[(Moment, u64)], (first, last): (Moment, Moment), columns: usize) -> Vec<u64> {
+fn heights(
+    points: &[(Timestamp, u64)],
+    (first, last): (Timestamp, Timestamp),
+    columns: usize,
+) -> Vec<u64> {
     let span = u128::from((last - first).0).max(1);
-    let column = |at: Moment| {
+    let column = |at: Timestamp| {
         let index = u128::from((at - first).0) * (columns as u128 - 1) / span;
         usize::try_from(index).unwrap_or(0).min(columns - 1)
     };
@@ -171,10 +176,11 @@ mod tests {
 
     #[test]
     fn value_holds_until_the_next_point() {
-        let points = [(Moment(0), 5), (Moment(50), 9), (Moment(50), 2), (Moment(100), 0)];
-        assert_eq!(heights(&points, (Moment(0), Moment(100)), 5), [5, 5, 9, 2, 2]);
-        assert_eq!(heights(&[(Moment(3), 7)], (Moment(1), Moment(5)), 3), [0, 7, 7]);
-        assert_eq!(heights(&[(Moment(3), 7)], (Moment(3), Moment(3)), 3), [7, 7, 7]);
+        let points =
+            [(Timestamp(0), 5), (Timestamp(50), 9), (Timestamp(50), 2), (Timestamp(100), 0)];
+        assert_eq!(heights(&points, (Timestamp(0), Timestamp(100)), 5), [5, 5, 9, 2, 2]);
+        assert_eq!(heights(&[(Timestamp(3), 7)], (Timestamp(1), Timestamp(5)), 3), [0, 7, 7]);
+        assert_eq!(heights(&[(Timestamp(3), 7)], (Timestamp(3), Timestamp(3)), 3), [7, 7, 7]);
     }
 
     #[test]
@@ -190,7 +196,7 @@ mod tests {
             ],
         };
         let mut out = Vec::new();
-        super::table(&mut out, &table, Style::default()).unwrap();
+        super::table(&mut out, &table, TextStyle::default()).unwrap();
         let want = "     BYTES  SITE\n       8 B  a\\u{1b}[31m\n  1.00 MiB  f\n            g\n";
         assert_eq!(String::from_utf8(out).unwrap(), want);
     }

@@ -41,7 +41,7 @@ pub(in crate::export) fn field(text: &str) -> Cow<'_, str> {
             '\t' => out.push_str("\\t"),
             '\n' => out.push_str("\\n"),
             '\r' => out.push_str("\\r"),
-            c => out.push_str(&crate::plain::plain(c.encode_utf8(&mut [0; 4]))),
+            c => out.push_str(&crate::plain::sanitize(c.encode_utf8(&mut [0; 4]))),
         }
     }
     Cow::Owned(out)

@@ -2,18 +2,22 @@
 
 use std::io::{self, Write};
 
-use engine::analysis::usage::{Courses, Series};
-use engine::units::{Bytes, Moment};
+use engine::analysis::usage::{UsageReport, UsageSeries};
+use engine::units::{Bytes, Timestamp};
 
 use super::leakage::device_number;
-use super::model::{Cell, Chart, Curve, Page, Section, Table};
-use super::{Overlay, Subject, device, location, tsv};
+use super::model::{AsciiChart, Cell, ChartSeries, Document, Section, Table};
+use super::{AnalyzedFile, OverlaySeries, device, location, tsv};
 
-pub(super) fn page(courses: &Courses, overlays: &[Overlay], subject: &Subject<'_>) -> Page {
+pub(super) fn page(
+    courses: &UsageReport,
+    overlays: &[OverlaySeries],
+    subject: &AnalyzedFile<'_>,
+) -> Document {
     let highest = courses.totals.iter().max_by_key(|series| series.peak.bytes);
     let Some(highest) = highest.filter(|series| series.peak.bytes > 0) else {
-        let headline = format!("No {} was allocated", subject.memory());
-        return Page { headline, ..Page::default() };
+        let headline = format!("No {} was allocated", subject.memory_phrase());
+        return Document { headline, ..Document::default() };
     };
     let last = highest.points.last().map_or(0, |point| point.bytes);
     let headline = format!(
@@ -26,22 +30,23 @@ pub(super) fn page(courses: &Courses, overlays: &[Overlay], subject: &Subject<'_
     let mut sections: Vec<_> =
         courses.totals.iter().map(|series| chart(series, overlays, subject)).collect();
     sections.push(table(courses, subject));
-    Page { headline, sections, ..Page::default() }
+    Document { headline, sections, ..Document::default() }
 }
 
-fn curve(series: &Series) -> Curve {
+fn curve(series: &UsageSeries) -> ChartSeries {
     let points = series.points.iter().map(|point| (point.at, point.bytes)).collect();
-    Curve { name: device(series.device).short(), points }
+    ChartSeries { name: device(series.device).short(), points }
 }
 
-fn chart(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Section {
+fn chart(series: &UsageSeries, overlays: &[OverlaySeries], subject: &AnalyzedFile<'_>) -> Section {
     let mut curves = vec![curve(series)];
-    let same_device = |one: &&Overlay| one.device.is_none() || one.device == series.device;
-    let curve_of = |one: &Overlay| Curve { name: one.name.clone(), points: one.points.clone() };
+    let same_device = |one: &&OverlaySeries| one.device.is_none() || one.device == series.device;
+    let curve_of =
+        |one: &OverlaySeries| ChartSeries { name: one.name.clone(), points: one.points.clone() };
     curves.extend(overlays.iter().filter(same_device).map(curve_of));
     let times = || curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
     let (first, last) = (times().min(), times().max());
-    let time = |at: Option<Moment>| at.map_or_else(String::new, |at| subject.time(at));
+    let time = |at: Option<Timestamp>| at.map_or_else(String::new, |at| subject.time(at));
     let ends = (time(first), time(last));
     let name = device(series.device).short();
     let known = series.device.and_then(|device| subject.facts.devices.get(&device));
@@ -50,11 +55,11 @@ fn chart(series: &Series, overlays: &[Overlay], subject: &Subject<'_>) -> Sectio
         Some((model, None)) => format!("{name}: {model}"),
         None => name,
     };
-    Section { title, chart: Some(Chart { curves, ends }), ..Section::default() }
+    Section { title, chart: Some(AsciiChart { curves, ends }), ..Section::default() }
 }
 
-fn table(courses: &Courses, subject: &Subject<'_>) -> Section {
-    let row = |series: &Series| {
+fn table(courses: &UsageReport, subject: &AnalyzedFile<'_>) -> Section {
+    let row = |series: &UsageSeries| {
         vec![
             series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
             series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
@@ -77,9 +82,9 @@ fn table(courses: &Courses, subject: &Subject<'_>) -> Section {
 
 /// Writes every point; device totals have no process and kind.
 pub(super) fn rows(
-    courses: &Courses,
-    overlays: &[Overlay],
-    subject: &Subject<'_>,
+    courses: &UsageReport,
+    overlays: &[OverlaySeries],
+    subject: &AnalyzedFile<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     tsv::head(out, &["time", "time_ns", "device", "kind", "pid", "bytes", "source"])?;

@@ -2,19 +2,19 @@
 
 use std::io::{self, Write};
 
-use engine::analysis::watermark::{HeldAt, Peak};
+use engine::analysis::watermark::{GroupAtPeak, Peak};
 use engine::units::Bytes;
 
 use super::leakage::device_number;
-use super::model::{Cell, Line, Page, Section, Table};
-use super::{Subject, device, frames, left_out, tsv};
-use crate::export::text::count;
+use super::model::{Cell, Document, Line, Section, Table};
+use super::{AnalyzedFile, device, frames, omitted_note, tsv};
+use crate::export::text::format_count;
 
-pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
+pub(super) fn page(peaks: &[Peak], subject: &AnalyzedFile<'_>) -> Document {
     let devices = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = devices.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
-        let headline = format!("No {} was allocated", subject.memory());
-        return Page { headline, ..Page::default() };
+        let headline = format!("No {} was allocated", subject.memory_phrase());
+        return Document { headline, ..Document::default() };
     };
     let live: u64 = highest.live.iter().map(|at| at.amount.allocations).sum();
     let headline = format!(
@@ -22,7 +22,7 @@ pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
         Bytes(highest.bytes),
         name(highest),
         subject.time(highest.at),
-        count(live)
+        format_count(live)
     );
     let mut lines = Vec::new();
     let several_processes = peaks.iter().filter(|peak| peak.pid.is_some()).count() > 1;
@@ -38,14 +38,14 @@ pub(super) fn page(peaks: &[Peak], subject: &Subject<'_>) -> Page {
             .filter(|peak| peak.pid.is_none() && peak.bytes > 0)
             .map(|peak| live_at(peak, subject)),
     );
-    Page { headline, alarm: false, lines, sections, notes: Vec::new() }
+    Document { headline, alarm: false, lines, sections, notes: Vec::new() }
 }
 
 fn name(peak: &Peak) -> String {
     device(peak.device).short()
 }
 
-fn overview(peaks: &[Peak], subject: &Subject<'_>) -> Section {
+fn overview(peaks: &[Peak], subject: &AnalyzedFile<'_>) -> Section {
     let row = |peak: &Peak| {
         vec![
             device(peak.device),
@@ -65,9 +65,9 @@ fn overview(peaks: &[Peak], subject: &Subject<'_>) -> Section {
     }
 }
 
-fn live_at(peak: &Peak, subject: &Subject<'_>) -> Section {
+fn live_at(peak: &Peak, subject: &AnalyzedFile<'_>) -> Section {
     let shown = subject.shown(peak.live.len());
-    let row = |at: &HeldAt| {
+    let row = |at: &GroupAtPeak| {
         let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;
         let oldest = at.allocations.iter().map(|held| held.began).min().unwrap_or(peak.at);
         vec![
@@ -91,13 +91,17 @@ fn live_at(peak: &Peak, subject: &Subject<'_>) -> Section {
             columns: vec!["bytes", "share", "count", "kind", "pid", "oldest", "site"],
             rows: peak.live.iter().take(shown).map(row).collect(),
         },
-        after: left_out(peak.live.len(), shown).into_iter().collect(),
+        after: omitted_note(peak.live.len(), shown).into_iter().collect(),
         ..Section::default()
     }
 }
 
 /// Writes every allocation that was live at a peak.
-pub(super) fn rows(peaks: &[Peak], subject: &Subject<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn rows(
+    peaks: &[Peak],
+    subject: &AnalyzedFile<'_>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let columns = [
         "device",
         "peak_pid",

@@ -2,51 +2,58 @@
 
 use engine::units::Bytes;
 
-use super::scene::{Paint, Scene, Shape, Side};
+use super::scene::{Paint, Scene, Shape, TextAnchor};
 use super::{Chart, Panel, glyphs, ticks};
 
 /// Font sizes.
-const LETTERS: f64 = 12.0;
-const TITLE: f64 = 16.0;
+const FONT_SIZE: f64 = 12.0;
+const TITLE_FONT_SIZE: f64 = 16.0;
 
 /// Margins: around the chart, left for size labels, above a panel, and below it for time labels.
 const MARGIN: f64 = 16.0;
-const LEFT: f64 = 66.0;
-const ABOVE: f64 = 30.0;
-const BELOW: f64 = 30.0;
+const MARGIN_LEFT: f64 = 66.0;
+const MARGIN_TOP: f64 = 30.0;
+const MARGIN_BOTTOM: f64 = 30.0;
 
 /// Height of a line of the legend, and the maximum width of an entry.
-const LINE: f64 = 19.0;
-const ENTRY: f64 = 380.0;
+const LEGEND_LINE_HEIGHT: f64 = 19.0;
+const MAX_LEGEND_ENTRY_WIDTH: f64 = 380.0;
 
 /// Maximum number of lines of the legend; further entries are omitted. The largest bands come
 /// first.
-const LINES: usize = 8;
+const MAX_LEGEND_LINES: usize = 8;
 
 /// Lays out a chart.
 pub(super) fn scene(chart: &Chart) -> Scene {
     let (width, height) = (f64::from(chart.size.0), f64::from(chart.size.1));
     let mut shapes = vec![Shape::Box(Paint::Page, [0.0, 0.0, width, height])];
-    let title = glyphs::fit(&chart.title, TITLE, width - 2.0 * MARGIN);
-    shapes.push(text(Paint::Text, (MARGIN, MARGIN + TITLE - 2.0), TITLE, Side::Left, true, title));
+    let title = glyphs::fit(&chart.title, TITLE_FONT_SIZE, width - 2.0 * MARGIN);
+    shapes.push(text(
+        Paint::Text,
+        (MARGIN, MARGIN + TITLE_FONT_SIZE - 2.0),
+        TITLE_FONT_SIZE,
+        TextAnchor::Left,
+        true,
+        title,
+    ));
     let names = names(chart);
     let legend = legend(&names, chart, width, height);
-    let bottom = height - MARGIN - legend.lines as f64 * LINE;
+    let bottom = height - MARGIN - legend.lines as f64 * LEGEND_LINE_HEIGHT;
     shapes.extend(legend.shapes);
     let max_bytes = chart.panels.iter().map(Panel::top).max().unwrap_or(0).max(1);
     let span = |panel: &Panel| panel.span.1.saturating_sub(panel.span.0);
     let longest = chart.panels.iter().map(span).max().unwrap_or(0).max(1000);
     // With several files, each panel has a line with its name.
-    let titles = if chart.panels.len() > 1 { LINE } else { 0.0 };
-    let top = MARGIN + TITLE + ABOVE + titles;
+    let titles = if chart.panels.len() > 1 { LEGEND_LINE_HEIGHT } else { 0.0 };
+    let top = MARGIN + TITLE_FONT_SIZE + MARGIN_TOP + titles;
     let each = (width - MARGIN) / chart.panels.len().max(1) as f64;
     for (index, panel) in chart.panels.iter().enumerate() {
-        let left = LEFT + each * index as f64;
-        let frame = Frame {
+        let left = MARGIN_LEFT + each * index as f64;
+        let frame = PlotArea {
             left,
-            right: (left + each - LEFT).max(left + 10.0),
+            right: (left + each - MARGIN_LEFT).max(left + 10.0),
             top,
-            bottom: (bottom - BELOW).max(top + 20.0),
+            bottom: (bottom - MARGIN_BOTTOM).max(top + 20.0),
             from: panel.span.0,
             to: panel.span.0.saturating_add(longest),
             max_bytes: max_bytes as f64 * 1.05,
@@ -67,7 +74,14 @@ fn label(chart: &Chart) -> String {
     format!("{}. {}", chart.title, peaks.collect::<Vec<_>>().join("; "))
 }
 
-fn text(paint: Paint, at: (f64, f64), size: f64, side: Side, bold: bool, text: String) -> Shape {
+fn text(
+    paint: Paint,
+    at: (f64, f64),
+    size: f64,
+    side: TextAnchor,
+    bold: bool,
+    text: String,
+) -> Shape {
     Shape::Text { paint, at, size, side, bold, text }
 }
 
@@ -111,35 +125,35 @@ fn legend(names: &[(String, bool)], chart: &Chart, width: f64, height: f64) -> L
     }
     let others = others.into_iter().map(|name| (Paint::Text, name.to_owned(), true));
     let entries: Vec<_> = bands.chain(others).collect();
-    let room = ENTRY.min(width - 2.0 * MARGIN);
+    let room = MAX_LEGEND_ENTRY_WIDTH.min(width - 2.0 * MARGIN);
     let (mut x, mut line) = (MARGIN, 0);
     let mut placed = Vec::new();
     for (paint, name, is_line) in entries {
-        let name = glyphs::fit(&name, LETTERS, room - 36.0);
-        let wide = glyphs::width(&name, LETTERS) + 36.0;
+        let name = glyphs::fit(&name, FONT_SIZE, room - 36.0);
+        let wide = glyphs::width(&name, FONT_SIZE) + 36.0;
         if x > MARGIN && x + wide > width - MARGIN {
             (x, line) = (MARGIN, line + 1);
         }
         placed.push((x, line, paint, name, is_line));
         x += wide;
     }
-    placed.retain(|(_, line, ..)| *line < LINES);
+    placed.retain(|(_, line, ..)| *line < MAX_LEGEND_LINES);
     let count = placed.last().map_or(0, |(_, line, ..)| line + 1);
     let mut shapes = Vec::new();
     for (x, line, paint, name, is_line) in placed {
-        let y = height - MARGIN - (count - line) as f64 * LINE + LETTERS + 4.0;
+        let y = height - MARGIN - (count - line) as f64 * LEGEND_LINE_HEIGHT + FONT_SIZE + 4.0;
         if is_line {
             let points = vec![(x, y - 4.0), (x + 14.0, y - 4.0)];
             shapes.push(Shape::Line { paint, width: 1.6, dashed: true, points });
         } else {
             shapes.push(Shape::Box(paint, [x, y - 10.0, 12.0, 12.0]));
         }
-        shapes.push(text(Paint::Text, (x + 19.0, y), LETTERS, Side::Left, false, name));
+        shapes.push(text(Paint::Text, (x + 19.0, y), FONT_SIZE, TextAnchor::Left, false, name));
     }
     Legend { lines: count, shapes }
 }
 
-struct Frame {
+struct PlotArea {
     left: f64,
     right: f64,
     top: f64,
@@ -149,7 +163,7 @@ struct Frame {
     max_bytes: f64,
 }
 
-impl Frame {
+impl PlotArea {
     fn x(&self, at: i64) -> f64 {
         let span = (i128::from(self.to) - i128::from(self.from)).max(1) as f64;
         let since = (i128::from(at) - i128::from(self.from)) as f64;
@@ -162,12 +176,12 @@ impl Frame {
     }
 }
 
-fn axes(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
+fn axes(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, chart: &Chart) {
     let room = frame.right - frame.left;
-    let title = glyphs::fit(&panel.title, LETTERS, room);
+    let title = glyphs::fit(&panel.title, FONT_SIZE, room);
     if chart.panels.len() > 1 {
-        let at = (frame.left, MARGIN + TITLE + LINE);
-        shapes.push(text(Paint::Dim, at, LETTERS, Side::Left, true, title));
+        let at = (frame.left, MARGIN + TITLE_FONT_SIZE + LEGEND_LINE_HEIGHT);
+        shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Left, true, title));
     }
     let wanted = ((frame.bottom - frame.top) / 60.0).max(2.0) as u32;
     for bytes in ticks::sizes(frame.max_bytes as u64, wanted) {
@@ -175,7 +189,7 @@ fn axes(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
         let points = vec![(frame.left, y), (frame.right, y)];
         shapes.push(Shape::Line { paint: Paint::Grid, width: 1.0, dashed: false, points });
         let at = (frame.left - 8.0, y + 4.0);
-        shapes.push(text(Paint::Dim, at, LETTERS, Side::Right, false, ticks::size(bytes)));
+        shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Right, false, ticks::size(bytes)));
     }
     let utc = panel.utc.filter(|_| chart.clock);
     // Round times of day, not round offsets from the start.
@@ -188,12 +202,12 @@ fn axes(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
         shapes.push(Shape::Line { paint: Paint::Dim, width: 1.0, dashed: false, points });
         let position = (x, frame.bottom + 18.0);
         let mark = ticks::time(at, step, utc);
-        shapes.push(text(Paint::Dim, position, LETTERS, Side::Middle, false, mark));
+        shapes.push(text(Paint::Dim, position, FONT_SIZE, TextAnchor::Middle, false, mark));
     }
 }
 
 /// Draws each band as an area between two step curves: values hold until the next row.
-fn bands(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, names: &[(String, bool)]) {
+fn bands(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, names: &[(String, bool)]) {
     let end = frame.x(panel.span.1);
     let mut base = vec![0_u64; panel.rows.len()];
     for (index, band) in panel.bands.iter().enumerate() {
@@ -207,7 +221,7 @@ fn bands(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, names: &[(String
     }
 }
 
-fn edge(frame: &Frame, panel: &Panel, sizes: &[u64], end: f64) -> Vec<(f64, f64)> {
+fn edge(frame: &PlotArea, panel: &Panel, sizes: &[u64], end: f64) -> Vec<(f64, f64)> {
     let mut points = Vec::with_capacity(2 * sizes.len() + 1);
     let mut y = frame.y(0);
     for ((at, _), bytes) in panel.rows.iter().zip(sizes) {
@@ -220,7 +234,7 @@ fn edge(frame: &Frame, panel: &Panel, sizes: &[u64], end: f64) -> Vec<(f64, f64)
     points
 }
 
-fn lines(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel) {
+fn lines(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel) {
     for (_, all) in &panel.lines {
         let inside = all.iter().filter(|(at, _)| *at >= frame.from && *at <= frame.to);
         let points = inside.map(|(at, bytes)| (frame.x(*at), frame.y(*bytes))).collect();
@@ -228,7 +242,7 @@ fn lines(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel) {
     }
 }
 
-fn peak(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
+fn peak(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, chart: &Chart) {
     let (at, bytes) = panel.peak;
     if bytes == 0 {
         return;
@@ -239,13 +253,13 @@ fn peak(shapes: &mut Vec<Shape>, frame: &Frame, panel: &Panel, chart: &Chart) {
     shapes.push(Shape::Dot(Paint::Alarm, (x, y)));
     let utc = panel.utc.filter(|_| chart.clock);
     let label = format!("peak {} at {}", Bytes(bytes), ticks::time(at, 1_000_000, utc));
-    let room = glyphs::width(&label, LETTERS);
+    let room = glyphs::width(&label, FONT_SIZE);
     let (anchor_x, side) = if x + room + 8.0 <= frame.right {
-        (x, Side::Left)
+        (x, TextAnchor::Left)
     } else if x - room >= frame.left {
-        (x, Side::Right)
+        (x, TextAnchor::Right)
     } else {
-        (frame.left, Side::Left)
+        (frame.left, TextAnchor::Left)
     };
-    shapes.push(text(Paint::Alarm, (anchor_x, y - 7.0), LETTERS, side, false, label));
+    shapes.push(text(Paint::Alarm, (anchor_x, y - 7.0), FONT_SIZE, side, false, label));
 }

@@ -13,11 +13,11 @@ mod ticks;
 
 use std::io::{self, Write};
 
-use engine::analysis::bands::{Band, Course, Drawn};
-use engine::units::Moment;
+use engine::analysis::bands::{Band, BandScanResult, BandSeries};
+use engine::units::Timestamp;
 
-use super::analysis::{Overlay, Subject, frames};
-use crate::plain::plain;
+use super::analysis::{AnalyzedFile, OverlaySeries, frames};
+use crate::plain::sanitize;
 
 /// A chart.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,12 +68,12 @@ impl Panel {
     #[must_use]
     pub fn new(
         title: &str,
-        subject: &Subject<'_>,
-        drawn: &Drawn,
-        course: &Course,
-        overlays: &[Overlay],
+        subject: &AnalyzedFile<'_>,
+        drawn: &BandScanResult,
+        course: &BandSeries,
+        overlays: &[OverlaySeries],
     ) -> Self {
-        let nanos = |at: Moment| subject.nanos(at);
+        let nanos = |at: Timestamp| subject.nanos(at);
         let named = course.bands.iter().map(|band| band_name(*band, subject)).collect();
         let (bands, indices) = merged(named);
         let mut now: Vec<u64> = vec![0; course.bands.len()];
@@ -92,13 +92,13 @@ impl Panel {
             (nanos(at), sums)
         });
         let rows: Vec<_> = rows.collect();
-        let line = |overlay: &Overlay| {
+        let line = |overlay: &OverlaySeries| {
             let points = overlay.points.iter().map(|(at, bytes)| (nanos(*at), *bytes));
-            (plain(&overlay.name).into_owned(), points.collect())
+            (sanitize(&overlay.name).into_owned(), points.collect())
         };
         let span = drawn.span.or(subject.facts.span).unwrap_or_default();
         Self {
-            title: plain(title).into_owned(),
+            title: sanitize(title).into_owned(),
             bands,
             rows,
             peak: (nanos(drawn.peak_at), drawn.peak_bytes),
@@ -131,7 +131,7 @@ fn merged(named: Vec<(String, bool)>) -> (Vec<(String, bool)>, Vec<usize>) {
 }
 
 /// Returns the name of a band, and whether it is the rest.
-fn band_name(band: Band, subject: &Subject<'_>) -> (String, bool) {
+fn band_name(band: Band, subject: &AnalyzedFile<'_>) -> (String, bool) {
     let name = match band {
         Band::Kind(kind) => kind.to_string(),
         Band::Site(site) => {
@@ -147,7 +147,7 @@ fn band_name(band: Band, subject: &Subject<'_>) -> (String, bool) {
         Band::Device(None) => "gpu_?".to_owned(),
         Band::Rest(count) => return (format!("{count} others"), true),
     };
-    (plain(&name).into_owned(), false)
+    (sanitize(&name).into_owned(), false)
 }
 
 /// Writes a chart as SVG.

@@ -11,7 +11,7 @@ use tiny_skia::{
 
 use super::Theme;
 use super::glyphs::{self, EM};
-use super::scene::{Paint, Scene, Shape, Side};
+use super::scene::{Paint, Scene, Shape, TextAnchor};
 
 /// Pixels per unit.
 const SCALE: f32 = 2.0;
@@ -69,9 +69,9 @@ fn draw(map: &mut Pixmap, shape: &Shape, theme: Theme) {
         Shape::Text { paint, at, size, side, bold, text } => {
             let room = glyphs::width(text, *size);
             let left = match side {
-                Side::Left => at.0,
-                Side::Middle => at.0 - room / 2.0,
-                Side::Right => at.0 - room,
+                TextAnchor::Left => at.0,
+                TextAnchor::Middle => at.0 - room / 2.0,
+                TextAnchor::Right => at.0 - room,
             };
             letters(map, text, (left, at.1), *size, *bold, &ink(*paint, theme));
         }

@@ -16,7 +16,7 @@ pub(super) enum Paint {
 
 /// Anchor of a text relative to its point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
+pub(super) enum TextAnchor {
     Left,
     Middle,
     Right,
@@ -34,7 +34,7 @@ pub(super) enum Shape {
     /// A disc.
     Dot(Paint, (f64, f64)),
     /// A text, positioned by its baseline.
-    Text { paint: Paint, at: (f64, f64), size: f64, side: Side, bold: bool, text: String },
+    Text { paint: Paint, at: (f64, f64), size: f64, side: TextAnchor, bold: bool, text: String },
 }
 
 /// A chart, laid out.
@@ -47,16 +47,16 @@ pub(super) struct Scene {
 }
 
 /// Number of band colors; further bands start again.
-pub(super) const BANDS: usize = 12;
+pub(super) const BAND_COLORS: usize = 12;
 
 /// Page, text, dim text, grid, alarm, the rest; then bands.
-const LIGHT: [&str; 6 + BANDS] = [
+const LIGHT: [&str; 6 + BAND_COLORS] = [
     "#ffffff", "#1b2130", "#5d6679", "#e3e6ec", "#b3261e", "#b4bac6", "#3b6fd4", "#e08a2e",
     "#3f9c6b", "#9a62c7", "#d2504c", "#2a9fb0", "#b98a1f", "#d0649a", "#6b7f2e", "#7a6a5c",
     "#5d8df0", "#f0a860",
 ];
 
-const DARK: [&str; 6 + BANDS] = [
+const DARK: [&str; 6 + BAND_COLORS] = [
     "#161a22", "#e6e9f0", "#98a2b6", "#2b313e", "#ff8a80", "#566074", "#6f9cf5", "#f0a458",
     "#5fc48f", "#ba8be8", "#ee7a72", "#4fc1d2", "#d8ac47", "#ea8bbd", "#a0b85a", "#b3a28f",
     "#4a78d6", "#c97f33",
@@ -66,7 +66,7 @@ impl Paint {
     /// Returns every paint.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let fixed = [Self::Page, Self::Text, Self::Dim, Self::Grid, Self::Alarm, Self::Rest];
-        fixed.into_iter().chain((0..BANDS).map(Self::Band))
+        fixed.into_iter().chain((0..BAND_COLORS).map(Self::Band))
     }
 
     fn index(self) -> usize {
@@ -77,7 +77,7 @@ impl Paint {
             Self::Grid => 3,
             Self::Alarm => 4,
             Self::Rest => 5,
-            Self::Band(band) => 6 + band % BANDS,
+            Self::Band(band) => 6 + band % BAND_COLORS,
         }
     }
 

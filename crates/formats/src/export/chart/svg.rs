@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::Theme;
-use super::scene::{Paint, Scene, Shape, Side};
+use super::scene::{Paint, Scene, Shape, TextAnchor};
 use crate::export::escape;
 
 /// Writes a scene.
@@ -62,9 +62,9 @@ fn element(shape: &Shape) -> String {
         }
         Shape::Text { paint, at: (x, y), size, side, bold, text } => {
             let anchor = match side {
-                Side::Left => "start",
-                Side::Middle => "middle",
-                Side::Right => "end",
+                TextAnchor::Left => "start",
+                TextAnchor::Middle => "middle",
+                TextAnchor::Right => "end",
             };
             let weight = if *bold { " font-weight=\"bold\"" } else { "" };
             format!(

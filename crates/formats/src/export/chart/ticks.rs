@@ -34,14 +34,14 @@ pub(super) fn size(bytes: u64) -> String {
 /// Returns about `wanted` ticks of a time axis in nanoseconds, and the distance between them.
 pub(super) fn times(from: i64, to: i64, wanted: u32) -> (Vec<i64>, i64) {
     const SECOND: i64 = 1_000_000_000;
-    const LONG: [i64; 17] =
+    const TIME_STEPS: [i64; 17] =
         [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
     let rough = (to.saturating_sub(from) / i64::from(wanted.max(1))).max(1);
     let step = if rough < SECOND {
         let power = 10_i64.pow(rough.ilog10());
         [1, 2, 5, 10].map(|times| times * power).into_iter().find(|step| *step >= rough)
     } else {
-        LONG.map(|seconds| seconds * SECOND).into_iter().find(|step| *step >= rough)
+        TIME_STEPS.map(|seconds| seconds * SECOND).into_iter().find(|step| *step >= rough)
     };
     let days = || (rough / (86400 * SECOND)).saturating_add(1).saturating_mul(86400 * SECOND);
     let step = step.unwrap_or_else(days);

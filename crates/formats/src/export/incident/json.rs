@@ -3,27 +3,27 @@
 use std::io;
 use std::path::Path;
 
-use engine::diagnosis::Asked;
-use engine::holding::Holding;
+use engine::diagnosis::RequestedResource;
+use engine::holding::Holder;
 use engine::stack::{Frame, SiteName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{PAGE, RECORDING, SNAPSHOT, SUMMARY, Story, text};
+use super::{HTML_FILE, IncidentReport, RECORDING_FILE, SNAPSHOT_FILE, SUMMARY_FILE, text};
 use crate::export::advice::GpuAdvice;
 use crate::export::analysis::json::frame;
-use crate::plain::{plain, plain_up_to};
+use crate::plain::{sanitize, sanitize_up_to};
 
 /// Version of the object. It changes if a reader of the old version would misread the new one.
 pub const VERSION: u32 = 1;
 
 /// Maximum size of a file that is read.
-const LONGEST: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// An incident as JSON.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct IncidentObject {
+pub struct IncidentJson {
     /// Version of this object.
     pub version: u32,
     /// Name of the incident directory.
@@ -45,7 +45,7 @@ pub struct IncidentObject {
     /// Earlier incidents of the same process that were suppressed.
     pub suppressed_before: u64,
     /// Process whose allocation failed or that exceeded a threshold.
-    pub requester: Option<WhoObject>,
+    pub requester: Option<RequesterJson>,
     /// Requested size; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<u64>,
@@ -61,17 +61,17 @@ pub struct IncidentObject {
     /// Device ordinal of the process.
     pub device: Option<u16>,
     /// GPU; absent if unknown or if the incident is about all GPUs.
-    pub gpu: Option<GpuObject>,
+    pub gpu: Option<GpuJson>,
     /// Allocation site of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub site: Option<SiteObject>,
+    pub site: Option<SiteJson>,
     /// Cause of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cause: Option<CauseObject>,
+    pub cause: Option<CauseJson>,
     /// Memory held there at that time by process, traced or reported by the driver, largest first.
-    pub holders: Vec<HolderObject>,
+    pub holders: Vec<HolderJson>,
     /// Processes that grew in the last minutes, largest first.
-    pub growth: Vec<GrowthObject>,
+    pub growth: Vec<GrowthJson>,
     /// Steps that would free memory.
     pub advice: Vec<GpuAdvice>,
     /// Number of events in the recording.
@@ -89,7 +89,7 @@ pub struct IncidentObject {
 /// A process.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WhoObject {
+pub struct RequesterJson {
     /// Process id.
     pub pid: u32,
     /// The thread that made the call.
@@ -101,7 +101,7 @@ pub struct WhoObject {
 /// A GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GpuObject {
+pub struct GpuJson {
     /// Index.
     pub index: u16,
     /// `GPU-…`.
@@ -117,7 +117,7 @@ pub struct GpuObject {
 /// Cause of an out-of-memory error.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CauseObject {
+pub struct CauseJson {
     /// Name of the cause.
     pub name: String,
     /// `possible`, `likely` or `certain`.
@@ -125,7 +125,7 @@ pub struct CauseObject {
     /// The cause in a sentence.
     pub summary: String,
     /// The memory values that it is based on.
-    pub breakdown: Vec<FigureObject>,
+    pub breakdown: Vec<BreakdownJson>,
     /// Signs of quotas or other GPU sharing.
     pub hints: Vec<String>,
 }
@@ -133,7 +133,7 @@ pub struct CauseObject {
 /// One value of the memory breakdown.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct FigureObject {
+pub struct BreakdownJson {
     /// Name of the value.
     pub name: String,
     /// Size.
@@ -143,7 +143,7 @@ pub struct FigureObject {
 /// Memory held by one process.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct HolderObject {
+pub struct HolderJson {
     /// Process id.
     pub pid: u32,
     /// Name of the process.
@@ -163,13 +163,13 @@ pub struct HolderObject {
     /// Whether it may hold memory from before the trace.
     pub before_trace: bool,
     /// Sites, largest first.
-    pub sites: Vec<SiteObject>,
+    pub sites: Vec<SiteJson>,
 }
 
 /// An allocation site and its live memory.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SiteObject {
+pub struct SiteJson {
     /// Site name, as in `trace --format json`.
     pub id: String,
     /// Live bytes.
@@ -183,7 +183,7 @@ pub struct SiteObject {
 /// Growth of one process.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GrowthObject {
+pub struct GrowthJson {
     /// Process id.
     pub pid: u32,
     /// Name of the process.
@@ -194,10 +194,10 @@ pub struct GrowthObject {
     pub window_ms: u64,
 }
 
-impl IncidentObject {
+impl IncidentJson {
     /// Converts a report.
     #[must_use]
-    pub fn new(report: &Story<'_>) -> Self {
+    pub fn new(report: &IncidentReport<'_>) -> Self {
         let failed = report.refused;
         let requested = failed.map(|failed| failed.asked);
         Self {
@@ -205,25 +205,25 @@ impl IncidentObject {
             id: report.id.to_owned(),
             trigger: report.trigger.name().to_owned(),
             time: report.names.clock.precise(report.at),
-            host: plain(report.host).into_owned(),
+            host: sanitize(report.host).into_owned(),
             title: text::headline(report),
-            exact: report.snapshot.certainty.exact(),
+            exact: report.snapshot.uncertainty.exact(),
             oom_count: report.errors,
             recovered: report.recovered,
             suppressed_before: report.skipped,
-            requester: report.who.map(|requester| WhoObject {
+            requester: report.who.map(|requester| RequesterJson {
                 pid: requester.pid.0,
                 tid: requester.tid.map(|tid| tid.0),
-                name: plain(&requester.name).into_owned(),
+                name: sanitize(&requester.name).into_owned(),
             }),
-            requested_bytes: requested.and_then(Asked::bytes).map(|bytes| bytes.0),
+            requested_bytes: requested.and_then(RequestedResource::bytes).map(|bytes| bytes.0),
             requested_kind: requested.map(|requested| match requested {
-                Asked::Memory(kind, _) => kind.name().to_owned(),
-                Asked::Addresses => "addresses".to_owned(),
-                Asked::Other => "other".to_owned(),
+                RequestedResource::Memory(kind, _) => kind.name().to_owned(),
+                RequestedResource::Addresses => "addresses".to_owned(),
+                RequestedResource::Other => "other".to_owned(),
             }),
-            function: failed.map(|failed| plain(&failed.function).into_owned()),
-            threshold: report.limit.map(|limit| plain_up_to(limit, 1000).into_owned()),
+            function: failed.map(|failed| sanitize(&failed.function).into_owned()),
+            threshold: report.limit.map(|limit| sanitize_up_to(limit, 1000).into_owned()),
             device: report.device.map(|device| device.0),
             gpu: gpu(report),
             site: failed.map(|failed| site(failed.site, (0, 0), &failed.frames)),
@@ -234,71 +234,73 @@ impl IncidentObject {
             recorded_events: report.events,
             snapshot_after_ms: (report.snapshot.at - report.at).millis(),
             written_after_ms: report.took.millis(),
-            html_report: plain_up_to(report.page, 1000).into_owned(),
-            files: [SUMMARY, super::OBJECT, SNAPSHOT, RECORDING, PAGE].map(str::to_owned).to_vec(),
+            html_report: sanitize_up_to(report.page, 1000).into_owned(),
+            files: [SUMMARY_FILE, super::INCIDENT_FILE, SNAPSHOT_FILE, RECORDING_FILE, HTML_FILE]
+                .map(str::to_owned)
+                .to_vec(),
         }
     }
 }
 
 /// Reads the object of an incident directory. Fields that another version did not write are empty.
-pub fn read(path: &Path) -> io::Result<IncidentObject> {
+pub fn read(path: &Path) -> io::Result<IncidentJson> {
     let length = std::fs::metadata(path)?.len();
-    if length > LONGEST {
+    if length > MAX_FILE_BYTES {
         return Err(io::Error::other(format!("file too large ({length} bytes)")));
     }
     let text = std::fs::read(path)?;
-    let object: IncidentObject = serde_json::from_slice(&text)?;
+    let object: IncidentJson = serde_json::from_slice(&text)?;
     if object.version == 0 {
         return Err(io::Error::other("no version field: not an incident.json"));
     }
     Ok(object)
 }
 
-fn gpu(report: &Story<'_>) -> Option<GpuObject> {
+fn gpu(report: &IncidentReport<'_>) -> Option<GpuJson> {
     let id = report.gpu?;
     let known = report.names.gpu(id);
-    Some(GpuObject {
+    Some(GpuJson {
         index: id.0,
-        uuid: known.map(|gpu| plain(&gpu.uuid).into_owned()),
-        name: known.map(|gpu| plain(&gpu.name).into_owned()),
+        uuid: known.map(|gpu| sanitize(&gpu.uuid).into_owned()),
+        name: known.map(|gpu| sanitize(&gpu.name).into_owned()),
         total_bytes: report.total().map(|bytes| bytes.0),
         free_bytes: report.free().map(|bytes| bytes.0),
     })
 }
 
-fn cause(report: &Story<'_>) -> Option<CauseObject> {
+fn cause(report: &IncidentReport<'_>) -> Option<CauseJson> {
     let diagnosis = &report.refused?.diagnosis;
     let breakdown = &diagnosis.figures;
     let cached = breakdown.cache_unused.map(|(bytes, _)| bytes);
     let all = [
         ("requested", breakdown.asked),
         ("total", breakdown.total),
-        ("free_reported", breakdown.free_told),
-        ("free_estimated", breakdown.free),
+        ("free_reported", breakdown.free_reported),
+        ("free_estimated", breakdown.free_estimated),
         ("traced", Some(breakdown.traced)),
-        ("requester", Some(breakdown.asker)),
+        ("requester", Some(breakdown.requester)),
         ("untracked", breakdown.untracked),
         ("cache_unused", cached),
         ("pool_unused", breakdown.pool_unused),
         ("others_unused", Some(breakdown.others_unused)),
     ];
     let entry = |(name, bytes): (&str, Option<engine::units::Bytes>)| {
-        bytes.map(|bytes| FigureObject { name: name.to_owned(), bytes: bytes.0 })
+        bytes.map(|bytes| BreakdownJson { name: name.to_owned(), bytes: bytes.0 })
     };
-    Some(CauseObject {
+    Some(CauseJson {
         name: diagnosis.cause.name().to_owned(),
         confidence: diagnosis.sureness.name().to_owned(),
-        summary: plain_up_to(&diagnosis.sentence, 1000).into_owned(),
+        summary: sanitize_up_to(&diagnosis.sentence, 1000).into_owned(),
         breakdown: all.into_iter().filter_map(entry).collect(),
         hints: diagnosis.hints.iter().map(|hint| hint.name().to_owned()).collect(),
     })
 }
 
-fn holder(report: &Story<'_>, one: &Holding) -> HolderObject {
+fn holder(report: &IncidentReport<'_>, one: &Holder) -> HolderJson {
     let (driver, untracked) = report.driver_usage(one.key.pid);
-    HolderObject {
+    HolderJson {
         pid: one.key.pid.0,
-        process: plain(&one.name).into_owned(),
+        process: sanitize(&one.name).into_owned(),
         uid: one.uid,
         live_bytes: one.live_bytes.0,
         live_allocations: one.live_allocations,
@@ -313,22 +315,18 @@ fn holder(report: &Story<'_>, one: &Holding) -> HolderObject {
     }
 }
 
-fn growth(one: &super::Grown) -> GrowthObject {
-    GrowthObject {
+fn growth(one: &super::HolderGrowth) -> GrowthJson {
+    GrowthJson {
         pid: one.pid.0,
-        process: plain(&one.name).into_owned(),
+        process: sanitize(&one.name).into_owned(),
         bytes: one.bytes,
         window_ms: one.within.millis(),
     }
 }
 
-fn site(
-    name: SiteName,
-    (live_bytes, live_allocations): (u64, u64),
-    frames: &[Frame],
-) -> SiteObject {
+fn site(name: SiteName, (live_bytes, live_allocations): (u64, u64), frames: &[Frame]) -> SiteJson {
     let object = |one: &Frame| serde_json::to_value(frame(one)).unwrap_or_default();
-    SiteObject {
+    SiteJson {
         id: name.to_string(),
         live_bytes,
         live_allocations,

@@ -5,36 +5,36 @@ mod json;
 mod text;
 
 pub use json::{
-    CauseObject, FigureObject, GpuObject, GrowthObject, HolderObject, IncidentObject, SiteObject,
-    VERSION, WhoObject, read,
+    BreakdownJson, CauseJson, GpuJson, GrowthJson, HolderJson, IncidentJson, RequesterJson,
+    SiteJson, VERSION, read,
 };
-pub use text::{write as write_text, write_without_folders};
+pub use text::{write as write_text, write_redacted};
 
 use std::sync::Arc;
 
-use engine::diagnosis::{Asked, Diagnosis};
-use engine::holding::Holding;
+use engine::diagnosis::{OomDiagnosis, RequestedResource};
+use engine::holding::Holder;
 use engine::ids::{DeviceId, GpuId, Pid, Tid};
 use engine::snapshot::Snapshot;
 use engine::stack::{Frame, SiteName};
-use engine::units::{Bytes, Moment, Nanos};
+use engine::units::{Bytes, Nanos, Timestamp};
 
-use super::Names;
+use super::ReportContext;
 use super::advice::GpuAdvice;
 
 /// Text summary of an incident directory.
-pub const SUMMARY: &str = "summary.txt";
+pub const SUMMARY_FILE: &str = "summary.txt";
 /// JSON object of an incident directory.
-pub const OBJECT: &str = "incident.json";
+pub const INCIDENT_FILE: &str = "incident.json";
 /// JSON report of the snapshot in an incident directory.
-pub const SNAPSHOT: &str = "snapshot.json";
+pub const SNAPSHOT_FILE: &str = "snapshot.json";
 /// Recording of the last events in an incident directory.
-pub const RECORDING: &str = "recent.arrows";
+pub const RECORDING_FILE: &str = "recent.arrows";
 /// HTML report of an incident directory.
-pub const PAGE: &str = "report.html";
+pub const HTML_FILE: &str = "report.html";
 
 /// State of the HTML report until it is written or has failed.
-pub const FOLLOWS: &str = "pending";
+pub const HTML_PENDING: &str = "pending";
 
 /// Reason why an incident is written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -42,22 +42,22 @@ pub enum Trigger {
     /// An allocation failed with an out-of-memory error.
     OutOfMemory,
     /// A configured threshold was exceeded.
-    Limit,
+    Threshold,
     /// A user requested it.
-    Asked,
+    Manual,
 }
 
 impl Trigger {
     /// All triggers.
-    pub const ALL: [Self; 3] = [Self::OutOfMemory, Self::Limit, Self::Asked];
+    pub const ALL: [Self; 3] = [Self::OutOfMemory, Self::Threshold, Self::Manual];
 
     /// Returns the name in JSON and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::OutOfMemory => "out_of_memory",
-            Self::Limit => "threshold",
-            Self::Asked => "manual",
+            Self::Threshold => "threshold",
+            Self::Manual => "manual",
         }
     }
 
@@ -66,15 +66,15 @@ impl Trigger {
     pub const fn short(self) -> &'static str {
         match self {
             Self::OutOfMemory => "oom",
-            Self::Limit => "threshold",
-            Self::Asked => "manual",
+            Self::Threshold => "threshold",
+            Self::Manual => "manual",
         }
     }
 }
 
 /// Process whose allocation failed or that exceeded a threshold.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Who {
+pub struct Requester {
     /// Process id.
     pub pid: Pid,
     /// The thread that made the call.
@@ -85,9 +85,9 @@ pub struct Who {
 
 /// The call that failed.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Refused {
+pub struct FailedRequest {
     /// Requested resource.
-    pub asked: Asked,
+    pub asked: RequestedResource,
     /// Driver function.
     pub function: Box<str>,
     /// Name of the site.
@@ -95,12 +95,12 @@ pub struct Refused {
     /// Frames, innermost first, if known.
     pub frames: Arc<[Frame]>,
     /// Diagnosis of the cause.
-    pub diagnosis: Diagnosis,
+    pub diagnosis: OomDiagnosis,
 }
 
 /// Growth of a holder within some time.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Grown {
+pub struct HolderGrowth {
     /// Process id.
     pub pid: Pid,
     /// Name of the process, not sanitized.
@@ -113,21 +113,21 @@ pub struct Grown {
 
 /// Content of an incident's files.
 #[derive(Clone, Copy, Debug)]
-pub struct Story<'a> {
+pub struct IncidentReport<'a> {
     /// Name of the incident directory.
     pub id: &'a str,
     /// Reason why the incident is written.
     pub trigger: Trigger,
     /// Time of the incident.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Name of the host, not sanitized.
     pub host: &'a str,
     /// Process that triggered the incident.
-    pub who: Option<&'a Who>,
+    pub who: Option<&'a Requester>,
     /// Exceeded threshold, as a sentence.
     pub limit: Option<&'a str>,
     /// The call that failed.
-    pub refused: Option<&'a Refused>,
+    pub refused: Option<&'a FailedRequest>,
     /// Device ordinal of the process.
     pub device: Option<DeviceId>,
     /// GPU of the host; none if the incident is about all GPUs.
@@ -136,15 +136,15 @@ pub struct Story<'a> {
     /// [`engine::diagnosis::MemoryBreakdown::free_estimated`].
     pub free_then: Option<Bytes>,
     /// Memory held there at that time by process, largest first.
-    pub holders: &'a [Holding],
+    pub holders: &'a [Holder],
     /// Processes that grew most in the last minutes.
-    pub grown: &'a [Grown],
+    pub grown: &'a [HolderGrowth],
     /// Steps that would free memory.
     pub advice: &'a [GpuAdvice],
     /// Snapshot taken soon after.
     pub snapshot: &'a Snapshot,
     /// Names for ids of the snapshot.
-    pub names: &'a Names,
+    pub names: &'a ReportContext,
     /// Out-of-memory errors of the same process and device that this incident covers.
     pub errors: u64,
     /// Whether the same request succeeded afterwards.
@@ -159,7 +159,7 @@ pub struct Story<'a> {
     pub took: Nanos,
 }
 
-impl Story<'_> {
+impl IncidentReport<'_> {
     /// Returns the total memory of the GPU.
     #[must_use]
     pub fn total(&self) -> Option<Bytes> {

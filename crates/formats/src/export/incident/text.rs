@@ -2,36 +2,36 @@
 
 use std::io::{self, Write};
 
-use engine::diagnosis::{Asked, Cause};
-use engine::holding::{HeldSite, Holding};
+use engine::diagnosis::{OomCause, RequestedResource};
+use engine::holding::{Holder, HolderSite};
 use engine::stack::{Frame, SiteName};
 use engine::units::{Bytes, Nanos};
 
-use super::{RECORDING, Refused, Story, Trigger};
-use crate::export::advice::{self, Advice};
-use crate::export::places::shown;
-use crate::export::text::{Style, age, count, sites, span};
-use crate::export::verdict::{callers, place};
-use crate::plain::{plain, plain_up_to};
+use super::{FailedRequest, IncidentReport, RECORDING_FILE, Trigger};
+use crate::export::advice::{self, AdviceReport};
+use crate::export::places::redact_paths;
+use crate::export::text::{TextStyle, format_age, format_count, format_duration, sites};
+use crate::export::verdict::{callers, location};
+use crate::plain::{sanitize, sanitize_up_to};
 
 /// Maximum number of listed processes, and of sites of each.
-const HOLDERS: usize = 10;
-const SITES: usize = 5;
+const MAX_HOLDERS: usize = 10;
+const MAX_SITES: usize = 5;
 
 /// Maximum number of callers printed below a site's location.
-const CALLERS: usize = 2;
+const MAX_CALLERS: usize = 2;
 
 /// Maximum number of printed frames of the failed call; incident.json has all.
-const FRAMES: usize = 24;
+const MAX_FRAMES: usize = 24;
 
 /// Maximum number of listed growing processes.
-const GROWN: usize = 5;
+const MAX_GROWING: usize = 5;
 
 /// Maximum number of characters of a sentence.
-const SENTENCE: usize = 1000;
+const MAX_SENTENCE_CHARS: usize = 1000;
 
 /// Returns the first line: what happened, in short.
-pub(super) fn headline(report: &Story<'_>) -> String {
+pub(super) fn headline(report: &IncidentReport<'_>) -> String {
     let device = match (report.gpu, report.device) {
         (Some(gpu), _) => Some(format!("GPU {}", gpu.0)),
         (None, Some(device)) => Some(format!("its device {}", device.0)),
@@ -41,68 +41,72 @@ pub(super) fn headline(report: &Story<'_>) -> String {
     let device = device.unwrap_or_else(|| "the device".to_owned());
     let process = report
         .who
-        .map_or_else(String::new, |who| format!("process {} ({})", who.pid, plain(&who.name)));
+        .map_or_else(String::new, |who| format!("process {} ({})", who.pid, sanitize(&who.name)));
     match (report.trigger, report.refused) {
         (Trigger::OutOfMemory, Some(failed)) => {
             let error = match failed.diagnosis.cause {
-                Cause::DeviceExhausted
-                | Cause::CacheFragmented
-                | Cause::PoolFragmented
-                | Cause::Unknown => format!("out of memory{gpu}"),
-                Cause::LargerThanDevice => format!("request larger than {device}"),
-                Cause::Quota => format!("allocation denied{gpu} although memory is free (quota)"),
-                Cause::AddressSpace => "address space exhausted".to_owned(),
-                Cause::HostMemory => "host memory exhausted".to_owned(),
+                OomCause::DeviceExhausted
+                | OomCause::CacheFragmentation
+                | OomCause::PoolFragmentation
+                | OomCause::Unknown => format!("out of memory{gpu}"),
+                OomCause::RequestExceedsDevice => format!("request larger than {device}"),
+                OomCause::Quota => {
+                    format!("allocation denied{gpu} although memory is free (quota)")
+                }
+                OomCause::AddressSpaceExhausted => "address space exhausted".to_owned(),
+                OomCause::HostMemoryExhausted => "host memory exhausted".to_owned(),
             };
             let request = match failed.asked {
-                Asked::Memory(kind, bytes) => format!("{bytes} of {kind} memory"),
-                Asked::Addresses => "addresses".to_owned(),
-                Asked::Other => format!("memory for {}", plain(&failed.function)),
+                RequestedResource::Memory(kind, bytes) => format!("{bytes} of {kind} memory"),
+                RequestedResource::Addresses => "addresses".to_owned(),
+                RequestedResource::Other => format!("memory for {}", sanitize(&failed.function)),
             };
             format!("{error}: {process} requested {request}")
         }
         (Trigger::OutOfMemory, None) => format!("out of memory{gpu}: {process}"),
-        (Trigger::Limit, _) => {
+        (Trigger::Threshold, _) => {
             format!(
                 "threshold exceeded{gpu}: {}",
-                plain_up_to(report.limit.unwrap_or(""), SENTENCE)
+                sanitize_up_to(report.limit.unwrap_or(""), MAX_SENTENCE_CHARS)
             )
         }
-        (Trigger::Asked, _) => "manual snapshot of all processes".to_owned(),
+        (Trigger::Manual, _) => "manual snapshot of all processes".to_owned(),
     }
 }
 
 /// Writes the summary without directories of paths, for readers who may not see them.
-pub fn write_without_folders(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
-    let redacted = |frames: &[Frame]| frames.iter().map(|frame| shown(frame, false)).collect();
-    let refused =
-        report.refused.map(|failed| Refused { frames: redacted(&failed.frames), ..failed.clone() });
+pub fn write_redacted(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
+    let redacted =
+        |frames: &[Frame]| frames.iter().map(|frame| redact_paths(frame, false)).collect();
+    let refused = report
+        .refused
+        .map(|failed| FailedRequest { frames: redacted(&failed.frames), ..failed.clone() });
     let mut holders = report.holders.to_vec();
     for site in holders.iter_mut().flat_map(|holder| &mut holder.sites) {
         site.frames = redacted(&site.frames);
     }
-    write(out, &Story { refused: refused.as_ref(), holders: &holders, ..*report })
+    write(out, &IncidentReport { refused: refused.as_ref(), holders: &holders, ..*report })
 }
 
 /// Writes the summary.
-pub fn write(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     writeln!(out, "{}", headline(report))?;
     let clock = &report.names.clock;
-    writeln!(out, "{}, host {}", clock.precise(report.at), plain(report.host))?;
+    writeln!(out, "{}, host {}", clock.precise(report.at), sanitize(report.host))?;
     cause(out, report)?;
     memory(out, report)?;
     holders(out, report)?;
     growth(out, report)?;
     writeln!(out, "\nADVICE\n")?;
-    let all = Advice { gpus: report.advice.to_vec(), ..Advice::default() };
-    advice::write(out, &all, Style::default())?;
+    let all = AdviceReport { gpus: report.advice.to_vec(), ..AdviceReport::default() };
+    advice::write(out, &all, TextStyle::default())?;
     footer(out, report)
 }
 
-fn cause(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
+fn cause(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     let Some(failed) = report.refused else { return Ok(()) };
     let diagnosis = &failed.diagnosis;
-    let sentence = plain_up_to(&diagnosis.sentence, SENTENCE);
+    let sentence = sanitize_up_to(&diagnosis.sentence, MAX_SENTENCE_CHARS);
     writeln!(out, "\nCAUSE: {} ({})", diagnosis.cause.name(), diagnosis.sureness.name())?;
     writeln!(out, "  {sentence}.")?;
     if report.errors > 1 {
@@ -118,14 +122,19 @@ fn cause(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
     }
     let thread = report.who.and_then(|who| who.tid);
     let thread = thread.map_or_else(String::new, |tid| format!(" on thread {tid}"));
-    writeln!(out, "\nCALL: {}{thread}", plain(&failed.function))?;
+    writeln!(out, "\nCALL: {}{thread}", sanitize(&failed.function))?;
     if failed.frames.is_empty() {
-        return writeln!(out, "  {}", place(failed.site, &failed.frames));
+        return writeln!(out, "  {}", location(failed.site, &failed.frames));
     }
-    sites::frames(out, &failed.frames, "  ", Style { stack_depth: FRAMES, ..Style::default() })
+    sites::frames(
+        out,
+        &failed.frames,
+        "  ",
+        TextStyle { stack_depth: MAX_FRAMES, ..TextStyle::default() },
+    )
 }
 
-fn memory(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
+fn memory(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     let mut lines: Vec<(String, Bytes)> = Vec::new();
     let mut add = |name: &str, bytes: Option<Bytes>| {
         lines.extend(bytes.map(|bytes| (name.to_owned(), bytes)));
@@ -135,8 +144,8 @@ fn memory(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
     match report.refused {
         Some(failed) => {
             let breakdown = &failed.diagnosis.figures;
-            add("free (last driver report)", breakdown.free_told);
-            add("free at the error (estimated)", breakdown.free);
+            add("free (last driver report)", breakdown.free_reported);
+            add("free at the error (estimated)", breakdown.free_estimated);
             add("traced allocations", Some(Bytes(traced)));
             add("untracked (contexts, code, pools, before the trace)", breakdown.untracked);
             let cached = breakdown.cache_unused.map(|(bytes, _)| bytes);
@@ -157,14 +166,14 @@ fn memory(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
     for (name, bytes) in lines {
         writeln!(out, "  {bytes:>12}  {name}")?;
     }
-    if !report.snapshot.certainty.exact() {
+    if !report.snapshot.uncertainty.exact() {
         writeln!(out, "  not exact: {}", inexact_reason(report))?;
     }
     Ok(())
 }
 
-fn inexact_reason(report: &Story<'_>) -> &'static str {
-    let uncertainty = &report.snapshot.certainty;
+fn inexact_reason(report: &IncidentReport<'_>) -> &'static str {
+    let uncertainty = &report.snapshot.uncertainty;
     if uncertainty.lost.events() > 0 {
         "events were lost"
     } else if uncertainty.before_trace {
@@ -178,54 +187,60 @@ fn inexact_reason(report: &Story<'_>) -> &'static str {
     }
 }
 
-fn holders(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
+fn holders(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     writeln!(out, "\nHOLDERS")?;
     if report.holders.is_empty() {
         writeln!(out, "  none traced")?;
     }
-    for holder in report.holders.iter().take(HOLDERS) {
+    for holder in report.holders.iter().take(MAX_HOLDERS) {
         self::holder(out, report, holder)?;
     }
-    if let Some(more) = report.holders.len().checked_sub(HOLDERS).filter(|more| *more > 0) {
+    if let Some(more) = report.holders.len().checked_sub(MAX_HOLDERS).filter(|more| *more > 0) {
         let processes = if more == 1 { "process" } else { "processes" };
         writeln!(out, "  … {more} more {processes} (incident.json lists all)")?;
     }
     Ok(())
 }
 
-fn holder(out: &mut dyn Write, report: &Story<'_>, holder: &Holding) -> io::Result<()> {
+fn holder(out: &mut dyn Write, report: &IncidentReport<'_>, holder: &Holder) -> io::Result<()> {
     let (_, untracked) = report.driver_usage(holder.key.pid);
     let untracked = untracked.filter(|bytes| bytes.0 > 0);
     let held = match (holder.live_allocations, untracked) {
         (0, Some(bytes)) => format!("{bytes} reported by the driver, not traced"),
-        (some, None) => format!("{} in {}", holder.live_bytes, count(some)),
+        (some, None) => format!("{} in {}", holder.live_bytes, format_count(some)),
         (some, Some(bytes)) => {
-            format!("{} in {}, {bytes} untracked", holder.live_bytes, count(some))
+            format!("{} in {}, {bytes} untracked", holder.live_bytes, format_count(some))
         }
     };
-    writeln!(out, "  process {} ({}): {held}", holder.key.pid, plain(&holder.name))?;
-    for site in holder.sites.iter().take(SITES) {
+    writeln!(out, "  process {} ({}): {held}", holder.key.pid, sanitize(&holder.name))?;
+    for site in holder.sites.iter().take(MAX_SITES) {
         self::site(out, site)?;
     }
     Ok(())
 }
 
-fn site(out: &mut dyn Write, site: &HeldSite) -> io::Result<()> {
+fn site(out: &mut dyn Write, site: &HolderSite) -> io::Result<()> {
     let id = match site.name {
-        SiteName::Told(_) => format!("  [{}]", site.name),
+        SiteName::Resolved(_) => format!("  [{}]", site.name),
         _ => String::new(),
     };
-    let location = place(site.name, &site.frames);
-    writeln!(out, "    {:>12}  {}{id}", site.live_bytes, plain_up_to(&location, SENTENCE))?;
-    for caller in callers(&site.frames, CALLERS) {
-        writeln!(out, "    {:>12}  from {}", "", plain_up_to(&caller, SENTENCE))?;
+    let location = location(site.name, &site.frames);
+    writeln!(
+        out,
+        "    {:>12}  {}{id}",
+        site.live_bytes,
+        sanitize_up_to(&location, MAX_SENTENCE_CHARS)
+    )?;
+    for caller in callers(&site.frames, MAX_CALLERS) {
+        writeln!(out, "    {:>12}  from {}", "", sanitize_up_to(&caller, MAX_SENTENCE_CHARS))?;
     }
     Ok(())
 }
 
-fn growth(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
+fn growth(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     writeln!(out, "\nGROWTH IN THE LAST MINUTES")?;
-    let growing: Vec<_> = report.grown.iter().filter(|one| one.bytes > 0).take(GROWN).collect();
+    let growing: Vec<_> =
+        report.grown.iter().filter(|one| one.bytes > 0).take(MAX_GROWING).collect();
     if growing.is_empty() {
         writeln!(out, "  none")?;
     }
@@ -233,23 +248,23 @@ fn growth(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
         writeln!(
             out,
             "  {} (pid {}): +{} in {}",
-            plain(&one.name),
+            sanitize(&one.name),
             one.pid,
             Bytes(one.bytes.unsigned_abs()),
-            age(one.within),
+            format_age(one.within),
         )?;
     }
     Ok(())
 }
 
-fn footer(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
+fn footer(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     let after = match report.snapshot.at - report.at {
         Nanos(0) => "the same moment".to_owned(),
-        after => format!("{} after the error", span(after)),
+        after => format!("{} after the error", format_duration(after)),
     };
     writeln!(
         out,
-        "\n{RECORDING} has the last {} events (vramscope report {RECORDING}).\n\
+        "\n{RECORDING_FILE} has the last {} events (vramscope report {RECORDING_FILE}).\n\
          snapshot.json is from {after}; incident.json has all of this for programs.",
         report.events,
     )

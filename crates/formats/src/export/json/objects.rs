@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// Objects of one kind of a process.
 #[derive(Serialize)]
-pub(super) struct Objects {
+pub(super) struct ObjectCountsJson {
     kind: &'static str,
     live: u64,
     created: u64,
@@ -20,14 +20,14 @@ pub(super) struct Objects {
 
 /// Objects of one kind of a site.
 #[derive(Serialize)]
-pub(super) struct OfSite {
+pub(super) struct SiteObjectsJson {
     kind: &'static str,
     live: u64,
     created: u64,
     destroyed: u64,
 }
 
-impl Objects {
+impl ObjectCountsJson {
     pub(super) fn new(view: &ObjectView) -> Self {
         Self {
             kind: view.kind.name(),
@@ -42,7 +42,7 @@ impl Objects {
     }
 }
 
-impl OfSite {
+impl SiteObjectsJson {
     pub(super) fn new(view: &SiteObjectView) -> Self {
         let SiteObjectView { kind, live, created, destroyed } = *view;
         Self { kind: kind.name(), live, created, destroyed }

@@ -1,15 +1,15 @@
 //! Allocation sites as JSON.
 
-use engine::snapshot::{Growth, SiteKindView, SiteProcess, SiteView};
+use engine::snapshot::{SiteHistory, SiteKindView, SiteProcess, SiteView};
 use serde::Serialize;
 
-use super::Names;
-use super::objects::OfSite;
-use crate::export::analysis::json::{FrameObject, frame};
+use super::ReportContext;
+use super::objects::SiteObjectsJson;
+use crate::export::analysis::json::{FrameJson, frame};
 
 /// A site of all processes.
 #[derive(Serialize)]
-pub(super) struct Site {
+pub(super) struct SiteJson {
     id: String,
     live_bytes: u64,
     live_allocations: u64,
@@ -26,31 +26,31 @@ pub(super) struct Site {
     median_lifetime_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_lifetime_ns: Option<u64>,
-    lifetime_histogram: Vec<Lifetimes>,
-    history: Course,
-    kinds: Vec<Kind>,
+    lifetime_histogram: Vec<LifetimeBucketJson>,
+    history: HistoryJson,
+    kinds: Vec<SiteKindJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    objects: Vec<OfSite>,
-    processes: Vec<Holder>,
-    frames: Vec<FrameObject>,
+    objects: Vec<SiteObjectsJson>,
+    processes: Vec<SiteProcessJson>,
+    frames: Vec<FrameJson>,
 }
 
 /// A bucket of the lifetime histogram.
 #[derive(Serialize)]
-struct Lifetimes {
+struct LifetimeBucketJson {
     min_ns: u64,
     count: u64,
 }
 
 #[derive(Serialize)]
-struct Course {
+struct HistoryJson {
     since: String,
     window_ns: u64,
     live_bytes: Vec<u64>,
 }
 
 #[derive(Serialize)]
-struct Kind {
+struct SiteKindJson {
     kind: &'static str,
     live_bytes: u64,
     live_allocations: u64,
@@ -61,7 +61,7 @@ struct Kind {
 }
 
 #[derive(Serialize)]
-struct Holder {
+struct SiteProcessJson {
     pid: Option<u32>,
     live_bytes: u64,
     live_allocations: u64,
@@ -69,21 +69,21 @@ struct Holder {
 
 /// A site of one process; its frames are in the list of all sites.
 #[derive(Serialize)]
-pub(super) struct OwnSite {
+pub(super) struct ProcessSiteJson {
     id: String,
     live_bytes: u64,
     live_allocations: u64,
     allocations_total: u64,
     bytes_total: u64,
-    kinds: Vec<Kind>,
+    kinds: Vec<SiteKindJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    objects: Vec<OfSite>,
+    objects: Vec<SiteObjectsJson>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    frames: Vec<FrameObject>,
+    frames: Vec<FrameJson>,
 }
 
-impl Site {
-    pub(super) fn new(site: &SiteView, names: &Names) -> Self {
+impl SiteJson {
+    pub(super) fn new(site: &SiteView, names: &ReportContext) -> Self {
         let time = |moment| names.clock.precise(moment);
         Self {
             id: site.name.to_string(),
@@ -100,16 +100,16 @@ impl Site {
             median_lifetime_ns: site.median_lifetime().map(|time| time.0),
             max_lifetime_ns: site.longest_lifetime.map(|time| time.0),
             lifetime_histogram: site.lifetimes.iter().map(lifetimes).collect(),
-            history: Course::new(&site.growth, names),
-            kinds: site.kinds.iter().map(Kind::new).collect(),
-            objects: site.objects.iter().map(OfSite::new).collect(),
-            processes: site.processes.iter().map(Holder::new).collect(),
+            history: HistoryJson::new(&site.growth, names),
+            kinds: site.kinds.iter().map(SiteKindJson::new).collect(),
+            objects: site.objects.iter().map(SiteObjectsJson::new).collect(),
+            processes: site.processes.iter().map(SiteProcessJson::new).collect(),
             frames: site.frames.iter().map(frame).collect(),
         }
     }
 }
 
-impl OwnSite {
+impl ProcessSiteJson {
     /// `frames`: whether to include the frames. A site of an ended process may be missing in the
     /// list of all sites.
     pub(super) fn new(site: &SiteView, frames: bool) -> Self {
@@ -120,20 +120,20 @@ impl OwnSite {
             live_allocations: site.live_allocations,
             allocations_total: site.allocations_total,
             bytes_total: site.bytes_total.0,
-            kinds: site.kinds.iter().map(Kind::new).collect(),
-            objects: site.objects.iter().map(OfSite::new).collect(),
+            kinds: site.kinds.iter().map(SiteKindJson::new).collect(),
+            objects: site.objects.iter().map(SiteObjectsJson::new).collect(),
             frames: shown.iter().map(frame).collect(),
         }
     }
 }
 
-fn lifetimes((power, count): &(u8, u64)) -> Lifetimes {
+fn lifetimes((power, count): &(u8, u64)) -> LifetimeBucketJson {
     let from = 1_u64.checked_shl(u32::from(*power)).unwrap_or(u64::MAX);
-    Lifetimes { min_ns: if *power == 0 { 0 } else { from }, count: *count }
+    LifetimeBucketJson { min_ns: if *power == 0 { 0 } else { from }, count: *count }
 }
 
-impl Course {
-    fn new(growth: &Growth, names: &Names) -> Self {
+impl HistoryJson {
+    fn new(growth: &SiteHistory, names: &ReportContext) -> Self {
         Self {
             since: names.clock.precise(growth.start),
             window_ns: growth.window.0,
@@ -142,7 +142,7 @@ impl Course {
     }
 }
 
-impl Kind {
+impl SiteKindJson {
     fn new(view: &SiteKindView) -> Self {
         Self {
             kind: view.kind.name(),
@@ -156,7 +156,7 @@ impl Kind {
     }
 }
 
-impl Holder {
+impl SiteProcessJson {
     fn new(view: &SiteProcess) -> Self {
         Self {
             pid: view.pid.map(|pid| pid.0),

@@ -3,11 +3,11 @@
 use engine::tensor::{TorchDeviceView, TorchView};
 use serde::Serialize;
 
-use super::Names;
+use super::ReportContext;
 
 /// The cache of one process.
 #[derive(Serialize)]
-pub(super) struct Torch {
+pub(super) struct TorchJson {
     exact: bool,
     lost_events: u64,
     dropped_blocks: u64,
@@ -16,11 +16,11 @@ pub(super) struct Torch {
     unavailable_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unavailable_summary: Option<&'static str>,
-    devices: Vec<Device>,
+    devices: Vec<TorchDeviceJson>,
 }
 
 #[derive(Serialize)]
-struct Device {
+struct TorchDeviceJson {
     device: u16,
     allocated_bytes: u64,
     reserved_bytes: u64,
@@ -44,21 +44,25 @@ struct Device {
     fragmentation_unknown_reason: Option<&'static str>,
 }
 
-impl Torch {
-    pub(super) fn new(view: &TorchView, names: &Names) -> Self {
+impl TorchJson {
+    pub(super) fn new(view: &TorchView, names: &ReportContext) -> Self {
         Self {
-            exact: view.exact(),
+            exact: view.is_exact(),
             lost_events: view.lost,
             dropped_blocks: view.unlisted,
             unavailable_reason: view.reason.map(|reason| reason.name()),
             unavailable_summary: view.reason.map(|reason| reason.reason()),
-            devices: view.devices.iter().map(|device| Device::new(device, names)).collect(),
+            devices: view
+                .devices
+                .iter()
+                .map(|device| TorchDeviceJson::new(device, names))
+                .collect(),
         }
     }
 }
 
-impl Device {
-    fn new(view: &TorchDeviceView, names: &Names) -> Self {
+impl TorchDeviceJson {
+    fn new(view: &TorchDeviceView, names: &ReportContext) -> Self {
         let fragmentation = view.fragmentation.ok();
         Self {
             device: view.device.0,

@@ -3,37 +3,37 @@
 use std::collections::HashMap;
 
 use engine::analysis::Amount;
-use engine::analysis::bands::{Band, By, Course, Total};
-use engine::analysis::leakage::Leak;
-use engine::analysis::lives::Life;
-use engine::analysis::suspects::{Findings, Judged};
-use engine::change::How;
+use engine::analysis::bands::{Band, BandSeries, BandTotal, GroupBy};
+use engine::analysis::leakage::LeakGroup;
+use engine::analysis::lives::AllocationSpan;
+use engine::analysis::suspects::{FileSiteVerdict, SuspectReport};
+use engine::change::EndReason;
 use engine::ids::SiteId;
-use engine::kind::Kind;
-use engine::units::Moment;
-use engine::verdict::Unusual;
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
+use engine::verdict::AnomalyKind;
 use serde_json::{Value, json};
 
-use super::names::Names;
-use super::pack::{Numbers, Parts};
-use super::{Story, segments};
-use crate::export::analysis::{Overlay, Subject};
-use crate::plain::{plain, plain_up_to};
+use super::names::StringTable;
+use super::pack::{NumberPacker, PackedData};
+use super::{HtmlReport, segments};
+use crate::export::analysis::{AnalyzedFile, OverlaySeries};
+use crate::plain::{sanitize, sanitize_up_to};
 
 /// Maximum number of sites in the table; the others are summed.
-const SITES: usize = 3000;
+const MAX_SITES: usize = 3000;
 
 /// Maximum number of rows of the lists of leaks.
-const LEAKS: usize = 1000;
+const MAX_LEAK_ROWS: usize = 1000;
 
 /// Maximum number of lines for memory that does not count in the sum.
-const LINES: usize = 12;
+const MAX_EXTRA_LINES: usize = 12;
 
 /// Collects the object and its blocks of numbers.
-pub(super) fn collect(report: &Story<'_>) -> (Value, Parts) {
+pub(super) fn collect(report: &HtmlReport<'_>) -> (Value, PackedData) {
     let subject = &report.subject;
-    let mut names = Names::new(&subject.facts.stacks);
-    let mut parts = Parts::default();
+    let mut names = StringTable::new(&subject.facts.stacks);
+    let mut parts = PackedData::default();
     let mut all = facts(report);
     let mut insert = |name: &str, value: Value| {
         if let Some(all) = all.as_object_mut() {
@@ -48,7 +48,7 @@ pub(super) fn collect(report: &Story<'_>) -> (Value, Parts) {
     insert("leaks", leaks(report, &mut names));
     insert("growing", growing(report.findings, subject, &mut names));
     insert("allocations", allocations(report, &mut names, &mut parts));
-    insert("segments", segments::tell(report, &mut names, &mut parts));
+    insert("segments", segments::add_segments(report, &mut names, &mut parts));
     let left_out = names.left_out;
     let (texts, frames, stacks, count) = names.finish();
     let part = parts.add(stacks);
@@ -63,17 +63,17 @@ fn amount(amount: Amount) -> Value {
 }
 
 /// Returns the values that describe the file as a whole.
-fn facts(report: &Story<'_>) -> Value {
+fn facts(report: &HtmlReport<'_>) -> Value {
     let subject = &report.subject;
     let facts = subject.facts;
     let warnings = facts.warnings.iter().map(|warning| {
-        let text = plain_up_to(&warning.text, 500);
+        let text = sanitize_up_to(&warning.text, 500);
         json!({"text": text, "count": warning.count, "inexact": warning.inexact})
     });
     let devices = facts.devices.iter().map(|(device, (name, total))| {
-        json!({"device": device.0, "name": plain(name), "total_bytes": total})
+        json!({"device": device.0, "name": sanitize(name), "total_bytes": total})
     });
-    let nanos = |at: Moment| subject.nanos(at);
+    let nanos = |at: Timestamp| subject.nanos(at);
     let span = facts.span.unwrap_or_default();
     let drawn = report.drawn;
     let kinds = report.leakage.by_kind.iter();
@@ -81,16 +81,16 @@ fn facts(report: &Story<'_>) -> Value {
     json!({
         "file": subject.path,
         "source": subject.imported.source.name(),
-        "producer": subject.imported.producer.as_deref().map(plain),
+        "producer": subject.imported.producer.as_deref().map(sanitize),
         "events": subject.imported.events,
         "exact": facts.exact(),
         "warnings": warnings.collect::<Value>(),
-        "memory": subject.memory(),
-        "never_freed_phrase": subject.never_freed(),
+        "memory": subject.memory_phrase(),
+        "never_freed_phrase": subject.never_freed_phrase(),
         "opens": report.opens.name(),
         "utc_ms": facts.clock.map(|(_, utc)| utc / 1_000_000),
         "span": [nanos(span.0), nanos(span.1)],
-        "kind_names": Kind::ALL.map(Kind::name),
+        "kind_names": MemoryKind::ALL.map(MemoryKind::name),
         "devices": devices.collect::<Value>(),
         "processes": processes(report),
         "peaks": peaks(report),
@@ -103,14 +103,14 @@ fn facts(report: &Story<'_>) -> Value {
 }
 
 /// Returns one row per process and device.
-fn processes(report: &Story<'_>) -> Value {
+fn processes(report: &HtmlReport<'_>) -> Value {
     let subject = &report.subject;
     let rows = report.overview.processes.iter().flat_map(|process| {
         process.devices.iter().map(|device| {
             let kinds = device.kinds.iter();
             json!({
                 "pid": process.pid.0,
-                "name": subject.process(process.pid).map(plain),
+                "name": subject.process(process.pid).map(sanitize),
                 "device": device.device.map(|device| device.0),
                 "allocations": device.allocations,
                 "frees": device.frees,
@@ -127,7 +127,7 @@ fn processes(report: &Story<'_>) -> Value {
 }
 
 /// Returns the peak of each device.
-fn peaks(report: &Story<'_>) -> Value {
+fn peaks(report: &HtmlReport<'_>) -> Value {
     let totals = report.usage.totals.iter().filter(|series| series.peak.bytes > 0);
     let row = totals.map(|series| {
         let ns = report.subject.nanos(series.peak.at);
@@ -138,14 +138,14 @@ fn peaks(report: &Story<'_>) -> Value {
 
 /// Returns the rows of the table of sites: the stack, and values in the order that the script
 /// expects.
-fn sites(report: &Story<'_>, names: &mut Names<'_>) -> Value {
+fn sites(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
     let at_peak: HashMap<Option<SiteId>, Amount> = report.at_peak.iter().copied().collect();
-    let all = report.drawn.totals(By::Site);
+    let all = report.drawn.totals(GroupBy::Site);
     let mut rows = Vec::new();
     let mut rest = [0_u64; 6];
     for (index, total) in all.iter().enumerate() {
         let Band::Site(site) = total.band else { continue };
-        let Total { began, freed, live, exited, peak_bytes, peak_at, .. } = *total;
+        let BandTotal { began, freed, live, exited, peak_bytes, peak_at, .. } = *total;
         let never_freed = live.plus(exited);
         let live_at_peak = at_peak.get(&site).copied().unwrap_or_default();
         let sums = [
@@ -156,7 +156,7 @@ fn sites(report: &Story<'_>, names: &mut Names<'_>) -> Value {
             live_at_peak.bytes,
             live_at_peak.allocations,
         ];
-        if index >= SITES {
+        if index >= MAX_SITES {
             for (rest, sum) in rest.iter_mut().zip(sums) {
                 *rest = rest.saturating_add(sum);
             }
@@ -171,12 +171,12 @@ fn sites(report: &Story<'_>, names: &mut Names<'_>) -> Value {
 /// Encodes bands over time. Each row is the time since the previous row, the number of changed
 /// bands, and their indices and differences.
 fn series(
-    series: &Course,
-    subject: &Subject<'_>,
-    names: &mut Names<'_>,
-    parts: &mut Parts,
+    series: &BandSeries,
+    subject: &AnalyzedFile<'_>,
+    names: &mut StringTable<'_>,
+    parts: &mut PackedData,
 ) -> Value {
-    let mut numbers = Numbers::default();
+    let mut numbers = NumberPacker::default();
     let mut previous = vec![0; series.bands.len()];
     let mut last = None;
     for (at, cells) in series.rows() {
@@ -197,7 +197,7 @@ fn series(
         Band::Site(site) => json!({"site": names.site(*site)}),
         Band::Process(pid) => {
             let name = subject.process(*pid).map_or_else(String::new, |name| format!(" {name}"));
-            json!({"name": plain(&format!("{pid}{name}")), "pid": pid.0})
+            json!({"name": sanitize(&format!("{pid}{name}")), "pid": pid.0})
         }
         Band::Device(device) => match device {
             Some(device) => json!({"name": device.to_string(), "device": device.0}),
@@ -215,8 +215,8 @@ fn series(
 }
 
 /// Encodes a line: times since the previous point, and differences of sizes.
-fn line(points: &[(i64, u64)], parts: &mut Parts) -> Value {
-    let mut numbers = Numbers::default();
+fn line(points: &[(i64, u64)], parts: &mut PackedData) -> Value {
+    let mut numbers = NumberPacker::default();
     let (mut last, mut size) = (points.first().map_or(0, |point| point.0), 0);
     for (at, bytes) in points {
         numbers.put(last.abs_diff(*at));
@@ -228,7 +228,7 @@ fn line(points: &[(i64, u64)], parts: &mut Parts) -> Value {
 }
 
 /// Returns the series of kinds that are not in the sum: host memory, managed memory, reservations.
-fn lines(report: &Story<'_>, parts: &mut Parts) -> Value {
+fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
     let subject = &report.subject;
     let measure = subject.imported.source.measure();
     let separate = report.usage.series.iter();
@@ -237,11 +237,11 @@ fn lines(report: &Story<'_>, parts: &mut Parts) -> Value {
         .filter(|series| series.peak.bytes > 0)
         .collect();
     separate.sort_by_key(|series| std::cmp::Reverse(series.peak.bytes));
-    let rows = separate.iter().take(LINES).map(|series| {
+    let rows = separate.iter().take(MAX_EXTRA_LINES).map(|series| {
         let points: Vec<_> =
             series.points.iter().map(|point| (subject.nanos(point.at), point.bytes)).collect();
         json!({
-            "kind": series.kind.map(Kind::name),
+            "kind": series.kind.map(MemoryKind::name),
             "pid": series.pid.map(|pid| pid.0),
             "device": series.device.map(|device| device.0),
             "peak_bytes": series.peak.bytes,
@@ -251,21 +251,25 @@ fn lines(report: &Story<'_>, parts: &mut Parts) -> Value {
     rows.collect()
 }
 
-fn overlays(overlays: &[Overlay], subject: &Subject<'_>, parts: &mut Parts) -> Value {
+fn overlays(
+    overlays: &[OverlaySeries],
+    subject: &AnalyzedFile<'_>,
+    parts: &mut PackedData,
+) -> Value {
     let rows = overlays.iter().map(|overlay| {
         let points = overlay.points.iter().map(|(at, bytes)| (subject.nanos(*at), *bytes));
         let points: Vec<_> = points.collect();
-        json!({"name": plain(&overlay.name), "line": line(&points, parts)})
+        json!({"name": sanitize(&overlay.name), "line": line(&points, parts)})
     });
     rows.collect()
 }
 
 /// Returns the memory that was never freed, by class.
-fn leaks(report: &Story<'_>, names: &mut Names<'_>) -> Value {
+fn leaks(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
     let leakage = report.leakage;
-    let mut list = |leaks: &[Leak]| {
+    let mut list = |leaks: &[LeakGroup]| {
         let all = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
-        let rows = leaks.iter().take(LEAKS).map(|leak| {
+        let rows = leaks.iter().take(MAX_LEAK_ROWS).map(|leak| {
             let group = leak.place;
             json!({
                 "site": names.site(group.site),
@@ -289,30 +293,34 @@ fn leaks(report: &Story<'_>, names: &mut Names<'_>) -> Value {
 }
 
 /// Returns leak suspects, other verdicts and anomalies.
-fn growing(found: &Findings, subject: &Subject<'_>, names: &mut Names<'_>) -> Value {
-    let mut row = |one: &Judged| {
+fn growing(
+    found: &SuspectReport,
+    subject: &AnalyzedFile<'_>,
+    names: &mut StringTable<'_>,
+) -> Value {
+    let mut row = |one: &FileSiteVerdict| {
         json!({
             "site": names.site(one.place.site),
             "verdict": one.verdict.name(),
             "confidence": one.sureness.name(),
-            "per_hour": one.evidence.per_hour,
+            "per_hour": one.evidence.growth_per_hour,
             "live": amount(one.live),
-            "lows": one.evidence.lows,
+            "lows": one.evidence.window_min,
             "steps": [one.evidence.growing_steps, one.evidence.steps],
-            "began": one.evidence.begun,
-            "freed": one.evidence.ended,
+            "began": one.evidence.created,
+            "freed": one.evidence.freed,
             "kind": one.place.kind.name(),
             "device": one.place.device.map(|device| device.0),
             "pid": one.place.pid.0,
-            "process": subject.process(one.place.pid).map(plain),
+            "process": subject.process(one.place.pid).map(sanitize),
         })
     };
-    let suspects: Value = found.suspects.iter().take(LEAKS).map(&mut row).collect();
-    let others: Value = found.others.iter().take(LEAKS).map(&mut row).collect();
-    let anomalies = found.unusual.iter().take(LEAKS).map(|odd| {
+    let suspects: Value = found.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let others: Value = found.others.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let anomalies = found.unusual.iter().take(MAX_LEAK_ROWS).map(|odd| {
         let (bytes, baseline, kind) = match odd.what {
-            Unusual::Size { bytes, usual, .. } => (bytes, usual, "size"),
-            Unusual::Growth { bytes, usual, .. } => (bytes, usual, "growth"),
+            AnomalyKind::Size { bytes, usual, .. } => (bytes, usual, "size"),
+            AnomalyKind::Growth { bytes, usual, .. } => (bytes, usual, "growth"),
         };
         json!({
             "site": names.site(odd.place.site),
@@ -326,7 +334,7 @@ fn growing(found: &Findings, subject: &Subject<'_>, names: &mut Names<'_>) -> Va
     });
     let anomalies: Value = anomalies.collect();
     json!({
-        "enough": found.is_enough(),
+        "enough": found.has_enough_data(),
         "suspects": suspects,
         "others": others,
         "anomalies": anomalies,
@@ -334,13 +342,17 @@ fn growing(found: &Findings, subject: &Subject<'_>, names: &mut Names<'_>) -> Va
 }
 
 /// Encodes the largest allocations, ordered by start time.
-fn allocations(report: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> Value {
+fn allocations(
+    report: &HtmlReport<'_>,
+    names: &mut StringTable<'_>,
+    parts: &mut PackedData,
+) -> Value {
     let lives = &report.biggest.lives;
-    let mut numbers = Numbers::default();
-    let mut last = lives.first().map_or(Moment(0), |life| life.began);
+    let mut numbers = NumberPacker::default();
+    let mut last = lives.first().map_or(Timestamp(0), |life| life.began);
     let first = lives.first().map_or(0, |life| report.subject.nanos(life.began));
     for life in lives {
-        let Life { key, bytes, began, ended, pid, tid, device, kind, site } = *life;
+        let AllocationSpan { key, bytes, began, ended, pid, tid, device, kind, site } = *life;
         numbers.put((began - last).0);
         last = began;
         let (age, reason) = match ended {
@@ -362,11 +374,11 @@ fn allocations(report: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> 
 }
 
 /// Returns the number of an end reason as the script expects it; 0 is live.
-const fn end_reason_number(reason: How) -> u64 {
+const fn end_reason_number(reason: EndReason) -> u64 {
     match reason {
-        How::Freed => 1,
-        How::Replaced => 2,
-        How::Released => 3,
-        How::Exited => 4,
+        EndReason::Freed => 1,
+        EndReason::Replaced => 2,
+        EndReason::Released => 3,
+        EndReason::ProcessExited => 4,
     }
 }

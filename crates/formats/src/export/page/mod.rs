@@ -17,61 +17,61 @@ pub use pack::base64;
 use std::io::{self, Write};
 
 use engine::analysis::Amount;
-use engine::analysis::bands::{Course, Drawn};
-use engine::analysis::leakage::Leakage;
-use engine::analysis::lives::Biggest;
-use engine::analysis::summary::Overview;
-use engine::analysis::suspects::Findings;
-use engine::analysis::usage::Courses;
+use engine::analysis::bands::{BandScanResult, BandSeries};
+use engine::analysis::leakage::LeakReport;
+use engine::analysis::lives::LargestAllocations;
+use engine::analysis::summary::SummaryReport;
+use engine::analysis::suspects::SuspectReport;
+use engine::analysis::usage::UsageReport;
 use engine::ids::SiteId;
 
-use super::analysis::{Fragmentation, Overlay, Subject};
+use super::analysis::{AnalyzedFile, FragmentationView, OverlaySeries};
 use super::escape;
 
 /// Maximum number of points of the bands.
-pub const POINTS: usize = 60_000;
+pub const MAX_POINTS: usize = 60_000;
 
 /// Maximum number of single allocations.
-pub const ALLOCATIONS: usize = 10_000;
+pub const MAX_ALLOCATIONS: usize = 10_000;
 
 /// Maximum number of points of lines for memory that does not count in the sum.
-pub const LINE_POINTS: usize = 2000;
+pub const MAX_LINE_POINTS: usize = 2000;
 
 /// Maximum number of bands per grouping, besides the rest.
-pub const BANDS: usize = 24;
+pub const MAX_BANDS: usize = 24;
 
 /// Content of an HTML report.
 #[derive(Clone, Copy, Debug)]
-pub struct Story<'a> {
+pub struct HtmlReport<'a> {
     /// The analyzed file.
-    pub subject: Subject<'a>,
+    pub subject: AnalyzedFile<'a>,
     /// Values by process and device.
-    pub overview: &'a Overview,
+    pub overview: &'a SummaryReport,
     /// Memory that was never freed.
-    pub leakage: &'a Leakage,
+    pub leakage: &'a LeakReport,
     /// Memory over time by device, kind and process.
-    pub usage: &'a Courses,
+    pub usage: &'a UsageReport,
     /// Leak suspects, other verdicts and anomalies.
-    pub findings: &'a Findings,
+    pub findings: &'a SuspectReport,
     /// Fragmentation of caches and pools.
-    pub fragmentation: &'a Fragmentation,
+    pub fragmentation: &'a FragmentationView,
     /// The sum over time, and its bands.
-    pub drawn: &'a Drawn,
+    pub drawn: &'a BandScanResult,
     /// Bands over time, one series per grouping.
-    pub courses: &'a [Course],
+    pub courses: &'a [BandSeries],
     /// Memory that was live at the peak, by site.
     pub at_peak: &'a [(Option<SiteId>, Amount)],
     /// The largest allocations.
-    pub biggest: &'a Biggest,
+    pub biggest: &'a LargestAllocations,
     /// Memory over time as reported by other tools.
-    pub overlays: &'a [Overlay],
+    pub overlays: &'a [OverlaySeries],
     /// Initially visible tab.
-    pub opens: Opens,
+    pub opens: InitialView,
 }
 
 /// Initially visible tab of the report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Opens {
+pub enum InitialView {
     /// Memory over time, and the sites.
     #[default]
     Sites,
@@ -85,7 +85,7 @@ pub enum Opens {
     Growing,
 }
 
-impl Opens {
+impl InitialView {
     const fn name(self) -> &'static str {
         match self {
             Self::Sites => "sites",
@@ -121,7 +121,7 @@ const SCRIPTS: [&str; 15] = [
 ];
 
 /// Writes the report.
-pub fn write(out: &mut dyn Write, report: &Story<'_>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, report: &HtmlReport<'_>) -> io::Result<()> {
     let script = format!("\"use strict\";\n(() => {{\n{}\n}})();\n", SCRIPTS.join("\n"));
     let policy = format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; \

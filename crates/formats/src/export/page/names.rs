@@ -3,42 +3,42 @@
 use std::collections::HashMap;
 
 use engine::ids::SiteId;
-use engine::stack::{Frame, Language, Stacks};
+use engine::stack::{Frame, Language, StackTable};
 use serde_json::{Value, json};
 
-use super::pack::Numbers;
+use super::pack::NumberPacker;
 use crate::export::analysis::frames;
-use crate::plain::plain_up_to;
+use crate::plain::sanitize_up_to;
 
 /// Maximum number of characters of a text.
-const LONGEST: usize = 1000;
+const MAX_TEXT_CHARS: usize = 1000;
 
 /// Maximum number of frames of a stack.
-const DEEPEST: usize = 250;
+const MAX_FRAMES: usize = 250;
 
 /// Maximum number of stacks.
-const STACKS: usize = 12_000;
+const MAX_STACKS: usize = 12_000;
 
 /// Maximum size of all texts, in bytes; further stacks are omitted.
-const WORDS: usize = 16 << 20;
+const MAX_STRING_BYTES: usize = 16 << 20;
 
 /// Texts, frames and stacks by number.
-pub(super) struct Names<'a> {
-    stacks: &'a Stacks,
+pub(super) struct StringTable<'a> {
+    stacks: &'a StackTable,
     texts: HashMap<String, usize>,
     list: Vec<String>,
     text_bytes: usize,
     frames: HashMap<u32, usize>,
     frame_list: Vec<Value>,
     sites: HashMap<SiteId, Option<usize>>,
-    numbers: Numbers,
+    numbers: NumberPacker,
     count: usize,
     /// Number of stacks that were omitted.
     pub(super) left_out: usize,
 }
 
-impl<'a> Names<'a> {
-    pub(super) fn new(stacks: &'a Stacks) -> Self {
+impl<'a> StringTable<'a> {
+    pub(super) fn new(stacks: &'a StackTable) -> Self {
         Self {
             stacks,
             texts: HashMap::new(),
@@ -47,7 +47,7 @@ impl<'a> Names<'a> {
             frames: HashMap::new(),
             frame_list: Vec::new(),
             sites: HashMap::new(),
-            numbers: Numbers::default(),
+            numbers: NumberPacker::default(),
             count: 0,
             left_out: 0,
         }
@@ -55,7 +55,7 @@ impl<'a> Names<'a> {
 
     /// Returns the number of a text. The text is sanitized here.
     pub(super) fn text(&mut self, text: &str) -> usize {
-        let text = plain_up_to(text, LONGEST);
+        let text = sanitize_up_to(text, MAX_TEXT_CHARS);
         if let Some(known) = self.texts.get(&*text) {
             return *known;
         }
@@ -75,7 +75,7 @@ impl<'a> Names<'a> {
         let frames: Vec<&Frame> = self.stacks.frames(site).collect();
         let known = if frames.is_empty() {
             None
-        } else if self.count >= STACKS || self.text_bytes > WORDS {
+        } else if self.count >= MAX_STACKS || self.text_bytes > MAX_STRING_BYTES {
             self.left_out += 1;
             None
         } else {
@@ -87,10 +87,10 @@ impl<'a> Names<'a> {
 
     fn stack(&mut self, site: SiteId, frames: &[&Frame]) -> usize {
         let label = self.text(&frames::label(frames));
-        let library = frames::foreign(frames);
+        let library = frames::library_frames(frames);
         self.numbers.put(label as u64);
         self.numbers.put(frames.len() as u64);
-        let shown = frames.len().min(DEEPEST);
+        let shown = frames.len().min(MAX_FRAMES);
         self.numbers.put(shown as u64);
         let ids: Vec<u32> = self.stacks.ids(site).iter().map(|id| id.0).collect();
         for ((frame, id), library) in frames.iter().zip(ids).zip(library).take(shown) {
@@ -119,7 +119,7 @@ impl<'a> Names<'a> {
         let language = match frame.language {
             Language::Native => 0,
             Language::Python => 1,
-            Language::Remark => 2,
+            Language::Synthetic => 2,
         };
         let number = self.frame_list.len();
         self.frame_list.push(json!([function, file, frame.line, module, language]));
@@ -128,7 +128,7 @@ impl<'a> Names<'a> {
     }
 
     /// Returns all texts, all frames, and all stacks with their count.
-    pub(super) fn finish(self) -> (Vec<String>, Vec<Value>, Numbers, usize) {
+    pub(super) fn finish(self) -> (Vec<String>, Vec<Value>, NumberPacker, usize) {
         (self.list, self.frame_list, self.numbers, self.count)
     }
 }

@@ -7,9 +7,9 @@ use flate2::write::GzEncoder;
 
 /// A sequence of numbers. The script reads them in the same order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Numbers(Vec<u8>);
+pub(super) struct NumberPacker(Vec<u8>);
 
-impl Numbers {
+impl NumberPacker {
     /// Appends a number: seven bits per byte, lowest first; all but the last byte have the highest
     /// bit set.
     pub(super) fn put(&mut self, mut number: u64) {
@@ -35,11 +35,11 @@ impl Numbers {
 
 /// Blocks of numbers that a JSON object refers to by offset and length.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Parts(Vec<u8>);
+pub(super) struct PackedData(Vec<u8>);
 
-impl Parts {
+impl PackedData {
     /// Appends a block; returns its offset and length.
-    pub(super) fn add(&mut self, numbers: Numbers) -> [usize; 2] {
+    pub(super) fn add(&mut self, numbers: NumberPacker) -> [usize; 2] {
         let begin = self.0.len();
         self.0.extend(numbers.0);
         [begin, self.0.len() - begin]
@@ -48,7 +48,7 @@ impl Parts {
     /// Writes the length of the object in four bytes, the object and the blocks; compressed, as
     /// base64.
     pub(super) fn write(self, object: &[u8], out: &mut dyn Write) -> io::Result<()> {
-        let mut gzip = GzEncoder::new(Letters::new(out), Compression::new(7));
+        let mut gzip = GzEncoder::new(Base64Writer::new(out), Compression::new(7));
         let length = u32::try_from(object.len()).map_err(|_| too_long())?;
         gzip.write_all(&length.to_le_bytes())?;
         gzip.write_all(object)?;
@@ -62,14 +62,14 @@ fn too_long() -> io::Error {
 }
 
 /// Writer that encodes base64.
-struct Letters<'a> {
+struct Base64Writer<'a> {
     out: &'a mut dyn Write,
     left: Vec<u8>,
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-impl<'a> Letters<'a> {
+impl<'a> Base64Writer<'a> {
     fn new(out: &'a mut dyn Write) -> Self {
         Self { out, left: Vec::new() }
     }
@@ -79,7 +79,7 @@ impl<'a> Letters<'a> {
     }
 }
 
-impl Write for Letters<'_> {
+impl Write for Base64Writer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.left.extend_from_slice(bytes);
         let whole = self.left.len() / 3 * 3;
@@ -130,14 +130,14 @@ mod tests {
 
     #[test]
     fn numbers_have_seven_bits_per_byte() {
-        let mut numbers = Numbers::default();
+        let mut numbers = NumberPacker::default();
         for number in [0, 127, 128, 300, u64::MAX] {
             numbers.put(number);
         }
         let want = [0, 127, 0x80, 1, 0xac, 2];
         assert_eq!(numbers.0[..6], want);
         assert_eq!(numbers.0[6..], [255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
-        let mut steps = Numbers::default();
+        let mut steps = NumberPacker::default();
         steps.step(5, 8);
         steps.step(8, 5);
         steps.step(0, u64::MAX);
@@ -151,7 +151,7 @@ mod tests {
         {
             for size in 1..4 {
                 let mut out = Vec::new();
-                let mut writer = Letters::new(&mut out);
+                let mut writer = Base64Writer::new(&mut out);
                 for piece in bytes.as_bytes().chunks(size) {
                     writer.write_all(piece).unwrap();
                 }
@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn packed_data_is_restored() {
-        let mut parts = Parts::default();
-        let mut numbers = Numbers::default();
+        let mut parts = PackedData::default();
+        let mut numbers = NumberPacker::default();
         numbers.put(5);
         assert_eq!(parts.add(numbers.clone()), [0, 1]);
         numbers.whole(7);

@@ -3,23 +3,27 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use engine::cache::{BlockState, Part, Segment};
+use engine::cache::{BlockState, PoolSizeClass, Segment};
 use serde_json::{Value, json};
 
-use super::Story;
-use super::names::Names;
-use super::pack::{Numbers, Parts};
-use crate::export::analysis::Fragmentation;
-use crate::plain::plain_up_to;
+use super::HtmlReport;
+use super::names::StringTable;
+use super::pack::{NumberPacker, PackedData};
+use crate::export::analysis::FragmentationView;
+use crate::plain::sanitize_up_to;
 
 /// Maximum number of drawn blocks; segments beyond that are summed, smallest first.
-const BLOCKS: usize = 100_000;
+const MAX_BLOCKS: usize = 100_000;
 
-pub(super) fn tell(report: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts) -> Value {
+pub(super) fn add_segments(
+    report: &HtmlReport<'_>,
+    names: &mut StringTable<'_>,
+    parts: &mut PackedData,
+) -> Value {
     let all = &report.subject.facts.segments;
     let mut shown: Vec<&Segment> = all.iter().collect();
     shown.sort_by_key(|segment| (Reverse(segment.bytes), segment.address));
-    let mut room = BLOCKS;
+    let mut room = MAX_BLOCKS;
     shown.retain(|segment| {
         let fits = segment.blocks.len() <= room;
         room -= if fits { segment.blocks.len() } else { 0 };
@@ -37,7 +41,7 @@ pub(super) fn tell(report: &Story<'_>, names: &mut Names<'_>, parts: &mut Parts)
         let pool = pool(segment);
         (segment.device, Reverse(pool_bytes.get(&pool).copied()), pool, segment.address)
     });
-    let mut numbers = Numbers::default();
+    let mut numbers = NumberPacker::default();
     let rows: Vec<Value> = shown.iter().map(|one| row(one, names, &mut numbers)).collect();
     json!({
         "rows": rows,
@@ -53,7 +57,7 @@ fn sum<'a>(segments: impl Iterator<Item = &'a Segment>) -> u64 {
     segments.fold(0, |sum, segment| sum.saturating_add(segment.bytes))
 }
 
-fn row(segment: &Segment, names: &mut Names<'_>, numbers: &mut Numbers) -> Value {
+fn row(segment: &Segment, names: &mut StringTable<'_>, numbers: &mut NumberPacker) -> Value {
     for block in &segment.blocks {
         let state = match block.state {
             BlockState::Allocated => 0,
@@ -67,9 +71,9 @@ fn row(segment: &Segment, names: &mut Names<'_>, numbers: &mut Numbers) -> Value
         numbers.put(names.site(block.site) as u64);
     }
     let part = match segment.pool.part {
-        Part::Whole => "",
-        Part::Small => "small",
-        Part::Large => "large",
+        PoolSizeClass::Whole => "",
+        PoolSizeClass::Small => "small",
+        PoolSizeClass::Large => "large",
     };
     json!({
         "device": segment.device.map(|device| device.0),
@@ -83,7 +87,7 @@ fn row(segment: &Segment, names: &mut Names<'_>, numbers: &mut Numbers) -> Value
     })
 }
 
-fn pools(answer: &Fragmentation) -> Value {
+fn pools(answer: &FragmentationView) -> Value {
     let row = answer.pools.iter().map(|pool| {
         json!({
             "device": pool.device.map(|device| device.0),
@@ -103,9 +107,9 @@ fn pools(answer: &Fragmentation) -> Value {
     row.collect()
 }
 
-fn advice(answer: &Fragmentation) -> Value {
+fn advice(answer: &FragmentationView) -> Value {
     let row = answer.advice.iter().map(|advice| {
-        json!({"what": plain_up_to(&advice.what, 500), "why": plain_up_to(&advice.why, 500)})
+        json!({"what": sanitize_up_to(&advice.what, 500), "why": sanitize_up_to(&advice.why, 500)})
     });
     row.collect()
 }

@@ -11,33 +11,33 @@ use arrow_array::builder::{
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
-use super::{Day, Make, Table, day};
-use crate::export::allocations::{COLUMNS, Cell, Encoder, Type};
+use super::{Day, FileFactory, TableWriter, day};
+use crate::export::allocations::{COLUMNS, Cell, ColumnType, RowEncoder};
 
 /// Rows, and bytes of text, that are buffered before they are written.
-const ROWS: usize = 8192;
-const TEXT: usize = 8 << 20;
+const BATCH_ROWS: usize = 8192;
+const BATCH_TEXT_BYTES: usize = 8 << 20;
 
 /// Writes rows of allocations, one file per day.
-pub struct Rows<'a, W: Write + Send> {
-    table: Option<Table<'a, W>>,
-    buffers: BTreeMap<Day, Sheet>,
+pub struct AllocationRows<'a, W: Write + Send> {
+    table: Option<TableWriter<'a, W>>,
+    buffers: BTreeMap<Day, RowBuffer>,
     schema: SchemaRef,
     /// Index of the column that gives the day of a row.
     day_column: usize,
-    done: &'a mut Done<W>,
+    done: &'a mut WriteResult<W>,
 }
 
 /// The files, and notes for the user.
-pub type Done<W> = (Vec<W>, Vec<String>);
+pub type WriteResult<W> = (Vec<W>, Vec<String>);
 
-impl<'a, W: Write + Send> Rows<'a, W> {
+impl<'a, W: Write + Send> AllocationRows<'a, W> {
     /// Files are created by `make` on demand, and stored in `done` when they are complete.
-    pub fn new(host: Option<&str>, make: Make<'a, W>, done: &'a mut Done<W>) -> Self {
+    pub fn new(host: Option<&str>, make: FileFactory<'a, W>, done: &'a mut WriteResult<W>) -> Self {
         let fields: Vec<Field> =
             COLUMNS.iter().map(|(name, of, _)| Field::new(*name, data_type(*of), true)).collect();
         let schema = Arc::new(Schema::new(fields));
-        let table = Table::new("allocations", host, SchemaRef::clone(&schema), make);
+        let table = TableWriter::new("allocations", host, SchemaRef::clone(&schema), make);
         let day_column = COLUMNS.iter().position(|(name, ..)| *name == "alloc_time").unwrap_or(0);
         Self { table: Some(table), buffers: BTreeMap::new(), schema, day_column, done }
     }
@@ -51,7 +51,7 @@ impl<'a, W: Write + Send> Rows<'a, W> {
     }
 }
 
-impl<W: Write + Send> Encoder for Rows<'_, W> {
+impl<W: Write + Send> RowEncoder for AllocationRows<'_, W> {
     const BETWEEN_FRAMES: &'static str = " <- ";
 
     fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()> {
@@ -62,9 +62,9 @@ impl<W: Write + Send> Encoder for Rows<'_, W> {
         let Some(table) = &mut self.table else { return Ok(()) };
         let is_known = self.buffers.contains_key(&day);
         let day = if is_known { day } else { table.partition_day(day, 1) };
-        let buffer = self.buffers.entry(day).or_insert_with(Sheet::new);
+        let buffer = self.buffers.entry(day).or_insert_with(RowBuffer::new);
         buffer.row(cells);
-        if buffer.rows >= ROWS || buffer.text >= TEXT {
+        if buffer.rows >= BATCH_ROWS || buffer.text >= BATCH_TEXT_BYTES {
             self.flush(day)?;
         }
         Ok(())
@@ -82,25 +82,25 @@ impl<W: Write + Send> Encoder for Rows<'_, W> {
     }
 }
 
-fn data_type(of: Type) -> DataType {
+fn data_type(of: ColumnType) -> DataType {
     match of {
-        Type::U16 => DataType::UInt16,
-        Type::U32 => DataType::UInt32,
-        Type::U64 | Type::Hex => DataType::UInt64,
-        Type::I64 => DataType::Int64,
-        Type::Time => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
-        Type::Word | Type::Text => DataType::Utf8,
+        ColumnType::U16 => DataType::UInt16,
+        ColumnType::U32 => DataType::UInt32,
+        ColumnType::U64 | ColumnType::Hex => DataType::UInt64,
+        ColumnType::I64 => DataType::Int64,
+        ColumnType::Time => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
+        ColumnType::Word | ColumnType::Text => DataType::Utf8,
     }
 }
 
 /// Buffered rows of a day.
-struct Sheet {
-    columns: Vec<Column>,
+struct RowBuffer {
+    columns: Vec<ColumnBuffer>,
     rows: usize,
     text: usize,
 }
 
-enum Column {
+enum ColumnBuffer {
     U16(UInt16Builder),
     U32(UInt32Builder),
     U64(UInt64Builder),
@@ -109,15 +109,17 @@ enum Column {
     Text(StringBuilder),
 }
 
-impl Sheet {
+impl RowBuffer {
     fn new() -> Self {
-        let column = |of: Type| match of {
-            Type::U16 => Column::U16(UInt16Builder::new()),
-            Type::U32 => Column::U32(UInt32Builder::new()),
-            Type::U64 | Type::Hex => Column::U64(UInt64Builder::new()),
-            Type::I64 => Column::I64(Int64Builder::new()),
-            Type::Time => Column::Time(TimestampNanosecondBuilder::new().with_timezone("UTC")),
-            Type::Word | Type::Text => Column::Text(StringBuilder::new()),
+        let column = |of: ColumnType| match of {
+            ColumnType::U16 => ColumnBuffer::U16(UInt16Builder::new()),
+            ColumnType::U32 => ColumnBuffer::U32(UInt32Builder::new()),
+            ColumnType::U64 | ColumnType::Hex => ColumnBuffer::U64(UInt64Builder::new()),
+            ColumnType::I64 => ColumnBuffer::I64(Int64Builder::new()),
+            ColumnType::Time => {
+                ColumnBuffer::Time(TimestampNanosecondBuilder::new().with_timezone("UTC"))
+            }
+            ColumnType::Word | ColumnType::Text => ColumnBuffer::Text(StringBuilder::new()),
         };
         Self { columns: COLUMNS.iter().map(|(_, of, _)| column(*of)).collect(), rows: 0, text: 0 }
     }
@@ -134,16 +136,16 @@ impl Sheet {
                 _ => None,
             };
             match column {
-                Column::U16(cells) => {
+                ColumnBuffer::U16(cells) => {
                     cells.append_option(number.and_then(|number| u16::try_from(number).ok()));
                 }
-                Column::U32(cells) => {
+                ColumnBuffer::U32(cells) => {
                     cells.append_option(number.and_then(|number| u32::try_from(number).ok()));
                 }
-                Column::U64(cells) => cells.append_option(number),
-                Column::I64(cells) => cells.append_option(signed),
-                Column::Time(cells) => cells.append_option(signed),
-                Column::Text(cells) => {
+                ColumnBuffer::U64(cells) => cells.append_option(number),
+                ColumnBuffer::I64(cells) => cells.append_option(signed),
+                ColumnBuffer::Time(cells) => cells.append_option(signed),
+                ColumnBuffer::Text(cells) => {
                     let text = match cell {
                         Cell::Word(text) | Cell::Text(text) => Some(*text),
                         _ => None,
@@ -159,12 +161,12 @@ impl Sheet {
         (self.rows, self.text) = (0, 0);
         let columns = self.columns.iter_mut().map(|column| -> ArrayRef {
             match column {
-                Column::U16(cells) => Arc::new(cells.finish()),
-                Column::U32(cells) => Arc::new(cells.finish()),
-                Column::U64(cells) => Arc::new(cells.finish()),
-                Column::I64(cells) => Arc::new(cells.finish()),
-                Column::Time(cells) => Arc::new(cells.finish()),
-                Column::Text(cells) => Arc::new(cells.finish()),
+                ColumnBuffer::U16(cells) => Arc::new(cells.finish()),
+                ColumnBuffer::U32(cells) => Arc::new(cells.finish()),
+                ColumnBuffer::U64(cells) => Arc::new(cells.finish()),
+                ColumnBuffer::I64(cells) => Arc::new(cells.finish()),
+                ColumnBuffer::Time(cells) => Arc::new(cells.finish()),
+                ColumnBuffer::Text(cells) => Arc::new(cells.finish()),
             }
         });
         RecordBatch::try_new(schema, columns.collect()).map_err(io::Error::other)

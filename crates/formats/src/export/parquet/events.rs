@@ -8,13 +8,13 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
 use arrow_array::{Array, RecordBatch};
 
-use super::{Day, Make, Table, day};
-use crate::import::Error;
-use crate::recording::{Reader, Resolver, Row, schema};
+use super::{Day, FileFactory, TableWriter, day};
+use crate::import::ImportError;
+use crate::recording::{FunctionLookup, RecordingReader, RecordingRow, schema};
 
 /// Host of a recording.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Machine {
+pub struct RecordedHost {
     /// Host name, not sanitized.
     pub host: Option<String>,
     /// Wall clock minus monotonic clock, in nanoseconds.
@@ -24,18 +24,20 @@ pub struct Machine {
 }
 
 /// Reads the host of a recording from the rows before its first event.
-pub fn machine(path: &Path, known: Resolver) -> Result<Machine, Error> {
-    let mut reader = Reader::open(path, known)?;
-    let mut machine = Machine::default();
+pub fn machine(path: &Path, known: FunctionLookup) -> Result<RecordedHost, ImportError> {
+    let mut reader = RecordingReader::open(path, known)?;
+    let mut machine = RecordedHost::default();
     while let Some(row) = reader.next_row()? {
         match row {
-            Row::About { key, value } if &*key == "hostname" => machine.host = Some(value.into()),
-            Row::Clock(clock) => {
+            RecordingRow::About { key, value } if &*key == "hostname" => {
+                machine.host = Some(value.into())
+            }
+            RecordingRow::Clock(clock) => {
                 let utc = clock.utc_nanos();
                 machine.ahead = Some(i128::from(utc) - i128::from(clock.start().0));
                 machine.began = Some(utc);
             }
-            Row::Event(_) => break,
+            RecordingRow::Event(_) => break,
             _ => {}
         }
     }
@@ -44,35 +46,35 @@ pub fn machine(path: &Path, known: Resolver) -> Result<Machine, Error> {
 
 /// Error of writing events.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum EventExportError {
     /// The recording cannot be read.
     #[error(transparent)]
-    Read(#[from] Error),
+    Read(#[from] ImportError),
     /// The files cannot be written.
     #[error("cannot write the table `events`: {0}")]
     Write(#[from] std::io::Error),
 }
 
 /// Writes the rows of a recording, one file per day.
-pub struct Events<'a, W: Write + Send> {
-    table: Table<'a, W>,
-    machine: Machine,
+pub struct EventRows<'a, W: Write + Send> {
+    table: TableWriter<'a, W>,
+    machine: RecordedHost,
 }
 
-impl<'a, W: Write + Send> Events<'a, W> {
+impl<'a, W: Write + Send> EventRows<'a, W> {
     /// Files are created by `make` on demand.
-    pub fn new(machine: Machine, make: Make<'a, W>) -> Self {
+    pub fn new(machine: RecordedHost, make: FileFactory<'a, W>) -> Self {
         let schema = Arc::new(schema::schema());
-        let table = Table::new("events", machine.host.as_deref(), schema, make);
+        let table = TableWriter::new("events", machine.host.as_deref(), schema, make);
         Self { table, machine }
     }
 
     /// Writes every row. `progress` is called with the bytes read and the total.
     pub fn write<R: Read>(
         mut self,
-        mut reader: Reader<R>,
+        mut reader: RecordingReader<R>,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(Vec<W>, Vec<String>), Trouble> {
+    ) -> Result<(Vec<W>, Vec<String>), EventExportError> {
         while let Some(batch) = reader.next_table()? {
             self.batch(&batch)?;
             let (done, total) = reader.progress();

@@ -10,25 +10,25 @@ use arrow_array::{
     TimestampMicrosecondArray, UInt16Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{Field, Schema, SchemaRef};
-use engine::kind::{Kind, Layer};
-use engine::metrics::Figures;
+use engine::kind::{MemoryKind, MemoryLayer};
+use engine::metrics::MetricSet;
 use engine::snapshot::{DeviceView, ProcessView, SiteView, Snapshot};
-use engine::verdict::{Judgement, Subject};
+use engine::verdict::{Resource, SiteVerdict};
 
 use super::file::File;
 use super::stacks;
-use crate::export::Names;
-use crate::export::verdict::short_place;
-use crate::plain::plain;
+use crate::export::ReportContext;
+use crate::export::verdict::short_location;
+use crate::plain::sanitize;
 
 /// Bytes of rows that are buffered before they are written to the file.
-const COLLECTED: usize = 4 << 20;
+const FLUSH_BYTES: usize = 4 << 20;
 
 /// Tables of the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum LiveTable {
     /// All metrics.
-    Figures,
+    Metrics,
     /// One row per process.
     Processes,
     /// One row per process and device.
@@ -39,22 +39,22 @@ pub enum LiveTable {
 
 impl LiveTable {
     /// All tables.
-    pub const ALL: [Self; 4] = [Self::Figures, Self::Processes, Self::Devices, Self::Sites];
+    pub const ALL: [Self; 4] = [Self::Metrics, Self::Processes, Self::Devices, Self::Sites];
 
     /// Returns the name of the table's directory.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Figures => "metrics",
+            Self::Metrics => "metrics",
             Self::Processes => "processes",
             Self::Devices => "devices",
             Self::Sites => "sites",
         }
     }
 
-    fn columns(self, tick: &Tick<'_>) -> io::Result<Vec<Column>> {
+    fn columns(self, tick: &TableSample<'_>) -> io::Result<Vec<Column>> {
         match self {
-            Self::Figures => metrics(tick),
+            Self::Metrics => metrics(tick),
             Self::Processes => Ok(processes(tick)),
             Self::Devices => Ok(devices(tick)),
             Self::Sites => Ok(sites(tick)),
@@ -64,18 +64,18 @@ impl LiveTable {
 
 /// Input for the rows of one time.
 #[derive(Clone, Copy, Debug)]
-pub struct Tick<'a> {
+pub struct TableSample<'a> {
     /// Snapshot of the ledger.
     pub snapshot: &'a Snapshot,
     /// Metrics.
-    pub figures: &'a Figures,
+    pub figures: &'a MetricSet,
     /// Names of GPUs, and the clock.
-    pub names: &'a Names,
+    pub names: &'a ReportContext,
     /// Whether directories of files and libraries are included.
     pub paths: bool,
 }
 
-impl<'a> Tick<'a> {
+impl<'a> TableSample<'a> {
     /// Returns the processes that have not exited.
     fn running(&self) -> impl Iterator<Item = &'a ProcessView> + use<'a> {
         self.snapshot.processes.iter().filter(|process| process.ended.is_none())
@@ -83,16 +83,16 @@ impl<'a> Tick<'a> {
 }
 
 /// A file in progress. Its memory use is bounded.
-pub struct Part<W: Write + Send> {
+pub struct PartFile<W: Write + Send> {
     table: LiveTable,
     schema: SchemaRef,
     file: File<W>,
     rows: u64,
 }
 
-impl<W: Write + Send> Part<W> {
+impl<W: Write + Send> PartFile<W> {
     /// Creates a file. Only the columns of `first` are used.
-    pub fn new(table: LiveTable, out: W, first: &Tick<'_>) -> io::Result<Self> {
+    pub fn new(table: LiveTable, out: W, first: &TableSample<'_>) -> io::Result<Self> {
         let columns = table.columns(first)?;
         let fields: Vec<Field> = columns
             .iter()
@@ -104,13 +104,13 @@ impl<W: Write + Send> Part<W> {
     }
 
     /// Adds the rows of one time.
-    pub fn add(&mut self, tick: &Tick<'_>) -> io::Result<()> {
+    pub fn add(&mut self, tick: &TableSample<'_>) -> io::Result<()> {
         let columns = self.table.columns(tick)?.into_iter().map(|(_, array)| array).collect();
         let batch = RecordBatch::try_new(SchemaRef::clone(&self.schema), columns);
         let batch = batch.map_err(io::Error::other)?;
         self.rows = self.rows.saturating_add(batch.num_rows() as u64);
         self.file.write(&batch)?;
-        if self.file.collected() >= COLLECTED {
+        if self.file.collected() >= FLUSH_BYTES {
             self.file.flush()?;
         }
         Ok(())
@@ -136,14 +136,14 @@ impl<W: Write + Send> Part<W> {
 
 type Column = (&'static str, ArrayRef);
 
-fn time(tick: &Tick<'_>, rows: usize) -> Column {
+fn time(tick: &TableSample<'_>, rows: usize) -> Column {
     // Not every reader supports nanoseconds.
     let micros = tick.names.clock.nanos(tick.snapshot.at).div_euclid(1000);
     let times = TimestampMicrosecondArray::from_value(micros, rows).with_timezone("UTC");
     ("time", Arc::new(times))
 }
 
-fn metrics(tick: &Tick<'_>) -> io::Result<Vec<Column>> {
+fn metrics(tick: &TableSample<'_>) -> io::Result<Vec<Column>> {
     let families = &tick.figures.families;
     let rows = || {
         families
@@ -160,7 +160,7 @@ fn metrics(tick: &Tick<'_>) -> io::Result<Vec<Column>> {
         labels.append(true).map_err(io::Error::other)?;
     }
     let metric = StringArray::from_iter_values(rows().map(|(metric, _)| metric.name));
-    let value = Float64Array::from_iter_values(rows().map(|(_, sample)| sample.value.real()));
+    let value = Float64Array::from_iter_values(rows().map(|(_, sample)| sample.value.as_f64()));
     Ok(vec![
         time(tick, metric.len()),
         ("metric", Arc::new(metric)),
@@ -175,7 +175,7 @@ fn process_columns<'a>(
 ) -> Vec<Column> {
     let pod = |process: &'a ProcessView| process.container.as_ref()?.pod.as_ref();
     let text = |get: &dyn Fn(&'a ProcessView) -> Option<&'a str>| -> ArrayRef {
-        Arc::new(StringArray::from_iter(of().map(|process| get(process).map(plain))))
+        Arc::new(StringArray::from_iter(of().map(|process| get(process).map(sanitize))))
     };
     let start = UInt64Array::from_iter_values(of().map(|process| process.key.start));
     vec![
@@ -188,12 +188,12 @@ fn process_columns<'a>(
     ]
 }
 
-fn of_layer(process: &ProcessView, layer: Layer) -> u64 {
+fn of_layer(process: &ProcessView, layer: MemoryLayer) -> u64 {
     let kinds = process.kinds.iter().filter(|view| view.kind.layer() == layer);
     kinds.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0))
 }
 
-fn processes(tick: &Tick<'_>) -> Vec<Column> {
+fn processes(tick: &TableSample<'_>) -> Vec<Column> {
     let all: Vec<&ProcessView> = tick.running().collect();
     let all = all.as_slice();
     let count = |get: fn(&ProcessView) -> u64| -> ArrayRef {
@@ -208,8 +208,8 @@ fn processes(tick: &Tick<'_>) -> Vec<Column> {
         ("live_bytes", count(|process| process.live_bytes.0)),
         ("live_allocations", count(|process| process.live_allocations)),
         ("peak_bytes", count(|process| process.peak_bytes.0)),
-        ("host_bytes", count(|process| of_layer(process, Layer::Host))),
-        ("managed_bytes", count(|process| of_layer(process, Layer::Managed))),
+        ("host_bytes", count(|process| of_layer(process, MemoryLayer::Host))),
+        ("managed_bytes", count(|process| of_layer(process, MemoryLayer::Managed))),
         ("allocations_total", count(|process| process.allocations_total)),
         ("frees_total", count(|process| process.frees_total)),
         ("failed_allocations", count(|process| process.failed_allocations)),
@@ -218,7 +218,7 @@ fn processes(tick: &Tick<'_>) -> Vec<Column> {
     columns
 }
 
-fn devices(tick: &Tick<'_>) -> Vec<Column> {
+fn devices(tick: &TableSample<'_>) -> Vec<Column> {
     let rows: Vec<(&ProcessView, &DeviceView)> = tick
         .running()
         .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
@@ -231,7 +231,7 @@ fn devices(tick: &Tick<'_>) -> Vec<Column> {
         Arc::new(UInt16Array::from_iter(rows.iter().map(|(_, device)| get(device))))
     };
     let uuids =
-        rows.iter().map(|(_, device)| tick.names.gpu(device.gpu?).map(|gpu| plain(&gpu.uuid)));
+        rows.iter().map(|(_, device)| tick.names.gpu(device.gpu?).map(|gpu| sanitize(&gpu.uuid)));
     let mut columns = vec![time(tick, rows.len())];
     columns.extend(process_columns(|| Box::new(rows.iter().map(|(process, _)| *process))));
     columns.extend([
@@ -246,8 +246,8 @@ fn devices(tick: &Tick<'_>) -> Vec<Column> {
     columns
 }
 
-fn sites(tick: &Tick<'_>) -> Vec<Column> {
-    let rows: Vec<(&ProcessView, &SiteView, Option<&Judgement>)> = tick
+fn sites(tick: &TableSample<'_>) -> Vec<Column> {
+    let rows: Vec<(&ProcessView, &SiteView, Option<&SiteVerdict>)> = tick
         .running()
         .flat_map(|process| {
             let allocating = process.sites.iter().filter(|site| site.allocations_total > 0);
@@ -261,15 +261,15 @@ fn sites(tick: &Tick<'_>) -> Vec<Column> {
     let text = |get: &dyn Fn(&SiteView) -> String| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(rows.iter().map(|(_, site, _)| get(site))))
     };
-    let verdict_text = |get: fn(&Judgement) -> &'static str| -> ArrayRef {
+    let verdict_text = |get: fn(&SiteVerdict) -> &'static str| -> ArrayRef {
         Arc::new(StringArray::from_iter(rows.iter().map(|(_, _, verdict)| verdict.map(get))))
     };
-    let growth = rows.iter().map(|(_, _, verdict)| verdict.map(|of| of.evidence.per_hour));
+    let growth = rows.iter().map(|(_, _, verdict)| verdict.map(|of| of.evidence.growth_per_hour));
     let mut columns = vec![time(tick, rows.len())];
     columns.extend(process_columns(|| Box::new(rows.iter().map(|(process, ..)| *process))));
     columns.extend([
         ("site", text(&|site| site.name.to_string())),
-        ("location", text(&|site| plain(&short_place(site.name, &site.frames)).into_owned())),
+        ("location", text(&|site| sanitize(&short_location(site.name, &site.frames)).into_owned())),
         ("stack", text(&|site| stacks::stack(site, tick.paths))),
         ("live_bytes", count(|site| site.live_bytes.0)),
         ("live_allocations", count(|site| site.live_allocations)),
@@ -278,7 +278,7 @@ fn sites(tick: &Tick<'_>) -> Vec<Column> {
         ("allocations_total", count(|site| site.allocations_total)),
         ("frees_total", count(|site| site.freed_total)),
         ("verdict", verdict_text(|verdict| verdict.verdict.name())),
-        ("confidence", verdict_text(|verdict| verdict.sureness.name())),
+        ("confidence", verdict_text(|verdict| verdict.confidence.name())),
         ("growth_bytes_per_hour", Arc::new(UInt64Array::from_iter(growth)) as ArrayRef),
     ]);
     columns
@@ -289,11 +289,11 @@ fn worst_verdict<'a>(
     snapshot: &'a Snapshot,
     process: &ProcessView,
     site: &SiteView,
-) -> Option<&'a Judgement> {
-    let is_memory = |subject: Subject| matches!(subject, Subject::Memory(kind) if Kind::takes_device_memory(kind));
-    snapshot.suspects.iter().chain(&snapshot.judgements).find(|verdict| {
+) -> Option<&'a SiteVerdict> {
+    let is_memory = |subject: Resource| matches!(subject, Resource::Memory(kind) if MemoryKind::takes_device_memory(kind));
+    snapshot.suspects.iter().chain(&snapshot.other_verdicts).find(|verdict| {
         verdict.pid == Some(process.key.pid)
             && verdict.site == site.name
-            && is_memory(verdict.subject)
+            && is_memory(verdict.resource)
     })
 }

@@ -8,9 +8,9 @@ mod file;
 mod live;
 mod stacks;
 
-pub use allocations::{Done, Rows};
-pub use events::{Events, Machine, Trouble, machine};
-pub use live::{LiveTable, Part, Tick};
+pub use allocations::{AllocationRows, WriteResult};
+pub use events::{EventExportError, EventRows, RecordedHost, machine};
+pub use live::{LiveTable, PartFile, TableSample};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,17 +25,17 @@ use parquet::file::properties::WriterProperties;
 use self::file::File;
 
 /// Maximum number of days per table. Rows of further days have no date.
-const DAYS: usize = 32;
+const MAX_DAYS: usize = 32;
 
 /// Rows that a reader has to hold in memory at once.
-const ROW_GROUP: usize = 1 << 17;
+const ROW_GROUP_ROWS: usize = 1 << 17;
 
 /// Partition of an unknown host or date. Hive's null partition would make a column without a type
 /// if there is no other one.
-const UNKNOWN: &str = "unknown";
+const UNKNOWN_PARTITION: &str = "unknown";
 
 /// Maximum number of bytes of a host name.
-const LONGEST_HOST: usize = 64;
+const MAX_HOST_CHARS: usize = 64;
 
 const NANOS_A_DAY: i64 = 86_400_000_000_000;
 
@@ -48,25 +48,25 @@ pub(super) const fn day(utc_nanos: i64) -> i64 {
 }
 
 /// Creates a file by its path below the output directory.
-pub type Make<'a, W> = Box<dyn FnMut(&Path) -> io::Result<W> + 'a>;
+pub type FileFactory<'a, W> = Box<dyn FnMut(&Path) -> io::Result<W> + 'a>;
 
 /// A table in progress.
-pub(super) struct Table<'a, W: Write + Send> {
+pub(super) struct TableWriter<'a, W: Write + Send> {
     name: &'static str,
     host: Option<String>,
     schema: SchemaRef,
-    make: Make<'a, W>,
+    make: FileFactory<'a, W>,
     parts: BTreeMap<Day, File<W>>,
     /// Number of rows beyond the limit of days.
     undated: u64,
 }
 
-impl<'a, W: Write + Send> Table<'a, W> {
+impl<'a, W: Write + Send> TableWriter<'a, W> {
     pub(super) fn new(
         name: &'static str,
         host: Option<&str>,
         schema: SchemaRef,
-        make: Make<'a, W>,
+        make: FileFactory<'a, W>,
     ) -> Self {
         let host = host.map(escaped);
         Self { name, host, schema, make, parts: BTreeMap::new(), undated: 0 }
@@ -75,7 +75,7 @@ impl<'a, W: Write + Send> Table<'a, W> {
     /// Returns the day under which rows are written: none beyond the limit of days.
     pub(super) fn partition_day(&mut self, day: Day, rows: usize) -> Day {
         let is_new = !self.parts.contains_key(&day);
-        if is_new && day.is_some() && self.parts.len() >= DAYS {
+        if is_new && day.is_some() && self.parts.len() >= MAX_DAYS {
             self.undated = self.undated.saturating_add(rows as u64);
             return None;
         }
@@ -101,8 +101,8 @@ impl<'a, W: Write + Send> Table<'a, W> {
         let mut notes = Vec::new();
         if self.undated > 0 {
             notes.push(format!(
-                "the file is of more than {DAYS} days: {} rows of `{}` are in the directory \
-                 date={UNKNOWN}",
+                "the file is of more than {MAX_DAYS} days: {} rows of `{}` are in the directory \
+                 date={UNKNOWN_PARTITION}",
                 self.undated, self.name
             ));
         }
@@ -114,7 +114,7 @@ fn properties() -> Option<WriterProperties> {
     let level = ZstdLevel::try_new(3).unwrap_or_default();
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
-        .set_max_row_group_row_count(Some(ROW_GROUP))
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_created_by(concat!("vramscope ", env!("CARGO_PKG_VERSION")).to_owned());
     Some(properties.build())
 }
@@ -149,8 +149,8 @@ fn path(table: &str, host: Option<&str>, day: Day) -> PathBuf {
     });
     [
         table.to_owned(),
-        format!("host={}", host.unwrap_or(UNKNOWN)),
-        format!("date={}", date.as_deref().unwrap_or(UNKNOWN)),
+        format!("host={}", host.unwrap_or(UNKNOWN_PARTITION)),
+        format!("date={}", date.as_deref().unwrap_or(UNKNOWN_PARTITION)),
         "part-0.parquet".to_owned(),
     ]
     .iter()
@@ -160,7 +160,7 @@ fn path(table: &str, host: Option<&str>, day: Day) -> PathBuf {
 /// Percent-encodes a host name for use in a path, as readers of Hive partitions expect.
 fn escaped(host: &str) -> String {
     let mut out = String::new();
-    for byte in host.bytes().take(LONGEST_HOST) {
+    for byte in host.bytes().take(MAX_HOST_CHARS) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') {
             out.push(char::from(byte));
         } else {
@@ -168,7 +168,7 @@ fn escaped(host: &str) -> String {
             let _ = write!(out, "%{byte:02X}");
         }
     }
-    if out.is_empty() { UNKNOWN.to_owned() } else { out }
+    if out.is_empty() { UNKNOWN_PARTITION.to_owned() } else { out }
 }
 
 #[cfg(test)]
@@ -184,8 +184,8 @@ mod tests {
         );
         assert_eq!(of(None, None), "events/host=unknown/date=unknown/part-0.parquet");
         assert_eq!(escaped("../../etc\n=%"), "..%2F..%2Fetc%0A%3D%25");
-        assert_eq!(escaped(""), UNKNOWN);
-        assert!(escaped(&"ü".repeat(1000)).len() <= 3 * LONGEST_HOST);
+        assert_eq!(escaped(""), UNKNOWN_PARTITION);
+        assert!(escaped(&"ü".repeat(1000)).len() <= 3 * MAX_HOST_CHARS);
     }
 
     #[test]

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use engine::analysis::lifetimes::Lifetime;
 use engine::ids::{DeviceId, Pid};
-use engine::units::Moment;
+use engine::units::Timestamp;
 use hashbrown::HashMap;
 
 /// Maximum number of tracks per process and device.
-const LANES: usize = 128;
+const MAX_TRACKS: usize = 128;
 
 /// The largest allocations; of equal ones those with the longest lifetime.
-pub(super) struct Biggest {
+pub(super) struct LargestSlices {
     max: usize,
     heap: BinaryHeap<Reverse<Ranked>>,
     pub(super) left_out: u64,
@@ -44,13 +44,13 @@ impl Ord for Ranked {
     }
 }
 
-impl Biggest {
+impl LargestSlices {
     pub(super) fn new(max: usize) -> Self {
         Self { max, heap: BinaryHeap::new(), left_out: 0 }
     }
 
     /// Adds an allocation; `end` is the end of the file, used for live ones.
-    pub(super) fn add(&mut self, one: Lifetime, end: Moment) {
+    pub(super) fn add(&mut self, one: Lifetime, end: Timestamp) {
         let rank = (one.what.bytes, one.age(end).0, Reverse(one.began.0));
         if self.heap.len() >= self.max {
             self.left_out += 1;
@@ -65,7 +65,7 @@ impl Biggest {
     /// Returns the allocations with their tracks; the largest are assigned first.
     pub(super) fn into_lanes(self) -> (Vec<(Lifetime, usize)>, u64) {
         let Self { heap, mut left_out, .. } = self;
-        let mut lanes: HashMap<(Pid, Option<DeviceId>), Vec<Lane>> = HashMap::new();
+        let mut lanes: HashMap<(Pid, Option<DeviceId>), Vec<SliceTrack>> = HashMap::new();
         let mut placed = Vec::new();
         // The order is reversed, so the largest come first.
         for Reverse(Ranked { one, .. }) in heap.into_sorted_vec() {
@@ -74,8 +74,8 @@ impl Biggest {
             let free = lanes.iter().position(|lane| lane.is_free(one.began.0, end));
             let row = match free {
                 Some(row) => row,
-                None if lanes.len() < LANES => {
-                    lanes.push(Lane::default());
+                None if lanes.len() < MAX_TRACKS => {
+                    lanes.push(SliceTrack::default());
                     lanes.len() - 1
                 }
                 None => {
@@ -96,11 +96,11 @@ impl Biggest {
 
 /// Time spans that do not overlap.
 #[derive(Default)]
-struct Lane {
+struct SliceTrack {
     taken: BTreeMap<u64, u64>,
 }
 
-impl Lane {
+impl SliceTrack {
     fn is_free(&self, began: u64, end: u64) -> bool {
         let before = self.taken.range(..=began).next_back();
         let next = self.taken.range(began..).next();
@@ -111,33 +111,33 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::change::{Change, How, Turn};
-    use engine::ids::{Key, Tid};
-    use engine::kind::Kind;
+    use engine::change::{AllocationChange, ChangeKind, EndReason};
+    use engine::ids::{AllocationKey, Tid};
+    use engine::kind::MemoryKind;
 
     fn one(began: u64, ended: Option<u64>, bytes: u64) -> Lifetime {
-        let what = Change {
-            at: Moment(began),
-            what: Turn::Began,
+        let what = AllocationChange {
+            at: Timestamp(began),
+            action: ChangeKind::Allocated,
             pid: Pid(1),
             tid: Tid(1),
             device: None,
-            kind: Kind::Device,
-            key: Key::address(began),
+            kind: MemoryKind::Device,
+            key: AllocationKey::address(began),
             bytes,
             pool: None,
             stream: None,
             site: None,
         };
-        let ended = ended.map(|at| (Moment(at), How::Freed));
-        Lifetime { what, began: Moment(began), ended }
+        let ended = ended.map(|at| (Timestamp(at), EndReason::Freed));
+        Lifetime { what, began: Timestamp(began), ended }
     }
 
     #[test]
     fn largest_are_kept_and_others_counted() {
-        let mut biggest = Biggest::new(2);
+        let mut biggest = LargestSlices::new(2);
         for (began, bytes) in [(1, 5), (2, 9), (3, 1), (4, 7), (5, 7)] {
-            biggest.add(one(began, Some(began + 1), bytes), Moment(10));
+            biggest.add(one(began, Some(began + 1), bytes), Timestamp(10));
         }
         let (placed, left_out) = biggest.into_lanes();
         let bytes: Vec<_> = placed.iter().map(|(one, _)| (one.began.0, one.what.bytes)).collect();
@@ -146,14 +146,14 @@ mod tests {
 
     #[test]
     fn slices_of_a_track_do_not_overlap() {
-        let mut biggest = Biggest::new(1000);
+        let mut biggest = LargestSlices::new(1000);
         let spans = [(0, Some(10), 9), (5, Some(15), 8), (10, Some(20), 7), (20, None, 6)];
         for (began, ended, bytes) in spans {
-            biggest.add(one(began, ended, bytes), Moment(100));
+            biggest.add(one(began, ended, bytes), Timestamp(100));
         }
         // A slice takes at least one nanosecond of its track.
-        biggest.add(one(3, Some(3), 2), Moment(100));
-        biggest.add(one(3, Some(3), 1), Moment(100));
+        biggest.add(one(3, Some(3), 2), Timestamp(100));
+        biggest.add(one(3, Some(3), 1), Timestamp(100));
         let (placed, left_out) = biggest.into_lanes();
         let rows: Vec<_> = placed.iter().map(|(one, row)| (one.what.bytes, *row)).collect();
         assert_eq!((left_out, rows.len()), (0, 6));
@@ -164,12 +164,12 @@ mod tests {
 
     #[test]
     fn number_of_tracks_is_limited() {
-        let mut biggest = Biggest::new(1000);
-        for bytes in 0..LANES as u64 + 5 {
-            biggest.add(one(bytes, None, bytes), Moment(1000));
+        let mut biggest = LargestSlices::new(1000);
+        for bytes in 0..MAX_TRACKS as u64 + 5 {
+            biggest.add(one(bytes, None, bytes), Timestamp(1000));
         }
         let (placed, left_out) = biggest.into_lanes();
-        assert_eq!((placed.len(), left_out), (LANES, 5));
+        assert_eq!((placed.len(), left_out), (MAX_TRACKS, 5));
         assert!(placed.iter().all(|(one, _)| one.what.bytes >= 5), "the largest have a track");
     }
 }

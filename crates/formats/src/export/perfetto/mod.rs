@@ -10,56 +10,56 @@ mod message;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use engine::analysis::lifetimes::{Lifetime, Lifetimes};
+use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
 use engine::analysis::usage::steps;
-use engine::analysis::{Measure, Place, Running, is_host};
-use engine::change::Change;
+use engine::analysis::{GroupKey, MemoryScope, RunningSum, is_host};
+use engine::change::AllocationChange;
 use engine::ids::{DeviceId, Pid, SiteId};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::stack::Frame;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use hashbrown::HashMap;
 
-use self::lanes::Biggest;
+use self::lanes::LargestSlices;
 use self::message::{
     Annotation, BEGIN, BOOTTIME, BYTES, CLEARED, COUNTER, Clock, ClockSnapshot, Counter, END,
     Event, Interned, NEEDS_STATE, Packet, Process, REALTIME, Text, Track,
 };
-use super::allocations::Texts;
-use super::analysis::frames::own;
-use super::exporter::Exporter;
-use crate::import::gather::Facts;
-use crate::plain::plain;
+use super::allocations::StackTextCache;
+use super::analysis::frames::innermost_program_frame;
+use super::exporter::FormatWriter;
+use crate::import::gather::FileInfo;
+use crate::plain::sanitize;
 
 /// Maximum number of allocations that are shown as slices.
-pub const SLICES: usize = 200_000;
+pub const MAX_SLICES: usize = 200_000;
 
 /// Packet sequences: counters, and slices with their strings.
-const COUNTERS: u32 = 1;
-const ALLOCATIONS: u32 = 2;
+const COUNTER_SEQUENCE: u32 = 1;
+const SLICE_SEQUENCE: u32 = 2;
 
 /// Names of annotations, by id from 1.
 const ANNOTATIONS: [&str; 7] = ["bytes", "address", "kind", "end_reason", "tid", "site", "stack"];
 
 /// Writes changes as a Perfetto trace.
-pub struct Perfetto<'a> {
+pub struct PerfettoWriter<'a> {
     out: &'a mut dyn Write,
-    measure: Measure,
+    measure: MemoryScope,
     /// Last assigned track id.
     tracks: u64,
     processes: HashMap<Pid, u64>,
-    counters: HashMap<(Pid, Option<DeviceId>, Kind), (u64, Running)>,
-    totals: HashMap<Option<DeviceId>, (u64, Running)>,
-    lifetimes: Lifetimes,
-    biggest: Biggest,
-    last: Moment,
+    counters: HashMap<(Pid, Option<DeviceId>, MemoryKind), (u64, RunningSum)>,
+    totals: HashMap<Option<DeviceId>, (u64, RunningSum)>,
+    lifetimes: LifetimeTracker,
+    biggest: LargestSlices,
+    last: Timestamp,
     begun: bool,
 }
 
-impl<'a> Perfetto<'a> {
+impl<'a> PerfettoWriter<'a> {
     /// Creates an empty trace. `measure` selects the memory that totals count. At most `slices`
     /// allocations are shown as slices.
-    pub fn new(out: &'a mut dyn Write, measure: Measure, slices: usize) -> Self {
+    pub fn new(out: &'a mut dyn Write, measure: MemoryScope, slices: usize) -> Self {
         Self {
             out,
             measure,
@@ -67,15 +67,15 @@ impl<'a> Perfetto<'a> {
             processes: HashMap::new(),
             counters: HashMap::new(),
             totals: HashMap::new(),
-            lifetimes: Lifetimes::default(),
-            biggest: Biggest::new(slices),
-            last: Moment(0),
+            lifetimes: LifetimeTracker::default(),
+            biggest: LargestSlices::new(slices),
+            last: Timestamp(0),
             begun: false,
         }
     }
 
     /// Relates the file's clock to the wall clock.
-    fn begin(&mut self, facts: &Facts) -> io::Result<()> {
+    fn begin(&mut self, facts: &FileInfo) -> io::Result<()> {
         self.begun = true;
         let (moment, utc) = match facts.clock {
             Some((moment, utc)) => (moment, u64::try_from(utc).ok()),
@@ -85,22 +85,23 @@ impl<'a> Perfetto<'a> {
         let wall = utc.map(|timestamp| Clock { id: REALTIME, timestamp });
         let clocks = Some(ClockSnapshot { clocks: [own, wall].into_iter().flatten().collect() });
         let timestamp = Some(time(moment));
-        let packet = Packet { clocks, timestamp, sequence: COUNTERS, ..Packet::default() };
+        let packet = Packet { clocks, timestamp, sequence: COUNTER_SEQUENCE, ..Packet::default() };
         Packet { flags: Some(CLEARED), ..packet }.write(self.out)
     }
 
     fn track(&mut self, track: Track) -> io::Result<u64> {
         self.tracks += 1;
         let track = Track { uuid: self.tracks, ..track };
-        Packet { track: Some(track), sequence: COUNTERS, ..Packet::default() }.write(self.out)?;
+        Packet { track: Some(track), sequence: COUNTER_SEQUENCE, ..Packet::default() }
+            .write(self.out)?;
         Ok(self.tracks)
     }
 
-    fn process(&mut self, pid: Pid, facts: &Facts) -> io::Result<u64> {
+    fn process(&mut self, pid: Pid, facts: &FileInfo) -> io::Result<u64> {
         if let Some(known) = self.processes.get(&pid) {
             return Ok(*known);
         }
-        let name = facts.processes.get(&pid).map(|name| plain(name).into_owned());
+        let name = facts.processes.get(&pid).map(|name| sanitize(name).into_owned());
         let track = match i32::try_from(pid.0) {
             // The file has no process id.
             Ok(0) | Err(_) => Track {
@@ -121,8 +122,8 @@ impl<'a> Perfetto<'a> {
         self.track(Track { name: Some(name), parent, counter, ..Track::default() })
     }
 
-    fn step(&mut self, at: Moment, group: Place, less: u64, more: u64) -> io::Result<()> {
-        let Place { pid, device, kind, .. } = group;
+    fn step(&mut self, at: Timestamp, group: GroupKey, less: u64, more: u64) -> io::Result<()> {
+        let GroupKey { pid, device, kind, .. } = group;
         if let Some((uuid, sum)) = self.counters.get_mut(&(pid, device, kind)) {
             let packet = value(*uuid, sum, at, less, more);
             packet.write(self.out)?;
@@ -137,30 +138,30 @@ impl<'a> Perfetto<'a> {
     }
 
     /// Creates the counters of a group if they are missing.
-    fn prepare(&mut self, group: Place, facts: &Facts) -> io::Result<()> {
-        let Place { pid, device, kind, .. } = group;
+    fn prepare(&mut self, group: GroupKey, facts: &FileInfo) -> io::Result<()> {
+        let GroupKey { pid, device, kind, .. } = group;
         if !self.counters.contains_key(&(pid, device, kind)) {
             let process = self.process(pid, facts)?;
             let name = format!("{} {kind}", location(device, kind));
             let uuid = self.counter(name, Some(process))?;
-            self.counters.insert((pid, device, kind), (uuid, Running::default()));
+            self.counters.insert((pid, device, kind), (uuid, RunningSum::default()));
         }
         if self.measure.counts(kind) && !self.totals.contains_key(&device) {
             let name = format!("{} total", location(device, kind));
             let uuid = self.counter(name, None)?;
-            self.totals.insert(device, (uuid, Running::default()));
+            self.totals.insert(device, (uuid, RunningSum::default()));
         }
         Ok(())
     }
 
     /// Writes the slices; returns the number of allocations without one.
-    fn slices(&mut self, facts: &Facts) -> io::Result<u64> {
-        let biggest = std::mem::replace(&mut self.biggest, Biggest::new(0));
+    fn slices(&mut self, facts: &FileInfo) -> io::Result<u64> {
+        let biggest = std::mem::replace(&mut self.biggest, LargestSlices::new(0));
         let (placed, left_out) = biggest.into_lanes();
         let mut tracks: HashMap<(Pid, Option<DeviceId>, usize), u64> = HashMap::new();
-        let mut strings = Words::new();
+        let mut strings = InternedStrings::new();
         for (one, track_index) in placed {
-            let Change { pid, device, kind, .. } = one.what;
+            let AllocationChange { pid, device, kind, .. } = one.what;
             let track = match tracks.get(&(pid, device, track_index)) {
                 Some(track) => *track,
                 None => {
@@ -174,15 +175,15 @@ impl<'a> Perfetto<'a> {
             strings.slice(&one, track, facts).write(self.out)?;
             if let Some((at, _)) = one.ended {
                 let event = Event { event_type: END, track, ..Event::default() };
-                packet(ALLOCATIONS, at, event).write(self.out)?;
+                packet(SLICE_SEQUENCE, at, event).write(self.out)?;
             }
         }
         Ok(left_out)
     }
 }
 
-impl Exporter for Perfetto<'_> {
-    fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()> {
+impl FormatWriter for PerfettoWriter<'_> {
+    fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()> {
         if !self.begun {
             self.begin(facts)?;
         }
@@ -191,13 +192,13 @@ impl Exporter for Perfetto<'_> {
             self.prepare(step.place, facts)?;
             self.step(change.at, step.place, step.less, step.more)?;
         }
-        if let Some(ended) = self.lifetimes.change(change) {
+        if let Some(ended) = self.lifetimes.observe(change) {
             self.biggest.add(ended, change.at);
         }
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, facts: &Facts) -> io::Result<Vec<String>> {
+    fn finish(mut self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>> {
         if !self.begun {
             self.begin(facts)?;
         }
@@ -218,29 +219,29 @@ impl Exporter for Perfetto<'_> {
 }
 
 /// Strings of slices, each written with the first packet that needs it.
-struct Words {
+struct InternedStrings {
     names: HashMap<Arc<str>, u64>,
     strings: HashMap<Arc<str>, u64>,
     sites: HashMap<SiteId, [u64; 2]>,
-    texts: Texts,
+    texts: StackTextCache,
     last: u64,
     begun: bool,
 }
 
-impl Words {
+impl InternedStrings {
     fn new() -> Self {
         Self {
             names: HashMap::new(),
             strings: HashMap::new(),
             sites: HashMap::new(),
-            texts: Texts::new("\n"),
+            texts: StackTextCache::new("\n"),
             last: 0,
             begun: false,
         }
     }
 
     /// Returns the start of an allocation's slice, with its annotations.
-    fn slice(&mut self, one: &Lifetime, track: u64, facts: &Facts) -> Packet {
+    fn slice(&mut self, one: &Lifetime, track: u64, facts: &FileInfo) -> Packet {
         let what = &one.what;
         let mut new = Interned::default();
         let mut flags = NEEDS_STATE;
@@ -257,7 +258,7 @@ impl Words {
             number(1, what.bytes),
             Annotation { name: 2, pointer: Some(what.key.value), ..Annotation::default() },
             text(3, self.word(what.kind.name(), &mut new)),
-            text(4, self.word(one.how(), &mut new)),
+            text(4, self.word(one.end_reason(), &mut new)),
         ];
         if what.tid.0 > 0 {
             annotations.push(number(5, u64::from(what.tid.0)));
@@ -269,14 +270,14 @@ impl Words {
         let name = Some(self.name(one, facts, &mut new));
         let event = Event { annotations, event_type: BEGIN, name, track, ..Event::default() };
         let interned = (new != Interned::default()).then_some(new);
-        Packet { interned, flags: Some(flags), ..packet(ALLOCATIONS, one.began, event) }
+        Packet { interned, flags: Some(flags), ..packet(SLICE_SEQUENCE, one.began, event) }
     }
 
     /// Returns the name of a slice: the function of the program, or the kind.
-    fn name(&mut self, one: &Lifetime, facts: &Facts, new: &mut Interned) -> u64 {
+    fn name(&mut self, one: &Lifetime, facts: &FileInfo, new: &mut Interned) -> u64 {
         let frames: Vec<&Frame> =
             one.what.site.map(|site| facts.stacks.frames(site).collect()).unwrap_or_default();
-        let name = match own(&frames).map(|frame| plain(&frame.function)) {
+        let name = match innermost_program_frame(&frames).map(|frame| sanitize(&frame.function)) {
             Some(function) if !function.is_empty() => function.into_owned(),
             _ => one.what.kind.name().to_owned(),
         };
@@ -287,7 +288,7 @@ impl Words {
         intern(&mut self.strings, &mut self.last, text, &mut new.texts)
     }
 
-    fn site(&mut self, site: SiteId, facts: &Facts, new: &mut Interned) -> [u64; 2] {
+    fn site(&mut self, site: SiteId, facts: &FileInfo, new: &mut Interned) -> [u64; 2] {
         if let Some(known) = self.sites.get(&site) {
             return *known;
         }
@@ -319,24 +320,24 @@ fn intern(
 }
 
 /// Returns the value of a counter after a change.
-fn value(track: u64, sum: &mut Running, at: Moment, less: u64, more: u64) -> Packet {
-    sum.take(less);
+fn value(track: u64, sum: &mut RunningSum, at: Timestamp, less: u64, more: u64) -> Packet {
+    sum.subtract(less);
     sum.add(more);
-    let value = Some(i64::try_from(sum.shown()).unwrap_or(i64::MAX));
-    packet(COUNTERS, at, Event { event_type: COUNTER, track, value, ..Event::default() })
+    let value = Some(i64::try_from(sum.value()).unwrap_or(i64::MAX));
+    packet(COUNTER_SEQUENCE, at, Event { event_type: COUNTER, track, value, ..Event::default() })
 }
 
-fn packet(sequence: u32, at: Moment, event: Event) -> Packet {
+fn packet(sequence: u32, at: Timestamp, event: Event) -> Packet {
     Packet { timestamp: Some(time(at)), sequence, event: Some(event), ..Packet::default() }
 }
 
 /// Converts a time. The viewer's times are signed.
-fn time(moment: Moment) -> u64 {
+fn time(moment: Timestamp) -> u64 {
     moment.0.min(i64::MAX as u64)
 }
 
 /// Returns `gpu_0`, `gpu_?` or `host`.
-fn location(device: Option<DeviceId>, kind: Kind) -> String {
+fn location(device: Option<DeviceId>, kind: MemoryKind) -> String {
     match device {
         Some(device) => device.to_string(),
         None if is_host(kind) => "host".to_owned(),

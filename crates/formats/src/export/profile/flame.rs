@@ -7,7 +7,7 @@ use inferno::flamegraph::color::{BasicPalette, Color, PaletteMap};
 use inferno::flamegraph::{Options, Palette, from_lines};
 
 use super::folded::{lines, word};
-use super::{Profile, Unit, Value};
+use super::{Profile, ProfileUnit, ProfileValue};
 use crate::export::analysis::frames::line;
 
 const PYTHON: Color = Color { r: 90, g: 140, b: 210 };
@@ -16,14 +16,14 @@ const PYTHON: Color = Color { r: 90, g: 140, b: 210 };
 pub fn flame_graph(
     out: &mut dyn Write,
     profile: &Profile<'_>,
-    value: Value,
-    unit: Unit,
+    value: ProfileValue,
+    unit: ProfileUnit,
 ) -> io::Result<()> {
     let mut options = Options::default();
     options.title = title(profile, value, unit);
     options.count_name = match unit {
-        Unit::Bytes => "bytes".to_owned(),
-        Unit::Objects => "allocations".to_owned(),
+        ProfileUnit::Bytes => "bytes".to_owned(),
+        ProfileUnit::Objects => "allocations".to_owned(),
     };
     options.colors = Palette::Basic(BasicPalette::Mem);
     options.deterministic = true;
@@ -49,12 +49,12 @@ fn palette(profile: &Profile<'_>) -> PaletteMap {
     map
 }
 
-fn title(profile: &Profile<'_>, value: Value, unit: Unit) -> String {
+fn title(profile: &Profile<'_>, value: ProfileValue, unit: ProfileUnit) -> String {
     let content = match (value, unit) {
-        (Value::InUse, Unit::Bytes) => "GPU memory in use",
-        (Value::InUse, Unit::Objects) => "GPU allocations in use",
-        (Value::Allocated, Unit::Bytes) => "GPU memory ever allocated",
-        (Value::Allocated, Unit::Objects) => "GPU allocations ever made",
+        (ProfileValue::InUse, ProfileUnit::Bytes) => "GPU memory in use",
+        (ProfileValue::InUse, ProfileUnit::Objects) => "GPU allocations in use",
+        (ProfileValue::Allocated, ProfileUnit::Bytes) => "GPU memory ever allocated",
+        (ProfileValue::Allocated, ProfileUnit::Objects) => "GPU allocations ever made",
     };
     format!("{content}: {}", profile.title)
 }

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::{Profile, Sample, Unit, Value};
+use super::{Profile, ProfileSample, ProfileUnit, ProfileValue};
 use crate::export::analysis::frames::line;
-use crate::plain::plain;
+use crate::plain::sanitize;
 
 /// Writes one line per stack, sorted by name.
 pub fn folded(
     out: &mut dyn Write,
     profile: &Profile<'_>,
-    value: Value,
-    unit: Unit,
+    value: ProfileValue,
+    unit: ProfileUnit,
 ) -> io::Result<()> {
     for (stack, sum) in lines(profile, value, unit) {
         writeln!(out, "{stack} {sum}")?;
@@ -21,7 +21,11 @@ pub fn folded(
 }
 
 /// Returns each stack once, with its value; stacks with the value 0 are omitted.
-pub(super) fn lines(profile: &Profile<'_>, value: Value, unit: Unit) -> BTreeMap<String, u64> {
+pub(super) fn lines(
+    profile: &Profile<'_>,
+    value: ProfileValue,
+    unit: ProfileUnit,
+) -> BTreeMap<String, u64> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for sample in profile.samples {
         let amount = sample.amount(value, unit);
@@ -33,7 +37,7 @@ pub(super) fn lines(profile: &Profile<'_>, value: Value, unit: Unit) -> BTreeMap
     lines
 }
 
-fn stack(profile: &Profile<'_>, sample: &Sample) -> String {
+fn stack(profile: &Profile<'_>, sample: &ProfileSample) -> String {
     let frames = sample.place.site.map(|site| profile.stacks.frames(site));
     let mut names: Vec<String> =
         frames.into_iter().flatten().map(|frame| word(&line(frame))).collect();
@@ -47,7 +51,7 @@ fn stack(profile: &Profile<'_>, sample: &Sample) -> String {
 
 /// Escapes a name, so that it stays one frame of one line and is not parsed as a value.
 pub(super) fn word(name: &str) -> String {
-    let name = plain(name).replace(';', ":");
+    let name = sanitize(name).replace(';', ":");
     match name.rsplit_once(' ') {
         Some((head, tail)) if tail.parse::<f64>().is_ok() => format!("{head}_{tail}"),
         _ => name,

@@ -3,30 +3,30 @@
 
 use std::io::{self, Write};
 
-use engine::analysis::{Amount, Place};
+use engine::analysis::{Amount, GroupKey};
 use engine::ids::{GpuId, ProcessKey};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
-use engine::stack::{SiteName, Stacks};
-use engine::units::Moment;
+use engine::stack::{SiteName, StackTable};
+use engine::units::Timestamp;
 use hashbrown::{HashMap, HashSet};
 
-use super::Sample;
-use super::pprof::{Maker, Tag};
+use super::ProfileSample;
+use super::pprof::{LabelValue, PprofBuilder};
 use super::proto::ValueType;
-use crate::export::Names;
-use crate::export::places::{placeholder, shown};
+use crate::export::ReportContext;
+use crate::export::places::{placeholder, redact_paths};
 
 /// Total allocations by site at the time of a profile, as the baseline of the next one.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Allocated {
-    at: Moment,
-    totals: HashMap<(ProcessKey, SiteName, Kind), Amount>,
+pub struct AllocationBaseline {
+    at: Timestamp,
+    totals: HashMap<(ProcessKey, SiteName, MemoryKind), Amount>,
     /// Processes whose sites were not all listed: a site that is new in their lists may be old.
     truncated: HashSet<ProcessKey>,
 }
 
-impl Allocated {
+impl AllocationBaseline {
     /// Takes the totals of a snapshot.
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Self {
@@ -63,20 +63,20 @@ impl Allocated {
 pub fn live_pprof(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &Names,
-    since: Option<&Allocated>,
+    names: &ReportContext,
+    since: Option<&AllocationBaseline>,
     paths: bool,
 ) -> io::Result<()> {
-    let mut builder = Maker::new("GPU memory in use");
+    let mut builder = PprofBuilder::new("GPU memory in use");
     builder.proto.time_nanos = names.clock.nanos(snapshot.at);
     let start = since.map_or(names.clock.start(), |since| since.at);
     let duration = snapshot.at.0.saturating_sub(start.0);
     builder.proto.duration_nanos = i64::try_from(duration).unwrap_or(0);
     let period = ValueType { kind: builder.text("space"), unit: builder.text("bytes") };
     (builder.proto.period_type, builder.proto.period) = (Some(period), 1);
-    let mut stacks = Stacks::default();
+    let mut stacks = StackTable::default();
     for process in running(snapshot) {
-        let labels = Who::new(process, names);
+        let labels = ProcessLabels::new(process, names);
         let mut rest = device_memory(process);
         for (site, kind) in process.sites.iter().flat_map(parts) {
             let in_use = Amount { bytes: kind.live_bytes.0, allocations: kind.live_allocations };
@@ -89,12 +89,12 @@ pub fn live_pprof(
                 (name, Some(since)) => since.since(process.key, name, kind),
             };
             let stack: Vec<_> =
-                site.frames.iter().map(|frame| stacks.frame(shown(frame, paths))).collect();
+                site.frames.iter().map(|frame| stacks.frame(redact_paths(frame, paths))).collect();
             let sample = labels.sample(kind.kind, in_use, allocated);
             let tags = labels.tags(Some(kind.kind));
             builder.sample(&stacks, &stack, placeholder(site.name), &sample, &tags);
         }
-        let sample = labels.sample(Kind::Unknown, rest, Amount::default());
+        let sample = labels.sample(MemoryKind::Unknown, rest, Amount::default());
         builder.sample(&stacks, &[], "(other sites)", &sample, &labels.tags(None));
     }
     builder.write(out)
@@ -122,15 +122,15 @@ fn device_memory(process: &ProcessView) -> Amount {
 }
 
 /// Labels of the samples of a process.
-struct Who<'a> {
+struct ProcessLabels<'a> {
     process: &'a ProcessView,
     /// GPU, if the process uses only one: sites are not split by device.
     gpu: Option<GpuId>,
     uuid: &'a str,
 }
 
-impl<'a> Who<'a> {
-    fn new(process: &'a ProcessView, names: &'a Names) -> Self {
+impl<'a> ProcessLabels<'a> {
+    fn new(process: &'a ProcessView, names: &'a ReportContext) -> Self {
         let mut used = process.devices.iter().filter(|device| device.live_bytes.0 > 0);
         let gpu = match (used.next(), used.next()) {
             (Some(only), None) => only.gpu,
@@ -140,26 +140,28 @@ impl<'a> Who<'a> {
         Self { process, gpu, uuid }
     }
 
-    const fn sample(&self, kind: Kind, in_use: Amount, allocated: Amount) -> Sample {
-        let group = Place { pid: self.process.key.pid, device: None, kind, site: None };
-        Sample { place: group, in_use, allocated }
+    const fn sample(&self, kind: MemoryKind, in_use: Amount, allocated: Amount) -> ProfileSample {
+        let group = GroupKey { pid: self.process.key.pid, device: None, kind, site: None };
+        ProfileSample { place: group, in_use, allocated }
     }
 
-    fn tags(&self, kind: Option<Kind>) -> Vec<Tag<'a>> {
+    fn tags(&self, kind: Option<MemoryKind>) -> Vec<LabelValue<'a>> {
         let mut tags = vec![
-            Tag::Number("pid", i64::from(self.process.key.pid.0)),
-            Tag::Text("process", &self.process.name),
+            LabelValue::Number("pid", i64::from(self.process.key.pid.0)),
+            LabelValue::Text("process", &self.process.name),
         ];
-        tags.extend(kind.map(|kind| Tag::Text("kind", kind.name())));
+        tags.extend(kind.map(|kind| LabelValue::Text("kind", kind.name())));
         if let Some(gpu) = self.gpu {
-            tags.push(Tag::Ordinal("gpu", gpu.0));
-            tags.push(Tag::Text("uuid", self.uuid));
+            tags.push(LabelValue::Ordinal("gpu", gpu.0));
+            tags.push(LabelValue::Text("uuid", self.uuid));
         }
         if let Some(container) = &self.process.container {
-            tags.push(Tag::Text("container", &container.id));
+            tags.push(LabelValue::Text("container", &container.id));
             if let Some(pod) = &container.pod {
-                tags.extend(pod.name.as_deref().map(|name| Tag::Text("pod", name)));
-                tags.extend(pod.namespace.as_deref().map(|name| Tag::Text("namespace", name)));
+                tags.extend(pod.name.as_deref().map(|name| LabelValue::Text("pod", name)));
+                tags.extend(
+                    pod.namespace.as_deref().map(|name| LabelValue::Text("namespace", name)),
+                );
             }
         }
         tags

@@ -11,24 +11,24 @@ mod proto;
 
 pub use flame::flame_graph;
 pub use folded::folded;
-pub use live::{Allocated, live_pprof};
+pub use live::{AllocationBaseline, live_pprof};
 pub use pprof::pprof;
 
 use std::collections::BTreeMap;
 
-use engine::analysis::groups::Groups;
+use engine::analysis::groups::GroupTable;
 use engine::analysis::watermark::Peak;
-use engine::analysis::{Amount, Place};
+use engine::analysis::{Amount, GroupKey};
 use engine::ids::Pid;
-use engine::stack::Stacks;
+use engine::stack::StackTable;
 
-use crate::plain::plain;
+use crate::plain::sanitize;
 
 /// Amounts of one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sample {
+pub struct ProfileSample {
     /// Process, device, kind and site.
-    pub place: Place,
+    pub place: GroupKey,
     /// Memory in use: never freed, or live at the peak.
     pub in_use: Amount,
     /// Total allocated memory.
@@ -39,9 +39,9 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug)]
 pub struct Profile<'a> {
     /// The samples.
-    pub samples: &'a [Sample],
+    pub samples: &'a [ProfileSample],
     /// Stacks of their sites.
-    pub stacks: &'a Stacks,
+    pub stacks: &'a StackTable,
     /// Names of processes, not sanitized.
     pub processes: &'a BTreeMap<Pid, String>,
     /// Name of the file, as shown to the user.
@@ -50,7 +50,7 @@ pub struct Profile<'a> {
 
 /// Value of a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Value {
+pub enum ProfileValue {
     /// Memory in use.
     InUse,
     /// Total allocated memory.
@@ -59,31 +59,31 @@ pub enum Value {
 
 /// Unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unit {
+pub enum ProfileUnit {
     /// Bytes.
     Bytes,
     /// Allocations.
     Objects,
 }
 
-impl Sample {
-    fn amount(&self, value: Value, unit: Unit) -> u64 {
+impl ProfileSample {
+    fn amount(&self, value: ProfileValue, unit: ProfileUnit) -> u64 {
         let amount = match value {
-            Value::InUse => self.in_use,
-            Value::Allocated => self.allocated,
+            ProfileValue::InUse => self.in_use,
+            ProfileValue::Allocated => self.allocated,
         };
         match unit {
-            Unit::Bytes => amount.bytes,
-            Unit::Objects => amount.allocations,
+            ProfileUnit::Bytes => amount.bytes,
+            ProfileUnit::Objects => amount.allocations,
         }
     }
 }
 
 /// Returns samples with the memory that was never freed and the total allocated memory of a file.
 #[must_use]
-pub fn at_end(groups: &Groups) -> Vec<Sample> {
+pub fn at_end(groups: &GroupTable) -> Vec<ProfileSample> {
     let counted = groups.iter().filter(|group| groups.measure().counts(group.place.kind));
-    let sample = counted.map(|group| Sample {
+    let sample = counted.map(|group| ProfileSample {
         place: group.place,
         in_use: group.never_freed(),
         allocated: group.began,
@@ -93,16 +93,17 @@ pub fn at_end(groups: &Groups) -> Vec<Sample> {
 
 /// Returns samples with the memory that was live at the peak of each device.
 #[must_use]
-pub fn at_peak(groups: &Groups, peaks: &[Peak]) -> Vec<Sample> {
-    let mut samples: BTreeMap<Place, Sample> = at_end(groups)
+pub fn at_peak(groups: &GroupTable, peaks: &[Peak]) -> Vec<ProfileSample> {
+    let mut samples: BTreeMap<GroupKey, ProfileSample> = at_end(groups)
         .into_iter()
-        .map(|sample| (sample.place, Sample { in_use: Amount::default(), ..sample }))
+        .map(|sample| (sample.place, ProfileSample { in_use: Amount::default(), ..sample }))
         .collect();
     let device_peaks = peaks.iter().filter(|peak| peak.pid.is_none());
     for group in device_peaks.flat_map(|peak| &peak.live) {
         let none = Amount::default();
         let (place, allocated) = (group.place, none);
-        let sample = samples.entry(place).or_insert(Sample { place, in_use: none, allocated });
+        let sample =
+            samples.entry(place).or_insert(ProfileSample { place, in_use: none, allocated });
         sample.in_use = sample.in_use.plus(group.amount);
     }
     samples.into_values().collect()
@@ -111,13 +112,13 @@ pub fn at_peak(groups: &Groups, peaks: &[Peak]) -> Vec<Sample> {
 impl Profile<'_> {
     /// Returns whether any sample has a value greater than 0.
     #[must_use]
-    pub fn has(&self, value: Value) -> bool {
-        self.samples.iter().any(|sample| sample.amount(value, Unit::Objects) > 0)
+    pub fn has(&self, value: ProfileValue) -> bool {
+        self.samples.iter().any(|sample| sample.amount(value, ProfileUnit::Objects) > 0)
     }
 
     /// Returns `python3 (4711)`, sanitized.
     fn process(&self, pid: Pid) -> String {
-        match self.processes.get(&pid).map(|name| plain(name)) {
+        match self.processes.get(&pid).map(|name| sanitize(name)) {
             Some(name) if !name.is_empty() => format!("{name} ({pid})"),
             _ => format!("process {pid}"),
         }

@@ -3,26 +3,26 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use engine::stack::{Frame, FrameId, Stacks};
+use engine::stack::{Frame, FrameId, StackTable};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::proto::{Function, Label, Line, Location, Mapping, Profile as Proto, ValueType};
-use super::{Profile, Sample, Unit, Value, proto};
-use crate::plain::plain;
+use super::{Profile, ProfileSample, ProfileUnit, ProfileValue, proto};
+use crate::plain::sanitize;
 
 /// Values of each sample, in order.
-const VALUES: [(&str, &str, Value, Unit); 4] = [
-    ("alloc_objects", "count", Value::Allocated, Unit::Objects),
-    ("alloc_space", "bytes", Value::Allocated, Unit::Bytes),
-    ("inuse_objects", "count", Value::InUse, Unit::Objects),
-    ("inuse_space", "bytes", Value::InUse, Unit::Bytes),
+const VALUES: [(&str, &str, ProfileValue, ProfileUnit); 4] = [
+    ("alloc_objects", "count", ProfileValue::Allocated, ProfileUnit::Objects),
+    ("alloc_space", "bytes", ProfileValue::Allocated, ProfileUnit::Bytes),
+    ("inuse_objects", "count", ProfileValue::InUse, ProfileUnit::Objects),
+    ("inuse_space", "bytes", ProfileValue::InUse, ProfileUnit::Bytes),
 ];
 
 /// Writes the profile.
 pub fn pprof(out: &mut dyn Write, profile: &Profile<'_>) -> io::Result<()> {
-    let mut builder = Maker::new(profile.title);
+    let mut builder = PprofBuilder::new(profile.title);
     for sample in profile.samples {
         builder.add_sample(profile, sample);
     }
@@ -30,7 +30,7 @@ pub fn pprof(out: &mut dyn Write, profile: &Profile<'_>) -> io::Result<()> {
 }
 
 /// A label of a sample.
-pub(super) enum Tag<'a> {
+pub(super) enum LabelValue<'a> {
     Text(&'static str, &'a str),
     Number(&'static str, i64),
     /// A number that may be 0, written as text because Go's pprof ignores a numeric label of 0.
@@ -39,7 +39,7 @@ pub(super) enum Tag<'a> {
 
 /// A profile in progress: every item has an id and is written once.
 #[derive(Default)]
-pub(super) struct Maker {
+pub(super) struct PprofBuilder {
     pub(super) proto: Proto,
     texts: HashMap<String, i64>,
     mappings: HashMap<i64, u64>,
@@ -48,7 +48,7 @@ pub(super) struct Maker {
     synthetic: HashMap<&'static str, u64>,
 }
 
-impl Maker {
+impl PprofBuilder {
     pub(super) fn new(title: &str) -> Self {
         let mut builder = Self::default();
         builder.text("");
@@ -68,14 +68,14 @@ impl Maker {
         gzip.finish().map(|_| ())
     }
 
-    fn add_sample(&mut self, profile: &Profile<'_>, sample: &Sample) {
+    fn add_sample(&mut self, profile: &Profile<'_>, sample: &ProfileSample) {
         let group = sample.place;
         let stack = group.site.map_or(&[][..], |site| profile.stacks.ids(site));
         let process = profile.process(group.pid);
-        let mut tags = vec![Tag::Number("pid", i64::from(group.pid.0))];
-        tags.extend(group.device.map(|device| Tag::Ordinal("device", device.0)));
-        tags.push(Tag::Text("kind", group.kind.name()));
-        tags.push(Tag::Text("process", &process));
+        let mut tags = vec![LabelValue::Number("pid", i64::from(group.pid.0))];
+        tags.extend(group.device.map(|device| LabelValue::Ordinal("device", device.0)));
+        tags.push(LabelValue::Text("kind", group.kind.name()));
+        tags.push(LabelValue::Text("process", &process));
         self.sample(profile.stacks, stack, "(no call stack)", sample, &tags);
     }
 
@@ -83,11 +83,11 @@ impl Maker {
     /// greater than 0 are omitted.
     pub(super) fn sample(
         &mut self,
-        stacks: &Stacks,
+        stacks: &StackTable,
         stack: &[FrameId],
         instead: &'static str,
-        amounts: &Sample,
-        tags: &[Tag<'_>],
+        amounts: &ProfileSample,
+        tags: &[LabelValue<'_>],
     ) {
         let amount = |value, unit| i64::try_from(amounts.amount(value, unit)).unwrap_or(i64::MAX);
         let value: Vec<i64> =
@@ -106,11 +106,13 @@ impl Maker {
         self.proto.sample.push(proto::Sample { location_id, value, label });
     }
 
-    fn label(&mut self, tag: &Tag<'_>) -> Label {
+    fn label(&mut self, tag: &LabelValue<'_>) -> Label {
         match *tag {
-            Tag::Text(key, text) => Label { key: self.text(key), text: self.text(text), number: 0 },
-            Tag::Number(key, number) => Label { key: self.text(key), text: 0, number },
-            Tag::Ordinal(key, number) => {
+            LabelValue::Text(key, text) => {
+                Label { key: self.text(key), text: self.text(text), number: 0 }
+            }
+            LabelValue::Number(key, number) => Label { key: self.text(key), text: 0, number },
+            LabelValue::Ordinal(key, number) => {
                 Label { key: self.text(key), text: self.text(&number.to_string()), number: 0 }
             }
         }
@@ -118,7 +120,7 @@ impl Maker {
 
     /// Returns the number of a text. The text is sanitized here.
     pub(super) fn text(&mut self, text: &str) -> i64 {
-        let text = plain(text);
+        let text = sanitize(text);
         if let Some(number) = self.texts.get(&*text) {
             return *number;
         }

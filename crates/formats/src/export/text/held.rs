@@ -1,18 +1,18 @@
 //! Phrases for live memory. Each class of memory has its own sum: bytes of device memory and of
 //! host memory are never added.
 
-use engine::kind::{Kind, Layer};
+use engine::kind::{MemoryKind, MemoryLayer};
 use engine::snapshot::KindView;
 use engine::units::Bytes;
 
 /// The classes, each with the prefix of its sum. Device memory and tensors have no prefix: reports
 /// list them separately.
-const CLASSES: [(&str, &[Layer]); 5] = [
-    ("", &[Layer::Physical, Layer::Used, Layer::Cached]),
-    ("managed ", &[Layer::Managed]),
-    ("host ", &[Layer::Host]),
-    ("imported ", &[Layer::Imported]),
-    ("other ", &[Layer::Reserved, Layer::Unknown]),
+const CLASSES: [(&str, &[MemoryLayer]); 5] = [
+    ("", &[MemoryLayer::Physical, MemoryLayer::Used, MemoryLayer::Cached]),
+    ("managed ", &[MemoryLayer::Managed]),
+    ("host ", &[MemoryLayer::Host]),
+    ("imported ", &[MemoryLayer::Imported]),
+    ("other ", &[MemoryLayer::Reserved, MemoryLayer::Unknown]),
 ];
 
 /// The sum of one class.
@@ -24,7 +24,7 @@ struct Sum {
 }
 
 /// Returns the class of a kind; `None` for device memory.
-pub(super) fn class(kind: Kind) -> Option<&'static str> {
+pub(super) fn class(kind: MemoryKind) -> Option<&'static str> {
     let found = CLASSES.iter().find(|(_, layers)| layers.contains(&kind.layer()));
     found.map(|(word, _)| word.trim_end()).filter(|word| !word.is_empty())
 }
@@ -32,7 +32,7 @@ pub(super) fn class(kind: Kind) -> Option<&'static str> {
 /// Returns the sums of all classes with live memory.
 fn sums(kinds: impl Iterator<Item = KindView>) -> impl Iterator<Item = Sum> {
     let kinds: Vec<_> = kinds.collect();
-    let sum = move |(word, layers): (&'static str, &[Layer])| {
+    let sum = move |(word, layers): (&'static str, &[MemoryLayer])| {
         let empty = Sum { word, bytes: Bytes(0), allocations: 0, unknown_sizes: 0 };
         let own = kinds.iter().filter(|view| layers.contains(&view.kind.layer()));
         own.fold(empty, |sum, view| Sum {
@@ -85,25 +85,25 @@ pub(super) fn kind(view: KindView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::count;
+    use super::super::format_count;
     use super::*;
 
-    fn of(kind: Kind, bytes: u64, allocations: u64, unknown_sizes: u64) -> KindView {
+    fn of(kind: MemoryKind, bytes: u64, allocations: u64, unknown_sizes: u64) -> KindView {
         KindView { kind, live_bytes: Bytes(bytes), live_allocations: allocations, unknown_sizes }
     }
 
     #[test]
     fn classes_have_separate_sums() {
         let kinds = [
-            of(Kind::Device, 1 << 20, 2, 0),
-            of(Kind::Async, 1 << 20, 1, 0),
-            of(Kind::Managed, 4096, 1, 0),
-            of(Kind::Pinned, 1 << 30, 1080, 0),
-            of(Kind::Registered, 1 << 30, 1, 0),
-            of(Kind::Imported, 512, 3, 1),
+            of(MemoryKind::Device, 1 << 20, 2, 0),
+            of(MemoryKind::Async, 1 << 20, 1, 0),
+            of(MemoryKind::Managed, 4096, 1, 0),
+            of(MemoryKind::Pinned, 1 << 30, 1080, 0),
+            of(MemoryKind::Registered, 1 << 30, 1, 0),
+            of(MemoryKind::Imported, 512, 3, 1),
         ];
         assert_eq!(
-            held(kinds.into_iter(), count),
+            held(kinds.into_iter(), format_count),
             "2.00 MiB in 3 allocations; managed 4.00 KiB in 1 allocation; host 2.00 GiB in 1081 \
              allocations; imported 512 B in 3 allocations, 1 of unknown size"
         );
@@ -113,12 +113,15 @@ mod tests {
 
     #[test]
     fn unknown_sizes_are_not_zero_bytes() {
-        let imported = [of(Kind::Imported, 0, 10, 10)];
-        assert_eq!(held(imported.into_iter(), count), "imported 10 allocations of unknown size");
+        let imported = [of(MemoryKind::Imported, 0, 10, 10)];
+        assert_eq!(
+            held(imported.into_iter(), format_count),
+            "imported 10 allocations of unknown size"
+        );
         assert_eq!(sizes(imported.into_iter()), "imported memory of unknown size");
         assert_eq!(kind(imported[0]), "imported of unknown size");
-        assert_eq!(kind(of(Kind::Pinned, 4096, 1, 0)), "pinned 4.00 KiB (host)");
-        assert_eq!(held(std::iter::empty(), count), "0 B in 0 allocations");
+        assert_eq!(kind(of(MemoryKind::Pinned, 4096, 1, 0)), "pinned 4.00 KiB (host)");
+        assert_eq!(held(std::iter::empty(), format_count), "0 B in 0 allocations");
         assert_eq!(sizes(std::iter::empty()), "0 B");
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use engine::object::ObjectKind;
 use engine::snapshot::{ObjectView, ProcessView, SiteObjectView, SiteView};
 
-use super::{Style, sites};
+use super::{TextStyle, sites};
 
 /// Returns `1 stream` or `2 streams`.
 fn count(number: u64, kind: ObjectKind) -> String {
@@ -36,7 +36,11 @@ const fn has_listed_stack(kind: ObjectKind) -> bool {
 }
 
 /// Writes the objects of a process: live ones, or those never destroyed.
-pub(super) fn of_process(out: &mut dyn Write, view: &ProcessView, style: Style) -> io::Result<()> {
+pub(super) fn of_process(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    style: TextStyle,
+) -> io::Result<()> {
     let part = |view: &ObjectView| {
         let created = if view.created > view.live {
             format!(" (created {})", view.created)
@@ -67,7 +71,7 @@ fn live(site: &SiteView) -> impl Iterator<Item = &SiteObjectView> {
     site.objects.iter().filter(|view| view.live > 0)
 }
 
-fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io::Result<()> {
+fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: TextStyle) -> io::Result<()> {
     let is_listed = |site: &&SiteView| live(site).any(|view| has_listed_stack(view.kind));
     let mut holders: Vec<_> = view.sites.iter().filter(is_listed).collect();
     let number = |site: &SiteView| live(site).map(|view| view.live).fold(0, u64::saturating_add);
@@ -81,7 +85,7 @@ fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io:
 }
 
 /// Writes the header of a site that only has objects.
-pub(super) fn heading(out: &mut dyn Write, site: &SiteView, style: Style) -> io::Result<()> {
+pub(super) fn heading(out: &mut dyn Write, site: &SiteView, style: TextStyle) -> io::Result<()> {
     let parts: Vec<_> = site.objects.iter().map(|view| count(view.live, view.kind)).collect();
     let all = |of: fn(&SiteObjectView) -> u64| {
         site.objects.iter().map(of).fold(0_u64, u64::saturating_add)

@@ -2,24 +2,24 @@
 
 use std::io::{self, Write};
 
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
 use engine::stack::{Frame, SiteName};
 use engine::units::Bytes;
 
-use super::{Style, count, held, objects, span};
-use crate::export::Names;
-use crate::export::analysis::frames::{cut, foreign, line};
-use crate::plain::plain;
+use super::{TextStyle, format_count, format_duration, held, objects};
+use crate::export::ReportContext;
+use crate::export::analysis::frames::{library_frames, line, truncate_middle};
+use crate::plain::sanitize;
 
 /// Writes one report that is ordered by site.
 pub fn report(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
-    super::heading(out, snapshot, names, style)?;
+    super::header(out, snapshot, names, style)?;
     if snapshot.sites_total == 0 {
         writeln!(out, "No GPU memory activity yet.")?;
     }
@@ -27,19 +27,19 @@ pub fn report(
         if index > 0 {
             writeln!(out)?;
         }
-        write_site(out, site, snapshot, style, count)?;
+        write_site(out, site, snapshot, style, format_count)?;
     }
     let more = snapshot.sites_total.saturating_sub(snapshot.sites.len() as u64);
     if more > 0 {
         writeln!(out, "{}", style.dim(&format!("… {more} more sites")))?;
     }
     tensors(out, snapshot, style)?;
-    coverage(out, snapshot, style)?;
-    super::ending(out, snapshot, names, style)
+    stack_coverage(out, snapshot, style)?;
+    super::footer(out, snapshot, names, style)
 }
 
 /// Writes the sites of blocks in PyTorch's cache, which are part of that memory.
-fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
+fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: TextStyle) -> io::Result<()> {
     if snapshot.tensor_sites_total == 0 {
         return Ok(());
     }
@@ -56,8 +56,12 @@ fn tensors(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result
 }
 
 /// Writes the share of allocations without a call stack, if any call stacks were recorded.
-pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
-    let (without, lost) = (snapshot.without_stack, snapshot.certainty.lost.stacks);
+pub(super) fn stack_coverage(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    style: TextStyle,
+) -> io::Result<()> {
+    let (without, lost) = (snapshot.without_stack, snapshot.uncertainty.lost.stacks);
     if without == 0 && lost == 0 {
         return Ok(());
     }
@@ -65,7 +69,7 @@ pub(super) fn coverage(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -
     let lost = if lost == 0 { String::new() } else { format!("; {lost} stacks lost") };
     let text = format!(
         "{without} of {} have no call stack ({share:.1} %){lost}",
-        count(snapshot.allocations_total)
+        format_count(snapshot.allocations_total)
     );
     writeln!(out, "{}", style.dim(&text))
 }
@@ -82,12 +86,12 @@ fn write_site(
     out: &mut dyn Write,
     site: &SiteView,
     snapshot: &Snapshot,
-    style: Style,
+    style: TextStyle,
     count: fn(u64) -> String,
 ) -> io::Result<()> {
     if site.kinds.is_empty() && !site.objects.is_empty() {
         objects::heading(out, site, style)?;
-        whose(out, site, snapshot)?;
+        holder_line(out, site, snapshot)?;
         writeln!(out, "  site {}", site.name)?;
         return stack(out, site, "    ", style);
     }
@@ -100,13 +104,15 @@ fn write_site(
         count(history.allocations),
         history.bytes,
         history.freed,
-        site.median_lifetime()
-            .map_or_else(String::new, |time| format!(", median lifetime {}", span(time))),
+        site.median_lifetime().map_or_else(String::new, |time| format!(
+            ", median lifetime {}",
+            format_duration(time)
+        )),
     );
     writeln!(out, "{}  {}", style.bold(&live), style.dim(&format!("({counts})")))?;
     kinds(out, site, "  ")?;
     objects::of_site(out, site, "  ")?;
-    whose(out, site, snapshot)?;
+    holder_line(out, site, snapshot)?;
     writeln!(out, "  site {}", site.name)?;
     stack(out, site, "    ", style)
 }
@@ -146,7 +152,7 @@ impl History {
 }
 
 /// Writes the processes that hold memory of the site, if there are several.
-fn whose(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
+fn holder_line(out: &mut dyn Write, site: &SiteView, snapshot: &Snapshot) -> io::Result<()> {
     if snapshot.processes.len() > 1 || site.processes.len() > 1 {
         let holders = site.processes.iter().take(5).map(|one| {
             let pid = one.pid.map_or_else(|| "exited earlier".to_owned(), |pid| pid.to_string());
@@ -173,7 +179,7 @@ fn delta(bytes: i64) -> String {
 /// Writes memory by kind, if the total alone is ambiguous.
 fn kinds(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
     // A list of tensors contains nothing else.
-    if site.kinds.iter().all(|view| matches!(view.kind, Kind::Device | Kind::Torch)) {
+    if site.kinds.iter().all(|view| matches!(view.kind, MemoryKind::Device | MemoryKind::Torch)) {
         return Ok(());
     }
     let parts: Vec<_> = site.kinds.iter().map(|view| held::kind(view.into())).collect();
@@ -184,14 +190,14 @@ pub(super) fn stack(
     out: &mut dyn Write,
     site: &SiteView,
     indent: &str,
-    style: Style,
+    style: TextStyle,
 ) -> io::Result<()> {
     let placeholder = match site.name {
         SiteName::Unknown => "(no stack)",
         SiteName::Pending(_) => "(resolving symbols)",
         SiteName::Other => "(site limit reached)",
-        SiteName::Told(_) if site.frames.is_empty() => "(empty stack)",
-        SiteName::Told(_) => return frames(out, &site.frames, indent, style),
+        SiteName::Resolved(_) if site.frames.is_empty() => "(empty stack)",
+        SiteName::Resolved(_) => return frames(out, &site.frames, indent, style),
     };
     writeln!(out, "{indent}{placeholder}")
 }
@@ -201,7 +207,7 @@ pub(in crate::export) fn frames(
     out: &mut dyn Write,
     frames: &[Frame],
     indent: &str,
-    style: Style,
+    style: TextStyle,
 ) -> io::Result<()> {
     let mut hidden = 0_usize;
     for (frame, shown) in frames.iter().zip(choose(frames, style.stack_depth)) {
@@ -210,12 +216,12 @@ pub(in crate::export) fn frames(
             continue;
         }
         fold(out, &mut hidden, indent, style)?;
-        writeln!(out, "{indent}{}", plain(&cut(line(frame))))?;
+        writeln!(out, "{indent}{}", sanitize(&truncate_middle(line(frame))))?;
     }
     fold(out, &mut hidden, indent, style)
 }
 
-fn fold(out: &mut dyn Write, hidden: &mut usize, indent: &str, style: Style) -> io::Result<()> {
+fn fold(out: &mut dyn Write, hidden: &mut usize, indent: &str, style: TextStyle) -> io::Result<()> {
     let text = match std::mem::take(hidden) {
         0 => return Ok(()),
         1 => "… 1 frame hidden".to_owned(),
@@ -231,7 +237,7 @@ fn choose(frames: &[Frame], depth: usize) -> Vec<bool> {
         return vec![true; frames.len()];
     }
     let all: Vec<&Frame> = frames.iter().collect();
-    let library = foreign(&all);
+    let library = library_frames(&all);
     let own = (1..frames.len()).filter(|index| library.get(*index) == Some(&false));
     let others = (1..frames.len()).filter(|index| library.get(*index) == Some(&true));
     let mut shown = vec![false; frames.len()];
@@ -254,20 +260,24 @@ fn holds(site: &SiteView) -> bool {
 }
 
 /// Writes the memory that an ended process had not freed.
-pub(super) fn not_freed(out: &mut dyn Write, view: &ProcessView, style: Style) -> io::Result<()> {
+pub(super) fn not_freed(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    style: TextStyle,
+) -> io::Result<()> {
     let mut listed = 0;
     for site in view.sites.iter().filter(|site| holds(site)) {
         let all = |sum: u64, kind: &engine::snapshot::SiteKindView| sum + kind.live_allocations;
         let number = site.kinds.iter().fold(0, all);
         listed += number;
-        let own = held::held(site.kinds.iter().map(Into::into), count);
+        let own = held::held(site.kinds.iter().map(Into::into), format_count);
         writeln!(out, "  {own}, allocated at")?;
         kinds(out, site, "    ")?;
         stack(out, site, "    ", style)?;
     }
     let more = view.live_allocations.saturating_sub(listed);
     if more > 0 {
-        writeln!(out, "  {}", style.dim(&format!("… {} at other sites", count(more))))?;
+        writeln!(out, "  {}", style.dim(&format!("… {} at other sites", format_count(more))))?;
     }
     Ok(())
 }
@@ -288,7 +298,7 @@ mod tests {
 
     fn lines(all: &[Frame], stack_depth: usize) -> Vec<String> {
         let mut out = Vec::new();
-        frames(&mut out, all, "", Style { stack_depth, ..Style::default() }).unwrap();
+        frames(&mut out, all, "", TextStyle { stack_depth, ..TextStyle::default() }).unwrap();
         String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
     }
 
@@ -325,8 +335,8 @@ mod tests {
 
     #[test]
     fn durations_are_printed_in_suitable_units() {
-        let texts =
-            [999, 1_500, 2_000_000, 3_000_000_000].map(|time| span(engine::units::Nanos(time)));
+        let texts = [999, 1_500, 2_000_000, 3_000_000_000]
+            .map(|time| format_duration(engine::units::Nanos(time)));
         assert_eq!(texts, ["999ns", "1.5µs", "2.0ms", "3.0s"]);
     }
 }

@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use engine::tensor::{TorchDeviceView, TorchView};
 use engine::units::Bytes;
 
-use super::Style;
+use super::TextStyle;
 
 /// Writes the lines of one process.
-pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: Style) -> io::Result<()> {
+pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: TextStyle) -> io::Result<()> {
     for device in &view.devices {
         writeln!(out, "  PyTorch {}", line(device))?;
         if let Some(more) = untracked_note(device) {
@@ -71,8 +71,8 @@ fn untracked_note(view: &TorchDeviceView) -> Option<String> {
 mod tests {
     use super::*;
     use engine::ids::DeviceId;
-    use engine::tensor::{Fragmentation, NoFragmentation, NoTensors};
-    use engine::units::Moment;
+    use engine::tensor::{CacheFragmentation, FragmentationUnknown, TensorsUnavailable};
+    use engine::units::Timestamp;
 
     const MIB: u64 = 1 << 20;
 
@@ -82,14 +82,14 @@ mod tests {
             allocated: Bytes(300 * MIB),
             reserved: Bytes(400 * MIB),
             peak: Bytes(350 * MIB),
-            peak_at: Moment(0),
+            peak_at: Timestamp(0),
             blocks: 12,
             seen_bytes: Bytes(300 * MIB),
             given_total: 20,
             taken_total: 8,
             unknown_taken: 0,
             refused: 0,
-            fragmentation: Ok(Fragmentation {
+            fragmentation: Ok(CacheFragmentation {
                 whole: Bytes(60 * MIB),
                 fragmented: Bytes(40 * MIB),
                 largest_gap: Bytes(5 * MIB),
@@ -99,7 +99,7 @@ mod tests {
 
     fn lines(view: &TorchView) -> Vec<String> {
         let mut out = Vec::new();
-        section(&mut out, view, Style::default()).unwrap();
+        section(&mut out, view, TextStyle::default()).unwrap();
         String::from_utf8(out).unwrap().lines().map(ToOwned::to_owned).collect()
     }
 
@@ -121,7 +121,7 @@ mod tests {
             seen_bytes: Bytes(100 * MIB),
             blocks: 1,
             refused: 2,
-            fragmentation: Err(NoFragmentation::BlocksUnseen),
+            fragmentation: Err(FragmentationUnknown::BlocksUnknown),
             ..device()
         };
         let view = TorchView { devices: vec![late], lost: 7, unlisted: 0, reason: None };
@@ -134,7 +134,7 @@ mod tests {
                 "  PyTorch NOT EXACT: 7 events lost",
             ]
         );
-        let none = TorchView { reason: Some(NoTensors::NoFunction), ..TorchView::default() };
+        let none = TorchView { reason: Some(TensorsUnavailable::NoSymbol), ..TorchView::default() };
         let [line] = &lines(&none)[..] else { panic!("one line") };
         assert!(line.starts_with("  PyTorch: tensors not tracked: libc10.so"), "{line}");
     }

@@ -13,26 +13,26 @@ mod trace;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use engine::analysis::Measure;
-use engine::change::Change;
+use engine::analysis::MemoryScope;
+use engine::change::AllocationChange;
 use engine::ids::{DeviceId, Pid, SiteId};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use hashbrown::HashMap;
 
-pub use self::survey::Survey;
+pub use self::survey::Prescan;
 
-use self::pickle::{Items, Pickle};
-use self::survey::{Found, Live};
-use self::trace::Trace;
-use crate::import::gather::Facts;
-use crate::plain::plain_up_to;
+use self::pickle::{PickleList, PickleWriter};
+use self::survey::{LiveAllocation, PrescanResult};
+use self::trace::TraceWriter;
+use crate::import::gather::FileInfo;
+use crate::plain::sanitize_up_to;
 
 /// Maximum number of characters of a function or file name.
-const LONGEST: usize = 4096;
+const MAX_NAME_CHARS: usize = 4096;
 
 /// A trace of the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lane {
+pub enum TraceTarget {
     /// Trace of the device with this index in the list; at most one of them is unknown.
     Device(Option<DeviceId>),
     /// Trace of pinned memory.
@@ -40,45 +40,45 @@ pub enum Lane {
 }
 
 /// A snapshot in progress.
-pub struct Snapshot<'a> {
-    pickle: Pickle<'a>,
-    measure: Measure,
+pub struct SnapshotWriter<'a> {
+    pickle: PickleWriter<'a>,
+    measure: MemoryScope,
     pid: Pid,
     devices: Vec<Option<DeviceId>>,
     host: bool,
-    live: Vec<Live>,
+    live: Vec<LiveAllocation>,
     /// Requested sizes of blocks that are live at the end, by address.
     requested: HashMap<u64, u64>,
-    stacks: Stacks,
-    trace: Option<(Trace, Items)>,
+    stacks: WrittenStacks,
+    trace: Option<(TraceWriter, PickleList)>,
     changed: BTreeSet<Option<DeviceId>>,
     /// Whether segments are mapped and unmapped in parts.
     grows: bool,
 }
 
-impl<'a> Snapshot<'a> {
+impl<'a> SnapshotWriter<'a> {
     /// Starts a snapshot of the process that the prescan found. The inner error is the list of
     /// processes if there are several: addresses of different processes are unrelated.
     pub fn new(
         out: &'a mut dyn Write,
-        survey: Survey,
-        facts: &Facts,
+        survey: Prescan,
+        facts: &FileInfo,
     ) -> io::Result<Result<Self, Vec<Pid>>> {
         let measure = survey.measure;
-        let Found { mut live, devices: changed, host, processes } = survey.finish();
+        let PrescanResult { mut live, devices: changed, host, processes } = survey.finish();
         if processes.len() > 1 {
             return Ok(Err(processes.into_iter().collect()));
         }
         let pid = processes.first().copied().unwrap_or(Pid(0));
         let mut snapshot = Self {
-            pickle: Pickle::new(out)?,
+            pickle: PickleWriter::new(out)?,
             measure,
             pid,
             devices: device_list(&changed, facts),
             host,
             live: live.remove(&pid).unwrap_or_default(),
             requested: state::requested(facts),
-            stacks: Stacks::default(),
+            stacks: WrittenStacks::default(),
             trace: None,
             changed,
             grows: facts.settings.expandable_segments == Some(true)
@@ -90,24 +90,25 @@ impl<'a> Snapshot<'a> {
 
     /// Returns the traces to write, in this order.
     #[must_use]
-    pub fn lanes(&self) -> Vec<Lane> {
-        let mut lanes: Vec<Lane> = self.devices.iter().copied().map(Lane::Device).collect();
+    pub fn lanes(&self) -> Vec<TraceTarget> {
+        let mut lanes: Vec<TraceTarget> =
+            self.devices.iter().copied().map(TraceTarget::Device).collect();
         if self.host {
-            lanes.push(Lane::Host);
+            lanes.push(TraceTarget::Host);
         }
         lanes
     }
 
     /// Returns whether a trace has changes; one without needs no pass over the file.
     #[must_use]
-    pub fn has_changes(&self, lane: Lane) -> bool {
+    pub fn has_changes(&self, lane: TraceTarget) -> bool {
         match lane {
-            Lane::Device(device) => self.changed.contains(&device),
-            Lane::Host => true,
+            TraceTarget::Device(device) => self.changed.contains(&device),
+            TraceTarget::Host => true,
         }
     }
 
-    fn begin(&mut self, facts: &Facts) -> io::Result<()> {
+    fn begin(&mut self, facts: &FileInfo) -> io::Result<()> {
         self.pickle.open_dict()?;
         self.pickle.word("segments")?;
         self.segments(facts)?;
@@ -117,53 +118,58 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Starts a trace.
-    pub fn open(&mut self, lane: Lane, facts: &Facts) -> io::Result<()> {
-        if lane == Lane::Host {
+    pub fn open(&mut self, lane: TraceTarget, facts: &FileInfo) -> io::Result<()> {
+        if lane == TraceTarget::Host {
             self.pickle.close_list()?;
             self.pickle.word("host_traces")?;
             self.pickle.open_list()?;
         }
         let failures = facts.refused.iter().filter(|failed| {
             let here = match lane {
-                Lane::Device(device) => failed.device == device,
-                Lane::Host => false,
+                TraceTarget::Device(device) => failed.device == device,
+                TraceTarget::Host => false,
             };
             here && failed.pid == self.pid
         });
         let live = self.live.iter().map(|live| (live.address, live.one.began));
-        let trace =
-            Trace::new(self.measure, lane, self.grows, failures.copied().collect(), live.collect());
+        let trace = TraceWriter::new(
+            self.measure,
+            lane,
+            self.grows,
+            failures.copied().collect(),
+            live.collect(),
+        );
         let items = self.pickle.open_list()?;
         self.trace = Some((trace, items));
         Ok(())
     }
 
     /// Writes a change; changes of other traces are skipped.
-    pub fn change(&mut self, change: &Change, facts: &Facts) -> io::Result<()> {
+    pub fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()> {
         let Self { pickle, trace, requested, stacks, .. } = self;
         let Some((trace, items)) = trace else { return Ok(()) };
-        let mut context = trace::Page { pickle, items, requested, stacks, facts };
+        let mut context = trace::TraceContext { pickle, items, requested, stacks, facts };
         trace.change(change, &mut context)
     }
 
     /// Ends the trace.
-    pub fn close(&mut self, facts: &Facts) -> io::Result<()> {
+    pub fn close(&mut self, facts: &FileInfo) -> io::Result<()> {
         let Self { pickle, trace, requested, stacks, .. } = self;
         if let Some((mut trace, mut items)) = trace.take() {
             let items = &mut items;
-            trace.finish(&mut trace::Page { pickle, items, requested, stacks, facts })?;
+            trace.finish(&mut trace::TraceContext { pickle, items, requested, stacks, facts })?;
         }
         self.pickle.close_list()
     }
 
     /// Writes the rest. Returns notes for the user.
-    pub fn finish(mut self, facts: &Facts) -> io::Result<Vec<String>> {
+    pub fn finish(mut self, facts: &FileInfo) -> io::Result<Vec<String>> {
         self.pickle.close_list()?;
         if self.host {
             self.pickle.word("host_segments")?;
             self.host_segments(facts)?;
         }
-        if self.measure == Measure::Torch {
+        if self.measure == MemoryScope::Torch {
             self.pickle.word("allocator_settings")?;
             state::settings(&mut self.pickle, &facts.settings)?;
         }
@@ -181,7 +187,7 @@ impl<'a> Snapshot<'a> {
 
 /// Returns the devices in the order of the list of traces: the index is the ordinal. Memory of
 /// unknown devices comes last.
-fn device_list(changed: &BTreeSet<Option<DeviceId>>, facts: &Facts) -> Vec<Option<DeviceId>> {
+fn device_list(changed: &BTreeSet<Option<DeviceId>>, facts: &FileInfo) -> Vec<Option<DeviceId>> {
     let used = changed.iter().flatten().copied();
     let reserved = facts.segments.iter().filter_map(|segment| segment.device);
     let last = used.chain(reserved).max();
@@ -197,18 +203,18 @@ fn device_list(changed: &BTreeSet<Option<DeviceId>>, facts: &Facts) -> Vec<Optio
 
 /// Numbers of stacks and frames that were already written.
 #[derive(Default)]
-struct Stacks {
+struct WrittenStacks {
     sites: HashMap<SiteId, u32>,
     frames: HashMap<engine::stack::FrameId, u32>,
 }
 
-impl Stacks {
+impl WrittenStacks {
     /// Writes the list of frames of a site; an empty one if it has none.
     fn write(
         &mut self,
-        pickle: &mut Pickle<'_>,
+        pickle: &mut PickleWriter<'_>,
         site: Option<SiteId>,
-        facts: &Facts,
+        facts: &FileInfo,
     ) -> io::Result<()> {
         let Some(site) = site else { return pickle.empty_list() };
         if let Some(number) = self.sites.get(&site) {
@@ -224,14 +230,14 @@ impl Stacks {
             let frame = facts.stacks.get(*id).cloned().unwrap_or_default();
             let name = match frame.unknown {
                 Some(unknown) if frame.function.is_empty() => format!("({})", unknown.reason()),
-                _ => plain_up_to(&frame.function, LONGEST).into_owned(),
+                _ => sanitize_up_to(&frame.function, MAX_NAME_CHARS).into_owned(),
             };
             let file = frame.file.as_deref().or(frame.module.as_deref()).unwrap_or("??");
             pickle.open_dict()?;
             pickle.word("name")?;
             pickle.text(&name)?;
             pickle.word("filename")?;
-            pickle.text(&plain_up_to(file, LONGEST))?;
+            pickle.text(&sanitize_up_to(file, MAX_NAME_CHARS))?;
             pickle.word("line")?;
             pickle.number(u64::from(frame.line))?;
             pickle.close_dict()?;
@@ -244,6 +250,6 @@ impl Stacks {
 }
 
 /// Returns whether memory of a kind is reserved by the cache, with blocks as parts of it.
-const fn is_reserve(kind: Kind) -> bool {
-    matches!(kind, Kind::Pool)
+const fn is_reserve(kind: MemoryKind) -> bool {
+    matches!(kind, MemoryKind::Pool)
 }

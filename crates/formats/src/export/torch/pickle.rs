@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use hashbrown::HashMap;
 
 /// Items of a list or dictionary between two marks, as in Python's pickler.
-const BATCH: u32 = 1000;
+const BATCH_ITEMS: u32 = 1000;
 
 /// Writes values as a pickle.
-pub(super) struct Pickle<'a> {
+pub(super) struct PickleWriter<'a> {
     out: &'a mut dyn Write,
     /// Number of memoized values; each gets the next number.
     memoized: u32,
@@ -18,11 +18,11 @@ pub(super) struct Pickle<'a> {
 
 /// A list whose items are written one by one.
 #[derive(Default)]
-pub(super) struct Items {
+pub(super) struct PickleList {
     count: u32,
 }
 
-impl<'a> Pickle<'a> {
+impl<'a> PickleWriter<'a> {
     /// Starts a pickle.
     pub(super) fn new(out: &'a mut dyn Write) -> io::Result<Self> {
         out.write_all(&[0x80, 4])?;
@@ -128,14 +128,14 @@ impl<'a> Pickle<'a> {
 
     /// Starts a list: items follow, each after [`PickleWriter::item`], until
     /// [`PickleWriter::close_list`].
-    pub(super) fn open_list(&mut self) -> io::Result<Items> {
+    pub(super) fn open_list(&mut self) -> io::Result<PickleList> {
         self.out.write_all(b"](")?;
-        Ok(Items::default())
+        Ok(PickleList::default())
     }
 
     /// Announces an item of a list.
-    pub(super) fn item(&mut self, items: &mut Items) -> io::Result<()> {
-        if items.count == BATCH {
+    pub(super) fn item(&mut self, items: &mut PickleList) -> io::Result<()> {
+        if items.count == BATCH_ITEMS {
             items.count = 0;
             self.out.write_all(b"e(")?;
         }
@@ -158,9 +158,9 @@ impl<'a> Pickle<'a> {
 mod tests {
     use super::*;
 
-    fn written(write: impl FnOnce(&mut Pickle<'_>) -> io::Result<()>) -> Vec<u8> {
+    fn written(write: impl FnOnce(&mut PickleWriter<'_>) -> io::Result<()>) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut pickle = Pickle::new(&mut out).unwrap();
+        let mut pickle = PickleWriter::new(&mut out).unwrap();
         write(&mut pickle).unwrap();
         pickle.stop().unwrap();
         out

@@ -2,44 +2,44 @@
 
 use std::io;
 
-use engine::analysis::Measure;
-use engine::cache::{Block, BlockState, CacheSettings, Part, Segment};
+use engine::analysis::MemoryScope;
+use engine::cache::{AllocatorSettings, Block, BlockState, PoolSizeClass, Segment};
 use engine::ids::{DeviceId, SiteId};
 use hashbrown::HashMap;
 
-use super::pickle::Pickle;
-use super::{Live, Snapshot};
-use crate::import::gather::Facts;
-use crate::plain::plain;
+use super::pickle::PickleWriter;
+use super::{LiveAllocation, SnapshotWriter};
+use crate::import::gather::FileInfo;
+use crate::plain::sanitize;
 
 /// Maximum size of PyTorch's small blocks.
-const SMALL: u64 = 1 << 20;
+const SMALL_BLOCK_BYTES: u64 = 1 << 20;
 
 /// Returns the requested sizes of blocks that are allocated at the end, by address.
-pub(super) fn requested(facts: &Facts) -> HashMap<u64, u64> {
+pub(super) fn requested(facts: &FileInfo) -> HashMap<u64, u64> {
     let blocks = facts.segments.iter().flat_map(|segment| segment.blocks.iter());
     let allocated = blocks.filter(|block| block.state == BlockState::Allocated);
     allocated.map(|block| (block.address, block.requested)).collect()
 }
 
 /// A segment to write.
-struct Written<'s> {
+struct SegmentRecord<'s> {
     device: u64,
     address: u64,
     bytes: u64,
     stream: u64,
-    part: Part,
+    part: PoolSizeClass,
     pool: (u64, u64),
     expandable: bool,
     site: Option<SiteId>,
     blocks: &'s [Block],
 }
 
-impl Snapshot<'_> {
+impl SnapshotWriter<'_> {
     /// Writes the list of device segments.
-    pub(super) fn segments(&mut self, facts: &Facts) -> io::Result<()> {
+    pub(super) fn segments(&mut self, facts: &FileInfo) -> io::Result<()> {
         let mut items = self.pickle.open_list()?;
-        if self.measure == Measure::Torch {
+        if self.measure == MemoryScope::Torch {
             for segment in facts.segments.iter().filter(|segment| segment.device.is_some()) {
                 self.pickle.item(&mut items)?;
                 self.cached(segment, facts)?;
@@ -55,7 +55,7 @@ impl Snapshot<'_> {
     }
 
     /// Writes the list of host segments.
-    pub(super) fn host_segments(&mut self, facts: &Facts) -> io::Result<()> {
+    pub(super) fn host_segments(&mut self, facts: &FileInfo) -> io::Result<()> {
         let mut items = self.pickle.open_list()?;
         for segment in facts.segments.iter().filter(|segment| segment.device.is_none()) {
             self.pickle.item(&mut items)?;
@@ -65,8 +65,8 @@ impl Snapshot<'_> {
     }
 
     /// Writes a segment of a cache.
-    fn cached(&mut self, segment: &Segment, facts: &Facts) -> io::Result<()> {
-        let written = Written {
+    fn cached(&mut self, segment: &Segment, facts: &FileInfo) -> io::Result<()> {
+        let written = SegmentRecord {
             device: self.device_index(segment.device),
             address: segment.address,
             bytes: segment.bytes,
@@ -81,7 +81,7 @@ impl Snapshot<'_> {
     }
 
     /// Writes an allocation of the driver as a segment with one block.
-    fn driver_allocation(&mut self, live: &Live, facts: &Facts) -> io::Result<()> {
+    fn driver_allocation(&mut self, live: &LiveAllocation, facts: &FileInfo) -> io::Result<()> {
         let what = &live.one.what;
         let block = Block {
             address: live.address,
@@ -90,12 +90,16 @@ impl Snapshot<'_> {
             state: BlockState::Allocated,
             site: what.site,
         };
-        let written = Written {
+        let written = SegmentRecord {
             device: self.device_index(what.device),
             address: live.address,
             bytes: what.bytes,
             stream: what.stream.map_or(0, |stream| stream.0),
-            part: if what.bytes <= SMALL { Part::Small } else { Part::Large },
+            part: if what.bytes <= SMALL_BLOCK_BYTES {
+                PoolSizeClass::Small
+            } else {
+                PoolSizeClass::Large
+            },
             pool: (0, 0),
             expandable: false,
             site: what.site,
@@ -110,7 +114,7 @@ impl Snapshot<'_> {
         index.map_or(0, |index| index as u64)
     }
 
-    fn segment(&mut self, segment: &Written<'_>, facts: &Facts) -> io::Result<()> {
+    fn segment(&mut self, segment: &SegmentRecord<'_>, facts: &FileInfo) -> io::Result<()> {
         let sum = |states: &[BlockState], of: fn(&Block) -> u64| {
             let blocks = segment.blocks.iter().filter(|block| states.contains(&block.state));
             blocks.fold(0_u64, |sum, block| sum.saturating_add(of(block)))
@@ -132,7 +136,7 @@ impl Snapshot<'_> {
             self.pickle.number(number)?;
         }
         self.pickle.word("segment_type")?;
-        self.pickle.word(if segment.part == Part::Small { "small" } else { "large" })?;
+        self.pickle.word(if segment.part == PoolSizeClass::Small { "small" } else { "large" })?;
         self.pickle.word("segment_pool_id")?;
         self.pickle.pair(segment.pool)?;
         self.pickle.word("is_expandable")?;
@@ -149,7 +153,7 @@ impl Snapshot<'_> {
         self.pickle.close_dict()
     }
 
-    fn block(&mut self, block: &Block, facts: &Facts) -> io::Result<()> {
+    fn block(&mut self, block: &Block, facts: &FileInfo) -> io::Result<()> {
         self.pickle.open_dict()?;
         for (key, number) in
             [("address", block.address), ("size", block.bytes), ("requested_size", block.requested)]
@@ -170,10 +174,13 @@ impl Snapshot<'_> {
 }
 
 /// Writes the allocator settings under PyTorch's names.
-pub(super) fn settings(pickle: &mut Pickle<'_>, settings: &CacheSettings) -> io::Result<()> {
+pub(super) fn settings(
+    pickle: &mut PickleWriter<'_>,
+    settings: &AllocatorSettings,
+) -> io::Result<()> {
     pickle.open_dict()?;
     pickle.word("PYTORCH_CUDA_ALLOC_CONF")?;
-    pickle.text(&plain(&settings.text))?;
+    pickle.text(&sanitize(&settings.text))?;
     pickle.word("max_split_size")?;
     let limit = settings.max_split_bytes.and_then(|limit| i64::try_from(limit).ok());
     pickle.signed(limit.unwrap_or(-1))?;

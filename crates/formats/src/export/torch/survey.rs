@@ -2,52 +2,54 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::analysis::Measure;
-use engine::analysis::lifetimes::{Lifetime, Lifetimes};
-use engine::change::{Change, How, Turn};
-use engine::ids::{DeviceId, Key, Pid, Space};
-use engine::kind::Kind;
+use engine::analysis::MemoryScope;
+use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::ids::{AddressType, AllocationKey, DeviceId, Pid};
+use engine::kind::MemoryKind;
 use hashbrown::HashMap;
 
 /// Addresses for allocations without one: above those of devices, and exact in JavaScript numbers.
-const MADE_UP: std::ops::Range<u64> = 1 << 52..1 << 53;
+const SYNTHETIC_ADDRESSES: std::ops::Range<u64> = 1 << 52..1 << 53;
 
 /// Alignment of synthetic addresses.
-const GRAIN: u64 = 2 << 20;
+const SYNTHETIC_ALIGNMENT: u64 = 2 << 20;
 
 /// Returns whether a snapshot contains a change.
-pub(super) fn is_wanted(measure: Measure, change: &Change) -> bool {
+pub(super) fn is_wanted(measure: MemoryScope, change: &AllocationChange) -> bool {
     let kind = change.kind;
-    let cache = measure == Measure::Torch && matches!(kind, Kind::Pool | Kind::Pinned);
+    let cache =
+        measure == MemoryScope::Torch && matches!(kind, MemoryKind::Pool | MemoryKind::Pinned);
     (measure.counts(kind) || cache) && change.bytes > 0
 }
 
 /// Addresses of allocations. Arrays, physical memory and graph memory have handles or nothing: they
 /// get synthetic addresses, the same in every pass over a file.
 #[derive(Default)]
-pub(super) struct Addresses {
-    synthetic: HashMap<(Pid, Key, Kind), u64>,
+pub(super) struct AddressAssigner {
+    synthetic: HashMap<(Pid, AllocationKey, MemoryKind), u64>,
     next: u64,
 }
 
-impl Addresses {
+impl AddressAssigner {
     /// Returns the address of a change's allocation; it stays the same until the allocation ends.
-    pub(super) fn of(&mut self, change: &Change) -> u64 {
-        let Key { space, value } = change.key;
+    pub(super) fn of(&mut self, change: &AllocationChange) -> u64 {
+        let AllocationKey { space, value } = change.key;
         // Segments of a cache are also identified by their address.
-        let real = space == Space::Address || (space == Space::Pool && change.kind == Kind::Pool);
+        let real = space == AddressType::Pointer
+            || (space == AddressType::Pool && change.kind == MemoryKind::Pool);
         if real && value > 0 {
             return value;
         }
         let key = (change.pid, change.key, change.kind);
-        if let Turn::Ended { .. } = change.what {
+        if let ChangeKind::Ended { .. } = change.action {
             return self.synthetic.remove(&key).unwrap_or(value);
         }
         let next = &mut self.next;
         *self.synthetic.entry(key).or_insert_with(|| {
-            let room = MADE_UP.end - MADE_UP.start;
-            let address = MADE_UP.start + *next % room;
-            let bytes = change.bytes.min(room).div_ceil(GRAIN) * GRAIN;
+            let room = SYNTHETIC_ADDRESSES.end - SYNTHETIC_ADDRESSES.start;
+            let address = SYNTHETIC_ADDRESSES.start + *next % room;
+            let bytes = change.bytes.min(room).div_ceil(SYNTHETIC_ALIGNMENT) * SYNTHETIC_ALIGNMENT;
             *next = next.wrapping_add(bytes);
             address
         })
@@ -55,15 +57,15 @@ impl Addresses {
 }
 
 /// An allocation that is live at the end.
-pub(super) struct Live {
+pub(super) struct LiveAllocation {
     pub(super) one: Lifetime,
     pub(super) address: u64,
 }
 
 /// Result of the prescan.
-pub(super) struct Found {
+pub(super) struct PrescanResult {
     /// Live allocations by process, including those that were live at process exit.
-    pub(super) live: BTreeMap<Pid, Vec<Live>>,
+    pub(super) live: BTreeMap<Pid, Vec<LiveAllocation>>,
     /// Devices with changes.
     pub(super) devices: BTreeSet<Option<DeviceId>>,
     /// Whether the framework has pinned memory.
@@ -73,26 +75,26 @@ pub(super) struct Found {
 }
 
 /// Collects the live allocations of a file.
-pub struct Survey {
-    pub(super) measure: Measure,
-    lifetimes: Lifetimes,
-    addresses: Addresses,
+pub struct Prescan {
+    pub(super) measure: MemoryScope,
+    lifetimes: LifetimeTracker,
+    addresses: AddressAssigner,
     /// Addresses of live allocations.
-    address_of: HashMap<(Pid, Key, Kind), u64>,
-    exited: BTreeMap<Pid, Vec<Live>>,
+    address_of: HashMap<(Pid, AllocationKey, MemoryKind), u64>,
+    exited: BTreeMap<Pid, Vec<LiveAllocation>>,
     devices: BTreeSet<Option<DeviceId>>,
     host: bool,
     processes: BTreeSet<Pid>,
 }
 
-impl Survey {
+impl Prescan {
     /// Creates an empty prescan.
     #[must_use]
-    pub fn new(measure: Measure) -> Self {
+    pub fn new(measure: MemoryScope) -> Self {
         Self {
             measure,
-            lifetimes: Lifetimes::default(),
-            addresses: Addresses::default(),
+            lifetimes: LifetimeTracker::default(),
+            addresses: AddressAssigner::default(),
             address_of: HashMap::new(),
             exited: BTreeMap::new(),
             devices: BTreeSet::new(),
@@ -102,45 +104,47 @@ impl Survey {
     }
 
     /// Adds a change.
-    pub fn change(&mut self, change: &Change) {
+    pub fn change(&mut self, change: &AllocationChange) {
         if !is_wanted(self.measure, change) {
             return;
         }
         self.processes.insert(change.pid);
-        if change.kind == Kind::Pinned {
+        if change.kind == MemoryKind::Pinned {
             self.host = true;
         } else {
             self.devices.insert(change.device);
-            if let Turn::Learned { before, .. } = change.what {
+            if let ChangeKind::Updated { before, .. } = change.action {
                 self.devices.insert(before.device);
             }
         }
         let address = self.addresses.of(change);
         let key = (change.pid, change.key, change.kind);
-        match change.what {
-            Turn::Ended { .. } => self.address_of.remove(&key),
-            Turn::Began | Turn::Learned { .. } => self.address_of.insert(key, address),
+        match change.action {
+            ChangeKind::Ended { .. } => self.address_of.remove(&key),
+            ChangeKind::Allocated | ChangeKind::Updated { .. } => {
+                self.address_of.insert(key, address)
+            }
         };
-        if change.what == Turn::Began {
+        if change.action == ChangeKind::Allocated {
             // A new program under the same pid: memory of the old one was freed by the kernel.
             self.exited.remove(&change.pid);
         }
-        if let Some(one) = self.lifetimes.change(change)
-            && matches!(one.ended, Some((_, How::Exited)))
+        if let Some(one) = self.lifetimes.observe(change)
+            && matches!(one.ended, Some((_, EndReason::ProcessExited)))
         {
-            self.exited.entry(change.pid).or_default().push(Live { one, address });
+            self.exited.entry(change.pid).or_default().push(LiveAllocation { one, address });
         }
     }
 
-    pub(super) fn finish(self) -> Found {
+    pub(super) fn finish(self) -> PrescanResult {
         let mut live = self.exited;
         for one in self.lifetimes.finish() {
             let key = (one.what.pid, one.what.key, one.what.kind);
             let address = self.address_of.get(&key).copied().unwrap_or(one.what.key.value);
-            live.entry(one.what.pid).or_default().push(Live { one, address });
+            live.entry(one.what.pid).or_default().push(LiveAllocation { one, address });
         }
         let Self { devices, host, processes, .. } = self;
-        Found { live, devices, host, processes }
+        PrescanResult { live, devices, host, processes }
     }
 }
 
@@ -148,17 +152,22 @@ impl Survey {
 mod tests {
     use super::*;
     use engine::ids::Tid;
-    use engine::units::Moment;
+    use engine::units::Timestamp;
 
-    fn change(what: Turn, space: Space, value: u64, kind: Kind) -> Change {
-        Change {
-            at: Moment(1),
-            what,
+    fn change(
+        what: ChangeKind,
+        space: AddressType,
+        value: u64,
+        kind: MemoryKind,
+    ) -> AllocationChange {
+        AllocationChange {
+            at: Timestamp(1),
+            action: what,
             pid: Pid(1),
             tid: Tid(1),
             device: None,
             kind,
-            key: Key { space, value },
+            key: AllocationKey { space, value },
             bytes: 3 << 20,
             pool: None,
             stream: None,
@@ -168,20 +177,24 @@ mod tests {
 
     #[test]
     fn synthetic_addresses_are_unique_until_the_end() {
-        let mut addresses = Addresses::default();
-        let device = change(Turn::Began, Space::Address, 0x7f00, Kind::Device);
+        let mut addresses = AddressAssigner::default();
+        let device =
+            change(ChangeKind::Allocated, AddressType::Pointer, 0x7f00, MemoryKind::Device);
         assert_eq!(addresses.of(&device), 0x7f00);
-        let one = change(Turn::Began, Space::Handle, 0x7f00, Kind::Physical);
-        let graph = change(Turn::Began, Space::Address, 0, Kind::Graph);
+        let one = change(ChangeKind::Allocated, AddressType::Handle, 0x7f00, MemoryKind::Physical);
+        let graph = change(ChangeKind::Allocated, AddressType::Pointer, 0, MemoryKind::Graph);
         let (first, second) = (addresses.of(&one), addresses.of(&graph));
         assert_eq!((first, second), (1 << 52, (1 << 52) + (4 << 20)));
-        let ended = Turn::Ended { began: Moment(1), how: How::Freed };
-        assert_eq!(addresses.of(&Change { what: ended, ..one }), first);
+        let ended = ChangeKind::Ended { began: Timestamp(1), how: EndReason::Freed };
+        assert_eq!(addresses.of(&AllocationChange { action: ended, ..one }), first);
         assert_ne!(addresses.of(&one), first);
-        let huge = Change { bytes: u64::MAX, ..change(Turn::Began, Space::Array, 9, Kind::Array) };
+        let huge = AllocationChange {
+            bytes: u64::MAX,
+            ..change(ChangeKind::Allocated, AddressType::Array, 9, MemoryKind::Array)
+        };
         for handle in 0..10 {
-            let key = Key { space: Space::Array, value: handle };
-            assert!(MADE_UP.contains(&addresses.of(&Change { key, ..huge })));
+            let key = AllocationKey { space: AddressType::Array, value: handle };
+            assert!(SYNTHETIC_ADDRESSES.contains(&addresses.of(&AllocationChange { key, ..huge })));
         }
     }
 }

@@ -2,103 +2,114 @@
 
 use std::io;
 
-use engine::analysis::Measure;
-use engine::change::{Change, How, Turn};
+use engine::analysis::MemoryScope;
+use engine::change::{AllocationChange, ChangeKind, EndReason};
 use engine::ids::{SiteId, StreamId};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 use hashbrown::{HashMap, HashSet};
 
-use super::pickle::{Items, Pickle};
-use super::survey::{Addresses, is_wanted};
-use super::{Lane, Stacks, is_reserve};
-use crate::import::Refused;
-use crate::import::gather::Facts;
+use super::pickle::{PickleList, PickleWriter};
+use super::survey::{AddressAssigner, is_wanted};
+use super::{TraceTarget, WrittenStacks, is_reserve};
+use crate::import::FailedAllocation;
+use crate::import::gather::FileInfo;
 
 /// Context for writing entries.
-pub(super) struct Page<'p, 'a> {
-    pub(super) pickle: &'p mut Pickle<'a>,
-    pub(super) items: &'p mut Items,
+pub(super) struct TraceContext<'p, 'a> {
+    pub(super) pickle: &'p mut PickleWriter<'a>,
+    pub(super) items: &'p mut PickleList,
     pub(super) requested: &'p HashMap<u64, u64>,
-    pub(super) stacks: &'p mut Stacks,
-    pub(super) facts: &'p Facts,
+    pub(super) stacks: &'p mut WrittenStacks,
+    pub(super) facts: &'p FileInfo,
 }
 
 /// Writes one trace.
-pub(super) struct Trace {
-    measure: Measure,
-    lane: Lane,
+pub(super) struct TraceWriter {
+    measure: MemoryScope,
+    lane: TraceTarget,
     /// Whether segments are mapped and unmapped in parts.
     grows: bool,
     /// Failed requests of the device, last one first.
-    failures: Vec<Refused>,
+    failures: Vec<FailedAllocation>,
     /// Allocations that are live at the end, by address and start time.
-    live: HashSet<(u64, Moment)>,
-    addresses: Addresses,
+    live: HashSet<(u64, Timestamp)>,
+    addresses: AddressAssigner,
     /// Allocations that were live at process exit: they stay, unless another program follows.
-    exited: Vec<(Change, u64)>,
+    exited: Vec<(AllocationChange, u64)>,
 }
 
-impl Trace {
+impl TraceWriter {
     pub(super) fn new(
-        measure: Measure,
-        lane: Lane,
+        measure: MemoryScope,
+        lane: TraceTarget,
         grows: bool,
-        mut failures: Vec<Refused>,
-        live: HashSet<(u64, Moment)>,
+        mut failures: Vec<FailedAllocation>,
+        live: HashSet<(u64, Timestamp)>,
     ) -> Self {
         failures.sort_by_key(|failed| std::cmp::Reverse(failed.at));
-        let addresses = Addresses::default();
+        let addresses = AddressAssigner::default();
         Self { measure, lane, grows, failures, live, addresses, exited: Vec::new() }
     }
 
-    pub(super) fn change(&mut self, change: &Change, context: &mut Page<'_, '_>) -> io::Result<()> {
+    pub(super) fn change(
+        &mut self,
+        change: &AllocationChange,
+        context: &mut TraceContext<'_, '_>,
+    ) -> io::Result<()> {
         if !is_wanted(self.measure, change) {
             return Ok(());
         }
         let address = self.addresses.of(change);
         self.ooms(Some(change.at), context)?;
-        if change.what == Turn::Began {
+        if change.action == ChangeKind::Allocated {
             for (exited, address) in std::mem::take(&mut self.exited) {
                 self.end(&exited, address, context)?;
             }
         }
         let here = self.is_here(change.kind, change.device);
-        match change.what {
-            Turn::Began if here => self.begin(change, address, context),
-            Turn::Ended { how: How::Exited, .. } if here && !is_reserve(change.kind) => {
+        match change.action {
+            ChangeKind::Allocated if here => self.begin(change, address, context),
+            ChangeKind::Ended { how: EndReason::ProcessExited, .. }
+                if here && !is_reserve(change.kind) =>
+            {
                 self.exited.push((*change, address));
                 Ok(())
             }
-            Turn::Ended { .. } if here => self.end(change, address, context),
-            Turn::Learned { before, .. } => {
+            ChangeKind::Ended { .. } if here => self.end(change, address, context),
+            ChangeKind::Updated { before, .. } => {
                 if self.is_here(change.kind, before.device) {
-                    let before = Change { bytes: before.bytes, ..*change };
+                    let before = AllocationChange { bytes: before.bytes, ..*change };
                     self.end(&before, address, context)?;
                 }
                 if here { self.begin(change, address, context) } else { Ok(()) }
             }
-            Turn::Began | Turn::Ended { .. } => Ok(()),
+            ChangeKind::Allocated | ChangeKind::Ended { .. } => Ok(()),
         }
     }
 
-    pub(super) fn finish(&mut self, context: &mut Page<'_, '_>) -> io::Result<()> {
+    pub(super) fn finish(&mut self, context: &mut TraceContext<'_, '_>) -> io::Result<()> {
         self.ooms(None, context)
     }
 
-    fn is_here(&self, kind: Kind, device: Option<engine::ids::DeviceId>) -> bool {
+    fn is_here(&self, kind: MemoryKind, device: Option<engine::ids::DeviceId>) -> bool {
         match self.lane {
-            Lane::Device(own) => kind != Kind::Pinned && own == device,
-            Lane::Host => kind == Kind::Pinned,
+            TraceTarget::Device(own) => kind != MemoryKind::Pinned && own == device,
+            TraceTarget::Host => kind == MemoryKind::Pinned,
         }
     }
 
-    fn begin(&self, change: &Change, address: u64, context: &mut Page<'_, '_>) -> io::Result<()> {
+    fn begin(
+        &self,
+        change: &AllocationChange,
+        address: u64,
+        context: &mut TraceContext<'_, '_>,
+    ) -> io::Result<()> {
         if is_reserve(change.kind) {
             let action = if self.grows { "segment_map" } else { "segment_alloc" };
             return context.entry(action, change, address, change.bytes);
         }
-        if self.measure == Measure::Device {
+        if self.measure == MemoryScope::Device {
             context.entry("segment_alloc", change, address, change.bytes)?;
         }
         // A trace has requested sizes. They are known for allocations that are live at the end; for
@@ -108,21 +119,30 @@ impl Trace {
         context.entry("alloc", change, address, requested.unwrap_or(change.bytes))
     }
 
-    fn end(&self, change: &Change, address: u64, context: &mut Page<'_, '_>) -> io::Result<()> {
+    fn end(
+        &self,
+        change: &AllocationChange,
+        address: u64,
+        context: &mut TraceContext<'_, '_>,
+    ) -> io::Result<()> {
         if is_reserve(change.kind) {
             let action = if self.grows { "segment_unmap" } else { "segment_free" };
             return context.entry(action, change, address, change.bytes);
         }
         context.entry("free_requested", change, address, change.bytes)?;
         context.entry("free_completed", change, address, change.bytes)?;
-        if self.measure == Measure::Device {
+        if self.measure == MemoryScope::Device {
             context.entry("segment_free", change, address, change.bytes)?;
         }
         Ok(())
     }
 
     /// Writes the requests that failed up to a time.
-    fn ooms(&mut self, until: Option<Moment>, context: &mut Page<'_, '_>) -> io::Result<()> {
+    fn ooms(
+        &mut self,
+        until: Option<Timestamp>,
+        context: &mut TraceContext<'_, '_>,
+    ) -> io::Result<()> {
         while let Some(failed) =
             self.failures.pop_if(|failed| until.is_none_or(|until| failed.at <= until))
         {
@@ -132,11 +152,11 @@ impl Trace {
     }
 }
 
-impl Page<'_, '_> {
+impl TraceContext<'_, '_> {
     fn entry(
         &mut self,
         action: &'static str,
-        change: &Change,
+        change: &AllocationChange,
         address: u64,
         bytes: u64,
     ) -> io::Result<()> {
@@ -147,7 +167,7 @@ impl Page<'_, '_> {
     }
 
     /// Writes a failed request. Only PyTorch snapshots have the free memory at that time.
-    fn oom(&mut self, failed: &Refused) -> io::Result<()> {
+    fn oom(&mut self, failed: &FailedAllocation) -> io::Result<()> {
         self.open("oom")?;
         self.pickle.word("device_free")?;
         self.pickle.number(failed.free_bytes.unwrap_or(0))?;
@@ -165,7 +185,7 @@ impl Page<'_, '_> {
         &mut self,
         bytes: u64,
         stream: Option<StreamId>,
-        at: Moment,
+        at: Timestamp,
         site: Option<SiteId>,
     ) -> io::Result<()> {
         let nanos = self.facts.utc_nanos(at).unwrap_or_else(|| self.facts.nanos(at));

@@ -1,16 +1,16 @@
 //! Verdicts and anomalies as JSON.
 
-use engine::verdict::{Anomaly, CacheTensors, Evidence, Judgement, Subject, Unusual};
+use engine::verdict::{Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict};
 use serde::Serialize;
 
-use super::{advice, kind, sentence, unusual};
-use crate::export::Names;
-use crate::export::analysis::json::{FrameObject, frame};
-use crate::plain::plain;
+use super::{advice, anomaly_summary, kind, summary};
+use crate::export::ReportContext;
+use crate::export::analysis::json::{FrameJson, frame};
+use crate::plain::sanitize;
 
 /// Verdict on one site.
 #[derive(Serialize)]
-pub(in crate::export) struct JudgementObject {
+pub(in crate::export) struct SiteVerdictJson {
     pid: Option<u32>,
     process: String,
     site: String,
@@ -18,7 +18,7 @@ pub(in crate::export) struct JudgementObject {
     kind: &'static str,
     device: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    thread: Option<Thread>,
+    thread: Option<ThreadJson>,
     verdict: &'static str,
     confidence: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,19 +30,19 @@ pub(in crate::export) struct JudgementObject {
     summary: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
-    evidence: EvidenceObject,
-    frames: Vec<FrameObject>,
+    evidence: EvidenceJson,
+    frames: Vec<FrameJson>,
 }
 
 #[derive(Serialize)]
-struct Thread {
+struct ThreadJson {
     tid: u32,
     name: String,
 }
 
 /// Evidence. Quantities are bytes, or numbers of objects.
 #[derive(Serialize)]
-struct EvidenceObject {
+struct EvidenceJson {
     live: u64,
     live_count: u64,
     window_ns: u64,
@@ -97,7 +97,7 @@ impl TensorsObject {
 
 /// An anomaly.
 #[derive(Serialize)]
-pub(in crate::export) struct AnomalyObject {
+pub(in crate::export) struct AnomalyJson {
     time: String,
     pid: u32,
     process: String,
@@ -122,52 +122,52 @@ pub(in crate::export) struct AnomalyObject {
     #[serde(skip_serializing_if = "Option::is_none")]
     window_ns: Option<u64>,
     summary: String,
-    frames: Vec<FrameObject>,
+    frames: Vec<FrameJson>,
 }
 
-impl JudgementObject {
+impl SiteVerdictJson {
     /// Converts a verdict; `with_advice` for suspects.
-    pub(in crate::export) fn new(verdict: &Judgement, with_advice: bool) -> Self {
-        let Evidence { per_hour, full_in, .. } = verdict.evidence;
-        let bytes = verdict.subject.is_bytes();
+    pub(in crate::export) fn new(verdict: &SiteVerdict, with_advice: bool) -> Self {
+        let Evidence { growth_per_hour: per_hour, time_until_full: full_in, .. } = verdict.evidence;
+        let bytes = verdict.resource.is_bytes();
         Self {
             pid: verdict.pid.map(|pid| pid.0),
-            process: plain(&verdict.process).into_owned(),
+            process: sanitize(&verdict.process).into_owned(),
             site: verdict.site.to_string(),
-            resource: match verdict.subject {
-                Subject::Memory(_) => "memory",
-                Subject::Tensors => "tensors",
-                Subject::Objects(_) => "objects",
+            resource: match verdict.resource {
+                Resource::Memory(_) => "memory",
+                Resource::Tensors => "tensors",
+                Resource::Objects(_) => "objects",
             },
-            kind: kind(verdict.subject),
+            kind: kind(verdict.resource),
             device: verdict.device.map(|device| device.0),
             thread: verdict
                 .thread
                 .as_ref()
-                .map(|(tid, name)| Thread { tid: tid.0, name: plain(name).into_owned() }),
+                .map(|(tid, name)| ThreadJson { tid: tid.0, name: sanitize(name).into_owned() }),
             verdict: verdict.verdict.name(),
-            confidence: verdict.sureness.name(),
+            confidence: verdict.confidence.name(),
             growth_bytes_per_hour: bytes.then_some(per_hour),
             growth_objects_per_hour: (!bytes).then_some(per_hour),
             time_until_full_seconds: full_in.map(|time| time.0 / 1_000_000_000),
-            summary: sentence(verdict.subject, verdict.verdict, &verdict.evidence),
+            summary: summary(verdict.resource, verdict.verdict, &verdict.evidence),
             advice: with_advice.then(|| {
                 let frames: Vec<_> = verdict.frames.iter().collect();
-                advice(verdict.subject, &verdict.evidence, &frames)
+                advice(verdict.resource, &verdict.evidence, &frames)
             }),
-            evidence: EvidenceObject::new(&verdict.evidence),
+            evidence: EvidenceJson::new(&verdict.evidence),
             frames: verdict.frames.iter().map(frame).collect(),
         }
     }
 }
 
-impl EvidenceObject {
+impl EvidenceJson {
     fn new(evidence: &Evidence) -> Self {
         Self {
             live: evidence.live,
             live_count: evidence.live_count,
             window_ns: evidence.window.0,
-            window_min: evidence.lows.clone(),
+            window_min: evidence.window_min.clone(),
             peak: evidence.peak,
             level_min: evidence.level.0,
             level_max: evidence.level.1,
@@ -175,9 +175,9 @@ impl EvidenceObject {
             steps: evidence.steps,
             growing_steps: evidence.growing_steps,
             shrinking_steps: evidence.shrinking_steps,
-            created: evidence.begun,
-            freed: evidence.ended,
-            observed_ns: evidence.watched.0,
+            created: evidence.created,
+            freed: evidence.freed,
+            observed_ns: evidence.observed.0,
             median_age_ns: evidence.median_age.map(|time| time.0),
             max_age_ns: evidence.oldest.map(|time| time.0),
             median_lifetime_ns: evidence.median_life.map(|time| time.0),
@@ -188,9 +188,9 @@ impl EvidenceObject {
     }
 }
 
-impl AnomalyObject {
-    pub(in crate::export) fn new(anomaly: &Anomaly, names: &Names) -> Self {
-        let plain = |text: &str| plain(text).into_owned();
+impl AnomalyJson {
+    pub(in crate::export) fn new(anomaly: &Anomaly, names: &ReportContext) -> Self {
+        let plain = |text: &str| sanitize(text).into_owned();
         let base = Self {
             time: names.clock.precise(anomaly.at),
             pid: anomaly.pid.0,
@@ -208,11 +208,11 @@ impl AnomalyObject {
             baseline_scope: None,
             baseline_samples: None,
             window_ns: None,
-            summary: unusual(anomaly),
+            summary: anomaly_summary(anomaly),
             frames: anomaly.frames.iter().map(frame).collect(),
         };
         match anomaly.what {
-            Unusual::Size { key, bytes, usual, of, of_site, live } => Self {
+            AnomalyKind::Size { key, bytes, usual, of, of_site, live } => Self {
                 r#type: "size",
                 bytes: bytes.0,
                 baseline_bytes: usual.0,
@@ -222,7 +222,7 @@ impl AnomalyObject {
                 baseline_samples: Some(of),
                 ..base
             },
-            Unusual::Growth { bytes, within, usual } => {
+            AnomalyKind::Growth { bytes, within, usual } => {
                 Self { bytes: bytes.0, baseline_bytes: usual.0, window_ns: Some(within.0), ..base }
             }
         }

@@ -3,21 +3,23 @@
 pub mod json;
 pub mod text;
 
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use engine::object::ObjectKind;
 use engine::stack::{Frame, Language, SiteName};
 use engine::units::Bytes;
-use engine::verdict::{Anomaly, CacheTensors, Evidence, Judgement, Subject, Unusual, Verdict};
+use engine::verdict::{
+    Anomaly, AnomalyKind, CacheTensors, Evidence, Resource, SiteVerdict, Verdict,
+};
 
 use super::analysis::frames;
-use super::text::{age, count, span};
+use super::text::{format_age, format_count, format_duration};
 
 /// Formats a quantity of a resource: bytes, or a number of objects.
 #[must_use]
-pub fn quantity(subject: Subject, amount: u64) -> String {
+pub fn quantity(subject: Resource, amount: u64) -> String {
     match subject {
-        Subject::Objects(kind) => objects(kind, amount),
-        Subject::Memory(_) | Subject::Tensors => Bytes(amount).to_string(),
+        Resource::Objects(kind) => objects(kind, amount),
+        Resource::Memory(_) | Resource::Tensors => Bytes(amount).to_string(),
     }
 }
 
@@ -43,7 +45,7 @@ pub fn objects(kind: ObjectKind, number: u64) -> String {
 
 /// Returns live memory or objects: `24.00 MiB in 3 allocations`, `2 streams`.
 #[must_use]
-pub fn live(subject: Subject, evidence: &Evidence) -> String {
+pub fn live(subject: Resource, evidence: &Evidence) -> String {
     match number(subject, evidence.live_count) {
         Some(number) => format!("{} in {number}", Bytes(evidence.live)),
         None => quantity(subject, evidence.live),
@@ -51,7 +53,7 @@ pub fn live(subject: Subject, evidence: &Evidence) -> String {
 }
 
 /// Returns the start of a summary: `24.00 MiB live in 3 allocations`, `2 streams live`.
-fn live_phrase(subject: Subject, evidence: &Evidence) -> String {
+fn live_phrase(subject: Resource, evidence: &Evidence) -> String {
     match number(subject, evidence.live_count) {
         Some(number) => format!("{} live in {number}", Bytes(evidence.live)),
         None => format!("{} live", quantity(subject, evidence.live)),
@@ -60,12 +62,12 @@ fn live_phrase(subject: Subject, evidence: &Evidence) -> String {
 
 /// Returns `3 tensors` or `1 pinned allocation`; `None` for objects, whose quantity is their
 /// number.
-fn number(subject: Subject, count: u64) -> Option<String> {
+fn number(subject: Resource, count: u64) -> Option<String> {
     let noun = match subject {
-        Subject::Objects(_) => return None,
-        Subject::Tensors => "tensor".to_owned(),
-        Subject::Memory(Kind::Device) => "allocation".to_owned(),
-        Subject::Memory(kind) => format!("{kind} allocation"),
+        Resource::Objects(_) => return None,
+        Resource::Tensors => "tensor".to_owned(),
+        Resource::Memory(MemoryKind::Device) => "allocation".to_owned(),
+        Resource::Memory(kind) => format!("{kind} allocation"),
     };
     Some(format!("{count} {noun}{}", if count == 1 { "" } else { "s" }))
 }
@@ -73,14 +75,14 @@ fn number(subject: Subject, count: u64) -> Option<String> {
 /// Returns the verdict in one sentence. Every statement is a number of the evidence, or follows
 /// from them.
 #[must_use]
-pub fn sentence(subject: Subject, verdict: Verdict, evidence: &Evidence) -> String {
+pub fn summary(subject: Resource, verdict: Verdict, evidence: &Evidence) -> String {
     let live = live_phrase(subject, evidence);
     match verdict {
         Verdict::Leak => {
-            let rate = quantity(subject, evidence.per_hour);
+            let rate = quantity(subject, evidence.growth_per_hour);
             let full = evidence
-                .full_in
-                .map_or_else(String::new, |time| format!("; GPU full in {}", age(time)));
+                .time_until_full
+                .map_or_else(String::new, |time| format!("; GPU full in {}", format_age(time)));
             format!("{live}, growing {rate}/h{full}")
         }
         Verdict::Plateau => format!("{live}: {}", level(subject, evidence)),
@@ -100,13 +102,13 @@ pub fn sentence(subject: Subject, verdict: Verdict, evidence: &Evidence) -> Stri
         Verdict::NotEnoughData => format!(
             "{live}: not enough data, {} in {}",
             created(subject, evidence),
-            span(evidence.watched)
+            format_duration(evidence.observed)
         ),
     }
 }
 
 /// Returns the live amount in the second half of the observation.
-fn level(subject: Subject, evidence: &Evidence) -> String {
+fn level(subject: Resource, evidence: &Evidence) -> String {
     let (low, high) = evidence.level;
     let [low, high] = [low, high].map(|amount| quantity(subject, amount));
     if low == high {
@@ -117,8 +119,8 @@ fn level(subject: Subject, evidence: &Evidence) -> String {
 }
 
 /// Returns the growth in the second half of the observation.
-fn growth(subject: Subject, evidence: &Evidence) -> String {
-    let Evidence { lows, per_hour, .. } = evidence;
+fn growth(subject: Resource, evidence: &Evidence) -> String {
+    let Evidence { window_min: lows, growth_per_hour: per_hour, .. } = evidence;
     let [half, last] = [lows.get(lows.len() / 2), lows.last()]
         .map(|low| quantity(subject, low.copied().unwrap_or(0)));
     let rate = match per_hour {
@@ -145,26 +147,26 @@ fn cache(tensors: &CacheTensors) -> String {
 }
 
 /// Returns how many were created or allocated.
-fn created(subject: Subject, evidence: &Evidence) -> String {
-    let created = evidence.begun;
+fn created(subject: Resource, evidence: &Evidence) -> String {
+    let created = evidence.created;
     match subject {
-        Subject::Objects(_) => format!("{created} created"),
-        Subject::Memory(_) | Subject::Tensors => count(created),
+        Resource::Objects(_) => format!("{created} created"),
+        Resource::Memory(_) | Resource::Tensors => format_count(created),
     }
 }
 
 /// Returns how many of those were freed or destroyed.
-fn freed(subject: Subject, evidence: &Evidence) -> String {
-    let Evidence { begun, ended, .. } = *evidence;
+fn freed(subject: Resource, evidence: &Evidence) -> String {
+    let Evidence { created: begun, freed: ended, .. } = *evidence;
     match subject {
-        Subject::Objects(_) => format!("{ended} of {begun} destroyed"),
-        Subject::Memory(_) | Subject::Tensors => format!("{ended} of {begun} allocations freed"),
+        Resource::Objects(_) => format!("{ended} of {begun} destroyed"),
+        Resource::Memory(_) | Resource::Tensors => format!("{ended} of {begun} allocations freed"),
     }
 }
 
 /// Returns the evidence for a verdict, one line each.
 #[must_use]
-pub fn evidence(verdict: &Judgement) -> Vec<String> {
+pub fn evidence(verdict: &SiteVerdict) -> Vec<String> {
     let evidence = &verdict.evidence;
     let mut lines = Vec::new();
     if evidence.steps > 0 {
@@ -172,31 +174,35 @@ pub fn evidence(verdict: &Judgement) -> Vec<String> {
             "grew in {} of {} windows of {}, shrank in {}; observed for {}",
             evidence.growing_steps,
             evidence.steps,
-            span(evidence.window),
+            format_duration(evidence.window),
             evidence.shrinking_steps,
-            span(evidence.watched),
+            format_duration(evidence.observed),
         ));
     }
     let lifetimes = match (evidence.median_life, evidence.longest_life) {
         (Some(median), Some(longest)) => {
-            format!(" (median lifetime at most {}, maximum {})", span(median), span(longest))
+            format!(
+                " (median lifetime at most {}, maximum {})",
+                format_duration(median),
+                format_duration(longest)
+            )
         }
         _ => String::new(),
     };
-    lines.push(format!("{}{lifetimes}", freed(verdict.subject, evidence)));
+    lines.push(format!("{}{lifetimes}", freed(verdict.resource, evidence)));
     if let (Some(median), Some(oldest)) = (evidence.median_age, evidence.oldest) {
         let overdue = match evidence.overdue {
             0 => String::new(),
             amount => format!(
                 "; {} older than 99 % of those {}",
-                quantity(verdict.subject, amount),
-                if verdict.subject.is_bytes() { "freed" } else { "destroyed" }
+                quantity(verdict.resource, amount),
+                if verdict.resource.is_bytes() { "freed" } else { "destroyed" }
             ),
         };
         lines.push(format!(
             "live: median age at least {}, oldest at most {}{overdue}",
-            span(median),
-            span(oldest)
+            format_duration(median),
+            format_duration(oldest)
         ));
     }
     lines
@@ -204,12 +210,12 @@ pub fn evidence(verdict: &Judgement) -> Vec<String> {
 
 /// Returns the line of the program that allocated.
 #[must_use]
-pub fn place(site: SiteName, frames: &[Frame]) -> String {
+pub fn location(site: SiteName, frames: &[Frame]) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
         SiteName::Pending(_) => "(resolving symbols)".to_owned(),
         SiteName::Other => "(site limit reached)".to_owned(),
-        SiteName::Told(_) => frames::label(&frames.iter().collect::<Vec<_>>()),
+        SiteName::Resolved(_) => frames::label(&frames.iter().collect::<Vec<_>>()),
     }
 }
 
@@ -221,18 +227,18 @@ pub fn callers(frames: &[Frame], max: usize) -> Vec<String> {
 
 /// Returns the line for a metric label: shorter, and without directories.
 #[must_use]
-pub fn short_place(site: SiteName, frames: &[Frame]) -> String {
+pub fn short_location(site: SiteName, frames: &[Frame]) -> String {
     match site {
         SiteName::Unknown => "(no stack)".to_owned(),
         SiteName::Pending(_) => "(resolving symbols)".to_owned(),
         SiteName::Other => String::new(),
-        SiteName::Told(_) => frames::place(&frames.iter().collect::<Vec<_>>()),
+        SiteName::Resolved(_) => frames::location(&frames.iter().collect::<Vec<_>>()),
     }
 }
 
 /// Returns the text of a verdict.
 #[must_use]
-pub const fn words(verdict: Verdict) -> &'static str {
+pub const fn verdict_label(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Leak => "leak",
         Verdict::Plateau => "plateau",
@@ -246,19 +252,19 @@ pub const fn words(verdict: Verdict) -> &'static str {
 
 /// Returns advice against a leak.
 #[must_use]
-pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> String {
+pub fn advice(subject: Resource, evidence: &Evidence, frames: &[&Frame]) -> String {
     let through = |module: &str| {
         frames.iter().any(|frame| frame.module.as_deref().is_some_and(|path| path.contains(module)))
     };
-    let Evidence { begun, ended, tensors, .. } = *evidence;
+    let Evidence { created: begun, freed: ended, tensors, .. } = *evidence;
     match subject {
-        Subject::Tensors => {
+        Resource::Tensors => {
             "something keeps the result of this line alive (a list, dict, closure or attribute): \
              store `.item()` or a `.detach()`ed copy instead"
                 .to_owned()
         }
-        Subject::Memory(_) if tensors.is_some() || through("libc10_cuda") => cache_advice(tensors),
-        Subject::Memory(kind) => {
+        Resource::Memory(_) if tensors.is_some() || through("libc10_cuda") => cache_advice(tensors),
+        Resource::Memory(kind) => {
             let by = freed_by(kind);
             match ended {
                 0 => format!("never freed: call {by} when done"),
@@ -267,7 +273,7 @@ pub fn advice(subject: Subject, evidence: &Evidence, frames: &[&Frame]) -> Strin
                 ),
             }
         }
-        Subject::Objects(kind) => {
+        Resource::Objects(kind) => {
             let by = destroyed_by(kind);
             let python = frames.iter().any(|frame| frame.language == Language::Python);
             let reuse = if python { ", or reuse one" } else { "" };
@@ -295,15 +301,15 @@ fn cache_advice(tensors: Option<CacheTensors>) -> String {
     }
 }
 
-const fn freed_by(kind: Kind) -> &'static str {
+const fn freed_by(kind: MemoryKind) -> &'static str {
     match kind {
-        Kind::Async | Kind::HostAsync => "cudaFreeAsync",
-        Kind::Pinned => "cudaFreeHost",
-        Kind::Registered => "cudaHostUnregister",
-        Kind::Array => "cudaFreeArray",
-        Kind::Physical | Kind::HostPhysical => "cuMemUnmap and cuMemRelease",
-        Kind::Imported => "cudaIpcCloseMemHandle",
-        Kind::Graph => "a free node, or cudaFree after the graph",
+        MemoryKind::Async | MemoryKind::HostAsync => "cudaFreeAsync",
+        MemoryKind::Pinned => "cudaFreeHost",
+        MemoryKind::Registered => "cudaHostUnregister",
+        MemoryKind::Array => "cudaFreeArray",
+        MemoryKind::Physical | MemoryKind::HostPhysical => "cuMemUnmap and cuMemRelease",
+        MemoryKind::Imported => "cudaIpcCloseMemHandle",
+        MemoryKind::Graph => "a free node, or cudaFree after the graph",
         _ => "cudaFree",
     }
 }
@@ -327,30 +333,30 @@ const fn destroyed_by(kind: ObjectKind) -> &'static str {
 
 /// Returns an anomaly in one sentence, without time and site.
 #[must_use]
-pub fn unusual(anomaly: &Anomaly) -> String {
+pub fn anomaly_summary(anomaly: &Anomaly) -> String {
     let kind = match anomaly.kind {
-        Kind::Device => String::new(),
+        MemoryKind::Device => String::new(),
         kind => format!(" {kind}"),
     };
     match anomaly.what {
-        Unusual::Size { bytes, usual, of, of_site, live, .. } => {
+        AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
             let scope = if of_site { "this site" } else { "this process" };
             let live = if live { "" } else { " (no longer live)" };
             let rank = if of_site { "maximum" } else { "90th percentile" };
             format!(
                 "single{kind} allocation of {bytes}{live}: {} {usual} ({rank} of {of} earlier allocations of {scope})",
-                times(bytes, usual)
+                ratio_phrase(bytes, usual)
             )
         }
-        Unusual::Growth { bytes, within, usual } => {
+        AnomalyKind::Growth { bytes, within, usual } => {
             let grew = match anomaly.kind {
-                Kind::Device => "grew".to_owned(),
+                MemoryKind::Device => "grew".to_owned(),
                 kind => format!("{kind} memory grew"),
             };
             format!(
                 "{grew} by {bytes} in {}: {} {usual} (90th percentile)",
-                span(within),
-                times(bytes, usual)
+                format_duration(within),
+                ratio_phrase(bytes, usual)
             )
         }
     }
@@ -358,7 +364,7 @@ pub fn unusual(anomaly: &Anomaly) -> String {
 
 /// Returns `214x the baseline`, as part of a sentence.
 #[must_use]
-pub fn times(bytes: Bytes, baseline: Bytes) -> String {
+pub fn ratio_phrase(bytes: Bytes, baseline: Bytes) -> String {
     match bytes.0.checked_div(baseline.0) {
         None => "far above the baseline".to_owned(),
         Some(times @ 0..10) => {
@@ -371,10 +377,10 @@ pub fn times(bytes: Bytes, baseline: Bytes) -> String {
 
 /// Returns the name of the memory or object kind.
 #[must_use]
-pub const fn kind(subject: Subject) -> &'static str {
+pub const fn kind(subject: Resource) -> &'static str {
     match subject {
-        Subject::Memory(kind) => kind.name(),
-        Subject::Tensors => Kind::Torch.name(),
-        Subject::Objects(kind) => kind.name(),
+        Resource::Memory(kind) => kind.name(),
+        Resource::Tensors => MemoryKind::Torch.name(),
+        Resource::Objects(kind) => kind.name(),
     }
 }

@@ -3,47 +3,47 @@
 use std::io::{self, Write};
 
 use engine::snapshot::Snapshot;
-use engine::verdict::{Anomaly, Judgement, Verdict};
+use engine::verdict::{Anomaly, SiteVerdict, Verdict};
 
-use super::{advice, evidence, place, sentence, unusual, words};
-use crate::export::Names;
-use crate::export::text::{Style, sites};
-use crate::plain::plain;
+use super::{advice, anomaly_summary, evidence, location, summary, verdict_label};
+use crate::export::ReportContext;
+use crate::export::text::{TextStyle, sites};
+use crate::plain::sanitize;
 
 /// Maximum number of suspects in an interim report.
-const ON_THE_WAY: usize = 3;
+const MAX_INTERIM_SUSPECTS: usize = 3;
 
 /// Maximum number of anomalies per report.
-const ANOMALIES: usize = 10;
+const MAX_ANOMALIES: usize = 10;
 
 /// Writes a line for each suspect and anomaly, for an interim report.
-pub(in crate::export) fn short(
+pub(in crate::export) fn write_brief(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
-    for suspect in snapshot.suspects.iter().take(ON_THE_WAY) {
+    for suspect in snapshot.suspects.iter().take(MAX_INTERIM_SUSPECTS) {
         let text = format!("LEAK SUSPECT: {}: {}", location_of(suspect), summary_of(suspect));
         writeln!(out, "{}", style.alarm(&text))?;
     }
-    more(out, snapshot.suspects_total, ON_THE_WAY as u64, "suspects", style)?;
+    more(out, snapshot.suspects_total, MAX_INTERIM_SUSPECTS as u64, "suspects", style)?;
     anomalies(out, &snapshot.anomalies, names, style)
 }
 
 /// Writes all verdicts, for the last report.
-pub(in crate::export) fn whole(
+pub(in crate::export) fn write_full(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
-    if snapshot.suspects_total == 0 && snapshot.judgements.is_empty() {
+    if snapshot.suspects_total == 0 && snapshot.other_verdicts.is_empty() {
         return anomalies(out, &snapshot.anomalies, names, style);
     }
     writeln!(out)?;
     let undecided = snapshot
-        .judgements
+        .other_verdicts
         .iter()
         .filter(|verdict| matches!(verdict.verdict, Verdict::NotEnoughData | Verdict::RampUp));
     let headline = match (snapshot.suspects_total, undecided.count()) {
@@ -60,11 +60,11 @@ pub(in crate::export) fn whole(
     }
     let listed = snapshot.suspects.len() as u64;
     more(out, snapshot.suspects_total, listed, "suspects", style)?;
-    if !snapshot.judgements.is_empty() {
+    if !snapshot.other_verdicts.is_empty() {
         writeln!(out, "{}", style.bold("Other sites by live memory"))?;
     }
-    for verdict in &snapshot.judgements {
-        let word = words(verdict.verdict);
+    for verdict in &snapshot.other_verdicts {
+        let word = verdict_label(verdict.verdict);
         let text = format!("{}: {}", location_of(verdict), summary_of(verdict));
         writeln!(out, "  {word:<16}{}", style.dim(&text))?;
     }
@@ -72,36 +72,36 @@ pub(in crate::export) fn whole(
 }
 
 /// Returns the location and process of a site.
-fn location_of(verdict: &Judgement) -> String {
-    let location = place(verdict.site, &verdict.frames);
+fn location_of(verdict: &SiteVerdict) -> String {
+    let location = location(verdict.site, &verdict.frames);
     let pid = verdict.pid.map_or_else(|| "exited".to_owned(), |pid| format!("pid {pid}"));
-    plain(&format!("{location} in {} ({pid})", verdict.process)).into_owned()
+    sanitize(&format!("{location} in {} ({pid})", verdict.process)).into_owned()
 }
 
-fn summary_of(verdict: &Judgement) -> String {
-    sentence(verdict.subject, verdict.verdict, &verdict.evidence)
+fn summary_of(verdict: &SiteVerdict) -> String {
+    summary(verdict.resource, verdict.verdict, &verdict.evidence)
 }
 
 fn suspect(
     out: &mut dyn Write,
     number: usize,
-    suspect: &Judgement,
-    style: Style,
+    suspect: &SiteVerdict,
+    style: TextStyle,
 ) -> io::Result<()> {
-    let confidence = suspect.sureness.name();
+    let confidence = suspect.confidence.name();
     let verdict = suspect.verdict.name();
     let title = format!("{}: {verdict} ({confidence})", location_of(suspect));
     writeln!(out, "{number}. {}", style.bold(&title))?;
     let device = suspect.device.map_or_else(String::new, |device| format!("{device}: "));
     let thread = suspect.thread.as_ref().map_or_else(String::new, |(tid, name)| {
-        format!(", all from thread {} ({tid})", plain(name))
+        format!(", all from thread {} ({tid})", sanitize(name))
     });
     writeln!(out, "   {device}{}{thread}", summary_of(suspect))?;
     for (index, line) in evidence(suspect).iter().enumerate() {
         writeln!(out, "   {} {line}", if index == 0 { "evidence:" } else { "         " })?;
     }
     let frames: Vec<_> = suspect.frames.iter().collect();
-    writeln!(out, "   fix: {}", advice(suspect.subject, &suspect.evidence, &frames))?;
+    writeln!(out, "   fix: {}", advice(suspect.resource, &suspect.evidence, &frames))?;
     sites::frames(out, &suspect.frames, "     ", style)
 }
 
@@ -109,11 +109,11 @@ fn suspect(
 fn anomalies(
     out: &mut dyn Write,
     anomalies: &[Anomaly],
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
-    for anomaly in anomalies.iter().take(ANOMALIES) {
-        let location = place(anomaly.site, &anomaly.frames);
+    for anomaly in anomalies.iter().take(MAX_ANOMALIES) {
+        let location = location(anomaly.site, &anomaly.frames);
         let process = match anomaly.tid {
             Some(tid) => format!(
                 "{} (pid {}, thread {}:{tid})",
@@ -124,14 +124,14 @@ fn anomalies(
         let text = format!(
             "ANOMALY at {}: {process}, {location}: {}",
             names.clock.short(anomaly.at),
-            unusual(anomaly)
+            anomaly_summary(anomaly)
         );
-        writeln!(out, "{}", style.paint("33", &plain(&text)))?;
+        writeln!(out, "{}", style.paint("33", &sanitize(&text)))?;
     }
-    more(out, anomalies.len() as u64, ANOMALIES as u64, "anomalies", style)
+    more(out, anomalies.len() as u64, MAX_ANOMALIES as u64, "anomalies", style)
 }
 
-fn more(out: &mut dyn Write, all: u64, shown: u64, noun: &str, style: Style) -> io::Result<()> {
+fn more(out: &mut dyn Write, all: u64, shown: u64, noun: &str, style: TextStyle) -> io::Result<()> {
     match all.saturating_sub(shown) {
         0 => Ok(()),
         more => writeln!(out, "{}", style.dim(&format!("… {more} more {noun}"))),

@@ -1,57 +1,57 @@
 //! Launches and copies as JSON. The names are a contract: fields are added, never renamed.
 
-use engine::snapshot::{CopyView, KernelView, ProcessView, Snapshot, WorkView};
-use engine::work::{Launched, Shape};
+use engine::snapshot::{ActivityView, CopyView, KernelView, ProcessView, Snapshot};
+use engine::work::{LaunchShape, LaunchTarget};
 use serde::Serialize;
 
-use super::super::Names;
-use super::super::json::Failure;
-use super::{bandwidth_at, exact, kernel_name, mean_bandwidth, named_by, rate};
-use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
+use super::super::ReportContext;
+use super::super::json::FailedCallJson;
+use super::{bandwidth_at, exact, kernel_name, mean_bandwidth, name_source, rate};
+use crate::plain::{MAX_KERNEL_NAME_CHARS, sanitize, sanitize_up_to};
 
 /// Returns the object of `vramscope kernels` for a snapshot, without a line break.
-pub fn line(snapshot: &Snapshot, names: &Names) -> serde_json::Result<String> {
-    serde_json::to_string(&Report::new(snapshot, names))
+pub fn line(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<String> {
+    serde_json::to_string(&ReportJson::new(snapshot, names))
 }
 
 #[derive(Serialize)]
-struct Report {
+struct ReportJson {
     time: String,
     exact: bool,
     lost_events: u64,
     lost_launches: u64,
     lost_copies: u64,
     launches_total: u64,
-    processes: Vec<Process>,
+    processes: Vec<ProcessJson>,
 }
 
 #[derive(Serialize)]
-struct Process {
+struct ProcessJson {
     pid: u32,
     uid: Option<u32>,
     name: String,
     exited: bool,
     before_trace: bool,
     #[serde(flatten)]
-    work: Work,
-    failed_calls: Vec<Failure>,
+    work: ActivityJson,
+    failed_calls: Vec<FailedCallJson>,
 }
 
 /// Activity of a process; also part of the report of `trace`.
 #[derive(Serialize)]
-pub(crate) struct Work {
+pub(crate) struct ActivityJson {
     launches_total: u64,
     launches_per_second: f64,
     captured_launches: u64,
     failed_launches: u64,
     checked_launches: u64,
     kernels_total: u64,
-    kernels: Vec<Kernel>,
-    copies: Vec<Copies>,
+    kernels: Vec<KernelJson>,
+    copies: Vec<CopiesJson>,
 }
 
 #[derive(Serialize)]
-struct Kernel {
+struct KernelJson {
     name: String,
     full_name: String,
     symbol: Option<String>,
@@ -79,7 +79,7 @@ struct Kernel {
 }
 
 #[derive(Serialize)]
-struct Copies {
+struct CopiesJson {
     direction: &'static str,
     mode: &'static str,
     calls: u64,
@@ -90,23 +90,23 @@ struct Copies {
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    bandwidth: Option<Bandwidth>,
+    bandwidth: Option<BandwidthJson>,
 }
 
 /// Percentiles of bytes per second over calls, accurate to less than 25 %.
 #[derive(Serialize)]
-struct Bandwidth {
+struct BandwidthJson {
     p10: Option<u64>,
     p50: Option<u64>,
     p90: Option<u64>,
     p99: Option<u64>,
 }
 
-impl Report {
-    fn new(snapshot: &Snapshot, names: &Names) -> Self {
-        let lost = &snapshot.certainty.lost;
+impl ReportJson {
+    fn new(snapshot: &Snapshot, names: &ReportContext) -> Self {
+        let lost = &snapshot.uncertainty.lost;
         let processes: Vec<_> =
-            snapshot.processes.iter().filter_map(|view| Process::new(view, names)).collect();
+            snapshot.processes.iter().filter_map(|view| ProcessJson::new(view, names)).collect();
         Self {
             time: names.clock.precise(snapshot.at),
             exact: exact(snapshot),
@@ -119,26 +119,26 @@ impl Report {
     }
 }
 
-impl Process {
-    fn new(view: &ProcessView, names: &Names) -> Option<Self> {
+impl ProcessJson {
+    fn new(view: &ProcessView, names: &ReportContext) -> Option<Self> {
         Some(Self {
             pid: view.key.pid.0,
             uid: view.uid,
-            name: plain(&view.name).into_owned(),
+            name: sanitize(&view.name).into_owned(),
             exited: view.ended.is_some(),
             before_trace: view.before_trace,
-            work: Work::new(view.work.as_ref()?),
+            work: ActivityJson::new(view.work.as_ref()?),
             failed_calls: view
                 .failures
                 .iter()
-                .map(|failure| Failure::new(*failure, names))
+                .map(|failure| FailedCallJson::new(*failure, names))
                 .collect(),
         })
     }
 }
 
-impl Work {
-    pub(crate) fn new(view: &WorkView) -> Self {
+impl ActivityJson {
+    pub(crate) fn new(view: &ActivityView) -> Self {
         Self {
             launches_total: view.launches,
             launches_per_second: rate(view.recent_launches, view.window),
@@ -146,29 +146,29 @@ impl Work {
             failed_launches: view.failed,
             checked_launches: view.checked,
             kernels_total: view.kernels_total,
-            kernels: view.kernels.iter().map(|kernel| Kernel::new(kernel, view)).collect(),
-            copies: view.copies.iter().map(|copies| Copies::new(copies, view)).collect(),
+            kernels: view.kernels.iter().map(|kernel| KernelJson::new(kernel, view)).collect(),
+            copies: view.copies.iter().map(|copies| CopiesJson::new(copies, view)).collect(),
         }
     }
 }
 
-impl Kernel {
-    fn new(kernel: &KernelView, activity: &WorkView) -> Self {
+impl KernelJson {
+    fn new(kernel: &KernelView, activity: &ActivityView) -> Self {
         let name = kernel_name(kernel);
         let (kind, handle) = match kernel.target {
-            Launched::Kernel(kernel) => ("kernel", kernel.0),
-            Launched::Graph(exec) => ("graph", exec.0),
+            LaunchTarget::Kernel(kernel) => ("kernel", kernel.0),
+            LaunchTarget::Graph(exec) => ("graph", exec.0),
         };
         let common = kernel.common.map(|(shape, _)| shape);
-        let grid = |shape: Option<Shape>| shape.map(|shape| shape.grid);
-        let block = |shape: Option<Shape>| shape.map(|shape| shape.block);
+        let grid = |shape: Option<LaunchShape>| shape.map(|shape| shape.grid);
+        let block = |shape: Option<LaunchShape>| shape.map(|shape| shape.block);
         Self {
             name: name.short,
             full_name: name.full,
             symbol: kernel
                 .name
                 .as_deref()
-                .map(|name| plain_up_to(name, LONGEST_KERNEL).into_owned()),
+                .map(|name| sanitize_up_to(name, MAX_KERNEL_NAME_CHARS).into_owned()),
             kind,
             handle: format!("{handle:#x}"),
             handles: kernel.handles,
@@ -190,14 +190,14 @@ impl Kernel {
             captured: kernel.captured,
             failed: kernel.failed,
             checked: kernel.checked,
-            name_source: kernel.by.map(named_by),
-            unnamed_reason: kernel.why.map(super::why_nameless),
+            name_source: kernel.by.map(name_source),
+            unnamed_reason: kernel.why.map(super::unnamed_reason),
         }
     }
 }
 
-impl Copies {
-    fn new(view: &CopyView, activity: &WorkView) -> Self {
+impl CopiesJson {
+    fn new(view: &CopyView, activity: &ActivityView) -> Self {
         Self {
             direction: view.direction.name(),
             mode: if view.asynchronous { "async" } else { "sync" },
@@ -206,7 +206,7 @@ impl Copies {
             bytes_per_second: mean_bandwidth(view),
             recent_bytes_per_second: rate(view.recent_bytes.0, activity.window),
             duration_seconds: (!view.asynchronous).then_some(view.time.0 as f64 / 1e9),
-            bandwidth: (!view.asynchronous).then(|| Bandwidth {
+            bandwidth: (!view.asynchronous).then(|| BandwidthJson {
                 p10: bandwidth_at(view, 0.10),
                 p50: bandwidth_at(view, 0.50),
                 p90: bandwidth_at(view, 0.90),

@@ -5,10 +5,10 @@ pub mod text;
 
 use engine::snapshot::{CopyView, KernelView, Snapshot};
 use engine::units::Nanos;
-use engine::work::{Launched, NamedBy, NoName, bandwidth_of};
+use engine::work::{LaunchTarget, NameSource, UnnamedReason, bandwidth_of};
 
 use crate::kernel::KernelName;
-use crate::plain::{LONGEST_KERNEL, plain, plain_up_to};
+use crate::plain::{MAX_KERNEL_NAME_CHARS, sanitize, sanitize_up_to};
 
 /// Returns the short and full name of a kernel; a handle if it has no name.
 pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
@@ -16,12 +16,12 @@ pub(crate) fn kernel_name(view: &KernelView) -> KernelName {
         (Some(name), _) => {
             let KernelName { short, full } = KernelName::of(name);
             KernelName {
-                short: plain(&short).into_owned(),
-                full: plain_up_to(&full, LONGEST_KERNEL).into_owned(),
+                short: sanitize(&short).into_owned(),
+                full: sanitize_up_to(&full, MAX_KERNEL_NAME_CHARS).into_owned(),
             }
         }
-        (None, Launched::Kernel(kernel)) => same(format!("kernel {:#x}", kernel.0)),
-        (None, Launched::Graph(exec)) => same(format!("graph {:#x}", exec.0)),
+        (None, LaunchTarget::Kernel(kernel)) => same(format!("kernel {:#x}", kernel.0)),
+        (None, LaunchTarget::Graph(exec)) => same(format!("graph {:#x}", exec.0)),
     }
 }
 
@@ -30,21 +30,21 @@ fn same(name: String) -> KernelName {
 }
 
 /// Returns why a kernel has no name, as a phrase.
-pub(crate) const fn why_nameless(why: NoName) -> &'static str {
+pub(crate) const fn unnamed_reason(why: UnnamedReason) -> &'static str {
     match why {
-        NoName::BeforeTrace => {
+        UnnamedReason::BeforeTrace => {
             "loaded before the trace, and its name was not found in driver memory"
         }
-        NoName::Unreadable => "its name could not be read from process memory",
-        NoName::Lost => "the event with its name was lost",
+        UnnamedReason::Unreadable => "its name could not be read from process memory",
+        UnnamedReason::Lost => "the event with its name was lost",
     }
 }
 
 /// Returns the source of a name, as a word.
-pub(crate) const fn named_by(by: NamedBy) -> &'static str {
+pub(crate) const fn name_source(by: NameSource) -> &'static str {
     match by {
-        NamedBy::Call => "call",
-        NamedBy::Memory => "memory",
+        NameSource::Call => "call",
+        NameSource::Memory => "memory",
     }
 }
 
@@ -76,8 +76,8 @@ pub(crate) fn bandwidth_at(view: &CopyView, share: f64) -> Option<u64> {
 
 /// Returns whether every launch and copy since the start of the trace is counted.
 pub(crate) fn exact(snapshot: &Snapshot) -> bool {
-    let lost = &snapshot.certainty.lost;
-    let complete = snapshot.certainty.capture_ended.is_none();
+    let lost = &snapshot.uncertainty.lost;
+    let complete = snapshot.uncertainty.capture_ended.is_none();
     complete && lost.launches == 0 && lost.copies == 0 && lost.events() == 0
 }
 
@@ -86,12 +86,12 @@ mod tests {
     use engine::units::Bytes;
 
     use super::*;
-    use engine::work::Direction;
+    use engine::work::CopyDirection;
 
     #[test]
     fn percentiles_are_the_middle_of_their_class() {
         let view = CopyView {
-            direction: Direction::HostToDevice,
+            direction: CopyDirection::HostToDevice,
             asynchronous: false,
             calls: 10,
             bytes: Bytes(1 << 30),

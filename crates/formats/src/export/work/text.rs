@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 
 use engine::result::result_name;
-use engine::snapshot::{KernelView, ProcessView, Snapshot, WorkView};
+use engine::snapshot::{ActivityView, KernelView, ProcessView, Snapshot};
 use engine::units::Bytes;
-use engine::work::Shape;
+use engine::work::LaunchShape;
 
-use super::super::Names;
-use super::super::text::{Style, capture_ended};
-use super::{bandwidth_at, kernel_name, mean_bandwidth, rate, why_nameless};
-use crate::plain::plain;
+use super::super::ReportContext;
+use super::super::text::{TextStyle, capture_ended};
+use super::{bandwidth_at, kernel_name, mean_bandwidth, rate, unnamed_reason};
+use crate::plain::sanitize;
 
 /// Maximum width of a name; longer ones are shortened in the middle.
 const NAME_WIDTH: usize = 72;
@@ -19,8 +19,8 @@ const NAME_WIDTH: usize = 72;
 pub fn report(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &Names,
-    style: Style,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
     let rule = "-".repeat(20);
     writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
@@ -40,7 +40,7 @@ pub fn report(
     losses(out, snapshot, names, style)
 }
 
-fn has_activity(activity: &WorkView, view: &ProcessView) -> bool {
+fn has_activity(activity: &ActivityView, view: &ProcessView) -> bool {
     activity.launches + activity.failed + activity.captured > 0
         || !activity.copies.is_empty()
         || !view.failures.is_empty()
@@ -49,14 +49,14 @@ fn has_activity(activity: &WorkView, view: &ProcessView) -> bool {
 fn process(
     out: &mut dyn Write,
     view: &ProcessView,
-    activity: &WorkView,
-    names: &Names,
-    style: Style,
+    activity: &ActivityView,
+    names: &ReportContext,
+    style: TextStyle,
 ) -> io::Result<()> {
     let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
     let ended = if view.ended.is_some() { "  (exited)" } else { "" };
     let head = format!("PID: {} / UID: {uid}", view.key.pid);
-    writeln!(out, "{}  {}{ended}", style.bold(&head), plain(&view.name))?;
+    writeln!(out, "{}  {}{ended}", style.bold(&head), sanitize(&view.name))?;
     section(out, activity, style)?;
     for failure in &view.failures {
         let line = format!(
@@ -75,7 +75,11 @@ fn process(
 }
 
 /// Writes launches and copies of one process; also part of the report of `trace`.
-pub(crate) fn section(out: &mut dyn Write, activity: &WorkView, style: Style) -> io::Result<()> {
+pub(crate) fn section(
+    out: &mut dyn Write,
+    activity: &ActivityView,
+    style: TextStyle,
+) -> io::Result<()> {
     let mut total = format!(
         "LAUNCHES: {} ({}/s)",
         grouped(activity.launches),
@@ -106,19 +110,23 @@ pub(crate) fn section(out: &mut dyn Write, activity: &WorkView, style: Style) ->
     }
     let unnamed = activity.kernels.iter().filter_map(|kernel| kernel.why).max();
     if let Some(reason) = unnamed {
-        writeln!(out, "  unnamed kernels: {}", why_nameless(reason))?;
+        writeln!(out, "  unnamed kernels: {}", unnamed_reason(reason))?;
     }
     copies(out, activity, style)
 }
 
-fn kernel_line(out: &mut dyn Write, kernel: &KernelView, activity: &WorkView) -> io::Result<()> {
+fn kernel_line(
+    out: &mut dyn Write,
+    kernel: &KernelView,
+    activity: &ActivityView,
+) -> io::Result<()> {
     let share = if activity.launches == 0 {
         0.0
     } else {
         kernel.launches as f64 * 100.0 / activity.launches as f64
     };
     let common = kernel.common.map(|(shape, _)| shape);
-    let dimensions = |of: fn(&Shape) -> [u32; 3]| {
+    let dimensions = |of: fn(&LaunchShape) -> [u32; 3]| {
         common.map_or_else(|| "-".to_owned(), |shape| dimensions(of(&shape)))
     };
     writeln!(
@@ -133,7 +141,7 @@ fn kernel_line(out: &mut dyn Write, kernel: &KernelView, activity: &WorkView) ->
     )
 }
 
-fn copies(out: &mut dyn Write, activity: &WorkView, style: Style) -> io::Result<()> {
+fn copies(out: &mut dyn Write, activity: &ActivityView, style: TextStyle) -> io::Result<()> {
     if activity.copies.is_empty() {
         return Ok(());
     }
@@ -167,8 +175,12 @@ fn copies(out: &mut dyn Write, activity: &WorkView, style: Style) -> io::Result<
 }
 
 /// Writes the number of launches and copies that were not counted.
-pub(crate) fn uncounted(out: &mut dyn Write, snapshot: &Snapshot, style: Style) -> io::Result<()> {
-    let lost = &snapshot.certainty.lost;
+pub(crate) fn uncounted(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    style: TextStyle,
+) -> io::Result<()> {
+    let lost = &snapshot.uncertainty.lost;
     if lost.launches > 0 || lost.copies > 0 {
         let line = format!(
             "NOT EXACT: {} launches and {} copies not counted",
@@ -180,9 +192,14 @@ pub(crate) fn uncounted(out: &mut dyn Write, snapshot: &Snapshot, style: Style) 
     Ok(())
 }
 
-fn losses(out: &mut dyn Write, snapshot: &Snapshot, names: &Names, style: Style) -> io::Result<()> {
-    capture_ended(out, &snapshot.certainty, names, style)?;
-    let lost = &snapshot.certainty.lost;
+fn losses(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    capture_ended(out, &snapshot.uncertainty, names, style)?;
+    let lost = &snapshot.uncertainty.lost;
     uncounted(out, snapshot, style)?;
     if lost.events() > 0 {
         let line = format!("NOT EXACT: {} events lost", grouped(lost.events()));

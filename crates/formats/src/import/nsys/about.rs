@@ -1,26 +1,30 @@
 //! Metadata of the file: its producer, the meaning of its numbers, processes, GPUs and the clock.
 
 use engine::ids::{DeviceId, Pid};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 use hashbrown::HashMap;
 use rusqlite::Row;
 
 use super::database::Database;
-use super::notes::Notes;
-use super::strings::{Strings, text};
-use crate::import::{Error, Sink};
-use crate::plain::plain;
+use super::notes::Warnings;
+use super::strings::{StringTable, text};
+use crate::import::{ImportError, ImportSink};
+use crate::plain::sanitize;
 
 /// Maximum number of rows of a small table that are read: a hostile one could have any number.
-const MOST: usize = 65_536;
+const MAX_TABLE_ROWS: usize = 65_536;
 
 /// Calls `each` with the rows of a small table; a missing table or column has no rows.
-fn small(database: &Database, query: &str, mut each: impl FnMut(&Row<'_>)) -> Result<(), Error> {
+fn small(
+    database: &Database,
+    query: &str,
+    mut each: impl FnMut(&Row<'_>),
+) -> Result<(), ImportError> {
     let Ok(mut statement) = database.connection.prepare(query) else { return Ok(()) };
     let failed = |error| database.sqlite_error("a table of names", &error);
     let mut rows = statement.query([]).map_err(failed)?;
-    let mut left = MOST;
+    let mut left = MAX_TABLE_ROWS;
     while let Some(row) = rows.next().map_err(failed)? {
         each(row);
         left -= 1;
@@ -41,17 +45,17 @@ fn number(row: &Row<'_>, column: usize) -> Option<i64> {
 
 /// Metadata of the exporter.
 #[derive(Debug, Default)]
-pub(super) struct Export {
+pub(super) struct ExportInfo {
     /// Product and version.
     pub(super) producer: Option<String>,
     /// Nanoseconds that were added to all times.
     shift: i64,
 }
 
-impl Export {
+impl ExportInfo {
     /// Reads the metadata under the names of newer and older exports. No other rows are read: they
     /// may contain the environment of the profiled program.
-    pub(super) fn read(database: &Database) -> Result<Self, Error> {
+    pub(super) fn read(database: &Database) -> Result<Self, ImportError> {
         let mut export = Self::default();
         for table in ["META_DATA_EXPORT", "EXPORT_META_DATA"] {
             let query = format!(
@@ -76,12 +80,12 @@ impl Export {
     }
 
     /// Reports the wall clock; `zero` is the time of the file that becomes timestamp 0.
-    pub(super) fn tell_clock(
+    pub(super) fn report_clock(
         &self,
         database: &Database,
         zero: i64,
-        sink: &mut dyn Sink,
-    ) -> Result<(), Error> {
+        sink: &mut dyn ImportSink,
+    ) -> Result<(), ImportError> {
         let mut epoch = None;
         small(database, "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME", |row| {
             epoch = epoch.or(number(row, 0));
@@ -91,7 +95,7 @@ impl Export {
             .and_then(|epoch| epoch.checked_sub(self.shift))
             .and_then(|wall| wall.checked_add(zero));
         if let Some(wall) = wall {
-            sink.clock(Moment(0), wall);
+            sink.clock(Timestamp(0), wall);
         }
         Ok(())
     }
@@ -99,57 +103,58 @@ impl Export {
 
 /// Meaning of the numbers of memory kinds and operations.
 #[derive(Debug)]
-pub(super) struct Words {
-    kinds: [Option<Kind>; NUMBERS],
-    operations: [Option<Operation>; NUMBERS],
+pub(super) struct EnumTables {
+    kinds: [Option<MemoryKind>; MAX_ENUM_VALUES],
+    operations: [Option<MemoryOperation>; MAX_ENUM_VALUES],
 }
 
 /// Upper limit of the numbers of kinds and operations.
-const NUMBERS: usize = 64;
+const MAX_ENUM_VALUES: usize = 64;
 
 /// Operation of a row of the memory table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Operation {
+pub(super) enum MemoryOperation {
     /// An allocation.
     Allocation,
     /// A free.
     Free,
 }
 
-impl Words {
+impl EnumTables {
     /// Reads the numbers from the file, with those that all versions use so far as defaults:
     /// exports of some versions have no such tables, or empty ones.
-    pub(super) fn read(database: &Database, notes: &mut Notes) -> Result<Self, Error> {
+    pub(super) fn read(database: &Database, notes: &mut Warnings) -> Result<Self, ImportError> {
         let known = [
-            Kind::Pageable,
-            Kind::Pinned,
-            Kind::Device,
-            Kind::Array,
-            Kind::Managed,
-            Kind::Static,
-            Kind::ManagedStatic,
-            Kind::Unknown,
+            MemoryKind::Pageable,
+            MemoryKind::Pinned,
+            MemoryKind::Device,
+            MemoryKind::Array,
+            MemoryKind::Managed,
+            MemoryKind::Static,
+            MemoryKind::ManagedStatic,
+            MemoryKind::Unknown,
         ];
-        let mut tables = Self { kinds: [None; NUMBERS], operations: [None; NUMBERS] };
+        let mut tables =
+            Self { kinds: [None; MAX_ENUM_VALUES], operations: [None; MAX_ENUM_VALUES] };
         tables.kinds.iter_mut().zip(known).for_each(|(slot, kind)| *slot = Some(kind));
-        let known = [Operation::Allocation, Operation::Free];
+        let known = [MemoryOperation::Allocation, MemoryOperation::Free];
         tables.operations.iter_mut().zip(known).for_each(|(slot, known)| *slot = Some(known));
         small(database, "SELECT id, name FROM ENUM_CUDA_MEM_KIND", |row| {
             let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
             let kind = kind_of(&name);
-            if kind == Kind::Unknown && !name.ends_with("_UNKNOWN") {
+            if kind == MemoryKind::Unknown && !name.ends_with("_UNKNOWN") {
                 let text =
-                    format!("memory kind {} is not known; it counts as unknown", plain(&name));
-                notes.mention(text, 1);
+                    format!("memory kind {} is not known; it counts as unknown", sanitize(&name));
+                notes.info(text, 1);
             }
             put(&mut tables.kinds, id, kind);
         })?;
         small(database, "SELECT id, name FROM ENUM_CUDA_DEV_MEM_EVENT_OPER", |row| {
             let (Some(id), Some(name)) = (number(row, 0), string(row, 1)) else { return };
             if name.ends_with("_DEALLOCATION") {
-                put(&mut tables.operations, id, Operation::Free);
+                put(&mut tables.operations, id, MemoryOperation::Free);
             } else if name.ends_with("_ALLOCATION") {
-                put(&mut tables.operations, id, Operation::Allocation);
+                put(&mut tables.operations, id, MemoryOperation::Allocation);
             }
         })?;
         Ok(tables)
@@ -157,13 +162,13 @@ impl Words {
 
     /// Returns the kind of a number; `None` if neither the file nor this reader defines it.
     #[inline]
-    pub(super) fn kind(&self, id: i64) -> Option<Kind> {
+    pub(super) fn kind(&self, id: i64) -> Option<MemoryKind> {
         self.kinds.get(usize::try_from(id).ok()?).copied().flatten()
     }
 
     /// Returns the operation of a number.
     #[inline]
-    pub(super) fn operation(&self, id: i64) -> Option<Operation> {
+    pub(super) fn operation(&self, id: i64) -> Option<MemoryOperation> {
         self.operations.get(usize::try_from(id).ok()?).copied().flatten()
     }
 }
@@ -174,16 +179,16 @@ fn put<T>(table: &mut [Option<T>], id: i64, value: T) {
     }
 }
 
-fn kind_of(name: &str) -> Kind {
+fn kind_of(name: &str) -> MemoryKind {
     match name.strip_prefix("CUDA_MEMOPR_MEMORY_KIND_").unwrap_or(name) {
-        "PAGEABLE" => Kind::Pageable,
-        "PINNED" => Kind::Pinned,
-        "DEVICE" => Kind::Device,
-        "ARRAY" => Kind::Array,
-        "MANAGED" => Kind::Managed,
-        "DEVICE_STATIC" => Kind::Static,
-        "MANAGED_STATIC" => Kind::ManagedStatic,
-        _ => Kind::Unknown,
+        "PAGEABLE" => MemoryKind::Pageable,
+        "PINNED" => MemoryKind::Pinned,
+        "DEVICE" => MemoryKind::Device,
+        "ARRAY" => MemoryKind::Array,
+        "MANAGED" => MemoryKind::Managed,
+        "DEVICE_STATIC" => MemoryKind::Static,
+        "MANAGED_STATIC" => MemoryKind::ManagedStatic,
+        _ => MemoryKind::Unknown,
     }
 }
 
@@ -193,12 +198,12 @@ pub(super) const fn pid(global: i64) -> Pid {
 }
 
 /// Reports the names of processes; `known` returns the pids of those with events.
-pub(super) fn tell_processes(
+pub(super) fn report_processes(
     database: &Database,
-    strings: &mut Strings<'_>,
+    strings: &mut StringTable<'_>,
     known: impl Fn(i64) -> Option<Pid>,
-    sink: &mut dyn Sink,
-) -> Result<(), Error> {
+    sink: &mut dyn ImportSink,
+) -> Result<(), ImportError> {
     let mut names = HashMap::new();
     small(database, "SELECT globalPid, CAST(name AS BLOB) FROM PROCESSES", |row| {
         let pid = number(row, 0).and_then(&known);
@@ -225,7 +230,10 @@ pub(super) fn tell_processes(
 }
 
 /// Reports the GPUs by the number that events use.
-pub(super) fn tell_devices(database: &Database, sink: &mut dyn Sink) -> Result<(), Error> {
+pub(super) fn report_devices(
+    database: &Database,
+    sink: &mut dyn ImportSink,
+) -> Result<(), ImportError> {
     let mut devices = Vec::new();
     for query in [
         "SELECT cuDevice, CAST(name AS BLOB), totalMemory FROM TARGET_INFO_GPU",

@@ -7,13 +7,13 @@ use hashbrown::HashMap;
 
 use super::database::Database;
 use super::lookup::Lookup;
-use super::notes::Notes;
+use super::notes::Warnings;
 use super::processes::Processes;
-use super::record::Row;
-use super::strings::Strings;
-use super::table::{Order, Reader, Table};
-use crate::import::{Error, Sink};
-use crate::plain::plain;
+use super::record::RecordRow;
+use super::strings::StringTable;
+use super::table::{RowOrder, RowReader, Table};
+use crate::import::{ImportError, ImportSink};
+use crate::plain::sanitize;
 
 /// Event class of a call with a backtrace: only the chain of its row is reliable.
 const BACKTRACE: i64 = 67;
@@ -24,12 +24,12 @@ const DRIVER: i64 = 1;
 const OUT_OF_MEMORY: i64 = 2;
 
 /// Marks a slot that contains a function name instead of a chain.
-const NAME: u32 = 1 << 31;
+const NAME_FLAG: u32 = 1 << 31;
 /// An empty slot.
-const NOTHING: u32 = u32::MAX;
+const EMPTY_SLOT: u32 = u32::MAX;
 
 /// Prefixes of functions whose failure is a failed allocation.
-const ALLOCATING: [&str; 10] = [
+const ALLOCATION_PREFIXES: [&str; 10] = [
     "cudaMalloc",
     "cudaHostAlloc",
     "cudaHostRegister",
@@ -44,14 +44,14 @@ const ALLOCATING: [&str; 10] = [
 
 /// Calls that allocations of one process refer to.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct CallTable {
     ids: Lookup,
     /// One slot per call: a chain or a name, and later a site.
     slots: Vec<u32>,
     threads: Vec<u32>,
 }
 
-impl Calls {
+impl CallTable {
     /// Adds a call that an allocation refers to.
     #[inline]
     pub(super) fn request(&mut self, correlation: u32) {
@@ -60,7 +60,7 @@ impl Calls {
 
     fn begin(&mut self) {
         self.ids.done();
-        self.slots = vec![NOTHING; self.ids.len()];
+        self.slots = vec![EMPTY_SLOT; self.ids.len()];
         self.threads = vec![0; self.ids.len()];
     }
 
@@ -68,14 +68,14 @@ impl Calls {
     #[inline]
     pub(super) fn get(&mut self, correlation: u32) -> (Option<SiteId>, Tid) {
         let Some(at) = self.ids.find(correlation) else { return (None, Tid(0)) };
-        let site = self.slots.get(at).copied().filter(|&site| site != NOTHING).map(SiteId);
+        let site = self.slots.get(at).copied().filter(|&site| site != EMPTY_SLOT).map(SiteId);
         (site, Tid(self.threads.get(at).copied().unwrap_or(0)))
     }
 }
 
 /// Statistics of the calls.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct CallStats {
     /// Number of calls that failed with an out-of-memory error, by the id of the name.
     failed: HashMap<i64, u64>,
     /// Lowest chain that a call refers to.
@@ -86,38 +86,38 @@ pub(super) struct Heard {
     invalid: u64,
 }
 
-impl Heard {
-    const SAMPLES: usize = 16;
+impl CallStats {
+    const MAX_SAMPLES: usize = 16;
     /// Maximum number of counted function names.
-    const NAMES: usize = 1024;
+    const MAX_FAILED_NAMES: usize = 1024;
 }
 
 struct CallReader<'a> {
     processes: &'a mut Processes,
     /// Whether the file has call chains.
     chains: bool,
-    stats: Heard,
+    stats: CallStats,
 }
 
 const COLUMNS: [&str; 6] =
     ["eventClass", "globalTid", "correlationId", "nameId", "returnValue", "callchainId"];
 
-impl Reader<6> for CallReader<'_> {
-    fn begin(&mut self) -> Result<(), Error> {
+impl RowReader<6> for CallReader<'_> {
+    fn begin(&mut self) -> Result<(), ImportError> {
         self.processes.each(|process| process.calls.begin());
-        self.stats = Heard::default();
+        self.stats = CallStats::default();
         Ok(())
     }
 
     #[inline]
-    fn row(&mut self, row: &Row<'_, 6>) -> Result<(), Error> {
+    fn row(&mut self, row: &RecordRow<'_, 6>) -> Result<(), ImportError> {
         let (Some(class), Some(name)) = (row.int(0), row.int(3)) else {
             self.stats.invalid += 1;
             return Ok(());
         };
         let chain = row.int(5).filter(|_| class == BACKTRACE && self.chains).map(u32::try_from);
         let chain = match chain {
-            Some(Ok(chain)) if chain < NAME => Some(chain),
+            Some(Ok(chain)) if chain < NAME_FLAG => Some(chain),
             Some(_) => {
                 self.stats.invalid += 1;
                 None
@@ -135,7 +135,9 @@ impl Reader<6> for CallReader<'_> {
             match (chain, u32::try_from(name)) {
                 (Some(chain), _) => *slot = chain,
                 // The row with the chain may come before or after this one.
-                (None, Ok(name)) if *slot & NAME != 0 && name < NAME - 1 => *slot = name | NAME,
+                (None, Ok(name)) if *slot & NAME_FLAG != 0 && name < NAME_FLAG - 1 => {
+                    *slot = name | NAME_FLAG
+                }
                 _ => {}
             }
         }
@@ -149,13 +151,13 @@ impl CallReader<'_> {
         let stats = &mut self.stats;
         if let Some(chain) = chain {
             stats.lowest_chain = Some(stats.lowest_chain.map_or(chain, |low| low.min(chain)));
-            if stats.samples.len() < Heard::SAMPLES {
+            if stats.samples.len() < CallStats::MAX_SAMPLES {
                 stats.samples.push((chain, name));
             }
         }
         // The row with the backtrace always reports success.
         if returned == Some(OUT_OF_MEMORY) && matches!(class, RUNTIME | DRIVER) {
-            let room = stats.failed.len() < Heard::NAMES;
+            let room = stats.failed.len() < CallStats::MAX_FAILED_NAMES;
             if room || stats.failed.contains_key(&name) {
                 *stats.failed.entry(name).or_default() += 1;
             }
@@ -164,12 +166,15 @@ impl CallReader<'_> {
 }
 
 /// Reads the calls that allocations refer to.
-pub(super) fn read(database: &Database, processes: &mut Processes) -> Result<Heard, Error> {
+pub(super) fn read(
+    database: &Database,
+    processes: &mut Processes,
+) -> Result<CallStats, ImportError> {
     let chains = Table::find(database, "CUDA_CALLCHAINS", ["id"])?.is_some();
-    let mut reader = CallReader { processes, chains, stats: Heard::default() };
+    let mut reader = CallReader { processes, chains, stats: CallStats::default() };
     reader.begin()?;
     if let Some(table) = Table::find(database, "CUPTI_ACTIVITY_KIND_RUNTIME", COLUMNS)? {
-        table.rows(database, Order::Stored, &mut reader)?;
+        table.rows(database, RowOrder::Stored, &mut reader)?;
     }
     Ok(reader.stats)
 }
@@ -179,7 +184,7 @@ pub(super) fn chains(processes: &mut Processes, shift: u32) -> Lookup {
     let mut chains = Lookup::default();
     processes.each(|process| {
         for &slot in &process.calls.slots {
-            if slot & NAME == 0 {
+            if slot & NAME_FLAG == 0 {
                 chains.push(slot + shift);
             }
         }
@@ -193,22 +198,22 @@ pub(super) fn chains(processes: &mut Processes, shift: u32) -> Lookup {
 pub(super) fn resolve(
     processes: &mut Processes,
     mut site_of_chain: impl FnMut(u32) -> Option<SiteId>,
-    strings: &mut Strings<'_>,
-    sink: &mut dyn Sink,
+    strings: &mut StringTable<'_>,
+    sink: &mut dyn ImportSink,
 ) {
     let mut sites: HashMap<u32, u32> = HashMap::new();
     processes.each(|process| {
         for slot in &mut process.calls.slots {
-            if *slot == NOTHING {
+            if *slot == EMPTY_SLOT {
                 continue;
             }
-            *slot = if *slot & NAME == 0 {
-                site_of_chain(*slot).map_or(NOTHING, |site| site.0)
+            *slot = if *slot & NAME_FLAG == 0 {
+                site_of_chain(*slot).map_or(EMPTY_SLOT, |site| site.0)
             } else {
-                let name = *slot & !NAME;
+                let name = *slot & !NAME_FLAG;
                 *sites.entry(name).or_insert_with(|| {
                     let name = strings.get(i64::from(name));
-                    name.map_or(NOTHING, |name| synthetic_site(api_name(&name), sink).0)
+                    name.map_or(EMPTY_SLOT, |name| synthetic_site(api_name(&name), sink).0)
                 })
             };
         }
@@ -216,8 +221,8 @@ pub(super) fn resolve(
 }
 
 /// Returns a site with one synthetic frame.
-pub(super) fn synthetic_site(text: &str, sink: &mut dyn Sink) -> SiteId {
-    let frame = Frame { function: text.into(), language: Language::Remark, ..Frame::default() };
+pub(super) fn synthetic_site(text: &str, sink: &mut dyn ImportSink) -> SiteId {
+    let frame = Frame { function: text.into(), language: Language::Synthetic, ..Frame::default() };
     let stacks = sink.stacks();
     let frame = stacks.frame(frame);
     stacks.site(&[frame])
@@ -235,19 +240,19 @@ pub(super) fn api_name(name: &str) -> &str {
     }
 }
 
-impl Heard {
+impl CallStats {
     /// Adds warnings about failed allocations and invalid rows.
-    pub(super) fn add_warnings(&self, strings: &mut Strings<'_>, notes: &mut Notes) {
+    pub(super) fn add_warnings(&self, strings: &mut StringTable<'_>, notes: &mut Warnings) {
         for (&name, &count) in &self.failed {
             let name = strings.get(name).unwrap_or_default();
             let name = api_name(&name);
-            if ALLOCATING.iter().any(|prefix| name.starts_with(prefix)) {
-                let text = format!("calls of {} failed: out of memory", plain(name));
-                notes.mention(text, count);
+            if ALLOCATION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+                let text = format!("calls of {} failed: out of memory", sanitize(name));
+                notes.info(text, count);
             }
         }
         let text = "API calls have values that cannot be used; allocations may lack their stacks";
-        notes.mention(text, self.invalid);
+        notes.info(text, self.invalid);
     }
 }
 

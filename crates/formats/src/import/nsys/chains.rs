@@ -3,41 +3,41 @@
 use std::sync::Arc;
 
 use engine::ids::SiteId;
-use engine::stack::{Frame, FrameId, Language, Unknown};
+use engine::stack::{Frame, FrameId, Language, UnknownReason};
 use hashbrown::HashMap;
 
-use super::calls::{self, Heard};
+use super::calls::{self, CallStats};
 use super::database::Database;
 use super::lookup::Lookup;
-use super::notes::Notes;
-use super::record::Row;
-use super::strings::Strings;
-use super::table::{Order, Reader, Table};
-use crate::import::{Error, Sink};
+use super::notes::Warnings;
+use super::record::RecordRow;
+use super::strings::StringTable;
+use super::table::{RowOrder, RowReader, Table};
+use crate::import::{ImportError, ImportSink};
 
 /// Maximum number of frames of a chain; the innermost ones are kept.
-const DEEPEST: usize = 512;
+const MAX_FRAMES: usize = 512;
 
 /// A chain without a site.
-const NOTHING: u32 = u32::MAX;
+const NO_SITE: u32 = u32::MAX;
 
 const TABLE: &str = "CUDA_CALLCHAINS";
 const COLUMNS: [&str; 5] = ["id", "symbol", "module", "unresolved", "stackDepth"];
 
 /// Sites of the chains that allocations refer to.
 #[derive(Debug, Default)]
-pub(super) struct Chains {
+pub(super) struct ChainSites {
     ids: Lookup,
     sites: Vec<u32>,
     /// Offset between the number that a call has for its chain and the chain's id.
     shift: u32,
 }
 
-impl Chains {
+impl ChainSites {
     /// Returns the site of the chain that a call refers to.
     pub(super) fn site(&mut self, number: u32) -> Option<SiteId> {
         let at = self.ids.find(number.checked_add(self.shift)?)?;
-        self.sites.get(at).copied().filter(|&site| site != NOTHING).map(SiteId)
+        self.sites.get(at).copied().filter(|&site| site != NO_SITE).map(SiteId)
     }
 }
 
@@ -45,21 +45,23 @@ impl Chains {
 pub(super) fn read(
     database: &Database,
     processes: &mut super::processes::Processes,
-    stats: &Heard,
-    strings: &mut Strings<'_>,
-    notes: &mut Notes,
-    sink: &mut dyn Sink,
-) -> Result<Chains, Error> {
-    let Some(table) = Table::find(database, TABLE, COLUMNS)? else { return Ok(Chains::default()) };
+    stats: &CallStats,
+    strings: &mut StringTable<'_>,
+    notes: &mut Warnings,
+    sink: &mut dyn ImportSink,
+) -> Result<ChainSites, ImportError> {
+    let Some(table) = Table::find(database, TABLE, COLUMNS)? else {
+        return Ok(ChainSites::default());
+    };
     if !(0..COLUMNS.len()).filter(|&column| column != 3).all(|column| table.has(column)) {
-        notes.mention("call chains lack columns; allocations have no stacks", 1);
-        return Ok(Chains::default());
+        notes.info("call chains lack columns; allocations have no stacks", 1);
+        return Ok(ChainSites::default());
     }
     let shift = shift(database, stats, strings)?;
     let ids = calls::chains(processes, shift);
-    let sites = vec![NOTHING; ids.len()];
+    let sites = vec![NO_SITE; ids.len()];
     let mut reader = ChainReader {
-        chains: Chains { ids, sites, shift },
+        chains: ChainSites { ids, sites, shift },
         frames: HashMap::new(),
         current: None,
         scattered: false,
@@ -67,20 +69,24 @@ pub(super) fn read(
         strings,
         sink,
     };
-    table.rows(database, Order::Stored, &mut reader)?;
+    table.rows(database, RowOrder::Stored, &mut reader)?;
     reader.finish();
     if reader.scattered {
-        table.rows(database, Order::By("id, stackDepth"), &mut reader)?;
+        table.rows(database, RowOrder::By("id, stackDepth"), &mut reader)?;
         reader.finish();
     }
-    notes.mention("call chains have values that cannot be used", reader.invalid);
+    notes.info("call chains have values that cannot be used", reader.invalid);
     Ok(reader.chains)
 }
 
 /// Returns the offset of chain numbers. Exports of 2022.2 number chains from 1, but calls refer to
 /// them from 0. That is detected from the lowest numbers of both, and confirmed by comparing
 /// functions of calls with their chains.
-fn shift(database: &Database, stats: &Heard, strings: &mut Strings<'_>) -> Result<u32, Error> {
+fn shift(
+    database: &Database,
+    stats: &CallStats,
+    strings: &mut StringTable<'_>,
+) -> Result<u32, ImportError> {
     let failed = |error| database.sqlite_error("table CUDA_CALLCHAINS", &error);
     if stats.lowest_chain != Some(0) {
         return Ok(0);
@@ -112,29 +118,29 @@ fn shift(database: &Database, stats: &Heard, strings: &mut Strings<'_>) -> Resul
 }
 
 struct ChainReader<'a, 'd> {
-    chains: Chains,
+    chains: ChainSites,
     /// Frames by symbol, module and whether the symbol is only an address.
-    frames: HashMap<(i64, i64, bool), (FrameId, Sort)>,
-    current: Option<Current>,
+    frames: HashMap<(i64, i64, bool), (FrameId, FrameRelevance)>,
+    current: Option<OpenChain>,
     /// Whether rows of one chain are not consecutive.
     scattered: bool,
     invalid: u64,
-    strings: &'a mut Strings<'d>,
-    sink: &'a mut dyn Sink,
+    strings: &'a mut StringTable<'d>,
+    sink: &'a mut dyn ImportSink,
 }
 
 /// The chain whose rows are being read.
-struct Current {
+struct OpenChain {
     id: i64,
     /// Index of its site, if an allocation refers to it.
     at: Option<usize>,
     /// Depth, frame and relevance.
-    frames: Vec<(i64, FrameId, Sort)>,
+    frames: Vec<(i64, FrameId, FrameRelevance)>,
 }
 
 /// Relevance of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sort {
+enum FrameRelevance {
     /// Code of the tool that took the backtrace.
     Tool,
     /// An address without a symbol.
@@ -143,14 +149,14 @@ enum Sort {
     Named,
 }
 
-impl Reader<5> for ChainReader<'_, '_> {
-    fn begin(&mut self) -> Result<(), Error> {
-        self.chains.sites.fill(NOTHING);
+impl RowReader<5> for ChainReader<'_, '_> {
+    fn begin(&mut self) -> Result<(), ImportError> {
+        self.chains.sites.fill(NO_SITE);
         (self.current, self.scattered, self.invalid) = (None, false, 0);
         Ok(())
     }
 
-    fn row(&mut self, row: &Row<'_, 5>) -> Result<(), Error> {
+    fn row(&mut self, row: &RecordRow<'_, 5>) -> Result<(), ImportError> {
         let (Some(id), Some(symbol), Some(depth)) = (row.int(0), row.int(1), row.int(4)) else {
             self.invalid += 1;
             return Ok(());
@@ -158,14 +164,14 @@ impl Reader<5> for ChainReader<'_, '_> {
         if self.current.as_ref().is_none_or(|current| current.id != id) {
             self.finish();
             let at = u32::try_from(id).ok().and_then(|id| self.chains.ids.find(id));
-            let known = at.and_then(|at| self.chains.sites.get(at)).is_some_and(|&s| s != NOTHING);
+            let known = at.and_then(|at| self.chains.sites.get(at)).is_some_and(|&s| s != NO_SITE);
             self.scattered |= known;
-            self.current = Some(Current { id, at, frames: Vec::new() });
+            self.current = Some(OpenChain { id, at, frames: Vec::new() });
         }
         let is_needed = self
             .current
             .as_ref()
-            .is_some_and(|current| current.at.is_some() && current.frames.len() < DEEPEST);
+            .is_some_and(|current| current.at.is_some() && current.frames.len() < MAX_FRAMES);
         if is_needed {
             let unresolved = row.int(3).is_some_and(|flag| flag != 0);
             let (frame, relevance) = self.frame(symbol, row.int(2).unwrap_or(-1), unresolved);
@@ -178,7 +184,7 @@ impl Reader<5> for ChainReader<'_, '_> {
 }
 
 impl ChainReader<'_, '_> {
-    fn frame(&mut self, symbol: i64, module: i64, unresolved: bool) -> (FrameId, Sort) {
+    fn frame(&mut self, symbol: i64, module: i64, unresolved: bool) -> (FrameId, FrameRelevance) {
         let key = (symbol, module, unresolved);
         if let Some(&known) = self.frames.get(&key) {
             return known;
@@ -188,17 +194,17 @@ impl ChainReader<'_, '_> {
         let address = symbol.as_deref().is_some_and(is_address);
         let function = symbol.filter(|_| !unresolved && !address);
         let relevance = match (&function, &module) {
-            (_, Some(module)) if is_tool(module) => Sort::Tool,
-            (Some(_), _) => Sort::Named,
-            (None, _) => Sort::Unnamed,
+            (_, Some(module)) if is_tool(module) => FrameRelevance::Tool,
+            (Some(_), _) => FrameRelevance::Named,
+            (None, _) => FrameRelevance::Unnamed,
         };
         // `[Max depth]` and similar entries stand for missing frames.
         let synthetic = function.as_deref().is_some_and(|name| name.starts_with('['));
         let frame = Frame {
-            unknown: function.is_none().then_some(Unknown::NotTold),
+            unknown: function.is_none().then_some(UnknownReason::NotRecorded),
             function: function.map_or_else(|| Arc::from(""), Arc::from),
             module: module.map(Arc::from),
-            language: if synthetic { Language::Remark } else { Language::Native },
+            language: if synthetic { Language::Synthetic } else { Language::Native },
             ..Frame::default()
         };
         let known = (self.sink.stacks().frame(frame), relevance);
@@ -211,9 +217,10 @@ impl ChainReader<'_, '_> {
         let Some(mut current) = self.current.take() else { return };
         let Some(slot) = current.at.and_then(|at| self.chains.sites.get_mut(at)) else { return };
         current.frames.sort_by_key(|&(depth, ..)| depth);
-        let first = current.frames.iter().position(|&(_, _, sort)| sort == Sort::Named);
-        let first = first
-            .or_else(|| current.frames.iter().position(|&(_, _, sort)| sort == Sort::Unnamed));
+        let first = current.frames.iter().position(|&(_, _, sort)| sort == FrameRelevance::Named);
+        let first = first.or_else(|| {
+            current.frames.iter().position(|&(_, _, sort)| sort == FrameRelevance::Unnamed)
+        });
         let frames: Vec<_> =
             current.frames.iter().skip(first.unwrap_or(0)).map(|&(_, frame, _)| frame).collect();
         *slot = self.sink.stacks().site(&frames).0;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::import::Error;
+use crate::import::ImportError;
 
 /// An open database.
 #[derive(Debug)]
@@ -19,13 +19,13 @@ pub(in crate::import) struct Database {
 impl Database {
     /// Opens a file for reading. Without a write-ahead log no process is writing, so no lock is
     /// taken and the directory of the file may be read-only.
-    pub(in crate::import) fn open(path: &Path) -> Result<Self, Error> {
+    pub(in crate::import) fn open(path: &Path) -> Result<Self, ImportError> {
         check_length(path)?;
         if has_content(&with_suffix(path, "-journal")) {
-            return Err(Error::Broken {
+            return Err(ImportError::Broken {
                 path: path.into(),
-                what: "another program is writing it, or died while it did".into(),
-                place: "its -journal file".into(),
+                problem: "another program is writing it, or died while it did".into(),
+                location: "its -journal file".into(),
                 advice: "wait for the export to end, or export it again".into(),
             });
         }
@@ -56,7 +56,7 @@ impl Database {
     }
 
     /// Returns the names of tables, at most a thousand.
-    pub(in crate::import) fn tables(&self) -> Result<Vec<String>, Error> {
+    pub(in crate::import) fn tables(&self) -> Result<Vec<String>, ImportError> {
         let location = "the schema";
         let mut names = Vec::new();
         let mut statement = self
@@ -72,14 +72,14 @@ impl Database {
     }
 
     /// Converts a SQLite error.
-    pub(super) fn sqlite_error(&self, location: &str, error: &rusqlite::Error) -> Error {
+    pub(super) fn sqlite_error(&self, location: &str, error: &rusqlite::Error) -> ImportError {
         sqlite_error(&self.path, location, error)
     }
 }
 
 /// Detects a truncated file before SQLite reads it.
-fn check_length(path: &Path) -> Result<(), Error> {
-    let io = |source| Error::Io { path: path.into(), source };
+fn check_length(path: &Path) -> Result<(), ImportError> {
+    let io = |source| ImportError::Io { path: path.into(), source };
     let mut file = File::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let mut header = Vec::new();
@@ -95,10 +95,10 @@ fn check_length(path: &Path) -> Result<(), Error> {
     // The page count is valid only if its version is that of the last change.
     let expected = if number(24) == number(92) { number(28) * page } else { 0 };
     if length < 100 || length < expected {
-        return Err(Error::Broken {
+        return Err(ImportError::Broken {
             path: path.into(),
-            what: format!("the file is cut: it has {length} of {} bytes", expected.max(100)),
-            place: "its end".into(),
+            problem: format!("the file is cut: it has {length} of {} bytes", expected.max(100)),
+            location: "its end".into(),
             advice: "copy or export it again".into(),
         });
     }
@@ -116,8 +116,8 @@ fn has_content(path: &Path) -> bool {
 }
 
 /// Returns the path as a SQLite URI, with all special characters escaped.
-fn uri(path: &Path, immutable: bool) -> Result<String, Error> {
-    let io = |source| Error::Io { path: path.into(), source };
+fn uri(path: &Path, immutable: bool) -> Result<String, ImportError> {
+    let io = |source| ImportError::Io { path: path.into(), source };
     let path = std::path::absolute(path).map_err(io)?;
     let mut uri = String::from("file://");
     for &byte in path.as_os_str().as_encoded_bytes() {
@@ -131,7 +131,7 @@ fn uri(path: &Path, immutable: bool) -> Result<String, Error> {
     Ok(uri)
 }
 
-fn sqlite_error(path: &Path, location: &str, error: &rusqlite::Error) -> Error {
+fn sqlite_error(path: &Path, location: &str, error: &rusqlite::Error) -> ImportError {
     let (problem, advice) = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             ("another program has locked it", "wait until that is done, or copy the file")
@@ -148,10 +148,10 @@ fn sqlite_error(path: &Path, location: &str, error: &rusqlite::Error) -> Error {
         ),
         _ => ("SQLite cannot read it", "export it again: nsys export --type sqlite"),
     };
-    Error::Broken {
+    ImportError::Broken {
         path: path.into(),
-        what: format!("{problem} (SQLite says: {error})"),
-        place: location.into(),
+        problem: format!("{problem} (SQLite says: {error})"),
+        location: location.into(),
         advice: advice.into(),
     }
 }

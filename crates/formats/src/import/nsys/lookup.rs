@@ -12,10 +12,10 @@ pub(super) struct Lookup {
 }
 
 /// Maximum range of numbers with direct positions.
-const NEAR: u32 = 1 << 16;
+const MAX_DIRECT_RANGE: u32 = 1 << 16;
 
 /// A number that is not in the set.
-const NOTHING: u32 = u32::MAX;
+const ABSENT: u32 = u32::MAX;
 
 impl Lookup {
     /// Adds a number; duplicates are dropped by [`Lookup::done`].
@@ -42,10 +42,10 @@ impl Lookup {
 
     fn index(&mut self) {
         let (Some(&first), Some(&last)) = (self.keys.first(), self.keys.last()) else { return };
-        if last - first >= NEAR {
+        if last - first >= MAX_DIRECT_RANGE {
             return;
         }
-        self.near = vec![NOTHING; (last - first) as usize + 1];
+        self.near = vec![ABSENT; (last - first) as usize + 1];
         for (position, &key) in (0..).zip(&self.keys) {
             if let Some(slot) = self.near.get_mut((key - first) as usize) {
                 *slot = position;
@@ -63,7 +63,7 @@ impl Lookup {
     pub(super) fn find(&mut self, key: u32) -> Option<usize> {
         if !self.near.is_empty() {
             let at = key.checked_sub(*self.keys.first()?)? as usize;
-            return self.near.get(at).filter(|&&at| at != NOTHING).map(|&at| at as usize);
+            return self.near.get(at).filter(|&&at| at != ABSENT).map(|&at| at as usize);
         }
         let at = self.last;
         let here = *self.keys.get(at)?;

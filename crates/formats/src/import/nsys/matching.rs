@@ -3,24 +3,24 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use engine::change::{Change, How, Turn};
-use engine::ids::{DeviceId, Key, PoolId, StreamId, Tid};
-use engine::kind::Kind;
-use engine::units::Moment;
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::ids::{AllocationKey, DeviceId, PoolId, StreamId, Tid};
+use engine::kind::MemoryKind;
+use engine::units::Timestamp;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-use super::about::{Operation, Words};
-use super::allocation::{Class, Live, Name, class, graph_key, is_same_memory};
+use super::about::{EnumTables, MemoryOperation};
+use super::allocation::{KindClass, LiveAllocation, MatchKey, class, graph_key, is_same_memory};
 use super::calls::synthetic_site;
-use super::notes::Notes;
-use super::pools::{Pools, State};
+use super::notes::Warnings;
+use super::pools::{PoolState, PoolTable};
 use super::processes::Processes;
-use super::record::Row;
+use super::record::RecordRow;
 use super::strings::text;
-use super::survey::Variable;
-use super::table::Reader;
-use crate::import::{Error, Sink};
+use super::survey::ManagedVariable;
+use super::table::RowReader;
+use crate::import::{ImportError, ImportSink};
 
 pub(super) const COLUMNS: [&str; 15] = [
     "start",
@@ -47,11 +47,11 @@ pub(super) const REQUIRED: [usize; 6] = [0, 1, 2, 3, 4, 5];
 const NO_CONTEXT: i64 = 0xffff_ffff;
 
 /// Rows between two calls of [`ImportSink::progress`].
-const STEP: u64 = 1 << 18;
+const PROGRESS_ROWS: u64 = 1 << 18;
 
 /// Counts of rows with problems.
 #[derive(Debug, Default)]
-struct Odd {
+struct RowWarnings {
     types: u64,
     sizes: u64,
     operations: u64,
@@ -63,59 +63,59 @@ struct Odd {
 }
 
 /// Matches rows, in the order of time.
-pub(super) struct Matching<'a> {
+pub(super) struct Matcher<'a> {
     pub(super) path: &'a Path,
-    pub(super) enums: &'a Words,
+    pub(super) enums: &'a EnumTables,
     pub(super) processes: &'a mut Processes,
-    pub(super) variables: HashMap<(u32, i64), Vec<Variable>>,
+    pub(super) variables: HashMap<(u32, i64), Vec<ManagedVariable>>,
     pub(super) zero: i64,
     pub(super) rows: u64,
-    pub(super) sink: &'a mut dyn Sink,
-    pub(super) state: Progress,
+    pub(super) sink: &'a mut dyn ImportSink,
+    pub(super) state: MatchProgress,
 }
 
 /// State of the matching.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
-    live: HashMap<Name, Live>,
+pub(super) struct MatchProgress {
+    live: HashMap<MatchKey, LiveAllocation>,
     /// Memory of graphs, which has no address: live allocations by process, oldest first.
-    graphs: HashMap<u32, VecDeque<(u64, Live)>>,
+    graphs: HashMap<u32, VecDeque<(u64, LiveAllocation)>>,
     serial: u64,
-    pub(super) pools: Pools,
-    warnings: Odd,
+    pub(super) pools: PoolTable,
+    warnings: RowWarnings,
     seen: u64,
     /// Number of rows that were used.
     pub(super) used: u64,
 }
 
 /// A row with valid values.
-struct Event {
+struct MemoryRow {
     start: i64,
     process: u32,
     address: i64,
     bytes: i64,
-    kind: Kind,
-    class: Class,
+    kind: MemoryKind,
+    class: KindClass,
 }
 
-impl Reader<15> for Matching<'_> {
-    fn begin(&mut self) -> Result<(), Error> {
+impl RowReader<15> for Matcher<'_> {
+    fn begin(&mut self) -> Result<(), ImportError> {
         if self.state.seen == 0 {
             return Ok(());
         }
         // Changes that were passed on cannot be withdrawn.
-        Err(Error::Broken {
+        Err(ImportError::Broken {
             path: self.path.into(),
-            what: "the file is damaged".into(),
-            place: format!("table {}, after row {}", super::EVENTS, self.state.seen),
+            problem: "the file is damaged".into(),
+            location: format!("table {}, after row {}", super::EVENTS, self.state.seen),
             advice: "copy it again, or export it again: nsys export --type sqlite".into(),
         })
     }
 
     #[inline]
-    fn row(&mut self, row: &Row<'_, 15>) -> Result<(), Error> {
+    fn row(&mut self, row: &RecordRow<'_, 15>) -> Result<(), ImportError> {
         self.state.seen += 1;
-        if self.state.seen.is_multiple_of(STEP) {
+        if self.state.seen.is_multiple_of(PROGRESS_ROWS) {
             self.sink.progress(self.state.seen, self.rows);
         }
         let Some((event, operation)) = self.parse(row) else { return Ok(()) };
@@ -123,25 +123,31 @@ impl Reader<15> for Matching<'_> {
         if let Some(pool) = row.int(10) {
             self.update_pool(&event, pool, operation, row);
         }
-        match (event.kind == Kind::Graph, operation) {
-            (false, Operation::Allocation) => self.allocated(&event, row),
-            (false, Operation::Free) => self.freed(&event),
-            (true, Operation::Allocation) => {
+        match (event.kind == MemoryKind::Graph, operation) {
+            (false, MemoryOperation::Allocation) => self.allocated(&event, row),
+            (false, MemoryOperation::Free) => self.freed(&event),
+            (true, MemoryOperation::Allocation) => {
                 let live = self.live(&event, row);
                 self.state.serial += 1;
                 let serial = self.state.serial;
                 self.state.graphs.entry(event.process).or_default().push_back((serial, live));
-                self.emit(event.process, graph_key(serial), &live, event.start, Turn::Began);
+                self.emit(
+                    event.process,
+                    graph_key(serial),
+                    &live,
+                    event.start,
+                    ChangeKind::Allocated,
+                );
             }
-            (true, Operation::Free) => self.graph_freed(&event),
+            (true, MemoryOperation::Free) => self.graph_freed(&event),
         }
         Ok(())
     }
 }
 
-impl Matching<'_> {
+impl Matcher<'_> {
     #[inline]
-    fn parse(&mut self, row: &Row<'_, 15>) -> Option<(Event, Operation)> {
+    fn parse(&mut self, row: &RecordRow<'_, 15>) -> Option<(MemoryRow, MemoryOperation)> {
         let warnings = &mut self.state.warnings;
         let (Some(start), Some(global), Some(address), Some(bytes), Some(kind), Some(operation)) =
             (row.int(0), row.int(1), row.int(2), row.int(3), row.int(4), row.int(5))
@@ -163,31 +169,38 @@ impl Matching<'_> {
         };
         let kind = self.enums.kind(kind).unwrap_or_else(|| {
             warnings.unknown_kinds += 1;
-            Kind::Unknown
+            MemoryKind::Unknown
         });
         let class = class(kind);
         let kind = match kind {
-            Kind::Device if address == 0 => Kind::Graph,
-            Kind::Device if row.int(13).is_some_and(|pool| pool != 0) => Kind::Imported,
-            Kind::Device if row.int(10).is_some() => Kind::Async,
-            Kind::Pinned if row.int(10).is_some() => Kind::HostAsync,
+            MemoryKind::Device if address == 0 => MemoryKind::Graph,
+            MemoryKind::Device if row.int(13).is_some_and(|pool| pool != 0) => MemoryKind::Imported,
+            MemoryKind::Device if row.int(10).is_some() => MemoryKind::Async,
+            MemoryKind::Pinned if row.int(10).is_some() => MemoryKind::HostAsync,
             kind => kind,
         };
-        Some((Event { start, process, address, bytes, kind, class }, operation))
+        Some((MemoryRow { start, process, address, bytes, kind, class }, operation))
     }
 
-    fn update_pool(&mut self, event: &Event, pool: i64, operation: Operation, row: &Row<'_, 15>) {
+    fn update_pool(
+        &mut self,
+        event: &MemoryRow,
+        pool: i64,
+        operation: MemoryOperation,
+        row: &RecordRow<'_, 15>,
+    ) {
         let utilized = row.int(12).unwrap_or(0);
         // The row of a free has the usage before it.
         let used = match operation {
-            Operation::Allocation => utilized,
-            Operation::Free => utilized.saturating_sub(event.bytes),
+            MemoryOperation::Allocation => utilized,
+            MemoryOperation::Free => utilized.saturating_sub(event.bytes),
         };
-        let state = State { start: event.start, device: device(row), reserved: row.int(11), used };
-        self.state.pools.tell(event.process, pool, state);
+        let state =
+            PoolState { start: event.start, device: device(row), reserved: row.int(11), used };
+        self.state.pools.report(event.process, pool, state);
     }
 
-    fn live(&mut self, event: &Event, row: &Row<'_, 15>) -> Live {
+    fn live(&mut self, event: &MemoryRow, row: &RecordRow<'_, 15>) -> LiveAllocation {
         let correlation = row.int(6).and_then(|id| u32::try_from(id).ok()).filter(|&id| id != 0);
         let process = self.processes.get(event.process);
         let (mut site, tid) = match (correlation, process) {
@@ -200,8 +213,8 @@ impl Matching<'_> {
         let pooled = event.kind.is_pooled();
         // The device of host memory has no meaning.
         let device =
-            device(row).filter(|_| !matches!(event.class, Class::Pinned | Class::Pageable));
-        Live {
+            device(row).filter(|_| !matches!(event.class, KindClass::Pinned | KindClass::Pageable));
+        LiveAllocation {
             began: event.start,
             bytes: event.bytes,
             pool: row.int(10).map(|pool| PoolId(pool as u64)),
@@ -215,10 +228,10 @@ impl Matching<'_> {
         }
     }
 
-    fn allocated(&mut self, event: &Event, row: &Row<'_, 15>) {
+    fn allocated(&mut self, event: &MemoryRow, row: &RecordRow<'_, 15>) {
         let key = event.name();
         let mut live = self.live(event, row);
-        if event.class == Class::Managed {
+        if event.class == KindClass::Managed {
             if let Some(older) = self.state.live.get(&key)
                 && is_same_memory(older, &live)
             {
@@ -233,16 +246,17 @@ impl Matching<'_> {
             Entry::Occupied(mut entry) => {
                 let older = entry.insert(live);
                 self.state.warnings.replaced += 1;
-                let ended = Turn::Ended { began: self.moment(older.began), how: How::Replaced };
+                let ended =
+                    ChangeKind::Ended { began: self.moment(older.began), how: EndReason::Replaced };
                 self.emit(event.process, event.key(), &older, event.start, ended);
             }
         }
-        self.emit(event.process, event.key(), &live, event.start, Turn::Began);
+        self.emit(event.process, event.key(), &live, event.start, ChangeKind::Allocated);
     }
 
     /// Names a `__managed__` variable: the row of its managed memory comes before the row with its
     /// name.
-    fn name_variable(&mut self, event: &Event, live: &mut Live) {
+    fn name_variable(&mut self, event: &MemoryRow, live: &mut LiveAllocation) {
         let known = self.variables.get(&(event.process, event.address));
         let variable = known.and_then(|variables| {
             variables
@@ -250,14 +264,14 @@ impl Matching<'_> {
                 .find(|variable| variable.start >= event.start && variable.bytes == event.bytes)
         });
         if let Some(variable) = variable {
-            live.kind = Kind::ManagedStatic;
+            live.kind = MemoryKind::ManagedStatic;
             if !variable.name.is_empty() {
                 live.site = Some(synthetic_site(&variable.name, self.sink));
             }
         }
     }
 
-    fn freed(&mut self, event: &Event) {
+    fn freed(&mut self, event: &MemoryRow) {
         let Entry::Occupied(entry) = self.state.live.entry(event.name()) else {
             self.state.warnings.unmatched += 1;
             return;
@@ -268,13 +282,13 @@ impl Matching<'_> {
         }
         let live = entry.remove();
         self.state.warnings.other_size += u64::from(live.bytes != event.bytes);
-        let ended = Turn::Ended { began: self.moment(live.began), how: How::Freed };
+        let ended = ChangeKind::Ended { began: self.moment(live.began), how: EndReason::Freed };
         self.emit(event.process, event.key(), &live, event.start, ended);
     }
 
     /// Matches a trim, which frees memory of launches without saying which: the oldest allocation
     /// of the same size, or else as many of the oldest as fit into the size.
-    fn graph_freed(&mut self, event: &Event) {
+    fn graph_freed(&mut self, event: &MemoryRow) {
         let mut freed = Vec::new();
         if let Some(list) = self.state.graphs.get_mut(&event.process) {
             if let Some(at) = list.iter().position(|(_, live)| live.bytes == event.bytes) {
@@ -291,23 +305,30 @@ impl Matching<'_> {
         }
         self.state.warnings.unmatched += u64::from(freed.is_empty());
         for (serial, live) in freed {
-            let ended = Turn::Ended { began: self.moment(live.began), how: How::Freed };
+            let ended = ChangeKind::Ended { began: self.moment(live.began), how: EndReason::Freed };
             self.emit(event.process, graph_key(serial), &live, event.start, ended);
         }
     }
 
     #[inline]
-    const fn moment(&self, start: i64) -> Moment {
-        Moment(start.wrapping_sub(self.zero) as u64)
+    const fn moment(&self, start: i64) -> Timestamp {
+        Timestamp(start.wrapping_sub(self.zero) as u64)
     }
 
     #[inline]
-    fn emit(&mut self, process: u32, key: Key, live: &Live, start: i64, what: Turn) {
+    fn emit(
+        &mut self,
+        process: u32,
+        key: AllocationKey,
+        live: &LiveAllocation,
+        start: i64,
+        what: ChangeKind,
+    ) {
         let at = self.moment(start);
         let Some(process) = self.processes.get(process) else { return };
-        self.sink.change(&Change {
+        self.sink.change(&AllocationChange {
             at,
-            what,
+            action: what,
             pid: process.pid,
             tid: live.tid,
             device: live.device,
@@ -321,21 +342,21 @@ impl Matching<'_> {
     }
 }
 
-impl Event {
+impl MemoryRow {
     #[inline]
-    const fn name(&self) -> Name {
-        Name { address: self.address, process: self.process, space: self.class.space() }
+    const fn name(&self) -> MatchKey {
+        MatchKey { address: self.address, process: self.process, space: self.class.space() }
     }
 
     #[inline]
-    const fn key(&self) -> Key {
-        Key { space: self.class.space(), value: self.address as u64 }
+    const fn key(&self) -> AllocationKey {
+        AllocationKey { space: self.class.space(), value: self.address as u64 }
     }
 }
 
-impl Progress {
+impl MatchProgress {
     /// Adds warnings about all rows.
-    pub(super) fn add_warnings(&self, notes: &mut Notes) {
+    pub(super) fn add_warnings(&self, notes: &mut Warnings) {
         let warnings = &self.warnings;
         notes.inexact(
             "memory events have values that are not numbers and were left out",
@@ -347,12 +368,12 @@ impl Progress {
             warnings.operations,
         );
         notes.inexact("memory events of too many processes were left out", warnings.processes);
-        notes.mention(
+        notes.info(
             "memory events have a kind that is not known; it counts as unknown",
             warnings.unknown_kinds,
         );
         notes.inexact("frees of memory whose allocation is not in the file", warnings.unmatched);
-        notes.mention(
+        notes.info(
             "frees have another size than their allocation, whose size is used",
             warnings.other_size,
         );
@@ -360,6 +381,6 @@ impl Progress {
     }
 }
 
-fn device(row: &Row<'_, 15>) -> Option<DeviceId> {
+fn device(row: &RecordRow<'_, 15>) -> Option<DeviceId> {
     row.int(7).and_then(|id| u16::try_from(id).ok()).map(DeviceId)
 }

@@ -23,14 +23,14 @@ mod table;
 
 use std::path::Path;
 
-use self::about::{Export, Words};
+use self::about::{EnumTables, ExportInfo};
 use self::database::Database;
-use self::matching::{Matching, Progress};
-use self::notes::Notes;
-use self::strings::Strings;
-use self::survey::Survey;
-use self::table::{Order, Table};
-use super::{Error, Imported, Sink, Source};
+use self::matching::{MatchProgress, Matcher};
+use self::notes::Warnings;
+use self::strings::StringTable;
+use self::survey::Prescan;
+use self::table::{RowOrder, Table};
+use super::{ImportError, ImportSink, ImportSummary, SourceFormat};
 
 /// The table of memory events.
 pub(super) const EVENTS: &str = "CUDA_GPU_MEMORY_USAGE_EVENTS";
@@ -41,15 +41,15 @@ pub(super) const EVENTS: &str = "CUDA_GPU_MEMORY_USAGE_EVENTS";
 /// # Errors
 ///
 /// The file cannot be read, is damaged or locked, or lacks required columns.
-pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
+pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, ImportError> {
     let database = Database::open(path)?;
-    let mut notes = Notes::default();
-    let export = Export::read(&database)?;
-    let enums = Words::read(&database, &mut notes)?;
+    let mut notes = Warnings::default();
+    let export = ExportInfo::read(&database)?;
+    let enums = EnumTables::read(&database, &mut notes)?;
     let events = match Table::find(&database, EVENTS, survey::COLUMNS)? {
         Some(table) => read_events(&database, &table, &enums, &export, &mut notes, sink)?,
         None => {
-            export.tell_clock(&database, 0, sink)?;
+            export.report_clock(&database, 0, sink)?;
             notes.inexact(
                 "the file has no memory events: profile with nsys profile --cuda-memory-usage=true",
                 1,
@@ -57,30 +57,30 @@ pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
             0
         }
     };
-    about::tell_devices(&database, sink)?;
-    notes.tell(sink);
-    Ok(Imported { source: Source::Nsys, events, producer: export.producer })
+    about::report_devices(&database, sink)?;
+    notes.flush(sink);
+    Ok(ImportSummary { source: SourceFormat::Nsys, events, producer: export.producer })
 }
 
 fn read_events(
     database: &Database,
     table: &Table<8>,
-    enums: &Words,
-    export: &Export,
-    notes: &mut Notes,
-    sink: &mut dyn Sink,
-) -> Result<u64, Error> {
+    enums: &EnumTables,
+    export: &ExportInfo,
+    notes: &mut Warnings,
+    sink: &mut dyn ImportSink,
+) -> Result<u64, ImportError> {
     table.require(database, &matching::REQUIRED)?;
-    let mut survey = Survey::new(enums);
-    table.rows(database, Order::Stored, &mut survey)?;
-    let Survey { mut processes, variables, rows, late, span, .. } = survey;
+    let mut survey = Prescan::new(enums);
+    table.rows(database, RowOrder::Stored, &mut survey)?;
+    let Prescan { mut processes, variables, rows, late, span, .. } = survey;
     // Timestamps are unsigned, but times of a file may be negative: then the earliest is timestamp
     // 0.
     let zero = span.map_or(0, |(first, _)| first.min(0));
-    export.tell_clock(database, zero, sink)?;
-    notes.mention("memory events were out of order and have been sorted", late);
+    export.report_clock(database, zero, sink)?;
+    notes.info("memory events were out of order and have been sorted", late);
 
-    let mut strings = Strings::new(database)?;
+    let mut strings = StringTable::new(database)?;
     let stats = calls::read(database, &mut processes)?;
     stats.add_warnings(&mut strings, notes);
     let mut chains = chains::read(database, &mut processes, &stats, &mut strings, notes, sink)?;
@@ -88,22 +88,22 @@ fn read_events(
     drop(chains);
 
     let state = {
-        let order = if late > 0 { Order::By("start") } else { Order::Stored };
-        let state = Progress::default();
+        let order = if late > 0 { RowOrder::By("start") } else { RowOrder::Stored };
+        let state = MatchProgress::default();
         let (processes, path) = (&mut processes, database.path());
-        let mut matching = Matching { path, enums, processes, variables, zero, rows, sink, state };
+        let mut matching = Matcher { path, enums, processes, variables, zero, rows, sink, state };
         if let Some(table) = Table::find(database, EVENTS, matching::COLUMNS)? {
             table.rows(database, order, &mut matching)?;
         }
         matching.state
     };
     state.add_warnings(notes);
-    let Progress { mut pools, used, .. } = state;
+    let MatchProgress { mut pools, used, .. } = state;
     pools.read(database, &mut processes)?;
     pools.finish(&processes, zero, sink);
-    about::tell_processes(database, &mut strings, |global| processes.pid(global), sink)?;
+    about::report_processes(database, &mut strings, |global| processes.pid(global), sink)?;
     let text = "processes of different machines have the same pid; the later ones are shown with a \
                 larger one";
-    notes.mention(text, processes.same_pids() as u64);
+    notes.info(text, processes.same_pids() as u64);
     Ok(used)
 }

@@ -4,7 +4,7 @@ use engine::ids::Pid;
 use hashbrown::HashMap;
 
 use super::about;
-use super::calls::Calls;
+use super::calls::CallTable;
 
 /// One process.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Process {
     /// Pid, made unique across hosts.
     pub(super) pid: Pid,
     /// Calls that its allocations refer to.
-    pub(super) calls: Calls,
+    pub(super) calls: CallTable,
 }
 
 /// All processes with memory events.
@@ -28,7 +28,7 @@ pub(super) struct Processes {
 
 impl Processes {
     /// Maximum number of processes; rows of others are skipped.
-    const MOST: usize = 65_536;
+    const MAX_PROCESSES: usize = 65_536;
 
     /// Returns the number of a process by its packed id; a new one gets the next number.
     #[inline]
@@ -38,14 +38,14 @@ impl Processes {
         }
         let number = match self.numbers.get(&global) {
             Some(&number) => number,
-            None if self.list.len() < Self::MOST => {
+            None if self.list.len() < Self::MAX_PROCESSES => {
                 let number = u32::try_from(self.list.len()).ok()?;
                 // Processes of different hosts can have the same pid, and must stay distinct.
                 let pid = about::pid(global);
                 let before = self.same.entry(pid).or_default();
                 let pid = Pid(pid.0 | before.checked_mul(1 << 24)?);
                 *before += 1;
-                self.list.push(Process { pid, calls: Calls::default() });
+                self.list.push(Process { pid, calls: CallTable::default() });
                 self.numbers.insert(global, number);
                 number
             }

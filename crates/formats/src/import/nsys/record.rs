@@ -3,7 +3,7 @@
 
 /// Requested values of one row.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row<'a, const N: usize> {
+pub(super) struct RecordRow<'a, const N: usize> {
     /// Integers; 0 if there is none.
     pub(super) values: [i64; N],
     /// Bit set of columns without a value.
@@ -14,7 +14,7 @@ pub(super) struct Row<'a, const N: usize> {
     pub(super) text: &'a [u8],
 }
 
-impl<const N: usize> Row<'_, N> {
+impl<const N: usize> RecordRow<'_, N> {
     /// A row without values.
     pub(super) const EMPTY: Self = Self { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
 
@@ -27,7 +27,7 @@ impl<const N: usize> Row<'_, N> {
 }
 
 /// A column of the table that was not requested.
-pub(super) const UNWANTED: u8 = u8::MAX;
+pub(super) const SKIPPED_COLUMN: u8 = u8::MAX;
 
 /// Returns the value and the length of a variable-length integer.
 #[inline]
@@ -80,12 +80,15 @@ fn integer(record: &[u8], at: usize, length: usize) -> Option<i64> {
 /// Decodes the requested values of a record; `positions` has the position in the row for each
 /// column of the table.
 #[inline]
-pub(super) fn decode<'a, const N: usize>(record: &'a [u8], positions: &[u8]) -> Option<Row<'a, N>> {
+pub(super) fn decode<'a, const N: usize>(
+    record: &'a [u8],
+    positions: &[u8],
+) -> Option<RecordRow<'a, N>> {
     let (header, mut at) = varint(record)?;
     let header = usize::try_from(header).ok()?;
     let serials = record.get(..header)?;
     let mut body = header;
-    let mut row = Row { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
+    let mut row = RecordRow { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
     for &position in positions {
         // A row from before a column was added has fewer values.
         let Some(&short) = serials.get(at) else { break };
@@ -93,7 +96,7 @@ pub(super) fn decode<'a, const N: usize>(record: &'a [u8], positions: &[u8]) -> 
             if short < 0x80 { (u64::from(short), 1) } else { varint(serials.get(at..)?)? };
         at += width;
         let length = length(serial)?;
-        if position != UNWANTED {
+        if position != SKIPPED_COLUMN {
             let bit = 1_u32 << position;
             let slot = row.values.get_mut(position as usize)?;
             match serial {
@@ -124,9 +127,9 @@ pub(super) fn decode<'a, const N: usize>(record: &'a [u8], positions: &[u8]) -> 
 /// Positions of values in records with the same header. Rows of a table have few different headers,
 /// so most rows need only this.
 #[derive(Clone, Copy, Debug)]
-struct Layout<const N: usize> {
+struct RecordLayout<const N: usize> {
     /// Header, which starts with its own length; all ones in an unused layout.
-    header: Header,
+    header: HeaderBytes,
     /// Length of the needed part of the record.
     needed: usize,
     /// Columns whose value is encoded in the header: a bit for each, and a bit for each 1.
@@ -139,24 +142,24 @@ struct Layout<const N: usize> {
 }
 
 /// Maximum length of a cached header; longer ones are decoded without a layout.
-const LONGEST_HEADER: usize = 32;
+const MAX_CACHED_HEADER: usize = 32;
 
 /// Header as numbers, which are faster to compare than bytes.
-type Header = [u64; LONGEST_HEADER / 8];
+type HeaderBytes = [u64; MAX_CACHED_HEADER / 8];
 
 /// Maximum number of cached layouts.
-const LAYOUTS: usize = 256;
+const MAX_LAYOUTS: usize = 256;
 
 /// Cached layouts of a table.
 #[derive(Debug)]
-pub(super) struct Layouts<'p, const N: usize> {
+pub(super) struct LayoutCache<'p, const N: usize> {
     positions: &'p [u8],
-    known: Vec<Layout<N>>,
+    known: Vec<RecordLayout<N>>,
 }
 
-impl<'p, const N: usize> Layouts<'p, N> {
+impl<'p, const N: usize> LayoutCache<'p, N> {
     pub(super) fn new(positions: &'p [u8]) -> Self {
-        let unused = Layout {
+        let unused = RecordLayout {
             header: [u64::MAX; 4],
             needed: 0,
             constant: 0,
@@ -165,13 +168,17 @@ impl<'p, const N: usize> Layouts<'p, N> {
             integers: [(0, 0, 0); N],
             count: 0,
         };
-        Self { positions, known: vec![unused; LAYOUTS] }
+        Self { positions, known: vec![unused; MAX_LAYOUTS] }
     }
 
     /// Decodes the requested values of a record, like [`decode`]. Values of columns without one are
     /// left unchanged.
     #[inline]
-    pub(super) fn decode<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
+    pub(super) fn decode<'a>(
+        &mut self,
+        record: &'a [u8],
+        row: &mut RecordRow<'a, N>,
+    ) -> Option<()> {
         let length = usize::from(*record.first()?);
         let Some(mask) = MASKS.get(length) else { return self.decode_new(record, row) };
         let header = header(record, mask);
@@ -196,7 +203,7 @@ impl<'p, const N: usize> Layouts<'p, N> {
 
     /// Decodes a record whose header is not cached, and caches its layout.
     #[cold]
-    fn decode_new<'a>(&mut self, record: &'a [u8], row: &mut Row<'a, N>) -> Option<()> {
+    fn decode_new<'a>(&mut self, record: &'a [u8], row: &mut RecordRow<'a, N>) -> Option<()> {
         *row = decode(record, self.positions)?;
         let length = usize::from(*record.first()?);
         if (2..MASKS.len()).contains(&length)
@@ -209,12 +216,12 @@ impl<'p, const N: usize> Layouts<'p, N> {
 }
 
 /// Masks of headers, by length.
-const MASKS: [Header; LONGEST_HEADER + 1] = masks();
+const MASKS: [HeaderBytes; MAX_CACHED_HEADER + 1] = masks();
 
-const fn masks() -> [Header; LONGEST_HEADER + 1] {
-    let mut masks = [[0; LONGEST_HEADER / 8]; LONGEST_HEADER + 1];
+const fn masks() -> [HeaderBytes; MAX_CACHED_HEADER + 1] {
+    let mut masks = [[0; MAX_CACHED_HEADER / 8]; MAX_CACHED_HEADER + 1];
     let mut length = 0;
-    while length <= LONGEST_HEADER {
+    while length <= MAX_CACHED_HEADER {
         let mut byte = 0;
         while byte < length {
             masks[length][byte / 8] |= 0xff << (8 * (byte % 8));
@@ -227,11 +234,11 @@ const fn masks() -> [Header; LONGEST_HEADER + 1] {
 
 /// Returns the header of a record, padded with zeros.
 #[inline]
-fn header(record: &[u8], mask: &Header) -> Header {
-    let bytes: [u8; LONGEST_HEADER] = match record.first_chunk() {
+fn header(record: &[u8], mask: &HeaderBytes) -> HeaderBytes {
+    let bytes: [u8; MAX_CACHED_HEADER] = match record.first_chunk() {
         Some(bytes) => *bytes,
         None => {
-            let mut bytes = [0; LONGEST_HEADER];
+            let mut bytes = [0; MAX_CACHED_HEADER];
             bytes.iter_mut().zip(record).for_each(|(to, from)| *to = *from);
             bytes
         }
@@ -244,7 +251,7 @@ fn header(record: &[u8], mask: &Header) -> Header {
 }
 
 #[inline]
-const fn slot(header: &Header) -> usize {
+const fn slot(header: &HeaderBytes) -> usize {
     let [a, b, c, d] = *header;
     let hash = a.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ b.wrapping_mul(0xc2b2_ae3d_27d4_eb4f)
@@ -255,8 +262,8 @@ const fn slot(header: &Header) -> usize {
 
 /// Returns the layout of records with this header, if all requested values are integers that have
 /// eight bytes before their end.
-fn layout_of<const N: usize>(header: &[u8], positions: &[u8]) -> Option<Layout<N>> {
-    let mut layout = Layout {
+fn layout_of<const N: usize>(header: &[u8], positions: &[u8]) -> Option<RecordLayout<N>> {
+    let mut layout = RecordLayout {
         header: self::header(header, MASKS.get(header.len())?),
         needed: header.len(),
         constant: 0,
@@ -272,7 +279,7 @@ fn layout_of<const N: usize>(header: &[u8], positions: &[u8]) -> Option<Layout<N
         }
         let length = length(u64::from(serial))?;
         let end = layout.needed.checked_add(length)?;
-        if position != UNWANTED && serial != 0 {
+        if position != SKIPPED_COLUMN && serial != 0 {
             // Two columns with one position do not occur in real files; `decode` defines which one
             // counts.
             if layout.null & (1 << position) == 0 {
@@ -325,10 +332,10 @@ mod tests {
             0x00, 0x01, 0x00, 0x00, 0x00, 0x00, // 2^32
             0x80, 0, 0, 0, 0, 0, 0, 0, // the smallest
         ];
-        let row: Row<'_, 8> = decode(&record, &[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
+        let row: RecordRow<'_, 8> = decode(&record, &[0, 1, 2, 3, 4, 5, 6, 7]).unwrap();
         assert_eq!(row.values, [-1, -32768, 65536, -2, 1 << 32, i64::MIN, 0, 1]);
         assert_eq!(row.null, !0xff);
-        let short: Row<'_, 2> = decode(&record[..10], &[0]).unwrap();
+        let short: RecordRow<'_, 2> = decode(&record[..10], &[0]).unwrap();
         assert_eq!(short.int(0), Some(-1));
         assert_eq!(short.int(1), None);
     }
@@ -336,7 +343,7 @@ mod tests {
     #[test]
     fn other_types_are_not_integers() {
         let record = [4, 7, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'h', b'i'];
-        let row: Row<'_, 3> = decode(&record, &[0, 2, 1]).unwrap();
+        let row: RecordRow<'_, 3> = decode(&record, &[0, 2, 1]).unwrap();
         assert_eq!(row.wrong, 0b101);
         assert_eq!(row.text, b"hi");
         assert_eq!(row.int(1), None);
@@ -345,9 +352,9 @@ mod tests {
     #[test]
     fn last_of_two_columns_with_one_position_counts() {
         let (record, positions) = ([7, 8, 1, 0, 0, 0, 0, 1], [5, 5]);
-        let mut layouts = Layouts::<8>::new(&positions);
+        let mut layouts = LayoutCache::<8>::new(&positions);
         for _ in 0..2 {
-            let mut row = Row::EMPTY;
+            let mut row = RecordRow::EMPTY;
             layouts.decode(&record, &mut row).unwrap();
             assert_eq!(row.int(5), Some(1));
         }
@@ -370,11 +377,11 @@ mod tests {
             record in record(),
             positions in proptest::collection::vec(0_u8..8, 0..9),
         ) {
-            let mut layouts = Layouts::<8>::new(&positions);
+            let mut layouts = LayoutCache::<8>::new(&positions);
             for _ in 0..2 {
-                let mut row = Row::EMPTY;
+                let mut row = RecordRow::EMPTY;
                 let fast = layouts.decode(&record, &mut row).map(|()| row);
-                let content = |row: Row<'_, 8>| {
+                let content = |row: RecordRow<'_, 8>| {
                     let values: Vec<_> = (0..8).map(|column| row.int(column)).collect();
                     (values, row.null, row.wrong, row.text.to_vec())
                 };

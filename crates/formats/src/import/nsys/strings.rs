@@ -4,24 +4,24 @@
 use rusqlite::Statement;
 
 use super::database::Database;
-use crate::import::Error;
+use crate::import::ImportError;
 
 /// Maximum length of a string, in bytes.
-const LONGEST: usize = 4096;
+const MAX_STRING_BYTES: usize = 4096;
 
 /// Maximum number of lookups if the table has no key, so that each scans all of it.
-const SLOW_LOOKUPS: u32 = 1000;
+const MAX_UNINDEXED_LOOKUPS: u32 = 1000;
 
 /// Strings of a file.
 #[derive(Debug)]
-pub(super) struct Strings<'d> {
+pub(super) struct StringTable<'d> {
     statement: Option<Statement<'d>>,
     left: Option<u32>,
 }
 
-impl<'d> Strings<'d> {
+impl<'d> StringTable<'d> {
     /// Prepares the lookup; a file without the table has no strings.
-    pub(super) fn new(database: &'d Database) -> Result<Self, Error> {
+    pub(super) fn new(database: &'d Database) -> Result<Self, ImportError> {
         let failed = |error| database.sqlite_error("table StringIds", &error);
         let columns: Result<Vec<i64>, _> = database
             .connection
@@ -36,7 +36,7 @@ impl<'d> Strings<'d> {
             }
             _ => None,
         };
-        Ok(Self { statement, left: (!keyed).then_some(SLOW_LOOKUPS) })
+        Ok(Self { statement, left: (!keyed).then_some(MAX_UNINDEXED_LOOKUPS) })
     }
 
     /// Returns the string of an id, if it exists.
@@ -51,6 +51,6 @@ impl<'d> Strings<'d> {
 
 /// Converts bytes of a file to text: up to the first NUL, and at most `MAX_STRING_BYTES`.
 pub(super) fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(LONGEST);
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(MAX_STRING_BYTES);
     String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
 }

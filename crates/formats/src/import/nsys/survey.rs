@@ -3,14 +3,14 @@
 
 use hashbrown::HashMap;
 
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 
-use super::about::{Operation, Words};
+use super::about::{EnumTables, MemoryOperation};
 use super::processes::Processes;
-use super::record::Row;
+use super::record::RecordRow;
 use super::strings::text;
-use super::table::Reader;
-use crate::import::Error;
+use super::table::RowReader;
+use crate::import::ImportError;
 
 pub(super) const COLUMNS: [&str; 8] = [
     "start",
@@ -25,12 +25,12 @@ pub(super) const COLUMNS: [&str; 8] = [
 
 /// Result of the prescan.
 #[derive(Debug)]
-pub(super) struct Survey<'a> {
-    enums: &'a Words,
+pub(super) struct Prescan<'a> {
+    enums: &'a EnumTables,
     /// Processes, with the calls that their allocations refer to.
     pub(super) processes: Processes,
     /// `__managed__` variables by process and address.
-    pub(super) variables: HashMap<(u32, i64), Vec<Variable>>,
+    pub(super) variables: HashMap<(u32, i64), Vec<ManagedVariable>>,
     /// Total number of rows.
     pub(super) rows: u64,
     /// Number of rows that start before an earlier row of the file.
@@ -41,7 +41,7 @@ pub(super) struct Survey<'a> {
 
 /// A `__managed__` variable.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Variable {
+pub(super) struct ManagedVariable {
     /// Time of the row with its name.
     pub(super) start: i64,
     /// Size.
@@ -50,8 +50,8 @@ pub(super) struct Variable {
     pub(super) name: String,
 }
 
-impl<'a> Survey<'a> {
-    pub(super) fn new(enums: &'a Words) -> Self {
+impl<'a> Prescan<'a> {
+    pub(super) fn new(enums: &'a EnumTables) -> Self {
         Self {
             enums,
             processes: Processes::default(),
@@ -63,14 +63,14 @@ impl<'a> Survey<'a> {
     }
 }
 
-impl Reader<8> for Survey<'_> {
-    fn begin(&mut self) -> Result<(), Error> {
-        *self = Survey::new(self.enums);
+impl RowReader<8> for Prescan<'_> {
+    fn begin(&mut self) -> Result<(), ImportError> {
+        *self = Prescan::new(self.enums);
         Ok(())
     }
 
     #[inline]
-    fn row(&mut self, row: &Row<'_, 8>) -> Result<(), Error> {
+    fn row(&mut self, row: &RecordRow<'_, 8>) -> Result<(), ImportError> {
         self.rows += 1;
         let (Some(start), Some(global)) = (row.int(0), row.int(1)) else { return Ok(()) };
         self.span = match self.span {
@@ -81,7 +81,7 @@ impl Reader<8> for Survey<'_> {
             }
         };
         let operation = row.int(5).and_then(|id| self.enums.operation(id));
-        if operation != Some(Operation::Allocation) {
+        if operation != Some(MemoryOperation::Allocation) {
             return Ok(());
         }
         let Some(process) = self.processes.number(global) else { return Ok(()) };
@@ -90,12 +90,12 @@ impl Reader<8> for Survey<'_> {
             process.calls.request(correlation);
         }
         let kind = row.int(4).and_then(|id| self.enums.kind(id));
-        if let (Some(Kind::ManagedStatic), Some(address), Some(bytes)) =
+        if let (Some(MemoryKind::ManagedStatic), Some(address), Some(bytes)) =
             (kind, row.int(2), row.int(3))
         {
             let name = text(row.text);
             let variables = self.variables.entry((process, address)).or_default();
-            variables.push(Variable { start, bytes, name });
+            variables.push(ManagedVariable { start, bytes, name });
         }
         Ok(())
     }

@@ -6,13 +6,13 @@ use std::fs::File;
 use rusqlite::types::ValueRef;
 
 use super::database::Database;
-use super::pages::{Failed, Pages};
-use super::record::{Row, UNWANTED};
-use crate::import::Error;
+use super::pages::{Failed, PageReader};
+use super::record::{RecordRow, SKIPPED_COLUMN};
+use crate::import::ImportError;
 
 /// Order of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(super) enum RowOrder {
     /// The order of the file.
     Stored,
     /// By these columns, then in the order of the file.
@@ -40,7 +40,7 @@ impl<const N: usize> Table<N> {
         database: &Database,
         name: &'static str,
         columns: [&'static str; N],
-    ) -> Result<Option<Self>, Error> {
+    ) -> Result<Option<Self>, ImportError> {
         let failed = |error| database.sqlite_error(name, &error);
         let schema = database.connection.query_row(
             "SELECT rootpage, sql FROM sqlite_master WHERE type = 'table' AND name = ?1",
@@ -88,11 +88,11 @@ impl<const N: usize> Table<N> {
             }
             // A computed column may be missing in the record.
             table.direct &= number(4) == 0;
-            table.positions.push(position.map_or(UNWANTED, |position| position as u8));
+            table.positions.push(position.map_or(SKIPPED_COLUMN, |position| position as u8));
         }
         // A single integer key is the rowid, and not in the record.
         table.direct &= keys != (1, true);
-        while table.positions.last() == Some(&UNWANTED) {
+        while table.positions.last() == Some(&SKIPPED_COLUMN) {
             table.positions.pop();
         }
         Ok(Some(table))
@@ -104,14 +104,18 @@ impl<const N: usize> Table<N> {
     }
 
     /// Returns an error if a required column is missing.
-    pub(super) fn require(&self, database: &Database, columns: &[usize]) -> Result<(), Error> {
+    pub(super) fn require(
+        &self,
+        database: &Database,
+        columns: &[usize],
+    ) -> Result<(), ImportError> {
         let Some(&missing) = columns.iter().find(|&&column| !self.has(column)) else {
             return Ok(());
         };
-        Err(Error::Broken {
+        Err(ImportError::Broken {
             path: database.path().into(),
-            what: format!("column {} is missing", self.columns.get(missing).unwrap_or(&"")),
-            place: format!("table {}", self.name),
+            problem: format!("column {} is missing", self.columns.get(missing).unwrap_or(&"")),
+            location: format!("table {}", self.name),
             advice: "export it again: nsys export --type sqlite".into(),
         })
     }
@@ -120,13 +124,13 @@ impl<const N: usize> Table<N> {
     pub(super) fn rows(
         &self,
         database: &Database,
-        order: Order,
-        reader: &mut impl Reader<N>,
-    ) -> Result<(), Error> {
-        if self.direct && order == Order::Stored {
+        order: RowOrder,
+        reader: &mut impl RowReader<N>,
+    ) -> Result<(), ImportError> {
+        if self.direct && order == RowOrder::Stored {
             reader.begin()?;
-            let io = |source| Error::Io { path: database.path().into(), source };
-            let pages = Pages::open(File::open(database.path()).map_err(io)?);
+            let io = |source| ImportError::Io { path: database.path().into(), source };
+            let pages = PageReader::open(File::open(database.path()).map_err(io)?);
             match pages
                 .and_then(|pages| pages.rows(self.root, &self.positions, |row| reader.row(row)))
             {
@@ -142,14 +146,14 @@ impl<const N: usize> Table<N> {
     fn rows_by_sqlite(
         &self,
         database: &Database,
-        order: Order,
-        reader: &mut impl Reader<N>,
-    ) -> Result<(), Error> {
+        order: RowOrder,
+        reader: &mut impl RowReader<N>,
+    ) -> Result<(), ImportError> {
         let failed = |error| database.sqlite_error(&format!("table {}", self.name), &error);
         let mut statement = database.connection.prepare(&self.query(order)).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;
         while let Some(values) = rows.next().map_err(failed)? {
-            let mut row = Row { values: [0; N], null: 0, wrong: 0, text: &[] };
+            let mut row = RecordRow { values: [0; N], null: 0, wrong: 0, text: &[] };
             for (position, slot) in row.values.iter_mut().enumerate() {
                 match values.get_ref(position).map_err(failed)? {
                     ValueRef::Null => row.null |= 1 << position,
@@ -167,13 +171,13 @@ impl<const N: usize> Table<N> {
     }
 
     /// Returns the query. Names in it are constants, never from the file.
-    fn query(&self, order: Order) -> String {
+    fn query(&self, order: RowOrder) -> String {
         let mut columns = Vec::new();
         for (position, column) in self.columns.iter().enumerate() {
             columns.push(if self.has(position) { format!("\"{column}\"") } else { "NULL".into() });
         }
         let mut by = Vec::new();
-        if let Order::By(first) = order {
+        if let RowOrder::By(first) = order {
             by.push(first);
         }
         if self.rowid {
@@ -185,11 +189,11 @@ impl<const N: usize> Table<N> {
 }
 
 /// Receiver of the rows of a table.
-pub(super) trait Reader<const N: usize> {
+pub(super) trait RowReader<const N: usize> {
     /// Called before the first row. If it is called again, all rows so far are void.
-    fn begin(&mut self) -> Result<(), Error>;
+    fn begin(&mut self) -> Result<(), ImportError>;
     /// Called for each row.
-    fn row(&mut self, row: &Row<'_, N>) -> Result<(), Error>;
+    fn row(&mut self, row: &RecordRow<'_, N>) -> Result<(), ImportError>;
 }
 
 #[cfg(test)]
@@ -202,15 +206,15 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct All(Vec<(Vec<Option<i64>>, u32, Vec<u8>)>);
+    struct CollectAll(Vec<(Vec<Option<i64>>, u32, Vec<u8>)>);
 
-    impl<const N: usize> Reader<N> for All {
-        fn begin(&mut self) -> Result<(), Error> {
+    impl<const N: usize> RowReader<N> for CollectAll {
+        fn begin(&mut self) -> Result<(), ImportError> {
             self.0.clear();
             Ok(())
         }
 
-        fn row(&mut self, row: &Row<'_, N>) -> Result<(), Error> {
+        fn row(&mut self, row: &RecordRow<'_, N>) -> Result<(), ImportError> {
             let values = (0..N).map(|column| row.int(column)).collect();
             self.0.push((values, row.wrong, row.text.to_vec()));
             Ok(())
@@ -225,14 +229,17 @@ mod tests {
     ) -> Option<(usize, bool)> {
         let database = Database::open(path).unwrap();
         let table = Table::find(&database, name, columns).unwrap()?;
-        let (mut fast, mut slow) = (All::default(), All::default());
-        table.rows(&database, Order::Stored, &mut fast).unwrap();
-        table.rows_by_sqlite(&database, Order::Stored, &mut slow).unwrap();
+        let (mut fast, mut slow) = (CollectAll::default(), CollectAll::default());
+        table.rows(&database, RowOrder::Stored, &mut fast).unwrap();
+        table.rows_by_sqlite(&database, RowOrder::Stored, &mut slow).unwrap();
         assert_eq!(fast.0, slow.0);
-        let pages = Pages::open(File::open(path).unwrap());
-        let read = pages.and_then(|pages| {
-            pages.rows(table.root, &table.positions, |_: &Row<'_, N>| Ok::<_, Error>(()))
-        });
+        let pages = PageReader::open(File::open(path).unwrap());
+        let read =
+            pages.and_then(|pages| {
+                pages.rows(table.root, &table.positions, |_: &RecordRow<'_, N>| {
+                    Ok::<_, ImportError>(())
+                })
+            });
         Some((slow.0.len(), table.direct && read.is_ok()))
     }
 
@@ -255,11 +262,11 @@ mod tests {
     fn io_errors_do_not_fall_back_to_sqlite() {
         // A directory can be opened but not read.
         let directory = TempDir::new().unwrap();
-        let failed = Pages::open(File::open(directory.path()).unwrap()).unwrap_err();
+        let failed = PageReader::open(File::open(directory.path()).unwrap()).unwrap_err();
         assert!(matches!(failed, Failed::Io(_)), "{failed:?}");
         let short = directory.path().join("short");
         std::fs::write(&short, b"SQLite format 3\0").unwrap();
-        let failed = Pages::open(File::open(short).unwrap()).unwrap_err();
+        let failed = PageReader::open(File::open(short).unwrap()).unwrap_err();
         assert!(matches!(failed, Failed::Unusual), "{failed:?}");
     }
 

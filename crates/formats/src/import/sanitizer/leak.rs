@@ -2,35 +2,35 @@
 
 use std::sync::Arc;
 
-use engine::change::{Change, Turn};
-use engine::ids::{Key, Pid, Space, Tid};
-use engine::kind::Kind;
-use engine::stack::{Frame, FrameId, Language, Unknown};
-use engine::units::Moment;
+use engine::change::{AllocationChange, ChangeKind};
+use engine::ids::{AddressType, AllocationKey, Pid, Tid};
+use engine::kind::MemoryKind;
+use engine::stack::{Frame, FrameId, Language, UnknownReason};
+use engine::units::Timestamp;
 use hashbrown::HashSet;
 
-use crate::import::{Sink, Warning};
+use crate::import::{ImportSink, Warning};
 
 /// Maximum number of frames of a stack.
-const DEEPEST: usize = 512;
+const MAX_FRAMES: usize = 512;
 
 /// One leak of a report.
 #[derive(Debug, Default)]
-pub(super) struct Leak {
+pub(super) struct ReportedLeak {
     /// Size.
     pub(super) bytes: u64,
     /// Pointer, or handle of an array.
     pub(super) address: u64,
     /// Kind of memory.
-    pub(super) sort: Sort,
+    pub(super) sort: LeakKind,
     /// Stack, innermost frame first.
-    pub(super) frames: Vec<Place>,
+    pub(super) frames: Vec<ReportFrame>,
 }
 
-impl Leak {
+impl ReportedLeak {
     /// Adds the next outer frame.
-    pub(super) fn push(&mut self, frame: Place) {
-        if self.frames.len() < DEEPEST {
+    pub(super) fn push(&mut self, frame: ReportFrame) {
+        if self.frames.len() < MAX_FRAMES {
             self.frames.push(frame);
         }
     }
@@ -38,7 +38,7 @@ impl Leak {
 
 /// Kind of memory, as far as the report has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Sort {
+pub(super) enum LeakKind {
     /// Device or host memory: only the stack shows which.
     #[default]
     Plain,
@@ -50,7 +50,7 @@ pub(super) enum Sort {
 
 /// A frame of the report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Place {
+pub(super) struct ReportFrame {
     /// Function; empty if unknown.
     pub(super) function: String,
     /// Source file.
@@ -61,7 +61,7 @@ pub(super) struct Place {
     pub(super) module: Option<String>,
 }
 
-impl Place {
+impl ReportFrame {
     /// Returns whether the function has a real name: the static runtime has only generated names
     /// for internal functions.
     fn is_named(&self) -> bool {
@@ -82,15 +82,15 @@ impl Place {
             line: self.line,
             module: self.module.map(Arc::from),
             language: Language::Native,
-            unknown: (!named).then_some(Unknown::NotTold),
+            unknown: (!named).then_some(UnknownReason::NotRecorded),
         }
     }
 }
 
 /// Passes the leaks of a report to a sink.
-pub(super) struct Leaks<'a> {
-    sink: &'a mut dyn Sink,
-    keys: HashSet<Key>,
+pub(super) struct LeakCollector<'a> {
+    sink: &'a mut dyn ImportSink,
+    keys: HashSet<AllocationKey>,
     count: u64,
     bytes: u64,
     /// Leaks of the context itself.
@@ -111,8 +111,8 @@ pub(super) struct Leaks<'a> {
     pub(super) truncated: bool,
 }
 
-impl<'a> Leaks<'a> {
-    pub(super) fn new(sink: &'a mut dyn Sink) -> Self {
+impl<'a> LeakCollector<'a> {
+    pub(super) fn new(sink: &'a mut dyn ImportSink) -> Self {
         Self {
             sink,
             keys: HashSet::new(),
@@ -130,7 +130,7 @@ impl<'a> Leaks<'a> {
     }
 
     /// Reports one leak.
-    pub(super) fn tell(&mut self, leak: Leak) {
+    pub(super) fn report(&mut self, leak: ReportedLeak) {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(leak.bytes);
         let at_free = leak.frames.iter().any(|frame| frame.function == "cudaFree");
@@ -139,9 +139,9 @@ impl<'a> Leaks<'a> {
         let key = self.key(&leak);
         let frames = self.frames(leak.frames, leak.sort);
         let site = (!frames.is_empty()).then(|| self.sink.stacks().site(&frames));
-        self.sink.change(&Change {
-            at: Moment(0),
-            what: Turn::Began,
+        self.sink.change(&AllocationChange {
+            at: Timestamp(0),
+            action: ChangeKind::Allocated,
             pid: Pid(0),
             tid: Tid(0),
             device: None,
@@ -154,29 +154,30 @@ impl<'a> Leaks<'a> {
         });
     }
 
-    fn frames(&mut self, report_frames: Vec<Place>, sort: Sort) -> Vec<FrameId> {
+    fn frames(&mut self, report_frames: Vec<ReportFrame>, sort: LeakKind) -> Vec<FrameId> {
         let inside = report_frames.iter().take_while(|frame| frame.is_inside()).count();
         // The call that the program made is kept, whether of the runtime or of the driver.
         let call = report_frames.get(inside);
         let runtime = call.is_some_and(|frame| frame.function.starts_with("cuda"));
         let skip = if runtime { inside } else { 0 };
-        let synthetic = (sort == Sort::Heap).then(|| Frame {
+        let synthetic = (sort == LeakKind::Heap).then(|| Frame {
             function: "device heap (malloc in a kernel)".into(),
-            language: Language::Remark,
+            language: Language::Synthetic,
             ..Frame::default()
         });
-        let frames = report_frames.into_iter().skip(skip).map(Place::frame);
+        let frames = report_frames.into_iter().skip(skip).map(ReportFrame::frame);
         let frames = synthetic.into_iter().chain(frames);
         let stacks = self.sink.stacks();
         frames.map(|frame| stacks.frame(frame)).collect()
     }
 
     /// Returns a unique key. Reports can contain an address more than once.
-    fn key(&mut self, leak: &Leak) -> Key {
-        let space = if leak.sort == Sort::Array { Space::Array } else { Space::Address };
-        let mut key = Key { space, value: leak.address };
+    fn key(&mut self, leak: &ReportedLeak) -> AllocationKey {
+        let space =
+            if leak.sort == LeakKind::Array { AddressType::Array } else { AddressType::Pointer };
+        let mut key = AllocationKey { space, value: leak.address };
         if !self.keys.insert(key) {
-            key.space = Space::External;
+            key.space = AddressType::External;
             while !self.keys.insert(key) {
                 key.value = key.value.wrapping_add(1);
             }
@@ -223,23 +224,23 @@ impl<'a> Leaks<'a> {
 }
 
 /// Returns the kind, if a function of the stack determines it.
-fn kind(leak: &Leak) -> Kind {
-    if leak.sort == Sort::Array {
-        return Kind::Array;
+fn kind(leak: &ReportedLeak) -> MemoryKind {
+    if leak.sort == LeakKind::Array {
+        return MemoryKind::Array;
     }
     let known = leak.frames.iter().find_map(|frame| {
         let name = frame.function.trim_end_matches("_ptsz").trim_end_matches("_v2");
         match name {
             "cudaHostAlloc" | "cudaMallocHost" | "cuMemHostAlloc" | "cuMemAllocHost" => {
-                Some(Kind::Pinned)
+                Some(MemoryKind::Pinned)
             }
-            "cudaMallocManaged" | "cuMemAllocManaged" => Some(Kind::Managed),
+            "cudaMallocManaged" | "cuMemAllocManaged" => Some(MemoryKind::Managed),
             "cudaMallocAsync"
             | "cudaMallocFromPoolAsync"
             | "cuMemAllocAsync"
-            | "cuMemAllocFromPoolAsync" => Some(Kind::Async),
+            | "cuMemAllocFromPoolAsync" => Some(MemoryKind::Async),
             _ => None,
         }
     });
-    known.unwrap_or(Kind::Device)
+    known.unwrap_or(MemoryKind::Device)
 }

@@ -4,11 +4,11 @@
 use std::io::{BufRead, Read};
 use std::path::Path;
 
-use super::leak::{Leak, Leaks, Place, Sort};
-use crate::import::Error;
+use super::leak::{LeakCollector, LeakKind, ReportFrame, ReportedLeak};
+use crate::import::ImportError;
 
 /// Maximum length of a line; longer ones are truncated.
-const LONGEST_LINE: u64 = 1 << 16;
+const MAX_LINE_BYTES: u64 = 1 << 16;
 
 /// Default prefix.
 const PREFIX: &str = "=========";
@@ -33,15 +33,15 @@ fn title(line: &str) -> Option<&str> {
 pub(super) fn read(
     path: &Path,
     mut file: impl BufRead,
-    leaks: &mut Leaks<'_>,
-) -> Result<(), Error> {
-    let mut reader = Reader { prefix: PREFIX.into(), leak: None, open: None, leaks };
+    leaks: &mut LeakCollector<'_>,
+) -> Result<(), ImportError> {
+    let mut reader = TextReader { prefix: PREFIX.into(), leak: None, open: None, leaks };
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
-        let failed = |source| Error::Io { path: path.into(), source };
+        let failed = |source| ImportError::Io { path: path.into(), source };
         let length =
-            file.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes).map_err(failed)?;
+            file.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut bytes).map_err(failed)?;
         if length == 0 {
             break;
         }
@@ -55,16 +55,16 @@ pub(super) fn read(
     Ok(())
 }
 
-struct Reader<'r, 'a> {
+struct TextReader<'r, 'a> {
     prefix: String,
     /// The leak whose lines are being read.
-    leak: Option<Leak>,
+    leak: Option<ReportedLeak>,
     /// Its last frame, whose module may be on the next line.
-    open: Option<Place>,
-    leaks: &'r mut Leaks<'a>,
+    open: Option<ReportFrame>,
+    leaks: &'r mut LeakCollector<'a>,
 }
 
-impl Reader<'_, '_> {
+impl TextReader<'_, '_> {
     fn line(&mut self, line: &str) {
         if let Some(prefix) = title(line) {
             self.prefix = prefix.into();
@@ -130,25 +130,25 @@ impl Reader<'_, '_> {
     fn end(&mut self) {
         self.close();
         if let Some(leak) = self.leak.take() {
-            self.leaks.tell(leak);
+            self.leaks.report(leak);
         }
     }
 }
 
 /// Parses `8,388,608 bytes at 0x7fa51e800000` and similar lines.
-fn leak(text: &str) -> Option<Leak> {
+fn leak(text: &str) -> Option<ReportedLeak> {
     let (bytes, rest) = text.split_once(' ')?;
     let rest = rest.strip_prefix("bytes ").or_else(|| rest.strip_prefix("byte "))?;
     let (address, kind) = if let Some(rest) = rest.strip_prefix("from CUDA array ") {
-        (rest, Sort::Array)
+        (rest, LeakKind::Array)
     } else {
         let rest = rest.strip_prefix("at ")?;
-        (rest, if rest.contains("device heap") { Sort::Heap } else { Sort::Plain })
+        (rest, if rest.contains("device heap") { LeakKind::Heap } else { LeakKind::Plain })
     };
     let address = address.split_whitespace().next()?.strip_prefix("0x")?;
     let digits = address.trim_end_matches(|c: char| !c.is_ascii_hexdigit());
     let address = u64::from_str_radix(digits, 16).ok()?;
-    Some(Leak { bytes: number(bytes)?, address, sort: kind, frames: Vec::new() })
+    Some(ReportedLeak { bytes: number(bytes)?, address, sort: kind, frames: Vec::new() })
 }
 
 /// Parses `10498048 bytes leaked in 5 allocations`.
@@ -164,7 +164,7 @@ fn number(word: &str) -> Option<u64> {
 
 /// Parses a frame, after `Host Frame:`. Since 2025.1 it is `FUNC in FILE:LINE [0xOFFSET] in
 /// MODULE`; before that, `FILE:LINE:FUNC [0xOFFSET]`, with the module on the next line.
-fn parse_frame(text: &str) -> Place {
+fn parse_frame(text: &str) -> ReportFrame {
     let older = !text.starts_with(' ');
     let (code, rest) = match text.rfind("[0x") {
         Some(at) => (text.get(..at).unwrap_or_default(), text.get(at..).unwrap_or_default()),
@@ -174,7 +174,7 @@ fn parse_frame(text: &str) -> Place {
     let module = rest.split_once("] in ").map(|(_, module)| module.trim().to_owned());
     let source = if older { older_source(code) } else { newer_source(code) };
     let (function, file, line) = source.unwrap_or((code, None, 0));
-    Place { function: function.into(), file: file.map(Into::into), line, module }
+    ReportFrame { function: function.into(), file: file.map(Into::into), line, module }
 }
 
 fn newer_source(code: &str) -> Option<(&str, Option<&str>, u32)> {
@@ -225,10 +225,13 @@ mod tests {
     #[test]
     fn leaks_of_all_kinds_are_parsed() {
         let parsed = |text| leak(text).map(|leak| (leak.bytes, leak.address, leak.sort));
-        assert_eq!(parsed("8,388,608 bytes at 0x7f00"), Some((8 << 20, 0x7f00, Sort::Plain)));
-        assert_eq!(parsed("64 bytes at 0x10 on the device heap"), Some((64, 0x10, Sort::Heap)));
-        assert_eq!(parsed("16384 bytes from CUDA array 0x55"), Some((16384, 0x55, Sort::Array)));
-        assert_eq!(parsed("1 byte at 0x1."), Some((1, 1, Sort::Plain)));
+        assert_eq!(parsed("8,388,608 bytes at 0x7f00"), Some((8 << 20, 0x7f00, LeakKind::Plain)));
+        assert_eq!(parsed("64 bytes at 0x10 on the device heap"), Some((64, 0x10, LeakKind::Heap)));
+        assert_eq!(
+            parsed("16384 bytes from CUDA array 0x55"),
+            Some((16384, 0x55, LeakKind::Array))
+        );
+        assert_eq!(parsed("1 byte at 0x1."), Some((1, 1, LeakKind::Plain)));
         assert_eq!(parsed("an OptixModule with handle 0x5"), None);
         assert_eq!(parsed("-1 bytes at 0x5"), None);
         assert_eq!(parsed("5 bytes at 0x123456789abcdef01"), None);

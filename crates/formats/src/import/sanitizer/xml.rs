@@ -4,39 +4,43 @@
 use std::io::BufRead;
 use std::path::Path;
 
-use super::leak::{Leak, Leaks, Place, Sort};
-use crate::import::Error;
+use super::leak::{LeakCollector, LeakKind, ReportFrame, ReportedLeak};
+use crate::import::ImportError;
 
 /// Maximum length of a text or tag.
-const LONGEST: usize = 1 << 14;
+const MAX_TEXT_BYTES: usize = 1 << 14;
 
 /// Maximum nesting of elements.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// A token of a document.
 #[derive(PartialEq, Eq, Debug)]
-enum Piece {
+enum XmlToken {
     Begin(String),
     End,
     Text(String),
 }
 
 /// Reads a report element by element.
-pub(super) fn read(path: &Path, file: impl BufRead, leaks: &mut Leaks<'_>) -> Result<(), Error> {
-    let mut tokens = Pieces { path, file, offset: 0, tag_follows: false, also_end: false };
-    let mut record = Record::default();
+pub(super) fn read(
+    path: &Path,
+    file: impl BufRead,
+    leaks: &mut LeakCollector<'_>,
+) -> Result<(), ImportError> {
+    let mut tokens = XmlTokens { path, file, offset: 0, tag_follows: false, also_end: false };
+    let mut record = LeakRecord::default();
     let mut inside: Vec<String> = Vec::new();
     while let Some(token) = tokens.next()? {
         match token {
-            Piece::Begin(name) => {
-                if inside.len() >= DEEPEST {
+            XmlToken::Begin(name) => {
+                if inside.len() >= MAX_DEPTH {
                     return Err(tokens.broken("elements are nested too deeply"));
                 }
                 record.begin(&name);
                 inside.push(name);
             }
-            Piece::Text(text) => record.text(inside.last().map_or("", |name| name), text),
-            Piece::End => match inside.pop().as_deref() {
+            XmlToken::Text(text) => record.text(inside.last().map_or("", |name| name), text),
+            XmlToken::End => match inside.pop().as_deref() {
                 Some("frame") => record.leak.push(std::mem::take(&mut record.frame)),
                 Some("record") => std::mem::take(&mut record).finish(leaks),
                 Some(_) => {}
@@ -50,21 +54,21 @@ pub(super) fn read(path: &Path, file: impl BufRead, leaks: &mut Leaks<'_>) -> Re
 
 /// The record that is being read.
 #[derive(Default)]
-struct Record {
+struct LeakRecord {
     kind: String,
     address: Option<u64>,
     bytes: Option<u64>,
-    leak: Leak,
-    frame: Place,
+    leak: ReportedLeak,
+    frame: ReportFrame,
     /// Whether the stack is not the allocation's: others are of frees and launches.
     other_stack: bool,
 }
 
-impl Record {
+impl LeakRecord {
     fn begin(&mut self, name: &str) {
         match name {
             "record" => *self = Self::default(),
-            "frame" => self.frame = Place::default(),
+            "frame" => self.frame = ReportFrame::default(),
             _ => {}
         }
     }
@@ -77,9 +81,9 @@ impl Record {
             "text" | "type" => {
                 let text = text.to_ascii_lowercase();
                 if text.contains("array") {
-                    self.leak.sort = Sort::Array;
+                    self.leak.sort = LeakKind::Array;
                 } else if text.contains("heap") {
-                    self.leak.sort = Sort::Heap;
+                    self.leak.sort = LeakKind::Heap;
                 }
             }
             "saveLocation" => self.other_stack = !text.contains("allocation"),
@@ -91,14 +95,14 @@ impl Record {
         }
     }
 
-    fn finish(mut self, leaks: &mut Leaks<'_>) {
+    fn finish(mut self, leaks: &mut LeakCollector<'_>) {
         match (self.kind.as_str(), self.address, self.bytes) {
             ("Leak", Some(address), Some(bytes)) => {
                 (self.leak.address, self.leak.bytes) = (address, bytes);
                 if self.other_stack {
                     self.leak.frames.clear();
                 }
-                leaks.tell(self.leak);
+                leaks.report(self.leak);
             }
             ("Leak", ..) => leaks.unclear += 1,
             ("Api", ..) => leaks.api_errors += 1,
@@ -114,7 +118,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-struct Pieces<'p, R> {
+struct XmlTokens<'p, R> {
     path: &'p Path,
     file: R,
     offset: u64,
@@ -124,10 +128,10 @@ struct Pieces<'p, R> {
     also_end: bool,
 }
 
-impl<R: BufRead> Pieces<'_, R> {
-    fn next(&mut self) -> Result<Option<Piece>, Error> {
+impl<R: BufRead> XmlTokens<'_, R> {
+    fn next(&mut self) -> Result<Option<XmlToken>, ImportError> {
         if std::mem::take(&mut self.also_end) {
-            return Ok(Some(Piece::End));
+            return Ok(Some(XmlToken::End));
         }
         loop {
             let follows = std::mem::take(&mut self.tag_follows);
@@ -135,7 +139,7 @@ impl<R: BufRead> Pieces<'_, R> {
             let text = text.trim_ascii();
             if !text.is_empty() {
                 self.tag_follows = tag;
-                return Ok(Some(Piece::Text(characters(&String::from_utf8_lossy(text)))));
+                return Ok(Some(XmlToken::Text(characters(&String::from_utf8_lossy(text)))));
             }
             if !tag {
                 return Ok(None);
@@ -147,7 +151,7 @@ impl<R: BufRead> Pieces<'_, R> {
     }
 
     /// Reads the tag after a bracket; `None` if it is not an element.
-    fn tag(&mut self) -> Result<Option<Piece>, Error> {
+    fn tag(&mut self) -> Result<Option<XmlToken>, ImportError> {
         let (tag, complete) = self.until(b'>')?;
         if !complete {
             return Ok(None);
@@ -171,28 +175,28 @@ impl<R: BufRead> Pieces<'_, R> {
             return Ok(None);
         }
         if tag.starts_with('/') {
-            return Ok(Some(Piece::End));
+            return Ok(Some(XmlToken::End));
         }
         self.also_end = tag.ends_with('/');
         let name = tag.trim_end_matches('/').split_whitespace().next().unwrap_or_default();
-        Ok(Some(Piece::Begin(name.into())))
+        Ok(Some(XmlToken::Begin(name.into())))
     }
 
     /// Reads the bytes up to and including a mark; returns whether the mark was found. Long texts
     /// are truncated.
-    fn until(&mut self, mark: u8) -> Result<(Vec<u8>, bool), Error> {
+    fn until(&mut self, mark: u8) -> Result<(Vec<u8>, bool), ImportError> {
         let mut bytes = Vec::new();
         loop {
             let part = self
                 .file
                 .fill_buf()
-                .map_err(|source| Error::Io { path: self.path.into(), source })?;
+                .map_err(|source| ImportError::Io { path: self.path.into(), source })?;
             if part.is_empty() {
                 return Ok((bytes, false));
             }
             let end = part.iter().position(|&byte| byte == mark);
             let found = part.get(..end.unwrap_or(part.len())).unwrap_or_default();
-            let room = LONGEST.saturating_sub(bytes.len()).min(found.len());
+            let room = MAX_TEXT_BYTES.saturating_sub(bytes.len()).min(found.len());
             bytes.extend_from_slice(found.get(..room).unwrap_or_default());
             let used = found.len() + usize::from(end.is_some());
             self.file.consume(used);
@@ -203,11 +207,11 @@ impl<R: BufRead> Pieces<'_, R> {
         }
     }
 
-    fn broken(&self, problem: &str) -> Error {
-        Error::Broken {
+    fn broken(&self, problem: &str) -> ImportError {
+        ImportError::Broken {
             path: self.path.into(),
-            what: problem.into(),
-            place: format!("byte {}", self.offset),
+            problem: problem.into(),
+            location: format!("byte {}", self.offset),
             advice: "save it again with compute-sanitizer --xml --save FILE".into(),
         }
     }

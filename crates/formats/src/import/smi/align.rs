@@ -8,25 +8,25 @@
 //! the geometric mean of the sums of squares, 1 for the same shape and 0 for no relation. The best
 //! shift is searched in coarse bins first, and then around it in finer ones.
 
-use engine::units::Moment;
+use engine::units::Timestamp;
 
-use super::Series;
+use super::GpuSeries;
 
 /// Maximum number of bins of a series.
-const BINS: usize = 4096;
+const MAX_BINS: usize = 4096;
 
 /// Minimum width of a bin, in nanoseconds: logs are not taken more often.
-const FINEST: i64 = 10_000_000;
+const MIN_BIN_NS: i64 = 10_000_000;
 
 /// Minimum score of a match.
-const ENOUGH: f64 = 0.5;
+const MIN_SCORE: f64 = 0.5;
 
 /// A different shift with at least this share of the best score makes the match ambiguous.
-const CLOSE: f64 = 0.95;
+const AMBIGUITY_RATIO: f64 = 0.95;
 
 /// Alignment of a log with a file.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Aligned {
+pub struct Alignment {
     /// Offset from a time of the log to a timestamp, in nanoseconds.
     pub offset: i64,
     /// Agreement of the changes: 1 is the same shape, 0 no relation. Also computed if the offset
@@ -36,12 +36,12 @@ pub struct Aligned {
 
 /// Reason why the log and the file cannot be aligned.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
-pub enum Unlike {
+pub enum AlignmentError {
     /// Memory never changes in one of them.
     #[error("memory does not change in one of the two; set --smi-offset")]
     Still,
     /// The changes do not agree.
-    #[error("log and file do not match (score {score:.2}, need {ENOUGH}); set --smi-offset")]
+    #[error("log and file do not match (score {score:.2}, need {MIN_SCORE}); set --smi-offset")]
     Poor {
         /// Best score.
         score: f64,
@@ -66,37 +66,38 @@ pub enum Unlike {
 ///
 /// No offset is given, and the shapes do not determine one.
 pub fn align(
-    log: &Series,
-    usage: &[(Moment, u64)],
+    log: &GpuSeries,
+    usage: &[(Timestamp, u64)],
     offset: Option<i64>,
-) -> Result<Aligned, Unlike> {
+) -> Result<Alignment, AlignmentError> {
     let usage: Vec<(i64, u64)> = usage
         .iter()
-        .map(|&(Moment(at), bytes)| (i64::try_from(at).unwrap_or(i64::MAX), bytes))
+        .map(|&(Timestamp(at), bytes)| (i64::try_from(at).unwrap_or(i64::MAX), bytes))
         .collect();
     let (Some(log_span), Some(usage_span)) = (span(&log.points), span(&usage)) else {
-        return offset.map_or(Err(Unlike::Still), |offset| Ok(Aligned { offset, score: 0.0 }));
+        return offset
+            .map_or(Err(AlignmentError::Still), |offset| Ok(Alignment { offset, score: 0.0 }));
     };
     let longest = length(log_span).max(length(usage_span));
-    let coarse = (longest / BINS as i64).max(FINEST);
+    let coarse = (longest / MAX_BINS as i64).max(MIN_BIN_NS);
     if let Some(offset) = offset {
         let log_start = usage_span.0.saturating_sub(offset);
         let usage_bins = bins(&usage, usage_span.0, coarse, length(usage_span));
         let log_bins = bins(&log.points, log_start, coarse, length(usage_span));
-        return Ok(Aligned { offset, score: score(&usage_bins, &log_bins, 0) });
+        return Ok(Alignment { offset, score: score(&usage_bins, &log_bins, 0) });
     }
     let usage_bins = bins(&usage, usage_span.0, coarse, length(usage_span));
     let log_bins = bins(&log.points, log_span.0, coarse, length(log_span));
-    let (shift, best, other) = best(&usage_bins, &log_bins).ok_or(Unlike::Still)?;
-    if best < ENOUGH {
-        return Err(Unlike::Poor { score: best });
+    let (shift, best, other) = best(&usage_bins, &log_bins).ok_or(AlignmentError::Still)?;
+    if best < MIN_SCORE {
+        return Err(AlignmentError::Poor { score: best });
     }
-    if other > best * CLOSE {
-        return Err(Unlike::Unclear { score: best, other });
+    if other > best * AMBIGUITY_RATIO {
+        return Err(AlignmentError::Unclear { score: best, other });
     }
     let log_begin = log_span.0.saturating_add(coarse.saturating_mul(shift));
     let offset = usage_span.0.saturating_sub(log_begin);
-    Ok(refine(&log.points, &usage, usage_span, Aligned { offset, score: best }, coarse))
+    Ok(refine(&log.points, &usage, usage_span, Alignment { offset, score: best }, coarse))
 }
 
 /// Refines a coarse alignment in finer and finer bins.
@@ -104,21 +105,21 @@ fn refine(
     log: &[(i64, u64)],
     usage: &[(i64, u64)],
     usage_span: (i64, i64),
-    coarse: Aligned,
+    coarse: Alignment,
     width: i64,
-) -> Aligned {
+) -> Alignment {
     let mut best = coarse;
     let mut step = width;
-    while step > FINEST / 4 {
+    while step > MIN_BIN_NS / 4 {
         step = (step / 2).max(1);
-        let bin = step.max(FINEST);
+        let bin = step.max(MIN_BIN_NS);
         // Only the part with changes is needed, up to a limit of bins.
-        let length = length(usage_span).min(bin.saturating_mul(16 * BINS as i64));
+        let length = length(usage_span).min(bin.saturating_mul(16 * MAX_BINS as i64));
         let usage_bins = bins(usage, usage_span.0, bin, length);
         let candidates = [-2, -1, 0, 1, 2].map(|steps: i64| {
             let offset = best.offset.saturating_add(steps.saturating_mul(step));
             let log_bins = bins(log, usage_span.0.saturating_sub(offset), bin, length);
-            Aligned { offset, score: score(&usage_bins, &log_bins, 0) }
+            Alignment { offset, score: score(&usage_bins, &log_bins, 0) }
         });
         let better = candidates.into_iter().max_by(|a, b| a.score.total_cmp(&b.score));
         best.offset = better.map_or(best.offset, |better| better.offset);
@@ -138,7 +139,7 @@ const fn length(span: (i64, i64)) -> i64 {
 
 /// Returns the changes in bins of `width` starting at `begin`, spread over neighbors.
 fn bins(points: &[(i64, u64)], begin: i64, width: i64, length: i64) -> Vec<f64> {
-    let count = usize::try_from(length / width).unwrap_or(0).min(16 * BINS) + 1;
+    let count = usize::try_from(length / width).unwrap_or(0).min(16 * MAX_BINS) + 1;
     let mut sharp = vec![0.0; count];
     for pair in points.windows(2) {
         let [(_, before), (at, after)] = pair else { continue };

@@ -1,13 +1,13 @@
 //! Columns of a log: from a header, or from the form of the values.
 
-use super::{Row, time};
+use super::{LogRow, time};
 
 /// A line split into fields.
-pub(super) struct Line<'a> {
+pub(super) struct CsvLine<'a> {
     fields: Vec<&'a str>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> CsvLine<'a> {
     pub(super) fn new(line: &'a str) -> Self {
         Self { fields: line.split(',').map(str::trim).collect() }
     }
@@ -25,9 +25,9 @@ pub(super) struct Columns {
 }
 
 /// Content of a line.
-pub(super) enum Meaning {
+pub(super) enum LineContent {
     /// Memory at a time.
-    Value(Row),
+    Value(LogRow),
     /// No value: the driver does not report it.
     NoValue,
     /// Another kind of line.
@@ -36,7 +36,7 @@ pub(super) enum Meaning {
 
 /// There are several numbers, and no header to identify them.
 #[derive(Debug)]
-pub(super) struct Several;
+pub(super) struct AmbiguousColumns;
 
 /// Returns whether a field is the header of the memory column.
 pub(super) fn is_memory(field: &str) -> bool {
@@ -50,7 +50,7 @@ fn name(field: &str) -> &str {
 
 impl Columns {
     /// Returns the columns of a header line with all required columns.
-    pub(super) fn of_header(line: &Line<'_>) -> Option<Self> {
+    pub(super) fn of_header(line: &CsvLine<'_>) -> Option<Self> {
         let at = |names: &[&str]| {
             names
                 .iter()
@@ -66,7 +66,7 @@ impl Columns {
     }
 
     /// Returns the columns from their values; `None` for another kind of line.
-    pub(super) fn of_values(line: &Line<'_>) -> Result<Option<Self>, Several> {
+    pub(super) fn of_values(line: &CsvLine<'_>) -> Result<Option<Self>, AmbiguousColumns> {
         let Some(time_column) = line.fields.iter().position(|field| time(field).is_some()) else {
             return Ok(None);
         };
@@ -77,7 +77,7 @@ impl Columns {
         let memory = match (&*with_unit, &*numbers, &*missing) {
             ([one], _, _) | ([], [one], []) | ([], [], [one]) => *one,
             ([], [], []) => return Ok(None),
-            _ => return Err(Several),
+            _ => return Err(AmbiguousColumns),
         };
         let gpu = gpu.or(match (&*with_unit, &*numbers) {
             // Next to values with a unit, a bare number can only be the index.
@@ -89,27 +89,27 @@ impl Columns {
     }
 
     /// Returns the content of a line in these columns.
-    pub(super) fn read(&self, line: &Line<'_>) -> Meaning {
+    pub(super) fn read(&self, line: &CsvLine<'_>) -> LineContent {
         let field = |at: usize| line.fields.get(at).copied();
         let (Some(time), Some(memory)) = (field(self.time).and_then(time), field(self.memory))
         else {
-            return Meaning::Nothing;
+            return LineContent::Nothing;
         };
         if line.fields.len() != self.count {
-            return Meaning::Nothing;
+            return LineContent::Nothing;
         }
         if memory.starts_with('[') {
-            return Meaning::NoValue;
+            return LineContent::NoValue;
         }
         let number = memory.strip_suffix(" MiB").unwrap_or(memory).parse::<u64>();
         let Some(bytes) = number.ok().and_then(|mebibytes| mebibytes.checked_mul(1 << 20)) else {
-            return Meaning::Nothing;
+            return LineContent::Nothing;
         };
         let gpu = self.gpu.and_then(field).map(str::to_owned);
-        Meaning::Value(Row { time, gpu, per_process: self.per_process, bytes })
+        LineContent::Value(LogRow { time, gpu, per_process: self.per_process, bytes })
     }
 }
 
-fn positions(line: &Line<'_>, matches: impl Fn(&str) -> bool) -> Vec<usize> {
+fn positions(line: &CsvLine<'_>, matches: impl Fn(&str) -> bool) -> Vec<usize> {
     (0..).zip(&line.fields).filter(|(_, field)| matches(field)).map(|(at, _)| at).collect()
 }

@@ -8,20 +8,20 @@
 mod align;
 mod columns;
 
-pub use align::{Aligned, Unlike, align};
+pub use align::{Alignment, AlignmentError, align};
 
 use std::collections::BTreeMap;
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use self::columns::{Columns, Line, Meaning};
+use self::columns::{Columns, CsvLine, LineContent};
 
 /// Content of a log by GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Overlay {
+pub struct SmiLog {
     /// GPUs, by name.
-    pub gpus: Vec<Series>,
+    pub gpus: Vec<GpuSeries>,
     /// Number of unusable lines: truncated lines, messages, and lines of another form.
     pub skipped: u64,
     /// Number of lines without a value, such as `[N/A]`.
@@ -33,7 +33,7 @@ pub struct Overlay {
 
 /// Used memory of one GPU over time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Series {
+pub struct GpuSeries {
     /// Index or UUID if the log has one, else the position among the lines of one sample.
     pub gpu: String,
     /// Nanoseconds since 1970 by the log's own clock, and bytes. Of consecutive equal values only
@@ -43,7 +43,7 @@ pub struct Series {
 
 /// Reason why a log cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Error {
+pub enum SmiError {
     /// No line has a time and a value.
     #[error(
         "no line has a time and used memory; log with nvidia-smi \
@@ -76,9 +76,9 @@ pub(super) fn looks_like(head: &[u8]) -> bool {
 /// # Errors
 ///
 /// The log has no values, or lines cannot be assigned to GPUs.
-pub fn parse(text: &str) -> Result<Overlay, Error> {
-    let mut log = Overlay::default();
-    let mut rows: Vec<Row> = Vec::new();
+pub fn parse(text: &str) -> Result<SmiLog, SmiError> {
+    let mut log = SmiLog::default();
+    let mut rows: Vec<LogRow> = Vec::new();
     let mut columns: Option<Columns> = None;
     let mut shift = 0;
     let complete = text.ends_with('\n');
@@ -87,37 +87,37 @@ pub fn parse(text: &str) -> Result<Overlay, Error> {
         if line.trim().is_empty() {
             continue;
         }
-        let line = Line::new(line);
+        let line = CsvLine::new(line);
         if let Some(header) = Columns::of_header(&line) {
             columns = Some(header);
             continue;
         }
         if columns.is_none() {
             columns = Columns::of_values(&line)
-                .map_err(|columns::Several| Error::NoHeader { line: number })?;
+                .map_err(|columns::AmbiguousColumns| SmiError::NoHeader { line: number })?;
         }
         let truncated = number == count && !complete;
         match columns.as_ref().map(|columns| columns.read(&line)) {
             // A truncated number still parses as a number.
-            Some(Meaning::Value(mut row)) if !truncated => {
+            Some(LineContent::Value(mut row)) if !truncated => {
                 row.time = row.time.saturating_add(shift);
                 if let Some(last) = rows.last()
                     && row.time < last.time
                 {
                     log.set_back += 1;
                     // After the last line, and not part of the same sample.
-                    let next = last.time.saturating_add(2 * TOGETHER);
+                    let next = last.time.saturating_add(2 * SAME_SAMPLE_NS);
                     shift = shift.saturating_add(next.saturating_sub(row.time));
                     row.time = next;
                 }
                 rows.push(row);
             }
-            Some(Meaning::NoValue) => log.without_value += 1,
+            Some(LineContent::NoValue) => log.without_value += 1,
             _ => log.skipped += 1,
         }
     }
     if rows.is_empty() {
-        return Err(Error::Nothing);
+        return Err(SmiError::Nothing);
     }
     log.gpus = series(rows)?;
     Ok(log)
@@ -125,7 +125,7 @@ pub fn parse(text: &str) -> Result<Overlay, Error> {
 
 /// One value of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Row {
+struct LogRow {
     time: i64,
     gpu: Option<String>,
     /// Whether it is the memory of a single process.
@@ -134,9 +134,9 @@ struct Row {
 }
 
 /// Maximum distance of the lines of one sample.
-const TOGETHER: i64 = 1_000_000;
+const SAME_SAMPLE_NS: i64 = 1_000_000;
 
-fn series(mut rows: Vec<Row>) -> Result<Vec<Series>, Error> {
+fn series(mut rows: Vec<LogRow>) -> Result<Vec<GpuSeries>, SmiError> {
     if rows.iter().all(|row| row.gpu.is_none() && !row.per_process) {
         number_gpus(&mut rows)?;
     }
@@ -150,13 +150,13 @@ fn series(mut rows: Vec<Row>) -> Result<Vec<Series>, Error> {
             _ => points.push((row.time, row.bytes)),
         }
     }
-    Ok(all.into_iter().map(|(gpu, points)| Series { gpu, points: runs(points) }).collect())
+    Ok(all.into_iter().map(|(gpu, points)| GpuSeries { gpu, points: runs(points) }).collect())
 }
 
 /// Assigns lines to GPUs. Without an index, the lines of one sample are in the order of the GPUs.
-fn number_gpus(rows: &mut [Row]) -> Result<(), Error> {
+fn number_gpus(rows: &mut [LogRow]) -> Result<(), SmiError> {
     let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
-    let same_sample = |pair: &[Row]| matches!(pair, [first, second] if second.time.saturating_sub(first.time) <= TOGETHER);
+    let same_sample = |pair: &[LogRow]| matches!(pair, [first, second] if second.time.saturating_sub(first.time) <= SAME_SAMPLE_NS);
     let mut size = 1;
     for pair in rows.windows(2) {
         if same_sample(pair) {
@@ -173,7 +173,7 @@ fn number_gpus(rows: &mut [Row]) -> Result<(), Error> {
         return Ok(());
     }
     if same != all || size > common {
-        return Err(Error::Mixed);
+        return Err(SmiError::Mixed);
     }
     for (at, row) in rows.iter_mut().enumerate() {
         row.gpu = Some((at % common).to_string());

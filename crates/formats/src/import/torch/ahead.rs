@@ -1,32 +1,32 @@
 //! Fast path for entries of traces and lists of frames, which are most of a file and written in few
 //! forms. They are matched as a whole in the bytes ahead; everything else is read by opcode.
 
-use super::entry::{self, Entry};
-use super::fault::Fault;
+use super::entry::{self, EntryFields};
+use super::fault::ReadError;
 use super::known;
-use super::machine::Machine;
-use super::meaning::Meaning;
+use super::machine::PickleMachine;
+use super::meaning::SnapshotBuilder;
 use super::memo::Memo;
-use super::value::{NOWHERE, Open, Value};
-use super::words::{Word, Words};
+use super::value::{NO_MEMO, OpenContainerRef, Value};
+use super::words::{KnownString, StringTable};
 
 /// Maximum number of memoized values of one entry.
-const KEPT: usize = 8;
+const MAX_PENDING_VALUES: usize = 8;
 
 /// An entry read in advance. It has no effect before it is complete.
-struct Ahead {
-    entry: Entry,
+struct PendingEntry {
+    entry: EntryFields,
     /// Length in bytes.
     length: usize,
-    kept: [Value; KEPT],
+    kept: [Value; MAX_PENDING_VALUES],
     kept_count: usize,
 }
 
-impl Machine<'_, '_> {
+impl PickleMachine<'_, '_> {
     /// Reads the content of a group as a whole if its form is known: the items of a list of frames,
     /// or an entry. Returns whether it did; otherwise nothing was consumed.
     #[inline]
-    pub(super) fn recognise(&mut self) -> Result<bool, Fault> {
+    pub(super) fn match_entry(&mut self) -> Result<bool, ReadError> {
         match self.stack.last() {
             Some(&Value::NewList(memo)) => self.known_stack(memo),
             Some(&Value::NewDict(memo)) => self.entry_ahead(memo),
@@ -34,7 +34,7 @@ impl Machine<'_, '_> {
         }
     }
 
-    fn known_stack(&mut self, memo: u32) -> Result<bool, Fault> {
+    fn known_stack(&mut self, memo: u32) -> Result<bool, ReadError> {
         let Some(list) = known::list_of_references(self.input.ahead()) else { return Ok(false) };
         let Some(site) = site_of_list(list, self.builder, &mut self.memo) else { return Ok(false) };
         // The list and its end.
@@ -42,12 +42,16 @@ impl Machine<'_, '_> {
         self.input.advance(length);
         self.stack.pop();
         let slot = self.builder.open_known(site);
-        self.push(Value::OpenList(Open { slot, memo })).map(|()| true)
+        self.push(Value::OpenList(OpenContainerRef { slot, memo })).map(|()| true)
     }
 
-    fn entry_ahead(&mut self, memo: u32) -> Result<bool, Fault> {
-        let mut ahead =
-            Ahead { entry: Entry::default(), length: 0, kept: [Value::None; KEPT], kept_count: 0 };
+    fn entry_ahead(&mut self, memo: u32) -> Result<bool, ReadError> {
+        let mut ahead = PendingEntry {
+            entry: EntryFields::default(),
+            length: 0,
+            kept: [Value::None; MAX_PENDING_VALUES],
+            kept_count: 0,
+        };
         if ahead.read(self.input.ahead(), self.builder, &mut self.memo).is_none() {
             return Ok(false);
         }
@@ -58,24 +62,29 @@ impl Machine<'_, '_> {
             let index = self.memo.next();
             self.memo.put(index, value).map_err(|what| self.broken(what))?;
         }
-        if memo != NOWHERE {
+        if memo != NO_MEMO {
             self.memo.put(memo, value).map_err(|what| self.broken(what))?;
         }
         self.push_joined(value).map(|()| true)
     }
 }
 
-fn site_of_list(list: &[u8], builder: &mut Meaning<'_>, memo: &mut Memo) -> Option<u32> {
+fn site_of_list(list: &[u8], builder: &mut SnapshotBuilder<'_>, memo: &mut Memo) -> Option<u32> {
     if std::mem::take(&mut memo.rewritten) {
         builder.known.clear();
     }
     builder.known.get(list).or_else(|| builder.add_stack(list, memo))
 }
 
-impl Ahead {
+impl PendingEntry {
     /// Reads keys and values up to the end of the entry. Returns `None` for any other form, or if
     /// the window ends.
-    fn read(&mut self, bytes: &[u8], builder: &mut Meaning<'_>, memo: &mut Memo) -> Option<()> {
+    fn read(
+        &mut self,
+        bytes: &[u8],
+        builder: &mut SnapshotBuilder<'_>,
+        memo: &mut Memo,
+    ) -> Option<()> {
         loop {
             let rest = bytes.get(self.length..)?;
             if self.length > 0 && rest.first() == Some(&b'u') {
@@ -83,9 +92,9 @@ impl Ahead {
                 return Some(());
             }
             let (Value::Text(key), used) = reference(rest, memo)? else { return None };
-            let word = Word::of(key);
+            let word = KnownString::of(key);
             // An entry starts with its action; other dictionaries do not.
-            if self.length == 0 && word != Some(Word::Action) {
+            if self.length == 0 && word != Some(KnownString::Action) {
                 return None;
             }
             let (value, length) = self.value(rest.get(used..)?, builder, memo)?;
@@ -101,7 +110,7 @@ impl Ahead {
     fn value(
         &mut self,
         rest: &[u8],
-        builder: &mut Meaning<'_>,
+        builder: &mut SnapshotBuilder<'_>,
         memo: &mut Memo,
     ) -> Option<(Value, usize)> {
         match *rest {
@@ -127,7 +136,12 @@ impl Ahead {
 
     /// Reads a short text that is memoized.
     #[inline]
-    fn text(&mut self, rest: &[u8], length: usize, words: &mut Words) -> Option<(Value, usize)> {
+    fn text(
+        &mut self,
+        rest: &[u8],
+        length: usize,
+        words: &mut StringTable,
+    ) -> Option<(Value, usize)> {
         let text = rest.get(2..2 + length)?;
         if rest.get(2 + length) != Some(&0x94) {
             return None;

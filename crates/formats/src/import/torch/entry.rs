@@ -1,14 +1,14 @@
 //! Entries of a trace.
 
-use super::events::{Action, COMPLETED, EXPANDABLE, Event, NO_SITE, NO_STREAM, NO_TIME};
-use super::meaning::{Meaning, site_of};
-use super::value::{Run, Thing, Value};
-use super::words::{Word, WordId};
+use super::events::{COMPLETED, EXPANDABLE, NO_SITE, NO_STREAM, NO_TIME, TraceAction, TraceEntry};
+use super::meaning::{SnapshotBuilder, site_of};
+use super::value::{RunItem, Value, ValueRun};
+use super::words::{KnownString, StringId};
 
 /// Fields of an entry.
 #[derive(Default)]
-pub(super) struct Entry {
-    action: Option<WordId>,
+pub(super) struct EntryFields {
+    action: Option<StringId>,
     address: Option<u64>,
     free: Option<u64>,
     size: Option<Value>,
@@ -16,34 +16,34 @@ pub(super) struct Entry {
     time: Option<u64>,
     site: Option<u32>,
     native: Option<u32>,
-    category: Option<WordId>,
+    category: Option<StringId>,
 }
 
-impl Entry {
+impl EntryFields {
     /// Sets the field of a key.
     #[inline]
-    pub(super) fn set(&mut self, key: Word, value: Value) {
+    pub(super) fn set(&mut self, key: KnownString, value: Value) {
         match (key, value) {
-            (Word::Action, Value::Text(action)) => self.action = Some(action),
-            (Word::Addr, value) => self.address = value.pointer(),
-            (Word::Size, value) => self.size = Some(value),
-            (Word::Stream, value) => self.stream = value.pointer(),
-            (Word::TimeUs, value) => self.time = value.number(),
-            (Word::Frames, Value::Site(site)) => self.site = Some(site),
-            (Word::CppFrames, Value::Site(site)) => self.native = Some(site),
-            (Word::DeviceFree, value) => self.free = value.number(),
-            (Word::Category, Value::Text(category)) => self.category = Some(category),
+            (KnownString::Action, Value::Text(action)) => self.action = Some(action),
+            (KnownString::Addr, value) => self.address = value.pointer(),
+            (KnownString::Size, value) => self.size = Some(value),
+            (KnownString::Stream, value) => self.stream = value.pointer(),
+            (KnownString::TimeUs, value) => self.time = value.number(),
+            (KnownString::Frames, Value::Site(site)) => self.site = Some(site),
+            (KnownString::CppFrames, Value::Site(site)) => self.native = Some(site),
+            (KnownString::DeviceFree, value) => self.free = value.number(),
+            (KnownString::Category, Value::Text(category)) => self.category = Some(category),
             _ => {}
         }
     }
 }
 
 /// Reads an entry and adds it to the others.
-pub(super) fn read(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
-    let mut entry = Entry::default();
+pub(super) fn read(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+    let mut entry = EntryFields::default();
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
-        if let Some(word) = Word::of(key) {
+        if let Some(word) = KnownString::of(key) {
             entry.set(word, value);
         }
     }
@@ -51,43 +51,43 @@ pub(super) fn read(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
 }
 
 /// Adds an entry to the others.
-pub(super) fn keep(builder: &mut Meaning<'_>, entry: &Entry) -> Value {
+pub(super) fn keep(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) -> Value {
     let first = builder.events.len();
     add(builder, entry);
-    Value::Items(Run { of: Thing::Entry, first, count: builder.events.len() - first })
+    Value::Items(ValueRun { of: RunItem::Entry, first, count: builder.events.len() - first })
 }
 
-fn add(builder: &mut Meaning<'_>, entry: &Entry) {
+fn add(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) {
     let Some(name) = entry.action else {
         builder.notes.unusable += 1;
         return;
     };
-    let (action, flags) = match Word::of(name) {
-        Some(Word::Alloc) => (Action::Alloc, 0),
-        Some(Word::FreeRequested) => (Action::FreeRequested, 0),
+    let (action, flags) = match KnownString::of(name) {
+        Some(KnownString::Alloc) => (TraceAction::Alloc, 0),
+        Some(KnownString::FreeRequested) => (TraceAction::FreeRequested, 0),
         // Older files have one entry for both.
-        Some(Word::Free) => (Action::FreeRequested, COMPLETED),
-        Some(Word::FreeCompleted) => (Action::FreeCompleted, 0),
-        Some(Word::SegmentAlloc) => (Action::Reserved, 0),
-        Some(Word::SegmentFree) => (Action::Returned, 0),
-        Some(Word::SegmentMap) => (Action::Reserved, EXPANDABLE),
-        Some(Word::SegmentUnmap) => (Action::Returned, EXPANDABLE),
-        Some(Word::Oom) => (Action::Oom, 0),
-        Some(Word::Snapshot | Word::Annotate) => return,
+        Some(KnownString::Free) => (TraceAction::FreeRequested, COMPLETED),
+        Some(KnownString::FreeCompleted) => (TraceAction::FreeCompleted, 0),
+        Some(KnownString::SegmentAlloc) => (TraceAction::Reserved, 0),
+        Some(KnownString::SegmentFree) => (TraceAction::Returned, 0),
+        Some(KnownString::SegmentMap) => (TraceAction::Reserved, EXPANDABLE),
+        Some(KnownString::SegmentUnmap) => (TraceAction::Returned, EXPANDABLE),
+        Some(KnownString::Oom) => (TraceAction::Oom, 0),
+        Some(KnownString::Snapshot | KnownString::Annotate) => return,
         _ => {
             builder.notes.unknown_action(name);
             return;
         }
     };
-    let address = if action == Action::Oom { entry.free.or(Some(0)) } else { entry.address };
+    let address = if action == TraceAction::Oom { entry.free.or(Some(0)) } else { entry.address };
     let Some(address) = address else {
         builder.notes.unusable += 1;
         return;
     };
     builder.used += 1;
-    if action == Action::FreeCompleted
+    if action == TraceAction::FreeCompleted
         && let Some(last) = builder.events.last_mut()
-        && last.action == Action::FreeRequested
+        && last.action == TraceAction::FreeRequested
         && last.address == address
         && last.time == entry.time.unwrap_or(NO_TIME)
     {
@@ -98,10 +98,10 @@ fn add(builder: &mut Meaning<'_>, entry: &Entry) {
     let site = site(builder, entry);
     let stream = entry.stream.map_or(NO_STREAM, |stream| builder.streams.index(stream));
     let time = entry.time.unwrap_or(NO_TIME);
-    builder.events.push(Event { address, size, time, site, stream, action, flags });
+    builder.events.push(TraceEntry { address, size, time, site, stream, action, flags });
 }
 
-fn site(builder: &mut Meaning<'_>, entry: &Entry) -> u32 {
+fn site(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) -> u32 {
     let site = match entry.native {
         None => entry.site.unwrap_or(NO_SITE),
         native => site_of(builder, entry.site, native),
@@ -114,11 +114,11 @@ fn site(builder: &mut Meaning<'_>, entry: &Entry) -> u32 {
 }
 
 /// Returns a size, or 0 if it is larger than any address space.
-pub(super) fn size_of_memory(builder: &mut Meaning<'_>, size: Option<Value>) -> u64 {
+pub(super) fn size_of_memory(builder: &mut SnapshotBuilder<'_>, size: Option<Value>) -> u64 {
     // No machine has more address space than this.
-    const MOST: u64 = 1 << 57;
+    const MAX_ADDRESS: u64 = 1 << 57;
     match size.map(Value::number) {
-        Some(Some(size)) if size <= MOST => size,
+        Some(Some(size)) if size <= MAX_ADDRESS => size,
         None => 0,
         _ => {
             builder.notes.nonsense += 1;

@@ -4,7 +4,7 @@
 /// Action of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Action {
+pub(super) enum TraceAction {
     /// A block was allocated.
     Alloc,
     /// A block was freed.
@@ -21,7 +21,7 @@ pub(super) enum Action {
 
 /// An entry of a trace.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
+pub(super) struct TraceEntry {
     /// Address; for a failed request, the free memory of the device.
     pub(super) address: u64,
     /// Requested size. For a paired free, the index of its allocation.
@@ -33,7 +33,7 @@ pub(super) struct Event {
     /// Stream, as an index into the list of streams.
     pub(super) stream: u16,
     /// Action.
-    pub(super) action: Action,
+    pub(super) action: TraceAction,
     /// Results of pairing and replay.
     pub(super) flags: u8,
 }
@@ -64,12 +64,12 @@ const CHUNK: usize = 1 << 16;
 
 /// All entries. It grows by chunks, so that growing does not copy.
 #[derive(Default)]
-pub(super) struct Events {
-    chunks: Vec<Vec<Event>>,
+pub(super) struct TraceEntries {
+    chunks: Vec<Vec<TraceEntry>>,
     len: u32,
 }
 
-impl Events {
+impl TraceEntries {
     /// Returns the index of the next entry.
     pub(super) fn len(&self) -> u32 {
         self.len
@@ -77,7 +77,7 @@ impl Events {
 
     /// Adds an entry; a trace is truncated at 4 billion entries.
     #[inline]
-    pub(super) fn push(&mut self, event: Event) {
+    pub(super) fn push(&mut self, event: TraceEntry) {
         if self.len == u32::MAX {
             return;
         }
@@ -95,29 +95,29 @@ impl Events {
     }
 
     #[inline]
-    pub(super) fn get(&self, at: u32) -> Option<&Event> {
+    pub(super) fn get(&self, at: u32) -> Option<&TraceEntry> {
         let at = at as usize;
         self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Event> {
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut TraceEntry> {
         let at = at as usize;
         self.chunks.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
     }
 
     /// Returns the last entry.
     #[inline]
-    pub(super) fn last_mut(&mut self) -> Option<&mut Event> {
+    pub(super) fn last_mut(&mut self) -> Option<&mut TraceEntry> {
         self.chunks.last_mut()?.last_mut()
     }
 }
 
 /// Streams by index.
 #[derive(Default)]
-pub(super) struct Streams(Vec<u64>);
+pub(super) struct StreamTable(Vec<u64>);
 
-impl Streams {
+impl StreamTable {
     /// Returns the index of a stream.
     #[inline]
     pub(super) fn index(&mut self, stream: u64) -> u16 {
@@ -145,6 +145,6 @@ mod tests {
 
     #[test]
     fn entry_is_half_a_cache_line() {
-        assert_eq!(size_of::<Event>(), 32);
+        assert_eq!(size_of::<TraceEntry>(), 32);
     }
 }

@@ -4,11 +4,11 @@ use std::io;
 
 /// Error of reading. Boxed, so that results of single opcodes stay small.
 #[derive(Debug)]
-pub(super) struct Fault(Box<Kind>);
+pub(super) struct ReadError(Box<ReadErrorKind>);
 
 /// Kind of an error.
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum ReadErrorKind {
     /// Error of the system.
     Io(io::Error),
     /// The pickle is invalid.
@@ -32,24 +32,24 @@ pub(super) const COPY_AGAIN: &str =
 pub(super) const NEVER_RUN: &str = "pickles are never executed; only plain data is supported: \
     make the file with torch.cuda.memory._dump_snapshot()";
 
-impl Fault {
+impl ReadError {
     pub(super) fn io(error: io::Error) -> Self {
-        Self(Box::new(Kind::Io(error)))
+        Self(Box::new(ReadErrorKind::Io(error)))
     }
 
     pub(super) fn broken(what: impl Into<String>, at: u64) -> Self {
-        Self(Box::new(Kind::Broken { what: what.into(), at, advice: COPY_AGAIN }))
+        Self(Box::new(ReadErrorKind::Broken { what: what.into(), at, advice: COPY_AGAIN }))
     }
 
     pub(super) fn refused(what: impl Into<String>, at: u64) -> Self {
-        Self(Box::new(Kind::Broken { what: what.into(), at, advice: NEVER_RUN }))
+        Self(Box::new(ReadErrorKind::Broken { what: what.into(), at, advice: NEVER_RUN }))
     }
 
     pub(super) fn not_snapshot(why: impl Into<String>) -> Self {
-        Self(Box::new(Kind::NotSnapshot(why.into())))
+        Self(Box::new(ReadErrorKind::NotSnapshot(why.into())))
     }
 
-    pub(super) fn into_kind(self) -> Kind {
+    pub(super) fn into_kind(self) -> ReadErrorKind {
         *self.0
     }
 }

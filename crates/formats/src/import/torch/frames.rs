@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use engine::ids::SiteId;
-use engine::stack::{Frame, FrameId, Language, Stacks, Unknown};
+use engine::stack::{Frame, FrameId, Language, StackTable, UnknownReason};
 use hashbrown::HashMap;
 
 use super::value::Value;
-use super::words::{Word, WordId, Words};
+use super::words::{KnownString, StringId, StringTable};
 
 /// An uninformative frame: of the recorder, or of the interpreter next to a Python frame.
-pub(super) const NOISE: u32 = (1 << 29) - 1;
+pub(super) const NOISE_FRAME: u32 = (1 << 29) - 1;
 
 /// Maximum number of frames of a stack; the innermost are kept.
-pub(super) const DEEPEST: usize = 4096;
+pub(super) const MAX_FRAMES: usize = 4096;
 
 /// Functions of the recorder and the interpreter that PyTorch's viewers also hide.
 const NOISY_NAMES: [&str; 7] = [
@@ -42,28 +42,33 @@ const NOISY_FILES: [&str; 10] = [
 
 /// Frames read so far.
 #[derive(Default)]
-pub(super) struct Frames {
-    known: HashMap<(WordId, WordId, u32), u32>,
-    texts: HashMap<WordId, Arc<str>>,
-    marked: HashMap<(u32, WordId), SiteId>,
+pub(super) struct FrameTable {
+    known: HashMap<(StringId, StringId, u32), u32>,
+    texts: HashMap<StringId, Arc<str>>,
+    marked: HashMap<(u32, StringId), SiteId>,
 }
 
-impl Frames {
+impl FrameTable {
     /// Returns the frame of a dictionary; missing fields are unknown.
-    pub(super) fn frame(&mut self, items: &[Value], words: &Words, stacks: &mut Stacks) -> u32 {
+    pub(super) fn frame(
+        &mut self,
+        items: &[Value],
+        words: &StringTable,
+        stacks: &mut StackTable,
+    ) -> u32 {
         let (mut name, mut file, mut line) = (None, None, 0);
         for pair in items.chunks_exact(2) {
             let [Value::Text(key), value] = *pair else { continue };
-            match (Word::of(key), value) {
-                (Some(Word::Name), Value::Text(text)) => name = Some(text),
-                (Some(Word::Filename), Value::Text(text)) => file = Some(text),
-                (Some(Word::Line), value) => {
+            match (KnownString::of(key), value) {
+                (Some(KnownString::Name), Value::Text(text)) => name = Some(text),
+                (Some(KnownString::Filename), Value::Text(text)) => file = Some(text),
+                (Some(KnownString::Line), value) => {
                     line = value.number().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
                 }
                 _ => {}
             }
         }
-        let absent = WordId(u32::MAX);
+        let absent = StringId(u32::MAX);
         let key = (name.unwrap_or(absent), file.unwrap_or(absent), line);
         if let Some(&known) = self.known.get(&key) {
             return known;
@@ -75,27 +80,27 @@ impl Frames {
 
     fn add(
         &mut self,
-        (name, file, line): (WordId, WordId, u32),
-        words: &Words,
-        stacks: &mut Stacks,
+        (name, file, line): (StringId, StringId, u32),
+        words: &StringTable,
+        stacks: &mut StackTable,
     ) -> u32 {
         let python = is_python(words.get(file));
         if !python && is_noise(words.get(name), words.get(file)) {
-            return NOISE;
+            return NOISE_FRAME;
         }
         let function = self.text(name, words);
         let frame = Frame {
-            unknown: function.is_none().then_some(Unknown::NotTold),
+            unknown: function.is_none().then_some(UnknownReason::NotRecorded),
             function: function.unwrap_or_default(),
             file: self.text(file, words),
             line,
             module: None,
             language: if python { Language::Python } else { Language::Native },
         };
-        stacks.frame(frame).0.min(NOISE - 1)
+        stacks.frame(frame).0.min(NOISE_FRAME - 1)
     }
 
-    fn text(&mut self, id: WordId, words: &Words) -> Option<Arc<str>> {
+    fn text(&mut self, id: StringId, words: &StringTable) -> Option<Arc<str>> {
         let text = words.get(id);
         if matches!(text, "" | "??") {
             return None;
@@ -107,24 +112,24 @@ impl Frames {
     pub(super) fn with_category(
         &mut self,
         site: Option<u32>,
-        category: WordId,
-        words: &Words,
-        stacks: &mut Stacks,
+        category: StringId,
+        words: &StringTable,
+        stacks: &mut StackTable,
     ) -> SiteId {
         *self.marked.entry((site.unwrap_or(u32::MAX), category)).or_insert_with(|| {
             let mut frames = site.map_or_else(Vec::new, |site| stacks.ids(SiteId(site)).to_vec());
             let function = format!("category: {}", words.get(category)).into();
-            let language = Language::Remark;
+            let language = Language::Synthetic;
             frames.push(stacks.frame(Frame { function, language, ..Frame::default() }));
             stacks.site(&frames)
         })
     }
 
     /// Returns the joined stack of an allocation: native frames, then those of the caller.
-    pub(super) fn joined(inner: u32, outer: u32, stacks: &mut Stacks) -> SiteId {
+    pub(super) fn joined(inner: u32, outer: u32, stacks: &mut StackTable) -> SiteId {
         let mut frames: Vec<FrameId> = stacks.ids(SiteId(inner)).to_vec();
         frames.extend_from_slice(stacks.ids(SiteId(outer)));
-        frames.truncate(DEEPEST);
+        frames.truncate(MAX_FRAMES);
         stacks.site(&frames)
     }
 }

@@ -5,25 +5,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::cache::CacheSettings;
+use engine::cache::AllocatorSettings;
 
 /// Requests up to this size have separate segments.
-pub(super) const SMALL: u64 = 1 << 20;
+pub(super) const SMALL_BLOCK_BYTES: u64 = 1 << 20;
 
 /// Size of those segments.
-const SMALL_SEGMENT: u64 = 2 << 20;
+const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 /// Free blocks of segments for large blocks.
 #[derive(Default)]
-pub(super) struct Gaps {
+pub(super) struct FreeBlocks {
     gaps: BTreeMap<u64, u64>,
     starts: BTreeSet<u64>,
 }
 
-impl Gaps {
+impl FreeBlocks {
     /// Adds a segment, which is completely free.
     pub(super) fn reserve(&mut self, address: u64, bytes: u64) {
-        if bytes > SMALL_SEGMENT {
+        if bytes > SMALL_SEGMENT_BYTES {
             self.gaps.insert(address, bytes);
             self.starts.insert(address);
         }
@@ -42,12 +42,12 @@ impl Gaps {
         &mut self,
         address: u64,
         bytes: u64,
-        settings: &CacheSettings,
+        settings: &AllocatorSettings,
     ) -> Option<u64> {
         let gap = self.gaps.remove(&address)?;
         let rest = gap.checked_sub(bytes)?;
         let splits = settings.max_split_bytes.is_none_or(|limit| bytes < limit);
-        if !splits || rest <= SMALL {
+        if !splits || rest <= SMALL_BLOCK_BYTES {
             return Some(gap);
         }
         self.gaps.insert(address.saturating_add(bytes), rest);
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn large_block_keeps_a_rest_of_up_to_one_mib() {
-        let settings = CacheSettings::default();
-        let mut gaps = Gaps::default();
+        let settings = AllocatorSettings::default();
+        let mut gaps = FreeBlocks::default();
         gaps.reserve(0, 20 * MIB);
         assert_eq!(gaps.take(0, 5 * MIB, &settings), Some(5 * MIB));
         assert_eq!(gaps.take(5 * MIB, 14 * MIB, &settings), Some(15 * MIB));
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn free_blocks_merge_only_inside_their_segment() {
-        let settings = CacheSettings::default();
-        let mut gaps = Gaps::default();
+        let settings = AllocatorSettings::default();
+        let mut gaps = FreeBlocks::default();
         gaps.reserve(0, 20 * MIB);
         gaps.reserve(20 * MIB, 20 * MIB);
         assert_eq!(gaps.take(0, 20 * MIB, &settings), Some(20 * MIB));
@@ -125,15 +125,15 @@ mod tests {
     #[test]
     fn blocks_above_the_limit_are_not_split() {
         let settings =
-            CacheSettings { max_split_bytes: Some(10 * MIB), ..CacheSettings::default() };
-        let mut gaps = Gaps::default();
+            AllocatorSettings { max_split_bytes: Some(10 * MIB), ..AllocatorSettings::default() };
+        let mut gaps = FreeBlocks::default();
         gaps.reserve(0, 30 * MIB);
         assert_eq!(gaps.take(0, 12 * MIB, &settings), Some(30 * MIB));
     }
 
     #[test]
     fn occupied_memory_is_not_free() {
-        let mut gaps = Gaps::default();
+        let mut gaps = FreeBlocks::default();
         gaps.reserve(0, 20 * MIB);
         gaps.occupy(4 * MIB, 2 * MIB);
         gaps.occupy(0, MIB);

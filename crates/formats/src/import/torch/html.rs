@@ -6,16 +6,16 @@ use std::io::{self, BufRead, Read};
 const BEFORE: &[u8] = b"\"base64\":";
 
 /// Reads the bytes of the pickle inside a page.
-pub(super) struct Page<R> {
+pub(super) struct HtmlPickleReader<R> {
     page: R,
-    state: State,
+    state: ScanState,
     /// Bits that are not a whole byte yet, and their count.
     bits: u32,
     count: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ScanState {
     /// This much of the text before the pickle was matched.
     Searching(usize),
     /// The quotation mark comes next.
@@ -24,29 +24,29 @@ enum State {
     Done,
 }
 
-impl<R: BufRead> Page<R> {
+impl<R: BufRead> HtmlPickleReader<R> {
     pub(super) fn new(page: R) -> Self {
-        Self { page, state: State::Searching(0), bits: 0, count: 0 }
+        Self { page, state: ScanState::Searching(0), bits: 0, count: 0 }
     }
 
     /// Processes one byte of the page; may return one byte of the pickle.
     fn step(&mut self, byte: u8) -> io::Result<Option<u8>> {
         match self.state {
-            State::Searching(matched) => {
+            ScanState::Searching(matched) => {
                 let next = match BEFORE.get(matched) {
                     Some(&expected) if expected == byte => matched + 1,
                     _ => usize::from(BEFORE.first() == Some(&byte)),
                 };
                 let found = next == BEFORE.len();
-                self.state = if found { State::Opening } else { State::Searching(next) };
+                self.state = if found { ScanState::Opening } else { ScanState::Searching(next) };
             }
-            State::Opening => match byte {
-                b'"' => self.state = State::Inside,
+            ScanState::Opening => match byte {
+                b'"' => self.state = ScanState::Inside,
                 b' ' | b'\n' | b'\t' | b'\r' => {}
-                _ => self.state = State::Searching(0),
+                _ => self.state = ScanState::Searching(0),
             },
-            State::Inside => return self.decode(byte),
-            State::Done => {}
+            ScanState::Inside => return self.decode(byte),
+            ScanState::Done => {}
         }
         Ok(None)
     }
@@ -59,7 +59,7 @@ impl<R: BufRead> Page<R> {
             b'+' => 62,
             b'/' => 63,
             b'"' | b'=' => {
-                self.state = State::Done;
+                self.state = ScanState::Done;
                 return Ok(None);
             }
             _ => {
@@ -81,10 +81,10 @@ impl<R: BufRead> Page<R> {
     }
 }
 
-impl<R: BufRead> Read for Page<R> {
+impl<R: BufRead> Read for HtmlPickleReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut written = 0;
-        while written < out.len() && self.state != State::Done {
+        while written < out.len() && self.state != ScanState::Done {
             let Some(byte) = self.page.fill_buf()?.first().copied() else { break };
             self.page.consume(1);
             if let Some(whole) = self.step(byte)?
@@ -113,10 +113,12 @@ mod tests {
             (r#"<html>no pickle: ""base64":null</html>"#, b""),
         ] {
             let mut bytes = Vec::new();
-            Page::new(page.as_bytes()).read_to_end(&mut bytes).unwrap();
+            HtmlPickleReader::new(page.as_bytes()).read_to_end(&mut bytes).unwrap();
             assert_eq!(bytes, pickle, "{page}");
         }
         let mut bytes = Vec::new();
-        assert!(Page::new(br#""base64":"a*""#.as_slice()).read_to_end(&mut bytes).is_err());
+        assert!(
+            HtmlPickleReader::new(br#""base64":"a*""#.as_slice()).read_to_end(&mut bytes).is_err()
+        );
     }
 }

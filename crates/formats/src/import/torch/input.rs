@@ -2,13 +2,13 @@
 
 use std::io::{ErrorKind, Read};
 
-use super::fault::Fault;
+use super::fault::ReadError;
 
 /// Fits into the L2 cache of a CPU.
 const WINDOW: usize = 256 << 10;
 
 /// A reader that tracks its offset and the maximum remaining length.
-pub(super) struct Input {
+pub(super) struct ByteWindow {
     reader: Box<dyn Read>,
     window: Vec<u8>,
     at: usize,
@@ -18,7 +18,7 @@ pub(super) struct Input {
     max: u64,
 }
 
-impl Input {
+impl ByteWindow {
     /// Reads from `reader`, which has at most `max` bytes.
     pub(super) fn new(reader: Box<dyn Read>, max: u64) -> Self {
         Self { reader, window: Vec::with_capacity(WINDOW), at: 0, before: 0, max }
@@ -57,7 +57,7 @@ impl Input {
 
     /// Consumes the next bytes, as many as an operand has.
     #[inline]
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Fault> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], ReadError> {
         if let Some(bytes) = self.window.get(self.at..).and_then(<[u8]>::first_chunk::<N>) {
             self.at += N;
             return Ok(*bytes);
@@ -76,9 +76,9 @@ impl Input {
         length: u64,
         keep: usize,
         use_it: impl FnOnce(&[u8]) -> T,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, ReadError> {
         if length > self.left() {
-            return Err(Fault::broken(
+            return Err(ReadError::broken(
                 format!("a value of {length} bytes is longer than what is left of the file"),
                 self.offset(),
             ));
@@ -94,7 +94,7 @@ impl Input {
         Ok(value)
     }
 
-    fn skip(&mut self, mut bytes: u64) -> Result<(), Fault> {
+    fn skip(&mut self, mut bytes: u64) -> Result<(), ReadError> {
         while bytes > 0 {
             let here = (self.window.len() - self.at) as u64;
             if here >= bytes {
@@ -110,7 +110,7 @@ impl Input {
 
     /// Makes at least `wanted` bytes available, or fails.
     #[cold]
-    fn fill(&mut self, wanted: usize) -> Result<(), Fault> {
+    fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
         let rest = self.window.len() - self.at;
         self.window.copy_within(self.at.., 0);
         self.before = self.before.saturating_add(self.at as u64);
@@ -125,7 +125,7 @@ impl Input {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     self.window.truncate(end);
-                    return Err(Fault::io(error));
+                    return Err(ReadError::io(error));
                 }
             }
         }
@@ -134,8 +134,8 @@ impl Input {
     }
 
     #[cold]
-    fn truncated(&self) -> Fault {
+    fn truncated(&self) -> ReadError {
         let end = self.before.saturating_add(self.window.len() as u64);
-        Fault::broken("the pickle ends in the middle of a value", end)
+        ReadError::broken("the pickle ends in the middle of a value", end)
     }
 }

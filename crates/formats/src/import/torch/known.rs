@@ -2,21 +2,21 @@
 
 use hashbrown::HashMap;
 
-use super::frames::NOISE;
+use super::frames::NOISE_FRAME;
 use super::memo::Memo;
 use super::value::Value;
 
 /// Maximum size of the cached lists; beyond it, new stacks are read frame by frame.
-const BYTES: usize = 32 << 20;
+const MAX_CACHE_BYTES: usize = 32 << 20;
 
 /// Lists of references, and their sites.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct StackCache {
     sites: HashMap<Box<[u8]>, u32>,
     bytes: usize,
 }
 
-impl Known {
+impl StackCache {
     /// Returns the site of a list.
     #[inline]
     pub(super) fn get(&self, list: &[u8]) -> Option<u32> {
@@ -25,7 +25,7 @@ impl Known {
 
     /// Adds the site of a list.
     pub(super) fn put(&mut self, list: &[u8], site: u32) {
-        if self.bytes.saturating_add(list.len()) <= BYTES {
+        if self.bytes.saturating_add(list.len()) <= MAX_CACHE_BYTES {
             self.bytes += list.len();
             self.sites.insert(list.into(), site);
         }
@@ -81,7 +81,7 @@ pub(super) fn frames(list: &[u8], memo: &Memo, mut each: impl FnMut(u32)) -> boo
             _ => return rest.is_empty(),
         };
         match memo.get(index) {
-            Ok(Value::Frame(NOISE)) => {}
+            Ok(Value::Frame(NOISE_FRAME)) => {}
             Ok(Value::Frame(frame)) => each(frame),
             _ => return false,
         }

@@ -1,21 +1,21 @@
 //! One trace and the state at its end: of a device, or of the host.
 
-use engine::cache::{self, BlockState, CachePool, Part};
+use engine::cache::{self, BlockState, CachePool, PoolSizeClass};
 use engine::ids::{DeviceId, SiteId, StreamId};
-use engine::kind::Kind;
+use engine::kind::MemoryKind;
 use std::collections::BTreeMap;
 
 use super::events::NO_SITE;
-use super::meaning::Meaning;
-use super::notes::Notes;
-use super::state::{Block, Segment};
-use super::value::{Run, Thing, Value};
+use super::meaning::SnapshotBuilder;
+use super::notes::Warnings;
+use super::state::{RawBlock, RawSegment};
+use super::value::{RunItem, Value, ValueRun};
 
 /// Data of one device, or of the host.
-pub(super) struct Lane {
-    pub(super) kind: Kind,
+pub(super) struct DeviceTrace {
+    pub(super) kind: MemoryKind,
     pub(super) device: Option<DeviceId>,
-    pub(super) trace: Run,
+    pub(super) trace: ValueRun,
     /// Segments at the end; none if the file has no segments.
     pub(super) segments: Option<Vec<cache::Segment>>,
     /// Stack of each segment, if known.
@@ -25,7 +25,10 @@ pub(super) struct Lane {
 }
 
 /// Returns the traces of a snapshot: devices by number, then the host.
-pub(super) fn lanes(builder: &mut Meaning<'_>, segments_only: Option<Value>) -> Vec<Lane> {
+pub(super) fn lanes(
+    builder: &mut SnapshotBuilder<'_>,
+    segments_only: Option<Value>,
+) -> Vec<DeviceTrace> {
     let whole = builder.whole.unwrap_or_default();
     let segments = segments_only.or(whole.segments);
     let traces = traces(builder, whole.traces);
@@ -33,14 +36,14 @@ pub(super) fn lanes(builder: &mut Meaning<'_>, segments_only: Option<Value>) -> 
     // A profile has no addresses of blocks, and its last device is the CPU.
     let profile = builder.is_profile;
     let cpu = if profile { traces.len().checked_sub(1).map(|last| last as u64) } else { None };
-    let mut lanes: BTreeMap<u64, Lane> = BTreeMap::new();
+    let mut lanes: BTreeMap<u64, DeviceTrace> = BTreeMap::new();
     let known = segments.is_some();
-    let lane = |number: u64| -> Lane {
+    let lane = |number: u64| -> DeviceTrace {
         let is_cpu = Some(number) == cpu;
-        Lane {
-            kind: if is_cpu { Kind::Pageable } else { Kind::Torch },
+        DeviceTrace {
+            kind: if is_cpu { MemoryKind::Pageable } else { MemoryKind::Torch },
             device: u16::try_from(number).ok().filter(|_| !is_cpu).map(DeviceId),
-            trace: Run { of: Thing::Entry, first: 0, count: 0 },
+            trace: ValueRun { of: RunItem::Entry, first: 0, count: 0 },
             segments: known.then(Vec::new),
             segment_sites: Vec::new(),
             plain_sizes: profile,
@@ -54,32 +57,32 @@ pub(super) fn lanes(builder: &mut Meaning<'_>, segments_only: Option<Value>) -> 
         let lane = lanes.entry(number).or_insert_with(|| lane(number));
         add_segment(lane, &segment, &builder.blocks, &mut builder.notes);
     }
-    let mut lanes: Vec<Lane> = lanes.into_values().collect();
+    let mut lanes: Vec<DeviceTrace> = lanes.into_values().collect();
     lanes.extend(host_lanes(builder, whole.host_segments, whole.host_traces));
     lanes
 }
 
 /// Returns pinned memory of the host: one entry for each trace, with the state in the first.
 fn host_lanes(
-    builder: &mut Meaning<'_>,
+    builder: &mut SnapshotBuilder<'_>,
     segments: Option<Value>,
     list: Option<Value>,
-) -> Vec<Lane> {
+) -> Vec<DeviceTrace> {
     let mut traces = traces(builder, list);
     // A single trace that is not inside a list of traces.
     if let Some(Value::List(run)) = list
-        && run.of == Thing::Entry
+        && run.of == RunItem::Entry
     {
         traces.push(run);
     }
     let raw = raw_segments(builder, segments);
     if traces.is_empty() && !raw.is_empty() {
-        traces.push(Run { of: Thing::Entry, first: 0, count: 0 });
+        traces.push(ValueRun { of: RunItem::Entry, first: 0, count: 0 });
     }
-    let mut lanes: Vec<Lane> = traces
+    let mut lanes: Vec<DeviceTrace> = traces
         .into_iter()
-        .map(|trace| Lane {
-            kind: Kind::Pinned,
+        .map(|trace| DeviceTrace {
+            kind: MemoryKind::Pinned,
             device: None,
             trace,
             segments: None,
@@ -92,7 +95,7 @@ fn host_lanes(
         for segment in raw {
             add_segment(
                 lane,
-                &Segment { device: None, ..segment },
+                &RawSegment { device: None, ..segment },
                 &builder.blocks,
                 &mut builder.notes,
             );
@@ -101,23 +104,28 @@ fn host_lanes(
     lanes
 }
 
-fn traces(builder: &Meaning<'_>, value: Option<Value>) -> Vec<Run> {
+fn traces(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<ValueRun> {
     match value {
         Some(Value::Traces(at)) => builder.traces.get(at as usize).cloned().unwrap_or_default(),
         _ => Vec::new(),
     }
 }
 
-fn raw_segments(builder: &Meaning<'_>, value: Option<Value>) -> Vec<Segment> {
+fn raw_segments(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<RawSegment> {
     match value {
-        Some(Value::List(run)) if run.of == Thing::Segment => {
+        Some(Value::List(run)) if run.of == RunItem::Segment => {
             builder.segments.get(run.range()).unwrap_or_default().to_vec()
         }
         _ => Vec::new(),
     }
 }
 
-fn add_segment(lane: &mut Lane, segment: &Segment, all: &[Block], notes: &mut Notes) {
+fn add_segment(
+    lane: &mut DeviceTrace,
+    segment: &RawSegment,
+    all: &[RawBlock],
+    notes: &mut Warnings,
+) {
     let mut next = segment.address;
     let mut sum = 0_u64;
     let mut contiguous = true;
@@ -146,7 +154,7 @@ fn add_segment(lane: &mut Lane, segment: &Segment, all: &[Block], notes: &mut No
         device: lane.device,
         pool: CachePool {
             id: segment.pool,
-            part: if lane.plain_sizes { Part::Whole } else { part },
+            part: if lane.plain_sizes { PoolSizeClass::Whole } else { part },
         },
         stream: segment.stream.map(StreamId),
         address: segment.address,
@@ -162,7 +170,7 @@ pub(super) fn site(site: u32) -> Option<SiteId> {
     (site != NO_SITE).then_some(SiteId(site))
 }
 
-impl Lane {
+impl DeviceTrace {
     /// Returns the allocated blocks at the end.
     pub(super) fn live(&self) -> impl Iterator<Item = &cache::Block> {
         let segments = self.segments.iter().flatten();

@@ -1,40 +1,40 @@
 //! Pickle machine for opcodes of plain data only. Opcodes that would look up, call or build an
 //! object are rejected by name.
 
-use super::fault::Fault;
-use super::input::Input;
-use super::meaning::Meaning;
+use super::fault::ReadError;
+use super::input::ByteWindow;
+use super::meaning::SnapshotBuilder;
 use super::memo::Memo;
 use super::opcode;
-use super::value::{Kept, NOWHERE, Open, Value};
-use super::words::LONGEST;
+use super::value::{MemoValue, NO_MEMO, OpenContainerRef, Value};
+use super::words::MAX_STRING_BYTES;
 
 /// Maximum number of values on the stack. Known lists are flushed at once, others by their writers
 /// every thousand items.
-const STACK: usize = 4 << 20;
+const MAX_STACK_VALUES: usize = 4 << 20;
 
 /// Maximum nesting of lists and dictionaries.
-const DEPTH: usize = 256;
+const MAX_DEPTH: usize = 256;
 
 /// Values of a full batch of a dictionary, as Python writes them.
-const BATCH: usize = 2000;
+const DICT_BATCH_VALUES: usize = 2000;
 
 /// The stack, the memo, and the builder that interprets values.
-pub(super) struct Machine<'m, 's> {
-    pub(super) input: Input,
+pub(super) struct PickleMachine<'m, 's> {
+    pub(super) input: ByteWindow,
     pub(super) stack: Vec<Value>,
     marks: Vec<usize>,
     pub(super) memo: Memo,
-    pub(super) builder: &'m mut Meaning<'s>,
+    pub(super) builder: &'m mut SnapshotBuilder<'s>,
 }
 
-impl<'m, 's> Machine<'m, 's> {
-    pub(super) fn new(input: Input, builder: &'m mut Meaning<'s>) -> Self {
+impl<'m, 's> PickleMachine<'m, 's> {
+    pub(super) fn new(input: ByteWindow, builder: &'m mut SnapshotBuilder<'s>) -> Self {
         Self { input, stack: Vec::new(), marks: Vec::new(), memo: Memo::default(), builder }
     }
 
     /// Runs to the end of the pickle; returns its value.
-    pub(super) fn run(mut self) -> Result<Value, Fault> {
+    pub(super) fn run(mut self) -> Result<Value, ReadError> {
         loop {
             let opcode = match self.input.next_in_window() {
                 Some(opcode) => opcode,
@@ -55,15 +55,15 @@ impl<'m, 's> Machine<'m, 's> {
                 }
                 0x94 => self.put(self.memo.next())?,
                 b'(' => {
-                    if self.marks.len() >= DEPTH {
+                    if self.marks.len() >= MAX_DEPTH {
                         return Err(self.broken("values are nested too deeply"));
                     }
-                    if !self.recognise()? {
+                    if !self.match_entry()? {
                         self.marks.push(self.stack.len());
                     }
                 }
-                b'}' => self.push(Value::NewDict(NOWHERE))?,
-                b']' => self.push(Value::NewList(NOWHERE))?,
+                b'}' => self.push(Value::NewDict(NO_MEMO))?,
+                b']' => self.push(Value::NewList(NO_MEMO))?,
                 b'u' => self.set_items()?,
                 b'e' => self.append_items()?,
                 b'.' => {
@@ -77,7 +77,7 @@ impl<'m, 's> Machine<'m, 's> {
 
     /// Handles opcodes that push one value, and less frequent ones.
     #[inline]
-    fn rare(&mut self, opcode: u8) -> Result<(), Fault> {
+    fn rare(&mut self, opcode: u8) -> Result<(), ReadError> {
         match opcode {
             b'K' => self.input.array().and_then(|[byte]| self.push(Value::Int(i64::from(byte)))),
             b'M' => {
@@ -127,7 +127,7 @@ impl<'m, 's> Machine<'m, 's> {
         }
     }
 
-    fn rarest(&mut self, opcode: u8) -> Result<(), Fault> {
+    fn rarest(&mut self, opcode: u8) -> Result<(), ReadError> {
         match opcode {
             b')' => self.push(Value::Ignored),
             0x85..=0x87 => self.tuple_of(usize::from(opcode - 0x84)),
@@ -138,7 +138,7 @@ impl<'m, 's> Machine<'m, 's> {
             b'l' | b'd' => {
                 let new = if opcode == b'l' { Value::NewList } else { Value::NewDict };
                 let mark = self.mark()?.min(self.stack.len());
-                self.stack.insert(mark, new(NOWHERE));
+                self.stack.insert(mark, new(NO_MEMO));
                 self.marks.push(mark + 1);
                 if opcode == b'l' { self.append_items() } else { self.set_items() }
             }
@@ -170,24 +170,24 @@ impl<'m, 's> Machine<'m, 's> {
                 let length = u64::from_le_bytes(self.input.array()?);
                 self.bytes(length)
             }
-            _ => Err(Fault::refused(
+            _ => Err(ReadError::refused(
                 format!("the pickle uses {} (0x{opcode:02x})", opcode::name(opcode)),
                 self.input.offset().saturating_sub(1),
             )),
         }
     }
 
-    fn protocol(&mut self) -> Result<(), Fault> {
+    fn protocol(&mut self) -> Result<(), ReadError> {
         match self.input.array()? {
             [0..=5] => Ok(()),
-            [newer] => Err(Fault::refused(
+            [newer] => Err(ReadError::refused(
                 format!("the pickle has protocol {newer}; 2 to 5 are known"),
                 self.input.offset().saturating_sub(1),
             )),
         }
     }
 
-    fn frame(&mut self) -> Result<(), Fault> {
+    fn frame(&mut self) -> Result<(), ReadError> {
         let length = u64::from_le_bytes(self.input.array()?);
         if length > self.input.left() {
             return Err(self.broken("the pickle ends before it is complete"));
@@ -195,20 +195,20 @@ impl<'m, 's> Machine<'m, 's> {
         Ok(())
     }
 
-    fn text(&mut self, length: u64) -> Result<(), Fault> {
+    fn text(&mut self, length: u64) -> Result<(), ReadError> {
         let words = &mut self.builder.words;
-        let id = self.input.text(length, LONGEST, |bytes| words.id(bytes))?;
+        let id = self.input.text(length, MAX_STRING_BYTES, |bytes| words.id(bytes))?;
         let id = id.map_err(|_| self.broken("the pickle holds more text than a snapshot has"))?;
         self.push(Value::Text(id))
     }
 
-    fn bytes(&mut self, length: u64) -> Result<(), Fault> {
+    fn bytes(&mut self, length: u64) -> Result<(), ReadError> {
         self.input.text(length, 0, |_| ())?;
         self.push(Value::Ignored)
     }
 
     /// Reads a signed number of any length, lowest byte first.
-    fn long(&mut self, length: u64) -> Result<(), Fault> {
+    fn long(&mut self, length: u64) -> Result<(), ReadError> {
         let value = self.input.text(length, 16, |bytes| {
             let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
             let mut wide = [if negative { 0xff } else { 0 }; 16];
@@ -225,25 +225,25 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, value: Value) -> Result<(), Fault> {
-        if self.stack.len() >= STACK {
+    pub(super) fn push(&mut self, value: Value) -> Result<(), ReadError> {
+        if self.stack.len() >= MAX_STACK_VALUES {
             return Err(self.broken("the pickle holds too many values at one time"));
         }
         self.stack.push(value);
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value, Fault> {
+    fn pop(&mut self) -> Result<Value, ReadError> {
         self.stack.pop().ok_or_else(|| self.broken("a value is missing"))
     }
 
     #[inline]
-    fn mark(&mut self) -> Result<usize, Fault> {
+    fn mark(&mut self) -> Result<usize, ReadError> {
         self.marks.pop().ok_or_else(|| self.broken("the beginning of a group of values is missing"))
     }
 
     #[inline]
-    fn get(&mut self, index: u32) -> Result<(), Fault> {
+    fn get(&mut self, index: u32) -> Result<(), ReadError> {
         match self.memo.get(index) {
             Ok(value) => self.push(value),
             Err(kept) => self.get_slowly(index, kept),
@@ -252,10 +252,10 @@ impl<'m, 's> Machine<'m, 's> {
 
     /// Returns a container that is still on the stack, and completes it: appending to it later
     /// would make it contain itself, and is rejected.
-    fn get_slowly(&mut self, index: u32, kept: Kept) -> Result<(), Fault> {
+    fn get_slowly(&mut self, index: u32, kept: MemoValue) -> Result<(), ReadError> {
         match kept {
-            Kept::Used => Err(self.broken("an entry, block or segment is used twice")),
-            Kept::Pending(at) => {
+            MemoValue::Used => Err(self.broken("an entry, block or segment is used twice")),
+            MemoValue::Pending(at) => {
                 let here = self.stack.get(at as usize).copied();
                 let open = here.filter(|value| memo_of(*value) == Some(index));
                 let open = open.ok_or_else(|| self.broken("a value that was dropped is used"))?;
@@ -270,17 +270,17 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     #[inline]
-    fn put(&mut self, index: u32) -> Result<(), Fault> {
+    fn put(&mut self, index: u32) -> Result<(), ReadError> {
         let at = self.stack.len().saturating_sub(1);
         let Some(top) = self.stack.last_mut() else {
             return Err(self.broken("a value is missing"));
         };
         let kept = match top {
-            Value::NewDict(memo) | Value::NewList(memo) if *memo == NOWHERE => {
+            Value::NewDict(memo) | Value::NewList(memo) if *memo == NO_MEMO => {
                 *memo = index;
                 self.memo.pend(index, at)
             }
-            Value::OpenDict(open) | Value::OpenList(open) if open.memo == NOWHERE => {
+            Value::OpenDict(open) | Value::OpenList(open) if open.memo == NO_MEMO => {
                 open.memo = index;
                 self.memo.pend(index, at)
             }
@@ -297,7 +297,7 @@ impl<'m, 's> Machine<'m, 's> {
 
     /// Completes a value: nothing can be added to it afterwards.
     #[inline]
-    fn finish(&mut self, value: Value) -> Result<Value, Fault> {
+    fn finish(&mut self, value: Value) -> Result<Value, ReadError> {
         match value {
             Value::NewDict(_) | Value::NewList(_) | Value::OpenDict(_) | Value::OpenList(_) => {
                 self.finish_container(value)
@@ -306,7 +306,7 @@ impl<'m, 's> Machine<'m, 's> {
         }
     }
 
-    fn finish_container(&mut self, value: Value) -> Result<Value, Fault> {
+    fn finish_container(&mut self, value: Value) -> Result<Value, ReadError> {
         let (finished, memo) = match value {
             Value::NewDict(memo) => (Value::Ignored, memo),
             Value::NewList(memo) => (Value::EmptyList, memo),
@@ -314,7 +314,7 @@ impl<'m, 's> Machine<'m, 's> {
             Value::OpenList(open) => (self.builder.close_list(open.slot), open.memo),
             _ => return Ok(value),
         };
-        if memo != NOWHERE {
+        if memo != NO_MEMO {
             self.memo.put(memo, finished).map_err(|what| self.broken(what))?;
         }
         Ok(finished)
@@ -322,7 +322,7 @@ impl<'m, 's> Machine<'m, 's> {
 
     /// Completes all values from a stack index on.
     #[inline]
-    fn finish_from(&mut self, from: usize) -> Result<(), Fault> {
+    fn finish_from(&mut self, from: usize) -> Result<(), ReadError> {
         for at in from..self.stack.len() {
             let Some(&value) = self.stack.get(at) else { break };
             if memo_of(value).is_some() {
@@ -335,21 +335,21 @@ impl<'m, 's> Machine<'m, 's> {
         Ok(())
     }
 
-    fn set_items(&mut self) -> Result<(), Fault> {
+    fn set_items(&mut self) -> Result<(), ReadError> {
         let mark = self.mark()?;
         self.finish_from(mark)?;
         let items = self.stack.get(mark..).unwrap_or_default();
         let dict = mark.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let dict = match dict {
             // A full batch: more may follow.
-            Some(Value::NewDict(memo)) if items.len() >= BATCH => {
+            Some(Value::NewDict(memo)) if items.len() >= DICT_BATCH_VALUES => {
                 let slot = self.builder.open_dict();
                 self.builder.grow_dict(slot, items);
-                Value::OpenDict(Open { slot, memo })
+                Value::OpenDict(OpenContainerRef { slot, memo })
             }
             Some(Value::NewDict(memo)) => {
                 let value = self.builder.dict(items);
-                if memo != NOWHERE {
+                if memo != NO_MEMO {
                     self.memo.put(memo, value).map_err(|what| self.broken(what))?;
                 }
                 value
@@ -366,7 +366,7 @@ impl<'m, 's> Machine<'m, 's> {
 
     /// Pushes a value. Consecutive items of the same kind share one stack entry.
     #[inline]
-    pub(super) fn push_joined(&mut self, value: Value) -> Result<(), Fault> {
+    pub(super) fn push_joined(&mut self, value: Value) -> Result<(), ReadError> {
         let in_group = self.marks.last().is_none_or(|&mark| mark < self.stack.len());
         if let Value::Items(next) = value
             && in_group
@@ -378,12 +378,12 @@ impl<'m, 's> Machine<'m, 's> {
         self.push(value)
     }
 
-    fn set_item(&mut self) -> Result<(), Fault> {
+    fn set_item(&mut self) -> Result<(), ReadError> {
         let key = self.stack.len().saturating_sub(2);
         self.finish_from(key)?;
         let dict = key.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let open = match dict {
-            Some(Value::NewDict(memo)) => Open { slot: self.builder.open_dict(), memo },
+            Some(Value::NewDict(memo)) => OpenContainerRef { slot: self.builder.open_dict(), memo },
             Some(Value::OpenDict(open)) => open,
             _ => return Err(self.broken("an item is set of what is not a dictionary, or complete")),
         };
@@ -392,20 +392,20 @@ impl<'m, 's> Machine<'m, 's> {
         self.push(Value::OpenDict(open))
     }
 
-    fn append_items(&mut self) -> Result<(), Fault> {
+    fn append_items(&mut self) -> Result<(), ReadError> {
         let mark = self.mark()?;
         self.append_from(mark)
     }
 
-    fn append_item(&mut self) -> Result<(), Fault> {
+    fn append_item(&mut self) -> Result<(), ReadError> {
         self.append_from(self.stack.len().saturating_sub(1))
     }
 
-    fn append_from(&mut self, from: usize) -> Result<(), Fault> {
+    fn append_from(&mut self, from: usize) -> Result<(), ReadError> {
         self.finish_from(from)?;
         let list = from.checked_sub(1).and_then(|at| self.stack.get(at)).copied();
         let open = match list {
-            Some(Value::NewList(memo)) => Open { slot: self.builder.open_list(), memo },
+            Some(Value::NewList(memo)) => OpenContainerRef { slot: self.builder.open_list(), memo },
             Some(Value::OpenList(open)) => open,
             _ => return Err(self.broken("items are added to what is not a list, or complete")),
         };
@@ -414,7 +414,7 @@ impl<'m, 's> Machine<'m, 's> {
         self.push(Value::OpenList(open))
     }
 
-    fn tuple_of(&mut self, count: usize) -> Result<(), Fault> {
+    fn tuple_of(&mut self, count: usize) -> Result<(), ReadError> {
         let from = self.stack.len().checked_sub(count);
         let from = from.ok_or_else(|| self.broken("a value is missing"))?;
         self.finish_from(from)?;
@@ -424,8 +424,8 @@ impl<'m, 's> Machine<'m, 's> {
     }
 
     #[cold]
-    pub(super) fn broken(&self, what: &str) -> Fault {
-        Fault::broken(what, self.input.offset().saturating_sub(1))
+    pub(super) fn broken(&self, what: &str) -> ReadError {
+        ReadError::broken(what, self.input.offset().saturating_sub(1))
     }
 }
 

@@ -1,75 +1,75 @@
 //! Interpretation of a snapshot's dictionaries, lists and tuples. Each is identified by its keys,
 //! and converted at once.
 
-use engine::cache::CacheSettings;
+use engine::cache::AllocatorSettings;
 use engine::ids::SiteId;
 use engine::stack::FrameId;
 
 use super::entry;
-use super::events::{Events, NO_SITE, Streams};
-use super::frames::{DEEPEST, Frames, NOISE};
-use super::known::{self, Known};
+use super::events::{NO_SITE, StreamTable, TraceEntries};
+use super::frames::{FrameTable, MAX_FRAMES, NOISE_FRAME};
+use super::known::{self, StackCache};
 use super::memo::Memo;
-use super::notes::Notes;
-use super::state::{self, Block, Past, Segment, Whole};
-use super::value::{Run, Thing, Value};
-use super::words::{Word, Words};
-use crate::import::Sink;
+use super::notes::Warnings;
+use super::state::{self, BlockHistory, RawBlock, RawSegment, SnapshotState};
+use super::value::{RunItem, Value, ValueRun};
+use super::words::{KnownString, StringTable};
+use crate::import::ImportSink;
 
 /// Maximum number of devices.
-const DEVICES: usize = 1 << 12;
+const MAX_DEVICES: usize = 1 << 12;
 
 /// Maximum number of values of a growing dictionary; no dictionary of a snapshot comes near.
-const LARGEST: usize = 1 << 16;
+const MAX_DICT_VALUES: usize = 1 << 16;
 
 /// Everything that was read so far.
-pub(super) struct Meaning<'s> {
-    pub(super) words: Words,
-    pub(super) sink: &'s mut dyn Sink,
-    pub(super) frames: Frames,
-    pub(super) events: Events,
-    pub(super) streams: Streams,
-    pub(super) blocks: Vec<Block>,
-    pub(super) pasts: Vec<Past>,
-    pub(super) segments: Vec<Segment>,
-    pub(super) traces: Vec<Vec<Run>>,
+pub(super) struct SnapshotBuilder<'s> {
+    pub(super) words: StringTable,
+    pub(super) sink: &'s mut dyn ImportSink,
+    pub(super) frames: FrameTable,
+    pub(super) events: TraceEntries,
+    pub(super) streams: StreamTable,
+    pub(super) blocks: Vec<RawBlock>,
+    pub(super) pasts: Vec<BlockHistory>,
+    pub(super) segments: Vec<RawSegment>,
+    pub(super) traces: Vec<Vec<ValueRun>>,
     pub(super) pairs: Vec<(u64, u64)>,
-    pub(super) settings: CacheSettings,
-    pub(super) whole: Option<Whole>,
-    pub(super) notes: Notes,
+    pub(super) settings: AllocatorSettings,
+    pub(super) whole: Option<SnapshotState>,
+    pub(super) notes: Warnings,
     /// Whether entries have the category of a tensor: the file was made from a profile.
     pub(super) is_profile: bool,
     /// Number of trace entries that were used.
     pub(super) used: u64,
     total: u64,
-    dicts: Slots<Vec<Value>>,
-    lists: Slots<Growing>,
+    dicts: ContainerSlots<Vec<Value>>,
+    lists: ContainerSlots<OpenContainer>,
     /// Stacks by their encoded bytes.
-    pub(super) known: Known,
+    pub(super) known: StackCache,
     /// Frames of the current list.
     scratch: Vec<FrameId>,
 }
 
 /// A list that is not complete.
 #[derive(Default)]
-enum Growing {
+enum OpenContainer {
     #[default]
     Empty,
     Frames(Vec<FrameId>),
     /// A known site that may get more frames.
     Known(u32),
-    Run(Run),
-    Traces(Vec<Run>),
+    Run(ValueRun),
+    Traces(Vec<ValueRun>),
     Ignored,
 }
 
 /// Items of growing containers; slots are reused.
-struct Slots<T> {
+struct ContainerSlots<T> {
     slots: Vec<T>,
     free: Vec<u32>,
 }
 
-impl<T: Default> Slots<T> {
+impl<T: Default> ContainerSlots<T> {
     fn open(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(T::default());
@@ -87,28 +87,28 @@ impl<T: Default> Slots<T> {
     }
 }
 
-impl<'s> Meaning<'s> {
-    pub(super) fn new(sink: &'s mut dyn Sink, total: u64) -> Self {
+impl<'s> SnapshotBuilder<'s> {
+    pub(super) fn new(sink: &'s mut dyn ImportSink, total: u64) -> Self {
         Self {
-            words: Words::new(),
+            words: StringTable::new(),
             sink,
-            frames: Frames::default(),
-            events: Events::default(),
-            streams: Streams::default(),
+            frames: FrameTable::default(),
+            events: TraceEntries::default(),
+            streams: StreamTable::default(),
             blocks: Vec::new(),
             pasts: Vec::new(),
             segments: Vec::new(),
             traces: Vec::new(),
             pairs: Vec::new(),
-            settings: CacheSettings::default(),
+            settings: AllocatorSettings::default(),
             whole: None,
-            notes: Notes::default(),
+            notes: Warnings::default(),
             is_profile: false,
             used: 0,
             total,
-            dicts: Slots { slots: Vec::new(), free: Vec::new() },
-            lists: Slots { slots: Vec::new(), free: Vec::new() },
-            known: Known::default(),
+            dicts: ContainerSlots { slots: Vec::new(), free: Vec::new() },
+            lists: ContainerSlots { slots: Vec::new(), free: Vec::new() },
+            known: StackCache::default(),
             scratch: Vec::new(),
         }
     }
@@ -122,17 +122,25 @@ impl<'s> Meaning<'s> {
     pub(super) fn dict(&mut self, items: &[Value]) -> Value {
         for pair in items.chunks_exact(2) {
             let [Value::Text(key), _] = *pair else { continue };
-            match Word::of(key) {
-                Some(Word::Action) => return entry::read(self, items),
-                Some(Word::Filename) => {
+            match KnownString::of(key) {
+                Some(KnownString::Action) => return entry::read(self, items),
+                Some(KnownString::Filename) => {
                     let stacks = self.sink.stacks();
                     return Value::Frame(self.frames.frame(items, &self.words, stacks));
                 }
-                Some(Word::State) => return state::block(self, items),
-                Some(Word::Blocks | Word::TotalSize) => return state::segment(self, items),
-                Some(Word::RealSize) => return state::past(self, items),
-                Some(Word::Segments | Word::DeviceTraces) => return state::whole(self, items),
-                Some(Word::MaxSplitSize | Word::ExpandableSegments | Word::GcThreshold) => {
+                Some(KnownString::State) => return state::block(self, items),
+                Some(KnownString::Blocks | KnownString::TotalSize) => {
+                    return state::segment(self, items);
+                }
+                Some(KnownString::RealSize) => return state::past(self, items),
+                Some(KnownString::Segments | KnownString::DeviceTraces) => {
+                    return state::whole(self, items);
+                }
+                Some(
+                    KnownString::MaxSplitSize
+                    | KnownString::ExpandableSegments
+                    | KnownString::GcThreshold,
+                ) => {
                     return state::settings(self, items);
                 }
                 _ => {}
@@ -147,7 +155,7 @@ impl<'s> Meaning<'s> {
 
     pub(super) fn grow_dict(&mut self, slot: u32, items: &[Value]) {
         if let Some(dict) = self.dicts.get(slot)
-            && dict.len() < LARGEST
+            && dict.len() < MAX_DICT_VALUES
         {
             dict.extend_from_slice(items);
         }
@@ -164,54 +172,54 @@ impl<'s> Meaning<'s> {
 
     pub(super) fn grow_list(&mut self, slot: u32, items: &[Value]) {
         let Some(list) = self.lists.get(slot) else { return };
-        if let Growing::Known(site) = *list {
-            *list = Growing::Frames(self.sink.stacks().ids(SiteId(site)).to_vec());
+        if let OpenContainer::Known(site) = *list {
+            *list = OpenContainer::Frames(self.sink.stacks().ids(SiteId(site)).to_vec());
         }
-        if matches!(list, Growing::Empty) {
+        if matches!(list, OpenContainer::Empty) {
             *list = begin(items.first(), &mut self.scratch);
         }
         let fits = match list {
-            Growing::Frames(frames) => grow_frames(frames, items),
-            Growing::Run(run) => items.iter().all(|item| match item {
+            OpenContainer::Frames(frames) => grow_frames(frames, items),
+            OpenContainer::Run(run) => items.iter().all(|item| match item {
                 Value::Items(next) => run.join(*next),
                 _ => false,
             }),
-            Growing::Traces(traces) => items.iter().all(|item| {
+            OpenContainer::Traces(traces) => items.iter().all(|item| {
                 let run = match item {
-                    Value::List(run) if run.of == Thing::Entry => *run,
-                    Value::EmptyList => Run { of: Thing::Entry, first: 0, count: 0 },
+                    Value::List(run) if run.of == RunItem::Entry => *run,
+                    Value::EmptyList => ValueRun { of: RunItem::Entry, first: 0, count: 0 },
                     _ => return false,
                 };
                 traces.push(run);
-                traces.len() <= DEVICES
+                traces.len() <= MAX_DEVICES
             }),
-            Growing::Empty | Growing::Known(_) | Growing::Ignored => true,
+            OpenContainer::Empty | OpenContainer::Known(_) | OpenContainer::Ignored => true,
         };
         if !fits {
-            *list = Growing::Ignored;
+            *list = OpenContainer::Ignored;
         }
     }
 
     pub(super) fn close_list(&mut self, slot: u32) -> Value {
         match self.lists.close(slot) {
-            Growing::Frames(mut frames) => {
-                if frames.len() > DEEPEST {
+            OpenContainer::Frames(mut frames) => {
+                if frames.len() > MAX_FRAMES {
                     self.notes.cut_stacks += 1;
-                    frames.truncate(DEEPEST);
+                    frames.truncate(MAX_FRAMES);
                 }
                 let site = self.site(&frames);
                 frames.clear();
                 self.scratch = frames;
                 site
             }
-            Growing::Known(site) => Value::Site(site),
-            Growing::Run(run) => Value::List(run),
-            Growing::Traces(traces) => {
+            OpenContainer::Known(site) => Value::Site(site),
+            OpenContainer::Run(run) => Value::List(run),
+            OpenContainer::Traces(traces) => {
                 self.traces.push(traces);
                 Value::Traces(u32::try_from(self.traces.len() - 1).unwrap_or(u32::MAX))
             }
-            Growing::Empty => Value::EmptyList,
-            Growing::Ignored => Value::Ignored,
+            OpenContainer::Empty => Value::EmptyList,
+            OpenContainer::Ignored => Value::Ignored,
         }
     }
 
@@ -221,7 +229,7 @@ impl<'s> Meaning<'s> {
         }
         match self.sink.stacks().site(frames).0 {
             // The highest numbers do not fit into the memo.
-            site if site < NOISE => Value::Site(site),
+            site if site < NOISE_FRAME => Value::Site(site),
             _ => Value::Ignored,
         }
     }
@@ -231,7 +239,7 @@ impl<'s> Meaning<'s> {
     pub(super) fn open_known(&mut self, site: u32) -> u32 {
         let slot = self.lists.open();
         if let Some(list) = self.lists.get(slot) {
-            *list = Growing::Known(site);
+            *list = OpenContainer::Known(site);
         }
         slot
     }
@@ -242,7 +250,7 @@ impl<'s> Meaning<'s> {
         let mut stack = std::mem::take(&mut self.scratch);
         let complete = known::frames(list, memo, |frame| stack.push(FrameId(frame)));
         let site = match (complete, stack.len()) {
-            (true, 1..=DEEPEST) => match self.site(&stack) {
+            (true, 1..=MAX_FRAMES) => match self.site(&stack) {
                 Value::Site(site) => Some(site),
                 _ => None,
             },
@@ -270,23 +278,23 @@ impl<'s> Meaning<'s> {
 }
 
 /// Returns the kind of a list, by its first item. A run starts empty where its first item starts.
-fn begin(first: Option<&Value>, scratch: &mut Vec<FrameId>) -> Growing {
+fn begin(first: Option<&Value>, scratch: &mut Vec<FrameId>) -> OpenContainer {
     match first {
-        Some(Value::Frame(_)) => Growing::Frames(std::mem::take(scratch)),
-        Some(Value::Items(run)) => Growing::Run(Run { count: 0, ..*run }),
-        Some(Value::List(_) | Value::EmptyList) => Growing::Traces(Vec::new()),
-        Some(_) => Growing::Ignored,
-        None => Growing::Empty,
+        Some(Value::Frame(_)) => OpenContainer::Frames(std::mem::take(scratch)),
+        Some(Value::Items(run)) => OpenContainer::Run(ValueRun { count: 0, ..*run }),
+        Some(Value::List(_) | Value::EmptyList) => OpenContainer::Traces(Vec::new()),
+        Some(_) => OpenContainer::Ignored,
+        None => OpenContainer::Empty,
     }
 }
 
 fn grow_frames(frames: &mut Vec<FrameId>, items: &[Value]) -> bool {
-    if frames.len() > DEEPEST {
+    if frames.len() > MAX_FRAMES {
         return true;
     }
     for item in items {
         match *item {
-            Value::Frame(NOISE) => {}
+            Value::Frame(NOISE_FRAME) => {}
             Value::Frame(frame) => frames.push(FrameId(frame)),
             _ => return false,
         }
@@ -295,10 +303,14 @@ fn grow_frames(frames: &mut Vec<FrameId>, items: &[Value]) -> bool {
 }
 
 /// Returns the stack of a dictionary, with separate native frames if it has any.
-pub(super) fn site_of(builder: &mut Meaning<'_>, frames: Option<u32>, native: Option<u32>) -> u32 {
+pub(super) fn site_of(
+    builder: &mut SnapshotBuilder<'_>,
+    frames: Option<u32>,
+    native: Option<u32>,
+) -> u32 {
     match (native, frames) {
         (Some(inner), Some(outer)) => {
-            let SiteId(site) = Frames::joined(inner, outer, builder.sink.stacks());
+            let SiteId(site) = FrameTable::joined(inner, outer, builder.sink.stacks());
             site
         }
         (one, other) => one.or(other).unwrap_or(NO_SITE),

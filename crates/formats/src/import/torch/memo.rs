@@ -1,18 +1,18 @@
 //! The memo of a pickle: values that are used again.
 
-use super::value::{Cell, Kept, Value};
-use super::words::WordId;
+use super::value::{MemoCell, MemoValue, Value};
+use super::words::StringId;
 
 /// Maximum distance of an index from the last one. Writers count up.
-const AHEAD: usize = 1 << 16;
+const MAX_MEMO_GAP: usize = 1 << 16;
 
 /// Maximum number of rare values; snapshots mostly share texts, frames and stacks.
-const OTHERS: usize = 4 << 20;
+const MAX_RARE_VALUES: usize = 4 << 20;
 
 /// Values by index.
 #[derive(Default)]
 pub(super) struct Memo {
-    cells: Vec<Cell>,
+    cells: Vec<MemoCell>,
     others: Vec<Value>,
     /// A complete value was overwritten: conclusions from indices no longer hold.
     pub(super) rewritten: bool,
@@ -27,13 +27,13 @@ impl Memo {
 
     /// Returns the value at an index, or why there is none.
     #[inline(always)]
-    pub(super) fn get(&self, index: u32) -> Result<Value, Kept> {
-        match self.cells.get(index as usize).map_or(Kept::Nothing, |cell| cell.kept()) {
-            Kept::Frame(frame) => Ok(Value::Frame(frame)),
-            Kept::Text(id) => Ok(Value::Text(WordId(id))),
-            Kept::Site(site) => Ok(Value::Site(site)),
-            Kept::Ignored => Ok(Value::Ignored),
-            Kept::Other(at) => self.others.get(at as usize).copied().ok_or(Kept::Nothing),
+    pub(super) fn get(&self, index: u32) -> Result<Value, MemoValue> {
+        match self.cells.get(index as usize).map_or(MemoValue::Nothing, |cell| cell.kept()) {
+            MemoValue::Frame(frame) => Ok(Value::Frame(frame)),
+            MemoValue::Text(id) => Ok(Value::Text(StringId(id))),
+            MemoValue::Site(site) => Ok(Value::Site(site)),
+            MemoValue::Ignored => Ok(Value::Ignored),
+            MemoValue::Other(at) => self.others.get(at as usize).copied().ok_or(MemoValue::Nothing),
             kept => Err(kept),
         }
     }
@@ -42,17 +42,17 @@ impl Memo {
     #[inline]
     pub(super) fn put(&mut self, index: u32, value: Value) -> Result<(), &'static str> {
         let kept = match value {
-            Value::Text(id) => Kept::Text(id.0),
-            Value::Frame(frame) => Kept::Frame(frame),
-            Value::Site(site) => Kept::Site(site),
-            Value::Ignored => Kept::Ignored,
-            Value::Items(_) | Value::List(_) | Value::Traces(_) | Value::Whole => Kept::Used,
+            Value::Text(id) => MemoValue::Text(id.0),
+            Value::Frame(frame) => MemoValue::Frame(frame),
+            Value::Site(site) => MemoValue::Site(site),
+            Value::Ignored => MemoValue::Ignored,
+            Value::Items(_) | Value::List(_) | Value::Traces(_) | Value::Whole => MemoValue::Used,
             _ => {
-                if self.others.len() >= OTHERS {
+                if self.others.len() >= MAX_RARE_VALUES {
                     return Err("too many values are kept");
                 }
                 self.others.push(value);
-                Kept::Other(u32::try_from(self.others.len() - 1).unwrap_or(u32::MAX))
+                MemoValue::Other(u32::try_from(self.others.len() - 1).unwrap_or(u32::MAX))
             }
         };
         self.keep(index, kept)
@@ -61,22 +61,22 @@ impl Memo {
     /// Stores the stack index of an incomplete container.
     #[inline]
     pub(super) fn pend(&mut self, index: u32, at: usize) -> Result<(), &'static str> {
-        self.keep(index, Kept::Pending(u32::try_from(at).unwrap_or(u32::MAX)))
+        self.keep(index, MemoValue::Pending(u32::try_from(at).unwrap_or(u32::MAX)))
     }
 
     #[inline]
-    fn keep(&mut self, index: u32, kept: Kept) -> Result<(), &'static str> {
-        let cell = Cell::new(kept).ok_or("too many values are kept")?;
+    fn keep(&mut self, index: u32, kept: MemoValue) -> Result<(), &'static str> {
+        let cell = MemoCell::new(kept).ok_or("too many values are kept")?;
         let index = index as usize;
         if let Some(old) = self.cells.get_mut(index) {
-            self.rewritten |= !matches!(old.kept(), Kept::Pending(_) | Kept::Nothing);
+            self.rewritten |= !matches!(old.kept(), MemoValue::Pending(_) | MemoValue::Nothing);
             *old = cell;
             return Ok(());
         }
-        if index - self.cells.len() > AHEAD {
+        if index - self.cells.len() > MAX_MEMO_GAP {
             return Err("a value is kept far from all others");
         }
-        self.cells.resize(index, Cell::NOTHING);
+        self.cells.resize(index, MemoCell::NOTHING);
         self.cells.push(cell);
         Ok(())
     }

@@ -32,17 +32,17 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use engine::units::Moment;
+use engine::units::Timestamp;
 
-use self::fault::{Fault, Kind};
-use self::html::Page;
-use self::input::Input;
+use self::fault::{ReadError, ReadErrorKind};
+use self::html::HtmlPickleReader;
+use self::input::ByteWindow;
 use self::lane::lanes;
-use self::machine::Machine;
-use self::meaning::Meaning;
-use self::replay::{Player, Stage, moment};
-use self::value::{Thing, Value};
-use super::{Error, Imported, Sink, Source};
+use self::machine::PickleMachine;
+use self::meaning::SnapshotBuilder;
+use self::replay::{ReplayContext, TraceReplayer, moment};
+use self::value::{RunItem, Value};
+use super::{ImportError, ImportSink, ImportSummary, SourceFormat};
 
 /// Smaller times are not microseconds since 1970, but entry numbers.
 const REAL_TIME: u64 = 1 << 40;
@@ -51,8 +51,9 @@ const REAL_TIME: u64 = 1 << 40;
 ///
 /// # Errors
 /// The file cannot be read, is not a snapshot, or is damaged.
-pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
-    let (input, is_page) = open(path).map_err(|source| Error::Io { path: path.into(), source })?;
+pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, ImportError> {
+    let (input, is_page) =
+        open(path).map_err(|source| ImportError::Io { path: path.into(), source })?;
     let Some(input) = input else {
         return Err(not_recognised(path, is_page));
     };
@@ -60,7 +61,7 @@ pub fn read(path: &Path, sink: &mut dyn Sink) -> Result<Imported, Error> {
 }
 
 /// Opens the pickle of a file, if it starts like one; also returns whether it is inside a page.
-fn open(path: &Path) -> std::io::Result<(Option<Input>, bool)> {
+fn open(path: &Path) -> std::io::Result<(Option<ByteWindow>, bool)> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut start = [0; 64];
@@ -74,37 +75,37 @@ fn open(path: &Path) -> std::io::Result<(Option<Input>, bool)> {
     file.rewind()?;
     let start = start.get(..known).unwrap_or_default();
     if matches!(start, [0x80, 0..=5, ..]) {
-        return Ok((Some(Input::new(Box::new(file), length)), false));
+        return Ok((Some(ByteWindow::new(Box::new(file), length)), false));
     }
     let is_page = start.trim_ascii_start().first().is_some_and(|byte| matches!(byte, b'<' | b'['));
     let page = is_page.then(|| {
-        let page = Page::new(BufReader::with_capacity(1 << 16, file));
-        Input::new(Box::new(page), length / 4 * 3 + 3)
+        let page = HtmlPickleReader::new(BufReader::with_capacity(1 << 16, file));
+        ByteWindow::new(Box::new(page), length / 4 * 3 + 3)
     });
     Ok((page, is_page))
 }
 
-fn read_pickle(input: Input, sink: &mut dyn Sink) -> Result<Imported, Fault> {
+fn read_pickle(input: ByteWindow, sink: &mut dyn ImportSink) -> Result<ImportSummary, ReadError> {
     let total = input.left();
-    let mut builder = Meaning::new(sink, total);
-    let value = Machine::new(input, &mut builder).run()?;
+    let mut builder = SnapshotBuilder::new(sink, total);
+    let value = PickleMachine::new(input, &mut builder).run()?;
     let segments_only = match value {
         Value::Whole => None,
-        Value::List(run) if run.of == Thing::Segment => Some(value),
+        Value::List(run) if run.of == RunItem::Segment => Some(value),
         Value::EmptyList => Some(value),
         _ => {
-            return Err(Fault::not_snapshot(
+            return Err(ReadError::not_snapshot(
                 "the pickle holds neither `segments` nor `device_traces`",
             ));
         }
     };
     replay(&mut builder, segments_only);
     builder.sink.progress(total, total);
-    Ok(Imported { source: Source::Torch, events: builder.used, producer: None })
+    Ok(ImportSummary { source: SourceFormat::Torch, events: builder.used, producer: None })
 }
 
 /// Replays the snapshot to the sink, in the order of time.
-fn replay(builder: &mut Meaning<'_>, segments_only: Option<Value>) {
+fn replay(builder: &mut SnapshotBuilder<'_>, segments_only: Option<Value>) {
     let mut lanes = lanes(builder, segments_only);
     if lanes.iter().all(|lane| lane.trace.count == 0) {
         builder.notes.no_trace = true;
@@ -126,7 +127,7 @@ fn replay(builder: &mut Meaning<'_>, segments_only: Option<Value>) {
     });
     let first = first.map(|event| event.time).min();
     let timed = first.is_some_and(|time| time >= REAL_TIME);
-    let mut context = Stage {
+    let mut context = ReplayContext {
         events,
         streams: &builder.streams,
         settings: &builder.settings,
@@ -139,17 +140,18 @@ fn replay(builder: &mut Meaning<'_>, segments_only: Option<Value>) {
     if timed && let Ok(nanos) = i64::try_from(start.0) {
         context.sink.clock(start, nanos);
     }
-    let replayers = paired.into_iter().map(|(lane, pairs)| Player::new(lane, pairs, &mut context));
+    let replayers =
+        paired.into_iter().map(|(lane, pairs)| TraceReplayer::new(lane, pairs, &mut context));
     let replayers = replayers.collect();
     merge(replayers, start, &mut context);
     if builder.notes.no_trace {
         // Everything is older than the missing trace, which has its own warning.
         builder.notes.older = 0;
     }
-    std::mem::take(&mut builder.notes).tell(&builder.words, &mut *builder.sink);
+    std::mem::take(&mut builder.notes).flush(&builder.words, &mut *builder.sink);
 }
 
-fn merge(mut replayers: Vec<Player>, start: Moment, context: &mut Stage<'_>) {
+fn merge(mut replayers: Vec<TraceReplayer>, start: Timestamp, context: &mut ReplayContext<'_>) {
     for replayer in &mut replayers {
         replayer.begin(start, context);
     }
@@ -167,29 +169,29 @@ fn merge(mut replayers: Vec<Player>, start: Moment, context: &mut Stage<'_>) {
     }
 }
 
-fn not_recognised(path: &Path, is_page: bool) -> Error {
+fn not_recognised(path: &Path, is_page: bool) -> ImportError {
     let reason = if is_page {
         "no memory snapshot in the page; make one with torch.cuda.memory._dump_snapshot()"
     } else {
         "not a PyTorch memory snapshot: a pickle of protocol 2 to 5, or a page made from one; \
          make one with torch.cuda.memory._dump_snapshot()"
     };
-    Error::NotRecognised { path: path.into(), why: reason.to_owned() }
+    ImportError::NotRecognized { path: path.into(), why: reason.to_owned() }
 }
 
-fn explain(path: &Path, fault: Fault, is_page: bool) -> Error {
+fn explain(path: &Path, fault: ReadError, is_page: bool) -> ImportError {
     let path = path.to_path_buf();
     match fault.into_kind() {
-        Kind::Io(source) => Error::Io { path, source },
-        Kind::Broken { at: 0, .. } if is_page => not_recognised(&path, true),
-        Kind::Broken { what, at, advice } => {
+        ReadErrorKind::Io(source) => ImportError::Io { path, source },
+        ReadErrorKind::Broken { at: 0, .. } if is_page => not_recognised(&path, true),
+        ReadErrorKind::Broken { what, at, advice } => {
             let place = if is_page { "byte {} of the pickle in the page" } else { "byte {}" };
             let place = place.replace("{}", &at.to_string());
-            Error::Broken { path, what, place, advice: advice.to_owned() }
+            ImportError::Broken { path, problem: what, location: place, advice: advice.to_owned() }
         }
-        Kind::NotSnapshot(why) => {
+        ReadErrorKind::NotSnapshot(why) => {
             let why = format!("{why}; make a snapshot with torch.cuda.memory._dump_snapshot()");
-            Error::NotRecognised { path, why }
+            ImportError::NotRecognized { path, why }
         }
     }
 }

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use super::words::{WordId, Words};
-use crate::import::{Sink, Warning};
-use crate::plain::plain;
+use super::words::{StringId, StringTable};
+use crate::import::{ImportSink, Warning};
+use crate::plain::sanitize;
 
 /// Maximum number of unknown actions reported by name; others are one group.
-const NAMED: usize = 32;
+const MAX_NAMED_ACTIONS: usize = 32;
 
 /// Maximum number of failed requests reported individually.
-const FAILURES: usize = 16;
+const MAX_LISTED_FAILURES: usize = 16;
 
 /// Counts of problems and unknown values.
 #[derive(Default)]
-pub(super) struct Notes {
-    unknown_actions: BTreeMap<WordId, u64>,
+pub(super) struct Warnings {
+    unknown_actions: BTreeMap<StringId, u64>,
     more_unknown: u64,
     failures: Vec<String>,
     more_failures: u64,
@@ -53,9 +53,11 @@ pub(super) struct Notes {
     pub(super) no_segments: bool,
 }
 
-impl Notes {
-    pub(super) fn unknown_action(&mut self, action: WordId) {
-        if self.unknown_actions.len() < NAMED || self.unknown_actions.contains_key(&action) {
+impl Warnings {
+    pub(super) fn unknown_action(&mut self, action: StringId) {
+        if self.unknown_actions.len() < MAX_NAMED_ACTIONS
+            || self.unknown_actions.contains_key(&action)
+        {
             *self.unknown_actions.entry(action).or_default() += 1;
         } else {
             self.more_unknown += 1;
@@ -63,7 +65,7 @@ impl Notes {
     }
 
     pub(super) fn failure(&mut self, text: impl FnOnce() -> String) {
-        if self.failures.len() < FAILURES {
+        if self.failures.len() < MAX_LISTED_FAILURES {
             self.failures.push(text());
         } else {
             self.more_failures += 1;
@@ -71,7 +73,7 @@ impl Notes {
     }
 
     /// Reports all warnings.
-    pub(super) fn tell(self, words: &Words, sink: &mut dyn Sink) {
+    pub(super) fn flush(self, words: &StringTable, sink: &mut dyn ImportSink) {
         let mut warn = |count: u64, inexact: bool, text: &str| {
             if count > 0 {
                 sink.warn(Warning { text: text.to_owned(), count, inexact });
@@ -82,7 +84,7 @@ impl Notes {
         }
         warn(self.more_failures, false, "more requests failed for lack of memory");
         for (&action, &count) in &self.unknown_actions {
-            let name = plain(words.get(action));
+            let name = sanitize(words.get(action));
             warn(count, false, &format!("entries with the unknown action `{name}` were left out"));
         }
         warn(self.more_unknown, false, "entries with further unknown actions were left out");
@@ -146,7 +148,7 @@ impl Notes {
         let text = "segments were reserved or returned at impossible addresses";
         warn(self.odd_segments, true, text);
         warn(self.odd_blocks, true, "segments have blocks that do not add up to them");
-        let text = format!("stacks were cut to {} frames", super::frames::DEEPEST);
+        let text = format!("stacks were cut to {} frames", super::frames::MAX_FRAMES);
         warn(self.cut_stacks, false, &text);
     }
 }

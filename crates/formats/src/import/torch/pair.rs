@@ -5,16 +5,17 @@ use engine::cache::Block;
 use hashbrown::HashMap;
 
 use super::events::{
-    Action, Event, Events, LIVE, NO_SITE, NO_STREAM, NO_TIME, PAIRED, PAIRED_OLDER, REPLACES,
+    LIVE, NO_SITE, NO_STREAM, NO_TIME, PAIRED, PAIRED_OLDER, REPLACES, TraceAction, TraceEntries,
+    TraceEntry,
 };
-use super::lane::Lane;
-use super::notes::Notes;
+use super::lane::DeviceTrace;
+use super::notes::Warnings;
 
 /// Results of pairing that do not fit into the entries of a trace.
 #[derive(Default)]
-pub(super) struct Pairs {
+pub(super) struct AllocFreePairs {
     /// Blocks from before the trace.
-    pub(super) older: Vec<Older>,
+    pub(super) older: Vec<PreTraceBlock>,
     /// Block sizes of allocations that are live at the end.
     pub(super) live: HashMap<u32, u64>,
     /// Allocations at a live address, and the allocations they replaced.
@@ -29,7 +30,7 @@ pub(super) struct Pairs {
 
 /// A block from before the trace.
 #[derive(Clone, Copy)]
-pub(super) struct Older {
+pub(super) struct PreTraceBlock {
     pub(super) address: u64,
     pub(super) requested: u64,
     pub(super) site: u32,
@@ -45,8 +46,12 @@ const FREED: u32 = u32::MAX;
 const FOUND: u32 = u32::MAX - 1;
 
 /// Pairs the entries of a trace and sorts them by time.
-pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs {
-    let mut pairs = Pairs::default();
+pub(super) fn pair(
+    lane: &DeviceTrace,
+    events: &mut TraceEntries,
+    notes: &mut Warnings,
+) -> AllocFreePairs {
+    let mut pairs = AllocFreePairs::default();
     let mut at_address: HashMap<u64, u32> = HashMap::new();
     let mut now = None;
     let (first, count) = (lane.trace.first, lane.trace.count);
@@ -54,7 +59,7 @@ pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs
         let Some(event) = events.get_mut(at) else { break };
         keep_order(event, at - first, &mut now, notes);
         match event.action {
-            Action::Alloc => match at_address.insert(event.address, at) {
+            TraceAction::Alloc => match at_address.insert(event.address, at) {
                 None | Some(FREED) => {}
                 Some(older) => {
                     event.flags |= REPLACES;
@@ -62,14 +67,14 @@ pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs
                     notes.replaced += 1;
                 }
             },
-            Action::FreeRequested => match at_address.insert(event.address, FREED) {
+            TraceAction::FreeRequested => match at_address.insert(event.address, FREED) {
                 Some(FREED) => notes.stray_frees += 1,
                 Some(allocation) => {
                     event.size = u64::from(allocation);
                     event.flags |= PAIRED;
                 }
                 None => {
-                    let older = Older {
+                    let older = PreTraceBlock {
                         address: event.address,
                         requested: event.size,
                         site: NO_SITE,
@@ -81,8 +86,8 @@ pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs
                     pairs.older.push(older);
                 }
             },
-            Action::Reserved | Action::Returned => pairs.ranges.push(at),
-            Action::FreeCompleted | Action::Oom => {}
+            TraceAction::Reserved | TraceAction::Returned => pairs.ranges.push(at),
+            TraceAction::FreeCompleted | TraceAction::Oom => {}
         }
     }
     if lane.segments.is_some() {
@@ -94,7 +99,7 @@ pub(super) fn pair(lane: &Lane, events: &mut Events, notes: &mut Notes) -> Pairs
 
 /// Makes times non-decreasing; entries without one count up.
 #[inline]
-fn keep_order(event: &mut Event, number: u32, now: &mut Option<u64>, notes: &mut Notes) {
+fn keep_order(event: &mut TraceEntry, number: u32, now: &mut Option<u64>, notes: &mut Warnings) {
     if event.time == NO_TIME {
         notes.timeless += 1;
         event.time = now.map_or_else(|| u64::from(number), |now| now.saturating_add(1));
@@ -110,15 +115,15 @@ fn keep_order(event: &mut Event, number: u32, now: &mut Option<u64>, notes: &mut
 
 /// Compares the blocks that are live after the trace with those of the segments.
 fn compare(
-    lane: &Lane,
+    lane: &DeviceTrace,
     at_address: &mut HashMap<u64, u32>,
-    events: &mut Events,
-    pairs: &mut Pairs,
-    notes: &mut Notes,
+    events: &mut TraceEntries,
+    pairs: &mut AllocFreePairs,
+    notes: &mut Warnings,
 ) {
     for block in lane.live() {
         match at_address.insert(block.address, FOUND) {
-            None => pairs.older.push(Older {
+            None => pairs.older.push(PreTraceBlock {
                 address: block.address,
                 requested: block.requested,
                 site: block.site.map_or(NO_SITE, |site| site.0),

@@ -1,71 +1,76 @@
 //! Replay of a snapshot in the order of time: memory from before the first entry, then the entries
 //! of all traces, then what only the state at the end shows.
 
-use engine::cache::{BlockState, CacheLevels, CacheSettings};
-use engine::change::{Change, How, Turn};
-use engine::ids::{Key, Pid, SiteId, Space, StreamId, Tid};
-use engine::kind::Kind;
-use engine::units::{Bytes, Moment};
+use engine::cache::{AllocatorSettings, AllocatorStats, BlockState};
+use engine::change::{AllocationChange, ChangeKind, EndReason};
+use engine::ids::{AddressType, AllocationKey, Pid, SiteId, StreamId, Tid};
+use engine::kind::MemoryKind;
+use engine::units::{Bytes, Timestamp};
 use hashbrown::HashMap;
 
 use super::events::{
-    Action, COMPLETED, EXPANDABLE, Event, Events, LIVE, ODD_SIZE, PAIRED, PAIRED_OLDER, REPLACES,
-    Streams,
+    COMPLETED, EXPANDABLE, LIVE, ODD_SIZE, PAIRED, PAIRED_OLDER, REPLACES, StreamTable,
+    TraceAction, TraceEntries, TraceEntry,
 };
-use super::gaps::{Gaps, SMALL};
-use super::lane::{Lane, site};
-use super::notes::Notes;
-use super::pair::{Older, Pairs};
-use super::reserved::{Ranges, cut_bytes};
-use crate::import::{Refused, Sink};
+use super::gaps::{FreeBlocks, SMALL_BLOCK_BYTES};
+use super::lane::{DeviceTrace, site};
+use super::notes::Warnings;
+use super::pair::{AllocFreePairs, PreTraceBlock};
+use super::reserved::{RangeMap, cut_bytes};
+use crate::import::{FailedAllocation, ImportSink};
 
 /// Data shared by all traces.
-pub(super) struct Stage<'a> {
-    pub(super) events: &'a mut Events,
-    pub(super) streams: &'a Streams,
-    pub(super) settings: &'a CacheSettings,
-    pub(super) notes: &'a mut Notes,
-    pub(super) sink: &'a mut dyn Sink,
+pub(super) struct ReplayContext<'a> {
+    pub(super) events: &'a mut TraceEntries,
+    pub(super) streams: &'a StreamTable,
+    pub(super) settings: &'a AllocatorSettings,
+    pub(super) notes: &'a mut Warnings,
+    pub(super) sink: &'a mut dyn ImportSink,
     /// Whether entries have real times.
     pub(super) timed: bool,
 }
 
 /// Data of a range that the cache reserved.
 #[derive(Clone, Copy, Default)]
-struct Piece {
-    began: Moment,
+struct ReservedRange {
+    began: Timestamp,
     site: Option<SiteId>,
     stream: Option<StreamId>,
 }
 
 /// Replays one trace.
-pub(super) struct Player {
-    lane: Lane,
-    pairs: Pairs,
+pub(super) struct TraceReplayer {
+    lane: DeviceTrace,
+    pairs: AllocFreePairs,
     next: u32,
     end: u32,
-    start: Moment,
-    now: Moment,
-    gaps: Gaps,
+    start: Timestamp,
+    now: Timestamp,
+    gaps: FreeBlocks,
     grows: bool,
-    pieces: Ranges<Piece>,
+    pieces: RangeMap<ReservedRange>,
     /// Freed blocks that a stream still uses.
     pending: HashMap<u64, u64>,
     odd_sizes: HashMap<u32, u64>,
-    levels: CacheLevels,
+    levels: AllocatorStats,
 }
 
-impl Player {
-    pub(super) fn new(lane: Lane, pairs: Pairs, stage: &mut Stage<'_>) -> Self {
+impl TraceReplayer {
+    pub(super) fn new(
+        lane: DeviceTrace,
+        pairs: AllocFreePairs,
+        stage: &mut ReplayContext<'_>,
+    ) -> Self {
         let (next, end) = (lane.trace.first, lane.trace.first.saturating_add(lane.trace.count));
-        let levels = CacheLevels { device: lane.device, ..CacheLevels::default() };
+        let levels = AllocatorStats { device: lane.device, ..AllocatorStats::default() };
         let segments = lane.segments.iter().flatten();
         let mut grows = stage.settings.expandable_segments == Some(true);
         grows |= segments.clone().any(|segment| segment.expandable);
-        let mut pieces = Ranges::default();
-        if lane.kind == Kind::Torch && !lane.plain_sizes {
+        let mut pieces = RangeMap::default();
+        if lane.kind == MemoryKind::Torch && !lane.plain_sizes {
             for (segment, site) in segments.zip(&lane.segment_sites) {
-                let piece = Piece { stream: segment.stream, site: *site, began: Moment(0) };
+                let piece =
+                    ReservedRange { stream: segment.stream, site: *site, began: Timestamp(0) };
                 if !pieces.take(segment.address, segment.bytes).is_empty() {
                     stage.notes.odd_segments += 1;
                 }
@@ -75,12 +80,12 @@ impl Player {
             for event in pairs.ranges.iter().rev().filter_map(|&at| stage.events.get(at)) {
                 grows |= event.flags & EXPANDABLE != 0;
                 let present = cut_bytes(&pieces.take(event.address, event.size));
-                let returned = event.action == Action::Returned;
+                let returned = event.action == TraceAction::Returned;
                 if present != if returned { 0 } else { event.size } && lane.segments.is_some() {
                     stage.notes.odd_segments += 1;
                 }
                 if returned {
-                    pieces.add(event.address, event.size, Piece::default());
+                    pieces.add(event.address, event.size, ReservedRange::default());
                 }
             }
         }
@@ -89,9 +94,9 @@ impl Player {
             pairs,
             next,
             end,
-            start: Moment(0),
-            now: Moment(0),
-            gaps: Gaps::default(),
+            start: Timestamp(0),
+            now: Timestamp(0),
+            gaps: FreeBlocks::default(),
             grows,
             pieces,
             pending: HashMap::new(),
@@ -102,7 +107,7 @@ impl Player {
 
     /// Returns the time of the next entry, in microseconds.
     #[inline]
-    pub(super) fn time(&self, events: &Events) -> Option<u64> {
+    pub(super) fn time(&self, events: &TraceEntries) -> Option<u64> {
         if self.next >= self.end {
             return None;
         }
@@ -110,11 +115,11 @@ impl Player {
     }
 
     /// Emits the memory from before the first entry.
-    pub(super) fn begin(&mut self, start: Moment, stage: &mut Stage<'_>) {
+    pub(super) fn begin(&mut self, start: Timestamp, stage: &mut ReplayContext<'_>) {
         (self.start, self.now) = (start, start);
         let pieces: Vec<_> = self.pieces.iter().collect();
         for (address, bytes, piece) in pieces {
-            let piece = Piece { began: start, ..piece };
+            let piece = ReservedRange { began: start, ..piece };
             if let Some(about) = self.pieces.get_mut(address) {
                 *about = piece;
             }
@@ -122,7 +127,7 @@ impl Player {
                 self.gaps.reserve(address, bytes);
             }
             self.levels.reserved.add(bytes);
-            self.emit(stage, Turn::Began, Self::reserve(address, bytes, piece));
+            self.emit(stage, ChangeKind::Allocated, Self::reserve(address, bytes, piece));
         }
         for at in 0..self.pairs.older.len() {
             let Some(&older) = self.pairs.older.get(at) else { break };
@@ -132,38 +137,38 @@ impl Player {
             self.levels.active.add(bytes);
             self.levels.requested.add(older.requested);
             let block = self.older_block(&older, bytes, stage.streams);
-            self.emit(stage, Turn::Began, block);
+            self.emit(stage, ChangeKind::Allocated, block);
         }
     }
 
     /// Emits the next entry.
-    pub(super) fn step(&mut self, stage: &mut Stage<'_>) {
+    pub(super) fn step(&mut self, stage: &mut ReplayContext<'_>) {
         let at = self.next;
         self.next = self.next.saturating_add(1);
         let Some(&event) = stage.events.get(at) else { return };
         self.now = moment(event.time);
         match event.action {
-            Action::Alloc => self.alloc(at, &event, stage),
-            Action::FreeRequested => self.free(&event, stage),
-            Action::FreeCompleted => self.completed(event.address),
-            Action::Reserved if self.has_pieces(&event) => self.reserved(&event, stage),
-            Action::Returned if self.has_pieces(&event) => self.returned(&event, stage),
-            Action::Reserved | Action::Returned => {}
-            Action::Oom => self.failed(&event, stage),
+            TraceAction::Alloc => self.alloc(at, &event, stage),
+            TraceAction::FreeRequested => self.free(&event, stage),
+            TraceAction::FreeCompleted => self.completed(event.address),
+            TraceAction::Reserved if self.has_pieces(&event) => self.reserved(&event, stage),
+            TraceAction::Returned if self.has_pieces(&event) => self.returned(&event, stage),
+            TraceAction::Reserved | TraceAction::Returned => {}
+            TraceAction::Oom => self.failed(&event, stage),
         }
     }
 
     /// Returns whether an entry changes reserved memory: only of a device's cache, and not of size
     /// 0.
-    fn has_pieces(&self, event: &Event) -> bool {
-        self.lane.kind == Kind::Torch && !self.lane.plain_sizes && event.size > 0
+    fn has_pieces(&self, event: &TraceEntry) -> bool {
+        self.lane.kind == MemoryKind::Torch && !self.lane.plain_sizes && event.size > 0
     }
 
-    fn alloc(&mut self, at: u32, event: &Event, stage: &mut Stage<'_>) {
+    fn alloc(&mut self, at: u32, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
         if event.flags & REPLACES != 0
             && let Some(&older) = self.pairs.replaced.get(&at)
         {
-            self.end_of(older, How::Replaced, true, stage);
+            self.end_of(older, EndReason::Replaced, true, stage);
         }
         let rounded = self.rounded(event.size, stage.settings);
         let bytes = self.size(at, event, rounded, stage);
@@ -177,14 +182,20 @@ impl Player {
         self.levels.active.add(bytes);
         self.levels.requested.add(event.size);
         let block = self.block(event, bytes, stage.streams);
-        self.emit(stage, Turn::Began, block);
+        self.emit(stage, ChangeKind::Allocated, block);
     }
 
     /// Returns the size of a new block: from the segments, or as the allocator would have chosen
     /// it.
-    fn size(&mut self, at: u32, event: &Event, rounded: u64, stage: &mut Stage<'_>) -> u64 {
+    fn size(
+        &mut self,
+        at: u32,
+        event: &TraceEntry,
+        rounded: u64,
+        stage: &mut ReplayContext<'_>,
+    ) -> u64 {
         let known = if event.flags & LIVE == 0 { None } else { self.pairs.live.get(&at).copied() };
-        if self.lane.plain_sizes || rounded <= SMALL {
+        if self.lane.plain_sizes || rounded <= SMALL_BLOCK_BYTES {
             if known.is_some_and(|known| known != rounded) && !self.lane.plain_sizes {
                 stage.notes.other_rounding += 1;
             }
@@ -204,24 +215,24 @@ impl Player {
         known.or(taken).unwrap_or(rounded)
     }
 
-    fn free(&mut self, event: &Event, stage: &mut Stage<'_>) {
+    fn free(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
         let completed = event.flags & COMPLETED != 0;
         let partner = u32::try_from(event.size).unwrap_or(u32::MAX);
         if event.flags & PAIRED != 0 {
-            self.end_of(partner, How::Freed, completed, stage);
+            self.end_of(partner, EndReason::Freed, completed, stage);
         } else if event.flags & PAIRED_OLDER != 0
             && let Some(&older) = self.pairs.older.get(partner as usize)
         {
             let bytes = self.older_bytes(&older, stage.settings);
             self.release(older.address, bytes, older.requested, completed);
-            let ended = Turn::Ended { began: self.start, how: How::Freed };
+            let ended = ChangeKind::Ended { began: self.start, how: EndReason::Freed };
             let block = self.older_block(&older, bytes, stage.streams);
             self.emit(stage, ended, block);
         }
     }
 
     /// Emits the end of the allocation at an index of the trace.
-    fn end_of(&mut self, at: u32, how: How, completed: bool, stage: &mut Stage<'_>) {
+    fn end_of(&mut self, at: u32, how: EndReason, completed: bool, stage: &mut ReplayContext<'_>) {
         let Some(&began) = stage.events.get(at) else { return };
         let bytes = if began.flags & ODD_SIZE == 0 {
             self.rounded(began.size, stage.settings)
@@ -229,7 +240,7 @@ impl Player {
             self.odd_sizes.remove(&at).unwrap_or(0)
         };
         self.release(began.address, bytes, began.size, completed);
-        let ended = Turn::Ended { began: moment(began.time), how };
+        let ended = ChangeKind::Ended { began: moment(began.time), how };
         let block = self.block(&began, bytes, stage.streams);
         self.emit(stage, ended, block);
     }
@@ -252,14 +263,14 @@ impl Player {
 
     fn unused(&mut self, address: u64, bytes: u64) {
         self.levels.active.sub(bytes);
-        if bytes > SMALL && !self.grows && !self.lane.plain_sizes {
+        if bytes > SMALL_BLOCK_BYTES && !self.grows && !self.lane.plain_sizes {
             self.gaps.free(address, bytes);
         }
     }
 
-    fn reserved(&mut self, event: &Event, stage: &mut Stage<'_>) {
-        self.remove_pieces(event, How::Replaced, stage);
-        let piece = Piece {
+    fn reserved(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
+        self.remove_pieces(event, EndReason::Replaced, stage);
+        let piece = ReservedRange {
             began: self.now,
             site: site(event.site),
             stream: stage.streams.get(event.stream).map(StreamId),
@@ -269,41 +280,41 @@ impl Player {
         }
         self.pieces.add(event.address, event.size, piece);
         self.levels.reserved.add(event.size);
-        self.emit(stage, Turn::Began, Self::reserve(event.address, event.size, piece));
+        self.emit(stage, ChangeKind::Allocated, Self::reserve(event.address, event.size, piece));
     }
 
-    fn returned(&mut self, event: &Event, stage: &mut Stage<'_>) {
+    fn returned(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
         self.gaps.release(event.address);
-        self.remove_pieces(event, How::Freed, stage);
+        self.remove_pieces(event, EndReason::Freed, stage);
     }
 
     /// Ends the memory in a range of addresses. Ranges that extend beyond it also end, and their
     /// rests start again.
-    fn remove_pieces(&mut self, event: &Event, how: How, stage: &mut Stage<'_>) {
+    fn remove_pieces(&mut self, event: &TraceEntry, how: EndReason, stage: &mut ReplayContext<'_>) {
         for cut in self.pieces.take(event.address, event.size) {
             self.levels.reserved.sub(cut.bytes);
-            let ended = Turn::Ended { began: cut.about.began, how };
+            let ended = ChangeKind::Ended { began: cut.about.began, how };
             self.emit(stage, ended, Self::reserve(cut.address, cut.bytes, cut.about));
             for (address, bytes) in cut.rests.into_iter().flatten() {
-                let piece = Piece { began: self.now, ..cut.about };
+                let piece = ReservedRange { began: self.now, ..cut.about };
                 if let Some(about) = self.pieces.get_mut(address) {
                     *about = piece;
                 }
                 self.levels.reserved.add(bytes);
-                self.emit(stage, Turn::Began, Self::reserve(address, bytes, piece));
+                self.emit(stage, ChangeKind::Allocated, Self::reserve(address, bytes, piece));
             }
         }
     }
 
-    fn failed(&mut self, event: &Event, stage: &mut Stage<'_>) {
+    fn failed(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
         let micros = event.time;
         let time = jiff::Timestamp::from_microsecond(i64::try_from(micros).unwrap_or(0));
         let when = match time {
             Ok(time) if stage.timed => time.to_string(),
             _ => format!("entry {micros}"),
         };
-        if self.lane.kind == Kind::Torch {
-            stage.sink.refused(&Refused {
+        if self.lane.kind == MemoryKind::Torch {
+            stage.sink.refused(&FailedAllocation {
                 at: self.now,
                 pid: Pid(0),
                 device: self.lane.device,
@@ -326,23 +337,23 @@ impl Player {
     }
 
     /// Emits what only the state at the end shows.
-    pub(super) fn finish(&mut self, end: Moment, stage: &mut Stage<'_>) {
+    pub(super) fn finish(&mut self, end: Timestamp, stage: &mut ReplayContext<'_>) {
         self.now = end;
         for at in std::mem::take(&mut self.pairs.vanished) {
-            self.end_of(at, How::Freed, true, stage);
+            self.end_of(at, EndReason::Freed, true, stage);
         }
         for block in std::mem::take(&mut self.pairs.later) {
             let mut change = self.change(block.address, block.bytes, block.site);
             change.stream = self.lane.stream_at(block.address);
-            self.emit(stage, Turn::Began, change);
+            self.emit(stage, ChangeKind::Allocated, change);
         }
-        let is_cache = self.lane.kind == Kind::Torch && !self.lane.plain_sizes;
+        let is_cache = self.lane.kind == MemoryKind::Torch && !self.lane.plain_sizes;
         if let Some(segments) = self.lane.segments.take() {
             let mut sums = [0_u64; 4];
             for segment in segments {
                 sums = add_segment(sums, &segment);
                 // Segments of a profile only span its addresses.
-                if is_cache || self.lane.kind == Kind::Pinned {
+                if is_cache || self.lane.kind == MemoryKind::Pinned {
                     stage.sink.segment(segment);
                 }
             }
@@ -355,43 +366,48 @@ impl Player {
 
     /// Sets the levels to the state at the end, which is authoritative.
     fn correct(&mut self, sums: [u64; 4]) {
-        let CacheLevels { allocated, requested, active, reserved, .. } = &mut self.levels;
+        let AllocatorStats { allocated, requested, active, reserved, .. } = &mut self.levels;
         for (level, sum) in [allocated, requested, active, reserved].into_iter().zip(sums) {
             level.current = sum;
             level.peak = level.peak.max(sum);
         }
     }
 
-    fn rounded(&self, requested: u64, settings: &CacheSettings) -> u64 {
+    fn rounded(&self, requested: u64, settings: &AllocatorSettings) -> u64 {
         if self.lane.plain_sizes { requested } else { settings.rounded(requested) }
     }
 
-    fn older_bytes(&self, older: &Older, settings: &CacheSettings) -> u64 {
+    fn older_bytes(&self, older: &PreTraceBlock, settings: &AllocatorSettings) -> u64 {
         older.bytes.unwrap_or_else(|| self.rounded(older.requested, settings))
     }
 
-    fn older_block(&self, older: &Older, bytes: u64, streams: &Streams) -> Change {
+    fn older_block(
+        &self,
+        older: &PreTraceBlock,
+        bytes: u64,
+        streams: &StreamTable,
+    ) -> AllocationChange {
         let mut change = self.change(older.address, bytes, site(older.site));
         let stream = streams.get(older.stream).map(StreamId);
         change.stream = stream.or_else(|| self.lane.stream_at(older.address));
         change
     }
 
-    fn block(&self, event: &Event, bytes: u64, streams: &Streams) -> Change {
+    fn block(&self, event: &TraceEntry, bytes: u64, streams: &StreamTable) -> AllocationChange {
         let mut change = self.change(event.address, bytes, site(event.site));
         change.stream = streams.get(event.stream).map(StreamId);
         change
     }
 
-    fn change(&self, address: u64, bytes: u64, site: Option<SiteId>) -> Change {
-        Change {
+    fn change(&self, address: u64, bytes: u64, site: Option<SiteId>) -> AllocationChange {
+        AllocationChange {
             at: self.now,
-            what: Turn::Began,
+            action: ChangeKind::Allocated,
             pid: Pid(0),
             tid: Tid(0),
             device: self.lane.device,
             kind: self.lane.kind,
-            key: Key::address(address),
+            key: AllocationKey::address(address),
             bytes,
             pool: None,
             stream: None,
@@ -401,15 +417,15 @@ impl Player {
 
     /// Returns the change of a range that the cache reserved. Its key differs from that of the
     /// block at the same address.
-    fn reserve(address: u64, bytes: u64, piece: Piece) -> Change {
-        Change {
+    fn reserve(address: u64, bytes: u64, piece: ReservedRange) -> AllocationChange {
+        AllocationChange {
             at: piece.began,
-            what: Turn::Began,
+            action: ChangeKind::Allocated,
             pid: Pid(0),
             tid: Tid(0),
             device: None,
-            kind: Kind::Pool,
-            key: Key { space: Space::Pool, value: address },
+            kind: MemoryKind::Pool,
+            key: AllocationKey { space: AddressType::Pool, value: address },
             bytes,
             pool: None,
             stream: piece.stream,
@@ -418,8 +434,9 @@ impl Player {
     }
 
     #[inline]
-    fn emit(&self, stage: &mut Stage<'_>, what: Turn, change: Change) {
-        let change = Change { at: self.now, what, device: self.lane.device, ..change };
+    fn emit(&self, stage: &mut ReplayContext<'_>, what: ChangeKind, change: AllocationChange) {
+        let change =
+            AllocationChange { at: self.now, action: what, device: self.lane.device, ..change };
         stage.sink.change(&change);
     }
 }
@@ -440,6 +457,6 @@ fn add_segment(sums: [u64; 4], segment: &engine::cache::Segment) -> [u64; 4] {
 }
 
 /// Returns a timestamp, in nanoseconds since 1970.
-pub(super) fn moment(micros: u64) -> Moment {
-    Moment(micros.saturating_mul(1000))
+pub(super) fn moment(micros: u64) -> Timestamp {
+    Timestamp(micros.saturating_mul(1000))
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 /// Non-overlapping ranges of addresses, each with a value.
 #[derive(Clone, Default)]
-pub(super) struct Ranges<T> {
+pub(super) struct RangeMap<T> {
     by_start: BTreeMap<u64, (u64, T)>,
 }
 
 /// A range that was split: it ended, and its rests started.
-pub(super) struct Cut<T> {
+pub(super) struct SplitRange<T> {
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) about: T,
@@ -18,7 +18,7 @@ pub(super) struct Cut<T> {
     pub(super) rests: [Option<(u64, u64)>; 2],
 }
 
-impl<T: Copy> Ranges<T> {
+impl<T: Copy> RangeMap<T> {
     /// Adds a range; it must not overlap others.
     pub(super) fn add(&mut self, address: u64, bytes: u64, about: T) {
         if bytes > 0 {
@@ -27,7 +27,7 @@ impl<T: Copy> Ranges<T> {
     }
 
     /// Removes a range of addresses. Returns the affected ranges, in the order of addresses.
-    pub(super) fn take(&mut self, address: u64, bytes: u64) -> Vec<Cut<T>> {
+    pub(super) fn take(&mut self, address: u64, bytes: u64) -> Vec<SplitRange<T>> {
         if bytes == 0 {
             return Vec::new();
         }
@@ -52,7 +52,7 @@ impl<T: Copy> Ranges<T> {
                 for (start, bytes) in rests.iter().flatten() {
                     self.by_start.insert(*start, (*bytes, about));
                 }
-                Cut { address: start, bytes, about, rests }
+                SplitRange { address: start, bytes, about, rests }
             })
             .collect()
     }
@@ -69,7 +69,7 @@ impl<T: Copy> Ranges<T> {
 }
 
 /// Returns how many bytes of the ranges were removed.
-pub(super) fn cut_bytes<T>(cuts: &[Cut<T>]) -> u64 {
+pub(super) fn cut_bytes<T>(cuts: &[SplitRange<T>]) -> u64 {
     cuts.iter().fold(0, |sum, cut| {
         let left = cut.rests.iter().flatten().map(|(_, bytes)| bytes).sum();
         sum.saturating_add(cut.bytes.saturating_sub(left))
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn removed_range_leaves_rests_before_and_after() {
-        let mut ranges = Ranges::default();
+        let mut ranges = RangeMap::default();
         ranges.add(0, 100, 'a');
         ranges.add(100, 50, 'b');
         ranges.add(200, 50, 'c');

@@ -1,16 +1,16 @@
 //! State at the snapshot: segments, blocks, settings, and the outermost dictionary.
 
-use engine::cache::{BlockState, Part};
+use engine::cache::{BlockState, PoolSizeClass};
 
 use super::entry::size_of_memory;
 use super::events::NO_SITE;
-use super::meaning::{Meaning, site_of};
-use super::value::{Run, Thing, Value};
-use super::words::Word;
+use super::meaning::{SnapshotBuilder, site_of};
+use super::value::{RunItem, Value, ValueRun};
+use super::words::KnownString;
 
 /// A block of the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct RawBlock {
     /// Absent in files of profiles and of torch 2.0: their blocks are consecutive.
     pub(super) address: Option<u64>,
     pub(super) size: u64,
@@ -21,28 +21,28 @@ pub(super) struct Block {
 
 /// History of a block in files of torch 2.0; the first item is the current one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Past {
+pub(super) struct BlockHistory {
     pub(super) requested: u64,
     pub(super) site: u32,
 }
 
 /// A segment of the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
+pub(super) struct RawSegment {
     pub(super) device: Option<u64>,
     pub(super) address: u64,
     pub(super) size: u64,
     pub(super) stream: Option<u64>,
-    pub(super) part: Part,
+    pub(super) part: PoolSizeClass,
     pub(super) pool: (u64, u64),
     pub(super) expandable: bool,
     pub(super) site: u32,
-    pub(super) blocks: Run,
+    pub(super) blocks: ValueRun,
 }
 
 /// Parts of a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Whole {
+pub(super) struct SnapshotState {
     pub(super) segments: Option<Value>,
     pub(super) traces: Option<Value>,
     pub(super) host_segments: Option<Value>,
@@ -50,27 +50,27 @@ pub(super) struct Whole {
 }
 
 /// Reads a block of a segment.
-pub(super) fn block(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
+pub(super) fn block(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let (mut address, mut size, mut requested, mut state) = (None, None, None, BlockState::Free);
     let (mut site, mut native, mut past) = (None, None, None);
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
-        match (Word::of(key), value) {
-            (Some(Word::Address), value) => address = value.pointer(),
-            (Some(Word::Size), value) => size = Some(value),
-            (Some(Word::RequestedSize), value) => requested = Some(value),
-            (Some(Word::State), Value::Text(word)) => {
-                state = match Word::of(word) {
-                    Some(Word::ActiveAllocated) => BlockState::Allocated,
-                    Some(Word::ActivePendingFree | Word::ActiveAwaitingFree) => {
+        match (KnownString::of(key), value) {
+            (Some(KnownString::Address), value) => address = value.pointer(),
+            (Some(KnownString::Size), value) => size = Some(value),
+            (Some(KnownString::RequestedSize), value) => requested = Some(value),
+            (Some(KnownString::State), Value::Text(word)) => {
+                state = match KnownString::of(word) {
+                    Some(KnownString::ActiveAllocated) => BlockState::Allocated,
+                    Some(KnownString::ActivePendingFree | KnownString::ActiveAwaitingFree) => {
                         BlockState::PendingFree
                     }
                     _ => BlockState::Free,
                 };
             }
-            (Some(Word::Frames), Value::Site(known)) => site = Some(known),
-            (Some(Word::CppFrames), Value::Site(known)) => native = Some(known),
-            (Some(Word::History), Value::List(run)) if run.of == Thing::Past => {
+            (Some(KnownString::Frames), Value::Site(known)) => site = Some(known),
+            (Some(KnownString::CppFrames), Value::Site(known)) => native = Some(known),
+            (Some(KnownString::History), Value::List(run)) if run.of == RunItem::Past => {
                 past = builder.pasts.get(run.first as usize).copied();
             }
             _ => {}
@@ -89,64 +89,66 @@ pub(super) fn block(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
         _ => requested.or(past_size).unwrap_or(size).min(size),
     };
     let first = index(builder.blocks.len());
-    builder.blocks.push(Block { address, size, requested, state, site });
+    builder.blocks.push(RawBlock { address, size, requested, state, site });
     // The history of this block was used.
     builder.pasts.clear();
-    Value::Items(Run { of: Thing::Block, first, count: 1 })
+    Value::Items(ValueRun { of: RunItem::Block, first, count: 1 })
 }
 
 /// Reads one item of a block's history.
-pub(super) fn past(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
+pub(super) fn past(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let (mut requested, mut site, mut native) = (None, None, None);
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
-        match (Word::of(key), value) {
-            (Some(Word::RealSize), value) => requested = Some(value),
-            (Some(Word::Frames), Value::Site(known)) => site = Some(known),
-            (Some(Word::CppFrames), Value::Site(known)) => native = Some(known),
+        match (KnownString::of(key), value) {
+            (Some(KnownString::RealSize), value) => requested = Some(value),
+            (Some(KnownString::Frames), Value::Site(known)) => site = Some(known),
+            (Some(KnownString::CppFrames), Value::Site(known)) => native = Some(known),
             _ => {}
         }
     }
     let requested = size_of_memory(builder, requested);
     let site = site_of(builder, site, native);
     let first = index(builder.pasts.len());
-    builder.pasts.push(Past { requested, site });
-    Value::Items(Run { of: Thing::Past, first, count: 1 })
+    builder.pasts.push(BlockHistory { requested, site });
+    Value::Items(ValueRun { of: RunItem::Past, first, count: 1 })
 }
 
 /// Reads a segment.
-pub(super) fn segment(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
-    let mut segment = Segment {
+pub(super) fn segment(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+    let mut segment = RawSegment {
         device: None,
         address: 0,
         size: 0,
         stream: None,
-        part: Part::Whole,
+        part: PoolSizeClass::Whole,
         pool: (0, 0),
         expandable: false,
         site: NO_SITE,
-        blocks: Run { of: Thing::Block, first: 0, count: 0 },
+        blocks: ValueRun { of: RunItem::Block, first: 0, count: 0 },
     };
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
-        match (Word::of(key), value) {
-            (Some(Word::Device), value) => segment.device = value.number(),
-            (Some(Word::Address), value) => segment.address = value.pointer().unwrap_or(0),
-            (Some(Word::TotalSize), value) => segment.size = size_of_memory(builder, Some(value)),
-            (Some(Word::Stream), value) => segment.stream = value.pointer(),
-            (Some(Word::SegmentType), Value::Text(word)) => {
-                segment.part = match Word::of(word) {
-                    Some(Word::Small) => Part::Small,
-                    Some(Word::Large) => Part::Large,
-                    _ => Part::Whole,
+        match (KnownString::of(key), value) {
+            (Some(KnownString::Device), value) => segment.device = value.number(),
+            (Some(KnownString::Address), value) => segment.address = value.pointer().unwrap_or(0),
+            (Some(KnownString::TotalSize), value) => {
+                segment.size = size_of_memory(builder, Some(value))
+            }
+            (Some(KnownString::Stream), value) => segment.stream = value.pointer(),
+            (Some(KnownString::SegmentType), Value::Text(word)) => {
+                segment.part = match KnownString::of(word) {
+                    Some(KnownString::Small) => PoolSizeClass::Small,
+                    Some(KnownString::Large) => PoolSizeClass::Large,
+                    _ => PoolSizeClass::Whole,
                 };
             }
-            (Some(Word::SegmentPoolId), Value::Pair(pair)) => {
+            (Some(KnownString::SegmentPoolId), Value::Pair(pair)) => {
                 segment.pool = builder.pairs.get(pair as usize).copied().unwrap_or_default();
             }
-            (Some(Word::IsExpandable), Value::Bool(yes)) => segment.expandable = yes,
-            (Some(Word::Frames), Value::Site(site)) => segment.site = site,
-            (Some(Word::Blocks), Value::List(run)) if run.of == Thing::Block => {
+            (Some(KnownString::IsExpandable), Value::Bool(yes)) => segment.expandable = yes,
+            (Some(KnownString::Frames), Value::Site(site)) => segment.site = site,
+            (Some(KnownString::Blocks), Value::List(run)) if run.of == RunItem::Block => {
                 segment.blocks = run
             }
             _ => {}
@@ -154,19 +156,19 @@ pub(super) fn segment(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
     }
     let first = index(builder.segments.len());
     builder.segments.push(segment);
-    Value::Items(Run { of: Thing::Segment, first, count: 1 })
+    Value::Items(ValueRun { of: RunItem::Segment, first, count: 1 })
 }
 
 /// Reads the outermost dictionary.
-pub(super) fn whole(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
-    let mut whole = Whole::default();
+pub(super) fn whole(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+    let mut whole = SnapshotState::default();
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
-        match Word::of(key) {
-            Some(Word::Segments) => whole.segments = Some(value),
-            Some(Word::DeviceTraces) => whole.traces = Some(value),
-            Some(Word::HostSegments) => whole.host_segments = Some(value),
-            Some(Word::HostTraces) => whole.host_traces = Some(value),
+        match KnownString::of(key) {
+            Some(KnownString::Segments) => whole.segments = Some(value),
+            Some(KnownString::DeviceTraces) => whole.traces = Some(value),
+            Some(KnownString::HostSegments) => whole.host_segments = Some(value),
+            Some(KnownString::HostTraces) => whole.host_traces = Some(value),
             _ => {}
         }
     }
@@ -175,22 +177,22 @@ pub(super) fn whole(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
 }
 
 /// Reads the settings of the allocator.
-pub(super) fn settings(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
+pub(super) fn settings(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
-        match (Word::of(key), value) {
-            (Some(Word::Conf | Word::AllocConf), Value::Text(text)) => {
+        match (KnownString::of(key), value) {
+            (Some(KnownString::Conf | KnownString::AllocConf), Value::Text(text)) => {
                 builder.settings.text = builder.words.get(text).to_owned();
             }
             // -1 and the highest number stand for no limit.
-            (Some(Word::MaxSplitSize), value) => {
+            (Some(KnownString::MaxSplitSize), value) => {
                 builder.settings.max_split_bytes = value.number().filter(|&limit| limit < 1 << 62);
             }
-            (Some(Word::GcThreshold), Value::Float(ratio)) => {
+            (Some(KnownString::GcThreshold), Value::Float(ratio)) => {
                 let is_valid = ratio.is_finite() && (0.0..=1.0).contains(&ratio);
                 builder.settings.garbage_collection_threshold = is_valid.then_some(ratio);
             }
-            (Some(Word::ExpandableSegments), Value::Bool(yes)) => {
+            (Some(KnownString::ExpandableSegments), Value::Bool(yes)) => {
                 builder.settings.expandable_segments = Some(yes);
             }
             _ => {}
@@ -200,7 +202,7 @@ pub(super) fn settings(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
 }
 
 /// Reads the rounding of sizes: `"1"` is for requests from 1 MiB, `"2"` from 2 MiB, and so on.
-pub(super) fn divisions(builder: &mut Meaning<'_>, items: &[Value]) -> Value {
+pub(super) fn divisions(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let mut found = false;
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { return Value::Ignored };

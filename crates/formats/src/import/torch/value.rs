@@ -1,10 +1,10 @@
 //! Values on the stack and in the memo of the machine. Nothing is kept as a tree: a dictionary is
 //! interpreted as soon as it is complete, and a list becomes a run of such items.
 
-use super::words::WordId;
+use super::words::StringId;
 
 /// No memo index.
-pub(super) const NOWHERE: u32 = u32::MAX;
+pub(super) const NO_MEMO: u32 = u32::MAX;
 
 /// A value: 16 bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -22,15 +22,15 @@ pub(super) enum Value {
     /// A float.
     Float(f64),
     /// A text.
-    Text(WordId),
+    Text(StringId),
     /// A dictionary without items so far, and its memo index.
     NewDict(u32),
     /// A list without items so far, and its memo index.
     NewList(u32),
     /// A growing dictionary.
-    OpenDict(Open),
+    OpenDict(OpenContainerRef),
     /// A growing list.
-    OpenList(Open),
+    OpenList(OpenContainerRef),
     /// A complete list without items.
     EmptyList,
     /// A frame of a stack, by the number of the frame table.
@@ -38,9 +38,9 @@ pub(super) enum Value {
     /// A complete list of frames.
     Site(u32),
     /// Consecutive complete dictionaries on the stack.
-    Items(Run),
+    Items(ValueRun),
     /// A complete list of dictionaries.
-    List(Run),
+    List(ValueRun),
     /// A list of lists of entries.
     Traces(u32),
     /// A tuple of two numbers.
@@ -55,22 +55,22 @@ pub(super) enum Value {
 
 /// A growing container: the slot of its items, and its memo index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenContainerRef {
     pub(super) slot: u32,
     pub(super) memo: u32,
 }
 
 /// Consecutive items of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    pub(super) of: Thing,
+pub(super) struct ValueRun {
+    pub(super) of: RunItem,
     pub(super) first: u32,
     pub(super) count: u32,
 }
 
 /// Kind of the items of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Thing {
+pub(super) enum RunItem {
     /// Entries of a trace.
     Entry,
     /// Blocks of a segment.
@@ -81,7 +81,7 @@ pub(super) enum Thing {
     Past,
 }
 
-impl Run {
+impl ValueRun {
     /// Appends `next`, if it follows directly.
     #[inline]
     pub(super) fn join(&mut self, next: Self) -> bool {
@@ -123,14 +123,14 @@ impl Value {
 
 /// Content of a memo entry in four bytes: a tag and a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Cell(u32);
+pub(super) struct MemoCell(u32);
 
 /// Maximum number next to a tag.
-const NUMBERS: u32 = (1 << 29) - 1;
+const MEMO_NUMBER_MASK: u32 = (1 << 29) - 1;
 
 /// Content of a memo entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kept {
+pub(super) enum MemoValue {
     /// Empty.
     Nothing,
     /// A container at this stack index, incomplete when it was stored.
@@ -149,36 +149,36 @@ pub(super) enum Kept {
     Used,
 }
 
-impl Cell {
+impl MemoCell {
     pub(super) const NOTHING: Self = Self(0);
 
     /// Returns `None` if the number is too large.
-    pub(super) fn new(kept: Kept) -> Option<Self> {
+    pub(super) fn new(kept: MemoValue) -> Option<Self> {
         let (tag, number) = match kept {
-            Kept::Nothing => (0, 0),
-            Kept::Pending(number) => (1, number),
-            Kept::Text(number) => (2, number),
-            Kept::Frame(number) => (3, number),
-            Kept::Site(number) => (4, number),
-            Kept::Other(number) => (5, number),
-            Kept::Ignored => (6, 0),
-            Kept::Used => (7, 0),
+            MemoValue::Nothing => (0, 0),
+            MemoValue::Pending(number) => (1, number),
+            MemoValue::Text(number) => (2, number),
+            MemoValue::Frame(number) => (3, number),
+            MemoValue::Site(number) => (4, number),
+            MemoValue::Other(number) => (5, number),
+            MemoValue::Ignored => (6, 0),
+            MemoValue::Used => (7, 0),
         };
-        (number <= NUMBERS).then_some(Self(tag << 29 | number))
+        (number <= MEMO_NUMBER_MASK).then_some(Self(tag << 29 | number))
     }
 
     #[inline(always)]
-    pub(super) fn kept(self) -> Kept {
-        let number = self.0 & NUMBERS;
+    pub(super) fn kept(self) -> MemoValue {
+        let number = self.0 & MEMO_NUMBER_MASK;
         match self.0 >> 29 {
-            0 => Kept::Nothing,
-            1 => Kept::Pending(number),
-            2 => Kept::Text(number),
-            3 => Kept::Frame(number),
-            4 => Kept::Site(number),
-            5 => Kept::Other(number),
-            6 => Kept::Ignored,
-            _ => Kept::Used,
+            0 => MemoValue::Nothing,
+            1 => MemoValue::Pending(number),
+            2 => MemoValue::Text(number),
+            3 => MemoValue::Frame(number),
+            4 => MemoValue::Site(number),
+            5 => MemoValue::Other(number),
+            6 => MemoValue::Ignored,
+            _ => MemoValue::Used,
         }
     }
 }
@@ -190,23 +190,23 @@ mod tests {
     #[test]
     fn values_are_small() {
         assert_eq!(size_of::<Value>(), 16);
-        assert_eq!(size_of::<Cell>(), 4);
+        assert_eq!(size_of::<MemoCell>(), 4);
     }
 
     #[test]
     fn memo_cell_round_trips() {
         for kept in [
-            Kept::Nothing,
-            Kept::Pending(5),
-            Kept::Text(0),
-            Kept::Frame(NUMBERS),
-            Kept::Site(7),
-            Kept::Other(1),
-            Kept::Ignored,
-            Kept::Used,
+            MemoValue::Nothing,
+            MemoValue::Pending(5),
+            MemoValue::Text(0),
+            MemoValue::Frame(MEMO_NUMBER_MASK),
+            MemoValue::Site(7),
+            MemoValue::Other(1),
+            MemoValue::Ignored,
+            MemoValue::Used,
         ] {
-            assert_eq!(Cell::new(kept).map(Cell::kept), Some(kept));
+            assert_eq!(MemoCell::new(kept).map(MemoCell::kept), Some(kept));
         }
-        assert_eq!(Cell::new(Kept::Text(NUMBERS + 1)), None);
+        assert_eq!(MemoCell::new(MemoValue::Text(MEMO_NUMBER_MASK + 1)), None);
     }
 }

@@ -5,18 +5,18 @@ use std::hash::BuildHasher;
 
 /// Id of a text in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) struct WordId(pub(super) u32);
+pub(super) struct StringId(pub(super) u32);
 
 /// Maximum length of a text; longer ones are truncated.
-pub(super) const LONGEST: usize = 4096;
+pub(super) const MAX_STRING_BYTES: usize = 4096;
 
 macro_rules! words {
     ($($name:ident = $text:literal,)*) => {
         /// Known texts. Their discriminants are their ids.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(super) enum Word { $($name,)* }
+        pub(super) enum KnownString { $($name,)* }
 
-        const KNOWN: &[(Word, &str)] = &[$((Word::$name, $text),)*];
+        const KNOWN_STRINGS: &[(KnownString, &str)] = &[$((KnownString::$name, $text),)*];
     };
 }
 
@@ -43,16 +43,16 @@ words! {
     Small = "small", Large = "large",
 }
 
-impl Word {
+impl KnownString {
     /// Returns the known text of an id, if it is one.
     #[inline]
-    pub(super) fn of(id: WordId) -> Option<Self> {
-        KNOWN.get(id.0 as usize).map(|(word, _)| *word)
+    pub(super) fn of(id: StringId) -> Option<Self> {
+        KNOWN_STRINGS.get(id.0 as usize).map(|(word, _)| *word)
     }
 }
 
 /// Table of texts.
-pub(super) struct Words {
+pub(super) struct StringTable {
     text: String,
     /// End of each text in `text`.
     ends: Vec<u32>,
@@ -63,9 +63,9 @@ pub(super) struct Words {
 }
 
 /// The table is full: a snapshot has less text.
-pub(super) struct Full;
+pub(super) struct StringTableFull;
 
-impl Words {
+impl StringTable {
     pub(super) fn new() -> Self {
         let mut words = Self {
             text: String::new(),
@@ -74,7 +74,7 @@ impl Words {
             hasher: DefaultHashBuilder::default(),
             recent: [(0, u32::MAX); 16],
         };
-        for (_, text) in KNOWN {
+        for (_, text) in KNOWN_STRINGS {
             // The table is empty, so it cannot be full.
             let _ = words.add(text);
         }
@@ -83,14 +83,14 @@ impl Words {
 
     /// Returns the id of a text; bytes that are not UTF-8 are replaced.
     #[inline]
-    pub(super) fn id(&mut self, bytes: &[u8]) -> Result<WordId, Full> {
+    pub(super) fn id(&mut self, bytes: &[u8]) -> Result<StringId, StringTableFull> {
         let packed = pack(bytes);
         let slot = (packed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize;
         if packed != 0
             && let Some(&(same, id)) = self.recent.get(slot)
             && same == packed
         {
-            return Ok(WordId(id));
+            return Ok(StringId(id));
         }
         let text = String::from_utf8_lossy(bytes);
         let id = self.add(&text)?;
@@ -102,22 +102,22 @@ impl Words {
         Ok(id)
     }
 
-    fn add(&mut self, text: &str) -> Result<WordId, Full> {
+    fn add(&mut self, text: &str) -> Result<StringId, StringTableFull> {
         let hash = self.hasher.hash_one(text);
-        if let Some(&id) = self.ids.find(hash, |&id| self.get(WordId(id)) == text) {
-            return Ok(WordId(id));
+        if let Some(&id) = self.ids.find(hash, |&id| self.get(StringId(id)) == text) {
+            return Ok(StringId(id));
         }
-        let id = u32::try_from(self.ends.len()).map_err(|_| Full)?;
-        let end = u32::try_from(self.text.len() + text.len()).map_err(|_| Full)?;
+        let id = u32::try_from(self.ends.len()).map_err(|_| StringTableFull)?;
+        let end = u32::try_from(self.text.len() + text.len()).map_err(|_| StringTableFull)?;
         self.text.push_str(text);
         self.ends.push(end);
         let (all, ends, hasher) = (&self.text, &self.ends, &self.hasher);
         self.ids.insert_unique(hash, id, |&id| hasher.hash_one(slice(all, ends, id)));
-        Ok(WordId(id))
+        Ok(StringId(id))
     }
 
     /// Returns a text of the table.
-    pub(super) fn get(&self, id: WordId) -> &str {
+    pub(super) fn get(&self, id: StringId) -> &str {
         slice(&self.text, &self.ends, id.0)
     }
 }
@@ -143,24 +143,24 @@ mod tests {
 
     #[test]
     fn texts_are_deduplicated_and_known_ones_detected() {
-        let mut words = Words::new();
+        let mut words = StringTable::new();
         let ids: Vec<_> = ["N/A", "", "N/A", "action", "a much longer text", "", "inactive"]
             .iter()
             .map(|text| words.id(text.as_bytes()).ok().unwrap())
             .collect();
         assert_eq!(ids[0], ids[2]);
         assert_eq!(ids[1], ids[5]);
-        assert_eq!(Word::of(ids[3]), Some(Word::Action));
-        assert_eq!(Word::of(ids[6]), Some(Word::Inactive));
-        assert_eq!(Word::of(ids[0]), None);
+        assert_eq!(KnownString::of(ids[3]), Some(KnownString::Action));
+        assert_eq!(KnownString::of(ids[6]), Some(KnownString::Inactive));
+        assert_eq!(KnownString::of(ids[0]), None);
         assert_eq!(words.get(ids[4]), "a much longer text");
         assert_eq!(words.get(ids[1]), "");
-        assert_eq!(words.get(WordId(999)), "");
+        assert_eq!(words.get(StringId(999)), "");
     }
 
     #[test]
     fn short_texts_of_different_length_are_distinct() {
-        let mut words = Words::new();
+        let mut words = StringTable::new();
         let ids =
             [b"\0".as_slice(), b"\0\0", b"\x01", b"\x01\0"].map(|b| words.id(b).ok().unwrap().0);
         let mut unique = ids.to_vec();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::run::{Held, Run, end_all, sites, take_any, traffic};
+use super::run::{HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
 use super::things::{self, end_plain};
 use super::{KIB, MIB};
 
@@ -17,7 +17,7 @@ sites! {
 }
 
 /// Full early; then the least recently used entry is evicted for each new one.
-pub(super) fn lru(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn lru(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut entries: BTreeMap<u32, u64> = BTreeMap::new();
     let mut order: VecDeque<u32> = VecDeque::new();
     while run.step(5) {
@@ -38,8 +38,8 @@ pub(super) fn lru(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Full after half of the time; until then nothing is evicted.
-pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
-    let mut entries = Held::new();
+pub(super) fn growing(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut entries = HeldResources::new();
     let mut due = 0;
     while run.step(20) {
         traffic(run)?;
@@ -59,8 +59,8 @@ pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Random eviction, so that some entries become very old.
-pub(super) fn random_eviction(run: &mut Run) -> anyhow::Result<()> {
-    let mut entries = Held::new();
+pub(super) fn random_eviction(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut entries = HeldResources::new();
     while run.step(10) {
         if entries.len() == 80
             && let Some(evicted) = take_any(run, &mut entries)
@@ -73,8 +73,8 @@ pub(super) fn random_eviction(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// All entries are replaced at once from time to time.
-pub(super) fn generations(run: &mut Run) -> anyhow::Result<()> {
-    let (mut generation, mut entries) = (u128::MAX, Held::new());
+pub(super) fn generations(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let (mut generation, mut entries) = (u128::MAX, HeldResources::new());
     while run.step(20) {
         traffic(run)?;
         if run.span(1500) != generation {
@@ -90,9 +90,9 @@ pub(super) fn generations(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// An allocator that keeps freed blocks of four sizes, and empties itself every 4 seconds.
-pub(super) fn emptied(run: &mut Run) -> anyhow::Result<()> {
-    let mut idle: [Held; 4] = Default::default();
-    let mut busy: [Held; 4] = Default::default();
+pub(super) fn emptied(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut idle: [HeldResources; 4] = Default::default();
+    let mut busy: [HeldResources; 4] = Default::default();
     let mut emptied = 0;
     while run.step(10) {
         let size = run.random.usize(..4);
@@ -120,7 +120,7 @@ pub(super) fn emptied(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Bounded by bytes; entries have any size.
-pub(super) fn by_bytes(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn by_bytes(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut entries: VecDeque<(u64, usize)> = VecDeque::new();
     let mut total = 0;
     while run.step(15) {
@@ -138,7 +138,7 @@ pub(super) fn by_bytes(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Results of a function with 120 possible arguments: more and more calls hit.
-pub(super) fn memo(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn memo(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut answers = BTreeSet::new();
     while run.step(20) {
         traffic(run)?;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::mpsc::sync_channel;
 
-use super::run::{Churn, Held, Run, end_all, sites, take_any, traffic};
+use super::run::{Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
 use super::things::{self, end_async, end_plain};
 use super::{KIB, MIB};
 use crate::programs::many::{join, spawn};
@@ -29,11 +29,11 @@ sites! {
 }
 
 /// Training steps: activations and gradients are freed, the optimizer state stays.
-pub(super) fn training(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn training(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut first = true;
     while run.step(20) {
-        let mut activations = Held::new();
-        let mut gradients = Held::new();
+        let mut activations = HeldResources::new();
+        let mut gradients = HeldResources::new();
         for _ in 0..8 {
             activations.push_back(train_activation(run, 2 * MIB)?);
         }
@@ -53,7 +53,7 @@ pub(super) fn training(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Eight slots that are refilled in order.
-pub(super) fn ring(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn ring(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(ring_slot, end_plain, 8);
     while run.step(30) {
         let bytes = run.random.usize(MIB..3 * MIB);
@@ -63,7 +63,7 @@ pub(super) fn ring(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Two buffers, each reallocated while the other is read.
-pub(super) fn ping_pong(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn ping_pong(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(pong_buffer, end_plain, 2);
     while run.step(25) {
         churn.turn(run, 32 * MIB, None)?;
@@ -72,8 +72,8 @@ pub(super) fn ping_pong(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// A periodic evaluation holds much memory for a short time.
-pub(super) fn evaluation(run: &mut Run) -> anyhow::Result<()> {
-    let mut held = Held::new();
+pub(super) fn evaluation(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut held = HeldResources::new();
     while run.step(20) {
         traffic(run)?;
         if run.span(300) % 5 == 4 {
@@ -88,17 +88,21 @@ pub(super) fn evaluation(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Memory collected during an epoch is freed at its end.
-pub(super) fn sawtooth(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn sawtooth(run: &mut ScenarioThread) -> anyhow::Result<()> {
     teeth(run, epoch_statistics, 1500)
 }
 
 /// The same with long epochs.
-pub(super) fn long_sawtooth(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn long_sawtooth(run: &mut ScenarioThread) -> anyhow::Result<()> {
     teeth(run, long_epoch_statistics, 4000)
 }
 
-fn teeth(run: &mut Run, site: super::run::Make, milliseconds: u128) -> anyhow::Result<()> {
-    let (mut epoch, mut gathered) = (0, Held::new());
+fn teeth(
+    run: &mut ScenarioThread,
+    site: super::run::CreateFn,
+    milliseconds: u128,
+) -> anyhow::Result<()> {
+    let (mut epoch, mut gathered) = (0, HeldResources::new());
     while run.step(20) {
         traffic(run)?;
         gathered.push_back(site(run, MIB)?);
@@ -114,7 +118,7 @@ fn teeth(run: &mut Run, site: super::run::Make, milliseconds: u128) -> anyhow::R
 type Timed = BinaryHeap<Reverse<(u128, u64)>>;
 
 /// Frees blocks that are due.
-fn end_due(run: &Run, timed: &mut Timed) -> anyhow::Result<()> {
+fn end_due(run: &ScenarioThread, timed: &mut Timed) -> anyhow::Result<()> {
     while timed.peek().is_some_and(|Reverse((due, _))| *due <= run.span(1)) {
         if let Some(Reverse((_, pointer))) = timed.pop() {
             end_plain(run, pointer)?;
@@ -134,7 +138,7 @@ fn milliseconds(time: f64) -> u128 {
 }
 
 /// Sizes from bytes to many megabytes, with random lifetimes.
-pub(super) fn mixed(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn mixed(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(4) {
         let bytes = run.random.usize(256..512) << run.random.u32(..15);
@@ -147,7 +151,7 @@ pub(super) fn mixed(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// The last hundred frames.
-pub(super) fn sliding(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn sliding(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(window_frame, end_plain, 100);
     while run.step(20) {
         churn.turn(run, MIB, None)?;
@@ -156,8 +160,8 @@ pub(super) fn sliding(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// A random walk around 60 blocks.
-pub(super) fn walk(run: &mut Run) -> anyhow::Result<()> {
-    let mut held = Held::new();
+pub(super) fn walk(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut held = HeldResources::new();
     while run.step(5) {
         if run.random.usize(..120) >= held.len() {
             held.push_back(walk_block(run, MIB)?);
@@ -169,7 +173,7 @@ pub(super) fn walk(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Sessions start at a constant rate; most are short, few are long, none longer than 4 seconds.
-pub(super) fn sessions(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn sessions(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(5) {
         traffic(run)?;
@@ -182,7 +186,7 @@ pub(super) fn sessions(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Stream-ordered buffers of each step.
-pub(super) fn stream_ordered(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn stream_ordered(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(async_step, end_async, 4);
     while run.step(10) {
         let bytes = run.random.usize(64 * KIB..4 * MIB);
@@ -192,7 +196,7 @@ pub(super) fn stream_ordered(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// One thread prefetches, another frees the buffers that it used.
-pub(super) fn prefetch(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn prefetch(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let (sender, receiver) = sync_channel::<u64>(4);
     std::thread::scope(|scope| {
         let consumer = run.worker();
@@ -214,8 +218,8 @@ pub(super) fn prefetch(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Sessions for a load that rises and falls every 6 seconds.
-pub(super) fn tides(run: &mut Run) -> anyhow::Result<()> {
-    let mut held = Held::new();
+pub(super) fn tides(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut held = HeldResources::new();
     while run.step(20) {
         traffic(run)?;
         // From 0 to 30 and back, in steps of 100 milliseconds.
@@ -234,7 +238,7 @@ pub(super) fn tides(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Occasional bursts of requests; each takes half a second.
-pub(super) fn bursts(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn bursts(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(20) {
         traffic(run)?;

@@ -1,6 +1,6 @@
 //! Memory that grows for a good reason, and stops.
 
-use super::run::{Churn, Held, Run, end_all, sites, take_any, traffic};
+use super::run::{Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
 use super::things::{self, end_pinned, end_plain};
 use super::{KIB, MIB};
 use crate::programs::many::{join, spawn};
@@ -20,7 +20,7 @@ sites! {
 }
 
 /// An arena that doubles while its contents grow, for six tenths of the time.
-pub(super) fn arena(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn arena(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut capacity = MIB;
     let mut arena = arena_grow(run, capacity)?;
     while run.step(20) {
@@ -36,17 +36,22 @@ pub(super) fn arena(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// All layers at once, and nothing more.
-pub(super) fn warm_up(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn warm_up(run: &mut ScenarioThread) -> anyhow::Result<()> {
     fill(run, warm_up_layer, 60, 0.15)
 }
 
 /// Grows at a constant rate for six tenths of the time.
-pub(super) fn slow_start(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn slow_start(run: &mut ScenarioThread) -> anyhow::Result<()> {
     fill(run, slow_start_shard, 120, 0.6)
 }
 
 /// Allocates blocks at a constant rate, until `until` of the time has passed.
-fn fill(run: &mut Run, site: super::run::Make, blocks: usize, until: f64) -> anyhow::Result<()> {
+fn fill(
+    run: &mut ScenarioThread,
+    site: super::run::CreateFn,
+    blocks: usize,
+    until: f64,
+) -> anyhow::Result<()> {
     let mut made = 0;
     while run.step(20) {
         traffic(run)?;
@@ -59,7 +64,7 @@ fn fill(run: &mut Run, site: super::run::Make, blocks: usize, until: f64) -> any
 }
 
 /// Plans for new shapes, which become rarer.
-pub(super) fn decaying(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn decaying(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut made = 0.0;
     while run.step(20) {
         traffic(run)?;
@@ -72,8 +77,8 @@ pub(super) fn decaying(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Something large is loaded once, processed and freed.
-pub(super) fn burst(run: &mut Run) -> anyhow::Result<()> {
-    let mut held = Held::new();
+pub(super) fn burst(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut held = HeldResources::new();
     while run.step(10) {
         traffic(run)?;
         let progress = run.progress();
@@ -90,7 +95,7 @@ pub(super) fn burst(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// One huge block at the start.
-pub(super) fn huge(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn huge(run: &mut ScenarioThread) -> anyhow::Result<()> {
     huge_embedding(run, 4096 * MIB)?;
     while run.step(20) {
         traffic(run)?;
@@ -99,7 +104,7 @@ pub(super) fn huge(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Four threads with their own pools, which fill up at different times.
-pub(super) fn worker_pools(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn worker_pools(run: &mut ScenarioThread) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for number in 0_u8..4 {
@@ -114,7 +119,7 @@ pub(super) fn worker_pools(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Three models are loaded one after another, and used.
-pub(super) fn models(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn models(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut loaded = 0_u8;
     while run.step(20) {
         traffic(run)?;
@@ -130,8 +135,8 @@ pub(super) fn models(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Staging buffers on the host: a new one is allocated only if all are in use.
-pub(super) fn staging(run: &mut Run) -> anyhow::Result<()> {
-    let (mut idle, mut busy) = (Held::new(), Held::new());
+pub(super) fn staging(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let (mut idle, mut busy) = (HeldResources::new(), HeldResources::new());
     while run.step(10) {
         if run.random.usize(..16) >= busy.len() {
             let buffer = match idle.pop_front() {
@@ -150,7 +155,7 @@ pub(super) fn staging(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// More clients arrive after a quarter and after half of the time; each needs the same memory.
-pub(super) fn clients(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn clients(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut groups = [20, 20, 40].map(|window| Churn::new(client_buffer, end_plain, window));
     while run.step(15) {
         let there = 1 + run.share(2, 0.5);
@@ -162,7 +167,7 @@ pub(super) fn clients(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Workspaces for shapes: nearly all early, and three rare ones later.
-pub(super) fn rare_shapes(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn rare_shapes(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let rare = [0.45, 0.6, 0.8];
     let mut made = 0;
     while run.step(20) {

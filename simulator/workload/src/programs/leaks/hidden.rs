@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::sync_channel;
 
-use super::run::{Churn, Held, Run, end_all, sites, take_any, traffic};
+use super::run::{Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
 use super::things::{self, end_plain};
 use super::{KIB, MIB};
 use crate::programs::many::{join, spawn};
@@ -28,7 +28,7 @@ sites! {
 }
 
 /// Four threads do the same, and one of them leaks.
-pub(super) fn one_thread(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn one_thread(run: &mut ScenarioThread) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for number in 0..4 {
@@ -47,7 +47,7 @@ pub(super) fn one_thread(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Four threads do the same, and one of them also allocates at its own site.
-pub(super) fn own_site_of_a_thread(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn own_site_of_a_thread(run: &mut ScenarioThread) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut handles = Vec::new();
         for number in 0..4 {
@@ -68,7 +68,7 @@ pub(super) fn own_site_of_a_thread(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// One in fifty requests fails, and then skips a free.
-pub(super) fn error_path(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn error_path(run: &mut ScenarioThread) -> anyhow::Result<()> {
     while run.step(5) {
         let input = request_input(run, MIB)?;
         let scratch = leak_on_error_path(run, 2 * MIB)?;
@@ -82,8 +82,8 @@ pub(super) fn error_path(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// A cache with many hits that never evicts.
-pub(super) fn unbounded_cache(run: &mut Run) -> anyhow::Result<()> {
-    let mut entries = Held::new();
+pub(super) fn unbounded_cache(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut entries = HeldResources::new();
     while run.step(5) {
         traffic(run)?;
         if run.one_in(10) {
@@ -94,7 +94,7 @@ pub(super) fn unbounded_cache(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// One thread allocates, another should free, but leaks one in twelve.
-pub(super) fn hand_over(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn hand_over(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let (sender, receiver) = sync_channel::<u64>(4);
     std::thread::scope(|scope| {
         let mut consumer = run.worker();
@@ -120,7 +120,7 @@ pub(super) fn hand_over(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// A bounded cache that does not always free evicted entries.
-pub(super) fn leaky_lru(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn leaky_lru(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut entries: BTreeMap<u32, u64> = BTreeMap::new();
     let mut order: VecDeque<u32> = VecDeque::new();
     while run.step(5) {
@@ -143,8 +143,8 @@ pub(super) fn leaky_lru(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Half of the subscribers unsubscribe after a while.
-pub(super) fn subscriptions(run: &mut Run) -> anyhow::Result<()> {
-    let mut polite = Held::new();
+pub(super) fn subscriptions(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut polite = HeldResources::new();
     while run.step(20) {
         traffic(run)?;
         for _ in 0..run.random.u32(..3) {
@@ -163,8 +163,8 @@ pub(super) fn subscriptions(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Each epoch frees its memory except for a tenth.
-pub(super) fn rising_floor(run: &mut Run) -> anyhow::Result<()> {
-    let (mut epoch, mut gathered) = (0, Held::new());
+pub(super) fn rising_floor(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let (mut epoch, mut gathered) = (0, HeldResources::new());
     while run.step(15) {
         gathered.push_back(leak_rising_floor(run, MIB)?);
         if run.span(1500) != epoch {
@@ -180,8 +180,8 @@ pub(super) fn rising_floor(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// A model is replaced by the next one, except for one of its layers.
-pub(super) fn swapped_model(run: &mut Run) -> anyhow::Result<()> {
-    let (mut turn, mut layers) = (0, Held::new());
+pub(super) fn swapped_model(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let (mut turn, mut layers) = (0, HeldResources::new());
     while run.step(20) {
         traffic(run)?;
         if run.span(1200) != turn {
@@ -199,8 +199,8 @@ pub(super) fn swapped_model(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Each epoch frees its memory except for one block.
-pub(super) fn one_per_epoch(run: &mut Run) -> anyhow::Result<()> {
-    let (mut epoch, mut gathered) = (0, Held::new());
+pub(super) fn one_per_epoch(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let (mut epoch, mut gathered) = (0, HeldResources::new());
     while run.step(15) {
         gathered.push_back(leak_one_per_epoch(run, MIB)?);
         if run.span(900) != epoch {
@@ -213,7 +213,7 @@ pub(super) fn one_per_epoch(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Leaks for 2 seconds, then not for 1.5, and so on.
-pub(super) fn phases(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn phases(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_in_phases, end_plain, 6);
     while run.step(10) {
         let forgets = (run.span(500) % 7 < 4).then_some(5);
@@ -223,8 +223,8 @@ pub(super) fn phases(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// A cache shrinks while another site leaks: the total stays the same.
-pub(super) fn behind_shrinking(run: &mut Run) -> anyhow::Result<()> {
-    let mut cache = Held::new();
+pub(super) fn behind_shrinking(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut cache = HeldResources::new();
     for _ in 0..200 {
         cache.push_back(shrinking_cache(run, MIB)?);
     }
@@ -240,7 +240,7 @@ pub(super) fn behind_shrinking(run: &mut Run) -> anyhow::Result<()> {
 }
 
 #[inline(never)]
-fn careful_caller(run: &mut Run, held: &mut Held) -> anyhow::Result<()> {
+fn careful_caller(run: &mut ScenarioThread, held: &mut HeldResources) -> anyhow::Result<()> {
     held.push_back(shared_helper(run, MIB)?);
     if held.len() > 5
         && let Some(oldest) = held.pop_front()
@@ -251,7 +251,7 @@ fn careful_caller(run: &mut Run, held: &mut Held) -> anyhow::Result<()> {
 }
 
 #[inline(never)]
-fn leak_forgetful_caller(run: &mut Run, held: &mut Held) -> anyhow::Result<()> {
+fn leak_forgetful_caller(run: &mut ScenarioThread, held: &mut HeldResources) -> anyhow::Result<()> {
     held.push_back(shared_helper(run, MIB)?);
     if held.len() > 5
         && let Some(oldest) = held.pop_front()
@@ -263,8 +263,8 @@ fn leak_forgetful_caller(run: &mut Run, held: &mut Held) -> anyhow::Result<()> {
 }
 
 /// Two callers of one helper; one of them leaks.
-pub(super) fn callers(run: &mut Run) -> anyhow::Result<()> {
-    let (mut careful, mut forgetful) = (Held::new(), Held::new());
+pub(super) fn callers(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let (mut careful, mut forgetful) = (HeldResources::new(), HeldResources::new());
     while run.step(15) {
         careful_caller(run, &mut careful)?;
         leak_forgetful_caller(run, &mut forgetful)?;

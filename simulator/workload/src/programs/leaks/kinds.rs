@@ -1,6 +1,6 @@
 //! Leaks of memory other than linear device memory.
 
-use super::run::{Churn, End, Held, Make, Run, sites};
+use super::run::{Churn, CreateFn, DestroyFn, HeldResources, ScenarioThread, sites};
 use super::things::{self, REGISTERED};
 use super::{KIB, MIB};
 
@@ -14,7 +14,12 @@ sites! {
 }
 
 /// Allocates and frees, and leaks one in five.
-fn churn(run: &mut Run, site: Make, end: End, bytes: usize) -> anyhow::Result<()> {
+fn churn(
+    run: &mut ScenarioThread,
+    site: CreateFn,
+    end: DestroyFn,
+    bytes: usize,
+) -> anyhow::Result<()> {
     let mut churn = Churn::new(site, end, 5);
     while run.step(20) {
         churn.turn(run, bytes, Some(5))?;
@@ -23,37 +28,37 @@ fn churn(run: &mut Run, site: Make, end: End, bytes: usize) -> anyhow::Result<()
 }
 
 /// Stream-ordered memory.
-pub(super) fn stream_ordered(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn stream_ordered(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_async, things::end_async, MIB)
 }
 
 /// Page-locked host memory.
-pub(super) fn pinned(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn pinned(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_pinned, things::end_pinned, 256 * KIB)
 }
 
 /// Managed memory.
-pub(super) fn managed(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn managed(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_managed, things::end_plain, MIB)
 }
 
 /// Physical memory that is not mapped.
-pub(super) fn physical(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn physical(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_physical, things::end_physical, 2 * MIB)
 }
 
 /// Arrays.
-pub(super) fn array(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn array(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_array, things::end_array, MIB)
 }
 
 /// Registered memory of the program.
-pub(super) fn registered(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn registered(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_registered, things::end_registered, REGISTERED)
 }
 
 #[inline(never)]
-fn leak_from_own_pool(run: &Run, pool: u64, bytes: usize) -> crate::cuda::Result<u64> {
+fn leak_from_own_pool(run: &ScenarioThread, pool: u64, bytes: usize) -> crate::cuda::Result<u64> {
     let made = things::pooled(run, pool, bytes);
     // Prevents a tail call.
     std::hint::black_box("leak_from_own_pool");
@@ -61,9 +66,9 @@ fn leak_from_own_pool(run: &Run, pool: u64, bytes: usize) -> crate::cuda::Result
 }
 
 /// Memory of a pool that the program created.
-pub(super) fn own_pool(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn own_pool(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let pool = things::pool(run, 0)?;
-    let mut held = Held::new();
+    let mut held = HeldResources::new();
     while run.step(20) {
         held.push_back(leak_from_own_pool(run, pool, MIB)?);
         if held.len() > 5

@@ -1,6 +1,6 @@
 //! The labels of the scenarios, and the half of the corpus that each belongs to.
 
-use super::run::Run;
+use super::run::ScenarioThread;
 use super::{healthy, leaking};
 use crate::cuda::Driver;
 
@@ -42,7 +42,7 @@ impl Group {
 
 /// A half of the corpus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Half {
+pub(super) enum Split {
     /// For tuning the classifier.
     Tune,
     /// For testing it with data that it was not tuned with.
@@ -70,7 +70,7 @@ pub(super) const fn objects(function: &'static str, kind: &'static str) -> Leak 
 }
 
 /// A healthy function, with its accepted verdicts.
-pub(super) type Other = (&'static str, &'static [&'static str]);
+pub(super) type HealthySite = (&'static str, &'static [&'static str]);
 
 /// Accepted verdicts of buffers that are freed soon.
 pub(super) const PASSING: &[&str] = &["cache", "periodic", "plateau", "burst", "not_enough_data"];
@@ -82,10 +82,10 @@ pub(super) struct Scenario {
     pub(super) seconds: u32,
     pub(super) about: &'static str,
     pub(super) leaks: &'static [Leak],
-    pub(super) others: &'static [Other],
+    pub(super) others: &'static [HealthySite],
     /// Functions that not every driver has.
     pub(super) needs: &'static [&'static str],
-    pub(super) run: fn(&mut Run) -> anyhow::Result<()>,
+    pub(super) run: fn(&mut ScenarioThread) -> anyhow::Result<()>,
 }
 
 /// Returns every scenario.
@@ -103,11 +103,11 @@ fn fnv(text: &str) -> u64 {
 /// Returns the half of a scenario: of each group, by the hash of their names, the first, third and
 /// so on are for tuning, and the others are held out. The rule depends on names alone. A new
 /// scenario goes into a new group, so that no other one changes halves.
-pub(super) fn half(scenario: &Scenario) -> Half {
+pub(super) fn half(scenario: &Scenario) -> Split {
     let hash = fnv(scenario.name);
     let group = all().filter(|other| other.group == scenario.group);
     let before = group.filter(|other| fnv(other.name) < hash).count();
-    if before.is_multiple_of(2) { Half::Tune } else { Half::HeldOut }
+    if before.is_multiple_of(2) { Split::Tune } else { Split::HeldOut }
 }
 
 /// Formats a list of strings as JSON; none of them needs escaping.
@@ -125,8 +125,8 @@ pub(super) fn list(driver: Option<&Driver>) -> String {
 
 fn line(scenario: &Scenario, driver: Option<&Driver>) -> String {
     let half = match half(scenario) {
-        Half::Tune => "tune",
-        Half::HeldOut => "held-out",
+        Split::Tune => "tune",
+        Split::HeldOut => "held-out",
     };
     let leaks = scenario.leaks.iter().map(|leak| {
         let Leak { function, subject, kind } = leak;
@@ -197,14 +197,14 @@ mod tests {
     fn both_halves_contain_every_group() {
         for group in GROUPS {
             let of = |wanted| all().filter(|one| one.group == group && half(one) == wanted).count();
-            let (tune, held_out) = (of(Half::Tune), of(Half::HeldOut));
+            let (tune, held_out) = (of(Split::Tune), of(Split::HeldOut));
             assert!(held_out > 0 && (tune == held_out || tune == held_out + 1), "{group:?}");
         }
     }
 
     #[test]
     fn held_out_split_is_frozen() {
-        let held_out = all().filter(|one| half(one) == Half::HeldOut).map(|one| one.name);
+        let held_out = all().filter(|one| half(one) == Split::HeldOut).map(|one| one.name);
         assert_eq!(held_out.collect::<Vec<_>>().join(" "), HELD_OUT);
     }
 

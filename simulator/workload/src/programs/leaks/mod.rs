@@ -17,14 +17,14 @@ mod things;
 use anyhow::anyhow;
 
 use super::MIB;
-use crate::cli::{Common, Leaks};
+use crate::cli::{CommonArgs, Leaks};
 use crate::cuda::{Device, Driver};
-use run::Run;
+use run::ScenarioThread;
 
 const KIB: usize = 1 << 10;
 
 /// Runs a scenario, or lists the labels of all.
-pub(crate) fn run(common: &Common, options: &Leaks) -> anyhow::Result<()> {
+pub(crate) fn run(common: &CommonArgs, options: &Leaks) -> anyhow::Result<()> {
     let driver = Driver::load();
     if options.list {
         crate::say(&labels::list(driver.ok()));
@@ -36,6 +36,7 @@ pub(crate) fn run(common: &Common, options: &Leaks) -> anyhow::Result<()> {
     })?;
     let seconds = options.seconds.unwrap_or_else(|| f64::from(scenario.seconds));
     let device = Device::open(driver?, common.device)?;
-    let mut run = Run::new(device, common.device, common.seed, seconds, !options.no_wait);
+    let mut run =
+        ScenarioThread::new(device, common.device, common.seed, seconds, !options.no_wait);
     (scenario.run)(&mut run)
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::run::{Churn, End, Held, Make, Run, sites, take_any, traffic};
+use super::run::{
+    Churn, CreateFn, DestroyFn, HeldResources, ScenarioThread, sites, take_any, traffic,
+};
 use super::things;
 
 sites! {
@@ -22,7 +24,7 @@ sites! {
 }
 
 /// Creates and destroys objects, and leaks one in four.
-fn churn(run: &mut Run, site: Make, end: End) -> anyhow::Result<()> {
+fn churn(run: &mut ScenarioThread, site: CreateFn, end: DestroyFn) -> anyhow::Result<()> {
     let mut churn = Churn::new(site, end, 3);
     while run.step(25) {
         traffic(run)?;
@@ -32,47 +34,47 @@ fn churn(run: &mut Run, site: Make, end: End) -> anyhow::Result<()> {
 }
 
 /// Streams.
-pub(super) fn streams(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn streams(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_stream, things::end_stream)
 }
 
 /// Events.
-pub(super) fn events(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn events(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_event, things::end_event)
 }
 
 /// Graphs.
-pub(super) fn graphs(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn graphs(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_graph, things::end_graph)
 }
 
 /// Executable graphs.
-pub(super) fn execs(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn execs(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_graph_exec, things::end_exec)
 }
 
 /// Modules.
-pub(super) fn modules(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn modules(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_module, things::end_module)
 }
 
 /// Libraries.
-pub(super) fn libraries(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn libraries(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_library, things::end_library)
 }
 
 /// Memory pools.
-pub(super) fn pools(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn pools(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_pool, things::end_pool)
 }
 
 /// Contexts.
-pub(super) fn contexts(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn contexts(run: &mut ScenarioThread) -> anyhow::Result<()> {
     churn(run, leak_context, things::end_context)
 }
 
 /// A stream for each request, destroyed after it.
-pub(super) fn stream_churn(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn stream_churn(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(stream_per_request, things::end_stream, 6);
     while run.step(10) {
         traffic(run)?;
@@ -82,7 +84,7 @@ pub(super) fn stream_churn(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Streams that are created at the start and used from then on.
-pub(super) fn stream_pool(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn stream_pool(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut made = 0;
     while run.step(20) {
         traffic(run)?;
@@ -95,7 +97,7 @@ pub(super) fn stream_pool(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// A graph that is captured again occasionally and replaces the old one.
-pub(super) fn graph_replaced(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn graph_replaced(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut execs: BTreeMap<u32, u64> = BTreeMap::new();
     while run.step(20) {
         traffic(run)?;
@@ -111,8 +113,8 @@ pub(super) fn graph_replaced(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Events that are reused: a new one is created only if all are in use.
-pub(super) fn event_pool(run: &mut Run) -> anyhow::Result<()> {
-    let (mut idle, mut busy) = (Held::new(), Held::new());
+pub(super) fn event_pool(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let (mut idle, mut busy) = (HeldResources::new(), HeldResources::new());
     while run.step(10) {
         traffic(run)?;
         if run.random.usize(..24) >= busy.len() {
@@ -129,7 +131,7 @@ pub(super) fn event_pool(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Modules that are loaded at their first use; there are 24.
-pub(super) fn lazy_modules(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn lazy_modules(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut loaded = BTreeSet::new();
     while run.step(20) {
         traffic(run)?;

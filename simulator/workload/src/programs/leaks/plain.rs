@@ -1,6 +1,6 @@
 //! Leaks of device memory that grow in different ways.
 
-use super::run::{Churn, Held, Run, sites, take_any, traffic};
+use super::run::{Churn, HeldResources, ScenarioThread, sites, take_any, traffic};
 use super::things::{self, end_plain};
 use super::{KIB, MIB};
 
@@ -21,7 +21,7 @@ sites! {
 }
 
 /// Leaks in every step.
-pub(super) fn fast(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn fast(run: &mut ScenarioThread) -> anyhow::Result<()> {
     while run.step(20) {
         traffic(run)?;
         leak_kept_losses(run, 256 * KIB)?;
@@ -30,7 +30,7 @@ pub(super) fn fast(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Leaks one in a hundred allocations of a busy site.
-pub(super) fn slow(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn slow(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_one_in_hundred, end_plain, 10);
     while run.step(2) {
         churn.turn(run, MIB, Some(100))?;
@@ -39,7 +39,7 @@ pub(super) fn slow(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Leaks several blocks at the end of each epoch.
-pub(super) fn epochs(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn epochs(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut epoch = 0;
     while run.step(20) {
         traffic(run)?;
@@ -54,8 +54,8 @@ pub(super) fn epochs(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Random allocations and frees, of which a few leak.
-pub(super) fn noisy(run: &mut Run) -> anyhow::Result<()> {
-    let mut held = Held::new();
+pub(super) fn noisy(run: &mut ScenarioThread) -> anyhow::Result<()> {
+    let mut held = HeldResources::new();
     while run.step(10) {
         for _ in 0..run.random.u32(..4) {
             let bytes = run.random.usize(64 * KIB..4 * MIB);
@@ -76,7 +76,7 @@ pub(super) fn noisy(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Leaks only after a third of the time.
-pub(super) fn late(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn late(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_from_a_third, end_plain, 8);
     while run.step(10) {
         let forgets = (run.progress() > 0.34).then_some(4);
@@ -86,7 +86,7 @@ pub(super) fn late(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Leaks small blocks next to large ones that are freed.
-pub(super) fn small(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn small(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(big_batch, end_plain, 3);
     while run.step(20) {
         let bytes = run.random.usize(32 * MIB..96 * MIB);
@@ -97,7 +97,7 @@ pub(super) fn small(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Leaks ever larger blocks.
-pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn growing(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut bytes = 0;
     while run.step(100) {
         traffic(run)?;
@@ -108,7 +108,7 @@ pub(super) fn growing(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// One site leaks all, another one in ten.
-pub(super) fn two(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn two(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_second_of_two, end_plain, 5);
     while run.step(30) {
         traffic(run)?;
@@ -119,7 +119,7 @@ pub(super) fn two(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// First weights that stay, then small blocks that leak.
-pub(super) fn after_warm_up(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn after_warm_up(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut weights = 0;
     while run.step(25) {
         traffic(run)?;
@@ -135,7 +135,7 @@ pub(super) fn after_warm_up(run: &mut Run) -> anyhow::Result<()> {
 }
 
 /// Leaks a large block occasionally.
-pub(super) fn checkpoints(run: &mut Run) -> anyhow::Result<()> {
+pub(super) fn checkpoints(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut second = 0;
     while run.step(20) {
         traffic(run)?;

@@ -10,7 +10,7 @@ use crate::signals;
 
 /// One thread of a scenario. Its time is the sum of its steps, so that the same seed makes the same
 /// calls at the same times, whatever else the machine does.
-pub(super) struct Run {
+pub(super) struct ScenarioThread {
     pub(super) device: Device,
     pub(super) ordinal: c_int,
     pub(super) random: fastrand::Rng,
@@ -20,7 +20,7 @@ pub(super) struct Run {
     waits: bool,
 }
 
-impl Run {
+impl ScenarioThread {
     /// Starts a scenario.
     pub(super) fn new(
         device: Device,
@@ -76,16 +76,16 @@ impl Run {
 }
 
 /// Creates something of this many bytes, with a function of [`super::resources`].
-pub(super) type Make = fn(&Run, usize) -> Result<u64>;
+pub(super) type CreateFn = fn(&ScenarioThread, usize) -> Result<u64>;
 /// Destroys it.
-pub(super) type End = fn(&Run, u64) -> Result<()>;
+pub(super) type DestroyFn = fn(&ScenarioThread, u64) -> Result<()>;
 
 /// Allocation sites: functions that are on the stack of their allocations, under their own names.
 macro_rules! sites {
     ($($name:ident: $make:ident),* $(,)?) => {
         $(
             #[inline(never)]
-            fn $name(run: &Run, bytes: usize) -> crate::cuda::Result<u64> {
+            fn $name(run: &ScenarioThread, bytes: usize) -> crate::cuda::Result<u64> {
                 let made = things::$make(run, bytes);
                 // Prevents tail calls, and merging of functions with the same code.
                 std::hint::black_box(stringify!($name));
@@ -97,10 +97,10 @@ macro_rules! sites {
 pub(super) use sites;
 
 /// Resources that a scenario holds, the oldest first.
-pub(super) type Held = VecDeque<u64>;
+pub(super) type HeldResources = VecDeque<u64>;
 
 /// Removes a random one.
-pub(super) fn take_any(run: &mut Run, held: &mut Held) -> Option<u64> {
+pub(super) fn take_any(run: &mut ScenarioThread, held: &mut HeldResources) -> Option<u64> {
     if held.is_empty() {
         return None;
     }
@@ -109,26 +109,35 @@ pub(super) fn take_any(run: &mut Run, held: &mut Held) -> Option<u64> {
 }
 
 /// Destroys all of them.
-pub(super) fn end_all(run: &Run, held: &mut Held, end: End) -> Result<()> {
+pub(super) fn end_all(
+    run: &ScenarioThread,
+    held: &mut HeldResources,
+    end: DestroyFn,
+) -> Result<()> {
     held.drain(..).try_for_each(|one| end(run, one))
 }
 
 /// Resources that are each used for a while, one after another.
 pub(super) struct Churn {
-    make: Make,
-    end: End,
+    make: CreateFn,
+    end: DestroyFn,
     window: usize,
-    held: Held,
+    held: HeldResources,
 }
 
 impl Churn {
     /// Creates an empty window of `window` resources.
-    pub(super) const fn new(make: Make, end: End, window: usize) -> Self {
-        Self { make, end, window, held: Held::new() }
+    pub(super) const fn new(make: CreateFn, end: DestroyFn, window: usize) -> Self {
+        Self { make, end, window, held: HeldResources::new() }
     }
 
     /// Creates one and retires the oldest: destroys it, or leaks it once in `forgets` times.
-    pub(super) fn turn(&mut self, run: &mut Run, bytes: usize, forgets: Option<u32>) -> Result<()> {
+    pub(super) fn turn(
+        &mut self,
+        run: &mut ScenarioThread,
+        bytes: usize,
+        forgets: Option<u32>,
+    ) -> Result<()> {
         self.held.push_back((self.make)(run, bytes)?);
         if self.held.len() <= self.window {
             return Ok(());
@@ -145,7 +154,7 @@ impl Churn {
 sites! { step_activation: plain }
 
 /// Makes the normal allocations of a step, all freed.
-pub(super) fn traffic(run: &Run) -> Result<()> {
+pub(super) fn traffic(run: &ScenarioThread) -> Result<()> {
     let buffers = [step_activation(run, 2 * MIB)?, step_activation(run, MIB)?];
     buffers.into_iter().try_for_each(|buffer| things::end_plain(run, buffer))
 }

@@ -4,9 +4,9 @@
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-use super::run::Run;
+use super::run::ScenarioThread;
 use crate::cuda::Result;
-use crate::structs::{ArrayDescriptor, FLOAT, PoolProps, Prop};
+use crate::structs::{AllocationProp, ArrayDescriptor, FLOAT, PoolProps};
 
 /// Granularity of physical memory.
 const GRANULE: usize = 2 << 20;
@@ -28,7 +28,7 @@ macro_rules! made {
 macro_rules! ends {
     ($($name:ident = $function:ident($handle:ident $(, $argument:expr)*);)*) => {
         $(
-            pub(super) fn $name(run: &Run, $handle: u64) -> Result<()> {
+            pub(super) fn $name(run: &ScenarioThread, $handle: u64) -> Result<()> {
                 // SAFETY: the scenario created this resource, and nothing uses it anymore.
                 unsafe { run.device.driver.$function($handle $(, $argument)*) }
             }
@@ -51,38 +51,38 @@ ends! {
     end_context = cuCtxDestroy_v2(handle);
 }
 
-pub(super) fn plain(run: &Run, bytes: usize) -> Result<u64> {
+pub(super) fn plain(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     run.device.alloc(bytes)
 }
 
-pub(super) fn stream_ordered(run: &Run, bytes: usize) -> Result<u64> {
+pub(super) fn stream_ordered(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     made!(run, cuMemAllocAsync(bytes, 0))
 }
 
 /// Allocates from a pool of the program.
-pub(super) fn pooled(run: &Run, pool: u64, bytes: usize) -> Result<u64> {
+pub(super) fn pooled(run: &ScenarioThread, pool: u64, bytes: usize) -> Result<u64> {
     made!(run, cuMemAllocFromPoolAsync(bytes, pool, 0))
 }
 
-pub(super) fn managed(run: &Run, bytes: usize) -> Result<u64> {
+pub(super) fn managed(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     made!(run, cuMemAllocManaged(bytes, 1))
 }
 
-pub(super) fn pinned(run: &Run, bytes: usize) -> Result<u64> {
+pub(super) fn pinned(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     let mut pointer: *mut c_void = null_mut();
     // SAFETY: the pointer is valid for writing.
     unsafe { run.device.driver.cuMemAllocHost_v2(&raw mut pointer, bytes) }?;
     Ok(pointer as u64)
 }
 
-pub(super) fn end_pinned(run: &Run, pointer: u64) -> Result<()> {
+pub(super) fn end_pinned(run: &ScenarioThread, pointer: u64) -> Result<()> {
     // SAFETY: the driver allocated this memory and nothing uses it.
     unsafe { run.device.driver.cuMemFreeHost(pointer as *mut c_void) }
 }
 
 /// Registers memory of the program: whole pages, because other memory on a page could also be
 /// registered.
-pub(super) fn registered(run: &Run, _bytes: usize) -> Result<u64> {
+pub(super) fn registered(run: &ScenarioThread, _bytes: usize) -> Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice.
@@ -96,7 +96,7 @@ pub(super) fn registered(run: &Run, _bytes: usize) -> Result<u64> {
     Ok(start as u64)
 }
 
-pub(super) fn end_registered(run: &Run, start: u64) -> Result<()> {
+pub(super) fn end_registered(run: &ScenarioThread, start: u64) -> Result<()> {
     let start = start as *mut c_void;
     // SAFETY: the range was registered and nothing uses it.
     unsafe { run.device.driver.cuMemHostUnregister(start) }?;
@@ -105,56 +105,56 @@ pub(super) fn end_registered(run: &Run, start: u64) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn physical(run: &Run, bytes: usize) -> Result<u64> {
-    let prop = Prop::device(run.ordinal, false);
+pub(super) fn physical(run: &ScenarioThread, bytes: usize) -> Result<u64> {
+    let prop = AllocationProp::device(run.ordinal, false);
     made!(run, cuMemCreate(bytes.next_multiple_of(GRANULE), &raw const prop, 0))
 }
 
 /// Creates an array of this many bytes, in rows of 4 KiB.
-pub(super) fn array(run: &Run, bytes: usize) -> Result<u64> {
+pub(super) fn array(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     let height = bytes / 4096;
     let descriptor = ArrayDescriptor { width: 1024, height, format: FLOAT, channels: 1 };
     made!(run, cuArrayCreate_v2(&raw const descriptor))
 }
 
-pub(super) fn stream(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn stream(run: &ScenarioThread, _: usize) -> Result<u64> {
     // A non-blocking stream.
     made!(run, cuStreamCreate(1))
 }
 
-pub(super) fn event(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn event(run: &ScenarioThread, _: usize) -> Result<u64> {
     // Without timing, like most events.
     made!(run, cuEventCreate(2))
 }
 
-pub(super) fn graph(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn graph(run: &ScenarioThread, _: usize) -> Result<u64> {
     made!(run, cuGraphCreate(0))
 }
 
 /// Instantiates a new graph, which is then destroyed.
-pub(super) fn exec(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn exec(run: &ScenarioThread, _: usize) -> Result<u64> {
     let graph = graph(run, 0)?;
     let made: Result<u64> = made!(run, cuGraphInstantiateWithFlags(graph, 0));
     end_graph(run, graph)?;
     made
 }
 
-pub(super) fn module(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn module(run: &ScenarioThread, _: usize) -> Result<u64> {
     made!(run, cuModuleLoadData(SOURCE.as_ptr().cast()))
 }
 
-pub(super) fn library(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn library(run: &ScenarioThread, _: usize) -> Result<u64> {
     let code = SOURCE.as_ptr().cast();
     made!(run, cuLibraryLoadData(code, null(), null(), 0, null(), null(), 0))
 }
 
-pub(super) fn pool(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn pool(run: &ScenarioThread, _: usize) -> Result<u64> {
     let props = PoolProps::device(run.ordinal);
     made!(run, cuMemPoolCreate(&raw const props))
 }
 
 /// Creates a context that is not current.
-pub(super) fn context(run: &Run, _: usize) -> Result<u64> {
+pub(super) fn context(run: &ScenarioThread, _: usize) -> Result<u64> {
     let made: Result<u64> = made!(run, cuCtxCreate_v2(0, run.ordinal));
     let mut popped = 0;
     // SAFETY: the pointer is valid for writing.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use super::Worker;
 use super::objects::{Object, shareable};
-use crate::cli::Part;
+use crate::cli::ApiArea;
 use crate::cuda::{Driver, Handle, Pointer, Result};
 use crate::structs::{AllocNode, ExternalBuffer, ExternalMemory, MulticastProp, PoolProps};
 
@@ -12,22 +12,22 @@ impl Worker {
     /// Runs a random episode.
     pub(super) fn episode(&mut self) {
         let part = match self.random.u32(..12) {
-            0..3 => Part::Context,
-            3..6 => Part::Graph,
-            6..8 => Part::Capture,
-            8..10 => Part::Share,
-            10 => Part::Multicast,
-            _ => Part::Green,
+            0..3 => ApiArea::Context,
+            3..6 => ApiArea::Graph,
+            6..8 => ApiArea::Capture,
+            8..10 => ApiArea::Share,
+            10 => ApiArea::Multicast,
+            _ => ApiArea::Green,
         };
         if !self.may_use(part) {
             return;
         }
         let result = match part {
-            Part::Context => self.context(),
-            Part::Graph => self.graph(),
-            Part::Capture => self.capture(),
-            Part::Share => self.share(),
-            Part::Multicast => self.multicast(),
+            ApiArea::Context => self.context(),
+            ApiArea::Graph => self.graph(),
+            ApiArea::Capture => self.capture(),
+            ApiArea::Share => self.share(),
+            ApiArea::Multicast => self.multicast(),
             _ => self.green(),
         };
         self.count_result(result);

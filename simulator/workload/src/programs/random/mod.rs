@@ -13,7 +13,7 @@ use std::thread::Builder;
 
 use anyhow::{anyhow, bail};
 
-use crate::cli::{Common, Part, Random};
+use crate::cli::{ApiArea, CommonArgs, Random};
 use crate::cuda::{CudaError, Driver, Handle, OUT_OF_MEMORY, Result};
 use crate::{log_error, say, signals};
 use objects::Object;
@@ -30,7 +30,7 @@ struct Worker {
     objects: Vec<Object>,
     counts: Counts,
     simulated: bool,
-    only: Vec<Part>,
+    only: Vec<ApiArea>,
     /// No other thread can get an address that this one frees.
     alone: bool,
     illegal: bool,
@@ -61,7 +61,7 @@ impl Counts {
 /// Runs the threads.
 pub(crate) fn run(
     driver: &'static Driver,
-    common: &Common,
+    common: &CommonArgs,
     options: &Random,
 ) -> anyhow::Result<()> {
     driver.init()?;
@@ -156,13 +156,13 @@ impl Worker {
     }
 
     /// Returns whether the driver supports an area of the API, and the program should use it.
-    fn may_use(&self, part: Part) -> bool {
+    fn may_use(&self, part: ApiArea) -> bool {
         let has = match part {
             // A real driver needs memory of a real API, and more than one device.
-            Part::External | Part::Multicast => self.simulated,
+            ApiArea::External | ApiArea::Multicast => self.simulated,
             // In combination with all the rest they crashed a real driver (580.159), for an unknown
             // reason; alone they work.
-            Part::Context | Part::Green => self.simulated || !self.only.is_empty(),
+            ApiArea::Context | ApiArea::Green => self.simulated || !self.only.is_empty(),
             _ => true,
         };
         has && (self.only.is_empty() || self.only.contains(&part))

@@ -3,9 +3,11 @@
 use std::ffi::{c_int, c_void};
 
 use super::Worker;
-use crate::cli::Part;
+use crate::cli::ApiArea;
 use crate::cuda::{Handle, Pointer, Result};
-use crate::structs::{Access, Array3dDescriptor, ArrayDescriptor, FLOAT, PoolProps, Prop};
+use crate::structs::{
+    AccessDesc, AllocationProp, Array3dDescriptor, ArrayDescriptor, FLOAT, PoolProps,
+};
 
 const GRANULE: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -46,30 +48,30 @@ pub(super) fn allocate(worker: &mut Worker) -> Result<Object> {
     let bytes = worker.size();
     let part = match worker.random.u32(..100) {
         0..36 => None,
-        36..41 => Some(Part::Pitched),
-        41..46 => Some(Part::Managed),
-        46..52 => Some(Part::Pinned),
-        52..55 => Some(Part::Registered),
-        55..71 => Some(Part::Async),
-        71..77 => Some(Part::Pool),
-        77..82 => Some(Part::Physical),
-        82..90 => Some(Part::Mapped),
-        90..95 => Some(Part::Array),
-        95..98 => Some(Part::Mipmapped),
-        _ => Some(Part::External),
+        36..41 => Some(ApiArea::Pitched),
+        41..46 => Some(ApiArea::Managed),
+        46..52 => Some(ApiArea::Pinned),
+        52..55 => Some(ApiArea::Registered),
+        55..71 => Some(ApiArea::Async),
+        71..77 => Some(ApiArea::Pool),
+        77..82 => Some(ApiArea::Physical),
+        82..90 => Some(ApiArea::Mapped),
+        90..95 => Some(ApiArea::Array),
+        95..98 => Some(ApiArea::Mipmapped),
+        _ => Some(ApiArea::External),
     };
     match part.filter(|part| worker.may_use(*part)) {
-        Some(Part::Pitched) => pitched(worker),
-        Some(Part::Managed) => managed(worker, bytes),
-        Some(Part::Pinned) => host(worker, bytes),
-        Some(Part::Registered) => register(worker, bytes),
-        Some(Part::Async) => stream_ordered(worker, bytes),
-        Some(Part::Pool) => from_pool(worker, bytes),
-        Some(Part::Physical) => physical(worker),
-        Some(Part::Mapped) => mapping(worker).map(Object::Mapped),
-        Some(Part::Array) => array(worker),
-        Some(Part::Mipmapped) => mipmapped(worker),
-        Some(Part::External) => super::episodes::external(worker, bytes),
+        Some(ApiArea::Pitched) => pitched(worker),
+        Some(ApiArea::Managed) => managed(worker, bytes),
+        Some(ApiArea::Pinned) => host(worker, bytes),
+        Some(ApiArea::Registered) => register(worker, bytes),
+        Some(ApiArea::Async) => stream_ordered(worker, bytes),
+        Some(ApiArea::Pool) => from_pool(worker, bytes),
+        Some(ApiArea::Physical) => physical(worker),
+        Some(ApiArea::Mapped) => mapping(worker).map(Object::Mapped),
+        Some(ApiArea::Array) => array(worker),
+        Some(ApiArea::Mipmapped) => mipmapped(worker),
+        Some(ApiArea::External) => super::episodes::external(worker, bytes),
         _ => worker.driver.alloc(bytes).map(Object::Device),
     }
 }
@@ -157,7 +159,7 @@ fn from_pool(worker: &mut Worker, bytes: usize) -> Result<Object> {
     Ok(Object::Async(pointer))
 }
 
-fn create(worker: &Worker, bytes: usize, prop: &Prop) -> Result<Handle> {
+fn create(worker: &Worker, bytes: usize, prop: &AllocationProp) -> Result<Handle> {
     let mut handle = 0;
     // SAFETY: the pointers are valid for writing and for reading.
     unsafe { worker.driver.cuMemCreate(&raw mut handle, bytes, prop, 0) }?;
@@ -167,7 +169,11 @@ fn create(worker: &Worker, bytes: usize, prop: &Prop) -> Result<Handle> {
 fn physical(worker: &mut Worker) -> Result<Object> {
     let bytes = worker.random.usize(1..5) * GRANULE;
     let on_host = worker.random.u32(..4) == 0;
-    let prop = if on_host { Prop::host() } else { Prop::device(worker.ordinal(), false) };
+    let prop = if on_host {
+        AllocationProp::host()
+    } else {
+        AllocationProp::device(worker.ordinal(), false)
+    };
     create(worker, bytes, &prop).map(Object::Physical)
 }
 
@@ -182,7 +188,7 @@ fn mapping(worker: &mut Worker) -> Result<Mapping> {
     let mut mapping = Mapping { address, pieces: 0, mapped: true };
     for piece in 0..pieces {
         let at = address + (piece * GRANULE) as u64;
-        let result = create(worker, GRANULE, &Prop::device(worker.ordinal(), false));
+        let result = create(worker, GRANULE, &AllocationProp::device(worker.ordinal(), false));
         let Ok(handle) = result else { break };
         // SAFETY: the range was reserved above and nothing is mapped there.
         let mapped = unsafe { driver.cuMemMap(at, GRANULE, 0, handle, 0) };
@@ -192,7 +198,7 @@ fn mapping(worker: &mut Worker) -> Result<Mapping> {
         mapping.pieces += 1;
     }
     if mapping.pieces > 0 {
-        let access = Access { location_type: 1, location_id: worker.ordinal(), flags: 3 };
+        let access = AccessDesc { location_type: 1, location_id: worker.ordinal(), flags: 3 };
         let bytes = mapping.pieces * GRANULE;
         // SAFETY: one description, of the range mapped above.
         unsafe { driver.cuMemSetAccess(address, bytes, &raw const access, 1) }?;
@@ -311,5 +317,5 @@ impl Mapping {
 
 /// Creates physical device memory that can be exported.
 pub(super) fn shareable(worker: &Worker, device: c_int) -> Result<Handle> {
-    create(worker, GRANULE, &Prop::device(device, true))
+    create(worker, GRANULE, &AllocationProp::device(device, true))
 }

@@ -3,19 +3,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::metrics::Figures;
+use engine::metrics::MetricSet;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::super::watch::Watch;
+use super::super::watch::AlertWorker;
 use super::{at, clock, count, leak, settings, until, worker};
-use crate::serve::Shared;
+use crate::serve::AgentState;
 
 /// A script, and the configuration that runs it.
 struct Script {
     dir: TempDir,
-    shared: Arc<Shared>,
-    worker: Watch,
+    shared: Arc<AgentState>,
+    worker: AlertWorker,
 }
 
 fn script(text: &str, options: &str) -> Script {
@@ -35,7 +35,7 @@ fn script(text: &str, options: &str) -> Script {
 
 impl Script {
     fn fire(&mut self, pid: &str, second: u64) {
-        self.worker.look(&leak(pid), at(second), &clock(), &self.shared.alerts);
+        self.worker.evaluate(&leak(pid), at(second), &clock(), &self.shared.alerts);
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -59,7 +59,7 @@ fn command_gets_the_alert_in_environment_and_stdin() {
     let mut script = script(text, "");
     script.fire("41", 0);
     until("the command", || script.file("done.firing").exists());
-    script.worker.look(&Figures::default(), at(1), &clock(), &script.shared.alerts);
+    script.worker.evaluate(&MetricSet::default(), at(1), &clock(), &script.shared.alerts);
     until("the command", || script.file("done.resolved").exists());
     let env = read(&script.file("env.firing"));
     let mut names: Vec<&str> =

@@ -15,18 +15,18 @@ mod webhooks;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::alert::{Alert, Book, Transition};
-use engine::metrics::{Family, Figures, Metric, Sample, Value, catalogue};
-use engine::units::{Moment, Nanos};
+use engine::alert::{Alert, AlertEvaluator, Transition};
+use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, catalogue};
+use engine::units::{Nanos, Timestamp};
 use formats::WallClock;
 
-use super::outlet::Outlet;
-use super::watch::Watch;
-use crate::serve::Shared;
+use super::outlet::Notifier;
+use super::watch::AlertWorker;
+use crate::serve::AgentState;
 use crate::serve::config::Config;
 
-fn at(seconds: u64) -> Moment {
-    Moment((1000 + seconds) * 1_000_000_000)
+fn at(seconds: u64) -> Timestamp {
+    Timestamp((1000 + seconds) * 1_000_000_000)
 }
 
 /// `at(0)` is the evening of 14 November 2023.
@@ -34,20 +34,20 @@ fn clock() -> WallClock {
     WallClock::fixed(at(0), 1_700_000_000)
 }
 
-fn settings(text: &str) -> Arc<Shared> {
+fn settings(text: &str) -> Arc<AgentState> {
     let config: Config = toml::from_str(text).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.check(), [""; 0]);
-    Shared::new(config)
+    AgentState::new(config)
 }
 
-fn metrics(metric: &'static Metric, labels: &[&str], value: f64) -> Figures {
+fn metrics(metric: &'static Metric, labels: &[&str], value: f64) -> MetricSet {
     let labels = labels.iter().map(|label| (*label).into()).collect();
-    let sample = Sample { labels, value: Value::Real(value) };
-    Figures { families: vec![Family { metric, samples: vec![sample] }] }
+    let sample = Sample { labels, value: SampleValue::Real(value) };
+    MetricSet { families: vec![MetricFamily { metric, samples: vec![sample] }] }
 }
 
 /// Metrics of a leak in a process with a hostile name.
-fn leak(pid: &str) -> Figures {
+fn leak(pid: &str) -> MetricSet {
     let labels = [
         pid,
         "tr<ain>\u{1b}[2J",
@@ -66,13 +66,14 @@ fn leak(pid: &str) -> Figures {
 /// Returns firing alerts of the built-in rule, one per pid.
 fn alerts(pids: &[&str]) -> Vec<Alert> {
     let rules = settings("[alerts]\nleak_suspect = \"0s\"").config.alerts.rules();
-    let mut evaluator = Book::new(rules, Nanos(0));
-    let mut all =
-        Figures { families: vec![Family { metric: &catalogue::SUSPECT_GROWTH, samples: vec![] }] };
+    let mut evaluator = AlertEvaluator::new(rules, Nanos(0));
+    let mut all = MetricSet {
+        families: vec![MetricFamily { metric: &catalogue::SUSPECT_GROWTH, samples: vec![] }],
+    };
     for pid in pids {
         all.families[0].samples.append(&mut leak(pid).families[0].samples);
     }
-    let fired = evaluator.look(&all, at(0)).into_iter().map(|change| match change {
+    let fired = evaluator.evaluate(&all, at(0)).into_iter().map(|change| match change {
         Transition::Fired(alert) => alert,
         Transition::Resolved(alert) => panic!("{alert:?}"),
     });
@@ -80,11 +81,11 @@ fn alerts(pids: &[&str]) -> Vec<Alert> {
 }
 
 /// Returns the alert worker without its thread, with the rules and receivers of the configuration.
-fn worker(shared: &Arc<Shared>) -> Watch {
+fn worker(shared: &Arc<AgentState>) -> AlertWorker {
     let host: Arc<str> = "node-1".into();
     let receivers = shared.config.alerts.receivers().into_iter();
-    let notifiers = receivers.map(|receiver| Outlet::start(receiver, &host, shared).unwrap());
-    Watch::new(&shared.config.alerts, notifiers.collect())
+    let notifiers = receivers.map(|receiver| Notifier::start(receiver, &host, shared).unwrap());
+    AlertWorker::new(&shared.config.alerts, notifiers.collect())
 }
 
 /// Waits until a condition holds.
@@ -105,7 +106,7 @@ fn is_sleeping(name: &str) -> bool {
     })
 }
 
-fn count(shared: &Shared, receiver: &str, outcome: &str) -> u64 {
+fn count(shared: &AgentState, receiver: &str, outcome: &str) -> u64 {
     let notified = shared.alerts.notified.counts();
     notified.iter().find(|(key, _)| *key == (receiver, outcome)).map_or(0, |(_, count)| *count)
 }
@@ -114,8 +115,8 @@ fn count(shared: &Shared, receiver: &str, outcome: &str) -> u64 {
 fn alerts_are_listed_while_firing_and_after() {
     let shared = settings("[alerts]\nleak_suspect = \"10s\"\nkeep_firing_for = \"5s\"");
     let mut worker = worker(&shared);
-    let mut evaluate = |metrics: &Figures, second| {
-        worker.look(metrics, at(second), &clock(), &shared.alerts);
+    let mut evaluate = |metrics: &MetricSet, second| {
+        worker.evaluate(metrics, at(second), &clock(), &shared.alerts);
         shared.alerts.list()
     };
     assert_eq!(evaluate(&leak("41"), 0), []);
@@ -130,8 +131,8 @@ fn alerts_are_listed_while_firing_and_after() {
         alert.summary,
         "tr<ain>\\u{1b}[2J (pid 41) leaks at step main.py:7: 3.52 GiB/h (device)"
     );
-    evaluate(&Figures::default(), 11);
-    let resolved = evaluate(&Figures::default(), 16);
+    evaluate(&MetricSet::default(), 11);
+    let resolved = evaluate(&MetricSet::default(), 16);
     assert_eq!(resolved[0].resolved.as_deref(), Some("2023-11-14T22:13:36.000+00:00"));
     assert_eq!(count(&shared, "log", "sent"), 2);
     worker.finish(Duration::ZERO);

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::notice::Notice;
+use super::super::notice::Notification;
 use super::super::{log, shapes};
 use super::{alerts, at, clock};
 
 /// The notification of the page: the same process with a plain name.
-fn notice() -> Notice {
+fn notice() -> Notification {
     let mut alert = alerts(&["4711"]).remove(0);
     for (name, value) in &mut alert.labels {
         if *name == "process" {
@@ -17,7 +17,7 @@ fn notice() -> Notice {
         }
     }
     alert.fired = at(300);
-    Notice { suppressed: 2, ..Notice::new(&alert, &clock(), &"node-1".into()) }
+    Notification { suppressed: 2, ..Notification::new(&alert, &clock(), &"node-1".into()) }
 }
 
 /// Returns the code block after a heading of the page.
@@ -98,7 +98,7 @@ fn names_are_not_markup_in_slack_compatible_services() {
 fn resolved_alert_is_marked_as_such() {
     let mut alert = alerts(&["4711"]).remove(0);
     alert.resolved = Some(at(400));
-    let notice = Notice::new(&alert, &clock(), &"node-1".into());
+    let notice = Notification::new(&alert, &clock(), &"node-1".into());
     let line = log::line(&notice);
     assert!(line.contains("alert resolved: leak_suspect (warning): no longer so: "), "{line}");
     let json: Value = serde_json::from_str(&shapes::json(&notice)).unwrap();

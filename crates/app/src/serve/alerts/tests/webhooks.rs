@@ -6,23 +6,24 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use engine::metrics::Figures;
+use engine::metrics::MetricSet;
 use serde_json::Value;
 
-use super::super::Board;
-use super::super::outlet::Message;
-use super::super::webhook::Sender;
+use super::super::AlertStore;
+use super::super::outlet::OutgoingMessage;
+use super::super::webhook::WebhookSender;
 use super::receiver::Server;
 use super::{at, clock, count, leak, settings, until, worker};
 
 /// Sends one message to a webhook with this configuration. Returns the counts.
 fn send(receiver: &str) -> Vec<((&'static str, &'static str), u64)> {
     let shared = settings(&format!("[[alerts.receiver]]\ntype = \"webhook\"\n{receiver}"));
-    let sender = Sender::new(&shared.config.alerts.receivers()[0]).unwrap().with_short_backoff();
+    let sender =
+        WebhookSender::new(&shared.config.alerts.receivers()[0]).unwrap().with_short_backoff();
     let (queue, inbox) = sync_channel(1);
-    queue.send(Message { label: "test".into(), body: "{}".into(), notice: None }).unwrap();
+    queue.send(OutgoingMessage { label: "test".into(), body: "{}".into(), notice: None }).unwrap();
     drop(queue);
-    let store = Board::default();
+    let store = AlertStore::default();
     sender.run(&inbox, &store, &AtomicBool::new(false));
     store.notified.counts()
 }
@@ -113,11 +114,11 @@ fn webhook_gets_firing_and_resolved() {
     ));
     let mut worker = worker(&shared);
     for second in 0..5 {
-        worker.look(&leak("41"), at(second), &clock(), &shared.alerts);
+        worker.evaluate(&leak("41"), at(second), &clock(), &shared.alerts);
     }
     until("the first messages", || server.requests().len() == 3);
     for second in 5..20 {
-        worker.look(&Figures::default(), at(second), &clock(), &shared.alerts);
+        worker.evaluate(&MetricSet::default(), at(second), &clock(), &shared.alerts);
     }
     until("the last messages", || server.requests().len() == 6);
     worker.finish(Duration::from_secs(5));
@@ -151,8 +152,8 @@ fn hanging_receiver_never_blocks_and_drops_are_counted() {
     let mut worker = worker(&shared);
     let begin = Instant::now();
     for second in 0..200 {
-        let metrics = if second % 2 == 0 { leak("41") } else { Figures::default() };
-        worker.look(&metrics, at(second), &clock(), &shared.alerts);
+        let metrics = if second % 2 == 0 { leak("41") } else { MetricSet::default() };
+        worker.evaluate(&metrics, at(second), &clock(), &shared.alerts);
     }
     // One is being sent, 64 are queued.
     assert!((134..=136).contains(&count(&shared, "webhook", "dropped")));

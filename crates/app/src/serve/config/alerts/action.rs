@@ -4,40 +4,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use formats::plain::plain;
+use formats::plain::sanitize;
 use serde::Deserialize;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 
-use super::rule::Level;
-use super::switch::Switch;
+use super::rule::SeverityName;
+use super::switch::Toggle;
 use crate::output;
-use crate::serve::config::{Span, is_loopback};
+use crate::serve::config::{DurationValue, is_loopback};
 use crate::serve::{program, secret};
 
 /// `[[alerts.receiver]]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Action {
+pub(crate) struct ReceiverConfig {
     /// Type of the receiver.
     #[serde(rename = "type")]
-    pub(crate) kind: Kind,
+    pub(crate) kind: ReceiverType,
     /// Minimum severity of alerts.
     #[serde(default = "info")]
-    pub(crate) min_severity: Level,
+    pub(crate) min_severity: SeverityName,
     /// Rules to notify about; empty: all.
     #[serde(default)]
     pub(crate) rules: Vec<String>,
     /// How often the notification of a firing alert is repeated.
-    repeat_interval: Option<Switch<Span>>,
+    repeat_interval: Option<Toggle<DurationValue>>,
     /// Maximum number of messages per `rate_limit_window`.
     pub(crate) rate_limit: Option<u32>,
     /// Window of `rate_limit`.
-    rate_limit_window: Option<Span>,
+    rate_limit_window: Option<DurationValue>,
     /// For webhooks: the URL, or a file that contains it.
     url: Option<String>,
     url_file: Option<PathBuf>,
     /// Payload format.
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<PayloadFormat>,
     /// File with a token, and the header that carries it.
     token_file: Option<PathBuf>,
     token_header: Option<String>,
@@ -54,13 +54,13 @@ pub(crate) struct Action {
     /// Maximum number of concurrent commands.
     max_concurrent: Option<usize>,
     /// Timeout of a webhook or command.
-    timeout: Option<Span>,
+    timeout: Option<DurationValue>,
 }
 
 /// Type of a receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum ReceiverType {
     Log,
     Webhook,
     Command,
@@ -69,22 +69,22 @@ pub(crate) enum Kind {
 /// Payload format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Format {
+pub(crate) enum PayloadFormat {
     Json,
     Alertmanager,
     Slack,
 }
 
-const fn info() -> Level {
-    Level::Info
+const fn info() -> SeverityName {
+    SeverityName::Info
 }
 
-impl Action {
+impl ReceiverConfig {
     /// The receiver of a configuration without one.
     pub(super) fn log() -> Self {
         Self {
-            kind: Kind::Log,
-            min_severity: Level::Info,
+            kind: ReceiverType::Log,
+            min_severity: SeverityName::Info,
             rules: Vec::new(),
             repeat_interval: None,
             rate_limit: None,
@@ -103,17 +103,17 @@ impl Action {
         }
     }
 
-    pub(crate) fn repeat_interval(&self) -> Option<Span> {
-        let default = Some(Span(Duration::from_secs(4 * 3600)));
-        self.repeat_interval.unwrap_or(Switch::Default).or(default, |span| span)
+    pub(crate) fn repeat_interval(&self) -> Option<DurationValue> {
+        let default = Some(DurationValue(Duration::from_secs(4 * 3600)));
+        self.repeat_interval.unwrap_or(Toggle::Default).or(default, |span| span)
     }
 
-    pub(crate) fn rate_limit_window(&self) -> Span {
-        self.rate_limit_window.unwrap_or(Span(Duration::from_secs(600)))
+    pub(crate) fn rate_limit_window(&self) -> DurationValue {
+        self.rate_limit_window.unwrap_or(DurationValue(Duration::from_secs(600)))
     }
 
     pub(crate) fn timeout(&self) -> Duration {
-        let default = if self.kind == Kind::Command { 30 } else { 5 };
+        let default = if self.kind == ReceiverType::Command { 30 } else { 5 };
         self.timeout.map_or(Duration::from_secs(default), |span| span.0)
     }
 
@@ -155,7 +155,7 @@ impl Action {
         let mut found = Vec::new();
         for name in self.rules.iter().filter(|name| !rules.contains(name.as_str())) {
             let all: Vec<_> = rules.iter().copied().collect();
-            found.push(format!("unknown rule `{}`; available: {}", plain(name), all.join(", ")));
+            found.push(format!("unknown rule `{}`; available: {}", sanitize(name), all.join(", ")));
         }
         if self.rate_limit == Some(0) || self.rate_limit_window().0.is_zero() {
             found.push(
@@ -170,9 +170,9 @@ impl Action {
         }
         self.check_options(&mut found);
         match self.kind {
-            Kind::Log => (),
-            Kind::Webhook => self.check_webhook(&mut found),
-            Kind::Command => self.check_command(&mut found),
+            ReceiverType::Log => (),
+            ReceiverType::Webhook => self.check_webhook(&mut found),
+            ReceiverType::Command => self.check_command(&mut found),
         }
         let section = format!("[[alerts.receiver]] number {}", index + 1);
         errors.extend(found.iter().map(|problem| format!("{section}: {problem}")));
@@ -180,9 +180,9 @@ impl Action {
 
     /// Reports keys that apply to another type.
     fn check_options(&self, found: &mut Vec<String>) {
-        let is_webhook = self.kind == Kind::Webhook;
-        let is_command = self.kind == Kind::Command;
-        let syncs = self.format == Some(Format::Alertmanager);
+        let is_webhook = self.kind == ReceiverType::Webhook;
+        let is_command = self.kind == ReceiverType::Command;
+        let syncs = self.format == Some(PayloadFormat::Alertmanager);
         for (option, is_set, applies, scope) in [
             ("url", self.url.is_some(), is_webhook, "webhook receivers"),
             ("url_file", self.url_file.is_some(), is_webhook, "webhook receivers"),
@@ -239,7 +239,7 @@ impl Action {
             found.push("retries must be at most 10".into());
         }
         if let Some(Err(error)) = self.ca_file.as_deref().map(secret::certificates) {
-            found.push(output::reasons(&error));
+            found.push(output::error_chain(&error));
         }
     }
 
@@ -247,7 +247,7 @@ impl Action {
     fn exposed_secret(&self, uri: &Uri, has_token: bool) -> Option<String> {
         let looks_secret = |name: &str| {
             let name = name.to_ascii_lowercase();
-            SECRETS.iter().any(|word| name.contains(word))
+            SECRET_HEADER_WORDS.iter().any(|word| name.contains(word))
         };
         let in_address = || uri.authority().is_some_and(|part| part.as_str().contains('@'));
         if has_token {
@@ -257,7 +257,7 @@ impl Action {
             return Some("the password in the URL".into());
         }
         let header = self.headers.keys().find(|name| looks_secret(name));
-        header.map(|name| format!("the header `{}`", plain(name)))
+        header.map(|name| format!("the header `{}`", sanitize(name)))
     }
 
     fn check_command(&self, found: &mut Vec<String>) {
@@ -266,7 +266,7 @@ impl Action {
 }
 
 /// Words in header names that mark a secret.
-const SECRETS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "password"];
+const SECRET_HEADER_WORDS: [&str; 6] = ["auth", "token", "key", "secret", "cookie", "password"];
 
 /// Parses the URL of a webhook.
 fn address(text: &str) -> Result<Uri, String> {
@@ -289,14 +289,14 @@ fn address(text: &str) -> Result<Uri, String> {
 /// Parses a header.
 pub(crate) fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let header_name = HeaderName::from_bytes(name.as_bytes())
-        .map_err(|_| format!("`{}` is not a valid header name", plain(name)))?;
+        .map_err(|_| format!("`{}` is not a valid header name", sanitize(name)))?;
     let mut value = HeaderValue::from_str(value)
-        .map_err(|_| format!("the header `{}` has a value that cannot be sent", plain(name)))?;
+        .map_err(|_| format!("the header `{}` has a value that cannot be sent", sanitize(name)))?;
     value.set_sensitive(true);
     Ok((header_name, value))
 }
 
 /// Reads a secret from a file.
 fn secret_in(file: &Path) -> Result<String, String> {
-    secret::line(file).map_err(|error| output::reasons(&error))
+    secret::line(file).map_err(|error| output::error_chain(&error))
 }

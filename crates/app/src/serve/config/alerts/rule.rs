@@ -2,31 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use engine::alert::{Limit, Measure, Rule, Severity, placeholders};
-use engine::metrics::{Metric, Sort, catalogue};
+use engine::alert::{Rule, RuleExpr, Severity, Threshold, placeholders};
+use engine::metrics::{Metric, MetricType, catalogue};
 use engine::units::Nanos;
-use formats::plain::plain;
+use formats::plain::sanitize;
 use serde::Deserialize;
 
 use crate::quantity;
-use crate::serve::config::Span;
+use crate::serve::config::DurationValue;
 
 /// `[[alerts.rule]]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct OwnRule {
+pub(crate) struct CustomRuleConfig {
     pub(super) name: String,
     metric: String,
     #[serde(default)]
     labels: BTreeMap<String, String>,
-    above: Option<Number>,
-    below: Option<Number>,
+    above: Option<ThresholdNumber>,
+    below: Option<ThresholdNumber>,
     /// Compares the growth of the metric within this time, not its value.
-    window: Option<Span>,
+    window: Option<DurationValue>,
     #[serde(rename = "for")]
-    hold: Option<Span>,
+    hold: Option<DurationValue>,
     #[serde(default = "warning")]
-    severity: Level,
+    severity: SeverityName,
     summary: Option<String>,
     #[serde(default)]
     advice: String,
@@ -35,7 +35,7 @@ pub(crate) struct OwnRule {
 /// A number, or a size or duration with a unit; the unit of the metric decides which.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
-enum Number {
+enum ThresholdNumber {
     Plain(f64),
     Words(String),
 }
@@ -43,17 +43,17 @@ enum Number {
 /// Severity of an alert.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
+pub(crate) enum SeverityName {
     Info,
     Warning,
     Critical,
 }
 
-const fn warning() -> Level {
-    Level::Warning
+const fn warning() -> SeverityName {
+    SeverityName::Warning
 }
 
-impl Level {
+impl SeverityName {
     pub(crate) const fn severity(self) -> Severity {
         match self {
             Self::Info => Severity::Info,
@@ -64,21 +64,25 @@ impl Level {
 }
 
 /// Maximum length of a rule name.
-const LONGEST: usize = 64;
+const MAX_RULE_NAME_LEN: usize = 64;
 
-impl OwnRule {
+impl CustomRuleConfig {
     /// Returns the rule, or all of its problems.
     pub(super) fn compile(&self) -> Result<Rule, Vec<String>> {
         let mut errors = Vec::new();
         let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if self.name.is_empty() || self.name.len() > LONGEST || !self.name.chars().all(is_name_char)
+        if self.name.is_empty()
+            || self.name.len() > MAX_RULE_NAME_LEN
+            || !self.name.chars().all(is_name_char)
         {
-            errors.push(format!("the name must be up to {LONGEST} letters, digits, `_` and `-`"));
+            errors.push(format!(
+                "the name must be up to {MAX_RULE_NAME_LEN} letters, digits, `_` and `-`"
+            ));
         }
         let metric = self.metric();
         let rule = metric.and_then(|metric| self.build(metric, &mut errors));
         let rule = rule.map_err(|why| errors.push(why)).ok();
-        let section = format!("[[alerts.rule]] {}", plain(&self.name));
+        let section = format!("[[alerts.rule]] {}", sanitize(&self.name));
         let errors: Vec<_> = errors.iter().map(|why| format!("{section}: {why}")).collect();
         rule.filter(|_| errors.is_empty()).ok_or(errors)
     }
@@ -91,15 +95,15 @@ impl OwnRule {
                 || "docs/reference/metrics.md lists all of them".into(),
                 |nearest| format!("did you mean `{nearest}`?"),
             );
-            format!("unknown metric `{}`; {hint}", plain(&self.metric))
+            format!("unknown metric `{}`; {hint}", sanitize(&self.metric))
         })
     }
 
     fn build(&self, metric: &'static Metric, errors: &mut Vec<String>) -> Result<Rule, String> {
         let labels = metric.labels.join(", ");
         let no_label = |name: &str| match labels.as_str() {
-            "" => format!("`{}` has no label `{}`: it has none", metric.name, plain(name)),
-            _ => format!("`{}` has no label `{}`; it has {labels}", metric.name, plain(name)),
+            "" => format!("`{}` has no label `{}`: it has none", metric.name, sanitize(name)),
+            _ => format!("`{}` has no label `{}`; it has {labels}", metric.name, sanitize(name)),
         };
         for name in self.labels.keys().filter(|name| !metric.labels.contains(&name.as_str())) {
             errors.push(no_label(name));
@@ -107,7 +111,7 @@ impl OwnRule {
         let summary = self.summary.clone().unwrap_or_else(|| self.default_summary(metric));
         for name in placeholders(&summary).chain(placeholders(&self.advice)) {
             if !metric.labels.contains(&name) && !["value", "threshold"].contains(&name) {
-                errors.push(format!("{{{}}} is unknown: {}", plain(name), no_label(name)));
+                errors.push(format!("{{{}}} is unknown: {}", sanitize(name), no_label(name)));
             }
         }
         Ok(Rule {
@@ -124,24 +128,26 @@ impl OwnRule {
             at_least: None,
             limit: self.limit(metric)?,
             slack: 0.0,
-            hold: self.hold.map_or(Nanos(0), Span::nanos),
+            hold: self.hold.map_or(Nanos(0), DurationValue::nanos),
             summary: summary.into(),
             advice: self.advice.as_str().into(),
         })
     }
 
-    fn measure(&self, metric: &Metric) -> Result<Measure, String> {
-        match (metric.sort, self.window.map(Span::nanos)) {
+    fn measure(&self, metric: &Metric) -> Result<RuleExpr, String> {
+        match (metric.sort, self.window.map(DurationValue::nanos)) {
             (_, Some(window)) if window < Nanos::from_millis(1000) => {
                 Err("`window` must be at least \"1s\"".into())
             }
-            (Sort::Counter, Some(window)) => Ok(Measure::Increase(window)),
-            (Sort::Counter, None) => {
+            (MetricType::Counter, Some(window)) => Ok(RuleExpr::Increase(window)),
+            (MetricType::Counter, None) => {
                 Err(format!("`{}` is a counter; set window, such as window = \"10m\"", metric.name))
             }
-            (Sort::Gauge, Some(window)) => Ok(Measure::Growth(window)),
-            (Sort::Gauge, None) => Ok(Measure::Value),
-            (Sort::Info, _) => Err(format!("`{}` is always 1; choose another one", metric.name)),
+            (MetricType::Gauge, Some(window)) => Ok(RuleExpr::Growth(window)),
+            (MetricType::Gauge, None) => Ok(RuleExpr::Value),
+            (MetricType::Info, _) => {
+                Err(format!("`{}` is always 1; choose another one", metric.name))
+            }
         }
     }
 
@@ -159,16 +165,16 @@ impl OwnRule {
             .to_owned()
     }
 
-    fn limit(&self, metric: &Metric) -> Result<Limit, String> {
+    fn limit(&self, metric: &Metric) -> Result<Threshold, String> {
         match (&self.above, &self.below) {
-            (Some(above), None) => above.value_for(metric).map(Limit::Above),
-            (None, Some(below)) => below.value_for(metric).map(Limit::Below),
+            (Some(above), None) => above.value_for(metric).map(Threshold::Above),
+            (None, Some(below)) => below.value_for(metric).map(Threshold::Below),
             _ => Err("set exactly one of `above` and `below`".into()),
         }
     }
 }
 
-impl Number {
+impl ThresholdNumber {
     fn value_for(&self, metric: &Metric) -> Result<f64, String> {
         match self {
             Self::Plain(number) if number.is_finite() => Ok(*number),
@@ -183,7 +189,7 @@ impl Number {
 }
 
 /// Formats a duration in the largest unit that divides it.
-fn span(span: Span) -> String {
+fn span(span: DurationValue) -> String {
     let millis = span.0.as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
     let whole = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit));

@@ -7,17 +7,17 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::quantity;
-use crate::serve::config::{Size, Span};
+use crate::serve::config::{ByteSize, DurationValue};
 
 /// A threshold in the configuration.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Switch<T> {
+pub(super) enum Toggle<T> {
     Default,
     Off,
     On(T),
 }
 
-impl<T: Copy> Switch<T> {
+impl<T: Copy> Toggle<T> {
     /// Returns the threshold, or the default; none if it is off.
     pub(super) fn or<U>(self, default: Option<U>, convert: impl Fn(T) -> U) -> Option<U> {
         match self {
@@ -28,14 +28,14 @@ impl<T: Copy> Switch<T> {
     }
 }
 
-impl Switch<Always> {
+impl Toggle<NoThreshold> {
     pub(super) const fn is_on(self) -> bool {
         !matches!(self, Self::Off)
     }
 }
 
 /// A value that can be a threshold.
-pub(super) trait Quantity: Sized {
+pub(super) trait ToggleValue: Sized {
     /// Description for error messages.
     const EXPECTED: &'static str;
 
@@ -48,17 +48,17 @@ pub(super) trait Quantity: Sized {
 
 /// A rule without a threshold.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Always;
+pub(super) struct NoThreshold;
 
 /// A ratio between 0 and 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Share(pub(super) f64);
+pub(super) struct Ratio(pub(super) f64);
 
-fn expected<T: Quantity>() -> String {
+fn expected<T: ToggleValue>() -> String {
     format!("expected {}, or \"off\"", T::EXPECTED)
 }
 
-impl Quantity for Always {
+impl ToggleValue for NoThreshold {
     const EXPECTED: &'static str = "true";
 
     fn number(_: f64) -> Result<Self, String> {
@@ -70,7 +70,7 @@ impl Quantity for Always {
     }
 }
 
-impl Quantity for Share {
+impl ToggleValue for Ratio {
     const EXPECTED: &'static str = "a share between 0 and 1, such as 0.95";
 
     fn number(number: f64) -> Result<Self, String> {
@@ -82,7 +82,7 @@ impl Quantity for Share {
     }
 }
 
-impl Quantity for Span {
+impl ToggleValue for DurationValue {
     const EXPECTED: &'static str = "a time in quotes, such as \"5m\"";
 
     fn number(_: f64) -> Result<Self, String> {
@@ -94,7 +94,7 @@ impl Quantity for Span {
     }
 }
 
-impl Quantity for Size {
+impl ToggleValue for ByteSize {
     const EXPECTED: &'static str = "a size in quotes, such as \"1G\"";
 
     fn number(_: f64) -> Result<Self, String> {
@@ -106,37 +106,37 @@ impl Quantity for Size {
     }
 }
 
-impl<'de, T: Quantity> Deserialize<'de> for Switch<T> {
+impl<'de, T: ToggleValue> Deserialize<'de> for Toggle<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader(PhantomData))
+        deserializer.deserialize_any(ToggleVisitor(PhantomData))
     }
 }
 
-struct Reader<T>(PhantomData<T>);
+struct ToggleVisitor<T>(PhantomData<T>);
 
-impl<T: Quantity> Visitor<'_> for Reader<T> {
-    type Value = Switch<T>;
+impl<T: ToggleValue> Visitor<'_> for ToggleVisitor<T> {
+    type Value = Toggle<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, or \"off\"", T::EXPECTED)
     }
 
-    fn visit_bool<E: de::Error>(self, on: bool) -> Result<Switch<T>, E> {
-        Ok(if on { Switch::Default } else { Switch::Off })
+    fn visit_bool<E: de::Error>(self, on: bool) -> Result<Toggle<T>, E> {
+        Ok(if on { Toggle::Default } else { Toggle::Off })
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Switch<T>, E> {
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Toggle<T>, E> {
         self.visit_f64(number as f64)
     }
 
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Switch<T>, E> {
-        T::number(number).map(Switch::On).map_err(E::custom)
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Toggle<T>, E> {
+        T::number(number).map(Toggle::On).map_err(E::custom)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Switch<T>, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Toggle<T>, E> {
         match text {
-            "off" => Ok(Switch::Off),
-            _ => T::text(text).map(Switch::On).map_err(E::custom),
+            "off" => Ok(Toggle::Off),
+            _ => T::text(text).map(Toggle::On).map_err(E::custom),
         }
     }
 }

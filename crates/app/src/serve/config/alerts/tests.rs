@@ -9,10 +9,10 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use engine::alert::{Limit, Measure, Severity};
+use engine::alert::{RuleExpr, Severity, Threshold};
 use engine::units::Nanos;
 
-fn read(text: &str) -> Alerts {
+fn read(text: &str) -> AlertsConfig {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -34,7 +34,7 @@ fn defaults_enable_builtin_rules_and_the_log() {
     let alerts = read("");
     assert_eq!(alerts.rules(), builtin::rules(&Thresholds::default()));
     let [receiver] = &alerts.receivers()[..] else { panic!() };
-    assert_eq!(receiver.kind, Kind::Log);
+    assert_eq!(receiver.kind, ReceiverType::Log);
     assert_eq!(errors(""), [""; 0]);
 }
 
@@ -47,9 +47,9 @@ fn thresholds_are_set_and_rules_switched_off() {
     let rules = alerts.rules();
     let names: Vec<_> = rules.iter().map(|rule| &*rule.name).collect();
     assert_eq!(names, ["full_soon", "nearly_full", "fragmentation", "lost_events", "not_ready"]);
-    assert_eq!(rules[0].limit, Limit::Below(7200.0));
-    assert_eq!(rules[1].limit, Limit::Above(0.9));
-    assert_eq!(rules[2].limit, Limit::Above(0.4));
+    assert_eq!(rules[0].limit, Threshold::Below(7200.0));
+    assert_eq!(rules[1].limit, Threshold::Above(0.9));
+    assert_eq!(rules[2].limit, Threshold::Above(0.4));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn invalid_thresholds_are_rejected_with_an_example() {
         ("[[receiver]]\ntype = \"mail\"", "unknown variant"),
         ("[[receiver]]\ntype = \"log\"\ncolor = \"red\"", "unknown field"),
     ] {
-        let error = toml::from_str::<Alerts>(text).unwrap_err().to_string();
+        let error = toml::from_str::<AlertsConfig>(text).unwrap_err().to_string();
         assert!(error.contains(expected), "{text}: {error}");
     }
 }
@@ -80,12 +80,12 @@ fn custom_rule_uses_the_unit_of_its_metric() {
     );
     assert_eq!(errors(&text), [""; 0]);
     let rule = read(&text).rules().pop().unwrap();
-    assert_eq!(rule.limit, Limit::Above((16_u64 << 30) as f64));
+    assert_eq!(rule.limit, Threshold::Above((16_u64 << 30) as f64));
     assert_eq!(rule.hold, Nanos::from_millis(300_000));
-    assert_eq!((rule.severity, rule.measure), (Severity::Critical, Measure::Value));
+    assert_eq!((rule.severity, rule.measure), (Severity::Critical, RuleExpr::Value));
     assert_eq!(rule.matching, [("process".into(), "train".into())]);
     let growing = read(&format!("{RULE}above = 5\nwindow = \"1h\"")).rules().pop().unwrap();
-    assert_eq!(growing.measure, Measure::Growth(Nanos::from_millis(3_600_000)));
+    assert_eq!(growing.measure, RuleExpr::Growth(Nanos::from_millis(3_600_000)));
     assert_eq!(
         &*growing.summary,
         "vramscope_process_pinned_bytes grew by {value} in 1h, more than {threshold}: pid={pid} process={process} \

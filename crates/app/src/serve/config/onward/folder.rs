@@ -9,7 +9,7 @@ use crate::serve::config::folder;
 
 /// Directory of exported files, and their retention.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keep<'a> {
+pub(crate) struct Retention<'a> {
     /// The directory.
     pub(crate) dir: &'a Path,
     /// Maximum age of files.
@@ -18,7 +18,7 @@ pub(crate) struct Keep<'a> {
     pub(crate) size: Bytes,
 }
 
-impl Keep<'_> {
+impl Retention<'_> {
     /// Returns its problems. Nothing is created, except for a file that is removed at once.
     pub(super) fn check(&self) -> Vec<String> {
         let mut errors = Vec::new();

@@ -3,8 +3,8 @@
 mod folder;
 mod receiver;
 
-pub(crate) use folder::Keep;
-pub(crate) use receiver::Receiver;
+pub(crate) use folder::Retention;
+pub(crate) use receiver::HttpEndpoint;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use std::time::Duration;
 use engine::units::Bytes;
 use serde::Deserialize;
 
-use super::{Size, Span};
+use super::{ByteSize, DurationValue};
 use receiver::receivers;
 
 /// `[exporters]`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Onward {
+pub(crate) struct ExportersConfig {
     /// Export full paths of files and libraries, not only names.
     pub(crate) show_paths: bool,
     /// Metrics to an OpenTelemetry collector.
@@ -27,9 +27,9 @@ pub(crate) struct Onward {
     /// Profiles to Pyroscope.
     pub(crate) pyroscope: Option<Pyroscope>,
     /// Profiles as files.
-    pub(crate) profiles: Option<Profiles>,
+    pub(crate) profiles: Option<ProfilesConfig>,
     /// Tables as Parquet files.
-    pub(crate) parquet: Option<Parquet>,
+    pub(crate) parquet: Option<ParquetConfig>,
 }
 
 receivers! {
@@ -39,7 +39,7 @@ receivers! {
         pub(crate) endpoint: String,
         /// Time between two exports.
         #[serde(default = "quarter_minute")]
-        pub(crate) interval: Span,
+        pub(crate) interval: DurationValue,
         /// Compress requests.
         #[serde(default = "yes")]
         pub(crate) gzip: bool,
@@ -60,7 +60,7 @@ receivers! {
         pub(crate) labels: BTreeMap<String, String>,
         /// Time between two profiles.
         #[serde(default = "minute")]
-        pub(crate) interval: Span,
+        pub(crate) interval: DurationValue,
         /// Tenant id, for multi-tenant servers.
         pub(crate) tenant: Option<String>,
     }
@@ -69,48 +69,48 @@ receivers! {
 /// `[exporters.profiles]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Profiles {
+pub(crate) struct ProfilesConfig {
     /// Output directory.
     pub(crate) dir: PathBuf,
     /// Time between two profiles.
     #[serde(default = "minute")]
-    pub(crate) interval: Span,
+    pub(crate) interval: DurationValue,
     /// Maximum age of files.
     #[serde(default = "week")]
-    pub(crate) retention: Span,
+    pub(crate) retention: DurationValue,
     /// Maximum total size.
     #[serde(default = "gigabyte")]
-    pub(crate) retention_size: Size,
+    pub(crate) retention_size: ByteSize,
 }
 
 /// `[exporters.parquet]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Parquet {
+pub(crate) struct ParquetConfig {
     /// Output directory.
     pub(crate) dir: PathBuf,
     /// Time between two rows of the same object.
     #[serde(default = "quarter_minute")]
-    pub(crate) interval: Span,
+    pub(crate) interval: DurationValue,
     /// Maximum time span of a file.
     #[serde(default = "ten_minutes")]
-    pub(crate) rotate_interval: Span,
+    pub(crate) rotate_interval: DurationValue,
     /// Maximum size of a file.
     #[serde(default = "sixty_four_megabytes")]
-    pub(crate) rotate_size: Size,
+    pub(crate) rotate_size: ByteSize,
     /// Maximum age of files.
     #[serde(default = "week")]
-    pub(crate) retention: Span,
+    pub(crate) retention: DurationValue,
     /// Maximum total size.
     #[serde(default = "gigabyte")]
-    pub(crate) retention_size: Size,
+    pub(crate) retention_size: ByteSize,
 }
 
-impl Onward {
+impl ExportersConfig {
     /// Adds the errors of this section.
     pub(super) fn check(&self, errors: &mut Vec<String>) {
         if let Some(otlp) = &self.otlp {
-            let mut errors = Section::new("exporters.otlp", errors);
+            let mut errors = SectionErrors::new("exporters.otlp", errors);
             errors.needs(cfg!(feature = "otlp"), "otlp");
             errors.interval(otlp.interval);
             errors.endpoint(&otlp.http_endpoint());
@@ -119,7 +119,7 @@ impl Onward {
             }
         }
         if let Some(pyroscope) = &self.pyroscope {
-            let mut errors = Section::new("exporters.pyroscope", errors);
+            let mut errors = SectionErrors::new("exporters.pyroscope", errors);
             errors.interval(pyroscope.interval);
             errors.endpoint(&pyroscope.http_endpoint());
             if pyroscope.application_name.is_empty() {
@@ -127,16 +127,17 @@ impl Onward {
             }
         }
         if let Some(profiles) = &self.profiles {
-            let mut errors = Section::new("exporters.profiles", errors);
+            let mut errors = SectionErrors::new("exporters.profiles", errors);
             errors.interval(profiles.interval);
             errors.retention(&profiles.retention_rule());
         }
         if let Some(parquet) = &self.parquet {
-            let mut errors = Section::new("exporters.parquet", errors);
+            let mut errors = SectionErrors::new("exporters.parquet", errors);
             errors.needs(cfg!(feature = "parquet"), "parquet");
             errors.interval(parquet.interval);
             errors.retention(&parquet.retention_rule());
-            if parquet.rotate_interval.0 < parquet.interval.0 || parquet.rotate_interval.0 > LONGEST
+            if parquet.rotate_interval.0 < parquet.interval.0
+                || parquet.rotate_interval.0 > MAX_INTERVAL
             {
                 errors.push("`rotate_interval` must be between `interval` and 1d".into());
             }
@@ -147,30 +148,30 @@ impl Onward {
     }
 }
 
-impl Profiles {
+impl ProfilesConfig {
     /// Returns the directory and its retention.
-    pub(crate) fn retention_rule(&self) -> Keep<'_> {
-        Keep { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
+    pub(crate) fn retention_rule(&self) -> Retention<'_> {
+        Retention { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
 
-impl Parquet {
+impl ParquetConfig {
     /// Returns the directory and its retention.
-    pub(crate) fn retention_rule(&self) -> Keep<'_> {
-        Keep { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
+    pub(crate) fn retention_rule(&self) -> Retention<'_> {
+        Retention { dir: &self.dir, age: self.retention.0, size: self.retention_size.0 }
     }
 }
 
 /// Maximum time between two exports.
-const LONGEST: Duration = Duration::from_secs(86_400);
+const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
 
 /// Collects problems, prefixed with the name of the section.
-struct Section<'a> {
+struct SectionErrors<'a> {
     name: &'static str,
     errors: &'a mut Vec<String>,
 }
 
-impl<'a> Section<'a> {
+impl<'a> SectionErrors<'a> {
     const fn new(name: &'static str, errors: &'a mut Vec<String>) -> Self {
         Self { name, errors }
     }
@@ -185,19 +186,19 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn interval(&mut self, interval: Span) {
-        if !(Duration::from_secs(1)..=LONGEST).contains(&interval.0) {
+    fn interval(&mut self, interval: DurationValue) {
+        if !(Duration::from_secs(1)..=MAX_INTERVAL).contains(&interval.0) {
             self.push("`interval` must be between 1s and 1d".into());
         }
     }
 
-    fn endpoint(&mut self, endpoint: &Receiver<'_>) {
+    fn endpoint(&mut self, endpoint: &HttpEndpoint<'_>) {
         for problem in endpoint.check() {
             self.push(problem);
         }
     }
 
-    fn retention(&mut self, retention: &Keep<'_>) {
+    fn retention(&mut self, retention: &Retention<'_>) {
         for problem in retention.check() {
             self.push(problem);
         }
@@ -212,32 +213,32 @@ fn own_name() -> String {
     "vramscope".into()
 }
 
-const fn ten_seconds() -> Span {
-    Span(Duration::from_secs(10))
+const fn ten_seconds() -> DurationValue {
+    DurationValue(Duration::from_secs(10))
 }
 
-const fn quarter_minute() -> Span {
-    Span(Duration::from_secs(15))
+const fn quarter_minute() -> DurationValue {
+    DurationValue(Duration::from_secs(15))
 }
 
-const fn minute() -> Span {
-    Span(Duration::from_secs(60))
+const fn minute() -> DurationValue {
+    DurationValue(Duration::from_secs(60))
 }
 
-const fn ten_minutes() -> Span {
-    Span(Duration::from_secs(600))
+const fn ten_minutes() -> DurationValue {
+    DurationValue(Duration::from_secs(600))
 }
 
-const fn week() -> Span {
-    Span(Duration::from_secs(7 * 86_400))
+const fn week() -> DurationValue {
+    DurationValue(Duration::from_secs(7 * 86_400))
 }
 
-const fn sixty_four_megabytes() -> Size {
-    Size(Bytes(64 << 20))
+const fn sixty_four_megabytes() -> ByteSize {
+    ByteSize(Bytes(64 << 20))
 }
 
-const fn gigabyte() -> Size {
-    Size(Bytes(1 << 30))
+const fn gigabyte() -> ByteSize {
+    ByteSize(Bytes(1 << 30))
 }
 
 #[cfg(test)]
@@ -252,7 +253,7 @@ mod tests {
     #[test]
     fn exporters_are_off_by_default() {
         let config: super::super::Config = toml::from_str("").unwrap();
-        let Onward { show_paths, otlp, pyroscope, profiles, parquet } = config.exporters;
+        let ExportersConfig { show_paths, otlp, pyroscope, profiles, parquet } = config.exporters;
         assert!(otlp.is_none() && pyroscope.is_none() && profiles.is_none() && parquet.is_none());
         assert!(!show_paths);
     }

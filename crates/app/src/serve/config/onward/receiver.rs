@@ -19,10 +19,10 @@ macro_rules! receivers {
             $($own)*
             /// Timeout of one attempt.
             #[serde(default = "ten_seconds")]
-            timeout: Span,
+            timeout: DurationValue,
             /// How long one export is retried; newer ones are dropped meanwhile.
             #[serde(default = "minute")]
-            max_retry_time: Span,
+            max_retry_time: DurationValue,
             /// File with a bearer token.
             token_file: Option<PathBuf>,
             /// User name, and the password in a file.
@@ -34,9 +34,9 @@ macro_rules! receivers {
 
         impl $name {
             /// Returns the connection settings.
-            pub(crate) fn http_endpoint(&self) -> Receiver<'_> {
+            pub(crate) fn http_endpoint(&self) -> HttpEndpoint<'_> {
                 let tenant: fn(&Self) -> Option<&str> = $tenant;
-                Receiver {
+                HttpEndpoint {
                     url: (stringify!($url), &self.$url),
                     timeout: self.timeout.0,
                     retry: self.max_retry_time.0,
@@ -55,7 +55,7 @@ pub(super) use receivers;
 
 /// Connection settings of an exporter over HTTP.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Receiver<'a> {
+pub(crate) struct HttpEndpoint<'a> {
     /// Name of the key, and the URL.
     pub(crate) url: (&'static str, &'a str),
     /// Timeout of one attempt.
@@ -73,7 +73,7 @@ pub(crate) struct Receiver<'a> {
     pub(crate) ca_file: Option<&'a Path>,
 }
 
-impl Receiver<'_> {
+impl HttpEndpoint<'_> {
     /// Returns its problems.
     pub(super) fn check(&self) -> Vec<String> {
         let mut errors = Vec::new();
@@ -100,7 +100,7 @@ impl Receiver<'_> {
         let files = [("token_file", self.token_file), ("password_file", self.password_file)];
         for (name, file) in files {
             if let Some(Err(error)) = file.map(secret::line) {
-                errors.push(format!("`{name}`: {}", output::reasons(&error)));
+                errors.push(format!("`{name}`: {}", output::error_chain(&error)));
             }
         }
         if let Some(Err(error)) = self.ca_file.map(secret::certificates) {
@@ -122,9 +122,8 @@ impl Receiver<'_> {
             errors.push(format!("`{name}` must have no `?`: the path is added"));
         }
         if url.contains('@') {
-            errors.push(format!(
-                "`{name}` must hold no secret: use `username` and `password_file`"
-            ));
+            errors
+                .push(format!("`{name}` must hold no secret: use `username` and `password_file`"));
         }
         let has_secret = self.token_file.is_some() || self.password_file.is_some();
         if has_secret && scheme == "http" && !is_loopback(url) {

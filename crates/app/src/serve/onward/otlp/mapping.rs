@@ -6,7 +6,7 @@ use engine::metrics::{Metric, catalogue};
 
 /// Type of a metric in OTLP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(super) enum OtlpKind {
     /// A gauge.
     Gauge,
     /// A monotonic sum.
@@ -23,30 +23,30 @@ pub(super) struct Row {
     pub(super) name: &'static str,
     /// In UCUM notation.
     pub(super) unit: &'static str,
-    pub(super) form: Form,
+    pub(super) form: OtlpKind,
 }
 
 const fn gauge(metric: &'static Metric, name: &'static str, unit: &'static str) -> Row {
-    Row { metric, name, unit, form: Form::Gauge }
+    Row { metric, name, unit, form: OtlpKind::Gauge }
 }
 
 const fn count(metric: &'static Metric, name: &'static str, unit: &'static str) -> Row {
-    Row { metric, name, unit, form: Form::Count }
+    Row { metric, name, unit, form: OtlpKind::Count }
 }
 
 const fn level(metric: &'static Metric, name: &'static str, unit: &'static str) -> Row {
-    Row { metric, name, unit, form: Form::Level }
+    Row { metric, name, unit, form: OtlpKind::Level }
 }
 
 const fn attributes(metric: &'static Metric, name: &'static str) -> Row {
-    Row { metric, name, unit: "", form: Form::Attributes }
+    Row { metric, name, unit: "", form: OtlpKind::Attributes }
 }
 
 /// Used share of a GPU's memory: computed from two metrics, because the conventions define it.
 pub(super) const UTILIZATION: &str = "hw.gpu.memory.utilization";
 
 /// Every metric of the catalog, in its order.
-pub(super) static ROWS: &[Row] = &[
+pub(super) static METRIC_MAPPINGS: &[Row] = &[
     attributes(&catalogue::BUILD, "service.version"),
     gauge(&catalogue::UP_SINCE, "process.start_time", "s"),
     gauge(&catalogue::READY, "vramscope.ready", ""),
@@ -107,7 +107,7 @@ pub(super) static ROWS: &[Row] = &[
 ];
 
 /// Attributes of labels, if the conventions define one; other labels get the prefix `vramscope.`.
-pub(super) static LABELS: &[(&str, &str)] = &[
+pub(super) static LABEL_MAPPINGS: &[(&str, &str)] = &[
     ("pid", "process.pid"),
     ("process", "process.executable.name"),
     ("container", "container.name"),
@@ -120,7 +120,7 @@ pub(super) static LABELS: &[(&str, &str)] = &[
 
 /// Returns the mapping of a metric.
 pub(super) fn row(metric: &Metric) -> Option<&'static Row> {
-    ROWS.iter().find(|row| row.metric.name == metric.name)
+    METRIC_MAPPINGS.iter().find(|row| row.metric.name == metric.name)
 }
 
 #[cfg(test)]
@@ -128,20 +128,20 @@ mod tests {
     use std::fmt::Write as _;
     use std::path::Path;
 
-    use engine::metrics::Sort;
+    use engine::metrics::MetricType;
 
     use super::*;
 
     #[test]
     fn every_metric_is_mapped_in_catalog_order() {
-        let names: Vec<_> = ROWS.iter().map(|row| row.metric.name).collect();
+        let names: Vec<_> = METRIC_MAPPINGS.iter().map(|row| row.metric.name).collect();
         let all: Vec<_> = catalogue::ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(names, all);
-        for row in ROWS {
+        for row in METRIC_MAPPINGS {
             let fits = match row.metric.sort {
-                Sort::Gauge => matches!(row.form, Form::Gauge | Form::Level),
-                Sort::Counter => row.form == Form::Count,
-                Sort::Info => row.form == Form::Attributes,
+                MetricType::Gauge => matches!(row.form, OtlpKind::Gauge | OtlpKind::Level),
+                MetricType::Counter => row.form == OtlpKind::Count,
+                MetricType::Info => row.form == OtlpKind::Attributes,
             };
             assert!(fits, "{}", row.name);
         }
@@ -157,21 +157,21 @@ mod tests {
             "By/s" => "bytes_per_second",
             // Text in braces is an annotation.
             "{object}/s" => "per_second",
-            "1" if row.form == Form::Gauge => "ratio",
+            "1" if row.form == OtlpKind::Gauge => "ratio",
             _ => "",
         };
         if !unit.is_empty() && !name.split('_').any(|word| word == unit) {
             name = format!("{name}_{unit}");
         }
-        if row.form == Form::Count { format!("{name}_total") } else { name }
+        if row.form == OtlpKind::Count { format!("{name}_total") } else { name }
     }
 
     #[test]
     fn own_names_match_prometheus_metrics() {
-        for row in ROWS.iter().filter(|row| row.name.starts_with("vramscope.")) {
+        for row in METRIC_MAPPINGS.iter().filter(|row| row.name.starts_with("vramscope.")) {
             assert_eq!(in_prometheus(row), row.metric.name);
         }
-        let others = ROWS.iter().filter(|row| !row.name.starts_with("vramscope."));
+        let others = METRIC_MAPPINGS.iter().filter(|row| !row.name.starts_with("vramscope."));
         let others: Vec<_> = others.map(|row| row.name).collect();
         let conventional = [
             "service.version",
@@ -192,18 +192,18 @@ mod tests {
             let unit = if unit.is_empty() { String::new() } else { format!("`{unit}`") };
             writeln!(text, "| `{metric}` | `{name}` | {unit} | {form} |").unwrap();
         };
-        for row in ROWS {
+        for row in METRIC_MAPPINGS {
             let form = match row.form {
-                Form::Gauge => "gauge",
-                Form::Count => "sum, monotonic",
-                Form::Level => "sum, non-monotonic",
-                Form::Attributes => "attribute",
+                OtlpKind::Gauge => "gauge",
+                OtlpKind::Count => "sum, monotonic",
+                OtlpKind::Level => "sum, non-monotonic",
+                OtlpKind::Attributes => "attribute",
             };
             line(row.metric.name, row.name, row.unit, form);
         }
         line("vramscope_gpu_used_bytes", UTILIZATION, "1", "gauge: share of the limit");
         text.push_str("\n| label | attribute |\n|---|---|\n");
-        for (label, attribute) in LABELS {
+        for (label, attribute) in LABEL_MAPPINGS {
             writeln!(text, "| `{label}` | `{attribute}` |").unwrap();
         }
         text.push_str("| any other | `vramscope.` and the label |\n");

@@ -14,27 +14,27 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use super::beat::Turn;
-use super::client::Client;
+use super::beat::Tick;
+use super::client::ExportClient;
 use super::deliver::Delivery;
 use crate::serve::config::onward::Otlp;
-use crate::serve::{Part, Shared};
+use crate::serve::{AgentState, AgentThread};
 
 const PLAIN: &[(&str, &str)] = &[("Content-Type", "application/x-protobuf")];
 const GZIP: &[(&str, &str)] =
     &[("Content-Type", "application/x-protobuf"), ("Content-Encoding", "gzip")];
 
 /// Starts the worker.
-pub(super) fn start(shared: &Arc<Shared>, config: &Otlp, host: &str) -> Result<Part> {
+pub(super) fn start(shared: &Arc<AgentState>, config: &Otlp, host: &str) -> Result<AgentThread> {
     let endpoint = config.http_endpoint();
-    let client = Client::new(&endpoint)?;
+    let client = ExportClient::new(&endpoint)?;
     let url = format!("{}/v1/metrics", config.endpoint.trim_end_matches('/'));
     let what = format!("send metrics to {url}");
     let (interval, retry, gzip) = (config.interval.0, endpoint.retry, config.gzip);
     let resource = request::resource(host, &config.resource_attributes);
-    Part::spawn("export-otlp", shared, move |shared| {
+    AgentThread::spawn("export-otlp", shared, move |shared| {
         let delivery = Delivery::new("otlp", what, interval, retry);
-        let build = |tick: &Turn| {
+        let build = |tick: &Tick| {
             let published = &tick.published;
             let (metrics, snapshot) = (&published.metrics, &published.snapshot);
             let request = request::request(resource.clone(), metrics, snapshot, &published.names);

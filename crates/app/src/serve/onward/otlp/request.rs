@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use engine::container::Container;
-use engine::metrics::{Family, Figures, Sample, Value, catalogue};
+use engine::metrics::{MetricFamily, MetricSet, Sample, SampleValue, catalogue};
 use engine::snapshot::Snapshot;
-use engine::units::Moment;
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::export::Names;
-use formats::plain::plain;
+use formats::export::ReportContext;
+use formats::plain::sanitize;
 
-use super::mapping::{Form, LABELS, Row, UTILIZATION, row};
+use super::mapping::{LABEL_MAPPINGS, OtlpKind, Row, UTILIZATION, row};
 use super::proto::{
     CUMULATIVE, Data, Gauge, KeyValue, Metric, Number, Point, Request, Resource, ResourceMetrics,
     Scope, ScopeMetrics, Sum,
@@ -34,12 +34,12 @@ pub(super) fn resource(host: &str, config: &BTreeMap<String, String>) -> Vec<Key
 /// Returns the request. Sums count from the start of the trace.
 pub(super) fn request(
     resource: Vec<KeyValue>,
-    set: &Figures,
+    set: &MetricSet,
     snapshot: &Snapshot,
-    names: &Names,
+    names: &ReportContext,
 ) -> Request {
-    let known = Known { snapshot, names };
-    let times = Times::new(&names.clock, snapshot.at);
+    let known = ResolvedAttributes { snapshot, names };
+    let times = Timestamps::new(&names.clock, snapshot.at);
     let mut metrics: Vec<Metric> =
         set.families.iter().filter_map(|family| metric(family, times, known)).collect();
     metrics.extend(utilization(set, times, known));
@@ -51,21 +51,25 @@ pub(super) fn request(
 
 /// Timestamps in nanoseconds of the Unix clock.
 #[derive(Clone, Copy)]
-struct Times {
+struct Timestamps {
     start: u64,
     now: u64,
 }
 
-impl Times {
-    fn new(clock: &WallClock, at: Moment) -> Self {
+impl Timestamps {
+    fn new(clock: &WallClock, at: Timestamp) -> Self {
         let nanos = |time| u64::try_from(clock.nanos(time)).unwrap_or(0);
         Self { start: nanos(clock.start()), now: nanos(at) }
     }
 }
 
-fn metric(family: &Family, times: Times, known: Known<'_>) -> Option<Metric> {
+fn metric(
+    family: &MetricFamily,
+    times: Timestamps,
+    known: ResolvedAttributes<'_>,
+) -> Option<Metric> {
     let row = row(family.metric)?;
-    let start = if matches!(row.form, Form::Count | Form::Level) { times.start } else { 0 };
+    let start = if matches!(row.form, OtlpKind::Count | OtlpKind::Level) { times.start } else { 0 };
     let points = family.samples.iter().filter_map(|sample| {
         let attributes = attributes(family.metric.labels, sample, row, known);
         Some(point(number(sample.value)?, attributes, start, times.now))
@@ -75,13 +79,13 @@ fn metric(family: &Family, times: Times, known: Known<'_>) -> Option<Metric> {
         return None;
     }
     let data = match row.form {
-        Form::Gauge => Data::Gauge(Gauge { data_points }),
-        Form::Count | Form::Level => Data::Sum(Sum {
+        OtlpKind::Gauge => Data::Gauge(Gauge { data_points }),
+        OtlpKind::Count | OtlpKind::Level => Data::Sum(Sum {
             data_points,
             aggregation_temporality: CUMULATIVE,
-            is_monotonic: row.form == Form::Count,
+            is_monotonic: row.form == OtlpKind::Count,
         }),
-        Form::Attributes => return None,
+        OtlpKind::Attributes => return None,
     };
     Some(Metric {
         name: row.name.into(),
@@ -97,12 +101,12 @@ const fn point(value: Number, attributes: Vec<KeyValue>, start: u64, now: u64) -
 }
 
 /// Integers stay integers. Values that are not finite are skipped.
-fn number(value: Value) -> Option<Number> {
+fn number(value: SampleValue) -> Option<Number> {
     match value {
-        Value::Whole(whole) => {
+        SampleValue::Whole(whole) => {
             Some(i64::try_from(whole).map_or(Number::Real(whole as f64), Number::Whole))
         }
-        Value::Real(real) => real.is_finite().then_some(Number::Real(real)),
+        SampleValue::Real(real) => real.is_finite().then_some(Number::Real(real)),
     }
 }
 
@@ -111,7 +115,7 @@ fn attributes(
     labels: &[&'static str],
     sample: &Sample,
     row: &Row,
-    known: Known<'_>,
+    known: ResolvedAttributes<'_>,
 ) -> Vec<KeyValue> {
     let mut all = Vec::new();
     let value = |name: &str| {
@@ -138,19 +142,19 @@ fn attributes(
     if row.name.starts_with("hw.") {
         all.push(KeyValue::text("hw.vendor", VENDOR));
         let model = known.names.gpus.iter().find(|known| known.id.0.to_string() == gpu);
-        all.extend(model.map(|model| KeyValue::text("hw.model", &plain(&model.name))));
+        all.extend(model.map(|model| KeyValue::text("hw.model", &sanitize(&model.name))));
     }
     all
 }
 
 /// Context for attributes that labels do not contain.
 #[derive(Clone, Copy)]
-struct Known<'a> {
+struct ResolvedAttributes<'a> {
     snapshot: &'a Snapshot,
-    names: &'a Names,
+    names: &'a ReportContext,
 }
 
-impl<'a> Known<'a> {
+impl<'a> ResolvedAttributes<'a> {
     /// Returns the container of the labels, which have its name if known, or the beginning of its
     /// id.
     fn container(&self, label: &str, pod: Option<&str>) -> Option<&'a Container> {
@@ -174,22 +178,26 @@ fn container_attributes(container: &Container) -> Vec<KeyValue> {
         ("k8s.pod.name", pod.and_then(|pod| pod.name.as_deref())),
         ("k8s.namespace.name", pod.and_then(|pod| pod.namespace.as_deref())),
     ];
-    let text = |(key, text): (&str, Option<&str>)| Some(KeyValue::text(key, &plain(text?)));
+    let text = |(key, text): (&str, Option<&str>)| Some(KeyValue::text(key, &sanitize(text?)));
     attributes.into_iter().filter_map(text).collect()
 }
 
 fn attribute(label: &str) -> String {
-    let known = LABELS.iter().find(|(known, _)| *known == label);
+    let known = LABEL_MAPPINGS.iter().find(|(known, _)| *known == label);
     known.map_or_else(|| format!("vramscope.{label}"), |(_, attribute)| (*attribute).to_owned())
 }
 
 /// Returns the used share of each GPU's memory.
-fn utilization(set: &Figures, times: Times, known: Known<'_>) -> Option<Metric> {
+fn utilization(
+    set: &MetricSet,
+    times: Timestamps,
+    known: ResolvedAttributes<'_>,
+) -> Option<Metric> {
     let row = row(&catalogue::GPU_USED)?;
-    let totals = set.of(catalogue::GPU_TOTAL.name);
-    let points = set.of(catalogue::GPU_USED.name).iter().filter_map(|used| {
-        let total = totals.iter().find(|total| total.labels == used.labels)?.value.real();
-        let ratio = used.value.real() / total;
+    let totals = set.samples(catalogue::GPU_TOTAL.name);
+    let points = set.samples(catalogue::GPU_USED.name).iter().filter_map(|used| {
+        let total = totals.iter().find(|total| total.labels == used.labels)?.value.as_f64();
+        let ratio = used.value.as_f64() / total;
         let attributes = attributes(catalogue::GPU_USED.labels, used, row, known);
         ratio.is_finite().then(|| point(Number::Real(ratio), attributes, 0, times.now))
     });

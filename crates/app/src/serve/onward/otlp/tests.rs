@@ -2,50 +2,53 @@
 
 use std::collections::BTreeMap;
 
-use engine::container::{Container, Pod, Runtime};
-use engine::event::{Event, ProcessFacts, What};
+use engine::container::{Container, ContainerRuntime, Pod};
+use engine::event::{Event, EventKind, ProcessInfo};
 use engine::ids::{GpuId, Pid, Tid};
 use engine::ledger::Ledger;
-use engine::metrics::{Family, Figures, Sample, Value, catalogue};
-use engine::snapshot::{Snapshot, View};
-use engine::units::Moment;
+use engine::metrics::{MetricFamily, MetricSet, Sample, SampleValue, catalogue};
+use engine::snapshot::{Snapshot, SnapshotOptions};
+use engine::units::Timestamp;
 use formats::WallClock;
-use formats::export::{GpuName, Names};
-use formats::recording::Functions;
+use formats::export::{GpuLabel, ReportContext};
+use formats::recording::FunctionTable;
 use prost::Message;
 
 use super::proto::{Any, Data, KeyValue, Metric, Number, Point, Request};
 use super::request::{request, resource};
 use super::{compressed, rejected};
 
-fn names() -> Names {
-    let clock = WallClock::fixed(Moment(1_000), 1_700_000_000);
+fn names() -> ReportContext {
+    let clock = WallClock::fixed(Timestamp(1_000), 1_700_000_000);
     let (uuid, name) = ("GPU-1".to_owned(), "NVIDIA H200".to_owned());
-    let gpus = vec![GpuName { id: GpuId(0), uuid, name, total_bytes: 1000 }];
-    Names { clock, function: |_| "", recorded: Functions::default(), gpus }
+    let gpus = vec![GpuLabel { id: GpuId(0), uuid, name, total_bytes: 1000 }];
+    ReportContext { clock, function: |_| "", recorded: FunctionTable::default(), gpus }
 }
 
-fn sample(labels: &[&str], value: Value) -> Sample {
+fn sample(labels: &[&str], value: SampleValue) -> Sample {
     Sample { labels: labels.iter().map(|label| (*label).into()).collect(), value }
 }
 
-fn metric_set() -> Figures {
+fn metric_set() -> MetricSet {
     let gpu = ["0", "GPU-1"];
     let one = ["0", "GPU-1", "47", "train", "main", "pod-1", "team"];
     let other = ["0", "GPU-1", "other", "other", "main", "pod-2", ""];
-    let family = |metric, samples| Family { metric, samples };
-    Figures {
+    let family = |metric, samples| MetricFamily { metric, samples };
+    MetricSet {
         families: vec![
-            family(&catalogue::BUILD, vec![sample(&["1.0"], Value::Whole(1))]),
-            family(&catalogue::OWN_CPU, vec![sample(&[], Value::Real(1.5))]),
-            family(&catalogue::EVENTS, vec![sample(&[], Value::Whole(u64::MAX))]),
-            family(&catalogue::GPU_TOTAL, vec![sample(&gpu, Value::Whole(1000))]),
-            family(&catalogue::GPU_USED, vec![sample(&gpu, Value::Whole(250))]),
+            family(&catalogue::BUILD, vec![sample(&["1.0"], SampleValue::Whole(1))]),
+            family(&catalogue::OWN_CPU, vec![sample(&[], SampleValue::Real(1.5))]),
+            family(&catalogue::EVENTS, vec![sample(&[], SampleValue::Whole(u64::MAX))]),
+            family(&catalogue::GPU_TOTAL, vec![sample(&gpu, SampleValue::Whole(1000))]),
+            family(&catalogue::GPU_USED, vec![sample(&gpu, SampleValue::Whole(250))]),
             family(
                 &catalogue::LIVE,
-                vec![sample(&one, Value::Whole(7)), sample(&other, Value::Whole(5))],
+                vec![sample(&one, SampleValue::Whole(7)), sample(&other, SampleValue::Whole(5))],
             ),
-            family(&catalogue::SUSPECT_GROWTH, vec![sample(&[""; 10], Value::Real(f64::NAN))]),
+            family(
+                &catalogue::SUSPECT_GROWTH,
+                vec![sample(&[""; 10], SampleValue::Real(f64::NAN))],
+            ),
         ],
     }
 }
@@ -53,18 +56,18 @@ fn metric_set() -> Figures {
 /// A process in a pod, whose names are in labels.
 fn snapshot() -> Snapshot {
     let mut ledger = Ledger::new();
-    let facts = ProcessFacts { start: 1, uid: 0, name: "train".into(), before_trace: false };
-    let (at, what) = (Moment(2_000), What::Process(facts));
-    ledger.apply(&Event { pid: Pid(47), tid: Tid(47), entered: at, at, what });
-    let mut snapshot = ledger.snapshot(Moment(5_000), &View::DEFAULT);
+    let facts = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
+    let (at, what) = (Timestamp(2_000), EventKind::Process(facts));
+    ledger.apply(&Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind: what });
+    let mut snapshot = ledger.snapshot(Timestamp(5_000), &SnapshotOptions::DEFAULT);
     let pod = Pod {
         uid: "u-1".into(),
         name: Some("pod-1".into()),
         namespace: Some("team".into()),
         container: Some("main".into()),
     };
-    let (id, runtime) = ("c0ffee00".into(), Runtime::Containerd);
-    let container = Container { id, runtime, pod: Some(pod), pid_inside: None };
+    let (id, runtime) = ("c0ffee00".into(), ContainerRuntime::Containerd);
+    let container = Container { id, runtime, pod: Some(pod), container_pid: None };
     snapshot.processes[0].container = Some(container.into());
     snapshot
 }

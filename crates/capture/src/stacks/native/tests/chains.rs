@@ -1,7 +1,7 @@
 //! Unwinding of programs that were compiled with different options.
 
 use super::*;
-use crate::stacks::native::End;
+use crate::stacks::native::StackEnd;
 
 const CHAIN: [&str; 8] =
     ["leaf", "merged", "middle", "growing", "aligned", "rearranged", "outer", "main"];
@@ -9,10 +9,10 @@ const CHAIN: [&str; 8] =
 fn assert_chain(test: &str, options: &[&str]) {
     let program = dir(test).join("chain");
     compile("chain.c", &program, options);
-    let stopped = Stopped::run(&program, &[]);
-    let mut native = Native::new();
+    let stopped = PausedProgram::run(&program, &[]);
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!(unwound.end, End::Start, "{unwound:?}");
+    assert_eq!(unwound.end, StackEnd::Start, "{unwound:?}");
     let frames = frames(&native, &unwound.codes);
     let names = functions(&frames);
     assert_eq!(names[..CHAIN.len()], CHAIN, "{names:?}");
@@ -26,7 +26,7 @@ fn assert_chain(test: &str, options: &[&str]) {
 }
 
 /// Checks that each frame but the first has its return address in its slot.
-fn assert_slots(stopped: &Stopped, unwound: &Unwound) {
+fn assert_slots(stopped: &PausedProgram, unwound: &UnwoundStack) {
     assert_eq!(unwound.slots.len() + 1, unwound.codes.len());
     let mut before = None;
     for slot in &unwound.slots {
@@ -78,10 +78,10 @@ fn code_without_unwind_tables_is_unwound_by_frame_pointers() {
 fn thread_stack_ends_at_its_start_function() {
     let program = dir("thread").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = Stopped::run(&program, &["thread"]);
-    let mut native = Native::new();
+    let stopped = PausedProgram::run(&program, &["thread"]);
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!(unwound.end, End::Start);
+    assert_eq!(unwound.end, StackEnd::Start);
     let names = functions(&frames(&native, &unwound.codes));
     assert_eq!(names[..7], CHAIN[..7]);
     assert_eq!(names[7], "thread");
@@ -92,10 +92,10 @@ fn thread_stack_ends_at_its_start_function() {
 fn deep_stack_is_truncated() {
     let program = dir("deep").join("chain");
     compile("chain.c", &program, &["-g", "-O1", "-fno-optimize-sibling-calls"]);
-    let stopped = Stopped::run(&program, &["deep", "1000"]);
-    let mut native = Native::new();
+    let stopped = PausedProgram::run(&program, &["deep", "1000"]);
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!((unwound.codes.len(), unwound.end), (128, End::TooDeep));
+    assert_eq!((unwound.codes.len(), unwound.end), (128, StackEnd::TooDeep));
     let frames = frames(&native, &unwound.codes);
     assert_eq!(functions(&frames).last().unwrap(), "again");
 }
@@ -104,14 +104,14 @@ fn deep_stack_is_truncated() {
 fn addresses_of_a_walk_are_resolved() {
     let program = dir("resolve").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = Stopped::run(&program, &[]);
-    let mut native = Native::new();
+    let stopped = PausedProgram::run(&program, &[]);
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
     let rest = unwound.slots.iter().map(|slot| slot.value);
     let addresses: Vec<u64> = [stopped.registers.ip].into_iter().chain(rest).collect();
-    let resolved = native.place(stopped.pid(), &addresses, &[]);
-    assert_eq!((&resolved.codes, resolved.end), (&unwound.codes, End::Start));
+    let resolved = native.resolve_addresses(stopped.pid(), &addresses, &[]);
+    assert_eq!((&resolved.codes, resolved.end), (&unwound.codes, StackEnd::Start));
     assert!(resolved.slots.is_empty());
-    let invalid = native.place(stopped.pid(), &[addresses[0], 0x10, addresses[1]], &[]);
-    assert_eq!((invalid.codes, invalid.end), (unwound.codes[..1].to_vec(), End::NoRule));
+    let invalid = native.resolve_addresses(stopped.pid(), &[addresses[0], 0x10, addresses[1]], &[]);
+    assert_eq!((invalid.codes, invalid.end), (unwound.codes[..1].to_vec(), StackEnd::NoRule));
 }

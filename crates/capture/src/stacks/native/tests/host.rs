@@ -1,7 +1,7 @@
 //! Effects of the kernel on programs: vDSO, return probes, mount namespaces. Needs root.
 
 use super::*;
-use crate::stacks::native::End;
+use crate::stacks::native::StackEnd;
 use object::{Object, ObjectSymbol};
 use perf_event_open_sys as perf;
 use std::ffi::CString;
@@ -43,10 +43,10 @@ fn probe(program: &Path, function: &str) -> OwnedFd {
 fn hijacked_return_addresses_are_restored() {
     let program = dir("probed").join("chain");
     compile("chain.c", &program, &["-g", "-O2", "-no-pie", "-fno-pie"]);
-    let mut native = Native::new();
-    let untouched = Stopped::run(&program, &[]).unwind(&mut native);
+    let mut native = NativeUnwinder::new();
+    let untouched = PausedProgram::run(&program, &[]).unwind(&mut native);
     let _probes = [probe(&program, "middle"), probe(&program, "outer")];
-    let stopped = Stopped::run(&program, &[]);
+    let stopped = PausedProgram::run(&program, &[]);
 
     // Without the original addresses these frames are lost. `growing` has a frame pointer, so its
     // caller is still found; `main` has none.
@@ -54,33 +54,33 @@ fn hijacked_return_addresses_are_restored() {
     let lost: Vec<_> =
         (0..hidden.codes.len()).filter(|&at| hidden.codes[at] != untouched.codes[at]).collect();
     assert_eq!(lost, [2, 6], "{hidden:?}");
-    assert!(lost.iter().all(|&at| matches!(hidden.codes[at], Code::Probe(_))));
+    assert!(lost.iter().all(|&at| matches!(hidden.codes[at], FrameLocation::Probe(_))));
     assert_eq!(hidden.codes.len(), 7);
-    assert_ne!(hidden.end, End::Start);
+    assert_ne!(hidden.end, StackEnd::Start);
     assert_eq!(functions(&frames(&native, &hidden.codes)).last().unwrap(), "Probed");
 
     // The program is at a fixed address, so the addresses are those of the first run. The slots are
     // not, because the alignment of the stack differs.
-    let hijacked = |at: usize| Pending {
+    let hijacked = |at: usize| HijackedReturn {
         at: stopped.registers.sp + hidden.slots[at - 1].offset,
         address: untouched.slots[at - 1].value,
     };
     let (middle, outer) = (hijacked(2), hijacked(6));
     let by_slot = [outer, middle];
     let patched = stopped.unwind_with(&mut native, &by_slot);
-    assert_eq!((&patched.codes, patched.end), (&untouched.codes, End::Start));
+    assert_eq!((&patched.codes, patched.end), (&untouched.codes, StackEnd::Start));
     // The slots contain the address of the probe.
     assert_ne!(patched.slots, untouched.slots);
 
     // Without slots, in order.
-    let in_order = [middle, outer].map(|hijacked| Pending { at: 0, ..hijacked });
+    let in_order = [middle, outer].map(|hijacked| HijackedReturn { at: 0, ..hijacked });
     assert_eq!(stopped.unwind_with(&mut native, &in_order), patched);
     let addresses: Vec<u64> = [stopped.registers.ip]
         .into_iter()
         .chain(patched.slots.iter().map(|slot| slot.value))
         .collect();
-    let resolved = native.place(stopped.pid(), &addresses, &in_order);
-    assert_eq!((resolved.codes, resolved.end), (patched.codes, End::Start));
+    let resolved = native.resolve_addresses(stopped.pid(), &addresses, &in_order);
+    assert_eq!((resolved.codes, resolved.end), (patched.codes, StackEnd::Start));
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn vdso_functions_have_names() {
     let name = "__vdso_clock_gettime";
     let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(name)).unwrap();
 
-    let mut native = Native::new();
+    let mut native = NativeUnwinder::new();
     let address = hex(start) + symbol.address() + 1;
-    let resolved = native.place(Pid(std::process::id()), &[address], &[]);
+    let resolved = native.resolve_addresses(Pid(std::process::id()), &[address], &[]);
     let frames = frames(&native, &resolved.codes);
     // One of the names of the function.
     assert!(frames[0].function.ends_with("clock_gettime"), "{frames:?}");
@@ -115,11 +115,11 @@ fn program_in_other_mount_namespace_is_read() {
     let script = "mount -t tmpfs none \"$2\" && cp \"$1\" \"$2\" && exec \"$2/chain\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script, "sh"]).args([&program, &inside]);
-    let stopped = Stopped::start(&mut command);
+    let stopped = PausedProgram::start(&mut command);
     assert!(!inside.join("chain").exists());
-    let mut native = Native::new();
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!(unwound.end, End::Start);
+    assert_eq!(unwound.end, StackEnd::Start);
     let frames = frames(&native, &unwound.codes);
     assert_eq!(functions(&frames)[..2], ["leaf", "merged"]);
     assert_eq!(frames[0].module.as_deref(), inside.join("chain").to_str());
@@ -131,10 +131,10 @@ fn call_from_python_through_libffi_is_unwound() {
     compile("names.cc", &library, &["-shared", "-fPIC", "-O2", "-g"]);
     let script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).exported(1)";
     let mut command = Command::new("python3");
-    let stopped = Stopped::start(command.args(["-c", script]).arg(&library));
-    let mut native = Native::new();
+    let stopped = PausedProgram::start(command.args(["-c", script]).arg(&library));
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!(unwound.end, End::Start);
+    assert_eq!(unwound.end, StackEnd::Start);
     let frames = frames(&native, &unwound.codes);
     let module = |frame: &Frame| frame.module.as_deref().unwrap().to_owned();
     assert_eq!(functions(&frames)[3], "exported");
@@ -151,16 +151,16 @@ fn call_from_python_through_libffi_is_unwound() {
 }
 
 /// Resolves an address until it is in this file.
-fn wait_for(native: &mut Native, address: u64, changed: bool, path: &Path) {
+fn wait_for(native: &mut NativeUnwinder, address: u64, changed: bool, path: &Path) {
     let me = Pid(std::process::id());
     let start = std::time::Instant::now();
     loop {
         if changed {
-            native.changed(me);
+            native.mapping_changed(me);
         }
-        let resolved = native.place(me, &[address], &[]);
+        let resolved = native.resolve_addresses(me, &[address], &[]);
         let found = match resolved.codes[0] {
-            Code::File { module, .. } => native.path(module),
+            FrameLocation::File { module, .. } => native.path(module),
             _ => "".into(),
         };
         if *found == *path.to_str().unwrap() {
@@ -178,9 +178,9 @@ fn later_mappings_are_found() {
     for (library, level) in [(&first, "-O1"), (&second, "-O2")] {
         compile("names.cc", library, &["-shared", "-fPIC", level]);
     }
-    let mut native = Native::new();
-    let resolved = native.place(Pid(std::process::id()), &[1], &[]);
-    assert_eq!(resolved.codes, [Code::Unmapped(1)]);
+    let mut native = NativeUnwinder::new();
+    let resolved = native.resolve_addresses(Pid(std::process::id()), &[1], &[]);
+    assert_eq!(resolved.codes, [FrameLocation::Unmapped(1)]);
     let file = fs::File::open(&first).unwrap();
     // SAFETY: nothing runs the mapping or changes the file.
     let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();

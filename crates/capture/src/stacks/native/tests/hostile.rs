@@ -1,15 +1,15 @@
 //! Malformed programs and files.
 
 use super::*;
-use crate::stacks::native::End;
+use crate::stacks::native::StackEnd;
 
-fn stopped(test: &str) -> (Stopped, Native, Unwound) {
+fn stopped(test: &str) -> (PausedProgram, NativeUnwinder, UnwoundStack) {
     let program = dir(test).join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = Stopped::run(&program, &[]);
-    let mut native = Native::new();
+    let stopped = PausedProgram::run(&program, &[]);
+    let mut native = NativeUnwinder::new();
     let whole = stopped.unwind(&mut native);
-    assert_eq!(whole.end, End::Start);
+    assert_eq!(whole.end, StackEnd::Start);
     (stopped, native, whole)
 }
 
@@ -27,7 +27,7 @@ fn truncated_copy_gives_the_frames_that_it_contains() {
         let held = whole.slots.iter().filter(|slot| slot.offset + 8 <= length as u64).count();
         // Saved registers can only be above the return address of an inner frame.
         assert_eq!(short.codes.len(), held + 1, "{length}");
-        let end = if length == needed { End::Start } else { End::CopyTooShort };
+        let end = if length == needed { StackEnd::Start } else { StackEnd::CopyTooShort };
         assert_eq!(short.end, end, "{length}");
     }
     // Truncated copies do not affect later results.
@@ -66,7 +66,7 @@ fn random_stacks_and_registers_are_handled() {
             3 => stopped.registers.ip = [0, 1, u64::MAX][usize::try_from(random() % 3).unwrap()],
             _ => {}
         }
-        let hijacked = [Pending { at: random(), address: random() }];
+        let hijacked = [HijackedReturn { at: random(), address: random() }];
         let unwound = stopped.unwind_with(&mut native, &hijacked);
         assert!(!unwound.codes.is_empty() || stopped.registers.ip == 0);
         assert!(unwound.codes.len() <= 128);
@@ -77,19 +77,25 @@ fn random_stacks_and_registers_are_handled() {
 
 #[test]
 fn nonexistent_process_is_gone() {
-    let mut native = Native::new();
+    let mut native = NativeUnwinder::new();
     let registers = Registers { ip: 0x1000, sp: 0x2000, bp: 0 };
     let unwound = native.unwind(Pid(u32::MAX - 1), registers, &[0; 64], &[]);
-    assert_eq!((unwound.codes, unwound.end), (vec![Code::Unmapped(0x1000)], End::Gone));
-    let resolved = native.place(Pid(u32::MAX - 1), &[0x1000], &[]);
-    assert_eq!((resolved.codes, resolved.end), (vec![Code::Unmapped(0x1000)], End::Gone));
+    assert_eq!(
+        (unwound.codes, unwound.end),
+        (vec![FrameLocation::Unmapped(0x1000)], StackEnd::Gone)
+    );
+    let resolved = native.resolve_addresses(Pid(u32::MAX - 1), &[0x1000], &[]);
+    assert_eq!(
+        (resolved.codes, resolved.end),
+        (vec![FrameLocation::Unmapped(0x1000)], StackEnd::Gone)
+    );
 }
 
 #[test]
 fn file_truncated_while_mapped_does_not_crash() {
     let (stopped, mut native, whole) = stopped("shrinks");
     let path = native.path(match whole.codes[0] {
-        Code::File { module, .. } => module,
+        FrameLocation::File { module, .. } => module,
         other => panic!("{other:?}"),
     });
     // The file of a running program cannot be written, so it must exit first. Our mapping stays.
@@ -130,9 +136,9 @@ fn unwind_everything(path: &Path) {
     // SAFETY: nothing runs the mapping or changes the file.
     let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();
     let start = map.as_ptr() as u64;
-    let mut native = Native::new();
+    let mut native = NativeUnwinder::new();
     let pid = Pid(std::process::id());
-    let mut symbols = Symbols::new(native.registry());
+    let mut symbols = NativeSymbolizer::new(native.registry());
     for offset in (0..map.len() as u64).step_by(97) {
         let ip = start + offset + 1;
         let stack: Vec<u8> = (0..64).flat_map(|word| (ip + word).to_le_bytes()).collect();
@@ -162,16 +168,16 @@ fn impossible_uncompressed_size_is_rejected() {
     bytes[header + 8..header + 16].copy_from_slice(&(1_u64 << 45).to_le_bytes());
     fs::write(&bomb, bytes).unwrap();
     fs::set_permissions(&bomb, fs::metadata(&program).unwrap().permissions()).unwrap();
-    let stopped = Stopped::run(&bomb, &[]);
-    let mut native = Native::new();
+    let stopped = PausedProgram::run(&bomb, &[]);
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!(unwound.end, End::Start);
+    assert_eq!(unwound.end, StackEnd::Start);
     let names = functions(&frames(&native, &unwound.codes));
     assert_eq!(names[0], "Unreadable");
 }
 
 /// Types that move between threads are `Send`; this does not compile otherwise.
 const fn can_be_sent<T: Send>() {}
-const _: () = can_be_sent::<Native>();
-const _: () = can_be_sent::<Unwound>();
-const _: () = can_be_sent::<crate::stacks::native::Registry>();
+const _: () = can_be_sent::<NativeUnwinder>();
+const _: () = can_be_sent::<UnwoundStack>();
+const _: () = can_be_sent::<crate::stacks::native::ModuleRegistry>();

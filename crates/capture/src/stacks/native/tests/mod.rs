@@ -20,7 +20,9 @@ use std::process::{Child, Command, Stdio};
 use engine::ids::Pid;
 use engine::stack::Frame;
 
-use super::{Code, Native, Pending, Registers, Symbols, Unwound};
+use super::{
+    FrameLocation, HijackedReturn, NativeSymbolizer, NativeUnwinder, Registers, UnwoundStack,
+};
 
 /// Returns an empty directory for a test.
 fn dir(test: &str) -> PathBuf {
@@ -51,13 +53,13 @@ fn line(source: &str, mark: &str) -> u32 {
 }
 
 /// A program that waits in `snapshot`, with its registers and stack.
-struct Stopped {
+struct PausedProgram {
     child: Child,
     registers: Registers,
     stack: Vec<u8>,
 }
 
-impl Stopped {
+impl PausedProgram {
     fn run(program: &Path, arguments: &[&str]) -> Self {
         Self::start(Command::new(program).args(arguments))
     }
@@ -80,11 +82,15 @@ impl Stopped {
         Pid(self.child.id())
     }
 
-    fn unwind(&self, native: &mut Native) -> Unwound {
+    fn unwind(&self, native: &mut NativeUnwinder) -> UnwoundStack {
         native.unwind(self.pid(), self.registers, &self.stack, &[])
     }
 
-    fn unwind_with(&self, native: &mut Native, hijacked: &[Pending]) -> Unwound {
+    fn unwind_with(
+        &self,
+        native: &mut NativeUnwinder,
+        hijacked: &[HijackedReturn],
+    ) -> UnwoundStack {
         native.unwind(self.pid(), self.registers, &self.stack, hijacked)
     }
 
@@ -95,7 +101,7 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
+impl Drop for PausedProgram {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
@@ -103,8 +109,8 @@ impl Drop for Stopped {
 }
 
 /// Symbolizes all frames of a stack.
-fn frames(native: &Native, codes: &[Code]) -> Vec<Frame> {
-    let mut symbols = Symbols::new(native.registry());
+fn frames(native: &NativeUnwinder, codes: &[FrameLocation]) -> Vec<Frame> {
+    let mut symbols = NativeSymbolizer::new(native.registry());
     codes.iter().flat_map(|code| symbols.frames(code, true).to_vec()).collect()
 }
 

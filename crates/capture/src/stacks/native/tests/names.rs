@@ -1,7 +1,7 @@
 //! Symbolization of native code.
 
 use super::*;
-use crate::stacks::native::End;
+use crate::stacks::native::StackEnd;
 use std::os::unix::fs::MetadataExt;
 
 /// Compiles the library `names.cc` and a program that calls it.
@@ -19,10 +19,10 @@ fn strip(file: &Path, options: &[&str]) {
 }
 
 /// Returns the names of all frames, and the first frame.
-fn names(stopped: &Stopped) -> (Vec<String>, Frame) {
-    let mut native = Native::new();
+fn names(stopped: &PausedProgram) -> (Vec<String>, Frame) {
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!(unwound.end, End::Start);
+    assert_eq!(unwound.end, StackEnd::Start);
     let frames = frames(&native, &unwound.codes);
     (functions(&frames), frames[0].clone())
 }
@@ -33,7 +33,7 @@ const NAMES: [&str; 5] =
 #[test]
 fn mangled_names_and_lines_of_a_library_are_read() {
     let (library, program) = library("mangled", &["-O2", "-g"]);
-    let (names, first) = names(&Stopped::run(&program, &[]));
+    let (names, first) = names(&PausedProgram::run(&program, &[]));
     assert_eq!(names[..5], NAMES);
     assert_eq!(first.line, line("names.cc", "@forward"));
     assert_eq!(first.module.as_deref(), library.to_str());
@@ -43,7 +43,7 @@ fn mangled_names_and_lines_of_a_library_are_read() {
 fn hidden_function_of_stripped_library_has_no_name() {
     let (library, program) = library("stripped", &["-O2"]);
     strip(&library, &[]);
-    let (names, first) = names(&Stopped::run(&program, &[]));
+    let (names, first) = names(&PausedProgram::run(&program, &[]));
     let mut expected = NAMES;
     expected[2] = "Stripped";
     assert_eq!(names[..5], expected);
@@ -61,13 +61,13 @@ fn debug_information_is_found_in_a_separate_file() {
     run(&["--only-keep-debug", from, to]);
     strip(&library, &[]);
     run(&[&format!("--add-gnu-debuglink={to}"), from]);
-    let (names, first) = self::names(&Stopped::run(&program, &[]));
+    let (names, first) = self::names(&PausedProgram::run(&program, &[]));
     assert_eq!(names[..5], NAMES);
     assert_eq!(first.line, line("names.cc", "@forward"));
 
     // A debug file of another build is not used.
     compile("names.cc", &debug, &["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id"]);
-    let (names, first) = self::names(&Stopped::run(&program, &[]));
+    let (names, first) = self::names(&PausedProgram::run(&program, &[]));
     assert_eq!((names[2].as_str(), first.line), ("Stripped", 0));
 }
 
@@ -80,14 +80,14 @@ fn debug_link_to_a_pipe_does_not_block() {
     assert!(Command::new("objcopy").arg(link).arg(&library).status().unwrap().success());
     fs::remove_file(&debug).unwrap();
     assert!(Command::new("mkfifo").arg(&debug).status().unwrap().success());
-    let (names, _) = names(&Stopped::run(&program, &[]));
+    let (names, _) = names(&PausedProgram::run(&program, &[]));
     assert_eq!(names[..5], NAMES);
 }
 
 #[test]
 fn deleted_library_is_read() {
     let (library, program) = library("deleted", &["-O2", "-g"]);
-    let stopped = Stopped::run(&program, &[]);
+    let stopped = PausedProgram::run(&program, &[]);
     fs::remove_file(&library).unwrap();
     let (names, first) = names(&stopped);
     assert_eq!(names[..5], NAMES);
@@ -97,43 +97,46 @@ fn deleted_library_is_read() {
 #[test]
 fn symbols_survive_process_and_files() {
     let (library, program) = library("gone", &["-O2", "-g"]);
-    let mut stopped = Stopped::run(&program, &[]);
-    let mut native = Native::new();
+    let mut stopped = PausedProgram::run(&program, &[]);
+    let mut native = NativeUnwinder::new();
     let alive = stopped.unwind(&mut native);
     stopped.end();
     for file in [&library, &program] {
         fs::remove_file(file).unwrap();
     }
     // The mappings are kept.
-    native.changed(stopped.pid());
+    native.mapping_changed(stopped.pid());
     assert_eq!(stopped.unwind(&mut native), alive);
     assert_eq!(functions(&frames(&native, &alive.codes))[..5], NAMES);
     // Until the process is dropped.
-    native.forget(stopped.pid());
+    native.process_exited(stopped.pid());
     let gone = stopped.unwind(&mut native);
-    assert_eq!((gone.codes, gone.end), (vec![Code::Unmapped(stopped.registers.ip)], End::Gone));
+    assert_eq!(
+        (gone.codes, gone.end),
+        (vec![FrameLocation::Unmapped(stopped.registers.ip)], StackEnd::Gone)
+    );
 }
 
 #[test]
 fn identical_files_are_one_module() {
     let (library, program) = library("alike", &["-O2", "-g", "-Wl,--build-id"]);
-    let first = Stopped::run(&program, &[]);
-    let mut native = Native::new();
+    let first = PausedProgram::run(&program, &[]);
+    let mut native = NativeUnwinder::new();
     let of_first = first.unwind(&mut native);
     // The same bytes in another file.
     let copy = library.with_file_name("copy");
     fs::copy(&library, &copy).unwrap();
     fs::rename(&copy, &library).unwrap();
-    let second = Stopped::run(&program, &[]);
+    let second = PausedProgram::run(&program, &[]);
     let of_second = second.unwind(&mut native);
     assert_eq!(of_first.codes, of_second.codes);
     // Another build at the same path is another module.
     compile("names.cc", &copy, &["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id"]);
     fs::rename(&copy, &library).unwrap();
-    let third = Stopped::run(&program, &[]);
+    let third = PausedProgram::run(&program, &[]);
     let of_third = third.unwind(&mut native);
-    let module = |unwound: &Unwound| match unwound.codes[0] {
-        Code::File { module, .. } => module,
+    let module = |unwound: &UnwoundStack| match unwound.codes[0] {
+        FrameLocation::File { module, .. } => module,
         other => panic!("{other:?}"),
     };
     assert_ne!(module(&of_first), module(&of_third));
@@ -146,12 +149,12 @@ fn identical_files_are_one_module() {
 fn jit_code_is_named_by_perf_map() {
     let program = dir("jit").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = Stopped::run(&program, &["jit"]);
+    let stopped = PausedProgram::run(&program, &["jit"]);
     let map = PathBuf::from(format!("/tmp/perf-{}.map", stopped.pid()));
-    let mut native = Native::new();
+    let mut native = NativeUnwinder::new();
     let unwound = stopped.unwind(&mut native);
-    assert_eq!(unwound.end, End::Start);
-    assert!(matches!(unwound.codes[0], Code::Anonymous { .. }));
+    assert_eq!(unwound.end, StackEnd::Start);
+    assert!(matches!(unwound.codes[0], FrameLocation::Anonymous { .. }));
     let named = functions(&frames(&native, &unwound.codes));
     assert_eq!(named[..3], ["py::step:model.py", "made_at_run_time", "main"]);
     fs::remove_file(map).unwrap();

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 fn cached_unwind_takes_microseconds() {
     let program = dir("speed").join("chain");
     compile("chain.c", &program, &["-g", "-O2", "-fno-optimize-sibling-calls"]);
-    let stopped = Stopped::run(&program, &["deep", "22"]);
-    let mut native = Native::new();
+    let stopped = PausedProgram::run(&program, &["deep", "22"]);
+    let mut native = NativeUnwinder::new();
     let start = Instant::now();
     let cold = stopped.unwind(&mut native);
     let first = start.elapsed();
-    native.forget(stopped.pid());
+    native.process_exited(stopped.pid());
     let start = Instant::now();
     assert_eq!(stopped.unwind(&mut native), cold);
     let again = start.elapsed();
@@ -25,7 +25,7 @@ fn cached_unwind_takes_microseconds() {
         }
         fastest = fastest.min(start.elapsed() / rounds);
     }
-    let mut symbols = Symbols::new(native.registry());
+    let mut symbols = NativeSymbolizer::new(native.registry());
     let start = Instant::now();
     let named: usize = cold.codes.iter().map(|code| symbols.frames(code, true).len()).sum();
     let names = start.elapsed();

@@ -3,37 +3,37 @@
 use engine::ids::Pid;
 use engine::stack::{Frame, Language};
 
-use super::image::{Told, ToldFrame};
+use super::image::{ExpectedFrame, ExpectedThread};
 use super::walker::walk;
-use crate::stacks::python::code::Names;
+use crate::stacks::python::code::PythonSymbolizer;
 use crate::stacks::python::find::Interpreter;
-use crate::stacks::python::memory::Memory;
-use crate::stacks::python::version::Version;
+use crate::stacks::python::memory::MemoryReader;
+use crate::stacks::python::version::PythonVersion;
 
 const PID: Pid = Pid(1);
 
 /// A resolved frame, and whether it entered the interpreter from C.
-pub(super) struct Seen {
+pub(super) struct ResolvedFrame {
     pub(super) frame: Frame,
     pub(super) entry: bool,
 }
 
 /// Resolves all frames of a thread; returns them and the number of internal frames left out.
-pub(super) fn resolve<M: Memory + Copy>(
+pub(super) fn resolve<M: MemoryReader + Copy>(
     memory: M,
     interpreter: &Interpreter,
     id: u64,
-) -> (Vec<Seen>, usize) {
-    let mut names = Names::default();
+) -> (Vec<ResolvedFrame>, usize) {
+    let mut names = PythonSymbolizer::default();
     names.add(PID, interpreter, memory);
-    let mut seen: Vec<Seen> = Vec::new();
+    let mut seen: Vec<ResolvedFrame> = Vec::new();
     let mut left_out = 0;
     for found in walk(&memory, &interpreter.wire, id) {
         let entry = found.entry == 1;
         match names.frame(PID, &found) {
             Some(frame) => {
                 assert_eq!(names.frame(PID, &found).as_ref(), Some(&frame), "from the cache");
-                seen.push(Seen { frame, entry });
+                seen.push(ResolvedFrame { frame, entry });
             }
             None if found.code == 0 => {
                 if let Some(last) = seen.last_mut() {
@@ -47,10 +47,10 @@ pub(super) fn resolve<M: Memory + Copy>(
 }
 
 /// Checks that every thread has the frames that Python reported; returns the number of frames.
-pub(super) fn compare<M: Memory + Copy>(
+pub(super) fn compare<M: MemoryReader + Copy>(
     memory: M,
     interpreter: &Interpreter,
-    expected: &[Told],
+    expected: &[ExpectedThread],
 ) -> usize {
     for thread in expected {
         let (seen, _) = resolve(memory, interpreter, thread.id);
@@ -60,16 +60,16 @@ pub(super) fn compare<M: Memory + Copy>(
             "thread {} of {}",
             thread.name, interpreter.layout.version
         );
-        for Seen { frame, entry } in &seen {
+        for ResolvedFrame { frame, entry } in &seen {
             check_entry(interpreter.layout.version, &frame.function, *entry);
         }
     }
     expected.iter().map(|thread| thread.frames.len()).sum()
 }
 
-fn comparable(frame: &Frame) -> ToldFrame {
+fn comparable(frame: &Frame) -> ExpectedFrame {
     assert_eq!((frame.language, frame.unknown), (Language::Python, None), "{frame:?}");
-    ToldFrame {
+    ExpectedFrame {
         line: frame.line,
         file: frame.file.as_deref().unwrap_or_default().to_owned(),
         function: frame.function.to_string(),
@@ -77,12 +77,12 @@ fn comparable(frame: &Frame) -> ToldFrame {
 }
 
 /// The functions of `chains.py` are named after their caller: C or Python.
-fn check_entry(version: Version, function: &str, entry: bool) {
+fn check_entry(version: PythonVersion, function: &str, entry: bool) {
     let name = function.rsplit('.').next().unwrap_or_default();
     if name.starts_with("entered_") || name == "<module>" {
         assert!(entry, "{version}: {function} was called from C");
     }
     if name.starts_with("plain_") {
-        assert_eq!(entry, version < Version::three(11), "{version}: {function} is Python's");
+        assert_eq!(entry, version < PythonVersion::three(11), "{version}: {function} is Python's");
     }
 }

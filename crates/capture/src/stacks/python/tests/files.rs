@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::stacks::python::elf::{Program, read};
+use crate::stacks::python::elf::{InterpreterElf, read};
 use crate::stacks::python::maps::Mapping;
-use crate::stacks::python::memory::Memory;
-use crate::stacks::python::version::Version;
+use crate::stacks::python::memory::MemoryReader;
+use crate::stacks::python::version::PythonVersion;
 
 /// A small ELF file: a readable segment, an executable one, and given sections.
 struct File {
@@ -28,7 +28,7 @@ const WHOLE: File = File {
 
 struct Bytes(Vec<u8>);
 
-impl Memory for Bytes {
+impl MemoryReader for Bytes {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let Ok(from) = usize::try_from(address) else { return false };
         let found = self.0.get(from..).and_then(|rest| rest.get(..into.len()));
@@ -98,7 +98,7 @@ impl File {
         }
     }
 
-    fn read(&self) -> Option<Program> {
+    fn read(&self) -> Option<InterpreterElf> {
         read(&Bytes(self.bytes()))
     }
 }
@@ -115,7 +115,7 @@ fn interpreter_is_found_by_symbols() {
         let program = File { symbols: symbols.clone(), dynamic, ..WHOLE }.read().unwrap();
         assert_eq!((program.runtime, program.code_type), (0x20, Some(0x30)));
         let version = (program.version, program.constant_version);
-        assert_eq!(version, (None, Some(Version::three(10))));
+        assert_eq!(version, (None, Some(PythonVersion::three(10))));
     }
     let symbols = vec![("Py_Version", 0x40), ("_PyRuntime", 0x20)];
     let program = File { symbols, ..WHOLE }.read().unwrap();

@@ -4,12 +4,12 @@ use std::cell::Cell;
 
 use engine::ids::Pid;
 
-use super::image::{Image, Pieces};
+use super::image::{Image, MemoryPieces};
 use super::recorded::{images, interpreter};
 use super::walker::walk;
-use crate::stacks::python::code::Names;
+use crate::stacks::python::code::PythonSymbolizer;
 use crate::stacks::python::find::examine;
-use crate::stacks::python::memory::Memory;
+use crate::stacks::python::memory::MemoryReader;
 use crate::wire::WirePythonFrame;
 
 /// Counts the reads.
@@ -19,7 +19,7 @@ struct Counting<M> {
     bytes: Cell<usize>,
 }
 
-impl<M: Memory> Memory for Counting<M> {
+impl<M: MemoryReader> MemoryReader for Counting<M> {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         self.reads.set(self.reads.get() + 1);
         self.bytes.set(self.bytes.get() + into.len());
@@ -28,10 +28,10 @@ impl<M: Memory> Memory for Counting<M> {
 }
 
 /// Examines a process and symbolizes the stacks of some of its threads.
-fn resolve_all(image: &Image, memory: impl Memory, threads: usize) {
+fn resolve_all(image: &Image, memory: impl MemoryReader, threads: usize) {
     let memory = Counting { inner: memory, reads: Cell::new(0), bytes: Cell::new(0) };
     if let Ok(interpreter) = examine(image.anchor.clone(), &memory) {
-        let mut names = Names::default();
+        let mut names = PythonSymbolizer::default();
         names.add(Pid(1), &interpreter, &memory);
         for thread in image.threads.iter().take(threads) {
             for found in walk(&memory, &interpreter.wire, thread.id) {
@@ -43,7 +43,7 @@ fn resolve_all(image: &Image, memory: impl Memory, threads: usize) {
     assert!(memory.bytes.get() < (256 << 20) * (threads + 1), "{} bytes", memory.bytes.get());
 }
 
-fn flipped(pieces: &Pieces, flip: impl Fn(&mut u8)) -> impl Iterator<Item = Pieces> {
+fn flipped(pieces: &MemoryPieces, flip: impl Fn(&mut u8)) -> impl Iterator<Item = MemoryPieces> {
     let positions: Vec<_> = pieces
         .0
         .iter()
@@ -83,7 +83,7 @@ fn missing_memory_does_not_panic() {
 /// Memory in which every word is a function of its address.
 struct Everywhere(fn(u64) -> u64);
 
-impl Memory for Everywhere {
+impl MemoryReader for Everywhere {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         for (at, byte) in (address..=u64::MAX).zip(into) {
             *byte = (self.0)(at & !7).to_le_bytes()[(at & 7) as usize];
@@ -101,7 +101,7 @@ fn walk_of_arbitrary_memory_terminates() {
             // The interpreter is valid, but nothing else is.
             let interpreter = interpreter(&image).unwrap();
             let memory = Everywhere(words);
-            let mut names = Names::default();
+            let mut names = PythonSymbolizer::default();
             names.add(Pid(1), &interpreter, &memory);
             for found in walk(&memory, &interpreter.wire, 0) {
                 names.frame(Pid(1), &found);
@@ -118,7 +118,7 @@ struct Endless {
 const NAME: u64 = 1 << 40;
 const TABLE: u64 = 2 << 40;
 
-impl Memory for Endless {
+impl MemoryReader for Endless {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         self.reads.set(self.reads.get() + 1);
         into.fill(0);
@@ -144,7 +144,7 @@ impl Memory for Endless {
 fn cache_of_a_process_is_bounded() {
     let interpreter = interpreter(&images()[3]).unwrap();
     let memory = Endless { reads: Cell::new(0) };
-    let mut names = Names::default();
+    let mut names = PythonSymbolizer::default();
     names.add(Pid(1), &interpreter, &memory);
     let mut is_read = |number: u64| {
         let before = memory.reads.get();

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::stacks::python::find::Anchor;
-use crate::stacks::python::memory::Memory;
+use crate::stacks::python::find::InterpreterAnchor;
+use crate::stacks::python::memory::MemoryReader;
 use crate::stacks::python::version;
 
 /// Memory that records what is read.
@@ -14,7 +14,7 @@ pub(super) struct Recorder<M> {
     pub(super) seen: RefCell<BTreeMap<u64, u8>>,
 }
 
-impl<M: Memory> Memory for Recorder<M> {
+impl<M: MemoryReader> MemoryReader for Recorder<M> {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let read = self.inner.read(address, into);
         if read {
@@ -26,32 +26,32 @@ impl<M: Memory> Memory for Recorder<M> {
 
 /// A thread as Python itself reports it.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct ExpectedThread {
     pub(super) id: u64,
     pub(super) name: String,
-    pub(super) frames: Vec<ToldFrame>,
+    pub(super) frames: Vec<ExpectedFrame>,
 }
 
 /// A frame as Python itself reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct ToldFrame {
+pub(super) struct ExpectedFrame {
     pub(super) line: u32,
     pub(super) file: String,
     pub(super) function: String,
 }
 
 /// Parses the output of `chains.py`.
-pub(super) fn threads(lines: &str) -> Vec<Told> {
-    let mut threads: Vec<Told> = Vec::new();
+pub(super) fn threads(lines: &str) -> Vec<ExpectedThread> {
+    let mut threads: Vec<ExpectedThread> = Vec::new();
     for line in lines.lines() {
         let words: Vec<_> = line.split('\t').collect();
         match words[..] {
             ["thread", id, name] => {
                 let id = u64::from_str_radix(id, 16).unwrap();
-                threads.push(Told { id, name: name.to_owned(), frames: Vec::new() });
+                threads.push(ExpectedThread { id, name: name.to_owned(), frames: Vec::new() });
             }
             ["frame", line, file, function] => {
-                threads.last_mut().unwrap().frames.push(ToldFrame {
+                threads.last_mut().unwrap().frames.push(ExpectedFrame {
                     line: line.parse().unwrap(),
                     file: file.to_owned(),
                     function: function.to_owned(),
@@ -66,16 +66,16 @@ pub(super) fn threads(lines: &str) -> Vec<Told> {
 /// A recorded process.
 #[derive(Clone)]
 pub(super) struct Image {
-    pub(super) anchor: Anchor,
-    pub(super) threads: Vec<Told>,
-    pub(super) memory: Pieces,
+    pub(super) anchor: InterpreterAnchor,
+    pub(super) threads: Vec<ExpectedThread>,
+    pub(super) memory: MemoryPieces,
 }
 
 /// Pieces of memory, by their first address; no two of them touch.
 #[derive(Clone, Default)]
-pub(super) struct Pieces(pub(super) BTreeMap<u64, Vec<u8>>);
+pub(super) struct MemoryPieces(pub(super) BTreeMap<u64, Vec<u8>>);
 
-impl Memory for Pieces {
+impl MemoryReader for MemoryPieces {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let Some((start, piece)) = self.0.range(..=address).next_back() else { return false };
         let from = usize::try_from(address - start).unwrap();
@@ -87,7 +87,7 @@ impl Memory for Pieces {
     }
 }
 
-impl Pieces {
+impl MemoryPieces {
     fn joined(bytes: &BTreeMap<u64, u8>) -> Self {
         let mut pieces: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (&address, &byte) in bytes {
@@ -110,7 +110,7 @@ impl Pieces {
 }
 
 /// Formats an image: the anchor, the output of `chains.py`, and a line per piece of memory.
-pub(super) fn write(anchor: &Anchor, output: &str, seen: &BTreeMap<u64, u8>) -> String {
+pub(super) fn write(anchor: &InterpreterAnchor, output: &str, seen: &BTreeMap<u64, u8>) -> String {
     let mut text = String::from("python image 1\n");
     writeln!(text, "runtime\t{:x}", anchor.runtime).unwrap();
     if let Some(version) = anchor.version {
@@ -124,7 +124,7 @@ pub(super) fn write(anchor: &Anchor, output: &str, seen: &BTreeMap<u64, u8>) -> 
     for line in output.lines().filter(is_kept) {
         writeln!(text, "{line}").unwrap();
     }
-    for (address, piece) in Pieces::joined(seen).0 {
+    for (address, piece) in MemoryPieces::joined(seen).0 {
         writeln!(text, "{address:x}\t{}", digits(&piece)).unwrap();
     }
     text
@@ -167,8 +167,9 @@ pub(super) fn read(text: &str) -> Image {
     let mut lines = text.lines();
     assert_eq!(lines.next(), Some("python image 1"));
     let hexadecimal = |text| u64::from_str_radix(text, 16).unwrap();
-    let mut anchor = Anchor { runtime: 0, version: None, file_version: None, code_type: None };
-    let mut memory = Pieces::default();
+    let mut anchor =
+        InterpreterAnchor { runtime: 0, version: None, file_version: None, code_type: None };
+    let mut memory = MemoryPieces::default();
     for line in lines {
         let (word, rest) = line.split_once('\t').unwrap();
         match word {

@@ -14,10 +14,10 @@ use std::{env, fs};
 use engine::ids::Pid;
 
 use super::compare::compare;
-use super::image::{self, Recorder, Told};
+use super::image::{self, ExpectedThread, Recorder};
 use super::walker::walk;
-use crate::stacks::python::code::Names;
-use crate::stacks::python::find::{NoPython, anchors, examine, find};
+use crate::stacks::python::code::PythonSymbolizer;
+use crate::stacks::python::find::{PythonUnsupported, anchors, examine, find};
 use crate::stacks::python::memory::ProcessMemory;
 
 const IMAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_images");
@@ -54,7 +54,7 @@ impl Running {
         Self { child, pid, text, dir }
     }
 
-    fn threads(&self) -> Vec<Told> {
+    fn threads(&self) -> Vec<ExpectedThread> {
         image::threads(&self.text)
     }
 }
@@ -95,7 +95,7 @@ fn stacks_of_running_pythons_match_their_own_report() {
 #[test]
 fn other_processes_have_no_interpreter() {
     assert!(find(Pid(std::process::id())).unwrap().is_none());
-    assert_eq!(find(Pid(u32::MAX)).unwrap_err(), NoPython::Unreadable);
+    assert_eq!(find(Pid(u32::MAX)).unwrap_err(), PythonUnsupported::Unreadable);
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn frame_symbolization_is_fast() {
         let found = begin.elapsed();
         let memory = ProcessMemory(running.pid);
         let threads = running.threads();
-        let walk = |thread: &Told| walk(&memory, &interpreter.wire, thread.id);
+        let walk = |thread: &ExpectedThread| walk(&memory, &interpreter.wire, thread.id);
         let frames: Vec<_> = threads.iter().flat_map(walk).collect();
-        let mut names = Names::default();
+        let mut names = PythonSymbolizer::default();
         names.add(running.pid, &interpreter, memory);
         let mut pass = || {
             let begin = Instant::now();

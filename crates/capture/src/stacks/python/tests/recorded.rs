@@ -2,16 +2,16 @@
 //! `tests/python_images/README.md`.
 
 use engine::ids::Pid;
-use engine::stack::Unknown;
+use engine::stack::UnknownReason;
 
 use super::compare::{compare, resolve};
 use super::image::{self, Image};
 use super::walker::walk;
-use crate::stacks::python::code::Names;
-use crate::stacks::python::find::{Interpreter, NoPython, examine};
+use crate::stacks::python::code::PythonSymbolizer;
+use crate::stacks::python::find::{Interpreter, PythonUnsupported, examine};
 use crate::stacks::python::layout;
-use crate::stacks::python::memory::Memory;
-use crate::stacks::python::version::Version;
+use crate::stacks::python::memory::MemoryReader;
+use crate::stacks::python::version::PythonVersion;
 
 const TEXTS: [&str; 7] = [
     include_str!("../../../../tests/python_images/3.9.image"),
@@ -32,7 +32,7 @@ fn image(minor: u8) -> Image {
     images().remove(usize::from(minor) - 9)
 }
 
-pub(super) fn interpreter(image: &Image) -> Result<Interpreter, NoPython> {
+pub(super) fn interpreter(image: &Image) -> Result<Interpreter, PythonUnsupported> {
     examine(image.anchor.clone(), &image.memory)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn interpreter(image: &Image) -> Result<Interpreter, NoPython> {
 fn stacks_of_every_version_match_their_own_report() {
     for (image, minor) in images().iter().zip(9..) {
         let interpreter = interpreter(image).unwrap();
-        assert_eq!(interpreter.layout.version, Version::three(minor));
+        assert_eq!(interpreter.layout.version, PythonVersion::three(minor));
         let frames = compare(&image.memory, &interpreter, &image.threads);
         assert!(frames > 60, "{frames}");
     }
@@ -68,7 +68,7 @@ fn shim_frame_below_init_is_left_out() {
         let thread = image.threads.iter().find(|thread| thread.name == "made_often").unwrap();
         let (_, left_out) = resolve(&image.memory, &interpreter, thread.id);
         // Since 3.13 a class that is instantiated often has it.
-        assert_eq!(left_out, usize::from(interpreter.layout.version >= Version::three(13)));
+        assert_eq!(left_out, usize::from(interpreter.layout.version >= PythonVersion::three(13)));
     }
 }
 
@@ -91,17 +91,20 @@ fn reused_code_address_has_no_name() {
         let layout = interpreter.layout;
         let first_line = found.code + u64::from(layout.code_first_line);
         image.memory.set(first_line, &(found.first_line + 1).to_le_bytes());
-        let mut names = Names::default();
+        let mut names = PythonSymbolizer::default();
         names.add(Pid(1), &interpreter, &image.memory);
         let frame = names.frame(Pid(1), &found).unwrap();
-        assert_eq!((frame.unknown, &*frame.function, frame.line), (Some(Unknown::Gone), "", 0));
+        assert_eq!(
+            (frame.unknown, &*frame.function, frame.line),
+            (Some(UnknownReason::ProcessExited), "", 0)
+        );
     }
 }
 
 #[test]
 fn symbols_of_exited_process_stay_cached_until_dropped() {
     struct Once<'a>(&'a dyn Fn(u64, &mut [u8]) -> bool);
-    impl Memory for Once<'_> {
+    impl MemoryReader for Once<'_> {
         fn read(&self, address: u64, into: &mut [u8]) -> bool {
             (self.0)(address, into)
         }
@@ -111,14 +114,20 @@ fn symbols_of_exited_process_stay_cached_until_dropped() {
     let frames = walk(&image.memory, &interpreter.wire, image.threads[0].id);
     let alive = std::cell::Cell::new(true);
     let read = |address, into: &mut [u8]| alive.get() && image.memory.read(address, into);
-    let mut names = Names::default();
+    let mut names = PythonSymbolizer::default();
     names.add(Pid(1), &interpreter, Once(&read));
     let first = names.frame(Pid(1), &frames[0]).unwrap();
     alive.set(false);
     assert_eq!(names.frame(Pid(1), &frames[0]).unwrap(), first);
-    assert_eq!(names.frame(Pid(1), &frames[1]).unwrap().unknown, Some(Unknown::Gone));
+    assert_eq!(
+        names.frame(Pid(1), &frames[1]).unwrap().unknown,
+        Some(UnknownReason::ProcessExited)
+    );
     names.process_exited(Pid(1));
-    assert_eq!(names.frame(Pid(1), &frames[0]).unwrap().unknown, Some(Unknown::Gone));
+    assert_eq!(
+        names.frame(Pid(1), &frames[0]).unwrap().unknown,
+        Some(UnknownReason::ProcessExited)
+    );
 }
 
 #[test]
@@ -126,18 +135,18 @@ fn interpreter_that_has_not_started_is_not_ready() {
     for mut image in images() {
         let interpreters = interpreter(&image).unwrap().wire.interpreters;
         image.memory.set(interpreters, &[0; 8]);
-        assert_eq!(interpreter(&image).unwrap_err(), NoPython::NotReadyYet);
+        assert_eq!(interpreter(&image).unwrap_err(), PythonUnsupported::NotReadyYet);
     }
 }
 
 #[test]
 fn unsupported_versions_are_rejected() {
-    let unknown = |text: &str| NoPython::UnknownVersion(text.into());
+    let unknown = |text: &str| PythonUnsupported::UnknownVersion(text.into());
     let mut newer = image(14);
     newer.memory.set(newer.anchor.runtime + 8, &0x0310_00f0_u64.to_le_bytes());
     assert_eq!(interpreter(&newer).unwrap_err(), unknown("3.16"));
     let mut older = image(9);
-    older.anchor.file_version = Some(Version::three(8));
+    older.anchor.file_version = Some(PythonVersion::three(8));
     assert_eq!(interpreter(&older).unwrap_err(), unknown("3.8"));
     older.anchor.file_version = None;
     assert_eq!(interpreter(&older).unwrap_err(), unknown("of unknown version"));
@@ -147,18 +156,18 @@ fn unsupported_versions_are_rejected() {
 fn free_threaded_builds_are_rejected() {
     let mut image = image(14);
     image.memory.set(image.anchor.runtime + 16, &1_u64.to_le_bytes());
-    assert_eq!(interpreter(&image).unwrap_err(), NoPython::FreeThreaded);
+    assert_eq!(interpreter(&image).unwrap_err(), PythonUnsupported::FreeThreaded);
 }
 
 #[test]
 fn debug_offsets_without_cookie_are_rejected() {
     let mut image = image(13);
     image.anchor.version = None;
-    image.anchor.file_version = Some(Version::three(13));
+    image.anchor.file_version = Some(PythonVersion::three(13));
     image.memory.set(image.anchor.runtime, b"xdebugpx");
-    assert_eq!(interpreter(&image).unwrap_err(), NoPython::Implausible);
+    assert_eq!(interpreter(&image).unwrap_err(), PythonUnsupported::Implausible);
     image.memory.set(image.anchor.runtime, &[0; 8]);
-    assert_eq!(interpreter(&image).unwrap_err(), NoPython::NotReadyYet);
+    assert_eq!(interpreter(&image).unwrap_err(), PythonUnsupported::NotReadyYet);
 }
 
 /// 3.9 and 3.10 differ only in the instruction, which the check does not cover.
@@ -168,7 +177,7 @@ fn wrong_version_is_detected() {
         for wrong in 9..=12 {
             let mut image = image(right);
             image.anchor.version = None;
-            image.anchor.file_version = Some(Version::three(wrong));
+            image.anchor.file_version = Some(PythonVersion::three(wrong));
             let alike = right == wrong || (right < 11 && wrong < 11);
             assert_eq!(interpreter(&image).is_ok(), alike, "{right} as {wrong}");
         }
@@ -187,5 +196,5 @@ fn debug_offsets_outside_of_structures_are_rejected() {
             assert_eq!(interpreter.layout, self::interpreter(&whole).unwrap().layout);
         }
     }
-    assert!(layout::of_version(Version::three(14)).is_none());
+    assert!(layout::of_version(PythonVersion::three(14)).is_none());
 }

@@ -1,6 +1,6 @@
 //! The walk of the probes, implemented in user space; see `bpf/python.h`.
 
-use crate::stacks::python::memory::Memory;
+use crate::stacks::python::memory::MemoryReader;
 use crate::wire::{VS_NONE, WirePython, WirePythonFrame};
 
 const MAX_FRAMES: usize = 128;
@@ -8,7 +8,7 @@ const MAX_THREADS: usize = 512;
 const WORDS: usize = 16;
 
 /// Finds the state of a thread by its `pthread_self()`.
-fn thread(memory: &impl Memory, python: &WirePython, own: u64) -> u64 {
+fn thread(memory: &impl MemoryReader, python: &WirePython, own: u64) -> u64 {
     let word = |address: u64, offset: u16| memory.word_at(address, offset).unwrap_or(0);
     let mut interpreter = memory.word(python.interpreters).unwrap_or(0);
     let mut state = if interpreter == 0 { 0 } else { word(interpreter, python.threads) };
@@ -31,7 +31,11 @@ fn thread(memory: &impl Memory, python: &WirePython, own: u64) -> u64 {
 }
 
 /// Returns the frames of a thread, innermost first, as the probes would send them.
-pub(super) fn walk(memory: &impl Memory, python: &WirePython, own: u64) -> Vec<WirePythonFrame> {
+pub(super) fn walk(
+    memory: &impl MemoryReader,
+    python: &WirePython,
+    own: u64,
+) -> Vec<WirePythonFrame> {
     let state = thread(memory, python, own);
     let mut frame = memory.word_at(state, python.thread_frame).unwrap_or(0);
     if frame != 0 && python.frame_of != u16::MAX {
@@ -50,7 +54,7 @@ pub(super) fn walk(memory: &impl Memory, python: &WirePython, own: u64) -> Vec<W
     frames
 }
 
-fn one(memory: &impl Memory, python: &WirePython, bytes: &[u8]) -> WirePythonFrame {
+fn one(memory: &impl MemoryReader, python: &WirePython, bytes: &[u8]) -> WirePythonFrame {
     let byte = |at: u8| bytes[usize::from(at) & (WORDS * 8 - 1)];
     let mut found =
         WirePythonFrame { code: 0, instruction: 0, name: 0, lines: 0, first_line: 0, entry: 1 };

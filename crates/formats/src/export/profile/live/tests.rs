@@ -2,41 +2,41 @@
 
 use std::io::Read;
 
-use engine::event::{Allocate, Event, Free, FreeBy, ProcessFacts, SiteFacts, What};
-use engine::ids::{DeviceId, Key, Pid, SiteId, Tid};
+use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames};
+use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
 use engine::ledger::Ledger;
-use engine::snapshot::View;
+use engine::snapshot::SnapshotOptions;
 use engine::stack::Frame;
 use prost::Message;
 
 use super::super::proto::Profile;
 use super::*;
 use crate::WallClock;
-use crate::recording::Functions;
+use crate::recording::FunctionTable;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn names() -> Names {
-    let clock = WallClock::fixed(Moment(0), 1_700_000_000);
-    Names { clock, function: |_| "", recorded: Functions::default(), gpus: Vec::new() }
+fn names() -> ReportContext {
+    let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
+    ReportContext { clock, function: |_| "", recorded: FunctionTable::default(), gpus: Vec::new() }
 }
 
-fn event(second: u64, what: What) -> Event {
-    let at = Moment(second * SECOND);
-    Event { pid: Pid(47), tid: Tid(47), entered: at, at, what }
+fn event(second: u64, what: EventKind) -> Event {
+    let at = Timestamp(second * SECOND);
+    Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind: what }
 }
 
 fn started() -> Ledger {
     let mut ledger = Ledger::new();
     let (start, uid, name) = (1, 0, "tr\x1bain".into());
-    let facts = ProcessFacts { start, uid, name, before_trace: false };
-    ledger.apply(&event(1, What::Process(facts)));
+    let facts = ProcessInfo { start, uid, name, before_trace: false };
+    ledger.apply(&event(1, EventKind::Process(facts)));
     ledger
 }
 
-fn allocate(ledger: &mut Ledger, address: u64, kind: Kind, bytes: u64, site: Option<u32>) {
-    let what = What::Allocate(Allocate {
-        key: Key::address(address),
+fn allocate(ledger: &mut Ledger, address: u64, kind: MemoryKind, bytes: u64, site: Option<u32>) {
+    let what = EventKind::Allocate(Allocate {
+        key: AllocationKey::address(address),
         kind,
         bytes,
         context: None,
@@ -49,22 +49,25 @@ fn allocate(ledger: &mut Ledger, address: u64, kind: Kind, bytes: u64, site: Opt
 }
 
 fn free(ledger: &mut Ledger, address: u64) {
-    let what = Free { key: Key::address(address), by: FreeBy::Free, stream: None };
-    ledger.apply(&event(3, What::Free(what)));
+    let what = Free { key: AllocationKey::address(address), by: FreeFunction::Free, stream: None };
+    ledger.apply(&event(3, EventKind::Free(what)));
 }
 
 fn resolve(ledger: &mut Ledger, site: u32, function: &str) {
     let (file, module) = (Some("/srv/ann/train.py".into()), Some("/usr/lib/libx.so".into()));
     let frame = Frame { function: function.into(), file, line: 7, module, ..Frame::default() };
-    let facts = SiteFacts { site: SiteId(site), frames: [frame].into() };
-    ledger.apply(&event(2, What::Site(facts)));
+    let facts = SiteFrames { site: SiteId(site), frames: [frame].into() };
+    ledger.apply(&event(2, EventKind::Site(facts)));
 }
 
 fn snapshot(ledger: &mut Ledger, second: u64, top_sites: usize) -> Snapshot {
-    ledger.snapshot(Moment(second * SECOND), &View { top_sites, ..View::DEFAULT })
+    ledger.snapshot(
+        Timestamp(second * SECOND),
+        &SnapshotOptions { top_sites, ..SnapshotOptions::DEFAULT },
+    )
 }
 
-fn read(snapshot: &Snapshot, since: Option<&Allocated>, paths: bool) -> Profile {
+fn read(snapshot: &Snapshot, since: Option<&AllocationBaseline>, paths: bool) -> Profile {
     let mut gzipped = Vec::new();
     live_pprof(&mut gzipped, snapshot, &names(), since, paths).unwrap();
     let mut bytes = Vec::new();
@@ -91,11 +94,11 @@ fn row(name: &str, values: [i64; 4]) -> (String, Vec<i64>) {
 #[test]
 fn in_use_adds_up_for_any_number_of_listed_sites() {
     let mut ledger = started();
-    allocate(&mut ledger, 0x10, Kind::Device, 1000, Some(1));
-    allocate(&mut ledger, 0x20, Kind::Device, 30, Some(2));
-    allocate(&mut ledger, 0x30, Kind::Device, 4, None);
-    allocate(&mut ledger, 0x40, Kind::Pinned, 500_000, Some(1));
-    allocate(&mut ledger, 0x50, Kind::Device, 7, Some(1));
+    allocate(&mut ledger, 0x10, MemoryKind::Device, 1000, Some(1));
+    allocate(&mut ledger, 0x20, MemoryKind::Device, 30, Some(2));
+    allocate(&mut ledger, 0x30, MemoryKind::Device, 4, None);
+    allocate(&mut ledger, 0x40, MemoryKind::Pinned, 500_000, Some(1));
+    allocate(&mut ledger, 0x50, MemoryKind::Device, 7, Some(1));
     free(&mut ledger, 0x50);
     resolve(&mut ledger, 1, "big");
     let all = read(&snapshot(&mut ledger, 10, 10), None, false);
@@ -117,28 +120,28 @@ fn in_use_adds_up_for_any_number_of_listed_sites() {
 #[test]
 fn allocations_since_the_last_profile_count_once() {
     let mut ledger = started();
-    allocate(&mut ledger, 0x10, Kind::Device, 100, Some(1));
-    allocate(&mut ledger, 0x20, Kind::Device, 20, Some(2));
+    allocate(&mut ledger, 0x10, MemoryKind::Device, 100, Some(1));
+    allocate(&mut ledger, 0x20, MemoryKind::Device, 20, Some(2));
     resolve(&mut ledger, 1, "early");
     let first = snapshot(&mut ledger, 10, 10);
     let pending = row("(call stack not read yet)", [0, 0, 1, 20]);
-    let begin = Allocated::default();
+    let begin = AllocationBaseline::default();
     assert_eq!(
         samples(&read(&first, Some(&begin), false)),
         [row("early", [1, 100, 1, 100]), pending]
     );
     resolve(&mut ledger, 2, "late");
-    allocate(&mut ledger, 0x30, Kind::Device, 5, Some(1));
+    allocate(&mut ledger, 0x30, MemoryKind::Device, 5, Some(1));
     free(&mut ledger, 0x10);
     let second = snapshot(&mut ledger, 12, 10);
-    let found = read(&second, Some(&Allocated::of(&first)), false);
+    let found = read(&second, Some(&AllocationBaseline::of(&first)), false);
     assert_eq!(samples(&found), [row("late", [1, 20, 1, 20]), row("early", [1, 5, 1, 5])]);
     assert_eq!(found.duration_nanos, 2_000_000_000);
     let third = snapshot(&mut ledger, 13, 10);
-    let found = read(&third, Some(&Allocated::of(&second)), false);
+    let found = read(&third, Some(&AllocationBaseline::of(&second)), false);
     assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("early", [0, 0, 1, 5])]);
     // A site that was not listed before may be an old one.
-    let truncated = Allocated::of(&snapshot(&mut ledger, 14, 1));
+    let truncated = AllocationBaseline::of(&snapshot(&mut ledger, 14, 1));
     let found = read(&snapshot(&mut ledger, 15, 10), Some(&truncated), false);
     assert_eq!(samples(&found), [row("late", [0, 0, 1, 20]), row("early", [0, 0, 1, 5])]);
 }
@@ -146,7 +149,7 @@ fn allocations_since_the_last_profile_count_once() {
 #[test]
 fn paths_are_redacted_by_default_and_names_sanitized() {
     let mut ledger = started();
-    allocate(&mut ledger, 0x10, Kind::Device, 100, Some(1));
+    allocate(&mut ledger, 0x10, MemoryKind::Device, 100, Some(1));
     resolve(&mut ledger, 1, "step");
     let snapshot = snapshot(&mut ledger, 10, 10);
     let texts = |paths| read(&snapshot, None, paths).string_table;
