@@ -5,24 +5,19 @@
     allow(dead_code, reason = "verbs that need it are not built")
 )]
 
-mod advising;
+mod advise_snapshot;
 mod cli;
 mod commands;
 #[cfg(feature = "capture")]
 mod fault;
+mod files;
 #[cfg(feature = "capture")]
 mod host;
-mod newfile;
-mod outfile;
-mod output;
-#[cfg(feature = "capture")]
-mod pipeline;
-mod quantity;
-#[cfg(feature = "capture")]
-mod recorder;
+mod io;
+mod live;
+mod parse_units;
 #[cfg(feature = "serve")]
 mod serve;
-mod terminal;
 #[cfg(feature = "capture")]
 mod threads;
 
@@ -54,16 +49,16 @@ impl From<Outcome> for ExitCode {
 
 fn main() -> ExitCode {
     #[cfg(feature = "capture")]
-    if let Some(code) = commands::launch::intercept() {
+    if let Some(code) = commands::launcher::intercept() {
         return code;
     }
     #[cfg(feature = "capture")]
     threads::report_panics();
     match cli::run() {
         Ok(outcome) => outcome.into(),
-        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if io::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::fail(&error);
+            io::output::fail(&error);
             ExitCode::from(2)
         }
     }

@@ -5,9 +5,9 @@ use std::panic;
 use std::thread::{self, Builder, JoinHandle};
 
 use anyhow::{Context, Result, anyhow};
-use formats::plain::sanitize;
+use formats::sanitize::sanitize;
 
-use crate::output;
+use crate::io::output;
 
 /// A thread that runs until it is asked to stop.
 pub(crate) struct Worker {

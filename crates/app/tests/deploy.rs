@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::around::secret;
+use harness::environment::secret;
 use harness::files::{blocks, read, root, tool};
 use harness::{VRAMSCOPE, agent};
 

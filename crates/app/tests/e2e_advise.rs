@@ -14,10 +14,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};
-use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, Tid};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};
+use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingWriter};
 use harness::files::{run, stderr};
@@ -114,7 +114,7 @@ fn http(status: &str, body: &str) -> String {
 fn agent_gets_the_token_and_its_text_is_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
-    harness::around::secret(&token, "secret\n");
+    harness::environment::secret(&token, "secret\n");
     let body = r#"{"time":"t","gpus":[{"gpu":3,"free_bytes":1048576,"steps":[{"action":"stop",
         "pid":5,"process":"evil\u001b[2J","freed_bytes":1048576,"precision":"exact","safe":false,
         "reason":"it is big","cost":"work","commands":[{"language":"shell","text":"kill 5"}],

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 
 use harness::agent::{Agent, check, serve, settings};
-use harness::around::port_of;
+use harness::environment::port_of;
 use harness::files::{blocks, root, stderr};
 use harness::http::{self, Response};
 use harness::{ScopedProcess, TestEnv, VRAMSCOPE, isolated, send_signal, until};

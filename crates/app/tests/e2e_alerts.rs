@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use harness::agent::Agent;
-use harness::around::{Prometheus, Service};
+use harness::environment::{Prometheus, Service};
 use harness::files::read;
 use harness::http::encode;
 use harness::{TestEnv, until};

@@ -190,7 +190,7 @@ fn all_secrets_have_one_permission_rule() {
     let stage = TestEnv::new();
     let file = stage.dir.path().join("secret");
     let key = stage.dir.path().join("key.pem");
-    let certificate = harness::around::certificate(stage.dir.path()).0;
+    let certificate = harness::environment::certificate(stage.dir.path()).0;
     let mut all = secrets(&file);
     all.push(format!(
         "[http]\ntls_cert_file = \"{certificate}\"\ntls_key_file = \"{}\"\n",

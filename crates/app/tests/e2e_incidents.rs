@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use harness::around::Disk;
+use harness::environment::Disk;
 use harness::files::{run, stdout};
 use harness::incidents::{Agent, object};
 use harness::{TestEnv, Workload, send_signal, until};

@@ -15,7 +15,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use harness::around::Disk;
+use harness::environment::Disk;
 use harness::files::{recording, run, stderr};
 use harness::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, simulator, until};
 use serde_json::Value;

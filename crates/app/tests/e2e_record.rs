@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use formats::recording::{RecordingReader, RecordingRow};
-use harness::around::Disk;
+use harness::environment::Disk;
 use harness::files::{stderr, stdout};
 use harness::{TestEnv, Tracer, VRAMSCOPE, send_signal, simulator};
 use serde_json::Value;
@@ -127,7 +127,7 @@ fn recording_replays_to_the_driver_state() {
     assert!(output.status.success(), "{messages}");
     let events = count_events(&file);
     let length = fs::metadata(&file).unwrap().len();
-    let size = engine::units::Bytes(length);
+    let size = engine::model::units::Bytes(length);
     let last = messages.lines().last().unwrap();
     let expected =
         format!("vramscope: recorded {events} events in {} ({size}), nothing lost", file.display());

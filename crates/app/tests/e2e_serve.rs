@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::agent::{Agent, Metrics, serve, settings};
-use harness::around::{Prometheus, certificate, secret};
 use harness::contract::{contract, type_of};
+use harness::environment::{Prometheus, certificate, secret};
 use harness::http::Response;
 use harness::{TestEnv, WAIT_TIMEOUT, Workload, compile};
 use serde_json::Value;

@@ -7,9 +7,9 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+#[path = "exports/fixtures.rs"]
+mod fixtures;
 mod harness;
-#[path = "exports/made.rs"]
-mod made;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -49,7 +49,7 @@ fn captures() -> Vec<String> {
         "import/nsys/h200-2024.2.3.sqlite",
         "torch/real/torch-2.11_native.pickle",
         "torch/real/torch-2.11_oom.pickle",
-        "torch/made/two-devices.pickle",
+        "torch/generated/two-devices.pickle",
         "import/sanitizer/2025.3.1.txt",
     ];
     let names = names.map(|name| root().join("crates/formats/tests").join(name));
@@ -175,7 +175,7 @@ fn torch_snapshot_round_trips_with_peaks_and_stacks() {
 #[test]
 fn torch_export_needs_one_process() {
     let dir = tempfile::tempdir().unwrap();
-    let file = made::two_processes(&dir);
+    let file = fixtures::two_processes(&dir);
     let out = dir.path().join("out.pickle");
     let out = out.to_str().unwrap();
     let output = run(&["export", &file, "--format", "torch", "-o", out]);
@@ -264,7 +264,7 @@ fn documented_query_finds_the_leaks_of_the_report() {
 #[test]
 fn hostile_names_stay_text_in_every_format() {
     let dir = tempfile::tempdir().unwrap();
-    let file = made::hostile(&dir);
+    let file = fixtures::hostile(&dir);
     let texts = |script: &str, arguments: &[&str]| -> BTreeSet<String> {
         let found = python(script, arguments);
         let texts = found["texts"].as_array().unwrap().iter();
@@ -362,7 +362,7 @@ fn failed_export_leaves_nothing_behind() {
 #[test]
 fn interrupted_export_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let file = made::long(&dir, 400_000);
+    let file = fixtures::long(&dir, 400_000);
     let outs = dir.path().join("outs");
     std::fs::create_dir(&outs).unwrap();
     let out = outs.join("out.json");

@@ -11,11 +11,13 @@ mod harness;
 
 use std::path::Path;
 
-use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames};
-use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
-use engine::stack::{Frame, Language};
-use engine::units::Timestamp;
+use engine::model::event::{
+    Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames,
+};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, Language};
+use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingWriter};
 use harness::files::{report, root, run, script, stderr, stdout};
@@ -56,7 +58,7 @@ fn files() -> Vec<String> {
     let formats = [
         "import/nsys/h200-2024.2.3.sqlite",
         "torch/real/torch-2.11_native.pickle",
-        "torch/made/two-devices.pickle",
+        "torch/generated/two-devices.pickle",
         "import/sanitizer/2025.3.1.txt",
     ];
     let formats = formats.map(|name| root().join("crates/formats/tests").join(name));

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use engine::alert::builtin::{self, Thresholds};
 use engine::alert::{RuleExpr, Threshold};
-use engine::metrics::catalogue;
+use engine::metrics::catalog;
 use harness::files::{read, root, stderr, stdout};
 use serde_json::Value;
 
@@ -109,7 +109,7 @@ fn names_after<'t>(text: &'t str, mark: &str) -> Vec<&'t str> {
 fn assert_in_catalog(expr: &str, source: &str) -> BTreeSet<&'static str> {
     let mut known: BTreeSet<&str> = SCRAPED.into();
     for (name, labels) in metrics(expr) {
-        let metric = catalogue::ALL.iter().find(|metric| metric.name == name);
+        let metric = catalog::ALL.iter().find(|metric| metric.name == name);
         let metric = metric.unwrap_or_else(|| panic!("{source}: unknown metric {name}"));
         for label in labels {
             let fine = metric.labels.contains(&label) || SCRAPED.contains(&label);
@@ -234,7 +234,7 @@ fn dashboard_uses_only_cataloged_metrics_and_labels() {
             shown.extend(metrics(expr).into_iter().map(|(name, _)| name));
         }
     }
-    let all: BTreeSet<&str> = catalogue::ALL.iter().map(|metric| metric.name).collect();
+    let all: BTreeSet<&str> = catalog::ALL.iter().map(|metric| metric.name).collect();
     assert_eq!(all.difference(&shown).collect::<Vec<_>>(), Vec::<&&str>::new(), "shown nowhere");
 }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use engine::event::{Event, EventKind};
+use engine::model::event::{Event, EventKind};
 use formats::recording::{RecordingReader, RecordingRow};
 use harness::files::{blocks, tool};
 use harness::{TestEnv, VRAMSCOPE, simulator};

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use capture::hooks::{function_id, function_name};
 use engine::ledger::Ledger;
+use engine::model::units::Timestamp;
 use engine::snapshot::{Snapshot, SnapshotOptions};
-use engine::units::Timestamp;
 use formats::recording::{RecordingReader, RecordingRow};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! The kernel's clocks, as the probes read them.
 
-use engine::units::Timestamp;
+use engine::model::units::Timestamp;
 
 /// Reads the clock of `bpf_ktime_get_ns`.
 #[must_use]

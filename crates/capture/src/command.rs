@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use crate::error::Error;
 

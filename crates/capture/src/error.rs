@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
-use crate::host::Limits;
 use crate::libraries::DriverLibraryError;
+use crate::plan::host_info::Limits;
 use crate::plan::{AttachMode, PlanError};
 
 /// An error of libbpf or the kernel, with its chain of causes and the next step.

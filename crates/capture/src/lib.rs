@@ -13,14 +13,10 @@ mod error;
 pub mod fault;
 pub mod gpus;
 pub mod hooks;
-pub mod host;
 pub mod libraries;
-mod life;
 pub mod plan;
-pub mod prologue;
 pub mod session;
 mod stacks;
-mod tensors;
 mod threads;
 mod wire;
 

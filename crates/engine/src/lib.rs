@@ -8,25 +8,15 @@
 pub mod advice;
 pub mod alert;
 pub mod analysis;
-pub mod cache;
-pub mod change;
-pub mod container;
+pub mod anomaly;
 pub mod demangle;
-pub mod diagnosis;
-pub mod event;
-pub mod holding;
-pub mod ids;
-pub mod kind;
+pub mod leak;
 pub mod ledger;
 pub mod metrics;
-pub mod object;
-pub mod result;
+pub mod model;
+pub mod oom;
 pub mod snapshot;
-pub mod stack;
-pub mod tensor;
-pub mod units;
 pub mod verdict;
-pub mod work;
 
 #[cfg(test)]
 #[path = "../tests/random/mod.rs"]

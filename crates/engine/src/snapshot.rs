@@ -7,20 +7,20 @@ mod certainty;
 pub use activity::{ActivityView, CopyView, KernelView};
 pub use certainty::{LostTotals, ReceivedCalls, Uncertainty};
 
-use crate::container::Container;
-use crate::ids::{
+use crate::model::container::Container;
+use crate::model::ids::{
     AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, SiteId, Tid,
 };
-use crate::kind::{MemoryKind, MemoryLayer};
-use crate::stack::{Frame, SiteName};
-use crate::tensor::TorchView;
-use crate::units::{Bytes, Nanos, Timestamp};
+use crate::model::memory_kind::{MemoryKind, MemoryLayer};
+use crate::model::stack::{Frame, SiteName};
+use crate::model::tensor::TorchView;
+use crate::model::units::{Bytes, Nanos, Timestamp};
 use crate::verdict::{Anomaly, SiteVerdict};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use crate::object::{ObjectView, SiteObjectView};
+pub use crate::model::cuda_object::{ObjectView, SiteObjectView};
 
 /// Sort order of allocations, threads and processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::ids::{AllocationKey, DeviceId, Pid, Tid};
-use crate::kind::MemoryKind;
-use crate::object::ObjectKind;
-use crate::stack::{Frame, SiteName};
-use crate::units::{Bytes, Nanos, Timestamp};
+use crate::model::cuda_object::ObjectKind;
+use crate::model::ids::{AllocationKey, DeviceId, Pid, Tid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::stack::{Frame, SiteName};
+use crate::model::units::{Bytes, Nanos, Timestamp};
 
 /// Behavior of a site's live memory over time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -9,17 +9,17 @@
 use std::sync::Arc;
 
 use engine::advice::{AdviceAction, AdviceInput, AdviceStep, CommandLanguage, Precision, advise};
-use engine::container::{Container, ContainerRuntime, Pod};
-use engine::diagnosis::OomCause;
-use engine::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
-use engine::holding::DeviceFilter;
-use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
+use engine::model::holder::DeviceFilter;
+use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::SiteName;
+use engine::model::tensor::{TensorEvent, TensorOp};
+use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::oom::OomCause;
 use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
-use engine::stack::SiteName;
-use engine::tensor::{TensorEvent, TensorOp};
-use engine::units::{Bytes, Nanos, Timestamp};
 use engine::verdict::{Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 const MIB: u64 = 1 << 20;

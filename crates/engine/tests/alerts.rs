@@ -11,8 +11,8 @@ use engine::alert::builtin::{self, Thresholds};
 use engine::alert::{
     Alert, AlertEvaluator, Rule, RuleExpr, Severity, Threshold, Transition, placeholders,
 };
-use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, catalogue};
-use engine::units::{Bytes, Nanos, Timestamp};
+use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, catalog};
+use engine::model::units::{Bytes, Nanos, Timestamp};
 
 const NONE: Thresholds = Thresholds {
     leak_suspect: None,
@@ -75,7 +75,7 @@ const SUSPECT: [&str; 10] =
 #[test]
 fn suspect_fires_after_its_hold_time() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(300)), ..NONE });
-    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (3_u64 << 30) as f64 / 3600.0);
+    let suspect = one(&catalog::SUSPECT_GROWTH, &SUSPECT, (3_u64 << 30) as f64 / 3600.0);
     assert_eq!(alerts.evaluate(&suspect, at(0)), []);
     assert_eq!(alerts.evaluate(&suspect, at(299)), []);
     let changes = alerts.evaluate(&suspect, at(300));
@@ -93,7 +93,7 @@ fn object_growth_is_not_formatted_as_bytes() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
     let mut labels = SUSPECT;
     labels[9] = "stream_objects";
-    let growth = one(&catalogue::SUSPECT_GROWTH_OBJECTS, &labels, 4096.0 / 3600.0);
+    let growth = one(&catalog::SUSPECT_GROWTH_OBJECTS, &labels, 4096.0 / 3600.0);
     let changes = alerts.evaluate(&growth, at(0));
     assert_eq!(fired(&changes)[0].formatted_value(), "4096/h");
 }
@@ -101,7 +101,7 @@ fn object_growth_is_not_formatted_as_bytes() {
 #[test]
 fn interrupted_condition_restarts_the_hold_time() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(300)), ..NONE });
-    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, 1e9);
+    let suspect = one(&catalog::SUSPECT_GROWTH, &SUSPECT, 1e9);
     alerts.evaluate(&suspect, at(0));
     alerts.evaluate(&MetricSet::default(), at(200));
     alerts.evaluate(&suspect, at(210));
@@ -112,7 +112,7 @@ fn interrupted_condition_restarts_the_hold_time() {
 #[test]
 fn alert_resolves_when_its_series_disappears() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
-    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, 1e9);
+    let suspect = one(&catalog::SUSPECT_GROWTH, &SUSPECT, 1e9);
     assert_eq!(alerts.evaluate(&suspect, at(0)).len(), 1);
     assert_eq!(alerts.evaluate(&MetricSet::default(), at(10)), []);
     assert_eq!(alerts.evaluate(&suspect, at(30)), [], "still firing");
@@ -132,8 +132,8 @@ fn resolved_alert_keeps_its_last_firing_value() {
     let mut alerts = alerts(&Thresholds { nearly_full: Some(0.95), ..NONE });
     let used = |share: f64| MetricSet {
         families: vec![
-            family(&catalogue::GPU_TOTAL, &[(&["0", "GPU-a"], 1000.0)]),
-            family(&catalogue::GPU_USED, &[(&["0", "GPU-a"], 1000.0 * share)]),
+            family(&catalog::GPU_TOTAL, &[(&["0", "GPU-a"], 1000.0)]),
+            family(&catalog::GPU_USED, &[(&["0", "GPU-a"], 1000.0 * share)]),
         ],
     };
     alerts.evaluate(&used(0.96), at(0));
@@ -153,7 +153,7 @@ fn empty_labels_are_omitted_from_summary_lists() {
         };
         Rule { summary: summary.into(), ..rule.clone() }
     };
-    let suspect = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, (1_u64 << 30) as f64 / 3600.0);
+    let suspect = one(&catalog::SUSPECT_GROWTH, &SUSPECT, (1_u64 << 30) as f64 / 3600.0);
     for (summary, filled) in [
         (
             "it is {value}: pid={pid} container={container} pod={pod} gpu={gpu}",
@@ -171,10 +171,10 @@ fn empty_labels_are_omitted_from_summary_lists() {
 #[test]
 fn late_names_do_not_create_a_second_alert() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
-    let early = one(&catalogue::SUSPECT_GROWTH, &SUSPECT, 1e9);
+    let early = one(&catalog::SUSPECT_GROWTH, &SUSPECT, 1e9);
     let mut labels = SUSPECT;
     labels[3] = "trainer-0";
-    let late = one(&catalogue::SUSPECT_GROWTH, &labels, 1e9);
+    let late = one(&catalog::SUSPECT_GROWTH, &labels, 1e9);
     assert_eq!(alerts.evaluate(&early, at(0)).len(), 1);
     assert_eq!(alerts.evaluate(&late, at(1)), []);
     let firing = alerts.firing();
@@ -187,9 +187,9 @@ fn nearly_full_gpu_fires_by_ratio_after_hold_time() {
     let mut alerts = alerts(&Thresholds { nearly_full: Some(0.95), ..NONE });
     let used = |share: f64| MetricSet {
         families: vec![
-            family(&catalogue::GPU_TOTAL, &[(&["0", "GPU-a"], 1000.0), (&["1", "GPU-b"], 100.0)]),
+            family(&catalog::GPU_TOTAL, &[(&["0", "GPU-a"], 1000.0), (&["1", "GPU-b"], 100.0)]),
             family(
-                &catalogue::GPU_USED,
+                &catalog::GPU_USED,
                 &[(&["0", "GPU-a"], 1000.0 * share), (&["1", "GPU-b"], 50.0)],
             ),
         ],
@@ -210,8 +210,8 @@ fn gpu_with_zero_total_is_not_full() {
     let mut alerts = alerts(&Thresholds { nearly_full: Some(0.95), ..NONE });
     let metrics = MetricSet {
         families: vec![
-            family(&catalogue::GPU_TOTAL, &[(&["0", ""], 0.0)]),
-            family(&catalogue::GPU_USED, &[(&["0", ""], 0.0)]),
+            family(&catalog::GPU_TOTAL, &[(&["0", ""], 0.0)]),
+            family(&catalog::GPU_USED, &[(&["0", ""], 0.0)]),
         ],
     };
     for second in [0, 600, 1200] {
@@ -222,7 +222,7 @@ fn gpu_with_zero_total_is_not_full() {
 #[test]
 fn out_of_memory_fires_on_the_first_sample() {
     let mut alerts = alerts(&Thresholds { out_of_memory: true, ..NONE });
-    let count = |count: f64| one(&catalogue::OUT_OF_MEMORY, &["0", "GPU-a"], count);
+    let count = |count: f64| one(&catalog::OUT_OF_MEMORY, &["0", "GPU-a"], count);
     let changes = alerts.evaluate(&count(2.0), at(0));
     assert_eq!(
         fired(&changes)[0].summary(),
@@ -242,7 +242,7 @@ fn out_of_memory_fires_on_the_first_sample() {
 #[test]
 fn counter_reset_counts_from_zero() {
     let mut alerts = alerts(&Thresholds { events_lost: true, ..NONE });
-    let lost = |count: f64| one(&catalogue::LOST, &["allocations"], count);
+    let lost = |count: f64| one(&catalog::LOST, &["allocations"], count);
     assert_eq!(alerts.evaluate(&lost(0.0), at(0)), []);
     let changes = alerts.evaluate(&lost(7.0), at(1));
     assert_eq!(fired(&changes)[0].value, 7.0);
@@ -259,8 +259,7 @@ fn untracked_growth_needs_a_sample_from_an_hour_ago() {
     for minute in 0..150_u64 {
         // 20 MiB a minute: 1.17 GiB an hour, on top of a context of 500 MiB.
         let bytes = ((500 + 20 * minute) << 20) as f64;
-        let changes =
-            alerts.evaluate(&one(&catalogue::UNTRACKED, &PROCESS, bytes), at(minute * 60));
+        let changes = alerts.evaluate(&one(&catalog::UNTRACKED, &PROCESS, bytes), at(minute * 60));
         found.extend(changes.into_iter().map(|change| (minute, change)));
     }
     let [(minute, Transition::Fired(alert))] = &found[..] else { panic!("{found:?}") };
@@ -274,7 +273,7 @@ fn aggregated_series_are_not_growth() {
     let mut labels = PROCESS;
     labels[2] = "other";
     for minute in 0..150_u64 {
-        let metrics = one(&catalogue::UNTRACKED, &labels, (minute << 30) as f64);
+        let metrics = one(&catalog::UNTRACKED, &labels, (minute << 30) as f64);
         assert_eq!(alerts.evaluate(&metrics, at(minute * 60)), []);
     }
 }
@@ -284,8 +283,8 @@ fn small_fragmented_caches_do_not_fire() {
     let mut alerts = alerts(&Thresholds { fragmentation: Some(0.4), ..NONE });
     let cache = |reserved: u64| MetricSet {
         families: vec![
-            family(&catalogue::CACHE_RESERVED, &[(&PROCESS, reserved as f64)]),
-            family(&catalogue::FRAGMENTATION, &[(&PROCESS, 0.6)]),
+            family(&catalog::CACHE_RESERVED, &[(&PROCESS, reserved as f64)]),
+            family(&catalog::FRAGMENTATION, &[(&PROCESS, 0.6)]),
         ],
     };
     for second in [0, 900, 1800] {
@@ -301,7 +300,7 @@ fn custom_rule_matches_only_its_labels() {
         name: "my_pinned".into(),
         is_builtin: false,
         severity: Severity::Info,
-        metric: &catalogue::PINNED,
+        metric: &catalog::PINNED,
         measure: RuleExpr::Value,
         matching: vec![("process".into(), "train".into())],
         at_least: None,
@@ -315,7 +314,7 @@ fn custom_rule_matches_only_its_labels() {
     let labels = |pid, name| [pid, name, "", "", ""];
     let metrics = MetricSet {
         families: vec![family(
-            &catalogue::PINNED,
+            &catalog::PINNED,
             &[
                 (&labels("1", "train"), 2048.0),
                 (&labels("2", "serve"), 2048.0),
@@ -342,7 +341,7 @@ fn alerts_are_bounded_and_dropped_ones_are_counted() {
         })
         .collect();
     let samples: Vec<(&[&str], f64)> = labels.iter().map(|labels| (&labels[..], 1.0)).collect();
-    let metrics = MetricSet { families: vec![family(&catalogue::SUSPECT_GROWTH, &samples)] };
+    let metrics = MetricSet { families: vec![family(&catalog::SUSPECT_GROWTH, &samples)] };
     let changes = alerts.evaluate(&metrics, at(0));
     assert_eq!(fired(&changes).len(), 64);
     assert_eq!(alerts.dropped_alerts(), 5000 - 64);
@@ -363,7 +362,7 @@ fn alerts_are_bounded_and_dropped_ones_are_counted() {
 fn nan_and_infinite_values_do_not_fire() {
     let mut alerts = alerts(&Thresholds { leak_suspect: Some(span(0)), ..NONE });
     for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-        assert_eq!(alerts.evaluate(&one(&catalogue::SUSPECT_GROWTH, &SUSPECT, value), at(0)), []);
+        assert_eq!(alerts.evaluate(&one(&catalog::SUSPECT_GROWTH, &SUSPECT, value), at(0)), []);
     }
 }
 
@@ -386,7 +385,7 @@ fn built_in_rules_use_labels_of_their_metric() {
 #[test]
 fn forecast_is_formatted_in_hours() {
     let mut alerts = alerts(&Thresholds { full_within: Some(span(21_600)), ..NONE });
-    let full = |seconds: f64| one(&catalogue::GPU_FULL_IN, &["3", "GPU-d"], seconds);
+    let full = |seconds: f64| one(&catalog::GPU_FULL_IN, &["3", "GPU-d"], seconds);
     alerts.evaluate(&full(30_000.0), at(0));
     alerts.evaluate(&full(11_100.0), at(10));
     let changes = alerts.evaluate(&full(11_100.0), at(310));

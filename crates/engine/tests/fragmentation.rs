@@ -11,11 +11,11 @@ mod random;
 use engine::analysis::fragmentation::{
     FitResult, FragmentationReport, PoolOwner, Suggestion, analyze,
 };
-use engine::cache::{
+use engine::model::caching_allocator::{
     AllocatorSettings, Block, BlockState, CachePool, PoolSizeClass, PoolTotals, Segment,
 };
-use engine::ids::{DeviceId, Pid, StreamId};
-use engine::units::Timestamp;
+use engine::model::ids::{DeviceId, Pid, StreamId};
+use engine::model::units::Timestamp;
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;

@@ -9,16 +9,16 @@ mod random;
 
 use std::collections::BTreeMap;
 
-use engine::event::Event;
-use engine::ids::{Pid, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
+use engine::model::event::Event;
+use engine::model::ids::{Pid, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{ProcessView, SiteView, Snapshot, SnapshotOptions, Uncertainty};
-use engine::units::{Bytes, Nanos, Timestamp};
 use engine::verdict::Resource;
-use model::followed::LiveSet;
 use model::naive::Naive;
 use model::steps::{Step, step};
+use model::tracked::LiveSet;
 use model::world::World;
 use proptest::prelude::*;
 use random::config;

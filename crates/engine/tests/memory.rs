@@ -4,12 +4,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use engine::event::{Allocate, Event, EventKind, Free, FreeFunction};
-use engine::ids::{AllocationKey, ContextId, DeviceId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
+use engine::model::event::{Allocate, Event, EventKind, Free, FreeFunction};
+use engine::model::ids::{AllocationKey, ContextId, DeviceId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{SnapshotOptions, SortOrder};
-use engine::units::{Bytes, Nanos, Timestamp};
 
 thread_local! {
     /// Bytes that this thread holds, and bytes that it ever allocated. Tests run on separate

@@ -7,19 +7,19 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::event::{
+use engine::ledger::Ledger;
+use engine::model::event::{
     Allocate, Event, EventKind, Free, FreeFunction, LostDelta, MemoryLocation, ProcessInfo, VmmCall,
 };
-use engine::ids::{AllocationKey, DeviceId, GpuId, PhysicalHandleId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
-use engine::ledger::Ledger;
-use engine::snapshot::{Snapshot, SnapshotOptions};
-use engine::stack::SiteName;
-use engine::tensor::{
+use engine::model::ids::{AllocationKey, DeviceId, GpuId, PhysicalHandleId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::SiteName;
+use engine::model::tensor::{
     CacheFragmentation, FragmentationUnknown, TensorEvent, TensorOp, TensorTracking,
     TensorsUnavailable, TorchView,
 };
-use engine::units::{Bytes, Timestamp};
+use engine::model::units::{Bytes, Timestamp};
+use engine::snapshot::{Snapshot, SnapshotOptions};
 use engine::verdict::Resource;
 
 const MIB: u64 = 1 << 20;

@@ -10,10 +10,10 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-use engine::event::{Allocate, Event, EventKind, Free, FreeFunction};
-use engine::ids::{AllocationKey, ContextId, DeviceId, Pid, Tid};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::event::{Allocate, Event, EventKind, Free, FreeFunction};
+use engine::model::ids::{AllocationKey, ContextId, DeviceId, Pid, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingReader, RecordingRow, RecordingWriter};
 

@@ -1,15 +1,16 @@
 //! All external bytes: reports and exports, imported files, and recordings.
 #![forbid(unsafe_code)]
 
-mod clock;
 pub mod export;
 pub mod import;
-pub mod kernel;
-pub mod plain;
+pub mod kernel_name;
 pub mod recording;
+pub mod report;
+pub mod sanitize;
+mod wall_clock;
 
 #[cfg(test)]
 #[path = "../../engine/tests/random/mod.rs"]
 mod random;
 
-pub use clock::WallClock;
+pub use wall_clock::WallClock;

@@ -10,14 +10,14 @@ use std::io::Read;
 
 use engine::analysis::MemoryScope;
 use engine::analysis::bands::{BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
-use engine::change::{AllocationChange, ChangeKind, EndReason};
-use engine::ids::{AllocationKey, DeviceId, Pid, Tid};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
-use formats::export::analysis::{AnalyzedFile, OverlaySeries};
-use formats::export::chart::{Chart, Panel, Theme, write_png, write_svg};
-use formats::import::gather::FileInfo;
+use engine::model::change::{AllocationChange, ChangeKind, EndReason};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
+use formats::import::collecting_sink::FileInfo;
 use formats::import::{ImportSummary, SourceFormat};
+use formats::report::analysis::{AnalyzedFile, OverlaySeries};
+use formats::report::chart::{Chart, Panel, Theme, write_png, write_svg};
 
 const MIB: u64 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;

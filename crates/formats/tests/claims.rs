@@ -7,14 +7,14 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};
-use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
+use engine::model::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::{Snapshot, SnapshotOptions};
-use engine::units::{Bytes, Timestamp};
 use engine::verdict::{AnomalyKind, Evidence, SiteVerdict, Verdict};
-use formats::export::verdict;
+use formats::report::verdict;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;

@@ -9,23 +9,24 @@
 
 use std::sync::Arc;
 
-use engine::container::{Container, ContainerRuntime, Pod};
-use engine::ids::{
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::cuda_object::ObjectKind;
+use engine::model::ids::{
     AddressType, AllocationKey, DeviceId, FunctionId, GpuId, Pid, PoolId, ProcessKey, SiteId, Tid,
 };
-use engine::kind::MemoryKind;
-use engine::object::ObjectKind;
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, Language, SiteName, UnknownReason, site_name};
+use engine::model::tensor::{CacheFragmentation, FragmentationUnknown, TorchDeviceView, TorchView};
+use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     AllocationView, ApiMisuse, DeviceView, DriverReported, FailedCallCount, KindView, LostTotals,
     ObjectView, OutOfMemory, PoolView, ProcessEnd, ProcessView, ReceivedCalls, SiteHistory,
     SiteKindView, SiteObjectView, SiteProcess, SiteView, Snapshot, ThreadView, Uncertainty,
 };
-use engine::stack::{Frame, Language, SiteName, UnknownReason, site_name};
-use engine::tensor::{CacheFragmentation, FragmentationUnknown, TorchDeviceView, TorchView};
-use engine::units::{Bytes, Nanos, Timestamp};
 use formats::WallClock;
-use formats::export::text::TextStyle;
-use formats::export::{GpuLabel, ReportContext, json, text};
+use formats::export::{GpuLabel, ReportContext};
+use formats::report::live::text::TextStyle;
+use formats::report::live::{json, text};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -16,17 +16,17 @@ use std::path::Path;
 
 use collect::Collected;
 use engine::analysis::MemoryScope;
-use engine::change::{AllocationChange, ChangeKind, EndReason, LateFields};
-use engine::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
-use engine::kind::MemoryKind;
-use engine::stack::Frame;
-use engine::units::Timestamp;
+use engine::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
+use engine::model::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::Frame;
+use engine::model::units::Timestamp;
 use formats::export::allocations::{AllocationWriter, COLUMNS, CsvEncoder, JsonEncoder};
-use formats::export::exporter::FormatWriter;
+use formats::export::format_writer::FormatWriter;
 use formats::export::perfetto::PerfettoWriter;
 use formats::export::speedscope::SpeedscopeWriter;
 use formats::export::torch::{Prescan, SnapshotWriter};
-use formats::import::gather::FileInfo;
+use formats::import::collecting_sink::FileInfo;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use collect::{Collected, file, fixture};
-use engine::change::{ChangeKind, EndReason};
-use engine::ids::{DeviceId, StreamId};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::change::{ChangeKind, EndReason};
+use engine::model::ids::{DeviceId, StreamId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;

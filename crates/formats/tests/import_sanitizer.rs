@@ -12,8 +12,8 @@ mod collect;
 mod random;
 
 use collect::{Collected, file, fixture};
-use engine::ids::{AddressType, AllocationKey};
-use engine::kind::MemoryKind;
+use engine::model::ids::{AddressType, AllocationKey};
+use engine::model::memory_kind::MemoryKind;
 use proptest::prelude::*;
 use tempfile::TempDir;
 

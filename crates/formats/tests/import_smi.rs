@@ -6,8 +6,8 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::units::Timestamp;
-use formats::import::smi::{AlignmentError, GpuSeries, SmiError, SmiLog, align, parse};
+use engine::model::units::Timestamp;
+use formats::import::nvidia_smi::{AlignmentError, GpuSeries, SmiError, SmiLog, align, parse};
 
 const MIB: u64 = 1 << 20;
 const MILLI: i64 = 1_000_000;

@@ -7,23 +7,24 @@
 )]
 
 use engine::advice::{AdviceInput, advise};
-use engine::diagnosis::{HostMemory, OomCause, OomContext, RequestedResource, diagnose};
-use engine::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};
-use engine::holding::DeviceFilter;
-use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
+use engine::model::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};
+use engine::model::holder::DeviceFilter;
+use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::Frame;
+use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::oom::{HostMemory, OomCause, OomContext, RequestedResource, diagnose};
 use engine::snapshot::SnapshotOptions;
-use engine::stack::Frame;
-use engine::units::{Bytes, Nanos, Timestamp};
 use formats::WallClock;
-use formats::export::advice::{AdviceReport, GpuAdvice, StepJson};
-use formats::export::incident::{
-    self, FailedRequest, HolderGrowth, IncidentJson, IncidentReport, Requester, Trigger,
-};
-use formats::export::text::TextStyle;
 use formats::export::{GpuLabel, ReportContext};
 use formats::recording::FunctionTable;
+use formats::report::advice::{AdviceReport, GpuAdvice, StepJson};
+use formats::report::incident;
+use formats::report::incident::{
+    FailedRequest, HolderGrowth, IncidentJson, IncidentReport, Requester, Trigger,
+};
+use formats::report::live::text::TextStyle;
 
 const GIB: u64 = 1 << 30;
 const EVIL: &str = "evil\x1b[2J\n<b>\u{202e}";
@@ -206,7 +207,7 @@ fn needed_memory_is_evaluated_step_by_step() {
         }
         let mut text = Vec::new();
         let advice = AdviceReport { gpus: vec![gpu], ..AdviceReport::default() };
-        formats::export::advice::write(&mut text, &advice, TextStyle::default()).unwrap();
+        formats::report::advice::write(&mut text, &advice, TextStyle::default()).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert_clean(&text);
         assert!(text.contains("23.00 GiB cannot be freed even with all steps."), "{text}");

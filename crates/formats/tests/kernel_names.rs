@@ -10,7 +10,7 @@
 #[path = "../../engine/tests/random/mod.rs"]
 mod random;
 
-use formats::kernel::KernelName;
+use formats::kernel_name::KernelName;
 use proptest::prelude::*;
 
 const SYMBOLS: &str = include_str!("kernels/symbols.txt");

@@ -14,19 +14,21 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames};
-use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
 use engine::metrics::{
     AgentStats, CollectorInput, GpuInfo, MetricSet, MetricType, MetricsCollector, SeriesLimits,
     most,
 };
+use engine::model::event::{
+    Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames,
+};
+use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::Frame;
+use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::SnapshotOptions;
-use engine::stack::Frame;
-use engine::units::{Bytes, Timestamp};
 use formats::export::openmetrics;
-use formats::export::verdict::short_location;
+use formats::report::verdict::short_location;
 
 /// A sample as returned by the parser.
 type Parsed = (String, BTreeMap<String, String>, f64);

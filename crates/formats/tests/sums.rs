@@ -6,17 +6,18 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-use engine::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};
-use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
+use engine::model::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::Frame;
+use engine::model::units::Timestamp;
 use engine::snapshot::{Snapshot, SnapshotOptions};
-use engine::stack::Frame;
-use engine::units::Timestamp;
 use formats::WallClock;
-use formats::export::text::TextStyle;
-use formats::export::{ReportContext, json, text};
+use formats::export::ReportContext;
 use formats::recording::FunctionTable;
+use formats::report::live::text::TextStyle;
+use formats::report::live::{json, text};
 
 const MIB: u64 = 1 << 20;
 

@@ -9,17 +9,19 @@
 
 use std::sync::Arc;
 
-use engine::ids::{AllocationKey, DeviceId, FunctionId, Pid, Tid};
-use engine::kind::MemoryKind;
-use engine::object::ObjectKind;
+use engine::model::cuda_object::ObjectKind;
+use engine::model::ids::{AllocationKey, DeviceId, FunctionId, Pid, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, Language, SiteName, site_name};
+use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::Snapshot;
-use engine::stack::{Frame, Language, SiteName, site_name};
-use engine::units::{Bytes, Nanos, Timestamp};
 use engine::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 use formats::WallClock;
-use formats::export::text::TextStyle;
-use formats::export::verdict::{self, ratio_phrase};
-use formats::export::{ReportContext, json, text};
+use formats::export::ReportContext;
+use formats::report::live::text::TextStyle;
+use formats::report::live::{json, text};
+use formats::report::verdict;
+use formats::report::verdict::ratio_phrase;
 
 const SECOND: u64 = 1_000_000_000;
 

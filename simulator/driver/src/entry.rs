@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use crate::abi::{Code, Handle, Outcome};
-use crate::ledger::CALLS;
+use crate::oracle::CALLS;
 use crate::settings;
 use crate::state;
 

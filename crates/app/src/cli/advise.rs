@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use engine::units::Bytes;
+use engine::model::units::Bytes;
 
 use super::FormatOptions;
-use crate::quantity;
+use crate::parse_units;
 
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
@@ -28,7 +28,7 @@ pub(crate) struct AdviseArgs {
     #[arg(long, value_name = "N")]
     pub(crate) gpu: Option<u16>,
     /// Memory that must be free; exit with status 1 if that requires stopping a process
-    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_units::size)]
     pub(crate) need: Option<Bytes>,
     /// Only suggestions for this process (may be repeated)
     #[arg(short, long = "pid", value_name = "PID")]
@@ -39,7 +39,7 @@ pub(crate) struct AdviseArgs {
         long,
         value_name = "DURATION",
         default_value = "3s",
-        value_parser = quantity::time,
+        value_parser = parse_units::time,
         conflicts_with_all = ["file", "agent"]
     )]
     pub(crate) duration: Duration,

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use engine::analysis::usage::MIN_POINTS;
-use engine::units::Bytes;
+use engine::model::units::Bytes;
 
 use super::{FormatOptions, GroupByArg};
-use crate::quantity;
+use crate::parse_units;
 
 pub(super) const REPLAY_EXAMPLES: &str = "\
 EXAMPLES
@@ -120,7 +120,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "N", value_parser = points)]
     pub(crate) max_points: Option<usize>,
     /// fragmentation: check whether an allocation of SIZE would fit
-    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_units::size)]
     pub(crate) would_fit: Option<Bytes>,
     #[command(flatten)]
     pub(crate) overlay: SmiArgs,
@@ -153,7 +153,7 @@ fn offset(text: &str) -> Result<i64, String> {
         Some(size) => (-1, size),
         None => (1, text),
     };
-    let nanos = i64::try_from(quantity::time(size)?.as_nanos()).map_err(|_| "too long")?;
+    let nanos = i64::try_from(parse_units::time(size)?.as_nanos()).map_err(|_| "too long")?;
     Ok(sign * nanos)
 }
 

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::units::Bytes;
+use engine::model::units::Bytes;
 
 use super::{StackModeArg, TorchArgs};
-use crate::quantity;
+use crate::parse_units;
 
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
@@ -48,6 +48,6 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PERCENT")]
     pub(crate) max_cpu: Option<f64>,
     /// Memory budget of the agent
-    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_units::size)]
     pub(crate) max_memory: Option<Bytes>,
 }

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use capture::session::{SessionOptions, StackMode, Target, TensorMode};
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 use engine::snapshot::SnapshotOptions;
 
-use super::live::{LiveFormat, LiveReport, LiveView};
-use crate::outfile::shown;
-use crate::pipeline::LiveTrace;
-use crate::{Outcome, cli, output};
+use crate::io::output;
+use crate::io::output_file::shown;
+use crate::live::pipeline::LiveTrace;
+use crate::live::report_loop::{LiveFormat, LiveReport, LiveView};
+use crate::{Outcome, cli};
 
 /// Time between the demo's reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);

@@ -5,12 +5,15 @@ use std::path::Path;
 use anyhow::Result;
 use engine::analysis::diff::{Diff, DiffInput};
 use engine::analysis::groups::GroupTable;
-use formats::export::analysis::{self, DiffView};
-use formats::import::gather::ChangeFilter;
+use formats::import::collecting_sink::ChangeFilter;
+use formats::report::analysis;
+use formats::report::analysis::DiffView;
 
-use super::input::{self, InputFile};
 use crate::cli::DiffFormat;
-use crate::{Outcome, cli, output};
+use crate::files::input;
+use crate::files::input::InputFile;
+use crate::io::output;
+use crate::{Outcome, cli};
 
 /// Sites listed in text output without `--top`.
 const DEFAULT_TOP: usize = 20;

@@ -7,9 +7,10 @@ use capture::hooks::HOOKS;
 use capture::libraries::{DriverLibrary, installed, scan_all};
 use capture::plan::{self, AttachMode};
 use capture::session::probe_host;
-use formats::plain::sanitize;
+use formats::sanitize::sanitize;
 
-use crate::{Outcome, output};
+use crate::Outcome;
+use crate::io::output;
 
 /// Runs the verb.
 pub(crate) fn run() -> Result<Outcome> {
@@ -51,7 +52,7 @@ pub(crate) fn run() -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn privileges(host: &capture::host::HostInfo) -> String {
+fn privileges(host: &capture::plan::host_info::HostInfo) -> String {
     let caps = &host.capabilities;
     let missing = caps.missing_capabilities();
     let load = if caps.bpf && caps.perfmon { "can" } else { "cannot" };

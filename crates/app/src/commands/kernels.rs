@@ -5,8 +5,8 @@ use engine::snapshot::SnapshotOptions;
 
 use capture::session::TensorMode;
 
-use super::live::{LiveFormat, LiveView};
 use super::trace::{TraceOptions, run_trace, work_options};
+use crate::live::report_loop::{LiveFormat, LiveView};
 use crate::{Outcome, cli};
 
 /// Runs the verb.

@@ -6,29 +6,20 @@ pub(crate) mod demo;
 pub(crate) mod diff;
 #[cfg(feature = "capture")]
 pub(crate) mod doctor;
-mod ended;
+#[cfg(feature = "capture")]
+mod exit_status;
 pub(crate) mod export;
-mod fragmentation;
-mod input;
 #[cfg(feature = "capture")]
 pub(crate) mod kernels;
 #[cfg(feature = "capture")]
-pub(crate) mod launch;
-mod limit;
-#[cfg(feature = "capture")]
-mod live;
-mod overlay;
-pub(crate) mod picture;
+pub(crate) mod launcher;
 pub(crate) mod plot;
-mod print;
 #[cfg(feature = "capture")]
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
-#[cfg(feature = "capture")]
-mod status;
 #[cfg(feature = "capture")]
 pub(crate) mod trace;
 

@@ -4,15 +4,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use engine::analysis::bands::GroupBy;
-use formats::export::chart::{self, Chart, Panel, Theme};
-use formats::export::page::InitialView;
-use formats::plain::sanitize;
+use formats::report::chart;
+use formats::report::chart::{Chart, Panel, Theme};
+use formats::report::html::InitialView;
+use formats::sanitize::sanitize;
 
-use super::input;
-use super::picture::{self, PlotRequest};
+use crate::Outcome;
 use crate::cli::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
-use crate::outfile::shown;
-use crate::{Outcome, output};
+use crate::files::input;
+use crate::files::plot_data;
+use crate::files::plot_data::PlotRequest;
+use crate::io::output;
+use crate::io::output_file::shown;
 
 /// Maximum points per band.
 const MAX_BAND_POINTS: usize = 2000;
@@ -40,7 +43,7 @@ pub(crate) fn run(options: &PlotArgs) -> Result<Outcome> {
     let mut out = output::results_from(&inputs, Some(&options.output), options.force)?;
     if format == PlotFormat::Page {
         if let [file] = &*options.files {
-            picture::write_page(&request(options, file), InitialView::Sites, &mut *out.writer)?;
+            plot_data::write_page(&request(options, file), InitialView::Sites, &mut *out.writer)?;
         }
         out.finish()?;
         return Ok(Outcome::Success);
@@ -83,7 +86,7 @@ fn chart(options: &PlotArgs) -> Result<Chart> {
     let mut panels = Vec::new();
     let names = names(&options.files);
     for (file, name) in options.files.iter().zip(&names) {
-        let data = picture::chart(&request(options, file), by, options.top, MAX_BAND_POINTS)?;
+        let data = plot_data::chart(&request(options, file), by, options.top, MAX_BAND_POINTS)?;
         let (subject, overlays) = (data.subject(), &data.overlays);
         let courses = data.courses.iter();
         panels.extend(

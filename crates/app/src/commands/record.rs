@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use engine::snapshot::SnapshotOptions;
 
-use super::live::LiveView;
 use super::trace::{TraceOptions, activity_options, run_trace, tensors};
+use crate::live::report_loop::LiveView;
 use crate::{Outcome, cli};
 
 /// Interval of the progress line on a terminal.

@@ -5,22 +5,23 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use engine::ids::FunctionId;
 use engine::ledger::Ledger;
+use engine::model::ids::FunctionId;
+use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
-use engine::units::Timestamp;
 use formats::export::ReportContext;
-use formats::export::text::TextStyle;
-use formats::import::gather::ChangeFilter;
+use formats::import::collecting_sink::ChangeFilter;
 use formats::import::{ImportError, SourceFormat, Warning};
-use formats::plain::sanitize;
 use formats::recording::{RecordingReader, RecordingRow};
+use formats::report::live::text::TextStyle;
+use formats::sanitize::sanitize;
 
-use super::ended::EndedHistory;
-use super::print::{LiveFormat, LiveView, check_stack_depth, print};
-use super::{input, limit};
+use crate::Outcome;
 use crate::cli::Replay;
-use crate::{Outcome, output};
+use crate::files::{input, leak_gate};
+use crate::io::output;
+use crate::live::ended_history::EndedHistory;
+use crate::live::print::{LiveFormat, LiveView, check_stack_depth, print};
 
 /// Runs the verb.
 pub(crate) fn run(options: &Replay) -> Result<Outcome> {
@@ -49,7 +50,7 @@ pub(crate) fn run(options: &Replay) -> Result<Outcome> {
         output::log(&sanitize(&warning.text));
     }
     let limit = options.limit.fail_on_leak;
-    let outcome = limit::evaluate_file(limit, path, ChangeFilter::default(), source.measure())?;
+    let outcome = leak_gate::evaluate_file(limit, path, ChangeFilter::default(), source.measure())?;
     out.finish()?;
     Ok(options.limit.outcome(outcome))
 }

@@ -5,23 +5,26 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use engine::analysis::MemoryScope;
 use engine::analysis::groups::GroupTable;
-use engine::analysis::leakage::LeakReport;
+use engine::analysis::leaks::LeakReport;
+use engine::analysis::peak::PeakAnalysis;
 use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::suspects::SuspectAnalysis;
 use engine::analysis::usage::UsageAnalysis;
-use engine::analysis::watermark::PeakAnalysis;
-use engine::change::AllocationChange;
-use formats::export::analysis::{self, AnalysisResult, AnalyzedFile};
-use formats::export::page::InitialView;
+use engine::model::change::AllocationChange;
 use formats::import::SourceFormat;
+use formats::report::analysis;
+use formats::report::analysis::{AnalysisResult, AnalyzedFile};
+use formats::report::html::InitialView;
 
-use super::input::InputFile;
-use super::limit::LeakGate;
-use super::picture::{self, PlotRequest};
-use super::{fragmentation, input, limit, overlay};
+use crate::Outcome;
 use crate::cli::{AnalysisArg, ReportArgs, ReportFormat};
-use crate::output::ResultOutput;
-use crate::{Outcome, output};
+use crate::files::input::InputFile;
+use crate::files::leak_gate::LeakGate;
+use crate::files::plot_data;
+use crate::files::plot_data::PlotRequest;
+use crate::files::{fragmentation, input, leak_gate, smi_overlay};
+use crate::io::output;
+use crate::io::output::ResultOutput;
 
 /// Sites listed in text output without `--top`.
 const DEFAULT_TOP: usize = 10;
@@ -81,9 +84,14 @@ fn page(options: &ReportArgs, source: SourceFormat, out: &mut ResultOutput) -> R
         AnalysisArg::Suspects => InitialView::Growing,
         AnalysisArg::Summary | AnalysisArg::Usage => InitialView::Sites,
     };
-    picture::write_page(&request, opens, &mut *out.writer)?;
+    plot_data::write_page(&request, opens, &mut *out.writer)?;
     out.writer.flush()?;
-    limit::evaluate_file(options.limit.fail_on_leak, &options.file, request.only, source.measure())
+    leak_gate::evaluate_file(
+        options.limit.fail_on_leak,
+        &options.file,
+        request.only,
+        source.measure(),
+    )
 }
 
 /// Rejects options that do not apply to the analysis.
@@ -155,7 +163,7 @@ impl RunningAnalysis {
             Self::Watermark(watermark) => write(AnalysisResult::Peak(&watermark.finish())),
             Self::Usage(usage) => {
                 let report = usage.finish();
-                let overlays = overlay::read(&options.overlay, &report, input)?;
+                let overlays = smi_overlay::read(&options.overlay, &report, input)?;
                 write(AnalysisResult::Usage(&report, &overlays))
             }
             Self::Suspects(suspects) => {

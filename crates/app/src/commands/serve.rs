@@ -8,26 +8,27 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Result, anyhow, bail};
 use capture::hooks::function_name;
 use capture::session::{ActivityOptions, Notice, SessionOptions, StackMode, Target, TensorMode};
-use engine::event::Event;
 use engine::ledger::Ledger;
 use engine::metrics::{CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
+use engine::model::event::Event;
+use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
-use engine::units::Timestamp;
 use formats::WallClock;
 use formats::export::ReportContext;
-use formats::export::verdict::short_location;
 use formats::recording::FunctionTable;
+use formats::report::verdict::short_location;
 use rustix::thread::CapabilitySet;
 
-use super::live::{gpu_names, log_notice};
-use crate::pipeline::{LiveTrace, PipelineMessage, end_capture};
+use crate::io::output;
+use crate::live::pipeline::{LiveTrace, PipelineMessage, end_capture};
+use crate::live::report_loop::{gpu_names, log_notice};
 use crate::serve::budget::{AgentUsage, Budget, DegradationStep};
 use crate::serve::config::{self, ByteSize, Config, trace};
 use crate::serve::{
-    AgentState, AgentThread, LogQueue, PublishedSnapshot, SelfUsage, actions, alerts, figures,
-    http, incidents, kubernetes, onward, rights,
+    AgentState, AgentThread, LogQueue, PublishedSnapshot, SelfUsage, actions, alerts, api,
+    capabilities, exporters, incidents, kubernetes, metrics_input,
 };
-use crate::{Outcome, cli, output};
+use crate::{Outcome, cli};
 
 /// Time between two snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
@@ -64,11 +65,11 @@ pub(crate) fn run(options: &cli::ServeArgs) -> Result<Outcome> {
     }
     let euid = rustix::process::geteuid().as_raw();
     if let Some(warning) =
-        actions::missing_capability_warning(&config.actions, rights::can_signal(), euid)
+        actions::missing_capability_warning(&config.actions, capabilities::can_signal(), euid)
     {
         output::log(&warning);
     }
-    rights::init_process(rights::kill_capability(!config.actions.allow.is_empty()))?;
+    capabilities::init_process(capabilities::kill_capability(!config.actions.allow.is_empty()))?;
     let messages = LogQueue::install()?;
     let outcome = serve(config, &messages, &interrupted);
     if let Err(error) = &outcome {
@@ -80,18 +81,18 @@ pub(crate) fn run(options: &cli::ServeArgs) -> Result<Outcome> {
 
 fn serve(config: Config, messages: &LogQueue, interrupted: &AtomicBool) -> Result<Outcome> {
     let shared = AgentState::new(config);
-    let mut workers = vec![http::start(&shared)?, alerts::start(&shared)?];
-    workers.extend(onward::start(&shared)?);
+    let mut workers = vec![api::start(&shared)?, alerts::start(&shared)?];
+    workers.extend(exporters::start(&shared)?);
     workers.extend(kubernetes::start(&shared)?);
     let (collector, writer) = incidents::IncidentCollector::start(&shared)?;
     workers.push(writer);
     let options = session_options(&shared.config);
-    let live = LiveTrace::start_after(options, rights::keep_tracing)?;
+    let live = LiveTrace::start_after(options, capabilities::keep_tracing)?;
     for warning in &live.plan.warnings {
         output::log(warning);
     }
     // The capture thread has the capabilities it needs; this thread needs none.
-    rights::keep_only(CapabilitySet::empty())?;
+    capabilities::keep_only(CapabilitySet::empty())?;
     let mut agent = AgentEngine::new(&live.gpus, live.counts_work, Arc::clone(&shared), collector);
     let mut outcome = agent.run(&live, &mut workers, messages, interrupted);
     if let Err(error) = &outcome {
@@ -223,7 +224,7 @@ impl AgentEngine {
         Self {
             shared,
             metrics: MetricsCollector::new(SeriesLimits { processes, containers, sites, suspects }),
-            gpus: figures::gpus(&names),
+            gpus: metrics_input::gpus(&names),
             ledger: if counts_work { ledger.with_activity() } else { ledger },
             names: Arc::new(names),
             collector,
@@ -276,7 +277,7 @@ impl AgentEngine {
             PipelineMessage::Gpus(gpus) => {
                 let gpus = gpu_names(&gpus);
                 self.names = Arc::new(ReportContext { gpus, ..ReportContext::clone(&self.names) });
-                self.gpus = figures::gpus(&self.names);
+                self.gpus = metrics_input::gpus(&self.names);
             }
             PipelineMessage::Notice(notice) => {
                 self.tracing |= matches!(notice, Notice::Attached { .. });
@@ -384,7 +385,7 @@ impl AgentEngine {
         let metrics = self.metrics.observe(&CollectorInput {
             snapshot: &snapshot,
             gpus: &self.gpus,
-            own: &figures::own(&own, self.ledger.dropped_ended(), &self.shared),
+            own: &metrics_input::own(&own, self.ledger.dropped_ended(), &self.shared),
             place: short_location,
         });
         let published = self.shared.feed.publish(PublishedSnapshot {

@@ -12,20 +12,22 @@ use anyhow::{Context, Result, bail};
 use capture::command;
 use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, SessionOptions, StackMode, Target, TensorMode};
-use engine::ids::Pid;
+use engine::model::ids::Pid;
+use engine::model::units::{Bytes, Nanos};
 use engine::snapshot::{Snapshot, SnapshotOptions};
-use engine::units::{Bytes, Nanos};
-use formats::export::verdict;
-use formats::plain::sanitize;
+use formats::report::verdict;
+use formats::sanitize::sanitize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::live::{LiveFormat, LiveReport, LiveView};
-use super::{print, status};
-use crate::outfile::Planned;
-use crate::pipeline::LiveTrace;
-use crate::quantity::LeakThreshold;
-use crate::recorder::Recorder;
-use crate::{Outcome, cli, output};
+use super::exit_status;
+use crate::io::output;
+use crate::io::output_file::Planned;
+use crate::live::pipeline::LiveTrace;
+use crate::live::print;
+use crate::live::recorder::Recorder;
+use crate::live::report_loop::{LiveFormat, LiveReport, LiveView};
+use crate::parse_units::LeakThreshold;
+use crate::{Outcome, cli};
 
 /// Time that a command may take to exit after Ctrl-C before the final report is printed without it.
 const COMMAND_EXIT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -86,7 +88,11 @@ pub(crate) struct TraceOptions<'a> {
 /// Traces and reports until something ends the trace. With a command, its exit code is passed on.
 pub(crate) fn run_trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let outcome = trace(settings);
-    if settings.target.command.is_empty() { outcome } else { status::own_failure_outcome(outcome) }
+    if settings.target.command.is_empty() {
+        outcome
+    } else {
+        exit_status::own_failure_outcome(outcome)
+    }
 }
 
 /// Runs the trace. Output files are checked first and opened when the probes are attached, so a
@@ -367,7 +373,7 @@ impl TraceLoop<'_> {
                     output::log(&format!("the command failed: {status}"));
                 }
                 Ok(if outcome == Outcome::Success {
-                    status::command_outcome(status)
+                    exit_status::command_outcome(status)
                 } else {
                     outcome
                 })
@@ -409,7 +415,7 @@ fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
             process.key.pid,
             sanitize(&process.name),
             process.not_freed(),
-            formats::export::text::format_count(process.live_allocations),
+            formats::report::live::text::format_count(process.live_allocations),
         ));
     }
     !leaky.is_empty()

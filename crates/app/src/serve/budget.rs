@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use engine::units::Bytes;
+use engine::model::units::Bytes;
 
-use super::http::CpuShare;
-use super::own::SelfUsage;
+use super::api::CpuShare;
+use super::self_usage::SelfUsage;
 
 /// Degradation steps, in the order in which they are taken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

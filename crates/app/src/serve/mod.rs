@@ -3,28 +3,28 @@
 
 pub(crate) mod actions;
 pub(crate) mod alerts;
+pub(crate) mod api;
 pub(crate) mod budget;
+pub(crate) mod capabilities;
+pub(crate) mod child_program;
 pub(crate) mod config;
-mod feed;
-pub(crate) mod figures;
-pub(crate) mod http;
+pub(crate) mod exporters;
 pub(crate) mod incidents;
 pub(crate) mod kubernetes;
-mod messages;
-pub(crate) mod onward;
-mod own;
-mod part;
-pub(crate) mod program;
-pub(crate) mod rights;
+mod log_queue;
+pub(crate) mod metrics_input;
+mod outcome_counter;
 pub(crate) mod secret;
-mod tally;
-pub(crate) mod trust;
+mod self_usage;
+mod snapshot_feed;
+pub(crate) mod trusted_path;
+mod worker;
 
-pub(crate) use feed::{PublishedSnapshot, SnapshotFeed};
-pub(crate) use messages::LogQueue;
-pub(crate) use own::SelfUsage;
-pub(crate) use part::AgentThread;
-pub(crate) use tally::OutcomeCounter;
+pub(crate) use log_queue::LogQueue;
+pub(crate) use outcome_counter::OutcomeCounter;
+pub(crate) use self_usage::SelfUsage;
+pub(crate) use snapshot_feed::{PublishedSnapshot, SnapshotFeed};
+pub(crate) use worker::AgentThread;
 
 use std::sync::Arc;
 
@@ -43,9 +43,9 @@ pub(crate) struct AgentState {
     /// Pod names from the kubelet.
     pub(crate) pods: kubernetes::PodDirectory,
     /// Number of served requests.
-    pub(crate) requests: http::RequestCounts,
+    pub(crate) requests: api::RequestCounts,
     /// CPU share of HTTP responses.
-    pub(crate) http_cpu: http::CpuShare,
+    pub(crate) http_cpu: api::CpuShare,
     /// Exports by exporter and outcome: `sent`, `failed`, or `dropped` for an older one.
     pub(crate) exports: OutcomeCounter,
 }
@@ -58,8 +58,8 @@ impl AgentState {
             alerts: alerts::AlertStore::default(),
             incidents: incidents::IncidentStore::default(),
             pods: kubernetes::PodDirectory::default(),
-            requests: http::RequestCounts::default(),
-            http_cpu: http::CpuShare::default(),
+            requests: api::RequestCounts::default(),
+            http_cpu: api::CpuShare::default(),
             exports: OutcomeCounter::default(),
         })
     }

@@ -10,11 +10,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use formats::plain::sanitize;
+use formats::sanitize::sanitize;
 use rustix::fs::OFlags;
 use ureq::tls::{Certificate, PemItem};
 
-use super::trust;
+use super::trusted_path;
 
 /// Maximum size of a file.
 const MAX_BYTES: u64 = 4 << 20;
@@ -75,7 +75,7 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>> {
 /// Whether the file is on a read-only tmpfs, as Kubernetes mounts Secrets.
 fn is_mounted_secret(file: &File) -> bool {
     let kind = rustix::fs::fstatfs(file).map(|facts| facts.f_type as u64 & u64::from(u32::MAX));
-    kind.is_ok_and(|kind| kind == TMPFS || kind == RAMFS) && trust::is_read_only(file)
+    kind.is_ok_and(|kind| kind == TMPFS || kind == RAMFS) && trusted_path::is_read_only(file)
 }
 
 /// Reads a token, password or secret URL: the single line of a file.

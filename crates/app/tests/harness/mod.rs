@@ -4,14 +4,14 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 pub mod agent;
-pub mod around;
 pub mod contract;
+pub mod environment;
 pub mod files;
 pub mod http;
 pub mod incidents;
-mod running;
+mod process;
 
-pub use running::{ScopedProcess, Tracer, Workload, send_signal};
+pub use process::{ScopedProcess, Tracer, Workload, send_signal};
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -18,7 +18,7 @@
 #include "emit.h"
 #include "context.h"
 #include "graph.h"
-#include "name.h"
+#include "kernel_name.h"
 #include "launch.h"
 #include "copy.h"
 #include "python.h"
@@ -26,7 +26,7 @@
 #include "loss.h"
 #include "call.h"
 #include "torch.h"
-#include "life.h"
+#include "process_lifecycle.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 

@@ -14,7 +14,7 @@
 //!
 //! The innermost container is used. Its pod is the nearest one around it.
 
-use engine::container::ContainerRuntime;
+use engine::model::container::ContainerRuntime;
 
 /// Maximum length of the name of an LXC or nspawn container.
 const MAX_NAME_LEN: usize = 128;

@@ -2,7 +2,7 @@
 //! without API requests.
 
 mod cgroup;
-mod logs;
+mod pod_logs;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,12 +10,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use engine::container::{Container, Pod};
-use engine::event::{Event, EventKind};
-use engine::ids::{Pid, Tid};
-use engine::units::Timestamp;
+use engine::model::container::{Container, Pod};
+use engine::model::event::{Event, EventKind};
+use engine::model::ids::{Pid, Tid};
+use engine::model::units::Timestamp;
 
-use logs::PodLogIndex;
+use pod_logs::PodLogIndex;
 
 /// Maximum bytes read of a file in `/proc`.
 const MAX_PROC_FILE_BYTES: u64 = 64 * 1024;
@@ -167,7 +167,7 @@ fn pid_inside(status: &str) -> Option<Pid> {
 mod tests {
     use std::fs;
 
-    use engine::container::ContainerRuntime;
+    use engine::model::container::ContainerRuntime;
 
     use super::*;
 

@@ -1,16 +1,16 @@
 //! Decodes a call by its row of the hook table.
 
-use engine::event::{
+use engine::model::activity::GpuActivity;
+use engine::model::event::{
     Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
     MemoryLocation, PoolCall, VmmCall,
 };
-use engine::ids::{
+use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GraphExecId, GraphId, KernelId,
     PhysicalHandleId, Pid, PoolId, StreamId, Tid,
 };
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
-use engine::work::GpuActivity;
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 
 use super::{DecodeError, array, device};
 use crate::hooks::{

@@ -3,14 +3,14 @@
 
 mod array;
 mod call;
-mod object;
+mod cuda_object;
 mod tensor;
 #[cfg(test)]
 mod tests;
 
-use engine::event::{ContextCall, Event, EventKind, ProcessInfo, VmmCall};
-use engine::ids::{ContextId, DeviceId, KernelId, Pid, StreamId, Tid};
-use engine::units::Timestamp;
+use engine::model::event::{ContextCall, Event, EventKind, ProcessInfo, VmmCall};
+use engine::model::ids::{ContextId, DeviceId, KernelId, Pid, StreamId, Tid};
+use engine::model::units::Timestamp;
 
 use crate::hooks::{CallSemantics, HOOKS};
 use crate::wire::{
@@ -19,7 +19,7 @@ use crate::wire::{
 use call::CallRecord;
 
 pub(crate) use array::element_table;
-pub use object::{CreatedObject, object};
+pub use cuda_object::{CreatedObject, object};
 
 /// A record that cannot be decoded: the probes and user space disagree about the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

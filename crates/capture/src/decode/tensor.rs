@@ -1,9 +1,9 @@
 //! Decodes records of PyTorch's caching allocator.
 
-use engine::event::{Event, EventKind};
-use engine::ids::{DeviceId, Pid, Tid};
-use engine::tensor::{TensorEvent, TensorOp};
-use engine::units::Timestamp;
+use engine::model::event::{Event, EventKind};
+use engine::model::ids::{DeviceId, Pid, Tid};
+use engine::model::tensor::{TensorEvent, TensorOp};
+use engine::model::units::Timestamp;
 
 use super::{DecodeError, Record, StackRef};
 use crate::wire::{self, Tensor, parse};

@@ -2,16 +2,16 @@
 
 mod fuzz;
 
-use engine::event::{
+use engine::model::cuda_object::{ObjectCall, ObjectKind};
+use engine::model::event::{
     Allocate, ContextCall, Event, EventKind, Free, FreeFunction, GraphCall, LostDelta,
     MemoryLocation, PoolCall, VmmCall,
 };
-use engine::ids::{
+use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, GraphExecId, GraphId, PhysicalHandleId,
     PoolId, StreamId,
 };
-use engine::kind::MemoryKind;
-use engine::object::{ObjectCall, ObjectKind};
+use engine::model::memory_kind::MemoryKind;
 
 use super::{CreatedObject, DecodeError, Record, StackRef, capture_end, decode, object};
 use crate::hooks::HOOKS;

@@ -3,18 +3,18 @@
 //! Read from NVML, or from `nvidia-smi` if this binary cannot load libraries. Neither creates a
 //! CUDA context. A query can take long, so it runs in its own thread, and nothing waits for it.
 
+mod nvidia_smi;
 #[cfg(not(target_feature = "crt-static"))]
 mod nvml;
-mod smi;
-mod visible;
+mod visible_devices;
 
-pub(crate) use visible::{DeviceVisibilityEnv, resolve_devices};
+pub(crate) use visible_devices::{DeviceVisibilityEnv, resolve_devices};
 
 use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 use std::time::Duration;
 
-use engine::ids::{GpuId, Pid};
-use engine::units::Timestamp;
+use engine::model::ids::{GpuId, Pid};
+use engine::model::units::Timestamp;
 
 use crate::clock;
 use crate::threads::contain;
@@ -145,7 +145,7 @@ fn find_source() -> Option<(Box<dyn UsageSource>, Vec<GpuInfo>)> {
     {
         return Some((Box::new(source), gpus));
     }
-    let source = smi::NvidiaSmi::find()?;
+    let source = nvidia_smi::NvidiaSmi::find()?;
     let gpus = source.gpus().ok()?;
     Some((Box::new(source), gpus))
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use engine::ids::{GpuId, Pid};
+use engine::model::ids::{GpuId, Pid};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
 use super::{GpuInfo, ProcessGpuUsage, UsageSource};

@@ -1,24 +1,24 @@
 //! The hooked driver functions. To support another function, add its row to [`HOOKS`] and, if its
 //! semantics are new, a case in [`crate::decode`].
 
-mod about;
-mod known;
+mod activity;
+pub(crate) mod bpf_row;
+mod describe;
 mod objects;
-pub(crate) mod row;
 mod table;
-mod work;
+mod unhooked;
 
-pub use known::{
-    looks_like_memory_function, looks_like_object_function, unhooked, unhooked_object,
-};
 pub use objects::ObjectEffect;
 pub use table::HOOKS;
+pub use unhooked::{
+    looks_like_memory_function, looks_like_object_function, unhooked, unhooked_object,
+};
 
-use engine::event::FreeFunction;
-use engine::ids::{AddressType, FunctionId};
-use engine::kind::MemoryKind;
-use engine::object::ObjectKind;
-use engine::work::CopyDirection;
+use engine::model::activity::CopyDirection;
+use engine::model::cuda_object::ObjectKind;
+use engine::model::event::FreeFunction;
+use engine::model::ids::{AddressType, FunctionId};
+use engine::model::memory_kind::MemoryKind;
 
 /// Source of the size of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

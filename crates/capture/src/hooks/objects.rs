@@ -1,6 +1,6 @@
 //! Rows of functions that only create or destroy objects, and the effect of all rows on objects.
 
-use engine::object::ObjectKind;
+use engine::model::cuda_object::ObjectKind;
 
 use super::{CallSemantics, Hook};
 

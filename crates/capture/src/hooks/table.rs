@@ -1,11 +1,11 @@
 //! The hook table. The index of a row is its attach cookie and its [`engine::ids::FunctionId`].
 
-use engine::event::FreeFunction;
-use engine::ids::AddressType;
-use engine::kind::MemoryKind;
+use engine::model::event::FreeFunction;
+use engine::model::ids::AddressType;
+use engine::model::memory_kind::MemoryKind;
 
+use super::activity::WORK;
 use super::objects::OBJECTS;
-use super::work::WORK;
 use super::{
     CallSemantics, DescriptorType, FlagsSource, Hook, PointerSource, PoolSource, SizeSource,
 };

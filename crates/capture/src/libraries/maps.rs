@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use super::{TorchLibrary, is_driver_name};
 

@@ -1,15 +1,15 @@
 //! Finds the copies of the CUDA driver and of PyTorch's `libc10`, and the functions to hook in
 //! them.
 
-mod c10;
-mod image;
+mod c10_library;
+mod driver_library;
 mod maps;
-mod watch;
+mod mmap_watch;
 
-pub use c10::{C10Error, C10Library, TorchLibrary};
-pub use image::{DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction};
+pub use c10_library::{C10Error, C10Library, TorchLibrary};
+pub use driver_library::{DriverLibrary, DriverLibraryError, FileIdentity, ProbedFunction};
 pub use maps::{DriverMapping, TorchMappings, all_processes, scan_all, scan_process, scan_torch};
-pub use watch::{MmapEvent, MmapWatcher};
+pub use mmap_watch::{MmapEvent, MmapWatcher};
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

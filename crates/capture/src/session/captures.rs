@@ -5,8 +5,8 @@
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::object::{LoadedObject, map_error};
-use super::sums::read_all;
+use super::load::bpf_object::{LoadedObject, map_error};
+use super::read::map_reader::read_all;
 use crate::error::Error;
 use crate::wire::{self, CaptureKey, GraphState};
 

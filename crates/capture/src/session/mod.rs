@@ -1,42 +1,31 @@
 //! A running trace: attaches the probes and turns records into events. Owned by one thread;
 //! dropping it, or the exit of the process, detaches everything.
 
-mod account;
 mod attach;
-mod binding;
-mod canary;
 mod captures;
-mod counters;
-mod drivers;
-mod learning;
-mod log;
-mod names;
-mod object;
+mod enrich;
+pub(super) mod liveness;
+mod load;
 mod options;
-mod ring;
-#[cfg(test)]
-mod room;
-mod sums;
-mod torch;
-mod tried;
-mod work;
+mod read;
+pub(super) mod tensor_mode;
 
+pub use crate::session::tensor_mode::TensorMode;
 pub use crate::stacks::StackMode;
-pub use crate::tensors::TensorMode;
-pub use counters::ProbeCounters;
-pub use drivers::Notice;
-pub use log::recent;
-pub(crate) use log::verifier_error;
-pub use object::ActivityOptions;
+pub use attach::drivers::Notice;
+pub use load::bpf_log::recent;
+pub(crate) use load::bpf_log::verifier_error;
+pub use load::bpf_object::ActivityOptions;
 pub use options::{SessionOptions, Target};
+pub use read::counters::ProbeCounters;
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use engine::event::{Event, EventKind, LostDelta, VmmCall};
-use engine::ids::{Pid, Tid};
-use engine::object::ObjectCall;
-use engine::units::Timestamp;
+use engine::model::cuda_object::ObjectCall;
+use engine::model::event::{Event, EventKind, LostDelta, VmmCall};
+use engine::model::ids::{Pid, Tid};
+use engine::model::units::Timestamp;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 use crate::clock;
@@ -44,19 +33,19 @@ use crate::containers::ContainerResolver;
 use crate::decode::{ExecGeneration, KernelNameRecord, Record};
 use crate::error::Error;
 use crate::gpus::GpuInfo;
-use crate::host::HostInfo;
-use crate::life::LivenessTracker;
+use crate::plan::host_info::HostInfo;
 use crate::plan::{self, AttachMode, AttachPlan};
+use crate::session::liveness::LivenessTracker;
 use crate::stacks::{SiteResolver, StackMaps};
-use account::DriverUsage;
-use binding::HandleMap;
+use attach::drivers::DriverAttachments;
+use attach::torch::TorchAttachments;
 use captures::LeftCaptures;
-use counters::{LossReader, LostNews, Unannounced};
-use drivers::DriverAttachments;
-use object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
-use ring::RecordRing;
-use torch::TorchAttachments;
-use work::{ActivityCounters, ActivityDelta, Ended};
+use enrich::driver_usage::DriverUsage;
+use enrich::handles::HandleMap;
+use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
+use read::activity::{ActivityCounters, ActivityDelta, Ended};
+use read::counters::{LossReader, LostNews, Unannounced};
+use read::record_ring::RecordRing;
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
@@ -68,7 +57,7 @@ pub fn probe_host() -> HostInfo {
     if plan::preconditions(&host).is_ok() {
         host.tiers = AttachMode::ALL
             .iter()
-            .map(|tier| (*tier, canary::test_attach_mode(&host, *tier)))
+            .map(|tier| (*tier, load::self_test::test_attach_mode(&host, *tier)))
             .collect();
     }
     host
@@ -80,7 +69,7 @@ fn choose(only: Option<AttachMode>) -> Result<AttachPlan, Error> {
     plan::preconditions(&host)?;
     let candidates = only.map_or(AttachMode::ALL.to_vec(), |tier| vec![tier]);
     for tier in candidates {
-        let outcome = canary::test_attach_mode(&host, tier);
+        let outcome = load::self_test::test_attach_mode(&host, tier);
         let works = outcome.is_ok();
         host.tiers.push((tier, outcome));
         if works {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use super::{ActivityOptions, StackMode, TensorMode};
 use crate::plan::AttachMode;

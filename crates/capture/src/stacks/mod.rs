@@ -1,16 +1,16 @@
 //! Call stacks of allocations: unwinding, Python frames and symbols.
 
-mod desk;
-mod known;
-mod mixed;
-mod naming;
+mod known_stacks;
+mod merge;
 mod native;
 mod python;
-mod pythons;
+mod python_processes;
 mod records;
+mod resolver;
+mod symbolizer_thread;
 
-pub(crate) use desk::{SiteResolver, StackMaps};
 pub(crate) use records::{StackRecord, read};
+pub(crate) use resolver::{SiteResolver, StackMaps};
 
 use crate::wire;
 

@@ -1,6 +1,6 @@
 //! Decodes records of the stack ring. Any bytes give a record or nothing; never a panic.
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use super::native::{HijackedReturn, Registers};
 use crate::decode::ExecGeneration;

@@ -1,6 +1,6 @@
 //! Commands that a user can copy and paste.
 
-use crate::container::ContainerRuntime;
+use crate::model::container::ContainerRuntime;
 use crate::snapshot::ProcessView;
 
 use super::AdviceAction;

@@ -1,8 +1,8 @@
 //! Built-in alert rules. `contrib/prometheus` has the same rules for Prometheus.
 
 use crate::metrics::Metric;
-use crate::metrics::catalogue as metric;
-use crate::units::{Bytes, Nanos};
+use crate::metrics::catalog as metric;
+use crate::model::units::{Bytes, Nanos};
 
 use super::{Rule, RuleExpr, Severity, Threshold};
 

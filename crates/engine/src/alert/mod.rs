@@ -4,12 +4,12 @@
 //! regular intervals; an alert is one rule with one set of labels, from pending to resolved. This
 //! module reads no clock and sends no notifications: the caller does.
 
-mod book;
 pub mod builtin;
-mod history;
+mod evaluator;
 mod rule;
-mod words;
+mod series_history;
+mod template;
 
-pub use book::{Alert, AlertEvaluator, Transition};
+pub use evaluator::{Alert, AlertEvaluator, Transition};
 pub use rule::{Rule, RuleExpr, Severity, Threshold};
-pub use words::placeholders;
+pub use template::placeholders;

@@ -1,10 +1,10 @@
 //! Alert rules, and their evaluation on one set of metrics.
 
 use crate::metrics::{Metric, MetricSet, Sample};
-use crate::units::Nanos;
+use crate::model::units::Nanos;
 
-use super::history::SeriesHistory;
-use crate::units::Timestamp;
+use super::series_history::SeriesHistory;
+use crate::model::units::Timestamp;
 
 /// Severity of an alert.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

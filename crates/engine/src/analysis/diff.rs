@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 
 use super::Amount;
 use super::groups::{Group, GroupTable};
-use crate::ids::SiteId;
-use crate::kind::MemoryKind;
-use crate::stack::{Frame, StackTable};
+use crate::model::ids::SiteId;
+use crate::model::memory_kind::MemoryKind;
+use crate::model::stack::{Frame, StackTable};
 
 /// A file to compare.
 #[derive(Clone, Copy, Debug)]

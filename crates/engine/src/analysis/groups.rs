@@ -4,8 +4,8 @@
 use hashbrown::HashMap;
 
 use super::{Amount, GroupKey, MemoryScope, RunningSum};
-use crate::change::{AllocationChange, ChangeKind, EndReason};
-use crate::units::Timestamp;
+use crate::model::change::{AllocationChange, ChangeKind, EndReason};
+use crate::model::units::Timestamp;
 
 /// All allocations with the same process, device, kind and site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,10 +3,10 @@
 
 use hashbrown::HashMap;
 
-use crate::change::{AllocationChange, ChangeKind, EndReason};
-use crate::ids::{AllocationKey, DeviceId, Pid};
-use crate::kind::MemoryKind;
-use crate::units::{Nanos, Timestamp};
+use crate::model::change::{AllocationChange, ChangeKind, EndReason};
+use crate::model::ids::{AllocationKey, DeviceId, Pid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::{Nanos, Timestamp};
 
 /// One allocation, as far as the file describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,8 +90,8 @@ impl LifetimeTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::LateFields;
-    use crate::ids::Tid;
+    use crate::model::change::LateFields;
+    use crate::model::ids::Tid;
 
     fn change(
         at: u64,

@@ -10,19 +10,17 @@ pub mod bands;
 pub mod diff;
 pub mod fragmentation;
 pub mod groups;
-pub mod leak;
-pub mod leakage;
+pub mod largest;
+pub mod leaks;
 pub mod lifetimes;
-pub mod lives;
+pub mod peak;
 pub mod summary;
 pub mod suspects;
-pub mod unusual;
 pub mod usage;
-pub mod watermark;
 
-use crate::change::AllocationChange;
-use crate::ids::{DeviceId, Pid, SiteId};
-use crate::kind::{MemoryKind, MemoryLayer};
+use crate::model::change::AllocationChange;
+use crate::model::ids::{DeviceId, Pid, SiteId};
+use crate::model::memory_kind::{MemoryKind, MemoryLayer};
 
 /// Memory kinds that totals, peaks and leaks of a file include. Layers are never added, so each
 /// file format has one scope.

@@ -7,10 +7,10 @@ use hashbrown::HashMap;
 
 use super::groups::{Group, GroupTable};
 use super::{Amount, MemoryScope, RunningSum, by_kind};
-use crate::change::{AllocationChange, ChangeKind};
-use crate::ids::{DeviceId, Pid};
-use crate::kind::MemoryKind;
-use crate::units::Timestamp;
+use crate::model::change::{AllocationChange, ChangeKind};
+use crate::model::ids::{DeviceId, Pid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::Timestamp;
 
 /// A process on one device.
 #[derive(Clone, PartialEq, Eq, Debug)]

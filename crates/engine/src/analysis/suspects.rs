@@ -9,13 +9,14 @@ use std::cmp::Reverse;
 
 use hashbrown::HashMap;
 
-use super::leak::{self, GrowthHistory, LifetimeHistogram, MajorityDevice, SiteObservation};
-use super::unusual::{GrowthAnomalyDetector, SiteBaseline, SizeAnomalyDetector};
 use super::{Amount, GroupKey, MemoryScope, RunningSum};
-use crate::change::{AllocationChange, ChangeKind, EndReason};
-use crate::ids::{Pid, SiteId, Tid};
-use crate::kind::MemoryKind;
-use crate::units::{Bytes, Nanos, Timestamp};
+use crate::anomaly::{GrowthAnomalyDetector, SiteBaseline, SizeAnomalyDetector};
+use crate::leak;
+use crate::leak::{GrowthHistory, LifetimeHistogram, MajorityDevice, SiteObservation};
+use crate::model::change::{AllocationChange, ChangeKind, EndReason};
+use crate::model::ids::{Pid, SiteId, Tid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::{Bytes, Nanos, Timestamp};
 use crate::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 /// Limit of tracked sites. Beyond it, further sites are classified together with allocations

@@ -8,10 +8,10 @@
 use hashbrown::HashMap;
 
 use super::{GroupKey, MemoryScope, RunningSum};
-use crate::change::{AllocationChange, ChangeKind};
-use crate::ids::{DeviceId, Pid};
-use crate::kind::MemoryKind;
-use crate::units::Timestamp;
+use crate::model::change::{AllocationChange, ChangeKind};
+use crate::model::ids::{DeviceId, Pid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::Timestamp;
 
 /// Minimum number of points: one bucket has four.
 pub const MIN_POINTS: usize = 4;

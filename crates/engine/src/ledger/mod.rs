@@ -30,64 +30,41 @@
 //! A snapshot costs what it shows: processes, threads, devices, pools, sites and the top of each
 //! list; after a loss, also a scan of all graph nodes.
 
-mod allocation;
-mod context;
-mod context_ends;
-mod device;
-mod ended;
-mod freed;
-mod graph;
-mod holdings;
-mod judgements;
-mod kernel_rows;
-mod lifetime;
-mod loss;
-mod objects;
-mod observer;
-mod past_sites;
-mod peak;
-mod physical;
-mod places;
-mod pool;
+mod activity;
+mod change_log;
+mod driver;
+mod ended_processes;
+mod memory;
 mod process;
-mod ran_out;
-mod reuse;
-mod segments;
-mod site_views;
+mod process_view;
 mod sites;
-mod sizes;
-mod thread;
 mod torch;
-mod totals;
-mod unusual;
-mod view;
-mod work;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::change::AllocationChange;
-use crate::container::Container;
-use crate::event::{Event, EventKind, LostDelta, OUT_OF_MEMORY, ProcessInfo};
-use crate::ids::{GpuId, Pid};
+use crate::model::change::AllocationChange;
+use crate::model::container::Container;
+use crate::model::event::{Event, EventKind, LostDelta, OUT_OF_MEMORY, ProcessInfo};
+use crate::model::ids::{GpuId, Pid};
+use crate::model::stack::SiteRegistry;
+use crate::model::units::{Bytes, Timestamp};
 use crate::snapshot::{
     GpuView, LostTotals, OutOfMemory, ProcessEnd, Snapshot, SnapshotOptions, Uncertainty,
 };
-use crate::stack::SiteRegistry;
-use crate::units::{Bytes, Timestamp};
 use crate::verdict::{Anomaly, SiteVerdict};
 
-use ended::EndedProcesses;
-use graph::NodeLimitReached;
-use judgements::SiteVerdicts;
-use observer::ChangeLog;
-use past_sites::EndedSites;
+use change_log::ChangeLog;
+use driver::graph::NodeLimitReached;
+use ended_processes::EndedProcesses;
+use memory::totals::ByteSum;
 use process::Process;
-use site_views::SiteListKind;
-use sites::SiteTable;
-use totals::ByteSum;
+use sites::ended_sites::EndedSites;
+use sites::table::SiteTable;
+use sites::verdicts::SiteVerdicts;
+use sites::views::SiteListKind;
 
 /// Limit of suspects in a snapshot.
 const MAX_SUSPECTS: usize = 32;
@@ -292,13 +269,13 @@ impl Ledger {
         let verdicts = self.classify_sites(at, view, &ended);
         let mut shown: Vec<_> = self.shown().chain(&ended).collect();
         shown.sort_by_cached_key(|process| {
-            let oldest = view::oldest(process);
+            let oldest = process_view::oldest(process);
             let totals = &process.totals;
-            let rank = view::rank(view.sort, totals.live.bytes(), totals.count, oldest);
+            let rank = process_view::rank(view.sort, totals.live.bytes(), totals.count, oldest);
             (process.ended.is_some(), rank, process.key)
         });
         let unattributed = &self.unattributed;
-        let one = |p: &Process| view::process(p, at, view, unattributed, &self.sites);
+        let one = |p: &Process| process_view::process(p, at, view, unattributed, &self.sites);
         let processes = shown.into_iter().map(one).collect();
         let snapshot = Snapshot {
             at,
@@ -329,10 +306,11 @@ impl Ledger {
         if view.ended_sites {
             tables.extend(past_sites.tables());
         }
-        let (allocations_total, without_stack) = site_views::coverage(&tables);
+        let (allocations_total, without_stack) = sites::views::coverage(&tables);
         let (tensor_sites, tensor_sites_total) =
-            site_views::list(&tables, SiteListKind::Tensors, at, view, sites);
-        let (sites, sites_total) = site_views::list(&tables, SiteListKind::Memory, at, view, sites);
+            sites::views::list(&tables, SiteListKind::Tensors, at, view, sites);
+        let (sites, sites_total) =
+            sites::views::list(&tables, SiteListKind::Memory, at, view, sites);
         Snapshot {
             sites,
             sites_total,
@@ -353,7 +331,7 @@ impl Ledger {
         ended: &[Process],
     ) -> SiteVerdicts {
         for process in ended.iter().filter(|_| !self.forgets_ended) {
-            self.ended_verdicts.append(judgements::of(
+            self.ended_verdicts.append(sites::verdicts::of(
                 process,
                 at,
                 MAX_VERDICTS_PER_ENDED,
@@ -371,7 +349,7 @@ impl Ledger {
     fn collect_verdicts(&mut self, at: Timestamp, others: usize, past: bool) -> SiteVerdicts {
         let mut verdicts = SiteVerdicts::default();
         for process in self.running.values().filter(|process| !process.no_calls_since_exec) {
-            let mut own = judgements::of(process, at, others, &self.sites);
+            let mut own = sites::verdicts::of(process, at, others, &self.sites);
             own.forecast(process, &self.free);
             verdicts.append(own);
         }
@@ -394,14 +372,15 @@ impl Ledger {
     fn show_anomalies(&mut self, view: &SnapshotOptions, ended: &[Process]) -> Vec<Anomaly> {
         let all = view.ended_sites;
         let shown = self.shown().chain(ended);
-        let mut anomalies: Vec<_> =
-            shown.flat_map(|process| unusual::views(process, all, &self.sites)).collect();
+        let mut anomalies: Vec<_> = shown
+            .flat_map(|process| sites::anomaly_log::views(process, all, &self.sites))
+            .collect();
         if all {
-            unusual::refresh_names(&mut self.ended_anomalies, &self.sites);
+            sites::anomaly_log::refresh_names(&mut self.ended_anomalies, &self.sites);
             anomalies.extend(self.ended_anomalies.iter().cloned());
         }
         for process in ended.iter().filter(|_| !self.forgets_ended) {
-            self.ended_anomalies.extend(unusual::views(process, true, &self.sites));
+            self.ended_anomalies.extend(sites::anomaly_log::views(process, true, &self.sites));
         }
         self.ended_anomalies.truncate(MAX_ENDED_VERDICTS);
         anomalies.sort_by_key(|one| (one.at, one.pid));
@@ -469,7 +448,7 @@ impl Ledger {
         });
         process.no_calls_since_exec = false;
         process.call = (event.entry_time, event.time);
-        loss::receive(&mut process.counts.received, &event.kind);
+        memory::loss::receive(&mut process.counts.received, &event.kind);
         process
     }
 
@@ -528,7 +507,7 @@ impl Ledger {
         let is_listed = self.running.get(&pid).is_some_and(|process| !process.no_calls_since_exec);
         let processes = if is_listed { 0 } else { lost.processes };
         let lost = &LostDelta { processes, ..*lost };
-        loss::add(&mut self.lost, lost, at);
+        memory::loss::add(&mut self.lost, lost, at);
         let owner = match self.running.get_mut(&pid) {
             Some(process) => Some(process),
             // The end of an unknown process is not that of a process that ended before.
@@ -539,7 +518,7 @@ impl Ledger {
             process.record_loss(lost, false, at);
             return;
         }
-        loss::add(&mut self.unattributed, lost, at);
+        memory::loss::add(&mut self.unattributed, lost, at);
         for process in self.running.values_mut() {
             process.record_loss(lost, true, at);
         }
@@ -557,7 +536,8 @@ impl Ledger {
             unlisted = unlisted.plus(process.unlisted_bytes());
             ended = ended.plus(losses.ended_with_context());
             ended = ended.plus(process.context_ends.doubtful_bytes());
-            ended = ended.plus(view::freed_unseen(process, &[&losses.own, &losses.ambiguous]));
+            ended =
+                ended.plus(process_view::freed_unseen(process, &[&losses.own, &losses.ambiguous]));
             let LostTotals { allocations, frees, .. } = losses.shared;
             if process.possible_lost_frees(allocations, frees) > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
@@ -567,8 +547,8 @@ impl Ledger {
             }
         }
         if ended_by_anyone > ByteSum::default() {
-            let walks = || self.shown().flat_map(view::walks).collect();
-            let bound = loss::ended_by(ends, mapped_only, walks);
+            let walks = || self.shown().flat_map(process_view::walks).collect();
+            let bound = memory::loss::ended_by(ends, mapped_only, walks);
             ended = ended.plus(ended_by_anyone.min(bound));
         }
         Uncertainty {

@@ -4,38 +4,38 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::change::EndReason;
-use crate::container::Container;
-use crate::event::{
+use crate::model::activity;
+use crate::model::change::EndReason;
+use crate::model::container::Container;
+use crate::model::event::{
     Allocate, Event, FailedCall, Free, FreeFunction, INVALID_HANDLE, INVALID_VALUE, LostDelta,
     ProcessInfo,
 };
-use crate::ids::{
+use crate::model::ids::{
     AddressType, AllocationKey, DeviceId, FunctionId, PhysicalHandleId, Pid, ProcessKey, Tid,
 };
-use crate::kind::MemoryKind;
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::Timestamp;
 use crate::snapshot::{ActivityView, ApiMisuse, ProcessEnd, ReceivedCalls};
-use crate::units::Timestamp;
-use crate::work;
 
-use super::allocation::{AllocationEntry, Allocations, NIL, NewAllocation, Slot};
-use super::context::Contexts;
-use super::context_ends::ContextEnds;
-use super::device::Devices;
-use super::freed::RecentFrees;
-use super::graph::{Graphs, NodeLimitReached};
-use super::loss::Losses;
-use super::objects::ObjectTable;
-use super::observer::ProcessChangeLog;
-use super::physical::PhysicalMemory;
-use super::pool::Pools;
-use super::reuse::{PendingFree, PendingFrees};
-use super::sites::SiteTable;
-use super::thread::Threads;
-use super::torch::TorchCache;
-use super::totals::{ByteSum, Totals};
-use super::unusual::AnomalyLog;
-use super::work::ProcessActivity;
+use super::activity::ProcessActivity;
+use super::change_log::ProcessChangeLog;
+use super::driver::context::Contexts;
+use super::driver::context_ends::ContextEnds;
+use super::driver::device::Devices;
+use super::driver::graph::{Graphs, NodeLimitReached};
+use super::driver::objects::ObjectTable;
+use super::driver::physical::PhysicalMemory;
+use super::driver::pool::Pools;
+use super::memory::allocation::{AllocationEntry, Allocations, NIL, NewAllocation, Slot};
+use super::memory::loss::Losses;
+use super::memory::pending_frees::{PendingFree, PendingFrees};
+use super::memory::recent_frees::RecentFrees;
+use super::memory::thread::Threads;
+use super::memory::totals::{ByteSum, Totals};
+use super::sites::anomaly_log::AnomalyLog;
+use super::sites::table::SiteTable;
+use super::torch::cache::TorchCache;
 
 /// From this number of allocations on, they are removed in bulk.
 const BULK_END_THRESHOLD: usize = 1000;
@@ -200,7 +200,7 @@ impl Process {
     }
 
     /// Applies launches, copies and kernel names.
-    pub(super) fn apply_activity(&mut self, work: &work::GpuActivity) {
+    pub(super) fn apply_activity(&mut self, work: &activity::GpuActivity) {
         let complete = !self.before_trace && self.losses.own.allocations == 0;
         self.work.get_or_insert_default().apply(work, complete);
     }

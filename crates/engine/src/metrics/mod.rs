@@ -2,11 +2,11 @@
 //!
 //! Used by `/metrics`, alerts, the generated documentation and the exporters.
 
-mod board;
-pub mod catalogue;
+pub mod catalog;
+mod collector;
 pub mod label;
 
-pub use board::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, OutcomeCounts, most};
+pub use collector::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, OutcomeCounts, most};
 pub use label::label;
 
 /// Declaration of a metric; all are in [`catalog`].

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::units::{Bytes, Nanos};
-use crate::work::{CopyDirection, LaunchShape, LaunchTarget, NameSource, UnnamedReason};
+use crate::model::activity::{CopyDirection, LaunchShape, LaunchTarget, NameSource, UnnamedReason};
+use crate::model::units::{Bytes, Nanos};
 
 /// GPU activity of one process since it was first seen.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Uncertainty of a snapshot, and lost records.
 
-use crate::units::{Bytes, Timestamp};
+use crate::model::units::{Bytes, Timestamp};
 
 /// Reasons why values are not exact.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

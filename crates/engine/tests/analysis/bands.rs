@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use engine::analysis::bands::{Band, BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
-use engine::analysis::lives::{AllocationSpan, LargestAnalysis};
+use engine::analysis::largest::{AllocationSpan, LargestAnalysis};
 use engine::analysis::{Amount, MemoryScope};
-use engine::change::{AllocationChange, ChangeKind};
-use engine::ids::SiteId;
-use engine::units::Timestamp;
+use engine::model::change::{AllocationChange, ChangeKind};
+use engine::model::ids::SiteId;
+use engine::model::units::Timestamp;
 use proptest::prelude::*;
 
 use super::feed::changes;
-use super::plain;
+use super::naive;
 use super::random::{CASES, config};
 
 /// Returns the band of a change, computed without the engine.
@@ -61,11 +61,11 @@ fn rows(series: &BandSeries) -> Vec<Row> {
 
 /// Computes the rows after each counted change naively.
 fn expected_rows(series: &BandSeries, changes: &[AllocationChange]) -> Vec<Row> {
-    let sets = plain::sets(changes).into_iter().zip(changes);
-    let counted = sets.filter(|(_, change)| plain::counts(change));
-    let row = |((at, live), _): ((Timestamp, plain::LiveSet), &AllocationChange)| {
+    let sets = naive::sets(changes).into_iter().zip(changes);
+    let counted = sets.filter(|(_, change)| naive::counts(change));
+    let row = |((at, live), _): ((Timestamp, naive::LiveSet), &AllocationChange)| {
         let mut bytes = vec![0; series.bands.len()];
-        for (change, _) in live.values().filter(|(change, _)| plain::counts(change)) {
+        for (change, _) in live.values().filter(|(change, _)| naive::counts(change)) {
             let band = band(series.by, change);
             let known = series.bands.iter().position(|other| *other == band);
             bytes[known.unwrap_or(series.bands.len() - 1)] += change.bytes;
@@ -115,7 +115,7 @@ proptest! {
     #[test]
     fn band_totals_match_naive(changes in changes(150)) {
         let drawn = outline(&changes);
-        let left = plain::never_freed(&changes);
+        let left = naive::never_freed(&changes);
         for by in GroupBy::ALL {
             let series = fill(&drawn, &changes, changes.len(), 100).0.swap_remove(by as usize);
             let peaks = expected_rows(&series, &changes);
@@ -142,14 +142,14 @@ proptest! {
     fn peak_breakdown_by_site_matches_naive(changes in changes(150)) {
         let drawn = outline(&changes);
         let (_, at_peak) = fill(&drawn, &changes, 3, 3);
-        let sum = |(_, live): &(Timestamp, plain::LiveSet)| -> u64 {
-            let counted = live.values().filter(|(change, _)| plain::counts(change));
+        let sum = |(_, live): &(Timestamp, naive::LiveSet)| -> u64 {
+            let counted = live.values().filter(|(change, _)| naive::counts(change));
             counted.map(|(change, _)| change.bytes).sum()
         };
-        let sets = plain::sets(&changes);
+        let sets = naive::sets(&changes);
         let first = sets.iter().find(|set| sum(set) == drawn.peak_bytes);
         let mut sites: BTreeMap<Option<SiteId>, Amount> = BTreeMap::new();
-        for (change, _) in first.unwrap().1.values().filter(|(change, _)| plain::counts(change)) {
+        for (change, _) in first.unwrap().1.values().filter(|(change, _)| naive::counts(change)) {
             let amount = sites.entry(change.site).or_default();
             *amount = amount.plus(Amount { bytes: change.bytes, allocations: 1 });
         }
@@ -176,7 +176,7 @@ proptest! {
 fn every_life(changes: &[AllocationChange]) -> Vec<AllocationSpan> {
     let mut live: Vec<AllocationSpan> = Vec::new();
     let mut all = Vec::new();
-    for change in changes.iter().filter(|change| plain::counts(change)) {
+    for change in changes.iter().filter(|change| naive::counts(change)) {
         let AllocationChange { key, bytes, at, pid, tid, device, kind, site, .. } = *change;
         let own = live.iter().position(|life| (life.pid, life.key) == (pid, key));
         let life =

@@ -1,16 +1,16 @@
 //! Small files, one analysis each.
 
 use engine::analysis::diff::{Diff, DiffInput, Trend};
-use engine::analysis::leakage::LeakReport;
+use engine::analysis::leaks::LeakReport;
+use engine::analysis::peak::PeakAnalysis;
 use engine::analysis::suspects::{SuspectAnalysis, SuspectReport};
 use engine::analysis::usage::UsageAnalysis;
-use engine::analysis::watermark::PeakAnalysis;
 use engine::analysis::{Amount, MemoryScope};
-use engine::change::{AllocationChange, EndReason};
-use engine::ids::Pid;
-use engine::kind::MemoryKind;
-use engine::stack::{Frame, StackTable};
-use engine::units::{Nanos, Timestamp};
+use engine::model::change::{AllocationChange, EndReason};
+use engine::model::ids::Pid;
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, StackTable};
+use engine::model::units::{Nanos, Timestamp};
 use engine::verdict::{AnomalyKind, Verdict};
 
 use super::feed::{alloc, ended};

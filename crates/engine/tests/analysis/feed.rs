@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use engine::change::{AllocationChange, ChangeKind, EndReason};
-use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::change::{AllocationChange, ChangeKind, EndReason};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 use proptest::prelude::*;
 
 /// Returns an allocation with the fields that most tests need.

@@ -9,19 +9,19 @@
 
 mod bands;
 mod cases;
-mod courses;
 mod feed;
-mod plain;
+mod naive;
 #[path = "../random/mod.rs"]
 mod random;
+mod usage;
 
 use engine::analysis::MemoryScope;
 use engine::analysis::groups::GroupTable;
-use engine::analysis::leakage::LeakReport;
+use engine::analysis::leaks::LeakReport;
+use engine::analysis::peak::PeakAnalysis;
 use engine::analysis::summary::SummaryAnalysis;
 use engine::analysis::usage::UsageAnalysis;
-use engine::analysis::watermark::PeakAnalysis;
-use engine::change::AllocationChange;
+use engine::model::change::AllocationChange;
 use feed::changes;
 use proptest::prelude::*;
 use random::{CASES, config};
@@ -39,13 +39,13 @@ proptest! {
     fn peak_and_its_live_set_match_naive(changes in changes(120)) {
         let mut watermark = PeakAnalysis::new(MemoryScope::Device);
         changes.iter().for_each(|change| watermark.observe(change));
-        prop_assert_eq!(watermark.finish(), plain::peaks(&changes));
+        prop_assert_eq!(watermark.finish(), naive::peaks(&changes));
     }
 
     #[test]
     fn never_freed_memory_matches_naive(changes in changes(120)) {
         let found = LeakReport::of(&groups(&changes));
-        let expected = plain::never_freed(&changes);
+        let expected = naive::never_freed(&changes);
         let counted = expected.iter().filter(|(key, _)| key.kind.takes_device_memory());
         let leaks: Vec<_> = found.sites.iter().map(|leak| (leak.place, leak.amount)).collect();
         for (key, amount) in counted.clone() {
@@ -64,14 +64,14 @@ proptest! {
         let mut summary = SummaryAnalysis::new(MemoryScope::Device);
         changes.iter().for_each(|change| summary.observe(change));
         let overview = summary.finish(3);
-        for peak in plain::peaks(&changes).iter().filter(|peak| peak.pid.is_some()) {
+        for peak in naive::peaks(&changes).iter().filter(|peak| peak.pid.is_some()) {
             let process = overview.processes.iter().find(|process| Some(process.pid) == peak.pid);
             let mut devices = process.unwrap().devices.iter();
             // Missing if all memory on the device turned out to be elsewhere.
             let Some(device) = devices.find(|device| device.device == peak.device) else { continue };
             prop_assert_eq!((device.peak_bytes, device.peak_at), (peak.bytes, peak.at));
         }
-        let began = changes.iter().filter(|change| change.action == engine::change::ChangeKind::Allocated);
+        let began = changes.iter().filter(|change| change.action == engine::model::change::ChangeKind::Allocated);
         let devices = overview.processes.iter().flat_map(|process| &process.devices);
         let allocations: u64 = devices.map(|device| device.allocations).sum();
         prop_assert_eq!(allocations, began.count() as u64);
@@ -89,11 +89,11 @@ proptest! {
             few.observe(change);
         }
         let (every, few) = (every.finish(), few.finish());
-        prop_assert_eq!(plain::totals(&changes), courses::points(&every.totals));
+        prop_assert_eq!(naive::totals(&changes), usage::points(&every.totals));
         prop_assert_eq!(every.series.len(), few.series.len());
         let pairs = every.series.iter().chain(&every.totals).zip(few.series.iter().chain(&few.totals));
         for (every, few) in pairs {
-            courses::check_few(every, few, most)?;
+            usage::check_few(every, few, most)?;
         }
     }
 }

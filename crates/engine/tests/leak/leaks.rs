@@ -2,7 +2,7 @@
 
 use engine::verdict::{Confidence, Verdict};
 
-use super::play::{Dice, Scenario, every};
+use super::scenario::{Dice, Scenario, every};
 
 /// Asserts that the verdict is a leak from `from` on.
 #[track_caller]

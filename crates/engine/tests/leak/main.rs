@@ -7,9 +7,9 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-mod any;
 mod leaks;
-mod others;
-mod play;
+mod not_leaks;
+mod properties;
 #[path = "../random/mod.rs"]
 mod random;
+mod scenario;

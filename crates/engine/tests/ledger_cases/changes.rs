@@ -1,9 +1,9 @@
 //! Change log of the ledger, for each way in which memory starts and ends.
 
-use engine::change::{AllocationChange, ChangeKind, EndReason, LateFields};
-use engine::ids::{DeviceId, PoolId, SiteId, StreamId, Tid};
 use engine::ledger::Ledger;
-use engine::units::Timestamp;
+use engine::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
+use engine::model::ids::{DeviceId, PoolId, SiteId, StreamId, Tid};
+use engine::model::units::Timestamp;
 
 use super::MIB;
 use super::notation::events;

@@ -1,6 +1,6 @@
 //! Mapping of devices to GPUs, and driver-reported usage.
 
-use engine::ids::GpuId;
+use engine::model::ids::GpuId;
 
 use super::*;
 
@@ -145,8 +145,8 @@ fn single_gpu_report_covers_memory_on_unknown_devices() {
     assert_eq!(rows(process), [(-1, 2, 8, 100)]);
     assert_eq!(process.devices[0].untracked(), Some(Bytes(92 * MIB)));
     let of = |filter| ledger(trace).holders(filter).first().map(|one| one.live_bytes.0 / MIB);
-    assert_eq!(of(engine::holding::DeviceFilter::Gpu(GpuId(2))), Some(8));
-    assert_eq!(of(engine::holding::DeviceFilter::Gpu(GpuId(1))), None);
+    assert_eq!(of(engine::model::holder::DeviceFilter::Gpu(GpuId(2))), Some(8));
+    assert_eq!(of(engine::model::holder::DeviceFilter::Gpu(GpuId(1))), None);
 }
 
 #[test]

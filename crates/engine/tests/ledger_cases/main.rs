@@ -2,6 +2,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "an unreadable trace is a bug in the test")]
 
 mod allocations;
+mod api_misuse;
 mod changes;
 mod contexts;
 mod failures;
@@ -9,7 +10,6 @@ mod gpus;
 mod graphs;
 mod imports;
 mod losses;
-mod mistakes;
 mod notation;
 mod objects;
 mod physical;
@@ -20,12 +20,12 @@ mod sites;
 mod suspects;
 mod views;
 
-use engine::ids::{AddressType, DeviceId, Pid};
-use engine::kind::MemoryKind;
+use engine::model::ids::{AddressType, DeviceId, Pid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     DriverReported, ProcessEnd, ProcessView, Snapshot, SnapshotOptions, SortOrder, Uncertainty,
 };
-use engine::units::{Bytes, Nanos, Timestamp};
 use notation::{events, ledger};
 
 const MIB: u64 = 1 << 20;

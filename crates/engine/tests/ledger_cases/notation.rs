@@ -29,21 +29,21 @@
 //! Keys are addresses; `h0x10` is a handle, `a0x10` an array, `p0x10` a pool, `e0x10` external
 //! memory. Line n happens at 10·n, entered 5 earlier; `@50-60` at the end of a line overrides that.
 
-use engine::container::{Container, ContainerRuntime, Pod};
-use engine::event::{
+use engine::ledger::Ledger;
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::cuda_object::{ObjectCall, ObjectKind};
+use engine::model::event::{
     Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
     MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
 };
-use engine::ids::{
+use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
     PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
 };
-use engine::kind::MemoryKind;
-use engine::ledger::Ledger;
-use engine::object::{ObjectCall, ObjectKind};
-use engine::stack::Frame;
-use engine::tensor::{TensorEvent, TensorOp};
-use engine::units::Timestamp;
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::Frame;
+use engine::model::tensor::{TensorEvent, TensorOp};
+use engine::model::units::Timestamp;
 
 /// Returns the ledger after a trace.
 pub(crate) fn ledger(trace: &str) -> Ledger {

@@ -1,7 +1,7 @@
 //! CUDA objects other than memory.
 
 use super::*;
-use engine::object::ObjectKind;
+use engine::model::cuda_object::ObjectKind;
 use engine::snapshot::{ObjectView, SiteView};
 
 /// Live, created, destroyed, released, peak, and destroyed without a known creation.

@@ -6,8 +6,8 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-mod catalogue;
-mod figures;
-mod page;
+mod catalog;
+mod docs;
+mod fixture;
 mod series;
-mod stage;
+mod values;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use engine::container::{Container, ContainerRuntime, Pod};
-use engine::event::EventKind;
-use engine::ids::Pid;
 use engine::metrics::{MetricSet, SeriesLimits};
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::event::EventKind;
+use engine::model::ids::Pid;
 
-use super::stage::{MetricsFixture, find, whole};
+use super::fixture::{MetricsFixture, find, whole};
 
 const LIVE: &str = "vramscope_process_live_bytes";
 const ALLOCATIONS: &str = "vramscope_process_allocations_total";

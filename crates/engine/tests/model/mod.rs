@@ -2,7 +2,7 @@
 //! structures, [`world`] is a driver that knows the actual live memory. [`steps`] generates events
 //! for the naive model; [`followed`] is the live set reconstructed from the ledger's changes.
 
-pub(crate) mod followed;
 pub(crate) mod naive;
 pub(crate) mod steps;
+pub(crate) mod tracked;
 pub(crate) mod world;

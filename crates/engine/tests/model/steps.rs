@@ -1,19 +1,19 @@
 //! Random events with few names, so that they interact.
 
-use engine::container::{Container, ContainerRuntime, Pod};
-use engine::event::{
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::cuda_object::{ObjectCall, ObjectKind};
+use engine::model::event::{
     Allocate, ContextCall, EventKind, FailedCall, Free, FreeFunction, GraphCall, INVALID_VALUE,
     LostDelta, MemoryLocation, OUT_OF_MEMORY, PoolCall, ProcessInfo, SiteFrames, VmmCall,
 };
-use engine::ids::{
+use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
     PhysicalHandleId, Pid, PoolId, SiteId, StreamId,
 };
-use engine::kind::MemoryKind;
-use engine::object::{ObjectCall, ObjectKind};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::Frame;
+use engine::model::units::{Bytes, Nanos};
 use engine::snapshot::{SnapshotOptions, SortOrder};
-use engine::stack::Frame;
-use engine::units::{Bytes, Nanos};
 use proptest::option;
 use proptest::prelude::*;
 

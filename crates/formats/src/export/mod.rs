@@ -1,38 +1,28 @@
 //! Reports and other output formats. All formatting for users is done here.
 
-pub mod advice;
 pub mod allocations;
-pub mod analysis;
-pub mod chart;
-pub mod exporter;
-pub mod handoff;
-pub mod incident;
-pub mod json;
+pub mod format_writer;
+pub mod nsys_tsv;
 #[cfg(feature = "openmetrics")]
 pub mod openmetrics;
-pub mod page;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
-mod places;
 pub mod profile;
 pub mod speedscope;
-pub mod text;
 pub mod torch;
-pub mod verdict;
-pub mod work;
 
-pub use places::hide_directories;
+pub use crate::report::redact::hide_directories;
 
 use std::borrow::Cow;
 
-use engine::ids::{FunctionId, GpuId};
+use engine::model::ids::{FunctionId, GpuId};
+use engine::model::units::Bytes;
 use engine::snapshot::{Snapshot, Uncertainty};
-use engine::units::Bytes;
 
 use crate::WallClock;
-use crate::plain::{sanitize, sanitize_up_to};
 use crate::recording::FunctionTable;
+use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Reason why the device of an allocation is unknown.
 pub const UNKNOWN_DEVICE_REASON: &str =

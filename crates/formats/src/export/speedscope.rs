@@ -5,15 +5,15 @@ use std::io::{self, Write};
 
 use engine::analysis::groups::{Group, GroupTable};
 use engine::analysis::{GroupKey, MemoryScope};
-use engine::change::AllocationChange;
-use engine::ids::Pid;
-use engine::stack::{Frame, FrameId};
+use engine::model::change::AllocationChange;
+use engine::model::ids::Pid;
+use engine::model::stack::{Frame, FrameId};
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use super::exporter::FormatWriter;
-use crate::import::gather::FileInfo;
-use crate::plain::{sanitize, sanitize_up_to};
+use super::format_writer::FormatWriter;
+use crate::import::collecting_sink::FileInfo;
+use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Schema that viewers check for.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";

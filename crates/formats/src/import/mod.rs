@@ -1,29 +1,29 @@
 //! Import of files: recordings and captures of other tools become changes, stacks and segments.
 //! Each reader streams: memory use is bounded by live allocations, not by the size of the file.
 
-pub mod gather;
+pub mod collecting_sink;
+pub mod compute_sanitizer;
+mod detect;
 pub mod nsys;
-mod recognise;
+pub mod nvidia_smi;
 pub mod recording;
-pub mod sanitizer;
-pub mod smi;
 pub mod torch;
 
-pub use recognise::{check_file, detect, open};
+pub use detect::{check_file, detect, open};
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use engine::analysis::MemoryScope;
 use engine::analysis::suspects::SuspectReport;
-use engine::cache::{AllocatorSettings, AllocatorStats, PoolTotals, Segment};
-use engine::change::AllocationChange;
-use engine::ids::{DeviceId, Pid, SiteId};
-use engine::stack::StackTable;
-use engine::units::Timestamp;
+use engine::model::caching_allocator::{AllocatorSettings, AllocatorStats, PoolTotals, Segment};
+use engine::model::change::AllocationChange;
+use engine::model::ids::{DeviceId, Pid, SiteId};
+use engine::model::stack::StackTable;
+use engine::model::units::Timestamp;
 use engine::verdict::SiteVerdict;
 
-use crate::plain::{sanitize, sanitize_up_to};
+use crate::sanitize::{sanitize, sanitize_up_to};
 
 /// Maximum length of an error that quotes a file, in bytes.
 const MAX_QUOTE_BYTES: usize = 1024;

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use engine::analysis::is_host;
 use engine::analysis::suspects::{FileAnomaly, FileSiteVerdict, SuspectReport};
-use engine::cache::PoolTotals;
-use engine::change::{AllocationChange, ChangeKind};
-use engine::event::{Event, EventKind, FailedCall, OUT_OF_MEMORY, SiteFrames};
-use engine::ids::{DeviceId, GpuId, SiteId};
 use engine::ledger::Ledger;
+use engine::model::caching_allocator::PoolTotals;
+use engine::model::change::{AllocationChange, ChangeKind};
+use engine::model::event::{Event, EventKind, FailedCall, OUT_OF_MEMORY, SiteFrames};
+use engine::model::ids::{DeviceId, GpuId, SiteId};
+use engine::model::stack::{SiteName, site_name};
+use engine::model::units::Timestamp;
 use engine::snapshot::{ProcessView, SnapshotOptions};
-use engine::stack::{SiteName, site_name};
-use engine::units::Timestamp;
 use engine::verdict::{Anomaly, Resource};
 
 use super::{FailedAllocation, ImportError, ImportSink, ImportSummary, SourceFormat, Warning};
@@ -291,8 +291,8 @@ impl RecordingImport<'_> {
 /// Totals only.
 const VIEW: SnapshotOptions = SnapshotOptions {
     top: 0,
-    min_size: engine::units::Bytes(0),
-    min_age: engine::units::Nanos(0),
+    min_size: engine::model::units::Bytes(0),
+    min_age: engine::model::units::Nanos(0),
     sort: engine::snapshot::SortOrder::Size,
     top_sites: 0,
     ended_sites: false,

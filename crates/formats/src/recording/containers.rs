@@ -1,11 +1,11 @@
 //! Rows of containers.
 
-use engine::container::{Container, ContainerRuntime, Pod};
-use engine::ids::Pid;
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::ids::Pid;
 
-use super::cells::{RowCells, RowError};
+use super::read::row_cells::{RowCells, RowError};
 use super::schema::Column;
-use super::sheet::BatchBuilder;
+use super::write::batch_builder::BatchBuilder;
 
 /// Adds the row of a container.
 pub(super) fn encode(batch: &mut BatchBuilder, container: &Container) {

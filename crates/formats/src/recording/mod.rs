@@ -5,25 +5,20 @@
 //! [`schema`] declares columns and row types, `encode` and `decode` convert events to rows and
 //! back, and `message` checks a file before it is passed to Arrow.
 
-mod cells;
 mod containers;
-mod decode;
-mod encode;
-mod functions;
-mod message;
+pub(crate) mod enum_names;
+mod function_table;
 mod objects;
-mod reader;
+mod read;
 pub mod schema;
-mod sheet;
-pub(crate) mod words;
-mod writer;
+mod write;
 
-pub use functions::{FunctionLookup, FunctionTable};
-pub use reader::{RecordingReader, looks_like};
-pub use writer::{RecordingHeader, RecordingWriter};
+pub use function_table::{FunctionLookup, FunctionTable};
+pub use read::reader::{RecordingReader, looks_like};
+pub use write::writer::{RecordingHeader, RecordingWriter};
 
-use engine::event::Event;
-use engine::units::Timestamp;
+use engine::model::event::Event;
+use engine::model::units::Timestamp;
 
 use crate::WallClock;
 use crate::export::GpuLabel;

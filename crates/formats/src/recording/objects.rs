@@ -1,12 +1,12 @@
 //! Rows of CUDA objects.
 
-use engine::ids::{ContextId, SiteId};
-use engine::object::{ObjectCall, ObjectKind};
+use engine::model::cuda_object::{ObjectCall, ObjectKind};
+use engine::model::ids::{ContextId, SiteId};
 
-use super::cells::{RowCells, RowError};
+use super::enum_names::EnumName;
+use super::read::row_cells::{RowCells, RowError};
 use super::schema::Column;
-use super::sheet::BatchBuilder;
-use super::words::EnumName;
+use super::write::batch_builder::BatchBuilder;
 
 /// Adds the row of an object.
 pub(super) fn encode(batch: &mut BatchBuilder, call: ObjectCall) {

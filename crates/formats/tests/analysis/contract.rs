@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::analysis::leakage::LeakReport;
+use engine::analysis::leaks::LeakReport;
 use engine::verdict::CacheTensors;
-use formats::export::analysis::AnalysisResult;
+use formats::report::analysis::AnalysisResult;
 use serde_json::Value;
 
-use super::story::{FileFixture, fragmentation, overlay};
+use super::fixture::{FileFixture, fragmentation, overlay};
 use super::{comparison_object, object};
 
 type Contract = BTreeMap<String, (String, bool)>;

@@ -8,15 +8,16 @@
 )]
 
 mod contract;
-mod figures;
-mod handoff;
-mod story;
+mod fixture;
+mod nsys_tsv;
+mod values;
 
 use engine::analysis::diff::{Diff, DiffInput};
-use engine::analysis::leakage::LeakReport;
-use formats::export::analysis::{self, AnalysisResult, DiffView, json};
-use formats::export::text::TextStyle;
-use story::{FileFixture, fragmentation, overlay};
+use engine::analysis::leaks::LeakReport;
+use fixture::{FileFixture, fragmentation, overlay};
+use formats::report::analysis;
+use formats::report::analysis::{AnalysisResult, DiffView, json};
+use formats::report::live::text::TextStyle;
 
 fn assert_golden(name: &str, found: &str) {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/analysis");
@@ -155,7 +156,10 @@ fn empty_file_has_a_report_for_every_analysis() {
 fn snapshot_of_a_running_program_reports_live_memory() {
     let mut fixture = FileFixture::growing();
     fixture.imported.source = formats::import::SourceFormat::Torch;
-    fixture.changes.iter_mut().for_each(|change| change.kind = engine::kind::MemoryKind::Torch);
+    fixture
+        .changes
+        .iter_mut()
+        .for_each(|change| change.kind = engine::model::memory_kind::MemoryKind::Torch);
     let mut groups = engine::analysis::groups::GroupTable::new(fixture.imported.source.measure());
     fixture.changes.iter().for_each(|change| groups.observe(change));
     let found = text(&fixture, AnalysisResult::Leaks(&LeakReport::of(&groups)));

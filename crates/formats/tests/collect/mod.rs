@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use engine::cache::{PoolTotals, Segment};
-use engine::change::{AllocationChange, ChangeKind, EndReason};
-use engine::ids::{AllocationKey, DeviceId, Pid, SiteId};
-use engine::stack::{Language, StackTable};
-use engine::units::Timestamp;
+use engine::model::caching_allocator::{PoolTotals, Segment};
+use engine::model::change::{AllocationChange, ChangeKind, EndReason};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId};
+use engine::model::stack::{Language, StackTable};
+use engine::model::units::Timestamp;
 use formats::import::{ImportError, ImportSink, ImportSummary, Warning};
 
 /// Output of a reader.
@@ -42,7 +42,7 @@ impl Collected {
     /// Formats frames briefly: `= synthetic`, `? module` of an unnamed one, or the function.
     pub(crate) fn frames(&self, site: Option<SiteId>) -> Vec<String> {
         let Some(site) = site else { return Vec::new() };
-        let text = |frame: &engine::stack::Frame| match (frame.language, frame.unknown) {
+        let text = |frame: &engine::model::stack::Frame| match (frame.language, frame.unknown) {
             (_, Some(_)) => format!("? {}", frame.module.as_deref().unwrap_or_default()),
             // A marker stands in for frames, and is one of them.
             (Language::Synthetic, _) if !frame.function.starts_with('[') => {

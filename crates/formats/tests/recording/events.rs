@@ -1,23 +1,23 @@
 //! Strategies for all events.
 
-use engine::container::{Container, ContainerRuntime, Pod};
-use engine::event::{
-    Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
-    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
-};
-use engine::ids::{
-    AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
-    KernelId, PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
-};
-use engine::kind::MemoryKind;
-use engine::object::{ObjectCall, ObjectKind};
-use engine::stack::{Frame, Language, UnknownReason};
-use engine::tensor::{TensorEvent, TensorOp, TensorTracking, TensorsUnavailable};
-use engine::units::Timestamp;
-use engine::work::{
+use engine::model::activity::{
     CopyActivity, CopyDirection, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
     NameSource, UnnamedReason,
 };
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::cuda_object::{ObjectCall, ObjectKind};
+use engine::model::event::{
+    Allocate, ContextCall, Event, EventKind, FailedCall, Free, FreeFunction, GraphCall, LostDelta,
+    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
+};
+use engine::model::ids::{
+    AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
+    KernelId, PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
+};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, Language, UnknownReason};
+use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking, TensorsUnavailable};
+use engine::model::units::Timestamp;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any};

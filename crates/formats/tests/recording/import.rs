@@ -2,16 +2,16 @@
 
 use std::fs;
 
-use engine::cache::{PoolTotals, Segment};
-use engine::change::{AllocationChange, ChangeKind, EndReason};
-use engine::event::{
+use engine::model::caching_allocator::{PoolTotals, Segment};
+use engine::model::change::{AllocationChange, ChangeKind, EndReason};
+use engine::model::event::{
     Allocate, Event, EventKind, Free, FreeFunction, LostDelta, MemoryLocation, PoolCall,
     ProcessInfo, SiteFrames,
 };
-use engine::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, SiteId, StreamId, Tid};
-use engine::kind::MemoryKind;
-use engine::stack::{Frame, StackTable};
-use engine::units::Timestamp;
+use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, SiteId, StreamId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, StackTable};
+use engine::model::units::Timestamp;
 use formats::import::recording::read;
 use formats::import::{ImportSink, ImportSummary, SourceFormat, Warning};
 use formats::recording::RecordingWriter;

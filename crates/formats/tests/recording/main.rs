@@ -6,20 +6,20 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod docs;
 mod events;
 mod hostile;
 mod import;
-mod page;
 #[path = "../../../engine/tests/random/mod.rs"]
 mod random;
 mod round_trip;
-mod tail;
+mod truncated;
 
 use std::path::Path;
 
-use engine::event::Event;
-use engine::ids::{FunctionId, GpuId};
-use engine::units::Timestamp;
+use engine::model::event::Event;
+use engine::model::ids::{FunctionId, GpuId};
+use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::export::GpuLabel;
 use formats::import::ImportError;

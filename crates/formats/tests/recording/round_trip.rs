@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use engine::event::{Allocate, Event, EventKind, FailedCall, SiteFrames};
-use engine::ids::{AllocationKey, FunctionId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
-use engine::stack::{Frame, Language, UnknownReason};
-use engine::units::Timestamp;
+use engine::model::event::{Allocate, Event, EventKind, FailedCall, SiteFrames};
+use engine::model::ids::{AllocationKey, FunctionId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, Language, UnknownReason};
+use engine::model::units::Timestamp;
 use formats::recording::schema::{COLUMNS, ROWS};
 use formats::recording::{RecordingRow, RecordingWriter};
 use proptest::collection::vec;

@@ -1,14 +1,14 @@
 //! Real and generated snapshots compared with independent results.
 
 use engine::analysis::fragmentation::{PoolOwner, Suggestion, analyze};
-use engine::cache::{AllocatorStats, PoolSizeClass};
-use engine::ids::{AllocationKey, DeviceId, StreamId};
-use engine::kind::MemoryKind;
-use engine::stack::{Frame, Language};
+use engine::model::caching_allocator::{AllocatorStats, PoolSizeClass};
+use engine::model::ids::{AllocationKey, DeviceId, StreamId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, Language};
 use formats::import::{SourceFormat, torch};
 use serde_json::Value;
 
-use crate::kept::{CheckingSink, file};
+use crate::checking_sink::{CheckingSink, file};
 
 fn read(name: &str) -> (CheckingSink, u64) {
     let mut kept = CheckingSink::default();
@@ -161,20 +161,20 @@ fn gaps_of_a_real_snapshot_match_pytorch_stats() {
 
 #[test]
 fn all_pickle_protocols_give_the_same_result() {
-    let (one, events) = read("made/protocol-4.pickle");
+    let (one, events) = read("generated/protocol-4.pickle");
     for other in ["protocol-2", "protocol-3", "protocol-5", "cpp-pickler", "one-by-one"] {
-        let (other, other_events) = read(&format!("made/{other}.pickle"));
+        let (other, other_events) = read(&format!("generated/{other}.pickle"));
         assert_eq!(other.live, one.live);
         assert_eq!(other.segments, one.segments);
         assert_eq!((other.levels, other_events), (one.levels.clone(), events));
         assert_eq!(other.settings, one.settings);
     }
-    assert_eq!(read("made/page.html").0.live, one.live);
+    assert_eq!(read("generated/page.html").0.live, one.live);
 }
 
 #[test]
 fn unusual_entries_are_warned_about_and_counted() {
-    let (kept, _) = read("made/odd-entries.pickle");
+    let (kept, _) = read("generated/odd-entries.pickle");
     let unknown = kept.warning("`segment_teleport`").unwrap();
     assert_eq!((unknown.count, unknown.inexact), (2, false));
     assert!(kept.warning("1.00 TiB (1099511627776 bytes) wanted, 3.00 GiB").is_some());
@@ -187,7 +187,7 @@ fn unusual_entries_are_warned_about_and_counted() {
 
 #[test]
 fn profile_snapshot_has_categories_and_a_cpu_device() {
-    let (kept, _) = read("made/profile.pickle");
+    let (kept, _) = read("generated/profile.pickle");
     assert!(kept.segments.is_empty() && kept.levels.is_empty());
     let outermost = |kind: MemoryKind| -> Vec<String> {
         let of_kind = kept.live.values().filter(|change| change.kind == kind);
@@ -205,7 +205,7 @@ fn profile_snapshot_has_categories_and_a_cpu_device() {
 
 #[test]
 fn torch_2_0_stacks_come_from_the_history() {
-    let (kept, _) = read("made/torch-2.0.pickle");
+    let (kept, _) = read("generated/torch-2.0.pickle");
     let active = kept.segments.iter().flat_map(|segment| &segment.blocks);
     for block in active.filter(|block| block.requested > 0) {
         let inner = kept.stacks.frames(block.site.unwrap()).next().unwrap();
@@ -217,7 +217,7 @@ fn torch_2_0_stacks_come_from_the_history() {
 
 #[test]
 fn large_blocks_from_before_the_trace_are_estimated() {
-    let (kept, _) = read("made/ring-large.pickle");
+    let (kept, _) = read("generated/ring-large.pickle");
     let wanted = &expected()["ring-large.pickle"]["levels"][0]["allocated"]["peak"];
     let older = kept.warning("before the trace begins").unwrap().count;
     let guessed = kept.warning("may be up to 1 MiB larger").map_or(0, |warning| warning.count);

@@ -6,7 +6,7 @@ use std::path::Path;
 use formats::import::{ImportError, torch};
 use proptest::prelude::*;
 
-use crate::kept::{CheckingSink, file};
+use crate::checking_sink::{CheckingSink, file};
 use crate::random;
 
 fn read(bytes: &[u8]) -> (Result<u64, ImportError>, CheckingSink) {
@@ -170,14 +170,14 @@ fn non_snapshot_files_are_rejected() {
 
 #[test]
 fn truncated_file_is_rejected_without_output() {
-    let whole = std::fs::read(file("made/odd-entries.pickle")).unwrap();
+    let whole = std::fs::read(file("generated/odd-entries.pickle")).unwrap();
     for end in 0..whole.len() {
         let (result, kept) = read(&whole[..end]);
         assert!(result.is_err(), "cut at {end}");
         assert_eq!((kept.began, kept.segments.len(), kept.warnings.len()), (0, 0, 0));
     }
     assert!(read(&whole).0.is_ok());
-    for name in ["real/torch-2.11_native.pickle", "made/page.html"] {
+    for name in ["real/torch-2.11_native.pickle", "generated/page.html"] {
         let whole = std::fs::read(file(name)).unwrap();
         for end in (0..whole.len() - 100).step_by(997) {
             assert!(read(&whole[..end]).0.is_err(), "{name} cut at {end}");
@@ -376,7 +376,7 @@ proptest! {
 
     #[test]
     fn one_changed_byte_does_not_panic(at in 0_usize..1594, byte: u8) {
-        let mut bytes = std::fs::read(file("made/odd-entries.pickle")).unwrap();
+        let mut bytes = std::fs::read(file("generated/odd-entries.pickle")).unwrap();
         if let Some(target) = bytes.get_mut(at) {
             *target = byte;
         }

@@ -7,8 +7,8 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+mod checking_sink;
 mod files;
 mod hostile;
-mod kept;
 #[path = "../../../engine/tests/random/mod.rs"]
 mod random;

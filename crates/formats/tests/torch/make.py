@@ -57,7 +57,7 @@ def expect(name, devices=(), exact=True, **more):
 
 
 def write(name, data, protocol=4):
-    with open(os.path.join(HERE, "made", name), "wb") as file:
+    with open(os.path.join(HERE, "generated", name), "wb") as file:
         file.write(data if isinstance(data, bytes) else pickle.dumps(data, protocol=protocol))
 
 
@@ -315,7 +315,7 @@ def real_files():
         part: stats[f"inactive_split_bytes.{part}_pool.current"] for part in ("small", "large")}
 
 
-os.makedirs(os.path.join(HERE, "made"), exist_ok=True)
+os.makedirs(os.path.join(HERE, "generated"), exist_ok=True)
 plain_files()
 allocator_files()
 incomplete_files()

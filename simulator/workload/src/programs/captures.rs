@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context as _, anyhow};
 
-use super::{MIB, launches, process};
+use super::{MIB, launches, processes};
 use crate::cli::{CaptureEndBy, CommonArgs, OpenCapturesThen};
 use crate::cuda::{Device, Driver, Handle, Pointer, Result};
 use crate::{say, signals};
@@ -128,7 +128,7 @@ pub(crate) fn open(
         OpenCapturesThen::Wait => {}
         OpenCapturesThen::Exec => {
             let hold = ["hold", "--count", "1", "--size", "4096", "--wait-ms", "120000"];
-            let error = process::this_program(common)?.args(hold).exec();
+            let error = processes::this_program(common)?.args(hold).exec();
             return Err(error).context("cannot become another program");
         }
         // SAFETY: takes a handle made above, which is not used again.

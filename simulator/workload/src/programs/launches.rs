@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::bail;
 
-use super::many;
+use super::threads;
 use crate::cli::{LaunchLate, Launches};
 use crate::cuda::{Device, Driver, Handle, INVALID_VALUE, NOT_FOUND, Result};
 use crate::structs::LaunchConfig;
@@ -232,9 +232,9 @@ pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
         std::thread::scope(|scope| {
             let mut handles = Vec::new();
             for number in 0..options.threads as usize {
-                handles.push(many::spawn(scope, device, number, work)?);
+                handles.push(threads::spawn(scope, device, number, work)?);
             }
-            many::join(handles)
+            threads::join(handles)
         })?;
     }
     if let Some(first) = kernels.first() {

@@ -1,16 +1,16 @@
 //! The programs.
 
+mod basic;
 mod captures;
 mod contexts;
 mod copies;
 mod launches;
 mod leaks;
-mod load;
-mod many;
 mod objects;
-mod process;
+mod processes;
 mod random;
-mod simple;
+mod stress;
+mod threads;
 mod torch;
 
 use crate::cli::{Cli, Program};
@@ -23,26 +23,26 @@ pub(crate) fn run(arguments: &Cli) -> anyhow::Result<()> {
     let common = &arguments.common;
     let device = || Device::open(Driver::load()?, common.device);
     match &arguments.program {
-        Program::Leak3(options) => simple::leak3(device()?, options),
-        Program::Train(options) => many::train(device()?, options),
-        Program::Stressor(options) => process::stressor(common, options),
-        Program::StressorProcess(options) => process::stress(device()?, common.seed, options),
-        Program::Threads(options) => many::threads(device()?, common.seed, options),
-        Program::Anomaly(options) => many::anomaly(device()?, options),
-        Program::Spam(options) => load::spam(device()?, options),
-        Program::Hold(options) => load::hold(device()?, options),
-        Program::Oom(options) => load::oom(device()?, options),
+        Program::Leak3(options) => basic::leak3(device()?, options),
+        Program::Train(options) => threads::train(device()?, options),
+        Program::Stressor(options) => processes::stressor(common, options),
+        Program::StressorProcess(options) => processes::stress(device()?, common.seed, options),
+        Program::Threads(options) => threads::threads(device()?, common.seed, options),
+        Program::Anomaly(options) => threads::anomaly(device()?, options),
+        Program::Spam(options) => stress::spam(device()?, options),
+        Program::Hold(options) => stress::hold(device()?, options),
+        Program::Oom(options) => stress::oom(device()?, options),
         Program::Contexts => contexts::run(Driver::load()?, common.device),
         Program::ContextStack(options) => {
             contexts::deep(Driver::load()?, common.device, options.depth)
         }
         Program::CaptureEnd(options) => captures::run(device()?, common.device, options.how),
         Program::OpenCaptures(options) => captures::open(Driver::load()?, common, options.then),
-        Program::Kinds => simple::kinds(device()?),
-        Program::Fork => process::fork(common.device),
-        Program::Exec => process::exec(device()?, common),
+        Program::Kinds => basic::kinds(device()?),
+        Program::Fork => processes::fork(common.device),
+        Program::Exec => processes::exec(device()?, common),
         Program::Random(options) => random::run(Driver::load()?, common, options),
-        Program::Launches(options) if options.processes > 1 => process::launches(common, options),
+        Program::Launches(options) if options.processes > 1 => processes::launches(common, options),
         Program::Launches(options) => launches::run(device()?, options),
         Program::LaunchLate(options) => launches::late(device()?, options),
         Program::Copies(options) => copies::run(device()?, common.device, options),
@@ -51,13 +51,13 @@ pub(crate) fn run(arguments: &Cli) -> anyhow::Result<()> {
         Program::TorchClean(options) => torch::train(common, options, false),
         Program::TorchLeak(options) => torch::train(common, options, true),
         Program::TorchSpam(options) => torch::spam(common, options),
-        Program::Ipc => process::ipc(device()?, common),
-        Program::IpcChild(options) => process::ipc_child(device()?, options),
+        Program::Ipc => processes::ipc(device()?, common),
+        Program::IpcChild(options) => processes::ipc_child(device()?, options),
         Program::DlopenLate(options) => {
             if !crate::signals::sleep_ms(options.delay_ms) {
                 return Ok(());
             }
-            simple::leak3(device()?, &options.then)
+            basic::leak3(device()?, &options.then)
         }
     }
 }

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use anyhow::Result;
 use formats::export::allocations::AllocationWriter;
-use formats::export::exporter::FormatWriter;
+use formats::export::format_writer::FormatWriter;
 use formats::export::parquet::{AllocationRows, EventRows, RecordedHost, machine};
 use formats::import::SourceFormat;
 use formats::recording::RecordingReader;
 
 use crate::cli::ExportArgs;
-use crate::commands::input;
 use crate::commands::replay::known_function;
-use crate::newfile::AtomicFile;
-use crate::output;
+use crate::files::input;
+use crate::io::atomic_file::AtomicFile;
+use crate::io::output;
 
 /// Writes the tables. Files get their final names after everything is written.
 pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {

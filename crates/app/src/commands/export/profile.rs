@@ -2,15 +2,15 @@
 
 use anyhow::{Result, bail};
 use engine::analysis::groups::GroupTable;
-use engine::analysis::watermark::PeakAnalysis;
+use engine::analysis::peak::PeakAnalysis;
 use formats::export::profile::{
     Profile, ProfileUnit, ProfileValue, at_end, at_peak, flame_graph, folded, pprof,
 };
 use formats::import::SourceFormat;
 
 use crate::cli::{self, ExportArgs, ExportFormat};
-use crate::commands::input;
-use crate::output;
+use crate::files::input;
+use crate::io::output;
 
 /// Writes the profile.
 pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {

@@ -3,10 +3,10 @@
 use anyhow::{Result, bail};
 use formats::export::torch::{Prescan, SnapshotWriter};
 use formats::import::SourceFormat;
-use formats::plain::sanitize;
+use formats::sanitize::sanitize;
 
 use crate::cli::ExportArgs;
-use crate::commands::input;
+use crate::files::input;
 
 /// Processes that an error message lists.
 const MAX_LISTED_PROCESSES: usize = 10;

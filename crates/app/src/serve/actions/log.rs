@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::serve::trust;
+use crate::serve::trusted_path;
 
 /// Size at which the log is rotated; one old file is kept.
 const MAX_LOG_BYTES: u64 = 8 << 20;
@@ -56,7 +56,7 @@ impl ActionLog {
         let mut line = serde_json::to_vec(&LogLine { time, entry })?;
         line.push(b'\n');
         let mut options = OpenOptions::new();
-        options.append(true).create(true).mode(0o600).custom_flags(trust::NO_LINK);
+        options.append(true).create(true).mode(0o600).custom_flags(trusted_path::NO_LINK);
         options.open(&self.path)?.write_all(&line)
     }
 }

@@ -1,33 +1,34 @@
 //! Automatic actions. Nothing is done unless the configuration allows it, and by default only as a
 //! dry run. Every decision is logged.
 
-mod choose;
+mod candidates;
 mod log;
-mod process;
+mod pidfd;
 
-pub(crate) use process::uid;
+pub(crate) use pidfd::uid;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use engine::diagnosis::OomCause;
-use engine::holding::DeviceFilter;
-use engine::ids::{GpuId, Pid, ProcessKey};
+use engine::model::holder::DeviceFilter;
+use engine::model::ids::{GpuId, Pid, ProcessKey};
+use engine::model::units::Bytes;
+use engine::oom::OomCause;
 use engine::snapshot::Snapshot;
-use engine::units::Bytes;
 use engine::verdict::{Confidence, Resource};
-use formats::export::incident::{Requester, Trigger};
-use formats::plain::sanitize;
+use formats::report::incident::{Requester, Trigger};
+use formats::sanitize::sanitize;
 
-use self::choose::{Candidate, candidates};
+use self::candidates::{Candidate, candidates};
 use self::log::{ActionLog, LogEntry};
-use self::process::PidfdProcess;
+use self::pidfd::PidfdProcess;
 use super::AgentState;
+use super::child_program::ChildProgram;
 use super::config::actions::{ActionKind, ActionRule, ActionTrigger, ActionsConfig};
 use super::incidents::{HolderHistory, IncidentJob};
-use super::program::ChildProgram;
-use crate::{advising, output};
+use crate::advise_snapshot;
+use crate::io::output;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -199,7 +200,7 @@ impl ActionRunner {
             let running = snapshot.processes.iter().find(|one| one.key.pid == pid);
             let Some(process) = running.filter(|one| one.ended.is_none()) else { continue };
             let previous = self.suspects.get(&process.key).copied();
-            if previous == Some(Decision::Final) || advising::is_protected(process) {
+            if previous == Some(Decision::Final) || advise_snapshot::is_protected(process) {
                 continue;
             }
             let bytes = Bytes(suspect.evidence.live);

@@ -3,13 +3,13 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
-use engine::event::{Allocate, Event, EventKind as Happened, ProcessInfo};
-use engine::ids::{AllocationKey, DeviceId, Pid, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
+use engine::model::event::{Allocate, Event, EventKind as Happened, ProcessInfo};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::SiteName;
+use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
-use engine::stack::SiteName;
-use engine::units::Timestamp;
 use engine::verdict::{Evidence, SiteVerdict, Verdict};
 
 use super::*;

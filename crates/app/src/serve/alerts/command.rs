@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use formats::plain::sanitize;
+use formats::sanitize::sanitize;
 
 use super::AlertStore;
-use super::notice::Notification;
-use super::outlet::OutgoingMessage;
+use super::notification::Notification;
+use super::notifier::OutgoingMessage;
+use crate::fault;
+use crate::io::output;
+use crate::serve::child_program::ChildProgram;
 use crate::serve::config::alerts::ReceiverConfig;
-use crate::serve::program::ChildProgram;
-use crate::{fault, output};
 
 /// Poll interval while commands run.
 const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -2,8 +2,8 @@
 
 use engine::alert::Severity;
 
-use super::notice::{Notification, NotificationState};
-use crate::output;
+use super::notification::{Notification, NotificationState};
+use crate::io::output;
 
 /// Logs a notification, with a priority that the systemd journal understands.
 pub(super) fn notify(notice: &Notification) {

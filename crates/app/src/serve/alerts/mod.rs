@@ -1,21 +1,21 @@
 //! Built-in alerts, for hosts without Prometheus: rules over published metrics, and notifications
 //! when one fires.
 
-mod board;
+mod alertmanager;
 mod command;
 mod log;
-mod notice;
-mod outlet;
-mod shapes;
-mod sync;
-mod teller;
-mod watch;
+mod notification;
+mod notifier;
+mod payload;
+mod store;
+mod throttle;
 mod webhook;
+mod worker;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use board::{AlertStore, AlertView};
+pub(crate) use store::{AlertStore, AlertView};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +23,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{AgentState, AgentThread};
-use crate::output;
-use outlet::Notifier;
-use watch::AlertWorker;
+use crate::io::output;
+use notifier::Notifier;
+use worker::AlertWorker;
 
 /// Maximum wait for a snapshot before checking whether the feed is closed.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -38,7 +38,7 @@ pub(crate) fn start(shared: &Arc<AgentState>) -> Result<AgentThread> {
     let config = &shared.config.alerts;
     let mut notifiers = Vec::new();
     if config.enabled {
-        let host = notice::host();
+        let host = notification::host();
         for receiver in config.receivers() {
             notifiers.push(Notifier::start(receiver, &host, shared)?);
         }

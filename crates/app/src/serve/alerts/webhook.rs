@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use formats::plain::sanitize;
+use formats::sanitize::sanitize;
 use ureq::http::{HeaderName, HeaderValue};
 use ureq::tls::{RootCerts, TlsConfig};
 
 use super::AlertStore;
-use super::outlet::OutgoingMessage;
+use super::notifier::OutgoingMessage;
+use crate::fault;
+use crate::io::output;
 use crate::serve::config::alerts::{ReceiverConfig, header};
 use crate::serve::secret;
-use crate::{fault, output};
 
 /// Delay before the first retry; it grows fourfold with each further one.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);

@@ -1,11 +1,11 @@
 //! `[actions]`: automatic actions; none unless allowed here.
 
-use engine::units::Bytes;
+use engine::model::units::Bytes;
 use serde::Deserialize;
 
 use super::ByteSize;
 use super::incidents::IncidentsConfig;
-use crate::serve::program;
+use crate::serve::child_program;
 
 /// `[actions]`: automatic actions; none unless allowed here.
 #[derive(Clone, Debug, Deserialize)]
@@ -137,7 +137,7 @@ impl ActionsConfig {
                 report("command requires action = \"command\", and vice versa");
             }
             if let Some(Err(reason)) =
-                (!allow.command.is_empty()).then(|| program::check(&allow.command))
+                (!allow.command.is_empty()).then(|| child_program::check(&allow.command))
             {
                 report(&reason);
             }

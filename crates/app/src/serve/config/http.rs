@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::output;
+use crate::io::output;
 
 /// `[http]`.
 #[derive(Clone, Debug, Deserialize)]
@@ -38,7 +38,7 @@ impl HttpConfig {
         if self.tls_cert_file.is_some() != self.tls_key_file.is_some() {
             errors.push("[http] set both tls_cert_file and tls_key_file".into());
         }
-        let files = crate::serve::http::check_files(self);
+        let files = crate::serve::api::check_files(self);
         errors.extend(files.iter().map(|error| format!("[http] {}", output::error_chain(error))));
     }
 }

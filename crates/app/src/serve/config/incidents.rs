@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::units::Bytes;
+use engine::model::units::Bytes;
 use serde::Deserialize;
 
 use super::{ByteSize, DurationValue};

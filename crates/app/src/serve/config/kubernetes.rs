@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::DurationValue;
-use crate::output;
+use crate::io::output;
 use crate::serve::secret;
 
 /// `[kubernetes]`. Container ids come from cgroups and need no configuration.
@@ -74,7 +74,7 @@ impl KubernetesConfig {
         if !plain && !address.starts_with("https://") {
             errors.push(format!(
                 "kubernetes.kubelet_url is `{}`: must begin with `https:` and have the port (10250)",
-                formats::plain::sanitize(&address)
+                formats::sanitize::sanitize(&address)
             ));
         }
         if plain && self.token_file.is_some() {

@@ -2,17 +2,17 @@
 
 pub(crate) mod actions;
 pub(crate) mod alerts;
+mod directory;
 #[cfg(test)]
 mod example;
-mod folder;
+pub(crate) mod exporters;
 pub(crate) mod http;
 pub(crate) mod incidents;
 pub(crate) mod kubernetes;
-pub(crate) mod onward;
-mod quantities;
 pub(crate) mod trace;
+mod units;
 
-pub(crate) use quantities::{ByteSize, DurationValue};
+pub(crate) use units::{ByteSize, DurationValue};
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -23,7 +23,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use engine::metrics::SeriesLimits;
 use serde::Deserialize;
 
-use super::trust::{self, Refusal};
+use super::trusted_path;
+use super::trusted_path::Refusal;
 
 /// The configuration; missing keys have their defaults.
 #[derive(Clone, Debug, Deserialize)]
@@ -46,7 +47,7 @@ pub(crate) struct Config {
     /// Sources of pod names.
     pub(crate) kubernetes: kubernetes::KubernetesConfig,
     /// Exporters of metrics, profiles and tables.
-    pub(crate) exporters: onward::ExportersConfig,
+    pub(crate) exporters: exporters::ExportersConfig,
 }
 
 impl Default for Config {
@@ -60,7 +61,7 @@ impl Default for Config {
             incidents: incidents::IncidentsConfig::default(),
             actions: actions::ActionsConfig::default(),
             kubernetes: kubernetes::KubernetesConfig::default(),
-            exporters: onward::ExportersConfig::default(),
+            exporters: exporters::ExportersConfig::default(),
         }
     }
 }
@@ -131,7 +132,7 @@ impl Config {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot read the configuration {}", path.display());
         // Read the same file that was checked.
-        let (file, refusal) = match trust::file(path) {
+        let (file, refusal) = match trusted_path::file(path) {
             Ok(file) => (file, None),
             Err(refusal) => (File::open(path).with_context(cannot)?, Some(refusal)),
         };
@@ -196,7 +197,7 @@ impl Config {
             (kind, format!("state_dir: {reason}; set another with state_dir or --state-dir"))
         };
         self.trust_state(false).map_err(describe)?;
-        folder::writable(state).map_err(describe)
+        directory::writable(state).map_err(describe)
     }
 
     /// Creates missing directories of the agent, private to its user. Directories that other users
@@ -208,10 +209,10 @@ impl Config {
 
     fn trust_state(&self, create: bool) -> Result<(), (ErrorKind, String)> {
         let state = &self.state_dir;
-        let checked = trust::directory(state, create).and_then(|is_private| {
+        let checked = trusted_path::directory(state, create).and_then(|is_private| {
             let is_made = create && self.incidents.enabled;
             let check =
-                || trust::subdirectory(state, incidents::IncidentsConfig::DIR_NAME, is_made);
+                || trusted_path::subdirectory(state, incidents::IncidentsConfig::DIR_NAME, is_made);
             if is_private { check() } else { Ok(false) }
         });
         match checked {

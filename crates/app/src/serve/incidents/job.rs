@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::event::{FailedCall, SiteFrames};
-use engine::holding::Holder;
-use engine::ids::{DeviceId, GpuId};
-use engine::stack::{Frame, SiteName};
-use engine::units::{Bytes, Nanos, Timestamp};
-use formats::export::incident::{Requester, Trigger};
+use engine::model::event::{FailedCall, SiteFrames};
+use engine::model::holder::Holder;
+use engine::model::ids::{DeviceId, GpuId};
+use engine::model::stack::{Frame, SiteName};
+use engine::model::units::{Bytes, Nanos, Timestamp};
+use formats::report::incident::{Requester, Trigger};
 
-use super::recent::EventWindow;
+use super::collect::event_ring::EventWindow;
 use crate::serve::PublishedSnapshot;
 
 /// A command for the incident writer.

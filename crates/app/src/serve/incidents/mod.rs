@@ -3,38 +3,26 @@
 //! out-of-memory errors and limits the rate of incidents. The writer runs on its own thread: it
 //! diagnoses the cause, derives advice and writes directories.
 
-mod before;
-mod desk;
-mod folder;
-mod gate;
-mod history;
-mod holders;
-mod host;
+mod collect;
 mod job;
-mod limits;
-#[cfg(test)]
-mod made;
-mod pages;
-mod recent;
-mod recording;
-mod unwritten;
-mod writer;
+mod write;
 
-pub(crate) use desk::IncidentCollector;
-pub(crate) use history::HolderHistory;
+pub(crate) use collect::collector::IncidentCollector;
+pub(crate) use collect::holder_history::HolderHistory;
 pub(crate) use job::IncidentJob;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use engine::ids::ProcessKey;
-use engine::units::Nanos;
-use formats::export::advice::AdviceReport;
+use engine::model::ids::ProcessKey;
+use engine::model::units::Nanos;
+use formats::report::advice::AdviceReport;
 use serde::Serialize;
 
 use super::{OutcomeCounter, PublishedSnapshot};
-use crate::advising::{self, AdviceRequest};
+use crate::advise_snapshot;
+use crate::advise_snapshot::AdviceRequest;
 
 /// A written incident, as the API shows it. All text is sanitized.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -110,8 +98,8 @@ impl IncidentStore {
         };
         AdviceReport {
             time: names.clock.precise(snapshot.at),
-            gpus: advising::run_advise(&request, snapshot, names),
-            notes: advising::notes(snapshot),
+            gpus: advise_snapshot::run_advise(&request, snapshot, names),
+            notes: advise_snapshot::notes(snapshot),
         }
     }
 
@@ -127,7 +115,7 @@ mod tests {
     use engine::snapshot::{Snapshot, Uncertainty};
 
     use super::*;
-    use crate::serve::onward::published;
+    use crate::serve::exporters::published;
 
     #[test]
     fn advice_says_that_memory_is_from_before_the_trace() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use engine::container::Pod;
+use engine::model::container::Pod;
 use serde::Deserialize;
 use ureq::tls::{RootCerts, TlsConfig};
 

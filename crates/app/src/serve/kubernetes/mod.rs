@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use engine::container::{Container, Pod};
+use engine::model::container::{Container, Pod};
 use engine::snapshot::Snapshot;
 
 use super::{AgentState, AgentThread};
-use crate::output;
+use crate::io::output;
 use kubelet::Pods;
 
 /// Minimum time between two queries, and its maximum after failures.
@@ -136,7 +136,7 @@ impl KubeletPoller {
                     output::log(&format!(
                         "pod names from {} only: {}",
                         shared.config.kubernetes.log_dir.display(),
-                        formats::plain::sanitize(&format!("{error:#}"))
+                        formats::sanitize::sanitize(&format!("{error:#}"))
                     ));
                 }
                 self.failures = self.failures.saturating_add(1);

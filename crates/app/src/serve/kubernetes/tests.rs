@@ -6,12 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use engine::container::ContainerRuntime;
-use engine::event::{Event, EventKind, ProcessInfo};
-use engine::ids::{Pid, Tid};
 use engine::ledger::Ledger;
+use engine::model::container::ContainerRuntime;
+use engine::model::event::{Event, EventKind, ProcessInfo};
+use engine::model::ids::{Pid, Tid};
+use engine::model::units::Timestamp;
 use engine::snapshot::SnapshotOptions;
-use engine::units::Timestamp;
 
 use super::*;
 use crate::serve::config::kubernetes::KubernetesConfig;

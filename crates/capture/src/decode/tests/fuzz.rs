@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::event::EventKind;
+use engine::model::event::EventKind;
 
 use crate::decode::{DecodeError, Record, decode, object};
 use crate::hooks::{CallSemantics, HOOKS, Hook};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use object::{Object, ObjectSection};
 
-use super::image::{ElfImage, open_regular};
+use super::elf_image::{ElfImage, open_regular};
 
 /// Where distributions install debug information.
 const DEBUG_DIR: &str = "/usr/lib/debug";

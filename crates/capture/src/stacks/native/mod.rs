@@ -4,23 +4,23 @@
 //! (mapped files), `unwind_rules` and `unwind` (from a stack copy to locations in files),
 //! `symbolizer` (from locations to names, in a separate thread).
 
+mod address_space;
 mod debug_file;
 mod demangle;
-mod image;
+mod drap;
+mod elf_image;
 mod maps;
 mod modules;
 mod perf_map;
-mod realigned;
-mod rules;
-mod shrunk;
-mod space;
-mod symbols;
+mod sigbus_guard;
+mod symbolizer;
 #[cfg(test)]
 mod tests;
 mod unwind;
+mod unwind_rules;
 
 pub(crate) use modules::ModuleRegistry;
-pub(crate) use symbols::NativeSymbolizer;
+pub(crate) use symbolizer::NativeSymbolizer;
 pub(crate) use unwind::{
     FrameLocation, HijackedReturn, NativeUnwinder, Registers, ReturnSlot, StackEnd, UnwoundStack,
 };

@@ -7,11 +7,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::ids::Pid;
-use engine::stack::UnknownReason;
+use engine::model::ids::Pid;
+use engine::model::stack::UnknownReason;
 use hashbrown::HashMap;
 
-use super::image::{ElfImage, ImageError, open_regular};
+use super::elf_image::{ElfImage, ImageError, open_regular};
 use super::maps::{Mapping, MappingKind};
 
 /// Maximum number of files kept. Each takes a mapping, of which a process may have 65,530.

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 use hashbrown::HashMap;
 
 use super::demangle::{demangle, truncate};

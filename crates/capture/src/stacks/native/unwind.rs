@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use engine::ids::Pid;
-use engine::stack::UnknownReason;
+use engine::model::ids::Pid;
+use engine::model::stack::UnknownReason;
 use framehop::x86_64::UnwindRegsX86_64;
 use hashbrown::HashMap;
 
+use super::address_space::{AddressSpace, CodeLocation};
 use super::modules::{Module, ModuleFinder, ModuleId, ModuleRegistry};
-use super::rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
-use super::space::{AddressSpace, CodeLocation};
+use super::unwind_rules::{RuleCaches, StackCopy, UnwindRules, UnwindStep};
 use crate::libraries::MmapEvent;
 
 /// Maximum number of frames of a stack.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 /// A mapping of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]

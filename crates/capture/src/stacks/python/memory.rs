@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 /// Bytes that another process can change or unmap at any time.
 pub(crate) trait MemoryReader {

@@ -5,20 +5,20 @@
 //! [`symbolizer`] resolves the names and lines of the frames ([`strings`], [`line_table`]). No data
 //! of the process is trusted.
 
-mod code;
+mod debug_offsets;
+mod detect;
 mod elf;
-mod find;
 mod layout;
-mod lines;
+mod line_table;
 mod maps;
 mod memory;
-mod offsets;
-mod plausible;
+mod strings;
+mod symbolizer;
 #[cfg(test)]
 mod tests;
-mod text;
+mod validate;
 mod version;
 
-pub(crate) use code::PythonSymbolizer;
-pub(crate) use find::{PythonUnsupported, find};
+pub(crate) use detect::{PythonUnsupported, find};
 pub(crate) use memory::ProcessMemory;
+pub(crate) use symbolizer::PythonSymbolizer;

@@ -6,15 +6,15 @@
 //! point of equal time buckets, so that every peak of the total is exact even with few points. The
 //! second pass ([`BandSampler`]) records the size of each band at those points.
 
-mod fill;
-mod outline;
+mod first_pass;
+mod second_pass;
 
-pub use fill::{BandSampler, BandSeries};
-pub use outline::{BandScan, BandScanResult, BandTotal, SamplePoints};
+pub use first_pass::{BandScan, BandScanResult, BandTotal, SamplePoints};
+pub use second_pass::{BandSampler, BandSeries};
 
 use super::GroupKey;
-use crate::ids::{DeviceId, Pid, SiteId};
-use crate::kind::MemoryKind;
+use crate::model::ids::{DeviceId, Pid, SiteId};
+use crate::model::memory_kind::MemoryKind;
 
 /// What memory is grouped by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

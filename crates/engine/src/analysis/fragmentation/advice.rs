@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 
 use super::{DeviceFragmentation, LARGE_PAGE, part};
-use crate::cache::{AllocatorSettings, Block, BlockState, PoolSizeClass, Segment};
-use crate::ids::DeviceId;
-use crate::units::Bytes;
+use crate::model::caching_allocator::{
+    AllocatorSettings, Block, BlockState, PoolSizeClass, Segment,
+};
+use crate::model::ids::DeviceId;
+use crate::model::units::Bytes;
 
 /// Ignore a problem that affects less than this share of the reserved memory.
 const MIN_FRAGMENTED_RATIO: f64 = 0.1;

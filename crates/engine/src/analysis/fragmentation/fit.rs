@@ -4,8 +4,8 @@ use super::{
     FragmentationReport, LARGE_PAGE, PoolFragmentation, PoolOwner, ROUNDED_REQUEST, SMALL_PAGE,
     SMALL_REQUEST,
 };
-use crate::cache::{AllocatorSettings, PoolSizeClass};
-use crate::ids::DeviceId;
+use crate::model::caching_allocator::{AllocatorSettings, PoolSizeClass};
+use crate::model::ids::DeviceId;
 
 /// What a request would need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,9 @@
 //! Creation and end of contexts.
 
-use engine::event::{ContextCall, Event};
-use engine::ids::{AddressType, ContextId, DeviceId};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::event::{ContextCall, Event};
+use engine::model::ids::{AddressType, ContextId, DeviceId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 
 use super::process::Context;
 use super::{Live, Process};

@@ -1,8 +1,8 @@
 //! Mapping of devices to GPUs, and its effect on memory whose device is unknown.
 
-use engine::ids::{DeviceId, GpuId};
-use engine::kind::MemoryKind;
-use engine::units::{Bytes, Timestamp};
+use engine::model::ids::{DeviceId, GpuId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Timestamp};
 
 use super::{Live, Process};
 

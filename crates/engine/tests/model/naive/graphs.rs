@@ -2,11 +2,11 @@
 
 use std::cmp::Reverse;
 
-use engine::event::{Allocate, Event, Free, GraphCall, MemoryLocation};
-use engine::ids::{AddressType, AllocationKey, DeviceId, GraphId, SiteId, StreamId, Tid};
-use engine::kind::MemoryKind;
+use engine::model::event::{Allocate, Event, Free, GraphCall, MemoryLocation};
+use engine::model::ids::{AddressType, AllocationKey, DeviceId, GraphId, SiteId, StreamId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::DriverReported;
-use engine::units::{Bytes, Timestamp};
 
 use super::{Live, Process};
 

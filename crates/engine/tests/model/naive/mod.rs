@@ -13,17 +13,19 @@ mod view;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use engine::change::LateFields;
-use engine::event::{Event, EventKind, FailedCall, GraphCall, LostDelta, ProcessInfo, VmmCall};
-use engine::ids::{AllocationKey, ContextId, DeviceId, GpuId, Pid, SiteId, Tid};
-use engine::kind::MemoryKind;
+use engine::model::change::LateFields;
+use engine::model::event::{
+    Event, EventKind, FailedCall, GraphCall, LostDelta, ProcessInfo, VmmCall,
+};
+use engine::model::ids::{AllocationKey, ContextId, DeviceId, GpuId, Pid, SiteId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, SiteName};
+use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::{
     GpuView, LostTotals, OutOfMemory, ProcessEnd, Snapshot, SnapshotOptions, Uncertainty,
 };
-use engine::stack::{Frame, SiteName};
-use engine::units::{Bytes, Timestamp};
 
-use super::followed::LiveAllocation;
+use super::tracked::LiveAllocation;
 use process::Process;
 use sites::SiteOp;
 use view::rank;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use engine::event::Event;
-use engine::ids::{ContextId, SiteId};
-use engine::object::{ObjectCall, ObjectKind};
+use engine::model::cuda_object::{ObjectCall, ObjectKind};
+use engine::model::event::Event;
+use engine::model::ids::{ContextId, SiteId};
+use engine::model::units::Timestamp;
 use engine::snapshot::{ObjectView, SiteObjectView};
-use engine::units::Timestamp;
 
 use super::process::Process;
 

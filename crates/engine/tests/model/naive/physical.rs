@@ -1,9 +1,9 @@
 //! Physical memory by its references and mappings.
 
-use engine::event::{Event, MemoryLocation, VmmCall};
-use engine::ids::{AddressType, AllocationKey, PhysicalHandleId};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::event::{Event, MemoryLocation, VmmCall};
+use engine::model::ids::{AddressType, AllocationKey, PhysicalHandleId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 
 use super::sites::SiteOp;
 use super::{Live, Process};

@@ -1,10 +1,10 @@
 //! Pools, and which of them an allocation comes from.
 
-use engine::event::{Event, MemoryLocation, PoolCall};
-use engine::ids::{DeviceId, PoolId};
-use engine::kind::MemoryKind;
+use engine::model::event::{Event, MemoryLocation, PoolCall};
+use engine::model::ids::{DeviceId, PoolId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::DriverReported;
-use engine::units::{Bytes, Timestamp};
 
 use super::{Live, Process};
 

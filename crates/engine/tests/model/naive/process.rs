@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::container::Container;
-use engine::event::{Allocate, Event, FailedCall, Free, FreeFunction, ProcessInfo};
-use engine::ids::{
+use engine::model::container::Container;
+use engine::model::cuda_object::ObjectKind;
+use engine::model::event::{Allocate, Event, FailedCall, Free, FreeFunction, ProcessInfo};
+use engine::model::ids::{
     AddressType, AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId,
     PhysicalHandleId, Pid, PoolId, ProcessKey, SiteId, Tid,
 };
-use engine::kind::MemoryKind;
-use engine::object::ObjectKind;
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::{ApiMisuse, DriverReported, LostTotals, ProcessEnd, ReceivedCalls};
-use engine::units::{Bytes, Timestamp};
 
 use super::Live;
 use super::graphs::{Capture, Exec, TimedNode};

@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::ids::{Pid, SiteId};
-use engine::kind::MemoryKind;
+use engine::model::ids::{Pid, SiteId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, SiteName, site_name};
+use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{
     KindView, SiteHistory, SiteKindView, SiteProcess, SiteView, SnapshotOptions, SortOrder,
 };
-use engine::stack::{Frame, SiteName, site_name};
-use engine::units::{Bytes, Nanos, Timestamp};
 
 use super::objects::{self, ObjectLine, ObjectOp};
 use super::{Naive, Process};

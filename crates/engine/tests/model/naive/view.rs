@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use engine::event::MemoryLocation;
-use engine::ids::{DeviceId, Tid};
-use engine::kind::MemoryKind;
+use engine::model::event::MemoryLocation;
+use engine::model::ids::{DeviceId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::{Bytes, Timestamp};
 use engine::snapshot::{
     AllocationView, DeviceView, FailedCallCount, KindView, PoolView, ProcessView, SnapshotOptions,
     SortOrder, ThreadView, Uncertainty,
 };
-use engine::units::{Bytes, Timestamp};
 
 use super::{Live, Naive, Process};
 

@@ -1,8 +1,8 @@
 //! Creation and end of contexts.
 
-use engine::event::{ContextCall, EventKind};
-use engine::ids::{ContextId, DeviceId, Pid, Tid};
-use engine::units::Timestamp;
+use engine::model::event::{ContextCall, EventKind};
+use engine::model::ids::{ContextId, DeviceId, Pid, Tid};
+use engine::model::units::Timestamp;
 
 use super::{DEVICES, Dice, InFlightCall, World, primary_of};
 

@@ -1,8 +1,8 @@
 //! Captures and graphs. Graph handles and node addresses are used only once.
 
-use engine::event::{EventKind, Free, FreeFunction, GraphCall, MemoryLocation};
-use engine::ids::{AllocationKey, DeviceId, GraphExecId, GraphId, Pid, StreamId, Tid};
-use engine::kind::MemoryKind;
+use engine::model::event::{EventKind, Free, FreeFunction, GraphCall, MemoryLocation};
+use engine::model::ids::{AllocationKey, DeviceId, GraphExecId, GraphId, Pid, StreamId, Tid};
+use engine::model::memory_kind::MemoryKind;
 
 use super::memory::Memory;
 use super::{DEVICES, Dice, InFlightCall, Program, World, pick, thread};

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use engine::event::{Allocate, EventKind, Free, FreeFunction, MemoryLocation, PoolCall};
-use engine::ids::{AddressType, AllocationKey, ContextId, DeviceId, Pid, PoolId, StreamId, Tid};
-use engine::kind::MemoryKind;
+use engine::model::event::{Allocate, EventKind, Free, FreeFunction, MemoryLocation, PoolCall};
+use engine::model::ids::{
+    AddressType, AllocationKey, ContextId, DeviceId, Pid, PoolId, StreamId, Tid,
+};
+use engine::model::memory_kind::MemoryKind;
 
 use super::{DEVICES, Dice, Program, World, pick, thread};
 

@@ -8,11 +8,13 @@ mod physical;
 
 use std::collections::BTreeMap;
 
-use engine::event::{Event, EventKind, FailedCall, LostDelta, OUT_OF_MEMORY, ProcessInfo, VmmCall};
-use engine::ids::{ContextId, DeviceId, FunctionId, Pid, PoolId, Tid};
-use engine::kind::MemoryKind;
 use engine::ledger::Ledger;
-use engine::units::Timestamp;
+use engine::model::event::{
+    Event, EventKind, FailedCall, LostDelta, OUT_OF_MEMORY, ProcessInfo, VmmCall,
+};
+use engine::model::ids::{ContextId, DeviceId, FunctionId, Pid, PoolId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 
 use graphs::{Capture, Exec, Graph};
 use memory::{Memory, Pool};

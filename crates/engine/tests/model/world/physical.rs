@@ -1,7 +1,7 @@
 //! Physical memory.
 
-use engine::event::{EventKind, MemoryLocation, VmmCall};
-use engine::ids::{DeviceId, PhysicalHandleId, Pid};
+use engine::model::event::{EventKind, MemoryLocation, VmmCall};
+use engine::model::ids::{DeviceId, PhysicalHandleId, Pid};
 
 use super::{DEVICES, Dice, Program, World, pick};
 

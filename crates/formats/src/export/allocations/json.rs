@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{COLUMNS, Cell, ColumnType, RowEncoder};
-use crate::clock::rfc3339;
+use crate::wall_clock::rfc3339;
 
 /// Writes allocations as a JSON array.
 pub struct JsonEncoder<'a> {

@@ -3,22 +3,22 @@
 
 mod csv;
 mod json;
-mod texts;
+mod stack_text;
 
 use std::io;
 
 use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
-use engine::change::AllocationChange;
-use engine::units::Timestamp;
+use engine::model::change::AllocationChange;
+use engine::model::units::Timestamp;
 
 pub use csv::CsvEncoder;
 pub use json::JsonEncoder;
-pub(in crate::export) use texts::StackTextCache;
+pub(in crate::export) use stack_text::StackTextCache;
 
-use super::exporter::FormatWriter;
-use crate::import::gather::FileInfo;
-use crate::plain::sanitize;
-use crate::recording::words::EnumName;
+use super::format_writer::FormatWriter;
+use crate::import::collecting_sink::FileInfo;
+use crate::recording::enum_names::EnumName;
+use crate::sanitize::sanitize;
 
 /// Type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

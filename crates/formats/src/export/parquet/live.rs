@@ -10,16 +10,16 @@ use arrow_array::{
     TimestampMicrosecondArray, UInt16Array, UInt32Array, UInt64Array,
 };
 use arrow_schema::{Field, Schema, SchemaRef};
-use engine::kind::{MemoryKind, MemoryLayer};
 use engine::metrics::MetricSet;
+use engine::model::memory_kind::{MemoryKind, MemoryLayer};
 use engine::snapshot::{DeviceView, ProcessView, SiteView, Snapshot};
 use engine::verdict::{Resource, SiteVerdict};
 
 use super::file::File;
 use super::stacks;
 use crate::export::ReportContext;
-use crate::export::verdict::short_location;
-use crate::plain::sanitize;
+use crate::report::verdict::short_location;
+use crate::sanitize::sanitize;
 
 /// Bytes of rows that are buffered before they are written to the file.
 const FLUSH_BYTES: usize = 4 << 20;

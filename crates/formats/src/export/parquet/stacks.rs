@@ -2,9 +2,9 @@
 
 use engine::snapshot::SiteView;
 
-use crate::export::analysis::frames::line;
-use crate::export::places::redact_paths;
-use crate::plain::sanitize_up_to;
+use crate::report::analysis::frames::line;
+use crate::report::redact::redact_paths;
+use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of frames of a stack; the innermost ones are written.
 const MAX_FRAMES: usize = 64;

@@ -4,8 +4,8 @@
 //! Counters are written as changes arrive; slices are chosen at the end. The order of packets in
 //! the file has no meaning to the viewer, except at equal timestamps.
 
-mod lanes;
 mod message;
+mod tracks;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use std::sync::Arc;
 use engine::analysis::lifetimes::{Lifetime, LifetimeTracker};
 use engine::analysis::usage::steps;
 use engine::analysis::{GroupKey, MemoryScope, RunningSum, is_host};
-use engine::change::AllocationChange;
-use engine::ids::{DeviceId, Pid, SiteId};
-use engine::kind::MemoryKind;
-use engine::stack::Frame;
-use engine::units::Timestamp;
+use engine::model::change::AllocationChange;
+use engine::model::ids::{DeviceId, Pid, SiteId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::Frame;
+use engine::model::units::Timestamp;
 use hashbrown::HashMap;
 
-use self::lanes::LargestSlices;
 use self::message::{
     Annotation, BEGIN, BOOTTIME, BYTES, CLEARED, COUNTER, Clock, ClockSnapshot, Counter, END,
     Event, Interned, NEEDS_STATE, Packet, Process, REALTIME, Text, Track,
 };
+use self::tracks::LargestSlices;
 use super::allocations::StackTextCache;
-use super::analysis::frames::innermost_program_frame;
-use super::exporter::FormatWriter;
-use crate::import::gather::FileInfo;
-use crate::plain::sanitize;
+use super::format_writer::FormatWriter;
+use crate::import::collecting_sink::FileInfo;
+use crate::report::analysis::frames::innermost_program_frame;
+use crate::sanitize::sanitize;
 
 /// Maximum number of allocations that are shown as slices.
 pub const MAX_SLICES: usize = 200_000;

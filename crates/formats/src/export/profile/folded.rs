@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::{Profile, ProfileSample, ProfileUnit, ProfileValue};
-use crate::export::analysis::frames::line;
-use crate::plain::sanitize;
+use crate::report::analysis::frames::line;
+use crate::sanitize::sanitize;
 
 /// Writes one line per stack, sorted by name.
 pub fn folded(

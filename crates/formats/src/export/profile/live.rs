@@ -4,18 +4,18 @@
 use std::io::{self, Write};
 
 use engine::analysis::{Amount, GroupKey};
-use engine::ids::{GpuId, ProcessKey};
-use engine::kind::MemoryKind;
+use engine::model::ids::{GpuId, ProcessKey};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{SiteName, StackTable};
+use engine::model::units::Timestamp;
 use engine::snapshot::{ProcessView, SiteKindView, SiteView, Snapshot};
-use engine::stack::{SiteName, StackTable};
-use engine::units::Timestamp;
 use hashbrown::{HashMap, HashSet};
 
 use super::ProfileSample;
 use super::pprof::{LabelValue, PprofBuilder};
 use super::proto::ValueType;
 use crate::export::ReportContext;
-use crate::export::places::{placeholder, redact_paths};
+use crate::report::redact::{placeholder, redact_paths};
 
 /// Total allocations by site at the time of a profile, as the baseline of the next one.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -3,13 +3,13 @@
 //! Only memory that counts in a file is included (see [`engine::analysis::MemoryScope`]), so that
 //! sums match the reports of the file: layers are never added.
 
-mod flame;
+mod flamegraph;
 mod folded;
 mod live;
 mod pprof;
 mod proto;
 
-pub use flame::flame_graph;
+pub use flamegraph::flame_graph;
 pub use folded::folded;
 pub use live::{AllocationBaseline, live_pprof};
 pub use pprof::pprof;
@@ -17,12 +17,12 @@ pub use pprof::pprof;
 use std::collections::BTreeMap;
 
 use engine::analysis::groups::GroupTable;
-use engine::analysis::watermark::Peak;
+use engine::analysis::peak::Peak;
 use engine::analysis::{Amount, GroupKey};
-use engine::ids::Pid;
-use engine::stack::StackTable;
+use engine::model::ids::Pid;
+use engine::model::stack::StackTable;
 
-use crate::plain::sanitize;
+use crate::sanitize::sanitize;
 
 /// Amounts of one site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

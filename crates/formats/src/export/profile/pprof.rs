@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use engine::stack::{Frame, FrameId, StackTable};
+use engine::model::stack::{Frame, FrameId, StackTable};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::proto::{Function, Label, Line, Location, Mapping, Profile as Proto, ValueType};
 use super::{Profile, ProfileSample, ProfileUnit, ProfileValue, proto};
-use crate::plain::sanitize;
+use crate::sanitize::sanitize;
 
 /// Values of each sample, in order.
 const VALUES: [(&str, &str, ProfileValue, ProfileUnit); 4] = [

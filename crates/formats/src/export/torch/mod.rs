@@ -5,27 +5,27 @@
 //! file is read once for the allocations that are live at its end ([`Prescan`]) and once more for
 //! each device; only live allocations are kept in memory.
 
-mod pickle;
+mod pickle_writer;
+mod prescan;
 mod state;
-mod survey;
 mod trace;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use engine::analysis::MemoryScope;
-use engine::change::AllocationChange;
-use engine::ids::{DeviceId, Pid, SiteId};
-use engine::kind::MemoryKind;
+use engine::model::change::AllocationChange;
+use engine::model::ids::{DeviceId, Pid, SiteId};
+use engine::model::memory_kind::MemoryKind;
 use hashbrown::HashMap;
 
-pub use self::survey::Prescan;
+pub use self::prescan::Prescan;
 
-use self::pickle::{PickleList, PickleWriter};
-use self::survey::{LiveAllocation, PrescanResult};
+use self::pickle_writer::{PickleList, PickleWriter};
+use self::prescan::{LiveAllocation, PrescanResult};
 use self::trace::TraceWriter;
-use crate::import::gather::FileInfo;
-use crate::plain::sanitize_up_to;
+use crate::import::collecting_sink::FileInfo;
+use crate::sanitize::sanitize_up_to;
 
 /// Maximum number of characters of a function or file name.
 const MAX_NAME_CHARS: usize = 4096;
@@ -205,7 +205,7 @@ fn device_list(changed: &BTreeSet<Option<DeviceId>>, facts: &FileInfo) -> Vec<Op
 #[derive(Default)]
 struct WrittenStacks {
     sites: HashMap<SiteId, u32>,
-    frames: HashMap<engine::stack::FrameId, u32>,
+    frames: HashMap<engine::model::stack::FrameId, u32>,
 }
 
 impl WrittenStacks {

@@ -3,14 +3,16 @@
 use std::io;
 
 use engine::analysis::MemoryScope;
-use engine::cache::{AllocatorSettings, Block, BlockState, PoolSizeClass, Segment};
-use engine::ids::{DeviceId, SiteId};
+use engine::model::caching_allocator::{
+    AllocatorSettings, Block, BlockState, PoolSizeClass, Segment,
+};
+use engine::model::ids::{DeviceId, SiteId};
 use hashbrown::HashMap;
 
-use super::pickle::PickleWriter;
+use super::pickle_writer::PickleWriter;
 use super::{LiveAllocation, SnapshotWriter};
-use crate::import::gather::FileInfo;
-use crate::plain::sanitize;
+use crate::import::collecting_sink::FileInfo;
+use crate::sanitize::sanitize;
 
 /// Maximum size of PyTorch's small blocks.
 const SMALL_BLOCK_BYTES: u64 = 1 << 20;

@@ -3,17 +3,17 @@
 use std::io;
 
 use engine::analysis::MemoryScope;
-use engine::change::{AllocationChange, ChangeKind, EndReason};
-use engine::ids::{SiteId, StreamId};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::change::{AllocationChange, ChangeKind, EndReason};
+use engine::model::ids::{SiteId, StreamId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 use hashbrown::{HashMap, HashSet};
 
-use super::pickle::{PickleList, PickleWriter};
-use super::survey::{AddressAssigner, is_wanted};
+use super::pickle_writer::{PickleList, PickleWriter};
+use super::prescan::{AddressAssigner, is_wanted};
 use super::{TraceTarget, WrittenStacks, is_reserve};
 use crate::import::FailedAllocation;
-use crate::import::gather::FileInfo;
+use crate::import::collecting_sink::FileInfo;
 
 /// Context for writing entries.
 pub(super) struct TraceContext<'p, 'a> {
@@ -92,7 +92,7 @@ impl TraceWriter {
         self.ooms(None, context)
     }
 
-    fn is_here(&self, kind: MemoryKind, device: Option<engine::ids::DeviceId>) -> bool {
+    fn is_here(&self, kind: MemoryKind, device: Option<engine::model::ids::DeviceId>) -> bool {
         match self.lane {
             TraceTarget::Device(own) => kind != MemoryKind::Pinned && own == device,
             TraceTarget::Host => kind == MemoryKind::Pinned,

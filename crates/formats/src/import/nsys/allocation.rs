@@ -1,7 +1,7 @@
 //! Live allocations, and the keys they are matched by.
 
-use engine::ids::{AddressType, AllocationKey, DeviceId, PoolId, SiteId, StreamId, Tid};
-use engine::kind::MemoryKind;
+use engine::model::ids::{AddressType, AllocationKey, DeviceId, PoolId, SiteId, StreamId, Tid};
+use engine::model::memory_kind::MemoryKind;
 
 /// Key that memory is matched by. Contexts and devices are not part of it: they differ in frees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -3,23 +3,23 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use engine::change::{AllocationChange, ChangeKind, EndReason};
-use engine::ids::{AllocationKey, DeviceId, PoolId, StreamId, Tid};
-use engine::kind::MemoryKind;
-use engine::units::Timestamp;
+use engine::model::change::{AllocationChange, ChangeKind, EndReason};
+use engine::model::ids::{AllocationKey, DeviceId, PoolId, StreamId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 
-use super::about::{EnumTables, MemoryOperation};
 use super::allocation::{KindClass, LiveAllocation, MatchKey, class, graph_key, is_same_memory};
-use super::calls::synthetic_site;
-use super::notes::Warnings;
+use super::metadata::{EnumTables, MemoryOperation};
 use super::pools::{PoolState, PoolTable};
+use super::prescan::ManagedVariable;
 use super::processes::Processes;
-use super::record::RecordRow;
-use super::strings::text;
-use super::survey::ManagedVariable;
-use super::table::RowReader;
+use super::sqlite::record::RecordRow;
+use super::sqlite::string_table::text;
+use super::sqlite::table::RowReader;
+use super::stacks::calls::synthetic_site;
+use super::warnings::Warnings;
 use crate::import::{ImportError, ImportSink};
 
 pub(super) const COLUMNS: [&str; 15] = [

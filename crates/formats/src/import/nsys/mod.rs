@@ -5,31 +5,25 @@
 //! Large tables are read directly from the pages of the file if that is safe (`page_reader`), or
 //! else by SQLite; `table` hides the difference.
 
-mod about;
 mod allocation;
-mod calls;
-mod chains;
-pub(super) mod database;
-mod lookup;
 mod matching;
-mod notes;
-mod pages;
+mod metadata;
 mod pools;
+mod prescan;
 mod processes;
-mod record;
-mod strings;
-mod survey;
-mod table;
+pub(super) mod sqlite;
+mod stacks;
+mod warnings;
 
 use std::path::Path;
 
-use self::about::{EnumTables, ExportInfo};
-use self::database::Database;
 use self::matching::{MatchProgress, Matcher};
-use self::notes::Warnings;
-use self::strings::StringTable;
-use self::survey::Prescan;
-use self::table::{RowOrder, Table};
+use self::metadata::{EnumTables, ExportInfo};
+use self::prescan::Prescan;
+use self::sqlite::database::Database;
+use self::sqlite::string_table::StringTable;
+use self::sqlite::table::{RowOrder, Table};
+use self::warnings::Warnings;
 use super::{ImportError, ImportSink, ImportSummary, SourceFormat};
 
 /// The table of memory events.
@@ -46,7 +40,7 @@ pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, Imp
     let mut notes = Warnings::default();
     let export = ExportInfo::read(&database)?;
     let enums = EnumTables::read(&database, &mut notes)?;
-    let events = match Table::find(&database, EVENTS, survey::COLUMNS)? {
+    let events = match Table::find(&database, EVENTS, prescan::COLUMNS)? {
         Some(table) => read_events(&database, &table, &enums, &export, &mut notes, sink)?,
         None => {
             export.report_clock(&database, 0, sink)?;
@@ -57,7 +51,7 @@ pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, Imp
             0
         }
     };
-    about::report_devices(&database, sink)?;
+    metadata::report_devices(&database, sink)?;
     notes.flush(sink);
     Ok(ImportSummary { source: SourceFormat::Nsys, events, producer: export.producer })
 }
@@ -81,10 +75,11 @@ fn read_events(
     notes.info("memory events were out of order and have been sorted", late);
 
     let mut strings = StringTable::new(database)?;
-    let stats = calls::read(database, &mut processes)?;
+    let stats = stacks::calls::read(database, &mut processes)?;
     stats.add_warnings(&mut strings, notes);
-    let mut chains = chains::read(database, &mut processes, &stats, &mut strings, notes, sink)?;
-    calls::resolve(&mut processes, |chain| chains.site(chain), &mut strings, sink);
+    let mut chains =
+        stacks::chains::read(database, &mut processes, &stats, &mut strings, notes, sink)?;
+    stacks::calls::resolve(&mut processes, |chain| chains.site(chain), &mut strings, sink);
     drop(chains);
 
     let state = {
@@ -101,7 +96,7 @@ fn read_events(
     let MatchProgress { mut pools, used, .. } = state;
     pools.read(database, &mut processes)?;
     pools.finish(&processes, zero, sink);
-    about::report_processes(database, &mut strings, |global| processes.pid(global), sink)?;
+    metadata::report_processes(database, &mut strings, |global| processes.pid(global), sink)?;
     let text = "processes of different machines have the same pid; the later ones are shown with a \
                 larger one";
     notes.info(text, processes.same_pids() as u64);

@@ -1,14 +1,14 @@
 //! Sizes of pools. Only the last state of each is reported: it is the one at the end of the file.
 
-use engine::cache::PoolTotals;
-use engine::ids::{DeviceId, Pid};
-use engine::units::Timestamp;
+use engine::model::caching_allocator::PoolTotals;
+use engine::model::ids::{DeviceId, Pid};
+use engine::model::units::Timestamp;
 use hashbrown::HashMap;
 
-use super::database::Database;
 use super::processes::Processes;
-use super::record::RecordRow;
-use super::table::{RowOrder, RowReader, Table};
+use super::sqlite::database::Database;
+use super::sqlite::record::RecordRow;
+use super::sqlite::table::{RowOrder, RowReader, Table};
 use crate::import::{ImportError, ImportSink};
 
 /// Last known state of a pool, and its time in the file.

@@ -1,10 +1,10 @@
 //! Processes with memory events, numbered from 0.
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 use hashbrown::HashMap;
 
-use super::about;
-use super::calls::CallTable;
+use super::metadata;
+use super::stacks::calls::CallTable;
 
 /// One process.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Processes {
             None if self.list.len() < Self::MAX_PROCESSES => {
                 let number = u32::try_from(self.list.len()).ok()?;
                 // Processes of different hosts can have the same pid, and must stay distinct.
-                let pid = about::pid(global);
+                let pid = metadata::pid(global);
                 let before = self.same.entry(pid).or_default();
                 let pid = Pid(pid.0 | before.checked_mul(1 << 24)?);
                 *before += 1;

@@ -6,42 +6,26 @@
 //! it is complete. After the file was read, `pairs` matches allocations and frees, and `replay`
 //! emits the changes in the order of time.
 
-mod ahead;
-mod entry;
-mod events;
-mod fault;
-mod frames;
-mod gaps;
 mod html;
-mod input;
-mod known;
-mod lane;
-mod machine;
-mod meaning;
-mod memo;
-mod notes;
-mod opcode;
-mod pair;
+mod pickle;
 mod replay;
-mod reserved;
-mod state;
-mod value;
-mod words;
+mod snapshot;
+mod warnings;
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use engine::units::Timestamp;
+use engine::model::units::Timestamp;
 
-use self::fault::{ReadError, ReadErrorKind};
 use self::html::HtmlPickleReader;
-use self::input::ByteWindow;
-use self::lane::lanes;
-use self::machine::PickleMachine;
-use self::meaning::SnapshotBuilder;
+use self::pickle::byte_window::ByteWindow;
+use self::pickle::error::{ReadError, ReadErrorKind};
+use self::pickle::machine::PickleMachine;
+use self::pickle::value::{RunItem, Value};
+use self::replay::device_trace::lanes;
 use self::replay::{ReplayContext, TraceReplayer, moment};
-use self::value::{RunItem, Value};
+use self::snapshot::builder::SnapshotBuilder;
 use super::{ImportError, ImportSink, ImportSummary, SourceFormat};
 
 /// Smaller times are not microseconds since 1970, but entry numbers.
@@ -118,7 +102,7 @@ fn replay(builder: &mut SnapshotBuilder<'_>, segments_only: Option<Value>) {
     let paired: Vec<_> = lanes
         .into_iter()
         .map(|lane| {
-            let pairs = pair::pair(&lane, events, notes);
+            let pairs = replay::pairs::pair(&lane, events, notes);
             (lane, pairs)
         })
         .collect();

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::run::{HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
-use super::things::{self, end_plain};
+use super::resources;
+use super::resources::end_plain;
+use super::scenario_thread::{HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
 use super::{KIB, MIB};
 
 sites! {

@@ -4,10 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::mpsc::sync_channel;
 
-use super::run::{Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
-use super::things::{self, end_async, end_plain};
+use super::resources;
+use super::resources::{end_async, end_plain};
+use super::scenario_thread::{
+    Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic,
+};
 use super::{KIB, MIB};
-use crate::programs::many::{join, spawn};
+use crate::programs::threads::{join, spawn};
 
 sites! {
     train_activation: plain,
@@ -99,7 +102,7 @@ pub(super) fn long_sawtooth(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 fn teeth(
     run: &mut ScenarioThread,
-    site: super::run::CreateFn,
+    site: super::scenario_thread::CreateFn,
     milliseconds: u128,
 ) -> anyhow::Result<()> {
     let (mut epoch, mut gathered) = (0, HeldResources::new());

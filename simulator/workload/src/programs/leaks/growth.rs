@@ -1,9 +1,12 @@
 //! Memory that grows for a good reason, and stops.
 
-use super::run::{Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
-use super::things::{self, end_pinned, end_plain};
+use super::resources;
+use super::resources::{end_pinned, end_plain};
+use super::scenario_thread::{
+    Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic,
+};
 use super::{KIB, MIB};
-use crate::programs::many::{join, spawn};
+use crate::programs::threads::{join, spawn};
 
 sites! {
     arena_grow: plain,
@@ -48,7 +51,7 @@ pub(super) fn slow_start(run: &mut ScenarioThread) -> anyhow::Result<()> {
 /// Allocates blocks at a constant rate, until `until` of the time has passed.
 fn fill(
     run: &mut ScenarioThread,
-    site: super::run::CreateFn,
+    site: super::scenario_thread::CreateFn,
     blocks: usize,
     until: f64,
 ) -> anyhow::Result<()> {

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::sync_channel;
 
-use super::run::{Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
-use super::things::{self, end_plain};
+use super::resources;
+use super::resources::end_plain;
+use super::scenario_thread::{
+    Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic,
+};
 use super::{KIB, MIB};
-use crate::programs::many::{join, spawn};
+use crate::programs::threads::{join, spawn};
 
 sites! {
     leak_worker_buffer: plain,

@@ -1,7 +1,8 @@
 //! Leaks of memory other than linear device memory.
 
-use super::run::{Churn, CreateFn, DestroyFn, HeldResources, ScenarioThread, sites};
-use super::things::{self, REGISTERED};
+use super::resources;
+use super::resources::REGISTERED;
+use super::scenario_thread::{Churn, CreateFn, DestroyFn, HeldResources, ScenarioThread, sites};
 use super::{KIB, MIB};
 
 sites! {
@@ -29,37 +30,37 @@ fn churn(
 
 /// Stream-ordered memory.
 pub(super) fn stream_ordered(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_async, things::end_async, MIB)
+    churn(run, leak_async, resources::end_async, MIB)
 }
 
 /// Page-locked host memory.
 pub(super) fn pinned(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_pinned, things::end_pinned, 256 * KIB)
+    churn(run, leak_pinned, resources::end_pinned, 256 * KIB)
 }
 
 /// Managed memory.
 pub(super) fn managed(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_managed, things::end_plain, MIB)
+    churn(run, leak_managed, resources::end_plain, MIB)
 }
 
 /// Physical memory that is not mapped.
 pub(super) fn physical(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_physical, things::end_physical, 2 * MIB)
+    churn(run, leak_physical, resources::end_physical, 2 * MIB)
 }
 
 /// Arrays.
 pub(super) fn array(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_array, things::end_array, MIB)
+    churn(run, leak_array, resources::end_array, MIB)
 }
 
 /// Registered memory of the program.
 pub(super) fn registered(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_registered, things::end_registered, REGISTERED)
+    churn(run, leak_registered, resources::end_registered, REGISTERED)
 }
 
 #[inline(never)]
 fn leak_from_own_pool(run: &ScenarioThread, pool: u64, bytes: usize) -> crate::cuda::Result<u64> {
-    let made = things::pooled(run, pool, bytes);
+    let made = resources::pooled(run, pool, bytes);
     // Prevents a tail call.
     std::hint::black_box("leak_from_own_pool");
     made
@@ -67,7 +68,7 @@ fn leak_from_own_pool(run: &ScenarioThread, pool: u64, bytes: usize) -> crate::c
 
 /// Memory of a pool that the program created.
 pub(super) fn own_pool(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let pool = things::pool(run, 0)?;
+    let pool = resources::pool(run, 0)?;
     let mut held = HeldResources::new();
     while run.step(20) {
         held.push_back(leak_from_own_pool(run, pool, MIB)?);
@@ -75,7 +76,7 @@ pub(super) fn own_pool(run: &mut ScenarioThread) -> anyhow::Result<()> {
             && let Some(oldest) = held.pop_front()
             && !run.one_in(5)
         {
-            things::end_async(run, oldest)?;
+            resources::end_async(run, oldest)?;
         }
     }
     Ok(())

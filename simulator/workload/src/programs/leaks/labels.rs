@@ -1,6 +1,6 @@
 //! The labels of the scenarios, and the half of the corpus that each belongs to.
 
-use super::run::ScenarioThread;
+use super::scenario_thread::ScenarioThread;
 use super::{healthy, leaking};
 use crate::cuda::Driver;
 

@@ -1,7 +1,7 @@
 //! The scenarios that leak, with their leaks.
 
 use super::labels::{Group, PASSING, Scenario, memory, objects};
-use super::{hidden, kinds, objects, plain};
+use super::{device_memory, hidden, kinds, objects};
 
 /// The scenarios.
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -13,7 +13,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_kept_losses", "device")],
         others: &[("step_activation", PASSING)],
         needs: &[],
-        run: plain::fast,
+        run: device_memory::fast,
     },
     Scenario {
         group: Group::Shape,
@@ -23,7 +23,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_one_in_hundred", "device")],
         others: &[],
         needs: &[],
-        run: plain::slow,
+        run: device_memory::slow,
     },
     Scenario {
         group: Group::Shape,
@@ -33,7 +33,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_epoch_history", "device")],
         others: &[("step_activation", PASSING)],
         needs: &[],
-        run: plain::epochs,
+        run: device_memory::epochs,
     },
     Scenario {
         group: Group::Shape,
@@ -43,7 +43,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_under_noise", "device")],
         others: &[],
         needs: &[],
-        run: plain::noisy,
+        run: device_memory::noisy,
     },
     Scenario {
         group: Group::Shape,
@@ -53,7 +53,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_from_a_third", "device")],
         others: &[],
         needs: &[],
-        run: plain::late,
+        run: device_memory::late,
     },
     Scenario {
         group: Group::Shape,
@@ -63,7 +63,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_small_records", "device")],
         others: &[("big_batch", PASSING)],
         needs: &[],
-        run: plain::small,
+        run: device_memory::small,
     },
     Scenario {
         group: Group::Shape,
@@ -73,7 +73,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_growing_sizes", "device")],
         others: &[("step_activation", PASSING)],
         needs: &[],
-        run: plain::growing,
+        run: device_memory::growing,
     },
     Scenario {
         group: Group::Shape,
@@ -83,7 +83,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_first_of_two", "device"), memory("leak_second_of_two", "device")],
         others: &[("step_activation", PASSING)],
         needs: &[],
-        run: plain::two,
+        run: device_memory::two,
     },
     Scenario {
         group: Group::Shape,
@@ -93,7 +93,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_after_warm_up", "device")],
         others: &[("step_activation", PASSING), ("warm_up_weights", &["plateau", "ramp_up"])],
         needs: &[],
-        run: plain::after_warm_up,
+        run: device_memory::after_warm_up,
     },
     Scenario {
         group: Group::Shape,
@@ -103,7 +103,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[memory("leak_checkpoints", "device")],
         others: &[("step_activation", PASSING)],
         needs: &[],
-        run: plain::checkpoints,
+        run: device_memory::checkpoints,
     },
     Scenario {
         group: Group::Hidden,

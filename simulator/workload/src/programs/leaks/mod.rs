@@ -3,6 +3,7 @@
 
 mod caches;
 mod churn;
+mod device_memory;
 mod growth;
 mod healthy;
 mod hidden;
@@ -10,16 +11,15 @@ mod kinds;
 mod labels;
 mod leaking;
 mod objects;
-mod plain;
-mod run;
-mod things;
+mod resources;
+mod scenario_thread;
 
 use anyhow::anyhow;
 
 use super::MIB;
 use crate::cli::{CommonArgs, Leaks};
 use crate::cuda::{Device, Driver};
-use run::ScenarioThread;
+use scenario_thread::ScenarioThread;
 
 const KIB: usize = 1 << 10;
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::run::{
+use super::resources;
+use super::scenario_thread::{
     Churn, CreateFn, DestroyFn, HeldResources, ScenarioThread, sites, take_any, traffic,
 };
-use super::things;
 
 sites! {
     leak_stream: stream,
@@ -35,47 +35,47 @@ fn churn(run: &mut ScenarioThread, site: CreateFn, end: DestroyFn) -> anyhow::Re
 
 /// Streams.
 pub(super) fn streams(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_stream, things::end_stream)
+    churn(run, leak_stream, resources::end_stream)
 }
 
 /// Events.
 pub(super) fn events(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_event, things::end_event)
+    churn(run, leak_event, resources::end_event)
 }
 
 /// Graphs.
 pub(super) fn graphs(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_graph, things::end_graph)
+    churn(run, leak_graph, resources::end_graph)
 }
 
 /// Executable graphs.
 pub(super) fn execs(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_graph_exec, things::end_exec)
+    churn(run, leak_graph_exec, resources::end_exec)
 }
 
 /// Modules.
 pub(super) fn modules(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_module, things::end_module)
+    churn(run, leak_module, resources::end_module)
 }
 
 /// Libraries.
 pub(super) fn libraries(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_library, things::end_library)
+    churn(run, leak_library, resources::end_library)
 }
 
 /// Memory pools.
 pub(super) fn pools(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_pool, things::end_pool)
+    churn(run, leak_pool, resources::end_pool)
 }
 
 /// Contexts.
 pub(super) fn contexts(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    churn(run, leak_context, things::end_context)
+    churn(run, leak_context, resources::end_context)
 }
 
 /// A stream for each request, destroyed after it.
 pub(super) fn stream_churn(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let mut churn = Churn::new(stream_per_request, things::end_stream, 6);
+    let mut churn = Churn::new(stream_per_request, resources::end_stream, 6);
     while run.step(10) {
         traffic(run)?;
         churn.turn(run, 0, None)?;
@@ -105,7 +105,7 @@ pub(super) fn graph_replaced(run: &mut ScenarioThread) -> anyhow::Result<()> {
             let shape = run.random.u32(..5);
             let exec = graph_rebuild(run, 0)?;
             if let Some(old) = execs.insert(shape, exec) {
-                things::end_exec(run, old)?;
+                resources::end_exec(run, old)?;
             }
         }
     }

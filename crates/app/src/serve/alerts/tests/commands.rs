@@ -7,7 +7,7 @@ use engine::metrics::MetricSet;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::super::watch::AlertWorker;
+use super::super::worker::AlertWorker;
 use super::{at, clock, count, leak, settings, until, worker};
 use crate::serve::AgentState;
 

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::alert::{Alert, AlertEvaluator, Transition};
-use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, catalogue};
-use engine::units::{Nanos, Timestamp};
+use engine::metrics::{Metric, MetricFamily, MetricSet, Sample, SampleValue, catalog};
+use engine::model::units::{Nanos, Timestamp};
 use formats::WallClock;
 
-use super::outlet::Notifier;
-use super::watch::AlertWorker;
+use super::notifier::Notifier;
+use super::worker::AlertWorker;
 use crate::serve::AgentState;
 use crate::serve::config::Config;
 
@@ -60,7 +60,7 @@ fn leak(pid: &str) -> MetricSet {
         "step main.py:7",
         "device",
     ];
-    metrics(&catalogue::SUSPECT_GROWTH, &labels, 1_048_576.0)
+    metrics(&catalog::SUSPECT_GROWTH, &labels, 1_048_576.0)
 }
 
 /// Returns firing alerts of the built-in rule, one per pid.
@@ -68,7 +68,7 @@ fn alerts(pids: &[&str]) -> Vec<Alert> {
     let rules = settings("[alerts]\nleak_suspect = \"0s\"").config.alerts.rules();
     let mut evaluator = AlertEvaluator::new(rules, Nanos(0));
     let mut all = MetricSet {
-        families: vec![MetricFamily { metric: &catalogue::SUSPECT_GROWTH, samples: vec![] }],
+        families: vec![MetricFamily { metric: &catalog::SUSPECT_GROWTH, samples: vec![] }],
     };
     for pid in pids {
         all.families[0].samples.append(&mut leak(pid).families[0].samples);

@@ -1,8 +1,8 @@
 use engine::alert::Alert;
-use engine::units::{Nanos, Timestamp};
+use engine::model::units::{Nanos, Timestamp};
 
-use super::super::sync::AlertmanagerSync;
-use super::super::teller::{DueNotification, NotificationThrottle, RateLimit};
+use super::super::alertmanager::AlertmanagerSync;
+use super::super::throttle::{DueNotification, NotificationThrottle, RateLimit};
 use super::{alerts, at};
 
 fn seconds(seconds: u64) -> Nanos {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::notice::Notification;
-use super::super::{log, shapes};
+use super::super::notification::Notification;
+use super::super::{log, payload};
 use super::{alerts, at, clock};
 
 /// The notification of the page: the same process with a plain name.
@@ -38,19 +38,19 @@ fn assert_documented(heading: &str, message: &str) {
 
 #[test]
 fn json_is_as_documented() {
-    assert_documented("JSON", &shapes::json(&notice()));
+    assert_documented("JSON", &payload::json(&notice()));
 }
 
 #[test]
 fn messages_for_alertmanager_are_as_documented() {
     let until = clock().precise(at(540));
     let source = "http://127.0.0.1:9754/api/v1/alerts";
-    assert_documented("Alertmanager", &shapes::alertmanager(&[notice()], &until, source));
+    assert_documented("Alertmanager", &payload::alertmanager(&[notice()], &until, source));
 }
 
 #[test]
 fn messages_for_slack_are_as_documented() {
-    assert_documented("Slack", &shapes::slack(&notice()));
+    assert_documented("Slack", &payload::slack(&notice()));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn names_notify_no_user_in_slack() {
     let mut notice = notice();
     notice.labels[1].1 = "<!channel> & co".into();
     notice.summary = "<!channel> leaks".into();
-    let message = shapes::slack(&notice);
+    let message = payload::slack(&notice);
     assert!(!message.contains('<') && !message.contains("> "), "{message}");
     assert!(message.contains("&lt;!channel&gt; &amp; co"), "{message}");
 }
@@ -76,7 +76,7 @@ fn names_are_not_markup_in_slack_compatible_services() {
     notice.summary = format!("{name} leaks");
     notice.advice = format!("Stop {name}");
     notice.host = name.into();
-    let message: Value = serde_json::from_str(&shapes::slack(&notice)).unwrap();
+    let message: Value = serde_json::from_str(&payload::slack(&notice)).unwrap();
     let attachment = &message["attachments"][0];
     let texts = [
         &message["text"],
@@ -101,6 +101,6 @@ fn resolved_alert_is_marked_as_such() {
     let notice = Notification::new(&alert, &clock(), &"node-1".into());
     let line = log::line(&notice);
     assert!(line.contains("alert resolved: leak_suspect (warning): no longer so: "), "{line}");
-    let json: Value = serde_json::from_str(&shapes::json(&notice)).unwrap();
+    let json: Value = serde_json::from_str(&payload::json(&notice)).unwrap();
     assert!(json["summary"].as_str().unwrap().starts_with("no longer so: "), "{json}");
 }

@@ -10,7 +10,7 @@ use engine::metrics::MetricSet;
 use serde_json::Value;
 
 use super::super::AlertStore;
-use super::super::outlet::OutgoingMessage;
+use super::super::notifier::OutgoingMessage;
 use super::super::webhook::WebhookSender;
 use super::receiver::Server;
 use super::{at, clock, count, leak, settings, until, worker};

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use engine::alert::{Rule, RuleExpr, Severity, Threshold, placeholders};
-use engine::metrics::{Metric, MetricType, catalogue};
-use engine::units::Nanos;
-use formats::plain::sanitize;
+use engine::metrics::{Metric, MetricType, catalog};
+use engine::model::units::Nanos;
+use formats::sanitize::sanitize;
 use serde::Deserialize;
 
-use crate::quantity;
+use crate::parse_units;
 use crate::serve::config::DurationValue;
 
 /// `[[alerts.rule]]`.
@@ -88,9 +88,9 @@ impl CustomRuleConfig {
     }
 
     fn metric(&self) -> Result<&'static Metric, String> {
-        let known = catalogue::ALL.iter().find(|metric| metric.name == self.metric);
+        let known = catalog::ALL.iter().find(|metric| metric.name == self.metric);
         known.copied().ok_or_else(|| {
-            let nearest = nearest(&self.metric, catalogue::ALL.iter().map(|metric| metric.name));
+            let nearest = nearest(&self.metric, catalog::ALL.iter().map(|metric| metric.name));
             let hint = nearest.map_or_else(
                 || "docs/reference/metrics.md lists all of them".into(),
                 |nearest| format!("did you mean `{nearest}`?"),
@@ -180,8 +180,8 @@ impl ThresholdNumber {
             Self::Plain(number) if number.is_finite() => Ok(*number),
             Self::Plain(_) => Err("the threshold is not a number".into()),
             Self::Words(words) => match metric.unit {
-                "bytes" => quantity::size(words).map(|bytes| bytes.0 as f64),
-                "seconds" => quantity::time(words).map(|time| time.as_secs_f64()),
+                "bytes" => parse_units::size(words).map(|bytes| bytes.0 as f64),
+                "seconds" => parse_units::time(words).map(|time| time.as_secs_f64()),
                 _ => Err(format!("`{}` takes a number without quotes", metric.name)),
             },
         }

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use engine::alert::{RuleExpr, Severity, Threshold};
-use engine::units::Nanos;
+use engine::model::units::Nanos;
 
 fn read(text: &str) -> AlertsConfig {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))

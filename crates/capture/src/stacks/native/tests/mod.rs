@@ -17,8 +17,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use engine::ids::Pid;
-use engine::stack::Frame;
+use engine::model::ids::Pid;
+use engine::model::stack::Frame;
 
 use super::{
     FrameLocation, HijackedReturn, NativeSymbolizer, NativeUnwinder, Registers, UnwoundStack,

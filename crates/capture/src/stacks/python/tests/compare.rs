@@ -1,13 +1,13 @@
 //! Compares a walk with the frames that Python itself reports.
 
-use engine::ids::Pid;
-use engine::stack::{Frame, Language};
+use engine::model::ids::Pid;
+use engine::model::stack::{Frame, Language};
 
 use super::image::{ExpectedFrame, ExpectedThread};
 use super::walker::walk;
-use crate::stacks::python::code::PythonSymbolizer;
-use crate::stacks::python::find::Interpreter;
+use crate::stacks::python::detect::Interpreter;
 use crate::stacks::python::memory::MemoryReader;
+use crate::stacks::python::symbolizer::PythonSymbolizer;
 use crate::stacks::python::version::PythonVersion;
 
 const PID: Pid = Pid(1);

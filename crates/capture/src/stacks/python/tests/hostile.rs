@@ -2,14 +2,14 @@
 
 use std::cell::Cell;
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use super::image::{Image, MemoryPieces};
 use super::recorded::{images, interpreter};
 use super::walker::walk;
-use crate::stacks::python::code::PythonSymbolizer;
-use crate::stacks::python::find::examine;
+use crate::stacks::python::detect::examine;
 use crate::stacks::python::memory::MemoryReader;
+use crate::stacks::python::symbolizer::PythonSymbolizer;
 use crate::wire::WirePythonFrame;
 
 /// Counts the reads.

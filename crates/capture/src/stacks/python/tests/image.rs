@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::stacks::python::find::InterpreterAnchor;
+use crate::stacks::python::detect::InterpreterAnchor;
 use crate::stacks::python::memory::MemoryReader;
 use crate::stacks::python::version;
 

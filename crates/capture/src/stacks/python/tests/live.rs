@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use super::compare::compare;
 use super::image::{self, ExpectedThread, Recorder};
 use super::walker::walk;
-use crate::stacks::python::code::PythonSymbolizer;
-use crate::stacks::python::find::{PythonUnsupported, anchors, examine, find};
+use crate::stacks::python::detect::{PythonUnsupported, anchors, examine, find};
 use crate::stacks::python::memory::ProcessMemory;
+use crate::stacks::python::symbolizer::PythonSymbolizer;
 
 const IMAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python_images");
 

@@ -1,16 +1,16 @@
 //! Every layout, tested with recorded memory of real interpreters. See
 //! `tests/python_images/README.md`.
 
-use engine::ids::Pid;
-use engine::stack::UnknownReason;
+use engine::model::ids::Pid;
+use engine::model::stack::UnknownReason;
 
 use super::compare::{compare, resolve};
 use super::image::{self, Image};
 use super::walker::walk;
-use crate::stacks::python::code::PythonSymbolizer;
-use crate::stacks::python::find::{Interpreter, PythonUnsupported, examine};
+use crate::stacks::python::detect::{Interpreter, PythonUnsupported, examine};
 use crate::stacks::python::layout;
 use crate::stacks::python::memory::MemoryReader;
+use crate::stacks::python::symbolizer::PythonSymbolizer;
 use crate::stacks::python::version::PythonVersion;
 
 const TEXTS: [&str; 7] = [

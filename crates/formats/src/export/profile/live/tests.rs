@@ -2,11 +2,13 @@
 
 use std::io::Read;
 
-use engine::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames};
-use engine::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
 use engine::ledger::Ledger;
+use engine::model::event::{
+    Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames,
+};
+use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
+use engine::model::stack::Frame;
 use engine::snapshot::SnapshotOptions;
-use engine::stack::Frame;
 use prost::Message;
 
 use super::super::proto::Profile;

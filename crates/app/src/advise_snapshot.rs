@@ -1,0 +1,122 @@
+//! Advice on how to free memory, from a snapshot; used by the agent and by `advise`.
+
+use std::fs;
+
+use engine::advice::{AdviceInput, advise};
+use engine::model::ids::{GpuId, Pid};
+use engine::model::units::Nanos;
+use engine::oom::OomCause;
+use engine::snapshot::{ProcessView, Snapshot};
+use formats::export::ReportContext;
+use formats::report::advice::GpuAdvice;
+
+/// A request for advice.
+#[derive(Clone, Copy)]
+pub(crate) struct AdviceRequest<'a> {
+    /// Only this GPU; None: every known one.
+    pub(crate) gpu: Option<GpuId>,
+    /// Only steps for these processes; empty: all.
+    pub(crate) only: &'a [Pid],
+    /// The process whose allocation failed.
+    pub(crate) requester: Option<Pid>,
+    /// The cause of the failure.
+    pub(crate) cause: Option<OomCause>,
+    /// Returns for how long a process has launched nothing.
+    pub(crate) idle: &'a dyn Fn(&ProcessView) -> Option<Nanos>,
+    /// The processes run on this host, so more can be read about them.
+    pub(crate) local: bool,
+}
+
+/// Returns advice for each GPU.
+pub(crate) fn run_advise(
+    request: &AdviceRequest<'_>,
+    snapshot: &Snapshot,
+    names: &ReportContext,
+) -> Vec<GpuAdvice> {
+    let for_gpu = |gpu: Option<GpuId>| {
+        let steps = advise(&AdviceInput {
+            snapshot,
+            gpu,
+            only: request.only,
+            requester: request.requester,
+            cause: request.cause,
+            protected: if request.local { &is_protected } else { &is_first },
+            idle: request.idle,
+        });
+        GpuAdvice::new(gpu, snapshot, names, &steps)
+    };
+    if request.gpu.is_some() {
+        return vec![for_gpu(request.gpu)];
+    }
+    let gpus = gpus(snapshot);
+    if gpus.is_empty() && !snapshot.processes.is_empty() {
+        return vec![for_gpu(None)];
+    }
+    gpus.into_iter().map(|gpu| for_gpu(Some(gpu))).collect()
+}
+
+/// Returns notes for the reader of the advice.
+pub(crate) fn notes(snapshot: &Snapshot) -> Vec<String> {
+    let mut notes = Vec::new();
+    if snapshot.uncertainty.before_trace {
+        notes.push(
+            "some processes started before the trace: of earlier memory only the driver-reported \
+             total is known, of caches only what changed since"
+                .into(),
+        );
+    }
+    if snapshot.gpus.is_empty() {
+        notes.push("driver-reported totals are unavailable: free memory is unknown".into());
+    }
+    notes
+}
+
+/// Returns GPUs on which memory is held, or whose free memory is known.
+fn gpus(snapshot: &Snapshot) -> Vec<GpuId> {
+    let views = snapshot.processes.iter().flat_map(|process| &process.devices);
+    let held = views
+        .filter(|view| view.live_bytes.0 > 0 || view.driver_bytes.is_some_and(|bytes| bytes.0 > 0));
+    let reported = snapshot.gpus.iter().map(|view| view.gpu);
+    let mut gpus: Vec<_> = held.filter_map(|view| view.gpu).chain(reported).collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    gpus
+}
+
+/// Whether a process must not be stopped: vramscope itself, pid 1, and system services of root.
+pub(crate) fn is_protected(process: &ProcessView) -> bool {
+    let pid = process.key.pid;
+    if pid.0 <= 1 || pid.0 == std::process::id() {
+        return true;
+    }
+    let user = process.uid.is_some_and(|uid| uid != 0) || process.container.is_some();
+    !user && fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| is_service(&text))
+}
+
+/// Whether it is pid 1 of its host.
+fn is_first(process: &ProcessView) -> bool {
+    process.key.pid.0 <= 1
+}
+
+/// Whether a cgroup is that of a system service, or of pid 1.
+fn is_service(cgroup: &str) -> bool {
+    let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.into_iter().any(|path| {
+        let service = path.starts_with("/system.slice/") && path.ends_with(".service");
+        service || path == "/init.scope"
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_services_are_detected() {
+        assert!(is_service("0::/system.slice/nvidia-persistenced.service\n"));
+        assert!(is_service("1:name=systemd:/init.scope\n"));
+        assert!(!is_service("0::/user.slice/user-1000.slice/session-3.scope\n"));
+        assert!(!is_service("0::/system.slice/docker-0123.scope\n"));
+        assert!(!is_service(""));
+    }
+}

@@ -1,0 +1,150 @@
+//! `vramscope advise`: suggests how to free GPU memory. It changes nothing.
+
+#[cfg(feature = "serve")]
+mod from_agent;
+#[cfg(feature = "capture")]
+mod from_live;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use engine::model::ids::Pid;
+use engine::snapshot::{ProcessView, Snapshot, SnapshotOptions};
+use formats::export::ReportContext;
+use formats::import::{self, SourceFormat};
+use formats::report::advice;
+use formats::report::advice::AdviceReport;
+use formats::report::incident;
+use formats::report::incident::INCIDENT_FILE;
+use formats::sanitize::sanitize;
+
+use super::replay;
+use crate::Outcome;
+use crate::advise_snapshot;
+use crate::advise_snapshot::AdviceRequest;
+use crate::cli::AdviseArgs;
+use crate::files::input;
+use crate::io::output;
+use crate::io::output_file::shown;
+
+/// Lists of the snapshot that advice is derived from.
+const SNAPSHOT_OPTIONS: SnapshotOptions =
+    SnapshotOptions { top: 1, top_sites: 200, ..SnapshotOptions::DEFAULT };
+
+/// Runs the verb.
+pub(crate) fn run(options: &AdviseArgs) -> Result<Outcome> {
+    let mut advice = match (&options.file, &options.agent) {
+        (Some(file), _) if file.is_dir() => from_incident_dir(file)?,
+        (Some(file), _) => from_recording(file, options)?,
+        (None, Some(url)) => from_agent(url, options)?,
+        (None, None) => from_host(options)?,
+    };
+    narrow(&mut advice, options)?;
+    for gpu in &mut advice.gpus {
+        options.need.iter().for_each(|need| gpu.evaluate_need(*need));
+    }
+    let mut out = output::results();
+    if options.format.is_json() {
+        writeln!(out.writer, "{}", serde_json::to_string(&advice)?)?;
+    } else {
+        advice::write(&mut *out.writer, &advice, out.style)?;
+    }
+    out.finish()?;
+    let met = advice.gpus.iter().any(|gpu| gpu.need.is_some_and(|need| need.without_data_loss));
+    Ok(if options.need.is_none() || met { Outcome::Success } else { Outcome::Findings })
+}
+
+/// Keeps only the GPU and the processes that the options select.
+fn narrow(advice: &mut AdviceReport, options: &AdviseArgs) -> Result<()> {
+    if let Some(requested) = options.gpu {
+        let known: Vec<String> =
+            advice.gpus.iter().filter_map(|gpu| gpu.gpu).map(|gpu| gpu.to_string()).collect();
+        advice.gpus.retain(|gpu| gpu.gpu == Some(requested));
+        if advice.gpus.is_empty() {
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            bail!("unknown GPU {requested}; available: {known}");
+        }
+    }
+    if !options.pid.is_empty() {
+        for gpu in &mut advice.gpus {
+            gpu.steps.retain(|step| options.pid.contains(&step.pid));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the advice stored in an incident directory, from the time of the error.
+fn from_incident_dir(dir: &Path) -> Result<AdviceReport> {
+    let file = dir.join(INCIDENT_FILE);
+    let invalid =
+        || format!("{} is not an incident directory ({INCIDENT_FILE} is missing)", shown(dir));
+    import::check_file(&file).with_context(invalid)?;
+    let object = incident::read(&file).with_context(invalid)?;
+    if object.version > incident::VERSION {
+        bail!(
+            "{} was written by a newer vramscope (incident version {}, supported: {}); use that one",
+            shown(dir),
+            object.version,
+            incident::VERSION
+        );
+    }
+    let note = format!("state at {} ({})", sanitize(&object.time), sanitize(&object.title));
+    Ok(AdviceReport { time: object.time, gpus: object.advice, notes: vec![note] })
+}
+
+/// Returns advice for the end of a recording.
+fn from_recording(file: &Path, options: &AdviseArgs) -> Result<AdviceReport> {
+    let source = input::detect(file)?;
+    if source != SourceFormat::Recording {
+        bail!(
+            "{}: advice requires a vramscope recording or an incident directory; this is a {} file",
+            shown(file),
+            source.name()
+        );
+    }
+    let mut recorded = replay::read(file, |_, _| {})?;
+    let snapshot = recorded.ledger.snapshot(recorded.at, &SNAPSHOT_OPTIONS);
+    let mut advice = from_snapshot(&snapshot, &recorded.names, options, false);
+    advice.notes.push("state at the end of the recording".into());
+    Ok(advice)
+}
+
+/// Derives advice from a snapshot of this host or of a recording.
+fn from_snapshot(
+    snapshot: &Snapshot,
+    names: &ReportContext,
+    options: &AdviseArgs,
+    local: bool,
+) -> AdviceReport {
+    let only: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
+    let idle = |process: &ProcessView| {
+        let work = process.work.as_ref()?;
+        (work.launches == 0).then_some(work.window)
+    };
+    let request =
+        AdviceRequest { gpu: None, only: &only, requester: None, cause: None, idle: &idle, local };
+    let time = names.clock.precise(snapshot.at);
+    let notes = advise_snapshot::notes(snapshot);
+    AdviceReport { time, gpus: advise_snapshot::run_advise(&request, snapshot, names), notes }
+}
+
+#[cfg(feature = "capture")]
+fn from_host(options: &AdviseArgs) -> Result<AdviceReport> {
+    let (snapshot, names) = from_live::observe(options, &SNAPSHOT_OPTIONS)?;
+    Ok(from_snapshot(&snapshot, &names, options, true))
+}
+
+#[cfg(not(feature = "capture"))]
+fn from_host(_: &AdviseArgs) -> Result<AdviceReport> {
+    Err(super::no_capture())
+}
+
+#[cfg(feature = "serve")]
+fn from_agent(url: &str, options: &AdviseArgs) -> Result<AdviceReport> {
+    from_agent::fetch_advice(url, options.token_file.as_deref())
+}
+
+#[cfg(not(feature = "serve"))]
+fn from_agent(_: &str, _: &AdviseArgs) -> Result<AdviceReport> {
+    Err(super::no_agent())
+}

@@ -1,0 +1,92 @@
+//! Fragmentation of caches and pools, as reports print it.
+
+use engine::analysis::fragmentation::{
+    self, FitResult, FragmentationAdvice, PoolFragmentation, PoolOwner,
+};
+use engine::model::caching_allocator::{CachePool, PoolSizeClass};
+use engine::model::ids::DeviceId;
+use engine::model::units::Bytes;
+use formats::import::collecting_sink::FileInfo;
+use formats::report::analysis as export;
+
+/// Returns the fragmentation of a file. `would_fit`: the size of a request to check.
+pub(crate) fn describe(facts: &FileInfo, would_fit: Option<Bytes>) -> export::FragmentationView {
+    let found = fragmentation::analyze(&facts.segments, &facts.pools, &facts.settings);
+    let fits = would_fit.map(|requested| {
+        let devices = found.devices.iter().map(|device| device.device);
+        devices.map(|device| fit(device, requested, found.would_fit(device, requested.0))).collect()
+    });
+    export::FragmentationView {
+        pools: found.pools.iter().map(pool).collect(),
+        advice: found.advice.iter().map(advice).collect(),
+        would_fit: fits.unwrap_or_default(),
+    }
+}
+
+fn pool(pool: &PoolFragmentation) -> export::PoolRow {
+    let pid = match pool.owner {
+        PoolOwner::Driver(pid, _) => Some(pid),
+        PoolOwner::Cache(_) => None,
+    };
+    export::PoolRow {
+        device: pool.device,
+        pid,
+        pool: name(pool.owner),
+        stream: pool.stream,
+        reserved_bytes: pool.reserved_bytes,
+        active_bytes: pool.active_bytes,
+        requested_bytes: pool.requested_bytes,
+        largest_free_bytes: pool.largest_free_bytes,
+        internal: pool.internal,
+        external: pool.external,
+        releasable_bytes: pool.releasable_bytes,
+        stuck_bytes: pool.stuck_bytes,
+    }
+}
+
+/// `large`, `small of 2:0`, `driver 0x90`.
+fn name(owner: PoolOwner) -> String {
+    match owner {
+        PoolOwner::Driver(_, 0) => "driver default".to_owned(),
+        PoolOwner::Driver(_, handle) => format!("driver {handle:#x}"),
+        PoolOwner::Cache(CachePool { id, part }) => {
+            let part = match part {
+                PoolSizeClass::Whole => "all",
+                PoolSizeClass::Small => "small",
+                PoolSizeClass::Large => "large",
+            };
+            if id == (0, 0) { part.to_owned() } else { format!("{part} of {}:{}", id.0, id.1) }
+        }
+    }
+}
+
+fn advice(advice: &FragmentationAdvice) -> export::AdviceRow {
+    let what = advice.what.setting().unwrap_or_else(|| "no setting".to_owned());
+    export::AdviceRow { what, why: advice.what.reason() }
+}
+
+fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> export::WouldFit {
+    let (answer, how) = match fit {
+        FitResult::InFreeBlock { block_bytes } => {
+            ("free_block", format!("fits into a free block of {}", Bytes(block_bytes)))
+        }
+        FitResult::AfterEmptyCache { releasable_bytes } => (
+            "after_empty_cache",
+            format!("fits after empty_cache(), which frees {}", Bytes(releasable_bytes)),
+        ),
+        FitResult::OnlyDefragmented { free_bytes, more_bytes } => (
+            "after_defragmentation",
+            format!(
+                "does not fit: {} are free but fragmented; the device must provide {}",
+                Bytes(free_bytes),
+                Bytes(more_bytes)
+            ),
+        ),
+        FitResult::NeedsMore { more_bytes } => {
+            ("needs_more", format!("does not fit: the device must provide {}", Bytes(more_bytes)))
+        }
+    };
+    let name = device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
+    let text = format!("{requested} on {name}: {how}");
+    export::WouldFit { device, bytes: requested.0, answer, text }
+}

@@ -1,0 +1,133 @@
+//! Input files of any supported format: the start of every verb that reads files.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use engine::model::change::AllocationChange;
+use engine::model::ids::{DeviceId, Pid};
+use formats::import::collecting_sink::{ChangeFilter, CollectingSink, FileInfo};
+use formats::import::{self, ImportSummary, SourceFormat};
+use formats::report::analysis::AnalyzedFile;
+use formats::sanitize::sanitize;
+
+use crate::cli;
+use crate::commands::replay::known_function;
+use crate::io::output;
+use crate::io::output_file::shown;
+
+/// Time after which progress is shown.
+const PROGRESS_DELAY: Duration = Duration::from_secs(1);
+
+/// Processes or devices that an error message lists.
+const MAX_LISTED_IDS: usize = 10;
+
+/// A file that was read completely.
+pub(crate) struct InputFile {
+    /// The file name, escaped for output.
+    pub(crate) name: String,
+    /// The tool that wrote it, and what was imported.
+    pub(crate) imported: ImportSummary,
+    /// Data of the file other than changes.
+    pub(crate) facts: FileInfo,
+}
+
+impl InputFile {
+    /// Returns the file in the form that reports take.
+    pub(crate) fn subject(&self, top: Option<usize>) -> AnalyzedFile<'_> {
+        AnalyzedFile { path: &self.name, imported: &self.imported, facts: &self.facts, top }
+    }
+}
+
+/// Detects the format of a file by its content.
+pub(crate) fn detect(path: &Path) -> Result<SourceFormat> {
+    Ok(import::detect(path)?)
+}
+
+/// Reads a file and passes each selected change to `each`.
+pub(crate) fn read(
+    path: &Path,
+    only: ChangeFilter,
+    each: &mut dyn FnMut(&AllocationChange, &FileInfo),
+) -> Result<InputFile> {
+    let mut progress = Progress::new(path);
+    let changes = Cell::new(0_u64);
+    let mut count = |change: &AllocationChange, facts: &FileInfo| {
+        changes.set(changes.get() + 1);
+        each(change, facts);
+    };
+    let mut report_progress = |done, total| progress.print_progress(done, total, changes.get());
+    let mut gather = CollectingSink::new(only, &mut count, &mut report_progress);
+    let imported = import::open(path, &mut gather, known_function)?;
+    let facts = gather.facts;
+    drop(progress);
+    let name = shown(path);
+    reject_unknown_ids(&name, only, &facts)?;
+    Ok(InputFile { name, imported, facts })
+}
+
+/// Rejects a pid or device that the file does not contain: an empty report would look like good
+/// news.
+fn reject_unknown_ids(name: &str, only: ChangeFilter, facts: &FileInfo) -> Result<()> {
+    let format_list = |list: Vec<String>| match list.as_slice() {
+        [] => "none".to_owned(),
+        list => list.join(", "),
+    };
+    let seen = &facts.seen;
+    if let Some(pid) = only.pid
+        && !seen.processes.contains(&pid)
+        && !facts.processes.contains_key(&pid)
+    {
+        let list = seen.processes.iter().take(MAX_LISTED_IDS).map(ToString::to_string).collect();
+        bail!("{name}: no process {pid} in this file; it contains {}", format_list(list));
+    }
+    if let Some(device) = only.device
+        && !seen.devices.contains(&device)
+        && !facts.devices.contains_key(&device)
+    {
+        let list =
+            seen.devices.iter().take(MAX_LISTED_IDS).map(|device| device.0.to_string()).collect();
+        bail!("{name}: no device {} in this file; it contains {}", device.0, format_list(list));
+    }
+    Ok(())
+}
+
+/// Returns the filter that the command line selects.
+pub(crate) fn only(part: &cli::FileFilterArgs) -> ChangeFilter {
+    ChangeFilter { pid: part.pid.map(Pid), device: part.device.map(DeviceId) }
+}
+
+/// Progress of a reader that takes long.
+pub(crate) struct Progress {
+    name: String,
+    started: Instant,
+    shown: Option<u64>,
+}
+
+impl Progress {
+    pub(crate) fn new(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Self { name: sanitize(&name).into_owned(), started: Instant::now(), shown: None }
+    }
+
+    pub(crate) fn print_progress(&mut self, done: u64, total: u64, changes: u64) {
+        let percent = u128::from(done) * 100 / u128::from(total.max(1));
+        let percent = u64::try_from(percent.min(100)).unwrap_or(100);
+        let elapsed = self.started.elapsed();
+        if self.shown != Some(percent) && elapsed >= PROGRESS_DELAY {
+            self.shown = Some(percent);
+            let rate = changes as f64 / elapsed.as_secs_f64();
+            let name = &self.name;
+            output::progress(&format!(
+                "reading {name}: {percent} %, {changes} changes, {rate:.0}/s"
+            ));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        output::end_progress();
+    }
+}

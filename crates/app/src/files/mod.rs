@@ -1,0 +1,7 @@
+//! NEWMOD files
+
+pub(crate) mod fragmentation;
+pub(crate) mod input;
+pub(crate) mod leak_gate;
+pub(super) mod plot_data;
+pub(crate) mod smi_overlay;

@@ -1,0 +1,161 @@
+//! Data of charts and HTML reports of a file. The file is read twice: the first pass finds the
+//! points in time and the bands worth drawing.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use engine::analysis::Amount;
+use engine::analysis::bands::{BandSampler, BandScan, BandScanResult, BandSeries, GroupBy};
+use engine::analysis::largest::{LargestAllocations, LargestAnalysis};
+use engine::analysis::leaks::LeakReport;
+use engine::analysis::summary::SummaryAnalysis;
+use engine::analysis::suspects::SuspectAnalysis;
+use engine::analysis::usage::{UsageAnalysis, UsageReport};
+use engine::model::ids::SiteId;
+use formats::import::collecting_sink::ChangeFilter;
+use formats::report::analysis::{AnalyzedFile, OverlaySeries};
+use formats::report::html;
+use formats::report::html::{HtmlReport, InitialView};
+
+use super::input::{self, InputFile};
+use super::{fragmentation, smi_overlay};
+use crate::cli;
+
+/// Points of each series that an `nvidia-smi` log is aligned with.
+const MAX_ALIGN_POINTS: usize = 20_000;
+
+/// A file to plot, and its filters.
+#[derive(Clone, Copy)]
+pub(crate) struct PlotRequest<'a> {
+    /// The file.
+    pub(crate) path: &'a Path,
+    /// Processes and devices to include.
+    pub(crate) only: ChangeFilter,
+    /// Log of another tool.
+    pub(crate) overlay: &'a cli::SmiArgs,
+}
+
+/// A file with its bands.
+pub(crate) struct PlotData {
+    pub(crate) input: InputFile,
+    pub(crate) drawn: BandScanResult,
+    pub(crate) courses: Vec<BandSeries>,
+    pub(crate) overlays: Vec<OverlaySeries>,
+    usage: UsageReport,
+    at_peak: Vec<(Option<SiteId>, Amount)>,
+    biggest: LargestAllocations,
+}
+
+/// Analyses of the first pass.
+struct FirstPass {
+    outline: BandScan,
+    usage: UsageAnalysis,
+    summary: SummaryAnalysis,
+    suspects: SuspectAnalysis,
+}
+
+impl FirstPass {
+    fn new(request: &PlotRequest<'_>) -> Result<Self> {
+        let measure = input::detect(request.path)?.measure();
+        let points = if request.overlay.smi_log.is_some() {
+            MAX_ALIGN_POINTS
+        } else {
+            html::MAX_LINE_POINTS
+        };
+        Ok(Self {
+            outline: BandScan::new(measure),
+            usage: UsageAnalysis::new(measure, Some(points)),
+            summary: SummaryAnalysis::new(measure),
+            suspects: SuspectAnalysis::new(measure),
+        })
+    }
+}
+
+/// Returns the bands of a chart: grouped by `by`, at most `top` and the rest, at `points` points in
+/// time.
+pub(crate) fn chart(
+    request: &PlotRequest<'_>,
+    by: GroupBy,
+    top: usize,
+    points: usize,
+) -> Result<PlotData> {
+    let FirstPass { mut outline, mut usage, .. } = FirstPass::new(request)?;
+    let input = input::read(request.path, request.only, &mut |change, _| {
+        outline.observe(change);
+        usage.observe(change);
+    })?;
+    fill(request, input, outline.finish(), usage.finish(), &[(by, top)], (points, 0))
+}
+
+/// Writes the HTML report of a file.
+pub(crate) fn write_page(
+    request: &PlotRequest<'_>,
+    initial: InitialView,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let FirstPass { mut outline, mut usage, mut summary, mut suspects } = FirstPass::new(request)?;
+    let input = input::read(request.path, request.only, &mut |change, _| {
+        outline.observe(change);
+        usage.observe(change);
+        summary.observe(change);
+        suspects.observe(change);
+    })?;
+    let cuts = GroupBy::ALL.map(|by| (by, html::MAX_BANDS));
+    let sizes = (html::MAX_POINTS, html::MAX_ALLOCATIONS);
+    let data = fill(request, input, outline.finish(), usage.finish(), &cuts, sizes)?;
+    let leakage = LeakReport::of(summary.groups());
+    let report = HtmlReport {
+        subject: data.subject(),
+        overview: &summary.finish(0),
+        leakage: &leakage,
+        usage: &data.usage,
+        findings: &data.input.facts.findings(suspects),
+        fragmentation: &fragmentation::describe(&data.input.facts, None),
+        drawn: &data.drawn,
+        courses: &data.courses,
+        at_peak: &data.at_peak,
+        biggest: &data.biggest,
+        overlays: &data.overlays,
+        opens: initial,
+    };
+    html::write(out, &report)?;
+    Ok(())
+}
+
+/// Runs the second pass.
+fn fill(
+    request: &PlotRequest<'_>,
+    input: InputFile,
+    drawn: BandScanResult,
+    usage: UsageReport,
+    cuts: &[(GroupBy, usize)],
+    (points, allocations): (usize, usize),
+) -> Result<PlotData> {
+    let overlays = smi_overlay::read(request.overlay, &usage, &input)?;
+    let mut bands = BandSampler::new(&drawn, drawn.sample_points(points), cuts);
+    let mut lives = LargestAnalysis::new(input.imported.source.measure(), allocations);
+    let again = input::read(request.path, request.only, &mut |change, _| {
+        bands.observe(change);
+        if allocations > 0 {
+            lives.observe(change);
+        }
+    })?;
+    let same = (0..input.facts.stacks.len()).all(|id| {
+        let site = SiteId(u32::try_from(id).unwrap_or(u32::MAX));
+        input.facts.stacks.frames(site).eq(again.facts.stacks.frames(site))
+    });
+    if !bands.is_complete() || !same {
+        bail!("{}: the file changed while it was read; try again", input.name);
+    }
+    let (courses, at_peak) = bands.finish();
+    let biggest = lives.finish();
+    Ok(PlotData { input, drawn, courses, overlays, usage, at_peak, biggest })
+}
+
+impl PlotData {
+    /// Returns the file in the form that reports take.
+    pub(crate) fn subject(&self) -> AnalyzedFile<'_> {
+        self.input.subject(None)
+    }
+}

@@ -1,0 +1,6 @@
+//! NEWMOD io
+
+pub(super) mod atomic_file;
+pub(super) mod output;
+pub(super) mod output_file;
+pub(super) mod terminal;

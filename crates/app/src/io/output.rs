@@ -1,0 +1,295 @@
+//! Output: results to stdout or a file, messages to stderr.
+
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Result, bail};
+use engine::model::units::Bytes;
+use formats::report::live::text::TextStyle;
+use formats::sanitize;
+
+use crate::io::atomic_file::AtomicFile;
+use crate::io::output_file;
+use crate::io::output_file::{OutFile, Planned};
+use crate::io::terminal::Guard;
+
+/// Name of standard output in messages.
+pub(crate) const STDOUT: &str = "standard output";
+
+/// Receiver of messages instead of stderr.
+static LOG_REDIRECT: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
+
+/// Redirects messages, without line ends.
+#[cfg(feature = "serve")]
+pub(crate) fn redirect_log(to: impl Fn(String) + Send + Sync + 'static) {
+    let _ = LOG_REDIRECT.set(Box::new(to));
+}
+
+/// Whether the current line of the terminal shows progress.
+static IN_PROGRESS: AtomicBool = AtomicBool::new(false);
+
+/// Clears the current line.
+const EMPTY_LINE: &str = "\r\x1b[K";
+
+/// Logs a message to stderr. A closed stderr is not an error.
+pub(crate) fn log(message: &str) {
+    write_message(&format!("vramscope: {message}"));
+}
+
+/// Writes a message. All messages are escaped, because they may quote files, processes and
+/// arguments.
+fn write_message(text: &str) {
+    let line = sanitize::message(text);
+    match LOG_REDIRECT.get() {
+        Some(to) => to(line),
+        None => {
+            let clear = if IN_PROGRESS.swap(false, Ordering::Relaxed) { EMPTY_LINE } else { "" };
+            write_stderr(&format!("{clear}{line}\n"));
+        }
+    }
+}
+
+/// Writes to standard error at once.
+fn write_stderr(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Logs with a syslog level, 0 to 7, which the systemd journal reads if it captures stderr.
+#[cfg(feature = "serve")]
+pub(crate) fn log_as(level: u8, message: &str) {
+    let mark = match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => format!("<{level}>"),
+        None => String::new(),
+    };
+    write_message(&format!("{mark}vramscope: {message}"));
+}
+
+/// Logs the error that ends a verb.
+pub(crate) fn fail(error: &anyhow::Error) {
+    log(&format!("error: {}", error_chain(error)));
+}
+
+/// Returns an error with its causes. Some errors already contain the text of their cause.
+pub(crate) fn error_chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Shows progress, on a terminal only, until the next message or [`end_progress`].
+pub(crate) fn progress(message: &str) {
+    if io::stderr().is_terminal() {
+        IN_PROGRESS.store(true, Ordering::Relaxed);
+        write_stderr(&format!("{EMPTY_LINE}vramscope: {}", sanitize::sanitize(message)));
+    }
+}
+
+/// Removes the line of [`progress`].
+pub(crate) fn end_progress() {
+    if IN_PROGRESS.swap(false, Ordering::Relaxed) {
+        write_stderr(EMPTY_LINE);
+    }
+}
+
+/// A write error with the name of the output. It keeps its kind.
+#[derive(Debug)]
+struct Unwritten {
+    name: String,
+    cause: io::Error,
+}
+
+impl fmt::Display for Unwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write {}: {}", self.name, self.cause)
+    }
+}
+
+impl std::error::Error for Unwritten {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// Adds the name of the output to an error.
+pub(crate) fn named(name: &str, cause: io::Error) -> io::Error {
+    io::Error::new(cause.kind(), Unwritten { name: name.to_owned(), cause })
+}
+
+/// A destination of results that can be completed.
+pub(crate) trait ResultSink: Write {
+    /// Completes the output.
+    fn finish(self: Box<Self>) -> Result<()>;
+}
+
+/// Standard output; guarded if it is a terminal.
+struct Stdout(Box<dyn Write>);
+
+impl Stdout {
+    fn new() -> Self {
+        let out = BufWriter::new(io::stdout());
+        Self(if io::stdout().is_terminal() { Box::new(Guard::new(out)) } else { Box::new(out) })
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(|error| named(STDOUT, error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(|error| named(STDOUT, error))
+    }
+}
+
+impl ResultSink for Stdout {
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        Ok(self.flush()?)
+    }
+}
+
+/// A file that grows by complete reports: each flush writes one, or nothing.
+struct Reports {
+    out: OutFile,
+    /// Bytes written since the last flush.
+    report: Vec<u8>,
+    /// Bytes of complete reports in the file.
+    complete: u64,
+}
+
+impl Write for Reports {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.report.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if let Err(error) = self.out.write_all(&self.report) {
+            let name = self.out.name();
+            let state = match self.out.cut(self.complete) {
+                true => format!("{name} (complete up to {})", Bytes(self.complete)),
+                false => format!("{name} (the last report is incomplete)"),
+            };
+            return Err(named(&state, error));
+        }
+        self.complete += self.report.len() as u64;
+        self.report.clear();
+        Ok(())
+    }
+}
+
+impl ResultSink for Reports {
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        Ok(self.flush()?)
+    }
+}
+
+impl ResultSink for AtomicFile {
+    fn finish(self: Box<Self>) -> Result<()> {
+        Self::commit(*self)
+    }
+}
+
+/// Destination of results.
+pub(crate) struct ResultOutput {
+    /// The writer.
+    pub(crate) writer: Box<dyn ResultSink>,
+    /// Its text style.
+    pub(crate) style: TextStyle,
+}
+
+impl ResultOutput {
+    /// Completes the output: a new file gets its name.
+    pub(crate) fn finish(self) -> Result<()> {
+        self.writer.finish()
+    }
+}
+
+/// Returns standard output as the destination.
+pub(crate) fn results() -> ResultOutput {
+    ResultOutput { writer: Box::new(Stdout::new()), style: style() }
+}
+
+/// Returns a file that grows by one report at a time, or standard output.
+pub(crate) fn reports(file: Option<Planned>) -> Result<ResultOutput> {
+    let Some(file) = file.filter(|file| !file.is_stdout()) else { return Ok(results()) };
+    let writer = Reports { out: file.open()?, report: Vec::new(), complete: 0 };
+    Ok(ResultOutput { writer: Box::new(writer), style: TextStyle::default() })
+}
+
+/// Returns the destination of results that are derived from files, which must not be overwritten. A
+/// new file appears when it is complete; `-` is standard output.
+pub(crate) fn results_from(
+    inputs: &[&Path],
+    file: Option<&Path>,
+    force: bool,
+) -> Result<ResultOutput> {
+    let Some(file) = file.filter(|file| !is_stdout(file)) else { return Ok(results()) };
+    check_not_input(inputs, file)?;
+    Ok(ResultOutput {
+        writer: Box::new(AtomicFile::create(file, force)?),
+        style: TextStyle::default(),
+    })
+}
+
+/// Whether a path means standard output.
+pub(crate) fn is_stdout(file: &Path) -> bool {
+    file == Path::new("-") || file == Path::new("/dev/stdout")
+}
+
+/// Rejects an output path that is an input.
+pub(crate) fn check_not_input(inputs: &[&Path], file: &Path) -> Result<()> {
+    match inputs.iter().find(|input| is_same(input, file)) {
+        Some(input) => {
+            bail!(
+                "{} is an input file and would be overwritten; choose another -o",
+                output_file::shown(input)
+            );
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether two paths refer to the same existing file.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
+    canonical(one).is_some_and(|file| canonical(other) == Some(file))
+}
+
+/// Uses colors on a terminal, unless `NO_COLOR` is set.
+fn style() -> TextStyle {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    TextStyle { color: wanted && io::stdout().is_terminal(), ..TextStyle::default() }
+}
+
+/// Whether the reader of the output closed it, which counts as success.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_not_repeated() {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let repeated = anyhow::Error::new(missing()).context(format!("no file: {}", missing()));
+        assert_eq!(error_chain(&repeated), format!("no file: {}", missing()));
+        let advised = format!("no file: {}; check the path", missing());
+        assert_eq!(error_chain(&anyhow::Error::new(missing()).context(advised.clone())), advised);
+        let plain = anyhow::Error::new(missing()).context("no file");
+        assert_eq!(error_chain(&plain), format!("no file: {}", missing()));
+    }
+}

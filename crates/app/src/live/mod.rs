@@ -1,0 +1,10 @@
+//! NEWMOD live
+
+pub(crate) mod ended_history;
+#[cfg(feature = "capture")]
+pub(super) mod pipeline;
+pub(crate) mod print;
+#[cfg(feature = "capture")]
+pub(super) mod recorder;
+#[cfg(feature = "capture")]
+pub(crate) mod report_loop;

@@ -1,0 +1,210 @@
+//! Threads and queues of a live trace.
+//!
+//! The *capture thread* owns the session: it reads the ring and sends batches of events through a
+//! bounded channel. The *engine thread* (the caller) applies them to the ledger. If the engine is
+//! too slow, the channel fills and the capture thread waits, so that events are lost only in the
+//! kernel ring, which counts them.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use capture::gpus::GpuInfo;
+use capture::plan::AttachPlan;
+use capture::session::{Notice, Session, SessionOptions, StackMode};
+use engine::model::event::Event;
+use engine::model::units::Timestamp;
+use engine::snapshot::Snapshot;
+
+use crate::fault;
+use crate::io::output;
+use crate::threads::Worker;
+
+/// Maximum time between two reads of the ring. It is read at once when it is a quarter full.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Maximum number of batches between the two threads.
+const QUEUE_BATCHES: usize = 64;
+
+/// Stack modes that a running trace can be limited to.
+const STACK_MODES: [StackMode; 3] = [StackMode::Off, StackMode::FramePointer, StackMode::Full];
+
+/// A message of the capture thread.
+pub(crate) enum PipelineMessage {
+    /// Events in order.
+    Events(Vec<Event>),
+    /// GPUs found after the start: the driver was missing or slow.
+    Gpus(Vec<GpuInfo>),
+    /// A notice for the user.
+    Notice(Notice),
+    /// The capture thread ended early; nothing follows.
+    Failed(anyhow::Error),
+}
+
+/// A running trace.
+pub(crate) struct LiveTrace {
+    messages: Receiver<PipelineMessage>,
+    controls: Arc<Controls>,
+    /// The capture thread; None after its end was noticed.
+    thread: Cell<Option<Worker>>,
+    /// How the probes are attached.
+    pub(crate) plan: AttachPlan,
+    /// The GPUs of this host.
+    pub(crate) gpus: Vec<GpuInfo>,
+    /// Whether launches and copies are counted.
+    pub(crate) counts_work: bool,
+}
+
+/// State shared with the capture thread.
+struct Controls {
+    stop: AtomicBool,
+    /// Maximum stack mode, as an index of [`STACK_MODES`].
+    stacks: AtomicUsize,
+    /// Time of the latest sent events: nothing is missing up to then.
+    complete_until: AtomicU64,
+}
+
+impl LiveTrace {
+    /// Starts the capture thread and returns when the probes are attached.
+    pub(crate) fn start(options: SessionOptions) -> Result<Self> {
+        Self::start_after(options, || Ok(()))
+    }
+
+    /// The same; the capture thread first calls `prepare`.
+    pub(crate) fn start_after(
+        options: SessionOptions,
+        prepare: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
+        if let Some(warning) = capture::fault::warning() {
+            output::log(&warning);
+        }
+        let (sender, messages) = sync_channel(QUEUE_BATCHES);
+        let (ready, started) = sync_channel(1);
+        let controls = Arc::new(Controls {
+            stop: AtomicBool::new(false),
+            stacks: AtomicUsize::new(STACK_MODES.len()),
+            complete_until: AtomicU64::new(capture::monotonic().0),
+        });
+        let shared = Arc::clone(&controls);
+        let counts_work = options.work.is_some();
+        let start = move || -> Result<Session> {
+            prepare()?;
+            Ok(Session::start(&options)?)
+        };
+        let run = move || match start() {
+            Ok(session) => {
+                let _ = ready.send(Ok((session.plan().clone(), session.gpus().to_vec())));
+                capture_loop(session, &sender, &shared)
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                Ok(())
+            }
+        };
+        let thread = Worker::spawn("capture", run)?;
+        let Ok(outcome) = started.recv() else { return Err(thread.failure()) };
+        let (plan, gpus) = outcome?;
+        let thread = Cell::new(Some(thread));
+        Ok(Self { messages, controls, thread, plan, gpus, counts_work })
+    }
+
+    /// Returns the next message, if one arrives before `deadline`.
+    pub(crate) fn next(&self, deadline: Instant) -> Option<PipelineMessage> {
+        let wait = deadline.saturating_duration_since(Instant::now());
+        match self.messages.recv_timeout(wait) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                let failed =
+                    self.thread.take().map(|thread| PipelineMessage::Failed(thread.failure()));
+                if failed.is_none() {
+                    // Its end was already reported; do not spin.
+                    std::thread::sleep(wait);
+                }
+                failed
+            }
+        }
+    }
+
+    /// Returns the time up to which every event was sent.
+    pub(crate) fn complete_until(&self) -> Timestamp {
+        Timestamp(self.controls.complete_until.load(Ordering::Acquire))
+    }
+
+    /// Limits the stack mode from now on; it never exceeds the mode of the start.
+    pub(crate) fn limit_stacks(&self, max: StackMode) {
+        let limit = STACK_MODES.iter().position(|limit| *limit == max).unwrap_or(STACK_MODES.len());
+        self.controls.stacks.store(limit, Ordering::Relaxed);
+    }
+
+    /// Detaches the probes and returns the remaining messages, and the time up to which nothing is
+    /// missing.
+    pub(crate) fn finish(self) -> (Vec<PipelineMessage>, Timestamp) {
+        self.controls.stop.store(true, Ordering::Release);
+        let mut remaining: Vec<PipelineMessage> = self.messages.iter().collect();
+        if let Some(Err(error)) = self.thread.take().map(Worker::join) {
+            remaining.push(PipelineMessage::Failed(error));
+        }
+        let complete_until = self.complete_until();
+        (remaining, complete_until)
+    }
+}
+
+/// Marks a snapshot as the state when capture ended early: nothing after it was seen. Processes
+/// that exited before are still exact.
+pub(crate) fn end_capture(snapshot: &mut Snapshot, at: Timestamp) {
+    snapshot.uncertainty.capture_ended = Some(at);
+    for process in snapshot.processes.iter_mut().filter(|process| process.ended.is_none()) {
+        process.certainty.capture_ended = Some(at);
+    }
+}
+
+/// Reads events until it is stopped, or the receiver is gone.
+fn capture_loop(
+    mut session: Session,
+    sender: &SyncSender<PipelineMessage>,
+    controls: &Controls,
+) -> Result<()> {
+    let mut limit = STACK_MODES.len();
+    let mut has_gpus = !session.gpus().is_empty();
+    loop {
+        fault::point();
+        let requested = controls.stacks.load(Ordering::Relaxed);
+        if requested != limit {
+            limit = requested;
+            session.limit_stacks(STACK_MODES.get(limit).copied().unwrap_or(StackMode::Full))?;
+        }
+        let is_last = controls.stop.load(Ordering::Acquire);
+        let start = capture::monotonic();
+        let outcome = if is_last { session.finish() } else { session.poll(POLL_INTERVAL) };
+        let mut messages = Vec::new();
+        if !has_gpus && !session.gpus().is_empty() {
+            has_gpus = true;
+            messages.push(PipelineMessage::Gpus(session.gpus().to_vec()));
+        }
+        messages.extend(session.notices().into_iter().map(PipelineMessage::Notice));
+        let mut complete_until = start;
+        let failure = match outcome {
+            Ok(events) => {
+                complete_until = events.last().map_or(start, |event| event.time.max(start));
+                messages
+                    .extend(Some(events).filter(|it| !it.is_empty()).map(PipelineMessage::Events));
+                None
+            }
+            Err(error) => Some(error),
+        };
+        if messages.into_iter().any(|message| sender.send(message).is_err()) {
+            return Ok(());
+        }
+        if let Some(error) = failure {
+            bail!(error);
+        }
+        controls.complete_until.store(complete_until.0, Ordering::Release);
+        if is_last {
+            return Ok(());
+        }
+    }
+}

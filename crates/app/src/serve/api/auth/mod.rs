@@ -1,0 +1,4 @@
+//! NEWMOD serve/api/auth
+
+pub(super) mod tls;
+pub(super) mod token;

@@ -1,0 +1,5 @@
+//! NEWMOD serve/api/limits
+
+pub(super) mod connections;
+pub(super) mod cpu_share;
+pub(super) mod write_timeout;

@@ -1,0 +1,385 @@
+//! Responses contain no paths of files unless the configuration allows it.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use engine::metrics::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, SeriesLimits};
+use engine::model::activity::{LaunchTarget, NameSource};
+use engine::model::container::{Container, ContainerRuntime, Pod};
+use engine::model::ids::{
+    AllocationKey, DeviceId, GpuId, GraphExecId, Pid, ProcessKey, SiteId, Tid,
+};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, SiteName, site_name};
+use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::snapshot::{
+    ActivityView, AllocationView, ApiMisuse, KernelView, KindView, OutOfMemory, ProcessView,
+    ReceivedCalls, SiteHistory, SiteKindView, SiteView, Snapshot, ThreadView, Uncertainty,
+};
+use engine::verdict::{Anomaly, AnomalyKind, Confidence, Evidence, Resource, SiteVerdict, Verdict};
+use formats::WallClock;
+use formats::export::{GpuLabel, ReportContext};
+use formats::recording::FunctionTable;
+use formats::report::verdict::short_location;
+use hyper::Uri;
+use serde_json::Value;
+
+use super::guard::RequestGuard;
+use super::response::ResponseBody;
+use super::routes;
+use crate::serve::alerts::AlertView;
+use crate::serve::budget::AgentUsage;
+use crate::serve::config::Config;
+use crate::serve::incidents::IncidentView;
+use crate::serve::{AgentState, PublishedSnapshot};
+
+/// In every string that is a path.
+const PATH: &str = "/srv/ann/secret/file";
+
+/// In every other string that a program or host chooses: names are not paths and are shown.
+const NAME: &str = "/name";
+
+/// Fields that contain such names.
+const NAMES: [&str; 12] = [
+    "name",
+    "process",
+    "thread",
+    "function",
+    "symbol",
+    "full_name",
+    "id",
+    "uid",
+    "namespace",
+    "container",
+    "uuid",
+    "summary",
+];
+
+fn frames() -> Arc<[Frame]> {
+    let frame = Frame {
+        function: NAME.into(),
+        file: Some(PATH.into()),
+        line: 7,
+        module: Some(PATH.into()),
+        ..Frame::default()
+    };
+    // The first frame has no function name, so its module is shown.
+    [Frame { function: "".into(), ..frame.clone() }, frame].into()
+}
+
+fn site() -> SiteView {
+    SiteView {
+        name: SiteName::Resolved(site_name(&frames())),
+        frames: frames(),
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        grown: 1,
+        bytes_total: Bytes(1 << 30),
+        allocations_total: 1,
+        freed_total: 0,
+        peak_bytes: Bytes(1 << 30),
+        peak_at: Some(Timestamp(1)),
+        seen: (Timestamp(1), Timestamp(2)),
+        lifetimes: Vec::new(),
+        longest_lifetime: None,
+        growth: SiteHistory::default(),
+        kinds: vec![SiteKindView {
+            kind: MemoryKind::Device,
+            live_bytes: Bytes(1 << 30),
+            live_allocations: 1,
+            unknown_sizes: 0,
+            bytes_total: Bytes(1 << 30),
+            allocations_total: 1,
+            freed_total: 0,
+            peak_bytes: Bytes(1 << 30),
+        }],
+        objects: Vec::new(),
+        processes: Vec::new(),
+    }
+}
+
+fn kernel() -> KernelView {
+    KernelView {
+        target: LaunchTarget::Graph(GraphExecId(1)),
+        name: Some(NAME.into()),
+        by: Some(NameSource::Call),
+        why: None,
+        handles: 1,
+        launches: 1,
+        recent: 1,
+        captured: 0,
+        failed: 0,
+        checked: 1,
+        last: None,
+        common: None,
+        common_is_exact: true,
+    }
+}
+
+fn process() -> ProcessView {
+    let allocation = AllocationView {
+        key: AllocationKey::address(1),
+        device: Some(DeviceId(0)),
+        bytes: Bytes(1 << 30),
+        kind: MemoryKind::Device,
+        age: Nanos(1),
+        site: site().name,
+        unusual: None,
+    };
+    let pod = Pod {
+        uid: NAME.into(),
+        name: Some(NAME.into()),
+        namespace: Some(NAME.into()),
+        container: Some(NAME.into()),
+    };
+    let container = Container {
+        id: NAME.into(),
+        runtime: ContainerRuntime::Docker,
+        pod: Some(pod),
+        container_pid: None,
+    };
+    let kind = KindView {
+        kind: MemoryKind::Device,
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        unknown_sizes: 0,
+    };
+    ProcessView {
+        key: ProcessKey { pid: Pid(7), start: 1 },
+        uid: Some(0),
+        name: NAME.into(),
+        container: Some(Arc::new(container)),
+        received_calls: ReceivedCalls::default(),
+        ended: None,
+        before_trace: false,
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        peak_bytes: Bytes(1 << 30),
+        peak_at: Timestamp(1),
+        peak_bounds: None,
+        allocations_total: 1,
+        frees_total: 0,
+        released_total: 0,
+        failed_allocations: 0,
+        unknown_frees: 0,
+        failures: Vec::new(),
+        devices: Vec::new(),
+        kinds: vec![kind],
+        threads: vec![ThreadView {
+            tid: Tid(7),
+            name: NAME.into(),
+            live_bytes: Bytes(1 << 30),
+            live_allocations: 1,
+            kinds: Vec::new(),
+            allocations: vec![allocation],
+        }],
+        pools: Vec::new(),
+        reserved_addresses: Bytes(0),
+        mistakes: ApiMisuse::default(),
+        work: Some(ActivityView {
+            launches: 1,
+            recent_launches: 1,
+            captured: 0,
+            failed: 0,
+            checked: 1,
+            window: Nanos(1_000_000_000),
+            kernels_total: 1,
+            kernels: vec![kernel()],
+            copies: Vec::new(),
+        }),
+        objects: Vec::new(),
+        torch: None,
+        sites: vec![site()],
+        sites_total: 1,
+        certainty: Uncertainty::default(),
+    }
+}
+
+fn judgement() -> SiteVerdict {
+    SiteVerdict {
+        pid: Some(Pid(7)),
+        process: NAME.into(),
+        site: site().name,
+        frames: frames(),
+        resource: Resource::Memory(MemoryKind::Device),
+        device: Some(DeviceId(0)),
+        thread: Some((Tid(7), NAME.into())),
+        verdict: Verdict::Leak,
+        confidence: Confidence::Likely,
+        evidence: Evidence {
+            live: 1 << 30,
+            live_count: 1,
+            growth_per_hour: 1 << 30,
+            ..Evidence::default()
+        },
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let anomaly = Anomaly {
+        at: Timestamp(1),
+        pid: Pid(7),
+        process: NAME.into(),
+        tid: Some(Tid(7)),
+        thread: NAME.into(),
+        site: site().name,
+        frames: frames(),
+        device: Some(DeviceId(0)),
+        kind: MemoryKind::Device,
+        what: AnomalyKind::Size {
+            key: AllocationKey::address(1),
+            bytes: Bytes(1 << 30),
+            usual: Bytes(1),
+            of: 100,
+            of_site: true,
+            live: true,
+        },
+    };
+    let out_of_memory = OutOfMemory {
+        at: Timestamp(1),
+        pid: Pid(7),
+        tid: Tid(7),
+        name: NAME.into(),
+        device: Some(DeviceId(0)),
+        gpu: Some(GpuId(0)),
+        asked: Some((MemoryKind::Device, Bytes(1 << 30))),
+        site: Some(SiteId(1)),
+        site_name: site().name,
+        frames: frames(),
+        holders: vec![(Pid(7), NAME.into(), Bytes(1))],
+    };
+    Snapshot {
+        at: Timestamp(1_000_000_000),
+        live_bytes: Bytes(1 << 30),
+        live_allocations: 1,
+        uncertainty: Uncertainty::default(),
+        processes: vec![process()],
+        out_of_memory: vec![out_of_memory],
+        ooms_by_gpu: vec![(Some(GpuId(0)), 1)],
+        sites: vec![site()],
+        sites_total: 1,
+        allocations_total: 1,
+        without_stack: 0,
+        tensor_sites: vec![site()],
+        tensor_sites_total: 1,
+        suspects: vec![judgement()],
+        suspects_total: 1,
+        other_verdicts: vec![SiteVerdict { verdict: Verdict::Plateau, ..judgement() }],
+        anomalies: vec![anomaly],
+        gpus: Vec::new(),
+    }
+}
+
+fn published() -> PublishedSnapshot {
+    let snapshot = snapshot();
+    let gpu = GpuLabel { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total_bytes: 1 << 40 };
+    let names = ReportContext {
+        clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
+        function: |_| "cuMemAlloc_v2",
+        recorded: FunctionTable::default(),
+        gpus: vec![gpu],
+    };
+    let gpus =
+        [GpuInfo { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total: Bytes(1 << 40) }];
+    let metrics = MetricsCollector::new(SeriesLimits::default()).observe(&CollectorInput {
+        snapshot: &snapshot,
+        gpus: &gpus,
+        own: &AgentStats::default(),
+        place: short_location,
+    });
+    let own = AgentUsage { tracing: true, ..AgentUsage::default() };
+    PublishedSnapshot { sequence: 1, snapshot, names: Arc::new(names), metrics, own }
+}
+
+/// An agent with all of that, and with incidents and alerts.
+fn guard(show_paths: bool) -> RequestGuard {
+    let mut config = Config::default();
+    config.http.show_paths = show_paths;
+    let shared = AgentState::new(config);
+    shared.feed.publish(published());
+    shared.alerts.show(vec![AlertView {
+        rule: "leak_suspect".into(),
+        severity: "warning".into(),
+        labels: vec![("process".into(), NAME.into())],
+        summary: NAME.into(),
+        value: 1.0,
+        since: "2026-01-01T00:00:00Z".into(),
+        resolved: None,
+    }]);
+    shared.incidents.show(vec![IncidentView {
+        id: "one".into(),
+        trigger: "threshold",
+        cause: "device_exhausted".into(),
+        time: "2026-01-01T00:00:00Z".into(),
+        pid: Some(7),
+        process: NAME.into(),
+        requested_bytes: None,
+        gpu: None,
+        summary: NAME.into(),
+        size_bytes: 0,
+        written_after_ms: 0,
+        written: true,
+        summary_text: None,
+        dir: PATH.into(),
+    }]);
+    RequestGuard::new(shared, Config::default().http.listen, None)
+}
+
+/// Returns every path of the index, with its placeholders filled in.
+fn paths(guard: &RequestGuard) -> Vec<String> {
+    let index = get(guard, "/");
+    let listed = index.lines().filter_map(|line| line.split_ascii_whitespace().next());
+    let listed = listed.filter(|path| path.starts_with('/')).map(|path| {
+        let path =
+            path.replace("?pid=PID&limit=N", "").replace("?limit=N", "").replace("?pid=PID", "");
+        path.replace("PID", "7").replace("ID", "one").replace("FILE", "summary.txt")
+    });
+    listed.chain(["/api/v1/sites?pid=7".into(), "/debug/pprof/heap".into()]).collect()
+}
+
+fn get(guard: &RequestGuard, path: &str) -> String {
+    let uri: Uri = path.parse().unwrap();
+    let ResponseBody::Full(bytes) = routes::respond(guard, &uri).finish().into_body() else {
+        panic!("{path} is a file");
+    };
+    let bytes = bytes.unwrap_or_default();
+    let mut text = String::new();
+    match flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text) {
+        Ok(_) => text,
+        Err(_) if bytes.starts_with(&[0x1f, 0x8b]) => {
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut plain).unwrap();
+            String::from_utf8_lossy(&plain).into_owned()
+        }
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    }
+}
+
+/// Collects the keys of fields that contain a name.
+fn named(value: &Value, key: &str, found: &mut Vec<String>) {
+    match value {
+        Value::String(text) if text.contains(NAME) => found.push(key.to_owned()),
+        Value::Array(items) => items.iter().for_each(|item| named(item, key, found)),
+        Value::Object(fields) => fields.iter().for_each(|(key, value)| named(value, key, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn responses_have_no_paths_without_show_paths() {
+    let (hidden, visible) = (guard(false), guard(true));
+    let mut with_paths = 0;
+    for path in paths(&hidden) {
+        let text = get(&hidden, &path);
+        assert!(!text.contains("/srv/ann"), "{path}: {text}");
+        with_paths += usize::from(get(&visible, &path).contains(PATH));
+        if let Ok(value) = serde_json::from_str::<Value>(&text) {
+            let mut found = Vec::new();
+            named(&value, "", &mut found);
+            found.retain(|key| !NAMES.contains(&key.as_str()));
+            assert_eq!(found, [""; 0], "{path}: a name where none was expected: {text}");
+        }
+    }
+    // Snapshot, sites (all, and of one process), suspects, and two paths of the profile.
+    assert_eq!(with_paths, 6);
+}

@@ -1,0 +1,461 @@
+//! The writer thread of incidents: diagnoses the cause, derives advice and writes the directory.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use engine::model::event::FailedCall;
+use engine::model::ids::Pid;
+use engine::model::units::{Bytes, Nanos, Timestamp};
+use engine::oom;
+use engine::oom::{HostMemory, OomContext, RequestedResource, diagnose};
+use formats::export::ReportContext;
+use formats::report::advice::GpuAdvice;
+use formats::report::html::InitialView;
+use formats::report::incident;
+use formats::report::incident::{
+    FailedRequest, HolderGrowth, INCIDENT_FILE, IncidentJson, IncidentReport, RECORDING_FILE,
+    SNAPSHOT_FILE, SUMMARY_FILE, Trigger,
+};
+use formats::report::live::json;
+use formats::sanitize::sanitize;
+
+use super::super::IncidentView;
+use super::super::collect::event_ring::EventWindow;
+use super::super::collect::holder_history::HolderHistory;
+use super::super::job::{FailedAllocation, IncidentJob, IncidentUpdate, WriterCommand};
+use super::html::{HtmlRenderer, RenderResult};
+use super::{directory, host_facts, recording, untraced_holders, write_error};
+use crate::advise_snapshot;
+use crate::advise_snapshot::AdviceRequest;
+use crate::io::output;
+use crate::serve::AgentState;
+use crate::serve::actions::ActionRunner;
+
+/// Poll interval for snapshots.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Number of incidents that can still be updated.
+const MAX_REWRITABLE: usize = 10;
+
+/// Handles commands until the feed is closed.
+pub(crate) fn run(shared: &Arc<AgentState>, commands: &Receiver<WriterCommand>) -> Result<()> {
+    let mut writer = IncidentWriter::new(Arc::clone(shared));
+    let mut seen = 0;
+    loop {
+        match commands.recv_timeout(POLL_INTERVAL) {
+            Ok(command) => writer.handle(command),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(POLL_INTERVAL),
+        }
+        if let Some(published) = shared.feed.newer(seen, Duration::ZERO) {
+            seen = published.sequence;
+            writer.history.observe(&published.snapshot);
+            shared.incidents.show_idle(writer.history.all_idle(published.snapshot.at));
+            writer.actions.poll(&published.snapshot, &writer.history);
+        }
+        writer.actions.reap_children();
+        writer.poll_pages();
+        if shared.feed.is_closed() {
+            commands.try_iter().for_each(|command| writer.handle(command));
+            writer.finish_pages();
+            return Ok(());
+        }
+    }
+}
+
+struct IncidentWriter {
+    shared: Arc<AgentState>,
+    root: PathBuf,
+    host: String,
+    history: HolderHistory,
+    actions: ActionRunner,
+    pages: HtmlRenderer,
+    views: Vec<IncidentView>,
+    /// The last incidents, newest last.
+    recent: VecDeque<WrittenIncident>,
+}
+
+/// An incident with all of its data.
+struct WrittenIncident {
+    id: String,
+    job: IncidentJob,
+    failure: Option<FailedRequest>,
+    free_then: Option<Bytes>,
+    grown: Vec<HolderGrowth>,
+    advice: Vec<GpuAdvice>,
+    events: u64,
+    errors: u64,
+    recovered: bool,
+    page: String,
+    took: Nanos,
+    dir: PathBuf,
+}
+
+impl WrittenIncident {
+    fn report<'a>(&'a self, host: &'a str) -> IncidentReport<'a> {
+        let job = &self.job;
+        IncidentReport {
+            id: &self.id,
+            trigger: job.trigger,
+            at: job.at,
+            host,
+            who: job.requester.as_ref(),
+            limit: job.limit.as_deref(),
+            refused: self.failure.as_ref(),
+            device: job.device,
+            gpu: job.gpu,
+            free_then: self.free_then,
+            holders: &job.holders,
+            grown: &self.grown,
+            advice: &self.advice,
+            snapshot: &job.published.snapshot,
+            names: &job.published.names,
+            errors: self.errors,
+            recovered: self.recovered,
+            skipped: job.skipped,
+            events: self.events,
+            page: &self.page,
+            took: self.took,
+        }
+    }
+
+    fn summary(&self, host: &str) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        incident::write_text(&mut text, &self.report(host))?;
+        Ok(text)
+    }
+}
+
+impl IncidentWriter {
+    fn new(shared: Arc<AgentState>) -> Self {
+        let root = shared.config.incidents_dir();
+        let mut writer = Self {
+            host: crate::host::name(),
+            history: HolderHistory::default(),
+            actions: ActionRunner::new(&shared),
+            pages: HtmlRenderer::default(),
+            views: Vec::new(),
+            recent: VecDeque::new(),
+            root,
+            shared,
+        };
+        if writer.shared.config.incidents.enabled {
+            directory::remove_unfinished(&writer.root);
+            writer.views = directory::list(&writer.root);
+            writer.apply_retention();
+        }
+        writer
+    }
+
+    fn handle(&mut self, command: WriterCommand) {
+        match command {
+            WriterCommand::Write(job) => self.write(*job),
+            WriterCommand::Update(update) => self.update(update),
+        }
+    }
+
+    fn write(&mut self, job: IncidentJob) {
+        let trigger = job.trigger;
+        let mut incident = self.analyze(job);
+        let cause = incident.failure.as_ref().map(|one| one.diagnosis.cause);
+        self.actions.incident(&incident.job, cause, &self.history);
+        match self.write_dir(&mut incident) {
+            Ok(()) => {
+                self.shared.incidents.count(trigger.name(), "written");
+                self.log_incident(&incident);
+                self.show(&incident, None);
+            }
+            Err(error) => {
+                self.shared.incidents.count(trigger.name(), "failed");
+                output::log(&format!(
+                    "cannot write the incident {}: {}; {}; the summary is available at \
+                     /api/v1/incidents until the next incident",
+                    incident.id,
+                    output::error_chain(&error),
+                    write_error::advice_for(&error)
+                ));
+                let summary = self.summary_text(&incident);
+                self.show(&incident, Some(summary));
+            }
+        }
+        // The events are in the file by now.
+        incident.job.window = EventWindow::default();
+        incident.job.sites = Vec::new();
+        if self.recent.len() >= MAX_REWRITABLE {
+            self.recent.pop_front();
+        }
+        let rejected = self.request_page(&incident);
+        self.recent.push_back(incident);
+        self.apply_retention();
+        if let Some((number, why)) = rejected {
+            self.page_finished(number, why);
+        }
+        self.poll_pages();
+    }
+
+    /// Returns the summary as the API may show it.
+    fn summary_text(&self, incident: &WrittenIncident) -> String {
+        let (mut text, report) = (Vec::new(), incident.report(&self.host));
+        let written = if self.shared.config.http.show_paths {
+            incident::write_text(&mut text, &report)
+        } else {
+            incident::write_redacted(&mut text, &report)
+        };
+        written.map_or_else(|_| String::new(), |()| String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Diagnoses the cause and derives advice.
+    fn analyze(&self, mut job: IncidentJob) -> WrittenIncident {
+        let snapshot = &job.published.snapshot;
+        let names = &job.published.names;
+        let pid = job.requester.as_ref().map(|requester| requester.pid);
+        untraced_holders::add_untraced(&mut job.holders, snapshot, (job.gpu, job.device), pid);
+        let held: Vec<_> = job.holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
+        let total = job.gpu.and_then(|gpu| names.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
+        let context = OomContext {
+            pid: Pid(0),
+            asked: RequestedResource::Other,
+            device: job.device,
+            gpu: job.gpu,
+            holders: &held,
+            snapshot,
+            total: total.filter(|total| total.0 > 0),
+            cached: job.cached,
+            host: HostMemory::default(),
+            hints: &[],
+        };
+        let failure = job.call.as_ref().map(|call| failed_request(call, pid, names, &context));
+        // Driver-reported usage may be a second old; the diagnosis is of the time of the error.
+        let free_then = match &failure {
+            Some(failure) => failure.diagnosis.figures.free_estimated,
+            None => oom::estimated_free(&context),
+        };
+        let cause = failure.as_ref().map(|one| one.diagnosis.cause);
+        let requester = job.requester.as_ref().filter(|_| job.call.is_some()).map(|who| who.pid);
+        let idle = |process: &_| self.history.idle(process, snapshot.at);
+        let request =
+            AdviceRequest { gpu: job.gpu, only: &[], requester, cause, idle: &idle, local: true };
+        let mut advice = advise_snapshot::run_advise(&request, snapshot, names);
+        for gpu in advice.iter_mut().filter(|gpu| free_then.is_some() && gpu.gpu.is_some()) {
+            gpu.free_bytes = free_then.map(|free| free.0);
+        }
+        WrittenIncident {
+            id: self.id(&job),
+            failure,
+            free_then,
+            grown: self.history.growth(snapshot, job.gpu),
+            advice,
+            events: 0,
+            errors: u64::from(job.call.is_some()),
+            recovered: false,
+            page: if self.shared.config.incidents.html_report {
+                incident::HTML_PENDING
+            } else {
+                "disabled"
+            }
+            .into(),
+            took: Nanos(0),
+            dir: PathBuf::new(),
+            job,
+        }
+    }
+
+    /// Returns an unused name: time, trigger, GPU and process.
+    fn id(&self, job: &IncidentJob) -> String {
+        let gpu = job.gpu.map_or_else(String::new, |gpu| format!("-gpu{}", gpu.0));
+        let pid = job.requester.as_ref().map_or_else(String::new, |who| format!("-pid{}", who.pid));
+        let time = stamp(&job.published.names, job.at);
+        let name = format!("{time}-{}{gpu}{pid}", job.trigger.short());
+        let is_used = |name: &str| {
+            self.root.join(name).exists() || self.recent.iter().any(|incident| incident.id == name)
+        };
+        let others = (2..100).map(|number| format!("{name}-{number}"));
+        std::iter::once(name.clone()).chain(others).find(|name| !is_used(name)).unwrap_or(name)
+    }
+
+    /// Writes everything but the HTML report, which takes longer.
+    fn write_dir(&self, incident: &mut WrittenIncident) -> Result<()> {
+        let context = || format!("in {}", self.root.display());
+        let new =
+            directory::NewIncidentDir::create(&self.root, &incident.id).with_context(context)?;
+        let published = &incident.job.published;
+        let mut line = json::line(&published.snapshot, &published.names)?;
+        line.push('\n');
+        new.write(SNAPSHOT_FILE, line.as_bytes()).with_context(context)?;
+        incident.events =
+            recording::write(new.file(RECORDING_FILE)?, &incident.job).with_context(context)?;
+        incident.took = incident.job.age();
+        new.write(SUMMARY_FILE, &incident.summary(&self.host)?).with_context(context)?;
+        new.write(INCIDENT_FILE, &object(&incident.report(&self.host))?).with_context(context)?;
+        incident.dir = new.finish().with_context(context)?;
+        incident.took = incident.job.age();
+        Ok(())
+    }
+
+    fn log_incident(&self, incident: &WrittenIncident) {
+        let object = IncidentJson::new(&incident.report(&self.host));
+        output::log(&format!(
+            "{}; see {} ({} ms after it)",
+            object.title,
+            sanitize(&incident.dir.to_string_lossy()),
+            incident.took.millis()
+        ));
+    }
+
+    /// Queues the HTML report. Returns a result if it is rejected.
+    fn request_page(&mut self, incident: &WrittenIncident) -> Option<RenderResult> {
+        if !self.shared.config.incidents.html_report || !incident.dir.is_dir() {
+            return None;
+        }
+        let is_oom = incident.job.trigger == Trigger::OutOfMemory;
+        let opens = if is_oom { InitialView::Peak } else { InitialView::Sites };
+        let rejected = self.pages.add(incident.job.number, &incident.dir, opens);
+        if let Some((_, why)) = &rejected {
+            output::log(&format!("no HTML report of {}: {why}", incident.id));
+        }
+        rejected
+    }
+
+    /// Updates incidents whose HTML reports are finished.
+    fn poll_pages(&mut self) {
+        if let Some((number, page)) = self.pages.poll() {
+            self.page_finished(number, page);
+        }
+    }
+
+    fn finish_pages(&mut self) {
+        for (number, page) in self.pages.finish() {
+            self.page_finished(number, page);
+        }
+    }
+
+    fn page_finished(&mut self, number: u64, page: String) {
+        self.change(number, |incident| incident.page = page);
+        let incident = self.recent.iter().find(|one| one.job.number == number);
+        let Some(incident) = incident else { return };
+        let bytes = directory::size(&incident.dir);
+        let id = incident.id.clone();
+        if let Some(view) = self.views.iter_mut().find(|view| view.id == id) {
+            view.size_bytes = bytes;
+        }
+        self.apply_retention();
+    }
+
+    /// Updates an incident with what became known later.
+    fn update(&mut self, update: IncidentUpdate) {
+        self.actions.incident_settled(update.number, update.recovered);
+        if update.errors > 1 || update.recovered {
+            self.change(update.number, |incident| {
+                incident.errors = update.errors;
+                incident.recovered = update.recovered;
+            });
+        }
+    }
+
+    fn change(&mut self, number: u64, change: impl FnOnce(&mut WrittenIncident)) {
+        if let Some(incident) = self.recent.iter_mut().find(|one| one.job.number == number) {
+            change(incident);
+            if incident.dir.is_dir() {
+                rewrite(incident, &self.host);
+            }
+        }
+    }
+
+    /// Lists an incident; with its summary if there is no directory.
+    fn show(&mut self, incident: &WrittenIncident, summary: Option<String>) {
+        let object = IncidentJson::new(&incident.report(&self.host));
+        let path = self.root.join(&incident.id);
+        let mut view = directory::view(&object, &path);
+        view.written = summary.is_none();
+        if summary.is_some() {
+            // Only the latest summary is kept in memory.
+            self.views.retain(|view| view.written);
+        }
+        view.summary_text = summary;
+        self.views.retain(|known| known.id != view.id);
+        self.views.insert(0, view);
+        self.shared.incidents.show(self.views.clone());
+    }
+
+    fn apply_retention(&mut self) {
+        let config = &self.shared.config.incidents;
+        let (written, unwritten): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.views).into_iter().partition(|view| view.written);
+        let last = self.recent.back().map(|incident| incident.id.as_str());
+        let (remaining, errors) =
+            directory::retain(written, config.retention_count, config.retention_size.0, last);
+        if let Some(error) = errors.first() {
+            output::log(&format!(
+                "cannot remove old incidents in {}: {error}; remove them manually",
+                sanitize(&self.root.to_string_lossy())
+            ));
+        }
+        self.views = unwritten.into_iter().chain(remaining).collect();
+        self.views.sort_by(|a, b| b.id.cmp(&a.id));
+        self.shared.incidents.show(self.views.clone());
+    }
+}
+
+/// Rewrites the text files of an incident. On failure the old ones stay.
+fn rewrite(incident: &WrittenIncident, host: &str) {
+    let write = || -> Result<()> {
+        let (summary, text) = (incident.summary(host)?, object(&incident.report(host))?);
+        directory::write_atomically(&incident.dir, SUMMARY_FILE, |out| {
+            Ok(out.write_all(&summary)?)
+        })?;
+        directory::write_atomically(&incident.dir, INCIDENT_FILE, |out| Ok(out.write_all(&text)?))
+    };
+    if let Err(error) = write() {
+        output::log(&format!(
+            "cannot update the incident {}: {}; the old files stay",
+            incident.id,
+            output::error_chain(&error)
+        ));
+    }
+}
+
+/// Diagnoses a failed call.
+fn failed_request(
+    call: &FailedAllocation,
+    pid: Option<Pid>,
+    names: &ReportContext,
+    context: &OomContext<'_>,
+) -> FailedRequest {
+    let function = names.function(call.failed.function).into_owned();
+    let requested = requested(&call.failed, &function);
+    let diagnosis = diagnose(&OomContext {
+        pid: pid.unwrap_or(Pid(0)),
+        asked: requested,
+        host: host_facts::facts(pid),
+        hints: &host_facts::hints(pid),
+        ..*context
+    });
+    let (site, frames) = (call.site, Arc::clone(&call.frames));
+    FailedRequest { asked: requested, function: function.into(), site, frames, diagnosis }
+}
+
+/// Returns what a failed call requested.
+fn requested(failed: &FailedCall, function: &str) -> RequestedResource {
+    match failed.asked {
+        Some((kind, bytes)) => RequestedResource::Memory(kind, Bytes(bytes)),
+        None if function.starts_with("cuMemAddressReserve") => RequestedResource::Addresses,
+        None => RequestedResource::Other,
+    }
+}
+
+fn object(report: &IncidentReport<'_>) -> Result<Vec<u8>> {
+    let mut text = serde_json::to_vec_pretty(&IncidentJson::new(report))?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Formats a time for directory names, in UTC.
+fn stamp(names: &ReportContext, at: Timestamp) -> String {
+    let nanos = names.clock.nanos(at);
+    let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H-%M-%S%.3fZ").to_string()
+}

@@ -1,0 +1,471 @@
+//! Exported data, accepted by test servers and read by other readers: OpenTelemetry's own messages,
+//! Google's protocol buffers, DuckDB and pyarrow. It must match the driver's oracle.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+#[path = "exporters/receiver.rs"]
+mod receiver;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use harness::agent::{self, Agent};
+use harness::environment::{Disk, certificate, secret};
+use harness::files::{blocks, read, root, script, stderr};
+use harness::{TestEnv, Workload};
+use receiver::Receiver;
+use serde_json::Value;
+
+fn stage() -> TestEnv {
+    TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
+}
+
+/// Starts a program that trains, and keeps its memory until it is ended.
+fn train(stage: &TestEnv) -> Workload {
+    stage.workload(&["--hold-ms", "600000", "train", "--steps", "40", "--step-ms", "2"])
+}
+
+/// Sums the samples of a process in a profile: in use, then allocated; bytes and allocations.
+fn sums(profile: &Value, pid: u32) -> [u64; 4] {
+    let mut sums = [0; 4];
+    for sample in profile["samples"].as_array().unwrap() {
+        if sample["labels"]["pid"] == pid {
+            let value = |index: usize| sample["values"][index].as_u64().unwrap();
+            for (sum, index) in sums.iter_mut().zip([3, 2, 1, 0]) {
+                *sum += value(index);
+            }
+        }
+    }
+    sums
+}
+
+/// Returns the files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort();
+    found
+}
+
+fn is_unfinished(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "unfinished")
+}
+
+fn device_allocations(oracle: &Value) -> u64 {
+    let device = ["device", "array", "physical", "async", "graph"];
+    let is_device = |one: &&Value| device.contains(&one["kind"].as_str().unwrap());
+    oracle["live"].as_array().unwrap().iter().filter(is_device).count() as u64
+}
+
+/// Results of a run: receivers, directories, and the oracle of the process.
+struct Run {
+    stage: TestEnv,
+    otlp: Receiver,
+    pyroscope: Receiver,
+    pid: u32,
+    oracle: Value,
+    /// Index of the first profile that was sent after the last allocation.
+    steady: usize,
+    messages: String,
+}
+
+/// Runs a program under an agent with every exporter.
+fn run() -> Run {
+    let stage = stage();
+    let base = stage.dir.path().to_owned();
+    let otlp = Receiver::start(base.join("otlp"), &["503,200"]);
+    let pyroscope = Receiver::start(base.join("pyroscope"), &[]);
+    secret(&base.join("token"), "s3cret\n");
+    let settings = format!(
+        "[exporters.otlp]\nendpoint = \"http://127.0.0.1:{}/\"\ninterval = \"1s\"\n\
+         resource_attributes = {{ \"k8s.cluster.name\" = \"lab\" }}\ntoken_file = \"{base}/token\"\n\
+         [exporters.pyroscope]\nurl = \"http://127.0.0.1:{}\"\ninterval = \"1s\"\ntenant = \"team\"\n\
+         username = \"me\"\npassword_file = \"{base}/token\"\nlabels = {{ zone = \"a\" }}\n\
+         [exporters.profiles]\ndir = \"{base}/profiles\"\ninterval = \"1s\"\n\
+         [exporters.parquet]\ndir = \"{base}/lake\"\ninterval = \"1s\"\nrotate_interval = \"3s\"\n",
+        otlp.port,
+        pyroscope.port,
+        base = base.display()
+    );
+    let agent = Agent::start_with(&stage, &settings, &[]);
+    agent.until("the first profile", |_| pyroscope.body(0));
+    let player = train(&stage);
+    let pid = player.pid();
+    let mut next = 0;
+    let steady = agent.until("a profile of a process that only holds", |_| {
+        let body = pyroscope.body(next)?;
+        next += 1;
+        let [bytes, _, new, _] = sums(&script("profile/read_pprof.py", &[&body]), pid);
+        (bytes > 0 && new == 0).then_some(next - 1)
+    });
+    // Each receiver gets the final state at least once.
+    let seen = (otlp.count(), files(&base.join("profiles")).len());
+    agent.until("the others", |_| {
+        let now = (otlp.count(), files(&base.join("profiles")).len());
+        (now.0 >= seen.0 + 3 && now.1 >= seen.1 + 3).then_some(())
+    });
+    for path in ["/debug/pprof/heap", "/api/v1/profile.pb.gz"] {
+        let file = base.join(path.rsplit('/').next().unwrap());
+        let answer = agent.get(path);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        fs::write(file, answer.body).unwrap();
+    }
+    player.signal(15);
+    let (_, _) = player.finish();
+    let messages = agent.end(15);
+    let oracle = stage.oracle(pid);
+    Run { stage, otlp, pyroscope, pid, oracle, steady, messages }
+}
+
+fn check_pyroscope(run: &Run) {
+    let Run { pyroscope, pid, oracle, .. } = run;
+    let body = pyroscope.body(run.steady).unwrap();
+    let profile = script("profile/read_pprof.py", &[&body]);
+    let [bytes, allocations, ..] = sums(&profile, *pid);
+    assert_eq!(bytes, oracle["live_bytes"].as_u64().unwrap());
+    assert_eq!(allocations, device_allocations(oracle));
+    let mut all = [0; 2];
+    for number in 0..=run.steady {
+        let [_, _, bytes, count] =
+            sums(&script("profile/read_pprof.py", &[&pyroscope.body(number).unwrap()]), *pid);
+        all = [all[0] + bytes, all[1] + count];
+    }
+    // This program only allocates device memory: the deltas of all profiles add up.
+    assert_eq!(all[1], oracle["allocations"].as_u64().unwrap());
+    assert!(all[0] >= oracle["peak_bytes"].as_u64().unwrap());
+    let own = profile["samples"].as_array().unwrap().iter();
+    let own: Vec<_> = own.filter(|sample| sample["labels"]["pid"] == *pid).collect();
+    assert!(own.iter().all(|sample| sample["labels"]["process"] == "workload"), "{own:?}");
+    let stacks = serde_json::to_string(&own).unwrap();
+    assert!(stacks.contains("workload::programs::many::steps"), "{stacks}");
+    let frames = own.iter().flat_map(|sample| sample["stack"].as_array().unwrap());
+    for frame in frames {
+        for index in [1, 3] {
+            assert!(!frame[index].as_str().unwrap().contains('/'), "a directory in {frame}");
+        }
+    }
+    let head = pyroscope.head(run.steady);
+    let path = head["path"].as_str().unwrap();
+    assert!(path.starts_with("/ingest?name=vramscope%7Bhost%3D"), "{path}");
+    assert!(path.contains("%2Czone%3Da%7D&from=") && path.contains("&format=pprof"), "{path}");
+    assert_eq!(head["headers"]["x-scope-orgid"], "team");
+    // `me:s3cret` in Python's base64.
+    assert_eq!(head["headers"]["authorization"], "Basic bWU6czNjcmV0");
+}
+
+fn check_files(run: &Run) {
+    let dir = run.stage.dir.path().join("profiles");
+    let files = files(&dir);
+    assert!(!files.iter().any(|path| is_unfinished(path)), "{files:?}");
+    let found: Vec<_> = files
+        .iter()
+        .map(|file| sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid))
+        .collect();
+    let live = run.oracle["live_bytes"].as_u64().unwrap();
+    let all = run.oracle["allocations"].as_u64().unwrap();
+    for pulled in ["heap", "profile.pb.gz"] {
+        let file = run.stage.dir.path().join(pulled);
+        let pulled = sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
+        assert_eq!((pulled[0], pulled[3]), (live, all), "the pulled profile is the same");
+    }
+    // In files, allocated values are totals since tracing began.
+    assert!(found.iter().any(|sums| sums[0] == live && sums[3] == all), "{found:?}");
+    assert_eq!(found.first(), Some(&[0; 4]), "before the process started");
+}
+
+fn check_lake(run: &Run) {
+    let dir = run.stage.dir.path().join("lake");
+    assert!(!files(&dir).iter().any(|path| is_unfinished(path)));
+    // The same files again as those of another host.
+    for file in files(&dir) {
+        let other = file.to_str().unwrap();
+        let (table, rest) = other.split_once("/host=").unwrap();
+        let (_, rest) = rest.split_once('/').unwrap();
+        let other = PathBuf::from(format!("{table}/host=other/{rest}"));
+        fs::create_dir_all(other.parent().unwrap()).unwrap();
+        fs::copy(&file, other).unwrap();
+    }
+    let page = root().join("docs/operations/exporters.md");
+    let arguments = [dir.to_str().unwrap(), page.to_str().unwrap()];
+    let found = script("exporters/read_lake.py", &arguments);
+    let of = |table: &str| -> Vec<&Value> {
+        let rows = found[table].as_array().unwrap().iter();
+        rows.filter(|row| row["host"] != "other" && row["pid"] == run.pid).collect()
+    };
+    let last = of("processes").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
+    for (column, field) in [
+        ("live_bytes", "live_bytes"),
+        ("peak_bytes", "peak_bytes"),
+        ("allocations_total", "allocations"),
+        ("frees_total", "frees"),
+    ] {
+        assert_eq!(last[column], run.oracle[field], "{column}: {last}");
+    }
+    assert_eq!((&last["exact"], &last["process"]), (&true.into(), &"workload".into()));
+    let at = |rows: Vec<&Value>| -> u64 {
+        let rows = rows.into_iter().filter(|row| row["micros"] == last["micros"]);
+        rows.map(|row| row["live_bytes"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(at(of("devices")), run.oracle["live_bytes"].as_u64().unwrap());
+    assert_eq!(at(of("sites")), run.oracle["live_bytes"].as_u64().unwrap());
+    let device = of("devices").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
+    assert_eq!(device["untracked_bytes"], 100 << 20, "{device}");
+    check_columns(&found["columns"]);
+    check_answers(&found["answers"], run);
+}
+
+/// Asserts that the documented tables are those that DuckDB finds.
+fn check_columns(columns: &Value) {
+    let page = read("docs/operations/exporters.md");
+    let mut documented: BTreeMap<&str, Vec<Vec<String>>> = BTreeMap::new();
+    let mut table = "";
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("**") {
+            table = rest.split("**").next().unwrap();
+        }
+        let mut cells = line.split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
+        let row: Vec<String> = cells.by_ref().skip(1).take(2).collect();
+        let is_type = |row: &Vec<String>| row[1].chars().next().is_some_and(char::is_uppercase);
+        if line.starts_with("| `") && row.len() == 2 && is_type(&row) {
+            documented.entry(table).or_default().push(row);
+        }
+    }
+    let shared: Vec<_> = documented["processes"][..7].to_vec();
+    for table in ["devices", "sites"] {
+        let own = documented.remove(table).unwrap();
+        documented.insert(table, [shared.clone(), own].concat());
+    }
+    assert_eq!(documented.len(), 4, "{documented:?}");
+    for (table, rows) in columns.as_object().unwrap() {
+        let rows: Vec<Vec<String>> = serde_json::from_value(rows.clone()).unwrap();
+        assert_eq!(documented[&**table], rows, "{table}");
+    }
+}
+
+/// Asserts that the documented queries find both hosts and the program.
+fn check_answers(answers: &Value, run: &Run) {
+    let answers = answers.as_array().unwrap();
+    assert_eq!(answers.len(), 4);
+    let peaks = answers[0]["rows"].as_array().unwrap();
+    let own = peaks.iter().filter(|row| row[2] == run.pid.to_string().as_str());
+    let own: Vec<_> = own.collect();
+    assert_eq!(own.len(), 2, "{peaks:?}");
+    assert!(own.iter().any(|row| row[0] == "other") && own[0][3] == own[1][3], "{own:?}");
+    let untracked = answers[3]["rows"].as_array().unwrap();
+    let mib100 = (100_u64 << 20).to_string();
+    assert!(untracked.iter().any(|row| row[3] == mib100.as_str()), "{untracked:?}");
+    for answer in &answers[1..3] {
+        assert!(!answer["rows"].as_array().unwrap().is_empty(), "{answer}");
+    }
+}
+
+fn check_otlp(run: &Run) {
+    let Run { otlp, pid, oracle, .. } = run;
+    assert_eq!(fs::read(otlp.body(0).unwrap()).unwrap(), fs::read(otlp.body(1).unwrap()).unwrap());
+    let (first, again) = (otlp.head(0), otlp.head(1));
+    assert_eq!((&first["answer"], &again["answer"]), (&503.into(), &200.into()));
+    assert_eq!(again["path"], "/v1/metrics");
+    assert_eq!(again["headers"]["content-type"], "application/x-protobuf");
+    assert_eq!(again["headers"]["authorization"], "Bearer s3cret");
+    let mut live = Vec::new();
+    let mut counted = Vec::new();
+    let mut last = Value::Null;
+    for number in 1..otlp.count() {
+        let body = otlp.body(number).unwrap();
+        let request = script("exporters/read_otlp.py", &[&body, "gzip"]);
+        let resource = &request["resource"];
+        assert_eq!(
+            (&resource["service.name"], &request["scope"]),
+            (&"vramscope".into(), &"vramscope".into())
+        );
+        assert_eq!(resource["k8s.cluster.name"], "lab");
+        assert!(!resource["host.name"].as_str().unwrap().is_empty());
+        let mine = |metric: &str| -> Option<u64> {
+            let points = request["metrics"][metric]["points"].as_array()?.iter();
+            let own = points.filter(|point| point["attributes"]["process.pid"] == *pid);
+            Some(own.map(|point| point["value"].as_u64().unwrap()).sum())
+        };
+        live.extend(mine("vramscope.process.live"));
+        counted.extend(mine("vramscope.process.allocations"));
+        last = request;
+    }
+    assert!(live.contains(&oracle["live_bytes"].as_u64().unwrap()), "{live:?}");
+    assert!(counted.contains(&oracle["allocations"].as_u64().unwrap()), "{counted:?}");
+    let limit = &last["metrics"]["hw.gpu.memory.limit"];
+    assert_eq!((&limit["form"], &limit["unit"]), (&"level".into(), &"By".into()));
+    let first = &limit["points"][0];
+    assert_eq!(first["value"], 24_u64 << 30, "{limit}");
+    assert!(first["attributes"]["hw.id"].as_str().unwrap().starts_with("GPU-"), "{first}");
+    let usage = last["metrics"]["hw.gpu.memory.usage"]["points"].as_array().unwrap();
+    assert_eq!(usage.len(), limit["points"].as_array().unwrap().len());
+    let sent = last["metrics"]["vramscope.exports"]["points"].as_array().unwrap().iter();
+    let own = sent.filter(|point| {
+        let of = &point["attributes"];
+        of["vramscope.exporter"] == "otlp" && of["vramscope.outcome"] == "sent"
+    });
+    assert!(own.map(|point| point["value"].as_u64().unwrap()).sum::<u64>() >= 3, "{last}");
+}
+
+#[test]
+fn every_exporter_sends_the_driver_values() {
+    let run = run();
+    check_pyroscope(&run);
+    check_files(&run);
+    check_lake(&run);
+    check_otlp(&run);
+    // The collector was busy once, and got the data later: that is not a failure.
+    assert!(!run.messages.contains("cannot send"), "{}", run.messages);
+}
+
+#[test]
+fn killed_agent_loses_only_the_open_file() {
+    let stage = stage();
+    let lake = stage.dir.path().join("lake");
+    let settings = |roll: &str| {
+        let dir = lake.display();
+        format!(
+            "[exporters.parquet]\ndir = \"{dir}\"\ninterval = \"1s\"\nrotate_interval = \"{roll}\"\n"
+        )
+    };
+    let agent = Agent::start_with(&stage, &settings("1s"), &[]);
+    let player = train(&stage);
+    let whole = || -> Vec<PathBuf> {
+        files(&lake).into_iter().filter(|path| !is_unfinished(path)).collect()
+    };
+    let rows_of =
+        |name: &str| whole().iter().filter(|path| path.starts_with(lake.join(name))).count();
+    agent.until("three files", |_| (rows_of("processes") >= 3).then_some(()));
+    agent.until("an unfinished file", |_| {
+        files(&lake).iter().any(|path| is_unfinished(path)).then_some(())
+    });
+    agent.end(9);
+    let before = whole();
+    let left: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
+    let found = script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
+    assert!(found["processes"].as_array().unwrap().len() >= 3, "{before:?}");
+    let profiles = stage.dir.path().join("profiles");
+    let more = format!("[exporters.profiles]\ndir = \"{}\"\ninterval = \"1s\"", profiles.display());
+    let agent = Agent::start_with(&stage, &format!("{}{more}", settings("1h")), &[]);
+    agent.until("the old one to go", |_| (!left.iter().any(|path| path.exists())).then_some(()));
+    agent.until("a new one", |_| files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
+    let other = train(&stage);
+    let seen = agent.until("a profile of the new process", |_| {
+        let newest = files(&profiles).into_iter().rfind(|path| !is_unfinished(path))?;
+        let profile = script("profile/read_pprof.py", &[newest.to_str().unwrap()]);
+        (sums(&profile, other.pid())[0] > 0).then(|| files(&profiles).len())
+    });
+    agent.until("more of them", |_| (files(&profiles).len() > seen + 2).then_some(()));
+    assert_eq!(whole(), before, "no file is finished early");
+    agent.end(15);
+    assert!(whole().len() > before.len(), "shutdown finishes open files");
+    assert!(!files(&lake).iter().any(|path| is_unfinished(path)));
+    script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
+    drop((player, other));
+}
+
+#[test]
+fn full_disk_is_reported_once_by_exporters() {
+    let stage = stage();
+    let disk = Disk::new(stage.dir.path().join("disk"));
+    let filler = disk.0.join("filler");
+    fs::write(&filler, vec![1; 256 << 10]).unwrap();
+    let pyroscope = Receiver::start(stage.dir.path().join("pyroscope"), &["500,404"]);
+    let settings = format!(
+        "[exporters.parquet]\ndir = \"{0}/lake\"\ninterval = \"1s\"\nrotate_interval = \"1s\"\n\
+         [exporters.profiles]\ndir = \"{0}/profiles\"\ninterval = \"1s\"\n\
+         [exporters.pyroscope]\nurl = \"http://127.0.0.1:{1}\"\ninterval = \"1s\"\n",
+        disk.0.display(),
+        pyroscope.port
+    );
+    let agent = Agent::start_with(&stage, &settings, &[]);
+    let player = train(&stage);
+    agent.until("some profiles", |_| pyroscope.body(5));
+    assert!(!files(&disk.0).iter().any(|path| path.extension().is_some_and(|e| e == "parquet")));
+    fs::remove_file(&filler).unwrap();
+    let whole = |path: &PathBuf| path.extension().is_some_and(|e| e == "parquet" || e == "gz");
+    agent.until("files", |_| {
+        (files(&disk.0).iter().filter(|path| whole(path)).count() > 4).then_some(())
+    });
+    let messages = agent.end(15);
+    for (what, times) in [
+        ("cannot write tables to", 1),
+        ("cannot write profiles to", 1),
+        ("No space left on device", 2),
+        (" again, after ", 3),
+        ("vramscope: can ", 3),
+        ("the answer is 500", 1),
+        ("the answer is 404", 0),
+    ] {
+        assert_eq!(messages.matches(what).count(), times, "{what}: {messages}");
+    }
+    drop(player);
+}
+
+fn check(stage: &TestEnv, settings: &str) -> Output {
+    agent::check(Path::new(&agent::settings(stage, settings))).output().unwrap()
+}
+
+#[test]
+fn documented_exporter_config_is_valid() {
+    let stage = TestEnv::new();
+    let output = check(&stage, &blocks("docs/operations/exporters.md", "toml")[0]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let wrong = "[exporters.otlp]\nendpoint = \"collector\"\n[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\n\
+                 token_file = \"/nowhere/token\"\n[exporters.profiles]\ndir = \"/dev/null/x\"\n";
+    let output = check(&stage, wrong);
+    assert_eq!(output.status.code(), Some(2));
+    let messages = stderr(&output);
+    for word in ["`endpoint`", "/nowhere/token", "/dev/null is not a directory"] {
+        assert!(messages.contains(word), "{word}: {messages}");
+    }
+    let known = "[exporters.otlp]\nendpoint = \"http://127.0.0.1\"\ngzip = false\n";
+    let unknown =
+        "[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\ntimeout = \"1s\"\nspeed = 3\n";
+    for settings in [format!("{known}speed = 3\n"), format!("{known}{unknown}")] {
+        let output = check(&stage, &settings);
+        assert_eq!(output.status.code(), Some(2));
+        let line = format!("line {}", settings.lines().count());
+        let messages = stderr(&output);
+        let named = messages.contains("unknown field `speed`") && messages.contains(&line);
+        assert!(named, "{messages}");
+    }
+}
+
+#[test]
+fn tls_exporters_send_only_to_trusted_servers() {
+    let stage = TestEnv::new();
+    let base = stage.dir.path();
+    let (certificate, key) = certificate(base);
+    let trusted = Receiver::start(base.join("trusted"), &["", &certificate, &key]);
+    let untrusted = Receiver::start(base.join("untrusted"), &["", &certificate, &key]);
+    secret(&base.join("token"), "s3cret");
+    let settings = format!(
+        "[exporters.otlp]\nendpoint = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\ngzip = false\n\
+         ca_file = \"{certificate}\"\ntoken_file = \"{base}/token\"\n\
+         [exporters.pyroscope]\nurl = \"https://127.0.0.1:{}\"\ninterval = \"1s\"\nmax_retry_time = \"1s\"\n",
+        trusted.port,
+        untrusted.port,
+        base = base.display()
+    );
+    let agent = Agent::start_with(&stage, &settings, &[]);
+    let body = agent.until("metrics", |_| trusted.body(2));
+    script("exporters/read_otlp.py", &[&body, "plain"]);
+    let messages = agent.end(15);
+    assert_eq!(trusted.head(2)["headers"]["authorization"], "Bearer s3cret");
+    assert_eq!(untrusted.count(), 0);
+    assert_eq!(messages.matches("cannot send profiles").count(), 1, "{messages}");
+    assert!(!messages.contains("cannot send metrics"), "{messages}");
+}

@@ -1,0 +1,155 @@
+//! Maps the device ordinals of a process to GPUs. A pure function of its environment.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use engine::model::ids::{GpuId, Pid};
+
+use super::GpuInfo;
+
+/// Environment variables that decide which GPUs a process sees.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct DeviceVisibilityEnv {
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub(crate) visible: Option<String>,
+    /// `CUDA_DEVICE_ORDER`.
+    pub(crate) order: Option<String>,
+    /// `NVIDIA_VISIBLE_DEVICES`, which decides what a container gets.
+    pub(crate) container: Option<String>,
+}
+
+impl DeviceVisibilityEnv {
+    /// Reads the initial environment of a process. Later changes by the program are not visible
+    /// from outside.
+    pub(crate) fn read(pid: Pid) -> Self {
+        let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
+            return Self::default();
+        };
+        let mut variables: HashMap<&str, &str> = environment
+            .split(|&byte| byte == 0)
+            .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='))
+            .collect();
+        let mut take = |name| variables.remove(name).map(str::to_owned);
+        let container = take("NVIDIA_VISIBLE_DEVICES");
+        Self {
+            visible: take("CUDA_VISIBLE_DEVICES"),
+            order: take("CUDA_DEVICE_ORDER"),
+            // Outside of a container the variable has no effect.
+            container: container.filter(|_| in_other_mounts(pid)),
+        }
+    }
+}
+
+fn in_other_mounts(pid: Pid) -> bool {
+    let namespace = |of: &str| fs::metadata(format!("/proc/{of}/ns/mnt")).ok().map(|m| m.ino());
+    namespace("self") != namespace(&pid.to_string())
+}
+
+/// Returns the GPU of each ordinal; `None` if it is uncertain.
+pub(crate) fn resolve_devices(
+    gpus: &[GpuInfo],
+    surroundings: &DeviceVisibilityEnv,
+) -> Vec<Option<GpuId>> {
+    let given = match surroundings.container.as_deref() {
+        None | Some("" | "all") => gpus.iter().collect(),
+        Some(list) => select(&gpus.iter().collect::<Vec<_>>(), list),
+    };
+    // By default CUDA lists the fastest GPU first; equal GPUs are in bus order.
+    let by_bus = surroundings.order.as_deref() == Some("PCI_BUS_ID");
+    let in_order = by_bus || given.windows(2).all(|pair| pair[0].name == pair[1].name);
+    match surroundings.visible.as_deref() {
+        None => given.iter().map(|gpu| in_order.then_some(gpu.id)).collect(),
+        Some(list) => select(&given, list).iter().map(|gpu| known(gpu, list, in_order)).collect(),
+    }
+}
+
+/// An entry by UUID is certain; one by index only if the order is.
+fn known(gpu: &GpuInfo, list: &str, in_order: bool) -> Option<GpuId> {
+    (in_order || list.contains("GPU-") || list.contains("MIG-")).then_some(gpu.id)
+}
+
+/// Returns the GPUs of a list, up to the first invalid entry.
+fn select<'a>(gpus: &[&'a GpuInfo], list: &str) -> Vec<&'a GpuInfo> {
+    list.split(',')
+        .map(str::trim)
+        .map_while(|entry| {
+            if let Ok(index) = entry.parse::<usize>() {
+                return gpus.get(index).copied();
+            }
+            let named = |gpu: &&&GpuInfo| {
+                (entry.starts_with("GPU-") && gpu.uuid.starts_with(entry))
+                    || gpu.instances.iter().any(|mig| mig == entry)
+            };
+            gpus.iter().find(named).copied()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(names: &[&str]) -> Vec<GpuInfo> {
+        names
+            .iter()
+            .enumerate()
+            .map(|(i, name)| GpuInfo {
+                id: GpuId(i as u16),
+                uuid: format!("GPU-{i}{i}{i}{i}-beef"),
+                name: (*name).to_owned(),
+                total_bytes: 0,
+                instances: vec![format!("MIG-{i}-a")],
+            })
+            .collect()
+    }
+
+    fn ordinals(
+        gpus: &[GpuInfo],
+        visible_devices: Option<&str>,
+        order: Option<&str>,
+    ) -> Vec<Option<u16>> {
+        let surroundings = DeviceVisibilityEnv {
+            visible: visible_devices.map(str::to_owned),
+            order: order.map(str::to_owned),
+            container: None,
+        };
+        resolve_devices(gpus, &surroundings).into_iter().map(|gpu| gpu.map(|gpu| gpu.0)).collect()
+    }
+
+    #[test]
+    fn visible_devices_select_and_reorder() {
+        let gpus = host(&["H200"; 4]);
+        for (list, expected) in [
+            (None, vec![Some(0), Some(1), Some(2), Some(3)]),
+            (Some("2,0"), vec![Some(2), Some(0)]),
+            (Some("GPU-33,1"), vec![Some(3), Some(1)]),
+            (Some("MIG-2-a"), vec![Some(2)]),
+            (Some("1,9,0"), vec![Some(1)]),
+            (Some("-1"), vec![]),
+            (Some(""), vec![]),
+        ] {
+            assert_eq!(ordinals(&gpus, list, None), expected, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn unequal_gpus_are_certain_only_in_bus_order_or_by_uuid() {
+        let gpus = host(&["T4", "H200"]);
+        assert_eq!(ordinals(&gpus, None, None), [None, None]);
+        assert_eq!(ordinals(&gpus, None, Some("PCI_BUS_ID")), [Some(0), Some(1)]);
+        assert_eq!(ordinals(&gpus, Some("GPU-11"), None), [Some(1)]);
+        assert_eq!(ordinals(&gpus, Some("0"), None), [None]);
+    }
+
+    #[test]
+    fn container_devices_are_selected_first() {
+        let gpus = host(&["H200"; 4]);
+        let surroundings = DeviceVisibilityEnv {
+            visible: Some("1".into()),
+            order: None,
+            container: Some("GPU-2222-beef,3".into()),
+        };
+        assert_eq!(resolve_devices(&gpus, &surroundings), [Some(GpuId(3))]);
+    }
+}

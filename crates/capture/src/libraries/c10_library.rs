@@ -1,0 +1,153 @@
+//! `libc10`, the library to which PyTorch's caching allocator reports its blocks, and where to
+//! probe it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSymbol, ReadCache};
+
+use super::driver_library::{FileIdentity, MAX_PROLOGUE_BYTES, file_offset, read_at_most};
+use crate::plan::prologue::attach_point;
+use crate::wire;
+
+/// The probed functions, by mangled name; in PyTorch 1 the totals are signed.
+const FUNCTIONS: [(&[u8], u32); 4] = [
+    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
+    (b"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE", wire::VS_TENSOR_ALLOC_FREE),
+    (b"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", wire::VS_TENSOR_OOM),
+    (b"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE", wire::VS_TENSOR_OOM),
+];
+
+/// A PyTorch library that matters for tracing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TorchLibrary {
+    /// `libc10.so`: common to all devices.
+    C10,
+    /// `libc10_cuda.so`: the caching allocator.
+    Cuda,
+}
+
+impl TorchLibrary {
+    /// Identifies a library by its file name. Some distributions add a version.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
+        let rest = name.strip_prefix(b"libc10")?;
+        let (part, rest) = match rest.strip_prefix(b"_cuda") {
+            Some(rest) => (Self::Cuda, rest),
+            None => (Self::C10, rest),
+        };
+        let rest = rest.strip_prefix(b".so")?;
+        let rest = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
+        (rest.is_empty() || rest.starts_with(b".")).then_some(part)
+    }
+}
+
+/// A `libc10.so` that can be probed.
+#[derive(Debug)]
+pub struct C10Library {
+    /// The path for messages.
+    pub path: PathBuf,
+    /// The identity of the file.
+    pub identity: FileIdentity,
+    /// Probe points: offset in the file and attach cookie.
+    pub points: Vec<(u64, u32)>,
+    file: File,
+}
+
+/// Reason why a file cannot be probed.
+#[derive(Debug)]
+pub enum C10Error {
+    /// It cannot be read, or is not a library.
+    Unreadable,
+    /// It does not export the function.
+    NoFunction,
+}
+
+impl From<io::Error> for C10Error {
+    fn from(_: io::Error) -> Self {
+        Self::Unreadable
+    }
+}
+
+impl From<object::Error> for C10Error {
+    fn from(_: object::Error) -> Self {
+        Self::Unreadable
+    }
+}
+
+impl C10Library {
+    /// Opens a library through `path`; `name` is the path for messages.
+    pub fn open(path: &Path, name: &Path) -> Result<Self, C10Error> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(C10Error::Unreadable);
+        }
+        let cache = ReadCache::new(&file);
+        let elf: ElfFile64<'_, object::Endianness, _> = ElfFile64::parse(&cache)?;
+        let identity = FileIdentity::new(&metadata, &elf);
+        let mut points = Vec::new();
+        for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
+            let name = symbol.name_bytes()?;
+            let Some((_, call)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
+                continue;
+            };
+            let entry = file_offset(&elf, symbol.address()).ok_or(C10Error::NoFunction)?;
+            let mut code = vec![0; symbol.size().clamp(16, MAX_PROLOGUE_BYTES) as usize];
+            let read = read_at_most(&file, &mut code, entry)?;
+            // Up to that point nothing is pushed, so the return address is on top of the stack.
+            let point = attach_point(code.get(..read).unwrap_or_default());
+            points.push((entry + point.offset, *call));
+        }
+        if points.iter().all(|(_, call)| *call != wire::VS_TENSOR_ALLOC_FREE) {
+            return Err(C10Error::NoFunction);
+        }
+        drop(elf);
+        Ok(Self { path: name.to_owned(), identity, points, file })
+    }
+
+    /// Returns a path to the open file that works even if the file was deleted.
+    #[must_use]
+    pub fn attach_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_identified_by_file_name() {
+        for (name, expected) in [
+            ("/a/torch/lib/libc10.so", Some(TorchLibrary::C10)),
+            ("/a/torch/lib/libc10_cuda.so", Some(TorchLibrary::Cuda)),
+            ("/usr/lib/libc10.so.2.6", Some(TorchLibrary::C10)),
+            ("/x/libc10_cuda.so (deleted)", Some(TorchLibrary::Cuda)),
+            ("/a/libc10_hip.so", None),
+            ("/a/libc10.sorry", None),
+            ("/a/libc101.so", None),
+            ("/a/libtorch_cuda.so", None),
+            ("[heap]", None),
+        ] {
+            assert_eq!(TorchLibrary::of(Path::new(name)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn non_c10_files_are_rejected() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for name in ["Cargo.toml", "absent", "src"] {
+            let path = dir.join(name);
+            assert!(matches!(C10Library::open(&path, &path), Err(C10Error::Unreadable)), "{name}");
+        }
+        let own = std::env::current_exe().unwrap();
+        assert!(matches!(C10Library::open(&own, &own), Err(C10Error::NoFunction)));
+    }
+}

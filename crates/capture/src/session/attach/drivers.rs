@@ -1,0 +1,424 @@
+//! Driver libraries of the trace: finds them, attaches to each once, and detaches unused ones.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use engine::model::ids::Pid;
+use engine::model::tensor::TensorsUnavailable;
+
+use super::super::load::bpf_object::{LoadedObject, ProbeSet};
+use super::super::{SessionOptions, Target, unique};
+use super::context_discovery::ContextDiscovery;
+use super::probes::{AttachedProbes, ProbePoint, attach};
+use super::retry::Tried;
+use crate::error::Error;
+use crate::hooks::{HOOKS, HookGroup};
+use crate::libraries::{
+    DriverLibrary, DriverMapping, FileIdentity, MmapEvent, MmapWatcher, installed, is_driver_name,
+    scan_all, scan_process,
+};
+use crate::plan::AttachPlan;
+use crate::session::liveness::{is_alive, is_same_start, start_of};
+
+/// A message for the user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Probes were attached to a library.
+    Attached {
+        /// The library.
+        path: PathBuf,
+        /// Number of probed functions.
+        functions: usize,
+        /// Number of those that the kernel has to single-step.
+        stepped: usize,
+    },
+    /// A library could not be probed.
+    NotAttached {
+        /// The path and the reason.
+        reason: String,
+    },
+    /// No process has a driver mapped and none is installed: waiting for one.
+    NoDriver,
+    /// New copies of the driver are found only by a scan every few seconds.
+    NoMmapEvents {
+        /// The error.
+        reason: String,
+    },
+    /// Python stacks of a process cannot be read.
+    PythonUnsupported {
+        /// The process.
+        pid: Pid,
+        /// The reason and the remedy.
+        reason: String,
+    },
+    /// Symbolization failed with a panic.
+    NoNames {
+        /// The panic message.
+        reason: String,
+    },
+    /// Driver-reported usage can no longer be read.
+    NoAccount {
+        /// The error.
+        reason: String,
+    },
+    /// PyTorch's caching allocator is traced.
+    TorchAttached {
+        /// The probed library.
+        path: PathBuf,
+    },
+    /// Tensors of a process cannot be traced.
+    TensorsUnavailable {
+        /// The process.
+        pid: Pid,
+        /// The reason.
+        reason: TensorsUnavailable,
+    },
+    /// An unused library was detached.
+    Detached {
+        /// The library.
+        path: PathBuf,
+    },
+}
+
+impl Notice {
+    /// Returns whether the notice is a warning.
+    #[must_use]
+    pub const fn is_warning(&self) -> bool {
+        !matches!(self, Self::Attached { .. } | Self::TorchAttached { .. } | Self::Detached { .. })
+    }
+}
+
+/// How long an unused copy stays attached, so that files of removed containers do not stay open.
+pub(in crate::session) const DETACH_DELAY: Duration = Duration::from_secs(30);
+
+/// Maximum number of failures kept, so that each is reported once.
+const REPORTED: usize = 1024;
+
+struct AttachedDriver {
+    image: DriverLibrary,
+    installed: bool,
+    last_used: Instant,
+    _attachments: Vec<AttachedProbes>,
+}
+
+/// Probes of all driver libraries.
+pub(crate) struct DriverAttachments {
+    /// Libraries given by `--driver`.
+    named: Vec<PathBuf>,
+    /// Attach only to these processes, if the kernel supports links per process.
+    only: Option<Vec<Pid>>,
+    /// Processes whose mappings are scanned; `None`: all.
+    targets: Option<Vec<Pid>>,
+    attached: HashMap<FileIdentity, AttachedDriver>,
+    /// Mapped files and the result of attaching to them.
+    tried: Tried<FileIdentity, ()>,
+    /// Failures that were already reported.
+    reported: HashSet<String>,
+    /// Processes that mapped the driver before it was probed, with their start times.
+    preexisting: HashMap<Pid, u64>,
+    learning: ContextDiscovery,
+    watch: Option<MmapWatcher>,
+    /// Processes that mapped a driver since the last drain.
+    newcomers: Vec<Pid>,
+    /// Executable mappings since the last drain.
+    mapped: Vec<MmapEvent>,
+    /// Processes that mapped a PyTorch library since the last drain; true if some may be missing.
+    torch: (Vec<Pid>, bool),
+    notices: Vec<Notice>,
+}
+
+impl DriverAttachments {
+    pub(crate) fn new(options: &SessionOptions, plan: &AttachPlan) -> Self {
+        let mut notices = Vec::new();
+        let watch = MmapWatcher::new()
+            .map_err(|error| notices.push(Notice::NoMmapEvents { reason: error.to_string() }))
+            .ok();
+        let (only, targets) = match &options.target {
+            Target::Everybody => (None, None),
+            Target::Processes { follow: true, .. } => (None, None),
+            Target::Processes { pids, follow: false } => {
+                (plan.link_per_process.then(|| pids.clone()), Some(pids.clone()))
+            }
+        };
+        Self {
+            named: options.drivers.clone(),
+            only,
+            targets,
+            attached: HashMap::new(),
+            tried: Tried::new(),
+            reported: HashSet::new(),
+            preexisting: HashMap::new(),
+            learning: ContextDiscovery::new(plan.link_per_process),
+            watch,
+            newcomers: Vec::new(),
+            mapped: Vec::new(),
+            torch: (Vec::new(), false),
+            notices,
+        }
+    }
+
+    /// Attaches to all drivers at the start. Only failures of drivers given by option are errors.
+    pub(crate) fn attach_all(&mut self, loaded: &LoadedObject) -> Result<(), Error> {
+        for path in self.named.clone() {
+            let image = DriverLibrary::open(&path, &path)?;
+            self.attach(loaded, image, true)?;
+        }
+        for path in installed() {
+            self.try_path(loaded, &path, &path, true)?;
+        }
+        self.scan_processes(loaded)?;
+        // Scanned after attaching: a process that has the driver now may have called it before.
+        for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
+            self.had_driver(pid);
+        }
+        self.learning.update(loaded, self.attached.values().map(|library| &library.image));
+        if self.attached.is_empty() {
+            self.notices.push(Notice::NoDriver);
+        }
+        Ok(())
+    }
+
+    /// Scans for new copies of the driver. Returns whether one was attached.
+    pub(crate) fn scan(&mut self, loaded: &LoadedObject, rescan: bool) -> Result<bool, Error> {
+        let before: HashSet<FileIdentity> = self.attached.keys().cloned().collect();
+        let mut seen = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
+        self.newcomers.extend_from_slice(&seen.pids);
+        self.mapped.append(&mut seen.mapped);
+        self.torch.0.append(&mut seen.torch);
+        self.torch.1 |= seen.overflowed;
+        if rescan || seen.overflowed {
+            self.scan_processes(loaded)?;
+            self.detach_unused();
+            self.preexisting.retain(|pid, start| is_alive(*pid, *start));
+        } else {
+            let is_target = |pid: &Pid| self.targets.as_ref().is_none_or(|all| all.contains(pid));
+            let pids = unique(seen.pids.into_iter().filter(is_target));
+            for mapping in pids.into_iter().flat_map(scan_process) {
+                self.try_mapping(loaded, &mapping)?;
+            }
+        }
+        let new = self.attached.keys().filter(|identity| !before.contains(identity)).cloned();
+        let new: HashSet<FileIdentity> = new.collect();
+        if !new.is_empty() {
+            // These processes could call the driver before it was probed.
+            for mapping in self.scan_processes(loaded)? {
+                let file = self.tried.outcome(&mapping.device_inode, Instant::now());
+                if file.is_some_and(|file| file.is_ok_and(|identity| new.contains(identity))) {
+                    self.had_driver(mapping.pid);
+                }
+            }
+        }
+        self.learning.update(loaded, self.attached.values().map(|library| &library.image));
+        Ok(!new.is_empty())
+    }
+
+    /// Requests the context of a thread that allocated in an unknown context.
+    pub(crate) fn request_context_discovery(&mut self, pid: Pid) {
+        if self.preexisting.contains_key(&pid) {
+            self.learning.request(pid);
+        }
+    }
+
+    /// Records that a running process could call the driver before it was probed.
+    fn had_driver(&mut self, pid: Pid) {
+        // A process that has exited makes no more calls.
+        let Some(start) = start_of(pid) else { return };
+        self.preexisting.insert(pid, start);
+        self.learning.request(pid);
+    }
+
+    /// Returns whether the process with this start time mapped the driver before it was probed.
+    pub(crate) fn predates_trace(&self, pid: Pid, start: u64) -> bool {
+        self.preexisting.get(&pid).is_some_and(|known| is_same_start(*known, start))
+    }
+
+    /// Returns the processes that mapped the driver before it was probed.
+    pub(crate) fn preexisting(&self) -> impl Iterator<Item = Pid> {
+        self.preexisting.keys().copied()
+    }
+
+    /// Handles a process that exited or called exec.
+    pub(crate) fn process_exited(&mut self, pid: Pid, start: u64) {
+        if self.predates_trace(pid, start) {
+            self.preexisting.remove(&pid);
+        }
+    }
+
+    /// Returns processes that mapped a driver since the last call; they are announced only with
+    /// their first call, much later.
+    pub(crate) fn drain_new_processes(&mut self) -> Vec<Pid> {
+        std::mem::take(&mut self.newcomers)
+    }
+
+    /// Returns executable mappings of files since the last call.
+    pub(crate) fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+        std::mem::take(&mut self.mapped)
+    }
+
+    /// Returns processes that mapped a PyTorch library since the last call, and whether some may be
+    /// missing.
+    pub(crate) fn drain_torch_mmaps(&mut self) -> (Vec<Pid>, bool) {
+        std::mem::take(&mut self.torch)
+    }
+
+    pub(crate) fn drain_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn mappings(&self) -> Vec<DriverMapping> {
+        match &self.targets {
+            None => scan_all(),
+            Some(pids) => pids.iter().copied().flat_map(scan_process).collect(),
+        }
+    }
+
+    fn scan_processes(&mut self, loaded: &LoadedObject) -> Result<Vec<DriverMapping>, Error> {
+        let mappings = self.mappings();
+        for mapping in &mappings {
+            self.try_mapping(loaded, mapping)?;
+        }
+        self.tried.keep(&mappings.iter().map(|mapping| mapping.device_inode.clone()).collect());
+        Ok(mappings)
+    }
+
+    fn try_mapping(&mut self, loaded: &LoadedObject, mapping: &DriverMapping) -> Result<(), Error> {
+        let now = Instant::now();
+        match self.tried.outcome(&mapping.device_inode, now) {
+            Some(Ok(identity)) => {
+                if let Some(attached) = self.attached.get_mut(identity) {
+                    attached.last_used = now;
+                    return Ok(());
+                }
+            }
+            Some(Err(())) => return Ok(()),
+            None => {}
+        }
+        let path =
+            mapping.paths_to_open().into_iter().find(|path| std::fs::File::open(path).is_ok());
+        let Some(path) = path else { return Ok(()) };
+        let outcome = self.try_path(loaded, &path, &mapping.path, false)?;
+        self.tried.insert(&mapping.device_inode, outcome.ok_or(()), now);
+        Ok(())
+    }
+
+    /// Attaches to a file that was found. A failure is reported, not fatal.
+    fn try_path(
+        &mut self,
+        loaded: &LoadedObject,
+        path: &Path,
+        name: &Path,
+        installed: bool,
+    ) -> Result<Option<FileIdentity>, Error> {
+        debug_assert!(is_driver_name(name));
+        let image = match DriverLibrary::open(path, name) {
+            Ok(image) => image,
+            Err(error) => {
+                self.report_failure(&error);
+                return Ok(None);
+            }
+        };
+        let identity = image.identity.clone();
+        match self.attach(loaded, image, installed) {
+            Ok(()) => Ok(Some(identity)),
+            Err(error @ Error::ProcessGone(_)) => Err(error),
+            Err(error) => {
+                self.report_failure(&error);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reports why a file cannot be probed, once.
+    fn report_failure(&mut self, error: &dyn std::error::Error) {
+        if self.reported.len() >= REPORTED {
+            self.reported.clear();
+        }
+        let reason = error.to_string();
+        if self.reported.insert(reason.clone()) {
+            self.notices.push(Notice::NotAttached { reason });
+        }
+    }
+
+    fn attach(
+        &mut self,
+        loaded: &LoadedObject,
+        image: DriverLibrary,
+        installed: bool,
+    ) -> Result<(), Error> {
+        if let Some(attached) = self.attached.get_mut(&image.identity) {
+            attached.last_used = Instant::now();
+            return Ok(());
+        }
+        let works = loaded.config.work.is_some();
+        let mut groups = vec![HookGroup::Memory];
+        groups.extend(works.then_some(HookGroup::Work));
+        groups.extend(loaded.config.objects.then_some(HookGroup::Objects));
+        let calls = probe_points(&image, &groups);
+        let launches =
+            if works { probe_points(&image, &[HookGroup::Launches]) } else { Vec::new() };
+        let scopes: Vec<Option<Pid>> = match &self.only {
+            None => vec![None],
+            Some(pids) => pids.iter().copied().map(Some).collect(),
+        };
+        let file = image.attach_path();
+        let mut attachments = Vec::new();
+        for scope in scopes {
+            let launched = ProbeSet::launches(loaded.config.work.unwrap_or_default());
+            for (points, serves) in [(&calls, loaded.config.calls()), (&launches, launched)] {
+                let outcome = attach(loaded, &file, &image.path, points, serves, scope);
+                attachments.push(outcome.map_err(|error| gone(error, scope))?);
+            }
+        }
+        self.notices.push(Notice::Attached {
+            path: image.path.clone(),
+            functions: calls.len() + launches.len(),
+            stepped: image.functions.iter().filter(|f| !f.point.emulated).count(),
+        });
+        self.attached.insert(
+            image.identity.clone(),
+            AttachedDriver {
+                image,
+                installed,
+                last_used: Instant::now(),
+                _attachments: attachments,
+            },
+        );
+        Ok(())
+    }
+
+    fn detach_unused(&mut self) {
+        let notices = &mut self.notices;
+        self.attached.retain(|_, library| {
+            let keep = library.installed || library.last_used.elapsed() < DETACH_DELAY;
+            if !keep {
+                notices.push(Notice::Detached { path: library.image.path.clone() });
+            }
+            keep
+        });
+    }
+}
+
+/// Returns the probe points of a library for some groups of functions.
+pub(in crate::session) fn probe_points(
+    image: &DriverLibrary,
+    groups: &[HookGroup],
+) -> Vec<ProbePoint> {
+    let functions = image.functions.iter();
+    functions
+        .filter(|function| groups.contains(&HOOKS[function.hook].meaning.group()))
+        .map(|f| ProbePoint { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
+        .collect()
+}
+
+/// Turns the kernel's error for a process that has exited into [`Error::ProcessGone`].
+fn gone(error: Error, scope: Option<Pid>) -> Error {
+    match (&error, scope) {
+        (Error::Attach { cause, .. }, Some(pid))
+            if cause.is_not_found() || !Path::new(&format!("/proc/{pid}")).exists() =>
+        {
+            Error::ProcessGone(pid)
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,7 @@
+//! NEWMOD session/attach
+
+pub(super) mod context_discovery;
+pub(super) mod drivers;
+pub(super) mod probes;
+pub(super) mod retry;
+pub(super) mod torch;

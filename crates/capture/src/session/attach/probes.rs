@@ -1,0 +1,106 @@
+//! Attaches the BPF programs to functions of a library.
+
+use std::path::Path;
+
+use engine::model::ids::Pid;
+use libbpf_rs::{Link, UprobeMultiOpts, UprobeOpts};
+
+use super::super::load::bpf_object::{LoadedObject, ProbeSet, programs};
+use crate::error::Error;
+use crate::plan::AttachMode;
+
+/// A probe point: offset in the file and attach cookie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProbePoint {
+    pub(crate) offset: u64,
+    pub(crate) cookie: u64,
+}
+
+/// Attached probes; dropping it detaches them.
+pub(crate) struct AttachedProbes {
+    _links: Vec<Link>,
+    // Without attach cookies each function has its own programs.
+    _programs: Vec<LoadedObject>,
+}
+
+/// The pid argument that means every process.
+const ALL_PROCESSES: i32 = -1;
+
+/// Attaches to probe points of a file, for one process or for all.
+pub(crate) fn attach(
+    loaded: &LoadedObject,
+    file: &Path,
+    name: &Path,
+    points: &[ProbePoint],
+    serves: ProbeSet,
+    only: Option<Pid>,
+) -> Result<AttachedProbes, Error> {
+    let tier = loaded.config.tier;
+    let pid = only.map_or(ALL_PROCESSES, |pid| pid.0.cast_signed());
+    let failed = |error: libbpf_rs::Error| Error::Attach {
+        path: name.to_owned(),
+        tier,
+        cause: error.into(),
+    };
+    let (enter, leave) = programs(tier, serves);
+    let mut attachment = AttachedProbes { _links: Vec::new(), _programs: Vec::new() };
+    if points.is_empty() {
+        return Ok(attachment);
+    }
+    match tier {
+        AttachMode::Session | AttachMode::Multi => {
+            for (program, retprobe) in [(Some(enter), false), (leave, true)] {
+                let Some(program) = program else { continue };
+                let options = UprobeMultiOpts {
+                    offsets: points.iter().map(|point| point.offset as usize).collect(),
+                    cookies: points.iter().map(|point| point.cookie).collect(),
+                    retprobe,
+                    session: tier == AttachMode::Session && serves.is_session(),
+                    ..UprobeMultiOpts::default()
+                };
+                let link = loaded
+                    .program(program)?
+                    .attach_uprobe_multi_with_opts(pid, file, "", options)
+                    .map_err(failed)?;
+                attachment._links.push(link);
+            }
+        }
+        AttachMode::Single => {
+            for point in points {
+                attachment._links.extend(pair(loaded, file, *point, serves, &failed)?);
+            }
+        }
+        AttachMode::SingleNoCookie => {
+            for point in points {
+                let programs = loaded.for_hook(point.cookie as usize, serves)?;
+                let point = ProbePoint { cookie: 0, ..*point };
+                attachment._links.extend(pair(&programs, file, point, serves, &failed)?);
+                attachment._programs.push(programs);
+            }
+        }
+    }
+    Ok(attachment)
+}
+
+/// Attaches a single probe to each side of one function. The return side is attached first, so that
+/// every entry has its return.
+fn pair(
+    loaded: &LoadedObject,
+    file: &Path,
+    point: ProbePoint,
+    serves: ProbeSet,
+    failed: &impl Fn(libbpf_rs::Error) -> Error,
+) -> Result<Vec<Link>, Error> {
+    let (enter, leave) = programs(loaded.config.tier, serves);
+    let mut links = Vec::new();
+    for (program, retprobe) in [(leave, true), (Some(enter), false)] {
+        let Some(program) = program else { continue };
+        let options = UprobeOpts { cookie: point.cookie, retprobe, ..UprobeOpts::default() };
+        let link = loaded
+            .program(program)?
+            .attach_uprobe_with_opts(ALL_PROCESSES, file, point.offset as usize, options)
+            .map_err(failed)?;
+        links.push(link);
+    }
+    Ok(links)
+}

@@ -1,0 +1,213 @@
+//! Joins driver-reported usage and the host's GPUs with the traced processes.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use engine::model::event::{Event, EventKind, ProcessInfo};
+use engine::model::ids::{DeviceId, GpuId, Pid, Tid};
+use engine::model::units::Timestamp;
+
+use crate::decode::DeviceUuid;
+use crate::gpus::{
+    DeviceVisibilityEnv, GpuInfo, ProcessGpuUsage, UsagePoller, UsageSample, by_uuid,
+    resolve_devices, uuid_text,
+};
+use crate::session::liveness::{LivenessTracker, start_of};
+
+/// Driver-reported usage of processes and GPUs, as events.
+pub(crate) struct DriverUsage {
+    account: Option<UsagePoller>,
+    ordinals: HashMap<Pid, Vec<Option<GpuId>>>,
+    /// Processes in the last sample; one that is missing from the next sample holds nothing.
+    holders: HashSet<(Pid, GpuId)>,
+    /// Free bytes as last reported.
+    free: HashMap<GpuId, u64>,
+    /// When the last sample came; `None` while usage is unknown.
+    answered: Option<Instant>,
+    /// Failed queries since then.
+    failures: u32,
+    /// Why driver-reported usage is unknown, until that is reported.
+    failure: Option<String>,
+}
+
+/// Consecutive failed queries, and time without a response, after which the last sample is dropped.
+/// A single failure is tolerated: an old sample is better than none.
+const MAX_FAILURES: u32 = 3;
+const MAX_SILENCE: Duration = Duration::from_secs(10);
+
+impl DriverUsage {
+    pub(crate) fn open() -> Self {
+        Self {
+            account: UsagePoller::start(),
+            ordinals: HashMap::new(),
+            holders: HashSet::new(),
+            free: HashMap::new(),
+            answered: None,
+            failures: 0,
+            failure: None,
+        }
+    }
+
+    pub(crate) fn gpus(&self) -> &[GpuInfo] {
+        self.account.as_ref().map_or(&[], UsagePoller::gpus)
+    }
+
+    /// Returns the GPUs that a new process sees.
+    pub(crate) fn process_started(&mut self, pid: Pid, now: Timestamp) -> Option<Event> {
+        let gpus = self.account.as_ref()?.gpus();
+        if gpus.is_empty() {
+            // Reported once a source of GPUs is found.
+            self.ordinals.insert(pid, Vec::new());
+            return None;
+        }
+        let ordinals = resolve_devices(gpus, &DeviceVisibilityEnv::read(pid));
+        self.ordinals.insert(pid, ordinals.clone());
+        Some(event(pid, now, EventKind::Gpus(ordinals.into())))
+    }
+
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
+        self.ordinals.remove(&pid);
+        self.holders.retain(|(holder, _)| *holder != pid);
+    }
+
+    /// Applies a UUID that the driver returned for a device of a process: more reliable than the
+    /// environment.
+    pub(crate) fn device_uuid_reported(
+        &mut self,
+        reported: &DeviceUuid,
+        now: Timestamp,
+    ) -> Option<Event> {
+        let gpus = self.account.as_ref()?.gpus();
+        let gpu = by_uuid(gpus, &uuid_text(&reported.uuid, "GPU"))
+            .or_else(|| by_uuid(gpus, &uuid_text(&reported.uuid, "MIG")))?;
+        let ordinals = self.ordinals.entry(reported.pid).or_default();
+        let DeviceId(ordinal) = reported.device;
+        let index = usize::from(ordinal);
+        if ordinals.get(index) == Some(&Some(gpu)) || index >= 1024 {
+            return None;
+        }
+        ordinals.resize(ordinals.len().max(index + 1), None);
+        ordinals[index] = Some(gpu);
+        Some(event(reported.pid, now, EventKind::Gpus(ordinals.clone().into())))
+    }
+
+    /// Returns the free bytes of GPUs that changed.
+    fn changed(&mut self, sample: &UsageSample, now: Timestamp) -> Vec<Event> {
+        let mut events = Vec::new();
+        for &(gpu, bytes) in &sample.free {
+            if self.free.insert(gpu, bytes) != Some(bytes) {
+                events.push(event(NO_PROCESS, now, EventKind::GpuFree { gpu, bytes }));
+            }
+        }
+        events
+    }
+
+    /// Returns the sample of a successful query, and whether usage has just become unknown.
+    fn check_answer(
+        &mut self,
+        answer: Option<Result<UsageSample, String>>,
+    ) -> (Option<UsageSample>, bool) {
+        let why = match answer {
+            Some(Ok(sample)) => {
+                (self.answered, self.failures) = (Some(Instant::now()), 0);
+                return (Some(sample), false);
+            }
+            Some(Err(why)) => {
+                self.failures += 1;
+                (self.failures >= MAX_FAILURES).then_some(why)
+            }
+            None => None,
+        };
+        let silent = self.answered.is_some_and(|answered| answered.elapsed() >= MAX_SILENCE);
+        let silence = || format!("no response for {} seconds", MAX_SILENCE.as_secs());
+        let Some(why) = why.or_else(|| silent.then(silence)) else { return (None, false) };
+        let lost = self.answered.take().is_some();
+        if lost {
+            self.failure = Some(why);
+            self.holders.clear();
+            self.free.clear();
+        }
+        (None, lost)
+    }
+
+    /// Returns once why usage has become unknown.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    /// Returns the newest usage of traced processes. `wanted` selects processes that are known from
+    /// the driver only: they hold memory from before the trace.
+    pub(crate) fn poll(
+        &mut self,
+        now: Timestamp,
+        living: &mut LivenessTracker,
+        wanted: impl Fn(Pid, u64) -> bool,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.account.as_mut().is_some_and(UsagePoller::poll_new_gpus) {
+            let known: Vec<Pid> = self.ordinals.keys().copied().collect();
+            events.extend(known.into_iter().filter_map(|pid| self.process_started(pid, now)));
+        }
+        let answer = self.account.as_ref().and_then(UsagePoller::latest);
+        let (sample, lost) = self.check_answer(answer);
+        if lost {
+            events.push(event(NO_PROCESS, now, EventKind::DriverAccountLost));
+        }
+        let Some(sample) = sample else { return events };
+        events.extend(self.changed(&sample, now));
+        let mut holders = HashSet::new();
+        let lists = counts(&sample.uses);
+        for ProcessGpuUsage { pid, gpu, bytes } in sample.uses {
+            let Some(bytes) = bytes else { continue };
+            if !living.contains(pid) {
+                let Some(start) = start_of(pid).filter(|start| wanted(pid, *start)) else {
+                    continue;
+                };
+                let Some(facts) = facts(pid) else { continue };
+                living.insert(pid, start);
+                events.push(event(pid, now, EventKind::Process(facts)));
+                events.extend(self.process_started(pid, now));
+            }
+            holders.insert((pid, gpu));
+            let only = lists.get(&pid) == Some(&1);
+            let what = EventKind::DriverAccount { gpu, bytes, only };
+            events.push(Event { entry_time: sample.queried_at, ..event(pid, now, what) });
+        }
+        for (pid, gpu) in self.holders.difference(&holders) {
+            let what = EventKind::DriverAccount { gpu: *gpu, bytes: 0, only: false };
+            events.push(Event { entry_time: sample.queried_at, ..event(*pid, now, what) });
+        }
+        self.holders = holders;
+        events
+    }
+}
+
+/// Counts the GPUs on which the driver lists each process.
+fn counts(uses: &[ProcessGpuUsage]) -> HashMap<Pid, usize> {
+    let listed: HashSet<_> = uses.iter().map(|one| (one.pid, one.gpu)).collect();
+    let mut counts = HashMap::new();
+    listed.into_iter().for_each(|(pid, _)| *counts.entry(pid).or_insert(0) += 1);
+    counts
+}
+
+/// The pid in events that belong to no process.
+const NO_PROCESS: Pid = Pid(0);
+
+fn event(pid: Pid, now: Timestamp, what: EventKind) -> Event {
+    Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what }
+}
+
+/// Reads `/proc` for a process that has not called the driver since the trace began. The start time
+/// stays 0: `/proc` rounds it, and the probes report it exactly.
+fn facts(pid: Pid) -> Option<ProcessInfo> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    let name = String::from_utf8_lossy(&name);
+    Some(ProcessInfo {
+        start: 0,
+        uid: fs::metadata(format!("/proc/{pid}")).ok()?.uid(),
+        name: name.trim_end_matches('\n').into(),
+        before_trace: true,
+    })
+}

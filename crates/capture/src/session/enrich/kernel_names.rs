@@ -1,0 +1,178 @@
+//! Names of kernels that no traced call names: read from the driver's memory.
+//!
+//! A handle (`CUfunction`, `CUkernel`) is the address of an object of the driver. In the drivers
+//! that were inspected, a pointer to the kernel's name is near its start. The layout is not
+//! documented, so a name is used only if it is plausible.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use engine::model::activity::{GpuActivity, NameSource, UnnamedReason};
+use engine::model::event::{Event, EventKind};
+use engine::model::ids::{KernelId, Pid};
+
+use crate::decode::{KernelNameRecord, Record};
+
+/// Maximum length of a name.
+const MAX_NAME_BYTES: usize = 1 << 16;
+
+/// Offset of the pointer to the name in the driver's object, as observed in driver 580.
+const NAME_POINTER_OFFSET: u64 = 8;
+
+/// Maximum number of names kept per process, so that a hostile process cannot exhaust memory.
+const MAX_NAMES_PER_PROCESS: usize = 1 << 20;
+
+/// Kernels whose name was reported or is known to be missing.
+#[derive(Default)]
+pub(crate) struct KernelNameReader {
+    /// Whether each kernel has a name.
+    named: HashMap<Pid, HashMap<KernelId, bool>>,
+}
+
+impl KernelNameReader {
+    /// Observes the kernel name in a record, if any.
+    pub(crate) fn observe(&mut self, record: &Record) {
+        let (pid, kernel) = match record {
+            Record::KernelName(named) if !named.from_memory => (named.pid, named.kernel),
+            Record::Event(Event {
+                pid,
+                kind: EventKind::Work(GpuActivity::Alias { function, kernel }),
+                ..
+            }) if self.named.get(pid).and_then(|kernels| kernels.get(kernel)) == Some(&true) => {
+                (*pid, *function)
+            }
+            _ => return,
+        };
+        let kernels = self.named.entry(pid).or_default();
+        if kernels.len() < MAX_NAMES_PER_PROCESS {
+            kernels.insert(kernel, true);
+        }
+    }
+
+    /// Returns the name in a record, unless a better one is known.
+    pub(crate) fn resolve(&mut self, named: KernelNameRecord) -> Option<GpuActivity> {
+        let kernels = self.named.entry(named.pid).or_default();
+        // A name from a call takes precedence over one read from memory.
+        if named.from_memory
+            && (kernels.len() >= MAX_NAMES_PER_PROCESS || kernels.get(&named.kernel) == Some(&true))
+        {
+            return None;
+        }
+        let kernel = named.kernel;
+        let work = from_record(named);
+        if kernels.len() < MAX_NAMES_PER_PROCESS {
+            kernels.insert(kernel, matches!(work, GpuActivity::Named { .. }));
+        }
+        Some(work)
+    }
+
+    /// Returns the name of a launched kernel, or that it has none, unless that is known.
+    pub(crate) fn name_of(&mut self, pid: Pid, kernel: KernelId) -> Option<GpuActivity> {
+        let kernels = self.named.entry(pid).or_default();
+        if kernels.len() >= MAX_NAMES_PER_PROCESS || kernels.contains_key(&kernel) {
+            return None;
+        }
+        let name = read_name(pid, kernel);
+        kernels.insert(kernel, name.is_some());
+        Some(match name {
+            Some(name) => GpuActivity::Named { kernel, name, by: NameSource::Memory },
+            None => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
+        })
+    }
+
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
+        self.named.remove(&pid);
+    }
+}
+
+/// Returns the name in a record. A name that the probe could not read in full is read again here.
+fn from_record(named: KernelNameRecord) -> GpuActivity {
+    let KernelNameRecord {
+        pid,
+        kernel,
+        name,
+        text: address,
+        truncated: cut,
+        from_memory: guessed,
+        ..
+    } = named;
+    let again = || {
+        let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+        text(&memory, address)
+    };
+    let name = match name {
+        Some(name) if !cut => Some(name),
+        part => again().or(part),
+    };
+    match name {
+        Some(name) if guessed && is_plausible(&name) => {
+            GpuActivity::Named { kernel, name, by: NameSource::Memory }
+        }
+        _ if guessed => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
+        Some(name) => GpuActivity::Named { kernel, name, by: NameSource::Call },
+        None => GpuActivity::Nameless { kernel, why: UnnamedReason::Unreadable },
+    }
+}
+
+fn read_name(pid: Pid, kernel: KernelId) -> Option<Box<str>> {
+    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let mut pointer = [0; 8];
+    memory.read_exact_at(&mut pointer, kernel.0.checked_add(NAME_POINTER_OFFSET)?).ok()?;
+    text(&memory, u64::from_ne_bytes(pointer)).filter(|name| is_plausible(name))
+}
+
+fn text(memory: &File, address: u64) -> Option<Box<str>> {
+    let mut bytes = Vec::new();
+    // In pieces that do not cross a page: the next page may not be mapped.
+    while bytes.len() < MAX_NAME_BYTES {
+        let at = address.checked_add(bytes.len() as u64)?;
+        let mut piece = [0; 256];
+        let room = (256 - at as usize % 256).min(MAX_NAME_BYTES - bytes.len());
+        let piece = piece.get_mut(..room)?;
+        memory.read_exact_at(piece, at).ok()?;
+        if let Some(end) = piece.iter().position(|&byte| byte == 0) {
+            bytes.extend_from_slice(&piece[..end]);
+            return Some(String::from_utf8_lossy(&bytes).into());
+        }
+        bytes.extend_from_slice(piece);
+    }
+    None
+}
+
+/// Returns whether a name can be a symbol of GPU code: a C identifier with compiler additions.
+fn is_plausible(name: &str) -> bool {
+    let first = name.bytes().next();
+    let starts = first.is_some_and(|byte| byte.is_ascii_alphabetic() || b"_$.".contains(&byte));
+    starts && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_$.@".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_symbols_are_plausible_names() {
+        for name in ["_Z10vector_addPfS_S_i", "triton_poi_fused_add_0", "$L__x", "f.kernel.7"] {
+            assert!(is_plausible(name), "{name}");
+        }
+        for name in ["", "7up", "a b", "caf\u{e9}", "x\u{1b}[31m", "/usr/lib"] {
+            assert!(!is_plausible(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn name_is_read_through_kernel_handle() {
+        let name = c"_Z6kernelPf";
+        let object: [u64; 2] = [1, name.as_ptr() as u64];
+        let (pid, kernel) = (Pid(std::process::id()), KernelId(object.as_ptr() as u64));
+        let mut names = KernelNameReader::default();
+        let named =
+            GpuActivity::Named { kernel, name: "_Z6kernelPf".into(), by: NameSource::Memory };
+        assert_eq!(names.name_of(pid, kernel), Some(named));
+        assert_eq!(names.name_of(pid, kernel), None);
+        let wild = KernelId(0xdead_0000);
+        let why = UnnamedReason::BeforeTrace;
+        assert_eq!(names.name_of(pid, wild), Some(GpuActivity::Nameless { kernel: wild, why }));
+    }
+}

@@ -1,0 +1,152 @@
+//! Tracks live processes, so that an exit is noticed even if its record was lost.
+
+use std::collections::HashMap;
+use std::fs;
+
+use engine::model::event::{Event, EventKind};
+use engine::model::ids::{Pid, Tid};
+use engine::model::units::{Nanos, Timestamp};
+
+/// How often processes are checked although nothing was lost.
+const SWEEP_INTERVAL: Nanos = Nanos::from_millis(10_000);
+
+/// Announced processes that have not exited, with their start times.
+#[derive(Debug, Default)]
+pub(crate) struct LivenessTracker {
+    processes: HashMap<Pid, u64>,
+    /// Processes found to have exited; their last records may still be in the ring.
+    suspects: Vec<(Pid, u64)>,
+    swept: Timestamp,
+}
+
+impl LivenessTracker {
+    pub(crate) fn insert(&mut self, pid: Pid, start: u64) {
+        self.processes.insert(pid, start);
+    }
+
+    pub(crate) fn remove(&mut self, pid: Pid) {
+        self.processes.remove(&pid);
+    }
+
+    pub(crate) fn contains(&self, pid: Pid) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    /// Returns the start time of a known process; 0 if it is unknown.
+    pub(crate) fn start(&self, pid: Pid) -> Option<u64> {
+        self.processes.get(&pid).copied()
+    }
+
+    /// Returns whether the known process with this pid is another one, whose exit was not reported.
+    pub(crate) fn is_reused(&self, pid: Pid, start: u64) -> bool {
+        self.start(pid).is_some_and(|known| !is_same_start(known, start))
+    }
+
+    pub(crate) fn is_due(&self, now: Timestamp) -> bool {
+        now - self.swept >= SWEEP_INTERVAL
+    }
+
+    /// Checks which processes have exited.
+    pub(crate) fn sweep(&mut self, now: Timestamp) {
+        self.swept = now;
+        let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
+        self.suspects = dead.map(|(pid, start)| (*pid, *start)).collect();
+    }
+
+    /// Returns the exits of processes that had exited before the ring was last emptied and whose
+    /// exit record has not come since. Each has to be passed to [`LivenessTracker::remove`].
+    pub(crate) fn drain_dead(&mut self, now: Timestamp) -> Vec<Event> {
+        let dead = std::mem::take(&mut self.suspects);
+        dead.into_iter()
+            .filter(|(pid, start)| self.processes.get(pid) == Some(start))
+            .map(|(pid, _)| Event {
+                pid,
+                tid: Tid(pid.0),
+                entry_time: now,
+                time: now,
+                kind: EventKind::Exit,
+            })
+            .collect()
+    }
+}
+
+/// Nanoseconds of a tick, the unit of start times in `/proc`. Fixed for user space on x86-64.
+const TICK: u64 = 10_000_000;
+
+/// Returns the start time of a running process in nanoseconds since boot, rounded down to a tick;
+/// `None` if it does not exist or is a zombie.
+pub(crate) fn start_of(pid: Pid) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may contain anything, so fields are counted after it.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let is_zombie = fields.first().is_some_and(|state| *state == "Z" || *state == "X");
+    let ticks: u64 = fields.get(19).and_then(|field| field.parse().ok())?;
+    (!is_zombie).then(|| ticks.saturating_mul(TICK))
+}
+
+/// Returns whether two start times can be of one process: one may be rounded, or unknown (0).
+pub(crate) fn is_same_start(one: u64, other: u64) -> bool {
+    one == 0 || other == 0 || (one / TICK).abs_diff(other / TICK) <= 1
+}
+
+/// Returns whether this process still runs, not another one with its pid.
+pub(crate) fn is_alive(pid: Pid, start: u64) -> bool {
+    start_of(pid).is_some_and(|now| is_same_start(now, start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn liveness_compares_pid_and_start_time() {
+        let me = Pid(std::process::id());
+        assert!(is_alive(me, 0));
+        assert!(!is_alive(me, 1));
+        assert!(!is_alive(Pid(u32::MAX), 0));
+    }
+
+    #[test]
+    fn missed_exit_is_reported_once() {
+        let mut living = LivenessTracker::default();
+        living.insert(Pid(u32::MAX), 5);
+        assert!(living.drain_dead(Timestamp(1)).is_empty());
+        living.sweep(Timestamp(1));
+        let dead = living.drain_dead(Timestamp(2));
+        assert_eq!(dead.len(), 1);
+        // As the session does with every exit.
+        living.remove(dead[0].pid);
+        living.sweep(Timestamp(3));
+        assert!(living.drain_dead(Timestamp(4)).is_empty());
+    }
+
+    #[test]
+    fn recorded_exit_is_not_reported_again() {
+        let mut living = LivenessTracker::default();
+        living.insert(Pid(u32::MAX), 5);
+        living.sweep(Timestamp(1));
+        living.remove(Pid(u32::MAX));
+        assert!(living.drain_dead(Timestamp(2)).is_empty());
+    }
+
+    #[test]
+    fn missed_exit_does_not_end_the_process_that_reuses_the_pid() {
+        let pid = Pid(u32::MAX);
+        let mut living = LivenessTracker::default();
+        living.insert(pid, 5);
+        living.sweep(Timestamp(1));
+        living.insert(pid, 50_000_000_000);
+        assert!(living.drain_dead(Timestamp(2)).is_empty());
+        assert_eq!(living.start(pid), Some(50_000_000_000));
+    }
+
+    #[test]
+    fn pid_reuse_is_detected_by_start_time() {
+        let mut living = LivenessTracker::default();
+        living.insert(Pid(7), 5 * TICK);
+        assert!(!living.is_reused(Pid(7), 5 * TICK + 9_999_999));
+        assert!(!living.is_reused(Pid(7), 0));
+        assert!(!living.is_reused(Pid(8), 5));
+        assert!(living.is_reused(Pid(7), 50 * TICK));
+    }
+}

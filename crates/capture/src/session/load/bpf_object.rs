@@ -1,0 +1,382 @@
+//! The BPF object: opens, configures and loads it.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut,
+};
+use object::{Object as _, ObjectSection, ObjectSymbol};
+
+use super::bpf_log;
+use crate::decode::element_table;
+use crate::error::Error;
+use crate::hooks::HOOKS;
+use crate::plan::AttachMode;
+use crate::session::tensor_mode::TensorMode;
+use crate::stacks::StackMode;
+use crate::wire::{self, ToWire, WireHook};
+
+pub(in crate::session) static BPF_OBJECT: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/vramscope.bpf.o"));
+
+/// Processes that the probes record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProcessFilter {
+    All,
+    Targets,
+    TargetsAndChildren,
+}
+
+/// Configuration that is fixed when the programs are loaded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadConfig {
+    pub(crate) tier: AttachMode,
+    pub(crate) task_storage: bool,
+    pub(crate) stack_windows: bool,
+    pub(crate) filter: ProcessFilter,
+    pub(crate) ring_bytes: u32,
+    /// Entries of the per-process maps; `None`: the default.
+    pub(crate) table_entries: Option<u32>,
+    /// Entries of the map of threads; `None`: the default.
+    pub(crate) thread_entries: Option<u32>,
+    /// Count launches and copies.
+    pub(crate) work: Option<ActivityOptions>,
+    /// Track CUDA objects such as streams and modules.
+    pub(crate) objects: bool,
+    /// Stacks of calls that allocate memory or create an object.
+    pub(crate) stacks: StackMode,
+    /// What is recorded about blocks of PyTorch's caching allocator.
+    pub(crate) tensors: TensorMode,
+    /// The kernel has `bpf_loop`. Without it stacks are shorter and there are no Python stacks.
+    pub(crate) loops: bool,
+    pub(crate) stack_ring_bytes: u32,
+    /// For measurements: probe calls with an empty program.
+    pub(crate) empty_probes: bool,
+}
+
+impl LoadConfig {
+    /// Returns the programs for calls.
+    pub(crate) const fn calls(&self) -> ProbeSet {
+        if self.empty_probes { ProbeSet::EmptyEntryAndReturn } else { ProbeSet::Calls }
+    }
+
+    /// Returns the programs for PyTorch's caching allocator.
+    pub(crate) const fn tensors(&self) -> ProbeSet {
+        if self.empty_probes { ProbeSet::EmptyEntry } else { ProbeSet::Tensors }
+    }
+}
+
+/// Options for counting launches and copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ActivityOptions {
+    /// Check the result of every launch, not only for new kernels and shapes.
+    pub check_every_launch: bool,
+    /// Entries of the maps of launches and copies; `None`: 65,536.
+    pub table_entries: Option<u32>,
+    /// For measurements: probe launches with an empty program.
+    pub baseline: bool,
+}
+
+/// Configuration of the probes that can change at run time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RuntimeConfig {
+    /// When the newest library was attached, on the boot clock.
+    pub(crate) attached_at: u64,
+    /// Steps below the configured stack mode.
+    pub(crate) stack_mode_reduction: u32,
+}
+
+/// A loaded BPF object.
+pub(crate) struct LoadedObject {
+    object: Object,
+    pub(crate) config: LoadConfig,
+}
+
+/// The programs for fork, exec and exit.
+const LIFECYCLE_PROGRAMS: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
+
+/// A set of programs by purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProbeSet {
+    /// Calls, one record each.
+    Calls,
+    /// Launches, which are counted.
+    Launches,
+    /// Blocks of PyTorch's caching allocator, one record each.
+    Tensors,
+    /// An empty program at entry, for measurements.
+    EmptyEntry,
+    /// An empty program at entry and return, for measurements.
+    EmptyEntryAndReturn,
+}
+
+impl ProbeSet {
+    /// Returns the programs for launches.
+    pub(crate) const fn launches(work: ActivityOptions) -> Self {
+        if work.baseline { Self::EmptyEntry } else { Self::Launches }
+    }
+
+    /// Returns whether one program serves both sides of a call, if the kernel supports that.
+    pub(crate) const fn is_session(self) -> bool {
+        !matches!(self, Self::EmptyEntry | Self::Tensors)
+    }
+}
+
+/// Returns the program names in an attach mode: enter and return, or one for both.
+pub(crate) const fn programs(
+    tier: AttachMode,
+    serves: ProbeSet,
+) -> (&'static str, Option<&'static str>) {
+    match (serves, tier) {
+        (ProbeSet::Calls, AttachMode::Session) => ("call_session", None),
+        (ProbeSet::Calls, AttachMode::Multi) => ("call_multi_enter", Some("call_multi_return")),
+        (ProbeSet::Calls, AttachMode::Single) => ("call_single_enter", Some("call_single_return")),
+        (ProbeSet::Calls, AttachMode::SingleNoCookie) => {
+            ("call_constant_enter", Some("call_constant_return"))
+        }
+        (ProbeSet::Tensors, AttachMode::Session | AttachMode::Multi) => ("tensor_multi", None),
+        (ProbeSet::Tensors, AttachMode::Single) => ("tensor_single", None),
+        (ProbeSet::Tensors, AttachMode::SingleNoCookie) => ("tensor_constant", None),
+        (ProbeSet::EmptyEntry, _) => ("empty_launch", None),
+        (ProbeSet::EmptyEntryAndReturn, _) => ("empty_call", None),
+        (ProbeSet::Launches, AttachMode::Session) => ("launch_session", None),
+        (ProbeSet::Launches, AttachMode::Multi) => ("launch_multi", None),
+        (ProbeSet::Launches, AttachMode::Single) => ("launch_single", None),
+        (ProbeSet::Launches, AttachMode::SingleNoCookie) => ("launch_constant", None),
+    }
+}
+
+impl LoadedObject {
+    /// Opens and loads the object for an attach mode, with the process lifecycle tracepoints.
+    pub(crate) fn new(config: LoadConfig) -> Result<Self, Error> {
+        let mut wanted: Vec<&str> = LIFECYCLE_PROGRAMS.to_vec();
+        let (enter, leave) = programs(config.tier, config.calls());
+        wanted.push(enter);
+        wanted.extend(leave);
+        wanted.extend(config.work.map(|work| programs(config.tier, ProbeSet::launches(work)).0));
+        let tensors =
+            config.tensors.is_enabled().then(|| programs(config.tier, config.tensors()).0);
+        wanted.extend(tensors);
+        let mut open = open(&config, wire::VS_SELF_TEST as u32, &wanted)?;
+        for mut map in open.maps_mut() {
+            match map.name().to_str() {
+                Some("records") => set(map.set_max_entries(config.ring_bytes))?,
+                Some("targets" | "processes" | "graph_states" | "capturing_streams") => {
+                    if let Some(entries) = config.table_entries {
+                        set(map.set_max_entries(entries))?;
+                    }
+                }
+                Some("launches" | "copies") => {
+                    set(map.set_autocreate(config.work.is_some()))?;
+                    if let Some(entries) = config.work.and_then(|work| work.table_entries) {
+                        set(map.set_max_entries(entries))?;
+                    }
+                }
+                Some("stack_records") => {
+                    set(map.set_autocreate(config.stacks.is_enabled()))?;
+                    set(map.set_max_entries(config.stack_ring_bytes))?;
+                }
+                Some("known_stacks" | "sent_frames" | "pythons") => {
+                    set(map.set_autocreate(config.stacks.is_enabled()))?;
+                }
+                Some("stack_windows") => {
+                    set(map.set_autocreate(config.stacks.is_enabled() && config.stack_windows))?;
+                }
+                Some("thread_storage") => set(map.set_autocreate(config.task_storage))?,
+                Some("thread_table") => {
+                    set(map.set_autocreate(!config.task_storage))?;
+                    if let Some(entries) = config.thread_entries {
+                        set(map.set_max_entries(entries))?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        let object = open.load().map_err(|error| Error::Load { cause: error.into() })?;
+        Ok(Self { object, config })
+    }
+
+    /// Loads the programs for one row of the hook table, on kernels without attach cookies. They
+    /// share the maps.
+    pub(crate) fn for_hook(&self, hook: usize, serves: ProbeSet) -> Result<Self, Error> {
+        let (enter, leave) = programs(AttachMode::SingleNoCookie, serves);
+        let wanted: Vec<&str> = std::iter::once(enter).chain(leave).collect();
+        let mut open = open(&self.config, hook as u32, &wanted)?;
+        let own: HashMap<_, _> =
+            self.object.maps().map(|map| (map.name().to_owned(), map)).collect();
+        for mut map in open.maps_mut() {
+            let name = map.name().to_owned();
+            // Only the constants differ from row to row.
+            if name.as_encoded_bytes().ends_with(b".rodata") {
+                continue;
+            }
+            match own.get(&name) {
+                Some(shared) if shared.autocreate() => {
+                    set(map.reuse_fd(shared.as_fd()))?;
+                }
+                _ => set(map.set_autocreate(false))?,
+            }
+        }
+        let object = open.load().map_err(|error| Error::Load { cause: error.into() })?;
+        Ok(Self { object, config: self.config })
+    }
+
+    pub(crate) fn program(&self, name: &'static str) -> Result<ProgramMut<'_>, Error> {
+        self.object.progs_mut().find(|p| p.name() == name).ok_or(Error::Broken(name))
+    }
+
+    /// Attaches the process lifecycle programs.
+    pub(crate) fn attach_lifecycle(&self) -> Result<Vec<Link>, Error> {
+        let attach = |program: &&'static str| {
+            self.program(program)?
+                .attach()
+                .map_err(|error| Error::Tracepoint { program, cause: error.into() })
+        };
+        LIFECYCLE_PROGRAMS.iter().map(attach).collect()
+    }
+
+    pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, Error> {
+        let matches = |map: &libbpf_rs::Map<'_>| {
+            map.name() == name
+                || (name.starts_with('.')
+                    && map.name().as_encoded_bytes().ends_with(name.as_bytes()))
+        };
+        let map = self.object.maps().find(matches).ok_or(Error::Broken(name))?;
+        MapHandle::try_from(&map).map_err(map_error(name))
+    }
+
+    /// Updates the run-time configuration of the probes.
+    pub(crate) fn set(&self, now: RuntimeConfig) -> Result<(), Error> {
+        let map = self.map(".bss")?;
+        let (key, fail) = (0_u32.to_ne_bytes(), map_error(".bss"));
+        let mut value = map.lookup(&key, MapFlags::ANY).map_err(&fail)?.unwrap_or_default();
+        let name = "runtime_config";
+        let start = *symbols(".bss").get(name).ok_or(Error::Broken(name))?;
+        let RuntimeConfig { attached_at, stack_mode_reduction: stacks_less } = now;
+        let stack_mode_reduction = stacks_less;
+        let bytes = wire::RuntimeConfig { attached_at, stack_mode_reduction, unused: 0 }.bytes();
+        let target = value.get_mut(start..start + bytes.len()).ok_or(Error::Broken(name))?;
+        target.copy_from_slice(&bytes);
+        map.update(&key, &value, MapFlags::ANY).map_err(&fail)
+    }
+}
+
+fn set(outcome: libbpf_rs::Result<()>) -> Result<(), Error> {
+    outcome.map_err(|error| Error::Prepare(error.into()))
+}
+
+/// Returns a function that turns a failed map access into an error with the name of the map.
+pub(in crate::session) fn map_error(map: &str) -> impl Fn(libbpf_rs::Error) -> Error + use<> {
+    let map = map.to_owned();
+    move |error| Error::Map { map: map.clone(), cause: error.into() }
+}
+
+fn open(config: &LoadConfig, constant_hook: u32, wanted: &[&str]) -> Result<OpenObject, Error> {
+    bpf_log::install();
+    let prepare = |error: libbpf_rs::Error| Error::Prepare(error.into());
+    let mut open = ObjectBuilder::default()
+        .name("vramscope")
+        .map_err(prepare)?
+        .open_memory(BPF_OBJECT)
+        .map_err(prepare)?;
+    for mut program in open.progs_mut() {
+        let wanted = program.name().to_str().is_some_and(|name| wanted.contains(&name));
+        program.set_autoload(wanted);
+    }
+    let offsets = symbols(".rodata");
+    let mut maps = open.maps_mut();
+    let mut rodata = maps
+        .find(|map| map.name().as_encoded_bytes().ends_with(b".rodata"))
+        .ok_or(Error::Broken(".rodata"))?;
+    let bytes = rodata.initial_value_mut().ok_or(Error::Broken(".rodata"))?;
+    let mut put = |name: &'static str, value: &[u8]| {
+        let start = *offsets.get(name).ok_or(Error::Broken(name))?;
+        let target = bytes.get_mut(start..start + value.len()).ok_or(Error::Broken(name))?;
+        target.copy_from_slice(value);
+        Ok::<(), Error>(())
+    };
+    let filter = match config.filter {
+        ProcessFilter::All => wire::VS_FILTER_NONE,
+        ProcessFilter::Targets => wire::VS_FILTER_TARGETS,
+        ProcessFilter::TargetsAndChildren => wire::VS_FILTER_FOLLOW,
+    };
+    put("hooks", &table(config.objects))?;
+    put("filter", &filter.to_ne_bytes())?;
+    put("use_task_storage", &[u8::from(config.task_storage)])?;
+    put("use_stack_windows", &[u8::from(config.stack_windows)])?;
+    put("tracer_pid", &std::process::id().to_ne_bytes())?;
+    put("wakeup_at", &u64::from(config.ring_bytes / 4).to_ne_bytes())?;
+    let work = config.work.unwrap_or_default();
+    put("count_activity", &[u8::from(config.work.is_some())])?;
+    put("check_every_launch", &[u8::from(work.check_every_launch)])?;
+    let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
+    put("cpus", &cpus.to_ne_bytes())?;
+    put("stacks", &config.stacks.wire().to_ne_bytes())?;
+    put("tensors", &config.tensors.wire().to_ne_bytes())?;
+    put("tensor_ring_limit", &u64::from(config.ring_bytes / 2).to_ne_bytes())?;
+    put("walk_python", &[u8::from(config.loops)])?;
+    put("can_loop", &[u8::from(config.loops)])?;
+    put("can_skip_returns", &[u8::from(config.tier == AttachMode::Session)])?;
+    put("element_bytes", &element_table())?;
+    put("constant_hook", &constant_hook.to_ne_bytes())?;
+    drop(maps);
+    Ok(open)
+}
+
+/// Returns the hook table in the format of the probes. `objects`: track CUDA objects.
+fn table(objects: bool) -> Vec<u8> {
+    HOOKS
+        .iter()
+        .flat_map(|hook| {
+            let WireHook {
+                action,
+                loss_class,
+                size_argument,
+                size_factor,
+                out_argument,
+                out_bytes,
+                descriptor_argument,
+                descriptor_bytes,
+                flags,
+                measure,
+                direction,
+                asynchronous,
+                element,
+                stream_argument,
+            } = hook.to_wire(objects);
+            [
+                &[action, loss_class, size_argument, size_factor][..],
+                &out_argument,
+                &out_bytes,
+                &[descriptor_argument, descriptor_bytes, flags, measure],
+                &[direction, asynchronous, element, stream_argument],
+            ]
+            .concat()
+        })
+        .collect()
+}
+
+/// Returns the offsets of the variables in a section, from the object's symbol table.
+fn symbols(section: &str) -> HashMap<String, usize> {
+    let Ok(file) = object::File::parse(BPF_OBJECT) else { return HashMap::new() };
+    let Some(section) = file.section_by_name(section).map(|section| section.index()) else {
+        return HashMap::new();
+    };
+    file.symbols()
+        .filter(|symbol| symbol.section_index() == Some(section))
+        .filter_map(|symbol| Some((symbol.name().ok()?.to_owned(), symbol.address() as usize)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probe_variables_are_found_by_name() {
+        assert!(symbols(".bss").contains_key("runtime_config"));
+        assert!(symbols(".rodata").contains_key("hooks"));
+        assert!(symbols(".none").is_empty());
+    }
+}

@@ -1,0 +1,7 @@
+//! NEWMOD session/load
+
+pub(super) mod bpf_log;
+pub(super) mod bpf_object;
+pub(super) mod self_test;
+#[cfg(test)]
+pub(super) mod stack_depth;

@@ -1,0 +1,88 @@
+//! Self-test: probes a function of this program to find out whether an attach mode works here.
+
+use std::hint::black_box;
+use std::path::Path;
+
+use engine::model::ids::Pid;
+
+use super::super::attach::probes::{ProbePoint, attach};
+use super::super::read::counters::ProbeCounters;
+use super::bpf_object::{LoadConfig, LoadedObject, ProbeSet, ProcessFilter};
+use crate::error::Error;
+use crate::plan::host_info::HostInfo;
+use crate::plan::{self, AttachMode};
+use crate::session::tensor_mode::TensorMode;
+use crate::stacks::StackMode;
+use crate::wire;
+
+/// Small enough for any kernel's limits.
+const SELF_TEST_RING_BYTES: u32 = 64 * 1024;
+
+/// The function that the self-test probes and calls.
+#[inline(never)]
+extern "C" fn self_test_target(value: u64) -> u64 {
+    black_box(value) + 1
+}
+
+/// Tries one attach mode with a temporary object: loads it, probes the target, calls it and counts
+/// the hits.
+pub(crate) fn test_attach_mode(host: &HostInfo, tier: AttachMode) -> Result<(), String> {
+    let config = LoadConfig {
+        tier,
+        task_storage: plan::task_storage(host),
+        stack_windows: false,
+        filter: ProcessFilter::All,
+        ring_bytes: SELF_TEST_RING_BYTES,
+        table_entries: None,
+        thread_entries: None,
+        work: None,
+        objects: false,
+        stacks: StackMode::Off,
+        tensors: TensorMode::Off,
+        loops: false,
+        stack_ring_bytes: SELF_TEST_RING_BYTES,
+        empty_probes: false,
+    };
+    let loaded = LoadedObject::new(config).map_err(|error| reason(&error))?;
+    drop(loaded.attach_lifecycle().map_err(|error| reason(&error))?);
+    let point = ProbePoint { offset: own_offset()?, cookie: wire::VS_SELF_TEST as u64 };
+    let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
+    let exe = Path::new("/proc/self/exe");
+    let attachment =
+        attach(&loaded, exe, exe, &[point], ProbeSet::Calls, me).map_err(|error| reason(&error))?;
+    let before = ProbeCounters::read(&loaded).map_err(|error| reason(&error))?.self_test;
+    black_box(self_test_target(black_box(1)));
+    let hits = ProbeCounters::read(&loaded).map_err(|error| reason(&error))?.self_test - before;
+    drop(attachment);
+    match hits {
+        2 => Ok(()),
+        _ => Err(format!("self-test: {hits} of 2 probes fired")),
+    }
+}
+
+/// Returns the innermost cause: the outer messages are for users who did not select an attach mode.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Prepare(cause) => format!("prepare: {}", cause.reason()),
+        Error::Load { cause } => format!("load: {}", cause.reason()),
+        Error::Tracepoint { cause, .. } => format!("tracepoint: {}", cause.reason()),
+        Error::Attach { cause, .. } => format!("attach: {}", cause.reason()),
+        other => other.to_string(),
+    }
+}
+
+/// Offset of the target in this program's file.
+fn own_offset() -> Result<u64, String> {
+    let address = self_test_target as *const () as u64;
+    let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| e.to_string())?;
+    maps.lines()
+        .find_map(|line| {
+            let mut fields = line.split_whitespace();
+            let (start, end) = fields.next()?.split_once('-')?;
+            let start = u64::from_str_radix(start, 16).ok()?;
+            let end = u64::from_str_radix(end, 16).ok()?;
+            let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
+            (start..end).contains(&address).then(|| address - start + offset)
+        })
+        .ok_or_else(|| "this program does not find itself in /proc/self/maps".to_owned())
+}

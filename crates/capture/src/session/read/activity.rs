@@ -1,0 +1,479 @@
+//! Turns the launch and copy counters of the probes into events.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use engine::model::activity::{
+    CopyActivity, CopyDirection, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
+};
+use engine::model::event::{Event, EventKind};
+use engine::model::ids::{GraphExecId, KernelId, Pid, Tid};
+use engine::model::units::Timestamp;
+use libbpf_rs::{MapCore, MapHandle};
+
+use super::super::enrich::kernel_names::KernelNameReader;
+use super::super::load::bpf_object::LoadedObject;
+use super::map_reader::read_all;
+use crate::decode::{ExecGeneration, KernelNameRecord, LaunchCounts, Record};
+use crate::error::Error;
+use crate::hooks::bpf_row::direction;
+use crate::session::liveness::is_same_start;
+use crate::wire::{self, parse};
+
+/// How often the counters are read.
+const READ_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The interval is at least this many times the duration of a read, for very large maps.
+const MAX_READ_DUTY_CYCLE: u32 = 50;
+
+/// The counters of the probes, and the values that were already reported.
+pub(crate) struct ActivityCounters {
+    launches: MapHandle,
+    copies: MapHandle,
+    reported_launches: HashMap<LaunchKey, LaunchCounts>,
+    reported_copies: HashMap<CopyKey, ReportedCopies>,
+    names: KernelNameReader,
+    /// Deltas of processes whose first record was not read yet.
+    deferred: ActivityDelta,
+    /// Launches under a handle before it got the name in a record, by the time of the record.
+    prior_launches: HashMap<(Pid, KernelId, Timestamp), KernelLaunches>,
+    /// Counters that wait until the records before them were read.
+    early: Option<Totals>,
+    next: Instant,
+}
+
+/// The counters of all processes at one time.
+struct Totals {
+    /// Position of the ring at that time. Later records do not affect the counters.
+    position: u64,
+    launches: Vec<(LaunchKey, Vec<u8>)>,
+    copies: Vec<(CopyKey, Vec<u8>)>,
+}
+
+/// Exec generations that ended: all of a process, or those before the current one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    pub(crate) pid: Pid,
+    /// `None`: every process that had the pid.
+    pub(crate) start: Option<u64>,
+    pub(crate) now_runs: Option<ExecGeneration>,
+}
+
+impl Ended {
+    fn covers(&self, pid: Pid, start: u64, program: ExecGeneration) -> bool {
+        self.pid == pid
+            && self.start.is_none_or(|own| is_same_start(own, start))
+            && self.now_runs.is_none_or(|next| program.is_before(next))
+    }
+}
+
+/// A process: its pid and start time.
+type Instance = (Pid, u64);
+
+/// Activity since the last read, by process and exec generation.
+#[derive(Default)]
+pub(crate) struct ActivityDelta(HashMap<Instance, Vec<(ExecGeneration, Event)>>);
+
+impl ActivityDelta {
+    /// Removes and returns the activity of a process; without a start time, of every process with
+    /// that pid.
+    pub(crate) fn drain_process(&mut self, pid: Pid, start: Option<u64>) -> Vec<Event> {
+        let is_it = |of: &Instance| of.0 == pid && start.is_none_or(|start| of.1 == start);
+        let all = self.0.extract_if(|of, _| is_it(of));
+        all.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
+    }
+
+    /// Removes and returns the activity of the exec generations before this one.
+    pub(crate) fn drain_before(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        program: ExecGeneration,
+    ) -> Vec<Event> {
+        let Some(news) = self.0.get_mut(&(pid, start)) else { return Vec::new() };
+        let old = news.extract_if(.., |(of, _)| of.is_before(program));
+        old.map(|(_, event)| event).collect()
+    }
+
+    /// Removes and returns the activity of all processes, except of one that reuses a pid and whose
+    /// first record was not read yet. `started` returns the start time of the known process of a
+    /// pid.
+    pub(crate) fn drain_all(&mut self, started: impl Fn(Pid) -> Option<u64>) -> Vec<Event> {
+        let is_known = |pid, start| started(pid).is_none_or(|known| start <= known);
+        let ready = self.0.extract_if(|(pid, start), _| is_known(*pid, *start));
+        ready.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct LaunchKey {
+    pid: Pid,
+    start: u64,
+    program: ExecGeneration,
+    launched: LaunchTarget,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct CopyKey {
+    pid: Pid,
+    start: u64,
+    program: ExecGeneration,
+    direction: u8,
+    asynchronous: bool,
+    to: u64,
+    from: u64,
+}
+
+#[derive(Clone, Default)]
+struct ReportedCopies {
+    calls: u64,
+    bytes: u64,
+    nanos: u64,
+    bandwidths: Vec<u64>,
+}
+
+impl ActivityCounters {
+    pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
+        Ok(Self {
+            launches: loaded.map("launches")?,
+            copies: loaded.map("copies")?,
+            reported_launches: HashMap::new(),
+            reported_copies: HashMap::new(),
+            names: KernelNameReader::default(),
+            deferred: ActivityDelta::default(),
+            prior_launches: HashMap::new(),
+            early: None,
+            next: Instant::now() + READ_INTERVAL,
+        })
+    }
+
+    /// Keeps activity for the next read.
+    pub(crate) fn defer(&mut self, news: ActivityDelta) {
+        self.deferred = news;
+    }
+
+    /// Returns the activity that was kept.
+    pub(crate) fn take_deferred(&mut self) -> ActivityDelta {
+        std::mem::take(&mut self.deferred)
+    }
+
+    /// Observes kernel names before the counters are read: launches under a name that is still in
+    /// the ring must not count as unnamed, nor for the kernel that had the handle before.
+    pub(crate) fn observe_names(&mut self, records: &[Record]) {
+        self.prior_launches.clear();
+        for record in records {
+            self.names.observe(record);
+            let Record::KernelName(named @ KernelNameRecord { from_memory: false, .. }) = record
+            else {
+                continue;
+            };
+            let KernelNameRecord { pid, start, program, kernel, at, before, .. } = named;
+            let launched = LaunchTarget::Kernel(*kernel);
+            let key = LaunchKey { pid: *pid, start: *start, program: *program, launched };
+            let reported = self.reported_launches.entry(key).or_default();
+            if before.calls > reported.calls {
+                let launches = since(key.launched, before, reported);
+                *reported = *before;
+                self.prior_launches.insert((*pid, *kernel, *at), launches);
+            }
+        }
+    }
+
+    /// Returns the kernel name in a record and the launches before it.
+    pub(crate) fn apply_name(&mut self, named: KernelNameRecord) -> Vec<GpuActivity> {
+        let prior = self.prior_launches.remove(&(named.pid, named.kernel, named.at));
+        let prior = prior.map(GpuActivity::Launches);
+        prior.into_iter().chain(self.names.resolve(named)).collect()
+    }
+
+    /// Reads the counters periodically, before the records up to a position of the ring are read:
+    /// afterwards the names and the memory that the counters refer to are known.
+    pub(crate) fn read(&mut self, last: bool, position: u64) -> Result<(), Error> {
+        if last || self.early.is_none() && Instant::now() >= self.next {
+            let start = Instant::now();
+            self.early = Some(self.totals(position)?);
+            self.next = Instant::now() + READ_INTERVAL.max(start.elapsed() * MAX_READ_DUTY_CYCLE);
+        }
+        Ok(())
+    }
+
+    /// Adds the activity since the last read to `news`, if the records before it were read.
+    pub(crate) fn poll(
+        &mut self,
+        now: Timestamp,
+        news: &mut ActivityDelta,
+        is_read: impl Fn(u64) -> bool,
+    ) {
+        if let Some(totals) = self.early.take_if(|totals| is_read(totals.position)) {
+            self.add(totals, now, news);
+        }
+    }
+
+    /// Does the same for exec generations that ended. Their last records were read; records of
+    /// others may not have been.
+    pub(crate) fn take_ended(
+        &mut self,
+        ended: &[Ended],
+        now: Timestamp,
+        news: &mut ActivityDelta,
+    ) -> Result<(), Error> {
+        if !ended.is_empty() {
+            let mut totals = self.totals(0)?;
+            totals.retain(|pid, start, program| {
+                ended.iter().any(|one| one.covers(pid, start, program))
+            });
+            self.add(totals, now, news);
+        }
+        Ok(())
+    }
+
+    fn totals(&self, position: u64) -> Result<Totals, Error> {
+        let launches = read_all(&self.launches)?.into_iter();
+        let launches = launches
+            .filter_map(|(key, value)| Some((parse::<wire::LaunchKey>(&key)?.into(), value)));
+        let copies = read_all(&self.copies)?.into_iter();
+        let copies =
+            copies.filter_map(|(key, value)| Some((parse::<wire::CopyKey>(&key)?.into(), value)));
+        Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
+    }
+
+    fn add(&mut self, totals: Totals, now: Timestamp, news: &mut ActivityDelta) {
+        let mut push = |pid: Pid, start: u64, program, work| {
+            let what = EventKind::Work(work);
+            let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what };
+            news.0.entry((pid, start)).or_default().push((program, event));
+        };
+        for (key, values) in totals.launches {
+            let Some(launches) = self.launched(key, &values) else { continue };
+            if let LaunchTarget::Kernel(kernel) = key.launched {
+                let name = self.names.name_of(key.pid, kernel);
+                name.into_iter().for_each(|work| push(key.pid, key.start, key.program, work));
+            }
+            push(key.pid, key.start, key.program, GpuActivity::Launches(launches));
+        }
+        for (key, value) in totals.copies {
+            let Some(copies) = self.copied(key, &value) else { continue };
+            push(key.pid, key.start, key.program, GpuActivity::Copies(Box::new(copies)));
+        }
+    }
+
+    /// Drops the counters of a process that exited, or of exec generations before `now_runs`.
+    pub(crate) fn process_exited(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        now_runs: Option<ExecGeneration>,
+    ) {
+        self.names.process_exited(pid);
+        let has_ended = |of: u64, program: ExecGeneration| {
+            of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
+        };
+        if let Some(totals) = &mut self.early {
+            totals.retain(|of, start, program| of != pid || !has_ended(start, program));
+        }
+        self.reported_launches.retain(|key, _| {
+            let keep = key.pid != pid || !has_ended(key.start, key.program);
+            if !keep {
+                // An entry that does not exist needs no deletion.
+                let _ = self.launches.delete(&key.bytes());
+            }
+            keep
+        });
+        self.reported_copies.retain(|key, _| {
+            let keep = key.pid != pid || !has_ended(key.start, key.program);
+            if !keep {
+                let _ = self.copies.delete(&key.bytes());
+            }
+            keep
+        });
+    }
+
+    /// Returns the launches of one kernel, summed over all CPUs, since the last read.
+    fn launched(&mut self, key: LaunchKey, values: &[u8]) -> Option<KernelLaunches> {
+        let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
+        let sums: Vec<wire::Launches> = values.chunks(per_cpu).filter_map(parse).collect();
+        let sum = |of: fn(&wire::Launches) -> u64| sums.iter().map(of).sum::<u64>();
+        let now = LaunchCounts {
+            calls: sum(|cpu| cpu.calls),
+            captured: sum(|cpu| cpu.captured),
+            checked: sum(|cpu| cpu.checked),
+            failed: sum(|cpu| cpu.failed),
+        };
+        let reported = self.reported_launches.entry(key).or_default();
+        // A kernel name may have been recorded after the counters were read.
+        let now = now.max(reported);
+        let before = std::mem::replace(reported, now);
+        // Not only the calls: the result of a launch may be counted after its entry was read.
+        if now == before {
+            return None;
+        }
+        let (shapes, last, other_shapes) = match key.launched {
+            LaunchTarget::Kernel(_) => shapes(&sums),
+            LaunchTarget::Graph(_) => (Vec::new(), None, 0),
+        };
+        let launches = since(key.launched, &now, &before);
+        Some(KernelLaunches { last, shapes, other_shapes, ..launches })
+    }
+
+    fn copied(&mut self, key: CopyKey, value: &[u8]) -> Option<CopyActivity> {
+        let now: wire::Copies = parse(value)?;
+        let reported = self.reported_copies.entry(key).or_default();
+        if now.calls <= reported.calls {
+            return None;
+        }
+        reported.bandwidths.resize(now.bandwidths.len(), 0);
+        let buckets = now.bandwidths.iter().zip(&reported.bandwidths).zip(0..);
+        let bandwidths = buckets
+            .filter(|((now, before), _)| now > before)
+            .map(|((now, before), bucket)| (bucket, now - before))
+            .collect();
+        let direction = direction(key.direction);
+        let copies = CopyActivity {
+            direction,
+            pointers: (direction == CopyDirection::Unknown).then_some((now.to, now.from)),
+            asynchronous: key.asynchronous,
+            calls: now.calls.saturating_sub(reported.calls),
+            bytes: now.bytes.saturating_sub(reported.bytes),
+            nanos: now.nanos.saturating_sub(reported.nanos),
+            bandwidths,
+        };
+        *reported = ReportedCopies {
+            calls: now.calls,
+            bytes: now.bytes,
+            nanos: now.nanos,
+            bandwidths: now.bandwidths.to_vec(),
+        };
+        Some(copies)
+    }
+}
+
+impl Totals {
+    fn retain(&mut self, is_wanted: impl Fn(Pid, u64, ExecGeneration) -> bool) {
+        self.launches.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
+        self.copies.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
+    }
+}
+
+/// Returns the launches between two counts, without shapes.
+fn since(target: LaunchTarget, now: &LaunchCounts, before: &LaunchCounts) -> KernelLaunches {
+    KernelLaunches {
+        target,
+        calls: now.calls.saturating_sub(before.calls),
+        captured: now.captured.saturating_sub(before.captured),
+        checked: now.checked.saturating_sub(before.checked),
+        failed: now.failed.saturating_sub(before.failed),
+        ..KernelLaunches::default()
+    }
+}
+
+/// Returns calls by shape, most frequent first; the last shape; calls whose shape was not kept.
+fn shapes(sums: &[wire::Launches]) -> (Vec<(LaunchShape, u64)>, Option<LaunchShape>, u64) {
+    let mut counts: HashMap<LaunchShape, u64> = HashMap::new();
+    for shape in sums.iter().flat_map(|cpu| cpu.shapes).filter(|shape| shape.count > 0) {
+        *counts.entry(LaunchShape::from(shape)).or_default() += u64::from(shape.count);
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(shape, count)| (std::cmp::Reverse(*count), *shape));
+    let latest = sums.iter().max_by_key(|cpu| cpu.last_at);
+    let last = latest.and_then(|cpu| cpu.shapes.get(cpu.last as usize)).copied();
+    let last = last.filter(|shape| shape.count > 0).map(LaunchShape::from);
+    (counts, last, sums.iter().map(|cpu| u64::from(cpu.other)).sum())
+}
+
+impl From<wire::Shape> for LaunchShape {
+    fn from(shape: wire::Shape) -> Self {
+        let wire::Shape { grid, block, shared_bytes, .. } = shape;
+        Self { grid, block, shared_bytes }
+    }
+}
+
+impl From<wire::LaunchKey> for LaunchKey {
+    fn from(key: wire::LaunchKey) -> Self {
+        let launched = match key.graph {
+            0 => LaunchTarget::Kernel(KernelId(key.target)),
+            _ => LaunchTarget::Graph(GraphExecId(key.target)),
+        };
+        let (pid, program) = (Pid(key.pid), ExecGeneration(key.exec_gen));
+        Self { pid, start: key.start, program, launched }
+    }
+}
+
+impl LaunchKey {
+    fn bytes(&self) -> Vec<u8> {
+        let (target, graph) = match self.launched {
+            LaunchTarget::Kernel(kernel) => (kernel.0, 0_u16),
+            LaunchTarget::Graph(exec) => (exec.0, 1),
+        };
+        [
+            &target.to_ne_bytes()[..],
+            &self.pid.0.to_ne_bytes(),
+            &graph.to_ne_bytes(),
+            &self.program.0.to_ne_bytes(),
+            &self.start.to_ne_bytes(),
+        ]
+        .concat()
+    }
+}
+
+impl From<wire::CopyKey> for CopyKey {
+    fn from(key: wire::CopyKey) -> Self {
+        Self {
+            pid: Pid(key.pid),
+            start: key.start,
+            program: ExecGeneration(key.exec_gen),
+            direction: key.direction,
+            asynchronous: key.asynchronous != 0,
+            to: key.to,
+            from: key.from,
+        }
+    }
+}
+
+impl CopyKey {
+    fn bytes(&self) -> Vec<u8> {
+        [
+            &self.pid.0.to_ne_bytes()[..],
+            &[self.direction, u8::from(self.asynchronous)],
+            &self.program.0.to_ne_bytes(),
+            &self.to.to_ne_bytes(),
+            &self.from.to_ne_bytes(),
+            &self.start.to_ne_bytes(),
+        ]
+        .concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activity_is_split_by_exec_generation() {
+        let event = |at| {
+            let (pid, at) = (Pid(1), Timestamp(at));
+            Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit }
+        };
+        let mut news = ActivityDelta::default();
+        // The number wraps around.
+        let all = [(65_534, 1), (65_535, 2), (0, 3)];
+        let all = all.map(|(program, at)| (ExecGeneration(program), event(at)));
+        news.0.insert((Pid(1), 7), all.to_vec());
+        assert_eq!(news.drain_before(Pid(2), 7, ExecGeneration(0)), []);
+        assert_eq!(news.drain_before(Pid(1), 8, ExecGeneration(65_535)), []);
+        assert_eq!(news.drain_before(Pid(1), 7, ExecGeneration(65_535)), [event(1)]);
+        assert_eq!(news.drain_before(Pid(1), 7, ExecGeneration(0)), [event(2)]);
+        assert_eq!(news.drain_process(Pid(1), Some(8)), []);
+        assert_eq!(news.drain_process(Pid(1), None), [event(3)]);
+        assert_eq!(news.drain_all(|_| None), []);
+    }
+
+    #[test]
+    fn activity_of_a_reused_pid_waits_for_its_process() {
+        let (pid, at) = (Pid(1), Timestamp(1));
+        let event = Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit };
+        let mut news = ActivityDelta::default();
+        news.0.insert((pid, 8), vec![(ExecGeneration(0), event.clone())]);
+        assert_eq!(news.drain_all(|_| Some(7)), []);
+        assert_eq!(news.drain_all(|_| Some(8)), [event]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Counters of the probes, and the records that they lost.
+
+use std::collections::{HashMap, HashSet};
+
+use engine::model::event::LostDelta;
+use engine::model::ids::Pid;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use super::super::load::bpf_object::{LoadedObject, map_error};
+use super::activity::Ended;
+use super::map_reader::read_all;
+use crate::decode::ExecGeneration;
+use crate::error::Error;
+use crate::session::liveness::is_same_start;
+use crate::wire::{self, ToWire};
+
+/// Counters of the probes, summed over all CPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProbeCounters {
+    /// Records that could not be delivered.
+    pub lost: u64,
+    /// Records delivered.
+    pub records: u64,
+    /// Hooked calls seen at return.
+    pub calls: u64,
+    /// Returns without an entry: the probes were attached during the call.
+    pub unmatched: u64,
+    /// Calls for which no state could be kept.
+    pub no_state: u64,
+    /// Hits of the self-test.
+    pub self_test: u64,
+    /// Graph states that ended; captures of theirs may be left in the map.
+    pub graphs: u64,
+}
+
+impl ProbeCounters {
+    pub(crate) fn read(loaded: &LoadedObject) -> Result<Self, Error> {
+        Self::from_map(&loaded.map("counters")?)
+    }
+
+    pub(crate) fn from_map(map: &MapHandle) -> Result<Self, Error> {
+        let values = map
+            .lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(map_error("counters"))?
+            .unwrap_or_default();
+        let mut sum = Self::default();
+        for value in values.iter().filter_map(|value| wire::parse::<wire::Counters>(value)) {
+            sum.lost += value.lost;
+            sum.records += value.records;
+            sum.calls += value.calls;
+            sum.unmatched += value.unmatched;
+            sum.no_state += value.no_state;
+            sum.self_test += value.self_test;
+            sum.graphs += value.graphs;
+        }
+        Ok(sum)
+    }
+}
+
+/// A program image of a process that lost records.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct LostKey {
+    pid: Pid,
+    start: u64,
+    program: ExecGeneration,
+}
+
+impl LostKey {
+    /// The key of losses of unknown processes.
+    const UNKNOWN: Self = Self { pid: Pid(0), start: 0, program: ExecGeneration(0) };
+
+    fn is_of(&self, pid: Pid, start: u64) -> bool {
+        self.pid == pid && is_same_start(self.start, start)
+    }
+
+    fn wire(&self) -> wire::LostKey {
+        let Self { pid, start, program } = *self;
+        wire::LostKey { pid: pid.0, exec_gen: program.0, reserved: 0, start }
+    }
+}
+
+/// A program image that ended without having been announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unannounced {
+    pub(crate) pid: Pid,
+    pub(crate) start: u64,
+    /// It ended by an exec.
+    pub(crate) replaced: bool,
+    /// The exec generation after it.
+    pub(crate) next: ExecGeneration,
+    /// Its losses and those of earlier exec generations.
+    pub(crate) lost: LostDelta,
+}
+
+/// Records lost since the last read, by program image.
+#[derive(Debug, Default)]
+pub(crate) struct LostNews {
+    lost: Vec<(LostKey, LostDelta)>,
+    /// Program images that ended by an exec before they were announced.
+    replaced: HashSet<LostKey>,
+}
+
+impl LostNews {
+    /// Removes and returns the losses of a process.
+    pub(crate) fn of(&mut self, pid: Pid, start: u64) -> LostDelta {
+        self.remove(|key| key.is_of(pid, start))
+    }
+
+    /// Removes and returns the losses of the exec generations before this one.
+    pub(crate) fn before(&mut self, pid: Pid, start: u64, program: ExecGeneration) -> LostDelta {
+        self.remove(|key| key.is_of(pid, start) && key.program.is_before(program))
+    }
+
+    /// Program images that ended without having been announced.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = Ended> {
+        let ended = self.lost.iter().filter(|(_, lost)| lost.processes > 0);
+        ended.map(|(LostKey { pid, start, program }, _)| {
+            let next = ExecGeneration(program.0.wrapping_add(1));
+            Ended { pid: *pid, start: Some(*start), now_runs: Some(next) }
+        })
+    }
+
+    /// Removes and returns the losses of program images that ended without having been announced.
+    pub(crate) fn unannounced(&mut self) -> Vec<Unannounced> {
+        let ended = |(key, lost): &(LostKey, LostDelta)| (lost.processes > 0).then_some(*key);
+        let mut ended: Vec<_> = self.lost.iter().filter_map(ended).collect();
+        ended.sort_unstable_by_key(|key| (key.pid, key.start, key.program.0));
+        let of = |key: LostKey| {
+            let (replaced, LostKey { pid, start, program }) = (self.replaced.contains(&key), key);
+            let next = ExecGeneration(program.0.wrapping_add(1));
+            Unannounced { pid, start, replaced, next, lost: self.before(pid, start, next) }
+        };
+        ended.into_iter().map(of).filter(|ended| ended.lost != LostDelta::default()).collect()
+    }
+
+    /// Returns the remaining losses, by process.
+    pub(crate) fn rest(self) -> impl Iterator<Item = (Pid, LostDelta)> {
+        self.lost.into_iter().map(|(key, lost)| (key.pid, lost))
+    }
+
+    /// Returns whether the record of an exit can be among the losses.
+    pub(crate) fn may_hide_exits(&self) -> bool {
+        self.lost.iter().any(|(_, lost)| lost.other > 0)
+    }
+
+    fn remove(&mut self, is_wanted: impl Fn(&LostKey) -> bool) -> LostDelta {
+        let mut sum = LostDelta::default();
+        self.lost.retain(|(key, lost)| {
+            let wanted = is_wanted(key);
+            if wanted {
+                sum = combined(&sum, lost, u64::saturating_add);
+            }
+            !wanted
+        });
+        sum
+    }
+}
+
+/// Turns the cumulative counts of lost records into deltas.
+pub(crate) struct LossReader {
+    by_program: MapHandle,
+    seen: HashMap<LostKey, LostDelta>,
+    total: u64,
+    /// The last read found something new; a probe may have been between its two updates.
+    read_again: bool,
+}
+
+impl LossReader {
+    pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
+        let by_program = loaded.map("lost_records")?;
+        // The entry for losses that do not fit must exist before the map can be full.
+        let none = [0; size_of::<wire::Lost>()];
+        by_program
+            .update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
+            .map_err(map_error("lost_records"))?;
+        Ok(Self { by_program, seen: HashMap::new(), total: 0, read_again: false })
+    }
+
+    /// Returns the losses since the last call; cheap if there are none. `total` is the counter of
+    /// lost records. `last`: this is the final read.
+    pub(crate) fn poll(&mut self, total: u64, last: bool) -> Result<LostNews, Error> {
+        let is_new = total != self.total;
+        if !is_new && !self.read_again && !last {
+            return Ok(LostNews::default());
+        }
+        (self.total, self.read_again) = (total, is_new);
+        let mut news = LostNews::default();
+        for (key, value) in read_all(&self.by_program)? {
+            let Some(key) = wire::parse::<wire::LostKey>(&key).map(LostKey::from) else { continue };
+            let Some(now) = wire::parse::<wire::Lost>(&value) else { continue };
+            if now.replaced > 0 {
+                news.replaced.insert(key);
+            }
+            let now = LostDelta::from(now);
+            let before = self.seen.insert(key, now).unwrap_or_default();
+            let new = combined(&now, &before, u64::saturating_sub);
+            if new != LostDelta::default() {
+                news.lost.push((key, new));
+            }
+        }
+        Ok(news)
+    }
+
+    /// Deletes the entries of a process that exited, or of exec generations before `now_runs`.
+    pub(crate) fn process_exited(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        now_runs: Option<ExecGeneration>,
+    ) {
+        let table = &self.by_program;
+        self.seen.retain(|key, _| {
+            let is_over = now_runs.is_none_or(|program| key.program.is_before(program));
+            let ended = start != 0 && key.is_of(pid, start) && is_over;
+            if ended {
+                // An entry that does not exist needs no deletion.
+                let _ = table.delete(&key.wire().bytes());
+            }
+            !ended
+        });
+    }
+}
+
+impl From<wire::LostKey> for LostKey {
+    fn from(key: wire::LostKey) -> Self {
+        Self { pid: Pid(key.pid), start: key.start, program: ExecGeneration(key.exec_gen) }
+    }
+}
+
+impl From<wire::Lost> for LostDelta {
+    fn from(lost: wire::Lost) -> Self {
+        Self {
+            allocations: lost.allocations,
+            allocated_bytes: lost.allocated_bytes,
+            frees: lost.frees,
+            failures: lost.failures,
+            other: lost.other,
+            launches: lost.launches,
+            copies: lost.copies,
+            stacks: lost.stacks,
+            objects: lost.objects,
+            tensors: lost.tensors,
+            processes: lost.processes,
+        }
+    }
+}
+
+/// Combines the counts of two one by one.
+fn combined(one: &LostDelta, other: &LostDelta, with: fn(u64, u64) -> u64) -> LostDelta {
+    LostDelta {
+        allocations: with(one.allocations, other.allocations),
+        allocated_bytes: with(one.allocated_bytes, other.allocated_bytes),
+        frees: with(one.frees, other.frees),
+        failures: with(one.failures, other.failures),
+        other: with(one.other, other.other),
+        launches: with(one.launches, other.launches),
+        copies: with(one.copies, other.copies),
+        stacks: with(one.stacks, other.stacks),
+        objects: with(one.objects, other.objects),
+        tensors: with(one.tensors, other.tensors),
+        processes: with(one.processes, other.processes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: Pid = Pid(7);
+    const SECOND: u64 = 1_000_000_000;
+
+    fn news(entries: &[(u64, u16, LostDelta)]) -> LostNews {
+        let key = |start, program| LostKey { pid: PID, start, program: ExecGeneration(program) };
+        let entries = entries.iter();
+        let lost = entries.map(|(start, program, lost)| (key(*start, *program), *lost)).collect();
+        LostNews { lost, replaced: HashSet::new() }
+    }
+
+    fn frees(frees: u64) -> LostDelta {
+        LostDelta { frees, ..LostDelta::default() }
+    }
+
+    #[test]
+    fn losses_are_split_by_exec_generation() {
+        let mut news = news(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2)), (SECOND, 3, frees(4))]);
+        assert_eq!(news.before(PID, SECOND, ExecGeneration(3)), frees(3));
+        assert_eq!(news.of(Pid(8), SECOND), LostDelta::default());
+        assert_eq!(news.of(PID, SECOND), frees(4));
+        assert_eq!(news.rest().count(), 0);
+    }
+
+    #[test]
+    fn losses_of_a_reused_pid_are_split_by_start_time() {
+        let mut news = news(&[(SECOND, 1, frees(1)), (9 * SECOND, 1, frees(2))]);
+        assert_eq!(news.of(PID, 9 * SECOND), frees(2));
+        assert_eq!(news.rest().collect::<Vec<_>>(), [(PID, frees(1))]);
+    }
+
+    #[test]
+    fn unannounced_losses_include_earlier_exec_generations() {
+        let last = LostDelta { processes: 1, ..frees(2) };
+        let mut news = news(&[
+            (SECOND, 1, frees(1)),
+            (SECOND, 2, last),
+            (SECOND, 3, frees(8)),
+            (9 * SECOND, 1, frees(4)),
+        ]);
+        let lost = LostDelta { processes: 1, ..frees(3) };
+        let next = ExecGeneration(3);
+        let ended = Unannounced { pid: PID, start: SECOND, replaced: false, next, lost };
+        assert_eq!(news.unannounced(), [ended]);
+        assert!(news.unannounced().is_empty());
+        assert_eq!(news.rest().collect::<Vec<_>>(), [(PID, frees(8)), (PID, frees(4))]);
+    }
+}

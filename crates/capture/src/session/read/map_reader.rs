@@ -1,0 +1,100 @@
+//! Reads whole BPF maps with few system calls.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
+
+use super::super::load::bpf_object::map_error;
+use crate::error::Error;
+
+/// Entries requested per system call.
+const BATCH_ENTRIES: u32 = 256;
+
+/// A key and its value; in per-CPU maps the values of all CPUs, one after the other.
+pub(crate) type MapEntry = (Vec<u8>, Vec<u8>);
+
+/// Reads every entry of a hash map.
+///
+/// Entries that are added at the same time may be missing; no entry is returned twice.
+pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
+    match in_batches(map) {
+        Some(entries) => Ok(entries),
+        // Kernels before 5.6 have no batch lookup.
+        None => one_by_one(map),
+    }
+}
+
+/// Returns the size of an entry's value; in per-CPU maps of the values of all CPUs.
+fn value_bytes(map: &MapHandle) -> Option<usize> {
+    let value = usize::try_from(map.value_size()).ok()?;
+    if map.map_type().is_percpu() {
+        Some(value.next_multiple_of(8).checked_mul(libbpf_rs::num_possible_cpus().ok()?)?)
+    } else {
+        Some(value)
+    }
+}
+
+fn in_batches(map: &MapHandle) -> Option<Vec<MapEntry>> {
+    let key_bytes = usize::try_from(map.key_size()).ok()?;
+    let value_bytes = value_bytes(map)?;
+    let (mut room, mut entries) = (BATCH_ENTRIES, Vec::new());
+    let (mut position, mut started) = ([0_u8; 64], false);
+    let fd = map.as_fd().as_raw_fd();
+    loop {
+        let mut keys = vec![0_u8; key_bytes * room as usize];
+        let mut values = vec![0_u8; value_bytes * room as usize];
+        let (mut next, mut count) = ([0_u8; 64], room);
+        let from = if started { position.as_mut_ptr().cast() } else { std::ptr::null_mut() };
+        // SAFETY: keys and values have room for `count` entries of the map's sizes, the position
+        // is at least as large as any key, and the call keeps no pointer.
+        let outcome = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                fd,
+                from,
+                next.as_mut_ptr().cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                std::ptr::null(),
+            )
+        };
+        if outcome == -libc::ENOSPC {
+            // A bucket has more entries than fit; nothing was read.
+            room = room.checked_mul(2).filter(|room| *room <= 1 << 20)?;
+            continue;
+        }
+        if outcome != 0 && outcome != -libc::ENOENT {
+            return None;
+        }
+        let returned = count.min(room) as usize;
+        let keys = keys.chunks_exact(key_bytes).take(returned);
+        let values = values.chunks_exact(value_bytes);
+        entries.extend(keys.zip(values).map(|(key, value)| (key.to_vec(), value.to_vec())));
+        if outcome == -libc::ENOENT {
+            return Some(entries);
+        }
+        (position, started) = (next, true);
+    }
+}
+
+fn one_by_one(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
+    let load = map_error(&map.name().to_string_lossy());
+    let mut entries = Vec::new();
+    for key in map.keys() {
+        let value = if map.map_type().is_percpu() {
+            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(&load)?;
+            values.map(|values| {
+                let padded = |value: Vec<u8>| {
+                    let bytes = value.len().next_multiple_of(8);
+                    value.into_iter().chain(std::iter::repeat(0)).take(bytes)
+                };
+                values.into_iter().flat_map(padded).collect()
+            })
+        } else {
+            map.lookup(&key, MapFlags::ANY).map_err(&load)?
+        };
+        // A deleted entry belonged to a process that has exited.
+        entries.extend(value.map(|value| (key, value)));
+    }
+    Ok(entries)
+}

@@ -1,0 +1,6 @@
+//! NEWMOD session/read
+
+pub(super) mod activity;
+pub(super) mod counters;
+pub(super) mod map_reader;
+pub(super) mod record_ring;

@@ -1,0 +1,189 @@
+//! The executable mappings of one process.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use engine::model::ids::Pid;
+
+use super::maps::{self, Mapping, MappingKind};
+use super::modules::{MappingTarget, ModuleFinder, ModuleId};
+use crate::libraries::MmapEvent;
+
+/// Minimum time between two reads for an unknown address.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
+/// Minimum time between two reads after an mmap event.
+const REFRESH_INTERVAL_AFTER_MMAP: Duration = Duration::from_millis(5);
+/// At most one part in this many of the time is spent on reading the mappings of a process.
+const MAX_READ_DUTY_CYCLE: u32 = 20;
+/// Maximum size of a list of mappings.
+const MAX_MAPS_BYTES: u64 = 32 << 20;
+
+/// Location of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum CodeLocation {
+    /// Code of a file, with the offset in the file.
+    File { module: ModuleId, offset: u64 },
+    /// Code that was generated at run time.
+    Anonymous,
+    /// Not mapped, or unknown.
+    Nothing,
+}
+
+struct MappedRange {
+    mapping: Mapping,
+    /// Resolved on first use: most libraries never appear on a stack.
+    found: Option<MappingTarget>,
+}
+
+/// The executable mappings of a process.
+pub(super) struct AddressSpace {
+    pid: Pid,
+    entries: Vec<MappedRange>,
+    /// Start addresses of the entries, compact because every frame searches them.
+    starts: Vec<u64>,
+    /// The uprobes pages, where functions with return probes return to.
+    probes: Vec<Range<u64>>,
+    read_at: Option<Instant>,
+    read_duration: Duration,
+    /// There were mmap events since the last read.
+    changed: bool,
+    /// The last read failed: the process has exited, or cannot be read.
+    gone: bool,
+    /// See [`AddressSpace::use_mmap_events`].
+    from_mmap_events: bool,
+}
+
+impl AddressSpace {
+    pub(super) fn new(pid: Pid) -> Self {
+        Self {
+            pid,
+            entries: Vec::new(),
+            starts: Vec::new(),
+            probes: Vec::new(),
+            read_at: None,
+            read_duration: Duration::ZERO,
+            changed: false,
+            gone: false,
+            from_mmap_events: false,
+        }
+    }
+
+    /// Handles an mmap event of the process.
+    pub(super) fn changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Returns whether no mappings are known and none can be read.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone && self.entries.is_empty()
+    }
+
+    /// Returns whether the mappings come from mmap events only.
+    pub(super) fn is_from_mmap_events(&self) -> bool {
+        self.from_mmap_events
+    }
+
+    /// Reads the mappings again if needed; to be called before a stack is unwound.
+    pub(super) fn refresh(&mut self) {
+        if self.read_at.is_none() || (self.changed && self.may_read(REFRESH_INTERVAL_AFTER_MMAP)) {
+            self.read();
+        }
+    }
+
+    /// Returns the location of an address.
+    pub(super) fn locate(&mut self, address: u64, modules: &mut ModuleFinder) -> CodeLocation {
+        let mut index = self.index(address);
+        if index.is_none() && self.may_read(REFRESH_INTERVAL) {
+            self.read();
+            index = self.index(address);
+        }
+        let Some(entry) = index.and_then(|index| self.entries.get_mut(index)) else {
+            return CodeLocation::Nothing;
+        };
+        match entry.mapping.kind {
+            MappingKind::Anonymous => return CodeLocation::Anonymous,
+            MappingKind::Probes => return CodeLocation::Nothing,
+            MappingKind::File | MappingKind::Vdso => {}
+        }
+        if entry.found.is_none() {
+            entry.found = modules.find(self.pid, &entry.mapping);
+        }
+        match entry.found {
+            Some(MappingTarget::Module(module)) => {
+                let inside = address.saturating_sub(entry.mapping.start);
+                CodeLocation::File { module, offset: entry.mapping.offset.saturating_add(inside) }
+            }
+            Some(MappingTarget::NoModule) => CodeLocation::Anonymous,
+            None => CodeLocation::Nothing,
+        }
+    }
+
+    /// Returns whether a return address is that of a return probe.
+    pub(super) fn is_probe(&self, address: u64) -> bool {
+        self.probes.iter().any(|range| range.contains(&address))
+    }
+
+    fn index(&self, address: u64) -> Option<usize> {
+        let index = self.starts.partition_point(|&start| start <= address).checked_sub(1)?;
+        (address < self.entries.get(index)?.mapping.end).then_some(index)
+    }
+
+    /// Returns whether another read is allowed: a program that keeps mapping must not keep us busy.
+    fn may_read(&self, interval: Duration) -> bool {
+        let interval = interval.max(self.read_duration.saturating_mul(MAX_READ_DUTY_CYCLE));
+        self.read_at.is_none_or(|at| at.elapsed() >= interval)
+    }
+
+    fn read(&mut self) {
+        let start = Instant::now();
+        let mut text = Vec::new();
+        let read = File::open(format!("/proc/{}/maps", self.pid))
+            .and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut text));
+        // The list of a process that has exited is empty. The known mappings stay.
+        self.gone = read.is_err() || text.is_empty();
+        if !self.gone {
+            self.replace(maps::parse(&text));
+        }
+        self.changed = false;
+        self.read_duration = start.elapsed();
+        self.read_at = Some(Instant::now());
+    }
+
+    /// Uses the mmap events of a process whose mappings can no longer be read.
+    pub(super) fn use_mmap_events<'a>(&mut self, seen: impl Iterator<Item = &'a MmapEvent>) {
+        let mut mappings: Vec<Mapping> = Vec::new();
+        for code in seen {
+            // Replaces older mappings of the range.
+            mappings.retain(|old| old.end <= code.start || code.end <= old.start);
+            mappings.push(Mapping {
+                start: code.start,
+                end: code.end,
+                offset: code.offset,
+                device: code.device,
+                inode: code.inode,
+                kind: MappingKind::File,
+                path: code.path.clone(),
+                deleted: false,
+            });
+        }
+        mappings.sort_by_key(|mapping| mapping.start);
+        self.replace(mappings);
+        self.from_mmap_events = true;
+    }
+
+    fn replace(&mut self, mappings: Vec<Mapping>) {
+        let mut old = std::mem::take(&mut self.entries).into_iter().peekable();
+        for mapping in mappings {
+            while old.next_if(|entry| entry.mapping.start < mapping.start).is_some() {}
+            let same = old.next_if(|entry| entry.mapping == mapping);
+            let found = same.and_then(|entry| entry.found);
+            self.entries.push(MappedRange { mapping, found });
+        }
+        let mappings = || self.entries.iter().map(|entry| &entry.mapping);
+        self.starts = mappings().map(|mapping| mapping.start).collect();
+        let probes = mappings().filter(|mapping| mapping.kind == MappingKind::Probes);
+        self.probes = probes.map(|mapping| mapping.start..mapping.end).collect();
+    }
+}

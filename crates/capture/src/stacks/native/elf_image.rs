@@ -1,0 +1,179 @@
+//! A program or library that stays mapped, for its unwind tables now and its symbols later, even if
+//! the file is deleted and all processes that used it exit.
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use object::elf::{PF_X, PT_LOAD};
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Architecture, Object, ObjectSection};
+
+use super::sigbus_guard;
+
+/// How an ELF file is read.
+pub(super) type Elf<'data> = ElfFile64<'data, object::Endianness, &'data [u8]>;
+
+/// An executable segment of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Segment {
+    offset: u64,
+    bytes: u64,
+    address: u64,
+}
+
+/// A mapped ELF file.
+pub(super) struct ElfImage {
+    map: Arc<Mmap>,
+    /// Kept only if the file cannot be opened again through its mapping.
+    file: Option<File>,
+    segments: Box<[Segment]>,
+    /// Virtual addresses in the file.
+    addresses: Range<u64>,
+    build_id: Option<Arc<[u8]>>,
+}
+
+/// Reason why a file cannot be used.
+#[derive(Debug)]
+pub(super) enum ImageError {
+    /// It is not a program or library for this machine.
+    NotElf,
+    /// It cannot be read.
+    Unreadable,
+}
+
+/// Opens a regular file, and nothing else: opening a pipe could block forever, and opening a device
+/// can have side effects.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let is_file = |is: bool| is.then_some(()).ok_or_else(|| io::ErrorKind::InvalidInput.into());
+    is_file(std::fs::metadata(path)?.is_file())?;
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    is_file(file.metadata()?.is_file()).map(|()| file)
+}
+
+impl ElfImage {
+    /// Maps an open file and reads its headers.
+    pub(super) fn of(file: File) -> Result<Self, ImageError> {
+        sigbus_guard::install();
+        // SAFETY: the mapping is private and never written to. Other processes can change the file
+        // meanwhile: all readers accept any content and copy what they keep, and a file that
+        // shrinks reads as zeros (see `sigbus_guard`).
+        let map = unsafe { Mmap::map(&file) }.map_err(|_| ImageError::Unreadable)?;
+        let elf = Elf::parse(&map[..]).map_err(|_| ImageError::NotElf)?;
+        if elf.architecture() != Architecture::X86_64 {
+            return Err(ImageError::NotElf);
+        }
+        let segments = segments(&elf);
+        let addresses = addresses(&elf);
+        let build_id = elf.build_id().ok().flatten().filter(|id| !id.is_empty()).map(Arc::from);
+        let map = Arc::new(map);
+        let mut image = Self { map, file: Some(file), segments, addresses, build_id };
+        if std::fs::metadata(image.through_mapping()).is_ok() {
+            image.file = None;
+        }
+        Ok(image)
+    }
+
+    /// Returns the virtual address of a file offset in a code segment.
+    pub(super) fn address(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let inside = offset.checked_sub(segment.offset)?;
+            (inside < segment.bytes).then(|| segment.address.checked_add(inside))?
+        })
+    }
+
+    pub(super) fn addresses(&self) -> Range<u64> {
+        self.addresses.clone()
+    }
+
+    pub(super) fn build_id(&self) -> Option<&Arc<[u8]>> {
+        self.build_id.as_ref()
+    }
+
+    /// Returns whether two files have the same code. A build id alone can be forged.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.build_id.is_some()
+            && self.build_id == other.build_id
+            && self.map.len() == other.map.len()
+            && self.segments == other.segments
+    }
+
+    /// Returns a path to the file that works even if it was renamed or deleted.
+    pub(super) fn path(&self) -> PathBuf {
+        match &self.file {
+            Some(file) => PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            None => self.through_mapping(),
+        }
+    }
+
+    /// Returns a path that needs no open file descriptor, of which a process has few. It needs a
+    /// capability that a tracer usually has.
+    fn through_mapping(&self) -> PathBuf {
+        let start = self.map.as_ptr() as usize;
+        let end = start.saturating_add(self.map.len().next_multiple_of(4096));
+        PathBuf::from(format!("/proc/self/map_files/{start:x}-{end:x}"))
+    }
+
+    /// Parses the headers again.
+    pub(super) fn elf(&self) -> Option<Elf<'_>> {
+        Elf::parse(&self.map[..]).ok()
+    }
+
+    /// Returns the virtual addresses of a section and its bytes.
+    pub(super) fn section(&self, elf: &Elf<'_>, name: &str) -> Option<(Range<u64>, FileRange)> {
+        let section = elf.section_by_name(name)?;
+        let (start, bytes) = section.file_range()?;
+        let (start, bytes) = (usize::try_from(start).ok()?, usize::try_from(bytes).ok()?);
+        let range = start..start.checked_add(bytes)?;
+        self.map.get(range.clone())?;
+        let address = section.address();
+        let addresses = address..address.checked_add(section.size())?;
+        Some((addresses, FileRange { map: Arc::clone(&self.map), range }))
+    }
+}
+
+fn segments(elf: &Elf<'_>) -> Box<[Segment]> {
+    let endian = elf.endian();
+    let loaded = elf
+        .elf_program_headers()
+        .iter()
+        .filter(|header| header.p_type(endian) == PT_LOAD && header.p_flags(endian).contains(PF_X));
+    let segment = |header: &object::elf::ProgramHeader64<object::Endianness>| Segment {
+        offset: header.p_offset(endian),
+        bytes: header.p_filesz(endian),
+        address: header.p_vaddr(endian),
+    };
+    loaded.map(segment).collect()
+}
+
+fn addresses(elf: &Elf<'_>) -> Range<u64> {
+    let endian = elf.endian();
+    let (mut first, mut last) = (u64::MAX, 0);
+    for header in elf.elf_program_headers() {
+        if header.p_type(endian) == PT_LOAD {
+            let start = header.p_vaddr(endian);
+            first = first.min(start & !0xfff);
+            last = last.max(start.saturating_add(header.p_memsz(endian)));
+        }
+    }
+    first.min(last)..last
+}
+
+/// A range of a mapped file, checked at construction.
+pub(super) struct FileRange {
+    map: Arc<Mmap>,
+    range: Range<usize>,
+}
+
+impl Deref for FileRange {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.map.get(self.range.clone()).unwrap_or(&[])
+    }
+}

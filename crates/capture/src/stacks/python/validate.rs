@@ -1,0 +1,139 @@
+//! Validates the structures of an interpreter: back pointers match, thread ids are threads, and
+//! frames have code objects.
+
+use super::detect::PythonUnsupported;
+use super::layout::{EntryFrameRule, PythonLayout};
+use super::memory::{MemoryReader, word_of};
+use crate::wire::WirePython;
+
+/// Maximum number of attempts: the process runs, so a structure can change while it is read.
+const MAX_ATTEMPTS: usize = 3;
+const MAX_INTERPRETERS: usize = 16;
+const MAX_THREADS: usize = 64;
+/// Number of frames of a thread that are checked.
+const FRAMES_CHECKED: usize = 4;
+
+/// Checks the interpreters of a process.
+pub(super) fn check(
+    memory: &impl MemoryReader,
+    layout: &PythonLayout,
+    wire: &WirePython,
+    code_type: Option<u64>,
+) -> Result<(), PythonUnsupported> {
+    let validation = Validation { memory, layout, wire, code_type };
+    let mut result = validation.interpreters();
+    for _ in 1..MAX_ATTEMPTS {
+        if result == Err(PythonUnsupported::Implausible) {
+            result = validation.interpreters();
+        }
+    }
+    result
+}
+
+/// Context of a validation.
+struct Validation<'a, M> {
+    memory: &'a M,
+    layout: &'a PythonLayout,
+    wire: &'a WirePython,
+    code_type: Option<u64>,
+}
+
+/// Counts of valid and invalid threads and frames.
+#[derive(Default)]
+struct ValidationCounts {
+    threads: usize,
+    bad_threads: usize,
+    frames: usize,
+    bad_frames: usize,
+}
+
+impl<M: MemoryReader> Validation<'_, M> {
+    fn interpreters(&self) -> Result<(), PythonUnsupported> {
+        let mut at =
+            self.memory.word(self.wire.interpreters).ok_or(PythonUnsupported::Unreadable)?;
+        let mut seen = ValidationCounts::default();
+        for _ in 0..MAX_INTERPRETERS {
+            if at == 0 {
+                break;
+            }
+            at = self.interpreter(at, &mut seen).ok_or(PythonUnsupported::Implausible)?;
+        }
+        match seen {
+            ValidationCounts { threads: 0, bad_threads: 0, .. } => {
+                Err(PythonUnsupported::NotReadyYet)
+            }
+            ValidationCounts { threads: 0, .. }
+            | ValidationCounts { frames: 0, bad_frames: 1.., .. } => {
+                Err(PythonUnsupported::Implausible)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks the threads of an interpreter, and returns the next interpreter.
+    fn interpreter(&self, interpreter: u64, seen: &mut ValidationCounts) -> Option<u64> {
+        let mut thread = self.memory.word_at(interpreter, self.layout.threads)?;
+        for _ in 0..MAX_THREADS {
+            if thread == 0 {
+                break;
+            }
+            if self.memory.word_at(thread, self.layout.thread_interpreter)? != interpreter {
+                return None;
+            }
+            match self.memory.word_at(thread, self.layout.thread_id)? {
+                // Not bound to a system thread yet.
+                0 => {}
+                id if self.is_thread(id) => seen.threads += 1,
+                _ => seen.bad_threads += 1,
+            }
+            self.frames(thread, seen);
+            thread = self.memory.word_at(thread, self.layout.thread_next)?;
+        }
+        self.memory.word_at(interpreter, self.layout.interpreter_next)
+    }
+
+    /// Returns whether an id is a thread pointer: in the x86-64 ABI it points to a pointer to
+    /// itself.
+    fn is_thread(&self, id: u64) -> bool {
+        self.memory.word(id) == Some(id)
+    }
+
+    fn frames(&self, thread: u64, seen: &mut ValidationCounts) -> Option<()> {
+        let layout = self.layout;
+        let mut frame = self.memory.word_at(thread, layout.thread_frame)?;
+        if let Some(inside) = layout.frame_of.filter(|_| frame != 0) {
+            frame = self.memory.word_at(frame, inside)?;
+        }
+        for _ in 0..FRAMES_CHECKED {
+            if frame == 0 {
+                break;
+            }
+            let words = self.memory.block(frame, layout.frame_bytes(), usize::MAX);
+            let Some(words) = words else {
+                seen.bad_frames += 1;
+                break;
+            };
+            let owner = match layout.entry {
+                EntryFrameRule::Shim(owner) => words.get(usize::from(owner)).copied(),
+                EntryFrameRule::Every | EntryFrameRule::Marked(_) => Some(0),
+            };
+            if owner < Some(self.wire.owner_entry) {
+                if self.is_code(word_of(&words, layout.frame_code.into())? & !7) {
+                    seen.frames += 1;
+                } else {
+                    seen.bad_frames += 1;
+                }
+            }
+            frame = word_of(&words, layout.frame_previous.into())?;
+        }
+        Some(())
+    }
+
+    fn is_code(&self, address: u64) -> bool {
+        let kind = self.memory.word_at(address, self.layout.object_type);
+        match self.code_type {
+            Some(code_type) => kind == Some(code_type),
+            None => kind.is_some_and(|kind| kind != 0),
+        }
+    }
+}

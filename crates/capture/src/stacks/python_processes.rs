@@ -1,0 +1,74 @@
+//! Processes that run Python, and their frames.
+
+use std::time::{Duration, Instant};
+
+use engine::model::ids::Pid;
+use engine::model::stack::Frame;
+use hashbrown::HashMap;
+
+use super::python::{ProcessMemory, PythonSymbolizer, PythonUnsupported, find};
+use crate::wire::{WirePython, WirePythonFrame};
+
+/// Minimum time between two attempts for an interpreter that has not started.
+const DETECT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Processes that run Python.
+#[derive(Default)]
+pub(crate) struct PythonProcesses {
+    names: PythonSymbolizer<ProcessMemory>,
+    unsupported: HashMap<Pid, (PythonUnsupported, Instant)>,
+    /// Reasons that were not reported yet.
+    unreported: Vec<(Pid, String)>,
+}
+
+impl PythonProcesses {
+    /// Returns the data that the probes need to walk the Python stacks of a process, if it has any.
+    pub(crate) fn detect(&mut self, pid: Pid) -> Option<WirePython> {
+        self.unsupported.remove(&pid);
+        match find(pid) {
+            Ok(None) => None,
+            Ok(Some(interpreter)) => {
+                self.names.add(pid, &interpreter, ProcessMemory(pid));
+                Some(interpreter.wire)
+            }
+            Err(why) => {
+                // A process that has exited needs no report.
+                let exists = std::fs::exists(format!("/proc/{pid}/maps")).unwrap_or(false);
+                if exists && why != PythonUnsupported::NotReadyYet {
+                    self.unreported.push((pid, why.to_string()));
+                }
+                self.unsupported.insert(pid, (why, Instant::now()));
+                None
+            }
+        }
+    }
+
+    /// Returns whether a process was checked recently, or with a final result.
+    pub(crate) fn detected_recently(&self, pid: Pid) -> bool {
+        match self.unsupported.get(&pid) {
+            Some((PythonUnsupported::NotReadyYet, when)) => when.elapsed() < DETECT_RETRY_INTERVAL,
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    /// Returns the processes whose Python is not supported since the last call, with the reason.
+    pub(crate) fn drain_unsupported(&mut self) -> Vec<(Pid, String)> {
+        std::mem::take(&mut self.unreported)
+    }
+
+    /// Returns why the Python stacks of a process cannot be read.
+    pub(crate) fn unsupported_reason(&self, pid: Pid) -> Option<&PythonUnsupported> {
+        self.unsupported.get(&pid).map(|(why, _)| why)
+    }
+
+    /// Symbolizes a frame; `None` for internal frames of the interpreter.
+    pub(crate) fn frame(&mut self, pid: Pid, frame: &WirePythonFrame) -> Option<Frame> {
+        self.names.frame(pid, frame)
+    }
+
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
+        self.names.process_exited(pid);
+        self.unsupported.remove(&pid);
+    }
+}

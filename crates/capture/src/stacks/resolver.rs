@@ -1,0 +1,337 @@
+//! Resolves the stacks that the probes send to allocation sites.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engine::model::event::SiteFrames;
+use engine::model::ids::{Pid, SiteId};
+use engine::model::stack::UnknownReason;
+use hashbrown::HashMap;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use super::known_stacks::KnownStacks;
+use super::merge::{PythonRun, is_interpreter};
+use super::native::{FrameLocation, NativeUnwinder, UnwoundStack};
+use super::python::PythonUnsupported;
+use super::python_processes::PythonProcesses;
+use super::records::{StackOrigin, StackRecord};
+use super::symbolizer_thread::{NativeStack, PythonStack, QUEUE, SymbolizeJob, SymbolizerThread};
+use crate::decode::{ExecGeneration, StackRef};
+use crate::hooks::HOOKS;
+use crate::libraries::MmapEvent;
+use crate::wire::{self, SentFramesKey, ToWire, WirePythonFrame};
+
+/// Maximum number of stacks and of sites per trace; calls beyond it have no site.
+const MAX_STACKS: usize = 1 << 20;
+
+/// Maximum number of lists of frames kept per process; beyond it all are dropped and sent again.
+const MAX_PYTHON_STACKS: usize = 50_000;
+
+/// Maximum number of stack copies per process whose calls have not come yet.
+const MAX_PENDING_COPIES: usize = 10_000;
+
+/// Maximum time to wait for symbols at the end of a trace.
+const FINAL_SYMBOLIZE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// BPF maps for stacks.
+#[derive(Debug)]
+pub(crate) struct StackMaps {
+    pub(crate) known: MapHandle,
+    pub(crate) sent: MapHandle,
+    pub(crate) pythons: MapHandle,
+}
+
+/// Parts of a site. Numbers start at 1; 0 is none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct SiteParts {
+    hook: u16,
+    native: u32,
+    python: u32,
+}
+
+/// Stacks of a process, by token.
+#[derive(Debug, Default)]
+struct ProcessStacks {
+    /// Copies whose call has not come yet.
+    copies: HashMap<u64, u32>,
+    addresses: HashMap<u64, u32>,
+    python: HashMap<u64, u32>,
+    /// Keys in the map of sent frames.
+    sent: Vec<SentFramesKey>,
+    is_python: bool,
+}
+
+/// Resolves the stacks of one trace to sites.
+pub(crate) struct SiteResolver {
+    maps: StackMaps,
+    known: KnownStacks,
+    native: NativeUnwinder,
+    pythons: PythonProcesses,
+    naming: SymbolizerThread,
+    processes: HashMap<Pid, ProcessStacks>,
+    native_stacks: Interner<NativeStack>,
+    python_stacks: Interner<PythonStack>,
+    sites: HashMap<SiteParts, SiteId>,
+    /// Sites that did not fit into the queue of the symbolizer.
+    unnamed: VecDeque<(SiteId, SiteParts)>,
+}
+
+impl SiteResolver {
+    /// `loops`: the kernel has `bpf_loop`.
+    pub(crate) fn new(maps: StackMaps, loops: bool) -> std::io::Result<Self> {
+        let native = NativeUnwinder::new();
+        let naming = SymbolizerThread::start(native.registry(), QUEUE)?;
+        let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?, loops);
+        Ok(Self {
+            maps,
+            known,
+            native,
+            pythons: PythonProcesses::default(),
+            naming,
+            processes: HashMap::new(),
+            native_stacks: Interner::default(),
+            python_stacks: Interner::default(),
+            sites: HashMap::new(),
+            unnamed: VecDeque::new(),
+        })
+    }
+
+    /// Checks whether a new process runs Python. `program`: its exec generation, if known.
+    pub(crate) fn process_started(&mut self, pid: Pid, program: Option<ExecGeneration>) {
+        let wire = self.pythons.detect(pid);
+        let Some(mut wire) = wire else { return };
+        wire.exec_gen = program.map_or(wire::VS_ANY_EXEC_GEN as u16, |program| program.0);
+        let added = self.maps.pythons.update(&pid.0.to_ne_bytes(), &wire.bytes(), MapFlags::ANY);
+        self.processes.entry(pid).or_default().is_python = added.is_ok();
+    }
+
+    /// Drops the stacks of a process that exited or called exec.
+    pub(crate) fn process_exited(&mut self, pid: Pid) {
+        let _ = self.maps.pythons.delete(&pid.0.to_ne_bytes());
+        self.known.process_exited(pid);
+        self.native.process_exited(pid);
+        self.pythons.process_exited(pid);
+        for key in self.processes.remove(&pid).map(|process| process.sent).unwrap_or_default() {
+            let _ = self.maps.sent.delete(&key.bytes());
+        }
+    }
+
+    /// Handles a new executable mapping: addresses of the process can have another meaning now.
+    pub(crate) fn mapping_changed(&mut self, code: MmapEvent) {
+        if self.processes.contains_key(&code.pid) {
+            self.known.process_exited(code.pid);
+        }
+        self.native.mapped(code);
+    }
+
+    /// Adds a stack from the ring.
+    pub(crate) fn insert(&mut self, record: StackRecord) {
+        match record {
+            StackRecord::Copy { from, registers, bytes, hijacked } => {
+                let unwound = self.native.unwind(from.pid, registers, &bytes, &hijacked);
+                self.detect_python_again(from, &unwound);
+                let number = self.intern(&unwound);
+                if hijacked.is_empty() && number != 0 {
+                    self.known.add(from, registers, &unwound.slots, number.into());
+                }
+                let copies = &mut self.processes.entry(from.pid).or_default().copies;
+                // Copies of lost calls are never used.
+                if copies.len() >= MAX_PENDING_COPIES {
+                    copies.clear();
+                }
+                copies.insert(from.token, number);
+            }
+            StackRecord::Addresses { from, addresses, hijacked } => {
+                let unwound = self.native.resolve_addresses(from.pid, &addresses, &hijacked);
+                self.detect_python_again(from, &unwound);
+                let number = self.intern(&unwound);
+                self.mark_sent(from, wire::VS_ADDRESSES);
+                let process = self.processes.entry(from.pid).or_default();
+                process.addresses.insert(from.token, number);
+            }
+            StackRecord::Python { from, frames, truncated } => {
+                let stack = self.python(from.pid, &frames, truncated);
+                let number = self.python_stacks.number(stack);
+                self.mark_sent(from, wire::VS_PYTHON);
+                self.processes.entry(from.pid).or_default().python.insert(from.token, number);
+            }
+        }
+    }
+
+    /// Returns the site of a call; `None` if its stack is unknown.
+    pub(crate) fn site(&mut self, pid: Pid, stack: StackRef) -> Option<SiteId> {
+        let process = self.processes.get_mut(&pid);
+        let (native, python) = match process {
+            None => return None,
+            Some(process) => {
+                let native = if stack.known {
+                    stack.stack as u32
+                } else {
+                    let copy = process.copies.remove(&stack.stack);
+                    copy.or_else(|| process.addresses.get(&stack.stack).copied()).unwrap_or(0)
+                };
+                (native, process.python.get(&stack.python).copied())
+            }
+        };
+        let python = python.unwrap_or_else(|| self.no_python(pid));
+        if native == 0 && python == 0 {
+            return None;
+        }
+        let parts = SiteParts { hook: stack.hook, native, python };
+        if let Some(site) = self.sites.get(&parts) {
+            return Some(*site);
+        }
+        if self.sites.len() >= MAX_STACKS {
+            return None;
+        }
+        let site = SiteId(self.sites.len() as u32);
+        self.sites.insert(parts, site);
+        self.unnamed.push_back((site, parts));
+        self.submit_unnamed();
+        Some(site)
+    }
+
+    /// Submits sites to the symbolizer while its queue has room.
+    fn submit_unnamed(&mut self) {
+        while let Some((site, parts)) = self.unnamed.front() {
+            let submitted = self.naming.submit(SymbolizeJob {
+                site: *site,
+                function: HOOKS.get(usize::from(parts.hook)).map(|hook| hook.symbol),
+                native: self.native_stacks.get(parts.native),
+                python: self.python_stacks.get(parts.python),
+            });
+            if !submitted {
+                return;
+            }
+            self.unnamed.pop_front();
+        }
+    }
+
+    /// Returns processes whose Python stacks cannot be read, with the reason, since the last call.
+    pub(crate) fn drain_unsupported(&mut self) -> Vec<(Pid, String)> {
+        self.pythons.drain_unsupported()
+    }
+
+    /// Returns once why symbols are missing.
+    pub(crate) fn no_names(&mut self) -> Option<String> {
+        self.naming.take_failure()
+    }
+
+    /// Returns the sites symbolized since the last call; `last`: waits for all pending ones.
+    pub(crate) fn drain_resolved(&mut self, last: bool) -> Vec<SiteFrames> {
+        let until = Instant::now() + FINAL_SYMBOLIZE_TIMEOUT;
+        let mut found = self.naming.drain();
+        self.submit_unnamed();
+        while last && let Some(facts) = self.naming.next(until) {
+            found.push(facts);
+            self.submit_unnamed();
+        }
+        found
+    }
+
+    /// Returns the Python stack of a call without one: the reason, used if the native stack
+    /// contains frames of the interpreter.
+    fn no_python(&mut self, pid: Pid) -> u32 {
+        let missing = match self.pythons.unsupported_reason(pid) {
+            Some(PythonUnsupported::NotReadyYet) => UnknownReason::InterpreterNotReady,
+            Some(_) => UnknownReason::UnsupportedInterpreter,
+            None if self.processes.get(&pid).is_some_and(|process| process.is_python) => {
+                UnknownReason::InterpreterNotReady
+            }
+            None => return 0,
+        };
+        self.python_stacks.number(PythonStack { missing: Some(missing), ..PythonStack::default() })
+    }
+
+    /// Detects Python again if the stack contains the interpreter and none was found before.
+    fn detect_python_again(&mut self, from: StackOrigin, unwound: &UnwoundStack) {
+        let is_python = self.processes.get(&from.pid).is_some_and(|process| process.is_python);
+        if is_python || self.pythons.detected_recently(from.pid) {
+            return;
+        }
+        let native = &self.native;
+        let mut files = unwound.codes.iter().filter_map(|code| match code {
+            FrameLocation::File { module, .. } => Some(native.path(*module)),
+            _ => None,
+        });
+        if files.any(|path| is_interpreter(&path)) {
+            self.process_started(from.pid, Some(from.program));
+        }
+    }
+
+    fn intern(&mut self, unwound: &UnwoundStack) -> u32 {
+        let stack = NativeStack { codes: unwound.codes.clone(), end: unwound.end };
+        self.native_stacks.number(stack)
+    }
+
+    fn python(&mut self, pid: Pid, frames: &[WirePythonFrame], truncated: bool) -> PythonStack {
+        let mut runs = vec![PythonRun::new()];
+        for frame in frames {
+            if let Some(run) = runs.last_mut() {
+                run.extend(self.pythons.frame(pid, frame));
+            }
+            if frame.entry != 0 {
+                runs.push(PythonRun::new());
+            }
+        }
+        runs.retain(|run| !run.is_empty());
+        PythonStack { runs, truncated, missing: None }
+    }
+
+    /// Keeps the key of frames that the probes will not send again until it is deleted from their
+    /// map. To be called before the frames are stored, because it can drop all stored ones.
+    fn mark_sent(&mut self, from: StackOrigin, kind: u32) {
+        let process = self.processes.entry(from.pid).or_default();
+        let StackOrigin { pid, program, token } = from;
+        let kind = kind as u16;
+        process.sent.push(SentFramesKey { token, pid: pid.0, exec_gen: program.0, kind });
+        if process.sent.len() < MAX_PYTHON_STACKS {
+            return;
+        }
+        // A program that keeps creating new functions.
+        process.python.clear();
+        process.addresses.clear();
+        for key in process.sent.drain(..) {
+            let _ = self.maps.sent.delete(&key.bytes());
+        }
+    }
+}
+
+/// Interned values with numbers.
+#[derive(Debug)]
+struct Interner<T> {
+    numbers: HashMap<Arc<T>, u32>,
+    values: Vec<Arc<T>>,
+}
+
+impl<T> Default for Interner<T> {
+    fn default() -> Self {
+        Self { numbers: HashMap::new(), values: Vec::new() }
+    }
+}
+
+impl<T: std::hash::Hash + Eq> Interner<T> {
+    /// Returns the number of a value, from 1; 0 if there are too many.
+    fn number(&mut self, value: T) -> u32 {
+        if let Some(number) = self.numbers.get(&value) {
+            return *number;
+        }
+        if self.values.len() >= MAX_STACKS {
+            return 0;
+        }
+        let value = Arc::new(value);
+        self.values.push(Arc::clone(&value));
+        let number = self.values.len() as u32;
+        self.numbers.insert(value, number);
+        number
+    }
+
+    fn get(&self, number: u32) -> Option<Arc<T>> {
+        self.values.get((number as usize).checked_sub(1)?).cloned()
+    }
+}
+
+fn io(error: libbpf_rs::Error) -> std::io::Error {
+    std::io::Error::other(error)
+}

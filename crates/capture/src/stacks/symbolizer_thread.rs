@@ -1,0 +1,210 @@
+//! Symbolizes sites in a separate thread: reading files takes long, and the ring must be drained at
+//! the same time.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use engine::model::event::SiteFrames;
+use engine::model::ids::SiteId;
+use engine::model::stack::{Frame, UnknownReason};
+
+use super::merge::{PythonRun, merge};
+use super::native::{FrameLocation, ModuleRegistry, NativeSymbolizer, StackEnd};
+use crate::threads::contain;
+
+/// Maximum number of sites in the queue, and of results.
+pub(super) const QUEUE: usize = 1024;
+
+/// A site to symbolize.
+#[derive(Debug)]
+pub(crate) struct SymbolizeJob {
+    pub(crate) site: SiteId,
+    /// The driver function; `None` for tensors, whose stacks are complete.
+    pub(crate) function: Option<&'static str>,
+    /// `None`: the stack was lost.
+    pub(crate) native: Option<Arc<NativeStack>>,
+    pub(crate) python: Option<Arc<PythonStack>>,
+}
+
+/// A native stack, independent of where the process mapped its files.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct NativeStack {
+    pub(crate) codes: Vec<FrameLocation>,
+    pub(crate) end: StackEnd,
+}
+
+/// A Python stack.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct PythonStack {
+    pub(crate) runs: Vec<PythonRun>,
+    /// There are more frames.
+    pub(crate) truncated: bool,
+    /// Why frames are missing, if so.
+    pub(crate) missing: Option<UnknownReason>,
+}
+
+/// Handle of the symbolizer thread.
+#[derive(Debug)]
+pub(crate) struct SymbolizerThread {
+    jobs: Option<SyncSender<SymbolizeJob>>,
+    done: Receiver<Result<SiteFrames, (SiteId, String)>>,
+    thread: Option<JoinHandle<()>>,
+    waiting: usize,
+    failure: Failure,
+}
+
+/// The first panic of a job; it is reported once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Failure {
+    None,
+    New(String),
+    Reported,
+}
+
+impl SymbolizerThread {
+    /// Starts the thread with queues of this size.
+    pub(crate) fn start(registry: ModuleRegistry, room: usize) -> std::io::Result<Self> {
+        let (jobs, work) = sync_channel::<SymbolizeJob>(room);
+        let (results, done) = sync_channel(room);
+        let run = move || {
+            let mut symbols = NativeSymbolizer::new(registry.clone());
+            for job in work {
+                let site = job.site;
+                // Files are not trusted: one that makes a parser panic costs only its own symbols.
+                let named = contain(|| Ok(name(&mut symbols, job))).map_err(|why| {
+                    symbols = NativeSymbolizer::new(registry.clone());
+                    (site, why)
+                });
+                if results.send(named).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("vramscope-names".into()).spawn(run)?;
+        Ok(Self {
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+            waiting: 0,
+            failure: Failure::None,
+        })
+    }
+
+    /// Submits a site. Returns false if the queue is full.
+    pub(crate) fn submit(&mut self, job: SymbolizeJob) -> bool {
+        let Some(jobs) = &self.jobs else { return true };
+        match jobs.try_send(job) {
+            Ok(()) => self.waiting += 1,
+            Err(TrySendError::Full(_)) => return false,
+            // The thread has ended: no more symbols.
+            Err(TrySendError::Disconnected(_)) => self.jobs = None,
+        }
+        true
+    }
+
+    /// Returns the results since the last call.
+    pub(crate) fn drain(&mut self) -> Vec<SiteFrames> {
+        let mut found = Vec::new();
+        while let Ok(named) = self.done.try_recv() {
+            found.push(self.received(named));
+        }
+        found
+    }
+
+    fn received(&mut self, named: Result<SiteFrames, (SiteId, String)>) -> SiteFrames {
+        self.waiting = self.waiting.saturating_sub(1);
+        named.unwrap_or_else(|(site, why)| {
+            if self.failure == Failure::None {
+                self.failure = Failure::New(why);
+            }
+            let unknown = Frame { unknown: Some(UnknownReason::Unreadable), ..Frame::default() };
+            SiteFrames { site, frames: [unknown].into() }
+        })
+    }
+
+    /// Returns once why symbols are missing.
+    pub(crate) fn take_failure(&mut self) -> Option<String> {
+        match std::mem::replace(&mut self.failure, Failure::Reported) {
+            Failure::New(why) => Some(why),
+            before => {
+                self.failure = before;
+                None
+            }
+        }
+    }
+
+    /// Waits for the next submitted site. Returns `None` if none is pending, or after `until`.
+    pub(crate) fn next(&mut self, until: Instant) -> Option<SiteFrames> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let named = self.done.recv_timeout(left).ok()?;
+        Some(self.received(named))
+    }
+}
+
+impl Drop for SymbolizerThread {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // Does not wait for pending symbols, which are no longer needed.
+        if self.waiting == 0
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn name(symbols: &mut NativeSymbolizer, job: SymbolizeJob) -> SiteFrames {
+    let called = job.function.map(|function| Frame {
+        function: function.into(),
+        module: Some("libcuda.so.1".into()),
+        ..Frame::default()
+    });
+    let mut frames: Vec<_> = called.into_iter().collect();
+    let (codes, missing) = match &job.native {
+        Some(stack) => (&stack.codes[..], stack.end.unknown_reason()),
+        None => (&[][..], Some(UnknownReason::NotRecorded)),
+    };
+    let native: Vec<_> = codes.iter().map(|code| symbols.frames(code, true)).collect();
+    let python = job.python.as_deref().cloned().unwrap_or_default();
+    frames.extend(merge(&native, python.runs, python.missing));
+    let missing = [python.truncated.then_some(UnknownReason::Truncated), missing];
+    frames.extend(
+        missing
+            .into_iter()
+            .flatten()
+            .map(|unknown| Frame { unknown: Some(unknown), ..Frame::default() }),
+    );
+    SiteFrames { site: job.site, frames: frames.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::native::NativeUnwinder;
+    use super::*;
+
+    #[test]
+    fn full_queue_rejects_sites_until_drained() {
+        let job = |site| {
+            let site = SiteId(site);
+            SymbolizeJob { site, function: Some("cuMemAlloc_v2"), native: None, python: None }
+        };
+        let mut naming = SymbolizerThread::start(NativeUnwinder::new().registry(), 2).unwrap();
+        // Two in each queue, and one in the thread.
+        let accepted = (0..1000).filter(|site| naming.submit(job(*site))).count();
+        assert!((2..=5).contains(&accepted), "{accepted}");
+        let until = Instant::now() + Duration::from_secs(60);
+        for _ in 0..accepted {
+            assert!(naming.next(until).is_some());
+        }
+        assert!(naming.next(until).is_none(), "nothing more was submitted");
+        assert!(naming.submit(job(1000)));
+        assert_eq!(naming.next(until).map(|facts| facts.site), Some(SiteId(1000)));
+    }
+}

@@ -1,0 +1,386 @@
+//! Steps that would free GPU memory, ranked by cost: first those that lose no work.
+//!
+//! Nothing is executed. Each step has the bytes it frees, how precise that number is, and its cost.
+//! Commands contain only numbers and names without shell metacharacters.
+
+mod commands;
+
+pub use commands::{CommandLanguage, SuggestedCommand};
+
+use std::cmp::Reverse;
+
+use crate::model::ids::{DeviceId, GpuId, Pid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::{Bytes, Nanos};
+use crate::oom::OomCause;
+use crate::snapshot::{DeviceView, ProcessView, Snapshot};
+use crate::verdict::{Confidence, Resource};
+
+/// Input for [`advise`].
+#[derive(Clone, Copy)]
+pub struct AdviceInput<'a> {
+    /// State of all processes.
+    pub snapshot: &'a Snapshot,
+    /// GPU on which memory is needed.
+    pub gpu: Option<GpuId>,
+    /// Restricts the steps to these processes; empty means all.
+    pub only: &'a [Pid],
+    /// Process whose allocation failed, if any: stopping it would not help it.
+    pub requester: Option<Pid>,
+    /// Why the allocation failed, if known: only steps that help against this cause are listed.
+    pub cause: Option<OomCause>,
+    /// Returns true for processes that must not be stopped: system daemons, and vramscope itself.
+    pub protected: &'a dyn Fn(&ProcessView) -> bool,
+    /// Time since the last launch of a process, if launches are counted.
+    pub idle: &'a dyn Fn(&ProcessView) -> Option<Nanos>,
+}
+
+/// A process without a launch for this long counts as idle.
+pub const IDLE_AFTER: Nanos = Nanos::from_millis(5 * 60 * 1000);
+
+/// Kind of step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum AdviceAction {
+    /// Free the unused memory of PyTorch's cache.
+    EmptyCache,
+    /// Free the unused memory of a memory pool.
+    TrimPool,
+    /// Free the unused memory of CUDA graphs.
+    TrimGraphs,
+    /// Stop an idle process.
+    StopIdle,
+    /// Restart a process that leaks.
+    RestartLeaking,
+    /// Use segments that can grow in place.
+    UseExpandableSegments,
+    /// Change the program so that it needs less memory.
+    ReduceMemoryUse,
+    /// Stop a process that is not idle.
+    Stop,
+}
+
+impl AdviceAction {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EmptyCache => "empty_cache",
+            Self::TrimPool => "trim_pool",
+            Self::TrimGraphs => "trim_graphs",
+            Self::StopIdle => "stop_idle",
+            Self::RestartLeaking => "restart_leaking",
+            Self::UseExpandableSegments => "use_expandable_segments",
+            Self::ReduceMemoryUse => "reduce_memory_use",
+            Self::Stop => "stop",
+        }
+    }
+
+    /// Whether no work is lost.
+    #[must_use]
+    pub const fn is_safe(self) -> bool {
+        matches!(self, Self::EmptyCache | Self::TrimPool | Self::TrimGraphs)
+    }
+
+    /// Cost of the step, as text.
+    #[must_use]
+    pub const fn cost(self) -> &'static str {
+        match self {
+            Self::EmptyCache => {
+                "no work is lost; allocations are slower until the cache is warm again"
+            }
+            Self::TrimPool | Self::TrimGraphs => "no work is lost; the next allocations are slower",
+            Self::StopIdle => "unsaved state of the process is lost",
+            Self::RestartLeaking => {
+                "work since the last checkpoint is lost; it will leak again until fixed"
+            }
+            Self::UseExpandableSegments => {
+                "requires a restart; work since the last checkpoint is lost"
+            }
+            Self::ReduceMemoryUse => "requires a code or configuration change; may run slower",
+            Self::Stop => "work since the last checkpoint is lost",
+        }
+    }
+
+    /// Sort rank; cheaper steps have lower ranks.
+    const fn rank(self) -> u8 {
+        match self {
+            Self::EmptyCache | Self::TrimPool | Self::TrimGraphs => 0,
+            Self::StopIdle => 1,
+            Self::RestartLeaking => 2,
+            Self::UseExpandableSegments => 3,
+            Self::ReduceMemoryUse => 4,
+            Self::Stop => 5,
+        }
+    }
+}
+
+/// Precision of the bytes that a step frees.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Precision {
+    /// Exactly this many bytes.
+    Exact,
+    /// At most this many bytes.
+    UpperBound,
+    /// About this many bytes.
+    Estimate,
+}
+
+impl Precision {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::UpperBound => "upper_bound",
+            Self::Estimate => "estimate",
+        }
+    }
+}
+
+/// A step that would free memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdviceStep {
+    /// What to do.
+    pub action: AdviceAction,
+    /// Process it applies to.
+    pub pid: Pid,
+    /// Name of the process (untrusted).
+    pub process: Box<str>,
+    /// User id of the process.
+    pub uid: Option<u32>,
+    /// Bytes freed on the GPU.
+    pub bytes: Bytes,
+    /// Precision of `bytes`.
+    pub known: Precision,
+    /// Reason, one sentence without a full stop.
+    pub why: String,
+    /// Commands that carry out the step.
+    pub commands: Vec<SuggestedCommand>,
+}
+
+/// Returns all steps that would help, cheapest first, then by bytes freed.
+#[must_use]
+pub fn advise(situation: &AdviceInput<'_>) -> Vec<AdviceStep> {
+    let mut steps = Vec::new();
+    let selected = |pid| situation.only.is_empty() || situation.only.contains(&pid);
+    let running = situation.snapshot.processes.iter().filter(|process| process.ended.is_none());
+    for process in running.filter(|process| selected(process.key.pid)) {
+        let is_requester = situation.requester == Some(process.key.pid);
+        if can_help(situation.cause, is_requester) {
+            reclaim_steps(situation, process, &mut steps);
+            if !(situation.protected)(process) && !is_service(&process.name) {
+                termination_steps(situation, process, &mut steps);
+            }
+        }
+        if is_requester {
+            requester_steps(situation, process, &mut steps);
+        }
+    }
+    let changes_program = |action| {
+        matches!(action, AdviceAction::UseExpandableSegments | AdviceAction::ReduceMemoryUse)
+    };
+    steps.retain(|step| step.bytes.0 > 0 || changes_program(step.action));
+    steps.sort_by_key(|step| {
+        (step.action.rank(), Reverse(step.bytes), step.pid, step.action, step.known)
+    });
+    steps
+}
+
+/// Whether device memory freed by a process helps the requester. Memory of other processes only
+/// helps if the device is full; the requester's own memory also helps against a quota.
+fn can_help(cause: Option<OomCause>, is_requester: bool) -> bool {
+    cause.is_none_or(|cause| cause.is_device_memory() || (is_requester && cause == OomCause::Quota))
+}
+
+/// Whether this is a system program that serves the GPU or the host. Names are cut to 15
+/// characters, as in `/proc/PID/comm`.
+fn is_service(name: &str) -> bool {
+    const NAMES: [&str; 12] = [
+        "nvidia-persiste",
+        "nvidia-cuda-mps",
+        "nvidia-fabricma",
+        "nv-hostengine",
+        "dcgm-exporter",
+        "nvidia-smi",
+        "Xorg",
+        "Xwayland",
+        "gnome-shell",
+        "systemd",
+        "kubelet",
+        "containerd",
+    ];
+    NAMES.iter().any(|known| name.starts_with(known))
+}
+
+fn is_target(situation: &AdviceInput<'_>, view: &DeviceView) -> bool {
+    situation.gpu.is_none() || view.gpu == situation.gpu
+}
+
+fn is_on_gpu(situation: &AdviceInput<'_>, process: &ProcessView, device: Option<DeviceId>) -> bool {
+    situation.gpu.is_none()
+        || process.devices.iter().any(|view| view.device == device && view.gpu == situation.gpu)
+}
+
+fn step(
+    process: &ProcessView,
+    action: AdviceAction,
+    bytes: Bytes,
+    known: Precision,
+    why: String,
+) -> AdviceStep {
+    let commands = commands::commands_for(action, process);
+    AdviceStep {
+        action,
+        pid: process.key.pid,
+        process: process.name.clone(),
+        uid: process.uid,
+        bytes,
+        known,
+        why,
+        commands,
+    }
+}
+
+/// Adds steps that free memory which a process holds but does not use.
+fn reclaim_steps(situation: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
+    let devices = process.torch.iter().flat_map(|torch| &torch.devices);
+    for view in devices.filter(|view| is_on_gpu(situation, process, Some(view.device))) {
+        let (bytes, known) = match view.fragmentation {
+            Ok(fragmentation) => (fragmentation.whole, Precision::Exact),
+            Err(_) => (view.cached(), Precision::UpperBound),
+        };
+        let why = format!(
+            "PyTorch reserves {} and uses {}; {} is fragmented",
+            view.reserved,
+            view.allocated,
+            view.fragmentation.map_or_else(
+                |_| "an unknown part of the rest".to_owned(),
+                |fragmentation| fragmentation.fragmented.to_string()
+            ),
+        );
+        steps.push(step(process, AdviceAction::EmptyCache, bytes, known, why));
+    }
+    for pool in process.pools.iter().filter(|pool| pool.device.is_some()) {
+        let Some(reported) = pool.reserved.filter(|_| is_on_gpu(situation, process, pool.device))
+        else {
+            continue;
+        };
+        let bytes = Bytes(reported.bytes.0.saturating_sub(pool.used.0));
+        let why = format!("a memory pool reserves {} and uses {}", reported.bytes, pool.used);
+        steps.push(step(process, AdviceAction::TrimPool, bytes, Precision::UpperBound, why));
+    }
+    let graph = process.kinds.iter().find(|view| view.kind == MemoryKind::Graph);
+    let in_use = graph.map_or(0, |view| view.live_bytes.0);
+    for view in process.devices.iter().filter(|view| is_target(situation, view)) {
+        if let Some(reported) = view.graph_reserved {
+            let bytes = Bytes(reported.bytes.0.saturating_sub(in_use));
+            let why = format!("graphs reserve {}", reported.bytes);
+            steps.push(step(process, AdviceAction::TrimGraphs, bytes, Precision::UpperBound, why));
+        }
+    }
+}
+
+/// Returns the memory that stopping a process would free: traced memory, plus untracked memory
+/// where the driver reports the usage. The latter includes memory from before the trace.
+fn total_held(situation: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Precision) {
+    let (mut sum, mut reported) = (0_u64, true);
+    for view in process.devices.iter().filter(|view| is_target(situation, view)) {
+        let untracked = view.untracked();
+        reported &= untracked.is_some();
+        let live = view.live_bytes.0.saturating_add(untracked.unwrap_or_default().0);
+        sum = sum.saturating_add(live);
+    }
+    (Bytes(sum), if reported { Precision::Exact } else { Precision::Estimate })
+}
+
+fn termination_steps(
+    situation: &AdviceInput<'_>,
+    process: &ProcessView,
+    steps: &mut Vec<AdviceStep>,
+) {
+    let (bytes, known) = total_held(situation, process);
+    let leaked = leaked(situation, process);
+    if let Some((leaked, confidence)) = leaked {
+        let why = format!(
+            "{leaked} of its memory is a suspected leak ({}); the rest is needed again after a restart",
+            confidence.name()
+        );
+        steps.push(step(process, AdviceAction::RestartLeaking, leaked, Precision::Estimate, why));
+    }
+    if situation.requester == Some(process.key.pid) {
+        return;
+    }
+    match (situation.idle)(process).filter(|idle| *idle >= IDLE_AFTER) {
+        Some(idle) => {
+            let minutes = idle.millis() / 60_000;
+            let why = format!("no launches for {minutes} minutes");
+            steps.push(step(process, AdviceAction::StopIdle, bytes, known, why));
+        }
+        None => {
+            let why = format!("holds {bytes}");
+            steps.push(step(process, AdviceAction::Stop, bytes, known, why));
+        }
+    }
+}
+
+/// Returns the device memory in leak suspects of a process, and the highest confidence among them.
+fn leaked(situation: &AdviceInput<'_>, process: &ProcessView) -> Option<(Bytes, Confidence)> {
+    let own = situation.snapshot.suspects.iter().filter(|suspect| {
+        let counts =
+            matches!(suspect.resource, Resource::Memory(kind) if kind.takes_device_memory());
+        let on_gpu = suspect.device.is_none() || is_on_gpu(situation, process, suspect.device);
+        suspect.pid == Some(process.key.pid) && counts && on_gpu
+    });
+    let mut all = None;
+    for suspect in own {
+        let (bytes, confidence): (Bytes, Confidence) =
+            all.unwrap_or((Bytes(0), suspect.confidence));
+        let bytes = Bytes(bytes.0.saturating_add(suspect.evidence.live));
+        all = Some((bytes, confidence.max(suspect.confidence)));
+    }
+    all.filter(|(bytes, _)| bytes.0 > 0)
+}
+
+/// Adds steps that the requester itself can take.
+fn requester_steps(
+    situation: &AdviceInput<'_>,
+    process: &ProcessView,
+    steps: &mut Vec<AdviceStep>,
+) {
+    if situation.cause == Some(OomCause::CacheFragmentation) {
+        let devices = process.torch.iter().flat_map(|torch| &torch.devices);
+        let cached = devices.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));
+        let why = "expandable segments reduce fragmentation".to_owned();
+        steps.push(step(
+            process,
+            AdviceAction::UseExpandableSegments,
+            Bytes(cached),
+            Precision::UpperBound,
+            why,
+        ));
+    }
+    let why = reduction_hint(situation.cause).to_owned();
+    steps.push(step(process, AdviceAction::ReduceMemoryUse, Bytes(0), Precision::Estimate, why));
+}
+
+/// Returns a hint how the requester can use less of the exhausted resource.
+const fn reduction_hint(cause: Option<OomCause>) -> &'static str {
+    match cause {
+        Some(OomCause::RequestExceedsDevice) => {
+            "the request exceeds the whole device: use smaller requests or split the model across \
+             devices"
+        }
+        Some(OomCause::Quota) => {
+            "a quota limits this process although the device has free memory: raise its share (MPS, \
+             container, vGPU) or reduce its use"
+        }
+        Some(OomCause::HostMemoryExhausted) => {
+            "host memory is exhausted, freeing GPU memory does not help: lock less of it (fewer or \
+             smaller pinned buffers) or raise the limits (ulimit -l, cgroup memory)"
+        }
+        Some(OomCause::AddressSpaceExhausted) => {
+            "the virtual address space is exhausted: reserve less of it or raise the limit (ulimit -v)"
+        }
+        _ => "use a smaller batch, shorter sequences, lower precision or activation checkpointing",
+    }
+}

@@ -1,0 +1,230 @@
+//! Second pass: the size of each band at the selected sample points.
+
+use hashbrown::HashMap;
+
+use super::super::{Amount, GroupKey, MemoryScope, RunningSum};
+use super::{Band, BandScanResult, GroupBy, SamplePoints};
+use crate::model::change::{AllocationChange, ChangeKind};
+use crate::model::ids::SiteId;
+use crate::model::units::Timestamp;
+
+/// Bands over time, delta encoded: each row has a time and the bands that changed since the
+/// previous row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BandSeries {
+    /// What the bands are grouped by.
+    pub by: GroupBy,
+    /// The bands, highest peak first, [`Band::Rest`] last.
+    pub bands: Vec<Band>,
+    times: Vec<Timestamp>,
+    /// End index in `cells` of each row.
+    ends: Vec<usize>,
+    cells: Vec<(u32, u64)>,
+}
+
+/// One grouping while it is filled in.
+#[derive(Clone, Debug)]
+struct BandGroup {
+    course: BandSeries,
+    index: HashMap<u64, u32>,
+    rest: u32,
+    now: Vec<RunningSum>,
+    emitted: Vec<u64>,
+}
+
+/// Second pass over a file: samples the bands at the selected points.
+#[derive(Clone, Debug)]
+pub struct BandSampler {
+    measure: MemoryScope,
+    number: u64,
+    changes: u64,
+    moments: SamplePoints,
+    next: usize,
+    cuts: Vec<BandGroup>,
+    peak_number: u64,
+    sites: HashMap<u64, (RunningSum, i64)>,
+    at_peak: Vec<(Option<SiteId>, Amount)>,
+}
+
+impl BandSampler {
+    /// Creates a sampler for each of `cuts`: what to group by, and the number of bands besides the
+    /// rest.
+    #[must_use]
+    pub fn new(drawn: &BandScanResult, moments: SamplePoints, cuts: &[(GroupBy, usize)]) -> Self {
+        Self {
+            measure: drawn.measure,
+            number: 0,
+            changes: drawn.changes,
+            moments,
+            next: 0,
+            cuts: cuts.iter().map(|(by, most)| BandGroup::new(drawn, *by, *most)).collect(),
+            peak_number: drawn.peak_number,
+            sites: HashMap::new(),
+            at_peak: Vec::new(),
+        }
+    }
+
+    /// Adds a change. Ignores changes beyond those of the first pass: the file may still be
+    /// growing.
+    pub fn observe(&mut self, change: &AllocationChange) {
+        if !self.measure.counts(change.kind) || self.number >= self.changes {
+            return;
+        }
+        self.number += 1;
+        let group = GroupKey::of(change);
+        match change.action {
+            ChangeKind::Allocated => self.begin(&group, change.bytes),
+            ChangeKind::Ended { .. } => self.end(&group, change.bytes),
+            ChangeKind::Updated { before, .. } => {
+                self.end(&group.on(before.device), before.bytes);
+                self.begin(&group, change.bytes);
+            }
+        }
+        if self.number == self.peak_number {
+            self.record_peak();
+        }
+        if self.is_chosen() {
+            for cut in &mut self.cuts {
+                cut.emit(change.at);
+            }
+        }
+    }
+
+    fn begin(&mut self, group: &GroupKey, bytes: u64) {
+        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
+            now.add(bytes);
+        }
+        if self.number <= self.peak_number {
+            let (live, count) = self.sites.entry(GroupBy::Site.key(group)).or_default();
+            live.add(bytes);
+            *count = count.saturating_add(1);
+        }
+    }
+
+    fn end(&mut self, group: &GroupKey, bytes: u64) {
+        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
+            now.subtract(bytes);
+        }
+        if self.number <= self.peak_number {
+            let (live, count) = self.sites.entry(GroupBy::Site.key(group)).or_default();
+            live.subtract(bytes);
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// Stores the live memory by site: the peak is now.
+    fn record_peak(&mut self) {
+        let sites = std::mem::take(&mut self.sites);
+        self.at_peak = sites
+            .into_iter()
+            .map(|(key, (live, count))| {
+                let site = match GroupBy::Site.band(key) {
+                    Band::Site(site) => site,
+                    _ => None,
+                };
+                let allocations = u64::try_from(count).unwrap_or(0);
+                (site, Amount { bytes: live.value(), allocations })
+            })
+            .filter(|(_, amount)| amount.bytes > 0)
+            .collect();
+        self.at_peak.sort_by_key(|(site, amount)| (std::cmp::Reverse(amount.bytes), *site));
+    }
+
+    fn is_chosen(&mut self) -> bool {
+        match &self.moments {
+            SamplePoints::Every => true,
+            SamplePoints::Some(numbers) => {
+                let chosen = numbers.get(self.next) == Some(&self.number);
+                self.next += usize::from(chosen);
+                chosen
+            }
+        }
+    }
+
+    /// Whether the second pass saw as many changes as the first.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.number == self.changes
+    }
+
+    /// Returns one series per grouping, in the order of `cuts`, and the live memory at the peak by
+    /// site, largest first.
+    #[must_use]
+    pub fn finish(self) -> (Vec<BandSeries>, Vec<(Option<SiteId>, Amount)>) {
+        (self.cuts.into_iter().map(|cut| cut.course).collect(), self.at_peak)
+    }
+}
+
+impl BandGroup {
+    fn new(drawn: &BandScanResult, by: GroupBy, most: usize) -> Self {
+        let totals = drawn.totals(by);
+        // A rest of a single band is shown as that band.
+        let most = if totals.len() == most.saturating_add(1) { totals.len() } else { most };
+        let mut bands: Vec<Band> = totals.iter().take(most).map(|total| total.band).collect();
+        let keys = bands.iter().zip(0_u32..).map(|(band, index)| (key(*band), index));
+        let index = keys.collect();
+        let rest = u32::try_from(bands.len()).unwrap_or(u32::MAX);
+        if totals.len() > most {
+            bands.push(Band::Rest(totals.len() - most));
+        }
+        let count = bands.len();
+        let course =
+            BandSeries { by, bands, times: Vec::new(), ends: Vec::new(), cells: Vec::new() };
+        let (now, emitted) = (vec![RunningSum::default(); count], vec![0; count]);
+        Self { course, index, rest, now, emitted }
+    }
+
+    /// Running sum of the band that a group belongs to.
+    fn now(&mut self, group: &GroupKey) -> Option<&mut RunningSum> {
+        let key = self.course.by.key(group);
+        let band = self.index.get(&key).copied().unwrap_or(self.rest);
+        self.now.get_mut(band as usize)
+    }
+
+    fn emit(&mut self, at: Timestamp) {
+        let Self { course, now, emitted, .. } = self;
+        for ((now, emitted), band) in now.iter().zip(emitted).zip(0_u32..) {
+            if *emitted != now.value() {
+                *emitted = now.value();
+                course.cells.push((band, *emitted));
+            }
+        }
+        course.times.push(at);
+        course.ends.push(course.cells.len());
+    }
+}
+
+/// Key of a band other than the rest.
+fn key(band: Band) -> u64 {
+    match band {
+        Band::Kind(kind) => kind as u64,
+        Band::Site(site) => site.map_or(0, |site| u64::from(site.0) + 1),
+        Band::Process(pid) => u64::from(pid.0),
+        Band::Device(device) => device.map_or(0, |device| u64::from(device.0) + 1),
+        Band::Rest(_) => u64::MAX,
+    }
+}
+
+impl BandSeries {
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.times.is_empty()
+    }
+
+    /// Iterates over the rows: the time, and the bands that changed, with their index and new size.
+    pub fn rows(&self) -> impl Iterator<Item = (Timestamp, &[(u32, u64)])> {
+        let mut begin = 0;
+        self.times.iter().zip(&self.ends).map(move |(at, end)| {
+            let cells = self.cells.get(begin..*end).unwrap_or(&[]);
+            begin = *end;
+            (*at, cells)
+        })
+    }
+}

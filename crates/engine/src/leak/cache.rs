@@ -1,0 +1,99 @@
+//! Verdicts on memory that PyTorch's cache allocated from the driver. The program never frees that
+//! memory itself, so on its own it often looks like a leak. It stays a leak unless the tensors in
+//! the cache account for it.
+
+use super::GrowthHistory;
+use crate::model::stack::Frame;
+use crate::model::units::Nanos;
+use crate::verdict::{CacheTensors, Confidence, Evidence, Verdict};
+
+/// Library of PyTorch's caching allocator.
+const TORCH_CACHE: &str = "libc10_cuda.so";
+
+/// Minimum number of windows to decide that tensors do not grow.
+const MIN_WINDOWS: usize = 8;
+
+/// Whether a call stack goes through PyTorch's caching allocator.
+pub(crate) fn is_torch_cache<'a>(mut frames: impl Iterator<Item = &'a Frame>) -> bool {
+    frames.any(|frame| {
+        let module = frame.module.as_deref().unwrap_or_default();
+        module.rsplit('/').next() == Some(TORCH_CACHE)
+    })
+}
+
+/// Whether a level is bounded: its maximum in the last quarter of the time is at most 1/30 above
+/// its maximum before. `false` while there is not enough data.
+pub(crate) fn is_bounded(level: &GrowthHistory, now: Nanos, live: u64) -> bool {
+    let (_, _, windows) = level.windows_until(now, live);
+    let (before, late) = windows.split_at(windows.len() - windows.len() / 4);
+    let highest = |part: &[super::Window]| part.iter().map(|window| window.high).max();
+    let (Some(before), Some(late)) = (highest(before), highest(late)) else { return false };
+    windows.len() >= MIN_WINDOWS && late <= before.saturating_add(before / 30)
+}
+
+/// Adjusts the verdict on cache memory, given the verdict it would get as ordinary memory.
+pub(crate) fn classify_cache(
+    (verdict, confidence, evidence): (Verdict, Confidence, Evidence),
+    tensors: CacheTensors,
+) -> (Verdict, Confidence, Evidence) {
+    let evidence = Evidence { tensors: Some(tensors), ..evidence };
+    if verdict == Verdict::Leak && tensors.account_for_cache() {
+        return (Verdict::Cache, Confidence::Likely, evidence);
+    }
+    (verdict, confidence, evidence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn level(values: impl Iterator<Item = u64>) -> (GrowthHistory, Nanos, u64) {
+        let (mut history, mut before, mut at) = (GrowthHistory::default(), 0, 0);
+        for value in values {
+            at += 10 * MIB;
+            history.level(Nanos(at), before, value);
+            before = value;
+        }
+        (history, Nanos(at), before)
+    }
+
+    fn bounded(values: impl Iterator<Item = u64>) -> bool {
+        let (history, now, live) = level(values);
+        is_bounded(&history, now, live)
+    }
+
+    #[test]
+    fn level_that_rises_in_the_last_quarter_is_not_bounded() {
+        assert!(bounded((0..200).map(|step| 100 + step % 7)));
+        assert!(bounded((0..200).map(|step| 100 + step.min(100))));
+        assert!(!bounded((0..200).map(|step| 100 + step)));
+        assert!(!bounded((0..200).map(|step| if step < 190 { 100 } else { 104 })));
+        assert!(!bounded(std::iter::empty()));
+    }
+
+    #[test]
+    fn tensors_account_for_the_cache_by_growth_or_by_size() {
+        let leak = || (Verdict::Leak, Confidence::Certain, Evidence::default());
+        let tensors = CacheTensors {
+            live: 10,
+            peak: 50,
+            cache: 100,
+            per_hour: 0,
+            cache_per_hour: 8,
+            bounded: true,
+        };
+        let verdict = |tensors| classify_cache(leak(), tensors).0;
+        assert_eq!(verdict(tensors), Verdict::Cache);
+        assert_eq!(verdict(CacheTensors { peak: 49, ..tensors }), Verdict::Leak);
+        let growing = CacheTensors { bounded: false, ..tensors };
+        assert_eq!(verdict(growing), Verdict::Leak);
+        assert_eq!(verdict(CacheTensors { per_hour: 3, ..growing }), Verdict::Leak);
+        assert_eq!(verdict(CacheTensors { per_hour: 4, ..growing }), Verdict::Cache);
+        let other = (Verdict::Plateau, Confidence::Possible, Evidence::default());
+        let (verdict, confidence, evidence) = classify_cache(other, tensors);
+        assert_eq!((verdict, confidence), (Verdict::Plateau, Confidence::Possible));
+        assert_eq!(evidence.tensors, Some(tensors));
+    }
+}

@@ -1,0 +1,156 @@
+//! Leak classifier: decides from the history of a site whether its memory leaks. Used for live
+//! traces and for files.
+//!
+//! A site here is one kind of memory or object from one call stack of one process. Its history is
+//! kept as a [`GrowthHistory`] (time windows) and a [`LifetimeHistogram`] (lifetimes of freed
+//! allocations). [`classify`] is a pure function of both and the current time.
+//!
+//! The strongest evidence is *when the live allocations were made*: `growth_run` detects ongoing
+//! growth, `pattern` classifies everything that is not a leak, `evidence` computes the values that
+//! support a verdict, and `cache` decides whether the tensors in PyTorch's cache account for its
+//! memory. `docs/guide/leak-verdicts.md` explains the rules.
+
+mod cache;
+mod evidence;
+mod growth_history;
+mod growth_run;
+mod lifetime_histogram;
+mod majority_device;
+mod pattern;
+
+pub(crate) use cache::{classify_cache, is_bounded, is_torch_cache};
+pub use growth_history::{GrowthHistory, MAX_WINDOWS, Window};
+pub use lifetime_histogram::LifetimeHistogram;
+pub(crate) use majority_device::MajorityDevice;
+
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::Nanos;
+use crate::verdict::{Confidence, Evidence, Resource, Verdict};
+
+use growth_run::GrowthRun;
+
+/// Input of the classifier for one site. Quantities are bytes or object counts; times are relative
+/// to the start of the trace.
+#[derive(Clone, Copy, Debug)]
+pub struct SiteObservation<'a> {
+    /// Live quantity over time.
+    pub course: &'a GrowthHistory,
+    /// Lifetimes of freed allocations.
+    pub spans: &'a LifetimeHistogram,
+    /// Live quantity.
+    pub live: u64,
+    /// Number of live allocations.
+    pub live_count: u64,
+    /// Number of allocations made.
+    pub begun: u64,
+    /// Number of allocations freed by the program.
+    pub ended: u64,
+    /// Mean age of live allocations.
+    pub mean_age: Nanos,
+    /// Mean lifetime of freed allocations; `None` if none was freed.
+    pub mean_life: Option<Nanos>,
+    /// Time of the first allocation.
+    pub first: Nanos,
+    /// Time of the last allocation.
+    pub last: Nanos,
+    /// Current time.
+    pub now: Nanos,
+    /// Whether the process or the file has ended, so that no change can follow.
+    pub has_ended: bool,
+    /// Whether the call stack is known, so that this is a single site.
+    pub has_stack: bool,
+}
+
+/// Windows of a site, prepared for the classifier.
+struct ObservedWindows {
+    windows: Vec<Window>,
+    length: u64,
+    /// Start of the first window.
+    start: u64,
+    /// Time of the first allocation.
+    first: u64,
+    now: u64,
+    /// See [`LifetimeHistogram::due_age`].
+    due: Option<u64>,
+}
+
+impl ObservedWindows {
+    fn of(case: &SiteObservation<'_>) -> Self {
+        let (length, start, mut windows) = case.course.windows_until(case.now, case.live);
+        let (length, start) = (length.0, start.0);
+        let end = start.saturating_add(length.saturating_mul(windows.len() as u64));
+        // A window that has just started may not have reached its minimum yet.
+        if windows.len() > 1
+            && end.saturating_sub(case.now.0) > length / 2
+            && let (Some(last), Some(before)) = (windows.pop(), windows.last_mut())
+        {
+            *before = Window {
+                low: before.low.min(last.low),
+                high: before.high.max(last.high),
+                end: last.end,
+                survived: before.survived.saturating_add(last.survived),
+                survived_count: before.survived_count.saturating_add(last.survived_count),
+                allocated_count: before.allocated_count.saturating_add(last.allocated_count),
+            };
+        }
+        let due = case.spans.due_age().map(|due| due.0);
+        Self { windows, length, start, first: case.first.0.max(start), now: case.now.0, due }
+    }
+
+    /// Start and end of a window, clamped to the life of the site.
+    fn bounds(&self, index: usize) -> (u64, u64) {
+        let begins = self.start.saturating_add(self.length.saturating_mul(index as u64));
+        let is_last = index + 1 >= self.windows.len();
+        let ends = if is_last { self.now } else { begins.saturating_add(self.length) };
+        (begins.max(self.first), ends.min(self.now))
+    }
+
+    fn window(&self, index: usize) -> Window {
+        self.windows.get(index).copied().unwrap_or_default()
+    }
+
+    /// Minimum of the live quantity since a window: allocations that existed then and were not
+    /// freed.
+    fn floor(&self, from: usize) -> u64 {
+        self.windows.iter().skip(from).map(|window| window.low).min().unwrap_or(0)
+    }
+
+    fn watched(&self) -> u64 {
+        self.now.saturating_sub(self.first)
+    }
+}
+
+/// Returns verdict, confidence and evidence for a site. Cost: a few hundred operations.
+#[must_use]
+pub fn classify(case: &SiteObservation<'_>) -> (Verdict, Confidence, Evidence) {
+    let past = ObservedWindows::of(case);
+    let run = GrowthRun::newest(&past);
+    let (verdict, confidence) = match run.as_ref().filter(|run| run.is_leak(&past, case)) {
+        Some(run) => (Verdict::Leak, run.confidence(case)),
+        None => pattern::classify_non_leak(&past, case),
+    };
+    let grows = run.filter(|_| verdict == Verdict::Leak);
+    (verdict, confidence, evidence::of(&past, case, verdict, grows.as_ref()))
+}
+
+/// Resource that is classified for a memory kind; `None` for memory that a program cannot free or
+/// does not own.
+pub(crate) const fn subject(kind: MemoryKind) -> Option<Resource> {
+    match kind {
+        MemoryKind::Torch => Some(Resource::Tensors),
+        MemoryKind::Imported
+        | MemoryKind::Static
+        | MemoryKind::ManagedStatic
+        | MemoryKind::Pool
+        | MemoryKind::Unknown => None,
+        _ => Some(Resource::Memory(kind)),
+    }
+}
+
+/// Whether a site can be a leak at all, from cheap values: a leak needs a minimum number of live
+/// allocations and recent growth. Avoids running the classifier on other sites.
+#[must_use]
+pub fn may_leak(live_count: u64, first: Nanos, last: Nanos, now: Nanos) -> bool {
+    let (life, idle) = (now.0.saturating_sub(first.0), now.0.saturating_sub(last.0));
+    live_count >= growth_run::MIN_SURVIVORS && idle <= life / 2
+}

@@ -1,0 +1,318 @@
+//! Contexts of one process: their device, the number of live allocations, and the users of primary
+//! contexts.
+
+use hashbrown::HashMap;
+
+use crate::model::ids::{ContextId, DeviceId};
+use crate::model::units::Timestamp;
+
+use super::super::memory::allocation::{AllocationEntry, NIL};
+
+/// One context.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    id: ContextId,
+    device: Option<DeviceId>,
+    /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
+    since: Timestamp,
+    /// Whether it was created by `cuCtxCreate`, so that it is not a primary context.
+    created: bool,
+    /// Number of live allocations, and of those whose device is unknown.
+    live: u64,
+    waiting: u64,
+}
+
+/// A device's primary context.
+#[derive(Clone, Copy, Debug)]
+struct PrimaryContext {
+    device: DeviceId,
+    context: u32,
+    /// Retains minus releases.
+    users: u64,
+}
+
+/// Effect of releasing a primary context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::ledger) enum PrimaryRelease {
+    /// No user is left: all memory of this context is freed.
+    Last(u32),
+    /// There are other users.
+    Shared,
+    /// Not all retains were seen, so the effect is unknown.
+    Unknown,
+}
+
+/// The contexts of one process.
+#[derive(Debug)]
+pub(in crate::ledger) struct Contexts {
+    slots: Vec<Context>,
+    vacant: Vec<u32>,
+    by_id: HashMap<ContextId, u32>,
+    primaries: Vec<PrimaryContext>,
+    /// Whether every retain was seen.
+    counted: bool,
+    /// Whether a context may have ended since tracing began.
+    ended: bool,
+}
+
+impl Contexts {
+    /// `counted`: the process has been traced since its start.
+    pub(in crate::ledger) fn new(counted: bool) -> Self {
+        Self {
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            by_id: HashMap::new(),
+            primaries: Vec::new(),
+            counted,
+            ended: false,
+        }
+    }
+
+    /// Records that a call ended a context, or may have.
+    pub(in crate::ledger) fn record_end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether a context may have ended; its memory may have been on any device.
+    pub(in crate::ledger) fn any_ended(&self) -> bool {
+        self.ended
+    }
+
+    fn known(&self) -> impl Iterator<Item = (u32, &Context)> {
+        let known = self.by_id.values().copied();
+        known.filter_map(|index| Some((index, self.slots.get(index as usize)?)))
+    }
+
+    /// Devices of all known contexts.
+    pub(in crate::ledger) fn devices(&self) -> impl Iterator<Item = DeviceId> {
+        self.known().filter_map(|(_, context)| context.device)
+    }
+
+    /// Contexts whose device is unknown.
+    pub(in crate::ledger) fn without_device(&self) -> Vec<u32> {
+        let waiting = self.known().filter(|(_, context)| context.device.is_none());
+        waiting.map(|(index, _)| index).collect()
+    }
+
+    /// Whether every context so far is on this device.
+    pub(in crate::ledger) fn all_on(&self, device: DeviceId) -> bool {
+        !self.ended && self.known().all(|(_, context)| context.device == Some(device))
+    }
+
+    /// Marks the number of users of primary contexts as unknown: records about contexts were lost,
+    /// or the process is older than the trace.
+    pub(in crate::ledger) fn mark_count_unknown(&mut self) {
+        self.counted = false;
+    }
+
+    pub(in crate::ledger) fn find(&self, id: ContextId) -> Option<u32> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Index of a context; adds it if it is new.
+    pub(in crate::ledger) fn of(&mut self, id: ContextId) -> u32 {
+        if let Some(index) = self.find(id) {
+            return index;
+        }
+        let context =
+            Context { id, device: None, since: Timestamp(0), created: false, live: 0, waiting: 0 };
+        let index = if let Some(index) = self.vacant.pop() {
+            self.slots[index as usize] = context;
+            index
+        } else {
+            self.slots.push(context);
+            self.slots.len() as u32 - 1
+        };
+        self.by_id.insert(id, index);
+        index
+    }
+
+    /// Handle of a context; `None` for [`NIL`].
+    pub(in crate::ledger) fn id(&self, index: u32) -> Option<ContextId> {
+        self.slots.get(index as usize).map(|context| context.id)
+    }
+
+    /// Device of a context, if known; `None` for [`NIL`].
+    pub(in crate::ledger) fn device(&self, index: u32) -> Option<DeviceId> {
+        self.slots.get(index as usize)?.device
+    }
+
+    /// Number of live allocations in the context.
+    pub(in crate::ledger) fn live(&self, index: u32) -> u64 {
+        self.slots[index as usize].live
+    }
+
+    /// Sets the device; returns whether allocations were waiting for it.
+    pub(in crate::ledger) fn set_device(&mut self, index: u32, device: DeviceId) -> bool {
+        let context = &mut self.slots[index as usize];
+        context.device = Some(device);
+        context.waiting > 0
+    }
+
+    /// Records that all allocations of the context have a device now.
+    pub(in crate::ledger) fn clear_waiting(&mut self, index: u32) {
+        self.slots[index as usize].waiting = 0;
+    }
+
+    /// Records that `cuCtxCreate` created the context at that time.
+    pub(in crate::ledger) fn create(&mut self, index: u32, at: Timestamp) {
+        let context = &mut self.slots[index as usize];
+        context.created = true;
+        context.since = at;
+        self.primaries.retain(|primary| primary.context != index);
+    }
+
+    /// Context that a destroy call ends; `None` if the call was entered before the context was
+    /// created.
+    pub(in crate::ledger) fn destroyed(&self, id: ContextId, entered: Timestamp) -> Option<u32> {
+        self.find(id).filter(|&index| entered >= self.slots[index as usize].since)
+    }
+
+    /// Removes a destroyed context. A context with allocations is kept, with an unknown device:
+    /// they belong to a newer context with the same handle, whose creation was not seen.
+    pub(in crate::ledger) fn remove_destroyed(&mut self, index: u32) {
+        if self.primaries.iter().any(|primary| primary.context == index) {
+            return;
+        }
+        let context = &mut self.slots[index as usize];
+        context.device = None;
+        context.created = false;
+        if context.live == 0 {
+            self.by_id.remove(&context.id);
+            self.vacant.push(index);
+        }
+    }
+
+    /// Adds a user of a device's primary context. Returns the previous primary context if it was a
+    /// different one: that one must have ended.
+    pub(in crate::ledger) fn retain(&mut self, device: DeviceId, context: u32) -> Option<u32> {
+        let known = self.primaries.iter_mut().find(|primary| primary.device == device);
+        let Some(primary) = known else {
+            self.primaries.push(PrimaryContext { device, context, users: 1 });
+            return None;
+        };
+        if primary.context == context {
+            primary.users += 1;
+            return None;
+        }
+        let old = primary.context;
+        *primary = PrimaryContext { device, context, users: 1 };
+        Some(old)
+    }
+
+    /// Whether a device's primary context has other users after a release.
+    pub(in crate::ledger) fn is_shared(&self, device: DeviceId) -> bool {
+        let known = self.primaries.iter().find(|primary| primary.device == device);
+        self.counted && known.is_some_and(|primary| primary.users > 1)
+    }
+
+    /// Whether a device has no primary context: every retain was seen, and there was none.
+    pub(in crate::ledger) fn has_no_primary(&self, device: DeviceId) -> bool {
+        self.counted && self.primary(device).is_none() && self.guess_primary(device).is_none()
+    }
+
+    /// Drops a user of a device's primary context.
+    pub(in crate::ledger) fn release(&mut self, device: DeviceId) -> PrimaryRelease {
+        if !self.counted {
+            return PrimaryRelease::Unknown;
+        }
+        let known = self.primaries.iter_mut().find(|primary| primary.device == device);
+        match known {
+            Some(primary) if primary.users > 1 => {
+                primary.users -= 1;
+                PrimaryRelease::Shared
+            }
+            Some(primary) if primary.users == 1 => {
+                primary.users = 0;
+                PrimaryRelease::Last(primary.context)
+            }
+            _ => PrimaryRelease::Unknown,
+        }
+    }
+
+    /// Primary context of a device, according to its retains.
+    pub(in crate::ledger) fn primary(&self, device: DeviceId) -> Option<u32> {
+        let known = self.primaries.iter().find(|primary| primary.device == device);
+        known.map(|primary| primary.context)
+    }
+
+    /// Guesses the primary context of a device without a known retain: the only context on it that
+    /// was not created by `cuCtxCreate`.
+    pub(in crate::ledger) fn guess_primary(&self, device: DeviceId) -> Option<u32> {
+        let mut candidates = self.by_id.values().copied().filter(|&index| {
+            let context = &self.slots[index as usize];
+            context.device == Some(device) && !context.created
+        });
+        candidates.next().filter(|_| candidates.next().is_none())
+    }
+
+    /// Counts a new allocation.
+    pub(in crate::ledger) fn add(&mut self, entry: &AllocationEntry) {
+        if entry.context() != NIL {
+            let context = &mut self.slots[entry.context() as usize];
+            context.live += 1;
+            context.waiting += u64::from(entry.device().is_none());
+        }
+    }
+
+    /// Removes an allocation from the count.
+    pub(in crate::ledger) fn remove(&mut self, entry: &AllocationEntry) {
+        if entry.context() != NIL {
+            let context = &mut self.slots[entry.context() as usize];
+            context.live = context.live.saturating_sub(1);
+            let waiting = u64::from(entry.device().is_none());
+            context.waiting = context.waiting.saturating_sub(waiting);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: DeviceId = DeviceId(0);
+
+    #[test]
+    fn second_of_two_releases_is_the_last() {
+        let mut contexts = Contexts::new(true);
+        let context = contexts.of(ContextId(1));
+        assert_eq!(contexts.retain(GPU, context), None);
+        assert_eq!(contexts.retain(GPU, context), None);
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Shared);
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Last(context));
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Unknown);
+    }
+
+    #[test]
+    fn release_is_unknown_if_retains_may_be_missing() {
+        let mut contexts = Contexts::new(false);
+        let context = contexts.of(ContextId(1));
+        contexts.retain(GPU, context);
+        assert_eq!(contexts.release(GPU), PrimaryRelease::Unknown);
+    }
+
+    #[test]
+    fn ambiguous_primary_context_is_not_guessed() {
+        let mut contexts = Contexts::new(false);
+        let first = contexts.of(ContextId(1));
+        contexts.set_device(first, GPU);
+        assert_eq!(contexts.guess_primary(GPU), Some(first));
+        let second = contexts.of(ContextId(2));
+        contexts.set_device(second, GPU);
+        assert_eq!(contexts.guess_primary(GPU), None);
+        contexts.create(second, Timestamp(1));
+        assert_eq!(contexts.guess_primary(GPU), Some(first));
+    }
+
+    #[test]
+    fn destroyed_context_is_removed() {
+        let mut contexts = Contexts::new(true);
+        for id in 1..=100 {
+            let context = contexts.of(ContextId(id));
+            contexts.create(context, Timestamp(id));
+            contexts.remove_destroyed(context);
+        }
+        assert_eq!(contexts.slots.len(), 1);
+        assert_eq!(contexts.find(ContextId(100)), None);
+    }
+}

@@ -1,0 +1,257 @@
+//! Devices of one process, beyond its allocations: their GPUs, driver-reported usage, and memory
+//! reserved by graphs.
+
+use crate::model::event::Event;
+use crate::model::ids::{DeviceId, GpuId};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::{Bytes, Timestamp};
+use crate::snapshot::{DeviceView, DriverReported};
+
+use super::super::memory::allocation::{AllocationEntry, NIL, Slot};
+use super::super::memory::totals::{ByteSum, DeviceTotal, Totals};
+use super::super::process::Process;
+
+/// Driver-reported usage on a GPU, with the traced memory at the time of the query.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Account {
+    gpu: GpuId,
+    bytes: Bytes,
+    traced: Bytes,
+    /// Traced memory whose device is unknown.
+    unplaced: Bytes,
+}
+
+/// Devices of one process.
+#[derive(Debug, Default)]
+pub(in crate::ledger) struct Devices {
+    /// GPU of each device ordinal.
+    gpus: Box<[Option<GpuId>]>,
+    /// The only device that the process can see: all its memory is there.
+    only: Option<DeviceId>,
+    /// GPU of all memory whose device is unknown.
+    unplaced_on: Option<GpuId>,
+    accounts: Vec<Account>,
+    graph_reserved: Vec<(DeviceId, DriverReported)>,
+}
+
+impl Devices {
+    fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
+        self.gpus = gpus.into();
+        self.only = (gpus.len() == 1).then_some(DeviceId(0));
+    }
+
+    /// The only device that the process can see, if there is just one.
+    pub(in crate::ledger) fn only(&self) -> Option<DeviceId> {
+        self.only
+    }
+
+    /// Records that the process uses this device. If it differs from the only visible one, the
+    /// process changed its environment before it called the driver.
+    pub(in crate::ledger) fn uses(&mut self, device: DeviceId) {
+        self.only.take_if(|only| *only != device);
+    }
+
+    /// Sets the driver-reported usage on a GPU.
+    fn set_driver_usage(&mut self, gpu: GpuId, bytes: Bytes, totals: &Totals) {
+        let unplaced = totals.unplaced();
+        let is_here = self.unplaced_on == Some(gpu);
+        let here = |on: &&DeviceTotal| match on.device {
+            Some(device) => self.gpu(device) == Some(gpu),
+            None => is_here,
+        };
+        let rows = totals.devices().iter().filter(here);
+        let traced = rows.fold(ByteSum::default(), |sum, on| sum.plus(on.live)).bytes();
+        let unplaced = if is_here { Bytes(0) } else { unplaced.bytes() };
+        self.accounts.retain(|known| known.gpu != gpu);
+        self.accounts.push(Account { gpu, bytes, traced, unplaced });
+    }
+
+    /// Clears the driver-reported usage.
+    pub(in crate::ledger) fn forget_accounts(&mut self) {
+        self.accounts.clear();
+    }
+
+    /// Sets or clears the memory that graphs reserve on a device.
+    pub(in crate::ledger) fn set_graph_reserved(
+        &mut self,
+        device: DeviceId,
+        reported: Option<DriverReported>,
+    ) {
+        self.graph_reserved.retain(|(known, _)| *known != device);
+        self.graph_reserved.extend(reported.map(|reported| (device, reported)));
+    }
+
+    pub(in crate::ledger) fn gpu(&self, device: DeviceId) -> Option<GpuId> {
+        self.gpus.get(usize::from(device.0)).copied().flatten()
+    }
+
+    /// GPU of a device. For memory whose device is unknown, the GPU if all such memory is on one.
+    pub(in crate::ledger) fn gpu_of(&self, device: Option<DeviceId>) -> Option<GpuId> {
+        match device {
+            Some(device) => self.gpu(device),
+            None => self.unplaced_on,
+        }
+    }
+
+    /// Device of a GPU, if exactly one is known.
+    fn device_of(&self, gpu: GpuId) -> Option<DeviceId> {
+        let mut found = (0..).map(DeviceId).zip(&self.gpus).filter(|(_, on)| **on == Some(gpu));
+        let (device, _) = found.next()?;
+        found.next().is_none().then_some(device)
+    }
+
+    /// Device memory on a GPU if known, else on the device with that ordinal.
+    pub(in crate::ledger) fn live_on(
+        &self,
+        totals: &Totals,
+        device: DeviceId,
+        gpu: Option<GpuId>,
+    ) -> ByteSum {
+        let here = |on: &&DeviceTotal| match (gpu, self.gpu_of(on.device)) {
+            (Some(gpu), Some(other)) => gpu == other,
+            _ => on.device == Some(device),
+        };
+        let rows = totals.devices().iter().filter(here);
+        rows.fold(ByteSum::default(), |sum, on| sum.plus(on.live))
+    }
+
+    /// Devices with memory or reported values, in order; then memory without a known device; then
+    /// driver-reported usage of GPUs that are not a known device.
+    pub(in crate::ledger) fn rows(&self, totals: &Totals) -> Vec<DeviceView> {
+        let held = totals.devices();
+        let mut known: Vec<DeviceId> = held.iter().filter_map(|on| on.device).collect();
+        known.extend(self.graph_reserved.iter().map(|(device, _)| *device));
+        let ordinals = (0..=u16::MAX).map(DeviceId).zip(&self.gpus);
+        let of_account = |gpu: &Option<GpuId>| gpu.is_some_and(|gpu| self.asked(gpu).is_some());
+        known.extend(ordinals.filter(|(_, gpu)| of_account(gpu)).map(|(device, _)| device));
+        known.sort_unstable();
+        known.dedup();
+        let on = |device: Option<DeviceId>| held.iter().find(|on| on.device == device);
+        let mut rows: Vec<_> =
+            known.into_iter().map(|device| self.row(Some(device), on(Some(device)))).collect();
+        let unknown = on(None).filter(|on| on.live > ByteSum::default());
+        rows.extend(unknown.map(|unknown| self.row(None, Some(unknown))));
+        let listed = |gpu: GpuId| rows.iter().any(|row| row.gpu == Some(gpu));
+        let mut others: Vec<_> =
+            self.accounts.iter().filter(|account| !listed(account.gpu)).copied().collect();
+        others.sort_unstable();
+        let others = others.into_iter().map(|account| DeviceView {
+            gpu: Some(account.gpu),
+            ..with(account, self.row(None, None))
+        });
+        rows.into_iter().chain(others).collect()
+    }
+
+    fn row(&self, device: Option<DeviceId>, on: Option<&DeviceTotal>) -> DeviceView {
+        // A row without a device is memory that could not be attributed.
+        let gpu = if device.is_none() && on.is_none() { None } else { self.gpu_of(device) };
+        let reserved = self.graph_reserved.iter().find(|(known, _)| Some(*known) == device);
+        let row = DeviceView {
+            device,
+            live_bytes: on.map_or(Bytes(0), |on| on.live.bytes()),
+            peak_bytes: on.map_or(Bytes(0), |on| on.peak.bytes()),
+            peak_bounds: device.and(on).and_then(DeviceTotal::peak_bounds),
+            gpu,
+            driver_bytes: None,
+            driver_traced: None,
+            driver_unplaced: Bytes(0),
+            graph_reserved: reserved.map(|(_, reported)| *reported),
+        };
+        match gpu.and_then(|gpu| self.asked(gpu)) {
+            Some(account) => with(account, row),
+            None => row,
+        }
+    }
+
+    fn asked(&self, gpu: GpuId) -> Option<Account> {
+        self.accounts.iter().find(|account| account.gpu == gpu).copied()
+    }
+}
+
+/// Adds the driver-reported usage of its GPU to a row.
+fn with(account: Account, row: DeviceView) -> DeviceView {
+    DeviceView {
+        driver_bytes: Some(account.bytes),
+        driver_traced: Some(account.traced),
+        driver_unplaced: account.unplaced,
+        ..row
+    }
+}
+
+impl Process {
+    /// Sets the GPUs of the devices. If the process can see only one device, all its memory is
+    /// there.
+    pub(in crate::ledger) fn set_gpus(&mut self, gpus: &[Option<GpuId>]) {
+        self.devices.set_gpus(gpus);
+        let used = self.totals.devices().iter().filter_map(|on| on.device);
+        let used: Vec<_> = used.chain(self.contexts.devices()).collect();
+        used.into_iter().for_each(|device| self.devices.uses(device));
+        if let Some(device) = self.devices.only() {
+            self.place_rest(device, Timestamp(u64::MAX));
+            self.totals.attribute_peak_to(device);
+        }
+    }
+
+    /// Applies the driver-reported usage on a GPU. If the driver lists no other GPU for the
+    /// process, all memory allocated before the query is on this one.
+    pub(in crate::ledger) fn account(
+        &mut self,
+        event: &Event,
+        gpu: GpuId,
+        bytes: Bytes,
+        only: bool,
+    ) {
+        // A GPU that the process no longer uses says nothing about the others.
+        if bytes > Bytes(0) {
+            self.devices.unplaced_on = None;
+        }
+        if only && self.totals.unplaced() > ByteSum::default() {
+            match self.devices.device_of(gpu) {
+                Some(device) => {
+                    self.place_rest(device, event.entry_time);
+                    // Contexts that have ended may have been on another device.
+                    if !self.contexts.any_ended() && !self.losses.has_other_lost() {
+                        self.totals.attribute_peak_to(device);
+                    }
+                }
+                None => self.devices.unplaced_on = Some(gpu),
+            }
+        }
+        self.devices.set_driver_usage(gpu, bytes, &self.totals);
+    }
+
+    /// Assigns memory up to a given time whose device is unknown to this device. Visits all live
+    /// allocations.
+    fn place_rest(&mut self, device: DeviceId, until: Timestamp) {
+        let waits = |entry: &AllocationEntry| {
+            let on_host = matches!(entry.kind, MemoryKind::HostPhysical | MemoryKind::HostAsync);
+            entry.device().is_none() && entry.returned_at <= until && !on_host
+        };
+        let slots = self.allocations.select(waits);
+        let mut contexts: Vec<_> =
+            slots.iter().map(|slot| self.allocations.slab[*slot].context()).collect();
+        contexts.sort_unstable();
+        contexts.dedup();
+        contexts.retain(|context| *context != NIL);
+        if until == Timestamp(u64::MAX) {
+            self.set_pool_device(NIL, device);
+            contexts.extend(self.contexts.without_device());
+        }
+        contexts.into_iter().for_each(|context| self.place(context, device));
+        for slot in slots {
+            if self.allocations.slab[slot].device().is_none() {
+                let before = self.late_fields(slot);
+                self.learn_device(slot, device);
+                self.log_update(slot, before);
+            }
+        }
+    }
+
+    /// Updates all totals when the device of a live allocation becomes known.
+    pub(in crate::ledger) fn learn_device(&mut self, slot: Slot, device: DeviceId) {
+        let entry = &mut self.allocations.slab[slot];
+        self.totals.set_device(entry, device, self.call.1);
+        self.sites.learn_device(entry, device);
+        entry.set_device(device);
+    }
+}

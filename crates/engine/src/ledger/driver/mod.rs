@@ -1,0 +1,11 @@
+//! NEWMOD ledger/driver
+
+pub(super) mod context;
+pub(super) mod context_ends;
+pub(super) mod context_lifetime;
+pub(super) mod device;
+pub(super) mod graph;
+pub(super) mod objects;
+pub(super) mod out_of_memory;
+pub(super) mod physical;
+pub(super) mod pool;

@@ -1,0 +1,266 @@
+//! CUDA objects that a process created and did not destroy, by kind and site. They are not memory
+//! and do not affect memory totals.
+//!
+//! Handles follow the same rules as addresses. A destroy call ends an object only if it was entered
+//! after the object's create call had returned. A reused handle shows that the older object with
+//! that handle has been destroyed by a call that is yet to be seen.
+
+use hashbrown::HashMap;
+
+use crate::model::change::EndReason;
+use crate::model::cuda_object::{ObjectCall, ObjectKind};
+use crate::model::event::Event;
+use crate::model::ids::{ContextId, SiteId};
+use crate::model::units::Timestamp;
+use crate::snapshot::ObjectView;
+
+use super::super::process::Process;
+use super::super::sites::table::{ResourceKind, SiteTable};
+
+/// Limit of objects tracked per process; more are only counted.
+const MAX_LIVE_OBJECTS: usize = 1 << 20;
+
+/// Limit of pending destroy calls.
+const MAX_PENDING_DESTROYS: usize = 65_536;
+
+type ObjectKey = (ObjectKind, u64);
+
+/// A live object.
+#[derive(Clone, Copy, Debug)]
+struct LiveObject {
+    began: Timestamp,
+    context: Option<ContextId>,
+    site: Option<SiteId>,
+    /// Whether it ends with its context, but the context is unknown.
+    contextless: bool,
+    /// Whether a context has ended since that may have been its own.
+    doubtful: bool,
+}
+
+/// Counts of objects of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct ObjectCounts {
+    live: u64,
+    peak: u64,
+    created: u64,
+    destroyed: u64,
+    released: u64,
+    unknown: u64,
+    /// Live objects that are counted but not tracked.
+    untracked: u64,
+}
+
+/// CUDA objects of one process.
+#[derive(Debug)]
+pub(in crate::ledger) struct ObjectTable {
+    /// Limit of tracked objects, see [`MAX_LIVE_OBJECTS`].
+    room: usize,
+    live: HashMap<ObjectKey, LiveObject>,
+    counts: [ObjectCounts; ObjectKind::ALL.len()],
+    /// Handles that were reused before their destroy call was seen, with the number of such calls.
+    pending: HashMap<ObjectKey, u64>,
+    /// Number of live objects per context, so that the end of a context without objects costs
+    /// nothing.
+    of_contexts: HashMap<ContextId, u64>,
+    /// Number of live objects whose context is unknown and that are not in doubt.
+    contextless: u64,
+}
+
+impl Default for ObjectTable {
+    fn default() -> Self {
+        Self::with_room(MAX_LIVE_OBJECTS)
+    }
+}
+
+impl ObjectTable {
+    fn with_room(room: usize) -> Self {
+        Self {
+            room,
+            live: HashMap::new(),
+            counts: [ObjectCounts::default(); ObjectKind::ALL.len()],
+            pending: HashMap::new(),
+            of_contexts: HashMap::new(),
+            contextless: 0,
+        }
+    }
+
+    fn count(&mut self, kind: ObjectKind) -> &mut ObjectCounts {
+        &mut self.counts[kind.index()]
+    }
+
+    fn create(&mut self, name: ObjectKey, new: LiveObject, sites: &mut SiteTable) {
+        if self.live.contains_key(&name) {
+            self.end(name, EndReason::Replaced, new.began, sites);
+            if self.pending.len() < MAX_PENDING_DESTROYS || self.pending.contains_key(&name) {
+                *self.pending.entry(name).or_insert(0) += 1;
+            }
+        }
+        let room = self.live.len() < self.room;
+        let counts = self.count(name.0);
+        counts.created += 1;
+        counts.live += 1;
+        counts.peak = counts.peak.max(counts.live);
+        if !room {
+            counts.untracked += 1;
+            return;
+        }
+        self.live.insert(name, new);
+        if let Some(context) = new.context {
+            *self.of_contexts.entry(context).or_insert(0) += 1;
+        }
+        self.contextless += u64::from(new.contextless);
+        sites.begin(new.site, ResourceKind::Object(name.0), 1, new.began);
+    }
+
+    fn destroy(
+        &mut self,
+        name: ObjectKey,
+        entered: Timestamp,
+        at: Timestamp,
+        sites: &mut SiteTable,
+    ) {
+        let live = self.live.get(&name);
+        if live.is_some_and(|live| entered >= live.began) {
+            self.end(name, EndReason::Freed, at, sites);
+            self.count(name.0).destroyed += 1;
+        } else if let Some(pending) = self.pending.get_mut(&name) {
+            *pending -= 1;
+            if *pending == 0 {
+                self.pending.remove(&name);
+            }
+            self.count(name.0).destroyed += 1;
+        } else {
+            let counts = self.count(name.0);
+            if counts.untracked > 0 {
+                // The handle is unknown; it most likely belongs to an untracked object.
+                counts.untracked -= 1;
+                counts.live -= 1;
+                counts.destroyed += 1;
+            } else {
+                counts.unknown += 1;
+            }
+        }
+    }
+
+    /// Ends a tracked object; the only place where this happens.
+    fn end(&mut self, name: ObjectKey, how: EndReason, at: Timestamp, sites: &mut SiteTable) {
+        let Some(gone) = self.live.remove(&name) else { return };
+        let counts = self.count(name.0);
+        counts.live -= 1;
+        counts.released += u64::from(how == EndReason::Released);
+        self.contextless -= u64::from(gone.contextless && !gone.doubtful);
+        if let Some(context) = gone.context
+            && let Some(count) = self.of_contexts.get_mut(&context)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.of_contexts.remove(&context);
+            }
+        }
+        sites.finish((gone.site, ResourceKind::Object(name.0)), 1, gone.began, how, at);
+    }
+
+    /// Ends all objects created in a context up to a given time.
+    fn release(
+        &mut self,
+        context: ContextId,
+        until: Timestamp,
+        at: Timestamp,
+        sites: &mut SiteTable,
+    ) {
+        if !self.of_contexts.contains_key(&context) {
+            return;
+        }
+        let of = |live: &LiveObject| live.context == Some(context) && live.began <= until;
+        let mut gone: Vec<_> =
+            self.live.iter().filter(|(_, live)| of(live)).map(|(name, _)| *name).collect();
+        // The order decides which site rows fit within the limit.
+        gone.sort_unstable();
+        for name in gone {
+            self.end(name, EndReason::Released, at, sites);
+        }
+    }
+
+    /// Puts all objects with an unknown context in doubt, because a context ended that may have
+    /// been theirs. Returns how many were not in doubt before. Visits all objects if there are any.
+    pub(in crate::ledger) fn doubt_unknown_contexts(&mut self) -> u64 {
+        if self.contextless > 0 {
+            self.live.values_mut().for_each(|live| live.doubtful |= live.contextless);
+        }
+        std::mem::take(&mut self.contextless)
+    }
+
+    /// Kinds with at least one call.
+    pub(in crate::ledger) fn views(&self) -> Vec<ObjectView> {
+        let view = |(kind, counts): (ObjectKind, &ObjectCounts)| {
+            (counts.created > 0 || counts.unknown > 0).then_some(ObjectView {
+                kind,
+                live: counts.live,
+                created: counts.created,
+                destroyed: counts.destroyed,
+                released: counts.released,
+                peak: counts.peak,
+                unknown_destroys: counts.unknown,
+                untracked: counts.untracked,
+            })
+        };
+        ObjectKind::ALL.into_iter().zip(&self.counts).filter_map(view).collect()
+    }
+}
+
+impl Process {
+    /// Applies a create or destroy call.
+    pub(in crate::ledger) fn object(&mut self, event: &Event, call: ObjectCall) {
+        match call {
+            ObjectCall::Created { kind, handle, context, site } => {
+                let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
+                let contextless = context.is_none() && kind.ends_with_context();
+                let new =
+                    LiveObject { began: event.time, context, site, contextless, doubtful: false };
+                self.objects.create((kind, handle), new, &mut self.sites);
+            }
+            ObjectCall::Destroyed { kind, handle } => {
+                self.objects.destroy((kind, handle), event.entry_time, event.time, &mut self.sites);
+            }
+        }
+    }
+
+    /// Ends all objects created in a context up to a given time, because the context ended.
+    pub(in crate::ledger) fn release_objects(&mut self, context: ContextId, until: Timestamp) {
+        self.objects.release(context, until, self.call.1, &mut self.sites);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(handle: u64) -> (ObjectKey, LiveObject) {
+        let (context, site) = (None, None);
+        let began = Timestamp(handle);
+        let new = LiveObject { began, context, site, contextless: true, doubtful: false };
+        ((ObjectKind::Event, handle), new)
+    }
+
+    #[test]
+    fn beyond_the_limit_objects_are_counted_and_not_kept() {
+        let mut objects = ObjectTable::with_room(8);
+        let mut sites = SiteTable::starting_at(Timestamp(0));
+        let all = 8 + 5;
+        for handle in 0..all {
+            let (name, new) = event(handle);
+            objects.create(name, new, &mut sites);
+        }
+        let view = |objects: &ObjectTable| {
+            let [view] = objects.views()[..] else { panic!("one kind") };
+            (view.live, view.destroyed, view.untracked)
+        };
+        assert_eq!(view(&objects), (all, 0, 5));
+        assert_eq!(sites.rows()[0].count, 8);
+        for handle in 0..all {
+            objects.destroy(event(handle).0, Timestamp(all), Timestamp(all), &mut sites);
+        }
+        assert_eq!(view(&objects), (0, all, 0));
+        assert_eq!(sites.rows()[0].count, 0);
+    }
+}

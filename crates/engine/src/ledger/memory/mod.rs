@@ -1,0 +1,10 @@
+//! NEWMOD ledger/memory
+
+pub(super) mod allocation;
+pub(super) mod loss;
+pub(super) mod peak_bounds;
+pub(super) mod pending_frees;
+pub(super) mod recent_frees;
+pub(super) mod size_index;
+pub(super) mod thread;
+pub(super) mod totals;

@@ -1,0 +1,163 @@
+//! Allocations that were ended by the reuse of their address, and whose free call is in progress
+//! (or lost).
+
+use hashbrown::HashMap;
+
+use crate::model::ids::{AllocationKey, ContextId, DeviceId};
+use crate::model::units::Timestamp;
+
+/// Limit of keys; beyond it, pending frees are only counted.
+const MAX_PENDING_KEYS: usize = 65_536;
+
+/// An allocation that was ended by reuse.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ledger) struct PendingFree {
+    /// Its context.
+    pub(in crate::ledger) context: Option<ContextId>,
+    /// Its device.
+    pub(in crate::ledger) device: Option<DeviceId>,
+    /// Return time of the call that allocated it.
+    pub(in crate::ledger) began: Timestamp,
+    /// When the reuse of its key was seen.
+    pub(in crate::ledger) at: Timestamp,
+    /// Entry time of the call that reused the key.
+    pub(in crate::ledger) entered: Timestamp,
+    /// Device memory that it used.
+    pub(in crate::ledger) bytes: u64,
+}
+
+/// Pending frees of one process.
+#[derive(Debug, Default)]
+pub(in crate::ledger) struct PendingFrees {
+    by_key: HashMap<AllocationKey, Vec<PendingFree>>,
+    /// Number of pending frees.
+    pub(in crate::ledger) count: u64,
+}
+
+impl PendingFrees {
+    /// Records that a live allocation was ended by reuse, with the number of frees that are pending
+    /// for it.
+    pub(in crate::ledger) fn add(&mut self, key: AllocationKey, frees: u64, pending: PendingFree) {
+        self.count += frees;
+        let known = self.by_key.contains_key(&key);
+        if known || self.by_key.len() < MAX_PENDING_KEYS {
+            self.by_key.entry(key).or_default().extend((0..frees).map(|_| pending));
+        }
+    }
+
+    /// Matches a free that is not for a live allocation: returns the youngest pending one that
+    /// existed when the free was entered.
+    pub(in crate::ledger) fn match_free(
+        &mut self,
+        key: AllocationKey,
+        entered: Timestamp,
+    ) -> Option<PendingFree> {
+        let all = self.by_key.get_mut(&key)?;
+        let position = all.iter().rposition(|pending| pending.began <= entered)?;
+        let pending = all.remove(position);
+        if all.is_empty() {
+            self.by_key.remove(&key);
+        }
+        self.count -= 1;
+        Some(pending)
+    }
+
+    /// Removes allocations that may have ended with a context, in a call entered at that time,
+    /// without a free: they existed then and were ended by reuse since. Returns their number.
+    pub(in crate::ledger) fn release_context(
+        &mut self,
+        context: ContextId,
+        entered: Timestamp,
+    ) -> u64 {
+        let mut ended = 0;
+        let released = |pending: &PendingFree| {
+            pending.context == Some(context) && pending.began <= entered && entered <= pending.at
+        };
+        self.by_key.retain(|_, pending| {
+            let before = pending.len();
+            pending.retain(|pending| !released(pending));
+            ended += (before - pending.len()) as u64;
+            !pending.is_empty()
+        });
+        self.count -= ended;
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: Timestamp = Timestamp(1000);
+
+    fn pending(context: u64, at: u64) -> PendingFree {
+        let (began, at) = (Timestamp(at / 2), Timestamp(at));
+        PendingFree {
+            context: Some(ContextId(context)),
+            device: None,
+            began,
+            at,
+            entered: at,
+            bytes: 1,
+        }
+    }
+
+    #[test]
+    fn free_matches_one_pending_free_of_its_key() {
+        let mut superseded = PendingFrees::default();
+        superseded.add(AllocationKey::address(1), 1, pending(0, 1));
+        superseded.add(AllocationKey::address(1), 1, pending(0, 1));
+        assert!(superseded.match_free(AllocationKey::address(2), LATER).is_none());
+        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_some());
+        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_some());
+        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_none());
+        assert_eq!(superseded.count, 0);
+    }
+
+    #[test]
+    fn free_does_not_match_later_allocations() {
+        let mut superseded = PendingFrees::default();
+        superseded.add(AllocationKey::address(1), 1, pending(0, 10));
+        superseded.add(AllocationKey::address(1), 1, pending(0, 40));
+        let ends = |pending: Option<PendingFree>| pending.map(|pending| pending.at);
+        assert_eq!(
+            ends(superseded.match_free(AllocationKey::address(1), Timestamp(15))),
+            Some(Timestamp(10))
+        );
+        assert_eq!(ends(superseded.match_free(AllocationKey::address(1), Timestamp(15))), None);
+        assert_eq!(
+            ends(superseded.match_free(AllocationKey::address(1), Timestamp(35))),
+            Some(Timestamp(40))
+        );
+    }
+
+    #[test]
+    fn context_end_releases_pending_frees() {
+        let mut superseded = PendingFrees::default();
+        superseded.add(AllocationKey::address(1), 1, pending(7, 10));
+        superseded.add(AllocationKey::address(2), 1, pending(7, 20));
+        superseded.add(AllocationKey::address(3), 1, pending(8, 20));
+        superseded.add(AllocationKey::address(4), 1, pending(7, 40));
+        // One was reused before the end of the context, one was allocated after it.
+        assert_eq!(superseded.release_context(ContextId(7), Timestamp(15)), 1);
+        assert_eq!(superseded.count, 3);
+        assert!(superseded.match_free(AllocationKey::address(2), LATER).is_none());
+        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_some());
+        assert!(superseded.match_free(AllocationKey::address(3), LATER).is_some());
+    }
+
+    #[test]
+    fn pending_frees_beyond_the_limit_are_only_counted() {
+        let mut superseded = PendingFrees::default();
+        for value in 0..MAX_PENDING_KEYS as u64 + 10 {
+            superseded.add(AllocationKey::address(value), 1, pending(0, 1));
+        }
+        assert_eq!(superseded.by_key.len(), MAX_PENDING_KEYS);
+        assert_eq!(superseded.count, MAX_PENDING_KEYS as u64 + 10);
+        assert!(
+            superseded
+                .match_free(AllocationKey::address(MAX_PENDING_KEYS as u64 + 1), LATER)
+                .is_none()
+        );
+    }
+}

@@ -1,0 +1,367 @@
+//! Totals that are updated with every event, so that a report never sums up live allocations.
+
+use crate::model::ids::DeviceId;
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::{Bytes, Timestamp};
+use crate::snapshot::KindView;
+
+use super::allocation::AllocationEntry;
+use super::peak_bounds::PeakBounds;
+
+/// A sum of sizes. Wide enough for any number of sizes of any value, so that sizes from a malicious
+/// program cannot make additions and subtractions disagree; printed as at most `u64::MAX`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(in crate::ledger) struct ByteSum(u128);
+
+impl ByteSum {
+    pub(in crate::ledger) fn add(&mut self, bytes: u64) {
+        self.0 += u128::from(bytes);
+    }
+
+    pub(in crate::ledger) fn subtract(&mut self, bytes: u64) {
+        self.0 = self.0.saturating_sub(u128::from(bytes));
+    }
+
+    pub(in crate::ledger) fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, or 0 if `other` is larger.
+    pub(in crate::ledger) fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// Signed difference, clamped to `i64`.
+    pub(in crate::ledger) fn signed_difference(self, other: Self) -> i64 {
+        let clamp = |bytes: u128| i64::try_from(bytes).unwrap_or(i64::MAX);
+        if self >= other { clamp(self.0 - other.0) } else { -clamp(other.0 - self.0) }
+    }
+
+    /// `count` times `bytes`.
+    pub(in crate::ledger) fn product(count: u64, bytes: u64) -> Self {
+        Self(u128::from(count) * u128::from(bytes))
+    }
+
+    /// `count` times this.
+    pub(in crate::ledger) fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(u128::from(count)))
+    }
+
+    /// The sum divided by a count.
+    pub(in crate::ledger) fn mean(self, count: u64) -> u64 {
+        u64::try_from(self.0 / u128::from(count.max(1))).unwrap_or(u64::MAX)
+    }
+
+    pub(in crate::ledger) fn bytes(self) -> Bytes {
+        Bytes(u64::try_from(self.0).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<u64> for ByteSum {
+    fn from(bytes: u64) -> Self {
+        Self(u128::from(bytes))
+    }
+}
+
+/// Bytes and number of allocations.
+#[derive(Clone, Copy, Debug, Default)]
+struct KindTotal {
+    bytes: ByteSum,
+    count: u64,
+    /// Number of allocations of unknown size.
+    unknown_sizes: u64,
+}
+
+impl KindTotal {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes.add(bytes);
+        self.unknown_sizes += u64::from(bytes == 0);
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.count = self.count.saturating_sub(1);
+        self.bytes.subtract(bytes);
+        self.unknown_sizes = self.unknown_sizes.saturating_sub(u64::from(bytes == 0));
+    }
+
+    fn view(&self, kind: MemoryKind) -> KindView {
+        KindView {
+            kind,
+            live_bytes: self.bytes.bytes(),
+            live_allocations: self.count,
+            unknown_sizes: self.unknown_sizes,
+        }
+    }
+}
+
+/// Totals by kind, for an owner with few kinds.
+#[derive(Clone, Debug, Default)]
+pub(in crate::ledger) struct KindSums(Vec<(MemoryKind, KindTotal)>);
+
+impl KindSums {
+    pub(in crate::ledger) fn add(&mut self, kind: MemoryKind, bytes: u64) {
+        self.of(kind).add(bytes);
+    }
+
+    pub(in crate::ledger) fn take(&mut self, kind: MemoryKind, bytes: u64) {
+        self.of(kind).take(bytes);
+    }
+
+    pub(in crate::ledger) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// All kinds with allocations, in order.
+    pub(in crate::ledger) fn views(&self) -> Vec<KindView> {
+        let held = self.0.iter().filter(|(_, held)| held.count > 0);
+        let mut views: Vec<_> = held.map(|(kind, held)| held.view(*kind)).collect();
+        views.sort_unstable_by_key(|view| view.kind);
+        views
+    }
+
+    fn of(&mut self, kind: MemoryKind) -> &mut KindTotal {
+        let known = self.0.iter().position(|(known, _)| *known == kind);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((kind, KindTotal::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+}
+
+/// Device memory on one device.
+#[derive(Clone, Debug, Default)]
+pub(in crate::ledger) struct DeviceTotal {
+    pub(in crate::ledger) device: Option<DeviceId>,
+    pub(in crate::ledger) live: ByteSum,
+    pub(in crate::ledger) peak: ByteSum,
+    bounds: PeakBounds,
+}
+
+/// Entry and return time of a call.
+type Call = (Timestamp, Timestamp);
+
+/// Totals of one process.
+#[derive(Clone, Debug)]
+pub(in crate::ledger) struct Totals {
+    /// Live device memory.
+    pub(in crate::ledger) live: ByteSum,
+    /// Number of live allocations of all kinds.
+    pub(in crate::ledger) count: u64,
+    /// Peak of `live` so far, and when it was reached.
+    pub(in crate::ledger) peak: ByteSum,
+    pub(in crate::ledger) peak_at: Timestamp,
+    bounds: PeakBounds,
+    kinds: [KindTotal; MemoryKind::COUNT],
+    /// Ordered by device, the unknown one last.
+    devices: Vec<DeviceTotal>,
+}
+
+impl Totals {
+    pub(in crate::ledger) fn new(at: Timestamp) -> Self {
+        Self {
+            live: ByteSum::default(),
+            count: 0,
+            peak: ByteSum::default(),
+            peak_at: at,
+            bounds: PeakBounds::default(),
+            kinds: Default::default(),
+            devices: Vec::new(),
+        }
+    }
+
+    /// Adds an allocation made by a call.
+    pub(in crate::ledger) fn add(&mut self, entry: &AllocationEntry, call: Call) {
+        self.count += 1;
+        self.kinds[entry.kind.index()].add(entry.bytes);
+        if entry.kind.takes_device_memory() {
+            self.live.add(entry.bytes);
+            if self.live > self.peak {
+                self.peak = self.live;
+                self.peak_at = entry.returned_at;
+            }
+            self.bounds.add(call, entry.bytes);
+            self.device(entry.device()).add(call, entry.bytes);
+        }
+    }
+
+    /// Removes an allocation freed by a call.
+    pub(in crate::ledger) fn take(&mut self, entry: &AllocationEntry, call: Call) {
+        self.count = self.count.saturating_sub(1);
+        self.kinds[entry.kind.index()].take(entry.bytes);
+        if entry.kind.takes_device_memory() {
+            self.live.subtract(entry.bytes);
+            self.bounds.subtract(call, entry.bytes);
+            self.device(entry.device()).take(call, entry.bytes);
+        }
+    }
+
+    /// Corrects a free: memory seen to end in a call entered at `until` had ended in one entered at
+    /// `from`.
+    pub(in crate::ledger) fn ended_earlier(
+        &mut self,
+        device: Option<DeviceId>,
+        from: Timestamp,
+        until: Timestamp,
+        bytes: u64,
+    ) {
+        if bytes > 0 {
+            self.bounds.correct_end(from, until, bytes);
+            self.device(device).bounds.correct_end(from, until, bytes);
+        }
+    }
+
+    /// Moves a live allocation to its device when that becomes known, at `at`. The device has had the
+    /// memory since the allocation.
+    pub(in crate::ledger) fn set_device(
+        &mut self,
+        entry: &AllocationEntry,
+        device: DeviceId,
+        at: Timestamp,
+    ) {
+        if entry.kind.takes_device_memory() {
+            self.device(entry.device()).take((at, at), entry.bytes);
+            self.device(Some(device)).add((entry.returned_at, at), entry.bytes);
+        }
+    }
+
+    /// Lower and upper bound of the peak, if they differ.
+    pub(in crate::ledger) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
+        self.bounds.bounds()
+    }
+
+    /// Called when all device memory of the process is known to have been on this device: its peak
+    /// is that of the process, if no other device had any.
+    pub(in crate::ledger) fn attribute_peak_to(&mut self, device: DeviceId) {
+        let is_only = |on: &DeviceTotal| on.device.is_none() || on.device == Some(device);
+        if !self.devices.is_empty() && self.devices.iter().all(is_only) {
+            let (peak, bounds) = (self.peak, self.bounds.clone());
+            let on = self.device(Some(device));
+            (on.peak, on.bounds) = (peak, bounds);
+        }
+    }
+
+    /// Device memory whose device is unknown.
+    pub(in crate::ledger) fn unplaced(&self) -> ByteSum {
+        let unknown = self.devices.last().filter(|on| on.device.is_none());
+        unknown.map_or_else(ByteSum::default, |on| on.live)
+    }
+
+    /// Updates the size of a live allocation that is not device memory when it becomes known.
+    pub(in crate::ledger) fn resize(&mut self, entry: &AllocationEntry, bytes: u64) {
+        let kind = &mut self.kinds[entry.kind.index()];
+        kind.take(entry.bytes);
+        kind.add(bytes);
+    }
+
+    /// All devices with memory so far, in order; the unknown one last.
+    pub(in crate::ledger) fn devices(&self) -> &[DeviceTotal] {
+        &self.devices
+    }
+
+    /// Bytes of one kind.
+    pub(in crate::ledger) fn of(&self, kind: MemoryKind) -> ByteSum {
+        self.kinds[kind.index()].bytes
+    }
+
+    /// All kinds with allocations.
+    pub(in crate::ledger) fn kinds(&self) -> Vec<KindView> {
+        let held = MemoryKind::ALL.into_iter().zip(&self.kinds).filter(|(_, held)| held.count > 0);
+        held.map(|(kind, held)| held.view(kind)).collect()
+    }
+
+    fn position(&self, device: Option<DeviceId>) -> Result<usize, usize> {
+        let rank = |device: Option<DeviceId>| (device.is_none(), device);
+        self.devices.binary_search_by_key(&rank(device), |on| rank(on.device))
+    }
+
+    fn device(&mut self, device: Option<DeviceId>) -> &mut DeviceTotal {
+        let at = self.position(device).unwrap_or_else(|at| {
+            self.devices.insert(at, DeviceTotal { device, ..DeviceTotal::default() });
+            at
+        });
+        &mut self.devices[at]
+    }
+}
+
+impl DeviceTotal {
+    fn add(&mut self, call: Call, bytes: u64) {
+        self.live.add(bytes);
+        self.peak = self.peak.max(self.live);
+        self.bounds.add(call, bytes);
+    }
+
+    fn take(&mut self, call: Call, bytes: u64) {
+        self.live.subtract(bytes);
+        self.bounds.subtract(call, bytes);
+    }
+
+    /// The least and the most that the peak can have been, where they differ.
+    pub(in crate::ledger) fn peak_bounds(&self) -> Option<(Bytes, Bytes)> {
+        self.bounds.bounds()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::allocation::NewAllocation;
+    use super::*;
+    use crate::model::ids::AllocationKey;
+
+    const CALL: Call = (Timestamp(1), Timestamp(1));
+
+    fn entry(kind: MemoryKind, bytes: u64, at: u64, device: Option<u16>) -> AllocationEntry {
+        let device = device.map(DeviceId);
+        AllocationEntry::new(
+            &NewAllocation {
+                device,
+                ..NewAllocation::plain(AllocationKey::address(1), kind, bytes)
+            },
+            Timestamp(at),
+            0,
+        )
+    }
+
+    #[test]
+    fn peak_time_is_when_it_was_first_reached() {
+        let mut totals = Totals::new(Timestamp(1));
+        let big = entry(MemoryKind::Device, 10, 5, Some(0));
+        totals.add(&big, CALL);
+        totals.take(&big, CALL);
+        totals.add(&entry(MemoryKind::Device, 10, 7, Some(0)), CALL);
+        assert_eq!((totals.peak.bytes(), totals.peak_at), (Bytes(10), Timestamp(5)));
+    }
+
+    #[test]
+    fn layers_that_take_no_device_memory_are_counted_by_kind_only() {
+        let mut totals = Totals::new(Timestamp(1));
+        totals.add(&entry(MemoryKind::Managed, 10, 5, Some(0)), CALL);
+        totals.add(&entry(MemoryKind::Pinned, 10, 5, Some(0)), CALL);
+        assert_eq!((totals.live.bytes(), totals.count), (Bytes(0), 2));
+        assert!(totals.devices().is_empty());
+        assert_eq!(totals.kinds().len(), 2);
+    }
+
+    #[test]
+    fn huge_sizes_saturate_and_cancel_out() {
+        let mut totals = Totals::new(Timestamp(1));
+        let huge = entry(MemoryKind::Device, u64::MAX, 5, Some(0));
+        totals.add(&huge, CALL);
+        totals.add(&huge, CALL);
+        assert_eq!(totals.live.bytes(), Bytes(u64::MAX));
+        totals.take(&huge, CALL);
+        totals.take(&huge, CALL);
+        assert_eq!(totals.live.bytes(), Bytes(0));
+    }
+
+    #[test]
+    fn devices_are_in_order_and_the_unknown_one_is_last() {
+        let mut totals = Totals::new(Timestamp(1));
+        for device in [None, Some(3), Some(1)] {
+            totals.add(&entry(MemoryKind::Device, 1, 1, device), CALL);
+        }
+        let devices: Vec<_> = totals.devices().iter().map(|view| view.device).collect();
+        assert_eq!(devices, [Some(DeviceId(1)), Some(DeviceId(3)), None]);
+    }
+}

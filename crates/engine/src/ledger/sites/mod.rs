@@ -1,0 +1,8 @@
+//! NEWMOD ledger/sites
+
+pub(super) mod anomaly_log;
+pub(super) mod ended_sites;
+pub(super) mod holders;
+pub(super) mod table;
+pub(super) mod verdicts;
+pub(super) mod views;

@@ -1,0 +1,587 @@
+//! Memory and objects of each site of a process, by kind: live now, and since the start. All values
+//! are updated with every event, at the cost of one lookup.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::anomaly::SiteBaseline;
+use crate::leak::{GrowthHistory, LifetimeHistogram, MajorityDevice};
+use crate::model::change::EndReason;
+use crate::model::cuda_object::ObjectKind;
+use crate::model::ids::{DeviceId, SiteId, Tid};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::units::{Nanos, Timestamp};
+
+use super::super::memory::allocation::AllocationEntry;
+use super::super::memory::totals::ByteSum;
+
+/// Limit of rows (site and kind) per process. Further sites share one row.
+const MAX_SITE_ROWS: usize = 65_536;
+
+/// Size of the cache of recently used rows: programs allocate and free in loops.
+const RECENT_ROW_CACHE: usize = 256;
+
+/// Origin of allocations.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::ledger) enum SiteRef {
+    Site(SiteId),
+    /// The call stack is unknown.
+    Unknown,
+    /// Sites beyond the limit.
+    Other,
+}
+
+/// What a row counts: memory in bytes, or objects.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in crate::ledger) enum ResourceKind {
+    Memory(MemoryKind),
+    Object(ObjectKind),
+}
+
+impl ResourceKind {
+    /// Unique number below 256.
+    const fn number(self) -> u64 {
+        match self {
+            Self::Memory(kind) => kind.index() as u64,
+            Self::Object(kind) => 128 + kind.index() as u64,
+        }
+    }
+
+    pub(in crate::ledger) const fn takes_device_memory(self) -> bool {
+        matches!(self, Self::Memory(kind) if kind.takes_device_memory())
+    }
+
+    /// Whether these are blocks of a framework's cache: an annotation of memory that is counted
+    /// elsewhere.
+    pub(in crate::ledger) const fn is_tensors(self) -> bool {
+        matches!(self, Self::Memory(MemoryKind::Torch))
+    }
+
+    /// Whether this is driver memory.
+    pub(in crate::ledger) const fn is_memory(self) -> bool {
+        matches!(self, Self::Memory(_)) && !self.is_tensors()
+    }
+
+    /// Memory kind, if this is memory.
+    pub(in crate::ledger) const fn kind(self) -> Option<MemoryKind> {
+        match self {
+            Self::Memory(kind) => Some(kind),
+            Self::Object(_) => None,
+        }
+    }
+
+    /// Object kind, if this is an object.
+    pub(in crate::ledger) const fn object(self) -> Option<ObjectKind> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Object(kind) => Some(kind),
+        }
+    }
+}
+
+impl SiteRef {
+    /// Unique number of a source and resource kind.
+    fn number(self, held: ResourceKind) -> u64 {
+        let source = match self {
+            Self::Site(site) => u64::from(site.0),
+            Self::Unknown => 1 << 32,
+            Self::Other => 2 << 32,
+        };
+        source << 8 | held.number()
+    }
+}
+
+/// Values of one site and kind.
+#[derive(Clone, Debug)]
+pub(in crate::ledger) struct SiteRow {
+    pub(in crate::ledger) source: SiteRef,
+    pub(in crate::ledger) held: ResourceKind,
+    pub(in crate::ledger) live: ByteSum,
+    pub(in crate::ledger) count: u64,
+    /// Total of all allocations.
+    pub(in crate::ledger) total: ByteSum,
+    pub(in crate::ledger) allocations: u64,
+    /// Peak, and when it was reached; no time for merged rows, whose peaks may have been at
+    /// different times.
+    pub(in crate::ledger) peak: ByteSum,
+    pub(in crate::ledger) peak_at: Option<Timestamp>,
+    /// Number freed by calls, or implied by another allocation with the same key.
+    pub(in crate::ledger) freed: u64,
+    pub(in crate::ledger) first: Timestamp,
+    pub(in crate::ledger) last: Timestamp,
+    /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
+    began_sum: ByteSum,
+    life_sum: ByteSum,
+    /// Lifetimes of freed allocations.
+    pub(in crate::ledger) spans: LifetimeHistogram,
+    pub(in crate::ledger) course: GrowthHistory,
+    pub(in crate::ledger) threads: AllocatingThreads,
+    pub(in crate::ledger) devices: MajorityDevice,
+    /// Number of live allocations of unknown size.
+    pub(in crate::ledger) unknown_sizes: u64,
+    /// Size of the largest allocation so far.
+    largest: u64,
+    /// Live bytes at the last snapshot.
+    pub(in crate::ledger) shown: ByteSum,
+}
+
+impl SiteRow {
+    pub(in crate::ledger) fn new(source: SiteRef, held: ResourceKind, at: Timestamp) -> Self {
+        Self {
+            source,
+            held,
+            live: ByteSum::default(),
+            count: 0,
+            total: ByteSum::default(),
+            allocations: 0,
+            peak: ByteSum::default(),
+            peak_at: None,
+            freed: 0,
+            first: at,
+            last: at,
+            began_sum: ByteSum::default(),
+            life_sum: ByteSum::default(),
+            spans: LifetimeHistogram::default(),
+            course: GrowthHistory::default(),
+            threads: AllocatingThreads::Unset,
+            devices: MajorityDevice::default(),
+            unknown_sizes: 0,
+            largest: 0,
+            shown: ByteSum::default(),
+        }
+    }
+
+    fn grow(&mut self, bytes: u64, at: Timestamp) {
+        self.live.add(bytes);
+        self.total.add(bytes);
+        if self.live > self.peak {
+            self.peak = self.live;
+            self.peak_at = Some(at);
+        }
+    }
+
+    /// Live quantity, as the classifier uses it.
+    pub(in crate::ledger) fn quantity(&self) -> u64 {
+        match self.held {
+            ResourceKind::Memory(_) => self.live.bytes().0,
+            ResourceKind::Object(_) => self.count,
+        }
+    }
+
+    /// Mean age of live allocations.
+    pub(in crate::ledger) fn mean_age(&self, at: Timestamp) -> Nanos {
+        if self.count == 0 { Nanos(0) } else { at - Timestamp(self.began_sum.mean(self.count)) }
+    }
+
+    /// Mean lifetime of freed allocations, if any.
+    pub(in crate::ledger) fn mean_life(&self) -> Option<Nanos> {
+        (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed)))
+    }
+
+    /// Contribution of one allocation to the quantity.
+    const fn size(&self, bytes: u64) -> u64 {
+        match self.held {
+            ResourceKind::Memory(_) => bytes,
+            ResourceKind::Object(_) => 1,
+        }
+    }
+
+    /// Merges another row into this one.
+    pub(in crate::ledger) fn merge(&mut self, other: &Self) {
+        self.course.merge(self.quantity(), &other.course, other.quantity());
+        self.live = self.live.plus(other.live);
+        self.count = self.count.saturating_add(other.count);
+        self.total = self.total.plus(other.total);
+        self.allocations = self.allocations.saturating_add(other.allocations);
+        self.peak = self.peak.plus(other.peak);
+        self.peak_at = None;
+        self.freed = self.freed.saturating_add(other.freed);
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.began_sum = self.began_sum.plus(other.began_sum);
+        self.life_sum = self.life_sum.plus(other.life_sum);
+        self.spans.merge(&other.spans);
+        self.threads = self.threads.and(other.threads);
+        self.devices = self.devices.merge(other.devices);
+        self.unknown_sizes = self.unknown_sizes.saturating_add(other.unknown_sizes);
+        self.largest = self.largest.max(other.largest);
+        self.shown = self.shown.plus(other.shown);
+    }
+}
+
+/// Allocating threads: none yet, one, or several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::ledger) enum AllocatingThreads {
+    Unset,
+    One(Tid),
+    Several,
+}
+
+impl AllocatingThreads {
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unset, threads) | (threads, Self::Unset) => threads,
+            (Self::One(one), Self::One(other)) if one == other => self,
+            _ => Self::Several,
+        }
+    }
+}
+
+/// Sites of one process.
+#[derive(Clone, Debug, Default)]
+pub(in crate::ledger) struct SiteTable {
+    rows: Vec<SiteRow>,
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+    /// Recently used rows, with the numbers of their sources.
+    recent: Vec<(u64, u32)>,
+    /// Start of the trace.
+    start: Timestamp,
+    /// Number of site rows, limited by [`MAX_SITE_ROWS`].
+    sites: usize,
+    /// The same for a framework's blocks, which have a separate limit.
+    tensor_sites: usize,
+    /// Whether sites are merged.
+    merged: bool,
+}
+
+impl SiteTable {
+    /// Creates a table whose windows begin with the trace.
+    pub(in crate::ledger) fn starting_at(start: Timestamp) -> Self {
+        Self { start, ..Self::default() }
+    }
+
+    /// The same; `merged`: all sites share one row.
+    pub(in crate::ledger) fn new(start: Timestamp, merged: bool) -> Self {
+        Self { start, merged, ..Self::default() }
+    }
+
+    /// Records an allocation by a thread; returns the previous values of the site, if it is known.
+    pub(in crate::ledger) fn add(
+        &mut self,
+        entry: &AllocationEntry,
+        tid: Tid,
+    ) -> Option<SiteBaseline> {
+        let held = ResourceKind::Memory(entry.kind);
+        let row = self.record(entry.site(), held, entry.bytes, entry.returned_at);
+        row.threads = row.threads.and(AllocatingThreads::One(tid));
+        row.devices.add(entry.device());
+        let before = SiteBaseline { count: row.allocations - 1, largest: row.largest };
+        row.largest = row.largest.max(entry.bytes);
+        matches!(row.source, SiteRef::Site(_)).then_some(before)
+    }
+
+    /// Records an allocation or a created object.
+    pub(in crate::ledger) fn begin(
+        &mut self,
+        site: Option<SiteId>,
+        held: ResourceKind,
+        bytes: u64,
+        at: Timestamp,
+    ) {
+        self.record(site, held, bytes, at);
+    }
+
+    /// The same, on a device.
+    pub(in crate::ledger) fn begin_on(
+        &mut self,
+        device: DeviceId,
+        (site, held): (Option<SiteId>, ResourceKind),
+        bytes: u64,
+        at: Timestamp,
+    ) {
+        self.record(site, held, bytes, at).devices.add(Some(device));
+    }
+
+    fn record(
+        &mut self,
+        site: Option<SiteId>,
+        held: ResourceKind,
+        bytes: u64,
+        at: Timestamp,
+    ) -> &mut SiteRow {
+        let start = self.start;
+        let row = self.row(site, held, at);
+        row.course.allocated(at - start, row.quantity(), row.size(bytes));
+        row.allocations += 1;
+        row.count += 1;
+        row.began_sum.add(at.0);
+        row.unknown_sizes += u64::from(bytes == 0);
+        row.last = row.last.max(at);
+        row.grow(bytes, at);
+        row
+    }
+
+    /// Records the end of an allocation or object that was created at `began`.
+    pub(in crate::ledger) fn finish(
+        &mut self,
+        (site, held): (Option<SiteId>, ResourceKind),
+        bytes: u64,
+        began: Timestamp,
+        how: EndReason,
+        at: Timestamp,
+    ) {
+        let start = self.start;
+        let row = self.row(site, held, at);
+        row.course.freed(began - start, at - start, row.quantity(), row.size(bytes));
+        row.count = row.count.saturating_sub(1);
+        row.live.subtract(bytes);
+        row.began_sum.subtract(began.0);
+        row.unknown_sizes = row.unknown_sizes.saturating_sub(u64::from(bytes == 0));
+        if matches!(how, EndReason::Freed | EndReason::Replaced) {
+            row.freed += 1;
+            row.life_sum.add((at - began).0);
+            row.spans.add(at - began);
+        }
+    }
+
+    /// Counts another opening of memory that is already open.
+    pub(in crate::ledger) fn reopen(
+        &mut self,
+        site: Option<SiteId>,
+        kind: MemoryKind,
+        at: Timestamp,
+    ) {
+        let row = self.row(site, ResourceKind::Memory(kind), at);
+        row.allocations += 1;
+        row.last = row.last.max(at);
+    }
+
+    /// Records the end of an allocation that had been opened `openings` times.
+    pub(in crate::ledger) fn remove(
+        &mut self,
+        entry: &AllocationEntry,
+        how: EndReason,
+        at: Timestamp,
+        openings: u64,
+    ) {
+        let held = ResourceKind::Memory(entry.kind);
+        self.finish((entry.site(), held), entry.bytes, entry.returned_at, how, at);
+        if openings != 1 && matches!(how, EndReason::Freed | EndReason::Replaced) {
+            let row = self.row(entry.site(), held, at);
+            row.freed = row.freed.saturating_add(openings).saturating_sub(1);
+        }
+    }
+
+    /// Counts the close of one of several openings.
+    pub(in crate::ledger) fn close_handle(&mut self, entry: &AllocationEntry, at: Timestamp) {
+        self.row(entry.site(), ResourceKind::Memory(entry.kind), at).freed += 1;
+    }
+
+    /// Updates the size of a live allocation when it becomes known.
+    pub(in crate::ledger) fn resize(&mut self, entry: &AllocationEntry, bytes: u64, at: Timestamp) {
+        let (start, more) = (self.start, bytes.saturating_sub(entry.bytes));
+        let row = self.row(entry.site(), ResourceKind::Memory(entry.kind), at);
+        let learned = u64::from(entry.bytes == 0 && bytes > 0);
+        row.unknown_sizes = row.unknown_sizes.saturating_sub(learned);
+        row.course.resized(entry.returned_at - start, at - start, row.quantity(), more);
+        row.grow(more, at);
+    }
+
+    /// Updates the device of a live allocation when it becomes known.
+    pub(in crate::ledger) fn learn_device(&mut self, entry: &AllocationEntry, device: DeviceId) {
+        let row = self.row(entry.site(), ResourceKind::Memory(entry.kind), entry.returned_at);
+        row.devices.replace(entry.device(), Some(device));
+    }
+
+    /// Row of a site. A site that was first seen beyond the limit never gets its own row, so that
+    /// its frees are counted in the same row as its allocations.
+    fn row(&mut self, site: Option<SiteId>, held: ResourceKind, at: Timestamp) -> &mut SiteRow {
+        let source = match site {
+            Some(_) if self.merged => SiteRef::Other,
+            Some(site) => SiteRef::Site(site),
+            None => SiteRef::Unknown,
+        };
+        let number = source.number(held);
+        let hint = (number >> 8 ^ number) as usize % RECENT_ROW_CACHE;
+        let slot = match self.recent.get(hint) {
+            Some(&(known, slot)) if known == number => slot,
+            _ => self.look_up(source, held, at, hint),
+        };
+        &mut self.rows[slot as usize]
+    }
+
+    fn look_up(&mut self, source: SiteRef, held: ResourceKind, at: Timestamp, hint: usize) -> u32 {
+        let slot = self.find(source, held).unwrap_or_else(|| self.open(source, held, at));
+        if self.recent.is_empty() {
+            self.recent = vec![(u64::MAX, 0); RECENT_ROW_CACHE];
+        }
+        if let Some(recent) = self.recent.get_mut(hint) {
+            *recent = (source.number(held), slot);
+        }
+        slot
+    }
+
+    fn find(&self, source: SiteRef, held: ResourceKind) -> Option<u32> {
+        let number = source.number(held);
+        let is = |slot: &u32| {
+            let row = &self.rows[*slot as usize];
+            row.source.number(row.held) == number
+        };
+        self.index.find(self.hasher.hash_one(number), is).copied()
+    }
+
+    #[cold]
+    fn open(&mut self, source: SiteRef, held: ResourceKind, at: Timestamp) -> u32 {
+        let is_site = matches!(source, SiteRef::Site(_));
+        let sites = if held.is_tensors() { &mut self.tensor_sites } else { &mut self.sites };
+        if is_site && *sites >= MAX_SITE_ROWS {
+            let other = self.find(SiteRef::Other, held);
+            return other.unwrap_or_else(|| self.insert(SiteRow::new(SiteRef::Other, held, at)));
+        }
+        *sites += usize::from(is_site);
+        self.insert(SiteRow::new(source, held, at))
+    }
+
+    fn insert(&mut self, row: SiteRow) -> u32 {
+        let slot = self.rows.len() as u32;
+        let number = row.source.number(row.held);
+        self.rows.push(row);
+        let Self { rows, index, hasher, .. } = self;
+        index.insert_unique(hasher.hash_one(number), slot, |slot| {
+            let row = &rows[*slot as usize];
+            hasher.hash_one(row.source.number(row.held))
+        });
+        slot
+    }
+
+    /// Number of rows.
+    pub(in crate::ledger) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(in crate::ledger) fn rows(&self) -> &[SiteRow] {
+        &self.rows
+    }
+
+    pub(in crate::ledger) fn start(&self) -> Timestamp {
+        self.start
+    }
+
+    /// Called after a snapshot: deltas are counted from here on.
+    pub(in crate::ledger) fn reset_delta(&mut self) {
+        self.rows.iter_mut().for_each(|row| row.shown = row.live);
+    }
+
+    /// Merges all sites of a kind into one row; totals are unaffected.
+    pub(in crate::ledger) fn merge_all(&mut self) {
+        if std::mem::replace(&mut self.merged, true) {
+            return;
+        }
+        let rows = std::mem::take(&mut self.rows);
+        self.index = HashTable::new();
+        self.recent = Vec::new();
+        (self.sites, self.tensor_sites) = (0, 0);
+        for mut row in rows {
+            if matches!(row.source, SiteRef::Site(_)) {
+                row.source = SiteRef::Other;
+            }
+            match self.find(row.source, row.held) {
+                Some(slot) => self.rows[slot as usize].merge(&row),
+                None => drop(self.insert(row)),
+            }
+        }
+    }
+
+    /// Frees memory that is only needed while rows change.
+    pub(in crate::ledger) fn freeze(&mut self) {
+        self.recent = Vec::new();
+        self.rows.iter_mut().for_each(|row| row.course.shrink_to_fit());
+        self.rows.shrink_to_fit();
+    }
+
+    /// Merges the rows of a frozen table.
+    pub(in crate::ledger) fn absorb(&mut self, other: Self) {
+        for row in other.rows {
+            let (source, held, first) = (row.source, row.held, row.first);
+            let slot = self.find(source, held).unwrap_or_else(|| self.open(source, held, first));
+            let own = &mut self.rows[slot as usize];
+            if own.allocations == 0 {
+                *own = SiteRow { source: own.source, ..row };
+            } else {
+                own.merge(&row);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::memory::allocation::NewAllocation;
+    use crate::model::ids::AllocationKey;
+
+    fn entry(site: u32, bytes: u64) -> AllocationEntry {
+        let new = NewAllocation::plain(AllocationKey::address(1), MemoryKind::Device, bytes);
+        AllocationEntry::new(&NewAllocation { site: Some(SiteId(site)), ..new }, Timestamp(10), 0)
+    }
+
+    #[test]
+    fn sites_beyond_the_limit_share_a_row() {
+        let mut table = SiteTable::starting_at(Timestamp(0));
+        let count = MAX_SITE_ROWS as u32 + 100;
+        for site in 0..count {
+            table.add(&entry(site, 8), Tid(1));
+        }
+        assert_eq!(table.len(), MAX_SITE_ROWS + 1);
+        let other = table.rows().iter().find(|row| row.source == SiteRef::Other).unwrap();
+        assert_eq!((other.count, other.live.bytes().0), (100, 800));
+        for site in 0..count {
+            table.remove(&entry(site, 8), EndReason::Freed, Timestamp(20), 1);
+        }
+        assert!(table.rows().iter().all(|row| row.count == 0 && row.live == ByteSum::default()));
+    }
+
+    #[test]
+    fn merged_sites_keep_their_totals() {
+        let mut table = SiteTable::starting_at(Timestamp(0));
+        for site in 0..3 {
+            table.add(&entry(site, 8), Tid(1));
+        }
+        table.merge_all();
+        table.add(&entry(7, 100), Tid(2));
+        assert_eq!(table.len(), 1);
+        assert_eq!((table.rows()[0].live.bytes().0, table.rows()[0].count), (124, 4));
+        for site in 0..3 {
+            table.remove(&entry(site, 8), EndReason::Freed, Timestamp(20), 1);
+        }
+        table.merge_all();
+        let row = &table.rows()[0];
+        assert_eq!((row.source, row.live.bytes().0, row.count), (SiteRef::Other, 100, 1));
+        assert_eq!((row.allocations, row.freed), (4, 3));
+    }
+
+    #[test]
+    fn lifetimes_are_counted_by_power_of_two() {
+        let mut table = SiteTable::starting_at(Timestamp(0));
+        for (lived, how) in
+            [(0, EndReason::Freed), (3, EndReason::Freed), (1024, EndReason::Replaced)]
+        {
+            table.add(&entry(1, 8), Tid(1));
+            table.remove(&entry(1, 8), how, Timestamp(10 + lived), 1);
+        }
+        table.add(&entry(1, 8), Tid(1));
+        table.remove(&entry(1, 8), EndReason::Released, Timestamp(1 << 30), 1);
+        let row = &table.rows()[0];
+        assert_eq!(row.spans.iter().collect::<Vec<_>>(), [(0, 1), (1, 1), (10, 1)]);
+        assert_eq!((row.freed, row.spans.max()), (3, Some(Nanos(1024))));
+    }
+
+    #[test]
+    fn site_row_tracks_majority_device_and_thread() {
+        let row = |entries: &[(u32, Option<u16>)]| {
+            let mut table = SiteTable::starting_at(Timestamp(0));
+            for &(thread, device) in entries {
+                let mut entry = entry(1, 8);
+                device.into_iter().for_each(|device| entry.set_device(DeviceId(device)));
+                table.add(&entry, Tid(thread));
+            }
+            let row = &table.rows()[0];
+            (row.threads, row.devices.device())
+        };
+        let most = row(&[(5, Some(1)), (5, Some(2)), (5, None), (5, Some(2)), (5, Some(2))]);
+        assert_eq!(most, (AllocatingThreads::One(Tid(5)), Some(DeviceId(2))));
+        assert_eq!(row(&[(5, None), (6, None)]), (AllocatingThreads::Several, None));
+    }
+}

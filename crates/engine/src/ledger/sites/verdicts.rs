@@ -1,0 +1,317 @@
+//! Verdicts on the sites of a process: see [`crate::leak`].
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+
+use crate::leak;
+use crate::leak::SiteObservation;
+use crate::model::ids::{DeviceId, GpuId, Tid};
+use crate::model::memory_kind::MemoryLayer;
+use crate::model::stack::{SiteName, SiteRegistry};
+use crate::model::units::{Bytes, Nanos, Timestamp};
+use crate::verdict::{CacheTensors, Confidence, Evidence, Resource, SiteVerdict, Verdict};
+
+use super::super::process::Process;
+use super::table::{AllocatingThreads, ResourceKind, SiteRow};
+use super::views::name;
+
+/// Limit of sites per process that are checked for leaks, largest first: a verdict costs a few
+/// microseconds, and there may be many thousands of sites.
+const MAX_CANDIDATES: usize = 512;
+
+/// Limit of rows that are merged into sites. If there are more, the limit is shared between the
+/// largest that may leak on their own and the largest of all.
+const MAX_ROWS: usize = 4096;
+
+/// An hour in nanoseconds.
+const HOUR: u128 = 3_600_000_000_000;
+
+/// Leak suspects, and the largest other sites.
+#[derive(Clone, Debug, Default)]
+pub(in crate::ledger) struct SiteVerdicts {
+    pub(in crate::ledger) suspects: Vec<SiteVerdict>,
+    pub(in crate::ledger) others: Vec<SiteVerdict>,
+    /// Number of suspects before the list was truncated.
+    pub(in crate::ledger) suspects_total: u64,
+}
+
+impl SiteVerdicts {
+    /// Adds the verdicts of another process.
+    pub(in crate::ledger) fn append(&mut self, mut other: Self) {
+        self.suspects.append(&mut other.suspects);
+        self.others.append(&mut other.others);
+    }
+
+    /// Sorts and truncates both lists.
+    pub(in crate::ledger) fn ranked(mut self, suspects: usize, others: usize) -> Self {
+        self.suspects.sort_by_key(|one| {
+            let bytes = one.resource.is_bytes();
+            (
+                Reverse((one.confidence, bytes, one.evidence.growth_per_hour)),
+                one.pid,
+                one.site,
+                one.resource,
+            )
+        });
+        self.suspects_total = self.suspects.len() as u64;
+        self.suspects.truncate(suspects);
+        self.others.sort_by_key(|one| {
+            let bytes = one.resource.is_bytes();
+            (
+                Reverse((bytes, one.evidence.live, one.evidence.created)),
+                one.pid,
+                one.site,
+                one.resource,
+            )
+        });
+        self.others.truncate(others);
+        self
+    }
+
+    /// Adjusts suspects in PyTorch's cache by its tensors, if these are known.
+    fn explain_cache(&mut self, process: &Process, at: Timestamp) {
+        let Some(torch) = process.torch.as_deref() else { return };
+        let (cache, mut suspects): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.suspects).into_iter().partition(is_cache);
+        let rate = |of: &[SiteVerdict], device: Option<DeviceId>, tensors: bool| {
+            let wanted = |one: &&SiteVerdict| {
+                one.device == device && tensors == (one.resource == Resource::Tensors)
+            };
+            let rates = of.iter().filter(wanted).map(|one| one.evidence.growth_per_hour);
+            rates.fold(0, u64::saturating_add)
+        };
+        let by_device: Vec<_> = cache
+            .iter()
+            .map(|one| {
+                let tensors = torch.tensors(one.device, process, at)?;
+                Some(CacheTensors {
+                    per_hour: rate(&suspects, one.device, true),
+                    cache_per_hour: rate(&cache, one.device, false),
+                    ..tensors
+                })
+            })
+            .collect();
+        for (mut one, tensors) in cache.into_iter().zip(by_device) {
+            if let Some(tensors) = tensors {
+                let own = (one.verdict, one.confidence, std::mem::take(&mut one.evidence));
+                (one.verdict, one.confidence, one.evidence) = leak::classify_cache(own, tensors);
+            }
+            if one.verdict == Verdict::Leak {
+                suspects.push(one);
+            } else {
+                self.others.push(one);
+            }
+        }
+        self.suspects = suspects;
+    }
+
+    /// Forecasts when devices will be full, where their free memory is known.
+    pub(in crate::ledger) fn forecast(&mut self, process: &Process, free: &HashMap<GpuId, Bytes>) {
+        for one in &mut self.suspects {
+            let on_device = match one.resource {
+                Resource::Memory(kind) => kind.takes_device_memory(),
+                Resource::Tensors => true,
+                Resource::Objects(_) => false,
+            };
+            let gpu = one.device.and_then(|device| process.devices.gpu(device));
+            let free = gpu.filter(|_| on_device).and_then(|gpu| free.get(&gpu));
+            one.evidence.time_until_full = free.map(|free| {
+                let nanos =
+                    u128::from(free.0) * HOUR / u128::from(one.evidence.growth_per_hour.max(1));
+                Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            });
+        }
+    }
+
+    /// Updates the names of sites whose stacks have been resolved since.
+    pub(in crate::ledger) fn refresh_names(&mut self, registry: &SiteRegistry) {
+        for one in self.suspects.iter_mut().chain(&mut self.others) {
+            if let SiteName::Pending(site) = one.site {
+                one.site = registry.name(Some(site));
+                one.frames = registry.frames_of(one.site);
+            }
+        }
+    }
+}
+
+/// Everything of one resource kind from one call stack.
+struct SiteTotals<'a> {
+    name: SiteName,
+    subject: Resource,
+    rows: &'a [(SiteName, ResourceKind, &'a SiteRow)],
+    live: u64,
+    peak: u64,
+    may_leak: bool,
+}
+
+/// Classifies the sites of a process at a given time: those that may leak, and the largest others
+/// up to a number.
+pub(in crate::ledger) fn of(
+    process: &Process,
+    at: Timestamp,
+    others: usize,
+    registry: &SiteRegistry,
+) -> SiteVerdicts {
+    let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
+    let rows = biggest(process, at).into_iter();
+    let mut rows: Vec<_> = rows.map(|row| (name(row.source, registry), row.held, row)).collect();
+    rows.sort_unstable_by_key(|(name, held, row)| (*name, *held, row.source));
+    let sites = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
+    let mut sites: Vec<_> = sites.filter_map(|rows| SiteTotals::of(rows, process, at)).collect();
+    sites.sort_unstable_by_key(|site| {
+        let bytes = site.subject.is_bytes();
+        (Reverse((bytes, site.live, site.peak)), site.name, site.subject)
+    });
+    let mut verdicts = SiteVerdicts::default();
+    let mut checked = 0;
+    for site in sites {
+        let listed = verdicts.others.len() < others;
+        checked += usize::from(site.may_leak);
+        let suspected = site.may_leak && checked <= MAX_CANDIDATES;
+        if !(listed || suspected) {
+            continue;
+        }
+        let one = site.classify(process, at, registry);
+        if one.verdict == Verdict::Leak {
+            verdicts.suspects.push(one);
+        } else if listed {
+            verdicts.others.push(one);
+        }
+    }
+    verdicts.explain_cache(process, at);
+    verdicts
+}
+
+/// Whether the memory was allocated by PyTorch's cache.
+fn is_cache(one: &SiteVerdict) -> bool {
+    matches!(one.resource, Resource::Memory(_)) && leak::is_torch_cache(one.frames.iter())
+}
+
+/// Rows to classify; see [`MAX_ROWS`].
+fn biggest(process: &Process, at: Timestamp) -> Vec<&SiteRow> {
+    let start = process.sites.start();
+    let rank = |row: &SiteRow| {
+        let bytes = matches!(row.held, ResourceKind::Memory(_));
+        let (first, last) = (row.first - start, row.last - start);
+        let may_leak = leak::may_leak(row.count, first, last, at - start);
+        (may_leak, bytes, row.quantity(), row.peak)
+    };
+    let rows = process.sites.rows().iter();
+    let rows = rows.filter(|row| row.allocations > 0 && subject(row.held).is_some());
+    let mut rows: Vec<_> = rows.map(|row| (Reverse(rank(row)), row)).collect();
+    if rows.len() > MAX_ROWS {
+        rows.select_nth_unstable_by_key(MAX_ROWS / 2, |(rank, _)| *rank);
+        let (_, rest) = rows.split_at_mut(MAX_ROWS / 2);
+        let by_size =
+            |(Reverse((_, bytes, live, peak)), _): &(_, &SiteRow)| Reverse((*bytes, *live, *peak));
+        rest.select_nth_unstable_by_key(MAX_ROWS / 2, by_size);
+        rows.truncate(MAX_ROWS);
+    }
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+/// Resource that is classified; `None` for memory that the program cannot free or does not own.
+const fn subject(held: ResourceKind) -> Option<Resource> {
+    match held {
+        ResourceKind::Object(kind) => Some(Resource::Objects(kind)),
+        ResourceKind::Memory(kind) => leak::subject(kind),
+    }
+}
+
+impl<'a> SiteTotals<'a> {
+    fn of(
+        rows: &'a [(SiteName, ResourceKind, &'a SiteRow)],
+        process: &Process,
+        at: Timestamp,
+    ) -> Option<Self> {
+        let (name, held, _) = *rows.first()?;
+        let all = || rows.iter().map(|(_, _, row)| *row);
+        let sum =
+            |of: fn(&SiteRow) -> u64| all().fold(0_u64, |sum, row| sum.saturating_add(of(row)));
+        let first = all().map(|row| row.first).min()?;
+        let last = all().map(|row| row.last).max()?;
+        let start = process.sites.start();
+        let count = sum(|row| row.count);
+        Some(Self {
+            name,
+            subject: subject(held)?,
+            rows,
+            live: sum(SiteRow::quantity),
+            peak: sum(|row| row.peak.bytes().0),
+            may_leak: leak::may_leak(count, first - start, last - start, at - start),
+        })
+    }
+
+    fn classify(&self, process: &Process, at: Timestamp, registry: &SiteRegistry) -> SiteVerdict {
+        let mut rows = self.rows.iter().map(|(_, _, row)| *row);
+        let one = rows.next();
+        let merged = (self.rows.len() > 1).then(|| {
+            let mut all = one.cloned();
+            rows.for_each(|row| all.iter_mut().for_each(|all| all.merge(row)));
+            all
+        });
+        let merged = merged.flatten();
+        let row = merged.as_ref().or(one);
+        let frames = registry.frames_of(self.name);
+        let named = !matches!(self.name, SiteName::Unknown | SiteName::Other);
+        let (verdict, confidence, evidence) = row.map_or_else(
+            || (Verdict::NotEnoughData, Confidence::Possible, Evidence::default()),
+            |row| leak::classify(&case(row, process, at, named)),
+        );
+        SiteVerdict {
+            pid: Some(process.key.pid),
+            process: process.name.clone(),
+            site: self.name,
+            frames,
+            resource: self.subject,
+            device: row.and_then(|row| device(row, process)),
+            thread: row.and_then(|row| thread(row, process)),
+            verdict,
+            confidence,
+            evidence,
+        }
+    }
+}
+
+fn case<'a>(
+    row: &'a SiteRow,
+    process: &Process,
+    at: Timestamp,
+    named: bool,
+) -> SiteObservation<'a> {
+    let start = process.sites.start();
+    SiteObservation {
+        course: &row.course,
+        spans: &row.spans,
+        live: row.quantity(),
+        live_count: row.count,
+        begun: row.allocations,
+        ended: row.freed,
+        mean_age: row.mean_age(at),
+        mean_life: row.mean_life(),
+        first: row.first - start,
+        last: row.last - start,
+        now: at - start,
+        has_ended: process.ended.is_some(),
+        has_stack: named,
+    }
+}
+
+/// Device of most allocations; if unknown, the only device that the process uses. Host memory has
+/// no device, whatever context it was allocated in.
+fn device(row: &SiteRow, process: &Process) -> Option<DeviceId> {
+    if row.held.kind().is_some_and(|kind| kind.layer() == MemoryLayer::Host) {
+        return None;
+    }
+    let only = match process.totals.devices() {
+        [only] if row.held.takes_device_memory() => only.device,
+        _ => None,
+    };
+    row.devices.device().or(only)
+}
+
+fn thread(row: &SiteRow, process: &Process) -> Option<(Tid, Box<str>)> {
+    let AllocatingThreads::One(tid) = row.threads else { return None };
+    Some((tid, process.threads.name(tid).unwrap_or_default().into()))
+}

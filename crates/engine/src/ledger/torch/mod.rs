@@ -1,0 +1,4 @@
+//! NEWMOD ledger/torch
+
+pub(super) mod cache;
+pub(super) mod segments;

@@ -1,0 +1,254 @@
+//! Computes metric values from snapshots. Remembers which processes and containers have their own
+//! series, so that series persist and counters only grow; the number of series is bounded.
+
+mod containers;
+mod counters;
+mod input;
+mod process_memory;
+mod processes;
+mod sample_builder;
+mod sites;
+
+use std::collections::BTreeMap;
+
+use crate::model::activity::CopyDirection;
+use crate::model::ids::GpuId;
+use crate::model::memory_kind::MemoryKind;
+use crate::snapshot::{ProcessView, Snapshot};
+
+use super::label::label;
+use super::{Cardinality, Metric, MetricSet, SampleValue, SeriesLimits, catalog};
+
+use containers::ContainerSeries;
+use counters::ProcessCounters;
+pub use input::{AgentStats, CollectorInput, GpuInfo, OutcomeCounts};
+use processes::ProcessSeries;
+use sample_builder::{GpuLabels, SampleBuilder};
+
+/// Label value for everything without its own series.
+const OTHER: &str = "other";
+
+/// Collects metrics; keeps the state that counters and series need between snapshots.
+#[derive(Debug)]
+pub struct MetricsCollector {
+    limits: SeriesLimits,
+    processes: ProcessSeries,
+    containers: ContainerSeries,
+    /// Counters of all processes, including ended ones.
+    done: ProcessCounters,
+    out_of_memory: BTreeMap<Option<GpuId>, u64>,
+    ended: u64,
+    not_freed: u64,
+    /// Kinds that have ever been live: those without live memory are exported as 0.
+    kinds: [bool; MemoryKind::COUNT],
+    /// Whether launches and copies are counted, according to at least one process.
+    counts_work: bool,
+}
+
+impl MetricsCollector {
+    /// Creates a collector without state.
+    #[must_use]
+    pub fn new(limits: SeriesLimits) -> Self {
+        Self {
+            limits,
+            processes: ProcessSeries::default(),
+            containers: ContainerSeries::default(),
+            done: ProcessCounters::default(),
+            out_of_memory: BTreeMap::new(),
+            ended: 0,
+            not_freed: 0,
+            kinds: [false; MemoryKind::COUNT],
+            counts_work: false,
+        }
+    }
+
+    /// Returns all metrics for a snapshot.
+    pub fn observe(&mut self, now: &CollectorInput<'_>) -> MetricSet {
+        let gpus = GpuLabels(now.gpus);
+        let done = self.processes.observe(now.snapshot, self.limits.processes);
+        self.update_counters(now.snapshot, gpus, done);
+        let mut out = SampleBuilder::new();
+        add_agent_stats(now.own, now.snapshot, &mut out);
+        self.add_host_samples(now, gpus, &mut out);
+        add_gpu_samples(now, gpus, &mut out);
+        self.processes.add_samples(now.snapshot, gpus, &mut out);
+        self.containers.add_samples(now.snapshot, gpus, self.limits.containers, &mut out);
+        sites::add_site_samples(now, self.limits.sites, &mut out);
+        sites::add_suspect_samples(now, gpus, self.limits.suspects, &mut out);
+        out.finish(&self.limits, now.gpus.len())
+    }
+
+    fn update_counters(&mut self, snapshot: &Snapshot, gpus: GpuLabels<'_>, done: ProcessCounters) {
+        self.done = self.done.plus(done);
+        for (gpu, times) in &snapshot.ooms_by_gpu {
+            let count = self.out_of_memory.entry(gpus.known_gpu(*gpu)).or_default();
+            *count = count.saturating_add(*times);
+        }
+        for process in &snapshot.processes {
+            self.counts_work |= process.work.is_some();
+            process.kinds.iter().for_each(|view| {
+                if let Some(seen) = self.kinds.get_mut(view.kind.index()) {
+                    *seen = true;
+                }
+            });
+            if process.ended.is_some() {
+                self.ended = self.ended.saturating_add(1);
+                self.not_freed = self.not_freed.saturating_add(process.not_freed().0);
+            }
+        }
+    }
+
+    fn add_host_samples(
+        &self,
+        now: &CollectorInput<'_>,
+        gpus: GpuLabels<'_>,
+        out: &mut SampleBuilder,
+    ) {
+        let running = || now.snapshot.processes.iter().filter(|process| process.ended.is_none());
+        let ended = self.ended.saturating_add(now.own.unlisted_ends);
+        let counts: [(&'static Metric, u64); 6] = [
+            (&catalog::PROCESSES, running().count() as u64),
+            (&catalog::ENDED, ended),
+            (&catalog::NOT_FREED, self.not_freed),
+            (&catalog::ALLOCATIONS, self.done.allocations),
+            (&catalog::FREES, self.done.frees),
+            (&catalog::FAILURES, self.done.failures),
+        ];
+        for (metric, count) in counts {
+            out.push_integer(metric, Vec::new(), count);
+        }
+        if self.counts_work {
+            out.push_integer(&catalog::LAUNCHES, Vec::new(), self.done.launches);
+            for (direction, bytes) in CopyDirection::ALL.into_iter().zip(self.done.copied) {
+                out.push_integer(&catalog::COPIED, vec![direction.name().into()], bytes);
+            }
+        }
+        // Exported from the start, so that the first error is visible as an increase.
+        let all = now.gpus.iter().map(|gpu| Some(gpu.id)).chain([None]);
+        for gpu in all {
+            let count = self.out_of_memory.get(&gpu).copied().unwrap_or(0);
+            out.push_integer(&catalog::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
+        }
+        for kind in MemoryKind::ALL {
+            if self.kinds.get(kind.index()) == Some(&true) {
+                let bytes = running()
+                    .fold(0_u64, |sum, process| sum.saturating_add(live_of(process, kind)));
+                out.push_integer(&catalog::KIND, vec![kind.name().into()], bytes);
+            }
+        }
+    }
+}
+
+/// Adds samples of the host's GPUs.
+fn add_gpu_samples(now: &CollectorInput<'_>, gpus: GpuLabels<'_>, out: &mut SampleBuilder) {
+    let mut live: BTreeMap<Option<GpuId>, u64> = BTreeMap::new();
+    for process in now.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+        for row in &process.devices {
+            let sum = live.entry(gpus.known_gpu(row.gpu)).or_default();
+            *sum = sum.saturating_add(row.live_bytes.0);
+        }
+    }
+    let elsewhere = live.remove(&None);
+    for gpu in now.gpus {
+        let labels = || Vec::from(gpus.labels(Some(gpu.id)));
+        let held = live.remove(&Some(gpu.id)).unwrap_or(0);
+        let mut named = labels();
+        named.push(label(&gpu.name));
+        out.push_integer(&catalog::GPU, named, 1);
+        out.push_integer(&catalog::GPU_LIVE, labels(), held);
+        // Total memory is unknown if the driver could not be queried; then omit the values below.
+        if gpu.total.0 == 0 {
+            continue;
+        }
+        out.push_integer(&catalog::GPU_TOTAL, labels(), gpu.total.0);
+        let reported = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
+        let Some(free) = reported.map(|view| view.free_bytes.0) else { continue };
+        let used = gpu.total.0.saturating_sub(free);
+        out.push_integer(&catalog::GPU_FREE, labels(), free);
+        out.push_integer(&catalog::GPU_USED, labels(), used);
+        // Traced memory on an unknown GPU may be on any of them.
+        let traced = held.saturating_add(elsewhere.unwrap_or(0));
+        out.push_integer(&catalog::GPU_UNTRACKED, labels(), used.saturating_sub(traced));
+    }
+    if let Some(elsewhere) = elsewhere {
+        out.push_integer(&catalog::GPU_LIVE, gpus.labels(None).into(), elsewhere);
+    }
+}
+
+fn live_of(process: &ProcessView, kind: MemoryKind) -> u64 {
+    let these = process.kinds.iter().filter(|view| view.kind == kind);
+    these.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0))
+}
+
+/// Adds samples about the agent itself.
+fn add_agent_stats(own: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuilder) {
+    out.push_integer(&catalog::BUILD, vec![label(&own.version)], 1);
+    out.push(&catalog::UP_SINCE, Vec::new(), SampleValue::Real(own.started));
+    out.push_integer(&catalog::READY, Vec::new(), u64::from(own.ready));
+    out.push(&catalog::OWN_CPU, Vec::new(), SampleValue::Real(own.cpu_seconds));
+    out.push_integer(&catalog::OWN_MEMORY, Vec::new(), own.memory.0);
+    out.push_integer(&catalog::DEGRADED, Vec::new(), own.degraded);
+    out.push_integer(&catalog::EVENTS, Vec::new(), own.events);
+    let lost = &snapshot.uncertainty.lost;
+    for (class, count) in [
+        ("allocations", lost.allocations),
+        ("frees", lost.frees),
+        ("failures", lost.failures),
+        ("other", lost.other),
+        ("launches", lost.launches),
+        ("copies", lost.copies),
+        ("stacks", lost.stacks),
+        ("objects", lost.objects),
+        ("tensors", lost.tensors),
+    ] {
+        out.push_integer(&catalog::LOST, vec![class.into()], count);
+    }
+    out.push_integer(&catalog::EXACT, Vec::new(), u64::from(snapshot.uncertainty.exact()));
+    for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(own.http) {
+        out.push_integer(&catalog::HTTP, vec![class.into()], count);
+    }
+    for severity in ["info", "warning", "critical"] {
+        let these = own.alerts.iter().filter(|(known, _)| &**known == severity);
+        let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+        out.push_integer(&catalog::ALERTS, vec![severity.into()], count);
+    }
+    for (metric, outcomes) in [
+        (&catalog::NOTIFICATIONS, &own.notifications),
+        (&catalog::INCIDENTS, &own.incidents),
+        (&catalog::ONWARD, &own.onward),
+    ] {
+        for ((what, outcome), count) in outcomes {
+            out.push_integer(metric, vec![(*what).into(), (*outcome).into()], *count);
+        }
+    }
+}
+
+impl Metric {
+    /// Upper limit of its samples on a host with this number of GPUs. Memory on an unknown GPU
+    /// counts as one more GPU.
+    #[must_use]
+    pub fn max_samples(&self, limits: &SeriesLimits, gpus: usize) -> usize {
+        let gpus = gpus.saturating_add(1);
+        let of_each = |number: usize| {
+            let number = number.saturating_add(1);
+            if self.labels.contains(&"gpu") { number.saturating_mul(gpus) } else { number }
+        };
+        match self.bound {
+            Cardinality::Fixed(number) => number,
+            Cardinality::Gpus => gpus,
+            Cardinality::Processes => of_each(limits.processes),
+            Cardinality::Containers => of_each(limits.containers),
+            Cardinality::Sites => limits.sites.saturating_add(1),
+            Cardinality::Suspects => limits.suspects,
+        }
+    }
+}
+
+/// Upper limit of all samples on a host with this number of GPUs.
+#[must_use]
+pub fn most(limits: &SeriesLimits, gpus: usize) -> usize {
+    catalog::ALL
+        .iter()
+        .map(|metric| metric.max_samples(limits, gpus))
+        .fold(0, usize::saturating_add)
+}

@@ -1,0 +1,197 @@
+//! GPU activity other than memory calls: kernels, graphs, copies. These calls are far too frequent
+//! for one event each: the probes count them, and events carry the increments.
+
+use crate::model::ids::{GraphExecId, KernelId};
+
+/// GPU activity of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GpuActivity {
+    /// Launches of one kernel since the last event of this kind.
+    Launches(KernelLaunches),
+    /// Name of a kernel.
+    Named {
+        /// Handle used by launches.
+        kernel: KernelId,
+        /// Name known to the driver, mangled (untrusted).
+        name: Box<str>,
+        /// Source of the name.
+        by: NameSource,
+    },
+    /// `cuKernelGetFunction`: a second handle of the same kernel.
+    Alias {
+        /// New handle.
+        function: KernelId,
+        /// Handle that it was created from.
+        kernel: KernelId,
+    },
+    /// Why a kernel has no name (yet).
+    Nameless {
+        /// Handle used by launches.
+        kernel: KernelId,
+        /// Reason.
+        why: UnnamedReason,
+    },
+    /// Copies or memsets of one direction and mode since the last event of this kind.
+    Copies(Box<CopyActivity>),
+}
+
+/// Source of the name of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum NameSource {
+    /// A driver call.
+    Call,
+    /// The memory of the process: it had the kernel before tracing began, and the driver stores the
+    /// name there.
+    Memory,
+}
+
+/// Launches of one kernel, as *increments* except for the shapes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KernelLaunches {
+    /// Kernel or graph.
+    pub target: LaunchTarget,
+    /// Calls with any result.
+    pub calls: u64,
+    /// Of those: captured into a graph, and not executed yet.
+    pub captured: u64,
+    /// Of those: whose result was checked.
+    pub checked: u64,
+    /// Of those: that failed.
+    pub failed: u64,
+    /// Last grid, block and shared memory size.
+    pub last: Option<LaunchShape>,
+    /// All calls so far by shape, most frequent first, for the shapes that are kept.
+    pub shapes: Vec<(LaunchShape, u64)>,
+    /// All calls so far whose shape was not kept.
+    pub other_shapes: u64,
+}
+
+/// What is launched.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum LaunchTarget {
+    /// A kernel.
+    Kernel(KernelId),
+    /// A graph exec.
+    Graph(GraphExecId),
+}
+
+impl Default for LaunchTarget {
+    fn default() -> Self {
+        Self::Kernel(KernelId(0))
+    }
+}
+
+/// Dimensions of a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct LaunchShape {
+    /// Blocks in each dimension.
+    pub grid: [u32; 3],
+    /// Threads of a block in each dimension.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+}
+
+/// Why the name of a kernel is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum UnnamedReason {
+    /// The process obtained the handle before tracing began.
+    BeforeTrace,
+    /// The name could not be read from the process's memory.
+    Unreadable,
+    /// The record with the name was lost.
+    Lost,
+}
+
+/// Direction of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum CopyDirection {
+    /// Host to device.
+    HostToDevice,
+    /// Device to host.
+    DeviceToHost,
+    /// Within one device, or chosen by the driver.
+    DeviceToDevice,
+    /// Host to host.
+    HostToHost,
+    /// From one context or device to another.
+    Peer,
+    /// From or to an array.
+    Array,
+    /// Not a copy: memory is set.
+    Memset,
+    /// The call leaves the direction to the pointers, and their memory is unknown.
+    Unknown,
+}
+
+impl CopyDirection {
+    /// All directions, in display order.
+    pub const ALL: [Self; 8] = [
+        Self::HostToDevice,
+        Self::DeviceToHost,
+        Self::DeviceToDevice,
+        Self::HostToHost,
+        Self::Peer,
+        Self::Array,
+        Self::Memset,
+        Self::Unknown,
+    ];
+
+    /// Name in reports, JSON and metrics, as CUDA users write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HostToDevice => "H2D",
+            Self::DeviceToHost => "D2H",
+            Self::DeviceToDevice => "D2D",
+            Self::HostToHost => "H2H",
+            Self::Peer => "peer",
+            Self::Array => "array",
+            Self::Memset => "memset",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Copies of one direction and mode, as *increments*.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopyActivity {
+    /// Direction, if the call specifies it.
+    pub direction: CopyDirection,
+    /// For calls that leave the direction to the pointers: one pair, destination first.
+    pub pointers: Option<(u64, u64)>,
+    /// Whether the call returns before the copy is done.
+    pub asynchronous: bool,
+    /// Successful calls.
+    pub calls: u64,
+    /// Bytes copied or set.
+    pub bytes: u64,
+    /// Total time of the synchronous calls in nanoseconds.
+    pub nanos: u64,
+    /// Synchronous calls by bandwidth: bucket (see [`bandwidth_of`]) and count.
+    pub bandwidths: Vec<(u8, u64)>,
+}
+
+/// Lower bound of a bucket in bytes per second: four buckets per power of two, the first from 0,
+/// the second from 1 KiB/s.
+#[must_use]
+pub fn bandwidth_of(bucket: u8) -> u64 {
+    let Some(step) = u32::from(bucket).checked_sub(1) else { return 0 };
+    let (octave, quarter) = (step / 4 + 10, u64::from(step % 4));
+    match 1_u64.checked_shl(octave) {
+        Some(base) => base.saturating_add(base / 4 * quarter),
+        None => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_a_quarter_of_a_doubling() {
+        let edges: Vec<_> = [0, 1, 2, 3, 4, 5, 9].map(bandwidth_of).into();
+        assert_eq!(edges, [0, 1024, 1280, 1536, 1792, 2048, 4096]);
+        assert!((0..=254).all(|bucket| bandwidth_of(bucket) <= bandwidth_of(bucket + 1)));
+    }
+}

@@ -1,0 +1,499 @@
+//! Events: the only input of the ledger. Live capture, recordings and other tools' files are all
+//! converted to this type.
+
+use crate::model::activity::GpuActivity;
+use crate::model::container::Container;
+use crate::model::cuda_object::ObjectCall;
+use crate::model::ids::{
+    AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, PhysicalHandleId,
+    Pid, PoolId, SiteId, StreamId, Tid,
+};
+use crate::model::memory_kind::MemoryKind;
+use crate::model::stack::Frame;
+use crate::model::tensor::{TensorEvent, TensorTracking};
+use crate::model::units::Timestamp;
+
+/// One event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Process in which it happened.
+    pub pid: Pid,
+    /// Thread that made the call.
+    pub tid: Tid,
+    /// Entry time of the call; equal to `time` for events without a duration.
+    pub entry_time: Timestamp,
+    /// Return time of the call. Events of one process arrive in this order, except for overlapping
+    /// calls of different threads.
+    pub time: Timestamp,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// Kind of event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EventKind {
+    /// A process was seen for the first time. For events of an unannounced pid the ledger creates
+    /// an unannounced process.
+    Process(ProcessInfo),
+    /// Container of the process; sent right after the process is announced, and again when more is
+    /// known.
+    Container(Box<Container>),
+    /// Name of a thread; sent with its first call and on changes.
+    ThreadName(Box<str>),
+    /// The process executed another program: all its memory is released.
+    Exec,
+    /// The last thread of the process ended: all its memory is released.
+    Exit,
+    /// One thread ended; the process continues.
+    ThreadExit,
+    /// An allocating call succeeded.
+    Allocate(Allocate),
+    /// A freeing call succeeded.
+    Free(Free),
+    /// A call on physical memory, its references or its mappings.
+    Vmm(VmmCall),
+    /// A call on a memory pool.
+    Pool(PoolCall),
+    /// A call on a graph, if it concerns memory.
+    Graph(GraphCall),
+    /// A driver call failed and changed nothing.
+    Failed(FailedCall),
+    /// A context was created or destroyed.
+    Context(ContextCall),
+    /// Physical GPUs of the process's device ordinals (`CUDA_VISIBLE_DEVICES`): one entry for each
+    /// device that the process can see.
+    Gpus(Box<[Option<GpuId>]>),
+    /// Driver-reported usage (NVML) of a process on a GPU. Includes contexts, code, local memory
+    /// and pools. The entry time is the time of the query.
+    DriverAccount {
+        /// GPU.
+        gpu: GpuId,
+        /// Total memory of the process on it.
+        bytes: u64,
+        /// Whether the driver lists the process on no other GPU.
+        only: bool,
+    },
+    /// Free memory of a GPU as reported by the driver; the pid is unused.
+    GpuFree {
+        /// GPU.
+        gpu: GpuId,
+        /// Free memory.
+        bytes: u64,
+    },
+    /// Driver-reported usage of processes and GPUs is no longer known; the pid is unused.
+    DriverAccountLost,
+    /// The kernel could not deliver some records.
+    Lost(LostDelta),
+    /// GPU activity other than memory calls: launches, kernel names, copies.
+    Work(GpuActivity),
+    /// A CUDA object that is not itself memory was created or destroyed.
+    Object(ObjectCall),
+    /// A framework's cache allocated or freed a block.
+    Tensor(TensorEvent),
+    /// A process has such a cache: whether its blocks are tracked.
+    Torch(TensorTracking),
+    /// Frames of a site. May arrive after the first event that refers to the site, because
+    /// symbolization takes time; the pid is unused.
+    Site(SiteFrames),
+}
+
+/// Call stack of a site, innermost frame first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SiteFrames {
+    /// Site.
+    pub site: SiteId,
+    /// Frames; all strings are untrusted.
+    pub frames: Box<[Frame]>,
+}
+
+/// Facts about a process, known when it is first seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessInfo {
+    /// Start time in nanoseconds since boot; 0 if unknown.
+    pub start: u64,
+    /// User id of the owner.
+    pub uid: u32,
+    /// Name of the process; untrusted, must be sanitized before printing.
+    pub name: Box<str>,
+    /// Whether it had mapped the driver before tracing began, so that it may hold memory from
+    /// before the trace.
+    pub before_trace: bool,
+}
+
+/// A successful allocation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocate {
+    /// Key of the allocation.
+    pub key: AllocationKey,
+    /// Memory kind.
+    pub kind: MemoryKind,
+    /// Size.
+    pub bytes: u64,
+    /// Context it belongs to, if the thread's current context is known.
+    pub context: Option<ContextId>,
+    /// Device, if known from the call or the thread's state. If `None`, the ledger uses the device
+    /// of the context.
+    pub device: Option<DeviceId>,
+    /// Pool, if the call names one.
+    pub pool: Option<PoolId>,
+    /// Stream, for stream-ordered memory: while that stream (or the calling thread) captures a
+    /// graph, the call creates a node and does not allocate.
+    pub stream: Option<StreamId>,
+    /// Allocation site.
+    pub site: Option<SiteId>,
+}
+
+/// Function family of a free. A family that does not match the memory kind is API misuse, even if
+/// the driver accepts it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FreeFunction {
+    /// `cuMemFree`: device, managed and stream-ordered memory, imported buffers.
+    Free,
+    /// `cuMemFreeAsync`: stream-ordered memory; the driver also accepts plain device memory.
+    FreeAsync,
+    /// `cuMemFreeHost`: pinned memory.
+    FreeHost,
+    /// `cuMemHostUnregister`: registered memory.
+    Unregister,
+    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`.
+    DestroyArray,
+    /// `cuIpcCloseMemHandle`.
+    CloseImport,
+    /// `cuDestroyExternalMemory`.
+    DestroyExternal,
+}
+
+impl FreeFunction {
+    /// Whether the family is meant for a memory kind. Kinds without a family of their own match
+    /// all.
+    #[must_use]
+    pub const fn fits(self, kind: MemoryKind) -> bool {
+        match kind {
+            MemoryKind::Device | MemoryKind::Managed => matches!(self, Self::Free),
+            MemoryKind::Async | MemoryKind::HostAsync | MemoryKind::Graph => {
+                matches!(self, Self::Free | Self::FreeAsync)
+            }
+            MemoryKind::Pinned => matches!(self, Self::FreeHost),
+            MemoryKind::Registered => matches!(self, Self::Unregister),
+            MemoryKind::Array => matches!(self, Self::DestroyArray),
+            MemoryKind::Imported => {
+                matches!(self, Self::Free | Self::CloseImport | Self::DestroyExternal)
+            }
+            MemoryKind::Physical
+            | MemoryKind::HostPhysical
+            | MemoryKind::Pool
+            | MemoryKind::Static
+            | MemoryKind::ManagedStatic
+            | MemoryKind::Pageable
+            | MemoryKind::Torch
+            | MemoryKind::Unknown => true,
+        }
+    }
+}
+
+/// A successful free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Free {
+    /// Key of the allocation. A null pointer is a legal no-op and never becomes an event.
+    pub key: AllocationKey,
+    /// Function family.
+    pub by: FreeFunction,
+    /// Stream, for `cuMemFreeAsync`: while it captures, the call creates a node.
+    pub stream: Option<StreamId>,
+}
+
+/// Location of physical memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryLocation {
+    /// A device.
+    Device(DeviceId),
+    /// The host, or one of its NUMA nodes.
+    Host,
+}
+
+/// Calls of the virtual memory management API. Physical memory is created by `Create` and freed
+/// when its last reference is released *and* its last mapping is removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VmmCall {
+    /// `cuMemCreate`.
+    Create {
+        /// The new handle, with one reference.
+        handle: PhysicalHandleId,
+        /// Size.
+        bytes: u64,
+        /// Location.
+        place: MemoryLocation,
+        /// Allocation site.
+        site: Option<SiteId>,
+    },
+    /// `cuMemImportFromShareableHandle`: memory of another process. Its size becomes known when it
+    /// is mapped.
+    Import {
+        /// The new handle, with one reference.
+        handle: PhysicalHandleId,
+    },
+    /// `cuMulticastCreate`: a handle without memory.
+    Multicast {
+        /// The new handle, with one reference.
+        handle: PhysicalHandleId,
+    },
+    /// `cuMemRetainAllocationHandle`: adds a reference to the memory mapped at an address.
+    Retain {
+        /// Handle that the call returned.
+        handle: PhysicalHandleId,
+    },
+    /// `cuMemRelease`: drops a reference.
+    Release {
+        /// Handle.
+        handle: PhysicalHandleId,
+    },
+    /// `cuMemMap`.
+    Map {
+        /// Target address.
+        address: u64,
+        /// Size of the mapping.
+        bytes: u64,
+        /// Physical memory.
+        handle: PhysicalHandleId,
+    },
+    /// `cuMemUnmap`: removes all mappings inside the range.
+    Unmap {
+        /// Start of the range.
+        address: u64,
+        /// Size of the range.
+        bytes: u64,
+    },
+    /// `cuMemAddressReserve`: reserves addresses, does not allocate memory.
+    Reserve {
+        /// Start of the range.
+        address: u64,
+        /// Size of the range.
+        bytes: u64,
+    },
+    /// `cuMemAddressFree`.
+    Unreserve {
+        /// Start of the range.
+        address: u64,
+        /// Size of the range.
+        bytes: u64,
+    },
+}
+
+/// Calls on memory pools. The *used* bytes of a pool are the sum of its live stream-ordered
+/// allocations. The *reserved* bytes are known only to the driver, and seen when a program queries
+/// them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PoolCall {
+    /// `cuMemPoolCreate`, or an import of another process's pool.
+    Created {
+        /// Pool.
+        pool: PoolId,
+        /// Location of its memory; `None` if the call does not say (imports).
+        place: Option<MemoryLocation>,
+    },
+    /// `cuMemPoolDestroy`: the pool stays until its last allocation is freed.
+    Destroyed {
+        /// Pool.
+        pool: PoolId,
+    },
+    /// `cuMemPoolTrimTo`.
+    Trimmed {
+        /// Pool.
+        pool: PoolId,
+        /// Bytes that it may keep.
+        keep: u64,
+    },
+    /// `cuMemPoolGetAttribute` returned the reserved size of the pool.
+    ToldReserved {
+        /// Pool.
+        pool: PoolId,
+        /// Reserved size.
+        bytes: u64,
+    },
+    /// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`, `cuDeviceSetMemPool`: a pool of a device.
+    /// If it was not created by the program, or is not the current pool, it is the default pool.
+    OfDevice {
+        /// Pool.
+        pool: PoolId,
+        /// Device.
+        device: DeviceId,
+        /// Whether `cuMemAllocAsync` allocates from it from now on.
+        current: bool,
+    },
+}
+
+/// Calls on graphs with memory nodes, and on stream capture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GraphCall {
+    /// `cuStreamBeginCapture`: calls on the stream become nodes, of `graph` if there is one.
+    CaptureBegan {
+        /// Stream.
+        stream: StreamId,
+        /// Graph of `cuStreamBeginCaptureToGraph`.
+        graph: Option<GraphId>,
+    },
+    /// `cuStreamEndCapture`: the nodes belong to this graph. Failed captures return no graph.
+    CaptureEnded {
+        /// Stream.
+        stream: StreamId,
+        /// New graph.
+        graph: Option<GraphId>,
+    },
+    /// `cuGraphAddMemAllocNode`: reserves an address, does not allocate yet.
+    AllocNode {
+        /// Graph.
+        graph: GraphId,
+        /// Address that the node will allocate.
+        address: u64,
+        /// Size.
+        bytes: u64,
+        /// Location.
+        place: MemoryLocation,
+    },
+    /// `cuGraphAddMemFreeNode`.
+    FreeNode {
+        /// Graph.
+        graph: GraphId,
+        /// Address that it frees.
+        address: u64,
+    },
+    /// `cuGraphInstantiate`.
+    Instantiated {
+        /// Graph exec.
+        exec: GraphExecId,
+        /// Its graph.
+        graph: GraphId,
+        /// Each launch first frees what the previous launch left allocated (flag 1).
+        frees_before_launch: bool,
+    },
+    /// `cuGraphLaunch`: memory that the graph allocates and does not free is live from now on.
+    Launched {
+        /// Graph exec.
+        exec: GraphExecId,
+    },
+    /// `cuGraphExecDestroy`.
+    ExecDestroyed {
+        /// Graph exec.
+        exec: GraphExecId,
+    },
+    /// `cuGraphDestroy`.
+    GraphDestroyed {
+        /// Graph.
+        graph: GraphId,
+    },
+    /// `cuDeviceGetGraphMemAttribute` returned the memory that graphs reserve on a device.
+    ToldReserved {
+        /// Device.
+        device: DeviceId,
+        /// Reserved size.
+        bytes: u64,
+    },
+    /// `cuDeviceGraphMemTrim`: returns memory that no graph uses to the device.
+    Trimmed {
+        /// Device.
+        device: DeviceId,
+    },
+}
+
+/// A driver call that returned an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailedCall {
+    /// Function.
+    pub function: FunctionId,
+    /// The `CUresult`.
+    pub code: i32,
+    /// For an allocating call: kind and size of the request.
+    pub asked: Option<(MemoryKind, u64)>,
+    /// For a freeing call: key of the allocation to free.
+    pub freed: Option<AllocationKey>,
+    /// Requested device, if known.
+    pub device: Option<DeviceId>,
+    /// Context of the calling thread, if known.
+    pub context: Option<ContextId>,
+    /// Allocation site, for an allocating call.
+    pub site: Option<SiteId>,
+}
+
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub const INVALID_VALUE: i32 = 1;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub const OUT_OF_MEMORY: i32 = 2;
+
+/// `CUDA_ERROR_INVALID_HANDLE`.
+pub const INVALID_HANDLE: i32 = 400;
+
+/// Calls on contexts, which determine the device of an allocation and limit its lifetime.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ContextCall {
+    /// `cuCtxCreate`: creates a context that is not a primary context.
+    Created {
+        /// New context.
+        context: ContextId,
+        /// Its device.
+        device: DeviceId,
+    },
+    /// `cuCtxDestroy`: frees all its memory at once.
+    Destroyed {
+        /// Context.
+        context: ContextId,
+    },
+    /// `cuDevicePrimaryCtxRetain`: adds a user of the device's primary context.
+    PrimaryRetained {
+        /// Primary context.
+        context: ContextId,
+        /// Its device.
+        device: DeviceId,
+    },
+    /// `cuDevicePrimaryCtxRelease`: drops a user; with the last one, all its memory is freed.
+    PrimaryReleased {
+        /// Device.
+        device: DeviceId,
+    },
+    /// `cuDevicePrimaryCtxReset`: frees all its memory at once, regardless of users.
+    PrimaryReset {
+        /// Device.
+        device: DeviceId,
+    },
+    /// A context query returned the device of a context created before tracing began.
+    Learned {
+        /// Context.
+        context: ContextId,
+        /// Its device.
+        device: DeviceId,
+    },
+}
+
+/// Records that were not delivered, as *increments* since the previous event of this kind for the
+/// process. The pid is 0 if the process is unknown.
+///
+/// The time of the event is when the counters were read: no loss is newer, and all records from
+/// before that time are delivered first. The bounds of a snapshot cover losses reported before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LostDelta {
+    /// Successful allocating calls.
+    pub allocations: u64,
+    /// Bytes requested by those calls.
+    pub allocated_bytes: u64,
+    /// Successful freeing calls.
+    pub frees: u64,
+    /// Failed calls.
+    pub failures: u64,
+    /// All others: contexts, process lifecycle, mappings and references of physical memory, pools,
+    /// graphs and captures.
+    pub other: u64,
+    /// Launches not counted by kernel.
+    pub launches: u64,
+    /// Copies and memsets not counted.
+    pub copies: u64,
+    /// Allocations whose call stack was lost.
+    pub stacks: u64,
+    /// Creations and destructions of CUDA objects. Records that also concern memory are included in
+    /// `other` as well.
+    pub objects: u64,
+    /// Blocks allocated or freed by a framework's cache. They do not affect the driver's memory.
+    pub tensors: u64,
+    /// Processes that ended without having been announced. Nothing is known about them except calls
+    /// that were delivered.
+    pub processes: u64,
+}

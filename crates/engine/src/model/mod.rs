@@ -1,0 +1,15 @@
+//! NEWMOD model
+
+pub mod activity;
+pub mod caching_allocator;
+pub mod change;
+pub mod container;
+pub mod cuda_error;
+pub mod cuda_object;
+pub mod event;
+pub mod holder;
+pub mod ids;
+pub mod memory_kind;
+pub mod stack;
+pub mod tensor;
+pub mod units;

@@ -1,0 +1,354 @@
+//! Interned call stacks: a *site* is the stack that an allocation came from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::model::ids::SiteId;
+
+/// One frame of a call stack. All strings are untrusted.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Frame {
+    /// Function; empty if unknown, see `unknown`.
+    pub function: Arc<str>,
+    /// Source file, if known.
+    pub file: Option<Arc<str>>,
+    /// Line; 0 if unknown.
+    pub line: u32,
+    /// Library or executable that contains the code.
+    pub module: Option<Arc<str>>,
+    /// Language.
+    pub language: Language,
+    /// Why the function is unknown.
+    pub unknown: Option<UnknownReason>,
+}
+
+/// Language of a frame, as far as it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub enum Language {
+    /// Machine code of any language.
+    #[default]
+    Native,
+    /// Python.
+    Python,
+    /// Not code: a placeholder for frames, such as the variable of a static allocation.
+    Synthetic,
+}
+
+impl Language {
+    /// Name in reports and files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Python => "python",
+            Self::Synthetic => "synthetic",
+        }
+    }
+}
+
+/// Why a frame has no function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum UnknownReason {
+    /// The file has no symbol at this address.
+    NoSymbol,
+    /// The address does not belong to a file.
+    Unmapped,
+    /// Code that was generated at run time.
+    Jit,
+    /// The file could not be read.
+    Unreadable,
+    /// The tool that wrote the file did not record it.
+    NotRecorded,
+    /// The process exited before it could be inspected.
+    ProcessExited,
+    /// The return address is hidden by another tool's uretprobe.
+    HiddenByUretprobe,
+    /// The data structures of the interpreter are not supported.
+    UnsupportedInterpreter,
+    /// The interpreter had not been detected yet at the time of the call.
+    InterpreterNotReady,
+    /// Further frames are missing: the stack is deeper than the part that was read.
+    Truncated,
+    /// Further frames are missing: there is no unwind information.
+    NoUnwindInfo,
+}
+
+impl UnknownReason {
+    /// Reason in a few words.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::NoSymbol => "no symbol",
+            Self::Unmapped => "unmapped address",
+            Self::Jit => "JIT code",
+            Self::Unreadable => "unreadable file",
+            Self::NotRecorded => "not recorded by the tool",
+            Self::ProcessExited => "process exited",
+            Self::HiddenByUretprobe => "hidden by a return probe",
+            Self::UnsupportedInterpreter => "unsupported interpreter",
+            Self::InterpreterNotReady => "interpreter not detected yet",
+            Self::Truncated => "stack truncated",
+            Self::NoUnwindInfo => "no unwind information",
+        }
+    }
+}
+
+/// Id of a frame in a table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FrameId(pub u32);
+
+/// Interned frames and stacks. Ids start at 0 and never change.
+#[derive(Clone, Debug, Default)]
+pub struct StackTable {
+    frames: Vec<Frame>,
+    frame_ids: HashMap<Frame, FrameId>,
+    stacks: Vec<Box<[FrameId]>>,
+    stack_ids: HashMap<Box<[FrameId]>, SiteId>,
+}
+
+impl StackTable {
+    /// Returns the id of a frame; adds it if it is new.
+    pub fn frame(&mut self, frame: Frame) -> FrameId {
+        if let Some(&id) = self.frame_ids.get(&frame) {
+            return id;
+        }
+        let id = FrameId(u32::try_from(self.frames.len()).unwrap_or(u32::MAX));
+        self.frames.push(frame.clone());
+        self.frame_ids.insert(frame, id);
+        id
+    }
+
+    /// Returns the id of a stack, innermost frame first; adds it if it is new.
+    pub fn site(&mut self, frames: &[FrameId]) -> SiteId {
+        if let Some(&id) = self.stack_ids.get(frames) {
+            return id;
+        }
+        let id = SiteId(u32::try_from(self.stacks.len()).unwrap_or(u32::MAX));
+        self.stacks.push(frames.into());
+        self.stack_ids.insert(frames.into(), id);
+        id
+    }
+
+    /// Frames of a site, innermost first; none for an unknown site.
+    pub fn frames(&self, site: SiteId) -> impl Iterator<Item = &Frame> {
+        let ids = self.ids(site);
+        ids.iter().filter_map(|id| self.frames.get(id.0 as usize))
+    }
+
+    /// Frame ids of a site, innermost first; none for an unknown site.
+    #[must_use]
+    pub fn ids(&self, site: SiteId) -> &[FrameId] {
+        self.stacks.get(site.0 as usize).map_or(&[], |ids| ids)
+    }
+
+    /// Frame by id.
+    #[must_use]
+    pub fn get(&self, id: FrameId) -> Option<&Frame> {
+        self.frames.get(id.0 as usize)
+    }
+
+    /// Number of stacks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.stacks.len()
+    }
+
+    /// Whether there are no stacks.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.stacks.is_empty()
+    }
+}
+
+/// Name of a site in all outputs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum SiteName {
+    /// Hash of its frames; see [`site_name`].
+    Resolved(u64),
+    /// Its frames are not resolved yet.
+    Pending(SiteId),
+    /// The call stack is unknown.
+    Unknown,
+    /// All sites beyond the limit.
+    Other,
+}
+
+impl fmt::Display for SiteName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resolved(name) => f.pad(&format!("{name:016x}")),
+            Self::Pending(site) => f.pad(&format!("pending-{}", site.0)),
+            Self::Unknown => f.pad("none"),
+            Self::Other => f.pad("other"),
+        }
+    }
+}
+
+/// Stable name of a stack: 64-bit FNV-1a over the file name of the module, the function, the file
+/// and the line of each frame, innermost first. Each string ends with a zero byte, lines are four
+/// bytes, little endian. It does not change between runs or versions.
+#[must_use]
+pub fn site_name(frames: &[Frame]) -> u64 {
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
+        }
+    };
+    for frame in frames {
+        let module = frame.module.as_deref().unwrap_or_default();
+        let module = module.rsplit('/').next().unwrap_or_default();
+        for text in [module, &frame.function, frame.file.as_deref().unwrap_or_default()] {
+            add(text.as_bytes());
+            add(&[0]);
+        }
+        add(&frame.line.to_le_bytes());
+    }
+    hash
+}
+
+/// Limit of distinct stacks per trace. Later ones share a placeholder frame.
+const MAX_STACKS: usize = 1 << 18;
+
+/// Frames of the sites of a trace or recording, as far as they are resolved.
+///
+/// Several ids may have the same frames: in reports they are one site with one name.
+#[derive(Clone, Debug, Default)]
+pub struct SiteRegistry {
+    stacks: StackTable,
+    resolved: HashMap<SiteId, ResolvedSite>,
+    first: HashMap<u64, SiteId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ResolvedSite {
+    stack: SiteId,
+    name: u64,
+}
+
+impl SiteRegistry {
+    /// Sets the frames of a site, innermost first. Only the first call for a site has an effect.
+    pub fn resolve(&mut self, site: SiteId, frames: &[Frame]) {
+        if self.resolved.contains_key(&site) {
+            return;
+        }
+        let name = site_name(frames);
+        let resolved = match self.first.get(&name).and_then(|first| self.resolved.get(first)) {
+            Some(resolved) => *resolved,
+            None if self.stacks.len() < MAX_STACKS => {
+                ResolvedSite { stack: self.keep(frames), name }
+            }
+            None => self.too_many(),
+        };
+        self.resolved.insert(site, resolved);
+        self.first.entry(resolved.name).or_insert(site);
+    }
+
+    fn keep(&mut self, frames: &[Frame]) -> SiteId {
+        let ids: Vec<_> = frames.iter().map(|frame| self.stacks.frame(frame.clone())).collect();
+        self.stacks.site(&ids)
+    }
+
+    fn too_many(&mut self) -> ResolvedSite {
+        let function = "stack limit reached".into();
+        let frames = [Frame { function, language: Language::Synthetic, ..Frame::default() }];
+        ResolvedSite { stack: self.keep(&frames), name: site_name(&frames) }
+    }
+
+    /// First site with the same frames; the site itself while it is not resolved.
+    #[must_use]
+    pub fn canonical(&self, site: SiteId) -> SiteId {
+        let first = self.resolved.get(&site).and_then(|resolved| self.first.get(&resolved.name));
+        first.copied().unwrap_or(site)
+    }
+
+    /// Name of a site.
+    #[must_use]
+    pub fn name(&self, site: Option<SiteId>) -> SiteName {
+        let Some(site) = site else { return SiteName::Unknown };
+        let resolved = self.resolved.get(&site);
+        resolved.map_or(SiteName::Pending(site), |resolved| SiteName::Resolved(resolved.name))
+    }
+
+    /// Frames, innermost first; `None` while the site is not resolved.
+    #[must_use]
+    pub fn frames(&self, site: SiteId) -> Option<Arc<[Frame]>> {
+        let resolved = self.resolved.get(&site);
+        resolved.map(|resolved| self.stacks.frames(resolved.stack).cloned().collect())
+    }
+
+    /// Frames of the site with this name, innermost first; none if it is not resolved.
+    #[must_use]
+    pub fn frames_of(&self, name: SiteName) -> Arc<[Frame]> {
+        let first = match name {
+            SiteName::Resolved(name) => self.first.get(&name).copied(),
+            _ => None,
+        };
+        first.and_then(|site| self.frames(site)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_are_interned() {
+        let mut stacks = StackTable::default();
+        let frame = |name: &str| Frame { function: name.into(), ..Frame::default() };
+        let (main, step) = (stacks.frame(frame("main")), stacks.frame(frame("step")));
+        let site = stacks.site(&[step, main]);
+        assert_eq!(stacks.frame(frame("main")), main);
+        assert_eq!(stacks.site(&[step, main]), site);
+        assert_ne!(stacks.site(&[main]), site);
+        let names: Vec<_> = stacks.frames(site).map(|frame| &*frame.function).collect();
+        assert_eq!(names, ["step", "main"]);
+        assert_eq!(stacks.frames(SiteId(99)).count(), 0);
+    }
+
+    fn frame(function: &str) -> Frame {
+        let (file, module) = (Some("a.c".into()), Some("/usr/lib/liba.so".into()));
+        Frame { function: function.into(), file, line: 258, module, ..Frame::default() }
+    }
+
+    #[test]
+    fn site_name_matches_documented_hash() {
+        // FNV-1a of an empty input is its offset basis; the other value was computed with Python:
+        // h = 0xcbf29ce484222325
+        // for b in b"liba.so\0f\0a.c\0" + (258).to_bytes(4, "little"):
+        //     h = ((h ^ b) * 0x100000001b3) & (2**64 - 1)
+        assert_eq!(site_name(&[]), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(site_name(&[frame("f")]), 0xd467_fde3_d228_6e48);
+        let elsewhere = Frame { module: Some("liba.so".into()), ..frame("f") };
+        assert_eq!(site_name(&[elsewhere]), site_name(&[frame("f")]));
+    }
+
+    #[test]
+    fn sites_with_equal_frames_are_merged() {
+        let mut sites = SiteRegistry::default();
+        assert_eq!(sites.name(Some(SiteId(7))).to_string(), "pending-7");
+        assert_eq!(sites.name(None).to_string(), "none");
+        sites.resolve(SiteId(7), &[frame("f"), frame("main")]);
+        sites.resolve(SiteId(9), &[frame("f"), frame("main")]);
+        sites.resolve(SiteId(8), &[frame("g"), frame("main")]);
+        assert_eq!(sites.canonical(SiteId(9)), SiteId(7));
+        assert_eq!(sites.canonical(SiteId(8)), SiteId(8));
+        assert_eq!(sites.canonical(SiteId(3)), SiteId(3));
+        assert_eq!(sites.name(Some(SiteId(9))), sites.name(Some(SiteId(7))));
+        let frames = sites.frames_of(sites.name(Some(SiteId(9))));
+        assert_eq!(*frames, [frame("f"), frame("main")]);
+    }
+
+    #[test]
+    fn first_frames_of_a_site_are_kept() {
+        let mut sites = SiteRegistry::default();
+        sites.resolve(SiteId(1), &[frame("f")]);
+        sites.resolve(SiteId(1), &[frame("g")]);
+        sites.resolve(SiteId(2), &[frame("f")]);
+        assert_eq!(sites.canonical(SiteId(2)), SiteId(1));
+        assert_eq!(sites.frames(SiteId(1)).as_deref(), Some(&[frame("f")][..]));
+    }
+}

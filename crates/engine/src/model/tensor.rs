@@ -1,0 +1,224 @@
+//! Events and views of a framework's caching allocator. They annotate driver memory: nothing of
+//! them is ever added to the driver's bytes.
+
+use crate::model::ids::{DeviceId, SiteId};
+use crate::model::units::{Bytes, Timestamp};
+
+/// PyTorch's allocator allocated or freed a block; with its own totals after that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TensorEvent {
+    /// What happened.
+    pub what: TensorOp,
+    /// Device ordinal in the process.
+    pub device: DeviceId,
+    /// Allocated bytes on that device, as counted by the allocator.
+    pub allocated: u64,
+    /// Device memory held by the allocator.
+    pub reserved: u64,
+}
+
+impl TensorEvent {
+    /// Sets the allocation site.
+    pub const fn set_site(&mut self, at: Option<SiteId>) {
+        match &mut self.what {
+            TensorOp::Allocated { site, .. } | TensorOp::OutOfMemory { site, .. } => *site = at,
+            TensorOp::Freed { .. } => {}
+        }
+    }
+}
+
+/// What happened to a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TensorOp {
+    /// The block was allocated.
+    Allocated {
+        /// Address.
+        address: u64,
+        /// Size, as rounded by the allocator.
+        bytes: u64,
+        /// Allocation site.
+        site: Option<SiteId>,
+    },
+    /// The block was freed.
+    Freed {
+        /// Address.
+        address: u64,
+        /// Size.
+        bytes: u64,
+    },
+    /// The allocation failed: out of memory.
+    OutOfMemory {
+        /// Requested size.
+        bytes: u64,
+        /// Allocation site.
+        site: Option<SiteId>,
+    },
+}
+
+/// Whether the blocks of a process's cache are tracked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TensorTracking {
+    /// They are tracked from here on.
+    Active,
+    /// They cannot be tracked.
+    Unavailable(TensorsUnavailable),
+}
+
+/// Why the tensors of a process are unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum TensorsUnavailable {
+    /// `libc10_cuda.so` was found, but no `libc10.so` next to it.
+    NoLibrary,
+    /// `libc10.so` does not export the function to which the cache reports its blocks.
+    NoSymbol,
+    /// `libc10.so` cannot be read.
+    Unreadable,
+    /// The kernel rejected the probe.
+    AttachFailed,
+    /// The cache is not used: each tensor is a stream-ordered allocation of the driver.
+    AsyncBackend,
+}
+
+impl TensorsUnavailable {
+    /// All reasons.
+    pub const ALL: [Self; 5] =
+        [Self::NoLibrary, Self::NoSymbol, Self::Unreadable, Self::AttachFailed, Self::AsyncBackend];
+
+    /// Name in JSON and files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoLibrary => "no_library",
+            Self::NoSymbol => "no_symbol",
+            Self::Unreadable => "unreadable",
+            Self::AttachFailed => "attach_failed",
+            Self::AsyncBackend => "async_backend",
+        }
+    }
+
+    /// Reason in words, with a suggestion.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::NoLibrary => {
+                "libc10_cuda.so is loaded without libc10.so: renamed or statically linked PyTorch \
+                 builds are not supported"
+            }
+            Self::NoSymbol => {
+                "libc10.so does not export reportMemoryUsageToProfiler: unsupported PyTorch build"
+            }
+            Self::Unreadable => "libc10.so is not readable; run as root",
+            Self::AttachFailed => "cannot attach a probe to libc10.so",
+            Self::AsyncBackend => {
+                "PyTorch uses cudaMallocAsync: tensors are listed as stream-ordered allocations"
+            }
+        }
+    }
+}
+
+/// PyTorch's cache in one process. This annotates driver memory: it is not included in any total of
+/// it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TorchView {
+    /// State by device.
+    pub devices: Vec<TorchDeviceView>,
+    /// Lost records of blocks.
+    pub lost: u64,
+    /// Blocks dropped because the limit was reached.
+    pub unlisted: u64,
+    /// Why nothing is known.
+    pub reason: Option<TensorsUnavailable>,
+}
+
+impl TorchView {
+    /// Whether all allocated blocks are known, and no others are listed.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.lost == 0
+            && self.unlisted == 0
+            && self.reason.is_none()
+            && self.devices.iter().all(|device| device.allocated == device.seen_bytes)
+    }
+}
+
+/// PyTorch's cache on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TorchDeviceView {
+    /// Device ordinal in the process.
+    pub device: DeviceId,
+    /// Allocated bytes, as last reported by the allocator.
+    pub allocated: Bytes,
+    /// Device memory held by the allocator, as last reported; less if the live driver memory of the
+    /// process is smaller now.
+    pub reserved: Bytes,
+    /// Peak of the reported allocated bytes.
+    pub peak: Bytes,
+    /// When the peak was reached.
+    pub peak_at: Timestamp,
+    /// Blocks that were seen to be allocated and not freed.
+    pub blocks: u64,
+    /// Their size: less than `allocated` if some were allocated before the trace.
+    pub seen_bytes: Bytes,
+    /// Blocks allocated during the trace.
+    pub given_total: u64,
+    /// Blocks freed.
+    pub taken_total: u64,
+    /// Of those: whose allocation was not seen.
+    pub unknown_taken: u64,
+    /// Out-of-memory errors.
+    pub refused: u64,
+    /// Layout of the unused memory.
+    pub fragmentation: Result<CacheFragmentation, FragmentationUnknown>,
+}
+
+impl TorchDeviceView {
+    /// Memory that it holds and no tensor uses.
+    #[must_use]
+    pub const fn cached(&self) -> Bytes {
+        Bytes(self.reserved.0.saturating_sub(self.allocated.0))
+    }
+}
+
+/// Layout of a cache's unused memory in its segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheFragmentation {
+    /// In segments without a block: `torch.cuda.empty_cache()` frees them.
+    pub whole: Bytes,
+    /// In segments with blocks, which stay as long as those blocks.
+    pub fragmented: Bytes,
+    /// Largest gap in a segment with blocks: the largest request that fits without new memory.
+    pub largest_gap: Bytes,
+}
+
+/// Why the layout of unused memory is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum FragmentationUnknown {
+    /// There are unknown blocks: from before the trace, or with a lost record.
+    BlocksUnknown,
+    /// There are blocks in memory whose allocation was not seen.
+    SegmentsUnknown,
+    /// There are too many blocks to scan for each report.
+    TooMany,
+}
+
+impl FragmentationUnknown {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BlocksUnknown => "blocks_unknown",
+            Self::SegmentsUnknown => "segments_unknown",
+            Self::TooMany => "too_many_blocks",
+        }
+    }
+
+    /// Reason in a few words.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::BlocksUnknown => "some blocks are unknown",
+            Self::SegmentsUnknown => "memory from before the trace",
+            Self::TooMany => "too many blocks",
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Cause of an out-of-memory error, derived from the state of the device, its holders, caches and
+//! the host. Missing information lowers the confidence of the result.
+
+mod breakdown;
+mod holder_summary;
+
+pub use breakdown::MemoryBreakdown;
+
+use crate::model::ids::{DeviceId, GpuId, Pid};
+use crate::model::memory_kind::{MemoryKind, MemoryLayer};
+use crate::model::units::Bytes;
+use crate::snapshot::Snapshot;
+use crate::verdict::Confidence;
+
+/// Resource that a failed call requested.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestedResource {
+    /// Memory of a kind and size.
+    Memory(MemoryKind, Bytes),
+    /// Virtual addresses without memory, of unknown size.
+    Addresses,
+    /// An object that needs memory: a context, module or graph.
+    Other,
+}
+
+impl RequestedResource {
+    /// Requested size, if known.
+    #[must_use]
+    pub const fn bytes(self) -> Option<Bytes> {
+        match self {
+            Self::Memory(_, bytes) => Some(bytes),
+            Self::Addresses | Self::Other => None,
+        }
+    }
+}
+
+/// State at the time of a failed call.
+#[derive(Clone, Copy, Debug)]
+pub struct OomContext<'a> {
+    /// Requesting process; 0 if there was none.
+    pub pid: Pid,
+    /// Requested resource.
+    pub asked: RequestedResource,
+    /// Requested device, by its ordinal in the process.
+    pub device: Option<DeviceId>,
+    /// GPU of the host that corresponds to `device`.
+    pub gpu: Option<GpuId>,
+    /// Traced device memory of each process on it at that time.
+    pub holders: &'a [(Pid, Bytes)],
+    /// Snapshot from shortly afterwards, for driver-reported usage, caches and pools.
+    pub snapshot: &'a Snapshot,
+    /// Total memory of the GPU.
+    pub total: Option<Bytes>,
+    /// Unused memory of the requester's PyTorch cache at that time, if tensors are tracked: the
+    /// cache may have released it before the snapshot.
+    pub cached: Option<Bytes>,
+    /// Memory of the host.
+    pub host: HostMemory,
+    /// Signs that the GPU is shared.
+    pub hints: &'a [GpuSharingHint],
+}
+
+/// Memory and limits of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostMemory {
+    /// Memory available to programs.
+    pub available: Option<Bytes>,
+    /// Limit of locked memory of the process; `None` if unlimited or unknown.
+    pub locked_limit: Option<Bytes>,
+    /// Limit of the address space of the process; `None` if unlimited or unknown.
+    pub address_limit: Option<Bytes>,
+}
+
+/// A sign that the GPU is shared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum GpuSharingHint {
+    /// An MPS server is running, which can limit its clients.
+    Mps,
+    /// The process has loaded a library that intercepts driver calls and limits memory.
+    SharingLibrary,
+}
+
+impl GpuSharingHint {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mps => "mps_server",
+            Self::SharingLibrary => "gpu_sharing_library",
+        }
+    }
+
+    /// Description, as a clause.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Mps => {
+                "an MPS server is running (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT can limit its clients)"
+            }
+            Self::SharingLibrary => "the process has loaded a GPU sharing library (libvgpu.so)",
+        }
+    }
+}
+
+/// Cause of an out-of-memory error.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum OomCause {
+    /// The device is full, or has too little free memory.
+    DeviceExhausted,
+    /// A framework's cache has enough unused memory, but fragmented or not released.
+    CacheFragmentation,
+    /// A driver pool has enough unused memory that cannot serve this request.
+    PoolFragmentation,
+    /// The request is larger than the device.
+    RequestExceedsDevice,
+    /// The device has enough free memory: a quota limits the process.
+    Quota,
+    /// The virtual address space is exhausted.
+    AddressSpaceExhausted,
+    /// Host memory, or the limit of locked memory, is exhausted.
+    HostMemoryExhausted,
+    /// There is not enough information.
+    Unknown,
+}
+
+impl OomCause {
+    /// Whether freeing device memory of other processes would help.
+    #[must_use]
+    pub const fn is_device_memory(self) -> bool {
+        match self {
+            Self::DeviceExhausted
+            | Self::CacheFragmentation
+            | Self::PoolFragmentation
+            | Self::Unknown => true,
+            Self::RequestExceedsDevice
+            | Self::Quota
+            | Self::AddressSpaceExhausted
+            | Self::HostMemoryExhausted => false,
+        }
+    }
+
+    /// All causes.
+    pub const ALL: [Self; 8] = [
+        Self::DeviceExhausted,
+        Self::CacheFragmentation,
+        Self::PoolFragmentation,
+        Self::RequestExceedsDevice,
+        Self::Quota,
+        Self::AddressSpaceExhausted,
+        Self::HostMemoryExhausted,
+        Self::Unknown,
+    ];
+
+    /// Name in JSON and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DeviceExhausted => "device_exhausted",
+            Self::CacheFragmentation => "cache_fragmentation",
+            Self::PoolFragmentation => "pool_fragmentation",
+            Self::RequestExceedsDevice => "request_exceeds_device",
+            Self::Quota => "quota",
+            Self::AddressSpaceExhausted => "address_space_exhausted",
+            Self::HostMemoryExhausted => "host_memory_exhausted",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Cause of an out-of-memory error, with evidence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OomDiagnosis {
+    /// The cause.
+    pub cause: OomCause,
+    /// Confidence in the cause.
+    pub sureness: Confidence,
+    /// The cause in one sentence; process names in it are untrusted.
+    pub sentence: String,
+    /// Values that support it.
+    pub figures: MemoryBreakdown,
+    /// Signs that the GPU is shared.
+    pub hints: Vec<GpuSharingHint>,
+}
+
+/// Memory that a device needs beyond the requested size: rounding to pages, page tables.
+const DEVICE_SLACK_BYTES: u64 = 64 << 20;
+
+/// Allocation granularity of device memory.
+const DEVICE_PAGE_BYTES: u64 = 2 << 20;
+
+/// A device is full if at most 1/20 of it is free.
+const FULL_DIVISOR: u64 = 20;
+
+/// Determines the cause.
+#[must_use]
+pub fn diagnose(scene: &OomContext<'_>) -> OomDiagnosis {
+    let memory = MemoryBreakdown::of(scene);
+    let (cause, confidence, sentence) = match scene.asked {
+        RequestedResource::Addresses => addresses(scene),
+        RequestedResource::Memory(kind, bytes) => match kind.layer() {
+            MemoryLayer::Host => host(scene, "page-locked host memory", bytes),
+            MemoryLayer::Managed => managed(scene, bytes),
+            _ => device(scene, &memory, Some(bytes)),
+        },
+        RequestedResource::Other => device(scene, &memory, None),
+    };
+    let hints = scene.hints.to_vec();
+    OomDiagnosis { cause, sureness: confidence, sentence, figures: memory, hints }
+}
+
+/// Estimates the free memory of the GPU at that time.
+#[must_use]
+pub fn estimated_free(scene: &OomContext<'_>) -> Option<Bytes> {
+    MemoryBreakdown::of(scene).free_estimated
+}
+
+type CauseFinding = (OomCause, Confidence, String);
+
+fn addresses(scene: &OomContext<'_>) -> CauseFinding {
+    let limit = scene.host.address_limit;
+    let limit_text = limit.map_or_else(
+        || "no address space limit is known for the process".to_owned(),
+        |limit| format!("the process is limited to {limit} (ulimit -v)"),
+    );
+    let confidence = if limit.is_some() { Confidence::Likely } else { Confidence::Possible };
+    let sentence = format!("virtual address space exhausted: {limit_text}");
+    (OomCause::AddressSpaceExhausted, confidence, sentence)
+}
+
+fn host(scene: &OomContext<'_>, what: &str, requested: Bytes) -> CauseFinding {
+    let HostMemory { available, locked_limit, .. } = scene.host;
+    let (confidence, why) = match (available, locked_limit) {
+        (Some(available), _) if available < requested => {
+            (Confidence::Certain, format!("the host has {available} available"))
+        }
+        (_, Some(limit)) if limit < requested => {
+            (Confidence::Likely, format!("the process may lock {limit} (ulimit -l)"))
+        }
+        (Some(available), Some(limit)) => (
+            Confidence::Possible,
+            format!(
+                "the host has {available} available and the process may lock {limit}; a cgroup \
+                 limit, or memory that it has already locked, may be the reason"
+            ),
+        ),
+        (Some(available), None) => (
+            Confidence::Possible,
+            format!("the host has {available} available; a cgroup limit may be the reason"),
+        ),
+        (None, _) => (Confidence::Possible, "available host memory is unknown".to_owned()),
+    };
+    (OomCause::HostMemoryExhausted, confidence, format!("{requested} of {what} requested; {why}"))
+}
+
+/// Managed memory can exceed the device: it also uses host memory.
+fn managed(scene: &OomContext<'_>, requested: Bytes) -> CauseFinding {
+    host(scene, "managed memory, which also uses host memory,", requested)
+}
+
+fn device(
+    scene: &OomContext<'_>,
+    memory: &MemoryBreakdown,
+    requested: Option<Bytes>,
+) -> CauseFinding {
+    let words = requested
+        .map_or_else(|| "memory for the call itself".to_owned(), |bytes| format!("{bytes}"));
+    if let (Some(requested), Some(total)) = (requested, memory.total)
+        && requested > total
+    {
+        let sentence = format!("{requested} requested; the device has {total} in total");
+        return (OomCause::RequestExceedsDevice, Confidence::Certain, sentence);
+    }
+    let need = requested.map_or(0, |requested| {
+        requested.0.div_ceil(DEVICE_PAGE_BYTES).saturating_mul(DEVICE_PAGE_BYTES)
+    });
+    let enough = need.saturating_add(DEVICE_SLACK_BYTES).saturating_add(need / 32);
+    match memory.free_estimated {
+        // There is enough only if contexts are as small as estimated.
+        Some(free) if free.0 >= enough && free.0 - enough < memory.context_uncertainty.0 => {
+            let (cause, confidence, sentence) = full(scene, memory, requested, &words, Some(free));
+            (cause, confidence.min(Confidence::Likely), sentence)
+        }
+        Some(free) if free.0 >= enough => quota(scene, memory, &words, free),
+        Some(free) => full(scene, memory, requested, &words, Some(free)),
+        None => without_driver_report(scene, memory, requested, &words),
+    }
+}
+
+/// The device has enough free memory, but the call failed.
+fn quota(
+    scene: &OomContext<'_>,
+    memory: &MemoryBreakdown,
+    words: &str,
+    free: Bytes,
+) -> CauseFinding {
+    let held = memory.requester;
+    let signs: Vec<&str> = scene.hints.iter().map(|hint| hint.description()).collect();
+    let (confidence, why) = if signs.is_empty() {
+        (
+            Confidence::Possible,
+            "a quota limits this process (MPS, container or vGPU); which one is not visible from \
+             outside"
+                .to_owned(),
+        )
+    } else {
+        (Confidence::Likely, format!("a quota limits this process: {}", signs.join("; ")))
+    };
+    let sentence = format!(
+        "about {free} was free, but a request for {words} failed: {why}; the process held {held}"
+    );
+    (OomCause::Quota, confidence, sentence)
+}
+
+/// The device has too little free memory: check whether a cache or pool holds it unused.
+fn full(
+    scene: &OomContext<'_>,
+    memory: &MemoryBreakdown,
+    requested: Option<Bytes>,
+    words: &str,
+    free: Option<Bytes>,
+) -> CauseFinding {
+    let enough = |held: Bytes| requested.is_some_and(|bytes| held >= bytes && bytes.0 > 0);
+    let state = state(memory, free);
+    if let Some((unused, exact)) = memory.cache_unused.filter(|(unused, _)| enough(*unused)) {
+        let confidence = if exact { Confidence::Certain } else { Confidence::Likely };
+        let sentence = format!(
+            "{state}, but PyTorch's cache in the same process had {unused} unused, and {words} was \
+             requested: the cache is fragmented, or had not released it"
+        );
+        return (OomCause::CacheFragmentation, confidence, sentence);
+    }
+    if let Some(unused) = memory.pool_unused.filter(|unused| enough(*unused)) {
+        let sentence = format!(
+            "{state}, but memory pools of the same process had {unused} reserved and unused, and \
+             {words} was requested"
+        );
+        return (OomCause::PoolFragmentation, Confidence::Likely, sentence);
+    }
+    let left = free.map_or_else(String::new, |free| format!(", about {free} free"));
+    let sentence = format!(
+        "{state}: {words} requested{left}; {}",
+        holder_summary::sentence(scene, memory, free)
+    );
+    let confidence = if free.is_some() { Confidence::Certain } else { Confidence::Likely };
+    (OomCause::DeviceExhausted, confidence, sentence)
+}
+
+/// Describes a device with too little free memory; "full" only if almost nothing is free. If free
+/// memory is unknown, it is estimated from traced memory.
+fn state(memory: &MemoryBreakdown, free: Option<Bytes>) -> String {
+    let Some(total) = memory.total else { return "the device was full".to_owned() };
+    let free = free.map_or(total.0.saturating_sub(memory.traced.0), |free| free.0);
+    if free <= total.0 / FULL_DIVISOR {
+        format!("the {total} device was full")
+    } else {
+        format!("the {total} device had too little free memory")
+    }
+}
+
+/// Free memory is unknown.
+fn without_driver_report(
+    scene: &OomContext<'_>,
+    memory: &MemoryBreakdown,
+    requested: Option<Bytes>,
+    words: &str,
+) -> CauseFinding {
+    let held = memory.traced;
+    let more =
+        held.0.saturating_add(requested.unwrap_or_default().0).saturating_add(DEVICE_SLACK_BYTES);
+    match memory.total {
+        Some(total) if more >= total.0 => full(scene, memory, requested, words, None),
+        Some(total) => {
+            let sentence = format!(
+                "{words} requested on a {total} device; {held} traced; free memory is unknown (the \
+                 driver could not be queried), so a full device and a quota look the same"
+            );
+            (OomCause::Unknown, Confidence::Possible, sentence)
+        }
+        None => {
+            let sentence = format!(
+                "{words} requested; total and free memory are unknown (the driver could not be \
+                 queried); {held} traced"
+            );
+            (OomCause::Unknown, Confidence::Possible, sentence)
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A small notation for the history of a site: allocations with a start, an end and a size, in
+//! seconds and arbitrary units of size.
+//!
+//! ```text
+//! Play::new().keep(every(0.0, 60.0, 0.1), 1)          leaks ten per second
+//!     .churn(every(0.0, 60.0, 0.01), 0.005, 8)        and has others that live 5 ms
+//! ```
+
+use engine::leak::{GrowthHistory, LifetimeHistogram, SiteObservation, classify};
+use engine::model::units::Nanos;
+use engine::verdict::{Confidence, Evidence, Verdict};
+
+/// Returns times from `from` to `to`, `step` apart.
+pub(crate) fn every(from: f64, to: f64, step: f64) -> Vec<f64> {
+    let count = ((to - from) / step).round() as u64;
+    (0..count).map(|number| from + number as f64 * step).collect()
+}
+
+/// A deterministic generator of numbers from 0 to 1.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self) -> f64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f64 / f64::from(1 << 24)
+    }
+
+    /// Returns an exponentially distributed lifetime with that mean.
+    pub(crate) fn decay(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.roll()).ln()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct AllocationSpan {
+    began: f64,
+    ended: Option<f64>,
+    size: u64,
+}
+
+/// The allocations of one site over time.
+#[derive(Clone, Default)]
+pub(crate) struct Scenario(Vec<AllocationSpan>);
+
+fn nanos(seconds: f64) -> Nanos {
+    Nanos((seconds * 1e9) as u64)
+}
+
+impl Scenario {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn one(mut self, began: f64, ended: Option<f64>, size: u64) -> Self {
+        self.0.push(AllocationSpan { began, ended, size });
+        self
+    }
+
+    /// Adds allocations that are never freed.
+    pub(crate) fn keep(mut self, times: Vec<f64>, size: u64) -> Self {
+        self.0.extend(times.into_iter().map(|began| AllocationSpan { began, ended: None, size }));
+        self
+    }
+
+    /// Adds allocations with a fixed lifetime.
+    pub(crate) fn churn(self, times: Vec<f64>, life: f64, size: u64) -> Self {
+        self.lives(times, size, |_| life)
+    }
+
+    pub(crate) fn lives(
+        mut self,
+        times: Vec<f64>,
+        size: u64,
+        mut life: impl FnMut(f64) -> f64,
+    ) -> Self {
+        let one = |began| AllocationSpan { began, ended: Some(began + life(began)), size };
+        self.0.extend(times.into_iter().map(one));
+        self
+    }
+
+    /// Adds allocations that are freed at the next multiple of a period.
+    pub(crate) fn until_next(self, times: Vec<f64>, period: f64, size: u64) -> Self {
+        self.lives(times, size, |began| (began / period).floor().mul_add(period, period) - began)
+    }
+
+    /// Adds allocations to a queue: beyond `limit` live ones, the oldest is freed.
+    pub(crate) fn fifo(mut self, times: Vec<f64>, limit: usize, size: u64) -> Self {
+        for (number, began) in times.iter().enumerate() {
+            self.0.push(AllocationSpan {
+                began: *began,
+                ended: times.get(number + limit).copied(),
+                size,
+            });
+        }
+        self
+    }
+
+    /// Adds allocations to a cache: beyond `limit` live ones, a random one is freed.
+    pub(crate) fn random_cache(
+        mut self,
+        times: Vec<f64>,
+        limit: usize,
+        size: u64,
+        seed: u64,
+    ) -> Self {
+        let mut dice = Dice(seed);
+        let mut live: Vec<f64> = Vec::new();
+        for began in times {
+            if live.len() == limit {
+                let victim = live.swap_remove((dice.roll() * limit as f64) as usize % limit);
+                self.0.push(AllocationSpan { began: victim, ended: Some(began), size });
+            }
+            live.push(began);
+        }
+        self.0.extend(live.into_iter().map(|began| AllocationSpan { began, ended: None, size }));
+        self
+    }
+
+    /// Classifies the site at a time; `over`: its process has exited.
+    pub(crate) fn classify(&self, now: f64, over: bool) -> (Verdict, Confidence, Evidence) {
+        self.classify_as(now, over, true)
+    }
+
+    /// Classifies the site; `named`: its stack is known.
+    pub(crate) fn classify_as(
+        &self,
+        now: f64,
+        over: bool,
+        named: bool,
+    ) -> (Verdict, Confidence, Evidence) {
+        let mut events: Vec<(Nanos, bool, AllocationSpan)> = Vec::new();
+        for life in self.0.iter().filter(|life| life.began <= now) {
+            events.push((nanos(life.began), false, *life));
+            if let Some(ended) = life.ended.filter(|ended| *ended <= now) {
+                events.push((nanos(ended), true, *life));
+            }
+        }
+        events.sort_by_key(|(at, is_end, _)| (*at, *is_end));
+        let (mut course, mut spans) = (GrowthHistory::default(), LifetimeHistogram::default());
+        let (mut live, mut live_count, mut begun, mut ended) = (0, 0, 0, 0);
+        for (at, is_end, life) in &events {
+            if *is_end {
+                course.freed(nanos(life.began), *at, live, life.size);
+                spans.add(Nanos(at.0 - nanos(life.began).0));
+                (live, live_count, ended) = (live - life.size, live_count - 1, ended + 1);
+            } else {
+                course.allocated(*at, live, life.size);
+                (live, live_count, begun) = (live + life.size, live_count + 1, begun + 1);
+            }
+        }
+        let first = events.first().map_or(Nanos(0), |(at, ..)| *at);
+        let mut births = events.iter().filter(|(_, is_end, _)| !is_end);
+        let last = births.next_back().map_or(Nanos(0), |(at, ..)| *at);
+        classify(&SiteObservation {
+            course: &course,
+            spans: &spans,
+            live,
+            live_count,
+            begun,
+            ended,
+            mean_age: Nanos(0),
+            mean_life: None,
+            first,
+            last,
+            now: nanos(now),
+            has_ended: over,
+            has_stack: named,
+        })
+    }
+
+    pub(crate) fn verdict(&self, now: f64) -> Verdict {
+        self.classify(now, false).0
+    }
+}

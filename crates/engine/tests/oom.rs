@@ -1,0 +1,373 @@
+//! Causes of out-of-memory errors: a table of cases with less and less information.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+use engine::ledger::Ledger;
+use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};
+use engine::model::ids::{AllocationKey, DeviceId, GpuId, Pid, PoolId, Tid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::tensor::{TensorEvent, TensorOp};
+use engine::model::units::{Bytes, Timestamp};
+use engine::oom::{
+    GpuSharingHint, HostMemory, OomCause, OomContext, OomDiagnosis, RequestedResource, diagnose,
+};
+use engine::snapshot::{Snapshot, SnapshotOptions};
+use engine::verdict::Confidence;
+
+const GIB: u64 = 1 << 30;
+
+/// A host with one GPU of 24 GiB, GPU 3, which is device 0 of every process.
+struct HostFixture {
+    ledger: Ledger,
+    at: u64,
+    /// Memory that each process held at the time of the error.
+    held: Vec<(Pid, Bytes)>,
+    total: Option<Bytes>,
+    host: HostMemory,
+    hints: Vec<GpuSharingHint>,
+}
+
+impl HostFixture {
+    fn new() -> Self {
+        Self {
+            ledger: Ledger::new(),
+            at: 0,
+            held: Vec::new(),
+            total: Some(Bytes(24 * GIB)),
+            host: HostMemory::default(),
+            hints: Vec::new(),
+        }
+    }
+
+    fn apply(&mut self, pid: u32, what: EventKind) {
+        self.at += 1000;
+        let at = Timestamp(self.at);
+        self.ledger.apply(&Event {
+            pid: Pid(pid),
+            tid: Tid(pid),
+            entry_time: at,
+            time: at,
+            kind: what,
+        });
+    }
+
+    fn begin(&mut self, pid: u32, before_trace: bool) {
+        let name = format!("worker-{pid}").into();
+        let facts = ProcessInfo { start: 1, uid: 1000, name, before_trace };
+        self.apply(pid, EventKind::Process(facts));
+    }
+
+    /// Adds a process that holds `bytes`, with `untracked` more reported by the driver.
+    fn holds(mut self, pid: u32, bytes: u64, untracked: Option<u64>) -> Self {
+        self.begin(pid, false);
+        self.apply(pid, EventKind::Gpus([Some(GpuId(3))].into()));
+        self.allocates(pid, bytes);
+        if let Some(untracked) = untracked {
+            self.apply(
+                pid,
+                EventKind::DriverAccount { gpu: GpuId(3), bytes: bytes + untracked, only: false },
+            );
+        }
+        self
+    }
+
+    fn allocates(&mut self, pid: u32, bytes: u64) {
+        let key = AllocationKey::address(self.at + 1);
+        let (kind, device) = (MemoryKind::Device, Some(DeviceId(0)));
+        let (context, pool, stream, site) = (None, None, None, None);
+        let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
+        self.apply(pid, EventKind::Allocate(new));
+        self.held.retain(|(known, _)| *known != Pid(pid));
+        let all = self.ledger.holders(engine::model::holder::DeviceFilter::Gpu(GpuId(3)));
+        self.held = all.into_iter().map(|one| (one.key.pid, one.live_bytes)).collect();
+    }
+
+    fn free(mut self, bytes: u64) -> Self {
+        self.apply(0, EventKind::GpuFree { gpu: GpuId(3), bytes });
+        self
+    }
+
+    /// Allocates more after the driver was queried.
+    fn then(mut self, pid: u32, bytes: u64) -> Self {
+        self.allocates(pid, bytes);
+        self
+    }
+
+    fn cache(mut self, pid: u32, allocated: u64, reserved: u64) -> Self {
+        let what = TensorOp::Allocated { address: 2, bytes: allocated, site: None };
+        let device = DeviceId(0);
+        self.apply(pid, EventKind::Tensor(TensorEvent { what, device, allocated, reserved }));
+        self
+    }
+
+    fn pool(mut self, pid: u32, reserved: u64) -> Self {
+        let (pool, device) = (PoolId(9), DeviceId(0));
+        self.apply(pid, EventKind::Pool(PoolCall::OfDevice { pool, device, current: true }));
+        self.apply(pid, EventKind::Pool(PoolCall::ToldReserved { pool, bytes: reserved }));
+        self
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        self.ledger.snapshot(Timestamp(self.at + 1), &SnapshotOptions::default())
+    }
+
+    fn diagnose(&mut self, asked: RequestedResource) -> OomDiagnosis {
+        let snapshot = self.snapshot();
+        diagnose(&OomContext {
+            pid: Pid(1),
+            asked,
+            device: Some(DeviceId(0)),
+            gpu: Some(GpuId(3)),
+            holders: &self.held,
+            snapshot: &snapshot,
+            total: self.total,
+            host: self.host,
+            cached: None,
+            hints: &self.hints,
+        })
+    }
+
+    fn cause(mut self, asked: u64) -> (OomCause, Confidence, String) {
+        let found = self.diagnose(RequestedResource::Memory(MemoryKind::Device, Bytes(asked)));
+        (found.cause, found.sureness, found.sentence)
+    }
+}
+
+fn assert_cause(
+    world: HostFixture,
+    asked: u64,
+    cause: OomCause,
+    confidence: Confidence,
+    says: &[&str],
+) {
+    let (found, sure, sentence) = world.cause(asked);
+    assert_eq!((found, sure), (cause, confidence), "{sentence}");
+    for word in says {
+        assert!(sentence.contains(word), "`{word}` is not in: {sentence}");
+    }
+}
+
+#[test]
+fn full_device_names_the_largest_holder() {
+    let world = || HostFixture::new().holds(1, 3 * GIB, Some(GIB)).holds(2, 17 * GIB, Some(GIB));
+    let says =
+        ["24.00 GiB device was full", "about 1.00 GiB free", "process 2 (worker-2): 17.00 GiB"];
+    let full = OomCause::DeviceExhausted;
+    assert_cause(world().free(GIB), 4 * GIB, full, Confidence::Certain, &says);
+    let own = HostFixture::new().holds(1, 20 * GIB, Some(GIB)).free(2 * GIB);
+    let says = ["held by the same process: 20.00 GiB"];
+    assert_cause(own, 4 * GIB, full, Confidence::Certain, &says);
+}
+
+#[test]
+fn allocations_after_the_driver_report_count() {
+    let early = HostFixture::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
+    let says = ["about 2.00 GiB free"];
+    assert_cause(early, 3 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
+}
+
+#[test]
+fn free_memory_is_known_without_a_requester() {
+    let mut world = HostFixture::new().holds(1, GIB, Some(GIB)).free(22 * GIB).then(1, 20 * GIB);
+    let snapshot = world.snapshot();
+    let scene = OomContext {
+        pid: Pid(0),
+        asked: RequestedResource::Other,
+        device: None,
+        gpu: Some(GpuId(3)),
+        holders: &world.held,
+        snapshot: &snapshot,
+        total: world.total,
+        host: HostMemory::default(),
+        cached: None,
+        hints: &[],
+    };
+    assert_eq!(engine::oom::estimated_free(&scene), Some(Bytes(2 * GIB)));
+}
+
+#[test]
+fn memory_from_before_the_trace_is_not_context_size() {
+    let mut world = HostFixture::new();
+    world.begin(2, true);
+    world.apply(2, EventKind::Gpus([Some(GpuId(3))].into()));
+    world.apply(2, EventKind::DriverAccount { gpu: GpuId(3), bytes: 4 * GIB, only: false });
+    // The requester is too new for the driver-reported usage: its context is estimated at 512 MiB.
+    world.begin(1, false);
+    let says = ["about 19.50 GiB free", "process 2 (worker-2): 4.00 GiB untracked"];
+    assert_cause(
+        world.free(20 * GIB),
+        20 * GIB,
+        OomCause::DeviceExhausted,
+        Confidence::Certain,
+        &says,
+    );
+}
+
+#[test]
+fn untracked_memory_is_named_if_it_is_most() {
+    let world = HostFixture::new().holds(1, GIB, Some(20 * GIB)).free(GIB);
+    let says = ["held by the same process: 1.00 GiB and 20.00 GiB untracked"];
+    assert_cause(world, 2 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
+    // The other process started before the trace: only the driver reports its memory.
+    let world = HostFixture::new().holds(1, GIB, Some(0)).holds(2, 0, Some(20 * GIB)).free(3 * GIB);
+    let says = ["most of it was held by process 2 (worker-2): 20.00 GiB untracked"];
+    assert_cause(world, 4 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
+    // No known process holds it.
+    let world = HostFixture::new().holds(1, GIB, Some(0)).free(GIB);
+    let says = ["22.00 GiB held by no known process"];
+    assert_cause(world, 4 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
+}
+
+#[test]
+fn full_means_nearly_no_free_and_most_means_over_half() {
+    let sentence = |world: HostFixture, asked| {
+        let (cause, _, sentence) = world.cause(asked);
+        assert_eq!(cause, OomCause::DeviceExhausted, "{sentence}");
+        sentence
+    };
+    let open = HostFixture::new().holds(1, GIB, Some(0)).holds(2, 2 * GIB, Some(0)).free(20 * GIB);
+    let said = sentence(open, 22 * GIB);
+    assert!(
+        said.contains("24.00 GiB device had too little free memory: 22.00 GiB requested"),
+        "{said}"
+    );
+    assert!(!said.contains("full"), "{said}");
+    // 2 GiB is the largest share of the 4 GiB in use, but not more than half.
+    assert!(said.contains("the largest holder was process 2 (worker-2): 2.00 GiB"), "{said}");
+    let many = (1..=20).fold(HostFixture::new(), |world, pid| world.holds(pid, GIB, Some(GIB / 8)));
+    let said = sentence(many.free(GIB), 4 * GIB);
+    assert!(said.contains("was full") && said.contains("the largest holder was"), "{said}");
+    let no_driver_report = HostFixture::new().holds(1, 12 * GIB, None);
+    let said = sentence(no_driver_report, 23 * GIB);
+    assert!(
+        said.contains("too little free memory") && said.contains("most of it was held"),
+        "{said}"
+    );
+    let cache =
+        HostFixture::new().holds(1, 12 * GIB, Some(GIB)).cache(1, 2 * GIB, 12 * GIB).free(8 * GIB);
+    let (cause, _, said) = cache.cause(9 * GIB);
+    assert_eq!(cause, OomCause::CacheFragmentation);
+    assert!(said.starts_with("the 24.00 GiB device had too little free memory, but"), "{said}");
+}
+
+#[test]
+fn cache_with_enough_unused_memory_is_the_cause() {
+    let world =
+        || HostFixture::new().holds(1, 20 * GIB, Some(GIB)).cache(1, 12 * GIB, 20 * GIB).free(GIB);
+    let says = ["had 8.00 GiB unused"];
+    assert_cause(world(), 4 * GIB, OomCause::CacheFragmentation, Confidence::Likely, &says);
+    assert_cause(world(), 9 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &[]);
+    let others = HostFixture::new()
+        .holds(1, GIB, None)
+        .holds(2, 20 * GIB, None)
+        .cache(2, GIB, 20 * GIB)
+        .free(GIB);
+    assert_cause(others, 4 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &["process 2"]);
+}
+
+#[test]
+fn pool_with_enough_reserved_memory_is_the_cause() {
+    let world = HostFixture::new().holds(1, GIB, None).pool(1, 6 * GIB).free(GIB);
+    let says = ["had 6.00 GiB reserved and unused"];
+    assert_cause(world, 4 * GIB, OomCause::PoolFragmentation, Confidence::Likely, &says);
+}
+
+#[test]
+fn request_larger_than_the_device_is_the_cause() {
+    let world = HostFixture::new().holds(1, GIB, None);
+    let says = ["25.00 GiB requested", "the device has 24.00 GiB in total"];
+    assert_cause(world, 25 * GIB, OomCause::RequestExceedsDevice, Confidence::Certain, &says);
+}
+
+#[test]
+fn plenty_of_free_memory_means_a_quota() {
+    let world = || HostFixture::new().holds(1, 2 * GIB, Some(GIB)).free(20 * GIB);
+    let says = ["about 20.00 GiB was free", "the process held 2.00 GiB"];
+    assert_cause(world(), GIB, OomCause::Quota, Confidence::Possible, &says);
+    let mut divided = world();
+    divided.hints = vec![GpuSharingHint::Mps];
+    assert_cause(divided, GIB, OomCause::Quota, Confidence::Likely, &["MPS server"]);
+}
+
+#[test]
+fn barely_enough_free_memory_is_a_full_device() {
+    let world = HostFixture::new().holds(1, 2 * GIB, Some(GIB)).free(GIB + (1 << 20));
+    assert_cause(world, GIB, OomCause::DeviceExhausted, Confidence::Certain, &[]);
+}
+
+#[test]
+fn without_driver_report_cause_comes_from_traced_memory() {
+    let full = HostFixture::new().holds(1, 12 * GIB, None).holds(2, 11 * GIB, None);
+    assert_cause(
+        full,
+        GIB,
+        OomCause::DeviceExhausted,
+        Confidence::Likely,
+        &["same process: 12.00 GiB"],
+    );
+    let says = ["free memory", "unknown (the driver could not be queried)"];
+    let open = HostFixture::new().holds(1, 2 * GIB, None);
+    assert_cause(open, GIB, OomCause::Unknown, Confidence::Possible, &says);
+    let mut nothing = HostFixture::new();
+    nothing.total = None;
+    assert_cause(nothing, GIB, OomCause::Unknown, Confidence::Possible, &says);
+}
+
+#[test]
+fn host_memory_and_address_space_have_their_own_causes() {
+    let kinds = [
+        MemoryKind::Pinned,
+        MemoryKind::Registered,
+        MemoryKind::HostPhysical,
+        MemoryKind::HostAsync,
+        MemoryKind::Managed,
+    ];
+    for kind in kinds {
+        let mut world = HostFixture::new().holds(1, GIB, None).free(20 * GIB);
+        let found = world.diagnose(RequestedResource::Memory(kind, Bytes(8 * GIB)));
+        assert_eq!(
+            (found.cause, found.sureness),
+            (OomCause::HostMemoryExhausted, Confidence::Possible)
+        );
+        world.host.available = Some(Bytes(4 * GIB));
+        let found = world.diagnose(RequestedResource::Memory(kind, Bytes(8 * GIB)));
+        assert_eq!(found.sureness, Confidence::Certain, "{}", found.sentence);
+        world.host = HostMemory {
+            available: Some(Bytes(40 * GIB)),
+            locked_limit: Some(Bytes(GIB)),
+            ..HostMemory::default()
+        };
+        let found = world.diagnose(RequestedResource::Memory(kind, Bytes(8 * GIB)));
+        assert_eq!(found.sureness, Confidence::Likely);
+        assert!(found.sentence.contains("ulimit -l"), "{}", found.sentence);
+    }
+    let mut world = HostFixture::new();
+    let found = world.diagnose(RequestedResource::Addresses);
+    assert_eq!(
+        (found.cause, found.sureness),
+        (OomCause::AddressSpaceExhausted, Confidence::Possible)
+    );
+    world.host.address_limit = Some(Bytes(GIB));
+    let found = world.diagnose(RequestedResource::Addresses);
+    assert_eq!(found.sureness, Confidence::Likely);
+    assert!(found.sentence.contains("limited to 1.00 GiB (ulimit -v)"), "{}", found.sentence);
+}
+
+#[test]
+fn non_allocating_call_is_judged_by_free_memory() {
+    let mut full = HostFixture::new().holds(2, 23 * GIB, Some(GIB)).free(1 << 20);
+    assert_eq!(full.diagnose(RequestedResource::Other).cause, OomCause::DeviceExhausted);
+    let mut open = HostFixture::new().holds(1, GIB, Some(GIB)).free(20 * GIB);
+    assert_eq!(open.diagnose(RequestedResource::Other).cause, OomCause::Quota);
+}
+
+#[test]
+fn extreme_values_do_not_panic() {
+    let huge = HostFixture::new().holds(1, u64::MAX, None).holds(2, u64::MAX, None).free(u64::MAX);
+    huge.cause(u64::MAX);
+    HostFixture::new().holds(1, 0, None).free(0).cause(0);
+}

@@ -1,0 +1,74 @@
+//! Call stacks as text, cached within a size limit.
+
+use std::sync::Arc;
+
+use engine::model::ids::SiteId;
+use engine::model::stack::{SiteName, StackTable, site_name};
+use hashbrown::HashMap;
+
+use crate::report::analysis::frames::line;
+use crate::sanitize::sanitize_up_to;
+
+/// Maximum number of frames of a stack; the innermost ones are written.
+const MAX_FRAMES: usize = 128;
+
+/// Maximum number of characters of a frame.
+const MAX_FRAME_CHARS: usize = 1024;
+
+/// Size limit of the cache, in bytes of text.
+const MAX_CACHED_BYTES: usize = 32 << 20;
+
+/// Name and call stack of a site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::export) struct SiteText {
+    /// Name of the site: a hash of its stack, the same in every file.
+    pub(in crate::export) name: String,
+    /// Frames as sanitized text, innermost first.
+    pub(in crate::export) stack: String,
+}
+
+/// Cache of call stacks as text.
+pub(in crate::export) struct StackTextCache {
+    between: &'static str,
+    known: HashMap<SiteId, Arc<SiteText>>,
+    bytes: usize,
+}
+
+impl StackTextCache {
+    /// `between` is the separator between two frames.
+    pub(in crate::export) fn new(between: &'static str) -> Self {
+        Self { between, known: HashMap::new(), bytes: 0 }
+    }
+
+    /// Returns the name and stack of a site.
+    pub(in crate::export) fn of(&mut self, site: SiteId, stacks: &StackTable) -> Arc<SiteText> {
+        if let Some(known) = self.known.get(&site) {
+            return Arc::clone(known);
+        }
+        let text = Arc::new(self.format(site, stacks));
+        self.bytes = self.bytes.saturating_add(text.stack.len());
+        if self.bytes > MAX_CACHED_BYTES {
+            self.known.clear();
+            self.bytes = text.stack.len();
+        }
+        self.known.insert(site, Arc::clone(&text));
+        text
+    }
+
+    fn format(&self, site: SiteId, stacks: &StackTable) -> SiteText {
+        let frames: Vec<_> = stacks.frames(site).cloned().collect();
+        let name = SiteName::Resolved(site_name(&frames)).to_string();
+        let mut stack = String::new();
+        for frame in frames.iter().take(MAX_FRAMES) {
+            if !stack.is_empty() {
+                stack.push_str(self.between);
+            }
+            stack.push_str(&sanitize_up_to(&line(frame), MAX_FRAME_CHARS));
+        }
+        let more = frames.len().saturating_sub(MAX_FRAMES);
+        if more > 0 {
+            stack.push_str(&format!("{}… {more} more frames", self.between));
+        }
+        SiteText { name, stack }
+    }
+}

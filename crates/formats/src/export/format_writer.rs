@@ -1,0 +1,16 @@
+//! Interface of the exports of changes: fed with each change of a file, and finished once.
+
+use std::io;
+
+use engine::model::change::AllocationChange;
+
+use crate::import::collecting_sink::FileInfo;
+
+/// Writes a file in another tool's format.
+pub trait FormatWriter {
+    /// Adds a change; `facts` is what the file contained so far.
+    fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()>;
+
+    /// Writes the rest. Returns notes for the user, one sentence each.
+    fn finish(self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>>;
+}

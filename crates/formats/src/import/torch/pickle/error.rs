@@ -1,0 +1,55 @@
+//! Errors of the reader, without the name of the file.
+
+use std::io;
+
+/// Error of reading. Boxed, so that results of single opcodes stay small.
+#[derive(Debug)]
+pub(in crate::import::torch) struct ReadError(Box<ReadErrorKind>);
+
+/// Kind of an error.
+#[derive(Debug)]
+pub(in crate::import::torch) enum ReadErrorKind {
+    /// Error of the system.
+    Io(io::Error),
+    /// The pickle is invalid.
+    Broken {
+        /// Problem.
+        what: String,
+        /// Offset in the pickle.
+        at: u64,
+        /// Next step for the user.
+        advice: &'static str,
+    },
+    /// A pickle, but not a snapshot.
+    NotSnapshot(String),
+}
+
+/// For files that were truncated or damaged.
+pub(in crate::import::torch) const COPY_AGAIN: &str =
+    "the file is damaged or cut short: copy it again, or dump the snapshot again";
+
+/// For pickles that contain more than plain data.
+pub(in crate::import::torch) const NEVER_RUN: &str = "pickles are never executed; only plain data is supported: \
+    make the file with torch.cuda.memory._dump_snapshot()";
+
+impl ReadError {
+    pub(in crate::import::torch) fn io(error: io::Error) -> Self {
+        Self(Box::new(ReadErrorKind::Io(error)))
+    }
+
+    pub(in crate::import::torch) fn broken(what: impl Into<String>, at: u64) -> Self {
+        Self(Box::new(ReadErrorKind::Broken { what: what.into(), at, advice: COPY_AGAIN }))
+    }
+
+    pub(in crate::import::torch) fn refused(what: impl Into<String>, at: u64) -> Self {
+        Self(Box::new(ReadErrorKind::Broken { what: what.into(), at, advice: NEVER_RUN }))
+    }
+
+    pub(in crate::import::torch) fn not_snapshot(why: impl Into<String>) -> Self {
+        Self(Box::new(ReadErrorKind::NotSnapshot(why.into())))
+    }
+
+    pub(in crate::import::torch) fn into_kind(self) -> ReadErrorKind {
+        *self.0
+    }
+}

@@ -1,0 +1,191 @@
+//! One trace and the state at its end: of a device, or of the host.
+
+use engine::model::caching_allocator;
+use engine::model::caching_allocator::{BlockState, CachePool, PoolSizeClass};
+use engine::model::ids::{DeviceId, SiteId, StreamId};
+use engine::model::memory_kind::MemoryKind;
+use std::collections::BTreeMap;
+
+use super::super::pickle::value::{RunItem, Value, ValueRun};
+use super::super::snapshot::builder::SnapshotBuilder;
+use super::super::snapshot::state::{RawBlock, RawSegment};
+use super::super::snapshot::trace_entries::NO_SITE;
+use super::super::warnings::Warnings;
+
+/// Data of one device, or of the host.
+pub(in crate::import::torch) struct DeviceTrace {
+    pub(in crate::import::torch) kind: MemoryKind,
+    pub(in crate::import::torch) device: Option<DeviceId>,
+    pub(in crate::import::torch) trace: ValueRun,
+    /// Segments at the end; none if the file has no segments.
+    pub(in crate::import::torch) segments: Option<Vec<caching_allocator::Segment>>,
+    /// Stack of each segment, if known.
+    pub(in crate::import::torch) segment_sites: Vec<Option<SiteId>>,
+    /// Whether sizes are the requested ones: not those of the caching allocator.
+    pub(in crate::import::torch) plain_sizes: bool,
+}
+
+/// Returns the traces of a snapshot: devices by number, then the host.
+pub(in crate::import::torch) fn lanes(
+    builder: &mut SnapshotBuilder<'_>,
+    segments_only: Option<Value>,
+) -> Vec<DeviceTrace> {
+    let whole = builder.whole.unwrap_or_default();
+    let segments = segments_only.or(whole.segments);
+    let traces = traces(builder, whole.traces);
+    let raw = raw_segments(builder, segments);
+    // A profile has no addresses of blocks, and its last device is the CPU.
+    let profile = builder.is_profile;
+    let cpu = if profile { traces.len().checked_sub(1).map(|last| last as u64) } else { None };
+    let mut lanes: BTreeMap<u64, DeviceTrace> = BTreeMap::new();
+    let known = segments.is_some();
+    let lane = |number: u64| -> DeviceTrace {
+        let is_cpu = Some(number) == cpu;
+        DeviceTrace {
+            kind: if is_cpu { MemoryKind::Pageable } else { MemoryKind::Torch },
+            device: u16::try_from(number).ok().filter(|_| !is_cpu).map(DeviceId),
+            trace: ValueRun { of: RunItem::Entry, first: 0, count: 0 },
+            segments: known.then(Vec::new),
+            segment_sites: Vec::new(),
+            plain_sizes: profile,
+        }
+    };
+    for (number, trace) in (0..).zip(&traces) {
+        lanes.entry(number).or_insert_with(|| lane(number)).trace = *trace;
+    }
+    for segment in raw {
+        let number = segment.device.unwrap_or(0);
+        let lane = lanes.entry(number).or_insert_with(|| lane(number));
+        add_segment(lane, &segment, &builder.blocks, &mut builder.notes);
+    }
+    let mut lanes: Vec<DeviceTrace> = lanes.into_values().collect();
+    lanes.extend(host_lanes(builder, whole.host_segments, whole.host_traces));
+    lanes
+}
+
+/// Returns pinned memory of the host: one entry for each trace, with the state in the first.
+fn host_lanes(
+    builder: &mut SnapshotBuilder<'_>,
+    segments: Option<Value>,
+    list: Option<Value>,
+) -> Vec<DeviceTrace> {
+    let mut traces = traces(builder, list);
+    // A single trace that is not inside a list of traces.
+    if let Some(Value::List(run)) = list
+        && run.of == RunItem::Entry
+    {
+        traces.push(run);
+    }
+    let raw = raw_segments(builder, segments);
+    if traces.is_empty() && !raw.is_empty() {
+        traces.push(ValueRun { of: RunItem::Entry, first: 0, count: 0 });
+    }
+    let mut lanes: Vec<DeviceTrace> = traces
+        .into_iter()
+        .map(|trace| DeviceTrace {
+            kind: MemoryKind::Pinned,
+            device: None,
+            trace,
+            segments: None,
+            segment_sites: Vec::new(),
+            plain_sizes: true,
+        })
+        .collect();
+    if let (Some(lane), true) = (lanes.first_mut(), segments.is_some()) {
+        lane.segments = Some(Vec::new());
+        for segment in raw {
+            add_segment(
+                lane,
+                &RawSegment { device: None, ..segment },
+                &builder.blocks,
+                &mut builder.notes,
+            );
+        }
+    }
+    lanes
+}
+
+fn traces(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<ValueRun> {
+    match value {
+        Some(Value::Traces(at)) => builder.traces.get(at as usize).cloned().unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+fn raw_segments(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<RawSegment> {
+    match value {
+        Some(Value::List(run)) if run.of == RunItem::Segment => {
+            builder.segments.get(run.range()).unwrap_or_default().to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn add_segment(
+    lane: &mut DeviceTrace,
+    segment: &RawSegment,
+    all: &[RawBlock],
+    notes: &mut Warnings,
+) {
+    let mut next = segment.address;
+    let mut sum = 0_u64;
+    let mut contiguous = true;
+    let raw = all.get(segment.blocks.range()).unwrap_or_default();
+    let blocks: Box<[caching_allocator::Block]> = raw
+        .iter()
+        .map(|block| {
+            let address = block.address.unwrap_or(next);
+            contiguous &= address == next;
+            next = address.saturating_add(block.size);
+            sum = sum.saturating_add(block.size);
+            caching_allocator::Block {
+                address,
+                bytes: block.size,
+                requested: block.requested,
+                state: block.state,
+                site: site(block.site),
+            }
+        })
+        .collect();
+    if !lane.plain_sizes && (!contiguous || sum != segment.size) {
+        notes.odd_blocks += 1;
+    }
+    let part = segment.part;
+    lane.segments.get_or_insert_default().push(caching_allocator::Segment {
+        device: lane.device,
+        pool: CachePool {
+            id: segment.pool,
+            part: if lane.plain_sizes { PoolSizeClass::Whole } else { part },
+        },
+        stream: segment.stream.map(StreamId),
+        address: segment.address,
+        bytes: segment.size,
+        expandable: segment.expandable,
+        blocks,
+    });
+    lane.segment_sites.push(site(segment.site));
+}
+
+/// Returns a stack, if there is one.
+pub(in crate::import::torch) fn site(site: u32) -> Option<SiteId> {
+    (site != NO_SITE).then_some(SiteId(site))
+}
+
+impl DeviceTrace {
+    /// Returns the allocated blocks at the end.
+    pub(in crate::import::torch) fn live(&self) -> impl Iterator<Item = &caching_allocator::Block> {
+        let segments = self.segments.iter().flatten();
+        segments
+            .flat_map(|segment| &segment.blocks)
+            .filter(|block| block.state == BlockState::Allocated)
+    }
+
+    /// Returns the stream of the segment that contains an address at the end.
+    pub(in crate::import::torch) fn stream_at(&self, address: u64) -> Option<StreamId> {
+        let segments = self.segments.iter().flatten();
+        let mut containing = segments.filter(|segment| {
+            address >= segment.address && address - segment.address < segment.bytes
+        });
+        containing.next().and_then(|segment| segment.stream)
+    }
+}

@@ -1,0 +1,142 @@
+//! Sizes of blocks. An entry has the requested size; the allocator's statistics count the block
+//! size. Up to 1 MiB that is the rounded request. A larger block also keeps the rest of the free
+//! block that it was split from, if that is at most 1 MiB: so the free blocks of large segments are
+//! tracked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use engine::model::caching_allocator::AllocatorSettings;
+
+/// Requests up to this size have separate segments.
+pub(in crate::import::torch) const SMALL_BLOCK_BYTES: u64 = 1 << 20;
+
+/// Size of those segments.
+const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+
+/// Free blocks of segments for large blocks.
+#[derive(Default)]
+pub(in crate::import::torch) struct FreeBlocks {
+    gaps: BTreeMap<u64, u64>,
+    starts: BTreeSet<u64>,
+}
+
+impl FreeBlocks {
+    /// Adds a segment, which is completely free.
+    pub(in crate::import::torch) fn reserve(&mut self, address: u64, bytes: u64) {
+        if bytes > SMALL_SEGMENT_BYTES {
+            self.gaps.insert(address, bytes);
+            self.starts.insert(address);
+        }
+    }
+
+    /// Removes a segment.
+    pub(in crate::import::torch) fn release(&mut self, address: u64) {
+        if self.starts.remove(&address) {
+            self.gaps.remove(&address);
+        }
+    }
+
+    /// Allocates `bytes` at the start of a free block. Returns the block size; `None` if no free
+    /// block is known there.
+    pub(in crate::import::torch) fn take(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        settings: &AllocatorSettings,
+    ) -> Option<u64> {
+        let gap = self.gaps.remove(&address)?;
+        let rest = gap.checked_sub(bytes)?;
+        let splits = settings.max_split_bytes.is_none_or(|limit| bytes < limit);
+        if !splits || rest <= SMALL_BLOCK_BYTES {
+            return Some(gap);
+        }
+        self.gaps.insert(address.saturating_add(bytes), rest);
+        Some(bytes)
+    }
+
+    /// Marks the memory of a block with a known size as used.
+    pub(in crate::import::torch) fn occupy(&mut self, address: u64, bytes: u64) {
+        let Some((&start, &gap)) = self.gaps.range(..=address).next_back() else { return };
+        let (end, block_end) = (start.saturating_add(gap), address.saturating_add(bytes));
+        if address >= end {
+            return;
+        }
+        self.gaps.remove(&start);
+        if address > start {
+            self.gaps.insert(start, address - start);
+        }
+        if end > block_end {
+            self.gaps.insert(block_end, end - block_end);
+        }
+    }
+
+    /// Frees a block and merges it with adjacent free blocks of its segment.
+    pub(in crate::import::torch) fn free(&mut self, mut address: u64, mut bytes: u64) {
+        let end = address.saturating_add(bytes);
+        if !self.starts.contains(&end)
+            && let Some(next) = self.gaps.remove(&end)
+        {
+            bytes = bytes.saturating_add(next);
+        }
+        if !self.starts.contains(&address)
+            && let Some((&before, &gap)) = self.gaps.range(..address).next_back()
+            && before.saturating_add(gap) == address
+        {
+            address = before;
+            bytes = bytes.saturating_add(gap);
+        }
+        self.gaps.insert(address, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn large_block_keeps_a_rest_of_up_to_one_mib() {
+        let settings = AllocatorSettings::default();
+        let mut gaps = FreeBlocks::default();
+        gaps.reserve(0, 20 * MIB);
+        assert_eq!(gaps.take(0, 5 * MIB, &settings), Some(5 * MIB));
+        assert_eq!(gaps.take(5 * MIB, 14 * MIB, &settings), Some(15 * MIB));
+        gaps.free(0, 5 * MIB);
+        assert_eq!(gaps.take(0, 4 * MIB, &settings), Some(5 * MIB));
+        assert_eq!(gaps.take(1, MIB, &settings), None);
+    }
+
+    #[test]
+    fn free_blocks_merge_only_inside_their_segment() {
+        let settings = AllocatorSettings::default();
+        let mut gaps = FreeBlocks::default();
+        gaps.reserve(0, 20 * MIB);
+        gaps.reserve(20 * MIB, 20 * MIB);
+        assert_eq!(gaps.take(0, 20 * MIB, &settings), Some(20 * MIB));
+        assert_eq!(gaps.take(20 * MIB, 10 * MIB, &settings), Some(10 * MIB));
+        gaps.free(0, 20 * MIB);
+        gaps.free(20 * MIB, 10 * MIB);
+        assert_eq!(gaps.gaps, [(0, 20 * MIB), (20 * MIB, 20 * MIB)].into());
+        gaps.release(0);
+        assert_eq!(gaps.gaps, [(20 * MIB, 20 * MIB)].into());
+    }
+
+    #[test]
+    fn blocks_above_the_limit_are_not_split() {
+        let settings =
+            AllocatorSettings { max_split_bytes: Some(10 * MIB), ..AllocatorSettings::default() };
+        let mut gaps = FreeBlocks::default();
+        gaps.reserve(0, 30 * MIB);
+        assert_eq!(gaps.take(0, 12 * MIB, &settings), Some(30 * MIB));
+    }
+
+    #[test]
+    fn occupied_memory_is_not_free() {
+        let mut gaps = FreeBlocks::default();
+        gaps.reserve(0, 20 * MIB);
+        gaps.occupy(4 * MIB, 2 * MIB);
+        gaps.occupy(0, MIB);
+        assert_eq!(gaps.gaps, [(MIB, 3 * MIB), (6 * MIB, 14 * MIB)].into());
+    }
+}

@@ -1,0 +1,231 @@
+//! State at the snapshot: segments, blocks, settings, and the outermost dictionary.
+
+use engine::model::caching_allocator::{BlockState, PoolSizeClass};
+
+use super::super::pickle::strings::KnownString;
+use super::super::pickle::value::{RunItem, Value, ValueRun};
+use super::builder::{SnapshotBuilder, site_of};
+use super::entry::size_of_memory;
+use super::trace_entries::NO_SITE;
+
+/// A block of the file.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::import::torch) struct RawBlock {
+    /// Absent in files of profiles and of torch 2.0: their blocks are consecutive.
+    pub(in crate::import::torch) address: Option<u64>,
+    pub(in crate::import::torch) size: u64,
+    pub(in crate::import::torch) requested: u64,
+    pub(in crate::import::torch) state: BlockState,
+    pub(in crate::import::torch) site: u32,
+}
+
+/// History of a block in files of torch 2.0; the first item is the current one.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::import::torch) struct BlockHistory {
+    pub(in crate::import::torch) requested: u64,
+    pub(in crate::import::torch) site: u32,
+}
+
+/// A segment of the file.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::import::torch) struct RawSegment {
+    pub(in crate::import::torch) device: Option<u64>,
+    pub(in crate::import::torch) address: u64,
+    pub(in crate::import::torch) size: u64,
+    pub(in crate::import::torch) stream: Option<u64>,
+    pub(in crate::import::torch) part: PoolSizeClass,
+    pub(in crate::import::torch) pool: (u64, u64),
+    pub(in crate::import::torch) expandable: bool,
+    pub(in crate::import::torch) site: u32,
+    pub(in crate::import::torch) blocks: ValueRun,
+}
+
+/// Parts of a snapshot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::import::torch) struct SnapshotState {
+    pub(in crate::import::torch) segments: Option<Value>,
+    pub(in crate::import::torch) traces: Option<Value>,
+    pub(in crate::import::torch) host_segments: Option<Value>,
+    pub(in crate::import::torch) host_traces: Option<Value>,
+}
+
+/// Reads a block of a segment.
+pub(in crate::import::torch) fn block(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+    let (mut address, mut size, mut requested, mut state) = (None, None, None, BlockState::Free);
+    let (mut site, mut native, mut past) = (None, None, None);
+    for pair in items.chunks_exact(2) {
+        let [Value::Text(key), value] = *pair else { continue };
+        match (KnownString::of(key), value) {
+            (Some(KnownString::Address), value) => address = value.pointer(),
+            (Some(KnownString::Size), value) => size = Some(value),
+            (Some(KnownString::RequestedSize), value) => requested = Some(value),
+            (Some(KnownString::State), Value::Text(word)) => {
+                state = match KnownString::of(word) {
+                    Some(KnownString::ActiveAllocated) => BlockState::Allocated,
+                    Some(KnownString::ActivePendingFree | KnownString::ActiveAwaitingFree) => {
+                        BlockState::PendingFree
+                    }
+                    _ => BlockState::Free,
+                };
+            }
+            (Some(KnownString::Frames), Value::Site(known)) => site = Some(known),
+            (Some(KnownString::CppFrames), Value::Site(known)) => native = Some(known),
+            (Some(KnownString::History), Value::List(run)) if run.of == RunItem::Past => {
+                past = builder.pasts.get(run.first as usize).copied();
+            }
+            _ => {}
+        }
+    }
+    let size = size_of_memory(builder, size);
+    let requested = requested.map(|value| size_of_memory(builder, Some(value)));
+    let past_size = past.map(|past| past.requested);
+    let site = match (site, native) {
+        (None, None) => past.map_or(NO_SITE, |past| past.site),
+        (site, native) => site_of(builder, site, native),
+    };
+    // The last requested size of a free block is stale.
+    let requested = match state {
+        BlockState::Free => 0,
+        _ => requested.or(past_size).unwrap_or(size).min(size),
+    };
+    let first = index(builder.blocks.len());
+    builder.blocks.push(RawBlock { address, size, requested, state, site });
+    // The history of this block was used.
+    builder.pasts.clear();
+    Value::Items(ValueRun { of: RunItem::Block, first, count: 1 })
+}
+
+/// Reads one item of a block's history.
+pub(in crate::import::torch) fn past(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+    let (mut requested, mut site, mut native) = (None, None, None);
+    for pair in items.chunks_exact(2) {
+        let [Value::Text(key), value] = *pair else { continue };
+        match (KnownString::of(key), value) {
+            (Some(KnownString::RealSize), value) => requested = Some(value),
+            (Some(KnownString::Frames), Value::Site(known)) => site = Some(known),
+            (Some(KnownString::CppFrames), Value::Site(known)) => native = Some(known),
+            _ => {}
+        }
+    }
+    let requested = size_of_memory(builder, requested);
+    let site = site_of(builder, site, native);
+    let first = index(builder.pasts.len());
+    builder.pasts.push(BlockHistory { requested, site });
+    Value::Items(ValueRun { of: RunItem::Past, first, count: 1 })
+}
+
+/// Reads a segment.
+pub(in crate::import::torch) fn segment(
+    builder: &mut SnapshotBuilder<'_>,
+    items: &[Value],
+) -> Value {
+    let mut segment = RawSegment {
+        device: None,
+        address: 0,
+        size: 0,
+        stream: None,
+        part: PoolSizeClass::Whole,
+        pool: (0, 0),
+        expandable: false,
+        site: NO_SITE,
+        blocks: ValueRun { of: RunItem::Block, first: 0, count: 0 },
+    };
+    for pair in items.chunks_exact(2) {
+        let [Value::Text(key), value] = *pair else { continue };
+        match (KnownString::of(key), value) {
+            (Some(KnownString::Device), value) => segment.device = value.number(),
+            (Some(KnownString::Address), value) => segment.address = value.pointer().unwrap_or(0),
+            (Some(KnownString::TotalSize), value) => {
+                segment.size = size_of_memory(builder, Some(value))
+            }
+            (Some(KnownString::Stream), value) => segment.stream = value.pointer(),
+            (Some(KnownString::SegmentType), Value::Text(word)) => {
+                segment.part = match KnownString::of(word) {
+                    Some(KnownString::Small) => PoolSizeClass::Small,
+                    Some(KnownString::Large) => PoolSizeClass::Large,
+                    _ => PoolSizeClass::Whole,
+                };
+            }
+            (Some(KnownString::SegmentPoolId), Value::Pair(pair)) => {
+                segment.pool = builder.pairs.get(pair as usize).copied().unwrap_or_default();
+            }
+            (Some(KnownString::IsExpandable), Value::Bool(yes)) => segment.expandable = yes,
+            (Some(KnownString::Frames), Value::Site(site)) => segment.site = site,
+            (Some(KnownString::Blocks), Value::List(run)) if run.of == RunItem::Block => {
+                segment.blocks = run
+            }
+            _ => {}
+        }
+    }
+    let first = index(builder.segments.len());
+    builder.segments.push(segment);
+    Value::Items(ValueRun { of: RunItem::Segment, first, count: 1 })
+}
+
+/// Reads the outermost dictionary.
+pub(in crate::import::torch) fn whole(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+    let mut whole = SnapshotState::default();
+    for pair in items.chunks_exact(2) {
+        let [Value::Text(key), value] = *pair else { continue };
+        match KnownString::of(key) {
+            Some(KnownString::Segments) => whole.segments = Some(value),
+            Some(KnownString::DeviceTraces) => whole.traces = Some(value),
+            Some(KnownString::HostSegments) => whole.host_segments = Some(value),
+            Some(KnownString::HostTraces) => whole.host_traces = Some(value),
+            _ => {}
+        }
+    }
+    builder.whole = Some(whole);
+    Value::Whole
+}
+
+/// Reads the settings of the allocator.
+pub(in crate::import::torch) fn settings(
+    builder: &mut SnapshotBuilder<'_>,
+    items: &[Value],
+) -> Value {
+    for pair in items.chunks_exact(2) {
+        let [Value::Text(key), value] = *pair else { continue };
+        match (KnownString::of(key), value) {
+            (Some(KnownString::Conf | KnownString::AllocConf), Value::Text(text)) => {
+                builder.settings.text = builder.words.get(text).to_owned();
+            }
+            // -1 and the highest number stand for no limit.
+            (Some(KnownString::MaxSplitSize), value) => {
+                builder.settings.max_split_bytes = value.number().filter(|&limit| limit < 1 << 62);
+            }
+            (Some(KnownString::GcThreshold), Value::Float(ratio)) => {
+                let is_valid = ratio.is_finite() && (0.0..=1.0).contains(&ratio);
+                builder.settings.garbage_collection_threshold = is_valid.then_some(ratio);
+            }
+            (Some(KnownString::ExpandableSegments), Value::Bool(yes)) => {
+                builder.settings.expandable_segments = Some(yes);
+            }
+            _ => {}
+        }
+    }
+    Value::Settings
+}
+
+/// Reads the rounding of sizes: `"1"` is for requests from 1 MiB, `"2"` from 2 MiB, and so on.
+pub(in crate::import::torch) fn divisions(
+    builder: &mut SnapshotBuilder<'_>,
+    items: &[Value],
+) -> Value {
+    let mut found = false;
+    for pair in items.chunks_exact(2) {
+        let [Value::Text(key), value] = *pair else { return Value::Ignored };
+        let Ok(from) = builder.words.get(key).parse::<u64>() else { return Value::Ignored };
+        let step = from.checked_ilog2().and_then(|step| usize::try_from(step).ok());
+        let slot = step.and_then(|step| builder.settings.roundup_divisions.get_mut(step));
+        if let (Some(slot), Some(divisions)) = (slot, value.number()) {
+            *slot = divisions;
+            found = true;
+        }
+    }
+    if found { Value::Divisions } else { Value::Ignored }
+}
+
+fn index(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,489 @@
+//! Decoding of rows: events, and the metadata of the recording.
+
+use std::collections::HashMap;
+
+use engine::model::activity::{
+    CopyActivity, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget, NameSource,
+};
+use engine::model::event::{
+    Allocate, ContextCall, Event, EventKind, FailedCall, Free, GraphCall, LostDelta,
+    MemoryLocation, PoolCall, ProcessInfo, SiteFrames, VmmCall,
+};
+use engine::model::ids::{
+    AllocationKey, ContextId, DeviceId, FunctionId, GpuId, GraphExecId, GraphId, KernelId,
+    PhysicalHandleId, Pid, PoolId, SiteId, StreamId, Tid,
+};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, UnknownReason};
+use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking};
+use engine::model::units::Timestamp;
+
+use super::super::function_table::{FunctionLookup, FunctionTable};
+use super::super::schema::Column;
+use super::super::{RecordingRow, WallClock, containers, objects};
+use super::row_cells::{RowCells, RowError};
+use crate::export::GpuLabel;
+
+/// Tables that grow while rows are read.
+pub(in crate::recording) struct IdTables<'a> {
+    pub(in crate::recording) functions: &'a mut FunctionTable,
+    pub(in crate::recording) known: FunctionLookup,
+    pub(in crate::recording) frames: &'a mut HashMap<u32, Frame>,
+}
+
+/// Maximum number of frames of a file. Later frames are unknown in stacks.
+const MAX_FRAME_ROWS: usize = 1 << 20;
+
+/// Maximum number of frames of a stack.
+const MAX_STACK_FRAMES: usize = 4096;
+
+/// Returns whether a row defines a site.
+pub(in crate::recording) fn is_of_site(cells: RowCells<'_>) -> bool {
+    matches!(cells.text(Column::ColumnType), Some("frame" | "stack"))
+}
+
+/// Decodes a row; none if only later rows need it.
+pub(in crate::recording) fn row(
+    cells: RowCells<'_>,
+    names: &mut IdTables<'_>,
+) -> Result<Option<RecordingRow>, RowError> {
+    let word = cells.must(Column::ColumnType, cells.text(Column::ColumnType))?;
+    Ok(Some(match word {
+        "metadata" => RecordingRow::About {
+            key: cells.must_text(Column::Name)?,
+            value: cells.must_text(Column::Value)?,
+        },
+        "clock" => clock(cells)?,
+        "gpu" => RecordingRow::Gpu(GpuLabel {
+            id: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
+            uuid: cells.text(Column::Uuid).unwrap_or_default().to_owned(),
+            name: cells.text(Column::Name).unwrap_or_default().to_owned(),
+            total_bytes: cells.must_u64(Column::Bytes)?,
+        }),
+        "frame" => {
+            let (id, frame) = frame(cells)?;
+            if names.frames.len() < MAX_FRAME_ROWS || names.frames.contains_key(&id) {
+                names.frames.insert(id, frame);
+            }
+            return Ok(None);
+        }
+        "report" => RecordingRow::Tick(Timestamp(cells.must_u64(Column::TimeNs)?)),
+        "end" => RecordingRow::End(Timestamp(cells.must_u64(Column::TimeNs)?)),
+        word => match event_kind(word, cells, names)? {
+            Some(kind) => RecordingRow::Event(event(cells, kind)?),
+            None => RecordingRow::Unknown,
+        },
+    }))
+}
+
+impl RowCells<'_> {
+    fn must_u64(self, column: Column) -> Result<u64, RowError> {
+        self.must(column, self.u64(column))
+    }
+
+    fn must_text(self, column: Column) -> Result<Box<str>, RowError> {
+        self.must(column, self.text(column)).map(Into::into)
+    }
+
+    fn device(self) -> Result<DeviceId, RowError> {
+        self.must(Column::Device, self.u16(Column::Device)).map(DeviceId)
+    }
+
+    fn context(self) -> Result<ContextId, RowError> {
+        self.must_u64(Column::Context).map(ContextId)
+    }
+
+    fn pool(self) -> Result<PoolId, RowError> {
+        self.must_u64(Column::Pool).map(PoolId)
+    }
+
+    fn graph(self) -> Result<GraphId, RowError> {
+        self.must_u64(Column::Graph).map(GraphId)
+    }
+
+    fn exec(self) -> Result<GraphExecId, RowError> {
+        self.must_u64(Column::GraphExec).map(GraphExecId)
+    }
+
+    fn kernel(self) -> Result<KernelId, RowError> {
+        self.must_u64(Column::KernelHandle).map(KernelId)
+    }
+
+    fn handle(self) -> Result<PhysicalHandleId, RowError> {
+        self.must_u64(Column::Handle).map(PhysicalHandleId)
+    }
+
+    fn site(self) -> Option<SiteId> {
+        self.u32(Column::SiteId).map(SiteId)
+    }
+
+    fn key(self) -> Result<AllocationKey, RowError> {
+        let space = self.word(Column::AddressType)?;
+        Ok(AllocationKey {
+            space: self.must(Column::AddressType, space)?,
+            value: self.must_u64(Column::Address)?,
+        })
+    }
+
+    /// Returns the kind; kinds of a later version are unknown memory.
+    fn kind(self) -> Option<MemoryKind> {
+        let known = |word: &str| MemoryKind::ALL.into_iter().find(|kind| kind.name() == word);
+        self.text(Column::Kind).map(|word| known(word).unwrap_or(MemoryKind::Unknown))
+    }
+
+    fn location(self) -> Result<Option<MemoryLocation>, RowError> {
+        match self.text(Column::Location) {
+            None => Ok(None),
+            Some("device") => Ok(Some(MemoryLocation::Device(self.device()?))),
+            Some("host") => Ok(Some(MemoryLocation::Host)),
+            Some(_) => Err(self.bad(Column::Location)),
+        }
+    }
+
+    fn must_location(self) -> Result<MemoryLocation, RowError> {
+        let location = self.location()?;
+        self.must(Column::Location, location)
+    }
+
+    fn count(self, column: Column) -> u64 {
+        self.u64(column).unwrap_or(0)
+    }
+}
+
+fn event(cells: RowCells<'_>, what: EventKind) -> Result<Event, RowError> {
+    let at = cells.must_u64(Column::TimeNs)?;
+    Ok(Event {
+        pid: Pid(cells.must(Column::Pid, cells.u32(Column::Pid))?),
+        tid: Tid(cells.must(Column::Tid, cells.u32(Column::Tid))?),
+        entry_time: Timestamp(cells.u64(Column::EntryNs).unwrap_or(at)),
+        time: Timestamp(at),
+        kind: what,
+    })
+}
+
+fn clock(cells: RowCells<'_>) -> Result<RecordingRow, RowError> {
+    let moment = Timestamp(cells.must_u64(Column::TimeNs)?);
+    let utc = cells.must(Column::WallTime, cells.time(Column::WallTime))?;
+    let offset = cells.i32(Column::UtcOffsetSeconds).unwrap_or(0);
+    Ok(RecordingRow::Clock(WallClock::recorded(moment, utc, cells.text(Column::TimeZone), offset)))
+}
+
+fn frame(cells: RowCells<'_>) -> Result<(u32, Frame), RowError> {
+    let frame = Frame {
+        function: cells.text(Column::Function).unwrap_or_default().into(),
+        file: cells.text(Column::File).map(Into::into),
+        line: cells.u32(Column::Line).unwrap_or(0),
+        module: cells.text(Column::Module).map(Into::into),
+        language: cells.word(Column::Language)?.unwrap_or_default(),
+        unknown: cells.word(Column::Reason)?,
+    };
+    Ok((cells.must(Column::FrameId, cells.u32(Column::FrameId))?, frame))
+}
+
+fn stack(cells: RowCells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFrames, RowError> {
+    let site = SiteId(cells.must(Column::SiteId, cells.u32(Column::SiteId))?);
+    let frame = |number: u64| {
+        let id = u32::try_from(number).map_err(|_| cells.bad(Column::FrameIds))?;
+        let unknown = || Frame { unknown: Some(UnknownReason::NotRecorded), ..Frame::default() };
+        Ok(known.get(&id).cloned().unwrap_or_else(unknown))
+    };
+    let numbers = cells.all_numbers(Column::FrameIds)?;
+    let frames: Result<_, RowError> =
+        numbers.into_iter().take(MAX_STACK_FRAMES).map(frame).collect();
+    Ok(SiteFrames { site, frames: frames? })
+}
+
+/// Decodes the kind of an event, if this version supports the row type.
+fn event_kind(
+    word: &str,
+    cells: RowCells<'_>,
+    names: &mut IdTables<'_>,
+) -> Result<Option<EventKind>, RowError> {
+    Ok(Some(match word {
+        "stack" => EventKind::Site(stack(cells, names.frames)?),
+        "process" => EventKind::Process(ProcessInfo {
+            start: cells.count(Column::ProcessStartNs),
+            uid: cells.must(Column::Uid, cells.u32(Column::Uid))?,
+            name: cells.must_text(Column::Name)?,
+            before_trace: cells.flag(Column::BeforeTrace).unwrap_or(false),
+        }),
+        "container" => EventKind::Container(Box::new(containers::decode(cells)?)),
+        "thread_name" => EventKind::ThreadName(cells.must_text(Column::Name)?),
+        "exec" => EventKind::Exec,
+        "exit" => EventKind::Exit,
+        "thread_exit" => EventKind::ThreadExit,
+        "allocate" => EventKind::Allocate(Allocate {
+            key: cells.key()?,
+            kind: cells.must(Column::Kind, cells.kind())?,
+            bytes: cells.must_u64(Column::Bytes)?,
+            context: cells.u64(Column::Context).map(ContextId),
+            device: cells.u16(Column::Device).map(DeviceId),
+            pool: cells.u64(Column::Pool).map(PoolId),
+            stream: cells.u64(Column::Stream).map(StreamId),
+            site: cells.site(),
+        }),
+        "free" => {
+            let by = cells.word(Column::FreeFunction)?;
+            EventKind::Free(Free {
+                key: cells.key()?,
+                by: cells.must(Column::FreeFunction, by)?,
+                stream: cells.u64(Column::Stream).map(StreamId),
+            })
+        }
+        "call_failed" => EventKind::Failed(failed(cells, names)?),
+        "device_map" => EventKind::Gpus(gpus(cells)?),
+        "driver_usage" => EventKind::DriverAccount {
+            gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
+            bytes: cells.must_u64(Column::Bytes)?,
+            only: cells.flag(Column::IsOnlyGpu).unwrap_or(false),
+        },
+        "gpu_free" => EventKind::GpuFree {
+            gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
+            bytes: cells.must_u64(Column::Bytes)?,
+        },
+        "driver_usage_lost" => EventKind::DriverAccountLost,
+        "lost" => EventKind::Lost(LostDelta {
+            allocations: cells.count(Column::LostAllocations),
+            allocated_bytes: cells.count(Column::Bytes),
+            frees: cells.count(Column::LostFrees),
+            failures: cells.count(Column::LostFailures),
+            other: cells.count(Column::LostOther),
+            launches: cells.count(Column::LostLaunches),
+            copies: cells.count(Column::LostCopies),
+            stacks: cells.count(Column::LostStacks),
+            objects: cells.count(Column::LostObjects),
+            tensors: cells.count(Column::LostTensors),
+            processes: cells.count(Column::LostProcesses),
+        }),
+        word => {
+            let physical = physical(word, cells)?.map(EventKind::Vmm);
+            let call = match physical.or(pool(word, cells)?.map(EventKind::Pool)) {
+                Some(call) => Some(call),
+                None => graph(word, cells)?.map(EventKind::Graph),
+            };
+            let call = match call.or(context(word, cells)?.map(EventKind::Context)) {
+                Some(call) => Some(call),
+                None => objects::decode(word, cells)?.map(EventKind::Object),
+            };
+            return Ok(match call.or(work(word, cells)?.map(EventKind::Work)) {
+                Some(call) => Some(call),
+                None => tensor(word, cells)?,
+            });
+        }
+    }))
+}
+
+fn physical(word: &str, cells: RowCells<'_>) -> Result<Option<VmmCall>, RowError> {
+    let address = || cells.must_u64(Column::Address);
+    let bytes = || cells.must_u64(Column::Bytes);
+    Ok(Some(match word {
+        "physical_create" => VmmCall::Create {
+            handle: cells.handle()?,
+            bytes: bytes()?,
+            place: cells.must_location()?,
+            site: cells.site(),
+        },
+        "physical_import" => VmmCall::Import { handle: cells.handle()? },
+        "physical_multicast" => VmmCall::Multicast { handle: cells.handle()? },
+        "physical_retain" => VmmCall::Retain { handle: cells.handle()? },
+        "physical_release" => VmmCall::Release { handle: cells.handle()? },
+        "map" => VmmCall::Map { address: address()?, bytes: bytes()?, handle: cells.handle()? },
+        "unmap" => VmmCall::Unmap { address: address()?, bytes: bytes()? },
+        "reserve" => VmmCall::Reserve { address: address()?, bytes: bytes()? },
+        "unreserve" => VmmCall::Unreserve { address: address()?, bytes: bytes()? },
+        _ => return Ok(None),
+    }))
+}
+
+fn pool(word: &str, cells: RowCells<'_>) -> Result<Option<PoolCall>, RowError> {
+    let bytes = || cells.must_u64(Column::Bytes);
+    Ok(Some(match word {
+        "pool_create" => PoolCall::Created { pool: cells.pool()?, place: cells.location()? },
+        "pool_destroy" => PoolCall::Destroyed { pool: cells.pool()? },
+        "pool_trim" => PoolCall::Trimmed { pool: cells.pool()?, keep: bytes()? },
+        "pool_reserved" => PoolCall::ToldReserved { pool: cells.pool()?, bytes: bytes()? },
+        "device_pool" => PoolCall::OfDevice {
+            pool: cells.pool()?,
+            device: cells.device()?,
+            current: cells.flag(Column::IsCurrent).unwrap_or(false),
+        },
+        _ => return Ok(None),
+    }))
+}
+
+fn graph(word: &str, cells: RowCells<'_>) -> Result<Option<GraphCall>, RowError> {
+    let address = || cells.must_u64(Column::Address);
+    let bytes = || cells.must_u64(Column::Bytes);
+    let stream = || cells.must_u64(Column::Stream).map(StreamId);
+    let named = || cells.u64(Column::Graph).map(GraphId);
+    Ok(Some(match word {
+        "capture_begin" => GraphCall::CaptureBegan { stream: stream()?, graph: named() },
+        "capture_end" => GraphCall::CaptureEnded { stream: stream()?, graph: named() },
+        "node_allocate" => GraphCall::AllocNode {
+            graph: cells.graph()?,
+            address: address()?,
+            bytes: bytes()?,
+            place: cells.must_location()?,
+        },
+        "node_free" => GraphCall::FreeNode { graph: cells.graph()?, address: address()? },
+        "graph_instantiate" => GraphCall::Instantiated {
+            exec: cells.exec()?,
+            graph: cells.graph()?,
+            frees_before_launch: cells.flag(Column::AutoFree).unwrap_or(false),
+        },
+        "graph_launch" => GraphCall::Launched { exec: cells.exec()? },
+        "graph_exec_destroy" => GraphCall::ExecDestroyed { exec: cells.exec()? },
+        "graph_destroy" => GraphCall::GraphDestroyed { graph: cells.graph()? },
+        "graph_reserved" => GraphCall::ToldReserved { device: cells.device()?, bytes: bytes()? },
+        "graph_trim" => GraphCall::Trimmed { device: cells.device()? },
+        _ => return Ok(None),
+    }))
+}
+
+fn context(word: &str, cells: RowCells<'_>) -> Result<Option<ContextCall>, RowError> {
+    let both = || Ok((cells.context()?, cells.device()?));
+    Ok(Some(match word {
+        "context_create" => {
+            let (context, device) = both()?;
+            ContextCall::Created { context, device }
+        }
+        "context_destroy" => ContextCall::Destroyed { context: cells.context()? },
+        "primary_retain" => {
+            let (context, device) = both()?;
+            ContextCall::PrimaryRetained { context, device }
+        }
+        "primary_release" => ContextCall::PrimaryReleased { device: cells.device()? },
+        "primary_reset" => ContextCall::PrimaryReset { device: cells.device()? },
+        "context_discovered" => {
+            let (context, device) = both()?;
+            ContextCall::Learned { context, device }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+fn work(word: &str, cells: RowCells<'_>) -> Result<Option<GpuActivity>, RowError> {
+    Ok(Some(match word {
+        "launches" => GpuActivity::Launches(launches(cells)?),
+        "kernel_name" => {
+            let by = cells.word(Column::NameSource)?;
+            let (kernel, name) = (cells.kernel()?, cells.must_text(Column::Name)?);
+            GpuActivity::Named { kernel, name, by: by.unwrap_or(NameSource::Call) }
+        }
+        "kernel_alias" => GpuActivity::Alias {
+            function: KernelId(cells.must_u64(Column::AliasHandle)?),
+            kernel: cells.kernel()?,
+        },
+        "kernel_unnamed" => {
+            let why = cells.word(Column::Reason)?;
+            GpuActivity::Nameless { kernel: cells.kernel()?, why: cells.must(Column::Reason, why)? }
+        }
+        "copies" => GpuActivity::Copies(Box::new(copies(cells)?)),
+        _ => return Ok(None),
+    }))
+}
+
+fn tensor(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError> {
+    let address = || cells.must_u64(Column::Address);
+    let bytes = || cells.must_u64(Column::Bytes);
+    let what = match word {
+        "tensor_alloc" => {
+            TensorOp::Allocated { address: address()?, bytes: bytes()?, site: cells.site() }
+        }
+        "tensor_free" => TensorOp::Freed { address: address()?, bytes: bytes()? },
+        "tensor_oom" => TensorOp::OutOfMemory { bytes: bytes()?, site: cells.site() },
+        "torch_detected" => {
+            let reason = cells.word(Column::Reason)?;
+            let tracking = reason.map_or(TensorTracking::Active, TensorTracking::Unavailable);
+            return Ok(Some(EventKind::Torch(tracking)));
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(EventKind::Tensor(TensorEvent {
+        what,
+        device: cells.device()?,
+        allocated: cells.must_u64(Column::AllocatedBytes)?,
+        reserved: cells.must_u64(Column::ReservedBytes)?,
+    })))
+}
+
+fn failed(cells: RowCells<'_>, names: &mut IdTables<'_>) -> Result<FailedCall, RowError> {
+    let function = cells.must(Column::Function, cells.text(Column::Function))?;
+    let recorded = FunctionId(cells.u16(Column::FunctionId).unwrap_or(u16::MAX));
+    let requested = match cells.kind() {
+        None => None,
+        Some(kind) => Some((kind, cells.must_u64(Column::Bytes)?)),
+    };
+    Ok(FailedCall {
+        function: names.functions.id(function, recorded, names.known),
+        code: cells.must(Column::Result, cells.i32(Column::Result))?,
+        asked: requested,
+        freed: if cells.is_null(Column::Address) { None } else { Some(cells.key()?) },
+        device: cells.u16(Column::Device).map(DeviceId),
+        context: cells.u64(Column::Context).map(ContextId),
+        site: cells.site(),
+    })
+}
+
+fn gpus(cells: RowCells<'_>) -> Result<Box<[Option<GpuId>]>, RowError> {
+    let gpu = |number: Option<u64>| number.map(u16::try_from).transpose();
+    let gpus: Result<Vec<_>, _> = cells.numbers(Column::DeviceGpus).into_iter().map(gpu).collect();
+    let gpus = gpus.map_err(|_| cells.bad(Column::DeviceGpus))?;
+    Ok(gpus.into_iter().map(|gpu| gpu.map(GpuId)).collect())
+}
+
+fn launches(cells: RowCells<'_>) -> Result<KernelLaunches, RowError> {
+    let target = match cells.u64(Column::GraphExec) {
+        Some(exec) => LaunchTarget::Graph(GraphExecId(exec)),
+        None => LaunchTarget::Kernel(cells.kernel()?),
+    };
+    let last = match &*cells.all_numbers(Column::LastShape)? {
+        [] => None,
+        numbers => Some(cells.must(Column::LastShape, shape(numbers))?),
+    };
+    let numbers = cells.all_numbers(Column::ShapeCounts)?;
+    let shapes = numbers.chunks(8).map(|group| {
+        let (calls, of) = group.split_last()?;
+        Some((shape(of)?, *calls))
+    });
+    let shapes: Option<Vec<_>> = shapes.collect();
+    Ok(KernelLaunches {
+        target,
+        calls: cells.must_u64(Column::Calls)?,
+        captured: cells.count(Column::Captured),
+        checked: cells.count(Column::Checked),
+        failed: cells.count(Column::Failed),
+        last,
+        shapes: cells.must(Column::ShapeCounts, shapes)?,
+        other_shapes: cells.count(Column::OtherShapes),
+    })
+}
+
+fn shape(numbers: &[u64]) -> Option<LaunchShape> {
+    let small: Result<Vec<u32>, _> = numbers.iter().map(|number| u32::try_from(*number)).collect();
+    match *small.ok()? {
+        [gx, gy, gz, bx, by, bz, shared_bytes] => {
+            Some(LaunchShape { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes })
+        }
+        _ => None,
+    }
+}
+
+fn copies(cells: RowCells<'_>) -> Result<CopyActivity, RowError> {
+    let direction = cells.word(Column::CopyDirection)?;
+    let numbers = cells.all_numbers(Column::BandwidthHistogram)?;
+    let pairs = numbers.chunks(2).map(|pair| match *pair {
+        [bucket, calls] => Some((u8::try_from(bucket).ok()?, calls)),
+        _ => None,
+    });
+    let bandwidths: Option<Vec<_>> = pairs.collect();
+    Ok(CopyActivity {
+        direction: cells.must(Column::CopyDirection, direction)?,
+        pointers: cells.u64(Column::Address).zip(cells.u64(Column::SourceAddress)),
+        asynchronous: cells.flag(Column::IsAsync).unwrap_or(false),
+        calls: cells.must_u64(Column::Calls)?,
+        bytes: cells.must_u64(Column::Bytes)?,
+        nanos: cells.count(Column::DurationNs),
+        bandwidths: cells.must(Column::BandwidthHistogram, bandwidths)?,
+    })
+}

@@ -1,0 +1,6 @@
+//! NEWMOD recording/read
+
+pub(super) mod decode;
+pub(super) mod message;
+pub(super) mod reader;
+pub(super) mod row_cells;

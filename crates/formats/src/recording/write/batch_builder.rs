@@ -1,0 +1,182 @@
+//! Rows of a batch in progress. A row sets few of the columns, so a column is padded with nulls
+//! only when it is set again, or when the batch is finished: the cost of a row depends on its
+//! values only.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{
+    ArrayBuilder, BooleanBuilder, Int32Builder, ListBuilder, StringBuilder,
+    TimestampNanosecondBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
+};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{ArrowError, SchemaRef};
+
+use super::super::schema::{COLUMNS, Column, ColumnType};
+
+/// Rows of a batch.
+pub(in crate::recording) struct BatchBuilder {
+    columns: Vec<ColumnBuilder>,
+    rows: usize,
+    /// Bytes of texts and lists, which the number of rows does not bound.
+    pub(in crate::recording) loose_bytes: usize,
+}
+
+enum ColumnBuilder {
+    U16(UInt16Builder),
+    U32(UInt32Builder),
+    U64(UInt64Builder),
+    I32(Int32Builder),
+    Bool(BooleanBuilder),
+    Text(StringBuilder),
+    Time(TimestampNanosecondBuilder),
+    Numbers(ListBuilder<UInt64Builder>),
+}
+
+impl ColumnBuilder {
+    fn new(of: ColumnType) -> Self {
+        match of {
+            ColumnType::U16 => Self::U16(UInt16Builder::new()),
+            ColumnType::U32 => Self::U32(UInt32Builder::new()),
+            ColumnType::U64 => Self::U64(UInt64Builder::new()),
+            ColumnType::I32 => Self::I32(Int32Builder::new()),
+            ColumnType::Bool => Self::Bool(BooleanBuilder::new()),
+            ColumnType::Text => Self::Text(StringBuilder::new()),
+            ColumnType::Time => Self::Time(TimestampNanosecondBuilder::new().with_timezone("UTC")),
+            ColumnType::Numbers => Self::Numbers(ListBuilder::new(UInt64Builder::new())),
+        }
+    }
+
+    /// Appends nulls up to a row.
+    fn pad(&mut self, rows: usize) {
+        match self {
+            Self::U16(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::U32(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::U64(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::I32(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Bool(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Text(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Time(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+            Self::Numbers(cells) => cells.append_nulls(rows.saturating_sub(cells.len())),
+        }
+    }
+
+    fn finish(&mut self) -> ArrayRef {
+        match self {
+            Self::U16(cells) => Arc::new(cells.finish()),
+            Self::U32(cells) => Arc::new(cells.finish()),
+            Self::U64(cells) => Arc::new(cells.finish()),
+            Self::I32(cells) => Arc::new(cells.finish()),
+            Self::Bool(cells) => Arc::new(cells.finish()),
+            Self::Text(cells) => Arc::new(cells.finish()),
+            Self::Time(cells) => Arc::new(cells.finish()),
+            Self::Numbers(cells) => Arc::new(cells.finish()),
+        }
+    }
+}
+
+impl BatchBuilder {
+    pub(in crate::recording) fn new() -> Self {
+        let columns = COLUMNS.iter().map(|(_, of, _)| ColumnBuilder::new(*of)).collect();
+        Self { columns, rows: 0, loose_bytes: 0 }
+    }
+
+    pub(in crate::recording) const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Starts a row.
+    pub(in crate::recording) fn row(&mut self, word: &str) {
+        self.rows += 1;
+        self.text(Column::ColumnType, word);
+    }
+
+    /// Returns the column, ready for the value of the current row.
+    fn cells(&mut self, column: Column) -> Option<&mut ColumnBuilder> {
+        let before = self.rows.saturating_sub(1);
+        let cells = self.columns.get_mut(column as usize)?;
+        cells.pad(before);
+        Some(cells)
+    }
+
+    /// Sets an unsigned number of any width; `None` leaves the cell null.
+    pub(in crate::recording) fn number(&mut self, column: Column, value: impl Into<Option<u64>>) {
+        let Some(value) = value.into() else { return };
+        match self.cells(column) {
+            Some(ColumnBuilder::U16(cells)) => {
+                cells.append_value(u16::try_from(value).unwrap_or(u16::MAX));
+            }
+            Some(ColumnBuilder::U32(cells)) => {
+                cells.append_value(u32::try_from(value).unwrap_or(u32::MAX));
+            }
+            Some(ColumnBuilder::U64(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no numbers", column.name()),
+        }
+    }
+
+    pub(in crate::recording) fn code(&mut self, column: Column, value: i32) {
+        match self.cells(column) {
+            Some(ColumnBuilder::I32(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no codes", column.name()),
+        }
+    }
+
+    pub(in crate::recording) fn flag(&mut self, column: Column, value: bool) {
+        match self.cells(column) {
+            Some(ColumnBuilder::Bool(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no flags", column.name()),
+        }
+    }
+
+    pub(in crate::recording) fn time(&mut self, column: Column, value: i64) {
+        match self.cells(column) {
+            Some(ColumnBuilder::Time(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no times", column.name()),
+        }
+    }
+
+    pub(in crate::recording) fn text<'a>(
+        &mut self,
+        column: Column,
+        value: impl Into<Option<&'a str>>,
+    ) {
+        let Some(value) = value.into() else { return };
+        self.loose_bytes += value.len();
+        match self.cells(column) {
+            Some(ColumnBuilder::Text(cells)) => cells.append_value(value),
+            _ => debug_assert!(false, "{} holds no text", column.name()),
+        }
+    }
+
+    pub(in crate::recording) fn numbers(
+        &mut self,
+        column: Column,
+        values: impl IntoIterator<Item = Option<u64>>,
+    ) {
+        let mut count = 0;
+        match self.cells(column) {
+            Some(ColumnBuilder::Numbers(cells)) => {
+                for value in values {
+                    cells.values().append_option(value);
+                    count += size_of::<u64>();
+                }
+                cells.append(true);
+            }
+            _ => debug_assert!(false, "{} holds no lists", column.name()),
+        }
+        self.loose_bytes += count;
+    }
+
+    /// Returns the rows as a batch, and empties the builder.
+    pub(in crate::recording) fn finish(
+        &mut self,
+        schema: SchemaRef,
+    ) -> Result<RecordBatch, ArrowError> {
+        let rows = std::mem::take(&mut self.rows);
+        self.loose_bytes = 0;
+        let columns = self.columns.iter_mut().map(|cells| {
+            cells.pad(rows);
+            cells.finish()
+        });
+        RecordBatch::try_new(schema, columns.collect())
+    }
+}

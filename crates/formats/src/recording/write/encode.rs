@@ -1,0 +1,374 @@
+//! Encoding of events as rows.
+
+use engine::model::activity::{
+    CopyActivity, GpuActivity, KernelLaunches, LaunchShape, LaunchTarget,
+};
+use engine::model::event::{
+    Allocate, ContextCall, Event, EventKind, FailedCall, GraphCall, LostDelta, MemoryLocation,
+    PoolCall, VmmCall,
+};
+use engine::model::ids::{AllocationKey, FunctionId};
+use engine::model::stack::Frame;
+use engine::model::tensor::{TensorEvent, TensorOp, TensorTracking};
+
+use super::super::enum_names::EnumName;
+use super::super::schema::Column;
+use super::super::{containers, objects};
+use super::batch_builder::BatchBuilder;
+
+/// Returns the names of driver functions.
+pub(in crate::recording) type FunctionName = fn(FunctionId) -> &'static str;
+
+/// Adds the row of an event.
+pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionName) {
+    match &event.kind {
+        EventKind::Process(facts) => {
+            batch.row("process");
+            batch.text(Column::Name, &*facts.name);
+            batch.number(Column::Uid, u64::from(facts.uid));
+            batch.number(Column::ProcessStartNs, facts.start);
+            batch.flag(Column::BeforeTrace, facts.before_trace);
+        }
+        EventKind::Container(container) => containers::encode(batch, container),
+        EventKind::ThreadName(name) => {
+            batch.row("thread_name");
+            batch.text(Column::Name, &**name);
+        }
+        EventKind::Exec => batch.row("exec"),
+        EventKind::Exit => batch.row("exit"),
+        EventKind::ThreadExit => batch.row("thread_exit"),
+        EventKind::Allocate(call) => allocate(batch, call),
+        EventKind::Free(free) => {
+            batch.row("free");
+            key(batch, free.key);
+            batch.text(Column::FreeFunction, free.by.word());
+            batch.number(Column::Stream, free.stream.map(|stream| stream.0));
+        }
+        EventKind::Vmm(call) => physical(batch, *call),
+        EventKind::Pool(call) => pool(batch, *call),
+        EventKind::Graph(call) => graph(batch, *call),
+        EventKind::Failed(call) => failed(batch, call, function),
+        EventKind::Context(change) => context(batch, *change),
+        EventKind::Gpus(gpus) => {
+            batch.row("device_map");
+            let gpus = gpus.iter().map(|gpu| gpu.map(|gpu| u64::from(gpu.0)));
+            batch.numbers(Column::DeviceGpus, gpus);
+        }
+        EventKind::DriverAccount { gpu, bytes, only } => {
+            batch.row("driver_usage");
+            batch.number(Column::Gpu, u64::from(gpu.0));
+            batch.number(Column::Bytes, *bytes);
+            batch.flag(Column::IsOnlyGpu, *only);
+        }
+        EventKind::GpuFree { gpu, bytes } => {
+            batch.row("gpu_free");
+            batch.number(Column::Gpu, u64::from(gpu.0));
+            batch.number(Column::Bytes, *bytes);
+        }
+        EventKind::DriverAccountLost => batch.row("driver_usage_lost"),
+        EventKind::Lost(lost) => losses(batch, lost),
+        EventKind::Work(work) => self::work(batch, work),
+        EventKind::Object(call) => objects::encode(batch, *call),
+        EventKind::Tensor(call) => tensor(batch, call),
+        EventKind::Torch(tracking) => {
+            batch.row("torch_detected");
+            let reason = match tracking {
+                TensorTracking::Active => None,
+                TensorTracking::Unavailable(reason) => Some(reason.word()),
+            };
+            batch.text(Column::Reason, reason);
+        }
+        EventKind::Site(_) => batch.row("stack"),
+    }
+    batch.number(Column::TimeNs, event.time.0);
+    batch.number(Column::EntryNs, (event.entry_time != event.time).then_some(event.entry_time.0));
+    batch.number(Column::Pid, u64::from(event.pid.0));
+    batch.number(Column::Tid, u64::from(event.tid.0));
+}
+
+/// Adds the row of a frame.
+pub(in crate::recording) fn frame(batch: &mut BatchBuilder, id: u32, frame: &Frame) {
+    batch.row("frame");
+    batch.number(Column::FrameId, u64::from(id));
+    batch.text(Column::Function, &*frame.function);
+    batch.text(Column::File, frame.file.as_deref());
+    batch.number(Column::Line, u64::from(frame.line));
+    batch.text(Column::Module, frame.module.as_deref());
+    batch.text(Column::Language, frame.language.word());
+    batch.text(Column::Reason, frame.unknown.map(EnumName::word));
+}
+
+fn key(batch: &mut BatchBuilder, key: AllocationKey) {
+    batch.number(Column::Address, key.value);
+    batch.text(Column::AddressType, key.space.word());
+}
+
+fn location(batch: &mut BatchBuilder, location: MemoryLocation) {
+    match location {
+        MemoryLocation::Device(device) => {
+            batch.text(Column::Location, "device");
+            batch.number(Column::Device, u64::from(device.0));
+        }
+        MemoryLocation::Host => batch.text(Column::Location, "host"),
+    }
+}
+
+fn allocate(batch: &mut BatchBuilder, call: &Allocate) {
+    batch.row("allocate");
+    key(batch, call.key);
+    batch.text(Column::Kind, call.kind.word());
+    batch.number(Column::Bytes, call.bytes);
+    batch.number(Column::Context, call.context.map(|context| context.0));
+    batch.number(Column::Device, call.device.map(|device| u64::from(device.0)));
+    batch.number(Column::Pool, call.pool.map(|pool| pool.0));
+    batch.number(Column::Stream, call.stream.map(|stream| stream.0));
+    batch.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
+}
+
+fn physical(batch: &mut BatchBuilder, call: VmmCall) {
+    let mut about = |word, handle| {
+        batch.row(word);
+        batch.number(Column::Handle, handle);
+    };
+    match call {
+        VmmCall::Create { handle, bytes, place: at, site } => {
+            about("physical_create", handle.0);
+            batch.number(Column::Bytes, bytes);
+            location(batch, at);
+            batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
+        }
+        VmmCall::Import { handle } => about("physical_import", handle.0),
+        VmmCall::Multicast { handle } => about("physical_multicast", handle.0),
+        VmmCall::Retain { handle } => about("physical_retain", handle.0),
+        VmmCall::Release { handle } => about("physical_release", handle.0),
+        VmmCall::Map { address, bytes, handle } => {
+            about("map", handle.0);
+            range(batch, address, bytes);
+        }
+        VmmCall::Unmap { address, bytes } => {
+            batch.row("unmap");
+            range(batch, address, bytes);
+        }
+        VmmCall::Reserve { address, bytes } => {
+            batch.row("reserve");
+            range(batch, address, bytes);
+        }
+        VmmCall::Unreserve { address, bytes } => {
+            batch.row("unreserve");
+            range(batch, address, bytes);
+        }
+    }
+}
+
+fn range(batch: &mut BatchBuilder, address: u64, bytes: u64) {
+    batch.number(Column::Address, address);
+    batch.number(Column::Bytes, bytes);
+}
+
+fn pool(batch: &mut BatchBuilder, call: PoolCall) {
+    let mut about = |word, pool| {
+        batch.row(word);
+        batch.number(Column::Pool, pool);
+    };
+    match call {
+        PoolCall::Created { pool, place: at } => {
+            about("pool_create", pool.0);
+            if let Some(at) = at {
+                location(batch, at);
+            }
+        }
+        PoolCall::Destroyed { pool } => about("pool_destroy", pool.0),
+        PoolCall::Trimmed { pool, keep } => {
+            about("pool_trim", pool.0);
+            batch.number(Column::Bytes, keep);
+        }
+        PoolCall::ToldReserved { pool, bytes } => {
+            about("pool_reserved", pool.0);
+            batch.number(Column::Bytes, bytes);
+        }
+        PoolCall::OfDevice { pool, device, current } => {
+            about("device_pool", pool.0);
+            batch.number(Column::Device, u64::from(device.0));
+            batch.flag(Column::IsCurrent, current);
+        }
+    }
+}
+
+fn graph(batch: &mut BatchBuilder, call: GraphCall) {
+    let mut about = |word, column, value| {
+        batch.row(word);
+        batch.number(column, value);
+    };
+    match call {
+        GraphCall::CaptureBegan { stream, graph } => {
+            about("capture_begin", Column::Stream, stream.0);
+            batch.number(Column::Graph, graph.map(|graph| graph.0));
+        }
+        GraphCall::CaptureEnded { stream, graph } => {
+            about("capture_end", Column::Stream, stream.0);
+            batch.number(Column::Graph, graph.map(|graph| graph.0));
+        }
+        GraphCall::AllocNode { graph, address, bytes, place: at } => {
+            about("node_allocate", Column::Graph, graph.0);
+            range(batch, address, bytes);
+            location(batch, at);
+        }
+        GraphCall::FreeNode { graph, address } => {
+            about("node_free", Column::Graph, graph.0);
+            batch.number(Column::Address, address);
+        }
+        GraphCall::Instantiated { exec, graph, frees_before_launch } => {
+            about("graph_instantiate", Column::GraphExec, exec.0);
+            batch.number(Column::Graph, graph.0);
+            batch.flag(Column::AutoFree, frees_before_launch);
+        }
+        GraphCall::Launched { exec } => about("graph_launch", Column::GraphExec, exec.0),
+        GraphCall::ExecDestroyed { exec } => about("graph_exec_destroy", Column::GraphExec, exec.0),
+        GraphCall::GraphDestroyed { graph } => about("graph_destroy", Column::Graph, graph.0),
+        GraphCall::ToldReserved { device, bytes } => {
+            about("graph_reserved", Column::Device, u64::from(device.0));
+            batch.number(Column::Bytes, bytes);
+        }
+        GraphCall::Trimmed { device } => {
+            about("graph_trim", Column::Device, u64::from(device.0));
+        }
+    }
+}
+
+fn failed(batch: &mut BatchBuilder, call: &FailedCall, function: FunctionName) {
+    batch.row("call_failed");
+    batch.text(Column::Function, function(call.function));
+    batch.number(Column::FunctionId, u64::from(call.function.0));
+    batch.code(Column::Result, call.code);
+    if let Some((kind, bytes)) = call.asked {
+        batch.text(Column::Kind, kind.word());
+        batch.number(Column::Bytes, bytes);
+    }
+    if let Some(freed) = call.freed {
+        key(batch, freed);
+    }
+    batch.number(Column::Device, call.device.map(|device| u64::from(device.0)));
+    batch.number(Column::Context, call.context.map(|context| context.0));
+    batch.number(Column::SiteId, call.site.map(|site| u64::from(site.0)));
+}
+
+fn context(batch: &mut BatchBuilder, change: ContextCall) {
+    let (word, context, device) = match change {
+        ContextCall::Created { context, device } => ("context_create", Some(context), Some(device)),
+        ContextCall::Destroyed { context } => ("context_destroy", Some(context), None),
+        ContextCall::PrimaryRetained { context, device } => {
+            ("primary_retain", Some(context), Some(device))
+        }
+        ContextCall::PrimaryReleased { device } => ("primary_release", None, Some(device)),
+        ContextCall::PrimaryReset { device } => ("primary_reset", None, Some(device)),
+        ContextCall::Learned { context, device } => {
+            ("context_discovered", Some(context), Some(device))
+        }
+    };
+    batch.row(word);
+    batch.number(Column::Context, context.map(|context| context.0));
+    batch.number(Column::Device, device.map(|device| u64::from(device.0)));
+}
+
+fn losses(batch: &mut BatchBuilder, lost: &LostDelta) {
+    batch.row("lost");
+    for (column, count) in [
+        (Column::LostAllocations, lost.allocations),
+        (Column::Bytes, lost.allocated_bytes),
+        (Column::LostFrees, lost.frees),
+        (Column::LostFailures, lost.failures),
+        (Column::LostOther, lost.other),
+        (Column::LostLaunches, lost.launches),
+        (Column::LostCopies, lost.copies),
+        (Column::LostStacks, lost.stacks),
+        (Column::LostObjects, lost.objects),
+        (Column::LostTensors, lost.tensors),
+        (Column::LostProcesses, lost.processes),
+    ] {
+        batch.number(column, count);
+    }
+}
+
+fn tensor(batch: &mut BatchBuilder, call: &TensorEvent) {
+    match call.what {
+        TensorOp::Allocated { address, bytes, site } => {
+            batch.row("tensor_alloc");
+            range(batch, address, bytes);
+            batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
+        }
+        TensorOp::Freed { address, bytes } => {
+            batch.row("tensor_free");
+            range(batch, address, bytes);
+        }
+        TensorOp::OutOfMemory { bytes, site } => {
+            batch.row("tensor_oom");
+            batch.number(Column::Bytes, bytes);
+            batch.number(Column::SiteId, site.map(|site| u64::from(site.0)));
+        }
+    }
+    batch.number(Column::Device, u64::from(call.device.0));
+    batch.number(Column::AllocatedBytes, call.allocated);
+    batch.number(Column::ReservedBytes, call.reserved);
+}
+
+fn work(batch: &mut BatchBuilder, work: &GpuActivity) {
+    match work {
+        GpuActivity::Launches(launches) => self::launches(batch, launches),
+        GpuActivity::Named { kernel, name, by } => {
+            batch.row("kernel_name");
+            batch.number(Column::KernelHandle, kernel.0);
+            batch.text(Column::Name, &**name);
+            batch.text(Column::NameSource, by.word());
+        }
+        GpuActivity::Alias { function, kernel } => {
+            batch.row("kernel_alias");
+            batch.number(Column::KernelHandle, kernel.0);
+            batch.number(Column::AliasHandle, function.0);
+        }
+        GpuActivity::Nameless { kernel, why } => {
+            batch.row("kernel_unnamed");
+            batch.number(Column::KernelHandle, kernel.0);
+            batch.text(Column::Reason, why.word());
+        }
+        GpuActivity::Copies(copies) => self::copies(batch, copies),
+    }
+}
+
+fn launches(batch: &mut BatchBuilder, launches: &KernelLaunches) {
+    batch.row("launches");
+    match launches.target {
+        LaunchTarget::Kernel(kernel) => batch.number(Column::KernelHandle, kernel.0),
+        LaunchTarget::Graph(exec) => batch.number(Column::GraphExec, exec.0),
+    }
+    batch.number(Column::Calls, launches.calls);
+    batch.number(Column::Captured, launches.captured);
+    batch.number(Column::Checked, launches.checked);
+    batch.number(Column::Failed, launches.failed);
+    batch.number(Column::OtherShapes, launches.other_shapes);
+    if let Some(last) = launches.last {
+        batch.numbers(Column::LastShape, shape(last).map(Some));
+    }
+    let shapes =
+        launches.shapes.iter().flat_map(|(of, calls)| shape(*of).into_iter().chain([*calls]));
+    batch.numbers(Column::ShapeCounts, shapes.map(Some));
+}
+
+fn shape(shape: LaunchShape) -> [u64; 7] {
+    let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+    [gx, gy, gz, bx, by, bz, shape.shared_bytes].map(u64::from)
+}
+
+fn copies(batch: &mut BatchBuilder, copies: &CopyActivity) {
+    batch.row("copies");
+    batch.text(Column::CopyDirection, copies.direction.word());
+    if let Some((destination, source)) = copies.pointers {
+        batch.number(Column::Address, destination);
+        batch.number(Column::SourceAddress, source);
+    }
+    batch.flag(Column::IsAsync, copies.asynchronous);
+    batch.number(Column::Calls, copies.calls);
+    batch.number(Column::Bytes, copies.bytes);
+    batch.number(Column::DurationNs, copies.nanos);
+    let pairs = copies.bandwidths.iter().flat_map(|(bucket, calls)| [u64::from(*bucket), *calls]);
+    batch.numbers(Column::BandwidthHistogram, pairs.map(Some));
+}

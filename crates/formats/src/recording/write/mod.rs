@@ -1,0 +1,5 @@
+//! NEWMOD recording/write
+
+pub(super) mod batch_builder;
+pub(super) mod encode;
+pub(super) mod writer;

@@ -1,0 +1,114 @@
+//! Advice as text.
+
+use std::io::{self, Write};
+
+use engine::model::units::Bytes;
+
+use super::{AdviceReport, GpuAdvice, MAX_SENTENCE_CHARS, NeedResult, StepJson};
+use crate::report::live::text::TextStyle;
+use crate::sanitize::{sanitize, sanitize_up_to};
+
+/// Maximum number of steps per GPU in the text.
+const MAX_LISTED_STEPS: usize = 12;
+
+/// Writes the advice. It may come from a file or another host, so every text is sanitized again.
+pub fn write(out: &mut dyn Write, advice: &AdviceReport, style: TextStyle) -> io::Result<()> {
+    for (number, gpu) in advice.gpus.iter().enumerate() {
+        if number > 0 {
+            writeln!(out)?;
+        }
+        write_gpu(out, gpu, style)?;
+    }
+    if advice.gpus.is_empty() {
+        writeln!(out, "No process holds GPU memory.")?;
+    }
+    for note in &advice.notes {
+        writeln!(out, "\nNote: {}", sanitize_up_to(note, MAX_SENTENCE_CHARS))?;
+    }
+    Ok(())
+}
+
+fn write_gpu(out: &mut dyn Write, gpu: &GpuAdvice, style: TextStyle) -> io::Result<()> {
+    writeln!(out, "{}", style.bold(&headline(gpu)))?;
+    if let Some(need) = gpu.need {
+        writeln!(out, "  {}", need_line(need, gpu))?;
+    }
+    if gpu.steps.is_empty() {
+        writeln!(out, "  No step would free memory.")?;
+    }
+    for (number, step) in gpu.steps.iter().take(MAX_LISTED_STEPS).enumerate() {
+        write_step(out, number + 1, step)?;
+    }
+    if let Some(more) = gpu.steps.len().checked_sub(MAX_LISTED_STEPS).filter(|more| *more > 0) {
+        writeln!(out, "  … {more} more (--format json lists all)")?;
+    }
+    Ok(())
+}
+
+fn headline(gpu: &GpuAdvice) -> String {
+    let mut text = match gpu.gpu {
+        Some(index) => format!("GPU {index}"),
+        None => "All devices".to_owned(),
+    };
+    if let Some(name) = &gpu.name {
+        text += &format!(" ({})", sanitize(name));
+    }
+    match (gpu.total_bytes, gpu.free_bytes) {
+        (Some(total), Some(free)) => {
+            text += &format!(": {} of {} free", Bytes(free), Bytes(total));
+        }
+        (None, Some(free)) => text += &format!(": {} free", Bytes(free)),
+        (Some(total), None) => text += &format!(": {}, free memory unknown", Bytes(total)),
+        (None, None) => text += ": free memory unknown",
+    }
+    text
+}
+
+fn need_line(need: NeedResult, gpu: &GpuAdvice) -> String {
+    let bytes = Bytes(need.bytes);
+    match (need.without_data_loss, need.steps) {
+        (_, Some(0)) => format!("{bytes} is already free."),
+        (true, _) => format!("{bytes} can be freed safely: see the steps marked safe."),
+        (false, Some(1)) => format!("{bytes} requires step 1, which loses work."),
+        (false, Some(steps)) => format!("{bytes} requires steps 1 to {steps}, which lose work."),
+        (false, None) => {
+            let known = if gpu.free_bytes.is_some() { "" } else { " (free memory unknown)" };
+            format!("{bytes} cannot be freed even with all steps{known}.")
+        }
+    }
+}
+
+fn write_step(out: &mut dyn Write, number: usize, step: &StepJson) -> io::Result<()> {
+    let process = format!("process {} ({})", step.pid, sanitize(&step.process));
+    let action = match &*step.action {
+        "empty_cache" => format!("empty PyTorch's cache in {process}"),
+        "trim_pool" => format!("trim a memory pool of {process}"),
+        "trim_graphs" => format!("trim what graphs of {process} reserve"),
+        "stop_idle" => format!("stop {process}, which is idle"),
+        "restart_leaking" => format!("restart {process}, which leaks"),
+        "use_expandable_segments" => format!("enable expandable segments for PyTorch in {process}"),
+        "reduce_memory_use" => format!("reduce memory use of {process}"),
+        "stop" => format!("stop {process}"),
+        other => format!("{}: {process}", sanitize(other)),
+    };
+    let freed = match (step.freed_bytes, &*step.precision) {
+        (0, _) => String::new(),
+        (bytes, "exact") => format!(": {}", Bytes(bytes)),
+        (bytes, "upper_bound") => format!(": at most {}", Bytes(bytes)),
+        (bytes, _) => format!(": about {}", Bytes(bytes)),
+    };
+    let safe = if step.safe { " (safe)" } else { "" };
+    writeln!(out, "  {number}. {action}{freed}{safe}")?;
+    writeln!(out, "     reason: {}", sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS))?;
+    writeln!(out, "     cost:   {}", sanitize_up_to(&step.cost, MAX_SENTENCE_CHARS))?;
+    for command in &step.commands {
+        let prefix = match &*command.language {
+            "shell" => "$ ",
+            "python" => "Python: ",
+            "c" => "C: ",
+            _ => "environment: ",
+        };
+        writeln!(out, "     {prefix}{}", sanitize_up_to(&command.text, MAX_SENTENCE_CHARS))?;
+    }
+    Ok(())
+}

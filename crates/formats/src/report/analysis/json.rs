@@ -1,0 +1,586 @@
+//! Analyses as one JSON object. Its names are a contract: `docs/reference/json-report.md`.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use engine::analysis::diff::{DiffRow, DiffSide};
+use engine::analysis::leaks::{LeakGroup, LeakReport};
+use engine::analysis::peak::{GroupAtPeak, Peak};
+use engine::analysis::summary::{ProcessSummary, SummaryReport};
+use engine::analysis::suspects::{FileAnomaly, FileSiteVerdict, SuspectReport};
+use engine::analysis::usage::{UsageReport, UsageSeries};
+use engine::analysis::{Amount, GroupKey};
+use engine::model::ids::{DeviceId, SiteId};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::stack::{Frame, StackTable};
+use engine::model::units::{Nanos, Timestamp};
+use engine::verdict::{AnomalyKind, SiteVerdict, Verdict};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::views::fragmentation::{FragmentationView, PoolRow};
+use super::views::suspects::{first_low, subject as judged_subject};
+use super::{AnalysisResult, AnalyzedFile, DiffView, OverlaySeries};
+use crate::import::Warning;
+use crate::report::verdict;
+use crate::sanitize::sanitize_up_to;
+
+/// Maximum number of characters of a text.
+const MAX_TEXT_CHARS: usize = 4096;
+
+fn clean(text: &str) -> String {
+    sanitize_up_to(text, MAX_TEXT_CHARS).into_owned()
+}
+
+/// Writes a result as one object on one line.
+pub fn write(
+    out: &mut dyn Write,
+    subject: &AnalyzedFile<'_>,
+    answer: AnalysisResult<'_>,
+) -> io::Result<()> {
+    let mut object = head(subject);
+    object.insert("analysis".into(), answer.name().into());
+    match answer {
+        AnalysisResult::Leaks(answer) => leakage(&mut object, answer, subject),
+        AnalysisResult::Suspects(answer) => suspects(&mut object, answer, subject),
+        AnalysisResult::Summary(answer) => summary(&mut object, answer, subject),
+        AnalysisResult::Fragmentation(answer) => fragmentation(&mut object, answer),
+        // These may be long, so they are serialized while they are written.
+        AnalysisResult::Peak(peaks) => {
+            let peaks = peaks.iter().map(|peak| PeakJson { peak, subject }).collect();
+            return line(
+                out,
+                &StreamedReport { head: object, body: StreamedBody::Peaks { peaks } },
+            );
+        }
+        AnalysisResult::Usage(UsageReport { totals, series }, overlays) => {
+            let object_of = |series| SeriesJson { series, subject };
+            let body = StreamedBody::Series {
+                series: series.iter().map(object_of).collect(),
+                totals: totals.iter().map(object_of).collect(),
+                overlays: overlays.iter().map(|overlay| OverlayJson { overlay, subject }).collect(),
+            };
+            return line(out, &StreamedReport { head: object, body });
+        }
+    }
+    line(out, &object)
+}
+
+/// Writes a comparison as one object on one line.
+pub fn write_diff(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Result<()> {
+    let diff = comparison.diff;
+    let rows = diff.rows.iter().take(comparison.after.shown(diff.rows.len()));
+    let object = json!({
+        "analysis": "diff",
+        "exact": comparison.before.facts.exact() && comparison.after.facts.exact(),
+        "before": head(&comparison.before),
+        "after": head(&comparison.after),
+        "leaked_bytes": [diff.never_freed.0.bytes, diff.never_freed.1.bytes],
+        "leaked_allocations": [diff.never_freed.0.allocations, diff.never_freed.1.allocations],
+        "peak_bytes": [diff.peak_bytes.0, diff.peak_bytes.1],
+        "sites_total": diff.rows.len(),
+        "sites": rows.map(|row| diff_row(row, comparison)).collect::<Vec<_>>(),
+    });
+    line(out, &object)
+}
+
+type JsonObject = serde_json::Map<String, Value>;
+
+fn line(out: &mut dyn Write, object: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, object)?;
+    writeln!(out)
+}
+
+fn head(subject: &AnalyzedFile<'_>) -> JsonObject {
+    let warning = |warning: &Warning| {
+        json!({
+            "text": clean(&warning.text),
+            "count": warning.count,
+            "inexact": warning.inexact,
+        })
+    };
+    let mut object = JsonObject::new();
+    object.insert("file".into(), clean(subject.path).into());
+    object.insert("source".into(), subject.imported.source.name().into());
+    object.insert("producer".into(), subject.imported.producer.as_deref().map(clean).into());
+    object.insert("events".into(), subject.imported.events.into());
+    object.insert("exact".into(), subject.facts.exact().into());
+    let warnings: Vec<_> = subject.facts.warnings.iter().map(warning).collect();
+    object.insert("warnings".into(), warnings.into());
+    let start = subject.clock().map(|clock| clock.precise(subject.facts.origin()));
+    object.insert("start_time".into(), start.into());
+    object
+}
+
+/// Returns RFC 3339, or seconds since the start if the file has no wall clock.
+fn time(subject: &AnalyzedFile<'_>, at: Timestamp) -> Value {
+    match subject.clock() {
+        Some(clock) => clock.precise(at).into(),
+        None => (subject.nanos(at) as f64 / 1e9).into(),
+    }
+}
+
+const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
+    match device {
+        Some(DeviceId(ordinal)) => Some(ordinal),
+        None => None,
+    }
+}
+
+fn by_kind(amounts: &[(MemoryKind, Amount)]) -> BTreeMap<&'static str, u64> {
+    amounts.iter().map(|(kind, amount)| (kind.name(), amount.bytes)).collect()
+}
+
+/// One frame of a stack.
+#[derive(Serialize)]
+pub(crate) struct FrameJson {
+    function: String,
+    file: Option<String>,
+    line: Option<u32>,
+    module: Option<String>,
+    language: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown_reason: Option<&'static str>,
+}
+
+/// Converts a frame, with text sanitized for terminals.
+pub(crate) fn frame(frame: &Frame) -> FrameJson {
+    FrameJson {
+        function: clean(&frame.function),
+        file: frame.file.as_deref().map(clean),
+        line: Some(frame.line).filter(|line| *line > 0),
+        module: frame.module.as_deref().map(clean),
+        language: frame.language.name(),
+        unknown_reason: frame.unknown.map(|unknown| unknown.reason()),
+    }
+}
+
+fn frames(stacks: &StackTable, site: Option<SiteId>) -> Vec<FrameJson> {
+    site.map(|site| stacks.frames(site).map(frame).collect()).unwrap_or_default()
+}
+
+/// Returns an object with the amount and frames of a group; callers add more fields.
+fn group(subject: &AnalyzedFile<'_>, place: &GroupKey, amount: Amount) -> Value {
+    json!({
+        "bytes": amount.bytes,
+        "allocations": amount.allocations,
+        "kind": place.kind.name(),
+        "device": ordinal(place.device),
+        "pid": place.pid.0,
+        "frames": frames(&subject.facts.stacks, place.site),
+    })
+}
+
+/// Adds one field to the object.
+fn with(mut object: Value, name: &str, value: impl Into<Value>) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert(name.to_owned(), value.into());
+    }
+    object
+}
+
+fn leakage(object: &mut JsonObject, leakage: &LeakReport, subject: &AnalyzedFile<'_>) {
+    let list = |leaks: &[LeakGroup]| -> Vec<Value> {
+        let shown = leaks.iter().take(subject.shown(leaks.len()));
+        shown
+            .map(|leak| {
+                let object = group(subject, &leak.place, leak.amount);
+                let object = with(object, "live_at_exit", leak.at_exit);
+                with(object, "allocations_total", leak.began)
+            })
+            .collect()
+    };
+    let sum = |leaks: &[LeakGroup]| {
+        leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount))
+    };
+    let (managed, host) = (sum(&leakage.managed), sum(&leakage.host));
+    let fields = [
+        ("leaked_bytes", leakage.leaked.bytes.into()),
+        ("leaked_allocations", leakage.leaked.allocations.into()),
+        ("static_bytes", leakage.statics.bytes.into()),
+        ("static_allocations", leakage.statics.allocations.into()),
+        ("by_kind", json!(by_kind(&leakage.by_kind))),
+        ("sites", list(&leakage.sites).into()),
+        ("sites_total", leakage.sites.len().into()),
+        (
+            "managed",
+            json!({
+                "bytes": managed.bytes,
+                "allocations": managed.allocations,
+                "sites": list(&leakage.managed),
+            }),
+        ),
+        ("host_by_kind", json!(by_kind(&leakage.host_by_kind))),
+        (
+            "host",
+            json!({
+                "bytes": host.bytes,
+                "allocations": host.allocations,
+                "sites": list(&leakage.host),
+            }),
+        ),
+        ("other_by_kind", json!(by_kind(&leakage.other_by_kind))),
+    ];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+}
+
+fn suspects(object: &mut JsonObject, found: &SuspectReport, subject: &AnalyzedFile<'_>) {
+    let other_verdicts = &subject.facts.judged;
+    let other_leaks = other_verdicts.iter().any(|one| one.verdict == Verdict::Leak);
+    let outcome = match (found.suspects.is_empty() && !other_leaks, found.has_enough_data()) {
+        (false, _) => "suspects",
+        (true, true) => "none",
+        (true, false) => "not_enough_data",
+    };
+    let list = |all: &[FileSiteVerdict]| -> Value {
+        all.iter().take(subject.shown(all.len())).map(|one| site_verdict(one, subject)).collect()
+    };
+    let anomalies = found.unusual.iter().map(|odd| anomaly(odd, subject));
+    let fields = [
+        ("verdict", outcome.into()),
+        ("suspects", list(&found.suspects)),
+        ("suspects_total", found.suspects.len().into()),
+        ("other_verdicts", list(&found.others)),
+        ("other_verdicts_total", found.others.len().into()),
+        ("anomalies", anomalies.collect()),
+        ("tensors_and_objects", other_verdicts.iter().map(tensor_or_object).collect()),
+    ];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+}
+
+/// Returns the verdict on tensors or objects of a site.
+fn tensor_or_object(one: &SiteVerdict) -> Value {
+    let rate =
+        if one.resource.is_bytes() { "growth_bytes_per_hour" } else { "growth_objects_per_hour" };
+    json!({
+        "resource": if one.resource.is_bytes() { "tensors" } else { "objects" },
+        "kind": verdict::kind(one.resource),
+        "pid": one.pid.map(|pid| pid.0),
+        "site": one.site.to_string(),
+        "verdict": one.verdict.name(),
+        "confidence": one.confidence.name(),
+        (rate): one.evidence.growth_per_hour,
+        "live": one.evidence.live,
+        "live_count": one.evidence.live_count,
+        "created": one.evidence.created,
+        "freed": one.evidence.freed,
+        "summary": verdict::summary(one.resource, one.verdict, &one.evidence),
+        "frames": one.frames.iter().map(frame).collect::<Vec<_>>(),
+    })
+}
+
+fn site_verdict(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> Value {
+    let evidence = &one.evidence;
+    let nanos = |span: Option<Nanos>| span.map(|span| span.0);
+    let evidence = json!({
+        "growth_bytes_per_hour": evidence.growth_per_hour,
+        "first_bytes": first_low(evidence),
+        "last_bytes": evidence.window_min.last().copied().unwrap_or(0),
+        "window_min": evidence.window_min,
+        "window_ns": evidence.window.0,
+        "steps": evidence.steps,
+        "growing_steps": evidence.growing_steps,
+        "shrinking_steps": evidence.shrinking_steps,
+        "observed_ns": evidence.window.0.saturating_mul(u64::from(evidence.steps)),
+        "created": evidence.created,
+        "freed": evidence.freed,
+        "overdue_bytes": evidence.overdue,
+        "mean_age_ns": evidence.mean_age.0,
+        "median_age_ns": nanos(evidence.median_age),
+        "max_age_ns": nanos(evidence.oldest),
+        "mean_lifetime_ns": nanos(evidence.mean_life),
+        "median_lifetime_ns": nanos(evidence.median_life),
+        "max_lifetime_ns": nanos(evidence.longest_life),
+        "peak_bytes": evidence.peak,
+        "level_min_bytes": evidence.level.0,
+        "level_max_bytes": evidence.level.1,
+        "returns": evidence.returns,
+        "tensors": evidence.tensors.map(verdict::json::TensorsObject::new),
+    });
+    let object = with(group(subject, &one.place, one.live), "evidence", evidence);
+    let object = with(
+        object,
+        "summary",
+        verdict::summary(judged_subject(one.place.kind), one.verdict, &one.evidence),
+    );
+    with(with(object, "verdict", one.verdict.name()), "confidence", one.sureness.name())
+}
+
+fn anomaly(odd: &FileAnomaly, subject: &AnalyzedFile<'_>) -> Value {
+    let mut object = json!({
+        "time": time(subject, odd.at),
+        "time_ns": subject.nanos(odd.at),
+        "kind": odd.place.kind.name(),
+        "device": ordinal(odd.place.device),
+        "pid": odd.place.pid.0,
+        "tid": odd.tid.map(|tid| tid.0),
+        "frames": frames(&subject.facts.stacks, odd.place.site),
+    });
+    let fields = match odd.what {
+        AnomalyKind::Size { key, bytes, usual, of, of_site, live } => json!({
+            "type": "size",
+            "bytes": bytes.0,
+            "baseline_bytes": usual.0,
+            "address": format!("{:#x}", key.value),
+            "baseline_samples": of,
+            "baseline_scope": if of_site { "site" } else { "process" },
+            "live": live,
+        }),
+        AnomalyKind::Growth { bytes, within, usual } => json!({
+            "type": "growth",
+            "bytes": bytes.0,
+            "baseline_bytes": usual.0,
+            "window_ns": within.0,
+        }),
+    };
+    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
+        object.extend(fields);
+    }
+    object
+}
+
+fn summary(object: &mut JsonObject, overview: &SummaryReport, subject: &AnalyzedFile<'_>) {
+    let process = |process: &ProcessSummary| {
+        let devices = process.devices.iter().map(|on| {
+            json!({
+                "device": ordinal(on.device),
+                "allocations_total": on.allocations,
+                "frees_total": on.frees,
+                "released_total": on.released,
+                "live_bytes": on.live.bytes,
+                "live_allocations": on.live.allocations,
+                "leaked_bytes": on.never_freed.bytes,
+                "leaked_allocations": on.never_freed.allocations,
+                "peak_bytes": on.peak_bytes,
+                "peak_time": time(subject, on.peak_at),
+                "peak_time_ns": subject.nanos(on.peak_at),
+                "never_freed_by_kind": by_kind(&on.kinds),
+            })
+        });
+        let sites = process.sites.iter().map(|site| {
+            let object = group(subject, &site.place, site.never_freed());
+            let object = with(object, "peak_bytes", site.peak_bytes);
+            let object = with(object, "allocations_total", site.began.allocations);
+            with(object, "frees_total", site.freed)
+        });
+        json!({
+            "pid": process.pid.0,
+            "name": subject.process(process.pid).map(clean),
+            "devices": devices.collect::<Vec<_>>(),
+            "sites": sites.collect::<Vec<_>>(),
+            "sites_total": process.sites.len() + process.more_sites,
+        })
+    };
+    let fields = [
+        ("leaked_bytes", overview.never_freed.bytes.into()),
+        ("leaked_allocations", overview.never_freed.allocations.into()),
+        ("peak_bytes", overview.peak_bytes.into()),
+        ("peak_time", time(subject, overview.peak_at)),
+        ("peak_time_ns", subject.nanos(overview.peak_at).into()),
+        ("processes", overview.processes.iter().map(process).collect::<Vec<_>>().into()),
+    ];
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+}
+
+fn fragmentation(object: &mut JsonObject, answer: &FragmentationView) {
+    let pool = |pool: &PoolRow| {
+        json!({
+            "device": ordinal(pool.device),
+            "pid": pool.pid.map(|pid| pid.0),
+            "pool": clean(&pool.pool),
+            "stream": pool.stream.map(|stream| stream.0),
+            "reserved_bytes": pool.reserved_bytes,
+            "active_bytes": pool.active_bytes,
+            "requested_bytes": pool.requested_bytes,
+            "largest_free_bytes": pool.largest_free_bytes,
+            "internal_ratio": pool.internal,
+            "external_ratio": pool.external,
+            "releasable_bytes": pool.releasable_bytes,
+            "fragmented_bytes": pool.stuck_bytes,
+        })
+    };
+    let advice = answer.advice.iter().map(|one| json!({ "action": one.what, "reason": one.why }));
+    let would_fit = answer.would_fit.iter().map(|one| {
+        json!({
+            "device": ordinal(one.device),
+            "bytes": one.bytes,
+            "answer": one.answer,
+            "summary": one.text,
+        })
+    });
+    object.insert("pools".into(), answer.pools.iter().map(pool).collect::<Vec<_>>().into());
+    object.insert("advice".into(), advice.collect::<Vec<_>>().into());
+    object.insert("would_fit".into(), would_fit.collect::<Vec<_>>().into());
+}
+
+fn diff_row(row: &DiffRow, comparison: &DiffView<'_>) -> Value {
+    let side = |side: Option<DiffSide>| {
+        side.map(|side| {
+            json!({
+                "bytes": side.never_freed.bytes,
+                "allocations": side.never_freed.allocations,
+                "peak_bytes": side.peak_bytes,
+                "allocations_total": side.began.allocations,
+            })
+        })
+    };
+    let frames = match (row.after, row.before) {
+        (Some(after), _) => frames(&comparison.after.facts.stacks, after.site),
+        (None, Some(before)) => frames(&comparison.before.facts.stacks, before.site),
+        (None, None) => Vec::new(),
+    };
+    json!({
+        "trend": row.trend.name(),
+        "moved": row.moved,
+        "kind": row.kind.name(),
+        "before": side(row.before),
+        "after": side(row.after),
+        "frames": frames,
+    })
+}
+
+#[derive(Serialize)]
+struct StreamedReport<'a> {
+    #[serde(flatten)]
+    head: JsonObject,
+    #[serde(flatten)]
+    body: StreamedBody<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum StreamedBody<'a> {
+    Peaks {
+        peaks: Vec<PeakJson<'a>>,
+    },
+    Series {
+        series: Vec<SeriesJson<'a>>,
+        totals: Vec<SeriesJson<'a>>,
+        overlays: Vec<OverlayJson<'a>>,
+    },
+}
+
+struct PeakJson<'a> {
+    peak: &'a Peak,
+    subject: &'a AnalyzedFile<'a>,
+}
+
+impl Serialize for PeakJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<L: Serialize> {
+            device: Option<u16>,
+            pid: Option<u32>,
+            bytes: u64,
+            time: Value,
+            time_ns: i64,
+            live: L,
+            live_total: usize,
+        }
+        let Self { peak, subject } = self;
+        let shown = subject.shown(peak.live.len());
+        let live = peak.live.get(..shown).unwrap_or(&[]);
+        Fields {
+            device: ordinal(peak.device),
+            pid: peak.pid.map(|pid| pid.0),
+            bytes: peak.bytes,
+            time: time(subject, peak.at),
+            time_ns: subject.nanos(peak.at),
+            live: StreamedList(live.iter().map(|at| GroupAtPeakJson { at, subject })),
+            live_total: peak.live.len(),
+        }
+        .serialize(serializer)
+    }
+}
+
+struct GroupAtPeakJson<'a> {
+    at: &'a GroupAtPeak,
+    subject: &'a AnalyzedFile<'a>,
+}
+
+impl Serialize for GroupAtPeakJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct LiveAtPeakJson {
+            address: String,
+            bytes: u64,
+            tid: u32,
+            allocated_ns: i64,
+        }
+        let Self { at, subject } = self;
+        let each = at.allocations.iter().map(|held| LiveAtPeakJson {
+            address: format!("{:#x}", held.key.value),
+            bytes: held.bytes,
+            tid: held.tid.0,
+            allocated_ns: subject.nanos(held.began),
+        });
+        let object = group(subject, &at.place, at.amount);
+        #[derive(Serialize)]
+        struct Fields<L: Serialize> {
+            #[serde(flatten)]
+            group: Value,
+            allocation_list: L,
+        }
+        Fields { group: object, allocation_list: StreamedList(each) }.serialize(serializer)
+    }
+}
+
+struct SeriesJson<'a> {
+    series: &'a UsageSeries,
+    subject: &'a AnalyzedFile<'a>,
+}
+
+impl Serialize for SeriesJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<L: Serialize> {
+            device: Option<u16>,
+            kind: Option<&'static str>,
+            pid: Option<u32>,
+            peak_bytes: u64,
+            peak_time_ns: i64,
+            points: L,
+        }
+        let Self { series, subject } = self;
+        let points = series.points.iter().map(|point| (subject.nanos(point.at), point.bytes));
+        Fields {
+            device: ordinal(series.device),
+            kind: series.kind.map(MemoryKind::name),
+            pid: series.pid.map(|pid| pid.0),
+            peak_bytes: series.peak.bytes,
+            peak_time_ns: subject.nanos(series.peak.at),
+            points: StreamedList(points),
+        }
+        .serialize(serializer)
+    }
+}
+
+struct OverlayJson<'a> {
+    overlay: &'a OverlaySeries,
+    subject: &'a AnalyzedFile<'a>,
+}
+
+impl Serialize for OverlayJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a, L: Serialize> {
+            name: &'a str,
+            device: Option<u16>,
+            points: L,
+        }
+        let points = self.overlay.points.iter();
+        let points = points.map(|(at, bytes)| (self.subject.nanos(*at), *bytes));
+        let device = ordinal(self.overlay.device);
+        Fields { name: &self.overlay.name, device, points: StreamedList(points) }
+            .serialize(serializer)
+    }
+}
+
+/// A list that is serialized while it is written.
+struct StreamedList<I>(I);
+
+impl<I: Iterator<Item: Serialize> + Clone> Serialize for StreamedList<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
+    }
+}

@@ -1,0 +1,247 @@
+//! Reports on files. Each analysis becomes a [`Document`] (text), a [`Table`] (TSV) and an object
+//! (JSON), which the renderers write.
+
+mod document;
+pub(crate) mod frames;
+pub mod json;
+mod text;
+mod tsv;
+mod views;
+
+use std::io::{self, Write};
+
+use engine::analysis::diff::Diff;
+use engine::analysis::leaks::LeakReport;
+use engine::analysis::peak::Peak;
+use engine::analysis::summary::SummaryReport;
+use engine::analysis::suspects::SuspectReport;
+use engine::analysis::usage::UsageReport;
+use engine::analysis::{MemoryScope, is_host};
+use engine::model::ids::{DeviceId, Pid};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
+
+use super::live::text::TextStyle;
+use crate::WallClock;
+use crate::import::collecting_sink::FileInfo;
+use crate::import::{ImportSummary, SourceFormat};
+
+pub(crate) use tsv::field;
+pub use views::fragmentation::{AdviceRow, FragmentationView, PoolRow, WouldFit};
+
+pub use document::{AsciiChart, Cell, Document, Line, Section, Table};
+
+/// The file that is analyzed.
+#[derive(Clone, Copy, Debug)]
+pub struct AnalyzedFile<'a> {
+    /// Path, as the user gave it.
+    pub path: &'a str,
+    /// Format, producer and number of events.
+    pub imported: &'a ImportSummary,
+    /// Everything in the file besides changes.
+    pub facts: &'a FileInfo,
+    /// Maximum number of rows of a list; all if none.
+    pub top: Option<usize>,
+}
+
+/// An analysis with its result.
+#[derive(Clone, Copy, Debug)]
+pub enum AnalysisResult<'a> {
+    /// Memory that was never freed.
+    Leaks(&'a LeakReport),
+    /// Peaks.
+    Peak(&'a [Peak]),
+    /// Memory over time, with series of other tools.
+    Usage(&'a UsageReport, &'a [OverlaySeries]),
+    /// Leak suspects, other verdicts and anomalies.
+    Suspects(&'a SuspectReport),
+    /// Summary.
+    Summary(&'a SummaryReport),
+    /// Fragmentation of caches and pools.
+    Fragmentation(&'a FragmentationView),
+}
+
+/// Memory over time as reported by another tool, for a chart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OverlaySeries {
+    /// Label, such as `nvidia-smi, GPU 0`.
+    pub name: String,
+    /// Device of the series; any device if none.
+    pub device: Option<DeviceId>,
+    /// Timestamps of the file's clock, and bytes.
+    pub points: Vec<(Timestamp, u64)>,
+}
+
+/// The comparison of two files.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffView<'a> {
+    /// The older file.
+    pub before: AnalyzedFile<'a>,
+    /// The newer file.
+    pub after: AnalyzedFile<'a>,
+    /// Differences.
+    pub diff: &'a Diff,
+}
+
+impl AnalysisResult<'_> {
+    /// Returns the name of the analysis.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Leaks(_) => "leaks",
+            Self::Peak(_) => "peak",
+            Self::Usage(..) => "usage",
+            Self::Suspects(_) => "suspects",
+            Self::Summary(_) => "summary",
+            Self::Fragmentation(_) => "fragmentation",
+        }
+    }
+
+    fn page(&self, subject: &AnalyzedFile<'_>) -> Document {
+        let mut page = match self {
+            Self::Leaks(answer) => views::leaks::page(answer, subject),
+            Self::Peak(answer) => views::peak::page(answer, subject),
+            Self::Usage(answer, overlays) => views::usage::page(answer, overlays, subject),
+            Self::Suspects(answer) => views::suspects::page(answer, subject),
+            Self::Summary(answer) => views::summary::page(answer, subject),
+            Self::Fragmentation(answer) => views::fragmentation::page(answer),
+        };
+        page.notes.extend(subject.notes());
+        page
+    }
+}
+
+/// Writes a result as text.
+pub fn write_text(
+    out: &mut dyn Write,
+    subject: &AnalyzedFile<'_>,
+    answer: AnalysisResult<'_>,
+    style: TextStyle,
+) -> io::Result<()> {
+    text::write(out, &answer.page(subject), style)
+}
+
+/// Writes a result as a tab-separated table.
+pub fn write_tsv(
+    out: &mut dyn Write,
+    subject: &AnalyzedFile<'_>,
+    answer: AnalysisResult<'_>,
+) -> io::Result<()> {
+    match answer {
+        AnalysisResult::Leaks(answer) => tsv::write(out, &views::leaks::table(answer, subject)),
+        AnalysisResult::Peak(answer) => views::peak::rows(answer, subject, out),
+        AnalysisResult::Usage(answer, overlays) => {
+            views::usage::rows(answer, overlays, subject, out)
+        }
+        AnalysisResult::Suspects(answer) => {
+            tsv::write(out, &views::suspects::table(answer, subject))
+        }
+        AnalysisResult::Summary(answer) => tsv::write(out, &views::summary::table(answer, subject)),
+        AnalysisResult::Fragmentation(answer) => {
+            tsv::write(out, &views::fragmentation::table(answer))
+        }
+    }
+}
+
+/// Writes a comparison as text.
+pub fn write_diff_text(
+    out: &mut dyn Write,
+    comparison: &DiffView<'_>,
+    style: TextStyle,
+) -> io::Result<()> {
+    text::write(out, &views::diff::page(comparison), style)
+}
+
+/// Writes a comparison as a tab-separated table.
+pub fn write_diff_tsv(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Result<()> {
+    tsv::write(out, &views::diff::table(comparison))
+}
+
+impl AnalyzedFile<'_> {
+    /// Returns the wall clock of the file, if it has one.
+    fn clock(&self) -> Option<WallClock> {
+        self.facts.clock.map(|(moment, nanos)| WallClock::recorded(moment, nanos, None, 0))
+    }
+
+    /// Formats a time for readers: RFC 3339, or seconds since the start.
+    pub(crate) fn time(&self, at: Timestamp) -> String {
+        match self.clock() {
+            Some(clock) => clock.precise(at),
+            None => format!("{:.3}s", self.nanos(at) as f64 / 1e9),
+        }
+    }
+
+    /// Returns the nanoseconds since the start of the file; negative for earlier times.
+    pub(crate) fn nanos(&self, at: Timestamp) -> i64 {
+        let nanos = i128::from(at.0) - i128::from(self.facts.origin().0);
+        i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// Formats a time for TSV: RFC 3339, or a number of seconds.
+    fn plain_time(&self, at: Timestamp) -> Cell {
+        Cell::Text(match self.clock() {
+            Some(clock) => clock.precise(at),
+            None => format!("{:.9}", self.nanos(at) as f64 / 1e9),
+        })
+    }
+
+    /// Returns the memory that totals of the file are about.
+    pub(crate) fn memory_phrase(&self) -> &'static str {
+        match self.imported.source.measure() {
+            MemoryScope::Device => "device memory",
+            MemoryScope::Torch => "PyTorch memory",
+        }
+    }
+
+    /// Returns the phrase for memory that is live at the end. A snapshot is of a running program.
+    pub(crate) fn never_freed_phrase(&self) -> &'static str {
+        match self.imported.source {
+            SourceFormat::Torch => "live in the snapshot",
+            SourceFormat::Recording | SourceFormat::Nsys | SourceFormat::Sanitizer => "never freed",
+        }
+    }
+
+    /// Returns the name of a process, if the file has it.
+    pub(crate) fn process(&self, pid: Pid) -> Option<&str> {
+        self.facts.processes.get(&pid).map(String::as_str)
+    }
+
+    /// Returns the number of rows that are shown.
+    fn shown(&self, all: usize) -> usize {
+        self.top.map_or(all, |top| top.min(all))
+    }
+
+    /// Returns notes on the accuracy of the values.
+    fn notes(&self) -> Vec<Line> {
+        let mut notes = Vec::new();
+        if !self.facts.exact() {
+            notes.push(Line::Alarm("NOT EXACT: see the notes below".to_owned()));
+        }
+        for warning in &self.facts.warnings {
+            let times =
+                if warning.count > 1 { format!(" ({})", warning.count) } else { String::new() };
+            let text = format!("note: {}{times}", warning.text);
+            notes.push(if warning.inexact { Line::Alarm(text) } else { Line::Plain(text) });
+        }
+        notes
+    }
+}
+
+/// Returns the location of memory of a kind: `gpu_0`, `gpu_?` or `host`.
+fn location(device_known: Option<DeviceId>, kind: MemoryKind) -> Cell {
+    if device_known.is_none() && is_host(kind) {
+        return Cell::Text("host".to_owned());
+    }
+    device(device_known)
+}
+
+/// Returns `gpu_0`, or `gpu_?` if the device is unknown.
+fn device(device: Option<DeviceId>) -> Cell {
+    Cell::Text(device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string()))
+}
+
+/// Returns the line for rows that a list omits.
+fn omitted_note(all: usize, shown: usize) -> Option<Line> {
+    let more = all.checked_sub(shown).filter(|more| *more > 0)?;
+    Some(Line::Dim(format!("… {more} more (--top {all} shows all)")))
+}

@@ -1,0 +1,119 @@
+//! Comparison of two files.
+
+use engine::analysis::diff::{DiffRow, DiffSide, Trend};
+use engine::model::units::Bytes;
+
+use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::{DiffView, frames, omitted_note};
+
+pub(in crate::report::analysis) fn page(comparison: &DiffView<'_>) -> Document {
+    let diff = comparison.diff;
+    let (before, after) = diff.never_freed;
+    let sites_with = |trend: Trend| diff.rows.iter().filter(|row| row.trend == trend).count();
+    let moved = Cell::difference(before.bytes, after.bytes);
+    let headline = match after.bytes.cmp(&before.bytes) {
+        std::cmp::Ordering::Equal => {
+            format!("No change: {} never freed in both files", Bytes(after.bytes))
+        }
+        _ => format!(
+            "{} never freed: {} before, {} after",
+            moved.short(),
+            Bytes(before.bytes),
+            Bytes(after.bytes)
+        ),
+    };
+    let sites = [Trend::New, Trend::Grew, Trend::Shrank, Trend::Gone, Trend::Same];
+    let sites: Vec<_> =
+        sites.iter().map(|trend| format!("{} {}", sites_with(*trend), trend.name())).collect();
+    let peak = Cell::difference(diff.peak_bytes.0, diff.peak_bytes.1);
+    let lines = vec![
+        Line::Plain(format!(
+            "peak: {} before, {} after ({})",
+            Bytes(diff.peak_bytes.0),
+            Bytes(diff.peak_bytes.1),
+            peak.short()
+        )),
+        Line::Plain(format!("sites: {}", sites.join(", "))),
+    ];
+    let changed: Vec<_> = diff.rows.iter().filter(|row| row.trend != Trend::Same).collect();
+    let shown = comparison.after.shown(changed.len());
+    let section = Section {
+        table: Table {
+            columns: vec!["never freed", "after", "peak", "count", "kind", "change", "site"],
+            rows: changed.iter().take(shown).map(|row| short(row, comparison)).collect(),
+        },
+        after: omitted_note(changed.len(), shown).into_iter().collect(),
+        ..Section::default()
+    };
+    let mut notes = comparison.before.notes();
+    notes.extend(comparison.after.notes());
+    let alarm = after.bytes > before.bytes;
+    Document { headline, alarm, lines, sections: vec![section], notes }
+}
+
+fn sides(row: &DiffRow) -> (DiffSide, DiffSide) {
+    (row.before.unwrap_or_default(), row.after.unwrap_or_default())
+}
+
+fn stack(row: &DiffRow, comparison: &DiffView<'_>) -> Cell {
+    match (row.after, row.before) {
+        (Some(after), _) => frames::cell(&comparison.after.facts.stacks, after.site),
+        (None, before) => {
+            frames::cell(&comparison.before.facts.stacks, before.and_then(|side| side.site))
+        }
+    }
+}
+
+fn trend(row: &DiffRow) -> Cell {
+    let moved = if row.moved { ", moved" } else { "" };
+    Cell::Text(format!("{}{moved}", row.trend.name()))
+}
+
+fn short(row: &DiffRow, comparison: &DiffView<'_>) -> Vec<Cell> {
+    let (before, after) = sides(row);
+    vec![
+        Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
+        Cell::Bytes(after.never_freed.bytes),
+        Cell::difference(before.peak_bytes, after.peak_bytes),
+        Cell::Count(after.never_freed.allocations),
+        Cell::Text(row.kind.to_string()),
+        trend(row),
+        stack(row, comparison),
+    ]
+}
+
+/// Returns every site of either file as a table.
+pub(in crate::report::analysis) fn table(comparison: &DiffView<'_>) -> Table {
+    let row = |row: &DiffRow| {
+        let (before, after) = sides(row);
+        vec![
+            Cell::Text(row.trend.name().to_owned()),
+            Cell::Text(row.moved.to_string()),
+            Cell::Text(row.kind.to_string()),
+            Cell::Bytes(before.never_freed.bytes),
+            Cell::Bytes(after.never_freed.bytes),
+            Cell::difference(before.never_freed.bytes, after.never_freed.bytes),
+            Cell::Bytes(before.peak_bytes),
+            Cell::Bytes(after.peak_bytes),
+            Cell::Count(before.never_freed.allocations),
+            Cell::Count(after.never_freed.allocations),
+            stack(row, comparison),
+        ]
+    };
+    let columns = vec![
+        "trend",
+        "moved",
+        "kind",
+        "before_bytes",
+        "after_bytes",
+        "difference",
+        "before_peak_bytes",
+        "after_peak_bytes",
+        "before_allocations",
+        "after_allocations",
+        "stack",
+    ];
+    let rows = &comparison.diff.rows;
+    let shown = comparison.after.shown(rows.len());
+    Table { columns, rows: rows.iter().take(shown).map(row).collect() }
+}

@@ -1,0 +1,122 @@
+//! Leaks: memory that was never freed.
+
+use engine::analysis::Amount;
+use engine::analysis::leaks::{LeakGroup, LeakReport};
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Bytes;
+
+use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::{AnalyzedFile, frames, location, omitted_note};
+use crate::report::live::text::format_count;
+
+pub(in crate::report::analysis) fn page(
+    leakage: &LeakReport,
+    subject: &AnalyzedFile<'_>,
+) -> Document {
+    let leaked = leakage.avoidable();
+    let sites = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
+    let headline = match leaked.allocations {
+        0 => format!("No leaks: all {} was freed", subject.memory_phrase()),
+        n => {
+            let leaks = if n == 1 { "leak" } else { "leaks" };
+            let (bytes, memory) = (Bytes(leaked.bytes), subject.memory_phrase());
+            format!("{n} {leaks}: {bytes} of {memory} {}", subject.never_freed_phrase())
+        }
+    };
+    let mut lines = Vec::new();
+    if leakage.by_kind.len() > 1 {
+        lines.push(Line::Plain(format!("by kind: {}", kinds(&leakage.by_kind))));
+    }
+    if !leakage.other_by_kind.is_empty() {
+        let other = kinds(&leakage.other_by_kind);
+        lines.push(Line::Dim(format!("also never freed (not counted): {other}")));
+    }
+    let (statics, others): (Vec<_>, Vec<_>) =
+        leakage.sites.iter().partition(|leak| leak.place.kind.is_static());
+    let mut sections = vec![section("", &others, subject)];
+    if !statics.is_empty() {
+        let sum = Bytes(leakage.statics.bytes);
+        let title = format!("Static variables: {sum} (freed with their module)");
+        sections.push(section(&title, &statics, subject));
+    }
+    for (name, leaks) in
+        [("Managed memory", &leakage.managed), ("Pinned and registered host memory", &leakage.host)]
+    {
+        let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+        let title = format!("{name}: {} in {}", Bytes(sum.bytes), format_count(sum.allocations));
+        sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), subject));
+    }
+    sections.retain(|section| !section.table.rows.is_empty());
+    Document { headline, alarm: sites > 0, lines, sections, notes: Vec::new() }
+}
+
+/// `device 12.00 MiB, async 1.00 MiB`.
+pub(in crate::report::analysis) fn kinds(amounts: &[(MemoryKind, Amount)]) -> String {
+    let parts: Vec<_> =
+        amounts.iter().map(|(kind, amount)| format!("{kind} {}", Bytes(amount.bytes))).collect();
+    parts.join(", ")
+}
+
+fn section(title: &str, leaks: &[&LeakGroup], subject: &AnalyzedFile<'_>) -> Section {
+    let shown = subject.shown(leaks.len());
+    let row = |leak: &&LeakGroup| {
+        vec![
+            Cell::Bytes(leak.amount.bytes),
+            Cell::Count(leak.amount.allocations),
+            Cell::Text(leak.place.kind.to_string()),
+            location(leak.place.device, leak.place.kind),
+            Cell::Text(leak.place.pid.to_string()),
+            frames::cell(&subject.facts.stacks, leak.place.site),
+        ]
+    };
+    Section {
+        title: title.to_owned(),
+        table: Table {
+            columns: vec!["bytes", "count", "kind", "device", "pid", "site"],
+            rows: leaks.iter().take(shown).map(row).collect(),
+        },
+        after: omitted_note(leaks.len(), shown).into_iter().collect(),
+        ..Section::default()
+    }
+}
+
+/// Returns every site, including those that do not count as leaked.
+pub(in crate::report::analysis) fn table(
+    leakage: &LeakReport,
+    subject: &AnalyzedFile<'_>,
+) -> Table {
+    let all: Vec<_> = leakage.sites.iter().chain(&leakage.managed).collect();
+    let shown = subject.shown(all.len());
+    let row = |leak: &&LeakGroup| {
+        vec![
+            Cell::Bytes(leak.amount.bytes),
+            Cell::Count(leak.amount.allocations),
+            Cell::Count(leak.at_exit),
+            Cell::Count(leak.began),
+            Cell::Text(leak.place.kind.to_string()),
+            device_number(leak.place.device),
+            Cell::Text(leak.place.pid.to_string()),
+            frames::cell(&subject.facts.stacks, leak.place.site),
+        ]
+    };
+    Table {
+        columns: vec![
+            "bytes",
+            "allocations",
+            "live_at_exit",
+            "allocations_total",
+            "kind",
+            "device",
+            "pid",
+            "stack",
+        ],
+        rows: all.iter().take(shown).map(row).collect(),
+    }
+}
+
+/// Returns the device ordinal, for TSV.
+pub(in crate::report::analysis) fn device_number(
+    device: Option<engine::model::ids::DeviceId>,
+) -> Cell {
+    device.map_or(Cell::Empty, |device| Cell::Count(u64::from(device.0)))
+}

@@ -1,0 +1,141 @@
+//! Peaks, and the allocations that were live at them.
+
+use std::io::{self, Write};
+
+use engine::analysis::peak::{GroupAtPeak, Peak};
+use engine::model::units::Bytes;
+
+use super::super::document::{Cell, Document, Line, Section, Table};
+use super::super::{AnalyzedFile, device, frames, omitted_note, tsv};
+use super::leaks::device_number;
+use crate::report::live::text::format_count;
+
+pub(in crate::report::analysis) fn page(peaks: &[Peak], subject: &AnalyzedFile<'_>) -> Document {
+    let devices = peaks.iter().filter(|peak| peak.pid.is_none());
+    let Some(highest) = devices.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
+        let headline = format!("No {} was allocated", subject.memory_phrase());
+        return Document { headline, ..Document::default() };
+    };
+    let live: u64 = highest.live.iter().map(|at| at.amount.allocations).sum();
+    let headline = format!(
+        "Peak {} on {} at {}, in {}",
+        Bytes(highest.bytes),
+        name(highest),
+        subject.time(highest.at),
+        format_count(live)
+    );
+    let mut lines = Vec::new();
+    let several_processes = peaks.iter().filter(|peak| peak.pid.is_some()).count() > 1;
+    let mut sections: Vec<_> = Vec::new();
+    if several_processes {
+        sections.push(overview(peaks, subject));
+    } else if let Some(process) = highest.live.first() {
+        lines.push(Line::Dim(format!("single process: {}", process.place.pid)));
+    }
+    sections.extend(
+        peaks
+            .iter()
+            .filter(|peak| peak.pid.is_none() && peak.bytes > 0)
+            .map(|peak| live_at(peak, subject)),
+    );
+    Document { headline, alarm: false, lines, sections, notes: Vec::new() }
+}
+
+fn name(peak: &Peak) -> String {
+    device(peak.device).short()
+}
+
+fn overview(peaks: &[Peak], subject: &AnalyzedFile<'_>) -> Section {
+    let row = |peak: &Peak| {
+        vec![
+            device(peak.device),
+            peak.pid.map_or_else(|| Cell::Text("all".into()), |pid| Cell::Text(pid.to_string())),
+            Cell::Text(peak.pid.and_then(|pid| subject.process(pid)).unwrap_or("").to_owned()),
+            Cell::Bytes(peak.bytes),
+            Cell::Time(subject.time(peak.at), subject.nanos(peak.at)),
+        ]
+    };
+    Section {
+        title: "Peak per device and process".to_owned(),
+        table: Table {
+            columns: vec!["device", "pid", "name", "peak", "at"],
+            rows: peaks.iter().map(row).collect(),
+        },
+        ..Section::default()
+    }
+}
+
+fn live_at(peak: &Peak, subject: &AnalyzedFile<'_>) -> Section {
+    let shown = subject.shown(peak.live.len());
+    let row = |at: &GroupAtPeak| {
+        let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;
+        let oldest = at.allocations.iter().map(|held| held.began).min().unwrap_or(peak.at);
+        vec![
+            Cell::Bytes(at.amount.bytes),
+            Cell::Share(share),
+            Cell::Count(at.amount.allocations),
+            Cell::Text(at.place.kind.to_string()),
+            Cell::Text(at.place.pid.to_string()),
+            Cell::Span(peak.at - oldest),
+            frames::cell(&subject.facts.stacks, at.place.site),
+        ]
+    };
+    Section {
+        title: format!(
+            "Live at the peak of {} ({} at {})",
+            name(peak),
+            Bytes(peak.bytes),
+            subject.time(peak.at)
+        ),
+        table: Table {
+            columns: vec!["bytes", "share", "count", "kind", "pid", "oldest", "site"],
+            rows: peak.live.iter().take(shown).map(row).collect(),
+        },
+        after: omitted_note(peak.live.len(), shown).into_iter().collect(),
+        ..Section::default()
+    }
+}
+
+/// Writes every allocation that was live at a peak.
+pub(in crate::report::analysis) fn rows(
+    peaks: &[Peak],
+    subject: &AnalyzedFile<'_>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let columns = [
+        "device",
+        "peak_pid",
+        "peak_bytes",
+        "peak_time",
+        "peak_time_ns",
+        "address",
+        "bytes",
+        "kind",
+        "pid",
+        "allocated_ns",
+        "stack",
+    ];
+    tsv::head(out, &columns)?;
+    for peak in peaks {
+        for at in peak.live.iter().take(subject.shown(peak.live.len())) {
+            let stack = frames::cell(&subject.facts.stacks, at.place.site);
+            for held in &at.allocations {
+                let cells = [
+                    device_number(peak.device),
+                    peak.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
+                    Cell::Bytes(peak.bytes),
+                    subject.plain_time(peak.at),
+                    Cell::Time(String::new(), subject.nanos(peak.at)),
+                    Cell::Address(held.key.value),
+                    Cell::Bytes(held.bytes),
+                    Cell::Text(at.place.kind.to_string()),
+                    Cell::Text(at.place.pid.to_string()),
+                    Cell::Time(String::new(), subject.nanos(held.began)),
+                    stack.clone(),
+                ];
+                tsv::row(out, &cells)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! Layout of a chart.
+
+use engine::model::units::Bytes;
+
+use super::scene::{Paint, Scene, Shape, TextAnchor};
+use super::{Chart, Panel, glyphs, ticks};
+
+/// Font sizes.
+const FONT_SIZE: f64 = 12.0;
+const TITLE_FONT_SIZE: f64 = 16.0;
+
+/// Margins: around the chart, left for size labels, above a panel, and below it for time labels.
+const MARGIN: f64 = 16.0;
+const MARGIN_LEFT: f64 = 66.0;
+const MARGIN_TOP: f64 = 30.0;
+const MARGIN_BOTTOM: f64 = 30.0;
+
+/// Height of a line of the legend, and the maximum width of an entry.
+const LEGEND_LINE_HEIGHT: f64 = 19.0;
+const MAX_LEGEND_ENTRY_WIDTH: f64 = 380.0;
+
+/// Maximum number of lines of the legend; further entries are omitted. The largest bands come
+/// first.
+const MAX_LEGEND_LINES: usize = 8;
+
+/// Lays out a chart.
+pub(super) fn scene(chart: &Chart) -> Scene {
+    let (width, height) = (f64::from(chart.size.0), f64::from(chart.size.1));
+    let mut shapes = vec![Shape::Box(Paint::Page, [0.0, 0.0, width, height])];
+    let title = glyphs::fit(&chart.title, TITLE_FONT_SIZE, width - 2.0 * MARGIN);
+    shapes.push(text(
+        Paint::Text,
+        (MARGIN, MARGIN + TITLE_FONT_SIZE - 2.0),
+        TITLE_FONT_SIZE,
+        TextAnchor::Left,
+        true,
+        title,
+    ));
+    let names = names(chart);
+    let legend = legend(&names, chart, width, height);
+    let bottom = height - MARGIN - legend.lines as f64 * LEGEND_LINE_HEIGHT;
+    shapes.extend(legend.shapes);
+    let max_bytes = chart.panels.iter().map(Panel::top).max().unwrap_or(0).max(1);
+    let span = |panel: &Panel| panel.span.1.saturating_sub(panel.span.0);
+    let longest = chart.panels.iter().map(span).max().unwrap_or(0).max(1000);
+    // With several files, each panel has a line with its name.
+    let titles = if chart.panels.len() > 1 { LEGEND_LINE_HEIGHT } else { 0.0 };
+    let top = MARGIN + TITLE_FONT_SIZE + MARGIN_TOP + titles;
+    let each = (width - MARGIN) / chart.panels.len().max(1) as f64;
+    for (index, panel) in chart.panels.iter().enumerate() {
+        let left = MARGIN_LEFT + each * index as f64;
+        let frame = PlotArea {
+            left,
+            right: (left + each - MARGIN_LEFT).max(left + 10.0),
+            top,
+            bottom: (bottom - MARGIN_BOTTOM).max(top + 20.0),
+            from: panel.span.0,
+            to: panel.span.0.saturating_add(longest),
+            max_bytes: max_bytes as f64 * 1.05,
+        };
+        axes(&mut shapes, &frame, panel, chart);
+        bands(&mut shapes, &frame, panel, &names);
+        lines(&mut shapes, &frame, panel);
+        peak(&mut shapes, &frame, panel, chart);
+    }
+    Scene { size: (width, height), label: label(chart), shapes }
+}
+
+fn label(chart: &Chart) -> String {
+    let peaks = chart.panels.iter().map(|panel| {
+        let at = ticks::time(panel.peak.0, 1_000_000, None);
+        format!("{}: peak {} at {at}", panel.title, Bytes(panel.peak.1))
+    });
+    format!("{}. {}", chart.title, peaks.collect::<Vec<_>>().join("; "))
+}
+
+fn text(
+    paint: Paint,
+    at: (f64, f64),
+    size: f64,
+    side: TextAnchor,
+    bold: bool,
+    text: String,
+) -> Shape {
+    Shape::Text { paint, at, size, side, bold, text }
+}
+
+/// Returns the bands of all panels by name, so that a band in two panels has one color.
+fn names(chart: &Chart) -> Vec<(String, bool)> {
+    let mut names: Vec<(String, bool)> = Vec::new();
+    for (name, is_rest) in chart.panels.iter().flat_map(|panel| &panel.bands) {
+        // The rests of all files share one entry.
+        let known = names.iter().any(|(other, rest)| is_rest & rest || other == name);
+        if !known {
+            names.push((name.clone(), *is_rest));
+        }
+    }
+    names.sort_by_key(|(_, is_rest)| *is_rest);
+    names
+}
+
+fn paint(names: &[(String, bool)], band: &(String, bool)) -> Paint {
+    if band.1 {
+        return Paint::Rest;
+    }
+    names.iter().position(|(name, _)| *name == band.0).map_or(Paint::Rest, Paint::Band)
+}
+
+struct Legend {
+    lines: usize,
+    shapes: Vec<Shape>,
+}
+
+/// Lays out the entries in lines, from the bottom up.
+fn legend(names: &[(String, bool)], chart: &Chart, width: f64, height: f64) -> Legend {
+    let bands = names.iter().map(|band| {
+        let name = if band.1 && chart.panels.len() > 1 { "others" } else { &*band.0 };
+        (paint(names, band), name.to_owned(), false)
+    });
+    let mut others: Vec<&str> = Vec::new();
+    for (name, _) in chart.panels.iter().flat_map(|panel| &panel.lines) {
+        if !others.contains(&&**name) {
+            others.push(name);
+        }
+    }
+    let others = others.into_iter().map(|name| (Paint::Text, name.to_owned(), true));
+    let entries: Vec<_> = bands.chain(others).collect();
+    let room = MAX_LEGEND_ENTRY_WIDTH.min(width - 2.0 * MARGIN);
+    let (mut x, mut line) = (MARGIN, 0);
+    let mut placed = Vec::new();
+    for (paint, name, is_line) in entries {
+        let name = glyphs::fit(&name, FONT_SIZE, room - 36.0);
+        let wide = glyphs::width(&name, FONT_SIZE) + 36.0;
+        if x > MARGIN && x + wide > width - MARGIN {
+            (x, line) = (MARGIN, line + 1);
+        }
+        placed.push((x, line, paint, name, is_line));
+        x += wide;
+    }
+    placed.retain(|(_, line, ..)| *line < MAX_LEGEND_LINES);
+    let count = placed.last().map_or(0, |(_, line, ..)| line + 1);
+    let mut shapes = Vec::new();
+    for (x, line, paint, name, is_line) in placed {
+        let y = height - MARGIN - (count - line) as f64 * LEGEND_LINE_HEIGHT + FONT_SIZE + 4.0;
+        if is_line {
+            let points = vec![(x, y - 4.0), (x + 14.0, y - 4.0)];
+            shapes.push(Shape::Line { paint, width: 1.6, dashed: true, points });
+        } else {
+            shapes.push(Shape::Box(paint, [x, y - 10.0, 12.0, 12.0]));
+        }
+        shapes.push(text(Paint::Text, (x + 19.0, y), FONT_SIZE, TextAnchor::Left, false, name));
+    }
+    Legend { lines: count, shapes }
+}
+
+struct PlotArea {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    from: i64,
+    to: i64,
+    max_bytes: f64,
+}
+
+impl PlotArea {
+    fn x(&self, at: i64) -> f64 {
+        let span = (i128::from(self.to) - i128::from(self.from)).max(1) as f64;
+        let since = (i128::from(at) - i128::from(self.from)) as f64;
+        self.left + (since / span).clamp(0.0, 1.0) * (self.right - self.left)
+    }
+
+    fn y(&self, bytes: u64) -> f64 {
+        let part = (bytes as f64 / self.max_bytes).min(1.0);
+        self.bottom - part * (self.bottom - self.top)
+    }
+}
+
+fn axes(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, chart: &Chart) {
+    let room = frame.right - frame.left;
+    let title = glyphs::fit(&panel.title, FONT_SIZE, room);
+    if chart.panels.len() > 1 {
+        let at = (frame.left, MARGIN + TITLE_FONT_SIZE + LEGEND_LINE_HEIGHT);
+        shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Left, true, title));
+    }
+    let wanted = ((frame.bottom - frame.top) / 60.0).max(2.0) as u32;
+    for bytes in ticks::sizes(frame.max_bytes as u64, wanted) {
+        let y = frame.y(bytes);
+        let points = vec![(frame.left, y), (frame.right, y)];
+        shapes.push(Shape::Line { paint: Paint::Grid, width: 1.0, dashed: false, points });
+        let at = (frame.left - 8.0, y + 4.0);
+        shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Right, false, ticks::size(bytes)));
+    }
+    let utc = panel.utc.filter(|_| chart.clock);
+    // Round times of day, not round offsets from the start.
+    let offset = utc.unwrap_or(0);
+    let ends = [frame.from, frame.to].map(|end| end.saturating_add(offset));
+    let (marks, step) = ticks::times(ends[0], ends[1], (room / 110.0).max(2.0) as u32);
+    for at in marks.into_iter().map(|mark| mark.saturating_sub(offset)) {
+        let x = frame.x(at);
+        let points = vec![(x, frame.bottom), (x, frame.bottom + 4.0)];
+        shapes.push(Shape::Line { paint: Paint::Dim, width: 1.0, dashed: false, points });
+        let position = (x, frame.bottom + 18.0);
+        let mark = ticks::time(at, step, utc);
+        shapes.push(text(Paint::Dim, position, FONT_SIZE, TextAnchor::Middle, false, mark));
+    }
+}
+
+/// Draws each band as an area between two step curves: values hold until the next row.
+fn bands(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, names: &[(String, bool)]) {
+    let end = frame.x(panel.span.1);
+    let mut base = vec![0_u64; panel.rows.len()];
+    for (index, band) in panel.bands.iter().enumerate() {
+        let lower = edge(frame, panel, &base, end);
+        for (base, (_, values)) in base.iter_mut().zip(&panel.rows) {
+            *base = base.saturating_add(values.get(index).copied().unwrap_or(0));
+        }
+        let mut points = edge(frame, panel, &base, end);
+        points.extend(lower.into_iter().rev());
+        shapes.push(Shape::Area(paint(names, band), points));
+    }
+}
+
+fn edge(frame: &PlotArea, panel: &Panel, sizes: &[u64], end: f64) -> Vec<(f64, f64)> {
+    let mut points = Vec::with_capacity(2 * sizes.len() + 1);
+    let mut y = frame.y(0);
+    for ((at, _), bytes) in panel.rows.iter().zip(sizes) {
+        let x = frame.x(*at);
+        points.push((x, y));
+        y = frame.y(*bytes);
+        points.push((x, y));
+    }
+    points.push((end, y));
+    points
+}
+
+fn lines(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel) {
+    for (_, all) in &panel.lines {
+        let inside = all.iter().filter(|(at, _)| *at >= frame.from && *at <= frame.to);
+        let points = inside.map(|(at, bytes)| (frame.x(*at), frame.y(*bytes))).collect();
+        shapes.push(Shape::Line { paint: Paint::Text, width: 1.6, dashed: true, points });
+    }
+}
+
+fn peak(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, chart: &Chart) {
+    let (at, bytes) = panel.peak;
+    if bytes == 0 {
+        return;
+    }
+    let (x, y) = (frame.x(at), frame.y(bytes));
+    let points = vec![(frame.left, y), (frame.right, y)];
+    shapes.push(Shape::Line { paint: Paint::Alarm, width: 1.0, dashed: true, points });
+    shapes.push(Shape::Dot(Paint::Alarm, (x, y)));
+    let utc = panel.utc.filter(|_| chart.clock);
+    let label = format!("peak {} at {}", Bytes(bytes), ticks::time(at, 1_000_000, utc));
+    let room = glyphs::width(&label, FONT_SIZE);
+    let (anchor_x, side) = if x + room + 8.0 <= frame.right {
+        (x, TextAnchor::Left)
+    } else if x - room >= frame.left {
+        (x, TextAnchor::Right)
+    } else {
+        (frame.left, TextAnchor::Left)
+    };
+    shapes.push(text(Paint::Alarm, (anchor_x, y - 7.0), FONT_SIZE, side, false, label));
+}

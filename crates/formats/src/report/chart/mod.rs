@@ -1,0 +1,161 @@
+//! Memory over time as an SVG (adapts to light and dark) or PNG file: one or more files next to
+//! each other at one scale.
+//!
+//! A chart is laid out once, as a scene of a few kinds of shapes; `svg` and `png` only draw them,
+//! so both look the same. Charts use embedded glyphs (`glyphs`) and need no system font.
+
+mod glyphs;
+mod layout;
+mod png;
+mod scene;
+mod svg;
+mod ticks;
+
+use std::io::{self, Write};
+
+use engine::analysis::bands::{Band, BandScanResult, BandSeries};
+use engine::model::units::Timestamp;
+
+use super::analysis::{AnalyzedFile, OverlaySeries, frames};
+use crate::sanitize::sanitize;
+
+/// A chart.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Chart {
+    /// Title, not yet sanitized.
+    pub title: String,
+    /// One panel per file.
+    pub panels: Vec<Panel>,
+    /// Width and height, in units where text is 12 high.
+    pub size: (u32, u32),
+    /// Light, dark, or the reader's preference.
+    pub theme: Theme,
+    /// Shows times of day instead of seconds, if the file has a wall clock.
+    pub clock: bool,
+}
+
+/// Color theme.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Theme {
+    /// SVG: the preference of the reader's system. PNG: light.
+    #[default]
+    Auto,
+    /// Dark on light.
+    Light,
+    /// Light on dark.
+    Dark,
+}
+
+/// The memory of one file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Panel {
+    title: String,
+    /// Names of the bands, and whether a band is the rest.
+    bands: Vec<(String, bool)>,
+    /// Nanoseconds since the start of the file, and the value of each band from then on.
+    rows: Vec<(i64, Vec<u64>)>,
+    peak: (i64, u64),
+    /// First and last time of the file.
+    span: (i64, i64),
+    /// Wall clock at the start, in nanoseconds since 1970, UTC.
+    utc: Option<i64>,
+    /// Names and points of series of other tools.
+    lines: Vec<(String, Vec<(i64, u64)>)>,
+}
+
+impl Panel {
+    /// Creates the panel of a file. The title is sanitized here.
+    #[must_use]
+    pub fn new(
+        title: &str,
+        subject: &AnalyzedFile<'_>,
+        drawn: &BandScanResult,
+        course: &BandSeries,
+        overlays: &[OverlaySeries],
+    ) -> Self {
+        let nanos = |at: Timestamp| subject.nanos(at);
+        let named = course.bands.iter().map(|band| band_name(*band, subject)).collect();
+        let (bands, indices) = merged(named);
+        let mut now: Vec<u64> = vec![0; course.bands.len()];
+        let rows = course.rows().map(|(at, cells)| {
+            for (band, bytes) in cells {
+                if let Some(now) = now.get_mut(*band as usize) {
+                    *now = *bytes;
+                }
+            }
+            let mut sums = vec![0; bands.len()];
+            for (index, bytes) in indices.iter().zip(&now) {
+                if let Some(sum) = sums.get_mut(*index) {
+                    *sum = bytes.saturating_add(*sum);
+                }
+            }
+            (nanos(at), sums)
+        });
+        let rows: Vec<_> = rows.collect();
+        let line = |overlay: &OverlaySeries| {
+            let points = overlay.points.iter().map(|(at, bytes)| (nanos(*at), *bytes));
+            (sanitize(&overlay.name).into_owned(), points.collect())
+        };
+        let span = drawn.span.or(subject.facts.span).unwrap_or_default();
+        Self {
+            title: sanitize(title).into_owned(),
+            bands,
+            rows,
+            peak: (nanos(drawn.peak_at), drawn.peak_bytes),
+            span: (nanos(span.0), nanos(span.1)),
+            utc: subject.facts.clock.map(|(_, utc)| utc),
+            lines: overlays.iter().map(line).collect(),
+        }
+    }
+
+    /// Returns the maximum of all series.
+    fn top(&self) -> u64 {
+        let lines = self.lines.iter().flat_map(|(_, points)| points).map(|(_, bytes)| *bytes);
+        lines.chain([self.peak.1]).max().unwrap_or(0)
+    }
+}
+
+/// Merges bands of the same name: stacks that differ only in library frames look the same in a
+/// legend. Also returns the new index of each band.
+fn merged(named: Vec<(String, bool)>) -> (Vec<(String, bool)>, Vec<usize>) {
+    let mut bands: Vec<(String, bool)> = Vec::new();
+    let mut indices = Vec::new();
+    for band in named {
+        let index = bands.iter().position(|known| *known == band).unwrap_or(bands.len());
+        if index == bands.len() {
+            bands.push(band);
+        }
+        indices.push(index);
+    }
+    (bands, indices)
+}
+
+/// Returns the name of a band, and whether it is the rest.
+fn band_name(band: Band, subject: &AnalyzedFile<'_>) -> (String, bool) {
+    let name = match band {
+        Band::Kind(kind) => kind.to_string(),
+        Band::Site(site) => {
+            let frames: Vec<_> =
+                site.map(|site| subject.facts.stacks.frames(site).collect()).unwrap_or_default();
+            if frames.is_empty() { "(no call stack)".to_owned() } else { frames::label(&frames) }
+        }
+        Band::Process(pid) => match subject.process(pid) {
+            Some(name) => format!("{pid} {name}"),
+            None => pid.to_string(),
+        },
+        Band::Device(Some(device)) => device.to_string(),
+        Band::Device(None) => "gpu_?".to_owned(),
+        Band::Rest(count) => return (format!("{count} others"), true),
+    };
+    (sanitize(&name).into_owned(), false)
+}
+
+/// Writes a chart as SVG.
+pub fn write_svg(out: &mut dyn Write, chart: &Chart) -> io::Result<()> {
+    svg::write(out, &layout::scene(chart), chart.theme)
+}
+
+/// Writes a chart as PNG, two pixels per unit in either direction.
+pub fn write_png(out: &mut dyn Write, chart: &Chart) -> io::Result<()> {
+    png::write(out, &layout::scene(chart), chart.theme)
+}

@@ -1,0 +1,384 @@
+//! Data of the HTML report: a JSON object, and blocks of numbers that it refers to.
+
+use std::collections::HashMap;
+
+use engine::analysis::Amount;
+use engine::analysis::bands::{Band, BandSeries, BandTotal, GroupBy};
+use engine::analysis::largest::AllocationSpan;
+use engine::analysis::leaks::LeakGroup;
+use engine::analysis::suspects::{FileSiteVerdict, SuspectReport};
+use engine::model::change::EndReason;
+use engine::model::ids::SiteId;
+use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
+use engine::verdict::AnomalyKind;
+use serde_json::{Value, json};
+
+use super::packed_data::{NumberPacker, PackedData};
+use super::strings::StringTable;
+use super::{HtmlReport, segments};
+use crate::report::analysis::{AnalyzedFile, OverlaySeries};
+use crate::sanitize::{sanitize, sanitize_up_to};
+
+/// Maximum number of sites in the table; the others are summed.
+const MAX_SITES: usize = 3000;
+
+/// Maximum number of rows of the lists of leaks.
+const MAX_LEAK_ROWS: usize = 1000;
+
+/// Maximum number of lines for memory that does not count in the sum.
+const MAX_EXTRA_LINES: usize = 12;
+
+/// Collects the object and its blocks of numbers.
+pub(super) fn collect(report: &HtmlReport<'_>) -> (Value, PackedData) {
+    let subject = &report.subject;
+    let mut names = StringTable::new(&subject.facts.stacks);
+    let mut parts = PackedData::default();
+    let mut all = facts(report);
+    let mut insert = |name: &str, value: Value| {
+        if let Some(all) = all.as_object_mut() {
+            all.insert(name.to_owned(), value);
+        }
+    };
+    insert("sites", sites(report, &mut names));
+    let series = report.courses.iter().map(|one| series(one, subject, &mut names, &mut parts));
+    insert("series", series.collect());
+    insert("lines", lines(report, &mut parts));
+    insert("overlays", overlays(report.overlays, subject, &mut parts));
+    insert("leaks", leaks(report, &mut names));
+    insert("growing", growing(report.findings, subject, &mut names));
+    insert("allocations", allocations(report, &mut names, &mut parts));
+    insert("segments", segments::add_segments(report, &mut names, &mut parts));
+    let left_out = names.left_out;
+    let (texts, frames, stacks, count) = names.finish();
+    let part = parts.add(stacks);
+    insert("texts", json!(texts));
+    insert("frames", json!(frames));
+    insert("stacks", json!({"part": part, "count": count, "left_out": left_out}));
+    (all, parts)
+}
+
+fn amount(amount: Amount) -> Value {
+    json!([amount.bytes, amount.allocations])
+}
+
+/// Returns the values that describe the file as a whole.
+fn facts(report: &HtmlReport<'_>) -> Value {
+    let subject = &report.subject;
+    let facts = subject.facts;
+    let warnings = facts.warnings.iter().map(|warning| {
+        let text = sanitize_up_to(&warning.text, 500);
+        json!({"text": text, "count": warning.count, "inexact": warning.inexact})
+    });
+    let devices = facts.devices.iter().map(|(device, (name, total))| {
+        json!({"device": device.0, "name": sanitize(name), "total_bytes": total})
+    });
+    let nanos = |at: Timestamp| subject.nanos(at);
+    let span = facts.span.unwrap_or_default();
+    let drawn = report.drawn;
+    let kinds = report.leakage.by_kind.iter();
+    let kinds = kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes, sum.allocations]));
+    json!({
+        "file": subject.path,
+        "source": subject.imported.source.name(),
+        "producer": subject.imported.producer.as_deref().map(sanitize),
+        "events": subject.imported.events,
+        "exact": facts.exact(),
+        "warnings": warnings.collect::<Value>(),
+        "memory": subject.memory_phrase(),
+        "never_freed_phrase": subject.never_freed_phrase(),
+        "opens": report.opens.name(),
+        "utc_ms": facts.clock.map(|(_, utc)| utc / 1_000_000),
+        "span": [nanos(span.0), nanos(span.1)],
+        "kind_names": MemoryKind::ALL.map(MemoryKind::name),
+        "devices": devices.collect::<Value>(),
+        "processes": processes(report),
+        "peaks": peaks(report),
+        "peak": {"bytes": drawn.peak_bytes, "ns": nanos(drawn.peak_at)},
+        "never_freed": amount(report.leakage.leaked),
+        "statics": amount(report.leakage.statics),
+        "never_freed_by_kind": kinds.collect::<Value>(),
+        "changes": drawn.changes,
+    })
+}
+
+/// Returns one row per process and device.
+fn processes(report: &HtmlReport<'_>) -> Value {
+    let subject = &report.subject;
+    let rows = report.overview.processes.iter().flat_map(|process| {
+        process.devices.iter().map(|device| {
+            let kinds = device.kinds.iter();
+            json!({
+                "pid": process.pid.0,
+                "name": subject.process(process.pid).map(sanitize),
+                "device": device.device.map(|device| device.0),
+                "allocations": device.allocations,
+                "frees": device.frees,
+                "released": device.released,
+                "live": amount(device.live),
+                "never_freed": amount(device.never_freed),
+                "peak_bytes": device.peak_bytes,
+                "peak_ns": subject.nanos(device.peak_at),
+                "kinds": kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes])).collect::<Value>(),
+            })
+        })
+    });
+    rows.collect()
+}
+
+/// Returns the peak of each device.
+fn peaks(report: &HtmlReport<'_>) -> Value {
+    let totals = report.usage.totals.iter().filter(|series| series.peak.bytes > 0);
+    let row = totals.map(|series| {
+        let ns = report.subject.nanos(series.peak.at);
+        json!({"device": series.device.map(|device| device.0), "bytes": series.peak.bytes, "ns": ns})
+    });
+    row.collect()
+}
+
+/// Returns the rows of the table of sites: the stack, and values in the order that the script
+/// expects.
+fn sites(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
+    let at_peak: HashMap<Option<SiteId>, Amount> = report.at_peak.iter().copied().collect();
+    let all = report.drawn.totals(GroupBy::Site);
+    let mut rows = Vec::new();
+    let mut rest = [0_u64; 6];
+    for (index, total) in all.iter().enumerate() {
+        let Band::Site(site) = total.band else { continue };
+        let BandTotal { began, freed, live, exited, peak_bytes, peak_at, .. } = *total;
+        let never_freed = live.plus(exited);
+        let live_at_peak = at_peak.get(&site).copied().unwrap_or_default();
+        let sums = [
+            never_freed.bytes,
+            never_freed.allocations,
+            began.bytes,
+            began.allocations,
+            live_at_peak.bytes,
+            live_at_peak.allocations,
+        ];
+        if index >= MAX_SITES {
+            for (rest, sum) in rest.iter_mut().zip(sums) {
+                *rest = rest.saturating_add(sum);
+            }
+            continue;
+        }
+        let at = report.subject.nanos(peak_at);
+        rows.push(json!([names.site(site), sums, freed, peak_bytes, at]));
+    }
+    json!({"rows": rows, "total": all.len(), "rest": rest})
+}
+
+/// Encodes bands over time. Each row is the time since the previous row, the number of changed
+/// bands, and their indices and differences.
+fn series(
+    series: &BandSeries,
+    subject: &AnalyzedFile<'_>,
+    names: &mut StringTable<'_>,
+    parts: &mut PackedData,
+) -> Value {
+    let mut numbers = NumberPacker::default();
+    let mut previous = vec![0; series.bands.len()];
+    let mut last = None;
+    for (at, cells) in series.rows() {
+        numbers.put((at - last.unwrap_or(at)).0);
+        last = Some(at);
+        numbers.put(cells.len() as u64);
+        for (band, bytes) in cells {
+            numbers.put(u64::from(*band));
+            if let Some(previous) = previous.get_mut(*band as usize) {
+                numbers.step(*previous, *bytes);
+                *previous = *bytes;
+            }
+        }
+    }
+    let first = series.rows().next().map_or(0, |(at, _)| subject.nanos(at));
+    let bands = series.bands.iter().map(|band| match band {
+        Band::Kind(kind) => json!({"name": kind.name()}),
+        Band::Site(site) => json!({"site": names.site(*site)}),
+        Band::Process(pid) => {
+            let name = subject.process(*pid).map_or_else(String::new, |name| format!(" {name}"));
+            json!({"name": sanitize(&format!("{pid}{name}")), "pid": pid.0})
+        }
+        Band::Device(device) => match device {
+            Some(device) => json!({"name": device.to_string(), "device": device.0}),
+            None => json!({"name": "gpu_?"}),
+        },
+        Band::Rest(count) => json!({"rest": count}),
+    });
+    json!({
+        "by": series.by.name(),
+        "bands": bands.collect::<Value>(),
+        "rows": series.len(),
+        "first": first,
+        "part": parts.add(numbers),
+    })
+}
+
+/// Encodes a line: times since the previous point, and differences of sizes.
+fn line(points: &[(i64, u64)], parts: &mut PackedData) -> Value {
+    let mut numbers = NumberPacker::default();
+    let (mut last, mut size) = (points.first().map_or(0, |point| point.0), 0);
+    for (at, bytes) in points {
+        numbers.put(last.abs_diff(*at));
+        numbers.step(size, *bytes);
+        (last, size) = (*at, *bytes);
+    }
+    let first = points.first().map_or(0, |point| point.0);
+    json!({"first": first, "count": points.len(), "part": parts.add(numbers)})
+}
+
+/// Returns the series of kinds that are not in the sum: host memory, managed memory, reservations.
+fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
+    let subject = &report.subject;
+    let measure = subject.imported.source.measure();
+    let separate = report.usage.series.iter();
+    let mut separate: Vec<_> = separate
+        .filter(|series| series.kind.is_some_and(|kind| !measure.counts(kind)))
+        .filter(|series| series.peak.bytes > 0)
+        .collect();
+    separate.sort_by_key(|series| std::cmp::Reverse(series.peak.bytes));
+    let rows = separate.iter().take(MAX_EXTRA_LINES).map(|series| {
+        let points: Vec<_> =
+            series.points.iter().map(|point| (subject.nanos(point.at), point.bytes)).collect();
+        json!({
+            "kind": series.kind.map(MemoryKind::name),
+            "pid": series.pid.map(|pid| pid.0),
+            "device": series.device.map(|device| device.0),
+            "peak_bytes": series.peak.bytes,
+            "line": line(&points, parts),
+        })
+    });
+    rows.collect()
+}
+
+fn overlays(
+    overlays: &[OverlaySeries],
+    subject: &AnalyzedFile<'_>,
+    parts: &mut PackedData,
+) -> Value {
+    let rows = overlays.iter().map(|overlay| {
+        let points = overlay.points.iter().map(|(at, bytes)| (subject.nanos(*at), *bytes));
+        let points: Vec<_> = points.collect();
+        json!({"name": sanitize(&overlay.name), "line": line(&points, parts)})
+    });
+    rows.collect()
+}
+
+/// Returns the memory that was never freed, by class.
+fn leaks(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
+    let leakage = report.leakage;
+    let mut list = |leaks: &[LeakGroup]| {
+        let all = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
+        let rows = leaks.iter().take(MAX_LEAK_ROWS).map(|leak| {
+            let group = leak.place;
+            json!({
+                "site": names.site(group.site),
+                "bytes": leak.amount.bytes,
+                "count": leak.amount.allocations,
+                "at_exit": leak.at_exit,
+                "began": leak.began,
+                "kind": group.kind.name(),
+                "static": group.kind.is_static(),
+                "device": group.device.map(|device| device.0),
+                "pid": group.pid.0,
+            })
+        });
+        json!({"rows": rows.collect::<Value>(), "total": leaks.len(), "sum": amount(all)})
+    };
+    json!({
+        "counted": list(&leakage.sites),
+        "managed": list(&leakage.managed),
+        "host": list(&leakage.host),
+    })
+}
+
+/// Returns leak suspects, other verdicts and anomalies.
+fn growing(
+    found: &SuspectReport,
+    subject: &AnalyzedFile<'_>,
+    names: &mut StringTable<'_>,
+) -> Value {
+    let mut row = |one: &FileSiteVerdict| {
+        json!({
+            "site": names.site(one.place.site),
+            "verdict": one.verdict.name(),
+            "confidence": one.sureness.name(),
+            "per_hour": one.evidence.growth_per_hour,
+            "live": amount(one.live),
+            "lows": one.evidence.window_min,
+            "steps": [one.evidence.growing_steps, one.evidence.steps],
+            "began": one.evidence.created,
+            "freed": one.evidence.freed,
+            "kind": one.place.kind.name(),
+            "device": one.place.device.map(|device| device.0),
+            "pid": one.place.pid.0,
+            "process": subject.process(one.place.pid).map(sanitize),
+        })
+    };
+    let suspects: Value = found.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let others: Value = found.others.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let anomalies = found.unusual.iter().take(MAX_LEAK_ROWS).map(|odd| {
+        let (bytes, baseline, kind) = match odd.what {
+            AnomalyKind::Size { bytes, usual, .. } => (bytes, usual, "size"),
+            AnomalyKind::Growth { bytes, usual, .. } => (bytes, usual, "growth"),
+        };
+        json!({
+            "site": names.site(odd.place.site),
+            "time": subject.time(odd.at),
+            "type": kind,
+            "bytes": bytes.0,
+            "baseline": baseline.0,
+            "kind": odd.place.kind.name(),
+            "pid": odd.place.pid.0,
+        })
+    });
+    let anomalies: Value = anomalies.collect();
+    json!({
+        "enough": found.has_enough_data(),
+        "suspects": suspects,
+        "others": others,
+        "anomalies": anomalies,
+    })
+}
+
+/// Encodes the largest allocations, ordered by start time.
+fn allocations(
+    report: &HtmlReport<'_>,
+    names: &mut StringTable<'_>,
+    parts: &mut PackedData,
+) -> Value {
+    let lives = &report.biggest.lives;
+    let mut numbers = NumberPacker::default();
+    let mut last = lives.first().map_or(Timestamp(0), |life| life.began);
+    let first = lives.first().map_or(0, |life| report.subject.nanos(life.began));
+    for life in lives {
+        let AllocationSpan { key, bytes, began, ended, pid, tid, device, kind, site } = *life;
+        numbers.put((began - last).0);
+        last = began;
+        let (age, reason) = match ended {
+            None => (0, 0),
+            Some((end, reason)) => ((end - began).0, end_reason_number(reason)),
+        };
+        numbers.put(reason);
+        numbers.put(age);
+        numbers.put(bytes);
+        numbers.put(u64::from(pid.0));
+        numbers.put(u64::from(tid.0));
+        numbers.put(device.map_or(0, |device| u64::from(device.0) + 1));
+        numbers.put(kind.index() as u64);
+        numbers.put(names.site(site) as u64);
+        numbers.whole(key.value);
+    }
+    let (count, all) = (lives.len(), report.biggest.count);
+    json!({"count": count, "total": all, "first": first, "part": parts.add(numbers)})
+}
+
+/// Returns the number of an end reason as the script expects it; 0 is live.
+const fn end_reason_number(reason: EndReason) -> u64 {
+    match reason {
+        EndReason::Freed => 1,
+        EndReason::Replaced => 2,
+        EndReason::Released => 3,
+        EndReason::ProcessExited => 4,
+    }
+}

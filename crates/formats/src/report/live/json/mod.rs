@@ -1,0 +1,564 @@
+//! Snapshots as JSON: one object per snapshot, one per line. The names are a contract: fields are
+//! added, never renamed.
+
+mod container;
+mod objects;
+mod sites;
+mod torch;
+
+use std::collections::BTreeMap;
+
+use engine::model::cuda_error::result_name;
+use engine::model::ids::{AddressType, DeviceId, GpuId};
+use engine::model::units::Bytes;
+use engine::snapshot::{
+    AllocationView, ApiMisuse, DeviceView, FailedCallCount, KindView, OutOfMemory, PoolView,
+    ProcessEnd, ProcessView, ReceivedCalls, Snapshot, ThreadView, Uncertainty,
+};
+use serde::Serialize;
+
+use super::super::analysis::json::{FrameJson, frame};
+use super::super::kernels::json::ActivityJson;
+use super::super::verdict::json::{AnomalyJson, SiteVerdictJson};
+use crate::export::ReportContext;
+use crate::sanitize::sanitize;
+use container::ContainerJson;
+use objects::ObjectCountsJson;
+use sites::{ProcessSiteJson, SiteJson};
+use torch::TorchJson;
+
+/// Returns the object for a snapshot, without a line break.
+pub fn line(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<String> {
+    serde_json::to_string(&ReportJson::new(snapshot, names))
+}
+
+/// Returns the object as a value, for callers that use parts of it.
+pub fn value(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<serde_json::Value> {
+    serde_json::to_value(ReportJson::new(snapshot, names))
+}
+
+#[derive(Serialize)]
+struct ReportJson {
+    time: String,
+    exact: bool,
+    lost_events: u64,
+    live_bytes: u64,
+    live_allocations: u64,
+    not_freed_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uncertainty: Option<UncertaintyJson>,
+    processes: Vec<ProcessJson>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    out_of_memory: Vec<OutOfMemoryJson>,
+    sites: Vec<SiteJson>,
+    sites_total: u64,
+    /// Allocations with an unknown site.
+    allocations_without_stack: u64,
+    lost_stacks: u64,
+    /// Lost records about creation or destruction of objects; memory values do not depend on them.
+    lost_objects: u64,
+    /// Launches and copies that were not counted; absent if they are not traced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_launches: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_copies: Option<u64>,
+    suspects: Vec<SiteVerdictJson>,
+    suspects_total: u64,
+    other_verdicts: Vec<SiteVerdictJson>,
+    anomalies: Vec<AnomalyJson>,
+    /// Sites of blocks in PyTorch's cache; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor_sites: Option<Vec<SiteJson>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor_sites_total: Option<u64>,
+}
+
+/// Present if a value is not exact.
+#[derive(Serialize)]
+struct UncertaintyJson {
+    live_bytes_min: u64,
+    live_bytes_max: u64,
+    lost_allocations: u64,
+    lost_allocated_bytes: u64,
+    lost_frees: u64,
+    lost_failures: u64,
+    lost_other: u64,
+    lost_stacks: u64,
+    /// Only in the totals of a report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_processes: Option<u64>,
+    implied_frees: u64,
+    unknown_context: u64,
+    ambiguous_calls: u64,
+    before_trace: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_since: Option<String>,
+    /// Only if capture ended early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capture_end_time: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ProcessJson {
+    pid: u32,
+    uid: Option<u32>,
+    name: String,
+    /// Only for processes in a container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<ContainerJson>,
+    exited: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_reason: Option<&'static str>,
+    exact: bool,
+    live_bytes: u64,
+    live_allocations: u64,
+    peak_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_time: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bounds: Option<BoundsJson>,
+    allocations_total: u64,
+    frees_total: u64,
+    released_total: u64,
+    failed_allocations: u64,
+    unmatched_frees: u64,
+    /// Only if `exact` is false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    received_calls: Option<Received>,
+    /// Driver-reported usage that was not traced, over all GPUs; absent if the driver reports none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untracked_bytes: Option<u64>,
+    before_trace: bool,
+    /// Only for processes from before the trace: the time since when their calls are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traced_since: Option<String>,
+    devices: Vec<DeviceJson>,
+    live_bytes_by_kind: BTreeMap<&'static str, u64>,
+    live_allocations_by_kind: BTreeMap<&'static str, u64>,
+    threads: Vec<ThreadJson>,
+    failed_calls: Vec<FailedCallJson>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pools: Vec<PoolJson>,
+    reserved_va_bytes: u64,
+    api_misuse: BTreeMap<&'static str, u64>,
+    #[serde(flatten)]
+    work: Option<ActivityJson>,
+    objects: Vec<ObjectCountsJson>,
+    /// Only if some were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_objects: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torch: Option<TorchJson>,
+    sites: Vec<ProcessSiteJson>,
+    sites_total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uncertainty: Option<UncertaintyJson>,
+}
+
+#[derive(Serialize)]
+struct BoundsJson {
+    min_bytes: u64,
+    max_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct DeviceJson {
+    device: Option<u16>,
+    live_bytes: u64,
+    peak_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_bounds: Option<BoundsJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untracked_bytes: Option<u64>,
+    /// Only if memory on unknown devices may be on this GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    untracked_bytes_max: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph_reserved_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct GpuJson {
+    index: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uuid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+#[derive(Serialize)]
+struct PoolJson {
+    handle: Option<String>,
+    device: Option<u16>,
+    used_bytes: u64,
+    live_allocations: u64,
+    /// As last reported by the driver to the program; absent before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reserved_time: Option<String>,
+    destroyed: bool,
+}
+
+/// A failed call; also part of the report of `kernels`.
+#[derive(Serialize)]
+pub(crate) struct FailedCallJson {
+    function: String,
+    code: i32,
+    error: &'static str,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct ThreadJson {
+    tid: u32,
+    name: String,
+    live_bytes: u64,
+    live_allocations: u64,
+    live_bytes_by_kind: BTreeMap<&'static str, u64>,
+    live_allocations_by_kind: BTreeMap<&'static str, u64>,
+    allocations: Vec<AllocationJson>,
+}
+
+#[derive(Serialize)]
+struct AllocationJson {
+    address: String,
+    device: Option<u16>,
+    bytes: u64,
+    kind: &'static str,
+    age_ms: u64,
+    address_type: &'static str,
+    site: String,
+    /// Baseline, only for an allocation that is much larger than it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct OutOfMemoryJson {
+    time: String,
+    pid: u32,
+    tid: u32,
+    process: String,
+    device: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuJson>,
+    requested_bytes: Option<u64>,
+    kind: Option<&'static str>,
+    site: String,
+    frames: Vec<FrameJson>,
+    holders: Vec<HolderJson>,
+}
+
+#[derive(Serialize)]
+struct HolderJson {
+    pid: u32,
+    process: String,
+    live_bytes: u64,
+}
+
+const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
+    match device {
+        Some(device) => Some(device.0),
+        None => None,
+    }
+}
+
+impl ReportJson {
+    fn new(snapshot: &Snapshot, names: &ReportContext) -> Self {
+        let listed = crate::export::listed(snapshot);
+        // `live_bytes` counts running processes, so its bounds do the same.
+        let bounded = Uncertainty {
+            live_at_least: snapshot.uncertainty.live_at_least,
+            live_at_most: snapshot.uncertainty.live_at_most,
+            ..listed.clone()
+        };
+        let (ended, running): (Vec<_>, Vec<_>) =
+            snapshot.processes.iter().partition(|process| process.ended.is_some());
+        let tensor_sites_total = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
+        let activity = snapshot.processes.iter().any(|process| process.work.is_some());
+        Self {
+            time: names.clock.precise(snapshot.at),
+            exact: listed.exact(),
+            lost_events: listed.lost.events(),
+            live_bytes: device_bytes(&running),
+            live_allocations: running.iter().map(|process| process.live_allocations).sum(),
+            not_freed_bytes: device_bytes(&ended),
+            uncertainty: UncertaintyJson::new(&bounded, names).map(|uncertainty| UncertaintyJson {
+                lost_processes: Some(listed.lost.processes),
+                ..uncertainty
+            }),
+            processes: snapshot.processes.iter().map(|p| ProcessJson::new(p, names)).collect(),
+            out_of_memory: snapshot
+                .out_of_memory
+                .iter()
+                .map(|o| OutOfMemoryJson::new(o, names))
+                .collect(),
+            sites: snapshot.sites.iter().map(|site| SiteJson::new(site, names)).collect(),
+            sites_total: snapshot.sites_total,
+            allocations_without_stack: snapshot.without_stack,
+            lost_stacks: snapshot.uncertainty.lost.stacks,
+            lost_objects: snapshot.uncertainty.lost.objects,
+            lost_launches: activity.then_some(snapshot.uncertainty.lost.launches),
+            lost_copies: activity.then_some(snapshot.uncertainty.lost.copies),
+            suspects: snapshot.suspects.iter().map(|j| SiteVerdictJson::new(j, true)).collect(),
+            suspects_total: snapshot.suspects_total,
+            other_verdicts: snapshot
+                .other_verdicts
+                .iter()
+                .map(|j| SiteVerdictJson::new(j, false))
+                .collect(),
+            anomalies: snapshot.anomalies.iter().map(|a| AnomalyJson::new(a, names)).collect(),
+            tensor_sites: tensor_sites_total.map(|_| {
+                snapshot.tensor_sites.iter().map(|site| SiteJson::new(site, names)).collect()
+            }),
+            tensor_sites_total,
+        }
+    }
+}
+
+impl UncertaintyJson {
+    fn new(uncertainty: &Uncertainty, names: &ReportContext) -> Option<Self> {
+        let lost = &uncertainty.lost;
+        (!uncertainty.exact()).then(|| Self {
+            live_bytes_min: uncertainty.live_at_least.0,
+            live_bytes_max: uncertainty.live_at_most.0,
+            lost_allocations: lost.allocations,
+            lost_allocated_bytes: lost.allocated_bytes,
+            lost_frees: lost.frees,
+            lost_failures: lost.failures,
+            lost_other: lost.other,
+            lost_stacks: lost.stacks,
+            lost_processes: None,
+            implied_frees: uncertainty.unseen_frees,
+            unknown_context: uncertainty.unknown_context,
+            ambiguous_calls: uncertainty.ambiguous_calls,
+            before_trace: uncertainty.before_trace,
+            lost_since: lost.since.map(|moment| names.clock.precise(moment)),
+            capture_end_time: uncertainty.capture_ended.map(|moment| names.clock.precise(moment)),
+        })
+    }
+}
+
+/// Calls whose records were received.
+#[derive(Serialize)]
+struct Received {
+    allocations: u64,
+    frees: u64,
+    failures: u64,
+}
+
+impl Received {
+    const fn new(calls: ReceivedCalls) -> Self {
+        let ReceivedCalls { allocations, frees, failures } = calls;
+        Self { allocations, frees, failures }
+    }
+}
+
+impl ProcessJson {
+    fn new(process: &ProcessView, names: &ReportContext) -> Self {
+        Self {
+            pid: process.key.pid.0,
+            uid: process.uid,
+            name: sanitize(&process.name).into_owned(),
+            container: process.container.as_deref().map(ContainerJson::new),
+            exited: process.ended.is_some(),
+            end_reason: process.ended.map(|end| match end {
+                ProcessEnd::Exited => "exit",
+                ProcessEnd::Exec => "exec",
+            }),
+            exact: process.certainty.exact(),
+            live_bytes: process.live_bytes.0,
+            live_allocations: process.live_allocations,
+            peak_bytes: process.peak_bytes.0,
+            peak_time: (process.peak_bytes.0 > 0).then(|| names.clock.precise(process.peak_at)),
+            peak_bounds: process.peak_bounds.map(BoundsJson::new),
+            allocations_total: process.allocations_total,
+            frees_total: process.frees_total,
+            released_total: process.released_total,
+            failed_allocations: process.failed_allocations,
+            unmatched_frees: process.unknown_frees,
+            received_calls: (!process.certainty.exact())
+                .then(|| Received::new(process.received_calls)),
+            untracked_bytes: process.untracked().map(|bytes| bytes.0),
+            before_trace: process.before_trace,
+            traced_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
+            devices: process.devices.iter().map(|view| DeviceJson::new(view, names)).collect(),
+            live_bytes_by_kind: bytes_by_kind(&process.kinds),
+            live_allocations_by_kind: allocations_by_kind(&process.kinds),
+            threads: process.threads.iter().map(ThreadJson::new).collect(),
+            failed_calls: process
+                .failures
+                .iter()
+                .map(|view| FailedCallJson::new(*view, names))
+                .collect(),
+            pools: process.pools.iter().map(|view| PoolJson::new(view, names)).collect(),
+            reserved_va_bytes: process.reserved_addresses.0,
+            api_misuse: api_misuse(&process.mistakes),
+            work: process.work.as_ref().map(ActivityJson::new),
+            objects: process.objects.iter().map(ObjectCountsJson::new).collect(),
+            lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
+            torch: process.torch.as_ref().map(|view| TorchJson::new(view, names)),
+            sites: process
+                .sites
+                .iter()
+                .map(|site| ProcessSiteJson::new(site, process.ended.is_some()))
+                .collect(),
+            sites_total: process.sites_total,
+            uncertainty: UncertaintyJson::new(&process.certainty, names),
+        }
+    }
+}
+
+fn device_bytes(processes: &[&ProcessView]) -> u64 {
+    processes.iter().fold(0, |sum, process| sum.saturating_add(process.live_bytes.0))
+}
+
+fn bytes_by_kind(kinds: &[KindView]) -> BTreeMap<&'static str, u64> {
+    kinds.iter().map(|view| (view.kind.name(), view.live_bytes.0)).collect()
+}
+
+fn allocations_by_kind(kinds: &[KindView]) -> BTreeMap<&'static str, u64> {
+    kinds.iter().map(|view| (view.kind.name(), view.live_allocations)).collect()
+}
+
+/// Returns the counters that are not zero.
+fn api_misuse(counts: &ApiMisuse) -> BTreeMap<&'static str, u64> {
+    let all = [
+        ("double_frees", counts.double_frees),
+        ("invalid_frees", counts.invalid_frees),
+        ("mismatched_frees", counts.mismatched_frees),
+        ("released_while_mapped", counts.released_while_mapped),
+    ];
+    all.into_iter().filter(|(_, count)| *count > 0).collect()
+}
+
+impl GpuJson {
+    fn new(gpu: GpuId, names: &ReportContext) -> Self {
+        let named = names.gpu(gpu);
+        Self {
+            index: gpu.0,
+            uuid: named.map(|named| sanitize(&named.uuid).into_owned()),
+            name: named.map(|named| sanitize(&named.name).into_owned()),
+        }
+    }
+}
+
+impl BoundsJson {
+    fn new((low, high): (Bytes, Bytes)) -> Self {
+        Self { min_bytes: low.0, max_bytes: high.0 }
+    }
+}
+
+impl DeviceJson {
+    fn new(view: &DeviceView, names: &ReportContext) -> Self {
+        Self {
+            device: ordinal(view.device),
+            live_bytes: view.live_bytes.0,
+            peak_bytes: view.peak_bytes.0,
+            peak_bounds: view.peak_bounds.map(BoundsJson::new),
+            unknown_reason: (view.device.is_none() && view.live_bytes.0 > 0)
+                .then_some(crate::export::UNKNOWN_DEVICE_REASON),
+            gpu: view.gpu.map(|gpu| GpuJson::new(gpu, names)),
+            driver_bytes: view.driver_bytes.map(|bytes| bytes.0),
+            untracked_bytes: view.untracked().map(|bytes| bytes.0),
+            untracked_bytes_max: view
+                .untracked_max()
+                .filter(|max| view.untracked() < Some(*max))
+                .map(|bytes| bytes.0),
+            graph_reserved_bytes: view.graph_reserved.map(|reported| reported.bytes.0),
+        }
+    }
+}
+
+impl FailedCallJson {
+    pub(crate) fn new(view: FailedCallCount, names: &ReportContext) -> Self {
+        Self {
+            function: names.function(view.function).into_owned(),
+            code: view.code,
+            error: result_name(view.code),
+            count: view.count,
+        }
+    }
+}
+
+impl PoolJson {
+    fn new(view: &PoolView, names: &ReportContext) -> Self {
+        Self {
+            handle: view.pool.map(|pool| format!("{:#x}", pool.0)),
+            device: ordinal(view.device),
+            used_bytes: view.used.0,
+            live_allocations: view.allocations,
+            reserved_bytes: view.reserved.map(|reported| reported.bytes.0),
+            reserved_time: view.reserved.map(|reported| names.clock.precise(reported.at)),
+            destroyed: view.destroyed,
+        }
+    }
+}
+
+impl ThreadJson {
+    fn new(thread: &ThreadView) -> Self {
+        Self {
+            tid: thread.tid.0,
+            name: sanitize(&thread.name).into_owned(),
+            live_bytes: thread.live_bytes.0,
+            live_allocations: thread.live_allocations,
+            live_bytes_by_kind: bytes_by_kind(&thread.kinds),
+            live_allocations_by_kind: allocations_by_kind(&thread.kinds),
+            allocations: thread.allocations.iter().map(AllocationJson::new).collect(),
+        }
+    }
+}
+
+impl AllocationJson {
+    fn new(allocation: &AllocationView) -> Self {
+        Self {
+            address: format!("{:#x}", allocation.key.value),
+            device: ordinal(allocation.device),
+            bytes: allocation.bytes.0,
+            kind: allocation.kind.name(),
+            age_ms: allocation.age.millis(),
+            address_type: match allocation.key.space {
+                AddressType::Pointer => "pointer",
+                AddressType::Handle => "handle",
+                AddressType::Array => "array",
+                AddressType::Pool => "pool",
+                AddressType::External => "external",
+            },
+            site: allocation.site.to_string(),
+            baseline_bytes: allocation.unusual.map(|usual| usual.0),
+        }
+    }
+}
+
+impl OutOfMemoryJson {
+    fn new(oom: &OutOfMemory, names: &ReportContext) -> Self {
+        Self {
+            time: names.clock.precise(oom.at),
+            pid: oom.pid.0,
+            tid: oom.tid.0,
+            process: sanitize(&oom.name).into_owned(),
+            device: ordinal(oom.device),
+            gpu: oom.gpu.map(|gpu| GpuJson::new(gpu, names)),
+            requested_bytes: oom.asked.map(|(_, bytes)| bytes.0),
+            kind: oom.asked.map(|(kind, _)| kind.name()),
+            site: oom.site_name.to_string(),
+            frames: oom.frames.iter().map(frame).collect(),
+            holders: oom
+                .holders
+                .iter()
+                .map(|(pid, name, bytes)| HolderJson {
+                    pid: pid.0,
+                    process: sanitize(name).into_owned(),
+                    live_bytes: bytes.0,
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! NEWMOD report/live
+
+pub mod json;
+pub mod text;

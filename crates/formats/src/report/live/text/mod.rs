@@ -1,0 +1,465 @@
+//! Live report as text.
+
+mod container;
+mod objects;
+pub mod sites;
+mod torch;
+mod usage;
+
+use std::io::{self, Write};
+
+use engine::model::cuda_error::result_name;
+use engine::model::ids::DeviceId;
+use engine::model::memory_kind::{MemoryKind, MemoryLayer};
+use engine::model::units::{Bytes, Nanos};
+use engine::snapshot::{
+    AllocationView, ApiMisuse, DeviceView, OutOfMemory, PoolView, ProcessView, Snapshot,
+    ThreadView, Uncertainty,
+};
+
+use crate::export::ReportContext;
+use crate::sanitize::sanitize;
+
+/// Style of the text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TextStyle {
+    /// Use terminal colors.
+    pub color: bool,
+    /// Maximum number of shown frames of a stack; 0: all.
+    pub stack_depth: usize,
+    /// Whether this is the last report, which ends with all verdicts.
+    pub last: bool,
+}
+
+impl Default for TextStyle {
+    fn default() -> Self {
+        Self { color: false, stack_depth: 6, last: false }
+    }
+}
+
+impl TextStyle {
+    pub(crate) fn paint(self, code: &'static str, text: &str) -> String {
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.paint("2", text)
+    }
+
+    pub(crate) fn alarm(self, text: &str) -> String {
+        self.paint("1;31", text)
+    }
+}
+
+/// Writes one report.
+pub fn report(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    header(out, snapshot, names, style)?;
+    if snapshot.processes.is_empty() {
+        writeln!(out, "No GPU memory activity yet.")?;
+    }
+    for (index, view) in snapshot.processes.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        process(out, view, names, style)?;
+    }
+    if snapshot.without_stack < snapshot.allocations_total || snapshot.uncertainty.lost.stacks > 0 {
+        sites::stack_coverage(out, snapshot, style)?;
+    }
+    footer(out, snapshot, names, style)
+}
+
+/// Writes the end of every report: uncertainty and verdicts.
+fn footer(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    uncertainty(out, &crate::export::listed(snapshot), names, style)?;
+    super::super::kernels::text::uncounted(out, snapshot, style)?;
+    if style.last {
+        super::super::verdict::text::write_full(out, snapshot, names, style)
+    } else {
+        super::super::verdict::text::write_brief(out, snapshot, names, style)
+    }
+}
+
+/// Writes the start of every report: the time and out-of-memory errors.
+fn header(
+    out: &mut dyn Write,
+    snapshot: &Snapshot,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let rule = "-".repeat(20);
+    writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
+    for oom in &snapshot.out_of_memory {
+        out_of_memory(out, oom, names, style)?;
+    }
+    Ok(())
+}
+
+fn process(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
+    let head = format!("PID: {} / UID: {uid}", view.key.pid);
+    let ended = match view.ended {
+        None => "",
+        Some(engine::snapshot::ProcessEnd::Exited) => "  (exited)",
+        Some(engine::snapshot::ProcessEnd::Exec) => "  (exec)",
+    };
+    writeln!(out, "{}  {}{ended}", style.bold(&head), sanitize(&view.name))?;
+    if let Some(container) = &view.container {
+        writeln!(out, "  {}", container::line(container, view.key.pid))?;
+    }
+    if sites::are_known(view) {
+        sites::not_freed(out, view, style)?;
+    } else {
+        for thread in &view.threads {
+            thread_lines(out, thread, style)?;
+        }
+    }
+    let counts = format!(
+        "peak {}, {} allocated, {} freed{}",
+        peak(view),
+        view.allocations_total,
+        view.frees_total,
+        released(view)
+    );
+    let label = if view.ended.is_some() { "NOT FREED AT EXIT" } else { "TOTAL LIVE" };
+    let total = format!("{label}: {}", usage::held(view.kinds.iter().copied(), format_count));
+    let total = match view.ended {
+        Some(_) if view.live_allocations > 0 => style.alarm(&total),
+        _ => style.bold(&total),
+    };
+    writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
+    breakdown(out, view, names)?;
+    if let Some(torch) = &view.torch {
+        torch::section(out, torch, style)?;
+    }
+    failures(out, view, names, style)?;
+    api_misuse(out, &view.mistakes, style)?;
+    objects::of_process(out, view, style)?;
+    if let Some(work) = &view.work {
+        super::super::kernels::text::section(out, work, style)?;
+    }
+    if view.before_trace {
+        let since = names.clock.short(names.clock.start());
+        writeln!(out, "  started before the trace: allocations before {since} are not included")?;
+    }
+    Ok(())
+}
+
+/// Returns the peak, with its bounds if they differ in the printed digits.
+fn peak(view: &ProcessView) -> String {
+    match view.peak_bounds {
+        Some((low, high)) if low.to_string() != high.to_string() => {
+            format!("{low} to {high}")
+        }
+        _ => view.peak_bytes.to_string(),
+    }
+}
+
+fn released(view: &ProcessView) -> String {
+    let mut text = String::new();
+    if view.released_total > 0 {
+        text += &format!(", {} released with their context", view.released_total);
+    }
+    if view.unknown_frees > 0 {
+        text += &format!(", {} unmatched frees", view.unknown_frees);
+    }
+    text
+}
+
+/// Returns `1 allocation` or `2 allocations`.
+#[must_use]
+pub fn format_count(allocations: u64) -> String {
+    match allocations {
+        1 => "1 allocation".to_owned(),
+        n => format!("{n} allocations"),
+    }
+}
+
+/// Writes memory by device, kind and pool, if the total alone is ambiguous.
+fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &ReportContext) -> io::Result<()> {
+    if view.devices.iter().filter(|device| device.live_bytes.0 > 0).count() > 1 {
+        let parts: Vec<String> = view
+            .devices
+            .iter()
+            .map(|d| format!("{} {}", device_name(d.device), d.live_bytes))
+            .collect();
+        writeln!(out, "  devices: {}", parts.join(", "))?;
+    }
+    if view.kinds.iter().any(|kind| kind.kind != MemoryKind::Device) {
+        let parts: Vec<_> = view.kinds.iter().copied().map(usage::kind).collect();
+        writeln!(out, "  kinds: {}", parts.join(", "))?;
+    }
+    if view.devices.iter().any(|device| device.device.is_none() && device.live_bytes.0 > 0) {
+        writeln!(out, "  gpu_?: {}", crate::export::UNKNOWN_DEVICE_REASON)?;
+    }
+    for pool in &view.pools {
+        pool_line(out, pool, names)?;
+    }
+    for device in &view.devices {
+        driver_line(out, device, view.before_trace, names)?;
+    }
+    Ok(())
+}
+
+fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &ReportContext) -> io::Result<()> {
+    let name =
+        pool.pool.map_or_else(|| "default pool".to_owned(), |pool| format!("pool {:#x}", pool.0));
+    let reserved = pool.reserved.map_or_else(
+        || "reserved size unknown".to_owned(),
+        |reported| format!("reserved {} at {}", reported.bytes, names.clock.short(reported.at)),
+    );
+    let destroyed = if pool.destroyed { ", destroyed but still in use" } else { "" };
+    let on = pool.device.map_or_else(String::new, |device| format!(" on {device}"));
+    writeln!(
+        out,
+        "  {name}{on}: used {} in {} ({reserved}{destroyed})",
+        pool.used,
+        format_count(pool.allocations)
+    )
+}
+
+/// Writes the driver-reported usage, and the part of it that was not traced.
+fn driver_line(
+    out: &mut dyn Write,
+    device: &DeviceView,
+    before_trace: bool,
+    names: &ReportContext,
+) -> io::Result<()> {
+    let (Some(gpu), Some(driver), Some(traced), Some(untracked)) =
+        (device.gpu, device.driver_bytes, device.driver_traced, device.untracked())
+    else {
+        return Ok(());
+    };
+    if driver.0 == 0 {
+        return Ok(());
+    }
+    let model =
+        names.gpu(gpu).map_or_else(String::new, |gpu| format!(" ({})", sanitize(&gpu.name)));
+    let parts = if before_trace {
+        "memory from before the trace, context, code, local memory, pool slack"
+    } else {
+        "context, code, local memory, pool slack"
+    };
+    let (untracked, elsewhere) = match device.untracked_max() {
+        Some(max) if max > untracked => {
+            let unplaced =
+                format!("; {} traced on gpu_? may be on this GPU", device.driver_unplaced);
+            (format!("{untracked} to {max}"), unplaced)
+        }
+        _ => (untracked.to_string(), String::new()),
+    };
+    writeln!(
+        out,
+        "  GPU {}{model}: driver reports {driver} = {traced} traced + {untracked} untracked ({parts}){elsewhere}",
+        gpu.0
+    )
+}
+
+fn api_misuse(out: &mut dyn Write, counts: &ApiMisuse, style: TextStyle) -> io::Result<()> {
+    for (count, name) in [
+        (counts.double_frees, "double frees"),
+        (counts.invalid_frees, "frees of invalid pointers"),
+        (counts.mismatched_frees, "frees with the wrong function"),
+        (counts.released_while_mapped, "handles released while mapped (memory stays allocated)"),
+    ] {
+        if count > 0 {
+            writeln!(out, "  {}", style.paint("33", &format!("API misuse: {count} {name}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn failures(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    for failure in &view.failures {
+        let text = format!(
+            "failed: {} returned {} ({}), {}",
+            names.function(failure.function),
+            result_name(failure.code),
+            failure.code,
+            if failure.count == 1 { "once".to_owned() } else { format!("{} times", failure.count) }
+        );
+        writeln!(out, "  {}", style.paint("33", &text))?;
+    }
+    Ok(())
+}
+
+fn thread_lines(out: &mut dyn Write, thread: &ThreadView, style: TextStyle) -> io::Result<()> {
+    writeln!(out, "  {}:{}", sanitize(&thread.name), thread.tid)?;
+    for allocation in &thread.allocations {
+        writeln!(out, "    {}", allocation_line(allocation, style))?;
+    }
+    let shown = thread.allocations.len() as u64;
+    if thread.live_allocations > shown {
+        let more = thread.live_allocations - shown;
+        let all = usage::sizes(thread.kinds.iter().copied());
+        let text = format!("… {more} more, {all} total");
+        writeln!(out, "    {}", style.dim(&text))?;
+    }
+    Ok(())
+}
+
+fn allocation_line(allocation: &AllocationView, style: TextStyle) -> String {
+    let location = match allocation.kind.layer() {
+        MemoryLayer::Host => "host".to_owned(),
+        _ => device_name(allocation.device),
+    };
+    let kind = match allocation.kind {
+        MemoryKind::Device => String::new(),
+        other => format!(" {other}"),
+    };
+    let age = style.dim(&format!("  {}", format_age(allocation.age)));
+    let mark = allocation.unusual.map_or_else(String::new, |baseline| {
+        let times = super::super::verdict::ratio_phrase(allocation.bytes, baseline);
+        format!("  {}", style.paint("33", &format!("<- {times} {baseline}")))
+    });
+    let bytes = match allocation.bytes {
+        Bytes(0) => "unknown size".to_owned(),
+        bytes => bytes.to_string(),
+    };
+    format!("{:#x}:{location}: {bytes}{kind}{age}{mark}", allocation.key.value)
+}
+
+fn device_name(device: Option<DeviceId>) -> String {
+    device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string())
+}
+
+/// Formats an age as `850ms`, `12.3s`, `4m05s`, `3h12m` or `2d04h`.
+#[must_use]
+pub fn format_age(age: Nanos) -> String {
+    let ms = age.millis();
+    let s = ms / 1000;
+    match s {
+        0 => format!("{ms}ms"),
+        1..60 => format!("{s}.{}s", ms % 1000 / 100),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d{:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+/// Formats a duration as `850ns`, `12.3µs` or `4.1ms`, longer ones like an age.
+#[must_use]
+pub fn format_duration(time: Nanos) -> String {
+    match time.0 {
+        nanos @ 0..1_000 => format!("{nanos}ns"),
+        nanos @ 1_000..1_000_000 => format!("{:.1}µs", nanos as f64 / 1e3),
+        nanos @ 1_000_000..1_000_000_000 => format!("{:.1}ms", nanos as f64 / 1e6),
+        _ => format_age(time),
+    }
+}
+
+fn out_of_memory(
+    out: &mut dyn Write,
+    oom: &OutOfMemory,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let requested = oom.asked.map_or_else(
+        || "memory".to_owned(),
+        |(kind, bytes)| {
+            if kind == MemoryKind::Device { bytes.to_string() } else { format!("{bytes} {kind}") }
+        },
+    );
+    let text = format!(
+        "OUT OF MEMORY at {}: {} (pid {}, tid {}) requested {requested} on {}",
+        names.clock.short(oom.at),
+        sanitize(&oom.name),
+        oom.pid,
+        oom.tid,
+        device_name(oom.device),
+    );
+    writeln!(out, "{}", style.alarm(&text))?;
+    sites::frames(out, &oom.frames, "    ", style)?;
+    for (pid, name, bytes) in oom.holders.iter().take(10) {
+        writeln!(out, "  {bytes}  {} (pid {pid})", sanitize(name))?;
+    }
+    Ok(())
+}
+
+fn uncertainty(
+    out: &mut dyn Write,
+    uncertainty: &Uncertainty,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    capture_ended(out, uncertainty, names, style)?;
+    let lost = &uncertainty.lost;
+    let mut reasons = Vec::new();
+    if lost.events() > 0 {
+        let since =
+            lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
+        reasons.push(format!(
+            "{} events lost{since} ({} allocations of {}, {} frees, {} failures, {} others)",
+            lost.events(),
+            lost.allocations,
+            Bytes(lost.allocated_bytes),
+            lost.frees,
+            lost.failures,
+            lost.other,
+        ));
+    }
+    if uncertainty.unknown_context > 0 {
+        reasons.push(format!(
+            "{} allocations are in unknown contexts and may have been released",
+            uncertainty.unknown_context
+        ));
+    }
+    if uncertainty.ambiguous_calls > 0 {
+        reasons.push(format!(
+            "{} calls may have been recorded by a stream capture or executed",
+            uncertainty.ambiguous_calls
+        ));
+    }
+    if !reasons.is_empty() {
+        let (min, max) = (uncertainty.live_at_least, uncertainty.live_at_most);
+        reasons.push(format!("true device memory of the listed processes is {min} to {max}"));
+    }
+    match lost.processes {
+        0 => {}
+        1 => reasons.push("1 process is not listed: all its events were lost".to_owned()),
+        many => {
+            reasons.push(format!("{many} processes are not listed: all their events were lost"));
+        }
+    }
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{}", style.alarm(&format!("NOT EXACT: {}", reasons.join("; "))))
+}
+
+/// Writes a line if capture ended early.
+pub(crate) fn capture_ended(
+    out: &mut dyn Write,
+    uncertainty: &Uncertainty,
+    names: &ReportContext,
+    style: TextStyle,
+) -> io::Result<()> {
+    let Some(at) = uncertainty.capture_ended else { return Ok(()) };
+    let time = names.clock.short(at);
+    let text = format!("NOT EXACT: capture ended at {time}; later events are missing");
+    writeln!(out, "{}", style.alarm(&text))
+}

@@ -1,0 +1,110 @@
+//! CUDA objects as text.
+
+use std::io::{self, Write};
+
+use engine::model::cuda_object::ObjectKind;
+use engine::snapshot::{ObjectView, ProcessView, SiteObjectView, SiteView};
+
+use super::{TextStyle, sites};
+
+/// Returns `1 stream` or `2 streams`.
+fn count(number: u64, kind: ObjectKind) -> String {
+    let (one, many) = match kind {
+        ObjectKind::Stream => ("stream", "streams"),
+        ObjectKind::Event => ("event", "events"),
+        ObjectKind::Graph => ("graph", "graphs"),
+        ObjectKind::GraphExec => ("executable graph", "executable graphs"),
+        ObjectKind::Module => ("module", "modules"),
+        ObjectKind::Library => ("library", "libraries"),
+        ObjectKind::Context => ("context", "contexts"),
+        ObjectKind::GreenContext => ("green context", "green contexts"),
+        ObjectKind::Texture => ("texture", "textures"),
+        ObjectKind::Surface => ("surface", "surfaces"),
+        ObjectKind::Pool => ("pool", "pools"),
+        ObjectKind::Linker => ("linker", "linkers"),
+    };
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Returns whether live objects of a kind are listed with their stack. Programs keep modules,
+/// libraries and contexts until exit.
+const fn has_listed_stack(kind: ObjectKind) -> bool {
+    !matches!(
+        kind,
+        ObjectKind::Module | ObjectKind::Library | ObjectKind::Context | ObjectKind::GreenContext
+    )
+}
+
+/// Writes the objects of a process: live ones, or those never destroyed.
+pub(super) fn of_process(
+    out: &mut dyn Write,
+    view: &ProcessView,
+    style: TextStyle,
+) -> io::Result<()> {
+    let part = |view: &ObjectView| {
+        let created = if view.created > view.live {
+            format!(" (created {})", view.created)
+        } else {
+            String::new()
+        };
+        format!("{}{created}", count(view.live, view.kind))
+    };
+    let live = view.objects.iter().filter(|view| view.live > 0);
+    let parts: Vec<_> = live.map(part).collect();
+    let label = if view.ended.is_some() { "objects never destroyed" } else { "objects" };
+    if !parts.is_empty() {
+        writeln!(out, "  {label}: {}", parts.join(", "))?;
+    }
+    let untracked: u64 = view.objects.iter().map(|view| view.untracked).sum();
+    if untracked > 0 {
+        writeln!(out, "    {untracked} of them are not attributed to a site")?;
+    }
+    let lost = view.certainty.lost.objects;
+    if lost > 0 {
+        let text = format!("{lost} object events lost: counts may be off by that much");
+        writeln!(out, "  {}", style.paint("33", &text))?;
+    }
+    if view.ended.is_some() { never_destroyed(out, view, style) } else { Ok(()) }
+}
+
+fn live(site: &SiteView) -> impl Iterator<Item = &SiteObjectView> {
+    site.objects.iter().filter(|view| view.live > 0)
+}
+
+fn never_destroyed(out: &mut dyn Write, view: &ProcessView, style: TextStyle) -> io::Result<()> {
+    let is_listed = |site: &&SiteView| live(site).any(|view| has_listed_stack(view.kind));
+    let mut holders: Vec<_> = view.sites.iter().filter(is_listed).collect();
+    let number = |site: &SiteView| live(site).map(|view| view.live).fold(0, u64::saturating_add);
+    holders.sort_by_key(|site| std::cmp::Reverse(number(site)));
+    for site in holders {
+        let parts: Vec<_> = live(site).map(|view| count(view.live, view.kind)).collect();
+        writeln!(out, "    {}, created at", parts.join(", "))?;
+        sites::stack(out, site, "      ", style)?;
+    }
+    Ok(())
+}
+
+/// Writes the header of a site that only has objects.
+pub(super) fn heading(out: &mut dyn Write, site: &SiteView, style: TextStyle) -> io::Result<()> {
+    let parts: Vec<_> = site.objects.iter().map(|view| count(view.live, view.kind)).collect();
+    let all = |of: fn(&SiteObjectView) -> u64| {
+        site.objects.iter().map(of).fold(0_u64, u64::saturating_add)
+    };
+    let (created, destroyed) = (all(|view| view.created), all(|view| view.destroyed));
+    let live = style.bold(&format!("LIVE: {}", parts.join(", ")));
+    let counts = style.dim(&format!("({created} created, {destroyed} destroyed)"));
+    writeln!(out, "{live}  {counts}")
+}
+
+/// Writes the objects of a site that also has memory.
+pub(super) fn of_site(out: &mut dyn Write, site: &SiteView, indent: &str) -> io::Result<()> {
+    if site.objects.is_empty() {
+        return Ok(());
+    }
+    let part = |view: &SiteObjectView| {
+        let live = count(view.live, view.kind);
+        format!("{live} ({} created, {} destroyed)", view.created, view.destroyed)
+    };
+    let parts: Vec<_> = site.objects.iter().map(part).collect();
+    writeln!(out, "{indent}objects: {}", parts.join(", "))
+}

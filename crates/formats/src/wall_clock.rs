@@ -1,0 +1,146 @@
+//! Conversion from the monotonic clock to wall-clock time.
+
+use engine::model::units::Timestamp;
+use jiff::SignedDuration;
+use jiff::tz::{Offset, TimeZone};
+
+/// A difference to the host's clock above this means that the host's clock was stepped, in
+/// nanoseconds.
+const CLOCK_STEP_NS: i128 = 100_000_000;
+
+/// Translates monotonic timestamps to wall-clock times. Fixed when tracing begins, so that stepping
+/// the host's clock does not reorder the report.
+#[derive(Clone, PartialEq, Debug)]
+pub struct WallClock {
+    moment: Timestamp,
+    time: jiff::Timestamp,
+    zone: TimeZone,
+}
+
+impl WallClock {
+    /// Returns the host's clock; `moment` is the current time.
+    #[must_use]
+    pub fn now(moment: Timestamp) -> Self {
+        Self { moment, time: jiff::Timestamp::now(), zone: TimeZone::system() }
+    }
+
+    /// Returns a new clock if the host's clock was stepped or its time zone changed; `moment` is
+    /// the current time. Small differences are ignored, so that past events keep their times.
+    #[must_use]
+    pub fn corrected(&self, moment: Timestamp) -> Option<Self> {
+        let now = Self { moment, time: jiff::Timestamp::now(), zone: TimeZone::system() };
+        let ahead = now.time.as_nanosecond() - self.time(moment).as_nanosecond();
+        (ahead.abs() > CLOCK_STEP_NS || now.zone != self.zone).then_some(now)
+    }
+
+    /// Returns a clock for tests and files: `moment` was at `seconds` since 1970, UTC.
+    #[must_use]
+    pub fn fixed(moment: Timestamp, seconds: i64) -> Self {
+        let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+        Self { moment, time, zone: TimeZone::UTC }
+    }
+
+    /// Restores a clock from the values of [`WallClock::utc_nanos`], [`WallClock::zone`] and
+    /// [`WallClock::offset`]. A zone that this host does not know is replaced by the offset.
+    #[must_use]
+    pub fn recorded(moment: Timestamp, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
+        let named = zone.and_then(|name| TimeZone::get(name).ok());
+        let fixed = || Offset::from_seconds(offset).map_or(TimeZone::UTC, TimeZone::fixed);
+        let time = jiff::Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
+        Self { moment, time, zone: named.unwrap_or_else(fixed) }
+    }
+
+    /// Returns the wall-clock time at [`WallClock::start`], in nanoseconds since 1970, UTC.
+    #[must_use]
+    pub fn utc_nanos(&self) -> i64 {
+        i64::try_from(self.time.as_nanosecond()).unwrap_or(0)
+    }
+
+    /// Returns the IANA name of the time zone, if it has one.
+    #[must_use]
+    pub fn zone(&self) -> Option<&str> {
+        self.zone.iana_name()
+    }
+
+    /// Returns the offset from UTC at [`WallClock::start`], in seconds to the east.
+    #[must_use]
+    pub fn offset(&self) -> i32 {
+        self.zone.to_offset(self.time).seconds()
+    }
+
+    /// Returns the time at which the clock was fixed: the start of a trace.
+    #[must_use]
+    pub const fn start(&self) -> Timestamp {
+        self.moment
+    }
+
+    fn time(&self, moment: Timestamp) -> jiff::Timestamp {
+        let ahead = i128::from(moment.0) - i128::from(self.moment.0);
+        let ahead = SignedDuration::from_nanos(i64::try_from(ahead).unwrap_or(0));
+        self.time.checked_add(ahead).unwrap_or(self.time)
+    }
+
+    /// Returns a time in nanoseconds since 1970, UTC.
+    #[must_use]
+    pub fn nanos(&self, moment: Timestamp) -> i64 {
+        i64::try_from(self.time(moment).as_nanosecond()).unwrap_or(0)
+    }
+
+    /// Formats a time as RFC 3339 with milliseconds.
+    #[must_use]
+    pub fn precise(&self, moment: Timestamp) -> String {
+        let zoned = self.time(moment).to_zoned(self.zone.clone());
+        zoned.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
+    }
+
+    /// Formats a time as RFC 3339 with seconds.
+    #[must_use]
+    pub fn short(&self, moment: Timestamp) -> String {
+        let zoned = self.time(moment).to_zoned(self.zone.clone());
+        zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    }
+}
+
+/// Formats nanoseconds since 1970, UTC, as RFC 3339 with all nine digits.
+pub(crate) fn rfc3339(utc_nanos: i64) -> String {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%S%.9fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_clock_shows_the_same_times() {
+        let (moment, nanos) = (Timestamp(5_000_000_000), 1_700_000_000_123_456_789);
+        for (zone, offset, time) in [
+            (Some("Europe/Berlin"), 3600, "2023-11-14T23:13:20.123+01:00"),
+            (Some("Nowhere/Else"), 5400, "2023-11-14T23:43:20.123+01:30"),
+            (None, -3600, "2023-11-14T21:13:20.123-01:00"),
+        ] {
+            let clock = WallClock::recorded(moment, nanos, zone, offset);
+            assert_eq!((clock.utc_nanos(), clock.offset()), (nanos, offset));
+            assert_eq!(clock.precise(moment), time);
+            let restored =
+                WallClock::recorded(moment, clock.utc_nanos(), clock.zone(), clock.offset());
+            assert_eq!(restored, clock);
+        }
+    }
+
+    #[test]
+    fn timestamps_become_wall_clock_times() {
+        let clock = WallClock::fixed(Timestamp(5_000_000_000), 1_700_000_000);
+        assert_eq!(clock.short(Timestamp(5_000_000_000)), "2023-11-14T22:13:20+00:00");
+        assert_eq!(clock.precise(Timestamp(4_999_000_000)), "2023-11-14T22:13:19.999+00:00");
+        assert_eq!(clock.short(Timestamp(u64::MAX)), "2023-11-14T22:13:20+00:00");
+        assert_eq!(clock.nanos(Timestamp(5_000_000_007)), 1_700_000_000_000_000_007);
+    }
+
+    #[test]
+    fn rfc3339_has_nine_digits() {
+        assert_eq!(rfc3339(1_700_000_000_000_000_007), "2023-11-14T22:13:20.000000007Z");
+        assert_eq!(rfc3339(-1), "1969-12-31T23:59:59.999999999Z");
+        assert_eq!(rfc3339(i64::MAX), "2262-04-11T23:47:16.854775807Z");
+    }
+}
