@@ -1,4 +1,4 @@
-//! NEWMOD files
+//! Commands on files: reading inputs and checking limits.
 
 pub(crate) mod fragmentation;
 pub(crate) mod input;

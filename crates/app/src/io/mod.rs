@@ -1,4 +1,4 @@
-//! NEWMOD io
+//! Output: files, standard streams and the terminal.
 
 pub(super) mod atomic_file;
 pub(super) mod output;

@@ -1,4 +1,4 @@
-//! NEWMOD live
+//! Live tracing, shared by the commands that trace.
 
 pub(crate) mod ended_history;
 #[cfg(feature = "capture")]

@@ -88,7 +88,7 @@ pub(crate) const ALLOC_PARAMETERS: u8 = 120;
 
 impl Hook {
     /// Converts the row. `objects`: objects are tracked.
-    pub(crate) const fn to_wire(&self, objects: bool) -> WireHook {
+    pub(crate) const fn to_wire(self, objects: bool) -> WireHook {
         let row = self.plain();
         match self.meaning.object() {
             Some(ObjectEffect::Creates(_)) if objects => {

@@ -391,9 +391,7 @@ impl Session {
                 }
                 events.extend(self.handles.ended_with(&event));
                 self.handles.resolve(&mut event);
-                let more = self.follow(&mut event, None, now);
-                events.push(event);
-                events.extend(more);
+                self.follow(event, None, now, events);
             }
             Record::CallWithStack(mut event, taken) => {
                 let site = self.sites.as_mut().and_then(|sites| sites.site(event.pid, taken));
@@ -405,9 +403,7 @@ impl Session {
                     _ => {}
                 }
                 self.handles.resolve(&mut event);
-                let more = self.follow(&mut event, None, now);
-                events.push(event);
-                events.extend(more);
+                self.follow(event, None, now, events);
             }
             Record::Object(mut event, made) => {
                 if let EventKind::Object(ObjectCall::Created { handle, site, .. }) = &mut event.kind
@@ -423,21 +419,17 @@ impl Session {
                 self.handles.resolve(&mut event);
                 events.push(event);
             }
-            Record::ProcessStart(mut event, program) => {
+            Record::ProcessStart(event, program) => {
                 events.extend(self.reused(&event, program, &mut pending.lost));
                 if let Some(sites) = &mut self.sites {
                     sites.process_started(event.pid, Some(program));
                 }
-                let more = self.follow(&mut event, None, now);
-                events.push(event);
-                events.extend(more);
+                self.follow(event, None, now, events);
             }
-            Record::Exec(mut event, program) => {
+            Record::Exec(event, program) => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
                 events.extend(pending.take(event.pid, start, Some(program), now));
-                let more = self.follow(&mut event, Some(program), now);
-                events.push(event);
-                events.extend(more);
+                self.follow(event, Some(program), now, events);
             }
             Record::HandleBinding(bound) => {
                 let pid = bound.pid;
@@ -462,14 +454,15 @@ impl Session {
         }
     }
 
-    /// Updates the state of processes; returns further events if a process began. `program`: the
-    /// exec generation after an exec.
+    /// Updates the state of processes and adds the event, with further ones if a process began.
+    /// `program`: the exec generation after an exec.
     fn follow(
         &mut self,
-        event: &mut Event,
+        mut event: Event,
         program: Option<ExecGeneration>,
         now: Timestamp,
-    ) -> impl Iterator<Item = Event> + use<> {
+        events: &mut Vec<Event>,
+    ) {
         let [mut container, mut gpus] = [None, None];
         match &mut event.kind {
             EventKind::Process(facts) => {
@@ -490,7 +483,8 @@ impl Session {
             }
             _ => {}
         }
-        container.into_iter().chain(gpus)
+        events.push(event);
+        events.extend(container.into_iter().chain(gpus));
     }
 
     /// Returns the exit of the previous process with this pid if it was not seen. The new process

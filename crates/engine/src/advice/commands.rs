@@ -43,7 +43,7 @@ pub struct SuggestedCommand {
 
 impl SuggestedCommand {
     fn new(language: CommandLanguage, text: impl Into<String>) -> Self {
-        Self { language: language, text: text.into() }
+        Self { language, text: text.into() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! NEWMOD model
+//! The data model: ids, units, events and the things they describe.
 
 pub mod activity;
 pub mod caching_allocator;

@@ -76,7 +76,7 @@ macro_rules! columns {
 }
 
 columns! {
-    ColumnType "type" Text "row type, see the next table; the only column that is never null",
+    RowType "type" Text "row type, see the next table; the only column that is never null",
     TimeNs "time_ns" U64 "end of the call or event, in nanoseconds of the machine's monotonic clock",
     EntryNs "entry_ns" U64 "entry of the call; null if it took no time",
     Pid "pid" U32 "process; 0 for losses that belong to no process",
@@ -311,7 +311,7 @@ pub fn schema() -> Schema {
     let fields: Vec<Field> = COLUMNS
         .iter()
         .enumerate()
-        .map(|(i, (name, of, _))| Field::new(*name, of.arrow(), i != Column::ColumnType as usize))
+        .map(|(i, (name, of, _))| Field::new(*name, of.arrow(), i != Column::RowType as usize))
         .collect();
     let metadata = HashMap::from([(VERSION_KEY.to_owned(), VERSION.to_string())]);
     Schema::new_with_metadata(fields, metadata)

@@ -1,4 +1,4 @@
-//! NEWMOD report
+//! Reports for people and programs: text, JSON, charts and HTML.
 
 pub mod advice;
 pub mod analysis;

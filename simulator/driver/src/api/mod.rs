@@ -1,4 +1,4 @@
-//! NEWMOD api
+//! The functions of the driver, by area.
 
 pub(super) mod array;
 pub(super) mod context;

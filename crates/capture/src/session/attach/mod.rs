@@ -1,4 +1,4 @@
-//! NEWMOD session/attach
+//! Attaches the probes to drivers and to PyTorch.
 
 pub(super) mod context_discovery;
 pub(super) mod drivers;

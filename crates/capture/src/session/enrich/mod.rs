@@ -1,4 +1,4 @@
-//! NEWMOD session/enrich
+//! Adds to events what the records do not contain.
 
 pub(super) mod driver_usage;
 pub(super) mod handles;

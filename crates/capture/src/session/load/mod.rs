@@ -1,4 +1,4 @@
-//! NEWMOD session/load
+//! Loads the BPF object.
 
 pub(super) mod bpf_log;
 pub(super) mod bpf_object;

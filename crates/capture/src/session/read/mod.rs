@@ -1,4 +1,4 @@
-//! NEWMOD session/read
+//! Reads records and counters of the probes.
 
 pub(super) mod activity;
 pub(super) mod counters;

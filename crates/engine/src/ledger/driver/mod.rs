@@ -1,4 +1,4 @@
-//! NEWMOD ledger/driver
+//! State of the driver that memory depends on: contexts, devices, pools, graphs.
 
 pub(super) mod context;
 pub(super) mod context_ends;

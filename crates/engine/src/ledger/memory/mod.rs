@@ -1,4 +1,4 @@
-//! NEWMOD ledger/memory
+//! Allocations of a process and their totals.
 
 pub(super) mod allocation;
 pub(super) mod loss;

@@ -1,4 +1,4 @@
-//! NEWMOD ledger/sites
+//! Memory by allocation site.
 
 pub(super) mod anomaly_log;
 pub(super) mod ended_sites;

@@ -1,4 +1,4 @@
-//! NEWMOD ledger/torch
+//! PyTorch's caching allocator inside a process.
 
 pub(super) mod cache;
 pub(super) mod segments;

@@ -39,7 +39,7 @@ const MAX_STACK_FRAMES: usize = 4096;
 
 /// Returns whether a row defines a site.
 pub(in crate::recording) fn is_of_site(cells: RowCells<'_>) -> bool {
-    matches!(cells.text(Column::ColumnType), Some("frame" | "stack"))
+    matches!(cells.text(Column::RowType), Some("frame" | "stack"))
 }
 
 /// Decodes a row; none if only later rows need it.
@@ -47,7 +47,7 @@ pub(in crate::recording) fn row(
     cells: RowCells<'_>,
     names: &mut IdTables<'_>,
 ) -> Result<Option<RecordingRow>, RowError> {
-    let word = cells.must(Column::ColumnType, cells.text(Column::ColumnType))?;
+    let word = cells.must(Column::RowType, cells.text(Column::RowType))?;
     Ok(Some(match word {
         "metadata" => RecordingRow::About {
             key: cells.must_text(Column::Name)?,

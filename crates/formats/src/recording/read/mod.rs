@@ -1,4 +1,4 @@
-//! NEWMOD recording/read
+//! Reads recordings.
 
 pub(super) mod decode;
 pub(super) mod message;

@@ -268,7 +268,7 @@ fn check_version(schema: &SchemaRef, path: &Path) -> Result<(), ImportError> {
 /// version 1.
 fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), ImportError> {
     let has = |name: &str| schema.column_with_name(name).is_some();
-    if has(UNRELEASED_TYPE_COLUMN) && !has(Column::ColumnType.name()) {
+    if has(UNRELEASED_TYPE_COLUMN) && !has(Column::RowType.name()) {
         return Err(not_recognised(
             path,
             "a recording of an unreleased version of vramscope, with other column names: record \

@@ -27,9 +27,9 @@ impl ColumnMap {
             )),
         });
         let columns: Vec<_> = columns.collect::<Result<_, _>>()?;
-        match columns.get(Column::ColumnType as usize) {
+        match columns.get(Column::RowType as usize) {
             Some(Some(_)) => Ok(Self(columns)),
-            _ => Err(format!("column `{}` is missing", Column::ColumnType.name())),
+            _ => Err(format!("column `{}` is missing", Column::RowType.name())),
         }
     }
 }
@@ -141,7 +141,7 @@ impl<'a> RowCells<'a> {
 
     pub(in crate::recording) fn bad(self, column: Column) -> RowError {
         let problem = if self.is_null(column) { "has no" } else { "has an impossible" };
-        let word = self.text(Column::ColumnType).unwrap_or("unnamed");
+        let word = self.text(Column::RowType).unwrap_or("unnamed");
         RowError(format!(
             "a row `{}` {problem} `{}`",
             crate::sanitize::sanitize(word),

@@ -87,7 +87,7 @@ impl BatchBuilder {
     /// Starts a row.
     pub(in crate::recording) fn row(&mut self, word: &str) {
         self.rows += 1;
-        self.text(Column::ColumnType, word);
+        self.text(Column::RowType, word);
     }
 
     /// Returns the column, ready for the value of the current row.

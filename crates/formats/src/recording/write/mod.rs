@@ -1,4 +1,4 @@
-//! NEWMOD recording/write
+//! Writes recordings.
 
 pub(super) mod batch_builder;
 pub(super) mod encode;

@@ -1,4 +1,4 @@
-//! NEWMOD report/live
+//! Reports of a running trace.
 
 pub mod json;
 pub mod text;

@@ -1,4 +1,4 @@
-//! NEWMOD serve/api/auth
+//! Who may use the API: tokens, allowed hosts, TLS.
 
 pub(super) mod tls;
 pub(super) mod token;

@@ -1,4 +1,4 @@
-//! NEWMOD serve/api/limits
+//! Limits on requests: rates, CPU time, connections.
 
 pub(super) mod connections;
 pub(super) mod cpu_share;

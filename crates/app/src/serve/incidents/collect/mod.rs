@@ -1,4 +1,4 @@
-//! NEWMOD serve/incidents/collect
+//! Collects what an incident needs while it happens: the request, the holders, the recent events.
 
 pub(super) mod collector;
 pub(super) mod event_ring;

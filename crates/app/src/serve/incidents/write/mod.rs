@@ -1,4 +1,4 @@
-//! NEWMOD serve/incidents/write
+//! Writes incidents to disk: directories, HTML reports, retention.
 
 pub(super) mod directory;
 pub(super) mod host_facts;

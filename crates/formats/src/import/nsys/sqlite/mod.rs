@@ -1,4 +1,4 @@
-//! NEWMOD import/nsys/sqlite
+//! A reader of SQLite files that trusts nothing in them.
 
 pub(in crate::import) mod database;
 pub(super) mod page_reader;

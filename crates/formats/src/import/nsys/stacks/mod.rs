@@ -1,4 +1,4 @@
-//! NEWMOD import/nsys/stacks
+//! Call stacks of an Nsight Systems export.
 
 pub(super) mod calls;
 pub(super) mod chains;

@@ -1,4 +1,4 @@
-//! NEWMOD import/torch/snapshot
+//! The contents of a PyTorch memory snapshot.
 
 pub(super) mod builder;
 pub(super) mod entry;

@@ -1,4 +1,4 @@
-//! NEWMOD report/analysis/views
+//! Tables of the analyses.
 
 pub(super) mod diff;
 pub(super) mod fragmentation;
