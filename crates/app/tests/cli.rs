@@ -123,10 +123,10 @@ fn unknown_command_is_named_in_the_error() {
 
 #[test]
 fn piped_output_has_no_colors() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = simulator().join("workload");
     let output =
-        stage.command(VRAMSCOPE).args(["trace", "--"]).arg(workload).arg("kinds").output().unwrap();
+        env.command(VRAMSCOPE).args(["trace", "--"]).arg(workload).arg("kinds").output().unwrap();
     let text = stdout(&output);
     assert!(text.contains("NOT FREED AT EXIT"), "{text}");
     for output in [output, run(&["--help"]), run(&["doctor"]), run(&["conjure"])] {
@@ -137,8 +137,8 @@ fn piped_output_has_no_colors() {
 
 /// Runs a command line on a separate terminal, and returns its output.
 fn on_a_terminal(line: &str, no_color: Option<&str>) -> String {
-    let stage = TestEnv::new();
-    let mut command = stage.command("script");
+    let env = TestEnv::new();
+    let mut command = env.command("script");
     command.args(["-qec", line, "/dev/null"]).env("TERM", "xterm").env_remove("NO_COLOR");
     command.envs(no_color.map(|value| ("NO_COLOR", value)));
     let output = command.output().expect("script, of the package bsdutils");

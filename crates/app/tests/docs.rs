@@ -441,8 +441,8 @@ fn trace_json_matches_its_documentation() {
         ("8G", &["--ring-size", "4096"], &["objects", "--kind", "texture", "--count", "9000"]),
         ("8G", &["--ring-size", "4096"], &["spam", "--throughput", "max", "--count", "100000"]),
     ] {
-        let stage = TestEnv::new().sharing().env("SIM_MEMORY", memory);
-        let traced = stage.trace(options, workload);
+        let env = TestEnv::new().sharing().env("SIM_MEMORY", memory);
+        let traced = env.trace(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
         traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
     }

@@ -30,8 +30,8 @@ fn shared() -> TestEnv {
     TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G")
 }
 
-fn advise(stage: &TestEnv, arguments: &[&str]) -> (Option<i32>, Value, String) {
-    let output = stage.command(VRAMSCOPE).arg("advise").args(arguments).output().unwrap();
+fn advise(env: &TestEnv, arguments: &[&str]) -> (Option<i32>, Value, String) {
+    let output = env.command(VRAMSCOPE).arg("advise").args(arguments).output().unwrap();
     let messages = stderr(&output);
     let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
     (output.status.code(), value, messages)
@@ -44,16 +44,16 @@ fn step(advice: &Value, gpu: usize, pid: u32) -> &Value {
 
 #[test]
 fn preexisting_processes_are_advised_by_driver_usage() {
-    let stage = shared();
-    let players = [stage.hold(0, 1, 700 * MIB), stage.hold(1, 1, 900 * MIB)];
-    let (code, advice, messages) = advise(&stage, &["--json", "--duration", "4s"]);
+    let env = shared();
+    let workloads = [env.hold(0, 1, 700 * MIB), env.hold(1, 1, 900 * MIB)];
+    let (code, advice, messages) = advise(&env, &["--json", "--duration", "4s"]);
     assert_eq!(code, Some(0), "{messages}");
     for (gpu, held) in [(0, 700), (1, 900)] {
-        let step = step(&advice, gpu, players[gpu].pid());
+        let step = step(&advice, gpu, workloads[gpu].pid());
         assert_eq!(step["action"], "stop");
         assert_eq!(step["freed_bytes"], (held + 100) * MIB, "{advice:#}");
         assert_eq!((&step["precision"], &step["safe"]), (&"exact".into(), &false.into()));
-        assert_eq!(step["commands"][0]["text"], format!("kill -TERM {}", players[gpu].pid()));
+        assert_eq!(step["commands"][0]["text"], format!("kill -TERM {}", workloads[gpu].pid()));
         assert_eq!(advice["gpus"][gpu]["free_bytes"], (4096 - held - 100) * MIB);
     }
     assert!(
@@ -64,13 +64,13 @@ fn preexisting_processes_are_advised_by_driver_usage() {
 
 #[test]
 fn needed_memory_is_compared_with_free_memory() {
-    let stage = shared();
-    let _player = stage.hold(0, 1, 700 * MIB);
+    let env = shared();
+    let _workload = env.hold(0, 1, 700 * MIB);
     for (need, code, safely, steps) in
         [("1G", 0, true, Some(0)), ("3900M", 1, false, Some(1)), ("5G", 1, false, None)]
     {
         let arguments = ["--json", "--duration", "3s", "--gpu", "0", "--need", need];
-        let (found, advice, messages) = advise(&stage, &arguments);
+        let (found, advice, messages) = advise(&env, &arguments);
         let result = &advice["gpus"][0]["need"];
         assert_eq!(found, Some(code), "{need}: {advice:#} {messages}");
         assert_eq!(
@@ -79,9 +79,9 @@ fn needed_memory_is_compared_with_free_memory() {
         );
     }
     let (code, advice, _) =
-        advise(&stage, &["--json", "--duration", "3s", "--gpu", "1", "--need", "4000M"]);
+        advise(&env, &["--json", "--duration", "3s", "--gpu", "1", "--need", "4000M"]);
     assert_eq!(code, Some(0), "it has no holders: {advice:#}");
-    let (code, _, messages) = advise(&stage, &["--duration", "1s", "--gpu", "7"]);
+    let (code, _, messages) = advise(&env, &["--duration", "1s", "--gpu", "7"]);
     assert_eq!(code, Some(2));
     assert!(messages.contains("GPU 7"), "{messages}");
 }

@@ -57,13 +57,13 @@ fn live(process: &Value) -> u64 {
 
 #[test]
 fn degradation_drops_stacks_and_keeps_memory_exact() {
-    let stage = TestEnv::new();
-    let agent = Agent::start(&stage, &["--max-memory", "20M"]);
+    let env = TestEnv::new();
+    let agent = Agent::start(&env, &["--max-memory", "20M"]);
     // Allocates and frees constantly and keeps one in ten, while the degradation steps follow each
     // other.
     let spam = ["spam", "--throughput", "500", "--duration", "30", "--free-ratio", "0.9"];
-    let mut player = stage.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
-    let pid = player.pid();
+    let mut workload = env.workload(&[&spam[..], &["--hold-ms", "15000"]].concat());
+    let pid = workload.pid();
     let steps = |agent: &Agent| agent.api("status")["degraded"].clone();
     let names = ["frame_pointer_stacks", "no_stacks", "merged_sites"];
     agent.until("the last step", |agent| (steps(agent) == serde_json::json!(names)).then_some(()));
@@ -81,10 +81,10 @@ fn degradation_drops_stacks_and_keeps_memory_exact() {
         let mut processes = snapshot["processes"].as_array().unwrap().iter();
         let running = |process: &&Value| process["pid"] == pid && process["exited"] == false;
         last = processes.find(running).cloned().unwrap_or_else(|| last.take());
-        player.child.try_wait().unwrap().map(|_| ())
+        workload.child.try_wait().unwrap().map(|_| ())
     });
-    assert!(player.finish().0.success());
-    let oracle = stage.oracle(pid);
+    assert!(workload.finish().0.success());
+    let oracle = env.oracle(pid);
     assert_eq!(last["live_bytes"], oracle["live_bytes"]);
     assert_eq!(last["allocations_total"], oracle["allocations"]);
     assert_eq!(last["frees_total"], oracle["frees"]);
@@ -95,9 +95,9 @@ fn degradation_drops_stacks_and_keeps_memory_exact() {
 #[test]
 fn killed_agent_leaves_no_probes_and_restart_is_exact() {
     // The simulated NVML reports the usage of processes, as the real one does.
-    let stage = TestEnv::new().sharing();
-    let agent = Agent::start(&stage, &[]);
-    let mut early = stage.workload(&[
+    let env = TestEnv::new().sharing();
+    let agent = Agent::start(&env, &[]);
+    let mut early = env.workload(&[
         "--wait-start",
         "--hold-ms",
         "60000",
@@ -122,7 +122,7 @@ fn killed_agent_leaves_no_probes_and_restart_is_exact() {
     let left = || objects.left().join(", ");
     until("the end of its objects", left, || objects.left().is_empty().then_some(()));
 
-    let next = Agent::start(&stage, &[]);
+    let next = Agent::start(&env, &[]);
     let known = next.process(pid, |_| true);
     assert_eq!((&known["before_trace"], live(&known)), (&Value::Bool(true), 0));
     assert_eq!(next.metric("vramscope_exact"), [(String::new(), 0.0)]);
@@ -133,7 +133,7 @@ fn killed_agent_leaves_no_probes_and_restart_is_exact() {
         (own.1 >= 6_553_600.0).then_some(())
     });
     // Memory allocated after the restart is exact again.
-    let mut late = stage.workload(&[
+    let mut late = env.workload(&[
         "--wait-start",
         "--hold-ms",
         "60000",
@@ -151,33 +151,33 @@ fn killed_agent_leaves_no_probes_and_restart_is_exact() {
 }
 
 /// Starts the agent from its own file, with a rule on GPU usage.
-fn installed(stage: &TestEnv, binary: &std::path::Path) -> Agent {
+fn installed(env: &TestEnv, binary: &std::path::Path) -> Agent {
     let rule =
         "[[alerts.rule]]\nname = \"held\"\nmetric = \"vramscope_gpu_used_bytes\"\nabove = \"1M\"\n";
-    let config = settings(stage, rule);
-    let usual = serve(stage, &["--config", &config]);
-    let mut command = stage.command(binary.to_str().unwrap());
-    Agent::run(command.args(usual.get_args()), stage.dir.path())
+    let config = settings(env, rule);
+    let usual = serve(env, &["--config", &config]);
+    let mut command = env.command(binary.to_str().unwrap());
+    Agent::run(command.args(usual.get_args()), env.dir.path())
 }
 
 #[test]
 fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
-    let stage = TestEnv::new();
-    let devices = stage.dir.path().join("devices").display().to_string();
-    let stage = stage.env("SIM_STATE_FILE", &devices);
-    let binary = stage.dir.path().join("vramscope");
+    let env = TestEnv::new();
+    let devices = env.dir.path().join("devices").display().to_string();
+    let env = env.env("SIM_STATE_FILE", &devices);
+    let binary = env.dir.path().join("vramscope");
     std::fs::copy(VRAMSCOPE, &binary).unwrap();
-    let agent = installed(&stage, &binary);
-    let holder = stage.hold(0, 100, 65536);
+    let agent = installed(&env, &binary);
+    let holder = env.hold(0, 100, 65536);
     let fires = |agent: &Agent| {
         agent.until("the alert", |agent| {
             agent.messages().contains("alert firing: held").then_some(())
         });
     };
     fires(&agent);
-    let player = stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
-    let pid = player.pid();
-    player.finish();
+    let workload = env.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
+    let pid = workload.pid();
+    workload.finish();
     // Other tests on this machine have incidents too.
     let ids = |agent: &Agent| {
         let found = agent.api("incidents");
@@ -189,18 +189,18 @@ fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
     let before = ids(&agent);
 
     // As a package manager does: a new file replaces the running one, which continues.
-    let new = stage.dir.path().join("vramscope.new");
+    let new = env.dir.path().join("vramscope.new");
     std::fs::copy(VRAMSCOPE, &new).unwrap();
     std::fs::rename(&new, &binary).unwrap();
     let exe = |agent: &Agent| std::fs::read_link(format!("/proc/{}/exe", agent.pid())).unwrap();
     assert!(exe(&agent).to_string_lossy().ends_with("(deleted)"));
-    let more = stage.workload(&["--hold-ms", "60000", "hold", "--count", "7", "--size", "4096"]);
+    let more = env.workload(&["--hold-ms", "60000", "hold", "--count", "7", "--size", "4096"]);
     agent.process(more.pid(), |process| process["live_allocations"] == 7);
     agent.end(15);
 
     // Memory allocated in between was not traced, and is reported as such.
-    let between = stage.hold(0, 100, 65536);
-    let next = installed(&stage, &binary);
+    let between = env.hold(0, 100, 65536);
+    let next = installed(&env, &binary);
     assert_eq!(exe(&next), binary.canonicalize().unwrap());
     assert_eq!(ids(&next), before);
     fires(&next);
@@ -215,8 +215,8 @@ fn upgraded_agent_keeps_incidents_and_fires_alerts_again() {
 fn agent_threads_drop_capabilities() {
     // DAC_READ_SEARCH, SYS_PTRACE, SYS_RESOURCE, PERFMON, BPF.
     const TRACING: u64 = 1 << 2 | 1 << 19 | 1 << 24 | 1 << 38 | 1 << 39;
-    let stage = TestEnv::new();
-    let status_file = stage.dir.path().join("status");
+    let env = TestEnv::new();
+    let status_file = env.dir.path().join("status");
     let script =
         format!("grep Cap /proc/self/status > {0}.part; mv {0}.part {0}", status_file.display());
     let config = format!(
@@ -224,7 +224,7 @@ fn agent_threads_drop_capabilities() {
          [[alerts.receiver]]\ntype = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n\
          [[alerts.receiver]]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n"
     );
-    let agent = Agent::start_with(&stage, &config, &[]);
+    let agent = Agent::start_with(&env, &config, &[]);
     let capabilities = agent.until("the command", |_| std::fs::read_to_string(&status_file).ok());
     let of_command = capabilities.lines().filter(|line| !line.starts_with("CapBnd"));
     for line in of_command {
@@ -267,21 +267,21 @@ fn agent_threads_drop_capabilities() {
 
 #[test]
 fn stuck_log_reader_does_not_block_the_agent() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     // This pipe is never read, and is full already.
     let (reader, writer) = std::io::pipe().unwrap();
     let mut fill = writer.try_clone().unwrap();
     let filler = std::thread::spawn(move || while fill.write_all(&[b'x'; 4096]).is_ok() {});
-    let mut command = serve(&stage, &[]);
+    let mut command = serve(&env, &[]);
     let mut child = ScopedProcess::start(command.stderr(writer));
     drop(command);
     let port = until("where it listens", String::new, || port_of(child.id()));
     let address = format!("127.0.0.1:{port}");
     let ready = || http::get(&address, "/readyz", "").ok().filter(Response::is_good);
     until("that it traces", String::new, ready);
-    let player = stage.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
-    let pid = player.pid();
-    player.finish();
+    let workload = env.workload(&["--device", "1", "oom", "--chunk-mb", "700"]);
+    let pid = workload.pid();
+    workload.finish();
     let listed = || {
         let incidents = http::get(&address, "/api/v1/incidents", "").ok()?.json();
         incidents["incidents"].as_array()?.iter().find(|one| one["pid"] == pid).map(drop)
@@ -320,13 +320,13 @@ fn agent_without_a_driver_is_not_ready() {
 
 #[test]
 fn pending_incident_is_written_at_shutdown() {
-    let stage = TestEnv::new();
-    let agent = Agent::start(&stage, &[]);
-    let player = stage.workload(&["oom", "--chunk-mb", "700"]);
-    let pid = player.pid();
-    player.finish();
+    let env = TestEnv::new();
+    let agent = Agent::start(&env, &[]);
+    let workload = env.workload(&["oom", "--chunk-mb", "700"]);
+    let pid = workload.pid();
+    workload.finish();
     agent.end(15);
-    let dirs = std::fs::read_dir(stage.dir.path().join("state/incidents")).unwrap();
+    let dirs = std::fs::read_dir(env.dir.path().join("state/incidents")).unwrap();
     let names: Vec<_> = dirs.map(|one| one.unwrap().file_name()).collect();
     let of_it = |name: &&std::ffi::OsString| name.to_string_lossy().ends_with(&format!("pid{pid}"));
     assert_eq!(names.iter().filter(of_it).count(), 1, "{names:?}");
@@ -366,9 +366,9 @@ fn all_config_errors_are_reported_at_once() {
 
 #[test]
 fn agent_runs_without_alerts_and_incidents() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let text = "[alerts]\nenabled = false\n[incidents]\nenabled = false\n";
-    let agent = Agent::start_with(&stage, text, &[]);
+    let agent = Agent::start_with(&env, text, &[]);
     agent.until("the third snapshot", |agent| {
         (agent.api("status")["snapshots_total"].as_u64() >= Some(3)).then_some(())
     });
@@ -387,12 +387,12 @@ fn config_in_the_docs_is_valid() {
 #[test]
 fn gpus_are_reported_when_nvml_appears_late() {
     // The NVML library appears while the agent is running, as on a booting host.
-    let stage = TestEnv::new().sharing();
-    let dir = stage.dir.path().join("late");
+    let env = TestEnv::new().sharing();
+    let dir = env.dir.path().join("late");
     std::fs::create_dir(&dir).unwrap();
-    let mut command = serve(&stage, &[]);
-    let agent = Agent::run(command.env("LD_LIBRARY_PATH", &dir), stage.dir.path());
-    let mut player = stage.workload(&[
+    let mut command = serve(&env, &[]);
+    let agent = Agent::run(command.env("LD_LIBRARY_PATH", &dir), env.dir.path());
+    let mut workload = env.workload(&[
         "--wait-start",
         "--hold-ms",
         "60000",
@@ -402,12 +402,12 @@ fn gpus_are_reported_when_nvml_appears_late() {
         "--size",
         "4096",
     ]);
-    player.wait_ready();
-    player.go();
-    let pid = player.pid();
+    workload.wait_ready();
+    workload.go();
+    let pid = workload.pid();
     agent.process(pid, |process| process["live_allocations"] == 3);
     assert_eq!(agent.metric("vramscope_gpu_total_bytes"), []);
-    let nvml = stage.driver.parent().unwrap().join("libnvidia-ml.so.1");
+    let nvml = env.driver.parent().unwrap().join("libnvidia-ml.so.1");
     std::fs::copy(nvml, dir.join("libnvidia-ml.so.1")).unwrap();
     agent.until("the GPUs", |agent| {
         let total = agent.metric("vramscope_gpu_total_bytes");

@@ -93,7 +93,7 @@ fn read_post(reader: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
 
 /// All programs, each on its own port.
 struct AlertStack {
-    stage: TestEnv,
+    env: TestEnv,
     receiver: Receiver,
     agent: Agent,
     prometheus: Prometheus,
@@ -102,14 +102,14 @@ struct AlertStack {
 
 impl AlertStack {
     fn set() -> Self {
-        let stage = TestEnv::new().sharing().env("SIM_MEMORY", "4G");
+        let env = TestEnv::new().sharing().env("SIM_MEMORY", "4G");
         let receiver = Receiver::start();
-        let dir = stage.dir.path();
+        let dir = env.dir.path();
         let alertmanager = start_alertmanager(dir, receiver.port);
         let port = alertmanager.port();
-        let agent = start_agent(&stage, port, receiver.port);
+        let agent = start_agent(&env, port, receiver.port);
         let prometheus = start_prometheus(dir, &agent, port);
-        Self { stage, receiver, agent, prometheus, alertmanager }
+        Self { env, receiver, agent, prometheus, alertmanager }
     }
 
     /// Waits until `find` returns a value.
@@ -159,8 +159,8 @@ fn start_prometheus(dir: &Path, agent: &Agent, alertmanager: u16) -> Prometheus 
     Prometheus::start(dir, &agent.address, &more)
 }
 
-fn start_agent(stage: &TestEnv, alertmanager: u16, receiver: u16) -> Agent {
-    let dir = stage.dir.path();
+fn start_agent(env: &TestEnv, alertmanager: u16, receiver: u16) -> Agent {
+    let dir = env.dir.path();
     let script = dir.join("on-alert");
     let text =
         "#!/bin/sh\necho \"$VRAMSCOPE_STATE $VRAMSCOPE_RULE $VRAMSCOPE_LABEL_PID\" >> \"$1\"\n";
@@ -176,7 +176,7 @@ fn start_agent(stage: &TestEnv, alertmanager: u16, receiver: u16) -> Agent {
         script.display(),
         dir.join("commands").display(),
     );
-    Agent::start_with(stage, &settings, &[])
+    Agent::start_with(env, &settings, &[])
 }
 
 /// Panels without data in this test: containers, PyTorch, pools, snapshots, exporters.
@@ -231,19 +231,19 @@ fn assert_dashboard(stack: &AlertStack) {
 /// A leaking program and the notifications about it.
 struct Leak<'s> {
     stack: &'s AlertStack,
-    player: harness::Workload,
+    workload: harness::Workload,
     pid: String,
 }
 
 impl<'s> Leak<'s> {
     fn start(stack: &'s AlertStack) -> Self {
-        let player = stack.stage.workload(&["leaks", "fast-leak", "--seconds", "300"]);
-        let pid = player.pid().to_string();
-        Self { stack, player, pid }
+        let workload = stack.env.workload(&["leaks", "fast-leak", "--seconds", "300"]);
+        let pid = workload.pid().to_string();
+        Self { stack, workload, pid }
     }
 
     fn stop(&mut self) {
-        self.player.child.kill().unwrap();
+        self.workload.child.kill().unwrap();
     }
 
     /// Whether the agent's metrics have it as a suspect.
@@ -277,7 +277,7 @@ impl<'s> Leak<'s> {
 
     /// Whether the agent's command ran for it.
     fn ran(&self, state: &str) -> Option<()> {
-        let commands = self.stack.stage.dir.path().join("commands");
+        let commands = self.stack.env.dir.path().join("commands");
         let line = format!("{state} leak_suspect {}", self.pid);
         let ran = std::fs::read_to_string(commands).ok()?;
         ran.lines().any(|found| found == line).then_some(())
@@ -286,7 +286,7 @@ impl<'s> Leak<'s> {
 
 /// Asserts that an out-of-memory error is notified at once.
 fn assert_out_of_memory(stack: &AlertStack) {
-    let (_, _) = stack.stage.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
+    let (_, _) = stack.env.workload(&["--device", "1", "oom", "--chunk-mb", "300"]).finish();
     stack.until("the error in Prometheus", || {
         let alerts = stack.receiver.alerts("VramscopeOutOfMemory");
         let of_it = |labels: &Value| labels["gpu"] == "1" && labels["instance"] != hostname();

@@ -82,9 +82,9 @@ impl Installed {
 }
 
 /// Copies the driver to a directory that only root may enter, as in containers.
-fn hidden_driver(stage: &TestEnv) -> TempDir {
+fn hidden_driver(env: &TestEnv) -> TempDir {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    fs::copy(&stage.driver, dir.path().join("libcuda.so.1")).unwrap();
+    fs::copy(&env.driver, dir.path().join("libcuda.so.1")).unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     dir
 }
@@ -99,27 +99,27 @@ fn named_frames(report: &Value) -> usize {
 fn unit_capabilities_trace_all_processes_exactly() {
     let installed = Installed::new();
     let capabilities = format!(",{}", capabilities());
-    let stage = TestEnv::new();
-    let dir = hidden_driver(&stage);
-    let stage = TestEnv::with_driver(dir.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
+    let env = TestEnv::new();
+    let dir = hidden_driver(&env);
+    let env = TestEnv::with_driver(dir.path().join("libcuda.so.1")).env("SIM_INIT_MS", "300");
     let mut command = installed.command(&capabilities);
     command.args(["trace", "--json", "--interval", "100ms", "--stacks", "full"]);
     let mut tracer = Tracer::start(&mut command);
     tracer.next();
     // The first one is attached to while it loads; from then on everything is exact.
-    let first = stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "20000"]);
+    let first = env.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "20000"]);
     let pid = first.pid();
     tracer.wait_for_process(pid, |process| process["live_allocations"] == 1);
-    let program = stage.dir.path().join("workload");
+    let program = env.dir.path().join("workload");
     fs::copy(simulator().join("workload"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
-    let mut command = stage.command(&program);
+    let mut command = env.command(&program);
     let second = Workload::start(command.args(["train", "--steps", "40", "--step-ms", "2"]));
     let pid = second.pid();
     second.finish();
     let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
     let seen = process(&report, pid);
-    assert_same(seen, &stage.oracle(pid));
+    assert_same(seen, &env.oracle(pid));
     assert_eq!((&seen["exact"], &seen["uid"]), (&Value::from(true), &Value::from(0)));
     drop(first);
     let traced = tracer.stop();
@@ -131,11 +131,11 @@ fn unit_capabilities_trace_all_processes_exactly() {
 fn each_capability_of_the_unit_is_needed() {
     let installed = Installed::new();
     let all = capabilities();
-    let stage = TestEnv::new();
-    let dir = hidden_driver(&stage);
-    let stage = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
-    let player = stage.workload(&["train", "--steps", "1000000", "--step-ms", "2"]);
-    let maps = format!("/proc/{}/maps", player.pid());
+    let env = TestEnv::new();
+    let dir = hidden_driver(&env);
+    let env = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
+    let workload = env.workload(&["train", "--steps", "1000000", "--step-ms", "2"]);
+    let maps = format!("/proc/{}/maps", workload.pid());
     while !fs::read_to_string(&maps).unwrap().contains("libcuda.so.1") {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -147,7 +147,7 @@ fn each_capability_of_the_unit_is_needed() {
         let last = text.lines().last().map(|line| serde_json::from_str::<Value>(line).unwrap());
         let listed = |report: &Value| {
             let processes = report["processes"].as_array().unwrap();
-            processes.iter().any(|process| process["pid"] == player.pid())
+            processes.iter().any(|process| process["pid"] == workload.pid())
         };
         (output.status.success() && last.is_some_and(|report| listed(&report)), output.stderr)
     };
@@ -220,9 +220,9 @@ fn resolve(word: &str) -> Vec<String> {
 
 #[test]
 fn agent_makes_only_system_calls_that_the_unit_allows() {
-    let stage = TestEnv::new();
-    let log = stage.dir.path().join("calls");
-    let state = stage.dir.path().join("state");
+    let env = TestEnv::new();
+    let log = env.dir.path().join("calls");
+    let state = env.dir.path().join("state");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(&log).arg(VRAMSCOPE);
     command.args(["serve", "--listen", "127.0.0.1:0", "--state-dir"]).arg(&state);
@@ -236,9 +236,9 @@ fn agent_makes_only_system_calls_that_the_unit_allows() {
     // It scans for processes with a driver once it is attached.
     written("/maps\"");
     // The workload runs until it is detected, which takes long under strace.
-    let player = stage.workload(&["train", "--steps", "20000", "--step-ms", "5"]);
-    written(&format!("/proc/{}/cgroup", player.pid()));
-    drop(player);
+    let workload = env.workload(&["train", "--steps", "20000", "--step-ms", "5"]);
+    written(&format!("/proc/{}/cgroup", workload.pid()));
+    drop(workload);
     // The agent is the child of strace.
     let children = format!("/proc/{0}/task/{0}/children", agent.id());
     let child = fs::read_to_string(children).unwrap();

@@ -20,13 +20,13 @@ const MIB: u64 = 1 << 20;
 
 /// Traces `capture-end`, with an injected failure or another way to end the capture.
 fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (TestEnv, TraceResult) {
-    let mut stage = TestEnv::new();
+    let mut env = TestEnv::new();
     if let Some(code) = fail {
-        stage = stage.env("SIM_INJECT_FAILURES", &format!("cuStreamEndCapture:1={code}"));
+        env = env.env("SIM_INJECT_FAILURES", &format!("cuStreamEndCapture:1={code}"));
     }
     println!("{how} {fail:?}");
-    let traced = stage.trace(options, &["capture-end", "--how", how]);
-    (stage, traced)
+    let traced = env.trace(options, &["capture-end", "--how", how]);
+    (env, traced)
 }
 
 fn failures(process: &Value) -> Vec<(String, u64)> {
@@ -49,8 +49,8 @@ fn every_result_of_a_capture_end_is_handled() {
         ("call", Some(903), 7, Some(903)),
         ("call", Some(904), 6, Some(904)),
     ] {
-        let (stage, traced) = ended(how, fail, &[]);
-        traced.assert_truth(&stage);
+        let (env, traced) = ended(how, fail, &[]);
+        traced.assert_truth(&env);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["live_bytes"], live * MIB);
         if let Some(result) = result {
@@ -63,8 +63,8 @@ fn every_result_of_a_capture_end_is_handled() {
 #[test]
 fn capture_ends_with_its_stream_or_context() {
     for how in ["stream", "context"] {
-        let (stage, traced) = ended(how, None, &[]);
-        traced.assert_truth(&stage);
+        let (env, traced) = ended(how, None, &[]);
+        traced.assert_truth(&env);
         assert_eq!(traced.last()["processes"][0]["live_bytes"], 4 * MIB);
     }
 }
@@ -93,20 +93,20 @@ fn captures_in_map(tracer: u32, pid: u32) -> usize {
 
 #[test]
 fn captures_left_open_leave_no_map_entries() {
-    let stage = TestEnv::new();
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["--driver", driver]);
+    let env = TestEnv::new();
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&["--driver", driver]);
     tracer.next();
     let id = tracer.child.id();
     for then in ["wait", "exec", "destroy"] {
-        let mut player = stage.workload(&["open-captures", "--then", then]);
-        player.wait_ready();
-        let pid = player.pid();
+        let mut workload = env.workload(&["open-captures", "--then", then]);
+        workload.wait_ready();
+        let pid = workload.pid();
         if then == "wait" {
             // One for each stream, one for each thread.
             assert_eq!(captures_in_map(id, pid), 4);
-            player.signal(9);
-            player.child.wait().unwrap();
+            workload.signal(9);
+            workload.child.wait().unwrap();
         }
         until("an empty map", || then.to_owned(), || (captures_in_map(id, pid) == 0).then_some(()));
     }
@@ -116,10 +116,10 @@ fn captures_left_open_leave_no_map_entries() {
 /// After a failed end the capture continues, and whether other streams joined it is not known.
 #[test]
 fn streams_used_while_another_is_captured_are_bounded() {
-    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
+    let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuStreamEndCapture:every5=100");
     let random = ["random", "--ops", "220", "--threads", "1", "--devices", "1", "--no-illegal"];
-    let traced = stage.trace(&[], &[&["--seed", "944605912"], &random[..]].concat());
-    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let traced = env.trace(&[], &[&["--seed", "944605912"], &random[..]].concat());
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
     let process = harness::process(traced.last(), pid);
     let uncertainty = &process["uncertainty"];
     let number = |value: &Value| value.as_u64().unwrap();

@@ -77,8 +77,8 @@ fn wait_for_end(tracer: &mut Tracer, id: &str) -> Value {
 }
 
 /// Returns the oracle of a process that has pid 1 in its namespace, with pids of the host.
-fn oracle_of_first(stage: &TestEnv, pid: &Value) -> Value {
-    let mut oracle = stage.oracle(1);
+fn oracle_of_first(env: &TestEnv, pid: &Value) -> Value {
+    let mut oracle = env.oracle(1);
     for allocation in oracle["live"].as_array_mut().unwrap() {
         assert_eq!(allocation["thread"], 1);
         allocation["thread"] = pid.clone();
@@ -92,13 +92,13 @@ fn workload() -> String {
 
 #[test]
 fn container_and_its_pid_are_reported_live_and_in_replay() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let id = id(1);
     let cgroup = Cgroup::new(&[&format!("docker-{id}.scope")]);
-    let file = stage.dir.path().join("trace.vramscope");
-    let mut tracer = stage.start_trace(&[
+    let file = env.dir.path().join("trace.vramscope");
+    let mut tracer = env.start_trace(&[
         "--driver",
-        stage.driver.to_str().unwrap(),
+        env.driver.to_str().unwrap(),
         "--record",
         file.to_str().unwrap(),
         "--stacks",
@@ -109,7 +109,7 @@ fn container_and_its_pid_are_reported_live_and_in_replay() {
         "exec unshare --pid --fork --mount-proc {} leak3 --work-ms 300 --wait-ms 100",
         workload()
     ));
-    Workload::start(stage.command("sh").args(["-c", &script])).finish();
+    Workload::start(env.command("sh").args(["-c", &script])).finish();
     let process = wait_for_end(&mut tracer, &id);
     assert_eq!(
         process["container"],
@@ -118,7 +118,7 @@ fn container_and_its_pid_are_reported_live_and_in_replay() {
     );
     assert_ne!(process["pid"], 1);
     assert_eq!(process["live_bytes"], 8 << 20);
-    assert_same(&process, &oracle_of_first(&stage, &process["pid"]));
+    assert_same(&process, &oracle_of_first(&env, &process["pid"]));
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
     replays_equal(&traced, &file);
@@ -142,18 +142,18 @@ fn replays_equal(traced: &TraceResult, file: &Path) {
 }
 
 /// Starts a tracer with other pod logs than those of this machine.
-fn trace_with_logs(stage: &TestEnv, logs: &Path) -> Tracer {
+fn trace_with_logs(env: &TestEnv, logs: &Path) -> Tracer {
     let script = format!(
         "mount --bind {} /var/log && exec {VRAMSCOPE} trace --json --interval 100ms --driver {}",
         logs.display(),
-        stage.driver.display()
+        env.driver.display()
     );
     Tracer::start(Command::new("unshare").args(["--mount", "sh", "-c", &script]))
 }
 
 #[test]
 fn driver_in_a_pod_mount_namespace_is_traced() {
-    let stage = TestEnv::new().env("SIM_INIT_MS", "300");
+    let env = TestEnv::new().env("SIM_INIT_MS", "300");
     let id = id(2);
     let logs = tempfile::tempdir().unwrap();
     fs::create_dir_all(logs.path().join(format!("pods/team_trainer-0_{POD}/main"))).unwrap();
@@ -161,16 +161,16 @@ fn driver_in_a_pod_mount_namespace_is_traced() {
     let scope = format!("cri-containerd-{id}.scope");
     let names = ["kubepods.slice", "kubepods-burstable.slice", &slice, &scope];
     let cgroup = Cgroup::new(&names);
-    let mut tracer = trace_with_logs(&stage, logs.path());
+    let mut tracer = trace_with_logs(&env, logs.path());
     tracer.next();
     // A copy of the driver that is not visible outside.
     let within = cgroup.script(&format!(
         "mount -t tmpfs tmpfs /mnt && cp {} /mnt/libcuda.so.1 && \
          LD_LIBRARY_PATH=/mnt exec unshare --pid --fork --mount-proc {} kinds",
-        stage.driver.display(),
+        env.driver.display(),
         workload()
     ));
-    Workload::start(stage.command("unshare").args(["--mount", "sh", "-c", &within])).finish();
+    Workload::start(env.command("unshare").args(["--mount", "sh", "-c", &within])).finish();
     assert!(!Path::new("/mnt/libcuda.so.1").exists());
     let process = wait_for_end(&mut tracer, &id);
     let pod = json!({ "uid": POD, "name": "trainer-0", "namespace": "team", "container": "main" });
@@ -178,22 +178,22 @@ fn driver_in_a_pod_mount_namespace_is_traced() {
         process["container"],
         json!({ "id": id, "runtime": "containerd", "pid": 1, "pod": pod })
     );
-    assert_same(&process, &oracle_of_first(&stage, &process["pid"]));
+    assert_same(&process, &oracle_of_first(&env, &process["pid"]));
     tracer.stop();
 }
 
 #[test]
 fn exec_keeps_the_container() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let id = id(3);
     let cgroup = Cgroup::new(&["machine.slice", &format!("libpod-{id}.scope"), "container"]);
-    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    let mut tracer = env.start_trace(&["--driver", env.driver.to_str().unwrap()]);
     tracer.next();
-    let outside = stage.workload(&["kinds"]);
+    let outside = env.workload(&["kinds"]);
     let pid = outside.pid();
     outside.finish();
     let script = cgroup.script(&format!("exec {} exec", workload()));
-    let within = Workload::start(stage.command("sh").args(["-c", &script]));
+    let within = Workload::start(env.command("sh").args(["-c", &script]));
     let own = within.pid();
     within.finish();
     tracer.wait_for("both", |report| {

@@ -13,18 +13,18 @@ mod harness;
 use harness::{TestEnv, Workload, send_signal};
 
 fn deep(depth: u32) -> (TestEnv, harness::TraceResult) {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let depth = depth.to_string();
-    let traced = stage.trace(&[], &["context-stack", "--depth", &depth]);
+    let traced = env.trace(&[], &["context-stack", "--depth", &depth]);
     println!("depth {depth}");
-    (stage, traced)
+    (env, traced)
 }
 
 #[test]
 fn deep_context_stack_is_exact() {
     for depth in [1, 4, 8, 9, 16, 64, 200, 254] {
-        let (stage, traced) = deep(depth);
-        traced.assert_truth(&stage);
+        let (env, traced) = deep(depth);
+        traced.assert_truth(&env);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["live_bytes"], 10_000);
         assert_eq!(process["released_total"], 2);
@@ -34,9 +34,9 @@ fn deep_context_stack_is_exact() {
 #[test]
 fn too_deep_context_stack_is_inexact_and_bounded() {
     for depth in [256, 300, 1000] {
-        let (stage, traced) = deep(depth);
+        let (env, traced) = deep(depth);
         assert!(traced.status.success(), "{}", traced.messages);
-        let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+        let (pid, oracle) = env.oracles().into_iter().next().unwrap();
         let process = harness::process(traced.last(), pid);
         assert_eq!(oracle["live_bytes"], 10_000);
         assert_eq!(process["exact"], false, "{process}");
@@ -52,10 +52,10 @@ fn too_deep_context_stack_is_inexact_and_bounded() {
 #[test]
 fn failed_context_destroy_keeps_the_stack() {
     for seed in ["1", "7", "8"] {
-        let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
+        let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
         let workload = ["--seed", seed, "random", "--ops", "8000", "--devices", "2"];
         println!("seed {seed}");
-        stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+        env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
     }
 }
 
@@ -81,34 +81,34 @@ if other and os.read(0, 64):
 
 #[test]
 fn context_device_is_reported_again_after_exec() {
-    let stage = TestEnv::new();
-    let other = stage.dir.path().join("other");
+    let env = TestEnv::new();
+    let other = env.dir.path().join("other");
     std::fs::create_dir(&other).unwrap();
-    std::fs::copy(&stage.driver, other.join("libcuda.so.1")).unwrap();
-    let mut command = stage.command("python3");
+    std::fs::copy(&env.driver, other.join("libcuda.so.1")).unwrap();
+    let mut command = env.command("python3");
     command.args(["-c", QUERIES]).env("SCRIPT", QUERIES).env("OTHER_DRIVER", &other);
-    let mut player = Workload::start(command.env("SIM_DEVICES", "2"));
-    let pid = player.pid();
-    let create_context = |player: &mut Workload| {
-        player.go();
-        player.wait_ready();
+    let mut workload = Workload::start(command.env("SIM_DEVICES", "2"));
+    let pid = workload.pid();
+    let create_context = |workload: &mut Workload| {
+        workload.go();
+        workload.wait_ready();
     };
-    player.wait_ready();
-    create_context(&mut player);
-    let mut tracer = stage.start_trace(&["--pid", &pid.to_string()]);
-    player.go();
+    workload.wait_ready();
+    create_context(&mut workload);
+    let mut tracer = env.start_trace(&["--pid", &pid.to_string()]);
+    workload.go();
     let runs_on_device_1 = |process: &serde_json::Value| {
         let devices = process["devices"].as_array().unwrap();
         process["exited"] == false && devices.iter().any(|device| device["device"] == 1)
     };
     tracer.wait_for_process(pid, runs_on_device_1);
-    player.go();
+    workload.go();
     tracer.wait_for_process(pid, |process| process["end_reason"] == "exec");
-    player.wait_ready();
+    workload.wait_ready();
     // The next program creates its context, of the same handle, before its driver is probed.
     send_signal(tracer.child.id(), 19);
-    create_context(&mut player);
+    create_context(&mut workload);
     send_signal(tracer.child.id(), 18);
-    player.go();
+    workload.go();
     tracer.wait_for_process(pid, runs_on_device_1);
 }

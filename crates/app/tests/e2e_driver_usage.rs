@@ -17,9 +17,9 @@ fn shared() -> TestEnv {
 
 #[test]
 fn memory_used_by_the_driver_is_reported_as_untracked() {
-    let stage = shared();
+    let env = shared();
     let workload = ["--hold-ms", "3000", "leak3", "--work-ms", "1", "--wait-ms", "1"];
-    let traced = stage.trace(&[], &workload);
+    let traced = env.trace(&[], &workload);
     let reported = traced.reports.iter().rev().find_map(|report| {
         let process = report["processes"].as_array()?.first()?.clone();
         (process["exited"] == false && process.get("untracked_bytes").is_some()).then_some(process)
@@ -35,8 +35,8 @@ fn memory_used_by_the_driver_is_reported_as_untracked() {
 
 #[test]
 fn visible_devices_are_mapped_to_host_gpus() {
-    let stage = shared();
-    let output = stage
+    let env = shared();
+    let output = env
         .command(VRAMSCOPE)
         .args(["trace", "--json", "--interval", "300ms", "--", "env", "CUDA_VISIBLE_DEVICES=1"])
         .arg(harness::simulator().join("workload"))
@@ -51,10 +51,10 @@ fn visible_devices_are_mapped_to_host_gpus() {
 
 #[test]
 fn memory_from_before_the_trace_is_untracked() {
-    let stage = shared();
-    let player = stage.hold(0, 5, 1 << 20);
-    let pid = player.pid();
-    let mut command = stage.command(VRAMSCOPE);
+    let env = shared();
+    let workload = env.hold(0, 5, 1 << 20);
+    let pid = workload.pid();
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "200ms", "-p", &pid.to_string()]);
     let mut tracer = harness::Tracer::start(&mut command);
     let report = tracer.wait_for_process(pid, |process| process.get("untracked_bytes").is_some());
@@ -68,17 +68,17 @@ fn memory_from_before_the_trace_is_untracked() {
 
 #[test]
 fn out_of_memory_lists_all_holders_on_the_gpu() {
-    let stage = shared().env("SIM_MEMORY", "4G");
-    let driver = stage.driver.to_str().unwrap().to_owned();
-    let mut command = stage.command(VRAMSCOPE);
+    let env = shared().env("SIM_MEMORY", "4G");
+    let driver = env.driver.to_str().unwrap().to_owned();
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "200ms", "--driver", &driver]);
     let mut tracer = harness::Tracer::start(&mut command);
     tracer.next();
     let mut holder =
-        stage.workload(&["hold", "--count", "2", "--size", "1073741824", "--wait-ms", "60000"]);
+        env.workload(&["hold", "--count", "2", "--size", "1073741824", "--wait-ms", "60000"]);
     holder.wait_ready();
-    let player = stage.workload(&["oom", "--chunk-mb", "300"]);
-    let (pid, holder_pid) = (player.pid(), holder.pid());
+    let workload = env.workload(&["oom", "--chunk-mb", "300"]);
+    let (pid, holder_pid) = (workload.pid(), holder.pid());
     let report = tracer.wait_for("out of memory", |report| report.get("out_of_memory").is_some());
     let oom = &report["out_of_memory"][0];
     assert_eq!(oom["pid"], pid);
@@ -89,31 +89,31 @@ fn out_of_memory_lists_all_holders_on_the_gpu() {
     assert!(holders.contains(&holder_pid.into()) && holders.contains(&pid.into()), "{oom}");
     let held = oom["holders"].as_array().unwrap().iter().find(|h| h["pid"] == holder_pid).unwrap();
     assert_eq!(held["live_bytes"], 2_u64 << 30);
-    player.finish();
+    workload.finish();
 }
 
 const MIB: u64 = 1 << 20;
 
 /// Traces a program whose context predates the trace, and returns the report in which the driver
 /// counts the 20 MiB that it keeps, and 100 MiB for each of its contexts.
-fn late(stage: &TestEnv, mode: &str, device: &str, contexts: u64) -> (Workload, Value) {
-    let program = stage.dir.path().join("program");
+fn late(env: &TestEnv, mode: &str, device: &str, contexts: u64) -> (Workload, Value) {
+    let program = env.dir.path().join("program");
     compile("late.c", &program, &["-ldl"]);
-    let mut player = Workload::start(stage.command(&program).args([mode, device]));
-    player.wait_ready();
-    let pid = player.pid();
-    let mut command = stage.command(VRAMSCOPE);
+    let mut workload = Workload::start(env.command(&program).args([mode, device]));
+    workload.wait_ready();
+    let pid = workload.pid();
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "200ms", "-p", &pid.to_string()]);
     let mut tracer = Tracer::start(&mut command);
     tracer.next();
-    player.go();
+    workload.go();
     let all = (20 + 100 * contexts) * MIB;
     let report = tracer.wait_for_process(pid, |process| {
         let devices = process["devices"].as_array().unwrap().iter();
         let driver: u64 = devices.filter_map(|device| device["driver_bytes"].as_u64()).sum();
         process["live_bytes"] == 20 * MIB && driver == all
     });
-    (player, process(&report, pid).clone())
+    (workload, process(&report, pid).clone())
 }
 
 /// Asserts that all memory of a process is on one device.
@@ -129,21 +129,21 @@ fn assert_on(process: &Value, device: u64, gpu: u64) {
 
 #[test]
 fn late_attach_on_a_host_with_one_gpu_knows_the_device() {
-    let (_player, process) = late(&shared().env("SIM_DEVICES", "1"), "keeps", "0", 1);
+    let (_workload, process) = late(&shared().env("SIM_DEVICES", "1"), "keeps", "0", 1);
     assert_on(&process, 0, 0);
 }
 
 #[test]
 fn late_attach_knows_the_only_gpu_that_the_driver_lists() {
     for device in 0..2 {
-        let (_player, process) = late(&shared(), "keeps", &device.to_string(), 1);
+        let (_workload, process) = late(&shared(), "keeps", &device.to_string(), 1);
         assert_on(&process, device, device);
     }
 }
 
 #[test]
 fn late_attach_does_not_guess_between_two_gpus() {
-    let (_player, process) = late(&shared(), "both", "1", 2);
+    let (_workload, process) = late(&shared(), "both", "1", 2);
     let devices = process["devices"].as_array().unwrap();
     let numbers: Vec<_> = devices.iter().map(|on| on["device"].as_u64()).collect();
     assert_eq!(numbers, [Some(0), Some(1), None], "{process}");

@@ -88,24 +88,24 @@ fn failures_of_vramscope_differ_from_those_of_the_command() {
 }
 
 /// Traces a program that leaves one buffer and exits with this code, and returns the exit code.
-fn leaky(stage: &TestEnv, options: &[&str], exit: i32) -> i32 {
+fn leaky(env: &TestEnv, options: &[&str], exit: i32) -> i32 {
     let workload = simulator().join("workload");
     let line = format!("{} leak3 --work-ms 1 --wait-ms 1; exit {exit}", workload.display());
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     code(&command.arg("trace").args(options).args(["--", "sh", "-c", &line]).output().unwrap())
 }
 
 #[test]
 fn leak_exit_code_differs_from_a_failed_command() {
-    let stage = TestEnv::new();
-    assert_eq!(leaky(&stage, &[], 0), 0);
-    assert_eq!(leaky(&stage, &[], 1), 1);
-    assert_eq!(leaky(&stage, &["--fail-on-leak"], 0), 1);
-    assert_eq!(leaky(&stage, &["--fail-on-leak"], 3), 1, "a leak comes first");
-    assert_eq!(leaky(&stage, &["--fail-on-leak=1G"], 3), 3);
-    assert_eq!(leaky(&stage, &["--fail-on-leak", "--leak-exit-code", "99"], 0), 99);
-    assert_eq!(leaky(&stage, &["--fail-on-leak", "--leak-exit-code", "99"], 1), 99);
-    assert_eq!(leaky(&stage, &["--fail-on-leak=1G", "--leak-exit-code", "99"], 1), 1);
+    let env = TestEnv::new();
+    assert_eq!(leaky(&env, &[], 0), 0);
+    assert_eq!(leaky(&env, &[], 1), 1);
+    assert_eq!(leaky(&env, &["--fail-on-leak"], 0), 1);
+    assert_eq!(leaky(&env, &["--fail-on-leak"], 3), 1, "a leak comes first");
+    assert_eq!(leaky(&env, &["--fail-on-leak=1G"], 3), 3);
+    assert_eq!(leaky(&env, &["--fail-on-leak", "--leak-exit-code", "99"], 0), 99);
+    assert_eq!(leaky(&env, &["--fail-on-leak", "--leak-exit-code", "99"], 1), 99);
+    assert_eq!(leaky(&env, &["--fail-on-leak=1G", "--leak-exit-code", "99"], 1), 1);
     let file = recording("plain");
     let report = |options: &[&str]| code(&run(&[&["report", &file][..], options].concat()));
     assert_eq!(report(&["--fail-on-leak"]), 1);

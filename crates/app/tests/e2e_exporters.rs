@@ -23,13 +23,13 @@ use harness::{TestEnv, Workload};
 use receiver::Receiver;
 use serde_json::Value;
 
-fn stage() -> TestEnv {
+fn env() -> TestEnv {
     TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")
 }
 
 /// Starts a program that trains, and keeps its memory until it is ended.
-fn train(stage: &TestEnv) -> Workload {
-    stage.workload(&["--hold-ms", "600000", "train", "--steps", "40", "--step-ms", "2"])
+fn train(env: &TestEnv) -> Workload {
+    env.workload(&["--hold-ms", "600000", "train", "--steps", "40", "--step-ms", "2"])
 }
 
 /// Sums the samples of a process in a profile: in use, then allocated; bytes and allocations.
@@ -72,7 +72,7 @@ fn device_allocations(oracle: &Value) -> u64 {
 
 /// Results of a run: receivers, directories, and the oracle of the process.
 struct Run {
-    stage: TestEnv,
+    env: TestEnv,
     otlp: Receiver,
     pyroscope: Receiver,
     pid: u32,
@@ -84,8 +84,8 @@ struct Run {
 
 /// Runs a program under an agent with every exporter.
 fn run() -> Run {
-    let stage = stage();
-    let base = stage.dir.path().to_owned();
+    let env = env();
+    let base = env.dir.path().to_owned();
     let otlp = Receiver::start(base.join("otlp"), &["503,200"]);
     let pyroscope = Receiver::start(base.join("pyroscope"), &[]);
     secret(&base.join("token"), "s3cret\n");
@@ -100,10 +100,10 @@ fn run() -> Run {
         pyroscope.port,
         base = base.display()
     );
-    let agent = Agent::start_with(&stage, &settings, &[]);
+    let agent = Agent::start_with(&env, &settings, &[]);
     agent.until("the first profile", |_| pyroscope.body(0));
-    let player = train(&stage);
-    let pid = player.pid();
+    let workload = train(&env);
+    let pid = workload.pid();
     let mut next = 0;
     let steady = agent.until("a profile of a process that only holds", |_| {
         let body = pyroscope.body(next)?;
@@ -123,11 +123,11 @@ fn run() -> Run {
         assert_eq!(answer.status, 200, "{answer:?}");
         fs::write(file, answer.body).unwrap();
     }
-    player.signal(15);
-    let (_, _) = player.finish();
+    workload.signal(15);
+    let (_, _) = workload.finish();
     let messages = agent.end(15);
-    let oracle = stage.oracle(pid);
-    Run { stage, otlp, pyroscope, pid, oracle, steady, messages }
+    let oracle = env.oracle(pid);
+    Run { env, otlp, pyroscope, pid, oracle, steady, messages }
 }
 
 fn check_pyroscope(run: &Run) {
@@ -167,7 +167,7 @@ fn check_pyroscope(run: &Run) {
 }
 
 fn check_files(run: &Run) {
-    let dir = run.stage.dir.path().join("profiles");
+    let dir = run.env.dir.path().join("profiles");
     let files = files(&dir);
     assert!(!files.iter().any(|path| is_unfinished(path)), "{files:?}");
     let found: Vec<_> = files
@@ -177,7 +177,7 @@ fn check_files(run: &Run) {
     let live = run.oracle["live_bytes"].as_u64().unwrap();
     let all = run.oracle["allocations"].as_u64().unwrap();
     for pulled in ["heap", "profile.pb.gz"] {
-        let file = run.stage.dir.path().join(pulled);
+        let file = run.env.dir.path().join(pulled);
         let pulled = sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
         assert_eq!((pulled[0], pulled[3]), (live, all), "the pulled profile is the same");
     }
@@ -187,7 +187,7 @@ fn check_files(run: &Run) {
 }
 
 fn check_lake(run: &Run) {
-    let dir = run.stage.dir.path().join("lake");
+    let dir = run.env.dir.path().join("lake");
     assert!(!files(&dir).iter().any(|path| is_unfinished(path)));
     // The same files again as those of another host.
     for file in files(&dir) {
@@ -332,16 +332,16 @@ fn every_exporter_sends_the_driver_values() {
 
 #[test]
 fn killed_agent_loses_only_the_open_file() {
-    let stage = stage();
-    let lake = stage.dir.path().join("lake");
+    let env = env();
+    let lake = env.dir.path().join("lake");
     let settings = |roll: &str| {
         let dir = lake.display();
         format!(
             "[exporters.parquet]\ndir = \"{dir}\"\ninterval = \"1s\"\nrotate_interval = \"{roll}\"\n"
         )
     };
-    let agent = Agent::start_with(&stage, &settings("1s"), &[]);
-    let player = train(&stage);
+    let agent = Agent::start_with(&env, &settings("1s"), &[]);
+    let workload = train(&env);
     let whole = || -> Vec<PathBuf> {
         files(&lake).into_iter().filter(|path| !is_unfinished(path)).collect()
     };
@@ -356,12 +356,12 @@ fn killed_agent_loses_only_the_open_file() {
     let left: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
     let found = script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
     assert!(found["processes"].as_array().unwrap().len() >= 3, "{before:?}");
-    let profiles = stage.dir.path().join("profiles");
+    let profiles = env.dir.path().join("profiles");
     let more = format!("[exporters.profiles]\ndir = \"{}\"\ninterval = \"1s\"", profiles.display());
-    let agent = Agent::start_with(&stage, &format!("{}{more}", settings("1h")), &[]);
+    let agent = Agent::start_with(&env, &format!("{}{more}", settings("1h")), &[]);
     agent.until("the old one to go", |_| (!left.iter().any(|path| path.exists())).then_some(()));
     agent.until("a new one", |_| files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
-    let other = train(&stage);
+    let other = train(&env);
     let seen = agent.until("a profile of the new process", |_| {
         let newest = files(&profiles).into_iter().rfind(|path| !is_unfinished(path))?;
         let profile = script("profile/read_pprof.py", &[newest.to_str().unwrap()]);
@@ -373,16 +373,16 @@ fn killed_agent_loses_only_the_open_file() {
     assert!(whole().len() > before.len(), "shutdown finishes open files");
     assert!(!files(&lake).iter().any(|path| is_unfinished(path)));
     script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
-    drop((player, other));
+    drop((workload, other));
 }
 
 #[test]
 fn full_disk_is_reported_once_by_exporters() {
-    let stage = stage();
-    let disk = Disk::new(stage.dir.path().join("disk"));
+    let env = env();
+    let disk = Disk::new(env.dir.path().join("disk"));
     let filler = disk.0.join("filler");
     fs::write(&filler, vec![1; 256 << 10]).unwrap();
-    let pyroscope = Receiver::start(stage.dir.path().join("pyroscope"), &["500,404"]);
+    let pyroscope = Receiver::start(env.dir.path().join("pyroscope"), &["500,404"]);
     let settings = format!(
         "[exporters.parquet]\ndir = \"{0}/lake\"\ninterval = \"1s\"\nrotate_interval = \"1s\"\n\
          [exporters.profiles]\ndir = \"{0}/profiles\"\ninterval = \"1s\"\n\
@@ -390,8 +390,8 @@ fn full_disk_is_reported_once_by_exporters() {
         disk.0.display(),
         pyroscope.port
     );
-    let agent = Agent::start_with(&stage, &settings, &[]);
-    let player = train(&stage);
+    let agent = Agent::start_with(&env, &settings, &[]);
+    let workload = train(&env);
     agent.until("some profiles", |_| pyroscope.body(5));
     assert!(!files(&disk.0).iter().any(|path| path.extension().is_some_and(|e| e == "parquet")));
     fs::remove_file(&filler).unwrap();
@@ -411,21 +411,21 @@ fn full_disk_is_reported_once_by_exporters() {
     ] {
         assert_eq!(messages.matches(what).count(), times, "{what}: {messages}");
     }
-    drop(player);
+    drop(workload);
 }
 
-fn check(stage: &TestEnv, settings: &str) -> Output {
-    agent::check(Path::new(&agent::settings(stage, settings))).output().unwrap()
+fn check(env: &TestEnv, settings: &str) -> Output {
+    agent::check(Path::new(&agent::settings(env, settings))).output().unwrap()
 }
 
 #[test]
 fn documented_exporter_config_is_valid() {
-    let stage = TestEnv::new();
-    let output = check(&stage, &blocks("docs/operations/exporters.md", "toml")[0]);
+    let env = TestEnv::new();
+    let output = check(&env, &blocks("docs/operations/exporters.md", "toml")[0]);
     assert!(output.status.success(), "{}", stderr(&output));
     let wrong = "[exporters.otlp]\nendpoint = \"collector\"\n[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\n\
                  token_file = \"/nowhere/token\"\n[exporters.profiles]\ndir = \"/dev/null/x\"\n";
-    let output = check(&stage, wrong);
+    let output = check(&env, wrong);
     assert_eq!(output.status.code(), Some(2));
     let messages = stderr(&output);
     for word in ["`endpoint`", "/nowhere/token", "/dev/null is not a directory"] {
@@ -435,7 +435,7 @@ fn documented_exporter_config_is_valid() {
     let unknown =
         "[exporters.pyroscope]\nurl = \"http://127.0.0.1\"\ntimeout = \"1s\"\nspeed = 3\n";
     for settings in [format!("{known}speed = 3\n"), format!("{known}{unknown}")] {
-        let output = check(&stage, &settings);
+        let output = check(&env, &settings);
         assert_eq!(output.status.code(), Some(2));
         let line = format!("line {}", settings.lines().count());
         let messages = stderr(&output);
@@ -446,8 +446,8 @@ fn documented_exporter_config_is_valid() {
 
 #[test]
 fn tls_exporters_send_only_to_trusted_servers() {
-    let stage = TestEnv::new();
-    let base = stage.dir.path();
+    let env = TestEnv::new();
+    let base = env.dir.path();
     let (certificate, key) = certificate(base);
     let trusted = Receiver::start(base.join("trusted"), &["", &certificate, &key]);
     let untrusted = Receiver::start(base.join("untrusted"), &["", &certificate, &key]);
@@ -460,7 +460,7 @@ fn tls_exporters_send_only_to_trusted_servers() {
         untrusted.port,
         base = base.display()
     );
-    let agent = Agent::start_with(&stage, &settings, &[]);
+    let agent = Agent::start_with(&env, &settings, &[]);
     let body = agent.until("metrics", |_| trusted.body(2));
     script("exporters/read_otlp.py", &[&body, "plain"]);
     let messages = agent.end(15);

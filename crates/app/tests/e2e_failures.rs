@@ -79,30 +79,33 @@ fn driver_of_another_processor_is_rejected() {
 }
 
 /// Runs `vramscope trace --json` with more arguments, under a resource limit.
-fn trace_limited(stage: &TestEnv, limit: &str, arguments: &str) -> Output {
+fn trace_limited(env: &TestEnv, limit: &str, arguments: &str) -> Output {
     let script = format!("{limit} && exec {VRAMSCOPE} trace --json {arguments}");
-    stage.command("bash").args(["-c", &script]).output().unwrap()
+    env.command("bash").args(["-c", &script]).output().unwrap()
 }
 
 #[test]
 fn too_low_limits_are_reported_with_advice() {
-    let stage = TestEnv::new();
-    let files = trace_limited(&stage, "ulimit -n 16", "-- true");
+    let env = TestEnv::new();
+    let files = trace_limited(&env, "ulimit -n 16", "-- true");
     assert_code(&files, 125, &["16 files", "ulimit -n"]);
-    let space = trace_limited(&stage, "ulimit -v 100000", "-- true");
+    let space = trace_limited(&env, "ulimit -v 100000", "-- true");
     assert_code(&space, 125, &["97 MiB", "ulimit -v unlimited"]);
     // The limits that the messages suggest are enough.
     let messages = String::from_utf8(files.stderr).unwrap();
     let needed = messages.split("ulimit -n ").nth(1).unwrap().split('`').next().unwrap();
     for enough in [&format!("ulimit -n {needed}"), "ulimit -v 393216"] {
-        let player = stage.workload(&["spam", "--throughput", "100", "--duration", "60"]);
-        let options = format!("-p {} --duration 3s", player.pid());
-        let output = trace_limited(&stage, enough, &options);
+        let workload = env.workload(&["spam", "--throughput", "100", "--duration", "60"]);
+        let options = format!("-p {} --duration 3s", workload.pid());
+        let output = trace_limited(&env, enough, &options);
         let messages = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{enough}: {messages}");
         let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap().to_owned();
         let report = serde_json::from_str(&last).unwrap();
-        assert!(process(&report, player.pid())["allocations_total"].as_u64() > Some(10), "{last}");
+        assert!(
+            process(&report, workload.pid())["allocations_total"].as_u64() > Some(10),
+            "{last}"
+        );
     }
 }
 
@@ -150,11 +153,11 @@ fn invalid_option_values_are_usage_errors() {
 
 #[test]
 fn ring_overflow_is_counted_and_bounded() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.7", "--count", "200000"];
-    let traced = stage.trace(&["--ring-size", "4096", "--top", "5"], &workload);
+    let traced = env.trace(&["--ring-size", "4096", "--top", "5"], &workload);
     assert!(traced.status.success(), "{}", traced.messages);
-    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
     let last = traced.last();
     let process = process(last, pid);
     let number = |value: &serde_json::Value| value.as_u64().unwrap();
@@ -174,40 +177,40 @@ fn ring_overflow_is_counted_and_bounded() {
 #[test]
 fn full_process_map_is_counted() {
     // Room for the command itself, and for none of the children that should be traced.
-    let stage = TestEnv::new();
-    let workload = ["stressor", "--procs", "3", "--duration", "1"];
-    let traced = stage.trace(&["--process-table-size", "1"], &workload);
+    let env = TestEnv::new();
+    let arguments = ["stressor", "--procs", "3", "--duration", "1"];
+    let traced = env.trace(&["--process-table-size", "1"], &arguments);
     let last = traced.last();
     assert_eq!(last["exact"], false, "{last}");
     assert_eq!(last["uncertainty"]["lost_other"], 3, "each child that could not be followed");
-    assert_eq!(stage.oracles().len(), 3, "the children did not notice");
+    assert_eq!(env.oracles().len(), 3, "the children did not notice");
 
     // Without an entry in the process map, their calls are still traced.
-    let stage = TestEnv::new();
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
+    let env = TestEnv::new();
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&["--driver", driver, "--process-table-size", "1"]);
     tracer.next();
-    let players: Vec<_> =
-        (0..3).map(|_| stage.workload(&["leak3", "--work-ms", "600", "--wait-ms", "1"])).collect();
-    for player in &players {
-        tracer.wait_for_process(player.pid(), |process| process["live_bytes"] == 24 << 20);
+    let workloads: Vec<_> =
+        (0..3).map(|_| env.workload(&["leak3", "--work-ms", "600", "--wait-ms", "1"])).collect();
+    for workload in &workloads {
+        tracer.wait_for_process(workload.pid(), |process| process["live_bytes"] == 24 << 20);
     }
 }
 
 #[test]
 fn killed_target_is_reported_as_exited() {
-    let stage = TestEnv::new();
-    let mut player =
-        stage.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "60"]);
-    player.wait_ready();
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["-p", &player.pid().to_string(), "--driver", driver]);
+    let env = TestEnv::new();
+    let mut workload =
+        env.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "60"]);
+    workload.wait_ready();
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&["-p", &workload.pid().to_string(), "--driver", driver]);
     tracer.next();
-    player.go();
-    let pid = player.pid();
+    workload.go();
+    let pid = workload.pid();
     tracer.wait_for_process(pid, |process| process["allocations_total"].as_u64() > Some(1000));
-    player.signal(9);
-    let (status, _) = player.finish();
+    workload.signal(9);
+    let (status, _) = workload.finish();
     assert!(!status.success());
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
@@ -216,19 +219,19 @@ fn killed_target_is_reported_as_exited() {
 
 #[test]
 fn terminated_target_is_exact() {
-    let stage = TestEnv::new();
-    let mut player = stage.workload(&["--wait-start", "threads", "--duration", "60"]);
-    player.wait_ready();
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["-p", &player.pid().to_string(), "--driver", driver]);
+    let env = TestEnv::new();
+    let mut workload = env.workload(&["--wait-start", "threads", "--duration", "60"]);
+    workload.wait_ready();
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&["-p", &workload.pid().to_string(), "--driver", driver]);
     tracer.next();
-    player.go();
-    let pid = player.pid();
+    workload.go();
+    let pid = workload.pid();
     tracer.wait_for_process(pid, |process| process["allocations_total"].as_u64() > Some(100));
-    player.signal(15);
-    player.finish();
+    workload.signal(15);
+    workload.finish();
     let traced = tracer.stop();
-    assert_same(process(traced.last(), pid), &stage.oracle(pid));
+    assert_same(process(traced.last(), pid), &env.oracle(pid));
 }
 
 #[test]
@@ -237,15 +240,15 @@ fn killed_tracer_leaves_no_probes() {
     let driver = dir.path().join("libcuda.so.1");
     // A separate copy: no probes of other tests are on it.
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
-    let stage = TestEnv::with_driver(driver.clone());
-    let mut player =
-        stage.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "4"]);
-    player.wait_ready();
+    let env = TestEnv::with_driver(driver.clone());
+    let mut workload =
+        env.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "4"]);
+    workload.wait_ready();
     let mut tracer =
-        stage.start_trace(&["-p", &player.pid().to_string(), "--driver", driver.to_str().unwrap()]);
+        env.start_trace(&["-p", &workload.pid().to_string(), "--driver", driver.to_str().unwrap()]);
     tracer.next();
-    player.go();
-    let pid = player.pid();
+    workload.go();
+    let pid = workload.pid();
     tracer.wait_for_process(pid, |process| process["allocations_total"].as_u64() > Some(1000));
     let probed = code_of(pid, &driver, "cuMemAlloc_v2");
     assert_eq!(probed[0], 0xcc, "the probe is a breakpoint on the first instruction");
@@ -257,11 +260,11 @@ fn killed_tracer_leaves_no_probes() {
         code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55
     });
     assert!(gone, "a breakpoint is left in the target");
-    let (status, _) = player.finish();
+    let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 
     // A second tracer starts after the first one was killed.
-    stage.trace(&[], &["train", "--steps", "20", "--step-ms", "1"]).assert_process_truth(&stage);
+    env.trace(&[], &["train", "--steps", "20", "--step-ms", "1"]).assert_process_truth(&env);
 }
 
 #[test]
@@ -269,9 +272,9 @@ fn target_with_a_strict_seccomp_filter_survives() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
     compile("seccomp.c", &program, &["-ldl"]);
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let output =
-        stage.command(VRAMSCOPE).args(["trace", "--json", "--"]).arg(&program).output().unwrap();
+        env.command(VRAMSCOPE).args(["trace", "--json", "--"]).arg(&program).output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{messages}");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -281,24 +284,24 @@ fn target_with_a_strict_seccomp_filter_survives() {
 }
 
 /// Returns the oracle of a process that exited, and another process with the same pid.
-fn twice_the_same_pid(stage: &TestEnv) -> Option<(serde_json::Value, harness::Workload)> {
-    let first = stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]);
+fn twice_the_same_pid(env: &TestEnv) -> Option<(serde_json::Value, harness::Workload)> {
+    let first = env.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]);
     let pid = first.pid();
     first.finish();
-    let first = stage.oracle(pid);
+    let first = env.oracle(pid);
     // The next process gets the pid after the last one, unless another process is faster.
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
-    let again = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
+    let again = env.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
     (again.pid() == pid).then_some((first, again))
 }
 
 #[test]
 fn reused_pid_is_another_process() {
-    let stage = TestEnv::new();
-    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    let env = TestEnv::new();
+    let mut tracer = env.start_trace(&["--driver", env.driver.to_str().unwrap()]);
     tracer.next();
     let (first, again) =
-        (0..100).find_map(|_| twice_the_same_pid(&stage)).expect("no pid was reused");
+        (0..100).find_map(|_| twice_the_same_pid(&env)).expect("no pid was reused");
     let pid = again.pid();
     tracer.wait_for_process(pid, |p| p["live_bytes"] == 24 << 20 && p["exited"] == false);
     again.finish();
@@ -307,32 +310,32 @@ fn reused_pid_is_another_process() {
     let same_pid: Vec<_> = same_pid.filter(|process| process["pid"] == pid).collect();
     assert_eq!(same_pid.len(), 2);
     // The newer one comes first.
-    assert_same(same_pid[0], &stage.oracle(pid));
+    assert_same(same_pid[0], &env.oracle(pid));
     assert_same(same_pid[1], &first);
 }
 
 #[test]
 fn fail_on_leak_exits_with_1() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let leak3 = ["leak3", "--work-ms", "1", "--wait-ms", "1"];
-    let code = |option: &str| stage.trace(&[option], &leak3).status.code();
+    let code = |option: &str| env.trace(&[option], &leak3).status.code();
     assert_eq!(code("--fail-on-leak"), Some(1));
     assert_eq!(code("--fail-on-leak=8M"), Some(0));
     assert_eq!(code("--fail-on-leak=7M"), Some(1));
     assert_eq!(code("--top=1"), Some(0));
-    let traced = stage.trace(&["--fail-on-leak"], &leak3);
+    let traced = env.trace(&["--fail-on-leak"], &leak3);
     assert!(traced.messages.contains("exited with 8.00 MiB"), "{}", traced.messages);
 }
 
 #[test]
 fn closed_output_pipe_is_not_an_error() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let script = format!(
         "{VRAMSCOPE} trace --interval 50ms -- {} train --steps 100 --step-ms 5 | head -n 1; \
          test ${{PIPESTATUS[0]}} -eq 0",
         simulator().join("workload").display()
     );
-    let output = stage.command("bash").args(["-c", &script]).output().unwrap();
+    let output = env.command("bash").args(["-c", &script]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -341,8 +344,8 @@ fn process_names_are_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("a\x1b[31m\u{202e}b");
     compile("seccomp.c", &program, &["-ldl"]);
-    let stage = TestEnv::new();
-    let output = stage.command(VRAMSCOPE).args(["trace", "--"]).arg(&program).output().unwrap();
+    let env = TestEnv::new();
+    let output = env.command(VRAMSCOPE).args(["trace", "--"]).arg(&program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains('\x1b') && !text.contains('\u{202e}'), "{text:?}");
     assert!(text.contains("\\u{1b}"), "{text}");

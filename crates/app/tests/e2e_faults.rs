@@ -29,8 +29,8 @@ struct Fault {
 }
 
 impl Fault {
-    fn new(stage: &TestEnv, kind: &str, thread: &str) -> Self {
-        let file = stage.dir.path().join("fault");
+    fn new(env: &TestEnv, kind: &str, thread: &str) -> Self {
+        let file = env.dir.path().join("fault");
         let value = format!("{kind}:{thread}:{}", file.display());
         Self { file, value }
     }
@@ -48,8 +48,8 @@ struct Running {
 }
 
 impl Running {
-    fn start(stage: &TestEnv, fault: &Fault, command: &mut Command) -> Self {
-        let path = |name: &str| stage.dir.path().join(name);
+    fn start(env: &TestEnv, fault: &Fault, command: &mut Command) -> Self {
+        let path = |name: &str| env.dir.path().join(name);
         let (out, messages) = (path("out"), path("messages"));
         command.env("VRAMSCOPE_FAULT", &fault.value).stdin(Stdio::null());
         command.stdout(std::fs::File::create(&out).unwrap());
@@ -90,20 +90,20 @@ fn text(path: &Path) -> &str {
 }
 
 /// Starts a workload that allocates and frees forever.
-fn spam(stage: &TestEnv) -> Workload {
-    stage.workload(&["spam", "--throughput", "500", "--duration", "120", "--free-ratio", "0.9"])
+fn spam(env: &TestEnv) -> Workload {
+    env.workload(&["spam", "--throughput", "500", "--duration", "120", "--free-ratio", "0.9"])
 }
 
 #[test]
 fn trace_exits_with_2_when_capture_panics() {
-    let stage = TestEnv::new();
-    let recording = stage.dir.path().join("run.arrows");
-    let player = spam(&stage);
-    let fault = Fault::new(&stage, "panic", "capture");
+    let env = TestEnv::new();
+    let recording = env.dir.path().join("run.arrows");
+    let workload = spam(&env);
+    let fault = Fault::new(&env, "panic", "capture");
     let mut command = Command::new(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "100ms", "--record", text(&recording)]);
-    command.arg("--driver").arg(&stage.driver).args(["-p", &player.pid().to_string()]);
-    let mut trace = Running::start(&stage, &fault, &mut command);
+    command.arg("--driver").arg(&env.driver).args(["-p", &workload.pid().to_string()]);
+    let mut trace = Running::start(&env, &fault, &mut command);
     let seen = |report: &Value| report["processes"][0]["allocations_total"].as_u64() > Some(100);
     trace.until("reports", || trace.reports().last().is_some_and(seen).then_some(()));
     assert!(trace.messages().contains("VRAMSCOPE_FAULT is set"), "{}", trace.messages());
@@ -129,20 +129,20 @@ fn trace_exits_with_2_when_capture_panics() {
     let replayed: Value = serde_json::from_slice(&replay.stdout).unwrap();
     let total = |report: &Value| report["processes"][0]["allocations_total"].as_u64().unwrap();
     assert_eq!(total(&replayed), total(last), "{messages}");
-    assert!(player.child.is_running(), "the traced program noticed");
+    assert!(workload.child.is_running(), "the traced program noticed");
 }
 
 #[test]
 fn record_and_kernels_exit_with_2_when_capture_panics() {
-    let stage = TestEnv::new();
-    let player = spam(&stage);
-    let recording = stage.dir.path().join("run.arrows");
+    let env = TestEnv::new();
+    let workload = spam(&env);
+    let recording = env.dir.path().join("run.arrows");
     for verb in [&["record", "-o", text(&recording)][..], &["kernels", "--json"]] {
-        let fault = Fault::new(&stage, "panic", "capture");
+        let fault = Fault::new(&env, "panic", "capture");
         let mut command = Command::new(VRAMSCOPE);
-        command.args(verb).arg("--driver").arg(&stage.driver);
-        command.args(["-p", &player.pid().to_string()]);
-        let mut running = Running::start(&stage, &fault, &mut command);
+        command.args(verb).arg("--driver").arg(&env.driver);
+        command.args(["-p", &workload.pid().to_string()]);
+        let mut running = Running::start(&env, &fault, &mut command);
         running.until("the probes", || running.messages().contains("attached to").then_some(()));
         fault.happen();
         assert_eq!(running.code(), 2, "{verb:?}: {}", running.messages());
@@ -156,13 +156,13 @@ fn record_and_kernels_exit_with_2_when_capture_panics() {
 
 #[test]
 fn command_survives_a_capture_panic() {
-    let stage = TestEnv::new();
-    let fault = Fault::new(&stage, "panic", "capture");
-    let mut command = stage.command(VRAMSCOPE);
-    command.args(["trace", "--interval", "100ms", "--driver"]).arg(&stage.driver).arg("--");
+    let env = TestEnv::new();
+    let fault = Fault::new(&env, "panic", "capture");
+    let mut command = env.command(VRAMSCOPE);
+    command.args(["trace", "--interval", "100ms", "--driver"]).arg(&env.driver).arg("--");
     command.arg(simulator().join("workload"));
     command.args(["hold", "--count", "3", "--size", "4096", "--wait-ms", "4000"]);
-    let mut trace = Running::start(&stage, &fault, &mut command);
+    let mut trace = Running::start(&env, &fault, &mut command);
     trace.until("the command", || trace.messages().contains("attached to").then_some(()));
     fault.happen();
     assert_eq!(trace.code(), 125, "{}", trace.messages());
@@ -172,7 +172,7 @@ fn command_survives_a_capture_panic() {
     std::fs::File::open(&trace.out).unwrap().read_to_string(&mut report).unwrap();
     assert!(report.contains("NOT EXACT: capture ended at"), "{report}");
     // The driver writes its oracle when the command exits normally.
-    until("the end of the command", || messages.clone(), || stage.oracles().into_values().next());
+    until("the end of the command", || messages.clone(), || env.oracles().into_values().next());
 }
 
 /// Fails unless the agent is never ready again, and exits with code 2.
@@ -194,13 +194,13 @@ fn ends_with_2(agent: &mut Agent) -> String {
 
 #[test]
 fn agent_exits_with_2_when_capture_panics() {
-    let stage = TestEnv::new();
-    let player = spam(&stage);
-    let fault = Fault::new(&stage, "panic", "capture");
-    let mut command = serve(&stage, &[]);
+    let env = TestEnv::new();
+    let workload = spam(&env);
+    let fault = Fault::new(&env, "panic", "capture");
+    let mut command = serve(&env, &[]);
     command.env("VRAMSCOPE_FAULT", &fault.value);
-    let mut agent = Agent::run(&mut command, stage.dir.path());
-    agent.process(player.pid(), |process| process["allocations_total"].as_u64() > Some(100));
+    let mut agent = Agent::run(&mut command, env.dir.path());
+    agent.process(workload.pid(), |process| process["allocations_total"].as_u64() > Some(100));
     fault.happen();
     let begun = Instant::now();
     agent.until("the reason", |agent| {
@@ -209,12 +209,12 @@ fn agent_exits_with_2_when_capture_panics() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let messages = ends_with_2(&mut agent);
     assert!(messages.contains("panicked: injected fault; the agent exits"), "{messages}");
-    assert!(player.child.is_running(), "the traced program noticed");
+    assert!(workload.child.is_running(), "the traced program noticed");
 }
 
 /// Returns a configuration that starts every thread of the agent. Nothing listens on port 9.
-fn everything(stage: &TestEnv) -> String {
-    let dir = |name: &str| stage.dir.path().join(name).display().to_string();
+fn everything(env: &TestEnv) -> String {
+    let dir = |name: &str| env.dir.path().join(name).display().to_string();
     format!(
         "[[alerts.rule]]\nname = 'runs'\nmetric = 'vramscope_ready'\nabove = 0\n\
          [[alerts.receiver]]\ntype = 'webhook'\nurl = 'http://127.0.0.1:9/'\nrepeat_interval = '1s'\n\
@@ -231,11 +231,11 @@ fn everything(stage: &TestEnv) -> String {
 }
 
 /// Starts an agent with every thread, one of which fails on request.
-fn agent_with(stage: &TestEnv, fault: &Fault) -> Agent {
-    let config = settings(stage, &everything(stage));
-    let mut command = serve(stage, &["--config", &config]);
+fn agent_with(env: &TestEnv, fault: &Fault) -> Agent {
+    let config = settings(env, &everything(env));
+    let mut command = serve(env, &["--config", &config]);
     command.env("VRAMSCOPE_FAULT", &fault.value);
-    Agent::run(&mut command, stage.dir.path())
+    Agent::run(&mut command, env.dir.path())
 }
 
 #[test]
@@ -263,9 +263,9 @@ fn agent_exits_with_2_when_any_of_its_threads_panics() {
 }
 
 fn agent_exits_when_thread_panics(thread: &str) {
-    let stage = TestEnv::new();
-    let fault = Fault::new(&stage, "panic", thread);
-    let mut agent = agent_with(&stage, &fault);
+    let env = TestEnv::new();
+    let fault = Fault::new(&env, "panic", thread);
+    let mut agent = agent_with(&env, &fault);
     let names = threads(&agent);
     assert!(names.iter().any(|name| thread.starts_with(name)), "{thread}: {names:?}");
     fault.happen();
@@ -290,9 +290,9 @@ fn threads(agent: &Agent) -> Vec<String> {
 
 #[test]
 fn agent_exits_despite_a_hanging_thread() {
-    let stage = TestEnv::new();
-    let fault = Fault::new(&stage, "hang", "export-profiles");
-    let mut agent = agent_with(&stage, &fault);
+    let env = TestEnv::new();
+    let fault = Fault::new(&env, "hang", "export-profiles");
+    let mut agent = agent_with(&env, &fault);
     fault.happen();
     // It hangs now, or when it checks whether the agent is shutting down.
     send_signal(agent.pid(), 15);
@@ -302,14 +302,14 @@ fn agent_exits_despite_a_hanging_thread() {
 
 #[test]
 fn html_report_panic_is_reported_and_agent_continues() {
-    let stage = TestEnv::new();
-    let fault = Fault::new(&stage, "panic", "page");
-    let agent = agent_with(&stage, &fault);
+    let env = TestEnv::new();
+    let fault = Fault::new(&env, "panic", "page");
+    let agent = agent_with(&env, &fault);
     fault.happen();
     send_signal(agent.pid(), 10);
     let reason = "could not be made: the thread `page` panicked: injected fault";
     agent.until("the message", |agent| agent.messages().contains(reason).then_some(()));
-    let incidents = stage.dir.path().join("state/incidents");
+    let incidents = env.dir.path().join("state/incidents");
     agent.until("the incident", |_| {
         let incident = std::fs::read_dir(&incidents).ok()?.next()?.ok()?.path();
         let object = std::fs::read_to_string(incident.join("incident.json")).ok()?;
@@ -322,12 +322,12 @@ fn html_report_panic_is_reported_and_agent_continues() {
 
 #[test]
 fn symbolizer_panic_loses_names_and_keeps_memory_exact() {
-    let stage = TestEnv::new();
-    let fault = Fault::new(&stage, "panic", "vramscope-names");
+    let env = TestEnv::new();
+    let fault = Fault::new(&env, "panic", "vramscope-names");
     fault.happen();
-    let stage = stage.env("VRAMSCOPE_FAULT", &fault.value);
-    let traced = stage.trace(&["--stacks", "full"], &["kinds"]);
-    traced.assert_truth(&stage);
+    let env = env.env("VRAMSCOPE_FAULT", &fault.value);
+    let traced = env.trace(&["--stacks", "full"], &["kinds"]);
+    traced.assert_truth(&env);
     let why = "function names are missing: the thread `vramscope-names` panicked: injected fault";
     assert_eq!(traced.messages.matches(why).count(), 1, "{}", traced.messages);
     let sites = traced.last()["sites"].as_array().unwrap();
@@ -345,13 +345,13 @@ fn driver_bytes(report: &Value) -> Option<u64> {
 #[test]
 fn driver_reported_usage_that_fails_becomes_unknown() {
     for kind in ["panic", "hang"] {
-        let stage = TestEnv::new().sharing();
-        let holder = stage.hold(0, 3, 1 << 20);
-        let fault = Fault::new(&stage, kind, "gpu-account");
-        let mut command = stage.command(VRAMSCOPE);
-        command.args(["trace", "--json", "--interval", "200ms", "--driver"]).arg(&stage.driver);
+        let env = TestEnv::new().sharing();
+        let holder = env.hold(0, 3, 1 << 20);
+        let fault = Fault::new(&env, kind, "gpu-account");
+        let mut command = env.command(VRAMSCOPE);
+        command.args(["trace", "--json", "--interval", "200ms", "--driver"]).arg(&env.driver);
         command.args(["-p", &holder.pid().to_string()]);
-        let trace = Running::start(&stage, &fault, &mut command);
+        let trace = Running::start(&env, &fault, &mut command);
         let is_known = || trace.reports().last().is_some_and(|last| driver_bytes(last).is_some());
         trace.until("the driver-reported usage", || is_known().then_some(()));
         fault.happen();

@@ -44,35 +44,35 @@ fn ended(mut command: Command) -> Output {
 }
 
 /// Returns the error of the agent about a state directory, at start and in a check.
-fn refused_state(stage: &TestEnv, state: &Path) -> String {
-    let output = ended(serve(stage, &["--state-dir", state.to_str().unwrap()]));
+fn refused_state(env: &TestEnv, state: &Path) -> String {
+    let output = ended(serve(env, &["--state-dir", state.to_str().unwrap()]));
     assert_eq!(output.status.code(), Some(2), "{}: {}", state.display(), stderr(&output));
     assert!(!stderr(&output).contains("attached to"), "{}", stderr(&output));
     let text = format!("state_dir = \"{}\"\n", state.display());
-    let checked = check(Path::new(&settings(stage, &text))).output().unwrap();
+    let checked = check(Path::new(&settings(env, &text))).output().unwrap();
     assert_eq!(checked.status.code(), Some(2), "{}: {}", state.display(), stderr(&checked));
     stderr(&output)
 }
 
 #[test]
 fn agent_rejects_a_state_dir_that_others_control() {
-    let stage = TestEnv::new();
-    let base = stage.dir.path();
+    let env = TestEnv::new();
+    let base = env.dir.path();
     let victim = base.join("victim");
     fs::create_dir(&victim).unwrap();
 
     let link = base.join("link");
     symlink(&victim, &link).unwrap();
     lchown(&link, Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
-    let message = refused_state(&stage, &link);
+    let message = refused_state(&env, &link);
     assert!(message.contains("owned by user 65534"), "{message}");
 
     let foreign = base.join("foreign");
     fs::create_dir(&foreign).unwrap();
     chown(&foreign, Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
-    assert!(refused_state(&stage, &foreign).contains("owned by user 65534"));
+    assert!(refused_state(&env, &foreign).contains("owned by user 65534"));
     // The owner of a parent directory can replace its contents.
-    assert!(refused_state(&stage, &foreign.join("below")).contains("owned by user 65534"));
+    assert!(refused_state(&env, &foreign.join("below")).contains("owned by user 65534"));
 
     for bits in [0o777, 0o775] {
         let open = base.join(format!("open-{bits:o}"));
@@ -80,7 +80,7 @@ fn agent_rejects_a_state_dir_that_others_control() {
         fs::write(open.join("old"), "").unwrap();
         chown(&open, None, Some(NOBODY_UID)).unwrap();
         mode(&open, bits);
-        let message = refused_state(&stage, &open);
+        let message = refused_state(&env, &open);
         assert!(message.contains("other users can write to it"), "{message}");
         assert!(message.contains("chmod go-w"), "{message}");
     }
@@ -89,15 +89,15 @@ fn agent_rejects_a_state_dir_that_others_control() {
     fs::create_dir(&planted).unwrap();
     symlink(&victim, planted.join("incidents")).unwrap();
     lchown(planted.join("incidents"), Some(NOBODY_UID), Some(NOBODY_UID)).unwrap();
-    let message = refused_state(&stage, &planted);
+    let message = refused_state(&env, &planted);
     assert!(message.contains("planted/incidents: it is a symbolic link"), "{message}");
     assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "something was written");
 }
 
 #[test]
 fn agent_accepts_systemd_and_kubernetes_state_dirs() {
-    let stage = TestEnv::new();
-    let base = stage.dir.path();
+    let env = TestEnv::new();
+    let base = env.dir.path();
     // systemd with DynamicUser: a link, owned by root, to the real directory.
     fs::create_dir_all(base.join("private/state")).unwrap();
     symlink("private/state", base.join("linked")).unwrap();
@@ -106,7 +106,7 @@ fn agent_accepts_systemd_and_kubernetes_state_dirs() {
     fs::create_dir(&volume).unwrap();
     mode(&volume, 0o777);
     for state in [base.join("linked"), volume.clone(), base.join("new/below")] {
-        let agent = Agent::start(&stage, &["--state-dir", state.to_str().unwrap()]);
+        let agent = Agent::start(&env, &["--state-dir", state.to_str().unwrap()]);
         agent.end(15);
         let bits = |path: PathBuf| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(bits(state.join("incidents")), 0o700);
@@ -122,8 +122,8 @@ const COMMANDS: [&str; 2] = [
 
 #[test]
 fn config_with_commands_must_not_be_writable_by_others() {
-    let stage = TestEnv::new();
-    let base = stage.dir.path();
+    let env = TestEnv::new();
+    let base = env.dir.path();
     let file = base.join("agent.toml");
     let state = format!("state_dir = \"{}\"\n", base.join("state").display());
     let error = |command: Command| {
@@ -138,7 +138,7 @@ fn config_with_commands_must_not_be_writable_by_others() {
             mode(&file, bits);
             let message = error(check(&file));
             assert!(message.contains("other users can write to it"), "{message}");
-            let started = error(serve(&stage, &["--config", file.to_str().unwrap()]));
+            let started = error(serve(&env, &["--config", file.to_str().unwrap()]));
             assert!(started.contains("other users can write to it"), "{started}");
         }
         // Its own group may write; another one may not.
@@ -176,10 +176,10 @@ fn secrets(file: &Path) -> Vec<String> {
     ]
 }
 
-fn checked(stage: &TestEnv, text: &str) -> Output {
-    let state = stage.dir.path().join("state");
+fn checked(env: &TestEnv, text: &str) -> Output {
+    let state = env.dir.path().join("state");
     let text = format!("state_dir = \"{}\"\n{text}", state.display());
-    check(Path::new(&settings(stage, &text))).output().unwrap()
+    check(Path::new(&settings(env, &text))).output().unwrap()
 }
 
 /// A token for a request, and an address for a webhook.
@@ -187,10 +187,10 @@ const SECRET: &str = "https://a.example/0123456789abcdef\n";
 
 #[test]
 fn all_secrets_have_one_permission_rule() {
-    let stage = TestEnv::new();
-    let file = stage.dir.path().join("secret");
-    let key = stage.dir.path().join("key.pem");
-    let certificate = harness::environment::certificate(stage.dir.path()).0;
+    let env = TestEnv::new();
+    let file = env.dir.path().join("secret");
+    let key = env.dir.path().join("key.pem");
+    let certificate = harness::environment::certificate(env.dir.path()).0;
     let mut all = secrets(&file);
     all.push(format!(
         "[http]\ntls_cert_file = \"{certificate}\"\ntls_key_file = \"{}\"\n",
@@ -210,7 +210,7 @@ fn all_secrets_have_one_permission_rule() {
         ] {
             write(&file, SECRET, bits);
             mode(&key, bits);
-            let output = checked(&stage, text);
+            let output = checked(&env, text);
             assert_eq!(output.status.success(), is_fine, "{bits:o} {text}: {}", stderr(&output));
             assert!(is_fine || stderr(&output).contains("chmod 600"), "{}", stderr(&output));
             assert!(!stderr(&output).contains("0123456789abcdef"), "{}", stderr(&output));
@@ -255,11 +255,11 @@ impl Drop for Projected {
 
 #[test]
 fn kubernetes_secrets_are_accepted() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     for (name, bits, group) in [("plain", 0o644, 0), ("fs-group", 0o640, 2000)] {
-        let mount = Projected::new(stage.dir.path().join(name), bits, group);
+        let mount = Projected::new(env.dir.path().join(name), bits, group);
         for text in secrets(&mount.0.join("token")) {
-            let output = checked(&stage, &text);
+            let output = checked(&env, &text);
             assert!(output.status.success(), "{name} {text}: {}", stderr(&output));
         }
     }
@@ -267,12 +267,12 @@ fn kubernetes_secrets_are_accepted() {
 
 #[test]
 fn http_1_1_request_needs_exactly_one_host() {
-    let stage = TestEnv::new();
-    let token = stage.dir.path().join("token");
+    let env = TestEnv::new();
+    let token = env.dir.path().join("token");
     write(&token, "0123456789abcdef\n", 0o600);
     let bearer = "authorization: Bearer 0123456789abcdef\r\n";
     for options in [&[][..], &["--token-file", token.to_str().unwrap()]] {
-        let agent = Agent::start(&stage, options);
+        let agent = Agent::start(&env, options);
         let get = |version: &str, hosts: &str| {
             let head = format!("GET /healthz HTTP/{version}\r\n{hosts}{bearer}");
             agent.raw(&format!("{head}connection: close\r\n\r\n")).status

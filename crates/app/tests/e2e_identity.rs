@@ -14,27 +14,27 @@ use harness::{TestEnv, Workload, assert_same, compile, process, simulator};
 const LEAK: [&str; 5] = ["leak3", "--work-ms", "300", "--wait-ms", "300"];
 
 /// Kills `first` and starts a workload; returns it if it got the same pid.
-fn reuse_pid(stage: &TestEnv, first: Workload, workload: &[&str]) -> Option<Workload> {
+fn reuse_pid(env: &TestEnv, first: Workload, workload: &[&str]) -> Option<Workload> {
     let pid = first.pid();
     first.signal(9);
     first.finish();
     // The next process gets the pid after the last one, unless another process is faster.
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
-    let second = stage.workload(workload);
+    let second = env.workload(workload);
     (second.pid() == pid).then_some(second)
 }
 
 #[test]
 fn reused_pid_is_not_from_before_the_trace() {
-    let stage = TestEnv::new();
-    let driver = stage.driver.to_str().unwrap();
+    let env = TestEnv::new();
+    let driver = env.driver.to_str().unwrap();
     let (mut tracer, second) = (0..100)
         .find_map(|_| {
             // Has the driver mapped when the trace begins, and does not call it again.
-            let first = stage.hold(0, 1, 4096);
-            let mut tracer = stage.start_trace(&["--driver", driver]);
+            let first = env.hold(0, 1, 4096);
+            let mut tracer = env.start_trace(&["--driver", driver]);
             tracer.next();
-            let second = reuse_pid(&stage, first, &LEAK)?;
+            let second = reuse_pid(&env, first, &LEAK)?;
             Some((tracer, second))
         })
         .expect("other processes cannot take the pid every time");
@@ -44,23 +44,23 @@ fn reused_pid_is_not_from_before_the_trace() {
     let traced = tracer.stop();
     let process = process(traced.last(), pid);
     assert_eq!(process["before_trace"], false, "{process}");
-    assert_same(process, &stage.oracle(pid));
+    assert_same(process, &env.oracle(pid));
     assert_eq!(process["exact"], true, "{process}");
 }
 
 #[test]
 fn reused_pid_of_a_target_is_not_traced() {
-    let stage = TestEnv::new();
-    let driver = stage.driver.to_str().unwrap();
+    let env = TestEnv::new();
+    let driver = env.driver.to_str().unwrap();
     let (tracer, second) = (0..100)
         .find_map(|_| {
-            let first = stage.hold(0, 1, 4096);
+            let first = env.hold(0, 1, 4096);
             let pid = first.pid().to_string();
             // The kernel does not limit links of this kind to a process.
             let options = ["-p", &pid, "--driver", driver, "--attach-mode", "single"];
-            let mut tracer = stage.start_trace(&options);
+            let mut tracer = env.start_trace(&options);
             tracer.next();
-            let second = reuse_pid(&stage, first, &LEAK)?;
+            let second = reuse_pid(&env, first, &LEAK)?;
             Some((tracer, second))
         })
         .expect("other processes cannot take the pid every time");
@@ -81,10 +81,10 @@ fn failed_driver_attachment_is_retried() {
     let program = dir.path().join("map");
     compile("map.c", &program, &[]);
     std::fs::write(&driver, [0; 8192]).unwrap();
-    let stage = TestEnv::with_driver(driver.clone());
-    let mut tracer = stage.start_trace(&[]);
+    let env = TestEnv::with_driver(driver.clone());
+    let mut tracer = env.start_trace(&[]);
     tracer.next();
-    let mut holder = Workload::start(stage.command(&program).arg(&driver));
+    let mut holder = Workload::start(env.command(&program).arg(&driver));
     holder.wait_ready();
     // The file was checked two reports later.
     tracer.next();
@@ -93,10 +93,10 @@ fn failed_driver_attachment_is_retried() {
     holder.finish();
     // The same path with other content.
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
-    let player = stage.workload(&["spam", "--throughput", "100", "--duration", "60"]);
+    let workload = env.workload(&["spam", "--throughput", "100", "--duration", "60"]);
     let report =
-        tracer.wait_for_process(player.pid(), |p| p["allocations_total"].as_u64() > Some(10));
-    let process = process(&report, player.pid());
+        tracer.wait_for_process(workload.pid(), |p| p["allocations_total"].as_u64() > Some(10));
+    let process = process(&report, workload.pid());
     // It called the driver before the probes were attached.
     assert_eq!((&process["before_trace"], &process["exact"]), (&true.into(), &false.into()));
 }

@@ -37,10 +37,10 @@ const SIGSTOP: i32 = 19;
 
 /// An environment whose devices exist: a first process creates them.
 fn shared(memory: &str) -> TestEnv {
-    let stage = TestEnv::new().sharing();
-    let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", memory);
-    stage.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]).finish();
-    stage
+    let env = TestEnv::new().sharing();
+    let env = env.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", memory);
+    env.workload(&["leak3", "--work-ms", "1", "--wait-ms", "1"]).finish();
+    env
 }
 
 /// Returns the bytes of these holders in the incident; other processes on this machine may hold
@@ -63,27 +63,27 @@ fn sites_of(object: &Value, pid: u32) -> Vec<(u64, u64)> {
 }
 
 /// Ends processes cleanly, so that the driver writes their oracles.
-fn end(players: Vec<Workload>) {
-    for player in players {
-        player.signal(15);
-        player.finish();
+fn end(workloads: Vec<Workload>) {
+    for workload in workloads {
+        workload.signal(15);
+        workload.finish();
     }
 }
 
 #[test]
 fn holders_of_a_shared_device_match_the_driver() {
     let _alone = alone();
-    let stage = shared("4G");
-    let agent = Agent::start(&stage, "");
+    let env = shared("4G");
+    let agent = Agent::start(&env, "");
     let others = vec![
-        stage.hold(0, 3, 300 * MIB),
-        stage.hold(0, 2, 200 * MIB),
-        stage.hold(0, 1, 500 * MIB),
-        stage.hold(1, 1, 700 * MIB),
+        env.hold(0, 3, 300 * MIB),
+        env.hold(0, 2, 200 * MIB),
+        env.hold(0, 1, 500 * MIB),
+        env.hold(1, 1, 700 * MIB),
     ];
     let begun = Instant::now();
     let mut requester =
-        stage.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
+        env.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
     let pid = requester.pid();
     let dir = agent.wait_dir(pid);
     let waited = begun.elapsed();
@@ -92,9 +92,8 @@ fn holders_of_a_shared_device_match_the_driver() {
     let pids: Vec<u32> = others.iter().map(Workload::pid).chain([pid]).collect();
     requester.input.take();
     end(others.into_iter().chain([requester]).collect());
-    let on = |pid: u32, device: usize| {
-        stage.oracle(pid)["live_bytes_by_device"][device].as_u64().unwrap()
-    };
+    let on =
+        |pid: u32, device: usize| env.oracle(pid)["live_bytes_by_device"][device].as_u64().unwrap();
     let expected: BTreeMap<u32, u64> =
         pids.iter().map(|pid| (*pid, on(*pid, 0))).filter(|(_, bytes)| *bytes > 0).collect();
     assert_eq!(expected.len(), 4);
@@ -183,8 +182,8 @@ def free():
     return cu.cuMemFree_v2(pointer)
 "#;
 
-fn python(stage: &TestEnv, calls: &str) -> Workload {
-    let mut command = stage.command("python3");
+fn python(env: &TestEnv, calls: &str) -> Workload {
+    let mut command = env.command("python3");
     Workload::start(command.arg("-c").arg(format!("{CALLS}\n{calls}")))
 }
 
@@ -199,16 +198,16 @@ fn causes_are_distinguished() {
         ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory_exhausted"),
         ("cuMemAddressReserve:1=2", "assert reserve(10) == 2", "address_space_exhausted"),
     ] {
-        let mut stage = shared("8G");
-        let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
-        let other = stage.hold(0, 1, 300 * MIB);
+        let mut env = shared("8G");
+        let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
+        let other = env.hold(0, 1, 300 * MIB);
         if !fails.is_empty() {
-            stage = stage.env("SIM_INJECT_FAILURES", fails);
+            env = env.env("SIM_INJECT_FAILURES", fails);
         }
-        let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
-        let found = object(&agent.wait_dir(player.pid()));
+        let workload = python(&env, &format!("{calls}\ntime.sleep(60)"));
+        let found = object(&agent.wait_dir(workload.pid()));
         assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
-        assert_eq!(found["requester"]["pid"], player.pid());
+        assert_eq!(found["requester"]["pid"], workload.pid());
         // No other process is stopped if the device is not the cause.
         let full = cause == "device_exhausted";
         let steps = found["advice"][0]["steps"].as_array().unwrap();
@@ -216,7 +215,7 @@ fn causes_are_distinguished() {
         assert!(steps.iter().any(|step| step["action"] == "reduce_memory_use"), "{found:#}");
         let headline = found["title"].as_str().unwrap();
         assert_eq!(headline.starts_with("out of memory on GPU 0: "), full, "{headline}");
-        drop((player, other));
+        drop((workload, other));
         agent.stop();
     }
 }
@@ -224,11 +223,11 @@ fn causes_are_distinguished() {
 #[test]
 fn incident_of_short_lived_process_is_written() {
     let _alone = alone();
-    let stage = shared("1G");
-    let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
-    let player = python(&stage, "allocate(600); allocate(600)");
-    let pid = player.pid();
-    player.finish();
+    let env = shared("1G");
+    let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
+    let workload = python(&env, "allocate(600); allocate(600)");
+    let pid = workload.pid();
+    workload.finish();
     let found = object(&agent.wait_dir(pid));
     assert_eq!(holders(&found, &[pid]), [(pid, 600 * MIB)].into());
     agent.stop();
@@ -237,14 +236,14 @@ fn incident_of_short_lived_process_is_written() {
 #[test]
 fn preexisting_holders_are_listed_by_driver_usage() {
     let _alone = alone();
-    let stage = shared("4G");
-    let before = stage.hold(0, 1, 3000 * MIB);
-    let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
+    let env = shared("4G");
+    let before = env.hold(0, 1, 3000 * MIB);
+    let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
     // The driver is queried every second; before that, a preexisting process is unknown.
     let untracked = |process: &Value| process["untracked_bytes"].as_u64();
     agent.agent.process(before.pid(), |process| untracked(process) == Some(3100 * MIB));
-    let player = python(&stage, "allocate(1000); time.sleep(60)");
-    let dir = agent.wait_dir(player.pid());
+    let workload = python(&env, "allocate(1000); time.sleep(60)");
+    let dir = agent.wait_dir(workload.pid());
     let found = object(&dir);
     let first = &found["holders"][0];
     assert_eq!((&first["pid"], &first["before_trace"]), (&before.pid().into(), &true.into()));
@@ -256,23 +255,23 @@ fn preexisting_holders_are_listed_by_driver_usage() {
     ] {
         assert!(summary.contains(&words), "{words} is not in {summary}");
     }
-    drop((player, before));
+    drop((workload, before));
     agent.stop();
 }
 
 #[test]
 fn failures_at_the_same_time_are_one_incident() {
     let _alone = alone();
-    let stage = shared("1G");
+    let env = shared("1G");
     let settings = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\ncooldown = \"1h\"\n";
-    let agent = Agent::start(&stage, settings);
+    let agent = Agent::start(&env, settings);
     let calls = "while True:\n allocate(600)\n allocate(600)\n free()\n time.sleep(0.01)";
-    let player = python(&stage, calls);
-    let dir = agent.wait_dir(player.pid());
-    let own = format!("pid{}", player.pid());
+    let workload = python(&env, calls);
+    let dir = agent.wait_dir(workload.pid());
+    let own = format!("pid{}", workload.pid());
     agent.wait("the count", || object(&dir)["oom_count"].as_u64().unwrap() > 1);
     agent.wait("the message", || agent.agent.messages().contains("suppressed (last: pid"));
-    drop(player);
+    drop(workload);
     assert_eq!(agent.named(&own).len(), 1);
     let found = object(&dir);
     assert_eq!(found["recovered"], true, "a request of the same size succeeded later");
@@ -285,10 +284,10 @@ fn failures_at_the_same_time_are_one_incident() {
 #[test]
 fn threshold_and_manual_incidents_are_written_once() {
     let _alone = alone();
-    let stage = shared("1G");
+    let env = shared("1G");
     let settings = "[incidents]\ngpu_used_above = 0.5\nprocess_live_above = \"500M\"\n";
-    let agent = Agent::start(&stage, settings);
-    let holder = stage.hold(0, 1, 600 * MIB);
+    let agent = Agent::start(&env, settings);
+    let holder = env.hold(0, 1, 600 * MIB);
     let pid = holder.pid();
     let by_process = object(&agent.wait_dir(pid));
     assert_eq!(
@@ -315,17 +314,17 @@ fn threshold_and_manual_incidents_are_written_once() {
 #[test]
 fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
     let _alone = alone();
-    let stage = shared("1G");
+    let env = shared("1G");
     let settings = "[incidents]\nretention_count = 2\nhtml_report = false\n";
-    let agent = Agent::start(&stage, settings);
+    let agent = Agent::start(&env, settings);
     for count in 1..=2 {
         send_signal(agent.agent.pid(), 10);
         agent.wait_named("manual", count);
     }
     let old = agent.dirs();
     drop(agent);
-    fs::create_dir(stage.dir.path().join("state/incidents/.2020-half.part")).unwrap();
-    let agent = Agent::start(&stage, settings);
+    fs::create_dir(env.dir.path().join("state/incidents/.2020-half.part")).unwrap();
+    let agent = Agent::start(&env, settings);
     assert_eq!(agent.dirs(), old, "a restart keeps them");
     assert!(!agent.state.join("incidents/.2020-half.part").exists());
     send_signal(agent.agent.pid(), 10);
@@ -339,8 +338,8 @@ fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
 #[test]
 fn full_disk_is_reported_and_leaves_no_partial_incident() {
     let _alone = alone();
-    let stage = shared("1G");
-    let tiny = Disk::new(stage.dir.path().join("tiny"));
+    let env = shared("1G");
+    let tiny = Disk::new(env.dir.path().join("tiny"));
     fs::create_dir(tiny.0.join("incidents")).unwrap();
     // Fills the disk.
     let filler = Command::new("dd")
@@ -351,10 +350,10 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
         .unwrap();
     assert!(!filler.success(), "the disk is not full");
     let settings = "[incidents]\nhtml_report = false\ncooldown = \"0s\"\ngroup_window = \"0s\"\n";
-    let agent = Agent::start_in(&stage, tiny.0.clone(), settings);
-    let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
+    let agent = Agent::start_in(&env, tiny.0.clone(), settings);
+    let workload = env.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
     agent.wait("the message", || agent.agent.messages().contains("cannot write the incident"));
-    player.finish();
+    workload.finish();
     let said = agent.agent.messages();
     assert!(said.contains("No space left") && said.contains("free some space"), "{said}");
     // Incidents that could not be written are in the API, without directories.
@@ -365,32 +364,32 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
     assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "partial files");
     // With free space the next one is written.
     fs::remove_file(tiny.0.join("filler")).unwrap();
-    let player = stage.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
-    agent.wait_dir(player.pid());
-    player.finish();
+    let workload = env.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
+    agent.wait_dir(workload.pid());
+    workload.finish();
     agent.stop();
 }
 
 #[test]
 fn only_an_allowed_process_is_stopped_at_out_of_memory() {
     let _alone = alone();
-    let stage = shared("1G");
-    let rule = rule(&stage);
+    let env = shared("1G");
+    let rule = rule(&env);
     for dry_run in [true, false] {
         let settings = format!(
             "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = {dry_run}\n\
              [[actions.allow]]\n{rule}min_bytes = \"100M\"\n"
         );
-        let state = stage.dir.path().join(format!("state-{dry_run}"));
-        let agent = Agent::start_in(&stage, state, &settings);
-        let mut allowed = hold(&stage, 0, 300 * MIB);
-        let elsewhere = hold(&stage, 1, 300 * MIB);
+        let state = env.dir.path().join(format!("state-{dry_run}"));
+        let agent = Agent::start_in(&env, state, &settings);
+        let mut allowed = hold(&env, 0, 300 * MIB);
+        let elsewhere = hold(&env, 1, 300 * MIB);
         elsewhere.signal(SIGSTOP);
         if dry_run {
             allowed.signal(SIGSTOP);
         }
         let calls = "allocate(100); assert allocate(600) == 2; time.sleep(60)";
-        let mut requester = python(&stage, calls);
+        let mut requester = python(&env, calls);
         let own = [&allowed, &elsewhere, &requester].map(Workload::pid);
         let line = decisions(&agent, &own).remove(0);
         assert_eq!(line["pid"], allowed.pid(), "{line}");
@@ -408,26 +407,26 @@ fn only_an_allowed_process_is_stopped_at_out_of_memory() {
 #[test]
 fn simultaneous_failures_have_one_incident_each() {
     let _alone = alone();
-    let stage = shared("4G");
-    let agent = Agent::start(&stage, "[incidents]\nhtml_report = false\n");
-    let mut players: Vec<Workload> = (0..16)
-        .map(|_| stage.workload(&["--wait-start", "oom", "--chunk-mb", "700", "--wait-ms", "1"]))
+    let env = shared("4G");
+    let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
+    let mut workloads: Vec<Workload> = (0..16)
+        .map(|_| env.workload(&["--wait-start", "oom", "--chunk-mb", "700", "--wait-ms", "1"]))
         .collect();
-    for player in &mut players {
-        player.wait_ready();
+    for workload in &mut workloads {
+        workload.wait_ready();
     }
-    players.iter_mut().for_each(Workload::go);
-    let pids: Vec<u32> = players.iter().map(Workload::pid).collect();
+    workloads.iter_mut().for_each(Workload::go);
+    let pids: Vec<u32> = workloads.iter().map(Workload::pid).collect();
     for pid in pids {
         agent.wait_dir(pid);
     }
-    players.into_iter().for_each(|player| drop(player.finish()));
+    workloads.into_iter().for_each(|workload| drop(workload.finish()));
     agent.stop();
 }
 
 /// Whether no signal was sent to a stopped process: it would be pending.
-fn was_left_alone(player: &Workload) -> bool {
-    let status = fs::read_to_string(format!("/proc/{}/status", player.pid())).unwrap();
+fn was_left_alone(workload: &Workload) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     assert!(field("State:").contains("T (stopped)"), "{status}");
     let waiting = |name| u64::from_str_radix(field(name).trim(), 16).unwrap();
@@ -455,31 +454,31 @@ fn decisions(agent: &Agent, pids: &[u32]) -> Vec<Value> {
 }
 
 /// Returns a name that no other workload on this machine has.
-fn own_name(stage: &TestEnv) -> String {
-    let dir = stage.dir.path().file_name().unwrap().to_str().unwrap();
+fn own_name(env: &TestEnv) -> String {
+    let dir = env.dir.path().file_name().unwrap().to_str().unwrap();
     format!("own{}", dir.trim_start_matches('.'))
 }
 
 /// A workload of that name that holds one allocation.
-fn hold(stage: &TestEnv, device: u32, bytes: u64) -> Workload {
+fn hold(env: &TestEnv, device: u32, bytes: u64) -> Workload {
     let [device, bytes] = [device.to_string(), bytes.to_string()];
-    let named = ["--name", &own_name(stage), "--device", &device];
+    let named = ["--name", &own_name(env), "--device", &device];
     let held = ["hold", "--count", "1", "--size", &bytes, "--wait-ms", "120000"];
-    let mut player = stage.workload(&[&named[..], &held].concat());
-    player.wait_ready();
-    player
+    let mut workload = env.workload(&[&named[..], &held].concat());
+    workload.wait_ready();
+    workload
 }
 
 /// A rule that allows stopping workloads of that name only: the agent sees every process.
-fn rule(stage: &TestEnv) -> String {
-    format!("name = \"{}\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n", own_name(stage))
+fn rule(env: &TestEnv) -> String {
+    format!("name = \"{}\"\naction = \"stop\"\ntrigger = \"out_of_memory\"\n", own_name(env))
 }
 
-fn stop_settings(stage: &TestEnv) -> String {
+fn stop_settings(env: &TestEnv) -> String {
     format!(
         "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\n[actions]\ndry_run = false\n\
          [[actions.allow]]\n{}",
-        rule(stage)
+        rule(env)
     )
 }
 
@@ -498,25 +497,25 @@ fn no_process_is_stopped_if_it_cannot_help() {
             "recovered",
         ),
     ] {
-        let mut stage = shared("8G");
-        let agent = Agent::start(&stage, &stop_settings(&stage));
-        let bystander = hold(&stage, 0, 100 * MIB);
+        let mut env = shared("8G");
+        let agent = Agent::start(&env, &stop_settings(&env));
+        let bystander = hold(&env, 0, 100 * MIB);
         bystander.signal(SIGSTOP);
         if !fails.is_empty() {
-            stage = stage.env("SIM_INJECT_FAILURES", fails);
+            env = env.env("SIM_INJECT_FAILURES", fails);
         }
-        let player = python(&stage, &format!("{calls}\ntime.sleep(60)"));
-        let own = [&player, &bystander].map(Workload::pid);
+        let workload = python(&env, &format!("{calls}\ntime.sleep(60)"));
+        let own = [&workload, &bystander].map(Workload::pid);
         let found = decisions(&agent, &own);
         assert_eq!(found[0]["outcome"], "skipped", "{found:?}");
-        assert_eq!(found[0]["pid"], player.pid(), "{found:?}");
+        assert_eq!(found[0]["pid"], workload.pid(), "{found:?}");
         assert!(found[0]["reason"].as_str().unwrap().contains(why), "{found:?}");
         // A later decision would be in one of the next snapshots.
         let sequence = || agent.agent.api("status")["snapshots_total"].as_u64().unwrap();
         let then = sequence();
         agent.wait("the third snapshot after that", || sequence() >= then + 3);
         assert_eq!(decisions(&agent, &own).len(), 1, "{why}");
-        drop(player);
+        drop(workload);
         agent.stop();
         assert!(was_left_alone(&bystander), "{why}");
     }
@@ -525,8 +524,8 @@ fn no_process_is_stopped_if_it_cannot_help() {
 #[test]
 fn preexisting_process_is_stopped_by_driver_usage() {
     let _alone = alone();
-    let stage = shared("1G");
-    let mut older = hold(&stage, 0, 400 * MIB);
+    let env = shared("1G");
+    let mut older = hold(&env, 0, 400 * MIB);
     // Start times have a resolution of 10 ms: within the same tick neither is older.
     let tick = ticks(older.pid());
     until("the next tick", String::new, || {
@@ -536,9 +535,9 @@ fn preexisting_process_is_stopped_by_driver_usage() {
         later.wait().unwrap();
         (found > tick).then_some(())
     });
-    let settings = format!("{}min_bytes = \"400M\"\n", stop_settings(&stage));
-    let agent = Agent::start(&stage, &settings);
-    let requester = python(&stage, "assert allocate(600) == 2; time.sleep(60)");
+    let settings = format!("{}min_bytes = \"400M\"\n", stop_settings(&env));
+    let agent = Agent::start(&env, &settings);
+    let requester = python(&env, "assert allocate(600) == 2; time.sleep(60)");
     let found = decisions(&agent, &[older.pid(), requester.pid()]);
     let last = found.last().unwrap();
     assert_eq!(
@@ -555,18 +554,18 @@ fn preexisting_process_is_stopped_by_driver_usage() {
 #[test]
 fn oversized_requests_do_not_displace_real_incidents() {
     let _alone = alone();
-    let stage = shared("2G");
+    let env = shared("2G");
     let settings = "[incidents]\nhtml_report = false\nretention_count = 2\nmax_per_hour = 2\ncooldown = \"0s\"\n\
                     group_window = \"0s\"\n";
-    let agent = Agent::start(&stage, settings);
-    let first = python(&stage, "allocate(1500); allocate(1000); time.sleep(120)");
+    let agent = Agent::start(&env, settings);
+    let first = python(&env, "allocate(1500); allocate(1000); time.sleep(120)");
     agent.wait_dir(first.pid());
     // Requests for 64 TiB, from one process after the other and many times from one.
     for times in [1, 1, 1, 1, 1, 200] {
         let calls = format!("for _ in range({times}): assert allocate(64 << 20) == 2");
-        assert!(python(&stage, &calls).finish().0.success());
+        assert!(python(&env, &calls).finish().0.success());
     }
-    let second = python(&stage, "while allocate(64) == 0: pass\ntime.sleep(120)");
+    let second = python(&env, "while allocate(64) == 0: pass\ntime.sleep(120)");
     agent.wait_dir(second.pid());
     // Both real ones exist, and some of the others.
     let all = agent.dirs();

@@ -63,11 +63,11 @@ fn assert_work(report: &Value, oracle: &Value) {
 }
 
 /// Asserts that the last report is exact, and that every process in it matches the oracle.
-fn assert_truth(traced: &TraceResult, stage: &TestEnv) {
+fn assert_truth(traced: &TraceResult, env: &TestEnv) {
     assert!(traced.status.success(), "{}", traced.messages);
     let last = traced.last();
     assert_eq!(last["exact"], true, "{last}");
-    let oracles = stage.oracles();
+    let oracles = env.oracles();
     assert!(!oracles.is_empty());
     for (pid, oracle) in &oracles {
         assert_work(process(last, *pid), oracle);
@@ -76,9 +76,9 @@ fn assert_truth(traced: &TraceResult, stage: &TestEnv) {
 
 #[test]
 fn launches_of_two_kernels_match_the_driver() {
-    let stage = TestEnv::new();
-    let traced = stage.kernels(&[], &["launches", "--iterations", "1000"]);
-    assert_truth(&traced, &stage);
+    let env = TestEnv::new();
+    let traced = env.kernels(&[], &["launches", "--iterations", "1000"]);
+    assert_truth(&traced, &env);
     let last = traced.last();
     assert_eq!(last["launches_total"], 2000);
     let process = &last["processes"][0];
@@ -91,7 +91,7 @@ fn launches_of_two_kernels_match_the_driver() {
 
 #[test]
 fn launches_of_many_threads_and_processes_match() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = [
         "launches",
         "--kernels",
@@ -103,17 +103,17 @@ fn launches_of_many_threads_and_processes_match() {
         "--iterations",
         "20",
     ];
-    let traced = stage.kernels(&[], &workload);
-    assert_truth(&traced, &stage);
-    assert_eq!(stage.oracles().len(), 4);
+    let traced = env.kernels(&[], &workload);
+    assert_truth(&traced, &env);
+    assert_eq!(env.oracles().len(), 4);
     assert_eq!(traced.last()["launches_total"], 4 * 200 * 16 * 20);
 }
 
 #[test]
 fn most_common_launch_shape_is_reported() {
-    let stage = TestEnv::new();
-    let traced = stage.kernels(&[], &["launches", "--iterations", "500"]);
-    let oracles = stage.oracles();
+    let env = TestEnv::new();
+    let traced = env.kernels(&[], &["launches", "--iterations", "500"]);
+    let oracles = env.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
     for kernel in list(&process(traced.last(), *pid)["kernels"]) {
         let theirs = list(&oracle["launches"]).iter();
@@ -130,15 +130,15 @@ fn most_common_launch_shape_is_reported() {
 
 #[test]
 fn copies_in_every_direction_match_the_driver() {
-    let stage = TestEnv::new();
-    assert_truth(&stage.kernels(&[], &["copies", "--iterations", "3"]), &stage);
+    let env = TestEnv::new();
+    assert_truth(&env.kernels(&[], &["copies", "--iterations", "3"]), &env);
 }
 
 #[test]
 fn launches_beyond_a_full_map_are_counted() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["launches", "--kernels", "100", "--threads", "2", "--iterations", "30"];
-    let traced = stage.kernels(&["--activity-table-size", "16"], &workload);
+    let traced = env.kernels(&["--activity-table-size", "16"], &workload);
     let last = traced.last();
     assert_eq!(last["exact"], false);
     let (seen, lost) = (number(&last["launches_total"]), number(&last["lost_launches"]));
@@ -149,11 +149,10 @@ fn launches_beyond_a_full_map_are_counted() {
 #[test]
 fn failed_launches_are_reported_by_code_and_not_counted() {
     for check in ["sampled", "all"] {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let options = ["--check-launches", check];
-        let traced =
-            stage.kernels(&options, &["launches", "--iterations", "100", "--failing", "9"]);
-        assert_truth(&traced, &stage);
+        let traced = env.kernels(&options, &["launches", "--iterations", "100", "--failing", "9"]);
+        assert_truth(&traced, &env);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["failed_launches"], 9);
         assert_eq!(process["launches_total"], 200);
@@ -164,19 +163,19 @@ fn failed_launches_are_reported_by_code_and_not_counted() {
 
 #[test]
 fn every_launch_can_be_checked() {
-    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuLaunchKernel:every97=719");
+    let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuLaunchKernel:every97=719");
     let workload = ["launches", "--iterations", "3000", "--time"];
-    let traced = stage.kernels(&["--check-launches", "all"], &workload);
-    let oracles = stage.oracles();
+    let traced = env.kernels(&["--check-launches", "all"], &workload);
+    let oracles = env.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
     assert_work(process(traced.last(), *pid), oracle);
 }
 
 #[test]
 fn failed_copies_are_reported_by_code_and_not_counted() {
-    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", "cuMemcpyDtoH_v2:2=700");
-    let traced = stage.kernels(&[], &["copies", "--iterations", "3"]);
-    let oracles = stage.oracles();
+    let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuMemcpyDtoH_v2:2=700");
+    let traced = env.kernels(&[], &["copies", "--iterations", "3"]);
+    let oracles = env.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
     let report = process(traced.last(), *pid);
     assert_work(report, oracle);
@@ -185,9 +184,9 @@ fn failed_copies_are_reported_by_code_and_not_counted() {
 
 #[test]
 fn captured_launches_count_when_the_graph_runs() {
-    let stage = TestEnv::new();
-    let traced = stage.kernels(&[], &["launches", "--iterations", "10", "--graphs", "7"]);
-    assert_truth(&traced, &stage);
+    let env = TestEnv::new();
+    let traced = env.kernels(&[], &["launches", "--iterations", "10", "--graphs", "7"]);
+    assert_truth(&traced, &env);
     let process = &traced.last()["processes"][0];
     assert_eq!(process["captured_launches"], 2);
     assert_eq!(process["launches_total"], 20 + 7);
@@ -195,9 +194,9 @@ fn captured_launches_count_when_the_graph_runs() {
 
 #[test]
 fn reused_function_handle_is_another_kernel() {
-    let stage = TestEnv::new();
-    let traced = stage.kernels(&[], &["launches", "--iterations", "10", "--reloads", "60"]);
-    assert_truth(&traced, &stage);
+    let env = TestEnv::new();
+    let traced = env.kernels(&[], &["launches", "--iterations", "10", "--reloads", "60"]);
+    assert_truth(&traced, &env);
     let kernels = list(&traced.last()["processes"][0]["kernels"]);
     let passing = kernels.iter().filter(|row| text(&row["symbol"]).starts_with("passing_"));
     let counts: Vec<u64> = passing.map(|row| number(&row["launches"])).collect();
@@ -207,22 +206,22 @@ fn reused_function_handle_is_another_kernel() {
 /// The totals of all kernels and copies are read whenever a process ends, also while others run.
 #[test]
 fn totals_read_while_processes_end_belong_to_the_right_kernel() {
-    let stage = TestEnv::new();
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["--kernels", "--driver", driver, "--top", "1000000"]);
+    let env = TestEnv::new();
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&["--kernels", "--driver", driver, "--top", "1000000"]);
     tracer.next();
     let reloads = ["launches", "--iterations", "5", "--threads", "2", "--reloads", "9"];
     let copies = ["copies", "--iterations", "1"];
     for _ in 0..30 {
         let many = [&reloads[..], &copies, &reloads, &copies, &reloads, &copies];
-        let many = many.map(|workload| stage.workload(workload));
-        many.into_iter().for_each(|player| assert!(player.finish().0.success()));
+        let many = many.map(|arguments| env.workload(arguments));
+        many.into_iter().for_each(|workload| assert!(workload.finish().0.success()));
     }
     let traced = tracer.stop();
     let all = traced.reports.iter().flat_map(|report| list(&report["processes"]));
     let last: BTreeMap<u64, &Value> =
         all.map(|process| (number(&process["pid"]), process)).collect();
-    for (pid, oracle) in &stage.oracles() {
+    for (pid, oracle) in &env.oracles() {
         let process = last[&u64::from(*pid)];
         assert_eq!(process["exact"], true, "{process}");
         assert_work(process, oracle);
@@ -231,15 +230,15 @@ fn totals_read_while_processes_end_belong_to_the_right_kernel() {
 
 #[test]
 fn kernel_names_from_before_the_trace_are_found() {
-    let stage = TestEnv::new();
-    let mut player = stage.workload(&["launch-late", "--iterations", "300"]);
-    player.wait_ready();
-    let pid = player.pid().to_string();
-    let mut tracer = stage.start("kernels", &["-p", &pid]);
+    let env = TestEnv::new();
+    let mut workload = env.workload(&["launch-late", "--iterations", "300"]);
+    workload.wait_ready();
+    let pid = workload.pid().to_string();
+    let mut tracer = env.start("kernels", &["-p", &pid]);
     // The first report shows that the probes are attached.
     tracer.next();
-    player.go();
-    player.finish();
+    workload.go();
+    workload.finish();
     let traced = tracer.stop();
     let process = &traced.last()["processes"][0];
     assert_eq!(process["before_trace"], true);
@@ -253,8 +252,8 @@ fn kernel_names_from_before_the_trace_are_found() {
 
 #[test]
 fn synchronous_copies_have_a_bandwidth() {
-    let stage = TestEnv::new().env("SIM_BANDWIDTH", "20M");
-    let traced = stage.kernels(&[], &["copies", "--iterations", "2"]);
+    let env = TestEnv::new().env("SIM_BANDWIDTH", "20M");
+    let traced = env.kernels(&[], &["copies", "--iterations", "2"]);
     let copies = list(&traced.last()["processes"][0]["copies"]);
     let h2d = |mode: &str| {
         copies.iter().find(|row| row["direction"] == "H2D" && row["mode"] == mode).unwrap()
@@ -269,20 +268,20 @@ fn synchronous_copies_have_a_bandwidth() {
 #[test]
 fn kernels_work_in_every_attach_mode_and_driver_build() {
     let workload = ["launches", "--iterations", "200", "--kernels", "9", "--threads", "2"];
-    let stage = TestEnv::new();
-    assert_truth(&stage.kernels(&["--attach-mode", "multi"], &workload), &stage);
-    let stage = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
-    assert_truth(&stage.kernels(&[], &workload), &stage);
+    let env = TestEnv::new();
+    assert_truth(&env.kernels(&["--attach-mode", "multi"], &workload), &env);
+    let env = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    assert_truth(&env.kernels(&[], &workload), &env);
 }
 
 #[test]
 fn trace_with_kernels_shows_memory_and_launches() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&["--kernels"], &["launches", "--iterations", "50"]);
-    traced.assert_truth(&stage);
+    let env = TestEnv::new();
+    let traced = env.trace(&["--kernels"], &["launches", "--iterations", "50"]);
+    traced.assert_truth(&env);
     assert_eq!(traced.last()["processes"][0]["launches_total"], 100);
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["launches", "--iterations", "50"]);
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["launches", "--iterations", "50"]);
     assert!(
         traced.last()["processes"]
             .as_array()
@@ -294,9 +293,9 @@ fn trace_with_kernels_shows_memory_and_launches() {
 
 #[test]
 fn interim_reports_have_rates() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["launches", "--iterations", "60", "--pause-ms", "20"];
-    let traced = stage.kernels(&[], &workload);
+    let traced = env.kernels(&[], &workload);
     let rates = traced
         .reports
         .iter()
@@ -307,16 +306,16 @@ fn interim_reports_have_rates() {
 #[test]
 fn launches_around_a_capture_end_are_counted() {
     for how in ["call", "null", "invalid", "thread", "stream"] {
-        let stage = TestEnv::new();
-        let traced = stage.kernels(&[], &["capture-end", "--how", how]);
-        assert_truth(&traced, &stage);
+        let env = TestEnv::new();
+        let traced = env.kernels(&[], &["capture-end", "--how", how]);
+        assert_truth(&traced, &env);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["captured_launches"], 1, "{how}");
     }
     // The probes do not know which captures end with a context.
-    let stage = TestEnv::new();
-    let traced = stage.kernels(&[], &["capture-end", "--how", "context"]);
-    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let env = TestEnv::new();
+    let traced = env.kernels(&[], &["capture-end", "--how", "context"]);
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
     assert_work(process(traced.last(), pid), &oracle);
     assert_eq!(traced.last()["exact"], false);
     assert_eq!(traced.last()["lost_launches"], 1);
@@ -381,8 +380,8 @@ if CAPTURES:
 "#;
 
 /// The last report of `kernels` on a Python program, which must succeed.
-fn kernels_of_python(stage: &TestEnv, script: &str) -> Value {
-    let mut command = stage.command(harness::VRAMSCOPE);
+fn kernels_of_python(env: &TestEnv, script: &str) -> Value {
+    let mut command = env.command(harness::VRAMSCOPE);
     command.args(["kernels", "--format", "json", "--", "python3", "-c"]);
     let output = command.arg(format!("{PAGE}\n{script}")).output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr);
@@ -393,8 +392,8 @@ fn kernels_of_python(stage: &TestEnv, script: &str) -> Value {
 
 #[test]
 fn copies_with_unreadable_descriptors_are_counted_as_lost() {
-    let stage = TestEnv::new().env("SIM_LATENCY_US", "100000");
-    let report = kernels_of_python(&stage, UNREADABLE_COPIES);
+    let env = TestEnv::new().env("SIM_LATENCY_US", "100000");
+    let report = kernels_of_python(&env, UNREADABLE_COPIES);
     let lost = number(&report["lost_copies"]);
     let seen = list(&report["processes"][0]["copies"]);
     let sum = |of: &str| seen.iter().map(|row| number(&row[of])).sum::<u64>();

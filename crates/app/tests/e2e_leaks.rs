@@ -9,9 +9,9 @@ use serde_json::Value;
 
 /// Returns the labels of a scenario, as the workload prints them.
 fn labels(name: &str) -> Value {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = simulator().join("workload");
-    let output = stage.command(workload).args(["leaks", "--list"]).output().unwrap();
+    let output = env.command(workload).args(["leaks", "--list"]).output().unwrap();
     let scenarios: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let found = scenarios.into_iter().find(|scenario| scenario["name"] == name);
     found.unwrap_or_else(|| panic!("unknown scenario {name}"))
@@ -32,9 +32,9 @@ fn is_through(suspect: &Value, function: &str) -> bool {
 /// Runs a scenario for some seconds; the suspects must be exactly its leaks.
 fn assert_suspects(name: &str, seconds: &str) {
     let labels = labels(name);
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let run = ["leaks", name, "--seconds", seconds];
-    let traced = stage.trace(&["--stacks", "full"], &run);
+    let traced = env.trace(&["--stacks", "full"], &run);
     assert!(traced.status.success(), "{}", traced.messages);
     let suspects = traced.last()["suspects"].as_array().unwrap();
     for leak in labels["leaks"].as_array().unwrap() {

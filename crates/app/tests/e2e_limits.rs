@@ -30,20 +30,20 @@ fn assert_bounded(process: &Value, actual: u64) {
 }
 
 /// Returns the only process of a trace, and its oracle.
-fn only(stage: &TestEnv, traced: &TraceResult) -> (Value, Value) {
+fn only(env: &TestEnv, traced: &TraceResult) -> (Value, Value) {
     assert!(traced.status.success(), "{}", traced.messages);
-    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
     (process(traced.last(), pid).clone(), oracle)
 }
 
 #[test]
 fn lost_allocations_of_every_kind_are_bounded() {
     for kind in ["device", "pitched", "array", "mipmapped"] {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let workload = ["hold", "--count", "30000", "--size", "4096", "--kind", kind];
-        let traced = stage.trace(&["--ring-size", "4096", "--stacks", "off"], &workload);
+        let traced = env.trace(&["--ring-size", "4096", "--stacks", "off"], &workload);
         println!("{kind}");
-        let (process, oracle) = only(&stage, &traced);
+        let (process, oracle) = only(&env, &traced);
         assert!(number(&process["uncertainty"]["lost_allocations"]) > 0, "nothing was lost");
         assert_bounded(&process, number(&oracle["live_bytes"]));
     }
@@ -55,10 +55,10 @@ fn full_thread_map_is_counted_and_bounded() {
     let random = ["random", "--ops", "4000", "--threads", "4", "--devices", "2"];
     for workload in [&threads[..], &random[..]] {
         for entries in ["1", "3"] {
-            let stage = TestEnv::new();
+            let env = TestEnv::new();
             println!("{} with {entries} entries", workload[0]);
-            let traced = stage.trace(&["--thread-table-size", entries], workload);
-            let (process, oracle) = only(&stage, &traced);
+            let traced = env.trace(&["--thread-table-size", entries], workload);
+            let (process, oracle) = only(&env, &traced);
             assert!(number(&process["uncertainty"]["lost_allocations"]) > 0, "nothing was lost");
             assert_bounded(&process, number(&oracle["live_bytes"]));
         }
@@ -67,22 +67,22 @@ fn full_thread_map_is_counted_and_bounded() {
 
 #[test]
 fn thread_map_with_room_is_exact() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["random", "--ops", "3000", "--threads", "3", "--devices", "2"];
     let options = ["--thread-table-size", "64", "--top", "1000000"];
-    stage.trace(&options, &workload).assert_truth(&stage);
+    env.trace(&options, &workload).assert_truth(&env);
 }
 
 #[test]
 fn processes_beyond_the_maps_are_counted_and_bounded() {
-    let stage = TestEnv::new();
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["--driver", driver, "--process-table-size", "1"]);
+    let env = TestEnv::new();
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&["--driver", driver, "--process-table-size", "1"]);
     tracer.next();
     let hold = ["--hold-ms", "120000", "capture-end"];
     // Processes of other tests may be in the maps for a while.
     let _first = loop {
-        let first = stage.workload(&hold);
+        let first = env.workload(&hold);
         let settled = |process: &Value| process["live_bytes"] == 7 << 20 || is_inexact(process);
         let report = tracer.wait_for_process(first.pid(), settled);
         if !is_inexact(process(&report, first.pid())) {
@@ -90,7 +90,7 @@ fn processes_beyond_the_maps_are_counted_and_bounded() {
         }
     };
     // Neither an exec of the second process nor its graph launches can be seen.
-    let second = stage.workload(&hold);
+    let second = env.workload(&hold);
     let report = tracer.wait_for_process(second.pid(), |process| process["live_bytes"] == 6 << 20);
     let process = process(&report, second.pid());
     assert!(number(&process["uncertainty"]["lost_other"]) > 0, "{process}");
@@ -102,7 +102,7 @@ fn processes_beyond_the_maps_are_counted_and_bounded() {
         !report["processes"].as_array().unwrap().iter().any(|process| process["pid"] == pid)
     });
     // An exec of a thread that called the driver is seen.
-    let third = stage.workload(&["exec"]);
+    let third = env.workload(&["exec"]);
     let pid = third.pid();
     assert!(third.finish().0.success());
     let traced = tracer.stop();
@@ -114,9 +114,9 @@ fn processes_beyond_the_maps_are_counted_and_bounded() {
 #[test]
 fn captures_beyond_the_map_leave_memory_exact() {
     // Room for the stream, and none for the thread.
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let options = ["--process-table-size", "1", "--kernels"];
-    let traced = stage.trace(&options, &["capture-end"]);
-    traced.assert_truth(&stage);
+    let traced = env.trace(&options, &["capture-end"]);
+    traced.assert_truth(&env);
     assert!(number(&traced.last()["lost_launches"]) > 0, "{}", traced.last());
 }

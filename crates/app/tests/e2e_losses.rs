@@ -66,27 +66,27 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Starts a trace of all processes, with a ring buffer that fills quickly.
-fn start_trace(stage: &TestEnv) -> Tracer {
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&[&["--driver", driver][..], &TINY_RING].concat());
+fn start_trace(env: &TestEnv) -> Tracer {
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&[&["--driver", driver][..], &TINY_RING].concat());
     tracer.next();
     tracer
 }
 
 /// Runs workloads one after the other while the tracer is stopped, and returns all reports.
-fn trace_stopped(stage: &TestEnv, workloads: &[&str]) -> Vec<Value> {
-    trace_while_stopped(stage, || {
+fn trace_stopped(env: &TestEnv, workloads: &[&str]) -> Vec<Value> {
+    trace_while_stopped(env, || {
         for workload in workloads {
             let arguments: Vec<_> = workload.split(' ').collect();
-            let (status, _) = stage.workload(&arguments).finish();
+            let (status, _) = env.workload(&arguments).finish();
             assert!(status.success(), "{workload}");
         }
     })
 }
 
 /// Runs a function while the tracer is stopped, and returns all reports.
-fn trace_while_stopped(stage: &TestEnv, run: impl FnOnce()) -> Vec<Value> {
-    let tracer = start_trace(stage);
+fn trace_while_stopped(env: &TestEnv, run: impl FnOnce()) -> Vec<Value> {
+    let tracer = start_trace(env);
     send_signal(tracer.child.id(), STOP);
     run();
     send_signal(tracer.child.id(), CONTINUE);
@@ -195,10 +195,10 @@ fn received_and_lost_calls_add_up_for_every_workload() {
     let _alone = alone();
     for workload in WORKLOADS {
         println!("{workload}");
-        let stage = TestEnv::new().env("SIM_MEMORY", "8G");
+        let env = TestEnv::new().env("SIM_MEMORY", "8G");
         // The second workload finds the ring full.
-        let reports = trace_stopped(&stage, &[workload, "hold --count 100 --size 4096", workload]);
-        assert_all(&reports, &stage.oracles());
+        let reports = trace_stopped(&env, &[workload, "hold --count 100 --size 4096", workload]);
+        assert_all(&reports, &env.oracles());
     }
 }
 
@@ -222,22 +222,22 @@ fn received_and_lost_calls_add_up_for_random_programs() {
     let _alone = alone();
     for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
         println!("seed {seed}, {threads} threads");
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let (seed, threads) = (seed.to_string(), threads.to_string());
         let workload =
             ["--seed", &seed, "random", "--ops", "5000", "--threads", &threads, "--devices", "2"];
-        let traced = stage.trace(&TINY_RING, &workload);
+        let traced = env.trace(&TINY_RING, &workload);
         assert!(traced.status.success(), "{}", traced.messages);
-        assert_all(&traced.reports, &stage.oracles());
+        assert_all(&traced.reports, &env.oracles());
     }
 }
 
 #[test]
 fn processes_without_received_records_are_counted() {
     let _alone = alone();
-    let stage = TestEnv::new();
-    let reports = trace_stopped(&stage, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
-    let oracles = stage.oracles();
+    let env = TestEnv::new();
+    let reports = trace_stopped(&env, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
+    let oracles = env.oracles();
     let lost = number(&reports.last().unwrap()["uncertainty"]["lost_processes"]);
     assert!(lost > 30, "only {lost} of 40 processes were lost");
     assert_eq!(oracles.len() as u64, processes(&reports).len() as u64 + lost);
@@ -250,14 +250,14 @@ fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("arrays");
     compile("arrays.c", &program, &["-ldl"]);
-    let stage = TestEnv::new();
-    let reports = trace_while_stopped(&stage, || {
-        assert!(stage.command(&program).status().unwrap().success());
+    let env = TestEnv::new();
+    let reports = trace_while_stopped(&env, || {
+        assert!(env.command(&program).status().unwrap().success());
     });
     let lost = number(&reports.last().unwrap()["uncertainty"]["lost_allocated_bytes"]);
     let live: u64 =
         processes(&reports).values().map(|process| number(&process["live_bytes"])).sum();
-    let actual: u64 = stage.oracles().values().map(|oracle| number(&oracle["live_bytes"])).sum();
+    let actual: u64 = env.oracles().values().map(|oracle| number(&oracle["live_bytes"])).sum();
     assert!(lost > 0 && live > 0, "{lost} bytes lost, {live} bytes live");
     assert_eq!(live + lost, actual);
 }
@@ -268,22 +268,22 @@ fn losses_of_a_process_that_execs_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("become");
     compile("become.c", &program, &["-ldl"]);
-    let stage = TestEnv::new();
-    let tracer = start_trace(&stage);
+    let env = TestEnv::new();
+    let tracer = start_trace(&env);
     let spam = ["spam", "--throughput", "max", "--count", "400000"];
-    let mut player =
-        Workload::start(stage.command(&program).arg(simulator().join("workload")).args(spam));
-    player.wait_ready();
-    let pid = player.pid();
+    let mut workload =
+        Workload::start(env.command(&program).arg(simulator().join("workload")).args(spam));
+    workload.wait_ready();
+    let pid = workload.pid();
     // The exec is among the records that fit, and calls are lost while they are read.
     send_signal(tracer.child.id(), STOP);
-    player.go();
+    workload.go();
     std::thread::sleep(Duration::from_millis(200));
     send_signal(tracer.child.id(), CONTINUE);
-    player.finish();
+    workload.finish();
     let traced = tracer.stop();
     let listed = processes(&traced.reports);
-    assert_process(listed[&pid], &stage.oracle(pid));
+    assert_process(listed[&pid], &env.oracle(pid));
 }
 
 /// Returns the anonymous memory of a process, in bytes.
@@ -296,22 +296,22 @@ fn anonymous_memory(pid: u32) -> Option<u64> {
 #[test]
 fn backlog_is_read_in_batches_of_bounded_size() {
     let _alone = alone();
-    let stage = TestEnv::new();
-    let driver = stage.driver.to_str().unwrap();
+    let env = TestEnv::new();
+    let driver = env.driver.to_str().unwrap();
     let options = ["--driver", driver, "--ring-size", "134217728", "--stacks", "off"];
-    let mut tracer = stage.start_trace(&options);
+    let mut tracer = env.start_trace(&options);
     tracer.next();
     let pid = tracer.child.id();
     let before = anonymous_memory(pid).unwrap();
     send_signal(pid, STOP);
     let spam = ["spam", "--throughput", "max", "--free-ratio", "1", "--count", "800000"];
-    let player = stage.workload(&spam);
-    let target = player.pid();
-    player.finish();
+    let workload = env.workload(&spam);
+    let target = workload.pid();
+    workload.finish();
     send_signal(pid, CONTINUE);
     let end = Instant::now() + Duration::from_secs(60);
     let mut most = 0;
-    let oracle = stage.oracle(target);
+    let oracle = env.oracle(target);
     // The backlog is drained while this thread watches.
     let watcher = std::thread::spawn(move || {
         while Instant::now() < end {

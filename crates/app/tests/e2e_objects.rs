@@ -47,12 +47,12 @@ fn sites_in<'a>(process: &'a Value, function: &str) -> Vec<&'a Value> {
 #[test]
 fn objects_of_every_kind_match_the_driver() {
     for stacks in ["off", "fp", "full"] {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let workload = ["objects", "--count", "48", "--leak", "0.25", "--in-context"];
         let traced =
-            stage.trace(&["--stacks", stacks], &[&workload[..], &["--failing", "3"]].concat());
-        traced.assert_truth(&stage);
-        let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+            env.trace(&["--stacks", stacks], &[&workload[..], &["--failing", "3"]].concat());
+        traced.assert_truth(&env);
+        let (pid, oracle) = env.oracles().into_iter().next().unwrap();
         let ours = process(traced.last(), pid);
         assert_eq!(counts(ours), counts(&oracle));
         assert_eq!(counts(ours).len(), 12, "{ours}");
@@ -66,10 +66,10 @@ fn objects_of_every_kind_match_the_driver() {
 #[test]
 fn object_counts_are_equal_in_every_attach_mode() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let traced =
-            stage.trace(&["--attach-mode", tier], &["objects", "--count", "8", "--leak", "0.5"]);
-        let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+            env.trace(&["--attach-mode", tier], &["objects", "--count", "8", "--leak", "0.5"]);
+        let (pid, oracle) = env.oracles().into_iter().next().unwrap();
         if !traced.status.success() && traced.reports.is_empty() {
             // Not supported by this kernel; other tests check which modes must work.
             continue;
@@ -80,10 +80,10 @@ fn object_counts_are_equal_in_every_attach_mode() {
 
 #[test]
 fn undestroyed_objects_are_listed_by_site() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["objects", "--kind", "stream,texture", "--count", "40", "--leak", "0.5"];
-    let traced = stage.trace(&[], &workload);
-    let (pid, _) = stage.oracles().into_iter().next().unwrap();
+    let traced = env.trace(&[], &workload);
+    let (pid, _) = env.oracles().into_iter().next().unwrap();
     let ours = process(traced.last(), pid);
     let total = |function: &str, of: &str| {
         let rows = sites_in(ours, function);
@@ -98,15 +98,15 @@ fn undestroyed_objects_are_listed_by_site() {
 
 #[test]
 fn forked_child_and_exec_have_their_own_counts() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--fork"]);
-    assert_eq!(stage.oracles().len(), 2);
-    for (pid, oracle) in stage.oracles() {
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--fork"]);
+    assert_eq!(env.oracles().len(), 2);
+    for (pid, oracle) in env.oracles() {
         assert_eq!(counts(process(traced.last(), pid)), counts(&oracle));
     }
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--exec"]);
-    let (_, oracle) = stage.oracles().into_iter().next().unwrap();
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["objects", "--count", "20", "--leak", "0.5", "--exec"]);
+    let (_, oracle) = env.oracles().into_iter().next().unwrap();
     let ended = |by: &str| {
         let mut processes = list(&traced.last()["processes"]).iter();
         processes.find(|process| process["end_reason"] == by).unwrap()
@@ -118,15 +118,15 @@ fn forked_child_and_exec_have_their_own_counts() {
 
 #[test]
 fn objects_from_before_the_trace_count_as_unmatched() {
-    let stage = TestEnv::new();
-    let workload =
+    let env = TestEnv::new();
+    let arguments =
         ["objects", "--kind", "stream,module", "--before", "5", "--count", "10", "--leak", "0.2"];
-    let mut player = stage.workload(&[&workload[..], &["--hold-ms", "400"]].concat());
-    player.wait_ready();
-    let pid = player.pid();
-    let mut tracer = stage.start_trace(&["-p", &pid.to_string()]);
+    let mut workload = env.workload(&[&arguments[..], &["--hold-ms", "400"]].concat());
+    workload.wait_ready();
+    let pid = workload.pid();
+    let mut tracer = env.start_trace(&["-p", &pid.to_string()]);
     tracer.next();
-    player.go();
+    workload.go();
     let report = tracer.wait_for_process(pid, |process| {
         list(&process["objects"]).iter().any(|row| row["kind"] == "module" && row["live"] == 2)
     });
@@ -137,20 +137,20 @@ fn objects_from_before_the_trace_count_as_unmatched() {
     // One stream more: the program created it for itself.
     assert_eq!((unknown("stream"), unknown("module")), (6.into(), 5.into()));
     assert_eq!(counts(process(&report, pid))["module"], [2, 10, 8, 0, 2]);
-    assert!(player.finish().0.success());
-    let oracle = stage.oracle(pid);
+    assert!(workload.finish().0.success());
+    let oracle = env.oracle(pid);
     assert_eq!(counts(&oracle)["module"][..3], [2, 15, 13]);
     tracer.stop();
 }
 
 #[test]
 fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["objects", "--kind", "texture,linker", "--count", "20000", "--leak", "0.01"];
     let options = ["--ring-size", "4096", "--stacks", "off"];
     // Only object calls happen while the ring is full.
-    let traced = stage.trace(&options, &[&workload[..], &["--rest-ms", "500"]].concat());
-    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let traced = env.trace(&options, &[&workload[..], &["--rest-ms", "500"]].concat());
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
     let (last, ours) = (traced.last(), process(traced.last(), pid));
     let lost = ours["lost_objects"].as_u64().unwrap();
     let received = ["created", "destroyed", "unmatched_destroys"].map(|of| sum(ours, of));
@@ -163,11 +163,11 @@ fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
 
 #[test]
 fn no_objects_option_disables_object_tracking() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["objects", "--count", "10", "--leak", "0.5"];
-    let traced = stage.trace(&["--no-objects"], &workload);
-    traced.assert_truth(&stage);
-    let (pid, _) = stage.oracles().into_iter().next().unwrap();
+    let traced = env.trace(&["--no-objects"], &workload);
+    traced.assert_truth(&env);
+    let (pid, _) = env.oracles().into_iter().next().unwrap();
     let ours = process(traced.last(), pid);
     assert_eq!(list(&ours["objects"]), [] as [Value; 0]);
     assert!(list(&ours["sites"]).iter().all(|site| site["objects"] == Value::Null));

@@ -41,8 +41,8 @@ fn existing(directory: &TempDir) -> PathBuf {
 }
 
 /// Traces `kinds` with these options.
-fn traced(stage: &TestEnv, live: &[&str], file: &Path, more: &[&str]) -> Output {
-    let mut command = stage.command(VRAMSCOPE);
+fn traced(env: &TestEnv, live: &[&str], file: &Path, more: &[&str]) -> Output {
+    let mut command = env.command(VRAMSCOPE);
     command.args(live).arg(file).args(more).arg("--");
     command.arg(simulator().join("workload")).arg("kinds").output().unwrap()
 }
@@ -87,21 +87,21 @@ fn failed_start_creates_no_output() {
 #[test]
 fn existing_output_is_overwritten_only_with_force() {
     for live in LIVE {
-        let (directory, stage) = (directory(), TestEnv::new());
+        let (directory, env) = (directory(), TestEnv::new());
         let path = existing(&directory);
         let other = directory.path().join("hard link");
         fs::hard_link(&path, &other).unwrap();
-        let output = traced(&stage, live, &path, &[]);
+        let output = traced(&env, live, &path, &[]);
         let messages = stderr(&output);
         assert!(!output.status.success(), "{live:?}: {messages}");
         let expected = format!("{}: already exists; use --force to overwrite", path.display());
         assert!(messages.contains(&expected), "{live:?}: {messages}");
         assert_eq!(fs::read_to_string(&path).unwrap(), OLD, "{live:?}");
-        assert!(stage.oracles().is_empty(), "the command must not run");
+        assert!(env.oracles().is_empty(), "the command must not run");
 
-        let output = traced(&stage, live, &path, &["--force"]);
+        let output = traced(&env, live, &path, &["--force"]);
         assert!(output.status.success(), "{live:?}: {}", stderr(&output));
-        assert_eq!(stage.oracles().len(), 1);
+        assert_eq!(env.oracles().len(), 1);
         assert!(fs::metadata(&path).unwrap().len() > OLD.len() as u64, "{live:?}");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{live:?}");
         assert_eq!(fs::read_to_string(&other).unwrap(), OLD, "a hard link must not change");
@@ -113,11 +113,11 @@ fn existing_output_is_overwritten_only_with_force() {
 type Verb<'a> = Box<dyn Fn(&Path, &[&str]) -> Output + 'a>;
 
 /// Returns every command that writes a file.
-fn verbs(stage: &TestEnv) -> Vec<(String, Verb<'_>)> {
+fn verbs(env: &TestEnv) -> Vec<(String, Verb<'_>)> {
     let file = recording("plain");
     let mut all: Vec<(String, Verb<'_>)> = Vec::new();
     for live in LIVE {
-        let verb = Box::new(move |path: &Path, more: &[&str]| traced(stage, live, path, more));
+        let verb = Box::new(move |path: &Path, more: &[&str]| traced(env, live, path, more));
         all.push((live.join(" "), verb));
     }
     let reads: [Vec<String>; 5] = [
@@ -139,8 +139,8 @@ fn verbs(stage: &TestEnv) -> Vec<(String, Verb<'_>)> {
 
 #[test]
 fn symbolic_links_are_never_written_through() {
-    let stage = TestEnv::new();
-    for (verb, run) in verbs(&stage) {
+    let env = TestEnv::new();
+    for (verb, run) in verbs(&env) {
         for is_dangling in [false, true] {
             let directory = directory();
             let (victim, link) = (directory.path().join("a"), directory.path().join("out.svg"));
@@ -208,9 +208,9 @@ fn pipe_without_reader_ends_on_signals() {
 
 #[test]
 fn stuck_reader_does_not_block_repeated_signals() {
-    let (directory, stage) = (directory(), TestEnv::new());
+    let (directory, env) = (directory(), TestEnv::new());
     let pipe = fifo(&directory);
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "-o"]).arg(&pipe).arg("--");
     command.arg(simulator().join("workload")).args(LARGE_HOLD);
     let mut child = ScopedProcess::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
@@ -230,23 +230,23 @@ fn stuck_reader_does_not_block_repeated_signals() {
 
 #[test]
 fn pipes_with_reader_and_devices_are_written() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     for live in LIVE {
         let directory = directory();
         let pipe = fifo(&directory);
         let mut cat = Command::new("cat");
         let mut cat = cat.arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
         let mut written = cat.stdout.take().unwrap();
-        let output = traced(&stage, live, &pipe, &[]);
+        let output = traced(&env, live, &pipe, &[]);
         assert!(output.status.success(), "{live:?}: {}", stderr(&output));
         let mut text = Vec::new();
         written.read_to_end(&mut text).unwrap();
         assert!(text.len() > 50, "{live:?}");
         assert!(cat.wait().unwrap().success());
 
-        let output = traced(&stage, live, Path::new("/dev/null"), &[]);
+        let output = traced(&env, live, Path::new("/dev/null"), &[]);
         assert!(output.status.success(), "{live:?}: {}", stderr(&output));
-        let output = traced(&stage, live, Path::new("/dev/full"), &[]);
+        let output = traced(&env, live, Path::new("/dev/full"), &[]);
         let messages = stderr(&output);
         assert!(!output.status.success(), "{live:?}: {messages}");
         let full = messages.lines().find(|line| line.contains("No space left")).unwrap();
@@ -256,13 +256,13 @@ fn pipes_with_reader_and_devices_are_written() {
 
 #[test]
 fn standard_output_can_be_named_as_output() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     for live in LIVE {
         for name in ["-", "/dev/stdout", "/dev/fd/1"] {
             let directory = directory();
             let path = directory.path().join("redirected");
             fs::write(&path, "before ").unwrap();
-            let mut command = stage.command(VRAMSCOPE);
+            let mut command = env.command(VRAMSCOPE);
             command.args(*live).arg(name);
             // Reports and the recording cannot share standard output.
             if *live == ["trace", "--record"] {
@@ -276,7 +276,7 @@ fn standard_output_can_be_named_as_output() {
             assert!(written.starts_with(b"before ") && written.len() > 50, "{live:?} {name}");
         }
     }
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--record", "-", "--"]).arg(simulator().join("workload")).arg("kinds");
     let output = command.output().unwrap();
     assert!(stderr(&output).contains("same file"), "{}", stderr(&output));
@@ -284,14 +284,14 @@ fn standard_output_can_be_named_as_output() {
 
 #[test]
 fn two_outputs_in_one_new_file_are_rejected() {
-    let (directory, stage) = (directory(), TestEnv::new());
+    let (directory, env) = (directory(), TestEnv::new());
     let path = directory.path().join("out");
     let other = directory.path().join(".").join("out");
-    let output = traced(&stage, &["trace", "--record"], &path, &["-o", other.to_str().unwrap()]);
+    let output = traced(&env, &["trace", "--record"], &path, &["-o", other.to_str().unwrap()]);
     assert!(!output.status.success());
     assert!(stderr(&output).contains("same file"), "{}", stderr(&output));
     assert_eq!(names(&directory), [""; 0]);
-    assert!(stage.oracles().is_empty());
+    assert!(env.oracles().is_empty());
 }
 
 /// A workload whose reports fill a small disk.
@@ -299,10 +299,10 @@ const LARGE_HOLD: &[&str] = &["hold", "--count", "900", "--size", "4096", "--wai
 
 #[test]
 fn full_disk_is_reported_by_file_and_leaves_whole_reports() {
-    let stage = TestEnv::new();
-    let disk = Disk::new(stage.dir.path().join("disk"));
+    let env = TestEnv::new();
+    let disk = Disk::new(env.dir.path().join("disk"));
     let file = disk.0.join("reports.jsonl");
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "-o"]).arg(&file).arg("--");
     let output = command.arg(simulator().join("workload")).args(LARGE_HOLD).output().unwrap();
     let messages = stderr(&output);
@@ -319,7 +319,7 @@ fn full_disk_is_reported_by_file_and_leaves_whole_reports() {
 
 #[test]
 fn file_size_limit_is_reported_like_a_full_disk() {
-    let (directory, stage) = (directory(), TestEnv::new());
+    let (directory, env) = (directory(), TestEnv::new());
     let file = directory.path().join("reports.jsonl");
     let line = format!(
         "ulimit -f 200; exec {VRAMSCOPE} trace --json --interval 50ms -o {} -- {} {}",
@@ -327,7 +327,7 @@ fn file_size_limit_is_reported_like_a_full_disk() {
         simulator().join("workload").display(),
         LARGE_HOLD.join(" ")
     );
-    let output = stage.command("bash").args(["-c", &line]).output().unwrap();
+    let output = env.command("bash").args(["-c", &line]).output().unwrap();
     let messages = stderr(&output);
     assert_eq!(output.status.signal(), None, "{messages}");
     assert!(messages.contains("File too large"), "{messages}");
@@ -352,8 +352,8 @@ fn full_standard_output_is_reported_by_name() {
 
 #[test]
 fn full_disk_is_reported_by_every_file_command() {
-    let stage = TestEnv::new();
-    let disk = Disk::new(stage.dir.path().join("disk"));
+    let env = TestEnv::new();
+    let disk = Disk::new(env.dir.path().join("disk"));
     // Fills the disk completely.
     let filled = Command::new("dd")
         .args(["if=/dev/zero", "bs=4k"])

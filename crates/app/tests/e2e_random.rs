@@ -18,13 +18,13 @@ use random::seeds;
 
 fn check(ops: &str, threads: &str, failed: &[u64]) {
     for seed in seeds(failed) {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let seed = seed.to_string();
         let workload =
             ["--seed", &seed, "random", "--ops", ops, "--threads", threads, "--devices", "2"];
         println!("VRAMSCOPE_SEED={seed}, {threads} threads");
-        let traced = stage.trace(&["--top", "1000000"], &workload);
-        traced.assert_truth(&stage);
+        let traced = env.trace(&["--top", "1000000"], &workload);
+        traced.assert_truth(&env);
     }
 }
 
@@ -57,7 +57,7 @@ fn every_api_area_alone_matches_the_driver() {
     ];
     let seed = random::seed().to_string();
     for part in parts {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let workload = [
             "--seed",
             &seed,
@@ -72,26 +72,26 @@ fn every_api_area_alone_matches_the_driver() {
             part,
         ];
         println!("VRAMSCOPE_SEED={seed}, only {part}");
-        stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+        env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
     }
 }
 
 #[test]
 fn random_programs_match_the_older_driver_build() {
     let driver = harness::simulator().join("cmpl/libcuda.so.1");
-    let stage = TestEnv::with_driver(driver);
+    let env = TestEnv::with_driver(driver);
     let seed = random::seed().to_string();
     let workload = ["--seed", &seed, "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
     println!("VRAMSCOPE_SEED={seed}");
-    stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+    env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
 }
 
 #[test]
 fn imported_memory_is_counted_once() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["ipc"]);
-    traced.assert_truth(&stage);
-    assert_eq!(stage.oracles().len(), 2);
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["ipc"]);
+    traced.assert_truth(&env);
+    assert_eq!(env.oracles().len(), 2);
     let processes = traced.last()["processes"].as_array().unwrap();
     let imported =
         processes.iter().filter(|p| p["live_bytes_by_kind"].get("imported").is_some()).count();

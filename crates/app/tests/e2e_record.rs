@@ -43,8 +43,8 @@ fn count_events(file: &Path) -> usize {
     rows(file).iter().filter(|row| matches!(row, RecordingRow::Event(_))).count()
 }
 
-fn run(stage: &TestEnv, arguments: &[&str], workload: &[&str]) -> Output {
-    let mut command = stage.command(VRAMSCOPE);
+fn run(env: &TestEnv, arguments: &[&str], workload: &[&str]) -> Output {
+    let mut command = env.command(VRAMSCOPE);
     command.args(arguments).arg("--").arg(simulator().join("workload")).args(workload);
     command.output().unwrap()
 }
@@ -94,15 +94,15 @@ fn replay_prints_the_last_live_report_exactly() {
         ] {
             let file = outputs.file(&number.to_string());
             // A different time zone: the replay shows times in the zone of the recording.
-            let mut stage = TestEnv::new().env("TZ", "Asia/Kolkata");
+            let mut env = TestEnv::new().env("TZ", "Asia/Kolkata");
             for (name, value) in *environment {
-                stage = stage.env(name, value);
+                env = env.env(name, value);
             }
             let mut arguments = vec!["trace", "--interval", "40ms", "--force", "--record"];
             arguments.push(file.to_str().unwrap());
             arguments.extend(live);
             let is_json = live == ["--json"];
-            let output = run(&stage, &arguments, workload);
+            let output = run(&env, &arguments, workload);
             let live = stdout(&output);
             let (again, warnings) = replayed(&file, again);
             assert!(warnings.is_empty(), "{warnings:?}");
@@ -120,9 +120,9 @@ fn replay_prints_the_last_live_report_exactly() {
 
 #[test]
 fn recording_replays_to_the_driver_state() {
-    let (outputs, stage) = (Outputs::new(), TestEnv::new());
+    let (outputs, env) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
-    let output = run(&stage, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
+    let output = run(&env, &["record", "-o", file.to_str().unwrap()], &["kinds"]);
     let messages = stderr(&output);
     assert!(output.status.success(), "{messages}");
     let events = count_events(&file);
@@ -137,17 +137,17 @@ fn recording_replays_to_the_driver_state() {
     let (report, warnings) = replayed(&file, &["--format", "json"]);
     assert!(warnings.is_empty(), "{warnings:?}");
     let report: Value = serde_json::from_str(&report).unwrap();
-    for (pid, oracle) in stage.oracles() {
+    for (pid, oracle) in env.oracles() {
         harness::assert_same(harness::process(&report, pid), &oracle);
     }
 }
 
 #[test]
 fn longer_existing_file_is_replaced() {
-    let (outputs, stage) = (Outputs::new(), TestEnv::new());
+    let (outputs, env) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
     fs::write(&file, vec![7; 1 << 20]).unwrap();
-    let output = run(&stage, &["record", "--force", "-o", file.to_str().unwrap()], &["kinds"]);
+    let output = run(&env, &["record", "--force", "-o", file.to_str().unwrap()], &["kinds"]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(fs::metadata(&file).unwrap().len() < 1 << 20);
     assert!(count_events(&file) > 5);
@@ -155,30 +155,30 @@ fn longer_existing_file_is_replaced() {
 
 #[test]
 fn record_rejects_non_file_output_before_start() {
-    let (outputs, stage) = (Outputs::new(), TestEnv::new());
+    let (outputs, env) = (Outputs::new(), TestEnv::new());
     let socket = outputs.file("socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let (dir, socket) = (outputs.dir.path().to_str().unwrap(), socket.to_str().unwrap());
     for bad in [dir, socket, "/no/such/dir/file"] {
         for verb in [&["record", "-o", bad][..], &["trace", "--record", bad]] {
-            let output = run(&stage, verb, &["kinds"]);
+            let output = run(&env, verb, &["kinds"]);
             assert_eq!(output.status.code(), Some(125));
             let message = stderr(&output);
             assert!(message.contains(bad), "{message}");
             assert_eq!(message.lines().count(), 1, "{message}");
         }
     }
-    assert!(stage.oracles().is_empty(), "the command never ran");
+    assert!(env.oracles().is_empty(), "the command never ran");
 }
 
 #[test]
 fn recording_can_be_written_to_a_pipe() {
-    let (outputs, stage) = (Outputs::new(), TestEnv::new());
+    let (outputs, env) = (Outputs::new(), TestEnv::new());
     let (pipe, copy) = (outputs.file("pipe"), outputs.file("copy"));
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let cat =
         Command::new("cat").arg(&pipe).stdout(fs::File::create(&copy).unwrap()).spawn().unwrap();
-    let output = run(&stage, &["record", "-o", pipe.to_str().unwrap()], &["kinds"]);
+    let output = run(&env, &["record", "-o", pipe.to_str().unwrap()], &["kinds"]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(cat.wait_with_output().unwrap().status.success());
     assert!(count_events(&copy) > 5);
@@ -188,11 +188,11 @@ const BUSY: &[&str] = &["spam", "--throughput", "max", "--count", "200000"];
 
 #[test]
 fn full_disk_ends_the_recording_and_not_the_trace() {
-    let stage = TestEnv::new();
-    let disk = Disk::new(stage.dir.path().join("disk"));
+    let env = TestEnv::new();
+    let disk = Disk::new(env.dir.path().join("disk"));
     let file = disk.0.join("run.arrows");
     let path = file.to_str().unwrap();
-    let output = run(&stage, &["trace", "--json", "--record", path], BUSY);
+    let output = run(&env, &["trace", "--json", "--record", path], BUSY);
     let messages = stderr(&output);
     assert_eq!(output.status.code(), Some(125), "{messages}");
     assert_eq!(messages.matches("No space left on device").count(), 1, "{messages}");
@@ -200,7 +200,7 @@ fn full_disk_ends_the_recording_and_not_the_trace() {
     // The trace saw everything.
     let live = stdout(&output);
     let last: Value = serde_json::from_str(live.lines().last().unwrap()).unwrap();
-    for (pid, oracle) in stage.oracles() {
+    for (pid, oracle) in env.oracles() {
         harness::assert_same(harness::process(&last, pid), &oracle);
     }
     // The written part is readable, without a torn batch.
@@ -213,10 +213,10 @@ fn full_disk_ends_the_recording_and_not_the_trace() {
 
 #[test]
 fn record_exits_when_the_disk_is_full() {
-    let stage = TestEnv::new();
-    let disk = Disk::new(stage.dir.path().join("disk"));
+    let env = TestEnv::new();
+    let disk = Disk::new(env.dir.path().join("disk"));
     let file = disk.0.join("run.arrows");
-    let output = run(&stage, &["record", "-o", file.to_str().unwrap()], BUSY);
+    let output = run(&env, &["record", "-o", file.to_str().unwrap()], BUSY);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert!(stderr(&output).contains("stopped: No space left"));
     assert!(count_events(&file) > 1000);
@@ -224,7 +224,7 @@ fn record_exits_when_the_disk_is_full() {
 
 #[test]
 fn file_size_limit_is_like_a_full_disk() {
-    let (outputs, stage) = (Outputs::new(), TestEnv::new());
+    let (outputs, env) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
     let line = format!(
         "ulimit -f 300; exec {VRAMSCOPE} trace --json --record {} -- {} {}",
@@ -232,7 +232,7 @@ fn file_size_limit_is_like_a_full_disk() {
         simulator().join("workload").display(),
         BUSY.join(" ")
     );
-    let output = stage.command("bash").args(["-c", &line]).output().unwrap();
+    let output = env.command("bash").args(["-c", &line]).output().unwrap();
     let messages = stderr(&output);
     assert_eq!(output.status.code(), Some(125), "{messages}");
     assert_eq!(messages.matches("File too large").count(), 1, "{messages}");
@@ -243,9 +243,9 @@ fn file_size_limit_is_like_a_full_disk() {
 fn killed_tracer_loses_at_most_the_last_second() {
     // Reports are at least a tenth of a second apart, and each is a tick of the recording.
     const PER_SECOND: usize = 10;
-    let (outputs, stage) = (Outputs::new(), TestEnv::new());
+    let (outputs, env) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "100ms", "--record"]).arg(&file).arg("--");
     command.arg(simulator().join("workload"));
     command.args(["train", "--steps", "100000", "--step-ms", "5", "--keep-every", "25"]);
@@ -273,9 +273,9 @@ fn killed_tracer_loses_at_most_the_last_second() {
 
 #[test]
 fn closed_output_pipe_ends_the_trace_with_a_valid_recording() {
-    let (outputs, stage) = (Outputs::new(), TestEnv::new());
+    let (outputs, env) = (Outputs::new(), TestEnv::new());
     let file = outputs.file("run.arrows");
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--interval", "50ms", "--record"]).arg(&file).arg("--");
     command.arg(simulator().join("workload"));
     command.args(["train", "--steps", "200", "--step-ms", "5"]);

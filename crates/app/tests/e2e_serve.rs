@@ -26,20 +26,20 @@ const MIB: u64 = 1 << 20;
 
 /// An environment whose devices exist: a first process creates them.
 fn shared() -> TestEnv {
-    let stage = TestEnv::new().sharing();
-    let stage = stage.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G");
-    stage.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "1"]).finish();
-    for oracle in stage.oracles().keys() {
-        std::fs::remove_file(stage.dir.path().join(format!("{oracle}.json"))).unwrap();
+    let env = TestEnv::new().sharing();
+    let env = env.env("SIM_CONTEXT_OVERHEAD", "100M").env("SIM_MEMORY", "4G");
+    env.workload(&["hold", "--count", "1", "--size", "4096", "--wait-ms", "1"]).finish();
+    for oracle in env.oracles().keys() {
+        std::fs::remove_file(env.dir.path().join(format!("{oracle}.json"))).unwrap();
     }
-    stage
+    env
 }
 
 #[test]
 fn metrics_match_the_driver() {
-    let stage = shared();
-    let agent = Agent::start(&stage, &[]);
-    let holder = stage.hold(0, 5, MIB);
+    let env = shared();
+    let agent = Agent::start(&env, &[]);
+    let holder = env.hold(0, 5, MIB);
     let pid = format!("pid=\"{}\"", holder.pid());
     let of = [pid.as_str(), "gpu=\"0\""];
     let metrics = agent.until("the driver report", |agent| {
@@ -72,21 +72,21 @@ fn metrics_match_the_driver() {
     holder.signal(15);
     holder.finish();
     let held = ["--hold-ms", "4000"];
-    let mut players = Vec::new();
-    for workload in [
+    let mut workloads = Vec::new();
+    for arguments in [
         &["random", "--ops", "3000", "--threads", "4"][..],
         &["kinds"],
         &["leak3", "--work-ms", "5", "--wait-ms", "1"],
     ] {
-        players.push(stage.workload(&[&held, workload].concat()));
+        workloads.push(env.workload(&[&held, arguments].concat()));
     }
-    assert_metrics_match(&agent, &stage, players);
-    let player =
-        stage.workload(&[&held, &["oom", "--chunk-mb", "700", "--wait-ms", "1"][..]].concat());
-    let metrics = assert_metrics_match(&agent, &stage, vec![player]);
+    assert_metrics_match(&agent, &env, workloads);
+    let workload =
+        env.workload(&[&held, &["oom", "--chunk-mb", "700", "--wait-ms", "1"][..]].concat());
+    let metrics = assert_metrics_match(&agent, &env, vec![workload]);
     assert!(metrics.sum("vramscope_out_of_memory_total", &["gpu=\"0\""]) >= 1.0);
     let expected: f64 =
-        stage.oracles().values().map(|oracle| oracle["allocations"].as_f64().unwrap()).sum();
+        env.oracles().values().map(|oracle| oracle["allocations"].as_f64().unwrap()).sum();
     agent.until("the end of all", |agent| {
         let all = agent.metrics().sum("vramscope_allocations_total", &[]);
         (all >= expected).then_some(())
@@ -99,25 +99,26 @@ fn metrics_match_the_driver() {
 ///
 /// The agent's own loss counters are not checked: they include losses of other processes of this host,
 /// and launches that may have been captured when a thread destroyed a context while another captured.
-fn assert_metrics_match(agent: &Agent, stage: &TestEnv, mut players: Vec<Workload>) -> Metrics {
+fn assert_metrics_match(agent: &Agent, env: &TestEnv, mut workloads: Vec<Workload>) -> Metrics {
     let mut last: BTreeMap<u32, (Metrics, Value)> = BTreeMap::new();
     let label = |pid: u32| format!("pid=\"{pid}\"");
     let allocations = "vramscope_process_allocations_total";
     agent.until("the end of the processes", |agent| {
-        let over = players.iter_mut().all(|player| player.child.try_wait().unwrap().is_some());
-        for player in &players {
+        let over =
+            workloads.iter_mut().all(|workload| workload.child.try_wait().unwrap().is_some());
+        for workload in &workloads {
             let (metrics, snapshot) = (agent.metrics(), agent.api("snapshot"));
             let mut processes = snapshot["processes"].as_array().unwrap().iter();
-            let process = processes.find(|process| process["pid"] == player.pid());
-            let is_listed = metrics.lines(allocations, &[&label(player.pid())]).next().is_some();
+            let process = processes.find(|process| process["pid"] == workload.pid());
+            let is_listed = metrics.lines(allocations, &[&label(workload.pid())]).next().is_some();
             if let Some(process) = process.filter(|_| is_listed) {
-                last.insert(player.pid(), (metrics, process.clone()));
+                last.insert(workload.pid(), (metrics, process.clone()));
             }
         }
         over.then_some(())
     });
-    for player in &players {
-        let (pid, oracle) = (player.pid(), stage.oracle(player.pid()));
+    for workload in &workloads {
+        let (pid, oracle) = (workload.pid(), env.oracle(workload.pid()));
         let (metrics, process) = &last[&pid];
         assert_eq!(process["exact"], true, "{process}");
         for (name, field) in [
@@ -135,14 +136,14 @@ fn assert_metrics_match(agent: &Agent, stage: &TestEnv, mut players: Vec<Workloa
 
 #[test]
 fn hostile_names_are_escaped_in_labels() {
-    let stage = TestEnv::new();
-    let agent = Agent::start(&stage, &[]);
-    let program = stage.dir.path().join("named");
+    let env = TestEnv::new();
+    let agent = Agent::start(&env, &[]);
+    let program = env.dir.path().join("named");
     compile("named.c", &program, &["-ldl"]);
-    let mut command = stage.command(&program);
-    let mut player = Workload::start(command.arg("a\"} 1\n\x1b[2J\\"));
-    player.wait_ready();
-    let pid = format!("pid=\"{}\"", player.pid());
+    let mut command = env.command(&program);
+    let mut workload = Workload::start(command.arg("a\"} 1\n\x1b[2J\\"));
+    workload.wait_ready();
+    let pid = format!("pid=\"{}\"", workload.pid());
     let metrics = agent.until("the process", |agent| {
         let metrics = agent.metrics();
         (metrics.sum("vramscope_process_live_bytes", &[&pid]) > 0.0).then_some(metrics)
@@ -157,16 +158,16 @@ fn hostile_names_are_escaped_in_labels() {
     let listed = agent.get("/api/v1/processes");
     assert!(!listed.text().contains('\x1b'));
     let listed = listed.json();
-    let name = &harness::process(&listed, player.pid())["name"];
+    let name = &harness::process(&listed, workload.pid())["name"];
     assert_eq!(*name, "a\"} 1\\u{a}\\u{1b}[2J\\");
 }
 
 #[test]
 fn requests_need_the_configured_token() {
-    let stage = TestEnv::new();
-    let file = stage.dir.path().join("token");
+    let env = TestEnv::new();
+    let file = env.dir.path().join("token");
     secret(&file, "0123456789abcdef-secret\n");
-    let mut agent = Agent::start(&stage, &["--token-file", file.to_str().unwrap()]);
+    let mut agent = Agent::start(&env, &["--token-file", file.to_str().unwrap()]);
     assert_eq!(agent.get("/healthz").status, 200);
     for path in ["/", "/metrics", "/api/v1/snapshot", "/api/v1/status", "/nowhere", "/healthz/x"] {
         for wrong in [
@@ -192,8 +193,8 @@ fn requests_need_the_configured_token() {
 }
 
 /// Returns the error of an agent that does not start.
-fn start_error(stage: &TestEnv, arguments: &[&str]) -> String {
-    let mut command = serve(stage, arguments);
+fn start_error(env: &TestEnv, arguments: &[&str]) -> String {
+    let mut command = serve(env, arguments);
     let output = command.stdout(Stdio::null()).output().unwrap();
     let messages = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{messages}");
@@ -203,20 +204,20 @@ fn start_error(stage: &TestEnv, arguments: &[&str]) -> String {
 
 #[test]
 fn unsafe_configurations_do_not_start() {
-    let stage = TestEnv::new();
-    assert!(start_error(&stage, &["--listen", "0.0.0.0:0"]).contains("token"));
-    assert!(start_error(&stage, &["--listen", "[::]:0"]).contains("token"));
-    let file = stage.dir.path().join("token");
+    let env = TestEnv::new();
+    assert!(start_error(&env, &["--listen", "0.0.0.0:0"]).contains("token"));
+    assert!(start_error(&env, &["--listen", "[::]:0"]).contains("token"));
+    let file = env.dir.path().join("token");
     secret(&file, "0123456789abcdef");
     let path = file.to_str().unwrap();
     assert!(Command::new("chmod").args(["644", path]).status().unwrap().success());
-    assert!(start_error(&stage, &["--token-file", path]).contains("chmod 600"));
+    assert!(start_error(&env, &["--token-file", path]).contains("chmod 600"));
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let messages = start_error(&stage, &["--listen", &address]);
+    let messages = start_error(&env, &["--listen", &address]);
     assert!(messages.contains(&format!("cannot listen on {address}")), "{messages}");
     let text = "[http]\ntls_cert_file = \"/nowhere.pem\"\ntls_key_file = \"/nowhere.key\"\n";
-    assert!(start_error(&stage, &["--config", &settings(&stage, text)]).contains("/nowhere.pem"));
+    assert!(start_error(&env, &["--config", &settings(&env, text)]).contains("/nowhere.pem"));
 }
 
 fn curl(arguments: &[&str]) -> (bool, String) {
@@ -227,11 +228,11 @@ fn curl(arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn responses_are_encrypted_with_a_certificate() {
-    let stage = TestEnv::new();
-    let (certificate, key) = certificate(stage.dir.path());
+    let env = TestEnv::new();
+    let (certificate, key) = certificate(env.dir.path());
     let text = format!("[http]\ntls_cert_file = {certificate:?}\ntls_key_file = {key:?}\n");
-    let mut command = serve(&stage, &["--config", &settings(&stage, &text)]);
-    let agent = Agent::begin(&mut command, stage.dir.path());
+    let mut command = serve(&env, &["--config", &settings(&env, &text)]);
+    let agent = Agent::begin(&mut command, env.dir.path());
     assert!(agent.messages().contains("listening on https://"), "{}", agent.messages());
     let url = format!("https://{}/metrics", agent.address);
     let metrics = agent.until("metrics", |_| {
@@ -257,8 +258,8 @@ fn error(answer: &Response, status: u16) {
 
 #[test]
 fn requests_beyond_the_limits_are_rejected() {
-    let stage = TestEnv::new();
-    let agent = Agent::start(&stage, &[]);
+    let env = TestEnv::new();
+    let agent = Agent::start(&env, &[]);
     let request = |line: &str, more: &str| {
         agent.raw(&format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}"))
     };
@@ -324,8 +325,8 @@ fn requests_beyond_the_limits_are_rejected() {
 
 #[test]
 fn slow_and_excess_clients_are_closed() {
-    let stage = TestEnv::new();
-    let agent = Agent::start(&stage, &[]);
+    let env = TestEnv::new();
+    let agent = Agent::start(&env, &[]);
     // Headers, one byte at a time.
     let begun = Instant::now();
     let mut slow = agent.connect();
@@ -355,7 +356,7 @@ fn slow_and_excess_clients_are_closed() {
 
 #[test]
 fn program_paths_are_shown_only_if_configured() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let paths = |agent: &Agent| {
         let sites = agent.until("frames", |agent| {
             let sites = agent.api("sites");
@@ -370,8 +371,8 @@ fn program_paths_are_shown_only_if_configured() {
         )
     };
     for (text, shown) in [("", false), ("[http]\nshow_paths = true\n", true)] {
-        let agent = Agent::start_with(&stage, text, &[]);
-        let _player = stage.hold(0, 2, 4096);
+        let agent = Agent::start_with(&env, text, &[]);
+        let _workload = env.hold(0, 2, 4096);
         assert_eq!(paths(&agent), (shown, shown));
         let metrics = agent.metrics();
         assert!(!metrics.0.contains("/sim/"), "{}", metrics.0);
@@ -381,11 +382,11 @@ fn program_paths_are_shown_only_if_configured() {
 
 #[test]
 fn prometheus_scrapes_the_agent() {
-    let stage = TestEnv::new();
-    let agent = Agent::start(&stage, &[]);
-    let player = stage.hold(0, 3, MIB);
-    let prometheus = Prometheus::start(stage.dir.path(), &agent.address, "");
-    let query = format!("vramscope_process_live_bytes{{pid=\"{}\"}}", player.pid());
+    let env = TestEnv::new();
+    let agent = Agent::start(&env, &[]);
+    let workload = env.hold(0, 3, MIB);
+    let prometheus = Prometheus::start(env.dir.path(), &agent.address, "");
+    let query = format!("vramscope_process_live_bytes{{pid=\"{}\"}}", workload.pid());
     let found = agent.until("a scrape", |_| {
         let found = prometheus.query(&query)?.first()?.clone();
         (found["value"][1] == "3145728").then_some(found)
@@ -406,8 +407,8 @@ fn answering(agent: &Agent) -> Duration {
 
 #[test]
 fn http_load_loses_no_events() {
-    let stage = TestEnv::new();
-    let agent = Agent::start(&stage, &[]);
+    let env = TestEnv::new();
+    let agent = Agent::start(&env, &[]);
     // Clients that never finish their request, or never read their response.
     let mut slow: Vec<_> = (0..16).map(|_| agent.connect()).collect();
     for (nth, stream) in slow.iter_mut().enumerate() {
@@ -415,9 +416,9 @@ fn http_load_loses_no_events() {
         let part = if nth % 2 == 0 { &request[..20] } else { request };
         stream.write_all(part.as_bytes()).unwrap();
     }
-    let workload = ["--hold-ms", "4000", "spam", "--throughput", "4000", "--duration", "6"];
-    let player = stage.workload(&workload);
-    let pid = player.pid();
+    let spam = ["--hold-ms", "4000", "spam", "--throughput", "4000", "--duration", "6"];
+    let workload = env.workload(&spam);
+    let pid = workload.pid();
     let url = |path: &str| format!("http://{}{path}", agent.address);
     let load: Vec<_> = [url("/metrics"), url("/api/v1/snapshot")]
         .into_iter()
@@ -437,8 +438,8 @@ fn http_load_loses_no_events() {
     // They get a twentieth of a core and the saved-up time, and no more.
     let (took, time) = (answering(&agent) - before, begun.elapsed());
     assert!(took < time / 20 + Duration::from_millis(300), "{took:?} of {time:?}");
-    let metrics = assert_metrics_match(&agent, &stage, vec![player]);
-    assert!(stage.oracle(pid)["allocations"].as_f64().unwrap() > 8000.0);
+    let metrics = assert_metrics_match(&agent, &env, vec![workload]);
+    assert!(env.oracle(pid)["allocations"].as_f64().unwrap() > 8000.0);
     assert_eq!(metrics.sum("vramscope_lost_events_total", &[]), 0.0);
     assert!(metrics.sum("vramscope_http_requests_total", &["code=\"2xx\""]) > 500.0);
     agent.end(15);
@@ -466,12 +467,12 @@ fn fields(value: &Value, path: &str, all: &mut Vec<(String, &'static str)>) {
 
 #[test]
 fn api_responses_match_the_documentation() {
-    let stage = shared();
-    let agent = Agent::start(&stage, &[]);
+    let env = shared();
+    let agent = Agent::start(&env, &[]);
     // Another process that allocates at the same site is not counted with it.
-    let _other = stage.hold(0, 2, MIB);
-    let player = stage.hold(0, 3, MIB);
-    let pid = player.pid();
+    let _other = env.hold(0, 2, MIB);
+    let workload = env.hold(0, 3, MIB);
+    let pid = workload.pid();
     agent.until("the process", |agent| {
         let answer = agent.get(&format!("/api/v1/processes/{pid}"));
         (answer.is_good() && answer.json()["process"]["live_bytes"] == 3 << 20).then_some(())

@@ -63,8 +63,8 @@ struct Traced {
 }
 
 /// Runs `vramscope trace --json … -- PROGRAM`.
-fn trace(stage: &TestEnv, options: &[&str], program: &[&str]) -> Traced {
-    let output = stage
+fn trace(env: &TestEnv, options: &[&str], program: &[&str]) -> Traced {
+    let output = env
         .command(VRAMSCOPE)
         .args(["trace", "--json", "--interval", "200ms", "--top", "1000"])
         .args(options)
@@ -79,8 +79,8 @@ fn trace(stage: &TestEnv, options: &[&str], program: &[&str]) -> Traced {
     Traced { last, messages }
 }
 
-fn build(stage: &TestEnv, compiler: &str, file: &str, options: &[&str]) -> String {
-    let output = stage.dir.path().join(format!("{file}.out"));
+fn build(env: &TestEnv, compiler: &str, file: &str, options: &[&str]) -> String {
+    let output = env.dir.path().join(format!("{file}.out"));
     let status = Command::new(compiler)
         .args(options)
         .arg("-o")
@@ -91,7 +91,7 @@ fn build(stage: &TestEnv, compiler: &str, file: &str, options: &[&str]) -> Strin
         } else {
             &["-pthread"]
         })
-        .arg(if compiler == "rustc" { stage.driver.parent().unwrap() } else { &stage.driver })
+        .arg(if compiler == "rustc" { env.driver.parent().unwrap() } else { &env.driver })
         .status()
         .unwrap();
     assert!(status.success());
@@ -125,9 +125,9 @@ fn assert_chain(report: &Value, with_lines: bool) {
 
 #[test]
 fn c_frames_have_names_and_lines_without_frame_pointers() {
-    let stage = TestEnv::new();
-    let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
-    let traced = trace(&stage, &["--stacks", "full"], &[&program]);
+    let env = TestEnv::new();
+    let program = build(&env, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
+    let traced = trace(&env, &["--stacks", "full"], &[&program]);
     assert_chain(&traced.last, true);
     // Functions that the compiler inlined are also frames.
     let marks = marks("chain.c");
@@ -136,10 +136,10 @@ fn c_frames_have_names_and_lines_without_frame_pointers() {
 
 #[test]
 fn c_frames_with_frame_pointers_need_no_unwind_tables() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let options = ["-g", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
-    let program = build(&stage, "gcc", "chain.c", &options);
-    let traced = trace(&stage, &["--stacks", "fp"], &[&program]);
+    let program = build(&env, "gcc", "chain.c", &options);
+    let traced = trace(&env, &["--stacks", "fp"], &[&program]);
     let marks = marks("chain.c");
     let chain = [
         ("cuMemAlloc_v2", 0),
@@ -153,9 +153,9 @@ fn c_frames_with_frame_pointers_need_no_unwind_tables() {
 
 #[test]
 fn stripped_code_has_separate_sites_without_names() {
-    let stage = TestEnv::new();
-    let program = build(&stage, "gcc", "chain.c", &["-O2", "-s", "-fomit-frame-pointer"]);
-    let traced = trace(&stage, &["--stacks", "full", "--no-objects"], &[&program]);
+    let env = TestEnv::new();
+    let program = build(&env, "gcc", "chain.c", &["-O2", "-s", "-fomit-frame-pointer"]);
+    let traced = trace(&env, &["--stacks", "full", "--no-objects"], &[&program]);
     let sites = traced.last["sites"].as_array().unwrap();
     assert_eq!(sites.len(), 2, "{sites:?}");
     for site in sites {
@@ -176,9 +176,9 @@ fn stripped_code_has_separate_sites_without_names() {
 
 #[test]
 fn variable_stack_frames_do_not_split_a_site() {
-    let stage = TestEnv::new();
-    let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
-    let traced = trace(&stage, &["--stacks", "full"], &[&program, "many"]);
+    let env = TestEnv::new();
+    let program = build(&env, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
+    let traced = trace(&env, &["--stacks", "full"], &[&program, "many"]);
     let found = site(&traced.last, &[("inner", 0), ("outer", 0), ("main", 0)]);
     assert_eq!(found["allocations_total"], 1000);
     assert_eq!(found["live_allocations"], 500);
@@ -188,9 +188,9 @@ fn variable_stack_frames_do_not_split_a_site() {
 
 #[test]
 fn cpp_names_are_readable() {
-    let stage = TestEnv::new();
-    let program = build(&stage, "g++", "chain.cpp", &["-g", "-O2"]);
-    let traced = trace(&stage, &["--stacks", "full"], &[&program]);
+    let env = TestEnv::new();
+    let program = build(&env, "g++", "chain.cpp", &["-g", "-O2"]);
+    let traced = trace(&env, &["--stacks", "full"], &[&program]);
     let marks = marks("chain.cpp");
     let chain = [
         ("model::Tensor<float>::Tensor", marks["tensor"]),
@@ -206,9 +206,9 @@ fn cpp_names_are_readable() {
 
 #[test]
 fn rust_names_are_readable() {
-    let stage = TestEnv::new();
-    let program = build(&stage, "rustc", "chain.rs", &["-g", "-O", "--edition", "2024"]);
-    let traced = trace(&stage, &["--stacks", "full"], &[&program]);
+    let env = TestEnv::new();
+    let program = build(&env, "rustc", "chain.rs", &["-g", "-O", "--edition", "2024"]);
+    let traced = trace(&env, &["--stacks", "full"], &[&program]);
     let marks = marks("chain.rs");
     let chain = [
         ("chain::Device as chain::Store>::put", marks["put"]),
@@ -301,8 +301,8 @@ fn assert_python(report: &Value, python: &str) {
 
 /// Traces a program that runs until its input ends, after all its Python frames are resolved: they
 /// are read from the memory of the process.
-fn trace_held(stage: &TestEnv, program: &[&str]) -> Value {
-    let mut tracer = stage
+fn trace_held(env: &TestEnv, program: &[&str]) -> Value {
+    let mut tracer = env
         .command(VRAMSCOPE)
         .args(["trace", "--json", "--interval", "200ms", "--top", "1000", "--stacks", "full", "--"])
         .args(program)
@@ -331,9 +331,9 @@ fn python_frames_have_names_and_lines_among_native_code() {
     for python in pythons() {
         // Like real drivers, this one takes time to initialize; the interpreter is detected
         // meanwhile.
-        let stage = TestEnv::new().env("SIM_INIT_MS", "300");
+        let env = TestEnv::new().env("SIM_INIT_MS", "300");
         let script = source("chain.py");
-        let last = trace_held(&stage, &[&python, script.to_str().unwrap(), "hold"]);
+        let last = trace_held(&env, &[&python, script.to_str().unwrap(), "hold"]);
         assert_python(&last, &python);
         assert_eq!(last["exact"], true);
     }
@@ -342,15 +342,14 @@ fn python_frames_have_names_and_lines_among_native_code() {
 #[test]
 fn running_python_program_has_frames_from_its_next_call() {
     for python in pythons() {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let script = source("chain.py");
-        let mut player = harness::Workload::start(
-            stage.command(&python).args([script.to_str().unwrap(), "wait"]),
-        );
-        player.wait_ready();
-        let mut tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
+        let mut workload =
+            harness::Workload::start(env.command(&python).args([script.to_str().unwrap(), "wait"]));
+        workload.wait_ready();
+        let mut tracer = env.start_trace(&["-p", &workload.pid().to_string()]);
         tracer.next();
-        player.go();
+        workload.go();
         let marks = marks("chain.py");
         let chain =
             [("cuMemAlloc_v2", 0), ("allocate", marks["allocate"]), ("<module>", marks["late"])];
@@ -363,7 +362,7 @@ fn running_python_program_has_frames_from_its_next_call() {
 }
 
 /// Attaches foreign return probes to functions of a program, in every process.
-fn probe_returns(stage: &TestEnv, program: &str, functions: &[&str]) -> harness::Workload {
+fn probe_returns(env: &TestEnv, program: &str, functions: &[&str]) -> harness::Workload {
     let symbols = Command::new("nm").arg(program).output().unwrap();
     let symbols = String::from_utf8(symbols.stdout).unwrap();
     // The code of these programs is mapped at its file offset.
@@ -371,19 +370,19 @@ fn probe_returns(stage: &TestEnv, program: &str, functions: &[&str]) -> harness:
         let line = symbols.lines().find(|line| line.ends_with(&format!(" t {function}"))).unwrap();
         line.split(' ').next().unwrap().to_owned()
     };
-    let prober = stage.dir.path().join("probe");
+    let prober = env.dir.path().join("probe");
     harness::compile("stacks/probe.c", &prober, &[]);
-    let mut command = stage.command(prober);
+    let mut command = env.command(prober);
     command.arg(program).args(functions.iter().map(offset));
-    let mut player = harness::Workload::start(&mut command);
-    player.wait_ready();
-    player
+    let mut workload = harness::Workload::start(&mut command);
+    workload.wait_ready();
+    workload
 }
 
 #[test]
 fn return_addresses_hidden_by_other_probes_are_restored() {
     for stacks in ["full", "fp"] {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let options = [
             "-g",
             "-O1",
@@ -391,9 +390,9 @@ fn return_addresses_hidden_by_other_probes_are_restored() {
             "-fno-optimize-sibling-calls",
             "-fcf-protection=none",
         ];
-        let program = build(&stage, "gcc", "chain.c", &options);
-        let _probes = probe_returns(&stage, &program, &["outer", "middle"]);
-        let traced = trace(&stage, &["--stacks", stacks], &[&program]);
+        let program = build(&env, "gcc", "chain.c", &options);
+        let _probes = probe_returns(&env, &program, &["outer", "middle"]);
+        let traced = trace(&env, &["--stacks", stacks], &[&program]);
         let marks = marks("chain.c");
         let chain = [
             ("inner", marks["inner"]),
@@ -408,11 +407,11 @@ fn return_addresses_hidden_by_other_probes_are_restored() {
 
 #[test]
 fn full_stack_ring_loses_stacks_and_no_calls() {
-    let stage = TestEnv::new();
-    let program = build(&stage, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
+    let env = TestEnv::new();
+    let program = build(&env, "gcc", "chain.c", &["-g", "-O2", "-fomit-frame-pointer"]);
     // Too small for a single copy.
     let options = ["--stacks", "full", "--stack-ring-size", "4096", "--no-objects"];
-    let traced = trace(&stage, &options, &[&program, "many"]);
+    let traced = trace(&env, &options, &[&program, "many"]);
     assert_eq!(traced.last["exact"], true);
     let process = &traced.last["processes"][0];
     assert_eq!(process["allocations_total"], 1001);

@@ -14,31 +14,31 @@ use harness::{TestEnv, VRAMSCOPE, assert_same, compile, process};
 
 #[test]
 fn all_processes_are_traced_and_exited_ones_listed_once() {
-    let stage = TestEnv::new();
-    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    let env = TestEnv::new();
+    let mut tracer = env.start_trace(&["--driver", env.driver.to_str().unwrap()]);
     tracer.next();
-    let player = stage.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
-    let pid = player.pid();
+    let workload = env.workload(&["leak3", "--work-ms", "300", "--wait-ms", "300"]);
+    let pid = workload.pid();
     tracer.wait_for_process(pid, |process| process["live_bytes"] == 24 << 20);
-    player.finish();
+    workload.finish();
     let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
-    assert_same(process(&report, pid), &stage.oracle(pid));
+    assert_same(process(&report, pid), &env.oracle(pid));
     let next = tracer.next();
     assert!(!next["processes"].as_array().unwrap().iter().any(|p| p["pid"] == pid));
     let traced = tracer.stop();
     assert!(traced.status.success());
-    assert_same(process(traced.last(), pid), &stage.oracle(pid));
+    assert_same(process(traced.last(), pid), &env.oracle(pid));
 }
 
 #[test]
 fn only_the_target_process_is_traced() {
-    let stage = TestEnv::new();
-    let mut target = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
-    let mut other = stage.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
+    let env = TestEnv::new();
+    let mut target = env.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
+    let mut other = env.workload(&["--wait-start", "train", "--steps", "40", "--step-ms", "5"]);
     target.wait_ready();
     other.wait_ready();
-    let driver = stage.driver.to_str().unwrap();
-    let mut tracer = stage.start_trace(&["-p", &target.pid().to_string(), "--driver", driver]);
+    let driver = env.driver.to_str().unwrap();
+    let mut tracer = env.start_trace(&["-p", &target.pid().to_string(), "--driver", driver]);
     tracer.next();
     let (pid, other_pid) = (target.pid(), other.pid());
     target.go();
@@ -48,24 +48,24 @@ fn only_the_target_process_is_traced() {
     // The trace ends when its process exits.
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
-    assert_same(process(traced.last(), pid), &stage.oracle(pid));
+    assert_same(process(traced.last(), pid), &env.oracle(pid));
     assert!(!traced.last()["processes"].as_array().unwrap().iter().any(|p| p["pid"] == other_pid));
 }
 
 #[test]
 fn children_are_traced_with_follow_forks() {
     for follow in [false, true] {
-        let stage = TestEnv::new();
-        let mut player = stage.workload(&["--wait-start", "fork"]);
-        player.wait_ready();
-        let pid = player.pid().to_string();
-        let mut arguments = vec!["-p", &pid, "--driver", stage.driver.to_str().unwrap()];
+        let env = TestEnv::new();
+        let mut workload = env.workload(&["--wait-start", "fork"]);
+        workload.wait_ready();
+        let pid = workload.pid().to_string();
+        let mut arguments = vec!["-p", &pid, "--driver", env.driver.to_str().unwrap()];
         arguments.extend(follow.then_some("--follow-forks"));
-        let mut tracer = stage.start_trace(&arguments);
+        let mut tracer = env.start_trace(&arguments);
         tracer.next();
-        player.go();
-        let own = player.pid();
-        player.finish();
+        workload.go();
+        let own = workload.pid();
+        workload.finish();
         let traced = if follow {
             tracer.wait_for_process(own, |process| process["exited"] == true);
             tracer.stop()
@@ -74,7 +74,7 @@ fn children_are_traced_with_follow_forks() {
         };
         let processes = traced.last()["processes"].as_array().unwrap();
         assert_eq!(processes.len(), if follow { 2 } else { 1 });
-        for (pid, oracle) in stage.oracles() {
+        for (pid, oracle) in env.oracles() {
             if follow || pid == own {
                 assert_same(process(traced.last(), pid), &oracle);
             }
@@ -84,26 +84,26 @@ fn children_are_traced_with_follow_forks() {
 
 #[test]
 fn late_loaded_driver_is_traced_from_its_first_call() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["dlopen-late", "--delay-ms", "500"]);
-    traced.assert_truth(&stage);
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["dlopen-late", "--delay-ms", "500"]);
+    traced.assert_truth(&env);
 }
 
 #[test]
 fn second_driver_copy_is_attached_while_tracing() {
-    let stage = TestEnv::new();
-    let mut tracer = stage.start_trace(&["--driver", stage.driver.to_str().unwrap()]);
+    let env = TestEnv::new();
+    let mut tracer = env.start_trace(&["--driver", env.driver.to_str().unwrap()]);
     tracer.next();
     // A copy elsewhere, as in a container.
     let elsewhere = tempfile::tempdir().unwrap();
     let copy = elsewhere.path().join("libcuda.so.1");
-    fs::copy(&stage.driver, &copy).unwrap();
+    fs::copy(&env.driver, &copy).unwrap();
     // The probes are attached within milliseconds of its loading, while it initializes as long as a
     // real one does.
     let second = TestEnv::with_driver(copy).env("SIM_INIT_MS", "300");
-    let player = second.workload(&["kinds"]);
-    let pid = player.pid();
-    player.finish();
+    let workload = second.workload(&["kinds"]);
+    let pid = workload.pid();
+    workload.finish();
     let report = tracer.wait_for_process(pid, |process| process["exited"] == true);
     assert_same(process(&report, pid), &second.oracle(pid));
     // It loaded the driver before the probes were attached, and the report says so.
@@ -113,26 +113,26 @@ fn second_driver_copy_is_attached_while_tracing() {
 
 #[test]
 fn one_driver_file_with_two_names_is_counted_once() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let elsewhere = tempfile::tempdir().unwrap();
     let copy = elsewhere.path().join("libcuda.so.1");
     let link = elsewhere.path().join("libcuda.so.999");
-    fs::copy(&stage.driver, &copy).unwrap();
+    fs::copy(&env.driver, &copy).unwrap();
     fs::hard_link(&copy, &link).unwrap();
-    let stage = TestEnv::with_driver(copy.clone());
+    let env = TestEnv::with_driver(copy.clone());
     let drivers = ["--driver", copy.to_str().unwrap(), "--driver", link.to_str().unwrap()];
-    stage.trace(&drivers, &["train", "--steps", "20", "--step-ms", "1"]).assert_truth(&stage);
+    env.trace(&drivers, &["train", "--steps", "20", "--step-ms", "1"]).assert_truth(&env);
 }
 
 #[test]
 fn one_driver_file_in_an_overlay_is_counted_once() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let base = tempfile::tempdir().unwrap();
     let path = |name: &str| base.path().join(name);
     for name in ["lower", "upper", "work", "merged"] {
         fs::create_dir(path(name)).unwrap();
     }
-    fs::copy(&stage.driver, path("lower/libcuda.so.1")).unwrap();
+    fs::copy(&env.driver, path("lower/libcuda.so.1")).unwrap();
     let options = format!(
         "lowerdir={},upperdir={},workdir={}",
         path("lower").display(),
@@ -189,56 +189,56 @@ fn functions_at_one_address_are_counted_once() {
 
 /// Starts a program on the second device, and traces it while it runs.
 fn late(mode: &str) -> (TestEnv, harness::Workload, harness::Tracer) {
-    let stage = TestEnv::new();
-    let program = stage.dir.path().join("program");
+    let env = TestEnv::new();
+    let program = env.dir.path().join("program");
     compile("late.c", &program, &["-ldl"]);
-    let mut player = harness::Workload::start(stage.command(&program).arg(mode));
-    player.wait_ready();
-    let tracer = stage.start_trace(&["-p", &player.pid().to_string()]);
-    (stage, player, tracer)
+    let mut workload = harness::Workload::start(env.command(&program).arg(mode));
+    workload.wait_ready();
+    let tracer = env.start_trace(&["-p", &workload.pid().to_string()]);
+    (env, workload, tracer)
 }
 
 #[test]
 fn device_is_learned_from_context_queries() {
-    let (_stage, player, mut tracer) = late("queries");
-    let report = tracer.wait_for_process(player.pid(), |process| {
+    let (_env, workload, mut tracer) = late("queries");
+    let report = tracer.wait_for_process(workload.pid(), |process| {
         let devices = process["devices"].as_array().unwrap();
         devices.iter().any(|device| device["device"] == 1 && device["peak_bytes"] == 4096)
     });
-    assert_eq!(process(&report, player.pid())["before_trace"], true);
+    assert_eq!(process(&report, workload.pid())["before_trace"], true);
 }
 
 #[test]
 fn device_without_context_queries_is_unknown() {
-    let (_stage, player, mut tracer) = late("silent");
-    let report = tracer.wait_for_process(player.pid(), |process| {
+    let (_env, workload, mut tracer) = late("silent");
+    let report = tracer.wait_for_process(workload.pid(), |process| {
         let devices = process["devices"].as_array().unwrap();
         devices.iter().any(|device| device["live_bytes"].as_u64() > Some(0))
     });
-    let device = &process(&report, player.pid())["devices"][0];
+    let device = &process(&report, workload.pid())["devices"][0];
     assert_eq!(device["device"], serde_json::Value::Null);
     assert!(device["unknown_reason"].as_str().unwrap().contains("before the trace"), "{device}");
 }
 
 #[test]
 fn late_attach_reports_missing_memory() {
-    let stage = TestEnv::new();
-    let mut player =
-        stage.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "4000"]);
-    player.wait_ready();
-    let pid = player.pid();
-    let mut tracer = stage.start_trace(&["-p", &pid.to_string()]);
+    let env = TestEnv::new();
+    let mut workload =
+        env.workload(&["hold", "--count", "5", "--size", "1048576", "--wait-ms", "4000"]);
+    workload.wait_ready();
+    let pid = workload.pid();
+    let mut tracer = env.start_trace(&["-p", &pid.to_string()]);
     let report = tracer.next();
     // It made no call since: nothing is known or claimed about it.
     assert_eq!((&report["live_bytes"], &report["processes"]), (&0.into(), &serde_json::json!([])));
-    drop(player);
+    drop(workload);
     let traced = tracer.stop();
     assert!(traced.status.success(), "{}", traced.messages);
 
     // For a process that continues, every report says that its earlier memory is missing, also as
     // text.
-    let (_stage, player, mut tracer) = late("silent");
-    let pid = player.pid();
+    let (_env, workload, mut tracer) = late("silent");
+    let pid = workload.pid();
     let called = |process: &serde_json::Value| process["allocations_total"].as_u64() > Some(0);
     let report = tracer.wait_for_process(pid, called);
     let known = process(&report, pid);

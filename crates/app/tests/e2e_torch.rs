@@ -12,13 +12,13 @@ use harness::{TestEnv, VRAMSCOPE, Workload, code_of, process, send_signal, simul
 use serde_json::Value;
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
-fn stage() -> TestEnv {
+fn env() -> TestEnv {
     TestEnv::new().env("SIM_INIT_MS", "500")
 }
 
 /// Returns the statistics that the cache of a process wrote.
-fn oracle(stage: &TestEnv, pid: u32) -> Value {
-    let path = stage.dir.path().join(format!("torch-{pid}.json"));
+fn oracle(env: &TestEnv, pid: u32) -> Value {
+    let path = env.dir.path().join(format!("torch-{pid}.json"));
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("no oracle {}: {error}", path.display()));
     serde_json::from_str::<Value>(&text).unwrap()["devices"][0].clone()
@@ -36,8 +36,8 @@ fn device(report: &Value, pid: u32) -> &Value {
 }
 
 /// Asserts that the reported tensors of a process match the cache.
-fn assert_blocks(stage: &TestEnv, report: &Value, pid: u32) {
-    let (found, oracle) = (device(report, pid), oracle(stage, pid));
+fn assert_blocks(env: &TestEnv, report: &Value, pid: u32) {
+    let (found, oracle) = (device(report, pid), oracle(env, pid));
     for (ours, theirs) in [
         ("device", "device"),
         ("allocated_bytes", "allocated"),
@@ -73,12 +73,12 @@ fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
 #[test]
 fn blocks_match_the_cache_in_every_attach_mode() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
-        let stage = stage();
+        let env = env();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
-        let traced = stage.trace(&["--torch", "--attach-mode", tier], &workload);
-        traced.assert_truth(&stage);
+        let traced = env.trace(&["--torch", "--attach-mode", tier], &workload);
+        traced.assert_truth(&env);
         let last = traced.last();
-        assert_blocks(&stage, last, only_pid(last));
+        assert_blocks(&env, last, only_pid(last));
         for (function, live, total, freed) in
             [("weights", 5, 5, 0), ("activations", 0, 60, 60), ("keep_history", 20, 20, 0)]
         {
@@ -96,11 +96,11 @@ fn blocks_match_the_cache_in_every_attach_mode() {
 
 #[test]
 fn totals_mode_has_equal_values_without_sites() {
-    let stage = stage();
-    let traced = stage.trace(&["--torch=totals"], &["torch-leak"]);
-    traced.assert_truth(&stage);
+    let env = env();
+    let traced = env.trace(&["--torch=totals"], &["torch-leak"]);
+    traced.assert_truth(&env);
     let last = traced.last();
-    assert_blocks(&stage, last, only_pid(last));
+    assert_blocks(&env, last, only_pid(last));
     let [site] = &last["tensor_sites"].as_array().unwrap()[..] else { panic!("{last}") };
     assert_eq!((&site["id"], &site["live_allocations"]), (&"none".into(), &25.into()));
     // Driver allocations still have their stacks.
@@ -109,40 +109,40 @@ fn totals_mode_has_equal_values_without_sites() {
 
 #[test]
 fn tensors_are_not_reported_without_torch_option() {
-    let stage = stage();
-    let traced = stage.trace(&[], &["torch-leak"]);
-    traced.assert_truth(&stage);
+    let env = env();
+    let traced = env.trace(&[], &["torch-leak"]);
+    traced.assert_truth(&env);
     assert!(process(traced.last(), only_pid(traced.last())).get("torch").is_none());
     assert!(traced.last().get("tensor_sites").is_none());
 }
 
 #[test]
 fn emptied_cache_holds_nothing() {
-    let stage = stage();
-    let traced = stage.trace(
+    let env = env();
+    let traced = env.trace(
         &["--torch", "--fail-on-leak"],
         &["--hold-ms", "300", "torch-clean", "--empty-cache"],
     );
-    traced.assert_truth(&stage);
+    traced.assert_truth(&env);
     let last = traced.last();
     let pid = only_pid(last);
-    assert_blocks(&stage, last, pid);
+    assert_blocks(&env, last, pid);
     let found = device(last, pid);
     assert_eq!((&found["live_blocks"], &found["allocations_total"]), (&0.into(), &65.into()));
 }
 
 #[test]
 fn preexisting_process_has_the_cache_totals() {
-    let stage = stage();
-    let mut player = stage.workload(&["torch-clean", "--wait-loaded"]);
-    player.wait_ready();
-    let pid = player.pid();
-    let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+    let env = env();
+    let mut workload = env.workload(&["torch-clean", "--wait-loaded"]);
+    workload.wait_ready();
+    let pid = workload.pid();
+    let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
     tracer.next();
-    player.go();
-    player.finish();
+    workload.go();
+    workload.finish();
     let traced = tracer.stop();
-    let (found, oracle) = (device(traced.last(), pid), oracle(&stage, pid));
+    let (found, oracle) = (device(traced.last(), pid), oracle(&env, pid));
     for (ours, theirs) in [("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")] {
         assert_eq!(found[ours], oracle[theirs]);
     }
@@ -153,16 +153,16 @@ fn preexisting_process_has_the_cache_totals() {
 
 #[test]
 fn tensors_from_before_the_trace_are_unknown() {
-    let stage = stage();
-    let mut player = stage.workload(&["torch-leak", "--wait-loaded", "--hold-ms", "60000"]);
-    player.wait_ready();
-    let pid = player.pid();
-    let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+    let env = env();
+    let mut workload = env.workload(&["torch-leak", "--wait-loaded", "--hold-ms", "60000"]);
+    workload.wait_ready();
+    let pid = workload.pid();
+    let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
     tracer.next();
-    player.go();
+    workload.go();
     let report = tracer
         .wait_for_process(pid, |process| process["torch"]["devices"][0]["allocations_total"] == 80);
-    let (found, oracle) = (device(&report, pid), oracle(&stage, pid));
+    let (found, oracle) = (device(&report, pid), oracle(&env, pid));
     assert_eq!(found["allocated_bytes"], oracle["allocated"]);
     assert_eq!((&found["live_blocks"], &found["tracked_bytes"]), (&20.into(), &(20 * 1536).into()));
     assert_eq!(found["fragmentation_unknown_reason"], "blocks_unknown");
@@ -171,34 +171,34 @@ fn tensors_from_before_the_trace_are_unknown() {
 
 #[test]
 fn torch_processes_are_separate() {
-    let stage = stage();
+    let env = env();
     let start = |arguments: &[&str]| {
-        let mut player = stage.workload(arguments);
-        player.wait_ready();
-        player
+        let mut workload = env.workload(arguments);
+        workload.wait_ready();
+        workload
     };
     let mut first = start(&["--wait-start", "--hold-ms", "500", "torch-leak", "--steps", "7"]);
     let mut second = start(&["--wait-start", "--hold-ms", "500", "torch-leak", "--steps", "30"]);
     let (one, two) = (first.pid(), second.pid());
     let pids = [one.to_string(), two.to_string()];
-    let mut tracer = stage.start_trace(&["--torch", "-p", &pids[0], "-p", &pids[1]]);
+    let mut tracer = env.start_trace(&["--torch", "-p", &pids[0], "-p", &pids[1]]);
     tracer.next();
     first.go();
     second.go();
     first.finish();
     second.finish();
     let traced = tracer.stop();
-    assert_blocks(&stage, traced.last(), one);
-    assert_blocks(&stage, traced.last(), two);
+    assert_blocks(&env, traced.last(), one);
+    assert_blocks(&env, traced.last(), two);
     let kept = tensor_site(traced.last(), "keep_history");
     assert_eq!(kept["live_allocations"], 37);
     assert_eq!(kept["processes"].as_array().unwrap().len(), 2);
 }
 
 /// Creates empty libraries with these names.
-fn stubs(stage: &TestEnv, names: &[&str]) -> String {
+fn stubs(env: &TestEnv, names: &[&str]) -> String {
     let paths = names.iter().map(|name| {
-        let path = stage.dir.path().join(name);
+        let path = env.dir.path().join(name);
         let status = Command::new("gcc")
             .args(["-shared", "-fPIC", "-x", "c", "/dev/null", "-o"])
             .arg(&path)
@@ -215,17 +215,17 @@ fn unsupported_pytorch_is_reported_with_a_reason() {
     for (names, reason) in
         [(&["libc10.so", "libc10_cuda.so"][..], "no_symbol"), (&["libc10_cuda.so"], "no_library")]
     {
-        let stage = TestEnv::new();
-        let preload = stubs(&stage, names);
-        let mut command = stage.command(simulator().join("workload"));
+        let env = TestEnv::new();
+        let preload = stubs(&env, names);
+        let mut command = env.command(simulator().join("workload"));
         command.env("LD_PRELOAD", preload);
         let arguments = ["--wait-start", "leak3", "--work-ms", "1000", "--wait-ms", "60000"];
-        let mut player = Workload::start(command.args(arguments));
-        player.wait_ready();
-        let pid = player.pid();
-        let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+        let mut workload = Workload::start(command.args(arguments));
+        workload.wait_ready();
+        let pid = workload.pid();
+        let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
         tracer.next();
-        player.go();
+        workload.go();
         let report = tracer.wait_for_process(pid, |process| process["torch"].is_object());
         let torch = &process(&report, pid)["torch"];
         assert_eq!(torch["unavailable_reason"], reason, "{torch}");
@@ -237,9 +237,9 @@ fn unsupported_pytorch_is_reported_with_a_reason() {
 
 #[test]
 fn cuda_malloc_async_backend_is_driver_memory() {
-    let stage = stage().env("SIM_TORCH_BACKEND", "async");
-    let traced = stage.trace(&["--torch"], &["--hold-ms", "500", "torch-leak"]);
-    traced.assert_truth(&stage);
+    let env = env().env("SIM_TORCH_BACKEND", "async");
+    let traced = env.trace(&["--torch"], &["--hold-ms", "500", "torch-leak"]);
+    traced.assert_truth(&env);
     let process = process(traced.last(), only_pid(traced.last()));
     assert_eq!(process["torch"]["unavailable_reason"], "async_backend", "{process}");
     assert_eq!(process["live_allocations_by_kind"]["async"], 25);
@@ -247,14 +247,14 @@ fn cuda_malloc_async_backend_is_driver_memory() {
 
 #[test]
 fn full_tensor_ring_loses_no_driver_calls() {
-    let stage = stage();
+    let env = env();
     let options = ["--torch", "--ring-size", "4096"];
-    let traced = stage.trace(&options, &["torch-spam", "--pairs", "100000"]);
-    traced.assert_truth(&stage);
+    let traced = env.trace(&options, &["torch-spam", "--pairs", "100000"]);
+    traced.assert_truth(&env);
     let last = traced.last();
     let pid = only_pid(last);
     let number = |value: &Value| value.as_u64().unwrap();
-    let (torch, oracle) = (&process(last, pid)["torch"], oracle(&stage, pid));
+    let (torch, oracle) = (&process(last, pid)["torch"], oracle(&env, pid));
     assert!(number(&torch["lost_events"]) > 0, "{torch}");
     assert_eq!(torch["exact"], false);
     let found = device(last, pid);
@@ -272,15 +272,15 @@ fn killed_tracer_leaves_no_probe_on_the_library() {
         std::fs::copy(simulator().join(name), dir.path().join(name)).unwrap();
     }
     let library = dir.path().join("libc10.so");
-    let stage = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
+    let env = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
     let steps = ["torch-leak", "--wait-loaded", "--steps", "3000", "--step-ms", "1"];
-    let mut player = stage.workload(&steps);
-    player.wait_ready();
-    let pid = player.pid();
+    let mut workload = env.workload(&steps);
+    workload.wait_ready();
+    let pid = workload.pid();
     assert_eq!(code_of(pid, &library, REPORT)[..2], [0x41, 0x56]);
-    let mut tracer = stage.start_trace(&["--torch", "-p", &pid.to_string()]);
+    let mut tracer = env.start_trace(&["--torch", "-p", &pid.to_string()]);
     tracer.next();
-    player.go();
+    workload.go();
     tracer.wait_for_process(pid, |process| process["torch"]["devices"][0].is_object());
     assert_eq!(code_of(pid, &library, REPORT)[0], 0xcc, "the probe is a breakpoint");
     send_signal(tracer.child.id(), 9);
@@ -290,7 +290,7 @@ fn killed_tracer_leaves_no_probe_on_the_library() {
         code_of(pid, &library, REPORT)[..2] == [0x41, 0x56]
     });
     assert!(gone, "a breakpoint is left in the target");
-    let (status, _) = player.finish();
+    let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 }
 
@@ -312,13 +312,13 @@ fn succeeded(output: &Output) -> String {
 
 #[test]
 fn tensors_are_listed_by_python_line() {
-    let stage = stage();
-    let mut command = stage.command(VRAMSCOPE);
+    let env = env();
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--json", "--torch", "--"]).arg("python3").arg(script());
     let text = succeeded(&command.output().unwrap());
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     let pid = only_pid(&last);
-    assert_blocks(&stage, &last, pid);
+    assert_blocks(&env, &last, pid);
     let lines = |site: &Value| -> Vec<u64> {
         let frames = site["frames"].as_array().unwrap().iter();
         let python = frames.filter(|frame| frame["language"] == "python");
@@ -338,10 +338,10 @@ fn tensors_are_listed_by_python_line() {
 
 #[test]
 fn torch_recording_matches_the_trace() {
-    let stage = stage();
-    let file = stage.dir.path().join("run.arrows");
-    let report = stage.dir.path().join("report.txt");
-    let mut command = stage.command(VRAMSCOPE);
+    let env = env();
+    let file = env.dir.path().join("run.arrows");
+    let report = env.dir.path().join("report.txt");
+    let mut command = env.command(VRAMSCOPE);
     command.args(["trace", "--torch", "--interval", "1h", "-o"]).arg(&report);
     command.arg("--record").arg(&file).arg("--").arg(simulator().join("workload"));
     succeeded(&command.args(["torch-leak", "--refuse"]).output().unwrap());

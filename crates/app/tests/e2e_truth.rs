@@ -13,9 +13,9 @@ use harness::{TestEnv, simulator};
 
 #[test]
 fn three_allocations_and_two_frees_match_the_driver() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["leak3", "--work-ms", "700", "--wait-ms", "700"]);
-    traced.assert_truth(&stage);
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["leak3", "--work-ms", "700", "--wait-ms", "700"]);
+    traced.assert_truth(&env);
     let totals: Vec<u64> =
         traced.reports.iter().map(|report| report["live_bytes"].as_u64().unwrap()).collect();
     let mib = |n: u64| n << 20;
@@ -26,30 +26,30 @@ fn three_allocations_and_two_frees_match_the_driver() {
 
 #[test]
 fn training_on_two_threads_matches_the_driver() {
-    let stage = TestEnv::new();
-    stage.trace(&[], &["train", "--steps", "150", "--step-ms", "2"]).assert_truth(&stage);
+    let env = TestEnv::new();
+    env.trace(&[], &["train", "--steps", "150", "--step-ms", "2"]).assert_truth(&env);
 }
 
 #[test]
 fn four_processes_match_the_driver() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["stressor", "--duration", "3", "--sleep-ms", "5"]);
-    traced.assert_truth(&stage);
-    assert_eq!(stage.oracles().len(), 4);
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["stressor", "--duration", "3", "--sleep-ms", "5"]);
+    traced.assert_truth(&env);
+    assert_eq!(env.oracles().len(), 4);
 }
 
 #[test]
 fn cross_thread_frees_match_the_driver() {
-    let stage = TestEnv::new();
-    stage.trace(&[], &["threads", "--threads", "5", "--duration", "3"]).assert_truth(&stage);
+    let env = TestEnv::new();
+    env.trace(&[], &["threads", "--threads", "5", "--duration", "3"]).assert_truth(&env);
 }
 
 #[test]
 fn anomaly_is_listed_with_its_thread() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["anomaly", "--iter-ms", "50"]);
-    traced.assert_truth(&stage);
-    let pid = *stage.oracles().keys().next().unwrap();
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["anomaly", "--iter-ms", "50"]);
+    traced.assert_truth(&env);
+    let pid = *env.oracles().keys().next().unwrap();
     let processes =
         traced.reports.iter().flat_map(|report| report["processes"].as_array().unwrap());
     let ours = processes.filter(|process| process["pid"] == pid).flat_map(harness::live);
@@ -64,43 +64,43 @@ fn anomaly_is_listed_with_its_thread() {
 #[test]
 fn paced_and_unpaced_calls_match_the_driver() {
     for throughput in ["4000", "max"] {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let workload = ["spam", "--throughput", throughput, "--duration", "2"];
-        stage.trace(&[], &workload).assert_truth(&stage);
+        env.trace(&[], &workload).assert_truth(&env);
     }
 }
 
 #[test]
 fn leaks_of_a_fast_program_match_the_driver() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
-    stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+    env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
 }
 
 #[test]
 fn contexts_and_devices_match_the_driver() {
-    let stage = TestEnv::new();
-    stage.trace(&[], &["contexts"]).assert_truth(&stage);
+    let env = TestEnv::new();
+    env.trace(&[], &["contexts"]).assert_truth(&env);
 }
 
 #[test]
 fn every_memory_kind_matches_the_driver() {
-    let stage = TestEnv::new();
-    stage.trace(&[], &["kinds"]).assert_truth(&stage);
+    let env = TestEnv::new();
+    env.trace(&[], &["kinds"]).assert_truth(&env);
 }
 
 #[test]
 fn forked_child_has_its_own_ledger() {
-    let stage = TestEnv::new();
-    stage.trace(&[], &["fork"]).assert_truth(&stage);
-    assert_eq!(stage.oracles().len(), 2);
+    let env = TestEnv::new();
+    env.trace(&[], &["fork"]).assert_truth(&env);
+    assert_eq!(env.oracles().len(), 2);
 }
 
 #[test]
 fn exec_starts_a_new_ledger() {
-    let stage = TestEnv::new();
-    let traced = stage.trace(&[], &["exec"]);
-    traced.assert_truth(&stage);
+    let env = TestEnv::new();
+    let traced = env.trace(&[], &["exec"]);
+    traced.assert_truth(&env);
     let processes = traced.last()["processes"].as_array().unwrap();
     let ends: Vec<_> = processes.iter().map(|process| process["end_reason"].as_str()).collect();
     assert_eq!(ends, [Some("exit"), Some("exec")]);
@@ -108,9 +108,9 @@ fn exec_starts_a_new_ledger() {
 
 #[test]
 fn out_of_memory_is_reported() {
-    let stage = TestEnv::new().env("SIM_MEMORY", "2G");
-    let traced = stage.trace(&[], &["oom", "--chunk-mb", "300"]);
-    traced.assert_truth(&stage);
+    let env = TestEnv::new().env("SIM_MEMORY", "2G");
+    let traced = env.trace(&[], &["oom", "--chunk-mb", "300"]);
+    traced.assert_truth(&env);
     let ooms: Vec<_> = traced
         .reports
         .iter()
@@ -125,32 +125,32 @@ fn out_of_memory_is_reported() {
 fn failed_calls_change_nothing() {
     // The program continues after every failure, so that there are many.
     let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
-    let stage = TestEnv::new().env("SIM_INJECT_FAILURES", failing);
+    let env = TestEnv::new().env("SIM_INJECT_FAILURES", failing);
     let workload = ["random", "--ops", "3000", "--threads", "2"];
-    let traced = stage.trace(&["--top", "1000000"], &workload);
-    traced.assert_truth(&stage);
-    let (_, oracle) = stage.oracles().into_iter().next().unwrap();
+    let traced = env.trace(&["--top", "1000000"], &workload);
+    traced.assert_truth(&env);
+    let (_, oracle) = env.oracles().into_iter().next().unwrap();
     assert!(oracle["failed_allocations"].as_u64() > Some(20), "{oracle}");
 }
 
 #[test]
 fn older_driver_build_matches() {
-    let stage = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
-    stage.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_truth(&stage);
+    let env = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    env.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_truth(&env);
 }
 
 #[test]
 fn every_attach_mode_matches_the_driver() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
-        let stage = TestEnv::new();
+        let env = TestEnv::new();
         let workload = ["threads", "--threads", "4", "--duration", "1"];
-        stage.trace(&["--attach-mode", tier], &workload).assert_truth(&stage);
+        env.trace(&["--attach-mode", tier], &workload).assert_truth(&env);
     }
 }
 
 #[test]
 fn many_live_allocations_match_the_driver() {
-    let stage = TestEnv::new();
+    let env = TestEnv::new();
     let workload = ["hold", "--count", "50000", "--size", "4096", "--distinct", "--wait-ms", "300"];
-    stage.trace(&["--top", "1000000"], &workload).assert_truth(&stage);
+    env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
 }

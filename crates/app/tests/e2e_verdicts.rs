@@ -83,10 +83,10 @@ fn report_of(file: &Path) -> Value {
 }
 
 /// Runs a workload to its end; the recording must give the verdicts of the last report.
-fn assert_same_verdicts(stage: &TestEnv, options: &[&str], workload: &str) -> Verdicts {
-    let file = stage.dir.path().join("run.arrows");
+fn assert_same_verdicts(env: &TestEnv, options: &[&str], workload: &str) -> Verdicts {
+    let file = env.dir.path().join("run.arrows");
     let record = [options, &["--record", file.to_str().unwrap()]].concat();
-    let traced = stage.trace(&record, &workload.split(' ').collect::<Vec<_>>());
+    let traced = env.trace(&record, &workload.split(' ').collect::<Vec<_>>());
     assert!(traced.status.success(), "{}", traced.messages);
     let (live, recorded) = (of_trace(traced.last()), of_recording(&report_of(&file)));
     assert!(!live.is_empty(), "{workload}: {}", traced.last());
@@ -95,7 +95,7 @@ fn assert_same_verdicts(stage: &TestEnv, options: &[&str], workload: &str) -> Ve
 }
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
-fn stage() -> TestEnv {
+fn env() -> TestEnv {
     TestEnv::new().env("SIM_INIT_MS", "500")
 }
 
@@ -110,10 +110,10 @@ fn kinds(verdicts: &Verdicts, verdict: &str) -> Vec<String> {
 
 #[test]
 fn cache_of_leaking_tensors_is_not_a_suspect_live_or_recorded() {
-    let live = assert_same_verdicts(&stage(), &["--torch"], LEAK);
+    let live = assert_same_verdicts(&env(), &["--torch"], LEAK);
     assert_eq!(kinds(&live, "leak"), ["torch"], "{live:?}");
     assert_eq!(kinds(&live, "cache"), ["device"], "{live:?}");
-    let live = assert_same_verdicts(&stage(), &[], LEAK);
+    let live = assert_same_verdicts(&env(), &[], LEAK);
     assert_eq!(kinds(&live, "leak"), ["device"], "{live:?}");
 }
 
@@ -127,11 +127,11 @@ fn recorded_torch_runs_get_the_live_verdicts() {
             "torch-clean --steps 200 --step-ms 20 --empty-cache",
             "torch-spam --pairs 2000 --stacks 8",
         ] {
-            scope.spawn(move || assert_same_verdicts(&stage(), &["--torch"], workload));
+            scope.spawn(move || assert_same_verdicts(&env(), &["--torch"], workload));
         }
-        scope.spawn(|| assert_same_verdicts(&stage(), &["--torch=totals"], LEAK));
-        let stage = stage().env("SIM_TORCH_BACKEND", "async");
-        scope.spawn(move || assert_same_verdicts(&stage, &["--torch"], LEAK));
+        scope.spawn(|| assert_same_verdicts(&env(), &["--torch=totals"], LEAK));
+        let env = env().env("SIM_TORCH_BACKEND", "async");
+        scope.spawn(move || assert_same_verdicts(&env, &["--torch"], LEAK));
     });
 }
 
@@ -151,15 +151,15 @@ fn recorded_runs_without_torch_get_the_live_verdicts() {
 
 #[test]
 fn recorded_running_process_gets_the_live_verdicts() {
-    let stage = stage();
-    let workload = "torch-leak --wait-loaded --steps 3000 --step-ms 20 --keep-bytes 12000000";
-    let mut player = stage.workload(&workload.split(' ').collect::<Vec<_>>());
-    player.wait_ready();
-    let (pid, file) = (player.pid().to_string(), stage.dir.path().join("run.arrows"));
+    let env = env();
+    let arguments = "torch-leak --wait-loaded --steps 3000 --step-ms 20 --keep-bytes 12000000";
+    let mut workload = env.workload(&arguments.split(' ').collect::<Vec<_>>());
+    workload.wait_ready();
+    let (pid, file) = (workload.pid().to_string(), env.dir.path().join("run.arrows"));
     let options = ["--torch", "--record", file.to_str().unwrap(), "-p", &pid];
-    let mut tracer = stage.start_trace(&options);
+    let mut tracer = env.start_trace(&options);
     tracer.next();
-    player.go();
+    workload.go();
     let started = std::time::Instant::now();
     tracer.wait_for("five seconds", |_| started.elapsed().as_secs() >= 5);
     let live = of_trace(tracer.stop().last());

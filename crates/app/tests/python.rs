@@ -21,9 +21,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Records a workload in a new directory.
-fn record(stage: &TestEnv, workload: &[&str]) -> TempDir {
+fn record(env: &TestEnv, workload: &[&str]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     command.args(["record", "-o"]).arg(dir.path().join("run.arrows")).arg("--");
     let output = command.arg(simulator().join("workload")).args(workload).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -83,10 +83,10 @@ fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
 
 #[test]
 fn pyarrow_and_duckdb_read_the_same_totals() {
-    let stage =
+    let env =
         TestEnv::new().env("SIM_INJECT_FAILURES", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
     let workload = ["--seed", "7", "random", "--ops", "2000", "--threads", "2"];
-    let dir = record(&stage, &workload);
+    let dir = record(&env, &workload);
     let theirs = run(dir.path(), SUMS);
     let ours = ours(&dir.path().join("run.arrows"));
     assert_eq!(ours.len(), 5, "{ours:?}");
@@ -105,8 +105,8 @@ fn pyarrow_and_duckdb_read_the_same_totals() {
 
 #[test]
 fn documented_python_examples_work() {
-    let stage = TestEnv::new();
-    let dir = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
+    let env = TestEnv::new();
+    let dir = record(&env, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
     let script = format!(
         "{}\nimport json\nprint(json.dumps([totals.fetchall(), never_freed.fetchall(), \
          [calls for _, calls, _ in rates.fetchall()]], default=int))\n",
@@ -116,7 +116,7 @@ fn documented_python_examples_work() {
     let [totals, never_freed, rates] = &answers.as_array().unwrap()[..] else {
         panic!("three answers");
     };
-    let oracles = stage.oracles();
+    let oracles = env.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
     assert_eq!(*totals, serde_json::json!([["workload", pid, "device", 3, 24 << 20]]));
     let calls: u64 = rates.as_array().unwrap().iter().map(|calls| calls.as_u64().unwrap()).sum();
@@ -133,8 +133,8 @@ fn documented_python_examples_work() {
 
 #[test]
 fn truncated_recording_is_read_by_pyarrow() {
-    let stage = TestEnv::new();
-    let dir = record(&stage, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
+    let env = TestEnv::new();
+    let dir = record(&env, &["leak3", "--work-ms", "10", "--wait-ms", "10"]);
     let file = dir.path().join("run.arrows");
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() - 100]).unwrap();

@@ -19,13 +19,13 @@ pub struct Agent {
     log: PathBuf,
 }
 
-/// Returns the command of an agent: with the driver of `stage`, its state in the directory of
-/// `stage`, and its own port, unless the options override that.
-pub fn serve(stage: &TestEnv, options: &[&str]) -> Command {
-    let mut command = stage.command(VRAMSCOPE);
-    command.arg("serve").arg("--driver").arg(&stage.driver);
+/// Returns the command of an agent: with the driver of `env`, its state in the directory of
+/// `env`, and its own port, unless the options override that.
+pub fn serve(env: &TestEnv, options: &[&str]) -> Command {
+    let mut command = env.command(VRAMSCOPE);
+    command.arg("serve").arg("--driver").arg(&env.driver);
     if !options.contains(&"--state-dir") {
-        command.arg("--state-dir").arg(stage.dir.path().join("state"));
+        command.arg("--state-dir").arg(env.dir.path().join("state"));
     }
     if !options.contains(&"--listen") {
         command.args(["--listen", "127.0.0.1:0"]);
@@ -41,22 +41,22 @@ pub fn check(file: &Path) -> Command {
     command
 }
 
-/// Writes a configuration into the directory of `stage`, and returns its path.
-pub fn settings(stage: &TestEnv, text: &str) -> String {
-    let file = stage.dir.path().join("settings.toml");
+/// Writes a configuration into the directory of `env`, and returns its path.
+pub fn settings(env: &TestEnv, text: &str) -> String {
+    let file = env.dir.path().join("settings.toml");
     std::fs::write(&file, text).unwrap();
     file.to_str().unwrap().to_owned()
 }
 
 impl Agent {
     /// Starts an agent, and waits until it responds and traces.
-    pub fn start(stage: &TestEnv, options: &[&str]) -> Self {
-        Self::run(&mut serve(stage, options), stage.dir.path())
+    pub fn start(env: &TestEnv, options: &[&str]) -> Self {
+        Self::run(&mut serve(env, options), env.dir.path())
     }
 
     /// Starts an agent with a configuration file.
-    pub fn start_with(stage: &TestEnv, text: &str, options: &[&str]) -> Self {
-        Self::start(stage, &[&["--config", &settings(stage, text)], options].concat())
+    pub fn start_with(env: &TestEnv, text: &str, options: &[&str]) -> Self {
+        Self::start(env, &[&["--config", &settings(env, text)], options].concat())
     }
 
     /// Starts an agent from a command, and waits until it responds and traces. Its messages go into

@@ -14,13 +14,13 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn start(stage: &TestEnv, settings: &str) -> Self {
-        Self::start_in(stage, stage.dir.path().join("state"), settings)
+    pub fn start(env: &TestEnv, settings: &str) -> Self {
+        Self::start_in(env, env.dir.path().join("state"), settings)
     }
 
-    pub fn start_in(stage: &TestEnv, state: PathBuf, settings: &str) -> Self {
+    pub fn start_in(env: &TestEnv, state: PathBuf, settings: &str) -> Self {
         let options = ["--state-dir", state.to_str().unwrap()];
-        Self { agent: agent::Agent::start_with(stage, settings, &options), state }
+        Self { agent: agent::Agent::start_with(env, settings, &options), state }
     }
 
     pub fn wait(&self, what: &str, condition: impl Fn() -> bool) {

@@ -130,7 +130,7 @@ impl TestEnv {
     /// for them.
     pub fn hold(&self, device: u32, count: u64, bytes: u64) -> Workload {
         let [device, count, bytes] = [device.into(), count, bytes].map(|n: u64| n.to_string());
-        let mut player = self.workload(&[
+        let mut workload = self.workload(&[
             "--device",
             &device,
             "hold",
@@ -141,8 +141,8 @@ impl TestEnv {
             "--wait-ms",
             "120000",
         ]);
-        player.wait_ready();
-        player
+        workload.wait_ready();
+        workload
     }
 
     /// Starts a trace that runs until it is stopped.
@@ -199,9 +199,9 @@ impl TraceResult {
     }
 
     /// Fails unless every process in the last report matches its oracle.
-    pub fn assert_truth(&self, stage: &TestEnv) {
+    pub fn assert_truth(&self, env: &TestEnv) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
-        let oracles = stage.oracles();
+        let oracles = env.oracles();
         assert!(!oracles.is_empty(), "the driver wrote no oracle");
         assert_eq!(self.last()["exact"], true, "{}", self.last());
         assert_eq!(self.last()["lost_events"], 0);
@@ -213,10 +213,10 @@ impl TraceResult {
 
 impl TraceResult {
     /// As [`TraceResult::assert_truth`], for the processes of this trace only.
-    pub fn assert_process_truth(&self, stage: &TestEnv) {
+    pub fn assert_process_truth(&self, env: &TestEnv) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
         for process in self.last()["processes"].as_array().unwrap() {
-            assert_same(process, &stage.oracle(process["pid"].as_u64().unwrap() as u32));
+            assert_same(process, &env.oracle(process["pid"].as_u64().unwrap() as u32));
         }
     }
 }
