@@ -71,15 +71,15 @@ fn bands(changes: &[AllocationChange]) -> (BandScanResult, BandSeries) {
 fn chart(title: &str, theme: Theme, panels: usize) -> Chart {
     let changes = changes();
     let span = Some((Timestamp(0), Timestamp(10 * SECOND)));
-    let facts = FileInfo { span, ..FileInfo::default() };
+    let info = FileInfo { span, ..FileInfo::default() };
     let imported = ImportSummary { source: SourceFormat::Nsys, events: 4, producer: None };
-    let subject =
-        AnalyzedFile { path: "run.sqlite", imported: &imported, facts: &facts, top: None };
+    let file =
+        AnalyzedFile { path: "run.sqlite", imported: &imported, info: &info, top: None };
     let (drawn, series) = bands(&changes);
     let points = vec![(Timestamp(0), 128 * MIB), (Timestamp(10 * SECOND), 128 * MIB)];
     let overlay = OverlaySeries { name: "nvidia-smi <b>".into(), device: None, points };
     let overlays = if panels > 1 { vec![overlay] } else { Vec::new() };
-    let panel = Panel::new(title, &subject, &drawn, &series, &overlays);
+    let panel = Panel::new(title, &file, &drawn, &series, &overlays);
     let size = (800, 400);
     Chart { title: title.into(), panels: vec![panel; panels], size, theme, clock: false }
 }
@@ -246,11 +246,11 @@ fn png_shows_bands_and_text() {
 
 #[test]
 fn empty_file_has_a_plot() {
-    let facts = FileInfo::default();
+    let info = FileInfo::default();
     let imported = ImportSummary { source: SourceFormat::Nsys, events: 0, producer: None };
-    let subject = AnalyzedFile { path: "x", imported: &imported, facts: &facts, top: None };
+    let file = AnalyzedFile { path: "x", imported: &imported, info: &info, top: None };
     let (drawn, series) = bands(&[]);
-    let panel = Panel::new("x", &subject, &drawn, &series, &[]);
+    let panel = Panel::new("x", &file, &drawn, &series, &[]);
     let (title, panels) = ("x".to_owned(), vec![panel]);
     let chart = Chart { title, panels, size: (300, 200), theme: Theme::Auto, clock: true };
     assert!(svg(&chart).ends_with("</svg>\n"));

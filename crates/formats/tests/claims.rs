@@ -163,8 +163,8 @@ impl History {
             let at = Timestamp(START + at);
             Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind: what }
         };
-        let facts = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
-        let mut events = vec![event(0, EventKind::Process(facts))];
+        let info = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
+        let mut events = vec![event(0, EventKind::Process(info))];
         for (number, life) in (0x1000..).zip(&self.lives) {
             let key = AllocationKey::address(number);
             events.push(event(

@@ -50,33 +50,33 @@ fn change(at: u64, what: ChangeKind, address: u64, bytes: u64) -> AllocationChan
 fn feed(
     mut exporter: Box<dyn FormatWriter + '_>,
     changes: &[AllocationChange],
-    facts: &FileInfo,
+    info: &FileInfo,
 ) -> Vec<String> {
     for change in changes {
-        exporter.change(change, facts).unwrap();
+        exporter.change(change, info).unwrap();
     }
-    exporter.finish(facts).unwrap()
+    exporter.finish(info).unwrap()
 }
 
 fn torch(
     measure: MemoryScope,
     changes: &[AllocationChange],
-    facts: &FileInfo,
+    info: &FileInfo,
 ) -> Result<Vec<u8>, Vec<Pid>> {
     let mut survey = Prescan::new(measure);
     for change in changes {
         survey.change(change);
     }
     let mut out = Vec::new();
-    let mut snapshot = SnapshotWriter::new(&mut out, survey, facts).unwrap()?;
+    let mut snapshot = SnapshotWriter::new(&mut out, survey, info).unwrap()?;
     for lane in snapshot.lanes() {
-        snapshot.open(lane, facts).unwrap();
+        snapshot.open(lane, info).unwrap();
         for change in changes {
-            snapshot.change(change, facts).unwrap();
+            snapshot.change(change, info).unwrap();
         }
-        snapshot.close(facts).unwrap();
+        snapshot.close(info).unwrap();
     }
-    snapshot.finish(facts).unwrap();
+    snapshot.finish(info).unwrap();
     Ok(out)
 }
 
@@ -200,26 +200,26 @@ proptest! {
         clock in prop::option::of((any::<u64>(), any::<i64>())),
         name in ".{0,20}",
     ) {
-        let mut facts = FileInfo { clock: clock.map(|(at, utc)| (Timestamp(at), utc)), ..FileInfo::default() };
-        facts.processes.insert(Pid(1), name.clone());
-        let frame = facts.stacks.frame(Frame { function: name.as_str().into(), ..Frame::default() });
-        facts.stacks.site(&[frame]);
+        let mut info = FileInfo { clock: clock.map(|(at, utc)| (Timestamp(at), utc)), ..FileInfo::default() };
+        info.processes.insert(Pid(1), name.clone());
+        let frame = info.stacks.frame(Frame { function: name.as_str().into(), ..Frame::default() });
+        info.stacks.site(&[frame]);
         let ends = changes.iter().filter(|change| matches!(change.action, ChangeKind::Ended { .. })).count();
         let mut json = Vec::new();
-        feed(Box::new(AllocationWriter::new(JsonEncoder::new(&mut json).unwrap())), &changes, &facts);
+        feed(Box::new(AllocationWriter::new(JsonEncoder::new(&mut json).unwrap())), &changes, &info);
         let rows: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
         prop_assert!(rows.len() >= ends && rows.iter().all(|row| row["bytes"].is_u64()));
         let mut csv = Vec::new();
-        feed(Box::new(AllocationWriter::new(CsvEncoder::new(&mut csv).unwrap())), &changes, &facts);
+        feed(Box::new(AllocationWriter::new(CsvEncoder::new(&mut csv).unwrap())), &changes, &info);
         // Names contain no line breaks here, so lines are rows.
         prop_assert_eq!(String::from_utf8(csv).unwrap().lines().count(), rows.len() + 1);
         let mut speedscope = Vec::new();
-        feed(Box::new(SpeedscopeWriter::new(&mut speedscope, MemoryScope::Device, &name)), &changes, &facts);
+        feed(Box::new(SpeedscopeWriter::new(&mut speedscope, MemoryScope::Device, &name)), &changes, &info);
         serde_json::from_slice::<serde_json::Value>(&speedscope).unwrap();
         let mut perfetto = Vec::new();
-        feed(Box::new(PerfettoWriter::new(&mut perfetto, MemoryScope::Device, 10)), &changes, &facts);
+        feed(Box::new(PerfettoWriter::new(&mut perfetto, MemoryScope::Device, 10)), &changes, &info);
         for measure in [MemoryScope::Device, MemoryScope::Torch] {
-            match torch(measure, &changes, &facts) {
+            match torch(measure, &changes, &info) {
                 Err(processes) => prop_assert!(processes.len() == 2),
                 Ok(bytes) => prop_assert!(bytes.starts_with(&[0x80, 4]) && bytes.ends_with(b".")),
             }

@@ -39,8 +39,8 @@ fn ledger() -> Ledger {
     let mut ledger = Ledger::new();
     ledger.apply(&event(0, EventKind::GpuFree { gpu: GpuId(0), bytes: GIB }));
     for (pid, bytes) in [(1, GIB), (2, 21 * GIB)] {
-        let facts = ProcessInfo { start: 1, uid: 1000, name: EVIL.into(), before_trace: false };
-        ledger.apply(&event(pid, EventKind::Process(facts)));
+        let info = ProcessInfo { start: 1, uid: 1000, name: EVIL.into(), before_trace: false };
+        ledger.apply(&event(pid, EventKind::Process(info)));
         ledger.apply(&event(pid, EventKind::Gpus([Some(GpuId(0))].into())));
         let (key, kind, device) =
             (AllocationKey::address(7), MemoryKind::Device, Some(DeviceId(0)));
@@ -53,8 +53,8 @@ fn ledger() -> Ledger {
         let (function, file) = (format!("f{pid}{EVIL}").into(), Some("/srv/ann/x.py".into()));
         let frame = Frame { function, file, line: 7, ..Frame::default() };
         let outer = Frame { function: format!("main{EVIL}").into(), line: 9, ..frame.clone() };
-        let facts = SiteFrames { site: SiteId(pid), frames: [frame, outer].into() };
-        ledger.apply(&event(0, EventKind::Site(facts)));
+        let site_frames = SiteFrames { site: SiteId(pid), frames: [frame, outer].into() };
+        ledger.apply(&event(0, EventKind::Site(site_frames)));
     }
     ledger
 }

@@ -105,9 +105,9 @@ impl Host {
     }
 
     fn begin(&mut self, pid: u32, name: &str) {
-        let facts =
+        let info =
             ProcessInfo { start: u64::from(pid), uid: 0, name: name.into(), before_trace: false };
-        self.apply(pid, EventKind::Process(facts));
+        self.apply(pid, EventKind::Process(info));
         self.apply(pid, EventKind::Gpus((0..8).map(|id| Some(GpuId(id))).collect()));
     }
 

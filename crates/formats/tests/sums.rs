@@ -27,8 +27,8 @@ fn apply(ledger: &mut Ledger, pid: u32, what: EventKind) {
 }
 
 fn start(ledger: &mut Ledger, pid: u32) {
-    let facts = ProcessInfo { start: 1, uid: 1000, name: "app".into(), before_trace: false };
-    apply(ledger, pid, EventKind::Process(facts));
+    let info = ProcessInfo { start: 1, uid: 1000, name: "app".into(), before_trace: false };
+    apply(ledger, pid, EventKind::Process(info));
 }
 
 fn allocate(
@@ -73,8 +73,8 @@ fn host_and_imported() -> Ledger {
     }
     for site in 1..=2 {
         let frame = Frame { function: format!("site_{site}").into(), ..Frame::default() };
-        let facts = SiteFrames { site: SiteId(site), frames: [frame].into() };
-        apply(&mut ledger, 0, EventKind::Site(facts));
+        let site_frames = SiteFrames { site: SiteId(site), frames: [frame].into() };
+        apply(&mut ledger, 0, EventKind::Site(site_frames));
     }
     ledger
 }

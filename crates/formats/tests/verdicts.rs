@@ -51,14 +51,14 @@ fn stack() -> Arc<[Frame]> {
     [driver, python].into()
 }
 
-fn judgement(subject: Resource, verdict: Verdict, evidence: Evidence) -> SiteVerdict {
+fn judgement(resource: Resource, verdict: Verdict, evidence: Evidence) -> SiteVerdict {
     SiteVerdict {
         pid: Some(Pid(4711)),
         process: "pyth\x1bon".into(),
         site: SiteName::Resolved(site_name(&stack())),
         frames: stack(),
-        resource: subject,
-        device: subject.is_bytes().then_some(DeviceId(0)),
+        resource,
+        device: resource.is_bytes().then_some(DeviceId(0)),
         thread: None,
         verdict,
         confidence: Confidence::Likely,
@@ -208,7 +208,7 @@ fn no_suspects_are_reported_as_none() {
 
 #[test]
 fn advice_matches_the_leaking_resource() {
-    let of = |subject, evidence| verdict::advice(subject, &evidence, &[]);
+    let of = |resource, evidence| verdict::advice(resource, &evidence, &[]);
     assert!(of(Resource::Tensors, growing()).contains(".item()"));
     assert!(of(Resource::Memory(MemoryKind::Pinned), growing()).contains("skips cudaFreeHost"));
     assert!(of(Resource::Memory(MemoryKind::Async), never_freed()).contains("call cudaFreeAsync"));

@@ -63,8 +63,8 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
         ring_bytes: SessionOptions::RING_BYTES,
         table_entries: None,
         thread_entries: None,
-        tier: None,
-        work: None,
+        attach_mode: None,
+        activity: None,
         objects: true,
         stacks: StackMode::Full,
         tensors: TensorMode::Off,
@@ -79,7 +79,7 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     say(&format!(
         "Real eBPF probes (attach mode `{}`) on real processes; only the CUDA driver is simulated. \
          A report every {} seconds.",
-        live.plan.tier,
+        live.plan.attach_mode,
         REPORT_INTERVAL.as_secs()
     ))?;
     let mut workloads = DemoProcesses(Vec::new());

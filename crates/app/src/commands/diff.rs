@@ -25,13 +25,13 @@ pub(crate) fn run(options: &cli::DiffArgs) -> Result<Outcome> {
     let (before, old) = read(&options.before)?;
     let (after, new) = read(&options.after)?;
     let diff = Diff::of(
-        &DiffInput { groups: &old, stacks: &before.facts.stacks },
-        &DiffInput { groups: &new, stacks: &after.facts.stacks },
+        &DiffInput { groups: &old, stacks: &before.info.stacks },
+        &DiffInput { groups: &new, stacks: &after.info.stacks },
     );
     let text = options.format == DiffFormat::Text;
     let top = options.top.or(text.then_some(DEFAULT_TOP));
     let comparison =
-        DiffView { before: before.subject(top), after: after.subject(top), diff: &diff };
+        DiffView { before: before.analyzed_file(top), after: after.analyzed_file(top), diff: &diff };
     match options.format {
         DiffFormat::Text => {
             analysis::write_diff_text(&mut out.writer, &comparison, out.style)?;

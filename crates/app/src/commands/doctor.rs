@@ -24,19 +24,19 @@ pub(crate) fn run() -> Result<Outcome> {
         writeln!(out, "lockdown   {mode}")?;
     }
     writeln!(out, "probes")?;
-    for tier in AttachMode::ALL {
-        let outcome = host.tiers.iter().find(|(tried, _)| *tried == tier);
+    for attach_mode in AttachMode::ALL {
+        let outcome = host.attach_modes.iter().find(|(tried, _)| *tried == attach_mode);
         let verdict = match outcome {
             None => "not tried".to_owned(),
-            Some((_, Ok(()))) => format!("works: {}", tier.about()),
+            Some((_, Ok(()))) => format!("works: {}", attach_mode.about()),
             Some((_, Err(reason))) => format!("no: {reason}"),
         };
-        writeln!(out, "  {:<17}{verdict}", tier.name())?;
+        writeln!(out, "  {:<17}{verdict}", attach_mode.name())?;
     }
     drivers(out)?;
     let outcome = match plan::plan(&host) {
         Ok(plan) => {
-            writeln!(out, "plan       attach mode `{}`{}", plan.tier, state(&plan))?;
+            writeln!(out, "plan       attach mode `{}`{}", plan.attach_mode, state(&plan))?;
             for warning in &plan.warnings {
                 writeln!(out, "warning    {warning}")?;
             }

@@ -87,10 +87,10 @@ fn chart(options: &PlotArgs) -> Result<Chart> {
     let names = names(&options.files);
     for (file, name) in options.files.iter().zip(&names) {
         let data = plot_data::chart(&request(options, file), by, options.top, MAX_BAND_POINTS)?;
-        let (subject, overlays) = (data.subject(), &data.overlays);
+        let (file, overlays) = (data.analyzed_file(), &data.overlays);
         let courses = data.courses.iter();
         panels.extend(
-            courses.map(|course| Panel::new(name, &subject, &data.drawn, course, overlays)),
+            courses.map(|course| Panel::new(name, &file, &data.drawn, course, overlays)),
         );
     }
     let title = options.title.as_deref().map(|title| sanitize(title).into_owned());

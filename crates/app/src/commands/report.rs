@@ -67,7 +67,7 @@ fn analyze(options: &ReportArgs, source: SourceFormat, out: &mut ResultOutput) -
         }
     })?;
     analysis.write(options, &input, out)?;
-    Ok(limit.map_or(Outcome::Success, |limit| limit.evaluate(&input.facts)))
+    Ok(limit.map_or(Outcome::Success, |limit| limit.evaluate(&input.info)))
 }
 
 /// Writes the HTML report of the whole file; the analysis selects the initial view.
@@ -152,8 +152,8 @@ impl RunningAnalysis {
             ReportFormat::Text => Some(DEFAULT_TOP),
             ReportFormat::Json | ReportFormat::Tsv | ReportFormat::Html => None,
         });
-        let subject = input.subject(top);
-        let mut write = |result: AnalysisResult<'_>| write(options.format, out, &subject, result);
+        let file = input.analyzed_file(top);
+        let mut write = |result: AnalysisResult<'_>| write(options.format, out, &file, result);
         match self {
             Self::Summary(summary) => {
                 let top = options.top.unwrap_or(DEFAULT_SUMMARY_TOP);
@@ -167,10 +167,10 @@ impl RunningAnalysis {
                 write(AnalysisResult::Usage(&report, &overlays))
             }
             Self::Suspects(suspects) => {
-                write(AnalysisResult::Suspects(&input.facts.findings(suspects)))
+                write(AnalysisResult::Suspects(&input.info.findings(suspects)))
             }
             Self::Fragmentation => {
-                let view = fragmentation::describe(&input.facts, options.would_fit);
+                let view = fragmentation::describe(&input.info, options.would_fit);
                 if options.would_fit.is_some() && view.would_fit.is_empty() {
                     output::log(
                         "the file has no free-block data, so --would-fit cannot be answered",
@@ -192,14 +192,14 @@ fn points(options: &ReportArgs) -> Option<usize> {
 fn write(
     format: ReportFormat,
     out: &mut ResultOutput,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     result: AnalysisResult<'_>,
 ) -> Result<()> {
     let writer = &mut out.writer;
     match format {
-        ReportFormat::Text => analysis::write_text(writer, subject, result, out.style)?,
-        ReportFormat::Json => analysis::json::write(writer, subject, result)?,
-        ReportFormat::Tsv => analysis::write_tsv(writer, subject, result)?,
+        ReportFormat::Text => analysis::write_text(writer, file, result, out.style)?,
+        ReportFormat::Json => analysis::json::write(writer, file, result)?,
+        ReportFormat::Tsv => analysis::write_tsv(writer, file, result)?,
         // The HTML report covers the whole file and is written by `page`.
         ReportFormat::Html => {}
     }

@@ -141,13 +141,13 @@ fn configuration(options: &cli::ServeArgs) -> Result<Config> {
 fn session_options(config: &Config) -> SessionOptions {
     let trace = &config.trace;
     SessionOptions {
-        target: Target::Everybody,
+        target: Target::All,
         drivers: trace.drivers.clone(),
         ring_bytes: SessionOptions::RING_BYTES,
         table_entries: None,
         thread_entries: None,
-        tier: None,
-        work: trace.kernels.then_some(ActivityOptions {
+        attach_mode: None,
+        activity: trace.kernels.then_some(ActivityOptions {
             check_every_launch: false,
             table_entries: None,
             baseline: false,

@@ -107,8 +107,8 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     };
     let target = target(settings.target, stopped.as_ref().map(command::SuspendedCommand::pid));
     let options = session_options(settings.target, settings.stacks, target.clone())?;
-    let (work, tensors, objects) = (settings.work, settings.tensors, settings.objects);
-    let live = LiveTrace::start(SessionOptions { work, tensors, objects, ..options })?;
+    let (activity, tensors, objects) = (settings.work, settings.tensors, settings.objects);
+    let live = LiveTrace::start(SessionOptions { activity, tensors, objects, ..options })?;
     for warning in &live.plan.warnings {
         output::log(warning);
     }
@@ -210,7 +210,7 @@ fn command_stdout(
 fn target(options: &cli::TargetArgs, command: Option<Pid>) -> Target {
     match command {
         Some(pid) => Target::Processes { pids: vec![pid], follow: true },
-        None if options.pid.is_empty() => Target::Everybody,
+        None if options.pid.is_empty() => Target::All,
         None => Target::Processes {
             pids: options.pid.iter().copied().map(Pid).collect(),
             follow: options.follow_forks,
@@ -233,7 +233,7 @@ fn ring(requested: Option<Bytes>, default: u32) -> Result<u32> {
 const fn stacks(requested: Option<cli::StackModeArg>, target: &Target) -> StackMode {
     match (requested, target) {
         (Some(cli::StackModeArg::Off), _) => StackMode::Off,
-        (Some(cli::StackModeArg::Fp), _) | (None, Target::Everybody) => StackMode::FramePointer,
+        (Some(cli::StackModeArg::Fp), _) | (None, Target::All) => StackMode::FramePointer,
         (Some(cli::StackModeArg::Full), _) | (None, Target::Processes { .. }) => StackMode::Full,
     }
 }
@@ -246,7 +246,7 @@ pub(crate) fn session_options(
 ) -> Result<SessionOptions> {
     let ring_bytes = ring(options.ring_size, SessionOptions::RING_BYTES)?;
     let stack_ring_bytes = ring(options.stack_ring_size, SessionOptions::STACK_RING_BYTES)?;
-    let tier = options.attach_mode.map(|tier| match tier {
+    let attach_mode = options.attach_mode.map(|attach_mode| match attach_mode {
         cli::AttachModeArg::Session => AttachMode::Session,
         cli::AttachModeArg::Multi => AttachMode::Multi,
         cli::AttachModeArg::Single => AttachMode::Single,
@@ -262,8 +262,8 @@ pub(crate) fn session_options(
         ring_bytes,
         table_entries,
         thread_entries: options.thread_table_size,
-        tier,
-        work: None,
+        attach_mode,
+        activity: None,
         objects: false,
         stacks,
         tensors: TensorMode::Off,

@@ -10,8 +10,8 @@ use formats::import::collecting_sink::FileInfo;
 use formats::report::analysis as export;
 
 /// Returns the fragmentation of a file. `would_fit`: the size of a request to check.
-pub(crate) fn describe(facts: &FileInfo, would_fit: Option<Bytes>) -> export::FragmentationView {
-    let found = fragmentation::analyze(&facts.segments, &facts.pools, &facts.settings);
+pub(crate) fn describe(info: &FileInfo, would_fit: Option<Bytes>) -> export::FragmentationView {
+    let found = fragmentation::analyze(&info.segments, &info.pools, &info.settings);
     let fits = would_fit.map(|requested| {
         let devices = found.devices.iter().map(|device| device.device);
         devices.map(|device| fit(device, requested, found.would_fit(device, requested.0))).collect()

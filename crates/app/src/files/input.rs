@@ -30,13 +30,13 @@ pub(crate) struct InputFile {
     /// The tool that wrote it, and what was imported.
     pub(crate) imported: ImportSummary,
     /// Data of the file other than changes.
-    pub(crate) facts: FileInfo,
+    pub(crate) info: FileInfo,
 }
 
 impl InputFile {
     /// Returns the file in the form that reports take.
-    pub(crate) fn subject(&self, top: Option<usize>) -> AnalyzedFile<'_> {
-        AnalyzedFile { path: &self.name, imported: &self.imported, facts: &self.facts, top }
+    pub(crate) fn analyzed_file(&self, top: Option<usize>) -> AnalyzedFile<'_> {
+        AnalyzedFile { path: &self.name, imported: &self.imported, info: &self.info, top }
     }
 }
 
@@ -53,38 +53,38 @@ pub(crate) fn read(
 ) -> Result<InputFile> {
     let mut progress = Progress::new(path);
     let changes = Cell::new(0_u64);
-    let mut count = |change: &AllocationChange, facts: &FileInfo| {
+    let mut count = |change: &AllocationChange, info: &FileInfo| {
         changes.set(changes.get() + 1);
-        each(change, facts);
+        each(change, info);
     };
     let mut report_progress = |done, total| progress.print_progress(done, total, changes.get());
     let mut gather = CollectingSink::new(only, &mut count, &mut report_progress);
     let imported = import::open(path, &mut gather, known_function)?;
-    let facts = gather.facts;
+    let info = gather.info;
     drop(progress);
     let name = shown(path);
-    reject_unknown_ids(&name, only, &facts)?;
-    Ok(InputFile { name, imported, facts })
+    reject_unknown_ids(&name, only, &info)?;
+    Ok(InputFile { name, imported, info })
 }
 
 /// Rejects a pid or device that the file does not contain: an empty report would look like good
 /// news.
-fn reject_unknown_ids(name: &str, only: ChangeFilter, facts: &FileInfo) -> Result<()> {
+fn reject_unknown_ids(name: &str, only: ChangeFilter, info: &FileInfo) -> Result<()> {
     let format_list = |list: Vec<String>| match list.as_slice() {
         [] => "none".to_owned(),
         list => list.join(", "),
     };
-    let seen = &facts.seen;
+    let seen = &info.seen;
     if let Some(pid) = only.pid
         && !seen.processes.contains(&pid)
-        && !facts.processes.contains_key(&pid)
+        && !info.processes.contains_key(&pid)
     {
         let list = seen.processes.iter().take(MAX_LISTED_IDS).map(ToString::to_string).collect();
         bail!("{name}: no process {pid} in this file; it contains {}", format_list(list));
     }
     if let Some(device) = only.device
         && !seen.devices.contains(&device)
-        && !facts.devices.contains_key(&device)
+        && !info.devices.contains_key(&device)
     {
         let list =
             seen.devices.iter().take(MAX_LISTED_IDS).map(|device| device.0.to_string()).collect();

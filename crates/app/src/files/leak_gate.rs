@@ -39,7 +39,7 @@ impl LeakGate {
     }
 
     /// Logs leaks beyond the threshold.
-    pub(crate) fn evaluate(self, facts: &FileInfo) -> Outcome {
+    pub(crate) fn evaluate(self, info: &FileInfo) -> Outcome {
         match self {
             Self::NotFreed(limit, groups) => {
                 let leaked = Bytes(LeakReport::of(&groups).avoidable().bytes);
@@ -50,8 +50,8 @@ impl LeakGate {
             }
             Self::Suspects(suspects) => {
                 let leaks = |judged: &&SiteVerdict| judged.verdict == Verdict::Leak;
-                let objects_and_tensors = facts.judged.iter().filter(leaks).count();
-                match facts.findings(*suspects).suspects.len() + objects_and_tensors {
+                let objects_and_tensors = info.judged.iter().filter(leaks).count();
+                match info.findings(*suspects).suspects.len() + objects_and_tensors {
                     0 => return Outcome::Success,
                     1 => output::log("1 leak suspect"),
                     n => output::log(&format!("{n} leak suspects")),
@@ -72,5 +72,5 @@ pub(crate) fn evaluate_file(
     let Some(limit) = limit else { return Ok(Outcome::Success) };
     let mut limit = LeakGate::new(limit, measure);
     let input = input::read(path, only, &mut |change, _| limit.observe(change))?;
-    Ok(limit.evaluate(&input.facts))
+    Ok(limit.evaluate(&input.info))
 }

@@ -106,12 +106,12 @@ pub(crate) fn write_page(
     let data = fill(request, input, outline.finish(), usage.finish(), &cuts, sizes)?;
     let leakage = LeakReport::of(summary.groups());
     let report = HtmlReport {
-        subject: data.subject(),
+        file: data.analyzed_file(),
         overview: &summary.finish(0),
         leakage: &leakage,
         usage: &data.usage,
-        findings: &data.input.facts.findings(suspects),
-        fragmentation: &fragmentation::describe(&data.input.facts, None),
+        findings: &data.input.info.findings(suspects),
+        fragmentation: &fragmentation::describe(&data.input.info, None),
         drawn: &data.drawn,
         courses: &data.courses,
         at_peak: &data.at_peak,
@@ -141,9 +141,9 @@ fn fill(
             lives.observe(change);
         }
     })?;
-    let same = (0..input.facts.stacks.len()).all(|id| {
+    let same = (0..input.info.stacks.len()).all(|id| {
         let site = SiteId(u32::try_from(id).unwrap_or(u32::MAX));
-        input.facts.stacks.frames(site).eq(again.facts.stacks.frames(site))
+        input.info.stacks.frames(site).eq(again.info.stacks.frames(site))
     });
     if !bands.is_complete() || !same {
         bail!("{}: the file changed while it was read; try again", input.name);
@@ -155,7 +155,7 @@ fn fill(
 
 impl PlotData {
     /// Returns the file in the form that reports take.
-    pub(crate) fn subject(&self) -> AnalyzedFile<'_> {
-        self.input.subject(None)
+    pub(crate) fn analyzed_file(&self) -> AnalyzedFile<'_> {
+        self.input.analyzed_file(None)
     }
 }

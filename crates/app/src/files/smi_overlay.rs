@@ -25,7 +25,7 @@ pub(crate) fn read(
     let log = nvidia_smi::parse(&text).with_context(|| shown(path))?;
     // The option is the offset between the clocks; timestamps have their own zero.
     let offset = options.smi_offset.map(|ahead| {
-        let (time, utc) = input.facts.clock.unwrap_or_default();
+        let (time, utc) = input.info.clock.unwrap_or_default();
         let zero = i64::try_from(time.0).unwrap_or(i64::MAX);
         zero.saturating_sub(utc).saturating_sub(ahead)
     });

@@ -80,7 +80,7 @@ impl FormatWriter for SpeedscopeWriter<'_> {
         Ok(())
     }
 
-    fn finish(self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>> {
+    fn finish(self: Box<Self>, info: &FileInfo) -> io::Result<Vec<String>> {
         let measure = self.groups.measure();
         let counted = self.groups.iter().filter(|group| measure.counts(group.place.kind));
         let groups: Vec<Group> = counted.collect();
@@ -91,7 +91,7 @@ impl FormatWriter for SpeedscopeWriter<'_> {
         let mut profiles = Vec::new();
         for pid in pids {
             let own: Vec<&Group> = groups.iter().filter(|group| group.place.pid == pid).collect();
-            let process = match facts.processes.get(&pid) {
+            let process = match info.processes.get(&pid) {
                 Some(name) => format!("{} ({pid})", sanitize(name)),
                 None if pid.0 == 0 => "the program".to_owned(),
                 None => format!("process {pid}"),
@@ -102,13 +102,13 @@ impl FormatWriter for SpeedscopeWriter<'_> {
                 format!("{process}: never freed"),
                 &own,
                 never_freed,
-                facts,
+                info,
             ));
             profiles.extend(frames.profile(
                 format!("{process}: allocated"),
                 &own,
                 allocated,
-                facts,
+                info,
             ));
         }
         let file = File {
@@ -146,7 +146,7 @@ impl FrameTable {
         name: String,
         groups: &[&Group],
         weight: impl Fn(&Group) -> u64,
-        facts: &FileInfo,
+        info: &FileInfo,
     ) -> Option<Profile> {
         let (mut samples, mut weights, mut sum) = (Vec::new(), Vec::new(), 0_u64);
         for group in groups {
@@ -154,7 +154,7 @@ impl FrameTable {
             if weight == 0 {
                 continue;
             }
-            samples.push(self.stack(&group.place, facts));
+            samples.push(self.stack(&group.place, info));
             weights.push(weight);
             sum = sum.saturating_add(weight);
         }
@@ -170,15 +170,15 @@ impl FrameTable {
     }
 
     /// Returns the device and the kind, then the stack, outermost frame first.
-    fn stack(&mut self, group: &GroupKey, facts: &FileInfo) -> Vec<usize> {
+    fn stack(&mut self, group: &GroupKey, info: &FileInfo) -> Vec<usize> {
         let device = group.device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
         let mut stack = vec![self.synthetic(format!("{device} {}", group.kind))];
-        let ids = group.site.map(|site| facts.stacks.ids(site)).unwrap_or_default();
+        let ids = group.site.map(|site| info.stacks.ids(site)).unwrap_or_default();
         if ids.is_empty() {
             stack.push(self.synthetic("(no call stack)".to_owned()));
         }
         for id in ids.iter().rev() {
-            if let Some(frame) = facts.stacks.get(*id) {
+            if let Some(frame) = info.stacks.get(*id) {
                 stack.push(self.frame(*id, frame));
             }
         }

@@ -121,8 +121,8 @@ impl ChangeFilter {
 /// A sink that passes changes on.
 pub struct CollectingSink<'a> {
     /// Everything that is kept.
-    pub facts: FileInfo,
-    /// Indices of pools in the facts.
+    pub info: FileInfo,
+    /// Indices of pools in `info`.
     pools: HashMap<(Pid, Option<DeviceId>, u64), usize>,
     only: ChangeFilter,
     each: &'a mut dyn FnMut(&AllocationChange, &FileInfo),
@@ -130,57 +130,57 @@ pub struct CollectingSink<'a> {
 }
 
 impl<'a> CollectingSink<'a> {
-    /// Passes selected changes to `each`, with the facts so far, and the reader's progress to
+    /// Passes selected changes to `each`, with the information so far, and the reader's progress to
     /// `progress`.
     pub fn new(
         only: ChangeFilter,
         each: &'a mut dyn FnMut(&AllocationChange, &FileInfo),
         progress: &'a mut dyn FnMut(u64, u64),
     ) -> Self {
-        Self { facts: FileInfo::default(), pools: HashMap::new(), only, each, progress }
+        Self { info: FileInfo::default(), pools: HashMap::new(), only, each, progress }
     }
 }
 
 impl ImportSink for CollectingSink<'_> {
     fn stacks(&mut self) -> &mut StackTable {
-        &mut self.facts.stacks
+        &mut self.info.stacks
     }
 
     fn change(&mut self, change: &AllocationChange) {
-        let first = self.facts.span.map_or(change.at, |(first, _)| first);
-        self.facts.span = Some((first, change.at));
+        let first = self.info.span.map_or(change.at, |(first, _)| first);
+        self.info.span = Some((first, change.at));
         if self.only == ChangeFilter::default() {
-            (self.each)(change, &self.facts);
+            (self.each)(change, &self.info);
             return;
         }
-        self.facts.seen.processes.insert(change.pid);
-        self.facts.seen.devices.extend(change.device);
+        self.info.seen.processes.insert(change.pid);
+        self.info.seen.devices.extend(change.device);
         if let Some(change) = self.only.apply(change) {
-            (self.each)(&change, &self.facts);
+            (self.each)(&change, &self.info);
         }
     }
 
     fn process(&mut self, pid: Pid, name: &str) {
-        self.facts.processes.insert(pid, name.to_owned());
+        self.info.processes.insert(pid, name.to_owned());
     }
 
     fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>) {
-        self.facts.devices.insert(device, (name.to_owned(), total_bytes));
+        self.info.devices.insert(device, (name.to_owned(), total_bytes));
     }
 
     fn clock(&mut self, moment: Timestamp, utc_nanos: i64) {
-        self.facts.clock.get_or_insert((moment, utc_nanos));
+        self.info.clock.get_or_insert((moment, utc_nanos));
     }
 
     fn segment(&mut self, segment: Segment) {
         if self.only.device.is_none() || self.only.device == segment.device {
-            self.facts.segments.push(segment);
+            self.info.segments.push(segment);
         }
     }
 
     fn judged(&mut self, verdict: SiteVerdict) {
         if self.only.pid.is_none_or(|pid| verdict.pid == Some(pid)) {
-            self.facts.judged.push(verdict);
+            self.info.judged.push(verdict);
         }
     }
 
@@ -192,7 +192,7 @@ impl ImportSink for CollectingSink<'_> {
         findings.suspects.retain(|one| is_selected(&one.place));
         findings.others.retain(|one| is_selected(&one.place));
         findings.unusual.retain(|one| is_selected(&one.place));
-        self.facts.findings = Some(findings);
+        self.info.findings = Some(findings);
     }
 
     fn pool(&mut self, pool: &PoolTotals) {
@@ -200,7 +200,7 @@ impl ImportSink for CollectingSink<'_> {
         if pid.is_some_and(|pid| pid != pool.pid) || device.is_some() && device != pool.device {
             return;
         }
-        let pools = &mut self.facts.pools;
+        let pools = &mut self.info.pools;
         let index = *self.pools.entry((pool.pid, pool.device, pool.pool)).or_insert(pools.len());
         match pools.get_mut(index) {
             Some(known) => *known = *pool,
@@ -209,20 +209,20 @@ impl ImportSink for CollectingSink<'_> {
     }
 
     fn cache_settings(&mut self, settings: &AllocatorSettings) {
-        self.facts.settings = settings.clone();
+        self.info.settings = settings.clone();
     }
 
     fn refused(&mut self, failed: &FailedAllocation) {
         let ChangeFilter { pid, device } = self.only;
         let is_selected = pid.is_none_or(|pid| pid == failed.pid)
             && (device.is_none() || device == failed.device);
-        if is_selected && self.facts.refused.len() < MAX_FAILED_REQUESTS {
-            self.facts.refused.push(*failed);
+        if is_selected && self.info.refused.len() < MAX_FAILED_REQUESTS {
+            self.info.refused.push(*failed);
         }
     }
 
     fn warn(&mut self, warning: Warning) {
-        let warnings = &mut self.facts.warnings;
+        let warnings = &mut self.info.warnings;
         let known = warnings.iter_mut().find(|known| known.text == warning.text);
         if let Some(known) = known {
             known.count = known.count.saturating_add(warning.count);
@@ -292,9 +292,9 @@ mod tests {
             sink.warn(Warning { text, count: 1, inexact: false });
             sink.warn(Warning { text: "rows were moved".into(), count: 2, inexact: true });
         }
-        let warnings = &sink.facts.warnings;
+        let warnings = &sink.info.warnings;
         assert_eq!(warnings.len(), MAX_WARNINGS);
-        assert_eq!((warnings[1].count, sink.facts.exact()), (4 * MAX_WARNINGS as u64, false));
+        assert_eq!((warnings[1].count, sink.info.exact()), (4 * MAX_WARNINGS as u64, false));
         assert_eq!(warnings.iter().map(|warning| warning.count).sum::<u64>(), 600);
     }
 
@@ -308,7 +308,7 @@ mod tests {
             sink.pool(&pool);
             sink.pool(&PoolTotals { pid: Pid(2), used: 5, ..pool });
             sink.pool(&PoolTotals { used: 2, ..pool });
-            sink.facts.pools.iter().map(|pool| (pool.pid.0, pool.used)).collect::<Vec<_>>()
+            sink.info.pools.iter().map(|pool| (pool.pid.0, pool.used)).collect::<Vec<_>>()
         };
         assert_eq!(totals(ChangeFilter::default()), [(1, 2), (2, 5)]);
         assert_eq!(totals(ChangeFilter { pid: Some(Pid(2)), device: None }), [(2, 5)]);

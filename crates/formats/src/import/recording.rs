@@ -102,8 +102,8 @@ impl RecordingImport<'_> {
     /// first events. Errors of the file are reported when it is read completely.
     fn read_sites(&mut self, mut reader: RecordingReader<impl Read>) {
         while let Ok(Some(row)) = reader.next_row() {
-            if let RecordingRow::Event(Event { kind: EventKind::Site(facts), .. }) = row {
-                self.add_site(&facts);
+            if let RecordingRow::Event(Event { kind: EventKind::Site(site_frames), .. }) = row {
+                self.add_site(&site_frames);
             }
         }
     }
@@ -135,11 +135,11 @@ impl RecordingImport<'_> {
         self.events += 1;
         self.last = self.last.max(event.time);
         match &event.kind {
-            EventKind::Process(facts) => {
-                self.before_trace += u64::from(facts.before_trace);
-                self.sink.process(event.pid, &facts.name);
+            EventKind::Process(info) => {
+                self.before_trace += u64::from(info.before_trace);
+                self.sink.process(event.pid, &info.name);
             }
-            EventKind::Site(facts) => self.add_site(facts),
+            EventKind::Site(site_frames) => self.add_site(site_frames),
             EventKind::Gpus(gpus) => self.name_devices(gpus),
             _ => {}
         }
@@ -173,15 +173,15 @@ impl RecordingImport<'_> {
     }
 
     /// Adds a site; the first definition counts.
-    fn add_site(&mut self, facts: &SiteFrames) {
-        if self.sites.contains_key(&facts.site) {
+    fn add_site(&mut self, site_frames: &SiteFrames) {
+        if self.sites.contains_key(&site_frames.site) {
             return;
         }
         let stacks = self.sink.stacks();
-        let frames: Vec<_> = facts.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
+        let frames: Vec<_> = site_frames.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
         let site = stacks.site(&frames);
-        self.sites.insert(facts.site, site);
-        self.names.entry(site_name(&facts.frames)).or_insert(site);
+        self.sites.insert(site_frames.site, site);
+        self.names.entry(site_name(&site_frames.frames)).or_insert(site);
     }
 
     fn site(&self, recorded: Option<SiteId>) -> Option<SiteId> {

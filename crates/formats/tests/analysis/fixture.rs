@@ -46,14 +46,14 @@ fn streams() -> SiteVerdict {
 /// A file: its changes and its metadata.
 pub(crate) struct FileFixture {
     pub(crate) changes: Vec<AllocationChange>,
-    pub(crate) facts: FileInfo,
+    pub(crate) info: FileInfo,
     pub(crate) imported: ImportSummary,
 }
 
 impl Default for FileFixture {
     fn default() -> Self {
         let imported = ImportSummary { source: SourceFormat::Nsys, events: 0, producer: None };
-        Self { changes: Vec::new(), facts: FileInfo::default(), imported }
+        Self { changes: Vec::new(), info: FileInfo::default(), imported }
     }
 }
 
@@ -74,8 +74,8 @@ fn python(function: &str, file: &str, line: u32) -> Frame {
 impl FileFixture {
     fn site(&mut self, frames: &[Frame]) -> Option<SiteId> {
         let ids: Vec<_> =
-            frames.iter().map(|frame| self.facts.stacks.frame(frame.clone())).collect();
-        Some(self.facts.stacks.site(&ids))
+            frames.iter().map(|frame| self.info.stacks.frame(frame.clone())).collect();
+        Some(self.info.stacks.site(&ids))
     }
 
     fn begin(
@@ -155,14 +155,14 @@ impl FileFixture {
         fixture.begin(7 * s, 8, 0x800, MemoryKind::Imported, MIB);
         fixture.end(8 * s, 0x600, EndReason::Released);
         fixture.end(9 * s, 0x300, EndReason::ProcessExited);
-        let facts = &mut fixture.facts;
-        facts.processes.insert(Pid(7), "train\x1b[2J<b>".into());
-        facts.devices.insert(DeviceId(0), ("NVIDIA H200".into(), Some(140 << 30)));
-        facts.clock = Some((Timestamp(0), 1_700_000_000_123_000_000));
-        facts.span = Some((Timestamp(s), Timestamp(9 * s)));
+        let info = &mut fixture.info;
+        info.processes.insert(Pid(7), "train\x1b[2J<b>".into());
+        info.devices.insert(DeviceId(0), ("NVIDIA H200".into(), Some(140 << 30)));
+        info.clock = Some((Timestamp(0), 1_700_000_000_123_000_000));
+        info.span = Some((Timestamp(s), Timestamp(9 * s)));
         let warn = |text: &str, count, inexact| Warning { text: text.into(), count, inexact };
-        facts.warnings.push(warn("frees of addresses never seen", 3, true));
-        facts.warnings.push(warn("rows were not in order", 1, false));
+        info.warnings.push(warn("frees of addresses never seen", 3, true));
+        info.warnings.push(warn("rows were not in order", 1, false));
         fixture.imported.events = 13;
         fixture.imported.producer = Some("nsys 2024.2.3".into());
         fixture
@@ -187,7 +187,7 @@ impl FileFixture {
         fixture.begin(2, 70, 0x2, MemoryKind::Device, 20 * MIB).site = step;
         fixture.begin(3, 70, 0x3, MemoryKind::Device, 16 * MIB).site = model;
         fixture.end(4, 0x3, EndReason::Freed);
-        fixture.facts.span = Some((Timestamp(1), Timestamp(4)));
+        fixture.info.span = Some((Timestamp(1), Timestamp(4)));
         fixture.imported.events = 4;
         fixture
     }
@@ -199,7 +199,7 @@ impl FileFixture {
         for step in 0..64 {
             fixture.begin(step * SECOND, 7, 0x1000 + step, MemoryKind::Device, MIB).site = site;
         }
-        fixture.facts.span = Some((Timestamp(0), Timestamp(63 * SECOND)));
+        fixture.info.span = Some((Timestamp(0), Timestamp(63 * SECOND)));
         fixture.imported.events = 64;
         fixture
     }
@@ -229,14 +229,14 @@ impl FileFixture {
                 }
             }
         }
-        fixture.facts.span = Some((Timestamp(0), Timestamp(63 * SECOND)));
+        fixture.info.span = Some((Timestamp(0), Timestamp(63 * SECOND)));
         fixture.imported.events = 695;
-        fixture.facts.judged.push(streams());
+        fixture.info.judged.push(streams());
         fixture
     }
 
-    pub(crate) fn subject(&self, top: Option<usize>) -> AnalyzedFile<'_> {
-        AnalyzedFile { path: "run<1>.sqlite", imported: &self.imported, facts: &self.facts, top }
+    pub(crate) fn analyzed_file(&self, top: Option<usize>) -> AnalyzedFile<'_> {
+        AnalyzedFile { path: "run<1>.sqlite", imported: &self.imported, info: &self.info, top }
     }
 
     pub(crate) fn groups(&self) -> GroupTable {

@@ -31,14 +31,14 @@ fn assert_golden(name: &str, found: &str) {
 
 fn text(fixture: &FileFixture, answer: AnalysisResult<'_>) -> String {
     let mut out = Vec::new();
-    analysis::write_text(&mut out, &fixture.subject(Some(10)), answer, TextStyle::default())
+    analysis::write_text(&mut out, &fixture.analyzed_file(Some(10)), answer, TextStyle::default())
         .unwrap();
     String::from_utf8(out).unwrap()
 }
 
 fn object(fixture: &FileFixture, answer: AnalysisResult<'_>) -> serde_json::Value {
     let mut out = Vec::new();
-    json::write(&mut out, &fixture.subject(None), answer).unwrap();
+    json::write(&mut out, &fixture.analyzed_file(None), answer).unwrap();
     let line = String::from_utf8(out).unwrap();
     assert_eq!(line.matches('\n').count(), 1, "one object on one line");
     serde_json::from_str(&line).unwrap()
@@ -53,7 +53,7 @@ fn check(fixture: &FileFixture, answer: AnalysisResult<'_>) {
     let pretty = serde_json::to_string_pretty(&object(fixture, answer)).unwrap() + "\n";
     assert_golden(&format!("{name}.json"), &pretty);
     let mut out = Vec::new();
-    analysis::write_tsv(&mut out, &fixture.subject(None), answer).unwrap();
+    analysis::write_tsv(&mut out, &fixture.analyzed_file(None), answer).unwrap();
     let table = String::from_utf8(out).unwrap();
     let columns = |line: &str| line.matches('\t').count();
     let width = columns(table.lines().next().unwrap());
@@ -101,11 +101,11 @@ fn with_comparison<T>(then: impl FnOnce(&DiffView<'_>) -> T) -> T {
     let (before, after) = (FileFixture::rich(), FileFixture::later());
     let (old, new) = (before.groups(), after.groups());
     let diff = Diff::of(
-        &DiffInput { groups: &old, stacks: &before.facts.stacks },
-        &DiffInput { groups: &new, stacks: &after.facts.stacks },
+        &DiffInput { groups: &old, stacks: &before.info.stacks },
+        &DiffInput { groups: &new, stacks: &after.info.stacks },
     );
     let comparison =
-        DiffView { before: before.subject(None), after: after.subject(None), diff: &diff };
+        DiffView { before: before.analyzed_file(None), after: after.analyzed_file(None), diff: &diff };
     then(&comparison)
 }
 
@@ -174,7 +174,7 @@ fn colors_are_used_only_on_request() {
     let mut out = Vec::new();
     let style = TextStyle { color: true, ..TextStyle::default() };
     let answer = AnalysisResult::Leaks(&leakage);
-    analysis::write_text(&mut out, &fixture.subject(None), answer, style).unwrap();
+    analysis::write_text(&mut out, &fixture.analyzed_file(None), answer, style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");
     assert!(!found.contains("\x1b[31mmalloc"), "{found:?}");

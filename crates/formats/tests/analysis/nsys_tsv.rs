@@ -9,7 +9,7 @@ use super::fixture::FileFixture;
 fn tables(fixture: &FileFixture) -> [Vec<Vec<String>>; 3] {
     let mut tables = NsysTables::new(Vec::new(), Vec::new(), Vec::new()).unwrap();
     for change in &fixture.changes {
-        tables.change(change, &fixture.facts.stacks, fixture.facts.origin()).unwrap();
+        tables.change(change, &fixture.info.stacks, fixture.info.origin()).unwrap();
     }
     tables.finish().unwrap();
     let rows = |bytes: Vec<u8>| -> Vec<Vec<String>> {

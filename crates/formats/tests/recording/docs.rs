@@ -28,7 +28,7 @@ fn rows() -> String {
     table
 }
 
-fn facts() -> String {
+fn metadata_keys() -> String {
     let mut table = String::from("| `name` | `value` |\n|---|---|\n");
     for (name, about) in ABOUT {
         writeln!(table, "| `{name}` | {about} |").unwrap();
@@ -42,7 +42,7 @@ fn documented_tables_are_up_to_date() {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/recording-format.md");
     let found = fs::read_to_string(&path).unwrap();
     let mut page = found.clone();
-    for (mark, table) in [("columns", columns()), ("rows", rows()), ("about", facts())] {
+    for (mark, table) in [("columns", columns()), ("rows", rows()), ("about", metadata_keys())] {
         let start = format!("<!-- {mark} -->\n");
         let (before, rest) = page.split_once(&start).expect("the mark of a table");
         let (_, after) = rest.split_once("<!-- end -->").expect("the end of a table");

@@ -321,7 +321,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     )
 }
 
-fn facts() -> impl Strategy<Value = EventKind> {
+fn site_frames() -> impl Strategy<Value = EventKind> {
     (any::<u32>(), vec(frame(), 0..9)).prop_map(|(site, frames)| {
         EventKind::Site(SiteFrames { site: SiteId(site), frames: frames.into() })
     })
@@ -419,7 +419,7 @@ fn what() -> BoxedStrategy<EventKind> {
         lost(),
         work().prop_map(EventKind::Work),
         object().prop_map(EventKind::Object),
-        facts(),
+        site_frames(),
         tensor(),
         watch().prop_map(EventKind::Torch),
     ]

@@ -61,7 +61,7 @@ fn event(pid: u32, moment: u64, what: EventKind) -> Event {
     Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what }
 }
 
-fn facts(name: &str, before_trace: bool) -> EventKind {
+fn process(name: &str, before_trace: bool) -> EventKind {
     EventKind::Process(ProcessInfo { start: 1, uid: 0, name: name.into(), before_trace })
 }
 
@@ -97,7 +97,7 @@ fn write_events(writer: &mut RecordingWriter<fs::File>) {
     let place = Some(MemoryLocation::Device(DeviceId(0)));
     let created = PoolCall::Created { pool: PoolId(0x900), place };
     for event in [
-        event(1, 10, facts("train", false)),
+        event(1, 10, process("train", false)),
         event(1, 11, EventKind::Gpus([Some(GpuId(0)), None].into())),
         event(1, 12, allocate(0x100, MemoryKind::Device, 64, Some(SiteId(1)))),
         event(1, 13, free(0x100)),
@@ -111,7 +111,7 @@ fn write_events(writer: &mut RecordingWriter<fs::File>) {
     writer.tick(Timestamp(20)).unwrap();
     let lost = LostDelta { frees: 3, ..LostDelta::default() };
     for event in [
-        event(2, 30, facts("serve", true)),
+        event(2, 30, process("serve", true)),
         event(2, 31, EventKind::Gpus([Some(GpuId(7))].into())),
         event(2, 32, allocate(0x100, MemoryKind::Pinned, 32, Some(SiteId(77)))),
         event(2, 33, EventKind::Lost(lost)),

@@ -64,13 +64,13 @@ fn apply(ledger: &mut Ledger, message: PipelineMessage) -> Result<()> {
 
 fn session_options(options: &AdviseArgs) -> SessionOptions {
     SessionOptions {
-        target: Target::Everybody,
+        target: Target::All,
         drivers: options.driver.clone(),
         ring_bytes: SessionOptions::RING_BYTES,
         table_entries: None,
         thread_entries: None,
-        tier: None,
-        work: Some(ActivityOptions {
+        attach_mode: None,
+        activity: Some(ActivityOptions {
             check_every_launch: false,
             table_entries: None,
             baseline: false,

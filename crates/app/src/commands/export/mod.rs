@@ -76,14 +76,14 @@ fn check(options: &ExportArgs) -> Result<()> {
 /// Writes a format that needs one pass over the changes.
 fn changes(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut out = single(options)?;
-    let facts = {
+    let info = {
         let mut format_writer = format_writer(options, source, &mut out)?;
-        let input = read(options, |change, facts| format_writer.change(change, facts))?;
-        log_notes(&format_writer.finish(&input.facts)?);
-        input.facts
+        let input = read(options, |change, info| format_writer.change(change, info))?;
+        log_notes(&format_writer.finish(&input.info)?);
+        input.info
     };
     out.finish()?;
-    warn(&facts);
+    warn(&info);
     Ok(())
 }
 
@@ -95,9 +95,9 @@ fn read(
     // A reader cannot be stopped, so the first error is kept.
     let mut written = Ok(());
     let only = input::only(&options.part);
-    let input = input::read(&options.file, only, &mut |change, facts| {
+    let input = input::read(&options.file, only, &mut |change, info| {
         if written.is_ok() {
-            written = write(change, facts);
+            written = write(change, info);
         }
     })?;
     written?;
@@ -139,8 +139,8 @@ fn log_notes(notes: &[String]) {
 }
 
 /// Warns if values of the file are not exact.
-fn warn(facts: &FileInfo) {
-    for warning in facts.warnings.iter().filter(|warning| warning.inexact) {
+fn warn(info: &FileInfo) {
+    for warning in info.warnings.iter().filter(|warning| warning.inexact) {
         let text = formats::sanitize::sanitize(&warning.text);
         output::log(&format!("not exact: {text} ({})", warning.count));
     }
@@ -167,7 +167,7 @@ fn tables(options: &ExportArgs) -> Result<()> {
     let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
     let mut tables = NsysTables::new(valid?, invalid?, driver?)?;
     let input =
-        read(options, |change, facts| tables.change(change, &facts.stacks, facts.origin()))?;
+        read(options, |change, info| tables.change(change, &info.stacks, info.origin()))?;
     tables.finish()?;
     let skipped = tables.left_out;
     for table in [tables.valid, tables.invalid, tables.driver] {
@@ -178,6 +178,6 @@ fn tables(options: &ExportArgs) -> Result<()> {
             "{skipped} changes of pool reservations skipped; allocations from pools are included"
         ));
     }
-    warn(&input.facts);
+    warn(&input.info);
     Ok(())
 }

@@ -40,14 +40,14 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let create = Box::new(|path: &Path| create(options, dir, path));
     let rows = AllocationRows::new(host.host.as_deref(), create, &mut done);
     let mut list = Box::new(AllocationWriter::new(rows));
-    let input = super::read(options, |change, facts| list.change(change, facts))?;
-    super::log_notes(&list.finish(&input.facts)?);
+    let input = super::read(options, |change, info| list.change(change, info))?;
+    super::log_notes(&list.finish(&input.info)?);
     let (parts, notes) = done;
     super::log_notes(&notes);
     for file in files.into_iter().chain(parts) {
         file.commit()?;
     }
-    super::warn(&input.facts);
+    super::warn(&input.info);
     Ok(())
 }
 

@@ -28,7 +28,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
         Some(peaks) => at_peak(&groups, &peaks.finish()),
         None => at_end(&groups),
     };
-    let (stacks, processes) = (&input.facts.stacks, &input.facts.processes);
+    let (stacks, processes) = (&input.info.stacks, &input.info.processes);
     let profile = Profile { samples: &samples, stacks, processes, title: &input.name };
     let value = match options.value {
         None | Some(cli::ProfileValueArg::Inuse) => ProfileValue::InUse,
@@ -49,7 +49,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
         _ => {}
     }
     out.finish()?;
-    super::warn(&input.facts);
+    super::warn(&input.info);
     if samples.iter().all(|sample| sample.place.site.is_none()) && !samples.is_empty() {
         output::log("the file has no call stacks");
     }

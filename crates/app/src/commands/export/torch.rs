@@ -18,12 +18,12 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let only = input::only(&options.part);
     let mut survey = Prescan::new(source.measure());
     let input = input::read(&options.file, only, &mut |change, _| survey.change(change))?;
-    let snapshot = SnapshotWriter::new(&mut out.writer, survey, &input.facts)?;
+    let snapshot = SnapshotWriter::new(&mut out.writer, survey, &input.info)?;
     let mut snapshot = match snapshot {
         Ok(snapshot) => snapshot,
         Err(processes) => {
             let known = processes.iter().take(MAX_LISTED_PROCESSES).map(|pid| {
-                let name = input.facts.processes.get(pid).map(|name| sanitize(name));
+                let name = input.info.processes.get(pid).map(|name| sanitize(name));
                 format!("{pid} ({})", name.unwrap_or_default())
             });
             let known: Vec<String> = known.collect();
@@ -36,14 +36,14 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
         }
     };
     for lane in snapshot.lanes() {
-        snapshot.open(lane, &input.facts)?;
+        snapshot.open(lane, &input.info)?;
         if snapshot.has_changes(lane) {
-            super::read(options, |change, facts| snapshot.change(change, facts))?;
+            super::read(options, |change, info| snapshot.change(change, info))?;
         }
-        snapshot.close(&input.facts)?;
+        snapshot.close(&input.info)?;
     }
-    super::log_notes(&snapshot.finish(&input.facts)?);
+    super::log_notes(&snapshot.finish(&input.info)?);
     out.finish()?;
-    super::warn(&input.facts);
+    super::warn(&input.info);
     Ok(())
 }

@@ -141,11 +141,11 @@ impl<E: RowEncoder> AllocationWriter<E> {
         Self { encoder, lifetimes: LifetimeTracker::default(), texts }
     }
 
-    fn write(&mut self, one: &Lifetime, facts: &FileInfo) -> io::Result<()> {
+    fn write(&mut self, one: &Lifetime, info: &FileInfo) -> io::Result<()> {
         let what = &one.what;
         let ended = one.ended.map(|(at, _)| at);
-        let process = facts.processes.get(&what.pid).map(|name| sanitize(name));
-        let site = what.site.map(|site| self.texts.of(site, &facts.stacks));
+        let process = info.processes.get(&what.pid).map(|name| sanitize(name));
+        let site = what.site.map(|site| self.texts.of(site, &info.stacks));
         let stack = site.as_ref().map(|site| &*site.stack).filter(|stack| !stack.is_empty());
         self.encoder.row(&[
             Cell::number(Some(what.pid.0)),
@@ -156,10 +156,10 @@ impl<E: RowEncoder> AllocationWriter<E> {
             Cell::Word(what.kind.name()),
             Cell::number(what.device.map(|device| device.0)),
             Cell::number(Some(what.bytes)),
-            Cell::signed(Some(facts.nanos(one.began))),
-            Cell::signed(ended.map(|at| facts.nanos(at))),
-            Cell::signed(facts.utc_nanos(one.began)),
-            Cell::signed(ended.and_then(|at| facts.utc_nanos(at))),
+            Cell::signed(Some(info.nanos(one.began))),
+            Cell::signed(ended.map(|at| info.nanos(at))),
+            Cell::signed(info.utc_nanos(one.began)),
+            Cell::signed(ended.and_then(|at| info.utc_nanos(at))),
             Cell::Word(one.end_reason()),
             Cell::number(what.pool.map(|pool| pool.0)),
             Cell::number(what.stream.map(|stream| stream.0)),
@@ -170,16 +170,16 @@ impl<E: RowEncoder> AllocationWriter<E> {
 }
 
 impl<E: RowEncoder> FormatWriter for AllocationWriter<E> {
-    fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()> {
+    fn change(&mut self, change: &AllocationChange, info: &FileInfo) -> io::Result<()> {
         match self.lifetimes.observe(change) {
-            Some(ended) => self.write(&ended, facts),
+            Some(ended) => self.write(&ended, info),
             None => Ok(()),
         }
     }
 
-    fn finish(mut self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>> {
+    fn finish(mut self: Box<Self>, info: &FileInfo) -> io::Result<Vec<String>> {
         for live in std::mem::take(&mut self.lifetimes).finish() {
-            self.write(&live, facts)?;
+            self.write(&live, info)?;
         }
         self.encoder.finish()?;
         Ok(Vec::new())

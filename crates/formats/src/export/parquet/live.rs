@@ -290,7 +290,7 @@ fn worst_verdict<'a>(
     process: &ProcessView,
     site: &SiteView,
 ) -> Option<&'a SiteVerdict> {
-    let is_memory = |subject: Resource| matches!(subject, Resource::Memory(kind) if MemoryKind::takes_device_memory(kind));
+    let is_memory = |resource: Resource| matches!(resource, Resource::Memory(kind) if MemoryKind::takes_device_memory(kind));
     snapshot.suspects.iter().chain(&snapshot.other_verdicts).find(|verdict| {
         verdict.pid == Some(process.key.pid)
             && verdict.site == site.name

@@ -75,11 +75,11 @@ impl<'a> PerfettoWriter<'a> {
     }
 
     /// Relates the file's clock to the wall clock.
-    fn begin(&mut self, facts: &FileInfo) -> io::Result<()> {
+    fn begin(&mut self, info: &FileInfo) -> io::Result<()> {
         self.begun = true;
-        let (moment, utc) = match facts.clock {
+        let (moment, utc) = match info.clock {
             Some((moment, utc)) => (moment, u64::try_from(utc).ok()),
-            None => (facts.origin(), None),
+            None => (info.origin(), None),
         };
         let own = Some(Clock { id: BOOTTIME, timestamp: time(moment) });
         let wall = utc.map(|timestamp| Clock { id: REALTIME, timestamp });
@@ -97,11 +97,11 @@ impl<'a> PerfettoWriter<'a> {
         Ok(self.tracks)
     }
 
-    fn process(&mut self, pid: Pid, facts: &FileInfo) -> io::Result<u64> {
+    fn process(&mut self, pid: Pid, info: &FileInfo) -> io::Result<u64> {
         if let Some(known) = self.processes.get(&pid) {
             return Ok(*known);
         }
-        let name = facts.processes.get(&pid).map(|name| sanitize(name).into_owned());
+        let name = info.processes.get(&pid).map(|name| sanitize(name).into_owned());
         let track = match i32::try_from(pid.0) {
             // The file has no process id.
             Ok(0) | Err(_) => Track {
@@ -138,10 +138,10 @@ impl<'a> PerfettoWriter<'a> {
     }
 
     /// Creates the counters of a group if they are missing.
-    fn prepare(&mut self, group: GroupKey, facts: &FileInfo) -> io::Result<()> {
+    fn prepare(&mut self, group: GroupKey, info: &FileInfo) -> io::Result<()> {
         let GroupKey { pid, device, kind, .. } = group;
         if !self.counters.contains_key(&(pid, device, kind)) {
-            let process = self.process(pid, facts)?;
+            let process = self.process(pid, info)?;
             let name = format!("{} {kind}", location(device, kind));
             let uuid = self.counter(name, Some(process))?;
             self.counters.insert((pid, device, kind), (uuid, RunningSum::default()));
@@ -155,7 +155,7 @@ impl<'a> PerfettoWriter<'a> {
     }
 
     /// Writes the slices; returns the number of allocations without one.
-    fn slices(&mut self, facts: &FileInfo) -> io::Result<u64> {
+    fn slices(&mut self, info: &FileInfo) -> io::Result<u64> {
         let biggest = std::mem::replace(&mut self.biggest, LargestSlices::new(0));
         let (placed, left_out) = biggest.into_lanes();
         let mut tracks: HashMap<(Pid, Option<DeviceId>, usize), u64> = HashMap::new();
@@ -165,14 +165,14 @@ impl<'a> PerfettoWriter<'a> {
             let track = match tracks.get(&(pid, device, track_index)) {
                 Some(track) => *track,
                 None => {
-                    let parent = Some(self.process(pid, facts)?);
+                    let parent = Some(self.process(pid, info)?);
                     let name = Some(format!("{} allocations", location(device, kind)));
                     let track = self.track(Track { name, parent, ..Track::default() })?;
                     tracks.insert((pid, device, track_index), track);
                     track
                 }
             };
-            strings.slice(&one, track, facts).write(self.out)?;
+            strings.slice(&one, track, info).write(self.out)?;
             if let Some((at, _)) = one.ended {
                 let event = Event { event_type: END, track, ..Event::default() };
                 packet(SLICE_SEQUENCE, at, event).write(self.out)?;
@@ -183,13 +183,13 @@ impl<'a> PerfettoWriter<'a> {
 }
 
 impl FormatWriter for PerfettoWriter<'_> {
-    fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()> {
+    fn change(&mut self, change: &AllocationChange, info: &FileInfo) -> io::Result<()> {
         if !self.begun {
-            self.begin(facts)?;
+            self.begin(info)?;
         }
         self.last = self.last.max(change.at);
         for step in steps(change).into_iter().flatten() {
-            self.prepare(step.place, facts)?;
+            self.prepare(step.place, info)?;
             self.step(change.at, step.place, step.less, step.more)?;
         }
         if let Some(ended) = self.lifetimes.observe(change) {
@@ -198,14 +198,14 @@ impl FormatWriter for PerfettoWriter<'_> {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, facts: &FileInfo) -> io::Result<Vec<String>> {
+    fn finish(mut self: Box<Self>, info: &FileInfo) -> io::Result<Vec<String>> {
         if !self.begun {
-            self.begin(facts)?;
+            self.begin(info)?;
         }
         for live in std::mem::take(&mut self.lifetimes).finish() {
             self.biggest.add(live, self.last);
         }
-        let left_out = self.slices(facts)?;
+        let left_out = self.slices(info)?;
         self.out.flush()?;
         let mut notes = Vec::new();
         if left_out > 0 {
@@ -241,7 +241,7 @@ impl InternedStrings {
     }
 
     /// Returns the start of an allocation's slice, with its annotations.
-    fn slice(&mut self, one: &Lifetime, track: u64, facts: &FileInfo) -> Packet {
+    fn slice(&mut self, one: &Lifetime, track: u64, info: &FileInfo) -> Packet {
         let what = &one.what;
         let mut new = Interned::default();
         let mut flags = NEEDS_STATE;
@@ -264,19 +264,19 @@ impl InternedStrings {
             annotations.push(number(5, u64::from(what.tid.0)));
         }
         if let Some(site) = what.site {
-            let [name, stack] = self.site(site, facts, &mut new);
+            let [name, stack] = self.site(site, info, &mut new);
             annotations.extend([text(6, name), text(7, stack)]);
         }
-        let name = Some(self.name(one, facts, &mut new));
+        let name = Some(self.name(one, info, &mut new));
         let event = Event { annotations, event_type: BEGIN, name, track, ..Event::default() };
         let interned = (new != Interned::default()).then_some(new);
         Packet { interned, flags: Some(flags), ..packet(SLICE_SEQUENCE, one.began, event) }
     }
 
     /// Returns the name of a slice: the function of the program, or the kind.
-    fn name(&mut self, one: &Lifetime, facts: &FileInfo, new: &mut Interned) -> u64 {
+    fn name(&mut self, one: &Lifetime, info: &FileInfo, new: &mut Interned) -> u64 {
         let frames: Vec<&Frame> =
-            one.what.site.map(|site| facts.stacks.frames(site).collect()).unwrap_or_default();
+            one.what.site.map(|site| info.stacks.frames(site).collect()).unwrap_or_default();
         let name = match innermost_program_frame(&frames).map(|frame| sanitize(&frame.function)) {
             Some(function) if !function.is_empty() => function.into_owned(),
             _ => one.what.kind.name().to_owned(),
@@ -288,11 +288,11 @@ impl InternedStrings {
         intern(&mut self.strings, &mut self.last, text, &mut new.texts)
     }
 
-    fn site(&mut self, site: SiteId, facts: &FileInfo, new: &mut Interned) -> [u64; 2] {
+    fn site(&mut self, site: SiteId, info: &FileInfo, new: &mut Interned) -> [u64; 2] {
         if let Some(known) = self.sites.get(&site) {
             return *known;
         }
-        let site_text = self.texts.of(site, &facts.stacks);
+        let site_text = self.texts.of(site, &info.stacks);
         let mut add = |text: &str| {
             self.last += 1;
             new.texts.push(Text { id: self.last, text: text.to_owned() });

@@ -62,7 +62,7 @@ impl<'a> SnapshotWriter<'a> {
     pub fn new(
         out: &'a mut dyn Write,
         survey: Prescan,
-        facts: &FileInfo,
+        info: &FileInfo,
     ) -> io::Result<Result<Self, Vec<Pid>>> {
         let measure = survey.measure;
         let PrescanResult { mut live, devices: changed, host, processes } = survey.finish();
@@ -74,17 +74,17 @@ impl<'a> SnapshotWriter<'a> {
             pickle: PickleWriter::new(out)?,
             measure,
             pid,
-            devices: device_list(&changed, facts),
+            devices: device_list(&changed, info),
             host,
             live: live.remove(&pid).unwrap_or_default(),
-            requested: state::requested(facts),
+            requested: state::requested(info),
             stacks: WrittenStacks::default(),
             trace: None,
             changed,
-            grows: facts.settings.expandable_segments == Some(true)
-                || facts.segments.iter().any(|segment| segment.expandable),
+            grows: info.settings.expandable_segments == Some(true)
+                || info.segments.iter().any(|segment| segment.expandable),
         };
-        snapshot.begin(facts)?;
+        snapshot.begin(info)?;
         Ok(Ok(snapshot))
     }
 
@@ -108,23 +108,23 @@ impl<'a> SnapshotWriter<'a> {
         }
     }
 
-    fn begin(&mut self, facts: &FileInfo) -> io::Result<()> {
+    fn begin(&mut self, info: &FileInfo) -> io::Result<()> {
         self.pickle.open_dict()?;
         self.pickle.word("segments")?;
-        self.segments(facts)?;
+        self.segments(info)?;
         self.pickle.word("device_traces")?;
         // The list of device traces; the list of host traces is closed separately.
         self.pickle.open_list().map(drop)
     }
 
     /// Starts a trace.
-    pub fn open(&mut self, lane: TraceTarget, facts: &FileInfo) -> io::Result<()> {
+    pub fn open(&mut self, lane: TraceTarget, info: &FileInfo) -> io::Result<()> {
         if lane == TraceTarget::Host {
             self.pickle.close_list()?;
             self.pickle.word("host_traces")?;
             self.pickle.open_list()?;
         }
-        let failures = facts.refused.iter().filter(|failed| {
+        let failures = info.refused.iter().filter(|failed| {
             let here = match lane {
                 TraceTarget::Device(device) => failed.device == device,
                 TraceTarget::Host => false,
@@ -145,33 +145,33 @@ impl<'a> SnapshotWriter<'a> {
     }
 
     /// Writes a change; changes of other traces are skipped.
-    pub fn change(&mut self, change: &AllocationChange, facts: &FileInfo) -> io::Result<()> {
+    pub fn change(&mut self, change: &AllocationChange, info: &FileInfo) -> io::Result<()> {
         let Self { pickle, trace, requested, stacks, .. } = self;
         let Some((trace, items)) = trace else { return Ok(()) };
-        let mut context = trace::TraceContext { pickle, items, requested, stacks, facts };
+        let mut context = trace::TraceContext { pickle, items, requested, stacks, info };
         trace.change(change, &mut context)
     }
 
     /// Ends the trace.
-    pub fn close(&mut self, facts: &FileInfo) -> io::Result<()> {
+    pub fn close(&mut self, info: &FileInfo) -> io::Result<()> {
         let Self { pickle, trace, requested, stacks, .. } = self;
         if let Some((mut trace, mut items)) = trace.take() {
             let items = &mut items;
-            trace.finish(&mut trace::TraceContext { pickle, items, requested, stacks, facts })?;
+            trace.finish(&mut trace::TraceContext { pickle, items, requested, stacks, info })?;
         }
         self.pickle.close_list()
     }
 
     /// Writes the rest. Returns notes for the user.
-    pub fn finish(mut self, facts: &FileInfo) -> io::Result<Vec<String>> {
+    pub fn finish(mut self, info: &FileInfo) -> io::Result<Vec<String>> {
         self.pickle.close_list()?;
         if self.host {
             self.pickle.word("host_segments")?;
-            self.host_segments(facts)?;
+            self.host_segments(info)?;
         }
         if self.measure == MemoryScope::Torch {
             self.pickle.word("allocator_settings")?;
-            state::settings(&mut self.pickle, &facts.settings)?;
+            state::settings(&mut self.pickle, &info.settings)?;
         }
         self.pickle.word("external_annotations")?;
         self.pickle.empty_list()?;
@@ -187,9 +187,9 @@ impl<'a> SnapshotWriter<'a> {
 
 /// Returns the devices in the order of the list of traces: the index is the ordinal. Memory of
 /// unknown devices comes last.
-fn device_list(changed: &BTreeSet<Option<DeviceId>>, facts: &FileInfo) -> Vec<Option<DeviceId>> {
+fn device_list(changed: &BTreeSet<Option<DeviceId>>, info: &FileInfo) -> Vec<Option<DeviceId>> {
     let used = changed.iter().flatten().copied();
-    let reserved = facts.segments.iter().filter_map(|segment| segment.device);
+    let reserved = info.segments.iter().filter_map(|segment| segment.device);
     let last = used.chain(reserved).max();
     let mut devices: Vec<_> = match last {
         Some(last) => (0..=last.0).map(|ordinal| Some(DeviceId(ordinal))).collect(),
@@ -214,20 +214,20 @@ impl WrittenStacks {
         &mut self,
         pickle: &mut PickleWriter<'_>,
         site: Option<SiteId>,
-        facts: &FileInfo,
+        info: &FileInfo,
     ) -> io::Result<()> {
         let Some(site) = site else { return pickle.empty_list() };
         if let Some(number) = self.sites.get(&site) {
             return pickle.again(*number);
         }
         let mut items = pickle.open_list()?;
-        for id in facts.stacks.ids(site) {
+        for id in info.stacks.ids(site) {
             pickle.item(&mut items)?;
             if let Some(number) = self.frames.get(id) {
                 pickle.again(*number)?;
                 continue;
             }
-            let frame = facts.stacks.get(*id).cloned().unwrap_or_default();
+            let frame = info.stacks.get(*id).cloned().unwrap_or_default();
             let name = match frame.unknown {
                 Some(unknown) if frame.function.is_empty() => format!("({})", unknown.reason()),
                 _ => sanitize_up_to(&frame.function, MAX_NAME_CHARS).into_owned(),

@@ -18,8 +18,8 @@ use crate::sanitize::sanitize;
 const SMALL_BLOCK_BYTES: u64 = 1 << 20;
 
 /// Returns the requested sizes of blocks that are allocated at the end, by address.
-pub(super) fn requested(facts: &FileInfo) -> HashMap<u64, u64> {
-    let blocks = facts.segments.iter().flat_map(|segment| segment.blocks.iter());
+pub(super) fn requested(info: &FileInfo) -> HashMap<u64, u64> {
+    let blocks = info.segments.iter().flat_map(|segment| segment.blocks.iter());
     let allocated = blocks.filter(|block| block.state == BlockState::Allocated);
     allocated.map(|block| (block.address, block.requested)).collect()
 }
@@ -39,17 +39,17 @@ struct SegmentRecord<'s> {
 
 impl SnapshotWriter<'_> {
     /// Writes the list of device segments.
-    pub(super) fn segments(&mut self, facts: &FileInfo) -> io::Result<()> {
+    pub(super) fn segments(&mut self, info: &FileInfo) -> io::Result<()> {
         let mut items = self.pickle.open_list()?;
         if self.measure == MemoryScope::Torch {
-            for segment in facts.segments.iter().filter(|segment| segment.device.is_some()) {
+            for segment in info.segments.iter().filter(|segment| segment.device.is_some()) {
                 self.pickle.item(&mut items)?;
-                self.cached(segment, facts)?;
+                self.cached(segment, info)?;
             }
         } else {
             for live in std::mem::take(&mut self.live) {
                 self.pickle.item(&mut items)?;
-                self.driver_allocation(&live, facts)?;
+                self.driver_allocation(&live, info)?;
                 self.live.push(live);
             }
         }
@@ -57,17 +57,17 @@ impl SnapshotWriter<'_> {
     }
 
     /// Writes the list of host segments.
-    pub(super) fn host_segments(&mut self, facts: &FileInfo) -> io::Result<()> {
+    pub(super) fn host_segments(&mut self, info: &FileInfo) -> io::Result<()> {
         let mut items = self.pickle.open_list()?;
-        for segment in facts.segments.iter().filter(|segment| segment.device.is_none()) {
+        for segment in info.segments.iter().filter(|segment| segment.device.is_none()) {
             self.pickle.item(&mut items)?;
-            self.cached(segment, facts)?;
+            self.cached(segment, info)?;
         }
         self.pickle.close_list()
     }
 
     /// Writes a segment of a cache.
-    fn cached(&mut self, segment: &Segment, facts: &FileInfo) -> io::Result<()> {
+    fn cached(&mut self, segment: &Segment, info: &FileInfo) -> io::Result<()> {
         let written = SegmentRecord {
             device: self.device_index(segment.device),
             address: segment.address,
@@ -79,11 +79,11 @@ impl SnapshotWriter<'_> {
             site: None,
             blocks: &segment.blocks,
         };
-        self.segment(&written, facts)
+        self.segment(&written, info)
     }
 
     /// Writes an allocation of the driver as a segment with one block.
-    fn driver_allocation(&mut self, live: &LiveAllocation, facts: &FileInfo) -> io::Result<()> {
+    fn driver_allocation(&mut self, live: &LiveAllocation, info: &FileInfo) -> io::Result<()> {
         let what = &live.one.what;
         let block = Block {
             address: live.address,
@@ -107,7 +107,7 @@ impl SnapshotWriter<'_> {
             site: what.site,
             blocks: &[block],
         };
-        self.segment(&written, facts)
+        self.segment(&written, info)
     }
 
     /// Returns the index of a device in the list of traces.
@@ -116,7 +116,7 @@ impl SnapshotWriter<'_> {
         index.map_or(0, |index| index as u64)
     }
 
-    fn segment(&mut self, segment: &SegmentRecord<'_>, facts: &FileInfo) -> io::Result<()> {
+    fn segment(&mut self, segment: &SegmentRecord<'_>, info: &FileInfo) -> io::Result<()> {
         let sum = |states: &[BlockState], of: fn(&Block) -> u64| {
             let blocks = segment.blocks.iter().filter(|block| states.contains(&block.state));
             blocks.fold(0_u64, |sum, block| sum.saturating_add(of(block)))
@@ -144,18 +144,18 @@ impl SnapshotWriter<'_> {
         self.pickle.word("is_expandable")?;
         self.pickle.flag(segment.expandable)?;
         self.pickle.word("frames")?;
-        self.stacks.write(&mut self.pickle, segment.site, facts)?;
+        self.stacks.write(&mut self.pickle, segment.site, info)?;
         self.pickle.word("blocks")?;
         let mut items = self.pickle.open_list()?;
         for block in segment.blocks {
             self.pickle.item(&mut items)?;
-            self.block(block, facts)?;
+            self.block(block, info)?;
         }
         self.pickle.close_list()?;
         self.pickle.close_dict()
     }
 
-    fn block(&mut self, block: &Block, facts: &FileInfo) -> io::Result<()> {
+    fn block(&mut self, block: &Block, info: &FileInfo) -> io::Result<()> {
         self.pickle.open_dict()?;
         for (key, number) in
             [("address", block.address), ("size", block.bytes), ("requested_size", block.requested)]
@@ -170,7 +170,7 @@ impl SnapshotWriter<'_> {
             BlockState::Free => "inactive",
         })?;
         self.pickle.word("frames")?;
-        self.stacks.write(&mut self.pickle, block.site, facts)?;
+        self.stacks.write(&mut self.pickle, block.site, info)?;
         self.pickle.close_dict()
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct TraceContext<'p, 'a> {
     pub(super) items: &'p mut PickleList,
     pub(super) requested: &'p HashMap<u64, u64>,
     pub(super) stacks: &'p mut WrittenStacks,
-    pub(super) facts: &'p FileInfo,
+    pub(super) info: &'p FileInfo,
 }
 
 /// Writes one trace.
@@ -188,7 +188,7 @@ impl TraceContext<'_, '_> {
         at: Timestamp,
         site: Option<SiteId>,
     ) -> io::Result<()> {
-        let nanos = self.facts.utc_nanos(at).unwrap_or_else(|| self.facts.nanos(at));
+        let nanos = self.info.utc_nanos(at).unwrap_or_else(|| self.info.nanos(at));
         let micros = u64::try_from(nanos / 1000).unwrap_or(0);
         let stream = stream.map_or(0, |stream| stream.0);
         for (key, number) in [("size", bytes), ("stream", stream), ("time_us", micros)] {
@@ -196,7 +196,7 @@ impl TraceContext<'_, '_> {
             self.pickle.number(number)?;
         }
         self.pickle.word("frames")?;
-        self.stacks.write(self.pickle, site, self.facts)?;
+        self.stacks.write(self.pickle, site, self.info)?;
         self.pickle.close_dict()
     }
 }

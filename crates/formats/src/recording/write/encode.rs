@@ -22,12 +22,12 @@ pub(in crate::recording) type FunctionName = fn(FunctionId) -> &'static str;
 /// Adds the row of an event.
 pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, function: FunctionName) {
     match &event.kind {
-        EventKind::Process(facts) => {
+        EventKind::Process(info) => {
             batch.row("process");
-            batch.text(Column::Name, &*facts.name);
-            batch.number(Column::Uid, u64::from(facts.uid));
-            batch.number(Column::ProcessStartNs, facts.start);
-            batch.flag(Column::BeforeTrace, facts.before_trace);
+            batch.text(Column::Name, &*info.name);
+            batch.number(Column::Uid, u64::from(info.uid));
+            batch.number(Column::ProcessStartNs, info.start);
+            batch.flag(Column::BeforeTrace, info.before_trace);
         }
         EventKind::Container(container) => containers::encode(batch, container),
         EventKind::ThreadName(name) => {

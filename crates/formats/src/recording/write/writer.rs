@@ -126,10 +126,10 @@ impl<W: Write> RecordingWriter<W> {
 
     /// Adds an event. A site may be defined before or after the events that refer to it.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
-        if let EventKind::Site(facts) = &event.kind {
-            let numbers = self.frames(&facts.frames)?;
+        if let EventKind::Site(site_frames) = &event.kind {
+            let numbers = self.frames(&site_frames.frames)?;
             encode::event(&mut self.batch, event, self.function);
-            self.batch.number(Column::SiteId, u64::from(facts.site.0));
+            self.batch.number(Column::SiteId, u64::from(site_frames.site.0));
             self.batch.numbers(Column::FrameIds, numbers.into_iter().map(Some));
         } else {
             encode::event(&mut self.batch, event, self.function);

@@ -19,7 +19,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::views::fragmentation::{FragmentationView, PoolRow};
-use super::views::suspects::{first_low, subject as judged_subject};
+use super::views::suspects::{first_low, resource};
 use super::{AnalysisResult, AnalyzedFile, DiffView, OverlaySeries};
 use crate::import::Warning;
 use crate::report::verdict;
@@ -35,30 +35,30 @@ fn clean(text: &str) -> String {
 /// Writes a result as one object on one line.
 pub fn write(
     out: &mut dyn Write,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     answer: AnalysisResult<'_>,
 ) -> io::Result<()> {
-    let mut object = head(subject);
+    let mut object = head(file);
     object.insert("analysis".into(), answer.name().into());
     match answer {
-        AnalysisResult::Leaks(answer) => leakage(&mut object, answer, subject),
-        AnalysisResult::Suspects(answer) => suspects(&mut object, answer, subject),
-        AnalysisResult::Summary(answer) => summary(&mut object, answer, subject),
+        AnalysisResult::Leaks(answer) => leakage(&mut object, answer, file),
+        AnalysisResult::Suspects(answer) => suspects(&mut object, answer, file),
+        AnalysisResult::Summary(answer) => summary(&mut object, answer, file),
         AnalysisResult::Fragmentation(answer) => fragmentation(&mut object, answer),
         // These may be long, so they are serialized while they are written.
         AnalysisResult::Peak(peaks) => {
-            let peaks = peaks.iter().map(|peak| PeakJson { peak, subject }).collect();
+            let peaks = peaks.iter().map(|peak| PeakJson { peak, file }).collect();
             return line(
                 out,
                 &StreamedReport { head: object, body: StreamedBody::Peaks { peaks } },
             );
         }
         AnalysisResult::Usage(UsageReport { totals, series }, overlays) => {
-            let object_of = |series| SeriesJson { series, subject };
+            let object_of = |series| SeriesJson { series, file };
             let body = StreamedBody::Series {
                 series: series.iter().map(object_of).collect(),
                 totals: totals.iter().map(object_of).collect(),
-                overlays: overlays.iter().map(|overlay| OverlayJson { overlay, subject }).collect(),
+                overlays: overlays.iter().map(|overlay| OverlayJson { overlay, file }).collect(),
             };
             return line(out, &StreamedReport { head: object, body });
         }
@@ -72,7 +72,7 @@ pub fn write_diff(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Result<
     let rows = diff.rows.iter().take(comparison.after.shown(diff.rows.len()));
     let object = json!({
         "analysis": "diff",
-        "exact": comparison.before.facts.exact() && comparison.after.facts.exact(),
+        "exact": comparison.before.info.exact() && comparison.after.info.exact(),
         "before": head(&comparison.before),
         "after": head(&comparison.after),
         "leaked_bytes": [diff.never_freed.0.bytes, diff.never_freed.1.bytes],
@@ -91,7 +91,7 @@ fn line(out: &mut dyn Write, object: &impl Serialize) -> io::Result<()> {
     writeln!(out)
 }
 
-fn head(subject: &AnalyzedFile<'_>) -> JsonObject {
+fn head(file: &AnalyzedFile<'_>) -> JsonObject {
     let warning = |warning: &Warning| {
         json!({
             "text": clean(&warning.text),
@@ -100,23 +100,23 @@ fn head(subject: &AnalyzedFile<'_>) -> JsonObject {
         })
     };
     let mut object = JsonObject::new();
-    object.insert("file".into(), clean(subject.path).into());
-    object.insert("source".into(), subject.imported.source.name().into());
-    object.insert("producer".into(), subject.imported.producer.as_deref().map(clean).into());
-    object.insert("events".into(), subject.imported.events.into());
-    object.insert("exact".into(), subject.facts.exact().into());
-    let warnings: Vec<_> = subject.facts.warnings.iter().map(warning).collect();
+    object.insert("file".into(), clean(file.path).into());
+    object.insert("source".into(), file.imported.source.name().into());
+    object.insert("producer".into(), file.imported.producer.as_deref().map(clean).into());
+    object.insert("events".into(), file.imported.events.into());
+    object.insert("exact".into(), file.info.exact().into());
+    let warnings: Vec<_> = file.info.warnings.iter().map(warning).collect();
     object.insert("warnings".into(), warnings.into());
-    let start = subject.clock().map(|clock| clock.precise(subject.facts.origin()));
+    let start = file.clock().map(|clock| clock.precise(file.info.origin()));
     object.insert("start_time".into(), start.into());
     object
 }
 
 /// Returns RFC 3339, or seconds since the start if the file has no wall clock.
-fn time(subject: &AnalyzedFile<'_>, at: Timestamp) -> Value {
-    match subject.clock() {
+fn time(file: &AnalyzedFile<'_>, at: Timestamp) -> Value {
+    match file.clock() {
         Some(clock) => clock.precise(at).into(),
-        None => (subject.nanos(at) as f64 / 1e9).into(),
+        None => (file.nanos(at) as f64 / 1e9).into(),
     }
 }
 
@@ -160,14 +160,14 @@ fn frames(stacks: &StackTable, site: Option<SiteId>) -> Vec<FrameJson> {
 }
 
 /// Returns an object with the amount and frames of a group; callers add more fields.
-fn group(subject: &AnalyzedFile<'_>, place: &GroupKey, amount: Amount) -> Value {
+fn group(file: &AnalyzedFile<'_>, place: &GroupKey, amount: Amount) -> Value {
     json!({
         "bytes": amount.bytes,
         "allocations": amount.allocations,
         "kind": place.kind.name(),
         "device": ordinal(place.device),
         "pid": place.pid.0,
-        "frames": frames(&subject.facts.stacks, place.site),
+        "frames": frames(&file.info.stacks, place.site),
     })
 }
 
@@ -179,12 +179,12 @@ fn with(mut object: Value, name: &str, value: impl Into<Value>) -> Value {
     object
 }
 
-fn leakage(object: &mut JsonObject, leakage: &LeakReport, subject: &AnalyzedFile<'_>) {
+fn leakage(object: &mut JsonObject, leakage: &LeakReport, file: &AnalyzedFile<'_>) {
     let list = |leaks: &[LeakGroup]| -> Vec<Value> {
-        let shown = leaks.iter().take(subject.shown(leaks.len()));
+        let shown = leaks.iter().take(file.shown(leaks.len()));
         shown
             .map(|leak| {
-                let object = group(subject, &leak.place, leak.amount);
+                let object = group(file, &leak.place, leak.amount);
                 let object = with(object, "live_at_exit", leak.at_exit);
                 with(object, "allocations_total", leak.began)
             })
@@ -224,8 +224,8 @@ fn leakage(object: &mut JsonObject, leakage: &LeakReport, subject: &AnalyzedFile
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-fn suspects(object: &mut JsonObject, found: &SuspectReport, subject: &AnalyzedFile<'_>) {
-    let other_verdicts = &subject.facts.judged;
+fn suspects(object: &mut JsonObject, found: &SuspectReport, file: &AnalyzedFile<'_>) {
+    let other_verdicts = &file.info.judged;
     let other_leaks = other_verdicts.iter().any(|one| one.verdict == Verdict::Leak);
     let outcome = match (found.suspects.is_empty() && !other_leaks, found.has_enough_data()) {
         (false, _) => "suspects",
@@ -233,9 +233,9 @@ fn suspects(object: &mut JsonObject, found: &SuspectReport, subject: &AnalyzedFi
         (true, false) => "not_enough_data",
     };
     let list = |all: &[FileSiteVerdict]| -> Value {
-        all.iter().take(subject.shown(all.len())).map(|one| site_verdict(one, subject)).collect()
+        all.iter().take(file.shown(all.len())).map(|one| site_verdict(one, file)).collect()
     };
-    let anomalies = found.unusual.iter().map(|odd| anomaly(odd, subject));
+    let anomalies = found.unusual.iter().map(|odd| anomaly(odd, file));
     let fields = [
         ("verdict", outcome.into()),
         ("suspects", list(&found.suspects)),
@@ -269,7 +269,7 @@ fn tensor_or_object(one: &SiteVerdict) -> Value {
     })
 }
 
-fn site_verdict(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> Value {
+fn site_verdict(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> Value {
     let evidence = &one.evidence;
     let nanos = |span: Option<Nanos>| span.map(|span| span.0);
     let evidence = json!({
@@ -297,24 +297,24 @@ fn site_verdict(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> Value {
         "returns": evidence.returns,
         "tensors": evidence.tensors.map(verdict::json::TensorsObject::new),
     });
-    let object = with(group(subject, &one.place, one.live), "evidence", evidence);
+    let object = with(group(file, &one.place, one.live), "evidence", evidence);
     let object = with(
         object,
         "summary",
-        verdict::summary(judged_subject(one.place.kind), one.verdict, &one.evidence),
+        verdict::summary(resource(one.place.kind), one.verdict, &one.evidence),
     );
     with(with(object, "verdict", one.verdict.name()), "confidence", one.sureness.name())
 }
 
-fn anomaly(odd: &FileAnomaly, subject: &AnalyzedFile<'_>) -> Value {
+fn anomaly(odd: &FileAnomaly, file: &AnalyzedFile<'_>) -> Value {
     let mut object = json!({
-        "time": time(subject, odd.at),
-        "time_ns": subject.nanos(odd.at),
+        "time": time(file, odd.at),
+        "time_ns": file.nanos(odd.at),
         "kind": odd.place.kind.name(),
         "device": ordinal(odd.place.device),
         "pid": odd.place.pid.0,
         "tid": odd.tid.map(|tid| tid.0),
-        "frames": frames(&subject.facts.stacks, odd.place.site),
+        "frames": frames(&file.info.stacks, odd.place.site),
     });
     let fields = match odd.what {
         AnomalyKind::Size { key, bytes, usual, of, of_site, live } => json!({
@@ -339,7 +339,7 @@ fn anomaly(odd: &FileAnomaly, subject: &AnalyzedFile<'_>) -> Value {
     object
 }
 
-fn summary(object: &mut JsonObject, overview: &SummaryReport, subject: &AnalyzedFile<'_>) {
+fn summary(object: &mut JsonObject, overview: &SummaryReport, file: &AnalyzedFile<'_>) {
     let process = |process: &ProcessSummary| {
         let devices = process.devices.iter().map(|on| {
             json!({
@@ -352,20 +352,20 @@ fn summary(object: &mut JsonObject, overview: &SummaryReport, subject: &Analyzed
                 "leaked_bytes": on.never_freed.bytes,
                 "leaked_allocations": on.never_freed.allocations,
                 "peak_bytes": on.peak_bytes,
-                "peak_time": time(subject, on.peak_at),
-                "peak_time_ns": subject.nanos(on.peak_at),
+                "peak_time": time(file, on.peak_at),
+                "peak_time_ns": file.nanos(on.peak_at),
                 "never_freed_by_kind": by_kind(&on.kinds),
             })
         });
         let sites = process.sites.iter().map(|site| {
-            let object = group(subject, &site.place, site.never_freed());
+            let object = group(file, &site.place, site.never_freed());
             let object = with(object, "peak_bytes", site.peak_bytes);
             let object = with(object, "allocations_total", site.began.allocations);
             with(object, "frees_total", site.freed)
         });
         json!({
             "pid": process.pid.0,
-            "name": subject.process(process.pid).map(clean),
+            "name": file.process(process.pid).map(clean),
             "devices": devices.collect::<Vec<_>>(),
             "sites": sites.collect::<Vec<_>>(),
             "sites_total": process.sites.len() + process.more_sites,
@@ -375,8 +375,8 @@ fn summary(object: &mut JsonObject, overview: &SummaryReport, subject: &Analyzed
         ("leaked_bytes", overview.never_freed.bytes.into()),
         ("leaked_allocations", overview.never_freed.allocations.into()),
         ("peak_bytes", overview.peak_bytes.into()),
-        ("peak_time", time(subject, overview.peak_at)),
-        ("peak_time_ns", subject.nanos(overview.peak_at).into()),
+        ("peak_time", time(file, overview.peak_at)),
+        ("peak_time_ns", file.nanos(overview.peak_at).into()),
         ("processes", overview.processes.iter().map(process).collect::<Vec<_>>().into()),
     ];
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
@@ -425,8 +425,8 @@ fn diff_row(row: &DiffRow, comparison: &DiffView<'_>) -> Value {
         })
     };
     let frames = match (row.after, row.before) {
-        (Some(after), _) => frames(&comparison.after.facts.stacks, after.site),
-        (None, Some(before)) => frames(&comparison.before.facts.stacks, before.site),
+        (Some(after), _) => frames(&comparison.after.info.stacks, after.site),
+        (None, Some(before)) => frames(&comparison.before.info.stacks, before.site),
         (None, None) => Vec::new(),
     };
     json!({
@@ -462,7 +462,7 @@ enum StreamedBody<'a> {
 
 struct PeakJson<'a> {
     peak: &'a Peak,
-    subject: &'a AnalyzedFile<'a>,
+    file: &'a AnalyzedFile<'a>,
 }
 
 impl Serialize for PeakJson<'_> {
@@ -477,16 +477,16 @@ impl Serialize for PeakJson<'_> {
             live: L,
             live_total: usize,
         }
-        let Self { peak, subject } = self;
-        let shown = subject.shown(peak.live.len());
+        let Self { peak, file } = self;
+        let shown = file.shown(peak.live.len());
         let live = peak.live.get(..shown).unwrap_or(&[]);
         Fields {
             device: ordinal(peak.device),
             pid: peak.pid.map(|pid| pid.0),
             bytes: peak.bytes,
-            time: time(subject, peak.at),
-            time_ns: subject.nanos(peak.at),
-            live: StreamedList(live.iter().map(|at| GroupAtPeakJson { at, subject })),
+            time: time(file, peak.at),
+            time_ns: file.nanos(peak.at),
+            live: StreamedList(live.iter().map(|at| GroupAtPeakJson { at, file })),
             live_total: peak.live.len(),
         }
         .serialize(serializer)
@@ -495,7 +495,7 @@ impl Serialize for PeakJson<'_> {
 
 struct GroupAtPeakJson<'a> {
     at: &'a GroupAtPeak,
-    subject: &'a AnalyzedFile<'a>,
+    file: &'a AnalyzedFile<'a>,
 }
 
 impl Serialize for GroupAtPeakJson<'_> {
@@ -507,14 +507,14 @@ impl Serialize for GroupAtPeakJson<'_> {
             tid: u32,
             allocated_ns: i64,
         }
-        let Self { at, subject } = self;
+        let Self { at, file } = self;
         let each = at.allocations.iter().map(|held| LiveAtPeakJson {
             address: format!("{:#x}", held.key.value),
             bytes: held.bytes,
             tid: held.tid.0,
-            allocated_ns: subject.nanos(held.began),
+            allocated_ns: file.nanos(held.began),
         });
-        let object = group(subject, &at.place, at.amount);
+        let object = group(file, &at.place, at.amount);
         #[derive(Serialize)]
         struct Fields<L: Serialize> {
             #[serde(flatten)]
@@ -527,7 +527,7 @@ impl Serialize for GroupAtPeakJson<'_> {
 
 struct SeriesJson<'a> {
     series: &'a UsageSeries,
-    subject: &'a AnalyzedFile<'a>,
+    file: &'a AnalyzedFile<'a>,
 }
 
 impl Serialize for SeriesJson<'_> {
@@ -541,14 +541,14 @@ impl Serialize for SeriesJson<'_> {
             peak_time_ns: i64,
             points: L,
         }
-        let Self { series, subject } = self;
-        let points = series.points.iter().map(|point| (subject.nanos(point.at), point.bytes));
+        let Self { series, file } = self;
+        let points = series.points.iter().map(|point| (file.nanos(point.at), point.bytes));
         Fields {
             device: ordinal(series.device),
             kind: series.kind.map(MemoryKind::name),
             pid: series.pid.map(|pid| pid.0),
             peak_bytes: series.peak.bytes,
-            peak_time_ns: subject.nanos(series.peak.at),
+            peak_time_ns: file.nanos(series.peak.at),
             points: StreamedList(points),
         }
         .serialize(serializer)
@@ -557,7 +557,7 @@ impl Serialize for SeriesJson<'_> {
 
 struct OverlayJson<'a> {
     overlay: &'a OverlaySeries,
-    subject: &'a AnalyzedFile<'a>,
+    file: &'a AnalyzedFile<'a>,
 }
 
 impl Serialize for OverlayJson<'_> {
@@ -569,7 +569,7 @@ impl Serialize for OverlayJson<'_> {
             points: L,
         }
         let points = self.overlay.points.iter();
-        let points = points.map(|(at, bytes)| (self.subject.nanos(*at), *bytes));
+        let points = points.map(|(at, bytes)| (self.file.nanos(*at), *bytes));
         let device = ordinal(self.overlay.device);
         Fields { name: &self.overlay.name, device, points: StreamedList(points) }
             .serialize(serializer)

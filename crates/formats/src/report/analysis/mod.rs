@@ -39,7 +39,7 @@ pub struct AnalyzedFile<'a> {
     /// Format, producer and number of events.
     pub imported: &'a ImportSummary,
     /// Everything in the file besides changes.
-    pub facts: &'a FileInfo,
+    pub info: &'a FileInfo,
     /// Maximum number of rows of a list; all if none.
     pub top: Option<usize>,
 }
@@ -97,16 +97,16 @@ impl AnalysisResult<'_> {
         }
     }
 
-    fn page(&self, subject: &AnalyzedFile<'_>) -> Document {
+    fn page(&self, file: &AnalyzedFile<'_>) -> Document {
         let mut page = match self {
-            Self::Leaks(answer) => views::leaks::page(answer, subject),
-            Self::Peak(answer) => views::peak::page(answer, subject),
-            Self::Usage(answer, overlays) => views::usage::page(answer, overlays, subject),
-            Self::Suspects(answer) => views::suspects::page(answer, subject),
-            Self::Summary(answer) => views::summary::page(answer, subject),
+            Self::Leaks(answer) => views::leaks::page(answer, file),
+            Self::Peak(answer) => views::peak::page(answer, file),
+            Self::Usage(answer, overlays) => views::usage::page(answer, overlays, file),
+            Self::Suspects(answer) => views::suspects::page(answer, file),
+            Self::Summary(answer) => views::summary::page(answer, file),
             Self::Fragmentation(answer) => views::fragmentation::page(answer),
         };
-        page.notes.extend(subject.notes());
+        page.notes.extend(file.notes());
         page
     }
 }
@@ -114,29 +114,29 @@ impl AnalysisResult<'_> {
 /// Writes a result as text.
 pub fn write_text(
     out: &mut dyn Write,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     answer: AnalysisResult<'_>,
     style: TextStyle,
 ) -> io::Result<()> {
-    text::write(out, &answer.page(subject), style)
+    text::write(out, &answer.page(file), style)
 }
 
 /// Writes a result as a tab-separated table.
 pub fn write_tsv(
     out: &mut dyn Write,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     answer: AnalysisResult<'_>,
 ) -> io::Result<()> {
     match answer {
-        AnalysisResult::Leaks(answer) => tsv::write(out, &views::leaks::table(answer, subject)),
-        AnalysisResult::Peak(answer) => views::peak::rows(answer, subject, out),
+        AnalysisResult::Leaks(answer) => tsv::write(out, &views::leaks::table(answer, file)),
+        AnalysisResult::Peak(answer) => views::peak::rows(answer, file, out),
         AnalysisResult::Usage(answer, overlays) => {
-            views::usage::rows(answer, overlays, subject, out)
+            views::usage::rows(answer, overlays, file, out)
         }
         AnalysisResult::Suspects(answer) => {
-            tsv::write(out, &views::suspects::table(answer, subject))
+            tsv::write(out, &views::suspects::table(answer, file))
         }
-        AnalysisResult::Summary(answer) => tsv::write(out, &views::summary::table(answer, subject)),
+        AnalysisResult::Summary(answer) => tsv::write(out, &views::summary::table(answer, file)),
         AnalysisResult::Fragmentation(answer) => {
             tsv::write(out, &views::fragmentation::table(answer))
         }
@@ -160,7 +160,7 @@ pub fn write_diff_tsv(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Res
 impl AnalyzedFile<'_> {
     /// Returns the wall clock of the file, if it has one.
     fn clock(&self) -> Option<WallClock> {
-        self.facts.clock.map(|(moment, nanos)| WallClock::recorded(moment, nanos, None, 0))
+        self.info.clock.map(|(moment, nanos)| WallClock::recorded(moment, nanos, None, 0))
     }
 
     /// Formats a time for readers: RFC 3339, or seconds since the start.
@@ -173,7 +173,7 @@ impl AnalyzedFile<'_> {
 
     /// Returns the nanoseconds since the start of the file; negative for earlier times.
     pub(crate) fn nanos(&self, at: Timestamp) -> i64 {
-        let nanos = i128::from(at.0) - i128::from(self.facts.origin().0);
+        let nanos = i128::from(at.0) - i128::from(self.info.origin().0);
         i64::try_from(nanos).unwrap_or(if nanos < 0 { i64::MIN } else { i64::MAX })
     }
 
@@ -203,7 +203,7 @@ impl AnalyzedFile<'_> {
 
     /// Returns the name of a process, if the file has it.
     pub(crate) fn process(&self, pid: Pid) -> Option<&str> {
-        self.facts.processes.get(&pid).map(String::as_str)
+        self.info.processes.get(&pid).map(String::as_str)
     }
 
     /// Returns the number of rows that are shown.
@@ -214,10 +214,10 @@ impl AnalyzedFile<'_> {
     /// Returns notes on the accuracy of the values.
     fn notes(&self) -> Vec<Line> {
         let mut notes = Vec::new();
-        if !self.facts.exact() {
+        if !self.info.exact() {
             notes.push(Line::Alarm("NOT EXACT: see the notes below".to_owned()));
         }
-        for warning in &self.facts.warnings {
+        for warning in &self.info.warnings {
             let times =
                 if warning.count > 1 { format!(" ({})", warning.count) } else { String::new() };
             let text = format!("note: {}{times}", warning.text);

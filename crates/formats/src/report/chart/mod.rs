@@ -68,13 +68,13 @@ impl Panel {
     #[must_use]
     pub fn new(
         title: &str,
-        subject: &AnalyzedFile<'_>,
+        file: &AnalyzedFile<'_>,
         drawn: &BandScanResult,
         course: &BandSeries,
         overlays: &[OverlaySeries],
     ) -> Self {
-        let nanos = |at: Timestamp| subject.nanos(at);
-        let named = course.bands.iter().map(|band| band_name(*band, subject)).collect();
+        let nanos = |at: Timestamp| file.nanos(at);
+        let named = course.bands.iter().map(|band| band_name(*band, file)).collect();
         let (bands, indices) = merged(named);
         let mut now: Vec<u64> = vec![0; course.bands.len()];
         let rows = course.rows().map(|(at, cells)| {
@@ -96,14 +96,14 @@ impl Panel {
             let points = overlay.points.iter().map(|(at, bytes)| (nanos(*at), *bytes));
             (sanitize(&overlay.name).into_owned(), points.collect())
         };
-        let span = drawn.span.or(subject.facts.span).unwrap_or_default();
+        let span = drawn.span.or(file.info.span).unwrap_or_default();
         Self {
             title: sanitize(title).into_owned(),
             bands,
             rows,
             peak: (nanos(drawn.peak_at), drawn.peak_bytes),
             span: (nanos(span.0), nanos(span.1)),
-            utc: subject.facts.clock.map(|(_, utc)| utc),
+            utc: file.info.clock.map(|(_, utc)| utc),
             lines: overlays.iter().map(line).collect(),
         }
     }
@@ -131,15 +131,15 @@ fn merged(named: Vec<(String, bool)>) -> (Vec<(String, bool)>, Vec<usize>) {
 }
 
 /// Returns the name of a band, and whether it is the rest.
-fn band_name(band: Band, subject: &AnalyzedFile<'_>) -> (String, bool) {
+fn band_name(band: Band, file: &AnalyzedFile<'_>) -> (String, bool) {
     let name = match band {
         Band::Kind(kind) => kind.to_string(),
         Band::Site(site) => {
             let frames: Vec<_> =
-                site.map(|site| subject.facts.stacks.frames(site).collect()).unwrap_or_default();
+                site.map(|site| file.info.stacks.frames(site).collect()).unwrap_or_default();
             if frames.is_empty() { "(no call stack)".to_owned() } else { frames::label(&frames) }
         }
-        Band::Process(pid) => match subject.process(pid) {
+        Band::Process(pid) => match file.process(pid) {
             Some(name) => format!("{pid} {name}"),
             None => pid.to_string(),
         },

@@ -44,7 +44,7 @@ pub const MAX_BANDS: usize = 24;
 #[derive(Clone, Copy, Debug)]
 pub struct HtmlReport<'a> {
     /// The analyzed file.
-    pub subject: AnalyzedFile<'a>,
+    pub file: AnalyzedFile<'a>,
     /// Values by process and device.
     pub overview: &'a SummaryReport,
     /// Memory that was never freed.
@@ -137,7 +137,7 @@ pub fn write(out: &mut dyn Write, report: &HtmlReport<'_>) -> io::Result<()> {
          <meta name=\"referrer\" content=\"no-referrer\">\n\
          <title>{} - vramscope</title>\n<style>{STYLE}</style>\n</head>\n{BODY}\n\
          <script type=\"application/octet-stream\" id=\"data\">",
-        escape(report.subject.path)
+        escape(report.file.path)
     )?;
     let (object, parts) = summary::collect(report);
     parts.write(object.to_string().as_bytes(), out)?;

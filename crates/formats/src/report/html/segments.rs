@@ -20,7 +20,7 @@ pub(super) fn add_segments(
     names: &mut StringTable<'_>,
     parts: &mut PackedData,
 ) -> Value {
-    let all = &report.subject.facts.segments;
+    let all = &report.file.info.segments;
     let mut shown: Vec<&Segment> = all.iter().collect();
     shown.sort_by_key(|segment| (Reverse(segment.bytes), segment.address));
     let mut room = MAX_BLOCKS;

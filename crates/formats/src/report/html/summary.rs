@@ -31,22 +31,22 @@ const MAX_EXTRA_LINES: usize = 12;
 
 /// Collects the object and its blocks of numbers.
 pub(super) fn collect(report: &HtmlReport<'_>) -> (Value, PackedData) {
-    let subject = &report.subject;
-    let mut names = StringTable::new(&subject.facts.stacks);
+    let file = &report.file;
+    let mut names = StringTable::new(&file.info.stacks);
     let mut parts = PackedData::default();
-    let mut all = facts(report);
+    let mut all = info(report);
     let mut insert = |name: &str, value: Value| {
         if let Some(all) = all.as_object_mut() {
             all.insert(name.to_owned(), value);
         }
     };
     insert("sites", sites(report, &mut names));
-    let series = report.courses.iter().map(|one| series(one, subject, &mut names, &mut parts));
+    let series = report.courses.iter().map(|one| series(one, file, &mut names, &mut parts));
     insert("series", series.collect());
     insert("lines", lines(report, &mut parts));
-    insert("overlays", overlays(report.overlays, subject, &mut parts));
+    insert("overlays", overlays(report.overlays, file, &mut parts));
     insert("leaks", leaks(report, &mut names));
-    insert("growing", growing(report.findings, subject, &mut names));
+    insert("growing", growing(report.findings, file, &mut names));
     insert("allocations", allocations(report, &mut names, &mut parts));
     insert("segments", segments::add_segments(report, &mut names, &mut parts));
     let left_out = names.left_out;
@@ -63,32 +63,32 @@ fn amount(amount: Amount) -> Value {
 }
 
 /// Returns the values that describe the file as a whole.
-fn facts(report: &HtmlReport<'_>) -> Value {
-    let subject = &report.subject;
-    let facts = subject.facts;
-    let warnings = facts.warnings.iter().map(|warning| {
+fn info(report: &HtmlReport<'_>) -> Value {
+    let file = &report.file;
+    let info = file.info;
+    let warnings = info.warnings.iter().map(|warning| {
         let text = sanitize_up_to(&warning.text, 500);
         json!({"text": text, "count": warning.count, "inexact": warning.inexact})
     });
-    let devices = facts.devices.iter().map(|(device, (name, total))| {
+    let devices = info.devices.iter().map(|(device, (name, total))| {
         json!({"device": device.0, "name": sanitize(name), "total_bytes": total})
     });
-    let nanos = |at: Timestamp| subject.nanos(at);
-    let span = facts.span.unwrap_or_default();
+    let nanos = |at: Timestamp| file.nanos(at);
+    let span = info.span.unwrap_or_default();
     let drawn = report.drawn;
     let kinds = report.leakage.by_kind.iter();
     let kinds = kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes, sum.allocations]));
     json!({
-        "file": subject.path,
-        "source": subject.imported.source.name(),
-        "producer": subject.imported.producer.as_deref().map(sanitize),
-        "events": subject.imported.events,
-        "exact": facts.exact(),
+        "file": file.path,
+        "source": file.imported.source.name(),
+        "producer": file.imported.producer.as_deref().map(sanitize),
+        "events": file.imported.events,
+        "exact": info.exact(),
         "warnings": warnings.collect::<Value>(),
-        "memory": subject.memory_phrase(),
-        "never_freed_phrase": subject.never_freed_phrase(),
+        "memory": file.memory_phrase(),
+        "never_freed_phrase": file.never_freed_phrase(),
         "opens": report.opens.name(),
-        "utc_ms": facts.clock.map(|(_, utc)| utc / 1_000_000),
+        "utc_ms": info.clock.map(|(_, utc)| utc / 1_000_000),
         "span": [nanos(span.0), nanos(span.1)],
         "kind_names": MemoryKind::ALL.map(MemoryKind::name),
         "devices": devices.collect::<Value>(),
@@ -104,13 +104,13 @@ fn facts(report: &HtmlReport<'_>) -> Value {
 
 /// Returns one row per process and device.
 fn processes(report: &HtmlReport<'_>) -> Value {
-    let subject = &report.subject;
+    let file = &report.file;
     let rows = report.overview.processes.iter().flat_map(|process| {
         process.devices.iter().map(|device| {
             let kinds = device.kinds.iter();
             json!({
                 "pid": process.pid.0,
-                "name": subject.process(process.pid).map(sanitize),
+                "name": file.process(process.pid).map(sanitize),
                 "device": device.device.map(|device| device.0),
                 "allocations": device.allocations,
                 "frees": device.frees,
@@ -118,7 +118,7 @@ fn processes(report: &HtmlReport<'_>) -> Value {
                 "live": amount(device.live),
                 "never_freed": amount(device.never_freed),
                 "peak_bytes": device.peak_bytes,
-                "peak_ns": subject.nanos(device.peak_at),
+                "peak_ns": file.nanos(device.peak_at),
                 "kinds": kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes])).collect::<Value>(),
             })
         })
@@ -130,7 +130,7 @@ fn processes(report: &HtmlReport<'_>) -> Value {
 fn peaks(report: &HtmlReport<'_>) -> Value {
     let totals = report.usage.totals.iter().filter(|series| series.peak.bytes > 0);
     let row = totals.map(|series| {
-        let ns = report.subject.nanos(series.peak.at);
+        let ns = report.file.nanos(series.peak.at);
         json!({"device": series.device.map(|device| device.0), "bytes": series.peak.bytes, "ns": ns})
     });
     row.collect()
@@ -162,7 +162,7 @@ fn sites(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
             }
             continue;
         }
-        let at = report.subject.nanos(peak_at);
+        let at = report.file.nanos(peak_at);
         rows.push(json!([names.site(site), sums, freed, peak_bytes, at]));
     }
     json!({"rows": rows, "total": all.len(), "rest": rest})
@@ -172,7 +172,7 @@ fn sites(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
 /// bands, and their indices and differences.
 fn series(
     series: &BandSeries,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     names: &mut StringTable<'_>,
     parts: &mut PackedData,
 ) -> Value {
@@ -191,12 +191,12 @@ fn series(
             }
         }
     }
-    let first = series.rows().next().map_or(0, |(at, _)| subject.nanos(at));
+    let first = series.rows().next().map_or(0, |(at, _)| file.nanos(at));
     let bands = series.bands.iter().map(|band| match band {
         Band::Kind(kind) => json!({"name": kind.name()}),
         Band::Site(site) => json!({"site": names.site(*site)}),
         Band::Process(pid) => {
-            let name = subject.process(*pid).map_or_else(String::new, |name| format!(" {name}"));
+            let name = file.process(*pid).map_or_else(String::new, |name| format!(" {name}"));
             json!({"name": sanitize(&format!("{pid}{name}")), "pid": pid.0})
         }
         Band::Device(device) => match device {
@@ -229,8 +229,8 @@ fn line(points: &[(i64, u64)], parts: &mut PackedData) -> Value {
 
 /// Returns the series of kinds that are not in the sum: host memory, managed memory, reservations.
 fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
-    let subject = &report.subject;
-    let measure = subject.imported.source.measure();
+    let file = &report.file;
+    let measure = file.imported.source.measure();
     let separate = report.usage.series.iter();
     let mut separate: Vec<_> = separate
         .filter(|series| series.kind.is_some_and(|kind| !measure.counts(kind)))
@@ -239,7 +239,7 @@ fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
     separate.sort_by_key(|series| std::cmp::Reverse(series.peak.bytes));
     let rows = separate.iter().take(MAX_EXTRA_LINES).map(|series| {
         let points: Vec<_> =
-            series.points.iter().map(|point| (subject.nanos(point.at), point.bytes)).collect();
+            series.points.iter().map(|point| (file.nanos(point.at), point.bytes)).collect();
         json!({
             "kind": series.kind.map(MemoryKind::name),
             "pid": series.pid.map(|pid| pid.0),
@@ -253,11 +253,11 @@ fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
 
 fn overlays(
     overlays: &[OverlaySeries],
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     parts: &mut PackedData,
 ) -> Value {
     let rows = overlays.iter().map(|overlay| {
-        let points = overlay.points.iter().map(|(at, bytes)| (subject.nanos(*at), *bytes));
+        let points = overlay.points.iter().map(|(at, bytes)| (file.nanos(*at), *bytes));
         let points: Vec<_> = points.collect();
         json!({"name": sanitize(&overlay.name), "line": line(&points, parts)})
     });
@@ -295,7 +295,7 @@ fn leaks(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
 /// Returns leak suspects, other verdicts and anomalies.
 fn growing(
     found: &SuspectReport,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     names: &mut StringTable<'_>,
 ) -> Value {
     let mut row = |one: &FileSiteVerdict| {
@@ -312,7 +312,7 @@ fn growing(
             "kind": one.place.kind.name(),
             "device": one.place.device.map(|device| device.0),
             "pid": one.place.pid.0,
-            "process": subject.process(one.place.pid).map(sanitize),
+            "process": file.process(one.place.pid).map(sanitize),
         })
     };
     let suspects: Value = found.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
@@ -324,7 +324,7 @@ fn growing(
         };
         json!({
             "site": names.site(odd.place.site),
-            "time": subject.time(odd.at),
+            "time": file.time(odd.at),
             "type": kind,
             "bytes": bytes.0,
             "baseline": baseline.0,
@@ -350,7 +350,7 @@ fn allocations(
     let lives = &report.biggest.lives;
     let mut numbers = NumberPacker::default();
     let mut last = lives.first().map_or(Timestamp(0), |life| life.began);
-    let first = lives.first().map_or(0, |life| report.subject.nanos(life.began));
+    let first = lives.first().map_or(0, |life| report.file.nanos(life.began));
     for life in lives {
         let AllocationSpan { key, bytes, began, ended, pid, tid, device, kind, site } = *life;
         numbers.put((began - last).0);

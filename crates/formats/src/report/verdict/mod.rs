@@ -16,8 +16,8 @@ use super::live::text::{format_age, format_count, format_duration};
 
 /// Formats a quantity of a resource: bytes, or a number of objects.
 #[must_use]
-pub fn quantity(subject: Resource, amount: u64) -> String {
-    match subject {
+pub fn quantity(resource: Resource, amount: u64) -> String {
+    match resource {
         Resource::Objects(kind) => objects(kind, amount),
         Resource::Memory(_) | Resource::Tensors => Bytes(amount).to_string(),
     }
@@ -45,25 +45,25 @@ pub fn objects(kind: ObjectKind, number: u64) -> String {
 
 /// Returns live memory or objects: `24.00 MiB in 3 allocations`, `2 streams`.
 #[must_use]
-pub fn live(subject: Resource, evidence: &Evidence) -> String {
-    match number(subject, evidence.live_count) {
+pub fn live(resource: Resource, evidence: &Evidence) -> String {
+    match number(resource, evidence.live_count) {
         Some(number) => format!("{} in {number}", Bytes(evidence.live)),
-        None => quantity(subject, evidence.live),
+        None => quantity(resource, evidence.live),
     }
 }
 
 /// Returns the start of a summary: `24.00 MiB live in 3 allocations`, `2 streams live`.
-fn live_phrase(subject: Resource, evidence: &Evidence) -> String {
-    match number(subject, evidence.live_count) {
+fn live_phrase(resource: Resource, evidence: &Evidence) -> String {
+    match number(resource, evidence.live_count) {
         Some(number) => format!("{} live in {number}", Bytes(evidence.live)),
-        None => format!("{} live", quantity(subject, evidence.live)),
+        None => format!("{} live", quantity(resource, evidence.live)),
     }
 }
 
 /// Returns `3 tensors` or `1 pinned allocation`; `None` for objects, whose quantity is their
 /// number.
-fn number(subject: Resource, count: u64) -> Option<String> {
-    let noun = match subject {
+fn number(resource: Resource, count: u64) -> Option<String> {
+    let noun = match resource {
         Resource::Objects(_) => return None,
         Resource::Tensors => "tensor".to_owned(),
         Resource::Memory(MemoryKind::Device) => "allocation".to_owned(),
@@ -75,42 +75,42 @@ fn number(subject: Resource, count: u64) -> Option<String> {
 /// Returns the verdict in one sentence. Every statement is a number of the evidence, or follows
 /// from them.
 #[must_use]
-pub fn summary(subject: Resource, verdict: Verdict, evidence: &Evidence) -> String {
-    let live = live_phrase(subject, evidence);
+pub fn summary(resource: Resource, verdict: Verdict, evidence: &Evidence) -> String {
+    let live = live_phrase(resource, evidence);
     match verdict {
         Verdict::Leak => {
-            let rate = quantity(subject, evidence.growth_per_hour);
+            let rate = quantity(resource, evidence.growth_per_hour);
             let full = evidence
                 .time_until_full
                 .map_or_else(String::new, |time| format!("; GPU full in {}", format_age(time)));
             format!("{live}, growing {rate}/h{full}")
         }
-        Verdict::Plateau => format!("{live}: {}", level(subject, evidence)),
+        Verdict::Plateau => format!("{live}: {}", level(resource, evidence)),
         Verdict::Cache => match &evidence.tensors {
             Some(tensors) => format!("{live}: {}", cache(tensors)),
-            None => format!("{live}: {}; {}", level(subject, evidence), freed(subject, evidence)),
+            None => format!("{live}: {}; {}", level(resource, evidence), freed(resource, evidence)),
         },
-        Verdict::RampUp => format!("{live}: {}", growth(subject, evidence)),
+        Verdict::RampUp => format!("{live}: {}", growth(resource, evidence)),
         Verdict::Burst => {
-            format!("{live}: down from a peak of {}", quantity(subject, evidence.peak))
+            format!("{live}: down from a peak of {}", quantity(resource, evidence.peak))
         }
         Verdict::Periodic => format!(
             "{live}: rose and fell at least {} times, peak {}",
             evidence.returns,
-            quantity(subject, evidence.peak)
+            quantity(resource, evidence.peak)
         ),
         Verdict::NotEnoughData => format!(
             "{live}: not enough data, {} in {}",
-            created(subject, evidence),
+            created(resource, evidence),
             format_duration(evidence.observed)
         ),
     }
 }
 
 /// Returns the live amount in the second half of the observation.
-fn level(subject: Resource, evidence: &Evidence) -> String {
+fn level(resource: Resource, evidence: &Evidence) -> String {
     let (low, high) = evidence.level;
-    let [low, high] = [low, high].map(|amount| quantity(subject, amount));
+    let [low, high] = [low, high].map(|amount| quantity(resource, amount));
     if low == high {
         format!("stable at {low} in the second half of the observation")
     } else {
@@ -119,13 +119,13 @@ fn level(subject: Resource, evidence: &Evidence) -> String {
 }
 
 /// Returns the growth in the second half of the observation.
-fn growth(subject: Resource, evidence: &Evidence) -> String {
+fn growth(resource: Resource, evidence: &Evidence) -> String {
     let Evidence { window_min: lows, growth_per_hour: per_hour, .. } = evidence;
     let [half, last] = [lows.get(lows.len() / 2), lows.last()]
-        .map(|low| quantity(subject, low.copied().unwrap_or(0)));
+        .map(|low| quantity(resource, low.copied().unwrap_or(0)));
     let rate = match per_hour {
         0 => String::new(),
-        rate => format!(", {}/h", quantity(subject, *rate)),
+        rate => format!(", {}/h", quantity(resource, *rate)),
     };
     format!(
         "grew from {half} to {last} in the second half of the observation{rate}; too short or too \
@@ -147,18 +147,18 @@ fn cache(tensors: &CacheTensors) -> String {
 }
 
 /// Returns how many were created or allocated.
-fn created(subject: Resource, evidence: &Evidence) -> String {
+fn created(resource: Resource, evidence: &Evidence) -> String {
     let created = evidence.created;
-    match subject {
+    match resource {
         Resource::Objects(_) => format!("{created} created"),
         Resource::Memory(_) | Resource::Tensors => format_count(created),
     }
 }
 
 /// Returns how many of those were freed or destroyed.
-fn freed(subject: Resource, evidence: &Evidence) -> String {
+fn freed(resource: Resource, evidence: &Evidence) -> String {
     let Evidence { created: begun, freed: ended, .. } = *evidence;
-    match subject {
+    match resource {
         Resource::Objects(_) => format!("{ended} of {begun} destroyed"),
         Resource::Memory(_) | Resource::Tensors => format!("{ended} of {begun} allocations freed"),
     }
@@ -252,12 +252,12 @@ pub const fn verdict_label(verdict: Verdict) -> &'static str {
 
 /// Returns advice against a leak.
 #[must_use]
-pub fn advice(subject: Resource, evidence: &Evidence, frames: &[&Frame]) -> String {
+pub fn advice(resource: Resource, evidence: &Evidence, frames: &[&Frame]) -> String {
     let through = |module: &str| {
         frames.iter().any(|frame| frame.module.as_deref().is_some_and(|path| path.contains(module)))
     };
     let Evidence { created: begun, freed: ended, tensors, .. } = *evidence;
-    match subject {
+    match resource {
         Resource::Tensors => {
             "something keeps the result of this line alive (a list, dict, closure or attribute): \
              store `.item()` or a `.detach()`ed copy instead"
@@ -377,8 +377,8 @@ pub fn ratio_phrase(bytes: Bytes, baseline: Bytes) -> String {
 
 /// Returns the name of the memory or object kind.
 #[must_use]
-pub const fn kind(subject: Resource) -> &'static str {
-    match subject {
+pub const fn kind(resource: Resource) -> &'static str {
+    match resource {
         Resource::Memory(kind) => kind.name(),
         Resource::Tensors => MemoryKind::Torch.name(),
         Resource::Objects(kind) => kind.name(),

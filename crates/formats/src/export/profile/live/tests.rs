@@ -31,8 +31,8 @@ fn event(second: u64, what: EventKind) -> Event {
 fn started() -> Ledger {
     let mut ledger = Ledger::new();
     let (start, uid, name) = (1, 0, "tr\x1bain".into());
-    let facts = ProcessInfo { start, uid, name, before_trace: false };
-    ledger.apply(&event(1, EventKind::Process(facts)));
+    let info = ProcessInfo { start, uid, name, before_trace: false };
+    ledger.apply(&event(1, EventKind::Process(info)));
     ledger
 }
 
@@ -58,8 +58,8 @@ fn free(ledger: &mut Ledger, address: u64) {
 fn resolve(ledger: &mut Ledger, site: u32, function: &str) {
     let (file, module) = (Some("/srv/ann/train.py".into()), Some("/usr/lib/libx.so".into()));
     let frame = Frame { function: function.into(), file, line: 7, module, ..Frame::default() };
-    let facts = SiteFrames { site: SiteId(site), frames: [frame].into() };
-    ledger.apply(&event(2, EventKind::Site(facts)));
+    let site_frames = SiteFrames { site: SiteId(site), frames: [frame].into() };
+    ledger.apply(&event(2, EventKind::Site(site_frames)));
 }
 
 fn snapshot(ledger: &mut Ledger, second: u64, top_sites: usize) -> Snapshot {

@@ -57,9 +57,9 @@ fn sides(row: &DiffRow) -> (DiffSide, DiffSide) {
 
 fn stack(row: &DiffRow, comparison: &DiffView<'_>) -> Cell {
     match (row.after, row.before) {
-        (Some(after), _) => frames::cell(&comparison.after.facts.stacks, after.site),
+        (Some(after), _) => frames::cell(&comparison.after.info.stacks, after.site),
         (None, before) => {
-            frames::cell(&comparison.before.facts.stacks, before.and_then(|side| side.site))
+            frames::cell(&comparison.before.info.stacks, before.and_then(|side| side.site))
         }
     }
 }

@@ -11,16 +11,16 @@ use crate::report::live::text::format_count;
 
 pub(in crate::report::analysis) fn page(
     leakage: &LeakReport,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
 ) -> Document {
     let leaked = leakage.avoidable();
     let sites = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
     let headline = match leaked.allocations {
-        0 => format!("No leaks: all {} was freed", subject.memory_phrase()),
+        0 => format!("No leaks: all {} was freed", file.memory_phrase()),
         n => {
             let leaks = if n == 1 { "leak" } else { "leaks" };
-            let (bytes, memory) = (Bytes(leaked.bytes), subject.memory_phrase());
-            format!("{n} {leaks}: {bytes} of {memory} {}", subject.never_freed_phrase())
+            let (bytes, memory) = (Bytes(leaked.bytes), file.memory_phrase());
+            format!("{n} {leaks}: {bytes} of {memory} {}", file.never_freed_phrase())
         }
     };
     let mut lines = Vec::new();
@@ -33,18 +33,18 @@ pub(in crate::report::analysis) fn page(
     }
     let (statics, others): (Vec<_>, Vec<_>) =
         leakage.sites.iter().partition(|leak| leak.place.kind.is_static());
-    let mut sections = vec![section("", &others, subject)];
+    let mut sections = vec![section("", &others, file)];
     if !statics.is_empty() {
         let sum = Bytes(leakage.statics.bytes);
         let title = format!("Static variables: {sum} (freed with their module)");
-        sections.push(section(&title, &statics, subject));
+        sections.push(section(&title, &statics, file));
     }
     for (name, leaks) in
         [("Managed memory", &leakage.managed), ("Pinned and registered host memory", &leakage.host)]
     {
         let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
         let title = format!("{name}: {} in {}", Bytes(sum.bytes), format_count(sum.allocations));
-        sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), subject));
+        sections.push(section(&title, &leaks.iter().collect::<Vec<_>>(), file));
     }
     sections.retain(|section| !section.table.rows.is_empty());
     Document { headline, alarm: sites > 0, lines, sections, notes: Vec::new() }
@@ -57,8 +57,8 @@ pub(in crate::report::analysis) fn kinds(amounts: &[(MemoryKind, Amount)]) -> St
     parts.join(", ")
 }
 
-fn section(title: &str, leaks: &[&LeakGroup], subject: &AnalyzedFile<'_>) -> Section {
-    let shown = subject.shown(leaks.len());
+fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Section {
+    let shown = file.shown(leaks.len());
     let row = |leak: &&LeakGroup| {
         vec![
             Cell::Bytes(leak.amount.bytes),
@@ -66,7 +66,7 @@ fn section(title: &str, leaks: &[&LeakGroup], subject: &AnalyzedFile<'_>) -> Sec
             Cell::Text(leak.place.kind.to_string()),
             location(leak.place.device, leak.place.kind),
             Cell::Text(leak.place.pid.to_string()),
-            frames::cell(&subject.facts.stacks, leak.place.site),
+            frames::cell(&file.info.stacks, leak.place.site),
         ]
     };
     Section {
@@ -83,10 +83,10 @@ fn section(title: &str, leaks: &[&LeakGroup], subject: &AnalyzedFile<'_>) -> Sec
 /// Returns every site, including those that do not count as leaked.
 pub(in crate::report::analysis) fn table(
     leakage: &LeakReport,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
 ) -> Table {
     let all: Vec<_> = leakage.sites.iter().chain(&leakage.managed).collect();
-    let shown = subject.shown(all.len());
+    let shown = file.shown(all.len());
     let row = |leak: &&LeakGroup| {
         vec![
             Cell::Bytes(leak.amount.bytes),
@@ -96,7 +96,7 @@ pub(in crate::report::analysis) fn table(
             Cell::Text(leak.place.kind.to_string()),
             device_number(leak.place.device),
             Cell::Text(leak.place.pid.to_string()),
-            frames::cell(&subject.facts.stacks, leak.place.site),
+            frames::cell(&file.info.stacks, leak.place.site),
         ]
     };
     Table {

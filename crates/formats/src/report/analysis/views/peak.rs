@@ -10,10 +10,10 @@ use super::super::{AnalyzedFile, device, frames, omitted_note, tsv};
 use super::leaks::device_number;
 use crate::report::live::text::format_count;
 
-pub(in crate::report::analysis) fn page(peaks: &[Peak], subject: &AnalyzedFile<'_>) -> Document {
+pub(in crate::report::analysis) fn page(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Document {
     let devices = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = devices.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
-        let headline = format!("No {} was allocated", subject.memory_phrase());
+        let headline = format!("No {} was allocated", file.memory_phrase());
         return Document { headline, ..Document::default() };
     };
     let live: u64 = highest.live.iter().map(|at| at.amount.allocations).sum();
@@ -21,14 +21,14 @@ pub(in crate::report::analysis) fn page(peaks: &[Peak], subject: &AnalyzedFile<'
         "Peak {} on {} at {}, in {}",
         Bytes(highest.bytes),
         name(highest),
-        subject.time(highest.at),
+        file.time(highest.at),
         format_count(live)
     );
     let mut lines = Vec::new();
     let several_processes = peaks.iter().filter(|peak| peak.pid.is_some()).count() > 1;
     let mut sections: Vec<_> = Vec::new();
     if several_processes {
-        sections.push(overview(peaks, subject));
+        sections.push(overview(peaks, file));
     } else if let Some(process) = highest.live.first() {
         lines.push(Line::Dim(format!("single process: {}", process.place.pid)));
     }
@@ -36,7 +36,7 @@ pub(in crate::report::analysis) fn page(peaks: &[Peak], subject: &AnalyzedFile<'
         peaks
             .iter()
             .filter(|peak| peak.pid.is_none() && peak.bytes > 0)
-            .map(|peak| live_at(peak, subject)),
+            .map(|peak| live_at(peak, file)),
     );
     Document { headline, alarm: false, lines, sections, notes: Vec::new() }
 }
@@ -45,14 +45,14 @@ fn name(peak: &Peak) -> String {
     device(peak.device).short()
 }
 
-fn overview(peaks: &[Peak], subject: &AnalyzedFile<'_>) -> Section {
+fn overview(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Section {
     let row = |peak: &Peak| {
         vec![
             device(peak.device),
             peak.pid.map_or_else(|| Cell::Text("all".into()), |pid| Cell::Text(pid.to_string())),
-            Cell::Text(peak.pid.and_then(|pid| subject.process(pid)).unwrap_or("").to_owned()),
+            Cell::Text(peak.pid.and_then(|pid| file.process(pid)).unwrap_or("").to_owned()),
             Cell::Bytes(peak.bytes),
-            Cell::Time(subject.time(peak.at), subject.nanos(peak.at)),
+            Cell::Time(file.time(peak.at), file.nanos(peak.at)),
         ]
     };
     Section {
@@ -65,8 +65,8 @@ fn overview(peaks: &[Peak], subject: &AnalyzedFile<'_>) -> Section {
     }
 }
 
-fn live_at(peak: &Peak, subject: &AnalyzedFile<'_>) -> Section {
-    let shown = subject.shown(peak.live.len());
+fn live_at(peak: &Peak, file: &AnalyzedFile<'_>) -> Section {
+    let shown = file.shown(peak.live.len());
     let row = |at: &GroupAtPeak| {
         let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;
         let oldest = at.allocations.iter().map(|held| held.began).min().unwrap_or(peak.at);
@@ -77,7 +77,7 @@ fn live_at(peak: &Peak, subject: &AnalyzedFile<'_>) -> Section {
             Cell::Text(at.place.kind.to_string()),
             Cell::Text(at.place.pid.to_string()),
             Cell::Span(peak.at - oldest),
-            frames::cell(&subject.facts.stacks, at.place.site),
+            frames::cell(&file.info.stacks, at.place.site),
         ]
     };
     Section {
@@ -85,7 +85,7 @@ fn live_at(peak: &Peak, subject: &AnalyzedFile<'_>) -> Section {
             "Live at the peak of {} ({} at {})",
             name(peak),
             Bytes(peak.bytes),
-            subject.time(peak.at)
+            file.time(peak.at)
         ),
         table: Table {
             columns: vec!["bytes", "share", "count", "kind", "pid", "oldest", "site"],
@@ -99,7 +99,7 @@ fn live_at(peak: &Peak, subject: &AnalyzedFile<'_>) -> Section {
 /// Writes every allocation that was live at a peak.
 pub(in crate::report::analysis) fn rows(
     peaks: &[Peak],
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let columns = [
@@ -117,20 +117,20 @@ pub(in crate::report::analysis) fn rows(
     ];
     tsv::head(out, &columns)?;
     for peak in peaks {
-        for at in peak.live.iter().take(subject.shown(peak.live.len())) {
-            let stack = frames::cell(&subject.facts.stacks, at.place.site);
+        for at in peak.live.iter().take(file.shown(peak.live.len())) {
+            let stack = frames::cell(&file.info.stacks, at.place.site);
             for held in &at.allocations {
                 let cells = [
                     device_number(peak.device),
                     peak.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
                     Cell::Bytes(peak.bytes),
-                    subject.plain_time(peak.at),
-                    Cell::Time(String::new(), subject.nanos(peak.at)),
+                    file.plain_time(peak.at),
+                    Cell::Time(String::new(), file.nanos(peak.at)),
                     Cell::Address(held.key.value),
                     Cell::Bytes(held.bytes),
                     Cell::Text(at.place.kind.to_string()),
                     Cell::Text(at.place.pid.to_string()),
-                    Cell::Time(String::new(), subject.nanos(held.began)),
+                    Cell::Time(String::new(), file.nanos(held.began)),
                     stack.clone(),
                 ];
                 tsv::row(out, &cells)?;

@@ -12,7 +12,7 @@ use crate::report::live::text::format_count;
 
 pub(in crate::report::analysis) fn page(
     overview: &SummaryReport,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
 ) -> Document {
     let devices = || overview.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
@@ -21,43 +21,43 @@ pub(in crate::report::analysis) fn page(
         "Nothing was allocated".to_owned()
     } else {
         let freed = match never_freed.allocations {
-            0 => format!("all {} freed", subject.memory_phrase()),
+            0 => format!("all {} freed", file.memory_phrase()),
             _ => format!(
                 "{} {} ({})",
                 Bytes(never_freed.bytes),
-                subject.never_freed_phrase(),
+                file.never_freed_phrase(),
                 format_count(never_freed.allocations)
             ),
         };
         format!("{}, peak {}, {freed}", format_count(allocations), Bytes(overview.peak_bytes))
     };
-    let mut lines = vec![Line::Dim(origin(subject))];
+    let mut lines = vec![Line::Dim(origin(file))];
     if overview.peak_bytes > 0 {
-        lines.push(Line::Dim(format!("the peak was at {}", subject.time(overview.peak_at))));
+        lines.push(Line::Dim(format!("the peak was at {}", file.time(overview.peak_at))));
     }
-    let mut sections = vec![processes(overview, subject)];
+    let mut sections = vec![processes(overview, file)];
     for process in overview.processes.iter().filter(|process| !process.sites.is_empty()) {
-        sections.push(sites(process, subject));
+        sections.push(sites(process, file));
     }
     sections.retain(|section| !section.table.rows.is_empty());
     Document { headline, alarm: false, lines, sections, notes: Vec::new() }
 }
 
 /// Returns the path, format and producer of the file.
-fn origin(subject: &AnalyzedFile<'_>) -> String {
-    let producer = subject.imported.producer.as_deref();
+fn origin(file: &AnalyzedFile<'_>) -> String {
+    let producer = file.imported.producer.as_deref();
     let by = producer.map_or_else(String::new, |producer| format!(" by {producer}"));
-    let source = subject.imported.source.name();
-    format!("{}: {source}{by}, {} events", subject.path, subject.imported.events)
+    let source = file.imported.source.name();
+    format!("{}: {source}{by}, {} events", file.path, file.imported.events)
 }
 
-fn processes(overview: &SummaryReport, subject: &AnalyzedFile<'_>) -> Section {
+fn processes(overview: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
     let mut rows = Vec::new();
     for process in &overview.processes {
         for on in &process.devices {
             rows.push(vec![
                 Cell::Text(process.pid.to_string()),
-                Cell::Text(subject.process(process.pid).unwrap_or("").to_owned()),
+                Cell::Text(file.process(process.pid).unwrap_or("").to_owned()),
                 summary_location(on),
                 Cell::Count(on.allocations),
                 Cell::Count(on.frees),
@@ -91,7 +91,7 @@ fn summary_location(on: &DeviceSummary) -> Cell {
     }
 }
 
-fn sites(process: &ProcessSummary, subject: &AnalyzedFile<'_>) -> Section {
+fn sites(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
     let row = |group: &Group| {
         vec![
             Cell::Bytes(group.never_freed().bytes),
@@ -100,11 +100,11 @@ fn sites(process: &ProcessSummary, subject: &AnalyzedFile<'_>) -> Section {
             Cell::Count(group.began.allocations),
             Cell::Text(group.place.kind.to_string()),
             device(group.place.device),
-            frames::cell(&subject.facts.stacks, group.place.site),
+            frames::cell(&file.info.stacks, group.place.site),
         ]
     };
     let pid = process.pid;
-    let title = match subject.process(pid).filter(|name| !name.is_empty()) {
+    let title = match file.process(pid).filter(|name| !name.is_empty()) {
         Some(name) => format!("Sites: {name} (pid {pid})"),
         None => format!("Sites: pid {pid}"),
     };
@@ -124,12 +124,12 @@ fn sites(process: &ProcessSummary, subject: &AnalyzedFile<'_>) -> Section {
 /// Returns one row per process and device.
 pub(in crate::report::analysis) fn table(
     overview: &SummaryReport,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
 ) -> Table {
     let mut rows = Vec::new();
     for process in &overview.processes {
         for on in &process.devices {
-            rows.push(row(process, on, subject));
+            rows.push(row(process, on, file));
         }
     }
     let columns = vec![
@@ -150,10 +150,10 @@ pub(in crate::report::analysis) fn table(
     Table { columns, rows }
 }
 
-fn row(process: &ProcessSummary, on: &DeviceSummary, subject: &AnalyzedFile<'_>) -> Vec<Cell> {
+fn row(process: &ProcessSummary, on: &DeviceSummary, file: &AnalyzedFile<'_>) -> Vec<Cell> {
     vec![
         Cell::Text(process.pid.to_string()),
-        Cell::Text(subject.process(process.pid).unwrap_or("").to_owned()),
+        Cell::Text(file.process(process.pid).unwrap_or("").to_owned()),
         device_number(on.device),
         Cell::Count(on.allocations),
         Cell::Count(on.frees),
@@ -163,7 +163,7 @@ fn row(process: &ProcessSummary, on: &DeviceSummary, subject: &AnalyzedFile<'_>)
         Cell::Bytes(on.never_freed.bytes),
         Cell::Count(on.never_freed.allocations),
         Cell::Bytes(on.peak_bytes),
-        subject.plain_time(on.peak_at),
-        Cell::Time(String::new(), subject.nanos(on.peak_at)),
+        file.plain_time(on.peak_at),
+        Cell::Time(String::new(), file.nanos(on.peak_at)),
     ]
 }

@@ -17,20 +17,20 @@ const DEFAULT_OTHER_SITES: usize = 10;
 
 pub(in crate::report::analysis) fn page(
     found: &SuspectReport,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
 ) -> Document {
     let suspects = &found.suspects;
-    let other_leaks = subject.facts.judged.iter().filter(|one| one.verdict == Verdict::Leak);
+    let other_leaks = file.info.judged.iter().filter(|one| one.verdict == Verdict::Leak);
     let leaks = suspects.len() + other_leaks.count();
-    let shown = subject.shown(suspects.len());
+    let shown = file.shown(suspects.len());
     let mut sections: Vec<_> =
-        suspects.iter().take(shown).map(|one| suspect(one, subject)).collect();
+        suspects.iter().take(shown).map(|one| suspect(one, file)).collect();
     if let Some(last) = sections.last_mut() {
         last.after.extend(omitted_note(suspects.len(), shown));
     }
-    sections.extend(tensors_and_objects(subject));
-    sections.push(others(found, subject));
-    sections.push(anomalies(found, subject));
+    sections.extend(tensors_and_objects(file));
+    sections.push(others(found, file));
+    sections.push(anomalies(found, file));
     let caveat = "a suspect is not proof: a cache that is still filling looks the same".to_owned();
     Document {
         headline: headline(found, leaks),
@@ -57,7 +57,7 @@ fn title(one: &FileSiteVerdict) -> String {
     format!("leak ({}): growing {}/h", one.sureness.name(), Bytes(one.evidence.growth_per_hour))
 }
 
-fn suspect(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> Section {
+fn suspect(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> Section {
     let evidence = &one.evidence;
     let Evidence { created: begun, freed: ended, growing_steps, steps, .. } = *evidence;
     let row = vec![
@@ -70,13 +70,13 @@ fn suspect(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> Section {
         Cell::Text(one.place.kind.to_string()),
         location(one.place.device, one.place.kind),
         Cell::Text(one.place.pid.to_string()),
-        frames::cell(&subject.facts.stacks, one.place.site),
+        frames::cell(&file.info.stacks, one.place.site),
     ];
     let columns = vec![
         "live", "count", "grew in", "freed", "age", "lifetime", "kind", "device", "pid", "site",
     ];
     let mut after = vec![Line::Plain(evidence_line(one))];
-    after.push(Line::Dim(format!("fix: {}", advice(one, subject))));
+    after.push(Line::Dim(format!("fix: {}", advice(one, file))));
     Section {
         title: title(one),
         table: Table { columns, rows: vec![row] },
@@ -101,14 +101,14 @@ fn evidence_line(one: &FileSiteVerdict) -> String {
     }
 }
 
-fn advice(one: &FileSiteVerdict, subject: &AnalyzedFile<'_>) -> String {
+fn advice(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> String {
     let frames: Vec<_> =
-        one.place.site.map(|site| subject.facts.stacks.frames(site).collect()).unwrap_or_default();
-    verdict_words::advice(self::subject(one.place.kind), &one.evidence, &frames)
+        one.place.site.map(|site| file.info.stacks.frames(site).collect()).unwrap_or_default();
+    verdict_words::advice(resource(one.place.kind), &one.evidence, &frames)
 }
 
 /// Returns the resource that a verdict on this kind of memory is about.
-pub(in crate::report::analysis) const fn subject(kind: MemoryKind) -> verdict::Resource {
+pub(in crate::report::analysis) const fn resource(kind: MemoryKind) -> verdict::Resource {
     match kind {
         MemoryKind::Torch => verdict::Resource::Tensors,
         kind => verdict::Resource::Memory(kind),
@@ -116,9 +116,9 @@ pub(in crate::report::analysis) const fn subject(kind: MemoryKind) -> verdict::R
 }
 
 /// Returns verdicts on objects and tensors, which are not part of the file's changes.
-fn tensors_and_objects(subject: &AnalyzedFile<'_>) -> Option<Section> {
-    let verdicts = &subject.facts.judged;
-    let shown = subject.top.unwrap_or(DEFAULT_OTHER_SITES).min(verdicts.len());
+fn tensors_and_objects(file: &AnalyzedFile<'_>) -> Option<Section> {
+    let verdicts = &file.info.judged;
+    let shown = file.top.unwrap_or(DEFAULT_OTHER_SITES).min(verdicts.len());
     let row = |one: &SiteVerdict| {
         let frames: Vec<_> = one.frames.iter().collect();
         vec![
@@ -152,8 +152,8 @@ fn tensors_and_objects(subject: &AnalyzedFile<'_>) -> Option<Section> {
     })
 }
 
-fn others(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
-    let shown = subject.top.unwrap_or(DEFAULT_OTHER_SITES).min(found.others.len());
+fn others(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
+    let shown = file.top.unwrap_or(DEFAULT_OTHER_SITES).min(found.others.len());
     let row = |one: &FileSiteVerdict| {
         vec![
             Cell::Text(verdict_label(one.verdict).to_owned()),
@@ -164,7 +164,7 @@ fn others(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
             Cell::Text(one.place.kind.to_string()),
             location(one.place.device, one.place.kind),
             Cell::Text(one.place.pid.to_string()),
-            frames::cell(&subject.facts.stacks, one.place.site),
+            frames::cell(&file.info.stacks, one.place.site),
         ]
     };
     Section {
@@ -188,8 +188,8 @@ fn others(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
     }
 }
 
-fn anomalies(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
-    let shown = subject.shown(found.unusual.len());
+fn anomalies(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
+    let shown = file.shown(found.unusual.len());
     let row = |odd: &FileAnomaly| {
         let (kind, bytes, usual) = match odd.what {
             AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
@@ -202,13 +202,13 @@ fn anomalies(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
             }
         };
         vec![
-            Cell::Time(subject.time(odd.at), subject.nanos(odd.at)),
+            Cell::Time(file.time(odd.at), file.nanos(odd.at)),
             Cell::Bytes(bytes.0),
             Cell::Bytes(usual.0),
             Cell::Text(kind),
             Cell::Text(odd.place.kind.to_string()),
             Cell::Text(odd.place.pid.to_string()),
-            frames::cell(&subject.facts.stacks, odd.place.site),
+            frames::cell(&file.info.stacks, odd.place.site),
         ]
     };
     Section {
@@ -225,7 +225,7 @@ fn anomalies(found: &SuspectReport, subject: &AnalyzedFile<'_>) -> Section {
 /// Returns every site, suspects first.
 pub(in crate::report::analysis) fn table(
     found: &SuspectReport,
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
 ) -> Table {
     let row = |one: &FileSiteVerdict| {
         let evidence = &one.evidence;
@@ -245,7 +245,7 @@ pub(in crate::report::analysis) fn table(
             Cell::Text(one.place.kind.to_string()),
             device_number(one.place.device),
             Cell::Text(one.place.pid.to_string()),
-            frames::cell(&subject.facts.stacks, one.place.site),
+            frames::cell(&file.info.stacks, one.place.site),
             Cell::Text(one.verdict.name().to_owned()),
             Cell::Text(one.sureness.name().to_owned()),
             Cell::Bytes(evidence.overdue),
@@ -278,7 +278,7 @@ pub(in crate::report::analysis) fn table(
         "max_lifetime_ns",
     ];
     let all = || found.suspects.iter().chain(&found.others);
-    Table { columns, rows: all().take(subject.shown(all().count())).map(row).collect() }
+    Table { columns, rows: all().take(file.shown(all().count())).map(row).collect() }
 }
 
 /// Returns the minimum in the first window after the one in which the site's first allocation was

@@ -12,11 +12,11 @@ use super::leaks::device_number;
 pub(in crate::report::analysis) fn page(
     courses: &UsageReport,
     overlays: &[OverlaySeries],
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
 ) -> Document {
     let highest = courses.totals.iter().max_by_key(|series| series.peak.bytes);
     let Some(highest) = highest.filter(|series| series.peak.bytes > 0) else {
-        let headline = format!("No {} was allocated", subject.memory_phrase());
+        let headline = format!("No {} was allocated", file.memory_phrase());
         return Document { headline, ..Document::default() };
     };
     let last = highest.points.last().map_or(0, |point| point.bytes);
@@ -24,12 +24,12 @@ pub(in crate::report::analysis) fn page(
         "Peak {} on {} at {}; {} at the end",
         Bytes(highest.peak.bytes),
         device(highest.device).short(),
-        subject.time(highest.peak.at),
+        file.time(highest.peak.at),
         Bytes(last)
     );
     let mut sections: Vec<_> =
-        courses.totals.iter().map(|series| chart(series, overlays, subject)).collect();
-    sections.push(table(courses, subject));
+        courses.totals.iter().map(|series| chart(series, overlays, file)).collect();
+    sections.push(table(courses, file));
     Document { headline, sections, ..Document::default() }
 }
 
@@ -38,7 +38,7 @@ fn curve(series: &UsageSeries) -> ChartSeries {
     ChartSeries { name: device(series.device).short(), points }
 }
 
-fn chart(series: &UsageSeries, overlays: &[OverlaySeries], subject: &AnalyzedFile<'_>) -> Section {
+fn chart(series: &UsageSeries, overlays: &[OverlaySeries], file: &AnalyzedFile<'_>) -> Section {
     let mut curves = vec![curve(series)];
     let same_device = |one: &&OverlaySeries| one.device.is_none() || one.device == series.device;
     let curve_of =
@@ -46,10 +46,10 @@ fn chart(series: &UsageSeries, overlays: &[OverlaySeries], subject: &AnalyzedFil
     curves.extend(overlays.iter().filter(same_device).map(curve_of));
     let times = || curves.iter().flat_map(|curve| &curve.points).map(|(at, _)| *at);
     let (first, last) = (times().min(), times().max());
-    let time = |at: Option<Timestamp>| at.map_or_else(String::new, |at| subject.time(at));
+    let time = |at: Option<Timestamp>| at.map_or_else(String::new, |at| file.time(at));
     let ends = (time(first), time(last));
     let name = device(series.device).short();
-    let known = series.device.and_then(|device| subject.facts.devices.get(&device));
+    let known = series.device.and_then(|device| file.info.devices.get(&device));
     let title = match known {
         Some((model, Some(total))) => format!("{name}: {model}, {}", Bytes(*total)),
         Some((model, None)) => format!("{name}: {model}"),
@@ -58,14 +58,14 @@ fn chart(series: &UsageSeries, overlays: &[OverlaySeries], subject: &AnalyzedFil
     Section { title, chart: Some(AsciiChart { curves, ends }), ..Section::default() }
 }
 
-fn table(courses: &UsageReport, subject: &AnalyzedFile<'_>) -> Section {
+fn table(courses: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
     let row = |series: &UsageSeries| {
         vec![
             series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
             series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
             Cell::Text(series.kind.map_or_else(|| "all".to_owned(), |kind| kind.to_string())),
             Cell::Bytes(series.peak.bytes),
-            Cell::Time(subject.time(series.peak.at), subject.nanos(series.peak.at)),
+            Cell::Time(file.time(series.peak.at), file.nanos(series.peak.at)),
             Cell::Bytes(series.points.last().map_or(0, |point| point.bytes)),
             Cell::Count(series.points.len() as u64),
         ]
@@ -84,15 +84,15 @@ fn table(courses: &UsageReport, subject: &AnalyzedFile<'_>) -> Section {
 pub(in crate::report::analysis) fn rows(
     courses: &UsageReport,
     overlays: &[OverlaySeries],
-    subject: &AnalyzedFile<'_>,
+    file: &AnalyzedFile<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     tsv::head(out, &["time", "time_ns", "device", "kind", "pid", "bytes", "source"])?;
     for series in courses.totals.iter().chain(&courses.series) {
         for point in &series.points {
             let cells = [
-                subject.plain_time(point.at),
-                Cell::Time(String::new(), subject.nanos(point.at)),
+                file.plain_time(point.at),
+                Cell::Time(String::new(), file.nanos(point.at)),
                 device_number(series.device),
                 series.kind.map_or(Cell::Empty, |kind| Cell::Text(kind.to_string())),
                 series.pid.map_or(Cell::Empty, |pid| Cell::Text(pid.to_string())),
@@ -105,8 +105,8 @@ pub(in crate::report::analysis) fn rows(
     for overlay in overlays {
         for (at, bytes) in &overlay.points {
             let cells = [
-                subject.plain_time(*at),
-                Cell::Time(String::new(), subject.nanos(*at)),
+                file.plain_time(*at),
+                Cell::Time(String::new(), file.nanos(*at)),
                 Cell::Empty,
                 Cell::Empty,
                 Cell::Empty,
