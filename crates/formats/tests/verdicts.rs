@@ -200,10 +200,10 @@ fn no_suspects_are_reported_as_none() {
     let none = Snapshot { suspects: Vec::new(), suspects_total: 0, ..snapshot() };
     assert!(written(&none, true).contains("NO LEAK SUSPECTS (too early to judge 2 of"));
     let open = [Verdict::NotEnoughData, Verdict::RampUp];
-    let judged = none.other_verdicts.iter().filter(|one| !open.contains(&one.verdict));
-    let judged = Snapshot { other_verdicts: judged.cloned().collect(), ..none.clone() };
-    assert!(written(&judged, true).contains("NO LEAK SUSPECTS\n"));
-    assert!(!written(&judged, false).contains("SUSPECT"));
+    let settled = none.other_verdicts.iter().filter(|one| !open.contains(&one.verdict));
+    let settled = Snapshot { other_verdicts: settled.cloned().collect(), ..none.clone() };
+    assert!(written(&settled, true).contains("NO LEAK SUSPECTS\n"));
+    assert!(!written(&settled, false).contains("SUSPECT"));
 }
 
 #[test]

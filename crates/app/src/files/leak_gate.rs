@@ -50,7 +50,7 @@ impl LeakGate {
             }
             Self::Suspects(suspects) => {
                 let leaks = |judged: &&SiteVerdict| judged.verdict == Verdict::Leak;
-                let objects_and_tensors = info.judged.iter().filter(leaks).count();
+                let objects_and_tensors = info.verdicts.iter().filter(leaks).count();
                 match info.findings(*suspects).suspects.len() + objects_and_tensors {
                     0 => return Outcome::Success,
                     1 => output::log("1 leak suspect"),

@@ -37,9 +37,9 @@ pub struct FileInfo {
     /// Totals of pools at the end.
     pub pools: Vec<PoolTotals>,
     /// Requests that failed with an out-of-memory error, up to `MAX_FAILED_REQUESTS`.
-    pub refused: Vec<FailedAllocation>,
+    pub failed_allocations: Vec<FailedAllocation>,
     /// Verdicts on sites of objects or tensors, leaks first.
-    pub judged: Vec<SiteVerdict>,
+    pub verdicts: Vec<SiteVerdict>,
     /// Verdicts on memory and anomalies of a recording.
     pub findings: Option<SuspectReport>,
     /// Warnings of the reader.
@@ -178,9 +178,9 @@ impl ImportSink for CollectingSink<'_> {
         }
     }
 
-    fn judged(&mut self, verdict: SiteVerdict) {
+    fn verdict(&mut self, verdict: SiteVerdict) {
         if self.only.pid.is_none_or(|pid| verdict.pid == Some(pid)) {
-            self.info.judged.push(verdict);
+            self.info.verdicts.push(verdict);
         }
     }
 
@@ -212,12 +212,12 @@ impl ImportSink for CollectingSink<'_> {
         self.info.settings = settings.clone();
     }
 
-    fn refused(&mut self, failed: &FailedAllocation) {
+    fn failed_allocation(&mut self, failed: &FailedAllocation) {
         let ChangeFilter { pid, device } = self.only;
         let is_selected = pid.is_none_or(|pid| pid == failed.pid)
             && (device.is_none() || device == failed.device);
-        if is_selected && self.info.refused.len() < MAX_FAILED_REQUESTS {
-            self.info.refused.push(*failed);
+        if is_selected && self.info.failed_allocations.len() < MAX_FAILED_REQUESTS {
+            self.info.failed_allocations.push(*failed);
         }
     }
 

@@ -57,7 +57,7 @@ pub fn detect(path: &Path) -> Result<SourceFormat, ImportError> {
     match detect_head(&head) {
         DetectedFormat::Is(source) => Ok(source),
         DetectedFormat::Database => detect_database(path),
-        DetectedFormat::No(why) => Err(ImportError::NotRecognized { path: path.into(), why }),
+        DetectedFormat::No(reason) => Err(ImportError::NotRecognized { path: path.into(), reason }),
     }
 }
 
@@ -80,7 +80,7 @@ pub fn check_file(path: &Path) -> Result<(), ImportError> {
     } else {
         return Ok(());
     };
-    Err(ImportError::NotRecognized { path: path.into(), why: reason.into() })
+    Err(ImportError::NotRecognized { path: path.into(), reason: reason.into() })
 }
 
 #[derive(PartialEq, Eq, Debug)]
@@ -215,7 +215,7 @@ fn detect_database(path: &Path) -> Result<SourceFormat, ImportError> {
             "it is a SQLite file, but not of Nsight Systems (its tables: {names}); {SUPPORTED_FORMATS}"
         )
     };
-    Err(ImportError::NotRecognized { path: path.into(), why: reason })
+    Err(ImportError::NotRecognized { path: path.into(), reason })
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {

@@ -84,14 +84,14 @@ pub trait ImportSink {
     /// Called at most once, with the settings of the cache that the segments belong to.
     fn cache_settings(&mut self, _settings: &AllocatorSettings) {}
     /// Called with the cache's own statistics of one device.
-    fn cache_levels(&mut self, _levels: &AllocatorStats) {}
+    fn cache_stats(&mut self, _stats: &AllocatorStats) {}
     /// Called with the verdict on a site of objects or tensors.
-    fn judged(&mut self, _judged: SiteVerdict) {}
+    fn verdict(&mut self, _verdict: SiteVerdict) {}
     /// Called with verdicts on memory and anomalies, if the reader has them; otherwise changes are
     /// classified.
     fn findings(&mut self, _findings: SuspectReport) {}
     /// Called when a request for device memory failed with an out-of-memory error.
-    fn refused(&mut self, _refused: &FailedAllocation) {}
+    fn failed_allocation(&mut self, _failed: &FailedAllocation) {}
     /// Called for input that the reader cannot use, or that makes values inexact.
     fn warn(&mut self, warning: Warning);
     /// Called now and then with the progress, in bytes or rows of a total.
@@ -160,12 +160,12 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// The format is not supported.
-    #[error("{}: {}", shown(.path), quoted(.why))]
+    #[error("{}: {}", shown(.path), quoted(.reason))]
     NotRecognized {
         /// The file.
         path: PathBuf,
         /// What the file looks like, and what is supported.
-        why: String,
+        reason: String,
     },
     /// The format is supported, but the file is damaged.
     #[error("{}: {}, at {}; {advice}", shown(.path), quoted(.problem), quoted(.location))]

@@ -148,7 +148,7 @@ impl RecordingImport<'_> {
         }) = event.kind
             && kind.takes_device_memory()
         {
-            self.refused(event, bytes);
+            self.failed_allocation(event, bytes);
         }
         self.ledger.apply(event);
         self.ledger.drain_changes(&mut self.changes);
@@ -166,10 +166,17 @@ impl RecordingImport<'_> {
         }
     }
 
-    fn refused(&mut self, event: &Event, bytes: u64) {
+    fn failed_allocation(&mut self, event: &Event, bytes: u64) {
         let EventKind::Failed(FailedCall { device, site, .. }) = event.kind else { return };
         let (at, pid, site) = (event.time, event.pid, self.site(site));
-        self.sink.refused(&FailedAllocation { at, pid, device, bytes, free_bytes: None, site });
+        self.sink.failed_allocation(&FailedAllocation {
+            at,
+            pid,
+            device,
+            bytes,
+            free_bytes: None,
+            site,
+        });
     }
 
     /// Adds a site; the first definition counts.
@@ -178,7 +185,8 @@ impl RecordingImport<'_> {
             return;
         }
         let stacks = self.sink.stacks();
-        let frames: Vec<_> = site_frames.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
+        let frames: Vec<_> =
+            site_frames.frames.iter().map(|frame| stacks.frame(frame.clone())).collect();
         let site = stacks.site(&frames);
         self.sites.insert(site_frames.site, site);
         self.names.entry(site_name(&site_frames.frames)).or_insert(site);
@@ -214,7 +222,7 @@ impl RecordingImport<'_> {
                     let site = self.named(one.site);
                     list.extend(FileSiteVerdict::of(one, site));
                 } else {
-                    self.sink.judged(one);
+                    self.sink.verdict(one);
                 }
             }
         }

@@ -99,8 +99,8 @@ fn fields(object: &Value, path: &str, all: &mut BTreeSet<String>) {
 #[test]
 fn report_json_matches_its_documentation() {
     let contracts = contracts();
-    let (rich, judged) = (FileFixture::rich(), FileFixture::judged());
-    let mut findings = judged.findings();
+    let (rich, with_verdicts) = (FileFixture::rich(), FileFixture::with_verdicts());
+    let mut findings = with_verdicts.findings();
     findings.others[0].evidence.tensors = Some(CacheTensors {
         live: 1,
         peak: 2,
@@ -113,7 +113,7 @@ fn report_json_matches_its_documentation() {
         object(&rich, AnalysisResult::Leaks(&LeakReport::of(&rich.groups()))),
         object(&rich, AnalysisResult::Peak(&rich.peaks())),
         object(&rich, AnalysisResult::Usage(&rich.courses(), &[overlay()])),
-        object(&judged, AnalysisResult::Suspects(&findings)),
+        object(&with_verdicts, AnalysisResult::Suspects(&findings)),
         object(&rich, AnalysisResult::Summary(&rich.overview())),
         object(&rich, AnalysisResult::Fragmentation(&fragmentation())),
     ];

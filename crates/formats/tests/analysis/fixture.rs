@@ -206,7 +206,7 @@ impl FileFixture {
 
     /// The same loop with a buffer that is allocated and freed, one unusually large buffer, and one
     /// second with many allocations.
-    pub(crate) fn judged() -> Self {
+    pub(crate) fn with_verdicts() -> Self {
         let mut fixture = Self::default();
         let site = fixture.site(&[python("step", "train.py", 7), python("main", "train.py", 20)]);
         let scratch =
@@ -231,7 +231,7 @@ impl FileFixture {
         }
         fixture.info.span = Some((Timestamp(0), Timestamp(63 * SECOND)));
         fixture.imported.events = 695;
-        fixture.info.judged.push(streams());
+        fixture.info.verdicts.push(streams());
         fixture
     }
 

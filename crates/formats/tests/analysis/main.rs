@@ -81,7 +81,7 @@ fn usage_matches_golden_files() {
 
 #[test]
 fn suspects_match_golden_files() {
-    let fixture = FileFixture::judged();
+    let fixture = FileFixture::with_verdicts();
     check(&fixture, AnalysisResult::Suspects(&fixture.findings()));
 }
 
@@ -104,8 +104,11 @@ fn with_comparison<T>(then: impl FnOnce(&DiffView<'_>) -> T) -> T {
         &DiffInput { groups: &old, stacks: &before.info.stacks },
         &DiffInput { groups: &new, stacks: &after.info.stacks },
     );
-    let comparison =
-        DiffView { before: before.analyzed_file(None), after: after.analyzed_file(None), diff: &diff };
+    let comparison = DiffView {
+        before: before.analyzed_file(None),
+        after: after.analyzed_file(None),
+        diff: &diff,
+    };
     then(&comparison)
 }
 

@@ -32,21 +32,21 @@ fn any_changed_byte_is_handled() {
         usual(panic);
     }));
     let good = some_recording();
-    let mut refused = 0;
+    let mut rejected = 0;
     for offset in 0..good.len() {
         let mut bad = good.clone();
         bad[offset] ^= [0x01, 0x80, 0xff][offset % 3];
         match read(&bad) {
             Ok(_) => {}
-            Err(ImportError::Broken { location: place, advice, .. }) => {
-                refused += 1;
-                assert!(place.starts_with("byte ") && !advice.is_empty());
+            Err(ImportError::Broken { location, advice, .. }) => {
+                rejected += 1;
+                assert!(location.starts_with("byte ") && !advice.is_empty());
             }
-            Err(ImportError::NotRecognized { why, .. }) => assert!(!why.is_empty()),
+            Err(ImportError::NotRecognized { reason, .. }) => assert!(!reason.is_empty()),
             Err(ImportError::Io { source, .. }) => panic!("{source}"),
         }
     }
-    assert!(refused > good.len() / 10, "only {refused} changes were detected");
+    assert!(rejected > good.len() / 10, "only {rejected} changes were detected");
     assert_eq!(panics.load(Ordering::Relaxed), 0, "Arrow panicked");
 }
 
@@ -90,15 +90,15 @@ fn buffer_with_a_huge_size_is_rejected() {
     let good = some_recording();
     let start = good.windows(8).skip(8).position(|w| w == [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
     assert!(start.is_some(), "no end mark");
-    let mut refused = 0;
+    let mut rejected = 0;
     for offset in (0..good.len() - 8).step_by(8) {
         let mut bad = good.clone();
         bad[offset..offset + 8].copy_from_slice(&(1_i64 << 46).to_le_bytes());
-        if let Err(ImportError::Broken { problem: what, .. }) = read(&bad) {
-            refused += usize::from(what.contains("larger than any recording"));
+        if let Err(ImportError::Broken { problem, .. }) = read(&bad) {
+            rejected += usize::from(problem.contains("larger than any recording"));
         }
     }
-    assert!(refused > 10, "only {refused} of them");
+    assert!(rejected > 10, "only {rejected} of them");
 }
 
 fn stream(schema: Schema, columns: Vec<ArrayRef>) -> Vec<u8> {

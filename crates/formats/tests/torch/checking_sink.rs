@@ -94,7 +94,7 @@ impl ImportSink for CheckingSink {
         assert_eq!(self.settings.replace(settings.clone()), None, "settings are reported twice");
     }
 
-    fn cache_levels(&mut self, levels: &AllocatorStats) {
+    fn cache_stats(&mut self, levels: &AllocatorStats) {
         self.levels.push(*levels);
     }
 

@@ -124,7 +124,7 @@ impl<'a> SnapshotWriter<'a> {
             self.pickle.word("host_traces")?;
             self.pickle.open_list()?;
         }
-        let failures = info.refused.iter().filter(|failed| {
+        let failures = info.failed_allocations.iter().filter(|failed| {
             let here = match lane {
                 TraceTarget::Device(device) => failed.device == device,
                 TraceTarget::Host => false,

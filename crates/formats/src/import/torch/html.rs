@@ -75,9 +75,9 @@ impl<R: BufRead> HtmlPickleReader<R> {
             return Ok(None);
         }
         self.count -= 8;
-        let whole = u8::try_from(self.bits >> self.count & 0xff).unwrap_or(0);
+        let decoded = u8::try_from(self.bits >> self.count & 0xff).unwrap_or(0);
         self.bits &= (1 << self.count) - 1;
-        Ok(Some(whole))
+        Ok(Some(decoded))
     }
 }
 
@@ -87,10 +87,10 @@ impl<R: BufRead> Read for HtmlPickleReader<R> {
         while written < out.len() && self.state != ScanState::Done {
             let Some(byte) = self.page.fill_buf()?.first().copied() else { break };
             self.page.consume(1);
-            if let Some(whole) = self.step(byte)?
+            if let Some(decoded) = self.step(byte)?
                 && let Some(slot) = out.get_mut(written)
             {
-                *slot = whole;
+                *slot = decoded;
                 written += 1;
             }
         }

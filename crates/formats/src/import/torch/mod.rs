@@ -23,8 +23,8 @@ use self::pickle::byte_window::ByteWindow;
 use self::pickle::error::{ReadError, ReadErrorKind};
 use self::pickle::machine::PickleMachine;
 use self::pickle::value::{RunItem, Value};
-use self::replay::device_trace::lanes;
-use self::replay::{ReplayContext, TraceReplayer, moment};
+use self::replay::device_trace::device_traces;
+use self::replay::{ReplayContext, TraceReplayer, timestamp};
 use self::snapshot::builder::SnapshotBuilder;
 use super::{ImportError, ImportSink, ImportSummary, SourceFormat};
 
@@ -41,7 +41,7 @@ pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, Imp
     let Some(input) = input else {
         return Err(not_recognised(path, is_page));
     };
-    read_pickle(input, sink).map_err(|fault| explain(path, fault, is_page))
+    read_pickle(input, sink).map_err(|error| explain(path, error, is_page))
 }
 
 /// Opens the pickle of a file, if it starts like one; also returns whether it is inside a page.
@@ -70,12 +70,12 @@ fn open(path: &Path) -> std::io::Result<(Option<ByteWindow>, bool)> {
 }
 
 fn read_pickle(input: ByteWindow, sink: &mut dyn ImportSink) -> Result<ImportSummary, ReadError> {
-    let total = input.left();
+    let total = input.remaining();
     let mut builder = SnapshotBuilder::new(sink, total);
     let value = PickleMachine::new(input, &mut builder).run()?;
     let segments_only = match value {
-        Value::Whole => None,
-        Value::List(run) if run.of == RunItem::Segment => Some(value),
+        Value::Snapshot => None,
+        Value::List(run) if run.item == RunItem::Segment => Some(value),
         Value::EmptyList => Some(value),
         _ => {
             return Err(ReadError::not_snapshot(
@@ -90,49 +90,49 @@ fn read_pickle(input: ByteWindow, sink: &mut dyn ImportSink) -> Result<ImportSum
 
 /// Replays the snapshot to the sink, in the order of time.
 fn replay(builder: &mut SnapshotBuilder<'_>, segments_only: Option<Value>) {
-    let mut lanes = lanes(builder, segments_only);
-    if lanes.iter().all(|lane| lane.trace.count == 0) {
-        builder.notes.no_trace = true;
-    } else if lanes.iter().all(|lane| lane.segments.as_ref().is_none_or(Vec::is_empty)) {
-        builder.notes.no_segments = true;
-        lanes.iter_mut().for_each(|lane| lane.segments = None);
+    let mut device_traces = device_traces(builder, segments_only);
+    if device_traces.iter().all(|trace| trace.entries.count == 0) {
+        builder.warnings.no_trace = true;
+    } else if device_traces.iter().all(|trace| trace.segments.as_ref().is_none_or(Vec::is_empty)) {
+        builder.warnings.no_segments = true;
+        device_traces.iter_mut().for_each(|trace| trace.segments = None);
     }
-    let events = &mut builder.events;
-    let notes = &mut builder.notes;
-    let paired: Vec<_> = lanes
+    let entries = &mut builder.entries;
+    let warnings = &mut builder.warnings;
+    let paired: Vec<_> = device_traces
         .into_iter()
-        .map(|lane| {
-            let pairs = replay::pairs::pair(&lane, events, notes);
-            (lane, pairs)
+        .map(|trace| {
+            let pairs = replay::pairs::pair(&trace, entries, warnings);
+            (trace, pairs)
         })
         .collect();
-    let first = paired.iter().filter_map(|(lane, _)| {
-        if lane.trace.count == 0 { None } else { events.get(lane.trace.first) }
+    let first = paired.iter().filter_map(|(trace, _)| {
+        if trace.entries.count == 0 { None } else { entries.get(trace.entries.first) }
     });
-    let first = first.map(|event| event.time).min();
+    let first = first.map(|entry| entry.time).min();
     let timed = first.is_some_and(|time| time >= REAL_TIME);
     let mut context = ReplayContext {
-        events,
+        entries,
         streams: &builder.streams,
         settings: &builder.settings,
-        notes,
+        warnings,
         sink: &mut *builder.sink,
         timed,
     };
     context.sink.cache_settings(context.settings);
-    let start = moment(first.unwrap_or(0));
+    let start = timestamp(first.unwrap_or(0));
     if timed && let Ok(nanos) = i64::try_from(start.0) {
         context.sink.clock(start, nanos);
     }
     let replayers =
-        paired.into_iter().map(|(lane, pairs)| TraceReplayer::new(lane, pairs, &mut context));
+        paired.into_iter().map(|(trace, pairs)| TraceReplayer::new(trace, pairs, &mut context));
     let replayers = replayers.collect();
     merge(replayers, start, &mut context);
-    if builder.notes.no_trace {
+    if builder.warnings.no_trace {
         // Everything is older than the missing trace, which has its own warning.
-        builder.notes.older = 0;
+        builder.warnings.older = 0;
     }
-    std::mem::take(&mut builder.notes).flush(&builder.words, &mut *builder.sink);
+    std::mem::take(&mut builder.warnings).flush(&builder.strings, &mut *builder.sink);
 }
 
 fn merge(mut replayers: Vec<TraceReplayer>, start: Timestamp, context: &mut ReplayContext<'_>) {
@@ -143,9 +143,9 @@ fn merge(mut replayers: Vec<TraceReplayer>, start: Timestamp, context: &mut Repl
     loop {
         let next = replayers
             .iter_mut()
-            .filter_map(|replayer| replayer.time(context.events).map(|time| (time, replayer)));
+            .filter_map(|replayer| replayer.time(context.entries).map(|time| (time, replayer)));
         let Some((time, replayer)) = next.min_by_key(|(time, _)| *time) else { break };
-        end = moment(time);
+        end = timestamp(time);
         replayer.step(context);
     }
     for replayer in &mut replayers {
@@ -160,22 +160,23 @@ fn not_recognised(path: &Path, is_page: bool) -> ImportError {
         "not a PyTorch memory snapshot: a pickle of protocol 2 to 5, or a page made from one; \
          make one with torch.cuda.memory._dump_snapshot()"
     };
-    ImportError::NotRecognized { path: path.into(), why: reason.to_owned() }
+    ImportError::NotRecognized { path: path.into(), reason: reason.to_owned() }
 }
 
-fn explain(path: &Path, fault: ReadError, is_page: bool) -> ImportError {
+fn explain(path: &Path, error: ReadError, is_page: bool) -> ImportError {
     let path = path.to_path_buf();
-    match fault.into_kind() {
+    match error.into_kind() {
         ReadErrorKind::Io(source) => ImportError::Io { path, source },
         ReadErrorKind::Broken { at: 0, .. } if is_page => not_recognised(&path, true),
-        ReadErrorKind::Broken { what, at, advice } => {
-            let place = if is_page { "byte {} of the pickle in the page" } else { "byte {}" };
-            let place = place.replace("{}", &at.to_string());
-            ImportError::Broken { path, problem: what, location: place, advice: advice.to_owned() }
+        ReadErrorKind::Broken { problem, at, advice } => {
+            let location = if is_page { "byte {} of the pickle in the page" } else { "byte {}" };
+            let location = location.replace("{}", &at.to_string());
+            ImportError::Broken { path, problem, location, advice: advice.to_owned() }
         }
-        ReadErrorKind::NotSnapshot(why) => {
-            let why = format!("{why}; make a snapshot with torch.cuda.memory._dump_snapshot()");
-            ImportError::NotRecognized { path, why }
+        ReadErrorKind::NotSnapshot(reason) => {
+            let reason =
+                format!("{reason}; make a snapshot with torch.cuda.memory._dump_snapshot()");
+            ImportError::NotRecognized { path, reason }
         }
     }
 }

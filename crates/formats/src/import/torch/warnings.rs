@@ -73,7 +73,7 @@ impl Warnings {
     }
 
     /// Reports all warnings.
-    pub(super) fn flush(self, words: &StringTable, sink: &mut dyn ImportSink) {
+    pub(super) fn flush(self, strings: &StringTable, sink: &mut dyn ImportSink) {
         let mut warn = |count: u64, inexact: bool, text: &str| {
             if count > 0 {
                 sink.warn(Warning { text: text.to_owned(), count, inexact });
@@ -84,7 +84,7 @@ impl Warnings {
         }
         warn(self.more_failures, false, "more requests failed for lack of memory");
         for (&action, &count) in &self.unknown_actions {
-            let name = sanitize(words.get(action));
+            let name = sanitize(strings.get(action));
             warn(count, false, &format!("entries with the unknown action `{name}` were left out"));
         }
         warn(self.more_unknown, false, "entries with further unknown actions were left out");

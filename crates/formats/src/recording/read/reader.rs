@@ -279,15 +279,15 @@ fn check_column_names(schema: &SchemaRef, path: &Path) -> Result<(), ImportError
 }
 
 fn not_recognised(path: &Path, reason: &str) -> ImportError {
-    ImportError::NotRecognized { path: path.into(), why: reason.to_owned() }
+    ImportError::NotRecognized { path: path.into(), reason: reason.to_owned() }
 }
 
 fn read_error(path: &Path, offset: u64, error: StreamError) -> ImportError {
     match error {
         StreamError::Io(source) => ImportError::Io { path: path.into(), source },
-        StreamError::Broken(what) => ImportError::Broken {
+        StreamError::Broken(problem) => ImportError::Broken {
             path: path.into(),
-            problem: what,
+            problem,
             location: format!("byte {offset}"),
             advice: DAMAGED_ADVICE.to_owned(),
         },

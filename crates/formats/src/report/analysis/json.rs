@@ -225,7 +225,7 @@ fn leakage(object: &mut JsonObject, leakage: &LeakReport, file: &AnalyzedFile<'_
 }
 
 fn suspects(object: &mut JsonObject, found: &SuspectReport, file: &AnalyzedFile<'_>) {
-    let other_verdicts = &file.info.judged;
+    let other_verdicts = &file.info.verdicts;
     let other_leaks = other_verdicts.iter().any(|one| one.verdict == Verdict::Leak);
     let outcome = match (found.suspects.is_empty() && !other_leaks, found.has_enough_data()) {
         (false, _) => "suspects",

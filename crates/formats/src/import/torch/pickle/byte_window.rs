@@ -30,7 +30,7 @@ impl ByteWindow {
     }
 
     /// Returns the maximum number of remaining bytes.
-    pub(in crate::import::torch) fn left(&self) -> u64 {
+    pub(in crate::import::torch) fn remaining(&self) -> u64 {
         self.max.saturating_sub(self.offset())
     }
 
@@ -77,7 +77,7 @@ impl ByteWindow {
         keep: usize,
         use_it: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, ReadError> {
-        if length > self.left() {
+        if length > self.remaining() {
             return Err(ReadError::broken(
                 format!("a value of {length} bytes is longer than what is left of the file"),
                 self.offset(),

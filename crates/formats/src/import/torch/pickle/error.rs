@@ -14,7 +14,7 @@ pub(in crate::import::torch) enum ReadErrorKind {
     /// The pickle is invalid.
     Broken {
         /// Problem.
-        what: String,
+        problem: String,
         /// Offset in the pickle.
         at: u64,
         /// Next step for the user.
@@ -37,16 +37,16 @@ impl ReadError {
         Self(Box::new(ReadErrorKind::Io(error)))
     }
 
-    pub(in crate::import::torch) fn broken(what: impl Into<String>, at: u64) -> Self {
-        Self(Box::new(ReadErrorKind::Broken { what: what.into(), at, advice: COPY_AGAIN }))
+    pub(in crate::import::torch) fn broken(problem: impl Into<String>, at: u64) -> Self {
+        Self(Box::new(ReadErrorKind::Broken { problem: problem.into(), at, advice: COPY_AGAIN }))
     }
 
-    pub(in crate::import::torch) fn refused(what: impl Into<String>, at: u64) -> Self {
-        Self(Box::new(ReadErrorKind::Broken { what: what.into(), at, advice: NEVER_RUN }))
+    pub(in crate::import::torch) fn rejected(problem: impl Into<String>, at: u64) -> Self {
+        Self(Box::new(ReadErrorKind::Broken { problem: problem.into(), at, advice: NEVER_RUN }))
     }
 
-    pub(in crate::import::torch) fn not_snapshot(why: impl Into<String>) -> Self {
-        Self(Box::new(ReadErrorKind::NotSnapshot(why.into())))
+    pub(in crate::import::torch) fn not_snapshot(reason: impl Into<String>) -> Self {
+        Self(Box::new(ReadErrorKind::NotSnapshot(reason.into())))
     }
 
     pub(in crate::import::torch) fn into_kind(self) -> ReadErrorKind {

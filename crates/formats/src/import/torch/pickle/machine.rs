@@ -173,7 +173,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
                 let length = u64::from_le_bytes(self.input.array()?);
                 self.bytes(length)
             }
-            _ => Err(ReadError::refused(
+            _ => Err(ReadError::rejected(
                 format!("the pickle uses {} (0x{opcode:02x})", opcode::name(opcode)),
                 self.input.offset().saturating_sub(1),
             )),
@@ -183,7 +183,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
     fn protocol(&mut self) -> Result<(), ReadError> {
         match self.input.array()? {
             [0..=5] => Ok(()),
-            [newer] => Err(ReadError::refused(
+            [newer] => Err(ReadError::rejected(
                 format!("the pickle has protocol {newer}; 2 to 5 are known"),
                 self.input.offset().saturating_sub(1),
             )),
@@ -192,15 +192,15 @@ impl<'m, 's> PickleMachine<'m, 's> {
 
     fn frame(&mut self) -> Result<(), ReadError> {
         let length = u64::from_le_bytes(self.input.array()?);
-        if length > self.input.left() {
+        if length > self.input.remaining() {
             return Err(self.broken("the pickle ends before it is complete"));
         }
         Ok(())
     }
 
     fn text(&mut self, length: u64) -> Result<(), ReadError> {
-        let words = &mut self.builder.words;
-        let id = self.input.text(length, MAX_STRING_BYTES, |bytes| words.id(bytes))?;
+        let strings = &mut self.builder.strings;
+        let id = self.input.text(length, MAX_STRING_BYTES, |bytes| strings.id(bytes))?;
         let id = id.map_err(|_| self.broken("the pickle holds more text than a snapshot has"))?;
         self.push(Value::Text(id))
     }
@@ -249,14 +249,14 @@ impl<'m, 's> PickleMachine<'m, 's> {
     fn get(&mut self, index: u32) -> Result<(), ReadError> {
         match self.memo.get(index) {
             Ok(value) => self.push(value),
-            Err(kept) => self.get_slowly(index, kept),
+            Err(memo_value) => self.get_slowly(index, memo_value),
         }
     }
 
     /// Returns a container that is still on the stack, and completes it: appending to it later
     /// would make it contain itself, and is rejected.
-    fn get_slowly(&mut self, index: u32, kept: MemoValue) -> Result<(), ReadError> {
-        match kept {
+    fn get_slowly(&mut self, index: u32, memo_value: MemoValue) -> Result<(), ReadError> {
+        match memo_value {
             MemoValue::Used => Err(self.broken("an entry, block or segment is used twice")),
             MemoValue::Pending(at) => {
                 let here = self.stack.get(at as usize).copied();
@@ -278,7 +278,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
         let Some(top) = self.stack.last_mut() else {
             return Err(self.broken("a value is missing"));
         };
-        let kept = match top {
+        let stored = match top {
             Value::NewDict(memo) | Value::NewList(memo) if *memo == NO_MEMO => {
                 *memo = index;
                 self.memo.pend(index, at)
@@ -295,7 +295,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
             }
             _ => self.memo.put(index, *top),
         };
-        kept.map_err(|what| self.broken(what))
+        stored.map_err(|problem| self.broken(problem))
     }
 
     /// Completes a value: nothing can be added to it afterwards.
@@ -318,7 +318,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
             _ => return Ok(value),
         };
         if memo != NO_MEMO {
-            self.memo.put(memo, finished).map_err(|what| self.broken(what))?;
+            self.memo.put(memo, finished).map_err(|problem| self.broken(problem))?;
         }
         Ok(finished)
     }
@@ -353,7 +353,7 @@ impl<'m, 's> PickleMachine<'m, 's> {
             Some(Value::NewDict(memo)) => {
                 let value = self.builder.dict(items);
                 if memo != NO_MEMO {
-                    self.memo.put(memo, value).map_err(|what| self.broken(what))?;
+                    self.memo.put(memo, value).map_err(|problem| self.broken(problem))?;
                 }
                 value
             }
@@ -427,8 +427,8 @@ impl<'m, 's> PickleMachine<'m, 's> {
     }
 
     #[cold]
-    pub(in crate::import::torch) fn broken(&self, what: &str) -> ReadError {
-        ReadError::broken(what, self.input.offset().saturating_sub(1))
+    pub(in crate::import::torch) fn broken(&self, problem: &str) -> ReadError {
+        ReadError::broken(problem, self.input.offset().saturating_sub(1))
     }
 }
 

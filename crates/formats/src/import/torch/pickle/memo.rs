@@ -28,13 +28,13 @@ impl Memo {
     /// Returns the value at an index, or why there is none.
     #[inline(always)]
     pub(in crate::import::torch) fn get(&self, index: u32) -> Result<Value, MemoValue> {
-        match self.cells.get(index as usize).map_or(MemoValue::Nothing, |cell| cell.kept()) {
+        match self.cells.get(index as usize).map_or(MemoValue::Nothing, |cell| cell.value()) {
             MemoValue::Frame(frame) => Ok(Value::Frame(frame)),
             MemoValue::Text(id) => Ok(Value::Text(StringId(id))),
             MemoValue::Site(site) => Ok(Value::Site(site)),
             MemoValue::Ignored => Ok(Value::Ignored),
             MemoValue::Other(at) => self.others.get(at as usize).copied().ok_or(MemoValue::Nothing),
-            kept => Err(kept),
+            other => Err(other),
         }
     }
 
@@ -45,12 +45,14 @@ impl Memo {
         index: u32,
         value: Value,
     ) -> Result<(), &'static str> {
-        let kept = match value {
+        let memo_value = match value {
             Value::Text(id) => MemoValue::Text(id.0),
             Value::Frame(frame) => MemoValue::Frame(frame),
             Value::Site(site) => MemoValue::Site(site),
             Value::Ignored => MemoValue::Ignored,
-            Value::Items(_) | Value::List(_) | Value::Traces(_) | Value::Whole => MemoValue::Used,
+            Value::Items(_) | Value::List(_) | Value::Traces(_) | Value::Snapshot => {
+                MemoValue::Used
+            }
             _ => {
                 if self.others.len() >= MAX_RARE_VALUES {
                     return Err("too many values are kept");
@@ -59,7 +61,7 @@ impl Memo {
                 MemoValue::Other(u32::try_from(self.others.len() - 1).unwrap_or(u32::MAX))
             }
         };
-        self.keep(index, kept)
+        self.keep(index, memo_value)
     }
 
     /// Stores the stack index of an incomplete container.
@@ -73,11 +75,11 @@ impl Memo {
     }
 
     #[inline]
-    fn keep(&mut self, index: u32, kept: MemoValue) -> Result<(), &'static str> {
-        let cell = MemoCell::new(kept).ok_or("too many values are kept")?;
+    fn keep(&mut self, index: u32, memo_value: MemoValue) -> Result<(), &'static str> {
+        let cell = MemoCell::new(memo_value).ok_or("too many values are kept")?;
         let index = index as usize;
         if let Some(old) = self.cells.get_mut(index) {
-            self.rewritten |= !matches!(old.kept(), MemoValue::Pending(_) | MemoValue::Nothing);
+            self.rewritten |= !matches!(old.value(), MemoValue::Pending(_) | MemoValue::Nothing);
             *old = cell;
             return Ok(());
         }

@@ -10,7 +10,7 @@ pub(in crate::import::torch) struct StringId(pub(in crate::import::torch) u32);
 /// Maximum length of a text; longer ones are truncated.
 pub(in crate::import::torch) const MAX_STRING_BYTES: usize = 4096;
 
-macro_rules! words {
+macro_rules! known_strings {
     ($($name:ident = $text:literal,)*) => {
         /// Known texts. Their discriminants are their ids.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ macro_rules! words {
     };
 }
 
-words! {
+known_strings! {
     Action = "action", Addr = "addr", Size = "size", Stream = "stream", TimeUs = "time_us",
     Frames = "frames", CppFrames = "cpp_frames", DeviceFree = "device_free", Category = "category",
     CompileContext = "compile_context", UserMetadata = "user_metadata",
@@ -67,7 +67,7 @@ pub(in crate::import::torch) struct StringTableFull;
 
 impl StringTable {
     pub(in crate::import::torch) fn new() -> Self {
-        let mut words = Self {
+        let mut strings = Self {
             text: String::new(),
             ends: Vec::new(),
             ids: HashTable::new(),
@@ -76,9 +76,9 @@ impl StringTable {
         };
         for (_, text) in KNOWN_STRINGS {
             // The table is empty, so it cannot be full.
-            let _ = words.add(text);
+            let _ = strings.add(text);
         }
-        words
+        strings
     }
 
     /// Returns the id of a text; bytes that are not UTF-8 are replaced.
@@ -146,26 +146,26 @@ mod tests {
 
     #[test]
     fn texts_are_deduplicated_and_known_ones_detected() {
-        let mut words = StringTable::new();
+        let mut strings = StringTable::new();
         let ids: Vec<_> = ["N/A", "", "N/A", "action", "a much longer text", "", "inactive"]
             .iter()
-            .map(|text| words.id(text.as_bytes()).ok().unwrap())
+            .map(|text| strings.id(text.as_bytes()).ok().unwrap())
             .collect();
         assert_eq!(ids[0], ids[2]);
         assert_eq!(ids[1], ids[5]);
         assert_eq!(KnownString::of(ids[3]), Some(KnownString::Action));
         assert_eq!(KnownString::of(ids[6]), Some(KnownString::Inactive));
         assert_eq!(KnownString::of(ids[0]), None);
-        assert_eq!(words.get(ids[4]), "a much longer text");
-        assert_eq!(words.get(ids[1]), "");
-        assert_eq!(words.get(StringId(999)), "");
+        assert_eq!(strings.get(ids[4]), "a much longer text");
+        assert_eq!(strings.get(ids[1]), "");
+        assert_eq!(strings.get(StringId(999)), "");
     }
 
     #[test]
     fn short_texts_of_different_length_are_distinct() {
-        let mut words = StringTable::new();
+        let mut strings = StringTable::new();
         let ids =
-            [b"\0".as_slice(), b"\0\0", b"\x01", b"\x01\0"].map(|b| words.id(b).ok().unwrap().0);
+            [b"\0".as_slice(), b"\0\0", b"\x01", b"\x01\0"].map(|b| strings.id(b).ok().unwrap().0);
         let mut unique = ids.to_vec();
         unique.dedup();
         assert_eq!(unique.len(), 4);

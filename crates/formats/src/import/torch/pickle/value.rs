@@ -50,7 +50,7 @@ pub(in crate::import::torch) enum Value {
     /// Rounding of sizes.
     Divisions,
     /// The whole snapshot.
-    Whole,
+    Snapshot,
 }
 
 /// A growing container: the slot of its items, and its memo index.
@@ -63,7 +63,7 @@ pub(in crate::import::torch) struct OpenContainerRef {
 /// Consecutive items of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::import::torch) struct ValueRun {
-    pub(in crate::import::torch) of: RunItem,
+    pub(in crate::import::torch) item: RunItem,
     pub(in crate::import::torch) first: u32,
     pub(in crate::import::torch) count: u32,
 }
@@ -78,14 +78,15 @@ pub(in crate::import::torch) enum RunItem {
     /// Segments.
     Segment,
     /// History items of a block in files of torch 2.0.
-    Past,
+    History,
 }
 
 impl ValueRun {
     /// Appends `next`, if it follows directly.
     #[inline]
     pub(in crate::import::torch) fn join(&mut self, next: Self) -> bool {
-        let follows = self.of == next.of && self.first.checked_add(self.count) == Some(next.first);
+        let follows =
+            self.item == next.item && self.first.checked_add(self.count) == Some(next.first);
         if follows {
             self.count = self.count.saturating_add(next.count);
         }
@@ -153,8 +154,8 @@ impl MemoCell {
     pub(in crate::import::torch) const NOTHING: Self = Self(0);
 
     /// Returns `None` if the number is too large.
-    pub(in crate::import::torch) fn new(kept: MemoValue) -> Option<Self> {
-        let (tag, number) = match kept {
+    pub(in crate::import::torch) fn new(value: MemoValue) -> Option<Self> {
+        let (tag, number) = match value {
             MemoValue::Nothing => (0, 0),
             MemoValue::Pending(number) => (1, number),
             MemoValue::Text(number) => (2, number),
@@ -168,7 +169,7 @@ impl MemoCell {
     }
 
     #[inline(always)]
-    pub(in crate::import::torch) fn kept(self) -> MemoValue {
+    pub(in crate::import::torch) fn value(self) -> MemoValue {
         let number = self.0 & MEMO_NUMBER_MASK;
         match self.0 >> 29 {
             0 => MemoValue::Nothing,
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn memo_cell_round_trips() {
-        for kept in [
+        for value in [
             MemoValue::Nothing,
             MemoValue::Pending(5),
             MemoValue::Text(0),
@@ -205,7 +206,7 @@ mod tests {
             MemoValue::Ignored,
             MemoValue::Used,
         ] {
-            assert_eq!(MemoCell::new(kept).map(MemoCell::kept), Some(kept));
+            assert_eq!(MemoCell::new(value).map(MemoCell::value), Some(value));
         }
         assert_eq!(MemoCell::new(MemoValue::Text(MEMO_NUMBER_MASK + 1)), None);
     }

@@ -16,7 +16,7 @@ use super::super::warnings::Warnings;
 pub(in crate::import::torch) struct DeviceTrace {
     pub(in crate::import::torch) kind: MemoryKind,
     pub(in crate::import::torch) device: Option<DeviceId>,
-    pub(in crate::import::torch) trace: ValueRun,
+    pub(in crate::import::torch) entries: ValueRun,
     /// Segments at the end; none if the file has no segments.
     pub(in crate::import::torch) segments: Option<Vec<caching_allocator::Segment>>,
     /// Stack of each segment, if known.
@@ -26,45 +26,45 @@ pub(in crate::import::torch) struct DeviceTrace {
 }
 
 /// Returns the traces of a snapshot: devices by number, then the host.
-pub(in crate::import::torch) fn lanes(
+pub(in crate::import::torch) fn device_traces(
     builder: &mut SnapshotBuilder<'_>,
     segments_only: Option<Value>,
 ) -> Vec<DeviceTrace> {
-    let whole = builder.whole.unwrap_or_default();
-    let segments = segments_only.or(whole.segments);
-    let traces = traces(builder, whole.traces);
+    let state = builder.state.unwrap_or_default();
+    let segments = segments_only.or(state.segments);
+    let traces = traces(builder, state.traces);
     let raw = raw_segments(builder, segments);
     // A profile has no addresses of blocks, and its last device is the CPU.
     let profile = builder.is_profile;
     let cpu = if profile { traces.len().checked_sub(1).map(|last| last as u64) } else { None };
-    let mut lanes: BTreeMap<u64, DeviceTrace> = BTreeMap::new();
+    let mut device_traces: BTreeMap<u64, DeviceTrace> = BTreeMap::new();
     let known = segments.is_some();
-    let lane = |number: u64| -> DeviceTrace {
+    let device_trace = |number: u64| -> DeviceTrace {
         let is_cpu = Some(number) == cpu;
         DeviceTrace {
             kind: if is_cpu { MemoryKind::Pageable } else { MemoryKind::Torch },
             device: u16::try_from(number).ok().filter(|_| !is_cpu).map(DeviceId),
-            trace: ValueRun { of: RunItem::Entry, first: 0, count: 0 },
+            entries: ValueRun { item: RunItem::Entry, first: 0, count: 0 },
             segments: known.then(Vec::new),
             segment_sites: Vec::new(),
             plain_sizes: profile,
         }
     };
-    for (number, trace) in (0..).zip(&traces) {
-        lanes.entry(number).or_insert_with(|| lane(number)).trace = *trace;
+    for (number, entries) in (0..).zip(&traces) {
+        device_traces.entry(number).or_insert_with(|| device_trace(number)).entries = *entries;
     }
     for segment in raw {
         let number = segment.device.unwrap_or(0);
-        let lane = lanes.entry(number).or_insert_with(|| lane(number));
-        add_segment(lane, &segment, &builder.blocks, &mut builder.notes);
+        let device_trace = device_traces.entry(number).or_insert_with(|| device_trace(number));
+        add_segment(device_trace, &segment, &builder.blocks, &mut builder.warnings);
     }
-    let mut lanes: Vec<DeviceTrace> = lanes.into_values().collect();
-    lanes.extend(host_lanes(builder, whole.host_segments, whole.host_traces));
-    lanes
+    let mut device_traces: Vec<DeviceTrace> = device_traces.into_values().collect();
+    device_traces.extend(host_device_traces(builder, state.host_segments, state.host_traces));
+    device_traces
 }
 
 /// Returns pinned memory of the host: one entry for each trace, with the state in the first.
-fn host_lanes(
+fn host_device_traces(
     builder: &mut SnapshotBuilder<'_>,
     segments: Option<Value>,
     list: Option<Value>,
@@ -72,37 +72,37 @@ fn host_lanes(
     let mut traces = traces(builder, list);
     // A single trace that is not inside a list of traces.
     if let Some(Value::List(run)) = list
-        && run.of == RunItem::Entry
+        && run.item == RunItem::Entry
     {
         traces.push(run);
     }
     let raw = raw_segments(builder, segments);
     if traces.is_empty() && !raw.is_empty() {
-        traces.push(ValueRun { of: RunItem::Entry, first: 0, count: 0 });
+        traces.push(ValueRun { item: RunItem::Entry, first: 0, count: 0 });
     }
-    let mut lanes: Vec<DeviceTrace> = traces
+    let mut device_traces: Vec<DeviceTrace> = traces
         .into_iter()
-        .map(|trace| DeviceTrace {
+        .map(|entries| DeviceTrace {
             kind: MemoryKind::Pinned,
             device: None,
-            trace,
+            entries,
             segments: None,
             segment_sites: Vec::new(),
             plain_sizes: true,
         })
         .collect();
-    if let (Some(lane), true) = (lanes.first_mut(), segments.is_some()) {
-        lane.segments = Some(Vec::new());
+    if let (Some(device_trace), true) = (device_traces.first_mut(), segments.is_some()) {
+        device_trace.segments = Some(Vec::new());
         for segment in raw {
             add_segment(
-                lane,
+                device_trace,
                 &RawSegment { device: None, ..segment },
                 &builder.blocks,
-                &mut builder.notes,
+                &mut builder.warnings,
             );
         }
     }
-    lanes
+    device_traces
 }
 
 fn traces(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<ValueRun> {
@@ -114,7 +114,7 @@ fn traces(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<ValueRun> 
 
 fn raw_segments(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<RawSegment> {
     match value {
-        Some(Value::List(run)) if run.of == RunItem::Segment => {
+        Some(Value::List(run)) if run.item == RunItem::Segment => {
             builder.segments.get(run.range()).unwrap_or_default().to_vec()
         }
         _ => Vec::new(),
@@ -122,10 +122,10 @@ fn raw_segments(builder: &SnapshotBuilder<'_>, value: Option<Value>) -> Vec<RawS
 }
 
 fn add_segment(
-    lane: &mut DeviceTrace,
+    device_trace: &mut DeviceTrace,
     segment: &RawSegment,
     all: &[RawBlock],
-    notes: &mut Warnings,
+    warnings: &mut Warnings,
 ) {
     let mut next = segment.address;
     let mut sum = 0_u64;
@@ -147,15 +147,15 @@ fn add_segment(
             }
         })
         .collect();
-    if !lane.plain_sizes && (!contiguous || sum != segment.size) {
-        notes.odd_blocks += 1;
+    if !device_trace.plain_sizes && (!contiguous || sum != segment.size) {
+        warnings.odd_blocks += 1;
     }
     let part = segment.part;
-    lane.segments.get_or_insert_default().push(caching_allocator::Segment {
-        device: lane.device,
+    device_trace.segments.get_or_insert_default().push(caching_allocator::Segment {
+        device: device_trace.device,
         pool: CachePool {
             id: segment.pool,
-            part: if lane.plain_sizes { PoolSizeClass::Whole } else { part },
+            part: if device_trace.plain_sizes { PoolSizeClass::Whole } else { part },
         },
         stream: segment.stream.map(StreamId),
         address: segment.address,
@@ -163,7 +163,7 @@ fn add_segment(
         expandable: segment.expandable,
         blocks,
     });
-    lane.segment_sites.push(site(segment.site));
+    device_trace.segment_sites.push(site(segment.site));
 }
 
 /// Returns a stack, if there is one.

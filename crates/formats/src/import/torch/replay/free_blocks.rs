@@ -16,7 +16,7 @@ const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 /// Free blocks of segments for large blocks.
 #[derive(Default)]
 pub(in crate::import::torch) struct FreeBlocks {
-    gaps: BTreeMap<u64, u64>,
+    blocks: BTreeMap<u64, u64>,
     starts: BTreeSet<u64>,
 }
 
@@ -24,7 +24,7 @@ impl FreeBlocks {
     /// Adds a segment, which is completely free.
     pub(in crate::import::torch) fn reserve(&mut self, address: u64, bytes: u64) {
         if bytes > SMALL_SEGMENT_BYTES {
-            self.gaps.insert(address, bytes);
+            self.blocks.insert(address, bytes);
             self.starts.insert(address);
         }
     }
@@ -32,7 +32,7 @@ impl FreeBlocks {
     /// Removes a segment.
     pub(in crate::import::torch) fn release(&mut self, address: u64) {
         if self.starts.remove(&address) {
-            self.gaps.remove(&address);
+            self.blocks.remove(&address);
         }
     }
 
@@ -44,29 +44,29 @@ impl FreeBlocks {
         bytes: u64,
         settings: &AllocatorSettings,
     ) -> Option<u64> {
-        let gap = self.gaps.remove(&address)?;
+        let gap = self.blocks.remove(&address)?;
         let rest = gap.checked_sub(bytes)?;
         let splits = settings.max_split_bytes.is_none_or(|limit| bytes < limit);
         if !splits || rest <= SMALL_BLOCK_BYTES {
             return Some(gap);
         }
-        self.gaps.insert(address.saturating_add(bytes), rest);
+        self.blocks.insert(address.saturating_add(bytes), rest);
         Some(bytes)
     }
 
     /// Marks the memory of a block with a known size as used.
     pub(in crate::import::torch) fn occupy(&mut self, address: u64, bytes: u64) {
-        let Some((&start, &gap)) = self.gaps.range(..=address).next_back() else { return };
+        let Some((&start, &gap)) = self.blocks.range(..=address).next_back() else { return };
         let (end, block_end) = (start.saturating_add(gap), address.saturating_add(bytes));
         if address >= end {
             return;
         }
-        self.gaps.remove(&start);
+        self.blocks.remove(&start);
         if address > start {
-            self.gaps.insert(start, address - start);
+            self.blocks.insert(start, address - start);
         }
         if end > block_end {
-            self.gaps.insert(block_end, end - block_end);
+            self.blocks.insert(block_end, end - block_end);
         }
     }
 
@@ -74,18 +74,18 @@ impl FreeBlocks {
     pub(in crate::import::torch) fn free(&mut self, mut address: u64, mut bytes: u64) {
         let end = address.saturating_add(bytes);
         if !self.starts.contains(&end)
-            && let Some(next) = self.gaps.remove(&end)
+            && let Some(next) = self.blocks.remove(&end)
         {
             bytes = bytes.saturating_add(next);
         }
         if !self.starts.contains(&address)
-            && let Some((&before, &gap)) = self.gaps.range(..address).next_back()
+            && let Some((&before, &gap)) = self.blocks.range(..address).next_back()
             && before.saturating_add(gap) == address
         {
             address = before;
             bytes = bytes.saturating_add(gap);
         }
-        self.gaps.insert(address, bytes);
+        self.blocks.insert(address, bytes);
     }
 }
 
@@ -98,45 +98,45 @@ mod tests {
     #[test]
     fn large_block_keeps_a_rest_of_up_to_one_mib() {
         let settings = AllocatorSettings::default();
-        let mut gaps = FreeBlocks::default();
-        gaps.reserve(0, 20 * MIB);
-        assert_eq!(gaps.take(0, 5 * MIB, &settings), Some(5 * MIB));
-        assert_eq!(gaps.take(5 * MIB, 14 * MIB, &settings), Some(15 * MIB));
-        gaps.free(0, 5 * MIB);
-        assert_eq!(gaps.take(0, 4 * MIB, &settings), Some(5 * MIB));
-        assert_eq!(gaps.take(1, MIB, &settings), None);
+        let mut free_blocks = FreeBlocks::default();
+        free_blocks.reserve(0, 20 * MIB);
+        assert_eq!(free_blocks.take(0, 5 * MIB, &settings), Some(5 * MIB));
+        assert_eq!(free_blocks.take(5 * MIB, 14 * MIB, &settings), Some(15 * MIB));
+        free_blocks.free(0, 5 * MIB);
+        assert_eq!(free_blocks.take(0, 4 * MIB, &settings), Some(5 * MIB));
+        assert_eq!(free_blocks.take(1, MIB, &settings), None);
     }
 
     #[test]
     fn free_blocks_merge_only_inside_their_segment() {
         let settings = AllocatorSettings::default();
-        let mut gaps = FreeBlocks::default();
-        gaps.reserve(0, 20 * MIB);
-        gaps.reserve(20 * MIB, 20 * MIB);
-        assert_eq!(gaps.take(0, 20 * MIB, &settings), Some(20 * MIB));
-        assert_eq!(gaps.take(20 * MIB, 10 * MIB, &settings), Some(10 * MIB));
-        gaps.free(0, 20 * MIB);
-        gaps.free(20 * MIB, 10 * MIB);
-        assert_eq!(gaps.gaps, [(0, 20 * MIB), (20 * MIB, 20 * MIB)].into());
-        gaps.release(0);
-        assert_eq!(gaps.gaps, [(20 * MIB, 20 * MIB)].into());
+        let mut free_blocks = FreeBlocks::default();
+        free_blocks.reserve(0, 20 * MIB);
+        free_blocks.reserve(20 * MIB, 20 * MIB);
+        assert_eq!(free_blocks.take(0, 20 * MIB, &settings), Some(20 * MIB));
+        assert_eq!(free_blocks.take(20 * MIB, 10 * MIB, &settings), Some(10 * MIB));
+        free_blocks.free(0, 20 * MIB);
+        free_blocks.free(20 * MIB, 10 * MIB);
+        assert_eq!(free_blocks.blocks, [(0, 20 * MIB), (20 * MIB, 20 * MIB)].into());
+        free_blocks.release(0);
+        assert_eq!(free_blocks.blocks, [(20 * MIB, 20 * MIB)].into());
     }
 
     #[test]
     fn blocks_above_the_limit_are_not_split() {
         let settings =
             AllocatorSettings { max_split_bytes: Some(10 * MIB), ..AllocatorSettings::default() };
-        let mut gaps = FreeBlocks::default();
-        gaps.reserve(0, 30 * MIB);
-        assert_eq!(gaps.take(0, 12 * MIB, &settings), Some(30 * MIB));
+        let mut free_blocks = FreeBlocks::default();
+        free_blocks.reserve(0, 30 * MIB);
+        assert_eq!(free_blocks.take(0, 12 * MIB, &settings), Some(30 * MIB));
     }
 
     #[test]
     fn occupied_memory_is_not_free() {
-        let mut gaps = FreeBlocks::default();
-        gaps.reserve(0, 20 * MIB);
-        gaps.occupy(4 * MIB, 2 * MIB);
-        gaps.occupy(0, MIB);
-        assert_eq!(gaps.gaps, [(MIB, 3 * MIB), (6 * MIB, 14 * MIB)].into());
+        let mut free_blocks = FreeBlocks::default();
+        free_blocks.reserve(0, 20 * MIB);
+        free_blocks.occupy(4 * MIB, 2 * MIB);
+        free_blocks.occupy(0, MIB);
+        assert_eq!(free_blocks.blocks, [(MIB, 3 * MIB), (6 * MIB, 14 * MIB)].into());
     }
 }

@@ -26,10 +26,10 @@ use crate::import::{FailedAllocation, ImportSink};
 
 /// Data shared by all traces.
 pub(super) struct ReplayContext<'a> {
-    pub(super) events: &'a mut TraceEntries,
+    pub(super) entries: &'a mut TraceEntries,
     pub(super) streams: &'a StreamTable,
     pub(super) settings: &'a AllocatorSettings,
-    pub(super) notes: &'a mut Warnings,
+    pub(super) warnings: &'a mut Warnings,
     pub(super) sink: &'a mut dyn ImportSink,
     /// Whether entries have real times.
     pub(super) timed: bool,
@@ -38,156 +38,160 @@ pub(super) struct ReplayContext<'a> {
 /// Data of a range that the cache reserved.
 #[derive(Clone, Copy, Default)]
 struct ReservedRange {
-    began: Timestamp,
+    reserved_at: Timestamp,
     site: Option<SiteId>,
     stream: Option<StreamId>,
 }
 
 /// Replays one trace.
 pub(super) struct TraceReplayer {
-    lane: DeviceTrace,
+    trace: DeviceTrace,
     pairs: AllocFreePairs,
     next: u32,
     end: u32,
     start: Timestamp,
     now: Timestamp,
-    gaps: FreeBlocks,
+    free_blocks: FreeBlocks,
     grows: bool,
-    pieces: RangeMap<ReservedRange>,
+    ranges: RangeMap<ReservedRange>,
     /// Freed blocks that a stream still uses.
     pending: HashMap<u64, u64>,
     odd_sizes: HashMap<u32, u64>,
-    levels: AllocatorStats,
+    stats: AllocatorStats,
 }
 
 impl TraceReplayer {
     pub(super) fn new(
-        lane: DeviceTrace,
+        trace: DeviceTrace,
         pairs: AllocFreePairs,
-        stage: &mut ReplayContext<'_>,
+        context: &mut ReplayContext<'_>,
     ) -> Self {
-        let (next, end) = (lane.trace.first, lane.trace.first.saturating_add(lane.trace.count));
-        let levels = AllocatorStats { device: lane.device, ..AllocatorStats::default() };
-        let segments = lane.segments.iter().flatten();
-        let mut grows = stage.settings.expandable_segments == Some(true);
+        let (next, end) =
+            (trace.entries.first, trace.entries.first.saturating_add(trace.entries.count));
+        let stats = AllocatorStats { device: trace.device, ..AllocatorStats::default() };
+        let segments = trace.segments.iter().flatten();
+        let mut grows = context.settings.expandable_segments == Some(true);
         grows |= segments.clone().any(|segment| segment.expandable);
-        let mut pieces = RangeMap::default();
-        if lane.kind == MemoryKind::Torch && !lane.plain_sizes {
-            for (segment, site) in segments.zip(&lane.segment_sites) {
-                let piece =
-                    ReservedRange { stream: segment.stream, site: *site, began: Timestamp(0) };
-                if !pieces.take(segment.address, segment.bytes).is_empty() {
-                    stage.notes.odd_segments += 1;
+        let mut ranges = RangeMap::default();
+        if trace.kind == MemoryKind::Torch && !trace.plain_sizes {
+            for (segment, site) in segments.zip(&trace.segment_sites) {
+                let range = ReservedRange {
+                    stream: segment.stream,
+                    site: *site,
+                    reserved_at: Timestamp(0),
+                };
+                if !ranges.take(segment.address, segment.bytes).is_empty() {
+                    context.warnings.odd_segments += 1;
                 }
-                pieces.add(segment.address, segment.bytes, piece);
+                ranges.add(segment.address, segment.bytes, range);
             }
             // Backwards from the end to the start.
-            for event in pairs.ranges.iter().rev().filter_map(|&at| stage.events.get(at)) {
-                grows |= event.flags & EXPANDABLE != 0;
-                let present = cut_bytes(&pieces.take(event.address, event.size));
-                let returned = event.action == TraceAction::Returned;
-                if present != if returned { 0 } else { event.size } && lane.segments.is_some() {
-                    stage.notes.odd_segments += 1;
+            for entry in pairs.ranges.iter().rev().filter_map(|&at| context.entries.get(at)) {
+                grows |= entry.flags & EXPANDABLE != 0;
+                let present = cut_bytes(&ranges.take(entry.address, entry.size));
+                let returned = entry.action == TraceAction::Returned;
+                if present != if returned { 0 } else { entry.size } && trace.segments.is_some() {
+                    context.warnings.odd_segments += 1;
                 }
                 if returned {
-                    pieces.add(event.address, event.size, ReservedRange::default());
+                    ranges.add(entry.address, entry.size, ReservedRange::default());
                 }
             }
         }
         Self {
-            lane,
+            trace,
             pairs,
             next,
             end,
             start: Timestamp(0),
             now: Timestamp(0),
-            gaps: FreeBlocks::default(),
+            free_blocks: FreeBlocks::default(),
             grows,
-            pieces,
+            ranges,
             pending: HashMap::new(),
             odd_sizes: HashMap::new(),
-            levels,
+            stats,
         }
     }
 
     /// Returns the time of the next entry, in microseconds.
     #[inline]
-    pub(super) fn time(&self, events: &TraceEntries) -> Option<u64> {
+    pub(super) fn time(&self, entries: &TraceEntries) -> Option<u64> {
         if self.next >= self.end {
             return None;
         }
-        events.get(self.next).map(|event| event.time)
+        entries.get(self.next).map(|entry| entry.time)
     }
 
     /// Emits the memory from before the first entry.
-    pub(super) fn begin(&mut self, start: Timestamp, stage: &mut ReplayContext<'_>) {
+    pub(super) fn begin(&mut self, start: Timestamp, context: &mut ReplayContext<'_>) {
         (self.start, self.now) = (start, start);
-        let pieces: Vec<_> = self.pieces.iter().collect();
-        for (address, bytes, piece) in pieces {
-            let piece = ReservedRange { began: start, ..piece };
-            if let Some(about) = self.pieces.get_mut(address) {
-                *about = piece;
+        let ranges: Vec<_> = self.ranges.iter().collect();
+        for (address, bytes, range) in ranges {
+            let range = ReservedRange { reserved_at: start, ..range };
+            if let Some(value) = self.ranges.get_mut(address) {
+                *value = range;
             }
             if !self.grows {
-                self.gaps.reserve(address, bytes);
+                self.free_blocks.reserve(address, bytes);
             }
-            self.levels.reserved.add(bytes);
-            self.emit(stage, ChangeKind::Allocated, Self::reserve(address, bytes, piece));
+            self.stats.reserved.add(bytes);
+            self.emit(context, ChangeKind::Allocated, Self::reserve(address, bytes, range));
         }
         for at in 0..self.pairs.older.len() {
             let Some(&older) = self.pairs.older.get(at) else { break };
-            let bytes = self.older_bytes(&older, stage.settings);
-            self.gaps.occupy(older.address, bytes);
-            self.levels.allocated.add(bytes);
-            self.levels.active.add(bytes);
-            self.levels.requested.add(older.requested);
-            let block = self.older_block(&older, bytes, stage.streams);
-            self.emit(stage, ChangeKind::Allocated, block);
+            let bytes = self.older_bytes(&older, context.settings);
+            self.free_blocks.occupy(older.address, bytes);
+            self.stats.allocated.add(bytes);
+            self.stats.active.add(bytes);
+            self.stats.requested.add(older.requested);
+            let block = self.older_block(&older, bytes, context.streams);
+            self.emit(context, ChangeKind::Allocated, block);
         }
     }
 
     /// Emits the next entry.
-    pub(super) fn step(&mut self, stage: &mut ReplayContext<'_>) {
+    pub(super) fn step(&mut self, context: &mut ReplayContext<'_>) {
         let at = self.next;
         self.next = self.next.saturating_add(1);
-        let Some(&event) = stage.events.get(at) else { return };
-        self.now = moment(event.time);
-        match event.action {
-            TraceAction::Alloc => self.alloc(at, &event, stage),
-            TraceAction::FreeRequested => self.free(&event, stage),
-            TraceAction::FreeCompleted => self.completed(event.address),
-            TraceAction::Reserved if self.has_pieces(&event) => self.reserved(&event, stage),
-            TraceAction::Returned if self.has_pieces(&event) => self.returned(&event, stage),
+        let Some(&entry) = context.entries.get(at) else { return };
+        self.now = timestamp(entry.time);
+        match entry.action {
+            TraceAction::Alloc => self.alloc(at, &entry, context),
+            TraceAction::FreeRequested => self.free(&entry, context),
+            TraceAction::FreeCompleted => self.completed(entry.address),
+            TraceAction::Reserved if self.changes_ranges(&entry) => self.reserved(&entry, context),
+            TraceAction::Returned if self.changes_ranges(&entry) => self.returned(&entry, context),
             TraceAction::Reserved | TraceAction::Returned => {}
-            TraceAction::Oom => self.failed(&event, stage),
+            TraceAction::Oom => self.failed(&entry, context),
         }
     }
 
     /// Returns whether an entry changes reserved memory: only of a device's cache, and not of size
     /// 0.
-    fn has_pieces(&self, event: &TraceEntry) -> bool {
-        self.lane.kind == MemoryKind::Torch && !self.lane.plain_sizes && event.size > 0
+    fn changes_ranges(&self, entry: &TraceEntry) -> bool {
+        self.trace.kind == MemoryKind::Torch && !self.trace.plain_sizes && entry.size > 0
     }
 
-    fn alloc(&mut self, at: u32, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
-        if event.flags & REPLACES != 0
+    fn alloc(&mut self, at: u32, entry: &TraceEntry, context: &mut ReplayContext<'_>) {
+        if entry.flags & REPLACES != 0
             && let Some(&older) = self.pairs.replaced.get(&at)
         {
-            self.end_of(older, EndReason::Replaced, true, stage);
+            self.end_of(older, EndReason::Replaced, true, context);
         }
-        let rounded = self.rounded(event.size, stage.settings);
-        let bytes = self.size(at, event, rounded, stage);
+        let rounded = self.rounded(entry.size, context.settings);
+        let bytes = self.size(at, entry, rounded, context);
         if bytes != rounded {
             self.odd_sizes.insert(at, bytes);
-            if let Some(event) = stage.events.get_mut(at) {
-                event.flags |= ODD_SIZE;
+            if let Some(entry) = context.entries.get_mut(at) {
+                entry.flags |= ODD_SIZE;
             }
         }
-        self.levels.allocated.add(bytes);
-        self.levels.active.add(bytes);
-        self.levels.requested.add(event.size);
-        let block = self.block(event, bytes, stage.streams);
-        self.emit(stage, ChangeKind::Allocated, block);
+        self.stats.allocated.add(bytes);
+        self.stats.active.add(bytes);
+        self.stats.requested.add(entry.size);
+        let block = self.block(entry, bytes, context.streams);
+        self.emit(context, ChangeKind::Allocated, block);
     }
 
     /// Returns the size of a new block: from the segments, or as the allocator would have chosen
@@ -195,64 +199,70 @@ impl TraceReplayer {
     fn size(
         &mut self,
         at: u32,
-        event: &TraceEntry,
+        entry: &TraceEntry,
         rounded: u64,
-        stage: &mut ReplayContext<'_>,
+        context: &mut ReplayContext<'_>,
     ) -> u64 {
-        let known = if event.flags & LIVE == 0 { None } else { self.pairs.live.get(&at).copied() };
-        if self.lane.plain_sizes || rounded <= SMALL_BLOCK_BYTES {
-            if known.is_some_and(|known| known != rounded) && !self.lane.plain_sizes {
-                stage.notes.other_rounding += 1;
+        let known = if entry.flags & LIVE == 0 { None } else { self.pairs.live.get(&at).copied() };
+        if self.trace.plain_sizes || rounded <= SMALL_BLOCK_BYTES {
+            if known.is_some_and(|known| known != rounded) && !self.trace.plain_sizes {
+                context.warnings.other_rounding += 1;
             }
             return known.unwrap_or(rounded);
         }
-        let taken = self.gaps.take(event.address, rounded, stage.settings);
+        let taken = self.free_blocks.take(entry.address, rounded, context.settings);
         if let (Some(taken), Some(known)) = (taken, known)
             && taken != known
         {
-            stage.notes.other_rounding += 1;
-            self.gaps.free(event.address, taken);
-            self.gaps.occupy(event.address, known);
+            context.warnings.other_rounding += 1;
+            self.free_blocks.free(entry.address, taken);
+            self.free_blocks.occupy(entry.address, known);
         }
         if taken.is_none() && known.is_none() && !self.grows {
-            stage.notes.guessed_sizes += 1;
+            context.warnings.guessed_sizes += 1;
         }
         known.or(taken).unwrap_or(rounded)
     }
 
-    fn free(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
-        let completed = event.flags & COMPLETED != 0;
-        let partner = u32::try_from(event.size).unwrap_or(u32::MAX);
-        if event.flags & PAIRED != 0 {
-            self.end_of(partner, EndReason::Freed, completed, stage);
-        } else if event.flags & PAIRED_OLDER != 0
+    fn free(&mut self, entry: &TraceEntry, context: &mut ReplayContext<'_>) {
+        let completed = entry.flags & COMPLETED != 0;
+        let partner = u32::try_from(entry.size).unwrap_or(u32::MAX);
+        if entry.flags & PAIRED != 0 {
+            self.end_of(partner, EndReason::Freed, completed, context);
+        } else if entry.flags & PAIRED_OLDER != 0
             && let Some(&older) = self.pairs.older.get(partner as usize)
         {
-            let bytes = self.older_bytes(&older, stage.settings);
+            let bytes = self.older_bytes(&older, context.settings);
             self.release(older.address, bytes, older.requested, completed);
             let ended = ChangeKind::Ended { began: self.start, how: EndReason::Freed };
-            let block = self.older_block(&older, bytes, stage.streams);
-            self.emit(stage, ended, block);
+            let block = self.older_block(&older, bytes, context.streams);
+            self.emit(context, ended, block);
         }
     }
 
     /// Emits the end of the allocation at an index of the trace.
-    fn end_of(&mut self, at: u32, how: EndReason, completed: bool, stage: &mut ReplayContext<'_>) {
-        let Some(&began) = stage.events.get(at) else { return };
-        let bytes = if began.flags & ODD_SIZE == 0 {
-            self.rounded(began.size, stage.settings)
+    fn end_of(
+        &mut self,
+        at: u32,
+        how: EndReason,
+        completed: bool,
+        context: &mut ReplayContext<'_>,
+    ) {
+        let Some(&allocation) = context.entries.get(at) else { return };
+        let bytes = if allocation.flags & ODD_SIZE == 0 {
+            self.rounded(allocation.size, context.settings)
         } else {
             self.odd_sizes.remove(&at).unwrap_or(0)
         };
-        self.release(began.address, bytes, began.size, completed);
-        let ended = ChangeKind::Ended { began: moment(began.time), how };
-        let block = self.block(&began, bytes, stage.streams);
-        self.emit(stage, ended, block);
+        self.release(allocation.address, bytes, allocation.size, completed);
+        let ended = ChangeKind::Ended { began: timestamp(allocation.time), how };
+        let block = self.block(&allocation, bytes, context.streams);
+        self.emit(context, ended, block);
     }
 
     fn release(&mut self, address: u64, bytes: u64, requested: u64, completed: bool) {
-        self.levels.allocated.sub(bytes);
-        self.levels.requested.sub(requested);
+        self.stats.allocated.sub(bytes);
+        self.stats.requested.sub(requested);
         if completed {
             self.unused(address, bytes);
         } else {
@@ -267,111 +277,116 @@ impl TraceReplayer {
     }
 
     fn unused(&mut self, address: u64, bytes: u64) {
-        self.levels.active.sub(bytes);
-        if bytes > SMALL_BLOCK_BYTES && !self.grows && !self.lane.plain_sizes {
-            self.gaps.free(address, bytes);
+        self.stats.active.sub(bytes);
+        if bytes > SMALL_BLOCK_BYTES && !self.grows && !self.trace.plain_sizes {
+            self.free_blocks.free(address, bytes);
         }
     }
 
-    fn reserved(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
-        self.remove_pieces(event, EndReason::Replaced, stage);
-        let piece = ReservedRange {
-            began: self.now,
-            site: site(event.site),
-            stream: stage.streams.get(event.stream).map(StreamId),
+    fn reserved(&mut self, entry: &TraceEntry, context: &mut ReplayContext<'_>) {
+        self.remove_ranges(entry, EndReason::Replaced, context);
+        let range = ReservedRange {
+            reserved_at: self.now,
+            site: site(entry.site),
+            stream: context.streams.get(entry.stream).map(StreamId),
         };
-        if event.flags & EXPANDABLE == 0 {
-            self.gaps.reserve(event.address, event.size);
+        if entry.flags & EXPANDABLE == 0 {
+            self.free_blocks.reserve(entry.address, entry.size);
         }
-        self.pieces.add(event.address, event.size, piece);
-        self.levels.reserved.add(event.size);
-        self.emit(stage, ChangeKind::Allocated, Self::reserve(event.address, event.size, piece));
+        self.ranges.add(entry.address, entry.size, range);
+        self.stats.reserved.add(entry.size);
+        self.emit(context, ChangeKind::Allocated, Self::reserve(entry.address, entry.size, range));
     }
 
-    fn returned(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
-        self.gaps.release(event.address);
-        self.remove_pieces(event, EndReason::Freed, stage);
+    fn returned(&mut self, entry: &TraceEntry, context: &mut ReplayContext<'_>) {
+        self.free_blocks.release(entry.address);
+        self.remove_ranges(entry, EndReason::Freed, context);
     }
 
     /// Ends the memory in a range of addresses. Ranges that extend beyond it also end, and their
     /// rests start again.
-    fn remove_pieces(&mut self, event: &TraceEntry, how: EndReason, stage: &mut ReplayContext<'_>) {
-        for cut in self.pieces.take(event.address, event.size) {
-            self.levels.reserved.sub(cut.bytes);
-            let ended = ChangeKind::Ended { began: cut.about.began, how };
-            self.emit(stage, ended, Self::reserve(cut.address, cut.bytes, cut.about));
+    fn remove_ranges(
+        &mut self,
+        entry: &TraceEntry,
+        how: EndReason,
+        context: &mut ReplayContext<'_>,
+    ) {
+        for cut in self.ranges.take(entry.address, entry.size) {
+            self.stats.reserved.sub(cut.bytes);
+            let ended = ChangeKind::Ended { began: cut.value.reserved_at, how };
+            self.emit(context, ended, Self::reserve(cut.address, cut.bytes, cut.value));
             for (address, bytes) in cut.rests.into_iter().flatten() {
-                let piece = ReservedRange { began: self.now, ..cut.about };
-                if let Some(about) = self.pieces.get_mut(address) {
-                    *about = piece;
+                let range = ReservedRange { reserved_at: self.now, ..cut.value };
+                if let Some(value) = self.ranges.get_mut(address) {
+                    *value = range;
                 }
-                self.levels.reserved.add(bytes);
-                self.emit(stage, ChangeKind::Allocated, Self::reserve(address, bytes, piece));
+                self.stats.reserved.add(bytes);
+                self.emit(context, ChangeKind::Allocated, Self::reserve(address, bytes, range));
             }
         }
     }
 
-    fn failed(&mut self, event: &TraceEntry, stage: &mut ReplayContext<'_>) {
-        let micros = event.time;
+    fn failed(&mut self, entry: &TraceEntry, context: &mut ReplayContext<'_>) {
+        let micros = entry.time;
         let time = jiff::Timestamp::from_microsecond(i64::try_from(micros).unwrap_or(0));
         let when = match time {
-            Ok(time) if stage.timed => time.to_string(),
+            Ok(time) if context.timed => time.to_string(),
             _ => format!("entry {micros}"),
         };
-        if self.lane.kind == MemoryKind::Torch {
-            stage.sink.refused(&FailedAllocation {
+        if self.trace.kind == MemoryKind::Torch {
+            context.sink.failed_allocation(&FailedAllocation {
                 at: self.now,
                 pid: Pid(0),
-                device: self.lane.device,
-                bytes: event.size,
-                free_bytes: Some(event.address),
-                site: site(event.site),
+                device: self.trace.device,
+                bytes: entry.size,
+                free_bytes: Some(entry.address),
+                site: site(entry.site),
             });
         }
-        let device = self.lane.device.map_or_else(|| "the host".to_owned(), |at| at.to_string());
-        stage.notes.failure(|| {
+        let device = self.trace.device.map_or_else(|| "the host".to_owned(), |at| at.to_string());
+        context.warnings.failure(|| {
             format!(
                 "out of memory on {device} at {when}: {} ({} bytes) wanted, {} ({} bytes) free on \
                  the device",
-                Bytes(event.size),
-                event.size,
-                Bytes(event.address),
-                event.address,
+                Bytes(entry.size),
+                entry.size,
+                Bytes(entry.address),
+                entry.address,
             )
         });
     }
 
     /// Emits what only the state at the end shows.
-    pub(super) fn finish(&mut self, end: Timestamp, stage: &mut ReplayContext<'_>) {
+    pub(super) fn finish(&mut self, end: Timestamp, context: &mut ReplayContext<'_>) {
         self.now = end;
         for at in std::mem::take(&mut self.pairs.vanished) {
-            self.end_of(at, EndReason::Freed, true, stage);
+            self.end_of(at, EndReason::Freed, true, context);
         }
         for block in std::mem::take(&mut self.pairs.later) {
             let mut change = self.change(block.address, block.bytes, block.site);
-            change.stream = self.lane.stream_at(block.address);
-            self.emit(stage, ChangeKind::Allocated, change);
+            change.stream = self.trace.stream_at(block.address);
+            self.emit(context, ChangeKind::Allocated, change);
         }
-        let is_cache = self.lane.kind == MemoryKind::Torch && !self.lane.plain_sizes;
-        if let Some(segments) = self.lane.segments.take() {
+        let is_cache = self.trace.kind == MemoryKind::Torch && !self.trace.plain_sizes;
+        if let Some(segments) = self.trace.segments.take() {
             let mut sums = [0_u64; 4];
             for segment in segments {
                 sums = add_segment(sums, &segment);
                 // Segments of a profile only span its addresses.
-                if is_cache || self.lane.kind == MemoryKind::Pinned {
-                    stage.sink.segment(segment);
+                if is_cache || self.trace.kind == MemoryKind::Pinned {
+                    context.sink.segment(segment);
                 }
             }
             self.correct(sums);
         }
         if is_cache {
-            stage.sink.cache_levels(&self.levels);
+            context.sink.cache_stats(&self.stats);
         }
     }
 
-    /// Sets the levels to the state at the end, which is authoritative.
+    /// Sets the statistics to the state at the end, which is authoritative.
     fn correct(&mut self, sums: [u64; 4]) {
-        let AllocatorStats { allocated, requested, active, reserved, .. } = &mut self.levels;
+        let AllocatorStats { allocated, requested, active, reserved, .. } = &mut self.stats;
         for (level, sum) in [allocated, requested, active, reserved].into_iter().zip(sums) {
             level.current = sum;
             level.peak = level.peak.max(sum);
@@ -379,7 +394,7 @@ impl TraceReplayer {
     }
 
     fn rounded(&self, requested: u64, settings: &AllocatorSettings) -> u64 {
-        if self.lane.plain_sizes { requested } else { settings.rounded(requested) }
+        if self.trace.plain_sizes { requested } else { settings.rounded(requested) }
     }
 
     fn older_bytes(&self, older: &PreTraceBlock, settings: &AllocatorSettings) -> u64 {
@@ -394,13 +409,13 @@ impl TraceReplayer {
     ) -> AllocationChange {
         let mut change = self.change(older.address, bytes, site(older.site));
         let stream = streams.get(older.stream).map(StreamId);
-        change.stream = stream.or_else(|| self.lane.stream_at(older.address));
+        change.stream = stream.or_else(|| self.trace.stream_at(older.address));
         change
     }
 
-    fn block(&self, event: &TraceEntry, bytes: u64, streams: &StreamTable) -> AllocationChange {
-        let mut change = self.change(event.address, bytes, site(event.site));
-        change.stream = streams.get(event.stream).map(StreamId);
+    fn block(&self, entry: &TraceEntry, bytes: u64, streams: &StreamTable) -> AllocationChange {
+        let mut change = self.change(entry.address, bytes, site(entry.site));
+        change.stream = streams.get(entry.stream).map(StreamId);
         change
     }
 
@@ -410,8 +425,8 @@ impl TraceReplayer {
             action: ChangeKind::Allocated,
             pid: Pid(0),
             tid: Tid(0),
-            device: self.lane.device,
-            kind: self.lane.kind,
+            device: self.trace.device,
+            kind: self.trace.kind,
             key: AllocationKey::address(address),
             bytes,
             pool: None,
@@ -422,9 +437,9 @@ impl TraceReplayer {
 
     /// Returns the change of a range that the cache reserved. Its key differs from that of the
     /// block at the same address.
-    fn reserve(address: u64, bytes: u64, piece: ReservedRange) -> AllocationChange {
+    fn reserve(address: u64, bytes: u64, range: ReservedRange) -> AllocationChange {
         AllocationChange {
-            at: piece.began,
+            at: range.reserved_at,
             action: ChangeKind::Allocated,
             pid: Pid(0),
             tid: Tid(0),
@@ -433,16 +448,15 @@ impl TraceReplayer {
             key: AllocationKey { space: AddressType::Pool, value: address },
             bytes,
             pool: None,
-            stream: piece.stream,
-            site: piece.site,
+            stream: range.stream,
+            site: range.site,
         }
     }
 
     #[inline]
-    fn emit(&self, stage: &mut ReplayContext<'_>, what: ChangeKind, change: AllocationChange) {
-        let change =
-            AllocationChange { at: self.now, action: what, device: self.lane.device, ..change };
-        stage.sink.change(&change);
+    fn emit(&self, context: &mut ReplayContext<'_>, action: ChangeKind, change: AllocationChange) {
+        let change = AllocationChange { at: self.now, action, device: self.trace.device, ..change };
+        context.sink.change(&change);
     }
 }
 
@@ -462,6 +476,6 @@ fn add_segment(sums: [u64; 4], segment: &engine::model::caching_allocator::Segme
 }
 
 /// Returns a timestamp, in nanoseconds since 1970.
-pub(super) fn moment(micros: u64) -> Timestamp {
+pub(super) fn timestamp(micros: u64) -> Timestamp {
     Timestamp(micros.saturating_mul(1000))
 }

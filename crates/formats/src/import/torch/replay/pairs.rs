@@ -47,42 +47,42 @@ const FOUND: u32 = u32::MAX - 1;
 
 /// Pairs the entries of a trace and sorts them by time.
 pub(in crate::import::torch) fn pair(
-    lane: &DeviceTrace,
-    events: &mut TraceEntries,
-    notes: &mut Warnings,
+    trace: &DeviceTrace,
+    entries: &mut TraceEntries,
+    warnings: &mut Warnings,
 ) -> AllocFreePairs {
     let mut pairs = AllocFreePairs::default();
     let mut at_address: HashMap<u64, u32> = HashMap::new();
     let mut now = None;
-    let (first, count) = (lane.trace.first, lane.trace.count);
+    let (first, count) = (trace.entries.first, trace.entries.count);
     for at in first..first.saturating_add(count) {
-        let Some(event) = events.get_mut(at) else { break };
-        keep_order(event, at - first, &mut now, notes);
-        match event.action {
-            TraceAction::Alloc => match at_address.insert(event.address, at) {
+        let Some(entry) = entries.get_mut(at) else { break };
+        keep_order(entry, at - first, &mut now, warnings);
+        match entry.action {
+            TraceAction::Alloc => match at_address.insert(entry.address, at) {
                 None | Some(FREED) => {}
                 Some(older) => {
-                    event.flags |= REPLACES;
+                    entry.flags |= REPLACES;
                     pairs.replaced.insert(at, older);
-                    notes.replaced += 1;
+                    warnings.replaced += 1;
                 }
             },
-            TraceAction::FreeRequested => match at_address.insert(event.address, FREED) {
-                Some(FREED) => notes.stray_frees += 1,
+            TraceAction::FreeRequested => match at_address.insert(entry.address, FREED) {
+                Some(FREED) => warnings.stray_frees += 1,
                 Some(allocation) => {
-                    event.size = u64::from(allocation);
-                    event.flags |= PAIRED;
+                    entry.size = u64::from(allocation);
+                    entry.flags |= PAIRED;
                 }
                 None => {
                     let older = PreTraceBlock {
-                        address: event.address,
-                        requested: event.size,
+                        address: entry.address,
+                        requested: entry.size,
                         site: NO_SITE,
-                        stream: event.stream,
+                        stream: entry.stream,
                         bytes: None,
                     };
-                    event.size = pairs.older.len() as u64;
-                    event.flags |= PAIRED_OLDER;
+                    entry.size = pairs.older.len() as u64;
+                    entry.flags |= PAIRED_OLDER;
                     pairs.older.push(older);
                 }
             },
@@ -90,38 +90,38 @@ pub(in crate::import::torch) fn pair(
             TraceAction::FreeCompleted | TraceAction::Oom => {}
         }
     }
-    if lane.segments.is_some() {
-        compare(lane, &mut at_address, events, &mut pairs, notes);
+    if trace.segments.is_some() {
+        compare(trace, &mut at_address, entries, &mut pairs, warnings);
     }
-    notes.older += pairs.older.len() as u64;
+    warnings.older += pairs.older.len() as u64;
     pairs
 }
 
 /// Makes times non-decreasing; entries without one count up.
 #[inline]
-fn keep_order(event: &mut TraceEntry, number: u32, now: &mut Option<u64>, notes: &mut Warnings) {
-    if event.time == NO_TIME {
-        notes.timeless += 1;
-        event.time = now.map_or_else(|| u64::from(number), |now| now.saturating_add(1));
+fn keep_order(entry: &mut TraceEntry, number: u32, now: &mut Option<u64>, warnings: &mut Warnings) {
+    if entry.time == NO_TIME {
+        warnings.timeless += 1;
+        entry.time = now.map_or_else(|| u64::from(number), |now| now.saturating_add(1));
     }
     if let Some(now) = *now
-        && event.time < now
+        && entry.time < now
     {
-        notes.moved += 1;
-        event.time = now;
+        warnings.moved += 1;
+        entry.time = now;
     }
-    *now = Some(event.time);
+    *now = Some(entry.time);
 }
 
 /// Compares the blocks that are live after the trace with those of the segments.
 fn compare(
-    lane: &DeviceTrace,
+    trace: &DeviceTrace,
     at_address: &mut HashMap<u64, u32>,
-    events: &mut TraceEntries,
+    entries: &mut TraceEntries,
     pairs: &mut AllocFreePairs,
-    notes: &mut Warnings,
+    warnings: &mut Warnings,
 ) {
-    for block in lane.live() {
+    for block in trace.live() {
         match at_address.insert(block.address, FOUND) {
             None => pairs.older.push(PreTraceBlock {
                 address: block.address,
@@ -130,11 +130,11 @@ fn compare(
                 stream: NO_STREAM,
                 bytes: Some(block.bytes),
             }),
-            Some(FOUND) => notes.odd_blocks += 1,
+            Some(FOUND) => warnings.odd_blocks += 1,
             Some(FREED) => pairs.later.push(*block),
-            Some(at) => match events.get_mut(at) {
-                Some(event) if event.size <= block.bytes => {
-                    event.flags |= LIVE;
+            Some(at) => match entries.get_mut(at) {
+                Some(entry) if entry.size <= block.bytes => {
+                    entry.flags |= LIVE;
                     pairs.live.insert(at, block.bytes);
                 }
                 // The current block at this address is newer.
@@ -148,6 +148,6 @@ fn compare(
     let missing = at_address.values().copied().filter(|&at| at != FREED && at != FOUND);
     pairs.vanished.extend(missing);
     pairs.vanished.sort_unstable();
-    notes.vanished += pairs.vanished.len() as u64;
-    notes.later += pairs.later.len() as u64;
+    warnings.vanished += pairs.vanished.len() as u64;
+    warnings.later += pairs.later.len() as u64;
 }

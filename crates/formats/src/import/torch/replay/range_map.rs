@@ -13,16 +13,16 @@ pub(in crate::import::torch) struct RangeMap<T> {
 pub(in crate::import::torch) struct SplitRange<T> {
     pub(in crate::import::torch) address: u64,
     pub(in crate::import::torch) bytes: u64,
-    pub(in crate::import::torch) about: T,
+    pub(in crate::import::torch) value: T,
     /// Rests before and after the removed part.
     pub(in crate::import::torch) rests: [Option<(u64, u64)>; 2],
 }
 
 impl<T: Copy> RangeMap<T> {
     /// Adds a range; it must not overlap others.
-    pub(in crate::import::torch) fn add(&mut self, address: u64, bytes: u64, about: T) {
+    pub(in crate::import::torch) fn add(&mut self, address: u64, bytes: u64, value: T) {
         if bytes > 0 {
-            self.by_start.insert(address, (bytes, about));
+            self.by_start.insert(address, (bytes, value));
         }
     }
 
@@ -43,40 +43,40 @@ impl<T: Copy> RangeMap<T> {
             .range(first..)
             .take_while(|&(&start, _)| start < end)
             .filter(|&(&start, &(bytes, _))| start.saturating_add(bytes) > address)
-            .map(|(&start, &(bytes, about))| (start, bytes, about))
+            .map(|(&start, &(bytes, value))| (start, bytes, value))
             .collect();
         touched
             .into_iter()
-            .map(|(start, bytes, about)| {
+            .map(|(start, bytes, value)| {
                 self.by_start.remove(&start);
                 let its_end = start.saturating_add(bytes);
                 let before = (start < address).then(|| (start, address - start));
                 let after = (its_end > end).then(|| (end, its_end - end));
                 let rests = [before, after];
                 for (start, bytes) in rests.iter().flatten() {
-                    self.by_start.insert(*start, (*bytes, about));
+                    self.by_start.insert(*start, (*bytes, value));
                 }
-                SplitRange { address: start, bytes, about, rests }
+                SplitRange { address: start, bytes, value, rests }
             })
             .collect()
     }
 
     /// Returns the value of the range that starts at an address.
     pub(in crate::import::torch) fn get_mut(&mut self, address: u64) -> Option<&mut T> {
-        self.by_start.get_mut(&address).map(|(_, about)| about)
+        self.by_start.get_mut(&address).map(|(_, value)| value)
     }
 
     /// Returns all ranges, in the order of addresses.
     pub(in crate::import::torch) fn iter(&self) -> impl Iterator<Item = (u64, u64, T)> {
-        self.by_start.iter().map(|(&start, &(bytes, about))| (start, bytes, about))
+        self.by_start.iter().map(|(&start, &(bytes, value))| (start, bytes, value))
     }
 }
 
 /// Returns how many bytes of the ranges were removed.
 pub(in crate::import::torch) fn cut_bytes<T>(cuts: &[SplitRange<T>]) -> u64 {
     cuts.iter().fold(0, |sum, cut| {
-        let left = cut.rests.iter().flatten().map(|(_, bytes)| bytes).sum();
-        sum.saturating_add(cut.bytes.saturating_sub(left))
+        let rest = cut.rests.iter().flatten().map(|(_, bytes)| bytes).sum();
+        sum.saturating_add(cut.bytes.saturating_sub(rest))
     })
 }
 
@@ -92,8 +92,8 @@ mod tests {
         ranges.add(200, 50, 'c');
         let cuts = ranges.take(80, 40);
         assert_eq!(cut_bytes(&cuts), 40);
-        let left: Vec<_> = ranges.iter().collect();
-        assert_eq!(left, [(0, 80, 'a'), (120, 30, 'b'), (200, 50, 'c')]);
+        let remaining: Vec<_> = ranges.iter().collect();
+        assert_eq!(remaining, [(0, 80, 'a'), (120, 30, 'b'), (200, 50, 'c')]);
         assert!(ranges.take(150, 50).is_empty());
         assert_eq!(cut_bytes(&ranges.take(0, 1000)), 160);
         assert_eq!(ranges.iter().count(), 0);

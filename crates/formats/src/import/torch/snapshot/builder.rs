@@ -25,19 +25,19 @@ const MAX_DICT_VALUES: usize = 1 << 16;
 
 /// Everything that was read so far.
 pub(in crate::import::torch) struct SnapshotBuilder<'s> {
-    pub(in crate::import::torch) words: StringTable,
+    pub(in crate::import::torch) strings: StringTable,
     pub(in crate::import::torch) sink: &'s mut dyn ImportSink,
     pub(in crate::import::torch) frames: FrameTable,
-    pub(in crate::import::torch) events: TraceEntries,
+    pub(in crate::import::torch) entries: TraceEntries,
     pub(in crate::import::torch) streams: StreamTable,
     pub(in crate::import::torch) blocks: Vec<RawBlock>,
-    pub(in crate::import::torch) pasts: Vec<BlockHistory>,
+    pub(in crate::import::torch) histories: Vec<BlockHistory>,
     pub(in crate::import::torch) segments: Vec<RawSegment>,
     pub(in crate::import::torch) traces: Vec<Vec<ValueRun>>,
     pub(in crate::import::torch) pairs: Vec<(u64, u64)>,
     pub(in crate::import::torch) settings: AllocatorSettings,
-    pub(in crate::import::torch) whole: Option<SnapshotState>,
-    pub(in crate::import::torch) notes: Warnings,
+    pub(in crate::import::torch) state: Option<SnapshotState>,
+    pub(in crate::import::torch) warnings: Warnings,
     /// Whether entries have the category of a tensor: the file was made from a profile.
     pub(in crate::import::torch) is_profile: bool,
     /// Number of trace entries that were used.
@@ -46,7 +46,7 @@ pub(in crate::import::torch) struct SnapshotBuilder<'s> {
     dicts: ContainerSlots<Vec<Value>>,
     lists: ContainerSlots<OpenContainer>,
     /// Stacks by their encoded bytes.
-    pub(in crate::import::torch) known: StackCache,
+    pub(in crate::import::torch) stack_cache: StackCache,
     /// Frames of the current list.
     scratch: Vec<FrameId>,
 }
@@ -91,25 +91,25 @@ impl<T: Default> ContainerSlots<T> {
 impl<'s> SnapshotBuilder<'s> {
     pub(in crate::import::torch) fn new(sink: &'s mut dyn ImportSink, total: u64) -> Self {
         Self {
-            words: StringTable::new(),
+            strings: StringTable::new(),
             sink,
             frames: FrameTable::default(),
-            events: TraceEntries::default(),
+            entries: TraceEntries::default(),
             streams: StreamTable::default(),
             blocks: Vec::new(),
-            pasts: Vec::new(),
+            histories: Vec::new(),
             segments: Vec::new(),
             traces: Vec::new(),
             pairs: Vec::new(),
             settings: AllocatorSettings::default(),
-            whole: None,
-            notes: Warnings::default(),
+            state: None,
+            warnings: Warnings::default(),
             is_profile: false,
             used: 0,
             total,
             dicts: ContainerSlots { slots: Vec::new(), free: Vec::new() },
             lists: ContainerSlots { slots: Vec::new(), free: Vec::new() },
-            known: StackCache::default(),
+            stack_cache: StackCache::default(),
             scratch: Vec::new(),
         }
     }
@@ -127,15 +127,15 @@ impl<'s> SnapshotBuilder<'s> {
                 Some(KnownString::Action) => return entry::read(self, items),
                 Some(KnownString::Filename) => {
                     let stacks = self.sink.stacks();
-                    return Value::Frame(self.frames.frame(items, &self.words, stacks));
+                    return Value::Frame(self.frames.frame(items, &self.strings, stacks));
                 }
                 Some(KnownString::State) => return state::block(self, items),
                 Some(KnownString::Blocks | KnownString::TotalSize) => {
                     return state::segment(self, items);
                 }
-                Some(KnownString::RealSize) => return state::past(self, items),
+                Some(KnownString::RealSize) => return state::history(self, items),
                 Some(KnownString::Segments | KnownString::DeviceTraces) => {
-                    return state::whole(self, items);
+                    return state::snapshot(self, items);
                 }
                 Some(
                     KnownString::MaxSplitSize
@@ -187,8 +187,8 @@ impl<'s> SnapshotBuilder<'s> {
             }),
             OpenContainer::Traces(traces) => items.iter().all(|item| {
                 let run = match item {
-                    Value::List(run) if run.of == RunItem::Entry => *run,
-                    Value::EmptyList => ValueRun { of: RunItem::Entry, first: 0, count: 0 },
+                    Value::List(run) if run.item == RunItem::Entry => *run,
+                    Value::EmptyList => ValueRun { item: RunItem::Entry, first: 0, count: 0 },
                     _ => return false,
                 };
                 traces.push(run);
@@ -205,7 +205,7 @@ impl<'s> SnapshotBuilder<'s> {
         match self.lists.close(slot) {
             OpenContainer::Frames(mut frames) => {
                 if frames.len() > MAX_FRAMES {
-                    self.notes.cut_stacks += 1;
+                    self.warnings.cut_stacks += 1;
                     frames.truncate(MAX_FRAMES);
                 }
                 let site = self.site(&frames);
@@ -260,7 +260,7 @@ impl<'s> SnapshotBuilder<'s> {
         stack.clear();
         self.scratch = stack;
         if let Some(site) = site {
-            self.known.put(list, site);
+            self.stack_cache.put(list, site);
         }
         site
     }

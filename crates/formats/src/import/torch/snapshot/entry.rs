@@ -57,14 +57,14 @@ pub(in crate::import::torch) fn keep(
     builder: &mut SnapshotBuilder<'_>,
     entry: &EntryFields,
 ) -> Value {
-    let first = builder.events.len();
+    let first = builder.entries.len();
     add(builder, entry);
-    Value::Items(ValueRun { of: RunItem::Entry, first, count: builder.events.len() - first })
+    Value::Items(ValueRun { item: RunItem::Entry, first, count: builder.entries.len() - first })
 }
 
 fn add(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) {
     let Some(name) = entry.action else {
-        builder.notes.unusable += 1;
+        builder.warnings.unusable += 1;
         return;
     };
     let (action, flags) = match KnownString::of(name) {
@@ -80,18 +80,18 @@ fn add(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) {
         Some(KnownString::Oom) => (TraceAction::Oom, 0),
         Some(KnownString::Snapshot | KnownString::Annotate) => return,
         _ => {
-            builder.notes.unknown_action(name);
+            builder.warnings.unknown_action(name);
             return;
         }
     };
     let address = if action == TraceAction::Oom { entry.free.or(Some(0)) } else { entry.address };
     let Some(address) = address else {
-        builder.notes.unusable += 1;
+        builder.warnings.unusable += 1;
         return;
     };
     builder.used += 1;
     if action == TraceAction::FreeCompleted
-        && let Some(last) = builder.events.last_mut()
+        && let Some(last) = builder.entries.last_mut()
         && last.action == TraceAction::FreeRequested
         && last.address == address
         && last.time == entry.time.unwrap_or(NO_TIME)
@@ -103,7 +103,7 @@ fn add(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) {
     let site = site(builder, entry);
     let stream = entry.stream.map_or(NO_STREAM, |stream| builder.streams.index(stream));
     let time = entry.time.unwrap_or(NO_TIME);
-    builder.events.push(TraceEntry { address, size, time, site, stream, action, flags });
+    builder.entries.push(TraceEntry { address, size, time, site, stream, action, flags });
 }
 
 fn site(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) -> u32 {
@@ -115,7 +115,7 @@ fn site(builder: &mut SnapshotBuilder<'_>, entry: &EntryFields) -> u32 {
     builder.is_profile = true;
     let known = (site != NO_SITE).then_some(site);
     let stacks = builder.sink.stacks();
-    builder.frames.with_category(known, category, &builder.words, stacks).0
+    builder.frames.with_category(known, category, &builder.strings, stacks).0
 }
 
 /// Returns a size, or 0 if it is larger than any address space.
@@ -129,7 +129,7 @@ pub(in crate::import::torch) fn size_of_memory(
         Some(Some(size)) if size <= MAX_ADDRESS => size,
         None => 0,
         _ => {
-            builder.notes.nonsense += 1;
+            builder.warnings.nonsense += 1;
             0
         }
     }

@@ -18,8 +18,8 @@ struct PendingEntry {
     entry: EntryFields,
     /// Length in bytes.
     length: usize,
-    kept: [Value; MAX_PENDING_VALUES],
-    kept_count: usize,
+    memoized: [Value; MAX_PENDING_VALUES],
+    memoized_count: usize,
 }
 
 impl PickleMachine<'_, '_> {
@@ -48,24 +48,24 @@ impl PickleMachine<'_, '_> {
     }
 
     fn entry_ahead(&mut self, memo: u32) -> Result<bool, ReadError> {
-        let mut ahead = PendingEntry {
+        let mut pending = PendingEntry {
             entry: EntryFields::default(),
             length: 0,
-            kept: [Value::None; MAX_PENDING_VALUES],
-            kept_count: 0,
+            memoized: [Value::None; MAX_PENDING_VALUES],
+            memoized_count: 0,
         };
-        if ahead.read(self.input.ahead(), self.builder, &mut self.memo).is_none() {
+        if pending.read(self.input.ahead(), self.builder, &mut self.memo).is_none() {
             return Ok(false);
         }
-        self.input.advance(ahead.length);
+        self.input.advance(pending.length);
         self.stack.pop();
-        let value = entry::keep(self.builder, &ahead.entry);
-        for &value in ahead.kept.iter().take(ahead.kept_count) {
+        let value = entry::keep(self.builder, &pending.entry);
+        for &value in pending.memoized.iter().take(pending.memoized_count) {
             let index = self.memo.next();
-            self.memo.put(index, value).map_err(|what| self.broken(what))?;
+            self.memo.put(index, value).map_err(|problem| self.broken(problem))?;
         }
         if memo != NO_MEMO {
-            self.memo.put(memo, value).map_err(|what| self.broken(what))?;
+            self.memo.put(memo, value).map_err(|problem| self.broken(problem))?;
         }
         self.push_joined(value).map(|()| true)
     }
@@ -73,9 +73,9 @@ impl PickleMachine<'_, '_> {
 
 fn site_of_list(list: &[u8], builder: &mut SnapshotBuilder<'_>, memo: &mut Memo) -> Option<u32> {
     if std::mem::take(&mut memo.rewritten) {
-        builder.known.clear();
+        builder.stack_cache.clear();
     }
-    builder.known.get(list).or_else(|| builder.add_stack(list, memo))
+    builder.stack_cache.get(list).or_else(|| builder.add_stack(list, memo))
 }
 
 impl PendingEntry {
@@ -123,13 +123,13 @@ impl PendingEntry {
                 Some((Value::Int(i64::from(i32::from_le_bytes([a, b, c, d]))), 5))
             }
             [0x8a, length @ 1..=8, ..] => long(rest.get(2..)?, usize::from(length)),
-            [0x8c, length, ..] => self.text(rest, usize::from(length), &mut builder.words),
+            [0x8c, length, ..] => self.text(rest, usize::from(length), &mut builder.strings),
             [b']', 0x94, b'(', ref list @ ..] => {
                 let list = stack_cache::list_of_references(list)?;
                 let site = Value::Site(site_of_list(list, builder, memo)?);
                 // A longer list may continue in another batch.
                 let length = 3 + list.len() + 1;
-                self.keep(site)?;
+                self.memoize(site)?;
                 (!matches!(rest.get(length)?, b'(' | b'a')).then_some((site, length))
             }
             _ => None,
@@ -142,21 +142,21 @@ impl PendingEntry {
         &mut self,
         rest: &[u8],
         length: usize,
-        words: &mut StringTable,
+        strings: &mut StringTable,
     ) -> Option<(Value, usize)> {
         let text = rest.get(2..2 + length)?;
         if rest.get(2 + length) != Some(&0x94) {
             return None;
         }
-        let value = Value::Text(words.id(text).ok()?);
-        self.keep(value)?;
+        let value = Value::Text(strings.id(text).ok()?);
+        self.memoize(value)?;
         Some((value, 3 + length))
     }
 
     #[inline]
-    fn keep(&mut self, value: Value) -> Option<()> {
-        *self.kept.get_mut(self.kept_count)? = value;
-        self.kept_count += 1;
+    fn memoize(&mut self, value: Value) -> Option<()> {
+        *self.memoized.get_mut(self.memoized_count)? = value;
+        self.memoized_count += 1;
         Some(())
     }
 }

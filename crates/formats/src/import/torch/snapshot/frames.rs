@@ -53,7 +53,7 @@ impl FrameTable {
     pub(in crate::import::torch) fn frame(
         &mut self,
         items: &[Value],
-        words: &StringTable,
+        strings: &StringTable,
         stacks: &mut StackTable,
     ) -> u32 {
         let (mut name, mut file, mut line) = (None, None, 0);
@@ -73,7 +73,7 @@ impl FrameTable {
         if let Some(&known) = self.known.get(&key) {
             return known;
         }
-        let id = self.add(key, words, stacks);
+        let id = self.add(key, strings, stacks);
         self.known.insert(key, id);
         id
     }
@@ -81,18 +81,18 @@ impl FrameTable {
     fn add(
         &mut self,
         (name, file, line): (StringId, StringId, u32),
-        words: &StringTable,
+        strings: &StringTable,
         stacks: &mut StackTable,
     ) -> u32 {
-        let python = is_python(words.get(file));
-        if !python && is_noise(words.get(name), words.get(file)) {
+        let python = is_python(strings.get(file));
+        if !python && is_noise(strings.get(name), strings.get(file)) {
             return NOISE_FRAME;
         }
-        let function = self.text(name, words);
+        let function = self.text(name, strings);
         let frame = Frame {
             unknown: function.is_none().then_some(UnknownReason::NotRecorded),
             function: function.unwrap_or_default(),
-            file: self.text(file, words),
+            file: self.text(file, strings),
             line,
             module: None,
             language: if python { Language::Python } else { Language::Native },
@@ -100,8 +100,8 @@ impl FrameTable {
         stacks.frame(frame).0.min(NOISE_FRAME - 1)
     }
 
-    fn text(&mut self, id: StringId, words: &StringTable) -> Option<Arc<str>> {
-        let text = words.get(id);
+    fn text(&mut self, id: StringId, strings: &StringTable) -> Option<Arc<str>> {
+        let text = strings.get(id);
         if matches!(text, "" | "??") {
             return None;
         }
@@ -113,12 +113,12 @@ impl FrameTable {
         &mut self,
         site: Option<u32>,
         category: StringId,
-        words: &StringTable,
+        strings: &StringTable,
         stacks: &mut StackTable,
     ) -> SiteId {
         *self.marked.entry((site.unwrap_or(u32::MAX), category)).or_insert_with(|| {
             let mut frames = site.map_or_else(Vec::new, |site| stacks.ids(SiteId(site)).to_vec());
-            let function = format!("category: {}", words.get(category)).into();
+            let function = format!("category: {}", strings.get(category)).into();
             let language = Language::Synthetic;
             frames.push(stacks.frame(Frame { function, language, ..Frame::default() }));
             stacks.site(&frames)

@@ -52,7 +52,7 @@ pub(in crate::import::torch) struct SnapshotState {
 /// Reads a block of a segment.
 pub(in crate::import::torch) fn block(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
     let (mut address, mut size, mut requested, mut state) = (None, None, None, BlockState::Free);
-    let (mut site, mut native, mut past) = (None, None, None);
+    let (mut site, mut native, mut history) = (None, None, None);
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
         match (KnownString::of(key), value) {
@@ -70,33 +70,36 @@ pub(in crate::import::torch) fn block(builder: &mut SnapshotBuilder<'_>, items: 
             }
             (Some(KnownString::Frames), Value::Site(known)) => site = Some(known),
             (Some(KnownString::CppFrames), Value::Site(known)) => native = Some(known),
-            (Some(KnownString::History), Value::List(run)) if run.of == RunItem::Past => {
-                past = builder.pasts.get(run.first as usize).copied();
+            (Some(KnownString::History), Value::List(run)) if run.item == RunItem::History => {
+                history = builder.histories.get(run.first as usize).copied();
             }
             _ => {}
         }
     }
     let size = size_of_memory(builder, size);
     let requested = requested.map(|value| size_of_memory(builder, Some(value)));
-    let past_size = past.map(|past| past.requested);
+    let history_size = history.map(|history| history.requested);
     let site = match (site, native) {
-        (None, None) => past.map_or(NO_SITE, |past| past.site),
+        (None, None) => history.map_or(NO_SITE, |history| history.site),
         (site, native) => site_of(builder, site, native),
     };
     // The last requested size of a free block is stale.
     let requested = match state {
         BlockState::Free => 0,
-        _ => requested.or(past_size).unwrap_or(size).min(size),
+        _ => requested.or(history_size).unwrap_or(size).min(size),
     };
     let first = index(builder.blocks.len());
     builder.blocks.push(RawBlock { address, size, requested, state, site });
     // The history of this block was used.
-    builder.pasts.clear();
-    Value::Items(ValueRun { of: RunItem::Block, first, count: 1 })
+    builder.histories.clear();
+    Value::Items(ValueRun { item: RunItem::Block, first, count: 1 })
 }
 
 /// Reads one item of a block's history.
-pub(in crate::import::torch) fn past(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
+pub(in crate::import::torch) fn history(
+    builder: &mut SnapshotBuilder<'_>,
+    items: &[Value],
+) -> Value {
     let (mut requested, mut site, mut native) = (None, None, None);
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
@@ -109,9 +112,9 @@ pub(in crate::import::torch) fn past(builder: &mut SnapshotBuilder<'_>, items: &
     }
     let requested = size_of_memory(builder, requested);
     let site = site_of(builder, site, native);
-    let first = index(builder.pasts.len());
-    builder.pasts.push(BlockHistory { requested, site });
-    Value::Items(ValueRun { of: RunItem::Past, first, count: 1 })
+    let first = index(builder.histories.len());
+    builder.histories.push(BlockHistory { requested, site });
+    Value::Items(ValueRun { item: RunItem::History, first, count: 1 })
 }
 
 /// Reads a segment.
@@ -128,7 +131,7 @@ pub(in crate::import::torch) fn segment(
         pool: (0, 0),
         expandable: false,
         site: NO_SITE,
-        blocks: ValueRun { of: RunItem::Block, first: 0, count: 0 },
+        blocks: ValueRun { item: RunItem::Block, first: 0, count: 0 },
     };
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
@@ -151,7 +154,7 @@ pub(in crate::import::torch) fn segment(
             }
             (Some(KnownString::IsExpandable), Value::Bool(yes)) => segment.expandable = yes,
             (Some(KnownString::Frames), Value::Site(site)) => segment.site = site,
-            (Some(KnownString::Blocks), Value::List(run)) if run.of == RunItem::Block => {
+            (Some(KnownString::Blocks), Value::List(run)) if run.item == RunItem::Block => {
                 segment.blocks = run
             }
             _ => {}
@@ -159,24 +162,27 @@ pub(in crate::import::torch) fn segment(
     }
     let first = index(builder.segments.len());
     builder.segments.push(segment);
-    Value::Items(ValueRun { of: RunItem::Segment, first, count: 1 })
+    Value::Items(ValueRun { item: RunItem::Segment, first, count: 1 })
 }
 
 /// Reads the outermost dictionary.
-pub(in crate::import::torch) fn whole(builder: &mut SnapshotBuilder<'_>, items: &[Value]) -> Value {
-    let mut whole = SnapshotState::default();
+pub(in crate::import::torch) fn snapshot(
+    builder: &mut SnapshotBuilder<'_>,
+    items: &[Value],
+) -> Value {
+    let mut state = SnapshotState::default();
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { continue };
         match KnownString::of(key) {
-            Some(KnownString::Segments) => whole.segments = Some(value),
-            Some(KnownString::DeviceTraces) => whole.traces = Some(value),
-            Some(KnownString::HostSegments) => whole.host_segments = Some(value),
-            Some(KnownString::HostTraces) => whole.host_traces = Some(value),
+            Some(KnownString::Segments) => state.segments = Some(value),
+            Some(KnownString::DeviceTraces) => state.traces = Some(value),
+            Some(KnownString::HostSegments) => state.host_segments = Some(value),
+            Some(KnownString::HostTraces) => state.host_traces = Some(value),
             _ => {}
         }
     }
-    builder.whole = Some(whole);
-    Value::Whole
+    builder.state = Some(state);
+    Value::Snapshot
 }
 
 /// Reads the settings of the allocator.
@@ -188,7 +194,7 @@ pub(in crate::import::torch) fn settings(
         let [Value::Text(key), value] = *pair else { continue };
         match (KnownString::of(key), value) {
             (Some(KnownString::Conf | KnownString::AllocConf), Value::Text(text)) => {
-                builder.settings.text = builder.words.get(text).to_owned();
+                builder.settings.text = builder.strings.get(text).to_owned();
             }
             // -1 and the highest number stand for no limit.
             (Some(KnownString::MaxSplitSize), value) => {
@@ -215,7 +221,7 @@ pub(in crate::import::torch) fn divisions(
     let mut found = false;
     for pair in items.chunks_exact(2) {
         let [Value::Text(key), value] = *pair else { return Value::Ignored };
-        let Ok(from) = builder.words.get(key).parse::<u64>() else { return Value::Ignored };
+        let Ok(from) = builder.strings.get(key).parse::<u64>() else { return Value::Ignored };
         let step = from.checked_ilog2().and_then(|step| usize::try_from(step).ok());
         let slot = step.and_then(|step| builder.settings.roundup_divisions.get_mut(step));
         if let (Some(slot), Some(divisions)) = (slot, value.number()) {

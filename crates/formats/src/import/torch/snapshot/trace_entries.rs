@@ -77,17 +77,17 @@ impl TraceEntries {
 
     /// Adds an entry; a trace is truncated at 4 billion entries.
     #[inline]
-    pub(in crate::import::torch) fn push(&mut self, event: TraceEntry) {
+    pub(in crate::import::torch) fn push(&mut self, entry: TraceEntry) {
         if self.len == u32::MAX {
             return;
         }
         match self.chunks.last_mut() {
-            Some(chunk) if chunk.len() < CHUNK => chunk.push(event),
+            Some(chunk) if chunk.len() < CHUNK => chunk.push(entry),
             // The first chunk grows on demand, so that small files use little memory.
-            None => self.chunks.push(vec![event]),
+            None => self.chunks.push(vec![entry]),
             Some(_) => {
                 let mut chunk = Vec::with_capacity(CHUNK);
-                chunk.push(event);
+                chunk.push(entry);
                 self.chunks.push(chunk);
             }
         }

@@ -20,11 +20,10 @@ pub(in crate::report::analysis) fn page(
     file: &AnalyzedFile<'_>,
 ) -> Document {
     let suspects = &found.suspects;
-    let other_leaks = file.info.judged.iter().filter(|one| one.verdict == Verdict::Leak);
+    let other_leaks = file.info.verdicts.iter().filter(|one| one.verdict == Verdict::Leak);
     let leaks = suspects.len() + other_leaks.count();
     let shown = file.shown(suspects.len());
-    let mut sections: Vec<_> =
-        suspects.iter().take(shown).map(|one| suspect(one, file)).collect();
+    let mut sections: Vec<_> = suspects.iter().take(shown).map(|one| suspect(one, file)).collect();
     if let Some(last) = sections.last_mut() {
         last.after.extend(omitted_note(suspects.len(), shown));
     }
@@ -117,7 +116,7 @@ pub(in crate::report::analysis) const fn resource(kind: MemoryKind) -> verdict::
 
 /// Returns verdicts on objects and tensors, which are not part of the file's changes.
 fn tensors_and_objects(file: &AnalyzedFile<'_>) -> Option<Section> {
-    let verdicts = &file.info.judged;
+    let verdicts = &file.info.verdicts;
     let shown = file.top.unwrap_or(DEFAULT_OTHER_SITES).min(verdicts.len());
     let row = |one: &SiteVerdict| {
         let frames: Vec<_> = one.frames.iter().collect();
@@ -223,10 +222,7 @@ fn anomalies(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
 }
 
 /// Returns every site, suspects first.
-pub(in crate::report::analysis) fn table(
-    found: &SuspectReport,
-    file: &AnalyzedFile<'_>,
-) -> Table {
+pub(in crate::report::analysis) fn table(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Table {
     let row = |one: &FileSiteVerdict| {
         let evidence = &one.evidence;
         let span = |span: Option<engine::model::units::Nanos>| span.map_or(Cell::Empty, Cell::Span);
