@@ -38,7 +38,7 @@ fn experiment(script: &str, arguments: &[&str]) -> String {
 
 /// Runs a script that traces with the build under test.
 fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
-    let _turn = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results.json");
     let build = simulator().parent().unwrap().to_path_buf();
@@ -81,7 +81,7 @@ fn soak_finds_no_leaks_leftovers_or_wrong_values() {
 
 #[test]
 fn fault_rounds_agree_with_the_driver() {
-    let _turn = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let build = simulator().parent().unwrap().to_path_buf();
     let kept = tempfile::tempdir().unwrap();
     for (kind, seed, compares) in [("reuse", "343828345", true), ("kill", "1", false)] {

@@ -48,8 +48,8 @@ fn systemd_unit_is_valid_and_hardened() {
         .output()
         .unwrap();
     fine(&security);
-    let stated = format!("{}.{}", &EXPOSURE[..1], &EXPOSURE[1..]);
-    assert!(read("docs/operations/install.md").contains(&format!("at most {stated}")));
+    let exposure = format!("{}.{}", &EXPOSURE[..1], &EXPOSURE[1..]);
+    assert!(read("docs/operations/install.md").contains(&format!("at most {exposure}")));
 }
 
 #[test]

@@ -390,35 +390,37 @@ fn described_as(path: &str) -> String {
 }
 
 /// Collects violations of the contract in an object.
-fn faults(
+fn collect_violations(
     object: &Value,
     path: &str,
     contract: &BTreeMap<String, (String, bool)>,
-    found: &mut BTreeSet<String>,
+    problems: &mut BTreeSet<String>,
 ) {
     let Some(fields) = object.as_object() else { return };
     let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
     for (name, value) in fields {
         let field = format!("{prefix}{name}");
-        let is = type_of(value);
+        let actual = type_of(value);
         match contract.get(&described_as(&field)) {
-            None => drop(found.insert(format!("{field} ({is}) is printed and not described"))),
-            Some((types, _)) if !types.split(" or ").any(|one| one == is) => {
-                found.insert(format!("{field} is a {is}, not a {types}"));
+            None => {
+                drop(problems.insert(format!("{field} ({actual}) is printed and not described")))
+            }
+            Some((types, _)) if !types.split(" or ").any(|one| one == actual) => {
+                problems.insert(format!("{field} is a {actual}, not a {types}"));
             }
             // Maps by kind have no fixed names.
             Some(_) if name.ends_with("_by_kind") => {}
-            Some(_) => faults(value, &field, contract, found),
+            Some(_) => collect_violations(value, &field, contract, problems),
         }
         for item in value.as_array().into_iter().flatten() {
-            faults(item, &format!("{field}[]"), contract, found);
+            collect_violations(item, &format!("{field}[]"), contract, problems);
         }
     }
     let own = described_as(&prefix);
     for (field, _) in contract.iter().filter(|(_, (_, always))| *always) {
         let name = field.strip_prefix(&own).filter(|name| !name.contains('.'));
         if name.is_some_and(|name| !fields.contains_key(name)) {
-            found.insert(format!("{field} is described as always present but missing"));
+            problems.insert(format!("{field} is described as always present but missing"));
         }
     }
 }
@@ -426,7 +428,7 @@ fn faults(
 #[test]
 fn trace_json_matches_its_documentation() {
     let contract = contract("docs/reference/json-trace.md");
-    let mut found = BTreeSet::new();
+    let mut problems = BTreeSet::new();
     for (memory, options, workload) in [
         ("8G", &[][..], &["leak3", "--work-ms", "700", "--wait-ms", "1"][..]),
         ("8G", &[], &["kinds"]),
@@ -444,36 +446,45 @@ fn trace_json_matches_its_documentation() {
         let env = TestEnv::new().sharing().env("SIM_MEMORY", memory);
         let traced = env.trace(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
-        traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
+        traced
+            .reports
+            .iter()
+            .for_each(|report| collect_violations(report, "", &contract, &mut problems));
     }
     for block in blocks("docs/reference/json-trace.md").iter().filter(|block| block.mark == "json")
     {
-        faults(&serde_json::from_str(&block.text).unwrap(), "", &contract, &mut found);
+        collect_violations(
+            &serde_json::from_str(&block.text).unwrap(),
+            "",
+            &contract,
+            &mut problems,
+        );
     }
     // Some fields cannot occur on the simulated driver; each must at least be a field in the code.
     let sources = [
-        "json.rs",
-        "json/container.rs",
-        "json/objects.rs",
-        "json/sites.rs",
-        "json/torch.rs",
+        "live/json/mod.rs",
+        "live/json/container.rs",
+        "live/json/objects.rs",
+        "live/json/sites.rs",
+        "live/json/torch.rs",
         "verdict/json.rs",
         "analysis/json.rs",
     ];
-    let source = sources.map(|name| read(&format!("crates/formats/src/export/{name}"))).join("\n");
-    let words: BTreeSet<&str> = source.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let source = sources.map(|name| read(&format!("crates/formats/src/report/{name}"))).join("\n");
+    let identifiers: BTreeSet<&str> =
+        source.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     for field in contract.keys() {
-        if !words.contains(field.rsplit('.').next().unwrap()) {
-            found.insert(format!("{field} is described and never printed"));
+        if !identifiers.contains(field.rsplit('.').next().unwrap()) {
+            problems.insert(format!("{field} is described and never printed"));
         }
     }
-    assert!(found.is_empty(), "docs/reference/json-trace.md: {found:#?}");
+    assert!(problems.is_empty(), "docs/reference/json-trace.md: {problems:#?}");
 }
 
 #[test]
 fn kernels_json_matches_its_documentation() {
     let contract = contract("docs/reference/json-kernels.md");
-    let mut found = BTreeSet::new();
+    let mut problems = BTreeSet::new();
     for (options, workload) in [
         (&[][..], &["launches", "--iterations", "40", "--graphs", "2", "--failing", "2"][..]),
         (&[], &["copies"]),
@@ -481,7 +492,10 @@ fn kernels_json_matches_its_documentation() {
     ] {
         let traced = TestEnv::new().kernels(options, workload);
         assert!(traced.status.success(), "{}", traced.messages);
-        traced.reports.iter().for_each(|report| faults(report, "", &contract, &mut found));
+        traced
+            .reports
+            .iter()
+            .for_each(|report| collect_violations(report, "", &contract, &mut problems));
     }
-    assert!(found.is_empty(), "docs/reference/json-kernels.md: {found:#?}");
+    assert!(problems.is_empty(), "docs/reference/json-kernels.md: {problems:#?}");
 }

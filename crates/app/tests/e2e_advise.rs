@@ -70,9 +70,9 @@ fn needed_memory_is_compared_with_free_memory() {
         [("1G", 0, true, Some(0)), ("3900M", 1, false, Some(1)), ("5G", 1, false, None)]
     {
         let arguments = ["--json", "--duration", "3s", "--gpu", "0", "--need", need];
-        let (found, advice, messages) = advise(&env, &arguments);
+        let (exit_code, advice, messages) = advise(&env, &arguments);
         let result = &advice["gpus"][0]["need"];
-        assert_eq!(found, Some(code), "{need}: {advice:#} {messages}");
+        assert_eq!(exit_code, Some(code), "{need}: {advice:#} {messages}");
         assert_eq!(
             (result["without_data_loss"].as_bool(), result["steps"].as_u64()),
             (Some(safely), steps)
@@ -86,8 +86,8 @@ fn needed_memory_is_compared_with_free_memory() {
     assert!(messages.contains("GPU 7"), "{messages}");
 }
 
-/// Answers one request with `answer`; the handle returns the request.
-fn serve(answer: String) -> (String, std::thread::JoinHandle<String>) {
+/// Responds to one request with `response`; the handle returns the request.
+fn serve(response: String) -> (String, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let url = ["http:", "", &address].join("/");
@@ -99,7 +99,7 @@ fn serve(answer: String) -> (String, std::thread::JoinHandle<String>) {
             let count = stream.read(&mut piece).unwrap();
             request.extend_from_slice(&piece[..count]);
         }
-        stream.write_all(answer.as_bytes()).unwrap();
+        stream.write_all(response.as_bytes()).unwrap();
         String::from_utf8(request).unwrap()
     });
     (url, thread)
@@ -136,18 +136,18 @@ fn agent_gets_the_token_and_its_text_is_escaped() {
 
 #[test]
 fn agent_errors_are_reported() {
-    for (answer, words) in [
+    for (response, expected) in [
         (http("401 Unauthorized", "no"), "authentication required"),
         (http("404 Not Found", "no"), "returned 404"),
         (http("200 OK", "<html>"), "unexpected response"),
     ] {
-        let (url, request) = serve(answer);
+        let (url, request) = serve(response);
         // A bare address, as the agent itself takes it.
         let output = run(&["advise", "--agent", url.strip_prefix("http://").unwrap()]);
         request.join().unwrap();
         let messages = stderr(&output);
         assert_eq!(output.status.code(), Some(2));
-        assert!(messages.contains(words), "{messages}");
+        assert!(messages.contains(expected), "{messages}");
     }
 }
 
@@ -179,7 +179,7 @@ fn recording(dir: &Path, work: bool) -> String {
     };
     let facts = ProcessInfo { start: 1, uid: 1000, name: "train".into(), before_trace: false };
     let free = Free { key: AllocationKey::address(1), by: FreeFunction::Free, stream: None };
-    for (second, what) in [
+    for (second, kind) in [
         (0, EventKind::Process(facts)),
         (0, EventKind::Gpus([Some(GpuId(2))].into())),
         (1, allocate(1)),
@@ -187,7 +187,7 @@ fn recording(dir: &Path, work: bool) -> String {
         (2, EventKind::Free(free)),
     ] {
         let at = Timestamp(second * 1_000_000_000);
-        let event = Event { pid: Pid(77), tid: Tid(77), entry_time: at, time: at, kind: what };
+        let event = Event { pid: Pid(77), tid: Tid(77), entry_time: at, time: at, kind };
         writer.event(&event).unwrap();
     }
     writer.finish(Timestamp(600_000_000_000)).unwrap();

@@ -119,8 +119,8 @@ fn killed_agent_leaves_no_probes_and_restart_is_exact() {
     let id = agent.pid();
     agent.end(9);
     assert!(!Path::new(&format!("/proc/{id}")).exists());
-    let left = || objects.left().join(", ");
-    until("the end of its objects", left, || objects.left().is_empty().then_some(()));
+    let remaining = || objects.left().join(", ");
+    until("the end of its objects", remaining, || objects.left().is_empty().then_some(()));
 
     let next = Agent::start(&env, &[]);
     let known = next.process(pid, |_| true);

@@ -36,16 +36,16 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let posts: Arc<Mutex<Vec<_>>> = Arc::default();
-        let kept = Arc::clone(&posts);
+        let received = Arc::clone(&posts);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let kept = Arc::clone(&kept);
+                let received = Arc::clone(&received);
                 std::thread::spawn(move || {
                     let mut reader = BufReader::new(stream.unwrap());
                     while let Some(post) = read_post(&mut reader) {
-                        kept.lock().unwrap().push(post);
-                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
-                        reader.get_mut().write_all(answer).unwrap();
+                        received.lock().unwrap().push(post);
+                        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+                        reader.get_mut().write_all(response).unwrap();
                     }
                 });
             }
@@ -62,8 +62,9 @@ impl Receiver {
     fn alerts(&self, name: &str) -> Vec<(String, Value)> {
         let posts = self.posts("/alertmanager").into_iter();
         let alerts = posts.flat_map(|post| post["alerts"].as_array().unwrap().clone());
-        let ours = alerts.filter(|alert| alert["labels"]["alertname"] == name);
-        ours.map(|alert| (alert["status"].as_str().unwrap().to_owned(), alert["labels"].clone()))
+        let named = alerts.filter(|alert| alert["labels"]["alertname"] == name);
+        named
+            .map(|alert| (alert["status"].as_str().unwrap().to_owned(), alert["labels"].clone()))
             .collect()
     }
 }
@@ -124,8 +125,8 @@ impl AlertStack {
 
     /// Returns the state of an alert in Prometheus.
     fn alert_state(&self, name: &str) -> Option<String> {
-        let answer = self.prometheus.get("/api/v1/alerts")?;
-        let alerts = answer["data"]["alerts"].as_array()?.clone();
+        let response = self.prometheus.get("/api/v1/alerts")?;
+        let alerts = response["data"]["alerts"].as_array()?.clone();
         let found = alerts.into_iter().find(|alert| alert["labels"]["alertname"] == name)?;
         Some(found["state"].as_str()?.to_owned())
     }
@@ -212,10 +213,10 @@ fn assert_dashboard(stack: &AlertStack) {
                 encode(&expr),
                 now - 20
             );
-            let answer =
+            let response =
                 stack.prometheus.get(&path).unwrap_or_else(|| panic!("{title}: {expr} failed"));
-            assert_eq!(answer["status"], "success", "{title}: {expr}: {answer}");
-            let found = answer["data"]["result"].as_array().unwrap();
+            assert_eq!(response["status"], "success", "{title}: {expr}: {response}");
+            let found = response["data"]["result"].as_array().unwrap();
             let legend = target["legendFormat"].as_str().unwrap();
             if found.is_empty() && !MAY_FIND_NOTHING.contains(&legend) {
                 empty.insert(title.to_owned());
@@ -254,12 +255,12 @@ impl<'s> Leak<'s> {
     }
 
     /// Whether Alertmanager sent it, as an alert of Prometheus or of the agent.
-    fn is_notified(&self, by_prometheus: bool, wanted: &str) -> Option<()> {
+    fn is_notified(&self, by_prometheus: bool, expected: &str) -> Option<()> {
         let alerts = self.stack.receiver.alerts("VramscopeLeakSuspect").into_iter();
-        let mut ours =
+        let mut candidates =
             alerts.filter(|(_, labels)| (labels["instance"] != hostname()) == by_prometheus);
-        let of_it = |labels: &Value| labels["pid"] == self.pid.as_str();
-        ours.any(|(state, labels)| state == wanted && of_it(&labels)).then_some(())
+        let is_own = |labels: &Value| labels["pid"] == self.pid.as_str();
+        candidates.any(|(state, labels)| state == expected && is_own(&labels)).then_some(())
     }
 
     /// Returns the posts of the agent's webhook about it.

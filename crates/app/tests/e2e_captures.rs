@@ -19,26 +19,27 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 
 /// Traces `capture-end`, with an injected failure or another way to end the capture.
-fn ended(how: &str, fail: Option<u32>, options: &[&str]) -> (TestEnv, TraceResult) {
+fn trace_capture_end(method: &str, fail: Option<u32>, options: &[&str]) -> (TestEnv, TraceResult) {
     let mut env = TestEnv::new();
     if let Some(code) = fail {
         env = env.env("SIM_INJECT_FAILURES", &format!("cuStreamEndCapture:1={code}"));
     }
-    println!("{how} {fail:?}");
-    let traced = env.trace(options, &["capture-end", "--how", how]);
+    println!("{method} {fail:?}");
+    let traced = env.trace(options, &["capture-end", "--how", method]);
     (env, traced)
 }
 
 fn failures(process: &Value) -> Vec<(String, u64)> {
     let all = process["failed_calls"].as_array().unwrap();
-    let one = |f: &Value| (f["function"].as_str().unwrap().to_owned(), f["code"].as_u64().unwrap());
-    all.iter().map(one).collect()
+    let entry =
+        |f: &Value| (f["function"].as_str().unwrap().to_owned(), f["code"].as_u64().unwrap());
+    all.iter().map(entry).collect()
 }
 
 #[test]
 fn every_result_of_a_capture_end_is_handled() {
     // Whether the capture continues decides whether the 2 MiB after it are memory or a node.
-    for (how, fail, live, result) in [
+    for (method, fail, live, result) in [
         ("call", None, 7, None),
         ("null", None, 6, None),
         ("invalid", None, 6, Some(901)),
@@ -49,8 +50,8 @@ fn every_result_of_a_capture_end_is_handled() {
         ("call", Some(903), 7, Some(903)),
         ("call", Some(904), 6, Some(904)),
     ] {
-        let (env, traced) = ended(how, fail, &[]);
-        traced.assert_truth(&env);
+        let (env, traced) = trace_capture_end(method, fail, &[]);
+        traced.assert_matches_oracle(&env);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["live_bytes"], live * MIB);
         if let Some(result) = result {
@@ -62,9 +63,9 @@ fn every_result_of_a_capture_end_is_handled() {
 
 #[test]
 fn capture_ends_with_its_stream_or_context() {
-    for how in ["stream", "context"] {
-        let (env, traced) = ended(how, None, &[]);
-        traced.assert_truth(&env);
+    for method in ["stream", "context"] {
+        let (env, traced) = trace_capture_end(method, None, &[]);
+        traced.assert_matches_oracle(&env);
         assert_eq!(traced.last()["processes"][0]["live_bytes"], 4 * MIB);
     }
 }
@@ -98,17 +99,21 @@ fn captures_left_open_leave_no_map_entries() {
     let mut tracer = env.start_trace(&["--driver", driver]);
     tracer.next();
     let id = tracer.child.id();
-    for then in ["wait", "exec", "destroy"] {
-        let mut workload = env.workload(&["open-captures", "--then", then]);
+    for action in ["wait", "exec", "destroy"] {
+        let mut workload = env.workload(&["open-captures", "--then", action]);
         workload.wait_ready();
         let pid = workload.pid();
-        if then == "wait" {
+        if action == "wait" {
             // One for each stream, one for each thread.
             assert_eq!(captures_in_map(id, pid), 4);
             workload.signal(9);
             workload.child.wait().unwrap();
         }
-        until("an empty map", || then.to_owned(), || (captures_in_map(id, pid) == 0).then_some(()));
+        until(
+            "an empty map",
+            || action.to_owned(),
+            || (captures_in_map(id, pid) == 0).then_some(()),
+        );
     }
     assert!(tracer.stop().status.success());
 }
@@ -125,6 +130,6 @@ fn streams_used_while_another_is_captured_are_bounded() {
     let number = |value: &Value| value.as_u64().unwrap();
     assert_eq!((&process["exact"], &uncertainty["lost_other"]), (&false.into(), &0.into()));
     assert!(number(&uncertainty["ambiguous_calls"]) > 0, "{uncertainty}");
-    let [least, most] = ["live_bytes_min", "live_bytes_max"].map(|of| number(&uncertainty[of]));
+    let [least, most] = ["live_bytes_min", "live_bytes_max"].map(|name| number(&uncertainty[name]));
     assert!((least..=most).contains(&number(&oracle["live_bytes"])), "{uncertainty}");
 }

@@ -24,7 +24,7 @@ fn deep(depth: u32) -> (TestEnv, harness::TraceResult) {
 fn deep_context_stack_is_exact() {
     for depth in [1, 4, 8, 9, 16, 64, 200, 254] {
         let (env, traced) = deep(depth);
-        traced.assert_truth(&env);
+        traced.assert_matches_oracle(&env);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["live_bytes"], 10_000);
         assert_eq!(process["released_total"], 2);
@@ -55,7 +55,7 @@ fn failed_context_destroy_keeps_the_stack() {
         let env = TestEnv::new().env("SIM_INJECT_FAILURES", "cuCtxDestroy_v2:every2=1");
         let workload = ["--seed", seed, "random", "--ops", "8000", "--devices", "2"];
         println!("seed {seed}");
-        env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
+        env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
     }
 }
 

@@ -57,7 +57,7 @@ fn unrunnable_commands_have_shell_exit_codes() {
     let script = executable(directory.path(), "script", b"#!/no/such/interpreter\n");
     let refused = executable(directory.path(), "refused", b"#!/etc/passwd\n");
     for verb in VERBS {
-        for (command, expected, words) in [
+        for (command, expected, expected_message) in [
             ("no-such-program-here", 127, "no such program in PATH"),
             ("/no/such/program", 127, "/no/such/program"),
             ("/etc/passwd", 126, "not an executable"),
@@ -68,7 +68,7 @@ fn unrunnable_commands_have_shell_exit_codes() {
             let output = traced(verb, &[command]);
             let messages = stderr(&output);
             assert_eq!(code(&output), expected, "{verb:?} {command}: {messages}");
-            assert!(messages.contains(words), "{verb:?} {command}: {messages}");
+            assert!(messages.contains(expected_message), "{verb:?} {command}: {messages}");
         }
     }
 }

@@ -119,9 +119,9 @@ fn run() -> Run {
     });
     for path in ["/debug/pprof/heap", "/api/v1/profile.pb.gz"] {
         let file = base.join(path.rsplit('/').next().unwrap());
-        let answer = agent.get(path);
-        assert_eq!(answer.status, 200, "{answer:?}");
-        fs::write(file, answer.body).unwrap();
+        let response = agent.get(path);
+        assert_eq!(response.status, 200, "{response:?}");
+        fs::write(file, response.body).unwrap();
     }
     workload.signal(15);
     let (_, _) = workload.finish();
@@ -170,20 +170,20 @@ fn check_files(run: &Run) {
     let dir = run.env.dir.path().join("profiles");
     let files = files(&dir);
     assert!(!files.iter().any(|path| is_unfinished(path)), "{files:?}");
-    let found: Vec<_> = files
+    let profiles: Vec<_> = files
         .iter()
         .map(|file| sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid))
         .collect();
     let live = run.oracle["live_bytes"].as_u64().unwrap();
     let all = run.oracle["allocations"].as_u64().unwrap();
-    for pulled in ["heap", "profile.pb.gz"] {
-        let file = run.env.dir.path().join(pulled);
-        let pulled = sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
-        assert_eq!((pulled[0], pulled[3]), (live, all), "the pulled profile is the same");
+    for name in ["heap", "profile.pb.gz"] {
+        let file = run.env.dir.path().join(name);
+        let profile = sums(&script("profile/read_pprof.py", &[file.to_str().unwrap()]), run.pid);
+        assert_eq!((profile[0], profile[3]), (live, all), "the pulled profile is the same");
     }
     // In files, allocated values are totals since tracing began.
-    assert!(found.iter().any(|sums| sums[0] == live && sums[3] == all), "{found:?}");
-    assert_eq!(found.first(), Some(&[0; 4]), "before the process started");
+    assert!(profiles.iter().any(|sums| sums[0] == live && sums[3] == all), "{profiles:?}");
+    assert_eq!(profiles.first(), Some(&[0; 4]), "before the process started");
 }
 
 fn check_lake(run: &Run) {
@@ -201,11 +201,11 @@ fn check_lake(run: &Run) {
     let page = root().join("docs/operations/exporters.md");
     let arguments = [dir.to_str().unwrap(), page.to_str().unwrap()];
     let found = script("exporters/read_lake.py", &arguments);
-    let of = |table: &str| -> Vec<&Value> {
+    let rows_of = |table: &str| -> Vec<&Value> {
         let rows = found[table].as_array().unwrap().iter();
         rows.filter(|row| row["host"] != "other" && row["pid"] == run.pid).collect()
     };
-    let last = of("processes").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
+    let last = rows_of("processes").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
     for (column, field) in [
         ("live_bytes", "live_bytes"),
         ("peak_bytes", "peak_bytes"),
@@ -219,12 +219,12 @@ fn check_lake(run: &Run) {
         let rows = rows.into_iter().filter(|row| row["micros"] == last["micros"]);
         rows.map(|row| row["live_bytes"].as_u64().unwrap()).sum()
     };
-    assert_eq!(at(of("devices")), run.oracle["live_bytes"].as_u64().unwrap());
-    assert_eq!(at(of("sites")), run.oracle["live_bytes"].as_u64().unwrap());
-    let device = of("devices").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
+    assert_eq!(at(rows_of("devices")), run.oracle["live_bytes"].as_u64().unwrap());
+    assert_eq!(at(rows_of("sites")), run.oracle["live_bytes"].as_u64().unwrap());
+    let device = rows_of("devices").into_iter().max_by_key(|row| row["micros"].as_i64()).unwrap();
     assert_eq!(device["untracked_bytes"], 100 << 20, "{device}");
     check_columns(&found["columns"]);
-    check_answers(&found["answers"], run);
+    check_query_results(&found["query_results"], run);
 }
 
 /// Asserts that the documented tables are those that DuckDB finds.
@@ -256,30 +256,30 @@ fn check_columns(columns: &Value) {
 }
 
 /// Asserts that the documented queries find both hosts and the program.
-fn check_answers(answers: &Value, run: &Run) {
-    let answers = answers.as_array().unwrap();
-    assert_eq!(answers.len(), 4);
-    let peaks = answers[0]["rows"].as_array().unwrap();
+fn check_query_results(results: &Value, run: &Run) {
+    let results = results.as_array().unwrap();
+    assert_eq!(results.len(), 4);
+    let peaks = results[0]["rows"].as_array().unwrap();
     let own = peaks.iter().filter(|row| row[2] == run.pid.to_string().as_str());
     let own: Vec<_> = own.collect();
     assert_eq!(own.len(), 2, "{peaks:?}");
     assert!(own.iter().any(|row| row[0] == "other") && own[0][3] == own[1][3], "{own:?}");
-    let untracked = answers[3]["rows"].as_array().unwrap();
+    let untracked = results[3]["rows"].as_array().unwrap();
     let mib100 = (100_u64 << 20).to_string();
     assert!(untracked.iter().any(|row| row[3] == mib100.as_str()), "{untracked:?}");
-    for answer in &answers[1..3] {
-        assert!(!answer["rows"].as_array().unwrap().is_empty(), "{answer}");
+    for result in &results[1..3] {
+        assert!(!result["rows"].as_array().unwrap().is_empty(), "{result}");
     }
 }
 
 fn check_otlp(run: &Run) {
     let Run { otlp, pid, oracle, .. } = run;
     assert_eq!(fs::read(otlp.body(0).unwrap()).unwrap(), fs::read(otlp.body(1).unwrap()).unwrap());
-    let (first, again) = (otlp.head(0), otlp.head(1));
-    assert_eq!((&first["answer"], &again["answer"]), (&503.into(), &200.into()));
-    assert_eq!(again["path"], "/v1/metrics");
-    assert_eq!(again["headers"]["content-type"], "application/x-protobuf");
-    assert_eq!(again["headers"]["authorization"], "Bearer s3cret");
+    let (first, second) = (otlp.head(0), otlp.head(1));
+    assert_eq!((&first["status"], &second["status"]), (&503.into(), &200.into()));
+    assert_eq!(second["path"], "/v1/metrics");
+    assert_eq!(second["headers"]["content-type"], "application/x-protobuf");
+    assert_eq!(second["headers"]["authorization"], "Bearer s3cret");
     let mut live = Vec::new();
     let mut counted = Vec::new();
     let mut last = Value::Null;
@@ -293,13 +293,13 @@ fn check_otlp(run: &Run) {
         );
         assert_eq!(resource["k8s.cluster.name"], "lab");
         assert!(!resource["host.name"].as_str().unwrap().is_empty());
-        let mine = |metric: &str| -> Option<u64> {
+        let own_value = |metric: &str| -> Option<u64> {
             let points = request["metrics"][metric]["points"].as_array()?.iter();
             let own = points.filter(|point| point["attributes"]["process.pid"] == *pid);
             Some(own.map(|point| point["value"].as_u64().unwrap()).sum())
         };
-        live.extend(mine("vramscope.process.live"));
-        counted.extend(mine("vramscope.process.allocations"));
+        live.extend(own_value("vramscope.process.live"));
+        counted.extend(own_value("vramscope.process.allocations"));
         last = request;
     }
     assert!(live.contains(&oracle["live_bytes"].as_u64().unwrap()), "{live:?}");
@@ -313,8 +313,8 @@ fn check_otlp(run: &Run) {
     assert_eq!(usage.len(), limit["points"].as_array().unwrap().len());
     let sent = last["metrics"]["vramscope.exports"]["points"].as_array().unwrap().iter();
     let own = sent.filter(|point| {
-        let of = &point["attributes"];
-        of["vramscope.exporter"] == "otlp" && of["vramscope.outcome"] == "sent"
+        let attributes = &point["attributes"];
+        attributes["vramscope.exporter"] == "otlp" && attributes["vramscope.outcome"] == "sent"
     });
     assert!(own.map(|point| point["value"].as_u64().unwrap()).sum::<u64>() >= 3, "{last}");
 }
@@ -334,32 +334,34 @@ fn every_exporter_sends_the_driver_values() {
 fn killed_agent_loses_only_the_open_file() {
     let env = env();
     let lake = env.dir.path().join("lake");
-    let settings = |roll: &str| {
+    let settings = |rotate_interval: &str| {
         let dir = lake.display();
         format!(
-            "[exporters.parquet]\ndir = \"{dir}\"\ninterval = \"1s\"\nrotate_interval = \"{roll}\"\n"
+            "[exporters.parquet]\ndir = \"{dir}\"\ninterval = \"1s\"\nrotate_interval = \"{rotate_interval}\"\n"
         )
     };
     let agent = Agent::start_with(&env, &settings("1s"), &[]);
     let workload = train(&env);
-    let whole = || -> Vec<PathBuf> {
+    let finished = || -> Vec<PathBuf> {
         files(&lake).into_iter().filter(|path| !is_unfinished(path)).collect()
     };
-    let rows_of =
-        |name: &str| whole().iter().filter(|path| path.starts_with(lake.join(name))).count();
-    agent.until("three files", |_| (rows_of("processes") >= 3).then_some(()));
+    let count_of =
+        |name: &str| finished().iter().filter(|path| path.starts_with(lake.join(name))).count();
+    agent.until("three files", |_| (count_of("processes") >= 3).then_some(()));
     agent.until("an unfinished file", |_| {
         files(&lake).iter().any(|path| is_unfinished(path)).then_some(())
     });
     agent.end(9);
-    let before = whole();
-    let left: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
-    let found = script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
-    assert!(found["processes"].as_array().unwrap().len() >= 3, "{before:?}");
+    let before = finished();
+    let unfinished: Vec<_> = files(&lake).into_iter().filter(|path| is_unfinished(path)).collect();
+    let rows = script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
+    assert!(rows["processes"].as_array().unwrap().len() >= 3, "{before:?}");
     let profiles = env.dir.path().join("profiles");
     let more = format!("[exporters.profiles]\ndir = \"{}\"\ninterval = \"1s\"", profiles.display());
     let agent = Agent::start_with(&env, &format!("{}{more}", settings("1h")), &[]);
-    agent.until("the old one to go", |_| (!left.iter().any(|path| path.exists())).then_some(()));
+    agent.until("the old one to go", |_| {
+        (!unfinished.iter().any(|path| path.exists())).then_some(())
+    });
     agent.until("a new one", |_| files(&lake).iter().any(|path| is_unfinished(path)).then_some(()));
     let other = train(&env);
     let seen = agent.until("a profile of the new process", |_| {
@@ -368,9 +370,9 @@ fn killed_agent_loses_only_the_open_file() {
         (sums(&profile, other.pid())[0] > 0).then(|| files(&profiles).len())
     });
     agent.until("more of them", |_| (files(&profiles).len() > seen + 2).then_some(()));
-    assert_eq!(whole(), before, "no file is finished early");
+    assert_eq!(finished(), before, "no file is finished early");
     agent.end(15);
-    assert!(whole().len() > before.len(), "shutdown finishes open files");
+    assert!(finished().len() > before.len(), "shutdown finishes open files");
     assert!(!files(&lake).iter().any(|path| is_unfinished(path)));
     script("exporters/read_lake.py", &[lake.to_str().unwrap()]);
     drop((workload, other));
@@ -395,21 +397,22 @@ fn full_disk_is_reported_once_by_exporters() {
     agent.until("some profiles", |_| pyroscope.body(5));
     assert!(!files(&disk.0).iter().any(|path| path.extension().is_some_and(|e| e == "parquet")));
     fs::remove_file(&filler).unwrap();
-    let whole = |path: &PathBuf| path.extension().is_some_and(|e| e == "parquet" || e == "gz");
+    let is_finished =
+        |path: &PathBuf| path.extension().is_some_and(|e| e == "parquet" || e == "gz");
     agent.until("files", |_| {
-        (files(&disk.0).iter().filter(|path| whole(path)).count() > 4).then_some(())
+        (files(&disk.0).iter().filter(|path| is_finished(path)).count() > 4).then_some(())
     });
     let messages = agent.end(15);
-    for (what, times) in [
+    for (message, times) in [
         ("cannot write tables to", 1),
         ("cannot write profiles to", 1),
         ("No space left on device", 2),
         (" again, after ", 3),
         ("vramscope: can ", 3),
-        ("the answer is 500", 1),
-        ("the answer is 404", 0),
+        ("the server returned 500", 1),
+        ("the server returned 404", 0),
     ] {
-        assert_eq!(messages.matches(what).count(), times, "{what}: {messages}");
+        assert_eq!(messages.matches(message).count(), times, "{message}: {messages}");
     }
     drop(workload);
 }

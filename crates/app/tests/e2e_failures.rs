@@ -24,15 +24,15 @@ fn trace(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).arg("trace").args(arguments).output().unwrap()
 }
 
-fn assert_error(output: &Output, words: &[&str]) {
-    assert_code(output, 2, words);
+fn assert_error(output: &Output, parts: &[&str]) {
+    assert_code(output, 2, parts);
 }
 
-fn assert_code(output: &Output, code: i32, words: &[&str]) {
+fn assert_code(output: &Output, code: i32, parts: &[&str]) {
     let messages = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{messages}");
-    for word in words {
-        assert!(messages.contains(word), "`{word}` is not in: {messages}");
+    for part in parts {
+        assert!(messages.contains(part), "`{part}` is not in: {messages}");
     }
     assert!(!messages.contains("panicked"), "{messages}");
 }
@@ -255,16 +255,17 @@ fn killed_tracer_leaves_no_probes() {
     send_signal(tracer.child.id(), 9);
     tracer.child.wait().unwrap();
     // The kernel removes the breakpoints shortly after the last descriptor is closed.
-    let gone = (0..200).any(|_| {
+    let is_restored = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55
     });
-    assert!(gone, "a breakpoint is left in the target");
+    assert!(is_restored, "a breakpoint is left in the target");
     let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 
     // A second tracer starts after the first one was killed.
-    env.trace(&[], &["train", "--steps", "20", "--step-ms", "1"]).assert_process_truth(&env);
+    env.trace(&[], &["train", "--steps", "20", "--step-ms", "1"])
+        .assert_processes_match_oracles(&env);
 }
 
 #[test]

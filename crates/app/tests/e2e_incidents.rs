@@ -28,7 +28,7 @@ const MIB: u64 = 1 << 20;
 /// An agent sees every process, including those of other tests: one at a time.
 static SERIAL: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
+fn serial() -> MutexGuard<'static, ()> {
     SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -45,21 +45,21 @@ fn shared(memory: &str) -> TestEnv {
 
 /// Returns the bytes of these holders in the incident; other processes on this machine may hold
 /// memory as well.
-fn holders(object: &Value, of: &[u32]) -> BTreeMap<u32, u64> {
-    let one = |holder: &Value| {
+fn holders(incident: &Value, pids: &[u32]) -> BTreeMap<u32, u64> {
+    let entry = |holder: &Value| {
         (holder["pid"].as_u64().unwrap() as u32, holder["live_bytes"].as_u64().unwrap())
     };
-    let all = object["holders"].as_array().unwrap().iter().map(one);
-    all.filter(|(pid, _)| of.contains(pid)).collect()
+    let all = incident["holders"].as_array().unwrap().iter().map(entry);
+    all.filter(|(pid, _)| pids.contains(pid)).collect()
 }
 
-fn sites_of(object: &Value, pid: u32) -> Vec<(u64, u64)> {
-    let all = object["holders"].as_array().unwrap();
+fn sites_of(incident: &Value, pid: u32) -> Vec<(u64, u64)> {
+    let all = incident["holders"].as_array().unwrap();
     let holder = all.iter().find(|holder| holder["pid"] == pid).unwrap();
-    let one = |site: &Value| {
+    let entry = |site: &Value| {
         (site["live_bytes"].as_u64().unwrap(), site["live_allocations"].as_u64().unwrap())
     };
-    holder["sites"].as_array().unwrap().iter().map(one).collect()
+    holder["sites"].as_array().unwrap().iter().map(entry).collect()
 }
 
 /// Ends processes cleanly, so that the driver writes their oracles.
@@ -72,7 +72,7 @@ fn end(workloads: Vec<Workload>) {
 
 #[test]
 fn holders_of_a_shared_device_match_the_driver() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("4G");
     let agent = Agent::start(&env, "");
     let others = vec![
@@ -81,13 +81,13 @@ fn holders_of_a_shared_device_match_the_driver() {
         env.hold(0, 1, 500 * MIB),
         env.hold(1, 1, 700 * MIB),
     ];
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut requester =
         env.workload(&["--hold-ms", "0", "oom", "--chunk-mb", "256", "--wait-ms", "60000"]);
     let pid = requester.pid();
     let dir = agent.wait_dir(pid);
-    let waited = begun.elapsed();
-    let found = agent.wait_page(&dir);
+    let waited = start.elapsed();
+    let incident = agent.wait_page(&dir);
     // All of them still hold the same memory: now the driver reports it.
     let pids: Vec<u32> = others.iter().map(Workload::pid).chain([pid]).collect();
     requester.input.take();
@@ -97,37 +97,40 @@ fn holders_of_a_shared_device_match_the_driver() {
     let expected: BTreeMap<u32, u64> =
         pids.iter().map(|pid| (*pid, on(*pid, 0))).filter(|(_, bytes)| *bytes > 0).collect();
     assert_eq!(expected.len(), 4);
-    assert_eq!(holders(&found, &pids), expected, "{found:#}");
+    assert_eq!(holders(&incident, &pids), expected, "{incident:#}");
     for (pid, bytes) in &expected {
-        let sites = sites_of(&found, *pid);
+        let sites = sites_of(&incident, *pid);
         assert_eq!(sites.iter().map(|(bytes, _)| bytes).sum::<u64>(), *bytes);
     }
-    assert_eq!(found["requester"]["pid"], pid);
-    assert_eq!(found["requested_bytes"], 256 * MIB);
-    assert_eq!((&found["trigger"], &found["oom_count"]), (&"out_of_memory".into(), &1.into()));
-    assert_eq!(found["gpu"]["index"], 0);
-    assert_eq!(found["cause"]["name"], "device_exhausted", "{found:#}");
-    for holder in found["holders"].as_array().unwrap() {
+    assert_eq!(incident["requester"]["pid"], pid);
+    assert_eq!(incident["requested_bytes"], 256 * MIB);
+    assert_eq!(
+        (&incident["trigger"], &incident["oom_count"]),
+        (&"out_of_memory".into(), &1.into())
+    );
+    assert_eq!(incident["gpu"]["index"], 0);
+    assert_eq!(incident["cause"]["name"], "device_exhausted", "{incident:#}");
+    for holder in incident["holders"].as_array().unwrap() {
         let own = pids.iter().any(|pid| holder["pid"] == *pid);
         assert!(!own || holder["before_trace"] == false, "its memory is known exactly: {holder}");
     }
     // `experiments/verify/oom.py` measures the time without other load.
-    let took = found["written_after_ms"].as_u64().unwrap();
-    println!("from the error to the directory: {took} ms");
-    assert!(u128::from(took) <= waited.as_millis(), "{took} ms of {waited:?}");
-    assert_whole(&dir, pid, &found);
+    let delay_ms = incident["written_after_ms"].as_u64().unwrap();
+    println!("from the error to the directory: {delay_ms} ms");
+    assert!(u128::from(delay_ms) <= waited.as_millis(), "{delay_ms} ms of {waited:?}");
+    assert_complete(&dir, pid, &incident);
     agent.stop();
 }
 
 /// Asserts that every file exists, is readable by its owner only, and is valid.
-fn assert_whole(dir: &Path, pid: u32, found: &Value) {
+fn assert_complete(dir: &Path, pid: u32, incident: &Value) {
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(dir), 0o700);
     let name = dir.file_name().unwrap().to_str().unwrap();
     assert!(name.ends_with(&format!("Z-oom-gpu0-pid{pid}")), "{name}");
-    assert_eq!(found["id"], name);
-    assert_eq!(found["html_report"], "written", "{found:#}");
-    for file in found["files"].as_array().unwrap() {
+    assert_eq!(incident["id"], name);
+    assert_eq!(incident["html_report"], "written", "{incident:#}");
+    for file in incident["files"].as_array().unwrap() {
         assert_eq!(mode(&dir.join(file.as_str().unwrap())), 0o600);
     }
     let summary = fs::read_to_string(dir.join("summary.txt")).unwrap();
@@ -142,10 +145,10 @@ fn assert_whole(dir: &Path, pid: u32, found: &Value) {
     ] {
         assert!(summary.contains(words), "{words} is not in {summary}");
     }
-    let frames = found["site"]["frames"].as_array().unwrap();
+    let frames = incident["site"]["frames"].as_array().unwrap();
     assert!(
         frames.iter().any(|frame| frame["function"].as_str().unwrap().contains("oom")),
-        "{found:#}"
+        "{incident:#}"
     );
     let snapshot = fs::read_to_string(dir.join("snapshot.json")).unwrap();
     let snapshot: Value = serde_json::from_str(&snapshot).unwrap();
@@ -156,7 +159,7 @@ fn assert_whole(dir: &Path, pid: u32, found: &Value) {
     let output = run(&["replay", recent.to_str().unwrap(), "--format", "json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let requester = harness::process(&report, pid);
-    assert_eq!(requester["live_bytes"], holders(found, &[pid])[&pid]);
+    assert_eq!(requester["live_bytes"], holders(incident, &[pid])[&pid]);
     assert_eq!(requester["failed_allocations"], 1);
     let advice = stdout(&run(&["advise", dir.to_str().unwrap()]));
     assert!(advice.contains("stop process") && advice.contains("state at"), "{advice}");
@@ -189,7 +192,7 @@ fn python(env: &TestEnv, calls: &str) -> Workload {
 
 #[test]
 fn causes_are_distinguished() {
-    let _alone = alone();
+    let _serial = serial();
     for (fails, calls, cause) in [
         // The device has plenty of free memory and returns an error.
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
@@ -205,16 +208,16 @@ fn causes_are_distinguished() {
             env = env.env("SIM_INJECT_FAILURES", fails);
         }
         let workload = python(&env, &format!("{calls}\ntime.sleep(60)"));
-        let found = object(&agent.wait_dir(workload.pid()));
-        assert_eq!(found["cause"]["name"], cause, "{calls}: {found:#}");
-        assert_eq!(found["requester"]["pid"], workload.pid());
+        let incident = object(&agent.wait_dir(workload.pid()));
+        assert_eq!(incident["cause"]["name"], cause, "{calls}: {incident:#}");
+        assert_eq!(incident["requester"]["pid"], workload.pid());
         // No other process is stopped if the device is not the cause.
         let full = cause == "device_exhausted";
-        let steps = found["advice"][0]["steps"].as_array().unwrap();
-        assert_eq!(steps.iter().any(|step| step["pid"] == other.pid()), full, "{found:#}");
-        assert!(steps.iter().any(|step| step["action"] == "reduce_memory_use"), "{found:#}");
-        let headline = found["title"].as_str().unwrap();
-        assert_eq!(headline.starts_with("out of memory on GPU 0: "), full, "{headline}");
+        let steps = incident["advice"][0]["steps"].as_array().unwrap();
+        assert_eq!(steps.iter().any(|step| step["pid"] == other.pid()), full, "{incident:#}");
+        assert!(steps.iter().any(|step| step["action"] == "reduce_memory_use"), "{incident:#}");
+        let title = incident["title"].as_str().unwrap();
+        assert_eq!(title.starts_with("out of memory on GPU 0: "), full, "{title}");
         drop((workload, other));
         agent.stop();
     }
@@ -222,20 +225,20 @@ fn causes_are_distinguished() {
 
 #[test]
 fn incident_of_short_lived_process_is_written() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("1G");
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
     let workload = python(&env, "allocate(600); allocate(600)");
     let pid = workload.pid();
     workload.finish();
-    let found = object(&agent.wait_dir(pid));
-    assert_eq!(holders(&found, &[pid]), [(pid, 600 * MIB)].into());
+    let incident = object(&agent.wait_dir(pid));
+    assert_eq!(holders(&incident, &[pid]), [(pid, 600 * MIB)].into());
     agent.stop();
 }
 
 #[test]
 fn preexisting_holders_are_listed_by_driver_usage() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("4G");
     let before = env.hold(0, 1, 3000 * MIB);
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
@@ -244,8 +247,8 @@ fn preexisting_holders_are_listed_by_driver_usage() {
     agent.agent.process(before.pid(), |process| untracked(process) == Some(3100 * MIB));
     let workload = python(&env, "allocate(1000); time.sleep(60)");
     let dir = agent.wait_dir(workload.pid());
-    let found = object(&dir);
-    let first = &found["holders"][0];
+    let incident = object(&dir);
+    let first = &incident["holders"][0];
     assert_eq!((&first["pid"], &first["before_trace"]), (&before.pid().into(), &true.into()));
     assert_eq!((&first["live_bytes"], &first["driver_bytes"]), (&0.into(), &(3100 * MIB).into()));
     let summary = fs::read_to_string(dir.join("summary.txt")).unwrap();
@@ -261,7 +264,7 @@ fn preexisting_holders_are_listed_by_driver_usage() {
 
 #[test]
 fn failures_at_the_same_time_are_one_incident() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\ncooldown = \"1h\"\n";
     let agent = Agent::start(&env, settings);
@@ -273,9 +276,9 @@ fn failures_at_the_same_time_are_one_incident() {
     agent.wait("the message", || agent.agent.messages().contains("suppressed (last: pid"));
     drop(workload);
     assert_eq!(agent.named(&own).len(), 1);
-    let found = object(&dir);
-    assert_eq!(found["recovered"], true, "a request of the same size succeeded later");
-    let count_line = format!("Failed {} times", found["oom_count"]);
+    let incident = object(&dir);
+    assert_eq!(incident["recovered"], true, "a request of the same size succeeded later");
+    let count_line = format!("Failed {} times", incident["oom_count"]);
     let summary = fs::read_to_string(dir.join("summary.txt")).unwrap();
     assert!(summary.contains(&count_line) && summary.contains("(recovered)"), "{summary}");
     agent.stop();
@@ -283,7 +286,7 @@ fn failures_at_the_same_time_are_one_incident() {
 
 #[test]
 fn threshold_and_manual_incidents_are_written_once() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\ngpu_used_above = 0.5\nprocess_live_above = \"500M\"\n";
     let agent = Agent::start(&env, settings);
@@ -313,7 +316,7 @@ fn threshold_and_manual_incidents_are_written_once() {
 
 #[test]
 fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\nretention_count = 2\nhtml_report = false\n";
     let agent = Agent::start(&env, settings);
@@ -337,7 +340,7 @@ fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
 
 #[test]
 fn full_disk_is_reported_and_leaves_no_partial_incident() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("1G");
     let tiny = Disk::new(env.dir.path().join("tiny"));
     fs::create_dir(tiny.0.join("incidents")).unwrap();
@@ -354,13 +357,16 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
     let workload = env.workload(&["oom", "--chunk-mb", "300", "--wait-ms", "200"]);
     agent.wait("the message", || agent.agent.messages().contains("cannot write the incident"));
     workload.finish();
-    let said = agent.agent.messages();
-    assert!(said.contains("No space left") && said.contains("free some space"), "{said}");
+    let messages = agent.agent.messages();
+    assert!(
+        messages.contains("No space left") && messages.contains("free some space"),
+        "{messages}"
+    );
     // Incidents that could not be written are in the API, without directories.
     let listed = agent.agent.api("incidents");
-    let kept = listed["incidents"][0]["summary_text"].as_str().unwrap();
-    assert!(kept.contains("CAUSE: ") && kept.contains("workload"), "{kept}");
-    assert!(!kept.contains("/sim/"), "{kept}");
+    let text = listed["incidents"][0]["summary_text"].as_str().unwrap();
+    assert!(text.contains("CAUSE: ") && text.contains("workload"), "{text}");
+    assert!(!text.contains("/sim/"), "{text}");
     assert_eq!(fs::read_dir(tiny.0.join("incidents")).unwrap().count(), 0, "partial files");
     // With free space the next one is written.
     fs::remove_file(tiny.0.join("filler")).unwrap();
@@ -372,7 +378,7 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
 
 #[test]
 fn only_an_allowed_process_is_stopped_at_out_of_memory() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("1G");
     let rule = rule(&env);
     for dry_run in [true, false] {
@@ -406,7 +412,7 @@ fn only_an_allowed_process_is_stopped_at_out_of_memory() {
 
 #[test]
 fn simultaneous_failures_have_one_incident_each() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("4G");
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
     let mut workloads: Vec<Workload> = (0..16)
@@ -429,8 +435,8 @@ fn was_left_alone(workload: &Workload) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", workload.pid())).unwrap();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     assert!(field("State:").contains("T (stopped)"), "{status}");
-    let waiting = |name| u64::from_str_radix(field(name).trim(), 16).unwrap();
-    waiting("SigPnd:") == 0 && waiting("ShdPnd:") == 0
+    let pending = |name| u64::from_str_radix(field(name).trim(), 16).unwrap();
+    pending("SigPnd:") == 0 && pending("ShdPnd:") == 0
 }
 
 /// Returns the start time of a process, in clock ticks.
@@ -445,8 +451,8 @@ fn decisions(agent: &Agent, pids: &[u32]) -> Vec<Value> {
     let log = agent.state.join("actions.log");
     let read = || -> Vec<Value> {
         let text = fs::read_to_string(&log).unwrap_or_default();
-        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let all = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let complete = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let all = complete.map(|line| serde_json::from_str::<Value>(line).unwrap());
         all.filter(|line| pids.iter().any(|pid| line["pid"] == *pid)).collect()
     };
     agent.wait("a decision", || !read().is_empty());
@@ -484,8 +490,8 @@ fn stop_settings(env: &TestEnv) -> String {
 
 #[test]
 fn no_process_is_stopped_if_it_cannot_help() {
-    let _alone = alone();
-    for (fails, calls, why) in [
+    let _serial = serial();
+    for (fails, calls, reason) in [
         ("", "assert allocate(9000) == 2", "request_exceeds_device"),
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
         ("cuMemHostAlloc:1=2", "assert pinned(10) == 2", "host_memory_exhausted"),
@@ -506,46 +512,42 @@ fn no_process_is_stopped_if_it_cannot_help() {
         }
         let workload = python(&env, &format!("{calls}\ntime.sleep(60)"));
         let own = [&workload, &bystander].map(Workload::pid);
-        let found = decisions(&agent, &own);
-        assert_eq!(found[0]["outcome"], "skipped", "{found:?}");
-        assert_eq!(found[0]["pid"], workload.pid(), "{found:?}");
-        assert!(found[0]["reason"].as_str().unwrap().contains(why), "{found:?}");
+        let log = decisions(&agent, &own);
+        assert_eq!(log[0]["outcome"], "skipped", "{log:?}");
+        assert_eq!(log[0]["pid"], workload.pid(), "{log:?}");
+        assert!(log[0]["reason"].as_str().unwrap().contains(reason), "{log:?}");
         // A later decision would be in one of the next snapshots.
         let sequence = || agent.agent.api("status")["snapshots_total"].as_u64().unwrap();
-        let then = sequence();
-        agent.wait("the third snapshot after that", || sequence() >= then + 3);
-        assert_eq!(decisions(&agent, &own).len(), 1, "{why}");
+        let before = sequence();
+        agent.wait("the third snapshot after that", || sequence() >= before + 3);
+        assert_eq!(decisions(&agent, &own).len(), 1, "{reason}");
         drop(workload);
         agent.stop();
-        assert!(was_left_alone(&bystander), "{why}");
+        assert!(was_left_alone(&bystander), "{reason}");
     }
 }
 
 #[test]
 fn preexisting_process_is_stopped_by_driver_usage() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("1G");
     let mut older = hold(&env, 0, 400 * MIB);
     // Start times have a resolution of 10 ms: within the same tick neither is older.
     let tick = ticks(older.pid());
     until("the next tick", String::new, || {
         let mut later = Command::new("sleep").arg("60").spawn().unwrap();
-        let found = ticks(later.id());
+        let later_tick = ticks(later.id());
         later.kill().unwrap();
         later.wait().unwrap();
-        (found > tick).then_some(())
+        (later_tick > tick).then_some(())
     });
     let settings = format!("{}min_bytes = \"400M\"\n", stop_settings(&env));
     let agent = Agent::start(&env, &settings);
     let requester = python(&env, "assert allocate(600) == 2; time.sleep(60)");
-    let found = decisions(&agent, &[older.pid(), requester.pid()]);
-    let last = found.last().unwrap();
-    assert_eq!(
-        (&last["pid"], &last["outcome"]),
-        (&older.pid().into(), &"done".into()),
-        "{found:?}"
-    );
-    assert!(last["bytes"].as_u64().unwrap() >= 400 * MIB, "{found:?}");
+    let log = decisions(&agent, &[older.pid(), requester.pid()]);
+    let last = log.last().unwrap();
+    assert_eq!((&last["pid"], &last["outcome"]), (&older.pid().into(), &"done".into()), "{log:?}");
+    assert!(last["bytes"].as_u64().unwrap() >= 400 * MIB, "{log:?}");
     older.child.wait().unwrap();
     drop(requester);
     agent.stop();
@@ -553,7 +555,7 @@ fn preexisting_process_is_stopped_by_driver_usage() {
 
 #[test]
 fn oversized_requests_do_not_displace_real_incidents() {
-    let _alone = alone();
+    let _serial = serial();
     let env = shared("2G");
     let settings = "[incidents]\nhtml_report = false\nretention_count = 2\nmax_per_hour = 2\ncooldown = \"0s\"\n\
                     group_window = \"0s\"\n";

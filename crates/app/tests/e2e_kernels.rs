@@ -26,10 +26,10 @@ fn list(value: &Value) -> &[Value] {
 }
 
 /// Sums by key; zero entries are omitted.
-fn sums<K: Ord>(list: &[Value], key: impl Fn(&Value) -> K, of: &str) -> BTreeMap<K, u64> {
+fn sums<K: Ord>(list: &[Value], key: impl Fn(&Value) -> K, field: &str) -> BTreeMap<K, u64> {
     let mut sums = BTreeMap::new();
     for entry in list {
-        *sums.entry(key(entry)).or_default() += number(&entry[of]);
+        *sums.entry(key(entry)).or_default() += number(&entry[field]);
     }
     sums.retain(|_, sum| *sum > 0);
     sums
@@ -37,22 +37,30 @@ fn sums<K: Ord>(list: &[Value], key: impl Fn(&Value) -> K, of: &str) -> BTreeMap
 
 /// Asserts that launches by symbol, copies by direction and mode, and failures by function match
 /// the oracle.
-fn assert_work(report: &Value, oracle: &Value) {
+fn assert_activity(report: &Value, oracle: &Value) {
     let kernels: Vec<Value> =
         list(&report["kernels"]).iter().filter(|row| row["kind"] == "kernel").cloned().collect();
-    for of in ["launches", "captured"] {
-        let ours = sums(&kernels, |row| text(&row["symbol"]), of);
-        assert_eq!(ours, sums(list(&oracle["launches"]), |row| text(&row["name"]), of), "{of}");
+    for field in ["launches", "captured"] {
+        let ours = sums(&kernels, |row| text(&row["symbol"]), field);
+        assert_eq!(
+            ours,
+            sums(list(&oracle["launches"]), |row| text(&row["name"]), field),
+            "{field}"
+        );
     }
     let graphs = list(&report["kernels"]).iter().filter(|row| row["kind"] == "graph");
     let graphs: Vec<Value> = graphs.cloned().collect();
     let ours = sums(&graphs, |row| text(&row["handle"]), "launches");
     let theirs = sums(list(&oracle["graph_launches"]), |row| text(&row["exec"]), "launches");
     assert_eq!(ours, theirs, "graphs");
-    let way = |row: &Value| (text(&row["direction"]), text(&row["mode"]));
-    for of in ["calls", "bytes"] {
-        let ours = sums(list(&report["copies"]), way, of);
-        assert_eq!(ours, sums(list(&oracle["copies"]), way, of), "{of} of copies");
+    let direction_and_mode = |row: &Value| (text(&row["direction"]), text(&row["mode"]));
+    for field in ["calls", "bytes"] {
+        let ours = sums(list(&report["copies"]), direction_and_mode, field);
+        assert_eq!(
+            ours,
+            sums(list(&oracle["copies"]), direction_and_mode, field),
+            "{field} of copies"
+        );
     }
     let failed = |row: &Value| (text(&row["function"]), row["code"].as_i64());
     let ours = sums(list(&report["failed_calls"]), failed, "count");
@@ -63,14 +71,14 @@ fn assert_work(report: &Value, oracle: &Value) {
 }
 
 /// Asserts that the last report is exact, and that every process in it matches the oracle.
-fn assert_truth(traced: &TraceResult, env: &TestEnv) {
+fn assert_matches_oracle(traced: &TraceResult, env: &TestEnv) {
     assert!(traced.status.success(), "{}", traced.messages);
     let last = traced.last();
     assert_eq!(last["exact"], true, "{last}");
     let oracles = env.oracles();
     assert!(!oracles.is_empty());
     for (pid, oracle) in &oracles {
-        assert_work(process(last, *pid), oracle);
+        assert_activity(process(last, *pid), oracle);
     }
 }
 
@@ -78,7 +86,7 @@ fn assert_truth(traced: &TraceResult, env: &TestEnv) {
 fn launches_of_two_kernels_match_the_driver() {
     let env = TestEnv::new();
     let traced = env.kernels(&[], &["launches", "--iterations", "1000"]);
-    assert_truth(&traced, &env);
+    assert_matches_oracle(&traced, &env);
     let last = traced.last();
     assert_eq!(last["launches_total"], 2000);
     let process = &last["processes"][0];
@@ -104,7 +112,7 @@ fn launches_of_many_threads_and_processes_match() {
         "20",
     ];
     let traced = env.kernels(&[], &workload);
-    assert_truth(&traced, &env);
+    assert_matches_oracle(&traced, &env);
     assert_eq!(env.oracles().len(), 4);
     assert_eq!(traced.last()["launches_total"], 4 * 200 * 16 * 20);
 }
@@ -131,7 +139,7 @@ fn most_common_launch_shape_is_reported() {
 #[test]
 fn copies_in_every_direction_match_the_driver() {
     let env = TestEnv::new();
-    assert_truth(&env.kernels(&[], &["copies", "--iterations", "3"]), &env);
+    assert_matches_oracle(&env.kernels(&[], &["copies", "--iterations", "3"]), &env);
 }
 
 #[test]
@@ -152,7 +160,7 @@ fn failed_launches_are_reported_by_code_and_not_counted() {
         let env = TestEnv::new();
         let options = ["--check-launches", check];
         let traced = env.kernels(&options, &["launches", "--iterations", "100", "--failing", "9"]);
-        assert_truth(&traced, &env);
+        assert_matches_oracle(&traced, &env);
         let process = &traced.last()["processes"][0];
         assert_eq!(process["failed_launches"], 9);
         assert_eq!(process["launches_total"], 200);
@@ -168,7 +176,7 @@ fn every_launch_can_be_checked() {
     let traced = env.kernels(&["--check-launches", "all"], &workload);
     let oracles = env.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
-    assert_work(process(traced.last(), *pid), oracle);
+    assert_activity(process(traced.last(), *pid), oracle);
 }
 
 #[test]
@@ -178,7 +186,7 @@ fn failed_copies_are_reported_by_code_and_not_counted() {
     let oracles = env.oracles();
     let (pid, oracle) = oracles.iter().next().unwrap();
     let report = process(traced.last(), *pid);
-    assert_work(report, oracle);
+    assert_activity(report, oracle);
     assert_eq!(report["failed_calls"][0]["error"], "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
@@ -186,7 +194,7 @@ fn failed_copies_are_reported_by_code_and_not_counted() {
 fn captured_launches_count_when_the_graph_runs() {
     let env = TestEnv::new();
     let traced = env.kernels(&[], &["launches", "--iterations", "10", "--graphs", "7"]);
-    assert_truth(&traced, &env);
+    assert_matches_oracle(&traced, &env);
     let process = &traced.last()["processes"][0];
     assert_eq!(process["captured_launches"], 2);
     assert_eq!(process["launches_total"], 20 + 7);
@@ -196,7 +204,7 @@ fn captured_launches_count_when_the_graph_runs() {
 fn reused_function_handle_is_another_kernel() {
     let env = TestEnv::new();
     let traced = env.kernels(&[], &["launches", "--iterations", "10", "--reloads", "60"]);
-    assert_truth(&traced, &env);
+    assert_matches_oracle(&traced, &env);
     let kernels = list(&traced.last()["processes"][0]["kernels"]);
     let passing = kernels.iter().filter(|row| text(&row["symbol"]).starts_with("passing_"));
     let counts: Vec<u64> = passing.map(|row| number(&row["launches"])).collect();
@@ -224,7 +232,7 @@ fn totals_read_while_processes_end_belong_to_the_right_kernel() {
     for (pid, oracle) in &env.oracles() {
         let process = last[&u64::from(*pid)];
         assert_eq!(process["exact"], true, "{process}");
-        assert_work(process, oracle);
+        assert_activity(process, oracle);
     }
 }
 
@@ -269,16 +277,16 @@ fn synchronous_copies_have_a_bandwidth() {
 fn kernels_work_in_every_attach_mode_and_driver_build() {
     let workload = ["launches", "--iterations", "200", "--kernels", "9", "--threads", "2"];
     let env = TestEnv::new();
-    assert_truth(&env.kernels(&["--attach-mode", "multi"], &workload), &env);
+    assert_matches_oracle(&env.kernels(&["--attach-mode", "multi"], &workload), &env);
     let env = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
-    assert_truth(&env.kernels(&[], &workload), &env);
+    assert_matches_oracle(&env.kernels(&[], &workload), &env);
 }
 
 #[test]
 fn trace_with_kernels_shows_memory_and_launches() {
     let env = TestEnv::new();
     let traced = env.trace(&["--kernels"], &["launches", "--iterations", "50"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     assert_eq!(traced.last()["processes"][0]["launches_total"], 100);
     let env = TestEnv::new();
     let traced = env.trace(&[], &["launches", "--iterations", "50"]);
@@ -305,18 +313,18 @@ fn interim_reports_have_rates() {
 
 #[test]
 fn launches_around_a_capture_end_are_counted() {
-    for how in ["call", "null", "invalid", "thread", "stream"] {
+    for method in ["call", "null", "invalid", "thread", "stream"] {
         let env = TestEnv::new();
-        let traced = env.kernels(&[], &["capture-end", "--how", how]);
-        assert_truth(&traced, &env);
+        let traced = env.kernels(&[], &["capture-end", "--how", method]);
+        assert_matches_oracle(&traced, &env);
         let process = &traced.last()["processes"][0];
-        assert_eq!(process["captured_launches"], 1, "{how}");
+        assert_eq!(process["captured_launches"], 1, "{method}");
     }
     // The probes do not know which captures end with a context.
     let env = TestEnv::new();
     let traced = env.kernels(&[], &["capture-end", "--how", "context"]);
     let (pid, oracle) = env.oracles().into_iter().next().unwrap();
-    assert_work(process(traced.last(), pid), &oracle);
+    assert_activity(process(traced.last(), pid), &oracle);
     assert_eq!(traced.last()["exact"], false);
     assert_eq!(traced.last()["lost_launches"], 1);
 }
@@ -396,7 +404,7 @@ fn copies_with_unreadable_descriptors_are_counted_as_lost() {
     let report = kernels_of_python(&env, UNREADABLE_COPIES);
     let lost = number(&report["lost_copies"]);
     let seen = list(&report["processes"][0]["copies"]);
-    let sum = |of: &str| seen.iter().map(|row| number(&row[of])).sum::<u64>();
+    let sum = |field: &str| seen.iter().map(|row| number(&row[field])).sum::<u64>();
     assert!(lost > 0, "{report}");
     assert_eq!(report["exact"], false);
     assert_eq!(sum("calls") + lost, 3, "{report}");

@@ -70,7 +70,7 @@ fn thread_map_with_room_is_exact() {
     let env = TestEnv::new();
     let workload = ["random", "--ops", "3000", "--threads", "3", "--devices", "2"];
     let options = ["--thread-table-size", "64", "--top", "1000000"];
-    env.trace(&options, &workload).assert_truth(&env);
+    env.trace(&options, &workload).assert_matches_oracle(&env);
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn processes_beyond_the_maps_are_counted_and_bounded() {
     // Processes of other tests may be in the maps for a while.
     let _first = loop {
         let first = env.workload(&hold);
-        let settled = |process: &Value| process["live_bytes"] == 7 << 20 || is_inexact(process);
-        let report = tracer.wait_for_process(first.pid(), settled);
+        let is_settled = |process: &Value| process["live_bytes"] == 7 << 20 || is_inexact(process);
+        let report = tracer.wait_for_process(first.pid(), is_settled);
         if !is_inexact(process(&report, first.pid())) {
             break first;
         }
@@ -117,6 +117,6 @@ fn captures_beyond_the_map_leave_memory_exact() {
     let env = TestEnv::new();
     let options = ["--process-table-size", "1", "--kernels"];
     let traced = env.trace(&options, &["capture-end"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     assert!(number(&traced.last()["lost_launches"]) > 0, "{}", traced.last());
 }

@@ -60,9 +60,9 @@ fn number(value: &Value) -> u64 {
 }
 
 /// Traces of all processes would count the workloads of other tests: one runs at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+fn serial() -> MutexGuard<'static, ()> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts a trace of all processes, with a ring buffer that fills quickly.
@@ -99,8 +99,8 @@ fn trace_while_stopped(env: &TestEnv, run: impl FnOnce()) -> Vec<Value> {
 /// out.
 fn processes(reports: &[Value]) -> BTreeMap<u32, &Value> {
     let all = reports.iter().flat_map(|report| report["processes"].as_array().unwrap());
-    let kept = all.filter(|process| process["end_reason"] != "exec");
-    kept.map(|process| (number(&process["pid"]) as u32, process)).collect()
+    let remaining = all.filter(|process| process["end_reason"] != "exec");
+    remaining.map(|process| (number(&process["pid"]) as u32, process)).collect()
 }
 
 /// Returns the number of failed calls that are always recorded, up to that number plus failed graph
@@ -108,14 +108,14 @@ fn processes(reports: &[Value]) -> BTreeMap<u32, &Value> {
 fn failures(oracle: &Value) -> RangeInclusive<u64> {
     let count = |is_wanted: fn(&Hook) -> bool| -> u64 {
         let errors = oracle["errors"].as_array().unwrap().iter();
-        let of = |error: &&Value| {
+        let is_counted = |error: &&Value| {
             HOOKS.iter().any(|hook| is_wanted(hook) && error["function"] == hook.symbol)
         };
-        errors.filter(of).map(|error| number(&error["count"])).sum()
+        errors.filter(is_counted).map(|error| number(&error["count"])).sum()
     };
     let always = count(|hook| {
         !matches!(
-            hook.meaning,
+            hook.semantics,
             // Tracked inside the probes.
             CallSemantics::ContextSet
                 | CallSemantics::ContextPush
@@ -131,7 +131,7 @@ fn failures(oracle: &Value) -> RangeInclusive<u64> {
                 | CallSemantics::Copy(_)
         )
     });
-    always..=always + count(|hook| matches!(hook.meaning, CallSemantics::GraphLaunch))
+    always..=always + count(|hook| matches!(hook.semantics, CallSemantics::GraphLaunch))
 }
 
 /// Fails unless received + lost = actual in each class, for a process with losses.
@@ -185,14 +185,14 @@ fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
         };
         let received: u64 = listed.iter().map(received).sum();
         let lost = number(&lost[format!("lost_{class}")]);
-        let made: u64 = oracles.values().map(|oracle| number(&oracle[calls])).sum();
-        assert_eq!(received + lost, made, "{class}");
+        let expected: u64 = oracles.values().map(|oracle| number(&oracle[calls])).sum();
+        assert_eq!(received + lost, expected, "{class}");
     }
 }
 
 #[test]
 fn received_and_lost_calls_add_up_for_every_workload() {
-    let _alone = alone();
+    let _serial = serial();
     for workload in WORKLOADS {
         println!("{workload}");
         let env = TestEnv::new().env("SIM_MEMORY", "8G");
@@ -219,7 +219,7 @@ fn test_covers_all_simulator_workloads() {
 
 #[test]
 fn received_and_lost_calls_add_up_for_random_programs() {
-    let _alone = alone();
+    let _serial = serial();
     for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
         println!("seed {seed}, {threads} threads");
         let env = TestEnv::new();
@@ -234,7 +234,7 @@ fn received_and_lost_calls_add_up_for_random_programs() {
 
 #[test]
 fn processes_without_received_records_are_counted() {
-    let _alone = alone();
+    let _serial = serial();
     let env = TestEnv::new();
     let reports = trace_stopped(&env, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
     let oracles = env.oracles();
@@ -246,7 +246,7 @@ fn processes_without_received_records_are_counted() {
 
 #[test]
 fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
-    let _alone = alone();
+    let _serial = serial();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("arrays");
     compile("arrays.c", &program, &["-ldl"]);
@@ -264,7 +264,7 @@ fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
 
 #[test]
 fn losses_of_a_process_that_execs_are_kept() {
-    let _alone = alone();
+    let _serial = serial();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("become");
     compile("become.c", &program, &["-ldl"]);
@@ -295,7 +295,7 @@ fn anonymous_memory(pid: u32) -> Option<u64> {
 
 #[test]
 fn backlog_is_read_in_batches_of_bounded_size() {
-    let _alone = alone();
+    let _serial = serial();
     let env = TestEnv::new();
     let driver = env.driver.to_str().unwrap();
     let options = ["--driver", driver, "--ring-size", "134217728", "--stacks", "off"];

@@ -21,16 +21,17 @@ fn list(value: &Value) -> &[Value] {
 }
 
 /// Returns counts by kind; kinds without any object are omitted.
-fn counts(of: &Value) -> BTreeMap<String, Counts> {
+fn counts(process: &Value) -> BTreeMap<String, Counts> {
     let count = |row: &Value| {
-        ["live", "created", "destroyed", "released", "peak"].map(|of| row[of].as_u64().unwrap())
+        ["live", "created", "destroyed", "released", "peak"]
+            .map(|field| row[field].as_u64().unwrap())
     };
-    let rows = list(&of["objects"]).iter().filter(|row| row["created"] != 0);
+    let rows = list(&process["objects"]).iter().filter(|row| row["created"] != 0);
     rows.map(|row| (row["kind"].as_str().unwrap().to_owned(), count(row))).collect()
 }
 
-fn sum(process: &Value, of: &str) -> u64 {
-    list(&process["objects"]).iter().map(|row| row[of].as_u64().unwrap()).sum()
+fn sum(process: &Value, field: &str) -> u64 {
+    list(&process["objects"]).iter().map(|row| row[field].as_u64().unwrap()).sum()
 }
 
 /// Returns the sites from which a function created objects.
@@ -51,15 +52,18 @@ fn objects_of_every_kind_match_the_driver() {
         let workload = ["objects", "--count", "48", "--leak", "0.25", "--in-context"];
         let traced =
             env.trace(&["--stacks", stacks], &[&workload[..], &["--failing", "3"]].concat());
-        traced.assert_truth(&env);
+        traced.assert_matches_oracle(&env);
         let (pid, oracle) = env.oracles().into_iter().next().unwrap();
-        let ours = process(traced.last(), pid);
-        assert_eq!(counts(ours), counts(&oracle));
-        assert_eq!(counts(ours).len(), 12, "{ours}");
+        let process = process(traced.last(), pid);
+        assert_eq!(counts(process), counts(&oracle));
+        assert_eq!(counts(process).len(), 12, "{process}");
         // A quarter of those created in the context, and those never destroyed outside of it.
-        assert_eq!(counts(ours)["texture"], [12, 96, 72, 12, counts(&oracle)["texture"][4]]);
-        assert_eq!(counts(ours)["library"][..2], [24, 96]);
-        assert_eq!((sum(ours, "unmatched_destroys"), &ours["lost_objects"]), (0, &Value::Null));
+        assert_eq!(counts(process)["texture"], [12, 96, 72, 12, counts(&oracle)["texture"][4]]);
+        assert_eq!(counts(process)["library"][..2], [24, 96]);
+        assert_eq!(
+            (sum(process, "unmatched_destroys"), &process["lost_objects"]),
+            (0, &Value::Null)
+        );
     }
 }
 
@@ -84,16 +88,16 @@ fn undestroyed_objects_are_listed_by_site() {
     let workload = ["objects", "--kind", "stream,texture", "--count", "40", "--leak", "0.5"];
     let traced = env.trace(&[], &workload);
     let (pid, _) = env.oracles().into_iter().next().unwrap();
-    let ours = process(traced.last(), pid);
-    let total = |function: &str, of: &str| {
-        let rows = sites_in(ours, function);
-        assert!(!rows.is_empty(), "{function} is not in {ours}");
-        rows.iter().map(|row| row[of].as_u64().unwrap()).sum::<u64>()
+    let process = process(traced.last(), pid);
+    let total = |function: &str, field: &str| {
+        let rows = sites_in(process, function);
+        assert!(!rows.is_empty(), "{function} is not in {process}");
+        rows.iter().map(|row| row[field].as_u64().unwrap()).sum::<u64>()
     };
-    let all = |function| ["live", "created", "destroyed"].map(|of| total(function, of));
+    let all = |function| ["live", "created", "destroyed"].map(|field| total(function, field));
     assert_eq!(all("make_forgotten"), [40, 40, 0]);
     assert_eq!(all("make_passing"), [0, 40, 40]);
-    assert_eq!(ours["allocations_total"], 1, "objects are not allocations");
+    assert_eq!(process["allocations_total"], 1, "objects are not allocations");
 }
 
 #[test]
@@ -151,14 +155,14 @@ fn lost_records_of_objects_are_counted_and_memory_stays_exact() {
     // Only object calls happen while the ring is full.
     let traced = env.trace(&options, &[&workload[..], &["--rest-ms", "500"]].concat());
     let (pid, oracle) = env.oracles().into_iter().next().unwrap();
-    let (last, ours) = (traced.last(), process(traced.last(), pid));
-    let lost = ours["lost_objects"].as_u64().unwrap();
-    let received = ["created", "destroyed", "unmatched_destroys"].map(|of| sum(ours, of));
-    let happened: u64 = counts(&oracle).values().map(|of| of[1] + of[2]).sum();
-    assert!(lost > 0 && received[0] > 0, "{ours}");
-    assert_eq!(received.iter().sum::<u64>() + lost, happened);
+    let (last, process) = (traced.last(), process(traced.last(), pid));
+    let lost = process["lost_objects"].as_u64().unwrap();
+    let received = ["created", "destroyed", "unmatched_destroys"].map(|field| sum(process, field));
+    let expected: u64 = counts(&oracle).values().map(|counts| counts[1] + counts[2]).sum();
+    assert!(lost > 0 && received[0] > 0, "{process}");
+    assert_eq!(received.iter().sum::<u64>() + lost, expected);
     assert_eq!((&last["lost_objects"], &last["exact"]), (&lost.into(), &true.into()), "{last}");
-    assert_eq!(ours["live_bytes"], oracle["live_bytes"]);
+    assert_eq!(process["live_bytes"], oracle["live_bytes"]);
 }
 
 #[test]
@@ -166,9 +170,9 @@ fn no_objects_option_disables_object_tracking() {
     let env = TestEnv::new();
     let workload = ["objects", "--count", "10", "--leak", "0.5"];
     let traced = env.trace(&["--no-objects"], &workload);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let (pid, _) = env.oracles().into_iter().next().unwrap();
-    let ours = process(traced.last(), pid);
-    assert_eq!(list(&ours["objects"]), [] as [Value; 0]);
-    assert!(list(&ours["sites"]).iter().all(|site| site["objects"] == Value::Null));
+    let process = process(traced.last(), pid);
+    assert_eq!(list(&process["objects"]), [] as [Value; 0]);
+    assert!(list(&process["sites"]).iter().all(|site| site["objects"] == Value::Null));
 }

@@ -199,8 +199,8 @@ fn pipe_without_reader_ends_on_signals() {
             });
             assert!(line.contains(pipe.to_str().unwrap()), "{live:?}: {line}");
             send_signal(child.id(), signal);
-            let what = format!("the end after signal {signal}");
-            let status = until(&what, || format!("{live:?}"), || ended(&mut child));
+            let description = format!("the end after signal {signal}");
+            let status = until(&description, || format!("{live:?}"), || ended(&mut child));
             assert_eq!(status.signal(), Some(signal), "{live:?}");
         }
     }

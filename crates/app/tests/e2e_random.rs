@@ -24,7 +24,7 @@ fn check(ops: &str, threads: &str, failed: &[u64]) {
             ["--seed", &seed, "random", "--ops", ops, "--threads", threads, "--devices", "2"];
         println!("VRAMSCOPE_SEED={seed}, {threads} threads");
         let traced = env.trace(&["--top", "1000000"], &workload);
-        traced.assert_truth(&env);
+        traced.assert_matches_oracle(&env);
     }
 }
 
@@ -72,7 +72,7 @@ fn every_api_area_alone_matches_the_driver() {
             part,
         ];
         println!("VRAMSCOPE_SEED={seed}, only {part}");
-        env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
+        env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
     }
 }
 
@@ -83,14 +83,14 @@ fn random_programs_match_the_older_driver_build() {
     let seed = random::seed().to_string();
     let workload = ["--seed", &seed, "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
     println!("VRAMSCOPE_SEED={seed}");
-    env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
+    env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
 }
 
 #[test]
 fn imported_memory_is_counted_once() {
     let env = TestEnv::new();
     let traced = env.trace(&[], &["ipc"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     assert_eq!(env.oracles().len(), 2);
     let processes = traced.last()["processes"].as_array().unwrap();
     let imported =

@@ -104,7 +104,7 @@ fn assert_metrics_match(agent: &Agent, env: &TestEnv, mut workloads: Vec<Workloa
     let label = |pid: u32| format!("pid=\"{pid}\"");
     let allocations = "vramscope_process_allocations_total";
     agent.until("the end of the processes", |agent| {
-        let over =
+        let have_exited =
             workloads.iter_mut().all(|workload| workload.child.try_wait().unwrap().is_some());
         for workload in &workloads {
             let (metrics, snapshot) = (agent.metrics(), agent.api("snapshot"));
@@ -115,7 +115,7 @@ fn assert_metrics_match(agent: &Agent, env: &TestEnv, mut workloads: Vec<Workloa
                 last.insert(workload.pid(), (metrics, process.clone()));
             }
         }
-        over.then_some(())
+        have_exited.then_some(())
     });
     for workload in &workloads {
         let (pid, oracle) = (workload.pid(), env.oracle(workload.pid()));
@@ -177,10 +177,10 @@ fn requests_need_the_configured_token() {
             "authorization: 0123456789abcdef-secret\r\n",
             "authorization: Bearer 0123456789abcdef-secret2\r\n",
         ] {
-            let answer = agent.get_with(path, wrong);
-            assert_eq!(answer.status, 401, "{path} {wrong}: {answer:?}");
-            assert!(answer.head.contains("www-authenticate: bearer"), "{answer:?}");
-            assert!(answer.json()["hint"].as_str().unwrap().contains("Bearer"));
+            let response = agent.get_with(path, wrong);
+            assert_eq!(response.status, 401, "{path} {wrong}: {response:?}");
+            assert!(response.head.contains("www-authenticate: bearer"), "{response:?}");
+            assert!(response.json()["hint"].as_str().unwrap().contains("Bearer"));
         }
     }
     agent.headers = "authorization: bearer 0123456789abcdef-secret\r\n".into();
@@ -250,10 +250,10 @@ fn responses_are_encrypted_with_a_certificate() {
     agent.end(15);
 }
 
-fn error(answer: &Response, status: u16) {
-    assert_eq!(answer.status, status, "{answer:?}");
-    let fields = answer.json();
-    assert!(fields["error"].is_string() && fields["hint"].is_string(), "{answer:?}");
+fn error(response: &Response, status: u16) {
+    assert_eq!(response.status, status, "{response:?}");
+    let fields = response.json();
+    assert!(fields["error"].is_string() && fields["hint"].is_string(), "{response:?}");
 }
 
 #[test]
@@ -328,19 +328,19 @@ fn slow_and_excess_clients_are_closed() {
     let env = TestEnv::new();
     let agent = Agent::start(&env, &[]);
     // Headers, one byte at a time.
-    let begun = Instant::now();
+    let start = Instant::now();
     let mut slow = agent.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     let mut idle = agent.connect();
     while slow.write_all(b"x").is_ok() {
-        assert!(begun.elapsed() < WAIT_TIMEOUT, "the connection was never closed");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "the connection was never closed");
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert!(begun.elapsed() > Duration::from_secs(5));
+    assert!(start.elapsed() > Duration::from_secs(5));
     let mut rest = Vec::new();
     assert_eq!(idle.read_to_end(&mut rest).unwrap_or(0), rest.len());
     // With any number of idle clients, a request is answered: the oldest idle ones are closed.
-    let crowd: Vec<_> = (0..300).map(|_| agent.connect()).collect();
+    let clients: Vec<_> = (0..300).map(|_| agent.connect()).collect();
     for path in ["/healthz", "/readyz", "/metrics", "/api/v1/status"] {
         assert_eq!(agent.get(path).status, 200, "{path}");
     }
@@ -349,8 +349,8 @@ fn slow_and_excess_clients_are_closed() {
         let mut stream: &std::net::TcpStream = stream;
         stream.read(&mut [0; 64]).is_ok_and(|read| read == 0)
     };
-    agent.until("the end of the first", |_| crowd[..40].iter().all(ended).then_some(()));
-    assert!(!crowd[290..].iter().any(ended));
+    agent.until("the end of the first", |_| clients[..40].iter().all(ended).then_some(()));
+    assert!(!clients[290..].iter().any(ended));
     agent.end(15);
 }
 
@@ -397,7 +397,7 @@ fn prometheus_scrapes_the_agent() {
 }
 
 /// Returns the processor time of the HTTP thread.
-fn answering(agent: &Agent) -> Duration {
+fn http_cpu_time(agent: &Agent) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
     let read = |task: &Path, file: &str| std::fs::read_to_string(task.join(file)).unwrap();
     let http = tasks.map(|task| task.unwrap().path()).find(|task| read(task, "comm") == "http\n");
@@ -428,7 +428,7 @@ fn http_load_loses_no_events() {
             wrk.expect("wrk, of the package of that name")
         })
         .collect();
-    let (begun, before) = (Instant::now(), answering(&agent));
+    let (start, before) = (Instant::now(), http_cpu_time(&agent));
     for wrk in load {
         let output = wrk.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -436,7 +436,7 @@ fn http_load_loses_no_events() {
         assert!(!text.contains("Non-2xx"), "{text}");
     }
     // They get a twentieth of a core and the saved-up time, and no more.
-    let (took, time) = (answering(&agent) - before, begun.elapsed());
+    let (took, time) = (http_cpu_time(&agent) - before, start.elapsed());
     assert!(took < time / 20 + Duration::from_millis(300), "{took:?} of {time:?}");
     let metrics = assert_metrics_match(&agent, &env, vec![workload]);
     assert!(env.oracle(pid)["allocations"].as_f64().unwrap() > 8000.0);
@@ -474,8 +474,8 @@ fn api_responses_match_the_documentation() {
     let workload = env.hold(0, 3, MIB);
     let pid = workload.pid();
     agent.until("the process", |agent| {
-        let answer = agent.get(&format!("/api/v1/processes/{pid}"));
-        (answer.is_good() && answer.json()["process"]["live_bytes"] == 3 << 20).then_some(())
+        let response = agent.get(&format!("/api/v1/processes/{pid}"));
+        (response.is_good() && response.json()["process"]["live_bytes"] == 3 << 20).then_some(())
     });
     let contract = contract("docs/reference/http-api.md");
     let described = |name: &str| contract.contains_key(name);
@@ -487,9 +487,9 @@ fn api_responses_match_the_documentation() {
     let mut wrong = BTreeSet::new();
     let one = format!("processes/{pid}");
     for path in lists.into_iter().chain(["status", one.as_str()]) {
-        let answer = agent.api(path);
+        let response = agent.api(path);
         let mut found = Vec::new();
-        fields(&answer, "", &mut found);
+        fields(&response, "", &mut found);
         for (field, is) in &found {
             match contract.get(field) {
                 Some((types, _)) if types.split(" or ").any(|one| one == *is) => {}
@@ -508,8 +508,8 @@ fn api_responses_match_the_documentation() {
         if lists.contains(&path) {
             // No limit was given.
             assert_eq!(
-                answer["total"].as_u64().unwrap(),
-                answer[path].as_array().unwrap().len() as u64
+                response["total"].as_u64().unwrap(),
+                response[path].as_array().unwrap().len() as u64
             );
         }
     }

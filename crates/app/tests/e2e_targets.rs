@@ -86,7 +86,7 @@ fn children_are_traced_with_follow_forks() {
 fn late_loaded_driver_is_traced_from_its_first_call() {
     let env = TestEnv::new();
     let traced = env.trace(&[], &["dlopen-late", "--delay-ms", "500"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn one_driver_file_with_two_names_is_counted_once() {
     fs::hard_link(&copy, &link).unwrap();
     let env = TestEnv::with_driver(copy.clone());
     let drivers = ["--driver", copy.to_str().unwrap(), "--driver", link.to_str().unwrap()];
-    env.trace(&drivers, &["train", "--steps", "20", "--step-ms", "1"]).assert_truth(&env);
+    env.trace(&drivers, &["train", "--steps", "20", "--step-ms", "1"]).assert_matches_oracle(&env);
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn one_driver_file_in_an_overlay_is_counted_once() {
         let mut umount = std::process::Command::new("umount");
         umount.arg(path("merged")).stderr(std::process::Stdio::null()).status().unwrap().success()
     });
-    traced.assert_truth(&inside);
+    traced.assert_matches_oracle(&inside);
     assert!(unmounted, "the driver file is still in use");
 }
 

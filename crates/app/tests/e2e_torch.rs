@@ -76,7 +76,7 @@ fn blocks_match_the_cache_in_every_attach_mode() {
         let env = env();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
         let traced = env.trace(&["--torch", "--attach-mode", tier], &workload);
-        traced.assert_truth(&env);
+        traced.assert_matches_oracle(&env);
         let last = traced.last();
         assert_blocks(&env, last, only_pid(last));
         for (function, live, total, freed) in
@@ -98,7 +98,7 @@ fn blocks_match_the_cache_in_every_attach_mode() {
 fn totals_mode_has_equal_values_without_sites() {
     let env = env();
     let traced = env.trace(&["--torch=totals"], &["torch-leak"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let last = traced.last();
     assert_blocks(&env, last, only_pid(last));
     let [site] = &last["tensor_sites"].as_array().unwrap()[..] else { panic!("{last}") };
@@ -111,7 +111,7 @@ fn totals_mode_has_equal_values_without_sites() {
 fn tensors_are_not_reported_without_torch_option() {
     let env = env();
     let traced = env.trace(&[], &["torch-leak"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     assert!(process(traced.last(), only_pid(traced.last())).get("torch").is_none());
     assert!(traced.last().get("tensor_sites").is_none());
 }
@@ -123,7 +123,7 @@ fn emptied_cache_holds_nothing() {
         &["--torch", "--fail-on-leak"],
         &["--hold-ms", "300", "torch-clean", "--empty-cache"],
     );
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let last = traced.last();
     let pid = only_pid(last);
     assert_blocks(&env, last, pid);
@@ -239,7 +239,7 @@ fn unsupported_pytorch_is_reported_with_a_reason() {
 fn cuda_malloc_async_backend_is_driver_memory() {
     let env = env().env("SIM_TORCH_BACKEND", "async");
     let traced = env.trace(&["--torch"], &["--hold-ms", "500", "torch-leak"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let process = process(traced.last(), only_pid(traced.last()));
     assert_eq!(process["torch"]["unavailable_reason"], "async_backend", "{process}");
     assert_eq!(process["live_allocations_by_kind"]["async"], 25);
@@ -250,7 +250,7 @@ fn full_tensor_ring_loses_no_driver_calls() {
     let env = env();
     let options = ["--torch", "--ring-size", "4096"];
     let traced = env.trace(&options, &["torch-spam", "--pairs", "100000"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let last = traced.last();
     let pid = only_pid(last);
     let number = |value: &Value| value.as_u64().unwrap();
@@ -259,8 +259,8 @@ fn full_tensor_ring_loses_no_driver_calls() {
     assert_eq!(torch["exact"], false);
     let found = device(last, pid);
     let received = number(&found["allocations_total"]) + number(&found["frees_total"]);
-    let happened = number(&oracle["allocations"]) + number(&oracle["frees"]);
-    assert_eq!(received + number(&torch["lost_events"]), happened);
+    let expected = number(&oracle["allocations"]) + number(&oracle["frees"]);
+    assert_eq!(received + number(&torch["lost_events"]), expected);
 }
 
 #[test]
@@ -285,11 +285,11 @@ fn killed_tracer_leaves_no_probe_on_the_library() {
     assert_eq!(code_of(pid, &library, REPORT)[0], 0xcc, "the probe is a breakpoint");
     send_signal(tracer.child.id(), 9);
     tracer.child.wait().unwrap();
-    let gone = (0..200).any(|_| {
+    let is_restored = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         code_of(pid, &library, REPORT)[..2] == [0x41, 0x56]
     });
-    assert!(gone, "a breakpoint is left in the target");
+    assert!(is_restored, "a breakpoint is left in the target");
     let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 }
@@ -325,12 +325,12 @@ fn tensors_are_listed_by_python_line() {
         python.map(|frame| frame["line"].as_u64().unwrap()).collect()
     };
     let sites = last["tensor_sites"].as_array().unwrap();
-    let kept = [mark("empty"), mark("keep"), mark("remember"), mark("loop")];
-    let site = sites.iter().find(|site| lines(site) == kept);
-    let site = site.unwrap_or_else(|| panic!("{kept:?} in {sites:#?}"));
+    let kept_stack = [mark("empty"), mark("keep"), mark("remember"), mark("loop")];
+    let site = sites.iter().find(|site| lines(site) == kept_stack);
+    let site = site.unwrap_or_else(|| panic!("{kept_stack:?} in {sites:#?}"));
     assert_eq!((&site["live_allocations"], &site["live_bytes"]), (&10.into(), &10240.into()));
-    let gone = [mark("empty"), mark("forward"), mark("step"), mark("loop")];
-    let site = sites.iter().find(|site| lines(site) == gone).unwrap();
+    let freed_stack = [mark("empty"), mark("forward"), mark("step"), mark("loop")];
+    let site = sites.iter().find(|site| lines(site) == freed_stack).unwrap();
     assert_eq!((&site["live_allocations"], &site["frees_total"]), (&0.into(), &10.into()));
     let weights = sites.iter().find(|site| lines(site).contains(&mark("weights"))).unwrap();
     assert_eq!(weights["live_allocations"], 3);

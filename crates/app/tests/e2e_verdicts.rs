@@ -12,31 +12,31 @@ use serde_json::Value;
 
 /// A verdict with its numbers.
 #[derive(Debug, PartialEq)]
-struct Given {
+struct VerdictFields {
     verdict: String,
     confidence: String,
     per_hour: u64,
     live: u64,
-    begun: u64,
+    created: u64,
     ended: u64,
 }
 
 /// Verdicts by process, kind and call stack.
-type Verdicts = BTreeMap<(u64, String, String), Given>;
+type Verdicts = BTreeMap<(u64, String, String), VerdictFields>;
 
 fn key(entry: &Value) -> (u64, String, String) {
     let kind = entry["kind"].as_str().unwrap().to_owned();
     (entry["pid"].as_u64().unwrap(), kind, entry["frames"].to_string())
 }
 
-fn given(entry: &Value, [per_hour, live, begun, ended]: [&Value; 4]) -> Given {
+fn verdict_fields(entry: &Value, [per_hour, live, created, ended]: [&Value; 4]) -> VerdictFields {
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{entry}"));
-    Given {
+    VerdictFields {
         verdict: entry["verdict"].as_str().unwrap().to_owned(),
         confidence: entry["confidence"].as_str().unwrap().to_owned(),
         per_hour: number(per_hour),
         live: number(live),
-        begun: number(begun),
+        created: number(created),
         ended: number(ended),
     }
 }
@@ -55,7 +55,7 @@ fn of_trace(report: &Value) -> Verdicts {
         let rate = rate(entry);
         let evidence = &entry["evidence"];
         let numbers = [rate, &evidence["live"], &evidence["created"], &evidence["freed"]];
-        (key(entry), given(entry, numbers))
+        (key(entry), verdict_fields(entry, numbers))
     });
     entries.collect()
 }
@@ -65,11 +65,11 @@ fn of_recording(report: &Value) -> Verdicts {
         let evidence = &entry["evidence"];
         let rate = &evidence["growth_bytes_per_hour"];
         let numbers = [rate, &entry["bytes"], &evidence["created"], &evidence["freed"]];
-        (key(entry), given(entry, numbers))
+        (key(entry), verdict_fields(entry, numbers))
     });
     let others = list(report, &["tensors_and_objects"]).into_iter().map(|entry| {
         let numbers = [rate(entry), &entry["live"], &entry["created"], &entry["freed"]];
-        (key(entry), given(entry, numbers))
+        (key(entry), verdict_fields(entry, numbers))
     });
     memory.chain(others).collect()
 }
@@ -104,7 +104,7 @@ const LEAK: &str = "torch-leak --steps 200 --step-ms 20 --keep-bytes 12000000";
 
 /// Returns the memory kinds with a verdict.
 fn kinds(verdicts: &Verdicts, verdict: &str) -> Vec<String> {
-    let found = verdicts.iter().filter(|(_, given)| given.verdict == verdict);
+    let found = verdicts.iter().filter(|(_, verdict_fields)| verdict_fields.verdict == verdict);
     found.map(|((_, kind, _), _)| kind.clone()).collect()
 }
 

@@ -81,25 +81,25 @@ fn experiments_run_on_the_simulated_driver() {
     // Sixty steps of four allocations each, of which every twentieth keeps one of 8 MiB.
     let found = comparisons(&result(dir.path(), "correctness"));
     for (name, value) in [("allocations", 240), ("frees", 237), ("live bytes", 3 << 23)] {
-        let row = found.iter().find(|(what, ..)| what == name).unwrap();
+        let row = found.iter().find(|(metric, ..)| metric == name).unwrap();
         assert_eq!((&row.1, &row.2), (&value.into(), &value.into()), "{name}");
     }
     let found = comparisons(&result(dir.path(), "threads"));
-    let threads = found.iter().filter(|(what, ..)| what.starts_with("live bytes of worker-"));
+    let threads = found.iter().filter(|(metric, ..)| metric.starts_with("live bytes of worker-"));
     assert_eq!(threads.count(), 5, "{found:?}");
 }
 
 #[test]
 fn wrong_value_fails_the_experiment() {
     let dir = tempfile::tempdir().unwrap();
-    let liar = dir.path().join("vramscope");
+    let wrapper = dir.path().join("vramscope");
     let script = format!(
         "#!/bin/sh\n{VRAMSCOPE} \"$@\" || exit $?\nfor word; do case $word in *.jsonl) \
          sed -i 's/\"frees_total\":237/\"frees_total\":236/' \"$word\";; esac; done\n"
     );
-    fs::write(&liar, script).unwrap();
-    fs::set_permissions(&liar, fs::Permissions::from_mode(0o755)).unwrap();
-    let output = simulate(&liar, "correctness", dir.path());
+    fs::write(&wrapper, script).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = simulate(&wrapper, "correctness", dir.path());
     let messages = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{messages}");
     assert!(messages.contains("frees: expected 237, reported 236"), "{messages}");

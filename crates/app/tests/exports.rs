@@ -90,8 +90,8 @@ fn perfetto_counters_match_the_usage_report() {
             assert_eq!(found, by_process(&expected[list], point, "peak_bytes"), "{list} of {file}");
             assert!(!found.is_empty(), "{file}");
         }
-        let counts = |list: &Value, of: fn(&Value) -> u64| -> u64 {
-            list["series"].as_array().unwrap().iter().map(of).sum()
+        let counts = |list: &Value, count: fn(&Value) -> u64| -> u64 {
+            list["series"].as_array().unwrap().iter().map(count).sum()
         };
         let points = counts(&expected, |one| one["points"].as_array().unwrap().len() as u64);
         assert_eq!(counts(&found, |one| one["points"].as_u64().unwrap()), points, "{file}");
@@ -113,10 +113,11 @@ fn speedscope_has_never_freed_and_allocated_profiles() {
     let dir = tempfile::tempdir().unwrap();
     for file in files() {
         let found = python("read_speedscope.py", &[&export(&dir, &file, "speedscope")]);
-        let sum = |what: &str| -> u64 {
+        let sum = |suffix: &str| -> u64 {
             let profiles = found["profiles"].as_array().unwrap().iter();
-            let of = profiles.filter(|profile| profile["name"].as_str().unwrap().ends_with(what));
-            of.map(|profile| profile["sum"].as_u64().unwrap()).sum()
+            let matching =
+                profiles.filter(|profile| profile["name"].as_str().unwrap().ends_with(suffix));
+            matching.map(|profile| profile["sum"].as_u64().unwrap()).sum()
         };
         assert_eq!(sum(": never freed"), report(&file, "leaks", &[])["leaked_bytes"], "{file}");
         assert!(sum(": allocated") >= sum(": never freed") && sum(": allocated") > 0, "{file}");

@@ -61,10 +61,10 @@ fn several_files_are_plotted_side_by_side() {
     assert_eq!(both.matches("<circle").count(), 2);
     assert!(both.contains("both &lt;of&gt; them") && both.contains("torch_native/events.arrows"));
     assert!(both.contains("width=\"1520\" height=\"520\""));
-    let sized =
+    let small =
         svg(&[&recording("plain"), "--size", "600x300", "--theme", "dark", "--time", "utc"]);
-    assert!(sized.contains("width=\"600\" height=\"300\""));
-    assert!(!sized.contains("prefers-color-scheme") && sized.contains(">00:00:0"), "{sized}");
+    assert!(small.contains("width=\"600\" height=\"300\""));
+    assert!(!small.contains("prefers-color-scheme") && small.contains(">00:00:0"), "{small}");
 }
 
 #[test]

@@ -125,10 +125,10 @@ fn recording(dir: &TempDir) -> String {
         frames_of(4, frame("<step>;\x1b[31m", Some("train.py"), None)),
         frames_of(9, frame("helper 5", None, None)),
     ];
-    for (what, at) in all.into_iter().zip((10..).step_by(10)) {
+    for (kind, at) in all.into_iter().zip((10..).step_by(10)) {
         let at = Timestamp(at);
         writer
-            .event(&Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind: what })
+            .event(&Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind })
             .unwrap();
     }
     writer.finish(Timestamp(500)).unwrap();
@@ -159,14 +159,14 @@ fn folded_lines_are_outermost_first_and_escaped() {
 fn profile_totals_match_the_reports() {
     let dir = tempfile::tempdir().unwrap();
     for file in files().into_iter().chain([recording(&dir)]) {
-        let leakage = report(&file, "leaks", &[]);
+        let leaks = report(&file, "leaks", &[]);
         let bytes = folded(&dir, &file, &[]);
-        assert_eq!(leakage["leaked_bytes"], sum(&bytes), "{file}");
+        assert_eq!(leaks["leaked_bytes"], sum(&bytes), "{file}");
         let objects = folded(&dir, &file, &["--unit", "count"]);
-        assert_eq!(leakage["leaked_allocations"], sum(&objects), "{file}");
+        assert_eq!(leaks["leaked_allocations"], sum(&objects), "{file}");
         let peaks = report(&file, "peak", &[])["peaks"].as_array().unwrap().clone();
-        let wholes = peaks.iter().filter(|peak| peak["pid"].is_null());
-        let peak: u64 = wholes.map(|peak| peak["bytes"].as_u64().unwrap()).sum();
+        let totals = peaks.iter().filter(|peak| peak["pid"].is_null());
+        let peak: u64 = totals.map(|peak| peak["bytes"].as_u64().unwrap()).sum();
         assert_eq!(sum(&folded(&dir, &file, &["--at", "peak"])), peak, "{file}");
         let allocated = folded(&dir, &file, &["--value", "allocated"]);
         let profile = python("read_pprof.py", &export(&dir, &file, "pprof", &[]));

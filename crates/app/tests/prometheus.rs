@@ -63,7 +63,7 @@ fn rules() -> Vec<Rule> {
 /// Returns the metric names in an expression, each with the labels of its selector.
 fn metrics(expr: &str) -> Vec<(&str, Vec<&str>)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let mut found = Vec::new();
+    let mut metrics = Vec::new();
     let mut rest = expr;
     while let Some(at) = rest.find(is_part) {
         let text = &rest[at..];
@@ -78,21 +78,21 @@ fn metrics(expr: &str) -> Vec<(&str, Vec<&str>)> {
             let matchers = inside.split(", ").filter(|matcher| !matcher.is_empty());
             matchers.map(|one| one.split(['=', '!']).next().unwrap().trim()).collect()
         });
-        found.push((name, labels));
+        metrics.push((name, labels));
         rest = after;
     }
-    found
+    metrics
 }
 
 /// Returns the names in `by (…)` and `on (…)`.
 fn grouped(expr: &str) -> Vec<&str> {
-    let mut found = Vec::new();
+    let mut labels = Vec::new();
     for word in [" by (", " on ("] {
         for rest in expr.split(word).skip(1) {
-            found.extend(rest.split_once(')').unwrap().0.split(", "));
+            labels.extend(rest.split_once(')').unwrap().0.split(", "));
         }
     }
-    found
+    labels
 }
 
 /// Returns the name after each occurrence of a mark.
@@ -143,8 +143,8 @@ fn every_alert_fires_and_resolves_in_promtool_tests() {
     // Each alert must fire at least once in the tests, and be silent at least twice.
     let tests = read("contrib/prometheus/vramscope.rules.test.yml");
     for rule in rules() {
-        let question = format!("alertname: {}\n", rule.name);
-        let expectations = tests.split(&question).skip(1);
+        let key = format!("alertname: {}\n", rule.name);
+        let expectations = tests.split(&key).skip(1);
         let silent = |rest: &&str| rest.trim_start().starts_with("exp_alerts: []");
         let (silent, firing): (Vec<&str>, Vec<&str>) = expectations.partition(silent);
         assert!(!firing.is_empty() && silent.len() >= 2, "{}", rule.name);
@@ -242,7 +242,7 @@ fn dashboard_uses_only_cataloged_metrics_and_labels() {
 fn dashboard_panels_do_not_overlap() {
     let dashboard = dashboard();
     let mut ids = BTreeSet::new();
-    let mut taken = BTreeMap::new();
+    let mut cells = BTreeMap::new();
     for panel in dashboard["panels"].as_array().unwrap() {
         let title = panel["title"].as_str().unwrap();
         assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title} has a duplicate id");
@@ -250,7 +250,7 @@ fn dashboard_panels_do_not_overlap() {
         let (x, y, w, h) = (side("x"), side("y"), side("w"), side("h"));
         assert!(w > 0 && h > 0 && x + w <= 24, "{title}");
         for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
-            let other = taken.insert(cell, title);
+            let other = cells.insert(cell, title);
             assert_eq!(other, None, "{title}");
         }
     }

@@ -61,12 +61,12 @@ print(json.dumps({"arrow": arrow, "duck": duck, "failed": [name for name, in fai
 "#;
 
 /// Returns the events by type in the same file, and their bytes, as read by vramscope.
-fn ours(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
+fn event_totals(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
     let mut sums = BTreeMap::new();
     let mut reader = RecordingReader::open(file, |_| None).unwrap();
     while let Some(row) = reader.next_row().unwrap() {
-        let RecordingRow::Event(Event { kind: what, .. }) = row else { continue };
-        let (word, bytes) = match what {
+        let RecordingRow::Event(Event { kind, .. }) = row else { continue };
+        let (word, bytes) = match kind {
             EventKind::Allocate(call) => ("allocate", call.bytes),
             EventKind::Free(_) => ("free", 0),
             EventKind::Failed(call) => ("call_failed", call.asked.map_or(0, |(_, bytes)| bytes)),
@@ -87,20 +87,20 @@ fn pyarrow_and_duckdb_read_the_same_totals() {
         TestEnv::new().env("SIM_INJECT_FAILURES", "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1");
     let workload = ["--seed", "7", "random", "--ops", "2000", "--threads", "2"];
     let dir = record(&env, &workload);
-    let theirs = run(dir.path(), SUMS);
-    let ours = ours(&dir.path().join("run.arrows"));
-    assert_eq!(ours.len(), 5, "{ours:?}");
-    for (word, (count, bytes)) in &ours {
+    let result = run(dir.path(), SUMS);
+    let totals = event_totals(&dir.path().join("run.arrows"));
+    assert_eq!(totals.len(), 5, "{totals:?}");
+    for (word, (count, bytes)) in &totals {
         for reader in ["arrow", "duck"] {
             let expected = serde_json::json!([count, bytes]);
-            assert_eq!(theirs[reader][word], expected, "{word} by {reader}");
+            assert_eq!(result[reader][word], expected, "{word} by {reader}");
         }
     }
-    let failed = theirs["failed"].as_array().unwrap();
+    let failed = result["failed"].as_array().unwrap();
     for function in ["cuMemAlloc_v2", "cuMemFree_v2"] {
         assert!(failed.contains(&function.into()), "{failed:?}");
     }
-    assert_eq!(theirs["version"], "1");
+    assert_eq!(result["version"], "1");
 }
 
 #[test]

@@ -46,9 +46,9 @@ if len(sys.argv) > 2:
             found["columns"][table] = [[row[0], row[1]] for row in described.fetchall()]
     with open(sys.argv[2], encoding="utf-8") as file:
         blocks = [block.split("```")[0] for block in file.read().split("```sql\n")[1:]]
-    found["answers"] = []
+    found["query_results"] = []
     for block in blocks:
         # As text: Python's datetime would need another library.
-        answer = duckdb.sql(f"SELECT COLUMNS(*)::VARCHAR FROM ({block.strip().rstrip(';')})")
-        found["answers"].append({"columns": answer.columns, "rows": answer.fetchall()})
+        result = duckdb.sql(f"SELECT COLUMNS(*)::VARCHAR FROM ({block.strip().rstrip(';')})")
+        found["query_results"].append({"columns": result.columns, "rows": result.fetchall()})
 json.dump(found, sys.stdout)

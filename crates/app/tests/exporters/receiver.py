@@ -9,7 +9,7 @@ import ssl
 import sys
 
 directory = sys.argv[1]
-answers = [int(answer) for answer in sys.argv[2].split(",")] if len(sys.argv) > 2 and sys.argv[2] else []
+statuses = [int(status) for status in sys.argv[2].split(",")] if len(sys.argv) > 2 and sys.argv[2] else []
 count = 0
 
 
@@ -19,19 +19,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         global count
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer = answers.pop(0) if answers else 200
+        status = statuses.pop(0) if statuses else 200
         headers = {name.lower(): value for name, value in self.headers.items()}
         with open(os.path.join(directory, f"{count}.json"), "w", encoding="utf-8") as file:
-            json.dump({"path": self.path, "headers": headers, "answer": answer}, file)
+            json.dump({"path": self.path, "headers": headers, "status": status}, file)
         hidden = os.path.join(directory, f".{count}.body")
         with open(hidden, "wb") as file:
             file.write(body)
         os.rename(hidden, os.path.join(directory, f"{count}.body"))
         count += 1
-        self.send_response(answer)
-        if answer == 503:
+        self.send_response(status)
+        if status == 503:
             self.send_header("Retry-After", "1")
-        if answer == 307:
+        if status == 307:
             self.send_header("Location", "/elsewhere")
         self.send_header("Content-Length", "0")
         self.end_headers()

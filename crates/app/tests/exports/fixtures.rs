@@ -26,10 +26,9 @@ fn write(dir: &TempDir, events: impl Iterator<Item = (u32, u64, EventKind)>) -> 
     let file = std::fs::File::create(&path).unwrap();
     let mut writer = RecordingWriter::new(file, &header, |_| "cuMemAlloc_v2").unwrap();
     let mut last = Timestamp(0);
-    for (pid, at, what) in events {
+    for (pid, at, kind) in events {
         last = Timestamp(at);
-        let event =
-            Event { pid: Pid(pid), tid: Tid(pid), entry_time: last, time: last, kind: what };
+        let event = Event { pid: Pid(pid), tid: Tid(pid), entry_time: last, time: last, kind };
         writer.event(&event).unwrap();
     }
     writer.finish(last).unwrap();
@@ -109,7 +108,7 @@ pub(crate) fn long(dir: &TempDir, count: u64) -> String {
     let first = std::iter::once((1, 1000, process("long")));
     let rest = (0..count).map(|number| {
         let address = 0x7f00_0000_0000 + (number / 2 % 4096) * 4096;
-        let what = if number % 2 == 0 {
+        let kind = if number % 2 == 0 {
             allocate(address, 4096, None)
         } else {
             EventKind::Free(Free {
@@ -118,7 +117,7 @@ pub(crate) fn long(dir: &TempDir, count: u64) -> String {
                 stream: None,
             })
         };
-        (1, 2000 + number * 100, what)
+        (1, 2000 + number * 100, kind)
     });
     write(dir, first.chain(rest))
 }

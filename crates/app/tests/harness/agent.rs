@@ -111,21 +111,21 @@ impl Agent {
         self.get_with(path, &self.headers)
     }
 
-    fn expect_response(&self, answer: std::io::Result<Response>) -> Response {
-        answer.unwrap_or_else(|error| panic!("no response: {error}\n{}", self.messages()))
+    fn expect_response(&self, response: std::io::Result<Response>) -> Response {
+        response.unwrap_or_else(|error| panic!("no response: {error}\n{}", self.messages()))
     }
 
     /// Returns the response of an API path.
     pub fn api(&self, path: &str) -> Value {
-        let answer = self.get(&format!("/api/v1/{path}"));
-        assert_eq!(answer.status, 200, "{answer:?}");
-        answer.json()
+        let response = self.get(&format!("/api/v1/{path}"));
+        assert_eq!(response.status, 200, "{response:?}");
+        response.json()
     }
 
     pub fn metrics(&self) -> Metrics {
-        let answer = self.get("/metrics");
-        assert_eq!(answer.status, 200, "{answer:?}");
-        Metrics(answer.text())
+        let response = self.get("/metrics");
+        assert_eq!(response.status, 200, "{response:?}");
+        Metrics(response.text())
     }
 
     /// Returns the samples of a metric: labels as text, and values.
@@ -135,11 +135,11 @@ impl Agent {
         lines.map(|line| (labels(line, name).to_owned(), value(line))).collect()
     }
 
-    /// Waits until `look` returns a value.
-    pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
+    /// Waits until `poll` returns a value.
+    pub fn until<T>(&self, what: &str, mut poll: impl FnMut(&Self) -> Option<T>) -> T {
         let messages = || self.messages();
         until(what, messages, || {
-            let found = look(self);
+            let found = poll(self);
             assert!(found.is_some() || self.child.is_running(), "it ended:\n{}", messages());
             found
         })
@@ -177,8 +177,8 @@ impl Metrics {
     pub fn lines<'a>(&'a self, name: &str, parts: &[&str]) -> impl Iterator<Item = &'a str> {
         self.0.lines().filter(move |line| {
             let rest = line.strip_prefix(name);
-            let ours = rest.is_some_and(|rest| rest.starts_with(['{', ' ']));
-            ours && parts.iter().all(|part| line.contains(part))
+            let is_named = rest.is_some_and(|rest| rest.starts_with(['{', ' ']));
+            is_named && parts.iter().all(|part| line.contains(part))
         })
     }
 }

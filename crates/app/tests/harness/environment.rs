@@ -78,14 +78,14 @@ impl Prometheus {
 
     /// Returns its response, if it responds.
     pub fn get(&self, path: &str) -> Option<Value> {
-        let answer = http::get(&self.address, path, "").ok().filter(http::Response::is_good)?;
-        serde_json::from_slice(&answer.body).ok()
+        let response = http::get(&self.address, path, "").ok().filter(http::Response::is_good)?;
+        serde_json::from_slice(&response.body).ok()
     }
 
     /// Returns the result of a query.
     pub fn query(&self, query: &str) -> Option<Vec<Value>> {
-        let answer = self.get(&format!("/api/v1/query?query={}", http::encode(query)))?;
-        answer["data"]["result"].as_array().cloned()
+        let response = self.get(&format!("/api/v1/query?query={}", http::encode(query)))?;
+        response["data"]["result"].as_array().cloned()
     }
 }
 

@@ -39,11 +39,11 @@ pub fn simulator() -> PathBuf {
 /// Time limit for anything on a busy machine.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// Waits until `look` returns a value. `hint` is printed on a timeout.
-pub fn until<T>(what: &str, hint: impl Fn() -> String, mut look: impl FnMut() -> Option<T>) -> T {
+/// Waits until `poll` returns a value. `hint` is printed on a timeout.
+pub fn until<T>(what: &str, hint: impl Fn() -> String, mut poll: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + WAIT_TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
         assert!(Instant::now() < end, "{what} never came\n{}", hint());
@@ -199,7 +199,7 @@ impl TraceResult {
     }
 
     /// Fails unless every process in the last report matches its oracle.
-    pub fn assert_truth(&self, env: &TestEnv) {
+    pub fn assert_matches_oracle(&self, env: &TestEnv) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
         let oracles = env.oracles();
         assert!(!oracles.is_empty(), "the driver wrote no oracle");
@@ -212,8 +212,8 @@ impl TraceResult {
 }
 
 impl TraceResult {
-    /// As [`TraceResult::assert_truth`], for the processes of this trace only.
-    pub fn assert_process_truth(&self, env: &TestEnv) {
+    /// As [`TraceResult::assert_matches_oracle`], for the processes of this trace only.
+    pub fn assert_processes_match_oracles(&self, env: &TestEnv) {
         assert!(self.status.success(), "{:?}: {}", self.status, self.messages);
         for process in self.last()["processes"].as_array().unwrap() {
             assert_same(process, &env.oracle(process["pid"].as_u64().unwrap() as u32));
@@ -265,14 +265,14 @@ pub fn assert_same(process: &Value, oracle: &Value) {
         .collect();
     expected.sort();
     assert_eq!(live(process), expected, "live allocations");
-    for (ours, theirs) in [
+    for (field, oracle_field) in [
         ("live_bytes", "live_bytes"),
         ("allocations_total", "allocations"),
         ("frees_total", "frees"),
         ("released_total", "released"),
         ("failed_allocations", "failed_allocations"),
     ] {
-        assert_eq!(process[ours], oracle[theirs], "{ours} of {process}\noracle {oracle}");
+        assert_eq!(process[field], oracle[oracle_field], "{field} of {process}\noracle {oracle}");
     }
     assert_peak(process, oracle);
 }

@@ -15,7 +15,7 @@ use harness::{TestEnv, simulator};
 fn three_allocations_and_two_frees_match_the_driver() {
     let env = TestEnv::new();
     let traced = env.trace(&[], &["leak3", "--work-ms", "700", "--wait-ms", "700"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let totals: Vec<u64> =
         traced.reports.iter().map(|report| report["live_bytes"].as_u64().unwrap()).collect();
     let mib = |n: u64| n << 20;
@@ -27,28 +27,28 @@ fn three_allocations_and_two_frees_match_the_driver() {
 #[test]
 fn training_on_two_threads_matches_the_driver() {
     let env = TestEnv::new();
-    env.trace(&[], &["train", "--steps", "150", "--step-ms", "2"]).assert_truth(&env);
+    env.trace(&[], &["train", "--steps", "150", "--step-ms", "2"]).assert_matches_oracle(&env);
 }
 
 #[test]
 fn four_processes_match_the_driver() {
     let env = TestEnv::new();
     let traced = env.trace(&[], &["stressor", "--duration", "3", "--sleep-ms", "5"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     assert_eq!(env.oracles().len(), 4);
 }
 
 #[test]
 fn cross_thread_frees_match_the_driver() {
     let env = TestEnv::new();
-    env.trace(&[], &["threads", "--threads", "5", "--duration", "3"]).assert_truth(&env);
+    env.trace(&[], &["threads", "--threads", "5", "--duration", "3"]).assert_matches_oracle(&env);
 }
 
 #[test]
 fn anomaly_is_listed_with_its_thread() {
     let env = TestEnv::new();
     let traced = env.trace(&[], &["anomaly", "--iter-ms", "50"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let pid = *env.oracles().keys().next().unwrap();
     let processes =
         traced.reports.iter().flat_map(|report| report["processes"].as_array().unwrap());
@@ -66,7 +66,7 @@ fn paced_and_unpaced_calls_match_the_driver() {
     for throughput in ["4000", "max"] {
         let env = TestEnv::new();
         let workload = ["spam", "--throughput", throughput, "--duration", "2"];
-        env.trace(&[], &workload).assert_truth(&env);
+        env.trace(&[], &workload).assert_matches_oracle(&env);
     }
 }
 
@@ -74,25 +74,25 @@ fn paced_and_unpaced_calls_match_the_driver() {
 fn leaks_of_a_fast_program_match_the_driver() {
     let env = TestEnv::new();
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
-    env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
+    env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
 }
 
 #[test]
 fn contexts_and_devices_match_the_driver() {
     let env = TestEnv::new();
-    env.trace(&[], &["contexts"]).assert_truth(&env);
+    env.trace(&[], &["contexts"]).assert_matches_oracle(&env);
 }
 
 #[test]
 fn every_memory_kind_matches_the_driver() {
     let env = TestEnv::new();
-    env.trace(&[], &["kinds"]).assert_truth(&env);
+    env.trace(&[], &["kinds"]).assert_matches_oracle(&env);
 }
 
 #[test]
 fn forked_child_has_its_own_ledger() {
     let env = TestEnv::new();
-    env.trace(&[], &["fork"]).assert_truth(&env);
+    env.trace(&[], &["fork"]).assert_matches_oracle(&env);
     assert_eq!(env.oracles().len(), 2);
 }
 
@@ -100,7 +100,7 @@ fn forked_child_has_its_own_ledger() {
 fn exec_starts_a_new_ledger() {
     let env = TestEnv::new();
     let traced = env.trace(&[], &["exec"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let processes = traced.last()["processes"].as_array().unwrap();
     let ends: Vec<_> = processes.iter().map(|process| process["end_reason"].as_str()).collect();
     assert_eq!(ends, [Some("exit"), Some("exec")]);
@@ -110,7 +110,7 @@ fn exec_starts_a_new_ledger() {
 fn out_of_memory_is_reported() {
     let env = TestEnv::new().env("SIM_MEMORY", "2G");
     let traced = env.trace(&[], &["oom", "--chunk-mb", "300"]);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let ooms: Vec<_> = traced
         .reports
         .iter()
@@ -128,7 +128,7 @@ fn failed_calls_change_nothing() {
     let env = TestEnv::new().env("SIM_INJECT_FAILURES", failing);
     let workload = ["random", "--ops", "3000", "--threads", "2"];
     let traced = env.trace(&["--top", "1000000"], &workload);
-    traced.assert_truth(&env);
+    traced.assert_matches_oracle(&env);
     let (_, oracle) = env.oracles().into_iter().next().unwrap();
     assert!(oracle["failed_allocations"].as_u64() > Some(20), "{oracle}");
 }
@@ -136,7 +136,7 @@ fn failed_calls_change_nothing() {
 #[test]
 fn older_driver_build_matches() {
     let env = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
-    env.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_truth(&env);
+    env.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_matches_oracle(&env);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn every_attach_mode_matches_the_driver() {
     for tier in ["session", "multi", "single", "single-no-cookie"] {
         let env = TestEnv::new();
         let workload = ["threads", "--threads", "4", "--duration", "1"];
-        env.trace(&["--attach-mode", tier], &workload).assert_truth(&env);
+        env.trace(&["--attach-mode", tier], &workload).assert_matches_oracle(&env);
     }
 }
 
@@ -152,5 +152,5 @@ fn every_attach_mode_matches_the_driver() {
 fn many_live_allocations_match_the_driver() {
     let env = TestEnv::new();
     let workload = ["hold", "--count", "50000", "--size", "4096", "--distinct", "--wait-ms", "300"];
-    env.trace(&["--top", "1000000"], &workload).assert_truth(&env);
+    env.trace(&["--top", "1000000"], &workload).assert_matches_oracle(&env);
 }
