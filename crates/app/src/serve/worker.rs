@@ -55,7 +55,7 @@ impl AgentThread {
     pub(crate) fn join_until(self, deadline: Instant) -> Result<()> {
         while !self.0.is_finished() {
             if Instant::now() >= deadline {
-                bail!("the thread `{}` does not end; the agent ends without it", self.0.name());
+                bail!("thread `{}` did not stop; exiting without it", self.0.name());
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -77,7 +77,7 @@ mod tests {
             Ok(())
         });
         let error = worker.unwrap().join_until(Instant::now()).unwrap_err().to_string();
-        assert_eq!(error, "the thread `slow` does not end; the agent ends without it");
+        assert_eq!(error, "thread `slow` did not stop; exiting without it");
         drop(release);
     }
 

@@ -120,8 +120,8 @@ fn check_response(mut response: Response<ureq::Body>) -> Result<Vec<u8>, Deliver
     let text = body.ok().and_then(|body| String::from_utf8(body).ok()).unwrap_or_default();
     let text = text.trim();
     let reason = match text.is_empty() || text.contains('\0') {
-        true => format!("the answer is {status}"),
-        false => format!("the answer is {status}: {text}"),
+        true => format!("the server returned {status}"),
+        false => format!("the server returned {status}: {text}"),
     };
     Err(DeliveryError { reason, is_transient, retry_after: after })
 }

@@ -82,7 +82,7 @@ impl HtmlRenderer {
 
 fn outcome(thread: Worker) -> String {
     let Err(error) = thread.join() else { return "written".into() };
-    let why = format!("could not be made: {}", output::error_chain(&error));
+    let why = format!("could not be written: {}", output::error_chain(&error));
     output::log(&format!("HTML report of an incident {why}"));
     why
 }
