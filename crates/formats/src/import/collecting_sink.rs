@@ -124,7 +124,7 @@ pub struct CollectingSink<'a> {
     pub info: FileInfo,
     /// Indices of pools in `info`.
     pools: HashMap<(Pid, Option<DeviceId>, u64), usize>,
-    only: ChangeFilter,
+    filter: ChangeFilter,
     each: &'a mut dyn FnMut(&AllocationChange, &FileInfo),
     progress: &'a mut dyn FnMut(u64, u64),
 }
@@ -133,11 +133,11 @@ impl<'a> CollectingSink<'a> {
     /// Passes selected changes to `each`, with the information so far, and the reader's progress to
     /// `progress`.
     pub fn new(
-        only: ChangeFilter,
+        filter: ChangeFilter,
         each: &'a mut dyn FnMut(&AllocationChange, &FileInfo),
         progress: &'a mut dyn FnMut(u64, u64),
     ) -> Self {
-        Self { info: FileInfo::default(), pools: HashMap::new(), only, each, progress }
+        Self { info: FileInfo::default(), pools: HashMap::new(), filter, each, progress }
     }
 }
 
@@ -149,13 +149,13 @@ impl ImportSink for CollectingSink<'_> {
     fn change(&mut self, change: &AllocationChange) {
         let first = self.info.span.map_or(change.at, |(first, _)| first);
         self.info.span = Some((first, change.at));
-        if self.only == ChangeFilter::default() {
+        if self.filter == ChangeFilter::default() {
             (self.each)(change, &self.info);
             return;
         }
         self.info.seen.processes.insert(change.pid);
         self.info.seen.devices.extend(change.device);
-        if let Some(change) = self.only.apply(change) {
+        if let Some(change) = self.filter.apply(change) {
             (self.each)(&change, &self.info);
         }
     }
@@ -173,19 +173,19 @@ impl ImportSink for CollectingSink<'_> {
     }
 
     fn segment(&mut self, segment: Segment) {
-        if self.only.device.is_none() || self.only.device == segment.device {
+        if self.filter.device.is_none() || self.filter.device == segment.device {
             self.info.segments.push(segment);
         }
     }
 
     fn verdict(&mut self, verdict: SiteVerdict) {
-        if self.only.pid.is_none_or(|pid| verdict.pid == Some(pid)) {
+        if self.filter.pid.is_none_or(|pid| verdict.pid == Some(pid)) {
             self.info.verdicts.push(verdict);
         }
     }
 
     fn findings(&mut self, mut findings: SuspectReport) {
-        let ChangeFilter { pid, device } = self.only;
+        let ChangeFilter { pid, device } = self.filter;
         let is_selected = |group: &GroupKey| {
             pid.is_none_or(|pid| pid == group.pid) && (device.is_none() || device == group.device)
         };
@@ -196,7 +196,7 @@ impl ImportSink for CollectingSink<'_> {
     }
 
     fn pool(&mut self, pool: &PoolTotals) {
-        let ChangeFilter { pid, device } = self.only;
+        let ChangeFilter { pid, device } = self.filter;
         if pid.is_some_and(|pid| pid != pool.pid) || device.is_some() && device != pool.device {
             return;
         }
@@ -213,7 +213,7 @@ impl ImportSink for CollectingSink<'_> {
     }
 
     fn failed_allocation(&mut self, failed: &FailedAllocation) {
-        let ChangeFilter { pid, device } = self.only;
+        let ChangeFilter { pid, device } = self.filter;
         let is_selected = pid.is_none_or(|pid| pid == failed.pid)
             && (device.is_none() || device == failed.device);
         if is_selected && self.info.failed_allocations.len() < MAX_FAILED_REQUESTS {
@@ -249,10 +249,10 @@ mod tests {
 
     use super::*;
 
-    fn change(what: ChangeKind, pid: u32, device: Option<u16>) -> AllocationChange {
+    fn change(action: ChangeKind, pid: u32, device: Option<u16>) -> AllocationChange {
         AllocationChange {
             at: Timestamp(5),
-            action: what,
+            action,
             pid: Pid(pid),
             tid: Tid(1),
             device: device.map(DeviceId),
@@ -267,20 +267,20 @@ mod tests {
 
     #[test]
     fn device_filter_turns_moves_into_starts_and_ends() {
-        let only = ChangeFilter { pid: Some(Pid(1)), device: Some(DeviceId(0)) };
+        let filter = ChangeFilter { pid: Some(Pid(1)), device: Some(DeviceId(0)) };
         let moved = |from: Option<u16>, to| {
             let before = LateFields { device: from.map(DeviceId), pool: None, bytes: 8 };
             let change = change(ChangeKind::Updated { began: Timestamp(1), before }, 1, to);
-            only.apply(&change).map(|change| (change.action, change.device))
+            filter.apply(&change).map(|change| (change.action, change.device))
         };
         let gpu = Some(DeviceId(0));
         assert_eq!(moved(None, Some(0)), Some((ChangeKind::Allocated, gpu)));
         let ended = ChangeKind::Ended { began: Timestamp(1), how: EndReason::Replaced };
         assert_eq!(moved(Some(0), Some(1)), Some((ended, gpu)));
         assert_eq!(moved(None, Some(1)), None);
-        assert!(only.apply(&change(ChangeKind::Allocated, 1, Some(0))).is_some());
-        assert!(only.apply(&change(ChangeKind::Allocated, 1, None)).is_none());
-        assert!(only.apply(&change(ChangeKind::Allocated, 2, Some(0))).is_none());
+        assert!(filter.apply(&change(ChangeKind::Allocated, 1, Some(0))).is_some());
+        assert!(filter.apply(&change(ChangeKind::Allocated, 1, None)).is_none());
+        assert!(filter.apply(&change(ChangeKind::Allocated, 2, Some(0))).is_none());
     }
 
     #[test]
@@ -300,9 +300,9 @@ mod tests {
 
     #[test]
     fn last_totals_of_each_selected_pool_are_kept() {
-        let totals = |only: ChangeFilter| {
+        let totals = |filter: ChangeFilter| {
             let (mut each, mut progress) = (|_: &AllocationChange, _: &FileInfo| {}, |_, _| {});
-            let mut sink = CollectingSink::new(only, &mut each, &mut progress);
+            let mut sink = CollectingSink::new(filter, &mut each, &mut progress);
             let (device, at) = (None, Timestamp(1));
             let pool = PoolTotals { pid: Pid(1), device, pool: 7, reserved: None, used: 1, at };
             sink.pool(&pool);

@@ -22,7 +22,7 @@ pub(super) struct ReportedLeak {
     /// Pointer, or handle of an array.
     pub(super) address: u64,
     /// Kind of memory.
-    pub(super) sort: LeakKind,
+    pub(super) kind: LeakKind,
     /// Stack, innermost frame first.
     pub(super) frames: Vec<ReportFrame>,
 }
@@ -137,7 +137,7 @@ impl<'a> LeakCollector<'a> {
         self.context += u64::from(leak.bytes == 4096 && at_free);
         let kind = kind(&leak);
         let key = self.key(&leak);
-        let frames = self.frames(leak.frames, leak.sort);
+        let frames = self.frames(leak.frames, leak.kind);
         let site = (!frames.is_empty()).then(|| self.sink.stacks().site(&frames));
         self.sink.change(&AllocationChange {
             at: Timestamp(0),
@@ -154,13 +154,13 @@ impl<'a> LeakCollector<'a> {
         });
     }
 
-    fn frames(&mut self, report_frames: Vec<ReportFrame>, sort: LeakKind) -> Vec<FrameId> {
+    fn frames(&mut self, report_frames: Vec<ReportFrame>, kind: LeakKind) -> Vec<FrameId> {
         let inside = report_frames.iter().take_while(|frame| frame.is_inside()).count();
         // The call that the program made is kept, whether of the runtime or of the driver.
         let call = report_frames.get(inside);
         let runtime = call.is_some_and(|frame| frame.function.starts_with("cuda"));
         let skip = if runtime { inside } else { 0 };
-        let synthetic = (sort == LeakKind::Heap).then(|| Frame {
+        let synthetic = (kind == LeakKind::Heap).then(|| Frame {
             function: "device heap (malloc in a kernel)".into(),
             language: Language::Synthetic,
             ..Frame::default()
@@ -174,7 +174,7 @@ impl<'a> LeakCollector<'a> {
     /// Returns a unique key. Reports can contain an address more than once.
     fn key(&mut self, leak: &ReportedLeak) -> AllocationKey {
         let space =
-            if leak.sort == LeakKind::Array { AddressType::Array } else { AddressType::Pointer };
+            if leak.kind == LeakKind::Array { AddressType::Array } else { AddressType::Pointer };
         let mut key = AllocationKey { space, value: leak.address };
         if !self.keys.insert(key) {
             key.space = AddressType::External;
@@ -225,7 +225,7 @@ impl<'a> LeakCollector<'a> {
 
 /// Returns the kind, if a function of the stack determines it.
 fn kind(leak: &ReportedLeak) -> MemoryKind {
-    if leak.sort == LeakKind::Array {
+    if leak.kind == LeakKind::Array {
         return MemoryKind::Array;
     }
     let known = leak.frames.iter().find_map(|frame| {

@@ -35,7 +35,7 @@ pub(super) fn read(
     mut file: impl BufRead,
     leaks: &mut LeakCollector<'_>,
 ) -> Result<(), ImportError> {
-    let mut reader = TextReader { prefix: PREFIX.into(), leak: None, open: None, leaks };
+    let mut reader = TextReader { prefix: PREFIX.into(), leak: None, frame: None, leaks };
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
@@ -60,7 +60,7 @@ struct TextReader<'r, 'a> {
     /// The leak whose lines are being read.
     leak: Option<ReportedLeak>,
     /// Its last frame, whose module may be on the next line.
-    open: Option<ReportFrame>,
+    frame: Option<ReportFrame>,
     leaks: &'r mut LeakCollector<'a>,
 }
 
@@ -78,11 +78,11 @@ impl TextReader<'_, '_> {
             self.end();
         } else if let Some(frame) = text.strip_prefix("Host Frame:") {
             self.close();
-            self.open = Some(parse_frame(frame));
+            self.frame = Some(parse_frame(frame));
         } else if let Some(module) = text.strip_prefix("in ")
-            && let Some(open) = &mut self.open
+            && let Some(frame) = &mut self.frame
         {
-            open.module = Some(module.trim().into());
+            frame.module = Some(module.trim().into());
             self.close();
         } else if content.starts_with("   ") {
             // Headings of stacks, and details of errors that are not leaks.
@@ -121,7 +121,7 @@ impl TextReader<'_, '_> {
 
     /// Completes the frame.
     fn close(&mut self) {
-        if let (Some(frame), Some(leak)) = (self.open.take(), &mut self.leak) {
+        if let (Some(frame), Some(leak)) = (self.frame.take(), &mut self.leak) {
             leak.push(frame);
         }
     }
@@ -148,7 +148,7 @@ fn leak(text: &str) -> Option<ReportedLeak> {
     let address = address.split_whitespace().next()?.strip_prefix("0x")?;
     let digits = address.trim_end_matches(|c: char| !c.is_ascii_hexdigit());
     let address = u64::from_str_radix(digits, 16).ok()?;
-    Some(ReportedLeak { bytes: number(bytes)?, address, sort: kind, frames: Vec::new() })
+    Some(ReportedLeak { bytes: number(bytes)?, address, kind, frames: Vec::new() })
 }
 
 /// Parses `10498048 bytes leaked in 5 allocations`.
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn leaks_of_all_kinds_are_parsed() {
-        let parsed = |text| leak(text).map(|leak| (leak.bytes, leak.address, leak.sort));
+        let parsed = |text| leak(text).map(|leak| (leak.bytes, leak.address, leak.kind));
         assert_eq!(parsed("8,388,608 bytes at 0x7f00"), Some((8 << 20, 0x7f00, LeakKind::Plain)));
         assert_eq!(parsed("64 bytes at 0x10 on the device heap"), Some((64, 0x10, LeakKind::Heap)));
         assert_eq!(

@@ -81,9 +81,9 @@ impl LeakRecord {
             "text" | "type" => {
                 let text = text.to_ascii_lowercase();
                 if text.contains("array") {
-                    self.leak.sort = LeakKind::Array;
+                    self.leak.kind = LeakKind::Array;
                 } else if text.contains("heap") {
-                    self.leak.sort = LeakKind::Heap;
+                    self.leak.kind = LeakKind::Heap;
                 }
             }
             "saveLocation" => self.other_stack = !text.contains("allocation"),

@@ -40,7 +40,7 @@ impl KindClass {
 /// A live allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LiveAllocation {
-    pub(super) began: i64,
+    pub(super) start: i64,
     pub(super) bytes: i64,
     pub(super) pool: Option<PoolId>,
     pub(super) stream: Option<StreamId>,

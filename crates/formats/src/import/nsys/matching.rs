@@ -82,7 +82,7 @@ pub(super) struct MatchProgress {
     graphs: HashMap<u32, VecDeque<(u64, LiveAllocation)>>,
     serial: u64,
     pub(super) pools: PoolTable,
-    warnings: RowWarnings,
+    row_warnings: RowWarnings,
     seen: u64,
     /// Number of rows that were used.
     pub(super) used: u64,
@@ -148,27 +148,27 @@ impl RowReader<15> for Matcher<'_> {
 impl Matcher<'_> {
     #[inline]
     fn parse(&mut self, row: &RecordRow<'_, 15>) -> Option<(MemoryRow, MemoryOperation)> {
-        let warnings = &mut self.state.warnings;
+        let row_warnings = &mut self.state.row_warnings;
         let (Some(start), Some(global), Some(address), Some(bytes), Some(kind), Some(operation)) =
             (row.int(0), row.int(1), row.int(2), row.int(3), row.int(4), row.int(5))
         else {
-            warnings.types += 1;
+            row_warnings.types += 1;
             return None;
         };
         let Some(operation) = self.enums.operation(operation) else {
-            warnings.operations += 1;
+            row_warnings.operations += 1;
             return None;
         };
         if bytes < 0 {
-            warnings.sizes += 1;
+            row_warnings.sizes += 1;
             return None;
         }
         let Some(process) = self.processes.number(global) else {
-            warnings.processes += 1;
+            row_warnings.processes += 1;
             return None;
         };
         let kind = self.enums.kind(kind).unwrap_or_else(|| {
-            warnings.unknown_kinds += 1;
+            row_warnings.unknown_kinds += 1;
             MemoryKind::Unknown
         });
         let class = class(kind);
@@ -215,7 +215,7 @@ impl Matcher<'_> {
         let device =
             device(row).filter(|_| !matches!(event.class, KindClass::Pinned | KindClass::Pageable));
         LiveAllocation {
-            began: event.start,
+            start: event.start,
             bytes: event.bytes,
             pool: row.int(10).map(|pool| PoolId(pool as u64)),
             stream: row.int(9).filter(|_| pooled).map(|stream| StreamId(stream as u64)),
@@ -229,7 +229,7 @@ impl Matcher<'_> {
     }
 
     fn allocated(&mut self, event: &MemoryRow, row: &RecordRow<'_, 15>) {
-        let key = event.name();
+        let key = event.match_key();
         let mut live = self.live(event, row);
         if event.class == KindClass::Managed {
             if let Some(older) = self.state.live.get(&key)
@@ -245,9 +245,11 @@ impl Matcher<'_> {
             }
             Entry::Occupied(mut entry) => {
                 let older = entry.insert(live);
-                self.state.warnings.replaced += 1;
-                let ended =
-                    ChangeKind::Ended { began: self.moment(older.began), how: EndReason::Replaced };
+                self.state.row_warnings.replaced += 1;
+                let ended = ChangeKind::Ended {
+                    began: self.timestamp(older.start),
+                    how: EndReason::Replaced,
+                };
                 self.emit(event.process, event.key(), &older, event.start, ended);
             }
         }
@@ -272,17 +274,17 @@ impl Matcher<'_> {
     }
 
     fn freed(&mut self, event: &MemoryRow) {
-        let Entry::Occupied(entry) = self.state.live.entry(event.name()) else {
-            self.state.warnings.unmatched += 1;
+        let Entry::Occupied(entry) = self.state.live.entry(event.match_key()) else {
+            self.state.row_warnings.unmatched += 1;
             return;
         };
         if entry.get().class != event.class {
-            self.state.warnings.unmatched += 1;
+            self.state.row_warnings.unmatched += 1;
             return;
         }
         let live = entry.remove();
-        self.state.warnings.other_size += u64::from(live.bytes != event.bytes);
-        let ended = ChangeKind::Ended { began: self.moment(live.began), how: EndReason::Freed };
+        self.state.row_warnings.other_size += u64::from(live.bytes != event.bytes);
+        let ended = ChangeKind::Ended { began: self.timestamp(live.start), how: EndReason::Freed };
         self.emit(event.process, event.key(), &live, event.start, ended);
     }
 
@@ -294,24 +296,25 @@ impl Matcher<'_> {
             if let Some(at) = list.iter().position(|(_, live)| live.bytes == event.bytes) {
                 freed.extend(list.remove(at));
             } else {
-                let mut left = event.bytes;
+                let mut remaining = event.bytes;
                 while let Some((_, live)) = list.front()
-                    && live.bytes <= left
+                    && live.bytes <= remaining
                 {
-                    left -= live.bytes;
+                    remaining -= live.bytes;
                     freed.extend(list.pop_front());
                 }
             }
         }
-        self.state.warnings.unmatched += u64::from(freed.is_empty());
+        self.state.row_warnings.unmatched += u64::from(freed.is_empty());
         for (serial, live) in freed {
-            let ended = ChangeKind::Ended { began: self.moment(live.began), how: EndReason::Freed };
+            let ended =
+                ChangeKind::Ended { began: self.timestamp(live.start), how: EndReason::Freed };
             self.emit(event.process, graph_key(serial), &live, event.start, ended);
         }
     }
 
     #[inline]
-    const fn moment(&self, start: i64) -> Timestamp {
+    const fn timestamp(&self, start: i64) -> Timestamp {
         Timestamp(start.wrapping_sub(self.zero) as u64)
     }
 
@@ -322,13 +325,13 @@ impl Matcher<'_> {
         key: AllocationKey,
         live: &LiveAllocation,
         start: i64,
-        what: ChangeKind,
+        action: ChangeKind,
     ) {
-        let at = self.moment(start);
+        let at = self.timestamp(start);
         let Some(process) = self.processes.get(process) else { return };
         self.sink.change(&AllocationChange {
             at,
-            action: what,
+            action,
             pid: process.pid,
             tid: live.tid,
             device: live.device,
@@ -344,7 +347,7 @@ impl Matcher<'_> {
 
 impl MemoryRow {
     #[inline]
-    const fn name(&self) -> MatchKey {
+    const fn match_key(&self) -> MatchKey {
         MatchKey { address: self.address, process: self.process, space: self.class.space() }
     }
 
@@ -356,28 +359,31 @@ impl MemoryRow {
 
 impl MatchProgress {
     /// Adds warnings about all rows.
-    pub(super) fn add_warnings(&self, notes: &mut Warnings) {
-        let warnings = &self.warnings;
-        notes.inexact(
+    pub(super) fn add_warnings(&self, warnings: &mut Warnings) {
+        let row_warnings = &self.row_warnings;
+        warnings.inexact(
             "memory events have values that are not numbers and were left out",
-            warnings.types,
+            row_warnings.types,
         );
-        notes.inexact("memory events have negative sizes and were left out", warnings.sizes);
-        notes.inexact(
+        warnings.inexact("memory events have negative sizes and were left out", row_warnings.sizes);
+        warnings.inexact(
             "memory events are neither allocation nor free and were left out",
-            warnings.operations,
+            row_warnings.operations,
         );
-        notes.inexact("memory events of too many processes were left out", warnings.processes);
-        notes.info(
+        warnings
+            .inexact("memory events of too many processes were left out", row_warnings.processes);
+        warnings.info(
             "memory events have a kind that is not known; it counts as unknown",
-            warnings.unknown_kinds,
+            row_warnings.unknown_kinds,
         );
-        notes.inexact("frees of memory whose allocation is not in the file", warnings.unmatched);
-        notes.info(
+        warnings
+            .inexact("frees of memory whose allocation is not in the file", row_warnings.unmatched);
+        warnings.info(
             "frees have another size than their allocation, whose size is used",
-            warnings.other_size,
+            row_warnings.other_size,
         );
-        notes.inexact("allocations ended without a free (address reused)", warnings.replaced);
+        warnings
+            .inexact("allocations ended without a free (address reused)", row_warnings.replaced);
     }
 }
 

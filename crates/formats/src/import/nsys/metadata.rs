@@ -24,11 +24,11 @@ fn small(
     let Ok(mut statement) = database.connection.prepare(query) else { return Ok(()) };
     let failed = |error| database.sqlite_error("a table of names", &error);
     let mut rows = statement.query([]).map_err(failed)?;
-    let mut left = MAX_TABLE_ROWS;
+    let mut remaining = MAX_TABLE_ROWS;
     while let Some(row) = rows.next().map_err(failed)? {
         each(row);
-        left -= 1;
-        if left == 0 {
+        remaining -= 1;
+        if remaining == 0 {
             break;
         }
     }
@@ -123,7 +123,7 @@ pub(super) enum MemoryOperation {
 impl EnumTables {
     /// Reads the numbers from the file, with those that all versions use so far as defaults:
     /// exports of some versions have no such tables, or empty ones.
-    pub(super) fn read(database: &Database, notes: &mut Warnings) -> Result<Self, ImportError> {
+    pub(super) fn read(database: &Database, warnings: &mut Warnings) -> Result<Self, ImportError> {
         let known = [
             MemoryKind::Pageable,
             MemoryKind::Pinned,
@@ -145,7 +145,7 @@ impl EnumTables {
             if kind == MemoryKind::Unknown && !name.ends_with("_UNKNOWN") {
                 let text =
                     format!("memory kind {} is not known; it counts as unknown", sanitize(&name));
-                notes.info(text, 1);
+                warnings.info(text, 1);
             }
             put(&mut tables.kinds, id, kind);
         })?;

@@ -37,14 +37,14 @@ pub(super) const EVENTS: &str = "CUDA_GPU_MEMORY_USAGE_EVENTS";
 /// The file cannot be read, is damaged or locked, or lacks required columns.
 pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, ImportError> {
     let database = Database::open(path)?;
-    let mut notes = Warnings::default();
+    let mut warnings = Warnings::default();
     let export = ExportInfo::read(&database)?;
-    let enums = EnumTables::read(&database, &mut notes)?;
+    let enums = EnumTables::read(&database, &mut warnings)?;
     let events = match Table::find(&database, EVENTS, prescan::COLUMNS)? {
-        Some(table) => read_events(&database, &table, &enums, &export, &mut notes, sink)?,
+        Some(table) => read_events(&database, &table, &enums, &export, &mut warnings, sink)?,
         None => {
             export.report_clock(&database, 0, sink)?;
-            notes.inexact(
+            warnings.inexact(
                 "the file has no memory events: profile with nsys profile --cuda-memory-usage=true",
                 1,
             );
@@ -52,7 +52,7 @@ pub fn read(path: &Path, sink: &mut dyn ImportSink) -> Result<ImportSummary, Imp
         }
     };
     metadata::report_devices(&database, sink)?;
-    notes.flush(sink);
+    warnings.flush(sink);
     Ok(ImportSummary { source: SourceFormat::Nsys, events, producer: export.producer })
 }
 
@@ -61,24 +61,24 @@ fn read_events(
     table: &Table<8>,
     enums: &EnumTables,
     export: &ExportInfo,
-    notes: &mut Warnings,
+    warnings: &mut Warnings,
     sink: &mut dyn ImportSink,
 ) -> Result<u64, ImportError> {
     table.require(database, &matching::REQUIRED)?;
-    let mut survey = Prescan::new(enums);
-    table.rows(database, RowOrder::Stored, &mut survey)?;
-    let Prescan { mut processes, variables, rows, late, span, .. } = survey;
+    let mut prescan = Prescan::new(enums);
+    table.rows(database, RowOrder::Stored, &mut prescan)?;
+    let Prescan { mut processes, variables, rows, late, span, .. } = prescan;
     // Timestamps are unsigned, but times of a file may be negative: then the earliest is timestamp
     // 0.
     let zero = span.map_or(0, |(first, _)| first.min(0));
     export.report_clock(database, zero, sink)?;
-    notes.info("memory events were out of order and have been sorted", late);
+    warnings.info("memory events were out of order and have been sorted", late);
 
     let mut strings = StringTable::new(database)?;
     let stats = stacks::calls::read(database, &mut processes)?;
-    stats.add_warnings(&mut strings, notes);
+    stats.add_warnings(&mut strings, warnings);
     let mut chains =
-        stacks::chains::read(database, &mut processes, &stats, &mut strings, notes, sink)?;
+        stacks::chains::read(database, &mut processes, &stats, &mut strings, warnings, sink)?;
     stacks::calls::resolve(&mut processes, |chain| chains.site(chain), &mut strings, sink);
     drop(chains);
 
@@ -86,19 +86,19 @@ fn read_events(
         let order = if late > 0 { RowOrder::By("start") } else { RowOrder::Stored };
         let state = MatchProgress::default();
         let (processes, path) = (&mut processes, database.path());
-        let mut matching = Matcher { path, enums, processes, variables, zero, rows, sink, state };
+        let mut matcher = Matcher { path, enums, processes, variables, zero, rows, sink, state };
         if let Some(table) = Table::find(database, EVENTS, matching::COLUMNS)? {
-            table.rows(database, order, &mut matching)?;
+            table.rows(database, order, &mut matcher)?;
         }
-        matching.state
+        matcher.state
     };
-    state.add_warnings(notes);
+    state.add_warnings(warnings);
     let MatchProgress { mut pools, used, .. } = state;
     pools.read(database, &mut processes)?;
     pools.finish(&processes, zero, sink);
     metadata::report_processes(database, &mut strings, |global| processes.pid(global), sink)?;
     let text = "processes of different machines have the same pid; the later ones are shown with a \
                 larger one";
-    notes.info(text, processes.same_pids() as u64);
+    warnings.info(text, processes.same_pids() as u64);
     Ok(used)
 }

@@ -140,16 +140,16 @@ const fn length(span: (i64, i64)) -> i64 {
 /// Returns the changes in bins of `width` starting at `begin`, spread over neighbors.
 fn bins(points: &[(i64, u64)], begin: i64, width: i64, length: i64) -> Vec<f64> {
     let count = usize::try_from(length / width).unwrap_or(0).min(16 * MAX_BINS) + 1;
-    let mut sharp = vec![0.0; count];
+    let mut changes = vec![0.0; count];
     for pair in points.windows(2) {
         let [(_, before), (at, after)] = pair else { continue };
         let Ok(bin) = usize::try_from(at.saturating_sub(begin).div_euclid(width)) else { continue };
-        if let Some(slot) = sharp.get_mut(bin) {
+        if let Some(slot) = changes.get_mut(bin) {
             *slot += *after as f64 - *before as f64;
         }
     }
     let mut spread = vec![0.0; count];
-    for (at, &change) in sharp.iter().enumerate() {
+    for (at, &change) in changes.iter().enumerate() {
         for (near, weight) in [(at.checked_sub(1), 0.25), (Some(at), 0.5), (Some(at + 1), 0.25)] {
             if let Some(slot) = near.and_then(|near| spread.get_mut(near)) {
                 *slot += weight * change;

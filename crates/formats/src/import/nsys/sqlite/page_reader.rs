@@ -191,8 +191,9 @@ impl ReadAhead {
             let max = (READ_AHEAD_BYTES / file.page).max(1) as u32;
             let near = distance <= self.pages.saturating_mul(2);
             let pages = if near { self.pages * 2 } else { self.pages / 2 }.clamp(1, max);
-            let left = file.count.checked_sub(number).ok_or(UnsupportedLayout)?.saturating_add(1);
-            let pages = pages.min(left);
+            let remaining =
+                file.count.checked_sub(number).ok_or(UnsupportedLayout)?.saturating_add(1);
+            let pages = pages.min(remaining);
             let length = pages as usize * file.page;
             if self.bytes.len() < length {
                 self.bytes.resize(length, 0);

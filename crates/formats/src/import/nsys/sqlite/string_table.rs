@@ -16,7 +16,7 @@ const MAX_UNINDEXED_LOOKUPS: u32 = 1000;
 #[derive(Debug)]
 pub(in crate::import::nsys) struct StringTable<'d> {
     statement: Option<Statement<'d>>,
-    left: Option<u32>,
+    remaining_lookups: Option<u32>,
 }
 
 impl<'d> StringTable<'d> {
@@ -36,13 +36,13 @@ impl<'d> StringTable<'d> {
             }
             _ => None,
         };
-        Ok(Self { statement, left: (!keyed).then_some(MAX_UNINDEXED_LOOKUPS) })
+        Ok(Self { statement, remaining_lookups: (!keyed).then_some(MAX_UNINDEXED_LOOKUPS) })
     }
 
     /// Returns the string of an id, if it exists.
     pub(in crate::import::nsys) fn get(&mut self, id: i64) -> Option<String> {
-        if let Some(left) = &mut self.left {
-            *left = left.checked_sub(1)?;
+        if let Some(remaining) = &mut self.remaining_lookups {
+            *remaining = remaining.checked_sub(1)?;
         }
         let statement = self.statement.as_mut()?;
         statement.query_row([id], |row| Ok(row.get_ref(0)?.as_bytes().ok().map(text))).ok()?

@@ -245,18 +245,18 @@ impl CallStats {
     pub(in crate::import::nsys) fn add_warnings(
         &self,
         strings: &mut StringTable<'_>,
-        notes: &mut Warnings,
+        warnings: &mut Warnings,
     ) {
         for (&name, &count) in &self.failed {
             let name = strings.get(name).unwrap_or_default();
             let name = api_name(&name);
             if ALLOCATION_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
                 let text = format!("calls of {} failed: out of memory", sanitize(name));
-                notes.info(text, count);
+                warnings.info(text, count);
             }
         }
         let text = "API calls have values that cannot be used; allocations may lack their stacks";
-        notes.info(text, self.invalid);
+        warnings.info(text, self.invalid);
     }
 }
 

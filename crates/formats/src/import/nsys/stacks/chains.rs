@@ -47,14 +47,14 @@ pub(in crate::import::nsys) fn read(
     processes: &mut super::super::processes::Processes,
     stats: &CallStats,
     strings: &mut StringTable<'_>,
-    notes: &mut Warnings,
+    warnings: &mut Warnings,
     sink: &mut dyn ImportSink,
 ) -> Result<ChainSites, ImportError> {
     let Some(table) = Table::find(database, TABLE, COLUMNS)? else {
         return Ok(ChainSites::default());
     };
     if !(0..COLUMNS.len()).filter(|&column| column != 3).all(|column| table.has(column)) {
-        notes.info("call chains lack columns; allocations have no stacks", 1);
+        warnings.info("call chains lack columns; allocations have no stacks", 1);
         return Ok(ChainSites::default());
     }
     let shift = shift(database, stats, strings)?;
@@ -75,7 +75,7 @@ pub(in crate::import::nsys) fn read(
         table.rows(database, RowOrder::By("id, stackDepth"), &mut reader)?;
         reader.finish();
     }
-    notes.info("call chains have values that cannot be used", reader.invalid);
+    warnings.info("call chains have values that cannot be used", reader.invalid);
     Ok(reader.chains)
 }
 
@@ -217,9 +217,13 @@ impl ChainReader<'_, '_> {
         let Some(mut current) = self.current.take() else { return };
         let Some(slot) = current.at.and_then(|at| self.chains.sites.get_mut(at)) else { return };
         current.frames.sort_by_key(|&(depth, ..)| depth);
-        let first = current.frames.iter().position(|&(_, _, sort)| sort == FrameRelevance::Named);
+        let first =
+            current.frames.iter().position(|&(_, _, relevance)| relevance == FrameRelevance::Named);
         let first = first.or_else(|| {
-            current.frames.iter().position(|&(_, _, sort)| sort == FrameRelevance::Unnamed)
+            current
+                .frames
+                .iter()
+                .position(|&(_, _, relevance)| relevance == FrameRelevance::Unnamed)
         });
         let frames: Vec<_> =
             current.frames.iter().skip(first.unwrap_or(0)).map(|&(_, frame, _)| frame).collect();
