@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Oldest clang whose code the verifiers of old and new kernels accept.
-const OLDEST_CLANG: u32 = 16;
+/// The oldest clang version whose code the verifiers of old and new kernels accept.
+const MIN_CLANG_VERSION: u32 = 16;
 
 fn main() {
     if let Err(error) = build() {
@@ -32,7 +32,7 @@ fn build() -> Result<(), String> {
 
 fn compile(source: &Path, object: &Path) -> Result<(), String> {
     let clang = find_clang()?;
-    let headers = env::var("DEP_BPF_INCLUDE").map_err(|_| "libbpf-sys told no include path")?;
+    let headers = env::var("DEP_BPF_INCLUDE").map_err(|_| "libbpf-sys reported no include path")?;
     let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| e.to_string())?;
     let arch::Arch { define, triplet } = arch::supported(&arch)?;
     let output = Command::new(&clang)
@@ -58,16 +58,16 @@ fn find_clang() -> Result<String, String> {
     let candidates = match &named {
         Some(clang) => vec![clang.clone()],
         None => std::iter::once("clang".to_owned())
-            .chain((OLDEST_CLANG..=24).rev().map(|v| format!("clang-{v}")))
+            .chain((MIN_CLANG_VERSION..=24).rev().map(|v| format!("clang-{v}")))
             .collect(),
     };
     for clang in candidates {
-        if clang_version(&clang).is_some_and(|v| v >= OLDEST_CLANG) {
+        if clang_version(&clang).is_some_and(|v| v >= MIN_CLANG_VERSION) {
             return Ok(clang);
         }
     }
     Err(format!(
-        "no clang {OLDEST_CLANG} or newer found{}; `./dev build` installs one, or set CLANG",
+        "no clang {MIN_CLANG_VERSION} or newer found{}; `./dev build` installs one, or set CLANG",
         named.map(|n| format!(" (CLANG={n})")).unwrap_or_default()
     ))
 }

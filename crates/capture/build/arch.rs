@@ -1,16 +1,17 @@
-//! Processors that tracing works on.
+//! Processors that live tracing supports.
 
-/// How clang is called for a processor.
+/// Clang options for a processor.
 #[derive(Debug)]
 pub(crate) struct Arch {
-    /// Selects the registers that arguments are in.
+    /// Selects the registers that hold arguments.
     pub(crate) define: &'static str,
     /// The directory of the system's headers.
     pub(crate) triplet: &'static str,
 }
 
-/// The settings for a processor, by Rust's name of it. Where to attach is decided by decoding
-/// machine code (`prologue.rs`), and arguments are read off the stack (`launch.h`), both as on x86-64.
+/// Returns the options for a processor, by its name in Rust. Attach points are found by decoding
+/// machine code (`prologue.rs`) and arguments are read from the stack (`launch.h`), both for x86-64
+/// only.
 pub(crate) fn supported(arch: &str) -> Result<Arch, String> {
     match arch {
         "x86_64" => Ok(Arch { define: "-D__TARGET_ARCH_x86", triplet: "x86_64-linux-gnu" }),

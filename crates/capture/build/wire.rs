@@ -1,7 +1,7 @@
-//! `wire.h` → Rust. Understands the small C that the header promises to keep to, and refuses the
-//! rest, so that the two sides cannot drift apart.
+//! Generates the Rust side of `wire.h`. Parses only the subset of C that the header is limited to
+//! and rejects everything else, so that the two sides stay in sync.
 
-/// The Rust text for a header.
+/// Returns the Rust source for a header.
 pub(crate) fn generate(header: &str) -> Result<String, String> {
     let text = strip_comments(header);
     let mut out = String::from("// Generated from wire.h; do not edit.\n\n");
@@ -26,7 +26,7 @@ pub(crate) fn generate(header: &str) -> Result<String, String> {
                 "const _: () = assert!(::std::mem::size_of::<{name}>() == {bytes});\n\n"
             ));
         } else {
-            return Err(format!("wire.h: this line is not understood: {line}"));
+            return Err(format!("wire.h: unsupported line: {line}"));
         }
     }
     Ok(out)
@@ -51,7 +51,7 @@ fn define(rest: &str) -> Result<String, String> {
     match words.next() {
         None => Ok(String::new()), // the include guard
         Some(value) => {
-            let value: u64 = value.parse().map_err(|_| format!("#define {name}: no number"))?;
+            let value: u64 = value.parse().map_err(|_| format!("#define {name}: not a number"))?;
             Ok(format!("/// See `wire.h`.\npub const {name}: usize = {value};\n"))
         }
     }
@@ -73,20 +73,20 @@ fn structure<'a>(name: &str, fields: impl Iterator<Item = &'a str>) -> Result<St
     let mut writes = String::new();
     for line in fields {
         let field = line.strip_suffix(';').ok_or(format!("field: {line}"))?;
-        let (kind, name) = field.rsplit_once(' ').ok_or(format!("field: {line}"))?;
-        let kind = rust_type(kind.trim())?;
-        let (name, kind) = match name.split_once('[') {
-            None => (name, kind),
-            Some((name, count)) => (name, format!("[{kind}; {}]", count.trim_end_matches(']'))),
+        let (ty, name) = field.rsplit_once(' ').ok_or(format!("field: {line}"))?;
+        let ty = rust_type(ty.trim())?;
+        let (name, ty) = match name.split_once('[') {
+            None => (name, ty),
+            Some((name, count)) => (name, format!("[{ty}; {}]", count.trim_end_matches(']'))),
         };
-        out.push_str(&format!("    /// See `wire.h`.\n    pub {name}: {kind},\n"));
+        out.push_str(&format!("    /// See `wire.h`.\n    pub {name}: {ty},\n"));
         reads.push_str(&format!("            {name}: reader.take()?,\n"));
         writes.push_str(&format!("        self.{name}.to_wire(out);\n"));
     }
     out.push_str("}\n");
     let camel = camel(name);
-    // Natural alignment with explicit padding makes field order the byte order. One look at the
-    // length in advance lets the compiler leave out those of the fields.
+    // Natural alignment with explicit padding makes field order the byte order. One length check
+    // up front lets the compiler omit those of the fields.
     out.push_str(&format!(
         "impl FromWire for {camel} {{\n    #[inline]\n    fn from_wire(reader: &mut WireReader<'_>) -> Option<Self> {{\n        reader.has(::std::mem::size_of::<Self>())?;\n        Some(Self {{\n{reads}        }})\n    }}\n}}\n"
     ));

@@ -23,7 +23,7 @@ pub const LAUNCHER_ARG: &str = "__launch";
 #[derive(Debug)]
 pub struct SuspendedCommand {
     child: Child,
-    gate: File,
+    start_pipe: File,
 }
 
 /// A running command.
@@ -50,7 +50,7 @@ pub fn spawn_suspended(
     let failed = |source| Error::Command { command: name.clone(), source };
     let program = command.first().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     find(program).map_err(failed)?;
-    let (reader, gate) = pipe().map_err(failed)?;
+    let (reader, start_pipe) = pipe().map_err(failed)?;
     let stdout = match stdout {
         StdoutTarget::Same => Stdio::inherit(),
         StdoutTarget::Error => {
@@ -64,25 +64,25 @@ pub fn spawn_suspended(
         .args(command)
         .spawn()
         .map_err(failed)?;
-    Ok(SuspendedCommand { child, gate: File::from(gate) })
+    Ok(SuspendedCommand { child, start_pipe: File::from(start_pipe) })
 }
 
 /// The launcher: waits for a byte on the pipe, then executes the command. Returns only an error.
 pub fn run_launcher(arguments: &[OsString]) -> Error {
     let name = arguments.get(1).map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
-    let gate = arguments.first().and_then(|fd| fd.to_str()?.parse::<i32>().ok());
-    let (Some(gate), Some(program)) = (gate, arguments.get(1)) else {
+    let start_pipe = arguments.first().and_then(|fd| fd.to_str()?.parse::<i32>().ok());
+    let (Some(start_pipe), Some(program)) = (start_pipe, arguments.get(1)) else {
         return failed(io::ErrorKind::InvalidInput.into());
     };
     // SAFETY: `spawn_suspended` passed this descriptor to this process, which owns it.
-    let mut gate = unsafe { File::from_raw_fd(gate) };
+    let mut start_pipe = unsafe { File::from_raw_fd(start_pipe) };
     let mut byte = [0];
     // No byte: the tracer failed or exited, and the command should not run untraced.
-    if let Err(error) = gate.read_exact(&mut byte) {
+    if let Err(error) = start_pipe.read_exact(&mut byte) {
         return failed(error);
     }
-    drop(gate);
+    drop(start_pipe);
     failed(Command::new(program).args(&arguments[2..]).exec())
 }
 
@@ -95,7 +95,7 @@ impl SuspendedCommand {
 
     /// Resumes the command.
     pub fn release(mut self) -> io::Result<RunningCommand> {
-        self.gate.write_all(&[1])?;
+        self.start_pipe.write_all(&[1])?;
         Ok(RunningCommand { child: self.child })
     }
 }

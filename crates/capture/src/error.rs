@@ -99,12 +99,12 @@ pub enum Error {
         cause: Cause,
     },
     /// The kernel rejected a link to a library.
-    #[error("cannot attach to {path} ({tier}): {cause}")]
+    #[error("cannot attach to {path} ({attach_mode}): {cause}")]
     Attach {
         /// The library.
         path: PathBuf,
         /// The attach mode.
-        tier: AttachMode,
+        attach_mode: AttachMode,
         /// The cause, and the next step.
         cause: Cause,
     },

@@ -11,14 +11,14 @@ pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// Runs one piece of work; a panic is an error that names the thread. What the work borrows mutably
-/// must not be used after a panic.
-pub(crate) fn contain<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let run = || {
+/// Runs a closure; a panic is an error that names the thread. What the closure borrows mutably must
+/// not be used after a panic.
+pub(crate) fn contain<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let guarded = || {
         crate::fault::point();
-        work()
+        run()
     };
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+    catch_unwind(AssertUnwindSafe(guarded)).unwrap_or_else(|panic| {
         let current = thread::current();
         let name = current.name().unwrap_or("?");
         Err(format!("the thread `{name}` panicked: {}", panic_message(&*panic)))

@@ -58,12 +58,12 @@ fn page() -> String {
     );
     let mark = |yes| if yes { "yes" } else { "" };
     for hook in HOOKS {
-        let layer = hook.meaning.layer().map_or(String::new(), |layer| format!("{layer:?}"));
+        let layer = hook.semantics.layer().map_or(String::new(), |layer| format!("{layer:?}"));
         writeln!(
             page,
             "| `{}` | {} | {} | {} | {} | {} |",
             hook.symbol,
-            hook.meaning.describe(),
+            hook.semantics.describe(),
             layer.to_lowercase(),
             mark(mentions(&workload, hook.symbol)),
             mark(mentions(&golden, hook.symbol)),

@@ -89,7 +89,7 @@ impl LiveTrace {
             complete_until: AtomicU64::new(capture::monotonic().0),
         });
         let shared = Arc::clone(&controls);
-        let counts_work = options.work.is_some();
+        let counts_work = options.activity.is_some();
         let start = move || -> Result<Session> {
             prepare()?;
             Ok(Session::start(&options)?)

@@ -211,7 +211,7 @@ pub(crate) fn log_notice(notice: &Notice) {
             format!("process {pid}: no Python frames: {}", sanitize(reason))
         }
         Notice::NoNames { reason } => format!("function names are missing: {}", sanitize(reason)),
-        Notice::NoAccount { reason } => {
+        Notice::UsageUnavailable { reason } => {
             format!("driver-reported memory usage is unavailable: {}; retrying", sanitize(reason))
         }
         Notice::TorchAttached { path } => format!("tracking PyTorch tensors via {}", shown(path)),

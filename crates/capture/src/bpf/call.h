@@ -45,7 +45,7 @@ static __noinline int drop_call(struct pt_regs *ctx, __u64 hook)
 	fill_inflight(&call, ctx, hook);
 	COUNT(no_state);
 	size = lost_bytes(&call, hook, 0);
-	if (!did_nothing(&call, hook & (VS_MAX_HOOKS - 1), size, 0))
+	if (!has_no_effect(&call, hook & (VS_MAX_HOOKS - 1), size, 0))
 		count_lost_call(hook, size, 0);
 	return 1;
 }
@@ -119,7 +119,7 @@ static __noinline int call_enter(struct pt_regs *ctx, __u64 hook)
 			return 1;
 		if (hooks[hook].action >= VS_ACTION_CONTEXT_SET &&
 		    hooks[hook].action <= VS_ACTION_CONTEXT_DESTROY)
-			context_forget(thread);
+			context_set_unknown(thread);
 		return drop_call(ctx, hook);
 	}
 	fill_inflight(&thread->calls[slot & (VS_INFLIGHT - 1)], ctx, hook);
@@ -167,8 +167,8 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 		record->flags |= read_out(call, hook, 1, &record->outs[1]);
 	}
 	*out = record->outs[0];
-	if (hooks[hook].action == VS_ACTION_CAPTURE_END && capture_over(result))
-		record->flags |= VS_CAPTURE_OVER;
+	if (hooks[hook].action == VS_ACTION_CAPTURE_END && capture_ended(result))
+		record->flags |= VS_CAPTURE_ENDED;
 	record->context = context_top(thread);
 	if (context_known(thread))
 		record->flags |= VS_CONTEXT_KNOWN;
@@ -219,7 +219,7 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 		__u64 size = lost_bytes(call, hook, 1);
 
 		read_out(call, hook, 0, &out);
-		if (!did_nothing(call, hook, size, out))
+		if (!has_no_effect(call, hook, size, out))
 			count_lost_call(hook, size, 0);
 	}
 	return out;

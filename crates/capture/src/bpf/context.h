@@ -43,7 +43,7 @@ static __always_inline void context_pop(struct thread_state *thread)
 }
 
 /* Makes the stack unknown, after a change that was not seen. */
-static __always_inline void context_forget(struct thread_state *thread)
+static __always_inline void context_set_unknown(struct thread_state *thread)
 {
 	thread->device = -1;
 	thread->depth = 0;
@@ -63,12 +63,12 @@ static __always_inline void context_set(struct thread_state *thread, __u64 conte
 
 /* Applies a query that returned the current context. If it differs from the known one, the levels
  * below are unknown too. */
-static __always_inline void context_reveal(struct thread_state *thread, __u64 context)
+static __always_inline void context_apply_query(struct thread_state *thread, __u64 context)
 {
 	if (context_known(thread) && context_top(thread) == context)
 		return;
 	if (context_known(thread) || !context)
-		context_forget(thread);
+		context_set_unknown(thread);
 	if (context)
 		context_set(thread, context);
 	else
@@ -79,7 +79,7 @@ static __always_inline void context_reveal(struct thread_state *thread, __u64 co
 static __always_inline void context_destroy(struct thread_state *thread, __u64 context)
 {
 	if (!context_known(thread))
-		context_forget(thread);
+		context_set_unknown(thread);
 	else if (context_top(thread) == context)
 		context_pop(thread);
 }
@@ -130,13 +130,13 @@ static __always_inline void context_apply(struct thread_state *thread, __u8 acti
 		if (out)
 			context_push(thread, out);
 		else
-			context_forget(thread); /* the new context could not be read */
+			context_set_unknown(thread); /* the new context could not be read */
 		break;
 	case VS_ACTION_CONTEXT_DESTROY:
 		context_destroy(thread, call->args[0]);
 		break;
 	case VS_ACTION_CONTEXT_GET:
-		context_reveal(thread, out);
+		context_apply_query(thread, out);
 		break;
 	default:
 		break;

@@ -20,7 +20,7 @@ static __always_inline void submit(void *record)
 
 static const struct vs_lost no_losses = {};
 
-/* Fills the key of a program image of the current process. A pid alone is not enough: it may be
+/* Fills the key of an exec generation of the current process. A pid alone is not enough: it may be
  * reused before the reader has seen the losses. */
 static __always_inline void fill_lost_key(struct vs_lost_key *key, __u32 pid, __u16 exec_gen)
 {
@@ -32,8 +32,8 @@ static __always_inline void fill_lost_key(struct vs_lost_key *key, __u32 pid, __
 	key->start = BPF_CORE_READ(task, group_leader, start_boottime);
 }
 
-/* Returns the losses of the running program. With pid 0, or if the map is full: those of unknown
- * processes. */
+/* Returns the losses of the current exec generation. With pid 0, or if the map is full: those of
+ * unknown processes. */
 static __always_inline struct vs_lost *lost_of(__u32 pid)
 {
 	struct vs_lost_key key = {};

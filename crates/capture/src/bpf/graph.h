@@ -31,7 +31,7 @@ static __always_inline bool needs_graph_record(__u32 pid)
 /* Returns whether cuStreamEndCapture has ended the capture. The driver ends it both when it returns
  * the graph and when it returns a capture error; but CUDA_ERROR_STREAM_CAPTURE_UNMATCHED (903)
  * means that no capture began on the stream. The record has a flag for user space. */
-static __always_inline bool capture_over(int result)
+static __always_inline bool capture_ended(int result)
 {
 	return !result || (result >= 900 && result <= 908 && result != 903);
 }
@@ -120,7 +120,7 @@ static __noinline int capture_end(__u32 pid, __u64 stream)
 /* A context ended, and with it its streams and their captures. Which streams these are is not known
  * here, so all captures of the process are dropped. Launches that other streams capture count as
  * launched. */
-static __noinline int captures_forget(__u32 pid)
+static __noinline int captures_drop(__u32 pid)
 {
 	struct vs_graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
 
@@ -142,7 +142,7 @@ static __always_inline void graph_apply(__u32 pid, const struct inflight_call *c
 	struct vs_graph_state *state;
 
 	if (action == VS_ACTION_CAPTURE_END) {
-		if (capture_over(result))
+		if (capture_ended(result))
 			capture_end(pid, call->args[0]);
 	} else if (result) {
 		return;
@@ -151,7 +151,7 @@ static __always_inline void graph_apply(__u32 pid, const struct inflight_call *c
 	} else if (action == VS_ACTION_STREAM_DESTROY) {
 		capture_end(pid, call->args[0]);
 	} else if (flags & VS_ENDS_CONTEXT) {
-		captures_forget(pid);
+		captures_drop(pid);
 	} else if (action == VS_ACTION_GRAPH_NODE) {
 		state = graph_state_create(pid);
 		if (state)
@@ -182,7 +182,7 @@ static __always_inline void capture_thread_exit(__u32 pid)
 }
 
 /* Deletes the state of a process that exits or execs; its captures end. */
-static __always_inline void graph_forget(__u32 pid)
+static __always_inline void graph_state_delete(__u32 pid)
 {
 	struct vs_graph_state *state = bpf_map_lookup_elem(&graph_states, &pid);
 

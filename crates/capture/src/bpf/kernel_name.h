@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Kernel names, from calls that pass or return them and from the driver's objects. */
-#ifndef VS_NAME_H
-#define VS_NAME_H
+#ifndef VS_KERNEL_NAME_H
+#define VS_KERNEL_NAME_H
 
 struct short_name_record {
 	struct vs_kernel_name named;
@@ -14,7 +14,7 @@ struct long_name_record {
 };
 
 static __always_inline void fill_kernel_name(struct vs_kernel_name *named, __u64 hook, __u64 kernel,
-					     __u64 text, long read, __u32 room, __u32 flags)
+					     __u64 text, long read, __u32 capacity, __u32 flags)
 {
 	fill_head(&named->head, VS_KERNEL_NAME);
 	named->head.hook = hook;
@@ -23,7 +23,7 @@ static __always_inline void fill_kernel_name(struct vs_kernel_name *named, __u64
 	named->start = own_start();
 	named->text = text;
 	named->length = read > 0 ? read - 1 : 0;
-	named->flags = flags | (read == room ? VS_NAME_TRUNCATED : 0);
+	named->flags = flags | (read == capacity ? VS_NAME_TRUNCATED : 0);
 }
 
 /* Upper bound of the CPUs that Linux supports. */
@@ -65,7 +65,7 @@ static __always_inline void add_prior_launches(struct vs_kernel_name *named)
 static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 flags)
 {
 	struct short_name_record *record;
-	struct long_name_record *more;
+	struct long_name_record *long_record;
 	long read;
 
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
@@ -79,13 +79,13 @@ static __noinline int name_record(__u64 hook, __u64 kernel, __u64 text, __u32 fl
 		return 0;
 	}
 	bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);
-	more = bpf_ringbuf_reserve(&records, sizeof(*more), 0);
-	if (!more)
+	long_record = bpf_ringbuf_reserve(&records, sizeof(*long_record), 0);
+	if (!long_record)
 		goto lost;
-	read = bpf_probe_read_user_str(more->name, VS_LONG_NAME, (void *)text);
-	fill_kernel_name(&more->named, hook, kernel, text, read, VS_LONG_NAME, flags);
-	add_prior_launches(&more->named);
-	submit(more);
+	read = bpf_probe_read_user_str(long_record->name, VS_LONG_NAME, (void *)text);
+	fill_kernel_name(&long_record->named, hook, kernel, text, read, VS_LONG_NAME, flags);
+	add_prior_launches(&long_record->named);
+	submit(long_record);
 	return 0;
 lost:
 	count_lost(bpf_get_current_pid_tgid() >> 32, VS_CLASS_OTHER, 0, 0);

@@ -88,7 +88,7 @@ static __noinline int shape_find(struct vs_launches *sum, const struct vs_shape 
 static __always_inline int shape_count(struct vs_launches *sum, const struct vs_shape *shape)
 {
 	struct vs_shape *last;
-	int fresh = 0;
+	int is_new = 0;
 
 	if (__sync_val_compare_and_swap(&sum->busy, 0, 1)) {
 		__sync_fetch_and_add(&sum->other, 1);
@@ -98,9 +98,9 @@ static __always_inline int shape_count(struct vs_launches *sum, const struct vs_
 	if (last->count && same_shape(last, shape))
 		last->count++;
 	else
-		fresh = shape_find(sum, shape);
+		is_new = shape_find(sum, shape);
 	__sync_val_compare_and_swap(&sum->busy, 1, 0);
-	return fresh;
+	return is_new;
 }
 
 /* Returns 1 if the return side has nothing to do. */
@@ -111,7 +111,7 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	struct vs_launches *sum;
 	__u64 stream = 0;
 	long unreadable;
-	int fresh = 1;
+	int is_new = 1;
 
 	if (hook >= VS_MAX_HOOKS) {
 		COUNT(self_test);
@@ -163,9 +163,9 @@ static __always_inline int launch_enter(struct pt_regs *ctx, __u64 hook, __u64 *
 	if (unreadable)
 		__sync_fetch_and_add(&sum->other, 1);
 	else
-		fresh = shape_count(sum, &shape);
+		is_new = shape_count(sum, &shape);
 	if (!can_skip_returns ||
-	    (!check_every_launch && !fresh && sum->ok_streak >= VS_TRUSTED_AFTER &&
+	    (!check_every_launch && !is_new && sum->ok_streak >= VS_TRUSTED_AFTER &&
 	     before & (VS_CHECK_EVERY - 1))) {
 		if (captured)
 			__sync_fetch_and_add(&sum->captured, 1);

@@ -3,8 +3,8 @@
 #ifndef VS_LOSS_H
 #define VS_LOSS_H
 
-/* Bytes of an array element by format: of one channel, or with VS_WHOLE of all. Set by user space,
- * which uses the same table to decode delivered records. */
+/* Bytes of an array element by format: of one channel, or with VS_ALL_CHANNELS of all. Set by user
+ * space, which uses the same table to decode delivered records. */
 const volatile __u8 element_bytes[256] = {};
 
 /* Flags of CUDA_ARRAY3D_DESCRIPTOR: layered or cube map; no memory until it is mapped. */
@@ -50,8 +50,8 @@ static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 	if (measure != VS_MEASURE_MIPMAPPED || !levels)
 		levels = 1;
 	element = element_bytes[shape.format & 255];
-	bytes = element & ~VS_WHOLE;
-	if (!(element & VS_WHOLE))
+	bytes = element & ~VS_ALL_CHANNELS;
+	if (!(element & VS_ALL_CHANNELS))
 		bytes *= shape.channels ?: 1;
 	for (__u32 by = 0; by < VS_LEVELS; by++) {
 		if (by >= levels)
@@ -91,8 +91,8 @@ static __noinline __u64 lost_bytes(const struct inflight_call *call, __u64 hook,
 
 /* Returns whether a successful call had no effect: it freed a null pointer, or requested no bytes
  * and got no memory. User space ignores such a call, so it does not count as lost. */
-static __always_inline bool did_nothing(const struct inflight_call *call, __u64 hook, __u64 bytes,
-					__u64 out)
+static __always_inline bool has_no_effect(const struct inflight_call *call, __u64 hook, __u64 bytes,
+					  __u64 out)
 {
 	__u8 class = hooks[hook].loss_class;
 

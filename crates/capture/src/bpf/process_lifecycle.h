@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /* Fork, exec and exit, of processes that called the driver or are traced with their children. */
-#ifndef VS_LIFE_H
-#define VS_LIFE_H
+#ifndef VS_PROCESS_LIFECYCLE_H
+#define VS_PROCESS_LIFECYCLE_H
 
 SEC("raw_tp/sched_process_fork")
 int process_fork(struct bpf_raw_tracepoint_args *ctx)
@@ -22,9 +22,9 @@ int process_fork(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* Handles the end of a program that is not in the map `processes`. Returns 1 if it was announced
- * anyway. If it was not but lost records, possibly all of its records were lost: marks it, so that
- * the reader learns that it existed. */
+/* Handles the end of an exec generation that is not in the map `processes`. Returns 1 if it was
+ * announced anyway. If it was not but lost records, possibly all of its records were lost: marks
+ * it, so that the reader learns that it existed. */
 static __noinline int end_unlisted(__u32 pid, __u16 exec_gen, bool replaced)
 {
 	struct vs_lost_key key;
@@ -47,8 +47,8 @@ int process_exec(struct bpf_raw_tracepoint_args *ctx)
 
 	/* The previous id of the thread: after an exec it is the main thread. */
 	thread_delete(ctx->args[1]);
-	/* Graph state ends with the program, even if the process could not be announced. */
-	graph_forget(pid);
+	/* Graph state ends with an exec, even if the process could not be announced. */
+	graph_state_delete(pid);
 	if (bpf_map_delete_elem(&processes, &pid) && !end_unlisted(pid, own_exec_gen() - 1, 1))
 		return 0;
 	emit_lifecycle(VS_EXEC, own_exec_gen());
@@ -74,7 +74,7 @@ int process_exit(void *ctx)
 	/* A process that reuses the pid is not a target. */
 	if (filter != VS_FILTER_NONE)
 		bpf_map_delete_elem(&targets, &pid);
-	graph_forget(pid);
+	graph_state_delete(pid);
 	if (bpf_map_delete_elem(&processes, &pid) && !end_unlisted(pid, own_exec_gen(), 0))
 		return 0;
 	emit_lifecycle(VS_EXIT, 0);

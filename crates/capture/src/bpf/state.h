@@ -328,15 +328,15 @@ static __always_inline __u64 argument(const struct inflight_call *call, __u8 ind
 	return index < VS_ARGS ? call->args[index] : 0;
 }
 
-static __always_inline int read_out(const struct inflight_call *call, __u64 hook, int which,
+static __always_inline int read_out(const struct inflight_call *call, __u64 hook, int index,
 				    __u64 *value)
 {
-	__u64 pointer = argument(call, hooks[hook].out_argument[which]);
+	__u64 pointer = argument(call, hooks[hook].out_argument[index]);
 
 	*value = 0;
 	if (!pointer)
 		return 0;
-	if (hooks[hook].out_bytes[which] == 4)
+	if (hooks[hook].out_bytes[index] == 4)
 		return bpf_probe_read_user(value, 4, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
 	return bpf_probe_read_user(value, 8, (void *)pointer) ? VS_OUT_UNREADABLE : 0;
 }

@@ -68,10 +68,10 @@ static __always_inline void read_call(struct pt_regs *ctx, bool oom, struct tens
 	call->device = oom ? args[3] : args[4];
 }
 
-static __noinline int tensor_enter(struct pt_regs *ctx, __u64 which)
+static __noinline int tensor_enter(struct pt_regs *ctx, __u64 call_kind)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
-	bool oom = which == VS_TENSOR_OOM;
+	bool oom = call_kind == VS_TENSOR_OOM;
 	struct stack_ref ref = {};
 	struct thread_state *thread;
 	struct vs_tensor *record;
@@ -95,7 +95,7 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 which)
 	if (!record)
 		return count_lost_tensor();
 	fill_head(&record->head, VS_TENSOR);
-	record->head.hook = which;
+	record->head.hook = call_kind;
 	record->address = call.address;
 	record->bytes = call.bytes;
 	record->allocated = call.allocated;

@@ -17,7 +17,7 @@
 /* "No argument" in struct vs_hook. */
 #define VS_NONE 255
 /* Bit in element_bytes: the size is of all channels, not of one. */
-#define VS_WHOLE 128
+#define VS_ALL_CHANNELS 128
 /* "No such field" among the offsets of Python's structures. */
 #define VS_NO_FIELD 65535
 /* Size of a lost allocation whose size could not be read: more than any device has. */
@@ -165,7 +165,7 @@ enum vs_call_flag {
 	VS_STACK_KNOWN = 8,    /* stack is a number assigned by user space, not a token */
 	VS_STACK_LOST = 16,    /* the stack did not fit into the ring */
 	VS_PYTHON_LOST = 32,   /* the Python stack did not fit into the ring */
-	VS_CAPTURE_OVER = 64,  /* the call ended the capture */
+	VS_CAPTURE_ENDED = 64, /* the call ended the capture */
 };
 
 enum vs_filter {
@@ -460,7 +460,7 @@ struct vs_tensor {
 };
 VS_SIZE(vs_tensor, 80);
 
-/* A program image of a process. All zero: unknown processes. */
+/* An exec generation of a process. All zero: unknown processes. */
 struct vs_lost_key {
 	__u32 pid;
 	__u16 exec_gen; /* exec generation of the process */
@@ -469,7 +469,7 @@ struct vs_lost_key {
 };
 VS_SIZE(vs_lost_key, 16);
 
-/* Lost records of one program image; counts never decrease. */
+/* Lost records of one exec generation; counts never decrease. */
 struct vs_lost {
 	__u64 allocations;
 	__u64 allocated_bytes;
@@ -481,7 +481,7 @@ struct vs_lost {
 	__u64 stacks;  /* stacks of delivered calls */
 	__u64 objects; /* created or destroyed; those that affect memory also count as other */
 	__u64 tensors;
-	__u64 processes; /* 1 if the program ended without having been announced */
+	__u64 processes; /* 1 if it ended without having been announced */
 	__u32 replaced;	 /* 1 if it ended by an exec */
 	__u32 announced; /* 1 if it was announced although the map `processes` was full */
 };

@@ -66,7 +66,9 @@ impl ContainerResolver {
         let prefetched = self.prefetched.remove(&pid);
         let mut container = match self.detect(pid) {
             Ok(container) => container?,
-            Err(ProcessGone) => prefetched.filter(|(_, seen)| seen.elapsed() < PREFETCH_TTL)?.0,
+            Err(ProcessGone) => {
+                prefetched.filter(|(_, read_at)| read_at.elapsed() < PREFETCH_TTL)?.0
+            }
         };
         let named = self.logs.name(&mut container, now);
         self.unnamed.remove(&pid);
@@ -81,7 +83,7 @@ impl ContainerResolver {
     pub(crate) fn prefetch(&mut self, pids: Vec<Pid>) {
         for pid in pids {
             if self.prefetched.len() >= MAX_PREFETCHED {
-                self.prefetched.retain(|_, (_, seen)| seen.elapsed() < PREFETCH_TTL);
+                self.prefetched.retain(|_, (_, read_at)| read_at.elapsed() < PREFETCH_TTL);
             }
             if self.prefetched.len() < MAX_PREFETCHED
                 && let Ok(Some(container)) = self.detect(pid)
@@ -100,7 +102,7 @@ impl ContainerResolver {
             id: found.id,
             runtime: found.runtime,
             pod: found.pod.map(pod),
-            container_pid: self.read(pid, "status").and_then(|status| pid_inside(&status)),
+            container_pid: self.read(pid, "status").and_then(|status| container_pid(&status)),
         }))
     }
 
@@ -108,9 +110,9 @@ impl ContainerResolver {
     pub(crate) fn with_containers(&mut self, events: Vec<Event>, now: Timestamp) -> Vec<Event> {
         let mut all = Vec::with_capacity(events.len());
         for event in events {
-            let began = matches!(event.kind, EventKind::Process(_)).then_some(event.pid);
+            let started = matches!(event.kind, EventKind::Process(_)).then_some(event.pid);
             all.push(event);
-            all.extend(began.and_then(|pid| self.process_started(pid, now)));
+            all.extend(started.and_then(|pid| self.process_started(pid, now)));
         }
         all
     }
@@ -153,12 +155,12 @@ impl ContainerResolver {
 }
 
 fn event(pid: Pid, now: Timestamp, container: Container) -> Event {
-    let what = EventKind::Container(Box::new(container));
-    Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what }
+    let kind = EventKind::Container(Box::new(container));
+    Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind }
 }
 
 /// Returns the last pid in `NSpid`, which is that in the innermost namespace.
-fn pid_inside(status: &str) -> Option<Pid> {
+fn container_pid(status: &str) -> Option<Pid> {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().last()?.parse().ok().map(Pid)
 }
@@ -229,10 +231,10 @@ mod tests {
         fs::create_dir_all(logs).unwrap();
         // The directories are read at most once per second.
         assert!(containers.retry_names(Timestamp(SECOND)).is_empty());
-        let mut news = containers.retry_names(Timestamp(1 + SECOND));
-        let pod = container(news.pop()).unwrap().pod.unwrap();
+        let mut events = containers.retry_names(Timestamp(1 + SECOND));
+        let pod = container(events.pop()).unwrap().pod.unwrap();
         assert_eq!((pod.name.as_deref(), pod.namespace.as_deref()), (Some("web"), Some("team")));
-        assert!(news.is_empty() && containers.retry_names(Timestamp(2 + 2 * SECOND)).is_empty());
+        assert!(events.is_empty() && containers.retry_names(Timestamp(2 + 2 * SECOND)).is_empty());
     }
 
     #[test]
@@ -255,13 +257,13 @@ mod tests {
         containers.prefetch(vec![Pid(7)]);
         fs::write(node.0.path().join("proc/7/cgroup"), "0::/user.slice\n").unwrap();
         assert!(containers.process_started(Pid(7), Timestamp(1)).is_none());
-        let many: Vec<_> = (10..10 + 2 * MAX_PREFETCHED as u32).map(Pid).collect();
-        for pid in &many {
+        let pids: Vec<_> = (10..10 + 2 * MAX_PREFETCHED as u32).map(Pid).collect();
+        for pid in &pids {
             let process = node.0.path().join(format!("proc/{pid}"));
             fs::create_dir(&process).unwrap();
             fs::write(process.join("cgroup"), format!("0::/docker/{ID}\n")).unwrap();
         }
-        containers.prefetch(many);
+        containers.prefetch(pids);
         assert_eq!(containers.prefetched.len(), MAX_PREFETCHED);
     }
 

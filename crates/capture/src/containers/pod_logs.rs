@@ -28,7 +28,7 @@ pub(crate) struct PodLogIndex {
     dir: PathBuf,
     containers: HashMap<Box<str>, PodNames>,
     pods: HashMap<Box<str>, PodNames>,
-    read: Option<Timestamp>,
+    last_scan: Option<Timestamp>,
 }
 
 /// The names of a pod and, if known, of one of its containers.
@@ -43,7 +43,7 @@ struct PodNames {
 impl PodLogIndex {
     pub(crate) fn new(dir: &Path) -> Self {
         let (containers, pods) = (HashMap::new(), HashMap::new());
-        Self { dir: dir.to_owned(), containers, pods, read: None }
+        Self { dir: dir.to_owned(), containers, pods, last_scan: None }
     }
 
     /// Adds the known names to a container. Returns whether it has all of them now.
@@ -55,11 +55,11 @@ impl PodLogIndex {
     }
 
     fn apply(&self, container: &mut Container) -> bool {
-        let of_container = self.containers.get(&container.id);
+        let container_names = self.containers.get(&container.id);
         let uid = container.pod.as_ref().map(|pod| pod.uid.clone());
-        let uid = uid.or_else(|| of_container?.uid.clone());
-        let of_pod = uid.as_ref().and_then(|uid| self.pods.get(uid));
-        if let (Some(uid), Some(names)) = (uid, of_container.or(of_pod)) {
+        let uid = uid.or_else(|| container_names?.uid.clone());
+        let pod_names = uid.as_ref().and_then(|uid| self.pods.get(uid));
+        if let (Some(uid), Some(names)) = (uid, container_names.or(pod_names)) {
             container.pod = Some(Pod {
                 uid,
                 name: Some(names.pod.clone()),
@@ -72,10 +72,10 @@ impl PodLogIndex {
 
     /// Scans the directories, unless the last scan was too recent.
     fn rescan(&mut self, now: Timestamp) -> bool {
-        if self.read.is_some_and(|read| now - read < MIN_SCAN_INTERVAL) {
+        if self.last_scan.is_some_and(|last| now - last < MIN_SCAN_INTERVAL) {
             return false;
         }
-        self.read = Some(now);
+        self.last_scan = Some(now);
         self.pods = entries(&self.dir.join("pods"))
             .filter_map(|(name, path)| {
                 let mut names = parse_pod(&name)?;
@@ -134,11 +134,11 @@ fn parse_container(name: &str) -> Option<(Box<str>, PodNames)> {
 }
 
 /// Splits a name into three parts, none of them empty or too long.
-fn parts(name: &str, by: char) -> Option<[&str; 3]> {
-    let mut parts = name.splitn(3, by);
+fn parts(name: &str, separator: char) -> Option<[&str; 3]> {
+    let mut parts = name.splitn(3, separator);
     let parts = [parts.next()?, parts.next()?, parts.next()?];
     let is_valid =
-        |part: &&str| !part.is_empty() && part.len() <= MAX_NAME_LEN && !part.contains(by);
+        |part: &&str| !part.is_empty() && part.len() <= MAX_NAME_LEN && !part.contains(separator);
     parts.iter().all(is_valid).then_some(parts)
 }
 

@@ -7,17 +7,17 @@ use crate::wire;
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
 /// `CUDA_ARRAY_DESCRIPTOR`: width 0, height 8, format 16, channels 20.
-pub(super) fn bytes_2d(seen: &CallRecord<'_>) -> Option<u64> {
-    let shape = [seen.u64_at(0)?, seen.u64_at(8)?, 1];
-    Some(level(shape, element(seen.u32_at(16)?, seen.u32_at(20)?)))
+pub(super) fn bytes_2d(call: &CallRecord<'_>) -> Option<u64> {
+    let shape = [call.u64_at(0)?, call.u64_at(8)?, 1];
+    Some(level(shape, element(call.u32_at(16)?, call.u32_at(20)?)))
 }
 
 /// `CUDA_ARRAY3D_DESCRIPTOR`: width 0, height 8, depth 16, format 24, channels 28, flags 32; with
 /// this many mip levels, each half as large in every direction.
-pub(super) fn bytes_3d(seen: &CallRecord<'_>, levels: u32) -> Option<u64> {
-    let shape = [seen.u64_at(0)?, seen.u64_at(8)?, seen.u64_at(16)?];
-    let element = element(seen.u32_at(24)?, seen.u32_at(28)?);
-    let flags = seen.u32_at(32)?;
+pub(super) fn bytes_3d(call: &CallRecord<'_>, levels: u32) -> Option<u64> {
+    let shape = [call.u64_at(0)?, call.u64_at(8)?, call.u64_at(16)?];
+    let element = element(call.u32_at(24)?, call.u32_at(28)?);
+    let flags = call.u32_at(32)?;
     if flags & WITHOUT_MEMORY != 0 {
         return Some(0);
     }
@@ -37,15 +37,15 @@ fn level(shape: [u64; 3], element: u64) -> u64 {
 }
 
 /// Returns whether a format implies the number of channels.
-const fn is_whole(format: u32) -> bool {
+const fn implies_channels(format: u32) -> bool {
     format >= 0xc0
 }
 
-/// Element sizes by format, for the probes: of one channel, or with [`wire::VS_WHOLE`] of all.
+/// Element sizes by format, for the probes: of one channel, or with [`wire::VS_ALL_CHANNELS`] of all.
 pub(crate) fn element_table() -> [u8; 256] {
     std::array::from_fn(|format| {
-        let whole = if is_whole(format as u32) { wire::VS_WHOLE as u8 } else { 0 };
-        element(format as u32, 1) as u8 | whole
+        let flag = if implies_channels(format as u32) { wire::VS_ALL_CHANNELS as u8 } else { 0 };
+        element(format as u32, 1) as u8 | flag
     })
 }
 
@@ -62,6 +62,6 @@ fn element(format: u32, channels: u32) -> u64 {
         0xc8 | 0xcb => 8,        // unorm16x4, snorm16x4
         _ => 1,
     };
-    let channels = if is_whole(format) { 1 } else { channels.max(1) };
+    let channels = if implies_channels(format) { 1 } else { channels.max(1) };
     bytes * u64::from(channels)
 }

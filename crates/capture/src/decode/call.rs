@@ -38,34 +38,34 @@ impl CallRecord<'_> {
     pub(super) fn event(&self) -> Result<Option<Event>, DecodeError> {
         let call = self.call;
         let hook = HOOKS.get(usize::from(call.head.hook)).ok_or(DecodeError)?;
-        let what = match call.head.result {
-            0 if self.unreadable() => self.unread(hook.meaning),
-            0 => self.success(hook.meaning),
-            _ => Some(self.failure(hook.meaning)),
+        let kind = match call.head.result {
+            0 if self.is_unreadable() => self.loss(hook.semantics),
+            0 => self.success(hook.semantics),
+            _ => Some(self.failure(hook.semantics)),
         };
-        Ok(what.map(|what| match hook.meaning {
+        Ok(kind.map(|kind| match hook.semantics {
             // It ends an older graph with the same handle, at the latest now.
             CallSemantics::GraphCreate => {
-                Event { entry_time: Timestamp(call.head.at), ..self.at(what) }
+                Event { entry_time: Timestamp(call.head.at), ..self.event_of(kind) }
             }
-            _ => self.at(what),
+            _ => self.event_of(kind),
         }))
     }
 
-    fn at(&self, what: EventKind) -> Event {
+    fn event_of(&self, kind: EventKind) -> Event {
         let Call { head, entered, .. } = self.call;
         let (pid, tid) = (Pid(head.pid), Tid(head.tid));
-        Event { pid, tid, entry_time: Timestamp(*entered), time: Timestamp(head.at), kind: what }
+        Event { pid, tid, entry_time: Timestamp(*entered), time: Timestamp(head.at), kind }
     }
 
     /// Returns the end of a capture that the decoded call does not imply: the call failed, or the
     /// graph that it returned could not be read.
     pub(super) fn capture_end(&self) -> Option<Event> {
-        let over = self.call.flags & wire::VS_CAPTURE_OVER != 0;
-        let silent = self.call.head.result != 0 || self.unreadable();
+        let has_ended = self.call.flags & wire::VS_CAPTURE_ENDED != 0;
+        let not_implied = self.call.head.result != 0 || self.is_unreadable();
         let stream = StreamId(self.argument(0));
         let ended = GraphCall::CaptureEnded { stream, graph: None };
-        (over && silent).then(|| self.at(EventKind::Graph(ended)))
+        (has_ended && not_implied).then(|| self.event_of(EventKind::Graph(ended)))
     }
 
     fn argument(&self, index: u8) -> u64 {
@@ -85,7 +85,7 @@ impl CallRecord<'_> {
         Some(u32::from_ne_bytes(*self.descriptor.get(offset..)?.first_chunk()?))
     }
 
-    fn unreadable(&self) -> bool {
+    fn is_unreadable(&self) -> bool {
         self.call.flags & wire::VS_OUT_UNREADABLE != 0
     }
 
@@ -102,7 +102,7 @@ impl CallRecord<'_> {
     }
 
     /// Reads a `CUmemLocation`, type and id, at an offset of the structure.
-    fn place(&self, offset: usize) -> Option<MemoryLocation> {
+    fn location(&self, offset: usize) -> Option<MemoryLocation> {
         match self.u32_at(offset)? {
             1 => device(self.u32_at(offset + 4)?.cast_signed()).map(MemoryLocation::Device),
             _ => Some(MemoryLocation::Host),
@@ -141,23 +141,23 @@ impl CallRecord<'_> {
         }
     }
 
-    fn failure(&self, meaning: CallSemantics) -> EventKind {
+    fn failure(&self, semantics: CallSemantics) -> EventKind {
         let size = SizeSource::Argument(1);
-        let asked = match meaning {
+        let requested = match semantics {
             CallSemantics::Allocate { kind, size, .. } => Some((kind, self.requested(size))),
             CallSemantics::AllocateAsync { .. } => Some((MemoryKind::Async, self.requested(size))),
             CallSemantics::VmmCreate => Some((MemoryKind::Physical, self.requested(size))),
             CallSemantics::VmmImport => Some((MemoryKind::Imported, 0)),
             _ => None,
         };
-        let device = match meaning {
-            CallSemantics::VmmCreate => match self.place(8) {
+        let device = match semantics {
+            CallSemantics::VmmCreate => match self.location(8) {
                 Some(MemoryLocation::Device(device)) => Some(device),
                 _ => None,
             },
             _ => self.thread_device(),
         };
-        let freed = match meaning {
+        let freed = match semantics {
             CallSemantics::Free { space, .. } => {
                 Some(AllocationKey { space, value: self.argument(0) })
             }
@@ -170,7 +170,7 @@ impl CallRecord<'_> {
         EventKind::Failed(FailedCall {
             function: FunctionId(self.call.head.hook),
             code: self.call.head.result,
-            asked,
+            asked: requested,
             freed,
             device,
             context: self.context(),
@@ -178,8 +178,8 @@ impl CallRecord<'_> {
         })
     }
 
-    fn success(&self, meaning: CallSemantics) -> Option<EventKind> {
-        match meaning {
+    fn success(&self, semantics: CallSemantics) -> Option<EventKind> {
+        match semantics {
             CallSemantics::Allocate { kind, space, pointer, size } => {
                 self.allocate(kind, space, pointer, size)
             }
@@ -192,13 +192,13 @@ impl CallRecord<'_> {
             | CallSemantics::ContextDestroy
             | CallSemantics::PrimaryRetain
             | CallSemantics::PrimaryRelease
-            | CallSemantics::PrimaryReset => self.context_change(meaning).map(EventKind::Context),
+            | CallSemantics::PrimaryReset => self.context_change(semantics).map(EventKind::Context),
             CallSemantics::PoolCreate
             | CallSemantics::PoolImport
             | CallSemantics::PoolDestroy
             | CallSemantics::PoolTrim
             | CallSemantics::PoolGet
-            | CallSemantics::PoolOfDevice(_) => self.pool(meaning).map(EventKind::Pool),
+            | CallSemantics::PoolOfDevice(_) => self.pool(semantics).map(EventKind::Pool),
             // Handled by the probes, which send no record.
             CallSemantics::ContextSet
             | CallSemantics::ContextPush
@@ -233,11 +233,11 @@ impl CallRecord<'_> {
 
     /// Decodes a successful call whose results or structures could not be read: a loss, unless the
     /// call was only a query.
-    fn unread(&self, meaning: CallSemantics) -> Option<EventKind> {
-        match meaning {
-            CallSemantics::Allocate { size, .. } => Some(self.lost(size)),
+    fn loss(&self, semantics: CallSemantics) -> Option<EventKind> {
+        match semantics {
+            CallSemantics::Allocate { size, .. } => Some(self.lost_allocation(size)),
             CallSemantics::AllocateAsync { .. } | CallSemantics::VmmCreate => {
-                Some(self.lost(SizeSource::Argument(1)))
+                Some(self.lost_allocation(SizeSource::Argument(1)))
             }
             CallSemantics::PoolGet
             | CallSemantics::PoolOfDevice(_)
@@ -251,9 +251,9 @@ impl CallRecord<'_> {
     }
 
     /// Returns the loss of an allocation whose address or handle could not be read.
-    fn lost(&self, size: SizeSource) -> EventKind {
+    fn lost_allocation(&self, size: SizeSource) -> EventKind {
         let allocated_bytes = match size {
-            SizeSource::Descriptor(_) if self.unreadable() => wire::VS_UNKNOWN_BYTES as u64,
+            SizeSource::Descriptor(_) if self.is_unreadable() => wire::VS_UNKNOWN_BYTES as u64,
             size => self.requested(size),
         };
         EventKind::Lost(LostDelta { allocations: 1, allocated_bytes, ..LostDelta::default() })
@@ -274,7 +274,7 @@ impl CallRecord<'_> {
             return None; // nothing requested, nothing allocated
         }
         if value == 0 {
-            return Some(self.lost(size));
+            return Some(self.lost_allocation(size));
         }
         Some(EventKind::Allocate(Allocate {
             key: AllocationKey { space, value },
@@ -294,7 +294,7 @@ impl CallRecord<'_> {
             return None; // nothing requested, nothing allocated
         }
         if value == 0 {
-            return Some(self.lost(SizeSource::Argument(1)));
+            return Some(self.lost_allocation(SizeSource::Argument(1)));
         }
         Some(EventKind::Allocate(Allocate {
             key: AllocationKey::address(value),
@@ -322,9 +322,9 @@ impl CallRecord<'_> {
         }))
     }
 
-    fn context_change(&self, meaning: CallSemantics) -> Option<ContextCall> {
+    fn context_change(&self, semantics: CallSemantics) -> Option<ContextCall> {
         let out = ContextId(self.call.outs[0]);
-        Some(match meaning {
+        Some(match semantics {
             CallSemantics::ContextCreate { device } => {
                 ContextCall::Created { context: out, device: self.device_argument(device)? }
             }
@@ -344,12 +344,12 @@ impl CallRecord<'_> {
         })
     }
 
-    fn vmm(&self, meaning: CallSemantics) -> Option<VmmCall> {
+    fn vmm(&self, semantics: CallSemantics) -> Option<VmmCall> {
         let out = PhysicalHandleId(self.call.outs[0]);
         let (address, bytes) = (self.argument(0), self.argument(1));
-        Some(match meaning {
+        Some(match semantics {
             CallSemantics::VmmCreate => {
-                VmmCall::Create { handle: out, bytes, place: self.place(8)?, site: None }
+                VmmCall::Create { handle: out, bytes, place: self.location(8)?, site: None }
             }
             CallSemantics::VmmImport => VmmCall::Import { handle: out },
             CallSemantics::VmmMulticast => VmmCall::Multicast { handle: out },
@@ -365,11 +365,11 @@ impl CallRecord<'_> {
         })
     }
 
-    fn pool(&self, meaning: CallSemantics) -> Option<PoolCall> {
+    fn pool(&self, semantics: CallSemantics) -> Option<PoolCall> {
         let out = PoolId(self.call.outs[0]);
         let pool = PoolId(self.argument(0));
-        Some(match meaning {
-            CallSemantics::PoolCreate => PoolCall::Created { pool: out, place: self.place(8) },
+        Some(match semantics {
+            CallSemantics::PoolCreate => PoolCall::Created { pool: out, place: self.location(8) },
             CallSemantics::PoolImport => PoolCall::Created { pool: out, place: None },
             CallSemantics::PoolDestroy => PoolCall::Destroyed { pool },
             CallSemantics::PoolTrim => PoolCall::Trimmed { pool, keep: self.argument(1) },
@@ -381,19 +381,19 @@ impl CallRecord<'_> {
                 device: self.device_argument(0)?,
                 current: true,
             },
-            CallSemantics::PoolOfDevice(which) => PoolCall::OfDevice {
+            CallSemantics::PoolOfDevice(source) => PoolCall::OfDevice {
                 pool: out,
                 device: self.device_argument(1)?,
-                current: which == PoolSource::GetCurrent,
+                current: source == PoolSource::GetCurrent,
             },
             _ => return None,
         })
     }
 
-    fn graph(&self, meaning: CallSemantics) -> Option<GraphCall> {
+    fn graph(&self, semantics: CallSemantics) -> Option<GraphCall> {
         let first = self.argument(0);
         let graph = GraphId(self.argument(1));
-        Some(match meaning {
+        Some(match semantics {
             CallSemantics::CaptureBegin { graph } => GraphCall::CaptureBegan {
                 stream: StreamId(first),
                 graph: graph.map(|index| GraphId(self.argument(index))),
@@ -443,7 +443,7 @@ impl CallRecord<'_> {
             graph: GraphId(self.argument(1)),
             address: self.u64_at(base + 112)?,
             bytes: self.u64_at(base + 104)?,
-            place: self.place(base + 8)?,
+            place: self.location(base + 8)?,
         })
     }
 }

@@ -6,7 +6,7 @@ use engine::model::event::{Event, EventKind, LostDelta};
 use engine::model::ids::{ContextId, Pid, StreamId, Tid};
 use engine::model::units::Timestamp;
 
-use super::{Record, StackRef, taken};
+use super::{Record, StackRef, stack_ref};
 use crate::hooks::{CallSemantics, HOOKS, ObjectEffect};
 use crate::wire::{self, Call, Head, parse};
 
@@ -14,7 +14,7 @@ use crate::wire::{self, Call, Head, parse};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CreatedObject {
     /// The stack.
-    pub taken: Option<StackRef>,
+    pub stack: Option<StackRef>,
     /// The stream whose capture created the graph.
     pub captured_on: Option<StreamId>,
 }
@@ -26,19 +26,19 @@ pub fn object(bytes: &[u8]) -> Option<Record> {
     {
         return None;
     }
-    let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
-    let what = meaning.object()?;
+    let semantics = HOOKS.get(usize::from(head.hook))?.semantics;
+    let effect = semantics.object()?;
     let call: Call = parse(bytes)?;
     let [handle, graph, ..] = call.args;
-    if meaning == CallSemantics::CaptureEnd && graph == 0 {
+    if semantics == CallSemantics::CaptureEnd && graph == 0 {
         return None; // the caller did not request the graph, so it has none
     }
-    let (what, made) = match what {
+    let (kind, details) = match effect {
         ObjectEffect::Creates(kind) => (
             created(&call, kind),
             CreatedObject {
-                taken: taken(bytes),
-                captured_on: (meaning == CallSemantics::CaptureEnd).then_some(StreamId(handle)),
+                stack: stack_ref(bytes),
+                captured_on: (semantics == CallSemantics::CaptureEnd).then_some(StreamId(handle)),
             },
         ),
         ObjectEffect::Destroys(kind) => {
@@ -47,16 +47,16 @@ pub fn object(bytes: &[u8]) -> Option<Record> {
     };
     let (entered, at) = (Timestamp(call.entered), Timestamp(head.at));
     Some(Record::Object(
-        Event { pid: Pid(head.pid), tid: Tid(head.tid), entry_time: entered, time: at, kind: what },
-        made,
+        Event { pid: Pid(head.pid), tid: Tid(head.tid), entry_time: entered, time: at, kind },
+        details,
     ))
 }
 
 fn created(call: &Call, kind: ObjectKind) -> EventKind {
     let [handle, ..] = call.outs;
     // Textures and surfaces are numbers, all others pointers.
-    let any = matches!(kind, ObjectKind::Texture | ObjectKind::Surface);
-    if call.flags & wire::VS_OUT_UNREADABLE != 0 || (handle == 0 && !any) {
+    let may_be_zero = matches!(kind, ObjectKind::Texture | ObjectKind::Surface);
+    if call.flags & wire::VS_OUT_UNREADABLE != 0 || (handle == 0 && !may_be_zero) {
         // An object was created, but its handle is unknown.
         return EventKind::Lost(LostDelta { objects: 1, ..LostDelta::default() });
     }

@@ -79,7 +79,7 @@ pub struct KernelNameRecord {
     /// Start time of the process, in nanoseconds since boot.
     pub start: u64,
     /// Exec generation of the process.
-    pub program: ExecGeneration,
+    pub exec_gen: ExecGeneration,
     /// Time of the call.
     pub at: Timestamp,
     /// The handle.
@@ -190,11 +190,11 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
     if let Some(uuid) = device_uuid(bytes) {
         return Ok(Some(Record::DeviceUuid(uuid)));
     }
-    if let Some(bound) = bound(bytes) {
-        return Ok(Some(Record::HandleBinding(bound)));
+    if let Some(binding) = handle_binding(bytes) {
+        return Ok(Some(Record::HandleBinding(binding)));
     }
-    if let Some(named) = named(bytes) {
-        return Ok(Some(Record::KernelName(named)));
+    if let Some(name) = kernel_name(bytes) {
+        return Ok(Some(Record::KernelName(name)));
     }
     if let Some(head) = parse::<Head>(bytes)
         && u32::from(head.kind) == wire::VS_TENSOR
@@ -202,13 +202,13 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
         return tensor::decode(bytes);
     }
     let event = event(bytes)?;
-    let program = || ExecGeneration(parse::<Head>(bytes).map_or(0, |head| head.result as u16));
+    let exec_gen = || ExecGeneration(parse::<Head>(bytes).map_or(0, |head| head.result as u16));
     Ok(event.map(|event| match event.kind {
-        EventKind::Exec => Record::Exec(event, program()),
-        EventKind::Process(_) => Record::ProcessStart(event, program()),
+        EventKind::Exec => Record::Exec(event, exec_gen()),
+        EventKind::Process(_) => Record::ProcessStart(event, exec_gen()),
         EventKind::Allocate(_) | EventKind::Vmm(VmmCall::Create { .. }) | EventKind::Failed(_) => {
-            match taken(bytes) {
-                Some(taken) => Record::CallWithStack(event, taken),
+            match stack_ref(bytes) {
+                Some(stack) => Record::CallWithStack(event, stack),
                 None => Record::Event(event),
             }
         }
@@ -219,22 +219,22 @@ pub fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
 /// Returns the end of a capture in a record that [`decode`] decodes as something else.
 pub fn capture_end(bytes: &[u8]) -> Option<Record> {
     let head: Head = parse(bytes)?;
-    let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
-    if u32::from(head.kind) != wire::VS_CALL || meaning != CallSemantics::CaptureEnd {
+    let semantics = HOOKS.get(usize::from(head.hook))?.semantics;
+    if u32::from(head.kind) != wire::VS_CALL || semantics != CallSemantics::CaptureEnd {
         return None;
     }
     let call: Call = parse(bytes)?;
     CallRecord { call: &call, descriptor: &[] }.capture_end().map(Record::Event)
 }
 
-fn taken(bytes: &[u8]) -> Option<StackRef> {
+fn stack_ref(bytes: &[u8]) -> Option<StackRef> {
     let call: Call = parse(bytes)?;
     let known = call.flags & wire::VS_STACK_KNOWN != 0;
     let Call { stack, python, .. } = call;
     (stack != 0 || python != 0).then_some(StackRef { hook: call.head.hook, stack, known, python })
 }
 
-fn named(bytes: &[u8]) -> Option<KernelNameRecord> {
+fn kernel_name(bytes: &[u8]) -> Option<KernelNameRecord> {
     // Most records are of another kind: check before parsing all of it.
     if u32::from(parse::<Head>(bytes)?.kind) != wire::VS_KERNEL_NAME {
         return None;
@@ -245,7 +245,7 @@ fn named(bytes: &[u8]) -> Option<KernelNameRecord> {
     Some(KernelNameRecord {
         pid: Pid(head.pid),
         start,
-        program: ExecGeneration(head.result as u16),
+        exec_gen: ExecGeneration(head.result as u16),
         at: Timestamp(head.at),
         kernel: KernelId(kernel),
         name: (length > 0).then(|| String::from_utf8_lossy(name).into()),
@@ -260,7 +260,7 @@ fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {
     let head: Head = parse(bytes)?;
     let hook = HOOKS.get(usize::from(head.hook))?;
     if u32::from(head.kind) != wire::VS_CALL_DESCRIPTOR
-        || hook.meaning != CallSemantics::DeviceUuid
+        || hook.semantics != CallSemantics::DeviceUuid
         || head.result != 0
     {
         return None;
@@ -273,13 +273,13 @@ fn device_uuid(bytes: &[u8]) -> Option<DeviceUuid> {
     Some(DeviceUuid { pid: Pid(head.pid), device, uuid: *descriptor.first_chunk()? })
 }
 
-fn bound(bytes: &[u8]) -> Option<HandleBinding> {
+fn handle_binding(bytes: &[u8]) -> Option<HandleBinding> {
     let head: Head = parse(bytes)?;
     if u32::from(head.kind) != wire::VS_CALL || head.result != 0 {
         return None;
     }
-    let meaning = HOOKS.get(usize::from(head.hook))?.meaning;
-    if !meaning.binds_handle() {
+    let semantics = HOOKS.get(usize::from(head.hook))?.semantics;
+    if !semantics.binds_handle() {
         return None;
     }
     let call: Call = parse(bytes)?;
@@ -287,7 +287,7 @@ fn bound(bytes: &[u8]) -> Option<HandleBinding> {
         return None;
     }
     let out = call.outs[0];
-    let binding = match meaning {
+    let binding = match semantics {
         CallSemantics::StreamCreate => {
             BindingChange::StreamCreated { stream: StreamId(out), context: ContextId(call.context) }
         }
@@ -321,22 +321,25 @@ fn event(bytes: &[u8]) -> Result<Option<Event>, DecodeError> {
         wire::VS_PROCESS => {
             let record: Process = parse(bytes).ok_or(DecodeError)?;
             let name = text(&record.name);
-            let facts =
+            let info =
                 ProcessInfo { start: record.start, uid: record.uid, name, before_trace: false };
-            Ok(Some(life(&head, EventKind::Process(facts))))
+            Ok(Some(lifecycle_event(&head, EventKind::Process(info))))
         }
         wire::VS_THREAD => {
             let record: ThreadName = parse(bytes).ok_or(DecodeError)?;
-            Ok(Some(life(&head, EventKind::ThreadName(text(&record.name)))))
+            Ok(Some(lifecycle_event(&head, EventKind::ThreadName(text(&record.name)))))
         }
-        wire::VS_EXEC => Ok(Some(life(&head, EventKind::Exec))),
-        wire::VS_EXIT => Ok(Some(life(&head, EventKind::Exit))),
-        wire::VS_THREAD_EXIT => Ok(Some(life(&head, EventKind::ThreadExit))),
+        wire::VS_EXEC => Ok(Some(lifecycle_event(&head, EventKind::Exec))),
+        wire::VS_EXIT => Ok(Some(lifecycle_event(&head, EventKind::Exit))),
+        wire::VS_THREAD_EXIT => Ok(Some(lifecycle_event(&head, EventKind::ThreadExit))),
         wire::VS_CONTEXT_DEVICE => {
             let record: ContextDevice = parse(bytes).ok_or(DecodeError)?;
             let context = ContextId(record.context);
-            let learned = |device| ContextCall::Learned { context, device };
-            Ok(device(record.device).map(|device| life(&head, EventKind::Context(learned(device)))))
+            let event = |device| {
+                let call = ContextCall::Learned { context, device };
+                lifecycle_event(&head, EventKind::Context(call))
+            };
+            Ok(device(record.device).map(event))
         }
         _ => Err(DecodeError),
     }
@@ -348,9 +351,9 @@ fn text(name: &[u8]) -> Box<str> {
     String::from_utf8_lossy(&name[..end]).into()
 }
 
-fn life(head: &Head, what: EventKind) -> Event {
+fn lifecycle_event(head: &Head, kind: EventKind) -> Event {
     let at = Timestamp(head.at);
-    Event { pid: Pid(head.pid), tid: Tid(head.tid), entry_time: at, time: at, kind: what }
+    Event { pid: Pid(head.pid), tid: Tid(head.tid), entry_time: at, time: at, kind }
 }
 
 /// Converts a `CUdevice`, an int; negative values (`CU_DEVICE_CPU`) are not GPUs.

@@ -17,7 +17,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
     let Tensor { head, address, allocated, reserved, stack, python, .. } = record;
     let device = u16::try_from(record.device).map_err(|_| DecodeError)?;
     let length = record.bytes.cast_signed();
-    let what = match u32::from(head.hook) {
+    let op = match u32::from(head.hook) {
         wire::VS_TENSOR_OOM => TensorOp::OutOfMemory { bytes: record.bytes, site: None },
         wire::VS_TENSOR_ALLOC_FREE if length > 0 => {
             TensorOp::Allocated { address, bytes: record.bytes, site: None }
@@ -28,7 +28,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
         wire::VS_TENSOR_ALLOC_FREE => return Ok(None),
         _ => return Err(DecodeError),
     };
-    let call = TensorEvent { what, device: DeviceId(device), allocated, reserved };
+    let call = TensorEvent { what: op, device: DeviceId(device), allocated, reserved };
     let at = Timestamp(head.at);
     let (pid, tid) = (Pid(head.pid), Tid(head.tid));
     let event = Event { pid, tid, entry_time: at, time: at, kind: EventKind::Tensor(call) };
@@ -59,7 +59,7 @@ mod tests {
         out
     }
 
-    fn what(bytes: &[u8]) -> Option<TensorEvent> {
+    fn tensor_event(bytes: &[u8]) -> Option<TensorEvent> {
         match decode(bytes).unwrap()? {
             Record::Event(Event { kind: EventKind::Tensor(call), .. })
             | Record::CallWithStack(Event { kind: EventKind::Tensor(call), .. }, _) => Some(call),
@@ -80,26 +80,26 @@ mod tests {
             (wire::VS_TENSOR_OOM, 512, TensorOp::OutOfMemory { bytes: 512, site: None }),
             (wire::VS_TENSOR_ALLOC_FREE, i64::MIN, TensorOp::Freed { address, bytes: 1 << 63 }),
         ] {
-            let call = what(&record(call, bytes, 3, 0)).unwrap();
+            let call = tensor_event(&record(call, bytes, 3, 0)).unwrap();
             assert_eq!(call.what, expected);
             assert_eq!((call.device, call.allocated, call.reserved), (DeviceId(3), 5000, 9000));
         }
-        assert_eq!(what(&record(wire::VS_TENSOR_ALLOC_FREE, 0, 3, 0)), None);
+        assert_eq!(tensor_event(&record(wire::VS_TENSOR_ALLOC_FREE, 0, 3, 0)), None);
     }
 
     #[test]
     fn stack_of_a_tensor_has_no_hook() {
         let decoded = decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 44)).unwrap();
-        let Some(Record::CallWithStack(_, taken)) = decoded else { panic!("{decoded:?}") };
-        assert_eq!((taken.hook, taken.stack, taken.known), (NO_HOOK, 44, false));
+        let Some(Record::CallWithStack(_, stack)) = decoded else { panic!("{decoded:?}") };
+        assert_eq!((stack.hook, stack.stack, stack.known), (NO_HOOK, 44, false));
         assert!(crate::hooks::HOOKS.get(usize::from(NO_HOOK)).is_none());
     }
 
     #[test]
     fn truncated_or_invalid_records_are_rejected() {
-        let whole = record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 0);
-        for length in 0..whole.len() {
-            assert_eq!(decode(&whole[..length]), Err(DecodeError), "{length}");
+        let complete = record(wire::VS_TENSOR_ALLOC_FREE, 512, 0, 0);
+        for length in 0..complete.len() {
+            assert_eq!(decode(&complete[..length]), Err(DecodeError), "{length}");
         }
         assert_eq!(decode(&record(2, 512, 0, 0)), Err(DecodeError));
         assert_eq!(decode(&record(wire::VS_TENSOR_ALLOC_FREE, 512, -1, 0)), Err(DecodeError));

@@ -100,7 +100,7 @@ impl RecordBytes {
         }
     }
 
-    fn what(&self) -> EventKind {
+    fn kind(&self) -> EventKind {
         self.event().unwrap().kind
     }
 }
@@ -126,14 +126,14 @@ fn plain_allocations_and_frees() {
     let mut pitched = RecordBytes::of("cuMemAllocPitch_v2").args(&[1, 2, 1000, 10]).out(0x7f00);
     pitched.outs[1] = 1024;
     assert_eq!(
-        pitched.what(),
+        pitched.kind(),
         allocated(AllocationKey::address(0x7f00), MemoryKind::Device, 10240)
     );
-    let registered = RecordBytes::of("cuMemHostRegister_v2").args(&[0x5000, 64]).what();
+    let registered = RecordBytes::of("cuMemHostRegister_v2").args(&[0x5000, 64]).kind();
     assert_eq!(registered, allocated(AllocationKey::address(0x5000), MemoryKind::Registered, 64));
     let free = RecordBytes::of("cuMemFree_v2").args(&[0x7f00]);
     let freed = Free { key: AllocationKey::address(0x7f00), by: FreeFunction::Free, stream: None };
-    assert_eq!(free.what(), EventKind::Free(freed));
+    assert_eq!(free.kind(), EventKind::Free(freed));
     assert_eq!(RecordBytes::of("cuMemFree_v2").event(), None, "a free of null has no effect");
 }
 
@@ -142,23 +142,23 @@ fn device_is_used_only_if_context_is_unknown() {
     let mut record = RecordBytes::of("cuMemAlloc_v2").args(&[1, 1]).out(1);
     record.flags = wire::VS_DEVICE_KNOWN;
     record.device = 3;
-    let EventKind::Allocate(allocate) = record.what() else { panic!() };
+    let EventKind::Allocate(allocate) = record.kind() else { panic!() };
     assert_eq!((allocate.device, allocate.context), (Some(DeviceId(3)), None));
     record.flags |= wire::VS_CONTEXT_KNOWN;
-    let EventKind::Allocate(allocate) = record.what() else { panic!() };
+    let EventKind::Allocate(allocate) = record.kind() else { panic!() };
     assert_eq!((allocate.device, allocate.context), (None, Some(ContextId(0xc0))));
 }
 
 #[test]
 fn failures_carry_requested_bytes_or_freed_key() {
     let EventKind::Failed(failed) =
-        RecordBytes::of("cuMemAlloc_v2").args(&[1, 1 << 42]).result(2).what()
+        RecordBytes::of("cuMemAlloc_v2").args(&[1, 1 << 42]).result(2).kind()
     else {
         panic!()
     };
     assert_eq!((failed.code, failed.asked), (2, Some((MemoryKind::Device, 1 << 42))));
     let EventKind::Failed(failed) =
-        RecordBytes::of("cuMemFree_v2").args(&[0x7f00]).result(1).what()
+        RecordBytes::of("cuMemFree_v2").args(&[0x7f00]).result(1).kind()
     else {
         panic!()
     };
@@ -175,24 +175,25 @@ fn capture_end_follows_the_flag_of_the_probe() {
     let ended = |graph| EventKind::Graph(GraphCall::CaptureEnded { stream: StreamId(5), graph });
     for result in [1, 900, 908] {
         let failed = RecordBytes::of("cuStreamEndCapture").args(&[5, 1]).result(result);
-        assert!(matches!(failed.what(), EventKind::Failed(failed) if failed.code == result));
+        assert!(matches!(failed.kind(), EventKind::Failed(failed) if failed.code == result));
         assert_eq!(second(&failed), None, "{result}");
-        let over = RecordBytes { flags: wire::VS_CAPTURE_OVER, ..failed };
-        assert!(matches!(over.what(), EventKind::Failed(failed) if failed.code == result));
-        assert_eq!(second(&over), Some(ended(None)), "{result}");
+        let ended_capture = RecordBytes { flags: wire::VS_CAPTURE_ENDED, ..failed };
+        assert!(matches!(ended_capture.kind(), EventKind::Failed(failed) if failed.code == result));
+        assert_eq!(second(&ended_capture), Some(ended(None)), "{result}");
     }
-    let over =
-        RecordBytes { flags: wire::VS_CAPTURE_OVER, ..RecordBytes::of("cuStreamEndCapture") };
-    let over = over.args(&[5, 1]).out(0x77);
-    assert_eq!((over.what(), second(&over)), (ended(Some(GraphId(0x77))), None));
-    let unread = RecordBytes { flags: wire::VS_CAPTURE_OVER | wire::VS_OUT_UNREADABLE, ..over };
-    assert_eq!(unread.what(), EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() }));
-    assert_eq!(second(&unread), Some(ended(None)));
+    let ended_capture =
+        RecordBytes { flags: wire::VS_CAPTURE_ENDED, ..RecordBytes::of("cuStreamEndCapture") };
+    let ended_capture = ended_capture.args(&[5, 1]).out(0x77);
+    assert_eq!((ended_capture.kind(), second(&ended_capture)), (ended(Some(GraphId(0x77))), None));
+    let unreadable =
+        RecordBytes { flags: wire::VS_CAPTURE_ENDED | wire::VS_OUT_UNREADABLE, ..ended_capture };
+    assert_eq!(unreadable.kind(), EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() }));
+    assert_eq!(second(&unreadable), Some(ended(None)));
 }
 
 #[test]
 fn unreadable_results_are_losses() {
-    let unread = |symbol: &str| {
+    let unreadable = |symbol: &str| {
         let record = RecordBytes { flags: wire::VS_OUT_UNREADABLE, ..RecordBytes::of(symbol) };
         record.args(&[1, 4096]).event().map(|event| event.kind)
     };
@@ -208,16 +209,16 @@ fn unreadable_results_are_losses() {
         "cuMemPoolImportFromShareableHandle",
     ] {
         let lost = EventKind::Lost(LostDelta { other: 1, ..LostDelta::default() });
-        assert_eq!(unread(symbol), Some(lost), "{symbol}");
+        assert_eq!(unreadable(symbol), Some(lost), "{symbol}");
     }
     for symbol in ["cuMemPoolGetAttribute", "cuDeviceGetDefaultMemPool", "cuKernelGetFunction"] {
-        assert_eq!(unread(symbol), None, "{symbol} is only a query");
+        assert_eq!(unreadable(symbol), None, "{symbol} is only a query");
     }
     let array = RecordBytes::of("cuArrayCreate_v2").out(0x77).descriptor(&[]);
     let array = RecordBytes { flags: wire::VS_OUT_UNREADABLE, ..array };
     let allocated_bytes = wire::VS_UNKNOWN_BYTES as u64;
     let lost = LostDelta { allocations: 1, allocated_bytes, ..LostDelta::default() };
-    assert_eq!(array.what(), EventKind::Lost(lost));
+    assert_eq!(array.kind(), EventKind::Lost(lost));
 }
 
 #[test]
@@ -225,13 +226,13 @@ fn allocation_with_unreadable_address_is_a_loss() {
     let mut record = RecordBytes::of("cuMemAlloc_v2").args(&[1, 4096]);
     record.flags |= wire::VS_OUT_UNREADABLE;
     let lost = LostDelta { allocations: 1, allocated_bytes: 4096, ..LostDelta::default() };
-    assert_eq!(record.what(), EventKind::Lost(lost));
+    assert_eq!(record.kind(), EventKind::Lost(lost));
 }
 
 #[test]
 fn stream_ordered_allocation_has_pool_and_stream() {
     let EventKind::Allocate(allocate) =
-        RecordBytes::of("cuMemAllocFromPoolAsync").args(&[1, 512, 0x9, 0x5]).out(0x7f00).what()
+        RecordBytes::of("cuMemAllocFromPoolAsync").args(&[1, 512, 0x9, 0x5]).out(0x7f00).kind()
     else {
         panic!()
     };
@@ -242,24 +243,28 @@ fn stream_ordered_allocation_has_pool_and_stream() {
         by: FreeFunction::FreeAsync,
         stream: Some(StreamId(5)),
     };
-    assert_eq!(RecordBytes::of("cuMemFreeAsync").args(&[0x7f00, 5]).what(), EventKind::Free(freed));
+    assert_eq!(RecordBytes::of("cuMemFreeAsync").args(&[0x7f00, 5]).kind(), EventKind::Free(freed));
 }
 
 #[test]
 fn virtual_memory_management() {
     let create = RecordBytes::of("cuMemCreate").args(&[1, 2 << 20]).out(0x11);
     let on_device = create.descriptor(&[(8, 1, 4), (12, 1, 4)]);
-    let place = MemoryLocation::Device(DeviceId(1));
-    let made =
-        VmmCall::Create { handle: PhysicalHandleId(0x11), bytes: 2 << 20, place, site: None };
-    assert_eq!(on_device.what(), EventKind::Vmm(made));
+    let location = MemoryLocation::Device(DeviceId(1));
+    let created = VmmCall::Create {
+        handle: PhysicalHandleId(0x11),
+        bytes: 2 << 20,
+        place: location,
+        site: None,
+    };
+    assert_eq!(on_device.kind(), EventKind::Vmm(created));
     let on_host = RecordBytes::of("cuMemCreate").args(&[1, 64]).out(0x12).descriptor(&[(8, 3, 4)]);
-    let EventKind::Vmm(VmmCall::Create { place, .. }) = on_host.what() else { panic!() };
+    let EventKind::Vmm(VmmCall::Create { place, .. }) = on_host.kind() else { panic!() };
     assert_eq!(place, MemoryLocation::Host);
-    let map = RecordBytes::of("cuMemMap").args(&[0x7f00, 64, 0, 0x11]).what();
+    let map = RecordBytes::of("cuMemMap").args(&[0x7f00, 64, 0, 0x11]).kind();
     let mapped = VmmCall::Map { address: 0x7f00, bytes: 64, handle: PhysicalHandleId(0x11) };
     assert_eq!(map, EventKind::Vmm(mapped));
-    let retain = RecordBytes::of("cuMemRetainAllocationHandle").args(&[1, 0x7f00]).out(0x11).what();
+    let retain = RecordBytes::of("cuMemRetainAllocationHandle").args(&[1, 0x7f00]).out(0x11).kind();
     assert_eq!(retain, EventKind::Vmm(VmmCall::Retain { handle: PhysicalHandleId(0x11) }));
 }
 
@@ -267,7 +272,7 @@ fn virtual_memory_management() {
 fn array_size_follows_from_the_descriptor() {
     let key = AllocationKey { space: AddressType::Array, value: 0xa };
     let array = |symbol: &str, fields: &[(usize, u64, usize)], levels: u64| {
-        RecordBytes::of(symbol).args(&[1, 2, levels]).out(0xa).descriptor(fields).what()
+        RecordBytes::of(symbol).args(&[1, 2, levels]).out(0xa).descriptor(fields).kind()
     };
     let flat = &[(0, 100, 8), (8, 50, 8), (16, 0x20, 4), (20, 4, 4)];
     let bytes = 100 * 50 * 16;
@@ -284,7 +289,7 @@ fn array_size_follows_from_the_descriptor() {
 
 #[test]
 fn pools_and_graphs() {
-    let reserved = RecordBytes::of("cuMemPoolGetAttribute").args(&[9, 5]).out(64 << 20).what();
+    let reserved = RecordBytes::of("cuMemPoolGetAttribute").args(&[9, 5]).out(64 << 20).kind();
     let expected = PoolCall::ToldReserved { pool: PoolId(9), bytes: 64 << 20 };
     assert_eq!(reserved, EventKind::Pool(expected));
     assert_eq!(RecordBytes::of("cuMemPoolGetAttribute").args(&[9, 4]).event(), None);
@@ -295,21 +300,21 @@ fn pools_and_graphs() {
         if base > 0 {
             fields.push((0, 10, 4));
         }
-        RecordBytes::of(symbol).args(&[1, 0x6]).descriptor(&fields).what()
+        RecordBytes::of(symbol).args(&[1, 0x6]).descriptor(&fields).kind()
     };
-    let made = EventKind::Graph(GraphCall::AllocNode {
+    let expected = EventKind::Graph(GraphCall::AllocNode {
         graph: GraphId(6),
         address: 0x7f00,
         bytes: 512,
         place: MemoryLocation::Device(DeviceId(0)),
     });
-    assert_eq!(node("cuGraphAddMemAllocNode", 0), made);
-    assert_eq!(node("cuGraphAddNode", 16), made);
-    let exec = RecordBytes::of("cuGraphInstantiateWithFlags").args(&[1, 6, 1]).out(0xe).what();
+    assert_eq!(node("cuGraphAddMemAllocNode", 0), expected);
+    assert_eq!(node("cuGraphAddNode", 16), expected);
+    let exec = RecordBytes::of("cuGraphInstantiateWithFlags").args(&[1, 6, 1]).out(0xe).kind();
     let frees_before_launch = true;
-    let made =
+    let expected =
         GraphCall::Instantiated { exec: GraphExecId(0xe), graph: GraphId(6), frees_before_launch };
-    assert_eq!(exec, EventKind::Graph(made));
+    assert_eq!(exec, EventKind::Graph(expected));
 }
 
 #[test]
@@ -318,7 +323,7 @@ fn device_is_the_lower_half_of_the_register() {
     record.outs[0] = 0xc1;
     let (context, device) = (ContextId(0xc1), DeviceId(1));
     let retained = ContextCall::PrimaryRetained { context, device };
-    assert_eq!(record.what(), EventKind::Context(retained));
+    assert_eq!(record.kind(), EventKind::Context(retained));
 }
 
 #[test]
@@ -332,20 +337,20 @@ fn device_uuid_is_decoded() {
 
 #[test]
 fn decode_never_panics_on_random_records() {
-    let reached = fuzz::run(crate::random::seed());
+    let coverage = fuzz::run(crate::random::seed());
     // Every kind of `wire.h`: complete, one byte shorter and one byte longer.
     let sizes = fuzz::kinds().into_iter().map(|kind| (kind, fuzz::size(kind)));
     let lengths = sizes.flat_map(|(kind, size)| [(kind, size - 1), (kind, size), (kind, size + 1)]);
-    let missed: Vec<_> = lengths.filter(|length| !reached.lengths.contains(length)).collect();
+    let missed: Vec<_> = lengths.filter(|length| !coverage.lengths.contains(length)).collect();
     assert_eq!(missed, []);
     // Every row, for a successful and a failed call. Some are handled inside the probes.
     let rows = 0..HOOKS.len();
-    let sent = rows.clone().filter(|row| !fuzz::is_kept_by_probes(&HOOKS[*row]));
-    assert_eq!(reached.successes, sent.collect());
-    assert_eq!(reached.failures, rows.collect());
-    assert_eq!(reached.decoded, fuzz::DECODED.into());
-    assert_eq!(reached.events, fuzz::EVENTS.into());
-    assert_eq!(reached.stacks, ["addresses", "copy", "python"].into());
+    let sent = rows.clone().filter(|row| !fuzz::is_handled_by_probes(&HOOKS[*row]));
+    assert_eq!(coverage.successes, sent.collect());
+    assert_eq!(coverage.failures, rows.collect());
+    assert_eq!(coverage.decoded, fuzz::DECODED.into());
+    assert_eq!(coverage.events, fuzz::EVENTS.into());
+    assert_eq!(coverage.stacks, ["addresses", "copy", "python"].into());
     assert_eq!(decode(&[]), Err(DecodeError));
 }
 
@@ -359,9 +364,9 @@ fn call_references_its_stack() {
     let hook = record.hook;
     for known in [false, true] {
         record.flags = if known { wire::VS_STACK_KNOWN } else { 0 };
-        let taken = StackRef { hook, stack: 5, known, python: 6 };
+        let expected = StackRef { hook, stack: 5, known, python: 6 };
         let Ok(Some(Record::CallWithStack(_, found))) = decode(&record.bytes()) else { panic!() };
-        assert_eq!(found, taken);
+        assert_eq!(found, expected);
     }
     // A failed call also has a stack: it shows where memory ran out.
     record.result = 2;
@@ -369,11 +374,11 @@ fn call_references_its_stack() {
 }
 
 /// Decodes the effect of a record on an object.
-fn of_object(record: &RecordBytes) -> Option<(EventKind, CreatedObject)> {
+fn object_event(record: &RecordBytes) -> Option<(EventKind, CreatedObject)> {
     match object(&record.bytes())? {
-        Record::Object(event, made) => {
+        Record::Object(event, details) => {
             assert_eq!((event.entry_time.0, event.time.0), (100, 200));
-            Some((event.kind, made))
+            Some((event.kind, details))
         }
         other => panic!("{other:?}"),
     }
@@ -402,10 +407,10 @@ fn objects_that_end_with_a_context_carry_it() {
         ("cuLinkCreate_v2", ObjectKind::Linker),
     ] {
         let record = RecordBytes::of(symbol).out(0x77);
-        assert_eq!(of_object(&record).unwrap().0, created(kind, Some(0xc0)), "{symbol}");
+        assert_eq!(object_event(&record).unwrap().0, created(kind, Some(0xc0)), "{symbol}");
     }
     let lost = RecordBytes { flags: 0, ..RecordBytes::of("cuEventCreate").out(0x77) };
-    assert_eq!(of_object(&lost).unwrap().0, created(ObjectKind::Event, None));
+    assert_eq!(object_event(&lost).unwrap().0, created(ObjectKind::Event, None));
 }
 
 #[test]
@@ -422,15 +427,15 @@ fn objects_that_outlive_a_context_carry_none() {
         ("cuMemPoolImportFromShareableHandle", ObjectKind::Pool),
     ] {
         let record = RecordBytes::of(symbol).out(0x77);
-        assert_eq!(of_object(&record).unwrap().0, created(kind, None), "{symbol}");
+        assert_eq!(object_event(&record).unwrap().0, created(kind, None), "{symbol}");
     }
     let pool = RecordBytes::of("cuMemPoolCreate").out(0x77).descriptor(&[(8, 1, 4)]);
-    assert_eq!(of_object(&pool).unwrap().0, created(ObjectKind::Pool, None));
+    assert_eq!(object_event(&pool).unwrap().0, created(ObjectKind::Pool, None));
     let captured = RecordBytes::of("cuStreamEndCapture").args(&[5, 1]).out(0x77);
-    let made = CreatedObject { captured_on: Some(StreamId(5)), taken: None };
-    assert_eq!(of_object(&captured), Some((created(ObjectKind::Graph, None), made)));
-    let unwanted = RecordBytes::of("cuStreamEndCapture").args(&[5, 0]);
-    assert_eq!(of_object(&unwanted), None);
+    let details = CreatedObject { captured_on: Some(StreamId(5)), stack: None };
+    assert_eq!(object_event(&captured), Some((created(ObjectKind::Graph, None), details)));
+    let not_requested = RecordBytes::of("cuStreamEndCapture").args(&[5, 0]);
+    assert_eq!(object_event(&not_requested), None);
 }
 
 #[test]
@@ -452,8 +457,8 @@ fn destroyed_object_is_argument_0() {
         ("cuLinkDestroy", ObjectKind::Linker),
     ] {
         let record = RecordBytes::of(symbol).args(&[0x77]);
-        let what = EventKind::Object(ObjectCall::Destroyed { kind, handle: 0x77 });
-        assert_eq!(of_object(&record), Some((what, CreatedObject::default())), "{symbol}");
+        let destroyed = EventKind::Object(ObjectCall::Destroyed { kind, handle: 0x77 });
+        assert_eq!(object_event(&record), Some((destroyed, CreatedObject::default())), "{symbol}");
     }
 }
 
@@ -464,13 +469,13 @@ fn unreadable_object_is_lost_and_failed_call_gives_none() {
         flags: wire::VS_OUT_UNREADABLE,
         ..RecordBytes::of("cuEventCreate").out(0x77)
     };
-    assert_eq!(of_object(&unreadable).unwrap().0, lost);
-    assert_eq!(of_object(&RecordBytes::of("cuEventCreate")).unwrap().0, lost);
-    assert_ne!(of_object(&RecordBytes::of("cuTexObjectCreate")).unwrap().0, lost);
+    assert_eq!(object_event(&unreadable).unwrap().0, lost);
+    assert_eq!(object_event(&RecordBytes::of("cuEventCreate")).unwrap().0, lost);
+    assert_ne!(object_event(&RecordBytes::of("cuTexObjectCreate")).unwrap().0, lost);
     let failed = RecordBytes::of("cuEventCreate").result(2);
-    assert_eq!(of_object(&failed), None);
+    assert_eq!(object_event(&failed), None);
     assert!(matches!(failed.event().unwrap().kind, EventKind::Failed(_)));
-    assert_eq!(of_object(&RecordBytes::of("cuMemAlloc_v2").out(0x77)), None);
+    assert_eq!(object_event(&RecordBytes::of("cuMemAlloc_v2").out(0x77)), None);
     assert_eq!(RecordBytes::of("cuEventCreate").out(0x77).event(), None);
 }
 
@@ -478,6 +483,6 @@ fn unreadable_object_is_lost_and_failed_call_gives_none() {
 fn object_has_the_stack_of_its_call() {
     let record = RecordBytes { stack: [9, 4], ..RecordBytes::of("cuModuleLoadData").out(0x77) };
     let hook = record.hook;
-    let taken = StackRef { hook, stack: 9, known: false, python: 4 };
-    assert_eq!(of_object(&record).unwrap().1.taken, Some(taken));
+    let expected = StackRef { hook, stack: 9, known: false, python: 4 };
+    assert_eq!(object_event(&record).unwrap().1.stack, Some(expected));
 }

@@ -67,7 +67,7 @@ pub(crate) struct UsageSample {
 #[derive(Debug)]
 pub(crate) struct UsagePoller {
     gpus: Vec<GpuInfo>,
-    found: Receiver<Vec<GpuInfo>>,
+    new_gpus: Receiver<Vec<GpuInfo>>,
     samples: Receiver<Result<UsageSample, String>>,
 }
 
@@ -83,7 +83,7 @@ const SOURCE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 impl UsagePoller {
     /// Starts polling. The list of GPUs is empty until a source is found.
     pub(crate) fn start() -> Option<Self> {
-        let (ready, found) = sync_channel(1);
+        let (gpu_sender, new_gpus) = sync_channel(1);
         let (sender, samples) = sync_channel(1);
         let poll = move || {
             let (source, gpus) = loop {
@@ -92,12 +92,12 @@ impl UsagePoller {
                     break found;
                 }
                 // Reports that there is no source, and ends the thread if the receiver is gone.
-                if matches!(ready.try_send(Vec::new()), Err(TrySendError::Disconnected(_))) {
+                if matches!(gpu_sender.try_send(Vec::new()), Err(TrySendError::Disconnected(_))) {
                     return;
                 }
                 std::thread::sleep(SOURCE_RETRY_INTERVAL);
             };
-            if ready.send(gpus.clone()).is_err() {
+            if gpu_sender.send(gpus.clone()).is_err() {
                 return;
             }
             loop {
@@ -114,8 +114,8 @@ impl UsagePoller {
         };
         // Not joined: a driver that hangs must not keep this program from exiting.
         std::thread::Builder::new().name("gpu-account".into()).spawn(poll).ok()?;
-        let gpus = found.recv_timeout(STARTUP_TIMEOUT).unwrap_or_default();
-        Some(Self { gpus, found, samples })
+        let gpus = new_gpus.recv_timeout(STARTUP_TIMEOUT).unwrap_or_default();
+        Some(Self { gpus, new_gpus, samples })
     }
 
     /// Returns whether the GPUs were found since the last call.
@@ -123,7 +123,7 @@ impl UsagePoller {
         if !self.gpus.is_empty() {
             return false;
         }
-        self.gpus = self.found.try_iter().find(|gpus| !gpus.is_empty()).unwrap_or_default();
+        self.gpus = self.new_gpus.try_iter().find(|gpus| !gpus.is_empty()).unwrap_or_default();
         !self.gpus.is_empty()
     }
 
@@ -152,8 +152,8 @@ fn find_source() -> Option<(Box<dyn UsageSource>, Vec<GpuInfo>)> {
 
 /// Finds a GPU by its UUID or by that of one of its MIG instances.
 pub(crate) fn by_uuid(gpus: &[GpuInfo], uuid: &str) -> Option<GpuId> {
-    let names = |gpu: &&GpuInfo| gpu.uuid == uuid || gpu.instances.iter().any(|mig| mig == uuid);
-    gpus.iter().find(names).map(|gpu| gpu.id)
+    let matches = |gpu: &&GpuInfo| gpu.uuid == uuid || gpu.instances.iter().any(|mig| mig == uuid);
+    gpus.iter().find(matches).map(|gpu| gpu.id)
 }
 
 /// Formats the bytes of a UUID as `GPU-67bf22d2-b5d2-…`.

@@ -30,11 +30,11 @@ impl DeviceVisibilityEnv {
             .split(|&byte| byte == 0)
             .filter_map(|entry| std::str::from_utf8(entry).ok()?.split_once('='))
             .collect();
-        let mut take = |name| variables.remove(name).map(str::to_owned);
-        let container = take("NVIDIA_VISIBLE_DEVICES");
+        let mut remove = |name| variables.remove(name).map(str::to_owned);
+        let container = remove("NVIDIA_VISIBLE_DEVICES");
         Self {
-            visible: take("CUDA_VISIBLE_DEVICES"),
-            order: take("CUDA_DEVICE_ORDER"),
+            visible: remove("CUDA_VISIBLE_DEVICES"),
+            order: remove("CUDA_DEVICE_ORDER"),
             // Outside of a container the variable has no effect.
             container: container.filter(|_| in_other_mounts(pid)),
         }
@@ -42,25 +42,25 @@ impl DeviceVisibilityEnv {
 }
 
 fn in_other_mounts(pid: Pid) -> bool {
-    let namespace = |of: &str| fs::metadata(format!("/proc/{of}/ns/mnt")).ok().map(|m| m.ino());
+    let namespace =
+        |process: &str| fs::metadata(format!("/proc/{process}/ns/mnt")).ok().map(|m| m.ino());
     namespace("self") != namespace(&pid.to_string())
 }
 
 /// Returns the GPU of each ordinal; `None` if it is uncertain.
-pub(crate) fn resolve_devices(
-    gpus: &[GpuInfo],
-    surroundings: &DeviceVisibilityEnv,
-) -> Vec<Option<GpuId>> {
-    let given = match surroundings.container.as_deref() {
+pub(crate) fn resolve_devices(gpus: &[GpuInfo], env: &DeviceVisibilityEnv) -> Vec<Option<GpuId>> {
+    let available = match env.container.as_deref() {
         None | Some("" | "all") => gpus.iter().collect(),
         Some(list) => select(&gpus.iter().collect::<Vec<_>>(), list),
     };
     // By default CUDA lists the fastest GPU first; equal GPUs are in bus order.
-    let by_bus = surroundings.order.as_deref() == Some("PCI_BUS_ID");
-    let in_order = by_bus || given.windows(2).all(|pair| pair[0].name == pair[1].name);
-    match surroundings.visible.as_deref() {
-        None => given.iter().map(|gpu| in_order.then_some(gpu.id)).collect(),
-        Some(list) => select(&given, list).iter().map(|gpu| known(gpu, list, in_order)).collect(),
+    let by_bus = env.order.as_deref() == Some("PCI_BUS_ID");
+    let in_order = by_bus || available.windows(2).all(|pair| pair[0].name == pair[1].name);
+    match env.visible.as_deref() {
+        None => available.iter().map(|gpu| in_order.then_some(gpu.id)).collect(),
+        Some(list) => {
+            select(&available, list).iter().map(|gpu| known(gpu, list, in_order)).collect()
+        }
     }
 }
 
@@ -109,12 +109,12 @@ mod tests {
         visible_devices: Option<&str>,
         order: Option<&str>,
     ) -> Vec<Option<u16>> {
-        let surroundings = DeviceVisibilityEnv {
+        let env = DeviceVisibilityEnv {
             visible: visible_devices.map(str::to_owned),
             order: order.map(str::to_owned),
             container: None,
         };
-        resolve_devices(gpus, &surroundings).into_iter().map(|gpu| gpu.map(|gpu| gpu.0)).collect()
+        resolve_devices(gpus, &env).into_iter().map(|gpu| gpu.map(|gpu| gpu.0)).collect()
     }
 
     #[test]
@@ -145,11 +145,11 @@ mod tests {
     #[test]
     fn container_devices_are_selected_first() {
         let gpus = host(&["H200"; 4]);
-        let surroundings = DeviceVisibilityEnv {
+        let env = DeviceVisibilityEnv {
             visible: Some("1".into()),
             order: None,
             container: Some("GPU-2222-beef,3".into()),
         };
-        assert_eq!(resolve_devices(&gpus, &surroundings), [Some(GpuId(3))]);
+        assert_eq!(resolve_devices(&gpus, &env), [Some(GpuId(3))]);
     }
 }

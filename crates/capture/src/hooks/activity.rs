@@ -4,8 +4,8 @@ use engine::model::activity::CopyDirection;
 
 use super::{CallSemantics, CopyExtent, CopyRoute, CopySpec, Hook};
 
-const fn hook(symbol: &'static str, meaning: CallSemantics) -> Hook {
-    Hook { symbol, meaning }
+const fn hook(symbol: &'static str, semantics: CallSemantics) -> Hook {
+    Hook { symbol, semantics }
 }
 
 /// A copy; argument `size` is the number of bytes.

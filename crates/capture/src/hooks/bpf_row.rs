@@ -90,7 +90,7 @@ impl Hook {
     /// Converts the row. `objects`: objects are tracked.
     pub(crate) const fn to_wire(self, objects: bool) -> WireHook {
         let row = self.plain();
-        match self.meaning.object() {
+        match self.semantics.object() {
             Some(ObjectEffect::Creates(_)) if objects => {
                 row.flag(wire::VS_OBJECT).flag(wire::VS_WITH_STACK)
             }
@@ -103,7 +103,7 @@ impl Hook {
         let plain = WireHook::PLAIN;
         let allocates = plain.class(wire::VS_CLASS_ALLOCATE);
         let frees = plain.class(wire::VS_CLASS_FREE);
-        match self.meaning {
+        match self.semantics {
             CallSemantics::Allocate { pointer, size, .. } => allocation(pointer, size),
             CallSemantics::AllocateAsync { .. } => {
                 allocates.out(0, 0, 8).size(1).flag(wire::VS_STREAM_ORDERED)

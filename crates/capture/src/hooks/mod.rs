@@ -285,7 +285,7 @@ pub(crate) enum HookGroup {
     /// Context queries.
     Queries,
     /// Copies and kernel names.
-    Work,
+    Activity,
     /// Launches, which have their own program.
     Launches,
     /// Functions that only create or destroy objects.
@@ -299,7 +299,7 @@ impl CallSemantics {
         match self {
             Self::ContextGet | Self::ContextDevice { .. } => HookGroup::Queries,
             Self::KernelByName | Self::KernelName | Self::KernelFunction | Self::Copy(_) => {
-                HookGroup::Work
+                HookGroup::Activity
             }
             Self::Launch { .. } => HookGroup::Launches,
             Self::ObjectCreate { .. } | Self::ObjectDestroy(_) => HookGroup::Objects,
@@ -338,7 +338,7 @@ pub struct Hook {
     /// The exported name.
     pub symbol: &'static str,
     /// The effect of a call.
-    pub meaning: CallSemantics,
+    pub semantics: CallSemantics,
 }
 
 /// Returns the row of a driver function by its name.

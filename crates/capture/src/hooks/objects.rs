@@ -5,11 +5,11 @@ use engine::model::cuda_object::ObjectKind;
 use super::{CallSemantics, Hook};
 
 const fn creates(symbol: &'static str, kind: ObjectKind, handle: u8) -> Hook {
-    Hook { symbol, meaning: CallSemantics::ObjectCreate { kind, handle } }
+    Hook { symbol, semantics: CallSemantics::ObjectCreate { kind, handle } }
 }
 
 const fn destroys(symbol: &'static str, kind: ObjectKind) -> Hook {
-    Hook { symbol, meaning: CallSemantics::ObjectDestroy(kind) }
+    Hook { symbol, semantics: CallSemantics::ObjectDestroy(kind) }
 }
 
 use ObjectKind::{Event, Graph, Library, Linker, Module, Surface, Texture};
@@ -82,8 +82,10 @@ mod tests {
 
     #[test]
     fn every_object_kind_has_create_and_destroy_hooks() {
-        let uses: HashSet<_> =
-            HOOKS.iter().filter_map(|hook| Some(format!("{:?}", hook.meaning.object()?))).collect();
+        let uses: HashSet<_> = HOOKS
+            .iter()
+            .filter_map(|hook| Some(format!("{:?}", hook.semantics.object()?)))
+            .collect();
         for kind in ObjectKind::ALL {
             assert!(uses.contains(&format!("{:?}", ObjectEffect::Creates(kind))), "{kind:?}");
             assert!(uses.contains(&format!("{:?}", ObjectEffect::Destroys(kind))), "{kind:?}");

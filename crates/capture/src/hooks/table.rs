@@ -11,8 +11,8 @@ use super::{
 };
 use crate::wire;
 
-const fn hook(symbol: &'static str, meaning: CallSemantics) -> Hook {
-    Hook { symbol, meaning }
+const fn hook(symbol: &'static str, semantics: CallSemantics) -> Hook {
+    Hook { symbol, semantics }
 }
 
 const fn allocate(

@@ -170,7 +170,7 @@ mod tests {
             DRIVER_580.lines().filter(|name| looks_like_object_function(name)).collect();
         assert!(objects.len() > 40);
         let hooked = |name: &str| {
-            HOOKS.iter().any(|hook| hook.symbol == name && hook.meaning.object().is_some())
+            HOOKS.iter().any(|hook| hook.symbol == name && hook.semantics.object().is_some())
         };
         let unknown: Vec<_> = objects
             .into_iter()

@@ -38,13 +38,13 @@ impl TorchLibrary {
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
         let rest = name.strip_prefix(b"libc10")?;
-        let (part, rest) = match rest.strip_prefix(b"_cuda") {
+        let (library, rest) = match rest.strip_prefix(b"_cuda") {
             Some(rest) => (Self::Cuda, rest),
             None => (Self::C10, rest),
         };
         let rest = rest.strip_prefix(b".so")?;
         let rest = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
-        (rest.is_empty() || rest.starts_with(b".")).then_some(part)
+        (rest.is_empty() || rest.starts_with(b".")).then_some(library)
     }
 }
 

@@ -80,10 +80,10 @@ pub fn scan_torch(pid: Pid) -> TorchMappings {
 }
 
 /// Returns the mapped files of one process that are wanted, each once.
-fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<DriverMapping> {
+fn scan(pid: Pid, is_wanted: fn(&Path) -> bool) -> Vec<DriverMapping> {
     let Ok(maps) = fs::read(format!("/proc/{}/maps", pid.0)) else { return Vec::new() };
     let mut found: Vec<DriverMapping> = Vec::new();
-    for mapping in maps.split(|&b| b == b'\n').filter_map(|line| parse(pid, line, wanted)) {
+    for mapping in maps.split(|&b| b == b'\n').filter_map(|line| parse(pid, line, is_wanted)) {
         if !found.iter().any(|other| other.device_inode == mapping.device_inode) {
             found.push(mapping);
         }
@@ -92,20 +92,20 @@ fn scan(pid: Pid, wanted: fn(&Path) -> bool) -> Vec<DriverMapping> {
 }
 
 /// Parses `start-end perms offset dev inode   path`; the path may contain blanks.
-fn parse(pid: Pid, line: &[u8], wanted: fn(&Path) -> bool) -> Option<DriverMapping> {
+fn parse(pid: Pid, line: &[u8], is_wanted: fn(&Path) -> bool) -> Option<DriverMapping> {
     let mut rest = line;
     let mut field = || {
         let begin = rest.iter().position(|&b| b != b' ')?;
         let end = rest[begin..].iter().position(|&b| b == b' ').map_or(rest.len(), |n| begin + n);
-        let word = std::str::from_utf8(&rest[begin..end]).ok()?;
+        let field = std::str::from_utf8(&rest[begin..end]).ok()?;
         rest = &rest[end..];
-        Some(word)
+        Some(field)
     };
     let (range, _permissions, _offset) = (field()?, field()?, field()?);
     let (device, inode) = (field()?, field()?.parse().ok()?);
     let begin = rest.iter().position(|&b| b != b' ')?;
     let path = Path::new(OsStr::from_bytes(&rest[begin..]));
-    wanted(path).then(|| DriverMapping {
+    is_wanted(path).then(|| DriverMapping {
         pid,
         path: path.to_owned(),
         device_inode: (device.to_owned(), inode),

@@ -67,11 +67,11 @@ impl MmapWatcher {
 
     /// Returns the mappings since the last call.
     pub fn poll(&self) -> MmapBatch {
-        let mut seen = MmapBatch::default();
+        let mut batch = MmapBatch::default();
         for buffer in &self.buffers {
-            buffer.drain(&mut seen);
+            buffer.drain(&mut batch);
         }
-        seen
+        batch
     }
 }
 
@@ -85,41 +85,41 @@ fn cpus(online: &str) -> Vec<i32> {
 }
 
 /// Reads a perf record, including its header.
-fn inspect(record: &[u8], seen: &mut MmapBatch) {
+fn inspect(record: &[u8], batch: &mut MmapBatch) {
     let Some(kind) = record.first_chunk::<4>().map(|b| u32::from_ne_bytes(*b)) else { return };
     match kind {
-        perf::bindings::PERF_RECORD_LOST => seen.overflowed = true,
+        perf::bindings::PERF_RECORD_LOST => batch.overflowed = true,
         perf::bindings::PERF_RECORD_MMAP2 => {
             // header 8, pid 4, tid 4, addr 8, len 8, pgoff 8, maj 4, min 4, ino 8, generation 8,
             // prot 4, flags 4, then the name.
             let Some(name) = record.get(72..) else {
-                seen.overflowed = true;
+                batch.overflowed = true;
                 return;
             };
             let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
             let path = Path::new(OsStr::from_bytes(&name[..end]));
-            let half = |at: usize| {
+            let u32_at = |at: usize| {
                 let bytes = record.get(at..).and_then(<[u8]>::first_chunk::<4>);
                 bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
             };
-            let word = |at| u64::from(half(at)) | u64::from(half(at + 4)) << 32;
-            let pid = Pid(half(8));
+            let u64_at = |at| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+            let pid = Pid(u32_at(8));
             if is_driver_name(path) {
-                seen.pids.push(pid);
+                batch.pids.push(pid);
             }
             if TorchLibrary::of(path).is_some() {
-                seen.torch.push(pid);
+                batch.torch.push(pid);
             }
             // Skips anonymous memory and mappings of the kernel, such as the vDSO.
             if path.is_absolute() && !path.starts_with("//anon") {
-                let (start, length) = (word(16), word(24));
-                seen.mapped.push(MmapEvent {
+                let (start, length) = (u64_at(16), u64_at(24));
+                batch.mapped.push(MmapEvent {
                     pid,
                     start,
                     end: start.saturating_add(length),
-                    offset: word(32),
-                    device: (half(40), half(44)),
-                    inode: word(48),
+                    offset: u64_at(32),
+                    device: (u32_at(40), u32_at(44)),
+                    inode: u64_at(48),
                     path: path.to_owned(),
                 });
             }
@@ -205,10 +205,10 @@ impl PerfBuffer {
     }
 
     /// Reads the records since the last call.
-    fn drain(&self, seen: &mut MmapBatch) {
+    fn drain(&self, batch: &mut MmapBatch) {
         let (head, tail) = (self.head(), self.tail().load(Ordering::Relaxed));
         let copy = |from, length, out: &mut Vec<u8>| self.copy(from, length, out);
-        seen.overflowed |= !walk(tail, head, copy, |record| inspect(record, seen));
+        batch.overflowed |= !walk(tail, head, copy, |record| inspect(record, batch));
         self.tail().store(head, Ordering::Release);
     }
 
@@ -323,9 +323,9 @@ mod tests {
 
     #[test]
     fn truncated_mmap_record_counts_as_missing() {
-        let mut seen = MmapBatch::default();
-        inspect(&record(perf::bindings::PERF_RECORD_MMAP2, 40, 40), &mut seen);
-        assert!(seen.overflowed);
+        let mut batch = MmapBatch::default();
+        inspect(&record(perf::bindings::PERF_RECORD_MMAP2, 40, 40), &mut batch);
+        assert!(batch.overflowed);
     }
 
     #[test]
@@ -343,9 +343,9 @@ mod tests {
                 assert_ne!(page, libc::MAP_FAILED);
                 libc::munmap(page, 4096);
             }
-            let seen = watch.poll();
-            if !seen.overflowed {
-                assert!(seen.mapped.iter().any(|code| code.pid == pid), "{seen:?}");
+            let batch = watch.poll();
+            if !batch.overflowed {
+                assert!(batch.mapped.iter().any(|code| code.pid == pid), "{batch:?}");
             }
         }
     }

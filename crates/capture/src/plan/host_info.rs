@@ -81,11 +81,11 @@ pub struct HostInfo {
     /// The lockdown mode of the kernel, if any.
     pub lockdown: Option<String>,
     /// The result of each attach mode that was tried, best first.
-    pub tiers: Vec<(crate::plan::AttachMode, Result<(), String>)>,
+    pub attach_modes: Vec<(crate::plan::AttachMode, Result<(), String>)>,
 }
 
 impl HostInfo {
-    /// Reads the facts; `tiers` stays empty until [`crate::session`] tries the attach modes.
+    /// Reads the facts; `attach_modes` stays empty until [`crate::session`] tries the attach modes.
     #[must_use]
     pub fn read() -> Self {
         let (release, machine) = uname();
@@ -98,7 +98,7 @@ impl HostInfo {
             cpus: libbpf_rs::num_possible_cpus().unwrap_or(1) as u64,
             btf: fs::metadata("/sys/kernel/btf/vmlinux").is_ok(),
             lockdown: lockdown(),
-            tiers: Vec::new(),
+            attach_modes: Vec::new(),
         }
     }
 }

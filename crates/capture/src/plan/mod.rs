@@ -59,7 +59,7 @@ impl fmt::Display for AttachMode {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachPlan {
     /// The attach mode.
-    pub tier: AttachMode,
+    pub attach_mode: AttachMode,
     /// Thread state is kept in task storage (Linux 6.2), not in a map.
     pub task_storage: bool,
     /// Stacks are read through a buffer in task storage (Linux 5.11), not word by word.
@@ -148,17 +148,20 @@ pub enum PlanError {
         needed: u64,
     },
     /// No attach mode works.
-    #[error("no attach mode works on this host:{}{}", list(tiers), advice(*admin))]
-    Tiers {
+    #[error("no attach mode works on this host:{}{}", list(attach_modes), advice(*admin))]
+    NoAttachMode {
         /// Each attach mode with its error.
-        tiers: Vec<(AttachMode, String)>,
+        attach_modes: Vec<(AttachMode, String)>,
         /// This process has `CAP_SYS_ADMIN`.
         admin: bool,
     },
 }
 
-fn list(tiers: &[(AttachMode, String)]) -> String {
-    tiers.iter().map(|(tier, reason)| format!("\n  {tier}: {reason}")).collect()
+fn list(attach_modes: &[(AttachMode, String)]) -> String {
+    attach_modes
+        .iter()
+        .map(|(attach_mode, reason)| format!("\n  {attach_mode}: {reason}"))
+        .collect()
 }
 
 const fn advice(admin: bool) -> &'static str {
@@ -221,27 +224,28 @@ fn limits(host: &HostInfo) -> Result<(), PlanError> {
 /// Returns the plan for a host whose attach modes were tried.
 pub fn plan(host: &HostInfo) -> Result<AttachPlan, PlanError> {
     preconditions(host)?;
-    let Some((tier, _)) = host.tiers.iter().find(|(_, outcome)| outcome.is_ok()) else {
-        let tiers = host.tiers.iter().filter_map(|(tier, outcome)| {
-            outcome.as_ref().err().map(|reason| (*tier, reason.clone()))
+    let Some((attach_mode, _)) = host.attach_modes.iter().find(|(_, outcome)| outcome.is_ok())
+    else {
+        let attach_modes = host.attach_modes.iter().filter_map(|(attach_mode, outcome)| {
+            outcome.as_ref().err().map(|reason| (*attach_mode, reason.clone()))
         });
         let admin = host.capabilities.admin;
-        return Err(PlanError::Tiers { tiers: tiers.collect(), admin });
+        return Err(PlanError::NoAttachMode { attach_modes: attach_modes.collect(), admin });
     };
     Ok(AttachPlan {
-        tier: *tier,
+        attach_mode: *attach_mode,
         task_storage: task_storage(host),
         stack_windows: stack_windows(host),
-        link_per_process: link_per_process(host, *tier),
+        link_per_process: link_per_process(host, *attach_mode),
         loops: host.kernel >= (5, 17),
-        warnings: warnings(host, *tier),
+        warnings: warnings(host, *attach_mode),
     })
 }
 
 /// Returns whether a link can be limited to one process with all its threads.
 #[must_use]
-pub fn link_per_process(host: &HostInfo, tier: AttachMode) -> bool {
-    tier <= AttachMode::Multi && host.kernel >= (6, 10)
+pub fn link_per_process(host: &HostInfo, attach_mode: AttachMode) -> bool {
+    attach_mode <= AttachMode::Multi && host.kernel >= (6, 10)
 }
 
 /// Returns whether thread state can be kept in task storage. Before Linux 6.2 the storage cannot be
@@ -256,7 +260,7 @@ fn stack_windows(host: &HostInfo) -> bool {
     host.kernel >= (5, 11)
 }
 
-fn warnings(host: &HostInfo, tier: AttachMode) -> Vec<String> {
+fn warnings(host: &HostInfo, attach_mode: AttachMode) -> Vec<String> {
     let mut warnings = Vec::new();
     let missing = host.capabilities.missing_capabilities();
     if !missing.is_empty() {
@@ -273,7 +277,7 @@ fn warnings(host: &HostInfo, tier: AttachMode) -> Vec<String> {
                 .into(),
         );
     }
-    if tier > AttachMode::Multi {
+    if attach_mode > AttachMode::Multi {
         warnings.push(
             "with single links detaching takes about 0.1 s per function, also when killed".into(),
         );
@@ -304,9 +308,11 @@ mod tests {
             cpus: 2,
             btf: true,
             lockdown: None,
-            tiers: AttachMode::ALL
+            attach_modes: AttachMode::ALL
                 .iter()
-                .map(|tier| (*tier, works.contains(tier).then_some(()).ok_or("no".to_owned())))
+                .map(|attach_mode| {
+                    (*attach_mode, works.contains(attach_mode).then_some(()).ok_or("no".to_owned()))
+                })
                 .collect(),
         }
     }
@@ -314,7 +320,7 @@ mod tests {
     #[test]
     fn best_working_attach_mode_is_used() {
         let all = &AttachMode::ALL[..];
-        for (kernel, works, tier, storage, per_process) in [
+        for (kernel, works, attach_mode, storage, per_process) in [
             ((6, 18), all, AttachMode::Session, true, true),
             ((6, 12), &all[1..], AttachMode::Multi, true, true),
             ((6, 6), &all[1..], AttachMode::Multi, true, false),
@@ -325,8 +331,8 @@ mod tests {
         ] {
             let plan = plan(&host(kernel, works)).unwrap();
             assert_eq!(
-                (plan.tier, plan.task_storage, plan.link_per_process),
-                (tier, storage, per_process),
+                (plan.attach_mode, plan.task_storage, plan.link_per_process),
+                (attach_mode, storage, per_process),
                 "{kernel:?}"
             );
         }

@@ -15,8 +15,8 @@ const SWEEP_INTERVAL: Nanos = Nanos::from_millis(10_000);
 pub(crate) struct LivenessTracker {
     processes: HashMap<Pid, u64>,
     /// Processes found to have exited; their last records may still be in the ring.
-    suspects: Vec<(Pid, u64)>,
-    swept: Timestamp,
+    exited: Vec<(Pid, u64)>,
+    last_sweep: Timestamp,
 }
 
 impl LivenessTracker {
@@ -32,7 +32,7 @@ impl LivenessTracker {
         self.processes.contains_key(&pid)
     }
 
-    /// Returns the start time of a known process; 0 if it is unknown.
+    /// Returns the start time of a known process.
     pub(crate) fn start(&self, pid: Pid) -> Option<u64> {
         self.processes.get(&pid).copied()
     }
@@ -43,20 +43,20 @@ impl LivenessTracker {
     }
 
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        now - self.swept >= SWEEP_INTERVAL
+        now - self.last_sweep >= SWEEP_INTERVAL
     }
 
     /// Checks which processes have exited.
     pub(crate) fn sweep(&mut self, now: Timestamp) {
-        self.swept = now;
+        self.last_sweep = now;
         let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
-        self.suspects = dead.map(|(pid, start)| (*pid, *start)).collect();
+        self.exited = dead.map(|(pid, start)| (*pid, *start)).collect();
     }
 
     /// Returns the exits of processes that had exited before the ring was last emptied and whose
     /// exit record has not come since. Each has to be passed to [`LivenessTracker::remove`].
     pub(crate) fn drain_dead(&mut self, now: Timestamp) -> Vec<Event> {
-        let dead = std::mem::take(&mut self.suspects);
+        let dead = std::mem::take(&mut self.exited);
         dead.into_iter()
             .filter(|(pid, start)| self.processes.get(pid) == Some(start))
             .map(|(pid, _)| Event {
@@ -100,53 +100,53 @@ mod tests {
 
     #[test]
     fn liveness_compares_pid_and_start_time() {
-        let me = Pid(std::process::id());
-        assert!(is_alive(me, 0));
-        assert!(!is_alive(me, 1));
+        let own_pid = Pid(std::process::id());
+        assert!(is_alive(own_pid, 0));
+        assert!(!is_alive(own_pid, 1));
         assert!(!is_alive(Pid(u32::MAX), 0));
     }
 
     #[test]
     fn missed_exit_is_reported_once() {
-        let mut living = LivenessTracker::default();
-        living.insert(Pid(u32::MAX), 5);
-        assert!(living.drain_dead(Timestamp(1)).is_empty());
-        living.sweep(Timestamp(1));
-        let dead = living.drain_dead(Timestamp(2));
+        let mut liveness = LivenessTracker::default();
+        liveness.insert(Pid(u32::MAX), 5);
+        assert!(liveness.drain_dead(Timestamp(1)).is_empty());
+        liveness.sweep(Timestamp(1));
+        let dead = liveness.drain_dead(Timestamp(2));
         assert_eq!(dead.len(), 1);
         // As the session does with every exit.
-        living.remove(dead[0].pid);
-        living.sweep(Timestamp(3));
-        assert!(living.drain_dead(Timestamp(4)).is_empty());
+        liveness.remove(dead[0].pid);
+        liveness.sweep(Timestamp(3));
+        assert!(liveness.drain_dead(Timestamp(4)).is_empty());
     }
 
     #[test]
     fn recorded_exit_is_not_reported_again() {
-        let mut living = LivenessTracker::default();
-        living.insert(Pid(u32::MAX), 5);
-        living.sweep(Timestamp(1));
-        living.remove(Pid(u32::MAX));
-        assert!(living.drain_dead(Timestamp(2)).is_empty());
+        let mut liveness = LivenessTracker::default();
+        liveness.insert(Pid(u32::MAX), 5);
+        liveness.sweep(Timestamp(1));
+        liveness.remove(Pid(u32::MAX));
+        assert!(liveness.drain_dead(Timestamp(2)).is_empty());
     }
 
     #[test]
     fn missed_exit_does_not_end_the_process_that_reuses_the_pid() {
         let pid = Pid(u32::MAX);
-        let mut living = LivenessTracker::default();
-        living.insert(pid, 5);
-        living.sweep(Timestamp(1));
-        living.insert(pid, 50_000_000_000);
-        assert!(living.drain_dead(Timestamp(2)).is_empty());
-        assert_eq!(living.start(pid), Some(50_000_000_000));
+        let mut liveness = LivenessTracker::default();
+        liveness.insert(pid, 5);
+        liveness.sweep(Timestamp(1));
+        liveness.insert(pid, 50_000_000_000);
+        assert!(liveness.drain_dead(Timestamp(2)).is_empty());
+        assert_eq!(liveness.start(pid), Some(50_000_000_000));
     }
 
     #[test]
     fn pid_reuse_is_detected_by_start_time() {
-        let mut living = LivenessTracker::default();
-        living.insert(Pid(7), 5 * TICK);
-        assert!(!living.is_reused(Pid(7), 5 * TICK + 9_999_999));
-        assert!(!living.is_reused(Pid(7), 0));
-        assert!(!living.is_reused(Pid(8), 5));
-        assert!(living.is_reused(Pid(7), 50 * TICK));
+        let mut liveness = LivenessTracker::default();
+        liveness.insert(Pid(7), 5 * TICK);
+        assert!(!liveness.is_reused(Pid(7), 5 * TICK + 9_999_999));
+        assert!(!liveness.is_reused(Pid(7), 0));
+        assert!(!liveness.is_reused(Pid(8), 5));
+        assert!(liveness.is_reused(Pid(7), 50 * TICK));
     }
 }

@@ -44,7 +44,7 @@ use enrich::driver_usage::DriverUsage;
 use enrich::handles::HandleMap;
 use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
 use read::activity::{ActivityCounters, ActivityDelta, Ended};
-use read::counters::{LossReader, LostNews, Unannounced};
+use read::counters::{LossReader, PendingLosses, Unannounced};
 use read::record_ring::RecordRing;
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
@@ -55,9 +55,11 @@ const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
 pub fn probe_host() -> HostInfo {
     let mut host = HostInfo::read();
     if plan::preconditions(&host).is_ok() {
-        host.tiers = AttachMode::ALL
+        host.attach_modes = AttachMode::ALL
             .iter()
-            .map(|tier| (*tier, load::self_test::test_attach_mode(&host, *tier)))
+            .map(|attach_mode| {
+                (*attach_mode, load::self_test::test_attach_mode(&host, *attach_mode))
+            })
             .collect();
     }
     host
@@ -67,11 +69,11 @@ pub fn probe_host() -> HostInfo {
 fn choose(only: Option<AttachMode>) -> Result<AttachPlan, Error> {
     let mut host = HostInfo::read();
     plan::preconditions(&host)?;
-    let candidates = only.map_or(AttachMode::ALL.to_vec(), |tier| vec![tier]);
-    for tier in candidates {
-        let outcome = load::self_test::test_attach_mode(&host, tier);
+    let candidates = only.map_or(AttachMode::ALL.to_vec(), |attach_mode| vec![attach_mode]);
+    for attach_mode in candidates {
+        let outcome = load::self_test::test_attach_mode(&host, attach_mode);
         let works = outcome.is_ok();
-        host.tiers.push((tier, outcome));
+        host.attach_modes.push((attach_mode, outcome));
         if works {
             break;
         }
@@ -81,29 +83,30 @@ fn choose(only: Option<AttachMode>) -> Result<AttachPlan, Error> {
 
 /// Activity and losses that were read and are not events yet.
 struct Pending {
-    work: ActivityDelta,
-    lost: LostNews,
+    activity: ActivityDelta,
+    losses: PendingLosses,
 }
 
 impl Pending {
-    /// Removes and returns those of an exited process, or of exec generations before `now_runs`.
-    fn take(
+    /// Removes and returns those of an exited process, or of exec generations before `current_gen`.
+    fn drain(
         &mut self,
         pid: Pid,
         start: u64,
-        now_runs: Option<ExecGeneration>,
+        current_gen: Option<ExecGeneration>,
         now: Timestamp,
     ) -> impl Iterator<Item = Event> + use<> {
-        let (work, lost) = match now_runs {
+        let (activity, lost) = match current_gen {
             None => {
                 let known = Some(start).filter(|start| *start > 0);
-                (self.work.drain_process(pid, known), self.lost.of(pid, start))
+                (self.activity.drain_process(pid, known), self.losses.drain_process(pid, start))
             }
-            Some(program) => {
-                (self.work.drain_before(pid, start, program), self.lost.before(pid, start, program))
+            Some(exec_gen) => {
+                let activity = self.activity.drain_before(pid, start, exec_gen);
+                (activity, self.losses.drain_before(pid, start, exec_gen))
             }
         };
-        work.into_iter().chain(lost_event(pid, lost, now))
+        activity.into_iter().chain(lost_event(pid, lost, now))
     }
 }
 
@@ -118,35 +121,35 @@ pub struct Session {
     containers: ContainerResolver,
     handles: HandleMap,
     left_captures: LeftCaptures,
-    work: Option<ActivityCounters>,
+    activity: Option<ActivityCounters>,
     torch: Option<TorchAttachments>,
     sites: Option<SiteResolver>,
     target: Target,
     counters: MapHandle,
     last_scan: Instant,
-    now: RuntimeConfig,
-    _life: Vec<Link>,
+    runtime_config: RuntimeConfig,
+    _lifecycle_links: Vec<Link>,
     loaded: LoadedObject,
 }
 
 impl Session {
     /// Loads the probes and attaches them to every driver that is found.
     pub fn start(options: &SessionOptions) -> Result<Self, Error> {
-        let plan = choose(options.tier)?;
+        let plan = choose(options.attach_mode)?;
         let filter = match &options.target {
-            Target::Everybody => ProcessFilter::All,
+            Target::All => ProcessFilter::All,
             Target::Processes { follow: false, .. } => ProcessFilter::Targets,
             Target::Processes { follow: true, .. } => ProcessFilter::TargetsAndChildren,
         };
         let loaded = LoadedObject::new(LoadConfig {
-            tier: plan.tier,
+            attach_mode: plan.attach_mode,
             task_storage: plan.task_storage && options.thread_entries.is_none(),
             stack_windows: plan.stack_windows,
             filter,
             ring_bytes: options.ring_bytes,
             table_entries: options.table_entries,
             thread_entries: options.thread_entries,
-            work: options.work,
+            activity: options.activity,
             objects: options.objects,
             stacks: options.stacks,
             tensors: options.tensors,
@@ -161,7 +164,7 @@ impl Session {
                 add_target(&targets, *pid)?;
             }
         }
-        let life = loaded.attach_lifecycle()?;
+        let lifecycle_links = loaded.attach_lifecycle()?;
         let ring = RecordRing::new(&loaded)?;
         let mut drivers = DriverAttachments::new(options, &plan);
         drivers.attach_all(&loaded)?;
@@ -169,8 +172,9 @@ impl Session {
         if let Some(torch) = &mut torch {
             torch.scan(&loaded, &[], true);
         }
-        let now = RuntimeConfig { attached_at: clock::boot(), ..RuntimeConfig::default() };
-        loaded.set(now)?;
+        let runtime_config =
+            RuntimeConfig { attached_at: clock::boot(), ..RuntimeConfig::default() };
+        loaded.set(runtime_config)?;
         let mut sites = options.stacks.is_enabled().then(|| site_resolver(&loaded)).transpose()?;
         if let Some(sites) = &mut sites {
             // Their stacks are readable from the first call on.
@@ -186,16 +190,16 @@ impl Session {
             containers: ContainerResolver::new(&options.logs),
             handles: HandleMap::default(),
             left_captures: LeftCaptures::new(&loaded)?,
-            work: options.work.map(|_| ActivityCounters::new(&loaded)).transpose()?,
+            activity: options.activity.map(|_| ActivityCounters::new(&loaded)).transpose()?,
             torch,
             sites,
             target: options.target.clone(),
-            now,
+            runtime_config,
             last_scan: Instant::now(),
             plan,
             drivers,
             ring,
-            _life: life,
+            _lifecycle_links: lifecycle_links,
             loaded,
         })
     }
@@ -237,71 +241,71 @@ impl Session {
         let mapped = self.drivers.drain_mmaps();
         self.containers.prefetch(self.drivers.drain_new_processes());
         let written = self.ring.written();
-        if let Some(work) = &mut self.work {
-            work.read(last, written)?;
+        if let Some(activity) = &mut self.activity {
+            activity.read(last, written)?;
         }
         let records = self.ring.drain_records();
         let stacks = self.ring.drain_stacks();
         let now = clock::monotonic();
         let counters = self.counters()?;
-        let lost = self.losses.poll(counters.lost, last)?;
+        let losses = self.losses.poll(counters.lost, last)?;
         self.left_captures.delete(counters.graphs)?;
-        let may_have_missed_deaths = lost.may_hide_exits();
-        let work = self.take_work(&records, &lost, last, now)?;
-        let mut pending = Pending { work, lost };
+        let may_have_missed_exits = losses.may_hide_exits();
+        let activity = self.poll_activity(&records, &losses, last, now)?;
+        let mut pending = Pending { activity, losses };
         let mut events = Vec::with_capacity(records.len());
         if let Some(sites) = &mut self.sites {
             mapped.into_iter().for_each(|code| sites.mapping_changed(code));
             stacks.into_iter().for_each(|stack| sites.insert(stack));
         }
         for record in records {
-            self.take(record, now, &mut pending, &mut events);
+            self.apply_record(record, now, &mut pending, &mut events);
         }
         // A process that mapped the driver after it was probed is announced with its first call.
         let (target, drivers) = (&self.target, &self.drivers);
         let wanted = |pid, start| match target {
             _ if !drivers.predates_trace(pid, start) => false,
-            Target::Everybody => true,
+            Target::All => true,
             Target::Processes { pids, .. } => pids.contains(&pid),
         };
-        let account = self.driver_usage.poll(now, &mut self.liveness, wanted);
-        events.extend(self.containers.with_containers(account, now));
+        let usage = self.driver_usage.poll(now, &mut self.liveness, wanted);
+        events.extend(self.containers.with_containers(usage, now));
         events.extend(self.containers.poll_names(now));
         // A record that cannot be decoded is lost, and its process is unknown.
         let other = self.ring.drain_decode_errors();
         events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
-        self.take_losses(now, &mut pending, &mut events);
+        self.drain_losses(now, &mut pending, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
         let is_drained = self.ring.is_drained();
         let dead = if is_drained { self.liveness.drain_dead(now) } else { Vec::new() };
         // Read the counters of these processes a last time before they are dropped.
-        if let Some(work) = &mut self.work {
+        if let Some(activity) = &mut self.activity {
             let ended = |event: &Event| {
                 let start = self.liveness.start(event.pid);
-                Ended { pid: event.pid, start, now_runs: None }
+                Ended { pid: event.pid, start, current_gen: None }
             };
             let ended: Vec<_> = dead.iter().map(ended).collect();
-            work.take_ended(&ended, now, &mut pending.work)?;
+            activity.poll_ended(&ended, now, &mut pending.activity)?;
         }
         for event in dead {
-            self.take(Record::Event(event), now, &mut pending, &mut events);
+            self.apply_record(Record::Event(event), now, &mut pending, &mut events);
         }
         let started = |pid| self.liveness.start(pid).filter(|_| !last);
-        events.extend(pending.work.drain_all(started));
-        if let Some(work) = &mut self.work {
-            work.defer(std::mem::take(&mut pending.work));
+        events.extend(pending.activity.drain_all(started));
+        if let Some(activity) = &mut self.activity {
+            activity.defer(std::mem::take(&mut pending.activity));
         }
         if let Some(torch) = &mut self.torch {
             events.extend(torch.drain_events(now, &self.liveness));
         }
         if let Some(sites) = &mut self.sites {
-            let event = |facts| {
-                let what = EventKind::Site(facts);
-                Event { pid: Pid(0), tid: Tid(0), entry_time: now, time: now, kind: what }
+            let event = |frames| {
+                let kind = EventKind::Site(frames);
+                Event { pid: Pid(0), tid: Tid(0), entry_time: now, time: now, kind }
             };
             events.extend(sites.drain_resolved(last).into_iter().map(event));
         }
-        if is_drained && (may_have_missed_deaths || self.liveness.is_due(now)) {
+        if is_drained && (may_have_missed_exits || self.liveness.is_due(now)) {
             self.liveness.sweep(now);
         }
         Ok(events)
@@ -316,9 +320,11 @@ impl Session {
             self.sites.as_mut().map(SiteResolver::drain_unsupported).unwrap_or_default();
         let unsupported = unsupported.into_iter();
         notices.extend(unsupported.map(|(pid, reason)| Notice::PythonUnsupported { pid, reason }));
-        let no_names = self.sites.as_mut().and_then(SiteResolver::no_names);
-        notices.extend(no_names.map(|reason| Notice::NoNames { reason }));
-        notices.extend(self.driver_usage.take_failure().map(|reason| Notice::NoAccount { reason }));
+        let failure = self.sites.as_mut().and_then(SiteResolver::take_symbolizer_failure);
+        notices.extend(failure.map(|reason| Notice::NoNames { reason }));
+        notices.extend(
+            self.driver_usage.take_failure().map(|reason| Notice::UsageUnavailable { reason }),
+        );
         notices
     }
 
@@ -326,8 +332,8 @@ impl Session {
     /// are still recorded.
     pub fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
         let configured = self.loaded.config.stacks.wire();
-        self.now.stack_mode_reduction = configured.saturating_sub(max.wire());
-        self.loaded.set(self.now)
+        self.runtime_config.stack_mode_reduction = configured.saturating_sub(max.wire());
+        self.loaded.set(self.runtime_config)
     }
 
     /// Returns the counters of the probes.
@@ -336,47 +342,47 @@ impl Session {
     }
 
     /// Reads the activity counters: periodically, and when a process exits or calls exec.
-    fn take_work(
+    fn poll_activity(
         &mut self,
         records: &[Record],
-        lost: &LostNews,
+        losses: &PendingLosses,
         last: bool,
         now: Timestamp,
     ) -> Result<ActivityDelta, Error> {
-        let mut ended: Vec<_> = lost.ended().collect();
+        let mut ended: Vec<_> = losses.ended().collect();
         ended.extend(self.ended(records));
-        let mut news = ActivityDelta::default();
-        if let Some(work) = &mut self.work {
-            news = work.take_deferred();
-            work.observe_names(records);
-            work.take_ended(&ended, now, &mut news)?;
-            work.poll(now, &mut news, |position| last || self.ring.has_read(position));
+        let mut delta = ActivityDelta::default();
+        if let Some(activity) = &mut self.activity {
+            delta = activity.take_deferred();
+            activity.observe_names(records);
+            activity.poll_ended(&ended, now, &mut delta)?;
+            activity.poll(now, &mut delta, |position| last || self.ring.has_read(position));
         }
-        Ok(news)
+        Ok(delta)
     }
 
-    /// Program images whose end is among the records.
+    /// Returns the exec generations whose end is among the records.
     fn ended(&self, records: &[Record]) -> Vec<Ended> {
-        let mut began = HashMap::new();
+        let mut starts = HashMap::new();
         let mut ended = Vec::new();
         for record in records {
-            let (pid, now_runs) = match record {
-                Record::ProcessStart(Event { pid, kind: EventKind::Process(facts), .. }, _) => {
-                    began.insert(*pid, facts.start);
+            let (pid, current_gen) = match record {
+                Record::ProcessStart(Event { pid, kind: EventKind::Process(info), .. }, _) => {
+                    starts.insert(*pid, info.start);
                     continue;
                 }
                 Record::Event(Event { pid, kind: EventKind::Exit, .. }) => (*pid, None),
-                Record::Exec(event, program) => (event.pid, Some(*program)),
+                Record::Exec(event, exec_gen) => (event.pid, Some(*exec_gen)),
                 _ => continue,
             };
-            let start = began.get(&pid).copied().or_else(|| self.liveness.start(pid));
-            ended.push(Ended { pid, start, now_runs });
+            let start = starts.get(&pid).copied().or_else(|| self.liveness.start(pid));
+            ended.push(Ended { pid, start, current_gen });
         }
         ended
     }
 
     /// Turns a record into events, or keeps its content for later events.
-    fn take(
+    fn apply_record(
         &mut self,
         record: Record,
         now: Timestamp,
@@ -387,14 +393,14 @@ impl Session {
             Record::Event(mut event) => {
                 if matches!(event.kind, EventKind::Exit) {
                     let start = self.liveness.start(event.pid).unwrap_or(0);
-                    events.extend(pending.take(event.pid, start, None, now));
+                    events.extend(pending.drain(event.pid, start, None, now));
                 }
                 events.extend(self.handles.ended_with(&event));
                 self.handles.resolve(&mut event);
                 self.follow(event, None, now, events);
             }
-            Record::CallWithStack(mut event, taken) => {
-                let site = self.sites.as_mut().and_then(|sites| sites.site(event.pid, taken));
+            Record::CallWithStack(mut event, stack) => {
+                let site = self.sites.as_mut().and_then(|sites| sites.site(event.pid, stack));
                 match &mut event.kind {
                     EventKind::Allocate(allocate) => allocate.site = site,
                     EventKind::Vmm(VmmCall::Create { site: target, .. }) => *target = site,
@@ -405,47 +411,46 @@ impl Session {
                 self.handles.resolve(&mut event);
                 self.follow(event, None, now, events);
             }
-            Record::Object(mut event, made) => {
+            Record::Object(mut event, created) => {
                 if let EventKind::Object(ObjectCall::Created { handle, site, .. }) = &mut event.kind
                 {
                     let pid = event.pid;
                     let keeps = |stream| self.handles.keeps_graph(pid, stream, *handle);
-                    if made.captured_on.is_some_and(keeps) {
+                    if created.captured_on.is_some_and(keeps) {
                         return;
                     }
-                    let sites = self.sites.as_mut().zip(made.taken);
-                    *site = sites.and_then(|(sites, taken)| sites.site(pid, taken));
+                    let sites = self.sites.as_mut().zip(created.stack);
+                    *site = sites.and_then(|(sites, stack)| sites.site(pid, stack));
                 }
                 self.handles.resolve(&mut event);
                 events.push(event);
             }
-            Record::ProcessStart(event, program) => {
-                events.extend(self.reused(&event, program, &mut pending.lost));
+            Record::ProcessStart(event, exec_gen) => {
+                events.extend(self.reused(&event, exec_gen, &mut pending.losses));
                 if let Some(sites) = &mut self.sites {
-                    sites.process_started(event.pid, Some(program));
+                    sites.process_started(event.pid, Some(exec_gen));
                 }
                 self.follow(event, None, now, events);
             }
-            Record::Exec(event, program) => {
+            Record::Exec(event, exec_gen) => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
-                events.extend(pending.take(event.pid, start, Some(program), now));
-                self.follow(event, Some(program), now, events);
+                events.extend(pending.drain(event.pid, start, Some(exec_gen), now));
+                self.follow(event, Some(exec_gen), now, events);
             }
             Record::HandleBinding(bound) => {
                 let pid = bound.pid;
-                let event =
-                    |what| Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what };
+                let event = |kind| Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
                 events.extend(self.handles.apply(&bound).map(event));
             }
             Record::KernelName(named) => {
                 let KernelNameRecord { pid, at, .. } = named;
-                let work =
-                    self.work.as_mut().map(|work| work.apply_name(named)).unwrap_or_default();
-                let event = |work| {
-                    let what = EventKind::Work(work);
-                    Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind: what }
+                let activity = self.activity.as_mut();
+                let named = activity.map(|activity| activity.apply_name(named)).unwrap_or_default();
+                let event = |activity| {
+                    let kind = EventKind::Work(activity);
+                    Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind }
                 };
-                events.extend(work.into_iter().map(event));
+                events.extend(named.into_iter().map(event));
             }
             Record::DeviceUuid(uuid) if self.liveness.contains(uuid.pid) => {
                 events.extend(self.driver_usage.device_uuid_reported(&uuid, now));
@@ -454,20 +459,20 @@ impl Session {
         }
     }
 
-    /// Updates the state of processes and adds the event, with further ones if a process began.
-    /// `program`: the exec generation after an exec.
+    /// Updates the state of processes and adds the event, with further ones if a process starts.
+    /// `exec_gen`: the exec generation after an exec.
     fn follow(
         &mut self,
         mut event: Event,
-        program: Option<ExecGeneration>,
+        exec_gen: Option<ExecGeneration>,
         now: Timestamp,
         events: &mut Vec<Event>,
     ) {
         let [mut container, mut gpus] = [None, None];
         match &mut event.kind {
-            EventKind::Process(facts) => {
-                facts.before_trace = self.drivers.predates_trace(event.pid, facts.start);
-                self.liveness.insert(event.pid, facts.start);
+            EventKind::Process(info) => {
+                info.before_trace = self.drivers.predates_trace(event.pid, info.start);
+                self.liveness.insert(event.pid, info.start);
                 container = self.containers.process_started(event.pid, now);
                 gpus = self.driver_usage.process_started(event.pid, now);
             }
@@ -478,8 +483,8 @@ impl Session {
             }
             EventKind::Exit | EventKind::Exec => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
-                self.losses.process_exited(event.pid, start, program);
-                self.drop_process(event.pid, start, program);
+                self.losses.process_exited(event.pid, start, exec_gen);
+                self.drop_process(event.pid, start, exec_gen);
             }
             _ => {}
         }
@@ -492,53 +497,52 @@ impl Session {
     fn reused(
         &mut self,
         event: &Event,
-        program: ExecGeneration,
-        lost: &mut LostNews,
+        exec_gen: ExecGeneration,
+        losses: &mut PendingLosses,
     ) -> Vec<Event> {
-        let EventKind::Process(facts) = &event.kind else { return Vec::new() };
+        let EventKind::Process(info) = &event.kind else { return Vec::new() };
         let Event { pid, time: at, .. } = *event;
-        let older = self.liveness.start(pid).filter(|_| self.liveness.is_reused(pid, facts.start));
+        let older = self.liveness.start(pid).filter(|_| self.liveness.is_reused(pid, info.start));
         let Some(start) = older else { return Vec::new() };
-        let lost = lost_event(pid, lost.of(pid, start), at);
+        let lost = lost_event(pid, losses.drain_process(pid, start), at);
         self.losses.process_exited(pid, start, None);
-        self.drop_process(pid, start, Some(program));
+        self.drop_process(pid, start, Some(exec_gen));
         lost.into_iter().chain([Event { kind: EventKind::Exit, ..event.clone() }]).collect()
     }
 
     /// Adds the losses of running processes and of those that ended without being announced.
-    fn take_losses(&mut self, now: Timestamp, pending: &mut Pending, events: &mut Vec<Event>) {
-        for Unannounced { pid, start, replaced, next, lost } in pending.lost.unannounced() {
+    fn drain_losses(&mut self, now: Timestamp, pending: &mut Pending, events: &mut Vec<Event>) {
+        for Unannounced { pid, start, replaced, next, lost } in pending.losses.drain_unannounced() {
             self.losses.process_exited(pid, start, Some(next));
             // The known process with this pid is another process, or another exec generation.
             if self.liveness.contains(pid) {
                 events.extend(lost_event(Pid(0), lost, now));
                 continue;
             }
-            events.extend(pending.work.drain_before(pid, start, next));
+            events.extend(pending.activity.drain_before(pid, start, next));
             events.extend(lost_event(pid, lost, now));
             self.drop_process(pid, start, Some(next));
-            let (tid, what) =
-                (Tid(pid.0), if replaced { EventKind::Exec } else { EventKind::Exit });
-            events.push(Event { pid, tid, entry_time: now, time: now, kind: what });
+            let kind = if replaced { EventKind::Exec } else { EventKind::Exit };
+            events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
         }
-        let rest = std::mem::take(&mut pending.lost).rest();
+        let rest = std::mem::take(&mut pending.losses).into_remaining();
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 
     /// Drops the state of a process that exited, or that runs another exec generation now.
-    fn drop_process(&mut self, pid: Pid, start: u64, program: Option<ExecGeneration>) {
+    fn drop_process(&mut self, pid: Pid, start: u64, exec_gen: Option<ExecGeneration>) {
         self.drivers.process_exited(pid, start);
         self.liveness.remove(pid);
         self.handles.process_exited(pid);
         if let Some(sites) = &mut self.sites {
             sites.process_exited(pid);
         }
-        if let Some(work) = &mut self.work {
-            work.process_exited(pid, start, program);
+        if let Some(activity) = &mut self.activity {
+            activity.process_exited(pid, start, exec_gen);
         }
         self.driver_usage.process_exited(pid);
         // An exec stays in its container.
-        if program.is_none() {
+        if exec_gen.is_none() {
             self.containers.process_exited(pid);
         }
         if let Some(torch) = &mut self.torch {
@@ -552,8 +556,8 @@ impl Session {
             self.last_scan = Instant::now();
         }
         if self.drivers.scan(&self.loaded, rescan)? {
-            self.now.attached_at = clock::boot();
-            self.loaded.set(self.now)?;
+            self.runtime_config.attached_at = clock::boot();
+            self.loaded.set(self.runtime_config)?;
         }
         let (mapped, all) = self.drivers.drain_torch_mmaps();
         if let Some(torch) = &mut self.torch {

@@ -11,7 +11,7 @@ use crate::plan::AttachMode;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// All processes, including those that start later.
-    Everybody,
+    All,
     /// A list of processes.
     Processes {
         /// The processes.
@@ -36,9 +36,9 @@ pub struct SessionOptions {
     /// it, else in a map of 16,384.
     pub thread_entries: Option<u32>,
     /// Use only this attach mode.
-    pub tier: Option<AttachMode>,
+    pub attach_mode: Option<AttachMode>,
     /// Count launches and copies.
-    pub work: Option<ActivityOptions>,
+    pub activity: Option<ActivityOptions>,
     /// Track CUDA objects that are not memory: streams, events, modules and others.
     pub objects: bool,
     /// Capture stacks of calls that allocate memory or create an object.

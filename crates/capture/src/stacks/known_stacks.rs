@@ -17,7 +17,7 @@ const MAX_KNOWN_STACKS: usize = 8000;
 struct StackKey {
     ip: u64,
     sp: u64,
-    program: u16,
+    exec_gen: u16,
 }
 
 /// The stacks in the map.
@@ -41,7 +41,7 @@ impl KnownStacks {
     /// Adds the number of stacks with this innermost frame and these return addresses.
     pub(crate) fn add(
         &mut self,
-        from: StackOrigin,
+        origin: StackOrigin,
         registers: Registers,
         slots: &[ReturnSlot],
         number: u64,
@@ -52,8 +52,8 @@ impl KnownStacks {
         if self.entries >= MAX_KNOWN_STACKS {
             self.clear();
         }
-        let stack = StackKey { ip: registers.ip, sp: registers.sp, program: from.program.0 };
-        let added = self.added.entry(from.pid).or_default().entry(stack).or_default();
+        let stack = StackKey { ip: registers.ip, sp: registers.sp, exec_gen: origin.exec_gen.0 };
+        let added = self.added.entry(origin.pid).or_default().entry(stack).or_default();
         // The oldest one is replaced.
         let max = self.per_key;
         let index = *added % max;
@@ -71,7 +71,7 @@ impl KnownStacks {
             *to = WireSlot { offset: slot.offset, value: slot.value };
         }
         // A stack that does not fit is just sent again.
-        let key = key(from.pid, stack, index);
+        let key = key(origin.pid, stack, index);
         let _ = self.map.update(&key.bytes(), &known.bytes(), MapFlags::ANY);
     }
 
@@ -93,5 +93,5 @@ impl KnownStacks {
 }
 
 fn key(pid: Pid, stack: StackKey, index: u16) -> KnownStackKey {
-    KnownStackKey { ip: stack.ip, sp: stack.sp, pid: pid.0, exec_gen: stack.program, index }
+    KnownStackKey { ip: stack.ip, sp: stack.sp, pid: pid.0, exec_gen: stack.exec_gen, index }
 }

@@ -15,7 +15,7 @@ const DETECT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Processes that run Python.
 #[derive(Default)]
 pub(crate) struct PythonProcesses {
-    names: PythonSymbolizer<ProcessMemory>,
+    symbolizer: PythonSymbolizer<ProcessMemory>,
     unsupported: HashMap<Pid, (PythonUnsupported, Instant)>,
     /// Reasons that were not reported yet.
     unreported: Vec<(Pid, String)>,
@@ -28,16 +28,16 @@ impl PythonProcesses {
         match find(pid) {
             Ok(None) => None,
             Ok(Some(interpreter)) => {
-                self.names.add(pid, &interpreter, ProcessMemory(pid));
+                self.symbolizer.add(pid, &interpreter, ProcessMemory(pid));
                 Some(interpreter.wire)
             }
-            Err(why) => {
+            Err(reason) => {
                 // A process that has exited needs no report.
                 let exists = std::fs::exists(format!("/proc/{pid}/maps")).unwrap_or(false);
-                if exists && why != PythonUnsupported::NotReadyYet {
-                    self.unreported.push((pid, why.to_string()));
+                if exists && reason != PythonUnsupported::NotReadyYet {
+                    self.unreported.push((pid, reason.to_string()));
                 }
-                self.unsupported.insert(pid, (why, Instant::now()));
+                self.unsupported.insert(pid, (reason, Instant::now()));
                 None
             }
         }
@@ -46,7 +46,7 @@ impl PythonProcesses {
     /// Returns whether a process was checked recently, or with a final result.
     pub(crate) fn detected_recently(&self, pid: Pid) -> bool {
         match self.unsupported.get(&pid) {
-            Some((PythonUnsupported::NotReadyYet, when)) => when.elapsed() < DETECT_RETRY_INTERVAL,
+            Some((PythonUnsupported::NotReadyYet, time)) => time.elapsed() < DETECT_RETRY_INTERVAL,
             Some(_) => true,
             None => false,
         }
@@ -59,16 +59,16 @@ impl PythonProcesses {
 
     /// Returns why the Python stacks of a process cannot be read.
     pub(crate) fn unsupported_reason(&self, pid: Pid) -> Option<&PythonUnsupported> {
-        self.unsupported.get(&pid).map(|(why, _)| why)
+        self.unsupported.get(&pid).map(|(reason, _)| reason)
     }
 
     /// Symbolizes a frame; `None` for internal frames of the interpreter.
     pub(crate) fn frame(&mut self, pid: Pid, frame: &WirePythonFrame) -> Option<Frame> {
-        self.names.frame(pid, frame)
+        self.symbolizer.frame(pid, frame)
     }
 
     pub(crate) fn process_exited(&mut self, pid: Pid) {
-        self.names.process_exited(pid);
+        self.symbolizer.process_exited(pid);
         self.unsupported.remove(&pid);
     }
 }

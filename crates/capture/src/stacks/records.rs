@@ -11,22 +11,22 @@ use crate::wire::{self, Head, WireHijackedReturn, WirePythonFrame, WireReader, p
 pub(crate) enum StackRecord {
     /// A copy of a stack, to be unwound.
     Copy {
-        from: StackOrigin,
+        origin: StackOrigin,
         registers: Registers,
         bytes: Box<[u8]>,
         hijacked: Vec<HijackedReturn>,
     },
     /// A frame-pointer walk.
-    Addresses { from: StackOrigin, addresses: Vec<u64>, hijacked: Vec<HijackedReturn> },
+    Addresses { origin: StackOrigin, addresses: Vec<u64>, hijacked: Vec<HijackedReturn> },
     /// A Python stack.
-    Python { from: StackOrigin, frames: Vec<WirePythonFrame>, truncated: bool },
+    Python { origin: StackOrigin, frames: Vec<WirePythonFrame>, truncated: bool },
 }
 
 /// The process of a stack, and the token by which calls refer to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct StackOrigin {
     pub(crate) pid: Pid,
-    pub(crate) program: ExecGeneration,
+    pub(crate) exec_gen: ExecGeneration,
     pub(crate) token: u64,
 }
 
@@ -41,20 +41,20 @@ pub(crate) fn read(bytes: &[u8]) -> Option<StackRecord> {
     }
 }
 
-fn from(head: &Head, token: u64) -> StackOrigin {
-    StackOrigin { pid: Pid(head.pid), program: ExecGeneration(head.result as u16), token }
+fn origin(head: &Head, token: u64) -> StackOrigin {
+    StackOrigin { pid: Pid(head.pid), exec_gen: ExecGeneration(head.result as u16), token }
 }
 
 fn hijacked(list: &[WireHijackedReturn], count: u32) -> Vec<HijackedReturn> {
     let used = list.iter().take(count as usize);
-    used.map(|one| HijackedReturn { at: one.at, address: one.address }).collect()
+    used.map(|hijacked| HijackedReturn { at: hijacked.at, address: hijacked.address }).collect()
 }
 
 fn copy(bytes: &[u8]) -> Option<StackRecord> {
     let stack: wire::Stack = parse(bytes)?;
     let copy = bytes.get(size_of::<wire::Stack>()..)?.get(..stack.bytes as usize)?;
     Some(StackRecord::Copy {
-        from: from(&stack.head, stack.token),
+        origin: origin(&stack.head, stack.token),
         registers: Registers { ip: stack.ip, sp: stack.sp, bp: stack.bp },
         bytes: copy.into(),
         hijacked: hijacked(&stack.hijacked, stack.hijacked_count),
@@ -64,7 +64,7 @@ fn copy(bytes: &[u8]) -> Option<StackRecord> {
 fn addresses(bytes: &[u8]) -> Option<StackRecord> {
     let walk: wire::Addresses = parse(bytes)?;
     Some(StackRecord::Addresses {
-        from: from(&walk.head, walk.token),
+        origin: origin(&walk.head, walk.token),
         addresses: walk.addresses.get(..walk.count as usize)?.to_vec(),
         hijacked: hijacked(&walk.hijacked, walk.hijacked_count),
     })
@@ -79,7 +79,7 @@ fn python(bytes: &[u8]) -> Option<StackRecord> {
         return None;
     }
     let frames = (0..count).map(|_| reader.take()).collect::<Option<_>>()?;
-    Some(StackRecord::Python { from: from(&head, token), frames, truncated: truncated != 0 })
+    Some(StackRecord::Python { origin: origin(&head, token), frames, truncated: truncated != 0 })
 }
 
 #[cfg(test)]

@@ -68,40 +68,40 @@ pub(crate) struct SiteResolver {
     known: KnownStacks,
     native: NativeUnwinder,
     pythons: PythonProcesses,
-    naming: SymbolizerThread,
+    symbolizer: SymbolizerThread,
     processes: HashMap<Pid, ProcessStacks>,
     native_stacks: Interner<NativeStack>,
     python_stacks: Interner<PythonStack>,
     sites: HashMap<SiteParts, SiteId>,
     /// Sites that did not fit into the queue of the symbolizer.
-    unnamed: VecDeque<(SiteId, SiteParts)>,
+    unsubmitted: VecDeque<(SiteId, SiteParts)>,
 }
 
 impl SiteResolver {
     /// `loops`: the kernel has `bpf_loop`.
     pub(crate) fn new(maps: StackMaps, loops: bool) -> std::io::Result<Self> {
         let native = NativeUnwinder::new();
-        let naming = SymbolizerThread::start(native.registry(), QUEUE)?;
+        let symbolizer = SymbolizerThread::start(native.registry(), QUEUE)?;
         let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?, loops);
         Ok(Self {
             maps,
             known,
             native,
             pythons: PythonProcesses::default(),
-            naming,
+            symbolizer,
             processes: HashMap::new(),
             native_stacks: Interner::default(),
             python_stacks: Interner::default(),
             sites: HashMap::new(),
-            unnamed: VecDeque::new(),
+            unsubmitted: VecDeque::new(),
         })
     }
 
-    /// Checks whether a new process runs Python. `program`: its exec generation, if known.
-    pub(crate) fn process_started(&mut self, pid: Pid, program: Option<ExecGeneration>) {
+    /// Checks whether a new process runs Python. `exec_gen`: its exec generation, if known.
+    pub(crate) fn process_started(&mut self, pid: Pid, exec_gen: Option<ExecGeneration>) {
         let wire = self.pythons.detect(pid);
         let Some(mut wire) = wire else { return };
-        wire.exec_gen = program.map_or(wire::VS_ANY_EXEC_GEN as u16, |program| program.0);
+        wire.exec_gen = exec_gen.map_or(wire::VS_ANY_EXEC_GEN as u16, |exec_gen| exec_gen.0);
         let added = self.maps.pythons.update(&pid.0.to_ne_bytes(), &wire.bytes(), MapFlags::ANY);
         self.processes.entry(pid).or_default().is_python = added.is_ok();
     }
@@ -128,33 +128,33 @@ impl SiteResolver {
     /// Adds a stack from the ring.
     pub(crate) fn insert(&mut self, record: StackRecord) {
         match record {
-            StackRecord::Copy { from, registers, bytes, hijacked } => {
-                let unwound = self.native.unwind(from.pid, registers, &bytes, &hijacked);
-                self.detect_python_again(from, &unwound);
+            StackRecord::Copy { origin, registers, bytes, hijacked } => {
+                let unwound = self.native.unwind(origin.pid, registers, &bytes, &hijacked);
+                self.detect_python_again(origin, &unwound);
                 let number = self.intern(&unwound);
                 if hijacked.is_empty() && number != 0 {
-                    self.known.add(from, registers, &unwound.slots, number.into());
+                    self.known.add(origin, registers, &unwound.slots, number.into());
                 }
-                let copies = &mut self.processes.entry(from.pid).or_default().copies;
+                let copies = &mut self.processes.entry(origin.pid).or_default().copies;
                 // Copies of lost calls are never used.
                 if copies.len() >= MAX_PENDING_COPIES {
                     copies.clear();
                 }
-                copies.insert(from.token, number);
+                copies.insert(origin.token, number);
             }
-            StackRecord::Addresses { from, addresses, hijacked } => {
-                let unwound = self.native.resolve_addresses(from.pid, &addresses, &hijacked);
-                self.detect_python_again(from, &unwound);
+            StackRecord::Addresses { origin, addresses, hijacked } => {
+                let unwound = self.native.resolve_addresses(origin.pid, &addresses, &hijacked);
+                self.detect_python_again(origin, &unwound);
                 let number = self.intern(&unwound);
-                self.mark_sent(from, wire::VS_ADDRESSES);
-                let process = self.processes.entry(from.pid).or_default();
-                process.addresses.insert(from.token, number);
+                self.mark_sent(origin, wire::VS_ADDRESSES);
+                let process = self.processes.entry(origin.pid).or_default();
+                process.addresses.insert(origin.token, number);
             }
-            StackRecord::Python { from, frames, truncated } => {
-                let stack = self.python(from.pid, &frames, truncated);
+            StackRecord::Python { origin, frames, truncated } => {
+                let stack = self.python(origin.pid, &frames, truncated);
                 let number = self.python_stacks.number(stack);
-                self.mark_sent(from, wire::VS_PYTHON);
-                self.processes.entry(from.pid).or_default().python.insert(from.token, number);
+                self.mark_sent(origin, wire::VS_PYTHON);
+                self.processes.entry(origin.pid).or_default().python.insert(origin.token, number);
             }
         }
     }
@@ -174,7 +174,7 @@ impl SiteResolver {
                 (native, process.python.get(&stack.python).copied())
             }
         };
-        let python = python.unwrap_or_else(|| self.no_python(pid));
+        let python = python.unwrap_or_else(|| self.missing_python_stack(pid));
         if native == 0 && python == 0 {
             return None;
         }
@@ -187,15 +187,15 @@ impl SiteResolver {
         }
         let site = SiteId(self.sites.len() as u32);
         self.sites.insert(parts, site);
-        self.unnamed.push_back((site, parts));
-        self.submit_unnamed();
+        self.unsubmitted.push_back((site, parts));
+        self.submit_sites();
         Some(site)
     }
 
     /// Submits sites to the symbolizer while its queue has room.
-    fn submit_unnamed(&mut self) {
-        while let Some((site, parts)) = self.unnamed.front() {
-            let submitted = self.naming.submit(SymbolizeJob {
+    fn submit_sites(&mut self) {
+        while let Some((site, parts)) = self.unsubmitted.front() {
+            let submitted = self.symbolizer.submit(SymbolizeJob {
                 site: *site,
                 function: HOOKS.get(usize::from(parts.hook)).map(|hook| hook.symbol),
                 native: self.native_stacks.get(parts.native),
@@ -204,7 +204,7 @@ impl SiteResolver {
             if !submitted {
                 return;
             }
-            self.unnamed.pop_front();
+            self.unsubmitted.pop_front();
         }
     }
 
@@ -214,25 +214,25 @@ impl SiteResolver {
     }
 
     /// Returns once why symbols are missing.
-    pub(crate) fn no_names(&mut self) -> Option<String> {
-        self.naming.take_failure()
+    pub(crate) fn take_symbolizer_failure(&mut self) -> Option<String> {
+        self.symbolizer.take_failure()
     }
 
     /// Returns the sites symbolized since the last call; `last`: waits for all pending ones.
     pub(crate) fn drain_resolved(&mut self, last: bool) -> Vec<SiteFrames> {
-        let until = Instant::now() + FINAL_SYMBOLIZE_TIMEOUT;
-        let mut found = self.naming.drain();
-        self.submit_unnamed();
-        while last && let Some(facts) = self.naming.next(until) {
-            found.push(facts);
-            self.submit_unnamed();
+        let deadline = Instant::now() + FINAL_SYMBOLIZE_TIMEOUT;
+        let mut resolved = self.symbolizer.drain();
+        self.submit_sites();
+        while last && let Some(frames) = self.symbolizer.next(deadline) {
+            resolved.push(frames);
+            self.submit_sites();
         }
-        found
+        resolved
     }
 
     /// Returns the Python stack of a call without one: the reason, used if the native stack
     /// contains frames of the interpreter.
-    fn no_python(&mut self, pid: Pid) -> u32 {
+    fn missing_python_stack(&mut self, pid: Pid) -> u32 {
         let missing = match self.pythons.unsupported_reason(pid) {
             Some(PythonUnsupported::NotReadyYet) => UnknownReason::InterpreterNotReady,
             Some(_) => UnknownReason::UnsupportedInterpreter,
@@ -245,9 +245,9 @@ impl SiteResolver {
     }
 
     /// Detects Python again if the stack contains the interpreter and none was found before.
-    fn detect_python_again(&mut self, from: StackOrigin, unwound: &UnwoundStack) {
-        let is_python = self.processes.get(&from.pid).is_some_and(|process| process.is_python);
-        if is_python || self.pythons.detected_recently(from.pid) {
+    fn detect_python_again(&mut self, origin: StackOrigin, unwound: &UnwoundStack) {
+        let is_python = self.processes.get(&origin.pid).is_some_and(|process| process.is_python);
+        if is_python || self.pythons.detected_recently(origin.pid) {
             return;
         }
         let native = &self.native;
@@ -256,7 +256,7 @@ impl SiteResolver {
             _ => None,
         });
         if files.any(|path| is_interpreter(&path)) {
-            self.process_started(from.pid, Some(from.program));
+            self.process_started(origin.pid, Some(origin.exec_gen));
         }
     }
 
@@ -281,11 +281,11 @@ impl SiteResolver {
 
     /// Keeps the key of frames that the probes will not send again until it is deleted from their
     /// map. To be called before the frames are stored, because it can drop all stored ones.
-    fn mark_sent(&mut self, from: StackOrigin, kind: u32) {
-        let process = self.processes.entry(from.pid).or_default();
-        let StackOrigin { pid, program, token } = from;
+    fn mark_sent(&mut self, origin: StackOrigin, kind: u32) {
+        let process = self.processes.entry(origin.pid).or_default();
+        let StackOrigin { pid, exec_gen, token } = origin;
         let kind = kind as u16;
-        process.sent.push(SentFramesKey { token, pid: pid.0, exec_gen: program.0, kind });
+        process.sent.push(SentFramesKey { token, pid: pid.0, exec_gen: exec_gen.0, kind });
         if process.sent.len() < MAX_PYTHON_STACKS {
             return;
         }

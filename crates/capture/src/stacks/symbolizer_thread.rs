@@ -49,9 +49,9 @@ pub(crate) struct PythonStack {
 #[derive(Debug)]
 pub(crate) struct SymbolizerThread {
     jobs: Option<SyncSender<SymbolizeJob>>,
-    done: Receiver<Result<SiteFrames, (SiteId, String)>>,
+    results: Receiver<Result<SiteFrames, (SiteId, String)>>,
     thread: Option<JoinHandle<()>>,
-    waiting: usize,
+    pending: usize,
     failure: Failure,
 }
 
@@ -65,19 +65,19 @@ enum Failure {
 
 impl SymbolizerThread {
     /// Starts the thread with queues of this size.
-    pub(crate) fn start(registry: ModuleRegistry, room: usize) -> std::io::Result<Self> {
-        let (jobs, work) = sync_channel::<SymbolizeJob>(room);
-        let (results, done) = sync_channel(room);
+    pub(crate) fn start(registry: ModuleRegistry, capacity: usize) -> std::io::Result<Self> {
+        let (jobs, queue) = sync_channel::<SymbolizeJob>(capacity);
+        let (sender, results) = sync_channel(capacity);
         let run = move || {
             let mut symbols = NativeSymbolizer::new(registry.clone());
-            for job in work {
+            for job in queue {
                 let site = job.site;
                 // Files are not trusted: one that makes a parser panic costs only its own symbols.
-                let named = contain(|| Ok(name(&mut symbols, job))).map_err(|why| {
+                let result = contain(|| Ok(symbolize(&mut symbols, job))).map_err(|reason| {
                     symbols = NativeSymbolizer::new(registry.clone());
-                    (site, why)
+                    (site, reason)
                 });
-                if results.send(named).is_err() {
+                if sender.send(result).is_err() {
                     return;
                 }
             }
@@ -85,9 +85,9 @@ impl SymbolizerThread {
         let thread = std::thread::Builder::new().name("vramscope-names".into()).spawn(run)?;
         Ok(Self {
             jobs: Some(jobs),
-            done,
+            results,
             thread: Some(thread),
-            waiting: 0,
+            pending: 0,
             failure: Failure::None,
         })
     }
@@ -96,7 +96,7 @@ impl SymbolizerThread {
     pub(crate) fn submit(&mut self, job: SymbolizeJob) -> bool {
         let Some(jobs) = &self.jobs else { return true };
         match jobs.try_send(job) {
-            Ok(()) => self.waiting += 1,
+            Ok(()) => self.pending += 1,
             Err(TrySendError::Full(_)) => return false,
             // The thread has ended: no more symbols.
             Err(TrySendError::Disconnected(_)) => self.jobs = None,
@@ -106,18 +106,18 @@ impl SymbolizerThread {
 
     /// Returns the results since the last call.
     pub(crate) fn drain(&mut self) -> Vec<SiteFrames> {
-        let mut found = Vec::new();
-        while let Ok(named) = self.done.try_recv() {
-            found.push(self.received(named));
+        let mut sites = Vec::new();
+        while let Ok(result) = self.results.try_recv() {
+            sites.push(self.received(result));
         }
-        found
+        sites
     }
 
-    fn received(&mut self, named: Result<SiteFrames, (SiteId, String)>) -> SiteFrames {
-        self.waiting = self.waiting.saturating_sub(1);
-        named.unwrap_or_else(|(site, why)| {
+    fn received(&mut self, result: Result<SiteFrames, (SiteId, String)>) -> SiteFrames {
+        self.pending = self.pending.saturating_sub(1);
+        result.unwrap_or_else(|(site, reason)| {
             if self.failure == Failure::None {
-                self.failure = Failure::New(why);
+                self.failure = Failure::New(reason);
             }
             let unknown = Frame { unknown: Some(UnknownReason::Unreadable), ..Frame::default() };
             SiteFrames { site, frames: [unknown].into() }
@@ -127,7 +127,7 @@ impl SymbolizerThread {
     /// Returns once why symbols are missing.
     pub(crate) fn take_failure(&mut self) -> Option<String> {
         match std::mem::replace(&mut self.failure, Failure::Reported) {
-            Failure::New(why) => Some(why),
+            Failure::New(reason) => Some(reason),
             before => {
                 self.failure = before;
                 None
@@ -135,14 +135,14 @@ impl SymbolizerThread {
         }
     }
 
-    /// Waits for the next submitted site. Returns `None` if none is pending, or after `until`.
-    pub(crate) fn next(&mut self, until: Instant) -> Option<SiteFrames> {
-        if self.waiting == 0 {
+    /// Waits for the next submitted site. Returns `None` if none is pending, or after `deadline`.
+    pub(crate) fn next(&mut self, deadline: Instant) -> Option<SiteFrames> {
+        if self.pending == 0 {
             return None;
         }
-        let left = until.saturating_duration_since(Instant::now());
-        let named = self.done.recv_timeout(left).ok()?;
-        Some(self.received(named))
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let result = self.results.recv_timeout(timeout).ok()?;
+        Some(self.received(result))
     }
 }
 
@@ -150,7 +150,7 @@ impl Drop for SymbolizerThread {
     fn drop(&mut self) {
         self.jobs = None;
         // Does not wait for pending symbols, which are no longer needed.
-        if self.waiting == 0
+        if self.pending == 0
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();
@@ -158,13 +158,13 @@ impl Drop for SymbolizerThread {
     }
 }
 
-fn name(symbols: &mut NativeSymbolizer, job: SymbolizeJob) -> SiteFrames {
-    let called = job.function.map(|function| Frame {
+fn symbolize(symbols: &mut NativeSymbolizer, job: SymbolizeJob) -> SiteFrames {
+    let driver_call = job.function.map(|function| Frame {
         function: function.into(),
         module: Some("libcuda.so.1".into()),
         ..Frame::default()
     });
-    let mut frames: Vec<_> = called.into_iter().collect();
+    let mut frames: Vec<_> = driver_call.into_iter().collect();
     let (codes, missing) = match &job.native {
         Some(stack) => (&stack.codes[..], stack.end.unknown_reason()),
         None => (&[][..], Some(UnknownReason::NotRecorded)),
@@ -195,16 +195,16 @@ mod tests {
             let site = SiteId(site);
             SymbolizeJob { site, function: Some("cuMemAlloc_v2"), native: None, python: None }
         };
-        let mut naming = SymbolizerThread::start(NativeUnwinder::new().registry(), 2).unwrap();
+        let mut symbolizer = SymbolizerThread::start(NativeUnwinder::new().registry(), 2).unwrap();
         // Two in each queue, and one in the thread.
-        let accepted = (0..1000).filter(|site| naming.submit(job(*site))).count();
+        let accepted = (0..1000).filter(|site| symbolizer.submit(job(*site))).count();
         assert!((2..=5).contains(&accepted), "{accepted}");
-        let until = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         for _ in 0..accepted {
-            assert!(naming.next(until).is_some());
+            assert!(symbolizer.next(deadline).is_some());
         }
-        assert!(naming.next(until).is_none(), "nothing more was submitted");
-        assert!(naming.submit(job(1000)));
-        assert_eq!(naming.next(until).map(|facts| facts.site), Some(SiteId(1000)));
+        assert!(symbolizer.next(deadline).is_none(), "nothing more was submitted");
+        assert!(symbolizer.submit(job(1000)));
+        assert_eq!(symbolizer.next(deadline).map(|frames| frames.site), Some(SiteId(1000)));
     }
 }

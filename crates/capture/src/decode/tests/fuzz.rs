@@ -1,4 +1,4 @@
-//! Decodes records of every kind, row and length with random bytes, and collects what was reached.
+//! Decodes records of every kind, row and length with random bytes, and collects the coverage.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,11 @@ const MORE_BODIES: usize = 20_000;
 
 /// Names of all results of decoding.
 pub(super) const DECODED: [&str; 8] =
-    ["began", "bound", "called", "event", "exec", "kernel name", "object", "uuid"];
+    ["call", "event", "exec", "handle", "kernel name", "object", "process", "uuid"];
 
 /// Names of all events that records can give.
 pub(super) const EVENTS: [&str; 16] = [
+    "activity",
     "allocate",
     "context",
     "exec",
@@ -39,12 +40,11 @@ pub(super) const EVENTS: [&str; 16] = [
     "thread exit",
     "thread name",
     "vmm",
-    "work",
 ];
 
 /// Coverage of a run.
 #[derive(Default)]
-pub(super) struct Reached {
+pub(super) struct Coverage {
     /// Kinds and lengths of records.
     pub(super) lengths: BTreeSet<(u16, usize)>,
     /// Rows of calls that succeeded and gave an event.
@@ -85,9 +85,9 @@ pub(super) fn size(kind: u16) -> usize {
 }
 
 /// Random numbers, many of them small, as handles, attributes and types are.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn next(&mut self) -> u32 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -101,14 +101,14 @@ impl Dice {
         bytes.extend(row.to_ne_bytes());
         bytes.extend(result.to_ne_bytes());
         while bytes.len() < length {
-            let (half, shape) = (self.next(), self.next());
-            let half = match shape >> 30 {
+            let (value, shape) = (self.next(), self.next());
+            let value = match shape >> 30 {
                 0 => 0,
-                1 => half % 16,
-                2 => u32::MAX - half % 2,
-                _ => half,
+                1 => value % 16,
+                2 => u32::MAX - value % 2,
+                _ => value,
             };
-            bytes.extend(half.to_ne_bytes());
+            bytes.extend(value.to_ne_bytes());
         }
         bytes.truncate(length);
         bytes
@@ -116,45 +116,53 @@ impl Dice {
 }
 
 /// Decodes records of every kind, row and length.
-pub(super) fn run(seed: u64) -> Reached {
-    let (mut dice, mut reached) = (Dice(seed), Reached::default());
+pub(super) fn run(seed: u64) -> Coverage {
+    let (mut random, mut coverage) = (Random(seed), Coverage::default());
     let mut kinds = kinds();
     let last = *kinds.iter().max().unwrap();
     kinds.extend([0, last + 1, u16::MAX]);
     for kind in kinds {
         let calls = [wire::VS_CALL, wire::VS_CALL_DESCRIPTOR].contains(&u32::from(kind));
         let known = (1..=last).contains(&kind);
-        let whole = if known { size(kind) } else { size_of::<Call>() };
+        let complete = if known { size(kind) } else { size_of::<Call>() };
         let head = size_of::<Head>();
         let rows = if calls { HOOKS.len() as u16 } else { 3 };
         for row in (0..rows).chain([HOOKS.len() as u16, wire::VS_SELF_TEST as u16, u16::MAX]) {
-            for length in
-                [0, 4, head - 1, head, whole - 1, whole, whole + 1, whole + 8, whole + 400]
-            {
+            for length in [
+                0,
+                4,
+                head - 1,
+                head,
+                complete - 1,
+                complete,
+                complete + 1,
+                complete + 8,
+                complete + 400,
+            ] {
                 for result in RESULTS {
                     for _ in 0..BODIES {
-                        let bytes = dice.record(kind, row, result, length);
-                        reached.record(kind, row.into(), result, &bytes);
+                        let bytes = random.record(kind, row, result, length);
+                        coverage.record(kind, row.into(), result, &bytes);
                     }
                 }
             }
         }
     }
-    reached.retry_missing(&mut dice);
-    reached
+    coverage.retry_missing(&mut random);
+    coverage
 }
 
-impl Reached {
+impl Coverage {
     /// Tries rows again that gave no event yet.
-    fn retry_missing(&mut self, dice: &mut Dice) {
+    fn retry_missing(&mut self, random: &mut Random) {
         for (row, hook) in HOOKS.iter().enumerate() {
-            let mut left = if is_kept_by_probes(hook) { 0 } else { MORE_BODIES };
-            while left > 0 && !self.successes.contains(&row) {
+            let mut attempts = if is_handled_by_probes(hook) { 0 } else { MORE_BODIES };
+            while attempts > 0 && !self.successes.contains(&row) {
                 for kind in [wire::VS_CALL as u16, wire::VS_CALL_DESCRIPTOR as u16] {
-                    let bytes = dice.record(kind, row as u16, 0, size(kind));
+                    let bytes = random.record(kind, row as u16, 0, size(kind));
                     self.record(kind, row, 0, &bytes);
                 }
-                left -= 1;
+                attempts -= 1;
             }
         }
     }
@@ -162,16 +170,16 @@ impl Reached {
     fn record(&mut self, kind: u16, row: usize, result: i32, bytes: &[u8]) {
         self.lengths.insert((kind, bytes.len()));
         let found = decode(bytes);
-        let made = object(bytes);
+        let created = object(bytes);
         if bytes.len() < size_of::<Head>() {
-            assert_eq!((&found, &made), (&Err(DecodeError), &None), "{bytes:?}");
+            assert_eq!((&found, &created), (&Err(DecodeError), &None), "{bytes:?}");
         }
         let is_call = [wire::VS_CALL, wire::VS_CALL_DESCRIPTOR].contains(&u32::from(kind));
         if is_call && row >= HOOKS.len() {
-            assert_eq!((&found, &made), (&Err(DecodeError), &None), "{bytes:?}");
+            assert_eq!((&found, &created), (&Err(DecodeError), &None), "{bytes:?}");
         }
         let found = found.ok().flatten();
-        for decoded in found.iter().chain(&made) {
+        for decoded in found.iter().chain(&created) {
             let rows = if result == 0 { &mut self.successes } else { &mut self.failures };
             let (name, event) = name(decoded);
             // Any call whose results cannot be read is a loss.
@@ -192,18 +200,18 @@ impl Reached {
 fn name(decoded: &Record) -> (&'static str, Option<&'static str>) {
     match decoded {
         Record::Event(event) => ("event", Some(event_name(&event.kind))),
-        Record::CallWithStack(event, _) => ("called", Some(event_name(&event.kind))),
+        Record::CallWithStack(event, _) => ("call", Some(event_name(&event.kind))),
         Record::Object(event, _) => ("object", Some(event_name(&event.kind))),
-        Record::ProcessStart(event, _) => ("began", Some(event_name(&event.kind))),
+        Record::ProcessStart(event, _) => ("process", Some(event_name(&event.kind))),
         Record::Exec(event, _) => ("exec", Some(event_name(&event.kind))),
         Record::DeviceUuid(_) => ("uuid", None),
-        Record::HandleBinding(_) => ("bound", None),
+        Record::HandleBinding(_) => ("handle", None),
         Record::KernelName(_) => ("kernel name", None),
     }
 }
 
-fn event_name(what: &EventKind) -> &'static str {
-    match what {
+fn event_name(kind: &EventKind) -> &'static str {
+    match kind {
         EventKind::Allocate(_) => "allocate",
         EventKind::Context(_) => "context",
         EventKind::Exec => "exec",
@@ -219,15 +227,15 @@ fn event_name(what: &EventKind) -> &'static str {
         EventKind::ThreadExit => "thread exit",
         EventKind::ThreadName(_) => "thread name",
         EventKind::Vmm(_) => "vmm",
-        EventKind::Work(_) => "work",
+        EventKind::Work(_) => "activity",
         other => panic!("no record gives {other:?}"),
     }
 }
 
 /// Returns whether a successful call gives no event: the probes track or count it.
-pub(super) const fn is_kept_by_probes(hook: &Hook) -> bool {
+pub(super) const fn is_handled_by_probes(hook: &Hook) -> bool {
     // The record only announces the process.
-    let announces = matches!(hook.meaning, CallSemantics::Initialize);
+    let announces = matches!(hook.semantics, CallSemantics::Initialize);
     announces
         || matches!(
             hook.to_wire(true).action as u32,

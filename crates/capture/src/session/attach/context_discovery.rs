@@ -53,7 +53,7 @@ impl ContextDiscovery {
     pub(crate) fn update<'a>(
         &mut self,
         loaded: &LoadedObject,
-        images: impl Iterator<Item = &'a DriverLibrary>,
+        libraries: impl Iterator<Item = &'a DriverLibrary>,
     ) {
         if let Some((since, _)) = &self.running {
             if since.elapsed() < PROBE_DURATION {
@@ -75,15 +75,15 @@ impl ContextDiscovery {
         self.probed.retain(|_, probed| probed.elapsed() < PROBE_COOLDOWN);
         self.probed.extend(pids.into_iter().map(|pid| (pid, now)));
         let mut attachments = Vec::new();
-        for image in images {
-            let points = probe_points(image, &[HookGroup::Queries]);
+        for library in libraries {
+            let points = probe_points(library, &[HookGroup::Queries]);
             for scope in &scopes {
                 // Attaching to a process that has exited fails, which does not matter. Other
                 // failures leave devices unknown, and the report says so.
                 let attached = attach(
                     loaded,
-                    &image.attach_path(),
-                    &image.path,
+                    &library.attach_path(),
+                    &library.path,
                     &points,
                     loaded.config.calls(),
                     *scope,

@@ -11,7 +11,7 @@ use super::super::load::bpf_object::{LoadedObject, ProbeSet};
 use super::super::{SessionOptions, Target, unique};
 use super::context_discovery::ContextDiscovery;
 use super::probes::{AttachedProbes, ProbePoint, attach};
-use super::retry::Tried;
+use super::retry::AttachAttempts;
 use crate::error::Error;
 use crate::hooks::{HOOKS, HookGroup};
 use crate::libraries::{
@@ -58,7 +58,7 @@ pub enum Notice {
         reason: String,
     },
     /// Driver-reported usage can no longer be read.
-    NoAccount {
+    UsageUnavailable {
         /// The error.
         reason: String,
     },
@@ -96,7 +96,7 @@ pub(in crate::session) const DETACH_DELAY: Duration = Duration::from_secs(30);
 const REPORTED: usize = 1024;
 
 struct AttachedDriver {
-    image: DriverLibrary,
+    library: DriverLibrary,
     installed: bool,
     last_used: Instant,
     _attachments: Vec<AttachedProbes>,
@@ -112,15 +112,15 @@ pub(crate) struct DriverAttachments {
     targets: Option<Vec<Pid>>,
     attached: HashMap<FileIdentity, AttachedDriver>,
     /// Mapped files and the result of attaching to them.
-    tried: Tried<FileIdentity, ()>,
+    attempts: AttachAttempts<FileIdentity, ()>,
     /// Failures that were already reported.
     reported: HashSet<String>,
     /// Processes that mapped the driver before it was probed, with their start times.
     preexisting: HashMap<Pid, u64>,
-    learning: ContextDiscovery,
+    context_discovery: ContextDiscovery,
     watch: Option<MmapWatcher>,
     /// Processes that mapped a driver since the last drain.
-    newcomers: Vec<Pid>,
+    new_processes: Vec<Pid>,
     /// Executable mappings since the last drain.
     mapped: Vec<MmapEvent>,
     /// Processes that mapped a PyTorch library since the last drain; true if some may be missing.
@@ -135,7 +135,7 @@ impl DriverAttachments {
             .map_err(|error| notices.push(Notice::NoMmapEvents { reason: error.to_string() }))
             .ok();
         let (only, targets) = match &options.target {
-            Target::Everybody => (None, None),
+            Target::All => (None, None),
             Target::Processes { follow: true, .. } => (None, None),
             Target::Processes { pids, follow: false } => {
                 (plan.link_per_process.then(|| pids.clone()), Some(pids.clone()))
@@ -146,12 +146,12 @@ impl DriverAttachments {
             only,
             targets,
             attached: HashMap::new(),
-            tried: Tried::new(),
+            attempts: AttachAttempts::new(),
             reported: HashSet::new(),
             preexisting: HashMap::new(),
-            learning: ContextDiscovery::new(plan.link_per_process),
+            context_discovery: ContextDiscovery::new(plan.link_per_process),
             watch,
-            newcomers: Vec::new(),
+            new_processes: Vec::new(),
             mapped: Vec::new(),
             torch: (Vec::new(), false),
             notices,
@@ -161,8 +161,8 @@ impl DriverAttachments {
     /// Attaches to all drivers at the start. Only failures of drivers given by option are errors.
     pub(crate) fn attach_all(&mut self, loaded: &LoadedObject) -> Result<(), Error> {
         for path in self.named.clone() {
-            let image = DriverLibrary::open(&path, &path)?;
-            self.attach(loaded, image, true)?;
+            let library = DriverLibrary::open(&path, &path)?;
+            self.attach(loaded, library, true)?;
         }
         for path in installed() {
             self.try_path(loaded, &path, &path, true)?;
@@ -172,7 +172,7 @@ impl DriverAttachments {
         for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
             self.had_driver(pid);
         }
-        self.learning.update(loaded, self.attached.values().map(|library| &library.image));
+        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.library));
         if self.attached.is_empty() {
             self.notices.push(Notice::NoDriver);
         }
@@ -182,18 +182,18 @@ impl DriverAttachments {
     /// Scans for new copies of the driver. Returns whether one was attached.
     pub(crate) fn scan(&mut self, loaded: &LoadedObject, rescan: bool) -> Result<bool, Error> {
         let before: HashSet<FileIdentity> = self.attached.keys().cloned().collect();
-        let mut seen = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
-        self.newcomers.extend_from_slice(&seen.pids);
-        self.mapped.append(&mut seen.mapped);
-        self.torch.0.append(&mut seen.torch);
-        self.torch.1 |= seen.overflowed;
-        if rescan || seen.overflowed {
+        let mut batch = self.watch.as_ref().map(MmapWatcher::poll).unwrap_or_default();
+        self.new_processes.extend_from_slice(&batch.pids);
+        self.mapped.append(&mut batch.mapped);
+        self.torch.0.append(&mut batch.torch);
+        self.torch.1 |= batch.overflowed;
+        if rescan || batch.overflowed {
             self.scan_processes(loaded)?;
             self.detach_unused();
             self.preexisting.retain(|pid, start| is_alive(*pid, *start));
         } else {
             let is_target = |pid: &Pid| self.targets.as_ref().is_none_or(|all| all.contains(pid));
-            let pids = unique(seen.pids.into_iter().filter(is_target));
+            let pids = unique(batch.pids.into_iter().filter(is_target));
             for mapping in pids.into_iter().flat_map(scan_process) {
                 self.try_mapping(loaded, &mapping)?;
             }
@@ -203,20 +203,20 @@ impl DriverAttachments {
         if !new.is_empty() {
             // These processes could call the driver before it was probed.
             for mapping in self.scan_processes(loaded)? {
-                let file = self.tried.outcome(&mapping.device_inode, Instant::now());
+                let file = self.attempts.outcome(&mapping.device_inode, Instant::now());
                 if file.is_some_and(|file| file.is_ok_and(|identity| new.contains(identity))) {
                     self.had_driver(mapping.pid);
                 }
             }
         }
-        self.learning.update(loaded, self.attached.values().map(|library| &library.image));
+        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.library));
         Ok(!new.is_empty())
     }
 
     /// Requests the context of a thread that allocated in an unknown context.
     pub(crate) fn request_context_discovery(&mut self, pid: Pid) {
         if self.preexisting.contains_key(&pid) {
-            self.learning.request(pid);
+            self.context_discovery.request(pid);
         }
     }
 
@@ -225,7 +225,7 @@ impl DriverAttachments {
         // A process that has exited makes no more calls.
         let Some(start) = start_of(pid) else { return };
         self.preexisting.insert(pid, start);
-        self.learning.request(pid);
+        self.context_discovery.request(pid);
     }
 
     /// Returns whether the process with this start time mapped the driver before it was probed.
@@ -248,7 +248,7 @@ impl DriverAttachments {
     /// Returns processes that mapped a driver since the last call; they are announced only with
     /// their first call, much later.
     pub(crate) fn drain_new_processes(&mut self) -> Vec<Pid> {
-        std::mem::take(&mut self.newcomers)
+        std::mem::take(&mut self.new_processes)
     }
 
     /// Returns executable mappings of files since the last call.
@@ -278,13 +278,13 @@ impl DriverAttachments {
         for mapping in &mappings {
             self.try_mapping(loaded, mapping)?;
         }
-        self.tried.keep(&mappings.iter().map(|mapping| mapping.device_inode.clone()).collect());
+        self.attempts.keep(&mappings.iter().map(|mapping| mapping.device_inode.clone()).collect());
         Ok(mappings)
     }
 
     fn try_mapping(&mut self, loaded: &LoadedObject, mapping: &DriverMapping) -> Result<(), Error> {
         let now = Instant::now();
-        match self.tried.outcome(&mapping.device_inode, now) {
+        match self.attempts.outcome(&mapping.device_inode, now) {
             Some(Ok(identity)) => {
                 if let Some(attached) = self.attached.get_mut(identity) {
                     attached.last_used = now;
@@ -298,7 +298,7 @@ impl DriverAttachments {
             mapping.paths_to_open().into_iter().find(|path| std::fs::File::open(path).is_ok());
         let Some(path) = path else { return Ok(()) };
         let outcome = self.try_path(loaded, &path, &mapping.path, false)?;
-        self.tried.insert(&mapping.device_inode, outcome.ok_or(()), now);
+        self.attempts.insert(&mapping.device_inode, outcome.ok_or(()), now);
         Ok(())
     }
 
@@ -311,15 +311,15 @@ impl DriverAttachments {
         installed: bool,
     ) -> Result<Option<FileIdentity>, Error> {
         debug_assert!(is_driver_name(name));
-        let image = match DriverLibrary::open(path, name) {
-            Ok(image) => image,
+        let library = match DriverLibrary::open(path, name) {
+            Ok(library) => library,
             Err(error) => {
                 self.report_failure(&error);
                 return Ok(None);
             }
         };
-        let identity = image.identity.clone();
-        match self.attach(loaded, image, installed) {
+        let identity = library.identity.clone();
+        match self.attach(loaded, library, installed) {
             Ok(()) => Ok(Some(identity)),
             Err(error @ Error::ProcessGone(_)) => Err(error),
             Err(error) => {
@@ -343,42 +343,46 @@ impl DriverAttachments {
     fn attach(
         &mut self,
         loaded: &LoadedObject,
-        image: DriverLibrary,
+        library: DriverLibrary,
         installed: bool,
     ) -> Result<(), Error> {
-        if let Some(attached) = self.attached.get_mut(&image.identity) {
+        if let Some(attached) = self.attached.get_mut(&library.identity) {
             attached.last_used = Instant::now();
             return Ok(());
         }
-        let works = loaded.config.work.is_some();
+        let counts_activity = loaded.config.activity.is_some();
         let mut groups = vec![HookGroup::Memory];
-        groups.extend(works.then_some(HookGroup::Work));
+        groups.extend(counts_activity.then_some(HookGroup::Activity));
         groups.extend(loaded.config.objects.then_some(HookGroup::Objects));
-        let calls = probe_points(&image, &groups);
-        let launches =
-            if works { probe_points(&image, &[HookGroup::Launches]) } else { Vec::new() };
+        let calls = probe_points(&library, &groups);
+        let launches = if counts_activity {
+            probe_points(&library, &[HookGroup::Launches])
+        } else {
+            Vec::new()
+        };
         let scopes: Vec<Option<Pid>> = match &self.only {
             None => vec![None],
             Some(pids) => pids.iter().copied().map(Some).collect(),
         };
-        let file = image.attach_path();
+        let file = library.attach_path();
         let mut attachments = Vec::new();
         for scope in scopes {
-            let launched = ProbeSet::launches(loaded.config.work.unwrap_or_default());
-            for (points, serves) in [(&calls, loaded.config.calls()), (&launches, launched)] {
-                let outcome = attach(loaded, &file, &image.path, points, serves, scope);
+            let launch_probes = ProbeSet::launches(loaded.config.activity.unwrap_or_default());
+            for (points, probe_set) in [(&calls, loaded.config.calls()), (&launches, launch_probes)]
+            {
+                let outcome = attach(loaded, &file, &library.path, points, probe_set, scope);
                 attachments.push(outcome.map_err(|error| gone(error, scope))?);
             }
         }
         self.notices.push(Notice::Attached {
-            path: image.path.clone(),
+            path: library.path.clone(),
             functions: calls.len() + launches.len(),
-            stepped: image.functions.iter().filter(|f| !f.point.emulated).count(),
+            stepped: library.functions.iter().filter(|f| !f.point.emulated).count(),
         });
         self.attached.insert(
-            image.identity.clone(),
+            library.identity.clone(),
             AttachedDriver {
-                image,
+                library,
                 installed,
                 last_used: Instant::now(),
                 _attachments: attachments,
@@ -389,10 +393,10 @@ impl DriverAttachments {
 
     fn detach_unused(&mut self) {
         let notices = &mut self.notices;
-        self.attached.retain(|_, library| {
-            let keep = library.installed || library.last_used.elapsed() < DETACH_DELAY;
+        self.attached.retain(|_, driver| {
+            let keep = driver.installed || driver.last_used.elapsed() < DETACH_DELAY;
             if !keep {
-                notices.push(Notice::Detached { path: library.image.path.clone() });
+                notices.push(Notice::Detached { path: driver.library.path.clone() });
             }
             keep
         });
@@ -401,12 +405,12 @@ impl DriverAttachments {
 
 /// Returns the probe points of a library for some groups of functions.
 pub(in crate::session) fn probe_points(
-    image: &DriverLibrary,
+    library: &DriverLibrary,
     groups: &[HookGroup],
 ) -> Vec<ProbePoint> {
-    let functions = image.functions.iter();
+    let functions = library.functions.iter();
     functions
-        .filter(|function| groups.contains(&HOOKS[function.hook].meaning.group()))
+        .filter(|function| groups.contains(&HOOKS[function.hook].semantics.group()))
         .map(|f| ProbePoint { offset: f.entry + f.point.offset, cookie: f.hook as u64 })
         .collect()
 }

@@ -32,22 +32,22 @@ pub(crate) fn attach(
     file: &Path,
     name: &Path,
     points: &[ProbePoint],
-    serves: ProbeSet,
+    probe_set: ProbeSet,
     only: Option<Pid>,
 ) -> Result<AttachedProbes, Error> {
-    let tier = loaded.config.tier;
+    let attach_mode = loaded.config.attach_mode;
     let pid = only.map_or(ALL_PROCESSES, |pid| pid.0.cast_signed());
     let failed = |error: libbpf_rs::Error| Error::Attach {
         path: name.to_owned(),
-        tier,
+        attach_mode,
         cause: error.into(),
     };
-    let (enter, leave) = programs(tier, serves);
+    let (enter, leave) = programs(attach_mode, probe_set);
     let mut attachment = AttachedProbes { _links: Vec::new(), _programs: Vec::new() };
     if points.is_empty() {
         return Ok(attachment);
     }
-    match tier {
+    match attach_mode {
         AttachMode::Session | AttachMode::Multi => {
             for (program, retprobe) in [(Some(enter), false), (leave, true)] {
                 let Some(program) = program else { continue };
@@ -55,7 +55,7 @@ pub(crate) fn attach(
                     offsets: points.iter().map(|point| point.offset as usize).collect(),
                     cookies: points.iter().map(|point| point.cookie).collect(),
                     retprobe,
-                    session: tier == AttachMode::Session && serves.is_session(),
+                    session: attach_mode == AttachMode::Session && probe_set.is_session(),
                     ..UprobeMultiOpts::default()
                 };
                 let link = loaded
@@ -67,14 +67,14 @@ pub(crate) fn attach(
         }
         AttachMode::Single => {
             for point in points {
-                attachment._links.extend(pair(loaded, file, *point, serves, &failed)?);
+                attachment._links.extend(pair(loaded, file, *point, probe_set, &failed)?);
             }
         }
         AttachMode::SingleNoCookie => {
             for point in points {
-                let programs = loaded.for_hook(point.cookie as usize, serves)?;
+                let programs = loaded.for_hook(point.cookie as usize, probe_set)?;
                 let point = ProbePoint { cookie: 0, ..*point };
-                attachment._links.extend(pair(&programs, file, point, serves, &failed)?);
+                attachment._links.extend(pair(&programs, file, point, probe_set, &failed)?);
                 attachment._programs.push(programs);
             }
         }
@@ -88,10 +88,10 @@ fn pair(
     loaded: &LoadedObject,
     file: &Path,
     point: ProbePoint,
-    serves: ProbeSet,
+    probe_set: ProbeSet,
     failed: &impl Fn(libbpf_rs::Error) -> Error,
 ) -> Result<Vec<Link>, Error> {
-    let (enter, leave) = programs(loaded.config.tier, serves);
+    let (enter, leave) = programs(loaded.config.attach_mode, probe_set);
     let mut links = Vec::new();
     for (program, retprobe) in [(leave, true), (Some(enter), false)] {
         let Some(program) = program else { continue };

@@ -20,9 +20,9 @@ struct Attempt<T, E> {
 }
 
 /// Attempts by mapped file.
-pub(in crate::session) struct Tried<T, E>(HashMap<FileId, Attempt<T, E>>);
+pub(in crate::session) struct AttachAttempts<T, E>(HashMap<FileId, Attempt<T, E>>);
 
-impl<T, E: Clone> Tried<T, E> {
+impl<T, E: Clone> AttachAttempts<T, E> {
     pub(in crate::session) fn new() -> Self {
         Self(HashMap::new())
     }
@@ -67,27 +67,27 @@ mod tests {
 
     #[test]
     fn failures_are_retried_at_growing_intervals() {
-        let (mut tried, start) = (Tried::<u8, &str>::new(), Instant::now());
+        let (mut attempts, start) = (AttachAttempts::<u8, &str>::new(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(tried.outcome(&file(1), start), None);
-        tried.insert(&file(1), Err("no memory"), start);
-        assert_eq!(tried.outcome(&file(1), after(4)), Some(Err("no memory")));
-        assert_eq!(tried.outcome(&file(1), after(5)), None);
-        tried.insert(&file(1), Err("no memory"), after(5));
-        assert_eq!(tried.outcome(&file(1), after(14)), Some(Err("no memory")));
-        assert_eq!(tried.outcome(&file(1), after(15)), None);
-        tried.insert(&file(1), Ok(7), after(15));
-        assert_eq!(tried.outcome(&file(1), after(100_000)), Some(Ok(&7)));
+        assert_eq!(attempts.outcome(&file(1), start), None);
+        attempts.insert(&file(1), Err("no memory"), start);
+        assert_eq!(attempts.outcome(&file(1), after(4)), Some(Err("no memory")));
+        assert_eq!(attempts.outcome(&file(1), after(5)), None);
+        attempts.insert(&file(1), Err("no memory"), after(5));
+        assert_eq!(attempts.outcome(&file(1), after(14)), Some(Err("no memory")));
+        assert_eq!(attempts.outcome(&file(1), after(15)), None);
+        attempts.insert(&file(1), Ok(7), after(15));
+        assert_eq!(attempts.outcome(&file(1), after(100_000)), Some(Ok(&7)));
     }
 
     #[test]
     fn unmapped_files_are_dropped() {
-        let (mut tried, now) = (Tried::<u8, &str>::new(), Instant::now());
-        tried.insert(&file(1), Ok(1), now);
-        tried.insert(&file(2), Err("no memory"), now);
-        tried.keep(&HashSet::from([file(1)]));
-        assert_eq!(tried.outcome(&file(1), now), Some(Ok(&1)));
-        assert_eq!(tried.outcome(&file(2), now), None);
-        assert_eq!(tried.0.len(), 1);
+        let (mut attempts, now) = (AttachAttempts::<u8, &str>::new(), Instant::now());
+        attempts.insert(&file(1), Ok(1), now);
+        attempts.insert(&file(2), Err("no memory"), now);
+        attempts.keep(&HashSet::from([file(1)]));
+        assert_eq!(attempts.outcome(&file(1), now), Some(Ok(&1)));
+        assert_eq!(attempts.outcome(&file(2), now), None);
+        assert_eq!(attempts.0.len(), 1);
     }
 }

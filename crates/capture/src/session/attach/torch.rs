@@ -13,7 +13,7 @@ use super::super::load::bpf_object::LoadedObject;
 use super::super::{SessionOptions, Target};
 use super::drivers::{DETACH_DELAY, Notice};
 use super::probes::{AttachedProbes, ProbePoint, attach};
-use super::retry::Tried;
+use super::retry::AttachAttempts;
 use crate::error::Error;
 use crate::libraries::{
     C10Error, C10Library, DriverMapping, FileIdentity, all_processes, scan_torch,
@@ -22,7 +22,7 @@ use crate::plan::AttachPlan;
 use crate::session::liveness::{LivenessTracker, start_of};
 
 struct AttachedTorch {
-    image: C10Library,
+    library: C10Library,
     last_used: Instant,
     _attachments: Vec<AttachedProbes>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct TorchAttachments {
     targets: Option<Vec<Pid>>,
     attached: HashMap<FileIdentity, AttachedTorch>,
     /// Mapped files and the result of attaching to them.
-    tried: Tried<FileIdentity, TensorsUnavailable>,
+    attempts: AttachAttempts<FileIdentity, TensorsUnavailable>,
     /// States of processes, with their start times.
     states: HashMap<Pid, (u64, TensorTracking)>,
     /// Processes whose state was not sent to the ledger yet.
@@ -46,7 +46,7 @@ pub(crate) struct TorchAttachments {
 impl TorchAttachments {
     pub(crate) fn new(options: &SessionOptions, plan: &AttachPlan) -> Self {
         let (only, targets) = match &options.target {
-            Target::Everybody | Target::Processes { follow: true, .. } => (None, None),
+            Target::All | Target::Processes { follow: true, .. } => (None, None),
             Target::Processes { pids, follow: false } => {
                 (plan.link_per_process.then(|| pids.clone()), Some(pids.clone()))
             }
@@ -55,7 +55,7 @@ impl TorchAttachments {
             only,
             targets,
             attached: HashMap::new(),
-            tried: Tried::new(),
+            attempts: AttachAttempts::new(),
             states: HashMap::new(),
             unreported: HashSet::new(),
             notices: Vec::new(),
@@ -78,14 +78,14 @@ impl TorchAttachments {
             let found = self.scan_process(loaded, *pid, true);
             mapped.extend(found.into_iter().map(|mapping| mapping.device_inode));
         }
-        self.tried.keep(&mapped);
+        self.attempts.keep(&mapped);
         let pids: HashSet<_> = pids.into_iter().collect();
         self.states.retain(|pid, _| pids.contains(pid));
         let notices = &mut self.notices;
-        self.attached.retain(|_, library| {
-            let keep = library.last_used.elapsed() < DETACH_DELAY;
+        self.attached.retain(|_, torch| {
+            let keep = torch.last_used.elapsed() < DETACH_DELAY;
             if !keep {
-                notices.push(Notice::Detached { path: library.image.path.clone() });
+                notices.push(Notice::Detached { path: torch.library.path.clone() });
             }
             keep
         });
@@ -106,9 +106,9 @@ impl TorchAttachments {
         };
         let mut outcome = Err(TensorsUnavailable::NoLibrary);
         for mapping in &found.c10 {
-            let one = self.try_mapping(loaded, mapping);
+            let attached = self.try_mapping(loaded, mapping);
             // One probed copy is enough: the allocator does not use the others.
-            outcome = if outcome.is_ok() { outcome } else { one };
+            outcome = if outcome.is_ok() { outcome } else { attached };
         }
         let state = match outcome {
             Err(TensorsUnavailable::NoLibrary) if !settled => return found.c10,
@@ -127,7 +127,7 @@ impl TorchAttachments {
         mapping: &DriverMapping,
     ) -> Result<(), TensorsUnavailable> {
         let now = Instant::now();
-        match self.tried.outcome(&mapping.device_inode, now) {
+        match self.attempts.outcome(&mapping.device_inode, now) {
             Some(Ok(identity)) => {
                 if let Some(attached) = self.attached.get_mut(identity) {
                     attached.last_used = now;
@@ -138,7 +138,7 @@ impl TorchAttachments {
             None => {}
         }
         let outcome = self.attach(loaded, mapping);
-        self.tried.insert(&mapping.device_inode, outcome.clone(), now);
+        self.attempts.insert(&mapping.device_inode, outcome.clone(), now);
         outcome.map(|_| ())
     }
 
@@ -150,29 +150,29 @@ impl TorchAttachments {
         let paths = mapping.paths_to_open();
         let path = paths.iter().find(|path| std::fs::File::open(path).is_ok());
         let path = path.ok_or(TensorsUnavailable::Unreadable)?;
-        let image = C10Library::open(path, &mapping.path).map_err(|error| match error {
+        let library = C10Library::open(path, &mapping.path).map_err(|error| match error {
             C10Error::Unreadable => TensorsUnavailable::Unreadable,
             C10Error::NoFunction => TensorsUnavailable::NoSymbol,
         })?;
-        let identity = image.identity.clone();
+        let identity = library.identity.clone();
         if let Some(attached) = self.attached.get_mut(&identity) {
             attached.last_used = Instant::now();
             return Ok(identity);
         }
         let attachments =
-            self.links(loaded, &image).map_err(|_| TensorsUnavailable::AttachFailed)?;
-        self.notices.push(Notice::TorchAttached { path: image.path.clone() });
-        let library = AttachedTorch { image, last_used: Instant::now(), _attachments: attachments };
-        self.attached.insert(identity.clone(), library);
+            self.links(loaded, &library).map_err(|_| TensorsUnavailable::AttachFailed)?;
+        self.notices.push(Notice::TorchAttached { path: library.path.clone() });
+        let torch = AttachedTorch { library, last_used: Instant::now(), _attachments: attachments };
+        self.attached.insert(identity.clone(), torch);
         Ok(identity)
     }
 
     fn links(
         &self,
         loaded: &LoadedObject,
-        image: &C10Library,
+        library: &C10Library,
     ) -> Result<Vec<AttachedProbes>, Error> {
-        let points = image.points.iter();
+        let points = library.points.iter();
         let points: Vec<_> = points
             .map(|(offset, call)| ProbePoint { offset: *offset, cookie: u64::from(*call) })
             .collect();
@@ -180,31 +180,34 @@ impl TorchAttachments {
             None => vec![None],
             Some(pids) => pids.iter().copied().map(Some).collect(),
         };
-        let file = image.attach_path();
+        let file = library.attach_path();
         let link =
-            |scope| attach(loaded, &file, &image.path, &points, loaded.config.tensors(), scope);
+            |scope| attach(loaded, &file, &library.path, &points, loaded.config.tensors(), scope);
         scopes.into_iter().map(link).collect()
     }
 
     /// Returns the unreported states of processes that the ledger knows.
-    pub(crate) fn drain_events(&mut self, now: Timestamp, living: &LivenessTracker) -> Vec<Event> {
+    pub(crate) fn drain_events(
+        &mut self,
+        now: Timestamp,
+        liveness: &LivenessTracker,
+    ) -> Vec<Event> {
         let Self { unreported, states, notices, .. } = self;
         let mut events = Vec::new();
         unreported.retain(|pid| {
             let Some((_, state)) = states.get(pid) else { return false };
-            if !living.contains(*pid) {
+            if !liveness.contains(*pid) {
                 return true;
             }
             if let TensorTracking::Unavailable(reason) = *state {
                 notices.push(Notice::TensorsUnavailable { pid: *pid, reason });
             }
-            let what = EventKind::Torch(*state);
             events.push(Event {
                 pid: *pid,
                 tid: Tid(pid.0),
                 entry_time: now,
                 time: now,
-                kind: what,
+                kind: EventKind::Torch(*state),
             });
             false
         });

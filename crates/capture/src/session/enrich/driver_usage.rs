@@ -18,14 +18,14 @@ use crate::session::liveness::{LivenessTracker, start_of};
 
 /// Driver-reported usage of processes and GPUs, as events.
 pub(crate) struct DriverUsage {
-    account: Option<UsagePoller>,
+    poller: Option<UsagePoller>,
     ordinals: HashMap<Pid, Vec<Option<GpuId>>>,
     /// Processes in the last sample; one that is missing from the next sample holds nothing.
     holders: HashSet<(Pid, GpuId)>,
     /// Free bytes as last reported.
     free: HashMap<GpuId, u64>,
     /// When the last sample came; `None` while usage is unknown.
-    answered: Option<Instant>,
+    last_response: Option<Instant>,
     /// Failed queries since then.
     failures: u32,
     /// Why driver-reported usage is unknown, until that is reported.
@@ -40,23 +40,23 @@ const MAX_SILENCE: Duration = Duration::from_secs(10);
 impl DriverUsage {
     pub(crate) fn open() -> Self {
         Self {
-            account: UsagePoller::start(),
+            poller: UsagePoller::start(),
             ordinals: HashMap::new(),
             holders: HashSet::new(),
             free: HashMap::new(),
-            answered: None,
+            last_response: None,
             failures: 0,
             failure: None,
         }
     }
 
     pub(crate) fn gpus(&self) -> &[GpuInfo] {
-        self.account.as_ref().map_or(&[], UsagePoller::gpus)
+        self.poller.as_ref().map_or(&[], UsagePoller::gpus)
     }
 
     /// Returns the GPUs that a new process sees.
     pub(crate) fn process_started(&mut self, pid: Pid, now: Timestamp) -> Option<Event> {
-        let gpus = self.account.as_ref()?.gpus();
+        let gpus = self.poller.as_ref()?.gpus();
         if gpus.is_empty() {
             // Reported once a source of GPUs is found.
             self.ordinals.insert(pid, Vec::new());
@@ -79,7 +79,7 @@ impl DriverUsage {
         reported: &DeviceUuid,
         now: Timestamp,
     ) -> Option<Event> {
-        let gpus = self.account.as_ref()?.gpus();
+        let gpus = self.poller.as_ref()?.gpus();
         let gpu = by_uuid(gpus, &uuid_text(&reported.uuid, "GPU"))
             .or_else(|| by_uuid(gpus, &uuid_text(&reported.uuid, "MIG")))?;
         let ordinals = self.ordinals.entry(reported.pid).or_default();
@@ -94,7 +94,7 @@ impl DriverUsage {
     }
 
     /// Returns the free bytes of GPUs that changed.
-    fn changed(&mut self, sample: &UsageSample, now: Timestamp) -> Vec<Event> {
+    fn free_changes(&mut self, sample: &UsageSample, now: Timestamp) -> Vec<Event> {
         let mut events = Vec::new();
         for &(gpu, bytes) in &sample.free {
             if self.free.insert(gpu, bytes) != Some(bytes) {
@@ -105,27 +105,29 @@ impl DriverUsage {
     }
 
     /// Returns the sample of a successful query, and whether usage has just become unknown.
-    fn check_answer(
+    fn check_response(
         &mut self,
-        answer: Option<Result<UsageSample, String>>,
+        response: Option<Result<UsageSample, String>>,
     ) -> (Option<UsageSample>, bool) {
-        let why = match answer {
+        let reason = match response {
             Some(Ok(sample)) => {
-                (self.answered, self.failures) = (Some(Instant::now()), 0);
+                (self.last_response, self.failures) = (Some(Instant::now()), 0);
                 return (Some(sample), false);
             }
-            Some(Err(why)) => {
+            Some(Err(reason)) => {
                 self.failures += 1;
-                (self.failures >= MAX_FAILURES).then_some(why)
+                (self.failures >= MAX_FAILURES).then_some(reason)
             }
             None => None,
         };
-        let silent = self.answered.is_some_and(|answered| answered.elapsed() >= MAX_SILENCE);
-        let silence = || format!("no response for {} seconds", MAX_SILENCE.as_secs());
-        let Some(why) = why.or_else(|| silent.then(silence)) else { return (None, false) };
-        let lost = self.answered.take().is_some();
+        let timed_out = self.last_response.is_some_and(|time| time.elapsed() >= MAX_SILENCE);
+        let no_response = || format!("no response for {} seconds", MAX_SILENCE.as_secs());
+        let Some(reason) = reason.or_else(|| timed_out.then(no_response)) else {
+            return (None, false);
+        };
+        let lost = self.last_response.take().is_some();
         if lost {
-            self.failure = Some(why);
+            self.failure = Some(reason);
             self.holders.clear();
             self.free.clear();
         }
@@ -142,42 +144,42 @@ impl DriverUsage {
     pub(crate) fn poll(
         &mut self,
         now: Timestamp,
-        living: &mut LivenessTracker,
+        liveness: &mut LivenessTracker,
         wanted: impl Fn(Pid, u64) -> bool,
     ) -> Vec<Event> {
         let mut events = Vec::new();
-        if self.account.as_mut().is_some_and(UsagePoller::poll_new_gpus) {
+        if self.poller.as_mut().is_some_and(UsagePoller::poll_new_gpus) {
             let known: Vec<Pid> = self.ordinals.keys().copied().collect();
             events.extend(known.into_iter().filter_map(|pid| self.process_started(pid, now)));
         }
-        let answer = self.account.as_ref().and_then(UsagePoller::latest);
-        let (sample, lost) = self.check_answer(answer);
+        let response = self.poller.as_ref().and_then(UsagePoller::latest);
+        let (sample, lost) = self.check_response(response);
         if lost {
             events.push(event(NO_PROCESS, now, EventKind::DriverAccountLost));
         }
         let Some(sample) = sample else { return events };
-        events.extend(self.changed(&sample, now));
+        events.extend(self.free_changes(&sample, now));
         let mut holders = HashSet::new();
-        let lists = counts(&sample.uses);
+        let gpu_counts = gpus_per_process(&sample.uses);
         for ProcessGpuUsage { pid, gpu, bytes } in sample.uses {
             let Some(bytes) = bytes else { continue };
-            if !living.contains(pid) {
+            if !liveness.contains(pid) {
                 let Some(start) = start_of(pid).filter(|start| wanted(pid, *start)) else {
                     continue;
                 };
-                let Some(facts) = facts(pid) else { continue };
-                living.insert(pid, start);
-                events.push(event(pid, now, EventKind::Process(facts)));
+                let Some(info) = process_info(pid) else { continue };
+                liveness.insert(pid, start);
+                events.push(event(pid, now, EventKind::Process(info)));
                 events.extend(self.process_started(pid, now));
             }
             holders.insert((pid, gpu));
-            let only = lists.get(&pid) == Some(&1);
-            let what = EventKind::DriverAccount { gpu, bytes, only };
-            events.push(Event { entry_time: sample.queried_at, ..event(pid, now, what) });
+            let only = gpu_counts.get(&pid) == Some(&1);
+            let kind = EventKind::DriverAccount { gpu, bytes, only };
+            events.push(Event { entry_time: sample.queried_at, ..event(pid, now, kind) });
         }
         for (pid, gpu) in self.holders.difference(&holders) {
-            let what = EventKind::DriverAccount { gpu: *gpu, bytes: 0, only: false };
-            events.push(Event { entry_time: sample.queried_at, ..event(*pid, now, what) });
+            let kind = EventKind::DriverAccount { gpu: *gpu, bytes: 0, only: false };
+            events.push(Event { entry_time: sample.queried_at, ..event(*pid, now, kind) });
         }
         self.holders = holders;
         events
@@ -185,8 +187,8 @@ impl DriverUsage {
 }
 
 /// Counts the GPUs on which the driver lists each process.
-fn counts(uses: &[ProcessGpuUsage]) -> HashMap<Pid, usize> {
-    let listed: HashSet<_> = uses.iter().map(|one| (one.pid, one.gpu)).collect();
+fn gpus_per_process(uses: &[ProcessGpuUsage]) -> HashMap<Pid, usize> {
+    let listed: HashSet<_> = uses.iter().map(|usage| (usage.pid, usage.gpu)).collect();
     let mut counts = HashMap::new();
     listed.into_iter().for_each(|(pid, _)| *counts.entry(pid).or_insert(0) += 1);
     counts
@@ -195,13 +197,13 @@ fn counts(uses: &[ProcessGpuUsage]) -> HashMap<Pid, usize> {
 /// The pid in events that belong to no process.
 const NO_PROCESS: Pid = Pid(0);
 
-fn event(pid: Pid, now: Timestamp, what: EventKind) -> Event {
-    Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what }
+fn event(pid: Pid, now: Timestamp, kind: EventKind) -> Event {
+    Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind }
 }
 
 /// Reads `/proc` for a process that has not called the driver since the trace began. The start time
 /// stays 0: `/proc` rounds it, and the probes report it exactly.
-fn facts(pid: Pid) -> Option<ProcessInfo> {
+fn process_info(pid: Pid) -> Option<ProcessInfo> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     let name = String::from_utf8_lossy(&name);
     Some(ProcessInfo {

@@ -70,9 +70,9 @@ impl ProcessHandles {
 
     /// Ends the streams of a context.
     fn end_context(&mut self, context: ContextId) -> Vec<EventKind> {
-        let of = self.streams.extract_if(|_, owner| *owner == context);
-        let gone: Vec<_> = of.map(|(stream, _)| stream).collect();
-        gone.into_iter().filter_map(|stream| self.end_capture(stream)).collect()
+        let ended = self.streams.extract_if(|_, owner| *owner == context);
+        let ended: Vec<_> = ended.map(|(stream, _)| stream).collect();
+        ended.into_iter().filter_map(|stream| self.end_capture(stream)).collect()
     }
 
     /// Returns the context that a change ends.
@@ -107,9 +107,9 @@ impl Default for HandleMap {
 impl HandleMap {
     /// Applies a change of a handle. Returns what follows from it: the device of a context, or the
     /// end of a capture.
-    pub(crate) fn apply(&mut self, bound: &HandleBinding) -> Option<EventKind> {
-        let process = self.processes.entry(bound.pid).or_default();
-        match bound.binding {
+    pub(crate) fn apply(&mut self, change: &HandleBinding) -> Option<EventKind> {
+        let process = self.processes.entry(change.pid).or_default();
+        match change.binding {
             BindingChange::StreamCreated { stream, context } => {
                 let owner = process.owner(context);
                 return process.create_stream(stream, owner, self.max_streams);
@@ -158,7 +158,7 @@ impl HandleMap {
         let Some(process) = self.processes.get_mut(&event.pid) else { return Vec::new() };
         let Some(context) = process.ended(change) else { return Vec::new() };
         let ended = process.end_context(context).into_iter();
-        ended.map(|what| Event { kind: what, ..event.clone() }).collect()
+        ended.map(|kind| Event { kind, ..event.clone() }).collect()
     }
 
     /// Replaces contexts in an event by the context that owns the memory.
@@ -223,8 +223,8 @@ mod tests {
 
     const PID: Pid = Pid(7);
 
-    fn event(what: EventKind) -> Event {
-        Event { pid: PID, tid: Tid(7), entry_time: Timestamp(1), time: Timestamp(2), kind: what }
+    fn event(kind: EventKind) -> Event {
+        Event { pid: PID, tid: Tid(7), entry_time: Timestamp(1), time: Timestamp(2), kind }
     }
 
     fn allocation(context: u64, stream: Option<u64>) -> Event {
@@ -240,37 +240,37 @@ mod tests {
         }))
     }
 
-    fn owner(bindings: &mut HandleMap, mut event: Event) -> Option<u64> {
-        bindings.resolve(&mut event);
+    fn owner(handles: &mut HandleMap, mut event: Event) -> Option<u64> {
+        handles.resolve(&mut event);
         let EventKind::Allocate(allocate) = event.kind else { panic!() };
         allocate.context.map(|context| context.0)
     }
 
-    fn apply(bindings: &mut HandleMap, binding: BindingChange) -> Option<EventKind> {
-        bindings.apply(&HandleBinding { pid: PID, binding })
+    fn apply(handles: &mut HandleMap, binding: BindingChange) -> Option<EventKind> {
+        handles.apply(&HandleBinding { pid: PID, binding })
     }
 
     #[test]
     fn stream_ordered_memory_belongs_to_stream_context() {
-        let mut bindings = HandleMap::default();
+        let mut handles = HandleMap::default();
         let (stream, context) = (StreamId(5), ContextId(0xc0));
-        apply(&mut bindings, BindingChange::StreamCreated { stream, context });
-        assert_eq!(owner(&mut bindings, allocation(0xc1, Some(5))), Some(0xc0));
-        assert_eq!(owner(&mut bindings, allocation(0xc1, Some(6))), Some(0xc1));
-        apply(&mut bindings, BindingChange::StreamDestroyed { stream });
-        assert_eq!(owner(&mut bindings, allocation(0xc1, Some(5))), Some(0xc1));
+        apply(&mut handles, BindingChange::StreamCreated { stream, context });
+        assert_eq!(owner(&mut handles, allocation(0xc1, Some(5))), Some(0xc0));
+        assert_eq!(owner(&mut handles, allocation(0xc1, Some(6))), Some(0xc1));
+        apply(&mut handles, BindingChange::StreamDestroyed { stream });
+        assert_eq!(owner(&mut handles, allocation(0xc1, Some(5))), Some(0xc1));
     }
 
     #[test]
     fn stream_object_belongs_to_stream_context() {
-        let mut bindings = HandleMap::default();
+        let mut handles = HandleMap::default();
         let (stream, context) = (StreamId(5), ContextId(0xc0));
-        apply(&mut bindings, BindingChange::StreamCreated { stream, context });
+        apply(&mut handles, BindingChange::StreamCreated { stream, context });
         let mut context_of = |kind, handle| {
             let context = Some(ContextId(0xc1));
             let call = ObjectCall::Created { kind, handle, context, site: None };
             let mut event = event(EventKind::Object(call));
-            bindings.resolve(&mut event);
+            handles.resolve(&mut event);
             let EventKind::Object(ObjectCall::Created { context, .. }) = event.kind else {
                 panic!()
             };
@@ -282,12 +282,12 @@ mod tests {
 
     #[test]
     fn capture_into_existing_graph_creates_no_graph() {
-        let mut bindings = HandleMap::default();
+        let mut handles = HandleMap::default();
         let stream = StreamId(5);
         let mut begin = |graph| {
             let call = GraphCall::CaptureBegan { stream, graph };
-            bindings.resolve(&mut event(EventKind::Graph(call)));
-            (bindings.keeps_graph(PID, stream, 9), bindings.keeps_graph(PID, stream, 9))
+            handles.resolve(&mut event(EventKind::Graph(call)));
+            (handles.keeps_graph(PID, stream, 9), handles.keeps_graph(PID, stream, 9))
         };
         assert_eq!(begin(Some(GraphId(9))), (true, false));
         assert_eq!(begin(Some(GraphId(8))), (false, false));
@@ -296,22 +296,22 @@ mod tests {
 
     #[test]
     fn green_context_resolves_to_primary_context() {
-        let mut bindings = HandleMap::default();
+        let mut handles = HandleMap::default();
         let device = DeviceId(1);
-        apply(&mut bindings, BindingChange::GreenCreated { green: 9, device });
+        apply(&mut handles, BindingChange::GreenCreated { green: 9, device });
         let from = BindingChange::FromGreen { context: ContextId(0x90), green: 9 };
         let learned = ContextCall::Learned { context: ContextId(0x90), device };
-        assert_eq!(apply(&mut bindings, from), Some(EventKind::Context(learned)));
-        assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
+        assert_eq!(apply(&mut handles, from), Some(EventKind::Context(learned)));
+        assert_eq!(owner(&mut handles, allocation(0x90, None)), Some(0x90));
         let context = ContextId(0xc0);
         let retained = ContextCall::PrimaryRetained { context, device };
-        bindings.resolve(&mut event(EventKind::Context(retained)));
-        assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0xc0));
+        handles.resolve(&mut event(EventKind::Context(retained)));
+        assert_eq!(owner(&mut handles, allocation(0x90, None)), Some(0xc0));
         let created = ContextCall::Created { context: ContextId(0x90), device };
-        bindings.resolve(&mut event(EventKind::Context(created)));
-        assert_eq!(owner(&mut bindings, allocation(0x90, None)), Some(0x90));
-        bindings.process_exited(PID);
-        assert!(bindings.processes.is_empty());
+        handles.resolve(&mut event(EventKind::Context(created)));
+        assert_eq!(owner(&mut handles, allocation(0x90, None)), Some(0x90));
+        handles.process_exited(PID);
+        assert!(handles.processes.is_empty());
     }
 
     fn begin(stream: u64) -> Event {
@@ -325,41 +325,41 @@ mod tests {
 
     #[test]
     fn streams_beyond_the_limit_have_no_known_context() {
-        let mut bindings = HandleMap { max_streams: 2, ..HandleMap::default() };
+        let mut handles = HandleMap { max_streams: 2, ..HandleMap::default() };
         for stream in [5, 6, 7] {
             let (stream, context) = (StreamId(stream), ContextId(0xc0 + stream));
-            apply(&mut bindings, BindingChange::StreamCreated { stream, context });
+            apply(&mut handles, BindingChange::StreamCreated { stream, context });
         }
-        let mut owner = |stream| owner(&mut bindings, allocation(0xff, stream));
+        let mut owner = |stream| owner(&mut handles, allocation(0xff, stream));
         assert_eq!([Some(5), Some(6), Some(7)].map(&mut owner), [Some(0xc5), Some(0xc6), None]);
         assert_eq!([None, Some(0), Some(2)].map(owner), [Some(0xff); 3], "of the thread");
         // The handle of a known stream may be reused.
         let (stream, context) = (StreamId(6), ContextId(0xd6));
-        apply(&mut bindings, BindingChange::StreamCreated { stream, context });
-        assert_eq!(super::tests::owner(&mut bindings, allocation(0xff, Some(6))), Some(0xd6));
+        apply(&mut handles, BindingChange::StreamCreated { stream, context });
+        assert_eq!(super::tests::owner(&mut handles, allocation(0xff, Some(6))), Some(0xd6));
     }
 
     #[test]
     fn capture_ends_with_its_stream() {
-        let mut bindings = HandleMap::default();
+        let mut handles = HandleMap::default();
         let (stream, context) = (StreamId(5), ContextId(0xc0));
-        apply(&mut bindings, BindingChange::StreamCreated { stream, context });
-        assert_eq!(apply(&mut bindings, BindingChange::StreamDestroyed { stream }), None);
+        apply(&mut handles, BindingChange::StreamCreated { stream, context });
+        assert_eq!(apply(&mut handles, BindingChange::StreamDestroyed { stream }), None);
         for end in [
             BindingChange::StreamDestroyed { stream },
             BindingChange::StreamCreated { stream, context },
         ] {
-            bindings.resolve(&mut begin(5));
-            assert_eq!(apply(&mut bindings, end), Some(ended(5)));
-            bindings.resolve(&mut begin(5));
-            bindings.resolve(&mut event(ended(5)));
-            assert_eq!(apply(&mut bindings, end), None, "ended by a call");
+            handles.resolve(&mut begin(5));
+            assert_eq!(apply(&mut handles, end), Some(ended(5)));
+            handles.resolve(&mut begin(5));
+            handles.resolve(&mut event(ended(5)));
+            assert_eq!(apply(&mut handles, end), None, "ended by a call");
         }
     }
 
     #[test]
     fn captures_end_with_the_context_of_their_streams() {
-        let mut bindings = HandleMap::default();
+        let mut handles = HandleMap::default();
         let (context, device) = (ContextId(0xc0), DeviceId(0));
         let change = |change| event(EventKind::Context(change));
         for change in [
@@ -368,24 +368,24 @@ mod tests {
             ContextCall::PrimaryReleased { device },
         ] {
             let retained = ContextCall::PrimaryRetained { context, device };
-            bindings.resolve(&mut event(EventKind::Context(retained)));
+            handles.resolve(&mut event(EventKind::Context(retained)));
             for (stream, context) in [(5, 0xc0), (6, 0xc0), (7, 0xc1)] {
                 let (stream, context) = (StreamId(stream), ContextId(context));
-                apply(&mut bindings, BindingChange::StreamCreated { stream, context });
+                apply(&mut handles, BindingChange::StreamCreated { stream, context });
             }
-            [5, 7].into_iter().for_each(|stream| bindings.resolve(&mut begin(stream)));
-            let ends = bindings.ended_with(&event(EventKind::Context(change)));
+            [5, 7].into_iter().for_each(|stream| handles.resolve(&mut begin(stream)));
+            let ends = handles.ended_with(&event(EventKind::Context(change)));
             let ends: Vec<_> = ends.into_iter().map(|event| event.kind).collect();
             if matches!(change, ContextCall::PrimaryReleased { .. }) {
                 assert_eq!(ends, [], "there are other users");
                 continue;
             }
             assert_eq!(ends, [ended(5)]);
-            assert!(bindings.ended_with(&event(EventKind::Context(change))).is_empty());
+            assert!(handles.ended_with(&event(EventKind::Context(change))).is_empty());
         }
         let mut release = || {
             let release = change(ContextCall::PrimaryReleased { device });
-            bindings.ended_with(&release).into_iter().map(|event| event.kind).collect::<Vec<_>>()
+            handles.ended_with(&release).into_iter().map(|event| event.kind).collect::<Vec<_>>()
         };
         assert_eq!([release(), release()], [vec![], vec![ended(5)]]);
     }

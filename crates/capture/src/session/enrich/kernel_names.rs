@@ -60,11 +60,11 @@ impl KernelNameReader {
             return None;
         }
         let kernel = named.kernel;
-        let work = from_record(named);
+        let activity = from_record(named);
         if kernels.len() < MAX_NAMES_PER_PROCESS {
-            kernels.insert(kernel, matches!(work, GpuActivity::Named { .. }));
+            kernels.insert(kernel, matches!(activity, GpuActivity::Named { .. }));
         }
-        Some(work)
+        Some(activity)
     }
 
     /// Returns the name of a launched kernel, or that it has none, unless that is known.
@@ -88,28 +88,20 @@ impl KernelNameReader {
 
 /// Returns the name in a record. A name that the probe could not read in full is read again here.
 fn from_record(named: KernelNameRecord) -> GpuActivity {
-    let KernelNameRecord {
-        pid,
-        kernel,
-        name,
-        text: address,
-        truncated: cut,
-        from_memory: guessed,
-        ..
-    } = named;
+    let KernelNameRecord { pid, kernel, name, text: address, truncated, from_memory, .. } = named;
     let again = || {
         let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
         text(&memory, address)
     };
     let name = match name {
-        Some(name) if !cut => Some(name),
+        Some(name) if !truncated => Some(name),
         part => again().or(part),
     };
     match name {
-        Some(name) if guessed && is_plausible(&name) => {
+        Some(name) if from_memory && is_plausible(&name) => {
             GpuActivity::Named { kernel, name, by: NameSource::Memory }
         }
-        _ if guessed => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
+        _ if from_memory => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
         Some(name) => GpuActivity::Named { kernel, name, by: NameSource::Call },
         None => GpuActivity::Nameless { kernel, why: UnnamedReason::Unreadable },
     }
@@ -128,8 +120,8 @@ fn text(memory: &File, address: u64) -> Option<Box<str>> {
     while bytes.len() < MAX_NAME_BYTES {
         let at = address.checked_add(bytes.len() as u64)?;
         let mut piece = [0; 256];
-        let room = (256 - at as usize % 256).min(MAX_NAME_BYTES - bytes.len());
-        let piece = piece.get_mut(..room)?;
+        let length = (256 - at as usize % 256).min(MAX_NAME_BYTES - bytes.len());
+        let piece = piece.get_mut(..length)?;
         memory.read_exact_at(piece, at).ok()?;
         if let Some(end) = piece.iter().position(|&byte| byte == 0) {
             bytes.extend_from_slice(&piece[..end]);
@@ -171,8 +163,11 @@ mod tests {
             GpuActivity::Named { kernel, name: "_Z6kernelPf".into(), by: NameSource::Memory };
         assert_eq!(names.name_of(pid, kernel), Some(named));
         assert_eq!(names.name_of(pid, kernel), None);
-        let wild = KernelId(0xdead_0000);
+        let invalid = KernelId(0xdead_0000);
         let why = UnnamedReason::BeforeTrace;
-        assert_eq!(names.name_of(pid, wild), Some(GpuActivity::Nameless { kernel: wild, why }));
+        assert_eq!(
+            names.name_of(pid, invalid),
+            Some(GpuActivity::Nameless { kernel: invalid, why })
+        );
     }
 }

@@ -34,7 +34,7 @@ pub fn recent() -> Vec<String> {
 
 /// Returns why the verifier rejected a program, as a suffix for an error message.
 pub(crate) fn verifier_error() -> String {
-    rejection(&recent()).map_or_else(String::new, |why| format!(" (the kernel says: {why})"))
+    rejection(&recent()).map_or_else(String::new, |reason| format!(" (the kernel says: {reason})"))
 }
 
 /// Returns the last line of the last verifier log, without its statistics.

@@ -31,7 +31,7 @@ pub(crate) enum ProcessFilter {
 /// Configuration that is fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadConfig {
-    pub(crate) tier: AttachMode,
+    pub(crate) attach_mode: AttachMode,
     pub(crate) task_storage: bool,
     pub(crate) stack_windows: bool,
     pub(crate) filter: ProcessFilter,
@@ -41,7 +41,7 @@ pub(crate) struct LoadConfig {
     /// Entries of the map of threads; `None`: the default.
     pub(crate) thread_entries: Option<u32>,
     /// Count launches and copies.
-    pub(crate) work: Option<ActivityOptions>,
+    pub(crate) activity: Option<ActivityOptions>,
     /// Track CUDA objects such as streams and modules.
     pub(crate) objects: bool,
     /// Stacks of calls that allocate memory or create an object.
@@ -113,8 +113,8 @@ pub(crate) enum ProbeSet {
 
 impl ProbeSet {
     /// Returns the programs for launches.
-    pub(crate) const fn launches(work: ActivityOptions) -> Self {
-        if work.baseline { Self::EmptyEntry } else { Self::Launches }
+    pub(crate) const fn launches(options: ActivityOptions) -> Self {
+        if options.baseline { Self::EmptyEntry } else { Self::Launches }
     }
 
     /// Returns whether one program serves both sides of a call, if the kernel supports that.
@@ -125,10 +125,10 @@ impl ProbeSet {
 
 /// Returns the program names in an attach mode: enter and return, or one for both.
 pub(crate) const fn programs(
-    tier: AttachMode,
-    serves: ProbeSet,
+    attach_mode: AttachMode,
+    probe_set: ProbeSet,
 ) -> (&'static str, Option<&'static str>) {
-    match (serves, tier) {
+    match (probe_set, attach_mode) {
         (ProbeSet::Calls, AttachMode::Session) => ("call_session", None),
         (ProbeSet::Calls, AttachMode::Multi) => ("call_multi_enter", Some("call_multi_return")),
         (ProbeSet::Calls, AttachMode::Single) => ("call_single_enter", Some("call_single_return")),
@@ -151,12 +151,13 @@ impl LoadedObject {
     /// Opens and loads the object for an attach mode, with the process lifecycle tracepoints.
     pub(crate) fn new(config: LoadConfig) -> Result<Self, Error> {
         let mut wanted: Vec<&str> = LIFECYCLE_PROGRAMS.to_vec();
-        let (enter, leave) = programs(config.tier, config.calls());
+        let (enter, leave) = programs(config.attach_mode, config.calls());
         wanted.push(enter);
         wanted.extend(leave);
-        wanted.extend(config.work.map(|work| programs(config.tier, ProbeSet::launches(work)).0));
+        let launches = |options| programs(config.attach_mode, ProbeSet::launches(options)).0;
+        wanted.extend(config.activity.map(launches));
         let tensors =
-            config.tensors.is_enabled().then(|| programs(config.tier, config.tensors()).0);
+            config.tensors.is_enabled().then(|| programs(config.attach_mode, config.tensors()).0);
         wanted.extend(tensors);
         let mut open = open(&config, wire::VS_SELF_TEST as u32, &wanted)?;
         for mut map in open.maps_mut() {
@@ -168,8 +169,9 @@ impl LoadedObject {
                     }
                 }
                 Some("launches" | "copies") => {
-                    set(map.set_autocreate(config.work.is_some()))?;
-                    if let Some(entries) = config.work.and_then(|work| work.table_entries) {
+                    set(map.set_autocreate(config.activity.is_some()))?;
+                    if let Some(entries) = config.activity.and_then(|options| options.table_entries)
+                    {
                         set(map.set_max_entries(entries))?;
                     }
                 }
@@ -199,8 +201,8 @@ impl LoadedObject {
 
     /// Loads the programs for one row of the hook table, on kernels without attach cookies. They
     /// share the maps.
-    pub(crate) fn for_hook(&self, hook: usize, serves: ProbeSet) -> Result<Self, Error> {
-        let (enter, leave) = programs(AttachMode::SingleNoCookie, serves);
+    pub(crate) fn for_hook(&self, hook: usize, probe_set: ProbeSet) -> Result<Self, Error> {
+        let (enter, leave) = programs(AttachMode::SingleNoCookie, probe_set);
         let wanted: Vec<&str> = std::iter::once(enter).chain(leave).collect();
         let mut open = open(&self.config, hook as u32, &wanted)?;
         let own: HashMap<_, _> =
@@ -247,14 +249,13 @@ impl LoadedObject {
     }
 
     /// Updates the run-time configuration of the probes.
-    pub(crate) fn set(&self, now: RuntimeConfig) -> Result<(), Error> {
+    pub(crate) fn set(&self, config: RuntimeConfig) -> Result<(), Error> {
         let map = self.map(".bss")?;
         let (key, fail) = (0_u32.to_ne_bytes(), map_error(".bss"));
         let mut value = map.lookup(&key, MapFlags::ANY).map_err(&fail)?.unwrap_or_default();
         let name = "runtime_config";
         let start = *symbols(".bss").get(name).ok_or(Error::Broken(name))?;
-        let RuntimeConfig { attached_at, stack_mode_reduction: stacks_less } = now;
-        let stack_mode_reduction = stacks_less;
+        let RuntimeConfig { attached_at, stack_mode_reduction } = config;
         let bytes = wire::RuntimeConfig { attached_at, stack_mode_reduction, unused: 0 }.bytes();
         let target = value.get_mut(start..start + bytes.len()).ok_or(Error::Broken(name))?;
         target.copy_from_slice(&bytes);
@@ -307,9 +308,9 @@ fn open(config: &LoadConfig, constant_hook: u32, wanted: &[&str]) -> Result<Open
     put("use_stack_windows", &[u8::from(config.stack_windows)])?;
     put("tracer_pid", &std::process::id().to_ne_bytes())?;
     put("wakeup_at", &u64::from(config.ring_bytes / 4).to_ne_bytes())?;
-    let work = config.work.unwrap_or_default();
-    put("count_activity", &[u8::from(config.work.is_some())])?;
-    put("check_every_launch", &[u8::from(work.check_every_launch)])?;
+    let activity = config.activity.unwrap_or_default();
+    put("count_activity", &[u8::from(config.activity.is_some())])?;
+    put("check_every_launch", &[u8::from(activity.check_every_launch)])?;
     let cpus = libbpf_rs::num_possible_cpus().unwrap_or(1) as u32;
     put("cpus", &cpus.to_ne_bytes())?;
     put("stacks", &config.stacks.wire().to_ne_bytes())?;
@@ -317,7 +318,7 @@ fn open(config: &LoadConfig, constant_hook: u32, wanted: &[&str]) -> Result<Open
     put("tensor_ring_limit", &u64::from(config.ring_bytes / 2).to_ne_bytes())?;
     put("walk_python", &[u8::from(config.loops)])?;
     put("can_loop", &[u8::from(config.loops)])?;
-    put("can_skip_returns", &[u8::from(config.tier == AttachMode::Session)])?;
+    put("can_skip_returns", &[u8::from(config.attach_mode == AttachMode::Session)])?;
     put("element_bytes", &element_table())?;
     put("constant_hook", &constant_hook.to_ne_bytes())?;
     drop(maps);

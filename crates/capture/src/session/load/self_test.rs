@@ -26,16 +26,16 @@ extern "C" fn self_test_target(value: u64) -> u64 {
 
 /// Tries one attach mode with a temporary object: loads it, probes the target, calls it and counts
 /// the hits.
-pub(crate) fn test_attach_mode(host: &HostInfo, tier: AttachMode) -> Result<(), String> {
+pub(crate) fn test_attach_mode(host: &HostInfo, attach_mode: AttachMode) -> Result<(), String> {
     let config = LoadConfig {
-        tier,
+        attach_mode,
         task_storage: plan::task_storage(host),
         stack_windows: false,
         filter: ProcessFilter::All,
         ring_bytes: SELF_TEST_RING_BYTES,
         table_entries: None,
         thread_entries: None,
-        work: None,
+        activity: None,
         objects: false,
         stacks: StackMode::Off,
         tensors: TensorMode::Off,
@@ -46,10 +46,10 @@ pub(crate) fn test_attach_mode(host: &HostInfo, tier: AttachMode) -> Result<(), 
     let loaded = LoadedObject::new(config).map_err(|error| reason(&error))?;
     drop(loaded.attach_lifecycle().map_err(|error| reason(&error))?);
     let point = ProbePoint { offset: own_offset()?, cookie: wire::VS_SELF_TEST as u64 };
-    let me = plan::link_per_process(host, tier).then(|| Pid(std::process::id()));
+    let scope = plan::link_per_process(host, attach_mode).then(|| Pid(std::process::id()));
     let exe = Path::new("/proc/self/exe");
-    let attachment =
-        attach(&loaded, exe, exe, &[point], ProbeSet::Calls, me).map_err(|error| reason(&error))?;
+    let attachment = attach(&loaded, exe, exe, &[point], ProbeSet::Calls, scope)
+        .map_err(|error| reason(&error))?;
     let before = ProbeCounters::read(&loaded).map_err(|error| reason(&error))?.self_test;
     black_box(self_test_target(black_box(1)));
     let hits = ProbeCounters::read(&loaded).map_err(|error| reason(&error))?.self_test - before;

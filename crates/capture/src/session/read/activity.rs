@@ -56,14 +56,14 @@ pub(crate) struct Ended {
     pub(crate) pid: Pid,
     /// `None`: every process that had the pid.
     pub(crate) start: Option<u64>,
-    pub(crate) now_runs: Option<ExecGeneration>,
+    pub(crate) current_gen: Option<ExecGeneration>,
 }
 
 impl Ended {
-    fn covers(&self, pid: Pid, start: u64, program: ExecGeneration) -> bool {
+    fn covers(&self, pid: Pid, start: u64, exec_gen: ExecGeneration) -> bool {
         self.pid == pid
             && self.start.is_none_or(|own| is_same_start(own, start))
-            && self.now_runs.is_none_or(|next| program.is_before(next))
+            && self.current_gen.is_none_or(|next| exec_gen.is_before(next))
     }
 }
 
@@ -78,9 +78,11 @@ impl ActivityDelta {
     /// Removes and returns the activity of a process; without a start time, of every process with
     /// that pid.
     pub(crate) fn drain_process(&mut self, pid: Pid, start: Option<u64>) -> Vec<Event> {
-        let is_it = |of: &Instance| of.0 == pid && start.is_none_or(|start| of.1 == start);
-        let all = self.0.extract_if(|of, _| is_it(of));
-        all.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
+        let matches = |instance: &Instance| {
+            instance.0 == pid && start.is_none_or(|start| instance.1 == start)
+        };
+        let all = self.0.extract_if(|instance, _| matches(instance));
+        all.flat_map(|(_, events)| events).map(|(_, event)| event).collect()
     }
 
     /// Removes and returns the activity of the exec generations before this one.
@@ -88,10 +90,10 @@ impl ActivityDelta {
         &mut self,
         pid: Pid,
         start: u64,
-        program: ExecGeneration,
+        exec_gen: ExecGeneration,
     ) -> Vec<Event> {
-        let Some(news) = self.0.get_mut(&(pid, start)) else { return Vec::new() };
-        let old = news.extract_if(.., |(of, _)| of.is_before(program));
+        let Some(events) = self.0.get_mut(&(pid, start)) else { return Vec::new() };
+        let old = events.extract_if(.., |(generation, _)| generation.is_before(exec_gen));
         old.map(|(_, event)| event).collect()
     }
 
@@ -101,7 +103,7 @@ impl ActivityDelta {
     pub(crate) fn drain_all(&mut self, started: impl Fn(Pid) -> Option<u64>) -> Vec<Event> {
         let is_known = |pid, start| started(pid).is_none_or(|known| start <= known);
         let ready = self.0.extract_if(|(pid, start), _| is_known(*pid, *start));
-        ready.flat_map(|(_, news)| news).map(|(_, event)| event).collect()
+        ready.flat_map(|(_, events)| events).map(|(_, event)| event).collect()
     }
 }
 
@@ -109,15 +111,15 @@ impl ActivityDelta {
 struct LaunchKey {
     pid: Pid,
     start: u64,
-    program: ExecGeneration,
-    launched: LaunchTarget,
+    exec_gen: ExecGeneration,
+    target: LaunchTarget,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct CopyKey {
     pid: Pid,
     start: u64,
-    program: ExecGeneration,
+    exec_gen: ExecGeneration,
     direction: u8,
     asynchronous: bool,
     to: u64,
@@ -148,8 +150,8 @@ impl ActivityCounters {
     }
 
     /// Keeps activity for the next read.
-    pub(crate) fn defer(&mut self, news: ActivityDelta) {
-        self.deferred = news;
+    pub(crate) fn defer(&mut self, delta: ActivityDelta) {
+        self.deferred = delta;
     }
 
     /// Returns the activity that was kept.
@@ -167,12 +169,12 @@ impl ActivityCounters {
             else {
                 continue;
             };
-            let KernelNameRecord { pid, start, program, kernel, at, before, .. } = named;
-            let launched = LaunchTarget::Kernel(*kernel);
-            let key = LaunchKey { pid: *pid, start: *start, program: *program, launched };
+            let KernelNameRecord { pid, start, exec_gen, kernel, at, before, .. } = named;
+            let target = LaunchTarget::Kernel(*kernel);
+            let key = LaunchKey { pid: *pid, start: *start, exec_gen: *exec_gen, target };
             let reported = self.reported_launches.entry(key).or_default();
             if before.calls > reported.calls {
-                let launches = since(key.launched, before, reported);
+                let launches = since(key.target, before, reported);
                 *reported = *before;
                 self.prior_launches.insert((*pid, *kernel, *at), launches);
             }
@@ -197,32 +199,32 @@ impl ActivityCounters {
         Ok(())
     }
 
-    /// Adds the activity since the last read to `news`, if the records before it were read.
+    /// Adds the activity since the last read to `delta`, if the records before it were read.
     pub(crate) fn poll(
         &mut self,
         now: Timestamp,
-        news: &mut ActivityDelta,
+        delta: &mut ActivityDelta,
         is_read: impl Fn(u64) -> bool,
     ) {
         if let Some(totals) = self.early.take_if(|totals| is_read(totals.position)) {
-            self.add(totals, now, news);
+            self.add(totals, now, delta);
         }
     }
 
     /// Does the same for exec generations that ended. Their last records were read; records of
     /// others may not have been.
-    pub(crate) fn take_ended(
+    pub(crate) fn poll_ended(
         &mut self,
         ended: &[Ended],
         now: Timestamp,
-        news: &mut ActivityDelta,
+        delta: &mut ActivityDelta,
     ) -> Result<(), Error> {
         if !ended.is_empty() {
             let mut totals = self.totals(0)?;
-            totals.retain(|pid, start, program| {
-                ended.iter().any(|one| one.covers(pid, start, program))
+            totals.retain(|pid, start, exec_gen| {
+                ended.iter().any(|ended| ended.covers(pid, start, exec_gen))
             });
-            self.add(totals, now, news);
+            self.add(totals, now, delta);
         }
         Ok(())
     }
@@ -237,42 +239,43 @@ impl ActivityCounters {
         Ok(Totals { position, launches: launches.collect(), copies: copies.collect() })
     }
 
-    fn add(&mut self, totals: Totals, now: Timestamp, news: &mut ActivityDelta) {
-        let mut push = |pid: Pid, start: u64, program, work| {
-            let what = EventKind::Work(work);
-            let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind: what };
-            news.0.entry((pid, start)).or_default().push((program, event));
+    fn add(&mut self, totals: Totals, now: Timestamp, delta: &mut ActivityDelta) {
+        let mut push = |pid: Pid, start: u64, exec_gen, activity| {
+            let kind = EventKind::Work(activity);
+            let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
+            delta.0.entry((pid, start)).or_default().push((exec_gen, event));
         };
         for (key, values) in totals.launches {
             let Some(launches) = self.launched(key, &values) else { continue };
-            if let LaunchTarget::Kernel(kernel) = key.launched {
+            if let LaunchTarget::Kernel(kernel) = key.target {
                 let name = self.names.name_of(key.pid, kernel);
-                name.into_iter().for_each(|work| push(key.pid, key.start, key.program, work));
+                name.into_iter().for_each(|name| push(key.pid, key.start, key.exec_gen, name));
             }
-            push(key.pid, key.start, key.program, GpuActivity::Launches(launches));
+            push(key.pid, key.start, key.exec_gen, GpuActivity::Launches(launches));
         }
         for (key, value) in totals.copies {
             let Some(copies) = self.copied(key, &value) else { continue };
-            push(key.pid, key.start, key.program, GpuActivity::Copies(Box::new(copies)));
+            push(key.pid, key.start, key.exec_gen, GpuActivity::Copies(Box::new(copies)));
         }
     }
 
-    /// Drops the counters of a process that exited, or of exec generations before `now_runs`.
+    /// Drops the counters of a process that exited, or of exec generations before `current_gen`.
     pub(crate) fn process_exited(
         &mut self,
         pid: Pid,
         start: u64,
-        now_runs: Option<ExecGeneration>,
+        current_gen: Option<ExecGeneration>,
     ) {
         self.names.process_exited(pid);
-        let has_ended = |of: u64, program: ExecGeneration| {
-            of < start || of == start && now_runs.is_none_or(|other| program.is_before(other))
+        let has_ended = |other: u64, exec_gen: ExecGeneration| {
+            other < start
+                || other == start && current_gen.is_none_or(|current| exec_gen.is_before(current))
         };
         if let Some(totals) = &mut self.early {
-            totals.retain(|of, start, program| of != pid || !has_ended(start, program));
+            totals.retain(|other, start, exec_gen| other != pid || !has_ended(start, exec_gen));
         }
         self.reported_launches.retain(|key, _| {
-            let keep = key.pid != pid || !has_ended(key.start, key.program);
+            let keep = key.pid != pid || !has_ended(key.start, key.exec_gen);
             if !keep {
                 // An entry that does not exist needs no deletion.
                 let _ = self.launches.delete(&key.bytes());
@@ -280,7 +283,7 @@ impl ActivityCounters {
             keep
         });
         self.reported_copies.retain(|key, _| {
-            let keep = key.pid != pid || !has_ended(key.start, key.program);
+            let keep = key.pid != pid || !has_ended(key.start, key.exec_gen);
             if !keep {
                 let _ = self.copies.delete(&key.bytes());
             }
@@ -290,9 +293,9 @@ impl ActivityCounters {
 
     /// Returns the launches of one kernel, summed over all CPUs, since the last read.
     fn launched(&mut self, key: LaunchKey, values: &[u8]) -> Option<KernelLaunches> {
-        let per_cpu = size_of::<wire::Launches>().next_multiple_of(8);
-        let sums: Vec<wire::Launches> = values.chunks(per_cpu).filter_map(parse).collect();
-        let sum = |of: fn(&wire::Launches) -> u64| sums.iter().map(of).sum::<u64>();
+        let value_bytes = size_of::<wire::Launches>().next_multiple_of(8);
+        let per_cpu: Vec<wire::Launches> = values.chunks(value_bytes).filter_map(parse).collect();
+        let sum = |count: fn(&wire::Launches) -> u64| per_cpu.iter().map(count).sum::<u64>();
         let now = LaunchCounts {
             calls: sum(|cpu| cpu.calls),
             captured: sum(|cpu| cpu.captured),
@@ -307,11 +310,11 @@ impl ActivityCounters {
         if now == before {
             return None;
         }
-        let (shapes, last, other_shapes) = match key.launched {
-            LaunchTarget::Kernel(_) => shapes(&sums),
+        let (shapes, last, other_shapes) = match key.target {
+            LaunchTarget::Kernel(_) => shapes(&per_cpu),
             LaunchTarget::Graph(_) => (Vec::new(), None, 0),
         };
-        let launches = since(key.launched, &now, &before);
+        let launches = since(key.target, &now, &before);
         Some(KernelLaunches { last, shapes, other_shapes, ..launches })
     }
 
@@ -349,8 +352,8 @@ impl ActivityCounters {
 
 impl Totals {
     fn retain(&mut self, is_wanted: impl Fn(Pid, u64, ExecGeneration) -> bool) {
-        self.launches.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
-        self.copies.retain(|(key, _)| is_wanted(key.pid, key.start, key.program));
+        self.launches.retain(|(key, _)| is_wanted(key.pid, key.start, key.exec_gen));
+        self.copies.retain(|(key, _)| is_wanted(key.pid, key.start, key.exec_gen));
     }
 }
 
@@ -367,17 +370,17 @@ fn since(target: LaunchTarget, now: &LaunchCounts, before: &LaunchCounts) -> Ker
 }
 
 /// Returns calls by shape, most frequent first; the last shape; calls whose shape was not kept.
-fn shapes(sums: &[wire::Launches]) -> (Vec<(LaunchShape, u64)>, Option<LaunchShape>, u64) {
+fn shapes(per_cpu: &[wire::Launches]) -> (Vec<(LaunchShape, u64)>, Option<LaunchShape>, u64) {
     let mut counts: HashMap<LaunchShape, u64> = HashMap::new();
-    for shape in sums.iter().flat_map(|cpu| cpu.shapes).filter(|shape| shape.count > 0) {
+    for shape in per_cpu.iter().flat_map(|cpu| cpu.shapes).filter(|shape| shape.count > 0) {
         *counts.entry(LaunchShape::from(shape)).or_default() += u64::from(shape.count);
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(shape, count)| (std::cmp::Reverse(*count), *shape));
-    let latest = sums.iter().max_by_key(|cpu| cpu.last_at);
+    let latest = per_cpu.iter().max_by_key(|cpu| cpu.last_at);
     let last = latest.and_then(|cpu| cpu.shapes.get(cpu.last as usize)).copied();
     let last = last.filter(|shape| shape.count > 0).map(LaunchShape::from);
-    (counts, last, sums.iter().map(|cpu| u64::from(cpu.other)).sum())
+    (counts, last, per_cpu.iter().map(|cpu| u64::from(cpu.other)).sum())
 }
 
 impl From<wire::Shape> for LaunchShape {
@@ -389,26 +392,26 @@ impl From<wire::Shape> for LaunchShape {
 
 impl From<wire::LaunchKey> for LaunchKey {
     fn from(key: wire::LaunchKey) -> Self {
-        let launched = match key.graph {
+        let target = match key.graph {
             0 => LaunchTarget::Kernel(KernelId(key.target)),
             _ => LaunchTarget::Graph(GraphExecId(key.target)),
         };
-        let (pid, program) = (Pid(key.pid), ExecGeneration(key.exec_gen));
-        Self { pid, start: key.start, program, launched }
+        let (pid, exec_gen) = (Pid(key.pid), ExecGeneration(key.exec_gen));
+        Self { pid, start: key.start, exec_gen, target }
     }
 }
 
 impl LaunchKey {
     fn bytes(&self) -> Vec<u8> {
-        let (target, graph) = match self.launched {
+        let (handle, graph) = match self.target {
             LaunchTarget::Kernel(kernel) => (kernel.0, 0_u16),
             LaunchTarget::Graph(exec) => (exec.0, 1),
         };
         [
-            &target.to_ne_bytes()[..],
+            &handle.to_ne_bytes()[..],
             &self.pid.0.to_ne_bytes(),
             &graph.to_ne_bytes(),
-            &self.program.0.to_ne_bytes(),
+            &self.exec_gen.0.to_ne_bytes(),
             &self.start.to_ne_bytes(),
         ]
         .concat()
@@ -420,7 +423,7 @@ impl From<wire::CopyKey> for CopyKey {
         Self {
             pid: Pid(key.pid),
             start: key.start,
-            program: ExecGeneration(key.exec_gen),
+            exec_gen: ExecGeneration(key.exec_gen),
             direction: key.direction,
             asynchronous: key.asynchronous != 0,
             to: key.to,
@@ -434,7 +437,7 @@ impl CopyKey {
         [
             &self.pid.0.to_ne_bytes()[..],
             &[self.direction, u8::from(self.asynchronous)],
-            &self.program.0.to_ne_bytes(),
+            &self.exec_gen.0.to_ne_bytes(),
             &self.to.to_ne_bytes(),
             &self.from.to_ne_bytes(),
             &self.start.to_ne_bytes(),
@@ -453,27 +456,27 @@ mod tests {
             let (pid, at) = (Pid(1), Timestamp(at));
             Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit }
         };
-        let mut news = ActivityDelta::default();
+        let mut delta = ActivityDelta::default();
         // The number wraps around.
         let all = [(65_534, 1), (65_535, 2), (0, 3)];
-        let all = all.map(|(program, at)| (ExecGeneration(program), event(at)));
-        news.0.insert((Pid(1), 7), all.to_vec());
-        assert_eq!(news.drain_before(Pid(2), 7, ExecGeneration(0)), []);
-        assert_eq!(news.drain_before(Pid(1), 8, ExecGeneration(65_535)), []);
-        assert_eq!(news.drain_before(Pid(1), 7, ExecGeneration(65_535)), [event(1)]);
-        assert_eq!(news.drain_before(Pid(1), 7, ExecGeneration(0)), [event(2)]);
-        assert_eq!(news.drain_process(Pid(1), Some(8)), []);
-        assert_eq!(news.drain_process(Pid(1), None), [event(3)]);
-        assert_eq!(news.drain_all(|_| None), []);
+        let all = all.map(|(exec_gen, at)| (ExecGeneration(exec_gen), event(at)));
+        delta.0.insert((Pid(1), 7), all.to_vec());
+        assert_eq!(delta.drain_before(Pid(2), 7, ExecGeneration(0)), []);
+        assert_eq!(delta.drain_before(Pid(1), 8, ExecGeneration(65_535)), []);
+        assert_eq!(delta.drain_before(Pid(1), 7, ExecGeneration(65_535)), [event(1)]);
+        assert_eq!(delta.drain_before(Pid(1), 7, ExecGeneration(0)), [event(2)]);
+        assert_eq!(delta.drain_process(Pid(1), Some(8)), []);
+        assert_eq!(delta.drain_process(Pid(1), None), [event(3)]);
+        assert_eq!(delta.drain_all(|_| None), []);
     }
 
     #[test]
     fn activity_of_a_reused_pid_waits_for_its_process() {
         let (pid, at) = (Pid(1), Timestamp(1));
         let event = Event { pid, tid: Tid(1), entry_time: at, time: at, kind: EventKind::Exit };
-        let mut news = ActivityDelta::default();
-        news.0.insert((pid, 8), vec![(ExecGeneration(0), event.clone())]);
-        assert_eq!(news.drain_all(|_| Some(7)), []);
-        assert_eq!(news.drain_all(|_| Some(8)), [event]);
+        let mut delta = ActivityDelta::default();
+        delta.0.insert((pid, 8), vec![(ExecGeneration(0), event.clone())]);
+        assert_eq!(delta.drain_all(|_| Some(7)), []);
+        assert_eq!(delta.drain_all(|_| Some(8)), [event]);
     }
 }

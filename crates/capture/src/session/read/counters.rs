@@ -57,29 +57,29 @@ impl ProbeCounters {
     }
 }
 
-/// A program image of a process that lost records.
+/// An exec generation of a process that lost records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct LostKey {
     pid: Pid,
     start: u64,
-    program: ExecGeneration,
+    exec_gen: ExecGeneration,
 }
 
 impl LostKey {
     /// The key of losses of unknown processes.
-    const UNKNOWN: Self = Self { pid: Pid(0), start: 0, program: ExecGeneration(0) };
+    const UNKNOWN: Self = Self { pid: Pid(0), start: 0, exec_gen: ExecGeneration(0) };
 
     fn is_of(&self, pid: Pid, start: u64) -> bool {
         self.pid == pid && is_same_start(self.start, start)
     }
 
     fn wire(&self) -> wire::LostKey {
-        let Self { pid, start, program } = *self;
-        wire::LostKey { pid: pid.0, exec_gen: program.0, reserved: 0, start }
+        let Self { pid, start, exec_gen } = *self;
+        wire::LostKey { pid: pid.0, exec_gen: exec_gen.0, reserved: 0, start }
     }
 }
 
-/// A program image that ended without having been announced.
+/// An exec generation that ended without having been announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unannounced {
     pub(crate) pid: Pid,
@@ -92,49 +92,54 @@ pub(crate) struct Unannounced {
     pub(crate) lost: LostDelta,
 }
 
-/// Records lost since the last read, by program image.
+/// Records lost since the last read, by exec generation.
 #[derive(Debug, Default)]
-pub(crate) struct LostNews {
+pub(crate) struct PendingLosses {
     lost: Vec<(LostKey, LostDelta)>,
-    /// Program images that ended by an exec before they were announced.
+    /// Exec generations that ended by an exec before they were announced.
     replaced: HashSet<LostKey>,
 }
 
-impl LostNews {
+impl PendingLosses {
     /// Removes and returns the losses of a process.
-    pub(crate) fn of(&mut self, pid: Pid, start: u64) -> LostDelta {
+    pub(crate) fn drain_process(&mut self, pid: Pid, start: u64) -> LostDelta {
         self.remove(|key| key.is_of(pid, start))
     }
 
     /// Removes and returns the losses of the exec generations before this one.
-    pub(crate) fn before(&mut self, pid: Pid, start: u64, program: ExecGeneration) -> LostDelta {
-        self.remove(|key| key.is_of(pid, start) && key.program.is_before(program))
+    pub(crate) fn drain_before(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        exec_gen: ExecGeneration,
+    ) -> LostDelta {
+        self.remove(|key| key.is_of(pid, start) && key.exec_gen.is_before(exec_gen))
     }
 
-    /// Program images that ended without having been announced.
+    /// Returns the exec generations that ended without having been announced.
     pub(crate) fn ended(&self) -> impl Iterator<Item = Ended> {
         let ended = self.lost.iter().filter(|(_, lost)| lost.processes > 0);
-        ended.map(|(LostKey { pid, start, program }, _)| {
-            let next = ExecGeneration(program.0.wrapping_add(1));
-            Ended { pid: *pid, start: Some(*start), now_runs: Some(next) }
+        ended.map(|(LostKey { pid, start, exec_gen }, _)| {
+            let next = ExecGeneration(exec_gen.0.wrapping_add(1));
+            Ended { pid: *pid, start: Some(*start), current_gen: Some(next) }
         })
     }
 
-    /// Removes and returns the losses of program images that ended without having been announced.
-    pub(crate) fn unannounced(&mut self) -> Vec<Unannounced> {
+    /// Removes and returns the losses of exec generations that ended without having been announced.
+    pub(crate) fn drain_unannounced(&mut self) -> Vec<Unannounced> {
         let ended = |(key, lost): &(LostKey, LostDelta)| (lost.processes > 0).then_some(*key);
         let mut ended: Vec<_> = self.lost.iter().filter_map(ended).collect();
-        ended.sort_unstable_by_key(|key| (key.pid, key.start, key.program.0));
-        let of = |key: LostKey| {
-            let (replaced, LostKey { pid, start, program }) = (self.replaced.contains(&key), key);
-            let next = ExecGeneration(program.0.wrapping_add(1));
-            Unannounced { pid, start, replaced, next, lost: self.before(pid, start, next) }
+        ended.sort_unstable_by_key(|key| (key.pid, key.start, key.exec_gen.0));
+        let drain = |key: LostKey| {
+            let (replaced, LostKey { pid, start, exec_gen }) = (self.replaced.contains(&key), key);
+            let next = ExecGeneration(exec_gen.0.wrapping_add(1));
+            Unannounced { pid, start, replaced, next, lost: self.drain_before(pid, start, next) }
         };
-        ended.into_iter().map(of).filter(|ended| ended.lost != LostDelta::default()).collect()
+        ended.into_iter().map(drain).filter(|ended| ended.lost != LostDelta::default()).collect()
     }
 
     /// Returns the remaining losses, by process.
-    pub(crate) fn rest(self) -> impl Iterator<Item = (Pid, LostDelta)> {
+    pub(crate) fn into_remaining(self) -> impl Iterator<Item = (Pid, LostDelta)> {
         self.lost.into_iter().map(|(key, lost)| (key.pid, lost))
     }
 
@@ -158,8 +163,8 @@ impl LostNews {
 
 /// Turns the cumulative counts of lost records into deltas.
 pub(crate) struct LossReader {
-    by_program: MapHandle,
-    seen: HashMap<LostKey, LostDelta>,
+    map: MapHandle,
+    reported: HashMap<LostKey, LostDelta>,
     total: u64,
     /// The last read found something new; a probe may have been between its two updates.
     read_again: bool,
@@ -167,54 +172,53 @@ pub(crate) struct LossReader {
 
 impl LossReader {
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, Error> {
-        let by_program = loaded.map("lost_records")?;
+        let map = loaded.map("lost_records")?;
         // The entry for losses that do not fit must exist before the map can be full.
         let none = [0; size_of::<wire::Lost>()];
-        by_program
-            .update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
+        map.update(&LostKey::UNKNOWN.wire().bytes(), &none, MapFlags::ANY)
             .map_err(map_error("lost_records"))?;
-        Ok(Self { by_program, seen: HashMap::new(), total: 0, read_again: false })
+        Ok(Self { map, reported: HashMap::new(), total: 0, read_again: false })
     }
 
     /// Returns the losses since the last call; cheap if there are none. `total` is the counter of
     /// lost records. `last`: this is the final read.
-    pub(crate) fn poll(&mut self, total: u64, last: bool) -> Result<LostNews, Error> {
+    pub(crate) fn poll(&mut self, total: u64, last: bool) -> Result<PendingLosses, Error> {
         let is_new = total != self.total;
         if !is_new && !self.read_again && !last {
-            return Ok(LostNews::default());
+            return Ok(PendingLosses::default());
         }
         (self.total, self.read_again) = (total, is_new);
-        let mut news = LostNews::default();
-        for (key, value) in read_all(&self.by_program)? {
+        let mut losses = PendingLosses::default();
+        for (key, value) in read_all(&self.map)? {
             let Some(key) = wire::parse::<wire::LostKey>(&key).map(LostKey::from) else { continue };
             let Some(now) = wire::parse::<wire::Lost>(&value) else { continue };
             if now.replaced > 0 {
-                news.replaced.insert(key);
+                losses.replaced.insert(key);
             }
             let now = LostDelta::from(now);
-            let before = self.seen.insert(key, now).unwrap_or_default();
+            let before = self.reported.insert(key, now).unwrap_or_default();
             let new = combined(&now, &before, u64::saturating_sub);
             if new != LostDelta::default() {
-                news.lost.push((key, new));
+                losses.lost.push((key, new));
             }
         }
-        Ok(news)
+        Ok(losses)
     }
 
-    /// Deletes the entries of a process that exited, or of exec generations before `now_runs`.
+    /// Deletes the entries of a process that exited, or of exec generations before `current_gen`.
     pub(crate) fn process_exited(
         &mut self,
         pid: Pid,
         start: u64,
-        now_runs: Option<ExecGeneration>,
+        current_gen: Option<ExecGeneration>,
     ) {
-        let table = &self.by_program;
-        self.seen.retain(|key, _| {
-            let is_over = now_runs.is_none_or(|program| key.program.is_before(program));
-            let ended = start != 0 && key.is_of(pid, start) && is_over;
+        let map = &self.map;
+        self.reported.retain(|key, _| {
+            let is_before = current_gen.is_none_or(|exec_gen| key.exec_gen.is_before(exec_gen));
+            let ended = start != 0 && key.is_of(pid, start) && is_before;
             if ended {
                 // An entry that does not exist needs no deletion.
-                let _ = table.delete(&key.wire().bytes());
+                let _ = map.delete(&key.wire().bytes());
             }
             !ended
         });
@@ -223,7 +227,7 @@ impl LossReader {
 
 impl From<wire::LostKey> for LostKey {
     fn from(key: wire::LostKey) -> Self {
-        Self { pid: Pid(key.pid), start: key.start, program: ExecGeneration(key.exec_gen) }
+        Self { pid: Pid(key.pid), start: key.start, exec_gen: ExecGeneration(key.exec_gen) }
     }
 }
 
@@ -269,11 +273,11 @@ mod tests {
     const PID: Pid = Pid(7);
     const SECOND: u64 = 1_000_000_000;
 
-    fn news(entries: &[(u64, u16, LostDelta)]) -> LostNews {
-        let key = |start, program| LostKey { pid: PID, start, program: ExecGeneration(program) };
+    fn losses(entries: &[(u64, u16, LostDelta)]) -> PendingLosses {
+        let key = |start, exec_gen| LostKey { pid: PID, start, exec_gen: ExecGeneration(exec_gen) };
         let entries = entries.iter();
-        let lost = entries.map(|(start, program, lost)| (key(*start, *program), *lost)).collect();
-        LostNews { lost, replaced: HashSet::new() }
+        let lost = entries.map(|(start, exec_gen, lost)| (key(*start, *exec_gen), *lost)).collect();
+        PendingLosses { lost, replaced: HashSet::new() }
     }
 
     fn frees(frees: u64) -> LostDelta {
@@ -282,24 +286,25 @@ mod tests {
 
     #[test]
     fn losses_are_split_by_exec_generation() {
-        let mut news = news(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2)), (SECOND, 3, frees(4))]);
-        assert_eq!(news.before(PID, SECOND, ExecGeneration(3)), frees(3));
-        assert_eq!(news.of(Pid(8), SECOND), LostDelta::default());
-        assert_eq!(news.of(PID, SECOND), frees(4));
-        assert_eq!(news.rest().count(), 0);
+        let mut losses =
+            losses(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2)), (SECOND, 3, frees(4))]);
+        assert_eq!(losses.drain_before(PID, SECOND, ExecGeneration(3)), frees(3));
+        assert_eq!(losses.drain_process(Pid(8), SECOND), LostDelta::default());
+        assert_eq!(losses.drain_process(PID, SECOND), frees(4));
+        assert_eq!(losses.into_remaining().count(), 0);
     }
 
     #[test]
     fn losses_of_a_reused_pid_are_split_by_start_time() {
-        let mut news = news(&[(SECOND, 1, frees(1)), (9 * SECOND, 1, frees(2))]);
-        assert_eq!(news.of(PID, 9 * SECOND), frees(2));
-        assert_eq!(news.rest().collect::<Vec<_>>(), [(PID, frees(1))]);
+        let mut losses = losses(&[(SECOND, 1, frees(1)), (9 * SECOND, 1, frees(2))]);
+        assert_eq!(losses.drain_process(PID, 9 * SECOND), frees(2));
+        assert_eq!(losses.into_remaining().collect::<Vec<_>>(), [(PID, frees(1))]);
     }
 
     #[test]
     fn unannounced_losses_include_earlier_exec_generations() {
         let last = LostDelta { processes: 1, ..frees(2) };
-        let mut news = news(&[
+        let mut losses = losses(&[
             (SECOND, 1, frees(1)),
             (SECOND, 2, last),
             (SECOND, 3, frees(8)),
@@ -308,8 +313,8 @@ mod tests {
         let lost = LostDelta { processes: 1, ..frees(3) };
         let next = ExecGeneration(3);
         let ended = Unannounced { pid: PID, start: SECOND, replaced: false, next, lost };
-        assert_eq!(news.unannounced(), [ended]);
-        assert!(news.unannounced().is_empty());
-        assert_eq!(news.rest().collect::<Vec<_>>(), [(PID, frees(8)), (PID, frees(4))]);
+        assert_eq!(losses.drain_unannounced(), [ended]);
+        assert!(losses.drain_unannounced().is_empty());
+        assert_eq!(losses.into_remaining().collect::<Vec<_>>(), [(PID, frees(8)), (PID, frees(4))]);
     }
 }

@@ -37,13 +37,13 @@ fn value_bytes(map: &MapHandle) -> Option<usize> {
 fn in_batches(map: &MapHandle) -> Option<Vec<MapEntry>> {
     let key_bytes = usize::try_from(map.key_size()).ok()?;
     let value_bytes = value_bytes(map)?;
-    let (mut room, mut entries) = (BATCH_ENTRIES, Vec::new());
+    let (mut capacity, mut entries) = (BATCH_ENTRIES, Vec::new());
     let (mut position, mut started) = ([0_u8; 64], false);
     let fd = map.as_fd().as_raw_fd();
     loop {
-        let mut keys = vec![0_u8; key_bytes * room as usize];
-        let mut values = vec![0_u8; value_bytes * room as usize];
-        let (mut next, mut count) = ([0_u8; 64], room);
+        let mut keys = vec![0_u8; key_bytes * capacity as usize];
+        let mut values = vec![0_u8; value_bytes * capacity as usize];
+        let (mut next, mut count) = ([0_u8; 64], capacity);
         let from = if started { position.as_mut_ptr().cast() } else { std::ptr::null_mut() };
         // SAFETY: keys and values have room for `count` entries of the map's sizes, the position
         // is at least as large as any key, and the call keeps no pointer.
@@ -60,13 +60,13 @@ fn in_batches(map: &MapHandle) -> Option<Vec<MapEntry>> {
         };
         if outcome == -libc::ENOSPC {
             // A bucket has more entries than fit; nothing was read.
-            room = room.checked_mul(2).filter(|room| *room <= 1 << 20)?;
+            capacity = capacity.checked_mul(2).filter(|capacity| *capacity <= 1 << 20)?;
             continue;
         }
         if outcome != 0 && outcome != -libc::ENOENT {
             return None;
         }
-        let returned = count.min(room) as usize;
+        let returned = count.min(capacity) as usize;
         let keys = keys.chunks_exact(key_bytes).take(returned);
         let values = values.chunks_exact(value_bytes);
         entries.extend(keys.zip(values).map(|(key, value)| (key.to_vec(), value.to_vec())));
@@ -78,11 +78,11 @@ fn in_batches(map: &MapHandle) -> Option<Vec<MapEntry>> {
 }
 
 fn one_by_one(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
-    let load = map_error(&map.name().to_string_lossy());
+    let failed = map_error(&map.name().to_string_lossy());
     let mut entries = Vec::new();
     for key in map.keys() {
         let value = if map.map_type().is_percpu() {
-            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(&load)?;
+            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(&failed)?;
             values.map(|values| {
                 let padded = |value: Vec<u8>| {
                     let bytes = value.len().next_multiple_of(8);
@@ -91,7 +91,7 @@ fn one_by_one(map: &MapHandle) -> Result<Vec<MapEntry>, Error> {
                 values.into_iter().flat_map(padded).collect()
             })
         } else {
-            map.lookup(&key, MapFlags::ANY).map_err(&load)?
+            map.lookup(&key, MapFlags::ANY).map_err(&failed)?
         };
         // A deleted entry belonged to a process that has exited.
         entries.extend(value.map(|value| (key, value)));

@@ -22,16 +22,16 @@ const STOP: i32 = -1;
 struct RecordBatch {
     records: Vec<Record>,
     stacks: Vec<StackRecord>,
-    unreadable: u64,
+    decode_errors: u64,
     /// Bytes that may still be read.
     record_bytes: usize,
     stack_bytes: usize,
 }
 
 /// Subtracts a record from the bytes that may be read; returns whether to continue.
-const fn consume(left: &mut usize, bytes: usize) -> i32 {
-    *left = left.saturating_sub(bytes);
-    if *left == 0 { STOP } else { 0 }
+const fn consume(remaining: &mut usize, bytes: usize) -> i32 {
+    *remaining = remaining.saturating_sub(bytes);
+    if *remaining == 0 { STOP } else { 0 }
 }
 
 pub(crate) struct RecordRing {
@@ -128,7 +128,7 @@ impl RecordRing {
 
     /// Returns the number of records since the last call that could not be decoded; any is a bug.
     pub(crate) fn drain_decode_errors(&mut self) -> u64 {
-        std::mem::take(&mut self.batch.borrow_mut().unreadable)
+        std::mem::take(&mut self.batch.borrow_mut().decode_errors)
     }
 }
 
@@ -151,7 +151,7 @@ fn on_record(batch: &Rc<RefCell<RecordBatch>>, objects: bool) -> impl FnMut(&[u8
         match decode(bytes) {
             Ok(Some(record)) => batch.records.push(record),
             Ok(None) => {}
-            Err(_) => batch.unreadable += 1,
+            Err(_) => batch.decode_errors += 1,
         }
         batch.records.extend(capture_end(bytes));
         // After the memory event of the call: the context of a new stream is known by then.
@@ -166,7 +166,7 @@ fn on_stack(batch: &Rc<RefCell<RecordBatch>>) -> impl FnMut(&[u8]) -> i32 + use<
         let mut batch = batch.borrow_mut();
         match read(bytes) {
             Some(stack) => batch.stacks.push(stack),
-            None => batch.unreadable += 1,
+            None => batch.decode_errors += 1,
         }
         consume(&mut batch.stack_bytes, bytes.len())
     }
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn full_batch_stops_the_reader() {
-        let mut left = 300;
-        assert_eq!([128, 128, 128].map(|bytes| consume(&mut left, bytes)), [0, 0, STOP]);
-        assert_eq!(left, 0);
+        let mut remaining = 300;
+        assert_eq!([128, 128, 128].map(|bytes| consume(&mut remaining, bytes)), [0, 0, STOP]);
+        assert_eq!(remaining, 0);
     }
 }

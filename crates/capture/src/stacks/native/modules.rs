@@ -28,7 +28,7 @@ pub(crate) struct ModuleId(pub(crate) u32);
 pub(super) struct Module {
     /// The path as the first process that mapped it sees it. Untrusted text.
     pub(super) path: Arc<str>,
-    /// The file, or why it cannot be read.
+    /// The file, or the reason why it cannot be read.
     pub(super) image: Result<ElfImage, UnknownReason>,
 }
 
@@ -99,12 +99,12 @@ impl ModuleFinder {
     pub(super) fn find(&mut self, pid: Pid, mapping: &Mapping) -> Option<MappingTarget> {
         let file = match mapping.kind {
             MappingKind::File => open(pid, mapping),
-            MappingKind::Vdso => vdso(pid, mapping).ok_or_else(|| why(pid)),
+            MappingKind::Vdso => vdso(pid, mapping).ok_or_else(|| unopened_reason(pid)),
             MappingKind::Probes | MappingKind::Anonymous => return Some(MappingTarget::NoModule),
         };
         let file = match file {
             Ok(file) => file,
-            Err(why) => return self.without_file(mapping, why),
+            Err(reason) => return self.without_file(mapping, reason),
         };
         let Some(key) = key(&file) else {
             return self.without_file(mapping, UnknownReason::Unreadable);
@@ -148,13 +148,13 @@ impl ModuleFinder {
     }
 
     /// Adds a module without its file: the path and the offset in the file are still known.
-    fn without_file(&mut self, mapping: &Mapping, why: UnknownReason) -> Option<MappingTarget> {
+    fn without_file(&mut self, mapping: &Mapping, reason: UnknownReason) -> Option<MappingTarget> {
         let (device, inode) = (mapping.device, mapping.inode);
         let key = UnopenedFileKey { device, inode, path: mapping.path.clone() };
         if let Some(id) = self.unopened.get(&key) {
             return Some(MappingTarget::Module(*id));
         }
-        let module = Module { path: Arc::from(mapping.name()), image: Err(why) };
+        let module = Module { path: Arc::from(mapping.name()), image: Err(reason) };
         let id = self.registry.push(Arc::new(module))?;
         self.unopened.insert(key, id);
         Some(MappingTarget::Module(id))
@@ -176,22 +176,22 @@ fn open(pid: Pid, mapping: &Mapping) -> Result<File, UnknownReason> {
         return Ok(file);
     }
     let device = libc::makedev(mapping.device.0, mapping.device.1);
-    let is_it = |file: &File, any_device: bool| {
+    let is_mapped_file = |file: &File, any_device: bool| {
         let about = file.metadata();
         about.is_ok_and(|about| {
             about.ino() == mapping.inode && (any_device || about.dev() == device)
         })
     };
     let root = Path::new(&format!("/proc/{pid}/root")).join(mapping.relative());
-    if let Some(file) = open_regular(&root).ok().filter(|file| is_it(file, false)) {
+    if let Some(file) = open_regular(&root).ok().filter(|file| is_mapped_file(file, false)) {
         return Ok(file);
     }
     // The inode of a deleted file may have been reused.
     let plain = (!mapping.deleted).then(|| open_regular(&mapping.path).ok()).flatten();
-    plain.filter(|file| is_it(file, true)).ok_or_else(|| why(pid))
+    plain.filter(|file| is_mapped_file(file, true)).ok_or_else(|| unopened_reason(pid))
 }
 
-fn why(pid: Pid) -> UnknownReason {
+fn unopened_reason(pid: Pid) -> UnknownReason {
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     if exists { UnknownReason::Unreadable } else { UnknownReason::ProcessExited }
 }

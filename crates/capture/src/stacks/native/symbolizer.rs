@@ -82,9 +82,9 @@ impl NativeSymbolizer {
         };
         let found = match &module.image {
             Ok(image) => self.look_up(id, &module, image, offset),
-            Err(why) => Err(*why),
+            Err(reason) => Err(*reason),
         };
-        let frames = found.unwrap_or_else(|why| vec![unknown(why)]);
+        let frames = found.unwrap_or_else(|reason| vec![unknown(reason)]);
         let named = frames
             .into_iter()
             .map(|frame| Frame { module: Some(Arc::clone(&module.path)), ..frame });
@@ -223,6 +223,6 @@ fn frame(name: &str, code: Option<&CodeInfo<'_>>) -> Frame {
     }
 }
 
-fn unknown(why: UnknownReason) -> Frame {
-    Frame { unknown: Some(why), ..Frame::default() }
+fn unknown(reason: UnknownReason) -> Frame {
+    Frame { unknown: Some(reason), ..Frame::default() }
 }

@@ -260,9 +260,9 @@ impl NativeUnwinder {
 
     /// Catches panics: a file of a traced program can be crafted to make its reader panic. That
     /// costs the rest of this stack and the tables of that file, not the trace.
-    fn guarded(&mut self, work: impl FnOnce(&mut Self) -> StackEnd) -> StackEnd {
+    fn guarded(&mut self, run: impl FnOnce(&mut Self) -> StackEnd) -> StackEnd {
         self.tables.last = None;
-        if let Ok(end) = catch_unwind(AssertUnwindSafe(|| work(self))) {
+        if let Ok(end) = catch_unwind(AssertUnwindSafe(|| run(self))) {
             return end;
         }
         self.caches = RuleCaches::default();

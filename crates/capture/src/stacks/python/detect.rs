@@ -58,7 +58,7 @@ pub(crate) fn find(pid: Pid) -> Result<Option<Interpreter>, PythonUnsupported> {
     for anchor in anchors(pid)? {
         match examine(anchor, &ProcessMemory(pid)) {
             Ok(interpreter) => return Ok(Some(interpreter)),
-            Err(why) => result = result.and(Err(why)),
+            Err(reason) => result = result.and(Err(reason)),
         }
     }
     result

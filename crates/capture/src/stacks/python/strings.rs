@@ -32,8 +32,8 @@ pub(super) fn text(
         return Err(invalid);
     }
     let from = if ascii { layout.text_ascii } else { layout.text_wide };
-    let kept = usize::try_from(length).unwrap_or(usize::MAX).min(MAX_STRING_CHARS);
-    let bytes = kept * kind as usize;
+    let chars = usize::try_from(length).unwrap_or(usize::MAX).min(MAX_STRING_CHARS);
+    let bytes = chars * kind as usize;
     let from = at.checked_add(from.into()).ok_or(invalid)?;
     let data =
         memory.block(from, bytes, 4 * MAX_STRING_CHARS).ok_or(UnknownReason::ProcessExited)?;

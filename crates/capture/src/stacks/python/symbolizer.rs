@@ -109,7 +109,7 @@ impl<M: MemoryReader> ProcessCode<M> {
         }
         let code = match self.code(key) {
             Ok(code) => code,
-            Err(why) => return Some(unknown(why)),
+            Err(reason) => return Some(unknown(reason)),
         };
         let frame = self.resolved(key, &code, instruction);
         if self.frames.len() >= MAX_FRAMES {
@@ -191,6 +191,6 @@ impl CodeObject {
     }
 }
 
-fn unknown(why: UnknownReason) -> Frame {
-    Frame { language: Language::Python, unknown: Some(why), ..Frame::default() }
+fn unknown(reason: UnknownReason) -> Frame {
+    Frame { language: Language::Python, unknown: Some(reason), ..Frame::default() }
 }

@@ -117,7 +117,7 @@ fn frames(native: &NativeUnwinder, codes: &[FrameLocation]) -> Vec<Frame> {
 /// Returns the names of the functions; unknown ones by their reason.
 fn functions(frames: &[Frame]) -> Vec<String> {
     let name = |frame: &Frame| match frame.unknown {
-        Some(why) => format!("{why:?}"),
+        Some(reason) => format!("{reason:?}"),
         None => frame.function.to_string(),
     };
     frames.iter().map(name).collect()
