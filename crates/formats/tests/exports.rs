@@ -59,18 +59,18 @@ fn feed(
 }
 
 fn torch(
-    measure: MemoryScope,
+    scope: MemoryScope,
     changes: &[AllocationChange],
     info: &FileInfo,
 ) -> Result<Vec<u8>, Vec<Pid>> {
-    let mut survey = Prescan::new(measure);
+    let mut prescan = Prescan::new(scope);
     for change in changes {
-        survey.change(change);
+        prescan.change(change);
     }
     let mut out = Vec::new();
-    let mut snapshot = SnapshotWriter::new(&mut out, survey, info).unwrap()?;
-    for lane in snapshot.lanes() {
-        snapshot.open(lane, info).unwrap();
+    let mut snapshot = SnapshotWriter::new(&mut out, prescan, info).unwrap()?;
+    for target in snapshot.targets() {
+        snapshot.open(target, info).unwrap();
         for change in changes {
             snapshot.change(change, info).unwrap();
         }
@@ -218,8 +218,8 @@ proptest! {
         serde_json::from_slice::<serde_json::Value>(&speedscope).unwrap();
         let mut perfetto = Vec::new();
         feed(Box::new(PerfettoWriter::new(&mut perfetto, MemoryScope::Device, 10)), &changes, &info);
-        for measure in [MemoryScope::Device, MemoryScope::Torch] {
-            match torch(measure, &changes, &info) {
+        for scope in [MemoryScope::Device, MemoryScope::Torch] {
+            match torch(scope, &changes, &info) {
                 Err(processes) => prop_assert!(processes.len() == 2),
                 Ok(bytes) => prop_assert!(bytes.starts_with(&[0x80, 4]) && bytes.ends_with(b".")),
             }

@@ -30,8 +30,11 @@ pub(crate) fn run(options: &cli::DiffArgs) -> Result<Outcome> {
     );
     let text = options.format == DiffFormat::Text;
     let top = options.top.or(text.then_some(DEFAULT_TOP));
-    let comparison =
-        DiffView { before: before.analyzed_file(top), after: after.analyzed_file(top), diff: &diff };
+    let comparison = DiffView {
+        before: before.analyzed_file(top),
+        after: after.analyzed_file(top),
+        diff: &diff,
+    };
     match options.format {
         DiffFormat::Text => {
             analysis::write_diff_text(&mut out.writer, &comparison, out.style)?;
@@ -44,7 +47,7 @@ pub(crate) fn run(options: &cli::DiffArgs) -> Result<Outcome> {
 }
 
 fn read(path: &Path) -> Result<(InputFile, GroupTable)> {
-    let mut groups = GroupTable::new(input::detect(path)?.measure());
+    let mut groups = GroupTable::new(input::detect(path)?.scope());
     let input =
         input::read(path, ChangeFilter::default(), &mut |change, _| groups.observe(change))?;
     Ok((input, groups))

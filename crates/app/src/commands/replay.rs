@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Replay) -> Result<Outcome> {
         output::log(&sanitize(&warning.text));
     }
     let limit = options.limit.fail_on_leak;
-    let outcome = leak_gate::evaluate_file(limit, path, ChangeFilter::default(), source.measure())?;
+    let outcome = leak_gate::evaluate_file(limit, path, ChangeFilter::default(), source.scope())?;
     out.finish()?;
     Ok(options.limit.outcome(outcome))
 }

@@ -56,7 +56,7 @@ pub(crate) fn run(options: &ReportArgs) -> Result<Outcome> {
 
 /// Runs the analysis and writes text, JSON or TSV.
 fn analyze(options: &ReportArgs, source: SourceFormat, out: &mut ResultOutput) -> Result<Outcome> {
-    let measure = source.measure();
+    let measure = source.scope();
     let mut analysis = RunningAnalysis::new(options, measure);
     // A leak threshold applies to every analysis.
     let mut limit = options.limit.fail_on_leak.map(|limit| LeakGate::new(limit, measure));
@@ -90,7 +90,7 @@ fn page(options: &ReportArgs, source: SourceFormat, out: &mut ResultOutput) -> R
         options.limit.fail_on_leak,
         &options.file,
         request.only,
-        source.measure(),
+        source.scope(),
     )
 }
 

@@ -57,7 +57,7 @@ struct FirstPass {
 
 impl FirstPass {
     fn new(request: &PlotRequest<'_>) -> Result<Self> {
-        let measure = input::detect(request.path)?.measure();
+        let measure = input::detect(request.path)?.scope();
         let points = if request.overlay.smi_log.is_some() {
             MAX_ALIGN_POINTS
         } else {
@@ -134,7 +134,7 @@ fn fill(
 ) -> Result<PlotData> {
     let overlays = smi_overlay::read(request.overlay, &usage, &input)?;
     let mut bands = BandSampler::new(&drawn, drawn.sample_points(points), cuts);
-    let mut lives = LargestAnalysis::new(input.imported.source.measure(), allocations);
+    let mut lives = LargestAnalysis::new(input.imported.source.scope(), allocations);
     let again = input::read(request.path, request.only, &mut |change, _| {
         bands.observe(change);
         if allocations > 0 {

@@ -69,8 +69,8 @@ pub struct SpeedscopeWriter<'a> {
 
 impl<'a> SpeedscopeWriter<'a> {
     /// Creates an empty profile. `name` is the name of the file in the viewer.
-    pub fn new(out: &'a mut dyn Write, measure: MemoryScope, name: &str) -> Self {
-        Self { out, name: sanitize(name).into_owned(), groups: GroupTable::new(measure) }
+    pub fn new(out: &'a mut dyn Write, scope: MemoryScope, name: &str) -> Self {
+        Self { out, name: sanitize(name).into_owned(), groups: GroupTable::new(scope) }
     }
 }
 
@@ -81,8 +81,8 @@ impl FormatWriter for SpeedscopeWriter<'_> {
     }
 
     fn finish(self: Box<Self>, info: &FileInfo) -> io::Result<Vec<String>> {
-        let measure = self.groups.measure();
-        let counted = self.groups.iter().filter(|group| measure.counts(group.place.kind));
+        let scope = self.groups.scope();
+        let counted = self.groups.iter().filter(|group| scope.counts(group.place.kind));
         let groups: Vec<Group> = counted.collect();
         let mut pids: Vec<Pid> = groups.iter().map(|group| group.place.pid).collect();
         pids.sort_unstable();
@@ -104,12 +104,7 @@ impl FormatWriter for SpeedscopeWriter<'_> {
                 never_freed,
                 info,
             ));
-            profiles.extend(frames.profile(
-                format!("{process}: allocated"),
-                &own,
-                allocated,
-                info,
-            ));
+            profiles.extend(frames.profile(format!("{process}: allocated"), &own, allocated, info));
         }
         let file = File {
             schema: SCHEMA,

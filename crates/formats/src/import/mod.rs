@@ -55,7 +55,7 @@ impl SourceFormat {
 
     /// Returns the memory that its totals are about.
     #[must_use]
-    pub const fn measure(self) -> MemoryScope {
+    pub const fn scope(self) -> MemoryScope {
         match self {
             Self::Torch => MemoryScope::Torch,
             Self::Recording | Self::Nsys | Self::Sanitizer => MemoryScope::Device,

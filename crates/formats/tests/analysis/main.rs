@@ -163,7 +163,7 @@ fn snapshot_of_a_running_program_reports_live_memory() {
         .changes
         .iter_mut()
         .for_each(|change| change.kind = engine::model::memory_kind::MemoryKind::Torch);
-    let mut groups = engine::analysis::groups::GroupTable::new(fixture.imported.source.measure());
+    let mut groups = engine::analysis::groups::GroupTable::new(fixture.imported.source.scope());
     fixture.changes.iter().for_each(|change| groups.observe(change));
     let found = text(&fixture, AnalysisResult::Leaks(&LeakReport::of(&groups)));
     let line = "64 leaks: 64.00 MiB of PyTorch memory live in the snapshot";

@@ -109,7 +109,7 @@ fn format_writer<'a>(
     source: SourceFormat,
     out: &'a mut ResultOutput,
 ) -> io::Result<Box<dyn FormatWriter + 'a>> {
-    let (out, measure): (&mut dyn Write, _) = (&mut out.writer, source.measure());
+    let (out, measure): (&mut dyn Write, _) = (&mut out.writer, source.scope());
     let name = options.file.file_name().unwrap_or_default().to_string_lossy();
     Ok(match options.format {
         ExportFormat::Json => Box::new(AllocationWriter::new(JsonEncoder::new(out)?)),
@@ -166,8 +166,7 @@ fn tables(options: &ExportArgs) -> Result<()> {
     let file = |name: &Path| AtomicFile::create(name, options.force);
     let [valid, invalid, driver] = [&names[0], &names[1], &names[2]].map(|name| file(name));
     let mut tables = NsysTables::new(valid?, invalid?, driver?)?;
-    let input =
-        read(options, |change, info| tables.change(change, &info.stacks, info.origin()))?;
+    let input = read(options, |change, info| tables.change(change, &info.stacks, info.origin()))?;
     tables.finish()?;
     let skipped = tables.left_out;
     for table in [tables.valid, tables.invalid, tables.driver] {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use formats::export::allocations::AllocationWriter;
 use formats::export::format_writer::FormatWriter;
-use formats::export::parquet::{AllocationRows, EventRows, RecordedHost, machine};
+use formats::export::parquet::{AllocationRows, EventRows, RecordedHost, recorded_host};
 use formats::import::SourceFormat;
 use formats::recording::RecordingReader;
 
@@ -23,7 +23,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut host = RecordedHost::default();
     let mut files = Vec::new();
     if source == SourceFormat::Recording {
-        host = machine(&options.file, known_function)?;
+        host = recorded_host(&options.file, known_function)?;
         if options.part.pid.is_some() || options.part.device.is_some() {
             output::log("--pid and --device do not apply to events: writing allocations only");
         } else {
@@ -38,7 +38,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     }
     let mut done = (Vec::new(), Vec::new());
     let create = Box::new(|path: &Path| create(options, dir, path));
-    let rows = AllocationRows::new(host.host.as_deref(), create, &mut done);
+    let rows = AllocationRows::new(host.hostname.as_deref(), create, &mut done);
     let mut list = Box::new(AllocationWriter::new(rows));
     let input = super::read(options, |change, info| list.change(change, info))?;
     super::log_notes(&list.finish(&input.info)?);

@@ -14,7 +14,7 @@ use crate::io::output;
 
 /// Writes the profile.
 pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
-    let measure = source.measure();
+    let measure = source.scope();
     let mut out = super::single(options)?;
     let mut groups = GroupTable::new(measure);
     let mut peaks = (options.at == Some(cli::InUseAtArg::Peak)).then(|| PeakAnalysis::new(measure));

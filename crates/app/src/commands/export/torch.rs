@@ -16,9 +16,9 @@ const MAX_LISTED_PROCESSES: usize = 10;
 pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut out = super::single(options)?;
     let only = input::only(&options.part);
-    let mut survey = Prescan::new(source.measure());
-    let input = input::read(&options.file, only, &mut |change, _| survey.change(change))?;
-    let snapshot = SnapshotWriter::new(&mut out.writer, survey, &input.info)?;
+    let mut prescan = Prescan::new(source.scope());
+    let input = input::read(&options.file, only, &mut |change, _| prescan.change(change))?;
+    let snapshot = SnapshotWriter::new(&mut out.writer, prescan, &input.info)?;
     let mut snapshot = match snapshot {
         Ok(snapshot) => snapshot,
         Err(processes) => {
@@ -35,9 +35,9 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
             );
         }
     };
-    for lane in snapshot.lanes() {
-        snapshot.open(lane, &input.info)?;
-        if snapshot.has_changes(lane) {
+    for target in snapshot.targets() {
+        snapshot.open(target, &input.info)?;
+        if snapshot.has_changes(target) {
             super::read(options, |change, info| snapshot.change(change, info))?;
         }
         snapshot.close(&input.info)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Result;
 use engine::model::units::Bytes;
 use formats::export::parquet::{
-    LiveTable, PartFile as Rows, TableSample, day_of, host_folder, part_path,
+    LiveTable, PartFile, TableSample, day_of, host_dir, part_path,
 };
 
 use super::directory::{PartialFile, Retention, prune, sweep};
@@ -29,8 +29,8 @@ pub(super) fn start(
     let interval = config.interval.0;
     AgentThread::spawn("export-parquet", shared, move |shared| {
         writer.clean();
-        let what = format!("write tables to {}", writer.dir.display());
-        let mut failure_log = FailureLog::new(what);
+        let operation = format!("write tables to {}", writer.dir.display());
+        let mut failure_log = FailureLog::new(operation);
         let mut ticker = Ticker::new(interval);
         while let Some(tick) = ticker.next(&shared.feed) {
             shared.exports.count(NAME, "dropped", tick.missed);
@@ -88,7 +88,7 @@ struct ParquetExporter {
 
 /// A file that rows are added to.
 struct OpenPart {
-    rows: Rows<PartialFile>,
+    rows: PartFile<PartialFile>,
     opened: Instant,
     day: i64,
 }
@@ -109,7 +109,7 @@ impl ParquetExporter {
 
     /// Returns the directories of this host; others belong to other hosts.
     fn own_dirs(&self) -> Vec<PathBuf> {
-        let dir = |table| self.dir.join(host_folder(table, &self.host));
+        let dir = |table| self.dir.join(host_dir(table, &self.host));
         LiveTable::ALL.into_iter().map(dir).collect()
     }
 
@@ -129,7 +129,7 @@ impl ParquetExporter {
     /// starts a new one with the next snapshot.
     fn tick(&mut self, published: &PublishedSnapshot) -> WriteOutcome {
         let PublishedSnapshot { snapshot, metrics, names, .. } = published;
-        let tick = TableSample { snapshot, figures: metrics, names, paths: self.paths };
+        let tick = TableSample { snapshot, metrics, context: names, paths: self.paths };
         let now = names.clock.nanos(snapshot.at);
         let mut outcome = self.rotate(now);
         for (index, table) in LiveTable::ALL.into_iter().enumerate() {
@@ -165,7 +165,7 @@ impl ParquetExporter {
         let paths = (0..).map(|number| self.dir.join(part_path(table, &self.host, now, number)));
         let path = paths.into_iter().find(|path| !path.exists());
         let file = PartialFile::begin(path.ok_or(io::ErrorKind::AlreadyExists)?)?;
-        let rows = Rows::new(table, file, tick)?;
+        let rows = PartFile::new(table, file, tick)?;
         Ok(OpenPart { rows, opened: Instant::now(), day: day_of(now) })
     }
 
@@ -173,8 +173,8 @@ impl ParquetExporter {
     fn rotate(&mut self, now: i64) -> WriteOutcome {
         let (time, size) = (self.rotate_interval, self.rotate_size);
         let is_due = |open: &OpenPart| {
-            let is_big = open.rows.bytes() >= size.0;
-            open.opened.elapsed() >= time || is_big || open.day != day_of(now)
+            let is_large = open.rows.bytes() >= size.0;
+            open.opened.elapsed() >= time || is_large || open.day != day_of(now)
         };
         self.close(is_due)
     }

@@ -141,28 +141,28 @@ impl<E: RowEncoder> AllocationWriter<E> {
         Self { encoder, lifetimes: LifetimeTracker::default(), texts }
     }
 
-    fn write(&mut self, one: &Lifetime, info: &FileInfo) -> io::Result<()> {
-        let what = &one.what;
-        let ended = one.ended.map(|(at, _)| at);
-        let process = info.processes.get(&what.pid).map(|name| sanitize(name));
-        let site = what.site.map(|site| self.texts.of(site, &info.stacks));
+    fn write(&mut self, lifetime: &Lifetime, info: &FileInfo) -> io::Result<()> {
+        let allocation = &lifetime.what;
+        let ended = lifetime.ended.map(|(at, _)| at);
+        let process = info.processes.get(&allocation.pid).map(|name| sanitize(name));
+        let site = allocation.site.map(|site| self.texts.of(site, &info.stacks));
         let stack = site.as_ref().map(|site| &*site.stack).filter(|stack| !stack.is_empty());
         self.encoder.row(&[
-            Cell::number(Some(what.pid.0)),
+            Cell::number(Some(allocation.pid.0)),
             Cell::text(process.as_deref()),
-            Cell::number(Some(what.tid.0).filter(|tid| *tid > 0)),
-            Cell::number(Some(what.key.value)),
-            Cell::Word(what.key.space.word()),
-            Cell::Word(what.kind.name()),
-            Cell::number(what.device.map(|device| device.0)),
-            Cell::number(Some(what.bytes)),
-            Cell::signed(Some(info.nanos(one.began))),
+            Cell::number(Some(allocation.tid.0).filter(|tid| *tid > 0)),
+            Cell::number(Some(allocation.key.value)),
+            Cell::Word(allocation.key.space.word()),
+            Cell::Word(allocation.kind.name()),
+            Cell::number(allocation.device.map(|device| device.0)),
+            Cell::number(Some(allocation.bytes)),
+            Cell::signed(Some(info.nanos(lifetime.began))),
             Cell::signed(ended.map(|at| info.nanos(at))),
-            Cell::signed(info.utc_nanos(one.began)),
+            Cell::signed(info.utc_nanos(lifetime.began)),
             Cell::signed(ended.and_then(|at| info.utc_nanos(at))),
-            Cell::Word(one.end_reason()),
-            Cell::number(what.pool.map(|pool| pool.0)),
-            Cell::number(what.stream.map(|stream| stream.0)),
+            Cell::Word(lifetime.end_reason()),
+            Cell::number(allocation.pool.map(|pool| pool.0)),
+            Cell::number(allocation.stream.map(|stream| stream.0)),
             Cell::text(site.as_ref().map(|site| &*site.name)),
             Cell::text(stack),
         ])

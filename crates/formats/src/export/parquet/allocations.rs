@@ -25,21 +25,25 @@ pub struct AllocationRows<'a, W: Write + Send> {
     schema: SchemaRef,
     /// Index of the column that gives the day of a row.
     day_column: usize,
-    done: &'a mut WriteResult<W>,
+    result: &'a mut WriteResult<W>,
 }
 
 /// The files, and notes for the user.
 pub type WriteResult<W> = (Vec<W>, Vec<String>);
 
 impl<'a, W: Write + Send> AllocationRows<'a, W> {
-    /// Files are created by `make` on demand, and stored in `done` when they are complete.
-    pub fn new(host: Option<&str>, make: FileFactory<'a, W>, done: &'a mut WriteResult<W>) -> Self {
+    /// Files are created by `create` on demand, and stored in `result` when they are complete.
+    pub fn new(
+        host: Option<&str>,
+        create: FileFactory<'a, W>,
+        result: &'a mut WriteResult<W>,
+    ) -> Self {
         let fields: Vec<Field> =
             COLUMNS.iter().map(|(name, of, _)| Field::new(*name, data_type(*of), true)).collect();
         let schema = Arc::new(Schema::new(fields));
-        let table = TableWriter::new("allocations", host, SchemaRef::clone(&schema), make);
+        let table = TableWriter::new("allocations", host, SchemaRef::clone(&schema), create);
         let day_column = COLUMNS.iter().position(|(name, ..)| *name == "alloc_time").unwrap_or(0);
-        Self { table: Some(table), buffers: BTreeMap::new(), schema, day_column, done }
+        Self { table: Some(table), buffers: BTreeMap::new(), schema, day_column, result }
     }
 
     fn flush(&mut self, day: Day) -> io::Result<()> {
@@ -76,7 +80,7 @@ impl<W: Write + Send> RowEncoder for AllocationRows<'_, W> {
             self.flush(day)?;
         }
         if let Some(table) = self.table.take() {
-            *self.done = table.finish()?;
+            *self.result = table.finish()?;
         }
         Ok(())
     }

@@ -16,32 +16,32 @@ use crate::recording::{FunctionLookup, RecordingReader, RecordingRow, schema};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordedHost {
     /// Host name, not sanitized.
-    pub host: Option<String>,
+    pub hostname: Option<String>,
     /// Wall clock minus monotonic clock, in nanoseconds.
-    pub ahead: Option<i128>,
+    pub clock_offset: Option<i128>,
     /// Wall clock at the start of the recording, in nanoseconds since 1970, UTC.
-    pub began: Option<i64>,
+    pub start_utc: Option<i64>,
 }
 
 /// Reads the host of a recording from the rows before its first event.
-pub fn machine(path: &Path, known: FunctionLookup) -> Result<RecordedHost, ImportError> {
+pub fn recorded_host(path: &Path, known: FunctionLookup) -> Result<RecordedHost, ImportError> {
     let mut reader = RecordingReader::open(path, known)?;
-    let mut machine = RecordedHost::default();
+    let mut host = RecordedHost::default();
     while let Some(row) = reader.next_row()? {
         match row {
             RecordingRow::About { key, value } if &*key == "hostname" => {
-                machine.host = Some(value.into())
+                host.hostname = Some(value.into())
             }
             RecordingRow::Clock(clock) => {
                 let utc = clock.utc_nanos();
-                machine.ahead = Some(i128::from(utc) - i128::from(clock.start().0));
-                machine.began = Some(utc);
+                host.clock_offset = Some(i128::from(utc) - i128::from(clock.start().0));
+                host.start_utc = Some(utc);
             }
             RecordingRow::Event(_) => break,
             _ => {}
         }
     }
-    Ok(machine)
+    Ok(host)
 }
 
 /// Error of writing events.
@@ -58,15 +58,15 @@ pub enum EventExportError {
 /// Writes the rows of a recording, one file per day.
 pub struct EventRows<'a, W: Write + Send> {
     table: TableWriter<'a, W>,
-    machine: RecordedHost,
+    host: RecordedHost,
 }
 
 impl<'a, W: Write + Send> EventRows<'a, W> {
-    /// Files are created by `make` on demand.
-    pub fn new(machine: RecordedHost, make: FileFactory<'a, W>) -> Self {
+    /// Files are created by `create` on demand.
+    pub fn new(host: RecordedHost, create: FileFactory<'a, W>) -> Self {
         let schema = Arc::new(schema::schema());
-        let table = TableWriter::new("events", machine.host.as_deref(), schema, make);
-        Self { table, machine }
+        let table = TableWriter::new("events", host.hostname.as_deref(), schema, create);
+        Self { table, host }
     }
 
     /// Writes every row. `progress` is called with the bytes read and the total.
@@ -111,9 +111,9 @@ impl<'a, W: Write + Send> EventRows<'a, W> {
     fn day_of(&self, batch: &RecordBatch, row: usize) -> Day {
         let at = batch.column_by_name("time_ns")?.as_primitive_opt::<UInt64Type>()?;
         if !at.is_valid(row) {
-            return self.machine.began.map(day);
+            return self.host.start_utc.map(day);
         }
-        let utc = i128::from(at.value(row)) + self.machine.ahead?;
+        let utc = i128::from(at.value(row)) + self.host.clock_offset?;
         i64::try_from(utc).ok().map(day)
     }
 }

@@ -52,12 +52,12 @@ impl LiveTable {
         }
     }
 
-    fn columns(self, tick: &TableSample<'_>) -> io::Result<Vec<Column>> {
+    fn columns(self, input: &TableSample<'_>) -> io::Result<Vec<Column>> {
         match self {
-            Self::Metrics => metrics(tick),
-            Self::Processes => Ok(processes(tick)),
-            Self::Devices => Ok(devices(tick)),
-            Self::Sites => Ok(sites(tick)),
+            Self::Metrics => metrics(input),
+            Self::Processes => Ok(processes(input)),
+            Self::Devices => Ok(devices(input)),
+            Self::Sites => Ok(sites(input)),
         }
     }
 }
@@ -68,9 +68,9 @@ pub struct TableSample<'a> {
     /// Snapshot of the ledger.
     pub snapshot: &'a Snapshot,
     /// Metrics.
-    pub figures: &'a MetricSet,
+    pub metrics: &'a MetricSet,
     /// Names of GPUs, and the clock.
-    pub names: &'a ReportContext,
+    pub context: &'a ReportContext,
     /// Whether directories of files and libraries are included.
     pub paths: bool,
 }
@@ -104,8 +104,8 @@ impl<W: Write + Send> PartFile<W> {
     }
 
     /// Adds the rows of one time.
-    pub fn add(&mut self, tick: &TableSample<'_>) -> io::Result<()> {
-        let columns = self.table.columns(tick)?.into_iter().map(|(_, array)| array).collect();
+    pub fn add(&mut self, input: &TableSample<'_>) -> io::Result<()> {
+        let columns = self.table.columns(input)?.into_iter().map(|(_, array)| array).collect();
         let batch = RecordBatch::try_new(SchemaRef::clone(&self.schema), columns);
         let batch = batch.map_err(io::Error::other)?;
         self.rows = self.rows.saturating_add(batch.num_rows() as u64);
@@ -136,15 +136,15 @@ impl<W: Write + Send> PartFile<W> {
 
 type Column = (&'static str, ArrayRef);
 
-fn time(tick: &TableSample<'_>, rows: usize) -> Column {
+fn time(input: &TableSample<'_>, rows: usize) -> Column {
     // Not every reader supports nanoseconds.
-    let micros = tick.names.clock.nanos(tick.snapshot.at).div_euclid(1000);
+    let micros = input.context.clock.nanos(input.snapshot.at).div_euclid(1000);
     let times = TimestampMicrosecondArray::from_value(micros, rows).with_timezone("UTC");
     ("time", Arc::new(times))
 }
 
-fn metrics(tick: &TableSample<'_>) -> io::Result<Vec<Column>> {
-    let families = &tick.figures.families;
+fn metrics(input: &TableSample<'_>) -> io::Result<Vec<Column>> {
+    let families = &input.metrics.families;
     let rows = || {
         families
             .iter()
@@ -162,7 +162,7 @@ fn metrics(tick: &TableSample<'_>) -> io::Result<Vec<Column>> {
     let metric = StringArray::from_iter_values(rows().map(|(metric, _)| metric.name));
     let value = Float64Array::from_iter_values(rows().map(|(_, sample)| sample.value.as_f64()));
     Ok(vec![
-        time(tick, metric.len()),
+        time(input, metric.len()),
         ("metric", Arc::new(metric)),
         ("labels", Arc::new(labels.finish())),
         ("value", Arc::new(value)),
@@ -193,13 +193,13 @@ fn of_layer(process: &ProcessView, layer: MemoryLayer) -> u64 {
     kinds.fold(0, |sum, view| sum.saturating_add(view.live_bytes.0))
 }
 
-fn processes(tick: &TableSample<'_>) -> Vec<Column> {
-    let all: Vec<&ProcessView> = tick.running().collect();
+fn processes(input: &TableSample<'_>) -> Vec<Column> {
+    let all: Vec<&ProcessView> = input.running().collect();
     let all = all.as_slice();
     let count = |get: fn(&ProcessView) -> u64| -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(all.iter().map(|process| get(process))))
     };
-    let mut columns = vec![time(tick, all.len())];
+    let mut columns = vec![time(input, all.len())];
     columns.extend(process_columns(|| Box::new(all.iter().copied())));
     let uid = UInt32Array::from_iter(all.iter().map(|process| process.uid));
     let exact = BooleanArray::from_iter(all.iter().map(|process| Some(process.certainty.exact())));
@@ -218,8 +218,8 @@ fn processes(tick: &TableSample<'_>) -> Vec<Column> {
     columns
 }
 
-fn devices(tick: &TableSample<'_>) -> Vec<Column> {
-    let rows: Vec<(&ProcessView, &DeviceView)> = tick
+fn devices(input: &TableSample<'_>) -> Vec<Column> {
+    let rows: Vec<(&ProcessView, &DeviceView)> = input
         .running()
         .flat_map(|process| process.devices.iter().map(move |device| (process, device)))
         .collect();
@@ -230,9 +230,10 @@ fn devices(tick: &TableSample<'_>) -> Vec<Column> {
     let ids = |get: &dyn Fn(&DeviceView) -> Option<u16>| -> ArrayRef {
         Arc::new(UInt16Array::from_iter(rows.iter().map(|(_, device)| get(device))))
     };
-    let uuids =
-        rows.iter().map(|(_, device)| tick.names.gpu(device.gpu?).map(|gpu| sanitize(&gpu.uuid)));
-    let mut columns = vec![time(tick, rows.len())];
+    let uuids = rows
+        .iter()
+        .map(|(_, device)| input.context.gpu(device.gpu?).map(|gpu| sanitize(&gpu.uuid)));
+    let mut columns = vec![time(input, rows.len())];
     columns.extend(process_columns(|| Box::new(rows.iter().map(|(process, _)| *process))));
     columns.extend([
         ("device", ids(&|device| device.device.map(|id| id.0))),
@@ -246,12 +247,13 @@ fn devices(tick: &TableSample<'_>) -> Vec<Column> {
     columns
 }
 
-fn sites(tick: &TableSample<'_>) -> Vec<Column> {
-    let rows: Vec<(&ProcessView, &SiteView, Option<&SiteVerdict>)> = tick
+fn sites(input: &TableSample<'_>) -> Vec<Column> {
+    let rows: Vec<(&ProcessView, &SiteView, Option<&SiteVerdict>)> = input
         .running()
         .flat_map(|process| {
             let allocating = process.sites.iter().filter(|site| site.allocations_total > 0);
-            allocating.map(move |site| (process, site, worst_verdict(tick.snapshot, process, site)))
+            allocating
+                .map(move |site| (process, site, worst_verdict(input.snapshot, process, site)))
         })
         .collect();
     let rows = rows.as_slice();
@@ -265,12 +267,12 @@ fn sites(tick: &TableSample<'_>) -> Vec<Column> {
         Arc::new(StringArray::from_iter(rows.iter().map(|(_, _, verdict)| verdict.map(get))))
     };
     let growth = rows.iter().map(|(_, _, verdict)| verdict.map(|of| of.evidence.growth_per_hour));
-    let mut columns = vec![time(tick, rows.len())];
+    let mut columns = vec![time(input, rows.len())];
     columns.extend(process_columns(|| Box::new(rows.iter().map(|(process, ..)| *process))));
     columns.extend([
         ("site", text(&|site| site.name.to_string())),
         ("location", text(&|site| sanitize(&short_location(site.name, &site.frames)).into_owned())),
-        ("stack", text(&|site| stacks::stack(site, tick.paths))),
+        ("stack", text(&|site| stacks::stack(site, input.paths))),
         ("live_bytes", count(|site| site.live_bytes.0)),
         ("live_allocations", count(|site| site.live_allocations)),
         ("peak_bytes", count(|site| site.peak_bytes.0)),

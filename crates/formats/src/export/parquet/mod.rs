@@ -9,7 +9,7 @@ mod live;
 mod stacks;
 
 pub use allocations::{AllocationRows, WriteResult};
-pub use events::{EventExportError, EventRows, RecordedHost, machine};
+pub use events::{EventExportError, EventRows, RecordedHost, recorded_host};
 pub use live::{LiveTable, PartFile, TableSample};
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub(super) struct TableWriter<'a, W: Write + Send> {
     name: &'static str,
     host: Option<String>,
     schema: SchemaRef,
-    make: FileFactory<'a, W>,
+    create: FileFactory<'a, W>,
     parts: BTreeMap<Day, File<W>>,
     /// Number of rows beyond the limit of days.
     undated: u64,
@@ -66,10 +66,10 @@ impl<'a, W: Write + Send> TableWriter<'a, W> {
         name: &'static str,
         host: Option<&str>,
         schema: SchemaRef,
-        make: FileFactory<'a, W>,
+        create: FileFactory<'a, W>,
     ) -> Self {
         let host = host.map(escaped);
-        Self { name, host, schema, make, parts: BTreeMap::new(), undated: 0 }
+        Self { name, host, schema, create, parts: BTreeMap::new(), undated: 0 }
     }
 
     /// Returns the day under which rows are written: none beyond the limit of days.
@@ -85,7 +85,7 @@ impl<'a, W: Write + Send> TableWriter<'a, W> {
     pub(super) fn write(&mut self, day: Day, batch: &RecordBatch) -> io::Result<()> {
         if !self.parts.contains_key(&day) {
             let path = path(self.name, self.host.as_deref(), day);
-            let file = File::new((self.make)(&path)?, &self.schema)?;
+            let file = File::new((self.create)(&path)?, &self.schema)?;
             self.parts.insert(day, file);
         }
         match self.parts.get_mut(&day) {
@@ -131,7 +131,7 @@ pub fn part_path(table: LiveTable, host: &str, utc_nanos: i64, number: u32) -> P
 
 /// Returns the directory of a host's files.
 #[must_use]
-pub fn host_folder(table: LiveTable, host: &str) -> PathBuf {
+pub fn host_dir(table: LiveTable, host: &str) -> PathBuf {
     Path::new(table.name()).join(format!("host={}", escaped(host)))
 }
 
@@ -193,7 +193,7 @@ mod tests {
         let path = part_path(LiveTable::Sites, "node/7", 1_700_000_000_000_000_000, 3);
         let want = "sites/host=node%2F7/date=2023-11-14/part-221320-3.parquet";
         assert_eq!(path.to_str(), Some(want));
-        assert!(path.starts_with(host_folder(LiveTable::Sites, "node/7")));
+        assert!(path.starts_with(host_dir(LiveTable::Sites, "node/7")));
     }
 
     #[test]

@@ -44,47 +44,47 @@ const ANNOTATIONS: [&str; 7] = ["bytes", "address", "kind", "end_reason", "tid",
 /// Writes changes as a Perfetto trace.
 pub struct PerfettoWriter<'a> {
     out: &'a mut dyn Write,
-    measure: MemoryScope,
+    scope: MemoryScope,
     /// Last assigned track id.
     tracks: u64,
     processes: HashMap<Pid, u64>,
     counters: HashMap<(Pid, Option<DeviceId>, MemoryKind), (u64, RunningSum)>,
     totals: HashMap<Option<DeviceId>, (u64, RunningSum)>,
     lifetimes: LifetimeTracker,
-    biggest: LargestSlices,
+    largest: LargestSlices,
     last: Timestamp,
-    begun: bool,
+    started: bool,
 }
 
 impl<'a> PerfettoWriter<'a> {
-    /// Creates an empty trace. `measure` selects the memory that totals count. At most `slices`
+    /// Creates an empty trace. `scope` selects the memory that totals count. At most `slices`
     /// allocations are shown as slices.
-    pub fn new(out: &'a mut dyn Write, measure: MemoryScope, slices: usize) -> Self {
+    pub fn new(out: &'a mut dyn Write, scope: MemoryScope, slices: usize) -> Self {
         Self {
             out,
-            measure,
+            scope,
             tracks: 0,
             processes: HashMap::new(),
             counters: HashMap::new(),
             totals: HashMap::new(),
             lifetimes: LifetimeTracker::default(),
-            biggest: LargestSlices::new(slices),
+            largest: LargestSlices::new(slices),
             last: Timestamp(0),
-            begun: false,
+            started: false,
         }
     }
 
     /// Relates the file's clock to the wall clock.
     fn begin(&mut self, info: &FileInfo) -> io::Result<()> {
-        self.begun = true;
-        let (moment, utc) = match info.clock {
-            Some((moment, utc)) => (moment, u64::try_from(utc).ok()),
+        self.started = true;
+        let (at, utc) = match info.clock {
+            Some((at, utc)) => (at, u64::try_from(utc).ok()),
             None => (info.origin(), None),
         };
-        let own = Some(Clock { id: BOOTTIME, timestamp: time(moment) });
+        let own = Some(Clock { id: BOOTTIME, timestamp: time(at) });
         let wall = utc.map(|timestamp| Clock { id: REALTIME, timestamp });
         let clocks = Some(ClockSnapshot { clocks: [own, wall].into_iter().flatten().collect() });
-        let timestamp = Some(time(moment));
+        let timestamp = Some(time(at));
         let packet = Packet { clocks, timestamp, sequence: COUNTER_SEQUENCE, ..Packet::default() };
         Packet { flags: Some(CLEARED), ..packet }.write(self.out)
     }
@@ -128,7 +128,7 @@ impl<'a> PerfettoWriter<'a> {
             let packet = value(*uuid, sum, at, less, more);
             packet.write(self.out)?;
         }
-        if self.measure.counts(kind)
+        if self.scope.counts(kind)
             && let Some((uuid, sum)) = self.totals.get_mut(&device)
         {
             let packet = value(*uuid, sum, at, less, more);
@@ -146,7 +146,7 @@ impl<'a> PerfettoWriter<'a> {
             let uuid = self.counter(name, Some(process))?;
             self.counters.insert((pid, device, kind), (uuid, RunningSum::default()));
         }
-        if self.measure.counts(kind) && !self.totals.contains_key(&device) {
+        if self.scope.counts(kind) && !self.totals.contains_key(&device) {
             let name = format!("{} total", location(device, kind));
             let uuid = self.counter(name, None)?;
             self.totals.insert(device, (uuid, RunningSum::default()));
@@ -156,12 +156,12 @@ impl<'a> PerfettoWriter<'a> {
 
     /// Writes the slices; returns the number of allocations without one.
     fn slices(&mut self, info: &FileInfo) -> io::Result<u64> {
-        let biggest = std::mem::replace(&mut self.biggest, LargestSlices::new(0));
-        let (placed, left_out) = biggest.into_lanes();
+        let largest = std::mem::replace(&mut self.largest, LargestSlices::new(0));
+        let (slices, left_out) = largest.into_tracks();
         let mut tracks: HashMap<(Pid, Option<DeviceId>, usize), u64> = HashMap::new();
         let mut strings = InternedStrings::new();
-        for (one, track_index) in placed {
-            let AllocationChange { pid, device, kind, .. } = one.what;
+        for (lifetime, track_index) in slices {
+            let AllocationChange { pid, device, kind, .. } = lifetime.what;
             let track = match tracks.get(&(pid, device, track_index)) {
                 Some(track) => *track,
                 None => {
@@ -172,8 +172,8 @@ impl<'a> PerfettoWriter<'a> {
                     track
                 }
             };
-            strings.slice(&one, track, info).write(self.out)?;
-            if let Some((at, _)) = one.ended {
+            strings.slice(&lifetime, track, info).write(self.out)?;
+            if let Some((at, _)) = lifetime.ended {
                 let event = Event { event_type: END, track, ..Event::default() };
                 packet(SLICE_SEQUENCE, at, event).write(self.out)?;
             }
@@ -184,7 +184,7 @@ impl<'a> PerfettoWriter<'a> {
 
 impl FormatWriter for PerfettoWriter<'_> {
     fn change(&mut self, change: &AllocationChange, info: &FileInfo) -> io::Result<()> {
-        if !self.begun {
+        if !self.started {
             self.begin(info)?;
         }
         self.last = self.last.max(change.at);
@@ -193,17 +193,17 @@ impl FormatWriter for PerfettoWriter<'_> {
             self.step(change.at, step.place, step.less, step.more)?;
         }
         if let Some(ended) = self.lifetimes.observe(change) {
-            self.biggest.add(ended, change.at);
+            self.largest.add(ended, change.at);
         }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>, info: &FileInfo) -> io::Result<Vec<String>> {
-        if !self.begun {
+        if !self.started {
             self.begin(info)?;
         }
         for live in std::mem::take(&mut self.lifetimes).finish() {
-            self.biggest.add(live, self.last);
+            self.largest.add(live, self.last);
         }
         let left_out = self.slices(info)?;
         self.out.flush()?;
@@ -225,7 +225,7 @@ struct InternedStrings {
     sites: HashMap<SiteId, [u64; 2]>,
     texts: StackTextCache,
     last: u64,
-    begun: bool,
+    started: bool,
 }
 
 impl InternedStrings {
@@ -236,17 +236,17 @@ impl InternedStrings {
             sites: HashMap::new(),
             texts: StackTextCache::new("\n"),
             last: 0,
-            begun: false,
+            started: false,
         }
     }
 
     /// Returns the start of an allocation's slice, with its annotations.
-    fn slice(&mut self, one: &Lifetime, track: u64, info: &FileInfo) -> Packet {
-        let what = &one.what;
+    fn slice(&mut self, lifetime: &Lifetime, track: u64, info: &FileInfo) -> Packet {
+        let allocation = &lifetime.what;
         let mut new = Interned::default();
         let mut flags = NEEDS_STATE;
-        if !self.begun {
-            self.begun = true;
+        if !self.started {
+            self.started = true;
             flags |= CLEARED;
             let names = (1..).zip(ANNOTATIONS);
             new.annotation_names = names.map(|(id, name)| Text { id, text: name.into() }).collect();
@@ -255,31 +255,31 @@ impl InternedStrings {
             |name, number| Annotation { name, number: Some(number), ..Annotation::default() };
         let text = |name, text| Annotation { name, text: Some(text), ..Annotation::default() };
         let mut annotations = vec![
-            number(1, what.bytes),
-            Annotation { name: 2, pointer: Some(what.key.value), ..Annotation::default() },
-            text(3, self.word(what.kind.name(), &mut new)),
-            text(4, self.word(one.end_reason(), &mut new)),
+            number(1, allocation.bytes),
+            Annotation { name: 2, pointer: Some(allocation.key.value), ..Annotation::default() },
+            text(3, self.word(allocation.kind.name(), &mut new)),
+            text(4, self.word(lifetime.end_reason(), &mut new)),
         ];
-        if what.tid.0 > 0 {
-            annotations.push(number(5, u64::from(what.tid.0)));
+        if allocation.tid.0 > 0 {
+            annotations.push(number(5, u64::from(allocation.tid.0)));
         }
-        if let Some(site) = what.site {
+        if let Some(site) = allocation.site {
             let [name, stack] = self.site(site, info, &mut new);
             annotations.extend([text(6, name), text(7, stack)]);
         }
-        let name = Some(self.name(one, info, &mut new));
+        let name = Some(self.name(lifetime, info, &mut new));
         let event = Event { annotations, event_type: BEGIN, name, track, ..Event::default() };
         let interned = (new != Interned::default()).then_some(new);
-        Packet { interned, flags: Some(flags), ..packet(SLICE_SEQUENCE, one.began, event) }
+        Packet { interned, flags: Some(flags), ..packet(SLICE_SEQUENCE, lifetime.began, event) }
     }
 
     /// Returns the name of a slice: the function of the program, or the kind.
-    fn name(&mut self, one: &Lifetime, info: &FileInfo, new: &mut Interned) -> u64 {
+    fn name(&mut self, lifetime: &Lifetime, info: &FileInfo, new: &mut Interned) -> u64 {
         let frames: Vec<&Frame> =
-            one.what.site.map(|site| info.stacks.frames(site).collect()).unwrap_or_default();
+            lifetime.what.site.map(|site| info.stacks.frames(site).collect()).unwrap_or_default();
         let name = match innermost_program_frame(&frames).map(|frame| sanitize(&frame.function)) {
             Some(function) if !function.is_empty() => function.into_owned(),
-            _ => one.what.kind.name().to_owned(),
+            _ => lifetime.what.kind.name().to_owned(),
         };
         intern(&mut self.names, &mut self.last, &name, &mut new.event_names)
     }
@@ -332,8 +332,8 @@ fn packet(sequence: u32, at: Timestamp, event: Event) -> Packet {
 }
 
 /// Converts a time. The viewer's times are signed.
-fn time(moment: Timestamp) -> u64 {
-    moment.0.min(i64::MAX as u64)
+fn time(at: Timestamp) -> u64 {
+    at.0.min(i64::MAX as u64)
 }
 
 /// Returns `gpu_0`, `gpu_?` or `host`.

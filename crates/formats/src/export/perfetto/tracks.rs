@@ -21,7 +21,7 @@ pub(super) struct LargestSlices {
 
 struct Ranked {
     rank: (u64, u64, Reverse<u64>),
-    one: Lifetime,
+    lifetime: Lifetime,
 }
 
 impl PartialEq for Ranked {
@@ -50,8 +50,8 @@ impl LargestSlices {
     }
 
     /// Adds an allocation; `end` is the end of the file, used for live ones.
-    pub(super) fn add(&mut self, one: Lifetime, end: Timestamp) {
-        let rank = (one.what.bytes, one.age(end).0, Reverse(one.began.0));
+    pub(super) fn add(&mut self, lifetime: Lifetime, end: Timestamp) {
+        let rank = (lifetime.what.bytes, lifetime.age(end).0, Reverse(lifetime.began.0));
         if self.heap.len() >= self.max {
             self.left_out += 1;
             if self.heap.peek().is_none_or(|Reverse(smallest)| smallest.rank >= rank) {
@@ -59,52 +59,56 @@ impl LargestSlices {
             }
             self.heap.pop();
         }
-        self.heap.push(Reverse(Ranked { rank, one }));
+        self.heap.push(Reverse(Ranked { rank, lifetime }));
     }
 
     /// Returns the allocations with their tracks; the largest are assigned first.
-    pub(super) fn into_lanes(self) -> (Vec<(Lifetime, usize)>, u64) {
+    pub(super) fn into_tracks(self) -> (Vec<(Lifetime, usize)>, u64) {
         let Self { heap, mut left_out, .. } = self;
-        let mut lanes: HashMap<(Pid, Option<DeviceId>), Vec<SliceTrack>> = HashMap::new();
-        let mut placed = Vec::new();
+        let mut tracks: HashMap<(Pid, Option<DeviceId>), Vec<SliceTrack>> = HashMap::new();
+        let mut slices = Vec::new();
         // The order is reversed, so the largest come first.
-        for Reverse(Ranked { one, .. }) in heap.into_sorted_vec() {
-            let lanes = lanes.entry((one.what.pid, one.what.device)).or_default();
-            let end = one.ended.map_or(u64::MAX, |(at, _)| at.0.max(one.began.0.saturating_add(1)));
-            let free = lanes.iter().position(|lane| lane.is_free(one.began.0, end));
+        for Reverse(Ranked { lifetime, .. }) in heap.into_sorted_vec() {
+            let tracks = tracks.entry((lifetime.what.pid, lifetime.what.device)).or_default();
+            let end = lifetime
+                .ended
+                .map_or(u64::MAX, |(at, _)| at.0.max(lifetime.began.0.saturating_add(1)));
+            let free = tracks.iter().position(|track| track.is_free(lifetime.began.0, end));
             let row = match free {
                 Some(row) => row,
-                None if lanes.len() < MAX_TRACKS => {
-                    lanes.push(SliceTrack::default());
-                    lanes.len() - 1
+                None if tracks.len() < MAX_TRACKS => {
+                    tracks.push(SliceTrack::default());
+                    tracks.len() - 1
                 }
                 None => {
                     left_out += 1;
                     continue;
                 }
             };
-            if let Some(lane) = lanes.get_mut(row) {
-                lane.taken.insert(one.began.0, end);
+            if let Some(track) = tracks.get_mut(row) {
+                track.occupied.insert(lifetime.began.0, end);
             }
-            placed.push((one, row));
+            slices.push((lifetime, row));
         }
         // At the same time and on the same track, ends come before starts.
-        placed.sort_by_key(|(one, row)| (one.began, one.ended.map(|(at, _)| at), *row));
-        (placed, left_out)
+        slices.sort_by_key(|(lifetime, row)| {
+            (lifetime.began, lifetime.ended.map(|(at, _)| at), *row)
+        });
+        (slices, left_out)
     }
 }
 
 /// Time spans that do not overlap.
 #[derive(Default)]
 struct SliceTrack {
-    taken: BTreeMap<u64, u64>,
+    occupied: BTreeMap<u64, u64>,
 }
 
 impl SliceTrack {
-    fn is_free(&self, began: u64, end: u64) -> bool {
-        let before = self.taken.range(..=began).next_back();
-        let next = self.taken.range(began..).next();
-        before.is_none_or(|(_, &ended)| ended <= began) && next.is_none_or(|(&next, _)| next >= end)
+    fn is_free(&self, start: u64, end: u64) -> bool {
+        let before = self.occupied.range(..=start).next_back();
+        let next = self.occupied.range(start..).next();
+        before.is_none_or(|(_, &ended)| ended <= start) && next.is_none_or(|(&next, _)| next >= end)
     }
 }
 
@@ -115,47 +119,49 @@ mod tests {
     use engine::model::ids::{AllocationKey, Tid};
     use engine::model::memory_kind::MemoryKind;
 
-    fn one(began: u64, ended: Option<u64>, bytes: u64) -> Lifetime {
+    fn lifetime(start: u64, ended: Option<u64>, bytes: u64) -> Lifetime {
         let what = AllocationChange {
-            at: Timestamp(began),
+            at: Timestamp(start),
             action: ChangeKind::Allocated,
             pid: Pid(1),
             tid: Tid(1),
             device: None,
             kind: MemoryKind::Device,
-            key: AllocationKey::address(began),
+            key: AllocationKey::address(start),
             bytes,
             pool: None,
             stream: None,
             site: None,
         };
         let ended = ended.map(|at| (Timestamp(at), EndReason::Freed));
-        Lifetime { what, began: Timestamp(began), ended }
+        Lifetime { what, began: Timestamp(start), ended }
     }
 
     #[test]
     fn largest_are_kept_and_others_counted() {
-        let mut biggest = LargestSlices::new(2);
-        for (began, bytes) in [(1, 5), (2, 9), (3, 1), (4, 7), (5, 7)] {
-            biggest.add(one(began, Some(began + 1), bytes), Timestamp(10));
+        let mut largest = LargestSlices::new(2);
+        for (start, bytes) in [(1, 5), (2, 9), (3, 1), (4, 7), (5, 7)] {
+            largest.add(lifetime(start, Some(start + 1), bytes), Timestamp(10));
         }
-        let (placed, left_out) = biggest.into_lanes();
-        let bytes: Vec<_> = placed.iter().map(|(one, _)| (one.began.0, one.what.bytes)).collect();
+        let (slices, left_out) = largest.into_tracks();
+        let bytes: Vec<_> =
+            slices.iter().map(|(lifetime, _)| (lifetime.began.0, lifetime.what.bytes)).collect();
         assert_eq!((bytes, left_out), (vec![(2, 9), (4, 7)], 3));
     }
 
     #[test]
     fn slices_of_a_track_do_not_overlap() {
-        let mut biggest = LargestSlices::new(1000);
+        let mut largest = LargestSlices::new(1000);
         let spans = [(0, Some(10), 9), (5, Some(15), 8), (10, Some(20), 7), (20, None, 6)];
-        for (began, ended, bytes) in spans {
-            biggest.add(one(began, ended, bytes), Timestamp(100));
+        for (start, ended, bytes) in spans {
+            largest.add(lifetime(start, ended, bytes), Timestamp(100));
         }
         // A slice takes at least one nanosecond of its track.
-        biggest.add(one(3, Some(3), 2), Timestamp(100));
-        biggest.add(one(3, Some(3), 1), Timestamp(100));
-        let (placed, left_out) = biggest.into_lanes();
-        let rows: Vec<_> = placed.iter().map(|(one, row)| (one.what.bytes, *row)).collect();
+        largest.add(lifetime(3, Some(3), 2), Timestamp(100));
+        largest.add(lifetime(3, Some(3), 1), Timestamp(100));
+        let (slices, left_out) = largest.into_tracks();
+        let rows: Vec<_> =
+            slices.iter().map(|(lifetime, row)| (lifetime.what.bytes, *row)).collect();
         assert_eq!((left_out, rows.len()), (0, 6));
         for (bytes, row) in [(9, 0), (8, 1), (7, 0), (6, 0), (2, 1), (1, 2)] {
             assert!(rows.contains(&(bytes, row)), "{rows:?}");
@@ -164,12 +170,15 @@ mod tests {
 
     #[test]
     fn number_of_tracks_is_limited() {
-        let mut biggest = LargestSlices::new(1000);
+        let mut largest = LargestSlices::new(1000);
         for bytes in 0..MAX_TRACKS as u64 + 5 {
-            biggest.add(one(bytes, None, bytes), Timestamp(1000));
+            largest.add(lifetime(bytes, None, bytes), Timestamp(1000));
         }
-        let (placed, left_out) = biggest.into_lanes();
-        assert_eq!((placed.len(), left_out), (MAX_TRACKS, 5));
-        assert!(placed.iter().all(|(one, _)| one.what.bytes >= 5), "the largest have a track");
+        let (slices, left_out) = largest.into_tracks();
+        assert_eq!((slices.len(), left_out), (MAX_TRACKS, 5));
+        assert!(
+            slices.iter().all(|(lifetime, _)| lifetime.what.bytes >= 5),
+            "the largest have a track"
+        );
     }
 }

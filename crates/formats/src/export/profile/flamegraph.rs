@@ -40,7 +40,7 @@ pub fn flame_graph(
 /// Returns a separate color for Python frames; other frames get shades of another color.
 fn palette(profile: &Profile<'_>) -> PaletteMap {
     let mut map = PaletteMap::default();
-    let sites = profile.samples.iter().filter_map(|sample| sample.place.site);
+    let sites = profile.samples.iter().filter_map(|sample| sample.key.site);
     for frame in sites.flat_map(|site| profile.stacks.frames(site)) {
         if frame.language == Language::Python {
             map.insert(word(&line(frame)), PYTHON);

@@ -38,13 +38,13 @@ pub(super) fn lines(
 }
 
 fn stack(profile: &Profile<'_>, sample: &ProfileSample) -> String {
-    let frames = sample.place.site.map(|site| profile.stacks.frames(site));
+    let frames = sample.key.site.map(|site| profile.stacks.frames(site));
     let mut names: Vec<String> =
         frames.into_iter().flatten().map(|frame| word(&line(frame))).collect();
     if names.is_empty() {
         names.push("(no call stack)".to_owned());
     }
-    names.push(word(&profile.process(sample.place.pid)));
+    names.push(word(&profile.process(sample.key.pid)));
     names.reverse();
     names.join(";")
 }

@@ -55,7 +55,7 @@ impl AllocationBaseline {
     }
 }
 
-/// Writes the profile. For stores that add up allocations over profiles, `since` is the baseline of
+/// Writes the profile. For stores that add up allocations over profiles, `baseline` is that of
 /// the previous one; without it, allocations count from the start of the trace. With `paths`,
 /// directories of files and libraries are included.
 ///
@@ -63,30 +63,30 @@ impl AllocationBaseline {
 pub fn live_pprof(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
-    since: Option<&AllocationBaseline>,
+    context: &ReportContext,
+    baseline: Option<&AllocationBaseline>,
     paths: bool,
 ) -> io::Result<()> {
     let mut builder = PprofBuilder::new("GPU memory in use");
-    builder.proto.time_nanos = names.clock.nanos(snapshot.at);
-    let start = since.map_or(names.clock.start(), |since| since.at);
+    builder.proto.time_nanos = context.clock.nanos(snapshot.at);
+    let start = baseline.map_or(context.clock.start(), |baseline| baseline.at);
     let duration = snapshot.at.0.saturating_sub(start.0);
     builder.proto.duration_nanos = i64::try_from(duration).unwrap_or(0);
     let period = ValueType { kind: builder.text("space"), unit: builder.text("bytes") };
     (builder.proto.period_type, builder.proto.period) = (Some(period), 1);
     let mut stacks = StackTable::default();
     for process in running(snapshot) {
-        let labels = ProcessLabels::new(process, names);
+        let labels = ProcessLabels::new(process, context);
         let mut rest = device_memory(process);
         for (site, kind) in process.sites.iter().flat_map(parts) {
             let in_use = Amount { bytes: kind.live_bytes.0, allocations: kind.live_allocations };
             rest.bytes = rest.bytes.saturating_sub(in_use.bytes);
             rest.allocations = rest.allocations.saturating_sub(in_use.allocations);
-            let allocated = match (site.name, since) {
+            let allocated = match (site.name, baseline) {
                 // Counts completely once its frames are known.
                 (SiteName::Pending(_), Some(_)) => Amount::default(),
                 (_, None) => ever(kind),
-                (name, Some(since)) => since.since(process.key, name, kind),
+                (name, Some(baseline)) => baseline.since(process.key, name, kind),
             };
             let stack: Vec<_> =
                 site.frames.iter().map(|frame| stacks.frame(redact_paths(frame, paths))).collect();
@@ -130,19 +130,19 @@ struct ProcessLabels<'a> {
 }
 
 impl<'a> ProcessLabels<'a> {
-    fn new(process: &'a ProcessView, names: &'a ReportContext) -> Self {
+    fn new(process: &'a ProcessView, context: &'a ReportContext) -> Self {
         let mut used = process.devices.iter().filter(|device| device.live_bytes.0 > 0);
         let gpu = match (used.next(), used.next()) {
             (Some(only), None) => only.gpu,
             _ => None,
         };
-        let uuid = gpu.and_then(|gpu| names.gpu(gpu)).map_or("", |gpu| &*gpu.uuid);
+        let uuid = gpu.and_then(|gpu| context.gpu(gpu)).map_or("", |gpu| &*gpu.uuid);
         Self { process, gpu, uuid }
     }
 
     const fn sample(&self, kind: MemoryKind, in_use: Amount, allocated: Amount) -> ProfileSample {
         let group = GroupKey { pid: self.process.key.pid, device: None, kind, site: None };
-        ProfileSample { place: group, in_use, allocated }
+        ProfileSample { key: group, in_use, allocated }
     }
 
     fn tags(&self, kind: Option<MemoryKind>) -> Vec<LabelValue<'a>> {

@@ -28,7 +28,7 @@ use crate::sanitize::sanitize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProfileSample {
     /// Process, device, kind and site.
-    pub place: GroupKey,
+    pub key: GroupKey,
     /// Memory in use: never freed, or live at the peak.
     pub in_use: Amount,
     /// Total allocated memory.
@@ -82,9 +82,9 @@ impl ProfileSample {
 /// Returns samples with the memory that was never freed and the total allocated memory of a file.
 #[must_use]
 pub fn at_end(groups: &GroupTable) -> Vec<ProfileSample> {
-    let counted = groups.iter().filter(|group| groups.measure().counts(group.place.kind));
+    let counted = groups.iter().filter(|group| groups.scope().counts(group.place.kind));
     let sample = counted.map(|group| ProfileSample {
-        place: group.place,
+        key: group.place,
         in_use: group.never_freed(),
         allocated: group.began,
     });
@@ -96,14 +96,13 @@ pub fn at_end(groups: &GroupTable) -> Vec<ProfileSample> {
 pub fn at_peak(groups: &GroupTable, peaks: &[Peak]) -> Vec<ProfileSample> {
     let mut samples: BTreeMap<GroupKey, ProfileSample> = at_end(groups)
         .into_iter()
-        .map(|sample| (sample.place, ProfileSample { in_use: Amount::default(), ..sample }))
+        .map(|sample| (sample.key, ProfileSample { in_use: Amount::default(), ..sample }))
         .collect();
     let device_peaks = peaks.iter().filter(|peak| peak.pid.is_none());
     for group in device_peaks.flat_map(|peak| &peak.live) {
         let none = Amount::default();
-        let (place, allocated) = (group.place, none);
-        let sample =
-            samples.entry(place).or_insert(ProfileSample { place, in_use: none, allocated });
+        let (key, allocated) = (group.place, none);
+        let sample = samples.entry(key).or_insert(ProfileSample { key, in_use: none, allocated });
         sample.in_use = sample.in_use.plus(group.amount);
     }
     samples.into_values().collect()

@@ -69,7 +69,7 @@ impl PprofBuilder {
     }
 
     fn add_sample(&mut self, profile: &Profile<'_>, sample: &ProfileSample) {
-        let group = sample.place;
+        let group = sample.key;
         let stack = group.site.map_or(&[][..], |site| profile.stacks.ids(site));
         let process = profile.process(group.pid);
         let mut tags = vec![LabelValue::Number("pid", i64::from(group.pid.0))];

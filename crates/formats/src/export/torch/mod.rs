@@ -42,7 +42,7 @@ pub enum TraceTarget {
 /// A snapshot in progress.
 pub struct SnapshotWriter<'a> {
     pickle: PickleWriter<'a>,
-    measure: MemoryScope,
+    scope: MemoryScope,
     pid: Pid,
     devices: Vec<Option<DeviceId>>,
     host: bool,
@@ -61,18 +61,18 @@ impl<'a> SnapshotWriter<'a> {
     /// processes if there are several: addresses of different processes are unrelated.
     pub fn new(
         out: &'a mut dyn Write,
-        survey: Prescan,
+        prescan: Prescan,
         info: &FileInfo,
     ) -> io::Result<Result<Self, Vec<Pid>>> {
-        let measure = survey.measure;
-        let PrescanResult { mut live, devices: changed, host, processes } = survey.finish();
+        let scope = prescan.scope;
+        let PrescanResult { mut live, devices: changed, host, processes } = prescan.finish();
         if processes.len() > 1 {
             return Ok(Err(processes.into_iter().collect()));
         }
         let pid = processes.first().copied().unwrap_or(Pid(0));
         let mut snapshot = Self {
             pickle: PickleWriter::new(out)?,
-            measure,
+            scope,
             pid,
             devices: device_list(&changed, info),
             host,
@@ -90,19 +90,19 @@ impl<'a> SnapshotWriter<'a> {
 
     /// Returns the traces to write, in this order.
     #[must_use]
-    pub fn lanes(&self) -> Vec<TraceTarget> {
-        let mut lanes: Vec<TraceTarget> =
+    pub fn targets(&self) -> Vec<TraceTarget> {
+        let mut targets: Vec<TraceTarget> =
             self.devices.iter().copied().map(TraceTarget::Device).collect();
         if self.host {
-            lanes.push(TraceTarget::Host);
+            targets.push(TraceTarget::Host);
         }
-        lanes
+        targets
     }
 
     /// Returns whether a trace has changes; one without needs no pass over the file.
     #[must_use]
-    pub fn has_changes(&self, lane: TraceTarget) -> bool {
-        match lane {
+    pub fn has_changes(&self, target: TraceTarget) -> bool {
+        match target {
             TraceTarget::Device(device) => self.changed.contains(&device),
             TraceTarget::Host => true,
         }
@@ -118,23 +118,23 @@ impl<'a> SnapshotWriter<'a> {
     }
 
     /// Starts a trace.
-    pub fn open(&mut self, lane: TraceTarget, info: &FileInfo) -> io::Result<()> {
-        if lane == TraceTarget::Host {
+    pub fn open(&mut self, target: TraceTarget, info: &FileInfo) -> io::Result<()> {
+        if target == TraceTarget::Host {
             self.pickle.close_list()?;
             self.pickle.word("host_traces")?;
             self.pickle.open_list()?;
         }
         let failures = info.failed_allocations.iter().filter(|failed| {
-            let here = match lane {
+            let here = match target {
                 TraceTarget::Device(device) => failed.device == device,
                 TraceTarget::Host => false,
             };
             here && failed.pid == self.pid
         });
-        let live = self.live.iter().map(|live| (live.address, live.one.began));
+        let live = self.live.iter().map(|live| (live.address, live.lifetime.began));
         let trace = TraceWriter::new(
-            self.measure,
-            lane,
+            self.scope,
+            target,
             self.grows,
             failures.copied().collect(),
             live.collect(),
@@ -169,7 +169,7 @@ impl<'a> SnapshotWriter<'a> {
             self.pickle.word("host_segments")?;
             self.host_segments(info)?;
         }
-        if self.measure == MemoryScope::Torch {
+        if self.scope == MemoryScope::Torch {
             self.pickle.word("allocator_settings")?;
             state::settings(&mut self.pickle, &info.settings)?;
         }

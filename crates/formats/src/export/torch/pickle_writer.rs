@@ -13,7 +13,7 @@ pub(super) struct PickleWriter<'a> {
     out: &'a mut dyn Write,
     /// Number of memoized values; each gets the next number.
     memoized: u32,
-    words: HashMap<&'static str, u32>,
+    string_ids: HashMap<&'static str, u32>,
 }
 
 /// A list whose items are written one by one.
@@ -26,7 +26,7 @@ impl<'a> PickleWriter<'a> {
     /// Starts a pickle.
     pub(super) fn new(out: &'a mut dyn Write) -> io::Result<Self> {
         out.write_all(&[0x80, 4])?;
-        Ok(Self { out, memoized: 0, words: HashMap::new() })
+        Ok(Self { out, memoized: 0, string_ids: HashMap::new() })
     }
 
     /// Ends the pickle; the last value is its content.
@@ -80,12 +80,12 @@ impl<'a> PickleWriter<'a> {
 
     /// Writes a frequent string: the text only once, then references to it.
     pub(super) fn word(&mut self, word: &'static str) -> io::Result<()> {
-        if let Some(known) = self.words.get(word) {
+        if let Some(known) = self.string_ids.get(word) {
             return self.again(*known);
         }
         self.text(word)?;
         let number = self.keep()?;
-        self.words.insert(word, number);
+        self.string_ids.insert(word, number);
         Ok(())
     }
 

@@ -16,11 +16,11 @@ const SYNTHETIC_ADDRESSES: std::ops::Range<u64> = 1 << 52..1 << 53;
 const SYNTHETIC_ALIGNMENT: u64 = 2 << 20;
 
 /// Returns whether a snapshot contains a change.
-pub(super) fn is_wanted(measure: MemoryScope, change: &AllocationChange) -> bool {
+pub(super) fn is_wanted(scope: MemoryScope, change: &AllocationChange) -> bool {
     let kind = change.kind;
     let cache =
-        measure == MemoryScope::Torch && matches!(kind, MemoryKind::Pool | MemoryKind::Pinned);
-    (measure.counts(kind) || cache) && change.bytes > 0
+        scope == MemoryScope::Torch && matches!(kind, MemoryKind::Pool | MemoryKind::Pinned);
+    (scope.counts(kind) || cache) && change.bytes > 0
 }
 
 /// Addresses of allocations. Arrays, physical memory and graph memory have handles or nothing: they
@@ -58,7 +58,7 @@ impl AddressAssigner {
 
 /// An allocation that is live at the end.
 pub(super) struct LiveAllocation {
-    pub(super) one: Lifetime,
+    pub(super) lifetime: Lifetime,
     pub(super) address: u64,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct PrescanResult {
 
 /// Collects the live allocations of a file.
 pub struct Prescan {
-    pub(super) measure: MemoryScope,
+    pub(super) scope: MemoryScope,
     lifetimes: LifetimeTracker,
     addresses: AddressAssigner,
     /// Addresses of live allocations.
@@ -90,9 +90,9 @@ pub struct Prescan {
 impl Prescan {
     /// Creates an empty prescan.
     #[must_use]
-    pub fn new(measure: MemoryScope) -> Self {
+    pub fn new(scope: MemoryScope) -> Self {
         Self {
-            measure,
+            scope,
             lifetimes: LifetimeTracker::default(),
             addresses: AddressAssigner::default(),
             address_of: HashMap::new(),
@@ -105,7 +105,7 @@ impl Prescan {
 
     /// Adds a change.
     pub fn change(&mut self, change: &AllocationChange) {
-        if !is_wanted(self.measure, change) {
+        if !is_wanted(self.scope, change) {
             return;
         }
         self.processes.insert(change.pid);
@@ -129,19 +129,19 @@ impl Prescan {
             // A new program under the same pid: memory of the old one was freed by the kernel.
             self.exited.remove(&change.pid);
         }
-        if let Some(one) = self.lifetimes.observe(change)
-            && matches!(one.ended, Some((_, EndReason::ProcessExited)))
+        if let Some(lifetime) = self.lifetimes.observe(change)
+            && matches!(lifetime.ended, Some((_, EndReason::ProcessExited)))
         {
-            self.exited.entry(change.pid).or_default().push(LiveAllocation { one, address });
+            self.exited.entry(change.pid).or_default().push(LiveAllocation { lifetime, address });
         }
     }
 
     pub(super) fn finish(self) -> PrescanResult {
         let mut live = self.exited;
-        for one in self.lifetimes.finish() {
-            let key = (one.what.pid, one.what.key, one.what.kind);
-            let address = self.address_of.get(&key).copied().unwrap_or(one.what.key.value);
-            live.entry(one.what.pid).or_default().push(LiveAllocation { one, address });
+        for lifetime in self.lifetimes.finish() {
+            let key = (lifetime.what.pid, lifetime.what.key, lifetime.what.kind);
+            let address = self.address_of.get(&key).copied().unwrap_or(lifetime.what.key.value);
+            live.entry(lifetime.what.pid).or_default().push(LiveAllocation { lifetime, address });
         }
         let Self { devices, host, processes, .. } = self;
         PrescanResult { live, devices, host, processes }
@@ -155,14 +155,14 @@ mod tests {
     use engine::model::units::Timestamp;
 
     fn change(
-        what: ChangeKind,
+        action: ChangeKind,
         space: AddressType,
         value: u64,
         kind: MemoryKind,
     ) -> AllocationChange {
         AllocationChange {
             at: Timestamp(1),
-            action: what,
+            action,
             pid: Pid(1),
             tid: Tid(1),
             device: None,
@@ -181,13 +181,14 @@ mod tests {
         let device =
             change(ChangeKind::Allocated, AddressType::Pointer, 0x7f00, MemoryKind::Device);
         assert_eq!(addresses.of(&device), 0x7f00);
-        let one = change(ChangeKind::Allocated, AddressType::Handle, 0x7f00, MemoryKind::Physical);
+        let physical =
+            change(ChangeKind::Allocated, AddressType::Handle, 0x7f00, MemoryKind::Physical);
         let graph = change(ChangeKind::Allocated, AddressType::Pointer, 0, MemoryKind::Graph);
-        let (first, second) = (addresses.of(&one), addresses.of(&graph));
+        let (first, second) = (addresses.of(&physical), addresses.of(&graph));
         assert_eq!((first, second), (1 << 52, (1 << 52) + (4 << 20)));
         let ended = ChangeKind::Ended { began: Timestamp(1), how: EndReason::Freed };
-        assert_eq!(addresses.of(&AllocationChange { action: ended, ..one }), first);
-        assert_ne!(addresses.of(&one), first);
+        assert_eq!(addresses.of(&AllocationChange { action: ended, ..physical }), first);
+        assert_ne!(addresses.of(&physical), first);
         let huge = AllocationChange {
             bytes: u64::MAX,
             ..change(ChangeKind::Allocated, AddressType::Array, 9, MemoryKind::Array)

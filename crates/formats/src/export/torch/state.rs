@@ -41,7 +41,7 @@ impl SnapshotWriter<'_> {
     /// Writes the list of device segments.
     pub(super) fn segments(&mut self, info: &FileInfo) -> io::Result<()> {
         let mut items = self.pickle.open_list()?;
-        if self.measure == MemoryScope::Torch {
+        if self.scope == MemoryScope::Torch {
             for segment in info.segments.iter().filter(|segment| segment.device.is_some()) {
                 self.pickle.item(&mut items)?;
                 self.cached(segment, info)?;
@@ -68,7 +68,7 @@ impl SnapshotWriter<'_> {
 
     /// Writes a segment of a cache.
     fn cached(&mut self, segment: &Segment, info: &FileInfo) -> io::Result<()> {
-        let written = SegmentRecord {
+        let record = SegmentRecord {
             device: self.device_index(segment.device),
             address: segment.address,
             bytes: segment.bytes,
@@ -79,35 +79,35 @@ impl SnapshotWriter<'_> {
             site: None,
             blocks: &segment.blocks,
         };
-        self.segment(&written, info)
+        self.segment(&record, info)
     }
 
     /// Writes an allocation of the driver as a segment with one block.
     fn driver_allocation(&mut self, live: &LiveAllocation, info: &FileInfo) -> io::Result<()> {
-        let what = &live.one.what;
+        let allocation = &live.lifetime.what;
         let block = Block {
             address: live.address,
-            bytes: what.bytes,
-            requested: what.bytes,
+            bytes: allocation.bytes,
+            requested: allocation.bytes,
             state: BlockState::Allocated,
-            site: what.site,
+            site: allocation.site,
         };
-        let written = SegmentRecord {
-            device: self.device_index(what.device),
+        let record = SegmentRecord {
+            device: self.device_index(allocation.device),
             address: live.address,
-            bytes: what.bytes,
-            stream: what.stream.map_or(0, |stream| stream.0),
-            part: if what.bytes <= SMALL_BLOCK_BYTES {
+            bytes: allocation.bytes,
+            stream: allocation.stream.map_or(0, |stream| stream.0),
+            part: if allocation.bytes <= SMALL_BLOCK_BYTES {
                 PoolSizeClass::Small
             } else {
                 PoolSizeClass::Large
             },
             pool: (0, 0),
             expandable: false,
-            site: what.site,
+            site: allocation.site,
             blocks: &[block],
         };
-        self.segment(&written, info)
+        self.segment(&record, info)
     }
 
     /// Returns the index of a device in the list of traces.

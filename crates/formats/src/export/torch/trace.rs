@@ -26,8 +26,8 @@ pub(super) struct TraceContext<'p, 'a> {
 
 /// Writes one trace.
 pub(super) struct TraceWriter {
-    measure: MemoryScope,
-    lane: TraceTarget,
+    scope: MemoryScope,
+    target: TraceTarget,
     /// Whether segments are mapped and unmapped in parts.
     grows: bool,
     /// Failed requests of the device, last one first.
@@ -41,15 +41,15 @@ pub(super) struct TraceWriter {
 
 impl TraceWriter {
     pub(super) fn new(
-        measure: MemoryScope,
-        lane: TraceTarget,
+        scope: MemoryScope,
+        target: TraceTarget,
         grows: bool,
         mut failures: Vec<FailedAllocation>,
         live: HashSet<(u64, Timestamp)>,
     ) -> Self {
         failures.sort_by_key(|failed| std::cmp::Reverse(failed.at));
         let addresses = AddressAssigner::default();
-        Self { measure, lane, grows, failures, live, addresses, exited: Vec::new() }
+        Self { scope, target, grows, failures, live, addresses, exited: Vec::new() }
     }
 
     pub(super) fn change(
@@ -57,7 +57,7 @@ impl TraceWriter {
         change: &AllocationChange,
         context: &mut TraceContext<'_, '_>,
     ) -> io::Result<()> {
-        if !is_wanted(self.measure, change) {
+        if !is_wanted(self.scope, change) {
             return Ok(());
         }
         let address = self.addresses.of(change);
@@ -93,7 +93,7 @@ impl TraceWriter {
     }
 
     fn is_here(&self, kind: MemoryKind, device: Option<engine::model::ids::DeviceId>) -> bool {
-        match self.lane {
+        match self.target {
             TraceTarget::Device(own) => kind != MemoryKind::Pinned && own == device,
             TraceTarget::Host => kind == MemoryKind::Pinned,
         }
@@ -109,7 +109,7 @@ impl TraceWriter {
             let action = if self.grows { "segment_map" } else { "segment_alloc" };
             return context.entry(action, change, address, change.bytes);
         }
-        if self.measure == MemoryScope::Device {
+        if self.scope == MemoryScope::Device {
             context.entry("segment_alloc", change, address, change.bytes)?;
         }
         // A trace has requested sizes. They are known for allocations that are live at the end; for
@@ -131,7 +131,7 @@ impl TraceWriter {
         }
         context.entry("free_requested", change, address, change.bytes)?;
         context.entry("free_completed", change, address, change.bytes)?;
-        if self.measure == MemoryScope::Device {
+        if self.scope == MemoryScope::Device {
             context.entry("segment_free", change, address, change.bytes)?;
         }
         Ok(())

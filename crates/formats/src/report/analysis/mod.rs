@@ -130,12 +130,8 @@ pub fn write_tsv(
     match answer {
         AnalysisResult::Leaks(answer) => tsv::write(out, &views::leaks::table(answer, file)),
         AnalysisResult::Peak(answer) => views::peak::rows(answer, file, out),
-        AnalysisResult::Usage(answer, overlays) => {
-            views::usage::rows(answer, overlays, file, out)
-        }
-        AnalysisResult::Suspects(answer) => {
-            tsv::write(out, &views::suspects::table(answer, file))
-        }
+        AnalysisResult::Usage(answer, overlays) => views::usage::rows(answer, overlays, file, out),
+        AnalysisResult::Suspects(answer) => tsv::write(out, &views::suspects::table(answer, file)),
         AnalysisResult::Summary(answer) => tsv::write(out, &views::summary::table(answer, file)),
         AnalysisResult::Fragmentation(answer) => {
             tsv::write(out, &views::fragmentation::table(answer))
@@ -187,7 +183,7 @@ impl AnalyzedFile<'_> {
 
     /// Returns the memory that totals of the file are about.
     pub(crate) fn memory_phrase(&self) -> &'static str {
-        match self.imported.source.measure() {
+        match self.imported.source.scope() {
             MemoryScope::Device => "device memory",
             MemoryScope::Torch => "PyTorch memory",
         }

@@ -230,10 +230,10 @@ fn line(points: &[(i64, u64)], parts: &mut PackedData) -> Value {
 /// Returns the series of kinds that are not in the sum: host memory, managed memory, reservations.
 fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
     let file = &report.file;
-    let measure = file.imported.source.measure();
+    let scope = file.imported.source.scope();
     let separate = report.usage.series.iter();
     let mut separate: Vec<_> = separate
-        .filter(|series| series.kind.is_some_and(|kind| !measure.counts(kind)))
+        .filter(|series| series.kind.is_some_and(|kind| !scope.counts(kind)))
         .filter(|series| series.peak.bytes > 0)
         .collect();
     separate.sort_by_key(|series| std::cmp::Reverse(series.peak.bytes));
@@ -251,11 +251,7 @@ fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
     rows.collect()
 }
 
-fn overlays(
-    overlays: &[OverlaySeries],
-    file: &AnalyzedFile<'_>,
-    parts: &mut PackedData,
-) -> Value {
+fn overlays(overlays: &[OverlaySeries], file: &AnalyzedFile<'_>, parts: &mut PackedData) -> Value {
     let rows = overlays.iter().map(|overlay| {
         let points = overlay.points.iter().map(|(at, bytes)| (file.nanos(*at), *bytes));
         let points: Vec<_> = points.collect();
@@ -293,11 +289,7 @@ fn leaks(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
 }
 
 /// Returns leak suspects, other verdicts and anomalies.
-fn growing(
-    found: &SuspectReport,
-    file: &AnalyzedFile<'_>,
-    names: &mut StringTable<'_>,
-) -> Value {
+fn growing(found: &SuspectReport, file: &AnalyzedFile<'_>, names: &mut StringTable<'_>) -> Value {
     let mut row = |one: &FileSiteVerdict| {
         json!({
             "site": names.site(one.place.site),
