@@ -33,7 +33,7 @@ pub(crate) fn leak_limit(text: &str) -> Result<LeakThreshold, String> {
     if text == "suspects" {
         return Ok(LeakThreshold::Suspects);
     }
-    let explain = |why| format!("{why}; expected a size, such as 10M, or `suspects`");
+    let explain = |reason| format!("{reason}; expected a size, such as 10M, or `suspects`");
     size(text).map(LeakThreshold::NotFreed).map_err(explain)
 }
 

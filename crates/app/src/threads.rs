@@ -61,8 +61,8 @@ pub(crate) fn report_panics() {
         }
         let location = info.location().map_or_else(String::new, |at| format!(" at {at}"));
         let current = thread::current();
-        let (name, why) = (current.name().unwrap_or("?"), message(info.payload()));
-        output::log(&format!("the thread `{name}` panicked{location}: {why}"));
+        let (name, reason) = (current.name().unwrap_or("?"), message(info.payload()));
+        output::log(&format!("the thread `{name}` panicked{location}: {reason}"));
     }));
 }
 

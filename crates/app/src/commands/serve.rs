@@ -57,8 +57,8 @@ pub(crate) fn run(options: &cli::ServeArgs) -> Result<Outcome> {
         output::log("configuration OK");
         return Ok(Outcome::Success);
     }
-    config.check_state().map_err(|why| anyhow!(why))?;
-    config.make_state().map_err(|why| anyhow!(why))?;
+    config.check_state().map_err(|reason| anyhow!(reason))?;
+    config.make_state().map_err(|reason| anyhow!(reason))?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;

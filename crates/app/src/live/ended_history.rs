@@ -81,8 +81,7 @@ mod tests {
     fn report(pid: u32, allocations: u64) -> Snapshot {
         let mut ledger = Ledger::new();
         let at = Timestamp(1);
-        let event =
-            |what| Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what };
+        let event = |kind| Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind };
         let name = "program".into();
         let facts = ProcessInfo { start: 1, uid: 0, name, before_trace: false };
         ledger.apply(&event(EventKind::Process(facts)));

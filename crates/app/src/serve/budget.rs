@@ -172,7 +172,7 @@ impl Budget {
     }
 
     fn step_down(&mut self, usage: &SelfUsage, over_cpu: bool, cpu: f64) -> Option<BudgetChange> {
-        let why = match (over_cpu, self.max_cpu, self.max_memory) {
+        let reason = match (over_cpu, self.max_cpu, self.max_memory) {
             (true, Some(max), _) => format!("{cpu:.1} % of a core, limit {max} %"),
             (_, _, max) => {
                 format!("{} of memory, limit {}", usage.memory, max.unwrap_or_default())
@@ -184,7 +184,7 @@ impl Budget {
             return is_first.then(|| BudgetChange {
                 steps: self.steps().to_vec(),
                 message: format!(
-                    "over budget ({why}) with nothing left to drop; memory accounting stays exact. \
+                    "over budget ({reason}) with nothing left to drop; memory accounting stays exact. \
                      Raise the budget or trace less"
                 ),
             });
@@ -193,7 +193,7 @@ impl Budget {
         Some(BudgetChange {
             steps: self.steps().to_vec(),
             message: format!(
-                "over budget ({why}): {}; memory accounting stays exact",
+                "over budget ({reason}): {}; memory accounting stays exact",
                 step.description()
             ),
         })

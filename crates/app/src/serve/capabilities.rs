@@ -70,16 +70,16 @@ pub(crate) fn keep_tracing() -> Result<()> {
 }
 
 /// Keeps only these capabilities, for this thread and threads that it starts.
-pub(crate) fn keep_only(kept: CapabilitySet) -> Result<()> {
-    keep(kept).context("cannot drop capabilities")
+pub(crate) fn keep_only(caps: CapabilitySet) -> Result<()> {
+    keep(caps).context("cannot drop capabilities")
 }
 
 fn keep(needed: CapabilitySet) -> IoResult<()> {
     let has = capabilities(None)?;
-    let kept = has.permitted & needed;
+    let caps = has.permitted & needed;
     set_capabilities(
         None,
-        CapabilitySets { effective: kept, permitted: kept, inheritable: has.inheritable & kept },
+        CapabilitySets { effective: caps, permitted: caps, inheritable: has.inheritable & caps },
     )
 }
 
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn old_kernels_need_sys_admin() {
         for (kernel, more) in [((5, 15), true), ((6, 5), true), ((6, 6), false), ((7, 0), false)] {
-            let kept = tracing_on(kernel);
-            assert_eq!(kept.contains(CapabilitySet::SYS_ADMIN), more, "{kernel:?}");
-            assert!(kept.contains(TRACING_CAPABILITIES), "{kernel:?}");
+            let caps = tracing_on(kernel);
+            assert_eq!(caps.contains(CapabilitySet::SYS_ADMIN), more, "{kernel:?}");
+            assert!(caps.contains(TRACING_CAPABILITIES), "{kernel:?}");
         }
     }
 
@@ -110,9 +110,9 @@ mod tests {
             keep_only(CapabilitySet::KILL).unwrap();
             capabilities(None).unwrap()
         });
-        let kept = inner.join().unwrap();
-        assert_eq!(kept.effective, before.permitted & CapabilitySet::KILL);
-        assert_eq!(kept.permitted, kept.effective);
+        let caps = inner.join().unwrap();
+        assert_eq!(caps.effective, before.permitted & CapabilitySet::KILL);
+        assert_eq!(caps.permitted, caps.effective);
         assert_eq!(capabilities(None).unwrap(), before);
     }
 }

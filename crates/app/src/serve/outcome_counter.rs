@@ -33,12 +33,12 @@ mod tests {
 
     #[test]
     fn counts_are_kept_by_subject_and_outcome() {
-        let tally = OutcomeCounter::default();
-        tally.count("otlp", "sent", 2);
-        tally.count("otlp", "sent", 1);
-        tally.count("otlp", "dropped", 0);
-        tally.count("parquet", "failed", u64::MAX);
-        tally.count("parquet", "failed", 1);
-        assert_eq!(tally.counts(), [(("otlp", "sent"), 3), (("parquet", "failed"), u64::MAX)]);
+        let counter = OutcomeCounter::default();
+        counter.count("otlp", "sent", 2);
+        counter.count("otlp", "sent", 1);
+        counter.count("otlp", "dropped", 0);
+        counter.count("parquet", "failed", u64::MAX);
+        counter.count("parquet", "failed", 1);
+        assert_eq!(counter.counts(), [(("otlp", "sent"), 3), (("parquet", "failed"), u64::MAX)]);
     }
 }

@@ -98,8 +98,8 @@ impl SnapshotFeed {
             if latest.closed || remaining.is_zero() {
                 return None;
             }
-            let woken = self.changed.wait_timeout(latest, remaining);
-            latest = woken.unwrap_or_else(PoisonError::into_inner).0;
+            let result = self.changed.wait_timeout(latest, remaining);
+            latest = result.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

@@ -51,12 +51,12 @@ pub(crate) fn directory(path: &Path, create: bool) -> Result<bool, Refusal> {
             return Err(Errno::NOTDIR.into());
         }
     }
-    let facts = fs::fstat(&walk.dir)?;
-    if !is_exposed(&facts) {
+    let stat = fs::fstat(&walk.dir)?;
+    if !is_exposed(&stat) {
         return Ok(true);
     }
-    let can_be = make_private(&walk.dir, &facts, create)?;
-    if can_be { Ok(create) } else { Err(exposed(&walk.path)) }
+    let can_make_private = make_private(&walk.dir, &stat, create)?;
+    if can_make_private { Ok(create) } else { Err(exposed(&walk.path)) }
 }
 
 /// Checks a directory inside a checked one. It is never a link, because the agent creates it

@@ -28,14 +28,14 @@ impl AgentThread {
 
     /// Starts a worker that needs capabilities.
     pub(crate) fn spawn_with(
-        kept: CapabilitySet,
+        caps: CapabilitySet,
         name: &'static str,
         shared: &Arc<AgentState>,
         work: impl FnOnce(&Arc<AgentState>) -> Result<()> + Send + 'static,
     ) -> Result<Self> {
         let shared = Arc::clone(shared);
         let run = move || {
-            let outcome = capabilities::keep_only(kept).and_then(|()| work(&shared));
+            let outcome = capabilities::keep_only(caps).and_then(|()| work(&shared));
             outcome.with_context(|| format!("the thread `{name}` failed"))
         };
         Worker::spawn(name, run).map(Self)

@@ -30,8 +30,8 @@ pub(super) fn candidates(
     let mut all: Vec<Candidate> = others
         .filter_map(|process| {
             let bytes = held(process, device);
-            let is_wanted = bytes.0 > 0 && !advise_snapshot::is_protected(process);
-            is_wanted.then(|| Candidate { key: process.key, bytes, idle: idle(process) })
+            let is_candidate = bytes.0 > 0 && !advise_snapshot::is_protected(process);
+            is_candidate.then(|| Candidate { key: process.key, bytes, idle: idle(process) })
         })
         .collect();
     let is_idle = |one: &Candidate| one.idle.is_some_and(|idle| idle >= engine::advice::IDLE_AFTER);

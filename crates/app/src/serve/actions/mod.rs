@@ -139,9 +139,9 @@ impl ActionRunner {
             return;
         }
         if cause != OomCause::DeviceExhausted {
-            let why =
+            let reason =
                 format!("the cause is {}: stopping other processes would not help", cause.name());
-            return self.skip(&oom, &why);
+            return self.skip(&oom, &reason);
         }
         if oom.device == DeviceFilter::AllDevices {
             return self.skip(&oom, "GPU unknown");
@@ -214,29 +214,29 @@ impl ActionRunner {
         }
     }
 
-    fn is_allowed(&self, when: ActionTrigger) -> bool {
-        self.config.allow.iter().any(|allow| allow.trigger == when)
+    fn is_allowed(&self, trigger: ActionTrigger) -> bool {
+        self.config.allow.iter().any(|allow| allow.trigger == trigger)
     }
 
     /// Acts on the first candidate that matches a rule; at most one. A previous decision is not
     /// logged again.
     fn decide(
         &mut self,
-        when: ActionTrigger,
+        trigger: ActionTrigger,
         candidates: &[Candidate],
         previous: Option<Decision>,
     ) -> Decision {
         let mut decision = Decision::Final;
         let rules: Vec<ActionRule> =
-            self.config.allow.iter().filter(|allow| allow.trigger == when).cloned().collect();
+            self.config.allow.iter().filter(|allow| allow.trigger == trigger).cloned().collect();
         if rules.is_empty() {
             return decision;
         }
         for candidate in candidates {
             let process = match PidfdProcess::open(candidate.key) {
                 Ok(process) => process,
-                Err(why) => {
-                    self.record(when, candidate, "", "skipped", &why);
+                Err(reason) => {
+                    self.record(trigger, candidate, "", "skipped", &reason);
                     continue;
                 }
             };
@@ -244,9 +244,9 @@ impl ActionRunner {
                 rules.iter().filter(|rule| process.matches(rule)).collect();
             if let Some(allow) = matching.iter().find(|allow| candidate.bytes >= allow.min_bytes.0)
             {
-                return self.act(when, candidate, allow, &process, previous);
+                return self.act(trigger, candidate, allow, &process, previous);
             }
-            let why = match matching.iter().map(|allow| allow.min_bytes.0).min() {
+            let reason = match matching.iter().map(|allow| allow.min_bytes.0).min() {
                 None => "no rule allows it".to_owned(),
                 Some(minimum) => {
                     decision = Decision::TooLittle;
@@ -254,7 +254,7 @@ impl ActionRunner {
                 }
             };
             if previous != Some(Decision::TooLittle) {
-                self.record(when, candidate, &process.name, "skipped", &why);
+                self.record(trigger, candidate, &process.name, "skipped", &reason);
             }
         }
         decision
@@ -262,7 +262,7 @@ impl ActionRunner {
 
     fn act(
         &mut self,
-        when: ActionTrigger,
+        trigger: ActionTrigger,
         candidate: &Candidate,
         allow: &ActionRule,
         process: &PidfdProcess,
@@ -279,26 +279,27 @@ impl ActionRunner {
         };
         if self.done.len() >= self.config.max_per_hour {
             if previous != Some(Decision::RateLimited) {
-                let why = format!("{action}: {} actions in the last hour already", self.done.len());
-                self.record(when, candidate, &process.name, "rate_limited", &why);
+                let reason =
+                    format!("{action}: {} actions in the last hour already", self.done.len());
+                self.record(trigger, candidate, &process.name, "rate_limited", &reason);
             }
             return Decision::RateLimited;
         }
         if self.config.dry_run {
-            let why = format!("{action}: not done (dry_run)");
-            self.record(when, candidate, &process.name, "dry_run", &why);
+            let reason = format!("{action}: not done (dry_run)");
+            self.record(trigger, candidate, &process.name, "dry_run", &reason);
             return Decision::Final;
         }
         self.done.push_back(now);
         let outcome = match allow.signal() {
             Some(signal) => process.signal(signal),
-            None => self.run(when, candidate, allow),
+            None => self.run(trigger, candidate, allow),
         };
         match outcome {
-            Ok(()) => self.record(when, candidate, &process.name, "done", &action),
+            Ok(()) => self.record(trigger, candidate, &process.name, "done", &action),
             Err(error) => {
-                let why = format!("{action}: {error}");
-                self.record(when, candidate, &process.name, "failed", &why);
+                let reason = format!("{action}: {error}");
+                self.record(trigger, candidate, &process.name, "failed", &reason);
             }
         }
         Decision::Final
@@ -306,23 +307,23 @@ impl ActionRunner {
 
     fn run(
         &mut self,
-        when: ActionTrigger,
+        trigger: ActionTrigger,
         candidate: &Candidate,
         allow: &ActionRule,
     ) -> Result<(), String> {
         if self.children.len() >= MAX_CHILDREN {
             return Err(format!("{MAX_CHILDREN} commands are still running"));
         }
-        let facts = [
-            ("TRIGGER", when.name().to_owned()),
+        let variables = [
+            ("TRIGGER", trigger.name().to_owned()),
             ("PID", candidate.key.pid.to_string()),
             ("PROCESS_START_NS", candidate.key.start.to_string()),
             ("BYTES", candidate.bytes.0.to_string()),
         ];
-        let facts = facts.map(|(name, fact)| (format!("VRAMSCOPE_{name}"), fact)).into();
-        let running = ChildProgram::start(&allow.command, facts, "", COMMAND_TIMEOUT)?;
+        let variables = variables.map(|(name, value)| (format!("VRAMSCOPE_{name}"), value)).into();
+        let running = ChildProgram::start(&allow.command, variables, "", COMMAND_TIMEOUT)?;
         let program = allow.command.first().map(|word| sanitize(word)).unwrap_or_default();
-        let label = format!("{program} ({}, process {})", when.name(), candidate.key.pid);
+        let label = format!("{program} ({}, process {})", trigger.name(), candidate.key.pid);
         self.children.push((running, label));
         Ok(())
     }
@@ -334,41 +335,41 @@ impl ActionRunner {
             if let Some(stderr) = running.stderr_excerpt() {
                 output::log(&format!("command {label}: {stderr}"));
             }
-            if let Err(why) = outcome {
-                output::log(&format!("command {label} failed: {why}"));
+            if let Err(reason) = outcome {
+                output::log(&format!("command {label} failed: {reason}"));
             }
             false
         });
     }
 
     /// Logs that no action is taken for an error, under the process that requested the memory.
-    fn skip(&mut self, oom: &OomEvent, why: &str) {
+    fn skip(&mut self, oom: &OomEvent, reason: &str) {
         let key = ProcessKey { pid: oom.requester.pid, start: 0 };
         let requester = Candidate { key, bytes: oom.requested, idle: None };
-        self.record(ActionTrigger::OutOfMemory, &requester, &oom.requester.name, "skipped", why);
+        self.record(ActionTrigger::OutOfMemory, &requester, &oom.requester.name, "skipped", reason);
     }
 
     fn record(
         &mut self,
-        when: ActionTrigger,
+        trigger: ActionTrigger,
         candidate: &Candidate,
         name: &str,
         outcome: &str,
-        why: &str,
+        reason: &str,
     ) {
         let pid: Pid = candidate.key.pid;
         let entry = LogEntry {
-            trigger: when.name(),
+            trigger: trigger.name(),
             pid: pid.0,
             name: sanitize(name).into_owned(),
             bytes: candidate.bytes.0,
             outcome,
-            reason: sanitize(why).into_owned(),
+            reason: sanitize(reason).into_owned(),
         };
         if outcome != "skipped" {
             output::log(&format!(
                 "action ({}): {} (pid {pid}), {} held: {}: {}",
-                when.name(),
+                trigger.name(),
                 entry.name,
                 candidate.bytes,
                 outcome,

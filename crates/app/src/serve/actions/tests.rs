@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
 use engine::ledger::Ledger;
-use engine::model::event::{Allocate, Event, EventKind as Happened, ProcessInfo};
+use engine::model::event::{Allocate, Event, EventKind, ProcessInfo};
 use engine::model::ids::{AllocationKey, DeviceId, Pid, Tid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::SiteName;
@@ -73,15 +73,15 @@ fn own_uid() -> String {
 
 struct Fixture {
     dir: tempfile::TempDir,
-    actor: ActionRunner,
+    runner: ActionRunner,
 }
 
 impl Fixture {
     fn new(dry_run: bool, allow: Vec<ActionRule>) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let actor =
+        let runner =
             ActionRunner::with(ActionsConfig { dry_run, max_per_hour: 2, allow }, dir.path());
-        Self { dir, actor }
+        Self { dir, runner }
     }
 
     /// Returns the logged reasons.
@@ -111,7 +111,7 @@ fn only_the_matching_process_is_stopped() {
     let (mut allowed, mut small) = (TargetProcess::new(), TargetProcess::new());
     let rules = vec![allow(Some("no-such-name"), None), allow(Some("sle*"), Some(&own_uid()))];
     let mut fixture = Fixture::new(false, rules);
-    fixture.actor.decide(
+    fixture.runner.decide(
         ActionTrigger::OutOfMemory,
         &[small.candidate(99), allowed.candidate(100)],
         None,
@@ -127,17 +127,17 @@ fn partial_matches_are_left_alone() {
     let mut target = TargetProcess::new();
     let mut elsewhere = allow(Some("sleep"), None);
     elsewhere.cgroup = Some("/nowhere.slice".into());
-    let mut another_time = allow(Some("sleep"), None);
-    another_time.trigger = ActionTrigger::NearlyFull;
+    let mut other_trigger = allow(Some("sleep"), None);
+    other_trigger.trigger = ActionTrigger::NearlyFull;
     let rules = vec![
         allow(Some("slee"), Some(&own_uid())),
         allow(Some("sleep"), Some("4294967294")),
         allow(None, None),
         elsewhere,
-        another_time,
+        other_trigger,
     ];
     let mut fixture = Fixture::new(false, rules);
-    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
+    fixture.runner.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     assert!(target.is_running());
     assert_eq!(fixture.outcomes(), [(target.0.id(), "skipped".to_owned())]);
 }
@@ -146,7 +146,7 @@ fn partial_matches_are_left_alone() {
 fn dry_run_only_logs() {
     let mut target = TargetProcess::new();
     let mut fixture = Fixture::new(true, vec![allow(Some("sleep"), None)]);
-    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
+    fixture.runner.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     assert!(target.is_running());
     assert_eq!(fixture.outcomes(), [(target.0.id(), "dry_run".to_owned())]);
 }
@@ -159,11 +159,11 @@ fn reused_pids_and_the_agent_itself_are_left_alone() {
     later.key.start += 10_000_000;
     let mut unknown = target.candidate(1000);
     unknown.key.start = 0;
-    let mut ourselves = later.clone();
-    ourselves.key.pid = Pid(std::process::id());
+    let mut own_process = later.clone();
+    own_process.key.pid = Pid(std::process::id());
     let mut first = later.clone();
     first.key.pid = Pid(1);
-    fixture.actor.decide(ActionTrigger::OutOfMemory, &[later, unknown, ourselves, first], None);
+    fixture.runner.decide(ActionTrigger::OutOfMemory, &[later, unknown, own_process, first], None);
     assert!(target.is_running());
     assert!(fixture.outcomes().iter().all(|(_, outcome)| outcome == "skipped"));
     assert_eq!(fixture.outcomes().len(), 4);
@@ -174,7 +174,7 @@ fn hourly_limit_is_enforced() {
     let mut targets: Vec<TargetProcess> = (0..3).map(|_| TargetProcess::new()).collect();
     let mut fixture = Fixture::new(false, vec![allow(Some("sleep"), None)]);
     for target in &targets {
-        fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
+        fixture.runner.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     }
     assert_eq!((targets[0].ended_by(), targets[1].ended_by()), (Some(15), Some(15)));
     assert!(targets[2].is_running());
@@ -191,7 +191,7 @@ fn command_gets_a_minimal_environment() {
     let script = format!("env | sort > {}.part; mv {0}.part {0}", out.display());
     rule.command = vec!["/bin/sh".into(), "-c".into(), script];
     let mut fixture = Fixture::new(false, vec![rule]);
-    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
+    fixture.runner.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     let deadline = Instant::now() + Duration::from_secs(30);
     while !out.exists() {
         assert!(Instant::now() < deadline, "the command wrote nothing");
@@ -220,20 +220,14 @@ fn add_holder(ledger: &mut Ledger, target: &TargetProcess, traced: u64, driver: 
         stream: None,
         site: None,
     };
-    let mut all = vec![Happened::Process(facts), Happened::Gpus([Some(GpuId(0))].into())];
+    let mut all = vec![EventKind::Process(facts), EventKind::Gpus([Some(GpuId(0))].into())];
     if traced > 0 {
-        all.push(Happened::Allocate(allocate));
+        all.push(EventKind::Allocate(allocate));
     }
-    all.push(Happened::DriverAccount { gpu: GpuId(0), bytes: driver, only: false });
-    for what in all {
+    all.push(EventKind::DriverAccount { gpu: GpuId(0), bytes: driver, only: false });
+    for kind in all {
         let at = Timestamp(1_000_000_000);
-        ledger.apply(&Event {
-            pid: key.pid,
-            tid: Tid(key.pid.0),
-            entry_time: at,
-            time: at,
-            kind: what,
-        });
+        ledger.apply(&Event { pid: key.pid, tid: Tid(key.pid.0), entry_time: at, time: at, kind });
     }
 }
 
@@ -262,33 +256,33 @@ fn only_unrecovered_errors_on_a_full_device_trigger_actions() {
     let mut fixture = Fixture::new(false, vec![allow(Some("sleep"), None)]);
     let others = OomCause::ALL.into_iter().filter(|cause| *cause != OomCause::DeviceExhausted);
     for (number, cause) in others.clone().enumerate() {
-        fixture.actor.queue_oom(oom(number as u64), cause);
-        fixture.actor.incident_settled(number as u64, false);
+        fixture.runner.queue_oom(oom(number as u64), cause);
+        fixture.runner.incident_settled(number as u64, false);
     }
-    fixture.actor.poll(&snapshot, &HolderHistory::default());
+    fixture.runner.poll(&snapshot, &HolderHistory::default());
     assert!(target.is_running());
     assert_eq!(fixture.outcomes(), vec![(7, "skipped".to_owned()); OomCause::ALL.len() - 1]);
-    for (why, cause) in fixture.reasons().iter().zip(others) {
-        assert!(why.contains(cause.name()), "{why}");
+    for (reason, cause) in fixture.reasons().iter().zip(others) {
+        assert!(reason.contains(cause.name()), "{reason}");
     }
     // The process may recover, and then it does.
-    fixture.actor.queue_oom(oom(100), OomCause::DeviceExhausted);
-    fixture.actor.poll(&snapshot, &HolderHistory::default());
-    fixture.actor.incident_settled(100, true);
-    fixture.actor.poll(&snapshot, &HolderHistory::default());
+    fixture.runner.queue_oom(oom(100), OomCause::DeviceExhausted);
+    fixture.runner.poll(&snapshot, &HolderHistory::default());
+    fixture.runner.incident_settled(100, true);
+    fixture.runner.poll(&snapshot, &HolderHistory::default());
     assert!(target.is_running());
     assert!(fixture.reasons().last().unwrap().contains("recovered"), "{:?}", fixture.reasons());
     // Another process freed memory.
     let mut freed = snapshot.clone();
     freed.gpus.push(engine::snapshot::GpuView { gpu: GpuId(0), free_bytes: Bytes(5000) });
-    fixture.actor.queue_oom(oom(101), OomCause::DeviceExhausted);
-    fixture.actor.incident_settled(101, false);
-    fixture.actor.poll(&freed, &HolderHistory::default());
+    fixture.runner.queue_oom(oom(101), OomCause::DeviceExhausted);
+    fixture.runner.incident_settled(101, false);
+    fixture.runner.poll(&freed, &HolderHistory::default());
     assert!(target.is_running());
     assert!(fixture.reasons().last().unwrap().contains("is free now"), "{:?}", fixture.reasons());
-    fixture.actor.queue_oom(oom(102), OomCause::DeviceExhausted);
-    fixture.actor.incident_settled(102, false);
-    fixture.actor.poll(&snapshot, &HolderHistory::default());
+    fixture.runner.queue_oom(oom(102), OomCause::DeviceExhausted);
+    fixture.runner.incident_settled(102, false);
+    fixture.runner.poll(&snapshot, &HolderHistory::default());
     assert_eq!(target.ended_by(), Some(15));
     assert_eq!(fixture.outcomes().last().unwrap(), &(target.0.id(), "done".to_owned()));
 }
@@ -303,9 +297,9 @@ fn untracked_memory_counts() {
     let mut rule = allow(Some("sleep"), None);
     rule.min_bytes = ByteSize(Bytes(1500));
     let mut fixture = Fixture::new(false, vec![rule]);
-    fixture.actor.queue_oom(oom(1), OomCause::DeviceExhausted);
-    fixture.actor.incident_settled(1, false);
-    fixture.actor.poll(&snapshot(&mut ledger), &HolderHistory::default());
+    fixture.runner.queue_oom(oom(1), OomCause::DeviceExhausted);
+    fixture.runner.incident_settled(1, false);
+    fixture.runner.poll(&snapshot(&mut ledger), &HolderHistory::default());
     assert_eq!(untraced.ended_by(), Some(15));
     assert!(traced.is_running());
 }
@@ -332,14 +326,14 @@ fn suspect_below_min_bytes_is_logged_once_until_it_grows() {
     rule.trigger = ActionTrigger::Leak;
     let mut fixture = Fixture::new(false, vec![rule]);
     for _ in 0..3 {
-        fixture.actor.poll(&snapshot, &HolderHistory::default());
+        fixture.runner.poll(&snapshot, &HolderHistory::default());
     }
     assert!(target.is_running());
     assert_eq!(fixture.outcomes(), [(target.0.id(), "skipped".to_owned())]);
     assert_eq!(fixture.reasons(), ["99 B is less than min_bytes (100 B)"]);
     snapshot.suspects[0].evidence.live = 100;
     for _ in 0..3 {
-        fixture.actor.poll(&snapshot, &HolderHistory::default());
+        fixture.runner.poll(&snapshot, &HolderHistory::default());
     }
     assert_eq!(target.ended_by(), Some(15));
     assert_eq!(fixture.outcomes().len(), 2, "{:?}", fixture.outcomes());
@@ -374,7 +368,7 @@ fn command_runs_in_root_dir_and_ends_with_the_agent() {
         format!("sleep 300 & (pwd; echo $!; env) > {}.part; mv {0}.part {0}; wait", out.display());
     rule.command = vec!["/bin/sh".into(), "-c".into(), script];
     let mut fixture = Fixture::new(false, vec![rule]);
-    fixture.actor.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
+    fixture.runner.decide(ActionTrigger::OutOfMemory, &[target.candidate(1000)], None);
     let deadline = Instant::now() + Duration::from_secs(30);
     while !out.exists() {
         assert!(Instant::now() < deadline, "the command wrote nothing");

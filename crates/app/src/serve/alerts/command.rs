@@ -78,11 +78,11 @@ impl CommandRunner {
     }
 
     fn start(&self, message: OutgoingMessage, store: &AlertStore) -> Option<RunningCommand> {
-        let env = message.notice.as_ref().map(environment).unwrap_or_default();
+        let env = message.notification.as_ref().map(environment).unwrap_or_default();
         match ChildProgram::start(&self.command, env, &message.body, self.timeout) {
             Ok(running) => Some(RunningCommand { running, label: message.label }),
-            Err(why) => {
-                self.failed(&message.label, &why, store);
+            Err(reason) => {
+                self.failed(&message.label, &reason, store);
                 None
             }
         }
@@ -96,14 +96,14 @@ impl CommandRunner {
         }
         match outcome {
             Ok(()) => store.count("command", "sent"),
-            Err(why) => self.failed(&command.label, &why, store),
+            Err(reason) => self.failed(&command.label, &reason, store),
         }
         true
     }
 
-    fn failed(&self, label: &str, why: &str, store: &AlertStore) {
+    fn failed(&self, label: &str, reason: &str, store: &AlertStore) {
         store.count("command", "failed");
-        output::log(&format!("command {} failed ({label}): {why}", self.program()));
+        output::log(&format!("command {} failed ({label}): {reason}", self.program()));
     }
 
     fn program(&self) -> String {
@@ -113,23 +113,23 @@ impl CommandRunner {
 
 /// Returns the environment variables of an alert. The text is sanitized, so no value contains a
 /// zero byte.
-fn environment(notice: &Notification) -> Vec<(String, String)> {
+fn environment(notification: &Notification) -> Vec<(String, String)> {
     let fields = [
-        ("RULE", notice.rule.clone()),
-        ("STATE", notice.state.name().into()),
-        ("SEVERITY", notice.severity.name().into()),
-        ("SUMMARY", notice.summary.clone()),
-        ("ADVICE", notice.advice.clone()),
-        ("VALUE", notice.value.to_string()),
-        ("THRESHOLD", notice.threshold.to_string()),
-        ("SINCE", notice.since.clone()),
-        ("RESOLVED", notice.resolved.clone().unwrap_or_default()),
-        ("HOST", notice.host.to_string()),
-        ("REPEATED", notice.is_repeated.to_string()),
-        ("SUPPRESSED", notice.suppressed.to_string()),
+        ("RULE", notification.rule.clone()),
+        ("STATE", notification.state.name().into()),
+        ("SEVERITY", notification.severity.name().into()),
+        ("SUMMARY", notification.summary.clone()),
+        ("ADVICE", notification.advice.clone()),
+        ("VALUE", notification.value.to_string()),
+        ("THRESHOLD", notification.threshold.to_string()),
+        ("SINCE", notification.since.clone()),
+        ("RESOLVED", notification.resolved.clone().unwrap_or_default()),
+        ("HOST", notification.host.to_string()),
+        ("REPEATED", notification.is_repeated.to_string()),
+        ("SUPPRESSED", notification.suppressed.to_string()),
     ];
     let fields = fields.into_iter().map(|(name, value)| (format!("VRAMSCOPE_{name}"), value));
-    let labels = notice.labels.iter();
+    let labels = notification.labels.iter();
     let labels = labels
         .map(|(name, value)| (format!("VRAMSCOPE_LABEL_{}", name.to_uppercase()), value.clone()));
     fields.chain(labels).collect()

@@ -41,7 +41,7 @@ pub(super) struct Notifier {
 
 /// How due messages are selected.
 enum NotifierMode {
-    Teller(NotificationThrottle),
+    Throttled(NotificationThrottle),
     Sync(AlertmanagerSync),
 }
 
@@ -52,7 +52,7 @@ pub(super) struct OutgoingMessage {
     /// Payload of a webhook, or standard input of a command.
     pub(super) body: String,
     /// The notification, for a command's environment.
-    pub(super) notice: Option<Notification>,
+    pub(super) notification: Option<Notification>,
 }
 
 impl Notifier {
@@ -66,7 +66,7 @@ impl Notifier {
             ReceiverType::Log => None,
             ReceiverType::Webhook => {
                 let sender = WebhookSender::new(&receiver)
-                    .map_err(|why| anyhow!("[[alerts.receiver]]: {why}"))?;
+                    .map_err(|reason| anyhow!("[[alerts.receiver]]: {reason}"))?;
                 Some(NotifierThread::start("alert-webhook", shared, move |inbox, shared, stop| {
                     sender.run(inbox, &shared.alerts, stop);
                 })?)
@@ -90,7 +90,7 @@ impl Notifier {
     ) -> Self {
         let mode = match receiver.format {
             Some(PayloadFormat::Alertmanager) => NotifierMode::Sync(AlertmanagerSync::default()),
-            _ => NotifierMode::Teller(NotificationThrottle::new(RateLimit {
+            _ => NotifierMode::Throttled(NotificationThrottle::new(RateLimit {
                 repeat_every: receiver.repeat_interval().map(DurationValue::nanos),
                 at_most: receiver.rate_limit.unwrap_or(DEFAULT_RATE_LIMIT) as usize,
                 per: receiver.rate_limit_window().nanos(),
@@ -121,49 +121,49 @@ impl Notifier {
             NotifierMode::Sync(sync) => {
                 let Some(alerts) = sync.due(&firing, &resolved, now) else { return };
                 let valid_until = clock.precise(Timestamp(now.0.saturating_add(ALERT_TTL.0)));
-                let notices: Vec<_> = alerts
+                let notifications: Vec<_> = alerts
                     .iter()
                     .map(|alert| Notification::new(alert, clock, &self.host))
                     .collect();
-                let body = payload::alertmanager(&notices, &valid_until, &self.source);
-                let label = format!("{} alerts", notices.len());
-                self.deliver(OutgoingMessage { label, body, notice: None }, store);
+                let body = payload::alertmanager(&notifications, &valid_until, &self.source);
+                let label = format!("{} alerts", notifications.len());
+                self.deliver(OutgoingMessage { label, body, notification: None }, store);
             }
-            NotifierMode::Teller(throttle) => {
+            NotifierMode::Throttled(throttle) => {
                 let (due, suppressed) = throttle.due_notifications(&firing, &resolved, now);
                 for _ in 0..suppressed {
                     store.count(self.name, "suppressed");
                 }
                 for due in due {
-                    let notice = Notification {
+                    let notification = Notification {
                         is_repeated: due.is_repeated,
                         suppressed: due.suppressed,
                         ..Notification::new(&due.alert, clock, &self.host)
                     };
-                    self.deliver(self.message(notice), store);
+                    self.deliver(self.message(notification), store);
                 }
             }
         }
     }
 
-    fn message(&self, notice: Notification) -> OutgoingMessage {
+    fn message(&self, notification: Notification) -> OutgoingMessage {
         let body = match self.receiver.format {
-            Some(PayloadFormat::Slack) => payload::slack(&notice),
-            _ => payload::json(&notice),
+            Some(PayloadFormat::Slack) => payload::slack(&notification),
+            _ => payload::json(&notification),
         };
-        let label = format!("{} {}", notice.rule, notice.state.name());
-        OutgoingMessage { label, body, notice: Some(notice) }
+        let label = format!("{} {}", notification.rule, notification.state.name());
+        OutgoingMessage { label, body, notification: Some(notification) }
     }
 
     fn deliver(&self, message: OutgoingMessage, store: &AlertStore) {
-        match (&self.worker, &message.notice) {
+        match (&self.worker, &message.notification) {
             (Some(worker), _) => {
                 if !worker.offer(message) {
                     store.count(self.name, "dropped");
                 }
             }
-            (None, Some(notice)) => {
-                log::notify(notice);
+            (None, Some(notification)) => {
+                log::notify(notification);
                 store.count(self.name, "sent");
             }
             (None, None) => (),

@@ -11,7 +11,7 @@ use super::notification::{Notification, NotificationState};
 const VERSION: u32 = 1;
 
 /// The native format: one alert per message.
-pub(super) fn json(notice: &Notification) -> String {
+pub(super) fn json(notification: &Notification) -> String {
     #[derive(Serialize)]
     struct JsonPayload<'n> {
         version: u32,
@@ -31,44 +31,48 @@ pub(super) fn json(notice: &Notification) -> String {
     }
     let message = JsonPayload {
         version: VERSION,
-        state: notice.state.name(),
-        rule: &notice.rule,
-        severity: notice.severity.name(),
-        summary: &notice.summary,
-        advice: &notice.advice,
-        labels: notice.labels.iter().map(|(name, value)| (*name, value.as_str())).collect(),
-        value: notice.value,
-        threshold: notice.threshold,
-        since: &notice.since,
-        resolved: notice.resolved.as_deref(),
-        host: &notice.host,
-        repeated: notice.is_repeated,
-        suppressed: notice.suppressed,
+        state: notification.state.name(),
+        rule: &notification.rule,
+        severity: notification.severity.name(),
+        summary: &notification.summary,
+        advice: &notification.advice,
+        labels: notification.labels.iter().map(|(name, value)| (*name, value.as_str())).collect(),
+        value: notification.value,
+        threshold: notification.threshold,
+        since: &notification.since,
+        resolved: notification.resolved.as_deref(),
+        host: &notification.host,
+        repeated: notification.is_repeated,
+        suppressed: notification.suppressed,
     };
     serde_json::to_string(&message).unwrap_or_default()
 }
 
 /// The format of Alertmanager's `/api/v2/alerts`: alerts, each with the time until which it is
 /// valid.
-pub(super) fn alertmanager(notices: &[Notification], valid_until: &str, source: &str) -> String {
-    let alerts: Vec<Value> = notices
+pub(super) fn alertmanager(
+    notifications: &[Notification],
+    valid_until: &str,
+    source: &str,
+) -> String {
+    let alerts: Vec<Value> = notifications
         .iter()
-        .map(|notice| {
+        .map(|notification| {
             let mut labels: BTreeMap<&str, &str> =
-                notice.labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            labels.insert("alertname", &notice.alert_name);
-            labels.insert("severity", notice.severity.name());
+                notification.labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            labels.insert("alertname", &notification.alert_name);
+            labels.insert("severity", notification.severity.name());
             labels.insert("job", "vramscope");
-            labels.insert("instance", &notice.host);
+            labels.insert("instance", &notification.host);
             json!({
                 "labels": labels,
                 "annotations": {
-                    "summary": notice.summary,
-                    "description": format!("Current value: {}.", notice.value_text),
-                    "action": notice.advice,
+                    "summary": notification.summary,
+                    "description": format!("Current value: {}.", notification.value_text),
+                    "action": notification.advice,
                 },
-                "startsAt": notice.fired,
-                "endsAt": notice.resolved.as_deref().unwrap_or(valid_until),
+                "startsAt": notification.fired,
+                "endsAt": notification.resolved.as_deref().unwrap_or(valid_until),
                 "generatorURL": source,
             })
         })
@@ -77,34 +81,34 @@ pub(super) fn alertmanager(notices: &[Notification], valid_until: &str, source: 
 }
 
 /// The format of Slack's incoming webhooks and compatible services.
-pub(super) fn slack(notice: &Notification) -> String {
-    let color = match (notice.state, notice.severity.name()) {
+pub(super) fn slack(notification: &Notification) -> String {
+    let color = match (notification.state, notification.severity.name()) {
         (NotificationState::Resolved, _) => "good",
         (NotificationState::Firing, "critical") => "danger",
         (NotificationState::Firing, "warning") => "warning",
         (NotificationState::Firing, _) => "#439fe0",
     };
-    let head = match notice.state {
+    let head = match notification.state {
         NotificationState::Firing => {
-            format!("[{}] {}", notice.severity.name().to_uppercase(), notice.rule)
+            format!("[{}] {}", notification.severity.name().to_uppercase(), notification.rule)
         }
-        NotificationState::Resolved => format!("[RESOLVED] {}", notice.rule),
+        NotificationState::Resolved => format!("[RESOLVED] {}", notification.rule),
     };
-    let fields: Vec<Value> = notice
+    let fields: Vec<Value> = notification
         .labels
         .iter()
         .map(|(name, value)| json!({"title": name, "value": escape(value), "short": value.len() < 40}))
         .collect();
-    let text = escape(&notice.text());
+    let text = escape(&notification.text());
     json!({
-        "text": format!("{head} on {}: {text}", escape(&notice.host)),
+        "text": format!("{head} on {}: {text}", escape(&notification.host)),
         "attachments": [{
             "color": color,
             "fallback": text,
             "title": head,
-            "text": neutralize(&notice.advice),
+            "text": neutralize(&notification.advice),
             "fields": fields,
-            "footer": format!("vramscope on {}", escape(&notice.host)),
+            "footer": format!("vramscope on {}", escape(&notification.host)),
         }],
     })
     .to_string()

@@ -91,10 +91,10 @@ impl WebhookSender {
             fault::point();
             match self.send(&message, stop) {
                 Ok(()) => store.count("webhook", "sent"),
-                Err(why) => {
+                Err(reason) => {
                     store.count("webhook", "failed");
                     output::log(&format!(
-                        "the webhook to {} failed ({}): {why}",
+                        "the webhook to {} failed ({}): {reason}",
                         self.receiver, message.label
                     ));
                 }
@@ -108,11 +108,11 @@ impl WebhookSender {
         loop {
             match self.attempt(&message.body) {
                 Ok(()) => return Ok(()),
-                Err(SendError::Permanent(why)) => return Err(why),
-                Err(SendError::Transient(why))
+                Err(SendError::Permanent(reason)) => return Err(reason),
+                Err(SendError::Transient(reason))
                     if remaining == 0 || stop.load(Ordering::Relaxed) =>
                 {
-                    return Err(why);
+                    return Err(reason);
                 }
                 Err(SendError::Transient(_)) => remaining -= 1,
             }
@@ -129,7 +129,7 @@ impl WebhookSender {
         let response =
             request.send(body).map_err(|error| SendError::Transient(self.reason(&error)))?;
         let status = response.status();
-        let why = || match status.as_u16() {
+        let reason = || match status.as_u16() {
             300..400 => {
                 format!("it returned {status}: redirects are not followed, set the final URL")
             }
@@ -137,8 +137,8 @@ impl WebhookSender {
         };
         match status.as_u16() {
             200..300 => Ok(()),
-            408 | 425 | 429 | 500.. => Err(SendError::Transient(why())),
-            _ => Err(SendError::Permanent(why())),
+            408 | 425 | 429 | 500.. => Err(SendError::Transient(reason())),
+            _ => Err(SendError::Permanent(reason())),
         }
     }
 

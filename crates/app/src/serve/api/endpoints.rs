@@ -1,6 +1,6 @@
 //! Responses of the API as JSON. Names are a contract: fields are added, never renamed.
 
-use engine::metrics::{Metric, MetricSet, Sample, SampleValue as Number, catalog};
+use engine::metrics::{Metric, MetricSet, Sample, SampleValue, catalog};
 use formats::sanitize::sanitize;
 use serde_json::{Map, Value, json};
 
@@ -86,10 +86,10 @@ pub(super) fn gpus(set: &MetricSet) -> Value {
     json!({ "total": all.len(), "gpus": all })
 }
 
-fn number(value: Number) -> Value {
+fn number(value: SampleValue) -> Value {
     match value {
-        Number::Whole(whole) => whole.into(),
-        Number::Real(real) => real.into(),
+        SampleValue::Whole(number) => number.into(),
+        SampleValue::Real(number) => number.into(),
     }
 }
 

@@ -195,15 +195,18 @@ mod tests {
     fn rules_that_never_trigger_are_rejected() {
         let found = rule("name = \"a\"\ntrigger = \"nearly_full\"");
         assert!(found.len() == 1 && found[0].contains("gpu_used_above"), "{found:?}");
-        let off = |when: &str| {
+        let disabled = |trigger: &str| {
             errors(&format!(
                 "[incidents]\nenabled = false\ngpu_used_above = 0.9\n[[actions.allow]]\nname = \"a\"\n\
-                 action = \"stop\"\ntrigger = \"{when}\""
+                 action = \"stop\"\ntrigger = \"{trigger}\""
             ))
         };
-        for when in ["out_of_memory", "nearly_full"] {
-            let found = off(when);
-            assert!(found.len() == 1 && found[0].contains("enabled = false"), "{when}: {found:?}");
+        for trigger in ["out_of_memory", "nearly_full"] {
+            let found = disabled(trigger);
+            assert!(
+                found.len() == 1 && found[0].contains("enabled = false"),
+                "{trigger}: {found:?}"
+            );
         }
         let command = rule("name = \"\"\ntrigger = \"leak\"");
         assert!(command.len() == 1 && command[0].contains("empty name"), "{command:?}");

@@ -63,7 +63,7 @@ fn keys(section: &str) -> Vec<String> {
 }
 
 /// Returns the words of a section of the example, including the sections below it.
-fn words(section: &str) -> Vec<String> {
+fn example_words(section: &str) -> Vec<String> {
     let name = section.trim_matches(['[', ']']);
     let mut is_inside = name.is_empty();
     let mut words = Vec::new();
@@ -75,8 +75,8 @@ fn words(section: &str) -> Vec<String> {
                 || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         }
         if is_inside {
-            let parts = line.split(|c: char| !c.is_alphanumeric() && c != '_');
-            words.extend(parts.map(str::to_owned));
+            let fields = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            words.extend(fields.map(str::to_owned));
         }
     }
     words
@@ -102,7 +102,7 @@ fn config_example_has_every_key() {
         "[exporters.profiles]",
         "[exporters.parquet]",
     ] {
-        let (keys, words) = (keys(section), words(section));
+        let (keys, words) = (keys(section), example_words(section));
         assert!(keys.len() > 2, "{section}: {keys:?}");
         for key in keys {
             assert!(words.contains(&key), "docs/reference/config.md: {section} has no {key}");

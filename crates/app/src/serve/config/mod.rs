@@ -175,7 +175,8 @@ impl Config {
         // The check may run as a user who has no access to the agent's default directory.
         let is_default = self.state_dir == Path::new(Self::STATE_DIR);
         let counts = |kind| !(is_default && kind == ErrorKind::PermissionDenied);
-        errors.extend(self.state().err().filter(|(kind, _)| counts(*kind)).map(|(_, why)| why));
+        errors
+            .extend(self.state().err().filter(|(kind, _)| counts(*kind)).map(|(_, reason)| reason));
         self.actions.check(&self.incidents, &mut errors);
         self.kubernetes.check(&mut errors);
         self.exporters.check(&mut errors);
@@ -210,9 +211,14 @@ impl Config {
     fn trust_state(&self, create: bool) -> Result<(), (ErrorKind, String)> {
         let state = &self.state_dir;
         let checked = trusted_path::directory(state, create).and_then(|is_private| {
-            let is_made = create && self.incidents.enabled;
-            let check =
-                || trusted_path::subdirectory(state, incidents::IncidentsConfig::DIR_NAME, is_made);
+            let create_incidents = create && self.incidents.enabled;
+            let check = || {
+                trusted_path::subdirectory(
+                    state,
+                    incidents::IncidentsConfig::DIR_NAME,
+                    create_incidents,
+                )
+            };
             if is_private { check() } else { Ok(false) }
         });
         match checked {

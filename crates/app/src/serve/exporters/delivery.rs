@@ -26,10 +26,10 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    /// `what`: description, such as `send metrics to …`.
+    /// `operation`: description, such as `send metrics to …`.
     pub(super) fn new(
         exporter: &'static str,
-        what: String,
+        operation: String,
         interval: Duration,
         max_retry_time: Duration,
     ) -> Self {
@@ -37,7 +37,7 @@ impl Delivery {
             exporter,
             max_retry_time,
             ticker: Ticker::new(interval),
-            failure_log: FailureLog::new(what),
+            failure_log: FailureLog::new(operation),
         }
     }
 

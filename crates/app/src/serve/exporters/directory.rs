@@ -108,10 +108,10 @@ pub(super) fn prune(
 /// directory are unknown here.
 pub(super) fn sweep(dir: &Path, is_own: &dyn Fn(&str) -> bool) {
     walk(dir, MAX_DEPTH, &mut |name, path| {
-        let mut words = name.rsplitn(3, '.');
-        if words.next() == Some(PARTIAL_SUFFIX)
-            && let Some(pid) = words.next().and_then(|word| word.parse::<u32>().ok())
-            && words.next().and_then(|rest| rest.strip_prefix('.')).is_some_and(is_own)
+        let mut parts = name.rsplitn(3, '.');
+        if parts.next() == Some(PARTIAL_SUFFIX)
+            && let Some(pid) = parts.next().and_then(|part| part.parse::<u32>().ok())
+            && parts.next().and_then(|rest| rest.strip_prefix('.')).is_some_and(is_own)
             && (pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists())
         {
             let _ = fs::remove_file(path);

@@ -6,23 +6,23 @@ use crate::io::output;
 
 /// Logs when an exporter starts to fail and when it works again, not every failure.
 pub(super) struct FailureLog {
-    what: String,
+    operation: String,
     failures: u64,
     /// Log function.
     log: fn(&str),
 }
 
 impl FailureLog {
-    /// `what`: description, such as `send metrics to …`.
-    pub(super) const fn new(what: String) -> Self {
-        Self { what, failures: 0, log: output::log }
+    /// `operation`: description, such as `send metrics to …`.
+    pub(super) const fn new(operation: String) -> Self {
+        Self { operation, failures: 0, log: output::log }
     }
 
     /// Reports a failure. The reason may contain foreign text.
     pub(super) fn report_failure(&mut self, reason: &str) {
         self.failures = self.failures.saturating_add(1);
         if self.failures == 1 {
-            (self.log)(&format!("cannot {}: {}; retrying", self.what, sanitize(reason)));
+            (self.log)(&format!("cannot {}: {}; retrying", self.operation, sanitize(reason)));
         }
     }
 
@@ -30,8 +30,8 @@ impl FailureLog {
     pub(super) fn report_success(&mut self) {
         match std::mem::take(&mut self.failures) {
             0 => {}
-            1 => (self.log)(&format!("can {} again", self.what)),
-            times => (self.log)(&format!("can {} again, after {times} failures", self.what)),
+            1 => (self.log)(&format!("can {} again", self.operation)),
+            times => (self.log)(&format!("can {} again, after {times} failures", self.operation)),
         }
     }
 }
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn failure_and_recovery_are_logged_once() {
         let log = |text: &str| LOG.with_borrow_mut(|lines| lines.push(text.to_owned()));
-        let mut failure_log = FailureLog { what: "send".into(), failures: 0, log };
+        let mut failure_log = FailureLog { operation: "send".into(), failures: 0, log };
         failure_log.report_success();
         failure_log.report_failure("no\x1b route");
         failure_log.report_failure("no route");

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use engine::model::units::Bytes;
-use formats::export::parquet::{
-    LiveTable, PartFile, TableSample, day_of, host_dir, part_path,
-};
+use formats::export::parquet::{LiveTable, PartFile, TableSample, day_of, host_dir, part_path};
 
 use super::directory::{PartialFile, Retention, prune, sweep};
 use super::failure_log::FailureLog;

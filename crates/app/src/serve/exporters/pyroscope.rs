@@ -22,12 +22,12 @@ pub(super) fn start(
     let endpoint = config.http_endpoint();
     let client = ExportClient::new(&endpoint)?;
     let url = format!("{}/ingest", config.url.trim_end_matches('/'));
-    let what = format!("send profiles to {url}");
+    let operation = format!("send profiles to {url}");
     let (interval, retry) = (config.interval.0, endpoint.retry);
     let name = application(config, host);
     let paths = shared.config.exporters.show_paths;
     AgentThread::spawn("export-pyroscope", shared, move |shared| {
-        let delivery = Delivery::new("pyroscope", what, interval, retry);
+        let delivery = Delivery::new("pyroscope", operation, interval, retry);
         // Pyroscope sums allocations, so each profile contains those since the last one.
         let mut last: Option<(AllocationBaseline, i64)> = None;
         let build = |tick: &Tick| {

@@ -70,7 +70,7 @@ pub(super) fn list_pods(config: &KubernetesConfig) -> Result<Pods> {
     let mut response = request.call().with_context(|| format!("no response from {address}"))?;
     let status = response.status();
     if !status.is_success() {
-        let why = match status.as_u16() {
+        let reason = match status.as_u16() {
             401 => "the token is not accepted; set a valid one (kubernetes.token_file)",
             403 => {
                 "the token may not read pods: allow it `get` on `nodes/pods` (before Kubernetes 1.33 \
@@ -78,7 +78,7 @@ pub(super) fn list_pods(config: &KubernetesConfig) -> Result<Pods> {
             }
             _ => "not a kubelet, or unhealthy",
         };
-        return Err(anyhow!("{address} returned {status}: {why}"));
+        return Err(anyhow!("{address} returned {status}: {reason}"));
     }
     let text = response.body_mut().with_config().limit(MAX_RESPONSE_BYTES).read_to_vec();
     let text = text.with_context(|| format!("the response of {address} was truncated"))?;

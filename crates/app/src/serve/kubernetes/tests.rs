@@ -32,7 +32,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// `what`: the error to simulate, if any.
+    /// `kind`: the error to simulate, if any.
     fn start(mode: &str) -> Self {
         let mut child = Command::new("python3")
             .arg(fixtures().join("kubelet.py"))
@@ -76,9 +76,9 @@ fn snapshot(id: &str, pod: Option<Pod>) -> Snapshot {
         pod,
         container_pid: Some(Pid(1)),
     };
-    for what in [EventKind::Process(facts), EventKind::Container(Box::new(container))] {
+    for kind in [EventKind::Process(facts), EventKind::Container(Box::new(container))] {
         let at = Timestamp(1);
-        ledger.apply(&Event { pid: Pid(7), tid: Tid(7), entry_time: at, time: at, kind: what });
+        ledger.apply(&Event { pid: Pid(7), tid: Tid(7), entry_time: at, time: at, kind });
     }
     ledger.snapshot(Timestamp(2), &SnapshotOptions::default())
 }

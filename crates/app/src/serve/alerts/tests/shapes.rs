@@ -9,7 +9,7 @@ use super::super::{log, payload};
 use super::{alerts, at, clock};
 
 /// The notification of the page: the same process with a plain name.
-fn notice() -> Notification {
+fn notification() -> Notification {
     let mut alert = alerts(&["4711"]).remove(0);
     for (name, value) in &mut alert.labels {
         if *name == "process" {
@@ -38,45 +38,45 @@ fn assert_documented(heading: &str, message: &str) {
 
 #[test]
 fn json_is_as_documented() {
-    assert_documented("JSON", &payload::json(&notice()));
+    assert_documented("JSON", &payload::json(&notification()));
 }
 
 #[test]
 fn messages_for_alertmanager_are_as_documented() {
     let until = clock().precise(at(540));
     let source = "http://127.0.0.1:9754/api/v1/alerts";
-    assert_documented("Alertmanager", &payload::alertmanager(&[notice()], &until, source));
+    assert_documented("Alertmanager", &payload::alertmanager(&[notification()], &until, source));
 }
 
 #[test]
 fn messages_for_slack_are_as_documented() {
-    assert_documented("Slack", &payload::slack(&notice()));
+    assert_documented("Slack", &payload::slack(&notification()));
 }
 
 #[test]
 fn lines_of_the_log_are_as_documented() {
-    assert_eq!(documented("Log"), format!("vramscope: {}", log::line(&notice())));
+    assert_eq!(documented("Log"), format!("vramscope: {}", log::line(&notification())));
 }
 
 #[test]
 fn names_notify_no_user_in_slack() {
-    let mut notice = notice();
-    notice.labels[1].1 = "<!channel> & co".into();
-    notice.summary = "<!channel> leaks".into();
-    let message = payload::slack(&notice);
+    let mut notification = notification();
+    notification.labels[1].1 = "<!channel> & co".into();
+    notification.summary = "<!channel> leaks".into();
+    let message = payload::slack(&notification);
     assert!(!message.contains('<') && !message.contains("> "), "{message}");
     assert!(message.contains("&lt;!channel&gt; &amp; co"), "{message}");
 }
 
 #[test]
 fn names_are_not_markup_in_slack_compatible_services() {
-    let mut notice = notice();
+    let mut notification = notification();
     let name = "@all *y* ~z~ [a](b) _c_ __d__ `e` train_step";
-    notice.labels[1].1 = name.into();
-    notice.summary = format!("{name} leaks");
-    notice.advice = format!("Stop {name}");
-    notice.host = name.into();
-    let message: Value = serde_json::from_str(&payload::slack(&notice)).unwrap();
+    notification.labels[1].1 = name.into();
+    notification.summary = format!("{name} leaks");
+    notification.advice = format!("Stop {name}");
+    notification.host = name.into();
+    let message: Value = serde_json::from_str(&payload::slack(&notification)).unwrap();
     let attachment = &message["attachments"][0];
     let texts = [
         &message["text"],
@@ -98,9 +98,9 @@ fn names_are_not_markup_in_slack_compatible_services() {
 fn resolved_alert_is_marked_as_such() {
     let mut alert = alerts(&["4711"]).remove(0);
     alert.resolved = Some(at(400));
-    let notice = Notification::new(&alert, &clock(), &"node-1".into());
-    let line = log::line(&notice);
+    let notification = Notification::new(&alert, &clock(), &"node-1".into());
+    let line = log::line(&notification);
     assert!(line.contains("alert resolved: leak_suspect (warning): no longer so: "), "{line}");
-    let json: Value = serde_json::from_str(&payload::json(&notice)).unwrap();
+    let json: Value = serde_json::from_str(&payload::json(&notification)).unwrap();
     assert!(json["summary"].as_str().unwrap().starts_with("no longer so: "), "{json}");
 }

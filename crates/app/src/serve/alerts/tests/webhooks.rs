@@ -21,7 +21,9 @@ fn send(receiver: &str) -> Vec<((&'static str, &'static str), u64)> {
     let sender =
         WebhookSender::new(&shared.config.alerts.receivers()[0]).unwrap().with_short_backoff();
     let (queue, inbox) = sync_channel(1);
-    queue.send(OutgoingMessage { label: "test".into(), body: "{}".into(), notice: None }).unwrap();
+    queue
+        .send(OutgoingMessage { label: "test".into(), body: "{}".into(), notification: None })
+        .unwrap();
     drop(queue);
     let store = AlertStore::default();
     sender.run(&inbox, &store, &AtomicBool::new(false));

@@ -96,11 +96,11 @@ impl AlertsConfig {
 
     /// Adds the errors of this section.
     pub(super) fn check(&self, errors: &mut Vec<String>) {
-        for (what, number) in
+        for (section, number) in
             [("alerts.rule", self.rule.len()), ("alerts.receiver", self.receiver.len())]
         {
             if number > MAX_ENTRIES {
-                errors.push(format!("[[{what}]]: {number} are too many; at most {MAX_ENTRIES}"));
+                errors.push(format!("[[{section}]]: {number} are too many; at most {MAX_ENTRIES}"));
             }
         }
         let mut names: BTreeSet<&str> = builtin::RULE_NAMES.into();

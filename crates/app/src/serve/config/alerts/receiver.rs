@@ -152,34 +152,38 @@ impl ReceiverConfig {
 
     /// Adds the errors of this receiver.
     pub(super) fn check(&self, index: usize, rules: &BTreeSet<&str>, errors: &mut Vec<String>) {
-        let mut found = Vec::new();
+        let mut problems = Vec::new();
         for name in self.rules.iter().filter(|name| !rules.contains(name.as_str())) {
             let all: Vec<_> = rules.iter().copied().collect();
-            found.push(format!("unknown rule `{}`; available: {}", sanitize(name), all.join(", ")));
+            problems.push(format!(
+                "unknown rule `{}`; available: {}",
+                sanitize(name),
+                all.join(", ")
+            ));
         }
         if self.rate_limit == Some(0) || self.rate_limit_window().0.is_zero() {
-            found.push(
+            problems.push(
                 "rate_limit must be 1 or more, and rate_limit_window a time such as \"10m\"".into(),
             );
         }
         if self.timeout().is_zero() || self.max_concurrent == Some(0) {
-            found.push("timeout and max_concurrent must be more than 0".into());
+            problems.push("timeout and max_concurrent must be more than 0".into());
         }
         if self.repeat_interval().is_some_and(|every| every.0 < Duration::from_secs(1)) {
-            found.push("repeat_interval must be at least \"1s\", or \"off\"".into());
+            problems.push("repeat_interval must be at least \"1s\", or \"off\"".into());
         }
-        self.check_options(&mut found);
+        self.check_options(&mut problems);
         match self.kind {
             ReceiverType::Log => (),
-            ReceiverType::Webhook => self.check_webhook(&mut found),
-            ReceiverType::Command => self.check_command(&mut found),
+            ReceiverType::Webhook => self.check_webhook(&mut problems),
+            ReceiverType::Command => self.check_command(&mut problems),
         }
         let section = format!("[[alerts.receiver]] number {}", index + 1);
-        errors.extend(found.iter().map(|problem| format!("{section}: {problem}")));
+        errors.extend(problems.iter().map(|problem| format!("{section}: {problem}")));
     }
 
     /// Reports keys that apply to another type.
-    fn check_options(&self, found: &mut Vec<String>) {
+    fn check_options(&self, problems: &mut Vec<String>) {
         let is_webhook = self.kind == ReceiverType::Webhook;
         let is_command = self.kind == ReceiverType::Command;
         let syncs = self.format == Some(PayloadFormat::Alertmanager);
@@ -214,38 +218,38 @@ impl ReceiverConfig {
             ),
         ] {
             if is_set && !applies {
-                found.push(format!("`{option}` applies only to {scope}"));
+                problems.push(format!("`{option}` applies only to {scope}"));
             }
         }
     }
 
-    fn check_webhook(&self, found: &mut Vec<String>) {
-        let target = self.target().map_err(|problem| found.push(problem)).ok();
-        let token = self.token().map_err(|problem| found.push(problem)).ok().flatten();
+    fn check_webhook(&self, problems: &mut Vec<String>) {
+        let target = self.target().map_err(|problem| problems.push(problem)).ok();
+        let token = self.token().map_err(|problem| problems.push(problem)).ok().flatten();
         if let Some(uri) = target.and_then(|target| address(&target).ok())
             && uri.scheme_str() == Some("http")
             && !is_loopback(uri.host().unwrap_or_default())
-            && let Some(what) = self.exposed_secret(&uri, token.is_some())
+            && let Some(secret_name) = self.exposed_secret(&uri, token.is_some())
         {
-            found.push(format!("{what} would be sent unencrypted; use https://"));
+            problems.push(format!("{secret_name} would be sent unencrypted; use https://"));
         }
         for (name, value) in &self.headers {
-            found.extend(header(name, value).err());
+            problems.extend(header(name, value).err());
         }
         if self.token_header.is_some() && self.token_file.is_none() {
-            found.push("token_header requires token_file".into());
+            problems.push("token_header requires token_file".into());
         }
         if self.retries() > 10 {
-            found.push("retries must be at most 10".into());
+            problems.push("retries must be at most 10".into());
         }
         if let Some(Err(error)) = self.ca_file.as_deref().map(secret::certificates) {
-            found.push(output::error_chain(&error));
+            problems.push(output::error_chain(&error));
         }
     }
 
     /// Returns the secret that a message to this URL would carry.
     fn exposed_secret(&self, uri: &Uri, has_token: bool) -> Option<String> {
-        let looks_secret = |name: &str| {
+        let is_secret_name = |name: &str| {
             let name = name.to_ascii_lowercase();
             SECRET_HEADER_WORDS.iter().any(|word| name.contains(word))
         };
@@ -256,12 +260,12 @@ impl ReceiverConfig {
         if in_address() {
             return Some("the password in the URL".into());
         }
-        let header = self.headers.keys().find(|name| looks_secret(name));
+        let header = self.headers.keys().find(|name| is_secret_name(name));
         header.map(|name| format!("the header `{}`", sanitize(name)))
     }
 
-    fn check_command(&self, found: &mut Vec<String>) {
-        found.extend(child_program::check(&self.command).err());
+    fn check_command(&self, problems: &mut Vec<String>) {
+        problems.extend(child_program::check(&self.command).err());
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct CustomRuleConfig {
 #[serde(untagged)]
 enum ThresholdNumber {
     Plain(f64),
-    Words(String),
+    Text(String),
 }
 
 /// Severity of an alert.
@@ -81,9 +81,9 @@ impl CustomRuleConfig {
         }
         let metric = self.metric();
         let rule = metric.and_then(|metric| self.build(metric, &mut errors));
-        let rule = rule.map_err(|why| errors.push(why)).ok();
+        let rule = rule.map_err(|reason| errors.push(reason)).ok();
         let section = format!("[[alerts.rule]] {}", sanitize(&self.name));
-        let errors: Vec<_> = errors.iter().map(|why| format!("{section}: {why}")).collect();
+        let errors: Vec<_> = errors.iter().map(|reason| format!("{section}: {reason}")).collect();
         rule.filter(|_| errors.is_empty()).ok_or(errors)
     }
 
@@ -179,9 +179,9 @@ impl ThresholdNumber {
         match self {
             Self::Plain(number) if number.is_finite() => Ok(*number),
             Self::Plain(_) => Err("the threshold is not a number".into()),
-            Self::Words(words) => match metric.unit {
-                "bytes" => parse_units::size(words).map(|bytes| bytes.0 as f64),
-                "seconds" => parse_units::time(words).map(|time| time.as_secs_f64()),
+            Self::Text(text) => match metric.unit {
+                "bytes" => parse_units::size(text).map(|bytes| bytes.0 as f64),
+                "seconds" => parse_units::time(text).map(|time| time.as_secs_f64()),
                 _ => Err(format!("`{}` takes a number without quotes", metric.name)),
             },
         }
@@ -192,8 +192,8 @@ impl ThresholdNumber {
 fn span(span: DurationValue) -> String {
     let millis = span.0.as_millis();
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
-    let whole = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit));
-    whole.map_or_else(|| format!("{millis}ms"), |(unit, name)| format!("{}{name}", millis / unit))
+    let unit_of = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit));
+    unit_of.map_or_else(|| format!("{millis}ms"), |(unit, name)| format!("{}{name}", millis / unit))
 }
 
 /// Returns the most similar name, if at most a third of it differs.

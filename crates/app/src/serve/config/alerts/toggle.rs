@@ -90,7 +90,9 @@ impl ToggleValue for DurationValue {
     }
 
     fn text(text: &str) -> Result<Self, String> {
-        parse_units::time(text).map(Self).map_err(|why| format!("{why}; {}", expected::<Self>()))
+        parse_units::time(text)
+            .map(Self)
+            .map_err(|reason| format!("{reason}; {}", expected::<Self>()))
     }
 }
 
@@ -102,7 +104,9 @@ impl ToggleValue for ByteSize {
     }
 
     fn text(text: &str) -> Result<Self, String> {
-        parse_units::size(text).map(Self).map_err(|why| format!("{why}; {}", expected::<Self>()))
+        parse_units::size(text)
+            .map(Self)
+            .map_err(|reason| format!("{reason}; {}", expected::<Self>()))
     }
 }
 

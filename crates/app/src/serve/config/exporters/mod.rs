@@ -272,8 +272,8 @@ mod tests {
                 config.pyroscope.as_ref().map(Pyroscope::http_endpoint),
             ];
             let endpoint = endpoints.into_iter().flatten().next().unwrap();
-            let spans = (endpoint.timeout.as_secs(), endpoint.retry.as_secs(), endpoint.user);
-            assert_eq!(spans, (1, 2, Some("u")));
+            let options = (endpoint.timeout.as_secs(), endpoint.retry.as_secs(), endpoint.user);
+            assert_eq!(options, (1, 2, Some("u")));
             let files = [endpoint.token_file, endpoint.password_file, endpoint.ca_file];
             assert_eq!(files.map(Option::unwrap), ["t", "p", "c"].map(std::path::Path::new));
         }

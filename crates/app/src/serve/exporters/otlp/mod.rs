@@ -29,11 +29,11 @@ pub(super) fn start(shared: &Arc<AgentState>, config: &Otlp, host: &str) -> Resu
     let endpoint = config.http_endpoint();
     let client = ExportClient::new(&endpoint)?;
     let url = format!("{}/v1/metrics", config.endpoint.trim_end_matches('/'));
-    let what = format!("send metrics to {url}");
+    let operation = format!("send metrics to {url}");
     let (interval, retry, gzip) = (config.interval.0, endpoint.retry, config.gzip);
     let resource = request::resource(host, &config.resource_attributes);
     AgentThread::spawn("export-otlp", shared, move |shared| {
-        let delivery = Delivery::new("otlp", what, interval, retry);
+        let delivery = Delivery::new("otlp", operation, interval, retry);
         let build = |tick: &Tick| {
             let published = &tick.published;
             let (metrics, snapshot) = (&published.metrics, &published.snapshot);

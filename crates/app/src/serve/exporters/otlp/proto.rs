@@ -101,9 +101,9 @@ pub(super) struct Point {
 #[derive(Clone, Copy, PartialEq, prost::Oneof)]
 pub(super) enum Number {
     #[prost(double, tag = "4")]
-    Real(f64),
+    Double(f64),
     #[prost(sfixed64, tag = "6")]
-    Whole(i64),
+    Int(i64),
 }
 
 /// An attribute.
@@ -128,7 +128,7 @@ pub(super) enum Any {
     #[prost(string, tag = "1")]
     Text(String),
     #[prost(int64, tag = "3")]
-    Whole(i64),
+    Int(i64),
 }
 
 /// The response.
@@ -153,8 +153,8 @@ impl KeyValue {
         Self { key: key.to_owned(), value: Some(value) }
     }
 
-    pub(super) fn whole(key: &str, number: i64) -> Self {
-        let value = AnyValue { value: Some(Any::Whole(number)) };
+    pub(super) fn int(key: &str, number: i64) -> Self {
+        let value = AnyValue { value: Some(Any::Int(number)) };
         Self { key: key.to_owned(), value: Some(value) }
     }
 }

@@ -103,10 +103,10 @@ const fn point(value: Number, attributes: Vec<KeyValue>, start: u64, now: u64) -
 /// Integers stay integers. Values that are not finite are skipped.
 fn number(value: SampleValue) -> Option<Number> {
     match value {
-        SampleValue::Whole(whole) => {
-            Some(i64::try_from(whole).map_or(Number::Real(whole as f64), Number::Whole))
+        SampleValue::Whole(number) => {
+            Some(i64::try_from(number).map_or(Number::Double(number as f64), Number::Int))
         }
-        SampleValue::Real(real) => real.is_finite().then_some(Number::Real(real)),
+        SampleValue::Real(number) => number.is_finite().then_some(Number::Double(number)),
     }
 }
 
@@ -128,7 +128,7 @@ fn attributes(
         match *label {
             "gpu" => all.push(KeyValue::text("hw.name", &format!("gpu{text}"))),
             // The row for all other processes has no pid.
-            "pid" => all.extend(text.parse().ok().map(|pid| KeyValue::whole("process.pid", pid))),
+            "pid" => all.extend(text.parse().ok().map(|pid| KeyValue::int("process.pid", pid))),
             "container" | "pod" | "namespace" if container.is_some() => {}
             label => all.push(KeyValue::text(&attribute(label), text)),
         }
@@ -199,7 +199,7 @@ fn utilization(
         let total = totals.iter().find(|total| total.labels == used.labels)?.value.as_f64();
         let ratio = used.value.as_f64() / total;
         let attributes = attributes(catalog::GPU_USED.labels, used, row, known);
-        ratio.is_finite().then(|| point(Number::Real(ratio), attributes, 0, times.now))
+        ratio.is_finite().then(|| point(Number::Double(ratio), attributes, 0, times.now))
     });
     let data_points: Vec<Point> = points.collect();
     (!data_points.is_empty()).then(|| Metric {

@@ -54,8 +54,8 @@ fn metric_set() -> MetricSet {
 fn snapshot() -> Snapshot {
     let mut ledger = Ledger::new();
     let facts = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
-    let (at, what) = (Timestamp(2_000), EventKind::Process(facts));
-    ledger.apply(&Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind: what });
+    let (at, kind) = (Timestamp(2_000), EventKind::Process(facts));
+    ledger.apply(&Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind });
     let mut snapshot = ledger.snapshot(Timestamp(5_000), &SnapshotOptions::DEFAULT);
     let pod = Pod {
         uid: "u-1".into(),
@@ -78,7 +78,7 @@ fn texts(attributes: &[KeyValue]) -> Vec<String> {
     let text = |attribute: &KeyValue| {
         let value = match attribute.value.as_ref().unwrap().value.as_ref().unwrap() {
             Any::Text(text) => text.clone(),
-            Any::Whole(number) => format!("#{number}"),
+            Any::Int(number) => format!("#{number}"),
         };
         format!("{}={value}", attribute.key)
     };
@@ -130,7 +130,7 @@ fn names_and_resource_follow_the_conventions() {
 #[test]
 fn labels_become_attributes() {
     let [one, other] = points("vramscope.process.live").try_into().unwrap();
-    assert_eq!(one.value, Some(Number::Whole(7)));
+    assert_eq!(one.value, Some(Number::Int(7)));
     let expected = [
         "container.id=c0ffee00",
         "container.runtime=containerd",
@@ -159,7 +159,7 @@ fn labels_become_attributes() {
         ["hw.id=GPU-1", "hw.model=NVIDIA H200", "hw.name=gpu0", "hw.type=gpu", "hw.vendor=NVIDIA"];
     assert_eq!(texts(&gpu.attributes), expected);
     let [ratio] = points("hw.gpu.memory.utilization").try_into().unwrap();
-    assert_eq!(ratio.value, Some(Number::Real(0.25)));
+    assert_eq!(ratio.value, Some(Number::Double(0.25)));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn sums_have_a_start_and_large_numbers_are_doubles() {
     let start = 1_700_000_000_000_000_000;
     assert_eq!((cpu.start_time_unix_nano, cpu.time_unix_nano), (start, start + 4_000));
     let [events] = points("vramscope.events").try_into().unwrap();
-    assert_eq!(events.value, Some(Number::Real(u64::MAX as f64)));
+    assert_eq!(events.value, Some(Number::Double(u64::MAX as f64)));
     let live = points("vramscope.process.live");
     assert_eq!(live[0].start_time_unix_nano, 0);
 }

@@ -105,9 +105,9 @@ impl IncidentCollector {
         let state = if config.enabled { lock_state(&shared.config.state_dir)? } else { None };
         let (commands, received) = sync_channel(QUEUE_COMMANDS);
         // Actions on processes of other users run on the same thread.
-        let kept = capabilities::kill_capability(!shared.config.actions.allow.is_empty());
+        let caps = capabilities::kill_capability(!shared.config.actions.allow.is_empty());
         let write = move |shared: &Arc<AgentState>| writer::run(shared, &received);
-        let worker = AgentThread::spawn_with(kept, "incidents", shared, write)?;
+        let worker = AgentThread::spawn_with(caps, "incidents", shared, write)?;
         let process_above = config.process_live_above.map(|size| size.0);
         let collector = Self {
             shared: Arc::clone(shared),
@@ -238,10 +238,11 @@ impl IncidentCollector {
     }
 
     /// Marks incidents as recovered if the process got the memory after all.
-    fn on_allocation(&mut self, pid: Pid, device: Option<DeviceId>, got: (MemoryKind, u64)) {
+    fn on_allocation(&mut self, pid: Pid, device: Option<DeviceId>, allocated: (MemoryKind, u64)) {
         let same = |open: &&mut OpenIncident| open.pid == pid && open.device == device;
         for open in self.open.iter_mut().filter(same) {
-            open.recovered |= open.requested.is_some_and(|requested| is_enough(requested, got));
+            open.recovered |=
+                open.requested.is_some_and(|requested| is_enough(requested, allocated));
         }
     }
 
@@ -416,8 +417,8 @@ fn sites(window: &EventWindow, ledger: &Ledger) -> Vec<SiteFrames> {
 }
 
 /// Returns the site of an event.
-const fn site(what: &EventKind) -> Option<SiteId> {
-    match what {
+const fn site(kind: &EventKind) -> Option<SiteId> {
+    match kind {
         EventKind::Allocate(allocate) => allocate.site,
         EventKind::Failed(failed) => failed.site,
         EventKind::Vmm(VmmCall::Create { site, .. }) => *site,
@@ -437,7 +438,7 @@ mod tests {
     #[test]
     fn recovery_requires_same_kind_and_size() {
         let requested = (MemoryKind::Device, 100);
-        for (got, expected) in [
+        for (allocated, expected) in [
             ((MemoryKind::Device, 100), true),
             ((MemoryKind::Async, 200), true),
             ((MemoryKind::Physical, 100), true),
@@ -445,7 +446,7 @@ mod tests {
             ((MemoryKind::Pinned, 100), false),
             ((MemoryKind::Managed, 100), false),
         ] {
-            assert_eq!(is_enough(requested, got), expected, "{got:?}");
+            assert_eq!(is_enough(requested, allocated), expected, "{allocated:?}");
         }
         assert!(is_enough((MemoryKind::Pinned, 5), (MemoryKind::Pinned, 5)));
         assert!(

@@ -119,8 +119,8 @@ impl EventWindow {
 }
 
 /// Heap bytes of an event.
-fn extra(what: &EventKind) -> usize {
-    match what {
+fn extra(kind: &EventKind) -> usize {
+    match kind {
         EventKind::Process(facts) => facts.name.len(),
         EventKind::ThreadName(name) => name.len(),
         EventKind::Gpus(gpus) => size_of_val::<[_]>(gpus),

@@ -29,7 +29,7 @@ struct HolderSamples {
     name: Box<str>,
     samples: VecDeque<UsageSample>,
     /// Time since which it has launched nothing; None if launches are not counted.
-    quiet_since: Option<Timestamp>,
+    idle_since: Option<Timestamp>,
     seen: Timestamp,
 }
 
@@ -48,13 +48,13 @@ impl HolderHistory {
             let holder = self.processes.entry(process.key).or_insert_with(|| HolderSamples {
                 name: process.name.clone(),
                 samples: initial_samples(process, at),
-                quiet_since: None,
+                idle_since: None,
                 seen: at,
             });
             holder.seen = at;
             if let Some(work) = &process.work {
                 let is_busy = work.recent_launches > 0;
-                holder.quiet_since = Some(holder.quiet_since.filter(|_| !is_busy).unwrap_or(at));
+                holder.idle_since = Some(holder.idle_since.filter(|_| !is_busy).unwrap_or(at));
             }
             if sample || holder.samples.len() < 2 {
                 holder.samples.push_back((at, held(process)));
@@ -98,26 +98,26 @@ impl HolderHistory {
         // A process without samples started within the last second.
         let last = Timestamp(now.0.saturating_sub(1_000_000_000));
         let (since, before) = oldest.map_or((last, 0), |(at, held)| (*at, bytes_on(held)));
-        let now_held = bytes_on(&held(process));
+        let bytes = bytes_on(&held(process));
         Some(HolderGrowth {
             pid: process.key.pid,
             name: holder.map_or_else(|| process.name.clone(), |holder| holder.name.clone()),
-            bytes: i64::try_from(i128::from(now_held) - i128::from(before)).unwrap_or(i64::MAX),
+            bytes: i64::try_from(i128::from(bytes) - i128::from(before)).unwrap_or(i64::MAX),
             within: now - since,
         })
     }
 
     /// Returns for how long each process has launched nothing.
     pub(crate) fn all_idle(&self, now: Timestamp) -> HashMap<ProcessKey, Nanos> {
-        let quiet =
-            self.processes.iter().filter_map(|(key, holder)| Some((*key, holder.quiet_since?)));
-        quiet.map(|(key, since)| (key, now - since)).collect()
+        let idle =
+            self.processes.iter().filter_map(|(key, holder)| Some((*key, holder.idle_since?)));
+        idle.map(|(key, since)| (key, now - since)).collect()
     }
 
     /// Returns for how long a process has launched nothing, if launches are counted.
     pub(crate) fn idle(&self, process: &ProcessView, now: Timestamp) -> Option<Nanos> {
         let holder = self.processes.get(&process.key)?;
-        holder.quiet_since.map(|since| now - since)
+        holder.idle_since.map(|since| now - since)
     }
 }
 
@@ -152,13 +152,13 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn apply(ledger: &mut Ledger, at: u64, pid: u32, what: EventKind) {
+    fn apply(ledger: &mut Ledger, at: u64, pid: u32, kind: EventKind) {
         let at = Timestamp(at * SECOND);
-        ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what });
+        ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind });
     }
 
     fn allocate(ledger: &mut Ledger, at: u64, pid: u32, bytes: u64) {
-        let what = EventKind::Allocate(Allocate {
+        let kind = EventKind::Allocate(Allocate {
             key: AllocationKey::address(at << 8),
             kind: MemoryKind::Device,
             bytes,
@@ -168,7 +168,7 @@ mod tests {
             stream: None,
             site: None,
         });
-        apply(ledger, at, pid, what);
+        apply(ledger, at, pid, kind);
     }
 
     #[test]

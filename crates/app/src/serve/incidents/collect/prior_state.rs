@@ -58,7 +58,7 @@ impl PriorState {
             EventKind::Gpus(gpus) => {
                 self.with(event.pid, |process| process.gpus = Some(gpus.clone()))
             }
-            EventKind::Torch(watch) => self.with(event.pid, |process| process.torch = Some(*watch)),
+            EventKind::Torch(torch) => self.with(event.pid, |process| process.torch = Some(*torch)),
             EventKind::Context(change) => self.with(event.pid, |process| process.context(*change)),
             EventKind::Pool(call) => self.with(event.pid, |process| process.pool(*call)),
             _ => {}
@@ -86,8 +86,8 @@ impl PriorState {
         let mut events = Vec::new();
         for pid in pids {
             let Some(process) = self.processes.get(&pid) else { continue };
-            let mut push = |what| {
-                events.push(Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind: what });
+            let mut push = |kind| {
+                events.push(Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind });
             };
             if let Some(facts) = &process.facts {
                 push(EventKind::Process(ProcessInfo { before_trace: true, ..facts.clone() }));
@@ -97,7 +97,7 @@ impl PriorState {
                 push(EventKind::Context(ContextCall::Learned { context, device }));
             }
             process.pools.values().for_each(|call| push(EventKind::Pool(*call)));
-            process.torch.iter().for_each(|watch| push(EventKind::Torch(*watch)));
+            process.torch.iter().for_each(|torch| push(EventKind::Torch(*torch)));
         }
         events
     }

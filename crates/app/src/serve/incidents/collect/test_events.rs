@@ -5,13 +5,13 @@ use engine::model::ids::{AllocationKey, DeviceId, Pid, SiteId, Tid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
 
-pub(in crate::serve::incidents) fn event(at: u64, what: EventKind) -> Event {
-    Event { pid: Pid(7), tid: Tid(7), entry_time: Timestamp(at), time: Timestamp(at), kind: what }
+pub(in crate::serve::incidents) fn event(at: u64, kind: EventKind) -> Event {
+    Event { pid: Pid(7), tid: Tid(7), entry_time: Timestamp(at), time: Timestamp(at), kind }
 }
 
 /// An allocation whose address is its time.
 pub(in crate::serve::incidents) fn allocate(at: u64) -> Event {
-    let what = EventKind::Allocate(Allocate {
+    let kind = EventKind::Allocate(Allocate {
         key: AllocationKey::address(at),
         kind: MemoryKind::Device,
         bytes: 512,
@@ -21,5 +21,5 @@ pub(in crate::serve::incidents) fn allocate(at: u64) -> Event {
         stream: None,
         site: Some(SiteId(3)),
     });
-    event(at, what)
+    event(at, kind)
 }

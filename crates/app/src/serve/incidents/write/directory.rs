@@ -170,8 +170,11 @@ pub(crate) fn view(object: &IncidentJson, dir: &Path) -> IncidentView {
         trigger: trigger.map_or("other", Trigger::name),
         cause: object.cause.as_ref().map_or_else(String::new, |cause| clean(&cause.name)),
         time: clean(&object.time),
-        pid: object.requester.as_ref().map(|who| who.pid),
-        process: object.requester.as_ref().map_or_else(String::new, |who| clean(&who.name)),
+        pid: object.requester.as_ref().map(|requester| requester.pid),
+        process: object
+            .requester
+            .as_ref()
+            .map_or_else(String::new, |requester| clean(&requester.name)),
         requested_bytes: object.requested_bytes,
         gpu: object.gpu.as_ref().map(|gpu| gpu.index),
         summary: clean(&object.title),
@@ -211,7 +214,7 @@ pub(crate) fn retain(
     let is_oversized = |one: &IncidentView| one.cause == OomCause::RequestExceedsDevice.name();
     let (oversized, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_oversized);
     let mut errors = Vec::new();
-    let mut kept: Vec<IncidentView> = Vec::new();
+    let mut retained: Vec<IncidentView> = Vec::new();
     let mut bytes = 0_u64;
     for (list, keep) in [(others, keep), (oversized, MAX_OVERSIZED)] {
         let mut is_full = false;
@@ -219,16 +222,16 @@ pub(crate) fn retain(
             let more = bytes.saturating_add(one.size_bytes);
             // Everything older than a removed one is also removed, so there are no gaps.
             is_full |= number >= keep || more > keep_bytes.0;
-            if kept.is_empty() || !is_full {
+            if retained.is_empty() || !is_full {
                 bytes = more;
-                kept.push(one);
+                retained.push(one);
             } else {
                 errors.extend(fs::remove_dir_all(&one.dir).err());
             }
         }
     }
-    kept.sort_by(|a, b| b.id.cmp(&a.id));
-    (kept, errors)
+    retained.sort_by(|a, b| b.id.cmp(&a.id));
+    (retained, errors)
 }
 
 #[cfg(test)]
@@ -272,13 +275,13 @@ mod tests {
         }
         fs::create_dir(root.path().join("foreign")).unwrap();
         assert_eq!(ids(&list(root.path())), ["2026-4", "2026-3", "2026-2", "2026-1"]);
-        let (kept, _) = retain(list(root.path()), 3, Bytes(u64::MAX), None);
-        assert_eq!(ids(&kept), ["2026-4", "2026-3", "2026-2"]);
-        let each = kept[0].size_bytes;
-        let (kept, _) = retain(list(root.path()), 3, Bytes(2 * each), None);
-        assert_eq!(ids(&kept), ["2026-4", "2026-3"]);
-        let (kept, _) = retain(list(root.path()), 3, Bytes(1), None);
-        assert_eq!(ids(&kept), ["2026-4"]);
+        let (retained, _) = retain(list(root.path()), 3, Bytes(u64::MAX), None);
+        assert_eq!(ids(&retained), ["2026-4", "2026-3", "2026-2"]);
+        let each = retained[0].size_bytes;
+        let (retained, _) = retain(list(root.path()), 3, Bytes(2 * each), None);
+        assert_eq!(ids(&retained), ["2026-4", "2026-3"]);
+        let (retained, _) = retain(list(root.path()), 3, Bytes(1), None);
+        assert_eq!(ids(&retained), ["2026-4"]);
         assert_eq!(ids(&list(root.path())), ["2026-4"]);
         assert!(root.path().join("foreign").exists());
     }
@@ -297,8 +300,8 @@ mod tests {
         let all = list(root.path());
         let found: Vec<_> = all.iter().map(|one| (one.trigger, one.summary.as_str())).collect();
         assert_eq!(found, [("other", "new"), ("threshold", "old")]);
-        let (kept, _) = retain(all, 1, Bytes(u64::MAX), None);
-        assert_eq!(ids(&kept), ["2027-new"]);
+        let (retained, _) = retain(all, 1, Bytes(u64::MAX), None);
+        assert_eq!(ids(&retained), ["2027-new"]);
         assert!(root.path().join("others").exists());
     }
 
@@ -308,8 +311,8 @@ mod tests {
         for name in ["2098-1", "2099-1", "2026-1", "2026-2"] {
             make(root.path(), name, 1);
         }
-        let (kept, _) = retain(list(root.path()), 2, Bytes(u64::MAX), Some("2026-1"));
-        assert_eq!(ids(&kept), ["2099-1", "2026-1"]);
+        let (retained, _) = retain(list(root.path()), 2, Bytes(u64::MAX), Some("2026-1"));
+        assert_eq!(ids(&retained), ["2099-1", "2026-1"]);
         assert_eq!(ids(&list(root.path())), ["2099-1", "2026-1"]);
     }
 
@@ -323,8 +326,8 @@ mod tests {
         for one in all.iter_mut().filter(|one| one.id.as_str() > "2026-3") {
             one.cause = OomCause::RequestExceedsDevice.name().to_owned();
         }
-        let (kept, _) = retain(all, 2, Bytes(u64::MAX), Some("2026-9"));
-        assert_eq!(ids(&kept), ["2026-9", "2026-8", "2026-7", "2026-3", "2026-2"]);
+        let (retained, _) = retain(all, 2, Bytes(u64::MAX), Some("2026-9"));
+        assert_eq!(ids(&retained), ["2026-9", "2026-8", "2026-7", "2026-3", "2026-2"]);
     }
 
     #[test]

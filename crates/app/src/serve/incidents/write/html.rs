@@ -35,15 +35,15 @@ impl HtmlRenderer {
         &mut self,
         number: u64,
         dir: &Path,
-        opens: InitialView,
+        initial_view: InitialView,
     ) -> Option<RenderResult> {
         if self.queue.len() >= MAX_QUEUED {
-            let why = format!(
+            let reason = format!(
                 "not written: too many pending; run vramscope plot {RECORDING_FILE} -o {HTML_FILE}"
             );
-            return Some((number, why));
+            return Some((number, reason));
         }
-        self.queue.push_back((number, dir.into(), opens));
+        self.queue.push_back((number, dir.into(), initial_view));
         None
     }
 
@@ -52,11 +52,11 @@ impl HtmlRenderer {
         let finished = self.running.take_if(|(_, thread)| thread.is_finished());
         let result = finished.map(|(number, thread)| (number, outcome(thread)));
         if self.running.is_none()
-            && let Some((number, dir, opens)) = self.queue.pop_front()
+            && let Some((number, dir, initial_view)) = self.queue.pop_front()
         {
             let work = move || {
                 fault::point();
-                render(&dir, opens)
+                render(&dir, initial_view)
             };
             match Worker::spawn("page", work) {
                 Ok(thread) => self.running = Some((number, thread)),
@@ -82,15 +82,17 @@ impl HtmlRenderer {
 
 fn outcome(thread: Worker) -> String {
     let Err(error) = thread.join() else { return "written".into() };
-    let why = format!("could not be written: {}", output::error_chain(&error));
-    output::log(&format!("HTML report of an incident {why}"));
-    why
+    let reason = format!("could not be written: {}", output::error_chain(&error));
+    output::log(&format!("HTML report of an incident {reason}"));
+    reason
 }
 
-fn render(path: &Path, opens: InitialView) -> Result<()> {
+fn render(path: &Path, initial_view: InitialView) -> Result<()> {
     let recording = path.join(RECORDING_FILE);
     let overlay = cli::SmiArgs { smi_log: None, smi_offset: None };
     let request =
         PlotRequest { path: &recording, only: ChangeFilter::default(), overlay: &overlay };
-    directory::write_atomically(path, HTML_FILE, |out| plot_data::write_page(&request, opens, out))
+    directory::write_atomically(path, HTML_FILE, |out| {
+        plot_data::write_page(&request, initial_view, out)
+    })
 }

@@ -22,14 +22,8 @@ pub(crate) fn write(file: File, job: &IncidentJob) -> io::Result<u64> {
         writer.event(event)?;
     }
     for facts in &job.sites {
-        let what = EventKind::Site(facts.clone());
-        writer.event(&Event {
-            pid: Pid(0),
-            tid: Tid(0),
-            entry_time: first,
-            time: first,
-            kind: what,
-        })?;
+        let kind = EventKind::Site(facts.clone());
+        writer.event(&Event { pid: Pid(0), tid: Tid(0), entry_time: first, time: first, kind })?;
     }
     let mut count = 0;
     let mut last = Timestamp(0);

@@ -62,9 +62,9 @@ mod tests {
 
     use super::*;
 
-    fn apply(ledger: &mut Ledger, pid: u32, what: EventKind) {
+    fn apply(ledger: &mut Ledger, pid: u32, kind: EventKind) {
         let at = Timestamp(1000);
-        ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what });
+        ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind });
     }
 
     /// Process 1 was traced, 2 predates the trace, 3 holds only memory of another GPU.

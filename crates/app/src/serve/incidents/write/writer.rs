@@ -84,14 +84,14 @@ struct WrittenIncident {
     id: String,
     job: IncidentJob,
     failure: Option<FailedRequest>,
-    free_then: Option<Bytes>,
+    free_estimate: Option<Bytes>,
     grown: Vec<HolderGrowth>,
     advice: Vec<GpuAdvice>,
     events: u64,
     errors: u64,
     recovered: bool,
     page: String,
-    took: Nanos,
+    write_delay: Nanos,
     dir: PathBuf,
 }
 
@@ -108,7 +108,7 @@ impl WrittenIncident {
             refused: self.failure.as_ref(),
             device: job.device,
             gpu: job.gpu,
-            free_then: self.free_then,
+            free_then: self.free_estimate,
             holders: &job.holders,
             grown: &self.grown,
             advice: &self.advice,
@@ -119,7 +119,7 @@ impl WrittenIncident {
             skipped: job.skipped,
             events: self.events,
             page: &self.page,
-            took: self.took,
+            took: self.write_delay,
         }
     }
 
@@ -191,8 +191,8 @@ impl IncidentWriter {
         let rejected = self.request_page(&incident);
         self.recent.push_back(incident);
         self.apply_retention();
-        if let Some((number, why)) = rejected {
-            self.page_finished(number, why);
+        if let Some((number, reason)) = rejected {
+            self.page_finished(number, reason);
         }
         self.poll_pages();
     }
@@ -230,23 +230,24 @@ impl IncidentWriter {
         };
         let failure = job.call.as_ref().map(|call| failed_request(call, pid, names, &context));
         // Driver-reported usage may be a second old; the diagnosis is of the time of the error.
-        let free_then = match &failure {
+        let free_estimate = match &failure {
             Some(failure) => failure.diagnosis.figures.free_estimated,
             None => oom::estimated_free(&context),
         };
         let cause = failure.as_ref().map(|one| one.diagnosis.cause);
-        let requester = job.requester.as_ref().filter(|_| job.call.is_some()).map(|who| who.pid);
+        let requester =
+            job.requester.as_ref().filter(|_| job.call.is_some()).map(|requester| requester.pid);
         let idle = |process: &_| self.history.idle(process, snapshot.at);
         let request =
             AdviceRequest { gpu: job.gpu, only: &[], requester, cause, idle: &idle, local: true };
         let mut advice = advise_snapshot::run_advise(&request, snapshot, names);
-        for gpu in advice.iter_mut().filter(|gpu| free_then.is_some() && gpu.gpu.is_some()) {
-            gpu.free_bytes = free_then.map(|free| free.0);
+        for gpu in advice.iter_mut().filter(|gpu| free_estimate.is_some() && gpu.gpu.is_some()) {
+            gpu.free_bytes = free_estimate.map(|free| free.0);
         }
         WrittenIncident {
             id: self.id(&job),
             failure,
-            free_then,
+            free_estimate,
             grown: self.history.growth(snapshot, job.gpu),
             advice,
             events: 0,
@@ -258,7 +259,7 @@ impl IncidentWriter {
                 "disabled"
             }
             .into(),
-            took: Nanos(0),
+            write_delay: Nanos(0),
             dir: PathBuf::new(),
             job,
         }
@@ -267,7 +268,10 @@ impl IncidentWriter {
     /// Returns an unused name: time, trigger, GPU and process.
     fn id(&self, job: &IncidentJob) -> String {
         let gpu = job.gpu.map_or_else(String::new, |gpu| format!("-gpu{}", gpu.0));
-        let pid = job.requester.as_ref().map_or_else(String::new, |who| format!("-pid{}", who.pid));
+        let pid = job
+            .requester
+            .as_ref()
+            .map_or_else(String::new, |requester| format!("-pid{}", requester.pid));
         let time = stamp(&job.published.names, job.at);
         let name = format!("{time}-{}{gpu}{pid}", job.trigger.short());
         let is_used = |name: &str| {
@@ -288,11 +292,11 @@ impl IncidentWriter {
         new.write(SNAPSHOT_FILE, line.as_bytes()).with_context(context)?;
         incident.events =
             recording::write(new.file(RECORDING_FILE)?, &incident.job).with_context(context)?;
-        incident.took = incident.job.age();
+        incident.write_delay = incident.job.age();
         new.write(SUMMARY_FILE, &incident.summary(&self.host)?).with_context(context)?;
         new.write(INCIDENT_FILE, &object(&incident.report(&self.host))?).with_context(context)?;
         incident.dir = new.finish().with_context(context)?;
-        incident.took = incident.job.age();
+        incident.write_delay = incident.job.age();
         Ok(())
     }
 
@@ -302,7 +306,7 @@ impl IncidentWriter {
             "{}; see {} ({} ms after it)",
             object.title,
             sanitize(&incident.dir.to_string_lossy()),
-            incident.took.millis()
+            incident.write_delay.millis()
         ));
     }
 
@@ -312,10 +316,10 @@ impl IncidentWriter {
             return None;
         }
         let is_oom = incident.job.trigger == Trigger::OutOfMemory;
-        let opens = if is_oom { InitialView::Peak } else { InitialView::Sites };
-        let rejected = self.pages.add(incident.job.number, &incident.dir, opens);
-        if let Some((_, why)) = &rejected {
-            output::log(&format!("no HTML report of {}: {why}", incident.id));
+        let initial_view = if is_oom { InitialView::Peak } else { InitialView::Sites };
+        let rejected = self.pages.add(incident.job.number, &incident.dir, initial_view);
+        if let Some((_, reason)) = &rejected {
+            output::log(&format!("no HTML report of {}: {reason}", incident.id));
         }
         rejected
     }
