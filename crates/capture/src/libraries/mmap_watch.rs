@@ -345,7 +345,7 @@ mod tests {
             }
             let batch = watch.poll();
             if !batch.overflowed {
-                assert!(batch.mapped.iter().any(|code| code.pid == pid), "{batch:?}");
+                assert!(batch.mapped.iter().any(|mmap| mmap.pid == pid), "{batch:?}");
             }
         }
     }

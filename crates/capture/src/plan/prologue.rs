@@ -37,9 +37,9 @@ const PRESERVED_REGISTERS: [Register; 7] = [
 pub fn attach_point(code: &[u8]) -> AttachPoint {
     let entry = AttachPoint { offset: 0, emulated: false };
     let targets = branch_targets(code);
-    let horizon = &code[..code.len().min(MAX_PROLOGUE_BYTES)];
-    let mut decoder = Decoder::with_ip(64, horizon, 0, DecoderOptions::NONE);
-    let mut info = InstructionInfoFactory::new();
+    let prologue = &code[..code.len().min(MAX_PROLOGUE_BYTES)];
+    let mut decoder = Decoder::with_ip(64, prologue, 0, DecoderOptions::NONE);
+    let mut factory = InstructionInfoFactory::new();
     while decoder.can_decode() {
         let instruction = decoder.decode();
         let offset = instruction.ip();
@@ -47,10 +47,10 @@ pub fn attach_point(code: &[u8]) -> AttachPoint {
             // A loop back to here would count one call several times.
             return entry;
         }
-        if emulated(&instruction) {
+        if is_emulated(&instruction) {
             return AttachPoint { offset, emulated: true };
         }
-        if !harmless(&instruction, &mut info) {
+        if !is_harmless(&instruction, &mut factory) {
             return entry;
         }
     }
@@ -58,7 +58,7 @@ pub fn attach_point(code: &[u8]) -> AttachPoint {
 }
 
 /// Returns whether x86 uprobes of all kernels since 4.x emulate an instruction.
-fn emulated(instruction: &Instruction) -> bool {
+fn is_emulated(instruction: &Instruction) -> bool {
     match instruction.code() {
         Code::Push_r64 | Code::Nopd | Code::Call_rel32_64 => true,
         Code::Jmp_rel8_64 | Code::Jmp_rel32_64 => true,
@@ -67,25 +67,25 @@ fn emulated(instruction: &Instruction) -> bool {
 }
 
 /// Returns whether an instruction leaves the stack, the stack pointer and the arguments unchanged.
-fn harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
+fn is_harmless(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
     if instruction.flow_control() != FlowControl::Next
         || matches!(instruction.mnemonic(), Mnemonic::INVALID | Mnemonic::Int3 | Mnemonic::Syscall)
     {
         return false;
     }
-    let used = info.info(instruction);
+    let info = factory.info(instruction);
     let writes = |access| {
         matches!(
             access,
             OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
         )
     };
-    let touches = used.used_registers().iter().any(|register| {
+    let writes_preserved = info.used_registers().iter().any(|register| {
         writes(register.access())
             && PRESERVED_REGISTERS.contains(&register.register().full_register())
     });
-    let stores = used.used_memory().iter().any(|memory| writes(memory.access()));
-    !touches && !stores
+    let writes_memory = info.used_memory().iter().any(|memory| writes(memory.access()));
+    !writes_preserved && !writes_memory
 }
 
 /// Returns the targets of branches inside the code.
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn instructions_that_change_the_call_end_the_search() {
-        for (what, code) in [
+        for (assembly, code) in [
             ("sub $24,%rsp; push", &[0x48, 0x83, 0xec, 0x18, 0x53][..]),
             ("mov %rsi,%rdi; push", &[0x48, 0x89, 0xf7, 0x53][..]),
             ("mov $1,%edi; push", &[0xbf, 1, 0, 0, 0, 0x53][..]),
@@ -154,20 +154,20 @@ mod tests {
             ("no instruction", &[0x06, 0x06][..]),
             ("cut in the middle", &[0x81, 0x3d, 0x10][..]),
         ] {
-            assert_eq!(attach_point(code), AT_ENTRY, "{what}");
+            assert_eq!(attach_point(code), AT_ENTRY, "{assembly}");
         }
     }
 
     #[test]
     fn harmless_instructions_are_skipped() {
-        for (what, code, offset) in [
+        for (assembly, code, offset) in [
             ("endbr64; push %rbp", &[0xf3, 0x0f, 0x1e, 0xfa, 0x55][..], 4),
             ("mov %rsp,%r10; push %r15", &[0x49, 0x89, 0xe2, 0x41, 0x57][..], 3),
             ("xor %eax,%eax; jmp", &[0x31, 0xc0, 0xeb, 0x02][..], 2),
             ("nop", &[0x90][..], 0),
             ("call", &[0xe8, 0, 0, 0, 0][..], 0),
         ] {
-            assert_eq!(attach_point(code), emulated_at(offset), "{what}");
+            assert_eq!(attach_point(code), emulated_at(offset), "{assembly}");
         }
     }
 

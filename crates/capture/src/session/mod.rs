@@ -255,7 +255,7 @@ impl Session {
         let mut pending = Pending { activity, losses };
         let mut events = Vec::with_capacity(records.len());
         if let Some(sites) = &mut self.sites {
-            mapped.into_iter().for_each(|code| sites.mapping_changed(code));
+            mapped.into_iter().for_each(|mmap| sites.mapping_changed(mmap));
             stacks.into_iter().for_each(|stack| sites.insert(stack));
         }
         for record in records {

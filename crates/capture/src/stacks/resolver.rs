@@ -118,11 +118,11 @@ impl SiteResolver {
     }
 
     /// Handles a new executable mapping: addresses of the process can have another meaning now.
-    pub(crate) fn mapping_changed(&mut self, code: MmapEvent) {
-        if self.processes.contains_key(&code.pid) {
-            self.known.process_exited(code.pid);
+    pub(crate) fn mapping_changed(&mut self, mmap: MmapEvent) {
+        if self.processes.contains_key(&mmap.pid) {
+            self.known.process_exited(mmap.pid);
         }
-        self.native.mapped(code);
+        self.native.mapped(mmap);
     }
 
     /// Adds a stack from the ring.
@@ -251,7 +251,7 @@ impl SiteResolver {
             return;
         }
         let native = &self.native;
-        let mut files = unwound.codes.iter().filter_map(|code| match code {
+        let mut files = unwound.locations.iter().filter_map(|location| match location {
             FrameLocation::File { module, .. } => Some(native.path(*module)),
             _ => None,
         });
@@ -261,7 +261,7 @@ impl SiteResolver {
     }
 
     fn intern(&mut self, unwound: &UnwoundStack) -> u32 {
-        let stack = NativeStack { codes: unwound.codes.clone(), end: unwound.end };
+        let stack = NativeStack { locations: unwound.locations.clone(), end: unwound.end };
         self.native_stacks.number(stack)
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct SymbolizeJob {
 /// A native stack, independent of where the process mapped its files.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NativeStack {
-    pub(crate) codes: Vec<FrameLocation>,
+    pub(crate) locations: Vec<FrameLocation>,
     pub(crate) end: StackEnd,
 }
 
@@ -165,11 +165,11 @@ fn symbolize(symbols: &mut NativeSymbolizer, job: SymbolizeJob) -> SiteFrames {
         ..Frame::default()
     });
     let mut frames: Vec<_> = driver_call.into_iter().collect();
-    let (codes, missing) = match &job.native {
-        Some(stack) => (&stack.codes[..], stack.end.unknown_reason()),
+    let (locations, missing) = match &job.native {
+        Some(stack) => (&stack.locations[..], stack.end.unknown_reason()),
         None => (&[][..], Some(UnknownReason::NotRecorded)),
     };
-    let native: Vec<_> = codes.iter().map(|code| symbols.frames(code, true)).collect();
+    let native: Vec<_> = locations.iter().map(|location| symbols.frames(location, true)).collect();
     let python = job.python.as_deref().cloned().unwrap_or_default();
     frames.extend(merge(&native, python.runs, python.missing));
     let missing = [python.truncated.then_some(UnknownReason::Truncated), missing];

@@ -34,7 +34,7 @@ pub(super) enum CodeLocation {
 struct MappedRange {
     mapping: Mapping,
     /// Resolved on first use: most libraries never appear on a stack.
-    found: Option<MappingTarget>,
+    target: Option<MappingTarget>,
 }
 
 /// The executable mappings of a process.
@@ -50,7 +50,7 @@ pub(super) struct AddressSpace {
     /// There were mmap events since the last read.
     changed: bool,
     /// The last read failed: the process has exited, or cannot be read.
-    gone: bool,
+    read_failed: bool,
     /// See [`AddressSpace::use_mmap_events`].
     from_mmap_events: bool,
 }
@@ -65,7 +65,7 @@ impl AddressSpace {
             read_at: None,
             read_duration: Duration::ZERO,
             changed: false,
-            gone: false,
+            read_failed: false,
             from_mmap_events: false,
         }
     }
@@ -76,8 +76,8 @@ impl AddressSpace {
     }
 
     /// Returns whether no mappings are known and none can be read.
-    pub(super) fn is_gone(&self) -> bool {
-        self.gone && self.entries.is_empty()
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.read_failed && self.entries.is_empty()
     }
 
     /// Returns whether the mappings come from mmap events only.
@@ -107,10 +107,10 @@ impl AddressSpace {
             MappingKind::Probes => return CodeLocation::Nothing,
             MappingKind::File | MappingKind::Vdso => {}
         }
-        if entry.found.is_none() {
-            entry.found = modules.find(self.pid, &entry.mapping);
+        if entry.target.is_none() {
+            entry.target = modules.find(self.pid, &entry.mapping);
         }
-        match entry.found {
+        match entry.target {
             Some(MappingTarget::Module(module)) => {
                 let inside = address.saturating_sub(entry.mapping.start);
                 CodeLocation::File { module, offset: entry.mapping.offset.saturating_add(inside) }
@@ -142,8 +142,8 @@ impl AddressSpace {
         let read = File::open(format!("/proc/{}/maps", self.pid))
             .and_then(|file| file.take(MAX_MAPS_BYTES).read_to_end(&mut text));
         // The list of a process that has exited is empty. The known mappings stay.
-        self.gone = read.is_err() || text.is_empty();
-        if !self.gone {
+        self.read_failed = read.is_err() || text.is_empty();
+        if !self.read_failed {
             self.replace(maps::parse(&text));
         }
         self.changed = false;
@@ -152,19 +152,19 @@ impl AddressSpace {
     }
 
     /// Uses the mmap events of a process whose mappings can no longer be read.
-    pub(super) fn use_mmap_events<'a>(&mut self, seen: impl Iterator<Item = &'a MmapEvent>) {
+    pub(super) fn use_mmap_events<'a>(&mut self, events: impl Iterator<Item = &'a MmapEvent>) {
         let mut mappings: Vec<Mapping> = Vec::new();
-        for code in seen {
+        for mmap in events {
             // Replaces older mappings of the range.
-            mappings.retain(|old| old.end <= code.start || code.end <= old.start);
+            mappings.retain(|old| old.end <= mmap.start || mmap.end <= old.start);
             mappings.push(Mapping {
-                start: code.start,
-                end: code.end,
-                offset: code.offset,
-                device: code.device,
-                inode: code.inode,
+                start: mmap.start,
+                end: mmap.end,
+                offset: mmap.offset,
+                device: mmap.device,
+                inode: mmap.inode,
                 kind: MappingKind::File,
-                path: code.path.clone(),
+                path: mmap.path.clone(),
                 deleted: false,
             });
         }
@@ -178,8 +178,8 @@ impl AddressSpace {
         for mapping in mappings {
             while old.next_if(|entry| entry.mapping.start < mapping.start).is_some() {}
             let same = old.next_if(|entry| entry.mapping == mapping);
-            let found = same.and_then(|entry| entry.found);
-            self.entries.push(MappedRange { mapping, found });
+            let target = same.and_then(|entry| entry.target);
+            self.entries.push(MappedRange { mapping, target });
         }
         let mappings = || self.entries.iter().map(|entry| &entry.mapping);
         self.starts = mappings().map(|mapping| mapping.start).collect();

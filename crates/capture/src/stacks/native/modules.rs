@@ -86,7 +86,7 @@ pub(super) enum MappingTarget {
 pub(super) struct ModuleFinder {
     registry: ModuleRegistry,
     by_file: HashMap<FileKey, MappingTarget>,
-    by_build: HashMap<Arc<[u8]>, Vec<ModuleId>>,
+    by_build_id: HashMap<Arc<[u8]>, Vec<ModuleId>>,
     unopened: HashMap<UnopenedFileKey, ModuleId>,
 }
 
@@ -130,8 +130,9 @@ impl ModuleFinder {
     }
 
     fn with_image(&mut self, mapping: &Mapping, image: ElfImage) -> Option<ModuleId> {
-        let alike = image.build_id().and_then(|id| self.by_build.get(id)).into_iter().flatten();
-        let known = alike.copied().find(|id| {
+        let same_build =
+            image.build_id().and_then(|id| self.by_build_id.get(id)).into_iter().flatten();
+        let known = same_build.copied().find(|id| {
             let module = self.registry.get(*id);
             module.is_some_and(|known| known.image.as_ref().is_ok_and(|i| i.is_like(&image)))
         });
@@ -142,7 +143,7 @@ impl ModuleFinder {
         let path = Arc::from(mapping.name());
         let id = self.registry.push(Arc::new(Module { path, image: Ok(image) }))?;
         if let Some(build_id) = build_id {
-            self.by_build.entry(build_id).or_default().push(id);
+            self.by_build_id.entry(build_id).or_default().push(id);
         }
         Some(id)
     }
@@ -162,9 +163,9 @@ impl ModuleFinder {
 }
 
 fn key(file: &File) -> Option<FileKey> {
-    let about = file.metadata().ok()?;
-    let modified = (about.mtime(), about.mtime_nsec());
-    Some(FileKey { device: about.dev(), inode: about.ino(), size: about.size(), modified })
+    let metadata = file.metadata().ok()?;
+    let modified = (metadata.mtime(), metadata.mtime_nsec());
+    Some(FileKey { device: metadata.dev(), inode: metadata.ino(), size: metadata.size(), modified })
 }
 
 /// Opens the file of a mapping. Tries `map_files` first, which works for deleted files and other
@@ -177,9 +178,9 @@ fn open(pid: Pid, mapping: &Mapping) -> Result<File, UnknownReason> {
     }
     let device = libc::makedev(mapping.device.0, mapping.device.1);
     let is_mapped_file = |file: &File, any_device: bool| {
-        let about = file.metadata();
-        about.is_ok_and(|about| {
-            about.ino() == mapping.inode && (any_device || about.dev() == device)
+        let metadata = file.metadata();
+        metadata.is_ok_and(|metadata| {
+            metadata.ino() == mapping.inode && (any_device || metadata.dev() == device)
         })
     };
     let root = Path::new(&format!("/proc/{pid}/root")).join(mapping.relative());
@@ -231,22 +232,22 @@ mod tests {
 
     #[test]
     fn only_the_mapped_file_is_opened() {
-        let (me, exited) = (Pid(std::process::id()), Pid(u32::MAX - 1));
+        let (own_pid, exited) = (Pid(std::process::id()), Pid(u32::MAX - 1));
         let mapping = of_this_program();
         let inode =
             |file: Result<File, UnknownReason>| file.map(|file| file.metadata().unwrap().ino());
-        assert_eq!(inode(open(me, &mapping)), Ok(mapping.inode));
+        assert_eq!(inode(open(own_pid, &mapping)), Ok(mapping.inode));
         // The process has exited, but the file still exists.
         assert_eq!(inode(open(exited, &mapping)), Ok(mapping.inode));
         let deleted = Mapping { deleted: true, ..mapping.clone() };
         assert_eq!(inode(open(exited, &deleted)), Err(UnknownReason::ProcessExited));
         // The path is that of another file now.
         let replaced = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
-        assert_eq!(inode(open(me, &replaced)), Err(UnknownReason::Unreadable));
+        assert_eq!(inode(open(own_pid, &replaced)), Err(UnknownReason::Unreadable));
         assert_eq!(inode(open(exited, &replaced)), Err(UnknownReason::ProcessExited));
         // Only regular files are opened.
         let device = Mapping { path: "/dev/zero".into(), ..mapping };
-        assert_eq!(inode(open(me, &device)), Err(UnknownReason::Unreadable));
+        assert_eq!(inode(open(own_pid, &device)), Err(UnknownReason::Unreadable));
     }
 
     #[test]

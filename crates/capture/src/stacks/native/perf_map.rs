@@ -63,22 +63,22 @@ impl PerfMap {
             return Ok(());
         }
         let mut file = File::options().read(true).custom_flags(flags).open(path)?;
-        let about = file.metadata()?;
-        let which = (about.dev(), about.ino());
-        if which != self.file || about.size() < self.read {
-            *self = Self { file: which, ..Self::default() };
+        let metadata = file.metadata()?;
+        let file_id = (metadata.dev(), metadata.ino());
+        if file_id != self.file || metadata.size() < self.read {
+            *self = Self { file: file_id, ..Self::default() };
         }
-        let size = about.size().min(MAX_FILE_BYTES);
-        if !about.is_file() || size <= self.read {
+        let size = metadata.size().min(MAX_FILE_BYTES);
+        if !metadata.is_file() || size <= self.read {
             return Ok(());
         }
         file.seek(SeekFrom::Start(self.read))?;
         let mut text = Vec::new();
         file.take(size - self.read).read_to_end(&mut text)?;
         let Some(last) = text.iter().rposition(|&byte| byte == b'\n') else { return Ok(()) };
-        let (whole, _) = text.split_at(last.saturating_add(1));
-        self.read = self.read.saturating_add(whole.len() as u64);
-        for line in whole.split(|&byte| byte == b'\n') {
+        let (lines, _) = text.split_at(last.saturating_add(1));
+        self.read = self.read.saturating_add(lines.len() as u64);
+        for line in lines.split(|&byte| byte == b'\n') {
             self.add(line);
         }
         Ok(())
@@ -140,11 +140,11 @@ mod tests {
         ] {
             assert_eq!(map.find(address).as_deref(), name, "{address:#x}");
         }
-        let covered = map_of_covered();
+        let covered = covered_map();
         assert_eq!(covered.find(0x1010).as_deref(), Some("all"));
     }
 
-    fn map_of_covered() -> PerfMap {
+    fn covered_map() -> PerfMap {
         map("1000 8 a\n1010 8 b\n1020 8 c\n1000 100 all\n")
     }
 

@@ -55,9 +55,10 @@ fn replace(page: usize) -> bool {
         let errno = libc::__errno_location();
         let before = *errno;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        let got = libc::mmap(page as *mut libc::c_void, PAGE_SIZE, libc::PROT_READ, flags, -1, 0);
+        let mapped =
+            libc::mmap(page as *mut libc::c_void, PAGE_SIZE, libc::PROT_READ, flags, -1, 0);
         *errno = before;
-        got != libc::MAP_FAILED
+        mapped != libc::MAP_FAILED
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) enum StackEnd {
     /// No unwind rule, or one with an implausible result.
     NoRule,
     /// The process exited before its mappings were read.
-    Gone,
+    ProcessExited,
 }
 
 impl StackEnd {
@@ -95,7 +95,7 @@ impl StackEnd {
             Self::Start => None,
             Self::CopyTooShort | Self::TooDeep => Some(UnknownReason::Truncated),
             Self::NoRule => Some(UnknownReason::NoUnwindInfo),
-            Self::Gone => Some(UnknownReason::ProcessExited),
+            Self::ProcessExited => Some(UnknownReason::ProcessExited),
         }
     }
 }
@@ -104,7 +104,7 @@ impl StackEnd {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct UnwoundStack {
     /// The frames.
-    pub(crate) codes: Vec<FrameLocation>,
+    pub(crate) locations: Vec<FrameLocation>,
     /// Slots of the return addresses of all frames but the first. A call with the same registers
     /// and the same values in these slots has the same stack.
     pub(crate) slots: Vec<ReturnSlot>,
@@ -121,8 +121,8 @@ struct ModuleRules {
 /// Unwind rules of all modules.
 struct UnwindTables {
     /// By id; filled on first use.
-    known: Vec<Option<ModuleRules>>,
-    pointers: UnwindRules,
+    by_module: Vec<Option<ModuleRules>>,
+    frame_pointers: UnwindRules,
     /// The module whose rules were used last: the one to blame if the unwinder panics.
     last: Option<ModuleId>,
 }
@@ -136,27 +136,31 @@ impl UnwindTables {
         registry: &ModuleRegistry,
     ) -> (&mut UnwindRules, u64) {
         let FrameLocation::File { module, offset } = code else {
-            return (&mut self.pointers, address);
+            return (&mut self.frame_pointers, address);
         };
         self.last = Some(module);
         let index = module.0 as usize;
-        if self.known.len() <= index {
-            self.known.resize_with(index.saturating_add(1), || None);
+        if self.by_module.len() <= index {
+            self.by_module.resize_with(index.saturating_add(1), || None);
         }
-        let Some(entry) = self.known.get_mut(index) else { return (&mut self.pointers, address) };
+        let Some(entry) = self.by_module.get_mut(index) else {
+            return (&mut self.frame_pointers, address);
+        };
         if entry.is_none() {
             *entry = registry.get(module).map(|module| {
-                let rules =
-                    module.image.as_ref().map_or_else(|_| UnwindRules::pointers(), UnwindRules::of);
+                let rules = module
+                    .image
+                    .as_ref()
+                    .map_or_else(|_| UnwindRules::frame_pointers(), UnwindRules::of);
                 ModuleRules { module, rules }
             });
         }
-        let known = entry.as_mut().and_then(|known| {
+        let rules = entry.as_mut().and_then(|known| {
             let image = known.module.image.as_ref().ok()?;
             let call = image.address(offset.checked_sub(1)?)?;
             Some((&mut known.rules, call.checked_add(1)?))
         });
-        known.unwrap_or((&mut self.pointers, address))
+        rules.unwrap_or((&mut self.frame_pointers, address))
     }
 
     /// Replaces the tables that were used last by frame pointers.
@@ -164,8 +168,8 @@ impl UnwindTables {
         let Some((id, module)) = self.last.and_then(|id| Some((id, registry.get(id)?))) else {
             return;
         };
-        if let Some(entry) = self.known.get_mut(id.0 as usize) {
-            *entry = Some(ModuleRules { module, rules: UnwindRules::pointers() });
+        if let Some(entry) = self.by_module.get_mut(id.0 as usize) {
+            *entry = Some(ModuleRules { module, rules: UnwindRules::frame_pointers() });
         }
     }
 }
@@ -192,8 +196,8 @@ impl NativeUnwinder {
             spaces: HashMap::new(),
             modules: ModuleFinder::default(),
             tables: UnwindTables {
-                known: Vec::new(),
-                pointers: UnwindRules::pointers(),
+                by_module: Vec::new(),
+                frame_pointers: UnwindRules::frame_pointers(),
                 last: None,
             },
             caches: RuleCaches::default(),
@@ -212,12 +216,12 @@ impl NativeUnwinder {
     }
 
     /// Adds an mmap event.
-    pub(crate) fn mapped(&mut self, code: MmapEvent) {
-        self.mapping_changed(code.pid);
+    pub(crate) fn mapped(&mut self, mmap: MmapEvent) {
+        self.mapping_changed(mmap.pid);
         if self.recent.len() >= MAX_RECENT_MMAPS {
             self.recent.pop_front();
         }
-        self.recent.push_back(code);
+        self.recent.push_back(mmap);
     }
 
     /// Marks the mappings of a process as changed.
@@ -272,12 +276,12 @@ impl NativeUnwinder {
 
     fn walk(&mut self, walk: &mut StackWalk<'_>) -> StackEnd {
         if !self.enter(walk.pid) {
-            walk.codes.push(FrameLocation::Unmapped(walk.address));
-            return StackEnd::Gone;
+            walk.locations.push(FrameLocation::Unmapped(walk.address));
+            return StackEnd::ProcessExited;
         }
         loop {
             let Some((code, lookup)) = self.code(walk) else { return StackEnd::NoRule };
-            walk.codes.push(code);
+            walk.locations.push(code);
             let (rules, address) = self.tables.rules(code, lookup, self.modules.registry());
             match self.caches.step(rules, address, &mut walk.registers, &walk.stack) {
                 UnwindStep::Start if !matches!(code, FrameLocation::Probe(_)) => {
@@ -288,7 +292,7 @@ impl NativeUnwinder {
                     return StackEnd::CopyTooShort;
                 }
                 UnwindStep::Unread(_) => return StackEnd::NoRule,
-                UnwindStep::Caller { .. } if walk.codes.len() >= MAX_FRAMES => {
+                UnwindStep::Caller { .. } if walk.locations.len() >= MAX_FRAMES => {
                     return StackEnd::TooDeep;
                 }
                 UnwindStep::Caller { address, at } => walk.found(address, at),
@@ -298,13 +302,13 @@ impl NativeUnwinder {
 
     fn resolve_all(&mut self, walk: &mut StackWalk<'_>, addresses: &[u64]) -> StackEnd {
         if !self.enter(walk.pid) {
-            walk.codes.push(FrameLocation::Unmapped(walk.address));
-            return StackEnd::Gone;
+            walk.locations.push(FrameLocation::Unmapped(walk.address));
+            return StackEnd::ProcessExited;
         }
         for &address in addresses.iter().take(MAX_FRAMES) {
             walk.address = address;
             let Some((code, _)) = self.code(walk) else { return StackEnd::NoRule };
-            walk.codes.push(code);
+            walk.locations.push(code);
         }
         if addresses.len() >= MAX_FRAMES { StackEnd::TooDeep } else { StackEnd::Start }
     }
@@ -316,10 +320,10 @@ impl NativeUnwinder {
         }
         let space = self.spaces.entry(pid).or_insert_with(|| AddressSpace::new(pid));
         space.refresh();
-        if space.is_gone() {
-            space.use_mmap_events(self.recent.iter().filter(|code| code.pid == pid));
+        if space.is_unreadable() {
+            space.use_mmap_events(self.recent.iter().filter(|mmap| mmap.pid == pid));
         }
-        !space.is_gone()
+        !space.is_unreadable()
     }
 
     /// Returns the location of the next frame, and the address for its rules; `None` if the address
@@ -350,7 +354,7 @@ impl NativeUnwinder {
                 Some((FrameLocation::Anonymous { pid: walk.pid, address }, address))
             }
             CodeLocation::Nothing => {
-                walk.codes.is_empty().then_some((FrameLocation::Unmapped(address), address))
+                walk.locations.is_empty().then_some((FrameLocation::Unmapped(address), address))
             }
         }
     }
@@ -368,7 +372,7 @@ struct StackWalk<'a> {
     address: u64,
     /// Slot of that address; none for the first frame and in a frame-pointer walk.
     at: u64,
-    codes: Vec<FrameLocation>,
+    locations: Vec<FrameLocation>,
     slots: Vec<ReturnSlot>,
 }
 
@@ -388,7 +392,7 @@ impl<'a> StackWalk<'a> {
             registers: UnwindRegsX86_64::new(ip, sp, bp),
             address: ip,
             at: u64::MAX,
-            codes: Vec::with_capacity(32),
+            locations: Vec::with_capacity(32),
             slots: Vec::with_capacity(32),
         }
     }
@@ -402,16 +406,16 @@ impl<'a> StackWalk<'a> {
     /// Returns the original address that a probe replaced: the one for this slot, else the next in
     /// order.
     fn original(&mut self) -> Option<u64> {
-        let here = self.hijacked.iter().position(|hijacked| hijacked.at == self.at);
-        let index = here.unwrap_or(self.used);
+        let by_slot = self.hijacked.iter().position(|hijacked| hijacked.at == self.at);
+        let index = by_slot.unwrap_or(self.used);
         self.used = self.used.max(index.saturating_add(1));
         self.hijacked.get(index).map(|hijacked| hijacked.address)
     }
 
     fn finish(self, end: StackEnd) -> UnwoundStack {
-        let Self { codes, mut slots, .. } = self;
+        let Self { locations, mut slots, .. } = self;
         // The last return address may not have become a frame.
-        slots.truncate(codes.len().saturating_sub(1));
-        UnwoundStack { codes, slots, end }
+        slots.truncate(locations.len().saturating_sub(1));
+        UnwoundStack { locations, slots, end }
     }
 }

@@ -15,24 +15,24 @@ const CACHE_SHARDS: usize = 64;
 /// Unwind rules of a file, or frame pointers without a file.
 pub(super) struct UnwindRules {
     unwinder: UnwinderX86_64<FileRange>,
-    realigned: Option<DrapFinder>,
+    drap: Option<DrapFinder>,
 }
 
 impl UnwindRules {
     /// Returns rules that follow frame pointers.
-    pub(super) fn pointers() -> Self {
-        Self { unwinder: UnwinderX86_64::new(), realigned: None }
+    pub(super) fn frame_pointers() -> Self {
+        Self { unwinder: UnwinderX86_64::new(), drap: None }
     }
 
     /// Returns the rules of a file; without unwind tables it follows frame pointers.
     pub(super) fn of(image: &ElfImage) -> Self {
-        let Some(elf) = image.elf() else { return Self::pointers() };
+        let Some(elf) = image.elf() else { return Self::frame_pointers() };
         let addresses = image.addresses();
         let base = addresses.start;
         let mut unwinder = UnwinderX86_64::new();
         let sections = sections(image, &elf);
         unwinder.add_module(Module::new(String::new(), addresses, base, sections));
-        Self { unwinder, realigned: DrapFinder::new(image, &elf) }
+        Self { unwinder, drap: DrapFinder::new(image, &elf) }
     }
 }
 
@@ -94,10 +94,11 @@ impl RuleCaches {
         let (sp, bp) = (registers.sp(), registers.bp());
         let step = self.plain_step(&rules.unwinder, address, registers, stack);
         // Only a frame-pointer step ends there, and only a realigned stack has this alignment.
-        let is_suspect = registers.sp() == bp.wrapping_add(16) && registers.sp().is_multiple_of(32);
-        if is_suspect
+        let may_be_drap =
+            registers.sp() == bp.wrapping_add(16) && registers.sp().is_multiple_of(32);
+        if may_be_drap
             && matches!(step, UnwindStep::Caller { .. })
-            && let Some(finder) = &mut rules.realigned
+            && let Some(finder) = &mut rules.drap
             && let Some(rule) = address.checked_sub(1).and_then(|call| finder.at(call))
         {
             return drap_step(rule, sp, bp, registers, stack);

@@ -3,7 +3,7 @@
 
 use super::detect::PythonUnsupported;
 use super::layout::{EntryFrameRule, InstructionField, LineTableFormat, PythonLayout};
-use super::memory::{MemoryReader, word_of};
+use super::memory::{MemoryReader, u64_at};
 use super::version::PythonVersion;
 
 const COOKIE: &[u8; 8] = b"xdebugpy";
@@ -120,14 +120,14 @@ pub(super) fn from_runtime(
     if !head.starts_with(COOKIE) {
         return Ok(None);
     }
-    let hex = word_of(&head, 8).unwrap_or_default();
+    let hex = u64_at(&head, 8).unwrap_or_default();
     let version = PythonVersion::from_hex(hex).ok_or(PythonUnsupported::Implausible)?;
     let indices = [V3_13, V3_14, V3_15].into_iter().find(|indices| indices.version == version);
     let indices = indices.ok_or_else(|| PythonUnsupported::UnknownVersion(version.to_string()))?;
     // Up to the last index and the words after it.
     let length = (indices.text_size + 4) * 8;
     let list = memory.block(runtime, length, length).ok_or(PythonUnsupported::Unreadable)?;
-    if word_of(&list, FREE_THREADED * 8) != Some(0) {
+    if u64_at(&list, FREE_THREADED * 8) != Some(0) {
         return Err(PythonUnsupported::FreeThreaded);
     }
     indices.layout(&list).ok_or(PythonUnsupported::Implausible).map(Some)
@@ -135,7 +135,7 @@ pub(super) fn from_runtime(
 
 impl OffsetIndices {
     fn layout(&self, list: &[u8]) -> Option<PythonLayout> {
-        let word = |index: usize| word_of(list, index.checked_mul(8)?);
+        let word = |index: usize| u64_at(list, index.checked_mul(8)?);
         // A field of this many bytes in a structure whose size is at index `size`.
         let field = |index: usize, bytes: u64, size: usize| {
             let offset = word(index)?;

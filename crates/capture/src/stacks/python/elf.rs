@@ -2,7 +2,7 @@
 //! and memory use is bounded.
 
 use super::maps::Mapping;
-use super::memory::{MemoryReader, half_of, word_of};
+use super::memory::{MemoryReader, u32_at, u64_at};
 use super::version::{self, PythonVersion};
 
 /// Data symbols that are searched for.
@@ -65,7 +65,7 @@ pub(super) fn read(file: &impl MemoryReader) -> Option<InterpreterElf> {
     if !head.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
-    let fixed = half_of(&head, 16)? & 0xffff == 2;
+    let fixed = u32_at(&head, 16)? & 0xffff == 2;
     let sections = sections(file, &head)?;
     let mut found = FoundSymbols::default();
     for kind in [SHT_DYNSYM, SHT_SYMTAB] {
@@ -124,31 +124,31 @@ impl FoundSymbols {
     }
 
     fn observe(&mut self, symbol: &[u8], names: &[u8]) -> Option<()> {
-        let kind_and_section = half_of(symbol, 4)?;
+        let kind_and_section = u32_at(symbol, 4)?;
         // Only data symbols that are defined in this file.
         if kind_and_section & 0xf != 1 || kind_and_section >> 16 == 0 {
             return None;
         }
-        let name = names.get(half_of(symbol, 0)? as usize..)?;
-        let is =
+        let name = names.get(u32_at(symbol, 0)? as usize..)?;
+        let matches =
             |wanted: &[u8]| name.strip_prefix(wanted).is_some_and(|rest| rest.first() == Some(&0));
-        let found = if is(RUNTIME) {
+        let found = if matches(RUNTIME) {
             &mut self.runtime
-        } else if is(VERSION) {
+        } else if matches(VERSION) {
             &mut self.version
-        } else if is(CODE_TYPE) {
+        } else if matches(CODE_TYPE) {
             &mut self.code_type
         } else {
             return None;
         };
-        *found = found.or(word_of(symbol, 8));
+        *found = found.or(u64_at(symbol, 8));
         Some(())
     }
 }
 
 fn sections(file: &impl MemoryReader, head: &[u8]) -> Option<Vec<Section>> {
-    let (offset, count) = (word_of(head, 40)?, u64::from(half_of(head, 60)? & 0xffff));
-    let (size, count) = (half_of(head, 58)? & 0xffff, count.min(MAX_SECTIONS));
+    let (offset, count) = (u64_at(head, 40)?, u64::from(u32_at(head, 60)? & 0xffff));
+    let (size, count) = (u32_at(head, 58)? & 0xffff, count.min(MAX_SECTIONS));
     if size != 64 {
         return None;
     }
@@ -157,12 +157,12 @@ fn sections(file: &impl MemoryReader, head: &[u8]) -> Option<Vec<Section>> {
         .chunks_exact(64)
         .map(|section| {
             Some(Section {
-                name: half_of(section, 0)?,
-                kind: half_of(section, 4)?,
-                address: word_of(section, 16)?,
-                offset: word_of(section, 24)?,
-                size: word_of(section, 32)?,
-                link: half_of(section, 40)?,
+                name: u32_at(section, 0)?,
+                kind: u32_at(section, 4)?,
+                address: u64_at(section, 16)?,
+                offset: u64_at(section, 24)?,
+                size: u64_at(section, 32)?,
+                link: u32_at(section, 40)?,
             })
         })
         .collect()
@@ -186,19 +186,19 @@ fn section_named<'a>(
 
 fn segments(file: &impl MemoryReader, head: &[u8]) -> Option<Vec<Segment>> {
     const PT_LOAD: u32 = 1;
-    let (offset, size) = (word_of(head, 32)?, half_of(head, 54)? & 0xffff);
-    let count = half_of(head, 56)? & 0xffff;
+    let (offset, size) = (u64_at(head, 32)?, u32_at(head, 54)? & 0xffff);
+    let count = u32_at(head, 56)? & 0xffff;
     if size != 56 {
         return None;
     }
     let table = file.block(offset, count as usize * 56, usize::MAX)?;
-    let loaded = table.chunks_exact(56).filter(|segment| half_of(segment, 0) == Some(PT_LOAD));
+    let loaded = table.chunks_exact(56).filter(|segment| u32_at(segment, 0) == Some(PT_LOAD));
     loaded
         .map(|segment| {
             Some(Segment {
-                executable: half_of(segment, 4)? & 1 == 1,
-                offset: word_of(segment, 8)?,
-                address: word_of(segment, 16)?,
+                executable: u32_at(segment, 4)? & 1 == 1,
+                offset: u64_at(segment, 8)?,
+                address: u64_at(segment, 16)?,
             })
         })
         .collect()

@@ -177,7 +177,7 @@ impl PythonLayout {
     pub(super) fn wire(&self, runtime: u64) -> Option<WirePython> {
         let bytes = self.frame_bytes();
         let code_from = self.code_first_line.min(self.code_name).min(self.code_lines) & !7;
-        let in_code = |offset: u16, size: u8| part(offset - code_from, size, CODE_BYTES);
+        let in_code = |offset: u16, size: u8| field_index(offset - code_from, size, CODE_BYTES);
         // Without shims the owner is the highest byte of a pointer, which is always 0.
         let (owner, owner_entry) = match self.entry {
             EntryFrameRule::Shim(owner) => (owner, OWNER_ENTRY),
@@ -196,13 +196,13 @@ impl PythonLayout {
         wire.frame_of = self.frame_of.map_or(u16::try_from(VS_NO_FIELD).ok(), Some)?;
         wire.code_from = code_from;
         wire.version = self.version.wire();
-        wire.frame_code = part(self.frame_code, 8, bytes)?;
-        wire.frame_instruction = part(self.frame_instruction, 8, bytes)?;
-        wire.frame_previous = part(self.frame_previous, 8, bytes)?;
-        wire.frame_owner = part(owner, 1, bytes)?;
+        wire.frame_code = field_index(self.frame_code, 8, bytes)?;
+        wire.frame_instruction = field_index(self.frame_instruction, 8, bytes)?;
+        wire.frame_previous = field_index(self.frame_previous, 8, bytes)?;
+        wire.frame_owner = field_index(owner, 1, bytes)?;
         wire.owner_entry = owner_entry;
         wire.frame_is_entry = match self.entry {
-            EntryFrameRule::Marked(mark) => part(mark, 1, bytes)?,
+            EntryFrameRule::Marked(mark) => field_index(mark, 1, bytes)?,
             EntryFrameRule::Every | EntryFrameRule::Shim(_) => u8::try_from(VS_NONE).ok()?,
         };
         wire.every_is_entry = u8::from(self.entry == EntryFrameRule::Every);
@@ -215,10 +215,10 @@ impl PythonLayout {
 
 /// Returns an offset in units of the field's size; `None` if it is not a multiple, or beyond
 /// `bytes`.
-fn part(offset: u16, size: u8, bytes: usize) -> Option<u8> {
+fn field_index(offset: u16, size: u8, bytes: usize) -> Option<u8> {
     let inside = usize::from(offset) + usize::from(size) <= bytes;
-    let whole = offset.is_multiple_of(u16::from(size));
-    u8::try_from(offset / u16::from(size)).ok().filter(|_| inside && whole)
+    let aligned = offset.is_multiple_of(u16::from(size));
+    u8::try_from(offset / u16::from(size)).ok().filter(|_| inside && aligned)
 }
 
 #[cfg(test)]
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn fields_outside_of_the_read_range_are_rejected() {
-        let far = PythonLayout { frame_instruction: 80, ..V3_12 };
-        assert!(far.wire(0).is_none());
+        let outside = PythonLayout { frame_instruction: 80, ..V3_12 };
+        assert!(outside.wire(0).is_none());
         assert!(PythonLayout { frame_instruction: 72, ..V3_12 }.wire(0).is_some());
         assert!(PythonLayout { frame_instruction: 52, ..V3_12 }.wire(0).is_none());
         assert!(PythonLayout { entry: EntryFrameRule::Shim(80), ..V3_12 }.wire(0).is_none());

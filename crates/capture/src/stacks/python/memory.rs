@@ -70,13 +70,13 @@ impl MemoryReader for ProcessMemory {
 }
 
 /// Reads a little-endian u64 of a block.
-pub(super) fn word_of(block: &[u8], offset: usize) -> Option<u64> {
+pub(super) fn u64_at(block: &[u8], offset: usize) -> Option<u64> {
     let bytes = block.get(offset..)?.first_chunk()?;
     Some(u64::from_le_bytes(*bytes))
 }
 
 /// Reads a little-endian u32 of a block.
-pub(super) fn half_of(block: &[u8], offset: usize) -> Option<u32> {
+pub(super) fn u32_at(block: &[u8], offset: usize) -> Option<u32> {
     let bytes = block.get(offset..)?.first_chunk()?;
     Some(u32::from_le_bytes(*bytes))
 }

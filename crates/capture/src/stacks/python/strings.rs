@@ -1,7 +1,7 @@
 //! Reads Python `str` and `bytes` objects.
 
 use super::layout::PythonLayout;
-use super::memory::{MemoryReader, half_of, word_of};
+use super::memory::{MemoryReader, u32_at, u64_at};
 use engine::model::stack::UnknownReason;
 
 /// Maximum number of characters read of a string; the rest becomes `…`.
@@ -25,8 +25,8 @@ pub(super) fn text(
     let head =
         memory.block(at, end.into(), OBJECT_HEADER_BYTES).ok_or(UnknownReason::ProcessExited)?;
     let invalid = UnknownReason::UnsupportedInterpreter;
-    let length = word_of(&head, layout.text_length.into()).ok_or(invalid)?;
-    let state = half_of(&head, layout.text_state.into()).ok_or(invalid)?;
+    let length = u64_at(&head, layout.text_length.into()).ok_or(invalid)?;
+    let state = u32_at(&head, layout.text_state.into()).ok_or(invalid)?;
     let (ascii, kind) = (state & ASCII != 0, state >> 2 & 7);
     if state & COMPACT == 0 || !matches!(kind, 1 | 2 | 4) || (ascii && kind != 1) {
         return Err(invalid);

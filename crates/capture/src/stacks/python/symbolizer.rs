@@ -10,7 +10,7 @@ use engine::model::stack::{Frame, Language, UnknownReason};
 use super::detect::Interpreter;
 use super::layout::{InstructionField, PythonLayout};
 use super::line_table;
-use super::memory::{MemoryReader, half_of, word_of};
+use super::memory::{MemoryReader, u32_at, u64_at};
 use super::strings::{table, text};
 use crate::wire::WirePythonFrame;
 
@@ -164,10 +164,10 @@ impl<M: MemoryReader> ProcessCode<M> {
         let end = usize::from(end.max(layout.code_first_line)) + 8;
         let block =
             self.memory.block(key.code, end, MAX_CODE_BYTES).ok_or(UnknownReason::ProcessExited)?;
-        let word = |offset: u16| word_of(&block, offset.into());
+        let word = |offset: u16| u64_at(&block, offset.into());
         let same = word(layout.code_name) == Some(key.name)
             && word(layout.code_lines) == Some(key.lines)
-            && half_of(&block, layout.code_first_line.into()) == Some(key.first_line);
+            && u32_at(&block, layout.code_first_line.into()) == Some(key.first_line);
         let file = word(layout.code_file).filter(|_| same).ok_or(UnknownReason::ProcessExited)?;
         let function = text(&self.memory, layout, key.name);
         if function == Err(UnknownReason::ProcessExited) {

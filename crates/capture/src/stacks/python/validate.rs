@@ -3,7 +3,7 @@
 
 use super::detect::PythonUnsupported;
 use super::layout::{EntryFrameRule, PythonLayout};
-use super::memory::{MemoryReader, word_of};
+use super::memory::{MemoryReader, u64_at};
 use crate::wire::WirePython;
 
 /// Maximum number of attempts: the process runs, so a structure can change while it is read.
@@ -51,14 +51,14 @@ impl<M: MemoryReader> Validation<'_, M> {
     fn interpreters(&self) -> Result<(), PythonUnsupported> {
         let mut at =
             self.memory.word(self.wire.interpreters).ok_or(PythonUnsupported::Unreadable)?;
-        let mut seen = ValidationCounts::default();
+        let mut counts = ValidationCounts::default();
         for _ in 0..MAX_INTERPRETERS {
             if at == 0 {
                 break;
             }
-            at = self.interpreter(at, &mut seen).ok_or(PythonUnsupported::Implausible)?;
+            at = self.interpreter(at, &mut counts).ok_or(PythonUnsupported::Implausible)?;
         }
-        match seen {
+        match counts {
             ValidationCounts { threads: 0, bad_threads: 0, .. } => {
                 Err(PythonUnsupported::NotReadyYet)
             }
@@ -71,7 +71,7 @@ impl<M: MemoryReader> Validation<'_, M> {
     }
 
     /// Checks the threads of an interpreter, and returns the next interpreter.
-    fn interpreter(&self, interpreter: u64, seen: &mut ValidationCounts) -> Option<u64> {
+    fn interpreter(&self, interpreter: u64, counts: &mut ValidationCounts) -> Option<u64> {
         let mut thread = self.memory.word_at(interpreter, self.layout.threads)?;
         for _ in 0..MAX_THREADS {
             if thread == 0 {
@@ -83,10 +83,10 @@ impl<M: MemoryReader> Validation<'_, M> {
             match self.memory.word_at(thread, self.layout.thread_id)? {
                 // Not bound to a system thread yet.
                 0 => {}
-                id if self.is_thread(id) => seen.threads += 1,
-                _ => seen.bad_threads += 1,
+                id if self.is_thread(id) => counts.threads += 1,
+                _ => counts.bad_threads += 1,
             }
-            self.frames(thread, seen);
+            self.frames(thread, counts);
             thread = self.memory.word_at(thread, self.layout.thread_next)?;
         }
         self.memory.word_at(interpreter, self.layout.interpreter_next)
@@ -98,7 +98,7 @@ impl<M: MemoryReader> Validation<'_, M> {
         self.memory.word(id) == Some(id)
     }
 
-    fn frames(&self, thread: u64, seen: &mut ValidationCounts) -> Option<()> {
+    fn frames(&self, thread: u64, counts: &mut ValidationCounts) -> Option<()> {
         let layout = self.layout;
         let mut frame = self.memory.word_at(thread, layout.thread_frame)?;
         if let Some(inside) = layout.frame_of.filter(|_| frame != 0) {
@@ -110,7 +110,7 @@ impl<M: MemoryReader> Validation<'_, M> {
             }
             let words = self.memory.block(frame, layout.frame_bytes(), usize::MAX);
             let Some(words) = words else {
-                seen.bad_frames += 1;
+                counts.bad_frames += 1;
                 break;
             };
             let owner = match layout.entry {
@@ -118,13 +118,13 @@ impl<M: MemoryReader> Validation<'_, M> {
                 EntryFrameRule::Every | EntryFrameRule::Marked(_) => Some(0),
             };
             if owner < Some(self.wire.owner_entry) {
-                if self.is_code(word_of(&words, layout.frame_code.into())? & !7) {
-                    seen.frames += 1;
+                if self.is_code(u64_at(&words, layout.frame_code.into())? & !7) {
+                    counts.frames += 1;
                 } else {
-                    seen.bad_frames += 1;
+                    counts.bad_frames += 1;
                 }
             }
-            frame = word_of(&words, layout.frame_previous.into())?;
+            frame = u64_at(&words, layout.frame_previous.into())?;
         }
         Some(())
     }

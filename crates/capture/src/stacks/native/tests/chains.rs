@@ -9,11 +9,11 @@ const CHAIN: [&str; 8] =
 fn assert_chain(test: &str, options: &[&str]) {
     let program = dir(test).join("chain");
     compile("chain.c", &program, options);
-    let stopped = PausedProgram::run(&program, &[]);
+    let paused = PausedProgram::run(&program, &[]);
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start, "{unwound:?}");
-    let frames = frames(&native, &unwound.codes);
+    let frames = frames(&native, &unwound.locations);
     let names = functions(&frames);
     assert_eq!(names[..CHAIN.len()], CHAIN, "{names:?}");
     assert_eq!(names.last().unwrap(), "_start");
@@ -22,16 +22,16 @@ fn assert_chain(test: &str, options: &[&str]) {
         assert!(frame.file.as_deref().unwrap().ends_with("fixtures/chain.c"));
         assert_eq!(frame.module.as_deref(), program.to_str());
     }
-    assert_slots(&stopped, &unwound);
+    assert_slots(&paused, &unwound);
 }
 
 /// Checks that each frame but the first has its return address in its slot.
-fn assert_slots(stopped: &PausedProgram, unwound: &UnwoundStack) {
-    assert_eq!(unwound.slots.len() + 1, unwound.codes.len());
+fn assert_slots(paused: &PausedProgram, unwound: &UnwoundStack) {
+    assert_eq!(unwound.slots.len() + 1, unwound.locations.len());
     let mut before = None;
     for slot in &unwound.slots {
         let at = usize::try_from(slot.offset).unwrap();
-        let bytes: [u8; 8] = stopped.stack[at..at + 8].try_into().unwrap();
+        let bytes: [u8; 8] = paused.stack[at..at + 8].try_into().unwrap();
         assert_eq!(u64::from_le_bytes(bytes), slot.value);
         assert!(before < Some(slot.offset));
         before = Some(slot.offset);
@@ -78,11 +78,11 @@ fn code_without_unwind_tables_is_unwound_by_frame_pointers() {
 fn thread_stack_ends_at_its_start_function() {
     let program = dir("thread").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = PausedProgram::run(&program, &["thread"]);
+    let paused = PausedProgram::run(&program, &["thread"]);
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
-    let names = functions(&frames(&native, &unwound.codes));
+    let names = functions(&frames(&native, &unwound.locations));
     assert_eq!(names[..7], CHAIN[..7]);
     assert_eq!(names[7], "thread");
     assert!(!names.contains(&"main".to_owned()));
@@ -92,11 +92,11 @@ fn thread_stack_ends_at_its_start_function() {
 fn deep_stack_is_truncated() {
     let program = dir("deep").join("chain");
     compile("chain.c", &program, &["-g", "-O1", "-fno-optimize-sibling-calls"]);
-    let stopped = PausedProgram::run(&program, &["deep", "1000"]);
+    let paused = PausedProgram::run(&program, &["deep", "1000"]);
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
-    assert_eq!((unwound.codes.len(), unwound.end), (128, StackEnd::TooDeep));
-    let frames = frames(&native, &unwound.codes);
+    let unwound = paused.unwind(&mut native);
+    assert_eq!((unwound.locations.len(), unwound.end), (128, StackEnd::TooDeep));
+    let frames = frames(&native, &unwound.locations);
     assert_eq!(functions(&frames).last().unwrap(), "again");
 }
 
@@ -104,14 +104,17 @@ fn deep_stack_is_truncated() {
 fn addresses_of_a_walk_are_resolved() {
     let program = dir("resolve").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = PausedProgram::run(&program, &[]);
+    let paused = PausedProgram::run(&program, &[]);
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     let rest = unwound.slots.iter().map(|slot| slot.value);
-    let addresses: Vec<u64> = [stopped.registers.ip].into_iter().chain(rest).collect();
-    let resolved = native.resolve_addresses(stopped.pid(), &addresses, &[]);
-    assert_eq!((&resolved.codes, resolved.end), (&unwound.codes, StackEnd::Start));
+    let addresses: Vec<u64> = [paused.registers.ip].into_iter().chain(rest).collect();
+    let resolved = native.resolve_addresses(paused.pid(), &addresses, &[]);
+    assert_eq!((&resolved.locations, resolved.end), (&unwound.locations, StackEnd::Start));
     assert!(resolved.slots.is_empty());
-    let invalid = native.resolve_addresses(stopped.pid(), &[addresses[0], 0x10, addresses[1]], &[]);
-    assert_eq!((invalid.codes, invalid.end), (unwound.codes[..1].to_vec(), StackEnd::NoRule));
+    let invalid = native.resolve_addresses(paused.pid(), &[addresses[0], 0x10, addresses[1]], &[]);
+    assert_eq!(
+        (invalid.locations, invalid.end),
+        (unwound.locations[..1].to_vec(), StackEnd::NoRule)
+    );
 }

@@ -46,41 +46,42 @@ fn hijacked_return_addresses_are_restored() {
     let mut native = NativeUnwinder::new();
     let untouched = PausedProgram::run(&program, &[]).unwind(&mut native);
     let _probes = [probe(&program, "middle"), probe(&program, "outer")];
-    let stopped = PausedProgram::run(&program, &[]);
+    let paused = PausedProgram::run(&program, &[]);
 
     // Without the original addresses these frames are lost. `growing` has a frame pointer, so its
     // caller is still found; `main` has none.
-    let hidden = stopped.unwind(&mut native);
-    let lost: Vec<_> =
-        (0..hidden.codes.len()).filter(|&at| hidden.codes[at] != untouched.codes[at]).collect();
+    let hidden = paused.unwind(&mut native);
+    let lost: Vec<_> = (0..hidden.locations.len())
+        .filter(|&at| hidden.locations[at] != untouched.locations[at])
+        .collect();
     assert_eq!(lost, [2, 6], "{hidden:?}");
-    assert!(lost.iter().all(|&at| matches!(hidden.codes[at], FrameLocation::Probe(_))));
-    assert_eq!(hidden.codes.len(), 7);
+    assert!(lost.iter().all(|&at| matches!(hidden.locations[at], FrameLocation::Probe(_))));
+    assert_eq!(hidden.locations.len(), 7);
     assert_ne!(hidden.end, StackEnd::Start);
-    assert_eq!(functions(&frames(&native, &hidden.codes)).last().unwrap(), "Probed");
+    assert_eq!(functions(&frames(&native, &hidden.locations)).last().unwrap(), "HiddenByUretprobe");
 
     // The program is at a fixed address, so the addresses are those of the first run. The slots are
     // not, because the alignment of the stack differs.
     let hijacked = |at: usize| HijackedReturn {
-        at: stopped.registers.sp + hidden.slots[at - 1].offset,
+        at: paused.registers.sp + hidden.slots[at - 1].offset,
         address: untouched.slots[at - 1].value,
     };
     let (middle, outer) = (hijacked(2), hijacked(6));
     let by_slot = [outer, middle];
-    let patched = stopped.unwind_with(&mut native, &by_slot);
-    assert_eq!((&patched.codes, patched.end), (&untouched.codes, StackEnd::Start));
+    let patched = paused.unwind_with(&mut native, &by_slot);
+    assert_eq!((&patched.locations, patched.end), (&untouched.locations, StackEnd::Start));
     // The slots contain the address of the probe.
     assert_ne!(patched.slots, untouched.slots);
 
     // Without slots, in order.
     let in_order = [middle, outer].map(|hijacked| HijackedReturn { at: 0, ..hijacked });
-    assert_eq!(stopped.unwind_with(&mut native, &in_order), patched);
-    let addresses: Vec<u64> = [stopped.registers.ip]
+    assert_eq!(paused.unwind_with(&mut native, &in_order), patched);
+    let addresses: Vec<u64> = [paused.registers.ip]
         .into_iter()
         .chain(patched.slots.iter().map(|slot| slot.value))
         .collect();
-    let resolved = native.resolve_addresses(stopped.pid(), &addresses, &in_order);
-    assert_eq!((resolved.codes, resolved.end), (patched.codes, StackEnd::Start));
+    let resolved = native.resolve_addresses(paused.pid(), &addresses, &in_order);
+    assert_eq!((resolved.locations, resolved.end), (patched.locations, StackEnd::Start));
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn vdso_functions_have_names() {
     let mut native = NativeUnwinder::new();
     let address = hex(start) + symbol.address() + 1;
     let resolved = native.resolve_addresses(Pid(std::process::id()), &[address], &[]);
-    let frames = frames(&native, &resolved.codes);
+    let frames = frames(&native, &resolved.locations);
     // One of the names of the function.
     assert!(frames[0].function.ends_with("clock_gettime"), "{frames:?}");
     assert_eq!(frames[0].module.as_deref(), Some("[vdso]"));
@@ -115,12 +116,12 @@ fn program_in_other_mount_namespace_is_read() {
     let script = "mount -t tmpfs none \"$2\" && cp \"$1\" \"$2\" && exec \"$2/chain\"";
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script, "sh"]).args([&program, &inside]);
-    let stopped = PausedProgram::start(&mut command);
+    let paused = PausedProgram::start(&mut command);
     assert!(!inside.join("chain").exists());
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
-    let frames = frames(&native, &unwound.codes);
+    let frames = frames(&native, &unwound.locations);
     assert_eq!(functions(&frames)[..2], ["leaf", "merged"]);
     assert_eq!(frames[0].module.as_deref(), inside.join("chain").to_str());
 }
@@ -131,11 +132,11 @@ fn call_from_python_through_libffi_is_unwound() {
     compile("names.cc", &library, &["-shared", "-fPIC", "-O2", "-g"]);
     let script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).exported(1)";
     let mut command = Command::new("python3");
-    let stopped = PausedProgram::start(command.args(["-c", script]).arg(&library));
+    let paused = PausedProgram::start(command.args(["-c", script]).arg(&library));
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
-    let frames = frames(&native, &unwound.codes);
+    let frames = frames(&native, &unwound.locations);
     let module = |frame: &Frame| frame.module.as_deref().unwrap().to_owned();
     assert_eq!(functions(&frames)[3], "exported");
     assert!(module(&frames[4]).contains("libffi"), "{frames:?}");
@@ -144,22 +145,22 @@ fn call_from_python_through_libffi_is_unwound() {
     // Copies that end in the frame of libffi, whose rule framehop cannot cache.
     let ffi = usize::try_from(unwound.slots[3].offset).unwrap();
     for length in ffi..ffi + 256 {
-        let short = native.unwind(stopped.pid(), stopped.registers, &stopped.stack[..length], &[]);
-        assert!(unwound.codes.starts_with(&short.codes));
+        let short = native.unwind(paused.pid(), paused.registers, &paused.stack[..length], &[]);
+        assert!(unwound.locations.starts_with(&short.locations));
     }
-    assert_eq!(stopped.unwind(&mut native), unwound);
+    assert_eq!(paused.unwind(&mut native), unwound);
 }
 
 /// Resolves an address until it is in this file.
 fn wait_for(native: &mut NativeUnwinder, address: u64, changed: bool, path: &Path) {
-    let me = Pid(std::process::id());
+    let own_pid = Pid(std::process::id());
     let start = std::time::Instant::now();
     loop {
         if changed {
-            native.mapping_changed(me);
+            native.mapping_changed(own_pid);
         }
-        let resolved = native.resolve_addresses(me, &[address], &[]);
-        let found = match resolved.codes[0] {
+        let resolved = native.resolve_addresses(own_pid, &[address], &[]);
+        let found = match resolved.locations[0] {
             FrameLocation::File { module, .. } => native.path(module),
             _ => "".into(),
         };
@@ -180,7 +181,7 @@ fn later_mappings_are_found() {
     }
     let mut native = NativeUnwinder::new();
     let resolved = native.resolve_addresses(Pid(std::process::id()), &[1], &[]);
-    assert_eq!(resolved.codes, [FrameLocation::Unmapped(1)]);
+    assert_eq!(resolved.locations, [FrameLocation::Unmapped(1)]);
     let file = fs::File::open(&first).unwrap();
     // SAFETY: nothing runs the mapping or changes the file.
     let map = unsafe { memmap2::MmapOptions::new().map_exec(&file) }.unwrap();
@@ -190,10 +191,10 @@ fn later_mappings_are_found() {
     let file = fs::File::open(&second).unwrap();
     let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_FIXED, libc::PROT_READ | libc::PROT_EXEC);
     // SAFETY: replaces our own mapping, which is no longer read.
-    let got = unsafe {
+    let mapped = unsafe {
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
         libc::mmap(map.as_ptr() as *mut _, map.len(), access, flags, descriptor, 0)
     };
-    assert_ne!(got, libc::MAP_FAILED);
+    assert_ne!(mapped, libc::MAP_FAILED);
     wait_for(&mut native, address, true, &second);
 }

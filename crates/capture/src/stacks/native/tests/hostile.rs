@@ -3,41 +3,41 @@
 use super::*;
 use crate::stacks::native::StackEnd;
 
-fn stopped(test: &str) -> (PausedProgram, NativeUnwinder, UnwoundStack) {
+fn paused(test: &str) -> (PausedProgram, NativeUnwinder, UnwoundStack) {
     let program = dir(test).join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = PausedProgram::run(&program, &[]);
+    let paused = PausedProgram::run(&program, &[]);
     let mut native = NativeUnwinder::new();
-    let whole = stopped.unwind(&mut native);
-    assert_eq!(whole.end, StackEnd::Start);
-    (stopped, native, whole)
+    let full = paused.unwind(&mut native);
+    assert_eq!(full.end, StackEnd::Start);
+    (paused, native, full)
 }
 
 #[test]
 fn truncated_copy_gives_the_frames_that_it_contains() {
-    let (mut stopped, mut native, whole) = stopped("truncated");
-    let stack = stopped.stack.clone();
-    let needed = usize::try_from(whole.slots.last().unwrap().offset).unwrap() + 8;
+    let (mut paused, mut native, full) = paused("truncated");
+    let stack = paused.stack.clone();
+    let needed = usize::try_from(full.slots.last().unwrap().offset).unwrap() + 8;
     for length in 0..=needed {
-        stopped.stack.truncate(0);
-        stopped.stack.extend_from_slice(&stack[..length]);
-        let short = stopped.unwind(&mut native);
-        assert!(whole.codes.starts_with(&short.codes), "{length}");
-        assert!(whole.slots.starts_with(&short.slots), "{length}");
-        let held = whole.slots.iter().filter(|slot| slot.offset + 8 <= length as u64).count();
+        paused.stack.truncate(0);
+        paused.stack.extend_from_slice(&stack[..length]);
+        let short = paused.unwind(&mut native);
+        assert!(full.locations.starts_with(&short.locations), "{length}");
+        assert!(full.slots.starts_with(&short.slots), "{length}");
+        let complete = full.slots.iter().filter(|slot| slot.offset + 8 <= length as u64).count();
         // Saved registers can only be above the return address of an inner frame.
-        assert_eq!(short.codes.len(), held + 1, "{length}");
+        assert_eq!(short.locations.len(), complete + 1, "{length}");
         let end = if length == needed { StackEnd::Start } else { StackEnd::CopyTooShort };
         assert_eq!(short.end, end, "{length}");
     }
     // Truncated copies do not affect later results.
-    stopped.stack = stack;
-    assert_eq!(stopped.unwind(&mut native), whole);
+    paused.stack = stack;
+    assert_eq!(paused.unwind(&mut native), full);
 }
 
 #[test]
 fn random_stacks_and_registers_are_handled() {
-    let (mut stopped, mut native, whole) = stopped("any");
+    let (mut paused, mut native, full) = paused("any");
     let mut state = 0x1234_5678_9abc_def0_u64;
     let mut random = || {
         state ^= state << 13;
@@ -45,10 +45,10 @@ fn random_stacks_and_registers_are_handled() {
         state ^= state << 17;
         state
     };
-    let (stack, registers) = (stopped.stack.clone(), stopped.registers);
+    let (stack, registers) = (paused.stack.clone(), paused.registers);
     for round in 0..3000 {
-        stopped.stack.clone_from(&stack);
-        stopped.registers = registers;
+        paused.stack.clone_from(&stack);
+        paused.registers = registers;
         for _ in 0..4 {
             let at = usize::try_from(random()).unwrap() % (stack.len().min(2048) - 8);
             let value = match random() % 4 {
@@ -57,56 +57,56 @@ fn random_stacks_and_registers_are_handled() {
                 2 => registers.ip.wrapping_add(random() % 4096),
                 _ => u64::MAX - random() % 16,
             };
-            stopped.stack[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            paused.stack[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
         match round % 5 {
-            0 => stopped.registers.bp = random(),
-            1 => stopped.registers.ip = registers.ip.wrapping_add(random() % 8192),
-            2 => stopped.registers.sp = u64::MAX - random() % 64,
-            3 => stopped.registers.ip = [0, 1, u64::MAX][usize::try_from(random() % 3).unwrap()],
+            0 => paused.registers.bp = random(),
+            1 => paused.registers.ip = registers.ip.wrapping_add(random() % 8192),
+            2 => paused.registers.sp = u64::MAX - random() % 64,
+            3 => paused.registers.ip = [0, 1, u64::MAX][usize::try_from(random() % 3).unwrap()],
             _ => {}
         }
         let hijacked = [HijackedReturn { at: random(), address: random() }];
-        let unwound = stopped.unwind_with(&mut native, &hijacked);
-        assert!(!unwound.codes.is_empty() || stopped.registers.ip == 0);
-        assert!(unwound.codes.len() <= 128);
+        let unwound = paused.unwind_with(&mut native, &hijacked);
+        assert!(!unwound.locations.is_empty() || paused.registers.ip == 0);
+        assert!(unwound.locations.len() <= 128);
     }
-    (stopped.stack, stopped.registers) = (stack, registers);
-    assert_eq!(stopped.unwind(&mut native), whole);
+    (paused.stack, paused.registers) = (stack, registers);
+    assert_eq!(paused.unwind(&mut native), full);
 }
 
 #[test]
-fn nonexistent_process_is_gone() {
+fn nonexistent_process_has_exited() {
     let mut native = NativeUnwinder::new();
     let registers = Registers { ip: 0x1000, sp: 0x2000, bp: 0 };
     let unwound = native.unwind(Pid(u32::MAX - 1), registers, &[0; 64], &[]);
     assert_eq!(
-        (unwound.codes, unwound.end),
-        (vec![FrameLocation::Unmapped(0x1000)], StackEnd::Gone)
+        (unwound.locations, unwound.end),
+        (vec![FrameLocation::Unmapped(0x1000)], StackEnd::ProcessExited)
     );
     let resolved = native.resolve_addresses(Pid(u32::MAX - 1), &[0x1000], &[]);
     assert_eq!(
-        (resolved.codes, resolved.end),
-        (vec![FrameLocation::Unmapped(0x1000)], StackEnd::Gone)
+        (resolved.locations, resolved.end),
+        (vec![FrameLocation::Unmapped(0x1000)], StackEnd::ProcessExited)
     );
 }
 
 #[test]
 fn file_truncated_while_mapped_does_not_crash() {
-    let (stopped, mut native, whole) = stopped("shrinks");
-    let path = native.path(match whole.codes[0] {
+    let (paused, mut native, full) = paused("shrinks");
+    let path = native.path(match full.locations[0] {
         FrameLocation::File { module, .. } => module,
         other => panic!("{other:?}"),
     });
     // The file of a running program cannot be written, so it must exit first. Our mapping stays.
-    let (registers, stack, pid) = (stopped.registers, stopped.stack.clone(), stopped.pid());
-    drop(stopped);
+    let (registers, stack, pid) = (paused.registers, paused.stack.clone(), paused.pid());
+    drop(paused);
     fs::File::options().write(true).open(&*path).unwrap().set_len(0).unwrap();
     let known = native.unwind(pid, registers, &stack, &[]);
-    assert_eq!(known.codes, whole.codes);
+    assert_eq!(known.locations, full.locations);
     // Symbols come from the file, which is empty now.
-    let names = functions(&frames(&native, &whole.codes));
-    assert!(names[0] == "Unreadable" || names[0] == "Stripped", "{names:?}");
+    let names = functions(&frames(&native, &full.locations));
+    assert!(names[0] == "Unreadable" || names[0] == "NoSymbol", "{names:?}");
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn files_with_random_bytes_changed_are_handled() {
     let dir = dir("bytes");
     let program = dir.join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let whole = fs::read(&program).unwrap();
+    let original = fs::read(&program).unwrap();
     let mut state = crate::random::seed();
     for round in 0..60_u32 {
-        let mut bytes = whole.clone();
+        let mut bytes = original.clone();
         for _ in 0..=round * 4 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = usize::try_from(state >> 33).unwrap() % bytes.len();
@@ -144,8 +144,8 @@ fn unwind_everything(path: &Path) {
         let stack: Vec<u8> = (0..64).flat_map(|word| (ip + word).to_le_bytes()).collect();
         let registers = Registers { ip, sp: 0x1000, bp: 0x1040 };
         let unwound = native.unwind(pid, registers, &stack, &[]);
-        for code in unwound.codes.iter().take(2) {
-            assert!(!symbols.frames(code, true).is_empty());
+        for location in unwound.locations.iter().take(2) {
+            assert!(!symbols.frames(location, true).is_empty());
         }
     }
 }
@@ -168,11 +168,11 @@ fn impossible_uncompressed_size_is_rejected() {
     bytes[header + 8..header + 16].copy_from_slice(&(1_u64 << 45).to_le_bytes());
     fs::write(&bomb, bytes).unwrap();
     fs::set_permissions(&bomb, fs::metadata(&program).unwrap().permissions()).unwrap();
-    let stopped = PausedProgram::run(&bomb, &[]);
+    let paused = PausedProgram::run(&bomb, &[]);
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
-    let names = functions(&frames(&native, &unwound.codes));
+    let names = functions(&frames(&native, &unwound.locations));
     assert_eq!(names[0], "Unreadable");
 }
 

@@ -109,9 +109,9 @@ impl Drop for PausedProgram {
 }
 
 /// Symbolizes all frames of a stack.
-fn frames(native: &NativeUnwinder, codes: &[FrameLocation]) -> Vec<Frame> {
+fn frames(native: &NativeUnwinder, locations: &[FrameLocation]) -> Vec<Frame> {
     let mut symbols = NativeSymbolizer::new(native.registry());
-    codes.iter().flat_map(|code| symbols.frames(code, true).to_vec()).collect()
+    locations.iter().flat_map(|location| symbols.frames(location, true).to_vec()).collect()
 }
 
 /// Returns the names of the functions; unknown ones by their reason.

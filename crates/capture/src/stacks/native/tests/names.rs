@@ -19,11 +19,11 @@ fn strip(file: &Path, options: &[&str]) {
 }
 
 /// Returns the names of all frames, and the first frame.
-fn names(stopped: &PausedProgram) -> (Vec<String>, Frame) {
+fn names(paused: &PausedProgram) -> (Vec<String>, Frame) {
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
-    let frames = frames(&native, &unwound.codes);
+    let frames = frames(&native, &unwound.locations);
     (functions(&frames), frames[0].clone())
 }
 
@@ -45,7 +45,7 @@ fn hidden_function_of_stripped_library_has_no_name() {
     strip(&library, &[]);
     let (names, first) = names(&PausedProgram::run(&program, &[]));
     let mut expected = NAMES;
-    expected[2] = "Stripped";
+    expected[2] = "NoSymbol";
     assert_eq!(names[..5], expected);
     assert_eq!((first.line, first.file), (0, None));
 }
@@ -68,7 +68,7 @@ fn debug_information_is_found_in_a_separate_file() {
     // A debug file of another build is not used.
     compile("names.cc", &debug, &["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id"]);
     let (names, first) = self::names(&PausedProgram::run(&program, &[]));
-    assert_eq!((names[2].as_str(), first.line), ("Stripped", 0));
+    assert_eq!((names[2].as_str(), first.line), ("NoSymbol", 0));
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn debug_link_to_a_pipe_does_not_block() {
 #[test]
 fn deleted_library_is_read() {
     let (library, program) = library("deleted", &["-O2", "-g"]);
-    let stopped = PausedProgram::run(&program, &[]);
+    let paused = PausedProgram::run(&program, &[]);
     fs::remove_file(&library).unwrap();
-    let (names, first) = names(&stopped);
+    let (names, first) = names(&paused);
     assert_eq!(names[..5], NAMES);
     assert_eq!(first.module.as_deref(), library.to_str());
 }
@@ -97,23 +97,23 @@ fn deleted_library_is_read() {
 #[test]
 fn symbols_survive_process_and_files() {
     let (library, program) = library("gone", &["-O2", "-g"]);
-    let mut stopped = PausedProgram::run(&program, &[]);
+    let mut paused = PausedProgram::run(&program, &[]);
     let mut native = NativeUnwinder::new();
-    let alive = stopped.unwind(&mut native);
-    stopped.end();
+    let alive = paused.unwind(&mut native);
+    paused.end();
     for file in [&library, &program] {
         fs::remove_file(file).unwrap();
     }
     // The mappings are kept.
-    native.mapping_changed(stopped.pid());
-    assert_eq!(stopped.unwind(&mut native), alive);
-    assert_eq!(functions(&frames(&native, &alive.codes))[..5], NAMES);
+    native.mapping_changed(paused.pid());
+    assert_eq!(paused.unwind(&mut native), alive);
+    assert_eq!(functions(&frames(&native, &alive.locations))[..5], NAMES);
     // Until the process is dropped.
-    native.process_exited(stopped.pid());
-    let gone = stopped.unwind(&mut native);
+    native.process_exited(paused.pid());
+    let gone = paused.unwind(&mut native);
     assert_eq!(
-        (gone.codes, gone.end),
-        (vec![FrameLocation::Unmapped(stopped.registers.ip)], StackEnd::Gone)
+        (gone.locations, gone.end),
+        (vec![FrameLocation::Unmapped(paused.registers.ip)], StackEnd::ProcessExited)
     );
 }
 
@@ -129,19 +129,19 @@ fn identical_files_are_one_module() {
     fs::rename(&copy, &library).unwrap();
     let second = PausedProgram::run(&program, &[]);
     let of_second = second.unwind(&mut native);
-    assert_eq!(of_first.codes, of_second.codes);
+    assert_eq!(of_first.locations, of_second.locations);
     // Another build at the same path is another module.
     compile("names.cc", &copy, &["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id"]);
     fs::rename(&copy, &library).unwrap();
     let third = PausedProgram::run(&program, &[]);
     let of_third = third.unwind(&mut native);
-    let module = |unwound: &UnwoundStack| match unwound.codes[0] {
+    let module = |unwound: &UnwoundStack| match unwound.locations[0] {
         FrameLocation::File { module, .. } => module,
         other => panic!("{other:?}"),
     };
     assert_ne!(module(&of_first), module(&of_third));
     assert_eq!(&*native.path(module(&of_third)), library.to_str().unwrap());
-    assert_eq!(functions(&frames(&native, &of_third.codes))[..5], NAMES);
+    assert_eq!(functions(&frames(&native, &of_third.locations))[..5], NAMES);
     assert_ne!(fs::metadata(&library).unwrap().size(), 0);
 }
 
@@ -149,14 +149,14 @@ fn identical_files_are_one_module() {
 fn jit_code_is_named_by_perf_map() {
     let program = dir("jit").join("chain");
     compile("chain.c", &program, &["-g", "-O2"]);
-    let stopped = PausedProgram::run(&program, &["jit"]);
-    let map = PathBuf::from(format!("/tmp/perf-{}.map", stopped.pid()));
+    let paused = PausedProgram::run(&program, &["jit"]);
+    let map = PathBuf::from(format!("/tmp/perf-{}.map", paused.pid()));
     let mut native = NativeUnwinder::new();
-    let unwound = stopped.unwind(&mut native);
+    let unwound = paused.unwind(&mut native);
     assert_eq!(unwound.end, StackEnd::Start);
-    assert!(matches!(unwound.codes[0], FrameLocation::Anonymous { .. }));
-    let named = functions(&frames(&native, &unwound.codes));
+    assert!(matches!(unwound.locations[0], FrameLocation::Anonymous { .. }));
+    let named = functions(&frames(&native, &unwound.locations));
     assert_eq!(named[..3], ["py::step:model.py", "made_at_run_time", "main"]);
     fs::remove_file(map).unwrap();
-    assert_eq!(functions(&frames(&native, &unwound.codes))[0], "Jit");
+    assert_eq!(functions(&frames(&native, &unwound.locations))[0], "Jit");
 }

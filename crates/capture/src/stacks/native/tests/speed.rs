@@ -7,31 +7,31 @@ use std::time::{Duration, Instant};
 fn cached_unwind_takes_microseconds() {
     let program = dir("speed").join("chain");
     compile("chain.c", &program, &["-g", "-O2", "-fno-optimize-sibling-calls"]);
-    let stopped = PausedProgram::run(&program, &["deep", "22"]);
+    let paused = PausedProgram::run(&program, &["deep", "22"]);
     let mut native = NativeUnwinder::new();
     let start = Instant::now();
-    let cold = stopped.unwind(&mut native);
+    let cold = paused.unwind(&mut native);
     let first = start.elapsed();
-    native.process_exited(stopped.pid());
+    native.process_exited(paused.pid());
     let start = Instant::now();
-    assert_eq!(stopped.unwind(&mut native), cold);
+    assert_eq!(paused.unwind(&mut native), cold);
     let again = start.elapsed();
     let rounds = 20_000;
     let mut fastest = Duration::MAX;
     for _ in 0..5 {
         let start = Instant::now();
         for _ in 0..rounds {
-            assert_eq!(stopped.unwind(&mut native).codes.len(), cold.codes.len());
+            assert_eq!(paused.unwind(&mut native).locations.len(), cold.locations.len());
         }
         fastest = fastest.min(start.elapsed() / rounds);
     }
     let mut symbols = NativeSymbolizer::new(native.registry());
     let start = Instant::now();
-    let named: usize = cold.codes.iter().map(|code| symbols.frames(code, true).len()).sum();
+    let named: usize = cold.locations.iter().map(|code| symbols.frames(code, true).len()).sum();
     let names = start.elapsed();
     println!(
         "{} frames: first {first:?}, in a new process {again:?}, then {fastest:?}; {named} names {names:?}",
-        cold.codes.len()
+        cold.locations.len()
     );
     assert!(fastest < Duration::from_micros(100), "{fastest:?}");
 }

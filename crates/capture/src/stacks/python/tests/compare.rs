@@ -24,26 +24,26 @@ pub(super) fn resolve<M: MemoryReader + Copy>(
     interpreter: &Interpreter,
     id: u64,
 ) -> (Vec<ResolvedFrame>, usize) {
-    let mut names = PythonSymbolizer::default();
-    names.add(PID, interpreter, memory);
-    let mut seen: Vec<ResolvedFrame> = Vec::new();
-    let mut left_out = 0;
+    let mut symbolizer = PythonSymbolizer::default();
+    symbolizer.add(PID, interpreter, memory);
+    let mut resolved: Vec<ResolvedFrame> = Vec::new();
+    let mut internal = 0;
     for found in walk(&memory, &interpreter.wire, id) {
         let entry = found.entry == 1;
-        match names.frame(PID, &found) {
+        match symbolizer.frame(PID, &found) {
             Some(frame) => {
-                assert_eq!(names.frame(PID, &found).as_ref(), Some(&frame), "from the cache");
-                seen.push(ResolvedFrame { frame, entry });
+                assert_eq!(symbolizer.frame(PID, &found).as_ref(), Some(&frame), "from the cache");
+                resolved.push(ResolvedFrame { frame, entry });
             }
             None if found.code == 0 => {
-                if let Some(last) = seen.last_mut() {
+                if let Some(last) = resolved.last_mut() {
                     last.entry = true;
                 }
             }
-            None => left_out += 1,
+            None => internal += 1,
         }
     }
-    (seen, left_out)
+    (resolved, internal)
 }
 
 /// Checks that every thread has the frames that Python reported; returns the number of frames.
@@ -53,14 +53,14 @@ pub(super) fn compare<M: MemoryReader + Copy>(
     expected: &[ExpectedThread],
 ) -> usize {
     for thread in expected {
-        let (seen, _) = resolve(memory, interpreter, thread.id);
-        let found: Vec<_> = seen.iter().map(|seen| comparable(&seen.frame)).collect();
+        let (resolved, _) = resolve(memory, interpreter, thread.id);
+        let found: Vec<_> = resolved.iter().map(|resolved| comparable(&resolved.frame)).collect();
         assert_eq!(
             found, thread.frames,
             "thread {} of {}",
             thread.name, interpreter.layout.version
         );
-        for ResolvedFrame { frame, entry } in &seen {
+        for ResolvedFrame { frame, entry } in &resolved {
             check_entry(interpreter.layout.version, &frame.function, *entry);
         }
     }

@@ -17,7 +17,7 @@ struct File {
     constants: &'static [u8],
 }
 
-const WHOLE: File = File {
+const COMPLETE: File = File {
     fixed: false,
     first_address: 0x10000,
     dynamic: true,
@@ -112,25 +112,25 @@ fn mapping(start: u64, offset: u64, executable: bool) -> Mapping {
 fn interpreter_is_found_by_symbols() {
     let symbols = vec![("_PyRuntimes", 1), ("_PyRuntime", 0x20), ("PyCode_Type", 0x30)];
     for dynamic in [true, false] {
-        let program = File { symbols: symbols.clone(), dynamic, ..WHOLE }.read().unwrap();
-        assert_eq!((program.runtime, program.code_type), (0x20, Some(0x30)));
-        let version = (program.version, program.constant_version);
+        let elf = File { symbols: symbols.clone(), dynamic, ..COMPLETE }.read().unwrap();
+        assert_eq!((elf.runtime, elf.code_type), (0x20, Some(0x30)));
+        let version = (elf.version, elf.constant_version);
         assert_eq!(version, (None, Some(PythonVersion::three(10))));
     }
     let symbols = vec![("Py_Version", 0x40), ("_PyRuntime", 0x20)];
-    let program = File { symbols, ..WHOLE }.read().unwrap();
-    assert_eq!((program.version, program.constant_version), (Some(0x40), None));
+    let elf = File { symbols, ..COMPLETE }.read().unwrap();
+    assert_eq!((elf.version, elf.constant_version), (Some(0x40), None));
 }
 
 #[test]
 fn interpreter_of_stripped_file_is_found_by_section() {
-    let program = File { sections: vec![(".PyRuntime", 0x50)], ..WHOLE }.read().unwrap();
-    assert_eq!(program.runtime, 0x50);
+    let elf = File { sections: vec![(".PyRuntime", 0x50)], ..COMPLETE }.read().unwrap();
+    assert_eq!(elf.runtime, 0x50);
 }
 
 #[test]
 fn other_files_have_no_interpreter() {
-    assert_eq!(File { symbols: vec![("main", 1)], ..WHOLE }.read(), None);
+    assert_eq!(File { symbols: vec![("main", 1)], ..COMPLETE }.read(), None);
     assert_eq!(read(&Bytes(b"#!/bin/sh\n".to_vec())), None);
     assert_eq!(read(&Bytes(Vec::new())), None);
 }
@@ -138,14 +138,14 @@ fn other_files_have_no_interpreter() {
 #[test]
 fn load_bias_follows_from_mappings() {
     let symbols = vec![("_PyRuntime", 0x10020)];
-    let moved = File { symbols: symbols.clone(), ..WHOLE }.read().unwrap();
+    let moved = File { symbols: symbols.clone(), ..COMPLETE }.read().unwrap();
     // The virtual address of the first segment is 0x10000.
     let both = [mapping(0x7000_0000, 0, false), mapping(0x7000_1000, 0x1000, true)];
     assert_eq!(moved.bias(&both), Some(0x7000_0000 - 0x10000));
     assert_eq!(moved.bias(&both[1..]), Some(0x7000_0000 - 0x10000));
     assert_eq!(moved.bias(&[]), None);
     assert_eq!(moved.bias(&[mapping(0x7000_0000, 0x20_0000, true)]), None);
-    let fixed = File { fixed: true, symbols, ..WHOLE }.read().unwrap();
+    let fixed = File { fixed: true, symbols, ..COMPLETE }.read().unwrap();
     assert_eq!(fixed.bias(&both), Some(0));
     // Addresses that wrap around do not panic.
     moved.bias(&[mapping(0, 0, false)]);
@@ -154,14 +154,14 @@ fn load_bias_follows_from_mappings() {
 #[test]
 fn corrupt_files_do_not_panic() {
     let symbols = vec![("_PyRuntime", 0x20), ("Py_Version", 0x30), ("PyCode_Type", 0x40)];
-    let file = File { symbols, sections: vec![(".PyRuntime", 0x20)], ..WHOLE }.bytes();
+    let file = File { symbols, sections: vec![(".PyRuntime", 0x20)], ..COMPLETE }.bytes();
     let mappings = [mapping(0x7000_0000, 0, false), mapping(u64::MAX - 0x1000, 0x1000, true)];
     for at in 0..file.len() {
-        assert!(read(&Bytes(file[..at].to_vec())).is_none_or(|program| program.runtime == 0x20));
+        assert!(read(&Bytes(file[..at].to_vec())).is_none_or(|elf| elf.runtime == 0x20));
         for value in [0, 1, 0x7f, 0x80, 0xff, !file[at]] {
             let mut wrong = file.clone();
             wrong[at] = value;
-            read(&Bytes(wrong)).and_then(|program| program.bias(&mappings));
+            read(&Bytes(wrong)).and_then(|elf| elf.bias(&mappings));
         }
     }
 }

@@ -31,11 +31,11 @@ impl<M: MemoryReader> MemoryReader for Counting<M> {
 fn resolve_all(image: &Image, memory: impl MemoryReader, threads: usize) {
     let memory = Counting { inner: memory, reads: Cell::new(0), bytes: Cell::new(0) };
     if let Ok(interpreter) = examine(image.anchor.clone(), &memory) {
-        let mut names = PythonSymbolizer::default();
-        names.add(Pid(1), &interpreter, &memory);
+        let mut symbolizer = PythonSymbolizer::default();
+        symbolizer.add(Pid(1), &interpreter, &memory);
         for thread in image.threads.iter().take(threads) {
             for found in walk(&memory, &interpreter.wire, thread.id) {
-                names.frame(Pid(1), &found);
+                symbolizer.frame(Pid(1), &found);
             }
         }
     }
@@ -101,10 +101,10 @@ fn walk_of_arbitrary_memory_terminates() {
             // The interpreter is valid, but nothing else is.
             let interpreter = interpreter(&image).unwrap();
             let memory = Everywhere(words);
-            let mut names = PythonSymbolizer::default();
-            names.add(Pid(1), &interpreter, &memory);
+            let mut symbolizer = PythonSymbolizer::default();
+            symbolizer.add(Pid(1), &interpreter, &memory);
             for found in walk(&memory, &interpreter.wire, 0) {
-                names.frame(Pid(1), &found);
+                symbolizer.frame(Pid(1), &found);
             }
         }
     }
@@ -144,8 +144,8 @@ impl MemoryReader for Endless {
 fn cache_of_a_process_is_bounded() {
     let interpreter = interpreter(&images()[3]).unwrap();
     let memory = Endless { reads: Cell::new(0) };
-    let mut names = PythonSymbolizer::default();
-    names.add(Pid(1), &interpreter, &memory);
+    let mut symbolizer = PythonSymbolizer::default();
+    symbolizer.add(Pid(1), &interpreter, &memory);
     let mut is_read = |number: u64| {
         let before = memory.reads.get();
         let found = WirePythonFrame {
@@ -156,7 +156,7 @@ fn cache_of_a_process_is_bounded() {
             first_line: 0,
             entry: 0,
         };
-        assert_eq!(names.frame(Pid(1), &found).unwrap().unknown, None);
+        assert_eq!(symbolizer.frame(Pid(1), &found).unwrap().unknown, None);
         memory.reads.get() > before
     };
     assert!(is_read(1));

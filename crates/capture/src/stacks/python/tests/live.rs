@@ -141,12 +141,12 @@ fn frame_symbolization_is_fast() {
         let threads = running.threads();
         let walk = |thread: &ExpectedThread| walk(&memory, &interpreter.wire, thread.id);
         let frames: Vec<_> = threads.iter().flat_map(walk).collect();
-        let mut names = PythonSymbolizer::default();
-        names.add(running.pid, &interpreter, memory);
+        let mut symbolizer = PythonSymbolizer::default();
+        symbolizer.add(running.pid, &interpreter, memory);
         let mut pass = || {
             let begin = Instant::now();
             for frame in &frames {
-                names.frame(running.pid, frame);
+                symbolizer.frame(running.pid, frame);
             }
             begin.elapsed() / u32::try_from(frames.len()).unwrap()
         };

@@ -66,9 +66,9 @@ fn shim_frame_below_init_is_left_out() {
     for image in images() {
         let interpreter = interpreter(&image).unwrap();
         let thread = image.threads.iter().find(|thread| thread.name == "made_often").unwrap();
-        let (_, left_out) = resolve(&image.memory, &interpreter, thread.id);
+        let (_, internal) = resolve(&image.memory, &interpreter, thread.id);
         // Since 3.13 a class that is instantiated often has it.
-        assert_eq!(left_out, usize::from(interpreter.layout.version >= PythonVersion::three(13)));
+        assert_eq!(internal, usize::from(interpreter.layout.version >= PythonVersion::three(13)));
     }
 }
 
@@ -91,9 +91,9 @@ fn reused_code_address_has_no_name() {
         let layout = interpreter.layout;
         let first_line = found.code + u64::from(layout.code_first_line);
         image.memory.set(first_line, &(found.first_line + 1).to_le_bytes());
-        let mut names = PythonSymbolizer::default();
-        names.add(Pid(1), &interpreter, &image.memory);
-        let frame = names.frame(Pid(1), &found).unwrap();
+        let mut symbolizer = PythonSymbolizer::default();
+        symbolizer.add(Pid(1), &interpreter, &image.memory);
+        let frame = symbolizer.frame(Pid(1), &found).unwrap();
         assert_eq!(
             (frame.unknown, &*frame.function, frame.line),
             (Some(UnknownReason::ProcessExited), "", 0)
@@ -114,18 +114,18 @@ fn symbols_of_exited_process_stay_cached_until_dropped() {
     let frames = walk(&image.memory, &interpreter.wire, image.threads[0].id);
     let alive = std::cell::Cell::new(true);
     let read = |address, into: &mut [u8]| alive.get() && image.memory.read(address, into);
-    let mut names = PythonSymbolizer::default();
-    names.add(Pid(1), &interpreter, Once(&read));
-    let first = names.frame(Pid(1), &frames[0]).unwrap();
+    let mut symbolizer = PythonSymbolizer::default();
+    symbolizer.add(Pid(1), &interpreter, Once(&read));
+    let first = symbolizer.frame(Pid(1), &frames[0]).unwrap();
     alive.set(false);
-    assert_eq!(names.frame(Pid(1), &frames[0]).unwrap(), first);
+    assert_eq!(symbolizer.frame(Pid(1), &frames[0]).unwrap(), first);
     assert_eq!(
-        names.frame(Pid(1), &frames[1]).unwrap().unknown,
+        symbolizer.frame(Pid(1), &frames[1]).unwrap().unknown,
         Some(UnknownReason::ProcessExited)
     );
-    names.process_exited(Pid(1));
+    symbolizer.process_exited(Pid(1));
     assert_eq!(
-        names.frame(Pid(1), &frames[0]).unwrap().unknown,
+        symbolizer.frame(Pid(1), &frames[0]).unwrap().unknown,
         Some(UnknownReason::ProcessExited)
     );
 }
@@ -178,22 +178,22 @@ fn wrong_version_is_detected() {
             let mut image = image(right);
             image.anchor.version = None;
             image.anchor.file_version = Some(PythonVersion::three(wrong));
-            let alike = right == wrong || (right < 11 && wrong < 11);
-            assert_eq!(interpreter(&image).is_ok(), alike, "{right} as {wrong}");
+            let compatible = right == wrong || (right < 11 && wrong < 11);
+            assert_eq!(interpreter(&image).is_ok(), compatible, "{right} as {wrong}");
         }
     }
 }
 
 #[test]
 fn debug_offsets_outside_of_structures_are_rejected() {
-    let whole = image(14);
-    let runtime = whole.anchor.runtime;
+    let original = image(14);
+    let runtime = original.anchor.runtime;
     for address in (3..81).map(|index| runtime + index * 8) {
-        let mut image = whole.clone();
+        let mut image = original.clone();
         image.memory.set(address, &u64::MAX.to_le_bytes());
         if let Ok(interpreter) = interpreter(&image) {
             // The offset is not used.
-            assert_eq!(interpreter.layout, self::interpreter(&whole).unwrap().layout);
+            assert_eq!(interpreter.layout, self::interpreter(&original).unwrap().layout);
         }
     }
     assert!(layout::of_version(PythonVersion::three(14)).is_none());
