@@ -62,7 +62,7 @@ pub(crate) struct FileFilterArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct Replay {
+pub(crate) struct ReplayArgs {
     /// Input file
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
@@ -127,7 +127,7 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) limit: super::FailOnLeakArgs,
     #[command(flatten)]
-    pub(crate) part: FileFilterArgs,
+    pub(crate) filter: FileFilterArgs,
 }
 
 /// A log of nvidia-smi to draw over the series of a file.
@@ -249,7 +249,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_enum, value_name = "POINT")]
     pub(crate) at: Option<InUseAtArg>,
     #[command(flatten)]
-    pub(crate) part: FileFilterArgs,
+    pub(crate) filter: FileFilterArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -24,7 +24,7 @@ use crate::{Outcome, commands, parse_units};
 pub(crate) use advise::AdviseArgs;
 pub(crate) use files::{
     AnalysisArg, DiffArgs, DiffFormat, ExportArgs, ExportFormat, FileFilterArgs, InUseAtArg,
-    ProfileUnitArg, ProfileValueArg, Replay, ReportArgs, ReportFormat, SmiArgs,
+    ProfileUnitArg, ProfileValueArg, ReplayArgs, ReportArgs, ReportFormat, SmiArgs,
 };
 pub(crate) use plot::{PlotArgs, PlotByArg, PlotThemeArg, PlotTimeArg};
 pub(crate) use serve::ServeArgs;
@@ -52,7 +52,7 @@ enum Verb {
     Record(Box<RecordArgs>),
     /// Print the last report of a recorded trace again
     #[command(after_help = files::REPLAY_EXAMPLES)]
-    Replay(Box<Replay>),
+    Replay(Box<ReplayArgs>),
     /// Analyze a recording or a file of another tool: leaks, peak, usage, fragmentation
     #[command(after_help = files::REPORT_EXAMPLES)]
     Report(Box<ReportArgs>),
@@ -205,7 +205,7 @@ pub(crate) struct TraceArgs {
     #[arg(long)]
     pub(crate) kernels: bool,
     #[command(flatten)]
-    pub(crate) work: LaunchArgs,
+    pub(crate) launches: LaunchArgs,
     #[command(flatten)]
     pub(crate) torch: TorchArgs,
     /// Also record every event to FILE
@@ -361,7 +361,7 @@ pub(crate) struct KernelsArgs {
     #[arg(long, requires = "output")]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) work: LaunchArgs,
+    pub(crate) launches: LaunchArgs,
 }
 
 /// How launches are counted and checked.
@@ -403,7 +403,7 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     pub(crate) kernels: bool,
     #[command(flatten)]
-    pub(crate) work: LaunchArgs,
+    pub(crate) launches: LaunchArgs,
     #[command(flatten)]
     pub(crate) torch: TorchArgs,
     #[command(flatten)]
@@ -450,7 +450,8 @@ pub(crate) struct DemoArgs {
 
 /// Prints help, the version or a usage error. Errors quote arguments, so these are escaped first.
 fn explain(error: &clap::Error) -> Outcome {
-    let escaped = std::env::args_os().map(|word| sanitize(&word.to_string_lossy()).into_owned());
+    let escaped =
+        std::env::args_os().map(|argument| sanitize(&argument.to_string_lossy()).into_owned());
     match Cli::try_parse_from(escaped) {
         Err(error) => drop(error.print()),
         Ok(_) => output::log(&error.render().to_string()),

@@ -51,7 +51,7 @@ pub(crate) struct PlotArgs {
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) theme: PlotThemeArg,
     #[command(flatten)]
-    pub(crate) part: FileFilterArgs,
+    pub(crate) filter: FileFilterArgs,
 }
 
 fn bands(text: &str) -> Result<usize, String> {
@@ -62,10 +62,10 @@ fn bands(text: &str) -> Result<usize, String> {
 }
 
 fn size(text: &str) -> Result<(u32, u32), String> {
-    let sides = text.split_once('x').and_then(|(width, height)| {
+    let size = text.split_once('x').and_then(|(width, height)| {
         Some((width.parse::<u32>().ok()?, height.parse::<u32>().ok()?))
     });
-    match sides {
+    match size {
         Some(size) if (300..=4000).contains(&size.0) && (200..=4000).contains(&size.1) => Ok(size),
         _ => Err("expected a size such as 1200x520, from 300x200 to 4000x4000".to_owned()),
     }

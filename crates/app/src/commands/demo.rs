@@ -56,9 +56,9 @@ const STEPS: &[DemoStep] = &[
 /// Runs the verb.
 pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     let simulator = SimulatorPaths::find(options.simulator.as_deref())?;
-    let me = Pid(std::process::id());
+    let own_pid = Pid(std::process::id());
     let live = LiveTrace::start(SessionOptions {
-        target: Target::Processes { pids: vec![me], follow: true },
+        target: Target::Processes { pids: vec![own_pid], follow: true },
         drivers: vec![simulator.driver.clone()],
         ring_bytes: SessionOptions::RING_BYTES,
         table_entries: None,
@@ -76,7 +76,7 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     let mut report =
         LiveReport::new(&live, view, LiveView::Memory, LiveFormat::Text, output::results());
     report.verbose = false;
-    say(&format!(
+    announce(&format!(
         "Real eBPF probes (attach mode `{}`) on real processes; only the CUDA driver is simulated. \
          A report every {} seconds.",
         live.plan.attach_mode,
@@ -85,12 +85,12 @@ pub(crate) fn run(options: &cli::DemoArgs) -> Result<Outcome> {
     let mut workloads = DemoProcesses(Vec::new());
     run_steps(options, &simulator, &live, &mut report, &mut workloads)?;
     workloads.stop();
-    say("The final report: what each program had not freed when it exited.")?;
+    announce("The final report: what each program had not freed when it exited.")?;
     let (_, outcome) = report.finish(live)?;
     if outcome != Outcome::Success {
         return Ok(outcome);
     }
-    say(
+    announce(
         "Try next, on a machine with a GPU:\n  sudo vramscope trace\n  sudo vramscope trace -p PID \
          --min-age 10m\n  sudo vramscope trace --fail-on-leak -- python train.py\n  sudo vramscope \
          doctor",
@@ -113,22 +113,22 @@ fn run_steps(
         while let Some(step) =
             steps.next_if(|step| start.elapsed() >= options.duration * step.at / 100)
         {
-            say(step.title)?;
+            announce(step.title)?;
             workloads.0.push(simulator.start(step)?);
         }
         if Instant::now() >= next_report {
             report.report()?;
             next_report += REPORT_INTERVAL;
         }
-        let soon = Instant::now() + Duration::from_millis(50);
-        if let Some(message) = live.next(soon.min(next_report)) {
+        let poll_at = Instant::now() + Duration::from_millis(50);
+        if let Some(message) = live.next(poll_at.min(next_report)) {
             report.handle(message);
         }
     }
     Ok(())
 }
 
-fn say(text: &str) -> Result<()> {
+fn announce(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "\n>>> {text}\n")?;
     out.flush()?;

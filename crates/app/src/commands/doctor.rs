@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<Outcome> {
     }
     writeln!(out, "probes")?;
     for attach_mode in AttachMode::ALL {
-        let outcome = host.attach_modes.iter().find(|(tried, _)| *tried == attach_mode);
+        let outcome = host.attach_modes.iter().find(|(mode, _)| *mode == attach_mode);
         let verdict = match outcome {
             None => "not tried".to_owned(),
             Some((_, Ok(()))) => format!("works: {}", attach_mode.about()),

@@ -5,7 +5,7 @@ use engine::snapshot::SnapshotOptions;
 
 use capture::session::TensorMode;
 
-use super::trace::{TraceOptions, run_trace, work_options};
+use super::trace::{TraceOptions, activity_options, run_trace};
 use crate::live::report_loop::{LiveFormat, LiveView};
 use crate::{Outcome, cli};
 
@@ -21,13 +21,13 @@ pub(crate) fn run(options: &cli::KernelsArgs) -> Result<Outcome> {
         record: None,
         force: options.force,
         limit: None,
-        work: Some(work_options(&options.work)),
-        subject: LiveView::Work,
+        activity: Some(activity_options(&options.launches)),
+        view: LiveView::Activity,
         objects: false,
         stacks: Some(cli::StackModeArg::Off),
         tensors: TensorMode::Off,
         stack_depth: None,
-        view: SnapshotOptions {
+        snapshot_options: SnapshotOptions {
             top: options.top.unwrap_or(if format == LiveFormat::Json { 1000 } else { 10 }),
             ..SnapshotOptions::default()
         },

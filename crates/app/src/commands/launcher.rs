@@ -13,7 +13,7 @@ use crate::io::output;
 /// command replaces it; on failure it returns the exit code that shells use.
 pub(crate) fn intercept() -> Option<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if arguments.get(1).is_none_or(|word| word != command::LAUNCHER_ARG) {
+    if arguments.get(1).is_none_or(|argument| argument != command::LAUNCHER_ARG) {
         return None;
     }
     let error = command::run_launcher(&arguments[2..]);

@@ -73,7 +73,7 @@ fn plot_format(options: &PlotArgs) -> Result<PlotFormat> {
 }
 
 fn request<'a>(options: &'a PlotArgs, path: &'a Path) -> PlotRequest<'a> {
-    PlotRequest { path, only: input::only(&options.part), overlay: &options.overlay }
+    PlotRequest { path, filter: input::change_filter(&options.filter), overlay: &options.overlay }
 }
 
 fn chart(options: &PlotArgs) -> Result<Chart> {
@@ -88,10 +88,8 @@ fn chart(options: &PlotArgs) -> Result<Chart> {
     for (file, name) in options.files.iter().zip(&names) {
         let data = plot_data::chart(&request(options, file), by, options.top, MAX_BAND_POINTS)?;
         let (file, overlays) = (data.analyzed_file(), &data.overlays);
-        let courses = data.courses.iter();
-        panels.extend(
-            courses.map(|course| Panel::new(name, &file, &data.drawn, course, overlays)),
-        );
+        let series = data.series.iter();
+        panels.extend(series.map(|series| Panel::new(name, &file, &data.scan, series, overlays)));
     }
     let title = options.title.as_deref().map(|title| sanitize(title).into_owned());
     let count = u32::try_from(panels.len()).unwrap_or(u32::MAX);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use engine::snapshot::SnapshotOptions;
 
-use super::trace::{TraceOptions, activity_options, run_trace, tensors};
+use super::trace::{TraceOptions, activity_if_enabled, run_trace, tensors};
 use crate::live::report_loop::LiveView;
 use crate::{Outcome, cli};
 
@@ -23,12 +23,12 @@ pub(crate) fn run(options: &cli::RecordArgs) -> Result<Outcome> {
         record: Some(&options.output),
         force: options.force,
         limit: None,
-        work: activity_options(options.kernels, &options.work)?,
-        subject: LiveView::Memory,
+        activity: activity_if_enabled(options.kernels, &options.launches)?,
+        view: LiveView::Memory,
         objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
         tensors: tensors(options.torch.torch),
         stack_depth: None,
-        view: SnapshotOptions::default(),
+        snapshot_options: SnapshotOptions::default(),
     })
 }

@@ -17,17 +17,17 @@ use formats::report::live::text::TextStyle;
 use formats::sanitize::sanitize;
 
 use crate::Outcome;
-use crate::cli::Replay;
+use crate::cli::ReplayArgs;
 use crate::files::{input, leak_gate};
 use crate::io::output;
 use crate::live::ended_history::EndedHistory;
 use crate::live::print::{LiveFormat, LiveView, check_stack_depth, print};
 
 /// Runs the verb.
-pub(crate) fn run(options: &Replay) -> Result<Outcome> {
+pub(crate) fn run(options: &ReplayArgs) -> Result<Outcome> {
     let format = LiveFormat::of(&options.format);
     check_stack_depth(options.stack_depth, format)?;
-    let subject = if options.kernels { LiveView::Work } else { LiveView::by(options.by, format)? };
+    let view = if options.kernels { LiveView::Activity } else { LiveView::by(options.by, format)? };
     let path = &options.file;
     let source = input::detect(path)?;
     if source != SourceFormat::Recording {
@@ -38,14 +38,14 @@ pub(crate) fn run(options: &Replay) -> Result<Outcome> {
         LiveFormat::Text => (10, 10),
         LiveFormat::Json => (1000, 100),
     };
-    let view = SnapshotOptions {
+    let snapshot_options = SnapshotOptions {
         top: options.top.unwrap_or(top),
         top_sites: options.top.unwrap_or(sites),
         ..SnapshotOptions::default()
     };
     out.style.stack_depth = options.stack_depth.unwrap_or(out.style.stack_depth);
     let style = out.style;
-    let warnings = final_report(path, subject, format, &view, style, &mut *out.writer)?;
+    let warnings = final_report(path, view, format, &snapshot_options, style, &mut *out.writer)?;
     for warning in warnings {
         output::log(&sanitize(&warning.text));
     }
@@ -64,7 +64,7 @@ pub(crate) struct ReplayedTrace {
     /// Names, and the clock for wall-clock times.
     pub(crate) names: ReportContext,
     /// Whether launches and copies were recorded.
-    pub(crate) has_work: bool,
+    pub(crate) has_activity: bool,
     /// Warnings about the file.
     pub(crate) warnings: Vec<Warning>,
 }
@@ -79,7 +79,7 @@ pub(crate) fn read(
     let mut ledger = Ledger::new();
     let (mut clock, mut gpus) = (None, Vec::new());
     let mut at = Timestamp(0);
-    let mut has_work = false;
+    let mut has_activity = false;
     while let Some(row) = reader.next_row()? {
         match row {
             RecordingRow::Clock(value) => clock = Some(value),
@@ -95,7 +95,7 @@ pub(crate) fn read(
             RecordingRow::End(time) => at = time,
             RecordingRow::About { key, value } if &*key == "kernels" && &*value == "yes" => {
                 ledger = ledger.with_activity();
-                has_work = true;
+                has_activity = true;
             }
             RecordingRow::About { .. } | RecordingRow::Unknown => {}
         }
@@ -103,32 +103,33 @@ pub(crate) fn read(
     let clock = clock.ok_or_else(|| no_clock(path))?;
     let recorded = reader.functions().clone();
     let names = ReportContext { clock, function: |_| "an unknown function", recorded, gpus };
-    Ok(ReplayedTrace { ledger, at, names, has_work, warnings: reader.warnings() })
+    Ok(ReplayedTrace { ledger, at, names, has_activity, warnings: reader.warnings() })
 }
 
 /// Writes the final report of a recorded trace. Returns the warnings about the file, which go to
 /// standard error.
 pub(crate) fn final_report(
     path: &Path,
-    subject: LiveView,
+    view: LiveView,
     format: LiveFormat,
-    view: &SnapshotOptions,
+    snapshot_options: &SnapshotOptions,
     style: TextStyle,
     out: &mut dyn Write,
 ) -> Result<Vec<Warning>> {
     // Earlier reports decide which exited processes the final one lists.
     let mut ended = EndedHistory::default();
-    let recorded = read(path, |ledger, at| ended.push_snapshot(ledger.snapshot(at, view)))?;
-    let ReplayedTrace { mut ledger, at, names, has_work, mut warnings } = recorded;
-    if subject == LiveView::Work && !has_work {
+    let recorded =
+        read(path, |ledger, at| ended.push_snapshot(ledger.snapshot(at, snapshot_options)))?;
+    let ReplayedTrace { mut ledger, at, names, has_activity, mut warnings } = recorded;
+    if view == LiveView::Activity && !has_activity {
         let name = path.to_string_lossy();
         let name = sanitize(&name);
         bail!("{name}: launches and copies were not recorded; record again with --kernels");
     }
-    let mut last = ledger.snapshot(at, &SnapshotOptions { ended_sites: true, ..*view });
+    let mut last = ledger.snapshot(at, &SnapshotOptions { ended_sites: true, ..*snapshot_options });
     ended.merge_into(&mut last);
     let style = TextStyle { last: true, ..style };
-    print(out, subject, format, &last, &names, style)?;
+    print(out, view, format, &last, &names, style)?;
     let unlisted = ended.dropped() + ledger.dropped_ended();
     if unlisted > 0 {
         let text = "exited processes are not listed in the final report".to_owned();

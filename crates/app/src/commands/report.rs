@@ -56,40 +56,41 @@ pub(crate) fn run(options: &ReportArgs) -> Result<Outcome> {
 
 /// Runs the analysis and writes text, JSON or TSV.
 fn analyze(options: &ReportArgs, source: SourceFormat, out: &mut ResultOutput) -> Result<Outcome> {
-    let measure = source.scope();
-    let mut analysis = RunningAnalysis::new(options, measure);
+    let scope = source.scope();
+    let mut analysis = RunningAnalysis::new(options, scope);
     // A leak threshold applies to every analysis.
-    let mut limit = options.limit.fail_on_leak.map(|limit| LeakGate::new(limit, measure));
-    let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
-        analysis.change(change);
-        if let Some(limit) = &mut limit {
-            limit.observe(change);
-        }
-    })?;
+    let mut gate = options.limit.fail_on_leak.map(|threshold| LeakGate::new(threshold, scope));
+    let input =
+        input::read(&options.file, input::change_filter(&options.filter), &mut |change, _| {
+            analysis.change(change);
+            if let Some(gate) = &mut gate {
+                gate.observe(change);
+            }
+        })?;
     analysis.write(options, &input, out)?;
-    Ok(limit.map_or(Outcome::Success, |limit| limit.evaluate(&input.info)))
+    Ok(gate.map_or(Outcome::Success, |gate| gate.evaluate(&input.info)))
 }
 
 /// Writes the HTML report of the whole file; the analysis selects the initial view.
 fn page(options: &ReportArgs, source: SourceFormat, out: &mut ResultOutput) -> Result<Outcome> {
     let request = PlotRequest {
         path: &options.file,
-        only: input::only(&options.part),
+        filter: input::change_filter(&options.filter),
         overlay: &options.overlay,
     };
-    let opens = match options.analysis {
+    let initial_view = match options.analysis {
         AnalysisArg::Leaks => InitialView::Leaks,
         AnalysisArg::Peak => InitialView::Peak,
         AnalysisArg::Fragmentation => InitialView::Segments,
         AnalysisArg::Suspects => InitialView::Growing,
         AnalysisArg::Summary | AnalysisArg::Usage => InitialView::Sites,
     };
-    plot_data::write_page(&request, opens, &mut *out.writer)?;
+    plot_data::write_page(&request, initial_view, &mut *out.writer)?;
     out.writer.flush()?;
     leak_gate::evaluate_file(
         options.limit.fail_on_leak,
         &options.file,
-        request.only,
+        request.filter,
         source.scope(),
     )
 }
@@ -97,8 +98,8 @@ fn page(options: &ReportArgs, source: SourceFormat, out: &mut ResultOutput) -> R
 /// Rejects options that do not apply to the analysis.
 fn check(options: &ReportArgs) -> Result<()> {
     let selected = options.analysis;
-    let needs = |given: bool, option: &str, analysis: AnalysisArg, name: &str| {
-        if given && selected != analysis {
+    let needs = |is_set: bool, option: &str, analysis: AnalysisArg, name: &str| {
+        if is_set && selected != analysis {
             bail!("{option} requires --analysis {name}");
         }
         Ok(())
@@ -116,8 +117,8 @@ fn check(options: &ReportArgs) -> Result<()> {
 /// An analysis that observes the changes of a file.
 enum RunningAnalysis {
     Summary(SummaryAnalysis),
-    Leakage(GroupTable),
-    Watermark(PeakAnalysis),
+    Leaks(GroupTable),
+    Peak(PeakAnalysis),
     Usage(UsageAnalysis),
     Suspects(SuspectAnalysis),
     /// Needs no changes, only the other data of the file.
@@ -125,13 +126,13 @@ enum RunningAnalysis {
 }
 
 impl RunningAnalysis {
-    fn new(options: &ReportArgs, measure: MemoryScope) -> Self {
+    fn new(options: &ReportArgs, scope: MemoryScope) -> Self {
         match options.analysis {
-            AnalysisArg::Summary => Self::Summary(SummaryAnalysis::new(measure)),
-            AnalysisArg::Leaks => Self::Leakage(GroupTable::new(measure)),
-            AnalysisArg::Peak => Self::Watermark(PeakAnalysis::new(measure)),
-            AnalysisArg::Usage => Self::Usage(UsageAnalysis::new(measure, points(options))),
-            AnalysisArg::Suspects => Self::Suspects(SuspectAnalysis::new(measure)),
+            AnalysisArg::Summary => Self::Summary(SummaryAnalysis::new(scope)),
+            AnalysisArg::Leaks => Self::Leaks(GroupTable::new(scope)),
+            AnalysisArg::Peak => Self::Peak(PeakAnalysis::new(scope)),
+            AnalysisArg::Usage => Self::Usage(UsageAnalysis::new(scope, points(options))),
+            AnalysisArg::Suspects => Self::Suspects(SuspectAnalysis::new(scope)),
             AnalysisArg::Fragmentation => Self::Fragmentation,
         }
     }
@@ -139,8 +140,8 @@ impl RunningAnalysis {
     fn change(&mut self, change: &AllocationChange) {
         match self {
             Self::Summary(summary) => summary.observe(change),
-            Self::Leakage(groups) => groups.observe(change),
-            Self::Watermark(watermark) => watermark.observe(change),
+            Self::Leaks(groups) => groups.observe(change),
+            Self::Peak(peak) => peak.observe(change),
             Self::Usage(usage) => usage.observe(change),
             Self::Suspects(suspects) => suspects.observe(change),
             Self::Fragmentation => {}
@@ -159,8 +160,8 @@ impl RunningAnalysis {
                 let top = options.top.unwrap_or(DEFAULT_SUMMARY_TOP);
                 write(AnalysisResult::Summary(&summary.finish(top)))
             }
-            Self::Leakage(groups) => write(AnalysisResult::Leaks(&LeakReport::of(&groups))),
-            Self::Watermark(watermark) => write(AnalysisResult::Peak(&watermark.finish())),
+            Self::Leaks(groups) => write(AnalysisResult::Leaks(&LeakReport::of(&groups))),
+            Self::Peak(peak) => write(AnalysisResult::Peak(&peak.finish())),
             Self::Usage(usage) => {
                 let report = usage.finish();
                 let overlays = smi_overlay::read(&options.overlay, &report, input)?;

@@ -93,7 +93,8 @@ fn serve(config: Config, messages: &LogQueue, interrupted: &AtomicBool) -> Resul
     }
     // The capture thread has the capabilities it needs; this thread needs none.
     capabilities::keep_only(CapabilitySet::empty())?;
-    let mut agent = AgentEngine::new(&live.gpus, live.counts_work, Arc::clone(&shared), collector);
+    let mut agent =
+        AgentEngine::new(&live.gpus, live.counts_activity, Arc::clone(&shared), collector);
     let mut outcome = agent.run(&live, &mut workers, messages, interrupted);
     if let Err(error) = &outcome {
         agent.fail(error, live.complete_until());
@@ -195,7 +196,7 @@ struct AgentEngine {
 impl AgentEngine {
     fn new(
         gpus: &[capture::gpus::GpuInfo],
-        counts_work: bool,
+        counts_activity: bool,
         shared: Arc<AgentState>,
         collector: incidents::IncidentCollector,
     ) -> Self {
@@ -225,7 +226,7 @@ impl AgentEngine {
             shared,
             metrics: MetricsCollector::new(SeriesLimits { processes, containers, sites, suspects }),
             gpus: metrics_input::gpus(&names),
-            ledger: if counts_work { ledger.with_activity() } else { ledger },
+            ledger: if counts_activity { ledger.with_activity() } else { ledger },
             names: Arc::new(names),
             collector,
             budget,

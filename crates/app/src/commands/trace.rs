@@ -52,13 +52,13 @@ pub(crate) fn run(options: &cli::TraceArgs) -> Result<Outcome> {
         record: options.record.as_deref(),
         force: options.force,
         limit: Some(&options.limit),
-        work: activity_options(options.kernels, &options.work)?,
-        subject: LiveView::by(options.by, format)?,
+        activity: activity_if_enabled(options.kernels, &options.launches)?,
+        view: LiveView::by(options.by, format)?,
         objects: !options.objects.no_objects,
         stacks: options.stacks.stacks,
         tensors: tensors(options.torch.torch),
         stack_depth: options.stack_depth,
-        view: view(options),
+        snapshot_options: snapshot_options(options),
     })
 }
 
@@ -74,15 +74,15 @@ pub(crate) struct TraceOptions<'a> {
     /// Existing files are overwritten.
     pub(crate) force: bool,
     pub(crate) limit: Option<&'a cli::FailOnLeakArgs>,
-    pub(crate) work: Option<ActivityOptions>,
-    pub(crate) subject: LiveView,
+    pub(crate) activity: Option<ActivityOptions>,
+    pub(crate) view: LiveView,
     /// CUDA objects (streams, events and the like) are tracked.
     pub(crate) objects: bool,
     /// How call stacks are collected; None: the default of the target.
     pub(crate) stacks: Option<cli::StackModeArg>,
     pub(crate) tensors: TensorMode,
     pub(crate) stack_depth: Option<usize>,
-    pub(crate) view: SnapshotOptions,
+    pub(crate) snapshot_options: SnapshotOptions,
 }
 
 /// Traces and reports until something ends the trace. With a command, its exit code is passed on.
@@ -101,25 +101,26 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let (reports, recording) = outputs(settings)?;
     let interrupted = watch_signals()?;
     let stdout = command_stdout(settings, reports.as_ref(), recording.as_ref());
-    let stopped = match settings.target.command.as_slice() {
+    let suspended = match settings.target.command.as_slice() {
         [] => None,
         command => Some(command::spawn_suspended(command, stdout)?),
     };
-    let target = target(settings.target, stopped.as_ref().map(command::SuspendedCommand::pid));
+    let target = target(settings.target, suspended.as_ref().map(command::SuspendedCommand::pid));
     let options = session_options(settings.target, settings.stacks, target.clone())?;
-    let (activity, tensors, objects) = (settings.work, settings.tensors, settings.objects);
+    let (activity, tensors, objects) = (settings.activity, settings.tensors, settings.objects);
     let live = LiveTrace::start(SessionOptions { activity, tensors, objects, ..options })?;
     for warning in &live.plan.warnings {
         output::log(warning);
     }
     let mut out = output::reports(reports)?;
     out.style.stack_depth = settings.stack_depth.unwrap_or(out.style.stack_depth);
-    let mut report = LiveReport::new(&live, settings.view, settings.subject, settings.format, out);
+    let mut report =
+        LiveReport::new(&live, settings.snapshot_options, settings.view, settings.format, out);
     if let Some(file) = recording {
-        let counts_activity = settings.work.is_some();
+        let counts_activity = settings.activity.is_some();
         report.record(|names| Recorder::start(file, names, settings.target, counts_activity))?;
     }
-    let command = stopped.map(TracedCommand::release).transpose()?;
+    let command = suspended.map(TracedCommand::release).transpose()?;
     let records_only = settings.format.is_none();
     let mut trace = TraceLoop { settings, target, command, records_only, report };
     trace.run(&live, &interrupted)?;
@@ -173,18 +174,18 @@ pub(crate) const fn tensors(mode: Option<cli::TensorModeArg>) -> TensorMode {
 }
 
 /// Returns how launches and copies are counted, if they are.
-pub(crate) fn activity_options(
+pub(crate) fn activity_if_enabled(
     kernels: bool,
     options: &cli::LaunchArgs,
 ) -> Result<Option<ActivityOptions>> {
     if !kernels && options.check_launches.is_some() {
         bail!("--check-launches requires --kernels");
     }
-    Ok(kernels.then(|| work_options(options)))
+    Ok(kernels.then(|| activity_options(options)))
 }
 
 /// Returns how launches and copies are counted.
-pub(crate) fn work_options(options: &cli::LaunchArgs) -> ActivityOptions {
+pub(crate) fn activity_options(options: &cli::LaunchArgs) -> ActivityOptions {
     ActivityOptions {
         check_every_launch: options.check_launches == Some(cli::CheckLaunchesArg::All),
         table_entries: options.activity_table_size,
@@ -281,10 +282,10 @@ struct TracedCommand {
 }
 
 impl TracedCommand {
-    fn release(stopped: command::SuspendedCommand) -> Result<Self> {
-        let pid = stopped.pid();
+    fn release(suspended: command::SuspendedCommand) -> Result<Self> {
+        let pid = suspended.pid();
         let mut running =
-            stopped.release().context("the command exited before it could be traced")?;
+            suspended.release().context("the command exited before it could be traced")?;
         let (sender, end) = channel();
         std::thread::Builder::new().name("command".into()).spawn(move || {
             let _ = sender.send(running.wait());
@@ -383,13 +384,13 @@ impl TraceLoop<'_> {
     }
 }
 
-fn view(options: &cli::TraceArgs) -> SnapshotOptions {
+fn snapshot_options(options: &cli::TraceArgs) -> SnapshotOptions {
     let json = options.format.is_json();
-    let older = options.min_age.map_or(0, |age| age.as_millis());
+    let min_age = options.min_age.map_or(0, |age| age.as_millis());
     SnapshotOptions {
         top: options.top.unwrap_or(if json { 1000 } else { 10 }),
         min_size: options.min_size.unwrap_or_default(),
-        min_age: Nanos::from_millis(u64::try_from(older).unwrap_or(u64::MAX)),
+        min_age: Nanos::from_millis(u64::try_from(min_age).unwrap_or(u64::MAX)),
         sort: options.sort.into(),
         top_sites: options.top.unwrap_or(if json { 100 } else { 10 }),
         ended_sites: false,
@@ -408,8 +409,8 @@ fn evaluate_leaks(last: &Snapshot, limit: &cli::FailOnLeakArgs) -> Outcome {
 /// Logs processes that exited with more than `limit` not freed. Returns whether there were any.
 fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
     let ended = last.processes.iter().filter(|process| process.ended.is_some());
-    let leaky: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
-    for process in &leaky {
+    let leaking: Vec<_> = ended.filter(|process| process.not_freed() > limit).collect();
+    for process in &leaking {
         output::log(&format!(
             "leak: process {} ({}) exited with {} in {} not freed",
             process.key.pid,
@@ -418,7 +419,7 @@ fn not_freed(last: &Snapshot, limit: Bytes) -> bool {
             formats::report::live::text::format_count(process.live_allocations),
         ));
     }
-    !leaky.is_empty()
+    !leaking.is_empty()
 }
 
 /// Logs leak suspects. Returns whether there were any.

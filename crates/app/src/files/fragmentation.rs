@@ -7,28 +7,30 @@ use engine::model::caching_allocator::{CachePool, PoolSizeClass};
 use engine::model::ids::DeviceId;
 use engine::model::units::Bytes;
 use formats::import::collecting_sink::FileInfo;
-use formats::report::analysis as export;
+use formats::report::analysis as view;
 
 /// Returns the fragmentation of a file. `would_fit`: the size of a request to check.
-pub(crate) fn describe(info: &FileInfo, would_fit: Option<Bytes>) -> export::FragmentationView {
-    let found = fragmentation::analyze(&info.segments, &info.pools, &info.settings);
+pub(crate) fn describe(info: &FileInfo, would_fit: Option<Bytes>) -> view::FragmentationView {
+    let analysis = fragmentation::analyze(&info.segments, &info.pools, &info.settings);
     let fits = would_fit.map(|requested| {
-        let devices = found.devices.iter().map(|device| device.device);
-        devices.map(|device| fit(device, requested, found.would_fit(device, requested.0))).collect()
+        let devices = analysis.devices.iter().map(|device| device.device);
+        devices
+            .map(|device| fit(device, requested, analysis.would_fit(device, requested.0)))
+            .collect()
     });
-    export::FragmentationView {
-        pools: found.pools.iter().map(pool).collect(),
-        advice: found.advice.iter().map(advice).collect(),
+    view::FragmentationView {
+        pools: analysis.pools.iter().map(pool).collect(),
+        advice: analysis.advice.iter().map(advice).collect(),
         would_fit: fits.unwrap_or_default(),
     }
 }
 
-fn pool(pool: &PoolFragmentation) -> export::PoolRow {
+fn pool(pool: &PoolFragmentation) -> view::PoolRow {
     let pid = match pool.owner {
         PoolOwner::Driver(pid, _) => Some(pid),
         PoolOwner::Cache(_) => None,
     };
-    export::PoolRow {
+    view::PoolRow {
         device: pool.device,
         pid,
         pool: name(pool.owner),
@@ -60,13 +62,13 @@ fn name(owner: PoolOwner) -> String {
     }
 }
 
-fn advice(advice: &FragmentationAdvice) -> export::AdviceRow {
+fn advice(advice: &FragmentationAdvice) -> view::AdviceRow {
     let what = advice.what.setting().unwrap_or_else(|| "no setting".to_owned());
-    export::AdviceRow { what, why: advice.what.reason() }
+    view::AdviceRow { action: what, reason: advice.what.reason() }
 }
 
-fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> export::WouldFit {
-    let (answer, how) = match fit {
+fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> view::WouldFit {
+    let (answer, explanation) = match fit {
         FitResult::InFreeBlock { block_bytes } => {
             ("free_block", format!("fits into a free block of {}", Bytes(block_bytes)))
         }
@@ -87,6 +89,6 @@ fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> export::Wo
         }
     };
     let name = device.map_or_else(|| "gpu_?".to_owned(), |device| device.to_string());
-    let text = format!("{requested} on {name}: {how}");
-    export::WouldFit { device, bytes: requested.0, answer, text }
+    let text = format!("{requested} on {name}: {explanation}");
+    view::WouldFit { device, bytes: requested.0, answer, text }
 }

@@ -48,7 +48,7 @@ pub(crate) fn detect(path: &Path) -> Result<SourceFormat> {
 /// Reads a file and passes each selected change to `each`.
 pub(crate) fn read(
     path: &Path,
-    only: ChangeFilter,
+    filter: ChangeFilter,
     each: &mut dyn FnMut(&AllocationChange, &FileInfo),
 ) -> Result<InputFile> {
     let mut progress = Progress::new(path);
@@ -58,31 +58,31 @@ pub(crate) fn read(
         each(change, info);
     };
     let mut report_progress = |done, total| progress.print_progress(done, total, changes.get());
-    let mut gather = CollectingSink::new(only, &mut count, &mut report_progress);
-    let imported = import::open(path, &mut gather, known_function)?;
-    let info = gather.info;
+    let mut sink = CollectingSink::new(filter, &mut count, &mut report_progress);
+    let imported = import::open(path, &mut sink, known_function)?;
+    let info = sink.info;
     drop(progress);
     let name = shown(path);
-    reject_unknown_ids(&name, only, &info)?;
+    reject_unknown_ids(&name, filter, &info)?;
     Ok(InputFile { name, imported, info })
 }
 
 /// Rejects a pid or device that the file does not contain: an empty report would look like good
 /// news.
-fn reject_unknown_ids(name: &str, only: ChangeFilter, info: &FileInfo) -> Result<()> {
+fn reject_unknown_ids(name: &str, filter: ChangeFilter, info: &FileInfo) -> Result<()> {
     let format_list = |list: Vec<String>| match list.as_slice() {
         [] => "none".to_owned(),
         list => list.join(", "),
     };
     let seen = &info.seen;
-    if let Some(pid) = only.pid
+    if let Some(pid) = filter.pid
         && !seen.processes.contains(&pid)
         && !info.processes.contains_key(&pid)
     {
         let list = seen.processes.iter().take(MAX_LISTED_IDS).map(ToString::to_string).collect();
         bail!("{name}: no process {pid} in this file; it contains {}", format_list(list));
     }
-    if let Some(device) = only.device
+    if let Some(device) = filter.device
         && !seen.devices.contains(&device)
         && !info.devices.contains_key(&device)
     {
@@ -94,8 +94,8 @@ fn reject_unknown_ids(name: &str, only: ChangeFilter, info: &FileInfo) -> Result
 }
 
 /// Returns the filter that the command line selects.
-pub(crate) fn only(part: &cli::FileFilterArgs) -> ChangeFilter {
-    ChangeFilter { pid: part.pid.map(Pid), device: part.device.map(DeviceId) }
+pub(crate) fn change_filter(args: &cli::FileFilterArgs) -> ChangeFilter {
+    ChangeFilter { pid: args.pid.map(Pid), device: args.device.map(DeviceId) }
 }
 
 /// Progress of a reader that takes long.

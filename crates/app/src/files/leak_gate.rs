@@ -24,10 +24,10 @@ pub(crate) enum LeakGate {
 }
 
 impl LeakGate {
-    pub(crate) fn new(limit: LeakThreshold, measure: MemoryScope) -> Self {
-        match limit {
-            LeakThreshold::NotFreed(limit) => Self::NotFreed(limit, GroupTable::new(measure)),
-            LeakThreshold::Suspects => Self::Suspects(Box::new(SuspectAnalysis::new(measure))),
+    pub(crate) fn new(threshold: LeakThreshold, scope: MemoryScope) -> Self {
+        match threshold {
+            LeakThreshold::NotFreed(limit) => Self::NotFreed(limit, GroupTable::new(scope)),
+            LeakThreshold::Suspects => Self::Suspects(Box::new(SuspectAnalysis::new(scope))),
         }
     }
 
@@ -49,8 +49,8 @@ impl LeakGate {
                 output::log(&format!("{leaked} of device memory never freed (limit {limit})"));
             }
             Self::Suspects(suspects) => {
-                let leaks = |judged: &&SiteVerdict| judged.verdict == Verdict::Leak;
-                let objects_and_tensors = info.verdicts.iter().filter(leaks).count();
+                let is_leak = |site: &&SiteVerdict| site.verdict == Verdict::Leak;
+                let objects_and_tensors = info.verdicts.iter().filter(is_leak).count();
                 match info.findings(*suspects).suspects.len() + objects_and_tensors {
                     0 => return Outcome::Success,
                     1 => output::log("1 leak suspect"),
@@ -64,13 +64,13 @@ impl LeakGate {
 
 /// Reads a file again to check its threshold.
 pub(crate) fn evaluate_file(
-    limit: Option<LeakThreshold>,
+    threshold: Option<LeakThreshold>,
     path: &Path,
-    only: ChangeFilter,
-    measure: MemoryScope,
+    filter: ChangeFilter,
+    scope: MemoryScope,
 ) -> Result<Outcome> {
-    let Some(limit) = limit else { return Ok(Outcome::Success) };
-    let mut limit = LeakGate::new(limit, measure);
-    let input = input::read(path, only, &mut |change, _| limit.observe(change))?;
-    Ok(limit.evaluate(&input.info))
+    let Some(threshold) = threshold else { return Ok(Outcome::Success) };
+    let mut gate = LeakGate::new(threshold, scope);
+    let input = input::read(path, filter, &mut |change, _| gate.observe(change))?;
+    Ok(gate.evaluate(&input.info))
 }

@@ -31,7 +31,7 @@ pub(crate) struct PlotRequest<'a> {
     /// The file.
     pub(crate) path: &'a Path,
     /// Processes and devices to include.
-    pub(crate) only: ChangeFilter,
+    pub(crate) filter: ChangeFilter,
     /// Log of another tool.
     pub(crate) overlay: &'a cli::SmiArgs,
 }
@@ -39,17 +39,17 @@ pub(crate) struct PlotRequest<'a> {
 /// A file with its bands.
 pub(crate) struct PlotData {
     pub(crate) input: InputFile,
-    pub(crate) drawn: BandScanResult,
-    pub(crate) courses: Vec<BandSeries>,
+    pub(crate) scan: BandScanResult,
+    pub(crate) series: Vec<BandSeries>,
     pub(crate) overlays: Vec<OverlaySeries>,
     usage: UsageReport,
     at_peak: Vec<(Option<SiteId>, Amount)>,
-    biggest: LargestAllocations,
+    largest: LargestAllocations,
 }
 
 /// Analyses of the first pass.
 struct FirstPass {
-    outline: BandScan,
+    scan: BandScan,
     usage: UsageAnalysis,
     summary: SummaryAnalysis,
     suspects: SuspectAnalysis,
@@ -57,17 +57,17 @@ struct FirstPass {
 
 impl FirstPass {
     fn new(request: &PlotRequest<'_>) -> Result<Self> {
-        let measure = input::detect(request.path)?.scope();
+        let scope = input::detect(request.path)?.scope();
         let points = if request.overlay.smi_log.is_some() {
             MAX_ALIGN_POINTS
         } else {
             html::MAX_LINE_POINTS
         };
         Ok(Self {
-            outline: BandScan::new(measure),
-            usage: UsageAnalysis::new(measure, Some(points)),
-            summary: SummaryAnalysis::new(measure),
-            suspects: SuspectAnalysis::new(measure),
+            scan: BandScan::new(scope),
+            usage: UsageAnalysis::new(scope, Some(points)),
+            summary: SummaryAnalysis::new(scope),
+            suspects: SuspectAnalysis::new(scope),
         })
     }
 }
@@ -80,77 +80,77 @@ pub(crate) fn chart(
     top: usize,
     points: usize,
 ) -> Result<PlotData> {
-    let FirstPass { mut outline, mut usage, .. } = FirstPass::new(request)?;
-    let input = input::read(request.path, request.only, &mut |change, _| {
-        outline.observe(change);
+    let FirstPass { mut scan, mut usage, .. } = FirstPass::new(request)?;
+    let input = input::read(request.path, request.filter, &mut |change, _| {
+        scan.observe(change);
         usage.observe(change);
     })?;
-    fill(request, input, outline.finish(), usage.finish(), &[(by, top)], (points, 0))
+    second_pass(request, input, scan.finish(), usage.finish(), &[(by, top)], (points, 0))
 }
 
 /// Writes the HTML report of a file.
 pub(crate) fn write_page(
     request: &PlotRequest<'_>,
-    initial: InitialView,
+    initial_view: InitialView,
     out: &mut dyn Write,
 ) -> Result<()> {
-    let FirstPass { mut outline, mut usage, mut summary, mut suspects } = FirstPass::new(request)?;
-    let input = input::read(request.path, request.only, &mut |change, _| {
-        outline.observe(change);
+    let FirstPass { mut scan, mut usage, mut summary, mut suspects } = FirstPass::new(request)?;
+    let input = input::read(request.path, request.filter, &mut |change, _| {
+        scan.observe(change);
         usage.observe(change);
         summary.observe(change);
         suspects.observe(change);
     })?;
-    let cuts = GroupBy::ALL.map(|by| (by, html::MAX_BANDS));
+    let groupings = GroupBy::ALL.map(|by| (by, html::MAX_BANDS));
     let sizes = (html::MAX_POINTS, html::MAX_ALLOCATIONS);
-    let data = fill(request, input, outline.finish(), usage.finish(), &cuts, sizes)?;
-    let leakage = LeakReport::of(summary.groups());
+    let data = second_pass(request, input, scan.finish(), usage.finish(), &groupings, sizes)?;
+    let leaks = LeakReport::of(summary.groups());
     let report = HtmlReport {
         file: data.analyzed_file(),
-        overview: &summary.finish(0),
-        leakage: &leakage,
+        summary: &summary.finish(0),
+        leaks: &leaks,
         usage: &data.usage,
         findings: &data.input.info.findings(suspects),
         fragmentation: &fragmentation::describe(&data.input.info, None),
-        drawn: &data.drawn,
-        courses: &data.courses,
+        scan: &data.scan,
+        series: &data.series,
         at_peak: &data.at_peak,
-        biggest: &data.biggest,
+        largest: &data.largest,
         overlays: &data.overlays,
-        opens: initial,
+        initial_view,
     };
     html::write(out, &report)?;
     Ok(())
 }
 
 /// Runs the second pass.
-fn fill(
+fn second_pass(
     request: &PlotRequest<'_>,
     input: InputFile,
-    drawn: BandScanResult,
+    scan: BandScanResult,
     usage: UsageReport,
-    cuts: &[(GroupBy, usize)],
+    groupings: &[(GroupBy, usize)],
     (points, allocations): (usize, usize),
 ) -> Result<PlotData> {
     let overlays = smi_overlay::read(request.overlay, &usage, &input)?;
-    let mut bands = BandSampler::new(&drawn, drawn.sample_points(points), cuts);
-    let mut lives = LargestAnalysis::new(input.imported.source.scope(), allocations);
-    let again = input::read(request.path, request.only, &mut |change, _| {
+    let mut bands = BandSampler::new(&scan, scan.sample_points(points), groupings);
+    let mut analysis = LargestAnalysis::new(input.imported.source.scope(), allocations);
+    let second = input::read(request.path, request.filter, &mut |change, _| {
         bands.observe(change);
         if allocations > 0 {
-            lives.observe(change);
+            analysis.observe(change);
         }
     })?;
-    let same = (0..input.info.stacks.len()).all(|id| {
+    let has_same_stacks = (0..input.info.stacks.len()).all(|id| {
         let site = SiteId(u32::try_from(id).unwrap_or(u32::MAX));
-        input.info.stacks.frames(site).eq(again.info.stacks.frames(site))
+        input.info.stacks.frames(site).eq(second.info.stacks.frames(site))
     });
-    if !bands.is_complete() || !same {
+    if !bands.is_complete() || !has_same_stacks {
         bail!("{}: the file changed while it was read; try again", input.name);
     }
-    let (courses, at_peak) = bands.finish();
-    let biggest = lives.finish();
-    Ok(PlotData { input, drawn, courses, overlays, usage, at_peak, biggest })
+    let (series, at_peak) = bands.finish();
+    let largest = analysis.finish();
+    Ok(PlotData { input, scan, series, overlays, usage, at_peak, largest })
 }
 
 impl PlotData {

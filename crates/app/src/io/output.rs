@@ -173,7 +173,7 @@ impl Write for Reports {
     fn flush(&mut self) -> io::Result<()> {
         if let Err(error) = self.out.write_all(&self.report) {
             let name = self.out.name();
-            let state = match self.out.cut(self.complete) {
+            let state = match self.out.truncate(self.complete) {
                 true => format!("{name} (complete up to {})", Bytes(self.complete)),
                 false => format!("{name} (the last report is incomplete)"),
             };
@@ -265,8 +265,8 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Uses colors on a terminal, unless `NO_COLOR` is set.
 fn style() -> TextStyle {
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    TextStyle { color: wanted && io::stdout().is_terminal(), ..TextStyle::default() }
+    let use_color = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    TextStyle { color: use_color && io::stdout().is_terminal(), ..TextStyle::default() }
 }
 
 /// Whether the reader of the output closed it, which counts as success.

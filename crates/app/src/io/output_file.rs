@@ -265,7 +265,7 @@ impl OutFile {
 
     /// Truncates the file to `length`; returns whether that worked. Pipes and preexisting files
     /// keep what was written.
-    pub(crate) fn cut(&self, length: u64) -> bool {
+    pub(crate) fn truncate(&self, length: u64) -> bool {
         self.new && self.file.set_len(length).is_ok()
     }
 }

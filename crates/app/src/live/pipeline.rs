@@ -55,7 +55,7 @@ pub(crate) struct LiveTrace {
     /// The GPUs of this host.
     pub(crate) gpus: Vec<GpuInfo>,
     /// Whether launches and copies are counted.
-    pub(crate) counts_work: bool,
+    pub(crate) counts_activity: bool,
 }
 
 /// State shared with the capture thread.
@@ -89,7 +89,7 @@ impl LiveTrace {
             complete_until: AtomicU64::new(capture::monotonic().0),
         });
         let shared = Arc::clone(&controls);
-        let counts_work = options.activity.is_some();
+        let counts_activity = options.activity.is_some();
         let start = move || -> Result<Session> {
             prepare()?;
             Ok(Session::start(&options)?)
@@ -108,7 +108,7 @@ impl LiveTrace {
         let Ok(outcome) = started.recv() else { return Err(thread.failure()) };
         let (plan, gpus) = outcome?;
         let thread = Cell::new(Some(thread));
-        Ok(Self { messages, controls, thread, plan, gpus, counts_work })
+        Ok(Self { messages, controls, thread, plan, gpus, counts_activity })
     }
 
     /// Returns the next message, if one arrives before `deadline`.

@@ -43,7 +43,7 @@ pub(crate) enum LiveView {
     /// Memory by call site.
     Sites,
     /// Launches and copies only.
-    Work,
+    Activity,
 }
 
 impl LiveView {
@@ -62,22 +62,24 @@ impl LiveView {
 /// Writes a report.
 pub(crate) fn print(
     out: &mut dyn Write,
-    subject: LiveView,
+    view: LiveView,
     format: LiveFormat,
     snapshot: &Snapshot,
     names: &ReportContext,
     style: TextStyle,
 ) -> Result<()> {
-    match (subject, format) {
+    match (view, format) {
         (LiveView::Memory | LiveView::Sites, LiveFormat::Json) => {
             writeln!(out, "{}", json::line(snapshot, names)?)?
         }
         (LiveView::Memory, LiveFormat::Text) => text::report(out, snapshot, names, style)?,
         (LiveView::Sites, LiveFormat::Text) => text::sites::report(out, snapshot, names, style)?,
-        (LiveView::Work, LiveFormat::Json) => {
+        (LiveView::Activity, LiveFormat::Json) => {
             writeln!(out, "{}", kernels::json::line(snapshot, names)?)?
         }
-        (LiveView::Work, LiveFormat::Text) => kernels::text::report(out, snapshot, names, style)?,
+        (LiveView::Activity, LiveFormat::Text) => {
+            kernels::text::report(out, snapshot, names, style)?
+        }
     }
     out.flush()?;
     Ok(())

@@ -26,7 +26,7 @@ impl Recorder {
         file: Planned,
         names: &ReportContext,
         target: &cli::TargetArgs,
-        work: bool,
+        counts_activity: bool,
     ) -> Result<Self> {
         let file = file.open()?;
         let name = file.name().to_owned();
@@ -38,7 +38,7 @@ impl Recorder {
             hostname: host::name(),
             kernel: host::kernel(),
             target: describe(target),
-            work,
+            work: counts_activity,
             clock: names.clock.clone(),
             gpus: names.gpus.clone(),
         };
@@ -96,7 +96,7 @@ impl Recorder {
         if let Err(error) = write(writer) {
             let complete = writer.bytes();
             // An incomplete batch cannot be read.
-            writer.out().cut(complete);
+            writer.out().truncate(complete);
             complain(&self.name, &error, complete);
             self.writer = None;
         }
@@ -132,8 +132,9 @@ fn summary(name: &str, writer: &RecordingWriter<OutFile>) -> String {
 /// Describes the target.
 fn describe(target: &cli::TargetArgs) -> String {
     if !target.command.is_empty() {
-        let words: Vec<_> = target.command.iter().map(|word| word.to_string_lossy()).collect();
-        return format!("the command {}", words.join(" "));
+        let arguments: Vec<_> =
+            target.command.iter().map(|argument| argument.to_string_lossy()).collect();
+        return format!("the command {}", arguments.join(" "));
     }
     if target.pid.is_empty() {
         return "every process".into();

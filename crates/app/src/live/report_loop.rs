@@ -26,8 +26,8 @@ use crate::live::recorder::Recorder;
 /// The ledger and what is needed to print it.
 pub(crate) struct LiveReport {
     ledger: Ledger,
-    view: SnapshotOptions,
-    subject: LiveView,
+    snapshot_options: SnapshotOptions,
+    view: LiveView,
     /// None: nothing is reported, and no ledger is kept.
     format: Option<LiveFormat>,
     names: ReportContext,
@@ -44,8 +44,8 @@ pub(crate) struct LiveReport {
 impl LiveReport {
     pub(crate) fn new(
         live: &LiveTrace,
-        view: SnapshotOptions,
-        subject: LiveView,
+        snapshot_options: SnapshotOptions,
+        view: LiveView,
         format: impl Into<Option<LiveFormat>>,
         out: ResultOutput,
     ) -> Self {
@@ -53,9 +53,9 @@ impl LiveReport {
         let gpus = gpu_names(&live.gpus);
         let ledger = Ledger::new();
         Self {
-            ledger: if live.counts_work { ledger.with_activity() } else { ledger },
+            ledger: if live.counts_activity { ledger.with_activity() } else { ledger },
+            snapshot_options,
             view,
-            subject,
             format: format.into(),
             names: ReportContext {
                 clock,
@@ -128,7 +128,7 @@ impl LiveReport {
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now, self.format.is_none());
         }
-        let snapshot = self.ledger.snapshot(now, &self.view);
+        let snapshot = self.ledger.snapshot(now, &self.snapshot_options);
         self.print(&snapshot)?;
         self.ended.push_snapshot(snapshot);
         Ok(())
@@ -144,8 +144,8 @@ impl LiveReport {
         }
         let now = if self.has_failed() { complete_until } else { capture::monotonic() };
         let mut outcome = self.finish_recording(now);
-        let view = SnapshotOptions { ended_sites: true, ..self.view };
-        let mut last = self.ledger.snapshot(now, &view);
+        let snapshot_options = SnapshotOptions { ended_sites: true, ..self.snapshot_options };
+        let mut last = self.ledger.snapshot(now, &snapshot_options);
         if let Some(error) = self.failure.take() {
             end_capture(&mut last, now);
             outcome = Outcome::Incomplete;
@@ -174,7 +174,7 @@ impl LiveReport {
     fn print(&mut self, snapshot: &Snapshot) -> Result<()> {
         let out = &mut *self.out.writer;
         match self.format {
-            Some(format) => print(out, self.subject, format, snapshot, &self.names, self.style),
+            Some(format) => print(out, self.view, format, snapshot, &self.names, self.style),
             None => Ok(()),
         }
     }

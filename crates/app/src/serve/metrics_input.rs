@@ -40,6 +40,6 @@ pub(crate) fn own(usage: &AgentUsage, unlisted_ends: u64, shared: &AgentState) -
         alerts,
         notifications: shared.alerts.notified.counts(),
         incidents: shared.incidents.counts.counts(),
-        onward: shared.exports.counts(),
+        exports: shared.exports.counts(),
     }
 }

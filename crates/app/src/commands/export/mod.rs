@@ -94,8 +94,8 @@ fn read(
 ) -> Result<InputFile> {
     // A reader cannot be stopped, so the first error is kept.
     let mut written = Ok(());
-    let only = input::only(&options.part);
-    let input = input::read(&options.file, only, &mut |change, info| {
+    let filter = input::change_filter(&options.filter);
+    let input = input::read(&options.file, filter, &mut |change, info| {
         if written.is_ok() {
             written = write(change, info);
         }
@@ -109,12 +109,12 @@ fn format_writer<'a>(
     source: SourceFormat,
     out: &'a mut ResultOutput,
 ) -> io::Result<Box<dyn FormatWriter + 'a>> {
-    let (out, measure): (&mut dyn Write, _) = (&mut out.writer, source.scope());
+    let (out, scope): (&mut dyn Write, _) = (&mut out.writer, source.scope());
     let name = options.file.file_name().unwrap_or_default().to_string_lossy();
     Ok(match options.format {
         ExportFormat::Json => Box::new(AllocationWriter::new(JsonEncoder::new(out)?)),
-        ExportFormat::Perfetto => Box::new(PerfettoWriter::new(out, measure, MAX_SLICES)),
-        ExportFormat::Speedscope => Box::new(SpeedscopeWriter::new(out, measure, &name)),
+        ExportFormat::Perfetto => Box::new(PerfettoWriter::new(out, scope, MAX_SLICES)),
+        ExportFormat::Speedscope => Box::new(SpeedscopeWriter::new(out, scope, &name)),
         _ => Box::new(AllocationWriter::new(CsvEncoder::new(out)?)),
     })
 }

@@ -24,7 +24,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut files = Vec::new();
     if source == SourceFormat::Recording {
         host = recorded_host(&options.file, known_function)?;
-        if options.part.pid.is_some() || options.part.device.is_some() {
+        if options.filter.pid.is_some() || options.filter.device.is_some() {
             output::log("--pid and --device do not apply to events: writing allocations only");
         } else {
             let events = EventRows::new(host.clone(), Box::new(|path| create(options, dir, path)));

@@ -14,16 +14,17 @@ use crate::io::output;
 
 /// Writes the profile.
 pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
-    let measure = source.scope();
+    let scope = source.scope();
     let mut out = super::single(options)?;
-    let mut groups = GroupTable::new(measure);
-    let mut peaks = (options.at == Some(cli::InUseAtArg::Peak)).then(|| PeakAnalysis::new(measure));
-    let input = input::read(&options.file, input::only(&options.part), &mut |change, _| {
-        groups.observe(change);
-        if let Some(peaks) = &mut peaks {
-            peaks.observe(change);
-        }
-    })?;
+    let mut groups = GroupTable::new(scope);
+    let mut peaks = (options.at == Some(cli::InUseAtArg::Peak)).then(|| PeakAnalysis::new(scope));
+    let input =
+        input::read(&options.file, input::change_filter(&options.filter), &mut |change, _| {
+            groups.observe(change);
+            if let Some(peaks) = &mut peaks {
+                peaks.observe(change);
+            }
+        })?;
     let samples = match peaks {
         Some(peaks) => at_peak(&groups, &peaks.finish()),
         None => at_end(&groups),

@@ -15,9 +15,9 @@ const MAX_LISTED_PROCESSES: usize = 10;
 /// each device.
 pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     let mut out = super::single(options)?;
-    let only = input::only(&options.part);
+    let filter = input::change_filter(&options.filter);
     let mut prescan = Prescan::new(source.scope());
-    let input = input::read(&options.file, only, &mut |change, _| prescan.change(change))?;
+    let input = input::read(&options.file, filter, &mut |change, _| prescan.change(change))?;
     let snapshot = SnapshotWriter::new(&mut out.writer, prescan, &input.info)?;
     let mut snapshot = match snapshot {
         Ok(snapshot) => snapshot,

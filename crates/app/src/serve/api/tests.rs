@@ -195,7 +195,7 @@ fn process() -> ProcessView {
     }
 }
 
-fn judgement() -> SiteVerdict {
+fn site_verdict() -> SiteVerdict {
     SiteVerdict {
         pid: Some(Pid(7)),
         process: NAME.into(),
@@ -262,9 +262,9 @@ fn snapshot() -> Snapshot {
         without_stack: 0,
         tensor_sites: vec![site()],
         tensor_sites_total: 1,
-        suspects: vec![judgement()],
+        suspects: vec![site_verdict()],
         suspects_total: 1,
-        other_verdicts: vec![SiteVerdict { verdict: Verdict::Plateau, ..judgement() }],
+        other_verdicts: vec![SiteVerdict { verdict: Verdict::Plateau, ..site_verdict() }],
         anomalies: vec![anomaly],
         gpus: Vec::new(),
     }

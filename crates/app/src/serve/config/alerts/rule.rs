@@ -119,7 +119,7 @@ impl CustomRuleConfig {
             is_builtin: false,
             severity: self.severity.severity(),
             metric,
-            measure: self.measure(metric)?,
+            measure: self.rule_expr(metric)?,
             matching: self
                 .labels
                 .iter()
@@ -134,7 +134,7 @@ impl CustomRuleConfig {
         })
     }
 
-    fn measure(&self, metric: &Metric) -> Result<RuleExpr, String> {
+    fn rule_expr(&self, metric: &Metric) -> Result<RuleExpr, String> {
         match (metric.sort, self.window.map(DurationValue::nanos)) {
             (_, Some(window)) if window < Nanos::from_millis(1000) => {
                 Err("`window` must be at least \"1s\"".into())

@@ -91,7 +91,7 @@ fn render(path: &Path, initial_view: InitialView) -> Result<()> {
     let recording = path.join(RECORDING_FILE);
     let overlay = cli::SmiArgs { smi_log: None, smi_offset: None };
     let request =
-        PlotRequest { path: &recording, only: ChangeFilter::default(), overlay: &overlay };
+        PlotRequest { path: &recording, filter: ChangeFilter::default(), overlay: &overlay };
     directory::write_atomically(path, HTML_FILE, |out| {
         plot_data::write_page(&request, initial_view, out)
     })

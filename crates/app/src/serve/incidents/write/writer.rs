@@ -103,23 +103,23 @@ impl WrittenIncident {
             trigger: job.trigger,
             at: job.at,
             host,
-            who: job.requester.as_ref(),
+            requester: job.requester.as_ref(),
             limit: job.limit.as_deref(),
-            refused: self.failure.as_ref(),
+            failed_request: self.failure.as_ref(),
             device: job.device,
             gpu: job.gpu,
-            free_then: self.free_estimate,
+            free_estimate: self.free_estimate,
             holders: &job.holders,
             grown: &self.grown,
             advice: &self.advice,
             snapshot: &job.published.snapshot,
-            names: &job.published.names,
+            context: &job.published.names,
             errors: self.errors,
             recovered: self.recovered,
             skipped: job.skipped,
             events: self.events,
             page: &self.page,
-            took: self.write_delay,
+            write_delay: self.write_delay,
         }
     }
 
@@ -439,7 +439,7 @@ fn failed_request(
         ..*context
     });
     let (site, frames) = (call.site, Arc::clone(&call.frames));
-    FailedRequest { asked: requested, function: function.into(), site, frames, diagnosis }
+    FailedRequest { requested, function: function.into(), site, frames, diagnosis }
 }
 
 /// Returns what a failed call requested.
