@@ -29,13 +29,13 @@ fn change(
     mib: u64,
     ends: Option<u64>,
 ) -> AllocationChange {
-    let began = |seconds: u64| ChangeKind::Ended {
+    let ended = |seconds: u64| ChangeKind::Ended {
         began: Timestamp(seconds * SECOND),
         how: EndReason::Freed,
     };
     AllocationChange {
         at: Timestamp(at * SECOND),
-        action: ends.map_or(ChangeKind::Allocated, began),
+        action: ends.map_or(ChangeKind::Allocated, ended),
         pid: Pid(1),
         tid: Tid(1),
         device: Some(DeviceId(0)),
@@ -73,8 +73,7 @@ fn chart(title: &str, theme: Theme, panels: usize) -> Chart {
     let span = Some((Timestamp(0), Timestamp(10 * SECOND)));
     let info = FileInfo { span, ..FileInfo::default() };
     let imported = ImportSummary { source: SourceFormat::Nsys, events: 4, producer: None };
-    let file =
-        AnalyzedFile { path: "run.sqlite", imported: &imported, info: &info, top: None };
+    let file = AnalyzedFile { path: "run.sqlite", imported: &imported, info: &info, top: None };
     let (drawn, series) = bands(&changes);
     let points = vec![(Timestamp(0), 128 * MIB), (Timestamp(10 * SECOND), 128 * MIB)];
     let overlay = OverlaySeries { name: "nvidia-smi <b>".into(), device: None, points };

@@ -62,8 +62,8 @@ fn phase() -> impl Strategy<Value = Phase> {
 
 /// One allocation: start and end, relative to the start of the trace.
 #[derive(Clone, Copy, Debug)]
-struct Life {
-    began: u64,
+struct TestAllocation {
+    start: u64,
     ended: Option<u64>,
     bytes: u64,
 }
@@ -71,7 +71,7 @@ struct Life {
 /// The complete history of a site.
 #[derive(Default)]
 struct History {
-    lives: Vec<Life>,
+    allocations: Vec<TestAllocation>,
     /// Times and values of all level changes.
     levels: Vec<(u64, u64)>,
     now: u64,
@@ -112,25 +112,25 @@ impl History {
     fn churn(&mut self, bytes: u64) {
         self.begin(bytes);
         self.now += MILLI / 2;
-        let last = self.lives.len() - 1;
+        let last = self.allocations.len() - 1;
         self.end(last);
     }
 
     fn begin(&mut self, bytes: u64) {
         self.now += 1;
-        self.lives.push(Life { began: self.now, ended: None, bytes });
+        self.allocations.push(TestAllocation { start: self.now, ended: None, bytes });
         self.record(|level| level + bytes);
     }
 
     fn end_oldest(&mut self) {
-        let oldest = self.lives.iter().position(|life| life.ended.is_none());
+        let oldest = self.allocations.iter().position(|allocation| allocation.ended.is_none());
         oldest.into_iter().for_each(|oldest| self.end(oldest));
     }
 
     fn end(&mut self, which: usize) {
         self.now += 1;
-        self.lives[which].ended = Some(self.now);
-        let bytes = self.lives[which].bytes;
+        self.allocations[which].ended = Some(self.now);
+        let bytes = self.allocations[which].bytes;
         self.record(|level| level - bytes);
     }
 
@@ -139,16 +139,19 @@ impl History {
         self.levels.push((self.now, level));
     }
 
-    fn live(&self) -> impl Iterator<Item = &Life> {
-        self.lives.iter().filter(|life| life.ended.is_none())
+    fn live(&self) -> impl Iterator<Item = &TestAllocation> {
+        self.allocations.iter().filter(|allocation| allocation.ended.is_none())
     }
 
     /// Returns the lifetimes of freed allocations, shortest first.
-    fn spans(&self) -> Vec<u64> {
-        let ended = self.lives.iter().filter_map(|life| Some(life.ended? - life.began));
-        let mut spans: Vec<_> = ended.collect();
-        spans.sort_unstable();
-        spans
+    fn lifetimes(&self) -> Vec<u64> {
+        let ended = self
+            .allocations
+            .iter()
+            .filter_map(|allocation| Some(allocation.ended? - allocation.start));
+        let mut lifetimes: Vec<_> = ended.collect();
+        lifetimes.sort_unstable();
+        lifetimes
     }
 
     /// Returns the levels of a period: the level before it, and every change.
@@ -159,20 +162,20 @@ impl History {
     }
 
     fn events(&self, exits: bool) -> Vec<Event> {
-        let event = |at: u64, what| {
+        let event = |at: u64, kind| {
             let at = Timestamp(START + at);
-            Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind: what }
+            Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind }
         };
         let info = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
         let mut events = vec![event(0, EventKind::Process(info))];
-        for (number, life) in (0x1000..).zip(&self.lives) {
+        for (number, allocation) in (0x1000..).zip(&self.allocations) {
             let key = AllocationKey::address(number);
             events.push(event(
-                life.began,
+                allocation.start,
                 EventKind::Allocate(Allocate {
                     key,
                     kind: MemoryKind::Device,
-                    bytes: life.bytes,
+                    bytes: allocation.bytes,
                     context: None,
                     device: Some(DeviceId(0)),
                     pool: None,
@@ -181,7 +184,7 @@ impl History {
                 }),
             ));
             let free = EventKind::Free(Free { key, by: FreeFunction::Free, stream: None });
-            events.extend(life.ended.map(|ended| event(ended, free)));
+            events.extend(allocation.ended.map(|ended| event(ended, free)));
         }
         events.sort_by_key(|event| event.time);
         events.extend(exits.then(|| event(self.now, EventKind::Exit)));
@@ -198,7 +201,7 @@ impl History {
     /// Returns the start and end of the windows that the evidence covers.
     fn windows(&self, evidence: &Evidence) -> Vec<(u64, u64)> {
         let (length, count) = (evidence.window.0, evidence.window_min.len() as u64);
-        let first = self.lives[0].began / length;
+        let first = self.allocations[0].start / length;
         let bounds = |n: u64| {
             let to = if n + 1 == count { u64::MAX } else { (first + n + 1) * length };
             ((first + n) * length, to)
@@ -210,10 +213,10 @@ impl History {
 /// Checks that the numbers of the evidence agree with the history.
 fn check_numbers(history: &History, of: &Evidence) {
     let live: Vec<_> = history.live().collect();
-    assert_eq!(of.live, live.iter().map(|life| life.bytes).sum::<u64>());
-    assert_eq!((of.live_count, of.created), (live.len() as u64, history.lives.len() as u64));
-    let spans = history.spans();
-    assert_eq!(of.freed, spans.len() as u64);
+    assert_eq!(of.live, live.iter().map(|allocation| allocation.bytes).sum::<u64>());
+    assert_eq!((of.live_count, of.created), (live.len() as u64, history.allocations.len() as u64));
+    let lifetimes = history.lifetimes();
+    assert_eq!(of.freed, lifetimes.len() as u64);
     let windows = history.windows(of);
     let levels = || windows.iter().map(|(from, to)| history.levels(*from, *to));
     let lows: Vec<_> = levels().map(|levels| levels.into_iter().min().unwrap()).collect();
@@ -223,21 +226,22 @@ fn check_numbers(history: &History, of: &Evidence) {
     assert_eq!(of.level, (late().min().unwrap(), late().max().unwrap()));
     // Half were freed within the median, all within the maximum.
     if let (Some(half), Some(all)) = (of.median_life, of.longest_life) {
-        let within = spans.iter().filter(|span| **span <= half.0).count();
-        assert!(within * 2 >= spans.len(), "{within} of {} within {half:?}", spans.len());
-        assert_eq!(spans.last(), Some(&all.0));
+        let within = lifetimes.iter().filter(|lifetime| **lifetime <= half.0).count();
+        assert!(within * 2 >= lifetimes.len(), "{within} of {} within {half:?}", lifetimes.len());
+        assert_eq!(lifetimes.last(), Some(&all.0));
     }
-    let ages: Vec<_> = live.iter().map(|life| (history.now - life.began, life.bytes)).collect();
+    let ages: Vec<_> =
+        live.iter().map(|allocation| (history.now - allocation.start, allocation.bytes)).collect();
     if let (Some(half), Some(oldest)) = (of.median_age, of.oldest) {
         let older = ages.iter().filter(|(age, _)| *age >= half.0).count();
         assert!(older * 2 >= ages.len(), "{older} of {} older than {half:?}", ages.len());
         assert!(ages.iter().all(|(age, _)| *age <= oldest.0), "{ages:?} {oldest:?}");
     }
     // At least that much is older than nearly all freed allocations became.
-    let due = match spans.len() {
+    let due = match lifetimes.len() {
         0 => None,
-        1..20 => spans.last(),
-        count => spans.get((count * 99).div_ceil(100) - 1),
+        1..20 => lifetimes.last(),
+        count => lifetimes.get((count * 99).div_ceil(100) - 1),
     };
     let overdue = due.map_or(0, |due| {
         ages.iter().filter(|(age, _)| age >= due).map(|(_, bytes)| bytes).sum::<u64>()
@@ -249,34 +253,34 @@ fn check_numbers(history: &History, of: &Evidence) {
 fn check_words(site: &SiteVerdict) {
     let of = &site.evidence;
     let text = verdict::summary(site.resource, site.verdict, of);
-    let says = |words: &str| text.contains(words);
+    let contains = |phrase: &str| text.contains(phrase);
     let count = if of.live_count == 1 { "allocation" } else { "allocations" };
     let held = format!("{} live in {} {count}", Bytes(of.live), of.live_count);
     assert!(text.starts_with(&held), "{text}");
     let half = of.window_min[of.window_min.len() / 2];
     let late = of.window_min.iter().rev().take(of.window_min.len() / 4 + 1);
-    if says("growing") {
+    if contains("growing") {
         assert!(of.growth_per_hour > 0 && late.max() > Some(&half), "{text}: {of:?}");
     }
-    if says("grew from") {
+    if contains("grew from") {
         assert!(of.window_min.last() > Some(&half), "{text}: {of:?}");
-        assert!(says(&format!(
+        assert!(contains(&format!(
             "grew from {} to {}",
             Bytes(half),
             Bytes(*of.window_min.last().unwrap())
         )));
     }
-    if says("second half") && site.verdict != Verdict::RampUp {
+    if contains("second half") && site.verdict != Verdict::RampUp {
         let [low, high] = [of.level.0, of.level.1].map(Bytes);
         let between = format!("{low} to {high} in the second half");
         let level = format!("stable at {low} in the second half");
-        assert!(says(&between) || says(&level), "{text}: {of:?}");
+        assert!(contains(&between) || contains(&level), "{text}: {of:?}");
     }
-    if says("down from") {
-        assert!(says(&format!("a peak of {}", Bytes(of.peak))) && of.live <= of.peak / 2);
+    if contains("down from") {
+        assert!(contains(&format!("a peak of {}", Bytes(of.peak))) && of.live <= of.peak / 2);
     }
-    if says("rose and fell") {
-        assert!(says(&format!("at least {} times", of.returns)) && of.returns >= 3);
+    if contains("rose and fell") {
+        assert!(contains(&format!("at least {} times", of.returns)) && of.returns >= 3);
     }
     let all: Vec<_> = [text].into_iter().chain(verdict::evidence(site)).collect();
     for line in all.iter().filter(|line| line.contains("freed")) {
@@ -307,23 +311,32 @@ fn returns(history: &History, of: &Evidence) -> u32 {
 fn check_anomalies(history: &History, snapshot: &Snapshot) {
     for anomaly in &snapshot.anomalies {
         let text = verdict::anomaly_summary(anomaly);
-        let before = |at: u64| history.lives.iter().filter(move |life| life.began < at);
+        let before =
+            |at: u64| history.allocations.iter().filter(move |allocation| allocation.start < at);
         match anomaly.what {
             AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
                 let at = anomaly.at.0 - START;
-                let own = history.lives.iter().find(|life| life.began == at).unwrap();
+                let own =
+                    history.allocations.iter().find(|allocation| allocation.start == at).unwrap();
                 assert_eq!((own.bytes, of), (bytes.0, before(at).count() as u64), "{text}");
                 assert_eq!(live, own.ended.is_none());
                 assert_eq!(text.contains("no longer live"), !live, "{text}");
-                let within = before(at).filter(|life| life.bytes <= usual.0).count() as u64;
+                let within =
+                    before(at).filter(|allocation| allocation.bytes <= usual.0).count() as u64;
                 assert!(within * 10 >= of * 9 && (!of_site || within == of), "{text}: {within}");
                 assert_eq!(text.contains("(maximum of"), of_site, "{text}");
             }
             AnomalyKind::Growth { bytes, within, .. } => {
                 let to = anomaly.at.0 - START;
                 let from = to.saturating_sub(within.0);
-                let born = history.lives.iter().filter(|life| (from..to).contains(&life.began));
-                assert!(born.map(|life| life.bytes).sum::<u64>() >= bytes.0, "{text}");
+                let allocated = history
+                    .allocations
+                    .iter()
+                    .filter(|allocation| (from..to).contains(&allocation.start));
+                assert!(
+                    allocated.map(|allocation| allocation.bytes).sum::<u64>() >= bytes.0,
+                    "{text}"
+                );
             }
         }
     }

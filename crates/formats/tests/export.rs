@@ -30,7 +30,7 @@ use formats::report::live::{json, text};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn names() -> ReportContext {
+fn context() -> ReportContext {
     ReportContext {
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(row)| if row == 1 { "cuMemAlloc_v2" } else { "cuMemFree_v2" },
@@ -417,7 +417,7 @@ fn site() -> SiteView {
 
 /// A site with objects and no memory.
 fn of_objects() -> SiteView {
-    let made = |kind| SiteObjectView { kind, live: 1, created: 3, destroyed: 2 };
+    let object = |kind| SiteObjectView { kind, live: 1, created: 3, destroyed: 2 };
     SiteView {
         name: SiteName::Unknown,
         frames: [].into(),
@@ -432,7 +432,7 @@ fn of_objects() -> SiteView {
         lifetimes: Vec::new(),
         longest_lifetime: None,
         kinds: Vec::new(),
-        objects: vec![made(ObjectKind::GraphExec), made(ObjectKind::Library)],
+        objects: vec![object(ObjectKind::GraphExec), object(ObjectKind::Library)],
         processes: vec![SiteProcess {
             pid: Some(Pid(4711)),
             live_bytes: Bytes(0),
@@ -477,7 +477,7 @@ fn assert_golden(name: &str, found: &str) {
 #[test]
 fn text_report_matches_golden_file() {
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot(), &names(), TextStyle::default()).unwrap();
+    text::report(&mut out, &snapshot(), &context(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(!found.contains('\x1b'), "escape sequences of a process must not reach the terminal");
     assert_golden("everything.txt", &found);
@@ -486,7 +486,7 @@ fn text_report_matches_golden_file() {
 #[test]
 fn text_report_by_site_matches_golden_file() {
     let mut out = Vec::new();
-    text::sites::report(&mut out, &snapshot(), &names(), TextStyle::default()).unwrap();
+    text::sites::report(&mut out, &snapshot(), &context(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(!found.contains('\x1b'), "escape sequences of a process must not reach the terminal");
     assert_golden("sites.txt", &found);
@@ -497,10 +497,10 @@ fn memory_not_freed_at_exit_is_listed_by_site() {
     let ended = ProcessView { ended: Some(ProcessEnd::Exited), ..rich() };
     let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot, &names(), TextStyle::default()).unwrap();
+    text::report(&mut out, &snapshot, &context(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     let lines: Vec<_> = found.lines().skip(3).take(7).collect();
-    let want = [
+    let expected = [
         "  20.00 MiB in 3 allocations; host 4.00 KiB in 1 allocation, allocated at",
         "    kinds: device 20.00 MiB, pinned 4.00 KiB (host)",
         "    cuMemAlloc_v2 (libcuda.so.1)",
@@ -508,7 +508,7 @@ fn memory_not_freed_at_exit_is_listed_by_site() {
         "    (no symbol) (app)",
         "  … 2 allocations at other sites",
     ];
-    assert_eq!(lines[..6], want);
+    assert_eq!(lines[..6], expected);
     assert!(lines[6].starts_with(
         "NOT FREED AT EXIT: 25.00 MiB in 5 allocations; host 4.00 KiB in 1 allocation"
     ));
@@ -522,7 +522,7 @@ fn undestroyed_objects_are_listed_by_site() {
     let ended = ProcessView { ended, sites: vec![code, site()], ..rich() };
     let snapshot = Snapshot { processes: vec![ended], ..Snapshot::default() };
     let mut out = Vec::new();
-    text::report(&mut out, &snapshot, &names(), TextStyle::default()).unwrap();
+    text::report(&mut out, &snapshot, &context(), TextStyle::default()).unwrap();
     let found = String::from_utf8(out).unwrap();
     let mut lines = found.lines().skip_while(|line| !line.contains("objects never destroyed"));
     assert_eq!(
@@ -530,19 +530,19 @@ fn undestroyed_objects_are_listed_by_site() {
         Some("  objects never destroyed: 12 events (created 1024), 1 library")
     );
     let rest: Vec<_> = lines.skip(1).take(3).collect();
-    let want = [
+    let expected = [
         "    12 events, created at",
         "      cuMemAlloc_v2 (libcuda.so.1)",
         "      for\\u{1b}[31mward (/srv/app/model.py:12)",
     ];
-    assert_eq!(rest, want);
+    assert_eq!(rest, expected);
     assert_eq!(found.matches("created at").count(), 1);
 }
 
 #[test]
 fn empty_snapshot_prints_no_activity() {
     let mut out = Vec::new();
-    text::report(&mut out, &Snapshot::default(), &names(), TextStyle::default()).unwrap();
+    text::report(&mut out, &Snapshot::default(), &context(), TextStyle::default()).unwrap();
     assert!(String::from_utf8(out).unwrap().ends_with("\nNo GPU memory activity yet.\n"));
 }
 
@@ -552,7 +552,7 @@ fn colors_are_used_only_on_request() {
     text::report(
         &mut out,
         &snapshot(),
-        &names(),
+        &context(),
         TextStyle { color: true, ..TextStyle::default() },
     )
     .unwrap();
@@ -562,7 +562,7 @@ fn colors_are_used_only_on_request() {
 
 #[test]
 fn json_report_matches_golden_file() {
-    let line = json::line(&snapshot(), &names()).unwrap();
+    let line = json::line(&snapshot(), &context()).unwrap();
     assert!(!line.contains('\n'));
     let value: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_golden("everything.json", &(serde_json::to_string_pretty(&value).unwrap() + "\n"));

@@ -30,10 +30,10 @@ use formats::import::collecting_sink::FileInfo;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn change(at: u64, what: ChangeKind, address: u64, bytes: u64) -> AllocationChange {
+fn change(at: u64, action: ChangeKind, address: u64, bytes: u64) -> AllocationChange {
     AllocationChange {
         at: Timestamp(at),
-        action: what,
+        action,
         pid: Pid(1),
         tid: Tid(1),
         device: Some(DeviceId(0)),
@@ -174,21 +174,23 @@ fn any_change() -> impl Strategy<Value = AllocationChange> {
         (prop::sample::select(&MemoryKind::ALL[..]), prop::sample::select(spaces.to_vec())),
         (number.clone(), number.clone(), prop::option::of(number), prop::option::of(0..3_u32)),
     )
-        .prop_map(|((at, what, pid, device), (kind, space), (value, bytes, stream, site))| {
-            AllocationChange {
-                at: Timestamp(at),
-                action: what,
-                pid: Pid(pid),
-                tid: Tid(pid),
-                device: device.map(DeviceId),
-                kind,
-                key: AllocationKey { space, value },
-                bytes,
-                pool: None,
-                stream: stream.map(StreamId),
-                site: site.map(SiteId),
-            }
-        })
+        .prop_map(
+            |((at, action, pid, device), (kind, space), (value, bytes, stream, site))| {
+                AllocationChange {
+                    at: Timestamp(at),
+                    action,
+                    pid: Pid(pid),
+                    tid: Tid(pid),
+                    device: device.map(DeviceId),
+                    kind,
+                    key: AllocationKey { space, value },
+                    bytes,
+                    pool: None,
+                    stream: stream.map(StreamId),
+                    site: site.map(SiteId),
+                }
+            },
+        )
 }
 
 proptest! {

@@ -45,14 +45,14 @@ fn read(path: &Path) -> Collected {
 }
 
 /// Converts the result to the form of `expected.py`.
-fn answer(found: &Collected) -> Value {
+fn summary(found: &Collected) -> Value {
     let (mut total, mut peak) = (0, (0, 0));
-    let (mut began, mut replaced) = (0, 0);
+    let (mut allocations, mut replaced) = (0, 0);
     for change in &found.changes {
         let bytes = if change.kind.takes_device_memory() { change.bytes } else { 0 };
         match change.action {
             ChangeKind::Allocated => {
-                began += 1;
+                allocations += 1;
                 total += bytes;
             }
             ChangeKind::Ended { how, .. } => {
@@ -81,7 +81,7 @@ fn answer(found: &Collected) -> Value {
         })
         .collect();
     json!({
-        "began": began, "peak_bytes": peak.0, "peak_at": peak.1, "replaced": replaced,
+        "began": allocations, "peak_bytes": peak.0, "peak_at": peak.1, "replaced": replaced,
         "unmatched": found.warned("frees of memory whose allocation is not in the file"),
         "live_by_kind": by_kind, "live": live,
     })
@@ -100,7 +100,7 @@ fn exports_of_all_versions_match_the_script() {
         let expected: Value =
             serde_json::from_str(&std::fs::read_to_string(expected).unwrap()).unwrap();
         let found = read(&database(&dir, &name));
-        assert_eq!(answer(&found), expected, "{name}");
+        assert_eq!(summary(&found), expected, "{name}");
         seen += 1;
     }
     assert_eq!(seen, 5);
@@ -237,12 +237,12 @@ fn unreadable_files_have_advice() {
 fn write_ahead_log_is_read() {
     let dir = TempDir::new().unwrap();
     let path = database(&dir, "2022.2.sql");
-    let expected = answer(&read(&path));
+    let expected = summary(&read(&path));
     let writer = rusqlite::Connection::open(&path).unwrap();
     writer.execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;").unwrap();
-    assert_eq!(answer(&read(&path)), expected, "WAL mode with an empty log");
+    assert_eq!(summary(&read(&path)), expected, "WAL mode with an empty log");
     writer.execute_batch("DELETE FROM CUDA_GPU_MEMORY_USAGE_EVENTS WHERE start = 4000").unwrap();
-    assert_eq!(answer(&read(&path))["began"], 2, "the log is read");
+    assert_eq!(summary(&read(&path))["began"], 2, "the log is read");
     writer
         .execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; DELETE FROM PROCESSES")
         .unwrap();

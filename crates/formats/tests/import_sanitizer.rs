@@ -34,10 +34,10 @@ fn text_and_xml_of_one_run_agree() {
     let (text, about) = Collected::read(&fixture("sanitizer/2025.3.1.txt")).unwrap();
     let (xml, _) = Collected::read(&fixture("sanitizer/2025.3.1.xml")).unwrap();
     assert_eq!(about.events, 5);
-    let what = |found: &Collected| -> Vec<_> {
+    let changes = |found: &Collected| -> Vec<_> {
         found.changes.iter().map(|change| (change.bytes, change.kind, change.key)).collect()
     };
-    assert_eq!(what(&text), what(&xml));
+    assert_eq!(changes(&text), changes(&xml));
     assert_eq!(text.warnings, xml.warnings);
     for at in 0..5 {
         assert_eq!(lines(&text, at), lines(&xml, at));
@@ -163,11 +163,11 @@ fn incomplete_report_has_a_warning() {
 
     let xml = std::fs::read_to_string(fixture("sanitizer/2025.3.1.xml")).unwrap();
     let cut = &xml[..xml.len() * 2 / 3];
-    let whole = cut.rsplit("</record>").skip(1).filter(|record| record.contains("Leak")).count();
+    let complete = cut.rsplit("</record>").skip(1).filter(|record| record.contains("Leak")).count();
     let found = read(cut);
     assert_eq!(found.warned("ends in the middle"), 1);
-    assert_eq!(found.changes.len(), whole);
-    assert!((1..5).contains(&whole));
+    assert_eq!(found.changes.len(), complete);
+    assert!((1..5).contains(&complete));
 }
 
 #[test]

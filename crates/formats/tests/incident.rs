@@ -29,9 +29,9 @@ use formats::report::live::text::TextStyle;
 const GIB: u64 = 1 << 30;
 const EVIL: &str = "evil\x1b[2J\n<b>\u{202e}";
 
-fn event(pid: u32, what: EventKind) -> Event {
+fn event(pid: u32, kind: EventKind) -> Event {
     let at = Timestamp(1_000_000_000);
-    Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what }
+    Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind }
 }
 
 /// Two processes on GPU 0 of 24 GiB; the second holds nearly all of it.
@@ -47,9 +47,8 @@ fn ledger() -> Ledger {
         let (context, pool, stream, site) = (None, None, None, Some(SiteId(pid)));
         let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
         ledger.apply(&event(pid, EventKind::Allocate(new)));
-        let account =
-            EventKind::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2, only: false };
-        ledger.apply(&event(pid, account));
+        let usage = EventKind::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2, only: false };
+        ledger.apply(&event(pid, usage));
         let (function, file) = (format!("f{pid}{EVIL}").into(), Some("/srv/ann/x.py".into()));
         let frame = Frame { function, file, line: 7, ..Frame::default() };
         let outer = Frame { function: format!("main{EVIL}").into(), line: 9, ..frame.clone() };
@@ -67,11 +66,11 @@ fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
     let (site, frames) = ledger.site(Some(SiteId(1)));
     let snapshot = ledger.snapshot(Timestamp(1_150_000_000), &SnapshotOptions::default());
     let held: Vec<_> = holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
-    let asked = RequestedResource::Memory(MemoryKind::Device, Bytes(4 * GIB));
+    let requested = RequestedResource::Memory(MemoryKind::Device, Bytes(4 * GIB));
     let (gpu, device) = (Some(GpuId(0)), Some(DeviceId(0)));
     let diagnosis = diagnose(&OomContext {
         pid: Pid(1),
-        asked,
+        requested,
         device,
         gpu,
         holders: &held,
@@ -94,9 +93,10 @@ fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
         GpuLabel { id: GpuId(0), uuid: "GPU-0".into(), name: EVIL.into(), total_bytes: 24 * GIB };
     let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
     let recorded = FunctionTable::default();
-    let names = ReportContext { clock, function: |_| "cuMemAlloc_v2", recorded, gpus: vec![card] };
-    let advice = [GpuAdvice::new(gpu, &snapshot, &names, &steps)];
-    let who = Requester { pid: Pid(1), tid: Some(Tid(1)), name: EVIL.into() };
+    let context =
+        ReportContext { clock, function: |_| "cuMemAlloc_v2", recorded, gpus: vec![card] };
+    let advice = [GpuAdvice::new(gpu, &snapshot, &context, &steps)];
+    let requester = Requester { pid: Pid(1), tid: Some(Tid(1)), name: EVIL.into() };
     let within = Nanos::from_millis(300_000);
     let grown = [HolderGrowth { pid: Pid(2), name: EVIL.into(), bytes: GIB as i64, within }];
     check(&IncidentReport {
@@ -104,10 +104,10 @@ fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
         trigger: Trigger::OutOfMemory,
         at: Timestamp(1_000_000_000),
         host: EVIL,
-        who: Some(&who),
+        requester: Some(&requester),
         limit: None,
-        refused: Some(&FailedRequest {
-            asked,
+        failed_request: Some(&FailedRequest {
+            requested,
             function: "cuMemAlloc_v2".into(),
             site,
             frames,
@@ -115,18 +115,18 @@ fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
         }),
         device,
         gpu,
-        free_then: None,
+        free_estimate: None,
         holders: &holders,
         grown: &grown,
         advice: &advice,
         snapshot: &snapshot,
-        names: &names,
+        context: &context,
         errors: 3,
         recovered: true,
         skipped: 2,
         events: 9,
         page: "pending",
-        took: Nanos::from_millis(321),
+        write_delay: Nanos::from_millis(321),
     });
 }
 
@@ -141,7 +141,7 @@ fn incident_summary_has_all_sections() {
         incident::write_text(&mut text, report).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert_clean(&text);
-        for words in [
+        for phrase in [
             "out of memory on GPU 0: process 1 (evil\\u{1b}",
             "requested 4.00 GiB of device memory\n2023-11-14T22:13:21.000+00:00, host",
             "CAUSE: device_exhausted (certain)",
@@ -160,7 +160,7 @@ fn incident_summary_has_all_sections() {
             "the last 9 events",
             "is from 150",
         ] {
-            assert!(text.contains(words), "`{words}` is not in:\n{text}");
+            assert!(text.contains(phrase), "`{phrase}` is not in:\n{text}");
         }
         assert!(text.lines().count() < 70, "{text}");
     });
@@ -275,9 +275,9 @@ fn title_names_the_gpu_only_if_it_is_the_cause() {
             (OomCause::HostMemoryExhausted, "host memory exhausted: process 1"),
             (OomCause::AddressSpaceExhausted, "address space exhausted: process 1"),
         ] {
-            let mut refused = report.refused.unwrap().clone();
-            refused.diagnosis.cause = cause;
-            let report = IncidentReport { refused: Some(&refused), ..*report };
+            let mut failed_request = report.failed_request.unwrap().clone();
+            failed_request.diagnosis.cause = cause;
+            let report = IncidentReport { failed_request: Some(&failed_request), ..*report };
             let headline = IncidentJson::new(&report).title;
             assert!(headline.starts_with(begins), "{headline}");
             assert!(text_of(&report).starts_with(&headline));
@@ -311,9 +311,15 @@ fn directories_can_be_redacted() {
 #[test]
 fn threshold_incident_has_no_error_and_correct_plurals() {
     with_report(|report| {
-        let (at, free_then) = (report.snapshot.at, Some(Bytes(3 * GIB)));
+        let (at, free_estimate) = (report.snapshot.at, Some(Bytes(3 * GIB)));
         let trigger = Trigger::Threshold;
-        let text = text_of(&IncidentReport { trigger, at, refused: None, free_then, ..*report });
+        let text = text_of(&IncidentReport {
+            trigger,
+            at,
+            failed_request: None,
+            free_estimate,
+            ..*report
+        });
         assert!(text.contains("snapshot.json is from the same moment;"), "{text}");
         assert!(text.contains("3.00 GiB  free at that time (estimated)"), "{text}");
         let text = text_of(&IncidentReport { skipped: 1, ..*report });

@@ -81,7 +81,7 @@ fn gpus() -> Vec<GpuInfo> {
 
 struct Host {
     ledger: Ledger,
-    board: MetricsCollector,
+    collector: MetricsCollector,
     limits: SeriesLimits,
     at: u64,
 }
@@ -89,19 +89,13 @@ struct Host {
 impl Host {
     fn new(limits: SeriesLimits) -> Self {
         let ledger = Ledger::new().with_activity();
-        Self { ledger, board: MetricsCollector::new(limits), limits, at: 0 }
+        Self { ledger, collector: MetricsCollector::new(limits), limits, at: 0 }
     }
 
-    fn apply(&mut self, pid: u32, what: EventKind) {
+    fn apply(&mut self, pid: u32, kind: EventKind) {
         self.at += 100_000;
         let at = Timestamp(self.at);
-        self.ledger.apply(&Event {
-            pid: Pid(pid),
-            tid: Tid(pid),
-            entry_time: at,
-            time: at,
-            kind: what,
-        });
+        self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind });
     }
 
     fn begin(&mut self, pid: u32, name: &str) {
@@ -129,7 +123,7 @@ impl Host {
         self.at += 1_000_000_000;
         let view = SnapshotOptions { top_sites: 200, ..SnapshotOptions::DEFAULT };
         let snapshot = self.ledger.snapshot(Timestamp(self.at), &view);
-        self.board.observe(&CollectorInput {
+        self.collector.observe(&CollectorInput {
             snapshot: &snapshot,
             gpus: &gpus(),
             own: &AgentStats { version: "1.0".into(), ..AgentStats::default() },

@@ -21,9 +21,9 @@ use formats::report::live::{json, text};
 
 const MIB: u64 = 1 << 20;
 
-fn apply(ledger: &mut Ledger, pid: u32, what: EventKind) {
+fn apply(ledger: &mut Ledger, pid: u32, kind: EventKind) {
     let at = Timestamp(1_000_000_000);
-    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what });
+    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind });
 }
 
 fn start(ledger: &mut Ledger, pid: u32) {
@@ -51,7 +51,7 @@ fn snapshot(ledger: &mut Ledger) -> Snapshot {
         .snapshot(Timestamp(2_000_000_000), &SnapshotOptions { top: 1, ..SnapshotOptions::DEFAULT })
 }
 
-fn names() -> ReportContext {
+fn context() -> ReportContext {
     ReportContext {
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |_| "cuMemAlloc_v2",
@@ -88,7 +88,8 @@ fn lines(report: impl FnOnce(&mut dyn std::io::Write)) -> String {
 #[test]
 fn text_prints_totals_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
-    let found = lines(|out| text::report(out, &snapshot, &names(), TextStyle::default()).unwrap());
+    let found =
+        lines(|out| text::report(out, &snapshot, &context(), TextStyle::default()).unwrap());
     for expected in [
         "… 4 more, host 6.00 MiB and imported memory of unknown size total\n",
         "TOTAL LIVE: host 6.00 MiB in 3 allocations; imported 2 allocations of unknown size  (",
@@ -102,7 +103,7 @@ fn text_prints_totals_of_host_and_imported_memory() {
 fn text_by_site_prints_totals_of_host_and_imported_memory() {
     let snapshot = snapshot(&mut host_and_imported());
     let found =
-        lines(|out| text::sites::report(out, &snapshot, &names(), TextStyle::default()).unwrap());
+        lines(|out| text::sites::report(out, &snapshot, &context(), TextStyle::default()).unwrap());
     for expected in [
         "LIVE: host 6.00 MiB in 3 allocations  (",
         "peak 6.00 MiB; 3 allocations, 6.00 MiB in total; 0 freed",
@@ -117,7 +118,8 @@ fn text_prints_totals_of_host_memory_not_freed_at_exit() {
     let mut ledger = host_and_imported();
     apply(&mut ledger, 1, EventKind::Exit);
     let snapshot = snapshot(&mut ledger);
-    let found = lines(|out| text::report(out, &snapshot, &names(), TextStyle::default()).unwrap());
+    let found =
+        lines(|out| text::report(out, &snapshot, &context(), TextStyle::default()).unwrap());
     for expected in [
         "  host 6.00 MiB in 3 allocations, allocated at\n",
         "  imported 2 allocations of unknown size, allocated at\n",
@@ -135,7 +137,7 @@ fn json_live_bytes_excludes_processes_that_exited() {
         allocate(&mut ledger, pid, 1, MemoryKind::Device, mib * MIB, SiteId(1));
     }
     apply(&mut ledger, 2, EventKind::Exit);
-    let report = json::value(&snapshot(&mut ledger), &names()).unwrap();
+    let report = json::value(&snapshot(&mut ledger), &context()).unwrap();
     assert_eq!(
         (&report["live_bytes"], &report["live_allocations"]),
         (&(3 * MIB).into(), &1.into())

@@ -25,7 +25,7 @@ use formats::report::verdict::ratio_phrase;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn names() -> ReportContext {
+fn context() -> ReportContext {
     ReportContext {
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |FunctionId(_)| "cuMemAlloc_v2",
@@ -51,7 +51,7 @@ fn stack() -> Arc<[Frame]> {
     [driver, python].into()
 }
 
-fn judgement(resource: Resource, verdict: Verdict, evidence: Evidence) -> SiteVerdict {
+fn site_verdict(resource: Resource, verdict: Verdict, evidence: Evidence) -> SiteVerdict {
     SiteVerdict {
         pid: Some(Pid(4711)),
         process: "pyth\x1bon".into(),
@@ -126,10 +126,10 @@ fn anomaly(what: AnomalyKind) -> Anomaly {
 }
 
 fn snapshot() -> Snapshot {
-    let objects = judgement(Resource::Objects(ObjectKind::Stream), Verdict::Leak, never_freed());
-    let tensors = judgement(Resource::Tensors, Verdict::Leak, growing());
+    let objects = site_verdict(Resource::Objects(ObjectKind::Stream), Verdict::Leak, never_freed());
+    let tensors = site_verdict(Resource::Tensors, Verdict::Leak, growing());
     let thread = Some((Tid(4713), "worker\x1b".into()));
-    let other = |verdict| judgement(Resource::Memory(MemoryKind::Device), verdict, growing());
+    let other = |verdict| site_verdict(Resource::Memory(MemoryKind::Device), verdict, growing());
     let size = AnomalyKind::Size {
         key: AllocationKey::address(0x7f00_0000_0000),
         bytes: Bytes(2 << 30),
@@ -155,7 +155,8 @@ fn snapshot() -> Snapshot {
 
 fn written(snapshot: &Snapshot, last: bool) -> String {
     let mut out = Vec::new();
-    text::report(&mut out, snapshot, &names(), TextStyle { last, ..TextStyle::default() }).unwrap();
+    text::report(&mut out, snapshot, &context(), TextStyle { last, ..TextStyle::default() })
+        .unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -180,7 +181,7 @@ fn interim_report_has_a_line_per_suspect() {
 
 #[test]
 fn verdicts_json_matches_golden_file() {
-    let line = json::line(&snapshot(), &names()).unwrap();
+    let line = json::line(&snapshot(), &context()).unwrap();
     let object: serde_json::Value = serde_json::from_str(&line).unwrap();
     let parts = ["suspects", "other_verdicts", "anomalies"].map(|name| object[name].clone());
     compare("verdicts.json", &(serde_json::to_string_pretty(&parts).unwrap() + "\n"));

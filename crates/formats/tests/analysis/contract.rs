@@ -112,9 +112,9 @@ fn report_json_matches_its_documentation() {
     let objects = [
         object(&rich, AnalysisResult::Leaks(&LeakReport::of(&rich.groups()))),
         object(&rich, AnalysisResult::Peak(&rich.peaks())),
-        object(&rich, AnalysisResult::Usage(&rich.courses(), &[overlay()])),
+        object(&rich, AnalysisResult::Usage(&rich.usage(), &[overlay()])),
         object(&with_verdicts, AnalysisResult::Suspects(&findings)),
-        object(&rich, AnalysisResult::Summary(&rich.overview())),
+        object(&rich, AnalysisResult::Summary(&rich.summary())),
         object(&rich, AnalysisResult::Fragmentation(&fragmentation())),
     ];
     let mut found = BTreeSet::new();

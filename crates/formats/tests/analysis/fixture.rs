@@ -103,13 +103,13 @@ impl FileFixture {
     }
 
     fn end(&mut self, at: u64, address: u64, how: EndReason) {
-        let began = self.changes.iter().rev().find(|change| {
+        let allocation = self.changes.iter().rev().find(|change| {
             change.key == AllocationKey::address(address)
                 && matches!(change.action, ChangeKind::Allocated)
         });
-        let began = *began.unwrap();
-        let what = ChangeKind::Ended { began: began.at, how };
-        self.changes.push(AllocationChange { at: Timestamp(at), action: what, ..began });
+        let allocation = *allocation.unwrap();
+        let action = ChangeKind::Ended { began: allocation.at, how };
+        self.changes.push(AllocationChange { at: Timestamp(at), action, ..allocation });
     }
 
     /// Two processes, most kinds, hostile names, inexact.
@@ -134,13 +134,13 @@ impl FileFixture {
                 ..Frame::default()
             },
         ]);
-        let remark = |text: &str| Frame {
+        let synthetic = |text: &str| Frame {
             function: text.into(),
             language: Language::Synthetic,
             ..Frame::default()
         };
-        let variable = fixture.site(&[remark("table")]);
-        let driver = fixture.site(&[remark("cuMemAllocAsync")]);
+        let variable = fixture.site(&[synthetic("table")]);
+        let driver = fixture.site(&[synthetic("cuMemAllocAsync")]);
         let s = SECOND;
         fixture.begin(s, 7, 0x10, MemoryKind::Static, 3000).site = variable;
         fixture.begin(s, 7, 0x11, MemoryKind::ManagedStatic, 500).site = variable;
@@ -251,7 +251,7 @@ impl FileFixture {
         watermark.finish()
     }
 
-    pub(crate) fn courses(&self) -> UsageReport {
+    pub(crate) fn usage(&self) -> UsageReport {
         let mut usage = UsageAnalysis::new(MemoryScope::Device, None);
         self.changes.iter().for_each(|change| usage.observe(change));
         usage.finish()
@@ -263,7 +263,7 @@ impl FileFixture {
         suspects.finish()
     }
 
-    pub(crate) fn overview(&self) -> SummaryReport {
+    pub(crate) fn summary(&self) -> SummaryReport {
         let mut summary = SummaryAnalysis::new(MemoryScope::Device);
         self.changes.iter().for_each(|change| summary.observe(change));
         summary.finish(10)
@@ -299,8 +299,8 @@ pub(crate) fn fragmentation() -> FragmentationView {
         ..pool.clone()
     };
     let advice = AdviceRow {
-        what: "expandable_segments:True".into(),
-        why: "30.00 MiB are stuck in segments that are partly used".into(),
+        action: "expandable_segments:True".into(),
+        reason: "30.00 MiB are stuck in segments that are partly used".into(),
     };
     let would_fit = WouldFit {
         device: Some(DeviceId(0)),

@@ -29,31 +29,31 @@ fn assert_golden(name: &str, found: &str) {
     assert!(found == expected, "{} differs; found:\n{found}", path.display());
 }
 
-fn text(fixture: &FileFixture, answer: AnalysisResult<'_>) -> String {
+fn text(fixture: &FileFixture, result: AnalysisResult<'_>) -> String {
     let mut out = Vec::new();
-    analysis::write_text(&mut out, &fixture.analyzed_file(Some(10)), answer, TextStyle::default())
+    analysis::write_text(&mut out, &fixture.analyzed_file(Some(10)), result, TextStyle::default())
         .unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn object(fixture: &FileFixture, answer: AnalysisResult<'_>) -> serde_json::Value {
+fn object(fixture: &FileFixture, result: AnalysisResult<'_>) -> serde_json::Value {
     let mut out = Vec::new();
-    json::write(&mut out, &fixture.analyzed_file(None), answer).unwrap();
+    json::write(&mut out, &fixture.analyzed_file(None), result).unwrap();
     let line = String::from_utf8(out).unwrap();
     assert_eq!(line.matches('\n').count(), 1, "one object on one line");
     serde_json::from_str(&line).unwrap()
 }
 
 /// Compares every format of one result with its golden file.
-fn check(fixture: &FileFixture, answer: AnalysisResult<'_>) {
-    let name = answer.name();
-    let as_text = text(fixture, answer);
+fn check(fixture: &FileFixture, result: AnalysisResult<'_>) {
+    let name = result.name();
+    let as_text = text(fixture, result);
     assert!(!as_text.contains('\x1b'), "escape sequences of a file must not reach the terminal");
     assert_golden(&format!("{name}.txt"), &as_text);
-    let pretty = serde_json::to_string_pretty(&object(fixture, answer)).unwrap() + "\n";
+    let pretty = serde_json::to_string_pretty(&object(fixture, result)).unwrap() + "\n";
     assert_golden(&format!("{name}.json"), &pretty);
     let mut out = Vec::new();
-    analysis::write_tsv(&mut out, &fixture.analyzed_file(None), answer).unwrap();
+    analysis::write_tsv(&mut out, &fixture.analyzed_file(None), result).unwrap();
     let table = String::from_utf8(out).unwrap();
     let columns = |line: &str| line.matches('\t').count();
     let width = columns(table.lines().next().unwrap());
@@ -76,7 +76,7 @@ fn peak_matches_golden_files() {
 #[test]
 fn usage_matches_golden_files() {
     let fixture = FileFixture::rich();
-    check(&fixture, AnalysisResult::Usage(&fixture.courses(), &[overlay()]));
+    check(&fixture, AnalysisResult::Usage(&fixture.usage(), &[overlay()]));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn suspects_match_golden_files() {
 #[test]
 fn summary_matches_golden_files() {
     let fixture = FileFixture::rich();
-    check(&fixture, AnalysisResult::Summary(&fixture.overview()));
+    check(&fixture, AnalysisResult::Summary(&fixture.summary()));
 }
 
 #[test]
@@ -137,21 +137,21 @@ fn diff_matches_golden_files() {
 #[test]
 fn empty_file_has_a_report_for_every_analysis() {
     let fixture = FileFixture::default();
-    let leakage = LeakReport::of(&fixture.groups());
-    let answers = [
-        (AnalysisResult::Leaks(&leakage), "No leaks"),
+    let leaks = LeakReport::of(&fixture.groups());
+    let results = [
+        (AnalysisResult::Leaks(&leaks), "No leaks"),
         (AnalysisResult::Peak(&fixture.peaks()), "No device memory"),
-        (AnalysisResult::Usage(&fixture.courses(), &[]), "No device memory"),
+        (AnalysisResult::Usage(&fixture.usage(), &[]), "No device memory"),
         (AnalysisResult::Suspects(&fixture.findings()), "Not enough data"),
-        (AnalysisResult::Summary(&fixture.overview()), "Nothing was allocated"),
+        (AnalysisResult::Summary(&fixture.summary()), "Nothing was allocated"),
         (
             AnalysisResult::Fragmentation(&analysis::FragmentationView::default()),
             "No caches or pools",
         ),
     ];
-    for (answer, beginning) in answers {
-        assert!(text(&fixture, answer).starts_with(beginning), "{}", text(&fixture, answer));
-        assert_eq!(object(&fixture, answer)["exact"], true);
+    for (result, beginning) in results {
+        assert!(text(&fixture, result).starts_with(beginning), "{}", text(&fixture, result));
+        assert_eq!(object(&fixture, result)["exact"], true);
     }
 }
 
@@ -173,11 +173,11 @@ fn snapshot_of_a_running_program_reports_live_memory() {
 #[test]
 fn colors_are_used_only_on_request() {
     let fixture = FileFixture::rich();
-    let leakage = LeakReport::of(&fixture.groups());
+    let leaks = LeakReport::of(&fixture.groups());
     let mut out = Vec::new();
     let style = TextStyle { color: true, ..TextStyle::default() };
-    let answer = AnalysisResult::Leaks(&leakage);
-    analysis::write_text(&mut out, &fixture.analyzed_file(None), answer, style).unwrap();
+    let result = AnalysisResult::Leaks(&leaks);
+    analysis::write_text(&mut out, &fixture.analyzed_file(None), result, style).unwrap();
     let found = String::from_utf8(out).unwrap();
     assert!(found.starts_with("\x1b[1;31m"), "{found:?}");
     assert!(!found.contains("\x1b[31mmalloc"), "{found:?}");

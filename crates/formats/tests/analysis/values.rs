@@ -49,16 +49,16 @@ fn peak_matches_the_value_computed_by_hand() {
 #[test]
 fn usage_points_are_nanoseconds_and_bytes() {
     let fixture = FileFixture::rich();
-    let found = object(&fixture, AnalysisResult::Usage(&fixture.courses(), &[]));
+    let found = object(&fixture, AnalysisResult::Usage(&fixture.usage(), &[]));
     let series = found["series"].as_array().unwrap();
     let device = series.iter().find(|one| one["kind"] == "device" && one["pid"] == 7).unwrap();
-    let want = json!([
+    let expected = json!([
         [2 * SECOND, 8 * MIB],
         [3 * SECOND, 40 * MIB],
         [5 * SECOND, 8 * MIB],
         [6 * SECOND, 13 * MIB],
     ]);
-    assert_eq!(device["points"], want);
+    assert_eq!(device["points"], expected);
     assert_eq!(found["totals"][0]["peak_bytes"], 44 * MIB + 3000);
 }
 

@@ -81,12 +81,16 @@ impl ImportSink for Collected {
                 assert!(self.live.insert(name, *change).is_none(), "began twice: {change:?}");
             }
             ChangeKind::Ended { began, how } => {
-                let begun = self.live.remove(&name).expect("an end without an allocation");
+                let allocation = self.live.remove(&name).expect("an end without an allocation");
                 assert_eq!(
-                    AllocationChange { at: begun.at, action: ChangeKind::Allocated, ..*change },
-                    begun
+                    AllocationChange {
+                        at: allocation.at,
+                        action: ChangeKind::Allocated,
+                        ..*change
+                    },
+                    allocation
                 );
-                assert_eq!(began, begun.at);
+                assert_eq!(began, allocation.at);
                 assert!(matches!(how, EndReason::Freed | EndReason::Replaced));
             }
             ChangeKind::Updated { .. } => panic!("imports have no late updates: {change:?}"),

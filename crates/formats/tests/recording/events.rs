@@ -328,14 +328,14 @@ fn site_frames() -> impl Strategy<Value = EventKind> {
 }
 
 fn tensor() -> impl Strategy<Value = EventKind> {
-    let turn = prop_oneof![
+    let op = prop_oneof![
         (any::<(u64, u64)>(), site())
             .prop_map(|((address, bytes), site)| { TensorOp::Allocated { address, bytes, site } }),
         any::<(u64, u64)>().prop_map(|(address, bytes)| TensorOp::Freed { address, bytes }),
         (any::<u64>(), site()).prop_map(|(bytes, site)| TensorOp::OutOfMemory { bytes, site }),
     ];
-    (turn, device(), any::<(u64, u64)>()).prop_map(|(what, device, (allocated, reserved))| {
-        EventKind::Tensor(TensorEvent { what, device, allocated, reserved })
+    (op, device(), any::<(u64, u64)>()).prop_map(|(op, device, (allocated, reserved))| {
+        EventKind::Tensor(TensorEvent { op, device, allocated, reserved })
     })
 }
 
@@ -364,9 +364,9 @@ fn watch() -> impl Strategy<Value = TensorTracking> {
     prop_oneof![Just(TensorTracking::Active), reason]
 }
 
-/// Fails to compile when there is a new event, which then belongs in [`what`].
-fn listed(what: &EventKind) {
-    match what {
+/// Fails to compile when there is a new event, which then belongs in [`kind`].
+fn listed(kind: &EventKind) {
+    match kind {
         EventKind::Process(_)
         | EventKind::Container(_)
         | EventKind::ThreadName(_)
@@ -393,7 +393,7 @@ fn listed(what: &EventKind) {
     }
 }
 
-fn what() -> BoxedStrategy<EventKind> {
+fn kind() -> BoxedStrategy<EventKind> {
     let gpu = || any::<u16>().prop_map(GpuId);
     prop_oneof![
         process(),
@@ -428,10 +428,10 @@ fn what() -> BoxedStrategy<EventKind> {
 
 /// Generates any event.
 pub(crate) fn event() -> impl Strategy<Value = Event> {
-    let moments = prop_oneof![any::<u64>().prop_map(|at| (at, at)), any::<(u64, u64)>(),];
-    (any::<(u32, u32)>(), moments, what()).prop_map(|((pid, tid), (entered, at), what)| {
-        listed(&what);
+    let times = prop_oneof![any::<u64>().prop_map(|at| (at, at)), any::<(u64, u64)>(),];
+    (any::<(u32, u32)>(), times, kind()).prop_map(|((pid, tid), (entered, at), kind)| {
+        listed(&kind);
         let (entered, at) = (Timestamp(entered), Timestamp(at));
-        Event { pid: Pid(pid), tid: Tid(tid), entry_time: entered, time: at, kind: what }
+        Event { pid: Pid(pid), tid: Tid(tid), entry_time: entered, time: at, kind }
     })
 }

@@ -109,8 +109,8 @@ fn stream(schema: Schema, columns: Vec<ArrayRef>) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-fn words(words: &[&str]) -> ArrayRef {
-    Arc::new(StringArray::from(words.to_vec()))
+fn strings(strings: &[&str]) -> ArrayRef {
+    Arc::new(StringArray::from(strings.to_vec()))
 }
 
 fn marked(fields: Vec<Field>, version: &str) -> Schema {
@@ -125,7 +125,7 @@ fn error_text(bytes: &[u8]) -> String {
 #[test]
 fn foreign_arrow_files_are_rejected() {
     let field = Field::new("type", DataType::Utf8, false);
-    let foreign = stream(Schema::new(vec![field.clone()]), vec![words(&["report"])]);
+    let foreign = stream(Schema::new(vec![field.clone()]), vec![strings(&["report"])]);
     assert!(
         error_text(&foreign).contains("not one that vramscope wrote"),
         "{}",
@@ -140,14 +140,14 @@ fn foreign_arrow_files_are_rejected() {
 #[test]
 fn newer_version_is_rejected_with_advice() {
     let field = Field::new("type", DataType::Utf8, false);
-    let newer = stream(marked(vec![field.clone()], "2"), vec![words(&["report"])]);
+    let newer = stream(marked(vec![field.clone()], "2"), vec![strings(&["report"])]);
     assert!(
         error_text(&newer).contains("read it with a newer vramscope"),
         "{}",
         error_text(&newer)
     );
-    let odd = stream(marked(vec![field], "one"), vec![words(&["report"])]);
-    assert!(error_text(&odd).contains("invalid recording version"));
+    let invalid = stream(marked(vec![field], "one"), vec![strings(&["report"])]);
+    assert!(error_text(&invalid).contains("invalid recording version"));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn old_column_names_are_rejected_as_unreleased() {
     let fields =
         vec![Field::new("row", DataType::Utf8, false), Field::new("at", DataType::UInt64, true)];
     let times: ArrayRef = Arc::new(UInt64Array::from(vec![1]));
-    let old = stream(marked(fields, "1"), vec![words(&["tick"]), times]);
+    let old = stream(marked(fields, "1"), vec![strings(&["tick"]), times]);
     let error = error_text(&old);
     assert!(error.contains("unreleased version of vramscope"), "{error}");
     assert!(error.contains("record again"), "{error}");
@@ -173,15 +173,15 @@ fn columns_of_another_type_are_rejected() {
 #[test]
 fn rows_without_required_columns_are_rejected() {
     let field = || Field::new("type", DataType::Utf8, false);
-    let bare = stream(marked(vec![field()], "1"), vec![words(&["allocate"])]);
+    let bare = stream(marked(vec![field()], "1"), vec![strings(&["allocate"])]);
     let error = error_text(&bare);
     assert!(error.contains("a row `allocate` has no `address_type`, at byte"), "{error}");
     let extra = Field::new("color", DataType::UInt64, true);
     let at = Field::new("time_ns", DataType::UInt64, true);
-    let moments: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2]));
+    let timestamps: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2]));
     let new = stream(
         marked(vec![extra, at, field()], "1"),
-        vec![Arc::clone(&moments), moments, words(&["teleport", "end"])],
+        vec![Arc::clone(&timestamps), timestamps, strings(&["teleport", "end"])],
     );
     let (rows, warnings) = read(&new).unwrap();
     assert_eq!(rows.len(), 2);

@@ -56,9 +56,9 @@ impl ImportSink for CollectedChanges {
     }
 }
 
-fn event(pid: u32, moment: u64, what: EventKind) -> Event {
-    let at = Timestamp(moment);
-    Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what }
+fn event(pid: u32, time: u64, kind: EventKind) -> Event {
+    let at = Timestamp(time);
+    Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind }
 }
 
 fn process(name: &str, before_trace: bool) -> EventKind {

@@ -27,14 +27,8 @@ proptest! {
     }
 }
 
-fn at(moment: u64, what: EventKind) -> Event {
-    Event {
-        pid: Pid(1),
-        tid: Tid(2),
-        entry_time: Timestamp(moment),
-        time: Timestamp(moment),
-        kind: what,
-    }
+fn at(time: u64, kind: EventKind) -> Event {
+    Event { pid: Pid(1), tid: Tid(2), entry_time: Timestamp(time), time: Timestamp(time), kind }
 }
 
 #[test]
@@ -61,7 +55,7 @@ fn header_round_trips() {
 
 #[test]
 fn events_of_several_batches_stay_in_order() {
-    let many: Vec<Event> = (0..40_000).map(|moment| at(moment, EventKind::ThreadExit)).collect();
+    let many: Vec<Event> = (0..40_000).map(|time| at(time, EventKind::ThreadExit)).collect();
     let (rows, _) = read(&record(&many)).unwrap();
     assert_eq!(super::events(rows), many);
 }
@@ -163,7 +157,7 @@ fn unknown_function_keeps_its_name() {
 fn every_row_type_uses_existing_columns() {
     let mut runner = random::runner();
     let strategy = vec(events::event(), 3000);
-    let mut words: BTreeSet<String> = BTreeSet::new();
+    let mut row_types: BTreeSet<String> = BTreeSet::new();
     let many = strategy.new_tree(&mut runner).unwrap().current();
     let bytes = record(&many);
     // The words are stored compressed: read them with Arrow, not with our own reader.
@@ -171,11 +165,11 @@ fn every_row_type_uses_existing_columns() {
     for batch in stream {
         let batch = batch.unwrap();
         let column = arrow_array::cast::as_string_array(batch.column(0));
-        words.extend(column.iter().map(|word| word.unwrap().to_owned()));
+        row_types.extend(column.iter().map(|word| word.unwrap().to_owned()));
     }
-    words.insert("report".to_owned());
+    row_types.insert("report".to_owned());
     let listed: BTreeSet<String> = ROWS.iter().map(|(word, ..)| (*word).to_owned()).collect();
-    assert_eq!(words, listed);
+    assert_eq!(row_types, listed);
     for (word, _, columns) in ROWS {
         for column in columns.split(", ").flat_map(|text| text.split(" or ")) {
             let exists = COLUMNS.iter().any(|(name, ..)| *name == column);

@@ -35,8 +35,8 @@ fn truncated_file_is_read_up_to_the_cut() {
             continue;
         };
         readable += 1;
-        let whole = ends.iter().skip(1).filter(|end| length >= **end).count();
-        assert_eq!(events(rows).len(), whole, "{length}");
+        let complete = ends.iter().skip(1).filter(|end| length >= **end).count();
+        assert_eq!(events(rows).len(), complete, "{length}");
         let from = ends.iter().rev().find(|end| length >= **end);
         match from {
             // After the end row, the end is known even without the end mark.

@@ -19,13 +19,13 @@ pub(crate) type Name = (MemoryKind, Option<DeviceId>, AllocationKey);
 pub(crate) struct CheckingSink {
     pub(crate) stacks: StackTable,
     pub(crate) live: BTreeMap<Name, AllocationChange>,
-    pub(crate) began: u64,
+    pub(crate) allocated: u64,
     pub(crate) ended: u64,
     pub(crate) peaks: BTreeMap<(MemoryKind, Option<DeviceId>), u64>,
     pub(crate) sums: BTreeMap<(MemoryKind, Option<DeviceId>), u64>,
     pub(crate) segments: Vec<Segment>,
     pub(crate) settings: Option<AllocatorSettings>,
-    pub(crate) levels: Vec<AllocatorStats>,
+    pub(crate) stats: Vec<AllocatorStats>,
     pub(crate) warnings: Vec<Warning>,
     pub(crate) clock: Option<(Timestamp, i64)>,
     now: Timestamp,
@@ -59,7 +59,7 @@ impl ImportSink for CheckingSink {
         let sum = self.sums.entry((change.kind, change.device)).or_default();
         match change.action {
             ChangeKind::Allocated => {
-                self.began += counts;
+                self.allocated += counts;
                 *sum += change.bytes;
                 let peak = self.peaks.entry((change.kind, change.device)).or_default();
                 *peak = (*peak).max(*sum);
@@ -94,8 +94,8 @@ impl ImportSink for CheckingSink {
         assert_eq!(self.settings.replace(settings.clone()), None, "settings are reported twice");
     }
 
-    fn cache_stats(&mut self, levels: &AllocatorStats) {
-        self.levels.push(*levels);
+    fn cache_stats(&mut self, stats: &AllocatorStats) {
+        self.stats.push(*stats);
     }
 
     fn warn(&mut self, warning: Warning) {

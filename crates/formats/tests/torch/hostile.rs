@@ -12,9 +12,9 @@ use crate::random;
 fn read(bytes: &[u8]) -> (Result<u64, ImportError>, CheckingSink) {
     let mut named = tempfile::NamedTempFile::new().unwrap();
     named.write_all(bytes).unwrap();
-    let mut kept = CheckingSink::default();
-    let result = torch::read(named.path(), &mut kept).map(|imported| imported.events);
-    (result, kept)
+    let mut sink = CheckingSink::default();
+    let result = torch::read(named.path(), &mut sink).map(|imported| imported.events);
+    (result, sink)
 }
 
 fn error(bytes: &[u8]) -> String {
@@ -76,7 +76,7 @@ fn lengths_are_not_trusted() {
 
 #[test]
 fn broken_structures_are_rejected() {
-    for (bytes, what) in [
+    for (bytes, expected) in [
         (b"\x80\x04".as_slice(), "ends in the middle"),
         (b"\x80\x09.", "NotRecognized"),
         (b"\x80\x04.", "a value is missing"),
@@ -94,11 +94,11 @@ fn broken_structures_are_rejected() {
         (b"\x80\x04}.", "neither `segments` nor `device_traces`"),
         (b"\x80\x04\x86.", "a value is missing"),
     ] {
-        if what == "NotRecognized" {
+        if expected == "NotRecognized" {
             assert!(matches!(read(bytes).0, Err(ImportError::NotRecognized { .. })));
         } else {
             let text = error(bytes);
-            assert!(text.contains(what), "{bytes:?}: {text}");
+            assert!(text.contains(expected), "{bytes:?}: {text}");
         }
     }
 }
@@ -161,8 +161,8 @@ fn non_snapshot_files_are_rejected() {
         let text = error(bytes);
         assert!(text.contains("make one with torch.cuda.memory._dump_snapshot()"), "{text}");
     }
-    let mut kept = CheckingSink::default();
-    let missing = torch::read(Path::new("/nowhere/snapshot.pickle"), &mut kept);
+    let mut sink = CheckingSink::default();
+    let missing = torch::read(Path::new("/nowhere/snapshot.pickle"), &mut sink);
     assert!(matches!(missing, Err(ImportError::Io { .. })));
     let page = error(b"<html> \"base64\": \"gARjb3MK\"");
     assert!(page.contains("GLOBAL (0x63), at byte 2 of the pickle in the page"), "{page}");
@@ -172,9 +172,9 @@ fn non_snapshot_files_are_rejected() {
 fn truncated_file_is_rejected_without_output() {
     let whole = std::fs::read(file("generated/odd-entries.pickle")).unwrap();
     for end in 0..whole.len() {
-        let (result, kept) = read(&whole[..end]);
+        let (result, sink) = read(&whole[..end]);
         assert!(result.is_err(), "cut at {end}");
-        assert_eq!((kept.began, kept.segments.len(), kept.warnings.len()), (0, 0, 0));
+        assert_eq!((sink.allocated, sink.segments.len(), sink.warnings.len()), (0, 0, 0));
     }
     assert!(read(&whole).0.is_ok());
     for name in ["real/torch-2.11_native.pickle", "generated/page.html"] {
@@ -204,13 +204,13 @@ fn out_of_range_numbers_are_counted() {
     ];
     let bytes =
         [b"\x80\x04}\x8c\x0ddevice_traces](](".as_slice(), &entries.concat(), b"ees."].concat();
-    let (events, kept) = read(&bytes);
+    let (events, sink) = read(&bytes);
     assert_eq!(events.unwrap(), 5);
-    assert_eq!((kept.began, kept.ended), (3, 2));
-    assert_eq!(kept.warning("negative or too large").unwrap().count, 4);
-    assert_eq!(kept.warning("were not live").unwrap().count, 1);
-    assert_eq!(kept.warning("reused without a free").unwrap().count, 1);
-    assert!(kept.warning("no segments").is_some());
+    assert_eq!((sink.allocated, sink.ended), (3, 2));
+    assert_eq!(sink.warning("negative or too large").unwrap().count, 4);
+    assert_eq!(sink.warning("were not live").unwrap().count, 1);
+    assert_eq!(sink.warning("reused without a free").unwrap().count, 1);
+    assert!(sink.warning("no segments").is_some());
 }
 
 fn any_opcodes() -> impl Strategy<Value = Vec<u8>> {
@@ -369,9 +369,9 @@ proptest! {
     /// is live twice.
     #[test]
     fn any_entries_satisfy_the_sink_invariants(bytes in any_entries()) {
-        let (result, kept) = read(&bytes);
+        let (result, sink) = read(&bytes);
         prop_assert!(result.is_ok(), "{:?}", result.err().map(|error| error.to_string()));
-        prop_assert!(kept.began >= kept.ended);
+        prop_assert!(sink.allocated >= sink.ended);
     }
 
     #[test]

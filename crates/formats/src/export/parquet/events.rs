@@ -24,8 +24,8 @@ pub struct RecordedHost {
 }
 
 /// Reads the host of a recording from the rows before its first event.
-pub fn recorded_host(path: &Path, known: FunctionLookup) -> Result<RecordedHost, ImportError> {
-    let mut reader = RecordingReader::open(path, known)?;
+pub fn recorded_host(path: &Path, lookup: FunctionLookup) -> Result<RecordedHost, ImportError> {
+    let mut reader = RecordingReader::open(path, lookup)?;
     let mut host = RecordedHost::default();
     while let Some(row) = reader.next_row()? {
         match row {

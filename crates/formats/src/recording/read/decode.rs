@@ -27,7 +27,7 @@ use crate::export::GpuLabel;
 /// Tables that grow while rows are read.
 pub(in crate::recording) struct IdTables<'a> {
     pub(in crate::recording) functions: &'a mut FunctionTable,
-    pub(in crate::recording) known: FunctionLookup,
+    pub(in crate::recording) lookup: FunctionLookup,
     pub(in crate::recording) frames: &'a mut HashMap<u32, Frame>,
 }
 
@@ -45,7 +45,7 @@ pub(in crate::recording) fn is_of_site(cells: RowCells<'_>) -> bool {
 /// Decodes a row; none if only later rows need it.
 pub(in crate::recording) fn row(
     cells: RowCells<'_>,
-    names: &mut IdTables<'_>,
+    tables: &mut IdTables<'_>,
 ) -> Result<Option<RecordingRow>, RowError> {
     let word = cells.must(Column::RowType, cells.text(Column::RowType))?;
     Ok(Some(match word {
@@ -62,14 +62,14 @@ pub(in crate::recording) fn row(
         }),
         "frame" => {
             let (id, frame) = frame(cells)?;
-            if names.frames.len() < MAX_FRAME_ROWS || names.frames.contains_key(&id) {
-                names.frames.insert(id, frame);
+            if tables.frames.len() < MAX_FRAME_ROWS || tables.frames.contains_key(&id) {
+                tables.frames.insert(id, frame);
             }
             return Ok(None);
         }
         "report" => RecordingRow::Tick(Timestamp(cells.must_u64(Column::TimeNs)?)),
         "end" => RecordingRow::End(Timestamp(cells.must_u64(Column::TimeNs)?)),
-        word => match event_kind(word, cells, names)? {
+        word => match event_kind(word, cells, tables)? {
             Some(kind) => RecordingRow::Event(event(cells, kind)?),
             None => RecordingRow::Unknown,
         },
@@ -150,22 +150,22 @@ impl RowCells<'_> {
     }
 }
 
-fn event(cells: RowCells<'_>, what: EventKind) -> Result<Event, RowError> {
+fn event(cells: RowCells<'_>, kind: EventKind) -> Result<Event, RowError> {
     let at = cells.must_u64(Column::TimeNs)?;
     Ok(Event {
         pid: Pid(cells.must(Column::Pid, cells.u32(Column::Pid))?),
         tid: Tid(cells.must(Column::Tid, cells.u32(Column::Tid))?),
         entry_time: Timestamp(cells.u64(Column::EntryNs).unwrap_or(at)),
         time: Timestamp(at),
-        kind: what,
+        kind,
     })
 }
 
 fn clock(cells: RowCells<'_>) -> Result<RecordingRow, RowError> {
-    let moment = Timestamp(cells.must_u64(Column::TimeNs)?);
+    let start = Timestamp(cells.must_u64(Column::TimeNs)?);
     let utc = cells.must(Column::WallTime, cells.time(Column::WallTime))?;
     let offset = cells.i32(Column::UtcOffsetSeconds).unwrap_or(0);
-    Ok(RecordingRow::Clock(WallClock::recorded(moment, utc, cells.text(Column::TimeZone), offset)))
+    Ok(RecordingRow::Clock(WallClock::recorded(start, utc, cells.text(Column::TimeZone), offset)))
 }
 
 fn frame(cells: RowCells<'_>) -> Result<(u32, Frame), RowError> {
@@ -197,10 +197,10 @@ fn stack(cells: RowCells<'_>, known: &HashMap<u32, Frame>) -> Result<SiteFrames,
 fn event_kind(
     word: &str,
     cells: RowCells<'_>,
-    names: &mut IdTables<'_>,
+    tables: &mut IdTables<'_>,
 ) -> Result<Option<EventKind>, RowError> {
     Ok(Some(match word {
-        "stack" => EventKind::Site(stack(cells, names.frames)?),
+        "stack" => EventKind::Site(stack(cells, tables.frames)?),
         "process" => EventKind::Process(ProcessInfo {
             start: cells.count(Column::ProcessStartNs),
             uid: cells.must(Column::Uid, cells.u32(Column::Uid))?,
@@ -230,7 +230,7 @@ fn event_kind(
                 stream: cells.u64(Column::Stream).map(StreamId),
             })
         }
-        "call_failed" => EventKind::Failed(failed(cells, names)?),
+        "call_failed" => EventKind::Failed(failed(cells, tables)?),
         "device_map" => EventKind::Gpus(gpus(cells)?),
         "driver_usage" => EventKind::DriverAccount {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
@@ -407,7 +407,7 @@ fn tensor(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError
     })))
 }
 
-fn failed(cells: RowCells<'_>, names: &mut IdTables<'_>) -> Result<FailedCall, RowError> {
+fn failed(cells: RowCells<'_>, tables: &mut IdTables<'_>) -> Result<FailedCall, RowError> {
     let function = cells.must(Column::Function, cells.text(Column::Function))?;
     let recorded = FunctionId(cells.u16(Column::FunctionId).unwrap_or(u16::MAX));
     let requested = match cells.kind() {
@@ -415,7 +415,7 @@ fn failed(cells: RowCells<'_>, names: &mut IdTables<'_>) -> Result<FailedCall, R
         Some(kind) => Some((kind, cells.must_u64(Column::Bytes)?)),
     };
     Ok(FailedCall {
-        function: names.functions.id(function, recorded, names.known),
+        function: tables.functions.id(function, recorded, tables.lookup),
         code: cells.must(Column::Result, cells.i32(Column::Result))?,
         asked: requested,
         freed: if cells.is_null(Column::Address) { None } else { Some(cells.key()?) },

@@ -53,19 +53,19 @@ pub(in crate::recording) struct MessageReader<R> {
     /// Number of bytes read.
     pub(in crate::recording) offset: u64,
     /// Offset of the last message.
-    pub(in crate::recording) began: u64,
+    pub(in crate::recording) message_start: u64,
     /// Length of the file, if known.
     pub(in crate::recording) total: Option<u64>,
 }
 
 impl<R: Read> MessageReader<R> {
     pub(in crate::recording) const fn new(input: R, total: Option<u64>) -> Self {
-        Self { input, offset: 0, began: 0, total }
+        Self { input, offset: 0, message_start: 0, total }
     }
 
     /// Reads the next message.
     pub(in crate::recording) fn next(&mut self) -> Result<NextMessage, StreamError> {
-        self.began = self.offset;
+        self.message_start = self.offset;
         let Some(mark) = self.four()? else { return Ok(NextMessage::Cut) };
         // A file system that lost power leaves zeros.
         if mark == [0; 4] {

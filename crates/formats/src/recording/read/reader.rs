@@ -40,7 +40,7 @@ pub struct RecordingReader<R> {
     messages: MessageReader<R>,
     schema: SchemaRef,
     columns: ColumnMap,
-    known: FunctionLookup,
+    lookup: FunctionLookup,
     functions: FunctionTable,
     /// Frames by the file's own ids.
     frames: HashMap<u32, Frame>,
@@ -55,13 +55,13 @@ pub struct RecordingReader<R> {
 }
 
 impl RecordingReader<BufReader<File>> {
-    /// Opens a file. `known` finds driver functions in this version's hook table.
-    pub fn open(path: &Path, known: FunctionLookup) -> Result<Self, ImportError> {
+    /// Opens a file. `lookup` finds driver functions in this version's hook table.
+    pub fn open(path: &Path, lookup: FunctionLookup) -> Result<Self, ImportError> {
         let io = |source| ImportError::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
         let total = metadata.is_file().then_some(metadata.len());
-        Self::new(BufReader::new(file), path, total, known)
+        Self::new(BufReader::new(file), path, total, lookup)
     }
 }
 
@@ -71,7 +71,7 @@ impl<R: Read> RecordingReader<R> {
         input: R,
         path: &Path,
         total: Option<u64>,
-        known: FunctionLookup,
+        lookup: FunctionLookup,
     ) -> Result<Self, ImportError> {
         let mut messages = MessageReader::new(input, total);
         let schema = match messages.next() {
@@ -98,7 +98,7 @@ impl<R: Read> RecordingReader<R> {
             messages,
             schema,
             columns,
-            known,
+            lookup,
             functions: FunctionTable::default(),
             frames: HashMap::new(),
             only_sites: false,
@@ -129,10 +129,10 @@ impl<R: Read> RecordingReader<R> {
                     continue;
                 }
                 let Self { functions, frames, .. } = self;
-                let mut names = IdTables { functions, frames, known: self.known };
-                let row = decode::row(cells, &mut names);
+                let mut tables = IdTables { functions, frames, lookup: self.lookup };
+                let row = decode::row(cells, &mut tables);
                 let row = row.map_err(|bad| {
-                    read_error(&self.path, self.messages.began, StreamError::Broken(bad.0))
+                    read_error(&self.path, self.messages.message_start, StreamError::Broken(bad.0))
                 })?;
                 let Some(row) = row else { continue };
                 self.unknown += u64::from(row == RecordingRow::Unknown);
@@ -145,7 +145,7 @@ impl<R: Read> RecordingReader<R> {
             let next = self.next_batch();
             self.batch = next.map_err(|error| {
                 self.finished = true;
-                read_error(&self.path, self.messages.began, error)
+                read_error(&self.path, self.messages.message_start, error)
             })?;
         }
     }
@@ -167,7 +167,7 @@ impl<R: Read> RecordingReader<R> {
         });
         table.map_err(|error| {
             self.finished = true;
-            read_error(&self.path, self.messages.began, error)
+            read_error(&self.path, self.messages.message_start, error)
         })
     }
 
@@ -214,7 +214,7 @@ impl<R: Read> RecordingReader<R> {
             let text = format!(
                 "recording truncated at byte {} (tracer killed or disk full); later events are \
                  missing",
-                self.messages.began
+                self.messages.message_start
             );
             warn(text, 1, true);
         }

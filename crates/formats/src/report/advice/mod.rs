@@ -112,10 +112,10 @@ impl GpuAdvice {
     pub fn new(
         gpu: Option<GpuId>,
         snapshot: &Snapshot,
-        names: &ReportContext,
+        context: &ReportContext,
         steps: &[AdviceStep],
     ) -> Self {
-        let known = gpu.and_then(|gpu| names.gpu(gpu));
+        let known = gpu.and_then(|gpu| context.gpu(gpu));
         let view = snapshot.gpus.iter().find(|view| Some(view.gpu) == gpu);
         Self {
             gpu: gpu.map(|gpu| gpu.0),

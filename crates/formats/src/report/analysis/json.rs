@@ -36,15 +36,15 @@ fn clean(text: &str) -> String {
 pub fn write(
     out: &mut dyn Write,
     file: &AnalyzedFile<'_>,
-    answer: AnalysisResult<'_>,
+    result: AnalysisResult<'_>,
 ) -> io::Result<()> {
     let mut object = head(file);
-    object.insert("analysis".into(), answer.name().into());
-    match answer {
-        AnalysisResult::Leaks(answer) => leakage(&mut object, answer, file),
-        AnalysisResult::Suspects(answer) => suspects(&mut object, answer, file),
-        AnalysisResult::Summary(answer) => summary(&mut object, answer, file),
-        AnalysisResult::Fragmentation(answer) => fragmentation(&mut object, answer),
+    object.insert("analysis".into(), result.name().into());
+    match result {
+        AnalysisResult::Leaks(result) => leaks(&mut object, result, file),
+        AnalysisResult::Suspects(result) => suspects(&mut object, result, file),
+        AnalysisResult::Summary(result) => summary(&mut object, result, file),
+        AnalysisResult::Fragmentation(result) => fragmentation(&mut object, result),
         // These may be long, so they are serialized while they are written.
         AnalysisResult::Peak(peaks) => {
             let peaks = peaks.iter().map(|peak| PeakJson { peak, file }).collect();
@@ -179,7 +179,7 @@ fn with(mut object: Value, name: &str, value: impl Into<Value>) -> Value {
     object
 }
 
-fn leakage(object: &mut JsonObject, leakage: &LeakReport, file: &AnalyzedFile<'_>) {
+fn leaks(object: &mut JsonObject, report: &LeakReport, file: &AnalyzedFile<'_>) {
     let list = |leaks: &[LeakGroup]| -> Vec<Value> {
         let shown = leaks.iter().take(file.shown(leaks.len()));
         shown
@@ -193,41 +193,41 @@ fn leakage(object: &mut JsonObject, leakage: &LeakReport, file: &AnalyzedFile<'_
     let sum = |leaks: &[LeakGroup]| {
         leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount))
     };
-    let (managed, host) = (sum(&leakage.managed), sum(&leakage.host));
+    let (managed, host) = (sum(&report.managed), sum(&report.host));
     let fields = [
-        ("leaked_bytes", leakage.leaked.bytes.into()),
-        ("leaked_allocations", leakage.leaked.allocations.into()),
-        ("static_bytes", leakage.statics.bytes.into()),
-        ("static_allocations", leakage.statics.allocations.into()),
-        ("by_kind", json!(by_kind(&leakage.by_kind))),
-        ("sites", list(&leakage.sites).into()),
-        ("sites_total", leakage.sites.len().into()),
+        ("leaked_bytes", report.leaked.bytes.into()),
+        ("leaked_allocations", report.leaked.allocations.into()),
+        ("static_bytes", report.statics.bytes.into()),
+        ("static_allocations", report.statics.allocations.into()),
+        ("by_kind", json!(by_kind(&report.by_kind))),
+        ("sites", list(&report.sites).into()),
+        ("sites_total", report.sites.len().into()),
         (
             "managed",
             json!({
                 "bytes": managed.bytes,
                 "allocations": managed.allocations,
-                "sites": list(&leakage.managed),
+                "sites": list(&report.managed),
             }),
         ),
-        ("host_by_kind", json!(by_kind(&leakage.host_by_kind))),
+        ("host_by_kind", json!(by_kind(&report.host_by_kind))),
         (
             "host",
             json!({
                 "bytes": host.bytes,
                 "allocations": host.allocations,
-                "sites": list(&leakage.host),
+                "sites": list(&report.host),
             }),
         ),
-        ("other_by_kind", json!(by_kind(&leakage.other_by_kind))),
+        ("other_by_kind", json!(by_kind(&report.other_by_kind))),
     ];
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-fn suspects(object: &mut JsonObject, found: &SuspectReport, file: &AnalyzedFile<'_>) {
+fn suspects(object: &mut JsonObject, report: &SuspectReport, file: &AnalyzedFile<'_>) {
     let other_verdicts = &file.info.verdicts;
     let other_leaks = other_verdicts.iter().any(|one| one.verdict == Verdict::Leak);
-    let outcome = match (found.suspects.is_empty() && !other_leaks, found.has_enough_data()) {
+    let outcome = match (report.suspects.is_empty() && !other_leaks, report.has_enough_data()) {
         (false, _) => "suspects",
         (true, true) => "none",
         (true, false) => "not_enough_data",
@@ -235,13 +235,13 @@ fn suspects(object: &mut JsonObject, found: &SuspectReport, file: &AnalyzedFile<
     let list = |all: &[FileSiteVerdict]| -> Value {
         all.iter().take(file.shown(all.len())).map(|one| site_verdict(one, file)).collect()
     };
-    let anomalies = found.unusual.iter().map(|odd| anomaly(odd, file));
+    let anomalies = report.unusual.iter().map(|one| anomaly(one, file));
     let fields = [
         ("verdict", outcome.into()),
-        ("suspects", list(&found.suspects)),
-        ("suspects_total", found.suspects.len().into()),
-        ("other_verdicts", list(&found.others)),
-        ("other_verdicts_total", found.others.len().into()),
+        ("suspects", list(&report.suspects)),
+        ("suspects_total", report.suspects.len().into()),
+        ("other_verdicts", list(&report.others)),
+        ("other_verdicts_total", report.others.len().into()),
         ("anomalies", anomalies.collect()),
         ("tensors_and_objects", other_verdicts.iter().map(tensor_or_object).collect()),
     ];
@@ -306,17 +306,17 @@ fn site_verdict(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> Value {
     with(with(object, "verdict", one.verdict.name()), "confidence", one.sureness.name())
 }
 
-fn anomaly(odd: &FileAnomaly, file: &AnalyzedFile<'_>) -> Value {
+fn anomaly(anomaly: &FileAnomaly, file: &AnalyzedFile<'_>) -> Value {
     let mut object = json!({
-        "time": time(file, odd.at),
-        "time_ns": file.nanos(odd.at),
-        "kind": odd.place.kind.name(),
-        "device": ordinal(odd.place.device),
-        "pid": odd.place.pid.0,
-        "tid": odd.tid.map(|tid| tid.0),
-        "frames": frames(&file.info.stacks, odd.place.site),
+        "time": time(file, anomaly.at),
+        "time_ns": file.nanos(anomaly.at),
+        "kind": anomaly.place.kind.name(),
+        "device": ordinal(anomaly.place.device),
+        "pid": anomaly.place.pid.0,
+        "tid": anomaly.tid.map(|tid| tid.0),
+        "frames": frames(&file.info.stacks, anomaly.place.site),
     });
-    let fields = match odd.what {
+    let fields = match anomaly.what {
         AnomalyKind::Size { key, bytes, usual, of, of_site, live } => json!({
             "type": "size",
             "bytes": bytes.0,
@@ -339,7 +339,7 @@ fn anomaly(odd: &FileAnomaly, file: &AnalyzedFile<'_>) -> Value {
     object
 }
 
-fn summary(object: &mut JsonObject, overview: &SummaryReport, file: &AnalyzedFile<'_>) {
+fn summary(object: &mut JsonObject, report: &SummaryReport, file: &AnalyzedFile<'_>) {
     let process = |process: &ProcessSummary| {
         let devices = process.devices.iter().map(|on| {
             json!({
@@ -372,17 +372,17 @@ fn summary(object: &mut JsonObject, overview: &SummaryReport, file: &AnalyzedFil
         })
     };
     let fields = [
-        ("leaked_bytes", overview.never_freed.bytes.into()),
-        ("leaked_allocations", overview.never_freed.allocations.into()),
-        ("peak_bytes", overview.peak_bytes.into()),
-        ("peak_time", time(file, overview.peak_at)),
-        ("peak_time_ns", file.nanos(overview.peak_at).into()),
-        ("processes", overview.processes.iter().map(process).collect::<Vec<_>>().into()),
+        ("leaked_bytes", report.never_freed.bytes.into()),
+        ("leaked_allocations", report.never_freed.allocations.into()),
+        ("peak_bytes", report.peak_bytes.into()),
+        ("peak_time", time(file, report.peak_at)),
+        ("peak_time_ns", file.nanos(report.peak_at).into()),
+        ("processes", report.processes.iter().map(process).collect::<Vec<_>>().into()),
     ];
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
 }
 
-fn fragmentation(object: &mut JsonObject, answer: &FragmentationView) {
+fn fragmentation(object: &mut JsonObject, view: &FragmentationView) {
     let pool = |pool: &PoolRow| {
         json!({
             "device": ordinal(pool.device),
@@ -399,8 +399,9 @@ fn fragmentation(object: &mut JsonObject, answer: &FragmentationView) {
             "fragmented_bytes": pool.stuck_bytes,
         })
     };
-    let advice = answer.advice.iter().map(|one| json!({ "action": one.what, "reason": one.why }));
-    let would_fit = answer.would_fit.iter().map(|one| {
+    let advice =
+        view.advice.iter().map(|one| json!({ "action": one.action, "reason": one.reason }));
+    let would_fit = view.would_fit.iter().map(|one| {
         json!({
             "device": ordinal(one.device),
             "bytes": one.bytes,
@@ -408,7 +409,7 @@ fn fragmentation(object: &mut JsonObject, answer: &FragmentationView) {
             "summary": one.text,
         })
     });
-    object.insert("pools".into(), answer.pools.iter().map(pool).collect::<Vec<_>>().into());
+    object.insert("pools".into(), view.pools.iter().map(pool).collect::<Vec<_>>().into());
     object.insert("advice".into(), advice.collect::<Vec<_>>().into());
     object.insert("would_fit".into(), would_fit.collect::<Vec<_>>().into());
 }

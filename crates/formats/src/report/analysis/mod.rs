@@ -97,17 +97,17 @@ impl AnalysisResult<'_> {
         }
     }
 
-    fn page(&self, file: &AnalyzedFile<'_>) -> Document {
-        let mut page = match self {
-            Self::Leaks(answer) => views::leaks::page(answer, file),
-            Self::Peak(answer) => views::peak::page(answer, file),
-            Self::Usage(answer, overlays) => views::usage::page(answer, overlays, file),
-            Self::Suspects(answer) => views::suspects::page(answer, file),
-            Self::Summary(answer) => views::summary::page(answer, file),
-            Self::Fragmentation(answer) => views::fragmentation::page(answer),
+    fn document(&self, file: &AnalyzedFile<'_>) -> Document {
+        let mut document = match self {
+            Self::Leaks(result) => views::leaks::document(result, file),
+            Self::Peak(result) => views::peak::document(result, file),
+            Self::Usage(result, overlays) => views::usage::document(result, overlays, file),
+            Self::Suspects(result) => views::suspects::document(result, file),
+            Self::Summary(result) => views::summary::document(result, file),
+            Self::Fragmentation(result) => views::fragmentation::document(result),
         };
-        page.notes.extend(file.notes());
-        page
+        document.notes.extend(file.notes());
+        document
     }
 }
 
@@ -115,26 +115,26 @@ impl AnalysisResult<'_> {
 pub fn write_text(
     out: &mut dyn Write,
     file: &AnalyzedFile<'_>,
-    answer: AnalysisResult<'_>,
+    result: AnalysisResult<'_>,
     style: TextStyle,
 ) -> io::Result<()> {
-    text::write(out, &answer.page(file), style)
+    text::write(out, &result.document(file), style)
 }
 
 /// Writes a result as a tab-separated table.
 pub fn write_tsv(
     out: &mut dyn Write,
     file: &AnalyzedFile<'_>,
-    answer: AnalysisResult<'_>,
+    result: AnalysisResult<'_>,
 ) -> io::Result<()> {
-    match answer {
-        AnalysisResult::Leaks(answer) => tsv::write(out, &views::leaks::table(answer, file)),
-        AnalysisResult::Peak(answer) => views::peak::rows(answer, file, out),
-        AnalysisResult::Usage(answer, overlays) => views::usage::rows(answer, overlays, file, out),
-        AnalysisResult::Suspects(answer) => tsv::write(out, &views::suspects::table(answer, file)),
-        AnalysisResult::Summary(answer) => tsv::write(out, &views::summary::table(answer, file)),
-        AnalysisResult::Fragmentation(answer) => {
-            tsv::write(out, &views::fragmentation::table(answer))
+    match result {
+        AnalysisResult::Leaks(result) => tsv::write(out, &views::leaks::table(result, file)),
+        AnalysisResult::Peak(result) => views::peak::rows(result, file, out),
+        AnalysisResult::Usage(result, overlays) => views::usage::rows(result, overlays, file, out),
+        AnalysisResult::Suspects(result) => tsv::write(out, &views::suspects::table(result, file)),
+        AnalysisResult::Summary(result) => tsv::write(out, &views::summary::table(result, file)),
+        AnalysisResult::Fragmentation(result) => {
+            tsv::write(out, &views::fragmentation::table(result))
         }
     }
 }
@@ -145,7 +145,7 @@ pub fn write_diff_text(
     comparison: &DiffView<'_>,
     style: TextStyle,
 ) -> io::Result<()> {
-    text::write(out, &views::diff::page(comparison), style)
+    text::write(out, &views::diff::document(comparison), style)
 }
 
 /// Writes a comparison as a tab-separated table.

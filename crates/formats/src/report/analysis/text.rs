@@ -19,20 +19,20 @@ fn clean(text: &str) -> String {
 }
 
 /// Writes a report.
-pub(super) fn write(out: &mut dyn Write, page: &Document, style: TextStyle) -> io::Result<()> {
-    let headline = clean(&page.headline);
-    let headline = if page.alarm { style.alarm(&headline) } else { style.bold(&headline) };
+pub(super) fn write(out: &mut dyn Write, document: &Document, style: TextStyle) -> io::Result<()> {
+    let headline = clean(&document.headline);
+    let headline = if document.alarm { style.alarm(&headline) } else { style.bold(&headline) };
     writeln!(out, "{headline}")?;
-    for one in &page.lines {
+    for one in &document.lines {
         line(out, one, style)?;
     }
-    for part in &page.sections {
+    for part in &document.sections {
         section(out, part, style)?;
     }
-    if !page.notes.is_empty() {
+    if !document.notes.is_empty() {
         writeln!(out)?;
     }
-    for note in &page.notes {
+    for note in &document.notes {
         line(out, note, style)?;
     }
     Ok(())

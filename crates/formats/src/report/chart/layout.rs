@@ -49,7 +49,7 @@ pub(super) fn scene(chart: &Chart) -> Scene {
     let each = (width - MARGIN) / chart.panels.len().max(1) as f64;
     for (index, panel) in chart.panels.iter().enumerate() {
         let left = MARGIN_LEFT + each * index as f64;
-        let frame = PlotArea {
+        let area = PlotArea {
             left,
             right: (left + each - MARGIN_LEFT).max(left + 10.0),
             top,
@@ -58,10 +58,10 @@ pub(super) fn scene(chart: &Chart) -> Scene {
             to: panel.span.0.saturating_add(longest),
             max_bytes: max_bytes as f64 * 1.05,
         };
-        axes(&mut shapes, &frame, panel, chart);
-        bands(&mut shapes, &frame, panel, &names);
-        lines(&mut shapes, &frame, panel);
-        peak(&mut shapes, &frame, panel, chart);
+        axes(&mut shapes, &area, panel, chart);
+        bands(&mut shapes, &area, panel, &names);
+        lines(&mut shapes, &area, panel);
+        peak(&mut shapes, &area, panel, chart);
     }
     Scene { size: (width, height), label: label(chart), shapes }
 }
@@ -78,11 +78,11 @@ fn text(
     paint: Paint,
     at: (f64, f64),
     size: f64,
-    side: TextAnchor,
+    anchor: TextAnchor,
     bold: bool,
     text: String,
 ) -> Shape {
-    Shape::Text { paint, at, size, side, bold, text }
+    Shape::Text { paint, at, size, anchor, bold, text }
 }
 
 /// Returns the bands of all panels by name, so that a band in two panels has one color.
@@ -127,20 +127,20 @@ fn legend(names: &[(String, bool)], chart: &Chart, width: f64, height: f64) -> L
     let entries: Vec<_> = bands.chain(others).collect();
     let room = MAX_LEGEND_ENTRY_WIDTH.min(width - 2.0 * MARGIN);
     let (mut x, mut line) = (MARGIN, 0);
-    let mut placed = Vec::new();
+    let mut items = Vec::new();
     for (paint, name, is_line) in entries {
         let name = glyphs::fit(&name, FONT_SIZE, room - 36.0);
         let wide = glyphs::width(&name, FONT_SIZE) + 36.0;
         if x > MARGIN && x + wide > width - MARGIN {
             (x, line) = (MARGIN, line + 1);
         }
-        placed.push((x, line, paint, name, is_line));
+        items.push((x, line, paint, name, is_line));
         x += wide;
     }
-    placed.retain(|(_, line, ..)| *line < MAX_LEGEND_LINES);
-    let count = placed.last().map_or(0, |(_, line, ..)| line + 1);
+    items.retain(|(_, line, ..)| *line < MAX_LEGEND_LINES);
+    let count = items.last().map_or(0, |(_, line, ..)| line + 1);
     let mut shapes = Vec::new();
-    for (x, line, paint, name, is_line) in placed {
+    for (x, line, paint, name, is_line) in items {
         let y = height - MARGIN - (count - line) as f64 * LEGEND_LINE_HEIGHT + FONT_SIZE + 4.0;
         if is_line {
             let points = vec![(x, y - 4.0), (x + 14.0, y - 4.0)];
@@ -176,90 +176,90 @@ impl PlotArea {
     }
 }
 
-fn axes(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, chart: &Chart) {
-    let room = frame.right - frame.left;
+fn axes(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel, chart: &Chart) {
+    let room = area.right - area.left;
     let title = glyphs::fit(&panel.title, FONT_SIZE, room);
     if chart.panels.len() > 1 {
-        let at = (frame.left, MARGIN + TITLE_FONT_SIZE + LEGEND_LINE_HEIGHT);
+        let at = (area.left, MARGIN + TITLE_FONT_SIZE + LEGEND_LINE_HEIGHT);
         shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Left, true, title));
     }
-    let wanted = ((frame.bottom - frame.top) / 60.0).max(2.0) as u32;
-    for bytes in ticks::sizes(frame.max_bytes as u64, wanted) {
-        let y = frame.y(bytes);
-        let points = vec![(frame.left, y), (frame.right, y)];
+    let wanted = ((area.bottom - area.top) / 60.0).max(2.0) as u32;
+    for bytes in ticks::sizes(area.max_bytes as u64, wanted) {
+        let y = area.y(bytes);
+        let points = vec![(area.left, y), (area.right, y)];
         shapes.push(Shape::Line { paint: Paint::Grid, width: 1.0, dashed: false, points });
-        let at = (frame.left - 8.0, y + 4.0);
+        let at = (area.left - 8.0, y + 4.0);
         shapes.push(text(Paint::Dim, at, FONT_SIZE, TextAnchor::Right, false, ticks::size(bytes)));
     }
     let utc = panel.utc.filter(|_| chart.clock);
     // Round times of day, not round offsets from the start.
     let offset = utc.unwrap_or(0);
-    let ends = [frame.from, frame.to].map(|end| end.saturating_add(offset));
+    let ends = [area.from, area.to].map(|end| end.saturating_add(offset));
     let (marks, step) = ticks::times(ends[0], ends[1], (room / 110.0).max(2.0) as u32);
     for at in marks.into_iter().map(|mark| mark.saturating_sub(offset)) {
-        let x = frame.x(at);
-        let points = vec![(x, frame.bottom), (x, frame.bottom + 4.0)];
+        let x = area.x(at);
+        let points = vec![(x, area.bottom), (x, area.bottom + 4.0)];
         shapes.push(Shape::Line { paint: Paint::Dim, width: 1.0, dashed: false, points });
-        let position = (x, frame.bottom + 18.0);
+        let position = (x, area.bottom + 18.0);
         let mark = ticks::time(at, step, utc);
         shapes.push(text(Paint::Dim, position, FONT_SIZE, TextAnchor::Middle, false, mark));
     }
 }
 
 /// Draws each band as an area between two step curves: values hold until the next row.
-fn bands(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, names: &[(String, bool)]) {
-    let end = frame.x(panel.span.1);
+fn bands(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel, names: &[(String, bool)]) {
+    let end = area.x(panel.span.1);
     let mut base = vec![0_u64; panel.rows.len()];
     for (index, band) in panel.bands.iter().enumerate() {
-        let lower = edge(frame, panel, &base, end);
+        let lower = edge(area, panel, &base, end);
         for (base, (_, values)) in base.iter_mut().zip(&panel.rows) {
             *base = base.saturating_add(values.get(index).copied().unwrap_or(0));
         }
-        let mut points = edge(frame, panel, &base, end);
+        let mut points = edge(area, panel, &base, end);
         points.extend(lower.into_iter().rev());
         shapes.push(Shape::Area(paint(names, band), points));
     }
 }
 
-fn edge(frame: &PlotArea, panel: &Panel, sizes: &[u64], end: f64) -> Vec<(f64, f64)> {
+fn edge(area: &PlotArea, panel: &Panel, sizes: &[u64], end: f64) -> Vec<(f64, f64)> {
     let mut points = Vec::with_capacity(2 * sizes.len() + 1);
-    let mut y = frame.y(0);
+    let mut y = area.y(0);
     for ((at, _), bytes) in panel.rows.iter().zip(sizes) {
-        let x = frame.x(*at);
+        let x = area.x(*at);
         points.push((x, y));
-        y = frame.y(*bytes);
+        y = area.y(*bytes);
         points.push((x, y));
     }
     points.push((end, y));
     points
 }
 
-fn lines(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel) {
+fn lines(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel) {
     for (_, all) in &panel.lines {
-        let inside = all.iter().filter(|(at, _)| *at >= frame.from && *at <= frame.to);
-        let points = inside.map(|(at, bytes)| (frame.x(*at), frame.y(*bytes))).collect();
+        let inside = all.iter().filter(|(at, _)| *at >= area.from && *at <= area.to);
+        let points = inside.map(|(at, bytes)| (area.x(*at), area.y(*bytes))).collect();
         shapes.push(Shape::Line { paint: Paint::Text, width: 1.6, dashed: true, points });
     }
 }
 
-fn peak(shapes: &mut Vec<Shape>, frame: &PlotArea, panel: &Panel, chart: &Chart) {
+fn peak(shapes: &mut Vec<Shape>, area: &PlotArea, panel: &Panel, chart: &Chart) {
     let (at, bytes) = panel.peak;
     if bytes == 0 {
         return;
     }
-    let (x, y) = (frame.x(at), frame.y(bytes));
-    let points = vec![(frame.left, y), (frame.right, y)];
+    let (x, y) = (area.x(at), area.y(bytes));
+    let points = vec![(area.left, y), (area.right, y)];
     shapes.push(Shape::Line { paint: Paint::Alarm, width: 1.0, dashed: true, points });
     shapes.push(Shape::Dot(Paint::Alarm, (x, y)));
     let utc = panel.utc.filter(|_| chart.clock);
     let label = format!("peak {} at {}", Bytes(bytes), ticks::time(at, 1_000_000, utc));
     let room = glyphs::width(&label, FONT_SIZE);
-    let (anchor_x, side) = if x + room + 8.0 <= frame.right {
+    let (anchor_x, anchor) = if x + room + 8.0 <= area.right {
         (x, TextAnchor::Left)
-    } else if x - room >= frame.left {
+    } else if x - room >= area.left {
         (x, TextAnchor::Right)
     } else {
-        (frame.left, TextAnchor::Left)
+        (area.left, TextAnchor::Left)
     };
-    shapes.push(text(Paint::Alarm, (anchor_x, y - 7.0), FONT_SIZE, side, false, label));
+    shapes.push(text(Paint::Alarm, (anchor_x, y - 7.0), FONT_SIZE, anchor, false, label));
 }

@@ -69,15 +69,15 @@ impl Panel {
     pub fn new(
         title: &str,
         file: &AnalyzedFile<'_>,
-        drawn: &BandScanResult,
-        course: &BandSeries,
+        scan: &BandScanResult,
+        series: &BandSeries,
         overlays: &[OverlaySeries],
     ) -> Self {
         let nanos = |at: Timestamp| file.nanos(at);
-        let named = course.bands.iter().map(|band| band_name(*band, file)).collect();
+        let named = series.bands.iter().map(|band| band_name(*band, file)).collect();
         let (bands, indices) = merged(named);
-        let mut now: Vec<u64> = vec![0; course.bands.len()];
-        let rows = course.rows().map(|(at, cells)| {
+        let mut now: Vec<u64> = vec![0; series.bands.len()];
+        let rows = series.rows().map(|(at, cells)| {
             for (band, bytes) in cells {
                 if let Some(now) = now.get_mut(*band as usize) {
                     *now = *bytes;
@@ -96,12 +96,12 @@ impl Panel {
             let points = overlay.points.iter().map(|(at, bytes)| (nanos(*at), *bytes));
             (sanitize(&overlay.name).into_owned(), points.collect())
         };
-        let span = drawn.span.or(file.info.span).unwrap_or_default();
+        let span = scan.span.or(file.info.span).unwrap_or_default();
         Self {
             title: sanitize(title).into_owned(),
             bands,
             rows,
-            peak: (nanos(drawn.peak_at), drawn.peak_bytes),
+            peak: (nanos(scan.peak_at), scan.peak_bytes),
             span: (nanos(span.0), nanos(span.1)),
             utc: file.info.clock.map(|(_, utc)| utc),
             lines: overlays.iter().map(line).collect(),

@@ -66,9 +66,9 @@ fn draw(map: &mut Pixmap, shape: &Shape, theme: Theme) {
                 map.fill_path(&path, &ink(*paint, theme), FillRule::Winding, scale, None);
             }
         }
-        Shape::Text { paint, at, size, side, bold, text } => {
+        Shape::Text { paint, at, size, anchor, bold, text } => {
             let room = glyphs::width(text, *size);
-            let left = match side {
+            let left = match anchor {
                 TextAnchor::Left => at.0,
                 TextAnchor::Middle => at.0 - room / 2.0,
                 TextAnchor::Right => at.0 - room,

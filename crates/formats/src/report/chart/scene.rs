@@ -34,7 +34,7 @@ pub(super) enum Shape {
     /// A disc.
     Dot(Paint, (f64, f64)),
     /// A text, positioned by its baseline.
-    Text { paint: Paint, at: (f64, f64), size: f64, side: TextAnchor, bold: bool, text: String },
+    Text { paint: Paint, at: (f64, f64), size: f64, anchor: TextAnchor, bold: bool, text: String },
 }
 
 /// A chart, laid out.

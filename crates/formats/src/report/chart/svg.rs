@@ -60,8 +60,8 @@ fn element(shape: &Shape) -> String {
         Shape::Dot(paint, (x, y)) => {
             format!("<circle class=\"{}\" cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"3.5\"/>", paint.class())
         }
-        Shape::Text { paint, at: (x, y), size, side, bold, text } => {
-            let anchor = match side {
+        Shape::Text { paint, at: (x, y), size, anchor, bold, text } => {
+            let anchor = match anchor {
                 TextAnchor::Left => "start",
                 TextAnchor::Middle => "middle",
                 TextAnchor::Right => "end",

@@ -46,9 +46,9 @@ pub struct HtmlReport<'a> {
     /// The analyzed file.
     pub file: AnalyzedFile<'a>,
     /// Values by process and device.
-    pub overview: &'a SummaryReport,
+    pub summary: &'a SummaryReport,
     /// Memory that was never freed.
-    pub leakage: &'a LeakReport,
+    pub leaks: &'a LeakReport,
     /// Memory over time by device, kind and process.
     pub usage: &'a UsageReport,
     /// Leak suspects, other verdicts and anomalies.
@@ -56,17 +56,17 @@ pub struct HtmlReport<'a> {
     /// Fragmentation of caches and pools.
     pub fragmentation: &'a FragmentationView,
     /// The sum over time, and its bands.
-    pub drawn: &'a BandScanResult,
+    pub scan: &'a BandScanResult,
     /// Bands over time, one series per grouping.
-    pub courses: &'a [BandSeries],
+    pub series: &'a [BandSeries],
     /// Memory that was live at the peak, by site.
     pub at_peak: &'a [(Option<SiteId>, Amount)],
     /// The largest allocations.
-    pub biggest: &'a LargestAllocations,
+    pub largest: &'a LargestAllocations,
     /// Memory over time as reported by other tools.
     pub overlays: &'a [OverlaySeries],
     /// Initially visible tab.
-    pub opens: InitialView,
+    pub initial_view: InitialView,
 }
 
 /// Initially visible tab of the report.

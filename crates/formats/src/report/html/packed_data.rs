@@ -28,7 +28,7 @@ impl NumberPacker {
     }
 
     /// Appends all eight bytes, lowest first.
-    pub(super) fn whole(&mut self, number: u64) {
+    pub(super) fn put_fixed(&mut self, number: u64) {
         self.0.extend(number.to_le_bytes());
     }
 }
@@ -64,30 +64,30 @@ fn too_long() -> io::Error {
 /// Writer that encodes base64.
 struct Base64Writer<'a> {
     out: &'a mut dyn Write,
-    left: Vec<u8>,
+    pending: Vec<u8>,
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 impl<'a> Base64Writer<'a> {
     fn new(out: &'a mut dyn Write) -> Self {
-        Self { out, left: Vec::new() }
+        Self { out, pending: Vec::new() }
     }
 
     fn end(self) -> io::Result<()> {
-        if self.left.is_empty() { Ok(()) } else { self.out.write_all(&four(&self.left)) }
+        if self.pending.is_empty() { Ok(()) } else { self.out.write_all(&four(&self.pending)) }
     }
 }
 
 impl Write for Base64Writer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.left.extend_from_slice(bytes);
-        let whole = self.left.len() / 3 * 3;
-        let mut text = Vec::with_capacity(whole / 3 * 4);
-        for three in self.left.get(..whole).unwrap_or(&[]).chunks(3) {
+        self.pending.extend_from_slice(bytes);
+        let complete = self.pending.len() / 3 * 3;
+        let mut text = Vec::with_capacity(complete / 3 * 4);
+        for three in self.pending.get(..complete).unwrap_or(&[]).chunks(3) {
             text.extend(four(three));
         }
-        self.left.drain(..whole);
+        self.pending.drain(..complete);
         self.out.write_all(&text)?;
         Ok(bytes.len())
     }
@@ -134,8 +134,8 @@ mod tests {
         for number in [0, 127, 128, 300, u64::MAX] {
             numbers.put(number);
         }
-        let want = [0, 127, 0x80, 1, 0xac, 2];
-        assert_eq!(numbers.0[..6], want);
+        let expected = [0, 127, 0x80, 1, 0xac, 2];
+        assert_eq!(numbers.0[..6], expected);
         assert_eq!(numbers.0[6..], [255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
         let mut steps = NumberPacker::default();
         steps.step(5, 8);
@@ -174,7 +174,7 @@ mod tests {
         let mut numbers = NumberPacker::default();
         numbers.put(5);
         assert_eq!(parts.add(numbers.clone()), [0, 1]);
-        numbers.whole(7);
+        numbers.put_fixed(7);
         assert_eq!(parts.add(numbers), [1, 9]);
         let mut out = Vec::new();
         parts.write(b"{}", &mut out).unwrap();

@@ -17,8 +17,8 @@ const MAX_BLOCKS: usize = 100_000;
 
 pub(super) fn add_segments(
     report: &HtmlReport<'_>,
-    names: &mut StringTable<'_>,
-    parts: &mut PackedData,
+    strings: &mut StringTable<'_>,
+    packed: &mut PackedData,
 ) -> Value {
     let all = &report.file.info.segments;
     let mut shown: Vec<&Segment> = all.iter().collect();
@@ -42,12 +42,12 @@ pub(super) fn add_segments(
         (segment.device, Reverse(pool_bytes.get(&pool).copied()), pool, segment.address)
     });
     let mut numbers = NumberPacker::default();
-    let rows: Vec<Value> = shown.iter().map(|one| row(one, names, &mut numbers)).collect();
+    let rows: Vec<Value> = shown.iter().map(|one| row(one, strings, &mut numbers)).collect();
     json!({
         "rows": rows,
         "total": all.len(),
         "hidden_bytes": hidden,
-        "part": parts.add(numbers),
+        "part": packed.add(numbers),
         "pools": pools(report.fragmentation),
         "advice": advice(report.fragmentation),
     })
@@ -57,7 +57,7 @@ fn sum<'a>(segments: impl Iterator<Item = &'a Segment>) -> u64 {
     segments.fold(0, |sum, segment| sum.saturating_add(segment.bytes))
 }
 
-fn row(segment: &Segment, names: &mut StringTable<'_>, numbers: &mut NumberPacker) -> Value {
+fn row(segment: &Segment, strings: &mut StringTable<'_>, numbers: &mut NumberPacker) -> Value {
     for block in &segment.blocks {
         let state = match block.state {
             BlockState::Allocated => 0,
@@ -68,7 +68,7 @@ fn row(segment: &Segment, names: &mut StringTable<'_>, numbers: &mut NumberPacke
         numbers.put(block.bytes);
         numbers.put(block.requested);
         numbers.put(state);
-        numbers.put(names.site(block.site) as u64);
+        numbers.put(strings.site(block.site) as u64);
     }
     let part = match segment.pool.part {
         PoolSizeClass::Whole => "",
@@ -87,8 +87,8 @@ fn row(segment: &Segment, names: &mut StringTable<'_>, numbers: &mut NumberPacke
     })
 }
 
-fn pools(answer: &FragmentationView) -> Value {
-    let row = answer.pools.iter().map(|pool| {
+fn pools(view: &FragmentationView) -> Value {
+    let row = view.pools.iter().map(|pool| {
         json!({
             "device": pool.device.map(|device| device.0),
             "pid": pool.pid.map(|pid| pid.0),
@@ -107,9 +107,9 @@ fn pools(answer: &FragmentationView) -> Value {
     row.collect()
 }
 
-fn advice(answer: &FragmentationView) -> Value {
-    let row = answer.advice.iter().map(|advice| {
-        json!({"what": sanitize_up_to(&advice.what, 500), "why": sanitize_up_to(&advice.why, 500)})
+fn advice(view: &FragmentationView) -> Value {
+    let row = view.advice.iter().map(|advice| {
+        json!({"what": sanitize_up_to(&advice.action, 500), "why": sanitize_up_to(&advice.reason, 500)})
     });
     row.collect()
 }

@@ -32,30 +32,30 @@ const MAX_EXTRA_LINES: usize = 12;
 /// Collects the object and its blocks of numbers.
 pub(super) fn collect(report: &HtmlReport<'_>) -> (Value, PackedData) {
     let file = &report.file;
-    let mut names = StringTable::new(&file.info.stacks);
-    let mut parts = PackedData::default();
+    let mut strings = StringTable::new(&file.info.stacks);
+    let mut packed = PackedData::default();
     let mut all = info(report);
     let mut insert = |name: &str, value: Value| {
         if let Some(all) = all.as_object_mut() {
             all.insert(name.to_owned(), value);
         }
     };
-    insert("sites", sites(report, &mut names));
-    let series = report.courses.iter().map(|one| series(one, file, &mut names, &mut parts));
+    insert("sites", sites(report, &mut strings));
+    let series = report.series.iter().map(|one| series(one, file, &mut strings, &mut packed));
     insert("series", series.collect());
-    insert("lines", lines(report, &mut parts));
-    insert("overlays", overlays(report.overlays, file, &mut parts));
-    insert("leaks", leaks(report, &mut names));
-    insert("growing", growing(report.findings, file, &mut names));
-    insert("allocations", allocations(report, &mut names, &mut parts));
-    insert("segments", segments::add_segments(report, &mut names, &mut parts));
-    let left_out = names.left_out;
-    let (texts, frames, stacks, count) = names.finish();
-    let part = parts.add(stacks);
+    insert("lines", lines(report, &mut packed));
+    insert("overlays", overlays(report.overlays, file, &mut packed));
+    insert("leaks", leaks(report, &mut strings));
+    insert("growing", growing(report.findings, file, &mut strings));
+    insert("allocations", allocations(report, &mut strings, &mut packed));
+    insert("segments", segments::add_segments(report, &mut strings, &mut packed));
+    let left_out = strings.left_out;
+    let (texts, frames, stacks, count) = strings.finish();
+    let part = packed.add(stacks);
     insert("texts", json!(texts));
     insert("frames", json!(frames));
     insert("stacks", json!({"part": part, "count": count, "left_out": left_out}));
-    (all, parts)
+    (all, packed)
 }
 
 fn amount(amount: Amount) -> Value {
@@ -75,8 +75,8 @@ fn info(report: &HtmlReport<'_>) -> Value {
     });
     let nanos = |at: Timestamp| file.nanos(at);
     let span = info.span.unwrap_or_default();
-    let drawn = report.drawn;
-    let kinds = report.leakage.by_kind.iter();
+    let scan = report.scan;
+    let kinds = report.leaks.by_kind.iter();
     let kinds = kinds.map(|(kind, sum)| json!([kind.name(), sum.bytes, sum.allocations]));
     json!({
         "file": file.path,
@@ -87,25 +87,25 @@ fn info(report: &HtmlReport<'_>) -> Value {
         "warnings": warnings.collect::<Value>(),
         "memory": file.memory_phrase(),
         "never_freed_phrase": file.never_freed_phrase(),
-        "opens": report.opens.name(),
+        "opens": report.initial_view.name(),
         "utc_ms": info.clock.map(|(_, utc)| utc / 1_000_000),
         "span": [nanos(span.0), nanos(span.1)],
         "kind_names": MemoryKind::ALL.map(MemoryKind::name),
         "devices": devices.collect::<Value>(),
         "processes": processes(report),
         "peaks": peaks(report),
-        "peak": {"bytes": drawn.peak_bytes, "ns": nanos(drawn.peak_at)},
-        "never_freed": amount(report.leakage.leaked),
-        "statics": amount(report.leakage.statics),
+        "peak": {"bytes": scan.peak_bytes, "ns": nanos(scan.peak_at)},
+        "never_freed": amount(report.leaks.leaked),
+        "statics": amount(report.leaks.statics),
         "never_freed_by_kind": kinds.collect::<Value>(),
-        "changes": drawn.changes,
+        "changes": scan.changes,
     })
 }
 
 /// Returns one row per process and device.
 fn processes(report: &HtmlReport<'_>) -> Value {
     let file = &report.file;
-    let rows = report.overview.processes.iter().flat_map(|process| {
+    let rows = report.summary.processes.iter().flat_map(|process| {
         process.devices.iter().map(|device| {
             let kinds = device.kinds.iter();
             json!({
@@ -138,9 +138,9 @@ fn peaks(report: &HtmlReport<'_>) -> Value {
 
 /// Returns the rows of the table of sites: the stack, and values in the order that the script
 /// expects.
-fn sites(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
+fn sites(report: &HtmlReport<'_>, strings: &mut StringTable<'_>) -> Value {
     let at_peak: HashMap<Option<SiteId>, Amount> = report.at_peak.iter().copied().collect();
-    let all = report.drawn.totals(GroupBy::Site);
+    let all = report.scan.totals(GroupBy::Site);
     let mut rows = Vec::new();
     let mut rest = [0_u64; 6];
     for (index, total) in all.iter().enumerate() {
@@ -163,7 +163,7 @@ fn sites(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
             continue;
         }
         let at = report.file.nanos(peak_at);
-        rows.push(json!([names.site(site), sums, freed, peak_bytes, at]));
+        rows.push(json!([strings.site(site), sums, freed, peak_bytes, at]));
     }
     json!({"rows": rows, "total": all.len(), "rest": rest})
 }
@@ -173,8 +173,8 @@ fn sites(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
 fn series(
     series: &BandSeries,
     file: &AnalyzedFile<'_>,
-    names: &mut StringTable<'_>,
-    parts: &mut PackedData,
+    strings: &mut StringTable<'_>,
+    packed: &mut PackedData,
 ) -> Value {
     let mut numbers = NumberPacker::default();
     let mut previous = vec![0; series.bands.len()];
@@ -194,7 +194,7 @@ fn series(
     let first = series.rows().next().map_or(0, |(at, _)| file.nanos(at));
     let bands = series.bands.iter().map(|band| match band {
         Band::Kind(kind) => json!({"name": kind.name()}),
-        Band::Site(site) => json!({"site": names.site(*site)}),
+        Band::Site(site) => json!({"site": strings.site(*site)}),
         Band::Process(pid) => {
             let name = file.process(*pid).map_or_else(String::new, |name| format!(" {name}"));
             json!({"name": sanitize(&format!("{pid}{name}")), "pid": pid.0})
@@ -210,12 +210,12 @@ fn series(
         "bands": bands.collect::<Value>(),
         "rows": series.len(),
         "first": first,
-        "part": parts.add(numbers),
+        "part": packed.add(numbers),
     })
 }
 
 /// Encodes a line: times since the previous point, and differences of sizes.
-fn line(points: &[(i64, u64)], parts: &mut PackedData) -> Value {
+fn line(points: &[(i64, u64)], packed: &mut PackedData) -> Value {
     let mut numbers = NumberPacker::default();
     let (mut last, mut size) = (points.first().map_or(0, |point| point.0), 0);
     for (at, bytes) in points {
@@ -224,11 +224,11 @@ fn line(points: &[(i64, u64)], parts: &mut PackedData) -> Value {
         (last, size) = (*at, *bytes);
     }
     let first = points.first().map_or(0, |point| point.0);
-    json!({"first": first, "count": points.len(), "part": parts.add(numbers)})
+    json!({"first": first, "count": points.len(), "part": packed.add(numbers)})
 }
 
 /// Returns the series of kinds that are not in the sum: host memory, managed memory, reservations.
-fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
+fn lines(report: &HtmlReport<'_>, packed: &mut PackedData) -> Value {
     let file = &report.file;
     let scope = file.imported.source.scope();
     let separate = report.usage.series.iter();
@@ -245,30 +245,30 @@ fn lines(report: &HtmlReport<'_>, parts: &mut PackedData) -> Value {
             "pid": series.pid.map(|pid| pid.0),
             "device": series.device.map(|device| device.0),
             "peak_bytes": series.peak.bytes,
-            "line": line(&points, parts),
+            "line": line(&points, packed),
         })
     });
     rows.collect()
 }
 
-fn overlays(overlays: &[OverlaySeries], file: &AnalyzedFile<'_>, parts: &mut PackedData) -> Value {
+fn overlays(overlays: &[OverlaySeries], file: &AnalyzedFile<'_>, packed: &mut PackedData) -> Value {
     let rows = overlays.iter().map(|overlay| {
         let points = overlay.points.iter().map(|(at, bytes)| (file.nanos(*at), *bytes));
         let points: Vec<_> = points.collect();
-        json!({"name": sanitize(&overlay.name), "line": line(&points, parts)})
+        json!({"name": sanitize(&overlay.name), "line": line(&points, packed)})
     });
     rows.collect()
 }
 
 /// Returns the memory that was never freed, by class.
-fn leaks(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
-    let leakage = report.leakage;
+fn leaks(report: &HtmlReport<'_>, strings: &mut StringTable<'_>) -> Value {
+    let leaks = report.leaks;
     let mut list = |leaks: &[LeakGroup]| {
         let all = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
         let rows = leaks.iter().take(MAX_LEAK_ROWS).map(|leak| {
             let group = leak.place;
             json!({
-                "site": names.site(group.site),
+                "site": strings.site(group.site),
                 "bytes": leak.amount.bytes,
                 "count": leak.amount.allocations,
                 "at_exit": leak.at_exit,
@@ -282,17 +282,17 @@ fn leaks(report: &HtmlReport<'_>, names: &mut StringTable<'_>) -> Value {
         json!({"rows": rows.collect::<Value>(), "total": leaks.len(), "sum": amount(all)})
     };
     json!({
-        "counted": list(&leakage.sites),
-        "managed": list(&leakage.managed),
-        "host": list(&leakage.host),
+        "counted": list(&leaks.sites),
+        "managed": list(&leaks.managed),
+        "host": list(&leaks.host),
     })
 }
 
 /// Returns leak suspects, other verdicts and anomalies.
-fn growing(found: &SuspectReport, file: &AnalyzedFile<'_>, names: &mut StringTable<'_>) -> Value {
+fn growing(found: &SuspectReport, file: &AnalyzedFile<'_>, strings: &mut StringTable<'_>) -> Value {
     let mut row = |one: &FileSiteVerdict| {
         json!({
-            "site": names.site(one.place.site),
+            "site": strings.site(one.place.site),
             "verdict": one.verdict.name(),
             "confidence": one.sureness.name(),
             "per_hour": one.evidence.growth_per_hour,
@@ -309,19 +309,19 @@ fn growing(found: &SuspectReport, file: &AnalyzedFile<'_>, names: &mut StringTab
     };
     let suspects: Value = found.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
     let others: Value = found.others.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
-    let anomalies = found.unusual.iter().take(MAX_LEAK_ROWS).map(|odd| {
-        let (bytes, baseline, kind) = match odd.what {
+    let anomalies = found.unusual.iter().take(MAX_LEAK_ROWS).map(|anomaly| {
+        let (bytes, baseline, kind) = match anomaly.what {
             AnomalyKind::Size { bytes, usual, .. } => (bytes, usual, "size"),
             AnomalyKind::Growth { bytes, usual, .. } => (bytes, usual, "growth"),
         };
         json!({
-            "site": names.site(odd.place.site),
-            "time": file.time(odd.at),
+            "site": strings.site(anomaly.place.site),
+            "time": file.time(anomaly.at),
             "type": kind,
             "bytes": bytes.0,
             "baseline": baseline.0,
-            "kind": odd.place.kind.name(),
-            "pid": odd.place.pid.0,
+            "kind": anomaly.place.kind.name(),
+            "pid": anomaly.place.pid.0,
         })
     });
     let anomalies: Value = anomalies.collect();
@@ -336,10 +336,10 @@ fn growing(found: &SuspectReport, file: &AnalyzedFile<'_>, names: &mut StringTab
 /// Encodes the largest allocations, ordered by start time.
 fn allocations(
     report: &HtmlReport<'_>,
-    names: &mut StringTable<'_>,
-    parts: &mut PackedData,
+    strings: &mut StringTable<'_>,
+    packed: &mut PackedData,
 ) -> Value {
-    let lives = &report.biggest.lives;
+    let lives = &report.largest.lives;
     let mut numbers = NumberPacker::default();
     let mut last = lives.first().map_or(Timestamp(0), |life| life.began);
     let first = lives.first().map_or(0, |life| report.file.nanos(life.began));
@@ -358,11 +358,11 @@ fn allocations(
         numbers.put(u64::from(tid.0));
         numbers.put(device.map_or(0, |device| u64::from(device.0) + 1));
         numbers.put(kind.index() as u64);
-        numbers.put(names.site(site) as u64);
-        numbers.whole(key.value);
+        numbers.put(strings.site(site) as u64);
+        numbers.put_fixed(key.value);
     }
-    let (count, all) = (lives.len(), report.biggest.count);
-    json!({"count": count, "total": all, "first": first, "part": parts.add(numbers)})
+    let (count, all) = (lives.len(), report.largest.count);
+    json!({"count": count, "total": all, "first": first, "part": packed.add(numbers)})
 }
 
 /// Returns the number of an end reason as the script expects it; 0 is live.

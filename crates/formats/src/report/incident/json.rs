@@ -198,20 +198,20 @@ impl IncidentJson {
     /// Converts a report.
     #[must_use]
     pub fn new(report: &IncidentReport<'_>) -> Self {
-        let failed = report.refused;
-        let requested = failed.map(|failed| failed.asked);
+        let failed = report.failed_request;
+        let requested = failed.map(|failed| failed.requested);
         Self {
             version: VERSION,
             id: report.id.to_owned(),
             trigger: report.trigger.name().to_owned(),
-            time: report.names.clock.precise(report.at),
+            time: report.context.clock.precise(report.at),
             host: sanitize(report.host).into_owned(),
             title: text::headline(report),
             exact: report.snapshot.uncertainty.exact(),
             oom_count: report.errors,
             recovered: report.recovered,
             suppressed_before: report.skipped,
-            requester: report.who.map(|requester| RequesterJson {
+            requester: report.requester.map(|requester| RequesterJson {
                 pid: requester.pid.0,
                 tid: requester.tid.map(|tid| tid.0),
                 name: sanitize(&requester.name).into_owned(),
@@ -233,7 +233,7 @@ impl IncidentJson {
             advice: report.advice.to_vec(),
             recorded_events: report.events,
             snapshot_after_ms: (report.snapshot.at - report.at).millis(),
-            written_after_ms: report.took.millis(),
+            written_after_ms: report.write_delay.millis(),
             html_report: sanitize_up_to(report.page, 1000).into_owned(),
             files: [SUMMARY_FILE, super::INCIDENT_FILE, SNAPSHOT_FILE, RECORDING_FILE, HTML_FILE]
                 .map(str::to_owned)
@@ -258,7 +258,7 @@ pub fn read(path: &Path) -> io::Result<IncidentJson> {
 
 fn gpu(report: &IncidentReport<'_>) -> Option<GpuJson> {
     let id = report.gpu?;
-    let known = report.names.gpu(id);
+    let known = report.context.gpu(id);
     Some(GpuJson {
         index: id.0,
         uuid: known.map(|gpu| sanitize(&gpu.uuid).into_owned()),
@@ -269,7 +269,7 @@ fn gpu(report: &IncidentReport<'_>) -> Option<GpuJson> {
 }
 
 fn cause(report: &IncidentReport<'_>) -> Option<CauseJson> {
-    let diagnosis = &report.refused?.diagnosis;
+    let diagnosis = &report.failed_request?.diagnosis;
     let breakdown = &diagnosis.figures;
     let cached = breakdown.cache_unused.map(|(bytes, _)| bytes);
     let all = [

@@ -87,7 +87,7 @@ pub struct Requester {
 #[derive(Clone, PartialEq, Debug)]
 pub struct FailedRequest {
     /// Requested resource.
-    pub asked: RequestedResource,
+    pub requested: RequestedResource,
     /// Driver function.
     pub function: Box<str>,
     /// Name of the site.
@@ -123,18 +123,18 @@ pub struct IncidentReport<'a> {
     /// Name of the host, not sanitized.
     pub host: &'a str,
     /// Process that triggered the incident.
-    pub who: Option<&'a Requester>,
+    pub requester: Option<&'a Requester>,
     /// Exceeded threshold, as a sentence.
     pub limit: Option<&'a str>,
     /// The call that failed.
-    pub refused: Option<&'a FailedRequest>,
+    pub failed_request: Option<&'a FailedRequest>,
     /// Device ordinal of the process.
     pub device: Option<DeviceId>,
     /// GPU of the host; none if the incident is about all GPUs.
     pub gpu: Option<GpuId>,
     /// Estimated free memory at that time; see
     /// [`engine::diagnosis::MemoryBreakdown::free_estimated`].
-    pub free_then: Option<Bytes>,
+    pub free_estimate: Option<Bytes>,
     /// Memory held there at that time by process, largest first.
     pub holders: &'a [Holder],
     /// Processes that grew most in the last minutes.
@@ -144,7 +144,7 @@ pub struct IncidentReport<'a> {
     /// Snapshot taken soon after.
     pub snapshot: &'a Snapshot,
     /// Names for ids of the snapshot.
-    pub names: &'a ReportContext,
+    pub context: &'a ReportContext,
     /// Out-of-memory errors of the same process and device that this incident covers.
     pub errors: u64,
     /// Whether the same request succeeded afterwards.
@@ -156,14 +156,14 @@ pub struct IncidentReport<'a> {
     /// State of the HTML report.
     pub page: &'a str,
     /// Time from the error to the written directory.
-    pub took: Nanos,
+    pub write_delay: Nanos,
 }
 
 impl IncidentReport<'_> {
     /// Returns the total memory of the GPU.
     #[must_use]
     pub fn total(&self) -> Option<Bytes> {
-        let gpu = self.gpu.and_then(|gpu| self.names.gpu(gpu));
+        let gpu = self.gpu.and_then(|gpu| self.context.gpu(gpu));
         gpu.map(|gpu| Bytes(gpu.total_bytes)).filter(|total| total.0 > 0)
     }
 

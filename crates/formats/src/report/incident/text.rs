@@ -40,10 +40,10 @@ pub(super) fn headline(report: &IncidentReport<'_>) -> String {
     };
     let gpu = device.as_ref().map_or_else(String::new, |device| format!(" on {device}"));
     let device = device.unwrap_or_else(|| "the device".to_owned());
-    let process = report
-        .who
-        .map_or_else(String::new, |who| format!("process {} ({})", who.pid, sanitize(&who.name)));
-    match (report.trigger, report.refused) {
+    let process = report.requester.map_or_else(String::new, |requester| {
+        format!("process {} ({})", requester.pid, sanitize(&requester.name))
+    });
+    match (report.trigger, report.failed_request) {
         (Trigger::OutOfMemory, Some(failed)) => {
             let error = match failed.diagnosis.cause {
                 OomCause::DeviceExhausted
@@ -57,7 +57,7 @@ pub(super) fn headline(report: &IncidentReport<'_>) -> String {
                 OomCause::AddressSpaceExhausted => "address space exhausted".to_owned(),
                 OomCause::HostMemoryExhausted => "host memory exhausted".to_owned(),
             };
-            let request = match failed.asked {
+            let request = match failed.requested {
                 RequestedResource::Memory(kind, bytes) => format!("{bytes} of {kind} memory"),
                 RequestedResource::Addresses => "addresses".to_owned(),
                 RequestedResource::Other => format!("memory for {}", sanitize(&failed.function)),
@@ -79,20 +79,23 @@ pub(super) fn headline(report: &IncidentReport<'_>) -> String {
 pub fn write_redacted(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     let redacted =
         |frames: &[Frame]| frames.iter().map(|frame| redact_paths(frame, false)).collect();
-    let refused = report
-        .refused
+    let failed_request = report
+        .failed_request
         .map(|failed| FailedRequest { frames: redacted(&failed.frames), ..failed.clone() });
     let mut holders = report.holders.to_vec();
     for site in holders.iter_mut().flat_map(|holder| &mut holder.sites) {
         site.frames = redacted(&site.frames);
     }
-    write(out, &IncidentReport { refused: refused.as_ref(), holders: &holders, ..*report })
+    write(
+        out,
+        &IncidentReport { failed_request: failed_request.as_ref(), holders: &holders, ..*report },
+    )
 }
 
 /// Writes the summary.
 pub fn write(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     writeln!(out, "{}", headline(report))?;
-    let clock = &report.names.clock;
+    let clock = &report.context.clock;
     writeln!(out, "{}, host {}", clock.precise(report.at), sanitize(report.host))?;
     cause(out, report)?;
     memory(out, report)?;
@@ -105,7 +108,7 @@ pub fn write(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()>
 }
 
 fn cause(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
-    let Some(failed) = report.refused else { return Ok(()) };
+    let Some(failed) = report.failed_request else { return Ok(()) };
     let diagnosis = &failed.diagnosis;
     let sentence = sanitize_up_to(&diagnosis.sentence, MAX_SENTENCE_CHARS);
     writeln!(out, "\nCAUSE: {} ({})", diagnosis.cause.name(), diagnosis.sureness.name())?;
@@ -121,7 +124,7 @@ fn cause(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
         1 => writeln!(out, "  1 earlier failure of this process was suppressed.")?,
         more => writeln!(out, "  {more} earlier failures of this process were suppressed.")?,
     }
-    let thread = report.who.and_then(|who| who.tid);
+    let thread = report.requester.and_then(|requester| requester.tid);
     let thread = thread.map_or_else(String::new, |tid| format!(" on thread {tid}"));
     writeln!(out, "\nCALL: {}{thread}", sanitize(&failed.function))?;
     if failed.frames.is_empty() {
@@ -142,7 +145,7 @@ fn memory(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     };
     let traced = report.holders.iter().fold(0_u64, |sum, one| sum.saturating_add(one.live_bytes.0));
     add("total", report.total());
-    match report.refused {
+    match report.failed_request {
         Some(failed) => {
             let breakdown = &failed.diagnosis.figures;
             add("free (last driver report)", breakdown.free_reported);
@@ -159,7 +162,7 @@ fn memory(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
         }
         None => {
             add("free (last driver report)", report.free());
-            add("free at that time (estimated)", report.free_then);
+            add("free at that time (estimated)", report.free_estimate);
             add("traced allocations", Some(Bytes(traced)));
         }
     }

@@ -10,8 +10,8 @@ use crate::export::ReportContext;
 use crate::sanitize::{MAX_KERNEL_NAME_CHARS, sanitize, sanitize_up_to};
 
 /// Returns the object of `vramscope kernels` for a snapshot, without a line break.
-pub fn line(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<String> {
-    serde_json::to_string(&ReportJson::new(snapshot, names))
+pub fn line(snapshot: &Snapshot, context: &ReportContext) -> serde_json::Result<String> {
+    serde_json::to_string(&ReportJson::new(snapshot, context))
 }
 
 #[derive(Serialize)]
@@ -103,12 +103,12 @@ struct BandwidthJson {
 }
 
 impl ReportJson {
-    fn new(snapshot: &Snapshot, names: &ReportContext) -> Self {
+    fn new(snapshot: &Snapshot, context: &ReportContext) -> Self {
         let lost = &snapshot.uncertainty.lost;
         let processes: Vec<_> =
-            snapshot.processes.iter().filter_map(|view| ProcessJson::new(view, names)).collect();
+            snapshot.processes.iter().filter_map(|view| ProcessJson::new(view, context)).collect();
         Self {
-            time: names.clock.precise(snapshot.at),
+            time: context.clock.precise(snapshot.at),
             exact: exact(snapshot),
             lost_events: lost.events(),
             lost_launches: lost.launches,
@@ -120,7 +120,7 @@ impl ReportJson {
 }
 
 impl ProcessJson {
-    fn new(view: &ProcessView, names: &ReportContext) -> Option<Self> {
+    fn new(view: &ProcessView, context: &ReportContext) -> Option<Self> {
         Some(Self {
             pid: view.key.pid.0,
             uid: view.uid,
@@ -131,7 +131,7 @@ impl ProcessJson {
             failed_calls: view
                 .failures
                 .iter()
-                .map(|failure| FailedCallJson::new(*failure, names))
+                .map(|failure| FailedCallJson::new(*failure, context))
                 .collect(),
         })
     }

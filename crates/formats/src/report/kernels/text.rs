@@ -19,11 +19,15 @@ const NAME_WIDTH: usize = 72;
 pub fn report(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     let rule = "-".repeat(20);
-    writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
+    writeln!(
+        out,
+        "{}",
+        style.bold(&format!("{rule} {} {rule}", context.clock.short(snapshot.at)))
+    )?;
     let mut is_empty = true;
     for view in &snapshot.processes {
         if let Some(activity) = view.work.as_ref().filter(|activity| has_activity(activity, view)) {
@@ -31,13 +35,13 @@ pub fn report(
                 writeln!(out)?;
             }
             is_empty = false;
-            process(out, view, activity, names, style)?;
+            process(out, view, activity, context, style)?;
         }
     }
     if is_empty {
         writeln!(out, "No launches or copies yet.")?;
     }
-    losses(out, snapshot, names, style)
+    losses(out, snapshot, context, style)
 }
 
 fn has_activity(activity: &ActivityView, view: &ProcessView) -> bool {
@@ -50,7 +54,7 @@ fn process(
     out: &mut dyn Write,
     view: &ProcessView,
     activity: &ActivityView,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
@@ -61,7 +65,7 @@ fn process(
     for failure in &view.failures {
         let line = format!(
             "  failed: {} returned {} ({}), {}",
-            names.function(failure.function),
+            context.function(failure.function),
             result_name(failure.code),
             failure.code,
             times(failure.count)
@@ -195,10 +199,10 @@ pub(crate) fn uncounted(
 fn losses(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    capture_ended(out, &snapshot.uncertainty, names, style)?;
+    capture_ended(out, &snapshot.uncertainty, context, style)?;
     let lost = &snapshot.uncertainty.lost;
     uncounted(out, snapshot, style)?;
     if lost.events() > 0 {

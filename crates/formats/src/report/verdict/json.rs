@@ -189,10 +189,10 @@ impl EvidenceJson {
 }
 
 impl AnomalyJson {
-    pub(crate) fn new(anomaly: &Anomaly, names: &ReportContext) -> Self {
+    pub(crate) fn new(anomaly: &Anomaly, context: &ReportContext) -> Self {
         let plain = |text: &str| sanitize(text).into_owned();
         let base = Self {
-            time: names.clock.precise(anomaly.at),
+            time: context.clock.precise(anomaly.at),
             pid: anomaly.pid.0,
             process: plain(&anomaly.process),
             tid: anomaly.tid.map(|tid| tid.0),

@@ -20,7 +20,7 @@ const MAX_ANOMALIES: usize = 10;
 pub(crate) fn write_brief(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     for suspect in snapshot.suspects.iter().take(MAX_INTERIM_SUSPECTS) {
@@ -28,18 +28,18 @@ pub(crate) fn write_brief(
         writeln!(out, "{}", style.alarm(&text))?;
     }
     more(out, snapshot.suspects_total, MAX_INTERIM_SUSPECTS as u64, "suspects", style)?;
-    anomalies(out, &snapshot.anomalies, names, style)
+    anomalies(out, &snapshot.anomalies, context, style)
 }
 
 /// Writes all verdicts, for the last report.
 pub(crate) fn write_full(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     if snapshot.suspects_total == 0 && snapshot.other_verdicts.is_empty() {
-        return anomalies(out, &snapshot.anomalies, names, style);
+        return anomalies(out, &snapshot.anomalies, context, style);
     }
     writeln!(out)?;
     let undecided = snapshot
@@ -68,7 +68,7 @@ pub(crate) fn write_full(
         let text = format!("{}: {}", location_of(verdict), summary_of(verdict));
         writeln!(out, "  {word:<16}{}", style.dim(&text))?;
     }
-    anomalies(out, &snapshot.anomalies, names, style)
+    anomalies(out, &snapshot.anomalies, context, style)
 }
 
 /// Returns the location and process of a site.
@@ -109,7 +109,7 @@ fn suspect(
 fn anomalies(
     out: &mut dyn Write,
     anomalies: &[Anomaly],
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     for anomaly in anomalies.iter().take(MAX_ANOMALIES) {
@@ -123,7 +123,7 @@ fn anomalies(
         };
         let text = format!(
             "ANOMALY at {}: {process}, {location}: {}",
-            names.clock.short(anomaly.at),
+            context.clock.short(anomaly.at),
             anomaly_summary(anomaly)
         );
         writeln!(out, "{}", style.paint("33", &sanitize(&text)))?;

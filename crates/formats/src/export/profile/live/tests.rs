@@ -23,9 +23,9 @@ fn names() -> ReportContext {
     ReportContext { clock, function: |_| "", recorded: FunctionTable::default(), gpus: Vec::new() }
 }
 
-fn event(second: u64, what: EventKind) -> Event {
+fn event(second: u64, kind: EventKind) -> Event {
     let at = Timestamp(second * SECOND);
-    Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind: what }
+    Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind }
 }
 
 fn started() -> Ledger {

@@ -6,7 +6,7 @@ use engine::model::units::Bytes;
 use super::super::document::{Cell, Document, Line, Section, Table};
 use super::super::{DiffView, frames, omitted_note};
 
-pub(in crate::report::analysis) fn page(comparison: &DiffView<'_>) -> Document {
+pub(in crate::report::analysis) fn document(comparison: &DiffView<'_>) -> Document {
     let diff = comparison.diff;
     let (before, after) = diff.never_freed;
     let sites_with = |trend: Trend| diff.rows.iter().filter(|row| row.trend == trend).count();

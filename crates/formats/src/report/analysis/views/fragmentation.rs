@@ -51,9 +51,9 @@ pub struct PoolRow {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdviceRow {
     /// Action: a setting, a call, or nothing.
-    pub what: String,
+    pub action: String,
     /// Reason, with the values behind it.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Whether a request of a given size would fit.
@@ -69,22 +69,24 @@ pub struct WouldFit {
     pub text: String,
 }
 
-pub(in crate::report::analysis) fn page(answer: &FragmentationView) -> Document {
+pub(in crate::report::analysis) fn document(view: &FragmentationView) -> Document {
     let sum = |of: fn(&PoolRow) -> Option<u64>| {
-        answer.pools.iter().filter_map(of).fold(0, u64::saturating_add)
+        view.pools.iter().filter_map(of).fold(0, u64::saturating_add)
     };
     let (stuck, reserved) = (sum(|pool| pool.stuck_bytes), sum(|pool| pool.reserved_bytes));
-    let headline = if answer.pools.is_empty() {
+    let headline = if view.pools.is_empty() {
         "No caches or pools in this file".to_owned()
-    } else if answer.pools.iter().all(|pool| pool.stuck_bytes.is_none()) {
+    } else if view.pools.iter().all(|pool| pool.stuck_bytes.is_none()) {
         let used = Bytes(sum(|pool| Some(pool.active_bytes)));
         format!("{used} in use; the file has only pool totals, so fragmentation is unknown")
     } else {
         format!("{} of {} reserved is fragmented", Bytes(stuck), Bytes(reserved))
     };
     let mut lines: Vec<_> =
-        answer.would_fit.iter().map(|one| Line::Plain(one.text.clone())).collect();
-    lines.extend(answer.advice.iter().map(|one| Line::Plain(format!("{}: {}", one.what, one.why))));
+        view.would_fit.iter().map(|one| Line::Plain(one.text.clone())).collect();
+    lines.extend(
+        view.advice.iter().map(|one| Line::Plain(format!("{}: {}", one.action, one.reason))),
+    );
     let section = Section {
         title: "Pools".to_owned(),
         table: Table {
@@ -101,7 +103,7 @@ pub(in crate::report::analysis) fn page(answer: &FragmentationView) -> Document 
                 "releasable",
                 "fragmented",
             ],
-            rows: answer.pools.iter().map(row).collect(),
+            rows: view.pools.iter().map(row).collect(),
         },
         ..Section::default()
     };
@@ -141,7 +143,7 @@ fn row(pool: &PoolRow) -> Vec<Cell> {
 }
 
 /// Returns every pool as a table.
-pub(in crate::report::analysis) fn table(answer: &FragmentationView) -> Table {
+pub(in crate::report::analysis) fn table(view: &FragmentationView) -> Table {
     let row = |pool: &PoolRow| {
         vec![
             device_number(pool.device),
@@ -172,5 +174,5 @@ pub(in crate::report::analysis) fn table(answer: &FragmentationView) -> Table {
         "fragmented_bytes",
         "pid",
     ];
-    Table { columns, rows: answer.pools.iter().map(row).collect() }
+    Table { columns, rows: view.pools.iter().map(row).collect() }
 }

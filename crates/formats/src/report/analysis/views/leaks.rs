@@ -9,12 +9,12 @@ use super::super::document::{Cell, Document, Line, Section, Table};
 use super::super::{AnalyzedFile, frames, location, omitted_note};
 use crate::report::live::text::format_count;
 
-pub(in crate::report::analysis) fn page(
-    leakage: &LeakReport,
+pub(in crate::report::analysis) fn document(
+    report: &LeakReport,
     file: &AnalyzedFile<'_>,
 ) -> Document {
-    let leaked = leakage.avoidable();
-    let sites = leakage.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
+    let leaked = report.avoidable();
+    let sites = report.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
     let headline = match leaked.allocations {
         0 => format!("No leaks: all {} was freed", file.memory_phrase()),
         n => {
@@ -24,23 +24,23 @@ pub(in crate::report::analysis) fn page(
         }
     };
     let mut lines = Vec::new();
-    if leakage.by_kind.len() > 1 {
-        lines.push(Line::Plain(format!("by kind: {}", kinds(&leakage.by_kind))));
+    if report.by_kind.len() > 1 {
+        lines.push(Line::Plain(format!("by kind: {}", kinds(&report.by_kind))));
     }
-    if !leakage.other_by_kind.is_empty() {
-        let other = kinds(&leakage.other_by_kind);
+    if !report.other_by_kind.is_empty() {
+        let other = kinds(&report.other_by_kind);
         lines.push(Line::Dim(format!("also never freed (not counted): {other}")));
     }
     let (statics, others): (Vec<_>, Vec<_>) =
-        leakage.sites.iter().partition(|leak| leak.place.kind.is_static());
+        report.sites.iter().partition(|leak| leak.place.kind.is_static());
     let mut sections = vec![section("", &others, file)];
     if !statics.is_empty() {
-        let sum = Bytes(leakage.statics.bytes);
+        let sum = Bytes(report.statics.bytes);
         let title = format!("Static variables: {sum} (freed with their module)");
         sections.push(section(&title, &statics, file));
     }
     for (name, leaks) in
-        [("Managed memory", &leakage.managed), ("Pinned and registered host memory", &leakage.host)]
+        [("Managed memory", &report.managed), ("Pinned and registered host memory", &report.host)]
     {
         let sum = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
         let title = format!("{name}: {} in {}", Bytes(sum.bytes), format_count(sum.allocations));
@@ -81,11 +81,8 @@ fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Sectio
 }
 
 /// Returns every site, including those that do not count as leaked.
-pub(in crate::report::analysis) fn table(
-    leakage: &LeakReport,
-    file: &AnalyzedFile<'_>,
-) -> Table {
-    let all: Vec<_> = leakage.sites.iter().chain(&leakage.managed).collect();
+pub(in crate::report::analysis) fn table(report: &LeakReport, file: &AnalyzedFile<'_>) -> Table {
+    let all: Vec<_> = report.sites.iter().chain(&report.managed).collect();
     let shown = file.shown(all.len());
     let row = |leak: &&LeakGroup| {
         vec![

@@ -10,7 +10,7 @@ use super::super::{AnalyzedFile, device, frames, omitted_note, tsv};
 use super::leaks::device_number;
 use crate::report::live::text::format_count;
 
-pub(in crate::report::analysis) fn page(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Document {
+pub(in crate::report::analysis) fn document(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Document {
     let devices = peaks.iter().filter(|peak| peak.pid.is_none());
     let Some(highest) = devices.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0) else {
         let headline = format!("No {} was allocated", file.memory_phrase());

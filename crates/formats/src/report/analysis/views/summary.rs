@@ -10,13 +10,13 @@ use super::super::{AnalyzedFile, device, frames, location};
 use super::leaks::{device_number, kinds};
 use crate::report::live::text::format_count;
 
-pub(in crate::report::analysis) fn page(
-    overview: &SummaryReport,
+pub(in crate::report::analysis) fn document(
+    report: &SummaryReport,
     file: &AnalyzedFile<'_>,
 ) -> Document {
-    let devices = || overview.processes.iter().flat_map(|process| &process.devices);
+    let devices = || report.processes.iter().flat_map(|process| &process.devices);
     let allocations: u64 = devices().map(|device| device.allocations).sum();
-    let never_freed = overview.never_freed;
+    let never_freed = report.never_freed;
     let headline = if allocations == 0 {
         "Nothing was allocated".to_owned()
     } else {
@@ -29,14 +29,14 @@ pub(in crate::report::analysis) fn page(
                 format_count(never_freed.allocations)
             ),
         };
-        format!("{}, peak {}, {freed}", format_count(allocations), Bytes(overview.peak_bytes))
+        format!("{}, peak {}, {freed}", format_count(allocations), Bytes(report.peak_bytes))
     };
     let mut lines = vec![Line::Dim(origin(file))];
-    if overview.peak_bytes > 0 {
-        lines.push(Line::Dim(format!("the peak was at {}", file.time(overview.peak_at))));
+    if report.peak_bytes > 0 {
+        lines.push(Line::Dim(format!("the peak was at {}", file.time(report.peak_at))));
     }
-    let mut sections = vec![processes(overview, file)];
-    for process in overview.processes.iter().filter(|process| !process.sites.is_empty()) {
+    let mut sections = vec![processes(report, file)];
+    for process in report.processes.iter().filter(|process| !process.sites.is_empty()) {
         sections.push(sites(process, file));
     }
     sections.retain(|section| !section.table.rows.is_empty());
@@ -51,9 +51,9 @@ fn origin(file: &AnalyzedFile<'_>) -> String {
     format!("{}: {source}{by}, {} events", file.path, file.imported.events)
 }
 
-fn processes(overview: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
+fn processes(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Section {
     let mut rows = Vec::new();
-    for process in &overview.processes {
+    for process in &report.processes {
         for on in &process.devices {
             rows.push(vec![
                 Cell::Text(process.pid.to_string()),
@@ -122,12 +122,9 @@ fn sites(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
 }
 
 /// Returns one row per process and device.
-pub(in crate::report::analysis) fn table(
-    overview: &SummaryReport,
-    file: &AnalyzedFile<'_>,
-) -> Table {
+pub(in crate::report::analysis) fn table(report: &SummaryReport, file: &AnalyzedFile<'_>) -> Table {
     let mut rows = Vec::new();
-    for process in &overview.processes {
+    for process in &report.processes {
         for on in &process.devices {
             rows.push(row(process, on, file));
         }

@@ -15,11 +15,11 @@ use crate::report::verdict::{kind as kind_of, verdict_label};
 /// Default number of other sites in the report.
 const DEFAULT_OTHER_SITES: usize = 10;
 
-pub(in crate::report::analysis) fn page(
-    found: &SuspectReport,
+pub(in crate::report::analysis) fn document(
+    report: &SuspectReport,
     file: &AnalyzedFile<'_>,
 ) -> Document {
-    let suspects = &found.suspects;
+    let suspects = &report.suspects;
     let other_leaks = file.info.verdicts.iter().filter(|one| one.verdict == Verdict::Leak);
     let leaks = suspects.len() + other_leaks.count();
     let shown = file.shown(suspects.len());
@@ -28,11 +28,11 @@ pub(in crate::report::analysis) fn page(
         last.after.extend(omitted_note(suspects.len(), shown));
     }
     sections.extend(tensors_and_objects(file));
-    sections.push(others(found, file));
-    sections.push(anomalies(found, file));
+    sections.push(others(report, file));
+    sections.push(anomalies(report, file));
     let caveat = "a suspect is not proof: a cache that is still filling looks the same".to_owned();
     Document {
-        headline: headline(found, leaks),
+        headline: headline(report, leaks),
         alarm: leaks > 0,
         lines: (leaks > 0).then_some(Line::Dim(caveat)).into_iter().collect(),
         sections,
@@ -40,9 +40,9 @@ pub(in crate::report::analysis) fn page(
     }
 }
 
-fn headline(found: &SuspectReport, leaks: usize) -> String {
+fn headline(report: &SuspectReport, leaks: usize) -> String {
     match leaks {
-        0 if !found.has_enough_data() => {
+        0 if !report.has_enough_data() => {
             "Not enough data: too short, or too few allocations".to_owned()
         }
         0 => "No leak suspects".to_owned(),
@@ -151,8 +151,8 @@ fn tensors_and_objects(file: &AnalyzedFile<'_>) -> Option<Section> {
     })
 }
 
-fn others(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
-    let shown = file.top.unwrap_or(DEFAULT_OTHER_SITES).min(found.others.len());
+fn others(report: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
+    let shown = file.top.unwrap_or(DEFAULT_OTHER_SITES).min(report.others.len());
     let row = |one: &FileSiteVerdict| {
         vec![
             Cell::Text(verdict_label(one.verdict).to_owned()),
@@ -180,17 +180,17 @@ fn others(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
                 "pid",
                 "site",
             ],
-            rows: found.others.iter().take(shown).map(row).collect(),
+            rows: report.others.iter().take(shown).map(row).collect(),
         },
-        after: omitted_note(found.others.len(), shown).into_iter().collect(),
+        after: omitted_note(report.others.len(), shown).into_iter().collect(),
         ..Section::default()
     }
 }
 
-fn anomalies(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
-    let shown = file.shown(found.unusual.len());
-    let row = |odd: &FileAnomaly| {
-        let (kind, bytes, usual) = match odd.what {
+fn anomalies(report: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
+    let shown = file.shown(report.unusual.len());
+    let row = |anomaly: &FileAnomaly| {
+        let (kind, bytes, usual) = match anomaly.what {
             AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
                 let scope = if of_site { "at this site" } else { "in this process" };
                 let state = if live { "live" } else { "no longer live" };
@@ -201,28 +201,28 @@ fn anomalies(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
             }
         };
         vec![
-            Cell::Time(file.time(odd.at), file.nanos(odd.at)),
+            Cell::Time(file.time(anomaly.at), file.nanos(anomaly.at)),
             Cell::Bytes(bytes.0),
             Cell::Bytes(usual.0),
             Cell::Text(kind),
-            Cell::Text(odd.place.kind.to_string()),
-            Cell::Text(odd.place.pid.to_string()),
-            frames::cell(&file.info.stacks, odd.place.site),
+            Cell::Text(anomaly.place.kind.to_string()),
+            Cell::Text(anomaly.place.pid.to_string()),
+            frames::cell(&file.info.stacks, anomaly.place.site),
         ]
     };
     Section {
         title: "Anomalies".to_owned(),
         table: Table {
             columns: vec!["time", "bytes", "baseline", "type", "kind", "pid", "site"],
-            rows: found.unusual.iter().take(shown).map(row).collect(),
+            rows: report.unusual.iter().take(shown).map(row).collect(),
         },
-        after: omitted_note(found.unusual.len(), shown).into_iter().collect(),
+        after: omitted_note(report.unusual.len(), shown).into_iter().collect(),
         ..Section::default()
     }
 }
 
 /// Returns every site, suspects first.
-pub(in crate::report::analysis) fn table(found: &SuspectReport, file: &AnalyzedFile<'_>) -> Table {
+pub(in crate::report::analysis) fn table(report: &SuspectReport, file: &AnalyzedFile<'_>) -> Table {
     let row = |one: &FileSiteVerdict| {
         let evidence = &one.evidence;
         let span = |span: Option<engine::model::units::Nanos>| span.map_or(Cell::Empty, Cell::Span);
@@ -273,7 +273,7 @@ pub(in crate::report::analysis) fn table(found: &SuspectReport, file: &AnalyzedF
         "median_lifetime_ns",
         "max_lifetime_ns",
     ];
-    let all = || found.suspects.iter().chain(&found.others);
+    let all = || report.suspects.iter().chain(&report.others);
     Table { columns, rows: all().take(file.shown(all().count())).map(row).collect() }
 }
 

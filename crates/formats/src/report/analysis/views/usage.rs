@@ -9,12 +9,12 @@ use super::super::document::{AsciiChart, Cell, ChartSeries, Document, Section, T
 use super::super::{AnalyzedFile, OverlaySeries, device, location, tsv};
 use super::leaks::device_number;
 
-pub(in crate::report::analysis) fn page(
-    courses: &UsageReport,
+pub(in crate::report::analysis) fn document(
+    usage: &UsageReport,
     overlays: &[OverlaySeries],
     file: &AnalyzedFile<'_>,
 ) -> Document {
-    let highest = courses.totals.iter().max_by_key(|series| series.peak.bytes);
+    let highest = usage.totals.iter().max_by_key(|series| series.peak.bytes);
     let Some(highest) = highest.filter(|series| series.peak.bytes > 0) else {
         let headline = format!("No {} was allocated", file.memory_phrase());
         return Document { headline, ..Document::default() };
@@ -28,8 +28,8 @@ pub(in crate::report::analysis) fn page(
         Bytes(last)
     );
     let mut sections: Vec<_> =
-        courses.totals.iter().map(|series| chart(series, overlays, file)).collect();
-    sections.push(table(courses, file));
+        usage.totals.iter().map(|series| chart(series, overlays, file)).collect();
+    sections.push(table(usage, file));
     Document { headline, sections, ..Document::default() }
 }
 
@@ -58,7 +58,7 @@ fn chart(series: &UsageSeries, overlays: &[OverlaySeries], file: &AnalyzedFile<'
     Section { title, chart: Some(AsciiChart { curves, ends }), ..Section::default() }
 }
 
-fn table(courses: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
+fn table(usage: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
     let row = |series: &UsageSeries| {
         vec![
             series.kind.map_or(Cell::Empty, |kind| location(series.device, kind)),
@@ -74,7 +74,7 @@ fn table(courses: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
         title: "By device, process and kind".to_owned(),
         table: Table {
             columns: vec!["device", "pid", "kind", "peak", "at", "at the end", "points"],
-            rows: courses.series.iter().map(row).collect(),
+            rows: usage.series.iter().map(row).collect(),
         },
         ..Section::default()
     }
@@ -82,13 +82,13 @@ fn table(courses: &UsageReport, file: &AnalyzedFile<'_>) -> Section {
 
 /// Writes every point; device totals have no process and kind.
 pub(in crate::report::analysis) fn rows(
-    courses: &UsageReport,
+    usage: &UsageReport,
     overlays: &[OverlaySeries],
     file: &AnalyzedFile<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     tsv::head(out, &["time", "time_ns", "device", "kind", "pid", "bytes", "source"])?;
-    for series in courses.totals.iter().chain(&courses.series) {
+    for series in usage.totals.iter().chain(&usage.series) {
         for point in &series.points {
             let cells = [
                 file.plain_time(point.at),

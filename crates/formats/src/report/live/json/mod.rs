@@ -28,13 +28,16 @@ use sites::{ProcessSiteJson, SiteJson};
 use torch::TorchJson;
 
 /// Returns the object for a snapshot, without a line break.
-pub fn line(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<String> {
-    serde_json::to_string(&ReportJson::new(snapshot, names))
+pub fn line(snapshot: &Snapshot, context: &ReportContext) -> serde_json::Result<String> {
+    serde_json::to_string(&ReportJson::new(snapshot, context))
 }
 
 /// Returns the object as a value, for callers that use parts of it.
-pub fn value(snapshot: &Snapshot, names: &ReportContext) -> serde_json::Result<serde_json::Value> {
-    serde_json::to_value(ReportJson::new(snapshot, names))
+pub fn value(
+    snapshot: &Snapshot,
+    context: &ReportContext,
+) -> serde_json::Result<serde_json::Value> {
+    serde_json::to_value(ReportJson::new(snapshot, context))
 }
 
 #[derive(Serialize)]
@@ -271,7 +274,7 @@ const fn ordinal(device: Option<DeviceId>) -> Option<u16> {
 }
 
 impl ReportJson {
-    fn new(snapshot: &Snapshot, names: &ReportContext) -> Self {
+    fn new(snapshot: &Snapshot, context: &ReportContext) -> Self {
         let listed = crate::export::listed(snapshot);
         // `live_bytes` counts running processes, so its bounds do the same.
         let bounded = Uncertainty {
@@ -284,23 +287,22 @@ impl ReportJson {
         let tensor_sites_total = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
         let activity = snapshot.processes.iter().any(|process| process.work.is_some());
         Self {
-            time: names.clock.precise(snapshot.at),
+            time: context.clock.precise(snapshot.at),
             exact: listed.exact(),
             lost_events: listed.lost.events(),
             live_bytes: device_bytes(&running),
             live_allocations: running.iter().map(|process| process.live_allocations).sum(),
             not_freed_bytes: device_bytes(&ended),
-            uncertainty: UncertaintyJson::new(&bounded, names).map(|uncertainty| UncertaintyJson {
-                lost_processes: Some(listed.lost.processes),
-                ..uncertainty
+            uncertainty: UncertaintyJson::new(&bounded, context).map(|uncertainty| {
+                UncertaintyJson { lost_processes: Some(listed.lost.processes), ..uncertainty }
             }),
-            processes: snapshot.processes.iter().map(|p| ProcessJson::new(p, names)).collect(),
+            processes: snapshot.processes.iter().map(|p| ProcessJson::new(p, context)).collect(),
             out_of_memory: snapshot
                 .out_of_memory
                 .iter()
-                .map(|o| OutOfMemoryJson::new(o, names))
+                .map(|o| OutOfMemoryJson::new(o, context))
                 .collect(),
-            sites: snapshot.sites.iter().map(|site| SiteJson::new(site, names)).collect(),
+            sites: snapshot.sites.iter().map(|site| SiteJson::new(site, context)).collect(),
             sites_total: snapshot.sites_total,
             allocations_without_stack: snapshot.without_stack,
             lost_stacks: snapshot.uncertainty.lost.stacks,
@@ -314,9 +316,9 @@ impl ReportJson {
                 .iter()
                 .map(|j| SiteVerdictJson::new(j, false))
                 .collect(),
-            anomalies: snapshot.anomalies.iter().map(|a| AnomalyJson::new(a, names)).collect(),
+            anomalies: snapshot.anomalies.iter().map(|a| AnomalyJson::new(a, context)).collect(),
             tensor_sites: tensor_sites_total.map(|_| {
-                snapshot.tensor_sites.iter().map(|site| SiteJson::new(site, names)).collect()
+                snapshot.tensor_sites.iter().map(|site| SiteJson::new(site, context)).collect()
             }),
             tensor_sites_total,
         }
@@ -324,7 +326,7 @@ impl ReportJson {
 }
 
 impl UncertaintyJson {
-    fn new(uncertainty: &Uncertainty, names: &ReportContext) -> Option<Self> {
+    fn new(uncertainty: &Uncertainty, context: &ReportContext) -> Option<Self> {
         let lost = &uncertainty.lost;
         (!uncertainty.exact()).then(|| Self {
             live_bytes_min: uncertainty.live_at_least.0,
@@ -340,8 +342,8 @@ impl UncertaintyJson {
             unknown_context: uncertainty.unknown_context,
             ambiguous_calls: uncertainty.ambiguous_calls,
             before_trace: uncertainty.before_trace,
-            lost_since: lost.since.map(|moment| names.clock.precise(moment)),
-            capture_end_time: uncertainty.capture_ended.map(|moment| names.clock.precise(moment)),
+            lost_since: lost.since.map(|moment| context.clock.precise(moment)),
+            capture_end_time: uncertainty.capture_ended.map(|moment| context.clock.precise(moment)),
         })
     }
 }
@@ -362,7 +364,7 @@ impl Received {
 }
 
 impl ProcessJson {
-    fn new(process: &ProcessView, names: &ReportContext) -> Self {
+    fn new(process: &ProcessView, context: &ReportContext) -> Self {
         Self {
             pid: process.key.pid.0,
             uid: process.uid,
@@ -377,7 +379,7 @@ impl ProcessJson {
             live_bytes: process.live_bytes.0,
             live_allocations: process.live_allocations,
             peak_bytes: process.peak_bytes.0,
-            peak_time: (process.peak_bytes.0 > 0).then(|| names.clock.precise(process.peak_at)),
+            peak_time: (process.peak_bytes.0 > 0).then(|| context.clock.precise(process.peak_at)),
             peak_bounds: process.peak_bounds.map(BoundsJson::new),
             allocations_total: process.allocations_total,
             frees_total: process.frees_total,
@@ -388,30 +390,32 @@ impl ProcessJson {
                 .then(|| Received::new(process.received_calls)),
             untracked_bytes: process.untracked().map(|bytes| bytes.0),
             before_trace: process.before_trace,
-            traced_since: process.before_trace.then(|| names.clock.precise(names.clock.start())),
-            devices: process.devices.iter().map(|view| DeviceJson::new(view, names)).collect(),
+            traced_since: process
+                .before_trace
+                .then(|| context.clock.precise(context.clock.start())),
+            devices: process.devices.iter().map(|view| DeviceJson::new(view, context)).collect(),
             live_bytes_by_kind: bytes_by_kind(&process.kinds),
             live_allocations_by_kind: allocations_by_kind(&process.kinds),
             threads: process.threads.iter().map(ThreadJson::new).collect(),
             failed_calls: process
                 .failures
                 .iter()
-                .map(|view| FailedCallJson::new(*view, names))
+                .map(|view| FailedCallJson::new(*view, context))
                 .collect(),
-            pools: process.pools.iter().map(|view| PoolJson::new(view, names)).collect(),
+            pools: process.pools.iter().map(|view| PoolJson::new(view, context)).collect(),
             reserved_va_bytes: process.reserved_addresses.0,
             api_misuse: api_misuse(&process.mistakes),
             work: process.work.as_ref().map(ActivityJson::new),
             objects: process.objects.iter().map(ObjectCountsJson::new).collect(),
             lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
-            torch: process.torch.as_ref().map(|view| TorchJson::new(view, names)),
+            torch: process.torch.as_ref().map(|view| TorchJson::new(view, context)),
             sites: process
                 .sites
                 .iter()
                 .map(|site| ProcessSiteJson::new(site, process.ended.is_some()))
                 .collect(),
             sites_total: process.sites_total,
-            uncertainty: UncertaintyJson::new(&process.certainty, names),
+            uncertainty: UncertaintyJson::new(&process.certainty, context),
         }
     }
 }
@@ -440,8 +444,8 @@ fn api_misuse(counts: &ApiMisuse) -> BTreeMap<&'static str, u64> {
 }
 
 impl GpuJson {
-    fn new(gpu: GpuId, names: &ReportContext) -> Self {
-        let named = names.gpu(gpu);
+    fn new(gpu: GpuId, context: &ReportContext) -> Self {
+        let named = context.gpu(gpu);
         Self {
             index: gpu.0,
             uuid: named.map(|named| sanitize(&named.uuid).into_owned()),
@@ -457,7 +461,7 @@ impl BoundsJson {
 }
 
 impl DeviceJson {
-    fn new(view: &DeviceView, names: &ReportContext) -> Self {
+    fn new(view: &DeviceView, context: &ReportContext) -> Self {
         Self {
             device: ordinal(view.device),
             live_bytes: view.live_bytes.0,
@@ -465,7 +469,7 @@ impl DeviceJson {
             peak_bounds: view.peak_bounds.map(BoundsJson::new),
             unknown_reason: (view.device.is_none() && view.live_bytes.0 > 0)
                 .then_some(crate::export::UNKNOWN_DEVICE_REASON),
-            gpu: view.gpu.map(|gpu| GpuJson::new(gpu, names)),
+            gpu: view.gpu.map(|gpu| GpuJson::new(gpu, context)),
             driver_bytes: view.driver_bytes.map(|bytes| bytes.0),
             untracked_bytes: view.untracked().map(|bytes| bytes.0),
             untracked_bytes_max: view
@@ -478,9 +482,9 @@ impl DeviceJson {
 }
 
 impl FailedCallJson {
-    pub(crate) fn new(view: FailedCallCount, names: &ReportContext) -> Self {
+    pub(crate) fn new(view: FailedCallCount, context: &ReportContext) -> Self {
         Self {
-            function: names.function(view.function).into_owned(),
+            function: context.function(view.function).into_owned(),
             code: view.code,
             error: result_name(view.code),
             count: view.count,
@@ -489,14 +493,14 @@ impl FailedCallJson {
 }
 
 impl PoolJson {
-    fn new(view: &PoolView, names: &ReportContext) -> Self {
+    fn new(view: &PoolView, context: &ReportContext) -> Self {
         Self {
             handle: view.pool.map(|pool| format!("{:#x}", pool.0)),
             device: ordinal(view.device),
             used_bytes: view.used.0,
             live_allocations: view.allocations,
             reserved_bytes: view.reserved.map(|reported| reported.bytes.0),
-            reserved_time: view.reserved.map(|reported| names.clock.precise(reported.at)),
+            reserved_time: view.reserved.map(|reported| context.clock.precise(reported.at)),
             destroyed: view.destroyed,
         }
     }
@@ -538,14 +542,14 @@ impl AllocationJson {
 }
 
 impl OutOfMemoryJson {
-    fn new(oom: &OutOfMemory, names: &ReportContext) -> Self {
+    fn new(oom: &OutOfMemory, context: &ReportContext) -> Self {
         Self {
-            time: names.clock.precise(oom.at),
+            time: context.clock.precise(oom.at),
             pid: oom.pid.0,
             tid: oom.tid.0,
             process: sanitize(&oom.name).into_owned(),
             device: ordinal(oom.device),
-            gpu: oom.gpu.map(|gpu| GpuJson::new(gpu, names)),
+            gpu: oom.gpu.map(|gpu| GpuJson::new(gpu, context)),
             requested_bytes: oom.asked.map(|(_, bytes)| bytes.0),
             kind: oom.asked.map(|(kind, _)| kind.name()),
             site: oom.site_name.to_string(),

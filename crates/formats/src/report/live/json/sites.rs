@@ -83,8 +83,8 @@ pub(super) struct ProcessSiteJson {
 }
 
 impl SiteJson {
-    pub(super) fn new(site: &SiteView, names: &ReportContext) -> Self {
-        let time = |moment| names.clock.precise(moment);
+    pub(super) fn new(site: &SiteView, context: &ReportContext) -> Self {
+        let time = |moment| context.clock.precise(moment);
         Self {
             id: site.name.to_string(),
             live_bytes: site.live_bytes.0,
@@ -100,7 +100,7 @@ impl SiteJson {
             median_lifetime_ns: site.median_lifetime().map(|time| time.0),
             max_lifetime_ns: site.longest_lifetime.map(|time| time.0),
             lifetime_histogram: site.lifetimes.iter().map(lifetimes).collect(),
-            history: HistoryJson::new(&site.growth, names),
+            history: HistoryJson::new(&site.growth, context),
             kinds: site.kinds.iter().map(SiteKindJson::new).collect(),
             objects: site.objects.iter().map(SiteObjectsJson::new).collect(),
             processes: site.processes.iter().map(SiteProcessJson::new).collect(),
@@ -133,9 +133,9 @@ fn lifetimes((power, count): &(u8, u64)) -> LifetimeBucketJson {
 }
 
 impl HistoryJson {
-    fn new(growth: &SiteHistory, names: &ReportContext) -> Self {
+    fn new(growth: &SiteHistory, context: &ReportContext) -> Self {
         Self {
-            since: names.clock.precise(growth.start),
+            since: context.clock.precise(growth.start),
             window_ns: growth.window.0,
             live_bytes: growth.live.iter().map(|bytes| bytes.0).collect(),
         }

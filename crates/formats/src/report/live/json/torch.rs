@@ -45,7 +45,7 @@ struct TorchDeviceJson {
 }
 
 impl TorchJson {
-    pub(super) fn new(view: &TorchView, names: &ReportContext) -> Self {
+    pub(super) fn new(view: &TorchView, context: &ReportContext) -> Self {
         Self {
             exact: view.is_exact(),
             lost_events: view.lost,
@@ -55,14 +55,14 @@ impl TorchJson {
             devices: view
                 .devices
                 .iter()
-                .map(|device| TorchDeviceJson::new(device, names))
+                .map(|device| TorchDeviceJson::new(device, context))
                 .collect(),
         }
     }
 }
 
 impl TorchDeviceJson {
-    fn new(view: &TorchDeviceView, names: &ReportContext) -> Self {
+    fn new(view: &TorchDeviceView, context: &ReportContext) -> Self {
         let fragmentation = view.fragmentation.ok();
         Self {
             device: view.device.0,
@@ -70,7 +70,7 @@ impl TorchDeviceJson {
             reserved_bytes: view.reserved.0,
             cached_bytes: view.cached().0,
             peak_bytes: view.peak.0,
-            peak_time: (view.peak.0 > 0).then(|| names.clock.precise(view.peak_at)),
+            peak_time: (view.peak.0 > 0).then(|| context.clock.precise(view.peak_at)),
             live_blocks: view.blocks,
             tracked_bytes: view.seen_bytes.0,
             allocations_total: view.given_total,

@@ -59,10 +59,10 @@ impl TextStyle {
 pub fn report(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    header(out, snapshot, names, style)?;
+    header(out, snapshot, context, style)?;
     if snapshot.processes.is_empty() {
         writeln!(out, "No GPU memory activity yet.")?;
     }
@@ -70,27 +70,27 @@ pub fn report(
         if index > 0 {
             writeln!(out)?;
         }
-        process(out, view, names, style)?;
+        process(out, view, context, style)?;
     }
     if snapshot.without_stack < snapshot.allocations_total || snapshot.uncertainty.lost.stacks > 0 {
         sites::stack_coverage(out, snapshot, style)?;
     }
-    footer(out, snapshot, names, style)
+    footer(out, snapshot, context, style)
 }
 
 /// Writes the end of every report: uncertainty and verdicts.
 fn footer(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    uncertainty(out, &crate::export::listed(snapshot), names, style)?;
+    uncertainty(out, &crate::export::listed(snapshot), context, style)?;
     super::super::kernels::text::uncounted(out, snapshot, style)?;
     if style.last {
-        super::super::verdict::text::write_full(out, snapshot, names, style)
+        super::super::verdict::text::write_full(out, snapshot, context, style)
     } else {
-        super::super::verdict::text::write_brief(out, snapshot, names, style)
+        super::super::verdict::text::write_brief(out, snapshot, context, style)
     }
 }
 
@@ -98,13 +98,17 @@ fn footer(
 fn header(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     let rule = "-".repeat(20);
-    writeln!(out, "{}", style.bold(&format!("{rule} {} {rule}", names.clock.short(snapshot.at))))?;
+    writeln!(
+        out,
+        "{}",
+        style.bold(&format!("{rule} {} {rule}", context.clock.short(snapshot.at)))
+    )?;
     for oom in &snapshot.out_of_memory {
-        out_of_memory(out, oom, names, style)?;
+        out_of_memory(out, oom, context, style)?;
     }
     Ok(())
 }
@@ -112,7 +116,7 @@ fn header(
 fn process(
     out: &mut dyn Write,
     view: &ProcessView,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     let uid = view.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
@@ -147,18 +151,18 @@ fn process(
         _ => style.bold(&total),
     };
     writeln!(out, "{total}  {}", style.dim(&format!("({counts})")))?;
-    breakdown(out, view, names)?;
+    breakdown(out, view, context)?;
     if let Some(torch) = &view.torch {
         torch::section(out, torch, style)?;
     }
-    failures(out, view, names, style)?;
+    failures(out, view, context, style)?;
     api_misuse(out, &view.mistakes, style)?;
     objects::of_process(out, view, style)?;
     if let Some(work) = &view.work {
         super::super::kernels::text::section(out, work, style)?;
     }
     if view.before_trace {
-        let since = names.clock.short(names.clock.start());
+        let since = context.clock.short(context.clock.start());
         writeln!(out, "  started before the trace: allocations before {since} are not included")?;
     }
     Ok(())
@@ -195,7 +199,7 @@ pub fn format_count(allocations: u64) -> String {
 }
 
 /// Writes memory by device, kind and pool, if the total alone is ambiguous.
-fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &ReportContext) -> io::Result<()> {
+fn breakdown(out: &mut dyn Write, view: &ProcessView, context: &ReportContext) -> io::Result<()> {
     if view.devices.iter().filter(|device| device.live_bytes.0 > 0).count() > 1 {
         let parts: Vec<String> = view
             .devices
@@ -212,20 +216,20 @@ fn breakdown(out: &mut dyn Write, view: &ProcessView, names: &ReportContext) -> 
         writeln!(out, "  gpu_?: {}", crate::export::UNKNOWN_DEVICE_REASON)?;
     }
     for pool in &view.pools {
-        pool_line(out, pool, names)?;
+        pool_line(out, pool, context)?;
     }
     for device in &view.devices {
-        driver_line(out, device, view.before_trace, names)?;
+        driver_line(out, device, view.before_trace, context)?;
     }
     Ok(())
 }
 
-fn pool_line(out: &mut dyn Write, pool: &PoolView, names: &ReportContext) -> io::Result<()> {
+fn pool_line(out: &mut dyn Write, pool: &PoolView, context: &ReportContext) -> io::Result<()> {
     let name =
         pool.pool.map_or_else(|| "default pool".to_owned(), |pool| format!("pool {:#x}", pool.0));
     let reserved = pool.reserved.map_or_else(
         || "reserved size unknown".to_owned(),
-        |reported| format!("reserved {} at {}", reported.bytes, names.clock.short(reported.at)),
+        |reported| format!("reserved {} at {}", reported.bytes, context.clock.short(reported.at)),
     );
     let destroyed = if pool.destroyed { ", destroyed but still in use" } else { "" };
     let on = pool.device.map_or_else(String::new, |device| format!(" on {device}"));
@@ -242,7 +246,7 @@ fn driver_line(
     out: &mut dyn Write,
     device: &DeviceView,
     before_trace: bool,
-    names: &ReportContext,
+    context: &ReportContext,
 ) -> io::Result<()> {
     let (Some(gpu), Some(driver), Some(traced), Some(untracked)) =
         (device.gpu, device.driver_bytes, device.driver_traced, device.untracked())
@@ -253,7 +257,7 @@ fn driver_line(
         return Ok(());
     }
     let model =
-        names.gpu(gpu).map_or_else(String::new, |gpu| format!(" ({})", sanitize(&gpu.name)));
+        context.gpu(gpu).map_or_else(String::new, |gpu| format!(" ({})", sanitize(&gpu.name)));
     let parts = if before_trace {
         "memory from before the trace, context, code, local memory, pool slack"
     } else {
@@ -291,13 +295,13 @@ fn api_misuse(out: &mut dyn Write, counts: &ApiMisuse, style: TextStyle) -> io::
 fn failures(
     out: &mut dyn Write,
     view: &ProcessView,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     for failure in &view.failures {
         let text = format!(
             "failed: {} returned {} ({}), {}",
-            names.function(failure.function),
+            context.function(failure.function),
             result_name(failure.code),
             failure.code,
             if failure.count == 1 { "once".to_owned() } else { format!("{} times", failure.count) }
@@ -375,7 +379,7 @@ pub fn format_duration(time: Nanos) -> String {
 fn out_of_memory(
     out: &mut dyn Write,
     oom: &OutOfMemory,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     let requested = oom.asked.map_or_else(
@@ -386,7 +390,7 @@ fn out_of_memory(
     );
     let text = format!(
         "OUT OF MEMORY at {}: {} (pid {}, tid {}) requested {requested} on {}",
-        names.clock.short(oom.at),
+        context.clock.short(oom.at),
         sanitize(&oom.name),
         oom.pid,
         oom.tid,
@@ -403,15 +407,15 @@ fn out_of_memory(
 fn uncertainty(
     out: &mut dyn Write,
     uncertainty: &Uncertainty,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    capture_ended(out, uncertainty, names, style)?;
+    capture_ended(out, uncertainty, context, style)?;
     let lost = &uncertainty.lost;
     let mut reasons = Vec::new();
     if lost.events() > 0 {
         let since =
-            lost.since.map_or_else(String::new, |m| format!(" since {}", names.clock.short(m)));
+            lost.since.map_or_else(String::new, |m| format!(" since {}", context.clock.short(m)));
         reasons.push(format!(
             "{} events lost{since} ({} allocations of {}, {} frees, {} failures, {} others)",
             lost.events(),
@@ -455,11 +459,11 @@ fn uncertainty(
 pub(crate) fn capture_ended(
     out: &mut dyn Write,
     uncertainty: &Uncertainty,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
     let Some(at) = uncertainty.capture_ended else { return Ok(()) };
-    let time = names.clock.short(at);
+    let time = context.clock.short(at);
     let text = format!("NOT EXACT: capture ended at {time}; later events are missing");
     writeln!(out, "{}", style.alarm(&text))
 }

@@ -16,10 +16,10 @@ use crate::sanitize::sanitize;
 pub fn report(
     out: &mut dyn Write,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    super::header(out, snapshot, names, style)?;
+    super::header(out, snapshot, context, style)?;
     if snapshot.sites_total == 0 {
         writeln!(out, "No GPU memory activity yet.")?;
     }
@@ -35,7 +35,7 @@ pub fn report(
     }
     tensors(out, snapshot, style)?;
     stack_coverage(out, snapshot, style)?;
-    super::footer(out, snapshot, names, style)
+    super::footer(out, snapshot, context, style)
 }
 
 /// Writes the sites of blocks in PyTorch's cache, which are part of that memory.
