@@ -31,7 +31,7 @@ pub(crate) struct AdviceRequest<'a> {
 pub(crate) fn run_advise(
     request: &AdviceRequest<'_>,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
 ) -> Vec<GpuAdvice> {
     let for_gpu = |gpu: Option<GpuId>| {
         let steps = advise(&AdviceInput {
@@ -43,7 +43,7 @@ pub(crate) fn run_advise(
             protected: if request.local { &is_protected } else { &is_first },
             idle: request.idle,
         });
-        GpuAdvice::new(gpu, snapshot, names, &steps)
+        GpuAdvice::new(gpu, snapshot, context, &steps)
     };
     if request.gpu.is_some() {
         return vec![for_gpu(request.gpu)];

@@ -183,14 +183,14 @@ fn built_in_rules_match_the_rule_file() {
         let hold = if minutes == 0 { String::new() } else { format!("{minutes}m") };
         assert_eq!(theirs.hold, hold, "{name}");
         assert!(theirs.expr.contains(rule.metric.name), "{name}: {}", theirs.expr);
-        let limit = match (rule.limit, &*rule.name) {
+        let limit = match (rule.threshold, &*rule.name) {
             (_, "not_ready") => "== 0".into(),
             (Threshold::Below(_), _) => "< 6 * 3600".into(),
             (Threshold::Above(_), "untracked_growth") => "> 1024 * 1024 * 1024".into(),
             (Threshold::Above(limit), _) => format!("> {limit}"),
         };
         assert!(theirs.expr.contains(&limit), "{name}: {} has no {limit}", theirs.expr);
-        if matches!(rule.measure, RuleExpr::Increase(_)) {
+        if matches!(rule.expr, RuleExpr::Increase(_)) {
             assert!(theirs.expr.contains("[10m]"), "{name}");
         }
     }

@@ -62,7 +62,7 @@ pub(crate) struct ReplayedTrace {
     /// End of the trace.
     pub(crate) at: Timestamp,
     /// Names, and the clock for wall-clock times.
-    pub(crate) names: ReportContext,
+    pub(crate) context: ReportContext,
     /// Whether launches and copies were recorded.
     pub(crate) has_activity: bool,
     /// Warnings about the file.
@@ -102,8 +102,8 @@ pub(crate) fn read(
     }
     let clock = clock.ok_or_else(|| no_clock(path))?;
     let recorded = reader.functions().clone();
-    let names = ReportContext { clock, function: |_| "an unknown function", recorded, gpus };
-    Ok(ReplayedTrace { ledger, at, names, has_activity, warnings: reader.warnings() })
+    let context = ReportContext { clock, function: |_| "an unknown function", recorded, gpus };
+    Ok(ReplayedTrace { ledger, at, context, has_activity, warnings: reader.warnings() })
 }
 
 /// Writes the final report of a recorded trace. Returns the warnings about the file, which go to
@@ -120,7 +120,7 @@ pub(crate) fn final_report(
     let mut ended = EndedHistory::default();
     let recorded =
         read(path, |ledger, at| ended.push_snapshot(ledger.snapshot(at, snapshot_options)))?;
-    let ReplayedTrace { mut ledger, at, names, has_activity, mut warnings } = recorded;
+    let ReplayedTrace { mut ledger, at, context, has_activity, mut warnings } = recorded;
     if view == LiveView::Activity && !has_activity {
         let name = path.to_string_lossy();
         let name = sanitize(&name);
@@ -129,7 +129,7 @@ pub(crate) fn final_report(
     let mut last = ledger.snapshot(at, &SnapshotOptions { ended_sites: true, ..*snapshot_options });
     ended.merge_into(&mut last);
     let style = TextStyle { last: true, ..style };
-    print(out, view, format, &last, &names, style)?;
+    print(out, view, format, &last, &context, style)?;
     let unlisted = ended.dropped() + ledger.dropped_ended();
     if unlisted > 0 {
         let text = "exited processes are not listed in the final report".to_owned();

@@ -176,7 +176,7 @@ struct AgentEngine {
     ledger: Ledger,
     metrics: MetricsCollector,
     gpus: Vec<GpuInfo>,
-    names: Arc<ReportContext>,
+    context: Arc<ReportContext>,
     collector: incidents::IncidentCollector,
     budget: Budget,
     start: (Instant, SystemTime),
@@ -202,7 +202,7 @@ impl AgentEngine {
     ) -> Self {
         let clock = WallClock::now(capture::monotonic());
         let gpus = gpu_names(gpus);
-        let names = ReportContext {
+        let context = ReportContext {
             clock,
             function: function_name,
             recorded: FunctionTable::default(),
@@ -225,9 +225,9 @@ impl AgentEngine {
         Self {
             shared,
             metrics: MetricsCollector::new(SeriesLimits { processes, containers, sites, suspects }),
-            gpus: metrics_input::gpus(&names),
+            gpus: metrics_input::gpus(&context),
             ledger: if counts_activity { ledger.with_activity() } else { ledger },
-            names: Arc::new(names),
+            context: Arc::new(context),
             collector,
             budget,
             start: (Instant::now(), SystemTime::now()),
@@ -277,8 +277,9 @@ impl AgentEngine {
             PipelineMessage::Events(events) => self.apply(&events),
             PipelineMessage::Gpus(gpus) => {
                 let gpus = gpu_names(&gpus);
-                self.names = Arc::new(ReportContext { gpus, ..ReportContext::clone(&self.names) });
-                self.gpus = metrics_input::gpus(&self.names);
+                self.context =
+                    Arc::new(ReportContext { gpus, ..ReportContext::clone(&self.context) });
+                self.gpus = metrics_input::gpus(&self.context);
             }
             PipelineMessage::Notice(notice) => {
                 self.tracing |= matches!(notice, Notice::Attached { .. });
@@ -367,9 +368,9 @@ impl AgentEngine {
 
     /// Follows changes of the system clock while the agent runs.
     fn set_clock(&mut self) {
-        if let Some(clock) = self.names.clock.corrected(capture::monotonic()) {
+        if let Some(clock) = self.context.clock.corrected(capture::monotonic()) {
             output::log("system clock changed; timestamps follow it");
-            self.names = Arc::new(ReportContext { clock, ..ReportContext::clone(&self.names) });
+            self.context = Arc::new(ReportContext { clock, ..ReportContext::clone(&self.context) });
         }
     }
 
@@ -387,12 +388,12 @@ impl AgentEngine {
             snapshot: &snapshot,
             gpus: &self.gpus,
             own: &metrics_input::own(&own, self.ledger.dropped_ended(), &self.shared),
-            place: short_location,
+            location: short_location,
         });
         let published = self.shared.feed.publish(PublishedSnapshot {
             sequence: self.sequence,
             snapshot,
-            names: Arc::clone(&self.names),
+            context: Arc::clone(&self.context),
             metrics,
             own,
         });

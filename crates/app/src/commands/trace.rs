@@ -118,7 +118,8 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
         LiveReport::new(&live, settings.snapshot_options, settings.view, settings.format, out);
     if let Some(file) = recording {
         let counts_activity = settings.activity.is_some();
-        report.record(|names| Recorder::start(file, names, settings.target, counts_activity))?;
+        report
+            .record(|context| Recorder::start(file, context, settings.target, counts_activity))?;
     }
     let command = suspended.map(TracedCommand::release).transpose()?;
     let records_only = settings.format.is_none();

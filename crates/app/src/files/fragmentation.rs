@@ -63,8 +63,8 @@ fn name(owner: PoolOwner) -> String {
 }
 
 fn advice(advice: &FragmentationAdvice) -> view::AdviceRow {
-    let what = advice.what.setting().unwrap_or_else(|| "no setting".to_owned());
-    view::AdviceRow { action: what, reason: advice.what.reason() }
+    let what = advice.suggestion.setting().unwrap_or_else(|| "no setting".to_owned());
+    view::AdviceRow { action: what, reason: advice.suggestion.reason() }
 }
 
 fn fit(device: Option<DeviceId>, requested: Bytes, fit: FitResult) -> view::WouldFit {

@@ -83,8 +83,8 @@ mod tests {
         let at = Timestamp(1);
         let event = |kind| Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind };
         let name = "program".into();
-        let facts = ProcessInfo { start: 1, uid: 0, name, before_trace: false };
-        ledger.apply(&event(EventKind::Process(facts)));
+        let info = ProcessInfo { start: 1, uid: 0, name, before_trace: false };
+        ledger.apply(&event(EventKind::Process(info)));
         for value in 1..=allocations {
             ledger.apply(&event(EventKind::Allocate(Allocate {
                 key: AllocationKey::address(value),

@@ -158,7 +158,7 @@ impl LiveTrace {
 pub(crate) fn end_capture(snapshot: &mut Snapshot, at: Timestamp) {
     snapshot.uncertainty.capture_ended = Some(at);
     for process in snapshot.processes.iter_mut().filter(|process| process.ended.is_none()) {
-        process.certainty.capture_ended = Some(at);
+        process.uncertainty.capture_ended = Some(at);
     }
 }
 

@@ -65,20 +65,20 @@ pub(crate) fn print(
     view: LiveView,
     format: LiveFormat,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     style: TextStyle,
 ) -> Result<()> {
     match (view, format) {
         (LiveView::Memory | LiveView::Sites, LiveFormat::Json) => {
-            writeln!(out, "{}", json::line(snapshot, names)?)?
+            writeln!(out, "{}", json::line(snapshot, context)?)?
         }
-        (LiveView::Memory, LiveFormat::Text) => text::report(out, snapshot, names, style)?,
-        (LiveView::Sites, LiveFormat::Text) => text::sites::report(out, snapshot, names, style)?,
+        (LiveView::Memory, LiveFormat::Text) => text::report(out, snapshot, context, style)?,
+        (LiveView::Sites, LiveFormat::Text) => text::sites::report(out, snapshot, context, style)?,
         (LiveView::Activity, LiveFormat::Json) => {
-            writeln!(out, "{}", kernels::json::line(snapshot, names)?)?
+            writeln!(out, "{}", kernels::json::line(snapshot, context)?)?
         }
         (LiveView::Activity, LiveFormat::Text) => {
-            kernels::text::report(out, snapshot, names, style)?
+            kernels::text::report(out, snapshot, context, style)?
         }
     }
     out.flush()?;

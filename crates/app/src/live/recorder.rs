@@ -24,7 +24,7 @@ impl Recorder {
     /// Opens the file and writes the header.
     pub(crate) fn start(
         file: Planned,
-        names: &ReportContext,
+        context: &ReportContext,
         target: &cli::TargetArgs,
         counts_activity: bool,
     ) -> Result<Self> {
@@ -39,8 +39,8 @@ impl Recorder {
             kernel: host::kernel(),
             target: describe(target),
             work: counts_activity,
-            clock: names.clock.clone(),
-            gpus: names.gpus.clone(),
+            clock: context.clock.clone(),
+            gpus: context.gpus.clone(),
         };
         Ok(match RecordingWriter::new(file, &header, function_name) {
             Ok(writer) => Self { name, writer: Some(writer) },

@@ -30,7 +30,7 @@ pub(crate) struct LiveReport {
     view: LiveView,
     /// None: nothing is reported, and no ledger is kept.
     format: Option<LiveFormat>,
-    names: ReportContext,
+    context: ReportContext,
     style: TextStyle,
     out: ResultOutput,
     ended: EndedHistory,
@@ -57,7 +57,7 @@ impl LiveReport {
             snapshot_options,
             view,
             format: format.into(),
-            names: ReportContext {
+            context: ReportContext {
                 clock,
                 function: function_name,
                 recorded: FunctionTable::default(),
@@ -77,7 +77,7 @@ impl LiveReport {
         &mut self,
         start: impl FnOnce(&ReportContext) -> Result<Recorder>,
     ) -> Result<()> {
-        self.recorder = Some(start(&self.names)?);
+        self.recorder = Some(start(&self.context)?);
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl LiveReport {
             }
             // A recording starts without these GPUs, and its replay must print the same.
             PipelineMessage::Gpus(_) if self.recorder.is_some() => {}
-            PipelineMessage::Gpus(gpus) => self.names.gpus = gpu_names(&gpus),
+            PipelineMessage::Gpus(gpus) => self.context.gpus = gpu_names(&gpus),
             PipelineMessage::Notice(notice) if self.verbose || notice.is_warning() => {
                 log_notice(&notice)
             }
@@ -174,7 +174,7 @@ impl LiveReport {
     fn print(&mut self, snapshot: &Snapshot) -> Result<()> {
         let out = &mut *self.out.writer;
         match self.format {
-            Some(format) => print(out, self.view, format, snapshot, &self.names, self.style),
+            Some(format) => print(out, self.view, format, snapshot, &self.context, self.style),
             None => Ok(()),
         }
     }

@@ -13,7 +13,7 @@ use formats::sanitize::{sanitize, sanitize_up_to};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Environment variables that a program inherits from the agent.
-const KEPT_ENV_VARS: [&str; 3] = ["PATH", "HOME", "LANG"];
+const INHERITED_ENV_VARS: [&str; 3] = ["PATH", "HOME", "LANG"];
 
 /// Maximum bytes of standard error that are kept.
 const MAX_STDERR_BYTES: usize = 4 << 10;
@@ -37,7 +37,7 @@ impl ChildProgram {
     /// after `timeout`.
     pub(crate) fn start(
         command: &[String],
-        facts: Vec<(String, String)>,
+        variables: Vec<(String, String)>,
         input: &str,
         timeout: Duration,
     ) -> Result<Self, String> {
@@ -45,8 +45,10 @@ impl ChildProgram {
         let mut child = Command::new(program)
             .args(arguments)
             .env_clear()
-            .envs(KEPT_ENV_VARS.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
-            .envs(facts)
+            .envs(
+                INHERITED_ENV_VARS.iter().filter_map(|name| Some((name, std::env::var_os(name)?))),
+            )
+            .envs(variables)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -160,8 +162,8 @@ pub(crate) fn check(command: &[String]) -> Result<(), String> {
     }
     let shown = sanitize(&program.to_string_lossy()).into_owned();
     match std::fs::metadata(program) {
-        Ok(facts) if !facts.is_file() => Err(format!("{shown} is not executable")),
-        Ok(facts) if facts.permissions().mode() & 0o111 == 0 => {
+        Ok(metadata) if !metadata.is_file() => Err(format!("{shown} is not executable")),
+        Ok(metadata) if metadata.permissions().mode() & 0o111 == 0 => {
             Err(format!("{shown} is not executable; run `chmod +x {shown}`"))
         }
         Ok(_) => Ok(()),

@@ -8,14 +8,14 @@ use super::AgentState;
 use super::budget::AgentUsage;
 
 /// Returns the GPUs of the host.
-pub(crate) fn gpus(names: &ReportContext) -> Vec<GpuInfo> {
+pub(crate) fn gpus(context: &ReportContext) -> Vec<GpuInfo> {
     let gpu = |gpu: &formats::export::GpuLabel| GpuInfo {
         id: gpu.id,
         uuid: gpu.uuid.as_str().into(),
         name: gpu.name.as_str().into(),
         total: Bytes(gpu.total_bytes),
     };
-    names.gpus.iter().map(gpu).collect()
+    context.gpus.iter().map(gpu).collect()
 }
 
 /// Returns the agent's own values.

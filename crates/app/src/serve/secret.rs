@@ -74,7 +74,7 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>> {
 
 /// Whether the file is on a read-only tmpfs, as Kubernetes mounts Secrets.
 fn is_mounted_secret(file: &File) -> bool {
-    let kind = rustix::fs::fstatfs(file).map(|facts| facts.f_type as u64 & u64::from(u32::MAX));
+    let kind = rustix::fs::fstatfs(file).map(|statfs| statfs.f_type as u64 & u64::from(u32::MAX));
     kind.is_ok_and(|kind| kind == TMPFS || kind == RAMFS) && trusted_path::is_read_only(file)
 }
 

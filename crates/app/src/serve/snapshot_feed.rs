@@ -19,7 +19,7 @@ pub(crate) struct PublishedSnapshot {
     /// publication.
     pub(crate) snapshot: Snapshot,
     /// Names of GPUs and functions, and the wall clock.
-    pub(crate) names: Arc<ReportContext>,
+    pub(crate) context: Arc<ReportContext>,
     /// The same state as metrics.
     pub(crate) metrics: MetricSet,
     /// Usage of the agent itself, and its degradation steps.

@@ -77,9 +77,9 @@ pub(crate) fn file(path: &Path) -> Result<File, Refusal> {
     let mut walk = Walk::begin(&std::path::absolute(path).map_err(Refusal::Failed)?)?;
     while let Some(name) = walk.rest.pop_front() {
         if let Some(file) = walk.enter(&name, false)? {
-            let (facts, path) = (fs::fstat(&file)?, walk.path.join(&name));
-            require_owner(&facts, &path)?;
-            if is_exposed(&facts) {
+            let (stat, path) = (fs::fstat(&file)?, walk.path.join(&name));
+            require_owner(&stat, &path)?;
+            if is_exposed(&stat) {
                 return Err(exposed(&path));
             }
             return Ok(file.into());
@@ -118,15 +118,15 @@ impl Walk {
     /// Enters a directory or follows a link; opens a file that is the last component.
     fn enter(&mut self, name: &OsStr, create: bool) -> Result<Option<OwnedFd>, Refusal> {
         let found = self.open(name, create)?;
-        let facts = fs::fstat(&found)?;
+        let stat = fs::fstat(&found)?;
         let path = if name == ".." { self.parent() } else { self.path.join(name) };
-        require_owner(&facts, &path)?;
-        match FileType::from_raw_mode(facts.st_mode) {
+        require_owner(&stat, &path)?;
+        match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 let is_last = self.rest.is_empty();
-                let is_sticky = facts.st_mode & Mode::SVTX.as_raw_mode() != 0;
+                let is_sticky = stat.st_mode & Mode::SVTX.as_raw_mode() != 0;
                 // Kubernetes volumes are world-writable by their mode, and mounted read-only.
-                if !is_last && !is_sticky && is_exposed(&facts) && !is_read_only(&found) {
+                if !is_last && !is_sticky && is_exposed(&stat) && !is_read_only(&found) {
                     return Err(exposed(&path));
                 }
                 (self.dir, self.path) = (found, path);
@@ -186,35 +186,35 @@ fn exposed(path: &Path) -> Refusal {
     Refusal::Exposed(format!("{path}: other users can write to it; run `chmod go-w {path}`"))
 }
 
-fn require_owner(facts: &Stat, path: &Path) -> Result<(), Refusal> {
+fn require_owner(stat: &Stat, path: &Path) -> Result<(), Refusal> {
     let own = geteuid().as_raw();
-    if facts.st_uid == 0 || facts.st_uid == own {
+    if stat.st_uid == 0 || stat.st_uid == own {
         return Ok(());
     }
     let path = shown(path);
     Err(Refusal::Foreign(format!(
         "{path}: it is owned by user {}, who can change it; it must be owned by root or by user {own}",
-        facts.st_uid
+        stat.st_uid
     )))
 }
 
 /// Whether users other than root and the owner can write to it.
-fn is_exposed(facts: &Stat) -> bool {
-    let own_group = facts.st_gid == 0 || facts.st_gid == getegid().as_raw();
-    let by_group = facts.st_mode & Mode::WGRP.as_raw_mode() != 0 && !own_group;
-    let by_others = facts.st_mode & Mode::WOTH.as_raw_mode() != 0;
+fn is_exposed(stat: &Stat) -> bool {
+    let own_group = stat.st_gid == 0 || stat.st_gid == getegid().as_raw();
+    let by_group = stat.st_mode & Mode::WGRP.as_raw_mode() != 0 && !own_group;
+    let by_others = stat.st_mode & Mode::WOTH.as_raw_mode() != 0;
     by_group || by_others
 }
 
 /// Whether a file is on a read-only mount.
 pub(crate) fn is_read_only(file: impl AsFd) -> bool {
-    fs::fstatvfs(file).is_ok_and(|facts| facts.f_flag.contains(StatVfsMountFlags::RDONLY))
+    fs::fstatvfs(file).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// Makes an empty directory of the agent's own user private. Returns whether that can be, or was,
 /// done. A directory to which others have already added files is not used.
-fn make_private(dir: &OwnedFd, facts: &Stat, change: bool) -> Result<bool, Refusal> {
-    if facts.st_uid != geteuid().as_raw() {
+fn make_private(dir: &OwnedFd, stat: &Stat, change: bool) -> Result<bool, Refusal> {
+    if stat.st_uid != geteuid().as_raw() {
         return Ok(false);
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -226,7 +226,7 @@ fn make_private(dir: &OwnedFd, facts: &Stat, change: bool) -> Result<bool, Refus
     let mut entries = Dir::read_from(&dir)?.filter_map(Result::ok);
     let is_empty = !entries.any(|entry| is_entry(entry.file_name().to_bytes()));
     if change && !is_empty {
-        fs::fchmod(&dir, Mode::from_raw_mode(facts.st_mode))?;
+        fs::fchmod(&dir, Mode::from_raw_mode(stat.st_mode))?;
     }
     Ok(is_empty)
 }

@@ -58,7 +58,7 @@ pub(crate) fn two_processes(dir: &TempDir) -> String {
     let refused = EventKind::Failed(FailedCall {
         function: FunctionId(0),
         code: OUT_OF_MEMORY,
-        asked: Some((MemoryKind::Device, 1 << 40)),
+        requested: Some((MemoryKind::Device, 1 << 40)),
         freed: None,
         device: Some(DeviceId(0)),
         context: None,

@@ -35,7 +35,7 @@ pub(super) fn observe(
     }
     let clock = WallClock::now(capture::monotonic());
     let gpus = gpu_names(&live.gpus);
-    let names =
+    let context =
         ReportContext { clock, function: function_name, recorded: FunctionTable::default(), gpus };
     let mut ledger = Ledger::new().with_activity();
     let end = Instant::now() + options.duration;
@@ -49,7 +49,7 @@ pub(super) fn observe(
     for message in live.finish().0 {
         apply(&mut ledger, message)?;
     }
-    Ok((ledger.snapshot(at, view), names))
+    Ok((ledger.snapshot(at, view), context))
 }
 
 fn apply(ledger: &mut Ledger, message: PipelineMessage) -> Result<()> {

@@ -104,7 +104,7 @@ fn from_recording(file: &Path, options: &AdviseArgs) -> Result<AdviceReport> {
     }
     let mut recorded = replay::read(file, |_, _| {})?;
     let snapshot = recorded.ledger.snapshot(recorded.at, &SNAPSHOT_OPTIONS);
-    let mut advice = from_snapshot(&snapshot, &recorded.names, options, false);
+    let mut advice = from_snapshot(&snapshot, &recorded.context, options, false);
     advice.notes.push("state at the end of the recording".into());
     Ok(advice)
 }
@@ -112,26 +112,26 @@ fn from_recording(file: &Path, options: &AdviseArgs) -> Result<AdviceReport> {
 /// Derives advice from a snapshot of this host or of a recording.
 fn from_snapshot(
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
     options: &AdviseArgs,
     local: bool,
 ) -> AdviceReport {
     let only: Vec<Pid> = options.pid.iter().copied().map(Pid).collect();
     let idle = |process: &ProcessView| {
-        let work = process.work.as_ref()?;
+        let work = process.activity.as_ref()?;
         (work.launches == 0).then_some(work.window)
     };
     let request =
         AdviceRequest { gpu: None, only: &only, requester: None, cause: None, idle: &idle, local };
-    let time = names.clock.precise(snapshot.at);
+    let time = context.clock.precise(snapshot.at);
     let notes = advise_snapshot::notes(snapshot);
-    AdviceReport { time, gpus: advise_snapshot::run_advise(&request, snapshot, names), notes }
+    AdviceReport { time, gpus: advise_snapshot::run_advise(&request, snapshot, context), notes }
 }
 
 #[cfg(feature = "capture")]
 fn from_host(options: &AdviseArgs) -> Result<AdviceReport> {
-    let (snapshot, names) = from_live::observe(options, &SNAPSHOT_OPTIONS)?;
-    Ok(from_snapshot(&snapshot, &names, options, true))
+    let (snapshot, context) = from_live::observe(options, &SNAPSHOT_OPTIONS)?;
+    Ok(from_snapshot(&snapshot, &context, options, true))
 }
 
 #[cfg(not(feature = "capture"))]

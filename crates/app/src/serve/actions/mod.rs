@@ -108,7 +108,7 @@ impl ActionRunner {
         };
         match (job.trigger, &job.requester) {
             (Trigger::OutOfMemory, Some(requester)) => {
-                let requested = job.call.as_ref().and_then(|call| call.failed.asked);
+                let requested = job.call.as_ref().and_then(|call| call.failed.requested);
                 let oom = OomEvent {
                     number: job.number,
                     requester: requester.clone(),

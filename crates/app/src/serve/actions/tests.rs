@@ -209,7 +209,7 @@ fn command_gets_a_minimal_environment() {
 /// bytes reported by the driver.
 fn add_holder(ledger: &mut Ledger, target: &TargetProcess, traced: u64, driver: u64) {
     let key = target.candidate(0).key;
-    let facts = ProcessInfo { start: key.start, uid: 1, name: "sleep".into(), before_trace: true };
+    let info = ProcessInfo { start: key.start, uid: 1, name: "sleep".into(), before_trace: true };
     let allocate = Allocate {
         key: AllocationKey::address(u64::from(key.pid.0) << 8),
         kind: MemoryKind::Device,
@@ -220,11 +220,11 @@ fn add_holder(ledger: &mut Ledger, target: &TargetProcess, traced: u64, driver: 
         stream: None,
         site: None,
     };
-    let mut all = vec![EventKind::Process(facts), EventKind::Gpus([Some(GpuId(0))].into())];
+    let mut all = vec![EventKind::Process(info), EventKind::Gpus([Some(GpuId(0))].into())];
     if traced > 0 {
         all.push(EventKind::Allocate(allocate));
     }
-    all.push(EventKind::DriverAccount { gpu: GpuId(0), bytes: driver, only: false });
+    all.push(EventKind::DriverUsage { gpu: GpuId(0), bytes: driver, only: false });
     for kind in all {
         let at = Timestamp(1_000_000_000);
         ledger.apply(&Event { pid: key.pid, tid: Tid(key.pid.0), entry_time: at, time: at, kind });

@@ -70,7 +70,7 @@ fn run(shared: &Arc<AgentState>, notifiers: Vec<Notifier>) -> Result<()> {
         };
         seen = published.sequence;
         let now = published.snapshot.at;
-        worker.evaluate(&published.metrics, now, &published.names.clock, &shared.alerts);
+        worker.evaluate(&published.metrics, now, &published.context.clock, &shared.alerts);
         if dropped == 0 && worker.dropped() > 0 {
             dropped = worker.dropped();
             output::log("too many alerts: some are not reported");

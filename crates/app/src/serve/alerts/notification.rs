@@ -66,7 +66,7 @@ impl Notification {
             summary: summary(alert),
             advice: sentence(&alert.advice()),
             value: alert.value,
-            threshold: alert.rule.limit.threshold_value(),
+            threshold: alert.rule.threshold.threshold_value(),
             value_text: clean(&alert.formatted_value()),
             since: clock.precise(alert.since),
             fired: clock.precise(alert.fired),

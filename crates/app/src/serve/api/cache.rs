@@ -52,9 +52,9 @@ impl ResponseCache {
         let redact = || {
             let mut snapshot = published.snapshot.clone();
             hide_directories(&mut snapshot);
-            let (names, metrics) = (Arc::clone(&published.names), published.metrics.clone());
+            let (context, metrics) = (Arc::clone(&published.context), published.metrics.clone());
             let (sequence, own) = (published.sequence, published.own.clone());
-            Arc::new(PublishedSnapshot { sequence, snapshot, names, metrics, own })
+            Arc::new(PublishedSnapshot { sequence, snapshot, context, metrics, own })
         };
         Arc::clone(self.redacted.get_or_insert_with(redact))
     }
@@ -77,7 +77,7 @@ impl ResponseCache {
             for process in &mut snapshot.processes {
                 process.sites.truncate(SITES_PER_PROCESS);
             }
-            let mut report = json::value(&snapshot, &published.names).ok()?;
+            let mut report = json::value(&snapshot, &published.context).ok()?;
             if let Some(fields) = report.as_object_mut() {
                 fields.insert("api".into(), endpoints::VERSION.into());
             }
@@ -100,7 +100,7 @@ impl ResponseCache {
             site.processes =
                 vec![SiteProcess { pid: Some(Pid(pid)), live_bytes, live_allocations, kinds }];
         }
-        json::value(&snapshot, &published.names).ok()
+        json::value(&snapshot, &published.context).ok()
     }
 
     /// Returns the report as bytes.

@@ -16,7 +16,7 @@ pub(super) const VERSION: &str = "v1";
 pub(super) fn envelope(published: &PublishedSnapshot, fields: Value) -> Value {
     let mut all = Map::new();
     all.insert("api".into(), VERSION.into());
-    all.insert("time".into(), published.names.clock.precise(published.snapshot.at).into());
+    all.insert("time".into(), published.context.clock.precise(published.snapshot.at).into());
     all.insert("exact".into(), published.snapshot.uncertainty.exact().into());
     if let Value::Object(fields) = fields {
         all.extend(fields);

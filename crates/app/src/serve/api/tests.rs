@@ -102,7 +102,7 @@ fn kernel() -> KernelView {
     KernelView {
         target: LaunchTarget::Graph(GraphExecId(1)),
         name: Some(NAME.into()),
-        by: Some(NameSource::Call),
+        name_source: Some(NameSource::Call),
         why: None,
         handles: 1,
         launches: 1,
@@ -124,7 +124,7 @@ fn process() -> ProcessView {
         kind: MemoryKind::Device,
         age: Nanos(1),
         site: site().name,
-        unusual: None,
+        baseline: None,
     };
     let pod = Pod {
         uid: NAME.into(),
@@ -175,8 +175,8 @@ fn process() -> ProcessView {
         }],
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
-        mistakes: ApiMisuse::default(),
-        work: Some(ActivityView {
+        api_misuse: ApiMisuse::default(),
+        activity: Some(ActivityView {
             launches: 1,
             recent_launches: 1,
             captured: 0,
@@ -191,7 +191,7 @@ fn process() -> ProcessView {
         torch: None,
         sites: vec![site()],
         sites_total: 1,
-        certainty: Uncertainty::default(),
+        uncertainty: Uncertainty::default(),
     }
 }
 
@@ -229,7 +229,7 @@ fn snapshot() -> Snapshot {
         what: AnomalyKind::Size {
             key: AllocationKey::address(1),
             bytes: Bytes(1 << 30),
-            usual: Bytes(1),
+            baseline: Bytes(1),
             of: 100,
             of_site: true,
             live: true,
@@ -242,7 +242,7 @@ fn snapshot() -> Snapshot {
         name: NAME.into(),
         device: Some(DeviceId(0)),
         gpu: Some(GpuId(0)),
-        asked: Some((MemoryKind::Device, Bytes(1 << 30))),
+        requested: Some((MemoryKind::Device, Bytes(1 << 30))),
         site: Some(SiteId(1)),
         site_name: site().name,
         frames: frames(),
@@ -273,7 +273,7 @@ fn snapshot() -> Snapshot {
 fn published() -> PublishedSnapshot {
     let snapshot = snapshot();
     let gpu = GpuLabel { id: GpuId(0), uuid: NAME.into(), name: NAME.into(), total_bytes: 1 << 40 };
-    let names = ReportContext {
+    let context = ReportContext {
         clock: WallClock::fixed(Timestamp(0), 1_700_000_000),
         function: |_| "cuMemAlloc_v2",
         recorded: FunctionTable::default(),
@@ -285,10 +285,10 @@ fn published() -> PublishedSnapshot {
         snapshot: &snapshot,
         gpus: &gpus,
         own: &AgentStats::default(),
-        place: short_location,
+        location: short_location,
     });
     let own = AgentUsage { tracing: true, ..AgentUsage::default() };
-    PublishedSnapshot { sequence: 1, snapshot, names: Arc::new(names), metrics, own }
+    PublishedSnapshot { sequence: 1, snapshot, context: Arc::new(context), metrics, own }
 }
 
 /// An agent with all of that, and with incidents and alerts.

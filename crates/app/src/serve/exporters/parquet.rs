@@ -126,9 +126,9 @@ impl ParquetExporter {
     /// Adds the rows of a snapshot to each table. A table that fails loses its current file and
     /// starts a new one with the next snapshot.
     fn tick(&mut self, published: &PublishedSnapshot) -> WriteOutcome {
-        let PublishedSnapshot { snapshot, metrics, names, .. } = published;
-        let tick = TableSample { snapshot, metrics, context: names, paths: self.paths };
-        let now = names.clock.nanos(snapshot.at);
+        let PublishedSnapshot { snapshot, metrics, context, .. } = published;
+        let tick = TableSample { snapshot, metrics, context, paths: self.paths };
+        let now = context.clock.nanos(snapshot.at);
         let mut outcome = self.rotate(now);
         for (index, table) in LiveTable::ALL.into_iter().enumerate() {
             let open = self.open.get_mut(index).and_then(Option::take);

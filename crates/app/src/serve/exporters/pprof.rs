@@ -26,6 +26,6 @@ fn encode(
 ) -> Vec<u8> {
     let mut bytes = Vec::new();
     // Writing to memory cannot fail.
-    let _ = live_pprof(&mut bytes, &published.snapshot, &published.names, since, paths);
+    let _ = live_pprof(&mut bytes, &published.snapshot, &published.context, since, paths);
     bytes
 }

@@ -68,7 +68,7 @@ struct ProfileExporter {
 
 impl ProfileExporter {
     fn write(&self, published: &PublishedSnapshot) -> io::Result<()> {
-        let nanos = published.names.clock.nanos(published.snapshot.at);
+        let nanos = published.context.clock.nanos(published.snapshot.at);
         let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
         let host = &self.host;
         let name =

@@ -32,7 +32,7 @@ pub(super) fn start(
         let mut last: Option<(AllocationBaseline, i64)> = None;
         let build = |tick: &Tick| {
             let published = &tick.published;
-            let until = published.names.clock.nanos(published.snapshot.at) / NANOS;
+            let until = published.context.clock.nanos(published.snapshot.at) / NANOS;
             let (before, from) = last.take().unwrap_or_else(|| {
                 // Allocations before the first profile are unknown.
                 (AllocationBaseline::of(&published.snapshot), until - seconds(interval.as_secs()))

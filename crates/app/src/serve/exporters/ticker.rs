@@ -97,9 +97,9 @@ pub(super) mod tests {
     ) -> PublishedSnapshot {
         let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
         let recorded = FunctionTable::default();
-        let names = ReportContext { clock, function: |_| "", recorded, gpus: Vec::new() };
-        let (names, own) = (Arc::new(names), AgentUsage::default());
-        PublishedSnapshot { sequence, snapshot, names, metrics, own }
+        let context = ReportContext { clock, function: |_| "", recorded, gpus: Vec::new() };
+        let (context, own) = (Arc::new(context), AgentUsage::default());
+        PublishedSnapshot { sequence, snapshot, context, metrics, own }
     }
 
     fn publish(feed: &SnapshotFeed, sequence: u64) {

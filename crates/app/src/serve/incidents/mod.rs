@@ -86,7 +86,7 @@ impl IncidentStore {
 
     /// Returns how memory could be freed now, for `/api/v1/advice`.
     pub(crate) fn advice(&self, published: &PublishedSnapshot) -> AdviceReport {
-        let (snapshot, names) = (&published.snapshot, &*published.names);
+        let (snapshot, context) = (&published.snapshot, &*published.context);
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let request = AdviceRequest {
             gpu: None,
@@ -97,8 +97,8 @@ impl IncidentStore {
             local: true,
         };
         AdviceReport {
-            time: names.clock.precise(snapshot.at),
-            gpus: advise_snapshot::run_advise(&request, snapshot, names),
+            time: context.clock.precise(snapshot.at),
+            gpus: advise_snapshot::run_advise(&request, snapshot, context),
             notes: advise_snapshot::notes(snapshot),
         }
     }

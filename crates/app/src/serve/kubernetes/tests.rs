@@ -69,14 +69,14 @@ impl Drop for Fake {
 /// Returns a snapshot with a process in that container.
 fn snapshot(id: &str, pod: Option<Pod>) -> Snapshot {
     let mut ledger = Ledger::new();
-    let facts = ProcessInfo { start: 1, uid: 0, name: "python".into(), before_trace: false };
+    let info = ProcessInfo { start: 1, uid: 0, name: "python".into(), before_trace: false };
     let container = Container {
         id: id.into(),
         runtime: ContainerRuntime::Containerd,
         pod,
         container_pid: Some(Pid(1)),
     };
-    for kind in [EventKind::Process(facts), EventKind::Container(Box::new(container))] {
+    for kind in [EventKind::Process(info), EventKind::Container(Box::new(container))] {
         let at = Timestamp(1);
         ledger.apply(&Event { pid: Pid(7), tid: Tid(7), entry_time: at, time: at, kind });
     }

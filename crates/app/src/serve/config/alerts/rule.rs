@@ -135,7 +135,7 @@ impl CustomRuleConfig {
     }
 
     fn rule_expr(&self, metric: &Metric) -> Result<RuleExpr, String> {
-        match (metric.sort, self.window.map(DurationValue::nanos)) {
+        match (metric.metric_type, self.window.map(DurationValue::nanos)) {
             (_, Some(window)) if window < Nanos::from_millis(1000) => {
                 Err("`window` must be at least \"1s\"".into())
             }

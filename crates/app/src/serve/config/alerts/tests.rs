@@ -47,9 +47,9 @@ fn thresholds_are_set_and_rules_switched_off() {
     let rules = alerts.rules();
     let names: Vec<_> = rules.iter().map(|rule| &*rule.name).collect();
     assert_eq!(names, ["full_soon", "nearly_full", "fragmentation", "lost_events", "not_ready"]);
-    assert_eq!(rules[0].limit, Threshold::Below(7200.0));
-    assert_eq!(rules[1].limit, Threshold::Above(0.9));
-    assert_eq!(rules[2].limit, Threshold::Above(0.4));
+    assert_eq!(rules[0].threshold, Threshold::Below(7200.0));
+    assert_eq!(rules[1].threshold, Threshold::Above(0.9));
+    assert_eq!(rules[2].threshold, Threshold::Above(0.4));
 }
 
 #[test]
@@ -80,12 +80,12 @@ fn custom_rule_uses_the_unit_of_its_metric() {
     );
     assert_eq!(errors(&text), [""; 0]);
     let rule = read(&text).rules().pop().unwrap();
-    assert_eq!(rule.limit, Threshold::Above((16_u64 << 30) as f64));
+    assert_eq!(rule.threshold, Threshold::Above((16_u64 << 30) as f64));
     assert_eq!(rule.hold, Nanos::from_millis(300_000));
-    assert_eq!((rule.severity, rule.measure), (Severity::Critical, RuleExpr::Value));
+    assert_eq!((rule.severity, rule.expr), (Severity::Critical, RuleExpr::Value));
     assert_eq!(rule.matching, [("process".into(), "train".into())]);
     let growing = read(&format!("{RULE}above = 5\nwindow = \"1h\"")).rules().pop().unwrap();
-    assert_eq!(growing.measure, RuleExpr::Growth(Nanos::from_millis(3_600_000)));
+    assert_eq!(growing.expr, RuleExpr::Growth(Nanos::from_millis(3_600_000)));
     assert_eq!(
         &*growing.summary,
         "vramscope_process_pinned_bytes grew by {value} in 1h, more than {threshold}: pid={pid} process={process} \

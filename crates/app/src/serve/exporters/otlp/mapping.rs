@@ -60,7 +60,7 @@ pub(super) static METRIC_MAPPINGS: &[Row] = &[
     gauge(&catalog::ALERTS, "vramscope.alerts.firing", "{alert}"),
     count(&catalog::NOTIFICATIONS, "vramscope.notifications", "{notification}"),
     count(&catalog::INCIDENTS, "vramscope.incidents", "{incident}"),
-    count(&catalog::ONWARD, "vramscope.exports", "{export}"),
+    count(&catalog::EXPORTS, "vramscope.exports", "{export}"),
     gauge(&catalog::PROCESSES, "vramscope.processes", "{process}"),
     count(&catalog::ENDED, "vramscope.processes.ended", "{process}"),
     count(&catalog::NOT_FREED, "vramscope.not_freed", "By"),
@@ -138,7 +138,7 @@ mod tests {
         let all: Vec<_> = catalog::ALL.iter().map(|metric| metric.name).collect();
         assert_eq!(names, all);
         for row in METRIC_MAPPINGS {
-            let fits = match row.metric.sort {
+            let fits = match row.metric.metric_type {
                 MetricType::Gauge => matches!(row.form, OtlpKind::Gauge | OtlpKind::Level),
                 MetricType::Counter => row.form == OtlpKind::Count,
                 MetricType::Info => row.form == OtlpKind::Attributes,

@@ -37,7 +37,7 @@ pub(super) fn start(shared: &Arc<AgentState>, config: &Otlp, host: &str) -> Resu
         let build = |tick: &Tick| {
             let published = &tick.published;
             let (metrics, snapshot) = (&published.metrics, &published.snapshot);
-            let request = request::request(resource.clone(), metrics, snapshot, &published.names);
+            let request = request::request(resource.clone(), metrics, snapshot, &published.context);
             let bytes = request.encode_to_vec();
             if gzip { compressed(&bytes).map_err(|error| error.to_string()) } else { Ok(bytes) }
         };

@@ -36,10 +36,10 @@ pub(super) fn request(
     resource: Vec<KeyValue>,
     set: &MetricSet,
     snapshot: &Snapshot,
-    names: &ReportContext,
+    context: &ReportContext,
 ) -> Request {
-    let known = ResolvedAttributes { snapshot, names };
-    let times = Timestamps::new(&names.clock, snapshot.at);
+    let known = ResolvedAttributes { snapshot, context };
+    let times = Timestamps::new(&context.clock, snapshot.at);
     let mut metrics: Vec<Metric> =
         set.families.iter().filter_map(|family| metric(family, times, known)).collect();
     metrics.extend(utilization(set, times, known));
@@ -141,7 +141,7 @@ fn attributes(
     all.push(KeyValue::text("hw.type", "gpu"));
     if row.name.starts_with("hw.") {
         all.push(KeyValue::text("hw.vendor", VENDOR));
-        let model = known.names.gpus.iter().find(|known| known.id.0.to_string() == gpu);
+        let model = known.context.gpus.iter().find(|known| known.id.0.to_string() == gpu);
         all.extend(model.map(|model| KeyValue::text("hw.model", &sanitize(&model.name))));
     }
     all
@@ -151,7 +151,7 @@ fn attributes(
 #[derive(Clone, Copy)]
 struct ResolvedAttributes<'a> {
     snapshot: &'a Snapshot,
-    names: &'a ReportContext,
+    context: &'a ReportContext,
 }
 
 impl<'a> ResolvedAttributes<'a> {

@@ -18,7 +18,7 @@ use super::proto::{Any, Data, KeyValue, Metric, Number, Point, Request};
 use super::request::{request, resource};
 use super::{compressed, rejected};
 
-fn names() -> ReportContext {
+fn report_context() -> ReportContext {
     let clock = WallClock::fixed(Timestamp(1_000), 1_700_000_000);
     let (uuid, name) = ("GPU-1".to_owned(), "NVIDIA H200".to_owned());
     let gpus = vec![GpuLabel { id: GpuId(0), uuid, name, total_bytes: 1000 }];
@@ -53,8 +53,8 @@ fn metric_set() -> MetricSet {
 /// A process in a pod, whose names are in labels.
 fn snapshot() -> Snapshot {
     let mut ledger = Ledger::new();
-    let facts = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
-    let (at, kind) = (Timestamp(2_000), EventKind::Process(facts));
+    let info = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
+    let (at, kind) = (Timestamp(2_000), EventKind::Process(info));
     ledger.apply(&Event { pid: Pid(47), tid: Tid(47), entry_time: at, time: at, kind });
     let mut snapshot = ledger.snapshot(Timestamp(5_000), &SnapshotOptions::DEFAULT);
     let pod = Pod {
@@ -71,7 +71,7 @@ fn snapshot() -> Snapshot {
 
 fn sent() -> Request {
     let config = BTreeMap::from([("deployment.environment.name".to_owned(), "lab".to_owned())]);
-    request(resource("node", &config), &metric_set(), &snapshot(), &names())
+    request(resource("node", &config), &metric_set(), &snapshot(), &report_context())
 }
 
 fn texts(attributes: &[KeyValue]) -> Vec<String> {

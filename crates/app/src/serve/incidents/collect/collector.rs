@@ -141,7 +141,7 @@ impl IncidentCollector {
                 let device = ledger.device_of(event.pid, allocate);
                 self.on_allocation(event.pid, device, (allocate.kind, allocate.bytes));
             }
-            EventKind::Vmm(VmmCall::Create { bytes, place: location, .. })
+            EventKind::Vmm(VmmCall::Create { bytes, location: location, .. })
                 if !self.open.is_empty() =>
             {
                 let (device, kind) = match location {
@@ -201,7 +201,7 @@ impl IncidentCollector {
             number,
             pid: event.pid,
             device,
-            requested: failed.asked,
+            requested: failed.requested,
             since: now,
             errors: 1,
             recovered: false,
@@ -213,7 +213,7 @@ impl IncidentCollector {
     fn is_oversized(&self, failed: &FailedCall, gpu: Option<GpuId>) -> bool {
         let all = self.gpu_bytes.iter().filter(|(id, _)| gpu.is_none_or(|gpu| gpu == *id));
         let largest = all.map(|(_, bytes)| *bytes).max();
-        let requested = failed.asked.filter(|(kind, _)| kind.takes_device_memory());
+        let requested = failed.requested.filter(|(kind, _)| kind.takes_device_memory());
         matches!((requested, largest), (Some((_, bytes)), Some(largest)) if bytes > largest)
     }
 
@@ -256,7 +256,8 @@ impl IncidentCollector {
     /// Observes a published snapshot.
     pub(crate) fn on_snapshot(&mut self, published: &Arc<PublishedSnapshot>, ledger: &Ledger) {
         self.due = None;
-        self.gpu_bytes = published.names.gpus.iter().map(|gpu| (gpu.id, gpu.total_bytes)).collect();
+        self.gpu_bytes =
+            published.context.gpus.iter().map(|gpu| (gpu.id, gpu.total_bytes)).collect();
         let now = Instant::now();
         for one in std::mem::take(&mut self.pending) {
             let (site, frames) = ledger.site(one.failed.site);
@@ -281,7 +282,7 @@ impl IncidentCollector {
             };
             self.send(WriterCommand::Write(Box::new(job)), Trigger::OutOfMemory);
         }
-        for crossed in self.thresholds.check(&published.snapshot, &published.names) {
+        for crossed in self.thresholds.check(&published.snapshot, &published.context) {
             self.on_threshold(crossed, published, ledger);
         }
         if self.manual.swap(false, Ordering::Relaxed) && self.shared.config.incidents.enabled {
@@ -328,7 +329,7 @@ impl IncidentCollector {
         published: &Arc<PublishedSnapshot>,
         ledger: &Ledger,
     ) -> IncidentJob {
-        ledger.name_holdings(&mut holders, MAX_SITES_PER_HOLDER);
+        ledger.resolve_holder_names(&mut holders, MAX_SITES_PER_HOLDER);
         let window = self.ring.window();
         let sites = sites(&window, ledger);
         IncidentJob {
@@ -409,11 +410,11 @@ const fn is_enough(
 /// Returns the frames of the sites of the events, as far as they are resolved.
 fn sites(window: &EventWindow, ledger: &Ledger) -> Vec<SiteFrames> {
     let named: BTreeSet<SiteId> = window.events().filter_map(|event| site(&event.kind)).collect();
-    let facts = named.into_iter().map(|site| {
+    let sites = named.into_iter().map(|site| {
         let (_, frames) = ledger.site(Some(site));
         SiteFrames { site, frames: frames.to_vec().into() }
     });
-    facts.filter(|facts| !facts.frames.is_empty()).collect()
+    sites.filter(|site| !site.frames.is_empty()).collect()
 }
 
 /// Returns the site of an event.
@@ -423,7 +424,7 @@ const fn site(kind: &EventKind) -> Option<SiteId> {
         EventKind::Failed(failed) => failed.site,
         EventKind::Vmm(VmmCall::Create { site, .. }) => *site,
         EventKind::Object(ObjectCall::Created { site, .. }) => *site,
-        EventKind::Tensor(call) => match call.what {
+        EventKind::Tensor(call) => match call.op {
             TensorOp::Allocated { site, .. } | TensorOp::OutOfMemory { site, .. } => site,
             TensorOp::Freed { .. } => None,
         },

@@ -63,7 +63,7 @@ impl EventRing {
     /// Stores an event. Launches and copies are frequent totals that are not needed for memory, and
     /// the frames of sites are read from the ledger when needed; both are skipped.
     pub(crate) fn push(&mut self, event: &Event) {
-        if matches!(event.kind, EventKind::Work(_) | EventKind::Site(_)) {
+        if matches!(event.kind, EventKind::Activity(_) | EventKind::Site(_)) {
             return;
         }
         self.last_extra += extra(&event.kind);
@@ -121,7 +121,7 @@ impl EventWindow {
 /// Heap bytes of an event.
 fn extra(kind: &EventKind) -> usize {
     match kind {
-        EventKind::Process(facts) => facts.name.len(),
+        EventKind::Process(info) => info.name.len(),
         EventKind::ThreadName(name) => name.len(),
         EventKind::Gpus(gpus) => size_of_val::<[_]>(gpus),
         _ => 0,
@@ -173,8 +173,8 @@ mod tests {
     #[test]
     fn state_before_the_oldest_event_is_kept() {
         let mut ring = EventRing::new(CHUNK_EVENTS, 1 << 30);
-        let facts = ProcessInfo { start: 5, uid: 3, name: "old".into(), before_trace: false };
-        ring.push(&event(1, EventKind::Process(facts.clone())));
+        let info = ProcessInfo { start: 5, uid: 3, name: "old".into(), before_trace: false };
+        ring.push(&event(1, EventKind::Process(info.clone())));
         ring.push(&event(2, EventKind::Gpus([Some(GpuId(4))].into())));
         let discovered = ContextCall::Learned { context: ContextId(1), device: DeviceId(0) };
         ring.push(&event(3, EventKind::Context(discovered)));
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(
             before,
             [
-                EventKind::Process(ProcessInfo { before_trace: true, ..facts }),
+                EventKind::Process(ProcessInfo { before_trace: true, ..info }),
                 EventKind::Gpus([Some(GpuId(4))].into()),
                 EventKind::Context(discovered),
             ]

@@ -52,7 +52,7 @@ impl HolderHistory {
                 seen: at,
             });
             holder.seen = at;
-            if let Some(work) = &process.work {
+            if let Some(work) = &process.activity {
                 let is_busy = work.recent_launches > 0;
                 holder.idle_since = Some(holder.idle_since.filter(|_| !is_busy).unwrap_or(at));
             }
@@ -175,8 +175,8 @@ mod tests {
     fn growth_covers_the_last_minutes_and_new_processes() {
         let (mut ledger, mut history) = (Ledger::new(), HolderHistory::default());
         for (at, pid, before_trace) in [(1, 1, true), (900, 2, false)] {
-            let facts = ProcessInfo { start: 1, uid: 0, name: "p".into(), before_trace };
-            apply(&mut ledger, at, pid, EventKind::Process(facts));
+            let info = ProcessInfo { start: 1, uid: 0, name: "p".into(), before_trace };
+            apply(&mut ledger, at, pid, EventKind::Process(info));
             apply(&mut ledger, at, pid, EventKind::Gpus([Some(GpuId(4))].into()));
         }
         allocate(&mut ledger, 2, 1, 1000);

@@ -22,7 +22,7 @@ pub(crate) struct PriorState {
 
 #[derive(Default)]
 struct PriorProcess {
-    facts: Option<ProcessInfo>,
+    info: Option<ProcessInfo>,
     gpus: Option<Box<[Option<GpuId>]>>,
     contexts: BTreeMap<ContextId, DeviceId>,
     pools: BTreeMap<PoolId, PoolCall>,
@@ -33,23 +33,23 @@ impl PriorState {
     /// Observes an event that left the ring.
     pub(crate) fn observe(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Process(facts) => {
+            EventKind::Process(info) => {
                 // A process may be announced again; another start time means that the pid was
                 // reused.
                 let process = self.entry(event.pid);
                 if let Some(process) = process {
-                    let old = process.facts.as_ref().map_or(0, |facts| facts.start);
-                    if old != 0 && facts.start != 0 && old != facts.start {
+                    let old = process.info.as_ref().map_or(0, |info| info.start);
+                    if old != 0 && info.start != 0 && old != info.start {
                         *process = PriorProcess::default();
                     }
-                    process.facts = Some(facts.clone());
+                    process.info = Some(info.clone());
                 }
             }
             EventKind::Exit => drop(self.processes.remove(&event.pid)),
             EventKind::Exec => {
                 if let Some(process) = self.processes.get_mut(&event.pid) {
                     *process = PriorProcess {
-                        facts: process.facts.take(),
+                        info: process.info.take(),
                         gpus: process.gpus.take(),
                         ..PriorProcess::default()
                     };
@@ -89,8 +89,8 @@ impl PriorState {
             let mut push = |kind| {
                 events.push(Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind });
             };
-            if let Some(facts) = &process.facts {
-                push(EventKind::Process(ProcessInfo { before_trace: true, ..facts.clone() }));
+            if let Some(info) = &process.info {
+                push(EventKind::Process(ProcessInfo { before_trace: true, ..info.clone() }));
             }
             process.gpus.iter().for_each(|gpus| push(EventKind::Gpus(gpus.clone())));
             for (&context, &device) in &process.contexts {
@@ -126,7 +126,7 @@ impl PriorProcess {
                 }
             }
             PoolCall::Destroyed { pool } => drop(self.pools.remove(&pool)),
-            PoolCall::Trimmed { .. } | PoolCall::ToldReserved { .. } => {}
+            PoolCall::Trimmed { .. } | PoolCall::ReservedReported { .. } => {}
         }
     }
 }

@@ -36,10 +36,10 @@ impl ThresholdMonitor {
     pub(crate) fn check(
         &mut self,
         snapshot: &Snapshot,
-        names: &ReportContext,
+        context: &ReportContext,
     ) -> Vec<ThresholdCrossing> {
         let mut crossed = Vec::new();
-        self.gpus(snapshot, names, &mut crossed);
+        self.gpus(snapshot, context, &mut crossed);
         self.processes(snapshot, &mut crossed);
         crossed
     }
@@ -47,12 +47,12 @@ impl ThresholdMonitor {
     fn gpus(
         &mut self,
         snapshot: &Snapshot,
-        names: &ReportContext,
+        context: &ReportContext,
         crossed: &mut Vec<ThresholdCrossing>,
     ) {
         let Some(limit) = self.used_above else { return };
         for view in &snapshot.gpus {
-            let total = names.gpu(view.gpu).map_or(0, |gpu| gpu.total_bytes);
+            let total = context.gpu(view.gpu).map_or(0, |gpu| gpu.total_bytes);
             if total == 0 {
                 continue;
             }
@@ -109,13 +109,13 @@ mod tests {
             GpuLabel { id: GpuId(1), uuid: String::new(), name: String::new(), total_bytes: 100 };
         let clock = WallClock::fixed(Timestamp(0), 0);
         let (function, recorded) = (|_| "", FunctionTable::default());
-        let names = ReportContext { clock, function, recorded, gpus: vec![gpu] };
+        let context = ReportContext { clock, function, recorded, gpus: vec![gpu] };
         let mut thresholds = ThresholdMonitor::new(Some(0.9), None);
         let crossed: Vec<usize> = [50, 9, 5, 11, 9, 13, 9, 0]
             .into_iter()
             .map(|free| {
                 let gpus = vec![GpuView { gpu: GpuId(1), free_bytes: Bytes(free) }];
-                thresholds.check(&Snapshot { gpus, ..Snapshot::default() }, &names).len()
+                thresholds.check(&Snapshot { gpus, ..Snapshot::default() }, &context).len()
             })
             .collect();
         assert_eq!(crossed, [0, 1, 0, 0, 0, 0, 1, 0]);

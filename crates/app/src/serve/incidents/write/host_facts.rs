@@ -11,7 +11,7 @@ use engine::oom::{GpuSharingHint, HostMemory};
 const MAX_MAPS_BYTES: u64 = 4 << 20;
 
 /// Returns the host's available memory, and the limits of a process if it still runs.
-pub(crate) fn facts(pid: Option<Pid>) -> HostMemory {
+pub(crate) fn host_memory(pid: Option<Pid>) -> HostMemory {
     let limits = pid.map(|pid| format!("/proc/{pid}/limits"));
     let limits = limits.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     HostMemory {

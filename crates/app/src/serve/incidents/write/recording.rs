@@ -15,14 +15,14 @@ use crate::host;
 
 /// Writes the file. Returns the number of recorded events.
 pub(crate) fn write(file: File, job: &IncidentJob) -> io::Result<u64> {
-    let names = &job.published.names;
-    let mut writer = RecordingWriter::new(file, &header(job, names), names.function)?;
+    let context = &job.published.context;
+    let mut writer = RecordingWriter::new(file, &header(job, context), context.function)?;
     let first = job.window.events().map(|event| event.time).next().unwrap_or(job.at);
     for event in &job.window.before {
         writer.event(event)?;
     }
-    for facts in &job.sites {
-        let kind = EventKind::Site(facts.clone());
+    for frames in &job.sites {
+        let kind = EventKind::Site(frames.clone());
         writer.event(&Event { pid: Pid(0), tid: Tid(0), entry_time: first, time: first, kind })?;
     }
     let mut count = 0;
@@ -36,7 +36,7 @@ pub(crate) fn write(file: File, job: &IncidentJob) -> io::Result<u64> {
     Ok(count)
 }
 
-fn header(job: &IncidentJob, names: &ReportContext) -> RecordingHeader {
+fn header(job: &IncidentJob, context: &ReportContext) -> RecordingHeader {
     let target = match job.window.dropped {
         0 => "every process, since the agent started".to_owned(),
         dropped => format!(
@@ -49,8 +49,8 @@ fn header(job: &IncidentJob, names: &ReportContext) -> RecordingHeader {
         kernel: host::kernel(),
         target,
         work: false,
-        clock: names.clock.clone(),
-        gpus: names.gpus.clone(),
+        clock: context.clock.clone(),
+        gpus: context.gpus.clone(),
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
 
     fn job(ring: &EventRing) -> IncidentJob {
         let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
-        let names = ReportContext {
+        let context = ReportContext {
             clock,
             function: |_| "",
             recorded: FunctionTable::default(),
@@ -98,7 +98,7 @@ mod tests {
             published: Arc::new(PublishedSnapshot {
                 sequence: 1,
                 snapshot: Snapshot { at: Timestamp(60_000), ..Snapshot::default() },
-                names: Arc::new(names),
+                context: Arc::new(context),
                 metrics: MetricSet::default(),
                 own: AgentUsage::default(),
             }),
@@ -112,8 +112,8 @@ mod tests {
     #[test]
     fn recording_has_the_last_events_and_marks_its_start() {
         let mut ring = EventRing::new(2048, 1 << 30);
-        let facts = ProcessInfo { start: 9, uid: 5, name: "old".into(), before_trace: false };
-        ring.push(&event(1, EventKind::Process(facts)));
+        let info = ProcessInfo { start: 9, uid: 5, name: "old".into(), before_trace: false };
+        ring.push(&event(1, EventKind::Process(info)));
         ring.push(&event(2, EventKind::Gpus([Some(GpuId(0))].into())));
         for at in 10..20_000 {
             ring.push(&allocate(at));
@@ -146,7 +146,7 @@ mod tests {
         let expected: Vec<Event> = job.window.events().cloned().collect();
         assert_eq!(count, expected.len() as u64);
         assert_eq!(events[..2], job.window.before);
-        assert!(matches!(&events[2].kind, EventKind::Site(facts) if *facts == job.sites[0]));
+        assert!(matches!(&events[2].kind, EventKind::Site(frames) if *frames == job.sites[0]));
         assert_eq!(events[3..], expected);
         assert!(target.contains("from the middle of a trace"), "{target}");
         let snapshot = ledger.snapshot(Timestamp(60_000), &SnapshotOptions::default());

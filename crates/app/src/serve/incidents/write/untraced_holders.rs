@@ -72,8 +72,8 @@ mod tests {
         let mut ledger = Ledger::new();
         for (pid, traced, gpu, driver_bytes) in [(1, 50, 0, 60), (2, 0, 0, 900), (3, 0, 1, 700)] {
             let before_trace = traced == 0;
-            let facts = ProcessInfo { start: 1, uid: 7, name: "x".into(), before_trace };
-            apply(&mut ledger, pid, EventKind::Process(facts));
+            let info = ProcessInfo { start: 1, uid: 7, name: "x".into(), before_trace };
+            apply(&mut ledger, pid, EventKind::Process(info));
             apply(&mut ledger, pid, EventKind::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
             if traced > 0 {
                 let (key, kind, device) =
@@ -86,7 +86,7 @@ mod tests {
             apply(
                 &mut ledger,
                 pid,
-                EventKind::DriverAccount { gpu: GpuId(gpu), bytes: driver_bytes, only: false },
+                EventKind::DriverUsage { gpu: GpuId(gpu), bytes: driver_bytes, only: false },
             );
         }
         ledger

@@ -113,7 +113,7 @@ impl WrittenIncident {
             grown: &self.grown,
             advice: &self.advice,
             snapshot: &job.published.snapshot,
-            context: &job.published.names,
+            context: &job.published.context,
             errors: self.errors,
             recovered: self.recovered,
             skipped: job.skipped,
@@ -211,14 +211,14 @@ impl IncidentWriter {
     /// Diagnoses the cause and derives advice.
     fn analyze(&self, mut job: IncidentJob) -> WrittenIncident {
         let snapshot = &job.published.snapshot;
-        let names = &job.published.names;
+        let context = &job.published.context;
         let pid = job.requester.as_ref().map(|requester| requester.pid);
         untraced_holders::add_untraced(&mut job.holders, snapshot, (job.gpu, job.device), pid);
         let held: Vec<_> = job.holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();
-        let total = job.gpu.and_then(|gpu| names.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
-        let context = OomContext {
+        let total = job.gpu.and_then(|gpu| context.gpu(gpu)).map(|gpu| Bytes(gpu.total_bytes));
+        let oom_context = OomContext {
             pid: Pid(0),
-            asked: RequestedResource::Other,
+            requested: RequestedResource::Other,
             device: job.device,
             gpu: job.gpu,
             holders: &held,
@@ -228,11 +228,12 @@ impl IncidentWriter {
             host: HostMemory::default(),
             hints: &[],
         };
-        let failure = job.call.as_ref().map(|call| failed_request(call, pid, names, &context));
+        let failure =
+            job.call.as_ref().map(|call| failed_request(call, pid, context, &oom_context));
         // Driver-reported usage may be a second old; the diagnosis is of the time of the error.
         let free_estimate = match &failure {
-            Some(failure) => failure.diagnosis.figures.free_estimated,
-            None => oom::estimated_free(&context),
+            Some(failure) => failure.diagnosis.memory.free_estimated,
+            None => oom::estimated_free(&oom_context),
         };
         let cause = failure.as_ref().map(|one| one.diagnosis.cause);
         let requester =
@@ -240,7 +241,7 @@ impl IncidentWriter {
         let idle = |process: &_| self.history.idle(process, snapshot.at);
         let request =
             AdviceRequest { gpu: job.gpu, only: &[], requester, cause, idle: &idle, local: true };
-        let mut advice = advise_snapshot::run_advise(&request, snapshot, names);
+        let mut advice = advise_snapshot::run_advise(&request, snapshot, context);
         for gpu in advice.iter_mut().filter(|gpu| free_estimate.is_some() && gpu.gpu.is_some()) {
             gpu.free_bytes = free_estimate.map(|free| free.0);
         }
@@ -272,7 +273,7 @@ impl IncidentWriter {
             .requester
             .as_ref()
             .map_or_else(String::new, |requester| format!("-pid{}", requester.pid));
-        let time = stamp(&job.published.names, job.at);
+        let time = stamp(&job.published.context, job.at);
         let name = format!("{time}-{}{gpu}{pid}", job.trigger.short());
         let is_used = |name: &str| {
             self.root.join(name).exists() || self.recent.iter().any(|incident| incident.id == name)
@@ -287,7 +288,7 @@ impl IncidentWriter {
         let new =
             directory::NewIncidentDir::create(&self.root, &incident.id).with_context(context)?;
         let published = &incident.job.published;
-        let mut line = json::line(&published.snapshot, &published.names)?;
+        let mut line = json::line(&published.snapshot, &published.context)?;
         line.push('\n');
         new.write(SNAPSHOT_FILE, line.as_bytes()).with_context(context)?;
         incident.events =
@@ -426,17 +427,17 @@ fn rewrite(incident: &WrittenIncident, host: &str) {
 fn failed_request(
     call: &FailedAllocation,
     pid: Option<Pid>,
-    names: &ReportContext,
-    context: &OomContext<'_>,
+    context: &ReportContext,
+    oom_context: &OomContext<'_>,
 ) -> FailedRequest {
-    let function = names.function(call.failed.function).into_owned();
+    let function = context.function(call.failed.function).into_owned();
     let requested = requested(&call.failed, &function);
     let diagnosis = diagnose(&OomContext {
         pid: pid.unwrap_or(Pid(0)),
-        asked: requested,
-        host: host_facts::facts(pid),
+        requested,
+        host: host_facts::host_memory(pid),
         hints: &host_facts::hints(pid),
-        ..*context
+        ..*oom_context
     });
     let (site, frames) = (call.site, Arc::clone(&call.frames));
     FailedRequest { requested, function: function.into(), site, frames, diagnosis }
@@ -444,7 +445,7 @@ fn failed_request(
 
 /// Returns what a failed call requested.
 fn requested(failed: &FailedCall, function: &str) -> RequestedResource {
-    match failed.asked {
+    match failed.requested {
         Some((kind, bytes)) => RequestedResource::Memory(kind, Bytes(bytes)),
         None if function.starts_with("cuMemAddressReserve") => RequestedResource::Addresses,
         None => RequestedResource::Other,
@@ -458,8 +459,8 @@ fn object(report: &IncidentReport<'_>) -> Result<Vec<u8>> {
 }
 
 /// Formats a time for directory names, in UTC.
-fn stamp(names: &ReportContext, at: Timestamp) -> String {
-    let nanos = names.clock.nanos(at);
+fn stamp(context: &ReportContext, at: Timestamp) -> String {
+    let nanos = context.clock.nanos(at);
     let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H-%M-%S%.3fZ").to_string()
 }
