@@ -59,8 +59,8 @@ fn failed_context_destroy_keeps_the_stack() {
     }
 }
 
-/// After a line of input, creates a context of device 1; after another, allocates and queries the device
-/// until there is a third. Then execs itself once, with the other driver.
+/// After a line of input, creates a context of device 1; after another, allocates and queries the
+/// device until there is a third. Then execs itself once, with the other driver.
 const QUERIES: &str = r#"
 import ctypes, os, select, sys
 print("ready", flush=True)

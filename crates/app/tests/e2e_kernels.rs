@@ -329,8 +329,8 @@ fn launches_around_a_capture_end_are_counted() {
     assert_eq!(traced.last()["lost_launches"], 1);
 }
 
-/// The driver, and a page whose contents survive `forget`, which makes the kernel map it again at the
-/// next access: until then, a probe cannot read it.
+/// The driver, and a page whose contents survive `forget`, which makes the kernel map it again at
+/// the next access: until then, a probe cannot read it.
 const PAGE: &str = r#"
 import ctypes, mmap, os, struct, threading, time
 cu, libc = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(None)
@@ -363,8 +363,8 @@ for _ in range(3):
     check(cu.cuMemcpy2D_v2(page))
 "#;
 
-/// Launches whose configuration is not mapped when the calls begin; the last one after another thread
-/// has begun a capture.
+/// Launches whose configuration is not mapped when the calls begin; the last one after another
+/// thread has begun a capture.
 const UNREADABLE_LAUNCHES: &str = r#"
 module, kernel = ctypes.c_uint64(), ctypes.c_uint64()
 source = b".version 3.0\n.target sm_30\n.address_size 64\n.visible .entry step() { ret; }\n"

@@ -69,16 +69,16 @@ fn objects_of_every_kind_match_the_driver() {
 
 #[test]
 fn object_counts_are_equal_in_every_attach_mode() {
-    for tier in ["session", "multi", "single", "single-no-cookie"] {
+    for attach_mode in ["session", "multi", "single", "single-no-cookie"] {
         let env = TestEnv::new();
-        let traced =
-            env.trace(&["--attach-mode", tier], &["objects", "--count", "8", "--leak", "0.5"]);
+        let traced = env
+            .trace(&["--attach-mode", attach_mode], &["objects", "--count", "8", "--leak", "0.5"]);
         let (pid, oracle) = env.oracles().into_iter().next().unwrap();
         if !traced.status.success() && traced.reports.is_empty() {
             // Not supported by this kernel; other tests check which modes must work.
             continue;
         }
-        assert_eq!(counts(process(traced.last(), pid)), counts(&oracle), "{tier}");
+        assert_eq!(counts(process(traced.last(), pid)), counts(&oracle), "{attach_mode}");
     }
 }
 

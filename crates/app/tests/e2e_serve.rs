@@ -97,8 +97,9 @@ fn metrics_match_the_driver() {
 /// Follows processes to their end: the last values of each, while it is idle, must match the
 /// oracle and be exact. Returns the last metrics of one of them.
 ///
-/// The agent's own loss counters are not checked: they include losses of other processes of this host,
-/// and launches that may have been captured when a thread destroyed a context while another captured.
+/// The agent's own loss counters are not checked: they include losses of other processes of this
+/// host, and launches that may have been captured when a thread destroyed a context while another
+/// captured.
 fn assert_metrics_match(agent: &Agent, env: &TestEnv, mut workloads: Vec<Workload>) -> Metrics {
     let mut last: BTreeMap<u32, (Metrics, Value)> = BTreeMap::new();
     let label = |pid: u32| format!("pid=\"{pid}\"");

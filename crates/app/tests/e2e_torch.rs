@@ -72,10 +72,10 @@ fn tensor_site<'a>(report: &'a Value, function: &str) -> &'a Value {
 
 #[test]
 fn blocks_match_the_cache_in_every_attach_mode() {
-    for tier in ["session", "multi", "single", "single-no-cookie"] {
+    for attach_mode in ["session", "multi", "single", "single-no-cookie"] {
         let env = env();
         let workload = ["--hold-ms", "300", "torch-leak", "--refuse"];
-        let traced = env.trace(&["--torch", "--attach-mode", tier], &workload);
+        let traced = env.trace(&["--torch", "--attach-mode", attach_mode], &workload);
         traced.assert_matches_oracle(&env);
         let last = traced.last();
         assert_blocks(&env, last, only_pid(last));
@@ -83,7 +83,7 @@ fn blocks_match_the_cache_in_every_attach_mode() {
             [("weights", 5, 5, 0), ("activations", 0, 60, 60), ("keep_history", 20, 20, 0)]
         {
             let site = tensor_site(last, function);
-            assert_eq!(site["live_allocations"], live, "{tier}: {site}");
+            assert_eq!(site["live_allocations"], live, "{attach_mode}: {site}");
             assert_eq!(site["allocations_total"], total);
             assert_eq!(site["frees_total"], freed);
             assert_eq!(site["kinds"][0]["kind"], "torch");

@@ -69,7 +69,9 @@ fn event_totals(file: &Path) -> BTreeMap<&'static str, (u64, u64)> {
         let (word, bytes) = match kind {
             EventKind::Allocate(call) => ("allocate", call.bytes),
             EventKind::Free(_) => ("free", 0),
-            EventKind::Failed(call) => ("call_failed", call.requested.map_or(0, |(_, bytes)| bytes)),
+            EventKind::Failed(call) => {
+                ("call_failed", call.requested.map_or(0, |(_, bytes)| bytes))
+            }
             EventKind::Process(_) => ("process", 0),
             EventKind::Exit => ("exit", 0),
             _ => continue,

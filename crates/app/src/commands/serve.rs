@@ -387,7 +387,7 @@ impl AgentEngine {
         let metrics = self.metrics.observe(&CollectorInput {
             snapshot: &snapshot,
             gpus: &self.gpus,
-            own: &metrics_input::own(&own, self.ledger.dropped_ended(), &self.shared),
+            agent: &metrics_input::own(&own, self.ledger.dropped_ended(), &self.shared),
             location: short_location,
         });
         let published = self.shared.feed.publish(PublishedSnapshot {

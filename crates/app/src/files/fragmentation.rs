@@ -51,8 +51,8 @@ fn name(owner: PoolOwner) -> String {
     match owner {
         PoolOwner::Driver(_, 0) => "driver default".to_owned(),
         PoolOwner::Driver(_, handle) => format!("driver {handle:#x}"),
-        PoolOwner::Cache(CachePool { id, part }) => {
-            let part = match part {
+        PoolOwner::Cache(CachePool { id, size_class }) => {
+            let part = match size_class {
                 PoolSizeClass::Whole => "all",
                 PoolSizeClass::Small => "small",
                 PoolSizeClass::Large => "large",

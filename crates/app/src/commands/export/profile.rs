@@ -51,7 +51,7 @@ pub(super) fn run(options: &ExportArgs, source: SourceFormat) -> Result<()> {
     }
     out.finish()?;
     super::warn(&input.info);
-    if samples.iter().all(|sample| sample.place.site.is_none()) && !samples.is_empty() {
+    if samples.iter().all(|sample| sample.key.site.is_none()) && !samples.is_empty() {
         output::log("the file has no call stacks");
     }
     Ok(())

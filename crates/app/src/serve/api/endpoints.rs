@@ -138,7 +138,7 @@ pub(super) fn status(
     now: f64,
 ) -> Value {
     let own = &published.own;
-    let certainty = &published.snapshot.uncertainty;
+    let uncertainty = &published.snapshot.uncertainty;
     let steps: Vec<&str> = own.steps.iter().map(|step| step.name()).collect();
     let [_, ok, _, client_errors, server_errors] = shared.requests.classes();
     json!({
@@ -147,8 +147,8 @@ pub(super) fn status(
         "uptime_seconds": (now - own.started).max(0.0).floor(),
         "snapshots_total": published.sequence,
         "events_total": own.events,
-        "lost_events": certainty.lost.events(),
-        "before_trace": certainty.before_trace,
+        "lost_events": uncertainty.lost.events(),
+        "before_trace": uncertainty.before_trace,
         "degraded": steps,
         "cpu_seconds": own.cpu_seconds,
         "cpu_percent": own.cpu_percent,

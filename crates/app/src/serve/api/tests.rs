@@ -103,7 +103,7 @@ fn kernel() -> KernelView {
         target: LaunchTarget::Graph(GraphExecId(1)),
         name: Some(NAME.into()),
         name_source: Some(NameSource::Call),
-        why: None,
+        unnamed_reason: None,
         handles: 1,
         launches: 1,
         recent: 1,
@@ -226,7 +226,7 @@ fn snapshot() -> Snapshot {
         frames: frames(),
         device: Some(DeviceId(0)),
         kind: MemoryKind::Device,
-        what: AnomalyKind::Size {
+        details: AnomalyKind::Size {
             key: AllocationKey::address(1),
             bytes: Bytes(1 << 30),
             baseline: Bytes(1),
@@ -284,7 +284,7 @@ fn published() -> PublishedSnapshot {
     let metrics = MetricsCollector::new(SeriesLimits::default()).observe(&CollectorInput {
         snapshot: &snapshot,
         gpus: &gpus,
-        own: &AgentStats::default(),
+        agent: &AgentStats::default(),
         location: short_location,
     });
     let own = AgentUsage { tracing: true, ..AgentUsage::default() };

@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn advice_says_that_memory_is_from_before_the_trace() {
-        let certainty = Uncertainty { before_trace: true, ..Uncertainty::default() };
-        let snapshot = Snapshot { uncertainty: certainty, ..Snapshot::default() };
+        let uncertainty = Uncertainty { before_trace: true, ..Uncertainty::default() };
+        let snapshot = Snapshot { uncertainty, ..Snapshot::default() };
         let notes =
             IncidentStore::default().advice(&published(1, snapshot, MetricSet::default())).notes;
         assert!(notes[0].contains("started before the trace"), "{notes:?}");

@@ -119,14 +119,14 @@ impl CustomRuleConfig {
             is_builtin: false,
             severity: self.severity.severity(),
             metric,
-            measure: self.rule_expr(metric)?,
+            expr: self.rule_expr(metric)?,
             matching: self
                 .labels
                 .iter()
                 .map(|(k, v)| (k.as_str().into(), v.as_str().into()))
                 .collect(),
             at_least: None,
-            limit: self.limit(metric)?,
+            threshold: self.limit(metric)?,
             slack: 0.0,
             hold: self.hold.map_or(Nanos(0), DurationValue::nanos),
             summary: summary.into(),
