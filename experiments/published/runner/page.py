@@ -33,7 +33,7 @@ be lost."""),
     "loops": ("Loops", """\
 The worst case: programs that only launch an empty kernel, or only allocate and free 2 KiB. Runs with and without a tracer
 alternate; the median is shown. `trace` does not probe launches; `kernels` probes both. On the simulated driver a call takes
-about ten nanoseconds, so the ratio there compares a probe with almost nothing; look at the added nanoseconds."""),
+about ten nanoseconds, so the ratio there compares a probe with almost nothing: compare the added nanoseconds."""),
 }
 
 HEAD = """\
