@@ -45,23 +45,23 @@ impl EntryPoint {
 
     /// Runs an implementation: injected failures and delays, then counting of failures.
     pub(crate) fn run(&self, body: impl FnOnce() -> Outcome) -> c_int {
-        self.run_work(|call| call.attempt(body))
+        self.run_activity(|call| call.attempt(body))
     }
 
     /// Like `run`, for an implementation that counts its calls, including injected failures.
-    pub(crate) fn run_work(&self, body: impl FnOnce(ActiveCall) -> Outcome) -> c_int {
+    pub(crate) fn run_activity(&self, body: impl FnOnce(ActiveCall) -> Outcome) -> c_int {
         let settings = settings::get();
-        let half = settings.latency / 2;
-        pause(half);
+        let half_latency = settings.latency / 2;
+        pause(half_latency);
         let injected =
             if settings.failures.is_empty() { None } else { settings.failure(self.name) };
         let outcome = body(ActiveCall { name: self.name, injected });
         let code = injected.unwrap_or_else(|| outcome.map_or_else(|code| code as c_int, |()| 0));
         if code != 0 {
             let mut state = state::lock();
-            state.work.failed(self.name, code);
+            state.activity.failed(self.name, code);
             if self.class == Class::Allocates {
-                state.ledger.failed_allocations += 1;
+                state.oracle.failed_allocations += 1;
             }
         } else {
             match self.class {
@@ -70,7 +70,7 @@ impl EntryPoint {
                 Class::Other => {}
             }
         }
-        pause(half);
+        pause(half_latency);
         code
     }
 }
@@ -175,23 +175,23 @@ macro_rules! stub {
 }
 pub(crate) use stub;
 
-/// The function that an entry point jumps to. A function of the class `work` gets the
+/// The function that an entry point jumps to. A function of the class `activity` gets the
 /// [`ActiveCall`] first.
 macro_rules! implementation {
-    (work $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
+    (activity $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
         const TARGET: fn($crate::entry::ActiveCall, $($ty),*) -> $crate::abi::Outcome = $target;
         extern "C" fn implementation($($arg: $ty),*) -> std::ffi::c_int {
-            static SITE: $crate::entry::EntryPoint =
-                $crate::entry::EntryPoint::new(stringify!($name), "work");
-            SITE.run_work(|call| TARGET(call, $($arg),*))
+            static ENTRY: $crate::entry::EntryPoint =
+                $crate::entry::EntryPoint::new(stringify!($name), "activity");
+            ENTRY.run_activity(|call| TARGET(call, $($arg),*))
         }
     };
     ($class:ident $name:ident($($arg:ident: $ty:ty),*) = $target:path) => {
         const TARGET: fn($($ty),*) -> $crate::abi::Outcome = $target;
         extern "C" fn implementation($($arg: $ty),*) -> std::ffi::c_int {
-            static SITE: $crate::entry::EntryPoint =
+            static ENTRY: $crate::entry::EntryPoint =
                 $crate::entry::EntryPoint::new(stringify!($name), stringify!($class));
-            SITE.run(|| TARGET($($arg),*))
+            ENTRY.run(|| TARGET($($arg),*))
         }
     };
 }
@@ -199,8 +199,8 @@ pub(crate) use implementation;
 
 /// Exports functions. Each line is the driver's prototype and its implementation: `alloc` for calls
 /// that allocate (they and their failures are counted), `free` for those that free or drop a
-/// reference (also counted), `work` for those that count every call themselves (launches, copies
-/// and memsets), `call` for all others.
+/// reference (also counted), `activity` for those that count every call themselves (launches,
+/// copies and memsets), `call` for all others.
 macro_rules! exports {
     ($($class:ident $name:ident($($arg:ident: $ty:ty),* $(,)?) = $target:path;)*) => {
         /// The exported functions of this module.

@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     /// `SIM_INJECT_FAILURES`: failures to inject.
     pub(crate) failures: Vec<InjectedFailure>,
     /// `SIM_ORACLE_DIR`: directory of the oracle of each process.
-    pub(crate) ledger: Option<PathBuf>,
+    pub(crate) oracle_dir: Option<PathBuf>,
     /// `SIM_STATE_FILE`: file through which processes share the memory of the devices.
     pub(crate) shared: Option<PathBuf>,
     /// `SIM_CONTEXT_OVERHEAD`: device memory of a process's contexts; used if devices are shared.
@@ -61,7 +61,7 @@ fn read(variable: &dyn Fn(&str) -> Option<String>) -> Settings {
         init_time: Duration::from_millis(number("SIM_INIT_MS").unwrap_or(0)),
         bandwidth: size("SIM_BANDWIDTH").filter(|bytes| *bytes > 0),
         failures: variable("SIM_INJECT_FAILURES").map_or_else(Vec::new, |text| failures(&text)),
-        ledger: path("SIM_ORACLE_DIR"),
+        oracle_dir: path("SIM_ORACLE_DIR"),
         shared: path("SIM_STATE_FILE"),
         overhead: size("SIM_CONTEXT_OVERHEAD").unwrap_or(512 << 20),
     }
@@ -90,10 +90,10 @@ fn failures(text: &str) -> Vec<InjectedFailure> {
 
 fn failure(text: &str) -> Option<InjectedFailure> {
     let (function, rest) = text.split_once(':')?;
-    let (when, code) = rest.split_once('=')?;
-    let (every, number) = match when.strip_prefix("every") {
+    let (calls, code) = rest.split_once('=')?;
+    let (every, number) = match calls.strip_prefix("every") {
         Some(number) => (true, number),
-        None => (false, when),
+        None => (false, calls),
     };
     let number = number.parse().ok().filter(|n| *n > 0)?;
     let code = code.parse().ok()?;

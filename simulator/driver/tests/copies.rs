@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use common::{
-    CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT,
-    account_of, entries,
+    CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries,
+    oracle_of,
 };
 use serde_json::Value;
 
@@ -36,21 +36,21 @@ fn all_copy_memset_and_launch_functions_are_exported() {
         real.contains(format!("{name}_v2").as_str()) && name != "cuMemcpyBatchAsync"
             || ["cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"].contains(&name)
     };
-    let work = |name: &&&str| {
+    let is_activity = |name: &&&str| {
         ["cuMemcpy", "cuMemset", "cuLaunch", "cuGraphLaunch"].iter().any(|p| name.starts_with(p))
     };
     let wanted: Vec<&&str> =
-        real.iter().filter(work).filter(|n| !old(n) && !MISSING.contains(n)).collect();
+        real.iter().filter(is_activity).filter(|n| !old(n) && !MISSING.contains(n)).collect();
     assert!(wanted.len() > 80, "{}", wanted.len());
     let absent: Vec<_> = wanted.iter().filter(|name| cuda.symbol(name).is_none()).collect();
     assert!(absent.is_empty(), "{absent:?}");
 }
 
 /// Returns calls, bytes and failures of a function in one direction.
-fn counts(account: &Value, function: &str, direction: &str, mode: &str) -> (u64, u64, u64) {
+fn counts(oracle: &Value, function: &str, direction: &str, mode: &str) -> (u64, u64, u64) {
     let fields = [("function", function), ("direction", direction), ("mode", mode)];
-    let found = entries(account, "copies", &fields);
-    assert_eq!(found.len(), 1, "{function} {direction} {mode} in {}", account["copies"]);
+    let found = entries(oracle, "copies", &fields);
+    assert_eq!(found.len(), 1, "{function} {direction} {mode} in {}", oracle["copies"]);
     let number = |field: &str| found[0][field].as_u64().unwrap();
     (number("calls"), number("bytes"), number("failed"))
 }
@@ -58,7 +58,7 @@ fn counts(account: &Value, function: &str, direction: &str, mode: &str) -> (u64,
 #[test]
 fn linear_copies_are_counted_by_function_and_direction() {
     let test = "linear_copies_are_counted_by_function_and_direction";
-    let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuMemcpyDtoD_v2:2=700")], |cuda| {
+    let oracle = oracle_of(test, &[("SIM_INJECT_FAILURES", "cuMemcpyDtoD_v2:2=700")], |cuda| {
         let context = cuda.start(0);
         let host = vec![0_u8; 8192];
         let host = host.as_ptr() as u64;
@@ -87,20 +87,20 @@ fn linear_copies_are_counted_by_function_and_direction() {
         assert_eq!(cuda.call("cuMemcpyPeer", &[b, 7, a, context, 500]), INVALID_CONTEXT);
         assert_eq!(cuda.call("cuMemcpyPeerAsync", &[b, context, a, context, 600, stream]), OK);
     });
-    assert_eq!(counts(&account, "cuMemcpyHtoD_v2", "H2D", "sync"), (2, 1000, 3));
-    assert_eq!(counts(&account, "cuMemcpyDtoH_v2", "D2H", "sync"), (2, 1000, 2));
-    assert_eq!(counts(&account, "cuMemcpyDtoD_v2", "D2D", "sync"), (2, 1000, 2));
-    assert_eq!(counts(&account, "cuMemcpyHtoDAsync_v2", "H2D", "async"), (1, 2000, 1));
-    assert_eq!(counts(&account, "cuMemcpyDtoHAsync_v2_ptsz", "D2H", "async"), (1, 2, 0));
-    assert_eq!(counts(&account, "cuMemcpyDtoD_v2_ptds", "D2D", "sync"), (1, 1, 0));
-    assert_eq!(counts(&account, "cuMemcpyPeer", "peer", "sync"), (1, 500, 1));
-    assert_eq!(counts(&account, "cuMemcpyPeerAsync", "peer", "async"), (1, 600, 0));
+    assert_eq!(counts(&oracle, "cuMemcpyHtoD_v2", "H2D", "sync"), (2, 1000, 3));
+    assert_eq!(counts(&oracle, "cuMemcpyDtoH_v2", "D2H", "sync"), (2, 1000, 2));
+    assert_eq!(counts(&oracle, "cuMemcpyDtoD_v2", "D2D", "sync"), (2, 1000, 2));
+    assert_eq!(counts(&oracle, "cuMemcpyHtoDAsync_v2", "H2D", "async"), (1, 2000, 1));
+    assert_eq!(counts(&oracle, "cuMemcpyDtoHAsync_v2_ptsz", "D2H", "async"), (1, 2, 0));
+    assert_eq!(counts(&oracle, "cuMemcpyDtoD_v2_ptds", "D2D", "sync"), (1, 1, 0));
+    assert_eq!(counts(&oracle, "cuMemcpyPeer", "peer", "sync"), (1, 500, 1));
+    assert_eq!(counts(&oracle, "cuMemcpyPeerAsync", "peer", "async"), (1, 600, 0));
 }
 
 #[test]
 fn unified_copies_infer_direction_from_pointers() {
     let test = "unified_copies_infer_direction_from_pointers";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let pageable = vec![0_u8; 4096];
         let pageable = pageable.as_ptr() as u64;
@@ -135,17 +135,17 @@ fn unified_copies_infer_direction_from_pointers() {
         let legacy = [device, pinned, 64, attributes, 0];
         assert_eq!(cuda.call("cuMemcpyWithAttributesAsync", &legacy), INVALID_VALUE);
     });
-    assert_eq!(counts(&account, "cuMemcpy", "H2D", "sync"), (2, 21, 1));
-    assert_eq!(counts(&account, "cuMemcpy", "D2H", "sync"), (2, 396, 0));
-    assert_eq!(counts(&account, "cuMemcpy", "D2D", "sync"), (1, 4000, 1));
-    assert_eq!(counts(&account, "cuMemcpy", "H2H", "sync"), (1, 1000, 0));
-    assert_eq!(counts(&account, "cuMemcpyAsync", "D2H", "async"), (1, 7, 0));
-    assert_eq!(counts(&account, "cuMemcpyWithAttributesAsync", "H2D", "async"), (1, 64, 2));
+    assert_eq!(counts(&oracle, "cuMemcpy", "H2D", "sync"), (2, 21, 1));
+    assert_eq!(counts(&oracle, "cuMemcpy", "D2H", "sync"), (2, 396, 0));
+    assert_eq!(counts(&oracle, "cuMemcpy", "D2D", "sync"), (1, 4000, 1));
+    assert_eq!(counts(&oracle, "cuMemcpy", "H2H", "sync"), (1, 1000, 0));
+    assert_eq!(counts(&oracle, "cuMemcpyAsync", "D2H", "async"), (1, 7, 0));
+    assert_eq!(counts(&oracle, "cuMemcpyWithAttributesAsync", "H2D", "async"), (1, 64, 2));
 }
 
 #[test]
 fn batch_copies_all_or_nothing() {
-    let account = account_of("batch_copies_all_or_nothing", &[], |cuda| {
+    let oracle = oracle_of("batch_copies_all_or_nothing", &[], |cuda| {
         cuda.start(0);
         let (a, b) = (cuda.alloc(4096), cuda.alloc(4096));
         let pinned = cuda.get("cuMemAllocHost_v2", &[OUT, 4096]);
@@ -162,22 +162,25 @@ fn batch_copies_all_or_nothing() {
         assert_eq!(cuda.call("cuMemcpyBatchAsync_v2", &[t, f, s, n, x, i, m, stream]), OK);
         assert_eq!(cuda.call("cuMemcpyBatchAsync_v2", &[t, f, s, n, x, i, m, 0]), INVALID_VALUE);
         assert_eq!(cuda.call("cuMemcpyBatchAsync_v2_ptsz", &[t, f, s, n, x, i, m, 0]), OK);
-        let mut blamed = 77_u64;
-        let blame = &raw mut blamed as u64;
-        assert_eq!(cuda.call("cuMemcpyBatchAsync", &[t, f, s, n, x, i, m, blame, stream]), OK);
+        let mut failed_index = 77_u64;
+        let failed_pointer = &raw mut failed_index as u64;
+        assert_eq!(
+            cuda.call("cuMemcpyBatchAsync", &[t, f, s, n, x, i, m, failed_pointer, stream]),
+            OK
+        );
         let sizes = [100_u64, 200, 4000];
         let [t, f, s, n, x, i, m] = arrays(&sizes, 3);
-        let arguments = [t, f, s, n, x, i, m, blame, stream];
+        let arguments = [t, f, s, n, x, i, m, failed_pointer, stream];
         assert_eq!(cuda.call("cuMemcpyBatchAsync", &arguments), INVALID_VALUE);
-        assert_eq!(blamed, 2, "the third copy is at fault");
-        let none = [t, f, s, 0, x, i, m, blame, stream];
+        assert_eq!(failed_index, 2, "the third copy is at fault");
+        let none = [t, f, s, 0, x, i, m, failed_pointer, stream];
         assert_eq!(cuda.call("cuMemcpyBatchAsync", &none), INVALID_VALUE);
-        assert_eq!(blamed, u64::MAX, "no copy is at fault");
+        assert_eq!(failed_index, u64::MAX, "no copy is at fault");
     });
-    assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2", "H2D", "async"), (2, 3100, 1));
-    assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2", "D2D", "async"), (1, 200, 0));
-    assert_eq!(counts(&account, "cuMemcpyBatchAsync_v2_ptsz", "H2D", "async"), (2, 3100, 0));
-    assert_eq!(counts(&account, "cuMemcpyBatchAsync", "H2D", "async"), (2, 3100, 1));
+    assert_eq!(counts(&oracle, "cuMemcpyBatchAsync_v2", "H2D", "async"), (2, 3100, 1));
+    assert_eq!(counts(&oracle, "cuMemcpyBatchAsync_v2", "D2D", "async"), (1, 200, 0));
+    assert_eq!(counts(&oracle, "cuMemcpyBatchAsync_v2_ptsz", "H2D", "async"), (2, 3100, 0));
+    assert_eq!(counts(&oracle, "cuMemcpyBatchAsync", "H2D", "async"), (2, 3100, 1));
 }
 
 /// `CUDA_MEMCPY2D` as numbers: x, y, memory type, host, device, array, pitch of either side, then
@@ -203,7 +206,7 @@ fn rectangle(from: (u64, u64, u64), to: (u64, u64, u64), size: [u64; 2]) -> [u64
 #[test]
 fn shaped_copies_count_width_times_height_times_depth() {
     let test = "shaped_copies_count_width_times_height_times_depth";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         let context = cuda.start(0);
         let host = vec![0_u8; 8192];
         let host = host.as_ptr() as u64;
@@ -249,21 +252,21 @@ fn shaped_copies_count_width_times_height_times_depth() {
         cuboid[24] = 5;
         assert_eq!(call("cuMemcpy3D_v2", &cuboid), INVALID_VALUE, "five slices of four");
     });
-    assert_eq!(counts(&account, "cuMemcpy2D_v2", "H2D", "sync"), (1, 1600, 0));
-    assert_eq!(counts(&account, "cuMemcpy2D_v2", "array", "sync"), (1, 4096, 0));
-    assert_eq!(counts(&account, "cuMemcpy2DUnaligned_v2", "H2D", "sync"), (1, 1600, 3));
-    assert_eq!(counts(&account, "cuMemcpy2DAsync_v2", "H2D", "async"), (1, 1600, 0));
-    assert_eq!(counts(&account, "cuMemcpy2DAsync_v2", "array", "async"), (0, 0, 2));
-    assert_eq!(counts(&account, "cuMemcpy3D_v2", "D2H", "sync"), (1, 1200, 1));
-    assert_eq!(counts(&account, "cuMemcpy3DAsync_v2_ptsz", "D2H", "async"), (1, 1200, 0));
-    assert_eq!(counts(&account, "cuMemcpy3DPeer", "peer", "sync"), (1, 1200, 1));
-    assert_eq!(counts(&account, "cuMemcpy3DPeerAsync", "peer", "async"), (1, 1200, 0));
+    assert_eq!(counts(&oracle, "cuMemcpy2D_v2", "H2D", "sync"), (1, 1600, 0));
+    assert_eq!(counts(&oracle, "cuMemcpy2D_v2", "array", "sync"), (1, 4096, 0));
+    assert_eq!(counts(&oracle, "cuMemcpy2DUnaligned_v2", "H2D", "sync"), (1, 1600, 3));
+    assert_eq!(counts(&oracle, "cuMemcpy2DAsync_v2", "H2D", "async"), (1, 1600, 0));
+    assert_eq!(counts(&oracle, "cuMemcpy2DAsync_v2", "array", "async"), (0, 0, 2));
+    assert_eq!(counts(&oracle, "cuMemcpy3D_v2", "D2H", "sync"), (1, 1200, 1));
+    assert_eq!(counts(&oracle, "cuMemcpy3DAsync_v2_ptsz", "D2H", "async"), (1, 1200, 0));
+    assert_eq!(counts(&oracle, "cuMemcpy3DPeer", "peer", "sync"), (1, 1200, 1));
+    assert_eq!(counts(&oracle, "cuMemcpy3DPeerAsync", "peer", "async"), (1, 1200, 0));
 }
 
 #[test]
 fn array_copies_are_checked_and_counted() {
     let test = "array_copies_are_checked_and_counted";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let host = vec![0_u8; 1024];
         let host = host.as_ptr() as u64;
@@ -293,13 +296,13 @@ fn array_copies_are_checked_and_counted() {
         ("cuMemcpyAtoHAsync_v2", "async", (1, 200, 0)),
         ("cuMemcpyAtoA_v2", "sync", (1, 512, 0)),
     ] {
-        assert_eq!(counts(&account, function, "array", mode), expected, "{function}");
+        assert_eq!(counts(&oracle, function, "array", mode), expected, "{function}");
     }
 }
 
 #[test]
 fn memset_bytes_depend_on_value_width() {
-    let account = account_of("memset_bytes_depend_on_value_width", &[], |cuda| {
+    let oracle = oracle_of("memset_bytes_depend_on_value_width", &[], |cuda| {
         cuda.start(0);
         let device = cuda.alloc(8192);
         for width in [8, 16, 32] {
@@ -318,19 +321,19 @@ fn memset_bytes_depend_on_value_width() {
     });
     for (width, failed) in [(1, 2), (2, 2), (4, 3)] {
         let name = |middle: &str, end: &str| format!("cuMemset{middle}{}{end}", width * 8);
-        let of = |name: &str, mode: &str| counts(&account, name, "memset", mode);
-        assert_eq!(of(&name("D", "_v2"), "sync"), (1, 100 * width, failed));
-        assert_eq!(of(&name("D", "_v2_ptds"), "sync"), (1, 10 * width, 0));
-        assert_eq!(of(&name("D", "Async"), "async"), (1, 20 * width, 0));
-        assert_eq!(of(&name("D2D", "_v2"), "sync"), (1, 800 * width, u64::from(width == 2)));
-        assert_eq!(of(&name("D2D", "Async_ptsz"), "async"), (1, 40 * width, 0));
+        let memsets = |name: &str, mode: &str| counts(&oracle, name, "memset", mode);
+        assert_eq!(memsets(&name("D", "_v2"), "sync"), (1, 100 * width, failed));
+        assert_eq!(memsets(&name("D", "_v2_ptds"), "sync"), (1, 10 * width, 0));
+        assert_eq!(memsets(&name("D", "Async"), "async"), (1, 20 * width, 0));
+        assert_eq!(memsets(&name("D2D", "_v2"), "sync"), (1, 800 * width, u64::from(width == 2)));
+        assert_eq!(memsets(&name("D2D", "Async_ptsz"), "async"), (1, 40 * width, 0));
     }
 }
 
 #[test]
 fn bandwidth_limits_copy_speed() {
     let test = "bandwidth_limits_copy_speed";
-    account_of(test, &[("SIM_BANDWIDTH", "2M")], |cuda| {
+    oracle_of(test, &[("SIM_BANDWIDTH", "2M")], |cuda| {
         cuda.start(0);
         let (a, b) = (cuda.alloc(1 << 20), cuda.alloc(1 << 20));
         let start = Instant::now();
@@ -344,7 +347,7 @@ fn bandwidth_limits_copy_speed() {
 
 #[test]
 fn synchronous_copy_fails_during_capture() {
-    account_of("synchronous_copy_fails_during_capture", &[], |cuda| {
+    oracle_of("synchronous_copy_fails_during_capture", &[], |cuda| {
         cuda.start(0);
         let (a, b) = (cuda.alloc(64), cuda.alloc(64));
         let stream = cuda.get("cuStreamCreate", &[OUT, 1]);

@@ -8,12 +8,12 @@ use std::ffi::{CStr, c_char, c_int};
 
 use common::{
     FILE_NOT_FOUND, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, NOT_FOUND,
-    NOT_INITIALIZED, OK, OUT, account_of, entries,
+    NOT_INITIALIZED, OK, OUT, entries, oracle_of,
 };
 use serde_json::{Value, json};
 
 /// A launch shape that every device can run.
-const GOOD: [u64; 7] = [2, 1, 1, 64, 1, 1, 0];
+const VALID_SHAPE: [u64; 7] = [2, 1, 1, 64, 1, 1, 0];
 const IMAGE: &CStr = c".version 3.0";
 
 fn module(cuda: Library) -> u64 {
@@ -39,9 +39,9 @@ fn launch(cuda: Library, function: u64, shape: [u64; 7], stream: u64) -> c_int {
 }
 
 /// Returns the counts of the kernels with a name, one entry for each handle.
-fn counts(account: &Value, name: &str) -> Vec<(String, u64, u64, u64)> {
+fn counts(oracle: &Value, name: &str) -> Vec<(String, u64, u64, u64)> {
     let number = |entry: &Value, field: &str| entry[field].as_u64().unwrap();
-    let found = entries(account, "launches", &[("name", name)]);
+    let found = entries(oracle, "launches", &[("name", name)]);
     let count = |entry: &&Value| {
         let handle_type = entry["type"].as_str().unwrap().to_owned();
         (handle_type, number(entry, "launches"), number(entry, "captured"), number(entry, "failed"))
@@ -53,7 +53,7 @@ fn counts(account: &Value, name: &str) -> Vec<(String, u64, u64, u64)> {
 
 #[test]
 fn kernel_handle_points_to_name_at_byte_8() {
-    account_of("kernel_handle_points_to_name_at_byte_8", &[], |cuda| {
+    oracle_of("kernel_handle_points_to_name_at_byte_8", &[], |cuda| {
         cuda.start(0);
         let in_module = function(cuda, module(cuda), c"_Z3addPf");
         let in_library = kernel(cuda, library(cuda), c"_Z3mulPf");
@@ -76,7 +76,7 @@ fn kernel_handle_points_to_name_at_byte_8() {
 
 #[test]
 fn modules_and_libraries_list_their_kernels() {
-    account_of("modules_and_libraries_list_their_kernels", &[], |cuda| {
+    oracle_of("modules_and_libraries_list_their_kernels", &[], |cuda| {
         let early = cuda.out("cuModuleLoadData", &[OUT, IMAGE.as_ptr() as u64]).0;
         assert_eq!(early, NOT_INITIALIZED);
         assert_eq!(cuda.call("cuInit", &[0]), OK);
@@ -86,9 +86,9 @@ fn modules_and_libraries_list_their_kernels() {
         cuda.start(0);
         assert_eq!(cuda.out("cuModuleLoadData", &[OUT, 0]).0, INVALID_VALUE);
         assert_eq!(cuda.call("cuModuleLoadFatBinary", &[0, 1]), INVALID_VALUE);
-        let nowhere = c"/nonexistent/module.cubin".as_ptr() as u64;
-        assert_eq!(cuda.out("cuModuleLoad", &[OUT, nowhere]).0, FILE_NOT_FOUND);
-        assert_eq!(cuda.out("cuLibraryLoadFromFile", &[OUT, nowhere]).0, FILE_NOT_FOUND);
+        let missing = c"/nonexistent/module.cubin".as_ptr() as u64;
+        assert_eq!(cuda.out("cuModuleLoad", &[OUT, missing]).0, FILE_NOT_FOUND);
+        assert_eq!(cuda.out("cuLibraryLoadFromFile", &[OUT, missing]).0, FILE_NOT_FOUND);
         let somewhere = c"/proc/self/exe".as_ptr() as u64;
         let from_file = cuda.get("cuLibraryLoadFromFile", &[OUT, somewhere]);
         assert_ne!(from_file, library);
@@ -115,7 +115,7 @@ fn modules_and_libraries_list_their_kernels() {
         assert_eq!(cuda.call("cuLibraryUnload", &[module]), INVALID_HANDLE);
         assert_eq!(cuda.call("cuModuleUnload", &[module]), OK);
         assert_eq!(cuda.call("cuModuleUnload", &[module]), INVALID_HANDLE);
-        assert_eq!(launch(cuda, a, GOOD, 0), INVALID_HANDLE);
+        assert_eq!(launch(cuda, a, VALID_SHAPE, 0), INVALID_HANDLE);
         assert_eq!(cuda.call("cuLibraryUnload", &[library]), OK);
         assert_eq!(cuda.out("cuKernelGetName", &[OUT, k]).0, INVALID_HANDLE);
     });
@@ -124,24 +124,24 @@ fn modules_and_libraries_list_their_kernels() {
 #[test]
 fn modules_end_with_their_context_and_libraries_do_not() {
     let test = "modules_end_with_their_context_and_libraries_do_not";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let k = kernel(cuda, library(cuda), c"k");
         let context = cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
         let f = function(cuda, module(cuda), c"f");
-        assert_eq!(launch(cuda, f, GOOD, 0), OK);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, 0), OK);
         assert_eq!(cuda.call("cuCtxDestroy_v2", &[context]), OK);
-        assert_eq!(launch(cuda, f, GOOD, 0), INVALID_HANDLE);
-        assert_eq!(launch(cuda, k, GOOD, 0), OK);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, 0), INVALID_HANDLE);
+        assert_eq!(launch(cuda, k, VALID_SHAPE, 0), OK);
     });
-    assert_eq!(counts(&account, "f"), [("function".to_owned(), 1, 0, 0)]);
-    assert_eq!(counts(&account, "k"), [("kernel".to_owned(), 1, 0, 0)]);
+    assert_eq!(counts(&oracle, "f"), [("function".to_owned(), 1, 0, 0)]);
+    assert_eq!(counts(&oracle, "k"), [("kernel".to_owned(), 1, 0, 0)]);
 }
 
 #[test]
 fn every_launch_function_is_counted_with_its_shape() {
     let test = "every_launch_function_is_counted_with_its_shape";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let f = function(cuda, module(cuda), c"f");
         let k = kernel(cuda, library(cuda), c"f");
@@ -163,7 +163,7 @@ fn every_launch_function_is_counted_with_its_shape() {
             assert_eq!(cuda.call(name, &[config.as_ptr() as u64, f, 0, 0]), OK, "{name}");
         }
     });
-    let found = entries(&account, "launches", &[("name", "f"), ("type", "function")]);
+    let found = entries(&oracle, "launches", &[("name", "f"), ("type", "function")]);
     let shapes = json!([
         {"grid": [3, 1, 1], "block": [128, 1, 1], "shared": 0, "count": 2},
         {"grid": [4, 2, 1], "block": [32, 8, 2], "shared": 1024, "count": 4},
@@ -171,17 +171,17 @@ fn every_launch_function_is_counted_with_its_shape() {
     assert_eq!(found[0]["shapes"], shapes);
     assert_eq!(found[0]["last"], json!({"grid": [3, 1, 1], "block": [128, 1, 1], "shared": 0}));
     let expected = [("function".to_owned(), 6, 0, 0), ("kernel".to_owned(), 4, 0, 0)];
-    assert_eq!(counts(&account, "f"), expected);
+    assert_eq!(counts(&oracle, "f"), expected);
 }
 
 #[test]
 fn failed_launches_are_counted_by_kernel_and_result() {
     let test = "failed_launches_are_counted_by_kernel_and_result";
-    let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuLaunchKernel:2=719")], |cuda| {
+    let oracle = oracle_of(test, &[("SIM_INJECT_FAILURES", "cuLaunchKernel:2=719")], |cuda| {
         cuda.start(0);
         let f = function(cuda, module(cuda), c"f");
-        assert_eq!(launch(cuda, f, GOOD, 0), OK);
-        assert_eq!(launch(cuda, f, GOOD, 0), 719);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, 0), OK);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, 0), 719);
         for bad in [
             [0, 1, 1, 64, 1, 1, 0],
             [1, 65_536, 1, 64, 1, 1, 0],
@@ -193,16 +193,16 @@ fn failed_launches_are_counted_by_kernel_and_result() {
         ] {
             assert_eq!(launch(cuda, f, bad, 0), INVALID_VALUE, "{bad:?}");
         }
-        assert_eq!(launch(cuda, f, GOOD, 0x1234), INVALID_HANDLE, "an unknown stream");
-        assert_eq!(launch(cuda, 0, GOOD, 0), INVALID_HANDLE);
-        assert_eq!(launch(cuda, f + 8, GOOD, 0), INVALID_HANDLE);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, 0x1234), INVALID_HANDLE, "an unknown stream");
+        assert_eq!(launch(cuda, 0, VALID_SHAPE, 0), INVALID_HANDLE);
+        assert_eq!(launch(cuda, f + 8, VALID_SHAPE, 0), INVALID_HANDLE);
         assert_eq!(cuda.call("cuLaunchKernelEx", &[0, f, 0, 0]), INVALID_VALUE);
         let both = [f, 2, 1, 1, 64, 1, 1, 0, 0, 1, 1];
         assert_eq!(cuda.call("cuLaunchKernel", &both), INVALID_VALUE);
     });
     // Injected, seven shapes, the stream, no configuration, two kinds of parameters.
-    assert_eq!(counts(&account, "f"), [("function".to_owned(), 1, 0, 11)]);
-    let errors = entries(&account, "errors", &[]);
+    assert_eq!(counts(&oracle, "f"), [("function".to_owned(), 1, 0, 11)]);
+    let errors = entries(&oracle, "errors", &[]);
     let errors: Vec<_> = errors.iter().map(|e| (&e["function"], &e["code"], &e["count"])).collect();
     let (kernel, ex) = (json!("cuLaunchKernel"), json!("cuLaunchKernelEx"));
     assert_eq!(
@@ -219,13 +219,13 @@ fn failed_launches_are_counted_by_kernel_and_result() {
 #[test]
 fn captured_launches_are_counted_separately() {
     let test = "captured_launches_are_counted_separately";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let f = function(cuda, module(cuda), c"f");
         let stream = cuda.get("cuStreamCreate", &[OUT, 1]);
         assert_eq!(cuda.call("cuStreamBeginCapture_v2", &[stream, 2]), OK);
-        assert_eq!(launch(cuda, f, GOOD, stream), OK);
-        assert_eq!(launch(cuda, f, GOOD, stream), OK);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, stream), OK);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, stream), OK);
         let device = cuda.alloc(4096);
         assert_eq!(cuda.call("cuMemsetD8Async", &[device, 0, 4096, stream]), OK);
         let graph = cuda.get("cuStreamEndCapture", &[stream, OUT]);
@@ -234,12 +234,12 @@ fn captured_launches_are_counted_separately() {
         assert_eq!(cuda.call("cuGraphLaunch_ptsz", &[exec, 0]), OK);
         assert_eq!(cuda.call("cuGraphLaunch", &[exec, 0x1234]), INVALID_HANDLE);
         assert_eq!(cuda.call("cuGraphLaunch", &[exec + 8, 0]), INVALID_VALUE);
-        assert_eq!(launch(cuda, f, GOOD, stream), OK);
+        assert_eq!(launch(cuda, f, VALID_SHAPE, stream), OK);
     });
-    assert_eq!(counts(&account, "f"), [("function".to_owned(), 1, 2, 0)]);
-    let graphs = account["graph_launches"].as_array().unwrap();
+    assert_eq!(counts(&oracle, "f"), [("function".to_owned(), 1, 2, 0)]);
+    let graphs = oracle["graph_launches"].as_array().unwrap();
     assert_eq!(graphs.len(), 1);
     assert_eq!((&graphs[0]["launches"], &graphs[0]["failed"]), (&json!(2), &json!(1)));
-    let fill = entries(&account, "copies", &[("function", "cuMemsetD8Async")]);
+    let fill = entries(&oracle, "copies", &[("function", "cuMemsetD8Async")]);
     assert_eq!((&fill[0]["calls"], &fill[0]["captured"]), (&json!(0), &json!(1)));
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     ALREADY_REGISTERED, CONTEXT_DESTROYED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, MIB,
-    NOT_FOUND, NOT_INITIALIZED, NOT_REGISTERED, OK, OUT, OUT_OF_MEMORY, account_of, isolated, live,
+    NOT_FOUND, NOT_INITIALIZED, NOT_REGISTERED, OK, OUT, OUT_OF_MEMORY, isolated, live, oracle_of,
 };
 
 #[test]
@@ -18,13 +18,13 @@ fn calls_fail_before_cu_init() {
         assert_eq!(cuda.out("cuDriverGetVersion", &[OUT]).0, OK);
     });
     assert!(ended.output.status.success());
-    assert!(ended.accounts().is_empty(), "a driver that was never used has no account");
+    assert!(ended.oracles().is_empty(), "a driver that was never used has no oracle");
 }
 
 #[test]
 fn devices_follow_the_environment() {
     let environment = [("SIM_DEVICES", "3"), ("SIM_MEMORY", "512M")];
-    account_of("devices_follow_the_environment", &environment, |cuda| {
+    oracle_of("devices_follow_the_environment", &environment, |cuda| {
         cuda.start(2);
         assert_eq!(cuda.get("cuDeviceGetCount", &[OUT]), 3);
         assert_eq!(cuda.get("cuDeviceTotalMem_v2", &[OUT, 1]), 512 * MIB);
@@ -38,7 +38,7 @@ fn devices_follow_the_environment() {
 
 #[test]
 fn unfreed_memory_is_live() {
-    let account = account_of("unfreed_memory_is_live", &[], |cuda| {
+    let oracle = oracle_of("unfreed_memory_is_live", &[], |cuda| {
         cuda.start(1);
         let first = cuda.alloc(8 * MIB);
         let second = cuda.alloc(1000);
@@ -47,17 +47,17 @@ fn unfreed_memory_is_live() {
         assert_eq!(cuda.free(first), OK);
         assert_eq!(cuda.free(0), OK);
     });
-    assert_eq!(account["allocations"], 3);
-    assert_eq!(account["frees"], 1);
-    assert_eq!(live(&account, "device"), [1000, 3 * MIB]);
-    assert_eq!(account["live_bytes_by_device"], serde_json::json!([0, 3 * MIB + 1000]));
-    assert_eq!(account["peak_bytes"], 11 * MIB + 1000);
-    assert_eq!(account["live"][0]["device"], 1);
+    assert_eq!(oracle["allocations"], 3);
+    assert_eq!(oracle["frees"], 1);
+    assert_eq!(live(&oracle, "device"), [1000, 3 * MIB]);
+    assert_eq!(oracle["live_bytes_by_device"], serde_json::json!([0, 3 * MIB + 1000]));
+    assert_eq!(oracle["peak_bytes"], 11 * MIB + 1000);
+    assert_eq!(oracle["live"][0]["device"], 1);
 }
 
 #[test]
 fn invalid_frees_change_nothing() {
-    let account = account_of("invalid_frees_change_nothing", &[], |cuda| {
+    let oracle = oracle_of("invalid_frees_change_nothing", &[], |cuda| {
         cuda.start(0);
         let pointer = cuda.alloc(4 * MIB);
         let small = cuda.alloc(4096);
@@ -67,13 +67,13 @@ fn invalid_frees_change_nothing() {
         assert_eq!(cuda.free(small), OK);
         assert_eq!(cuda.free(small), INVALID_VALUE);
     });
-    assert_eq!(account["frees"], 1);
-    assert_eq!(live(&account, "device"), [4 * MIB]);
+    assert_eq!(oracle["frees"], 1);
+    assert_eq!(live(&oracle, "device"), [4 * MIB]);
 }
 
 #[test]
 fn freed_addresses_are_reused() {
-    account_of("freed_addresses_are_reused", &[], |cuda| {
+    oracle_of("freed_addresses_are_reused", &[], |cuda| {
         cuda.start(0);
         for bytes in [64, 5000, 2 * MIB, 100 * MIB] {
             let first = cuda.alloc(bytes);
@@ -85,32 +85,31 @@ fn freed_addresses_are_reused() {
 
 #[test]
 fn full_device_returns_out_of_memory() {
-    let account =
-        account_of("full_device_returns_out_of_memory", &[("SIM_MEMORY", "10M")], |cuda| {
-            cuda.start(0);
-            cuda.alloc(6 * MIB);
-            let mut untouched = 77_u64;
-            let pointer = &raw mut untouched as u64;
-            assert_eq!(cuda.call("cuMemAlloc_v2", &[pointer, 5 * MIB]), OUT_OF_MEMORY);
-            assert_eq!(untouched, 77);
-            assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 0]).0, INVALID_VALUE);
-            assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, u64::MAX - 5]).0, OUT_OF_MEMORY);
-            cuda.alloc(4 * MIB);
-            let mut total = 0_u64;
-            assert_eq!(cuda.get("cuMemGetInfo_v2", &[OUT, &raw mut total as u64]), 0);
-            assert_eq!(total, 10 * MIB);
-            // The other device has its own memory.
-            let other = cuda.get("cuDevicePrimaryCtxRetain", &[OUT, 1]);
-            assert_eq!(cuda.call("cuCtxSetCurrent", &[other]), OK);
-            cuda.alloc(10 * MIB);
-        });
-    assert_eq!(account["failed_allocations"], 3);
-    assert_eq!(account["allocations"], 3);
+    let oracle = oracle_of("full_device_returns_out_of_memory", &[("SIM_MEMORY", "10M")], |cuda| {
+        cuda.start(0);
+        cuda.alloc(6 * MIB);
+        let mut untouched = 77_u64;
+        let pointer = &raw mut untouched as u64;
+        assert_eq!(cuda.call("cuMemAlloc_v2", &[pointer, 5 * MIB]), OUT_OF_MEMORY);
+        assert_eq!(untouched, 77);
+        assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 0]).0, INVALID_VALUE);
+        assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, u64::MAX - 5]).0, OUT_OF_MEMORY);
+        cuda.alloc(4 * MIB);
+        let mut total = 0_u64;
+        assert_eq!(cuda.get("cuMemGetInfo_v2", &[OUT, &raw mut total as u64]), 0);
+        assert_eq!(total, 10 * MIB);
+        // The other device has its own memory.
+        let other = cuda.get("cuDevicePrimaryCtxRetain", &[OUT, 1]);
+        assert_eq!(cuda.call("cuCtxSetCurrent", &[other]), OK);
+        cuda.alloc(10 * MIB);
+    });
+    assert_eq!(oracle["failed_allocations"], 3);
+    assert_eq!(oracle["allocations"], 3);
 }
 
 #[test]
 fn live_list_names_each_kind() {
-    let account = account_of("live_list_names_each_kind", &[], |cuda| {
+    let oracle = oracle_of("live_list_names_each_kind", &[], |cuda| {
         cuda.start(0);
         let mut pitch = 0_u64;
         let arguments = [OUT, &raw mut pitch as u64, 1000, 10, 4];
@@ -138,17 +137,17 @@ fn live_list_names_each_kind() {
         assert_eq!(cuda.call("cuMemHostUnregister", &[own + 4096]), INVALID_VALUE);
         assert_eq!(cuda.call("cuMemHostUnregister", &[own + 8192]), NOT_REGISTERED);
     });
-    assert_eq!(live(&account, "device"), [10 * 1024]);
-    assert_eq!(live(&account, "managed"), [5000]);
-    assert_eq!(live(&account, "pinned"), [6000]);
-    assert_eq!(live(&account, "registered"), [8192]);
-    assert_eq!(account["live_bytes"], 10 * 1024);
-    assert_eq!(account["failed_allocations"], 3);
+    assert_eq!(live(&oracle, "device"), [10 * 1024]);
+    assert_eq!(live(&oracle, "managed"), [5000]);
+    assert_eq!(live(&oracle, "pinned"), [6000]);
+    assert_eq!(live(&oracle, "registered"), [8192]);
+    assert_eq!(oracle["live_bytes"], 10 * 1024);
+    assert_eq!(oracle["failed_allocations"], 3);
 }
 
 #[test]
 fn pointer_attributes_are_returned() {
-    account_of("pointer_attributes_are_returned", &[], |cuda| {
+    oracle_of("pointer_attributes_are_returned", &[], |cuda| {
         let context = cuda.start(1);
         let pointer = cuda.alloc(5 * MIB);
         let mut base = 0_u64;
@@ -166,7 +165,7 @@ fn pointer_attributes_are_returned() {
 
 #[test]
 fn contexts_are_stacked_per_thread() {
-    account_of("contexts_are_stacked_per_thread", &[], |cuda| {
+    oracle_of("contexts_are_stacked_per_thread", &[], |cuda| {
         let primary = cuda.start(0);
         let current = || cuda.get("cuCtxGetCurrent", &[OUT]);
         let created = cuda.get("cuCtxCreate_v2", &[OUT, 0, 1]);
@@ -190,7 +189,7 @@ fn contexts_are_stacked_per_thread() {
 
 #[test]
 fn memory_is_freed_from_any_live_context() {
-    let account = account_of("memory_is_freed_from_any_live_context", &[], |cuda| {
+    let oracle = oracle_of("memory_is_freed_from_any_live_context", &[], |cuda| {
         cuda.start(0);
         let here = cuda.alloc(100);
         let there = cuda.alloc(100);
@@ -208,13 +207,13 @@ fn memory_is_freed_from_any_live_context() {
         });
         assert_eq!(other.join().unwrap(), CONTEXT_DESTROYED);
     });
-    assert_eq!(account["frees"], 2);
-    assert_eq!(live(&account, "device"), [100]);
+    assert_eq!(oracle["frees"], 2);
+    assert_eq!(live(&oracle, "device"), [100]);
 }
 
 #[test]
 fn context_end_releases_its_memory() {
-    let account = account_of("context_end_releases_its_memory", &[], |cuda| {
+    let oracle = oracle_of("context_end_releases_its_memory", &[], |cuda| {
         cuda.start(0);
         let kept = cuda.alloc(100);
         let context = cuda.get("cuCtxCreate_v4", &[OUT, 0, 0, 0]);
@@ -228,14 +227,14 @@ fn context_end_releases_its_memory() {
         assert_eq!(cuda.call("cuMemFreeHost", &[pinned]), INVALID_VALUE);
         assert_eq!(cuda.free(kept), OK, "the context below is the thread's again");
     });
-    assert_eq!((&account["released"], &account["frees"]), (&4.into(), &1.into()));
-    assert_eq!(account["live_bytes"], 0);
-    assert_eq!(account["peak_bytes"], 8 * MIB + 300 + 16 * 16 * 16);
+    assert_eq!((&oracle["released"], &oracle["frees"]), (&4.into(), &1.into()));
+    assert_eq!(oracle["live_bytes"], 0);
+    assert_eq!(oracle["peak_bytes"], 8 * MIB + 300 + 16 * 16 * 16);
 }
 
 #[test]
 fn reset_or_last_release_ends_primary_context() {
-    let account = account_of("reset_or_last_release_ends_primary_context", &[], |cuda| {
+    let oracle = oracle_of("reset_or_last_release_ends_primary_context", &[], |cuda| {
         let first = cuda.start(0);
         let active = || {
             let (mut flags, mut active) = (0_u32, 7_u32);
@@ -257,13 +256,13 @@ fn reset_or_last_release_ends_primary_context() {
         assert_eq!(active(), 0);
         assert_eq!(cuda.call("cuDevicePrimaryCtxRelease_v2", &[0]), INVALID_CONTEXT);
     });
-    assert_eq!(account["released"], 3);
-    assert_eq!(account["live_bytes"], 0);
+    assert_eq!(oracle["released"], 3);
+    assert_eq!(oracle["live_bytes"], 0);
 }
 
 #[test]
 fn green_context_uses_the_primary_one() {
-    let account = account_of("green_context_uses_the_primary_one", &[], |cuda| {
+    let oracle = oracle_of("green_context_uses_the_primary_one", &[], |cuda| {
         let primary = cuda.start(0);
         let descriptor = cuda.get("cuDevResourceGenerateDesc", &[OUT, 0, 1]);
         let green = cuda.get("cuGreenCtxCreate", &[OUT, descriptor, 0, 1]);
@@ -277,6 +276,6 @@ fn green_context_uses_the_primary_one() {
         assert_eq!(cuda.call("cuCtxSetCurrent", &[context]), INVALID_CONTEXT);
         cuda.alloc(200);
     });
-    assert_eq!(account["released"], 0);
-    assert_eq!(account["live_bytes"], 300);
+    assert_eq!(oracle["released"], 0);
+    assert_eq!(oracle["live_bytes"], 300);
 }

@@ -9,13 +9,13 @@
 
 mod common;
 
-use common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, account_of, entries};
+use common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries, oracle_of};
 use serde_json::Value;
 
 /// Returns live, created, destroyed, released, peak.
-fn counts(account: &Value, kind: &str) -> [u64; 5] {
-    let [row] = entries(account, "objects", &[("kind", kind)])[..] else {
-        panic!("{kind} is not once in {account}");
+fn counts(oracle: &Value, kind: &str) -> [u64; 5] {
+    let [row] = entries(oracle, "objects", &[("kind", kind)])[..] else {
+        panic!("{kind} is not once in {oracle}");
     };
     ["live", "created", "destroyed", "released", "peak"].map(|name| row[name].as_u64().unwrap())
 }
@@ -40,7 +40,7 @@ fn of_context(cuda: Library) -> [(&'static str, u64, &'static str); 6] {
 #[test]
 fn objects_end_by_call_or_with_context() {
     let test = "objects_end_by_call_or_with_context";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let context = cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
         let inside = of_context(cuda);
@@ -58,16 +58,16 @@ fn objects_end_by_call_or_with_context() {
         assert_eq!(cuda.call("cuDevicePrimaryCtxReset_v2", &[0]), OK);
     });
     for kind in ["stream", "event", "module", "texture", "surface", "linker"] {
-        assert_eq!(counts(&account, kind), [0, 3, 1, 2, 1], "{kind}");
+        assert_eq!(counts(&oracle, kind), [0, 3, 1, 2, 1], "{kind}");
     }
-    assert_eq!(counts(&account, "graph"), [0, 1, 1, 0, 1]);
-    assert_eq!(counts(&account, "context"), [0, 1, 1, 0, 1]);
+    assert_eq!(counts(&oracle, "graph"), [0, 1, 1, 0, 1]);
+    assert_eq!(counts(&oracle, "context"), [0, 1, 1, 0, 1]);
 }
 
 #[test]
 fn captures_and_clones_count_as_graphs() {
     let test = "captures_and_clones_count_as_graphs";
-    let account = account_of(test, &[("SIM_INJECT_FAILURES", "cuEventCreate:1=2")], |cuda| {
+    let oracle = oracle_of(test, &[("SIM_INJECT_FAILURES", "cuEventCreate:1=2")], |cuda| {
         cuda.start(0);
         let stream = cuda.get("cuStreamCreateWithPriority", &[OUT, 1, 0]);
         assert_eq!(cuda.call("cuStreamBeginCapture_v2", &[stream, 2]), OK);
@@ -86,16 +86,16 @@ fn captures_and_clones_count_as_graphs() {
         assert_eq!(cuda.call("cuEventSynchronize", &[event]), OK);
         assert_eq!(cuda.call("cuEventDestroy", &[stream]), INVALID_HANDLE);
     });
-    assert_eq!(counts(&account, "graph"), [1, 2, 1, 0, 2]);
-    assert_eq!(counts(&account, "graph_exec"), [1, 1, 0, 0, 1]);
-    assert_eq!(counts(&account, "event"), [1, 1, 0, 0, 1]);
-    assert_eq!(entries(&account, "objects", &[("kind", "texture")]).len(), 0);
+    assert_eq!(counts(&oracle, "graph"), [1, 2, 1, 0, 2]);
+    assert_eq!(counts(&oracle, "graph_exec"), [1, 1, 0, 0, 1]);
+    assert_eq!(counts(&oracle, "event"), [1, 1, 0, 0, 1]);
+    assert_eq!(entries(&oracle, "objects", &[("kind", "texture")]).len(), 0);
 }
 
 #[test]
 fn streams_of_a_green_context_outlive_it() {
     let test = "streams_of_a_green_context_outlive_it";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let resource = [0_u64; 32];
         let pointer = resource.as_ptr() as u64;
@@ -105,6 +105,6 @@ fn streams_of_a_green_context_outlive_it() {
         assert_eq!(cuda.call("cuGreenCtxDestroy", &[green]), OK);
         assert_eq!(cuda.call("cuStreamDestroy_v2", &[stream]), OK);
     });
-    assert_eq!(counts(&account, "green_context"), [0, 1, 1, 0, 1]);
-    assert_eq!(counts(&account, "stream"), [0, 1, 1, 0, 1]);
+    assert_eq!(counts(&oracle, "green_context"), [0, 1, 1, 0, 1]);
+    assert_eq!(counts(&oracle, "stream"), [0, 1, 1, 0, 1]);
 }

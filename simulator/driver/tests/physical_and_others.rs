@@ -5,7 +5,7 @@ mod common;
 use std::ffi::c_int;
 
 use common::{
-    INVALID_DEVICE, INVALID_VALUE, Library, MIB, NOT_SUPPORTED, OK, OUT, account_of, live,
+    INVALID_DEVICE, INVALID_VALUE, Library, MIB, NOT_SUPPORTED, OK, OUT, live, oracle_of,
 };
 
 /// The properties of physical memory: location, and whether it can be shared.
@@ -32,7 +32,7 @@ fn release(cuda: Library, handle: u64) -> c_int {
 #[test]
 fn physical_memory_lives_until_last_handle_and_mapping() {
     let test = "physical_memory_lives_until_last_handle_and_mapping";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         assert_eq!(cuda.call("cuInit", &[0]), OK);
         let on_device = prop(1, 1, 0);
         let first = create(cuda, 4, on_device).1;
@@ -64,27 +64,27 @@ fn physical_memory_lives_until_last_handle_and_mapping() {
         let kept = create(cuda, 6, on_device).1;
         assert_eq!(map(cuda, range, 6, kept), INVALID_VALUE, "nothing is reserved any more");
     });
-    assert_eq!((&account["allocations"], &account["frees"]), (&4.into(), &2.into()));
-    assert_eq!(live(&account, "physical"), [6 * MIB]);
-    assert_eq!(live(&account, "host_physical"), [2 * MIB]);
-    assert_eq!(account["live_bytes_by_device"][1], 6 * MIB);
-    assert_eq!(account["failed_allocations"], 2);
+    assert_eq!((&oracle["allocations"], &oracle["frees"]), (&4.into(), &2.into()));
+    assert_eq!(live(&oracle, "physical"), [6 * MIB]);
+    assert_eq!(live(&oracle, "host_physical"), [2 * MIB]);
+    assert_eq!(oracle["live_bytes_by_device"][1], 6 * MIB);
+    assert_eq!(oracle["failed_allocations"], 2);
 }
 
 #[test]
 fn physical_memory_outlives_contexts() {
-    let account = account_of("physical_memory_outlives_contexts", &[], |cuda| {
+    let oracle = oracle_of("physical_memory_outlives_contexts", &[], |cuda| {
         cuda.start(0);
         create(cuda, 4, prop(1, 0, 0));
         assert_eq!(cuda.call("cuDevicePrimaryCtxReset_v2", &[0]), OK);
     });
-    assert_eq!(live(&account, "physical"), [4 * MIB]);
-    assert_eq!(account["released"], 0);
+    assert_eq!(live(&oracle, "physical"), [4 * MIB]);
+    assert_eq!(oracle["released"], 0);
 }
 
 #[test]
 fn imported_memory_is_counted_for_the_exporter() {
-    let account = account_of("imported_memory_is_counted_for_the_exporter", &[], |cuda| {
+    let oracle = oracle_of("imported_memory_is_counted_for_the_exporter", &[], |cuda| {
         cuda.start(0);
         let handle = create(cuda, 4, prop(1, 1, 1)).1;
         let mut descriptor: c_int = -1;
@@ -119,11 +119,11 @@ fn imported_memory_is_counted_for_the_exporter() {
         assert_eq!(cuda.free(first), OK);
         assert_eq!(cuda.call("cuDestroyExternalMemory", &[memory]), OK);
     });
-    let mut imported = live(&account, "imported");
+    let mut imported = live(&oracle, "imported");
     imported.sort_unstable();
     assert_eq!(imported, [2 * MIB, 4 * MIB]);
-    assert_eq!(account["live_bytes"], 0);
-    assert_eq!(account["peak_bytes"], 4 * MIB);
+    assert_eq!(oracle["live_bytes"], 0);
+    assert_eq!(oracle["peak_bytes"], 4 * MIB);
 }
 
 /// Width, height, depth, format and channels, flags.
@@ -134,7 +134,7 @@ fn array(width: u64, height: u64, depth: u64, flags: u64) -> [u64; 5] {
 
 #[test]
 fn array_bytes_follow_the_descriptor() {
-    let account = account_of("array_bytes_follow_the_descriptor", &[], |cuda| {
+    let oracle = oracle_of("array_bytes_follow_the_descriptor", &[], |cuda| {
         cuda.start(0);
         let create = |descriptor: [u64; 5]| {
             cuda.out("cuArray3DCreate_v2", &[OUT, descriptor.as_ptr() as u64])
@@ -159,9 +159,9 @@ fn array_bytes_follow_the_descriptor() {
         let other = cuda.get("cuMipmappedArrayCreate", &levels);
         assert_eq!(cuda.call("cuMipmappedArrayDestroy", &[other]), OK);
     });
-    let mut arrays = live(&account, "array");
+    let mut arrays = live(&oracle, "array");
     arrays.sort_unstable();
     // The sparse array has no memory of its own.
     assert_eq!(arrays, [0, 1000, (64 * 32 + 32 * 16 + 16 * 8) * 8]);
-    assert_eq!((&account["allocations"], &account["frees"]), (&5.into(), &2.into()));
+    assert_eq!((&oracle["allocations"], &oracle["frees"]), (&5.into(), &2.into()));
 }

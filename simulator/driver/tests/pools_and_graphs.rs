@@ -5,8 +5,8 @@ mod common;
 use std::ffi::c_int;
 
 use common::{
-    CAPTURE_UNSUPPORTED, INVALID_VALUE, Library, MIB, NOT_SUPPORTED, OK, OUT, OUT_OF_MEMORY,
-    account_of, live,
+    CAPTURE_UNSUPPORTED, INVALID_VALUE, Library, MIB, NOT_SUPPORTED, OK, OUT, OUT_OF_MEMORY, live,
+    oracle_of,
 };
 
 fn attribute(cuda: Library, pool: u64, attribute: u64) -> u64 {
@@ -33,7 +33,7 @@ fn synchronize(cuda: Library) {
 #[test]
 fn pool_grows_in_chunks_and_shrinks_at_synchronization() {
     let test = "pool_grows_in_chunks_and_shrinks_at_synchronization";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let pool = cuda.get("cuDeviceGetDefaultMemPool", &[OUT, 0]);
         let first = alloc(cuda, 40);
@@ -55,19 +55,19 @@ fn pool_grows_in_chunks_and_shrinks_at_synchronization() {
         assert_eq!(cuda.get("cuMemAllocAsync_ptsz", &[OUT, 0, 0]), 0);
         alloc(cuda, 1);
     });
-    assert_eq!((&account["allocations"], &account["frees"]), (&3.into(), &2.into()));
-    assert_eq!(live(&account, "async"), [MIB]);
-    assert_eq!((&account["live_bytes"], &account["peak_bytes"]), (&MIB.into(), &(60 * MIB).into()));
+    assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &2.into()));
+    assert_eq!(live(&oracle, "async"), [MIB]);
+    assert_eq!((&oracle["live_bytes"], &oracle["peak_bytes"]), (&MIB.into(), &(60 * MIB).into()));
     assert_eq!(
-        (&account["device_bytes"], &account["device_peak_bytes"]),
+        (&oracle["device_bytes"], &oracle["device_peak_bytes"]),
         (&(32 * MIB).into(), &(64 * MIB).into())
     );
-    assert_eq!(account["pools"][0]["used"], MIB);
+    assert_eq!(oracle["pools"][0]["used"], MIB);
 }
 
 #[test]
 fn release_threshold_keeps_memory_in_the_pool() {
-    account_of("release_threshold_keeps_memory_in_the_pool", &[], |cuda| {
+    oracle_of("release_threshold_keeps_memory_in_the_pool", &[], |cuda| {
         cuda.start(0);
         let pool = cuda.get("cuDeviceGetDefaultMemPool", &[OUT, 0]);
         let mut threshold = 100 * MIB;
@@ -87,7 +87,7 @@ fn release_threshold_keeps_memory_in_the_pool() {
 #[test]
 fn pools_outlive_contexts_until_their_memory_is_freed() {
     let test = "pools_outlive_contexts_until_their_memory_is_freed";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let default = cuda.get("cuDeviceGetDefaultMemPool", &[OUT, 0]);
         let context = cuda.get("cuCtxCreate_v2", &[OUT, 0, 0]);
@@ -113,25 +113,25 @@ fn pools_outlive_contexts_until_their_memory_is_freed() {
         assert_eq!(free(cuda, pointer), OK);
         synchronize(cuda);
     });
-    assert_eq!(account["released"], 0);
-    assert_eq!(live(&account, "async"), [2 * MIB]);
-    assert_eq!(account["device_bytes"], 32 * MIB);
-    assert_eq!(account["pools"][1]["destroyed"], true);
+    assert_eq!(oracle["released"], 0);
+    assert_eq!(live(&oracle, "async"), [2 * MIB]);
+    assert_eq!(oracle["device_bytes"], 32 * MIB);
+    assert_eq!(oracle["pools"][1]["destroyed"], true);
 }
 
 #[test]
 fn pool_on_full_device_returns_out_of_memory() {
     let test = "pool_on_full_device_returns_out_of_memory";
-    let account = account_of(test, &[("SIM_MEMORY", "100M")], |cuda| {
+    let oracle = oracle_of(test, &[("SIM_MEMORY", "100M")], |cuda| {
         cuda.start(0);
         alloc(cuda, 60);
         cuda.alloc(30 * MIB);
         assert_eq!(cuda.out("cuMemAllocAsync", &[OUT, 5 * MIB, 0]).0, OUT_OF_MEMORY);
         alloc(cuda, 4);
     });
-    assert_eq!(account["failed_allocations"], 1);
-    assert_eq!(account["live_bytes"], 94 * MIB);
-    assert_eq!(account["device_bytes"], 94 * MIB);
+    assert_eq!(oracle["failed_allocations"], 1);
+    assert_eq!(oracle["live_bytes"], 94 * MIB);
+    assert_eq!(oracle["device_bytes"], 94 * MIB);
 }
 
 /// Adds an allocation node; returns its handle and address.
@@ -157,7 +157,7 @@ fn reserved(cuda: Library) -> u64 {
 #[test]
 fn graph_memory_is_kept_from_launch_until_trim() {
     let test = "graph_memory_is_kept_from_launch_until_trim";
-    let account = account_of(test, &[], |cuda| {
+    let oracle = oracle_of(test, &[], |cuda| {
         cuda.start(0);
         let graph = cuda.get("cuGraphCreate", &[OUT, 0]);
         let (_, freed) = alloc_node(cuda, graph, 64);
@@ -190,15 +190,15 @@ fn graph_memory_is_kept_from_launch_until_trim() {
             assert_eq!(cuda.call("cuGraphLaunch", &[exec, 0]), OK, "it frees automatically");
         }
     });
-    assert_eq!(live(&account, "graph"), [8 * MIB]);
-    assert_eq!(account["peak_bytes"], 32 * MIB, "what it frees itself is never the program's");
-    assert_eq!(account["device_peak_bytes"], 96 * MIB);
-    assert_eq!((&account["allocations"], &account["frees"]), (&4.into(), &3.into()));
+    assert_eq!(live(&oracle, "graph"), [8 * MIB]);
+    assert_eq!(oracle["peak_bytes"], 32 * MIB, "what it frees itself is never the program's");
+    assert_eq!(oracle["device_peak_bytes"], 96 * MIB);
+    assert_eq!((&oracle["allocations"], &oracle["frees"]), (&4.into(), &3.into()));
 }
 
 #[test]
 fn captured_allocations_become_graph_nodes() {
-    let account = account_of("captured_allocations_become_graph_nodes", &[], |cuda| {
+    let oracle = oracle_of("captured_allocations_become_graph_nodes", &[], |cuda| {
         cuda.start(0);
         let stream = cuda.get("cuStreamCreate", &[OUT, 1]);
         let status = || cuda.get("cuStreamIsCapturing", &[stream, OUT]);
@@ -221,8 +221,8 @@ fn captured_allocations_become_graph_nodes() {
         assert_eq!(cuda.out("cuStreamEndCapture", &[stream, OUT]), (901, 0));
         assert_eq!(cuda.out("cuStreamEndCapture", &[stream, OUT]).0, 401);
     });
-    assert_eq!(live(&account, "device"), [100]);
-    assert!(live(&account, "graph").is_empty());
-    assert_eq!(account["device_bytes"], 16 * MIB + 100);
-    assert_eq!(account["failed_allocations"], 1);
+    assert_eq!(live(&oracle, "device"), [100]);
+    assert!(live(&oracle, "graph").is_empty());
+    assert_eq!(oracle["device_bytes"], 16 * MIB + 100);
+    assert_eq!(oracle["failed_allocations"], 1);
 }

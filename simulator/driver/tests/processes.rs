@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 
 use common::{
     INVALID_CONTEXT, INVALID_VALUE, Library, MIB, NOT_INITIALIZED, OK, OUT, OUT_OF_MEMORY,
-    account_of, isolated, live,
+    isolated, live, oracle_of,
 };
 
 #[test]
 fn injected_failures_hit_the_configured_calls() {
     let test = "injected_failures_hit_the_configured_calls";
     let environment = [("SIM_INJECT_FAILURES", "cuMemAlloc_v2:2=2,cuMemFree_v2:every2=719")];
-    let account = account_of(test, &environment, |cuda| {
+    let oracle = oracle_of(test, &environment, |cuda| {
         cuda.start(0);
         let first = cuda.alloc(100);
         assert_eq!(cuda.out("cuMemAlloc_v2", &[OUT, 100]).0, OUT_OF_MEMORY);
@@ -22,8 +22,8 @@ fn injected_failures_hit_the_configured_calls() {
         assert_eq!(cuda.free(first), OK);
         assert_eq!(cuda.free(second), 719);
     });
-    assert_eq!(account["failed_allocations"], 1);
-    assert_eq!(live(&account, "device"), [200]);
+    assert_eq!(oracle["failed_allocations"], 1);
+    assert_eq!(live(&oracle, "device"), [200]);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn fatal_signal_writes_the_oracle_first() {
             }
         });
         assert_eq!(ended.output.status.signal(), Some(signal));
-        assert_eq!(live(&ended.account(), "device"), [300]);
+        assert_eq!(live(&ended.oracle(), "device"), [300]);
     }
 }
 
@@ -67,10 +67,10 @@ fn forked_child_has_its_own_driver() {
         assert_eq!(status, 0);
     });
     assert!(ended.output.status.success());
-    let accounts = ended.accounts();
-    assert_eq!(live(&accounts[0], "device"), [100]);
-    assert_eq!(live(&accounts[1], "device"), [200]);
-    assert_eq!(accounts[1]["live"][0]["thread"], accounts[1]["pid"]);
+    let oracles = ended.oracles();
+    assert_eq!(live(&oracles[0], "device"), [100]);
+    assert_eq!(live(&oracles[1], "device"), [200]);
+    assert_eq!(oracles[1]["live"][0]["thread"], oracles[1]["pid"]);
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn ipc_memory_of_another_process_can_be_opened() {
         assert!(child.unwrap().success());
     });
     assert!(ended.output.status.success(), "{}", String::from_utf8_lossy(&ended.output.stdout));
-    let accounts = ended.accounts();
-    assert_eq!(live(&accounts[0], "device"), [8 * MIB]);
-    assert_eq!(live(&accounts[1], "imported"), [8 * MIB]);
-    assert_eq!(accounts[1]["live_bytes"], 0);
+    let oracles = ended.oracles();
+    assert_eq!(live(&oracles[0], "device"), [8 * MIB]);
+    assert_eq!(live(&oracles[1], "imported"), [8 * MIB]);
+    assert_eq!(oracles[1]["live_bytes"], 0);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn processes_share_device_memory() {
         ("SIM_MEMORY", "100M"),
         ("SIM_CONTEXT_OVERHEAD", "10M"),
     ];
-    let account = account_of(test, &environment, |cuda| {
+    let oracle = oracle_of(test, &environment, |cuda| {
         if std::env::var_os("SIM_TEST_OTHER").is_some() {
             cuda.start(0);
             cuda.alloc(40 * MIB);
@@ -159,7 +159,7 @@ fn processes_share_device_memory() {
         assert_eq!(cuda.out("cuCtxCreate_v2", &[OUT, 0, 1]).0, OK);
         assert_eq!(cuda.alloc(90 * MIB) % 2, 0, "the other device");
     });
-    assert_eq!(account["live_bytes_by_device"], serde_json::json!([90 * MIB, 90 * MIB]));
+    assert_eq!(oracle["live_bytes_by_device"], serde_json::json!([90 * MIB, 90 * MIB]));
     let state = std::fs::read(&file).unwrap();
     assert_eq!(&state[..8], b"VSIMSTA1");
     assert!(state[4096..4096 + 8 * 512].iter().step_by(512).all(|byte| *byte == 0), "all left");

@@ -69,8 +69,8 @@ impl<T: Copy> Out<T> {
 
 impl Out<c_char> {
     /// Stores a zero-terminated text, if there is room.
-    fn set_text(self, text: &str, room: c_uint) -> Outcome {
-        if text.len() >= room as usize {
+    fn set_text(self, text: &str, capacity: c_uint) -> Outcome {
+        if text.len() >= capacity as usize {
             return Err(Code::InsufficientSize);
         }
         let bytes: Vec<c_char> = text.bytes().chain([0]).map(|b| b.cast_signed()).collect();
@@ -159,18 +159,18 @@ fn index_of(handle: Device, index: Out<c_uint>) -> Outcome {
 }
 
 /// Stores the UUID of the simulated driver: `VRAMSCOPE-SIM-` and the ordinal.
-fn uuid(handle: Device, text: Out<c_char>, room: c_uint) -> Outcome {
+fn uuid(handle: Device, text: Out<c_char>, capacity: c_uint) -> Outcome {
     let (_, index) = device(handle)?;
     let bytes = format!("VRAMSCOPE-SIM-{index:02}").into_bytes();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
     let parts = [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)];
-    text.set_text(&format!("GPU-{}", parts.join("-")), room)
+    text.set_text(&format!("GPU-{}", parts.join("-")), capacity)
 }
 
-fn name(handle: Device, text: Out<c_char>, room: c_uint) -> Outcome {
+fn name(handle: Device, text: Out<c_char>, capacity: c_uint) -> Outcome {
     device(handle)?;
-    text.set_text("Simulated GPU", room)
+    text.set_text("Simulated GPU", capacity)
 }
 
 fn memory_info(handle: Device, memory: Out<Memory>) -> Outcome {
@@ -206,9 +206,9 @@ fn running_processes(handle: Device, count: Out<c_uint>, processes: Out<Process>
             compute_instance: c_uint::MAX,
         })
         .collect();
-    let room = count.get()? as usize;
+    let capacity = count.get()? as usize;
     count.set(c_uint::try_from(all.len()).unwrap_or(c_uint::MAX))?;
-    if all.len() > room {
+    if all.len() > capacity {
         return Err(Code::InsufficientSize);
     }
     processes.fill(&all)
@@ -221,9 +221,9 @@ fn mig_mode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) -> Outco
     pending.set(0)
 }
 
-fn driver_version(text: Out<c_char>, room: c_uint) -> Outcome {
+fn driver_version(text: Out<c_char>, capacity: c_uint) -> Outcome {
     state()?;
-    text.set_text("580.0.0-simulated", room)
+    text.set_text("580.0.0-simulated", capacity)
 }
 
 fn cuda_version(version: Out<c_int>) -> Outcome {
@@ -249,14 +249,14 @@ exports! {
     nvmlDeviceGetCount_v2(value: Out<c_uint>) = count;
     nvmlDeviceGetHandleByIndex_v2(number: c_uint, handle: Out<Device>) = handle_by_index;
     nvmlDeviceGetIndex(handle: Device, value: Out<c_uint>) = index_of;
-    nvmlDeviceGetUUID(handle: Device, text: Out<c_char>, room: c_uint) = uuid;
-    nvmlDeviceGetName(handle: Device, text: Out<c_char>, room: c_uint) = name;
+    nvmlDeviceGetUUID(handle: Device, text: Out<c_char>, capacity: c_uint) = uuid;
+    nvmlDeviceGetName(handle: Device, text: Out<c_char>, capacity: c_uint) = name;
     nvmlDeviceGetMemoryInfo(handle: Device, memory: Out<Memory>) = memory_info;
     nvmlDeviceGetMemoryInfo_v2(handle: Device, memory: Out<Memory2>) = memory_info_2;
     nvmlDeviceGetComputeRunningProcesses_v3(handle: Device, room: Out<c_uint>,
         processes: Out<Process>) = running_processes;
     nvmlDeviceGetMigMode(handle: Device, current: Out<c_uint>, pending: Out<c_uint>) = mig_mode;
-    nvmlSystemGetDriverVersion(text: Out<c_char>, room: c_uint) = driver_version;
+    nvmlSystemGetDriverVersion(text: Out<c_char>, capacity: c_uint) = driver_version;
     nvmlSystemGetCudaDriverVersion(version: Out<c_int>) = cuda_version;
     nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) = cuda_version;
 }

@@ -39,7 +39,7 @@ pub(crate) struct CachingAllocator {
 #[derive(Default)]
 pub(crate) struct FreeLayout {
     /// Bytes in completely free segments.
-    pub(crate) whole: u64,
+    pub(crate) whole_segments: u64,
     /// Bytes in other segments.
     pub(crate) fragmented: u64,
     /// Largest free block in other segments.
@@ -138,7 +138,7 @@ impl CachingAllocator {
         let mut unused = FreeLayout::default();
         for block in self.blocks.values().filter(|block| block.free) {
             if self.segments.get(&block.segment) == Some(&block.bytes) {
-                unused.whole += block.bytes;
+                unused.whole_segments += block.bytes;
             } else {
                 unused.fragmented += block.bytes;
                 unused.largest = unused.largest.max(block.bytes);

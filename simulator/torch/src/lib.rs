@@ -29,9 +29,9 @@ const CUDA: i8 = 1;
 
 unsafe extern "C" {
     #[link_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"]
-    fn report_usage(at: *mut c_void, bytes: i64, allocated: usize, reserved: usize, on: Device);
+    fn report_usage(at: *mut c_void, bytes: i64, allocated: usize, reserved: usize, device: Device);
     #[link_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"]
-    fn report_oom(bytes: i64, allocated: usize, reserved: usize, on: Device);
+    fn report_oom(bytes: i64, allocated: usize, reserved: usize, device: Device);
 }
 
 struct Caches {
@@ -74,7 +74,7 @@ impl Caches {
                 found = cache.allocate(request);
             }
         }
-        let on = Device { kind: CUDA, index: device };
+        let c10_device = Device { kind: CUDA, index: device };
         let Some((address, length)) = found else {
             cache.ooms += 1;
             // SAFETY: the function only reads its arguments.
@@ -83,13 +83,13 @@ impl Caches {
                     request.cast_signed(),
                     cache.allocated as usize,
                     cache.reserved as usize,
-                    on,
+                    c10_device,
                 );
             }
             return 0;
         };
         self.owners.insert(address, device);
-        alloc_found_block(cache, address, length, on);
+        alloc_found_block(cache, address, length, c10_device);
         address
     }
 
@@ -102,7 +102,7 @@ impl Caches {
         let Some(device) = self.owners.remove(&address) else { return };
         let cache = self.by_device.entry(device).or_default();
         let Some(length) = cache.free_block(address) else { return };
-        let on = Device { kind: CUDA, index: device };
+        let c10_device = Device { kind: CUDA, index: device };
         let freed = -length.cast_signed();
         // SAFETY: the function only reads its arguments.
         unsafe {
@@ -111,7 +111,7 @@ impl Caches {
                 freed,
                 cache.allocated as usize,
                 cache.reserved as usize,
-                on,
+                c10_device,
             );
         }
     }
@@ -119,7 +119,7 @@ impl Caches {
 
 /// A separate frame, as in PyTorch.
 #[inline(never)]
-fn alloc_found_block(cache: &CachingAllocator, address: u64, length: u64, on: Device) {
+fn alloc_found_block(cache: &CachingAllocator, address: u64, length: u64, device: Device) {
     // SAFETY: the function only reads its arguments.
     unsafe {
         report_usage(
@@ -127,7 +127,7 @@ fn alloc_found_block(cache: &CachingAllocator, address: u64, length: u64, on: De
             length.cast_signed(),
             cache.allocated as usize,
             cache.reserved as usize,
-            on,
+            device,
         );
     }
     // Prevents a tail call, which would drop this frame.
@@ -169,9 +169,9 @@ pub extern "C" fn sim_torch_empty_cache() {
 /// Reports a block of host memory like a profiler hook: it is not CUDA memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn sim_torch_host_block(address: u64, bytes: i64) {
-    let on = Device { kind: 0, index: -1 };
+    let c10_device = Device { kind: 0, index: -1 };
     // SAFETY: the function only reads its arguments.
-    unsafe { report_usage(address as *mut c_void, bytes, 0, 0, on) };
+    unsafe { report_usage(address as *mut c_void, bytes, 0, 0, c10_device) };
     std::hint::black_box(address);
 }
 
@@ -197,7 +197,7 @@ pub extern "C" fn sim_torch_report() -> i32 {
             cache.allocations,
             cache.frees,
             cache.ooms,
-            unused.whole,
+            unused.whole_segments,
             unused.fragmented,
             unused.largest,
         );

@@ -30,7 +30,7 @@ fn run(arguments: &cli::Cli) -> anyhow::Result<()> {
     signals::install()?;
     name_thread(&arguments.common.name);
     if arguments.common.wait_start {
-        say("ready");
+        print_line("ready");
         if !signals::wait_for_start() {
             return Ok(());
         }
@@ -47,7 +47,7 @@ fn name_thread(name: &CStr) {
 }
 
 /// Prints a line to standard output. A closed output is not an error.
-fn say(text: &str) {
+fn print_line(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }

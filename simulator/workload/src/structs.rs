@@ -198,7 +198,7 @@ impl CopyEndpoint {
 pub(crate) struct Side2d {
     pub(crate) x: u64,
     pub(crate) y: u64,
-    pub(crate) place: CopyEndpoint,
+    pub(crate) endpoint: CopyEndpoint,
     pub(crate) pitch: usize,
 }
 
@@ -220,7 +220,7 @@ pub(crate) struct Side3d {
     pub(crate) y: u64,
     pub(crate) z: u64,
     pub(crate) level: u64,
-    pub(crate) place: CopyEndpoint,
+    pub(crate) endpoint: CopyEndpoint,
     /// Set for copies between contexts.
     pub(crate) context: u64,
     pub(crate) pitch: usize,

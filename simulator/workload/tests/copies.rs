@@ -38,11 +38,11 @@ const ONCE: [(&str, &str, u64, u64); 13] = [
 
 #[test]
 fn copies_match_expected_calls_and_bytes() {
-    let stage = TestEnv::new();
-    stage.run(&["copies", "--iterations", "3"]);
-    let account = stage.account();
+    let env = TestEnv::new();
+    env.run(&["copies", "--iterations", "3"]);
+    let oracle = env.oracle();
     let mut sums: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
-    for entry in list(&account, "copies") {
+    for entry in list(&oracle, "copies") {
         let key = (entry["direction"].as_str().unwrap(), entry["mode"].as_str().unwrap());
         let sum = sums.entry(key).or_default();
         sum.0 += number(entry, "calls");
@@ -51,18 +51,18 @@ fn copies_match_expected_calls_and_bytes() {
     }
     let expected: BTreeMap<_, _> = ONCE
         .iter()
-        .map(|(way, mode, calls, bytes)| ((*way, *mode), (calls * 3, bytes * 3)))
+        .map(|(direction, mode, calls, bytes)| ((*direction, *mode), (calls * 3, bytes * 3)))
         .collect();
     assert_eq!(sums, expected);
-    assert!(list(&account, "errors").is_empty(), "{}", account["errors"]);
+    assert!(list(&oracle, "errors").is_empty(), "{}", oracle["errors"]);
 }
 
 #[test]
 fn copies_run_on_one_device() {
-    let stage = TestEnv::new();
-    let status = stage.command(&["copies"]).env("SIM_DEVICES", "1").status().unwrap();
+    let env = TestEnv::new();
+    let status = env.command(&["copies"]).env("SIM_DEVICES", "1").status().unwrap();
     assert!(status.success());
-    let peers = stage.account();
-    let peers = list(&peers, "copies").iter().filter(|entry| entry["direction"] == "peer");
+    let oracle = env.oracle();
+    let peers = list(&oracle, "copies").iter().filter(|entry| entry["direction"] == "peer");
     assert_eq!(peers.map(|entry| number(entry, "calls")).sum::<u64>(), 4);
 }

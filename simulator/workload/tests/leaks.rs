@@ -14,19 +14,19 @@ fn scenarios() -> Vec<Value> {
     serde_json::from_str::<Vec<Value>>(&text).unwrap()
 }
 
-fn word<'a>(entry: &'a Value, name: &str) -> &'a str {
+fn text<'a>(entry: &'a Value, name: &str) -> &'a str {
     entry[name].as_str().unwrap()
 }
 
 /// Returns the number of allocations that are left, of one kind or of all.
-fn left(scenario: &Value, times: u64, seed: &str, kind: Option<&str>) -> usize {
-    let stage = TestEnv::new();
+fn live_count(scenario: &Value, times: u64, seed: &str, kind: Option<&str>) -> usize {
+    let env = TestEnv::new();
     let seconds = (number(scenario, "seconds") * times).to_string();
-    let name = word(scenario, "name");
-    stage.run(&["leaks", name, "--no-wait", "--seconds", &seconds, "--seed", seed]);
-    let account = stage.account();
-    let live = list(&account, "live").iter();
-    live.filter(|one| kind.is_none_or(|kind| word(one, "kind") == kind)).count()
+    let name = text(scenario, "name");
+    env.run(&["leaks", name, "--no-wait", "--seconds", &seconds, "--seed", seed]);
+    let oracle = env.oracle();
+    let live = list(&oracle, "live").iter();
+    live.filter(|entry| kind.is_none_or(|kind| text(entry, "kind") == kind)).count()
 }
 
 fn can_run(scenario: &Value) -> bool {
@@ -35,53 +35,54 @@ fn can_run(scenario: &Value) -> bool {
 
 #[test]
 fn leaks_grow_in_proportion_to_the_duration() {
-    let mut tried = 0;
-    for scenario in scenarios().iter().filter(|one| can_run(one)) {
+    let mut runs = 0;
+    for scenario in scenarios().iter().filter(|scenario| can_run(scenario)) {
         // The oracle lists live memory, but not objects.
-        let leaks = list(scenario, "leaks").iter().filter(|leak| word(leak, "subject") == "memory");
+        let leaks = list(scenario, "leaks").iter().filter(|leak| text(leak, "subject") == "memory");
         for leak in leaks {
             for seed in ["1", "2"] {
-                let kind = Some(word(leak, "kind"));
+                let kind = Some(text(leak, "kind"));
                 let [once, twice, thrice] =
-                    [1, 2, 3].map(|times| left(scenario, times, seed, kind));
-                let goes_on = twice >= once + 10 && thrice >= twice + 10;
-                let at_its_pace = 2 * thrice + once >= 3 * twice;
-                assert!(goes_on && at_its_pace, "{scenario}: {once}, {twice}, {thrice}");
-                tried += 1;
+                    [1, 2, 3].map(|times| live_count(scenario, times, seed, kind));
+                let keeps_growing = twice >= once + 10 && thrice >= twice + 10;
+                let keeps_its_rate = 2 * thrice + once >= 3 * twice;
+                assert!(keeps_growing && keeps_its_rate, "{scenario}: {once}, {twice}, {thrice}");
+                runs += 1;
             }
         }
     }
-    assert!(tried > 40, "{tried}");
+    assert!(runs > 40, "{runs}");
 }
 
 #[test]
 fn healthy_scenarios_do_not_grow_in_longer_runs() {
-    let mut tried = 0;
-    for scenario in scenarios().iter().filter(|one| can_run(one)) {
+    let mut runs = 0;
+    for scenario in scenarios().iter().filter(|scenario| can_run(scenario)) {
         let leaks = list(scenario, "leaks");
-        if leaks.iter().any(|leak| word(leak, "subject") == "memory") {
+        if leaks.iter().any(|leak| text(leak, "subject") == "memory") {
             continue;
         }
         for seed in ["1", "2"] {
-            let (once, thrice) = (left(scenario, 1, seed, None), left(scenario, 3, seed, None));
+            let (once, thrice) =
+                (live_count(scenario, 1, seed, None), live_count(scenario, 3, seed, None));
             assert!(thrice <= once + once / 4 + 12, "{scenario}: {once}, then {thrice}");
-            tried += 1;
+            runs += 1;
         }
     }
-    assert!(tried > 40, "{tried}");
+    assert!(runs > 40, "{runs}");
 }
 
 #[test]
 fn same_seed_makes_the_same_calls() {
     for name in ["noisy-leak", "random-walk", "emptied-cache", "one-thread-leak"] {
-        let account = |seed: &str| {
-            let stage = TestEnv::new();
-            stage.run(&["leaks", name, "--no-wait", "--seed", seed]);
-            let account = stage.account();
-            ["allocations", "frees", "live_bytes"].map(|field| number(&account, field))
+        let oracle = |seed: &str| {
+            let env = TestEnv::new();
+            env.run(&["leaks", name, "--no-wait", "--seed", seed]);
+            let oracle = env.oracle();
+            ["allocations", "frees", "live_bytes"].map(|field| number(&oracle, field))
         };
-        assert_eq!(account("7"), account("7"), "{name}");
-        assert_ne!(account("7"), account("8"), "{name}");
+        assert_eq!(oracle("7"), oracle("7"), "{name}");
+        assert_ne!(oracle("7"), oracle("8"), "{name}");
     }
 }
 
@@ -90,9 +91,10 @@ fn labeled_functions_are_symbols_of_the_program() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_workload")).unwrap();
     let program = String::from_utf8_lossy(&program);
     let scenarios = scenarios();
-    let labels =
-        scenarios.iter().flat_map(|one| list(one, "leaks").iter().chain(list(one, "others")));
-    let functions: BTreeSet<_> = labels.map(|label| word(label, "function")).collect();
+    let labels = scenarios
+        .iter()
+        .flat_map(|scenario| list(scenario, "leaks").iter().chain(list(scenario, "others")));
+    let functions: BTreeSet<_> = labels.map(|label| text(label, "function")).collect();
     for function in functions {
         // Names are prefixed with their length in mangled symbols.
         let symbol = format!("{}{function}", function.len());

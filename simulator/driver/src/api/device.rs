@@ -37,15 +37,15 @@ fn init(flags: u32) -> Outcome {
     }
     let first = {
         let mut state = state::lock();
-        match state.life {
-            DriverPhase::Over => return Err(Code::Deinitialized),
+        match state.phase {
+            DriverPhase::Deinitialized => return Err(Code::Deinitialized),
             DriverPhase::Running => false,
             DriverPhase::Uninitialized => {
                 if let Some(path) = &settings.shared {
                     let shared = SharedDevices::join(path, settings);
                     state.shared = Some(shared.map_err(|error| json::log_error(path, &error))?);
                 }
-                state.life = DriverPhase::Running;
+                state.phase = DriverPhase::Running;
                 true
             }
         }
@@ -53,7 +53,7 @@ fn init(flags: u32) -> Outcome {
     if first {
         std::thread::sleep(settings.init_time);
     }
-    if first && settings.ledger.is_some() {
+    if first && settings.oracle_dir.is_some() {
         json::prepare();
         exit::catch_signals();
     }
@@ -76,9 +76,9 @@ fn count(count: OutParam<i32>) -> Outcome {
 
 fn name(name: OutParam<u8>, len: c_int, device: CuDevice) -> Outcome {
     state::running()?.device(device)?;
-    let room = usize::try_from(len).ok().filter(|n| *n > 0).ok_or(Code::InvalidValue)?;
+    let capacity = usize::try_from(len).ok().filter(|n| *n > 0).ok_or(Code::InvalidValue)?;
     let mut text = b"Simulated GPU".to_vec();
-    text.truncate(room - 1);
+    text.truncate(capacity - 1);
     text.push(0);
     name.fill(&text)
 }

@@ -24,8 +24,8 @@ exports! {
     call cuGraphInstantiate_v2(exec: OutParam<Handle>, graph: Handle, node: *const c_void,
         log: *const c_void, size: usize) = instantiate_v2;
     call cuGraphInstantiateWithFlags(exec: OutParam<Handle>, graph: Handle, flags: u64) = instantiate;
-    work cuGraphLaunch(exec: Handle, stream: Handle) = launch;
-    work cuGraphLaunch_ptsz(exec: Handle, stream: Handle) = launch;
+    activity cuGraphLaunch(exec: Handle, stream: Handle) = launch;
+    activity cuGraphLaunch_ptsz(exec: Handle, stream: Handle) = launch;
     call cuGraphExecDestroy(exec: Handle) = destroy_exec;
     call cuDeviceGraphMemTrim(device: CuDevice) = trim;
     call cuDeviceGetGraphMemAttribute(device: CuDevice, attribute: c_int, value: OutParam<u64>) =
@@ -153,10 +153,10 @@ fn get_nodes(graph: Handle, nodes: OutParam<Handle>, count: OutParam<usize>) -> 
     let index = graph_of(&state, graph)?;
     let known = state.graphs.graphs.get(index).map_or(&[][..], |graph| &graph.nodes);
     let handles: Vec<Handle> = known.iter().map(|(handle, _)| *handle).collect();
-    let room = count.get()?;
+    let capacity = count.get()?;
     if nodes.check().is_ok() {
-        nodes.fill(handles.get(..room.min(handles.len())).unwrap_or_default())?;
-        return count.set(room.min(handles.len()));
+        nodes.fill(handles.get(..capacity.min(handles.len())).unwrap_or_default())?;
+        return count.set(capacity.min(handles.len()));
     }
     count.set(handles.len())
 }
@@ -192,7 +192,7 @@ fn launch(call: ActiveCall, exec: Handle, stream: Handle) -> Outcome {
         state.launch(exec)
     });
     if known {
-        let launches = state.work.graphs.entry(exec).or_default();
+        let launches = state.activity.graphs.entry(exec).or_default();
         match result {
             Ok(()) => launches.launches += 1,
             Err(_) => launches.failed += 1,

@@ -90,7 +90,7 @@ fn open(dptr: OutParam<DevicePointer>, handle: IpcHandle, flags: u32) -> Outcome
     if let Some((address, import)) = known {
         import.references += 1;
         let address = *address;
-        state.ledger.allocations += 1;
+        state.oracle.allocations += 1;
         return dptr.set(address);
     }
     let address = state.open_at_address(owner, ticket.bytes)?;
@@ -106,7 +106,7 @@ fn close(dptr: DevicePointer) -> Outcome {
         state.ipc.remove(&dptr);
         state.close_at_address(dptr, EndReason::Freed);
     } else {
-        state.ledger.frees += 1;
+        state.oracle.frees += 1;
     }
     Ok(())
 }
@@ -171,8 +171,8 @@ fn map_buffer(
     let mut state = state::running()?;
     let owner = state.current()?.imported_owner;
     let key = state.externals.find(memory).ok_or(Code::InvalidHandle)?;
-    let room = state.externals.get(key.index).map_or(0, |external| external.bytes);
-    if flags != 0 || bytes == 0 || offset.checked_add(bytes).is_none_or(|end| end > room) {
+    let size = state.externals.get(key.index).map_or(0, |external| external.bytes);
+    if flags != 0 || bytes == 0 || offset.checked_add(bytes).is_none_or(|end| end > size) {
         return Err(Code::InvalidValue);
     }
     let address = state.open_at_address(owner, bytes)?;

@@ -8,21 +8,21 @@ use crate::oracle::activity::{LaunchOutcome, LaunchShape};
 use crate::state::{self, DriverState};
 
 exports! {
-    work cuLaunchKernel(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint,
+    activity cuLaunchKernel(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint,
         by: c_uint, bz: c_uint, shared: c_uint, stream: Handle, params: *const c_void,
         extra: *const c_void) = launch;
-    work cuLaunchKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint,
+    activity cuLaunchKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint,
         by: c_uint, bz: c_uint, shared: c_uint, stream: Handle, params: *const c_void,
         extra: *const c_void) = launch;
-    work cuLaunchCooperativeKernel(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint,
+    activity cuLaunchCooperativeKernel(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint,
         bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
         params: *const c_void) = launch_cooperative;
-    work cuLaunchCooperativeKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint,
+    activity cuLaunchCooperativeKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint,
         bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
         params: *const c_void) = launch_cooperative;
-    work cuLaunchKernelEx(config: InParam<LaunchConfig>, function: Handle, params: *const c_void,
+    activity cuLaunchKernelEx(config: InParam<LaunchConfig>, function: Handle, params: *const c_void,
         extra: *const c_void) = launch_ex;
-    work cuLaunchKernelEx_ptsz(config: InParam<LaunchConfig>, function: Handle, params: *const c_void,
+    activity cuLaunchKernelEx_ptsz(config: InParam<LaunchConfig>, function: Handle, params: *const c_void,
         extra: *const c_void) = launch_ex;
 }
 
@@ -49,8 +49,8 @@ const MAX_SHARED_BYTES: u32 = 227 << 10;
 impl LaunchShape {
     /// Returns whether a current device could run it.
     fn is_possible(&self) -> bool {
-        let fits = |size: &[u32; 3], most: &[u32; 3]| {
-            size.iter().zip(most).all(|(size, most)| (1..=*most).contains(size))
+        let fits = |size: &[u32; 3], max: &[u32; 3]| {
+            size.iter().zip(max).all(|(size, max)| (1..=*max).contains(size))
         };
         fits(&self.grid, &MAX_GRID)
             && fits(&self.block, &MAX_BLOCK)
@@ -69,19 +69,19 @@ struct LaunchRequest {
 }
 
 fn check(state: &mut DriverState, request: &LaunchRequest) -> Result<LaunchOutcome, Code> {
-    state.modules.account(request.function).ok_or(Code::InvalidHandle)?;
+    state.modules.kernel_launches(request.function).ok_or(Code::InvalidHandle)?;
     if !request.shape.is_possible() || request.ambiguous {
         return Err(Code::InvalidValue);
     }
     let target = state.stream(request.stream)?;
-    Ok(if target.capture.is_some() { LaunchOutcome::Captured } else { LaunchOutcome::Now })
+    Ok(if target.capture.is_some() { LaunchOutcome::Captured } else { LaunchOutcome::Executed })
 }
 
-fn put(call: ActiveCall, request: LaunchRequest) -> Outcome {
+fn submit(call: ActiveCall, request: LaunchRequest) -> Outcome {
     let request = LaunchRequest { stream: call.stream(request.stream), ..request };
     let mut state = state::running()?;
     let result = call.attempt(|| check(&mut state, &request));
-    if let Some(launches) = state.modules.account(request.function) {
+    if let Some(launches) = state.modules.kernel_launches(request.function) {
         launches.add(result, request.shape);
     }
     result.map(|_| ())
@@ -104,7 +104,7 @@ fn launch(
 ) -> Outcome {
     let shape = LaunchShape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
     let ambiguous = !params.is_null() && !extra.is_null();
-    put(call, LaunchRequest { function, shape, stream, ambiguous })
+    submit(call, LaunchRequest { function, shape, stream, ambiguous })
 }
 
 #[expect(clippy::too_many_arguments, reason = "the prototype is the driver's")]
@@ -122,7 +122,7 @@ fn launch_cooperative(
     _params: *const c_void,
 ) -> Outcome {
     let shape = LaunchShape { grid: [gx, gy, gz], block: [bx, by, bz], shared };
-    put(call, LaunchRequest { function, shape, stream, ambiguous: false })
+    submit(call, LaunchRequest { function, shape, stream, ambiguous: false })
 }
 
 fn launch_ex(
@@ -135,7 +135,7 @@ fn launch_ex(
     let Ok(config) = config.get() else { return without_config(function) };
     let LaunchConfig { grid, block, shared, stream, .. } = config;
     let ambiguous = !params.is_null() && !extra.is_null();
-    put(
+    submit(
         call,
         LaunchRequest { function, shape: LaunchShape { grid, block, shared }, stream, ambiguous },
     )
@@ -143,7 +143,7 @@ fn launch_ex(
 
 /// Fails, but is counted for the kernel.
 fn without_config(function: Handle) -> Outcome {
-    if let Some(launches) = state::running()?.modules.account(function) {
+    if let Some(launches) = state::running()?.modules.kernel_launches(function) {
         launches.failed += 1;
     }
     Err(Code::InvalidValue)

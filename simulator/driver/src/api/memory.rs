@@ -111,8 +111,8 @@ fn info(free: OutParam<usize>, total: OutParam<usize>) -> Outcome {
     let state = state::running()?;
     let device = state.current()?.device;
     let capacity = settings::get().memory;
-    let left = capacity.saturating_sub(state.used(device));
-    free.set(usize::try_from(left).unwrap_or(usize::MAX))?;
+    let free_bytes = capacity.saturating_sub(state.used(device));
+    free.set(usize::try_from(free_bytes).unwrap_or(usize::MAX))?;
     total.set(usize::try_from(capacity).unwrap_or(usize::MAX))
 }
 

@@ -127,7 +127,7 @@ impl Modules {
     }
 
     /// Returns the launches of the kernel with a handle of either type.
-    pub(crate) fn account(&mut self, handle: Handle) -> Option<&mut KernelLaunches> {
+    pub(crate) fn kernel_launches(&mut self, handle: Handle) -> Option<&mut KernelLaunches> {
         self.kernels.get_mut(&handle).map(|kernel| &mut kernel.launches)
     }
 
@@ -166,11 +166,11 @@ impl Modules {
 
     fn close(&mut self, index: u32) {
         self.modules.remove(index);
-        let gone: Vec<Handle> = {
+        let ended: Vec<Handle> = {
             let of_module = self.kernels.iter().filter(|(_, kernel)| kernel.module == index);
             of_module.map(|(handle, _)| *handle).collect()
         };
-        for handle in gone {
+        for handle in ended {
             let Some(kernel) = self.kernels.remove(&handle) else { continue };
             if !kernel.launches.is_empty() {
                 let key = (kernel.name, handle, kernel.handle_type);
@@ -183,11 +183,11 @@ impl Modules {
     /// Unloads the modules of a context and returns their number.
     pub(crate) fn end_context(&mut self, context: u32) -> usize {
         let of_context = self.modules.iter().filter(|(_, m)| m.context == Some(context));
-        let gone: Vec<u32> = of_context.map(|(index, _)| index).collect();
-        for index in &gone {
+        let ended: Vec<u32> = of_context.map(|(index, _)| index).collect();
+        for index in &ended {
             self.close(*index);
         }
-        gone.len()
+        ended.len()
     }
 
     /// Returns the kernel with a name, which is created if needed.

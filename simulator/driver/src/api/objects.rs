@@ -90,18 +90,18 @@ struct Object {
 /// Counts of all kinds, and the objects of this module.
 pub(crate) struct ObjectTable {
     counts: [ObjectCounts; KINDS.len()],
-    here: Slab<Object>,
+    slab: Slab<Object>,
 }
 
 impl ObjectTable {
     pub(crate) const fn new() -> Self {
         let none = ObjectCounts { created: 0, destroyed: 0, released: 0, peak: 0 };
-        Self { counts: [none; KINDS.len()], here: Slab::new(13) }
+        Self { counts: [none; KINDS.len()], slab: Slab::new(13) }
     }
 
     /// Returns the counts of kinds that were ever created, with their names.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, ObjectCounts)> {
-        let all = KINDS.iter().zip(&self.counts).map(|((_, word), count)| (*word, *count));
+        let all = KINDS.iter().zip(&self.counts).map(|((_, name), count)| (*name, *count));
         all.filter(|(_, count)| count.created > 0)
     }
 
@@ -125,18 +125,18 @@ impl ObjectTable {
     }
 
     fn find(&self, handle: Handle, kind: ObjectKind) -> Result<u32, Code> {
-        let key = self.here.find(handle).ok_or(Code::InvalidHandle)?;
-        let known = self.here.get(key.index).filter(|object| object.kind == kind);
+        let key = self.slab.find(handle).ok_or(Code::InvalidHandle)?;
+        let known = self.slab.get(key.index).filter(|object| object.kind == kind);
         known.map(|_| key.index).ok_or(Code::InvalidHandle)
     }
 
     /// Destroys the objects of a context.
     pub(crate) fn end_context(&mut self, context: u32) {
-        let of_context = self.here.iter().filter(|(_, object)| object.context == context);
-        let gone: Vec<(u32, ObjectKind)> =
+        let of_context = self.slab.iter().filter(|(_, object)| object.context == context);
+        let ended: Vec<(u32, ObjectKind)> =
             of_context.map(|(index, object)| (index, object.kind)).collect();
-        for (index, kind) in gone {
-            self.here.remove(index);
+        for (index, kind) in ended {
+            self.slab.remove(index);
             self.released(kind);
         }
     }
@@ -149,15 +149,15 @@ fn create(
     shared: bool,
 ) -> Outcome {
     let context = state.current()?.index;
-    let key = state.objects.here.insert(Object { kind, context, shared });
+    let key = state.objects.slab.insert(Object { kind, context, shared });
     state.objects.created(kind);
-    out.set(state.objects.here.handle(key.index))
+    out.set(state.objects.slab.handle(key.index))
 }
 
 fn destroy(handle: Handle, kind: ObjectKind) -> Outcome {
     let mut state = state::running()?;
     let index = state.objects.find(handle, kind)?;
-    state.objects.here.remove(index);
+    state.objects.slab.remove(index);
     state.objects.destroyed(kind);
     Ok(())
 }
@@ -204,7 +204,7 @@ pub(crate) struct EventTicket {
 fn get_ipc(handle: OutParam<[u8; 64]>, event: Handle) -> Outcome {
     let state = state::running()?;
     let index = state.objects.find(event, ObjectKind::Event)?;
-    if state.objects.here.get(index).is_none_or(|object| !object.shared) {
+    if state.objects.slab.get(index).is_none_or(|object| !object.shared) {
         return Err(Code::InvalidHandle);
     }
     let mut bytes = [0; 64];

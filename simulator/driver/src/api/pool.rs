@@ -188,10 +188,10 @@ impl DriverState {
             .pools
             .pools
             .iter()
-            .filter(|(_, pool)| pool.device.is_none_or(|of| of == device))
+            .filter(|(_, pool)| pool.device.is_none_or(|other| other == device))
             .map(|(index, pool)| {
-                let kept = pool.threshold / CHUNK_BYTES * CHUNK_BYTES;
-                (index, kept.max(pool.used.now.next_multiple_of(CHUNK_BYTES)))
+                let threshold = pool.threshold / CHUNK_BYTES * CHUNK_BYTES;
+                (index, threshold.max(pool.used.now.next_multiple_of(CHUNK_BYTES)))
             })
             .collect();
         for (index, target) in pools {
@@ -307,9 +307,9 @@ fn trim_to(pool: Handle, keep: usize) -> Outcome {
     let mut state = state::running()?;
     let index = state.pool(pool)?;
     let pool = state.pools.pools.get(index).ok_or(Code::InvalidValue)?;
-    let held = (pool.used.now + pool.pending).next_multiple_of(CHUNK_BYTES);
+    let in_use = (pool.used.now + pool.pending).next_multiple_of(CHUNK_BYTES);
     let keep = (keep as u64).checked_next_multiple_of(CHUNK_BYTES).unwrap_or(u64::MAX);
-    state.shrink(index, held.max(keep));
+    state.shrink(index, in_use.max(keep));
     Ok(())
 }
 

@@ -17,9 +17,9 @@ use crate::state;
 use crate::state::arena::BLOCK_BYTES;
 
 exports! {
-    call cuMemExportToShareableHandle(shareable: OutParam<i32>, handle: Handle, sort: c_int,
+    call cuMemExportToShareableHandle(shareable: OutParam<i32>, handle: Handle, handle_type: c_int,
         flags: u64) = export;
-    alloc cuMemImportFromShareableHandle(handle: OutParam<Handle>, shareable: u64, sort: c_int) =
+    alloc cuMemImportFromShareableHandle(handle: OutParam<Handle>, shareable: u64, handle_type: c_int) =
         import;
     call cuMulticastCreate(handle: OutParam<Handle>, prop: InParam<MulticastProp>) = multicast_create;
     call cuMulticastAddDevice(handle: Handle, device: CuDevice) = multicast_add_device;
@@ -47,11 +47,12 @@ pub(crate) struct MulticastProp {
 }
 plain!(MulticastProp);
 
-fn export(shareable: OutParam<i32>, handle: Handle, sort: c_int, flags: u64) -> Outcome {
+fn export(shareable: OutParam<i32>, handle: Handle, handle_type: c_int, flags: u64) -> Outcome {
     shareable.check()?;
     let state = state::running()?;
     let (_, physical) = state.physical(handle)?;
-    if flags != 0 || sort != FILE_DESCRIPTOR || physical.prop.handle_types & sort == 0 {
+    if flags != 0 || handle_type != FILE_DESCRIPTOR || physical.prop.handle_types & handle_type == 0
+    {
         return Err(Code::InvalidValue);
     }
     let Backing::Memory { owner } = physical.backing else { return Err(Code::InvalidValue) };
@@ -86,11 +87,11 @@ fn read_ticket(descriptor: c_int) -> Option<(u64, Option<usize>)> {
     Some((number(8)?, usize::try_from(number(16)?).ok().filter(|device| *device < 64)))
 }
 
-fn import(handle: OutParam<Handle>, shareable: u64, sort: c_int) -> Outcome {
+fn import(handle: OutParam<Handle>, shareable: u64, handle_type: c_int) -> Outcome {
     handle.check()?;
     let mut state = state::running()?;
     let descriptor = c_int::try_from(shareable).ok().filter(|fd| *fd >= 0);
-    if sort != FILE_DESCRIPTOR {
+    if handle_type != FILE_DESCRIPTOR {
         return Err(Code::InvalidValue);
     }
     let (bytes, device) = descriptor.and_then(read_ticket).ok_or(Code::InvalidValue)?;
@@ -132,14 +133,14 @@ fn multicast_bind(
     _flags: u64,
 ) -> Outcome {
     let state = state::running()?;
-    let room = check_multicast(&state, handle)?;
+    let size = check_multicast(&state, handle)?;
     let (_, physical) = state.physical(memory)?;
-    let fits = |offset: usize, room: u64| {
-        offset.checked_add(bytes).is_some_and(|end| end as u64 <= room && bytes > 0)
+    let fits = |offset: usize, size: u64| {
+        offset.checked_add(bytes).is_some_and(|end| end as u64 <= size && bytes > 0)
     };
     let is_memory = matches!(physical.backing, Backing::Memory { .. });
-    let good = is_memory && fits(offset, room) && fits(memory_offset, physical.bytes);
-    if good { Ok(()) } else { Err(Code::InvalidValue) }
+    let valid = is_memory && fits(offset, size) && fits(memory_offset, physical.bytes);
+    if valid { Ok(()) } else { Err(Code::InvalidValue) }
 }
 
 fn multicast_unbind(handle: Handle, device: CuDevice, _offset: usize, _bytes: usize) -> Outcome {

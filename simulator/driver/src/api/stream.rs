@@ -22,8 +22,8 @@ exports! {
     call cuStreamBeginCapture(stream: Handle) = begin_capture_v1;
     call cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) = begin_capture;
     call cuStreamBeginCapture_v2_ptsz(stream: Handle, mode: c_uint) = begin_capture;
-    work cuStreamEndCapture(stream: Handle, graph: OutParam<Handle>) = end_capture;
-    work cuStreamEndCapture_ptsz(stream: Handle, graph: OutParam<Handle>) = end_capture;
+    activity cuStreamEndCapture(stream: Handle, graph: OutParam<Handle>) = end_capture;
+    activity cuStreamEndCapture_ptsz(stream: Handle, graph: OutParam<Handle>) = end_capture;
     call cuStreamIsCapturing(stream: Handle, status: OutParam<i32>) = is_capturing;
     call cuStreamIsCapturing_ptsz(stream: Handle, status: OutParam<i32>) = is_capturing;
     call cuCtxGetStreamPriorityRange(least: OutParam<i32>, greatest: OutParam<i32>) = priority_range;

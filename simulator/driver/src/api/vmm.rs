@@ -284,11 +284,11 @@ fn unmap(dptr: DevicePointer, bytes: usize) -> Outcome {
     if touching().any(partly) {
         return Err(Code::InvalidValue);
     }
-    let gone: Vec<(u64, u32)> = touching().map(|(base, map)| (*base, map.physical)).collect();
-    for (base, _) in &gone {
+    let unmapped: Vec<(u64, u32)> = touching().map(|(base, map)| (*base, map.physical)).collect();
+    for (base, _) in &unmapped {
         reservation.maps.remove(base);
     }
-    for (_, index) in gone {
+    for (_, index) in unmapped {
         if let Some(physical) = state.vmm.physical.get_mut(index) {
             physical.maps -= 1;
         }

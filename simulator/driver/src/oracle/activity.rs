@@ -17,7 +17,7 @@ pub(crate) struct LaunchShape {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LaunchOutcome {
     /// It was executed.
-    Now,
+    Executed,
     /// It was captured into a graph.
     Captured,
 }
@@ -37,7 +37,7 @@ impl KernelLaunches {
     /// Counts a call.
     pub(crate) fn add(&mut self, result: Result<LaunchOutcome, Code>, shape: LaunchShape) {
         match result {
-            Ok(LaunchOutcome::Now) => {
+            Ok(LaunchOutcome::Executed) => {
                 self.launches += 1;
                 *self.shapes.entry(shape).or_default() += 1;
                 self.last = Some(shape);
@@ -76,7 +76,7 @@ pub(crate) enum CopyDirection {
     /// From or to an array.
     Array,
     /// A memset.
-    Fill,
+    Memset,
 }
 
 impl CopyDirection {
@@ -89,7 +89,7 @@ impl CopyDirection {
             Self::HostToHost => "H2H",
             Self::Peer => "peer",
             Self::Array => "array",
-            Self::Fill => "memset",
+            Self::Memset => "memset",
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::state::DriverState;
 
 /// Creates the directory of the oracle.
 pub(crate) fn prepare() {
-    if let Some(dir) = &settings::get().ledger {
+    if let Some(dir) = &settings::get().oracle_dir {
         // A failure is repeated and reported when the oracle is written.
         let _ = std::fs::create_dir_all(dir);
     }
@@ -21,7 +21,7 @@ pub(crate) fn prepare() {
 
 /// Writes the oracle if `SIM_ORACLE_DIR` is set.
 pub(crate) fn write(state: &DriverState) {
-    let Some(dir) = &settings::get().ledger else { return };
+    let Some(dir) = &settings::get().oracle_dir else { return };
     if let Err(error) = write_into(state, dir) {
         log_error(dir, &error);
     }
@@ -37,11 +37,11 @@ pub(crate) fn log_error(path: &Path, error: &io::Error) -> Code {
 /// Writes to a temporary name first, so that the file is always complete.
 fn write_into(state: &DriverState, dir: &Path) -> io::Result<()> {
     let pid = std::process::id();
-    let unfinished = dir.join(format!(".{pid}.json.part"));
-    let mut file = BufWriter::new(File::create(&unfinished)?);
-    account(state, pid, &mut file)?;
+    let temporary = dir.join(format!(".{pid}.json.part"));
+    let mut file = BufWriter::new(File::create(&temporary)?);
+    write_oracle(state, pid, &mut file)?;
     file.flush()?;
-    std::fs::rename(unfinished, dir.join(format!("{pid}.json")))
+    std::fs::rename(temporary, dir.join(format!("{pid}.json")))
 }
 
 /// A live allocation in the oracle.
@@ -53,30 +53,30 @@ struct LiveEntry {
     thread: u32,
 }
 
-fn account(state: &DriverState, pid: u32, out: &mut impl Write) -> io::Result<()> {
-    let ledger = &state.ledger;
+fn write_oracle(state: &DriverState, pid: u32, out: &mut impl Write) -> io::Result<()> {
+    let oracle = &state.oracle;
     let list = |levels: &[CurrentAndPeak], value: &dyn Fn(&CurrentAndPeak) -> u64| {
         let levels = levels.iter().take(settings::get().devices);
         let texts: Vec<String> = levels.map(|level| value(level).to_string()).collect();
         texts.join(", ")
     };
-    let (held, devices) = (&ledger.held_by_device, &ledger.devices);
+    let (held, devices) = (&oracle.held_by_device, &oracle.devices);
     writeln!(out, "{{")?;
     writeln!(out, "  \"pid\": {pid},")?;
-    writeln!(out, "  \"allocations\": {},", ledger.allocations)?;
-    writeln!(out, "  \"frees\": {},", ledger.frees)?;
-    writeln!(out, "  \"released\": {},", ledger.released)?;
+    writeln!(out, "  \"allocations\": {},", oracle.allocations)?;
+    writeln!(out, "  \"frees\": {},", oracle.frees)?;
+    writeln!(out, "  \"released\": {},", oracle.released)?;
     let (allocating, freeing) = CALLS.get();
     writeln!(out, "  \"allocating_calls\": {allocating},")?;
     writeln!(out, "  \"freeing_calls\": {freeing},")?;
-    writeln!(out, "  \"failed_allocations\": {},", ledger.failed_allocations)?;
-    writeln!(out, "  \"live_bytes\": {},", ledger.held.now)?;
+    writeln!(out, "  \"failed_allocations\": {},", oracle.failed_allocations)?;
+    writeln!(out, "  \"live_bytes\": {},", oracle.held.now)?;
     writeln!(out, "  \"live_bytes_by_device\": [{}],", list(held, &|level| level.now))?;
-    writeln!(out, "  \"peak_bytes\": {},", ledger.held.peak)?;
+    writeln!(out, "  \"peak_bytes\": {},", oracle.held.peak)?;
     writeln!(out, "  \"peak_bytes_by_device\": [{}],", list(held, &|level| level.peak))?;
-    writeln!(out, "  \"device_bytes\": {},", ledger.total.now)?;
+    writeln!(out, "  \"device_bytes\": {},", oracle.total.now)?;
     writeln!(out, "  \"device_bytes_by_device\": [{}],", list(devices, &|level| level.now))?;
-    writeln!(out, "  \"device_peak_bytes\": {},", ledger.total.peak)?;
+    writeln!(out, "  \"device_peak_bytes\": {},", oracle.total.peak)?;
     pools(state, out)?;
     json_activity::write(state, out)?;
     objects(state, out)?;

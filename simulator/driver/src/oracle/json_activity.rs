@@ -18,27 +18,28 @@ pub(crate) fn write(state: &DriverState, out: &mut impl Write) -> io::Result<()>
         )
     });
     list(out, "launches", launches)?;
-    let graphs = state.work.graphs.iter().map(|(exec, graph)| {
+    let graphs = state.activity.graphs.iter().map(|(exec, graph)| {
         format!(
             "{{\"exec\": \"{exec:#x}\", \"launches\": {}, \"failed\": {}}}",
             graph.launches, graph.failed
         )
     });
     list(out, "graph_launches", graphs)?;
-    let copies = state.work.copies.iter().map(|((function, direction, asynchronous), copies)| {
-        format!(
-            "{{\"function\": \"{function}\", \"direction\": \"{}\", \"mode\": \"{}\", \
+    let copies =
+        state.activity.copies.iter().map(|((function, direction, asynchronous), copies)| {
+            format!(
+                "{{\"function\": \"{function}\", \"direction\": \"{}\", \"mode\": \"{}\", \
              \"calls\": {}, \"bytes\": {}, \"captured\": {}, \"failed\": {}}}",
-            direction.name(),
-            if *asynchronous { "async" } else { "sync" },
-            copies.calls,
-            copies.bytes,
-            copies.captured,
-            copies.failed
-        )
-    });
+                direction.name(),
+                if *asynchronous { "async" } else { "sync" },
+                copies.calls,
+                copies.bytes,
+                copies.captured,
+                copies.failed
+            )
+        });
     list(out, "copies", copies)?;
-    let errors = state.work.errors.iter().map(|((function, code), count)| {
+    let errors = state.activity.errors.iter().map(|((function, code), count)| {
         format!("{{\"function\": \"{function}\", \"code\": {code}, \"count\": {count}}}")
     });
     list(out, "errors", errors)

@@ -75,7 +75,7 @@ struct SizeClass {
 pub(crate) struct Arena {
     extents: Vec<Extent>,
     classes: [SizeClass; SIZE_CLASSES],
-    spans: HashMap<u64, Vec<u64>>,
+    free_ranges: HashMap<u64, Vec<u64>>,
 }
 
 /// Returns the size class of a small allocation, and the size of its slots.
@@ -100,7 +100,7 @@ impl Arena {
         Self {
             extents: extents.collect(),
             classes: [NO_CLASS; SIZE_CLASSES],
-            spans: HashMap::new(),
+            free_ranges: HashMap::new(),
         }
     }
 
@@ -188,7 +188,7 @@ impl Arena {
     /// Reserves a range of addresses without recording an allocation.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Option<u64> {
         let count = bytes.div_ceil(BLOCK_BYTES);
-        if let Some(address) = self.spans.get_mut(&count).and_then(Vec::pop) {
+        if let Some(address) = self.free_ranges.get_mut(&count).and_then(Vec::pop) {
             return Some(address);
         }
         let size = count.checked_mul(BLOCK_BYTES)?;
@@ -216,7 +216,7 @@ impl Arena {
                 *block = Block::Free;
             }
         }
-        self.spans.entry(count).or_default().push(address);
+        self.free_ranges.entry(count).or_default().push(address);
     }
 
     /// Returns every live allocation, by extent and address.

@@ -20,8 +20,8 @@ static AT_EXIT: extern "C" fn() = end;
 /// Writes the oracle. From now on calls fail, as those of a real driver do during shutdown.
 extern "C" fn end() {
     let mut state = state::lock();
-    if state.life == DriverPhase::Running {
-        state.life = DriverPhase::Over;
+    if state.phase == DriverPhase::Running {
+        state.phase = DriverPhase::Deinitialized;
         json::write(&state);
         if let Some(shared) = &state.shared {
             shared.leave();
@@ -39,7 +39,7 @@ pub(crate) fn catch_signals() {
     }
     // SAFETY: `pipe2` has just created this descriptor, and nothing else owns it.
     let reader = unsafe { OwnedFd::from_raw_fd(ends[0]) };
-    let thread = std::thread::Builder::new().name("sim-ledger".to_owned());
+    let thread = std::thread::Builder::new().name("sim-oracle".to_owned());
     if thread.spawn(move || wait_for_signal(reader)).is_err() {
         return;
     }
@@ -87,7 +87,7 @@ fn set_handler(signal: c_int, handler: usize) -> bool {
     unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) == 0 }
 }
 
-/// Only wakes the thread that writes the account: nothing else is safe in a signal handler.
+/// Only wakes the thread that writes the oracle: nothing else is safe in a signal handler.
 extern "C" fn on_signal(signal: c_int) {
     let pipe = PIPE.load(Ordering::Acquire);
     let byte = u8::try_from(signal).unwrap_or(0);

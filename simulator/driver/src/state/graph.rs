@@ -158,13 +158,13 @@ impl DriverState {
         let key = self.graphs.graphs.find(graph).ok_or(Code::InvalidValue)?;
         let graph = self.graphs.graphs.get(key.index).ok_or(Code::InvalidValue)?;
         let nodes: Vec<Node> = graph.nodes.iter().map(|(_, node)| *node).collect();
-        let left = unfreed(&nodes);
+        let not_freed = unfreed(&nodes);
         // A node whose memory is not freed can be in one executable graph only.
         let memory = &mut self.graphs.memory;
-        if left.iter().any(|address| memory.get(address).is_some_and(|m| m.unfreed > 0)) {
+        if not_freed.iter().any(|address| memory.get(address).is_some_and(|m| m.unfreed > 0)) {
             return Err(Code::NotSupported);
         }
-        for address in left {
+        for address in not_freed {
             if let Some(memory) = memory.get_mut(&address) {
                 memory.unfreed += 1;
             }
@@ -224,11 +224,11 @@ impl DriverState {
         memory.in_use = in_use;
         let (device, bytes) = (Some(memory.device), memory.bytes);
         if in_use {
-            self.ledger.allocations += 1;
-            self.ledger.hold(device, bytes);
+            self.oracle.allocations += 1;
+            self.oracle.hold(device, bytes);
         } else {
-            self.ledger.frees += 1;
-            self.ledger.release(device, bytes);
+            self.oracle.frees += 1;
+            self.oracle.release(device, bytes);
         }
     }
 

@@ -40,13 +40,13 @@ pub(crate) enum DriverPhase {
     /// In use.
     Running,
     /// The process is exiting; its oracle has been written.
-    Over,
+    Deinitialized,
 }
 
 /// The state of the driver.
 pub(crate) struct DriverState {
-    pub(crate) life: DriverPhase,
-    pub(crate) ledger: Oracle,
+    pub(crate) phase: DriverPhase,
+    pub(crate) oracle: Oracle,
     pub(crate) owners: Owners,
     pub(crate) arena: Arena,
     pub(crate) contexts: Slab<Context>,
@@ -62,7 +62,7 @@ pub(crate) struct DriverState {
     pub(crate) graphs: Graphs,
     pub(crate) modules: Modules,
     pub(crate) objects: ObjectTable,
-    pub(crate) work: ActivityOracle,
+    pub(crate) activity: ActivityOracle,
     /// Memory of other processes, by its address here.
     pub(crate) ipc: HashMap<u64, IpcImport>,
     pub(crate) externals: Slab<ExternalMemory>,
@@ -70,11 +70,11 @@ pub(crate) struct DriverState {
     pub(crate) shared: Option<SharedDevices>,
 }
 
-static DEFAULT_STATE_DIR: AtomicPtr<Mutex<DriverState>> = AtomicPtr::new(std::ptr::null_mut());
+static STATE: AtomicPtr<Mutex<DriverState>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Locks the state in any phase.
 pub(crate) fn lock() -> MutexGuard<'static, DriverState> {
-    let mut state = DEFAULT_STATE_DIR.load(Ordering::Acquire);
+    let mut state = STATE.load(Ordering::Acquire);
     if state.is_null() {
         state = create();
     }
@@ -86,10 +86,10 @@ pub(crate) fn lock() -> MutexGuard<'static, DriverState> {
 /// Locks the state of an initialized driver.
 pub(crate) fn running() -> Result<MutexGuard<'static, DriverState>, Code> {
     let state = lock();
-    match state.life {
+    match state.phase {
         DriverPhase::Running => Ok(state),
         DriverPhase::Uninitialized => Err(Code::NotInitialized),
-        DriverPhase::Over => Err(Code::Deinitialized),
+        DriverPhase::Deinitialized => Err(Code::Deinitialized),
     }
 }
 
@@ -98,7 +98,7 @@ fn create() -> *mut Mutex<DriverState> {
     fork::register();
     let new = Box::into_raw(Box::new(Mutex::new(DriverState::new())));
     let null = std::ptr::null_mut();
-    match DEFAULT_STATE_DIR.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
+    match STATE.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new,
         Err(other) => {
             // SAFETY: `new` was created above and is not shared.
@@ -111,7 +111,7 @@ fn create() -> *mut Mutex<DriverState> {
 /// Starts with a new state, after a fork. The old one is leaked: another thread of the parent may
 /// have held its lock.
 pub(crate) fn reset() {
-    DEFAULT_STATE_DIR.store(std::ptr::null_mut(), Ordering::Release);
+    STATE.store(std::ptr::null_mut(), Ordering::Release);
 }
 
 thread_local! {
@@ -138,8 +138,8 @@ pub(crate) fn reset_thread() {
 impl DriverState {
     fn new() -> Self {
         Self {
-            life: DriverPhase::Uninitialized,
-            ledger: Oracle::default(),
+            phase: DriverPhase::Uninitialized,
+            oracle: Oracle::default(),
             owners: Owners::new(),
             arena: Arena::new(),
             contexts: Slab::new(1),
@@ -154,7 +154,7 @@ impl DriverState {
             graphs: Graphs::new(),
             modules: Modules::default(),
             objects: ObjectTable::new(),
-            work: ActivityOracle::default(),
+            activity: ActivityOracle::default(),
             ipc: HashMap::new(),
             externals: Slab::new(11),
             shared: None,
@@ -171,19 +171,19 @@ impl DriverState {
     pub(crate) fn charge(&mut self, device: usize, bytes: u64) -> Result<(), Code> {
         let memory = settings::get().memory;
         let Some(shared) = &self.shared else {
-            return self.ledger.charge(device, bytes, memory);
+            return self.oracle.charge(device, bytes, memory);
         };
         shared.charge(device, bytes)?;
-        let taken = self.ledger.charge(device, bytes, memory);
-        if taken.is_err() {
+        let charged = self.oracle.charge(device, bytes, memory);
+        if charged.is_err() {
             shared.uncharge(device, bytes);
         }
-        taken
+        charged
     }
 
     /// Frees device memory.
     pub(crate) fn uncharge(&mut self, device: usize, bytes: u64) {
-        self.ledger.uncharge(device, bytes);
+        self.oracle.uncharge(device, bytes);
         if let Some(shared) = &self.shared {
             shared.uncharge(device, bytes);
         }
@@ -193,7 +193,7 @@ impl DriverState {
     pub(crate) fn used(&self, device: usize) -> u64 {
         match &self.shared {
             Some(shared) => shared.used(device),
-            None => self.ledger.devices.get(device).map_or(0, |level| level.now),
+            None => self.oracle.devices.get(device).map_or(0, |level| level.now),
         }
     }
 
@@ -213,24 +213,24 @@ impl DriverState {
 
     /// Counts an allocation whose memory is already allocated.
     fn count(&mut self, owner: u32, bytes: u64) {
-        self.ledger.allocations += 1;
+        self.oracle.allocations += 1;
         let Some(owner) = self.owners.get_mut(owner) else { return };
         owner.live += 1;
         if owner.kind.is_held() {
-            self.ledger.hold(owner.device, bytes);
+            self.oracle.hold(owner.device, bytes);
         }
     }
 
     /// Ends an allocation: frees its memory and counts it.
     pub(crate) fn closed(&mut self, owner: u32, bytes: u64, end: EndReason) {
         match end {
-            EndReason::Freed => self.ledger.frees += 1,
-            EndReason::Released => self.ledger.released += 1,
+            EndReason::Freed => self.oracle.frees += 1,
+            EndReason::Released => self.oracle.released += 1,
         }
         let Some(owner) = self.owners.get_mut(owner) else { return };
         owner.live = owner.live.saturating_sub(1);
         if owner.kind.is_held() {
-            self.ledger.release(owner.device, bytes);
+            self.oracle.release(owner.device, bytes);
         }
         if let Some(device) = owner.charged_device() {
             self.uncharge(device, bytes);

@@ -91,9 +91,9 @@ impl Library {
     /// Calls a function with an out-parameter (marked by `OUT`) that may be 64 bits wide.
     pub(crate) fn out(self, name: &str, arguments: &[u64]) -> (c_int, u64) {
         let mut result = 0_u64;
-        let place = &raw mut result as u64;
+        let pointer = &raw mut result as u64;
         let arguments: Vec<u64> =
-            arguments.iter().map(|a| if *a == OUT { place } else { *a }).collect();
+            arguments.iter().map(|a| if *a == OUT { pointer } else { *a }).collect();
         let code = self.call(name, &arguments);
         (code, result)
     }
@@ -142,29 +142,29 @@ pub(crate) struct ChildResult {
 
 impl ChildResult {
     /// Returns all oracles, by process id.
-    pub(crate) fn accounts(&self) -> Vec<Value> {
-        let mut accounts: Vec<Value> = std::fs::read_dir(self.dir.path())
+    pub(crate) fn oracles(&self) -> Vec<Value> {
+        let mut oracles: Vec<Value> = std::fs::read_dir(self.dir.path())
             .unwrap()
             .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
             .map(|text| serde_json::from_str(&text).unwrap())
             .collect();
-        accounts.sort_by_key(|account| account["pid"].as_u64());
-        accounts.iter().for_each(check);
-        accounts
+        oracles.sort_by_key(|oracle| oracle["pid"].as_u64());
+        oracles.iter().for_each(check);
+        oracles
     }
 
     /// Returns the only oracle.
-    pub(crate) fn account(&self) -> Value {
-        let mut accounts = self.accounts();
-        assert_eq!(accounts.len(), 1);
-        accounts.remove(0)
+    pub(crate) fn oracle(&self) -> Value {
+        let mut oracles = self.oracles();
+        assert_eq!(oracles.len(), 1);
+        oracles.remove(0)
     }
 }
 
 /// Checks the invariants of every oracle.
-fn check(account: &Value) {
-    let number = |name: &str| account[name].as_u64().unwrap();
-    let live = account["live"].as_array().unwrap();
+fn check(oracle: &Value) {
+    let number = |name: &str| oracle[name].as_u64().unwrap();
+    let live = oracle["live"].as_array().unwrap();
     let kind = |entry: &Value| entry["kind"].as_str().unwrap().to_owned();
     let ended_or_live = number("frees") + number("released") + live.len() as u64;
     // Memory of another process can be open more than once, but is live once.
@@ -174,9 +174,9 @@ fn check(account: &Value) {
         allocations == ended_or_live || (imported && allocations > ended_or_live),
         "every allocation is live, freed or released"
     );
-    let held = ["device", "array", "physical", "graph", "async"];
+    let counted = ["device", "array", "physical", "graph", "async"];
     let on_device =
-        |entry: &&Value| held.contains(&kind(entry).as_str()) && !entry["device"].is_null();
+        |entry: &&Value| counted.contains(&kind(entry).as_str()) && !entry["device"].is_null();
     let bytes: u64 = live.iter().filter(on_device).map(|e| e["bytes"].as_u64().unwrap()).sum();
     assert_eq!(number("live_bytes"), bytes, "live_bytes is the sum of the live list");
     assert!(number("peak_bytes") >= bytes);
@@ -184,8 +184,8 @@ fn check(account: &Value) {
 }
 
 /// Returns the sizes of the live allocations of a kind, by address.
-pub(crate) fn live(account: &Value, kind: &str) -> Vec<u64> {
-    let entries = account["live"].as_array().unwrap().iter();
+pub(crate) fn live(oracle: &Value, kind: &str) -> Vec<u64> {
+    let entries = oracle["live"].as_array().unwrap().iter();
     let mut found: Vec<(String, u64)> = entries
         .filter(|entry| entry["kind"] == kind)
         .map(|e| (e["address"].as_str().unwrap().to_owned(), e["bytes"].as_u64().unwrap()))
@@ -196,11 +196,11 @@ pub(crate) fn live(account: &Value, kind: &str) -> Vec<u64> {
 
 /// Returns the entries of a list of the oracle whose fields have the given values.
 pub(crate) fn entries<'a>(
-    account: &'a Value,
+    oracle: &'a Value,
     list: &str,
     fields: &[(&str, &str)],
 ) -> Vec<&'a Value> {
-    let all = account[list].as_array().unwrap().iter();
+    let all = oracle[list].as_array().unwrap().iter();
     all.filter(|entry| fields.iter().all(|(name, value)| entry[*name] == *value)).collect()
 }
 
@@ -227,18 +227,18 @@ pub(crate) fn isolated(
 }
 
 /// Like [`isolated`], for a body that must succeed; returns its oracle.
-pub(crate) fn account_of(
+pub(crate) fn oracle_of(
     test: &str,
     environment: &[(&str, &str)],
     body: impl FnOnce(Library),
 ) -> Value {
-    let ended = isolated(test, environment, body);
+    let child = isolated(test, environment, body);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
-        ended.output.status.success(),
+        child.output.status.success(),
         "{}\n{}",
-        text(&ended.output.stdout),
-        text(&ended.output.stderr)
+        text(&child.output.stdout),
+        text(&child.output.stderr)
     );
-    ended.account()
+    child.oracle()
 }

@@ -10,7 +10,7 @@ use crate::signals;
 /// Makes three allocations and two frees: one is left.
 pub(crate) fn leak3(device: Device, options: &Leak3) -> anyhow::Result<()> {
     let first = device.alloc(8 * MIB)?;
-    let _kept = device.alloc(8 * MIB)?;
+    let _leaked = device.alloc(8 * MIB)?;
     let third = device.alloc(8 * MIB)?;
     if !signals::sleep_ms(options.work_ms) {
         return Ok(());

@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use super::{MIB, launches, processes};
 use crate::cli::{CaptureEndBy, CommonArgs, OpenCapturesThen};
 use crate::cuda::{Device, Driver, Handle, Pointer, Result};
-use crate::{say, signals};
+use crate::{print_line, signals};
 
 fn stream(driver: &Driver) -> Result<Handle> {
     let mut stream = 0;
@@ -118,12 +118,12 @@ pub(crate) fn open(
     // SAFETY: the pointer is valid for writing.
     unsafe { driver.cuCtxCreate_v2(&raw mut context, 0, common.device) }?;
     begin(driver)?;
-    let (begun, other) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        let _ = begun.send(driver.set_current(context).and_then(|()| begin(driver)));
+        let _ = sender.send(driver.set_current(context).and_then(|()| begin(driver)));
         thread::park();
     });
-    other.recv()??;
+    receiver.recv()??;
     match then {
         OpenCapturesThen::Wait => {}
         OpenCapturesThen::Exec => {
@@ -134,7 +134,7 @@ pub(crate) fn open(
         // SAFETY: takes a handle made above, which is not used again.
         OpenCapturesThen::Destroy => unsafe { driver.cuCtxDestroy_v2(context) }?,
     }
-    say("ready");
+    print_line("ready");
     signals::sleep_ms(120_000);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use super::MIB;
 use crate::cuda::{Driver, Handle, Result};
-use crate::say;
+use crate::print_line;
 
 /// Creates a context, which becomes current on the calling thread.
 fn create(driver: &Driver, device: c_int) -> Result<Handle> {
@@ -48,7 +48,7 @@ fn second_device(driver: &Driver, first: c_int) -> Result<c_int> {
     if count > first + 1 {
         return Ok(first + 1);
     }
-    say("only one device: it is used for both parts");
+    print_line("only one device: it is used for both parts");
     Ok(first)
 }
 

@@ -7,7 +7,7 @@ use crate::cuda::{Device, Driver, Handle, NOT_FOUND, Pointer, Result};
 use crate::structs::{
     ArrayDescriptor, Copy2d, Copy3d, CopyAttributes, CopyEndpoint, FLOAT, Side2d, Side3d,
 };
-use crate::{say, signals};
+use crate::{print_line, signals};
 
 const KIB: usize = 1 << 10;
 /// Size of every buffer.
@@ -34,8 +34,8 @@ struct Buffers {
     /// An array with one row.
     row: Handle,
     /// Memory of another device if there is one, and its context.
-    far: Pointer,
-    far_context: Handle,
+    peer: Pointer,
+    peer_context: Handle,
 }
 
 /// Returns a host pointer as a number.
@@ -46,10 +46,10 @@ fn number(pointer: *mut c_void) -> Pointer {
 impl Buffers {
     fn new(device: Device, ordinal: c_int) -> Result<Self> {
         let driver = device.driver;
-        let far_ordinal = if driver.devices()? > ordinal + 1 { ordinal + 1 } else { ordinal };
-        let far_context = driver.retain(far_ordinal)?;
-        driver.set_current(far_context)?;
-        let far = driver.alloc(BUFFER)?;
+        let peer_ordinal = if driver.devices()? > ordinal + 1 { ordinal + 1 } else { ordinal };
+        let peer_context = driver.retain(peer_ordinal)?;
+        driver.set_current(peer_context)?;
+        let peer = driver.alloc(BUFFER)?;
         device.enter()?;
         let (mut stream, mut managed, mut pinned) = (0, 0, std::ptr::null_mut());
         let (mut pitched, mut pitch, mut array, mut row) = (0, 0, 0, 0);
@@ -77,8 +77,8 @@ impl Buffers {
             pitch,
             array,
             row,
-            far,
-            far_context,
+            peer,
+            peer_context,
         })
     }
 
@@ -130,15 +130,18 @@ impl Buffers {
 
     /// Copies between contexts.
     fn peers(&self) -> Result<()> {
-        let Self { driver, stream, context, first, far, far_context, pitch, .. } = *self;
+        let Self { driver, stream, context, first, peer, peer_context, pitch, .. } = *self;
         // SAFETY: as in `plain`.
         unsafe {
-            driver.cuMemcpyPeer(far, far_context, first, context, 15_000)?;
-            driver.cuMemcpyPeerAsync(first, context, far, far_context, 16_000, stream)?;
+            driver.cuMemcpyPeer(peer, peer_context, first, context, 15_000)?;
+            driver.cuMemcpyPeerAsync(first, context, peer, peer_context, 16_000, stream)?;
         }
-        let from = Side3d { place: CopyEndpoint::device(first), context, ..Side3d::default() };
-        let to =
-            Side3d { place: CopyEndpoint::device(far), context: far_context, ..Side3d::default() };
+        let from = Side3d { endpoint: CopyEndpoint::device(first), context, ..Side3d::default() };
+        let to = Side3d {
+            endpoint: CopyEndpoint::device(peer),
+            context: peer_context,
+            ..Side3d::default()
+        };
         let (from, to) = (Side3d { pitch, height: 8, ..from }, Side3d { pitch, height: 8, ..to });
         let copy = Copy3d { from, to, width: 500, height: 8, depth: 3 };
         // SAFETY: as in `plain`; the descriptor lives until the calls return.
@@ -154,14 +157,14 @@ impl Buffers {
         let pageable = number(self.pageable());
         let Self { driver, stream, first, pitched, pitch, array, .. } = *self;
         let pinned = number(self.pinned);
-        let side = |place, pitch| Side2d { place, pitch, ..Side2d::default() };
+        let side = |endpoint, pitch| Side2d { endpoint, pitch, ..Side2d::default() };
         let device = side(CopyEndpoint::device(pitched), pitch);
         let copy = |from, to, width, height| Copy2d { from, to, width, height };
         let up = copy(side(CopyEndpoint::host(pageable), WIDTH), device, WIDTH, ROWS);
         let down = copy(device, side(CopyEndpoint::host(pageable), WIDTH), 100, 10);
         let across = copy(side(CopyEndpoint::unified(first), pitch), device, 300, 20);
         let into_array = copy(device, side(CopyEndpoint::array(array), 0), 4 * SIDE, 32);
-        let cuboid = |place, pitch| Side3d { place, pitch, height: 4, ..Side3d::default() };
+        let cuboid = |endpoint, pitch| Side3d { endpoint, pitch, height: 4, ..Side3d::default() };
         let on_device = cuboid(CopyEndpoint::device(pitched), pitch);
         let on_host = cuboid(CopyEndpoint::host(pinned), 400);
         let up_3d = Copy3d { from: on_host, to: on_device, width: 400, height: 4, depth: 5 };
@@ -208,20 +211,24 @@ impl Buffers {
         // SAFETY: as in `plain`; the arrays have the given length and live until the calls return.
         unsafe {
             let failed = &raw mut failed;
-            has(driver.cuMemcpyBatchAsync(t, f, s, 2, attributes, index, 1, failed, stream))?;
+            if_supported(
+                driver.cuMemcpyBatchAsync(t, f, s, 2, attributes, index, 1, failed, stream),
+            )?;
         }
         let (mut to, mut from) = ([second], [first]);
         let (t, f) = (to.as_mut_ptr(), from.as_mut_ptr());
         // SAFETY: as above.
         unsafe {
-            has(driver.cuMemcpyBatchAsync_v2(t, f, s, 1, attributes, index, 1, stream))?;
-            has(driver.cuMemcpyWithAttributesAsync(pinned, second, 3500, attributes, stream))?;
+            if_supported(driver.cuMemcpyBatchAsync_v2(t, f, s, 1, attributes, index, 1, stream))?;
+            if_supported(
+                driver.cuMemcpyWithAttributesAsync(pinned, second, 3500, attributes, stream),
+            )?;
         }
         Ok(())
     }
 
     /// Memsets with values of each width.
-    fn fills(&self) -> Result<()> {
+    fn memsets(&self) -> Result<()> {
         let Self { driver, stream, first, pitched, pitch, .. } = *self;
         // SAFETY: as in `plain`.
         unsafe {
@@ -243,10 +250,10 @@ impl Buffers {
 }
 
 /// Accepts a missing function: only new drivers have it.
-fn has(result: Result<()>) -> Result<()> {
+fn if_supported(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.code == NOT_FOUND => {
-            say(&error.to_string());
+            print_line(&error.to_string());
             Ok(())
         }
         other => other,
@@ -263,7 +270,7 @@ pub(crate) fn run(device: Device, ordinal: c_int, options: &Copies) -> anyhow::R
         buffers.shaped()?;
         buffers.arrays()?;
         buffers.with_attributes()?;
-        buffers.fills()?;
+        buffers.memsets()?;
         if signals::stopped() || (options.pause_ms > 0 && !signals::sleep_ms(options.pause_ms)) {
             break;
         }

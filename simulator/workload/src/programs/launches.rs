@@ -10,7 +10,7 @@ use super::threads;
 use crate::cli::{LaunchLate, Launches};
 use crate::cuda::{Device, Driver, Handle, INVALID_VALUE, NOT_FOUND, Result};
 use crate::structs::LaunchConfig;
-use crate::{say, signals};
+use crate::{print_line, signals};
 
 /// The size of a launch: grid, block and shared memory.
 pub(super) type Shape = ([c_uint; 3], [c_uint; 3], c_uint);
@@ -89,7 +89,7 @@ pub(super) fn launch(
     kernel: Handle,
     shape: Shape,
     stream: Handle,
-    turn: u64,
+    variant: u64,
 ) -> Result<()> {
     let (grid, block, shared) = shape;
     let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
@@ -97,7 +97,7 @@ pub(super) fn launch(
     let config = LaunchConfig { grid, block, shared, stream, ..LaunchConfig::default() };
     // SAFETY: the kernel takes no parameters, and the configuration lives until the call returns.
     let result = unsafe {
-        match turn % 6 {
+        match variant % 6 {
             0 => driver.cuLaunchKernel(kernel, gx, gy, gz, bx, by, bz, shared, stream, none, none),
             1 => driver.cuLaunchKernelEx(&raw const config, kernel, none, none),
             2 => driver
@@ -135,8 +135,8 @@ fn rounds(driver: &Driver, kernels: &[Handle], rounds: u64, pause_ms: u64) -> an
 
 /// Makes launches that the driver must reject: the block has too many threads.
 fn fail(driver: &Driver, kernel: Handle, count: u64) -> anyhow::Result<()> {
-    for turn in 0..count {
-        match launch(driver, kernel, ([1, 1, 1], [1024, 2, 1], 0), 0, turn) {
+    for round in 0..count {
+        match launch(driver, kernel, ([1, 1, 1], [1024, 2, 1], 0), 0, round) {
             Err(error) if error.code == INVALID_VALUE => {}
             Err(error) => return Err(error.into()),
             Ok(()) => bail!("a launch of a block of 2048 threads succeeded"),
@@ -185,8 +185,8 @@ fn reload(driver: &Driver, count: u32) -> anyhow::Result<()> {
         unsafe { driver.cuModuleLoadData(&raw mut module, source.as_ptr().cast()) }?;
         // SAFETY: as above.
         unsafe { driver.cuModuleGetFunction(&raw mut kernel, module, name.as_ptr()) }?;
-        for turn in 0..5 {
-            launch(driver, kernel, ([1, 1, 1], [32, 1, 1], 0), 0, turn)?;
+        for round in 0..5 {
+            launch(driver, kernel, ([1, 1, 1], [32, 1, 1], 0), 0, round)?;
         }
         driver.synchronize()?;
         // SAFETY: nothing of it is running.
@@ -198,23 +198,23 @@ fn reload(driver: &Driver, count: u32) -> anyhow::Result<()> {
 /// Repeats the same launch in rounds, so that the device keeps up. Prints the minimum time per
 /// launch over the rounds.
 fn time(driver: &Driver, kernels: &[Handle], rounds: u64) -> anyhow::Result<()> {
-    const PART: u64 = 500;
+    const BATCH: u64 = 500;
     let mut best = f64::INFINITY;
     let mut done = 0;
     while done < rounds {
-        let part = PART.min(rounds - done);
+        let batch = BATCH.min(rounds - done);
         let start = Instant::now();
-        for _ in 0..part {
+        for _ in 0..batch {
             for kernel in kernels {
                 launch(driver, *kernel, ([1, 1, 1], [32, 1, 1], 0), 0, 0)?;
             }
         }
-        let calls = part as f64 * kernels.len() as f64;
+        let calls = batch as f64 * kernels.len() as f64;
         best = best.min(start.elapsed().as_nanos() as f64 / calls);
         driver.synchronize()?;
-        done += part;
+        done += batch;
     }
-    say(&format!("{best:.1} ns per launch"));
+    print_line(&format!("{best:.1} ns per launch"));
     Ok(())
 }
 
@@ -225,14 +225,14 @@ pub(crate) fn run(device: Device, options: &Launches) -> anyhow::Result<()> {
     if options.time {
         return time(driver, &kernels, options.iterations);
     }
-    let work = || rounds(driver, &kernels, options.iterations, options.pause_ms);
+    let body = || rounds(driver, &kernels, options.iterations, options.pause_ms);
     if options.threads == 1 {
-        work()?;
+        body()?;
     } else {
         std::thread::scope(|scope| {
             let mut handles = Vec::new();
             for number in 0..options.threads as usize {
-                handles.push(threads::spawn(scope, device, number, work)?);
+                handles.push(threads::spawn(scope, device, number, body)?);
             }
             threads::join(handles)
         })?;
@@ -251,7 +251,7 @@ pub(crate) fn late(device: Device, options: &LaunchLate) -> anyhow::Result<()> {
     let driver = device.driver;
     let kernels = kernels(driver, options.kernels)?;
     rounds(driver, &kernels, options.before, 0)?;
-    say("ready");
+    print_line("ready");
     let start = match options.wait_ms {
         Some(time) => signals::sleep_ms(time),
         None => signals::wait_for_start(),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use crate::cli::{CommonArgs, ObjectKind, Objects};
 use crate::cuda::{Device, Driver, Handle, Result};
 use crate::structs::{Array3dDescriptor, FLOAT, IpcHandle, PoolProps};
-use crate::{say, signals};
+use crate::{print_line, signals};
 
 /// PTX of an empty kernel, for modules and libraries.
 const SOURCE: &std::ffi::CStr =
@@ -35,7 +35,7 @@ struct ObjectFactory {
 
 impl ObjectFactory {
     fn new(driver: &'static Driver, ordinal: i32) -> Result<Self> {
-        let mut maker = Self { driver, ordinal, array: 0, graph: 0, stream: 0, created: [0; 12] };
+        let mut factory = Self { driver, ordinal, array: 0, graph: 0, stream: 0, created: [0; 12] };
         // Surfaces require a flag (2).
         let (width, height, depth, format) = (16, 16, 0, FLOAT);
         let (channels, flags, padding) = (1, 2, 0);
@@ -43,11 +43,11 @@ impl ObjectFactory {
             Array3dDescriptor { width, height, depth, format, channels, flags, padding };
         // SAFETY: the pointers are valid for reading and writing.
         unsafe {
-            driver.cuArray3DCreate_v2(&raw mut maker.array, &raw const descriptor)?;
-            driver.cuGraphCreate(&raw mut maker.graph, 0)?;
-            driver.cuStreamCreate(&raw mut maker.stream, 1)?;
+            driver.cuArray3DCreate_v2(&raw mut factory.array, &raw const descriptor)?;
+            driver.cuGraphCreate(&raw mut factory.graph, 0)?;
+            driver.cuStreamCreate(&raw mut factory.stream, 1)?;
         }
-        Ok(maker)
+        Ok(factory)
     }
 
     /// Destroys the members.
@@ -61,7 +61,7 @@ impl ObjectFactory {
     }
 
     /// Creates an object.
-    fn make(&mut self, kind: ObjectKind) -> Result<Handle> {
+    fn create(&mut self, kind: ObjectKind) -> Result<Handle> {
         let number = self.created.get_mut(kind as usize).map_or(0, |number| {
             *number += 1;
             *number
@@ -142,11 +142,11 @@ impl ObjectFactory {
     unsafe fn green(&self, out: *mut Handle) -> Result<()> {
         let (mut resource, mut descriptor) = ([0_u64; 32], 0);
         let (mut stream, kind) = (0, 1);
-        let place = resource.as_mut_ptr().cast();
+        let resource_pointer = resource.as_mut_ptr().cast();
         // SAFETY: there is room for a resource, and the pointers are valid for writing.
         unsafe {
-            self.driver.cuDeviceGetDevResource(self.ordinal, place, kind)?;
-            self.driver.cuDevResourceGenerateDesc(&raw mut descriptor, place, 1)?;
+            self.driver.cuDeviceGetDevResource(self.ordinal, resource_pointer, kind)?;
+            self.driver.cuDevResourceGenerateDesc(&raw mut descriptor, resource_pointer, 1)?;
             self.driver.cuGreenCtxCreate(out, descriptor, self.ordinal, 1)?;
             self.driver.cuGreenCtxStreamCreate(&raw mut stream, *out, 1, 0)?;
             self.driver.cuStreamDestroy_v2(stream)
@@ -177,29 +177,29 @@ impl ObjectFactory {
 
 /// Allocation site of objects that are destroyed.
 #[inline(never)]
-fn make_passing(maker: &mut ObjectFactory, kind: ObjectKind) -> Result<Handle> {
-    let handle = maker.make(kind)?;
+fn make_passing(factory: &mut ObjectFactory, kind: ObjectKind) -> Result<Handle> {
+    let handle = factory.create(kind)?;
     Ok(black_box(handle))
 }
 
 /// Allocation site of objects that are leaked.
 #[inline(never)]
-fn make_forgotten(maker: &mut ObjectFactory, kind: ObjectKind) -> Result<Handle> {
-    let handle = maker.make(kind)?;
+fn make_forgotten(factory: &mut ObjectFactory, kind: ObjectKind) -> Result<Handle> {
+    let handle = factory.create(kind)?;
     Ok(black_box(handle.rotate_left(1)))
 }
 
 /// Creates objects of each kind, and leaks a part of them.
-fn rounds(maker: &mut ObjectFactory, options: &Objects) -> Result<()> {
+fn rounds(factory: &mut ObjectFactory, options: &Objects) -> Result<()> {
     let kinds = options.kinds();
     for round in 0..options.count {
-        let kept = |number: u64| (number as f64 * options.leak) as u64;
+        let leaked = |number: u64| (number as f64 * options.leak) as u64;
         for kind in &kinds {
-            if kept(round + 1) > kept(round) {
-                make_forgotten(maker, *kind)?;
+            if leaked(round + 1) > leaked(round) {
+                make_forgotten(factory, *kind)?;
             } else {
-                let handle = make_passing(maker, *kind)?;
-                maker.destroy(*kind, handle)?;
+                let handle = make_passing(factory, *kind)?;
+                factory.destroy(*kind, handle)?;
             }
         }
         if signals::stopped() {
@@ -217,18 +217,18 @@ fn in_context(driver: &'static Driver, ordinal: i32, options: &Objects) -> Resul
     let mut context = 0;
     // SAFETY: the pointer is valid for writing.
     unsafe { driver.cuCtxCreate_v2(&raw mut context, 0 as c_uint, ordinal) }?;
-    let mut maker = ObjectFactory::new(driver, ordinal)?;
-    rounds(&mut maker, options)?;
-    maker.end()?;
+    let mut factory = ObjectFactory::new(driver, ordinal)?;
+    rounds(&mut factory, options)?;
+    factory.end()?;
     // SAFETY: nothing uses it anymore.
     unsafe { driver.cuCtxDestroy_v2(context) }
 }
 
 /// Makes destroy calls that the driver must reject.
-fn fail(maker: &ObjectFactory, options: &Objects) -> anyhow::Result<()> {
+fn fail(factory: &ObjectFactory, options: &Objects) -> anyhow::Result<()> {
     for kind in options.kinds() {
         for _ in 0..options.failing {
-            if maker.destroy(kind, 0x5).is_ok() {
+            if factory.destroy(kind, 0x5).is_ok() {
                 bail!("the driver destroyed an invalid handle");
             }
         }
@@ -239,29 +239,29 @@ fn fail(maker: &ObjectFactory, options: &Objects) -> anyhow::Result<()> {
 /// Runs the program.
 pub(crate) fn run(device: Device, common: &CommonArgs, options: &Objects) -> anyhow::Result<()> {
     let driver = device.driver;
-    let mut maker = ObjectFactory::new(driver, common.device)?;
+    let mut factory = ObjectFactory::new(driver, common.device)?;
     let mut older = Vec::new();
     for kind in options.kinds() {
         for _ in 0..options.before {
-            older.push((kind, maker.make(kind)?));
+            older.push((kind, factory.create(kind)?));
         }
     }
     if options.before > 0 {
-        say("ready");
+        print_line("ready");
         if !signals::wait_for_start() {
             return Ok(());
         }
         for (kind, handle) in older {
-            maker.destroy(kind, handle)?;
+            factory.destroy(kind, handle)?;
         }
     }
     if options.in_context {
         in_context(driver, common.device, options)?;
     }
-    rounds(&mut maker, options)?;
-    fail(&maker, options)?;
+    rounds(&mut factory, options)?;
+    fail(&factory, options)?;
     signals::sleep_ms(options.rest_ms);
-    maker.end()?;
+    factory.end()?;
     if options.fork {
         return fork(common, options);
     }

@@ -11,7 +11,7 @@ use super::MIB;
 use crate::cli::{CommonArgs, IpcChild, Launches, Stressor, StressorProcess};
 use crate::cuda::{Device, Driver, NOT_INITIALIZED};
 use crate::structs::IpcHandle;
-use crate::{say, signals};
+use crate::{print_line, signals};
 
 /// Returns a command that runs this program again.
 pub(super) fn this_program(common: &CommonArgs) -> anyhow::Result<Command> {
@@ -113,7 +113,7 @@ pub(crate) fn stress(device: Device, seed: u64, options: &StressorProcess) -> an
 pub(crate) fn fork(ordinal: c_int) -> anyhow::Result<()> {
     let driver = Driver::load()?;
     let device = Device::open(driver, ordinal)?;
-    let _kept = device.alloc(8 * MIB)?;
+    let _leaked = device.alloc(8 * MIB)?;
     // SAFETY: this program has no other thread, and the child continues as an ordinary process.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
@@ -122,7 +122,7 @@ pub(crate) fn fork(ordinal: c_int) -> anyhow::Result<()> {
     if pid == 0 {
         return child_of_fork(driver, ordinal);
     }
-    say(&format!("child {pid}"));
+    print_line(&format!("child {pid}"));
     let freed = device.alloc(MIB)?;
     device.free(freed)?;
     let mut status = 0;
@@ -136,7 +136,7 @@ pub(crate) fn fork(ordinal: c_int) -> anyhow::Result<()> {
     if status != 0 {
         bail!("the child failed");
     }
-    let _kept = device.alloc(2 * MIB)?;
+    let _leaked = device.alloc(2 * MIB)?;
     Ok(())
 }
 
@@ -144,13 +144,13 @@ fn child_of_fork(driver: &'static Driver, ordinal: c_int) -> anyhow::Result<()> 
     match driver.init() {
         // A real driver fails in a forked child.
         Err(error) if error.code == NOT_INITIALIZED => {
-            say(&format!("this driver cannot be used after a fork: {error}"));
+            print_line(&format!("this driver cannot be used after a fork: {error}"));
             return Ok(());
         }
         other => other?,
     }
     let device = Device::open(driver, ordinal)?;
-    let _forgotten = device.alloc(4 * MIB)?;
+    let _leaked = device.alloc(4 * MIB)?;
     let freed = device.alloc(4 * MIB)?;
     device.free(freed)?;
     Ok(())

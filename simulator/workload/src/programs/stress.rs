@@ -8,7 +8,7 @@ use super::MIB;
 use crate::cli::{Hold, HoldKind, Oom, Spam, Throughput};
 use crate::cuda::{Device, OUT_OF_MEMORY, Pointer, Result};
 use crate::structs::{Array3dDescriptor, ArrayDescriptor, FLOAT};
-use crate::{say, signals};
+use crate::{print_line, signals};
 
 /// Events between two reads of the clock, at full speed.
 const CLOCK_CHECK_EVENTS: u64 = 256;
@@ -92,7 +92,7 @@ pub(crate) fn spam(device: Device, options: &Spam) -> anyhow::Result<()> {
         spammer.frees += 1;
     }
     let rate = if seconds > 0.0 { spammer.events() as f64 / seconds } else { 0.0 };
-    say(&format!(
+    print_line(&format!(
         "{} events in {seconds:.3} s: {rate:.0} events/s ({} allocations, {} frees){}",
         spammer.events(),
         spammer.allocations,
@@ -135,13 +135,13 @@ fn hold_one(device: Device, kind: HoldKind, bytes: usize) -> Result<()> {
 pub(crate) fn hold(device: Device, options: &Hold) -> anyhow::Result<()> {
     for i in 0..options.count {
         let bytes = options.size + if options.distinct { i } else { 0 };
-        let held = hold_one(device, options.kind, bytes);
-        held.with_context(|| format!("at allocation {}", i + 1))?;
+        let result = hold_one(device, options.kind, bytes);
+        result.with_context(|| format!("at allocation {}", i + 1))?;
         if signals::stopped() {
             return Ok(());
         }
     }
-    say("ready");
+    print_line("ready");
     signals::sleep_ms(options.wait_ms);
     Ok(())
 }
@@ -153,7 +153,7 @@ pub(crate) fn oom(device: Device, options: &Oom) -> anyhow::Result<()> {
         match device.alloc(options.chunk_mb * MIB) {
             Ok(_) => count += 1,
             Err(error) if error.code == OUT_OF_MEMORY => {
-                say(&format!(
+                print_line(&format!(
                     "{error} after {count} allocations of {} MiB: {} MiB in all",
                     options.chunk_mb,
                     count * options.chunk_mb as u64

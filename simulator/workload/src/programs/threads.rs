@@ -61,8 +61,8 @@ fn steps(
 ) -> anyhow::Result<()> {
     for step in 1..=options.steps {
         let own = device.alloc(bytes)?;
-        let handed_over = device.alloc(bytes)?;
-        to_worker.send(handed_over)?;
+        let passed_on = device.alloc(bytes)?;
+        to_worker.send(passed_on)?;
         let received = from_worker.recv()?;
         device.driver.synchronize()?;
         device.free(received)?;
@@ -86,12 +86,12 @@ fn second(
 ) -> anyhow::Result<()> {
     while let Ok(received) = from_main.recv() {
         let own = device.alloc(bytes / 2)?;
-        let handed_over = device.alloc(bytes)?;
+        let passed_on = device.alloc(bytes)?;
         device.free(received)?;
         device.free(own)?;
         // The receiver is gone: the main thread failed and reports why.
-        if to_main.send(handed_over).is_err() {
-            device.free(handed_over)?;
+        if to_main.send(passed_on).is_err() {
+            device.free(passed_on)?;
         }
     }
     Ok(())
@@ -145,12 +145,12 @@ fn allocate_and_free(
                 buffers().push((pointer, bytes));
             }
         } else {
-            let taken = {
+            let removed = {
                 let mut buffers = buffers();
                 let count = buffers.len();
                 (count > 0).then(|| buffers.swap_remove(random.usize(..count)))
             };
-            if let Some((pointer, bytes)) = taken {
+            if let Some((pointer, bytes)) = removed {
                 device.free(pointer)?;
                 shared.live.fetch_sub(bytes, Ordering::Relaxed);
             }
@@ -163,7 +163,7 @@ fn allocate_and_free(
 }
 
 /// Number of buffers that each thread of `anomaly` keeps.
-const KEPT_BUFFERS: usize = 3;
+const WINDOW_BUFFERS: usize = 3;
 
 /// Each thread keeps its last few buffers; the huge one stays live until the end.
 pub(crate) fn anomaly(device: Device, options: &Anomaly) -> anyhow::Result<()> {
@@ -181,14 +181,14 @@ fn iterate(device: Device, options: &Anomaly, number: usize) -> anyhow::Result<(
     for iteration in 0..options.iterations {
         if number == options.anomaly_thread && iteration == options.anomaly_iter {
             let pointer = device.alloc(options.anomaly_mb * MIB)?;
-            crate::say(&format!(
+            crate::print_line(&format!(
                 "anomaly: {} MiB at {pointer:#x} on worker-{number}, iteration {iteration}",
                 options.anomaly_mb
             ));
         } else {
             window.push_back(device.alloc(options.normal_mb * MIB)?);
         }
-        if window.len() > KEPT_BUFFERS
+        if window.len() > WINDOW_BUFFERS
             && let Some(oldest) = window.pop_front()
         {
             device.free(oldest)?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 
 use crate::cli::{CommonArgs, TorchArgs, TorchSpam};
-use crate::{say, signals};
+use crate::{print_line, signals};
 
 macro_rules! functions {
     ($($field:ident $name:literal ($($ty:ty),*) -> $result:ty;)*) => {
@@ -48,9 +48,9 @@ functions! {
     report c"sim_torch_report" () -> i32;
 }
 
-fn open(name: &CStr, how: i32) -> anyhow::Result<*mut c_void> {
+fn open(name: &CStr, flags: i32) -> anyhow::Result<*mut c_void> {
     // SAFETY: loads a library by name; its constructors do nothing.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | how) };
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | flags) };
     if library.is_null() {
         bail!("cannot load {}; set LD_LIBRARY_PATH to its directory", name.to_string_lossy());
     }
@@ -78,7 +78,7 @@ impl Cache {
         Ok(black_box(address))
     }
 
-    fn give_back(&self, address: u64) {
+    fn free_tensor(&self, address: u64) {
         // SAFETY: the allocator checks the address.
         unsafe { (self.free)(address) };
     }
@@ -92,20 +92,20 @@ impl Cache {
 
 #[inline(never)]
 fn weights(cache: &Cache, device: i32) -> anyhow::Result<Vec<u64>> {
-    let mut made = Vec::new();
+    let mut tensors = Vec::new();
     for bytes in black_box([4_000_000, 12_000_000, 300_000, 4096, 100]) {
-        made.push(cache.tensor(device, bytes)?);
+        tensors.push(cache.tensor(device, bytes)?);
     }
-    Ok(made)
+    Ok(tensors)
 }
 
 #[inline(never)]
 fn activations(cache: &Cache, device: i32, step: u64) -> anyhow::Result<Vec<u64>> {
-    let mut made = Vec::new();
+    let mut tensors = Vec::new();
     for bytes in black_box([50_000 + step % 7 * 9000, 700_000, 2_500_000 + step % 3 * 400_000]) {
-        made.push(cache.tensor(device, bytes)?);
+        tensors.push(cache.tensor(device, bytes)?);
     }
-    Ok(made)
+    Ok(tensors)
 }
 
 #[inline(never)]
@@ -119,7 +119,7 @@ pub(crate) fn train(common: &CommonArgs, options: &TorchArgs, leaks: bool) -> an
     let (cache, device) = (Cache::load(common.device)?, common.device);
     let held = weights(&cache, device)?;
     if options.wait_loaded {
-        say("ready");
+        print_line("ready");
         if !signals::wait_for_start() {
             return Ok(());
         }
@@ -131,7 +131,7 @@ pub(crate) fn train(common: &CommonArgs, options: &TorchArgs, leaks: bool) -> an
         }
         // SAFETY: the function only reads its arguments.
         unsafe { (cache.host_block)(0x1000 + step, 64) };
-        used.into_iter().for_each(|address| cache.give_back(address));
+        used.into_iter().for_each(|address| cache.free_tensor(address));
         if !signals::sleep_ms(options.step_ms) {
             break;
         }
@@ -142,7 +142,7 @@ pub(crate) fn train(common: &CommonArgs, options: &TorchArgs, leaks: bool) -> an
         anyhow::ensure!(refused == 0, "the device has no end");
     }
     if !leaks {
-        held.into_iter().for_each(|address| cache.give_back(address));
+        held.into_iter().for_each(|address| cache.free_tensor(address));
     }
     if options.empty_cache {
         // SAFETY: a plain call.
@@ -161,12 +161,12 @@ pub(crate) fn spam(common: &CommonArgs, options: &TorchSpam) -> anyhow::Result<(
         let start = Instant::now();
         for pair in 0..options.pairs {
             let address = through(&cache, device, pair % options.stacks.max(1), 5)?;
-            cache.give_back(address);
+            cache.free_tensor(address);
         }
         let nanos = start.elapsed().as_nanos() / u128::from(options.pairs.max(1));
-        say(&format!("{nanos} ns per pair"));
+        print_line(&format!("{nanos} ns per pair"));
     }
-    cache.give_back(first);
+    cache.free_tensor(first);
     cache.report();
     Ok(())
 }

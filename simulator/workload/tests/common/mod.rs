@@ -58,23 +58,23 @@ impl TestEnv {
     }
 
     /// Returns the oracles of all processes that used the driver.
-    pub(crate) fn accounts(&self) -> Vec<Value> {
+    pub(crate) fn oracles(&self) -> Vec<Value> {
         let files = std::fs::read_dir(self.0.path().join("oracle")).unwrap();
         let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
         texts.map(|text| serde_json::from_str(&text).unwrap()).collect()
     }
 
     /// Returns the only oracle.
-    pub(crate) fn account(&self) -> Value {
-        let mut accounts = self.accounts();
-        assert_eq!(accounts.len(), 1);
-        accounts.remove(0)
+    pub(crate) fn oracle(&self) -> Value {
+        let mut oracles = self.oracles();
+        assert_eq!(oracles.len(), 1);
+        oracles.remove(0)
     }
 }
 
 /// Returns the entries of a list of the oracle.
-pub(crate) fn list<'a>(account: &'a Value, name: &str) -> &'a [Value] {
-    account[name].as_array().unwrap()
+pub(crate) fn list<'a>(oracle: &'a Value, name: &str) -> &'a [Value] {
+    oracle[name].as_array().unwrap()
 }
 
 /// Returns a number of an entry.

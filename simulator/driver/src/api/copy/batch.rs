@@ -8,21 +8,21 @@ use crate::oracle::activity::CopyDirection;
 use crate::state;
 
 exports! {
-    work cuMemcpyBatchAsync(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+    activity cuMemcpyBatchAsync(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
         attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
         failed: OutParam<usize>, stream: Handle) = batch_v1;
-    work cuMemcpyBatchAsync_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+    activity cuMemcpyBatchAsync_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
         attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
         failed: OutParam<usize>, stream: Handle) = batch_v1;
-    work cuMemcpyBatchAsync_v2(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+    activity cuMemcpyBatchAsync_v2(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
         attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
         stream: Handle) = batch;
-    work cuMemcpyBatchAsync_v2_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
+    activity cuMemcpyBatchAsync_v2_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
         attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
         stream: Handle) = batch;
-    work cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize,
+    activity cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize,
         attributes: InParam<CopyAttributes>, stream: Handle) = copy_with_attributes;
-    work cuMemcpyWithAttributesAsync_ptsz(to: u64, from: u64, bytes: usize,
+    activity cuMemcpyWithAttributesAsync_ptsz(to: u64, from: u64, bytes: usize,
         attributes: InParam<CopyAttributes>, stream: Handle) = copy_with_attributes;
 }
 
@@ -57,8 +57,9 @@ fn copy_with_attributes(
 ) -> Outcome {
     let (to, from) = (MemoryType::Unified(to), MemoryType::Unified(from));
     let request = CopyRequest::plain(to, from, bytes, Some(stream));
-    let good = stream_for_attributes(call, stream).and(attributes.get()).and_then(check_attributes);
-    if let Err(code) = good {
+    let checked =
+        stream_for_attributes(call, stream).and(attributes.get()).and_then(check_attributes);
+    if let Err(code) = checked {
         let mut state = state::running()?;
         let direction = request.direction(&state);
         state.count_copy(call, direction, true, Err(code));
@@ -110,7 +111,7 @@ impl CopyBatch {
         stream: Handle,
         failed: Option<OutParam<usize>>,
     ) -> Outcome {
-        let blame = |index: usize| {
+        let set_failed = |index: usize| {
             if let Some(failed) = failed {
                 failed.set_if_not_null(index);
             }
@@ -119,13 +120,13 @@ impl CopyBatch {
         // Each part counts as a separate copy.
         let mut parts: Vec<(CopyDirection, u64)> = Vec::new();
         let result = call.attempt(|| {
-            blame(usize::MAX);
+            set_failed(usize::MAX);
             self.check()?;
             let done = state.begin(call, Some(stream_for_attributes(call, stream)?))?;
             for index in 0..self.count {
                 let request = self.request(index, stream)?;
                 let direction = request.direction(&state);
-                request.check(&state).inspect_err(|_| blame(index))?;
+                request.check(&state).inspect_err(|_| set_failed(index))?;
                 let [bytes, ..] = request.size;
                 parts.push((direction, bytes));
             }

@@ -8,47 +8,47 @@ use crate::oracle::activity::CopyDirection;
 use crate::state;
 
 exports! {
-    work cuMemsetD8_v2(to: DevicePointer, value: u8, count: usize) = fill_8;
-    work cuMemsetD8_v2_ptds(to: DevicePointer, value: u8, count: usize) = fill_8;
-    work cuMemsetD8Async(to: DevicePointer, value: u8, count: usize, stream: Handle) =
+    activity cuMemsetD8_v2(to: DevicePointer, value: u8, count: usize) = fill_8;
+    activity cuMemsetD8_v2_ptds(to: DevicePointer, value: u8, count: usize) = fill_8;
+    activity cuMemsetD8Async(to: DevicePointer, value: u8, count: usize, stream: Handle) =
         fill_8_async;
-    work cuMemsetD8Async_ptsz(to: DevicePointer, value: u8, count: usize, stream: Handle) =
+    activity cuMemsetD8Async_ptsz(to: DevicePointer, value: u8, count: usize, stream: Handle) =
         fill_8_async;
-    work cuMemsetD2D8_v2(to: DevicePointer, pitch: usize, value: u8, width: usize,
+    activity cuMemsetD2D8_v2(to: DevicePointer, pitch: usize, value: u8, width: usize,
         height: usize) = fill_rows_8;
-    work cuMemsetD2D8_v2_ptds(to: DevicePointer, pitch: usize, value: u8, width: usize,
+    activity cuMemsetD2D8_v2_ptds(to: DevicePointer, pitch: usize, value: u8, width: usize,
         height: usize) = fill_rows_8;
-    work cuMemsetD2D8Async(to: DevicePointer, pitch: usize, value: u8, width: usize,
+    activity cuMemsetD2D8Async(to: DevicePointer, pitch: usize, value: u8, width: usize,
         height: usize, stream: Handle) = fill_rows_8_async;
-    work cuMemsetD2D8Async_ptsz(to: DevicePointer, pitch: usize, value: u8, width: usize,
+    activity cuMemsetD2D8Async_ptsz(to: DevicePointer, pitch: usize, value: u8, width: usize,
         height: usize, stream: Handle) = fill_rows_8_async;
-    work cuMemsetD16_v2(to: DevicePointer, value: u16, count: usize) = fill_16;
-    work cuMemsetD16_v2_ptds(to: DevicePointer, value: u16, count: usize) = fill_16;
-    work cuMemsetD16Async(to: DevicePointer, value: u16, count: usize, stream: Handle) =
+    activity cuMemsetD16_v2(to: DevicePointer, value: u16, count: usize) = fill_16;
+    activity cuMemsetD16_v2_ptds(to: DevicePointer, value: u16, count: usize) = fill_16;
+    activity cuMemsetD16Async(to: DevicePointer, value: u16, count: usize, stream: Handle) =
         fill_16_async;
-    work cuMemsetD16Async_ptsz(to: DevicePointer, value: u16, count: usize, stream: Handle) =
+    activity cuMemsetD16Async_ptsz(to: DevicePointer, value: u16, count: usize, stream: Handle) =
         fill_16_async;
-    work cuMemsetD2D16_v2(to: DevicePointer, pitch: usize, value: u16, width: usize,
+    activity cuMemsetD2D16_v2(to: DevicePointer, pitch: usize, value: u16, width: usize,
         height: usize) = fill_rows_16;
-    work cuMemsetD2D16_v2_ptds(to: DevicePointer, pitch: usize, value: u16, width: usize,
+    activity cuMemsetD2D16_v2_ptds(to: DevicePointer, pitch: usize, value: u16, width: usize,
         height: usize) = fill_rows_16;
-    work cuMemsetD2D16Async(to: DevicePointer, pitch: usize, value: u16, width: usize,
+    activity cuMemsetD2D16Async(to: DevicePointer, pitch: usize, value: u16, width: usize,
         height: usize, stream: Handle) = fill_rows_16_async;
-    work cuMemsetD2D16Async_ptsz(to: DevicePointer, pitch: usize, value: u16, width: usize,
+    activity cuMemsetD2D16Async_ptsz(to: DevicePointer, pitch: usize, value: u16, width: usize,
         height: usize, stream: Handle) = fill_rows_16_async;
-    work cuMemsetD32_v2(to: DevicePointer, value: u32, count: usize) = fill_32;
-    work cuMemsetD32_v2_ptds(to: DevicePointer, value: u32, count: usize) = fill_32;
-    work cuMemsetD32Async(to: DevicePointer, value: u32, count: usize, stream: Handle) =
+    activity cuMemsetD32_v2(to: DevicePointer, value: u32, count: usize) = fill_32;
+    activity cuMemsetD32_v2_ptds(to: DevicePointer, value: u32, count: usize) = fill_32;
+    activity cuMemsetD32Async(to: DevicePointer, value: u32, count: usize, stream: Handle) =
         fill_32_async;
-    work cuMemsetD32Async_ptsz(to: DevicePointer, value: u32, count: usize, stream: Handle) =
+    activity cuMemsetD32Async_ptsz(to: DevicePointer, value: u32, count: usize, stream: Handle) =
         fill_32_async;
-    work cuMemsetD2D32_v2(to: DevicePointer, pitch: usize, value: u32, width: usize,
+    activity cuMemsetD2D32_v2(to: DevicePointer, pitch: usize, value: u32, width: usize,
         height: usize) = fill_rows_32;
-    work cuMemsetD2D32_v2_ptds(to: DevicePointer, pitch: usize, value: u32, width: usize,
+    activity cuMemsetD2D32_v2_ptds(to: DevicePointer, pitch: usize, value: u32, width: usize,
         height: usize) = fill_rows_32;
-    work cuMemsetD2D32Async(to: DevicePointer, pitch: usize, value: u32, width: usize,
+    activity cuMemsetD2D32Async(to: DevicePointer, pitch: usize, value: u32, width: usize,
         height: usize, stream: Handle) = fill_rows_32_async;
-    work cuMemsetD2D32Async_ptsz(to: DevicePointer, pitch: usize, value: u32, width: usize,
+    activity cuMemsetD2D32Async_ptsz(to: DevicePointer, pitch: usize, value: u32, width: usize,
         height: usize, stream: Handle) = fill_rows_32_async;
 }
 
@@ -75,7 +75,7 @@ fn fill(call: ActiveCall, rows: &MemsetRows, stream: Option<Handle>) -> Outcome 
         state.check_side(&side, size)?;
         Ok((done, side::bytes(size)?))
     });
-    state.count_copy(call, CopyDirection::Fill, stream.is_some(), result);
+    state.count_copy(call, CopyDirection::Memset, stream.is_some(), result);
     result.map(|_| ())
 }
 

@@ -15,35 +15,35 @@ use crate::settings;
 use crate::state::{self, DriverState};
 
 exports! {
-    work cuMemcpy(to: u64, from: u64, bytes: usize) = copy;
-    work cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = copy;
-    work cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
-    work cuMemcpyAsync_ptsz(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
-    work cuMemcpyHtoD_v2(to: DevicePointer, from: u64, bytes: usize) = to_device;
-    work cuMemcpyHtoD_v2_ptds(to: DevicePointer, from: u64, bytes: usize) = to_device;
-    work cuMemcpyHtoDAsync_v2(to: DevicePointer, from: u64, bytes: usize, stream: Handle) =
+    activity cuMemcpy(to: u64, from: u64, bytes: usize) = copy;
+    activity cuMemcpy_ptds(to: u64, from: u64, bytes: usize) = copy;
+    activity cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
+    activity cuMemcpyAsync_ptsz(to: u64, from: u64, bytes: usize, stream: Handle) = copy_async;
+    activity cuMemcpyHtoD_v2(to: DevicePointer, from: u64, bytes: usize) = to_device;
+    activity cuMemcpyHtoD_v2_ptds(to: DevicePointer, from: u64, bytes: usize) = to_device;
+    activity cuMemcpyHtoDAsync_v2(to: DevicePointer, from: u64, bytes: usize, stream: Handle) =
         to_device_async;
-    work cuMemcpyHtoDAsync_v2_ptsz(to: DevicePointer, from: u64, bytes: usize, stream: Handle) =
+    activity cuMemcpyHtoDAsync_v2_ptsz(to: DevicePointer, from: u64, bytes: usize, stream: Handle) =
         to_device_async;
-    work cuMemcpyDtoH_v2(to: u64, from: DevicePointer, bytes: usize) = to_host;
-    work cuMemcpyDtoH_v2_ptds(to: u64, from: DevicePointer, bytes: usize) = to_host;
-    work cuMemcpyDtoHAsync_v2(to: u64, from: DevicePointer, bytes: usize, stream: Handle) =
+    activity cuMemcpyDtoH_v2(to: u64, from: DevicePointer, bytes: usize) = to_host;
+    activity cuMemcpyDtoH_v2_ptds(to: u64, from: DevicePointer, bytes: usize) = to_host;
+    activity cuMemcpyDtoHAsync_v2(to: u64, from: DevicePointer, bytes: usize, stream: Handle) =
         to_host_async;
-    work cuMemcpyDtoHAsync_v2_ptsz(to: u64, from: DevicePointer, bytes: usize, stream: Handle) =
+    activity cuMemcpyDtoHAsync_v2_ptsz(to: u64, from: DevicePointer, bytes: usize, stream: Handle) =
         to_host_async;
-    work cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
-    work cuMemcpyDtoD_v2_ptds(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
-    work cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize,
+    activity cuMemcpyDtoD_v2(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
+    activity cuMemcpyDtoD_v2_ptds(to: DevicePointer, from: DevicePointer, bytes: usize) = on_device;
+    activity cuMemcpyDtoDAsync_v2(to: DevicePointer, from: DevicePointer, bytes: usize,
         stream: Handle) = on_device_async;
-    work cuMemcpyDtoDAsync_v2_ptsz(to: DevicePointer, from: DevicePointer, bytes: usize,
+    activity cuMemcpyDtoDAsync_v2_ptsz(to: DevicePointer, from: DevicePointer, bytes: usize,
         stream: Handle) = on_device_async;
-    work cuMemcpyPeer(to: DevicePointer, to_context: Handle, from: DevicePointer,
+    activity cuMemcpyPeer(to: DevicePointer, to_context: Handle, from: DevicePointer,
         from_context: Handle, bytes: usize) = peer;
-    work cuMemcpyPeer_ptds(to: DevicePointer, to_context: Handle, from: DevicePointer,
+    activity cuMemcpyPeer_ptds(to: DevicePointer, to_context: Handle, from: DevicePointer,
         from_context: Handle, bytes: usize) = peer;
-    work cuMemcpyPeerAsync(to: DevicePointer, to_context: Handle, from: DevicePointer,
+    activity cuMemcpyPeerAsync(to: DevicePointer, to_context: Handle, from: DevicePointer,
         from_context: Handle, bytes: usize, stream: Handle) = peer_async;
-    work cuMemcpyPeerAsync_ptsz(to: DevicePointer, to_context: Handle, from: DevicePointer,
+    activity cuMemcpyPeerAsync_ptsz(to: DevicePointer, to_context: Handle, from: DevicePointer,
         from_context: Handle, bytes: usize, stream: Handle) = peer_async;
 }
 
@@ -100,10 +100,10 @@ impl DriverState {
             if !call.is_per_thread() {
                 self.cannot_be_captured()?;
             }
-            return Ok(LaunchOutcome::Now);
+            return Ok(LaunchOutcome::Executed);
         };
         let target = self.stream(call.stream(stream))?;
-        Ok(if target.capture.is_some() { LaunchOutcome::Captured } else { LaunchOutcome::Now })
+        Ok(if target.capture.is_some() { LaunchOutcome::Captured } else { LaunchOutcome::Executed })
     }
 
     /// Counts a copy or a memset.
@@ -114,9 +114,9 @@ impl DriverState {
         asynchronous: bool,
         result: Result<(LaunchOutcome, u64), Code>,
     ) {
-        let copies = self.work.copies.entry((call.name, direction, asynchronous)).or_default();
+        let copies = self.activity.copies.entry((call.name, direction, asynchronous)).or_default();
         match result {
-            Ok((LaunchOutcome::Now, bytes)) => {
+            Ok((LaunchOutcome::Executed, bytes)) => {
                 copies.calls += 1;
                 copies.bytes = copies.bytes.saturating_add(bytes);
             }

@@ -8,45 +8,45 @@ use crate::oracle::activity::CopyDirection;
 use crate::state;
 
 exports! {
-    work cuMemcpy2D_v2(copy: InParam<Copy2d>) = rectangle;
-    work cuMemcpy2D_v2_ptds(copy: InParam<Copy2d>) = rectangle;
-    work cuMemcpy2DUnaligned_v2(copy: InParam<Copy2d>) = rectangle;
-    work cuMemcpy2DUnaligned_v2_ptds(copy: InParam<Copy2d>) = rectangle;
-    work cuMemcpy2DAsync_v2(copy: InParam<Copy2d>, stream: Handle) = rectangle_async;
-    work cuMemcpy2DAsync_v2_ptsz(copy: InParam<Copy2d>, stream: Handle) = rectangle_async;
-    work cuMemcpy3D_v2(copy: InParam<Copy3d>) = cuboid;
-    work cuMemcpy3D_v2_ptds(copy: InParam<Copy3d>) = cuboid;
-    work cuMemcpy3DAsync_v2(copy: InParam<Copy3d>, stream: Handle) = cuboid_async;
-    work cuMemcpy3DAsync_v2_ptsz(copy: InParam<Copy3d>, stream: Handle) = cuboid_async;
-    work cuMemcpy3DPeer(copy: InParam<Copy3d>) = peer_cuboid;
-    work cuMemcpy3DPeer_ptds(copy: InParam<Copy3d>) = peer_cuboid;
-    work cuMemcpy3DPeerAsync(copy: InParam<Copy3d>, stream: Handle) = peer_cuboid_async;
-    work cuMemcpy3DPeerAsync_ptsz(copy: InParam<Copy3d>, stream: Handle) = peer_cuboid_async;
-    work cuMemcpyDtoA_v2(to: Handle, offset: usize, from: DevicePointer, bytes: usize) =
+    activity cuMemcpy2D_v2(copy: InParam<Copy2d>) = rectangle;
+    activity cuMemcpy2D_v2_ptds(copy: InParam<Copy2d>) = rectangle;
+    activity cuMemcpy2DUnaligned_v2(copy: InParam<Copy2d>) = rectangle;
+    activity cuMemcpy2DUnaligned_v2_ptds(copy: InParam<Copy2d>) = rectangle;
+    activity cuMemcpy2DAsync_v2(copy: InParam<Copy2d>, stream: Handle) = rectangle_async;
+    activity cuMemcpy2DAsync_v2_ptsz(copy: InParam<Copy2d>, stream: Handle) = rectangle_async;
+    activity cuMemcpy3D_v2(copy: InParam<Copy3d>) = cuboid;
+    activity cuMemcpy3D_v2_ptds(copy: InParam<Copy3d>) = cuboid;
+    activity cuMemcpy3DAsync_v2(copy: InParam<Copy3d>, stream: Handle) = cuboid_async;
+    activity cuMemcpy3DAsync_v2_ptsz(copy: InParam<Copy3d>, stream: Handle) = cuboid_async;
+    activity cuMemcpy3DPeer(copy: InParam<Copy3d>) = peer_cuboid;
+    activity cuMemcpy3DPeer_ptds(copy: InParam<Copy3d>) = peer_cuboid;
+    activity cuMemcpy3DPeerAsync(copy: InParam<Copy3d>, stream: Handle) = peer_cuboid_async;
+    activity cuMemcpy3DPeerAsync_ptsz(copy: InParam<Copy3d>, stream: Handle) = peer_cuboid_async;
+    activity cuMemcpyDtoA_v2(to: Handle, offset: usize, from: DevicePointer, bytes: usize) =
         device_to_array;
-    work cuMemcpyDtoA_v2_ptds(to: Handle, offset: usize, from: DevicePointer, bytes: usize) =
+    activity cuMemcpyDtoA_v2_ptds(to: Handle, offset: usize, from: DevicePointer, bytes: usize) =
         device_to_array;
-    work cuMemcpyAtoD_v2(to: DevicePointer, from: Handle, offset: usize, bytes: usize) =
+    activity cuMemcpyAtoD_v2(to: DevicePointer, from: Handle, offset: usize, bytes: usize) =
         array_to_device;
-    work cuMemcpyAtoD_v2_ptds(to: DevicePointer, from: Handle, offset: usize, bytes: usize) =
+    activity cuMemcpyAtoD_v2_ptds(to: DevicePointer, from: Handle, offset: usize, bytes: usize) =
         array_to_device;
-    work cuMemcpyHtoA_v2(to: Handle, offset: usize, from: u64, bytes: usize) = host_to_array;
-    work cuMemcpyHtoA_v2_ptds(to: Handle, offset: usize, from: u64, bytes: usize) =
+    activity cuMemcpyHtoA_v2(to: Handle, offset: usize, from: u64, bytes: usize) = host_to_array;
+    activity cuMemcpyHtoA_v2_ptds(to: Handle, offset: usize, from: u64, bytes: usize) =
         host_to_array;
-    work cuMemcpyHtoAAsync_v2(to: Handle, offset: usize, from: u64, bytes: usize,
+    activity cuMemcpyHtoAAsync_v2(to: Handle, offset: usize, from: u64, bytes: usize,
         stream: Handle) = host_to_array_async;
-    work cuMemcpyHtoAAsync_v2_ptsz(to: Handle, offset: usize, from: u64, bytes: usize,
+    activity cuMemcpyHtoAAsync_v2_ptsz(to: Handle, offset: usize, from: u64, bytes: usize,
         stream: Handle) = host_to_array_async;
-    work cuMemcpyAtoH_v2(to: u64, from: Handle, offset: usize, bytes: usize) = array_to_host;
-    work cuMemcpyAtoH_v2_ptds(to: u64, from: Handle, offset: usize, bytes: usize) =
+    activity cuMemcpyAtoH_v2(to: u64, from: Handle, offset: usize, bytes: usize) = array_to_host;
+    activity cuMemcpyAtoH_v2_ptds(to: u64, from: Handle, offset: usize, bytes: usize) =
         array_to_host;
-    work cuMemcpyAtoHAsync_v2(to: u64, from: Handle, offset: usize, bytes: usize,
+    activity cuMemcpyAtoHAsync_v2(to: u64, from: Handle, offset: usize, bytes: usize,
         stream: Handle) = array_to_host_async;
-    work cuMemcpyAtoHAsync_v2_ptsz(to: u64, from: Handle, offset: usize, bytes: usize,
+    activity cuMemcpyAtoHAsync_v2_ptsz(to: u64, from: Handle, offset: usize, bytes: usize,
         stream: Handle) = array_to_host_async;
-    work cuMemcpyAtoA_v2(to: Handle, to_offset: usize, from: Handle, from_offset: usize,
+    activity cuMemcpyAtoA_v2(to: Handle, to_offset: usize, from: Handle, from_offset: usize,
         bytes: usize) = array_to_array;
-    work cuMemcpyAtoA_v2_ptds(to: Handle, to_offset: usize, from: Handle, from_offset: usize,
+    activity cuMemcpyAtoA_v2_ptds(to: Handle, to_offset: usize, from: Handle, from_offset: usize,
         bytes: usize) = array_to_array;
 }
 

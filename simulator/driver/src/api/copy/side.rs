@@ -66,7 +66,7 @@ pub(crate) fn bytes(size: CopySize) -> Result<u64, Code> {
 
 impl DriverState {
     /// Returns the allocation that contains an address, and whether it is host memory.
-    fn known(&self, address: u64) -> Option<(u64, u64, bool)> {
+    fn allocation_at(&self, address: u64) -> Option<(u64, u64, bool)> {
         let is_host = |owner: u32| {
             self.owner(owner).is_ok_and(|owner| matches!(owner.kind, MemoryKind::HostAsync))
         };
@@ -83,20 +83,20 @@ impl DriverState {
 
     /// Fails unless a whole range is in one allocation that devices can access.
     fn check_range(&self, address: u64, bytes: u64) -> Outcome {
-        let good = match self.known(address) {
+        let valid = match self.allocation_at(address) {
             Some((base, size, _)) => {
                 let end = address.checked_add(bytes);
                 end.is_some_and(|end| end <= base.saturating_add(size))
             }
             None => self.vmm.is_mapped(address, bytes),
         };
-        if good { Ok(()) } else { Err(Code::InvalidValue) }
+        if valid { Ok(()) } else { Err(Code::InvalidValue) }
     }
 
     /// Returns whether a pointer of unknown type is host memory. Managed memory counts as device
     /// memory; memory that the driver does not know is host memory.
     fn is_host(&self, address: u64) -> bool {
-        match self.known(address) {
+        match self.allocation_at(address) {
             Some((_, _, host)) => host,
             None => !self.arena.covers(address),
         }
@@ -107,7 +107,7 @@ impl DriverState {
         let fits = [row, rows, slices]
             .iter()
             .zip(origin.iter().zip(size))
-            .all(|(most, (origin, size))| origin.checked_add(size).is_some_and(|end| end <= *most));
+            .all(|(max, (origin, size))| origin.checked_add(size).is_some_and(|end| end <= *max));
         if fits { Ok(()) } else { Err(Code::InvalidValue) }
     }
 
@@ -130,14 +130,14 @@ impl DriverState {
             | MemoryType::Unified(pointer) => {
                 let (begin, length) = side.span(size).ok_or(Code::InvalidValue)?;
                 let address = pointer.checked_add(begin).ok_or(Code::InvalidValue)?;
-                let anywhere = match side.memory {
+                let unchecked = match side.memory {
                     MemoryType::Host(_) => true,
                     MemoryType::Unified(_) => {
-                        self.known(address).is_none() && self.is_host(address)
+                        self.allocation_at(address).is_none() && self.is_host(address)
                     }
                     _ => false,
                 };
-                match (pointer, anywhere) {
+                match (pointer, unchecked) {
                     (0, _) => Err(Code::InvalidValue),
                     (_, true) => Ok(()),
                     (_, false) => self.check_range(address, length),

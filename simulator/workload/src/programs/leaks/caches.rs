@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::resources;
 use super::resources::end_plain;
-use super::scenario_thread::{HeldResources, ScenarioThread, end_all, sites, take_any, traffic};
+use super::scenario_thread::{
+    HeldResources, ScenarioThread, destroy_all, remove_random, sites, traffic,
+};
 use super::{KIB, MIB};
 
 sites! {
@@ -64,7 +66,7 @@ pub(super) fn random_eviction(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut entries = HeldResources::new();
     while run.step(10) {
         if entries.len() == 80
-            && let Some(evicted) = take_any(run, &mut entries)
+            && let Some(evicted) = remove_random(run, &mut entries)
         {
             end_plain(run, evicted)?;
         }
@@ -78,13 +80,13 @@ pub(super) fn generations(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let (mut generation, mut entries) = (u128::MAX, HeldResources::new());
     while run.step(20) {
         traffic(run)?;
-        if run.span(1500) != generation {
-            generation = run.span(1500);
+        if run.period(1500) != generation {
+            generation = run.period(1500);
             let mut old = std::mem::take(&mut entries);
             for _ in 0..24 {
                 entries.push_back(cache_generation_build(run, 4 * MIB)?);
             }
-            end_all(run, &mut old, end_plain)?;
+            destroy_all(run, &mut old, end_plain)?;
         }
     }
     Ok(())
@@ -107,13 +109,13 @@ pub(super) fn emptied(run: &mut ScenarioThread) -> anyhow::Result<()> {
                 None => allocator_segment(run, MIB << size)?,
             };
             busy_blocks.push_back(block);
-        } else if let Some(block) = take_any(run, busy_blocks) {
+        } else if let Some(block) = remove_random(run, busy_blocks) {
             idle_blocks.push_back(block);
         }
-        if run.span(4000) != emptied {
-            emptied = run.span(4000);
+        if run.period(4000) != emptied {
+            emptied = run.period(4000);
             for blocks in &mut idle {
-                end_all(run, blocks, end_plain)?;
+                destroy_all(run, blocks, end_plain)?;
             }
         }
     }
@@ -140,11 +142,11 @@ pub(super) fn by_bytes(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 /// Results of a function with 120 possible arguments: more and more calls hit.
 pub(super) fn memo(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let mut answers = BTreeSet::new();
+    let mut results = BTreeSet::new();
     while run.step(20) {
         traffic(run)?;
         let argument = run.random.u32(..120);
-        if answers.insert(argument) {
+        if results.insert(argument) {
             cache_memo_get(run, MIB)?;
         }
     }

@@ -7,7 +7,7 @@ use std::sync::mpsc::sync_channel;
 use super::resources;
 use super::resources::{end_async, end_plain};
 use super::scenario_thread::{
-    Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic,
+    Churn, HeldResources, ScenarioThread, destroy_all, remove_random, sites, traffic,
 };
 use super::{KIB, MIB};
 use crate::programs::threads::{join, spawn};
@@ -50,7 +50,7 @@ pub(super) fn training(run: &mut ScenarioThread) -> anyhow::Result<()> {
                 train_optimizer_state(run, MIB)?;
             }
         }
-        end_all(run, &mut gradients, end_plain)?;
+        destroy_all(run, &mut gradients, end_plain)?;
     }
     Ok(())
 }
@@ -60,7 +60,7 @@ pub(super) fn ring(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(ring_slot, end_plain, 8);
     while run.step(30) {
         let bytes = run.random.usize(MIB..3 * MIB);
-        churn.turn(run, bytes, None)?;
+        churn.advance(run, bytes, None)?;
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ pub(super) fn ring(run: &mut ScenarioThread) -> anyhow::Result<()> {
 pub(super) fn ping_pong(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(pong_buffer, end_plain, 2);
     while run.step(25) {
-        churn.turn(run, 32 * MIB, None)?;
+        churn.advance(run, 32 * MIB, None)?;
     }
     Ok(())
 }
@@ -79,12 +79,12 @@ pub(super) fn evaluation(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut held = HeldResources::new();
     while run.step(20) {
         traffic(run)?;
-        if run.span(300) % 5 == 4 {
+        if run.period(300) % 5 == 4 {
             if held.len() < 20 {
                 held.push_back(eval_batch(run, 8 * MIB)?);
             }
         } else {
-            end_all(run, &mut held, end_plain)?;
+            destroy_all(run, &mut held, end_plain)?;
         }
     }
     Ok(())
@@ -92,26 +92,26 @@ pub(super) fn evaluation(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 /// Memory collected during an epoch is freed at its end.
 pub(super) fn sawtooth(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    teeth(run, epoch_statistics, 1500)
+    sawtooth_with_period(run, epoch_statistics, 1500)
 }
 
 /// The same with long epochs.
 pub(super) fn long_sawtooth(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    teeth(run, long_epoch_statistics, 4000)
+    sawtooth_with_period(run, long_epoch_statistics, 4000)
 }
 
-fn teeth(
+fn sawtooth_with_period(
     run: &mut ScenarioThread,
     site: super::scenario_thread::CreateFn,
     milliseconds: u128,
 ) -> anyhow::Result<()> {
-    let (mut epoch, mut gathered) = (0, HeldResources::new());
+    let (mut epoch, mut collected) = (0, HeldResources::new());
     while run.step(20) {
         traffic(run)?;
-        gathered.push_back(site(run, MIB)?);
-        if run.span(milliseconds) != epoch {
-            epoch = run.span(milliseconds);
-            end_all(run, &mut gathered, end_plain)?;
+        collected.push_back(site(run, MIB)?);
+        if run.period(milliseconds) != epoch {
+            epoch = run.period(milliseconds);
+            destroy_all(run, &mut collected, end_plain)?;
         }
     }
     Ok(())
@@ -122,7 +122,7 @@ type Timed = BinaryHeap<Reverse<(u128, u64)>>;
 
 /// Frees blocks that are due.
 fn end_due(run: &ScenarioThread, timed: &mut Timed) -> anyhow::Result<()> {
-    while timed.peek().is_some_and(|Reverse((due, _))| *due <= run.span(1)) {
+    while timed.peek().is_some_and(|Reverse((due, _))| *due <= run.period(1)) {
         if let Some(Reverse((_, pointer))) = timed.pop() {
             end_plain(run, pointer)?;
         }
@@ -145,9 +145,9 @@ pub(super) fn mixed(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(4) {
         let bytes = run.random.usize(256..512) << run.random.u32(..15);
-        let life = -300.0 * (1.0 - run.random.f64()).ln();
+        let lifetime = -300.0 * (1.0 - run.random.f64()).ln();
         let pointer = mixed_sizes(run, bytes)?;
-        timed.push(Reverse((run.span(1) + milliseconds(life), pointer)));
+        timed.push(Reverse((run.period(1) + milliseconds(lifetime), pointer)));
         end_due(run, &mut timed)?;
     }
     Ok(())
@@ -157,7 +157,7 @@ pub(super) fn mixed(run: &mut ScenarioThread) -> anyhow::Result<()> {
 pub(super) fn sliding(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(window_frame, end_plain, 100);
     while run.step(20) {
-        churn.turn(run, MIB, None)?;
+        churn.advance(run, MIB, None)?;
     }
     Ok(())
 }
@@ -168,7 +168,7 @@ pub(super) fn walk(run: &mut ScenarioThread) -> anyhow::Result<()> {
     while run.step(5) {
         if run.random.usize(..120) >= held.len() {
             held.push_back(walk_block(run, MIB)?);
-        } else if let Some(pointer) = take_any(run, &mut held) {
+        } else if let Some(pointer) = remove_random(run, &mut held) {
             end_plain(run, pointer)?;
         }
     }
@@ -180,9 +180,9 @@ pub(super) fn sessions(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut timed = Timed::new();
     while run.step(5) {
         traffic(run)?;
-        let life = (50.0 / (1.0 - run.random.f64()).powf(0.9)).min(4000.0);
+        let lifetime = (50.0 / (1.0 - run.random.f64()).powf(0.9)).min(4000.0);
         let pointer = session_state(run, MIB)?;
-        timed.push(Reverse((run.span(1) + milliseconds(life), pointer)));
+        timed.push(Reverse((run.period(1) + milliseconds(lifetime), pointer)));
         end_due(run, &mut timed)?;
     }
     Ok(())
@@ -193,7 +193,7 @@ pub(super) fn stream_ordered(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(async_step, end_async, 4);
     while run.step(10) {
         let bytes = run.random.usize(64 * KIB..4 * MIB);
-        churn.turn(run, bytes, None)?;
+        churn.advance(run, bytes, None)?;
     }
     Ok(())
 }
@@ -226,12 +226,12 @@ pub(super) fn tides(run: &mut ScenarioThread) -> anyhow::Result<()> {
     while run.step(20) {
         traffic(run)?;
         // From 0 to 30 and back, in steps of 100 milliseconds.
-        let hour = run.span(100) % 60;
-        let wanted = 20 + 4 * hour.min(60 - hour);
-        while (held.len() as u128) < wanted {
+        let phase = run.period(100) % 60;
+        let target = 20 + 4 * phase.min(60 - phase);
+        while (held.len() as u128) < target {
             held.push_back(tide_session(run, MIB)?);
         }
-        while held.len() as u128 > wanted
+        while held.len() as u128 > target
             && let Some(oldest) = held.pop_front()
         {
             end_plain(run, oldest)?;
@@ -247,7 +247,7 @@ pub(super) fn bursts(run: &mut ScenarioThread) -> anyhow::Result<()> {
         traffic(run)?;
         if run.one_in(40) {
             for _ in 0..run.random.u32(5..60) {
-                timed.push(Reverse((run.span(1) + 500, bursty_request(run, MIB)?)));
+                timed.push(Reverse((run.period(1) + 500, bursty_request(run, MIB)?)));
             }
         }
         end_due(run, &mut timed)?;

@@ -2,7 +2,7 @@
 
 use super::resources;
 use super::resources::end_plain;
-use super::scenario_thread::{Churn, HeldResources, ScenarioThread, sites, take_any, traffic};
+use super::scenario_thread::{Churn, HeldResources, ScenarioThread, remove_random, sites, traffic};
 use super::{KIB, MIB};
 
 sites! {
@@ -34,7 +34,7 @@ pub(super) fn fast(run: &mut ScenarioThread) -> anyhow::Result<()> {
 pub(super) fn slow(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_one_in_hundred, end_plain, 10);
     while run.step(2) {
-        churn.turn(run, MIB, Some(100))?;
+        churn.advance(run, MIB, Some(100))?;
     }
     Ok(())
 }
@@ -44,8 +44,8 @@ pub(super) fn epochs(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut epoch = 0;
     while run.step(20) {
         traffic(run)?;
-        if run.span(800) != epoch {
-            epoch = run.span(800);
+        if run.period(800) != epoch {
+            epoch = run.period(800);
             for _ in 0..6 {
                 leak_epoch_history(run, 4 * MIB)?;
             }
@@ -66,9 +66,9 @@ pub(super) fn noisy(run: &mut ScenarioThread) -> anyhow::Result<()> {
             }
         }
         // The more are held, the more are freed.
-        let most = 1 + held.len() / 20;
-        for _ in 0..run.random.usize(..=most) {
-            if let Some(pointer) = take_any(run, &mut held) {
+        let max = 1 + held.len() / 20;
+        for _ in 0..run.random.usize(..=max) {
+            if let Some(pointer) = remove_random(run, &mut held) {
                 end_plain(run, pointer)?;
             }
         }
@@ -80,8 +80,8 @@ pub(super) fn noisy(run: &mut ScenarioThread) -> anyhow::Result<()> {
 pub(super) fn late(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_from_a_third, end_plain, 8);
     while run.step(10) {
-        let forgets = (run.progress() > 0.34).then_some(4);
-        churn.turn(run, 512 * KIB, forgets)?;
+        let leak_one_in = (run.progress() > 0.34).then_some(4);
+        churn.advance(run, 512 * KIB, leak_one_in)?;
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ pub(super) fn small(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(big_batch, end_plain, 3);
     while run.step(20) {
         let bytes = run.random.usize(32 * MIB..96 * MIB);
-        churn.turn(run, bytes, None)?;
+        churn.advance(run, bytes, None)?;
         leak_small_records(run, 4 * KIB)?;
     }
     Ok(())
@@ -114,7 +114,7 @@ pub(super) fn two(run: &mut ScenarioThread) -> anyhow::Result<()> {
     while run.step(30) {
         traffic(run)?;
         leak_first_of_two(run, 128 * KIB)?;
-        churn.turn(run, MIB, Some(10))?;
+        churn.advance(run, MIB, Some(10))?;
     }
     Ok(())
 }
@@ -140,8 +140,8 @@ pub(super) fn checkpoints(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut second = 0;
     while run.step(20) {
         traffic(run)?;
-        if run.span(1000) != second {
-            second = run.span(1000);
+        if run.period(1000) != second {
+            second = run.period(1000);
             leak_checkpoints(run, 128 * MIB)?;
         }
     }

@@ -3,7 +3,7 @@
 use super::resources;
 use super::resources::{end_pinned, end_plain};
 use super::scenario_thread::{
-    Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic,
+    Churn, HeldResources, ScenarioThread, destroy_all, remove_random, sites, traffic,
 };
 use super::{KIB, MIB};
 use crate::programs::threads::{join, spawn};
@@ -55,12 +55,12 @@ fn fill(
     blocks: usize,
     until: f64,
 ) -> anyhow::Result<()> {
-    let mut made = 0;
+    let mut allocated = 0;
     while run.step(20) {
         traffic(run)?;
-        while made < run.share(blocks, until) {
+        while allocated < run.share(blocks, until) {
             site(run, 4 * MIB)?;
-            made += 1;
+            allocated += 1;
         }
     }
     Ok(())
@@ -68,12 +68,12 @@ fn fill(
 
 /// Plans for new shapes, which become rarer.
 pub(super) fn decaying(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let mut made = 0.0;
+    let mut allocated = 0.0;
     while run.step(20) {
         traffic(run)?;
-        while made < 100.0 * (1.0 - (-6.0 * run.progress()).exp()) {
+        while allocated < 100.0 * (1.0 - (-6.0 * run.progress()).exp()) {
             warm_up_plan(run, 2 * MIB)?;
-            made += 1.0;
+            allocated += 1.0;
         }
     }
     Ok(())
@@ -147,13 +147,13 @@ pub(super) fn staging(run: &mut ScenarioThread) -> anyhow::Result<()> {
                 None => staging_pool_get(run, 512 * KIB)?,
             };
             busy.push_back(buffer);
-        } else if let Some(buffer) = take_any(run, &mut busy) {
+        } else if let Some(buffer) = remove_random(run, &mut busy) {
             idle.push_back(buffer);
         }
     }
     // Like the destructor of the pool.
-    end_all(run, &mut idle, end_pinned)?;
-    end_all(run, &mut busy, end_pinned)?;
+    destroy_all(run, &mut idle, end_pinned)?;
+    destroy_all(run, &mut busy, end_pinned)?;
     Ok(())
 }
 
@@ -161,9 +161,9 @@ pub(super) fn staging(run: &mut ScenarioThread) -> anyhow::Result<()> {
 pub(super) fn clients(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut groups = [20, 20, 40].map(|window| Churn::new(client_buffer, end_plain, window));
     while run.step(15) {
-        let there = 1 + run.share(2, 0.5);
-        for churn in groups.iter_mut().take(there) {
-            churn.turn(run, MIB, None)?;
+        let active = 1 + run.share(2, 0.5);
+        for churn in groups.iter_mut().take(active) {
+            churn.advance(run, MIB, None)?;
         }
     }
     Ok(())
@@ -172,13 +172,13 @@ pub(super) fn clients(run: &mut ScenarioThread) -> anyhow::Result<()> {
 /// Workspaces for shapes: nearly all early, and three rare ones later.
 pub(super) fn rare_shapes(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let rare = [0.45, 0.6, 0.8];
-    let mut made = 0;
+    let mut allocated = 0;
     while run.step(20) {
         traffic(run)?;
-        let seen = rare.iter().filter(|at| run.progress() > **at).count();
-        while made < run.share(40, 0.2) + seen {
+        let rare_seen = rare.iter().filter(|at| run.progress() > **at).count();
+        while allocated < run.share(40, 0.2) + rare_seen {
             shape_workspace(run, 2 * MIB)?;
-            made += 1;
+            allocated += 1;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The scenarios that do not leak, with their accepted verdicts.
 
-use super::labels::{Group, PASSING, Scenario};
+use super::labels::{Group, SHORT_LIVED, Scenario};
 use super::{caches, churn, growth, objects};
 
 /// The scenarios.
@@ -23,7 +23,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("cache_growing_get", &["cache", "periodic", "plateau", "ramp_up"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: caches::growing,
@@ -46,7 +46,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("cache_generation_build", &["cache", "periodic", "plateau"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: caches::generations,
@@ -77,7 +77,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seconds: 16,
         about: "results of a function with 120 possible arguments",
         leaks: &[],
-        others: &[("cache_memo_get", &["plateau", "ramp_up"]), ("step_activation", PASSING)],
+        others: &[("cache_memo_get", &["plateau", "ramp_up"]), ("step_activation", SHORT_LIVED)],
         needs: &[],
         run: caches::memo,
     },
@@ -92,7 +92,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
                 "arena_grow",
                 &["cache", "periodic", "plateau", "ramp_up", "burst", "not_enough_data"],
             ),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: growth::arena,
@@ -103,7 +103,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seconds: 10,
         about: "fast growth at the start, then none",
         leaks: &[],
-        others: &[("warm_up_layer", &["plateau", "ramp_up"]), ("step_activation", PASSING)],
+        others: &[("warm_up_layer", &["plateau", "ramp_up"]), ("step_activation", SHORT_LIVED)],
         needs: &[],
         run: growth::warm_up,
     },
@@ -113,7 +113,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seconds: 18,
         about: "growth that slows down",
         leaks: &[],
-        others: &[("warm_up_plan", &["plateau", "ramp_up"]), ("step_activation", PASSING)],
+        others: &[("warm_up_plan", &["plateau", "ramp_up"]), ("step_activation", SHORT_LIVED)],
         needs: &[],
         run: growth::decaying,
     },
@@ -125,7 +125,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("burst_import", &["burst", "periodic", "plateau", "not_enough_data"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: growth::burst,
@@ -138,7 +138,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("huge_embedding", &["plateau", "ramp_up", "burst", "not_enough_data"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: growth::huge,
@@ -149,7 +149,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seconds: 15,
         about: "pools of four threads that fill up at different times",
         leaks: &[],
-        others: &[("worker_pool_get", &["plateau", "ramp_up"]), ("step_activation", PASSING)],
+        others: &[("worker_pool_get", &["plateau", "ramp_up"]), ("step_activation", SHORT_LIVED)],
         needs: &[],
         run: growth::worker_pools,
     },
@@ -159,7 +159,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seconds: 20,
         about: "constant growth for six tenths of the time, then none",
         leaks: &[],
-        others: &[("slow_start_shard", &["plateau", "ramp_up"]), ("step_activation", PASSING)],
+        others: &[("slow_start_shard", &["plateau", "ramp_up"]), ("step_activation", SHORT_LIVED)],
         needs: &[],
         run: growth::slow_start,
     },
@@ -169,7 +169,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seconds: 16,
         about: "three models are loaded one after another",
         leaks: &[],
-        others: &[("load_layer", &["plateau", "ramp_up", "burst"]), ("step_activation", PASSING)],
+        others: &[
+            ("load_layer", &["plateau", "ramp_up", "burst"]),
+            ("step_activation", SHORT_LIVED),
+        ],
         needs: &[],
         run: growth::models,
     },
@@ -201,7 +204,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("shape_workspace", &["plateau", "ramp_up", "not_enough_data"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: growth::rare_shapes,
@@ -213,8 +216,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "activations and gradients are freed, the optimizer state stays",
         leaks: &[],
         others: &[
-            ("train_activation", PASSING),
-            ("train_gradient", PASSING),
+            ("train_activation", SHORT_LIVED),
+            ("train_gradient", SHORT_LIVED),
             ("train_optimizer_state", &["plateau", "ramp_up", "burst", "not_enough_data"]),
         ],
         needs: &[],
@@ -248,7 +251,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("eval_batch", &["cache", "periodic", "plateau", "burst"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: churn::evaluation,
@@ -261,7 +264,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("epoch_statistics", &["cache", "periodic", "plateau", "burst"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: churn::sawtooth,
@@ -274,7 +277,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("long_epoch_statistics", &["cache", "periodic", "plateau", "burst", "ramp_up"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: churn::long_sawtooth,
@@ -317,7 +320,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("session_state", &["cache", "periodic", "plateau", "ramp_up"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: churn::sessions,
@@ -338,7 +341,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         seconds: 12,
         about: "one thread prefetches, another frees",
         leaks: &[],
-        others: &[("prefetch_batch", PASSING)],
+        others: &[("prefetch_batch", SHORT_LIVED)],
         needs: &[],
         run: churn::prefetch,
     },
@@ -350,7 +353,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("tide_session", &["cache", "periodic", "plateau", "ramp_up", "burst"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: churn::tides,
@@ -363,7 +366,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("bursty_request", &["cache", "periodic", "plateau", "burst", "not_enough_data"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: churn::bursts,
@@ -376,7 +379,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("stream_per_request", &["cache", "periodic", "plateau"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: objects::stream_churn,
@@ -389,7 +392,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("stream_pool_fill", &["plateau", "ramp_up", "burst", "not_enough_data"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: objects::stream_pool,
@@ -402,7 +405,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("graph_rebuild", &["cache", "periodic", "plateau"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: objects::graph_replaced,
@@ -415,7 +418,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("event_pool_get", &["plateau", "ramp_up", "cache", "not_enough_data"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &["cuEventCreate"],
         run: objects::event_pool,
@@ -428,7 +431,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         leaks: &[],
         others: &[
             ("module_lazy_load", &["plateau", "ramp_up", "burst", "not_enough_data"]),
-            ("step_activation", PASSING),
+            ("step_activation", SHORT_LIVED),
         ],
         needs: &[],
         run: objects::lazy_modules,

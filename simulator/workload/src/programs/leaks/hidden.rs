@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use super::resources;
 use super::resources::end_plain;
 use super::scenario_thread::{
-    Churn, HeldResources, ScenarioThread, end_all, sites, take_any, traffic,
+    Churn, HeldResources, ScenarioThread, destroy_all, remove_random, sites, traffic,
 };
 use super::{KIB, MIB};
 use crate::programs::threads::{join, spawn};
@@ -38,9 +38,9 @@ pub(super) fn one_thread(run: &mut ScenarioThread) -> anyhow::Result<()> {
             let mut run = run.worker();
             handles.push(spawn(scope, run.device, number, move || {
                 let mut churn = Churn::new(leak_worker_buffer, end_plain, 4);
-                let forgets = (number == 2).then_some(20);
+                let leak_one_in = (number == 2).then_some(20);
                 while run.step(8) {
-                    churn.turn(&mut run, 512 * KIB, forgets)?;
+                    churn.advance(&mut run, 512 * KIB, leak_one_in)?;
                 }
                 Ok(())
             })?);
@@ -58,7 +58,7 @@ pub(super) fn own_site_of_a_thread(run: &mut ScenarioThread) -> anyhow::Result<(
             handles.push(spawn(scope, run.device, number, move || {
                 let mut churn = Churn::new(worker_buffer, end_plain, 4);
                 while run.step(10) {
-                    churn.turn(&mut run, MIB, None)?;
+                    churn.advance(&mut run, MIB, None)?;
                     if number == 1 && run.one_in(5) {
                         leak_on_one_thread(&run, 64 * KIB)?;
                     }
@@ -147,17 +147,17 @@ pub(super) fn leaky_lru(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 /// Half of the subscribers unsubscribe after a while.
 pub(super) fn subscriptions(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let mut polite = HeldResources::new();
+    let mut unsubscribing = HeldResources::new();
     while run.step(20) {
         traffic(run)?;
         for _ in 0..run.random.u32(..3) {
             let pointer = leak_subscriptions(run, 128 * KIB)?;
             if run.random.bool() {
-                polite.push_back(pointer);
+                unsubscribing.push_back(pointer);
             }
         }
-        if polite.len() > 30
-            && let Some(pointer) = take_any(run, &mut polite)
+        if unsubscribing.len() > 30
+            && let Some(pointer) = remove_random(run, &mut unsubscribing)
         {
             end_plain(run, pointer)?;
         }
@@ -167,12 +167,12 @@ pub(super) fn subscriptions(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 /// Each epoch frees its memory except for a tenth.
 pub(super) fn rising_floor(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let (mut epoch, mut gathered) = (0, HeldResources::new());
+    let (mut epoch, mut collected) = (0, HeldResources::new());
     while run.step(15) {
-        gathered.push_back(leak_rising_floor(run, MIB)?);
-        if run.span(1500) != epoch {
-            epoch = run.span(1500);
-            while let Some(pointer) = gathered.pop_front() {
+        collected.push_back(leak_rising_floor(run, MIB)?);
+        if run.period(1500) != epoch {
+            epoch = run.period(1500);
+            while let Some(pointer) = collected.pop_front() {
                 if !run.one_in(10) {
                     end_plain(run, pointer)?;
                 }
@@ -184,11 +184,11 @@ pub(super) fn rising_floor(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 /// A model is replaced by the next one, except for one of its layers.
 pub(super) fn swapped_model(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let (mut turn, mut layers) = (0, HeldResources::new());
+    let (mut swap, mut layers) = (0, HeldResources::new());
     while run.step(20) {
         traffic(run)?;
-        if run.span(1200) != turn {
-            turn = run.span(1200);
+        if run.period(1200) != swap {
+            swap = run.period(1200);
             layers.pop_back();
             for layer in std::mem::take(&mut layers) {
                 end_plain(run, layer)?;
@@ -203,13 +203,13 @@ pub(super) fn swapped_model(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 /// Each epoch frees its memory except for one block.
 pub(super) fn one_per_epoch(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let (mut epoch, mut gathered) = (0, HeldResources::new());
+    let (mut epoch, mut collected) = (0, HeldResources::new());
     while run.step(15) {
-        gathered.push_back(leak_one_per_epoch(run, MIB)?);
-        if run.span(900) != epoch {
-            epoch = run.span(900);
-            gathered.pop_front();
-            end_all(run, &mut gathered, end_plain)?;
+        collected.push_back(leak_one_per_epoch(run, MIB)?);
+        if run.period(900) != epoch {
+            epoch = run.period(900);
+            collected.pop_front();
+            destroy_all(run, &mut collected, end_plain)?;
         }
     }
     Ok(())
@@ -219,8 +219,8 @@ pub(super) fn one_per_epoch(run: &mut ScenarioThread) -> anyhow::Result<()> {
 pub(super) fn phases(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(leak_in_phases, end_plain, 6);
     while run.step(10) {
-        let forgets = (run.span(500) % 7 < 4).then_some(5);
-        churn.turn(run, MIB, forgets)?;
+        let leak_one_in = (run.period(500) % 7 < 4).then_some(5);
+        churn.advance(run, MIB, leak_one_in)?;
     }
     Ok(())
 }

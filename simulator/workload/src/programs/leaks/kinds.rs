@@ -18,12 +18,12 @@ sites! {
 fn churn(
     run: &mut ScenarioThread,
     site: CreateFn,
-    end: DestroyFn,
+    destroy: DestroyFn,
     bytes: usize,
 ) -> anyhow::Result<()> {
-    let mut churn = Churn::new(site, end, 5);
+    let mut churn = Churn::new(site, destroy, 5);
     while run.step(20) {
-        churn.turn(run, bytes, Some(5))?;
+        churn.advance(run, bytes, Some(5))?;
     }
     Ok(())
 }
@@ -60,10 +60,10 @@ pub(super) fn registered(run: &mut ScenarioThread) -> anyhow::Result<()> {
 
 #[inline(never)]
 fn leak_from_own_pool(run: &ScenarioThread, pool: u64, bytes: usize) -> crate::cuda::Result<u64> {
-    let made = resources::pooled(run, pool, bytes);
+    let created = resources::pooled(run, pool, bytes);
     // Prevents a tail call.
     std::hint::black_box("leak_from_own_pool");
-    made
+    created
 }
 
 /// Memory of a pool that the program created.

@@ -73,7 +73,8 @@ pub(super) const fn objects(function: &'static str, kind: &'static str) -> Leak 
 pub(super) type HealthySite = (&'static str, &'static [&'static str]);
 
 /// Accepted verdicts of buffers that are freed soon.
-pub(super) const PASSING: &[&str] = &["cache", "periodic", "plateau", "burst", "not_enough_data"];
+pub(super) const SHORT_LIVED: &[&str] =
+    &["cache", "periodic", "plateau", "burst", "not_enough_data"];
 
 /// A scenario with its labels, for a run of `seconds`.
 pub(super) struct Scenario {
@@ -196,15 +197,19 @@ mod tests {
     #[test]
     fn both_halves_contain_every_group() {
         for group in GROUPS {
-            let of = |wanted| all().filter(|one| one.group == group && half(one) == wanted).count();
-            let (tune, held_out) = (of(Split::Tune), of(Split::HeldOut));
+            let count = |split| {
+                let group = all().filter(|scenario| scenario.group == group);
+                group.filter(|scenario| half(scenario) == split).count()
+            };
+            let (tune, held_out) = (count(Split::Tune), count(Split::HeldOut));
             assert!(held_out > 0 && (tune == held_out || tune == held_out + 1), "{group:?}");
         }
     }
 
     #[test]
     fn held_out_split_is_frozen() {
-        let held_out = all().filter(|one| half(one) == Split::HeldOut).map(|one| one.name);
+        let held_out =
+            all().filter(|scenario| half(scenario) == Split::HeldOut).map(|scenario| scenario.name);
         assert_eq!(held_out.collect::<Vec<_>>().join(" "), HELD_OUT);
     }
 

@@ -27,7 +27,7 @@ const KIB: usize = 1 << 10;
 pub(crate) fn run(common: &CommonArgs, options: &Leaks) -> anyhow::Result<()> {
     let driver = Driver::load();
     if options.list {
-        crate::say(&labels::list(driver.ok()));
+        crate::print_line(&labels::list(driver.ok()));
         return Ok(());
     }
     let name = options.name.as_deref().unwrap_or_default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::resources;
 use super::scenario_thread::{
-    Churn, CreateFn, DestroyFn, HeldResources, ScenarioThread, sites, take_any, traffic,
+    Churn, CreateFn, DestroyFn, HeldResources, ScenarioThread, remove_random, sites, traffic,
 };
 
 sites! {
@@ -24,11 +24,11 @@ sites! {
 }
 
 /// Creates and destroys objects, and leaks one in four.
-fn churn(run: &mut ScenarioThread, site: CreateFn, end: DestroyFn) -> anyhow::Result<()> {
-    let mut churn = Churn::new(site, end, 3);
+fn churn(run: &mut ScenarioThread, site: CreateFn, destroy: DestroyFn) -> anyhow::Result<()> {
+    let mut churn = Churn::new(site, destroy, 3);
     while run.step(25) {
         traffic(run)?;
-        churn.turn(run, 0, Some(4))?;
+        churn.advance(run, 0, Some(4))?;
     }
     Ok(())
 }
@@ -78,19 +78,19 @@ pub(super) fn stream_churn(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut churn = Churn::new(stream_per_request, resources::end_stream, 6);
     while run.step(10) {
         traffic(run)?;
-        churn.turn(run, 0, None)?;
+        churn.advance(run, 0, None)?;
     }
     Ok(())
 }
 
 /// Streams that are created at the start and used from then on.
 pub(super) fn stream_pool(run: &mut ScenarioThread) -> anyhow::Result<()> {
-    let mut made = 0;
+    let mut created = 0;
     while run.step(20) {
         traffic(run)?;
-        while made < run.share(16, 0.12) {
+        while created < run.share(16, 0.12) {
             stream_pool_fill(run, 0)?;
-            made += 1;
+            created += 1;
         }
     }
     Ok(())
@@ -123,7 +123,7 @@ pub(super) fn event_pool(run: &mut ScenarioThread) -> anyhow::Result<()> {
                 None => event_pool_get(run, 0)?,
             };
             busy.push_back(event);
-        } else if let Some(event) = take_any(run, &mut busy) {
+        } else if let Some(event) = remove_random(run, &mut busy) {
             idle.push_back(event);
         }
     }
@@ -135,8 +135,8 @@ pub(super) fn lazy_modules(run: &mut ScenarioThread) -> anyhow::Result<()> {
     let mut loaded = BTreeSet::new();
     while run.step(20) {
         traffic(run)?;
-        let wanted = run.random.u32(..24);
-        if run.one_in(3) && loaded.insert(wanted) {
+        let module = run.random.u32(..24);
+        if run.one_in(3) && loaded.insert(module) {
             module_lazy_load(run, 0)?;
         }
     }

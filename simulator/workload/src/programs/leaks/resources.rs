@@ -15,7 +15,7 @@ const GRANULE: usize = 2 << 20;
 pub(super) const REGISTERED: usize = 256 << 10;
 
 /// Calls a driver function that creates something and returns its handle.
-macro_rules! made {
+macro_rules! create {
     ($run:ident, $function:ident($($argument:expr),*)) => {{
         let mut handle = 0;
         // SAFETY: the handle is written here; other arguments live until the call returns.
@@ -56,16 +56,16 @@ pub(super) fn plain(run: &ScenarioThread, bytes: usize) -> Result<u64> {
 }
 
 pub(super) fn stream_ordered(run: &ScenarioThread, bytes: usize) -> Result<u64> {
-    made!(run, cuMemAllocAsync(bytes, 0))
+    create!(run, cuMemAllocAsync(bytes, 0))
 }
 
 /// Allocates from a pool of the program.
 pub(super) fn pooled(run: &ScenarioThread, pool: u64, bytes: usize) -> Result<u64> {
-    made!(run, cuMemAllocFromPoolAsync(bytes, pool, 0))
+    create!(run, cuMemAllocFromPoolAsync(bytes, pool, 0))
 }
 
 pub(super) fn managed(run: &ScenarioThread, bytes: usize) -> Result<u64> {
-    made!(run, cuMemAllocManaged(bytes, 1))
+    create!(run, cuMemAllocManaged(bytes, 1))
 }
 
 pub(super) fn pinned(run: &ScenarioThread, bytes: usize) -> Result<u64> {
@@ -107,59 +107,59 @@ pub(super) fn end_registered(run: &ScenarioThread, start: u64) -> Result<()> {
 
 pub(super) fn physical(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     let prop = AllocationProp::device(run.ordinal, false);
-    made!(run, cuMemCreate(bytes.next_multiple_of(GRANULE), &raw const prop, 0))
+    create!(run, cuMemCreate(bytes.next_multiple_of(GRANULE), &raw const prop, 0))
 }
 
 /// Creates an array of this many bytes, in rows of 4 KiB.
 pub(super) fn array(run: &ScenarioThread, bytes: usize) -> Result<u64> {
     let height = bytes / 4096;
     let descriptor = ArrayDescriptor { width: 1024, height, format: FLOAT, channels: 1 };
-    made!(run, cuArrayCreate_v2(&raw const descriptor))
+    create!(run, cuArrayCreate_v2(&raw const descriptor))
 }
 
 pub(super) fn stream(run: &ScenarioThread, _: usize) -> Result<u64> {
     // A non-blocking stream.
-    made!(run, cuStreamCreate(1))
+    create!(run, cuStreamCreate(1))
 }
 
 pub(super) fn event(run: &ScenarioThread, _: usize) -> Result<u64> {
     // Without timing, like most events.
-    made!(run, cuEventCreate(2))
+    create!(run, cuEventCreate(2))
 }
 
 pub(super) fn graph(run: &ScenarioThread, _: usize) -> Result<u64> {
-    made!(run, cuGraphCreate(0))
+    create!(run, cuGraphCreate(0))
 }
 
 /// Instantiates a new graph, which is then destroyed.
 pub(super) fn exec(run: &ScenarioThread, _: usize) -> Result<u64> {
     let graph = graph(run, 0)?;
-    let made: Result<u64> = made!(run, cuGraphInstantiateWithFlags(graph, 0));
+    let created: Result<u64> = create!(run, cuGraphInstantiateWithFlags(graph, 0));
     end_graph(run, graph)?;
-    made
+    created
 }
 
 pub(super) fn module(run: &ScenarioThread, _: usize) -> Result<u64> {
-    made!(run, cuModuleLoadData(SOURCE.as_ptr().cast()))
+    create!(run, cuModuleLoadData(SOURCE.as_ptr().cast()))
 }
 
 pub(super) fn library(run: &ScenarioThread, _: usize) -> Result<u64> {
     let code = SOURCE.as_ptr().cast();
-    made!(run, cuLibraryLoadData(code, null(), null(), 0, null(), null(), 0))
+    create!(run, cuLibraryLoadData(code, null(), null(), 0, null(), null(), 0))
 }
 
 pub(super) fn pool(run: &ScenarioThread, _: usize) -> Result<u64> {
     let props = PoolProps::device(run.ordinal);
-    made!(run, cuMemPoolCreate(&raw const props))
+    create!(run, cuMemPoolCreate(&raw const props))
 }
 
 /// Creates a context that is not current.
 pub(super) fn context(run: &ScenarioThread, _: usize) -> Result<u64> {
-    let made: Result<u64> = made!(run, cuCtxCreate_v2(0, run.ordinal));
+    let created: Result<u64> = create!(run, cuCtxCreate_v2(0, run.ordinal));
     let mut popped = 0;
     // SAFETY: the pointer is valid for writing.
     unsafe { run.device.driver.cuCtxPopCurrent_v2(&raw mut popped) }?;
-    made
+    created
 }
 
 /// PTX of one empty kernel, which every driver can compile.

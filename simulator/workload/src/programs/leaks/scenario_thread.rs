@@ -52,8 +52,8 @@ impl ScenarioThread {
         self.at.as_secs_f64() / self.seconds
     }
 
-    /// Returns the index of the current span of this many milliseconds.
-    pub(super) fn span(&self, milliseconds: u128) -> u128 {
+    /// Returns the index of the current period of this many milliseconds.
+    pub(super) fn period(&self, milliseconds: u128) -> u128 {
         self.at.as_millis() / milliseconds.max(1)
     }
 
@@ -62,7 +62,7 @@ impl ScenarioThread {
         self.random.u32(..times.max(1)) == 0
     }
 
-    /// Returns a part of a whole that grows with time: all of it when `until` of the time has
+    /// Returns a part of a total that grows with time: all of it when `until` of the time has
     /// passed.
     #[expect(
         clippy::cast_possible_truncation,
@@ -70,8 +70,8 @@ impl ScenarioThread {
         clippy::cast_precision_loss,
         reason = "small numbers, and a conversion from floating point saturates"
     )]
-    pub(super) fn share(&self, whole: usize, until: f64) -> usize {
-        (whole as f64 * (self.progress() / until).min(1.0)) as usize
+    pub(super) fn share(&self, total: usize, until: f64) -> usize {
+        (total as f64 * (self.progress() / until).min(1.0)) as usize
     }
 }
 
@@ -82,14 +82,14 @@ pub(super) type DestroyFn = fn(&ScenarioThread, u64) -> Result<()>;
 
 /// Allocation sites: functions that are on the stack of their allocations, under their own names.
 macro_rules! sites {
-    ($($name:ident: $make:ident),* $(,)?) => {
+    ($($name:ident: $create:ident),* $(,)?) => {
         $(
             #[inline(never)]
             fn $name(run: &ScenarioThread, bytes: usize) -> crate::cuda::Result<u64> {
-                let made = resources::$make(run, bytes);
+                let created = resources::$create(run, bytes);
                 // Prevents tail calls, and merging of functions with the same code.
                 std::hint::black_box(stringify!($name));
-                made
+                created
             }
         )*
     };
@@ -100,7 +100,7 @@ pub(super) use sites;
 pub(super) type HeldResources = VecDeque<u64>;
 
 /// Removes a random one.
-pub(super) fn take_any(run: &mut ScenarioThread, held: &mut HeldResources) -> Option<u64> {
+pub(super) fn remove_random(run: &mut ScenarioThread, held: &mut HeldResources) -> Option<u64> {
     if held.is_empty() {
         return None;
     }
@@ -109,42 +109,42 @@ pub(super) fn take_any(run: &mut ScenarioThread, held: &mut HeldResources) -> Op
 }
 
 /// Destroys all of them.
-pub(super) fn end_all(
+pub(super) fn destroy_all(
     run: &ScenarioThread,
     held: &mut HeldResources,
-    end: DestroyFn,
+    destroy: DestroyFn,
 ) -> Result<()> {
-    held.drain(..).try_for_each(|one| end(run, one))
+    held.drain(..).try_for_each(|resource| destroy(run, resource))
 }
 
 /// Resources that are each used for a while, one after another.
 pub(super) struct Churn {
-    make: CreateFn,
-    end: DestroyFn,
+    create: CreateFn,
+    destroy: DestroyFn,
     window: usize,
     held: HeldResources,
 }
 
 impl Churn {
     /// Creates an empty window of `window` resources.
-    pub(super) const fn new(make: CreateFn, end: DestroyFn, window: usize) -> Self {
-        Self { make, end, window, held: HeldResources::new() }
+    pub(super) const fn new(create: CreateFn, destroy: DestroyFn, window: usize) -> Self {
+        Self { create, destroy, window, held: HeldResources::new() }
     }
 
-    /// Creates one and retires the oldest: destroys it, or leaks it once in `forgets` times.
-    pub(super) fn turn(
+    /// Creates one and retires the oldest: destroys it, or leaks it once in `leak_one_in` times.
+    pub(super) fn advance(
         &mut self,
         run: &mut ScenarioThread,
         bytes: usize,
-        forgets: Option<u32>,
+        leak_one_in: Option<u32>,
     ) -> Result<()> {
-        self.held.push_back((self.make)(run, bytes)?);
+        self.held.push_back((self.create)(run, bytes)?);
         if self.held.len() <= self.window {
             return Ok(());
         }
         match self.held.pop_front() {
-            Some(oldest) if !forgets.is_some_and(|times| run.one_in(times)) => {
-                (self.end)(run, oldest)
+            Some(oldest) if !leak_one_in.is_some_and(|times| run.one_in(times)) => {
+                (self.destroy)(run, oldest)
             }
             _ => Ok(()),
         }

@@ -11,7 +11,7 @@ use crate::structs::{AllocNode, ExternalBuffer, ExternalMemory, MulticastProp, P
 impl Worker {
     /// Runs a random episode.
     pub(super) fn episode(&mut self) {
-        let part = match self.random.u32(..12) {
+        let area = match self.random.u32(..12) {
             0..3 => ApiArea::Context,
             3..6 => ApiArea::Graph,
             6..8 => ApiArea::Capture,
@@ -19,10 +19,10 @@ impl Worker {
             10 => ApiArea::Multicast,
             _ => ApiArea::Green,
         };
-        if !self.may_use(part) {
+        if !self.may_use(area) {
             return;
         }
-        let result = match part {
+        let result = match area {
             ApiArea::Context => self.context(),
             ApiArea::Graph => self.graph(),
             ApiArea::Capture => self.capture(),
@@ -69,7 +69,7 @@ impl Worker {
         let mut graph = 0;
         // SAFETY: the pointer is valid for writing.
         unsafe { driver.cuGraphCreate(&raw mut graph, 0) }?;
-        let mut left = Vec::new();
+        let mut unfreed = Vec::new();
         for _ in 0..self.random.u32(1..4) {
             let (bytes, frees) = (self.size(), self.random.bool());
             let (node, pointer) = alloc_node(driver, graph, device, bytes)?;
@@ -80,15 +80,15 @@ impl Worker {
                     driver.cuGraphAddMemFreeNode(&raw mut free, graph, &raw const node, 1, pointer)
                 }?;
             } else {
-                left.push(pointer);
+                unfreed.push(pointer);
             }
         }
         let twice = self.random.bool();
-        self.launch(graph, &left, twice)
+        self.launch(graph, &unfreed, twice)
     }
 
     /// Launches a graph and destroys it. Memory that it left allocated is freed, or kept for later.
-    fn launch(&mut self, graph: Handle, left: &[Pointer], twice: bool) -> Result<()> {
+    fn launch(&mut self, graph: Handle, unfreed: &[Pointer], twice: bool) -> Result<()> {
         let driver = self.driver;
         let mut exec = 0;
         // SAFETY: the pointer is valid for writing.
@@ -105,7 +105,7 @@ impl Worker {
             // SAFETY: as above.
             unsafe { driver.cuStreamSynchronize(self.stream) }?;
             let last = again || !twice;
-            for pointer in left {
+            for pointer in unfreed {
                 if last && self.random.bool() {
                     self.objects.push(Object::Device(*pointer));
                 } else {
@@ -137,8 +137,8 @@ impl Worker {
         // SAFETY: the pointer is valid for writing.
         unsafe { driver.cuStreamEndCapture(self.stream, &raw mut graph) }?;
         result?;
-        let left = if frees { vec![] } else { vec![pointer] };
-        self.launch(graph, &left, false)
+        let unfreed = if frees { vec![] } else { vec![pointer] };
+        self.launch(graph, &unfreed, false)
     }
 
     /// Exports physical memory and imports it again.
@@ -146,9 +146,9 @@ impl Worker {
         let driver = self.driver;
         let handle = shareable(self, self.ordinal())?;
         let mut descriptor: c_int = -1;
-        let place = (&raw mut descriptor).cast::<c_void>();
+        let out = (&raw mut descriptor).cast::<c_void>();
         // SAFETY: for handle type 1 the driver writes a file descriptor, for which there is room.
-        unsafe { driver.cuMemExportToShareableHandle(place, handle, 1, 0) }?;
+        unsafe { driver.cuMemExportToShareableHandle(out, handle, 1, 0) }?;
         let mut imported = 0;
         let number = usize::try_from(descriptor).unwrap_or(0) as *mut c_void;
         // SAFETY: the pointer is valid for writing; the file descriptor is passed as a pointer.
@@ -224,15 +224,15 @@ pub(super) fn external(worker: &mut Worker, bytes: usize) -> Result<Object> {
     let driver = worker.driver;
     // SAFETY: the name is zero-terminated.
     let descriptor = unsafe { libc::memfd_create(c"external".as_ptr(), libc::MFD_CLOEXEC) };
-    let room = bytes as u64;
+    let size = bytes as u64;
     let handle = [u64::from(u32::try_from(descriptor).unwrap_or(0)), 0];
     let memory =
-        ExternalMemory { handle_type: 1, handle, bytes: room, ..ExternalMemory::default() };
+        ExternalMemory { handle_type: 1, handle, bytes: size, ..ExternalMemory::default() };
     let mut external = 0;
     // SAFETY: the pointers are valid for writing and for reading; the driver owns the descriptor
     // from now on.
     unsafe { driver.cuImportExternalMemory(&raw mut external, &raw const memory) }?;
-    let buffer = ExternalBuffer { offset: 0, bytes: room, ..ExternalBuffer::default() };
+    let buffer = ExternalBuffer { offset: 0, bytes: size, ..ExternalBuffer::default() };
     let mut pointer = 0;
     // SAFETY: the pointers are valid for writing and for reading.
     let mapped = unsafe {

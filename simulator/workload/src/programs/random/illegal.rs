@@ -9,7 +9,7 @@ use crate::log_error;
 
 impl Worker {
     /// Makes a call that must fail and change nothing.
-    pub(super) fn do_something_illegal(&mut self) {
+    pub(super) fn make_illegal_call(&mut self) {
         let driver = self.driver;
         let result: Result<()> = match self.random.u32(..7) {
             0 => driver.alloc(0).map(|_| ()),
@@ -18,30 +18,30 @@ impl Worker {
             // Never allocated.
             2 => driver.free(0x1234_5000),
             3 => {
-                let nowhere = 0x1234_5000 as *mut c_void;
+                let unknown = 0x1234_5000 as *mut c_void;
                 // SAFETY: the driver does not know this memory and leaves it alone.
-                unsafe { driver.cuMemFreeHost(nowhere) }
+                unsafe { driver.cuMemFreeHost(unknown) }
             }
             4 => {
-                let nowhere = 0x1234_5000 as *mut c_void;
+                let unknown = 0x1234_5000 as *mut c_void;
                 // SAFETY: as above.
-                unsafe { driver.cuMemHostUnregister(nowhere) }
+                unsafe { driver.cuMemHostUnregister(unknown) }
             }
-            5 if self.alone => return self.free_twice(),
+            5 if self.single_threaded => return self.free_twice(),
             _ => match self.objects.iter().find_map(Object::pointer) {
                 // Not the start of the allocation.
                 Some(pointer) => driver.free(pointer + 1),
                 None => return,
             },
         };
-        self.expect_refusal(result);
+        self.expect_error(result);
     }
 
-    fn expect_refusal(&mut self, result: Result<()>) {
+    fn expect_error(&mut self, result: Result<()>) {
         match result {
-            Err(_) => self.counts.refused += 1,
+            Err(_) => self.counts.rejected += 1,
             Ok(()) => {
-                self.counts.wrong += 1;
+                self.counts.unexpected += 1;
                 log_error("the driver accepted an illegal call");
             }
         }
@@ -58,6 +58,6 @@ impl Worker {
             return;
         }
         let second = driver.free(pointer);
-        self.expect_refusal(second);
+        self.expect_error(second);
     }
 }

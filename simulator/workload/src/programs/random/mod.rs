@@ -15,7 +15,7 @@ use anyhow::{anyhow, bail};
 
 use crate::cli::{ApiArea, CommonArgs, Random};
 use crate::cuda::{CudaError, Driver, Handle, OUT_OF_MEMORY, Result};
-use crate::{log_error, say, signals};
+use crate::{log_error, print_line, signals};
 use objects::Object;
 
 /// The state of one thread.
@@ -32,7 +32,7 @@ struct Worker {
     simulated: bool,
     only: Vec<ApiArea>,
     /// No other thread can get an address that this one frees.
-    alone: bool,
+    single_threaded: bool,
     illegal: bool,
     /// Failures are injected, so any call may fail.
     injected: bool,
@@ -42,18 +42,18 @@ struct Worker {
 #[derive(Clone, Copy, Default)]
 struct Counts {
     steps: u64,
-    refused: u64,
+    rejected: u64,
     out_of_memory: u64,
-    wrong: u64,
+    unexpected: u64,
 }
 
 impl Counts {
     const fn plus(self, other: Self) -> Self {
         Self {
             steps: self.steps + other.steps,
-            refused: self.refused + other.refused,
+            rejected: self.rejected + other.rejected,
             out_of_memory: self.out_of_memory + other.out_of_memory,
-            wrong: self.wrong + other.wrong,
+            unexpected: self.unexpected + other.unexpected,
         }
     }
 }
@@ -66,11 +66,11 @@ pub(crate) fn run(
 ) -> anyhow::Result<()> {
     driver.init()?;
     let present = driver.devices()?;
-    let wanted = c_int::try_from(options.devices).unwrap_or(c_int::MAX);
-    if wanted < 1 || wanted > present {
-        bail!("the driver has {present} devices, not {wanted}");
+    let devices = c_int::try_from(options.devices).unwrap_or(c_int::MAX);
+    if devices < 1 || devices > present {
+        bail!("the driver has {present} devices, not {devices}");
     }
-    let contexts = (0..wanted).map(|device| driver.retain(device)).collect::<Result<Vec<_>>>()?;
+    let contexts = (0..devices).map(|device| driver.retain(device)).collect::<Result<Vec<_>>>()?;
     let simulated = driver.name(0)?.starts_with("Simulated");
     let injected = std::env::var_os("SIM_INJECT_FAILURES").is_some();
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..options.threads).map(|_| channel()).unzip();
@@ -80,7 +80,7 @@ pub(crate) fn run(
         senders.rotate_left(1);
     }
     let mut handles = Vec::new();
-    for (number, (give, take)) in senders.into_iter().zip(receivers).enumerate() {
+    for (number, (sender, receiver)) in senders.into_iter().zip(receivers).enumerate() {
         let mut worker = Worker {
             driver,
             random: fastrand::Rng::with_seed(common.seed.wrapping_mul(1_000_003) + number as u64),
@@ -92,14 +92,14 @@ pub(crate) fn run(
             counts: Counts::default(),
             simulated,
             only: options.only.clone(),
-            alone: options.threads == 1,
+            single_threaded: options.threads == 1,
             illegal: !options.no_illegal,
             injected,
         };
         let ops = options.ops / u64::from(options.threads);
         let builder = Builder::new().name(format!("worker-{number}"));
         handles.push(builder.spawn(move || {
-            worker.work(ops, give, &take)?;
+            worker.run(ops, sender, &receiver)?;
             Ok::<Counts, CudaError>(worker.counts)
         })?);
     }
@@ -112,19 +112,19 @@ pub(crate) fn run(
 }
 
 fn summary(counts: Counts) -> anyhow::Result<()> {
-    let Counts { steps, refused, out_of_memory, wrong } = counts;
-    say(&format!(
-        "{steps} steps: {refused} illegal calls refused, {out_of_memory} out of memory, \
-         {wrong} failed otherwise"
+    let Counts { steps, rejected, out_of_memory, unexpected } = counts;
+    print_line(&format!(
+        "{steps} steps: {rejected} illegal calls rejected, {out_of_memory} out of memory, \
+         {unexpected} failed otherwise"
     ));
-    if wrong > 0 && std::env::var_os("SIM_INJECT_FAILURES").is_none() {
-        bail!("{wrong} legal calls failed");
+    if unexpected > 0 && std::env::var_os("SIM_INJECT_FAILURES").is_none() {
+        bail!("{unexpected} legal calls failed");
     }
     Ok(())
 }
 
 impl Worker {
-    fn work(&mut self, ops: u64, give: Sender<Object>, take: &Receiver<Object>) -> Result<()> {
+    fn run(&mut self, ops: u64, sender: Sender<Object>, receiver: &Receiver<Object>) -> Result<()> {
         self.enter(0)?;
         // SAFETY: the pointer is valid for writing.
         unsafe { self.driver.cuStreamCreate(&raw mut self.stream, 1) }?;
@@ -133,15 +133,15 @@ impl Worker {
                 break;
             }
             self.counts.steps += 1;
-            self.step(&give);
+            self.step(&sender);
             // Objects from other threads are freed immediately, without a random choice.
-            while let Ok(object) = take.try_recv() {
+            while let Ok(object) = receiver.try_recv() {
                 self.free(object);
             }
         }
         // The rest, until the previous thread has nothing more to pass on.
-        drop(give);
-        for object in take {
+        drop(sender);
+        for object in receiver {
             self.free(object);
         }
         // SAFETY: the stream was created above, and nothing uses it anymore.
@@ -156,8 +156,8 @@ impl Worker {
     }
 
     /// Returns whether the driver supports an area of the API, and the program should use it.
-    fn may_use(&self, part: ApiArea) -> bool {
-        let has = match part {
+    fn may_use(&self, area: ApiArea) -> bool {
+        let is_supported = match area {
             // A real driver needs memory of a real API, and more than one device.
             ApiArea::External | ApiArea::Multicast => self.simulated,
             // In combination with all the rest they crashed a real driver (580.159), for an unknown
@@ -165,7 +165,7 @@ impl Worker {
             ApiArea::Context | ApiArea::Green => self.simulated || !self.only.is_empty(),
             _ => true,
         };
-        has && (self.only.is_empty() || self.only.contains(&part))
+        is_supported && (self.only.is_empty() || self.only.contains(&area))
     }
 
     /// Returns the ordinal of the device.
@@ -173,15 +173,15 @@ impl Worker {
         c_int::try_from(self.device).unwrap_or(0)
     }
 
-    fn step(&mut self, give: &Sender<Object>) {
+    fn step(&mut self, sender: &Sender<Object>) {
         match self.random.u32(..100) {
             0..40 => self.allocate(),
             40..76 => self.free_one(),
-            76..80 => self.hand_over(give),
+            76..80 => self.pass_on(sender),
             80..84 => self.switch_device(),
-            84..88 => self.tidy(),
+            84..88 => self.synchronize_or_trim(),
             88..94 => self.episode(),
-            _ if self.illegal => self.do_something_illegal(),
+            _ if self.illegal => self.make_illegal_call(),
             _ => self.allocate(),
         }
     }
@@ -195,7 +195,7 @@ impl Worker {
                 None
             }
             Err(error) => {
-                self.counts.wrong += 1;
+                self.counts.unexpected += 1;
                 if !self.injected {
                     log_error(&error.to_string());
                 }
@@ -238,14 +238,14 @@ impl Worker {
         }
     }
 
-    fn hand_over(&mut self, give: &Sender<Object>) {
+    fn pass_on(&mut self, sender: &Sender<Object>) {
         if self.objects.is_empty() {
             return;
         }
         let index = self.random.usize(..self.objects.len());
         let object = self.objects.swap_remove(index);
         // Each thread receives until all have sent; an object for a failed thread stays live.
-        let _ = give.send(object);
+        let _ = sender.send(object);
     }
 
     fn switch_device(&mut self) {
@@ -255,13 +255,13 @@ impl Worker {
     }
 
     /// Synchronizes, or trims a pool or graph memory.
-    fn tidy(&mut self) {
+    fn synchronize_or_trim(&mut self) {
         let choice = self.random.u32(..8);
         let (driver, device) = (self.driver, self.ordinal());
         let threshold = u64::from(self.random.u32(..4)) << 25;
         let result = match choice {
             // Not while another thread may be capturing a stream of the same context.
-            0..3 if self.alone => driver.synchronize(),
+            0..3 if self.single_threaded => driver.synchronize(),
             // SAFETY: takes a handle of this thread's stream.
             0..5 => unsafe { driver.cuStreamSynchronize(self.stream) },
             // SAFETY: takes no pointers.

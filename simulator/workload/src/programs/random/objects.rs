@@ -46,7 +46,7 @@ pub(super) struct Mapping {
 /// Makes a random allocation.
 pub(super) fn allocate(worker: &mut Worker) -> Result<Object> {
     let bytes = worker.size();
-    let part = match worker.random.u32(..100) {
+    let area = match worker.random.u32(..100) {
         0..36 => None,
         36..41 => Some(ApiArea::Pitched),
         41..46 => Some(ApiArea::Managed),
@@ -60,7 +60,7 @@ pub(super) fn allocate(worker: &mut Worker) -> Result<Object> {
         95..98 => Some(ApiArea::Mipmapped),
         _ => Some(ApiArea::External),
     };
-    match part.filter(|part| worker.may_use(*part)) {
+    match area.filter(|area| worker.may_use(*area)) {
         Some(ApiArea::Pitched) => pitched(worker),
         Some(ApiArea::Managed) => managed(worker, bytes),
         Some(ApiArea::Pinned) => host(worker, bytes),
