@@ -1,4 +1,4 @@
-//! Traces calls of the CUDA driver with eBPF and turns them into [`engine::event::Event`]s. The
+//! Traces calls of the CUDA driver with eBPF and turns them into [`engine::model::event::Event`]s. The
 //! only library with unsafe code.
 //!
 //! Reading order: [`hooks`] (traced functions), `bpf/` (the probes), [`plan`] (how to attach on

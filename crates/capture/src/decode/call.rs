@@ -170,7 +170,7 @@ impl CallRecord<'_> {
         EventKind::Failed(FailedCall {
             function: FunctionId(self.call.head.hook),
             code: self.call.head.result,
-            asked: requested,
+            requested,
             freed,
             device,
             context: self.context(),
@@ -222,7 +222,7 @@ impl CallRecord<'_> {
             | CallSemantics::ObjectDestroy(_) => None,
             CallSemantics::KernelFunction => {
                 let (function, kernel) = (KernelId(self.call.outs[0]), KernelId(self.argument(1)));
-                Some(EventKind::Work(GpuActivity::Alias { function, kernel }))
+                Some(EventKind::Activity(GpuActivity::Alias { function, kernel }))
             }
             other => match self.vmm(other) {
                 Some(call) => Some(EventKind::Vmm(call)),
@@ -349,7 +349,7 @@ impl CallRecord<'_> {
         let (address, bytes) = (self.argument(0), self.argument(1));
         Some(match semantics {
             CallSemantics::VmmCreate => {
-                VmmCall::Create { handle: out, bytes, place: self.location(8)?, site: None }
+                VmmCall::Create { handle: out, bytes, location: self.location(8)?, site: None }
             }
             CallSemantics::VmmImport => VmmCall::Import { handle: out },
             CallSemantics::VmmMulticast => VmmCall::Multicast { handle: out },
@@ -369,12 +369,14 @@ impl CallRecord<'_> {
         let out = PoolId(self.call.outs[0]);
         let pool = PoolId(self.argument(0));
         Some(match semantics {
-            CallSemantics::PoolCreate => PoolCall::Created { pool: out, place: self.location(8) },
-            CallSemantics::PoolImport => PoolCall::Created { pool: out, place: None },
+            CallSemantics::PoolCreate => {
+                PoolCall::Created { pool: out, location: self.location(8) }
+            }
+            CallSemantics::PoolImport => PoolCall::Created { pool: out, location: None },
             CallSemantics::PoolDestroy => PoolCall::Destroyed { pool },
             CallSemantics::PoolTrim => PoolCall::Trimmed { pool, keep: self.argument(1) },
             CallSemantics::PoolGet if self.argument(1) as u32 == POOL_RESERVED as u32 => {
-                PoolCall::ToldReserved { pool, bytes: self.call.outs[0] }
+                PoolCall::ReservedReported { pool, bytes: self.call.outs[0] }
             }
             CallSemantics::PoolOfDevice(PoolSource::SetCurrent) => PoolCall::OfDevice {
                 pool: PoolId(self.argument(1)),
@@ -431,7 +433,7 @@ impl CallRecord<'_> {
             CallSemantics::GraphTrim => GraphCall::Trimmed { device: self.device_argument(0)? },
             CallSemantics::GraphGet if self.argument(1) as u32 == GRAPH_RESERVED as u32 => {
                 let device = self.device_argument(0)?;
-                GraphCall::ToldReserved { device, bytes: self.call.outs[0] }
+                GraphCall::ReservedReported { device, bytes: self.call.outs[0] }
             }
             _ => return None,
         })
@@ -443,7 +445,7 @@ impl CallRecord<'_> {
             graph: GraphId(self.argument(1)),
             address: self.u64_at(base + 112)?,
             bytes: self.u64_at(base + 104)?,
-            place: self.location(base + 8)?,
+            location: self.location(base + 8)?,
         })
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Option<Record>, DecodeError> {
         wire::VS_TENSOR_ALLOC_FREE => return Ok(None),
         _ => return Err(DecodeError),
     };
-    let call = TensorEvent { what: op, device: DeviceId(device), allocated, reserved };
+    let call = TensorEvent { op, device: DeviceId(device), allocated, reserved };
     let at = Timestamp(head.at);
     let (pid, tid) = (Pid(head.pid), Tid(head.tid));
     let event = Event { pid, tid, entry_time: at, time: at, kind: EventKind::Tensor(call) };
@@ -81,7 +81,7 @@ mod tests {
             (wire::VS_TENSOR_ALLOC_FREE, i64::MIN, TensorOp::Freed { address, bytes: 1 << 63 }),
         ] {
             let call = tensor_event(&record(call, bytes, 3, 0)).unwrap();
-            assert_eq!(call.what, expected);
+            assert_eq!(call.op, expected);
             assert_eq!((call.device, call.allocated, call.reserved), (DeviceId(3), 5000, 9000));
         }
         assert_eq!(tensor_event(&record(wire::VS_TENSOR_ALLOC_FREE, 0, 3, 0)), None);

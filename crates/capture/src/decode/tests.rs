@@ -156,13 +156,13 @@ fn failures_carry_requested_bytes_or_freed_key() {
     else {
         panic!()
     };
-    assert_eq!((failed.code, failed.asked), (2, Some((MemoryKind::Device, 1 << 42))));
+    assert_eq!((failed.code, failed.requested), (2, Some((MemoryKind::Device, 1 << 42))));
     let EventKind::Failed(failed) =
         RecordBytes::of("cuMemFree_v2").args(&[0x7f00]).result(1).kind()
     else {
         panic!()
     };
-    assert_eq!((failed.asked, failed.freed), (None, Some(AllocationKey::address(0x7f00))));
+    assert_eq!((failed.requested, failed.freed), (None, Some(AllocationKey::address(0x7f00))));
 }
 
 #[test]
@@ -254,13 +254,13 @@ fn virtual_memory_management() {
     let created = VmmCall::Create {
         handle: PhysicalHandleId(0x11),
         bytes: 2 << 20,
-        place: location,
+        location,
         site: None,
     };
     assert_eq!(on_device.kind(), EventKind::Vmm(created));
     let on_host = RecordBytes::of("cuMemCreate").args(&[1, 64]).out(0x12).descriptor(&[(8, 3, 4)]);
-    let EventKind::Vmm(VmmCall::Create { place, .. }) = on_host.kind() else { panic!() };
-    assert_eq!(place, MemoryLocation::Host);
+    let EventKind::Vmm(VmmCall::Create { location, .. }) = on_host.kind() else { panic!() };
+    assert_eq!(location, MemoryLocation::Host);
     let map = RecordBytes::of("cuMemMap").args(&[0x7f00, 64, 0, 0x11]).kind();
     let mapped = VmmCall::Map { address: 0x7f00, bytes: 64, handle: PhysicalHandleId(0x11) };
     assert_eq!(map, EventKind::Vmm(mapped));
@@ -290,7 +290,7 @@ fn array_size_follows_from_the_descriptor() {
 #[test]
 fn pools_and_graphs() {
     let reserved = RecordBytes::of("cuMemPoolGetAttribute").args(&[9, 5]).out(64 << 20).kind();
-    let expected = PoolCall::ToldReserved { pool: PoolId(9), bytes: 64 << 20 };
+    let expected = PoolCall::ReservedReported { pool: PoolId(9), bytes: 64 << 20 };
     assert_eq!(reserved, EventKind::Pool(expected));
     assert_eq!(RecordBytes::of("cuMemPoolGetAttribute").args(&[9, 4]).event(), None);
     let node = |symbol: &str, base: usize| {
@@ -306,7 +306,7 @@ fn pools_and_graphs() {
         graph: GraphId(6),
         address: 0x7f00,
         bytes: 512,
-        place: MemoryLocation::Device(DeviceId(0)),
+        location: MemoryLocation::Device(DeviceId(0)),
     });
     assert_eq!(node("cuGraphAddMemAllocNode", 0), expected);
     assert_eq!(node("cuGraphAddNode", 16), expected);

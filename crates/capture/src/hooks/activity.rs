@@ -61,7 +61,7 @@ const fn fill_rows(symbol: &'static str, element: u8, asynchronous: bool) -> Hoo
 use CopyDirection::{Array, DeviceToDevice, DeviceToHost, HostToDevice, Peer};
 
 /// Functions that launch kernels, name them, or copy or set memory.
-pub(super) const WORK: &[Hook] = &[
+pub(super) const ACTIVITY: &[Hook] = &[
     // Kernels.
     hook("cuLaunchKernel", CallSemantics::Launch { config: false }),
     hook("cuLaunchKernel_ptsz", CallSemantics::Launch { config: false }),

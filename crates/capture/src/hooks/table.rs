@@ -1,10 +1,10 @@
-//! The hook table. The index of a row is its attach cookie and its [`engine::ids::FunctionId`].
+//! The hook table. The index of a row is its attach cookie and its [`engine::model::ids::FunctionId`].
 
 use engine::model::event::FreeFunction;
 use engine::model::ids::AddressType;
 use engine::model::memory_kind::MemoryKind;
 
-use super::activity::WORK;
+use super::activity::ACTIVITY;
 use super::objects::OBJECTS;
 use super::{
     CallSemantics, DescriptorType, FlagsSource, Hook, PointerSource, PoolSource, SizeSource,
@@ -45,10 +45,10 @@ const fn instantiate(symbol: &'static str, flags: FlagsSource) -> Hook {
 /// All hooked functions. If a driver exports one address under two names, the first row is used.
 pub const HOOKS: &[Hook] = &joined();
 
-const COUNT: usize = MEMORY.len() + WORK.len() + OBJECTS.len();
+const COUNT: usize = MEMORY.len() + ACTIVITY.len() + OBJECTS.len();
 
 const fn joined() -> [Hook; COUNT] {
-    let parts = [MEMORY, WORK, OBJECTS];
+    let parts = [MEMORY, ACTIVITY, OBJECTS];
     let mut all = [MEMORY[0]; COUNT];
     let (mut row, mut part) = (0, 0);
     while part < parts.len() {

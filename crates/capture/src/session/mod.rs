@@ -447,7 +447,7 @@ impl Session {
                 let activity = self.activity.as_mut();
                 let named = activity.map(|activity| activity.apply_name(named)).unwrap_or_default();
                 let event = |activity| {
-                    let kind = EventKind::Work(activity);
+                    let kind = EventKind::Activity(activity);
                     Event { pid, tid: Tid(pid.0), entry_time: at, time: at, kind }
                 };
                 events.extend(named.into_iter().map(event));

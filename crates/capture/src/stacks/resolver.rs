@@ -16,7 +16,9 @@ use super::native::{FrameLocation, NativeUnwinder, UnwoundStack};
 use super::python::PythonUnsupported;
 use super::python_processes::PythonProcesses;
 use super::records::{StackOrigin, StackRecord};
-use super::symbolizer_thread::{NativeStack, PythonStack, QUEUE, SymbolizeJob, SymbolizerThread};
+use super::symbolizer_thread::{
+    NativeStack, PythonStack, QUEUE_CAPACITY, SymbolizeJob, SymbolizerThread,
+};
 use crate::decode::{ExecGeneration, StackRef};
 use crate::hooks::HOOKS;
 use crate::libraries::MmapEvent;
@@ -81,7 +83,7 @@ impl SiteResolver {
     /// `loops`: the kernel has `bpf_loop`.
     pub(crate) fn new(maps: StackMaps, loops: bool) -> std::io::Result<Self> {
         let native = NativeUnwinder::new();
-        let symbolizer = SymbolizerThread::start(native.registry(), QUEUE)?;
+        let symbolizer = SymbolizerThread::start(native.registry(), QUEUE_CAPACITY)?;
         let known = KnownStacks::new(MapHandle::try_from(&maps.known).map_err(io)?, loops);
         Ok(Self {
             maps,

@@ -15,7 +15,7 @@ use super::native::{FrameLocation, ModuleRegistry, NativeSymbolizer, StackEnd};
 use crate::threads::contain;
 
 /// Maximum number of sites in the queue, and of results.
-pub(super) const QUEUE: usize = 1024;
+pub(super) const QUEUE_CAPACITY: usize = 1024;
 
 /// A site to symbolize.
 #[derive(Debug)]

@@ -227,7 +227,7 @@ fn event_name(kind: &EventKind) -> &'static str {
         EventKind::ThreadExit => "thread exit",
         EventKind::ThreadName(_) => "thread name",
         EventKind::Vmm(_) => "vmm",
-        EventKind::Work(_) => "activity",
+        EventKind::Activity(_) => "activity",
         other => panic!("no record gives {other:?}"),
     }
 }

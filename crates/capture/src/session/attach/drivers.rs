@@ -93,7 +93,7 @@ impl Notice {
 pub(in crate::session) const DETACH_DELAY: Duration = Duration::from_secs(30);
 
 /// Maximum number of failures kept, so that each is reported once.
-const REPORTED: usize = 1024;
+const MAX_REPORTED_FAILURES: usize = 1024;
 
 struct AttachedDriver {
     library: DriverLibrary,
@@ -331,7 +331,7 @@ impl DriverAttachments {
 
     /// Reports why a file cannot be probed, once.
     fn report_failure(&mut self, error: &dyn std::error::Error) {
-        if self.reported.len() >= REPORTED {
+        if self.reported.len() >= MAX_REPORTED_FAILURES {
             self.reported.clear();
         }
         let reason = error.to_string();

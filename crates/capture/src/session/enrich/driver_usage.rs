@@ -35,7 +35,7 @@ pub(crate) struct DriverUsage {
 /// Consecutive failed queries, and time without a response, after which the last sample is dropped.
 /// A single failure is tolerated: an old sample is better than none.
 const MAX_FAILURES: u32 = 3;
-const MAX_SILENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl DriverUsage {
     pub(crate) fn open() -> Self {
@@ -120,8 +120,8 @@ impl DriverUsage {
             }
             None => None,
         };
-        let timed_out = self.last_response.is_some_and(|time| time.elapsed() >= MAX_SILENCE);
-        let no_response = || format!("no response for {} seconds", MAX_SILENCE.as_secs());
+        let timed_out = self.last_response.is_some_and(|time| time.elapsed() >= RESPONSE_TIMEOUT);
+        let no_response = || format!("no response for {} seconds", RESPONSE_TIMEOUT.as_secs());
         let Some(reason) = reason.or_else(|| timed_out.then(no_response)) else {
             return (None, false);
         };
@@ -155,7 +155,7 @@ impl DriverUsage {
         let response = self.poller.as_ref().and_then(UsagePoller::latest);
         let (sample, lost) = self.check_response(response);
         if lost {
-            events.push(event(NO_PROCESS, now, EventKind::DriverAccountLost));
+            events.push(event(NO_PROCESS, now, EventKind::DriverUsageLost));
         }
         let Some(sample) = sample else { return events };
         events.extend(self.free_changes(&sample, now));
@@ -174,11 +174,11 @@ impl DriverUsage {
             }
             holders.insert((pid, gpu));
             let only = gpu_counts.get(&pid) == Some(&1);
-            let kind = EventKind::DriverAccount { gpu, bytes, only };
+            let kind = EventKind::DriverUsage { gpu, bytes, only };
             events.push(Event { entry_time: sample.queried_at, ..event(pid, now, kind) });
         }
         for (pid, gpu) in self.holders.difference(&holders) {
-            let kind = EventKind::DriverAccount { gpu: *gpu, bytes: 0, only: false };
+            let kind = EventKind::DriverUsage { gpu: *gpu, bytes: 0, only: false };
             events.push(Event { entry_time: sample.queried_at, ..event(*pid, now, kind) });
         }
         self.holders = holders;

@@ -37,7 +37,7 @@ impl KernelNameReader {
             Record::KernelName(named) if !named.from_memory => (named.pid, named.kernel),
             Record::Event(Event {
                 pid,
-                kind: EventKind::Work(GpuActivity::Alias { function, kernel }),
+                kind: EventKind::Activity(GpuActivity::Alias { function, kernel }),
                 ..
             }) if self.named.get(pid).and_then(|kernels| kernels.get(kernel)) == Some(&true) => {
                 (*pid, *function)
@@ -76,8 +76,8 @@ impl KernelNameReader {
         let name = read_name(pid, kernel);
         kernels.insert(kernel, name.is_some());
         Some(match name {
-            Some(name) => GpuActivity::Named { kernel, name, by: NameSource::Memory },
-            None => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
+            Some(name) => GpuActivity::Named { kernel, name, source: NameSource::Memory },
+            None => GpuActivity::Unnamed { kernel, reason: UnnamedReason::BeforeTrace },
         })
     }
 
@@ -99,11 +99,11 @@ fn from_record(named: KernelNameRecord) -> GpuActivity {
     };
     match name {
         Some(name) if from_memory && is_plausible(&name) => {
-            GpuActivity::Named { kernel, name, by: NameSource::Memory }
+            GpuActivity::Named { kernel, name, source: NameSource::Memory }
         }
-        _ if from_memory => GpuActivity::Nameless { kernel, why: UnnamedReason::BeforeTrace },
-        Some(name) => GpuActivity::Named { kernel, name, by: NameSource::Call },
-        None => GpuActivity::Nameless { kernel, why: UnnamedReason::Unreadable },
+        _ if from_memory => GpuActivity::Unnamed { kernel, reason: UnnamedReason::BeforeTrace },
+        Some(name) => GpuActivity::Named { kernel, name, source: NameSource::Call },
+        None => GpuActivity::Unnamed { kernel, reason: UnnamedReason::Unreadable },
     }
 }
 
@@ -160,14 +160,14 @@ mod tests {
         let (pid, kernel) = (Pid(std::process::id()), KernelId(object.as_ptr() as u64));
         let mut names = KernelNameReader::default();
         let named =
-            GpuActivity::Named { kernel, name: "_Z6kernelPf".into(), by: NameSource::Memory };
+            GpuActivity::Named { kernel, name: "_Z6kernelPf".into(), source: NameSource::Memory };
         assert_eq!(names.name_of(pid, kernel), Some(named));
         assert_eq!(names.name_of(pid, kernel), None);
         let invalid = KernelId(0xdead_0000);
-        let why = UnnamedReason::BeforeTrace;
+        let reason = UnnamedReason::BeforeTrace;
         assert_eq!(
             names.name_of(pid, invalid),
-            Some(GpuActivity::Nameless { kernel: invalid, why })
+            Some(GpuActivity::Unnamed { kernel: invalid, reason })
         );
     }
 }

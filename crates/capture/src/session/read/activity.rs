@@ -241,7 +241,7 @@ impl ActivityCounters {
 
     fn add(&mut self, totals: Totals, now: Timestamp, delta: &mut ActivityDelta) {
         let mut push = |pid: Pid, start: u64, exec_gen, activity| {
-            let kind = EventKind::Work(activity);
+            let kind = EventKind::Activity(activity);
             let event = Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind };
             delta.0.entry((pid, start)).or_default().push((exec_gen, event));
         };
