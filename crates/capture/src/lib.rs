@@ -1,5 +1,5 @@
-//! Traces calls of the CUDA driver with eBPF and turns them into [`engine::model::event::Event`]s. The
-//! only library with unsafe code.
+//! Traces calls of the CUDA driver with eBPF and turns them into [`engine::model::event::Event`]s.
+//! The only library with unsafe code.
 //!
 //! Reading order: [`hooks`] (traced functions), `bpf/` (the probes), [`plan`] (how to attach on
 //! this host), [`libraries`] (where to attach), [`session`] (a running trace), [`decode`] (records

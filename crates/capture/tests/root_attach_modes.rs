@@ -30,7 +30,7 @@ fn every_attach_mode_works_on_a_new_kernel() {
 fn start_with_all_options(attach_modes: impl Iterator<Item = AttachMode>) {
     for attach_mode in attach_modes {
         let options = SessionOptions {
-            target: Target::Everybody,
+            target: Target::All,
             drivers: Vec::new(),
             ring_bytes: SessionOptions::RING_BYTES,
             table_entries: None,

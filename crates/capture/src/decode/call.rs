@@ -186,7 +186,8 @@ impl CallRecord<'_> {
             CallSemantics::AllocateAsync { pool, stream } => self.allocate_async(pool, stream),
             CallSemantics::Free { space, by } => self.free(space, by, None),
             CallSemantics::FreeAsync => {
-                self.free(AddressType::Pointer, FreeFunction::FreeAsync, Some(StreamId(self.argument(1))))
+                let stream = Some(StreamId(self.argument(1)));
+                self.free(AddressType::Pointer, FreeFunction::FreeAsync, stream)
             }
             CallSemantics::ContextCreate { .. }
             | CallSemantics::ContextDestroy

@@ -1,4 +1,5 @@
-//! The hook table. The index of a row is its attach cookie and its [`engine::model::ids::FunctionId`].
+//! The hook table. The index of a row is its attach cookie and its
+//! [`engine::model::ids::FunctionId`].
 
 use engine::model::event::FreeFunction;
 use engine::model::ids::AddressType;
