@@ -20,10 +20,10 @@ exports! {
     activity cuLaunchCooperativeKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint,
         bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle,
         params: *const c_void) = launch_cooperative;
-    activity cuLaunchKernelEx(config: InParam<LaunchConfig>, function: Handle, params: *const c_void,
-        extra: *const c_void) = launch_ex;
-    activity cuLaunchKernelEx_ptsz(config: InParam<LaunchConfig>, function: Handle, params: *const c_void,
-        extra: *const c_void) = launch_ex;
+    activity cuLaunchKernelEx(config: InParam<LaunchConfig>, function: Handle,
+        params: *const c_void, extra: *const c_void) = launch_ex;
+    activity cuLaunchKernelEx_ptsz(config: InParam<LaunchConfig>, function: Handle,
+        params: *const c_void, extra: *const c_void) = launch_ex;
 }
 
 /// `CUlaunchConfig`.

@@ -19,8 +19,8 @@ use crate::state::arena::BLOCK_BYTES;
 exports! {
     call cuMemExportToShareableHandle(shareable: OutParam<i32>, handle: Handle, handle_type: c_int,
         flags: u64) = export;
-    alloc cuMemImportFromShareableHandle(handle: OutParam<Handle>, shareable: u64, handle_type: c_int) =
-        import;
+    alloc cuMemImportFromShareableHandle(handle: OutParam<Handle>, shareable: u64,
+        handle_type: c_int) = import;
     call cuMulticastCreate(handle: OutParam<Handle>, prop: InParam<MulticastProp>) = multicast_create;
     call cuMulticastAddDevice(handle: Handle, device: CuDevice) = multicast_add_device;
     call cuMulticastBindMem(handle: Handle, offset: usize, memory: Handle, memory_offset: usize,

@@ -8,17 +8,21 @@ use crate::oracle::activity::CopyDirection;
 use crate::state;
 
 exports! {
-    activity cuMemcpyBatchAsync(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
-        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
+    activity cuMemcpyBatchAsync(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>,
+        count: usize, attributes: InParam<CopyAttributes>, indices: InParam<usize>,
+        attribute_count: usize,
         failed: OutParam<usize>, stream: Handle) = batch_v1;
-    activity cuMemcpyBatchAsync_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
-        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
+    activity cuMemcpyBatchAsync_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>,
+        count: usize, attributes: InParam<CopyAttributes>, indices: InParam<usize>,
+        attribute_count: usize,
         failed: OutParam<usize>, stream: Handle) = batch_v1;
-    activity cuMemcpyBatchAsync_v2(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
-        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
+    activity cuMemcpyBatchAsync_v2(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>,
+        count: usize, attributes: InParam<CopyAttributes>, indices: InParam<usize>,
+        attribute_count: usize,
         stream: Handle) = batch;
-    activity cuMemcpyBatchAsync_v2_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>, count: usize,
-        attributes: InParam<CopyAttributes>, indices: InParam<usize>, attribute_count: usize,
+    activity cuMemcpyBatchAsync_v2_ptsz(to: InParam<u64>, from: InParam<u64>, sizes: InParam<usize>,
+        count: usize, attributes: InParam<CopyAttributes>, indices: InParam<usize>,
+        attribute_count: usize,
         stream: Handle) = batch;
     activity cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize,
         attributes: InParam<CopyAttributes>, stream: Handle) = copy_with_attributes;
