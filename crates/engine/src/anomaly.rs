@@ -117,30 +117,30 @@ pub struct SizeAnomalyDetector {
 impl SizeAnomalyDetector {
     /// Adds an allocation; returns the baseline if the size is far above it.
     pub fn add(&mut self, bytes: u64, site: Option<SiteBaseline>) -> Option<Baseline> {
-        let usual = if bytes < MIN_SITE_BYTES { None } else { self.compare(bytes, site) };
+        let baseline = if bytes < MIN_SITE_BYTES { None } else { self.compare(bytes, site) };
         self.histogram.add(bytes);
-        usual
+        baseline
     }
 
     fn compare(&mut self, bytes: u64, site: Option<SiteBaseline>) -> Option<Baseline> {
-        let usual = match site.filter(|site| site.count >= MIN_SITE_SAMPLES) {
+        let baseline = match site.filter(|site| site.count >= MIN_SITE_SAMPLES) {
             Some(site) => {
-                let far = bytes / SITE_FACTOR > site.largest;
-                let usual = Baseline { bytes: Bytes(site.largest), of: site.count, of_site: true };
-                far.then_some(usual)?
+                let is_anomaly = bytes / SITE_FACTOR > site.largest;
+                let baseline = Baseline { bytes: Bytes(site.largest), of: site.count, of_site: true };
+                is_anomaly.then_some(baseline)?
             }
             None => {
                 let all = self.histogram.all;
-                let far = bytes >= MIN_PROCESS_BYTES
+                let is_anomaly = bytes >= MIN_PROCESS_BYTES
                     && all >= MIN_PROCESS_SAMPLES
                     && bytes / PROCESS_FACTOR > self.histogram.at(99, 100);
-                let usual = Bytes(self.histogram.at(9, 10));
-                far.then_some(Baseline { bytes: usual, of: all, of_site: false })?
+                let baseline = Bytes(self.histogram.at(9, 10));
+                is_anomaly.then_some(Baseline { bytes: baseline, of: all, of_site: false })?
             }
         };
         let more = bytes / 2 > self.reported;
         self.reported = self.reported.max(bytes);
-        more.then_some(usual)
+        more.then_some(baseline)
     }
 }
 
@@ -165,7 +165,7 @@ pub struct GrowthAnomaly {
     /// Length of the interval.
     pub within: Nanos,
     /// 90th percentile of the growth in earlier intervals.
-    pub usual: Bytes,
+    pub baseline: Bytes,
 }
 
 impl GrowthAnomalyDetector {
@@ -189,22 +189,22 @@ impl GrowthAnomalyDetector {
         let (number, before) = self.current.replace((at.0 >> GROWTH_WINDOW_LOG2_NS, live))?;
         let explained = std::mem::take(&mut self.explained);
         let grown = live.saturating_sub(before);
-        let usual = self.histogram.at(99, 100).max(MIN_BASELINE_BYTES);
-        let far = self.histogram.all >= MIN_GROWTH_SAMPLES
+        let baseline = self.histogram.at(99, 100).max(MIN_BASELINE_BYTES);
+        let is_anomaly = self.histogram.all >= MIN_GROWTH_SAMPLES
             && grown >= MIN_GROWTH_BYTES
-            && grown / SITE_FACTOR > usual
+            && grown / SITE_FACTOR > baseline
             && explained < grown / 2
             && grown / 2 > self.reported;
-        let nine_of_ten = Bytes(self.histogram.at(9, 10));
+        let p90 = Bytes(self.histogram.at(9, 10));
         self.histogram.add(grown);
-        far.then(|| {
+        is_anomaly.then(|| {
             self.reported = grown;
             let at = Timestamp((number + 1) << GROWTH_WINDOW_LOG2_NS);
             GrowthAnomaly {
                 at,
                 bytes: Bytes(grown),
                 within: Nanos(1 << GROWTH_WINDOW_LOG2_NS),
-                usual: nine_of_ten,
+                baseline: p90,
             }
         })
     }
@@ -230,9 +230,9 @@ mod tests {
     fn single_large_allocation_is_an_anomaly() {
         let mut sizes = SizeAnomalyDetector::default();
         assert!((0..20).all(|_| sizes.add(10 * MIB, None).is_none()));
-        let usual = sizes.add(2096 * MIB, None).unwrap();
-        assert_eq!((usual.of, usual.of_site), (20, false));
-        assert!((10 * MIB..16 * MIB).contains(&usual.bytes.0), "{}", usual.bytes);
+        let baseline = sizes.add(2096 * MIB, None).unwrap();
+        assert_eq!((baseline.of, baseline.of_site), (20, false));
+        assert!((10 * MIB..16 * MIB).contains(&baseline.bytes.0), "{}", baseline.bytes);
         // Further allocations of that size are not reported.
         assert!((0..20).all(|_| sizes.add(2096 * MIB, None).is_none()));
     }
@@ -243,8 +243,8 @@ mod tests {
         let site = |count, largest| Some(SiteBaseline { count, largest });
         assert_eq!(sizes.add(20 * MIB, site(31, MIB)), None);
         assert_eq!(sizes.add(8 * MIB, site(32, MIB)), None);
-        let usual = sizes.add(90 * MIB, site(32, 2 * MIB)).unwrap();
-        assert_eq!(usual, Baseline { bytes: Bytes(2 * MIB), of: 32, of_site: true });
+        let baseline = sizes.add(90 * MIB, site(32, 2 * MIB)).unwrap();
+        assert_eq!(baseline, Baseline { bytes: Bytes(2 * MIB), of: 32, of_site: true });
         assert_eq!(sizes.add(100 * MIB, site(32, 2 * MIB)), None);
     }
 

@@ -2,10 +2,10 @@
 //! cost that depends on what is shown, not on the number of live allocations.
 
 mod activity;
-mod certainty;
+mod uncertainty;
 
 pub use activity::{ActivityView, CopyView, KernelView};
-pub use certainty::{LostTotals, ReceivedCalls, Uncertainty};
+pub use uncertainty::{LostTotals, ReceivedCalls, Uncertainty};
 
 use crate::model::container::Container;
 use crate::model::ids::{
@@ -182,9 +182,9 @@ pub struct ProcessView {
     /// Size of reserved address space, which is not memory.
     pub reserved_addresses: Bytes,
     /// API misuse that the driver accepted or rejected.
-    pub mistakes: ApiMisuse,
+    pub api_misuse: ApiMisuse,
     /// Launches and copies, if they are counted.
-    pub work: Option<ActivityView>,
+    pub activity: Option<ActivityView>,
     /// CUDA objects, of all kinds that it ever created or destroyed.
     pub objects: Vec<ObjectView>,
     /// Use of that memory by PyTorch's cache, if requested.
@@ -194,7 +194,7 @@ pub struct ProcessView {
     /// Number of sites; the list may be shorter.
     pub sites_total: u64,
     /// Losses in this process.
-    pub certainty: Uncertainty,
+    pub uncertainty: Uncertainty,
 }
 
 impl ProcessView {
@@ -375,7 +375,7 @@ pub struct AllocationView {
     /// Allocation site.
     pub site: SiteName,
     /// Baseline of its site or process, if this allocation is a size anomaly.
-    pub unusual: Option<Bytes>,
+    pub baseline: Option<Bytes>,
 }
 
 /// An allocation site: everything that was allocated with one call stack. Totals are of device
@@ -505,7 +505,7 @@ pub struct OutOfMemory {
     /// GPU of the host, if known.
     pub gpu: Option<GpuId>,
     /// Kind and size of the request.
-    pub asked: Option<(MemoryKind, Bytes)>,
+    pub requested: Option<(MemoryKind, Bytes)>,
     /// Allocation site.
     pub site: Option<SiteId>,
     /// Name of the site, as far as it was resolved when the snapshot was made.

@@ -159,9 +159,9 @@ pub struct CacheTensors {
     /// Device memory held by the cache.
     pub cache: u64,
     /// Growth per hour of the tensor sites that leak.
-    pub per_hour: u64,
+    pub growth_per_hour: u64,
     /// Growth per hour of the cache itself.
-    pub cache_per_hour: u64,
+    pub cache_growth_per_hour: u64,
     /// Whether the total of all tensors is bounded: see [`crate::leak`].
     pub bounded: bool,
 }
@@ -170,7 +170,7 @@ impl CacheTensors {
     /// Whether tensor sites that leak make up at least half of the growth of the cache.
     #[must_use]
     pub const fn explain_growth(&self) -> bool {
-        self.per_hour > 0 && self.per_hour >= self.cache_per_hour / 2
+        self.growth_per_hour > 0 && self.growth_per_hour >= self.cache_growth_per_hour / 2
     }
 
     /// Whether the cache is at most twice as large as the peak of its tensors, which do not grow.
@@ -234,7 +234,7 @@ pub struct Anomaly {
     /// Memory kind.
     pub kind: MemoryKind,
     /// What was anomalous.
-    pub what: AnomalyKind,
+    pub details: AnomalyKind,
 }
 
 /// Kind of anomaly, with its values.
@@ -247,7 +247,7 @@ pub enum AnomalyKind {
         /// Size.
         bytes: Bytes,
         /// Baseline: 90th percentile for a process, largest size for a site.
-        usual: Bytes,
+        baseline: Bytes,
         /// Number of allocations that it is based on.
         of: u64,
         /// Whether this is the baseline of the site; otherwise that of the process.
@@ -262,6 +262,6 @@ pub enum AnomalyKind {
         /// Length of the interval.
         within: Nanos,
         /// Baseline: 90th percentile of the growth in such intervals.
-        usual: Bytes,
+        baseline: Bytes,
     },
 }

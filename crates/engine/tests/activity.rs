@@ -20,7 +20,7 @@ fn shape(x: u32) -> LaunchShape {
 }
 
 fn named(kernel: u64, name: &str) -> GpuActivity {
-    GpuActivity::Named { kernel: KernelId(kernel), name: name.into(), by: NameSource::Call }
+    GpuActivity::Named { kernel: KernelId(kernel), name: name.into(), source: NameSource::Call }
 }
 
 /// `calls` more launches; `shapes` are all launches so far, the last one is the newest.
@@ -34,16 +34,16 @@ fn launched(kernel: u64, calls: u64, shapes: &[(u32, u64)]) -> GpuActivity {
     })
 }
 
-fn view(activity: Vec<GpuActivity>) -> ActivityView {
+fn view(activities: Vec<GpuActivity>) -> ActivityView {
     let mut ledger = Ledger::new().with_activity();
-    for (work, at) in activity.into_iter().zip(1..) {
+    for (activity, at) in activities.into_iter().zip(1..) {
         let at = Timestamp(at);
-        let what = EventKind::Work(work);
-        ledger.apply(&Event { pid: Pid(1), tid: Tid(1), entry_time: at, time: at, kind: what });
+        let kind = EventKind::Activity(activity);
+        ledger.apply(&Event { pid: Pid(1), tid: Tid(1), entry_time: at, time: at, kind });
     }
     let snapshot = ledger
         .snapshot(Timestamp(1000), &SnapshotOptions { top: 100, ..SnapshotOptions::default() });
-    snapshot.processes[0].work.clone().unwrap()
+    snapshot.processes[0].activity.clone().unwrap()
 }
 
 fn row<'a>(view: &'a ActivityView, name: &str) -> &'a KernelView {

@@ -24,14 +24,14 @@ use engine::verdict::{Confidence, Evidence, Resource, SiteVerdict, Verdict};
 
 const MIB: u64 = 1 << 20;
 
-fn apply(ledger: &mut Ledger, pid: u32, what: EventKind) {
+fn apply(ledger: &mut Ledger, pid: u32, kind: EventKind) {
     let at = Timestamp(1000);
-    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what });
+    ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind });
 }
 
 fn holds(ledger: &mut Ledger, pid: u32, device: u16, bytes: u64) {
-    let facts = ProcessInfo { start: 1, uid: 1000, name: "python".into(), before_trace: false };
-    apply(ledger, pid, EventKind::Process(facts));
+    let info = ProcessInfo { start: 1, uid: 1000, name: "python".into(), before_trace: false };
+    apply(ledger, pid, EventKind::Process(info));
     apply(ledger, pid, EventKind::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
     let before = ledger
         .holders(DeviceFilter::AllDevices)
@@ -53,14 +53,14 @@ fn snapshot(ledger: &mut Ledger) -> Snapshot {
 const NONE_PROTECTED: &dyn Fn(&ProcessView) -> bool = &|_| false;
 const BUSY: &dyn Fn(&ProcessView) -> Option<Nanos> = &|_| None;
 
-fn situation(snapshot: &Snapshot) -> AdviceInput<'_> {
+fn input(snapshot: &Snapshot) -> AdviceInput<'_> {
     let (protected, idle) = (NONE_PROTECTED, BUSY);
     let gpu = Some(GpuId(0));
     AdviceInput { snapshot, gpu, only: &[], requester: None, cause: None, protected, idle }
 }
 
 fn short(steps: &[AdviceStep]) -> Vec<(AdviceAction, u32, u64, Precision)> {
-    steps.iter().map(|step| (step.action, step.pid.0, step.bytes.0 / MIB, step.known)).collect()
+    steps.iter().map(|step| (step.action, step.pid.0, step.bytes.0 / MIB, step.precision)).collect()
 }
 
 #[test]
@@ -68,20 +68,20 @@ fn steps_are_ordered_by_cost() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 300 * MIB);
     holds(&mut ledger, 1, 0, 600 * MIB);
-    let what = TensorOp::Allocated { address: 1 << 40, bytes: 300 * MIB, site: None };
+    let op = TensorOp::Allocated { address: 1 << 40, bytes: 300 * MIB, site: None };
     let (device, allocated, reserved) = (DeviceId(0), 300 * MIB, 900 * MIB);
-    apply(&mut ledger, 1, EventKind::Tensor(TensorEvent { what, device, allocated, reserved }));
+    apply(&mut ledger, 1, EventKind::Tensor(TensorEvent { op, device, allocated, reserved }));
     holds(&mut ledger, 2, 0, 100 * MIB);
     let pool = PoolId(7);
     apply(&mut ledger, 2, EventKind::Pool(PoolCall::OfDevice { pool, device, current: true }));
-    apply(&mut ledger, 2, EventKind::Pool(PoolCall::ToldReserved { pool, bytes: 700 * MIB }));
+    apply(&mut ledger, 2, EventKind::Pool(PoolCall::ReservedReported { pool, bytes: 700 * MIB }));
     holds(&mut ledger, 3, 0, 50 * MIB);
-    apply(&mut ledger, 3, EventKind::DriverAccount { gpu: GpuId(0), bytes: 80 * MIB, only: false });
+    apply(&mut ledger, 3, EventKind::DriverUsage { gpu: GpuId(0), bytes: 80 * MIB, only: false });
     holds(&mut ledger, 4, 1, 5000 * MIB);
     let snapshot = snapshot(&mut ledger);
     let idle =
         |process: &ProcessView| (process.key.pid == Pid(3)).then_some(Nanos::from_millis(600_000));
-    let steps = advise(&AdviceInput { idle: &idle, ..situation(&snapshot) });
+    let steps = advise(&AdviceInput { idle: &idle, ..input(&snapshot) });
     let (exact, at_most, estimate) = (Precision::Exact, Precision::UpperBound, Precision::Estimate);
     assert_eq!(
         short(&steps),
@@ -93,7 +93,7 @@ fn steps_are_ordered_by_cost() {
             (AdviceAction::Stop, 2, 100, estimate),
         ]
     );
-    assert!(steps[2].why.contains("10 minutes"), "{}", steps[2].why);
+    assert!(steps[2].reason.contains("10 minutes"), "{}", steps[2].reason);
     assert_eq!(steps[2].commands[0].text, "kill -TERM 3");
     assert_eq!(steps[1].commands[0].text, "torch.cuda.empty_cache()");
     assert_eq!(steps[1].commands[0].language, CommandLanguage::Python);
@@ -120,7 +120,7 @@ fn restart_of_leaking_process_frees_leaked_bytes() {
         SiteVerdict { resource: Resource::Memory(MemoryKind::Pinned), ..suspect(0, 999 * MIB) };
     snapshot.suspects =
         vec![suspect(0, 400 * MIB), suspect(0, 100 * MIB), suspect(1, 77 * MIB), pinned];
-    let steps = advise(&situation(&snapshot));
+    let steps = advise(&input(&snapshot));
     let expected = [
         (AdviceAction::RestartLeaking, 1, 500, Precision::Estimate),
         (AdviceAction::Stop, 1, 900, Precision::Estimate),
@@ -137,7 +137,7 @@ fn services_and_protected_processes_are_never_stopped() {
     let server = snapshot.processes.iter_mut().find(|one| one.key.pid == Pid(2)).unwrap();
     server.name = "nvidia-cuda-mps-server".into();
     let protected = |process: &ProcessView| process.key.pid == Pid(1);
-    assert!(advise(&AdviceInput { protected: &protected, ..situation(&snapshot) }).is_empty());
+    assert!(advise(&AdviceInput { protected: &protected, ..input(&snapshot) }).is_empty());
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn requester_is_advised_to_reduce_use_not_to_stop() {
     let mut ledger = Ledger::new();
     holds(&mut ledger, 1, 0, 900 * MIB);
     let snapshot = snapshot(&mut ledger);
-    let asker = Some(Pid(1));
+    let requester = Some(Pid(1));
     let steps = advise(&AdviceInput {
-        requester: asker,
+        requester,
         cause: Some(OomCause::CacheFragmentation),
-        ..situation(&snapshot)
+        ..input(&snapshot)
     });
     let actions: Vec<_> = steps.iter().map(|step| step.action).collect();
     assert_eq!(actions, [AdviceAction::UseExpandableSegments, AdviceAction::ReduceMemoryUse]);
@@ -185,7 +185,7 @@ fn unsafe_container_names_are_not_put_in_commands() {
     ] {
         let container = Container { id: id.into(), runtime, pod, container_pid: None };
         snapshot.processes[0].container = Some(Arc::new(container));
-        assert_eq!(advise(&situation(&snapshot))[0].commands[0].text, command);
+        assert_eq!(advise(&input(&snapshot))[0].commands[0].text, command);
     }
 }
 
@@ -194,9 +194,9 @@ fn advice_is_limited_to_selected_processes() {
     let mut ledger = Ledger::new();
     (1..4).for_each(|pid| holds(&mut ledger, pid, 0, u64::from(pid) * MIB));
     let snapshot = snapshot(&mut ledger);
-    let steps = advise(&AdviceInput { only: &[Pid(2)], ..situation(&snapshot) });
+    let steps = advise(&AdviceInput { only: &[Pid(2)], ..input(&snapshot) });
     assert_eq!(short(&steps), [(AdviceAction::Stop, 2, 2, Precision::Estimate)]);
-    let everywhere = advise(&AdviceInput { gpu: None, ..situation(&snapshot) });
+    let everywhere = advise(&AdviceInput { gpu: None, ..input(&snapshot) });
     assert_eq!(everywhere.len(), 3);
     assert_eq!(everywhere[0].bytes, Bytes(3 * MIB));
 }
@@ -212,7 +212,7 @@ fn advice_matches_the_cause() {
             pid,
             EventKind::Pool(PoolCall::OfDevice { pool, device, current: true }),
         );
-        apply(&mut ledger, pid, EventKind::Pool(PoolCall::ToldReserved { pool, bytes: 70 * MIB }));
+        apply(&mut ledger, pid, EventKind::Pool(PoolCall::ReservedReported { pool, bytes: 70 * MIB }));
     }
     let snapshot = snapshot(&mut ledger);
     let less = (AdviceAction::ReduceMemoryUse, 1);
@@ -233,13 +233,13 @@ fn advice_matches_the_cause() {
             "a smaller batch",
         ),
     ] {
-        let asker = Some(Pid(1));
+        let requester = Some(Pid(1));
         let steps =
-            advise(&AdviceInput { requester: asker, cause: Some(cause), ..situation(&snapshot) });
+            advise(&AdviceInput { requester, cause: Some(cause), ..input(&snapshot) });
         let found: Vec<_> = steps.iter().map(|step| (step.action, step.pid.0)).collect();
         assert_eq!(found, expected, "{cause:?}");
-        let why =
-            &steps.iter().find(|step| step.action == AdviceAction::ReduceMemoryUse).unwrap().why;
-        assert!(why.contains(says), "{cause:?}: {why}");
+        let reason =
+            &steps.iter().find(|step| step.action == AdviceAction::ReduceMemoryUse).unwrap().reason;
+        assert!(reason.contains(says), "{cause:?}: {reason}");
     }
 }

@@ -49,8 +49,8 @@ fn one(metric: &'static Metric, labels: &[&str], value: f64) -> MetricSet {
     MetricSet { families: vec![family(metric, &[(labels, value)])] }
 }
 
-fn alerts(limits: &Thresholds) -> AlertEvaluator {
-    AlertEvaluator::new(builtin::rules(limits), span(60))
+fn alerts(thresholds: &Thresholds) -> AlertEvaluator {
+    AlertEvaluator::new(builtin::rules(thresholds), span(60))
 }
 
 fn fired(changes: &[Transition]) -> Vec<&Alert> {
@@ -229,12 +229,12 @@ fn out_of_memory_fires_on_the_first_sample() {
         "out of memory on GPU 0: 2 failed calls in the last 10 minutes"
     );
     assert_eq!(fired(&changes)[0].rule.severity, Severity::Critical);
-    let mut over = Vec::new();
+    let mut later = Vec::new();
     for second in 1..720 {
         let changes = alerts.evaluate(&count(2.0), at(second));
-        over.extend(changes.into_iter().map(|change| (second, change)));
+        later.extend(changes.into_iter().map(|change| (second, change)));
     }
-    let [(second, Transition::Resolved(_))] = &over[..] else { panic!("{over:?}") };
+    let [(second, Transition::Resolved(_))] = &later[..] else { panic!("{later:?}") };
     assert!((660..700).contains(second), "ten minutes plus the hold time: {second}");
     assert_eq!(alerts.evaluate(&count(3.0), at(800)).len(), 1, "another one");
 }
@@ -301,10 +301,10 @@ fn custom_rule_matches_only_its_labels() {
         is_builtin: false,
         severity: Severity::Info,
         metric: &catalog::PINNED,
-        measure: RuleExpr::Value,
+        expr: RuleExpr::Value,
         matching: vec![("process".into(), "train".into())],
         at_least: None,
-        limit: Threshold::Above(100.0),
+        threshold: Threshold::Above(100.0),
         slack: 0.0,
         hold: Nanos(0),
         summary: "{process} pins {value}, more than {threshold}; {pod}".into(),

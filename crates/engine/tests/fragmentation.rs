@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 
 /// Parses a segment: `a4` is 4 MiB in use, `p` pending, `f` free; a `k` after the number means KiB.
 /// The requested size is the whole block, or the number after `/`.
-fn segment(notation: &str, part: PoolSizeClass, expandable: bool) -> Segment {
+fn segment(notation: &str, size_class: PoolSizeClass, expandable: bool) -> Segment {
     let mut address = 1 << 40;
     let size = |text: &str| match text.strip_suffix('k') {
         Some(kib) => kib.parse::<u64>().unwrap() << 10,
@@ -51,7 +51,7 @@ fn segment(notation: &str, part: PoolSizeClass, expandable: bool) -> Segment {
         .collect();
     Segment {
         device: Some(DeviceId(0)),
-        pool: CachePool { id: (0, 0), part },
+        pool: CachePool { id: (0, 0), size_class },
         stream: Some(StreamId(0)),
         address: 1 << 40,
         bytes: blocks.iter().map(|block| block.bytes).sum(),
@@ -234,9 +234,9 @@ fn driver_pools_have_totals_only() {
 fn advice(segments: &[Segment], settings: &AllocatorSettings) -> Vec<Suggestion> {
     let found = analyze(segments, &[], settings);
     for advice in &found.advice {
-        assert!(advice.what.reason().ends_with(|last: char| last.is_alphanumeric() || last == ')'));
+        assert!(advice.suggestion.reason().ends_with(|last: char| last.is_alphanumeric() || last == ')'));
     }
-    found.advice.into_iter().map(|advice| advice.what).collect()
+    found.advice.into_iter().map(|advice| advice.suggestion).collect()
 }
 
 #[test]
@@ -289,13 +289,12 @@ fn many_sizes_between_gaps_suggest_rounding() {
     let found = advice(&large(&[&mixed.join(" ")]), &AllocatorSettings::default());
     let steps = found.iter().find_map(Suggestion::setting).unwrap();
     assert_eq!(steps, "expandable_segments:True");
-    assert!(found.iter().any(|what| matches!(
-        what,
+    assert!(found.iter().any(|suggestion| matches!(suggestion,
         Suggestion::RoundupPower2Divisions { divisions: 8, sizes: 18, blocks: 18, .. }
     )));
     let same: Vec<String> = (2..20).map(|_| "a4 f4".to_owned()).collect();
     let found = advice(&large(&[&same.join(" ")]), &AllocatorSettings::default());
-    assert!(!found.iter().any(|what| matches!(what, Suggestion::RoundupPower2Divisions { .. })));
+    assert!(!found.iter().any(|suggestion| matches!(suggestion, Suggestion::RoundupPower2Divisions { .. })));
 }
 
 #[test]
@@ -315,7 +314,7 @@ prop_compose! {
         blocks in prop::collection::vec((0_u8..3, 1_u64..1 << 16, 0_u64..1 << 16), 0..12),
         device in 0_u16..2,
         stream in 0_u64..2,
-        part in prop::sample::select(vec![PoolSizeClass::Small, PoolSizeClass::Large, PoolSizeClass::Whole]),
+        size_class in prop::sample::select(vec![PoolSizeClass::Small, PoolSizeClass::Large, PoolSizeClass::Whole]),
         expandable: bool,
     ) -> Segment {
         let mut address = 1 << 30;
@@ -327,7 +326,7 @@ prop_compose! {
         }).collect();
         Segment {
             device: Some(DeviceId(device)),
-            pool: CachePool { id: (0, 0), part },
+            pool: CachePool { id: (0, 0), size_class },
             stream: Some(StreamId(stream)),
             address: 1 << 30,
             bytes: blocks.iter().map(|block| block.bytes).sum(),
@@ -385,6 +384,6 @@ proptest! {
         };
         let found = analyze(&[segment], &[], &settings);
         let _ = found.would_fit(Some(DeviceId(0)), request);
-        prop_assert!(found.advice.iter().all(|advice| !advice.what.reason().is_empty()));
+        prop_assert!(found.advice.iter().all(|advice| !advice.suggestion.reason().is_empty()));
     }
 }

@@ -18,18 +18,18 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::{Frame, SiteName};
 use engine::model::units::Timestamp;
 
-fn event(at: u64, pid: u32, what: EventKind) -> Event {
+fn event(at: u64, pid: u32, kind: EventKind) -> Event {
     Event {
         pid: Pid(pid),
         tid: Tid(pid),
         entry_time: Timestamp(at),
         time: Timestamp(at),
-        kind: what,
+        kind,
     }
 }
 
 fn allocate(at: u64, pid: u32, device: u16, kind: MemoryKind, site: u32, bytes: u64) -> Event {
-    let what = EventKind::Allocate(Allocate {
+    let event_kind = EventKind::Allocate(Allocate {
         key: AllocationKey::address(at),
         kind,
         bytes,
@@ -39,15 +39,15 @@ fn allocate(at: u64, pid: u32, device: u16, kind: MemoryKind, site: u32, bytes: 
         stream: None,
         site: Some(SiteId(site)),
     });
-    event(at, pid, what)
+    event(at, pid, event_kind)
 }
 
 /// Process 1 sees GPUs 0 and 1; process 2 sees only GPU 1, as its device 0.
 fn two_processes() -> Ledger {
     let mut ledger = Ledger::new();
     for (pid, gpus) in [(1, vec![Some(GpuId(0)), Some(GpuId(1))]), (2, vec![Some(GpuId(1))])] {
-        let facts = ProcessInfo { start: 1, uid: 0, name: "p".into(), before_trace: false };
-        ledger.apply(&event(1, pid, EventKind::Process(facts)));
+        let info = ProcessInfo { start: 1, uid: 0, name: "p".into(), before_trace: false };
+        ledger.apply(&event(1, pid, EventKind::Process(info)));
         ledger.apply(&event(1, pid, EventKind::Gpus(gpus.into())));
     }
     ledger
@@ -74,11 +74,11 @@ fn every_live_allocation_counts_once_on_its_gpu_and_site() {
     }
     for gpu in [0, 1] {
         let mut found = BTreeMap::new();
-        for holding in ledger.holders(DeviceFilter::Gpu(GpuId(gpu))) {
-            let sum: u64 = holding.sites.iter().map(|site| site.live_bytes.0).sum();
-            assert_eq!(sum, holding.live_bytes.0);
-            for site in holding.sites {
-                let key = (gpu, holding.key.pid.0, site.site.unwrap().0);
+        for holder in ledger.holders(DeviceFilter::Gpu(GpuId(gpu))) {
+            let sum: u64 = holder.sites.iter().map(|site| site.live_bytes.0).sum();
+            assert_eq!(sum, holder.live_bytes.0);
+            for site in holder.sites {
+                let key = (gpu, holder.key.pid.0, site.site.unwrap().0);
                 found.insert(key, (site.live_bytes.0, site.live_allocations));
             }
         }
@@ -99,16 +99,16 @@ fn sites_with_equal_frames_are_merged() {
     for (at, site, bytes) in [(10, 5, 100), (11, 6, 50), (12, 7, 120)] {
         ledger.apply(&allocate(at, 1, 0, MemoryKind::Device, site, bytes));
     }
-    let mut holdings = ledger.holders(DeviceFilter::Gpu(GpuId(0)));
-    assert_eq!(holdings[0].sites.len(), 3);
-    assert_eq!(holdings[0].sites[0].name, SiteName::Pending(SiteId(7)));
+    let mut holders = ledger.holders(DeviceFilter::Gpu(GpuId(0)));
+    assert_eq!(holders[0].sites.len(), 3);
+    assert_eq!(holders[0].sites[0].name, SiteName::Pending(SiteId(7)));
     for site in [5, 6] {
         let frame = Frame { function: "same".into(), ..Frame::default() };
-        let facts = SiteFrames { site: SiteId(site), frames: [frame].into() };
-        ledger.apply(&event(20, 1, EventKind::Site(facts)));
+        let site = SiteFrames { site: SiteId(site), frames: [frame].into() };
+        ledger.apply(&event(20, 1, EventKind::Site(site)));
     }
-    ledger.name_holdings(&mut holdings, 1);
-    let sites = &holdings[0].sites;
+    ledger.resolve_holder_names(&mut holders, 1);
+    let sites = &holders[0].sites;
     assert_eq!(sites.len(), 1, "the rest is dropped");
     assert_eq!((sites[0].live_bytes.0, sites[0].live_allocations), (150, 2));
     assert_eq!(&*sites[0].frames[0].function, "same");

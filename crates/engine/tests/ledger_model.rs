@@ -26,16 +26,16 @@ use random::config;
 /// Removes the bounds, which the naive ledger does not compute, after a check that they contain the
 /// listed value.
 fn without_bounds(mut snapshot: Snapshot) -> Snapshot {
-    let clear = |certainty: &mut engine::snapshot::Uncertainty, live: Bytes| {
-        assert!(certainty.live_at_least <= live && live <= certainty.live_at_most);
-        certainty.live_at_least = live;
-        certainty.live_at_most = live;
+    let clear = |uncertainty: &mut engine::snapshot::Uncertainty, live: Bytes| {
+        assert!(uncertainty.live_min <= live && live <= uncertainty.live_max);
+        uncertainty.live_min = live;
+        uncertainty.live_max = live;
     };
     clear(&mut snapshot.uncertainty, snapshot.live_bytes);
     for process in &mut snapshot.processes {
-        clear(&mut process.certainty, process.live_bytes);
+        clear(&mut process.uncertainty, process.live_bytes);
         // Imported memory can be opened more than once.
-        let ends = process.frees_total + process.released_total + process.certainty.unseen_frees;
+        let ends = process.frees_total + process.released_total + process.uncertainty.implied_frees;
         assert!(process.allocations_total >= process.live_allocations + ends);
     }
     snapshot
@@ -57,12 +57,12 @@ fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
     let calls = |site: &SiteView| site.kinds.iter().map(|kind| kind.allocations_total).sum();
     prop_assert_eq!(sum(calls), process.allocations_total);
     // An imported handle that is open twice counts as one release, which no driver does.
-    let begun = |site: &SiteView| {
+    let freed = |site: &SiteView| {
         let own = site.kinds.iter().filter(|view| view.kind != MemoryKind::Imported);
         own.map(|view| view.freed_total).sum()
     };
-    let ended = process.frees_total + process.certainty.unseen_frees;
-    prop_assert!(sum(begun) <= ended + process.released_total);
+    let ended = process.frees_total + process.uncertainty.implied_frees;
+    prop_assert!(sum(freed) <= ended + process.released_total);
     let mut objects: BTreeMap<_, u64> = BTreeMap::new();
     for view in process.sites.iter().flat_map(|site| &site.objects) {
         *objects.entry(view.kind).or_default() += view.live;
@@ -74,7 +74,7 @@ fn check_sites(process: &ProcessView) -> Result<(), TestCaseError> {
 }
 
 /// Checks that the evidence of verdicts agrees with the sites of the process.
-fn check_judgements(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
+fn check_verdicts(snapshot: &mut Snapshot) -> Result<(), TestCaseError> {
     let suspects = std::mem::take(&mut snapshot.suspects);
     prop_assert_eq!(suspects, []);
     for one in std::mem::take(&mut snapshot.other_verdicts) {
@@ -109,44 +109,44 @@ fn is_within(peak: Bytes, bounds: Option<(Bytes, Bytes)>) -> bool {
 }
 
 /// Feeds steps to the ledger and the models; `scale` is the duration of a step.
-fn follow(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> {
+fn run(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> {
     let mut ledger = Ledger::with_change_log();
-    let mut followed = LiveSet::default();
+    let mut live_set = LiveSet::default();
     let mut naive = Naive::default();
     let last =
         SnapshotOptions { top_sites: usize::MAX, ended_sites: true, ..SnapshotOptions::default() };
-    let last = Step::Look(last);
+    let last = Step::Snapshot(last);
     for (number, step) in (1..).zip(steps.into_iter().chain([last])) {
         let at = Timestamp(number * 10 * scale);
         match step {
-            Step::Event(pid, tid, took, what) => {
-                let entered = Timestamp(at.0.saturating_sub(took * scale));
+            Step::Event(pid, tid, duration, kind) => {
+                let entered = Timestamp(at.0.saturating_sub(duration * scale));
                 let event = Event {
                     pid: Pid(pid),
                     tid: Tid(tid),
                     entry_time: entered,
                     time: at,
-                    kind: what,
+                    kind,
                 };
                 ledger.apply(&event);
                 naive.apply(&event);
-                followed.apply(&mut ledger)?;
-                prop_assert_eq!(&followed.live, &naive.live());
+                live_set.apply(&mut ledger)?;
+                prop_assert_eq!(&live_set.live, &naive.live());
             }
-            Step::Look(view) => {
-                let view = SnapshotOptions { min_age: Nanos(view.min_age.0 * scale), ..view };
-                let mut seen = ledger.snapshot(at, &view);
-                let expected = naive.snapshot(at, &view);
-                followed.check(&seen)?;
-                if !view.ended_sites {
-                    check_judgements(&mut seen)?;
+            Step::Snapshot(options) => {
+                let options = SnapshotOptions { min_age: Nanos(options.min_age.0 * scale), ..options };
+                let mut seen = ledger.snapshot(at, &options);
+                let expected = naive.snapshot(at, &options);
+                live_set.check(&seen)?;
+                if !options.ended_sites {
+                    check_verdicts(&mut seen)?;
                 }
                 (seen.other_verdicts, seen.suspects, seen.suspects_total) = Default::default();
-                let whole =
+                let lists_all_sites =
                     |process: &&ProcessView| process.sites.len() as u64 == process.sites_total;
-                seen.processes.iter().filter(whole).try_for_each(check_sites)?;
+                seen.processes.iter().filter(lists_all_sites).try_for_each(check_sites)?;
                 let doubt = seen.processes.iter().any(|one| {
-                    one.certainty.unknown_context > 0 || one.certainty.ambiguous_calls > 0
+                    one.uncertainty.unknown_context > 0 || one.uncertainty.ambiguous_calls > 0
                 });
                 let inexact = losses || doubt || seen.uncertainty.before_trace;
                 prop_assert!(inexact || seen.uncertainty.exact());
@@ -172,28 +172,28 @@ fn check(world: &mut World) -> Result<(), TestCaseError> {
     let at = world.finish_all();
     let snapshot = world.ledger.snapshot(at, &SnapshotOptions::default());
     let actual = Bytes(world.total_held());
-    let certainty = &snapshot.uncertainty;
-    prop_assert_eq!(certainty.lost.events(), world.losses);
+    let uncertainty = &snapshot.uncertainty;
+    prop_assert_eq!(uncertainty.lost.events(), world.losses);
     let is_known = world.all_contexts_known() && !world.has_ambiguous;
     if is_known {
-        prop_assert_eq!(certainty.exact(), world.losses == 0);
+        prop_assert_eq!(uncertainty.exact(), world.losses == 0);
     }
     for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         let held = world.held(process.key.pid);
         let actual = Bytes(held.values().sum());
-        let Uncertainty { live_at_least, live_at_most, .. } = process.certainty;
-        let inside = (live_at_least..=live_at_most).contains(&actual);
+        let Uncertainty { live_min, live_max, .. } = process.uncertainty;
+        let inside = (live_min..=live_max).contains(&actual);
         let log = || world.log(process.key.pid);
         prop_assert!(inside, "{process:?}, actual {actual:?}, after\n{}", log());
-        if process.certainty.exact() && !is_known {
+        if process.uncertainty.exact() && !is_known {
             prop_assert_eq!(process.live_bytes, actual, "after\n{}", log());
         } else if world.losses == 0 && is_known {
             check_exactly(world, process)
                 .map_err(|error| TestCaseError::fail(format!("{error}\nafter\n{}", log())))?;
         }
     }
-    prop_assert!(certainty.live_at_least <= actual, "{certainty:?}, actual {actual:?}");
-    prop_assert!(actual <= certainty.live_at_most, "{certainty:?}, actual {actual:?}");
+    prop_assert!(uncertainty.live_min <= actual, "{uncertainty:?}, actual {actual:?}");
+    prop_assert!(actual <= uncertainty.live_max, "{uncertainty:?}, actual {actual:?}");
     Ok(())
 }
 
@@ -215,8 +215,8 @@ fn check_exactly(world: &World, process: &ProcessView) -> Result<(), TestCaseErr
     prop_assert_eq!(process.allocations_total, totals.allocations);
     let unknown = totals.unknown_frees..=totals.unknown_frees + totals.overtaken;
     prop_assert!(unknown.contains(&process.unknown_frees), "{}", process.unknown_frees);
-    prop_assert_eq!(process.mistakes.mismatched_frees, 0);
-    prop_assert_eq!(process.certainty.unseen_frees, 0);
+    prop_assert_eq!(process.api_misuse.mismatched_frees, 0);
+    prop_assert_eq!(process.uncertainty.implied_frees, 0);
     let frees = process.frees_total..=process.frees_total + totals.overtaken;
     prop_assert!(frees.contains(&totals.frees), "{}", totals.frees);
     Ok(())
@@ -235,7 +235,7 @@ proptest! {
         scale in scale(),
         steps in prop::collection::vec(step(false), 1..250),
     ) {
-        follow(steps, false, scale)?;
+        run(steps, false, scale)?;
     }
 
     #[test]
@@ -243,7 +243,7 @@ proptest! {
         scale in scale(),
         steps in prop::collection::vec(step(true), 1..250),
     ) {
-        follow(steps, true, scale)?;
+        run(steps, true, scale)?;
     }
 }
 

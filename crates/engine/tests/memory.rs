@@ -14,16 +14,16 @@ use engine::snapshot::{SnapshotOptions, SortOrder};
 thread_local! {
     /// Bytes that this thread holds, and bytes that it ever allocated. Tests run on separate
     /// threads.
-    static HELD: Cell<i64> = const { Cell::new(0) };
-    static TAKEN: Cell<u64> = const { Cell::new(0) };
+    static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
+    static TOTAL_BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
 struct Counting;
 
-fn count(taken: usize, freed: usize) {
+fn count(allocated: usize, freed: usize) {
     // A thread that is exiting has no counters any more, and no test either.
-    let _ = HELD.try_with(|held| held.set(held.get() + taken as i64 - freed as i64));
-    let _ = TAKEN.try_with(|sum| sum.set(sum.get() + taken as u64));
+    let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + allocated as i64 - freed as i64));
+    let _ = TOTAL_BYTES.try_with(|sum| sum.set(sum.get() + allocated as u64));
 }
 
 // SAFETY: every call goes to the system allocator unchanged; counting does not allocate.
@@ -52,9 +52,9 @@ static ALLOCATOR: Counting = Counting;
 
 const MILLION: u64 = 1_000_000;
 
-fn event(at: u64, what: EventKind) -> Event {
-    let moment = Timestamp(at);
-    Event { pid: Pid(1), tid: Tid(1), entry_time: moment, time: moment, kind: what }
+fn event(at: u64, kind: EventKind) -> Event {
+    let time = Timestamp(at);
+    Event { pid: Pid(1), tid: Tid(1), entry_time: time, time, kind }
 }
 
 fn allocate(ledger: &mut Ledger, kind: MemoryKind, number: u64, bytes: u64) {
@@ -90,15 +90,15 @@ fn scattered(number: u64) -> u64 {
 }
 
 fn bytes_each(size: impl Fn(u64) -> u64) -> f64 {
-    let before = HELD.get();
+    let before = LIVE_BYTES.get();
     let mut ledger = filled(MemoryKind::Device, MILLION, size);
-    let held = HELD.get() - before;
+    let live = LIVE_BYTES.get() - before;
     for number in (0..MILLION).rev() {
         free(&mut ledger, MILLION, number);
     }
-    let left = HELD.get() - before;
-    assert!(left < 1 << 20, "{left} bytes left after everything was freed");
-    held as f64 / MILLION as f64
+    let remaining = LIVE_BYTES.get() - before;
+    assert!(remaining < 1 << 20, "{remaining} bytes left after everything was freed");
+    live as f64 / MILLION as f64
 }
 
 #[test]
@@ -126,19 +126,19 @@ fn snapshot_cost_does_not_depend_on_allocation_count() {
             ..SnapshotOptions::default()
         },
     ];
-    let taken = |ledger: &mut Ledger, view: &SnapshotOptions| {
-        let before = TAKEN.get();
+    let allocated = |ledger: &mut Ledger, view: &SnapshotOptions| {
+        let before = TOTAL_BYTES.get();
         let snapshot = ledger.snapshot(Timestamp(2 * MILLION), view);
-        let taken = TAKEN.get() - before;
+        let allocated = TOTAL_BYTES.get() - before;
         assert!(!snapshot.processes[0].threads[0].allocations.is_empty());
-        taken
+        allocated
     };
     // Both have the same largest and oldest allocations; the million adds small and young ones.
     let size = |number: u64| if number < 1000 { (1 << 20) - number } else { number % 100_000 };
     let mut few = filled(MemoryKind::Device, 1000, size);
     let mut many = filled(MemoryKind::Device, MILLION, size);
     for view in &views {
-        assert_eq!(taken(&mut few, view), taken(&mut many, view), "{view:?}");
+        assert_eq!(allocated(&mut few, view), allocated(&mut many, view), "{view:?}");
     }
 }
 
@@ -157,8 +157,8 @@ fn steady_workload_does_not_allocate() {
             free(&mut ledger, 20_000, number);
         }
         round(&mut ledger, 20_000);
-        let before = TAKEN.get();
+        let before = TOTAL_BYTES.get();
         round(&mut ledger, 30_000);
-        assert_eq!(TAKEN.get() - before, 0, "{kind}");
+        assert_eq!(TOTAL_BYTES.get() - before, 0, "{kind}");
     }
 }

@@ -34,10 +34,10 @@ fn seed_repeats_its_cases() {
 
 #[test]
 fn failed_cases_run_first() {
-    let usual = seen(random::config(20));
+    let cases = seen(random::config(20));
     let after = seen(random::config_after(20, &[CASE]));
-    assert_eq!(after.len(), usual.len() + 1);
-    assert_eq!(after[1..], usual);
+    assert_eq!(after.len(), cases.len() + 1);
+    assert_eq!(after[1..], cases);
     assert_eq!(after[0], seen(random::config_after(1, &[CASE]))[0]);
 }
 

@@ -33,15 +33,15 @@ struct Scenario {
 }
 
 impl Scenario {
-    fn push(&mut self, what: EventKind) {
+    fn push(&mut self, kind: EventKind) {
         let at = Timestamp(1000 * (self.events.len() as u64 + 1));
-        self.events.push(Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind: what });
+        self.events.push(Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind });
     }
 
-    fn tensor(&mut self, what: TensorOp) {
+    fn tensor(&mut self, op: TensorOp) {
         let (allocated, reserved) = (self.allocated, self.reserved);
         let device = DeviceId(0);
-        self.push(EventKind::Tensor(TensorEvent { what, device, allocated, reserved }));
+        self.push(EventKind::Tensor(TensorEvent { op, device, allocated, reserved }));
     }
 
     fn driver(&mut self, address: u64, bytes: u64, kind: MemoryKind) {
@@ -109,11 +109,11 @@ fn blocks_are_listed_by_device_and_site() {
     let torch = snapshot.processes[0].torch.as_ref().unwrap();
     assert!(torch.is_exact());
     let [device] = &torch.devices[..] else { panic!("{:?}", torch.devices) };
-    let held = 20 * MIB + MIB + MIB / 2 + 512;
-    assert_eq!((device.allocated, device.seen_bytes), (Bytes(held), Bytes(held)));
-    assert_eq!((device.reserved, device.cached()), (Bytes(26 * MIB), Bytes(26 * MIB - held)));
-    assert_eq!(device.peak, Bytes(held + 3 * MIB));
-    assert_eq!((device.blocks, device.given_total, device.taken_total), (4, 5, 1));
+    let allocated_bytes = 20 * MIB + MIB + MIB / 2 + 512;
+    assert_eq!((device.allocated, device.tracked_bytes), (Bytes(allocated_bytes), Bytes(allocated_bytes)));
+    assert_eq!((device.reserved, device.cached()), (Bytes(26 * MIB), Bytes(26 * MIB - allocated_bytes)));
+    assert_eq!(device.peak, Bytes(allocated_bytes + 3 * MIB));
+    assert_eq!((device.blocks, device.allocations_total, device.frees_total), (4, 5, 1));
     let live: Vec<_> =
         snapshot.tensor_sites.iter().map(|site| (site.name, site.live_bytes.0)).collect();
     let site = |number| SiteName::Pending(SiteId(number));
@@ -159,7 +159,7 @@ fn fragmentation_is_computed_from_gaps() {
     // From 0x10100200 to 0x10180000.
     let gap = MIB / 2 - 512;
     let fragmentation = CacheFragmentation {
-        whole: Bytes(4 * MIB),
+        releasable: Bytes(4 * MIB),
         fragmented: Bytes(gap),
         largest_gap: Bytes(gap),
     };
@@ -171,8 +171,8 @@ fn block_can_span_adjacent_mappings() {
     let mut scenario = Scenario::default();
     for number in 0..4 {
         let handle = PhysicalHandleId(number + 1);
-        let (place, bytes) = (MemoryLocation::Device(DeviceId(0)), 2 * MIB);
-        scenario.push(EventKind::Vmm(VmmCall::Create { handle, bytes, place, site: None }));
+        let (location, bytes) = (MemoryLocation::Device(DeviceId(0)), 2 * MIB);
+        scenario.push(EventKind::Vmm(VmmCall::Create { handle, bytes, location, site: None }));
         let address = 0x4000_0000 + number * bytes;
         scenario.push(EventKind::Vmm(VmmCall::Map { address, bytes, handle }));
     }
@@ -181,7 +181,7 @@ fn block_can_span_adjacent_mappings() {
     scenario.begin(0x4018_0000, MIB, 1);
     // The second mapping has half a MiB of a block; the last two are free.
     let fragmentation = CacheFragmentation {
-        whole: Bytes(4 * MIB),
+        releasable: Bytes(4 * MIB),
         fragmented: Bytes(2 * MIB),
         largest_gap: Bytes(8 * MIB - MIB * 5 / 2),
     };
@@ -210,7 +210,7 @@ fn free_of_an_unknown_block_is_only_counted() {
     let torch = scenario.torch();
     let device = torch.devices[0];
     assert!(!torch.is_exact());
-    assert_eq!((device.taken_total, device.unknown_taken, device.blocks), (2, 1, 5));
+    assert_eq!((device.frees_total, device.unmatched_frees, device.blocks), (2, 1, 5));
     assert_eq!(device.allocated, Bytes(6 * MIB + 512));
 }
 
@@ -223,11 +223,11 @@ fn reused_address_after_a_loss_ends_the_older_block() {
     let snapshot = scenario.snapshot();
     let torch = snapshot.processes[0].torch.as_ref().unwrap();
     assert_eq!((torch.lost, torch.is_exact()), (1, false));
-    assert_eq!((torch.devices[0].blocks, torch.devices[0].seen_bytes.0), (4, scenario.allocated));
+    assert_eq!((torch.devices[0].blocks, torch.devices[0].tracked_bytes.0), (4, scenario.allocated));
     // Driver memory is as exact as before.
     assert!(snapshot.uncertainty.exact() || snapshot.uncertainty.before_trace);
     assert_eq!(snapshot.uncertainty.lost.events(), 0);
-    assert_eq!(snapshot.uncertainty.live_at_least, snapshot.uncertainty.live_at_most);
+    assert_eq!(snapshot.uncertainty.live_min, snapshot.uncertainty.live_max);
 }
 
 #[test]
@@ -254,14 +254,14 @@ fn memory_returned_to_the_driver_is_not_reserved() {
     scenario.push(EventKind::Free(Free { key, by: FreeFunction::Free, stream: None }));
     let device = scenario.torch().devices[0];
     assert_eq!((device.reserved, device.allocated), (Bytes(2 * MIB), Bytes(512)));
-    assert_eq!(scenario.fragmentation().unwrap().whole, Bytes(0));
+    assert_eq!(scenario.fragmentation().unwrap().releasable, Bytes(0));
 }
 
 #[test]
 fn out_of_memory_requests_are_counted() {
     let mut scenario = scenario();
     scenario.tensor(TensorOp::OutOfMemory { bytes: 1 << 40, site: None });
-    assert_eq!(scenario.torch().devices[0].refused, 1);
+    assert_eq!(scenario.torch().devices[0].ooms_total, 1);
 }
 
 #[test]
@@ -284,19 +284,19 @@ fn reason_for_missing_tensors_is_reported() {
 fn leaking_tensors_have_a_time_until_full() {
     const SECOND: u64 = 1_000_000_000;
     let mut ledger = Ledger::new();
-    let mut apply = |at: u64, what| {
+    let mut apply = |at: u64, kind| {
         let at = Timestamp(at);
-        ledger.apply(&Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind: what });
+        ledger.apply(&Event { pid: Pid(7), tid: Tid(8), entry_time: at, time: at, kind });
     };
-    let facts = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
-    apply(1, EventKind::Process(facts));
+    let info = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
+    apply(1, EventKind::Process(info));
     apply(1, EventKind::Gpus([Some(GpuId(4)), Some(GpuId(3))].into()));
     // 1 MiB every 0.1 s for a minute: 9216 MiB are full after 921 seconds.
     for step in 0..600_u64 {
-        let what =
+        let op =
             TensorOp::Allocated { address: 0x1000 + step * MIB, bytes: MIB, site: Some(SiteId(3)) };
         let allocated = (step + 1) * MIB;
-        let call = TensorEvent { what, device: DeviceId(1), allocated, reserved: allocated };
+        let call = TensorEvent { op, device: DeviceId(1), allocated, reserved: allocated };
         apply(10 + step * SECOND / 10, EventKind::Tensor(call));
     }
     apply(60 * SECOND, EventKind::GpuFree { gpu: GpuId(3), bytes: 9216 * MIB });

@@ -64,13 +64,13 @@ pub(super) fn commands_for(action: AdviceAction, process: &ProcessView) -> Vec<S
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )],
         AdviceAction::ReduceMemoryUse => Vec::new(),
-        AdviceAction::StopIdle | AdviceAction::Stop => vec![end(process, false)],
-        AdviceAction::RestartLeaking => vec![end(process, true)],
+        AdviceAction::StopIdle | AdviceAction::Stop => vec![stop_command(process, false)],
+        AdviceAction::RestartLeaking => vec![stop_command(process, true)],
     }
 }
 
 /// Returns the command that stops a process, or its container or pod if known.
-fn end(process: &ProcessView, restart: bool) -> SuggestedCommand {
+fn stop_command(process: &ProcessView, restart: bool) -> SuggestedCommand {
     let in_container = process.container.as_deref().and_then(|container| {
         if let Some(pod) = &container.pod {
             let (name, namespace) = (safe(pod.name.as_deref()?)?, safe(pod.namespace.as_deref()?)?);

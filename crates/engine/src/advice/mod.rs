@@ -151,29 +151,29 @@ pub struct AdviceStep {
     /// Bytes freed on the GPU.
     pub bytes: Bytes,
     /// Precision of `bytes`.
-    pub known: Precision,
+    pub precision: Precision,
     /// Reason, one sentence without a full stop.
-    pub why: String,
+    pub reason: String,
     /// Commands that carry out the step.
     pub commands: Vec<SuggestedCommand>,
 }
 
 /// Returns all steps that would help, cheapest first, then by bytes freed.
 #[must_use]
-pub fn advise(situation: &AdviceInput<'_>) -> Vec<AdviceStep> {
+pub fn advise(input: &AdviceInput<'_>) -> Vec<AdviceStep> {
     let mut steps = Vec::new();
-    let selected = |pid| situation.only.is_empty() || situation.only.contains(&pid);
-    let running = situation.snapshot.processes.iter().filter(|process| process.ended.is_none());
+    let selected = |pid| input.only.is_empty() || input.only.contains(&pid);
+    let running = input.snapshot.processes.iter().filter(|process| process.ended.is_none());
     for process in running.filter(|process| selected(process.key.pid)) {
-        let is_requester = situation.requester == Some(process.key.pid);
-        if can_help(situation.cause, is_requester) {
-            reclaim_steps(situation, process, &mut steps);
-            if !(situation.protected)(process) && !is_service(&process.name) {
-                termination_steps(situation, process, &mut steps);
+        let is_requester = input.requester == Some(process.key.pid);
+        if can_help(input.cause, is_requester) {
+            reclaim_steps(input, process, &mut steps);
+            if !(input.protected)(process) && !is_service(&process.name) {
+                termination_steps(input, process, &mut steps);
             }
         }
         if is_requester {
-            requester_steps(situation, process, &mut steps);
+            requester_steps(input, process, &mut steps);
         }
     }
     let changes_program = |action| {
@@ -181,7 +181,7 @@ pub fn advise(situation: &AdviceInput<'_>) -> Vec<AdviceStep> {
     };
     steps.retain(|step| step.bytes.0 > 0 || changes_program(step.action));
     steps.sort_by_key(|step| {
-        (step.action.rank(), Reverse(step.bytes), step.pid, step.action, step.known)
+        (step.action.rank(), Reverse(step.bytes), step.pid, step.action, step.precision)
     });
     steps
 }
@@ -209,24 +209,24 @@ fn is_service(name: &str) -> bool {
         "kubelet",
         "containerd",
     ];
-    NAMES.iter().any(|known| name.starts_with(known))
+    NAMES.iter().any(|service| name.starts_with(service))
 }
 
-fn is_target(situation: &AdviceInput<'_>, view: &DeviceView) -> bool {
-    situation.gpu.is_none() || view.gpu == situation.gpu
+fn is_target(input: &AdviceInput<'_>, view: &DeviceView) -> bool {
+    input.gpu.is_none() || view.gpu == input.gpu
 }
 
-fn is_on_gpu(situation: &AdviceInput<'_>, process: &ProcessView, device: Option<DeviceId>) -> bool {
-    situation.gpu.is_none()
-        || process.devices.iter().any(|view| view.device == device && view.gpu == situation.gpu)
+fn is_on_gpu(input: &AdviceInput<'_>, process: &ProcessView, device: Option<DeviceId>) -> bool {
+    input.gpu.is_none()
+        || process.devices.iter().any(|view| view.device == device && view.gpu == input.gpu)
 }
 
 fn step(
     process: &ProcessView,
     action: AdviceAction,
     bytes: Bytes,
-    known: Precision,
-    why: String,
+    precision: Precision,
+    reason: String,
 ) -> AdviceStep {
     let commands = commands::commands_for(action, process);
     AdviceStep {
@@ -235,21 +235,21 @@ fn step(
         process: process.name.clone(),
         uid: process.uid,
         bytes,
-        known,
-        why,
+        precision,
+        reason,
         commands,
     }
 }
 
 /// Adds steps that free memory which a process holds but does not use.
-fn reclaim_steps(situation: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
+fn reclaim_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     let devices = process.torch.iter().flat_map(|torch| &torch.devices);
-    for view in devices.filter(|view| is_on_gpu(situation, process, Some(view.device))) {
-        let (bytes, known) = match view.fragmentation {
-            Ok(fragmentation) => (fragmentation.whole, Precision::Exact),
+    for view in devices.filter(|view| is_on_gpu(input, process, Some(view.device))) {
+        let (bytes, precision) = match view.fragmentation {
+            Ok(fragmentation) => (fragmentation.releasable, Precision::Exact),
             Err(_) => (view.cached(), Precision::UpperBound),
         };
-        let why = format!(
+        let reason = format!(
             "PyTorch reserves {} and uses {}; {} is fragmented",
             view.reserved,
             view.allocated,
@@ -258,33 +258,33 @@ fn reclaim_steps(situation: &AdviceInput<'_>, process: &ProcessView, steps: &mut
                 |fragmentation| fragmentation.fragmented.to_string()
             ),
         );
-        steps.push(step(process, AdviceAction::EmptyCache, bytes, known, why));
+        steps.push(step(process, AdviceAction::EmptyCache, bytes, precision, reason));
     }
     for pool in process.pools.iter().filter(|pool| pool.device.is_some()) {
-        let Some(reported) = pool.reserved.filter(|_| is_on_gpu(situation, process, pool.device))
+        let Some(reported) = pool.reserved.filter(|_| is_on_gpu(input, process, pool.device))
         else {
             continue;
         };
         let bytes = Bytes(reported.bytes.0.saturating_sub(pool.used.0));
-        let why = format!("a memory pool reserves {} and uses {}", reported.bytes, pool.used);
-        steps.push(step(process, AdviceAction::TrimPool, bytes, Precision::UpperBound, why));
+        let reason = format!("a memory pool reserves {} and uses {}", reported.bytes, pool.used);
+        steps.push(step(process, AdviceAction::TrimPool, bytes, Precision::UpperBound, reason));
     }
     let graph = process.kinds.iter().find(|view| view.kind == MemoryKind::Graph);
     let in_use = graph.map_or(0, |view| view.live_bytes.0);
-    for view in process.devices.iter().filter(|view| is_target(situation, view)) {
+    for view in process.devices.iter().filter(|view| is_target(input, view)) {
         if let Some(reported) = view.graph_reserved {
             let bytes = Bytes(reported.bytes.0.saturating_sub(in_use));
-            let why = format!("graphs reserve {}", reported.bytes);
-            steps.push(step(process, AdviceAction::TrimGraphs, bytes, Precision::UpperBound, why));
+            let reason = format!("graphs reserve {}", reported.bytes);
+            steps.push(step(process, AdviceAction::TrimGraphs, bytes, Precision::UpperBound, reason));
         }
     }
 }
 
 /// Returns the memory that stopping a process would free: traced memory, plus untracked memory
 /// where the driver reports the usage. The latter includes memory from before the trace.
-fn total_held(situation: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Precision) {
+fn total_held(input: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Precision) {
     let (mut sum, mut reported) = (0_u64, true);
-    for view in process.devices.iter().filter(|view| is_target(situation, view)) {
+    for view in process.devices.iter().filter(|view| is_target(input, view)) {
         let untracked = view.untracked();
         reported &= untracked.is_some();
         let live = view.live_bytes.0.saturating_add(untracked.unwrap_or_default().0);
@@ -294,41 +294,41 @@ fn total_held(situation: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Pre
 }
 
 fn termination_steps(
-    situation: &AdviceInput<'_>,
+    input: &AdviceInput<'_>,
     process: &ProcessView,
     steps: &mut Vec<AdviceStep>,
 ) {
-    let (bytes, known) = total_held(situation, process);
-    let leaked = leaked(situation, process);
+    let (bytes, precision) = total_held(input, process);
+    let leaked = leaked(input, process);
     if let Some((leaked, confidence)) = leaked {
-        let why = format!(
+        let reason = format!(
             "{leaked} of its memory is a suspected leak ({}); the rest is needed again after a restart",
             confidence.name()
         );
-        steps.push(step(process, AdviceAction::RestartLeaking, leaked, Precision::Estimate, why));
+        steps.push(step(process, AdviceAction::RestartLeaking, leaked, Precision::Estimate, reason));
     }
-    if situation.requester == Some(process.key.pid) {
+    if input.requester == Some(process.key.pid) {
         return;
     }
-    match (situation.idle)(process).filter(|idle| *idle >= IDLE_AFTER) {
+    match (input.idle)(process).filter(|idle| *idle >= IDLE_AFTER) {
         Some(idle) => {
             let minutes = idle.millis() / 60_000;
-            let why = format!("no launches for {minutes} minutes");
-            steps.push(step(process, AdviceAction::StopIdle, bytes, known, why));
+            let reason = format!("no launches for {minutes} minutes");
+            steps.push(step(process, AdviceAction::StopIdle, bytes, precision, reason));
         }
         None => {
-            let why = format!("holds {bytes}");
-            steps.push(step(process, AdviceAction::Stop, bytes, known, why));
+            let reason = format!("holds {bytes}");
+            steps.push(step(process, AdviceAction::Stop, bytes, precision, reason));
         }
     }
 }
 
 /// Returns the device memory in leak suspects of a process, and the highest confidence among them.
-fn leaked(situation: &AdviceInput<'_>, process: &ProcessView) -> Option<(Bytes, Confidence)> {
-    let own = situation.snapshot.suspects.iter().filter(|suspect| {
+fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<(Bytes, Confidence)> {
+    let own = input.snapshot.suspects.iter().filter(|suspect| {
         let counts =
             matches!(suspect.resource, Resource::Memory(kind) if kind.takes_device_memory());
-        let on_gpu = suspect.device.is_none() || is_on_gpu(situation, process, suspect.device);
+        let on_gpu = suspect.device.is_none() || is_on_gpu(input, process, suspect.device);
         suspect.pid == Some(process.key.pid) && counts && on_gpu
     });
     let mut all = None;
@@ -343,24 +343,24 @@ fn leaked(situation: &AdviceInput<'_>, process: &ProcessView) -> Option<(Bytes, 
 
 /// Adds steps that the requester itself can take.
 fn requester_steps(
-    situation: &AdviceInput<'_>,
+    input: &AdviceInput<'_>,
     process: &ProcessView,
     steps: &mut Vec<AdviceStep>,
 ) {
-    if situation.cause == Some(OomCause::CacheFragmentation) {
+    if input.cause == Some(OomCause::CacheFragmentation) {
         let devices = process.torch.iter().flat_map(|torch| &torch.devices);
         let cached = devices.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));
-        let why = "expandable segments reduce fragmentation".to_owned();
+        let reason = "expandable segments reduce fragmentation".to_owned();
         steps.push(step(
             process,
             AdviceAction::UseExpandableSegments,
             Bytes(cached),
             Precision::UpperBound,
-            why,
+            reason,
         ));
     }
-    let why = reduction_hint(situation.cause).to_owned();
-    steps.push(step(process, AdviceAction::ReduceMemoryUse, Bytes(0), Precision::Estimate, why));
+    let reason = reduction_hint(input.cause).to_owned();
+    steps.push(step(process, AdviceAction::ReduceMemoryUse, Bytes(0), Precision::Estimate, reason));
 }
 
 /// Returns a hint how the requester can use less of the exhausted resource.

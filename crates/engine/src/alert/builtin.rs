@@ -69,20 +69,20 @@ pub const RULE_NAMES: [&str; 9] = [
 
 /// Returns the enabled rules.
 #[must_use]
-pub fn rules(limits: &Thresholds) -> Vec<Rule> {
+pub fn rules(thresholds: &Thresholds) -> Vec<Rule> {
     let memory = [
-        limits.out_of_memory.then(out_of_memory),
-        limits.full_within.map(full_soon),
-        limits.nearly_full.map(nearly_full),
-        limits.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH, hold)),
-        limits.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH_OBJECTS, hold)),
-        limits.untracked_growth.map(untracked_growth),
-        limits.fragmentation.map(fragmentation),
+        thresholds.out_of_memory.then(out_of_memory),
+        thresholds.full_within.map(full_soon),
+        thresholds.nearly_full.map(nearly_full),
+        thresholds.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH, hold)),
+        thresholds.leak_suspect.map(|hold| leak_suspect(&metric::SUSPECT_GROWTH_OBJECTS, hold)),
+        thresholds.untracked_growth.map(untracked_growth),
+        thresholds.fragmentation.map(fragmentation),
     ];
     let own = [
-        limits.events_lost.then(events_lost),
-        limits.degraded.then(degraded),
-        limits.not_ready.then(not_ready),
+        thresholds.events_lost.then(events_lost),
+        thresholds.degraded.then(degraded),
+        thresholds.not_ready.then(not_ready),
     ];
     memory.into_iter().chain(own).flatten().collect()
 }
@@ -91,7 +91,7 @@ pub fn rules(limits: &Thresholds) -> Vec<Rule> {
 fn rule(
     name: &str,
     metric: &'static Metric,
-    limit: Threshold,
+    threshold: Threshold,
     summary: &str,
     advice: &str,
 ) -> Rule {
@@ -100,10 +100,10 @@ fn rule(
         is_builtin: true,
         severity: Severity::Warning,
         metric,
-        measure: RuleExpr::Value,
+        expr: RuleExpr::Value,
         matching: Vec::new(),
         at_least: None,
-        limit,
+        threshold,
         slack: 0.0,
         hold: Nanos(0),
         summary: summary.into(),
@@ -117,21 +117,21 @@ fn out_of_memory() -> Rule {
                   memory, the holders and advice; `vramscope advise` suggests what to free now.";
     Rule {
         severity: Severity::Critical,
-        measure: RuleExpr::Increase(EVENT_ALERT_WINDOW),
+        expr: RuleExpr::Increase(EVENT_ALERT_WINDOW),
         ..rule("out_of_memory", &metric::OUT_OF_MEMORY, Threshold::Above(0.0), summary, advice)
     }
 }
 
 fn full_soon(within: Nanos) -> Rule {
-    let limit = Threshold::Below(within.0 as f64 / 1e9);
+    let threshold = Threshold::Below(within.0 as f64 / 1e9);
     let summary = "GPU {gpu} will be full in {value} at the current growth of its leak suspects";
     let advice = "See the leak suspects (/api/v1/suspects) and restart what leaks before the GPU is \
                   full; `vramscope advise` ranks the steps.";
     Rule {
         hold: Nanos(5 * MINUTE.0),
         // Forecasts vary more than other values.
-        slack: limit.threshold_value() / 10.0,
-        ..rule("full_soon", &metric::GPU_FULL_IN, limit, summary, advice)
+        slack: threshold.threshold_value() / 10.0,
+        ..rule("full_soon", &metric::GPU_FULL_IN, threshold, summary, advice)
     }
 }
 
@@ -140,7 +140,7 @@ fn nearly_full(share: f64) -> Rule {
     let advice = "See which processes hold it (/api/v1/processes). A framework's cache can be emptied; \
                   `vramscope advise` shows what each step would free.";
     Rule {
-        measure: RuleExpr::ShareOf(&metric::GPU_TOTAL),
+        expr: RuleExpr::ShareOf(&metric::GPU_TOTAL),
         hold: Nanos(10 * MINUTE.0),
         slack: 0.02,
         ..rule("nearly_full", &metric::GPU_USED, Threshold::Above(share), summary, advice)
@@ -162,7 +162,7 @@ fn untracked_growth(bytes: Bytes) -> Rule {
                   contexts or modules that are created repeatedly; restart the process if the GPU \
                   fills up.";
     Rule {
-        measure: RuleExpr::Growth(HOUR),
+        expr: RuleExpr::Growth(HOUR),
         ..rule(
             "untracked_growth",
             &metric::UNTRACKED,
@@ -192,7 +192,7 @@ fn events_lost() -> Rule {
     let advice = "The host was too busy for the agent to keep up. Give it more CPU time, or trace less \
                   ([trace] stacks, torch and objects).";
     Rule {
-        measure: RuleExpr::Increase(EVENT_ALERT_WINDOW),
+        expr: RuleExpr::Increase(EVENT_ALERT_WINDOW),
         ..rule("lost_events", &metric::LOST, Threshold::Above(0.0), summary, advice)
     }
 }

@@ -72,10 +72,10 @@ pub struct AlertEvaluator {
     rules: Vec<Arc<Rule>>,
     resolve_after: Nanos,
     open: HashMap<SeriesKey, AlertState>,
-    past: VecDeque<Alert>,
+    resolved: VecDeque<Alert>,
     history: SeriesHistory,
     next: u64,
-    passed_over: u64,
+    dropped: u64,
 }
 
 enum AlertState {
@@ -94,10 +94,10 @@ impl AlertEvaluator {
             rules: rules.into_iter().map(Arc::new).collect(),
             resolve_after,
             open: HashMap::new(),
-            past: VecDeque::new(),
+            resolved: VecDeque::new(),
             history: SeriesHistory::default(),
             next: 1,
-            passed_over: 0,
+            dropped: 0,
         }
     }
 
@@ -130,13 +130,13 @@ impl AlertEvaluator {
 
     /// Resolved alerts, newest first; at most 128 are kept.
     pub fn resolved(&self) -> impl Iterator<Item = &Alert> {
-        self.past.iter()
+        self.resolved.iter()
     }
 
     /// Number of alerts dropped because a limit was reached.
     #[must_use]
     pub const fn dropped_alerts(&self) -> u64 {
-        self.passed_over
+        self.dropped
     }
 
     fn step(
@@ -148,7 +148,7 @@ impl AlertEvaluator {
         now: Timestamp,
     ) -> Option<Transition> {
         if let Some(AlertState::Firing { alert, ok_since }) = self.open.get_mut(series) {
-            if rule.limit.is_crossed(value, rule.slack) {
+            if rule.threshold.is_crossed(value, rule.slack) {
                 *ok_since = None;
                 // Keep the last value beyond the threshold: the summary would be wrong with the
                 // current one.
@@ -158,14 +158,14 @@ impl AlertEvaluator {
             }
             return None;
         }
-        if !rule.limit.is_crossed(value, 0.0) {
+        if !rule.threshold.is_crossed(value, 0.0) {
             self.open.remove(series);
             return None;
         }
         let since = match self.open.get(series) {
             Some(AlertState::Pending { since }) => *since,
             _ if !self.has_room(series.0) => {
-                self.passed_over += 1;
+                self.dropped += 1;
                 return None;
             }
             _ => now,
@@ -226,9 +226,9 @@ impl AlertEvaluator {
             _ => true,
         });
         for alert in &resolved {
-            self.past.push_front(alert.clone());
+            self.resolved.push_front(alert.clone());
         }
-        self.past.truncate(MAX_RESOLVED_ALERTS);
+        self.resolved.truncate(MAX_RESOLVED_ALERTS);
         resolved
     }
 }

@@ -85,13 +85,13 @@ pub struct Rule {
     /// Metric it reads.
     pub metric: &'static Metric,
     /// Expression over that metric.
-    pub measure: RuleExpr,
+    pub expr: RuleExpr,
     /// Labels that a sample must have.
     pub matching: Vec<(Box<str>, Box<str>)>,
     /// Another metric with the same labels that must be at least this, if it has a value.
     pub at_least: Option<(&'static Metric, f64)>,
     /// Threshold.
-    pub limit: Threshold,
+    pub threshold: Threshold,
     /// Distance from the threshold, on the good side, that the value needs for the alert to
     /// resolve.
     pub slack: f64,
@@ -142,14 +142,14 @@ impl Rule {
     ) -> Vec<(&'f Sample, f64)> {
         let samples = metrics.samples(self.metric.name).iter();
         let matching = samples.filter(|sample| self.matches(sample));
-        let measured = matching.filter_map(|sample| {
-            let result = self.measure(index, sample, metrics, history, now)?;
+        let values = matching.filter_map(|sample| {
+            let result = self.evaluate_sample(index, sample, metrics, history, now)?;
             result.is_finite().then_some((sample, result))
         });
-        measured.collect()
+        values.collect()
     }
 
-    fn measure(
+    fn evaluate_sample(
         &self,
         index: usize,
         sample: &Sample,
@@ -158,11 +158,11 @@ impl Rule {
         now: Timestamp,
     ) -> Option<f64> {
         let value = sample.value.as_f64();
-        let result = match self.measure {
+        let result = match self.expr {
             RuleExpr::Value => value,
-            RuleExpr::ShareOf(whole) => {
-                let whole = same_labels(metrics, whole, sample)?;
-                (whole > 0.0).then(|| value / whole)?
+            RuleExpr::ShareOf(total) => {
+                let total = same_labels(metrics, total, sample)?;
+                (total > 0.0).then(|| value / total)?
             }
             // The members of `other` change, so its growth is meaningless.
             RuleExpr::Increase(_) | RuleExpr::Growth(_) if self.is_other(sample) => return None,
@@ -173,8 +173,8 @@ impl Rule {
                 history.growth((index, self.identity(sample)), value, within, now)?
             }
         };
-        let is_enough = self.at_least.is_none_or(|(metric, least)| {
-            same_labels(metrics, metric, sample).is_none_or(|value| value >= least)
+        let is_enough = self.at_least.is_none_or(|(metric, min)| {
+            same_labels(metrics, metric, sample).is_none_or(|value| value >= min)
         });
         is_enough.then_some(result)
     }
@@ -188,15 +188,15 @@ impl Rule {
     }
 
     fn label<'s>(&self, sample: &'s Sample, name: &str) -> Option<&'s str> {
-        let at = self.metric.labels.iter().position(|label| *label == name)?;
-        sample.labels.get(at).map(AsRef::as_ref)
+        let index = self.metric.labels.iter().position(|label| *label == name)?;
+        sample.labels.get(index).map(AsRef::as_ref)
     }
 
     /// Labels that identify an alert.
     pub(super) fn identity(&self, sample: &Sample) -> Vec<Box<str>> {
         let labels = self.metric.labels;
         let is_dependent = |label: &str| {
-            let entry = DEPENDENT_LABELS.iter().find(|(_, those)| those.contains(&label));
+            let entry = DEPENDENT_LABELS.iter().find(|(_, dependents)| dependents.contains(&label));
             entry.is_some_and(|(owner, _)| labels.contains(owner))
         };
         let pairs = labels.iter().zip(&sample.labels);

@@ -42,14 +42,14 @@ impl SeriesHistory {
         within: Nanos,
         now: Timestamp,
     ) -> Option<f64> {
-        let comes_and_goes = !matches!(metric.bound, Cardinality::Fixed(_) | Cardinality::Gpus);
-        let start = if comes_and_goes { value } else { 0.0 };
+        let is_transient = !matches!(metric.bound, Cardinality::Fixed(_) | Cardinality::Gpus);
+        let start = if is_transient { value } else { 0.0 };
         let track = self.track(series, start, within, now)?;
         // A smaller value means that the counter was reset.
         track.sum += if value < track.last { value } else { value - track.last };
         track.last = value;
         let before = track.before(now).or(track.points.front()).map_or(0.0, |(_, sum)| *sum);
-        track.keep(now, track.sum);
+        track.push(now, track.sum);
         Some(track.sum - before)
     }
 
@@ -64,7 +64,7 @@ impl SeriesHistory {
     ) -> Option<f64> {
         let track = self.track(series, value, within, now)?;
         let before = track.before(now).map(|(_, before)| *before);
-        track.keep(now, value);
+        track.push(now, value);
         before.map(|before| value - before)
     }
 
@@ -101,7 +101,7 @@ impl SeriesSamples {
         self.points.iter().rev().find(|(at, _)| now - *at >= self.within)
     }
 
-    fn keep(&mut self, now: Timestamp, value: f64) {
+    fn push(&mut self, now: Timestamp, value: f64) {
         let step = Nanos(self.within.0 / SAMPLES_PER_WINDOW);
         if self.points.back().is_none_or(|(at, _)| now - *at >= step && now > *at) {
             self.points.push_back((now, value));

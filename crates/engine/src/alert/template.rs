@@ -24,27 +24,27 @@ pub fn placeholders(template: &str) -> impl Iterator<Item = &str> {
 /// Replaces labels, `value` and `threshold` in a template.
 pub(super) fn render(template: &str, alert: &Alert) -> String {
     let mut text = String::new();
-    let mut left_out = false;
+    let mut omitted = false;
     for (before, name) in pieces(template) {
         text.push_str(before);
         match name {
             None => (),
             Some("value") => text.push_str(&format_value(alert, alert.value)),
             Some("threshold") => {
-                text.push_str(&format_value(alert, alert.rule.limit.threshold_value()))
+                text.push_str(&format_value(alert, alert.rule.threshold.threshold_value()))
             }
             Some(name) => match alert.labels.iter().find(|(label, _)| *label == name) {
                 Some((_, value)) => text.push_str(value),
                 // An unknown label is omitted from a `name={name}` list.
                 None if text.ends_with(&format!(" {name}=")) => {
                     text.truncate(text.len().saturating_sub(name.len() + 2));
-                    left_out = true;
+                    omitted = true;
                 }
                 None => text.push('?'),
             },
         }
     }
-    if left_out {
+    if omitted {
         text.truncate(text.trim_end_matches([':', ' ']).len());
     }
     text
@@ -88,7 +88,7 @@ pub(super) fn format_value(alert: &Alert, value: f64) -> String {
 
 fn unit(alert: &Alert) -> ValueUnit {
     let metric = alert.rule.metric;
-    if matches!(alert.rule.measure, RuleExpr::ShareOf(_)) {
+    if matches!(alert.rule.expr, RuleExpr::ShareOf(_)) {
         return ValueUnit::Share;
     }
     match metric.unit {
@@ -103,10 +103,10 @@ fn unit(alert: &Alert) -> ValueUnit {
 
 /// Formats seconds as `45s`, `12m`, `3h 05m` or `2d 4h`.
 fn seconds(seconds: f64) -> String {
-    let whole = seconds.max(0.0) as u64;
-    let (days, hours, minutes) = (whole / 86_400, whole / 3600 % 24, whole / 60 % 60);
-    match whole {
-        0..60 => format!("{whole}s"),
+    let total = seconds.max(0.0) as u64;
+    let (days, hours, minutes) = (total / 86_400, total / 3600 % 24, total / 60 % 60);
+    match total {
+        0..60 => format!("{total}s"),
         60..3600 => format!("{minutes}m"),
         3600..86_400 => format!("{hours}h {minutes:02}m"),
         _ => format!("{days}d {hours}h"),

@@ -29,7 +29,7 @@ pub struct DiffSide {
     /// Memory that was never freed.
     pub never_freed: Amount,
     /// All allocations.
-    pub began: Amount,
+    pub allocated: Amount,
     /// Sum of the peaks of its groups.
     pub peak_bytes: u64,
 }
@@ -93,32 +93,32 @@ type DiffKey<'a> = (&'a str, Option<&'a str>, u32, Option<&'a str>);
 
 type SiteIndex<'a> = HashMap<(MemoryKind, Vec<DiffKey<'a>>), DiffSide>;
 
-fn exactly(frame: &Frame) -> DiffKey<'_> {
+fn exact_key(frame: &Frame) -> DiffKey<'_> {
     (&frame.function, frame.file.as_deref(), frame.line, frame.module.as_deref())
 }
 
-fn roughly<'a>(frame: &DiffKey<'a>) -> DiffKey<'a> {
+fn rough_key<'a>(frame: &DiffKey<'a>) -> DiffKey<'a> {
     (frame.0, None, 0, frame.3)
 }
 
 fn sites<'a>(file: &DiffInput<'a>) -> SiteIndex<'a> {
-    let measure = file.groups.measure();
+    let scope = file.groups.scope();
     let mut sites = SiteIndex::new();
-    for group in file.groups.iter().filter(|group| measure.counts(group.place.kind)) {
-        let frames: Vec<_> = match group.place.site {
-            Some(site) => file.stacks.frames(site).map(exactly).collect(),
+    for group in file.groups.iter().filter(|group| scope.counts(group.key.kind)) {
+        let frames: Vec<_> = match group.key.site {
+            Some(site) => file.stacks.frames(site).map(exact_key).collect(),
             None => Vec::new(),
         };
-        sites.entry((group.place.kind, frames)).or_default().add(&group);
+        sites.entry((group.key.kind, frames)).or_default().add(&group);
     }
     sites
 }
 
 impl DiffSide {
     fn add(&mut self, group: &Group) {
-        self.site = self.site.or(group.place.site);
+        self.site = self.site.or(group.key.site);
         self.never_freed = self.never_freed.plus(group.never_freed());
-        self.began = self.began.plus(group.began);
+        self.allocated = self.allocated.plus(group.allocated);
         self.peak_bytes = self.peak_bytes.saturating_add(group.peak_bytes);
     }
 }
@@ -155,7 +155,7 @@ impl Diff {
 /// Matches remaining sites whose functions and modules agree, if there is one on each side.
 fn pair_moved<'a>(old: &mut SiteIndex<'a>, new: &mut SiteIndex<'a>, rows: &mut Vec<DiffRow>) {
     type Rough<'a> = (MemoryKind, Vec<DiffKey<'a>>);
-    let rough = |key: &Rough<'a>| -> Rough<'a> { (key.0, key.1.iter().map(roughly).collect()) };
+    let rough = |key: &Rough<'a>| -> Rough<'a> { (key.0, key.1.iter().map(rough_key).collect()) };
     let mut candidates: HashMap<Rough<'a>, (Vec<Rough<'a>>, Vec<Rough<'a>>)> = HashMap::new();
     for key in old.keys() {
         candidates.entry(rough(key)).or_default().0.push(key.clone());
@@ -183,8 +183,8 @@ impl DiffRow {
             (None, _) => Trend::New,
             (_, None) => Trend::Gone,
             (Some(before), Some(after)) => {
-                let held = after.never_freed.bytes.cmp(&before.never_freed.bytes);
-                match held.then(after.peak_bytes.cmp(&before.peak_bytes)) {
+                let live = after.never_freed.bytes.cmp(&before.never_freed.bytes);
+                match live.then(after.peak_bytes.cmp(&before.peak_bytes)) {
                     std::cmp::Ordering::Greater => Trend::Grew,
                     std::cmp::Ordering::Less => Trend::Shrank,
                     std::cmp::Ordering::Equal => Trend::Same,

@@ -11,9 +11,9 @@ use crate::model::units::Timestamp;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Group {
     /// What they have in common.
-    pub place: GroupKey,
+    pub key: GroupKey,
     /// All allocations.
-    pub began: Amount,
+    pub allocated: Amount,
     /// Number freed by the program, including frees implied by the reuse of an address.
     pub freed: u64,
     /// Number that ended with their context or module.
@@ -37,8 +37,8 @@ impl Group {
 /// Running totals of a group.
 #[derive(Clone, Copy, Debug)]
 struct GroupSums {
-    place: GroupKey,
-    began: Amount,
+    key: GroupKey,
+    allocated: Amount,
     freed: u64,
     released: u64,
     exited: Amount,
@@ -50,7 +50,7 @@ struct GroupSums {
 /// Totals of all groups.
 #[derive(Clone, Debug, Default)]
 pub struct GroupTable {
-    measure: MemoryScope,
+    scope: MemoryScope,
     index: HashMap<(u64, u64), u32>,
     sums: Vec<GroupSums>,
     /// Most recently used group: programs allocate and free in runs.
@@ -61,30 +61,30 @@ pub struct GroupTable {
 }
 
 impl GroupTable {
-    /// Creates an empty table; `measure` selects the memory that the peak includes.
+    /// Creates an empty table; `scope` selects the memory that the peak includes.
     #[must_use]
-    pub fn new(measure: MemoryScope) -> Self {
-        Self { measure, ..Self::default() }
+    pub fn new(scope: MemoryScope) -> Self {
+        Self { scope, ..Self::default() }
     }
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
-        let place = GroupKey::of(change);
+        let key = GroupKey::of(change);
         let bytes = change.bytes;
-        let counts = self.measure.counts(change.kind);
+        let counts = self.scope.counts(change.kind);
         match change.action {
             ChangeKind::Allocated => {
-                let sums = self.sums(place);
-                sums.began = sums.began.plus(Amount { bytes, allocations: 1 });
+                let sums = self.sums(key);
+                sums.allocated = sums.allocated.plus(Amount { bytes, allocations: 1 });
                 sums.begin(bytes);
                 if counts {
                     self.now.add(bytes);
                 }
             }
-            ChangeKind::Ended { how, .. } => {
-                let sums = self.sums(place);
+            ChangeKind::Ended { reason, .. } => {
+                let sums = self.sums(key);
                 sums.end(bytes);
-                match how {
+                match reason {
                     EndReason::Freed | EndReason::Replaced => sums.freed += 1,
                     EndReason::Released => sums.released += 1,
                     EndReason::ProcessExited => {
@@ -96,13 +96,13 @@ impl GroupTable {
                 }
             }
             ChangeKind::Updated { before, .. } => {
-                let old = self.sums(place.on(before.device));
+                let old = self.sums(key.on(before.device));
                 let amount = Amount { bytes: before.bytes, allocations: 1 };
                 old.end(before.bytes);
-                old.began.bytes = old.began.bytes.saturating_sub(amount.bytes);
-                old.began.allocations = old.began.allocations.saturating_sub(1);
-                let new = self.sums(place);
-                new.began = new.began.plus(Amount { bytes, allocations: 1 });
+                old.allocated.bytes = old.allocated.bytes.saturating_sub(amount.bytes);
+                old.allocated.allocations = old.allocated.allocations.saturating_sub(1);
+                let new = self.sums(key);
+                new.allocated = new.allocated.plus(Amount { bytes, allocations: 1 });
                 new.begin(bytes);
                 if counts {
                     self.now.subtract(before.bytes);
@@ -116,19 +116,19 @@ impl GroupTable {
         }
     }
 
-    fn sums(&mut self, place: GroupKey) -> &mut GroupSums {
-        let packed = place.packed();
+    fn sums(&mut self, key: GroupKey) -> &mut GroupSums {
+        let packed = key.packed();
         let index = match self.last {
             Some((last, index)) if last == packed => index,
-            _ => self.find(packed, place),
+            _ => self.find(packed, key),
         };
         &mut self.sums[index as usize]
     }
 
-    fn find(&mut self, packed: (u64, u64), place: GroupKey) -> u32 {
+    fn find(&mut self, packed: (u64, u64), key: GroupKey) -> u32 {
         let Self { index, sums, .. } = self;
         let found = *index.entry(packed).or_insert_with(|| {
-            sums.push(GroupSums::new(place));
+            sums.push(GroupSums::new(key));
             (sums.len() - 1) as u32
         });
         self.last = Some((packed, found));
@@ -137,13 +137,13 @@ impl GroupTable {
 
     /// Memory that counts in this file.
     #[must_use]
-    pub const fn measure(&self) -> MemoryScope {
-        self.measure
+    pub const fn scope(&self) -> MemoryScope {
+        self.scope
     }
 
     /// All groups with an allocation, in order of first appearance.
     pub fn iter(&self) -> impl Iterator<Item = Group> {
-        self.sums.iter().map(GroupSums::group).filter(|group| group.began.allocations > 0)
+        self.sums.iter().map(GroupSums::group).filter(|group| group.allocated.allocations > 0)
     }
 
     /// Peak of the counted memory over all processes and devices, and when it was first reached.
@@ -154,12 +154,12 @@ impl GroupTable {
 }
 
 impl GroupSums {
-    const fn new(place: GroupKey) -> Self {
+    const fn new(key: GroupKey) -> Self {
         let none = Amount { bytes: 0, allocations: 0 };
         let zero = RunningSum(0);
         Self {
-            place,
-            began: none,
+            key,
+            allocated: none,
             freed: 0,
             released: 0,
             exited: none,
@@ -183,8 +183,8 @@ impl GroupSums {
     fn group(&self) -> Group {
         let allocations = u64::try_from(self.count).unwrap_or(0);
         Group {
-            place: self.place,
-            began: self.began,
+            key: self.key,
+            allocated: self.allocated,
             freed: self.freed,
             released: self.released,
             live: Amount { bytes: self.live.value(), allocations },

@@ -19,7 +19,7 @@ pub struct AllocationSpan {
     /// Size.
     pub bytes: u64,
     /// Time of the allocation.
-    pub began: Timestamp,
+    pub allocated_at: Timestamp,
     /// Time and reason of its end; `None` if it is live at the end of the file.
     pub ended: Option<(Timestamp, EndReason)>,
     /// Process.
@@ -38,7 +38,7 @@ pub struct AllocationSpan {
 /// ones.
 #[derive(Clone, Debug, Default)]
 pub struct LargestAnalysis {
-    measure: MemoryScope,
+    scope: MemoryScope,
     limit: usize,
     count: u64,
     live: HashMap<(Pid, AllocationKey), AllocationSpan>,
@@ -49,7 +49,7 @@ pub struct LargestAnalysis {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LargestAllocations {
     /// The allocations, oldest first.
-    pub lives: Vec<AllocationSpan>,
+    pub allocations: Vec<AllocationSpan>,
     /// Number of all allocations.
     pub count: u64,
 }
@@ -60,9 +60,9 @@ struct BySize(AllocationSpan);
 
 impl BySize {
     fn rank(&self) -> (u64, u64, Reverse<Timestamp>, Reverse<AllocationKey>) {
-        let AllocationSpan { bytes, began, ended, key, .. } = self.0;
-        let age = ended.map_or(u64::MAX, |(end, _)| (end - began).0);
-        (bytes, age, Reverse(began), Reverse(key))
+        let AllocationSpan { bytes, allocated_at, ended, key, .. } = self.0;
+        let age = ended.map_or(u64::MAX, |(end, _)| (end - allocated_at).0);
+        (bytes, age, Reverse(allocated_at), Reverse(key))
     }
 }
 
@@ -81,38 +81,38 @@ impl PartialOrd for BySize {
 impl LargestAnalysis {
     /// Creates an analysis that keeps the `limit` largest allocations.
     #[must_use]
-    pub fn new(measure: MemoryScope, limit: usize) -> Self {
-        Self { measure, limit, ..Self::default() }
+    pub fn new(scope: MemoryScope, limit: usize) -> Self {
+        Self { scope, limit, ..Self::default() }
     }
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
-        if !self.measure.counts(change.kind) {
+        if !self.scope.counts(change.kind) {
             return;
         }
         let AllocationChange { at, pid, tid, device, kind, key, bytes, site, .. } = *change;
-        let life =
-            |began| AllocationSpan { key, bytes, began, ended: None, pid, tid, device, kind, site };
+        let span =
+            |allocated_at| AllocationSpan { key, bytes, allocated_at, ended: None, pid, tid, device, kind, site };
         match change.action {
             ChangeKind::Allocated => {
                 self.count += 1;
-                if let Some(older) = self.live.insert((pid, key), life(at)) {
+                if let Some(older) = self.live.insert((pid, key), span(at)) {
                     // The file has two allocations with the same key and no free between them.
                     self.keep(AllocationSpan { ended: Some((at, EndReason::Replaced)), ..older });
                 }
             }
-            ChangeKind::Ended { began, how } => {
-                let life = self.live.remove(&(pid, key)).unwrap_or(life(began));
-                self.keep(AllocationSpan { ended: Some((at, how)), ..life });
+            ChangeKind::Ended { allocated_at, reason } => {
+                let span = self.live.remove(&(pid, key)).unwrap_or(span(allocated_at));
+                self.keep(AllocationSpan { ended: Some((at, reason)), ..span });
             }
-            ChangeKind::Updated { began, .. } => {
-                self.live.insert((pid, key), life(began));
+            ChangeKind::Updated { allocated_at, .. } => {
+                self.live.insert((pid, key), span(allocated_at));
             }
         }
     }
 
-    fn keep(&mut self, life: AllocationSpan) {
-        self.ended.push(Reverse(BySize(life)));
+    fn keep(&mut self, span: AllocationSpan) {
+        self.ended.push(Reverse(BySize(span)));
         if self.ended.len() > self.limit {
             self.ended.pop();
         }
@@ -121,11 +121,11 @@ impl LargestAnalysis {
     /// Returns the largest allocations.
     #[must_use]
     pub fn finish(mut self) -> LargestAllocations {
-        for (_, life) in std::mem::take(&mut self.live) {
-            self.keep(life);
+        for (_, span) in std::mem::take(&mut self.live) {
+            self.keep(span);
         }
-        let mut lives: Vec<_> = self.ended.into_iter().map(|Reverse(BySize(life))| life).collect();
-        lives.sort_by_key(|life| (life.began, life.pid, life.key));
-        LargestAllocations { lives, count: self.count }
+        let mut allocations: Vec<_> = self.ended.into_iter().map(|Reverse(BySize(span))| span).collect();
+        allocations.sort_by_key(|span| (span.allocated_at, span.pid, span.key));
+        LargestAllocations { allocations, count: self.count }
     }
 }

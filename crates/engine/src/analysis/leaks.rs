@@ -10,14 +10,14 @@ use crate::model::memory_kind::MemoryKind;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeakGroup {
     /// Process, device, kind and site.
-    pub place: GroupKey,
+    pub key: GroupKey,
     /// Bytes and number of allocations.
     pub amount: Amount,
     /// Number of them that were live when their process ended; the others are live at the end of
     /// the file.
     pub at_exit: u64,
     /// Number of allocations ever made in this group.
-    pub began: u64,
+    pub allocations_total: u64,
 }
 
 /// Memory that was never freed. Lists are sorted by size, largest first.
@@ -46,12 +46,12 @@ impl LeakReport {
     /// Collects the memory that was never freed from the totals of a file.
     #[must_use]
     pub fn of(groups: &GroupTable) -> Self {
-        let measure = groups.measure();
+        let scope = groups.scope();
         let mut report = Self::default();
         let mut other = Vec::new();
         for group in groups.iter().filter(|group| group.never_freed().allocations > 0) {
-            let kind = group.place.kind;
-            if measure.counts(kind) {
+            let kind = group.key.kind;
+            if scope.counts(kind) {
                 report.leaked = report.leaked.plus(group.never_freed());
                 if kind.is_static() {
                     report.statics = report.statics.plus(group.never_freed());
@@ -66,13 +66,13 @@ impl LeakReport {
             }
         }
         let kinds =
-            |leaks: &[LeakGroup]| by_kind(leaks.iter().map(|leak| (leak.place.kind, leak.amount)));
+            |leaks: &[LeakGroup]| by_kind(leaks.iter().map(|leak| (leak.key.kind, leak.amount)));
         report.by_kind = kinds(&report.sites);
         report.host_by_kind = kinds(&report.host);
         report.other_by_kind = by_kind(other.into_iter());
         for list in [&mut report.sites, &mut report.managed, &mut report.host] {
             list.sort_by_key(|leak| {
-                (leak.place.kind.is_static(), Reverse(leak.amount.bytes), leak.place)
+                (leak.key.kind.is_static(), Reverse(leak.amount.bytes), leak.key)
             });
         }
         report
@@ -91,10 +91,10 @@ impl LeakReport {
 impl LeakGroup {
     const fn of(group: &Group) -> Self {
         Self {
-            place: group.place,
+            key: group.key,
             amount: group.never_freed(),
             at_exit: group.exited.allocations,
-            began: group.began.allocations,
+            allocations_total: group.allocated.allocations,
         }
     }
 }

@@ -12,9 +12,9 @@ use crate::model::units::{Nanos, Timestamp};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lifetime {
     /// Latest change of the allocation.
-    pub what: AllocationChange,
+    pub change: AllocationChange,
     /// Time of the allocation.
-    pub began: Timestamp,
+    pub allocated_at: Timestamp,
     /// Time and reason of its end; `None` if it is live at the end of the file.
     pub ended: Option<(Timestamp, EndReason)>,
 }
@@ -35,7 +35,7 @@ impl Lifetime {
     /// Time it was live, up to `end` if it did not end.
     #[must_use]
     pub fn age(&self, end: Timestamp) -> Nanos {
-        self.ended.map_or(end, |(at, _)| at) - self.began
+        self.ended.map_or(end, |(at, _)| at) - self.allocated_at
     }
 }
 
@@ -55,18 +55,18 @@ impl LifetimeTracker {
         let live_key = |device| (change.pid, change.key, change.kind, device);
         match change.action {
             ChangeKind::Allocated => {
-                let new = Lifetime { what: *change, began: change.at, ended: None };
+                let new = Lifetime { change: *change, allocated_at: change.at, ended: None };
                 self.live.insert(live_key(change.device), new)
             }
-            ChangeKind::Ended { began, how } => {
+            ChangeKind::Ended { allocated_at, reason } => {
                 let known = self.live.remove(&live_key(change.device));
-                let began = known.map_or(began, |known| known.began);
-                Some(Lifetime { what: *change, began, ended: Some((change.at, how)) })
+                let allocated_at = known.map_or(allocated_at, |known| known.allocated_at);
+                Some(Lifetime { change: *change, allocated_at, ended: Some((change.at, reason)) })
             }
-            ChangeKind::Updated { began, before } => {
+            ChangeKind::Updated { allocated_at, before } => {
                 let known = self.live.remove(&live_key(before.device));
-                let began = known.map_or(began, |known| known.began);
-                let new = Lifetime { what: *change, began, ended: None };
+                let allocated_at = known.map_or(allocated_at, |known| known.allocated_at);
+                let new = Lifetime { change: *change, allocated_at, ended: None };
                 self.live.insert(live_key(change.device), new)
             }
         }
@@ -82,7 +82,7 @@ impl LifetimeTracker {
     #[must_use]
     pub fn finish(self) -> Vec<Lifetime> {
         let mut live: Vec<Lifetime> = self.live.into_values().collect();
-        live.sort_unstable_by_key(|one| (one.began, one.what.pid, one.what.key, one.what.kind));
+        live.sort_unstable_by_key(|one| (one.allocated_at, one.change.pid, one.change.key, one.change.kind));
         live
     }
 }
@@ -95,14 +95,14 @@ mod tests {
 
     fn change(
         at: u64,
-        what: ChangeKind,
+        action: ChangeKind,
         address: u64,
         bytes: u64,
         device: Option<u16>,
     ) -> AllocationChange {
         AllocationChange {
             at: Timestamp(at),
-            action: what,
+            action,
             pid: Pid(1),
             tid: Tid(1),
             device: device.map(DeviceId),
@@ -120,21 +120,21 @@ mod tests {
         let mut lifetimes = LifetimeTracker::default();
         assert_eq!(lifetimes.observe(&change(1, ChangeKind::Allocated, 10, 8, Some(0))), None);
         assert_eq!(lifetimes.observe(&change(2, ChangeKind::Allocated, 20, 4, None)), None);
-        let freed = ChangeKind::Ended { began: Timestamp(1), how: EndReason::Freed };
+        let freed = ChangeKind::Ended { allocated_at: Timestamp(1), reason: EndReason::Freed };
         let ended = lifetimes.observe(&change(5, freed, 10, 8, Some(0))).unwrap();
         assert_eq!(
-            (ended.began, ended.end_reason(), ended.age(Timestamp(9))),
+            (ended.allocated_at, ended.end_reason(), ended.age(Timestamp(9))),
             (Timestamp(1), "freed", Nanos(4))
         );
         // An update does not create a second allocation.
         let before = LateFields { device: None, pool: None, bytes: 4 };
-        let learned = ChangeKind::Updated { began: Timestamp(2), before };
-        assert_eq!(lifetimes.observe(&change(6, learned, 20, 6, Some(1))), None);
+        let updated = ChangeKind::Updated { allocated_at: Timestamp(2), before };
+        assert_eq!(lifetimes.observe(&change(6, updated, 20, 6, Some(1))), None);
         // A reused key returns the older allocation, which was never freed.
         let older = lifetimes.observe(&change(7, ChangeKind::Allocated, 20, 2, Some(1))).unwrap();
-        assert_eq!((older.what.bytes, older.end_reason(), older.began), (6, "live", Timestamp(2)));
+        assert_eq!((older.change.bytes, older.end_reason(), older.allocated_at), (6, "live", Timestamp(2)));
         assert_eq!(lifetimes.live(), 1);
         let live = lifetimes.finish();
-        assert_eq!((live.len(), live[0].what.bytes, live[0].age(Timestamp(9))), (1, 2, Nanos(2)));
+        assert_eq!((live.len(), live[0].change.bytes, live[0].age(Timestamp(9))), (1, 2, Nanos(2)));
     }
 }

@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn torch_scope_counts_blocks_and_device_scope_device_memory() {
-        let counted = |measure: MemoryScope| -> Vec<&str> {
-            let kinds = MemoryKind::ALL.into_iter().filter(|kind| measure.counts(*kind));
+        let counted = |scope: MemoryScope| -> Vec<&str> {
+            let kinds = MemoryKind::ALL.into_iter().filter(|kind| scope.counts(*kind));
             kinds.map(MemoryKind::name).collect()
         };
         let device = ["device", "array", "physical", "graph", "async", "static"];

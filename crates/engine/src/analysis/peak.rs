@@ -25,7 +25,7 @@ pub struct LiveAtPeak {
     /// Size.
     pub bytes: u64,
     /// Time of the allocation.
-    pub began: Timestamp,
+    pub allocated_at: Timestamp,
     /// Thread that allocated it, or 0.
     pub tid: Tid,
 }
@@ -34,7 +34,7 @@ pub struct LiveAtPeak {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupAtPeak {
     /// Process, device, kind and site.
-    pub place: GroupKey,
+    pub key: GroupKey,
     /// Bytes and number of allocations.
     pub amount: Amount,
     /// The allocations, largest first.
@@ -59,7 +59,7 @@ pub struct Peak {
 /// One live allocation.
 #[derive(Clone, Copy, Debug)]
 struct LiveAllocation {
-    held: LiveAtPeak,
+    allocation: LiveAtPeak,
     /// Number of the change that allocated or updated it.
     since: u64,
     site: Option<SiteId>,
@@ -85,7 +85,7 @@ struct PeakScope {
 /// Finds the peaks and the memory that was live at them.
 #[derive(Clone, Debug, Default)]
 pub struct PeakAnalysis {
-    measure: MemoryScope,
+    memory_scope: MemoryScope,
     number: u64,
     live: HashMap<(u64, u64), LiveAllocation>,
     scopes: Vec<PeakScope>,
@@ -107,35 +107,35 @@ fn packed_key(pid: Pid, key: AllocationKey) -> (u64, u64) {
 }
 
 impl PeakAnalysis {
-    /// Creates an empty analysis; `measure` selects the memory that counts.
+    /// Creates an empty analysis; `memory_scope` selects the memory that counts.
     #[must_use]
-    pub fn new(measure: MemoryScope) -> Self {
-        Self { measure, ..Self::default() }
+    pub fn new(memory_scope: MemoryScope) -> Self {
+        Self { memory_scope, ..Self::default() }
     }
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
-        if !self.measure.counts(change.kind) {
+        if !self.memory_scope.counts(change.kind) {
             return;
         }
         self.number += 1;
         match change.action {
             ChangeKind::Allocated => self.begin(change, change.at),
             ChangeKind::Ended { .. } => self.end(change),
-            ChangeKind::Updated { began, before } => {
+            ChangeKind::Updated { allocated_at, before } => {
                 if (before.device, before.bytes) != (change.device, change.bytes) {
                     self.end(change);
-                    self.begin(change, began);
+                    self.begin(change, allocated_at);
                 }
             }
         }
     }
 
-    fn begin(&mut self, change: &AllocationChange, began: Timestamp) {
+    fn begin(&mut self, change: &AllocationChange, allocated_at: Timestamp) {
         let AllocationChange { pid, tid, key, kind, site, bytes, .. } = *change;
         let scopes = self.scopes_of(change.device, pid);
-        let held = LiveAtPeak { key, bytes, began, tid };
-        let live = LiveAllocation { held, since: self.number, site, pid, kind, scopes };
+        let allocation = LiveAtPeak { key, bytes, allocated_at, tid };
+        let live = LiveAllocation { allocation, since: self.number, site, pid, kind, scopes };
         if let Some(older) = self.live.insert(packed_key(pid, key), live) {
             // The file has two allocations with the same key and no free between them.
             self.remove(&older);
@@ -162,7 +162,7 @@ impl PeakAnalysis {
     fn remove(&mut self, live: &LiveAllocation) {
         for index in live.scopes {
             if let Some(scope) = self.scopes.get_mut(index as usize) {
-                scope.now.subtract(live.held.bytes);
+                scope.now.subtract(live.allocation.bytes);
                 if live.since <= scope.number {
                     scope.ended.push(*live);
                 }
@@ -178,10 +178,10 @@ impl PeakAnalysis {
             return scopes;
         }
         let scopes = self.index.get(&packed).copied().unwrap_or_else(|| {
-            let whole = self.device_scopes.get(&device).copied();
-            let whole = whole.unwrap_or_else(|| self.open(device, None));
-            self.device_scopes.insert(device, whole);
-            let scopes = [whole, self.open(device, Some(pid))];
+            let device_scope = self.device_scopes.get(&device).copied();
+            let device_scope = device_scope.unwrap_or_else(|| self.open(device, None));
+            self.device_scopes.insert(device, device_scope);
+            let scopes = [device_scope, self.open(device, Some(pid))];
             self.index.insert(packed, scopes);
             scopes
         });
@@ -229,16 +229,16 @@ impl PeakAnalysis {
 fn group(device: Option<DeviceId>, members: &[LiveAllocation]) -> Vec<GroupAtPeak> {
     let mut groups: HashMap<GroupKey, GroupAtPeak> = HashMap::new();
     for live in members {
-        let place = GroupKey { pid: live.pid, device, kind: live.kind, site: live.site };
-        let none = || GroupAtPeak { place, amount: Amount::default(), allocations: Vec::new() };
-        let at = groups.entry(place).or_insert_with(none);
-        at.amount = at.amount.plus(Amount { bytes: live.held.bytes, allocations: 1 });
-        at.allocations.push(live.held);
+        let key = GroupKey { pid: live.pid, device, kind: live.kind, site: live.site };
+        let none = || GroupAtPeak { key, amount: Amount::default(), allocations: Vec::new() };
+        let at = groups.entry(key).or_insert_with(none);
+        at.amount = at.amount.plus(Amount { bytes: live.allocation.bytes, allocations: 1 });
+        at.allocations.push(live.allocation);
     }
     let mut all: Vec<_> = groups.into_values().collect();
     for at in &mut all {
-        at.allocations.sort_by_key(|held| (Reverse(held.bytes), held.began, held.key));
+        at.allocations.sort_by_key(|allocation| (Reverse(allocation.bytes), allocation.allocated_at, allocation.key));
     }
-    all.sort_by_key(|at| (Reverse(at.amount.bytes), at.place));
+    all.sort_by_key(|at| (Reverse(at.amount.bytes), at.key));
     all
 }

@@ -81,16 +81,16 @@ fn packed(pid: Pid, device: Option<DeviceId>) -> u64 {
 }
 
 impl SummaryAnalysis {
-    /// Creates an empty analysis; `measure` selects the memory that totals and peaks include.
+    /// Creates an empty analysis; `scope` selects the memory that totals and peaks include.
     #[must_use]
-    pub fn new(measure: MemoryScope) -> Self {
-        Self { groups: GroupTable::new(measure), peaks: HashMap::new() }
+    pub fn new(scope: MemoryScope) -> Self {
+        Self { groups: GroupTable::new(scope), peaks: HashMap::new() }
     }
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
         self.groups.observe(change);
-        if !self.groups.measure().counts(change.kind) {
+        if !self.groups.scope().counts(change.kind) {
             return;
         }
         let AllocationChange { pid, device, bytes, at, .. } = *change;
@@ -119,7 +119,7 @@ impl SummaryAnalysis {
     pub fn finish(&self, top: usize) -> SummaryReport {
         let mut by_pid: HashMap<Pid, Vec<Group>> = HashMap::new();
         for group in self.groups.iter() {
-            by_pid.entry(group.place.pid).or_default().push(group);
+            by_pid.entry(group.key.pid).or_default().push(group);
         }
         let all = by_pid.into_iter().map(|(pid, groups)| self.process(pid, groups, top));
         let mut processes: Vec<_> = all.collect();
@@ -141,14 +141,14 @@ impl SummaryAnalysis {
     }
 
     fn process(&self, pid: Pid, mut groups: Vec<Group>, top: usize) -> ProcessSummary {
-        let mut devices: Vec<_> = groups.iter().map(|group| group.place.device).collect();
+        let mut devices: Vec<_> = groups.iter().map(|group| group.key.device).collect();
         devices.sort_by_key(|device| (device.is_none(), *device));
         devices.dedup();
         let devices = devices.into_iter().map(|device| self.device(pid, device, &groups)).collect();
-        let measure = self.groups.measure();
-        groups.retain(|group| measure.counts(group.place.kind));
+        let scope = self.groups.scope();
+        groups.retain(|group| scope.counts(group.key.kind));
         groups.sort_by_key(|group| {
-            (Reverse(group.never_freed().bytes), Reverse(group.peak_bytes), group.place)
+            (Reverse(group.never_freed().bytes), Reverse(group.peak_bytes), group.key)
         });
         let more_sites = groups.len().saturating_sub(top);
         groups.truncate(top);
@@ -156,20 +156,20 @@ impl SummaryAnalysis {
     }
 
     fn device(&self, pid: Pid, device: Option<DeviceId>, groups: &[Group]) -> DeviceSummary {
-        let here = || groups.iter().filter(|group| group.place.device == device);
-        let measure = self.groups.measure();
-        let counted = || here().filter(|group| measure.counts(group.place.kind));
+        let here = || groups.iter().filter(|group| group.key.device == device);
+        let scope = self.groups.scope();
+        let counted = || here().filter(|group| scope.counts(group.key.kind));
         let peak = self.peaks.get(&packed(pid, device)).copied().unwrap_or_default();
         DeviceSummary {
             device,
-            allocations: here().map(|group| group.began.allocations).sum(),
+            allocations: here().map(|group| group.allocated.allocations).sum(),
             frees: here().map(|group| group.freed).sum(),
             released: here().map(|group| group.released).sum(),
             live: counted().map(|group| group.live).fold(Amount::default(), Amount::plus),
             never_freed: counted().map(Group::never_freed).fold(Amount::default(), Amount::plus),
             peak_bytes: peak.peak.value(),
             peak_at: peak.at,
-            kinds: by_kind(here().map(|group| (group.place.kind, group.never_freed()))),
+            kinds: by_kind(here().map(|group| (group.key.kind, group.never_freed()))),
         }
     }
 }

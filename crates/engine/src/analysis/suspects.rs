@@ -31,13 +31,13 @@ const MAX_ANOMALIES: usize = 1024;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileSiteVerdict {
     /// The site; its device is that of most of its allocations.
-    pub place: GroupKey,
+    pub key: GroupKey,
     /// Memory live at the end of the file or of its process.
     pub live: Amount,
     /// The verdict.
     pub verdict: Verdict,
     /// Confidence in the verdict.
-    pub sureness: Confidence,
+    pub confidence: Confidence,
     /// Values that support the verdict.
     pub evidence: Evidence,
 }
@@ -46,12 +46,12 @@ impl FileSiteVerdict {
     /// Converts a verdict of the ledger. Returns `None` if it is not about the memory of a single
     /// process. `site` is its stack in the table of the file.
     #[must_use]
-    pub fn of(judgement: SiteVerdict, site: Option<SiteId>) -> Option<Self> {
-        let Resource::Memory(kind) = judgement.resource else { return None };
-        let SiteVerdict { pid, device, verdict, confidence, evidence, .. } = judgement;
+    pub fn of(site_verdict: SiteVerdict, site: Option<SiteId>) -> Option<Self> {
+        let Resource::Memory(kind) = site_verdict.resource else { return None };
+        let SiteVerdict { pid, device, verdict, confidence, evidence, .. } = site_verdict;
         let live = Amount { bytes: evidence.live, allocations: evidence.live_count };
-        let place = GroupKey { pid: pid?, device, kind, site };
-        Some(Self { place, live, verdict, sureness: confidence, evidence })
+        let key = GroupKey { pid: pid?, device, kind, site };
+        Some(Self { key, live, verdict, confidence, evidence })
     }
 }
 
@@ -61,19 +61,19 @@ pub struct FileAnomaly {
     /// Time.
     pub at: Timestamp,
     /// Process, device, kind and site.
-    pub place: GroupKey,
+    pub key: GroupKey,
     /// Thread, if known.
     pub tid: Option<Tid>,
     /// What was anomalous.
-    pub what: AnomalyKind,
+    pub details: AnomalyKind,
 }
 
 impl FileAnomaly {
     /// Converts an anomaly of the ledger. `site` is its stack in the table of the file.
     #[must_use]
     pub fn of(anomaly: &Anomaly, site: Option<SiteId>) -> Self {
-        let Anomaly { at, pid, tid, device, kind, what, .. } = *anomaly;
-        Self { at, place: GroupKey { pid, device, kind, site }, tid, what }
+        let Anomaly { at, pid, tid, device, kind, details, .. } = *anomaly;
+        Self { at, key: GroupKey { pid, device, kind, site }, tid, details }
     }
 }
 
@@ -85,7 +85,7 @@ pub struct SuspectReport {
     /// All other sites, largest first.
     pub others: Vec<FileSiteVerdict>,
     /// Anomalies, in order of time.
-    pub unusual: Vec<FileAnomaly>,
+    pub anomalies: Vec<FileAnomaly>,
 }
 
 impl SuspectReport {
@@ -100,7 +100,7 @@ impl SuspectReport {
 /// Classifies the sites of a file.
 #[derive(Clone, Debug, Default)]
 pub struct SuspectAnalysis {
-    measure: MemoryScope,
+    scope: MemoryScope,
     origin: Option<Timestamp>,
     end: Timestamp,
     tracks: Vec<SiteTrack>,
@@ -112,7 +112,7 @@ pub struct SuspectAnalysis {
 /// Running values of one site.
 #[derive(Clone, Debug)]
 struct SiteTrack {
-    place: GroupKey,
+    key: GroupKey,
     live: RunningSum,
     count: u64,
     allocations: u64,
@@ -121,13 +121,13 @@ struct SiteTrack {
     last: Timestamp,
     largest: u64,
     /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
-    began_sum: RunningSum,
-    life_sum: RunningSum,
+    allocated_at_sum: RunningSum,
+    lifetime_sum: RunningSum,
     /// Time its process ended.
     until: Option<Timestamp>,
     devices: MajorityDevice,
-    course: GrowthHistory,
-    spans: LifetimeHistogram,
+    history: GrowthHistory,
+    lifetimes: LifetimeHistogram,
 }
 
 /// Baselines and anomalies of one process.
@@ -136,28 +136,28 @@ struct ProcessBaselines {
     sizes: SizeAnomalyDetector,
     growths: GrowthAnomalyDetector,
     live: RunningSum,
-    unusual: Vec<FileAnomaly>,
+    anomalies: Vec<FileAnomaly>,
 }
 
 impl SuspectAnalysis {
-    /// Creates an empty analysis; `measure` selects the memory that is classified.
+    /// Creates an empty analysis; `scope` selects the memory that is classified.
     #[must_use]
-    pub fn new(measure: MemoryScope) -> Self {
-        Self { measure, ..Self::default() }
+    pub fn new(scope: MemoryScope) -> Self {
+        Self { scope, ..Self::default() }
     }
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
         let origin = *self.origin.get_or_insert(change.at);
         self.end = self.end.max(change.at);
-        let is_classified = match self.measure {
+        let is_classified = match self.scope {
             MemoryScope::Torch => change.kind == MemoryKind::Torch,
-            MemoryScope::Device => leak::subject(change.kind).is_some(),
+            MemoryScope::Device => leak::resource(change.kind).is_some(),
         };
         if !is_classified {
             return;
         }
-        let counts = self.measure.counts(change.kind);
+        let counts = self.scope.counts(change.kind);
         let AllocationChange { at, bytes, .. } = *change;
         match change.action {
             ChangeKind::Allocated => {
@@ -166,18 +166,18 @@ impl SuspectAnalysis {
                 track.begin(origin, change);
                 self.detect_anomalies(change, counts, before);
             }
-            ChangeKind::Ended { how: EndReason::ProcessExited, .. } => {
+            ChangeKind::Ended { reason: EndReason::ProcessExited, .. } => {
                 self.track(change, false).until.get_or_insert(at);
                 self.update_live(change.pid, counts, |live| live.subtract(bytes));
             }
-            ChangeKind::Ended { began, how } => {
-                self.track(change, false).end(origin, change, began, how);
+            ChangeKind::Ended { allocated_at, reason } => {
+                self.track(change, false).end(origin, change, allocated_at, reason);
                 self.update_live(change.pid, counts, |live| live.subtract(bytes));
-                self.mark_freed(change, began);
+                self.mark_freed(change, allocated_at);
             }
-            ChangeKind::Updated { began, before } => {
+            ChangeKind::Updated { allocated_at, before } => {
                 let more = bytes.saturating_sub(before.bytes);
-                self.track(change, false).resize(origin, at, began, more);
+                self.track(change, false).resize(origin, at, allocated_at, more);
                 self.update_live(change.pid, counts, |live| live.add(more));
             }
         }
@@ -190,11 +190,11 @@ impl SuspectAnalysis {
     }
 
     /// Marks the anomaly of a freed allocation as no longer live.
-    fn mark_freed(&mut self, change: &AllocationChange, began: Timestamp) {
+    fn mark_freed(&mut self, change: &AllocationChange, allocated_at: Timestamp) {
         let process = self.processes.get_mut(&change.pid);
-        for anomaly in process.into_iter().flat_map(|process| &mut process.unusual) {
-            if let AnomalyKind::Size { key, live, .. } = &mut anomaly.what {
-                *live &= *key != change.key || anomaly.at != began;
+        for anomaly in process.into_iter().flat_map(|process| &mut process.anomalies) {
+            if let AnomalyKind::Size { key, live, .. } = &mut anomaly.details {
+                *live &= *key != change.key || anomaly.at != allocated_at;
             }
         }
     }
@@ -203,7 +203,7 @@ impl SuspectAnalysis {
     fn detect_anomalies(&mut self, change: &AllocationChange, counts: bool, before: SiteBaseline) {
         let AllocationChange { at, bytes, tid, .. } = *change;
         let process = self.processes.entry(change.pid).or_default();
-        let place = GroupKey::of(change);
+        let key = GroupKey::of(change);
         let tid = (tid.0 != 0).then_some(tid);
         let grown = process.growths.observe(at, process.live.value());
         if counts {
@@ -211,64 +211,64 @@ impl SuspectAnalysis {
         }
         let growth = grown.map(|grown| FileAnomaly {
             at: grown.at,
-            place: GroupKey { device: None, site: None, kind: MemoryKind::Device, ..place },
+            key: GroupKey { device: None, site: None, kind: MemoryKind::Device, ..key },
             tid: None,
-            what: AnomalyKind::Growth {
+            details: AnomalyKind::Growth {
                 bytes: grown.bytes,
                 within: grown.within,
-                usual: grown.usual,
+                baseline: grown.baseline,
             },
         });
-        let usual = process.sizes.add(bytes, change.site.map(|_| before));
-        let size = usual.map(|usual| {
+        let baseline = process.sizes.add(bytes, change.site.map(|_| before));
+        let size = baseline.map(|baseline| {
             process.growths.mark_explained(bytes);
-            let what = AnomalyKind::Size {
+            let details = AnomalyKind::Size {
                 key: change.key,
                 bytes: Bytes(bytes),
-                usual: usual.bytes,
-                of: usual.of,
-                of_site: usual.of_site,
+                baseline: baseline.bytes,
+                of: baseline.of,
+                of_site: baseline.of_site,
                 live: true,
             };
-            FileAnomaly { at, place, tid, what }
+            FileAnomaly { at, key, tid, details }
         });
-        let room = MAX_ANOMALIES_PER_PROCESS.saturating_sub(process.unusual.len());
-        process.unusual.extend(growth.into_iter().chain(size).take(room));
+        let room = MAX_ANOMALIES_PER_PROCESS.saturating_sub(process.anomalies.len());
+        process.anomalies.extend(growth.into_iter().chain(size).take(room));
     }
 
     /// Track of a site. Allocations after the end of a process belong to another process with the
     /// same pid, and get a new track.
     fn track(&mut self, change: &AllocationChange, is_allocation: bool) -> &mut SiteTrack {
-        let place = GroupKey::of(change).on(None);
-        let packed = place.packed();
+        let key = GroupKey::of(change).on(None);
+        let packed = key.packed();
         let found = match self.last {
             Some((last, found)) if last == packed => found,
-            _ => self.find(place, change.at),
+            _ => self.find(key, change.at),
         };
         let mut found = found;
         let has_ended = self.tracks.get(found as usize).is_some_and(|track| track.until.is_some());
         if is_allocation && has_ended && self.tracks.len() < 2 * MAX_SITES {
-            let place = self.tracks.get(found as usize).map_or(place, |track| track.place);
-            found = self.open(place, change.at);
+            let key = self.tracks.get(found as usize).map_or(key, |track| track.key);
+            found = self.open(key, change.at);
         }
         self.last = Some((packed, found));
         &mut self.tracks[found as usize]
     }
 
-    fn find(&mut self, place: GroupKey, at: Timestamp) -> u32 {
-        if let Some(&found) = self.index.get(&place.packed()) {
+    fn find(&mut self, key: GroupKey, at: Timestamp) -> u32 {
+        if let Some(&found) = self.index.get(&key.packed()) {
             return found;
         }
-        let rest = GroupKey { site: None, ..place };
-        let place = if self.tracks.len() < MAX_SITES { place } else { rest };
-        let known = self.index.get(&place.packed()).copied();
-        known.unwrap_or_else(|| self.open(place, at))
+        let rest = GroupKey { site: None, ..key };
+        let key = if self.tracks.len() < MAX_SITES { key } else { rest };
+        let known = self.index.get(&key.packed()).copied();
+        known.unwrap_or_else(|| self.open(key, at))
     }
 
-    fn open(&mut self, place: GroupKey, at: Timestamp) -> u32 {
+    fn open(&mut self, key: GroupKey, at: Timestamp) -> u32 {
         let number = self.tracks.len() as u32;
-        self.tracks.push(SiteTrack::new(place, at));
-        self.index.insert(place.packed(), number);
+        self.tracks.push(SiteTrack::new(key, at));
+        self.index.insert(key.packed(), number);
         number
     }
 
@@ -277,32 +277,32 @@ impl SuspectAnalysis {
     pub fn finish(self) -> SuspectReport {
         let Self { origin, end, tracks, processes, .. } = self;
         let origin = origin.unwrap_or(end);
-        let mut findings = SuspectReport::default();
+        let mut report = SuspectReport::default();
         for track in tracks.iter().filter(|track| track.allocations > 0) {
             let site = track.classify(origin, end);
             if site.verdict == Verdict::Leak {
-                findings.suspects.push(site);
+                report.suspects.push(site);
             } else {
-                findings.others.push(site);
+                report.others.push(site);
             }
         }
-        findings.suspects.sort_by_key(|one| {
-            (Reverse((one.sureness, one.evidence.growth_per_hour)), one.place, one.live.bytes)
+        report.suspects.sort_by_key(|one| {
+            (Reverse((one.confidence, one.evidence.growth_per_hour)), one.key, one.live.bytes)
         });
-        findings.others.sort_by_key(|one| {
-            (Reverse((one.live.bytes, one.evidence.created)), one.place, one.verdict)
+        report.others.sort_by_key(|one| {
+            (Reverse((one.live.bytes, one.evidence.created)), one.key, one.verdict)
         });
-        findings.unusual = processes.into_values().flat_map(|process| process.unusual).collect();
-        findings.unusual.sort_by_key(|one| (one.at, one.place));
-        findings.unusual.truncate(MAX_ANOMALIES);
-        findings
+        report.anomalies = processes.into_values().flat_map(|process| process.anomalies).collect();
+        report.anomalies.sort_by_key(|one| (one.at, one.key));
+        report.anomalies.truncate(MAX_ANOMALIES);
+        report
     }
 }
 
 impl SiteTrack {
-    fn new(place: GroupKey, at: Timestamp) -> Self {
+    fn new(key: GroupKey, at: Timestamp) -> Self {
         Self {
-            place,
+            key,
             live: RunningSum::default(),
             count: 0,
             allocations: 0,
@@ -310,24 +310,24 @@ impl SiteTrack {
             first: at,
             last: at,
             largest: 0,
-            began_sum: RunningSum::default(),
-            life_sum: RunningSum::default(),
+            allocated_at_sum: RunningSum::default(),
+            lifetime_sum: RunningSum::default(),
             until: None,
             devices: MajorityDevice::default(),
-            course: GrowthHistory::default(),
-            spans: LifetimeHistogram::default(),
+            history: GrowthHistory::default(),
+            lifetimes: LifetimeHistogram::default(),
         }
     }
 
     fn begin(&mut self, origin: Timestamp, change: &AllocationChange) {
         let AllocationChange { at, bytes, device, .. } = *change;
-        self.course.allocated(at - origin, self.live.value(), bytes);
+        self.history.allocated(at - origin, self.live.value(), bytes);
         self.live.add(bytes);
         self.count += 1;
         self.allocations += 1;
         self.last = self.last.max(at);
         self.largest = self.largest.max(bytes);
-        self.began_sum.add(at.0);
+        self.allocated_at_sum.add(at.0);
         self.devices.add(device);
     }
 
@@ -335,51 +335,51 @@ impl SiteTrack {
         &mut self,
         origin: Timestamp,
         change: &AllocationChange,
-        began: Timestamp,
-        how: EndReason,
+        allocated_at: Timestamp,
+        reason: EndReason,
     ) {
         let AllocationChange { at, bytes, .. } = *change;
-        self.course.freed(began - origin, at - origin, self.live.value(), bytes);
+        self.history.freed(allocated_at - origin, at - origin, self.live.value(), bytes);
         self.live.subtract(bytes);
         self.count = self.count.saturating_sub(1);
-        self.began_sum.subtract(began.0);
-        if matches!(how, EndReason::Freed | EndReason::Replaced) {
+        self.allocated_at_sum.subtract(allocated_at.0);
+        if matches!(reason, EndReason::Freed | EndReason::Replaced) {
             self.freed += 1;
-            self.spans.add(at - began);
-            self.life_sum.add((at - began).0);
+            self.lifetimes.add(at - allocated_at);
+            self.lifetime_sum.add((at - allocated_at).0);
         }
     }
 
-    fn resize(&mut self, origin: Timestamp, at: Timestamp, began: Timestamp, more: u64) {
-        self.course.resized(began - origin, at - origin, self.live.value(), more);
+    fn resize(&mut self, origin: Timestamp, at: Timestamp, allocated_at: Timestamp, more: u64) {
+        self.history.resized(allocated_at - origin, at - origin, self.live.value(), more);
         self.live.add(more);
     }
 
     fn classify(&self, origin: Timestamp, end: Timestamp) -> FileSiteVerdict {
         let until = self.until.unwrap_or(end);
         let (verdict, confidence, evidence) = leak::classify(&SiteObservation {
-            course: &self.course,
-            spans: &self.spans,
+            history: &self.history,
+            lifetimes: &self.lifetimes,
             live: self.live.value(),
             live_count: self.count,
-            begun: self.allocations,
-            ended: self.freed,
+            allocated: self.allocations,
+            freed: self.freed,
             mean_age: match self.count {
                 0 => Nanos(0),
-                count => until - Timestamp(self.began_sum.mean(count)),
+                count => until - Timestamp(self.allocated_at_sum.mean(count)),
             },
-            mean_life: (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed))),
+            mean_life: (self.freed > 0).then(|| Nanos(self.lifetime_sum.mean(self.freed))),
             first: self.first - origin,
             last: self.last - origin,
             now: until - origin,
             has_ended: true,
-            has_stack: self.place.site.is_some(),
+            has_stack: self.key.site.is_some(),
         });
         FileSiteVerdict {
-            place: self.place.on(self.devices.device()),
+            key: self.key.on(self.devices.device()),
             live: Amount { bytes: self.live.value(), allocations: self.count },
             verdict,
-            sureness: confidence,
+            confidence,
             evidence,
         }
     }

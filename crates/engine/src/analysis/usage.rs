@@ -44,7 +44,7 @@ pub struct UsageSeries {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageDelta {
     /// The group, without its site.
-    pub place: GroupKey,
+    pub key: GroupKey,
     /// Bytes to subtract.
     pub less: u64,
     /// Bytes to add.
@@ -54,17 +54,17 @@ pub struct UsageDelta {
 /// Effects of a change: none, one, or two if an update moves memory to another device.
 #[must_use]
 pub fn steps(change: &AllocationChange) -> [Option<UsageDelta>; 2] {
-    let place = GroupKey { site: None, ..GroupKey::of(change) };
-    let step = |place, less, more| (less != more).then_some(UsageDelta { place, less, more });
+    let key = GroupKey { site: None, ..GroupKey::of(change) };
+    let step = |key, less, more| (less != more).then_some(UsageDelta { key, less, more });
     let bytes = change.bytes;
     match change.action {
-        ChangeKind::Allocated => [step(place, 0, bytes), None],
-        ChangeKind::Ended { .. } => [step(place, bytes, 0), None],
+        ChangeKind::Allocated => [step(key, 0, bytes), None],
+        ChangeKind::Ended { .. } => [step(key, bytes, 0), None],
         ChangeKind::Updated { before, .. } if before.device == change.device => {
-            [step(place, before.bytes, bytes), None]
+            [step(key, before.bytes, bytes), None]
         }
         ChangeKind::Updated { before, .. } => {
-            [step(place.on(before.device), before.bytes, 0), step(place, 0, bytes)]
+            [step(key.on(before.device), before.bytes, 0), step(key, 0, bytes)]
         }
     }
 }
@@ -81,9 +81,9 @@ pub struct UsageReport {
 /// Computes memory over time.
 #[derive(Clone, Debug, Default)]
 pub struct UsageAnalysis {
-    measure: MemoryScope,
+    scope: MemoryScope,
     /// Buckets per series; `None` to keep every change.
-    spans: Option<u64>,
+    buckets: Option<u64>,
     /// Time of the first change.
     origin: Option<Timestamp>,
     tracks: Vec<SeriesTrack>,
@@ -105,7 +105,7 @@ struct SeriesTrack {
 #[derive(Clone, Debug)]
 enum Sampling {
     Every(Vec<UsagePoint>),
-    Spans(TimeBuckets),
+    Buckets(TimeBuckets),
 }
 
 /// Time buckets, each 2^`shift` ns long.
@@ -133,35 +133,35 @@ impl UsageAnalysis {
     /// Creates an analysis that keeps every change, or at most `points` points per series, but at
     /// least [`MIN_POINTS`].
     #[must_use]
-    pub fn new(measure: MemoryScope, points: Option<usize>) -> Self {
-        let spans = points.map(|points| (points.max(MIN_POINTS) / MIN_POINTS) as u64);
-        Self { measure, spans, ..Self::default() }
+    pub fn new(scope: MemoryScope, points: Option<usize>) -> Self {
+        let buckets = points.map(|points| (points.max(MIN_POINTS) / MIN_POINTS) as u64);
+        Self { scope, buckets, ..Self::default() }
     }
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
         self.origin.get_or_insert(change.at);
-        for UsageDelta { place, less, more } in steps(change).into_iter().flatten() {
-            self.step(change.at, place, less, more);
+        for UsageDelta { key, less, more } in steps(change).into_iter().flatten() {
+            self.step(change.at, key, less, more);
         }
     }
 
-    fn step(&mut self, at: Timestamp, place: GroupKey, less: u64, more: u64) {
+    fn step(&mut self, at: Timestamp, key: GroupKey, less: u64, more: u64) {
         let since = at - self.origin.unwrap_or(at);
-        let packed = place.packed();
+        let packed = key.packed();
         let index = match self.last {
             Some((last, index)) if last == packed => index,
-            _ => self.find(packed, place),
+            _ => self.find(packed, key),
         };
         if let Some(track) = self.tracks.get_mut(index as usize) {
             track.step(at, since.0, less, more);
         }
-        if self.measure.counts(place.kind) {
-            let known = self.totals.iter_mut().find(|track| track.device == place.device);
+        if self.scope.counts(key.kind) {
+            let known = self.totals.iter_mut().find(|track| track.device == key.device);
             let track = match known {
                 Some(track) => track,
                 None => {
-                    self.totals.push(SeriesTrack::new(place.device, None, None, self.spans));
+                    self.totals.push(SeriesTrack::new(key.device, None, None, self.buckets));
                     let Some(track) = self.totals.last_mut() else { return };
                     track
                 }
@@ -170,10 +170,10 @@ impl UsageAnalysis {
         }
     }
 
-    fn find(&mut self, packed: (u64, u64), place: GroupKey) -> u32 {
-        let Self { index, tracks, spans, .. } = self;
+    fn find(&mut self, packed: (u64, u64), key: GroupKey) -> u32 {
+        let Self { index, tracks, buckets, .. } = self;
         let found = *index.entry(packed).or_insert_with(|| {
-            tracks.push(SeriesTrack::new(place.device, Some(place.kind), Some(place.pid), *spans));
+            tracks.push(SeriesTrack::new(key.device, Some(key.kind), Some(key.pid), *buckets));
             (tracks.len() - 1) as u32
         });
         self.last = Some((packed, found));
@@ -199,12 +199,12 @@ impl SeriesTrack {
         device: Option<DeviceId>,
         kind: Option<MemoryKind>,
         pid: Option<Pid>,
-        spans: Option<u64>,
+        buckets: Option<u64>,
     ) -> Self {
-        let sampling = match spans {
+        let sampling = match buckets {
             None => Sampling::Every(Vec::new()),
             Some(max) => {
-                Sampling::Spans(TimeBuckets { max, shift: 0, changes: 0, list: Vec::new() })
+                Sampling::Buckets(TimeBuckets { max, shift: 0, changes: 0, list: Vec::new() })
             }
         };
         let peak = UsagePoint { at: Timestamp(0), bytes: 0 };
@@ -220,14 +220,14 @@ impl SeriesTrack {
         }
         match &mut self.sampling {
             Sampling::Every(points) => points.push(point),
-            Sampling::Spans(spans) => spans.push(since, point),
+            Sampling::Buckets(buckets) => buckets.push(since, point),
         }
     }
 
     fn series(self) -> UsageSeries {
         let points = match self.sampling {
             Sampling::Every(points) => points,
-            Sampling::Spans(spans) => spans.points(),
+            Sampling::Buckets(buckets) => buckets.points(),
         };
         let Self { device, kind, pid, peak, .. } = self;
         UsageSeries { device, kind, pid, peak, points }
@@ -245,15 +245,15 @@ impl TimeBuckets {
         }
         let new = (self.changes, point);
         match self.list.last_mut() {
-            Some(span) if span.number >= number => span.push(new),
+            Some(bucket) if bucket.number >= number => bucket.push(new),
             _ => self.list.push(TimeBucket { number, first: new, low: new, high: new, last: new }),
         }
     }
 
     /// Merges pairs of neighboring buckets.
     fn join(&mut self) {
-        for span in &mut self.list {
-            span.number >>= 1;
+        for bucket in &mut self.list {
+            bucket.number >>= 1;
         }
         self.list.dedup_by(|later, earlier| {
             let same = later.number == earlier.number;
@@ -268,8 +268,8 @@ impl TimeBuckets {
 
     fn points(&self) -> Vec<UsagePoint> {
         let mut points = Vec::new();
-        for span in &self.list {
-            let mut own = [span.first, span.low, span.high, span.last];
+        for bucket in &self.list {
+            let mut own = [bucket.first, bucket.low, bucket.high, bucket.last];
             own.sort_by_key(|(number, _)| *number);
             let mut last = None;
             for (number, point) in own {
@@ -303,22 +303,22 @@ mod tests {
 
     #[test]
     fn buckets_keep_extremes() {
-        let mut spans = TimeBuckets { max: 2, shift: 0, changes: 0, list: Vec::new() };
+        let mut buckets = TimeBuckets { max: 2, shift: 0, changes: 0, list: Vec::new() };
         for (since, bytes) in [(0, 5), (1, 9), (2, 1), (1000, 7), (u64::MAX, 3), (u64::MAX, 4)] {
-            spans.push(since, UsagePoint { at: Timestamp(since), bytes });
+            buckets.push(since, UsagePoint { at: Timestamp(since), bytes });
         }
-        let bytes: Vec<_> = spans.points().iter().map(|point| point.bytes).collect();
+        let bytes: Vec<_> = buckets.points().iter().map(|point| point.bytes).collect();
         assert_eq!(bytes, [5, 9, 1, 7, 3, 4]);
-        assert!(spans.list.len() <= 2 && spans.shift == 63);
+        assert!(buckets.list.len() <= 2 && buckets.shift == 63);
     }
 
     #[test]
     fn sampled_series_respects_the_point_limit() {
-        let mut spans = TimeBuckets { max: 10, shift: 0, changes: 0, list: Vec::new() };
+        let mut buckets = TimeBuckets { max: 10, shift: 0, changes: 0, list: Vec::new() };
         for since in 0..100_000_u64 {
-            spans.push(since * 7, UsagePoint { at: Timestamp(since), bytes: since * 7919 % 1009 });
+            buckets.push(since * 7, UsagePoint { at: Timestamp(since), bytes: since * 7919 % 1009 });
         }
-        let points = spans.points();
+        let points = buckets.points();
         assert!(points.len() <= 40 && points.len() > 20, "{}", points.len());
         assert!(points.is_sorted_by_key(|point| point.at));
         let all = || points.iter().map(|point| point.bytes);

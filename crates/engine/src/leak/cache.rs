@@ -80,8 +80,8 @@ mod tests {
             live: 10,
             peak: 50,
             cache: 100,
-            per_hour: 0,
-            cache_per_hour: 8,
+            growth_per_hour: 0,
+            cache_growth_per_hour: 8,
             bounded: true,
         };
         let verdict = |tensors| classify_cache(leak(), tensors).0;
@@ -89,8 +89,8 @@ mod tests {
         assert_eq!(verdict(CacheTensors { peak: 49, ..tensors }), Verdict::Leak);
         let growing = CacheTensors { bounded: false, ..tensors };
         assert_eq!(verdict(growing), Verdict::Leak);
-        assert_eq!(verdict(CacheTensors { per_hour: 3, ..growing }), Verdict::Leak);
-        assert_eq!(verdict(CacheTensors { per_hour: 4, ..growing }), Verdict::Cache);
+        assert_eq!(verdict(CacheTensors { growth_per_hour: 3, ..growing }), Verdict::Leak);
+        assert_eq!(verdict(CacheTensors { growth_per_hour: 4, ..growing }), Verdict::Cache);
         let other = (Verdict::Plateau, Confidence::Possible, Evidence::default());
         let (verdict, confidence, evidence) = classify_cache(other, tensors);
         assert_eq!((verdict, confidence), (Verdict::Plateau, Confidence::Possible));

@@ -7,56 +7,56 @@ use crate::verdict::{Evidence, Verdict};
 
 /// Computes the evidence.
 pub(super) fn of(
-    past: &ObservedWindows,
-    case: &SiteObservation<'_>,
+    observed: &ObservedWindows,
+    site: &SiteObservation<'_>,
     verdict: Verdict,
     run: Option<&GrowthRun>,
 ) -> Evidence {
-    let lows: Vec<u64> = past.windows.iter().map(|window| window.low).collect();
+    let window_min: Vec<u64> = observed.windows.iter().map(|window| window.low).collect();
     let steps = |wanted: std::cmp::Ordering| {
-        let steps = lows.windows(2).filter(|pair| pair.last().cmp(&pair.first()) == wanted);
+        let steps = window_min.windows(2).filter(|pair| pair.last().cmp(&pair.first()) == wanted);
         steps.count() as u32
     };
     Evidence {
-        live: case.live,
-        live_count: case.live_count,
-        window: Nanos(past.length),
-        peak: past.windows.iter().map(|window| window.high).max().unwrap_or(case.live),
-        level: level(past, case.live),
-        returns: pattern::returns(past),
-        steps: (lows.len() as u32).saturating_sub(1),
+        live: site.live,
+        live_count: site.live_count,
+        window: Nanos(observed.length),
+        peak: observed.windows.iter().map(|window| window.high).max().unwrap_or(site.live),
+        level: level(observed, site.live),
+        returns: pattern::returns(observed),
+        steps: (window_min.len() as u32).saturating_sub(1),
         growing_steps: steps(std::cmp::Ordering::Greater),
         shrinking_steps: steps(std::cmp::Ordering::Less),
         growth_per_hour: match (run, verdict) {
             (Some(run), _) => run.per_hour,
-            (None, Verdict::RampUp | Verdict::NotEnoughData) => slope(past),
+            (None, Verdict::RampUp | Verdict::NotEnoughData) => slope(observed),
             _ => 0,
         },
-        created: case.begun,
-        freed: case.ended,
-        observed: Nanos(past.watched()),
-        median_age: median_age(past),
-        oldest: oldest(past),
-        mean_age: case.mean_age,
-        mean_life: case.mean_life,
-        median_life: case.spans.median(),
-        longest_life: case.spans.max(),
-        overdue: overdue(past),
+        created: site.allocated,
+        freed: site.freed,
+        observed: Nanos(observed.duration()),
+        median_age: median_age(observed),
+        oldest: oldest(observed),
+        mean_age: site.mean_age,
+        mean_life: site.mean_life,
+        median_life: site.lifetimes.median(),
+        longest_life: site.lifetimes.max(),
+        overdue: overdue(observed),
         time_until_full: None,
         tensors: None,
-        window_min: lows,
+        window_min,
     }
 }
 
 /// Median slope per hour between all pairs of windows in the second half (Theil–Sen estimator).
-fn slope(past: &ObservedWindows) -> u64 {
-    let half = past.windows.len() / 2;
+fn slope(observed: &ObservedWindows) -> u64 {
+    let half = observed.windows.len() / 2;
     let late: Vec<(usize, u64)> =
-        past.windows.iter().map(|window| window.low).enumerate().skip(half).collect();
+        observed.windows.iter().map(|window| window.low).enumerate().skip(half).collect();
     let mut slopes = Vec::new();
     for (index, (from, before)) in late.iter().enumerate() {
         for (to, after) in late.iter().skip(index + 1) {
-            let time = (to - from) as u128 * u128::from(past.length.max(1));
+            let time = (to - from) as u128 * u128::from(observed.length.max(1));
             let change = i128::from(*after) - i128::from(*before);
             slopes.push(change * 3_600_000_000_000 / time.max(1) as i128);
         }
@@ -67,36 +67,36 @@ fn slope(past: &ObservedWindows) -> u64 {
 }
 
 /// Minimum and maximum of the live quantity in the second half.
-fn level(past: &ObservedWindows, live: u64) -> (u64, u64) {
-    let late = || past.windows.iter().skip(past.windows.len() / 2);
+fn level(observed: &ObservedWindows, live: u64) -> (u64, u64) {
+    let late = || observed.windows.iter().skip(observed.windows.len() / 2);
     let low = late().map(|window| window.low).min().unwrap_or(live);
     (low, late().map(|window| window.high).max().unwrap_or(live))
 }
 
 /// Lower bound of the age of at least half of the live allocations.
-fn median_age(past: &ObservedWindows) -> Option<Nanos> {
-    let counts = || past.windows.iter().map(|window| u64::from(window.survived_count));
+fn median_age(observed: &ObservedWindows) -> Option<Nanos> {
+    let counts = || observed.windows.iter().map(|window| u64::from(window.survived_count));
     let half = counts().sum::<u64>().div_ceil(2);
     let mut before = 0;
     let found = counts().position(|count| {
         before += count;
         count > 0 && before >= half
     })?;
-    Some(Nanos(past.now.saturating_sub(past.bounds(found).1)))
+    Some(Nanos(observed.now.saturating_sub(observed.bounds(found).1)))
 }
 
 /// Upper bound of the age of all live allocations.
-fn oldest(past: &ObservedWindows) -> Option<Nanos> {
-    let found = past.windows.iter().position(|window| window.survived_count > 0)?;
-    Some(Nanos(past.now.saturating_sub(past.bounds(found).0)))
+fn oldest(observed: &ObservedWindows) -> Option<Nanos> {
+    let found = observed.windows.iter().position(|window| window.survived_count > 0)?;
+    Some(Nanos(observed.now.saturating_sub(observed.bounds(found).0)))
 }
 
 /// Quantity older than the due age; 0 if nothing was freed.
-fn overdue(past: &ObservedWindows) -> u64 {
-    let Some(due) = past.due else { return 0 };
-    let old = (0..past.windows.len()).filter(|index| {
-        let (_, ends) = past.bounds(*index);
-        past.now.saturating_sub(ends) >= due
+fn overdue(observed: &ObservedWindows) -> u64 {
+    let Some(due) = observed.due else { return 0 };
+    let old = (0..observed.windows.len()).filter(|index| {
+        let (_, ends) = observed.bounds(*index);
+        observed.now.saturating_sub(ends) >= due
     });
-    old.fold(0, |sum, index| sum.saturating_add(past.window(index).survived))
+    old.fold(0, |sum, index| sum.saturating_add(observed.window(index).survived))
 }

@@ -103,31 +103,32 @@ impl GrowthHistory {
         }
     }
 
-    /// Records the free of an allocation made at `began`; `live` is the live quantity before it.
-    pub fn freed(&mut self, began: Nanos, at: Nanos, live: u64, size: u64) {
+    /// Records the free of an allocation made at `allocated_at`; `live` is the live quantity before
+    /// it.
+    pub fn freed(&mut self, allocated_at: Nanos, at: Nanos, live: u64, size: u64) {
         self.enter(at, live);
         let after = live.saturating_sub(size);
         if let Some(window) = self.windows.last_mut() {
             window.low = window.low.min(after);
             window.end = after;
         }
-        let index = self.window_index(began);
+        let index = self.window_index(allocated_at);
         if let Some(window) = self.windows.get_mut(index) {
             window.survived = window.survived.saturating_sub(size);
             window.survived_count = window.survived_count.saturating_sub(1);
         }
     }
 
-    /// Records that an allocation made at `began` is larger by `more` than assumed; `live` is the
-    /// live quantity before that.
-    pub fn resized(&mut self, began: Nanos, at: Nanos, live: u64, more: u64) {
+    /// Records that an allocation made at `allocated_at` is larger by `more` than assumed; `live` is
+    /// the live quantity before that.
+    pub fn resized(&mut self, allocated_at: Nanos, at: Nanos, live: u64, more: u64) {
         self.enter(at, live);
         let after = live.saturating_add(more);
         if let Some(window) = self.windows.last_mut() {
             window.high = window.high.max(after);
             window.end = after;
         }
-        let index = self.window_index(began);
+        let index = self.window_index(allocated_at);
         if let Some(window) = self.windows.get_mut(index) {
             window.survived = window.survived.saturating_add(more);
         }
@@ -172,16 +173,16 @@ impl GrowthHistory {
 
     fn double(&mut self) {
         let (old, first) = (self.first, self.first / 2);
-        let mut kept = 0;
+        let mut count = 0;
         for index in 0..self.windows.len() {
             let target = ((old + index as u64) / 2 - first) as usize;
             let Some(&window) = self.windows.get(index) else { break };
             if let Some(slot) = self.windows.get_mut(target) {
-                *slot = if target < kept { slot.then(window) } else { window };
+                *slot = if target < count { slot.then(window) } else { window };
             }
-            kept = target + 1;
+            count = target + 1;
         }
-        self.windows.truncate(kept);
+        self.windows.truncate(count);
         self.first = first;
         self.power += 1;
     }
@@ -323,9 +324,9 @@ mod tests {
         let mut history = history(&[(0, 10), (40, 20)]);
         history.freed(Nanos(0), Nanos(41 * LENGTH), 30, 10);
         let (_, _, windows) = history.windows_until(Nanos(41 * LENGTH), 20);
-        let kept: Vec<_> = windows.iter().map(|window| window.survived).collect();
-        assert_eq!(kept.iter().sum::<u64>(), 20);
-        assert_eq!((kept[0], kept[20], windows[20].low), (0, 20, 10));
+        let survived: Vec<_> = windows.iter().map(|window| window.survived).collect();
+        assert_eq!(survived.iter().sum::<u64>(), 20);
+        assert_eq!((survived[0], survived[20], windows[20].low), (0, 20, 10));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) struct GrowthRun {
     /// Number of windows with survivors.
     spread: usize,
     /// Surviving quantity, and number of survivors.
-    pub(super) kept: u64,
+    pub(super) survived: u64,
     count: u64,
     /// Growth per hour, without outliers and without the first window, which may be incomplete.
     pub(super) per_hour: u64,
@@ -49,17 +49,17 @@ pub(super) struct GrowthRun {
 
 impl GrowthRun {
     /// Returns the newest run, or `None` if all live allocations are too young to be overdue.
-    pub(super) fn newest(past: &ObservedWindows) -> Option<Self> {
-        let settled = last_settled(past)?;
+    pub(super) fn newest(observed: &ObservedWindows) -> Option<Self> {
+        let settled = last_settled(observed)?;
         let with_survivors: Vec<usize> = (0..=settled)
             .rev()
             .filter(|index| {
-                past.window(*index).survived > 0 && past.window(*index).survived_count > 0
+                observed.window(*index).survived > 0 && observed.window(*index).survived_count > 0
             })
             .collect();
         let to = *with_survivors.first()?;
         // Growth in ever rarer steps, as of a pool that doubles, is not a run.
-        let widest = (past.windows.len() / 5).max(2);
+        let widest = (observed.windows.len() / 5).max(2);
         let (mut from, mut gap) = (to, 1);
         for index in with_survivors {
             if from - index > widest {
@@ -68,23 +68,23 @@ impl GrowthRun {
             gap = gap.max(from - index);
             from = index;
         }
-        let mut run = Self::between(past, from, to, settled, gap);
+        let mut run = Self::between(observed, from, to, settled, gap);
         // If growth became much faster, start the run later.
         while run.ratio > 5.0 && run.to - run.from >= 2 * MIN_RUN_WINDOWS {
             let later = (run.from + (run.to - run.from) / 3..=run.to)
-                .find(|index| past.window(*index).survived > 0)?;
+                .find(|index| observed.window(*index).survived > 0)?;
             if later <= run.from {
                 break;
             }
-            run = Self::between(past, later, to, settled, gap);
+            run = Self::between(observed, later, to, settled, gap);
         }
         Some(run)
     }
 
-    fn between(past: &ObservedWindows, from: usize, to: usize, settled: usize, gap: usize) -> Self {
-        let windows = past.windows.get(from..=to).unwrap_or_default();
+    fn between(observed: &ObservedWindows, from: usize, to: usize, settled: usize, gap: usize) -> Self {
+        let windows = observed.windows.get(from..=to).unwrap_or_default();
         let mut sizes: Vec<u64> =
-            windows.iter().map(|w| w.survived).filter(|kept| *kept > 0).collect();
+            windows.iter().map(|w| w.survived).filter(|survived| *survived > 0).collect();
         sizes.sort_unstable();
         let middle = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
         let sum = |part: &[super::Window], most: u64| {
@@ -100,32 +100,32 @@ impl GrowthRun {
             settled,
             gap,
             spread: sizes.len(),
-            kept: sum(windows, u64::MAX),
+            survived: sum(windows, u64::MAX),
             count: windows.iter().map(|window| u64::from(window.survived_count)).sum(),
             per_hour: per_hour(
                 sum(windows.get(1..).unwrap_or_default(), middle.saturating_mul(8)),
-                past.bounds(to).1.saturating_sub(past.bounds(from).1),
+                observed.bounds(to).1.saturating_sub(observed.bounds(from).1),
             ),
-            duration: past.bounds(to).1.saturating_sub(past.bounds(from).0),
+            duration: observed.bounds(to).1.saturating_sub(observed.bounds(from).0),
             ratio: last as f64 / first.max(1) as f64,
         }
     }
 
     /// Whether the run is a leak. Each condition excludes a pattern that resembles a leak.
-    pub(super) fn is_leak(&self, past: &ObservedWindows, case: &SiteObservation<'_>) -> bool {
+    pub(super) fn is_leak(&self, observed: &ObservedWindows, site: &SiteObservation<'_>) -> bool {
         let long = self.count >= MIN_SURVIVORS
             && self.spread >= MIN_SURVIVOR_WINDOWS
             && self.len() >= MIN_RUN_WINDOWS;
         let dense =
             self.count >= DENSE_SURVIVORS && self.gap == 1 && self.len() >= MIN_DENSE_RUN_WINDOWS;
         (long || dense)
-            && self.duration >= min_duration(case)
-            && self.duration >= past.due.unwrap_or(0)
-            && self.is_ongoing(past, case)
+            && self.duration >= min_duration(site)
+            && self.duration >= observed.due.unwrap_or(0)
+            && self.is_ongoing(observed, site)
             && self.is_even()
-            && self.raises_live_total(past)
-            && self.is_not_cache_tail(past)
-            && is_above_midpoint(past)
+            && self.raises_live_total(observed)
+            && self.is_not_cache_tail(observed)
+            && is_above_midpoint(observed)
     }
 
     fn len(&self) -> usize {
@@ -133,12 +133,12 @@ impl GrowthRun {
     }
 
     /// Whether the last growth is recent. If not, it is a plateau.
-    fn is_ongoing(&self, past: &ObservedWindows, case: &SiteObservation<'_>) -> bool {
+    fn is_ongoing(&self, observed: &ObservedWindows, site: &SiteObservation<'_>) -> bool {
         let each = self.duration / self.count.max(1);
-        let steps = if self.gap > 1 { past.length.saturating_mul(2 * self.gap as u64) } else { 0 };
-        let idle = case.now.0.saturating_sub(case.last.0);
-        let usual = each.saturating_mul(6).max(steps).max(self.duration / 16);
-        self.settled - self.to <= (2 * self.gap).max(2) && idle <= usual
+        let steps = if self.gap > 1 { observed.length.saturating_mul(2 * self.gap as u64) } else { 0 };
+        let idle = site.now.0.saturating_sub(site.last.0);
+        let max_idle = each.saturating_mul(6).max(steps).max(self.duration / 16);
+        self.settled - self.to <= (2 * self.gap).max(2) && idle <= max_idle
     }
 
     /// Whether growth does not slow down. If it does, it is a warm-up. Few survivors vary by
@@ -149,27 +149,27 @@ impl GrowthRun {
 
     /// Whether the live total grows with the survivors. If not, they replace older allocations, as
     /// in a cache.
-    fn raises_live_total(&self, past: &ObservedWindows) -> bool {
-        let base = if self.from == 0 { 0 } else { past.floor(self.from) };
-        let now = past.windows.last().map_or(0, |window| window.low);
-        now.saturating_sub(base) >= self.kept / 2
+    fn raises_live_total(&self, observed: &ObservedWindows) -> bool {
+        let base = if self.from == 0 { 0 } else { observed.floor(self.from) };
+        let now = observed.windows.last().map_or(0, |window| window.low);
+        now.saturating_sub(base) >= self.survived / 2
     }
 
     /// Whether the survivors are a relevant share. If not, they are the few long-lived entries of a
     /// cache.
-    fn is_not_cache_tail(&self, past: &ObservedWindows) -> bool {
-        let younger = past.windows.iter().skip(self.settled + 1);
+    fn is_not_cache_tail(&self, observed: &ObservedWindows) -> bool {
+        let younger = observed.windows.iter().skip(self.settled + 1);
         let younger = younger.fold(0_u64, |sum, window| sum.saturating_add(window.survived));
-        self.kept >= younger / 9
+        self.survived >= younger / 9
     }
 
     /// Confidence in a leak verdict.
-    pub(super) fn confidence(&self, case: &SiteObservation<'_>) -> Confidence {
+    pub(super) fn confidence(&self, site: &SiteObservation<'_>) -> Confidence {
         const SECOND: u64 = 1_000_000_000;
-        let among_frees = case.ended >= MIN_FREES_FOR_DUE_AGE;
+        let among_frees = site.freed >= MIN_FREES_FOR_DUE_AGE;
         let (count, windows) = (self.count, self.len());
-        let much = count >= 30 && windows >= 12 && (0.7..=2.0).contains(&self.ratio);
-        let confidence = if much && (among_frees || self.duration >= 60 * SECOND) {
+        let is_strong = count >= 30 && windows >= 12 && (0.7..=2.0).contains(&self.ratio);
+        let confidence = if is_strong && (among_frees || self.duration >= 60 * SECOND) {
             Confidence::Certain
         } else if count >= 16 && windows >= 8 && (among_frees || self.duration >= 20 * SECOND) {
             Confidence::Likely
@@ -177,8 +177,8 @@ impl GrowthRun {
             Confidence::Possible
         };
         match confidence {
-            Confidence::Certain if !case.has_stack => Confidence::Likely,
-            Confidence::Likely if !case.has_stack => Confidence::Possible,
+            Confidence::Certain if !site.has_stack => Confidence::Likely,
+            Confidence::Likely if !site.has_stack => Confidence::Possible,
             confidence => confidence,
         }
     }
@@ -190,18 +190,18 @@ fn per_hour(quantity: u64, time: u64) -> u64 {
 }
 
 /// Newest window whose allocations are all older than the due age.
-fn last_settled(past: &ObservedWindows) -> Option<usize> {
-    let due = past.due.unwrap_or(0);
-    (0..past.windows.len()).rev().find(|index| {
-        let (_, ends) = past.bounds(*index);
-        past.now.saturating_sub(ends) >= due
+fn last_settled(observed: &ObservedWindows) -> Option<usize> {
+    let due = observed.due.unwrap_or(0);
+    (0..observed.windows.len()).rev().find(|index| {
+        let (_, ends) = observed.bounds(*index);
+        observed.now.saturating_sub(ends) >= due
     })
 }
 
-fn min_duration(case: &SiteObservation<'_>) -> u64 {
-    if case.has_ended {
+fn min_duration(site: &SiteObservation<'_>) -> u64 {
+    if site.has_ended {
         MIN_GROWTH_ENDED_NS
-    } else if case.ended >= MIN_FREES_FOR_DUE_AGE && case.ended > case.begun / 2 {
+    } else if site.freed >= MIN_FREES_FOR_DUE_AGE && site.freed > site.allocated / 2 {
         MIN_GROWTH_BUSY_NS
     } else {
         MIN_GROWTH_NS
@@ -209,8 +209,8 @@ fn min_duration(case: &SiteObservation<'_>) -> u64 {
 }
 
 /// Whether the live minimum exceeds that of the midpoint in some window of the last quarter.
-fn is_above_midpoint(past: &ObservedWindows) -> bool {
-    let count = past.windows.len();
-    let late = past.windows.iter().skip(count - count / 4 - 1).map(|window| window.low).max();
-    late > past.windows.get(count / 2).map(|window| window.low)
+fn is_above_midpoint(observed: &ObservedWindows) -> bool {
+    let count = observed.windows.len();
+    let late = observed.windows.iter().skip(count - count / 4 - 1).map(|window| window.low).max();
+    late > observed.windows.get(count / 2).map(|window| window.low)
 }

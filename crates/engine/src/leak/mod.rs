@@ -34,17 +34,17 @@ use growth_run::GrowthRun;
 #[derive(Clone, Copy, Debug)]
 pub struct SiteObservation<'a> {
     /// Live quantity over time.
-    pub course: &'a GrowthHistory,
+    pub history: &'a GrowthHistory,
     /// Lifetimes of freed allocations.
-    pub spans: &'a LifetimeHistogram,
+    pub lifetimes: &'a LifetimeHistogram,
     /// Live quantity.
     pub live: u64,
     /// Number of live allocations.
     pub live_count: u64,
     /// Number of allocations made.
-    pub begun: u64,
+    pub allocated: u64,
     /// Number of allocations freed by the program.
-    pub ended: u64,
+    pub freed: u64,
     /// Mean age of live allocations.
     pub mean_age: Nanos,
     /// Mean lifetime of freed allocations; `None` if none was freed.
@@ -75,13 +75,13 @@ struct ObservedWindows {
 }
 
 impl ObservedWindows {
-    fn of(case: &SiteObservation<'_>) -> Self {
-        let (length, start, mut windows) = case.course.windows_until(case.now, case.live);
+    fn of(site: &SiteObservation<'_>) -> Self {
+        let (length, start, mut windows) = site.history.windows_until(site.now, site.live);
         let (length, start) = (length.0, start.0);
         let end = start.saturating_add(length.saturating_mul(windows.len() as u64));
         // A window that has just started may not have reached its minimum yet.
         if windows.len() > 1
-            && end.saturating_sub(case.now.0) > length / 2
+            && end.saturating_sub(site.now.0) > length / 2
             && let (Some(last), Some(before)) = (windows.pop(), windows.last_mut())
         {
             *before = Window {
@@ -93,16 +93,16 @@ impl ObservedWindows {
                 allocated_count: before.allocated_count.saturating_add(last.allocated_count),
             };
         }
-        let due = case.spans.due_age().map(|due| due.0);
-        Self { windows, length, start, first: case.first.0.max(start), now: case.now.0, due }
+        let due = site.lifetimes.due_age().map(|due| due.0);
+        Self { windows, length, start, first: site.first.0.max(start), now: site.now.0, due }
     }
 
     /// Start and end of a window, clamped to the life of the site.
     fn bounds(&self, index: usize) -> (u64, u64) {
-        let begins = self.start.saturating_add(self.length.saturating_mul(index as u64));
+        let start_of_window = self.start.saturating_add(self.length.saturating_mul(index as u64));
         let is_last = index + 1 >= self.windows.len();
-        let ends = if is_last { self.now } else { begins.saturating_add(self.length) };
-        (begins.max(self.first), ends.min(self.now))
+        let ends = if is_last { self.now } else { start_of_window.saturating_add(self.length) };
+        (start_of_window.max(self.first), ends.min(self.now))
     }
 
     fn window(&self, index: usize) -> Window {
@@ -115,27 +115,27 @@ impl ObservedWindows {
         self.windows.iter().skip(from).map(|window| window.low).min().unwrap_or(0)
     }
 
-    fn watched(&self) -> u64 {
+    fn duration(&self) -> u64 {
         self.now.saturating_sub(self.first)
     }
 }
 
 /// Returns verdict, confidence and evidence for a site. Cost: a few hundred operations.
 #[must_use]
-pub fn classify(case: &SiteObservation<'_>) -> (Verdict, Confidence, Evidence) {
-    let past = ObservedWindows::of(case);
-    let run = GrowthRun::newest(&past);
-    let (verdict, confidence) = match run.as_ref().filter(|run| run.is_leak(&past, case)) {
-        Some(run) => (Verdict::Leak, run.confidence(case)),
-        None => pattern::classify_non_leak(&past, case),
+pub fn classify(site: &SiteObservation<'_>) -> (Verdict, Confidence, Evidence) {
+    let observed = ObservedWindows::of(site);
+    let run = GrowthRun::newest(&observed);
+    let (verdict, confidence) = match run.as_ref().filter(|run| run.is_leak(&observed, site)) {
+        Some(run) => (Verdict::Leak, run.confidence(site)),
+        None => pattern::classify_non_leak(&observed, site),
     };
-    let grows = run.filter(|_| verdict == Verdict::Leak);
-    (verdict, confidence, evidence::of(&past, case, verdict, grows.as_ref()))
+    let leak_run = run.filter(|_| verdict == Verdict::Leak);
+    (verdict, confidence, evidence::of(&observed, site, verdict, leak_run.as_ref()))
 }
 
 /// Resource that is classified for a memory kind; `None` for memory that a program cannot free or
 /// does not own.
-pub(crate) const fn subject(kind: MemoryKind) -> Option<Resource> {
+pub(crate) const fn resource(kind: MemoryKind) -> Option<Resource> {
     match kind {
         MemoryKind::Torch => Some(Resource::Tensors),
         MemoryKind::Imported

@@ -17,17 +17,17 @@ const MIN_RETURNS: u32 = 3;
 
 /// Returns verdict and confidence for a site that does not leak.
 pub(super) fn classify_non_leak(
-    past: &ObservedWindows,
-    case: &SiteObservation<'_>,
+    observed: &ObservedWindows,
+    site: &SiteObservation<'_>,
 ) -> (Verdict, Confidence) {
-    let count = past.windows.len();
-    if count < MIN_WINDOWS || (!case.has_ended && past.watched() < MIN_OBSERVED_NS) {
+    let count = observed.windows.len();
+    if count < MIN_WINDOWS || (!site.has_ended && observed.duration() < MIN_OBSERVED_NS) {
         return (Verdict::NotEnoughData, Confidence::Possible);
     }
-    let verdict = pattern(past, case);
-    let confidence = match (verdict, case.begun) {
+    let verdict = pattern(observed, site);
+    let confidence = match (verdict, site.allocated) {
         (Verdict::NotEnoughData, _) => Confidence::Possible,
-        (Verdict::Plateau | Verdict::Burst, _) if past.watched() >= 10 * MIN_OBSERVED_NS => {
+        (Verdict::Plateau | Verdict::Burst, _) if observed.duration() >= 10 * MIN_OBSERVED_NS => {
             Confidence::Likely
         }
         (Verdict::Cache | Verdict::Periodic, 64..) if count >= 12 => Confidence::Likely,
@@ -36,26 +36,26 @@ pub(super) fn classify_non_leak(
     (verdict, confidence)
 }
 
-fn pattern(past: &ObservedWindows, case: &SiteObservation<'_>) -> Verdict {
-    let peak = past.windows.iter().map(|window| window.high).max().unwrap_or(0);
-    if returns(past) >= MIN_RETURNS {
+fn pattern(observed: &ObservedWindows, site: &SiteObservation<'_>) -> Verdict {
+    let peak = observed.windows.iter().map(|window| window.high).max().unwrap_or(0);
+    if returns(observed) >= MIN_RETURNS {
         return Verdict::Periodic;
     }
-    let at_half_time = past.window(past.windows.len() / 2).low;
-    if case.live <= peak / 8 || case.live <= at_half_time / 2 {
+    let at_half_time = observed.window(observed.windows.len() / 2).low;
+    if site.live <= peak / 8 || site.live <= at_half_time / 2 {
         return Verdict::Burst;
     }
-    if is_growing(past) {
-        let few = case.begun < MIN_ALLOCATIONS;
+    if is_growing(observed) {
+        let few = site.allocated < MIN_ALLOCATIONS;
         return if few { Verdict::NotEnoughData } else { Verdict::RampUp };
     }
-    if is_renewed(past, case) { Verdict::Cache } else { Verdict::Plateau }
+    if is_renewed(observed, site) { Verdict::Cache } else { Verdict::Plateau }
 }
 
 /// Counts how often the level rose and fell back, if it still does. A lower bound: within a window,
 /// the order of minimum and maximum is unknown.
-pub(super) fn returns(past: &ObservedWindows) -> u32 {
-    let rest = past.windows.get(1..).unwrap_or_default();
+pub(super) fn returns(observed: &ObservedWindows) -> u32 {
+    let rest = observed.windows.get(1..).unwrap_or_default();
     let lowest = rest.iter().map(|window| window.low).min().unwrap_or(0);
     let peak = rest.iter().map(|window| window.high).max().unwrap_or(0);
     if lowest > peak / 3 || peak == 0 {
@@ -86,9 +86,9 @@ pub(super) fn returns(past: &ObservedWindows) -> u32 {
 
 /// Whether the last quarter is nowhere below the quarter before, and at least 1/30 above it at the
 /// end.
-fn is_growing(past: &ObservedWindows) -> bool {
-    let count = past.windows.len();
-    let lows: Vec<u64> = past.windows.iter().map(|window| window.low).collect();
+fn is_growing(observed: &ObservedWindows) -> bool {
+    let count = observed.windows.len();
+    let lows: Vec<u64> = observed.windows.iter().map(|window| window.low).collect();
     let (before, late) = lows.split_at(count - (count / 4).max(1));
     let level = before.iter().skip(count / 2).max().copied().unwrap_or(0);
     let now = late.last().copied().unwrap_or(0);
@@ -96,9 +96,9 @@ fn is_growing(past: &ObservedWindows) -> bool {
 }
 
 /// Whether less than half of the live quantity is from the first half of the time.
-fn is_renewed(past: &ObservedWindows, case: &SiteObservation<'_>) -> bool {
-    let half = past.windows.len() / 2;
-    let old = past.windows.iter().take(half);
+fn is_renewed(observed: &ObservedWindows, site: &SiteObservation<'_>) -> bool {
+    let half = observed.windows.len() / 2;
+    let old = observed.windows.iter().take(half);
     let old = old.fold(0_u64, |sum, window| sum.saturating_add(window.survived));
-    case.ended > 0 && old <= case.live / 2
+    site.freed > 0 && old <= site.live / 2
 }

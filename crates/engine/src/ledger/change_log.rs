@@ -61,9 +61,9 @@ impl Process {
     }
 
     /// Logs the end of an allocation that is about to be removed from all lists.
-    pub(super) fn log_end(&mut self, slot: Slot, how: EndReason) {
-        let began = self.allocations.slab[slot].returned_at;
-        self.log_change(slot, ChangeKind::Ended { began, how });
+    pub(super) fn log_end(&mut self, slot: Slot, reason: EndReason) {
+        let allocated_at = self.allocations.slab[slot].returned_at;
+        self.log_change(slot, ChangeKind::Ended { allocated_at, reason });
         if let Some(observer) = &mut self.observer {
             observer.streams.remove(&slot);
         }
@@ -87,19 +87,19 @@ impl Process {
     /// Logs an update if the late fields of a live allocation have changed.
     pub(super) fn log_update(&mut self, slot: Slot, before: LateFields) {
         if self.observer.is_some() && self.late_fields(slot) != before {
-            let began = self.allocations.slab[slot].returned_at;
-            self.log_change(slot, ChangeKind::Updated { began, before });
+            let allocated_at = self.allocations.slab[slot].returned_at;
+            self.log_change(slot, ChangeKind::Updated { allocated_at, before });
         }
     }
 
-    fn log_change(&mut self, slot: Slot, what: ChangeKind) {
+    fn log_change(&mut self, slot: Slot, action: ChangeKind) {
         let LateFields { device, pool, bytes } = self.late_fields(slot);
         let entry = &self.allocations.slab[slot];
         let tid = self.threads.tid(entry.thread).unwrap_or(Tid(0));
         let Some(observer) = &mut self.observer else { return };
         observer.changes.push(AllocationChange {
             at: self.call.1,
-            action: what,
+            action,
             pid: self.key.pid,
             tid,
             device,

@@ -66,10 +66,10 @@ mod tests {
                 stream: None,
                 site: None,
             };
-            let what = EventKind::Allocate(allocate);
+            let kind = EventKind::Allocate(allocate);
             let at = Timestamp(1);
             let event =
-                Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind: what };
+                Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind };
             process.allocate(&event, &allocate).unwrap();
         }
         process
@@ -83,9 +83,9 @@ mod tests {
         for pid in 3..MAX_ENDED_PROCESSES as u32 + 3 {
             ended.push(process(pid, pid % 2 == 0));
         }
-        let kept = ended.drain();
-        assert_eq!((kept.len(), ended.dropped), (MAX_ENDED_PROCESSES, 2));
-        let pids: Vec<_> = kept.iter().take(3).map(|process| process.key.pid.0).collect();
+        let processes = ended.drain();
+        assert_eq!((processes.len(), ended.dropped), (MAX_ENDED_PROCESSES, 2));
+        let pids: Vec<_> = processes.iter().take(3).map(|process| process.key.pid.0).collect();
         assert_eq!(pids, [1, 4, 5]);
         assert!(ended.drain().is_empty());
     }

@@ -86,7 +86,7 @@ pub struct Ledger {
     ended: EndedProcesses,
     out_of_memory: Vec<OutOfMemory>,
     /// Out-of-memory errors since the last snapshot, by GPU.
-    ran_out: BTreeMap<Option<GpuId>, u64>,
+    ooms_by_gpu: BTreeMap<Option<GpuId>, u64>,
     /// All losses so far.
     lost: LostTotals,
     /// Losses of unknown processes.
@@ -94,10 +94,10 @@ pub struct Ledger {
     /// Allocation changes, if they are logged.
     change_log: Option<ChangeLog>,
     /// Whether launches and copies are counted.
-    follows_work: bool,
+    tracks_activity: bool,
     /// Frames of sites.
     sites: SiteRegistry,
-    past_sites: EndedSites,
+    ended_sites: EndedSites,
     /// Verdicts on ended processes, for the last report.
     ended_verdicts: SiteVerdicts,
     /// Anomalies of ended processes.
@@ -105,11 +105,11 @@ pub struct Ledger {
     /// Free memory of GPUs, as last reported.
     free: HashMap<GpuId, Bytes>,
     /// Time of the first event.
-    began: Option<Timestamp>,
+    start: Option<Timestamp>,
     /// Whether sites are merged.
     merge_sites: bool,
     /// Whether ended processes are dropped after one snapshot.
-    forgets_ended: bool,
+    drops_ended: bool,
 }
 
 impl Ledger {
@@ -123,7 +123,7 @@ impl Ledger {
     /// are then dropped. [`SnapshotOptions::ended_sites`] must not be set.
     #[must_use]
     pub fn without_ended_history(mut self) -> Self {
-        self.forgets_ended = true;
+        self.drops_ended = true;
         self
     }
 
@@ -144,7 +144,7 @@ impl Ledger {
     /// Enables counting of launches and copies.
     #[must_use]
     pub fn with_activity(mut self) -> Self {
-        self.follows_work = true;
+        self.tracks_activity = true;
         self
     }
 
@@ -168,13 +168,13 @@ impl Ledger {
     /// snapshot; see [`crate::model::event::LostDelta`].
     pub fn apply(&mut self, event: &Event) {
         if !matches!(event.kind, EventKind::Site(_)) {
-            self.began.get_or_insert(event.time);
+            self.start.get_or_insert(event.time);
         }
         self.dispatch(event);
-        if self.follows_work
+        if self.tracks_activity
             && let Some(process) = self.running.get_mut(&event.pid)
         {
-            process.work.get_or_insert_default().record_address(event);
+            process.activity.get_or_insert_default().record_address(event);
         }
         if let Some(log) = &mut self.change_log
             && let Some(process) = self.running.get_mut(&event.pid)
@@ -185,7 +185,7 @@ impl Ledger {
 
     fn dispatch(&mut self, event: &Event) {
         match &event.kind {
-            EventKind::Process(facts) => self.announce(event, facts),
+            EventKind::Process(info) => self.announce(event, info),
             EventKind::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.container = Some(Arc::new(Container::clone(container)));
@@ -205,17 +205,17 @@ impl Ledger {
             EventKind::ThreadName(name) => self.process(event).name_thread(event.tid, name),
             EventKind::Allocate(allocate) => {
                 let result = self.process(event).allocate(event, allocate);
-                self.lose_node(event, result);
+                self.record_node_loss(event, result);
             }
             EventKind::Free(free) => {
                 let result = self.process(event).free(event, free);
-                self.lose_node(event, result);
+                self.record_node_loss(event, result);
             }
             EventKind::Vmm(call) => self.process(event).vmm(event, *call),
             EventKind::Pool(call) => self.process(event).pool(event, *call),
             EventKind::Graph(call) => {
                 let result = self.process(event).graph(event, *call);
-                self.lose_node(event, result);
+                self.record_node_loss(event, result);
             }
             EventKind::Failed(failed) => {
                 self.process(event).record_failure(failed);
@@ -223,10 +223,10 @@ impl Ledger {
                     self.record_oom(event, failed);
                 }
             }
-            EventKind::Context(change) => {
-                let objects = self.process(event).apply_context(event, *change);
+            EventKind::Context(call) => {
+                let objects = self.process(event).apply_context(event, *call);
                 if objects > 0 {
-                    self.lose(event, &LostDelta { objects, ..LostDelta::default() });
+                    self.record_loss(event, &LostDelta { objects, ..LostDelta::default() });
                 }
             }
             EventKind::Gpus(gpus) => {
@@ -234,58 +234,58 @@ impl Ledger {
                     process.set_gpus(gpus);
                 }
             }
-            EventKind::DriverAccount { gpu, bytes, only } => {
+            EventKind::DriverUsage { gpu, bytes, only } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.account(event, *gpu, Bytes(*bytes), *only);
+                    process.set_driver_usage(event, *gpu, Bytes(*bytes), *only);
                 }
             }
             EventKind::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
-            EventKind::DriverAccountLost => {
+            EventKind::DriverUsageLost => {
                 self.free.clear();
-                self.running.values_mut().for_each(|process| process.devices.forget_accounts());
+                self.running.values_mut().for_each(|process| process.devices.clear_driver_usage());
             }
-            EventKind::Lost(lost) => self.lose(event, lost),
-            EventKind::Work(work) => self.process(event).apply_activity(work),
+            EventKind::Lost(lost) => self.record_loss(event, lost),
+            EventKind::Activity(activity) => self.process(event).apply_activity(activity),
             EventKind::Object(call) => self.process(event).object(event, *call),
             EventKind::Tensor(call) => self.process(event).apply(event, call),
-            EventKind::Torch(watch) => {
+            EventKind::Torch(tracking) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.torch.get_or_insert_default().set_tracking(*watch);
+                    process.torch.get_or_insert_default().set_tracking(*tracking);
                 }
             }
-            EventKind::Site(facts) => self.sites.resolve(facts.site, &facts.frames),
+            EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
         }
     }
 
     /// Returns the state at that time. Ended processes and out-of-memory errors appear in one
     /// snapshot only: the next one after they happened.
-    pub fn snapshot(&mut self, at: Timestamp, view: &SnapshotOptions) -> Snapshot {
+    pub fn snapshot(&mut self, at: Timestamp, options: &SnapshotOptions) -> Snapshot {
         let mut ended = self.ended.drain();
         let running = self.running.values_mut().filter(|process| !process.no_calls_since_exec);
         for process in running.chain(&mut ended) {
-            process.build_activity_view(at, view.top);
+            process.build_activity_view(at, options.top);
         }
-        let shown_sites = self.show_sites(at, view, &ended);
-        let verdicts = self.classify_sites(at, view, &ended);
+        let shown_sites = self.show_sites(at, options, &ended);
+        let verdicts = self.classify_sites(at, options, &ended);
         let mut shown: Vec<_> = self.shown().chain(&ended).collect();
         shown.sort_by_cached_key(|process| {
             let oldest = process_view::oldest(process);
             let totals = &process.totals;
-            let rank = process_view::rank(view.sort, totals.live.bytes(), totals.count, oldest);
+            let rank = process_view::rank(options.sort, totals.live.bytes(), totals.count, oldest);
             (process.ended.is_some(), rank, process.key)
         });
         let unattributed = &self.unattributed;
-        let one = |p: &Process| process_view::process(p, at, view, unattributed, &self.sites);
+        let one = |p: &Process| process_view::process(p, at, options, unattributed, &self.sites);
         let processes = shown.into_iter().map(one).collect();
         let snapshot = Snapshot {
             at,
             live_bytes: self.live().bytes(),
             live_allocations: self.shown().map(|process| process.totals.count).sum(),
-            uncertainty: self.certainty(),
+            uncertainty: self.uncertainty(),
             processes,
             out_of_memory: self.drain_ooms(),
-            ooms_by_gpu: std::mem::take(&mut self.ran_out).into_iter().collect(),
-            anomalies: self.show_anomalies(view, &ended),
+            ooms_by_gpu: std::mem::take(&mut self.ooms_by_gpu).into_iter().collect(),
+            anomalies: self.show_anomalies(options, &ended),
             suspects: verdicts.suspects,
             suspects_total: verdicts.suspects_total,
             other_verdicts: verdicts.others,
@@ -297,20 +297,20 @@ impl Ledger {
     }
 
     /// Builds the part of a snapshot that covers the sites of all processes.
-    fn show_sites(&mut self, at: Timestamp, view: &SnapshotOptions, ended: &[Process]) -> Snapshot {
-        let Self { running, past_sites, sites, .. } = self;
+    fn show_sites(&mut self, at: Timestamp, options: &SnapshotOptions, ended: &[Process]) -> Snapshot {
+        let Self { running, ended_sites, sites, .. } = self;
         let running = running.values().filter(|process| !process.no_calls_since_exec);
-        let ended = ended.iter().filter(|_| view.ended_sites);
+        let ended = ended.iter().filter(|_| options.ended_sites);
         let mut tables: Vec<_> =
             running.chain(ended).map(|process| (Some(process.key.pid), &process.sites)).collect();
-        if view.ended_sites {
-            tables.extend(past_sites.tables());
+        if options.ended_sites {
+            tables.extend(ended_sites.tables());
         }
         let (allocations_total, without_stack) = sites::views::coverage(&tables);
         let (tensor_sites, tensor_sites_total) =
-            sites::views::list(&tables, SiteListKind::Tensors, at, view, sites);
+            sites::views::list(&tables, SiteListKind::Tensors, at, options, sites);
         let (sites, sites_total) =
-            sites::views::list(&tables, SiteListKind::Memory, at, view, sites);
+            sites::views::list(&tables, SiteListKind::Memory, at, options, sites);
         Snapshot {
             sites,
             sites_total,
@@ -327,10 +327,10 @@ impl Ledger {
     fn classify_sites(
         &mut self,
         at: Timestamp,
-        view: &SnapshotOptions,
+        options: &SnapshotOptions,
         ended: &[Process],
     ) -> SiteVerdicts {
-        for process in ended.iter().filter(|_| !self.forgets_ended) {
+        for process in ended.iter().filter(|_| !self.drops_ended) {
             self.ended_verdicts.append(sites::verdicts::of(
                 process,
                 at,
@@ -340,20 +340,20 @@ impl Ledger {
         }
         self.ended_verdicts =
             std::mem::take(&mut self.ended_verdicts).ranked(MAX_ENDED_VERDICTS, MAX_ENDED_VERDICTS);
-        let verdicts = self.collect_verdicts(at, view.top_sites, view.ended_sites);
-        verdicts.ranked(MAX_SUSPECTS, view.top_sites)
+        let verdicts = self.collect_verdicts(at, options.top_sites, options.ended_sites);
+        verdicts.ranked(MAX_SUSPECTS, options.top_sites)
     }
 
     /// Verdicts on running processes, with `others` verdicts of each besides its suspects; with
-    /// `past`, also those on processes that ended before.
-    fn collect_verdicts(&mut self, at: Timestamp, others: usize, past: bool) -> SiteVerdicts {
+    /// `ended`, also those on processes that ended before.
+    fn collect_verdicts(&mut self, at: Timestamp, others: usize, ended: bool) -> SiteVerdicts {
         let mut verdicts = SiteVerdicts::default();
         for process in self.running.values().filter(|process| !process.no_calls_since_exec) {
             let mut own = sites::verdicts::of(process, at, others, &self.sites);
             own.forecast(process, &self.free);
             verdicts.append(own);
         }
-        if past {
+        if ended {
             self.ended_verdicts.refresh_names(&self.sites);
             verdicts.append(self.ended_verdicts.clone());
         }
@@ -369,8 +369,8 @@ impl Ledger {
     }
 
     /// Anomalies since the last snapshot; in the last report, all that are kept.
-    fn show_anomalies(&mut self, view: &SnapshotOptions, ended: &[Process]) -> Vec<Anomaly> {
-        let all = view.ended_sites;
+    fn show_anomalies(&mut self, options: &SnapshotOptions, ended: &[Process]) -> Vec<Anomaly> {
+        let all = options.ended_sites;
         let shown = self.shown().chain(ended);
         let mut anomalies: Vec<_> = shown
             .flat_map(|process| sites::anomaly_log::views(process, all, &self.sites))
@@ -379,7 +379,7 @@ impl Ledger {
             sites::anomaly_log::refresh_names(&mut self.ended_anomalies, &self.sites);
             anomalies.extend(self.ended_anomalies.iter().cloned());
         }
-        for process in ended.iter().filter(|_| !self.forgets_ended) {
+        for process in ended.iter().filter(|_| !self.drops_ended) {
             self.ended_anomalies.extend(sites::anomaly_log::views(process, true, &self.sites));
         }
         self.ended_anomalies.truncate(MAX_ENDED_VERDICTS);
@@ -391,10 +391,10 @@ impl Ledger {
     fn finish_snapshot(&mut self, ended: Vec<Process>) {
         for process in self.running.values_mut() {
             process.sites.reset_delta();
-            process.unusual.mark_reported();
+            process.anomaly_log.mark_reported();
         }
-        for process in ended.into_iter().filter(|_| !self.forgets_ended) {
-            self.past_sites.push(process.key.pid, process.sites);
+        for process in ended.into_iter().filter(|_| !self.drops_ended) {
+            self.ended_sites.push(process.key.pid, process.sites);
         }
     }
 
@@ -434,16 +434,16 @@ impl Ledger {
 
     /// Site table for a new process.
     fn table(&self, at: Timestamp) -> SiteTable {
-        SiteTable::new(self.began.unwrap_or(at), self.merge_sites)
+        SiteTable::new(self.start.unwrap_or(at), self.merge_sites)
     }
 
     /// Process that made a call; adds it if it is new.
     fn process(&mut self, event: &Event) -> &mut Process {
         let Event { pid, time: at, .. } = *event;
         let observer = self.change_log.is_some();
-        let (began, together) = (self.began.unwrap_or(at), self.merge_sites);
+        let (start, merge_sites) = (self.start.unwrap_or(at), self.merge_sites);
         let process = self.running.entry(pid).or_insert_with(|| {
-            let new = Process::unannounced(pid, at).with_sites(SiteTable::new(began, together));
+            let new = Process::unannounced(pid, at).with_sites(SiteTable::new(start, merge_sites));
             if observer { new.with_change_log() } else { new }
         });
         process.no_calls_since_exec = false;
@@ -452,16 +452,16 @@ impl Ledger {
         process
     }
 
-    fn announce(&mut self, event: &Event, facts: &ProcessInfo) {
+    fn announce(&mut self, event: &Event, info: &ProcessInfo) {
         let Event { pid, time: at, .. } = *event;
         if let Some(process) = self.running.get_mut(&pid)
-            && process.matches(facts)
+            && process.matches(info)
         {
             process.no_calls_since_exec = false;
-            process.update_info(facts);
+            process.update_info(info);
             return;
         }
-        let new = Process::new(pid, facts, at).with_sites(self.table(at));
+        let new = Process::new(pid, info, at).with_sites(self.table(at));
         let new = if self.change_log.is_some() { new.with_change_log() } else { new };
         if let Some(old) = self.running.insert(pid, new) {
             self.end(old, ProcessEnd::Exited, at);
@@ -489,9 +489,9 @@ impl Ledger {
     }
 
     /// A node that was dropped because of a limit counts as lost.
-    fn lose_node(&mut self, event: &Event, result: Result<(), NodeLimitReached>) {
+    fn record_node_loss(&mut self, event: &Event, result: Result<(), NodeLimitReached>) {
         if let Err(NodeLimitReached { bytes }) = result {
-            self.lose(
+            self.record_loss(
                 event,
                 &LostDelta { other: 1, allocated_bytes: bytes, ..LostDelta::default() },
             );
@@ -501,7 +501,7 @@ impl Ledger {
     /// Records losses. They are attributed to the process with that pid if it runs, or ended since
     /// the last snapshot (ignoring a possible successor with the same pid of which nothing was
     /// seen). All other losses may belong to any process.
-    fn lose(&mut self, event: &Event, lost: &LostDelta) {
+    fn record_loss(&mut self, event: &Event, lost: &LostDelta) {
         let Event { pid, time: at, .. } = *event;
         // A listed process was not lost, even if it was never announced.
         let is_listed = self.running.get(&pid).is_some_and(|process| !process.no_calls_since_exec);
@@ -525,7 +525,7 @@ impl Ledger {
     }
 
     /// Bounds over all running processes; [`loss`] explains why they contain the true value.
-    fn certainty(&self) -> Uncertainty {
+    fn uncertainty(&self) -> Uncertainty {
         let mut ended = ByteSum::default();
         let mut ended_by_anyone = ByteSum::default();
         let mut mapped_only = ByteSum::default();
@@ -537,7 +537,7 @@ impl Ledger {
             ended = ended.plus(losses.ended_with_context());
             ended = ended.plus(process.context_ends.doubtful_bytes());
             ended =
-                ended.plus(process_view::freed_unseen(process, &[&losses.own, &losses.ambiguous]));
+                ended.plus(process_view::possibly_freed(process, &[&losses.own, &losses.ambiguous]));
             let LostTotals { allocations, frees, .. } = losses.shared;
             if process.possible_lost_frees(allocations, frees) > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());
@@ -553,9 +553,9 @@ impl Ledger {
         }
         Uncertainty {
             lost: self.lost,
-            live_at_least: self.live().minus(ended).bytes(),
-            live_at_most: self.live().plus(unlisted).bytes(),
-            unseen_frees: self.shown().map(|process| process.pending_frees.count).sum(),
+            live_min: self.live().minus(ended).bytes(),
+            live_max: self.live().plus(unlisted).bytes(),
+            implied_frees: self.shown().map(|process| process.pending_frees.count).sum(),
             before_trace: self.shown().any(|process| process.before_trace),
             capture_ended: None,
             unknown_context: self.shown().map(|process| process.context_ends.doubtful()).sum(),

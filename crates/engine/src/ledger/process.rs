@@ -82,23 +82,23 @@ pub(super) struct Process {
     pub(super) pools: Pools,
     pub(super) graphs: Graphs,
     pub(super) devices: Devices,
-    pub(super) mistakes: ApiMisuse,
+    pub(super) api_misuse: ApiMisuse,
     /// Recently freed keys.
     pub(super) freed: RecentFrees,
     /// Whether memory was allocated with neither context nor device known.
     pub(super) unowned: bool,
     /// Imported memory that is opened more than once: number of additional openings.
-    opened_again: HashMap<AllocationKey, u64>,
+    reopened: HashMap<AllocationKey, u64>,
     /// Logs allocation changes, if requested.
     pub(super) observer: Option<Box<ProcessChangeLog>>,
     /// Whether it was never announced, so that its start was not seen.
     unannounced: bool,
     /// Launches and copies.
-    pub(super) work: Option<Box<ProcessActivity>>,
+    pub(super) activity: Option<Box<ProcessActivity>>,
     /// Activity view for the snapshot in progress.
-    pub(super) shown_work: Option<ActivityView>,
+    pub(super) activity_view: Option<ActivityView>,
     /// When it was first seen.
-    began: Timestamp,
+    start: Timestamp,
     /// CUDA objects.
     pub(super) objects: ObjectTable,
     /// Sites of its memory and objects.
@@ -106,24 +106,24 @@ pub(super) struct Process {
     /// Blocks of PyTorch's cache.
     pub(super) torch: Option<Box<TorchCache>>,
     /// Anomalies.
-    pub(super) unusual: Box<AnomalyLog>,
+    pub(super) anomaly_log: Box<AnomalyLog>,
 }
 
 impl Process {
     /// Creates a process that makes calls without having been announced.
     pub(super) fn unannounced(pid: Pid, at: Timestamp) -> Self {
-        let facts = ProcessInfo { start: 0, uid: 0, name: Box::default(), before_trace: true };
-        Self { uid: None, unannounced: true, ..Self::new(pid, &facts, at) }
+        let info = ProcessInfo { start: 0, uid: 0, name: Box::default(), before_trace: true };
+        Self { uid: None, unannounced: true, ..Self::new(pid, &info, at) }
     }
 
-    pub(super) fn new(pid: Pid, facts: &ProcessInfo, at: Timestamp) -> Self {
+    pub(super) fn new(pid: Pid, info: &ProcessInfo, at: Timestamp) -> Self {
         Self {
-            key: ProcessKey { pid, start: facts.start },
-            uid: Some(facts.uid),
-            name: facts.name.clone(),
+            key: ProcessKey { pid, start: info.start },
+            uid: Some(info.uid),
+            name: info.name.clone(),
             rename_count: 0,
             container: None,
-            before_trace: facts.before_trace,
+            before_trace: info.before_trace,
             no_calls_since_exec: false,
             ended: None,
             allocations: Allocations::default(),
@@ -134,25 +134,25 @@ impl Process {
             pending_frees: PendingFrees::default(),
             call: (at, at),
             losses: Losses::default(),
-            contexts: Contexts::new(!facts.before_trace),
+            contexts: Contexts::new(!info.before_trace),
             context_ends: ContextEnds::default(),
             physical: PhysicalMemory::default(),
             pools: Pools::default(),
             graphs: Graphs::default(),
             devices: Devices::default(),
-            mistakes: ApiMisuse::default(),
+            api_misuse: ApiMisuse::default(),
             freed: RecentFrees::default(),
             unowned: false,
-            opened_again: HashMap::new(),
+            reopened: HashMap::new(),
             observer: None,
             unannounced: false,
-            work: None,
-            shown_work: None,
-            began: at,
+            activity: None,
+            activity_view: None,
+            start: at,
             objects: ObjectTable::default(),
             sites: SiteTable::starting_at(at),
             torch: None,
-            unusual: Box::default(),
+            anomaly_log: Box::default(),
         }
     }
 
@@ -165,7 +165,7 @@ impl Process {
     /// Creates the state after an exec: no memory, and all calls from now on are seen. The
     /// container stays the same.
     pub(super) fn after_exec(&self, at: Timestamp) -> Self {
-        let facts = ProcessInfo {
+        let info = ProcessInfo {
             start: self.key.start,
             uid: 0,
             name: self.name.clone(),
@@ -176,39 +176,39 @@ impl Process {
             uid: self.uid,
             container,
             no_calls_since_exec: true,
-            ..Self::new(self.key.pid, &facts, at)
+            ..Self::new(self.key.pid, &info, at)
         }
     }
 
     /// Whether an announcement is about this process. If a start time is unknown, it is assumed to
     /// be.
-    pub(super) fn matches(&self, facts: &ProcessInfo) -> bool {
-        self.key.start == facts.start || self.key.start == 0 || facts.start == 0
+    pub(super) fn matches(&self, info: &ProcessInfo) -> bool {
+        self.key.start == info.start || self.key.start == 0 || info.start == 0
     }
 
     /// Updates the process when it is announced again, or for the first time after a call.
-    pub(super) fn update_info(&mut self, facts: &ProcessInfo) {
-        self.uid = Some(facts.uid);
-        self.name.clone_from(&facts.name);
+    pub(super) fn update_info(&mut self, info: &ProcessInfo) {
+        self.uid = Some(info.uid);
+        self.name.clone_from(&info.name);
         if self.key.start == 0 {
-            self.key.start = facts.start;
+            self.key.start = info.start;
         }
         if self.unannounced {
             self.unannounced = false;
-            self.before_trace = facts.before_trace;
+            self.before_trace = info.before_trace;
         }
     }
 
     /// Applies launches, copies and kernel names.
-    pub(super) fn apply_activity(&mut self, work: &activity::GpuActivity) {
+    pub(super) fn apply_activity(&mut self, activity: &activity::GpuActivity) {
         let complete = !self.before_trace && self.losses.own.allocations == 0;
-        self.work.get_or_insert_default().apply(work, complete);
+        self.activity.get_or_insert_default().apply(activity, complete);
     }
 
     /// Prepares the activity view for a snapshot.
     pub(super) fn build_activity_view(&mut self, at: Timestamp, top: usize) {
         let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
-        self.shown_work = self.work.as_mut().map(|work| work.view(at, self.began, top));
+        self.activity_view = self.activity.as_mut().map(|activity| activity.view(at, self.start, top));
     }
 
     /// Handles the end of a thread.
@@ -224,8 +224,8 @@ impl Process {
         }
         self.ended = Some((end, at));
         self.freed = RecentFrees::default();
-        if let Some(work) = &mut self.work {
-            work.finish();
+        if let Some(activity) = &mut self.activity {
+            activity.finish();
         }
     }
 
@@ -250,7 +250,7 @@ impl Process {
         let Allocate { key, kind, bytes, device, site, stream, .. } = *allocate;
         let mut new = NewAllocation { key, kind, bytes, site, owner: context, device, stream };
         if kind.is_pooled() {
-            let result = self.note_allocation(event, allocate, context);
+            let result = self.capture_allocation(event, allocate, context);
             if let Some(result) = result {
                 return result;
             }
@@ -279,7 +279,7 @@ impl Process {
         let live = self.totals.live.bytes();
         self.totals.add(&entry, self.call);
         let site = self.sites.add(&entry, event.tid);
-        self.unusual.observe(&entry, event.tid, site, live);
+        self.anomaly_log.observe(&entry, event.tid, site, live);
         self.losses.begin(&entry);
         self.context_ends.begin(&entry);
         if self.observer.is_some() {
@@ -296,9 +296,9 @@ impl Process {
             let (entered, at) = self.call;
             let bytes = if entry.kind.takes_device_memory() { entry.bytes } else { 0 };
             let context = self.contexts.id(entry.context());
-            let (began, device) = (entry.returned_at, entry.device());
-            let owed = PendingFree { context, device, began, at, entered, bytes };
-            self.pending_frees.add(key, openings, owed);
+            let (allocated_at, device) = (entry.returned_at, entry.device());
+            let pending = PendingFree { context, device, allocated_at, at, entered, bytes };
+            self.pending_frees.add(key, openings, pending);
         }
     }
 
@@ -319,7 +319,7 @@ impl Process {
             live.is_some_and(|slot| self.allocations.slab[slot].kind == MemoryKind::Imported);
         if open {
             self.counts.allocations += 1;
-            *self.opened_again.entry(key).or_insert(0) += 1;
+            *self.reopened.entry(key).or_insert(0) += 1;
             self.sites.reopen(site, kind, event.time);
         }
         open
@@ -329,7 +329,7 @@ impl Process {
     pub(super) fn free(&mut self, event: &Event, free: &Free) -> Result<(), NodeLimitReached> {
         if free.by == FreeFunction::FreeAsync
             && self.graphs.capturing()
-            && let Some(result) = self.note_free(event, free)
+            && let Some(result) = self.capture_free(event, free)
         {
             return result;
         }
@@ -347,7 +347,7 @@ impl Process {
             self.counts.frees += 1;
             let kind = self.allocations.slab[slot].kind;
             let fits = by.is_none_or(|by| by.fits(kind));
-            self.mistakes.mismatched_frees += u64::from(!fits);
+            self.api_misuse.mismatched_frees += u64::from(!fits);
             if kind != MemoryKind::Imported || !self.close_one(slot) {
                 self.remove_allocation(slot, EndReason::Freed);
             }
@@ -360,10 +360,10 @@ impl Process {
     fn close_one(&mut self, slot: Slot) -> bool {
         let entry = self.allocations.slab[slot];
         let key = entry.key();
-        let Some(count) = self.opened_again.get_mut(&key) else { return false };
+        let Some(count) = self.reopened.get_mut(&key) else { return false };
         *count -= 1;
         if *count == 0 {
-            self.opened_again.remove(&key);
+            self.reopened.remove(&key);
         }
         self.sites.close_handle(&entry, self.call.1);
         true
@@ -372,15 +372,15 @@ impl Process {
     /// Counts a failed call.
     pub(super) fn record_failure(&mut self, failed: &FailedCall) {
         *self.failures.entry((failed.function, failed.code)).or_insert(0) += 1;
-        self.counts.failed_allocations += u64::from(failed.asked.is_some());
+        self.counts.failed_allocations += u64::from(failed.requested.is_some());
         let rejected = matches!(failed.code, INVALID_VALUE | INVALID_HANDLE);
         if let Some(key) = failed.freed.filter(|_| rejected)
             && self.allocations.find(key).is_none()
         {
             if self.freed.contains(key) {
-                self.mistakes.double_frees += 1;
+                self.api_misuse.double_frees += 1;
             } else {
-                self.mistakes.invalid_frees += 1;
+                self.api_misuse.invalid_frees += 1;
             }
         }
     }
@@ -407,13 +407,13 @@ impl Process {
 
     /// Ends a live allocation; the only place where this happens. Returns how often it had been
     /// opened.
-    pub(super) fn remove_allocation(&mut self, slot: Slot, how: EndReason) -> u64 {
+    pub(super) fn remove_allocation(&mut self, slot: Slot, reason: EndReason) -> u64 {
         if self.observer.is_some() {
-            self.log_end(slot, how);
+            self.log_end(slot, reason);
         }
         self.threads.unlink(&mut self.allocations.slab, slot);
         let entry = self.allocations.remove(slot);
-        self.take(&entry, how)
+        self.remove_entry(&entry, reason)
     }
 
     /// Ends many allocations whose context ended; returns how often they had been opened in total.
@@ -430,7 +430,7 @@ impl Process {
                 self.log_end(*slot, EndReason::Released);
             }
             let entry = self.allocations.slab[*slot];
-            openings += self.take(&entry, EndReason::Released);
+            openings += self.remove_entry(&entry, EndReason::Released);
         }
         self.threads.unlink_all(&mut self.allocations.slab, slots);
         self.allocations.remove_all(slots);
@@ -438,19 +438,19 @@ impl Process {
     }
 
     /// Updates everything except the lists of live allocations when one ends.
-    fn take(&mut self, entry: &AllocationEntry, how: EndReason) -> u64 {
+    fn remove_entry(&mut self, entry: &AllocationEntry, reason: EndReason) -> u64 {
         self.contexts.remove(entry);
         self.pools.subtract(entry);
-        self.totals.take(entry, self.call);
+        self.totals.subtract(entry, self.call);
         self.losses.end(entry);
-        self.context_ends.end(entry, how);
+        self.context_ends.end(entry, reason);
         let key = entry.key();
         if key.space == AddressType::Handle {
             self.physical.clear(PhysicalHandleId(key.value));
         }
-        let again = (entry.kind == MemoryKind::Imported).then(|| self.opened_again.remove(&key));
-        let openings = 1 + again.flatten().unwrap_or(0);
-        self.sites.remove(entry, how, self.call.1, openings);
+        let reopened = (entry.kind == MemoryKind::Imported).then(|| self.reopened.remove(&key));
+        let openings = 1 + reopened.flatten().unwrap_or(0);
+        self.sites.remove(entry, reason, self.call.1, openings);
         openings
     }
 

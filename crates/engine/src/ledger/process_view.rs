@@ -22,12 +22,12 @@ use super::sites::views::SiteListKind;
 pub(super) fn process(
     process: &Process,
     at: Timestamp,
-    view: &SnapshotOptions,
+    options: &SnapshotOptions,
     unattributed: &LostTotals,
     registry: &SiteRegistry,
 ) -> ProcessView {
     let (sites, sites_total) =
-        views::list(&[(None, &process.sites)], SiteListKind::Memory, at, view, registry);
+        views::list(&[(None, &process.sites)], SiteListKind::Memory, at, options, registry);
     // Ages in an ended process are those at its end.
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     ProcessView {
@@ -51,16 +51,16 @@ pub(super) fn process(
         failures: failures(process),
         devices: process.devices.rows(&process.totals),
         kinds: process.totals.kinds(),
-        threads: threads(process, at, view, registry),
+        threads: threads(process, at, options, registry),
         pools: process.pools.views(),
         reserved_addresses: process.physical.reserved(),
-        mistakes: process.mistakes,
-        work: process.shown_work.clone(),
+        api_misuse: process.api_misuse,
+        activity: process.activity_view.clone(),
         objects: process.objects.views(),
         torch: process.torch.as_deref().map(|torch| torch.view(process)),
         sites,
         sites_total,
-        certainty: certainty(process, unattributed),
+        uncertainty: uncertainty(process, unattributed),
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) fn process(
 pub(super) fn rank(sort: SortOrder, live: Bytes, count: u64, oldest: Option<Timestamp>) -> u64 {
     match sort {
         SortOrder::Size => u64::MAX - live.0,
-        SortOrder::Age => oldest.map_or(u64::MAX, |moment| moment.0),
+        SortOrder::Age => oldest.map_or(u64::MAX, |time| time.0),
         SortOrder::Count => u64::MAX - count,
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn walks(process: &Process) -> impl Iterator<Item = (&Slab, SizeIter<
 }
 
 /// Memory that lost frees of this process can have ended.
-pub(super) fn freed_unseen(process: &Process, lost: &[&LostTotals]) -> ByteSum {
+pub(super) fn possibly_freed(process: &Process, lost: &[&LostTotals]) -> ByteSum {
     let ends = lost.iter().fold(0_u64, |sum, lost| {
         sum.saturating_add(process.possible_lost_frees(lost.allocations, lost.frees))
     });
@@ -98,16 +98,16 @@ pub(super) fn freed_unseen(process: &Process, lost: &[&LostTotals]) -> ByteSum {
     bound.min(loss::ended_by(ends, mapped_only, || walks(process).collect()))
 }
 
-fn certainty(process: &Process, unattributed: &LostTotals) -> Uncertainty {
+fn uncertainty(process: &Process, unattributed: &LostTotals) -> Uncertainty {
     let losses = &process.losses;
-    let freed = freed_unseen(process, &[&losses.own, &losses.shared, &losses.ambiguous]);
+    let freed = possibly_freed(process, &[&losses.own, &losses.shared, &losses.ambiguous]);
     let ended = losses.ended_with_context().plus(freed).plus(process.context_ends.doubtful_bytes());
     let unlisted = process.unlisted_bytes().plus(ByteSum::from(unattributed.allocated_bytes));
     Uncertainty {
         lost: losses.own,
-        live_at_least: process.totals.live.minus(ended).bytes(),
-        live_at_most: process.totals.live.plus(unlisted).bytes(),
-        unseen_frees: process.pending_frees.count,
+        live_min: process.totals.live.minus(ended).bytes(),
+        live_max: process.totals.live.plus(unlisted).bytes(),
+        implied_frees: process.pending_frees.count,
         before_trace: process.before_trace,
         capture_ended: None,
         unknown_context: process.context_ends.doubtful(),
@@ -126,14 +126,14 @@ fn failures(process: &Process) -> Vec<FailedCallCount> {
 fn threads(
     process: &Process,
     at: Timestamp,
-    view: &SnapshotOptions,
+    options: &SnapshotOptions,
     registry: &SiteRegistry,
 ) -> Vec<ThreadView> {
     let slab = &process.allocations.slab;
     let mut holders: Vec<_> = process.threads.iter().filter(|thread| thread.count > 0).collect();
     holders.sort_by_key(|thread| {
         let oldest = thread.oldest(slab);
-        (rank(view.sort, thread.live.bytes(), thread.count, oldest), thread.tid)
+        (rank(options.sort, thread.live.bytes(), thread.count, oldest), thread.tid)
     });
     let show = |thread: &Thread| ThreadView {
         tid: thread.tid,
@@ -141,7 +141,7 @@ fn threads(
         live_bytes: thread.live.bytes(),
         live_allocations: thread.count,
         kinds: thread.kinds.views(),
-        allocations: list(thread, process, at, view, registry),
+        allocations: list(thread, process, at, options, registry),
     };
     holders.into_iter().map(show).collect()
 }
@@ -151,23 +151,23 @@ fn list(
     thread: &Thread,
     process: &Process,
     at: Timestamp,
-    view: &SnapshotOptions,
+    options: &SnapshotOptions,
     registry: &SiteRegistry,
 ) -> Vec<AllocationView> {
     let slab = &process.allocations.slab;
-    let big = |slot: &Slot| slab[*slot].bytes >= view.min_size.0;
-    let old = |slot: &Slot| at - slab[*slot].returned_at >= view.min_age;
+    let big = |slot: &Slot| slab[*slot].bytes >= options.min_size.0;
+    let old = |slot: &Slot| at - slab[*slot].returned_at >= options.min_age;
     let by_size = thread.by_size(slab).take_while(big);
     let by_age = thread.by_age(slab).take_while(old);
-    let room = view.top.min(usize::try_from(thread.count).unwrap_or(usize::MAX));
-    let slots = match view.sort {
+    let room = options.top.min(usize::try_from(thread.count).unwrap_or(usize::MAX));
+    let slots = match options.sort {
         SortOrder::Size | SortOrder::Count => {
-            let unfiltered = view.min_age.0 == 0;
+            let unfiltered = options.min_age.0 == 0;
             let order = |slot: &Slot| Reverse(slab[*slot].bytes);
             top(by_size, by_age, unfiltered, room, (old, big), order)
         }
         SortOrder::Age => {
-            let unfiltered = view.min_size.0 == 0;
+            let unfiltered = options.min_size.0 == 0;
             let order = |slot: &Slot| slab[*slot].returned_at;
             top(by_age, by_size, unfiltered, room, (big, old), order)
         }
@@ -222,7 +222,7 @@ fn allocation(
     registry: &SiteRegistry,
 ) -> AllocationView {
     AllocationView {
-        unusual: process.unusual.of(entry),
+        baseline: process.anomaly_log.baseline(entry),
         key: entry.key(),
         device: entry.device(),
         bytes: Bytes(entry.bytes),

@@ -6,7 +6,7 @@ pub mod catalog;
 mod collector;
 pub mod label;
 
-pub use collector::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, OutcomeCounts, most};
+pub use collector::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, OutcomeCounts, max_total_samples};
 pub use label::label;
 
 /// Declaration of a metric; all are in [`catalog`].
@@ -15,7 +15,7 @@ pub struct Metric {
     /// Name, ending in its unit and, for counters, `_total`, as in Prometheus conventions.
     pub name: &'static str,
     /// Metric type.
-    pub sort: MetricType,
+    pub metric_type: MetricType,
     /// OpenMetrics unit; empty if there is none.
     pub unit: &'static str,
     /// HELP text: one sentence without a full stop.

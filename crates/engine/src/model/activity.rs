@@ -15,7 +15,7 @@ pub enum GpuActivity {
         /// Name known to the driver, mangled (untrusted).
         name: Box<str>,
         /// Source of the name.
-        by: NameSource,
+        source: NameSource,
     },
     /// `cuKernelGetFunction`: a second handle of the same kernel.
     Alias {
@@ -25,11 +25,11 @@ pub enum GpuActivity {
         kernel: KernelId,
     },
     /// Why a kernel has no name (yet).
-    Nameless {
+    Unnamed {
         /// Handle used by launches.
         kernel: KernelId,
         /// Reason.
-        why: UnnamedReason,
+        reason: UnnamedReason,
     },
     /// Copies or memsets of one direction and mode since the last event of this kind.
     Copies(Box<CopyActivity>),

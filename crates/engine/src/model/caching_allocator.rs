@@ -10,7 +10,7 @@ pub struct CachePool {
     /// Pool id: (0, 0) is the framework's default pool, others are private pools (graphs).
     pub id: (u64, u64),
     /// Size class of the pool.
-    pub part: PoolSizeClass,
+    pub size_class: PoolSizeClass,
 }
 
 /// Size class that a pool serves.

@@ -41,15 +41,15 @@ pub enum ChangeKind {
     /// The allocation ended.
     Ended {
         /// Time of the allocation.
-        began: Timestamp,
+        allocated_at: Timestamp,
         /// Reason of its end.
-        how: EndReason,
+        reason: EndReason,
     },
     /// A live allocation has new values for fields that were unknown or wrong. Totals must subtract
     /// the previous values and add the new ones.
     Updated {
         /// Time of the allocation.
-        began: Timestamp,
+        allocated_at: Timestamp,
         /// Previous values.
         before: LateFields,
     },

@@ -65,7 +65,7 @@ pub enum EventKind {
     Gpus(Box<[Option<GpuId>]>),
     /// Driver-reported usage (NVML) of a process on a GPU. Includes contexts, code, local memory
     /// and pools. The entry time is the time of the query.
-    DriverAccount {
+    DriverUsage {
         /// GPU.
         gpu: GpuId,
         /// Total memory of the process on it.
@@ -81,11 +81,11 @@ pub enum EventKind {
         bytes: u64,
     },
     /// Driver-reported usage of processes and GPUs is no longer known; the pid is unused.
-    DriverAccountLost,
+    DriverUsageLost,
     /// The kernel could not deliver some records.
     Lost(LostDelta),
     /// GPU activity other than memory calls: launches, kernel names, copies.
-    Work(GpuActivity),
+    Activity(GpuActivity),
     /// A CUDA object that is not itself memory was created or destroyed.
     Object(ObjectCall),
     /// A framework's cache allocated or freed a block.
@@ -222,7 +222,7 @@ pub enum VmmCall {
         /// Size.
         bytes: u64,
         /// Location.
-        place: MemoryLocation,
+        location: MemoryLocation,
         /// Allocation site.
         site: Option<SiteId>,
     },
@@ -289,7 +289,7 @@ pub enum PoolCall {
         /// Pool.
         pool: PoolId,
         /// Location of its memory; `None` if the call does not say (imports).
-        place: Option<MemoryLocation>,
+        location: Option<MemoryLocation>,
     },
     /// `cuMemPoolDestroy`: the pool stays until its last allocation is freed.
     Destroyed {
@@ -304,7 +304,7 @@ pub enum PoolCall {
         keep: u64,
     },
     /// `cuMemPoolGetAttribute` returned the reserved size of the pool.
-    ToldReserved {
+    ReservedReported {
         /// Pool.
         pool: PoolId,
         /// Reserved size.
@@ -348,7 +348,7 @@ pub enum GraphCall {
         /// Size.
         bytes: u64,
         /// Location.
-        place: MemoryLocation,
+        location: MemoryLocation,
     },
     /// `cuGraphAddMemFreeNode`.
     FreeNode {
@@ -382,7 +382,7 @@ pub enum GraphCall {
         graph: GraphId,
     },
     /// `cuDeviceGetGraphMemAttribute` returned the memory that graphs reserve on a device.
-    ToldReserved {
+    ReservedReported {
         /// Device.
         device: DeviceId,
         /// Reserved size.
@@ -403,7 +403,7 @@ pub struct FailedCall {
     /// The `CUresult`.
     pub code: i32,
     /// For an allocating call: kind and size of the request.
-    pub asked: Option<(MemoryKind, u64)>,
+    pub requested: Option<(MemoryKind, u64)>,
     /// For a freeing call: key of the allocation to free.
     pub freed: Option<AllocationKey>,
     /// Requested device, if known.

@@ -8,7 +8,7 @@ use crate::model::units::{Bytes, Timestamp};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TensorEvent {
     /// What happened.
-    pub what: TensorOp,
+    pub op: TensorOp,
     /// Device ordinal in the process.
     pub device: DeviceId,
     /// Allocated bytes on that device, as counted by the allocator.
@@ -20,7 +20,7 @@ pub struct TensorEvent {
 impl TensorEvent {
     /// Sets the allocation site.
     pub const fn set_site(&mut self, at: Option<SiteId>) {
-        match &mut self.what {
+        match &mut self.op {
             TensorOp::Allocated { site, .. } | TensorOp::OutOfMemory { site, .. } => *site = at,
             TensorOp::Freed { .. } => {}
         }
@@ -137,7 +137,7 @@ impl TorchView {
         self.lost == 0
             && self.unlisted == 0
             && self.reason.is_none()
-            && self.devices.iter().all(|device| device.allocated == device.seen_bytes)
+            && self.devices.iter().all(|device| device.allocated == device.tracked_bytes)
     }
 }
 
@@ -158,15 +158,15 @@ pub struct TorchDeviceView {
     /// Blocks that were seen to be allocated and not freed.
     pub blocks: u64,
     /// Their size: less than `allocated` if some were allocated before the trace.
-    pub seen_bytes: Bytes,
+    pub tracked_bytes: Bytes,
     /// Blocks allocated during the trace.
-    pub given_total: u64,
+    pub allocations_total: u64,
     /// Blocks freed.
-    pub taken_total: u64,
+    pub frees_total: u64,
     /// Of those: whose allocation was not seen.
-    pub unknown_taken: u64,
+    pub unmatched_frees: u64,
     /// Out-of-memory errors.
-    pub refused: u64,
+    pub ooms_total: u64,
     /// Layout of the unused memory.
     pub fragmentation: Result<CacheFragmentation, FragmentationUnknown>,
 }
@@ -183,7 +183,7 @@ impl TorchDeviceView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheFragmentation {
     /// In segments without a block: `torch.cuda.empty_cache()` frees them.
-    pub whole: Bytes,
+    pub releasable: Bytes,
     /// In segments with blocks, which stay as long as those blocks.
     pub fragmented: Bytes,
     /// Largest gap in a segment with blocks: the largest request that fits without new memory.

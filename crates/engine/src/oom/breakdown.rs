@@ -10,7 +10,7 @@ use super::{OomContext, RequestedResource};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryBreakdown {
     /// Requested size.
-    pub asked: Option<Bytes>,
+    pub requested: Option<Bytes>,
     /// Total memory of the device.
     pub total: Option<Bytes>,
     /// Free memory as last reported by the driver.
@@ -36,35 +36,35 @@ pub struct MemoryBreakdown {
 }
 
 impl MemoryBreakdown {
-    pub(super) fn of(scene: &OomContext<'_>) -> Self {
-        let held = |wanted| {
-            let holder = scene.holders.iter().find(|(pid, _)| *pid == wanted);
+    pub(super) fn of(oom: &OomContext<'_>) -> Self {
+        let held_by = |wanted| {
+            let holder = oom.holders.iter().find(|(pid, _)| *pid == wanted);
             holder.map_or(Bytes(0), |(_, bytes)| *bytes)
         };
-        let reported = scene.snapshot.gpus.iter().find(|view| Some(view.gpu) == scene.gpu);
-        let free_told = reported.map(|view| view.free_bytes);
-        let processes = &scene.snapshot.processes;
-        let asker = processes.iter().find(|process| process.key.pid == scene.pid);
-        let others = processes.iter().filter(|process| process.key.pid != scene.pid);
+        let reported = oom.snapshot.gpus.iter().find(|view| Some(view.gpu) == oom.gpu);
+        let free_reported = reported.map(|view| view.free_bytes);
+        let processes = &oom.snapshot.processes;
+        let requester = processes.iter().find(|process| process.key.pid == oom.pid);
+        let others = processes.iter().filter(|process| process.key.pid != oom.pid);
         Self {
-            asked: scene
-                .asked
+            requested: oom
+                .requested
                 .bytes()
-                .filter(|_| !matches!(scene.asked, RequestedResource::Addresses)),
-            total: scene.total,
-            free_reported: free_told,
-            free_estimated: free_told.map(|free| estimated_free(scene, free)),
-            context_uncertainty: context_uncertainty(scene),
-            traced: sum(scene.holders.iter().map(|(_, bytes)| *bytes)),
-            requester: held(scene.pid),
-            untracked: untracked(scene),
-            cache_unused: asker
-                .and_then(|process| cached(process, scene))
-                .map(|(later, exact)| (scene.cached.map_or(later, |then| then.max(later)), exact)),
-            pool_unused: asker.and_then(|process| pooled(process, scene)),
+                .filter(|_| !matches!(oom.requested, RequestedResource::Addresses)),
+            total: oom.total,
+            free_reported,
+            free_estimated: free_reported.map(|free| estimated_free(oom, free)),
+            context_uncertainty: context_uncertainty(oom),
+            traced: sum(oom.holders.iter().map(|(_, bytes)| *bytes)),
+            requester: held_by(oom.pid),
+            untracked: untracked(oom),
+            cache_unused: requester
+                .and_then(|process| cached(process, oom))
+                .map(|(later, exact)| (oom.cached.map_or(later, |then| then.max(later)), exact)),
+            pool_unused: requester.and_then(|process| pooled(process, oom)),
             others_unused: sum(others.map(|process| {
-                let cached = cached(process, scene).map_or(Bytes(0), |(bytes, _)| bytes);
-                sum([cached, pooled(process, scene).unwrap_or_default()].into_iter())
+                let cached = cached(process, oom).map_or(Bytes(0), |(bytes, _)| bytes);
+                sum([cached, pooled(process, oom).unwrap_or_default()].into_iter())
             })),
         }
     }
@@ -87,44 +87,44 @@ const MAX_CONTEXT_BYTES: u64 = 1 << 30;
 
 /// Estimates free memory from the last report and the traced changes since. A process that is not
 /// in the report yet also has a context, assumed to be as large as the largest known one.
-fn estimated_free(scene: &OomContext<'_>, reported: Bytes) -> Bytes {
-    let processes = &scene.snapshot.processes;
+fn estimated_free(oom: &OomContext<'_>, reported: Bytes) -> Bytes {
+    let processes = &oom.snapshot.processes;
     // The untracked memory of processes from before the trace is more than a context.
     let traced = processes.iter().filter(|process| !process.before_trace);
-    let views = traced.flat_map(|process| devices_on(process, scene.gpu));
+    let views = traced.flat_map(|process| devices_on(process, oom.gpu));
     let biggest = views.filter_map(DeviceView::untracked).map(|bytes| bytes.0).max();
     let context = biggest.unwrap_or(DEFAULT_CONTEXT_BYTES).min(MAX_CONTEXT_BYTES);
     let mut now = i128::from(reported.0);
-    let asker = (scene.pid, Bytes(0));
-    let holds = scene.pid == Pid(0) || scene.holders.iter().any(|(pid, _)| *pid == scene.pid);
-    let holders = scene.holders.iter().chain((!holds).then_some(&asker));
+    let requester = (oom.pid, Bytes(0));
+    let holds = oom.pid == Pid(0) || oom.holders.iter().any(|(pid, _)| *pid == oom.pid);
+    let holders = oom.holders.iter().chain((!holds).then_some(&requester));
     for (pid, held) in holders {
         let process = processes.iter().find(|process| process.key.pid == *pid);
-        let asked = process
-            .and_then(|process| devices_on(process, scene.gpu).find_map(|view| view.driver_traced));
-        now -= match asked {
-            Some(asked) => i128::from(held.0) - i128::from(asked.0),
+        let traced_before = process
+            .and_then(|process| devices_on(process, oom.gpu).find_map(|view| view.driver_traced));
+        now -= match traced_before {
+            Some(before) => i128::from(held.0) - i128::from(before.0),
             None => i128::from(held.0) + i128::from(context),
         };
     }
-    let most = scene.total.map_or(u64::MAX, |total| total.0);
-    Bytes(u64::try_from(now.max(0)).unwrap_or(u64::MAX).min(most))
+    let max = oom.total.map_or(u64::MAX, |total| total.0);
+    Bytes(u64::try_from(now.max(0)).unwrap_or(u64::MAX).min(max))
 }
 
 /// By how much contexts that are not in the report may exceed the estimate.
-fn context_uncertainty(scene: &OomContext<'_>) -> Bytes {
+fn context_uncertainty(oom: &OomContext<'_>) -> Bytes {
     let reported = |pid| {
-        let process = scene.snapshot.processes.iter().find(|process| process.key.pid == pid);
+        let process = oom.snapshot.processes.iter().find(|process| process.key.pid == pid);
         process.is_some_and(|process| {
-            devices_on(process, scene.gpu).any(|view| view.driver_traced.is_some())
+            devices_on(process, oom.gpu).any(|view| view.driver_traced.is_some())
         })
     };
-    let new = scene.holders.iter().filter(|(pid, _)| !reported(*pid)).count() as u64;
+    let new = oom.holders.iter().filter(|(pid, _)| !reported(*pid)).count() as u64;
     Bytes(new.saturating_mul(MAX_CONTEXT_BYTES - DEFAULT_CONTEXT_BYTES))
 }
 
-fn untracked(scene: &OomContext<'_>) -> Option<Bytes> {
-    let views = scene.snapshot.processes.iter().flat_map(|process| devices_on(process, scene.gpu));
+fn untracked(oom: &OomContext<'_>) -> Option<Bytes> {
+    let views = oom.snapshot.processes.iter().flat_map(|process| devices_on(process, oom.gpu));
     let known: Vec<_> = views.filter_map(DeviceView::untracked).collect();
     (!known.is_empty()).then(|| sum(known.into_iter()))
 }
@@ -132,18 +132,18 @@ fn untracked(scene: &OomContext<'_>) -> Option<Bytes> {
 /// Whether a device of a process is the one of the failed call.
 fn is_target_device(
     process: &ProcessView,
-    scene: &OomContext<'_>,
+    oom: &OomContext<'_>,
     device: crate::model::ids::DeviceId,
 ) -> bool {
-    match scene.gpu {
-        Some(_) => devices_on(process, scene.gpu).any(|view| view.device == Some(device)),
-        None => scene.device == Some(device),
+    match oom.gpu {
+        Some(_) => devices_on(process, oom.gpu).any(|view| view.device == Some(device)),
+        None => oom.device == Some(device),
     }
 }
 
-fn cached(process: &ProcessView, scene: &OomContext<'_>) -> Option<(Bytes, bool)> {
+fn cached(process: &ProcessView, oom: &OomContext<'_>) -> Option<(Bytes, bool)> {
     let torch = process.torch.as_ref()?;
-    let devices = torch.devices.iter().filter(|view| is_target_device(process, scene, view.device));
+    let devices = torch.devices.iter().filter(|view| is_target_device(process, oom, view.device));
     let mut all = None;
     for view in devices {
         let (unused, exact): (Bytes, bool) = all.unwrap_or((Bytes(0), true));
@@ -153,10 +153,10 @@ fn cached(process: &ProcessView, scene: &OomContext<'_>) -> Option<(Bytes, bool)
     all
 }
 
-fn pooled(process: &ProcessView, scene: &OomContext<'_>) -> Option<Bytes> {
+fn pooled(process: &ProcessView, oom: &OomContext<'_>) -> Option<Bytes> {
     let mut all = None;
     for pool in &process.pools {
-        let here = pool.device.is_some_and(|device| is_target_device(process, scene, device));
+        let here = pool.device.is_some_and(|device| is_target_device(process, oom, device));
         if let Some(reported) = pool.reserved.filter(|_| here) {
             let unused = reported.bytes.0.saturating_sub(pool.used.0);
             let sum: Bytes = all.unwrap_or_default();

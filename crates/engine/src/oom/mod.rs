@@ -40,7 +40,7 @@ pub struct OomContext<'a> {
     /// Requesting process; 0 if there was none.
     pub pid: Pid,
     /// Requested resource.
-    pub asked: RequestedResource,
+    pub requested: RequestedResource,
     /// Requested device, by its ordinal in the process.
     pub device: Option<DeviceId>,
     /// GPU of the host that corresponds to `device`.
@@ -173,11 +173,11 @@ pub struct OomDiagnosis {
     /// The cause.
     pub cause: OomCause,
     /// Confidence in the cause.
-    pub sureness: Confidence,
+    pub confidence: Confidence,
     /// The cause in one sentence; process names in it are untrusted.
     pub sentence: String,
     /// Values that support it.
-    pub figures: MemoryBreakdown,
+    pub memory: MemoryBreakdown,
     /// Signs that the GPU is shared.
     pub hints: Vec<GpuSharingHint>,
 }
@@ -193,31 +193,31 @@ const FULL_DIVISOR: u64 = 20;
 
 /// Determines the cause.
 #[must_use]
-pub fn diagnose(scene: &OomContext<'_>) -> OomDiagnosis {
-    let memory = MemoryBreakdown::of(scene);
-    let (cause, confidence, sentence) = match scene.asked {
-        RequestedResource::Addresses => addresses(scene),
+pub fn diagnose(oom: &OomContext<'_>) -> OomDiagnosis {
+    let memory = MemoryBreakdown::of(oom);
+    let (cause, confidence, sentence) = match oom.requested {
+        RequestedResource::Addresses => addresses(oom),
         RequestedResource::Memory(kind, bytes) => match kind.layer() {
-            MemoryLayer::Host => host(scene, "page-locked host memory", bytes),
-            MemoryLayer::Managed => managed(scene, bytes),
-            _ => device(scene, &memory, Some(bytes)),
+            MemoryLayer::Host => host(oom, "page-locked host memory", bytes),
+            MemoryLayer::Managed => managed(oom, bytes),
+            _ => device(oom, &memory, Some(bytes)),
         },
-        RequestedResource::Other => device(scene, &memory, None),
+        RequestedResource::Other => device(oom, &memory, None),
     };
-    let hints = scene.hints.to_vec();
-    OomDiagnosis { cause, sureness: confidence, sentence, figures: memory, hints }
+    let hints = oom.hints.to_vec();
+    OomDiagnosis { cause, confidence, sentence, memory, hints }
 }
 
 /// Estimates the free memory of the GPU at that time.
 #[must_use]
-pub fn estimated_free(scene: &OomContext<'_>) -> Option<Bytes> {
-    MemoryBreakdown::of(scene).free_estimated
+pub fn estimated_free(oom: &OomContext<'_>) -> Option<Bytes> {
+    MemoryBreakdown::of(oom).free_estimated
 }
 
 type CauseFinding = (OomCause, Confidence, String);
 
-fn addresses(scene: &OomContext<'_>) -> CauseFinding {
-    let limit = scene.host.address_limit;
+fn addresses(oom: &OomContext<'_>) -> CauseFinding {
+    let limit = oom.host.address_limit;
     let limit_text = limit.map_or_else(
         || "no address space limit is known for the process".to_owned(),
         |limit| format!("the process is limited to {limit} (ulimit -v)"),
@@ -227,9 +227,9 @@ fn addresses(scene: &OomContext<'_>) -> CauseFinding {
     (OomCause::AddressSpaceExhausted, confidence, sentence)
 }
 
-fn host(scene: &OomContext<'_>, what: &str, requested: Bytes) -> CauseFinding {
-    let HostMemory { available, locked_limit, .. } = scene.host;
-    let (confidence, why) = match (available, locked_limit) {
+fn host(oom: &OomContext<'_>, resource: &str, requested: Bytes) -> CauseFinding {
+    let HostMemory { available, locked_limit, .. } = oom.host;
+    let (confidence, reason) = match (available, locked_limit) {
         (Some(available), _) if available < requested => {
             (Confidence::Certain, format!("the host has {available} available"))
         }
@@ -249,20 +249,20 @@ fn host(scene: &OomContext<'_>, what: &str, requested: Bytes) -> CauseFinding {
         ),
         (None, _) => (Confidence::Possible, "available host memory is unknown".to_owned()),
     };
-    (OomCause::HostMemoryExhausted, confidence, format!("{requested} of {what} requested; {why}"))
+    (OomCause::HostMemoryExhausted, confidence, format!("{requested} of {resource} requested; {reason}"))
 }
 
 /// Managed memory can exceed the device: it also uses host memory.
-fn managed(scene: &OomContext<'_>, requested: Bytes) -> CauseFinding {
-    host(scene, "managed memory, which also uses host memory,", requested)
+fn managed(oom: &OomContext<'_>, requested: Bytes) -> CauseFinding {
+    host(oom, "managed memory, which also uses host memory,", requested)
 }
 
 fn device(
-    scene: &OomContext<'_>,
+    oom: &OomContext<'_>,
     memory: &MemoryBreakdown,
     requested: Option<Bytes>,
 ) -> CauseFinding {
-    let words = requested
+    let request = requested
         .map_or_else(|| "memory for the call itself".to_owned(), |bytes| format!("{bytes}"));
     if let (Some(requested), Some(total)) = (requested, memory.total)
         && requested > total
@@ -277,25 +277,25 @@ fn device(
     match memory.free_estimated {
         // There is enough only if contexts are as small as estimated.
         Some(free) if free.0 >= enough && free.0 - enough < memory.context_uncertainty.0 => {
-            let (cause, confidence, sentence) = full(scene, memory, requested, &words, Some(free));
+            let (cause, confidence, sentence) = full(oom, memory, requested, &request, Some(free));
             (cause, confidence.min(Confidence::Likely), sentence)
         }
-        Some(free) if free.0 >= enough => quota(scene, memory, &words, free),
-        Some(free) => full(scene, memory, requested, &words, Some(free)),
-        None => without_driver_report(scene, memory, requested, &words),
+        Some(free) if free.0 >= enough => quota(oom, memory, &request, free),
+        Some(free) => full(oom, memory, requested, &request, Some(free)),
+        None => without_driver_report(oom, memory, requested, &request),
     }
 }
 
 /// The device has enough free memory, but the call failed.
 fn quota(
-    scene: &OomContext<'_>,
+    oom: &OomContext<'_>,
     memory: &MemoryBreakdown,
-    words: &str,
+    request: &str,
     free: Bytes,
 ) -> CauseFinding {
     let held = memory.requester;
-    let signs: Vec<&str> = scene.hints.iter().map(|hint| hint.description()).collect();
-    let (confidence, why) = if signs.is_empty() {
+    let signs: Vec<&str> = oom.hints.iter().map(|hint| hint.description()).collect();
+    let (confidence, reason) = if signs.is_empty() {
         (
             Confidence::Possible,
             "a quota limits this process (MPS, container or vGPU); which one is not visible from \
@@ -306,17 +306,17 @@ fn quota(
         (Confidence::Likely, format!("a quota limits this process: {}", signs.join("; ")))
     };
     let sentence = format!(
-        "about {free} was free, but a request for {words} failed: {why}; the process held {held}"
+        "about {free} was free, but a request for {request} failed: {reason}; the process held {held}"
     );
     (OomCause::Quota, confidence, sentence)
 }
 
 /// The device has too little free memory: check whether a cache or pool holds it unused.
 fn full(
-    scene: &OomContext<'_>,
+    oom: &OomContext<'_>,
     memory: &MemoryBreakdown,
     requested: Option<Bytes>,
-    words: &str,
+    request: &str,
     free: Option<Bytes>,
 ) -> CauseFinding {
     let enough = |held: Bytes| requested.is_some_and(|bytes| held >= bytes && bytes.0 > 0);
@@ -324,7 +324,7 @@ fn full(
     if let Some((unused, exact)) = memory.cache_unused.filter(|(unused, _)| enough(*unused)) {
         let confidence = if exact { Confidence::Certain } else { Confidence::Likely };
         let sentence = format!(
-            "{state}, but PyTorch's cache in the same process had {unused} unused, and {words} was \
+            "{state}, but PyTorch's cache in the same process had {unused} unused, and {request} was \
              requested: the cache is fragmented, or had not released it"
         );
         return (OomCause::CacheFragmentation, confidence, sentence);
@@ -332,14 +332,14 @@ fn full(
     if let Some(unused) = memory.pool_unused.filter(|unused| enough(*unused)) {
         let sentence = format!(
             "{state}, but memory pools of the same process had {unused} reserved and unused, and \
-             {words} was requested"
+             {request} was requested"
         );
         return (OomCause::PoolFragmentation, Confidence::Likely, sentence);
     }
-    let left = free.map_or_else(String::new, |free| format!(", about {free} free"));
+    let free_text = free.map_or_else(String::new, |free| format!(", about {free} free"));
     let sentence = format!(
-        "{state}: {words} requested{left}; {}",
-        holder_summary::sentence(scene, memory, free)
+        "{state}: {request} requested{free_text}; {}",
+        holder_summary::sentence(oom, memory, free)
     );
     let confidence = if free.is_some() { Confidence::Certain } else { Confidence::Likely };
     (OomCause::DeviceExhausted, confidence, sentence)
@@ -359,26 +359,26 @@ fn state(memory: &MemoryBreakdown, free: Option<Bytes>) -> String {
 
 /// Free memory is unknown.
 fn without_driver_report(
-    scene: &OomContext<'_>,
+    oom: &OomContext<'_>,
     memory: &MemoryBreakdown,
     requested: Option<Bytes>,
-    words: &str,
+    request: &str,
 ) -> CauseFinding {
     let held = memory.traced;
     let more =
         held.0.saturating_add(requested.unwrap_or_default().0).saturating_add(DEVICE_SLACK_BYTES);
     match memory.total {
-        Some(total) if more >= total.0 => full(scene, memory, requested, words, None),
+        Some(total) if more >= total.0 => full(oom, memory, requested, request, None),
         Some(total) => {
             let sentence = format!(
-                "{words} requested on a {total} device; {held} traced; free memory is unknown (the \
+                "{request} requested on a {total} device; {held} traced; free memory is unknown (the \
                  driver could not be queried), so a full device and a quota look the same"
             );
             (OomCause::Unknown, Confidence::Possible, sentence)
         }
         None => {
             let sentence = format!(
-                "{words} requested; total and free memory are unknown (the driver could not be \
+                "{request} requested; total and free memory are unknown (the driver could not be \
                  queried); {held} traced"
             );
             (OomCause::Unknown, Confidence::Possible, sentence)

@@ -36,9 +36,9 @@ pub struct KernelView {
     /// Name known to the driver (untrusted).
     pub name: Option<Arc<str>>,
     /// Source of the name.
-    pub by: Option<NameSource>,
+    pub name_source: Option<NameSource>,
     /// Why the name is unknown.
-    pub why: Option<UnnamedReason>,
+    pub unnamed_reason: Option<UnnamedReason>,
     /// Number of handles that it was launched with.
     pub handles: u64,
     /// Launches, without failed and captured ones.

@@ -24,22 +24,22 @@ fn band(by: GroupBy, change: &AllocationChange) -> Band {
     }
 }
 
-fn outline(changes: &[AllocationChange]) -> BandScanResult {
-    let mut outline = BandScan::new(MemoryScope::Device);
-    changes.iter().for_each(|change| outline.observe(change));
-    outline.finish()
+fn first_pass(changes: &[AllocationChange]) -> BandScanResult {
+    let mut scan = BandScan::new(MemoryScope::Device);
+    changes.iter().for_each(|change| scan.observe(change));
+    scan.finish()
 }
 
 type Filled = (Vec<BandSeries>, Vec<(Option<SiteId>, Amount)>);
 
 fn fill(
-    drawn: &BandScanResult,
+    scan: &BandScanResult,
     changes: &[AllocationChange],
     points: usize,
     limit: usize,
 ) -> Filled {
-    let cuts = GroupBy::ALL.map(|by| (by, limit));
-    let mut bands = BandSampler::new(drawn, drawn.sample_points(points), &cuts);
+    let groupings = GroupBy::ALL.map(|by| (by, limit));
+    let mut bands = BandSampler::new(scan, scan.sample_points(points), &groupings);
     changes.iter().for_each(|change| bands.observe(change));
     assert!(bands.is_complete());
     bands.finish()
@@ -84,8 +84,8 @@ proptest! {
 
     #[test]
     fn bands_match_naive_after_every_change(changes in changes(150), limit in 1..4_usize) {
-        let drawn = outline(&changes);
-        for series in fill(&drawn, &changes, changes.len(), limit).0 {
+        let scan = first_pass(&changes);
+        for series in fill(&scan, &changes, changes.len(), limit).0 {
             let named = series.bands.iter().filter(|band| !matches!(band, Band::Rest(_))).count();
             prop_assert!(named <= limit + 1);
             prop_assert_eq!(rows(&series), expected_rows(&series, &changes));
@@ -97,8 +97,8 @@ proptest! {
         changes in changes(400),
         points in 3..60_usize,
     ) {
-        let drawn = outline(&changes);
-        for series in fill(&drawn, &changes, points, 3).0 {
+        let scan = first_pass(&changes);
+        for series in fill(&scan, &changes, points, 3).0 {
             let (all, few) = (expected_rows(&series, &changes), rows(&series));
             prop_assert!(few.len() <= points, "{} of {points}", few.len());
             let mut rest = all.iter();
@@ -108,22 +108,22 @@ proptest! {
             prop_assert_eq!(few.last(), all.last());
             prop_assert_eq!(few.iter().map(sum).max(), all.iter().map(sum).max());
             prop_assert_eq!(few.iter().map(sum).min(), all.iter().map(sum).min());
-            prop_assert_eq!(few.iter().map(sum).max().unwrap_or(0), drawn.peak_bytes);
+            prop_assert_eq!(few.iter().map(sum).max().unwrap_or(0), scan.peak_bytes);
         }
     }
 
     #[test]
     fn band_totals_match_naive(changes in changes(150)) {
-        let drawn = outline(&changes);
-        let left = naive::never_freed(&changes);
+        let scan = first_pass(&changes);
+        let never_freed = naive::never_freed(&changes);
         for by in GroupBy::ALL {
-            let series = fill(&drawn, &changes, changes.len(), 100).0.swap_remove(by as usize);
+            let series = fill(&scan, &changes, changes.len(), 100).0.swap_remove(by as usize);
             let peaks = expected_rows(&series, &changes);
-            for (index, total) in drawn.totals(by).iter().enumerate() {
+            for (index, total) in scan.totals(by).iter().enumerate() {
                 prop_assert_eq!(total.band, series.bands[index]);
                 let peak = peaks.iter().map(|(_, bytes)| bytes[index]).max();
                 prop_assert_eq!(Some(total.peak_bytes), peak);
-                let here = left.iter().filter(|(key, _)| {
+                let here = never_freed.iter().filter(|(key, _)| {
                     key.kind.takes_device_memory() && match total.band {
                         Band::Kind(kind) => key.kind == kind,
                         Band::Site(site) => key.site == site,
@@ -140,14 +140,14 @@ proptest! {
 
     #[test]
     fn peak_breakdown_by_site_matches_naive(changes in changes(150)) {
-        let drawn = outline(&changes);
-        let (_, at_peak) = fill(&drawn, &changes, 3, 3);
+        let scan = first_pass(&changes);
+        let (_, at_peak) = fill(&scan, &changes, 3, 3);
         let sum = |(_, live): &(Timestamp, naive::LiveSet)| -> u64 {
             let counted = live.values().filter(|(change, _)| naive::counts(change));
             counted.map(|(change, _)| change.bytes).sum()
         };
         let sets = naive::sets(&changes);
-        let first = sets.iter().find(|set| sum(set) == drawn.peak_bytes);
+        let first = sets.iter().find(|set| sum(set) == scan.peak_bytes);
         let mut sites: BTreeMap<Option<SiteId>, Amount> = BTreeMap::new();
         for (change, _) in first.unwrap().1.values().filter(|(change, _)| naive::counts(change)) {
             let amount = sites.entry(change.site).or_default();
@@ -159,36 +159,36 @@ proptest! {
 
     #[test]
     fn largest_allocations_match_naive(changes in changes(150), limit in 1..20_usize) {
-        let mut lives = LargestAnalysis::new(MemoryScope::Device, limit);
-        changes.iter().for_each(|change| lives.observe(change));
-        let found = lives.finish();
-        let mut all: Vec<AllocationSpan> = every_life(&changes);
+        let mut analysis = LargestAnalysis::new(MemoryScope::Device, limit);
+        changes.iter().for_each(|change| analysis.observe(change));
+        let found = analysis.finish();
+        let mut all: Vec<AllocationSpan> = all_spans(&changes);
         prop_assert_eq!(found.count, all.len() as u64);
-        prop_assert_eq!(found.lives.len(), limit.min(all.len()));
-        prop_assert!(found.lives.is_sorted_by_key(|life| life.began));
-        prop_assert!(found.lives.iter().all(|life| all.contains(life)));
-        all.sort_by_key(|life| std::cmp::Reverse(life.bytes));
-        let sum = |lives: &[AllocationSpan]| -> u64 { lives.iter().map(|life| life.bytes).sum() };
-        prop_assert_eq!(sum(&found.lives), sum(&all[..limit.min(all.len())]));
+        prop_assert_eq!(found.allocations.len(), limit.min(all.len()));
+        prop_assert!(found.allocations.is_sorted_by_key(|span| span.allocated_at));
+        prop_assert!(found.allocations.iter().all(|span| all.contains(span)));
+        all.sort_by_key(|span| std::cmp::Reverse(span.bytes));
+        let sum = |allocations: &[AllocationSpan]| -> u64 { allocations.iter().map(|span| span.bytes).sum() };
+        prop_assert_eq!(sum(&found.allocations), sum(&all[..limit.min(all.len())]));
     }
 }
 
-fn every_life(changes: &[AllocationChange]) -> Vec<AllocationSpan> {
+fn all_spans(changes: &[AllocationChange]) -> Vec<AllocationSpan> {
     let mut live: Vec<AllocationSpan> = Vec::new();
     let mut all = Vec::new();
     for change in changes.iter().filter(|change| naive::counts(change)) {
         let AllocationChange { key, bytes, at, pid, tid, device, kind, site, .. } = *change;
-        let own = live.iter().position(|life| (life.pid, life.key) == (pid, key));
-        let life =
-            AllocationSpan { key, bytes, began: at, ended: None, pid, tid, device, kind, site };
+        let own = live.iter().position(|span| (span.pid, span.key) == (pid, key));
+        let span =
+            AllocationSpan { key, bytes, allocated_at: at, ended: None, pid, tid, device, kind, site };
         match change.action {
-            ChangeKind::Allocated => live.push(life),
-            ChangeKind::Updated { began, .. } => {
-                live[own.unwrap()] = AllocationSpan { began, ..life }
+            ChangeKind::Allocated => live.push(span),
+            ChangeKind::Updated { allocated_at, .. } => {
+                live[own.unwrap()] = AllocationSpan { allocated_at, ..span }
             }
-            ChangeKind::Ended { how, .. } => {
-                let life = live.remove(own.unwrap());
-                all.push(AllocationSpan { ended: Some((at, how)), ..life });
+            ChangeKind::Ended { reason, .. } => {
+                let span = live.remove(own.unwrap());
+                all.push(AllocationSpan { ended: Some((at, reason)), ..span });
             }
         }
     }
@@ -200,12 +200,12 @@ fn every_life(changes: &[AllocationChange]) -> Vec<AllocationSpan> {
 fn changes_after_the_first_pass_are_left_out() {
     use super::feed::alloc;
     let changes: Vec<_> = (0..10).map(|n| alloc(n, 1, n, 10, 0)).collect();
-    let drawn = outline(&changes[..5]);
-    let mut bands = BandSampler::new(&drawn, drawn.sample_points(100), &[(GroupBy::Kind, 3)]);
+    let scan = first_pass(&changes[..5]);
+    let mut bands = BandSampler::new(&scan, scan.sample_points(100), &[(GroupBy::Kind, 3)]);
     changes[..4].iter().for_each(|change| bands.observe(change));
     assert!(!bands.is_complete());
     changes[4..].iter().for_each(|change| bands.observe(change));
     assert!(bands.is_complete());
-    let (courses, _) = bands.finish();
-    assert_eq!(rows(&courses[0]).last(), Some(&(Timestamp(4), vec![50])));
+    let (series, _) = bands.finish();
+    assert_eq!(rows(&series[0]).last(), Some(&(Timestamp(4), vec![50])));
 }

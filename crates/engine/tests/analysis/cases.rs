@@ -28,7 +28,7 @@ fn static_memory_counts_as_device_memory_and_is_listed_last() {
     assert_eq!(found.leaked, Amount { bytes: 150, allocations: 2 });
     assert_eq!(found.avoidable(), Amount { bytes: 50, allocations: 1 });
     // Static memory is larger, but is listed last.
-    assert_eq!(found.sites[0].place.kind, MemoryKind::Device);
+    assert_eq!(found.sites[0].key.kind, MemoryKind::Device);
     assert_eq!(found.managed[0].amount.bytes, 30);
     assert_eq!(found.host_by_kind, [(MemoryKind::Pinned, Amount { bytes: 7, allocations: 1 })]);
     assert_eq!(found.other_by_kind[0].0, MemoryKind::Pool);
@@ -40,17 +40,17 @@ fn memory_released_with_its_context_is_not_a_leak() {
     let changes = [a, b, ended(3, a, EndReason::ProcessExited), ended(3, b, EndReason::Released)];
     let found = LeakReport::of(&groups(&changes));
     assert_eq!(found.leaked, Amount { bytes: 10, allocations: 1 });
-    assert_eq!((found.sites[0].at_exit, found.sites[0].began), (1, 2));
+    assert_eq!((found.sites[0].at_exit, found.sites[0].allocations_total), (1, 2));
 }
 
 #[test]
 fn device_peak_is_not_the_sum_of_process_peaks() {
     let (a, b, c) = (alloc(1, 1, 1, 60, 0), alloc(3, 2, 1, 50, 0), alloc(4, 2, 2, 5, 1));
-    let mut watermark = PeakAnalysis::new(MemoryScope::Device);
+    let mut analysis = PeakAnalysis::new(MemoryScope::Device);
     for change in [a, ended(2, a, EndReason::Freed), b, c] {
-        watermark.observe(&change);
+        analysis.observe(&change);
     }
-    let peaks = watermark.finish();
+    let peaks = analysis.finish();
     let short: Vec<_> = peaks.iter().map(|peak| (peak.pid, peak.bytes, peak.at.0)).collect();
     assert_eq!(short, [(None, 60, 1), (Some(Pid(1)), 60, 1), (Some(Pid(2)), 55, 4)]);
     assert_eq!(peaks[0].live[0].allocations[0].key.value, 1);
@@ -62,27 +62,27 @@ fn torch_file_is_measured_by_its_blocks() {
     let pool = AllocationChange { kind: MemoryKind::Pool, ..alloc(1, 0, 1, 1000, 0) };
     let block = AllocationChange { kind: MemoryKind::Torch, ..alloc(2, 0, 2, 10, 0) };
     let mut usage = UsageAnalysis::new(MemoryScope::Torch, None);
-    let mut watermark = PeakAnalysis::new(MemoryScope::Torch);
+    let mut analysis = PeakAnalysis::new(MemoryScope::Torch);
     for change in [pool, block] {
         usage.observe(&change);
-        watermark.observe(&change);
+        analysis.observe(&change);
     }
-    assert_eq!(watermark.finish()[0].bytes, 10);
-    let courses = usage.finish();
-    assert_eq!((courses.totals[0].peak.bytes, courses.series.len()), (10, 2));
+    assert_eq!(analysis.finish()[0].bytes, 10);
+    let report = usage.finish();
+    assert_eq!((report.totals[0].peak.bytes, report.series.len()), (10, 2));
 }
 
 /// Builds a loop of steps one second apart: each step allocates and frees 100 bytes at site 0, and
-/// keeps `kept(step)` bytes at site 1.
-fn program(steps: u64, kept: impl Fn(u64) -> u64) -> SuspectAnalysis {
+/// keeps `leaked(step)` bytes at site 1.
+fn program(steps: u64, leaked: impl Fn(u64) -> u64) -> SuspectAnalysis {
     let mut suspects = SuspectAnalysis::new(MemoryScope::Device);
     let second = 1_000_000_000;
     for step in 0..steps {
         let now = step * second;
         let scratch = alloc(now, 1, 1, 100, 0);
         suspects.observe(&scratch);
-        if kept(step) > 0 {
-            suspects.observe(&alloc(now + 1, 1, 1000 + step, kept(step), 1));
+        if leaked(step) > 0 {
+            suspects.observe(&alloc(now + 1, 1, 1000 + step, leaked(step), 1));
         }
         suspects.observe(&ended(now + second / 2, scratch, EndReason::Freed));
     }
@@ -97,7 +97,7 @@ fn found(suspects: SuspectAnalysis) -> SuspectReport {
 fn steadily_growing_site_is_a_suspect() {
     let found = found(program(1000, |_| 10));
     let [suspect] = &found.suspects[..] else { panic!("{found:?}") };
-    assert_eq!(suspect.place.site.unwrap().0, 1);
+    assert_eq!(suspect.key.site.unwrap().0, 1);
     assert_eq!(suspect.live, Amount { bytes: 10_000, allocations: 1000 });
     let evidence = &suspect.evidence;
     assert_eq!(evidence.growing_steps, evidence.steps);
@@ -106,7 +106,7 @@ fn steadily_growing_site_is_a_suspect() {
     assert!((35_000..37_000).contains(&evidence.growth_per_hour), "{}", evidence.growth_per_hour);
     assert_eq!(evidence.mean_age, Nanos(500_000_000_000 - 1));
     let [other] = &found.others[..] else { panic!("{found:?}") };
-    assert_eq!((other.place.site.unwrap().0, other.verdict), (0, Verdict::Periodic));
+    assert_eq!((other.key.site.unwrap().0, other.verdict), (0, Verdict::Periodic));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
     let verdicts = |suspects: SuspectAnalysis| -> Vec<_> {
         let found = found(suspects);
         assert_eq!(found.suspects, []);
-        let others = found.others.iter().filter(|one| one.place.site.unwrap().0 == 1);
+        let others = found.others.iter().filter(|one| one.key.site.unwrap().0 == 1);
         others.map(|one| one.verdict).collect()
     };
     let plateau = program(1000, |step| if step < 300 { 10 } else { 0 });
@@ -125,9 +125,9 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
     let mut sawtooth = SuspectAnalysis::new(MemoryScope::Device);
     for round in 0..40_u64 {
         let second = 1_000_000_000;
-        let kept: Vec<_> = (0..10).map(|n| alloc((round * 10 + n) * second, 1, n, 10, 1)).collect();
-        kept.iter().for_each(|change| sawtooth.observe(change));
-        for one in kept {
+        let round_changes: Vec<_> = (0..10).map(|n| alloc((round * 10 + n) * second, 1, n, 10, 1)).collect();
+        round_changes.iter().for_each(|change| sawtooth.observe(change));
+        for one in round_changes {
             sawtooth.observe(&ended((round * 10 + 10) * second - 1, one, EndReason::Freed));
         }
     }
@@ -141,7 +141,7 @@ fn short_file_has_no_verdict() {
 }
 
 #[test]
-fn exited_process_is_judged_up_to_its_exit() {
+fn exited_process_is_classified_up_to_its_exit() {
     let mut suspects = program(1000, |_| 10);
     let last = Timestamp(1_000_000_000_000);
     for step in 0..1000 {
@@ -158,8 +158,8 @@ fn exited_process_is_judged_up_to_its_exit() {
 }
 
 #[test]
-fn host_memory_is_judged_and_overlapping_layers_are_not() {
-    for (kind, judged) in [
+fn host_memory_is_classified_and_overlapping_layers_are_not() {
+    for (kind, suspects_expected) in [
         (MemoryKind::Pinned, 1),
         (MemoryKind::Managed, 1),
         (MemoryKind::Pool, 0),
@@ -170,7 +170,7 @@ fn host_memory_is_judged_and_overlapping_layers_are_not() {
             let change = alloc(step * 1_000_000_000, 1, step, 10, 1);
             suspects.observe(&AllocationChange { kind, ..change });
         }
-        assert_eq!(found(suspects).suspects.len(), judged, "{kind}");
+        assert_eq!(found(suspects).suspects.len(), suspects_expected, "{kind}");
     }
 }
 
@@ -191,10 +191,10 @@ fn freed_huge_allocation_is_an_anomaly() {
             }
         }
         let found = found(suspects);
-        let [odd] = &found.unusual[..] else { panic!("{:?}", found.unusual) };
-        let AnomalyKind::Size { bytes, of, live, .. } = odd.what else { panic!("{odd:?}") };
+        let [anomaly] = &found.anomalies[..] else { panic!("{:?}", found.anomalies) };
+        let AnomalyKind::Size { bytes, of, live, .. } = anomaly.details else { panic!("{anomaly:?}") };
         assert_eq!((bytes.0, of, live), (2 << 30, 31, !freed));
-        assert_eq!((odd.at, odd.place.site.unwrap().0), (Timestamp(30_600), 2));
+        assert_eq!((anomaly.at, anomaly.key.site.unwrap().0), (Timestamp(30_600), 2));
     }
 }
 

@@ -27,11 +27,11 @@ pub(crate) fn alloc(at: u64, pid: u32, address: u64, bytes: u64, site: u32) -> A
 }
 
 /// Returns the end of an allocation.
-pub(crate) fn ended(at: u64, began: AllocationChange, how: EndReason) -> AllocationChange {
+pub(crate) fn ended(at: u64, allocated: AllocationChange, reason: EndReason) -> AllocationChange {
     AllocationChange {
         at: Timestamp(at),
-        action: ChangeKind::Ended { began: began.at, how },
-        ..began
+        action: ChangeKind::Ended { allocated_at: allocated.at, reason },
+        ..allocated
     }
 }
 
@@ -47,56 +47,56 @@ const KINDS: [MemoryKind; 6] = [
 type Dice = (u8, u8, u8, u8);
 
 /// Generates changes of a few processes, addresses, sites and devices.
-pub(crate) fn changes(most: usize) -> impl Strategy<Value = Vec<AllocationChange>> {
-    prop::collection::vec(any::<Dice>(), 1..most).prop_map(play)
+pub(crate) fn changes(limit: usize) -> impl Strategy<Value = Vec<AllocationChange>> {
+    prop::collection::vec(any::<Dice>(), 1..limit).prop_map(replay)
 }
 
-fn play(dice: Vec<Dice>) -> Vec<AllocationChange> {
+fn replay(dice: Vec<Dice>) -> Vec<AllocationChange> {
     let mut live: BTreeMap<(Pid, AllocationKey), (AllocationChange, Timestamp)> = BTreeMap::new();
     let mut all = Vec::new();
     let mut now = Timestamp(1000);
-    for (what, who, size, when) in dice {
-        now.0 += u64::from(when % 4) * u64::from(when);
-        let pid = Pid(u32::from(who % 3) + 1);
-        let key = AllocationKey::address(u64::from(who / 3 % 8));
+    for (choice, target, size, delay) in dice {
+        now.0 += u64::from(delay % 4) * u64::from(delay);
+        let pid = Pid(u32::from(target % 3) + 1);
+        let key = AllocationKey::address(u64::from(target / 3 % 8));
         match live.get(&(pid, key)).copied() {
             None => {
-                let device = [None, Some(DeviceId(0)), Some(DeviceId(1))][usize::from(what % 3)];
+                let device = [None, Some(DeviceId(0)), Some(DeviceId(1))][usize::from(choice % 3)];
                 let new = AllocationChange {
                     device,
-                    kind: KINDS[usize::from(what / 3 % 6)],
-                    ..alloc(now.0, pid.0, key.value, u64::from(size % 16) * 10, u32::from(what % 5))
+                    kind: KINDS[usize::from(choice / 3 % 6)],
+                    ..alloc(now.0, pid.0, key.value, u64::from(size % 16) * 10, u32::from(choice % 5))
                 };
                 live.insert((pid, key), (new, now));
                 all.push(new);
             }
-            Some((old, began)) if what % 8 == 0 => {
+            Some((old, allocated_at)) if choice % 8 == 0 => {
                 let device = Some(DeviceId(u16::from(size % 2)));
                 let new =
-                    AllocationChange { device, bytes: old.bytes + u64::from(what / 128), ..old };
+                    AllocationChange { device, bytes: old.bytes + u64::from(choice / 128), ..old };
                 if new.late_fields() != old.late_fields() {
-                    live.insert((pid, key), (new, began));
+                    live.insert((pid, key), (new, allocated_at));
                     all.push(AllocationChange {
                         at: now,
-                        action: ChangeKind::Updated { began, before: old.late_fields() },
+                        action: ChangeKind::Updated { allocated_at, before: old.late_fields() },
                         ..new
                     });
                 }
             }
-            Some(_) if what % 8 == 1 => {
+            Some(_) if choice % 8 == 1 => {
                 let of_pid: Vec<_> = live.keys().filter(|(of, _)| *of == pid).copied().collect();
                 for name in of_pid {
-                    let (old, began) = live.remove(&name).unwrap();
-                    let what = ChangeKind::Ended { began, how: EndReason::ProcessExited };
-                    all.push(AllocationChange { at: now, action: what, ..old });
+                    let (old, allocated_at) = live.remove(&name).unwrap();
+                    let action = ChangeKind::Ended { allocated_at, reason: EndReason::ProcessExited };
+                    all.push(AllocationChange { at: now, action, ..old });
                 }
             }
-            Some((old, began)) => {
+            Some((old, allocated_at)) => {
                 live.remove(&(pid, key));
-                let how =
+                let reasons =
                     [EndReason::Freed, EndReason::Freed, EndReason::Replaced, EndReason::Released];
-                let what = ChangeKind::Ended { began, how: how[usize::from(what % 4)] };
-                all.push(AllocationChange { at: now, action: what, ..old });
+                let action = ChangeKind::Ended { allocated_at, reason: reasons[usize::from(choice % 4)] };
+                all.push(AllocationChange { at: now, action, ..old });
             }
         }
     }

@@ -37,9 +37,9 @@ proptest! {
 
     #[test]
     fn peak_and_its_live_set_match_naive(changes in changes(120)) {
-        let mut watermark = PeakAnalysis::new(MemoryScope::Device);
-        changes.iter().for_each(|change| watermark.observe(change));
-        prop_assert_eq!(watermark.finish(), naive::peaks(&changes));
+        let mut analysis = PeakAnalysis::new(MemoryScope::Device);
+        changes.iter().for_each(|change| analysis.observe(change));
+        prop_assert_eq!(analysis.finish(), naive::peaks(&changes));
     }
 
     #[test]
@@ -47,7 +47,7 @@ proptest! {
         let found = LeakReport::of(&groups(&changes));
         let expected = naive::never_freed(&changes);
         let counted = expected.iter().filter(|(key, _)| key.kind.takes_device_memory());
-        let leaks: Vec<_> = found.sites.iter().map(|leak| (leak.place, leak.amount)).collect();
+        let leaks: Vec<_> = found.sites.iter().map(|leak| (leak.key, leak.amount)).collect();
         for (key, amount) in counted.clone() {
             prop_assert!(leaks.contains(&(*key, *amount)), "{key:?} {amount:?} {leaks:?}");
         }
@@ -63,27 +63,27 @@ proptest! {
     fn summary_and_peak_analysis_agree(changes in changes(120)) {
         let mut summary = SummaryAnalysis::new(MemoryScope::Device);
         changes.iter().for_each(|change| summary.observe(change));
-        let overview = summary.finish(3);
+        let report = summary.finish(3);
         for peak in naive::peaks(&changes).iter().filter(|peak| peak.pid.is_some()) {
-            let process = overview.processes.iter().find(|process| Some(process.pid) == peak.pid);
+            let process = report.processes.iter().find(|process| Some(process.pid) == peak.pid);
             let mut devices = process.unwrap().devices.iter();
             // Missing if all memory on the device turned out to be elsewhere.
             let Some(device) = devices.find(|device| device.device == peak.device) else { continue };
             prop_assert_eq!((device.peak_bytes, device.peak_at), (peak.bytes, peak.at));
         }
-        let began = changes.iter().filter(|change| change.action == engine::model::change::ChangeKind::Allocated);
-        let devices = overview.processes.iter().flat_map(|process| &process.devices);
+        let allocated = changes.iter().filter(|change| change.action == engine::model::change::ChangeKind::Allocated);
+        let devices = report.processes.iter().flat_map(|process| &process.devices);
         let allocations: u64 = devices.map(|device| device.allocations).sum();
-        prop_assert_eq!(allocations, began.count() as u64);
+        prop_assert_eq!(allocations, allocated.count() as u64);
     }
 
     #[test]
     fn downsampled_usage_keeps_ends_and_extremes(
         changes in changes(400),
-        most in 4..40_usize,
+        limit in 4..40_usize,
     ) {
         let mut every = UsageAnalysis::new(MemoryScope::Device, None);
-        let mut few = UsageAnalysis::new(MemoryScope::Device, Some(most));
+        let mut few = UsageAnalysis::new(MemoryScope::Device, Some(limit));
         for change in &changes {
             every.observe(change);
             few.observe(change);
@@ -93,7 +93,7 @@ proptest! {
         prop_assert_eq!(every.series.len(), few.series.len());
         let pairs = every.series.iter().chain(&every.totals).zip(few.series.iter().chain(&few.totals));
         for (every, few) in pairs {
-            usage::check_few(every, few, most)?;
+            usage::check_few(every, few, limit)?;
         }
     }
 }

@@ -18,7 +18,7 @@ fn apply(live: &mut LiveSet, change: &AllocationChange) {
     match change.action {
         ChangeKind::Allocated => drop(live.insert(name, (*change, change.at))),
         ChangeKind::Ended { .. } => drop(live.remove(&name)),
-        ChangeKind::Updated { began, .. } => drop(live.insert(name, (*change, began))),
+        ChangeKind::Updated { allocated_at, .. } => drop(live.insert(name, (*change, allocated_at))),
     }
 }
 
@@ -69,10 +69,10 @@ fn peak(sets: &[(Timestamp, LiveSet)], device: Option<DeviceId>, pid: Option<Pid
         let bytes: u64 = members.iter().map(|(change, _)| change.bytes).sum();
         if bytes > best.bytes {
             let mut groups: BTreeMap<GroupKey, Vec<LiveAtPeak>> = BTreeMap::new();
-            for (change, began) in members {
+            for (change, allocated_at) in members {
                 let AllocationChange { key, bytes, tid, .. } = *change;
-                let held = LiveAtPeak { key, bytes, began: *began, tid };
-                groups.entry(GroupKey::of(change)).or_default().push(held);
+                let allocation = LiveAtPeak { key, bytes, allocated_at: *allocated_at, tid };
+                groups.entry(GroupKey::of(change)).or_default().push(allocation);
             }
             best = Peak { bytes, at: *at, live: grouped(groups), ..best };
         }
@@ -82,29 +82,29 @@ fn peak(sets: &[(Timestamp, LiveSet)], device: Option<DeviceId>, pid: Option<Pid
 
 fn grouped(groups: BTreeMap<GroupKey, Vec<LiveAtPeak>>) -> Vec<GroupAtPeak> {
     let group = |(key, mut allocations): (GroupKey, Vec<LiveAtPeak>)| {
-        allocations.sort_by_key(|held| (Reverse(held.bytes), held.began, held.key));
-        let bytes = allocations.iter().map(|held| held.bytes).sum();
+        allocations.sort_by_key(|allocation| (Reverse(allocation.bytes), allocation.allocated_at, allocation.key));
+        let bytes = allocations.iter().map(|allocation| allocation.bytes).sum();
         let amount = Amount { bytes, allocations: allocations.len() as u64 };
-        GroupAtPeak { place: key, amount, allocations }
+        GroupAtPeak { key, amount, allocations }
     };
     let mut all: Vec<_> = groups.into_iter().map(group).collect();
-    all.sort_by_key(|at| (Reverse(at.amount.bytes), at.place));
+    all.sort_by_key(|at| (Reverse(at.amount.bytes), at.key));
     all
 }
 
 /// Returns memory that is live at the end, or was when its process exited.
 pub(crate) fn never_freed(changes: &[AllocationChange]) -> BTreeMap<GroupKey, Amount> {
     let mut live = LiveSet::new();
-    let mut left = Vec::new();
+    let mut never_freed = Vec::new();
     for change in changes {
-        if matches!(change.action, ChangeKind::Ended { how: EndReason::ProcessExited, .. }) {
-            left.push(*change);
+        if matches!(change.action, ChangeKind::Ended { reason: EndReason::ProcessExited, .. }) {
+            never_freed.push(*change);
         }
         apply(&mut live, change);
     }
-    left.extend(live.values().map(|(change, _)| *change));
+    never_freed.extend(live.values().map(|(change, _)| *change));
     let mut groups: BTreeMap<GroupKey, Amount> = BTreeMap::new();
-    for change in left {
+    for change in never_freed {
         let amount = groups.entry(GroupKey::of(&change)).or_default();
         *amount = amount.plus(Amount { bytes: change.bytes, allocations: 1 });
     }
@@ -123,9 +123,9 @@ pub(crate) fn totals(changes: &[AllocationChange]) -> Vec<DeviceSeries> {
         for device in [None, Some(DeviceId(0)), Some(DeviceId(1))] {
             let bytes = now.get(&device).copied().unwrap_or(0);
             if sums.insert(device, bytes).unwrap_or(0) != bytes {
-                let course = devices.entry((device.is_none(), device)).or_default();
-                course.0 = device;
-                course.1.push((at, bytes));
+                let series = devices.entry((device.is_none(), device)).or_default();
+                series.0 = device;
+                series.1.push((at, bytes));
             }
         }
     }

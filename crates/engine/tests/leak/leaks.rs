@@ -91,12 +91,12 @@ fn noisy_leak_is_found() {
     for seed in 1..20 {
         let mut dice = Dice(seed);
         let mut scenario = Scenario::new();
-        for began in every(0.0, 200.0, 0.05) {
+        for allocated_at in every(0.0, 200.0, 0.05) {
             scenario = if dice.roll() < 0.1 {
-                scenario.one(began, None, 50 + (dice.roll() * 100.0) as u64)
+                scenario.one(allocated_at, None, 50 + (dice.roll() * 100.0) as u64)
             } else {
-                let life = dice.decay(0.5);
-                scenario.one(began, Some(began + life), 50 + (dice.roll() * 100.0) as u64)
+                let lifetime = dice.decay(0.5);
+                scenario.one(allocated_at, Some(allocated_at + lifetime), 50 + (dice.roll() * 100.0) as u64)
             };
         }
         assert_leak(&scenario, 60.0, 200.0);
@@ -185,8 +185,8 @@ fn large_single_allocation_does_not_hide_a_leak() {
 fn leak_with_random_sizes_is_found() {
     let mut dice = Dice(3);
     let mut scenario = Scenario::new();
-    for began in every(0.0, 200.0, 0.1) {
-        scenario = scenario.one(began, None, 1 << (dice.roll() * 20.0) as u32);
+    for allocated_at in every(0.0, 200.0, 0.1) {
+        scenario = scenario.one(allocated_at, None, 1 << (dice.roll() * 20.0) as u32);
     }
     assert_leak(&scenario, 60.0, 200.0);
 }
@@ -194,13 +194,13 @@ fn leak_with_random_sizes_is_found() {
 #[test]
 fn leak_with_late_frees_is_found() {
     let mut scenario = Scenario::new();
-    for (number, began) in every(0.0, 300.0, 0.1).into_iter().enumerate() {
-        let ended = match number % 100 {
+    for (number, allocated_at) in every(0.0, 300.0, 0.1).into_iter().enumerate() {
+        let freed_at = match number % 100 {
             7 => None,
-            99 => Some(began + 3.0),
-            _ => Some(began + 0.05),
+            99 => Some(allocated_at + 3.0),
+            _ => Some(allocated_at + 0.05),
         };
-        scenario = scenario.one(began, ended, 10);
+        scenario = scenario.one(allocated_at, freed_at, 10);
     }
     assert_leak(&scenario, 150.0, 300.0);
 }

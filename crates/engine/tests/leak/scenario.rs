@@ -34,8 +34,8 @@ impl Dice {
 
 #[derive(Clone, Copy)]
 struct AllocationSpan {
-    began: f64,
-    ended: Option<f64>,
+    allocated_at: f64,
+    freed_at: Option<f64>,
     size: u64,
 }
 
@@ -52,44 +52,44 @@ impl Scenario {
         Self::default()
     }
 
-    pub(crate) fn one(mut self, began: f64, ended: Option<f64>, size: u64) -> Self {
-        self.0.push(AllocationSpan { began, ended, size });
+    pub(crate) fn one(mut self, allocated_at: f64, freed_at: Option<f64>, size: u64) -> Self {
+        self.0.push(AllocationSpan { allocated_at, freed_at, size });
         self
     }
 
     /// Adds allocations that are never freed.
     pub(crate) fn keep(mut self, times: Vec<f64>, size: u64) -> Self {
-        self.0.extend(times.into_iter().map(|began| AllocationSpan { began, ended: None, size }));
+        self.0.extend(times.into_iter().map(|allocated_at| AllocationSpan { allocated_at, freed_at: None, size }));
         self
     }
 
     /// Adds allocations with a fixed lifetime.
     pub(crate) fn churn(self, times: Vec<f64>, life: f64, size: u64) -> Self {
-        self.lives(times, size, |_| life)
+        self.with_lifetimes(times, size, |_| life)
     }
 
-    pub(crate) fn lives(
+    pub(crate) fn with_lifetimes(
         mut self,
         times: Vec<f64>,
         size: u64,
         mut life: impl FnMut(f64) -> f64,
     ) -> Self {
-        let one = |began| AllocationSpan { began, ended: Some(began + life(began)), size };
+        let one = |allocated_at| AllocationSpan { allocated_at, freed_at: Some(allocated_at + life(allocated_at)), size };
         self.0.extend(times.into_iter().map(one));
         self
     }
 
     /// Adds allocations that are freed at the next multiple of a period.
     pub(crate) fn until_next(self, times: Vec<f64>, period: f64, size: u64) -> Self {
-        self.lives(times, size, |began| (began / period).floor().mul_add(period, period) - began)
+        self.with_lifetimes(times, size, |allocated_at| (allocated_at / period).floor().mul_add(period, period) - allocated_at)
     }
 
     /// Adds allocations to a queue: beyond `limit` live ones, the oldest is freed.
     pub(crate) fn fifo(mut self, times: Vec<f64>, limit: usize, size: u64) -> Self {
-        for (number, began) in times.iter().enumerate() {
+        for (number, allocated_at) in times.iter().enumerate() {
             self.0.push(AllocationSpan {
-                began: *began,
-                ended: times.get(number + limit).copied(),
+                allocated_at: *allocated_at,
+                freed_at: times.get(number + limit).copied(),
                 size,
             });
         }
@@ -106,66 +106,66 @@ impl Scenario {
     ) -> Self {
         let mut dice = Dice(seed);
         let mut live: Vec<f64> = Vec::new();
-        for began in times {
+        for allocated_at in times {
             if live.len() == limit {
                 let victim = live.swap_remove((dice.roll() * limit as f64) as usize % limit);
-                self.0.push(AllocationSpan { began: victim, ended: Some(began), size });
+                self.0.push(AllocationSpan { allocated_at: victim, freed_at: Some(allocated_at), size });
             }
-            live.push(began);
+            live.push(allocated_at);
         }
-        self.0.extend(live.into_iter().map(|began| AllocationSpan { began, ended: None, size }));
+        self.0.extend(live.into_iter().map(|allocated_at| AllocationSpan { allocated_at, freed_at: None, size }));
         self
     }
 
-    /// Classifies the site at a time; `over`: its process has exited.
-    pub(crate) fn classify(&self, now: f64, over: bool) -> (Verdict, Confidence, Evidence) {
-        self.classify_as(now, over, true)
+    /// Classifies the site at a time; `has_ended`: its process has exited.
+    pub(crate) fn classify(&self, now: f64, has_ended: bool) -> (Verdict, Confidence, Evidence) {
+        self.classify_as(now, has_ended, true)
     }
 
-    /// Classifies the site; `named`: its stack is known.
+    /// Classifies the site; `has_stack`: its stack is known.
     pub(crate) fn classify_as(
         &self,
         now: f64,
-        over: bool,
-        named: bool,
+        has_ended: bool,
+        has_stack: bool,
     ) -> (Verdict, Confidence, Evidence) {
         let mut events: Vec<(Nanos, bool, AllocationSpan)> = Vec::new();
-        for life in self.0.iter().filter(|life| life.began <= now) {
-            events.push((nanos(life.began), false, *life));
-            if let Some(ended) = life.ended.filter(|ended| *ended <= now) {
-                events.push((nanos(ended), true, *life));
+        for life in self.0.iter().filter(|life| life.allocated_at <= now) {
+            events.push((nanos(life.allocated_at), false, *life));
+            if let Some(freed_at) = life.freed_at.filter(|freed_at| *freed_at <= now) {
+                events.push((nanos(freed_at), true, *life));
             }
         }
         events.sort_by_key(|(at, is_end, _)| (*at, *is_end));
-        let (mut course, mut spans) = (GrowthHistory::default(), LifetimeHistogram::default());
-        let (mut live, mut live_count, mut begun, mut ended) = (0, 0, 0, 0);
+        let (mut history, mut lifetimes) = (GrowthHistory::default(), LifetimeHistogram::default());
+        let (mut live, mut live_count, mut allocated, mut freed) = (0, 0, 0, 0);
         for (at, is_end, life) in &events {
             if *is_end {
-                course.freed(nanos(life.began), *at, live, life.size);
-                spans.add(Nanos(at.0 - nanos(life.began).0));
-                (live, live_count, ended) = (live - life.size, live_count - 1, ended + 1);
+                history.freed(nanos(life.allocated_at), *at, live, life.size);
+                lifetimes.add(Nanos(at.0 - nanos(life.allocated_at).0));
+                (live, live_count, freed) = (live - life.size, live_count - 1, freed + 1);
             } else {
-                course.allocated(*at, live, life.size);
-                (live, live_count, begun) = (live + life.size, live_count + 1, begun + 1);
+                history.allocated(*at, live, life.size);
+                (live, live_count, allocated) = (live + life.size, live_count + 1, allocated + 1);
             }
         }
         let first = events.first().map_or(Nanos(0), |(at, ..)| *at);
-        let mut births = events.iter().filter(|(_, is_end, _)| !is_end);
-        let last = births.next_back().map_or(Nanos(0), |(at, ..)| *at);
+        let mut allocations = events.iter().filter(|(_, is_end, _)| !is_end);
+        let last = allocations.next_back().map_or(Nanos(0), |(at, ..)| *at);
         classify(&SiteObservation {
-            course: &course,
-            spans: &spans,
+            history: &history,
+            lifetimes: &lifetimes,
             live,
             live_count,
-            begun,
-            ended,
+            allocated,
+            freed,
             mean_age: Nanos(0),
             mean_life: None,
             first,
             last,
             now: nanos(now),
-            has_ended: over,
-            has_stack: named,
+            has_ended,
+            has_stack,
         })
     }
 

@@ -5,7 +5,7 @@ use super::*;
 /// Double, invalid and mismatched frees.
 fn bad_frees(trace: &str) -> (u64, u64, u64) {
     let snapshot = after(trace);
-    let bad_frees = only(&snapshot).mistakes;
+    let bad_frees = only(&snapshot).api_misuse;
     (bad_frees.double_frees, bad_frees.invalid_frees, bad_frees.mismatched_frees)
 }
 

@@ -22,15 +22,15 @@ fn changes(trace: &str) -> Vec<AllocationChange> {
 /// Formats changes briefly: `+` for an allocation, or the end reason, and the address.
 fn short(trace: &str) -> Vec<String> {
     let describe = |change: &AllocationChange| {
-        let how = match change.action {
+        let action = match change.action {
             ChangeKind::Allocated => "+",
-            ChangeKind::Ended { how: EndReason::Freed, .. } => "freed ",
-            ChangeKind::Ended { how: EndReason::Replaced, .. } => "replaced ",
-            ChangeKind::Ended { how: EndReason::Released, .. } => "released ",
-            ChangeKind::Ended { how: EndReason::ProcessExited, .. } => "exited ",
+            ChangeKind::Ended { reason: EndReason::Freed, .. } => "freed ",
+            ChangeKind::Ended { reason: EndReason::Replaced, .. } => "replaced ",
+            ChangeKind::Ended { reason: EndReason::Released, .. } => "released ",
+            ChangeKind::Ended { reason: EndReason::ProcessExited, .. } => "exited ",
             ChangeKind::Updated { .. } => "learned ",
         };
-        format!("{how}{:x}", change.key.value)
+        format!("{action}{:x}", change.key.value)
     };
     changes(trace).iter().map(describe).collect()
 }
@@ -42,13 +42,13 @@ fn end_repeats_the_fields_of_its_allocation() {
          7.8 alloc 0x10 8M async pool5 stream3 site4
          7.9 free 0x10 by=async stream6",
     );
-    let [began, ended] = all[..] else { panic!("{all:?}") };
-    assert_eq!((began.at, ended.at), (Timestamp(20), Timestamp(30)));
-    assert_eq!(ended.action, ChangeKind::Ended { began: Timestamp(20), how: EndReason::Freed });
-    assert_eq!(AllocationChange { at: began.at, action: began.action, ..ended }, began);
-    assert_eq!((began.tid, began.device, began.bytes), (Tid(8), Some(DeviceId(1)), 8 * MIB));
-    assert_eq!((began.pool, began.stream), (Some(PoolId(5)), Some(StreamId(3))));
-    assert_eq!(began.site, Some(SiteId(4)));
+    let [allocated, ended] = all[..] else { panic!("{all:?}") };
+    assert_eq!((allocated.at, ended.at), (Timestamp(20), Timestamp(30)));
+    assert_eq!(ended.action, ChangeKind::Ended { allocated_at: Timestamp(20), reason: EndReason::Freed });
+    assert_eq!(AllocationChange { at: allocated.at, action: allocated.action, ..ended }, allocated);
+    assert_eq!((allocated.tid, allocated.device, allocated.bytes), (Tid(8), Some(DeviceId(1)), 8 * MIB));
+    assert_eq!((allocated.pool, allocated.stream), (Some(PoolId(5)), Some(StreamId(3))));
+    assert_eq!(allocated.site, Some(SiteId(4)));
 }
 
 #[test]
@@ -90,12 +90,12 @@ fn late_device_is_logged_with_the_previous_fields() {
          7 ctx learn C1 gpu1
          7 free 0x10",
     );
-    let [began, learned, ended] = all[..] else { panic!("{all:?}") };
-    assert_eq!(began.device, None);
+    let [allocated, updated, ended] = all[..] else { panic!("{all:?}") };
+    assert_eq!(allocated.device, None);
     let before = LateFields { device: None, pool: None, bytes: 8 * MIB };
-    assert_eq!(learned.action, ChangeKind::Updated { began: began.at, before });
-    assert_eq!((learned.at, learned.device), (Timestamp(20), Some(DeviceId(1))));
-    assert_eq!(ended.late_fields(), learned.late_fields());
+    assert_eq!(updated.action, ChangeKind::Updated { allocated_at: allocated.at, before });
+    assert_eq!((updated.at, updated.device), (Timestamp(20), Some(DeviceId(1))));
+    assert_eq!(ended.late_fields(), updated.late_fields());
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn change_times_never_go_backwards() {
     );
     let at: Vec<_> = all.iter().map(|change| change.at.0).collect();
     assert_eq!(at, [100, 100, 120]);
-    assert_eq!(all[2].action, ChangeKind::Ended { began: Timestamp(50), how: EndReason::Freed });
+    assert_eq!(all[2].action, ChangeKind::Ended { allocated_at: Timestamp(50), reason: EndReason::Freed });
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn end_of_a_large_context_logs_every_allocation() {
     let all = changes(&trace);
     assert_eq!(all.len(), 3000);
     let released = |change: &&AllocationChange| {
-        matches!(change.action, ChangeKind::Ended { how: EndReason::Released, .. })
+        matches!(change.action, ChangeKind::Ended { reason: EndReason::Released, .. })
             && change.at == Timestamp(15020)
     };
     assert_eq!(all.iter().filter(released).count(), 1500);

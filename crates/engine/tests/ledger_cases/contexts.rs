@@ -178,9 +178,9 @@ fn context_end_leaves_unknown_contexts_in_doubt() {
     let snapshot = after(trace);
     assert!(snapshot.uncertainty.exact());
     let destroyed = format!("{trace}\n 1.1 ctx destroy C1");
-    for certainty in [after(&destroyed).uncertainty, only(&after(&destroyed)).certainty.clone()] {
-        assert!(!certainty.exact());
-        assert_eq!((certainty.unknown_context, bounds(&certainty)), (2, (8, 10)));
+    for uncertainty in [after(&destroyed).uncertainty, only(&after(&destroyed)).uncertainty.clone()] {
+        assert!(!uncertainty.exact());
+        assert_eq!((uncertainty.unknown_context, bounds(&uncertainty)), (2, (8, 10)));
     }
     // A free that arrives proves that its memory had not been released.
     let freed = format!("{destroyed}\n 1.1 free 0x20 \n 1.1 free 0x30");

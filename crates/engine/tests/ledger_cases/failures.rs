@@ -35,7 +35,7 @@ fn out_of_memory_lists_holders_at_that_time() {
     let oom = &snapshot.out_of_memory[0];
     assert_eq!((oom.at, oom.pid, oom.tid.0, &*oom.name), (Timestamp(80), Pid(1), 4, "small"));
     assert_eq!(
-        (oom.device, oom.asked),
+        (oom.device, oom.requested),
         (Some(DeviceId(0)), Some((MemoryKind::Device, Bytes(1 << 30))))
     );
     let holders: Vec<_> =

@@ -34,7 +34,7 @@ fn graph_memory_is_freed_like_other_memory() {
     for free in ["free 0x10", "free 0x10 by=async stream4"] {
         let snapshot = after(&format!("{CAPTURED}\n 1.1 graph launch E1 \n 1.1 {free}"));
         assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
-        assert_eq!(only(&snapshot).mistakes.mismatched_frees, 0);
+        assert_eq!(only(&snapshot).api_misuse.mismatched_frees, 0);
     }
 }
 
@@ -153,9 +153,9 @@ fn allocation_on_another_stream_of_a_capturing_thread_is_bounded() {
                  1.1 alloc 0x10 1M async gpu0 stream4
                  1.1 graph end stream3 G1";
     let snapshot = after(trace);
-    let certainty = &only(&snapshot).certainty;
+    let uncertainty = &only(&snapshot).uncertainty;
     assert_eq!(snapshot.uncertainty.ambiguous_calls, 1);
-    assert_eq!((certainty.ambiguous_calls, bounds(certainty)), (1, (8, 9)));
+    assert_eq!((uncertainty.ambiguous_calls, bounds(uncertainty)), (1, (8, 9)));
     assert_eq!(live(only(&snapshot)), (8, 1));
     // At one address one allocation is live at most.
     let again = "1.1 graph begin stream3
@@ -314,6 +314,6 @@ fn graph_reserved_is_as_reported_until_trimmed() {
 fn captures_beyond_the_limit_are_dropped() {
     let trace: String = (1..1030).map(|n| format!("1.1 graph begin stream{n}\n")).collect();
     let snapshot = after(&trace);
-    assert_eq!(only(&snapshot).certainty.lost.other, 5);
+    assert_eq!(only(&snapshot).uncertainty.lost.other, 5);
     assert!(!snapshot.uncertainty.exact());
 }

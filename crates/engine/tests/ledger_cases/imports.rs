@@ -39,5 +39,5 @@ fn array_is_device_memory_of_its_context() {
     assert_eq!(devices(only(&after(trace))), [(0, 8, 8)]);
     let snapshot = after(&format!("{trace}\n 1.1 free a0x10 by=array"));
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
-    assert_eq!(only(&snapshot).mistakes.mismatched_frees, 0);
+    assert_eq!(only(&snapshot).api_misuse.mismatched_frees, 0);
 }

@@ -15,7 +15,7 @@ fn any_lost_record_makes_the_report_inexact_with_its_time() {
     for lost in ["allocations=1 bytes=1M", "frees=1", "failures=1", "other=1"] {
         let snapshot = after(&format!("{HELD}\n 1 lost {lost} \n 1 lost {lost}"));
         assert!(!snapshot.uncertainty.exact(), "{lost}");
-        assert!(!only(&snapshot).certainty.exact(), "{lost}");
+        assert!(!only(&snapshot).uncertainty.exact(), "{lost}");
         assert_eq!(snapshot.uncertainty.lost.events(), 2);
         assert_eq!(snapshot.uncertainty.lost.since, Some(Timestamp(60)));
     }
@@ -25,14 +25,14 @@ fn any_lost_record_makes_the_report_inexact_with_its_time() {
 fn lost_allocations_raise_the_upper_bound() {
     let snapshot = after(&format!("{HELD}\n 1 lost allocations=2 bytes=3M"));
     assert_eq!(bounds(&snapshot.uncertainty), (14, 17));
-    assert_eq!(bounds(&only(&snapshot).certainty), (14, 17));
+    assert_eq!(bounds(&only(&snapshot).uncertainty), (14, 17));
 }
 
 #[test]
 fn lost_frees_lower_the_bound_by_the_largest_allocations() {
-    for (frees, least) in [(1, 6), (2, 2), (3, 0), (u64::MAX, 0)] {
+    for (frees, min) in [(1, 6), (2, 2), (3, 0), (u64::MAX, 0)] {
         let snapshot = after(&format!("{HELD}\n 1 lost frees={frees}"));
-        assert_eq!(bounds(&snapshot.uncertainty), (least, 14));
+        assert_eq!(bounds(&snapshot.uncertainty), (min, 14));
     }
 }
 
@@ -62,17 +62,17 @@ fn losses_of_unknown_process_widen_all_bounds() {
         "{HELD}\n 2.2 alloc 0x10 6M device \n 0 lost allocations=1 bytes=5M frees=2"
     ));
     assert_eq!(bounds(&snapshot.uncertainty), (6, 25));
-    assert_eq!(bounds(&snapshot.processes[0].certainty), (2, 19));
-    assert_eq!(bounds(&snapshot.processes[1].certainty), (0, 11));
-    assert_eq!(snapshot.processes[0].certainty.lost.events(), 0);
-    assert!(!snapshot.processes[0].certainty.exact());
+    assert_eq!(bounds(&snapshot.processes[0].uncertainty), (2, 19));
+    assert_eq!(bounds(&snapshot.processes[1].uncertainty), (0, 11));
+    assert_eq!(snapshot.processes[0].uncertainty.lost.events(), 0);
+    assert!(!snapshot.processes[0].uncertainty.exact());
 }
 
 #[test]
 fn losses_of_unknown_process_are_not_attributed_to_pid_0() {
     let snapshot = after("0.1 alloc 0x10 6M device \n 0 lost frees=1");
-    assert_eq!(only(&snapshot).certainty.lost.events(), 0);
-    assert_eq!(bounds(&only(&snapshot).certainty), (0, 6));
+    assert_eq!(only(&snapshot).uncertainty.lost.events(), 0);
+    assert_eq!(bounds(&only(&snapshot).uncertainty), (0, 6));
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn earlier_losses_do_not_affect_a_later_process() {
 fn losses_reported_after_exit_belong_to_the_exited_process() {
     let snapshot = after(&format!("{HELD}\n 2.2 alloc 0x10 1M device\n 1 exit\n 1 lost frees=1"));
     let [other, ended] = &snapshot.processes[..] else { panic!() };
-    assert_eq!(other.certainty.lost.events(), 0);
-    assert_eq!(bounds(&ended.certainty), (6, 14));
+    assert_eq!(other.uncertainty.lost.events(), 0);
+    assert_eq!(bounds(&ended.uncertainty), (6, 14));
     assert_eq!(bounds(&snapshot.uncertainty), (1, 1));
     assert!(!snapshot.uncertainty.exact());
 }
@@ -121,11 +121,11 @@ fn release_after_a_lost_retain_leaves_memory_in_doubt() {
 
 #[test]
 fn reset_near_a_loss_leaves_memory_in_doubt() {
-    let held = "1 process 100 before
+    let trace = "1 process 100 before
                 1.1 ctx learn C1 gpu0
                 1.1 alloc 0x10 8M device C1";
-    let early = format!("{held}\n 1 lost other=1 \n 1.1 ctx reset gpu0");
-    let late = format!("{held}\n 1.1 ctx reset gpu0 \n 1 lost other=1");
+    let early = format!("{trace}\n 1 lost other=1 \n 1.1 ctx reset gpu0");
+    let late = format!("{trace}\n 1.1 ctx reset gpu0 \n 1 lost other=1");
     let snapshots = [after(&early), after(&late)];
     assert_eq!(snapshots.each_ref().map(|snapshot| live(only(snapshot))), [(8, 1), (0, 0)]);
     assert_eq!(snapshots.map(|snapshot| bounds(&snapshot.uncertainty)), [(0, 8), (0, 8)]);
@@ -150,7 +150,7 @@ fn processes_without_records_are_counted_and_inexact() {
 fn unannounced_process_is_not_counted_as_lost() {
     let snapshot = after("1.1 alloc 0x10 8M device \n 1 lost frees=1 processes=1");
     assert_eq!(snapshot.uncertainty.lost.processes, 0);
-    assert_eq!(only(&snapshot).certainty.lost.frees, 1);
+    assert_eq!(only(&snapshot).uncertainty.lost.frees, 1);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn lost_free_of_a_reused_address_is_an_implied_free() {
          1.1 alloc 0x10 4M device",
     );
     assert_eq!(live(only(&snapshot)), (4, 1));
-    assert_eq!(snapshot.uncertainty.unseen_frees, 1);
+    assert_eq!(snapshot.uncertainty.implied_frees, 1);
     assert_eq!(bounds(&snapshot.uncertainty), (4, 4));
 }
 
@@ -191,8 +191,8 @@ fn huge_values_saturate() {
         "1.1 alloc 0x10 {max} device \n 1.1 alloc 0x20 {max} device \n {line} \n {line}"
     ));
     assert_eq!(snapshot.live_bytes, Bytes(max));
-    assert_eq!(snapshot.uncertainty.live_at_most, Bytes(max));
-    assert_eq!(snapshot.uncertainty.live_at_least, Bytes(0));
+    assert_eq!(snapshot.uncertainty.live_max, Bytes(max));
+    assert_eq!(snapshot.uncertainty.live_min, Bytes(0));
 }
 
 #[test]

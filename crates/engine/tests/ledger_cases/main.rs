@@ -35,8 +35,8 @@ fn after(trace: &str) -> Snapshot {
     seen(trace, 1000, &SnapshotOptions::default())
 }
 
-fn seen(trace: &str, at: u64, view: &SnapshotOptions) -> Snapshot {
-    ledger(trace).snapshot(Timestamp(at), view)
+fn seen(trace: &str, at: u64, options: &SnapshotOptions) -> Snapshot {
+    ledger(trace).snapshot(Timestamp(at), options)
 }
 
 /// Returns the only process of a snapshot.
@@ -52,8 +52,8 @@ fn live(process: &ProcessView) -> (u64, u64) {
 
 /// Frees by the program, frees of unknown pointers, releases, implied frees.
 fn ends(process: &ProcessView) -> (u64, u64, u64, u64) {
-    let unseen = process.certainty.unseen_frees;
-    (process.frees_total, process.unknown_frees, process.released_total, unseen)
+    let implied = process.uncertainty.implied_frees;
+    (process.frees_total, process.unknown_frees, process.released_total, implied)
 }
 
 /// Devices with live and peak MiB; -1 is the unknown device.
@@ -73,8 +73,8 @@ fn lists(process: &ProcessView) -> Vec<(u32, Vec<u64>)> {
 }
 
 /// Bounds in MiB.
-fn bounds(certainty: &Uncertainty) -> (u64, u64) {
-    (certainty.live_at_least.0 / MIB, certainty.live_at_most.0 / MIB)
+fn bounds(uncertainty: &Uncertainty) -> (u64, u64) {
+    (uncertainty.live_min.0 / MIB, uncertainty.live_max.0 / MIB)
 }
 
 #[test]

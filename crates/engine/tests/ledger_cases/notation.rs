@@ -76,11 +76,11 @@ fn event(line: &str, number: u64) -> Event {
         tid: Tid(decimal(tid) as u32),
         entry_time: Timestamp(entered),
         time: Timestamp(at),
-        kind: what(&words[1..], of_thread),
+        kind: event_kind(&words[1..], of_thread),
     }
 }
 
-fn what(words: &[&str], of_thread: bool) -> EventKind {
+fn event_kind(words: &[&str], of_thread: bool) -> EventKind {
     let rest = &words[1..];
     match words[0] {
         "process" => EventKind::Process(ProcessInfo {
@@ -112,7 +112,7 @@ fn what(words: &[&str], of_thread: bool) -> EventKind {
         "fail" => EventKind::Failed(FailedCall {
             function: FunctionId(find(rest, "f").unwrap() as u16),
             code: rest[1].parse().unwrap(),
-            asked: kinds().find_map(|kind| {
+            requested: kinds().find_map(|kind| {
                 let position = rest.iter().position(|word| *word == kind.name())?;
                 Some((kind, size(rest[position + 1])))
             }),
@@ -121,19 +121,19 @@ fn what(words: &[&str], of_thread: bool) -> EventKind {
             device: device(rest),
             site: find(rest, "S").map(|site| SiteId(site as u32)),
         }),
-        "ctx" => EventKind::Context(change(rest)),
+        "ctx" => EventKind::Context(context_call(rest)),
         "vmm" => EventKind::Vmm(vmm(rest)),
         "pool" => EventKind::Pool(pool(rest)),
         "graph" => EventKind::Graph(graph(rest)),
         "gpus" => EventKind::Gpus(rest.iter().map(|word| gpu(word)).collect()),
-        "usage" => EventKind::DriverAccount {
+        "usage" => EventKind::DriverUsage {
             gpu: gpu(rest[0]).unwrap(),
             bytes: size(rest[1]),
             only: rest.contains(&"only"),
         },
         "tensor" => EventKind::Tensor(tensor(rest)),
         "gpu_free" => EventKind::GpuFree { gpu: gpu(rest[0]).unwrap(), bytes: size(rest[1]) },
-        "usage_lost" => EventKind::DriverAccountLost,
+        "usage_lost" => EventKind::DriverUsageLost,
         "lost" => EventKind::Lost(lost(rest)),
         "create" => EventKind::Object(ObjectCall::Created {
             kind: object(rest[0]),
@@ -194,7 +194,7 @@ fn frame(word: &str) -> Frame {
     }
 }
 
-fn change(words: &[&str]) -> ContextCall {
+fn context_call(words: &[&str]) -> ContextCall {
     let context = || ContextId(find(words, "C").unwrap());
     let device = || device(words).unwrap();
     match words[0] {
@@ -218,7 +218,7 @@ fn vmm(words: &[&str]) -> VmmCall {
         "create" => VmmCall::Create {
             handle: handle(),
             bytes: size(words[2]),
-            place: location(words).unwrap(),
+            location: location(words).unwrap(),
             site: find(words, "site").map(|number| SiteId(number as u32)),
         },
         "import" => VmmCall::Import { handle: handle() },
@@ -236,10 +236,10 @@ fn vmm(words: &[&str]) -> VmmCall {
 fn pool(words: &[&str]) -> PoolCall {
     let pool = PoolId(find(words, "pool").unwrap());
     match words[0] {
-        "create" => PoolCall::Created { pool, place: location(words) },
+        "create" => PoolCall::Created { pool, location: location(words) },
         "destroy" => PoolCall::Destroyed { pool },
         "trim" => PoolCall::Trimmed { pool, keep: 0 },
-        "reserved" => PoolCall::ToldReserved { pool, bytes: size(words[2]) },
+        "reserved" => PoolCall::ReservedReported { pool, bytes: size(words[2]) },
         "of" => PoolCall::OfDevice {
             pool,
             device: device(words).unwrap(),
@@ -262,7 +262,7 @@ fn graph(words: &[&str]) -> GraphCall {
             graph: graph(),
             address: key(words[2]).value,
             bytes: size(words[3]),
-            place: location(words).unwrap(),
+            location: location(words).unwrap(),
         },
         "free" => GraphCall::FreeNode { graph: graph(), address: key(words[2]).value },
         "destroy" => GraphCall::GraphDestroyed { graph: graph() },
@@ -273,7 +273,7 @@ fn graph(words: &[&str]) -> GraphCall {
         },
         "launch" => GraphCall::Launched { exec: exec() },
         "drop" => GraphCall::ExecDestroyed { exec: exec() },
-        "reserved" => GraphCall::ToldReserved { device: device(), bytes: size(words[2]) },
+        "reserved" => GraphCall::ReservedReported { device: device(), bytes: size(words[2]) },
         "trim" => GraphCall::Trimmed { device: device() },
         other => panic!("unknown graph call: {other}"),
     }
@@ -359,7 +359,7 @@ fn tensor(rest: &[&str]) -> TensorEvent {
     let site = find(rest, "site").map(|number| SiteId(number as u32));
     let of = rest.iter().position(|word| *word == "of").unwrap();
     TensorEvent {
-        what: if rest.contains(&"ends") {
+        op: if rest.contains(&"ends") {
             TensorOp::Freed { address, bytes }
         } else {
             TensorOp::Allocated { address, bytes, site }

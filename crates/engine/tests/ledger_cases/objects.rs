@@ -73,8 +73,8 @@ fn sites_are_listed_by_objects_and_by_memory() {
 fn end_of_a_context_ends_only_its_objects() {
     let of_context = ["stream", "event", "module", "texture", "surface", "linker"];
     let others = ["graph", "graph_exec", "library", "context", "green_context", "pool"];
-    let made = |kind: &&str| format!("1.1 create {kind} 0x10 C1\n 1.1 create {kind} 0x20 C2\n");
-    let all: String = of_context.iter().chain(&others).map(made).collect();
+    let created = |kind: &&str| format!("1.1 create {kind} 0x10 C1\n 1.1 create {kind} 0x20 C2\n");
+    let all: String = of_context.iter().chain(&others).map(created).collect();
     let ends = [
         ("1.1 ctx create C1 gpu0", "1.1 ctx destroy C1"),
         ("1.1 ctx retain C1 gpu0", "1.1 ctx release gpu0"),
@@ -136,8 +136,8 @@ fn exec_ends_objects_and_exit_lists_undestroyed_ones() {
 #[test]
 fn lost_records_of_objects_leave_memory_exact() {
     let snapshot = after("1.1 process 9 \n 1.1 alloc 0x10 1M device \n 1.1 lost objects=3");
-    let certainty = &only(&snapshot).certainty;
-    assert_eq!((certainty.lost.objects, certainty.lost.events()), (3, 0));
-    assert!(certainty.exact() && snapshot.uncertainty.exact());
-    assert_eq!(bounds(certainty), (1, 1));
+    let uncertainty = &only(&snapshot).uncertainty;
+    assert_eq!((uncertainty.lost.objects, uncertainty.lost.events()), (3, 0));
+    assert!(uncertainty.exact() && snapshot.uncertainty.exact());
+    assert_eq!(bounds(uncertainty), (1, 1));
 }

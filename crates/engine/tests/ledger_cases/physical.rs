@@ -33,7 +33,7 @@ fn unmapped_memory_ends_with_its_last_reference() {
     assert_eq!(live(only(&after(&trace))), (8, 1));
     let snapshot = after(&format!("{trace}\n 1.1 vmm release h0x10"));
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
-    assert_eq!(only(&snapshot).mistakes.released_while_mapped, 0);
+    assert_eq!(only(&snapshot).api_misuse.released_while_mapped, 0);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn released_memory_ends_with_its_last_mapping() {
     );
     let snapshot = after(&trace);
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((8, 1), (0, 0, 0, 0)));
-    assert_eq!(only(&snapshot).mistakes.released_while_mapped, 1);
+    assert_eq!(only(&snapshot).api_misuse.released_while_mapped, 1);
     let snapshot = after(&format!("{trace}\n 1.1 vmm unmap 0x900000 8M"));
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((0, 0), (1, 0, 0, 0)));
 }
@@ -118,7 +118,7 @@ fn multicast_object_is_not_memory() {
     );
     let process = only(&snapshot);
     assert_eq!((live(process), process.allocations_total), ((0, 0), 0));
-    assert_eq!((ends(process), process.mistakes.released_while_mapped), ((0, 0, 0, 0), 0));
+    assert_eq!((ends(process), process.api_misuse.released_while_mapped), ((0, 0, 0, 0), 0));
 }
 
 #[test]

@@ -10,7 +10,7 @@ fn address_reused_before_its_free_is_a_new_allocation() {
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (0, 0, 0, 1)));
     let snapshot = after(&format!("{trace}\n 1.1 free 0x10 @50-70"));
     assert_eq!((live(only(&snapshot)), ends(only(&snapshot))), ((4, 1), (1, 0, 0, 0)));
-    assert_eq!(snapshot.uncertainty.unseen_frees, 0);
+    assert_eq!(snapshot.uncertainty.implied_frees, 0);
 }
 
 #[test]

@@ -93,13 +93,13 @@ fn verdict_does_not_depend_on_earlier_snapshots() {
         let snapshot = ledger.snapshot(Timestamp(40 * SECOND), &view);
         (snapshot.suspects, snapshot.other_verdicts, snapshot.anomalies)
     };
-    let (suspects, judgements, anomalies) = last(false);
-    assert_eq!((suspects.len(), judgements.len(), anomalies.len()), (1, 3, 1));
-    assert_eq!(last(true), (suspects, judgements, anomalies));
+    let (suspects, verdicts, anomalies) = last(false);
+    assert_eq!((suspects.len(), verdicts.len(), anomalies.len()), (1, 3, 1));
+    assert_eq!(last(true), (suspects, verdicts, anomalies));
 }
 
 #[test]
-fn ids_with_equal_frames_are_judged_as_one_site() {
+fn ids_with_equal_frames_are_classified_as_one_site() {
     // Each of the two ids leaks too little to be judged alone.
     let mut trace = "7 process 1\n".to_owned();
     for step in 0..18_u64 {
@@ -112,7 +112,7 @@ fn ids_with_equal_frames_are_judged_as_one_site() {
 }
 
 #[test]
-fn host_memory_is_judged_and_imported_memory_is_not() {
+fn host_memory_is_classified_and_imported_memory_is_not() {
     assert_eq!(report(&leaking(7, 40, "pinned"), 40).suspects.len(), 1);
     for kind in ["imported", "static", "unknown"] {
         assert!(report(&leaking(7, 40, kind), 40).suspects.is_empty(), "{kind}");
@@ -198,7 +198,7 @@ fn cache_that_grows_with_tensors_of_many_sites_is_a_suspect() {
 }
 
 #[test]
-fn cache_without_known_tensors_is_judged_like_other_memory() {
+fn cache_without_known_tensors_is_classified_like_other_memory() {
     let trace = leaking(7, 40, "device") + "0 frames site3 libc10_cuda.so:malloc main\n";
     let snapshot = report(&trace, 40);
     assert_eq!((snapshot.suspects.len(), cache(&snapshot).evidence.tensors), (1, None));
@@ -224,12 +224,12 @@ fn huge_allocation_is_an_anomaly_and_marked_while_live() {
     let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
     assert_eq!((one.pid, one.tid.unwrap().0, &*one.thread), (Pid(7), 8, "worker-1"));
     assert_eq!((&*one.frames[0].function, one.device), ("huge", Some(DeviceId(0))));
-    let AnomalyKind::Size { key, bytes, usual, of, of_site, live } = one.what else { panic!() };
+    let AnomalyKind::Size { key, bytes, baseline, of, of_site, live } = one.details else { panic!() };
     assert_eq!((key.value, bytes.0, of, of_site, live), (0x900, 2096 * MIB, 21, false, true));
-    assert!((10..16).contains(&(usual.0 / MIB)), "{usual}");
+    assert!((10..16).contains(&(baseline.0 / MIB)), "{baseline}");
     let listed = &only(&snapshot).threads[0].allocations;
-    let marks: Vec<_> = listed.iter().map(|one| (one.key.value, one.unusual)).collect();
-    assert_eq!(marks, [(0x900, Some(usual))]);
+    let marks: Vec<_> = listed.iter().map(|one| (one.key.value, one.baseline)).collect();
+    assert_eq!(marks, [(0x900, Some(baseline))]);
     // The next snapshot has nothing new; the last one lists all anomalies.
     assert!(ledger.snapshot(Timestamp(SECOND), &SnapshotOptions::default()).anomalies.is_empty());
     let last = SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() };
@@ -241,7 +241,7 @@ fn anomaly_is_reported_after_its_free_and_after_exit() {
     let trace = with_a_huge_one("7 free 0x900 @50000-50000\n 7 exit @60000");
     let mut ledger = ledger(&trace);
     let first = ledger.snapshot(Timestamp(SECOND), &SnapshotOptions::default());
-    let is_live = |snapshot: &Snapshot| match snapshot.anomalies[0].what {
+    let is_live = |snapshot: &Snapshot| match snapshot.anomalies[0].details {
         AnomalyKind::Size { live, .. } => live,
         AnomalyKind::Growth { .. } => panic!(),
     };
@@ -269,6 +269,6 @@ fn sudden_growth_is_reported_once() {
     }
     let snapshot = report(&trace, 100);
     let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
-    let AnomalyKind::Growth { bytes, within, .. } = one.what else { panic!("{one:?}") };
+    let AnomalyKind::Growth { bytes, within, .. } = one.details else { panic!("{one:?}") };
     assert_eq!((bytes.0 / MIB, within.0, one.at.0), (800, 1 << 30, 46 << 30));
 }

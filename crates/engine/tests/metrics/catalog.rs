@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::metrics::catalog::ALL;
-use engine::metrics::{Cardinality, MetricType, SeriesLimits, most};
+use engine::metrics::{Cardinality, MetricType, SeriesLimits, max_total_samples};
 
 #[test]
 fn metric_names_follow_prometheus_conventions() {
@@ -16,8 +16,8 @@ fn metric_names_follow_prometheus_conventions() {
             || name == "process_resident_memory_bytes";
         assert!(name.starts_with("vramscope_") || is_own, "{name}");
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
-        assert_eq!(name.ends_with("_total"), metric.sort == MetricType::Counter, "{name}");
-        assert_eq!(name.ends_with("_info"), metric.sort == MetricType::Info, "{name}");
+        assert_eq!(name.ends_with("_total"), metric.metric_type == MetricType::Counter, "{name}");
+        assert_eq!(name.ends_with("_info"), metric.metric_type == MetricType::Info, "{name}");
         let bare = name.strip_suffix("_total").unwrap_or(name);
         assert!(bare.ends_with(metric.unit), "{name} does not end with its unit");
         assert!(!metric.help.ends_with('.') && !metric.help.contains('\n'), "{name}");
@@ -64,11 +64,11 @@ fn sample_limit_matches_the_documented_formula() {
         .count();
     let without =
         by(|bound| matches!(bound, Cardinality::Processes | Cardinality::Containers)) - with_gpu;
-    assert_eq!(most(&none, 3), fixed + 4 * gpus + 4 * with_gpu + without + sites);
+    assert_eq!(max_total_samples(&none, 3), fixed + 4 * gpus + 4 * with_gpu + without + sites);
     let one_more = SeriesLimits { processes: 1, ..none };
     let of_process = |gpu: bool| {
         let processes = ALL.iter().filter(|m| m.bound == Cardinality::Processes);
         processes.filter(|m| m.labels.contains(&"gpu") == gpu).count()
     };
-    assert_eq!(most(&one_more, 3) - most(&none, 3), 4 * of_process(true) + of_process(false));
+    assert_eq!(max_total_samples(&one_more, 3) - max_total_samples(&none, 3), 4 * of_process(true) + of_process(false));
 }

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use engine::metrics::catalog::ALL;
-use engine::metrics::{Cardinality, Metric, MetricType, SeriesLimits, most};
+use engine::metrics::{Cardinality, Metric, MetricType, SeriesLimits, max_total_samples};
 
 /// GPUs of the host in the example of the page.
 const GPUS: usize = 8;
 
 fn metric_type(metric: &Metric) -> &'static str {
-    match metric.sort {
+    match metric.metric_type {
         MetricType::Gauge => "gauge",
         MetricType::Counter => "counter",
         MetricType::Info => "info",
@@ -95,7 +95,7 @@ fn page() -> String {
         limits.sites,
         limits.suspects,
         formula(),
-        most(&limits, GPUS),
+        max_total_samples(&limits, GPUS),
         ALL.iter().filter(|metric| metric.bound == Cardinality::Processes).count(),
     );
     for metric in ALL {

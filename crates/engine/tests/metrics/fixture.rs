@@ -15,8 +15,8 @@ use engine::snapshot::{Snapshot, SnapshotOptions};
 
 pub(crate) struct MetricsFixture {
     pub(crate) ledger: Ledger,
-    pub(crate) board: MetricsCollector,
-    pub(crate) own: AgentStats,
+    pub(crate) collector: MetricsCollector,
+    pub(crate) agent: AgentStats,
     at: u64,
 }
 
@@ -34,10 +34,10 @@ pub(crate) fn gpus() -> Vec<GpuInfo> {
 impl MetricsFixture {
     pub(crate) fn new(limits: SeriesLimits) -> Self {
         let ledger = Ledger::new().with_activity();
-        Self { ledger, board: MetricsCollector::new(limits), own: AgentStats::default(), at: 0 }
+        Self { ledger, collector: MetricsCollector::new(limits), agent: AgentStats::default(), at: 0 }
     }
 
-    pub(crate) fn apply(&mut self, pid: u32, what: EventKind) {
+    pub(crate) fn apply(&mut self, pid: u32, kind: EventKind) {
         self.at += 1_000_000;
         let at = Timestamp(self.at);
         self.ledger.apply(&Event {
@@ -45,14 +45,14 @@ impl MetricsFixture {
             tid: Tid(pid),
             entry_time: at,
             time: at,
-            kind: what,
+            kind,
         });
     }
 
     /// Starts a process whose device 0 is GPU 0 and so on.
     pub(crate) fn begin(&mut self, pid: u32, start: u64, name: &str) {
-        let facts = ProcessInfo { start, uid: 0, name: name.into(), before_trace: false };
-        self.apply(pid, EventKind::Process(facts));
+        let info = ProcessInfo { start, uid: 0, name: name.into(), before_trace: false };
+        self.apply(pid, EventKind::Process(info));
         self.apply(pid, EventKind::Gpus([Some(GpuId(0)), Some(GpuId(1))].into()));
     }
 
@@ -87,11 +87,11 @@ impl MetricsFixture {
         self.apply(pid, EventKind::Free(free));
     }
 
-    pub(crate) fn run_out(&mut self, pid: u32, device: Option<u16>) {
+    pub(crate) fn fail_allocation(&mut self, pid: u32, device: Option<u16>) {
         let failed = FailedCall {
             function: FunctionId(0),
             code: 2,
-            asked: Some((MemoryKind::Device, 1 << 40)),
+            requested: Some((MemoryKind::Device, 1 << 40)),
             freed: None,
             device: device.map(DeviceId),
             context: None,
@@ -103,8 +103,8 @@ impl MetricsFixture {
     pub(crate) fn name_site(&mut self, site: u32, function: &str) {
         let file = Some("/srv/ann/train.py".into());
         let frame = Frame { function: function.into(), file, line: 7, ..Frame::default() };
-        let facts = SiteFrames { site: SiteId(site), frames: [frame].into() };
-        self.apply(0, EventKind::Site(facts));
+        let site = SiteFrames { site: SiteId(site), frames: [frame].into() };
+        self.apply(0, EventKind::Site(site));
     }
 
     pub(crate) fn snapshot(&mut self) -> Snapshot {
@@ -116,11 +116,11 @@ impl MetricsFixture {
     }
 
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) -> MetricSet {
-        self.board.observe(&CollectorInput {
+        self.collector.observe(&CollectorInput {
             snapshot,
             gpus: &gpus(),
-            own: &self.own,
-            place: |_, frames| {
+            agent: &self.agent,
+            location: |_, frames| {
                 frames.first().map(|frame| frame.function.to_string()).unwrap_or_default()
             },
         })

@@ -25,62 +25,62 @@ fn pids(metrics: &MetricSet) -> Vec<String> {
 
 #[test]
 fn largest_processes_keep_their_series_until_exit() {
-    let mut stage = MetricsFixture::new(two());
+    let mut fixture = MetricsFixture::new(two());
     for (pid, bytes) in [(1, 10), (2, 30), (3, 20)] {
-        stage.begin(pid, u64::from(pid), "p");
-        stage.allocate(pid, 0x1000, bytes);
+        fixture.begin(pid, u64::from(pid), "p");
+        fixture.allocate(pid, 0x1000, bytes);
     }
-    let metrics = stage.metrics();
+    let metrics = fixture.metrics();
     assert_eq!(pids(&metrics), ["2", "3", "other"]);
     assert_eq!(whole(&metrics, LIVE, &["2", "GPU-0"]), 30);
     assert_eq!(whole(&metrics, LIVE, &["other", "GPU-0"]), 10);
     // The process without series becomes the largest, but has to wait.
-    stage.allocate(1, 0x2000, 500);
-    assert_eq!(pids(&stage.metrics()), ["2", "3", "other"]);
-    stage.apply(2, EventKind::Exit);
-    assert_eq!(pids(&stage.metrics()), ["1", "3", "other"]);
+    fixture.allocate(1, 0x2000, 500);
+    assert_eq!(pids(&fixture.metrics()), ["2", "3", "other"]);
+    fixture.apply(2, EventKind::Exit);
+    assert_eq!(pids(&fixture.metrics()), ["1", "3", "other"]);
 }
 
 #[test]
 fn process_with_late_series_counts_from_then_on() {
-    let mut stage = MetricsFixture::new(SeriesLimits { processes: 1, ..two() });
-    stage.begin(1, 1, "first");
-    stage.allocate(1, 0x1000, 100);
-    stage.begin(2, 2, "second");
+    let mut fixture = MetricsFixture::new(SeriesLimits { processes: 1, ..two() });
+    fixture.begin(1, 1, "first");
+    fixture.allocate(1, 0x1000, 100);
+    fixture.begin(2, 2, "second");
     for address in 1..=5 {
-        stage.allocate(2, address * 0x1000, 1);
+        fixture.allocate(2, address * 0x1000, 1);
     }
-    let metrics = stage.metrics();
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, ALLOCATIONS, &["1"]), 1);
     assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 5);
-    stage.apply(1, EventKind::Exit);
-    stage.allocate(2, 0x9000, 1);
-    let metrics = stage.metrics();
+    fixture.apply(1, EventKind::Exit);
+    fixture.allocate(2, 0x9000, 1);
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, ALLOCATIONS, &["2"]), 1);
     assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 5);
     assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 7);
-    stage.allocate(2, 0xa000, 1);
-    assert_eq!(whole(&stage.metrics(), ALLOCATIONS, &["2"]), 2);
+    fixture.allocate(2, 0xa000, 1);
+    assert_eq!(whole(&fixture.metrics(), ALLOCATIONS, &["2"]), 2);
 }
 
 #[test]
 fn short_lived_processes_are_counted_once() {
-    let mut stage = MetricsFixture::new(two());
-    stage.begin(1, 1, "long");
-    stage.allocate(1, 0x1000, 8);
-    stage.metrics();
+    let mut fixture = MetricsFixture::new(two());
+    fixture.begin(1, 1, "long");
+    fixture.allocate(1, 0x1000, 8);
+    fixture.metrics();
     // One starts and exits between two snapshots, one is seen before it exits.
-    stage.begin(2, 2, "short");
-    stage.allocate(2, 0x1000, 8);
-    stage.free(2, 0x1000);
-    stage.apply(2, EventKind::Exit);
-    stage.begin(3, 3, "seen");
-    stage.allocate(3, 0x1000, 8);
-    let metrics = stage.metrics();
+    fixture.begin(2, 2, "short");
+    fixture.allocate(2, 0x1000, 8);
+    fixture.free(2, 0x1000);
+    fixture.apply(2, EventKind::Exit);
+    fixture.begin(3, 3, "seen");
+    fixture.allocate(3, 0x1000, 8);
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, ALLOCATIONS, &["other"]), 1);
-    stage.allocate(3, 0x2000, 8);
-    stage.apply(3, EventKind::Exit);
-    let metrics = stage.metrics();
+    fixture.allocate(3, 0x2000, 8);
+    fixture.apply(3, EventKind::Exit);
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 4);
     assert_eq!(whole(&metrics, "vramscope_frees_total", &[]), 1);
     assert_eq!(whole(&metrics, "vramscope_processes_ended_total", &[]), 2);
@@ -88,20 +88,20 @@ fn short_lived_processes_are_counted_once() {
     assert_eq!(whole(&metrics, "vramscope_processes", &[]), 1);
     assert_eq!(pids(&metrics), ["1", "other"]);
     // They are not counted again.
-    assert_eq!(whole(&stage.metrics(), "vramscope_allocations_total", &[]), 4);
+    assert_eq!(whole(&fixture.metrics(), "vramscope_allocations_total", &[]), 4);
 }
 
 #[test]
 fn series_of_a_reused_pid_are_separate() {
-    let mut stage = MetricsFixture::new(two());
-    stage.begin(1, 1, "old");
-    stage.allocate(1, 0x1000, 8);
-    stage.allocate(1, 0x2000, 8);
-    stage.metrics();
-    stage.apply(1, EventKind::Exit);
-    stage.begin(1, 99, "new");
-    stage.allocate(1, 0x1000, 8);
-    let metrics = stage.metrics();
+    let mut fixture = MetricsFixture::new(two());
+    fixture.begin(1, 1, "old");
+    fixture.allocate(1, 0x1000, 8);
+    fixture.allocate(1, 0x2000, 8);
+    fixture.metrics();
+    fixture.apply(1, EventKind::Exit);
+    fixture.begin(1, 99, "new");
+    fixture.allocate(1, 0x1000, 8);
+    let metrics = fixture.metrics();
     assert_eq!(pids(&metrics), ["1"]);
     assert_eq!(whole(&metrics, ALLOCATIONS, &["1", "new"]), 1);
     assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 3);
@@ -109,19 +109,19 @@ fn series_of_a_reused_pid_are_separate() {
 
 #[test]
 fn exec_does_not_lose_counts() {
-    let mut stage = MetricsFixture::new(two());
-    stage.begin(1, 1, "shell");
-    stage.allocate(1, 0x1000, 8);
-    stage.metrics();
-    stage.allocate(1, 0x2000, 8);
-    stage.apply(1, EventKind::Exec);
-    stage.allocate(1, 0x1000, 8);
-    let metrics = stage.metrics();
+    let mut fixture = MetricsFixture::new(two());
+    fixture.begin(1, 1, "shell");
+    fixture.allocate(1, 0x1000, 8);
+    fixture.metrics();
+    fixture.allocate(1, 0x2000, 8);
+    fixture.apply(1, EventKind::Exec);
+    fixture.allocate(1, 0x1000, 8);
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, "vramscope_allocations_total", &[]), 3);
     assert_eq!(whole(&metrics, ALLOCATIONS, &["1"]), 1);
     assert_eq!(whole(&metrics, LIVE, &["1"]), 8);
-    stage.allocate(1, 0x3000, 8);
-    assert_eq!(whole(&stage.metrics(), "vramscope_allocations_total", &[]), 4);
+    fixture.allocate(1, 0x3000, 8);
+    assert_eq!(whole(&fixture.metrics(), "vramscope_allocations_total", &[]), 4);
 }
 
 fn container(id: &str, pod: Option<&str>) -> Arc<Container> {
@@ -141,13 +141,13 @@ fn container(id: &str, pod: Option<&str>) -> Arc<Container> {
 
 #[test]
 fn containers_sum_their_processes_and_are_limited() {
-    let mut stage = MetricsFixture::new(SeriesLimits { containers: 1, ..two() });
+    let mut fixture = MetricsFixture::new(SeriesLimits { containers: 1, ..two() });
     for pid in 1..=4 {
-        stage.begin(pid, u64::from(pid), "p");
-        stage.allocate(pid, 0x1000, u64::from(pid) * 10);
+        fixture.begin(pid, u64::from(pid), "p");
+        fixture.allocate(pid, 0x1000, u64::from(pid) * 10);
     }
     let name = "vramscope_container_live_bytes";
-    let mut snapshot = stage.snapshot();
+    let mut snapshot = fixture.snapshot();
     for process in &mut snapshot.processes {
         // The first and second have equal labels: a restarted container.
         process.container = match process.key.pid.0 {
@@ -157,7 +157,7 @@ fn containers_sum_their_processes_and_are_limited() {
             _ => None,
         };
     }
-    let metrics = stage.observe(&snapshot);
+    let metrics = fixture.observe(&snapshot);
     assert_eq!(whole(&metrics, name, &["0123456789ab", "GPU-0"]), 30);
     assert_eq!(whole(&metrics, name, &["other", "GPU-0"]), 30);
     assert_eq!(metrics.samples(name).len(), 2);
@@ -169,10 +169,10 @@ fn containers_sum_their_processes_and_are_limited() {
             process.devices[0].live_bytes.0 = 500;
         }
     }
-    let metrics = stage.observe(&snapshot);
+    let metrics = fixture.observe(&snapshot);
     assert_eq!(whole(&metrics, name, &["other", "GPU-0"]), 510);
     snapshot.processes.retain(|process| process.key.pid.0 != 3);
-    let metrics = stage.observe(&snapshot);
+    let metrics = fixture.observe(&snapshot);
     assert_eq!(whole(&metrics, name, &["main", "web", "team", "GPU-0"]), 510);
     assert!(find(&metrics, name, &["other"]).is_none());
 }

@@ -15,13 +15,13 @@ use super::fixture::{MetricsFixture, find, whole};
 
 #[test]
 fn gpu_metrics_combine_driver_usage_and_live_memory() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    stage.begin(1, 1, "p");
-    stage.allocate(1, 0x1000, 300);
-    stage.allocate_at(1, 0x2000, 50, 1, None);
-    stage.apply(1, EventKind::GpuFree { gpu: GpuId(0), bytes: 600 });
-    stage.apply(1, EventKind::DriverAccount { gpu: GpuId(0), bytes: 380, only: false });
-    let metrics = stage.metrics();
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.begin(1, 1, "p");
+    fixture.allocate(1, 0x1000, 300);
+    fixture.allocate_at(1, 0x2000, 50, 1, None);
+    fixture.apply(1, EventKind::GpuFree { gpu: GpuId(0), bytes: 600 });
+    fixture.apply(1, EventKind::DriverUsage { gpu: GpuId(0), bytes: 380, only: false });
+    let metrics = fixture.metrics();
     let gpu = |name: &str, uuid: &str| find(&metrics, &format!("vramscope_gpu_{name}"), &[uuid]);
     assert_eq!(gpu("total_bytes", "GPU-0"), Some(SampleValue::Whole(1000)));
     assert_eq!(gpu("free_bytes", "GPU-0"), Some(SampleValue::Whole(600)));
@@ -39,9 +39,9 @@ fn gpu_metrics_combine_driver_usage_and_live_memory() {
 
 #[test]
 fn memory_on_an_unknown_gpu_is_not_untracked() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    stage.begin(1, 1, "p");
-    stage.allocate(1, 0x1000, 300);
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.begin(1, 1, "p");
+    fixture.allocate(1, 0x1000, 300);
     let unknown = Allocate {
         key: AllocationKey::address(0x2000),
         kind: MemoryKind::Device,
@@ -52,9 +52,9 @@ fn memory_on_an_unknown_gpu_is_not_untracked() {
         stream: None,
         site: None,
     };
-    stage.apply(1, EventKind::Allocate(unknown));
-    stage.apply(1, EventKind::GpuFree { gpu: GpuId(0), bytes: 600 });
-    let metrics = stage.metrics();
+    fixture.apply(1, EventKind::Allocate(unknown));
+    fixture.apply(1, EventKind::GpuFree { gpu: GpuId(0), bytes: 600 });
+    let metrics = fixture.metrics();
     // A separate sample, without index and UUID.
     assert_eq!(whole(&metrics, "vramscope_gpu_live_bytes", &[""]), 50);
     assert_eq!(whole(&metrics, "vramscope_gpu_untracked_bytes", &["GPU-0"]), 50);
@@ -62,49 +62,49 @@ fn memory_on_an_unknown_gpu_is_not_untracked() {
 
 #[test]
 fn out_of_memory_is_counted_by_gpu_starting_at_zero() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
     let name = "vramscope_out_of_memory_total";
-    let metrics = stage.metrics();
+    let metrics = fixture.metrics();
     assert_eq!(metrics.samples(name).len(), 3);
     assert_eq!(whole(&metrics, name, &["GPU-1"]), 0);
-    stage.begin(1, 1, "p");
-    stage.run_out(1, Some(1));
-    stage.run_out(1, Some(1));
-    stage.run_out(1, None);
+    fixture.begin(1, 1, "p");
+    fixture.fail_allocation(1, Some(1));
+    fixture.fail_allocation(1, Some(1));
+    fixture.fail_allocation(1, None);
     // Errors beyond those that a snapshot lists are also counted.
-    stage.begin(2, 2, "q");
+    fixture.begin(2, 2, "q");
     for _ in 0..100 {
-        stage.run_out(2, Some(0));
+        fixture.fail_allocation(2, Some(0));
     }
-    stage.apply(2, EventKind::Exit);
-    let metrics = stage.metrics();
+    fixture.apply(2, EventKind::Exit);
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, name, &["GPU-1"]), 2);
     assert_eq!(whole(&metrics, name, &["GPU-0"]), 100);
     let all: u64 = metrics.samples(name).iter().map(|sample| sample.value.as_f64() as u64).sum();
     assert_eq!(all, 103);
     assert_eq!(whole(&metrics, "vramscope_process_out_of_memory_total", &["1"]), 3);
     assert_eq!(whole(&metrics, "vramscope_failed_allocations_total", &[]), 103);
-    let again = stage.metrics();
+    let again = fixture.metrics();
     assert_eq!(again.samples(name), metrics.samples(name));
 }
 
 #[test]
 fn failed_host_allocations_are_not_counted_by_gpu() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    stage.begin(1, 1, "p");
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.begin(1, 1, "p");
     for kind in [MemoryKind::Pinned, MemoryKind::Managed, MemoryKind::Device] {
         let failed = FailedCall {
             function: FunctionId(0),
             code: 2,
-            asked: Some((kind, 1 << 40)),
+            requested: Some((kind, 1 << 40)),
             freed: None,
             device: Some(DeviceId(0)),
             context: None,
             site: None,
         };
-        stage.apply(1, EventKind::Failed(failed));
+        fixture.apply(1, EventKind::Failed(failed));
     }
-    let metrics = stage.metrics();
+    let metrics = fixture.metrics();
     let name = "vramscope_out_of_memory_total";
     assert_eq!(whole(&metrics, name, &["GPU-0"]), 1);
     let all: u64 = metrics.samples(name).iter().map(|sample| sample.value.as_f64() as u64).sum();
@@ -113,19 +113,19 @@ fn failed_host_allocations_are_not_counted_by_gpu() {
 
 #[test]
 fn sites_have_stable_ids_and_small_ones_are_merged() {
-    let mut stage = MetricsFixture::new(SeriesLimits { sites: 2, ..SeriesLimits::default() });
-    stage.begin(1, 1, "p");
+    let mut fixture = MetricsFixture::new(SeriesLimits { sites: 2, ..SeriesLimits::default() });
+    fixture.begin(1, 1, "p");
     for (site, bytes) in [(1, 100), (2, 200), (3, 30), (4, 4), (9, 1)] {
-        stage.allocate_at(1, u64::from(site) << 12, bytes, 0, Some(site));
+        fixture.allocate_at(1, u64::from(site) << 12, bytes, 0, Some(site));
     }
     // Two addresses with equal frames are one site; one is not resolved yet.
     for (site, function) in [(1, "f"), (2, "g"), (3, "f"), (4, "h")] {
-        stage.name_site(site, function);
+        fixture.name_site(site, function);
     }
-    let snapshot = stage.snapshot();
+    let snapshot = fixture.snapshot();
     let f = snapshot.sites.iter().find(|site| &*site.frames[0].function == "f").unwrap();
     let name = format!("{:016x}", site_name(&f.frames));
-    let metrics = stage.observe(&snapshot);
+    let metrics = fixture.observe(&snapshot);
     let live = "vramscope_site_live_bytes";
     assert_eq!(metrics.samples(live).len(), 3);
     assert_eq!(whole(&metrics, live, &[&name, "f"]), 130);
@@ -137,13 +137,13 @@ fn sites_have_stable_ids_and_small_ones_are_merged() {
 
 #[test]
 fn pending_sites_are_one_series() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    stage.begin(1, 1, "p");
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.begin(1, 1, "p");
     for site in 1..=50 {
-        stage.allocate_at(1, u64::from(site) << 12, 10, 0, Some(site));
+        fixture.allocate_at(1, u64::from(site) << 12, 10, 0, Some(site));
     }
-    stage.allocate_at(1, 0xfff_0000, 7, 0, None);
-    let metrics = stage.metrics();
+    fixture.allocate_at(1, 0xfff_0000, 7, 0, None);
+    let metrics = fixture.metrics();
     let live = "vramscope_site_live_bytes";
     assert_eq!(metrics.samples(live).len(), 3);
     assert_eq!(whole(&metrics, live, &["pending"]), 500);
@@ -151,13 +151,13 @@ fn pending_sites_are_one_series() {
     assert_eq!(whole(&metrics, live, &["other"]), 0);
 }
 
-fn suspect(subject: Resource, device: Option<u16>, live: u64, full_in: Option<u64>) -> SiteVerdict {
+fn suspect(resource: Resource, device: Option<u16>, live: u64, time_until_full: Option<u64>) -> SiteVerdict {
     SiteVerdict {
         pid: Some(Pid(1)),
         process: "p".into(),
         site: SiteName::Resolved(7),
         frames: Vec::new().into(),
-        resource: subject,
+        resource,
         device: device.map(DeviceId),
         thread: None,
         verdict: Verdict::Leak,
@@ -165,7 +165,7 @@ fn suspect(subject: Resource, device: Option<u16>, live: u64, full_in: Option<u6
         evidence: Evidence {
             live,
             growth_per_hour: 10 * live,
-            time_until_full: full_in.map(|seconds| Nanos(seconds * 1_000_000_000)),
+            time_until_full: time_until_full.map(|seconds| Nanos(seconds * 1_000_000_000)),
             ..Evidence::default()
         },
     }
@@ -173,11 +173,11 @@ fn suspect(subject: Resource, device: Option<u16>, live: u64, full_in: Option<u6
 
 #[test]
 fn gpu_time_until_full_is_that_of_its_fastest_suspect() {
-    let mut stage = MetricsFixture::new(SeriesLimits { suspects: 3, ..SeriesLimits::default() });
-    stage.begin(1, 1, "p");
-    stage.allocate(1, 0x1000, 300);
-    stage.allocate_at(1, 0x2000, 300, 1, None);
-    let mut snapshot = stage.snapshot();
+    let mut fixture = MetricsFixture::new(SeriesLimits { suspects: 3, ..SeriesLimits::default() });
+    fixture.begin(1, 1, "p");
+    fixture.allocate(1, 0x1000, 300);
+    fixture.allocate_at(1, 0x2000, 300, 1, None);
+    let mut snapshot = fixture.snapshot();
     snapshot.suspects = vec![
         suspect(Resource::Memory(MemoryKind::Device), Some(0), 100, Some(90)),
         suspect(Resource::Memory(MemoryKind::Graph), Some(0), 20, Some(60)),
@@ -186,7 +186,7 @@ fn gpu_time_until_full_is_that_of_its_fastest_suspect() {
         suspect(Resource::Memory(MemoryKind::Device), Some(0), 1, Some(80)),
         suspect(Resource::Tensors, Some(1), 5, Some(7)),
     ];
-    let metrics = stage.observe(&snapshot);
+    let metrics = fixture.observe(&snapshot);
     let live = "vramscope_suspect_live_bytes";
     assert_eq!(metrics.samples(live).len(), 2);
     assert_eq!(whole(&metrics, live, &["device", "GPU-0", "0000000000000007"]), 101);
@@ -220,27 +220,27 @@ fn cache(
         peak: Bytes(60),
         peak_at: Timestamp(1),
         blocks: 1,
-        seen_bytes: Bytes(60),
-        given_total: 1,
-        taken_total: 0,
-        unknown_taken: 0,
-        refused: 0,
+        tracked_bytes: Bytes(60),
+        allocations_total: 1,
+        frees_total: 0,
+        unmatched_frees: 0,
+        ooms_total: 0,
         fragmentation,
     }
 }
 
 #[test]
 fn fragmentation_ratio_is_exported_only_if_known() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    stage.begin(1, 1, "p");
-    stage.allocate(1, 0x1000, 100);
-    stage.allocate_at(1, 0x2000, 100, 1, None);
-    let mut snapshot = stage.snapshot();
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.begin(1, 1, "p");
+    fixture.allocate(1, 0x1000, 100);
+    fixture.allocate_at(1, 0x2000, 100, 1, None);
+    let mut snapshot = fixture.snapshot();
     let fragmentation =
-        CacheFragmentation { whole: Bytes(15), fragmented: Bytes(25), largest_gap: Bytes(9) };
+        CacheFragmentation { releasable: Bytes(15), fragmented: Bytes(25), largest_gap: Bytes(9) };
     let devices = vec![cache(0, Ok(fragmentation)), cache(1, Err(FragmentationUnknown::TooMany))];
     snapshot.processes[0].torch = Some(TorchView { devices, ..TorchView::default() });
-    let metrics = stage.observe(&snapshot);
+    let metrics = fixture.observe(&snapshot);
     let ratio = "vramscope_process_torch_fragmentation_ratio";
     assert_eq!(find(&metrics, ratio, &["GPU-0"]), Some(SampleValue::Real(0.25)));
     assert_eq!(find(&metrics, ratio, &["GPU-1"]), None);
@@ -250,9 +250,9 @@ fn fragmentation_ratio_is_exported_only_if_known() {
 
 #[test]
 fn activity_metrics_appear_after_first_launch() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    assert!(stage.metrics().samples("vramscope_copied_bytes_total").is_empty());
-    stage.begin(1, 1, "p");
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    assert!(fixture.metrics().samples("vramscope_copied_bytes_total").is_empty());
+    fixture.begin(1, 1, "p");
     for (asynchronous, bytes) in [(false, 100), (true, 20)] {
         let copies = CopyActivity {
             direction: CopyDirection::HostToDevice,
@@ -263,10 +263,10 @@ fn activity_metrics_appear_after_first_launch() {
             nanos: 1,
             bandwidths: Vec::new(),
         };
-        stage.apply(1, EventKind::Work(GpuActivity::Copies(Box::new(copies))));
+        fixture.apply(1, EventKind::Activity(GpuActivity::Copies(Box::new(copies))));
     }
-    stage.metrics();
-    let metrics = stage.metrics();
+    fixture.metrics();
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, "vramscope_copied_bytes_total", &["H2D"]), 120);
     assert_eq!(whole(&metrics, "vramscope_copied_bytes_total", &["D2H"]), 0);
     assert_eq!(whole(&metrics, "vramscope_launches_total", &[]), 0);
@@ -274,13 +274,13 @@ fn activity_metrics_appear_after_first_launch() {
 
 #[test]
 fn agent_exports_its_own_metrics() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    stage.own.version = "1.2.3".into();
-    stage.own.http = [0, 7, 0, 2, 1];
-    stage.own.alerts = vec![("warning".into(), 2), ("made up".into(), 9)];
-    stage.own.notifications = vec![(("webhook", "sent"), 4)];
-    stage.own.unlisted_ends = 3;
-    let metrics = stage.metrics();
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.agent.version = "1.2.3".into();
+    fixture.agent.http = [0, 7, 0, 2, 1];
+    fixture.agent.alerts = vec![("warning".into(), 2), ("made up".into(), 9)];
+    fixture.agent.notifications = vec![(("webhook", "sent"), 4)];
+    fixture.agent.unlisted_ends = 3;
+    let metrics = fixture.metrics();
     assert_eq!(whole(&metrics, "vramscope_build_info", &["1.2.3"]), 1);
     assert_eq!(whole(&metrics, "vramscope_http_requests_total", &["4xx"]), 2);
     assert_eq!(whole(&metrics, "vramscope_alerts_firing", &["warning"]), 2);
@@ -293,11 +293,11 @@ fn agent_exports_its_own_metrics() {
 
 #[test]
 fn unlisted_gpu_has_empty_labels() {
-    let mut stage = MetricsFixture::new(SeriesLimits::default());
-    stage.begin(1, 1, "p");
-    stage.apply(1, EventKind::Gpus([Some(GpuId(500))].into()));
-    stage.allocate(1, 0x1000, 9);
-    let metrics = stage.metrics();
+    let mut fixture = MetricsFixture::new(SeriesLimits::default());
+    fixture.begin(1, 1, "p");
+    fixture.apply(1, EventKind::Gpus([Some(GpuId(500))].into()));
+    fixture.allocate(1, 0x1000, 9);
+    let metrics = fixture.metrics();
     let sample = &metrics.samples("vramscope_process_live_bytes")[0];
     assert_eq!((&*sample.labels[0], &*sample.labels[1]), ("", ""));
     assert_eq!(sample.value, SampleValue::Whole(9));

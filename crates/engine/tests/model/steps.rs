@@ -22,7 +22,7 @@ use proptest::prelude::*;
 pub(crate) enum Step {
     /// Pid, tid, duration of the call, and the event.
     Event(u32, u32, u64, EventKind),
-    Look(SnapshotOptions),
+    Snapshot(SnapshotOptions),
 }
 
 fn id() -> impl Strategy<Value = u64> + Clone {
@@ -58,10 +58,10 @@ fn context() -> impl Strategy<Value = ContextId> {
 }
 
 fn allocate() -> impl Strategy<Value = EventKind> {
-    let place = (option::of(context()), option::weighted(0.3, device()));
+    let target = (option::of(context()), option::weighted(0.3, device()));
     let from = (option::weighted(0.3, id().prop_map(PoolId)), option::of(stream()));
     let site = option::of((0..3_u32).prop_map(SiteId));
-    (key(), kind(), size(), place, from, site).prop_map(
+    (key(), kind(), size(), target, from, site).prop_map(
         |(key, kind, bytes, (context, device), (pool, stream), site)| {
             EventKind::Allocate(Allocate { key, kind, bytes, context, device, pool, stream, site })
         },
@@ -95,8 +95,8 @@ fn vmm() -> impl Strategy<Value = EventKind> {
     let range = || (0..12_u64, 0..7_u64);
     let site = option::of((0..3_u32).prop_map(SiteId));
     let call = prop_oneof![
-        4 => (handle(), size(), location(), site).prop_map(|(handle, bytes, place, site)| {
-            VmmCall::Create { handle, bytes, place, site }
+        4 => (handle(), size(), location(), site).prop_map(|(handle, bytes, location, site)| {
+            VmmCall::Create { handle, bytes, location, site }
         }),
         2 => handle().prop_map(|handle| VmmCall::Import { handle }),
         1 => handle().prop_map(|handle| VmmCall::Multicast { handle }),
@@ -116,10 +116,10 @@ fn pool() -> impl Strategy<Value = EventKind> {
     let pool = || id().prop_map(PoolId);
     let call = prop_oneof![
         (pool(), option::weighted(0.8, location()))
-            .prop_map(|(pool, place)| PoolCall::Created { pool, place }),
+            .prop_map(|(pool, location)| PoolCall::Created { pool, location }),
         pool().prop_map(|pool| PoolCall::Destroyed { pool }),
         pool().prop_map(|pool| PoolCall::Trimmed { pool, keep: 0 }),
-        (pool(), size()).prop_map(|(pool, bytes)| PoolCall::ToldReserved { pool, bytes }),
+        (pool(), size()).prop_map(|(pool, bytes)| PoolCall::ReservedReported { pool, bytes }),
         (pool(), device(), any::<bool>())
             .prop_map(|(pool, device, current)| { PoolCall::OfDevice { pool, device, current } }),
     ];
@@ -135,8 +135,8 @@ fn graph() -> impl Strategy<Value = EventKind> {
             .prop_map(|(stream, graph)| GraphCall::CaptureBegan { stream, graph }),
         4 => (stream(), option::weighted(0.8, graph()))
             .prop_map(|(stream, graph)| GraphCall::CaptureEnded { stream, graph }),
-        5 => (graph(), address(), size(), location()).prop_map(|(graph, address, bytes, place)| {
-            GraphCall::AllocNode { graph, address, bytes, place }
+        5 => (graph(), address(), size(), location()).prop_map(|(graph, address, bytes, location)| {
+            GraphCall::AllocNode { graph, address, bytes, location }
         }),
         4 => (graph(), address())
             .prop_map(|(graph, address)| GraphCall::FreeNode { graph, address }),
@@ -147,7 +147,7 @@ fn graph() -> impl Strategy<Value = EventKind> {
         1 => exec().prop_map(|exec| GraphCall::ExecDestroyed { exec }),
         2 => graph().prop_map(|graph| GraphCall::GraphDestroyed { graph }),
         1 => (device(), size())
-            .prop_map(|(device, bytes)| GraphCall::ToldReserved { device, bytes }),
+            .prop_map(|(device, bytes)| GraphCall::ReservedReported { device, bytes }),
         1 => device().prop_map(|device| GraphCall::Trimmed { device }),
     ];
     call.prop_map(EventKind::Graph)
@@ -158,13 +158,13 @@ fn gpus() -> impl Strategy<Value = EventKind> {
     prop_oneof![
         prop::collection::vec(option::of(gpu()), 0..3)
             .prop_map(|gpus| EventKind::Gpus(gpus.into())),
-        (gpu(), size(), any::<bool>()).prop_map(|(gpu, bytes, only)| EventKind::DriverAccount {
+        (gpu(), size(), any::<bool>()).prop_map(|(gpu, bytes, only)| EventKind::DriverUsage {
             gpu,
             bytes,
             only
         }),
         (gpu(), size()).prop_map(|(gpu, bytes)| EventKind::GpuFree { gpu, bytes }),
-        Just(EventKind::DriverAccountLost),
+        Just(EventKind::DriverUsageLost),
     ]
 }
 
@@ -176,20 +176,20 @@ fn container() -> impl Strategy<Value = EventKind> {
         container: None,
     });
     ("[cd]", option::of(pod), option::of((1..3_u32).prop_map(Pid))).prop_map(
-        |(id, pod, pid_inside)| {
+        |(id, pod, container_pid)| {
             let runtime = ContainerRuntime::Docker;
             EventKind::Container(Box::new(Container {
                 id: id.into(),
                 runtime,
                 pod,
-                container_pid: pid_inside,
+                container_pid,
             }))
         },
     )
 }
 
-fn change() -> impl Strategy<Value = EventKind> {
-    let change = prop_oneof![
+fn context_call() -> impl Strategy<Value = EventKind> {
+    let call = prop_oneof![
         (context(), device())
             .prop_map(|(context, device)| ContextCall::Created { context, device }),
         context().prop_map(|context| ContextCall::Destroyed { context }),
@@ -200,17 +200,17 @@ fn change() -> impl Strategy<Value = EventKind> {
         (context(), device())
             .prop_map(|(context, device)| ContextCall::Learned { context, device }),
     ];
-    change.prop_map(EventKind::Context)
+    call.prop_map(EventKind::Context)
 }
 
 fn failed() -> impl Strategy<Value = EventKind> {
     let code = prop_oneof![Just(OUT_OF_MEMORY), Just(INVALID_VALUE), Just(400), Just(700)];
-    let about = (option::of((kind(), size())), option::of(key()));
+    let subject = (option::of((kind(), size())), option::of(key()));
     let site = option::of((0..4_u32).prop_map(SiteId));
-    (0..3_u16, code, about, option::of(device()), option::of(context()), site).prop_map(
-        |(function, code, (asked, freed), device, context, site)| {
+    (0..3_u16, code, subject, option::of(device()), option::of(context()), site).prop_map(
+        |(function, code, (requested, freed), device, context, site)| {
             let function = FunctionId(function);
-            EventKind::Failed(FailedCall { function, code, asked, freed, device, context, site })
+            EventKind::Failed(FailedCall { function, code, requested, freed, device, context, site })
         },
     )
 }
@@ -226,9 +226,9 @@ fn site() -> impl Strategy<Value = EventKind> {
 
 fn object() -> impl Strategy<Value = EventKind> {
     let name = || (prop::sample::select(ObjectKind::ALL.to_vec()), 0..2_u64);
-    let place = (option::of(context()), option::of((0..4_u32).prop_map(SiteId)));
+    let origin = (option::of(context()), option::of((0..4_u32).prop_map(SiteId)));
     let call = prop_oneof![
-        5 => (name(), place).prop_map(|((kind, handle), (context, site))| {
+        5 => (name(), origin).prop_map(|((kind, handle), (context, site))| {
             ObjectCall::Created { kind, handle, context, site }
         }),
         4 => name().prop_map(|(kind, handle)| ObjectCall::Destroyed { kind, handle }),
@@ -236,13 +236,13 @@ fn object() -> impl Strategy<Value = EventKind> {
     call.prop_map(EventKind::Object)
 }
 
-fn life() -> impl Strategy<Value = EventKind> {
-    let facts =
+fn lifecycle() -> impl Strategy<Value = EventKind> {
+    let process =
         (0..3_u64, 0..3_u32, any::<bool>(), "[ab]").prop_map(|(start, uid, before_trace, name)| {
             EventKind::Process(ProcessInfo { start, uid, name: name.into(), before_trace })
         });
     prop_oneof![
-        4 => facts,
+        4 => process,
         1 => Just(EventKind::Exec),
         1 => Just(EventKind::Exit),
         2 => Just(EventKind::ThreadExit),
@@ -267,15 +267,15 @@ fn lost() -> impl Strategy<Value = EventKind> {
     )
 }
 
-fn view() -> impl Strategy<Value = SnapshotOptions> {
+fn options() -> impl Strategy<Value = SnapshotOptions> {
     let sort = prop_oneof![Just(SortOrder::Size), Just(SortOrder::Age), Just(SortOrder::Count)];
-    let older = prop_oneof![Just(0), 0..600_u64];
+    let min_age = prop_oneof![Just(0), 0..600_u64];
     let sites = (prop_oneof![0..5_usize, Just(usize::MAX)], any::<bool>());
-    (0..5_usize, prop_oneof![Just(0), 0..10_u64], older, sort, sites).prop_map(
-        |(top, min_size, older, sort, (top_sites, ended_sites))| SnapshotOptions {
+    (0..5_usize, prop_oneof![Just(0), 0..10_u64], min_age, sort, sites).prop_map(
+        |(top, min_size, min_age, sort, (top_sites, ended_sites))| SnapshotOptions {
             top,
             min_size: Bytes(min_size),
-            min_age: Nanos(older),
+            min_age: Nanos(min_age),
             sort,
             top_sites,
             ended_sites,
@@ -284,19 +284,19 @@ fn view() -> impl Strategy<Value = SnapshotOptions> {
 }
 
 pub(crate) fn step(losses: bool) -> impl Strategy<Value = Step> {
-    let what = prop_oneof![
+    let kind = prop_oneof![
         24 => allocate(),
         14 => free(),
         10 => vmm(),
         5 => pool(),
         14 => graph(),
-        18 => prop_oneof![1 => change(), 2 => object()],
+        18 => prop_oneof![1 => context_call(), 2 => object()],
         3 => failed(),
         2 => prop_oneof![gpus(), container()],
-        4 => prop_oneof![life(), site()],
+        4 => prop_oneof![lifecycle(), site()],
         u32::from(losses) => lost(),
     ];
-    let event = (0..3_u32, 1..4_u32, 0..60_u64, what)
-        .prop_map(|(pid, tid, took, what)| Step::Event(pid, tid, took, what));
-    prop_oneof![12 => event, 1 => view().prop_map(Step::Look)]
+    let event = (0..3_u32, 1..4_u32, 0..60_u64, kind)
+        .prop_map(|(pid, tid, duration, kind)| Step::Event(pid, tid, duration, kind));
+    prop_oneof![12 => event, 1 => options().prop_map(Step::Snapshot)]
 }

@@ -13,10 +13,10 @@ use proptest::prelude::*;
 /// The fields of a live allocation that changes carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LiveAllocation {
-    pub(crate) began: Timestamp,
+    pub(crate) allocated_at: Timestamp,
     pub(crate) tid: Tid,
     pub(crate) kind: MemoryKind,
-    pub(crate) known: LateFields,
+    pub(crate) late_fields: LateFields,
     pub(crate) site: Option<SiteId>,
 }
 
@@ -38,32 +38,32 @@ impl LiveSet {
         for change in changes {
             prop_assert!(self.latest <= change.at);
             self.latest = change.at;
-            self.follow(&change)?;
+            self.apply_change(&change)?;
         }
         Ok(())
     }
 
-    fn follow(&mut self, change: &AllocationChange) -> Result<(), TestCaseError> {
+    fn apply_change(&mut self, change: &AllocationChange) -> Result<(), TestCaseError> {
         let name = (change.pid, change.key);
         let AllocationChange { tid, kind, site, .. } = *change;
-        let now = |began| LiveAllocation { began, tid, kind, known: change.late_fields(), site };
+        let now = |allocated_at| LiveAllocation { allocated_at, tid, kind, late_fields: change.late_fields(), site };
         match change.action {
             ChangeKind::Allocated => {
                 // Events of the model are in time order.
                 prop_assert_eq!(self.live.insert(name, now(change.at)), None);
             }
-            ChangeKind::Ended { began, how } => {
-                prop_assert_eq!(self.live.remove(&name), Some(now(began)));
-                match how {
+            ChangeKind::Ended { allocated_at, reason } => {
+                prop_assert_eq!(self.live.remove(&name), Some(now(allocated_at)));
+                match reason {
                     EndReason::Freed => *self.freed.entry(change.pid).or_default() += 1,
                     EndReason::Released => *self.released.entry(change.pid).or_default() += 1,
                     EndReason::ProcessExited | EndReason::Replaced => {}
                 }
             }
-            ChangeKind::Updated { began, before } => {
+            ChangeKind::Updated { allocated_at, before } => {
                 prop_assert_ne!(before, change.late_fields());
-                let old = self.live.insert(name, now(began));
-                prop_assert_eq!(old, Some(LiveAllocation { known: before, ..now(began) }));
+                let old = self.live.insert(name, now(allocated_at));
+                prop_assert_eq!(old, Some(LiveAllocation { late_fields: before, ..now(allocated_at) }));
             }
         }
         Ok(())
@@ -71,8 +71,8 @@ impl LiveSet {
 
     /// Checks that the totals and lists of running processes match a snapshot.
     pub(crate) fn check(&mut self, snapshot: &Snapshot) -> Result<(), TestCaseError> {
-        let device_bytes = |held: &LiveAllocation| {
-            if held.kind.takes_device_memory() { held.known.bytes } else { 0 }
+        let device_bytes = |allocation: &LiveAllocation| {
+            if allocation.kind.takes_device_memory() { allocation.late_fields.bytes } else { 0 }
         };
         prop_assert_eq!(snapshot.live_bytes.0, self.live.values().map(device_bytes).sum::<u64>());
         prop_assert_eq!(snapshot.live_allocations, self.live.len() as u64);
@@ -88,13 +88,13 @@ impl LiveSet {
             let own = || self.live.iter().filter(|((of, _), _)| *of == pid);
             prop_assert_eq!(process.live_allocations, own().count() as u64);
             for kind in &process.kinds {
-                let of_kind = own().filter(|(_, held)| held.kind == kind.kind);
-                let bytes: u64 = of_kind.map(|(_, held)| held.known.bytes).sum();
+                let of_kind = own().filter(|(_, allocation)| allocation.kind == kind.kind);
+                let bytes: u64 = of_kind.map(|(_, allocation)| allocation.late_fields.bytes).sum();
                 prop_assert_eq!(kind.live_bytes.0, bytes);
             }
             for row in process.devices.iter().filter(|row| row.live_bytes.0 > 0) {
-                let here = own().filter(|(_, held)| held.known.device == row.device);
-                let bytes: u64 = here.map(|(_, held)| device_bytes(held)).sum();
+                let here = own().filter(|(_, allocation)| allocation.late_fields.device == row.device);
+                let bytes: u64 = here.map(|(_, allocation)| device_bytes(allocation)).sum();
                 prop_assert_eq!(row.live_bytes.0, bytes);
             }
             let freed = self.freed.get(&pid).copied().unwrap_or(0);

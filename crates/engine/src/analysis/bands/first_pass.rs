@@ -35,7 +35,7 @@ struct TimeBucket {
 /// Running values of a band.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunningBand {
-    began: Amount,
+    allocated: Amount,
     freed: u64,
     exited: Amount,
     live: RunningSum,
@@ -50,7 +50,7 @@ pub struct BandTotal {
     /// The band.
     pub band: Band,
     /// All allocations.
-    pub began: Amount,
+    pub allocated: Amount,
     /// Number freed by the program.
     pub freed: u64,
     /// Live at the end of the file.
@@ -66,7 +66,7 @@ pub struct BandTotal {
 /// First pass over a file: computes the total over time and the totals of each band.
 #[derive(Clone, Debug, Default)]
 pub struct BandScan {
-    measure: MemoryScope,
+    scope: MemoryScope,
     /// Number of changes counted.
     number: u64,
     first: Option<Timestamp>,
@@ -75,14 +75,14 @@ pub struct BandScan {
     last: SumMark,
     /// Buckets are 2^`shift` ns long.
     shift: u32,
-    spans: Vec<TimeBucket>,
+    buckets: Vec<TimeBucket>,
     sums: [HashMap<u64, RunningBand>; GroupBy::ALL.len()],
 }
 
 /// Result of the first pass.
 #[derive(Clone, Debug)]
 pub struct BandScanResult {
-    pub(super) measure: MemoryScope,
+    pub(super) scope: MemoryScope,
     /// Number of changes counted.
     pub changes: u64,
     /// Times of the first and last change.
@@ -92,7 +92,7 @@ pub struct BandScanResult {
     /// When the peak was first reached.
     pub peak_at: Timestamp,
     pub(super) peak_number: u64,
-    spans: Vec<TimeBucket>,
+    buckets: Vec<TimeBucket>,
     /// Bands by [`GroupBy`], highest peak first.
     totals: [Vec<BandTotal>; GroupBy::ALL.len()],
 }
@@ -107,15 +107,15 @@ pub enum SamplePoints {
 }
 
 impl BandScan {
-    /// Creates an empty scan; `measure` selects the memory that counts.
+    /// Creates an empty scan; `scope` selects the memory that counts.
     #[must_use]
-    pub fn new(measure: MemoryScope) -> Self {
-        Self { measure, ..Self::default() }
+    pub fn new(scope: MemoryScope) -> Self {
+        Self { scope, ..Self::default() }
     }
 
     /// Adds a change.
     pub fn observe(&mut self, change: &AllocationChange) {
-        if !self.measure.counts(change.kind) {
+        if !self.scope.counts(change.kind) {
             return;
         }
         self.number += 1;
@@ -126,13 +126,13 @@ impl BandScan {
                 self.now.add(bytes);
                 self.each(&group, |sum| sum.begin(bytes, at));
             }
-            ChangeKind::Ended { how, .. } => {
+            ChangeKind::Ended { reason, .. } => {
                 self.now.subtract(bytes);
-                self.each(&group, |sum| sum.end(bytes, how));
+                self.each(&group, |sum| sum.end(bytes, reason));
             }
             ChangeKind::Updated { before, .. } => {
                 self.now.subtract(before.bytes);
-                self.each(&group.on(before.device), |sum| sum.unlearn(before.bytes));
+                self.each(&group.on(before.device), |sum| sum.retract(before.bytes));
                 self.now.add(bytes);
                 self.each(&group, |sum| sum.begin(bytes, at));
             }
@@ -140,9 +140,9 @@ impl BandScan {
         self.mark(at);
     }
 
-    fn each(&mut self, group: &GroupKey, mut to: impl FnMut(&mut RunningBand)) {
+    fn each(&mut self, group: &GroupKey, mut update: impl FnMut(&mut RunningBand)) {
         for (by, sums) in GroupBy::ALL.into_iter().zip(&mut self.sums) {
-            to(sums.entry(by.key(group)).or_default());
+            update(sums.entry(by.key(group)).or_default());
         }
     }
 
@@ -157,15 +157,15 @@ impl BandScan {
         while number >= MAX_BUCKETS {
             self.shift += 1;
             number >>= 1;
-            for span in &mut self.spans {
-                span.number >>= 1;
+            for bucket in &mut self.buckets {
+                bucket.number >>= 1;
             }
-            join(&mut self.spans);
+            join(&mut self.buckets);
         }
-        let span = TimeBucket { number, low: mark, high: mark, last: mark };
-        match self.spans.last_mut() {
-            Some(last) if last.number >= number => last.merge(&span),
-            _ => self.spans.push(span),
+        let bucket = TimeBucket { number, low: mark, high: mark, last: mark };
+        match self.buckets.last_mut() {
+            Some(last) if last.number >= number => last.merge(&bucket),
+            _ => self.buckets.push(bucket),
         }
     }
 
@@ -179,13 +179,13 @@ impl BandScan {
         };
         let [kinds, sites, processes, devices] = self.sums;
         BandScanResult {
-            measure: self.measure,
+            scope: self.scope,
             changes: self.number,
             span: self.first.map(|first| (first, self.last.at)),
             peak_bytes: self.peak.sum.value(),
             peak_at: self.peak.at,
             peak_number: self.peak.number,
-            spans: self.spans,
+            buckets: self.buckets,
             totals: [
                 totals((GroupBy::Kind, kinds)),
                 totals((GroupBy::Site, sites)),
@@ -211,16 +211,16 @@ impl BandScanResult {
             return SamplePoints::Every;
         }
         let columns = (points / POINTS_PER_BUCKET).max(1) as u64;
-        let all = self.spans.last().map_or(1, |span| span.number.saturating_add(1));
-        let mut spans = self.spans.clone();
-        for span in &mut spans {
+        let all = self.buckets.last().map_or(1, |bucket| bucket.number.saturating_add(1));
+        let mut buckets = self.buckets.clone();
+        for bucket in &mut buckets {
             // Both are at most 2^16, so the product cannot overflow.
-            span.number = span.number * columns.min(all) / all.max(1);
+            bucket.number = bucket.number * columns.min(all) / all.max(1);
         }
-        join(&mut spans);
-        let mut numbers: Vec<u64> = spans
+        join(&mut buckets);
+        let mut numbers: Vec<u64> = buckets
             .iter()
-            .flat_map(|span| [span.low.number, span.high.number, span.last.number])
+            .flat_map(|bucket| [bucket.low.number, bucket.high.number, bucket.last.number])
             .collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -229,8 +229,8 @@ impl BandScanResult {
 }
 
 /// Merges neighboring buckets with the same number.
-fn join(spans: &mut Vec<TimeBucket>) {
-    spans.dedup_by(|later, earlier| {
+fn join(buckets: &mut Vec<TimeBucket>) {
+    buckets.dedup_by(|later, earlier| {
         let same = later.number == earlier.number;
         if same {
             earlier.merge(later);
@@ -254,7 +254,7 @@ impl TimeBucket {
 
 impl RunningBand {
     fn begin(&mut self, bytes: u64, at: Timestamp) {
-        self.began = self.began.plus(Amount { bytes, allocations: 1 });
+        self.allocated = self.allocated.plus(Amount { bytes, allocations: 1 });
         self.live.add(bytes);
         self.count = self.count.saturating_add(1);
         if self.live > self.peak {
@@ -263,10 +263,10 @@ impl RunningBand {
         }
     }
 
-    fn end(&mut self, bytes: u64, how: EndReason) {
+    fn end(&mut self, bytes: u64, reason: EndReason) {
         self.live.subtract(bytes);
         self.count = self.count.saturating_sub(1);
-        match how {
+        match reason {
             EndReason::Freed | EndReason::Replaced => self.freed = self.freed.saturating_add(1),
             EndReason::ProcessExited => {
                 self.exited = self.exited.plus(Amount { bytes, allocations: 1 })
@@ -276,18 +276,18 @@ impl RunningBand {
     }
 
     /// Takes back earlier, incomplete data on a live allocation.
-    fn unlearn(&mut self, bytes: u64) {
+    fn retract(&mut self, bytes: u64) {
         self.live.subtract(bytes);
         self.count = self.count.saturating_sub(1);
-        self.began.bytes = self.began.bytes.saturating_sub(bytes);
-        self.began.allocations = self.began.allocations.saturating_sub(1);
+        self.allocated.bytes = self.allocated.bytes.saturating_sub(bytes);
+        self.allocated.allocations = self.allocated.allocations.saturating_sub(1);
     }
 
     fn total(&self, band: Band) -> BandTotal {
         let allocations = u64::try_from(self.count).unwrap_or(0);
         BandTotal {
             band,
-            began: self.began,
+            allocated: self.allocated,
             freed: self.freed,
             live: Amount { bytes: self.live.value(), allocations },
             exited: self.exited,

@@ -25,7 +25,7 @@ pub struct BandSeries {
 /// One grouping while it is filled in.
 #[derive(Clone, Debug)]
 struct BandGroup {
-    course: BandSeries,
+    series: BandSeries,
     index: HashMap<u64, u32>,
     rest: u32,
     now: Vec<RunningSum>,
@@ -35,30 +35,30 @@ struct BandGroup {
 /// Second pass over a file: samples the bands at the selected points.
 #[derive(Clone, Debug)]
 pub struct BandSampler {
-    measure: MemoryScope,
+    scope: MemoryScope,
     number: u64,
     changes: u64,
-    moments: SamplePoints,
+    points: SamplePoints,
     next: usize,
-    cuts: Vec<BandGroup>,
+    groupings: Vec<BandGroup>,
     peak_number: u64,
     sites: HashMap<u64, (RunningSum, i64)>,
     at_peak: Vec<(Option<SiteId>, Amount)>,
 }
 
 impl BandSampler {
-    /// Creates a sampler for each of `cuts`: what to group by, and the number of bands besides the
-    /// rest.
+    /// Creates a sampler for each of `groupings`: what to group by, and the number of bands besides
+    /// the rest.
     #[must_use]
-    pub fn new(drawn: &BandScanResult, moments: SamplePoints, cuts: &[(GroupBy, usize)]) -> Self {
+    pub fn new(scan: &BandScanResult, points: SamplePoints, groupings: &[(GroupBy, usize)]) -> Self {
         Self {
-            measure: drawn.measure,
+            scope: scan.scope,
             number: 0,
-            changes: drawn.changes,
-            moments,
+            changes: scan.changes,
+            points,
             next: 0,
-            cuts: cuts.iter().map(|(by, most)| BandGroup::new(drawn, *by, *most)).collect(),
-            peak_number: drawn.peak_number,
+            groupings: groupings.iter().map(|(by, max_bands)| BandGroup::new(scan, *by, *max_bands)).collect(),
+            peak_number: scan.peak_number,
             sites: HashMap::new(),
             at_peak: Vec::new(),
         }
@@ -67,7 +67,7 @@ impl BandSampler {
     /// Adds a change. Ignores changes beyond those of the first pass: the file may still be
     /// growing.
     pub fn observe(&mut self, change: &AllocationChange) {
-        if !self.measure.counts(change.kind) || self.number >= self.changes {
+        if !self.scope.counts(change.kind) || self.number >= self.changes {
             return;
         }
         self.number += 1;
@@ -83,15 +83,15 @@ impl BandSampler {
         if self.number == self.peak_number {
             self.record_peak();
         }
-        if self.is_chosen() {
-            for cut in &mut self.cuts {
-                cut.emit(change.at);
+        if self.is_sample_point() {
+            for grouping in &mut self.groupings {
+                grouping.emit(change.at);
             }
         }
     }
 
     fn begin(&mut self, group: &GroupKey, bytes: u64) {
-        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
+        for now in self.groupings.iter_mut().filter_map(|grouping| grouping.now(group)) {
             now.add(bytes);
         }
         if self.number <= self.peak_number {
@@ -102,7 +102,7 @@ impl BandSampler {
     }
 
     fn end(&mut self, group: &GroupKey, bytes: u64) {
-        for now in self.cuts.iter_mut().filter_map(|cut| cut.now(group)) {
+        for now in self.groupings.iter_mut().filter_map(|grouping| grouping.now(group)) {
             now.subtract(bytes);
         }
         if self.number <= self.peak_number {
@@ -130,8 +130,8 @@ impl BandSampler {
         self.at_peak.sort_by_key(|(site, amount)| (std::cmp::Reverse(amount.bytes), *site));
     }
 
-    fn is_chosen(&mut self) -> bool {
-        match &self.moments {
+    fn is_sample_point(&mut self) -> bool {
+        match &self.points {
             SamplePoints::Every => true,
             SamplePoints::Some(numbers) => {
                 let chosen = numbers.get(self.next) == Some(&self.number);
@@ -147,50 +147,50 @@ impl BandSampler {
         self.number == self.changes
     }
 
-    /// Returns one series per grouping, in the order of `cuts`, and the live memory at the peak by
-    /// site, largest first.
+    /// Returns one series per grouping, in the order of `groupings`, and the live memory at the peak
+    /// by site, largest first.
     #[must_use]
     pub fn finish(self) -> (Vec<BandSeries>, Vec<(Option<SiteId>, Amount)>) {
-        (self.cuts.into_iter().map(|cut| cut.course).collect(), self.at_peak)
+        (self.groupings.into_iter().map(|grouping| grouping.series).collect(), self.at_peak)
     }
 }
 
 impl BandGroup {
-    fn new(drawn: &BandScanResult, by: GroupBy, most: usize) -> Self {
-        let totals = drawn.totals(by);
+    fn new(scan: &BandScanResult, by: GroupBy, max_bands: usize) -> Self {
+        let totals = scan.totals(by);
         // A rest of a single band is shown as that band.
-        let most = if totals.len() == most.saturating_add(1) { totals.len() } else { most };
-        let mut bands: Vec<Band> = totals.iter().take(most).map(|total| total.band).collect();
+        let max_bands = if totals.len() == max_bands.saturating_add(1) { totals.len() } else { max_bands };
+        let mut bands: Vec<Band> = totals.iter().take(max_bands).map(|total| total.band).collect();
         let keys = bands.iter().zip(0_u32..).map(|(band, index)| (key(*band), index));
         let index = keys.collect();
         let rest = u32::try_from(bands.len()).unwrap_or(u32::MAX);
-        if totals.len() > most {
-            bands.push(Band::Rest(totals.len() - most));
+        if totals.len() > max_bands {
+            bands.push(Band::Rest(totals.len() - max_bands));
         }
         let count = bands.len();
-        let course =
+        let series =
             BandSeries { by, bands, times: Vec::new(), ends: Vec::new(), cells: Vec::new() };
         let (now, emitted) = (vec![RunningSum::default(); count], vec![0; count]);
-        Self { course, index, rest, now, emitted }
+        Self { series, index, rest, now, emitted }
     }
 
     /// Running sum of the band that a group belongs to.
     fn now(&mut self, group: &GroupKey) -> Option<&mut RunningSum> {
-        let key = self.course.by.key(group);
+        let key = self.series.by.key(group);
         let band = self.index.get(&key).copied().unwrap_or(self.rest);
         self.now.get_mut(band as usize)
     }
 
     fn emit(&mut self, at: Timestamp) {
-        let Self { course, now, emitted, .. } = self;
+        let Self { series, now, emitted, .. } = self;
         for ((now, emitted), band) in now.iter().zip(emitted).zip(0_u32..) {
             if *emitted != now.value() {
                 *emitted = now.value();
-                course.cells.push((band, *emitted));
+                series.cells.push((band, *emitted));
             }
         }
-        course.times.push(at);
-        course.ends.push(course.cells.len());
+        series.times.push(at);
+        series.ends.push(series.cells.len());
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{DeviceFragmentation, LARGE_PAGE, part};
+use super::{DeviceFragmentation, LARGE_PAGE, ratio};
 use crate::model::caching_allocator::{
     AllocatorSettings, Block, BlockState, PoolSizeClass, Segment,
 };
@@ -34,7 +34,7 @@ pub struct FragmentationAdvice {
     /// Device it applies to.
     pub device: Option<DeviceId>,
     /// Recommended change, with the values that support it.
-    pub what: Suggestion,
+    pub suggestion: Suggestion,
 }
 
 /// A recommended change.
@@ -121,7 +121,7 @@ impl Suggestion {
     /// Reason in one sentence, with values.
     #[must_use]
     pub fn reason(&self) -> String {
-        let percent = |some: u64, all: u64| format!("{:.0} %", 100.0 * part(some, all));
+        let percent = |some: u64, all: u64| format!("{:.0} %", 100.0 * ratio(some, all));
         match *self {
             Self::NotFragmentation { used_bytes, reserved_bytes } => format!(
                 "{} of {} that the cache holds is in use ({}): this is not fragmentation, the \
@@ -182,7 +182,7 @@ pub(super) fn advise(
             segments.iter().filter(|segment| segment.device == device.device).collect();
         let suggestions = for_device(device, &own, settings);
         all.extend(
-            suggestions.into_iter().map(|what| FragmentationAdvice { device: device.device, what }),
+            suggestions.into_iter().map(|suggestion| FragmentationAdvice { device: device.device, suggestion }),
         );
     }
     all
@@ -194,19 +194,19 @@ fn for_device(
     settings: &AllocatorSettings,
 ) -> Vec<Suggestion> {
     let reserved = device.reserved_bytes;
-    let worth = |bytes: u64, of: u64| {
-        bytes >= MIN_FRAGMENTED_BYTES && part(bytes, of) >= MIN_FRAGMENTED_RATIO
+    let is_significant = |bytes: u64, of: u64| {
+        bytes >= MIN_FRAGMENTED_BYTES && ratio(bytes, of) >= MIN_FRAGMENTED_RATIO
     };
     let mut found = Vec::new();
     let used = device.active_bytes.saturating_add(device.pending_bytes);
-    if reserved > 0 && part(used, reserved) >= FULL_RATIO {
-        let what = Suggestion::NotFragmentation { used_bytes: used, reserved_bytes: reserved };
-        found.push(what);
+    if reserved > 0 && ratio(used, reserved) >= FULL_RATIO {
+        let suggestion = Suggestion::NotFragmentation { used_bytes: used, reserved_bytes: reserved };
+        found.push(suggestion);
     }
     let stuck = device.stuck_bytes;
     let expandable = settings.expandable_segments == Some(true)
         || segments.iter().any(|segment| segment.expandable);
-    if worth(stuck, reserved) && !expandable {
+    if is_significant(stuck, reserved) && !expandable {
         let suggestion =
             Suggestion::ExpandableSegments { stuck_bytes: stuck, reserved_bytes: reserved };
         found.push(suggestion);
@@ -214,14 +214,14 @@ fn for_device(
         found.extend(divisions(segments, stuck, settings));
     }
     let rounding = device.active_bytes.saturating_sub(device.requested_bytes);
-    if worth(rounding, device.active_bytes) {
+    if is_significant(rounding, device.active_bytes) {
         found.extend(finer(rounding, device.active_bytes, settings));
     }
     let releasable = device.releasable_bytes;
-    if worth(releasable, reserved) {
+    if is_significant(releasable, reserved) {
         found.push(Suggestion::EmptyCache { releasable_bytes: releasable });
-        let collects = settings.garbage_collection_threshold.is_some_and(|part| part > 0.0);
-        if part(releasable, reserved) >= MIN_CACHE_RATIO && !collects && !expandable {
+        let collects = settings.garbage_collection_threshold.is_some_and(|ratio| ratio > 0.0);
+        if ratio(releasable, reserved) >= MIN_CACHE_RATIO && !collects && !expandable {
             found.push(Suggestion::GarbageCollectionThreshold {
                 percent: (GC_THRESHOLD * 100.0) as u32,
                 releasable_bytes: releasable,
@@ -244,12 +244,12 @@ fn max_split(
     }
     let avoided_by = |mib: u64| {
         let limit = mib << 20;
-        let kept = segments.iter().filter(|segment| {
+        let avoidable = segments.iter().filter(|segment| {
             segment.bytes >= limit
                 && used(segment).next().is_some()
                 && used(segment).all(|block| block.bytes < limit)
         });
-        kept.flat_map(|segment| &segment.blocks)
+        avoidable.flat_map(|segment| &segment.blocks)
             .filter(|block| block.state == BlockState::Free)
             .fold(0_u64, |sum, block| sum.saturating_add(block.bytes))
     };
@@ -268,7 +268,7 @@ fn divisions(
     if settings.roundup_divisions.iter().any(|&divisions| divisions > 1) {
         return None;
     }
-    let large = segments.iter().filter(|segment| segment.pool.part == PoolSizeClass::Large);
+    let large = segments.iter().filter(|segment| segment.pool.size_class == PoolSizeClass::Large);
     let sizes: Vec<u64> =
         large.flat_map(|segment| used(segment)).map(|block| block.bytes).collect();
     let different: BTreeSet<u64> = sizes.iter().copied().collect();

@@ -40,7 +40,7 @@ impl PoolFragmentation {
     pub fn serves(&self, bytes: u64, settings: &AllocatorSettings) -> bool {
         let small = settings.rounded(bytes) <= SMALL_REQUEST;
         match self.owner {
-            PoolOwner::Cache(pool) => match pool.part {
+            PoolOwner::Cache(pool) => match pool.size_class {
                 PoolSizeClass::Small => small,
                 PoolSizeClass::Large => !small,
                 PoolSizeClass::Whole => true,
@@ -72,8 +72,8 @@ impl FragmentationReport {
             .filter(|pool| matches!(pool.owner, PoolOwner::Cache(cache) if cache.id == (0, 0)))
             .filter(|pool| pool.serves(bytes, &self.settings))
             .collect();
-        let sums = self.devices.iter().find(|sums| sums.device == device);
-        let releasable = sums.map_or(0, |sums| sums.releasable_bytes);
+        let totals = self.devices.iter().find(|totals| totals.device == device);
+        let releasable = totals.map_or(0, |totals| totals.releasable_bytes);
         fit(bytes, &self.settings, &own, releasable)
     }
 }
@@ -113,10 +113,10 @@ fn may_serve(
     pool: &PoolFragmentation,
     settings: &AllocatorSettings,
 ) -> bool {
-    let kept = settings.max_split_bytes.filter(|_| !pool.expandable).is_some_and(|limit| {
+    let is_reserved = settings.max_split_bytes.filter(|_| !pool.expandable).is_some_and(|limit| {
         if rounded < limit { block >= limit } else { block >= rounded.saturating_add(LARGE_PAGE) }
     });
-    block >= rounded && !kept
+    block >= rounded && !is_reserved
 }
 
 /// Device memory that the cache would allocate for a request.

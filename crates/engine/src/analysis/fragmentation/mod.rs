@@ -179,12 +179,12 @@ fn cache_pool(
                     free_blocks.push(block.bytes);
                     free = free.saturating_add(block.bytes);
                     squares += block.bytes as f64 * block.bytes as f64;
-                    let back = releasable_of(segment, block, idle);
-                    releasable = releasable.saturating_add(back);
+                    let reclaimable = releasable_of(segment, block, idle);
+                    releasable = releasable.saturating_add(reclaimable);
                     if segment.expandable {
                         hidden = hidden.saturating_add(block.bytes);
                     } else {
-                        split = split.saturating_add(block.bytes - back);
+                        split = split.saturating_add(block.bytes - reclaimable);
                     }
                 }
             }
@@ -209,10 +209,10 @@ fn cache_pool(
         stuck_bytes: Some(free.saturating_sub(releasable)),
         inactive_split_bytes: split,
         hidden_from_inactive_split_bytes: hidden,
-        internal: Some(part(active.saturating_sub(requested), active)),
-        external: Some(part(free.saturating_sub(largest), free)),
-        unallocated: Some(part(reserved.saturating_sub(active), reserved)),
-        non_releasable: Some(part(split, reserved)),
+        internal: Some(ratio(active.saturating_sub(requested), active)),
+        external: Some(ratio(free.saturating_sub(largest), free)),
+        unallocated: Some(ratio(reserved.saturating_sub(active), reserved)),
+        non_releasable: Some(ratio(split, reserved)),
         squared_gaps: Some(if reserved == 0 {
             0.0
         } else {
@@ -231,23 +231,23 @@ fn releasable_of(segment: &Segment, block: &Block, idle: bool) -> u64 {
         return 0;
     }
     // Expandable segments are mapped and unmapped in pages, counted from the start of the segment.
-    let page = if segment.pool.part == PoolSizeClass::Small { SMALL_PAGE } else { LARGE_PAGE };
+    let page = if segment.pool.size_class == PoolSizeClass::Small { SMALL_PAGE } else { LARGE_PAGE };
     let start = block.address.saturating_sub(segment.address);
     let first = start.div_ceil(page).saturating_mul(page);
     let last = start.saturating_add(block.bytes) / page * page;
     last.saturating_sub(first).min(block.bytes)
 }
 
-fn driver_pool(sums: &PoolTotals) -> PoolFragmentation {
-    let free = sums.reserved.map_or(0, |reserved| reserved.saturating_sub(sums.used));
+fn driver_pool(totals: &PoolTotals) -> PoolFragmentation {
+    let free = totals.reserved.map_or(0, |reserved| reserved.saturating_sub(totals.used));
     PoolFragmentation {
-        device: sums.device,
-        owner: PoolOwner::Driver(sums.pid, sums.pool),
+        device: totals.device,
+        owner: PoolOwner::Driver(totals.pid, totals.pool),
         stream: None,
         segments: 0,
         expandable: false,
-        reserved_bytes: sums.reserved,
-        active_bytes: sums.used,
+        reserved_bytes: totals.reserved,
+        active_bytes: totals.used,
         requested_bytes: None,
         pending_bytes: 0,
         free_blocks: Vec::new(),
@@ -259,7 +259,7 @@ fn driver_pool(sums: &PoolTotals) -> PoolFragmentation {
         hidden_from_inactive_split_bytes: 0,
         internal: None,
         external: None,
-        unallocated: sums.reserved.map(|reserved| part(free, reserved)),
+        unallocated: totals.reserved.map(|reserved| ratio(free, reserved)),
         non_releasable: None,
         squared_gaps: None,
     }
@@ -277,7 +277,7 @@ fn add(device: &mut DeviceFragmentation, pool: &PoolFragmentation) {
 }
 
 /// Ratio from 0 to 1; 0 if `all` is 0.
-fn part(some: u64, all: u64) -> f64 {
+fn ratio(some: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { (some as f64 / all as f64).clamp(0.0, 1.0) }
 }
 
@@ -290,6 +290,6 @@ impl PoolFragmentation {
         let usable = self.free_blocks.iter().fold(0_u64, |sum, gap| {
             sum.saturating_add(gap.checked_div(bytes).map_or(*gap, |times| times * bytes))
         });
-        Some(part(self.free_bytes.saturating_sub(usable), self.free_bytes))
+        Some(ratio(self.free_bytes.saturating_sub(usable), self.free_bytes))
     }
 }

@@ -29,19 +29,19 @@ pub(in crate::ledger) struct KernelRow {
 
 impl KernelRow {
     pub(in crate::ledger) fn new(target: LaunchTarget, name: Option<&KernelNameState>) -> Self {
-        let (name, by, why) = match (target, name) {
-            (_, Some(KernelNameState::Known(name, by))) => {
-                (Some(Arc::clone(name)), Some(*by), None)
+        let (name, name_source, unnamed_reason) = match (target, name) {
+            (_, Some(KernelNameState::Known(name, source))) => {
+                (Some(Arc::clone(name)), Some(*source), None)
             }
-            (_, Some(KernelNameState::Unknown(why))) => (None, None, Some(*why)),
+            (_, Some(KernelNameState::Unknown(reason))) => (None, None, Some(*reason)),
             (LaunchTarget::Kernel(_), None) => (None, None, Some(UnnamedReason::Lost)),
             (LaunchTarget::Graph(_), None) => (None, None, None),
         };
         let view = KernelView {
             target,
             name,
-            by,
-            why,
+            name_source,
+            unnamed_reason,
             handles: 0,
             launches: 0,
             recent: 0,
@@ -66,8 +66,8 @@ impl KernelRow {
     ) {
         let row = &mut self.view;
         row.target = row.target.min(handle);
-        if let Some(KernelNameState::Known(_, by)) = name {
-            row.by = row.by.map(|known| known.min(*by));
+        if let Some(KernelNameState::Known(_, source)) = name {
+            row.name_source = row.name_source.map(|known| known.min(*source));
         }
         row.launches = row.launches.saturating_add(kernel.launches());
         row.recent = row.recent.saturating_add(kernel.launches().saturating_sub(kernel.shown));
@@ -81,21 +81,21 @@ impl KernelRow {
 
     fn add_shapes(&mut self, kernel: &KernelActivity, before: Option<&ShapeCounts>) {
         let mut other = kernel.shapes.other;
-        let mut taken = HashMap::new();
+        let mut previous = HashMap::new();
         if let Some(before) = before {
             other = other.saturating_sub(before.other);
-            taken.extend(before.kept.iter().copied());
+            previous.extend(before.counts.iter().copied());
         }
         // If the handle was reused, some calls of its previous kernel may still be included.
-        let mut left = kernel.calls;
-        for (shape, count) in &kernel.shapes.kept {
-            let own = count.saturating_sub(taken.get(shape).copied().unwrap_or(0));
-            let sure = own.min(left);
-            left -= sure;
-            other = other.saturating_add(own - sure);
-            if sure > 0 {
+        let mut remaining = kernel.calls;
+        for (shape, count) in &kernel.shapes.counts {
+            let own = count.saturating_sub(previous.get(shape).copied().unwrap_or(0));
+            let certain = own.min(remaining);
+            remaining -= certain;
+            other = other.saturating_add(own - certain);
+            if certain > 0 {
                 let sum = self.shapes.entry(*shape).or_default();
-                *sum = sum.saturating_add(sure);
+                *sum = sum.saturating_add(certain);
             }
         }
         self.other = self.other.saturating_add(other);

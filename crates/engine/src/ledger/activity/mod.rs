@@ -30,11 +30,11 @@ const MAX_KERNEL_NAMES: usize = 200_000;
 pub(super) struct ProcessActivity {
     kernels: HashMap<LaunchTarget, KernelActivity>,
     /// Kernels that no longer exist and whose handles were reused.
-    past: HashMap<Arc<str>, (KernelId, KernelActivity)>,
+    retired: HashMap<Arc<str>, (KernelId, KernelActivity)>,
     names: HashMap<KernelId, KernelNameState>,
     aliases: HashMap<KernelId, KernelId>,
     /// Number of names at which unused ones are dropped next; at least [`MAX_KERNEL_NAMES`].
-    names_kept: usize,
+    names_limit: usize,
     /// Shapes of a handle at the time it was reused for another kernel.
     shapes_before: HashMap<KernelId, ShapeCounts>,
     /// Number of launch events so far.
@@ -70,7 +70,7 @@ pub(super) struct KernelActivity {
 /// Calls by shape, as reported by the probes: totals since the start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShapeCounts {
-    pub(super) kept: Vec<(LaunchShape, u64)>,
+    pub(super) counts: Vec<(LaunchShape, u64)>,
     pub(super) other: u64,
 }
 
@@ -92,16 +92,16 @@ struct CopyTotals {
 impl ProcessActivity {
     /// Applies activity from the probes. `complete`: all memory of the process is known, so that
     /// any address unknown to the driver is pageable host memory.
-    pub(super) fn apply(&mut self, work: &activity::GpuActivity, complete: bool) {
-        match work {
+    pub(super) fn apply(&mut self, activity: &activity::GpuActivity, complete: bool) {
+        match activity {
             activity::GpuActivity::Launches(launches) => self.launched(launches),
-            activity::GpuActivity::Named { kernel, name, by } => {
-                self.rename(*kernel, KernelNameState::Known(name.as_ref().into(), *by));
+            activity::GpuActivity::Named { kernel, name, source } => {
+                self.rename(*kernel, KernelNameState::Known(name.as_ref().into(), *source));
             }
-            activity::GpuActivity::Nameless { kernel, why } => {
+            activity::GpuActivity::Unnamed { kernel, reason } => {
                 let known = matches!(self.names.get(kernel), Some(KernelNameState::Known(..)));
                 if !known {
-                    self.rename(*kernel, KernelNameState::Unknown(*why));
+                    self.rename(*kernel, KernelNameState::Unknown(*reason));
                 }
             }
             activity::GpuActivity::Alias { function, kernel } => {
@@ -135,10 +135,10 @@ impl ProcessActivity {
     }
 
     fn rename(&mut self, kernel: KernelId, name: KernelNameState) {
-        if self.names.len() >= self.names_kept.max(MAX_KERNEL_NAMES) {
+        if self.names.len() >= self.names_limit.max(MAX_KERNEL_NAMES) {
             let kernels = &self.kernels;
             self.names.retain(|kernel, _| kernels.contains_key(&LaunchTarget::Kernel(*kernel)));
-            self.names_kept = self.names.len().saturating_mul(2);
+            self.names_limit = self.names.len().saturating_mul(2);
         }
         self.retire(kernel, &name);
         self.aliases.remove(&kernel);
@@ -157,15 +157,15 @@ impl ProcessActivity {
         }
         let old = Arc::clone(old);
         if let Some(kernel) = self.kernels.remove(&LaunchTarget::Kernel(handle)) {
-            let (_, past) =
-                self.past.entry(old).or_insert_with(|| (handle, KernelActivity::default()));
-            past.calls = past.calls.saturating_add(kernel.calls);
-            past.captured = past.captured.saturating_add(kernel.captured);
-            past.checked = past.checked.saturating_add(kernel.checked);
-            past.failed = past.failed.saturating_add(kernel.failed);
-            past.shown = past.shown.saturating_add(kernel.shown);
-            past.last = kernel.last.max(past.last);
-            past.shapes.other = past.shapes.other.saturating_add(kernel.calls);
+            let (_, retired) =
+                self.retired.entry(old).or_insert_with(|| (handle, KernelActivity::default()));
+            retired.calls = retired.calls.saturating_add(kernel.calls);
+            retired.captured = retired.captured.saturating_add(kernel.captured);
+            retired.checked = retired.checked.saturating_add(kernel.checked);
+            retired.failed = retired.failed.saturating_add(kernel.failed);
+            retired.shown = retired.shown.saturating_add(kernel.shown);
+            retired.last = kernel.last.max(retired.last);
+            retired.shapes.other = retired.shapes.other.saturating_add(kernel.calls);
             self.shapes_before.insert(handle, kernel.shapes);
         }
     }
@@ -179,7 +179,7 @@ impl ProcessActivity {
         if new.last.is_some() || new.other_shapes > 0 {
             self.launch_events += 1;
             kernel.last = new.last.map(|shape| (self.launch_events, shape)).or(kernel.last);
-            kernel.shapes = ShapeCounts { kept: new.shapes.clone(), other: new.other_shapes };
+            kernel.shapes = ShapeCounts { counts: new.shapes.clone(), other: new.other_shapes };
         }
     }
 
@@ -206,14 +206,14 @@ impl ProcessActivity {
     /// Called when the process ends: from now on, its whole activity counts as recent.
     pub(super) fn finish(&mut self) {
         self.shown_at = None;
-        let past = self.past.values_mut().map(|(_, kernel)| kernel);
-        self.kernels.values_mut().chain(past).for_each(|kernel| kernel.shown = 0);
+        let retired = self.retired.values_mut().map(|(_, kernel)| kernel);
+        self.kernels.values_mut().chain(retired).for_each(|kernel| kernel.shown = 0);
         self.copies.values_mut().for_each(|copies| copies.shown = 0);
     }
 
     /// Returns the view for a snapshot: kernels by name, most launches first. Resets the counts
     /// since the last snapshot.
-    pub(super) fn view(&mut self, at: Timestamp, began: Timestamp, top: usize) -> ActivityView {
+    pub(super) fn view(&mut self, at: Timestamp, start: Timestamp, top: usize) -> ActivityView {
         let mut rows: HashMap<KernelRowKey, KernelRow> = HashMap::new();
         for (launched, kernel) in &self.kernels {
             let (name, before) = match launched {
@@ -229,7 +229,7 @@ impl ProcessActivity {
             let row = rows.entry(key).or_insert_with(|| KernelRow::new(*launched, name));
             row.add(*launched, name, kernel, before);
         }
-        for (name, (handle, kernel)) in &self.past {
+        for (name, (handle, kernel)) in &self.retired {
             let known = KernelNameState::Known(Arc::clone(name), NameSource::Call);
             let target = LaunchTarget::Kernel(*handle);
             let row = rows.entry(KernelRowKey::Named(Arc::clone(name)));
@@ -249,7 +249,7 @@ impl ProcessActivity {
             captured: sum(|row| row.captured),
             failed: sum(|row| row.failed),
             checked: sum(|row| row.checked),
-            window: at - self.shown_at.unwrap_or(began),
+            window: at - self.shown_at.unwrap_or(start),
             kernels_total: kernels.len() as u64,
             copies: self.copy_views(),
             kernels: {
@@ -258,8 +258,8 @@ impl ProcessActivity {
             },
         };
         self.shown_at = Some(at);
-        let past = self.past.values_mut().map(|(_, kernel)| kernel);
-        for kernel in self.kernels.values_mut().chain(past) {
+        let retired = self.retired.values_mut().map(|(_, kernel)| kernel);
+        for kernel in self.kernels.values_mut().chain(retired) {
             kernel.shown = kernel.launches();
         }
         for copies in self.copies.values_mut() {

@@ -87,19 +87,19 @@ impl ContextEnds {
     }
 
     /// Removes an allocation.
-    pub(in crate::ledger) fn end(&mut self, entry: &AllocationEntry, how: EndReason) {
+    pub(in crate::ledger) fn end(&mut self, entry: &AllocationEntry, reason: EndReason) {
         let doubtful = self.of(entry).is_some_and(|doubt| doubt.end(entry));
-        self.open += u64::from(doubtful && how == EndReason::Replaced);
+        self.open += u64::from(doubtful && reason == EndReason::Replaced);
     }
 
     /// Records the end of a known context.
-    pub(in crate::ledger) fn one(&mut self, at: Timestamp) {
+    pub(in crate::ledger) fn doubt_unknown(&mut self, at: Timestamp) {
         self.unknown.raise(at.max(self.newest));
     }
 
     /// Records that an unknown context may have ended.
-    pub(in crate::ledger) fn any(&mut self, at: Timestamp) {
-        self.one(at);
+    pub(in crate::ledger) fn doubt_all(&mut self, at: Timestamp) {
+        self.doubt_unknown(at);
         self.known.raise(at.max(self.newest));
     }
 
@@ -138,22 +138,22 @@ mod tests {
     #[test]
     fn end_of_context_leaves_unknown_contexts_in_doubt() {
         let mut ends = ContextEnds::default();
-        let held = [
+        let entries = [
             (MemoryKind::Device, NIL, 10),
             (MemoryKind::Pinned, NIL, 20),
             (MemoryKind::Device, 7, 30),
         ];
-        let held = held.map(|(kind, context, at)| entry(kind, context, at));
-        held.iter().for_each(|entry| ends.begin(entry));
+        let entries = entries.map(|(kind, context, at)| entry(kind, context, at));
+        entries.iter().for_each(|entry| ends.begin(entry));
         assert_eq!(doubt(&ends), (0, Bytes(0)));
-        ends.one(Timestamp(40));
+        ends.doubt_unknown(Timestamp(40));
         assert_eq!(doubt(&ends), (2, Bytes(10)));
         // A later allocation is not in doubt, an earlier one that arrives late is.
         ends.begin(&entry(MemoryKind::Device, NIL, 50));
         ends.begin(&entry(MemoryKind::Device, NIL, 35));
         assert_eq!(doubt(&ends), (3, Bytes(45)));
-        ends.end(&held[0], EndReason::Freed);
-        ends.end(&held[1], EndReason::Replaced);
+        ends.end(&entries[0], EndReason::Freed);
+        ends.end(&entries[1], EndReason::Replaced);
         assert_eq!(doubt(&ends), (2, Bytes(35)));
     }
 
@@ -169,7 +169,7 @@ mod tests {
         ] {
             ends.begin(&entry(kind, 7, 10));
         }
-        ends.any(Timestamp(20));
+        ends.doubt_all(Timestamp(20));
         assert_eq!(doubt(&ends), (2, Bytes(20)));
     }
 }

@@ -12,8 +12,8 @@ use super::context::PrimaryRelease;
 impl Process {
     /// Applies a context call. Returns the number of objects that may have ended with the context
     /// and were not in doubt before.
-    pub(in crate::ledger) fn apply_context(&mut self, event: &Event, change: ContextCall) -> u64 {
-        let ends = match change {
+    pub(in crate::ledger) fn apply_context(&mut self, event: &Event, call: ContextCall) -> u64 {
+        let ends = match call {
             ContextCall::Created { .. }
             | ContextCall::PrimaryRetained { .. }
             | ContextCall::Learned { .. } => false,
@@ -22,14 +22,14 @@ impl Process {
             ContextCall::PrimaryReset { device } => !self.contexts.has_no_primary(device),
         };
         if ends {
-            self.context_ends.one(event.time);
+            self.context_ends.doubt_unknown(event.time);
         }
-        self.apply_change(event, change);
+        self.apply_call(event, call);
         if ends { self.objects.doubt_unknown_contexts() } else { 0 }
     }
 
-    fn apply_change(&mut self, event: &Event, change: ContextCall) {
-        match change {
+    fn apply_call(&mut self, event: &Event, call: ContextCall) {
+        match call {
             ContextCall::Created { context, device } => {
                 self.create_context(context, device, event.time);
             }
@@ -53,13 +53,13 @@ impl Process {
                     self.contexts.record_end();
                     self.release(old, event.time);
                 }
-                self.place(index, device);
+                self.set_context_device(index, device);
             }
             ContextCall::PrimaryReleased { device } => self.release_primary(event, device),
             ContextCall::PrimaryReset { device } => self.reset_primary(event, device),
             ContextCall::Learned { context, device } => {
                 let index = self.contexts.of(context);
-                self.place(index, device);
+                self.set_context_device(index, device);
             }
         }
     }
@@ -73,7 +73,7 @@ impl Process {
         self.release(index, at);
         self.pools.forget_context(index);
         self.contexts.create(index, at);
-        self.place(index, device);
+        self.set_context_device(index, device);
     }
 
     fn release_primary(&mut self, event: &Event, device: DeviceId) {
@@ -111,7 +111,7 @@ impl Process {
         if self.losses.has_other_lost() {
             self.losses.mark_possible_context_end(event.time, self.totals.live);
         } else {
-            self.context_ends.any(event.time);
+            self.context_ends.doubt_all(event.time);
         }
     }
 
@@ -134,7 +134,7 @@ impl Process {
     }
 
     /// Applies the device of a context once it is known.
-    pub(in crate::ledger) fn place(&mut self, context: u32, device: DeviceId) {
+    pub(in crate::ledger) fn set_context_device(&mut self, context: u32, device: DeviceId) {
         self.devices.uses(device);
         self.set_pool_device(context, device);
         if self.contexts.set_device(context, device) {

@@ -13,7 +13,7 @@ use super::super::process::Process;
 
 /// Driver-reported usage on a GPU, with the traced memory at the time of the query.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Account {
+struct DriverUsage {
     gpu: GpuId,
     bytes: Bytes,
     traced: Bytes,
@@ -30,7 +30,7 @@ pub(in crate::ledger) struct Devices {
     only: Option<DeviceId>,
     /// GPU of all memory whose device is unknown.
     unplaced_on: Option<GpuId>,
-    accounts: Vec<Account>,
+    driver_usage: Vec<DriverUsage>,
     graph_reserved: Vec<(DeviceId, DriverReported)>,
 }
 
@@ -62,13 +62,13 @@ impl Devices {
         let rows = totals.devices().iter().filter(here);
         let traced = rows.fold(ByteSum::default(), |sum, on| sum.plus(on.live)).bytes();
         let unplaced = if is_here { Bytes(0) } else { unplaced.bytes() };
-        self.accounts.retain(|known| known.gpu != gpu);
-        self.accounts.push(Account { gpu, bytes, traced, unplaced });
+        self.driver_usage.retain(|known| known.gpu != gpu);
+        self.driver_usage.push(DriverUsage { gpu, bytes, traced, unplaced });
     }
 
     /// Clears the driver-reported usage.
-    pub(in crate::ledger) fn forget_accounts(&mut self) {
-        self.accounts.clear();
+    pub(in crate::ledger) fn clear_driver_usage(&mut self) {
+        self.driver_usage.clear();
     }
 
     /// Sets or clears the memory that graphs reserve on a device.
@@ -118,26 +118,26 @@ impl Devices {
     /// Devices with memory or reported values, in order; then memory without a known device; then
     /// driver-reported usage of GPUs that are not a known device.
     pub(in crate::ledger) fn rows(&self, totals: &Totals) -> Vec<DeviceView> {
-        let held = totals.devices();
-        let mut known: Vec<DeviceId> = held.iter().filter_map(|on| on.device).collect();
+        let by_device = totals.devices();
+        let mut known: Vec<DeviceId> = by_device.iter().filter_map(|on| on.device).collect();
         known.extend(self.graph_reserved.iter().map(|(device, _)| *device));
         let ordinals = (0..=u16::MAX).map(DeviceId).zip(&self.gpus);
-        let of_account = |gpu: &Option<GpuId>| gpu.is_some_and(|gpu| self.asked(gpu).is_some());
-        known.extend(ordinals.filter(|(_, gpu)| of_account(gpu)).map(|(device, _)| device));
+        let is_reported = |gpu: &Option<GpuId>| gpu.is_some_and(|gpu| self.usage_on(gpu).is_some());
+        known.extend(ordinals.filter(|(_, gpu)| is_reported(gpu)).map(|(device, _)| device));
         known.sort_unstable();
         known.dedup();
-        let on = |device: Option<DeviceId>| held.iter().find(|on| on.device == device);
+        let on = |device: Option<DeviceId>| by_device.iter().find(|on| on.device == device);
         let mut rows: Vec<_> =
             known.into_iter().map(|device| self.row(Some(device), on(Some(device)))).collect();
         let unknown = on(None).filter(|on| on.live > ByteSum::default());
         rows.extend(unknown.map(|unknown| self.row(None, Some(unknown))));
         let listed = |gpu: GpuId| rows.iter().any(|row| row.gpu == Some(gpu));
         let mut others: Vec<_> =
-            self.accounts.iter().filter(|account| !listed(account.gpu)).copied().collect();
+            self.driver_usage.iter().filter(|usage| !listed(usage.gpu)).copied().collect();
         others.sort_unstable();
-        let others = others.into_iter().map(|account| DeviceView {
-            gpu: Some(account.gpu),
-            ..with(account, self.row(None, None))
+        let others = others.into_iter().map(|usage| DeviceView {
+            gpu: Some(usage.gpu),
+            ..with(usage, self.row(None, None))
         });
         rows.into_iter().chain(others).collect()
     }
@@ -157,23 +157,23 @@ impl Devices {
             driver_unplaced: Bytes(0),
             graph_reserved: reserved.map(|(_, reported)| *reported),
         };
-        match gpu.and_then(|gpu| self.asked(gpu)) {
-            Some(account) => with(account, row),
+        match gpu.and_then(|gpu| self.usage_on(gpu)) {
+            Some(usage) => with(usage, row),
             None => row,
         }
     }
 
-    fn asked(&self, gpu: GpuId) -> Option<Account> {
-        self.accounts.iter().find(|account| account.gpu == gpu).copied()
+    fn usage_on(&self, gpu: GpuId) -> Option<DriverUsage> {
+        self.driver_usage.iter().find(|usage| usage.gpu == gpu).copied()
     }
 }
 
 /// Adds the driver-reported usage of its GPU to a row.
-fn with(account: Account, row: DeviceView) -> DeviceView {
+fn with(usage: DriverUsage, row: DeviceView) -> DeviceView {
     DeviceView {
-        driver_bytes: Some(account.bytes),
-        driver_traced: Some(account.traced),
-        driver_unplaced: account.unplaced,
+        driver_bytes: Some(usage.bytes),
+        driver_traced: Some(usage.traced),
+        driver_unplaced: usage.unplaced,
         ..row
     }
 }
@@ -187,14 +187,14 @@ impl Process {
         let used: Vec<_> = used.chain(self.contexts.devices()).collect();
         used.into_iter().for_each(|device| self.devices.uses(device));
         if let Some(device) = self.devices.only() {
-            self.place_rest(device, Timestamp(u64::MAX));
+            self.set_rest_device(device, Timestamp(u64::MAX));
             self.totals.attribute_peak_to(device);
         }
     }
 
     /// Applies the driver-reported usage on a GPU. If the driver lists no other GPU for the
     /// process, all memory allocated before the query is on this one.
-    pub(in crate::ledger) fn account(
+    pub(in crate::ledger) fn set_driver_usage(
         &mut self,
         event: &Event,
         gpu: GpuId,
@@ -208,7 +208,7 @@ impl Process {
         if only && self.totals.unplaced() > ByteSum::default() {
             match self.devices.device_of(gpu) {
                 Some(device) => {
-                    self.place_rest(device, event.entry_time);
+                    self.set_rest_device(device, event.entry_time);
                     // Contexts that have ended may have been on another device.
                     if !self.contexts.any_ended() && !self.losses.has_other_lost() {
                         self.totals.attribute_peak_to(device);
@@ -222,7 +222,7 @@ impl Process {
 
     /// Assigns memory up to a given time whose device is unknown to this device. Visits all live
     /// allocations.
-    fn place_rest(&mut self, device: DeviceId, until: Timestamp) {
+    fn set_rest_device(&mut self, device: DeviceId, until: Timestamp) {
         let waits = |entry: &AllocationEntry| {
             let on_host = matches!(entry.kind, MemoryKind::HostPhysical | MemoryKind::HostAsync);
             entry.device().is_none() && entry.returned_at <= until && !on_host
@@ -237,7 +237,7 @@ impl Process {
             self.set_pool_device(NIL, device);
             contexts.extend(self.contexts.without_device());
         }
-        contexts.into_iter().for_each(|context| self.place(context, device));
+        contexts.into_iter().for_each(|context| self.set_context_device(context, device));
         for slot in slots {
             if self.allocations.slab[slot].device().is_none() {
                 let before = self.late_fields(slot);

@@ -42,7 +42,7 @@ struct AllocNode {
     address: u64,
     bytes: u64,
     /// `None` if the device is unknown.
-    place: Option<MemoryLocation>,
+    location: Option<MemoryLocation>,
     /// Site that created the node.
     site: Option<SiteId>,
 }
@@ -82,9 +82,9 @@ struct GraphExec {
     since: Timestamp,
     frees_before_launch: bool,
     /// Memory that a launch leaves allocated.
-    left: Vec<AllocNode>,
+    unfreed: Vec<AllocNode>,
     /// Memory of other graphs that a launch frees.
-    taken: Vec<u64>,
+    external_frees: Vec<u64>,
 }
 
 /// Whether a stream-ordered call belongs to a capture.
@@ -133,16 +133,16 @@ pub(in crate::ledger) struct Graphs {
 
 /// Memory that the nodes allocate and do not free: each address once, as in its last node. Largest
 /// first, because that is the order of allocations of the same age.
-fn left(nodes: &[TimedNode]) -> Vec<AllocNode> {
-    let mut done: HashSet<u64> = frees(nodes).collect();
-    let mut left: Vec<_> =
-        allocations(nodes).rev().filter(|node| done.insert(node.address)).collect();
-    left.sort_by_key(|node| Reverse(node.bytes));
-    left
+fn unfreed(nodes: &[TimedNode]) -> Vec<AllocNode> {
+    let mut freed: HashSet<u64> = frees(nodes).collect();
+    let mut unfreed: Vec<_> =
+        allocations(nodes).rev().filter(|node| freed.insert(node.address)).collect();
+    unfreed.sort_by_key(|node| Reverse(node.bytes));
+    unfreed
 }
 
 /// Addresses that the nodes free but do not allocate.
-fn taken(nodes: &[TimedNode]) -> Vec<u64> {
+fn external_frees(nodes: &[TimedNode]) -> Vec<u64> {
     let own: HashSet<u64> = allocations(nodes).map(|node| node.address).collect();
     frees(nodes).filter(|address| !own.contains(address)).collect()
 }
@@ -200,10 +200,10 @@ impl Graphs {
     /// started does not belong to it.
     fn captured(&self, event: &Event, stream: Option<StreamId>) -> Option<Captured> {
         let Event { tid, entry_time: entered, .. } = *event;
-        let begun = |capture: &Capture| capture.since <= entered;
+        let has_begun = |capture: &Capture| capture.since <= entered;
         let is_of = |capture: &Capture| stream.is_some_and(|stream| capture.is_of(stream, tid));
-        let own = |capture: &Capture| begun(capture) && is_of(capture);
-        let threads = |capture: &Capture| begun(capture) && capture.thread == Some(tid);
+        let own = |capture: &Capture| has_begun(capture) && is_of(capture);
+        let threads = |capture: &Capture| has_begun(capture) && capture.thread == Some(tid);
         let own = self.captures.iter().position(own).map(Captured::Node);
         own.or_else(|| self.captures.iter().any(threads).then_some(Captured::Unknown))
     }
@@ -237,9 +237,9 @@ impl Graphs {
     }
 
     fn drop_exec(&mut self, id: GraphExecId) {
-        if let Some(GraphExec { left, taken, .. }) = self.execs.remove(&id) {
-            self.nodes -= left.len() + taken.len();
-            self.dropped.add(sum(left));
+        if let Some(GraphExec { unfreed, external_frees, .. }) = self.execs.remove(&id) {
+            self.nodes -= unfreed.len() + external_frees.len();
+            self.dropped.add(sum(unfreed));
         }
     }
 
@@ -293,13 +293,13 @@ impl Graphs {
     ) -> Result<(), NodeLimitReached> {
         self.drop_exec(id);
         let nodes = self.graphs.get(&graph).map_or(&[][..], |nodes| nodes);
-        let (left, taken) = (left(nodes), taken(nodes));
-        if left.is_empty() && taken.is_empty() {
+        let (unfreed, external_frees) = (unfreed(nodes), external_frees(nodes));
+        if unfreed.is_empty() && external_frees.is_empty() {
             return Ok(());
         }
-        let bytes = sum(left.iter().copied()).bytes().0;
-        self.make_room(left.len() + taken.len()).ok_or(NodeLimitReached { bytes })?;
-        self.execs.insert(id, GraphExec { left, taken, ..new });
+        let bytes = sum(unfreed.iter().copied()).bytes().0;
+        self.make_room(unfreed.len() + external_frees.len()).ok_or(NodeLimitReached { bytes })?;
+        self.execs.insert(id, GraphExec { unfreed, external_frees, ..new });
         Ok(())
     }
 
@@ -321,16 +321,16 @@ impl Graphs {
 
     /// Memory that known nodes could allocate at addresses that are not live. Visits all nodes.
     pub(in crate::ledger) fn potential(&self, live: impl Fn(u64) -> bool) -> ByteSum {
-        let made = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
+        let nodes = self.captures.iter().map(|capture| &capture.nodes).chain(self.graphs.values());
         // A graph may have been instantiated before a free node was added.
-        let made = made.flat_map(|nodes| allocations(nodes));
-        let all = made.chain(self.execs.values().flat_map(|exec| exec.left.iter().copied()));
-        let mut biggest: HashMap<u64, u64> = HashMap::new();
+        let nodes = nodes.flat_map(|nodes| allocations(nodes));
+        let all = nodes.chain(self.execs.values().flat_map(|exec| exec.unfreed.iter().copied()));
+        let mut largest: HashMap<u64, u64> = HashMap::new();
         for node in all.filter(|node| !live(node.address)) {
-            let bytes = biggest.entry(node.address).or_insert(0);
+            let bytes = largest.entry(node.address).or_insert(0);
             *bytes = node.bytes.max(*bytes);
         }
-        biggest.values().fold(ByteSum::default(), |sum, bytes| sum.plus(ByteSum::from(*bytes)))
+        largest.values().fold(ByteSum::default(), |sum, bytes| sum.plus(ByteSum::from(*bytes)))
     }
 }
 
@@ -358,23 +358,23 @@ impl Process {
             GraphCall::CaptureEnded { stream, graph } => {
                 self.graphs.end_capture(event, stream, graph);
             }
-            GraphCall::AllocNode { graph, address, bytes, place } => {
+            GraphCall::AllocNode { graph, address, bytes, location } => {
                 self.evict_stale(AllocationKey::address(address));
-                let node = AllocNode { address, bytes, place: Some(place), site: None };
+                let node = AllocNode { address, bytes, location: Some(location), site: None };
                 return self.graphs.add(graph, Node::Alloc(node), at);
             }
             GraphCall::FreeNode { graph, address } => {
                 return self.graphs.add(graph, Node::Free(address), at);
             }
             GraphCall::Instantiated { exec, graph, frees_before_launch } => {
-                let (left, taken) = (Vec::new(), Vec::new());
-                let new = GraphExec { since: at, frees_before_launch, left, taken };
+                let (unfreed, external_frees) = (Vec::new(), Vec::new());
+                let new = GraphExec { since: at, frees_before_launch, unfreed, external_frees };
                 return self.graphs.instantiate(exec, graph, new);
             }
             GraphCall::Launched { exec } => self.launch(event, exec),
             GraphCall::ExecDestroyed { exec } => self.graphs.destroy_exec(exec, entered),
             GraphCall::GraphDestroyed { graph } => self.graphs.destroy(graph, entered),
-            GraphCall::ToldReserved { device, bytes } => {
+            GraphCall::ReservedReported { device, bytes } => {
                 let reported = DriverReported { bytes: Bytes(bytes), at };
                 self.devices.set_graph_reserved(device, Some(reported));
             }
@@ -385,7 +385,7 @@ impl Process {
 
     /// Adds a node for a stream-ordered allocation during a capture; returns `None` without a
     /// capture.
-    pub(in crate::ledger) fn note_allocation(
+    pub(in crate::ledger) fn capture_allocation(
         &mut self,
         event: &Event,
         allocate: &Allocate,
@@ -398,19 +398,19 @@ impl Process {
             return Some(Ok(()));
         };
         let named = allocate.pool.filter(|pool| pool.0 != 0);
-        let place = named.and_then(|pool| self.pools.location_of(pool)).or_else(|| {
+        let location = named.and_then(|pool| self.pools.location_of(pool)).or_else(|| {
             let device = allocate.device.or_else(|| self.device_of(context));
             device.map(MemoryLocation::Device)
         });
         let Allocate { key, bytes, site, .. } = *allocate;
-        let node = AllocNode { address: key.value, bytes, place, site };
+        let node = AllocNode { address: key.value, bytes, location, site };
         Some(self.graphs.add_to_capture(position, Node::Alloc(node), event.time))
     }
 
     /// Adds a node for a stream-ordered free during a capture: of graph memory, or of an address
     /// that a node will allocate. A graph cannot free other memory, so a successful free of such
     /// memory does not belong to the capture.
-    pub(in crate::ledger) fn note_free(
+    pub(in crate::ledger) fn capture_free(
         &mut self,
         event: &Event,
         free: &Free,
@@ -432,24 +432,24 @@ impl Process {
         let Some(exec) = self.graphs.execs.remove(&id) else {
             return;
         };
-        if !exec.left.is_empty() {
+        if !exec.unfreed.is_empty() {
             // The launch allocates, so the thread must exist before any of its memory is freed.
             self.threads.of(event.tid, self.allocations.seed());
         }
-        for address in &exec.taken {
+        for address in &exec.external_frees {
             if !self.free_by_graph(event, *address) {
                 self.match_pending_free(AllocationKey::address(*address));
             }
         }
         // All frees come before all allocations, so that live memory in between never exceeds that
         // after the launch.
-        for node in &exec.left {
+        for node in &exec.unfreed {
             if !exec.frees_before_launch || !self.free_by_graph(event, node.address) {
                 self.evict_stale(AllocationKey::address(node.address));
             }
         }
-        for node in &exec.left {
-            let (kind, device) = match node.place {
+        for node in &exec.unfreed {
+            let (kind, device) = match node.location {
                 Some(MemoryLocation::Device(device)) => (MemoryKind::Graph, Some(device)),
                 Some(MemoryLocation::Host) => (MemoryKind::HostAsync, None),
                 None => (MemoryKind::Graph, None),
@@ -489,15 +489,15 @@ mod tests {
     const E: GraphExecId = GraphExecId(1);
 
     fn alloc(address: u64, bytes: u64) -> Node {
-        Node::Alloc(AllocNode { address, bytes, place: None, site: None })
+        Node::Alloc(AllocNode { address, bytes, location: None, site: None })
     }
 
     fn exec() -> GraphExec {
         GraphExec {
             since: Timestamp(1),
             frees_before_launch: false,
-            left: Vec::new(),
-            taken: Vec::new(),
+            unfreed: Vec::new(),
+            external_frees: Vec::new(),
         }
     }
 
@@ -514,8 +514,8 @@ mod tests {
         let nodes = [alloc(1, 8), alloc(2, 4), Node::Free(1), Node::Free(3), alloc(4, 16)];
         let mut graphs = graphs(&nodes);
         graphs.instantiate(E, G, exec()).unwrap();
-        let left: Vec<_> = graphs.execs[&E].left.iter().map(|node| node.address).collect();
-        assert_eq!((left, &graphs.execs[&E].taken), (vec![4, 2], &vec![3]));
+        let unfreed: Vec<_> = graphs.execs[&E].unfreed.iter().map(|node| node.address).collect();
+        assert_eq!((unfreed, &graphs.execs[&E].external_frees), (vec![4, 2], &vec![3]));
     }
 
     #[test]

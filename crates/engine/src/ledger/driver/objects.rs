@@ -28,7 +28,7 @@ type ObjectKey = (ObjectKind, u64);
 /// A live object.
 #[derive(Clone, Copy, Debug)]
 struct LiveObject {
-    began: Timestamp,
+    created_at: Timestamp,
     context: Option<ContextId>,
     site: Option<SiteId>,
     /// Whether it ends with its context, but the context is unknown.
@@ -61,7 +61,7 @@ pub(in crate::ledger) struct ObjectTable {
     pending: HashMap<ObjectKey, u64>,
     /// Number of live objects per context, so that the end of a context without objects costs
     /// nothing.
-    of_contexts: HashMap<ContextId, u64>,
+    by_context: HashMap<ContextId, u64>,
     /// Number of live objects whose context is unknown and that are not in doubt.
     contextless: u64,
 }
@@ -79,7 +79,7 @@ impl ObjectTable {
             live: HashMap::new(),
             counts: [ObjectCounts::default(); ObjectKind::ALL.len()],
             pending: HashMap::new(),
-            of_contexts: HashMap::new(),
+            by_context: HashMap::new(),
             contextless: 0,
         }
     }
@@ -88,15 +88,15 @@ impl ObjectTable {
         &mut self.counts[kind.index()]
     }
 
-    fn create(&mut self, name: ObjectKey, new: LiveObject, sites: &mut SiteTable) {
-        if self.live.contains_key(&name) {
-            self.end(name, EndReason::Replaced, new.began, sites);
-            if self.pending.len() < MAX_PENDING_DESTROYS || self.pending.contains_key(&name) {
-                *self.pending.entry(name).or_insert(0) += 1;
+    fn create(&mut self, key: ObjectKey, new: LiveObject, sites: &mut SiteTable) {
+        if self.live.contains_key(&key) {
+            self.end(key, EndReason::Replaced, new.created_at, sites);
+            if self.pending.len() < MAX_PENDING_DESTROYS || self.pending.contains_key(&key) {
+                *self.pending.entry(key).or_insert(0) += 1;
             }
         }
         let room = self.live.len() < self.room;
-        let counts = self.count(name.0);
+        let counts = self.count(key.0);
         counts.created += 1;
         counts.live += 1;
         counts.peak = counts.peak.max(counts.live);
@@ -104,33 +104,33 @@ impl ObjectTable {
             counts.untracked += 1;
             return;
         }
-        self.live.insert(name, new);
+        self.live.insert(key, new);
         if let Some(context) = new.context {
-            *self.of_contexts.entry(context).or_insert(0) += 1;
+            *self.by_context.entry(context).or_insert(0) += 1;
         }
         self.contextless += u64::from(new.contextless);
-        sites.begin(new.site, ResourceKind::Object(name.0), 1, new.began);
+        sites.begin(new.site, ResourceKind::Object(key.0), 1, new.created_at);
     }
 
     fn destroy(
         &mut self,
-        name: ObjectKey,
+        key: ObjectKey,
         entered: Timestamp,
         at: Timestamp,
         sites: &mut SiteTable,
     ) {
-        let live = self.live.get(&name);
-        if live.is_some_and(|live| entered >= live.began) {
-            self.end(name, EndReason::Freed, at, sites);
-            self.count(name.0).destroyed += 1;
-        } else if let Some(pending) = self.pending.get_mut(&name) {
+        let live = self.live.get(&key);
+        if live.is_some_and(|live| entered >= live.created_at) {
+            self.end(key, EndReason::Freed, at, sites);
+            self.count(key.0).destroyed += 1;
+        } else if let Some(pending) = self.pending.get_mut(&key) {
             *pending -= 1;
             if *pending == 0 {
-                self.pending.remove(&name);
+                self.pending.remove(&key);
             }
-            self.count(name.0).destroyed += 1;
+            self.count(key.0).destroyed += 1;
         } else {
-            let counts = self.count(name.0);
+            let counts = self.count(key.0);
             if counts.untracked > 0 {
                 // The handle is unknown; it most likely belongs to an untracked object.
                 counts.untracked -= 1;
@@ -143,21 +143,21 @@ impl ObjectTable {
     }
 
     /// Ends a tracked object; the only place where this happens.
-    fn end(&mut self, name: ObjectKey, how: EndReason, at: Timestamp, sites: &mut SiteTable) {
-        let Some(gone) = self.live.remove(&name) else { return };
-        let counts = self.count(name.0);
+    fn end(&mut self, key: ObjectKey, reason: EndReason, at: Timestamp, sites: &mut SiteTable) {
+        let Some(gone) = self.live.remove(&key) else { return };
+        let counts = self.count(key.0);
         counts.live -= 1;
-        counts.released += u64::from(how == EndReason::Released);
+        counts.released += u64::from(reason == EndReason::Released);
         self.contextless -= u64::from(gone.contextless && !gone.doubtful);
         if let Some(context) = gone.context
-            && let Some(count) = self.of_contexts.get_mut(&context)
+            && let Some(count) = self.by_context.get_mut(&context)
         {
             *count -= 1;
             if *count == 0 {
-                self.of_contexts.remove(&context);
+                self.by_context.remove(&context);
             }
         }
-        sites.finish((gone.site, ResourceKind::Object(name.0)), 1, gone.began, how, at);
+        sites.finish((gone.site, ResourceKind::Object(key.0)), 1, gone.created_at, reason, at);
     }
 
     /// Ends all objects created in a context up to a given time.
@@ -168,16 +168,16 @@ impl ObjectTable {
         at: Timestamp,
         sites: &mut SiteTable,
     ) {
-        if !self.of_contexts.contains_key(&context) {
+        if !self.by_context.contains_key(&context) {
             return;
         }
-        let of = |live: &LiveObject| live.context == Some(context) && live.began <= until;
+        let of = |live: &LiveObject| live.context == Some(context) && live.created_at <= until;
         let mut gone: Vec<_> =
-            self.live.iter().filter(|(_, live)| of(live)).map(|(name, _)| *name).collect();
+            self.live.iter().filter(|(_, live)| of(live)).map(|(key, _)| *key).collect();
         // The order decides which site rows fit within the limit.
         gone.sort_unstable();
-        for name in gone {
-            self.end(name, EndReason::Released, at, sites);
+        for key in gone {
+            self.end(key, EndReason::Released, at, sites);
         }
     }
 
@@ -216,7 +216,7 @@ impl Process {
                 let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
                 let contextless = context.is_none() && kind.ends_with_context();
                 let new =
-                    LiveObject { began: event.time, context, site, contextless, doubtful: false };
+                    LiveObject { created_at: event.time, context, site, contextless, doubtful: false };
                 self.objects.create((kind, handle), new, &mut self.sites);
             }
             ObjectCall::Destroyed { kind, handle } => {
@@ -237,8 +237,8 @@ mod tests {
 
     fn event(handle: u64) -> (ObjectKey, LiveObject) {
         let (context, site) = (None, None);
-        let began = Timestamp(handle);
-        let new = LiveObject { began, context, site, contextless: true, doubtful: false };
+        let created_at = Timestamp(handle);
+        let new = LiveObject { created_at, context, site, contextless: true, doubtful: false };
         ((ObjectKind::Event, handle), new)
     }
 
@@ -248,8 +248,8 @@ mod tests {
         let mut sites = SiteTable::starting_at(Timestamp(0));
         let all = 8 + 5;
         for handle in 0..all {
-            let (name, new) = event(handle);
-            objects.create(name, new, &mut sites);
+            let (key, new) = event(handle);
+            objects.create(key, new, &mut sites);
         }
         let view = |objects: &ObjectTable| {
             let [view] = objects.views()[..] else { panic!("one kind") };

@@ -23,10 +23,10 @@ impl Ledger {
         let device = process.requested_device(failed);
         let gpu = device.and_then(|device| process.devices.gpu(device));
         // A call can fail on a GPU although it requested other memory.
-        let of_gpu = failed.asked.is_some_and(|(kind, _)| kind.takes_device_memory());
-        let count = self.ran_out.entry(gpu.filter(|_| of_gpu)).or_default();
+        let of_gpu = failed.requested.is_some_and(|(kind, _)| kind.takes_device_memory());
+        let count = self.ooms_by_gpu.entry(gpu.filter(|_| of_gpu)).or_default();
         *count = count.saturating_add(1);
-        if failed.asked.is_none() || self.out_of_memory.len() >= MAX_LISTED_OOMS {
+        if failed.requested.is_none() || self.out_of_memory.len() >= MAX_LISTED_OOMS {
             return;
         }
         self.out_of_memory.push(OutOfMemory {
@@ -36,7 +36,7 @@ impl Ledger {
             name: process.name.clone(),
             device,
             gpu,
-            asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
+            requested: failed.requested.map(|(kind, bytes)| (kind, Bytes(bytes))),
             site: failed.site,
             site_name: self.sites.name(failed.site),
             frames: Arc::default(),
@@ -49,13 +49,13 @@ impl Ledger {
         device: Option<DeviceId>,
         gpu: Option<GpuId>,
     ) -> Vec<(Pid, Box<str>, Bytes)> {
-        let held = |process: &Process| match device {
+        let live = |process: &Process| match device {
             Some(device) => process.devices.live_on(&process.totals, device, gpu),
             None => process.totals.live,
         };
         let mut holders: Vec<_> = self
             .shown()
-            .map(|process| (process.key.pid, process.name.clone(), held(process).bytes()))
+            .map(|process| (process.key.pid, process.name.clone(), live(process).bytes()))
             .filter(|(_, _, bytes)| bytes.0 > 0)
             .collect();
         holders.sort_by_key(|(pid, _, bytes)| (Reverse(*bytes), *pid));

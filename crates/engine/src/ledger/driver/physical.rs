@@ -214,7 +214,7 @@ impl PhysicalMemory {
     }
 
     /// Start addresses of the mappings that overlap the range.
-    fn touching(&self, address: u64, bytes: u64) -> Vec<u64> {
+    fn overlapping(&self, address: u64, bytes: u64) -> Vec<u64> {
         let before_end = self.mappings.range(..address.saturating_add(bytes)).rev();
         let inside = before_end.take_while(|(_, mapping)| mapping.end > address);
         inside.map(|(first, _)| *first).collect()
@@ -223,7 +223,7 @@ impl PhysicalMemory {
     /// Removes the mappings in a range that existed when the unmap call was entered.
     fn unmap(&mut self, address: u64, bytes: u64, entered: Timestamp) -> Vec<UnmapEffect> {
         let end = address.saturating_add(bytes);
-        let mut gone = self.touching(address, bytes);
+        let mut gone = self.overlapping(address, bytes);
         gone.retain(|first| {
             let mapping = self.mappings.get(first);
             *first >= address && mapping.is_some_and(|m| m.end <= end && m.since <= entered)
@@ -233,7 +233,7 @@ impl PhysicalMemory {
 
     /// Removes all mappings that overlap a new one.
     fn displace(&mut self, address: u64, bytes: u64) -> Vec<UnmapEffect> {
-        let gone = self.touching(address, bytes);
+        let gone = self.overlapping(address, bytes);
         gone.into_iter().filter_map(|first| self.remove(first)).collect()
     }
 
@@ -279,8 +279,8 @@ impl Process {
     /// Applies a call on physical memory.
     pub(in crate::ledger) fn vmm(&mut self, event: &Event, call: VmmCall) {
         match call {
-            VmmCall::Create { handle, bytes, place, site } => {
-                self.create(event, handle, bytes, place, site);
+            VmmCall::Create { handle, bytes, location, site } => {
+                self.create(event, handle, bytes, location, site);
             }
             VmmCall::Import { handle } => {
                 self.insert_allocation(
@@ -319,10 +319,10 @@ impl Process {
         event: &Event,
         handle: PhysicalHandleId,
         bytes: u64,
-        place: MemoryLocation,
+        location: MemoryLocation,
         site: Option<SiteId>,
     ) {
-        let (kind, device) = match place {
+        let (kind, device) = match location {
             MemoryLocation::Device(device) => (MemoryKind::Physical, Some(device)),
             MemoryLocation::Host => (MemoryKind::HostPhysical, None),
         };
@@ -343,7 +343,7 @@ impl Process {
             }
             HandleRelease::TooMany => self.counts.unknown_frees += 1,
             HandleRelease::Quiet => {}
-            HandleRelease::StillMapped => self.mistakes.released_while_mapped += 1,
+            HandleRelease::StillMapped => self.api_misuse.released_while_mapped += 1,
             HandleRelease::Last => self.end_physical(handle),
         }
     }

@@ -21,7 +21,7 @@ use super::super::process::Process;
 #[derive(Clone, Copy, Debug)]
 struct Pool {
     id: Option<PoolId>,
-    place: Option<MemoryLocation>,
+    location: Option<MemoryLocation>,
     /// Whether its creation was seen, so that it is not a default pool.
     created: bool,
     /// Creation time; a destroy call entered earlier refers to a predecessor with the same handle.
@@ -59,11 +59,11 @@ pub(in crate::ledger) struct Pools {
 }
 
 impl Pools {
-    fn open(&mut self, id: Option<PoolId>, place: Option<MemoryLocation>) -> u32 {
+    fn open(&mut self, id: Option<PoolId>, location: Option<MemoryLocation>) -> u32 {
         self.count += 1;
         let pool = Some(Pool {
             id,
-            place,
+            location,
             created: false,
             since: Timestamp(0),
             used: ByteSum::default(),
@@ -132,7 +132,7 @@ impl Pools {
 
     /// Location of a pool's memory.
     pub(in crate::ledger) fn location(&self, index: u32) -> Option<MemoryLocation> {
-        self.slots.get(index as usize)?.as_ref()?.place
+        self.slots.get(index as usize)?.as_ref()?.location
     }
 
     /// Location of a pool's memory, by its handle.
@@ -142,7 +142,7 @@ impl Pools {
 
     /// Called when the device of a context becomes known: returns the pool that its memory was
     /// assigned to so far, and the one that it belongs to.
-    fn placed(&mut self, context: u32, device: DeviceId) -> Option<(u32, u32)> {
+    fn remove_unplaced(&mut self, context: u32, device: DeviceId) -> Option<(u32, u32)> {
         let from = self.unplaced.remove(&context)?;
         self.close(from);
         Some((from, self.current_pool_of(device)))
@@ -155,11 +155,11 @@ impl Pools {
         }
     }
 
-    fn create(&mut self, id: PoolId, place: Option<MemoryLocation>, since: Timestamp) {
+    fn create(&mut self, id: PoolId, location: Option<MemoryLocation>, since: Timestamp) {
         if let Some(older) = self.by_id.remove(&id) {
             self.end(older);
         }
-        let index = self.open(Some(id), place);
+        let index = self.open(Some(id), location);
         if let Some(pool) = self.get(index) {
             pool.created = true;
             pool.since = since;
@@ -177,9 +177,9 @@ impl Pools {
     /// Ends a pool. It stays while it has allocations, but gets no new ones.
     fn end(&mut self, index: u32) {
         for of in &mut self.devices {
-            for place in [&mut of.default, &mut of.current] {
-                if *place == index {
-                    *place = NIL;
+            for slot in [&mut of.default, &mut of.current] {
+                if *slot == index {
+                    *slot = NIL;
                 }
             }
         }
@@ -197,8 +197,8 @@ impl Pools {
     }
 
     fn remove_if_unused(&mut self, index: u32) {
-        if let Some(place) = self.slots.get_mut(index as usize)
-            && place.take_if(|pool| pool.closing && pool.allocations == 0).is_some()
+        if let Some(slot) = self.slots.get_mut(index as usize)
+            && slot.take_if(|pool| pool.closing && pool.allocations == 0).is_some()
         {
             self.vacant.push(index);
         }
@@ -210,7 +210,7 @@ impl Pools {
         let index = self.index_of(id);
         let mut created = false;
         if let Some(pool) = self.get(index) {
-            pool.place = Some(MemoryLocation::Device(device));
+            pool.location = Some(MemoryLocation::Device(device));
             created = pool.created;
         }
         let default = self.of(device).default;
@@ -267,7 +267,7 @@ impl Pools {
         let shown = |pool: &&Pool| pool.allocations > 0 || pool.reserved.is_some();
         let (named, unknown): (Vec<&Pool>, Vec<&Pool>) = (self.slots.iter().flatten())
             .filter(shown)
-            .partition(|pool| pool.id.is_some() || pool.place.is_some());
+            .partition(|pool| pool.id.is_some() || pool.location.is_some());
         let mut pools: Vec<_> = named.into_iter().map(|pool| (pool.number, pool.view())).collect();
         pools
             .sort_by_key(|(number, view)| (view.device.is_none(), view.device, view.pool, *number));
@@ -285,7 +285,7 @@ impl Pools {
 
 impl Pool {
     fn view(&self) -> PoolView {
-        let device = match self.place {
+        let device = match self.location {
             Some(MemoryLocation::Device(device)) => Some(device),
             Some(MemoryLocation::Host) | None => None,
         };
@@ -304,7 +304,7 @@ impl Process {
     /// Applies a call on a pool.
     pub(in crate::ledger) fn pool(&mut self, event: &Event, call: PoolCall) {
         match call {
-            PoolCall::Created { pool, place } => self.pools.create(pool, place, event.time),
+            PoolCall::Created { pool, location } => self.pools.create(pool, location, event.time),
             PoolCall::Destroyed { pool } => self.pools.destroy(pool, event.entry_time),
             PoolCall::Trimmed { pool, .. } => {
                 // The call does not report how much was freed.
@@ -312,7 +312,7 @@ impl Process {
                     pool.reserved = None;
                 }
             }
-            PoolCall::ToldReserved { pool, bytes } => {
+            PoolCall::ReservedReported { pool, bytes } => {
                 let index = self.pools.index_of(pool);
                 if let Some(pool) = self.pools.get(index) {
                     pool.reserved = Some(DriverReported { bytes: Bytes(bytes), at: event.time });
@@ -351,7 +351,7 @@ impl Process {
 
     /// Called when the device of a context becomes known.
     pub(in crate::ledger) fn set_pool_device(&mut self, context: u32, device: DeviceId) {
-        if let Some((from, to)) = self.pools.placed(context, device) {
+        if let Some((from, to)) = self.pools.remove_unplaced(context, device) {
             self.move_pool(from, to, device);
         }
     }
@@ -412,8 +412,8 @@ mod tests {
             let mut pools = Pools::default();
             let unnamed = pools.current_pool_of(GPU);
             pools.add(&entry(unnamed, 8));
-            let (index, was) = pools.assign_device(P, GPU, current);
-            assert_eq!((was, pools.current_pool_of(GPU)), (Some(unnamed), index));
+            let (index, replaced) = pools.assign_device(P, GPU, current);
+            assert_eq!((replaced, pools.current_pool_of(GPU)), (Some(unnamed), index));
             assert_eq!(pools.assign_device(P, GPU, current), (index, None));
         }
     }
@@ -423,15 +423,15 @@ mod tests {
         let mut pools = Pools::default();
         pools.create(P, Some(MemoryLocation::Host), Timestamp(5));
         let old = pools.index_of(P);
-        let held = entry(old, 8);
-        pools.add(&held);
+        let allocation = entry(old, 8);
+        pools.add(&allocation);
         pools.destroy(P, Timestamp(4));
         assert!(!pools.views()[0].destroyed);
         pools.destroy(P, Timestamp(6));
         assert!(pools.views()[0].destroyed);
         pools.create(P, Some(MemoryLocation::Device(GPU)), Timestamp(7));
         assert_ne!(pools.index_of(P), old);
-        pools.subtract(&held);
+        pools.subtract(&allocation);
         assert!(pools.views().is_empty());
         assert_eq!(pools.open(None, None), old);
     }

@@ -15,7 +15,7 @@
 //! - The end of its context or process. These are facts, with two exceptions in which the ledger
 //!   *infers* them: it counts the users of a primary context, and it may guess which context a
 //!   reset ends. A lost retain makes both wrong. So after a loss the ledger infers nothing, and
-//!   what it inferred earlier is added to the upper bound ([`Losses::concluded`]).
+//!   what it inferred earlier is added to the upper bound ([`Losses::implied_free_bytes`]).
 //! - A call that drops the last reference or mapping of physical memory. That is a count as well: a
 //!   lost mapping or reference makes the ledger end the memory too early. Each lost record hides
 //!   one of them, so `n` lost records hide at most `n` times the largest that ended this way
@@ -96,8 +96,8 @@ pub(in crate::ledger) fn add(sum: &mut LostTotals, lost: &LostDelta, at: Timesta
 }
 
 /// Counts a received call in the class in which its loss would have been counted.
-pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, what: &EventKind) {
-    match what {
+pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKind) {
+    match kind {
         EventKind::Allocate(_)
         | EventKind::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => {
             calls.allocations += 1;
@@ -117,18 +117,18 @@ pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, what: &EventKi
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::ledger) struct AtRiskSizes {
     sum: ByteSum,
-    biggest: ByteSum,
+    largest: ByteSum,
 }
 
 impl AtRiskSizes {
     pub(in crate::ledger) fn add(&mut self, bytes: ByteSum) {
         self.sum = self.sum.plus(bytes);
-        self.biggest = self.biggest.max(bytes);
+        self.largest = self.largest.max(bytes);
     }
 
     /// Upper bound of the bytes that `records` lost records can hide.
     pub(in crate::ledger) fn at_most(&self, records: u64) -> ByteSum {
-        self.sum.min(self.biggest.times(records))
+        self.sum.min(self.largest.times(records))
     }
 }
 
@@ -177,7 +177,7 @@ pub(in crate::ledger) struct Losses {
     /// Frees that a capture may have recorded instead: the memory may or may not be freed.
     pub(in crate::ledger) ambiguous: LostTotals,
     /// Device memory whose end the ledger inferred.
-    concluded: ByteSum,
+    implied_free_bytes: ByteSum,
     /// Memory that lost frees can have ended.
     frees: LossMark,
     /// Memory that other lost records can have ended.
@@ -192,7 +192,7 @@ impl Default for Losses {
             own: LostTotals::default(),
             shared: LostTotals::default(),
             ambiguous: LostTotals::default(),
-            concluded: ByteSum::default(),
+            implied_free_bytes: ByteSum::default(),
             frees: LossMark::new(AFTER_FREES),
             other: LossMark::new(AFTER_OTHER),
             newest: Timestamp(0),
@@ -253,7 +253,7 @@ impl Losses {
 
     /// Records device memory whose end the ledger inferred.
     pub(in crate::ledger) fn record_implied_free(&mut self, bytes: ByteSum) {
-        self.concluded = self.concluded.plus(bytes);
+        self.implied_free_bytes = self.implied_free_bytes.plus(bytes);
     }
 
     /// Number of lost records other than allocations and frees.
@@ -270,7 +270,7 @@ impl Losses {
     /// loss, or in a process that is older than the trace.
     pub(in crate::ledger) fn unlisted_bytes(&self, before_trace: bool) -> ByteSum {
         let lost = ByteSum::from(self.own.allocated_bytes);
-        if self.has_other_lost() || before_trace { lost.plus(self.concluded) } else { lost }
+        if self.has_other_lost() || before_trace { lost.plus(self.implied_free_bytes) } else { lost }
     }
 
     /// Listed bytes that lost records other than frees can have ended.
@@ -291,16 +291,16 @@ pub(in crate::ledger) fn ended_by<'a>(
     mapped_only: ByteSum,
     slabs_and_walks: impl Fn() -> Vec<(&'a Slab, SizeIter<'a>)>,
 ) -> ByteSum {
-    let singly = biggest(count, slabs_and_walks());
+    let singly = largest(count, slabs_and_walks());
     if count == 0 || mapped_only == ByteSum::default() {
         return singly;
     }
-    singly.max(mapped_only.plus(biggest(count - 1, slabs_and_walks())))
+    singly.max(mapped_only.plus(largest(count - 1, slabs_and_walks())))
 }
 
 /// Upper bound of the device memory in the `count` largest allocations of the iterators. Exact if
 /// few entries have to be scanned.
-fn biggest(count: u64, slabs_and_walks: Vec<(&Slab, SizeIter<'_>)>) -> ByteSum {
+fn largest(count: u64, slabs_and_walks: Vec<(&Slab, SizeIter<'_>)>) -> ByteSum {
     let mut walks = slabs_and_walks;
     let mut tops = BinaryHeap::new();
     for (number, (slab, walk)) in walks.iter_mut().enumerate() {
@@ -358,33 +358,33 @@ mod tests {
         )
     }
 
-    fn biggest_of(count: u64, (allocations, threads): &(Allocations, Threads)) -> Bytes {
+    fn largest_of(count: u64, (allocations, threads): &(Allocations, Threads)) -> Bytes {
         let slab = &allocations.slab;
         let walks = threads.iter().map(|thread| (slab, thread.by_size(slab))).collect();
-        biggest(count, walks).bytes()
+        largest(count, walks).bytes()
     }
 
     #[test]
     fn largest_are_found_over_all_threads() {
         let held = hold([5, 1, 4, 2, 3].map(|bytes| (MemoryKind::Device, bytes)));
-        assert_eq!(biggest_of(3, &held), Bytes(12));
-        assert_eq!(biggest_of(99, &held), Bytes(15));
+        assert_eq!(largest_of(3, &held), Bytes(12));
+        assert_eq!(largest_of(99, &held), Bytes(15));
     }
 
     #[test]
     fn host_memory_does_not_count() {
         let held =
             hold([(MemoryKind::Pinned, 100), (MemoryKind::Device, 7), (MemoryKind::Managed, 50)]);
-        assert_eq!(biggest_of(1, &held), Bytes(7));
+        assert_eq!(largest_of(1, &held), Bytes(7));
     }
 
     #[test]
     fn bound_beyond_the_scan_limit_uses_the_last_size() {
         let held = hold((0..3000).map(|_| (MemoryKind::Device, 2)));
-        assert_eq!(biggest_of(2000, &held), Bytes(4000));
+        assert_eq!(largest_of(2000, &held), Bytes(4000));
         let held = hold((0..3000).map(|bytes| (MemoryKind::Device, bytes)));
         let exact: u64 = (1000..3000).sum();
-        assert!(biggest_of(2000, &held).0 > exact);
+        assert!(largest_of(2000, &held).0 > exact);
     }
 
     #[test]
@@ -445,11 +445,11 @@ mod tests {
 
     #[test]
     fn each_lost_record_hides_at_most_one_allocation() {
-        let mut tally = AtRiskSizes::default();
+        let mut sizes = AtRiskSizes::default();
         for bytes in [1, 8, 2] {
-            tally.add(ByteSum::from(bytes));
+            sizes.add(ByteSum::from(bytes));
         }
-        let hidden = [0, 1, 2].map(|records| tally.at_most(records).bytes().0);
+        let hidden = [0, 1, 2].map(|records| sizes.at_most(records).bytes().0);
         assert_eq!(hidden, [0, 8, 11]);
     }
 }

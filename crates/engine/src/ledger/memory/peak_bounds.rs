@@ -138,29 +138,29 @@ impl PeakBounds {
 mod tests {
     use super::*;
 
-    fn at(moment: u64) -> Timestamp {
-        Timestamp(moment)
+    fn at(time: u64) -> Timestamp {
+        Timestamp(time)
     }
 
     #[test]
     fn calls_one_after_the_other_give_an_exact_peak() {
         let mut peak = PeakBounds::default();
-        let mut truth = (0_u64, 0_u64);
+        let mut expected = (0_u64, 0_u64);
         for i in 0..1000 {
             peak.add((at(4 * i), at(4 * i + 1)), i + 1);
-            truth.0 += i + 1;
-            truth.1 = truth.1.max(truth.0);
+            expected.0 += i + 1;
+            expected.1 = expected.1.max(expected.0);
             if i % 3 == 0 {
                 peak.subtract((at(4 * i + 2), at(4 * i + 3)), i + 1);
-                truth.0 -= i + 1;
+                expected.0 -= i + 1;
             }
         }
-        assert_eq!(peak.range(), (Bytes(truth.1), Bytes(truth.1)));
+        assert_eq!(peak.range(), (Bytes(expected.1), Bytes(expected.1)));
         assert_eq!(peak.bounds(), None);
     }
 
     #[test]
-    fn a_free_that_is_under_way_leaves_the_peak_open() {
+    fn free_in_flight_widens_peak_bounds() {
         let mut peak = PeakBounds::default();
         peak.add((at(1), at(2)), 100);
         // Seen in this order: the allocation returned while the free was in progress.
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_that_is_under_way_leaves_the_peak_open() {
+    fn allocation_in_flight_widens_peak_bounds() {
         let mut peak = PeakBounds::default();
         peak.add((at(1), at(2)), 100);
         peak.subtract((at(11), at(12)), 100);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// Calls of several threads, each with the hidden time at which the driver executed it.
-    fn story(seed: u64) -> Vec<(u64, u64, u64, i64)> {
+    fn scenario(seed: u64) -> Vec<(u64, u64, u64, i64)> {
         let mut state = seed;
         let mut next = |n: u64| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -207,16 +207,16 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_is_between_the_bounds() {
+    fn peak_is_within_its_bounds() {
         for seed in crate::random::many(500) {
-            let mut calls = story(seed);
+            let mut calls = scenario(seed);
             calls.sort_by_key(|call| call.1);
             let mut level = 0;
-            let truth = calls.iter().map(|call| {
+            let expected = calls.iter().map(|call| {
                 level += call.3;
                 level
             });
-            let truth = truth.max().unwrap().unsigned_abs();
+            let expected = expected.max().unwrap().unsigned_abs();
             calls.sort_by_key(|call| call.2);
             let mut peak = PeakBounds::default();
             for (entered, _, returned, bytes) in calls {
@@ -228,8 +228,8 @@ mod tests {
                 }
             }
             let (low, high) = peak.range();
-            let truth = Bytes(truth);
-            assert!((low..=high).contains(&truth), "seed {seed}: {truth} not in {low}..={high}");
+            let expected = Bytes(expected);
+            assert!((low..=high).contains(&expected), "seed {seed}: {expected} not in {low}..={high}");
         }
     }
 }

@@ -17,7 +17,7 @@ pub(in crate::ledger) struct PendingFree {
     /// Its device.
     pub(in crate::ledger) device: Option<DeviceId>,
     /// Return time of the call that allocated it.
-    pub(in crate::ledger) began: Timestamp,
+    pub(in crate::ledger) allocated_at: Timestamp,
     /// When the reuse of its key was seen.
     pub(in crate::ledger) at: Timestamp,
     /// Entry time of the call that reused the key.
@@ -53,7 +53,7 @@ impl PendingFrees {
         entered: Timestamp,
     ) -> Option<PendingFree> {
         let all = self.by_key.get_mut(&key)?;
-        let position = all.iter().rposition(|pending| pending.began <= entered)?;
+        let position = all.iter().rposition(|pending| pending.allocated_at <= entered)?;
         let pending = all.remove(position);
         if all.is_empty() {
             self.by_key.remove(&key);
@@ -71,7 +71,7 @@ impl PendingFrees {
     ) -> u64 {
         let mut ended = 0;
         let released = |pending: &PendingFree| {
-            pending.context == Some(context) && pending.began <= entered && entered <= pending.at
+            pending.context == Some(context) && pending.allocated_at <= entered && entered <= pending.at
         };
         self.by_key.retain(|_, pending| {
             let before = pending.len();
@@ -91,11 +91,11 @@ mod tests {
     const LATER: Timestamp = Timestamp(1000);
 
     fn pending(context: u64, at: u64) -> PendingFree {
-        let (began, at) = (Timestamp(at / 2), Timestamp(at));
+        let (allocated_at, at) = (Timestamp(at / 2), Timestamp(at));
         PendingFree {
             context: Some(ContextId(context)),
             device: None,
-            began,
+            allocated_at,
             at,
             entered: at,
             bytes: 1,
@@ -104,58 +104,58 @@ mod tests {
 
     #[test]
     fn free_matches_one_pending_free_of_its_key() {
-        let mut superseded = PendingFrees::default();
-        superseded.add(AllocationKey::address(1), 1, pending(0, 1));
-        superseded.add(AllocationKey::address(1), 1, pending(0, 1));
-        assert!(superseded.match_free(AllocationKey::address(2), LATER).is_none());
-        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_some());
-        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_some());
-        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_none());
-        assert_eq!(superseded.count, 0);
+        let mut pending_frees = PendingFrees::default();
+        pending_frees.add(AllocationKey::address(1), 1, pending(0, 1));
+        pending_frees.add(AllocationKey::address(1), 1, pending(0, 1));
+        assert!(pending_frees.match_free(AllocationKey::address(2), LATER).is_none());
+        assert!(pending_frees.match_free(AllocationKey::address(1), LATER).is_some());
+        assert!(pending_frees.match_free(AllocationKey::address(1), LATER).is_some());
+        assert!(pending_frees.match_free(AllocationKey::address(1), LATER).is_none());
+        assert_eq!(pending_frees.count, 0);
     }
 
     #[test]
     fn free_does_not_match_later_allocations() {
-        let mut superseded = PendingFrees::default();
-        superseded.add(AllocationKey::address(1), 1, pending(0, 10));
-        superseded.add(AllocationKey::address(1), 1, pending(0, 40));
+        let mut pending_frees = PendingFrees::default();
+        pending_frees.add(AllocationKey::address(1), 1, pending(0, 10));
+        pending_frees.add(AllocationKey::address(1), 1, pending(0, 40));
         let ends = |pending: Option<PendingFree>| pending.map(|pending| pending.at);
         assert_eq!(
-            ends(superseded.match_free(AllocationKey::address(1), Timestamp(15))),
+            ends(pending_frees.match_free(AllocationKey::address(1), Timestamp(15))),
             Some(Timestamp(10))
         );
-        assert_eq!(ends(superseded.match_free(AllocationKey::address(1), Timestamp(15))), None);
+        assert_eq!(ends(pending_frees.match_free(AllocationKey::address(1), Timestamp(15))), None);
         assert_eq!(
-            ends(superseded.match_free(AllocationKey::address(1), Timestamp(35))),
+            ends(pending_frees.match_free(AllocationKey::address(1), Timestamp(35))),
             Some(Timestamp(40))
         );
     }
 
     #[test]
     fn context_end_releases_pending_frees() {
-        let mut superseded = PendingFrees::default();
-        superseded.add(AllocationKey::address(1), 1, pending(7, 10));
-        superseded.add(AllocationKey::address(2), 1, pending(7, 20));
-        superseded.add(AllocationKey::address(3), 1, pending(8, 20));
-        superseded.add(AllocationKey::address(4), 1, pending(7, 40));
+        let mut pending_frees = PendingFrees::default();
+        pending_frees.add(AllocationKey::address(1), 1, pending(7, 10));
+        pending_frees.add(AllocationKey::address(2), 1, pending(7, 20));
+        pending_frees.add(AllocationKey::address(3), 1, pending(8, 20));
+        pending_frees.add(AllocationKey::address(4), 1, pending(7, 40));
         // One was reused before the end of the context, one was allocated after it.
-        assert_eq!(superseded.release_context(ContextId(7), Timestamp(15)), 1);
-        assert_eq!(superseded.count, 3);
-        assert!(superseded.match_free(AllocationKey::address(2), LATER).is_none());
-        assert!(superseded.match_free(AllocationKey::address(1), LATER).is_some());
-        assert!(superseded.match_free(AllocationKey::address(3), LATER).is_some());
+        assert_eq!(pending_frees.release_context(ContextId(7), Timestamp(15)), 1);
+        assert_eq!(pending_frees.count, 3);
+        assert!(pending_frees.match_free(AllocationKey::address(2), LATER).is_none());
+        assert!(pending_frees.match_free(AllocationKey::address(1), LATER).is_some());
+        assert!(pending_frees.match_free(AllocationKey::address(3), LATER).is_some());
     }
 
     #[test]
     fn pending_frees_beyond_the_limit_are_only_counted() {
-        let mut superseded = PendingFrees::default();
+        let mut pending_frees = PendingFrees::default();
         for value in 0..MAX_PENDING_KEYS as u64 + 10 {
-            superseded.add(AllocationKey::address(value), 1, pending(0, 1));
+            pending_frees.add(AllocationKey::address(value), 1, pending(0, 1));
         }
-        assert_eq!(superseded.by_key.len(), MAX_PENDING_KEYS);
-        assert_eq!(superseded.count, MAX_PENDING_KEYS as u64 + 10);
+        assert_eq!(pending_frees.by_key.len(), MAX_PENDING_KEYS);
+        assert_eq!(pending_frees.count, MAX_PENDING_KEYS as u64 + 10);
         assert!(
-            superseded
+            pending_frees
                 .match_free(AllocationKey::address(MAX_PENDING_KEYS as u64 + 1), LATER)
                 .is_none()
         );

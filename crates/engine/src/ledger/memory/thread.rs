@@ -76,7 +76,7 @@ impl Thread {
     fn unlink(&mut self, slab: &mut Slab, slot: Slot) {
         self.count = self.count.saturating_sub(1);
         self.live.subtract(slab[slot].device_bytes());
-        self.kinds.take(slab[slot].kind, slab[slot].bytes);
+        self.kinds.subtract(slab[slot].kind, slab[slot].bytes);
         self.sizes.remove(slab, slot);
         let (older, younger) = (slab[slot].older, slab[slot].younger);
         if older == NIL {
@@ -111,7 +111,7 @@ impl Thread {
 
     fn resize(&mut self, slab: &mut Slab, slot: Slot, bytes: u64) {
         self.live.subtract(slab[slot].device_bytes());
-        self.kinds.take(slab[slot].kind, slab[slot].bytes);
+        self.kinds.subtract(slab[slot].kind, slab[slot].bytes);
         self.kinds.add(slab[slot].kind, bytes);
         self.sizes.remove(slab, slot);
         slab[slot].bytes = bytes;
@@ -222,9 +222,9 @@ impl Threads {
         for slot in slots {
             ending[slab[*slot].thread as usize] += 1;
         }
-        let held = |entry: &Option<Thread>| entry.as_ref().map_or(0, |thread| thread.count);
+        let count = |entry: &Option<Thread>| entry.as_ref().map_or(0, |thread| thread.count);
         let counts = ending.iter().zip(&self.slots);
-        let rebuild: Vec<_> = counts.map(|(ending, entry)| *ending > held(entry) / 2).collect();
+        let rebuild: Vec<_> = counts.map(|(ending, entry)| *ending > count(entry) / 2).collect();
         let mut gone = vec![false; slab.end()];
         for slot in slots {
             if rebuild[slab[*slot].thread as usize] {

@@ -79,7 +79,7 @@ impl KindTotal {
         self.unknown_sizes += u64::from(bytes == 0);
     }
 
-    fn take(&mut self, bytes: u64) {
+    fn subtract(&mut self, bytes: u64) {
         self.count = self.count.saturating_sub(1);
         self.bytes.subtract(bytes);
         self.unknown_sizes = self.unknown_sizes.saturating_sub(u64::from(bytes == 0));
@@ -104,8 +104,8 @@ impl KindSums {
         self.of(kind).add(bytes);
     }
 
-    pub(in crate::ledger) fn take(&mut self, kind: MemoryKind, bytes: u64) {
-        self.of(kind).take(bytes);
+    pub(in crate::ledger) fn subtract(&mut self, kind: MemoryKind, bytes: u64) {
+        self.of(kind).subtract(bytes);
     }
 
     pub(in crate::ledger) fn clear(&mut self) {
@@ -114,8 +114,8 @@ impl KindSums {
 
     /// All kinds with allocations, in order.
     pub(in crate::ledger) fn views(&self) -> Vec<KindView> {
-        let held = self.0.iter().filter(|(_, held)| held.count > 0);
-        let mut views: Vec<_> = held.map(|(kind, held)| held.view(*kind)).collect();
+        let live = self.0.iter().filter(|(_, total)| total.count > 0);
+        let mut views: Vec<_> = live.map(|(kind, total)| total.view(*kind)).collect();
         views.sort_unstable_by_key(|view| view.kind);
         views
     }
@@ -187,13 +187,13 @@ impl Totals {
     }
 
     /// Removes an allocation freed by a call.
-    pub(in crate::ledger) fn take(&mut self, entry: &AllocationEntry, call: Call) {
+    pub(in crate::ledger) fn subtract(&mut self, entry: &AllocationEntry, call: Call) {
         self.count = self.count.saturating_sub(1);
-        self.kinds[entry.kind.index()].take(entry.bytes);
+        self.kinds[entry.kind.index()].subtract(entry.bytes);
         if entry.kind.takes_device_memory() {
             self.live.subtract(entry.bytes);
             self.bounds.subtract(call, entry.bytes);
-            self.device(entry.device()).take(call, entry.bytes);
+            self.device(entry.device()).subtract(call, entry.bytes);
         }
     }
 
@@ -221,7 +221,7 @@ impl Totals {
         at: Timestamp,
     ) {
         if entry.kind.takes_device_memory() {
-            self.device(entry.device()).take((at, at), entry.bytes);
+            self.device(entry.device()).subtract((at, at), entry.bytes);
             self.device(Some(device)).add((entry.returned_at, at), entry.bytes);
         }
     }
@@ -251,7 +251,7 @@ impl Totals {
     /// Updates the size of a live allocation that is not device memory when it becomes known.
     pub(in crate::ledger) fn resize(&mut self, entry: &AllocationEntry, bytes: u64) {
         let kind = &mut self.kinds[entry.kind.index()];
-        kind.take(entry.bytes);
+        kind.subtract(entry.bytes);
         kind.add(bytes);
     }
 
@@ -267,8 +267,8 @@ impl Totals {
 
     /// All kinds with allocations.
     pub(in crate::ledger) fn kinds(&self) -> Vec<KindView> {
-        let held = MemoryKind::ALL.into_iter().zip(&self.kinds).filter(|(_, held)| held.count > 0);
-        held.map(|(kind, held)| held.view(kind)).collect()
+        let live = MemoryKind::ALL.into_iter().zip(&self.kinds).filter(|(_, total)| total.count > 0);
+        live.map(|(kind, total)| total.view(kind)).collect()
     }
 
     fn position(&self, device: Option<DeviceId>) -> Result<usize, usize> {
@@ -292,7 +292,7 @@ impl DeviceTotal {
         self.bounds.add(call, bytes);
     }
 
-    fn take(&mut self, call: Call, bytes: u64) {
+    fn subtract(&mut self, call: Call, bytes: u64) {
         self.live.subtract(bytes);
         self.bounds.subtract(call, bytes);
     }
@@ -328,7 +328,7 @@ mod tests {
         let mut totals = Totals::new(Timestamp(1));
         let big = entry(MemoryKind::Device, 10, 5, Some(0));
         totals.add(&big, CALL);
-        totals.take(&big, CALL);
+        totals.subtract(&big, CALL);
         totals.add(&entry(MemoryKind::Device, 10, 7, Some(0)), CALL);
         assert_eq!((totals.peak.bytes(), totals.peak_at), (Bytes(10), Timestamp(5)));
     }
@@ -350,8 +350,8 @@ mod tests {
         totals.add(&huge, CALL);
         totals.add(&huge, CALL);
         assert_eq!(totals.live.bytes(), Bytes(u64::MAX));
-        totals.take(&huge, CALL);
-        totals.take(&huge, CALL);
+        totals.subtract(&huge, CALL);
+        totals.subtract(&huge, CALL);
         assert_eq!(totals.live.bytes(), Bytes(0));
     }
 

@@ -21,7 +21,7 @@ struct RecordedAnomaly {
     site: Option<SiteId>,
     device: Option<DeviceId>,
     kind: MemoryKind,
-    what: AnomalyKind,
+    details: AnomalyKind,
 }
 
 /// Detectors and anomalies of one process.
@@ -49,14 +49,14 @@ impl AnomalyLog {
         if !is_own(entry.kind) {
             return;
         }
-        if let Some(usual) = self.sizes.add(entry.bytes, site) {
+        if let Some(baseline) = self.sizes.add(entry.bytes, site) {
             self.growths.mark_explained(entry.bytes);
-            let what = AnomalyKind::Size {
+            let details = AnomalyKind::Size {
                 key: entry.key(),
                 bytes: Bytes(entry.bytes),
-                usual: usual.bytes,
-                of: usual.of,
-                of_site: usual.of_site,
+                baseline: baseline.bytes,
+                of: baseline.of,
+                of_site: baseline.of_site,
                 live: true,
             };
             self.record(RecordedAnomaly {
@@ -65,21 +65,21 @@ impl AnomalyLog {
                 site: entry.site(),
                 device: entry.device(),
                 kind: entry.kind,
-                what,
+                details,
             });
         }
     }
 
     fn record_growth(&mut self, grown: GrowthAnomaly) {
-        let GrowthAnomaly { at, bytes, within, usual } = grown;
-        let what = AnomalyKind::Growth { bytes, within, usual };
+        let GrowthAnomaly { at, bytes, within, baseline } = grown;
+        let details = AnomalyKind::Growth { bytes, within, baseline };
         self.record(RecordedAnomaly {
             at,
             tid: None,
             site: None,
             device: None,
             kind: MemoryKind::Device,
-            what,
+            details,
         });
     }
 
@@ -90,9 +90,9 @@ impl AnomalyLog {
     }
 
     /// Baseline of an allocation that is a size anomaly.
-    pub(in crate::ledger) fn of(&self, entry: &AllocationEntry) -> Option<Bytes> {
-        self.recorded.iter().find_map(|recorded| match recorded.what {
-            AnomalyKind::Size { key, usual, .. } if is(entry, key, recorded.at) => Some(usual),
+    pub(in crate::ledger) fn baseline(&self, entry: &AllocationEntry) -> Option<Bytes> {
+        self.recorded.iter().find_map(|recorded| match recorded.details {
+            AnomalyKind::Size { key, baseline, .. } if is_entry(entry, key, recorded.at) => Some(baseline),
             _ => None,
         })
     }
@@ -113,8 +113,8 @@ const fn is_own(kind: MemoryKind) -> bool {
     own && !kind.is_static()
 }
 
-fn is(entry: &AllocationEntry, key: AllocationKey, began: Timestamp) -> bool {
-    entry.key() == key && entry.returned_at == began
+fn is_entry(entry: &AllocationEntry, key: AllocationKey, allocated_at: Timestamp) -> bool {
+    entry.key() == key && entry.returned_at == allocated_at
 }
 
 /// Anomalies of a process for a snapshot: those not reported yet, or all.
@@ -123,8 +123,8 @@ pub(in crate::ledger) fn views(
     all: bool,
     registry: &SiteRegistry,
 ) -> Vec<Anomaly> {
-    let unusual = &process.unusual;
-    let from = if all { 0 } else { unusual.shown };
+    let log = &process.anomaly_log;
+    let from = if all { 0 } else { log.shown };
     let view = |recorded: &RecordedAnomaly| {
         let site = registry.name(recorded.site);
         let thread = recorded.tid.and_then(|tid| process.threads.name(tid)).unwrap_or_default();
@@ -138,28 +138,28 @@ pub(in crate::ledger) fn views(
             frames: registry.frames_of(site),
             device: device(process, recorded),
             kind: recorded.kind,
-            what: live(process, recorded),
+            details: live(process, recorded),
         }
     };
-    unusual.recorded.iter().skip(from).map(view).collect()
+    log.recorded.iter().skip(from).map(view).collect()
 }
 
 /// Device, which may have become known since.
 fn device(process: &Process, recorded: &RecordedAnomaly) -> Option<DeviceId> {
-    let AnomalyKind::Size { key, .. } = recorded.what else { return recorded.device };
+    let AnomalyKind::Size { key, .. } = recorded.details else { return recorded.device };
     let found = process.allocations.find(key).map(|slot| &process.allocations.slab[slot]);
-    let own = found.filter(|entry| is(entry, key, recorded.at));
+    let own = found.filter(|entry| is_entry(entry, key, recorded.at));
     recorded.device.or_else(|| own?.device())
 }
 
 /// The anomaly, with its current live state.
 fn live(process: &Process, recorded: &RecordedAnomaly) -> AnomalyKind {
-    let mut what = recorded.what;
-    if let AnomalyKind::Size { key, live, .. } = &mut what {
+    let mut details = recorded.details;
+    if let AnomalyKind::Size { key, live, .. } = &mut details {
         let slot = process.allocations.find(*key);
-        *live = slot.is_some_and(|slot| is(&process.allocations.slab[slot], *key, recorded.at));
+        *live = slot.is_some_and(|slot| is_entry(&process.allocations.slab[slot], *key, recorded.at));
     }
-    what
+    details
 }
 
 /// Updates the names of sites whose stacks have been resolved since.

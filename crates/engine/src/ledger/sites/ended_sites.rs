@@ -79,12 +79,12 @@ mod tests {
 
     #[test]
     fn oldest_processes_are_merged_beyond_the_limit() {
-        let mut past = EndedSites::default();
-        past.push(Pid(1), table(0..0));
+        let mut ended_sites = EndedSites::default();
+        ended_sites.push(Pid(1), table(0..0));
         for pid in 2..=5 {
-            past.push(Pid(pid), table(0..30_000));
+            ended_sites.push(Pid(pid), table(0..30_000));
         }
-        let tables: Vec<_> = past.tables().collect();
+        let tables: Vec<_> = ended_sites.tables().collect();
         let pids: Vec<_> = tables.iter().map(|(pid, _)| pid.map(|pid| pid.0)).collect();
         assert_eq!(pids, [Some(4), Some(5), None]);
         let rows = || tables.iter().flat_map(|(_, table)| table.rows());

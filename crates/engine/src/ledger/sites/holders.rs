@@ -24,12 +24,12 @@ impl Ledger {
     #[must_use]
     pub fn holders(&self, filter: DeviceFilter) -> Vec<Holder> {
         let mut all: Vec<_> =
-            self.shown().filter_map(|process| self.holding(process, filter)).collect();
+            self.shown().filter_map(|process| self.holder(process, filter)).collect();
         all.sort_by_key(|one| (Reverse(one.live_bytes), one.key.pid));
         all
     }
 
-    fn holding(&self, process: &Process, filter: DeviceFilter) -> Option<Holder> {
+    fn holder(&self, process: &Process, filter: DeviceFilter) -> Option<Holder> {
         let mut sites: HashMap<Option<SiteId>, (ByteSum, u64)> = HashMap::new();
         let (mut live, mut allocations) = (ByteSum::default(), 0_u64);
         for (slab, walk) in walks(process) {
@@ -86,11 +86,11 @@ impl Ledger {
 
     /// Adds names and frames that were resolved in the meantime to the sites of holders. Keeps the
     /// first `top` sites of each process; merges sites that turn out to have the same frames.
-    pub fn name_holdings(&self, holdings: &mut [Holder], top: usize) {
-        for holding in holdings {
+    pub fn resolve_holder_names(&self, holders: &mut [Holder], top: usize) {
+        for holder in holders {
             let mut named: Vec<HolderSite> = Vec::new();
             let mut indices: HashMap<SiteName, usize> = HashMap::new();
-            for mut one in std::mem::take(&mut holding.sites) {
+            for mut one in std::mem::take(&mut holder.sites) {
                 one.name = self.sites.name(one.site);
                 match indices.get(&one.name).and_then(|index| named.get_mut(*index)) {
                     Some(same) => {
@@ -110,7 +110,7 @@ impl Ledger {
             for one in &mut named {
                 one.frames = self.sites.frames_of(one.name);
             }
-            holding.sites = named;
+            holder.sites = named;
         }
     }
 

@@ -82,13 +82,13 @@ impl ResourceKind {
 
 impl SiteRef {
     /// Unique number of a source and resource kind.
-    fn number(self, held: ResourceKind) -> u64 {
+    fn number(self, resource: ResourceKind) -> u64 {
         let source = match self {
             Self::Site(site) => u64::from(site.0),
             Self::Unknown => 1 << 32,
             Self::Other => 2 << 32,
         };
-        source << 8 | held.number()
+        source << 8 | resource.number()
     }
 }
 
@@ -96,7 +96,7 @@ impl SiteRef {
 #[derive(Clone, Debug)]
 pub(in crate::ledger) struct SiteRow {
     pub(in crate::ledger) source: SiteRef,
-    pub(in crate::ledger) held: ResourceKind,
+    pub(in crate::ledger) resource: ResourceKind,
     pub(in crate::ledger) live: ByteSum,
     pub(in crate::ledger) count: u64,
     /// Total of all allocations.
@@ -111,11 +111,11 @@ pub(in crate::ledger) struct SiteRow {
     pub(in crate::ledger) first: Timestamp,
     pub(in crate::ledger) last: Timestamp,
     /// Sum of the allocation times of live allocations, and sum of the lifetimes of freed ones.
-    began_sum: ByteSum,
-    life_sum: ByteSum,
+    allocated_at_sum: ByteSum,
+    lifetime_sum: ByteSum,
     /// Lifetimes of freed allocations.
-    pub(in crate::ledger) spans: LifetimeHistogram,
-    pub(in crate::ledger) course: GrowthHistory,
+    pub(in crate::ledger) lifetimes: LifetimeHistogram,
+    pub(in crate::ledger) history: GrowthHistory,
     pub(in crate::ledger) threads: AllocatingThreads,
     pub(in crate::ledger) devices: MajorityDevice,
     /// Number of live allocations of unknown size.
@@ -127,10 +127,10 @@ pub(in crate::ledger) struct SiteRow {
 }
 
 impl SiteRow {
-    pub(in crate::ledger) fn new(source: SiteRef, held: ResourceKind, at: Timestamp) -> Self {
+    pub(in crate::ledger) fn new(source: SiteRef, resource: ResourceKind, at: Timestamp) -> Self {
         Self {
             source,
-            held,
+            resource,
             live: ByteSum::default(),
             count: 0,
             total: ByteSum::default(),
@@ -140,10 +140,10 @@ impl SiteRow {
             freed: 0,
             first: at,
             last: at,
-            began_sum: ByteSum::default(),
-            life_sum: ByteSum::default(),
-            spans: LifetimeHistogram::default(),
-            course: GrowthHistory::default(),
+            allocated_at_sum: ByteSum::default(),
+            lifetime_sum: ByteSum::default(),
+            lifetimes: LifetimeHistogram::default(),
+            history: GrowthHistory::default(),
             threads: AllocatingThreads::Unset,
             devices: MajorityDevice::default(),
             unknown_sizes: 0,
@@ -163,7 +163,7 @@ impl SiteRow {
 
     /// Live quantity, as the classifier uses it.
     pub(in crate::ledger) fn quantity(&self) -> u64 {
-        match self.held {
+        match self.resource {
             ResourceKind::Memory(_) => self.live.bytes().0,
             ResourceKind::Object(_) => self.count,
         }
@@ -171,17 +171,17 @@ impl SiteRow {
 
     /// Mean age of live allocations.
     pub(in crate::ledger) fn mean_age(&self, at: Timestamp) -> Nanos {
-        if self.count == 0 { Nanos(0) } else { at - Timestamp(self.began_sum.mean(self.count)) }
+        if self.count == 0 { Nanos(0) } else { at - Timestamp(self.allocated_at_sum.mean(self.count)) }
     }
 
     /// Mean lifetime of freed allocations, if any.
     pub(in crate::ledger) fn mean_life(&self) -> Option<Nanos> {
-        (self.freed > 0).then(|| Nanos(self.life_sum.mean(self.freed)))
+        (self.freed > 0).then(|| Nanos(self.lifetime_sum.mean(self.freed)))
     }
 
     /// Contribution of one allocation to the quantity.
     const fn size(&self, bytes: u64) -> u64 {
-        match self.held {
+        match self.resource {
             ResourceKind::Memory(_) => bytes,
             ResourceKind::Object(_) => 1,
         }
@@ -189,7 +189,7 @@ impl SiteRow {
 
     /// Merges another row into this one.
     pub(in crate::ledger) fn merge(&mut self, other: &Self) {
-        self.course.merge(self.quantity(), &other.course, other.quantity());
+        self.history.merge(self.quantity(), &other.history, other.quantity());
         self.live = self.live.plus(other.live);
         self.count = self.count.saturating_add(other.count);
         self.total = self.total.plus(other.total);
@@ -199,9 +199,9 @@ impl SiteRow {
         self.freed = self.freed.saturating_add(other.freed);
         self.first = self.first.min(other.first);
         self.last = self.last.max(other.last);
-        self.began_sum = self.began_sum.plus(other.began_sum);
-        self.life_sum = self.life_sum.plus(other.life_sum);
-        self.spans.merge(&other.spans);
+        self.allocated_at_sum = self.allocated_at_sum.plus(other.allocated_at_sum);
+        self.lifetime_sum = self.lifetime_sum.plus(other.lifetime_sum);
+        self.lifetimes.merge(&other.lifetimes);
         self.threads = self.threads.and(other.threads);
         self.devices = self.devices.merge(other.devices);
         self.unknown_sizes = self.unknown_sizes.saturating_add(other.unknown_sizes);
@@ -263,8 +263,8 @@ impl SiteTable {
         entry: &AllocationEntry,
         tid: Tid,
     ) -> Option<SiteBaseline> {
-        let held = ResourceKind::Memory(entry.kind);
-        let row = self.record(entry.site(), held, entry.bytes, entry.returned_at);
+        let resource = ResourceKind::Memory(entry.kind);
+        let row = self.record(entry.site(), resource, entry.bytes, entry.returned_at);
         row.threads = row.threads.and(AllocatingThreads::One(tid));
         row.devices.add(entry.device());
         let before = SiteBaseline { count: row.allocations - 1, largest: row.largest };
@@ -276,63 +276,63 @@ impl SiteTable {
     pub(in crate::ledger) fn begin(
         &mut self,
         site: Option<SiteId>,
-        held: ResourceKind,
+        resource: ResourceKind,
         bytes: u64,
         at: Timestamp,
     ) {
-        self.record(site, held, bytes, at);
+        self.record(site, resource, bytes, at);
     }
 
     /// The same, on a device.
     pub(in crate::ledger) fn begin_on(
         &mut self,
         device: DeviceId,
-        (site, held): (Option<SiteId>, ResourceKind),
+        (site, resource): (Option<SiteId>, ResourceKind),
         bytes: u64,
         at: Timestamp,
     ) {
-        self.record(site, held, bytes, at).devices.add(Some(device));
+        self.record(site, resource, bytes, at).devices.add(Some(device));
     }
 
     fn record(
         &mut self,
         site: Option<SiteId>,
-        held: ResourceKind,
+        resource: ResourceKind,
         bytes: u64,
         at: Timestamp,
     ) -> &mut SiteRow {
         let start = self.start;
-        let row = self.row(site, held, at);
-        row.course.allocated(at - start, row.quantity(), row.size(bytes));
+        let row = self.row(site, resource, at);
+        row.history.allocated(at - start, row.quantity(), row.size(bytes));
         row.allocations += 1;
         row.count += 1;
-        row.began_sum.add(at.0);
+        row.allocated_at_sum.add(at.0);
         row.unknown_sizes += u64::from(bytes == 0);
         row.last = row.last.max(at);
         row.grow(bytes, at);
         row
     }
 
-    /// Records the end of an allocation or object that was created at `began`.
+    /// Records the end of an allocation or object that was created at `allocated_at`.
     pub(in crate::ledger) fn finish(
         &mut self,
-        (site, held): (Option<SiteId>, ResourceKind),
+        (site, resource): (Option<SiteId>, ResourceKind),
         bytes: u64,
-        began: Timestamp,
-        how: EndReason,
+        allocated_at: Timestamp,
+        reason: EndReason,
         at: Timestamp,
     ) {
         let start = self.start;
-        let row = self.row(site, held, at);
-        row.course.freed(began - start, at - start, row.quantity(), row.size(bytes));
+        let row = self.row(site, resource, at);
+        row.history.freed(allocated_at - start, at - start, row.quantity(), row.size(bytes));
         row.count = row.count.saturating_sub(1);
         row.live.subtract(bytes);
-        row.began_sum.subtract(began.0);
+        row.allocated_at_sum.subtract(allocated_at.0);
         row.unknown_sizes = row.unknown_sizes.saturating_sub(u64::from(bytes == 0));
-        if matches!(how, EndReason::Freed | EndReason::Replaced) {
+        if matches!(reason, EndReason::Freed | EndReason::Replaced) {
             row.freed += 1;
-            row.life_sum.add((at - began).0);
-            row.spans.add(at - began);
+            row.lifetime_sum.add((at - allocated_at).0);
+            row.lifetimes.add(at - allocated_at);
         }
     }
 
@@ -352,14 +352,14 @@ impl SiteTable {
     pub(in crate::ledger) fn remove(
         &mut self,
         entry: &AllocationEntry,
-        how: EndReason,
+        reason: EndReason,
         at: Timestamp,
         openings: u64,
     ) {
-        let held = ResourceKind::Memory(entry.kind);
-        self.finish((entry.site(), held), entry.bytes, entry.returned_at, how, at);
-        if openings != 1 && matches!(how, EndReason::Freed | EndReason::Replaced) {
-            let row = self.row(entry.site(), held, at);
+        let resource = ResourceKind::Memory(entry.kind);
+        self.finish((entry.site(), resource), entry.bytes, entry.returned_at, reason, at);
+        if openings != 1 && matches!(reason, EndReason::Freed | EndReason::Replaced) {
+            let row = self.row(entry.site(), resource, at);
             row.freed = row.freed.saturating_add(openings).saturating_sub(1);
         }
     }
@@ -375,7 +375,7 @@ impl SiteTable {
         let row = self.row(entry.site(), ResourceKind::Memory(entry.kind), at);
         let learned = u64::from(entry.bytes == 0 && bytes > 0);
         row.unknown_sizes = row.unknown_sizes.saturating_sub(learned);
-        row.course.resized(entry.returned_at - start, at - start, row.quantity(), more);
+        row.history.resized(entry.returned_at - start, at - start, row.quantity(), more);
         row.grow(more, at);
     }
 
@@ -387,61 +387,61 @@ impl SiteTable {
 
     /// Row of a site. A site that was first seen beyond the limit never gets its own row, so that
     /// its frees are counted in the same row as its allocations.
-    fn row(&mut self, site: Option<SiteId>, held: ResourceKind, at: Timestamp) -> &mut SiteRow {
+    fn row(&mut self, site: Option<SiteId>, resource: ResourceKind, at: Timestamp) -> &mut SiteRow {
         let source = match site {
             Some(_) if self.merged => SiteRef::Other,
             Some(site) => SiteRef::Site(site),
             None => SiteRef::Unknown,
         };
-        let number = source.number(held);
+        let number = source.number(resource);
         let hint = (number >> 8 ^ number) as usize % RECENT_ROW_CACHE;
         let slot = match self.recent.get(hint) {
             Some(&(known, slot)) if known == number => slot,
-            _ => self.look_up(source, held, at, hint),
+            _ => self.look_up(source, resource, at, hint),
         };
         &mut self.rows[slot as usize]
     }
 
-    fn look_up(&mut self, source: SiteRef, held: ResourceKind, at: Timestamp, hint: usize) -> u32 {
-        let slot = self.find(source, held).unwrap_or_else(|| self.open(source, held, at));
+    fn look_up(&mut self, source: SiteRef, resource: ResourceKind, at: Timestamp, hint: usize) -> u32 {
+        let slot = self.find(source, resource).unwrap_or_else(|| self.open(source, resource, at));
         if self.recent.is_empty() {
             self.recent = vec![(u64::MAX, 0); RECENT_ROW_CACHE];
         }
         if let Some(recent) = self.recent.get_mut(hint) {
-            *recent = (source.number(held), slot);
+            *recent = (source.number(resource), slot);
         }
         slot
     }
 
-    fn find(&self, source: SiteRef, held: ResourceKind) -> Option<u32> {
-        let number = source.number(held);
+    fn find(&self, source: SiteRef, resource: ResourceKind) -> Option<u32> {
+        let number = source.number(resource);
         let is = |slot: &u32| {
             let row = &self.rows[*slot as usize];
-            row.source.number(row.held) == number
+            row.source.number(row.resource) == number
         };
         self.index.find(self.hasher.hash_one(number), is).copied()
     }
 
     #[cold]
-    fn open(&mut self, source: SiteRef, held: ResourceKind, at: Timestamp) -> u32 {
+    fn open(&mut self, source: SiteRef, resource: ResourceKind, at: Timestamp) -> u32 {
         let is_site = matches!(source, SiteRef::Site(_));
-        let sites = if held.is_tensors() { &mut self.tensor_sites } else { &mut self.sites };
+        let sites = if resource.is_tensors() { &mut self.tensor_sites } else { &mut self.sites };
         if is_site && *sites >= MAX_SITE_ROWS {
-            let other = self.find(SiteRef::Other, held);
-            return other.unwrap_or_else(|| self.insert(SiteRow::new(SiteRef::Other, held, at)));
+            let other = self.find(SiteRef::Other, resource);
+            return other.unwrap_or_else(|| self.insert(SiteRow::new(SiteRef::Other, resource, at)));
         }
         *sites += usize::from(is_site);
-        self.insert(SiteRow::new(source, held, at))
+        self.insert(SiteRow::new(source, resource, at))
     }
 
     fn insert(&mut self, row: SiteRow) -> u32 {
         let slot = self.rows.len() as u32;
-        let number = row.source.number(row.held);
+        let number = row.source.number(row.resource);
         self.rows.push(row);
         let Self { rows, index, hasher, .. } = self;
         index.insert_unique(hasher.hash_one(number), slot, |slot| {
             let row = &rows[*slot as usize];
-            hasher.hash_one(row.source.number(row.held))
+            hasher.hash_one(row.source.number(row.resource))
         });
         slot
     }
@@ -477,7 +477,7 @@ impl SiteTable {
             if matches!(row.source, SiteRef::Site(_)) {
                 row.source = SiteRef::Other;
             }
-            match self.find(row.source, row.held) {
+            match self.find(row.source, row.resource) {
                 Some(slot) => self.rows[slot as usize].merge(&row),
                 None => drop(self.insert(row)),
             }
@@ -487,15 +487,15 @@ impl SiteTable {
     /// Frees memory that is only needed while rows change.
     pub(in crate::ledger) fn freeze(&mut self) {
         self.recent = Vec::new();
-        self.rows.iter_mut().for_each(|row| row.course.shrink_to_fit());
+        self.rows.iter_mut().for_each(|row| row.history.shrink_to_fit());
         self.rows.shrink_to_fit();
     }
 
     /// Merges the rows of a frozen table.
     pub(in crate::ledger) fn absorb(&mut self, other: Self) {
         for row in other.rows {
-            let (source, held, first) = (row.source, row.held, row.first);
-            let slot = self.find(source, held).unwrap_or_else(|| self.open(source, held, first));
+            let (source, resource, first) = (row.source, row.resource, row.first);
+            let slot = self.find(source, resource).unwrap_or_else(|| self.open(source, resource, first));
             let own = &mut self.rows[slot as usize];
             if own.allocations == 0 {
                 *own = SiteRow { source: own.source, ..row };
@@ -555,17 +555,17 @@ mod tests {
     #[test]
     fn lifetimes_are_counted_by_power_of_two() {
         let mut table = SiteTable::starting_at(Timestamp(0));
-        for (lived, how) in
+        for (lifetime, reason) in
             [(0, EndReason::Freed), (3, EndReason::Freed), (1024, EndReason::Replaced)]
         {
             table.add(&entry(1, 8), Tid(1));
-            table.remove(&entry(1, 8), how, Timestamp(10 + lived), 1);
+            table.remove(&entry(1, 8), reason, Timestamp(10 + lifetime), 1);
         }
         table.add(&entry(1, 8), Tid(1));
         table.remove(&entry(1, 8), EndReason::Released, Timestamp(1 << 30), 1);
         let row = &table.rows()[0];
-        assert_eq!(row.spans.iter().collect::<Vec<_>>(), [(0, 1), (1, 1), (10, 1)]);
-        assert_eq!((row.freed, row.spans.max()), (3, Some(Nanos(1024))));
+        assert_eq!(row.lifetimes.iter().collect::<Vec<_>>(), [(0, 1), (1, 1), (10, 1)]);
+        assert_eq!((row.freed, row.lifetimes.max()), (3, Some(Nanos(1024))));
     }
 
     #[test]

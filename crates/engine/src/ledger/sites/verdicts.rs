@@ -86,8 +86,8 @@ impl SiteVerdicts {
             .map(|one| {
                 let tensors = torch.tensors(one.device, process, at)?;
                 Some(CacheTensors {
-                    per_hour: rate(&suspects, one.device, true),
-                    cache_per_hour: rate(&cache, one.device, false),
+                    growth_per_hour: rate(&suspects, one.device, true),
+                    cache_growth_per_hour: rate(&cache, one.device, false),
                     ..tensors
                 })
             })
@@ -138,7 +138,7 @@ impl SiteVerdicts {
 /// Everything of one resource kind from one call stack.
 struct SiteTotals<'a> {
     name: SiteName,
-    subject: Resource,
+    resource: Resource,
     rows: &'a [(SiteName, ResourceKind, &'a SiteRow)],
     live: u64,
     peak: u64,
@@ -154,14 +154,14 @@ pub(in crate::ledger) fn of(
     registry: &SiteRegistry,
 ) -> SiteVerdicts {
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
-    let rows = biggest(process, at).into_iter();
-    let mut rows: Vec<_> = rows.map(|row| (name(row.source, registry), row.held, row)).collect();
-    rows.sort_unstable_by_key(|(name, held, row)| (*name, *held, row.source));
+    let rows = largest(process, at).into_iter();
+    let mut rows: Vec<_> = rows.map(|row| (name(row.source, registry), row.resource, row)).collect();
+    rows.sort_unstable_by_key(|(name, kind, row)| (*name, *kind, row.source));
     let sites = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
     let mut sites: Vec<_> = sites.filter_map(|rows| SiteTotals::of(rows, process, at)).collect();
     sites.sort_unstable_by_key(|site| {
-        let bytes = site.subject.is_bytes();
-        (Reverse((bytes, site.live, site.peak)), site.name, site.subject)
+        let bytes = site.resource.is_bytes();
+        (Reverse((bytes, site.live, site.peak)), site.name, site.resource)
     });
     let mut verdicts = SiteVerdicts::default();
     let mut checked = 0;
@@ -189,16 +189,16 @@ fn is_cache(one: &SiteVerdict) -> bool {
 }
 
 /// Rows to classify; see [`MAX_ROWS`].
-fn biggest(process: &Process, at: Timestamp) -> Vec<&SiteRow> {
+fn largest(process: &Process, at: Timestamp) -> Vec<&SiteRow> {
     let start = process.sites.start();
     let rank = |row: &SiteRow| {
-        let bytes = matches!(row.held, ResourceKind::Memory(_));
+        let bytes = matches!(row.resource, ResourceKind::Memory(_));
         let (first, last) = (row.first - start, row.last - start);
         let may_leak = leak::may_leak(row.count, first, last, at - start);
         (may_leak, bytes, row.quantity(), row.peak)
     };
     let rows = process.sites.rows().iter();
-    let rows = rows.filter(|row| row.allocations > 0 && subject(row.held).is_some());
+    let rows = rows.filter(|row| row.allocations > 0 && resource(row.resource).is_some());
     let mut rows: Vec<_> = rows.map(|row| (Reverse(rank(row)), row)).collect();
     if rows.len() > MAX_ROWS {
         rows.select_nth_unstable_by_key(MAX_ROWS / 2, |(rank, _)| *rank);
@@ -212,10 +212,10 @@ fn biggest(process: &Process, at: Timestamp) -> Vec<&SiteRow> {
 }
 
 /// Resource that is classified; `None` for memory that the program cannot free or does not own.
-const fn subject(held: ResourceKind) -> Option<Resource> {
-    match held {
+const fn resource(kind: ResourceKind) -> Option<Resource> {
+    match kind {
         ResourceKind::Object(kind) => Some(Resource::Objects(kind)),
-        ResourceKind::Memory(kind) => leak::subject(kind),
+        ResourceKind::Memory(kind) => leak::resource(kind),
     }
 }
 
@@ -225,7 +225,7 @@ impl<'a> SiteTotals<'a> {
         process: &Process,
         at: Timestamp,
     ) -> Option<Self> {
-        let (name, held, _) = *rows.first()?;
+        let (name, kind, _) = *rows.first()?;
         let all = || rows.iter().map(|(_, _, row)| *row);
         let sum =
             |of: fn(&SiteRow) -> u64| all().fold(0_u64, |sum, row| sum.saturating_add(of(row)));
@@ -235,7 +235,7 @@ impl<'a> SiteTotals<'a> {
         let count = sum(|row| row.count);
         Some(Self {
             name,
-            subject: subject(held)?,
+            resource: resource(kind)?,
             rows,
             live: sum(SiteRow::quantity),
             peak: sum(|row| row.peak.bytes().0),
@@ -254,17 +254,17 @@ impl<'a> SiteTotals<'a> {
         let merged = merged.flatten();
         let row = merged.as_ref().or(one);
         let frames = registry.frames_of(self.name);
-        let named = !matches!(self.name, SiteName::Unknown | SiteName::Other);
+        let has_stack = !matches!(self.name, SiteName::Unknown | SiteName::Other);
         let (verdict, confidence, evidence) = row.map_or_else(
             || (Verdict::NotEnoughData, Confidence::Possible, Evidence::default()),
-            |row| leak::classify(&case(row, process, at, named)),
+            |row| leak::classify(&observation(row, process, at, has_stack)),
         );
         SiteVerdict {
             pid: Some(process.key.pid),
             process: process.name.clone(),
             site: self.name,
             frames,
-            resource: self.subject,
+            resource: self.resource,
             device: row.and_then(|row| device(row, process)),
             thread: row.and_then(|row| thread(row, process)),
             verdict,
@@ -274,38 +274,38 @@ impl<'a> SiteTotals<'a> {
     }
 }
 
-fn case<'a>(
+fn observation<'a>(
     row: &'a SiteRow,
     process: &Process,
     at: Timestamp,
-    named: bool,
+    has_stack: bool,
 ) -> SiteObservation<'a> {
     let start = process.sites.start();
     SiteObservation {
-        course: &row.course,
-        spans: &row.spans,
+        history: &row.history,
+        lifetimes: &row.lifetimes,
         live: row.quantity(),
         live_count: row.count,
-        begun: row.allocations,
-        ended: row.freed,
+        allocated: row.allocations,
+        freed: row.freed,
         mean_age: row.mean_age(at),
         mean_life: row.mean_life(),
         first: row.first - start,
         last: row.last - start,
         now: at - start,
         has_ended: process.ended.is_some(),
-        has_stack: named,
+        has_stack,
     }
 }
 
 /// Device of most allocations; if unknown, the only device that the process uses. Host memory has
 /// no device, whatever context it was allocated in.
 fn device(row: &SiteRow, process: &Process) -> Option<DeviceId> {
-    if row.held.kind().is_some_and(|kind| kind.layer() == MemoryLayer::Host) {
+    if row.resource.kind().is_some_and(|kind| kind.layer() == MemoryLayer::Host) {
         return None;
     }
     let only = match process.totals.devices() {
-        [only] if row.held.takes_device_memory() => only.device,
+        [only] if row.resource.takes_device_memory() => only.device,
         _ => None,
     };
     row.devices.device().or(only)

@@ -29,18 +29,18 @@ pub(in crate::ledger) enum SiteListKind {
 }
 
 impl SiteListKind {
-    fn lists(self, held: ResourceKind) -> bool {
+    fn lists(self, resource: ResourceKind) -> bool {
         match self {
-            Self::Memory => !held.is_tensors(),
-            Self::Tensors => held.is_tensors(),
+            Self::Memory => !resource.is_tensors(),
+            Self::Tensors => resource.is_tensors(),
         }
     }
 
     /// Whether a row is included in the totals of its site.
-    fn counts(self, held: ResourceKind) -> bool {
+    fn counts(self, resource: ResourceKind) -> bool {
         match self {
-            Self::Memory => held.takes_device_memory(),
-            Self::Tensors => held.is_tensors(),
+            Self::Memory => resource.takes_device_memory(),
+            Self::Tensors => resource.is_tensors(),
         }
     }
 }
@@ -52,33 +52,33 @@ type NamedRow<'a> = (SiteName, usize, &'a SiteRow);
 /// that have objects; and the total number of sites.
 pub(in crate::ledger) fn list(
     tables: &[OwnedTable<'_>],
-    about: SiteListKind,
+    list_kind: SiteListKind,
     at: Timestamp,
-    view: &SnapshotOptions,
+    options: &SnapshotOptions,
     registry: &SiteRegistry,
 ) -> (Vec<SiteView>, u64) {
     let rows = tables.iter().enumerate().flat_map(|(table, (_, sites))| {
-        let rows = sites.rows().iter().filter(move |row| about.lists(row.held));
+        let rows = sites.rows().iter().filter(move |row| list_kind.lists(row.resource));
         rows.map(move |row| (name(row.source, registry), table, row))
     });
     let mut rows: Vec<NamedRow<'_>> = rows.collect();
-    rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.held, row.source));
+    rows.sort_unstable_by_key(|(name, table, row)| (*name, *table, row.resource, row.source));
     let mut groups: Vec<_> = rows.chunk_by(|(a, ..), (b, ..)| a == b).collect();
     let total = groups.len();
-    groups.sort_by_cached_key(|group| rank(group, about, view.sort));
-    let mut others = groups.split_off(view.top_sites.min(total));
-    others.retain(|group| made(group) != (0, 0));
-    others.sort_by_cached_key(|group| Reverse(made(group)));
-    others.truncate(view.top_sites);
+    groups.sort_by_cached_key(|group| rank(group, list_kind, options.sort));
+    let mut others = groups.split_off(options.top_sites.min(total));
+    others.retain(|group| object_counts(group) != (0, 0));
+    others.sort_by_cached_key(|group| Reverse(object_counts(group)));
+    others.truncate(options.top_sites);
     groups.extend(others);
-    let shown = groups.into_iter().map(|group| site(group, about, tables, at, registry));
+    let shown = groups.into_iter().map(|group| site(group, list_kind, tables, at, registry));
     (shown.collect(), total as u64)
 }
 
 /// Number of allocations in some tables, and of those without a stack.
 pub(in crate::ledger) fn coverage(tables: &[OwnedTable<'_>]) -> (u64, u64) {
     let rows = tables.iter().flat_map(|(_, table)| table.rows());
-    let rows = rows.filter(|row| row.held.is_memory());
+    let rows = rows.filter(|row| row.resource.is_memory());
     rows.fold((0, 0), |(all, without), row| {
         let missing = if row.source == SiteRef::Unknown { row.allocations } else { 0 };
         (all + row.allocations, without + missing)
@@ -95,9 +95,9 @@ pub(in crate::ledger) fn name(source: SiteRef, registry: &SiteRegistry) -> SiteN
 
 fn counted<'a>(
     group: &'a [NamedRow<'_>],
-    about: SiteListKind,
+    list_kind: SiteListKind,
 ) -> impl Iterator<Item = &'a SiteRow> {
-    group.iter().map(|(_, _, row)| *row).filter(move |row| about.counts(row.held))
+    group.iter().map(|(_, _, row)| *row).filter(move |row| list_kind.counts(row.resource))
 }
 
 fn sum<'a>(rows: impl Iterator<Item = &'a SiteRow>, of: impl Fn(&SiteRow) -> ByteSum) -> ByteSum {
@@ -106,32 +106,32 @@ fn sum<'a>(rows: impl Iterator<Item = &'a SiteRow>, of: impl Fn(&SiteRow) -> Byt
 
 /// Rows of memory of any kind, or of tensors.
 fn bytes_of<'a>(group: &'a [NamedRow<'_>]) -> impl Iterator<Item = &'a SiteRow> {
-    group.iter().map(|(_, _, row)| *row).filter(|row| row.held.kind().is_some())
+    group.iter().map(|(_, _, row)| *row).filter(|row| row.resource.kind().is_some())
 }
 
 /// Number of objects: live, and ever created.
-fn made(group: &[NamedRow<'_>]) -> (u64, u64) {
-    let rows = group.iter().filter(|(_, _, row)| row.held.object().is_some());
+fn object_counts(group: &[NamedRow<'_>]) -> (u64, u64) {
+    let rows = group.iter().filter(|(_, _, row)| row.resource.object().is_some());
     rows.fold((0, 0), |(live, all), (_, _, row)| (live + row.count, all + row.allocations))
 }
 
 /// Sort key: by the order of the options, then by total bytes allocated, then by objects.
 fn rank(
     group: &[NamedRow<'_>],
-    about: SiteListKind,
+    list_kind: SiteListKind,
     sort: SortOrder,
 ) -> (u64, Reverse<u64>, Reverse<(u64, u64)>) {
-    let live = sum(counted(group, about), |row| row.live).bytes();
-    let count = counted(group, about).map(|row| row.count).sum();
+    let live = sum(counted(group, list_kind), |row| row.live).bytes();
+    let count = counted(group, list_kind).map(|row| row.count).sum();
     let first = bytes_of(group).map(|row| row.first).min();
     let all = sum(bytes_of(group), |row| row.total);
     let position = super::super::process_view::rank(sort, live, count, first);
-    (position, Reverse(all.bytes().0), Reverse(made(group)))
+    (position, Reverse(all.bytes().0), Reverse(object_counts(group)))
 }
 
 fn site(
     group: &[NamedRow<'_>],
-    about: SiteListKind,
+    list_kind: SiteListKind,
     tables: &[OwnedTable<'_>],
     at: Timestamp,
     registry: &SiteRegistry,
@@ -139,31 +139,31 @@ fn site(
     let name = group.first().map_or(SiteName::Unknown, |(name, ..)| *name);
     let (kinds, objects) = (by_kind(group), by_object(group));
     let all = merge_rows(kinds.iter());
-    let counted = merge_rows(kinds.iter().filter(|row| about.counts(row.held)));
+    let counted = merge_rows(kinds.iter().filter(|row| list_kind.counts(row.resource)));
     // Without memory, the times are those of objects.
     let any = all.clone().or_else(|| merge_rows(objects.iter()));
     let start = tables.first().map(|(_, table)| table.start()).unwrap_or_default();
     let totals = counted.as_ref();
-    let of = |what: fn(&SiteRow) -> u64| totals.map_or(0, what);
-    let bytes = |what: fn(&SiteRow) -> ByteSum| totals.map_or(Bytes(0), |row| what(row).bytes());
+    let count = |field: fn(&SiteRow) -> u64| totals.map_or(0, field);
+    let bytes = |field: fn(&SiteRow) -> ByteSum| totals.map_or(Bytes(0), |row| field(row).bytes());
     SiteView {
         name,
         frames: registry.frames_of(name),
         live_bytes: bytes(|row| row.live),
-        live_allocations: of(|row| row.count),
+        live_allocations: count(|row| row.count),
         grown: totals.map_or(0, |row| row.live.signed_difference(row.shown)),
         bytes_total: bytes(|row| row.total),
-        allocations_total: of(|row| row.allocations),
-        freed_total: of(|row| row.freed),
+        allocations_total: count(|row| row.allocations),
+        freed_total: count(|row| row.freed),
         peak_bytes: bytes(|row| row.peak),
         peak_at: totals.and_then(|row| row.peak_at),
         seen: any.as_ref().map(|row| (row.first, row.last)).unwrap_or_default(),
-        lifetimes: all.as_ref().map(|row| row.spans.iter().collect()).unwrap_or_default(),
-        longest_lifetime: all.as_ref().and_then(|row| row.spans.max()),
+        lifetimes: all.as_ref().map(|row| row.lifetimes.iter().collect()).unwrap_or_default(),
+        longest_lifetime: all.as_ref().and_then(|row| row.lifetimes.max()),
         growth: growth(totals, start, at),
         kinds: kinds.iter().filter_map(kind).collect(),
         objects: objects.iter().filter_map(object).collect(),
-        processes: processes(group, about, tables),
+        processes: processes(group, list_kind, tables),
     }
 }
 
@@ -174,7 +174,7 @@ fn by_kind(group: &[NamedRow<'_>]) -> Vec<SiteRow> {
             group
                 .iter()
                 .map(|(_, _, row)| *row)
-                .filter(move |row| row.held == ResourceKind::Memory(kind)),
+                .filter(move |row| row.resource == ResourceKind::Memory(kind)),
         )
     };
     MemoryKind::ALL.into_iter().filter_map(of).collect()
@@ -184,7 +184,7 @@ fn by_kind(group: &[NamedRow<'_>]) -> Vec<SiteRow> {
 fn by_object(group: &[NamedRow<'_>]) -> Vec<SiteRow> {
     let of = |kind: ObjectKind| {
         let rows = group.iter().map(|(_, _, row)| *row);
-        merge_rows(rows.filter(move |row| row.held == ResourceKind::Object(kind)))
+        merge_rows(rows.filter(move |row| row.resource == ResourceKind::Object(kind)))
     };
     ObjectKind::ALL.into_iter().filter_map(of).collect()
 }
@@ -197,14 +197,14 @@ fn merge_rows<'a>(mut rows: impl Iterator<Item = &'a SiteRow>) -> Option<SiteRow
 
 fn growth(counted: Option<&SiteRow>, start: Timestamp, at: Timestamp) -> SiteHistory {
     match counted {
-        Some(row) => row.course.history(start, at - start, row.live.bytes().0),
+        Some(row) => row.history.history(start, at - start, row.live.bytes().0),
         None => GrowthHistory::default().history(start, at - start, 0),
     }
 }
 
 fn kind(row: &SiteRow) -> Option<SiteKindView> {
     Some(SiteKindView {
-        kind: row.held.kind()?,
+        kind: row.resource.kind()?,
         live_bytes: row.live.bytes(),
         live_allocations: row.count,
         unknown_sizes: row.unknown_sizes,
@@ -217,7 +217,7 @@ fn kind(row: &SiteRow) -> Option<SiteKindView> {
 
 fn object(row: &SiteRow) -> Option<SiteObjectView> {
     Some(SiteObjectView {
-        kind: row.held.object()?,
+        kind: row.resource.object()?,
         live: row.count,
         created: row.allocations,
         destroyed: row.freed,
@@ -233,7 +233,7 @@ fn live_kinds(rows: &[NamedRow<'_>]) -> Vec<KindView> {
 /// Memory of each process, largest first.
 fn processes(
     group: &[NamedRow<'_>],
-    about: SiteListKind,
+    list_kind: SiteListKind,
     tables: &[OwnedTable<'_>],
 ) -> Vec<SiteProcess> {
     if tables.len() < 2 && tables.iter().all(|(pid, _)| pid.is_none()) {
@@ -244,13 +244,13 @@ fn processes(
         let (pid, _) = tables.get(*table)?;
         Some(SiteProcess {
             pid: *pid,
-            live_bytes: sum(counted(rows, about), |row| row.live).bytes(),
-            live_allocations: counted(rows, about).map(|row| row.count).sum(),
+            live_bytes: sum(counted(rows, list_kind), |row| row.live).bytes(),
+            live_allocations: counted(rows, list_kind).map(|row| row.count).sum(),
             kinds: live_kinds(rows),
         })
     };
     let by_table = group.chunk_by(|(_, a, _), (_, b, _)| a == b);
-    let mut held: Vec<_> = by_table.filter_map(of_one).collect();
-    held.sort_by_key(|one| (Reverse(one.live_bytes), Reverse(one.live_allocations), one.pid));
-    held
+    let mut processes: Vec<_> = by_table.filter_map(of_one).collect();
+    processes.sort_by_key(|one| (Reverse(one.live_bytes), Reverse(one.live_allocations), one.pid));
+    processes
 }

@@ -37,7 +37,7 @@ const TENSORS: ResourceKind = ResourceKind::Memory(MemoryKind::Torch);
 pub(in crate::ledger) struct TensorBlock {
     pub(in crate::ledger) address: u64,
     pub(in crate::ledger) bytes: u64,
-    began: Timestamp,
+    allocated_at: Timestamp,
     site: u32,
     pub(in crate::ledger) device: DeviceId,
 }
@@ -58,12 +58,12 @@ struct TorchDevice {
     peak_at: Timestamp,
     /// Allocated bytes over time.
     level: GrowthHistory,
-    seen: ByteSum,
+    tracked: ByteSum,
     blocks: u64,
     allocations: u64,
     frees: u64,
-    unknown_taken: u64,
-    refused: u64,
+    unmatched_frees: u64,
+    ooms_total: u64,
 }
 
 impl TorchDevice {
@@ -75,12 +75,12 @@ impl TorchDevice {
             peak: 0,
             peak_at: Timestamp(0),
             level: GrowthHistory::default(),
-            seen: ByteSum::default(),
+            tracked: ByteSum::default(),
             blocks: 0,
             allocations: 0,
             frees: 0,
-            unknown_taken: 0,
-            refused: 0,
+            unmatched_frees: 0,
+            ooms_total: 0,
         }
     }
 
@@ -94,12 +94,12 @@ impl TorchDevice {
     }
 
     fn add(&mut self, bytes: u64) {
-        self.seen.add(bytes);
+        self.tracked.add(bytes);
         self.blocks += 1;
     }
 
-    fn take(&mut self, bytes: u64) {
-        self.seen.subtract(bytes);
+    fn subtract(&mut self, bytes: u64) {
+        self.tracked.subtract(bytes);
         self.blocks = self.blocks.saturating_sub(1);
     }
 }
@@ -107,7 +107,7 @@ impl TorchDevice {
 /// PyTorch cache of one process.
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct TorchCache {
-    watch: Option<TensorTracking>,
+    tracking: Option<TensorTracking>,
     blocks: HashTable<TensorBlock>,
     hasher: DefaultHashBuilder,
     /// Ordered by device.
@@ -118,8 +118,8 @@ pub(in crate::ledger) struct TorchCache {
 
 impl TorchCache {
     /// Sets whether its calls are tracked.
-    pub(in crate::ledger) fn set_tracking(&mut self, watch: TensorTracking) {
-        self.watch = Some(watch);
+    pub(in crate::ledger) fn set_tracking(&mut self, tracking: TensorTracking) {
+        self.tracking = Some(tracking);
     }
 
     fn device(&mut self, device: DeviceId) -> &mut TorchDevice {
@@ -137,7 +137,7 @@ impl TorchCache {
         let hash = self.hasher.hash_one(address);
         let found = self.blocks.find_entry(hash, |block| block.address == address).ok()?;
         let block = found.remove().0;
-        self.device(block.device).take(block.bytes);
+        self.device(block.device).subtract(block.bytes);
         Some(block)
     }
 
@@ -155,22 +155,22 @@ impl TorchCache {
     }
 
     /// Removes a block.
-    fn end(&mut self, address: u64, how: EndReason, at: Timestamp, sites: &mut SiteTable) -> bool {
+    fn end(&mut self, address: u64, reason: EndReason, at: Timestamp, sites: &mut SiteTable) -> bool {
         let Some(block) = self.remove(address) else { return false };
-        sites.finish((block.site(), TENSORS), block.bytes, block.began, how, at);
+        sites.finish((block.site(), TENSORS), block.bytes, block.allocated_at, reason, at);
         true
     }
 
     fn observe(&mut self, event: &Event, call: &TensorEvent, sites: &mut SiteTable) {
         let at = event.time;
         self.device(call.device).update(call, at, sites.start());
-        match call.what {
+        match call.op {
             TensorOp::Allocated { address, bytes, site } => {
                 // Its free was lost: an allocated block is never returned again.
                 self.end(address, EndReason::Replaced, at, sites);
                 self.device(call.device).allocations += 1;
                 let (device, number) = (call.device, site.map_or(NIL, |site| site.0));
-                if self.insert(TensorBlock { address, bytes, began: at, site: number, device }) {
+                if self.insert(TensorBlock { address, bytes, allocated_at: at, site: number, device }) {
                     sites.begin_on(device, (site, TENSORS), bytes, at);
                 }
             }
@@ -178,9 +178,9 @@ impl TorchCache {
                 let known = self.end(address, EndReason::Freed, at, sites);
                 let device = self.device(call.device);
                 device.frees += 1;
-                device.unknown_taken += u64::from(!known);
+                device.unmatched_frees += u64::from(!known);
             }
-            TensorOp::OutOfMemory { .. } => self.device(call.device).refused += 1,
+            TensorOp::OutOfMemory { .. } => self.device(call.device).ooms_total += 1,
         }
     }
 
@@ -191,7 +191,7 @@ impl TorchCache {
         process: &Process,
     ) -> Option<Bytes> {
         let found = self.devices.iter().find(|one| one.device == device)?;
-        Some(Bytes(held(found, process).saturating_sub(found.allocated)))
+        Some(Bytes(reserved_bytes(found, process).saturating_sub(found.allocated)))
     }
 
     /// Tensors of a device, or of the only one if the device is unknown; without growth rates.
@@ -209,9 +209,9 @@ impl TorchCache {
         Some(CacheTensors {
             live: found.allocated,
             peak: found.peak,
-            cache: held(found, process),
-            per_hour: 0,
-            cache_per_hour: 0,
+            cache: reserved_bytes(found, process),
+            growth_per_hour: 0,
+            cache_growth_per_hour: 0,
             bounded: is_bounded(&found.level, at - process.sites.start(), found.allocated),
         })
     }
@@ -224,11 +224,11 @@ impl TorchCache {
             devices: self
                 .devices
                 .iter()
-                .map(|device| show(device, held(device, process), &in_use))
+                .map(|device| show(device, reserved_bytes(device, process), &in_use))
                 .collect(),
             lost: losses.own.tensors.saturating_add(losses.shared.tensors),
             unlisted: self.unlisted,
-            reason: match self.watch {
+            reason: match self.tracking {
                 Some(TensorTracking::Unavailable(reason)) => Some(reason),
                 _ if self.devices.is_empty() => driver_allocates(&process.sites),
                 _ => None,
@@ -248,14 +248,14 @@ impl Process {
 /// Without calls of the cache: whether each tensor is allocated from the driver.
 fn driver_allocates(sites: &SiteTable) -> Option<TensorsUnavailable> {
     let rows =
-        sites.rows().iter().filter(|row| row.held == ResourceKind::Memory(MemoryKind::Async));
+        sites.rows().iter().filter(|row| row.resource == ResourceKind::Memory(MemoryKind::Async));
     let calls = rows.fold(0_u64, |sum, row| sum.saturating_add(row.allocations));
     (calls >= MIN_ASYNC_ALLOCATIONS).then_some(TensorsUnavailable::AsyncBackend)
 }
 
 /// Reserved bytes of the cache. The allocator does not report when it returns segments to the
 /// driver, but it cannot hold more than the live driver memory, if all of that is known.
-fn held(device: &TorchDevice, process: &Process) -> u64 {
+fn reserved_bytes(device: &TorchDevice, process: &Process) -> u64 {
     let losses = &process.losses;
     if process.before_trace || losses.own.events() > 0 || losses.shared.events() > 0 {
         return device.reserved;
@@ -278,11 +278,11 @@ fn show(
         peak: Bytes(device.peak),
         peak_at: device.peak_at,
         blocks: device.blocks,
-        seen_bytes: device.seen.bytes(),
-        given_total: device.allocations,
-        taken_total: device.frees,
-        unknown_taken: device.unknown_taken,
-        refused: device.refused,
+        tracked_bytes: device.tracked.bytes(),
+        allocations_total: device.allocations,
+        frees_total: device.frees,
+        unmatched_frees: device.unmatched_frees,
+        ooms_total: device.ooms_total,
         fragmentation: fragmentation(device, reserved, in_use),
     }
 }
@@ -294,7 +294,7 @@ fn fragmentation(
     reserved: u64,
     in_use: &Result<Vec<SegmentUsage>, FragmentationUnknown>,
 ) -> Result<CacheFragmentation, FragmentationUnknown> {
-    if device.seen.bytes() != Bytes(device.allocated) {
+    if device.tracked.bytes() != Bytes(device.allocated) {
         return Err(FragmentationUnknown::BlocksUnknown);
     }
     let in_use = in_use.as_ref().map_err(|reason| *reason)?;
@@ -304,9 +304,9 @@ fn fragmentation(
     if own.unknown {
         return Err(FragmentationUnknown::SegmentsUnknown);
     }
-    let used = own.free.plus(device.seen);
+    let used = own.free.plus(device.tracked);
     Ok(CacheFragmentation {
-        whole: ByteSum::from(reserved).minus(used).bytes(),
+        releasable: ByteSum::from(reserved).minus(used).bytes(),
         fragmented: own.free.bytes(),
         largest_gap: Bytes(own.largest_gap),
     })

@@ -108,7 +108,7 @@ pub static INCIDENTS: Metric = counter(
 );
 
 /// Exports, by exporter and outcome.
-pub static ONWARD: Metric = counter(
+pub static EXPORTS: Metric = counter(
     "vramscope_exports_total",
     "",
     &["exporter", "outcome"],

@@ -41,7 +41,7 @@ const fn gauge(
     bound: Cardinality,
     help: &'static str,
 ) -> Metric {
-    Metric { name, sort: MetricType::Gauge, unit, help, labels, bound }
+    Metric { name, metric_type: MetricType::Gauge, unit, help, labels, bound }
 }
 
 const fn counter(
@@ -51,7 +51,7 @@ const fn counter(
     bound: Cardinality,
     help: &'static str,
 ) -> Metric {
-    Metric { name, sort: MetricType::Counter, unit, help, labels, bound }
+    Metric { name, metric_type: MetricType::Counter, unit, help, labels, bound }
 }
 
 const fn info(
@@ -60,7 +60,7 @@ const fn info(
     bound: Cardinality,
     help: &'static str,
 ) -> Metric {
-    Metric { name, sort: MetricType::Info, unit: "", help, labels, bound }
+    Metric { name, metric_type: MetricType::Info, unit: "", help, labels, bound }
 }
 
 /// All metrics, in the order of `/metrics`.
@@ -78,7 +78,7 @@ pub static ALL: &[&Metric] = &[
     &ALERTS,
     &NOTIFICATIONS,
     &INCIDENTS,
-    &ONWARD,
+    &EXPORTS,
     &PROCESSES,
     &ENDED,
     &NOT_FREED,

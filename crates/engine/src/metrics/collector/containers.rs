@@ -33,28 +33,28 @@ impl ContainerSeries {
         let mut all: BTreeMap<ContainerLabels, UsageByGpu> = BTreeMap::new();
         for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
             let Some(container) = process.container.as_deref() else { continue };
-            let held = all.entry(container_labels(Some(container))).or_default();
+            let usage = all.entry(container_labels(Some(container))).or_default();
             for (gpu, on) in process_memory::of(process, gpus) {
-                held.entry(gpu).or_default().merge(&on);
+                usage.entry(gpu).or_default().merge(&on);
             }
         }
         self.own.retain(|labels| all.contains_key(labels));
         let live =
-            |held: &UsageByGpu| held.values().fold(0_u64, |sum, on| sum.saturating_add(on.live));
+            |usage: &UsageByGpu| usage.values().fold(0_u64, |sum, on| sum.saturating_add(on.live));
         let mut new: Vec<_> =
             all.iter().filter(|(labels, _)| !self.own.contains(*labels)).collect();
-        new.sort_by_key(|(labels, held)| (Reverse(live(held)), *labels));
-        let left = room.saturating_sub(self.own.len());
+        new.sort_by_key(|(labels, usage)| (Reverse(live(usage)), *labels));
+        let free_slots = room.saturating_sub(self.own.len());
         let new: Vec<ContainerLabels> =
-            new.into_iter().take(left).map(|(labels, _)| labels.clone()).collect();
+            new.into_iter().take(free_slots).map(|(labels, _)| labels.clone()).collect();
         self.own.extend(new);
         let mut other = UsageByGpu::new();
-        for (labels, held) in &all {
+        for (labels, usage) in &all {
             if self.own.contains(labels) {
-                add_usage_samples(held, labels, gpus, out);
+                add_usage_samples(usage, labels, gpus, out);
                 continue;
             }
-            for (gpu, on) in held {
+            for (gpu, on) in usage {
                 other.entry(*gpu).or_default().merge(on);
             }
         }
@@ -63,12 +63,12 @@ impl ContainerSeries {
 }
 
 fn add_usage_samples(
-    held: &UsageByGpu,
+    usage: &UsageByGpu,
     labels: &ContainerLabels,
     gpus: GpuLabels<'_>,
     out: &mut SampleBuilder,
 ) {
-    for (gpu, on) in held {
+    for (gpu, on) in usage {
         let all: Vec<_> = gpus.labels(*gpu).into_iter().chain(labels.iter().cloned()).collect();
         if let Some(used) = on.used {
             out.push_integer(&catalog::CONTAINER_USED, all.clone(), used);

@@ -19,9 +19,9 @@ pub(super) struct ProcessCounters {
 impl ProcessCounters {
     pub(super) fn of(process: &ProcessView) -> Self {
         let ooms = process.failures.iter().filter(|failure| failure.code == OUT_OF_MEMORY);
-        let work = process.work.as_ref();
+        let activity = process.activity.as_ref();
         let copied = CopyDirection::ALL.map(|direction| {
-            let copies = work.into_iter().flat_map(|work| &work.copies);
+            let copies = activity.into_iter().flat_map(|activity| &activity.copies);
             let these = copies.filter(|copies| copies.direction == direction);
             these.fold(0_u64, |sum, copies| sum.saturating_add(copies.bytes.0))
         });
@@ -30,7 +30,7 @@ impl ProcessCounters {
             frees: process.frees_total,
             failures: process.failed_allocations,
             out_of_memory: ooms.fold(0, |sum, failure| sum.saturating_add(failure.count)),
-            launches: work.map_or(0, |work| work.launches),
+            launches: activity.map_or(0, |activity| activity.launches),
             copied,
         }
     }

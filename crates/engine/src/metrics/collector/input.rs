@@ -13,9 +13,9 @@ pub struct CollectorInput<'a> {
     /// GPUs of the host. Memory on any other GPU is exported with an unknown GPU.
     pub gpus: &'a [GpuInfo],
     /// The agent itself.
-    pub own: &'a AgentStats,
+    pub agent: &'a AgentStats,
     /// Describes a site in a few words; the result is sanitized and truncated.
-    pub place: fn(SiteName, &[Frame]) -> String,
+    pub location: fn(SiteName, &[Frame]) -> String,
 }
 
 /// A GPU of the host.
@@ -62,5 +62,5 @@ pub struct AgentStats {
     /// Incidents, by trigger and outcome.
     pub incidents: OutcomeCounts,
     /// Exports, by exporter and outcome.
-    pub onward: OutcomeCounts,
+    pub exports: OutcomeCounts,
 }

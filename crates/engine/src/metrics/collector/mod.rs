@@ -35,14 +35,14 @@ pub struct MetricsCollector {
     processes: ProcessSeries,
     containers: ContainerSeries,
     /// Counters of all processes, including ended ones.
-    done: ProcessCounters,
+    totals: ProcessCounters,
     out_of_memory: BTreeMap<Option<GpuId>, u64>,
     ended: u64,
     not_freed: u64,
     /// Kinds that have ever been live: those without live memory are exported as 0.
     kinds: [bool; MemoryKind::COUNT],
     /// Whether launches and copies are counted, according to at least one process.
-    counts_work: bool,
+    counts_activity: bool,
 }
 
 impl MetricsCollector {
@@ -53,39 +53,39 @@ impl MetricsCollector {
             limits,
             processes: ProcessSeries::default(),
             containers: ContainerSeries::default(),
-            done: ProcessCounters::default(),
+            totals: ProcessCounters::default(),
             out_of_memory: BTreeMap::new(),
             ended: 0,
             not_freed: 0,
             kinds: [false; MemoryKind::COUNT],
-            counts_work: false,
+            counts_activity: false,
         }
     }
 
     /// Returns all metrics for a snapshot.
-    pub fn observe(&mut self, now: &CollectorInput<'_>) -> MetricSet {
-        let gpus = GpuLabels(now.gpus);
-        let done = self.processes.observe(now.snapshot, self.limits.processes);
-        self.update_counters(now.snapshot, gpus, done);
+    pub fn observe(&mut self, input: &CollectorInput<'_>) -> MetricSet {
+        let gpus = GpuLabels(input.gpus);
+        let delta = self.processes.observe(input.snapshot, self.limits.processes);
+        self.update_counters(input.snapshot, gpus, delta);
         let mut out = SampleBuilder::new();
-        add_agent_stats(now.own, now.snapshot, &mut out);
-        self.add_host_samples(now, gpus, &mut out);
-        add_gpu_samples(now, gpus, &mut out);
-        self.processes.add_samples(now.snapshot, gpus, &mut out);
-        self.containers.add_samples(now.snapshot, gpus, self.limits.containers, &mut out);
-        sites::add_site_samples(now, self.limits.sites, &mut out);
-        sites::add_suspect_samples(now, gpus, self.limits.suspects, &mut out);
-        out.finish(&self.limits, now.gpus.len())
+        add_agent_stats(input.agent, input.snapshot, &mut out);
+        self.add_host_samples(input, gpus, &mut out);
+        add_gpu_samples(input, gpus, &mut out);
+        self.processes.add_samples(input.snapshot, gpus, &mut out);
+        self.containers.add_samples(input.snapshot, gpus, self.limits.containers, &mut out);
+        sites::add_site_samples(input, self.limits.sites, &mut out);
+        sites::add_suspect_samples(input, gpus, self.limits.suspects, &mut out);
+        out.finish(&self.limits, input.gpus.len())
     }
 
-    fn update_counters(&mut self, snapshot: &Snapshot, gpus: GpuLabels<'_>, done: ProcessCounters) {
-        self.done = self.done.plus(done);
+    fn update_counters(&mut self, snapshot: &Snapshot, gpus: GpuLabels<'_>, delta: ProcessCounters) {
+        self.totals = self.totals.plus(delta);
         for (gpu, times) in &snapshot.ooms_by_gpu {
             let count = self.out_of_memory.entry(gpus.known_gpu(*gpu)).or_default();
             *count = count.saturating_add(*times);
         }
         for process in &snapshot.processes {
-            self.counts_work |= process.work.is_some();
+            self.counts_activity |= process.activity.is_some();
             process.kinds.iter().for_each(|view| {
                 if let Some(seen) = self.kinds.get_mut(view.kind.index()) {
                     *seen = true;
@@ -100,31 +100,31 @@ impl MetricsCollector {
 
     fn add_host_samples(
         &self,
-        now: &CollectorInput<'_>,
+        input: &CollectorInput<'_>,
         gpus: GpuLabels<'_>,
         out: &mut SampleBuilder,
     ) {
-        let running = || now.snapshot.processes.iter().filter(|process| process.ended.is_none());
-        let ended = self.ended.saturating_add(now.own.unlisted_ends);
+        let running = || input.snapshot.processes.iter().filter(|process| process.ended.is_none());
+        let ended = self.ended.saturating_add(input.agent.unlisted_ends);
         let counts: [(&'static Metric, u64); 6] = [
             (&catalog::PROCESSES, running().count() as u64),
             (&catalog::ENDED, ended),
             (&catalog::NOT_FREED, self.not_freed),
-            (&catalog::ALLOCATIONS, self.done.allocations),
-            (&catalog::FREES, self.done.frees),
-            (&catalog::FAILURES, self.done.failures),
+            (&catalog::ALLOCATIONS, self.totals.allocations),
+            (&catalog::FREES, self.totals.frees),
+            (&catalog::FAILURES, self.totals.failures),
         ];
         for (metric, count) in counts {
             out.push_integer(metric, Vec::new(), count);
         }
-        if self.counts_work {
-            out.push_integer(&catalog::LAUNCHES, Vec::new(), self.done.launches);
-            for (direction, bytes) in CopyDirection::ALL.into_iter().zip(self.done.copied) {
+        if self.counts_activity {
+            out.push_integer(&catalog::LAUNCHES, Vec::new(), self.totals.launches);
+            for (direction, bytes) in CopyDirection::ALL.into_iter().zip(self.totals.copied) {
                 out.push_integer(&catalog::COPIED, vec![direction.name().into()], bytes);
             }
         }
         // Exported from the start, so that the first error is visible as an increase.
-        let all = now.gpus.iter().map(|gpu| Some(gpu.id)).chain([None]);
+        let all = input.gpus.iter().map(|gpu| Some(gpu.id)).chain([None]);
         for gpu in all {
             let count = self.out_of_memory.get(&gpu).copied().unwrap_or(0);
             out.push_integer(&catalog::OUT_OF_MEMORY, gpus.labels(gpu).into(), count);
@@ -140,34 +140,34 @@ impl MetricsCollector {
 }
 
 /// Adds samples of the host's GPUs.
-fn add_gpu_samples(now: &CollectorInput<'_>, gpus: GpuLabels<'_>, out: &mut SampleBuilder) {
+fn add_gpu_samples(input: &CollectorInput<'_>, gpus: GpuLabels<'_>, out: &mut SampleBuilder) {
     let mut live: BTreeMap<Option<GpuId>, u64> = BTreeMap::new();
-    for process in now.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
+    for process in input.snapshot.processes.iter().filter(|process| process.ended.is_none()) {
         for row in &process.devices {
             let sum = live.entry(gpus.known_gpu(row.gpu)).or_default();
             *sum = sum.saturating_add(row.live_bytes.0);
         }
     }
     let elsewhere = live.remove(&None);
-    for gpu in now.gpus {
+    for gpu in input.gpus {
         let labels = || Vec::from(gpus.labels(Some(gpu.id)));
-        let held = live.remove(&Some(gpu.id)).unwrap_or(0);
+        let live_bytes = live.remove(&Some(gpu.id)).unwrap_or(0);
         let mut named = labels();
         named.push(label(&gpu.name));
         out.push_integer(&catalog::GPU, named, 1);
-        out.push_integer(&catalog::GPU_LIVE, labels(), held);
+        out.push_integer(&catalog::GPU_LIVE, labels(), live_bytes);
         // Total memory is unknown if the driver could not be queried; then omit the values below.
         if gpu.total.0 == 0 {
             continue;
         }
         out.push_integer(&catalog::GPU_TOTAL, labels(), gpu.total.0);
-        let reported = now.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
+        let reported = input.snapshot.gpus.iter().find(|view| view.gpu == gpu.id);
         let Some(free) = reported.map(|view| view.free_bytes.0) else { continue };
         let used = gpu.total.0.saturating_sub(free);
         out.push_integer(&catalog::GPU_FREE, labels(), free);
         out.push_integer(&catalog::GPU_USED, labels(), used);
         // Traced memory on an unknown GPU may be on any of them.
-        let traced = held.saturating_add(elsewhere.unwrap_or(0));
+        let traced = live_bytes.saturating_add(elsewhere.unwrap_or(0));
         out.push_integer(&catalog::GPU_UNTRACKED, labels(), used.saturating_sub(traced));
     }
     if let Some(elsewhere) = elsewhere {
@@ -181,14 +181,14 @@ fn live_of(process: &ProcessView, kind: MemoryKind) -> u64 {
 }
 
 /// Adds samples about the agent itself.
-fn add_agent_stats(own: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuilder) {
-    out.push_integer(&catalog::BUILD, vec![label(&own.version)], 1);
-    out.push(&catalog::UP_SINCE, Vec::new(), SampleValue::Real(own.started));
-    out.push_integer(&catalog::READY, Vec::new(), u64::from(own.ready));
-    out.push(&catalog::OWN_CPU, Vec::new(), SampleValue::Real(own.cpu_seconds));
-    out.push_integer(&catalog::OWN_MEMORY, Vec::new(), own.memory.0);
-    out.push_integer(&catalog::DEGRADED, Vec::new(), own.degraded);
-    out.push_integer(&catalog::EVENTS, Vec::new(), own.events);
+fn add_agent_stats(agent: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuilder) {
+    out.push_integer(&catalog::BUILD, vec![label(&agent.version)], 1);
+    out.push(&catalog::UP_SINCE, Vec::new(), SampleValue::Real(agent.started));
+    out.push_integer(&catalog::READY, Vec::new(), u64::from(agent.ready));
+    out.push(&catalog::OWN_CPU, Vec::new(), SampleValue::Real(agent.cpu_seconds));
+    out.push_integer(&catalog::OWN_MEMORY, Vec::new(), agent.memory.0);
+    out.push_integer(&catalog::DEGRADED, Vec::new(), agent.degraded);
+    out.push_integer(&catalog::EVENTS, Vec::new(), agent.events);
     let lost = &snapshot.uncertainty.lost;
     for (class, count) in [
         ("allocations", lost.allocations),
@@ -204,21 +204,21 @@ fn add_agent_stats(own: &AgentStats, snapshot: &Snapshot, out: &mut SampleBuilde
         out.push_integer(&catalog::LOST, vec![class.into()], count);
     }
     out.push_integer(&catalog::EXACT, Vec::new(), u64::from(snapshot.uncertainty.exact()));
-    for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(own.http) {
+    for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(agent.http) {
         out.push_integer(&catalog::HTTP, vec![class.into()], count);
     }
     for severity in ["info", "warning", "critical"] {
-        let these = own.alerts.iter().filter(|(known, _)| &**known == severity);
+        let these = agent.alerts.iter().filter(|(known, _)| &**known == severity);
         let count = these.fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         out.push_integer(&catalog::ALERTS, vec![severity.into()], count);
     }
     for (metric, outcomes) in [
-        (&catalog::NOTIFICATIONS, &own.notifications),
-        (&catalog::INCIDENTS, &own.incidents),
-        (&catalog::ONWARD, &own.onward),
+        (&catalog::NOTIFICATIONS, &agent.notifications),
+        (&catalog::INCIDENTS, &agent.incidents),
+        (&catalog::EXPORTS, &agent.exports),
     ] {
-        for ((what, outcome), count) in outcomes {
-            out.push_integer(metric, vec![(*what).into(), (*outcome).into()], *count);
+        for ((name, outcome), count) in outcomes {
+            out.push_integer(metric, vec![(*name).into(), (*outcome).into()], *count);
         }
     }
 }
@@ -246,7 +246,7 @@ impl Metric {
 
 /// Upper limit of all samples on a host with this number of GPUs.
 #[must_use]
-pub fn most(limits: &SeriesLimits, gpus: usize) -> usize {
+pub fn max_total_samples(limits: &SeriesLimits, gpus: usize) -> usize {
     catalog::ALL
         .iter()
         .map(|metric| metric.max_samples(limits, gpus))

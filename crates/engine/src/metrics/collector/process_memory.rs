@@ -86,9 +86,9 @@ pub(super) fn gpu_of(
 
 /// Computes the memory of a process by GPU.
 pub(super) fn of(process: &ProcessView, gpus: GpuLabels<'_>) -> UsageByGpu {
-    let mut held = UsageByGpu::new();
+    let mut usage = UsageByGpu::new();
     for row in &process.devices {
-        let on = held.entry(gpus.known_gpu(row.gpu)).or_default();
+        let on = usage.entry(gpus.known_gpu(row.gpu)).or_default();
         on.live = on.live.saturating_add(row.live_bytes.0);
         // If two devices are parts of one GPU, the sum is an upper bound.
         on.peak = on.peak.saturating_add(row.peak_bytes.0);
@@ -97,12 +97,12 @@ pub(super) fn of(process: &ProcessView, gpus: GpuLabels<'_>) -> UsageByGpu {
         on.untracked = on.untracked.max(row.untracked().map(|bytes| bytes.0));
     }
     for pool in &process.pools {
-        let on = held.entry(gpu_of(process, pool.device, gpus)).or_default();
+        let on = usage.entry(gpu_of(process, pool.device, gpus)).or_default();
         add(&mut on.pool_used, Some(pool.used.0));
         add(&mut on.pool_reserved, pool.reserved.map(|reported| reported.bytes.0));
     }
     for cache in process.torch.iter().flat_map(|torch| &torch.devices) {
-        let on = held.entry(gpu_of(process, Some(cache.device), gpus)).or_default();
+        let on = usage.entry(gpu_of(process, Some(cache.device), gpus)).or_default();
         add(&mut on.cache_used, Some(cache.allocated.0));
         add(&mut on.cache_reserved, Some(cache.reserved.0));
         if let Ok(fragmentation) = cache.fragmentation {
@@ -111,5 +111,5 @@ pub(super) fn of(process: &ProcessView, gpus: GpuLabels<'_>) -> UsageByGpu {
             on.fragmented = Some((part, all.saturating_add(cache.reserved.0)));
         }
     }
-    held
+    usage
 }

@@ -49,23 +49,23 @@ impl ProcessSeries {
             if !now.can_follow(&tracked.seen) {
                 *tracked = TrackedProcess::default();
             }
-            let done = now.since(tracked.seen);
+            let delta = now.since(tracked.seen);
             tracked.seen = now.max_with(tracked.seen);
-            all = all.plus(done);
+            all = all.plus(delta);
             match &mut tracked.own {
-                Some(own) => *own = own.plus(done),
-                None => without.push((Reverse(process.live_bytes), process.key, done)),
+                Some(own) => *own = own.plus(delta),
+                None => without.push((Reverse(process.live_bytes), process.key, delta)),
             }
         }
         without.sort_unstable_by_key(|(live, key, _)| (*live, *key));
-        let mut left = room.saturating_sub(keys.len().saturating_sub(without.len()));
-        for (_, key, done) in without {
-            match self.tracked.get_mut(&key).filter(|_| left > 0) {
+        let mut free_slots = room.saturating_sub(keys.len().saturating_sub(without.len()));
+        for (_, key, delta) in without {
+            match self.tracked.get_mut(&key).filter(|_| free_slots > 0) {
                 Some(tracked) => {
-                    tracked.own = Some(done);
-                    left -= 1;
+                    tracked.own = Some(delta);
+                    free_slots -= 1;
                 }
-                None => self.add_to_other(done),
+                None => self.add_to_other(delta),
             }
         }
         all
@@ -83,18 +83,18 @@ impl ProcessSeries {
         let mut sum = ProcessCounters::default();
         for (key, all) in by_key {
             let tracked = self.tracked.remove(&key).unwrap_or_default();
-            let done = all.since(tracked.seen);
-            sum = sum.plus(done);
+            let delta = all.since(tracked.seen);
+            sum = sum.plus(delta);
             // Its own series end; its last increments are still included in the totals of the host.
             if tracked.own.is_none() {
-                self.add_to_other(done);
+                self.add_to_other(delta);
             }
         }
         sum
     }
 
-    fn add_to_other(&mut self, done: ProcessCounters) {
-        self.other = Some(self.other.unwrap_or_default().plus(done));
+    fn add_to_other(&mut self, delta: ProcessCounters) {
+        self.other = Some(self.other.unwrap_or_default().plus(delta));
     }
 
     fn own(&self, key: ProcessKey) -> Option<&ProcessCounters> {
@@ -111,37 +111,37 @@ impl ProcessSeries {
         let mut other = UsageByGpu::new();
         let (mut other_pinned, mut other_managed) = (0_u64, 0_u64);
         for process in snapshot.processes.iter().filter(|process| process.ended.is_none()) {
-            let held = process_memory::of(process, gpus);
+            let usage = process_memory::of(process, gpus);
             let (pinned, managed) = on_host(process);
             if let Some(own) = self.own(process.key) {
                 let labels = labels_of(process);
-                add_usage_samples(&held, &labels, gpus, out);
+                add_usage_samples(&usage, &labels, gpus, out);
                 add_host_samples(pinned, managed, &labels, out);
-                add_counter_samples(own, process.work.is_some(), &labels, out);
+                add_counter_samples(own, process.activity.is_some(), &labels, out);
                 continue;
             }
-            for (gpu, on) in &held {
+            for (gpu, on) in &usage {
                 other.entry(*gpu).or_default().merge(on);
             }
             other_pinned = other_pinned.saturating_add(pinned);
             other_managed = other_managed.saturating_add(managed);
         }
-        if let Some(tally) = &self.other {
+        if let Some(counters) = &self.other {
             let labels = [OTHER, OTHER, "", "", ""].map(Box::from);
             add_usage_samples(&other, &labels, gpus, out);
             add_host_samples(other_pinned, other_managed, &labels, out);
-            add_counter_samples(tally, true, &labels, out);
+            add_counter_samples(counters, true, &labels, out);
         }
     }
 }
 
 fn add_usage_samples(
-    held: &UsageByGpu,
+    usage: &UsageByGpu,
     labels: &[Box<str>],
     gpus: GpuLabels<'_>,
     out: &mut SampleBuilder,
 ) {
-    for (gpu, on) in held {
+    for (gpu, on) in usage {
         let all: Vec<_> = gpus.labels(*gpu).into_iter().chain(labels.iter().cloned()).collect();
         on.add_samples(out, &all);
     }
@@ -153,22 +153,22 @@ fn add_host_samples(pinned: u64, managed: u64, labels: &[Box<str>], out: &mut Sa
 }
 
 fn add_counter_samples(
-    tally: &ProcessCounters,
-    counts_work: bool,
+    counters: &ProcessCounters,
+    counts_activity: bool,
     labels: &[Box<str>],
     out: &mut SampleBuilder,
 ) {
     let counts: [(&'static Metric, u64); 4] = [
-        (&catalog::PROCESS_ALLOCATIONS, tally.allocations),
-        (&catalog::PROCESS_FREES, tally.frees),
-        (&catalog::PROCESS_FAILURES, tally.failures),
-        (&catalog::PROCESS_OUT_OF_MEMORY, tally.out_of_memory),
+        (&catalog::PROCESS_ALLOCATIONS, counters.allocations),
+        (&catalog::PROCESS_FREES, counters.frees),
+        (&catalog::PROCESS_FAILURES, counters.failures),
+        (&catalog::PROCESS_OUT_OF_MEMORY, counters.out_of_memory),
     ];
     for (metric, count) in counts {
         out.push_integer(metric, labels.into(), count);
     }
-    if counts_work {
-        out.push_integer(&catalog::PROCESS_LAUNCHES, labels.into(), tally.launches);
+    if counts_activity {
+        out.push_integer(&catalog::PROCESS_LAUNCHES, labels.into(), counters.launches);
     }
 }
 

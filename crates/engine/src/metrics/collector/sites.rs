@@ -37,7 +37,7 @@ struct SiteUsage {
 pub(super) fn add_site_samples(input: &CollectorInput<'_>, room: usize, out: &mut SampleBuilder) {
     let mut sites: BTreeMap<Box<str>, SiteUsage> = BTreeMap::new();
     for site in &input.snapshot.sites {
-        let location = || label(&(input.place)(site.name, &site.frames));
+        let location = || label(&(input.location)(site.name, &site.frames));
         let live = sites
             .entry(id(site.name))
             .or_insert_with(|| SiteUsage { location: location(), ..SiteUsage::default() });
@@ -77,8 +77,8 @@ fn everything(snapshot: &Snapshot) -> (u64, u64) {
 }
 
 /// Value of the label `resource`. Some memory kinds and object kinds have the same name.
-fn subject(subject: Resource) -> Box<str> {
-    match subject {
+fn resource_label(resource: Resource) -> Box<str> {
+    match resource {
         Resource::Memory(kind) => kind.name().into(),
         Resource::Tensors => "tensors".into(),
         Resource::Objects(kind) => format!("{}_objects", kind.name()).into(),
@@ -91,8 +91,8 @@ struct SuspectUsage {
     /// Whether they are objects rather than memory.
     are_objects: bool,
     live: u64,
-    per_hour: u64,
-    full_in: Option<Nanos>,
+    growth_per_hour: u64,
+    time_until_full: Option<Nanos>,
 }
 
 /// Adds samples of suspects, the worst with their own series; and the forecasts of full GPUs.
@@ -120,16 +120,16 @@ pub(super) fn add_suspect_samples(
         let Some((_, sum)) = all.get_mut(at) else { continue };
         let evidence = &suspect.evidence;
         sum.live = sum.live.saturating_add(evidence.live);
-        sum.per_hour = sum.per_hour.saturating_add(evidence.growth_per_hour);
+        sum.growth_per_hour = sum.growth_per_hour.saturating_add(evidence.growth_per_hour);
         if let Some(time) = evidence.time_until_full {
-            sum.full_in = Some(sum.full_in.map_or(time, |known| known.min(time)));
+            sum.time_until_full = Some(sum.time_until_full.map_or(time, |known| known.min(time)));
             if let Some(gpu) = gpu {
                 full.entry(gpu).and_modify(|known| *known = (*known).min(time)).or_insert(time);
             }
         }
     }
     for (labels, sum) in all.into_iter().take(room) {
-        if let Some(time) = sum.full_in {
+        if let Some(time) = sum.time_until_full {
             out.push(&catalog::SUSPECT_FULL_IN, labels.clone(), seconds(time));
         }
         let (growth, live) = if sum.are_objects {
@@ -137,7 +137,7 @@ pub(super) fn add_suspect_samples(
         } else {
             (&catalog::SUSPECT_GROWTH, &catalog::SUSPECT_LIVE)
         };
-        out.push(growth, labels.clone(), SampleValue::Real(sum.per_hour as f64 / 3600.0));
+        out.push(growth, labels.clone(), SampleValue::Real(sum.growth_per_hour as f64 / 3600.0));
         out.push_integer(live, labels, sum.live);
     }
     for (gpu, time) in full {
@@ -154,9 +154,9 @@ fn labels(
     input: &CollectorInput<'_>,
     gpus: GpuLabels<'_>,
 ) -> (Option<GpuId>, Vec<Box<str>>) {
-    let is_it =
+    let is_owner =
         |process: &&ProcessView| process.ended.is_none() && Some(process.key.pid) == suspect.pid;
-    let process = input.snapshot.processes.iter().find(is_it);
+    let process = input.snapshot.processes.iter().find(is_owner);
     let gpu = process.and_then(|process| gpu_of(process, suspect.device, gpus));
     let owner_labels = process.map_or_else(
         || {
@@ -165,7 +165,7 @@ fn labels(
         },
         labels_of,
     );
-    let location = label(&(input.place)(suspect.site, &suspect.frames));
-    let site_labels = [id(suspect.site), location, subject(suspect.resource)];
+    let location = label(&(input.location)(suspect.site, &suspect.frames));
+    let site_labels = [id(suspect.site), location, resource_label(suspect.resource)];
     (gpu, owner_labels.into_iter().chain(gpus.labels(gpu)).chain(site_labels).collect())
 }

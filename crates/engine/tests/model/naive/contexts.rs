@@ -23,10 +23,10 @@ impl Process {
     /// Memory that existed when the end of its context began, and was replaced since, ended with
     /// it.
     fn end_released(&mut self, context: ContextId, entered: Timestamp) {
-        let owed = self.superseded.len();
-        self.superseded
-            .retain(|old| old.context != Some(context) || old.began > entered || old.at < entered);
-        self.released_total += (owed - self.superseded.len()) as u64;
+        let before = self.pending_frees.len();
+        self.pending_frees
+            .retain(|old| old.context != Some(context) || old.allocated_at > entered || old.at < entered);
+        self.released_total += (before - self.pending_frees.len()) as u64;
     }
 
     pub(super) fn set_device(&mut self, context: ContextId, device: DeviceId) {
@@ -49,15 +49,15 @@ impl Process {
             if !live.kind.is_pooled() && live.device.is_none() && context.is_some() {
                 self.live[at].device = Some(device);
             } else if live.kind.is_pooled() && !live.of_graph() && live.pool.is_none() {
-                self.live[at].pool = Some(self.taken_from(device));
+                self.live[at].pool = Some(self.current_pool(device));
                 self.live[at].device = Some(device);
             }
         }
     }
 
     /// Returns the number of objects that became uncertain.
-    pub(super) fn change(&mut self, event: &Event, change: ContextCall) -> u64 {
-        let ends = match change {
+    pub(super) fn apply_context(&mut self, event: &Event, call: ContextCall) -> u64 {
+        let ends = match call {
             ContextCall::Destroyed { .. } => true,
             ContextCall::PrimaryReset { device } => {
                 let known = self.primaries.contains_key(&device);
@@ -72,7 +72,7 @@ impl Process {
         if ends {
             self.doubt.0 = event.time.max(self.newest);
         }
-        self.apply_change(event, change);
+        self.apply_call(event, call);
         if ends { self.doubt_objects() } else { 0 }
     }
 
@@ -105,8 +105,8 @@ impl Process {
         self.lost.other > 0 || self.shared_other > 0
     }
 
-    fn apply_change(&mut self, event: &Event, change: ContextCall) {
-        match change {
+    fn apply_call(&mut self, event: &Event, call: ContextCall) {
+        match call {
             ContextCall::Created { context, device } => {
                 self.any_ended |= self.contexts.contains_key(&context);
                 self.release(context, event.time);

@@ -56,9 +56,9 @@ impl Process {
                 self.captures.push(Capture { stream, thread, graph, since: at, nodes });
             }
             GraphCall::CaptureEnded { stream, graph } => self.end_capture(event, stream, graph),
-            GraphCall::AllocNode { graph, address, bytes, place } => {
+            GraphCall::AllocNode { graph, address, bytes, location } => {
                 self.make_room(AllocationKey::address(address), at);
-                let node = Node::Alloc(address, bytes, Some(place), None);
+                let node = Node::Alloc(address, bytes, Some(location), None);
                 self.graphs.entry(graph).or_default().push((node, at));
             }
             GraphCall::FreeNode { graph, address } => {
@@ -78,9 +78,9 @@ impl Process {
                 self.execs.retain(|id, known| *id != exec || known.since > entered);
             }
             GraphCall::GraphDestroyed { graph } => {
-                self.graphs.entry(graph).or_default().retain(|(_, made)| *made > entered);
+                self.graphs.entry(graph).or_default().retain(|(_, created_at)| *created_at > entered);
             }
-            GraphCall::ToldReserved { device, bytes } => {
+            GraphCall::ReservedReported { device, bytes } => {
                 self.graph_reserved.insert(device, DriverReported { bytes: Bytes(bytes), at });
             }
             GraphCall::Trimmed { device } => {
@@ -113,11 +113,11 @@ impl Process {
 
     /// The capture of a stream; `Some(None)`: perhaps one of another stream.
     fn capture(&self, event: &Event, stream: Option<StreamId>) -> Option<Option<usize>> {
-        let begun = |capture: &Capture| capture.since <= event.entry_time;
+        let has_begun = |capture: &Capture| capture.since <= event.entry_time;
         let is_of = |capture: &Capture| stream.is_some_and(|s| is_of(capture, s, event.tid));
         let of_thread = |capture: &Capture| capture.thread == Some(event.tid);
-        let own = self.captures.iter().position(|c| begun(c) && is_of(c));
-        let is_doubtful = self.captures.iter().any(|c| begun(c) && of_thread(c));
+        let own = self.captures.iter().position(|c| has_begun(c) && is_of(c));
+        let is_doubtful = self.captures.iter().any(|c| has_begun(c) && of_thread(c));
         if own.is_some() { Some(own) } else { is_doubtful.then_some(None) }
     }
 
@@ -125,7 +125,7 @@ impl Process {
         &mut self,
         event: &Event,
         allocate: &Allocate,
-        said: Option<DeviceId>,
+        device: Option<DeviceId>,
     ) -> bool {
         let Some(position) = self.capture(event, allocate.stream) else { return false };
         self.make_room(allocate.key, event.time);
@@ -135,9 +135,9 @@ impl Process {
         };
         let pool = allocate.pool.filter(|id| id.0 != 0);
         let pool = pool.and_then(|id| self.named.get(&id).copied());
-        let of_pool = pool.and_then(|number| self.pools[number].place);
-        let place = of_pool.or(said.map(MemoryLocation::Device));
-        let node = Node::Alloc(allocate.key.value, allocate.bytes, place, allocate.site);
+        let of_pool = pool.and_then(|number| self.pools[number].location);
+        let location = of_pool.or(device.map(MemoryLocation::Device));
+        let node = Node::Alloc(allocate.key.value, allocate.bytes, location, allocate.site);
         self.captures[position].nodes.push((node, event.time));
         true
     }
@@ -167,23 +167,23 @@ impl Process {
                 self.match_pending_free(event, AllocationKey::address(*address));
             }
         }
-        let mut left: Vec<(u64, u64, Option<MemoryLocation>, Option<SiteId>)> = Vec::new();
+        let mut unfreed: Vec<(u64, u64, Option<MemoryLocation>, Option<SiteId>)> = Vec::new();
         for (node, _) in exec.nodes.iter().rev() {
-            if let Node::Alloc(address, bytes, place, site) = *node
+            if let Node::Alloc(address, bytes, location, site) = *node
                 && !exec.frees(address)
-                && left.iter().all(|(other, ..)| *other != address)
+                && unfreed.iter().all(|(other, ..)| *other != address)
             {
-                left.push((address, bytes, place, site));
+                unfreed.push((address, bytes, location, site));
             }
         }
-        left.sort_by_key(|(_, bytes, ..)| Reverse(*bytes));
-        for (address, ..) in &left {
+        unfreed.sort_by_key(|(_, bytes, ..)| Reverse(*bytes));
+        for (address, ..) in &unfreed {
             if !exec.frees_before_launch || !self.free_by_graph(event, *address) {
                 self.make_room(AllocationKey::address(*address), event.time);
             }
         }
-        for (address, bytes, place, site) in left {
-            let (kind, device) = match place {
+        for (address, bytes, location, site) in unfreed {
+            let (kind, device) = match location {
                 Some(MemoryLocation::Device(device)) => (MemoryKind::Graph, Some(device)),
                 Some(MemoryLocation::Host) => (MemoryKind::HostAsync, None),
                 None => (MemoryKind::Graph, None),

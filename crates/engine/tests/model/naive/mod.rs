@@ -85,21 +85,21 @@ pub(crate) struct Naive {
     running: BTreeMap<Pid, Process>,
     ended: Vec<Process>,
     out_of_memory: Vec<OutOfMemory>,
-    ran_out: Vec<Option<GpuId>>,
+    ooms: Vec<Option<GpuId>>,
     lost: LostTotals,
     frames: BTreeMap<SiteId, Vec<Frame>>,
     /// Processes that were in a snapshot as ended.
     past: Vec<Process>,
-    began: Option<Timestamp>,
+    start: Option<Timestamp>,
 }
 
 impl Naive {
     pub(crate) fn apply(&mut self, event: &Event) {
         if !matches!(event.kind, EventKind::Site(_)) {
-            self.began = self.began.or(Some(event.time));
+            self.start = self.start.or(Some(event.time));
         }
         match &event.kind {
-            EventKind::Process(facts) => self.announce(event, facts),
+            EventKind::Process(info) => self.announce(event, info),
             EventKind::Exec => {
                 if let Some(old) = self.running.remove(&event.pid) {
                     self.running.insert(event.pid, old.after_exec(event.time));
@@ -118,20 +118,20 @@ impl Naive {
                 }
             }
             EventKind::Lost(lost) => self.record_loss(event, lost),
-            EventKind::Work(_) | EventKind::Tensor(_) | EventKind::Torch(_) => {}
+            EventKind::Activity(_) | EventKind::Tensor(_) | EventKind::Torch(_) => {}
             EventKind::Container(container) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.container = Some((**container).clone());
                 }
             }
             EventKind::GpuFree { gpu, bytes } => drop(self.free.insert(*gpu, Bytes(*bytes))),
-            EventKind::DriverAccountLost => {
+            EventKind::DriverUsageLost => {
                 self.free.clear();
                 self.running.values_mut().for_each(|process| process.driver_usage.clear());
             }
             EventKind::Object(call) => self.called(event).object(event, *call),
-            EventKind::Site(facts) => {
-                self.frames.entry(facts.site).or_insert_with(|| facts.frames.to_vec());
+            EventKind::Site(site) => {
+                self.frames.entry(site.site).or_insert_with(|| site.frames.to_vec());
             }
             EventKind::Failed(failed) => {
                 self.called(event).fail(failed);
@@ -142,9 +142,9 @@ impl Naive {
                 process.ended_threads.remove(&event.tid);
                 process.names.insert(event.tid, name.clone());
                 let is_first = event.tid.0 == event.pid.0;
-                if is_first && process.name != *name && process.renamed < 8 {
+                if is_first && process.name != *name && process.rename_count < 8 {
                     process.name = name.clone();
-                    process.renamed += 1;
+                    process.rename_count += 1;
                 }
             }
             EventKind::Allocate(allocate) => self.called(event).allocate(event, allocate),
@@ -152,8 +152,8 @@ impl Naive {
             EventKind::Vmm(call) => self.called(event).vmm(event, *call),
             EventKind::Pool(call) => self.called(event).pool(event, *call),
             EventKind::Graph(call) => self.called(event).graph(event, *call),
-            EventKind::Context(change) => {
-                let objects = self.called(event).change(event, *change);
+            EventKind::Context(call) => {
+                let objects = self.called(event).apply_context(event, *call);
                 if objects > 0 {
                     self.record_loss(event, &LostDelta { objects, ..LostDelta::default() });
                 }
@@ -163,7 +163,7 @@ impl Naive {
                     process.set_gpus(gpus);
                 }
             }
-            EventKind::DriverAccount { gpu, bytes, only } => {
+            EventKind::DriverUsage { gpu, bytes, only } => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
                     process.set_driver_usage(event.entry_time, *gpu, Bytes(*bytes), *only);
                 }
@@ -176,7 +176,7 @@ impl Naive {
 
     /// Returns the snapshot; bounds are those of a ledger without losses.
     pub(crate) fn snapshot(&mut self, at: Timestamp, view: &SnapshotOptions) -> Snapshot {
-        let running: Vec<_> = self.running.values().filter(|p| !p.silent).cloned().collect();
+        let running: Vec<_> = self.running.values().filter(|p| !p.no_calls_since_exec).cloned().collect();
         let total = Bytes(running.iter().map(Process::live_bytes).sum());
         let mut shown = running.clone();
         let ended = std::mem::take(&mut self.ended);
@@ -196,9 +196,9 @@ impl Naive {
         let (sites, sites_total) = self.sites(&of_sites, at, view, true);
         let calls = || of_sites.iter().map(|(process, _)| process.allocations_total);
         let without = |process: &Process| {
-            let begun =
-                |line: &&sites::Line| matches!(line.what, SiteOp::Begin(_) | SiteOp::OpenAgain);
-            process.log.iter().filter(begun).filter(|line| line.site.is_none()).count() as u64
+            let is_allocation =
+                |line: &&sites::Line| matches!(line.op, SiteOp::Begin(_) | SiteOp::OpenAgain);
+            process.log.iter().filter(is_allocation).filter(|line| line.site.is_none()).count() as u64
         };
         let mut snapshot = Snapshot {
             at,
@@ -206,9 +206,9 @@ impl Naive {
             live_allocations: running.iter().map(|process| process.live.len() as u64).sum(),
             uncertainty: Uncertainty {
                 lost: self.lost,
-                live_at_least: total,
-                live_at_most: total,
-                unseen_frees: running.iter().map(|p| p.superseded.len() as u64).sum(),
+                live_min: total,
+                live_max: total,
+                implied_frees: running.iter().map(|p| p.pending_frees.len() as u64).sum(),
                 before_trace: running.iter().any(|process| process.before_trace),
                 capture_ended: None,
                 unknown_context: running.iter().map(Process::in_doubt).sum(),
@@ -227,11 +227,11 @@ impl Naive {
         for process in self.running.values_mut() {
             process.shown = process.log.len();
         }
-        let mut ran_out = BTreeMap::new();
-        std::mem::take(&mut self.ran_out)
+        let mut ooms = BTreeMap::new();
+        std::mem::take(&mut self.ooms)
             .into_iter()
-            .for_each(|gpu| *ran_out.entry(gpu).or_insert(0) += 1);
-        snapshot.ooms_by_gpu = ran_out.into_iter().collect();
+            .for_each(|gpu| *ooms.entry(gpu).or_insert(0) += 1);
+        snapshot.ooms_by_gpu = ooms.into_iter().collect();
         snapshot.out_of_memory = std::mem::take(&mut self.out_of_memory);
         for one in &mut snapshot.out_of_memory {
             one.site_name = self.site_name(one.site);
@@ -245,26 +245,26 @@ impl Naive {
         let of = |process: &Process| {
             let pid = process.key.pid;
             let pool = |live: &Live| process.pools[live.pool?].id;
-            let held = |live: &Live| LiveAllocation {
-                began: live.at,
+            let allocation = |live: &Live| LiveAllocation {
+                allocated_at: live.at,
                 tid: live.tid,
                 kind: live.kind,
-                known: LateFields { device: live.device, pool: pool(live), bytes: live.bytes },
+                late_fields: LateFields { device: live.device, pool: pool(live), bytes: live.bytes },
                 site: live.site,
             };
-            process.live.iter().map(|live| ((pid, live.key), held(live))).collect::<Vec<_>>()
+            process.live.iter().map(|live| ((pid, live.key), allocation(live))).collect::<Vec<_>>()
         };
         self.running.values().flat_map(of).collect()
     }
 
     fn called(&mut self, event: &Event) -> &mut Process {
-        let facts = ProcessInfo { start: 0, uid: 0, name: "".into(), before_trace: true };
+        let info = ProcessInfo { start: 0, uid: 0, name: "".into(), before_trace: true };
         let process = self.running.entry(event.pid).or_insert_with(|| Process {
             uid: None,
-            anonymous: true,
-            ..Process::new(event.pid, &facts, event.time)
+            unannounced: true,
+            ..Process::new(event.pid, &info, event.time)
         });
-        process.silent = false;
+        process.no_calls_since_exec = false;
         process.now = event.time;
         let (allocates, frees, fails) = match &event.kind {
             EventKind::Allocate(_) => (1, 0, 0),
@@ -281,30 +281,30 @@ impl Naive {
         process
     }
 
-    fn announce(&mut self, event: &Event, facts: &ProcessInfo) {
-        let new = Process::new(event.pid, facts, event.time);
+    fn announce(&mut self, event: &Event, info: &ProcessInfo) {
+        let new = Process::new(event.pid, info, event.time);
         let Some(mut old) = self.running.remove(&event.pid) else {
             self.running.insert(event.pid, new);
             return;
         };
-        if old.key.start != 0 && facts.start != 0 && old.key.start != facts.start {
+        if old.key.start != 0 && info.start != 0 && old.key.start != info.start {
             self.running.insert(event.pid, new);
             self.end(old, ProcessEnd::Exited, event.time);
             return;
         }
-        old.silent = false;
-        old.uid = Some(facts.uid);
-        old.name = facts.name.clone();
-        old.key.start = old.key.start.max(facts.start);
-        if std::mem::take(&mut old.anonymous) {
-            old.before_trace = facts.before_trace;
+        old.no_calls_since_exec = false;
+        old.uid = Some(info.uid);
+        old.name = info.name.clone();
+        old.key.start = old.key.start.max(info.start);
+        if std::mem::take(&mut old.unannounced) {
+            old.before_trace = info.before_trace;
         }
         self.running.insert(event.pid, old);
     }
 
     fn end(&mut self, mut process: Process, end: ProcessEnd, at: Timestamp) {
         process.ended = Some((end, at));
-        if !process.silent {
+        if !process.no_calls_since_exec {
             self.ended.push(process);
         }
     }
@@ -332,12 +332,12 @@ impl Naive {
         let of_context = failed.context.and_then(|id| process.contexts.get(&id)?.device);
         let device = failed.device.or(of_context).or(process.only());
         let gpu = device.and_then(|device| process.gpu(device));
-        let of_gpu = failed.asked.is_some_and(|(kind, _)| OF_GPU.contains(&kind));
-        self.ran_out.push(gpu.filter(|_| of_gpu));
-        if failed.asked.is_none() || self.out_of_memory.len() == 64 {
+        let of_gpu = failed.requested.is_some_and(|(kind, _)| OF_GPU.contains(&kind));
+        self.ooms.push(gpu.filter(|_| of_gpu));
+        if failed.requested.is_none() || self.out_of_memory.len() == 64 {
             return;
         }
-        let shown = self.running.values().filter(|process| !process.silent);
+        let shown = self.running.values().filter(|process| !process.no_calls_since_exec);
         let mut holders: Vec<_> = shown
             .map(|process| {
                 let here = |live: &&Live| {
@@ -358,7 +358,7 @@ impl Naive {
             name: process.name.clone(),
             device,
             gpu,
-            asked: failed.asked.map(|(kind, bytes)| (kind, Bytes(bytes))),
+            requested: failed.requested.map(|(kind, bytes)| (kind, Bytes(bytes))),
             site: failed.site,
             site_name: SiteName::Unknown,
             frames: [].into(),

@@ -39,7 +39,7 @@ pub(super) struct ObjectLine {
     pub(super) at: Timestamp,
     pub(super) site: Option<SiteId>,
     pub(super) kind: ObjectKind,
-    pub(super) turn: ObjectOp,
+    pub(super) op: ObjectOp,
 }
 
 /// Returns the number of live objects after each line.
@@ -47,7 +47,7 @@ fn live_counts(lines: &[ObjectLine]) -> Vec<u64> {
     let mut live = 0_u64;
     let mut all = vec![0];
     for line in lines {
-        match line.turn {
+        match line.op {
             ObjectOp::Created => live += 1,
             ObjectOp::Destroyed | ObjectOp::Replaced | ObjectOp::Released => live -= 1,
             ObjectOp::Late | ObjectOp::Unknown => {}
@@ -57,8 +57,8 @@ fn live_counts(lines: &[ObjectLine]) -> Vec<u64> {
     all
 }
 
-fn number(lines: &[ObjectLine], turns: &[ObjectOp]) -> u64 {
-    lines.iter().filter(|line| turns.contains(&line.turn)).count() as u64
+fn number(lines: &[ObjectLine], ops: &[ObjectOp]) -> u64 {
+    lines.iter().filter(|line| ops.contains(&line.op)).count() as u64
 }
 
 /// Groups lines by kind.
@@ -82,9 +82,9 @@ pub(super) fn of_site(lines: &[ObjectLine]) -> Vec<SiteObjectView> {
 }
 
 impl Process {
-    fn end_object(&mut self, position: usize, turn: ObjectOp) {
+    fn end_object(&mut self, position: usize, op: ObjectOp) {
         let Object { kind, site, .. } = self.objects.remove(position);
-        self.object_log.push(ObjectLine { at: self.now, site, kind, turn });
+        self.object_log.push(ObjectLine { at: self.now, site, kind, op });
     }
 
     pub(super) fn object(&mut self, event: &Event, call: ObjectCall) {
@@ -93,7 +93,7 @@ impl Process {
                 let same = |old: &Object| (old.kind, old.handle) == (kind, handle);
                 if let Some(position) = self.objects.iter().position(same) {
                     self.end_object(position, ObjectOp::Replaced);
-                    self.owed_objects.push((kind, handle));
+                    self.pending_destroys.push((kind, handle));
                 }
                 let keeps = matches!(
                     kind,
@@ -107,23 +107,23 @@ impl Process {
                 let context = context.filter(|id| id.0 != 0 && !keeps);
                 let (at, doubtful) = (event.time, keeps);
                 self.objects.push(Object { kind, handle, context, site, at, doubtful });
-                let turn = ObjectOp::Created;
-                self.object_log.push(ObjectLine { at: event.time, site, kind, turn });
+                let op = ObjectOp::Created;
+                self.object_log.push(ObjectLine { at: event.time, site, kind, op });
             }
             ObjectCall::Destroyed { kind, handle } => {
                 let own = |old: &Object| {
                     (old.kind, old.handle) == (kind, handle) && old.at <= event.entry_time
                 };
-                let owed = self.owed_objects.iter().position(|name| *name == (kind, handle));
+                let pending = self.pending_destroys.iter().position(|name| *name == (kind, handle));
                 if let Some(position) = self.objects.iter().position(own) {
                     self.end_object(position, ObjectOp::Destroyed);
                     return;
                 }
-                let turn = owed.map_or(ObjectOp::Unknown, |owed| {
-                    self.owed_objects.remove(owed);
+                let op = pending.map_or(ObjectOp::Unknown, |pending| {
+                    self.pending_destroys.remove(pending);
                     ObjectOp::Late
                 });
-                self.object_log.push(ObjectLine { at: event.time, site: None, kind, turn });
+                self.object_log.push(ObjectLine { at: event.time, site: None, kind, op });
             }
         }
     }
@@ -159,7 +159,7 @@ impl Process {
     /// Returns the lines of objects that are in the site tables.
     pub(super) fn object_lines(&self) -> impl Iterator<Item = &ObjectLine> {
         let in_site_table =
-            |line: &&ObjectLine| !matches!(line.turn, ObjectOp::Late | ObjectOp::Unknown);
+            |line: &&ObjectLine| !matches!(line.op, ObjectOp::Late | ObjectOp::Unknown);
         self.object_log.iter().filter(in_site_table)
     }
 }

@@ -32,8 +32,8 @@ fn key(handle: PhysicalHandleId) -> AllocationKey {
 impl Process {
     pub(super) fn vmm(&mut self, event: &Event, call: VmmCall) {
         match call {
-            VmmCall::Create { handle, bytes, place, site } => {
-                let (kind, device) = match place {
+            VmmCall::Create { handle, bytes, location, site } => {
+                let (kind, device) = match location {
                     MemoryLocation::Device(device) => (MemoryKind::Physical, Some(device)),
                     MemoryLocation::Host => (MemoryKind::HostPhysical, None),
                 };
@@ -79,10 +79,10 @@ impl Process {
     }
 
     fn release_handle(&mut self, event: &Event, id: PhysicalHandleId) {
-        let owed = self.owed_releases.iter().position(|owed| *owed == id);
+        let pending = self.pending_releases.iter().position(|pending| *pending == id);
         let Some(handle) = self.handles.get_mut(&id) else {
-            if let Some(position) = owed {
-                self.owed_releases.remove(position);
+            if let Some(position) = pending {
+                self.pending_releases.remove(position);
                 self.match_pending_free(event, key(id));
             } else {
                 self.free_key(event, key(id), None);
@@ -90,7 +90,7 @@ impl Process {
             return;
         };
         if event.entry_time < handle.since {
-            owed.map(|position| self.owed_releases.remove(position));
+            pending.map(|position| self.pending_releases.remove(position));
             self.match_pending_free(event, key(id));
         } else if handle.references == 0 {
             self.unknown_frees += 1;
@@ -99,7 +99,7 @@ impl Process {
             let handle = *handle;
             let mapped = self.mappings.iter().any(|mapping| mapping.number == handle.number);
             let last = handle.references == 0 && handle.memory;
-            self.mistakes.released_while_mapped += u64::from(last && mapped);
+            self.api_misuse.released_while_mapped += u64::from(last && mapped);
             self.end_if_unused(id);
         }
     }
@@ -123,7 +123,7 @@ impl Process {
     /// Removes a handle; later releases of it are expected.
     pub(super) fn remove_handle(&mut self, id: PhysicalHandleId) {
         if let Some(handle) = self.handles.remove(&id) {
-            self.owed_releases.extend((0..handle.references).map(|_| id));
+            self.pending_releases.extend((0..handle.references).map(|_| id));
         }
     }
 

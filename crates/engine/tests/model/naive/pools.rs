@@ -11,7 +11,7 @@ use super::{Live, Process};
 #[derive(Clone, Copy, Default)]
 pub(super) struct Pool {
     pub(super) id: Option<PoolId>,
-    pub(super) place: Option<MemoryLocation>,
+    pub(super) location: Option<MemoryLocation>,
     pub(super) reserved: Option<DriverReported>,
     pub(super) destroyed: bool,
     created_at: Option<Timestamp>,
@@ -20,10 +20,10 @@ pub(super) struct Pool {
 impl Process {
     pub(super) fn pool(&mut self, event: &Event, call: PoolCall) {
         match call {
-            PoolCall::Created { pool, place } => {
+            PoolCall::Created { pool, location } => {
                 self.end_pool(pool);
                 let number = self.name(pool);
-                self.pools[number].place = place;
+                self.pools[number].location = location;
                 self.pools[number].created_at = Some(event.time);
             }
             PoolCall::Destroyed { pool } => {
@@ -38,7 +38,7 @@ impl Process {
                     self.pools[*number].reserved = None;
                 }
             }
-            PoolCall::ToldReserved { pool, bytes } => {
+            PoolCall::ReservedReported { pool, bytes } => {
                 let number = self.name(pool);
                 self.pools[number].reserved =
                     Some(DriverReported { bytes: Bytes(bytes), at: event.time });
@@ -64,7 +64,7 @@ impl Process {
 
     fn own(&mut self, id: PoolId, device: DeviceId, current: bool) {
         let number = self.name(id);
-        self.pools[number].place = Some(MemoryLocation::Device(device));
+        self.pools[number].location = Some(MemoryLocation::Device(device));
         let default = self.defaults.get(&device).copied();
         let unnamed = default.filter(|default| self.pools[*default].id.is_none());
         let first = default.is_none() || unnamed.is_some();
@@ -86,12 +86,12 @@ impl Process {
         }
     }
 
-    pub(super) fn taken_from(&mut self, device: DeviceId) -> usize {
+    pub(super) fn current_pool(&mut self, device: DeviceId) -> usize {
         if let Some(number) = self.current.get(&device).or_else(|| self.defaults.get(&device)) {
             return *number;
         }
-        let place = Some(MemoryLocation::Device(device));
-        self.pools.push(Pool { place, ..Pool::default() });
+        let location = Some(MemoryLocation::Device(device));
+        self.pools.push(Pool { location, ..Pool::default() });
         self.defaults.insert(device, self.pools.len() - 1);
         self.pools.len() - 1
     }
@@ -100,10 +100,10 @@ impl Process {
     pub(super) fn find_pool(&mut self, live: &mut Live, named: Option<PoolId>) {
         live.pool = match (named.filter(|id| id.0 != 0), live.device) {
             (Some(id), _) => Some(self.name(id)),
-            (None, Some(device)) if live.kind == MemoryKind::Async => Some(self.taken_from(device)),
+            (None, Some(device)) if live.kind == MemoryKind::Async => Some(self.current_pool(device)),
             (None, _) => None,
         };
-        match live.pool.and_then(|number| self.pools[number].place) {
+        match live.pool.and_then(|number| self.pools[number].location) {
             Some(MemoryLocation::Device(device)) => {
                 live.kind = MemoryKind::Async;
                 live.device = Some(device);

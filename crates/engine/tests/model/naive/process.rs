@@ -31,7 +31,7 @@ pub(super) struct Context {
 pub(super) struct PendingFree {
     key: AllocationKey,
     pub(super) context: Option<ContextId>,
-    pub(super) began: Timestamp,
+    pub(super) allocated_at: Timestamp,
     pub(super) at: Timestamp,
 }
 
@@ -40,16 +40,16 @@ pub(super) struct Process {
     pub(super) key: ProcessKey,
     pub(super) uid: Option<u32>,
     pub(super) name: Box<str>,
-    pub(super) renamed: u8,
+    pub(super) rename_count: u8,
     pub(super) container: Option<Container>,
     pub(super) before_trace: bool,
-    pub(super) anonymous: bool,
-    pub(super) silent: bool,
+    pub(super) unannounced: bool,
+    pub(super) no_calls_since_exec: bool,
     /// Whether every retain is known.
     pub(super) counted: bool,
     pub(super) ended: Option<(ProcessEnd, Timestamp)>,
     pub(super) live: Vec<Live>,
-    pub(super) superseded: Vec<PendingFree>,
+    pub(super) pending_frees: Vec<PendingFree>,
     pub(super) freed: Vec<AllocationKey>,
     pub(super) names: BTreeMap<Tid, Box<str>>,
     pub(super) ended_threads: BTreeSet<Tid>,
@@ -57,7 +57,7 @@ pub(super) struct Process {
     pub(super) primaries: BTreeMap<DeviceId, (ContextId, u64)>,
     pub(super) handles: BTreeMap<PhysicalHandleId, Handle>,
     pub(super) handle_count: u64,
-    pub(super) owed_releases: Vec<PhysicalHandleId>,
+    pub(super) pending_releases: Vec<PhysicalHandleId>,
     pub(super) mappings: Vec<Mapping>,
     pub(super) reservations: BTreeMap<u64, (u64, Timestamp)>,
     pub(super) pools: Vec<Pool>,
@@ -81,7 +81,7 @@ pub(super) struct Process {
     pub(super) any_ended: bool,
     pub(super) driver_usage: BTreeMap<GpuId, Bytes>,
     pub(super) failures: BTreeMap<(FunctionId, i32), u64>,
-    pub(super) mistakes: ApiMisuse,
+    pub(super) api_misuse: ApiMisuse,
     pub(super) peak: (u64, Timestamp),
     pub(super) device_peaks: BTreeMap<Option<DeviceId>, u64>,
     pub(super) allocations_total: u64,
@@ -97,7 +97,7 @@ pub(super) struct Process {
     pub(super) shown: usize,
     pub(super) objects: Vec<Object>,
     pub(super) object_log: Vec<ObjectLine>,
-    pub(super) owed_objects: Vec<(ObjectKind, u64)>,
+    pub(super) pending_destroys: Vec<(ObjectKind, u64)>,
     /// Memory in unknown contexts, and in known ones, is in doubt up to these times.
     pub(super) doubt: (Timestamp, Timestamp),
     /// Number of allocations that were in doubt when their address was reused.
@@ -108,28 +108,28 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(pid: Pid, facts: &ProcessInfo, at: Timestamp) -> Self {
+    pub(super) fn new(pid: Pid, info: &ProcessInfo, at: Timestamp) -> Self {
         Self {
-            key: ProcessKey { pid, start: facts.start },
-            uid: Some(facts.uid),
-            name: facts.name.clone(),
+            key: ProcessKey { pid, start: info.start },
+            uid: Some(info.uid),
+            name: info.name.clone(),
             container: None,
-            before_trace: facts.before_trace,
-            anonymous: false,
-            silent: false,
-            counted: !facts.before_trace,
+            before_trace: info.before_trace,
+            unannounced: false,
+            no_calls_since_exec: false,
+            counted: !info.before_trace,
             ended: None,
             live: Vec::new(),
-            superseded: Vec::new(),
+            pending_frees: Vec::new(),
             freed: Vec::new(),
             names: BTreeMap::new(),
-            renamed: 0,
+            rename_count: 0,
             ended_threads: BTreeSet::new(),
             contexts: BTreeMap::new(),
             primaries: BTreeMap::new(),
             handles: BTreeMap::new(),
             handle_count: 0,
-            owed_releases: Vec::new(),
+            pending_releases: Vec::new(),
             mappings: Vec::new(),
             reservations: BTreeMap::new(),
             pools: Vec::new(),
@@ -148,7 +148,7 @@ impl Process {
             any_ended: false,
             driver_usage: BTreeMap::new(),
             failures: BTreeMap::new(),
-            mistakes: ApiMisuse::default(),
+            api_misuse: ApiMisuse::default(),
             peak: (0, at),
             device_peaks: BTreeMap::new(),
             allocations_total: 0,
@@ -163,7 +163,7 @@ impl Process {
             shown: 0,
             objects: Vec::new(),
             object_log: Vec::new(),
-            owed_objects: Vec::new(),
+            pending_destroys: Vec::new(),
             doubt: (Timestamp(0), Timestamp(0)),
             open: 0,
             newest: Timestamp(0),
@@ -173,9 +173,9 @@ impl Process {
 
     pub(super) fn after_exec(&self, at: Timestamp) -> Self {
         let start = self.key.start;
-        let facts = ProcessInfo { start, uid: 0, name: self.name.clone(), before_trace: false };
+        let info = ProcessInfo { start, uid: 0, name: self.name.clone(), before_trace: false };
         let container = self.container.clone();
-        Self { uid: self.uid, container, silent: true, ..Self::new(self.key.pid, &facts, at) }
+        Self { uid: self.uid, container, no_calls_since_exec: true, ..Self::new(self.key.pid, &info, at) }
     }
 
     pub(super) fn gpu(&self, device: DeviceId) -> Option<GpuId> {
@@ -213,11 +213,11 @@ impl Process {
     pub(super) fn allocate(&mut self, event: &Event, allocate: &Allocate) {
         let context = allocate.context.filter(|id| id.0 != 0);
         let of_context = context.and_then(|id| self.contexts.entry(id).or_default().device);
-        let said = allocate.device.or(of_context).or(self.only());
-        if allocate.kind.is_pooled() && self.capture_allocation(event, allocate, said) {
+        let device = allocate.device.or(of_context).or(self.only());
+        if allocate.kind.is_pooled() && self.capture_allocation(event, allocate, device) {
             return;
         }
-        let mut live = Live::new(allocate.key, allocate.kind, allocate.bytes, said);
+        let mut live = Live::new(allocate.key, allocate.kind, allocate.bytes, device);
         live.context = context;
         live.site = allocate.site;
         if allocate.kind.is_pooled() {
@@ -253,7 +253,7 @@ impl Process {
             let old = self.end(position, true);
             for _ in 0..old.openings {
                 let context = old.context.filter(|_| !old.kind.is_pooled());
-                self.superseded.push(PendingFree { key, context, began: old.at, at });
+                self.pending_frees.push(PendingFree { key, context, allocated_at: old.at, at });
             }
         }
     }
@@ -262,17 +262,17 @@ impl Process {
         self.live.iter().position(|live| live.key == key)
     }
 
-    pub(super) fn write(&mut self, site: Option<SiteId>, kind: MemoryKind, what: SiteOp) {
-        self.log.push(Line { at: self.now, site, kind, what });
+    pub(super) fn write(&mut self, site: Option<SiteId>, kind: MemoryKind, op: SiteOp) {
+        self.log.push(Line { at: self.now, site, kind, op });
     }
 
     /// Ends an allocation; `freed`: by a call, even if it was not received.
     pub(super) fn end(&mut self, position: usize, freed: bool) -> Live {
         let old = self.live.remove(position);
-        let Live { bytes, at: began, openings, site, kind, .. } = old;
-        let did =
-            if freed { SiteOp::Free { bytes, began, openings } } else { SiteOp::Release { bytes } };
-        self.write(site, kind, did);
+        let Live { bytes, at: allocated_at, openings, site, kind, .. } = old;
+        let op =
+            if freed { SiteOp::Free { bytes, allocated_at, openings } } else { SiteOp::Release { bytes } };
+        self.write(site, kind, op);
         if old.key.space == AddressType::Handle {
             self.remove_handle(PhysicalHandleId(old.key.value));
         }
@@ -291,7 +291,7 @@ impl Process {
         if let Some(position) = self.live.iter().position(own) {
             self.frees_total += 1;
             let live = &mut self.live[position];
-            self.mistakes.mismatched_frees += u64::from(by.is_some_and(|by| !by.fits(live.kind)));
+            self.api_misuse.mismatched_frees += u64::from(by.is_some_and(|by| !by.fits(live.kind)));
             if live.openings > 1 {
                 live.openings -= 1;
                 let (site, kind) = (live.site, live.kind);
@@ -306,25 +306,25 @@ impl Process {
 
     /// Matches a free with a replaced allocation.
     pub(super) fn match_pending_free(&mut self, event: &Event, key: AllocationKey) -> bool {
-        let own = |old: &PendingFree| old.key == key && old.began <= event.entry_time;
-        let owed = self.superseded.iter().rposition(own);
-        if let Some(position) = owed {
-            self.superseded.remove(position);
+        let own = |old: &PendingFree| old.key == key && old.allocated_at <= event.entry_time;
+        let pending = self.pending_frees.iter().rposition(own);
+        if let Some(position) = pending {
+            self.pending_frees.remove(position);
             self.frees_total += 1;
         }
-        owed.is_some()
+        pending.is_some()
     }
 
     pub(super) fn fail(&mut self, failed: &FailedCall) {
         *self.failures.entry((failed.function, failed.code)).or_default() += 1;
-        self.failed_allocations += u64::from(failed.asked.is_some());
+        self.failed_allocations += u64::from(failed.requested.is_some());
         if let Some(key) = failed.freed
             && (failed.code == 1 || failed.code == 400)
             && self.find(key).is_none()
         {
             let double = self.freed.contains(&key);
-            self.mistakes.double_frees += u64::from(double);
-            self.mistakes.invalid_frees += u64::from(!double);
+            self.api_misuse.double_frees += u64::from(double);
+            self.api_misuse.invalid_frees += u64::from(!double);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Line {
     pub(super) at: Timestamp,
     pub(super) site: Option<SiteId>,
     pub(super) kind: MemoryKind,
-    pub(super) what: SiteOp,
+    pub(super) op: SiteOp,
 }
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ pub(super) enum SiteOp {
     },
     Free {
         bytes: u64,
-        began: Timestamp,
+        allocated_at: Timestamp,
         openings: u64,
     },
     Release {
@@ -45,7 +45,7 @@ pub(super) enum SiteOp {
 
 impl Line {
     fn change(&self) -> i64 {
-        match self.what {
+        match self.op {
             SiteOp::Begin(bytes) | SiteOp::Learn { more: bytes, .. } => bytes as i64,
             SiteOp::Free { bytes, .. } | SiteOp::Release { bytes } => -(bytes as i64),
             SiteOp::OpenAgain | SiteOp::Close => 0,
@@ -53,7 +53,7 @@ impl Line {
     }
 
     fn is_call(&self) -> bool {
-        matches!(self.what, SiteOp::Begin(_) | SiteOp::OpenAgain)
+        matches!(self.op, SiteOp::Begin(_) | SiteOp::OpenAgain)
     }
 }
 
@@ -62,7 +62,7 @@ fn live(log: &[Line]) -> i64 {
 }
 
 fn count(log: &[Line]) -> u64 {
-    let one = |line: &Line| match line.what {
+    let one = |line: &Line| match line.op {
         SiteOp::Begin(_) => 1,
         SiteOp::Free { .. } | SiteOp::Release { .. } => -1,
         _ => 0,
@@ -71,7 +71,7 @@ fn count(log: &[Line]) -> u64 {
 }
 
 fn unknown_sizes(log: &[Line]) -> u64 {
-    let one = |line: &Line| match line.what {
+    let one = |line: &Line| match line.op {
         SiteOp::Begin(0) => 1,
         SiteOp::Learn { first: true, .. }
         | SiteOp::Free { bytes: 0, .. }
@@ -82,13 +82,13 @@ fn unknown_sizes(log: &[Line]) -> u64 {
 }
 
 fn total(log: &[Line]) -> u64 {
-    let begun =
-        log.iter().filter(|line| matches!(line.what, SiteOp::Begin(_) | SiteOp::Learn { .. }));
-    begun.map(|line| line.change() as u64).sum()
+    let allocations =
+        log.iter().filter(|line| matches!(line.op, SiteOp::Begin(_) | SiteOp::Learn { .. }));
+    allocations.map(|line| line.change() as u64).sum()
 }
 
 fn freed(log: &[Line]) -> u64 {
-    let one = |line: &Line| match line.what {
+    let one = |line: &Line| match line.op {
         SiteOp::Free { openings, .. } => openings,
         SiteOp::Close => 1,
         _ => 0,
@@ -124,7 +124,7 @@ impl Naive {
         processes: &[(&Process, bool)],
         at: Timestamp,
         view: &SnapshotOptions,
-        whose: bool,
+        with_processes: bool,
     ) -> (Vec<SiteView>, u64) {
         let mut groups: BTreeMap<SiteName, Vec<SiteLog>> = BTreeMap::new();
         for (owner, (process, was_shown)) in processes.iter().enumerate() {
@@ -157,7 +157,7 @@ impl Naive {
                 let objects = of_objects.remove(&name).unwrap_or_default();
                 let mut site = self.site(name, &parts, at);
                 add_objects(&mut site, &objects, parts.is_empty());
-                if whose {
+                if with_processes {
                     site.processes = holders(&parts, &objects);
                 }
                 let first = if parts.is_empty() { u64::MAX } else { site.seen.0.0 };
@@ -171,12 +171,12 @@ impl Naive {
                 SortOrder::Count => (Reverse(site.live_allocations), 0),
                 SortOrder::Age => (Reverse(0), *first),
             };
-            (rank, Reverse(*all), Reverse(made(site)), site.name)
+            (rank, Reverse(*all), Reverse(object_counts(site)), site.name)
         });
         let mut sites: Vec<_> = sites.into_iter().map(|(_, _, site)| site).collect();
         let mut more = sites.split_off(view.top_sites.min(sites.len()));
         more.retain(|site| !site.objects.is_empty());
-        more.sort_by_key(|site| Reverse(made(site)));
+        more.sort_by_key(|site| Reverse(object_counts(site)));
         more.truncate(view.top_sites);
         sites.extend(more);
         (sites, count)
@@ -203,10 +203,10 @@ impl Naive {
         let mut lifetimes: BTreeMap<u8, u64> = BTreeMap::new();
         let mut longest = None;
         for line in lines() {
-            if let SiteOp::Free { began, .. } = line.what {
-                let lived = line.at - began;
-                longest = longest.max(Some(lived));
-                let power = (0..64).rev().find(|power| lived.0 >> power > 0).unwrap_or(0);
+            if let SiteOp::Free { allocated_at, .. } = line.op {
+                let lifetime = line.at - allocated_at;
+                longest = longest.max(Some(lifetime));
+                let power = (0..64).rev().find(|power| lifetime.0 >> power > 0).unwrap_or(0);
                 *lifetimes.entry(power).or_default() += 1;
             }
         }
@@ -233,25 +233,25 @@ impl Naive {
 
     /// Returns live memory at the end of each window; windows double in length until 32 suffice.
     fn growth(&self, parts: &[&SiteLog], at: Timestamp) -> SiteHistory {
-        let start = self.began.unwrap_or_default();
+        let start = self.start.unwrap_or_default();
         let mut window = 1 << 20;
         while (at - start).0 / window >= 32 {
             window *= 2;
         }
-        let over = (at - start).0 / window;
+        let last = (at - start).0 / window;
         let end = |number: u64| {
             let before = start.0 + (number + 1) * window;
             let lines = parts.iter().flat_map(|part| &part.log);
             lines.filter(|line| line.at.0 < before).map(Line::change).sum::<i64>()
         };
-        let live = (0..=over).map(|number| Bytes(end(number) as u64)).collect();
+        let live = (0..=last).map(|number| Bytes(end(number) as u64)).collect();
         SiteHistory { start, window: Nanos(window), live }
     }
 }
 
 fn kind_view(kind: MemoryKind, parts: &[SiteLog]) -> Option<SiteKindView> {
     let of: Vec<_> = parts.iter().filter(|part| part.kind == kind).collect();
-    let sum = |what: fn(&[Line]) -> u64| of.iter().map(|part| what(&part.log)).sum::<u64>();
+    let sum = |field: fn(&[Line]) -> u64| of.iter().map(|part| field(&part.log)).sum::<u64>();
     (!of.is_empty()).then(|| SiteKindView {
         kind,
         live_bytes: Bytes(sum(|log| live(log) as u64)),
@@ -265,7 +265,7 @@ fn kind_view(kind: MemoryKind, parts: &[SiteLog]) -> Option<SiteKindView> {
 }
 
 /// Returns live objects of a site, and all that were ever created.
-fn made(site: &SiteView) -> (u64, u64) {
+fn object_counts(site: &SiteView) -> (u64, u64) {
     let objects = || site.objects.iter();
     (objects().map(|view| view.live).sum(), objects().map(|view| view.created).sum())
 }
@@ -276,7 +276,7 @@ fn add_objects(site: &mut SiteView, objects: &[(usize, Pid, ObjectLine)], alone:
     site.objects = objects::of_site(&lines);
     if alone {
         let created =
-            || lines.iter().filter(|line| line.turn == ObjectOp::Created).map(|line| line.at);
+            || lines.iter().filter(|line| line.op == ObjectOp::Created).map(|line| line.at);
         site.seen = (created().min().unwrap_or_default(), created().max().unwrap_or_default());
     }
 }

@@ -50,17 +50,17 @@ impl Process {
             threads: self.threads(at, view, all),
             pools: self.pools(),
             reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
-            mistakes: self.mistakes,
-            work: None,
+            api_misuse: self.api_misuse,
+            activity: None,
             objects: self.object_views(),
             torch: None,
             sites,
             sites_total,
-            certainty: Uncertainty {
+            uncertainty: Uncertainty {
                 lost: self.lost,
-                live_at_least: total,
-                live_at_most: total,
-                unseen_frees: self.superseded.len() as u64,
+                live_min: total,
+                live_max: total,
+                implied_frees: self.pending_frees.len() as u64,
                 before_trace: self.before_trace,
                 capture_ended: None,
                 unknown_context: self.in_doubt(),
@@ -119,7 +119,7 @@ impl Process {
             let pool = number.map(|number| &self.pools[number]);
             let view = PoolView {
                 pool: pool.and_then(|pool| pool.id),
-                device: pool.and_then(|pool| match pool.place {
+                device: pool.and_then(|pool| match pool.location {
                     Some(MemoryLocation::Device(device)) => Some(device),
                     _ => None,
                 }),
@@ -156,7 +156,7 @@ impl Process {
             held.retain(|live| live.bytes >= view.min_size.0 && at - live.at >= view.min_age);
             held.truncate(view.top);
             let allocations = held.iter().map(|live| AllocationView {
-                unusual: None,
+                baseline: None,
                 key: live.key,
                 device: live.device,
                 bytes: Bytes(live.bytes),

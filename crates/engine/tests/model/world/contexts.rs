@@ -13,8 +13,8 @@ impl World {
         let unused = (1..=3).map(ContextId).find(|id| !program.created.contains_key(id));
         if let Some(context) = unused {
             program.created.insert(context, device);
-            let change = ContextCall::Created { context, device };
-            self.called(pid, dice, EventKind::Context(change));
+            let call = ContextCall::Created { context, device };
+            self.called(pid, dice, EventKind::Context(call));
         }
     }
 
@@ -26,12 +26,12 @@ impl World {
         let Some(context) = chosen else { return };
         program.created.remove(&context);
         program.drop_context(context);
-        let what = EventKind::Context(ContextCall::Destroyed { context });
+        let kind = EventKind::Context(ContextCall::Destroyed { context });
         if slowly {
-            program.under_way.push(InFlightCall { tid: Tid(9), entered, what });
+            program.in_flight.push(InFlightCall { tid: Tid(9), entered, kind });
             self.tick();
         } else {
-            self.called(pid, dice, what);
+            self.called(pid, dice, kind);
         }
     }
 
@@ -39,8 +39,8 @@ impl World {
         let device = DeviceId(u16::from(dice.2 % DEVICES));
         *self.program(pid).users.entry(device).or_default() += 1;
         let context = primary_of(device);
-        let change = ContextCall::PrimaryRetained { context, device };
-        self.called(pid, dice, EventKind::Context(change));
+        let call = ContextCall::PrimaryRetained { context, device };
+        self.called(pid, dice, EventKind::Context(call));
     }
 
     pub(super) fn release(&mut self, pid: Pid, dice: Dice) {
@@ -62,12 +62,12 @@ impl World {
         let device = DeviceId(u16::from(dice.2 % DEVICES));
         let program = self.program(pid);
         program.drop_context(primary_of(device));
-        let what = EventKind::Context(ContextCall::PrimaryReset { device });
+        let kind = EventKind::Context(ContextCall::PrimaryReset { device });
         if dice.1 >= 128 {
-            program.under_way.push(InFlightCall { tid: Tid(9), entered, what });
+            program.in_flight.push(InFlightCall { tid: Tid(9), entered, kind });
             self.tick();
         } else {
-            self.called(pid, dice, what);
+            self.called(pid, dice, kind);
         }
     }
 
@@ -77,8 +77,8 @@ impl World {
         let count = program.created.len().max(1);
         let chosen = program.created.iter().nth(dice.2 as usize % count);
         if let Some((&context, &device)) = chosen {
-            let change = ContextCall::Learned { context, device };
-            self.called(pid, dice, EventKind::Context(change));
+            let call = ContextCall::Learned { context, device };
+            self.called(pid, dice, EventKind::Context(call));
         }
     }
 }

@@ -24,12 +24,12 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    fn left(&self) -> Vec<Node> {
-        let left = self.allocates.iter().filter(|node| !self.frees.contains(&node.address));
-        left.copied().collect()
+    fn unfreed(&self) -> Vec<Node> {
+        let unfreed = self.allocates.iter().filter(|node| !self.frees.contains(&node.address));
+        unfreed.copied().collect()
     }
 
-    fn taken(&self) -> Vec<u64> {
+    fn external_frees(&self) -> Vec<u64> {
         let own = |address: &u64| self.allocates.iter().any(|node| node.address == *address);
         self.frees.iter().copied().filter(|address| !own(address)).collect()
     }
@@ -95,22 +95,22 @@ impl Program {
     fn launch(&mut self, index: usize) -> Option<GraphExecId> {
         let exec = &self.execs[index];
         let (id, frees_first) = (exec.id, exec.frees_before_launch);
-        let (left, taken) = (exec.nodes.left(), exec.nodes.taken());
-        let in_use = left.iter().any(|node| self.is_live(node.address));
-        let missing = taken.iter().any(|address| !self.is_live(*address));
+        let (unfreed, external_frees) = (exec.nodes.unfreed(), exec.nodes.external_frees());
+        let in_use = unfreed.iter().any(|node| self.is_live(node.address));
+        let missing = external_frees.iter().any(|address| !self.is_live(*address));
         if exec.nodes.unknown || missing || (in_use && !frees_first) {
             return None;
         }
         let overtaken = |call: &&InFlightCall| {
             let freed = |node: &Node, free: &Free| free.key == AllocationKey::address(node.address);
-            matches!(&call.what, EventKind::Free(free) if left.iter().any(|node| freed(node, free)))
+            matches!(&call.kind, EventKind::Free(free) if unfreed.iter().any(|node| freed(node, free)))
         };
-        self.totals.overtaken += self.under_way.iter().filter(overtaken).count() as u64;
-        for address in taken.into_iter().chain(left.iter().map(|node| node.address)) {
+        self.totals.overtaken += self.in_flight.iter().filter(overtaken).count() as u64;
+        for address in external_frees.into_iter().chain(unfreed.iter().map(|node| node.address)) {
             self.free(address);
         }
-        self.totals.allocations += left.len() as u64;
-        self.live.extend(left.into_iter().map(|node| Memory {
+        self.totals.allocations += unfreed.len() as u64;
+        self.live.extend(unfreed.into_iter().map(|node| Memory {
             key: AllocationKey::address(node.address),
             kind: MemoryKind::Graph,
             bytes: node.bytes,
@@ -170,7 +170,7 @@ impl World {
         let Some(index) = pick(program.captures.len(), dice.2) else { return };
         let Capture { stream, tid, nodes } = &program.captures[index];
         let (stream, tid) = (*stream, *tid);
-        let mut possible: Vec<_> = nodes.left().iter().map(|node| node.address).collect();
+        let mut possible: Vec<_> = nodes.unfreed().iter().map(|node| node.address).collect();
         if !nodes.unknown {
             let graph = program.live.iter().filter(|memory| memory.kind == MemoryKind::Graph);
             let graph = graph.map(|memory| memory.key.value);
@@ -200,8 +200,8 @@ impl World {
         let device = DeviceId(u16::from(dice.2 % DEVICES));
         let bytes = 1 << (dice.2 % 10);
         let graph = self.program(pid).graphs[index].id;
-        let place = MemoryLocation::Device(device);
-        let call = GraphCall::AllocNode { graph, address, bytes, place };
+        let location = MemoryLocation::Device(device);
+        let call = GraphCall::AllocNode { graph, address, bytes, location };
         let seen = self.called(pid, dice, EventKind::Graph(call));
         let nodes = &mut self.program(pid).graphs[index].nodes;
         nodes.allocates.push(Node { address, bytes, device });
@@ -211,7 +211,7 @@ impl World {
     fn add_free(&mut self, pid: Pid, dice: Dice) {
         let index = self.choose_graph(pid, dice.2);
         let program = self.program(pid);
-        let all = program.graphs.iter().flat_map(|graph| graph.nodes.left());
+        let all = program.graphs.iter().flat_map(|graph| graph.nodes.unfreed());
         let freed = &program.graphs[index].nodes.frees;
         let possible: Vec<_> =
             all.map(|node| node.address).filter(|address| !freed.contains(address)).collect();
@@ -229,8 +229,8 @@ impl World {
         let Graph { id, nodes } = &program.graphs[index];
         let (graph, nodes) = (*id, nodes.clone());
         // A node that is allocated and not freed can be in one graph exec only.
-        let mut others = program.execs.iter().flat_map(|exec| exec.nodes.left());
-        if others.any(|other| nodes.left().iter().any(|node| node.address == other.address)) {
+        let mut others = program.execs.iter().flat_map(|exec| exec.nodes.unfreed());
+        if others.any(|other| nodes.unfreed().iter().any(|node| node.address == other.address)) {
             return;
         }
         let frees_before_launch = dice.2.is_multiple_of(2);

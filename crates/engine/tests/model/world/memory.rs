@@ -29,7 +29,7 @@ pub(super) struct Memory {
 #[derive(Clone, Copy)]
 pub(super) struct Pool {
     id: PoolId,
-    place: MemoryLocation,
+    location: MemoryLocation,
     destroyed: bool,
 }
 
@@ -133,18 +133,18 @@ impl World {
             return;
         };
         let key = program.live[index].key;
-        let (by, stream) = program.way_to_free(index, tid, dice);
+        let (by, stream) = program.free_function(index, tid, dice);
         program.live[index].openings -= 1;
         if program.live[index].openings == 0 {
             program.live.remove(index);
         }
         program.totals.frees += 1;
         program.tidy_pools();
-        let what = EventKind::Free(Free { key, by, stream });
+        let kind = EventKind::Free(Free { key, by, stream });
         if slowly {
-            self.begin_slowly(pid, dice, what);
+            self.begin_slowly(pid, dice, kind);
         } else {
-            self.called(pid, dice, what);
+            self.called(pid, dice, kind);
         }
     }
 
@@ -179,8 +179,8 @@ impl World {
         let named = pick(usable.len(), b).filter(|_| a % 2 == 0).map(|index| *usable[index]);
         allocate.pool = named.map(|pool| pool.id);
         let current = program.current.get(&device).copied().unwrap_or(default_of(device));
-        let place = named.map_or(MemoryLocation::Device(device), |pool| pool.place);
-        let (kind, device) = match place {
+        let location = named.map_or(MemoryLocation::Device(device), |pool| pool.location);
+        let (kind, device) = match location {
             MemoryLocation::Device(device) => (MemoryKind::Async, device),
             MemoryLocation::Host => (MemoryKind::HostAsync, device),
         };
@@ -200,14 +200,14 @@ impl World {
             (0..=2, _) => {
                 let unused = |id: &u64| program.pools.iter().all(|pool| pool.id.0 != *id);
                 let Some(id) = (5..8).find(unused) else { return };
-                let place = if a.is_multiple_of(3) {
+                let location = if a.is_multiple_of(3) {
                     MemoryLocation::Host
                 } else {
                     MemoryLocation::Device(device)
                 };
                 let id = PoolId(id);
-                program.pools.push(Pool { id, place, destroyed: false });
-                PoolCall::Created { pool: id, place: Some(place) }
+                program.pools.push(Pool { id, location, destroyed: false });
+                PoolCall::Created { pool: id, location: Some(location) }
             }
             (3, Some(Pool { id, .. })) => {
                 program.pools.iter_mut().filter(|p| p.id == id).for_each(|p| p.destroyed = true);
@@ -215,7 +215,7 @@ impl World {
                 program.tidy_pools();
                 PoolCall::Destroyed { pool: id }
             }
-            (4, Some(Pool { id, place: MemoryLocation::Device(device), .. })) => {
+            (4, Some(Pool { id, location: MemoryLocation::Device(device), .. })) => {
                 program.current.insert(device, id);
                 PoolCall::OfDevice { pool: id, device, current: true }
             }
@@ -224,7 +224,7 @@ impl World {
                 let pool = program.current.get(&device).copied().unwrap_or(default_of(device));
                 PoolCall::OfDevice { pool, device, current: true }
             }
-            (7, Some(Pool { id, .. })) => PoolCall::ToldReserved { pool: id, bytes: 7 },
+            (7, Some(Pool { id, .. })) => PoolCall::ReservedReported { pool: id, bytes: 7 },
             _ => return,
         };
         self.called(pid, dice, EventKind::Pool(call));
@@ -233,7 +233,7 @@ impl World {
 
 impl Program {
     /// Returns a matching free function and a stream without a capture.
-    fn way_to_free(&self, index: usize, tid: Tid, dice: Dice) -> (FreeFunction, Option<StreamId>) {
+    fn free_function(&self, index: usize, tid: Tid, dice: Dice) -> (FreeFunction, Option<StreamId>) {
         let stream = StreamId(3 + u64::from(dice.2 % 3));
         match self.live[index].kind {
             MemoryKind::Pinned => (FreeFunction::FreeHost, None),

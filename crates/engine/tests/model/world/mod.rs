@@ -29,7 +29,7 @@ const DEVICES: u8 = 2;
 struct InFlightCall {
     tid: Tid,
     entered: Timestamp,
-    what: EventKind,
+    kind: EventKind,
 }
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ struct Program {
     captures: Vec<Capture>,
     graphs: Vec<Graph>,
     execs: Vec<Exec>,
-    under_way: Vec<InFlightCall>,
+    in_flight: Vec<InFlightCall>,
     /// A new program makes no calls before its first event.
     totals: Totals,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Totals {
 impl Program {
     /// Ends the memory of a context.
     fn drop_context(&mut self, context: ContextId) {
-        let frees = self.under_way.iter().filter(|call| matches!(call.what, EventKind::Free(_)));
+        let frees = self.in_flight.iter().filter(|call| matches!(call.kind, EventKind::Free(_)));
         self.totals.overtaken += frees.count() as u64;
         self.live.retain(|memory| memory.context != Some(context));
     }
@@ -223,9 +223,9 @@ impl World {
         self.unique
     }
 
-    fn deliver(&mut self, pid: Pid, tid: Tid, entered: Timestamp, what: EventKind) {
+    fn deliver(&mut self, pid: Pid, tid: Tid, entered: Timestamp, kind: EventKind) {
         let at = self.tick();
-        let event = Event { pid, tid, entry_time: entered.min(at), time: at, kind: what };
+        let event = Event { pid, tid, entry_time: entered.min(at), time: at, kind };
         self.ledger.apply(&event);
         self.log.push((event, true));
     }
@@ -234,26 +234,26 @@ impl World {
     pub(crate) fn log(&self, pid: Pid) -> String {
         let of = self.log.iter().filter(|(event, _)| event.pid == pid || event.pid == Pid(0));
         let line = |(event, seen): &(Event, bool)| {
-            let Event { tid, entry_time: entered, time: at, kind: what, .. } = event;
+            let Event { tid, entry_time: entered, time: at, kind, .. } = event;
             let lost = if *seen { "" } else { " (lost)" };
-            format!("{}.{} {}-{} {what:?}{lost}\n", event.pid, tid, entered.0, at.0)
+            format!("{}.{} {}-{} {kind:?}{lost}\n", event.pid, tid, entered.0, at.0)
         };
         of.map(line).collect()
     }
 
     /// Completes a call that was entered; its record may be lost. Returns whether it was delivered.
-    fn called(&mut self, pid: Pid, dice: Dice, what: EventKind) -> bool {
-        self.called_by(pid, thread(dice), dice, what)
+    fn called(&mut self, pid: Pid, dice: Dice, kind: EventKind) -> bool {
+        self.called_by(pid, thread(dice), dice, kind)
     }
 
-    fn called_by(&mut self, pid: Pid, tid: Tid, dice: Dice, what: EventKind) -> bool {
+    fn called_by(&mut self, pid: Pid, tid: Tid, dice: Dice, kind: EventKind) -> bool {
         let entered = Timestamp(self.now + 5);
-        self.returned(pid, tid, entered, dice, what)
+        self.returned(pid, tid, entered, dice, kind)
     }
 
     /// Remembers calls that may be of a capture or not.
-    fn note_ambiguous(&mut self, pid: Pid, tid: Tid, what: &EventKind) {
-        let stream = match what {
+    fn mark_ambiguous(&mut self, pid: Pid, tid: Tid, kind: &EventKind) {
+        let stream = match kind {
             EventKind::Allocate(allocate) => allocate.stream,
             EventKind::Free(free) => free.stream,
             _ => None,
@@ -268,20 +268,20 @@ impl World {
         tid: Tid,
         entered: Timestamp,
         dice: Dice,
-        what: EventKind,
+        kind: EventKind,
     ) -> bool {
-        self.note_ambiguous(pid, tid, &what);
+        self.mark_ambiguous(pid, tid, &kind);
         if dice.3 >= self.loss_below {
-            self.deliver(pid, tid, entered, what);
+            self.deliver(pid, tid, entered, kind);
             return true;
         }
         self.losses += 1;
         let at = self.tick();
         self.log
-            .push((Event { pid, tid, entry_time: entered, time: at, kind: what.clone() }, false));
+            .push((Event { pid, tid, entry_time: entered, time: at, kind: kind.clone() }, false));
         let pid = if dice.3.is_multiple_of(2) { pid } else { Pid(0) };
         let lost = self.lost.entry(pid).or_default();
-        match what {
+        match kind {
             EventKind::Allocate(allocate) => {
                 lost.allocations += 1;
                 lost.allocated_bytes += allocate.bytes;
@@ -302,20 +302,20 @@ impl World {
     }
 
     /// A call that takes effect now and returns later.
-    fn begin_slowly(&mut self, pid: Pid, dice: Dice, what: EventKind) {
-        let call = InFlightCall { tid: thread(dice), entered: Timestamp(self.now + 5), what };
-        self.program(pid).under_way.push(call);
+    fn begin_slowly(&mut self, pid: Pid, dice: Dice, kind: EventKind) {
+        let call = InFlightCall { tid: thread(dice), entered: Timestamp(self.now + 5), kind };
+        self.program(pid).in_flight.push(call);
         self.tick();
     }
 
     /// Completes one call in flight.
     fn finish(&mut self, pid: Pid, which: u8, dice: Dice) -> bool {
-        let under_way = &mut self.program(pid).under_way;
-        if under_way.is_empty() {
+        let in_flight = &mut self.program(pid).in_flight;
+        if in_flight.is_empty() {
             return false;
         }
-        let call = under_way.remove(which as usize % under_way.len());
-        self.returned(pid, call.tid, call.entered, dice, call.what);
+        let call = in_flight.remove(which as usize % in_flight.len());
+        self.returned(pid, call.tid, call.entered, dice, call.kind);
         true
     }
 
@@ -335,9 +335,9 @@ impl World {
         self.starts += 1;
         self.programs.insert(pid, Program::default());
         let start = self.starts;
-        let facts = ProcessInfo { start, uid: 0, name: "p".into(), before_trace: false };
+        let info = ProcessInfo { start, uid: 0, name: "p".into(), before_trace: false };
         let entered = Timestamp(self.now);
-        self.deliver(pid, Tid(pid.0), entered, EventKind::Process(facts));
+        self.deliver(pid, Tid(pid.0), entered, EventKind::Process(info));
     }
 
     fn end(&mut self, pid: Pid, dice: Dice) {
@@ -354,7 +354,7 @@ impl World {
         let failed = FailedCall {
             function: FunctionId(1),
             code: OUT_OF_MEMORY,
-            asked: Some((MemoryKind::Device, 1)),
+            requested: Some((MemoryKind::Device, 1)),
             freed: None,
             device: None,
             context: None,

@@ -25,10 +25,10 @@ impl Program {
     /// Ends handles without references and mappings.
     fn tidy_handles(&mut self) {
         let mapped: Vec<_> = self.mapped.values().copied().collect();
-        let kept = |handle: &Handle| handle.references > 0 || mapped.contains(&handle.id);
-        let ended = self.handles.iter().filter(|handle| handle.memory && !kept(handle)).count();
+        let is_used = |handle: &Handle| handle.references > 0 || mapped.contains(&handle.id);
+        let ended = self.handles.iter().filter(|handle| handle.memory && !is_used(handle)).count();
         self.totals.frees += ended as u64;
-        self.handles.retain(kept);
+        self.handles.retain(is_used);
     }
 }
 
@@ -98,13 +98,13 @@ impl World {
             0 => (VmmCall::Multicast { handle }, 0, None),
             1 => (VmmCall::Import { handle }, 0, None),
             2 => (
-                VmmCall::Create { handle, bytes, place: MemoryLocation::Host, site: None },
+                VmmCall::Create { handle, bytes, location: MemoryLocation::Host, site: None },
                 bytes,
                 None,
             ),
             _ => {
-                let place = MemoryLocation::Device(device);
-                (VmmCall::Create { handle, bytes, place, site: None }, bytes, Some(device))
+                let location = MemoryLocation::Device(device);
+                (VmmCall::Create { handle, bytes, location, site: None }, bytes, Some(device))
             }
         };
         let memory = !matches!(call, VmmCall::Multicast { .. });

@@ -12,12 +12,12 @@ pub struct Uncertainty {
     /// before tracing began, nor memory allocated by launches of graphs for which records of their
     /// construction were lost. The bounds of a process also allow for losses that could not be
     /// attributed to any process, which its `lost` does not include.
-    pub live_at_least: Bytes,
+    pub live_min: Bytes,
     /// See `live_min`.
-    pub live_at_most: Bytes,
+    pub live_max: Bytes,
     /// Allocations whose free was implied by another allocation at the same address, and whose free
     /// call was not seen (yet).
-    pub unseen_frees: u64,
+    pub implied_frees: u64,
     /// Whether a process used the driver before tracing began: its earlier allocations are not
     /// included.
     pub before_trace: bool,
@@ -88,7 +88,7 @@ impl Uncertainty {
     pub const fn exact(&self) -> bool {
         self.lost.events() == 0
             && self.lost.processes == 0
-            && self.live_at_least.0 == self.live_at_most.0
+            && self.live_min.0 == self.live_max.0
             && !self.before_trace
             && self.unknown_context == 0
             && self.ambiguous_calls == 0
