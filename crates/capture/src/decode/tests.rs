@@ -251,12 +251,8 @@ fn virtual_memory_management() {
     let create = RecordBytes::of("cuMemCreate").args(&[1, 2 << 20]).out(0x11);
     let on_device = create.descriptor(&[(8, 1, 4), (12, 1, 4)]);
     let location = MemoryLocation::Device(DeviceId(1));
-    let created = VmmCall::Create {
-        handle: PhysicalHandleId(0x11),
-        bytes: 2 << 20,
-        location,
-        site: None,
-    };
+    let created =
+        VmmCall::Create { handle: PhysicalHandleId(0x11), bytes: 2 << 20, location, site: None };
     assert_eq!(on_device.kind(), EventKind::Vmm(created));
     let on_host = RecordBytes::of("cuMemCreate").args(&[1, 64]).out(0x12).descriptor(&[(8, 3, 4)]);
     let EventKind::Vmm(VmmCall::Create { location, .. }) = on_host.kind() else { panic!() };
