@@ -114,7 +114,7 @@ fn live_allocation_costs_less_than_80_bytes() {
 
 #[test]
 fn snapshot_cost_does_not_depend_on_allocation_count() {
-    let views = [
+    let all_options = [
         SnapshotOptions::default(),
         SnapshotOptions { sort: SortOrder::Age, ..SnapshotOptions::default() },
         SnapshotOptions { sort: SortOrder::Count, ..SnapshotOptions::default() },
@@ -126,9 +126,9 @@ fn snapshot_cost_does_not_depend_on_allocation_count() {
             ..SnapshotOptions::default()
         },
     ];
-    let allocated = |ledger: &mut Ledger, view: &SnapshotOptions| {
+    let allocated = |ledger: &mut Ledger, options: &SnapshotOptions| {
         let before = TOTAL_BYTES.get();
-        let snapshot = ledger.snapshot(Timestamp(2 * MILLION), view);
+        let snapshot = ledger.snapshot(Timestamp(2 * MILLION), options);
         let allocated = TOTAL_BYTES.get() - before;
         assert!(!snapshot.processes[0].threads[0].allocations.is_empty());
         allocated
@@ -137,8 +137,8 @@ fn snapshot_cost_does_not_depend_on_allocation_count() {
     let size = |number: u64| if number < 1000 { (1 << 20) - number } else { number % 100_000 };
     let mut few = filled(MemoryKind::Device, 1000, size);
     let mut many = filled(MemoryKind::Device, MILLION, size);
-    for view in &views {
-        assert_eq!(allocated(&mut few, view), allocated(&mut many, view), "{view:?}");
+    for options in &all_options {
+        assert_eq!(allocated(&mut few, options), allocated(&mut many, options), "{options:?}");
     }
 }
 

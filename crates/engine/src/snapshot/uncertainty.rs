@@ -25,8 +25,8 @@ pub struct Uncertainty {
     pub capture_ended: Option<Timestamp>,
     /// Allocations that may have ended with a context, because their context is unknown.
     pub unknown_context: u64,
-    /// Stream-ordered allocations and frees of threads that captured another stream: it is not known
-    /// whether they were executed or recorded into the graph. The bounds cover both.
+    /// Stream-ordered allocations and frees of threads that captured another stream: it is not
+    /// known whether they were executed or recorded into the graph. The bounds cover both.
     pub ambiguous_calls: u64,
 }
 

@@ -177,7 +177,7 @@ fn device_of_a_context_is_learned_for_peaks_and_sites() {
     }
     trace += "1.1 alloc 0x10 8M device C7 @40000000000\n 1.1 free 0x10 @40000000001-40000000002\n";
     trace += "1 ctx learn C7 gpu1 @40000000100";
-    let snapshot = seen(&trace, 40_000_000_200, &SnapshotOptions::default());
+    let snapshot = snapshot_at(&trace, 40_000_000_200, &SnapshotOptions::default());
     let process = only(&snapshot);
     assert_eq!((process.devices.len(), process.devices[0].device), (1, Some(DeviceId(1))));
     assert_eq!(process.devices[0].peak_bytes, Bytes(48 * MIB));

@@ -32,10 +32,10 @@ const MIB: u64 = 1 << 20;
 
 /// Returns the snapshot after a trace, with default options.
 fn after(trace: &str) -> Snapshot {
-    seen(trace, 1000, &SnapshotOptions::default())
+    snapshot_at(trace, 1000, &SnapshotOptions::default())
 }
 
-fn seen(trace: &str, at: u64, options: &SnapshotOptions) -> Snapshot {
+fn snapshot_at(trace: &str, at: u64, options: &SnapshotOptions) -> Snapshot {
     ledger(trace).snapshot(Timestamp(at), options)
 }
 

@@ -57,13 +57,13 @@ fn site_separates_memory_and_objects() {
 
 #[test]
 fn sites_are_listed_by_objects_and_by_memory() {
-    let view = SnapshotOptions { top_sites: 1, ..SnapshotOptions::default() };
+    let options = SnapshotOptions { top_sites: 1, ..SnapshotOptions::default() };
     let trace = "1.1 alloc 0x10 4M device site1
                  1.1 alloc 0x20 2M device site2
                  1.1 create event 0x10 site3
                  1.1 create event 0x20 site4
                  1.1 create event 0x30 site4";
-    let snapshot = seen(trace, 1000, &view);
+    let snapshot = snapshot_at(trace, 1000, &options);
     let names: Vec<_> = snapshot.sites.iter().map(|site| site.name.to_string()).collect();
     assert_eq!(names, ["pending-1", "pending-4"]);
     assert_eq!(snapshot.sites_total, 4);

@@ -102,26 +102,26 @@ fn only_freed_memory_counts_in_lifetimes() {
 #[test]
 fn growth_is_counted_since_the_last_snapshot() {
     let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3");
-    let view = SnapshotOptions::default();
-    assert_eq!(ledger.snapshot(Timestamp(100), &view).sites[0].grown, 8 << 20);
+    let options = SnapshotOptions::default();
+    assert_eq!(ledger.snapshot(Timestamp(100), &options).sites[0].grown, 8 << 20);
     for event in events("7 free 0x10 @200-210\n 7 alloc 0x20 2M device site3 @220-230") {
         ledger.apply(&event);
     }
-    assert_eq!(ledger.snapshot(Timestamp(300), &view).sites[0].grown, -(6 << 20));
-    assert_eq!(ledger.snapshot(Timestamp(400), &view).sites[0].grown, 0);
+    assert_eq!(ledger.snapshot(Timestamp(300), &options).sites[0].grown, -(6 << 20));
+    assert_eq!(ledger.snapshot(Timestamp(400), &options).sites[0].grown, 0);
 }
 
 #[test]
 fn last_report_includes_sites_of_exited_processes() {
     let mut ledger = ledger("7 process 1\n 7 alloc 0x10 8M device site3\n 7 exit");
-    let view = SnapshotOptions::default();
-    let first = ledger.snapshot(Timestamp(100), &view);
+    let options = SnapshotOptions::default();
+    let first = ledger.snapshot(Timestamp(100), &options);
     assert!(first.sites.is_empty());
     assert_eq!(held(&only(&first).sites), [row("pending-3", 8, 1)]);
     for event in events("8 process 1 @110\n 8 alloc 0x10 4M device site3 @120\n 8 exit @130") {
         ledger.apply(&event);
     }
-    let last = ledger.snapshot(Timestamp(200), &SnapshotOptions { ended_sites: true, ..view });
+    let last = ledger.snapshot(Timestamp(200), &SnapshotOptions { ended_sites: true, ..options });
     assert_eq!(held(&last.sites), [row("pending-3", 12, 2)]);
     assert_eq!(last.sites[0].processes.len(), 2);
 }

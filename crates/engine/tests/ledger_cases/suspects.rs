@@ -22,7 +22,7 @@ fn leaking(pid: u32, seconds: u64, kind: &str) -> String {
 }
 
 fn report(trace: &str, seconds: u64) -> Snapshot {
-    seen(
+    snapshot_at(
         trace,
         seconds * SECOND,
         &SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() },
@@ -89,8 +89,8 @@ fn verdict_does_not_depend_on_earlier_snapshots() {
                 ledger.snapshot(event.time, &SnapshotOptions::default());
             }
         }
-        let view = SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() };
-        let snapshot = ledger.snapshot(Timestamp(40 * SECOND), &view);
+        let options = SnapshotOptions { ended_sites: true, ..SnapshotOptions::default() };
+        let snapshot = ledger.snapshot(Timestamp(40 * SECOND), &options);
         (snapshot.suspects, snapshot.other_verdicts, snapshot.anomalies)
     };
     let (suspects, verdicts, anomalies) = last(false);

@@ -26,43 +26,43 @@ fn sort_by_size_orders_by_size_then_age() {
 
 #[test]
 fn sort_by_age_orders_oldest_first() {
-    let view = SnapshotOptions { sort: SortOrder::Age, ..SnapshotOptions::default() };
+    let options = SnapshotOptions { sort: SortOrder::Age, ..SnapshotOptions::default() };
     let trace = format!("3.4 alloc 0x10 1K device \n {TRACE} \n 3.4 free 0x10 \n 4.4 free 0x10");
     let one = vec![(1, vec![0x10, 0x20, 0x40]), (2, vec![0x30])];
     let two = vec![(3, vec![0x50, 0x60, 0x70])];
     let want = [(1, one), (2, two), (3, vec![]), (4, vec![])];
-    assert_eq!(order(&seen(&trace, 1000, &view)), want);
+    assert_eq!(order(&snapshot_at(&trace, 1000, &options)), want);
 }
 
 #[test]
 fn sort_by_count_orders_processes_not_lists() {
-    let view = SnapshotOptions { sort: SortOrder::Count, ..SnapshotOptions::default() };
+    let options = SnapshotOptions { sort: SortOrder::Count, ..SnapshotOptions::default() };
     let trace = format!("{TRACE} \n 1.1 free 0x40 \n 1.1 free 0x10");
     let two = vec![(3, vec![0x50, 0x60, 0x70])];
     let one = vec![(1, vec![0x20]), (2, vec![0x30])];
-    assert_eq!(order(&seen(&trace, 1000, &view)), [(2, two), (1, one)]);
+    assert_eq!(order(&snapshot_at(&trace, 1000, &options)), [(2, two), (1, one)]);
 }
 
 #[test]
 fn top_limits_lists_and_not_totals() {
-    let view = SnapshotOptions { top: 1, ..SnapshotOptions::default() };
-    let snapshot = seen(TRACE, 1000, &view);
+    let options = SnapshotOptions { top: 1, ..SnapshotOptions::default() };
+    let snapshot = snapshot_at(TRACE, 1000, &options);
     assert_eq!(lists(&snapshot.processes[0]), [(1, vec![0x20]), (2, vec![0x30])]);
     assert_eq!(live(&snapshot.processes[0]), (11, 4));
-    let none = seen(TRACE, 1000, &SnapshotOptions { top: 0, ..SnapshotOptions::default() });
+    let none = snapshot_at(TRACE, 1000, &SnapshotOptions { top: 0, ..SnapshotOptions::default() });
     assert_eq!(lists(&none.processes[0]), [(1, vec![]), (2, vec![])]);
 }
 
 #[test]
 fn size_and_age_filters_apply_in_every_order() {
     // 0x10 was allocated at 10, 0x20 at 20 and so on; it is 100 now.
-    let view = SnapshotOptions {
+    let options = SnapshotOptions {
         min_size: Bytes(2 * MIB),
         min_age: Nanos(50),
         ..SnapshotOptions::default()
     };
     for sort in [SortOrder::Size, SortOrder::Age, SortOrder::Count] {
-        let snapshot = seen(TRACE, 100, &SnapshotOptions { sort, ..view });
+        let snapshot = snapshot_at(TRACE, 100, &SnapshotOptions { sort, ..options });
         let mut shown: Vec<_> =
             snapshot.processes.iter().flat_map(lists).flat_map(|(_, keys)| keys).collect();
         shown.sort_unstable();
@@ -73,7 +73,7 @@ fn size_and_age_filters_apply_in_every_order() {
 
 #[test]
 fn allocation_view_has_all_known_fields() {
-    let snapshot = seen("1.1 alloc h0x50 4M physical gpu2 site9", 100, &SnapshotOptions::default());
+    let snapshot = snapshot_at("1.1 alloc h0x50 4M physical gpu2 site9", 100, &SnapshotOptions::default());
     let allocation = only(&snapshot).threads[0].allocations[0];
     assert_eq!((allocation.key.value, allocation.bytes), (0x50, Bytes(4 * MIB)));
     assert_eq!((allocation.kind, allocation.device), (MemoryKind::Physical, Some(DeviceId(2))));

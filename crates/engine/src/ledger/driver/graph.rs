@@ -183,8 +183,8 @@ impl Graphs {
         self.ambiguous.calls
     }
 
-    /// Upper bound of the memory of ambiguous allocations beyond the listed memory; `listed` returns
-    /// the bytes listed at an address. At most one allocation is live at an address.
+    /// Upper bound of the memory of ambiguous allocations beyond the listed memory; `listed`
+    /// returns the bytes listed at an address. At most one allocation is live at an address.
     pub(in crate::ledger) fn ambiguous_bytes(&self, listed: impl Fn(u64) -> u64) -> ByteSum {
         let beyond = |(address, bytes): (&u64, &u64)| bytes.saturating_sub(listed(*address));
         let known = self.ambiguous.bytes.iter().map(beyond);

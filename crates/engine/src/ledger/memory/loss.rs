@@ -54,8 +54,8 @@
 //! executed.
 //!
 //! A stream-ordered call of a thread that captures another stream may or may not be a node
-//! ([`graph`]). Such an allocation is not listed, and its bytes are added to the upper bound, once per
-//! address. Such a free counts as a lost one in the lower bound.
+//! ([`graph`]). Such an allocation is not listed, and its bytes are added to the upper bound, once
+//! per address. Such a free counts as a lost one in the lower bound.
 //!
 //! All of this is about calls that have returned. A call in progress counts from its return on, as
 //! it does without losses.

@@ -212,8 +212,8 @@ impl Totals {
         }
     }
 
-    /// Moves a live allocation to its device when that becomes known, at `at`. The device has had the
-    /// memory since the allocation.
+    /// Moves a live allocation to its device when that becomes known, at `at`. The device has had
+    /// the memory since the allocation.
     pub(in crate::ledger) fn set_device(
         &mut self,
         entry: &AllocationEntry,

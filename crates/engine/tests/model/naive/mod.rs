@@ -175,7 +175,7 @@ impl Naive {
     }
 
     /// Returns the snapshot; bounds are those of a ledger without losses.
-    pub(crate) fn snapshot(&mut self, at: Timestamp, view: &SnapshotOptions) -> Snapshot {
+    pub(crate) fn snapshot(&mut self, at: Timestamp, options: &SnapshotOptions) -> Snapshot {
         let running: Vec<_> = self.running.values().filter(|p| !p.no_calls_since_exec).cloned().collect();
         let total = Bytes(running.iter().map(Process::live_bytes).sum());
         let mut shown = running.clone();
@@ -184,16 +184,16 @@ impl Naive {
         shown.sort_by_key(|process| {
             (
                 process.ended.is_some(),
-                rank(&process.live.iter().collect::<Vec<_>>(), view),
+                rank(&process.live.iter().collect::<Vec<_>>(), options),
                 process.key,
             )
         });
         let mut of_sites: Vec<_> = running.iter().map(|process| (process, false)).collect();
-        if view.ended_sites {
+        if options.ended_sites {
             of_sites.extend(ended.iter().map(|process| (process, false)));
             of_sites.extend(self.past.iter().map(|process| (process, true)));
         }
-        let (sites, sites_total) = self.sites(&of_sites, at, view, true);
+        let (sites, sites_total) = self.sites(&of_sites, at, options, true);
         let calls = || of_sites.iter().map(|(process, _)| process.allocations_total);
         let without = |process: &Process| {
             let is_allocation =
@@ -214,7 +214,7 @@ impl Naive {
                 unknown_context: running.iter().map(Process::in_doubt).sum(),
                 ambiguous_calls: running.iter().map(|process| process.ambiguous).sum(),
             },
-            processes: shown.iter().map(|process| process.view(at, view, self)).collect(),
+            processes: shown.iter().map(|process| process.view(at, options, self)).collect(),
             out_of_memory: Vec::new(),
             sites,
             sites_total,

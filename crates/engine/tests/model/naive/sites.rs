@@ -123,7 +123,7 @@ impl Naive {
         &self,
         processes: &[(&Process, bool)],
         at: Timestamp,
-        view: &SnapshotOptions,
+        options: &SnapshotOptions,
         with_processes: bool,
     ) -> (Vec<SiteView>, u64) {
         let mut groups: BTreeMap<SiteName, Vec<SiteLog>> = BTreeMap::new();
@@ -166,7 +166,7 @@ impl Naive {
             .collect();
         let count = sites.len() as u64;
         sites.sort_by_key(|(all, first, site)| {
-            let rank = match view.sort {
+            let rank = match options.sort {
                 SortOrder::Size => (Reverse(site.live_bytes.0), 0),
                 SortOrder::Count => (Reverse(site.live_allocations), 0),
                 SortOrder::Age => (Reverse(0), *first),
@@ -174,10 +174,10 @@ impl Naive {
             (rank, Reverse(*all), Reverse(object_counts(site)), site.name)
         });
         let mut sites: Vec<_> = sites.into_iter().map(|(_, _, site)| site).collect();
-        let mut more = sites.split_off(view.top_sites.min(sites.len()));
+        let mut more = sites.split_off(options.top_sites.min(sites.len()));
         more.retain(|site| !site.objects.is_empty());
         more.sort_by_key(|site| Reverse(object_counts(site)));
-        more.truncate(view.top_sites);
+        more.truncate(options.top_sites);
         sites.extend(more);
         (sites, count)
     }

@@ -16,8 +16,8 @@ use engine::snapshot::{
 use super::{Live, Naive, Process};
 
 impl Process {
-    pub(super) fn view(&self, at: Timestamp, view: &SnapshotOptions, all: &Naive) -> ProcessView {
-        let (sites, sites_total) = all.sites(&[(self, false)], at, view, false);
+    pub(super) fn view(&self, at: Timestamp, options: &SnapshotOptions, all: &Naive) -> ProcessView {
+        let (sites, sites_total) = all.sites(&[(self, false)], at, options, false);
         let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
         let total = Bytes(self.live_bytes());
         let mut failures: Vec<_> = self
@@ -47,7 +47,7 @@ impl Process {
             failures,
             devices: self.devices(),
             kinds: kinds(self.live.iter()),
-            threads: self.threads(at, view, all),
+            threads: self.threads(at, options, all),
             pools: self.pools(),
             reserved_addresses: Bytes(self.reservations.values().map(|(bytes, _)| bytes).sum()),
             api_misuse: self.api_misuse,
@@ -139,22 +139,22 @@ impl Process {
         views
     }
 
-    fn threads(&self, at: Timestamp, view: &SnapshotOptions, all: &Naive) -> Vec<ThreadView> {
+    fn threads(&self, at: Timestamp, options: &SnapshotOptions, all: &Naive) -> Vec<ThreadView> {
         let tids: BTreeSet<_> = self.live.iter().map(|live| live.tid).collect();
         let mut threads: Vec<(Tid, Vec<&Live>)> = tids
             .into_iter()
             .map(|tid| (tid, self.live.iter().filter(|live| live.tid == tid).collect()))
             .collect();
-        threads.sort_by_key(|(tid, held)| (rank(held, view), *tid));
+        threads.sort_by_key(|(tid, held)| (rank(held, options), *tid));
         let show = |(tid, mut held): (Tid, Vec<&Live>)| {
             let live_bytes = Bytes(held.iter().map(|live| live.device_bytes()).sum());
             let (live_allocations, kinds) = (held.len() as u64, kinds(held.iter().copied()));
-            held.sort_by_key(|live| match view.sort {
+            held.sort_by_key(|live| match options.sort {
                 SortOrder::Age => (Reverse(0), live.at),
                 SortOrder::Size | SortOrder::Count => (Reverse(live.bytes), live.at),
             });
-            held.retain(|live| live.bytes >= view.min_size.0 && at - live.at >= view.min_age);
-            held.truncate(view.top);
+            held.retain(|live| live.bytes >= options.min_size.0 && at - live.at >= options.min_age);
+            held.truncate(options.top);
             let allocations = held.iter().map(|live| AllocationView {
                 baseline: None,
                 key: live.key,
@@ -172,8 +172,8 @@ impl Process {
     }
 }
 
-pub(super) fn rank(held: &[&Live], view: &SnapshotOptions) -> (Reverse<u64>, u64) {
-    match view.sort {
+pub(super) fn rank(held: &[&Live], options: &SnapshotOptions) -> (Reverse<u64>, u64) {
+    match options.sort {
         SortOrder::Size => (Reverse(held.iter().map(|live| live.device_bytes()).sum()), 0),
         SortOrder::Count => (Reverse(held.len() as u64), 0),
         SortOrder::Age => (Reverse(0), held.iter().map(|live| live.at.0).min().unwrap_or(u64::MAX)),
