@@ -160,7 +160,7 @@ fn recording(dir: &Path, work: bool) -> String {
         hostname: String::new(),
         kernel: String::new(),
         target: String::new(),
-        work,
+        activity: work,
         clock: WallClock::recorded(Timestamp(0), 0, Some("UTC"), 0),
         gpus: Vec::new(),
     };

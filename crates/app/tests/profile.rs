@@ -80,7 +80,7 @@ fn recording(dir: &TempDir) -> String {
         hostname: String::new(),
         kernel: String::new(),
         target: String::new(),
-        work: false,
+        activity: false,
         clock: WallClock::recorded(Timestamp(0), 0, Some("UTC"), 0),
         gpus: Vec::new(),
     };

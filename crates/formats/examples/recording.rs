@@ -1,4 +1,4 @@
-//! What a recording costs: `recording COUNT FILE` writes so many events and reads them again, and prints
+//! What a recording costs: `recording COUNT FILE` writes COUNT events, reads them again, and prints
 //! the seconds that both took. `experiments/cost/files/recording.py` runs it.
 #![allow(
     clippy::unwrap_used,
@@ -38,7 +38,7 @@ fn events(count: u64) -> impl Iterator<Item = Event> {
         now += 500 + numbers.below(4000);
         let took = 300 + numbers.below(900);
         let full = live.len() > 1000;
-        let what = if full || (!live.is_empty() && numbers.below(2) == 0) {
+        let kind = if full || (!live.is_empty() && numbers.below(2) == 0) {
             let address = live.swap_remove(numbers.below(live.len() as u64) as usize);
             let key = AllocationKey::address(address);
             EventKind::Free(Free { key, by: FreeFunction::Free, stream: None })
@@ -57,13 +57,7 @@ fn events(count: u64) -> impl Iterator<Item = Event> {
             })
         };
         let tid = Tid(4711 + numbers.below(4) as u32);
-        Event {
-            pid: Pid(4711),
-            tid,
-            entry_time: Timestamp(now - took),
-            time: Timestamp(now),
-            kind: what,
-        }
+        Event { pid: Pid(4711), tid, entry_time: Timestamp(now - took), time: Timestamp(now), kind }
     })
 }
 
@@ -77,7 +71,7 @@ fn main() {
         hostname: "host".into(),
         kernel: "0".into(),
         target: "an experiment".into(),
-        work: false,
+        activity: false,
         clock: WallClock::fixed(Timestamp(0), 0),
         gpus: Vec::new(),
     };

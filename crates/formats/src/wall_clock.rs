@@ -12,42 +12,42 @@ const CLOCK_STEP_NS: i128 = 100_000_000;
 /// the host's clock does not reorder the report.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WallClock {
-    moment: Timestamp,
+    start: Timestamp,
     time: jiff::Timestamp,
     zone: TimeZone,
 }
 
 impl WallClock {
-    /// Returns the host's clock; `moment` is the current time.
+    /// Returns the host's clock; `start` is the current time.
     #[must_use]
-    pub fn now(moment: Timestamp) -> Self {
-        Self { moment, time: jiff::Timestamp::now(), zone: TimeZone::system() }
+    pub fn now(start: Timestamp) -> Self {
+        Self { start, time: jiff::Timestamp::now(), zone: TimeZone::system() }
     }
 
-    /// Returns a new clock if the host's clock was stepped or its time zone changed; `moment` is
+    /// Returns a new clock if the host's clock was stepped or its time zone changed; `start` is
     /// the current time. Small differences are ignored, so that past events keep their times.
     #[must_use]
-    pub fn corrected(&self, moment: Timestamp) -> Option<Self> {
-        let now = Self { moment, time: jiff::Timestamp::now(), zone: TimeZone::system() };
-        let ahead = now.time.as_nanosecond() - self.time(moment).as_nanosecond();
-        (ahead.abs() > CLOCK_STEP_NS || now.zone != self.zone).then_some(now)
+    pub fn corrected(&self, start: Timestamp) -> Option<Self> {
+        let now = Self { start, time: jiff::Timestamp::now(), zone: TimeZone::system() };
+        let step = now.time.as_nanosecond() - self.time(start).as_nanosecond();
+        (step.abs() > CLOCK_STEP_NS || now.zone != self.zone).then_some(now)
     }
 
-    /// Returns a clock for tests and files: `moment` was at `seconds` since 1970, UTC.
+    /// Returns a clock for tests and files: `start` was at `seconds` since 1970, UTC.
     #[must_use]
-    pub fn fixed(moment: Timestamp, seconds: i64) -> Self {
+    pub fn fixed(start: Timestamp, seconds: i64) -> Self {
         let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
-        Self { moment, time, zone: TimeZone::UTC }
+        Self { start, time, zone: TimeZone::UTC }
     }
 
     /// Restores a clock from the values of [`WallClock::utc_nanos`], [`WallClock::zone`] and
     /// [`WallClock::offset`]. A zone that this host does not know is replaced by the offset.
     #[must_use]
-    pub fn recorded(moment: Timestamp, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
+    pub fn recorded(start: Timestamp, utc_nanos: i64, zone: Option<&str>, offset: i32) -> Self {
         let named = zone.and_then(|name| TimeZone::get(name).ok());
         let fixed = || Offset::from_seconds(offset).map_or(TimeZone::UTC, TimeZone::fixed);
         let time = jiff::Timestamp::from_nanosecond(i128::from(utc_nanos)).unwrap_or_default();
-        Self { moment, time, zone: named.unwrap_or_else(fixed) }
+        Self { start, time, zone: named.unwrap_or_else(fixed) }
     }
 
     /// Returns the wall-clock time at [`WallClock::start`], in nanoseconds since 1970, UTC.
@@ -71,32 +71,32 @@ impl WallClock {
     /// Returns the time at which the clock was fixed: the start of a trace.
     #[must_use]
     pub const fn start(&self) -> Timestamp {
-        self.moment
+        self.start
     }
 
-    fn time(&self, moment: Timestamp) -> jiff::Timestamp {
-        let ahead = i128::from(moment.0) - i128::from(self.moment.0);
-        let ahead = SignedDuration::from_nanos(i64::try_from(ahead).unwrap_or(0));
-        self.time.checked_add(ahead).unwrap_or(self.time)
+    fn time(&self, at: Timestamp) -> jiff::Timestamp {
+        let elapsed = i128::from(at.0) - i128::from(self.start.0);
+        let elapsed = SignedDuration::from_nanos(i64::try_from(elapsed).unwrap_or(0));
+        self.time.checked_add(elapsed).unwrap_or(self.time)
     }
 
     /// Returns a time in nanoseconds since 1970, UTC.
     #[must_use]
-    pub fn nanos(&self, moment: Timestamp) -> i64 {
-        i64::try_from(self.time(moment).as_nanosecond()).unwrap_or(0)
+    pub fn nanos(&self, at: Timestamp) -> i64 {
+        i64::try_from(self.time(at).as_nanosecond()).unwrap_or(0)
     }
 
     /// Formats a time as RFC 3339 with milliseconds.
     #[must_use]
-    pub fn precise(&self, moment: Timestamp) -> String {
-        let zoned = self.time(moment).to_zoned(self.zone.clone());
+    pub fn precise(&self, at: Timestamp) -> String {
+        let zoned = self.time(at).to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()
     }
 
     /// Formats a time as RFC 3339 with seconds.
     #[must_use]
-    pub fn short(&self, moment: Timestamp) -> String {
-        let zoned = self.time(moment).to_zoned(self.zone.clone());
+    pub fn short(&self, at: Timestamp) -> String {
+        let zoned = self.time(at).to_zoned(self.zone.clone());
         zoned.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     }
 }
@@ -113,17 +113,16 @@ mod tests {
 
     #[test]
     fn recorded_clock_shows_the_same_times() {
-        let (moment, nanos) = (Timestamp(5_000_000_000), 1_700_000_000_123_456_789);
+        let (at, nanos) = (Timestamp(5_000_000_000), 1_700_000_000_123_456_789);
         for (zone, offset, time) in [
             (Some("Europe/Berlin"), 3600, "2023-11-14T23:13:20.123+01:00"),
             (Some("Nowhere/Else"), 5400, "2023-11-14T23:43:20.123+01:30"),
             (None, -3600, "2023-11-14T21:13:20.123-01:00"),
         ] {
-            let clock = WallClock::recorded(moment, nanos, zone, offset);
+            let clock = WallClock::recorded(at, nanos, zone, offset);
             assert_eq!((clock.utc_nanos(), clock.offset()), (nanos, offset));
-            assert_eq!(clock.precise(moment), time);
-            let restored =
-                WallClock::recorded(moment, clock.utc_nanos(), clock.zone(), clock.offset());
+            assert_eq!(clock.precise(at), time);
+            let restored = WallClock::recorded(at, clock.utc_nanos(), clock.zone(), clock.offset());
             assert_eq!(restored, clock);
         }
     }

@@ -30,8 +30,8 @@ fn change(
     ends: Option<u64>,
 ) -> AllocationChange {
     let ended = |seconds: u64| ChangeKind::Ended {
-        began: Timestamp(seconds * SECOND),
-        how: EndReason::Freed,
+        allocated_at: Timestamp(seconds * SECOND),
+        reason: EndReason::Freed,
     };
     AllocationChange {
         at: Timestamp(at * SECOND),

@@ -313,8 +313,8 @@ fn check_anomalies(history: &History, snapshot: &Snapshot) {
         let text = verdict::anomaly_summary(anomaly);
         let before =
             |at: u64| history.allocations.iter().filter(move |allocation| allocation.start < at);
-        match anomaly.what {
-            AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
+        match anomaly.details {
+            AnomalyKind::Size { bytes, baseline, of, of_site, live, .. } => {
                 let at = anomaly.at.0 - START;
                 let own =
                     history.allocations.iter().find(|allocation| allocation.start == at).unwrap();
@@ -322,7 +322,7 @@ fn check_anomalies(history: &History, snapshot: &Snapshot) {
                 assert_eq!(live, own.ended.is_none());
                 assert_eq!(text.contains("no longer live"), !live, "{text}");
                 let within =
-                    before(at).filter(|allocation| allocation.bytes <= usual.0).count() as u64;
+                    before(at).filter(|allocation| allocation.bytes <= baseline.0).count() as u64;
                 assert!(within * 10 >= of * 9 && (!of_site || within == of), "{text}: {within}");
                 assert_eq!(text.contains("(maximum of"), of_site, "{text}");
             }

@@ -46,7 +46,7 @@ fn context() -> ReportContext {
 
 fn allocation(value: u64, kind: MemoryKind, bytes: u64, device: Option<u16>) -> AllocationView {
     AllocationView {
-        unusual: None,
+        baseline: None,
         key: AllocationKey {
             space: if kind == MemoryKind::Array {
                 AddressType::Array
@@ -92,13 +92,13 @@ fn process(pid: u32, name: &str) -> ProcessView {
         threads: Vec::new(),
         pools: Vec::new(),
         reserved_addresses: Bytes(0),
-        mistakes: ApiMisuse::default(),
-        work: None,
+        api_misuse: ApiMisuse::default(),
+        activity: None,
         objects: Vec::new(),
         torch: None,
         sites: Vec::new(),
         sites_total: 0,
-        certainty: Uncertainty::default(),
+        uncertainty: Uncertainty::default(),
     }
 }
 
@@ -210,7 +210,7 @@ fn rich() -> ProcessView {
             destroyed: false,
         }],
         reserved_addresses: Bytes(1 << 40),
-        mistakes: ApiMisuse { double_frees: 1, released_while_mapped: 2, ..ApiMisuse::default() },
+        api_misuse: ApiMisuse { double_frees: 1, released_while_mapped: 2, ..ApiMisuse::default() },
         objects: vec![
             ObjectView { destroyed: 1012, unknown_destroys: 2, ..object(ObjectKind::Event, 12) },
             object(ObjectKind::Library, 1),
@@ -219,7 +219,7 @@ fn rich() -> ProcessView {
         torch: Some(torch()),
         sites: vec![site()],
         sites_total: 2,
-        certainty: Uncertainty {
+        uncertainty: Uncertainty {
             before_trace: true,
             lost: LostTotals { objects: 4, ..LostTotals::default() },
             ..Uncertainty::default()
@@ -249,9 +249,9 @@ fn snapshot() -> Snapshot {
         live_allocations: 6,
         uncertainty: Uncertainty {
             lost,
-            live_at_least: Bytes(20 << 20),
-            live_at_most: Bytes(26 << 20),
-            unseen_frees: 0,
+            live_min: Bytes(20 << 20),
+            live_max: Bytes(26 << 20),
+            implied_frees: 0,
             before_trace: true,
             capture_ended: None,
             unknown_context: 0,
@@ -268,7 +268,7 @@ fn snapshot() -> Snapshot {
             name: "python3".into(),
             device: Some(DeviceId(0)),
             gpu: Some(GpuId(3)),
-            asked: Some((MemoryKind::Device, Bytes(4 << 40))),
+            requested: Some((MemoryKind::Device, Bytes(4 << 40))),
             site: Some(SiteId(7)),
             site_name: SiteName::Resolved(site_name(&stack())),
             frames: stack(),
@@ -315,23 +315,23 @@ fn torch() -> TorchView {
         peak: Bytes(16 << 20),
         peak_at: Timestamp(3 * SECOND),
         blocks: 7,
-        seen_bytes: Bytes(12 << 20),
-        given_total: 30,
-        taken_total: 23,
-        unknown_taken: 0,
-        refused: 1,
+        tracked_bytes: Bytes(12 << 20),
+        allocations_total: 30,
+        frees_total: 23,
+        unmatched_frees: 0,
+        ooms_total: 1,
         fragmentation: Ok(CacheFragmentation {
-            whole: Bytes(2 << 20),
+            releasable: Bytes(2 << 20),
             fragmented: Bytes(6 << 20),
             largest_gap: Bytes(5 << 20),
         }),
     };
     let late = TorchDeviceView {
         device: DeviceId(1),
-        seen_bytes: Bytes(1 << 20),
+        tracked_bytes: Bytes(1 << 20),
         blocks: 1,
-        unknown_taken: 3,
-        refused: 0,
+        unmatched_frees: 3,
+        ooms_total: 0,
         fragmentation: Err(FragmentationUnknown::BlocksUnknown),
         ..known
     };

@@ -116,8 +116,10 @@ fn number_of_allocations_without_a_slice_is_reported() {
 
 #[test]
 fn exec_ends_the_memory_of_the_old_program() {
-    let exited =
-        |began| ChangeKind::Ended { began: Timestamp(began), how: EndReason::ProcessExited };
+    let exited = |allocated_at| ChangeKind::Ended {
+        allocated_at: Timestamp(allocated_at),
+        reason: EndReason::ProcessExited,
+    };
     let first = [
         change(1, ChangeKind::Allocated, 0x1000, 512),
         change(2, ChangeKind::Allocated, 0x2000, 1024),
@@ -141,7 +143,7 @@ fn exec_ends_the_memory_of_the_old_program() {
 }
 
 fn change_kind() -> impl Strategy<Value = ChangeKind> {
-    let how = prop_oneof![
+    let reason = prop_oneof![
         Just(EndReason::Freed),
         Just(EndReason::Replaced),
         Just(EndReason::Released),
@@ -154,9 +156,9 @@ fn change_kind() -> impl Strategy<Value = ChangeKind> {
     });
     prop_oneof![
         3 => Just(ChangeKind::Allocated),
-        2 => (any::<u64>(), how).prop_map(|(at, how)| ChangeKind::Ended { began: Timestamp(at), how }),
+        2 => (any::<u64>(), reason).prop_map(|(at, reason)| ChangeKind::Ended { allocated_at: Timestamp(at), reason }),
         1 => (any::<u64>(), known)
-            .prop_map(|(at, before)| ChangeKind::Updated { began: Timestamp(at), before }),
+            .prop_map(|(at, before)| ChangeKind::Updated { allocated_at: Timestamp(at), before }),
     ]
 }
 

@@ -55,8 +55,8 @@ fn summary(found: &Collected) -> Value {
                 allocations += 1;
                 total += bytes;
             }
-            ChangeKind::Ended { how, .. } => {
-                replaced += u64::from(how == EndReason::Replaced);
+            ChangeKind::Ended { reason, .. } => {
+                replaced += u64::from(reason == EndReason::Replaced);
                 total -= bytes;
             }
             ChangeKind::Updated { .. } => {}

@@ -47,7 +47,7 @@ fn ledger() -> Ledger {
         let (context, pool, stream, site) = (None, None, None, Some(SiteId(pid)));
         let new = Allocate { key, kind, bytes, context, device, pool, stream, site };
         ledger.apply(&event(pid, EventKind::Allocate(new)));
-        let usage = EventKind::DriverAccount { gpu: GpuId(0), bytes: bytes + GIB / 2, only: false };
+        let usage = EventKind::DriverUsage { gpu: GpuId(0), bytes: bytes + GIB / 2, only: false };
         ledger.apply(&event(pid, usage));
         let (function, file) = (format!("f{pid}{EVIL}").into(), Some("/srv/ann/x.py".into()));
         let frame = Frame { function, file, line: 7, ..Frame::default() };
@@ -62,7 +62,7 @@ fn ledger() -> Ledger {
 fn with_report(check: impl FnOnce(&IncidentReport<'_>)) {
     let mut ledger = ledger();
     let mut holders = ledger.holders(DeviceFilter::Gpu(GpuId(0)));
-    ledger.name_holdings(&mut holders, 10);
+    ledger.resolve_holder_names(&mut holders, 10);
     let (site, frames) = ledger.site(Some(SiteId(1)));
     let snapshot = ledger.snapshot(Timestamp(1_150_000_000), &SnapshotOptions::default());
     let held: Vec<_> = holders.iter().map(|one| (one.key.pid, one.live_bytes)).collect();

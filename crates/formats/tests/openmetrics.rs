@@ -17,7 +17,7 @@ use std::sync::Arc;
 use engine::ledger::Ledger;
 use engine::metrics::{
     AgentStats, CollectorInput, GpuInfo, MetricSet, MetricType, MetricsCollector, SeriesLimits,
-    most,
+    max_total_samples,
 };
 use engine::model::event::{
     Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo, SiteFrames,
@@ -126,8 +126,8 @@ impl Host {
         self.collector.observe(&CollectorInput {
             snapshot: &snapshot,
             gpus: &gpus(),
-            own: &AgentStats { version: "1.0".into(), ..AgentStats::default() },
-            place: short_location,
+            agent: &AgentStats { version: "1.0".into(), ..AgentStats::default() },
+            location: short_location,
         })
     }
 }
@@ -157,7 +157,7 @@ fn series(metrics: &MetricSet) -> (usize, Series) {
             let name = (family.metric.name, sample.labels.clone());
             assert!(all.insert(name.clone()), "{name:?} is listed twice");
             assert!(sample.labels.iter().all(|label| label.chars().count() <= 120), "{name:?}");
-            if family.metric.sort == MetricType::Counter {
+            if family.metric.metric_type == MetricType::Counter {
                 counters.insert(name, sample.value.as_f64());
             }
         }
@@ -171,7 +171,7 @@ fn series_stay_under_the_limit_and_counters_only_grow() {
     const PROCESSES: u32 = 5000;
     const ADDRESSES: u64 = 20;
     let limits = SeriesLimits::default();
-    let limit = most(&limits, 8);
+    let limit = max_total_samples(&limits, 8);
     assert!(limit < 10_000, "{limit}");
     let mut host = Host::new(limits);
     let mut before = Series::new();

@@ -110,18 +110,18 @@ fn never_freed() -> Evidence {
     }
 }
 
-fn anomaly(what: AnomalyKind) -> Anomaly {
+fn anomaly(details: AnomalyKind) -> Anomaly {
     Anomaly {
         at: Timestamp(9 * SECOND),
         pid: Pid(4711),
         process: "python".into(),
-        tid: matches!(what, AnomalyKind::Size { .. }).then_some(Tid(4712)),
+        tid: matches!(details, AnomalyKind::Size { .. }).then_some(Tid(4712)),
         thread: "load\ner".into(),
         site: SiteName::Resolved(site_name(&stack())),
         frames: stack(),
         device: Some(DeviceId(0)),
         kind: MemoryKind::Device,
-        what,
+        details,
     }
 }
 
@@ -133,7 +133,7 @@ fn snapshot() -> Snapshot {
     let size = AnomalyKind::Size {
         key: AllocationKey::address(0x7f00_0000_0000),
         bytes: Bytes(2 << 30),
-        usual: Bytes(10 << 20),
+        baseline: Bytes(10 << 20),
         of: 1024,
         of_site: true,
         live: true,
@@ -141,7 +141,7 @@ fn snapshot() -> Snapshot {
     let growth = AnomalyKind::Growth {
         bytes: Bytes(3 << 30),
         within: Nanos(2 * SECOND),
-        usual: Bytes(1 << 30),
+        baseline: Bytes(1 << 30),
     };
     Snapshot {
         at: Timestamp(10 * SECOND),
@@ -221,7 +221,7 @@ fn advice_matches_the_leaking_resource() {
 
 #[test]
 fn ratio_to_a_zero_baseline_is_not_divided() {
-    let ratio = |bytes, usual| ratio_phrase(Bytes(bytes), Bytes(usual));
+    let ratio = |bytes, baseline| ratio_phrase(Bytes(bytes), Bytes(baseline));
     assert_eq!(ratio(2048, 10), "204x the baseline");
     assert_eq!(ratio(95, 10), "9.5x the baseline");
     assert_eq!(ratio(95, 0), "far above the baseline");

@@ -38,7 +38,7 @@ impl Recorder {
             hostname: host::name(),
             kernel: host::kernel(),
             target: describe(target),
-            work: counts_activity,
+            activity: counts_activity,
             clock: context.clock.clone(),
             gpus: context.gpus.clone(),
         };

@@ -19,7 +19,7 @@ fn write(dir: &TempDir, events: impl Iterator<Item = (u32, u64, EventKind)>) -> 
         hostname: "a/../b".into(),
         kernel: String::new(),
         target: String::new(),
-        work: false,
+        activity: false,
         clock: WallClock::recorded(Timestamp(0), 1_700_000_000_000_000_000, Some("UTC"), 0),
         gpus: Vec::new(),
     };

@@ -34,10 +34,10 @@ pub(crate) fn listed(snapshot: &Snapshot) -> Uncertainty {
     let mut uncertainty = snapshot.uncertainty.clone();
     for process in &snapshot.processes {
         if process.ended.is_some() {
-            let own = &process.certainty;
+            let own = &process.uncertainty;
             let add = |sum: Bytes, more: Bytes| Bytes(sum.0.saturating_add(more.0));
-            uncertainty.live_at_least = add(uncertainty.live_at_least, own.live_at_least);
-            uncertainty.live_at_most = add(uncertainty.live_at_most, own.live_at_most);
+            uncertainty.live_min = add(uncertainty.live_min, own.live_min);
+            uncertainty.live_max = add(uncertainty.live_max, own.live_max);
             uncertainty.before_trace |= own.before_trace;
             uncertainty.unknown_context += own.unknown_context;
             uncertainty.ambiguous_calls += own.ambiguous_calls;

@@ -80,10 +80,10 @@ impl<W: Write> NsysTables<W> {
         let operation = match change.action {
             ChangeKind::Allocated => "CUDA_DEV_MEM_EVENT_OPR_ALLOCATION",
             ChangeKind::Ended {
-                how: EndReason::Freed | EndReason::Replaced | EndReason::Released,
+                reason: EndReason::Freed | EndReason::Replaced | EndReason::Released,
                 ..
             } => "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION",
-            ChangeKind::Ended { how: EndReason::ProcessExited, .. }
+            ChangeKind::Ended { reason: EndReason::ProcessExited, .. }
             | ChangeKind::Updated { .. } => return Ok(()),
         };
         let Some(kind) = kind_name(change.kind) else {

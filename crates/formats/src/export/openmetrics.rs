@@ -32,10 +32,10 @@ impl Collector for MetricsCollector {
 }
 
 fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &MetricFamily) -> Result<(), Error> {
-    let Metric { sort, help, labels, .. } = *family.metric;
+    let Metric { metric_type, help, labels, .. } = *family.metric;
     let (name, unit) = stem(family.metric);
     let unit = unit.map(|unit| Unit::Other(unit.to_owned()));
-    let metric_type = match sort {
+    let metric_type = match metric_type {
         MetricType::Gauge => OpenMetricsType::Gauge,
         MetricType::Counter => OpenMetricsType::Counter,
         MetricType::Info => OpenMetricsType::Info,
@@ -47,7 +47,7 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &MetricFamily) -> 
 /// Returns the family name without the suffixes that the encoder adds, and the unit. OpenMetrics
 /// requires that a unit is a suffix of the name, so any other unit is dropped.
 fn stem(metric: &Metric) -> (&'static str, Option<&'static str>) {
-    let suffix = match metric.sort {
+    let suffix = match metric.metric_type {
         MetricType::Gauge => "",
         MetricType::Counter => "_total",
         MetricType::Info => "_info",
@@ -85,11 +85,11 @@ fn number(
 ) -> Result<(), Error> {
     let none: Option<&Exemplar<NoLabelSet, f64>> = None;
     match (metric_type, value) {
-        (OpenMetricsType::Counter, SampleValue::Whole(whole)) => {
-            metric.encode_counter(&whole, none)
+        (OpenMetricsType::Counter, SampleValue::Whole(integer)) => {
+            metric.encode_counter(&integer, none)
         }
         (OpenMetricsType::Counter, SampleValue::Real(real)) => metric.encode_counter(&real, none),
-        (_, SampleValue::Whole(whole)) => metric.encode_gauge(&whole),
+        (_, SampleValue::Whole(integer)) => metric.encode_gauge(&integer),
         (_, SampleValue::Real(real)) => metric.encode_gauge(&real),
     }
 }

@@ -82,22 +82,22 @@ impl FormatWriter for SpeedscopeWriter<'_> {
 
     fn finish(self: Box<Self>, info: &FileInfo) -> io::Result<Vec<String>> {
         let scope = self.groups.scope();
-        let counted = self.groups.iter().filter(|group| scope.counts(group.place.kind));
+        let counted = self.groups.iter().filter(|group| scope.counts(group.key.kind));
         let groups: Vec<Group> = counted.collect();
-        let mut pids: Vec<Pid> = groups.iter().map(|group| group.place.pid).collect();
+        let mut pids: Vec<Pid> = groups.iter().map(|group| group.key.pid).collect();
         pids.sort_unstable();
         pids.dedup();
         let mut frames = FrameTable::default();
         let mut profiles = Vec::new();
         for pid in pids {
-            let own: Vec<&Group> = groups.iter().filter(|group| group.place.pid == pid).collect();
+            let own: Vec<&Group> = groups.iter().filter(|group| group.key.pid == pid).collect();
             let process = match info.processes.get(&pid) {
                 Some(name) => format!("{} ({pid})", sanitize(name)),
                 None if pid.0 == 0 => "the program".to_owned(),
                 None => format!("process {pid}"),
             };
             let never_freed = |group: &Group| group.never_freed().bytes;
-            let allocated = |group: &Group| group.began.bytes;
+            let allocated = |group: &Group| group.allocated.bytes;
             profiles.extend(frames.profile(
                 format!("{process}: never freed"),
                 &own,
@@ -149,7 +149,7 @@ impl FrameTable {
             if weight == 0 {
                 continue;
             }
-            samples.push(self.stack(&group.place, info));
+            samples.push(self.stack(&group.key, info));
             weights.push(weight);
             sum = sum.saturating_add(weight);
         }

@@ -78,7 +78,7 @@ impl FileInfo {
     #[must_use]
     pub fn origin(&self) -> Timestamp {
         let first = self.span.map_or(Timestamp(0), |(first, _)| first);
-        self.clock.map_or(first, |(moment, _)| moment)
+        self.clock.map_or(first, |(at, _)| at)
     }
 }
 
@@ -100,14 +100,14 @@ impl ChangeFilter {
         }
         let Some(device) = self.device else { return Some(*change) };
         let is_here = change.device == Some(device);
-        let ChangeKind::Updated { began, before } = change.action else {
+        let ChangeKind::Updated { allocated_at, before } = change.action else {
             return is_here.then_some(*change);
         };
         match (before.device == Some(device), is_here) {
             (true, true) => Some(*change),
             (false, true) => Some(AllocationChange { action: ChangeKind::Allocated, ..*change }),
             (true, false) => Some(AllocationChange {
-                action: ChangeKind::Ended { began, how: EndReason::Replaced },
+                action: ChangeKind::Ended { allocated_at, reason: EndReason::Replaced },
                 device: before.device,
                 pool: before.pool,
                 bytes: before.bytes,
@@ -168,8 +168,8 @@ impl ImportSink for CollectingSink<'_> {
         self.info.devices.insert(device, (name.to_owned(), total_bytes));
     }
 
-    fn clock(&mut self, moment: Timestamp, utc_nanos: i64) {
-        self.info.clock.get_or_insert((moment, utc_nanos));
+    fn clock(&mut self, at: Timestamp, utc_nanos: i64) {
+        self.info.clock.get_or_insert((at, utc_nanos));
     }
 
     fn segment(&mut self, segment: Segment) {
@@ -189,9 +189,9 @@ impl ImportSink for CollectingSink<'_> {
         let is_selected = |group: &GroupKey| {
             pid.is_none_or(|pid| pid == group.pid) && (device.is_none() || device == group.device)
         };
-        findings.suspects.retain(|one| is_selected(&one.place));
-        findings.others.retain(|one| is_selected(&one.place));
-        findings.unusual.retain(|one| is_selected(&one.place));
+        findings.suspects.retain(|one| is_selected(&one.key));
+        findings.others.retain(|one| is_selected(&one.key));
+        findings.anomalies.retain(|one| is_selected(&one.key));
         self.info.findings = Some(findings);
     }
 
@@ -270,12 +270,12 @@ mod tests {
         let filter = ChangeFilter { pid: Some(Pid(1)), device: Some(DeviceId(0)) };
         let moved = |from: Option<u16>, to| {
             let before = LateFields { device: from.map(DeviceId), pool: None, bytes: 8 };
-            let change = change(ChangeKind::Updated { began: Timestamp(1), before }, 1, to);
+            let change = change(ChangeKind::Updated { allocated_at: Timestamp(1), before }, 1, to);
             filter.apply(&change).map(|change| (change.action, change.device))
         };
         let gpu = Some(DeviceId(0));
         assert_eq!(moved(None, Some(0)), Some((ChangeKind::Allocated, gpu)));
-        let ended = ChangeKind::Ended { began: Timestamp(1), how: EndReason::Replaced };
+        let ended = ChangeKind::Ended { allocated_at: Timestamp(1), reason: EndReason::Replaced };
         assert_eq!(moved(Some(0), Some(1)), Some((ended, gpu)));
         assert_eq!(moved(None, Some(1)), None);
         assert!(filter.apply(&change(ChangeKind::Allocated, 1, Some(0))).is_some());

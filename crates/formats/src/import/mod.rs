@@ -76,7 +76,7 @@ pub trait ImportSink {
     fn device(&mut self, device: DeviceId, name: &str, total_bytes: Option<u64>);
     /// Called at most once, with a timestamp and the wall clock at it in nanoseconds since 1970,
     /// UTC.
-    fn clock(&mut self, moment: Timestamp, utc_nanos: i64);
+    fn clock(&mut self, at: Timestamp, utc_nanos: i64);
     /// Called with a segment of a cache at the end of the file.
     fn segment(&mut self, segment: Segment);
     /// Called with the totals of a pool; the last ones are those at the end of the file.

@@ -121,8 +121,8 @@ impl RecordingImport<'_> {
                 let snapshot = self.ledger.snapshot(at, &VIEW);
                 let ended = snapshot.processes.iter().filter(|process| process.ended.is_some());
                 for process in ended.clone() {
-                    self.unknown_context += process.certainty.unknown_context;
-                    self.ambiguous_calls += process.certainty.ambiguous_calls;
+                    self.unknown_context += process.uncertainty.unknown_context;
+                    self.ambiguous_calls += process.uncertainty.ambiguous_calls;
                 }
                 self.keep_pools(ended, at);
             }
@@ -144,7 +144,9 @@ impl RecordingImport<'_> {
             _ => {}
         }
         if let EventKind::Failed(FailedCall {
-            code: OUT_OF_MEMORY, asked: Some((kind, bytes)), ..
+            code: OUT_OF_MEMORY,
+            requested: Some((kind, bytes)),
+            ..
         }) = event.kind
             && kind.takes_device_memory()
         {
@@ -209,7 +211,7 @@ impl RecordingImport<'_> {
     fn report_verdicts(&mut self, anomalies: &[Anomaly]) {
         let (suspects, others) = self.ledger.verdicts(self.last);
         let mut findings = SuspectReport {
-            unusual: anomalies
+            anomalies: anomalies
                 .iter()
                 .map(|one| FileAnomaly::of(one, self.named(one.site)))
                 .collect(),

@@ -105,8 +105,8 @@ fn report_json_matches_its_documentation() {
         live: 1,
         peak: 2,
         cache: 3,
-        per_hour: 4,
-        cache_per_hour: 5,
+        growth_per_hour: 4,
+        cache_growth_per_hour: 5,
         bounded: true,
     });
     let objects = [

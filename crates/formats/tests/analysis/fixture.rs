@@ -102,13 +102,13 @@ impl FileFixture {
         self.changes.last_mut().unwrap()
     }
 
-    fn end(&mut self, at: u64, address: u64, how: EndReason) {
+    fn end(&mut self, at: u64, address: u64, reason: EndReason) {
         let allocation = self.changes.iter().rev().find(|change| {
             change.key == AllocationKey::address(address)
                 && matches!(change.action, ChangeKind::Allocated)
         });
         let allocation = *allocation.unwrap();
-        let action = ChangeKind::Ended { began: allocation.at, how };
+        let action = ChangeKind::Ended { allocated_at: allocation.at, reason };
         self.changes.push(AllocationChange { at: Timestamp(at), action, ..allocation });
     }
 

@@ -80,7 +80,7 @@ impl ImportSink for Collected {
             ChangeKind::Allocated => {
                 assert!(self.live.insert(name, *change).is_none(), "began twice: {change:?}");
             }
-            ChangeKind::Ended { began, how } => {
+            ChangeKind::Ended { allocated_at, reason } => {
                 let allocation = self.live.remove(&name).expect("an end without an allocation");
                 assert_eq!(
                     AllocationChange {
@@ -90,8 +90,8 @@ impl ImportSink for Collected {
                     },
                     allocation
                 );
-                assert_eq!(began, allocation.at);
-                assert!(matches!(how, EndReason::Freed | EndReason::Replaced));
+                assert_eq!(allocated_at, allocation.at);
+                assert!(matches!(reason, EndReason::Freed | EndReason::Replaced));
             }
             ChangeKind::Updated { .. } => panic!("imports have no late updates: {change:?}"),
         }

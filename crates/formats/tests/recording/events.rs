@@ -84,8 +84,8 @@ fn vmm() -> BoxedStrategy<VmmCall> {
     let handle = || any::<u64>().prop_map(PhysicalHandleId);
     let range = || (any::<u64>(), any::<u64>());
     prop_oneof![
-        (handle(), any::<u64>(), location(), site()).prop_map(|(handle, bytes, place, site)| {
-            VmmCall::Create { handle, bytes, place, site }
+        (handle(), any::<u64>(), location(), site()).prop_map(|(handle, bytes, location, site)| {
+            VmmCall::Create { handle, bytes, location, site }
         }),
         handle().prop_map(|handle| VmmCall::Import { handle }),
         handle().prop_map(|handle| VmmCall::Multicast { handle }),
@@ -107,10 +107,10 @@ fn pool() -> BoxedStrategy<PoolCall> {
     let pool = || any::<u64>().prop_map(PoolId);
     prop_oneof![
         (pool(), option::of(location()))
-            .prop_map(|(pool, place)| PoolCall::Created { pool, place }),
+            .prop_map(|(pool, location)| PoolCall::Created { pool, location }),
         pool().prop_map(|pool| PoolCall::Destroyed { pool }),
         (pool(), any::<u64>()).prop_map(|(pool, keep)| PoolCall::Trimmed { pool, keep }),
-        (pool(), any::<u64>()).prop_map(|(pool, bytes)| PoolCall::ToldReserved { pool, bytes }),
+        (pool(), any::<u64>()).prop_map(|(pool, bytes)| PoolCall::ReservedReported { pool, bytes }),
         (pool(), device(), any::<bool>()).prop_map(|(pool, device, current)| PoolCall::OfDevice {
             pool,
             device,
@@ -130,7 +130,12 @@ fn graph() -> BoxedStrategy<GraphCall> {
         (stream(), option::of(graph()))
             .prop_map(|(stream, graph)| GraphCall::CaptureEnded { stream, graph }),
         (graph(), any::<u64>(), any::<u64>(), location()).prop_map(
-            |(graph, address, bytes, place)| GraphCall::AllocNode { graph, address, bytes, place }
+            |(graph, address, bytes, location)| GraphCall::AllocNode {
+                graph,
+                address,
+                bytes,
+                location
+            }
         ),
         (graph(), any::<u64>()).prop_map(|(graph, address)| GraphCall::FreeNode { graph, address }),
         (exec(), graph(), any::<bool>()).prop_map(|(exec, graph, frees_before_launch)| {
@@ -140,7 +145,7 @@ fn graph() -> BoxedStrategy<GraphCall> {
         exec().prop_map(|exec| GraphCall::ExecDestroyed { exec }),
         graph().prop_map(|graph| GraphCall::GraphDestroyed { graph }),
         (device(), any::<u64>())
-            .prop_map(|(device, bytes)| GraphCall::ToldReserved { device, bytes }),
+            .prop_map(|(device, bytes)| GraphCall::ReservedReported { device, bytes }),
         device().prop_map(|device| GraphCall::Trimmed { device }),
     ]
     .boxed()
@@ -148,13 +153,21 @@ fn graph() -> BoxedStrategy<GraphCall> {
 
 fn failed() -> impl Strategy<Value = EventKind> {
     let functions = 0..super::FUNCTIONS.len() as u16;
-    let asked = option::of((select(MemoryKind::ALL.to_vec()), any::<u64>()));
+    let requested = option::of((select(MemoryKind::ALL.to_vec()), any::<u64>()));
     let context = option::of(any::<u64>().prop_map(ContextId));
     let rest = (option::of(key()), option::of(device()), context, site());
-    (functions, any::<i32>(), asked, rest).prop_map(
-        |(function, code, asked, (freed, device, context, site))| {
+    (functions, any::<i32>(), requested, rest).prop_map(
+        |(function, code, requested, (freed, device, context, site))| {
             let function = FunctionId(function);
-            EventKind::Failed(FailedCall { function, code, asked, freed, device, context, site })
+            EventKind::Failed(FailedCall {
+                function,
+                code,
+                requested,
+                freed,
+                device,
+                context,
+                site,
+            })
         },
     )
 }
@@ -183,7 +196,7 @@ fn shape() -> impl Strategy<Value = LaunchShape> {
     })
 }
 
-fn work() -> BoxedStrategy<GpuActivity> {
+fn activity() -> BoxedStrategy<GpuActivity> {
     let kernel = || any::<u64>().prop_map(KernelId);
     let target = prop_oneof![
         kernel().prop_map(LaunchTarget::Kernel),
@@ -219,7 +232,7 @@ fn work() -> BoxedStrategy<GpuActivity> {
             }
         ),
         (kernel(), name(), select(vec![NameSource::Call, NameSource::Memory]))
-            .prop_map(|(kernel, name, by)| GpuActivity::Named { kernel, name, by }),
+            .prop_map(|(kernel, name, source)| GpuActivity::Named { kernel, name, source }),
         (kernel(), kernel()).prop_map(|(function, kernel)| GpuActivity::Alias { function, kernel }),
         (
             kernel(),
@@ -229,7 +242,7 @@ fn work() -> BoxedStrategy<GpuActivity> {
                 UnnamedReason::Lost
             ])
         )
-            .prop_map(|(kernel, why)| GpuActivity::Nameless { kernel, why }),
+            .prop_map(|(kernel, reason)| GpuActivity::Unnamed { kernel, reason }),
         copies.prop_map(
             |(direction, pointers, (asynchronous, calls, bytes, nanos), bandwidths)| {
                 let copies = CopyActivity {
@@ -381,11 +394,11 @@ fn listed(kind: &EventKind) {
         | EventKind::Failed(_)
         | EventKind::Context(_)
         | EventKind::Gpus(_)
-        | EventKind::DriverAccount { .. }
+        | EventKind::DriverUsage { .. }
         | EventKind::GpuFree { .. }
-        | EventKind::DriverAccountLost
+        | EventKind::DriverUsageLost
         | EventKind::Lost(_)
-        | EventKind::Work(_)
+        | EventKind::Activity(_)
         | EventKind::Object(_)
         | EventKind::Tensor(_)
         | EventKind::Torch(_)
@@ -403,7 +416,7 @@ fn kind() -> BoxedStrategy<EventKind> {
             EventKind::Exec,
             EventKind::Exit,
             EventKind::ThreadExit,
-            EventKind::DriverAccountLost
+            EventKind::DriverUsageLost
         ]),
         allocate(),
         free(),
@@ -414,10 +427,10 @@ fn kind() -> BoxedStrategy<EventKind> {
         context().prop_map(EventKind::Context),
         vec(option::of(gpu()), 0..9).prop_map(|gpus| EventKind::Gpus(gpus.into())),
         (gpu(), any::<u64>(), any::<bool>())
-            .prop_map(|(gpu, bytes, only)| EventKind::DriverAccount { gpu, bytes, only }),
+            .prop_map(|(gpu, bytes, only)| EventKind::DriverUsage { gpu, bytes, only }),
         (gpu(), any::<u64>()).prop_map(|(gpu, bytes)| EventKind::GpuFree { gpu, bytes }),
         lost(),
-        work().prop_map(EventKind::Work),
+        activity().prop_map(EventKind::Activity),
         object().prop_map(EventKind::Object),
         site_frames(),
         tensor(),

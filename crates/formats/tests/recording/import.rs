@@ -94,15 +94,19 @@ fn write_events(writer: &mut RecordingWriter<fs::File>) {
         let frames = [Frame { function: name.into(), ..Frame::default() }].into();
         event(0, 35, EventKind::Site(SiteFrames { site: SiteId(site), frames }))
     };
-    let place = Some(MemoryLocation::Device(DeviceId(0)));
-    let created = PoolCall::Created { pool: PoolId(0x900), place };
+    let location = Some(MemoryLocation::Device(DeviceId(0)));
+    let created = PoolCall::Created { pool: PoolId(0x900), location };
     for event in [
         event(1, 10, process("train", false)),
         event(1, 11, EventKind::Gpus([Some(GpuId(0)), None].into())),
         event(1, 12, allocate(0x100, MemoryKind::Device, 64, Some(SiteId(1)))),
         event(1, 13, free(0x100)),
         event(1, 13, EventKind::Pool(created)),
-        event(1, 14, EventKind::Pool(PoolCall::ToldReserved { pool: PoolId(0x900), bytes: 4096 })),
+        event(
+            1,
+            14,
+            EventKind::Pool(PoolCall::ReservedReported { pool: PoolId(0x900), bytes: 4096 }),
+        ),
         event(1, 15, allocate(0x200, MemoryKind::Async, 512, None)),
         event(1, 16, EventKind::Exit),
     ] {
@@ -147,7 +151,8 @@ fn allocations_and_frees_are_imported() {
         .iter()
         .map(|change| (change.at.0, change.pid.0, change.key.value, change.bytes, change.action))
         .collect();
-    let ended = |began, how| ChangeKind::Ended { began: Timestamp(began), how };
+    let ended =
+        |allocated_at, reason| ChangeKind::Ended { allocated_at: Timestamp(allocated_at), reason };
     assert_eq!(
         changes,
         [

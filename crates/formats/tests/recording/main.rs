@@ -43,7 +43,7 @@ fn header() -> RecordingHeader {
         hostname: "box".into(),
         kernel: "6.12".into(),
         target: "every process".into(),
-        work: true,
+        activity: true,
         clock: WallClock::recorded(Timestamp(7), 1_700_000_000_000_000_000, Some("UTC"), 0),
         gpus: vec![GpuLabel {
             id: GpuId(0),

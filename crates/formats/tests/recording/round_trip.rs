@@ -132,7 +132,7 @@ fn unknown_function_keeps_its_name() {
     let failed = FailedCall {
         function: FunctionId(300),
         code: 2,
-        asked: None,
+        requested: None,
         freed: None,
         device: None,
         context: None,

@@ -65,11 +65,11 @@ impl ImportSink for CheckingSink {
                 *peak = (*peak).max(*sum);
                 assert_eq!(self.live.insert(key, *change), None, "the key is live already");
             }
-            ChangeKind::Ended { began, .. } => {
+            ChangeKind::Ended { allocated_at, .. } => {
                 self.ended += counts;
                 *sum -= change.bytes;
                 let older = self.live.remove(&key).expect("an end without an allocation");
-                assert_eq!((older.at, older.bytes), (began, change.bytes));
+                assert_eq!((older.at, older.bytes), (allocated_at, change.bytes));
                 assert_eq!((older.site, older.stream), (change.site, change.stream));
             }
             ChangeKind::Updated { .. } => panic!("a snapshot has no late updates"),

@@ -142,7 +142,7 @@ impl<E: RowEncoder> AllocationWriter<E> {
     }
 
     fn write(&mut self, lifetime: &Lifetime, info: &FileInfo) -> io::Result<()> {
-        let allocation = &lifetime.what;
+        let allocation = &lifetime.change;
         let ended = lifetime.ended.map(|(at, _)| at);
         let process = info.processes.get(&allocation.pid).map(|name| sanitize(name));
         let site = allocation.site.map(|site| self.texts.of(site, &info.stacks));
@@ -156,9 +156,9 @@ impl<E: RowEncoder> AllocationWriter<E> {
             Cell::Word(allocation.kind.name()),
             Cell::number(allocation.device.map(|device| device.0)),
             Cell::number(Some(allocation.bytes)),
-            Cell::signed(Some(info.nanos(lifetime.began))),
+            Cell::signed(Some(info.nanos(lifetime.allocated_at))),
             Cell::signed(ended.map(|at| info.nanos(at))),
-            Cell::signed(info.utc_nanos(lifetime.began)),
+            Cell::signed(info.utc_nanos(lifetime.allocated_at)),
             Cell::signed(ended.and_then(|at| info.utc_nanos(at))),
             Cell::Word(lifetime.end_reason()),
             Cell::number(allocation.pool.map(|pool| pool.0)),
@@ -195,7 +195,7 @@ impl FileInfo {
 
     /// Returns nanoseconds since 1970, UTC, if the file has a wall clock.
     pub(in crate::export) fn utc_nanos(&self, at: Timestamp) -> Option<i64> {
-        let (moment, utc) = self.clock?;
-        i64::try_from(i128::from(utc) + i128::from(at.0) - i128::from(moment.0)).ok()
+        let (start, utc) = self.clock?;
+        i64::try_from(i128::from(utc) + i128::from(at.0) - i128::from(start.0)).ok()
     }
 }

@@ -202,7 +202,8 @@ fn processes(input: &TableSample<'_>) -> Vec<Column> {
     let mut columns = vec![time(input, all.len())];
     columns.extend(process_columns(|| Box::new(all.iter().copied())));
     let uid = UInt32Array::from_iter(all.iter().map(|process| process.uid));
-    let exact = BooleanArray::from_iter(all.iter().map(|process| Some(process.certainty.exact())));
+    let exact =
+        BooleanArray::from_iter(all.iter().map(|process| Some(process.uncertainty.exact())));
     columns.extend([
         ("uid", Arc::new(uid) as ArrayRef),
         ("live_bytes", count(|process| process.live_bytes.0)),

@@ -161,7 +161,7 @@ impl<'a> PerfettoWriter<'a> {
         let mut tracks: HashMap<(Pid, Option<DeviceId>, usize), u64> = HashMap::new();
         let mut strings = InternedStrings::new();
         for (lifetime, track_index) in slices {
-            let AllocationChange { pid, device, kind, .. } = lifetime.what;
+            let AllocationChange { pid, device, kind, .. } = lifetime.change;
             let track = match tracks.get(&(pid, device, track_index)) {
                 Some(track) => *track,
                 None => {
@@ -189,8 +189,8 @@ impl FormatWriter for PerfettoWriter<'_> {
         }
         self.last = self.last.max(change.at);
         for step in steps(change).into_iter().flatten() {
-            self.prepare(step.place, info)?;
-            self.step(change.at, step.place, step.less, step.more)?;
+            self.prepare(step.key, info)?;
+            self.step(change.at, step.key, step.less, step.more)?;
         }
         if let Some(ended) = self.lifetimes.observe(change) {
             self.largest.add(ended, change.at);
@@ -242,7 +242,7 @@ impl InternedStrings {
 
     /// Returns the start of an allocation's slice, with its annotations.
     fn slice(&mut self, lifetime: &Lifetime, track: u64, info: &FileInfo) -> Packet {
-        let allocation = &lifetime.what;
+        let allocation = &lifetime.change;
         let mut new = Interned::default();
         let mut flags = NEEDS_STATE;
         if !self.started {
@@ -270,16 +270,20 @@ impl InternedStrings {
         let name = Some(self.name(lifetime, info, &mut new));
         let event = Event { annotations, event_type: BEGIN, name, track, ..Event::default() };
         let interned = (new != Interned::default()).then_some(new);
-        Packet { interned, flags: Some(flags), ..packet(SLICE_SEQUENCE, lifetime.began, event) }
+        Packet {
+            interned,
+            flags: Some(flags),
+            ..packet(SLICE_SEQUENCE, lifetime.allocated_at, event)
+        }
     }
 
     /// Returns the name of a slice: the function of the program, or the kind.
     fn name(&mut self, lifetime: &Lifetime, info: &FileInfo, new: &mut Interned) -> u64 {
         let frames: Vec<&Frame> =
-            lifetime.what.site.map(|site| info.stacks.frames(site).collect()).unwrap_or_default();
+            lifetime.change.site.map(|site| info.stacks.frames(site).collect()).unwrap_or_default();
         let name = match innermost_program_frame(&frames).map(|frame| sanitize(&frame.function)) {
             Some(function) if !function.is_empty() => function.into_owned(),
-            _ => lifetime.what.kind.name().to_owned(),
+            _ => lifetime.change.kind.name().to_owned(),
         };
         intern(&mut self.names, &mut self.last, &name, &mut new.event_names)
     }

@@ -51,7 +51,7 @@ impl LargestSlices {
 
     /// Adds an allocation; `end` is the end of the file, used for live ones.
     pub(super) fn add(&mut self, lifetime: Lifetime, end: Timestamp) {
-        let rank = (lifetime.what.bytes, lifetime.age(end).0, Reverse(lifetime.began.0));
+        let rank = (lifetime.change.bytes, lifetime.age(end).0, Reverse(lifetime.allocated_at.0));
         if self.heap.len() >= self.max {
             self.left_out += 1;
             if self.heap.peek().is_none_or(|Reverse(smallest)| smallest.rank >= rank) {
@@ -69,11 +69,11 @@ impl LargestSlices {
         let mut slices = Vec::new();
         // The order is reversed, so the largest come first.
         for Reverse(Ranked { lifetime, .. }) in heap.into_sorted_vec() {
-            let tracks = tracks.entry((lifetime.what.pid, lifetime.what.device)).or_default();
+            let tracks = tracks.entry((lifetime.change.pid, lifetime.change.device)).or_default();
             let end = lifetime
                 .ended
-                .map_or(u64::MAX, |(at, _)| at.0.max(lifetime.began.0.saturating_add(1)));
-            let free = tracks.iter().position(|track| track.is_free(lifetime.began.0, end));
+                .map_or(u64::MAX, |(at, _)| at.0.max(lifetime.allocated_at.0.saturating_add(1)));
+            let free = tracks.iter().position(|track| track.is_free(lifetime.allocated_at.0, end));
             let row = match free {
                 Some(row) => row,
                 None if tracks.len() < MAX_TRACKS => {
@@ -86,13 +86,13 @@ impl LargestSlices {
                 }
             };
             if let Some(track) = tracks.get_mut(row) {
-                track.occupied.insert(lifetime.began.0, end);
+                track.occupied.insert(lifetime.allocated_at.0, end);
             }
             slices.push((lifetime, row));
         }
         // At the same time and on the same track, ends come before starts.
         slices.sort_by_key(|(lifetime, row)| {
-            (lifetime.began, lifetime.ended.map(|(at, _)| at), *row)
+            (lifetime.allocated_at, lifetime.ended.map(|(at, _)| at), *row)
         });
         (slices, left_out)
     }
@@ -120,7 +120,7 @@ mod tests {
     use engine::model::memory_kind::MemoryKind;
 
     fn lifetime(start: u64, ended: Option<u64>, bytes: u64) -> Lifetime {
-        let what = AllocationChange {
+        let change = AllocationChange {
             at: Timestamp(start),
             action: ChangeKind::Allocated,
             pid: Pid(1),
@@ -134,7 +134,7 @@ mod tests {
             site: None,
         };
         let ended = ended.map(|at| (Timestamp(at), EndReason::Freed));
-        Lifetime { what, began: Timestamp(start), ended }
+        Lifetime { change, allocated_at: Timestamp(start), ended }
     }
 
     #[test]
@@ -144,8 +144,10 @@ mod tests {
             largest.add(lifetime(start, Some(start + 1), bytes), Timestamp(10));
         }
         let (slices, left_out) = largest.into_tracks();
-        let bytes: Vec<_> =
-            slices.iter().map(|(lifetime, _)| (lifetime.began.0, lifetime.what.bytes)).collect();
+        let bytes: Vec<_> = slices
+            .iter()
+            .map(|(lifetime, _)| (lifetime.allocated_at.0, lifetime.change.bytes))
+            .collect();
         assert_eq!((bytes, left_out), (vec![(2, 9), (4, 7)], 3));
     }
 
@@ -161,7 +163,7 @@ mod tests {
         largest.add(lifetime(3, Some(3), 1), Timestamp(100));
         let (slices, left_out) = largest.into_tracks();
         let rows: Vec<_> =
-            slices.iter().map(|(lifetime, row)| (lifetime.what.bytes, *row)).collect();
+            slices.iter().map(|(lifetime, row)| (lifetime.change.bytes, *row)).collect();
         assert_eq!((left_out, rows.len()), (0, 6));
         for (bytes, row) in [(9, 0), (8, 1), (7, 0), (6, 0), (2, 1), (1, 2)] {
             assert!(rows.contains(&(bytes, row)), "{rows:?}");
@@ -177,7 +179,7 @@ mod tests {
         let (slices, left_out) = largest.into_tracks();
         assert_eq!((slices.len(), left_out), (MAX_TRACKS, 5));
         assert!(
-            slices.iter().all(|(lifetime, _)| lifetime.what.bytes >= 5),
+            slices.iter().all(|(lifetime, _)| lifetime.change.bytes >= 5),
             "the largest have a track"
         );
     }

@@ -82,11 +82,11 @@ impl ProfileSample {
 /// Returns samples with the memory that was never freed and the total allocated memory of a file.
 #[must_use]
 pub fn at_end(groups: &GroupTable) -> Vec<ProfileSample> {
-    let counted = groups.iter().filter(|group| groups.scope().counts(group.place.kind));
+    let counted = groups.iter().filter(|group| groups.scope().counts(group.key.kind));
     let sample = counted.map(|group| ProfileSample {
-        key: group.place,
+        key: group.key,
         in_use: group.never_freed(),
-        allocated: group.began,
+        allocated: group.allocated,
     });
     sample.collect()
 }
@@ -101,7 +101,7 @@ pub fn at_peak(groups: &GroupTable, peaks: &[Peak]) -> Vec<ProfileSample> {
     let device_peaks = peaks.iter().filter(|peak| peak.pid.is_none());
     for group in device_peaks.flat_map(|peak| &peak.live) {
         let none = Amount::default();
-        let (key, allocated) = (group.place, none);
+        let (key, allocated) = (group.key, none);
         let sample = samples.entry(key).or_insert(ProfileSample { key, in_use: none, allocated });
         sample.in_use = sample.in_use.plus(group.amount);
     }

@@ -131,7 +131,7 @@ impl<'a> SnapshotWriter<'a> {
             };
             here && failed.pid == self.pid
         });
-        let live = self.live.iter().map(|live| (live.address, live.lifetime.began));
+        let live = self.live.iter().map(|live| (live.address, live.lifetime.allocated_at));
         let trace = TraceWriter::new(
             self.scope,
             target,

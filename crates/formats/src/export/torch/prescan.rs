@@ -139,9 +139,9 @@ impl Prescan {
     pub(super) fn finish(self) -> PrescanResult {
         let mut live = self.exited;
         for lifetime in self.lifetimes.finish() {
-            let key = (lifetime.what.pid, lifetime.what.key, lifetime.what.kind);
-            let address = self.address_of.get(&key).copied().unwrap_or(lifetime.what.key.value);
-            live.entry(lifetime.what.pid).or_default().push(LiveAllocation { lifetime, address });
+            let key = (lifetime.change.pid, lifetime.change.key, lifetime.change.kind);
+            let address = self.address_of.get(&key).copied().unwrap_or(lifetime.change.key.value);
+            live.entry(lifetime.change.pid).or_default().push(LiveAllocation { lifetime, address });
         }
         let Self { devices, host, processes, .. } = self;
         PrescanResult { live, devices, host, processes }
@@ -186,7 +186,7 @@ mod tests {
         let graph = change(ChangeKind::Allocated, AddressType::Pointer, 0, MemoryKind::Graph);
         let (first, second) = (addresses.of(&physical), addresses.of(&graph));
         assert_eq!((first, second), (1 << 52, (1 << 52) + (4 << 20)));
-        let ended = ChangeKind::Ended { began: Timestamp(1), how: EndReason::Freed };
+        let ended = ChangeKind::Ended { allocated_at: Timestamp(1), reason: EndReason::Freed };
         assert_eq!(addresses.of(&AllocationChange { action: ended, ..physical }), first);
         assert_ne!(addresses.of(&physical), first);
         let huge = AllocationChange {

@@ -30,7 +30,7 @@ struct SegmentRecord<'s> {
     address: u64,
     bytes: u64,
     stream: u64,
-    part: PoolSizeClass,
+    size_class: PoolSizeClass,
     pool: (u64, u64),
     expandable: bool,
     site: Option<SiteId>,
@@ -73,7 +73,7 @@ impl SnapshotWriter<'_> {
             address: segment.address,
             bytes: segment.bytes,
             stream: segment.stream.map_or(0, |stream| stream.0),
-            part: segment.pool.part,
+            size_class: segment.pool.size_class,
             pool: segment.pool.id,
             expandable: segment.expandable,
             site: None,
@@ -84,7 +84,7 @@ impl SnapshotWriter<'_> {
 
     /// Writes an allocation of the driver as a segment with one block.
     fn driver_allocation(&mut self, live: &LiveAllocation, info: &FileInfo) -> io::Result<()> {
-        let allocation = &live.lifetime.what;
+        let allocation = &live.lifetime.change;
         let block = Block {
             address: live.address,
             bytes: allocation.bytes,
@@ -97,7 +97,7 @@ impl SnapshotWriter<'_> {
             address: live.address,
             bytes: allocation.bytes,
             stream: allocation.stream.map_or(0, |stream| stream.0),
-            part: if allocation.bytes <= SMALL_BLOCK_BYTES {
+            size_class: if allocation.bytes <= SMALL_BLOCK_BYTES {
                 PoolSizeClass::Small
             } else {
                 PoolSizeClass::Large
@@ -138,7 +138,11 @@ impl SnapshotWriter<'_> {
             self.pickle.number(number)?;
         }
         self.pickle.word("segment_type")?;
-        self.pickle.word(if segment.part == PoolSizeClass::Small { "small" } else { "large" })?;
+        self.pickle.word(if segment.size_class == PoolSizeClass::Small {
+            "small"
+        } else {
+            "large"
+        })?;
         self.pickle.word("segment_pool_id")?;
         self.pickle.pair(segment.pool)?;
         self.pickle.word("is_expandable")?;

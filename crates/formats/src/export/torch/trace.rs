@@ -70,7 +70,7 @@ impl TraceWriter {
         let here = self.is_here(change.kind, change.device);
         match change.action {
             ChangeKind::Allocated if here => self.begin(change, address, context),
-            ChangeKind::Ended { how: EndReason::ProcessExited, .. }
+            ChangeKind::Ended { reason: EndReason::ProcessExited, .. }
                 if here && !is_reserve(change.kind) =>
             {
                 self.exited.push((*change, address));

@@ -247,8 +247,8 @@ impl Matcher<'_> {
                 let older = entry.insert(live);
                 self.state.row_warnings.replaced += 1;
                 let ended = ChangeKind::Ended {
-                    began: self.timestamp(older.start),
-                    how: EndReason::Replaced,
+                    allocated_at: self.timestamp(older.start),
+                    reason: EndReason::Replaced,
                 };
                 self.emit(event.process, event.key(), &older, event.start, ended);
             }
@@ -284,7 +284,10 @@ impl Matcher<'_> {
         }
         let live = entry.remove();
         self.state.row_warnings.other_size += u64::from(live.bytes != event.bytes);
-        let ended = ChangeKind::Ended { began: self.timestamp(live.start), how: EndReason::Freed };
+        let ended = ChangeKind::Ended {
+            allocated_at: self.timestamp(live.start),
+            reason: EndReason::Freed,
+        };
         self.emit(event.process, event.key(), &live, event.start, ended);
     }
 
@@ -307,8 +310,10 @@ impl Matcher<'_> {
         }
         self.state.row_warnings.unmatched += u64::from(freed.is_empty());
         for (serial, live) in freed {
-            let ended =
-                ChangeKind::Ended { began: self.timestamp(live.start), how: EndReason::Freed };
+            let ended = ChangeKind::Ended {
+                allocated_at: self.timestamp(live.start),
+                reason: EndReason::Freed,
+            };
             self.emit(event.process, graph_key(serial), &live, event.start, ended);
         }
     }

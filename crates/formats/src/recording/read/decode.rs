@@ -232,7 +232,7 @@ fn event_kind(
         }
         "call_failed" => EventKind::Failed(failed(cells, tables)?),
         "device_map" => EventKind::Gpus(gpus(cells)?),
-        "driver_usage" => EventKind::DriverAccount {
+        "driver_usage" => EventKind::DriverUsage {
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
             only: cells.flag(Column::IsOnlyGpu).unwrap_or(false),
@@ -241,7 +241,7 @@ fn event_kind(
             gpu: GpuId(cells.must(Column::Gpu, cells.u16(Column::Gpu))?),
             bytes: cells.must_u64(Column::Bytes)?,
         },
-        "driver_usage_lost" => EventKind::DriverAccountLost,
+        "driver_usage_lost" => EventKind::DriverUsageLost,
         "lost" => EventKind::Lost(LostDelta {
             allocations: cells.count(Column::LostAllocations),
             allocated_bytes: cells.count(Column::Bytes),
@@ -265,7 +265,7 @@ fn event_kind(
                 Some(call) => Some(call),
                 None => objects::decode(word, cells)?.map(EventKind::Object),
             };
-            return Ok(match call.or(work(word, cells)?.map(EventKind::Work)) {
+            return Ok(match call.or(activity(word, cells)?.map(EventKind::Activity)) {
                 Some(call) => Some(call),
                 None => tensor(word, cells)?,
             });
@@ -280,7 +280,7 @@ fn physical(word: &str, cells: RowCells<'_>) -> Result<Option<VmmCall>, RowError
         "physical_create" => VmmCall::Create {
             handle: cells.handle()?,
             bytes: bytes()?,
-            place: cells.must_location()?,
+            location: cells.must_location()?,
             site: cells.site(),
         },
         "physical_import" => VmmCall::Import { handle: cells.handle()? },
@@ -298,10 +298,10 @@ fn physical(word: &str, cells: RowCells<'_>) -> Result<Option<VmmCall>, RowError
 fn pool(word: &str, cells: RowCells<'_>) -> Result<Option<PoolCall>, RowError> {
     let bytes = || cells.must_u64(Column::Bytes);
     Ok(Some(match word {
-        "pool_create" => PoolCall::Created { pool: cells.pool()?, place: cells.location()? },
+        "pool_create" => PoolCall::Created { pool: cells.pool()?, location: cells.location()? },
         "pool_destroy" => PoolCall::Destroyed { pool: cells.pool()? },
         "pool_trim" => PoolCall::Trimmed { pool: cells.pool()?, keep: bytes()? },
-        "pool_reserved" => PoolCall::ToldReserved { pool: cells.pool()?, bytes: bytes()? },
+        "pool_reserved" => PoolCall::ReservedReported { pool: cells.pool()?, bytes: bytes()? },
         "device_pool" => PoolCall::OfDevice {
             pool: cells.pool()?,
             device: cells.device()?,
@@ -323,7 +323,7 @@ fn graph(word: &str, cells: RowCells<'_>) -> Result<Option<GraphCall>, RowError>
             graph: cells.graph()?,
             address: address()?,
             bytes: bytes()?,
-            place: cells.must_location()?,
+            location: cells.must_location()?,
         },
         "node_free" => GraphCall::FreeNode { graph: cells.graph()?, address: address()? },
         "graph_instantiate" => GraphCall::Instantiated {
@@ -334,7 +334,9 @@ fn graph(word: &str, cells: RowCells<'_>) -> Result<Option<GraphCall>, RowError>
         "graph_launch" => GraphCall::Launched { exec: cells.exec()? },
         "graph_exec_destroy" => GraphCall::ExecDestroyed { exec: cells.exec()? },
         "graph_destroy" => GraphCall::GraphDestroyed { graph: cells.graph()? },
-        "graph_reserved" => GraphCall::ToldReserved { device: cells.device()?, bytes: bytes()? },
+        "graph_reserved" => {
+            GraphCall::ReservedReported { device: cells.device()?, bytes: bytes()? }
+        }
         "graph_trim" => GraphCall::Trimmed { device: cells.device()? },
         _ => return Ok(None),
     }))
@@ -362,21 +364,24 @@ fn context(word: &str, cells: RowCells<'_>) -> Result<Option<ContextCall>, RowEr
     }))
 }
 
-fn work(word: &str, cells: RowCells<'_>) -> Result<Option<GpuActivity>, RowError> {
+fn activity(word: &str, cells: RowCells<'_>) -> Result<Option<GpuActivity>, RowError> {
     Ok(Some(match word {
         "launches" => GpuActivity::Launches(launches(cells)?),
         "kernel_name" => {
-            let by = cells.word(Column::NameSource)?;
+            let source = cells.word(Column::NameSource)?;
             let (kernel, name) = (cells.kernel()?, cells.must_text(Column::Name)?);
-            GpuActivity::Named { kernel, name, by: by.unwrap_or(NameSource::Call) }
+            GpuActivity::Named { kernel, name, source: source.unwrap_or(NameSource::Call) }
         }
         "kernel_alias" => GpuActivity::Alias {
             function: KernelId(cells.must_u64(Column::AliasHandle)?),
             kernel: cells.kernel()?,
         },
         "kernel_unnamed" => {
-            let why = cells.word(Column::Reason)?;
-            GpuActivity::Nameless { kernel: cells.kernel()?, why: cells.must(Column::Reason, why)? }
+            let reason = cells.word(Column::Reason)?;
+            GpuActivity::Unnamed {
+                kernel: cells.kernel()?,
+                reason: cells.must(Column::Reason, reason)?,
+            }
         }
         "copies" => GpuActivity::Copies(Box::new(copies(cells)?)),
         _ => return Ok(None),
@@ -386,7 +391,7 @@ fn work(word: &str, cells: RowCells<'_>) -> Result<Option<GpuActivity>, RowError
 fn tensor(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError> {
     let address = || cells.must_u64(Column::Address);
     let bytes = || cells.must_u64(Column::Bytes);
-    let what = match word {
+    let op = match word {
         "tensor_alloc" => {
             TensorOp::Allocated { address: address()?, bytes: bytes()?, site: cells.site() }
         }
@@ -400,7 +405,7 @@ fn tensor(word: &str, cells: RowCells<'_>) -> Result<Option<EventKind>, RowError
         _ => return Ok(None),
     };
     Ok(Some(EventKind::Tensor(TensorEvent {
-        what,
+        op,
         device: cells.device()?,
         allocated: cells.must_u64(Column::AllocatedBytes)?,
         reserved: cells.must_u64(Column::ReservedBytes)?,
@@ -417,7 +422,7 @@ fn failed(cells: RowCells<'_>, tables: &mut IdTables<'_>) -> Result<FailedCall, 
     Ok(FailedCall {
         function: tables.functions.id(function, recorded, tables.lookup),
         code: cells.must(Column::Result, cells.i32(Column::Result))?,
-        asked: requested,
+        requested,
         freed: if cells.is_null(Column::Address) { None } else { Some(cells.key()?) },
         device: cells.u16(Column::Device).map(DeviceId),
         context: cells.u64(Column::Context).map(ContextId),

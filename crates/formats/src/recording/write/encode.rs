@@ -54,7 +54,7 @@ pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, funct
             let gpus = gpus.iter().map(|gpu| gpu.map(|gpu| u64::from(gpu.0)));
             batch.numbers(Column::DeviceGpus, gpus);
         }
-        EventKind::DriverAccount { gpu, bytes, only } => {
+        EventKind::DriverUsage { gpu, bytes, only } => {
             batch.row("driver_usage");
             batch.number(Column::Gpu, u64::from(gpu.0));
             batch.number(Column::Bytes, *bytes);
@@ -65,9 +65,9 @@ pub(in crate::recording) fn event(batch: &mut BatchBuilder, event: &Event, funct
             batch.number(Column::Gpu, u64::from(gpu.0));
             batch.number(Column::Bytes, *bytes);
         }
-        EventKind::DriverAccountLost => batch.row("driver_usage_lost"),
+        EventKind::DriverUsageLost => batch.row("driver_usage_lost"),
         EventKind::Lost(lost) => losses(batch, lost),
-        EventKind::Work(work) => self::work(batch, work),
+        EventKind::Activity(activity) => self::activity(batch, activity),
         EventKind::Object(call) => objects::encode(batch, *call),
         EventKind::Tensor(call) => tensor(batch, call),
         EventKind::Torch(tracking) => {
@@ -131,7 +131,7 @@ fn physical(batch: &mut BatchBuilder, call: VmmCall) {
         batch.number(Column::Handle, handle);
     };
     match call {
-        VmmCall::Create { handle, bytes, place: at, site } => {
+        VmmCall::Create { handle, bytes, location: at, site } => {
             about("physical_create", handle.0);
             batch.number(Column::Bytes, bytes);
             location(batch, at);
@@ -171,7 +171,7 @@ fn pool(batch: &mut BatchBuilder, call: PoolCall) {
         batch.number(Column::Pool, pool);
     };
     match call {
-        PoolCall::Created { pool, place: at } => {
+        PoolCall::Created { pool, location: at } => {
             about("pool_create", pool.0);
             if let Some(at) = at {
                 location(batch, at);
@@ -182,7 +182,7 @@ fn pool(batch: &mut BatchBuilder, call: PoolCall) {
             about("pool_trim", pool.0);
             batch.number(Column::Bytes, keep);
         }
-        PoolCall::ToldReserved { pool, bytes } => {
+        PoolCall::ReservedReported { pool, bytes } => {
             about("pool_reserved", pool.0);
             batch.number(Column::Bytes, bytes);
         }
@@ -208,7 +208,7 @@ fn graph(batch: &mut BatchBuilder, call: GraphCall) {
             about("capture_end", Column::Stream, stream.0);
             batch.number(Column::Graph, graph.map(|graph| graph.0));
         }
-        GraphCall::AllocNode { graph, address, bytes, place: at } => {
+        GraphCall::AllocNode { graph, address, bytes, location: at } => {
             about("node_allocate", Column::Graph, graph.0);
             range(batch, address, bytes);
             location(batch, at);
@@ -225,7 +225,7 @@ fn graph(batch: &mut BatchBuilder, call: GraphCall) {
         GraphCall::Launched { exec } => about("graph_launch", Column::GraphExec, exec.0),
         GraphCall::ExecDestroyed { exec } => about("graph_exec_destroy", Column::GraphExec, exec.0),
         GraphCall::GraphDestroyed { graph } => about("graph_destroy", Column::Graph, graph.0),
-        GraphCall::ToldReserved { device, bytes } => {
+        GraphCall::ReservedReported { device, bytes } => {
             about("graph_reserved", Column::Device, u64::from(device.0));
             batch.number(Column::Bytes, bytes);
         }
@@ -240,7 +240,7 @@ fn failed(batch: &mut BatchBuilder, call: &FailedCall, function: FunctionName) {
     batch.text(Column::Function, function(call.function));
     batch.number(Column::FunctionId, u64::from(call.function.0));
     batch.code(Column::Result, call.code);
-    if let Some((kind, bytes)) = call.asked {
+    if let Some((kind, bytes)) = call.requested {
         batch.text(Column::Kind, kind.word());
         batch.number(Column::Bytes, bytes);
     }
@@ -290,7 +290,7 @@ fn losses(batch: &mut BatchBuilder, lost: &LostDelta) {
 }
 
 fn tensor(batch: &mut BatchBuilder, call: &TensorEvent) {
-    match call.what {
+    match call.op {
         TensorOp::Allocated { address, bytes, site } => {
             batch.row("tensor_alloc");
             range(batch, address, bytes);
@@ -311,24 +311,24 @@ fn tensor(batch: &mut BatchBuilder, call: &TensorEvent) {
     batch.number(Column::ReservedBytes, call.reserved);
 }
 
-fn work(batch: &mut BatchBuilder, work: &GpuActivity) {
-    match work {
+fn activity(batch: &mut BatchBuilder, activity: &GpuActivity) {
+    match activity {
         GpuActivity::Launches(launches) => self::launches(batch, launches),
-        GpuActivity::Named { kernel, name, by } => {
+        GpuActivity::Named { kernel, name, source } => {
             batch.row("kernel_name");
             batch.number(Column::KernelHandle, kernel.0);
             batch.text(Column::Name, &**name);
-            batch.text(Column::NameSource, by.word());
+            batch.text(Column::NameSource, source.word());
         }
         GpuActivity::Alias { function, kernel } => {
             batch.row("kernel_alias");
             batch.number(Column::KernelHandle, kernel.0);
             batch.number(Column::AliasHandle, function.0);
         }
-        GpuActivity::Nameless { kernel, why } => {
+        GpuActivity::Unnamed { kernel, reason } => {
             batch.row("kernel_unnamed");
             batch.number(Column::KernelHandle, kernel.0);
-            batch.text(Column::Reason, why.word());
+            batch.text(Column::Reason, reason.word());
         }
         GpuActivity::Copies(copies) => self::copies(batch, copies),
     }

@@ -44,7 +44,7 @@ pub struct RecordingHeader {
     /// Description of the traced processes.
     pub target: String,
     /// Whether launches and copies are also counted.
-    pub work: bool,
+    pub activity: bool,
     /// Clocks.
     pub clock: WallClock,
     /// GPUs.
@@ -104,7 +104,7 @@ impl<W: Write> RecordingWriter<W> {
             ("hostname", &header.hostname),
             ("kernel", &header.kernel),
             ("target", &header.target),
-            ("kernels", if header.work { "yes" } else { "no" }),
+            ("kernels", if header.activity { "yes" } else { "no" }),
         ] {
             batch.row("metadata");
             batch.text(Column::Name, key);

@@ -164,9 +164,9 @@ impl StepJson {
             process: sanitize(&step.process).into_owned(),
             uid: step.uid,
             freed_bytes: step.bytes.0,
-            precision: step.known.name().to_owned(),
+            precision: step.precision.name().to_owned(),
             safe: step.action.is_safe(),
-            reason: sanitize_up_to(&step.why, MAX_SENTENCE_CHARS).into_owned(),
+            reason: sanitize_up_to(&step.reason, MAX_SENTENCE_CHARS).into_owned(),
             cost: step.action.cost().to_owned(),
             commands: step
                 .commands

@@ -200,11 +200,11 @@ fn short(frames: &[&Frame]) -> Vec<String> {
     lines
 }
 
-fn folded(count: usize, what: &str) -> Option<String> {
+fn folded(count: usize, noun: &str) -> Option<String> {
     match count {
         0 => None,
-        1 => Some(format!("… 1 {}", what.trim_end_matches('s'))),
-        _ => Some(format!("… {count} {what}")),
+        1 => Some(format!("… 1 {}", noun.trim_end_matches('s'))),
+        _ => Some(format!("… {count} {noun}")),
     }
 }
 

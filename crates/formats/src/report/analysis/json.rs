@@ -160,14 +160,14 @@ fn frames(stacks: &StackTable, site: Option<SiteId>) -> Vec<FrameJson> {
 }
 
 /// Returns an object with the amount and frames of a group; callers add more fields.
-fn group(file: &AnalyzedFile<'_>, place: &GroupKey, amount: Amount) -> Value {
+fn group(file: &AnalyzedFile<'_>, key: &GroupKey, amount: Amount) -> Value {
     json!({
         "bytes": amount.bytes,
         "allocations": amount.allocations,
-        "kind": place.kind.name(),
-        "device": ordinal(place.device),
-        "pid": place.pid.0,
-        "frames": frames(&file.info.stacks, place.site),
+        "kind": key.kind.name(),
+        "device": ordinal(key.device),
+        "pid": key.pid.0,
+        "frames": frames(&file.info.stacks, key.site),
     })
 }
 
@@ -184,9 +184,9 @@ fn leaks(object: &mut JsonObject, report: &LeakReport, file: &AnalyzedFile<'_>) 
         let shown = leaks.iter().take(file.shown(leaks.len()));
         shown
             .map(|leak| {
-                let object = group(file, &leak.place, leak.amount);
+                let object = group(file, &leak.key, leak.amount);
                 let object = with(object, "live_at_exit", leak.at_exit);
-                with(object, "allocations_total", leak.began)
+                with(object, "allocations_total", leak.allocations_total)
             })
             .collect()
     };
@@ -235,7 +235,7 @@ fn suspects(object: &mut JsonObject, report: &SuspectReport, file: &AnalyzedFile
     let list = |all: &[FileSiteVerdict]| -> Value {
         all.iter().take(file.shown(all.len())).map(|one| site_verdict(one, file)).collect()
     };
-    let anomalies = report.unusual.iter().map(|one| anomaly(one, file));
+    let anomalies = report.anomalies.iter().map(|one| anomaly(one, file));
     let fields = [
         ("verdict", outcome.into()),
         ("suspects", list(&report.suspects)),
@@ -297,39 +297,39 @@ fn site_verdict(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> Value {
         "returns": evidence.returns,
         "tensors": evidence.tensors.map(verdict::json::TensorsObject::new),
     });
-    let object = with(group(file, &one.place, one.live), "evidence", evidence);
+    let object = with(group(file, &one.key, one.live), "evidence", evidence);
     let object = with(
         object,
         "summary",
-        verdict::summary(resource(one.place.kind), one.verdict, &one.evidence),
+        verdict::summary(resource(one.key.kind), one.verdict, &one.evidence),
     );
-    with(with(object, "verdict", one.verdict.name()), "confidence", one.sureness.name())
+    with(with(object, "verdict", one.verdict.name()), "confidence", one.confidence.name())
 }
 
 fn anomaly(anomaly: &FileAnomaly, file: &AnalyzedFile<'_>) -> Value {
     let mut object = json!({
         "time": time(file, anomaly.at),
         "time_ns": file.nanos(anomaly.at),
-        "kind": anomaly.place.kind.name(),
-        "device": ordinal(anomaly.place.device),
-        "pid": anomaly.place.pid.0,
+        "kind": anomaly.key.kind.name(),
+        "device": ordinal(anomaly.key.device),
+        "pid": anomaly.key.pid.0,
         "tid": anomaly.tid.map(|tid| tid.0),
-        "frames": frames(&file.info.stacks, anomaly.place.site),
+        "frames": frames(&file.info.stacks, anomaly.key.site),
     });
-    let fields = match anomaly.what {
-        AnomalyKind::Size { key, bytes, usual, of, of_site, live } => json!({
+    let fields = match anomaly.details {
+        AnomalyKind::Size { key, bytes, baseline, of, of_site, live } => json!({
             "type": "size",
             "bytes": bytes.0,
-            "baseline_bytes": usual.0,
+            "baseline_bytes": baseline.0,
             "address": format!("{:#x}", key.value),
             "baseline_samples": of,
             "baseline_scope": if of_site { "site" } else { "process" },
             "live": live,
         }),
-        AnomalyKind::Growth { bytes, within, usual } => json!({
+        AnomalyKind::Growth { bytes, within, baseline } => json!({
             "type": "growth",
             "bytes": bytes.0,
-            "baseline_bytes": usual.0,
+            "baseline_bytes": baseline.0,
             "window_ns": within.0,
         }),
     };
@@ -358,9 +358,9 @@ fn summary(object: &mut JsonObject, report: &SummaryReport, file: &AnalyzedFile<
             })
         });
         let sites = process.sites.iter().map(|site| {
-            let object = group(file, &site.place, site.never_freed());
+            let object = group(file, &site.key, site.never_freed());
             let object = with(object, "peak_bytes", site.peak_bytes);
-            let object = with(object, "allocations_total", site.began.allocations);
+            let object = with(object, "allocations_total", site.allocated.allocations);
             with(object, "frees_total", site.freed)
         });
         json!({
@@ -421,7 +421,7 @@ fn diff_row(row: &DiffRow, comparison: &DiffView<'_>) -> Value {
                 "bytes": side.never_freed.bytes,
                 "allocations": side.never_freed.allocations,
                 "peak_bytes": side.peak_bytes,
-                "allocations_total": side.began.allocations,
+                "allocations_total": side.allocated.allocations,
             })
         })
     };
@@ -513,9 +513,9 @@ impl Serialize for GroupAtPeakJson<'_> {
             address: format!("{:#x}", held.key.value),
             bytes: held.bytes,
             tid: held.tid.0,
-            allocated_ns: file.nanos(held.began),
+            allocated_ns: file.nanos(held.allocated_at),
         });
-        let object = group(file, &at.place, at.amount);
+        let object = group(file, &at.key, at.amount);
         #[derive(Serialize)]
         struct Fields<L: Serialize> {
             #[serde(flatten)]

@@ -156,7 +156,7 @@ pub fn write_diff_tsv(out: &mut dyn Write, comparison: &DiffView<'_>) -> io::Res
 impl AnalyzedFile<'_> {
     /// Returns the wall clock of the file, if it has one.
     fn clock(&self) -> Option<WallClock> {
-        self.info.clock.map(|(moment, nanos)| WallClock::recorded(moment, nanos, None, 0))
+        self.info.clock.map(|(at, nanos)| WallClock::recorded(at, nanos, None, 0))
     }
 
     /// Formats a time for readers: RFC 3339, or seconds since the start.

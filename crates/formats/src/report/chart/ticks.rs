@@ -18,15 +18,15 @@ pub(super) fn sizes(max: u64, wanted: u32) -> Vec<u64> {
 /// Formats a size tick, without trailing zeros.
 pub(super) fn size(bytes: u64) -> String {
     let mut unit = 0;
-    let mut whole = bytes as f64;
-    while whole >= 1024.0 && unit + 1 < UNITS.len() {
-        whole /= 1024.0;
+    let mut value = bytes as f64;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
         unit += 1;
     }
     if bytes == 0 {
         return "0".to_owned();
     }
-    let text = format!("{whole:.2}");
+    let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text} {}", UNITS[unit])
 }
@@ -57,9 +57,9 @@ pub(super) fn time(nanos: i64, step: i64, utc: Option<i64>) -> String {
         utc.and_then(|utc| Timestamp::from_nanosecond(i128::from(utc) + i128::from(nanos)).ok());
     match stamp {
         Some(stamp) => {
-            let whole = stamp.strftime("%H:%M:%S%.9f").to_string();
+            let text = stamp.strftime("%H:%M:%S%.9f").to_string();
             let end = if digits == 0 { 8 } else { 9 + digits };
-            whole.get(..end).unwrap_or(&whole).to_owned()
+            text.get(..end).unwrap_or(&text).to_owned()
         }
         None => format!("{:.digits$} s", nanos as f64 / 1e9),
     }

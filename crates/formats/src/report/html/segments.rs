@@ -70,7 +70,7 @@ fn row(segment: &Segment, strings: &mut StringTable<'_>, numbers: &mut NumberPac
         numbers.put(state);
         numbers.put(strings.site(block.site) as u64);
     }
-    let part = match segment.pool.part {
+    let part = match segment.pool.size_class {
         PoolSizeClass::Whole => "",
         PoolSizeClass::Small => "small",
         PoolSizeClass::Large => "large",

@@ -145,14 +145,14 @@ fn sites(report: &HtmlReport<'_>, strings: &mut StringTable<'_>) -> Value {
     let mut rest = [0_u64; 6];
     for (index, total) in all.iter().enumerate() {
         let Band::Site(site) = total.band else { continue };
-        let BandTotal { began, freed, live, exited, peak_bytes, peak_at, .. } = *total;
+        let BandTotal { allocated, freed, live, exited, peak_bytes, peak_at, .. } = *total;
         let never_freed = live.plus(exited);
         let live_at_peak = at_peak.get(&site).copied().unwrap_or_default();
         let sums = [
             never_freed.bytes,
             never_freed.allocations,
-            began.bytes,
-            began.allocations,
+            allocated.bytes,
+            allocated.allocations,
             live_at_peak.bytes,
             live_at_peak.allocations,
         ];
@@ -266,13 +266,13 @@ fn leaks(report: &HtmlReport<'_>, strings: &mut StringTable<'_>) -> Value {
     let mut list = |leaks: &[LeakGroup]| {
         let all = leaks.iter().fold(Amount::default(), |sum, leak| sum.plus(leak.amount));
         let rows = leaks.iter().take(MAX_LEAK_ROWS).map(|leak| {
-            let group = leak.place;
+            let group = leak.key;
             json!({
                 "site": strings.site(group.site),
                 "bytes": leak.amount.bytes,
                 "count": leak.amount.allocations,
                 "at_exit": leak.at_exit,
-                "began": leak.began,
+                "began": leak.allocations_total,
                 "kind": group.kind.name(),
                 "static": group.kind.is_static(),
                 "device": group.device.map(|device| device.0),
@@ -289,44 +289,48 @@ fn leaks(report: &HtmlReport<'_>, strings: &mut StringTable<'_>) -> Value {
 }
 
 /// Returns leak suspects, other verdicts and anomalies.
-fn growing(found: &SuspectReport, file: &AnalyzedFile<'_>, strings: &mut StringTable<'_>) -> Value {
+fn growing(
+    report: &SuspectReport,
+    file: &AnalyzedFile<'_>,
+    strings: &mut StringTable<'_>,
+) -> Value {
     let mut row = |one: &FileSiteVerdict| {
         json!({
-            "site": strings.site(one.place.site),
+            "site": strings.site(one.key.site),
             "verdict": one.verdict.name(),
-            "confidence": one.sureness.name(),
+            "confidence": one.confidence.name(),
             "per_hour": one.evidence.growth_per_hour,
             "live": amount(one.live),
             "lows": one.evidence.window_min,
             "steps": [one.evidence.growing_steps, one.evidence.steps],
             "began": one.evidence.created,
             "freed": one.evidence.freed,
-            "kind": one.place.kind.name(),
-            "device": one.place.device.map(|device| device.0),
-            "pid": one.place.pid.0,
-            "process": file.process(one.place.pid).map(sanitize),
+            "kind": one.key.kind.name(),
+            "device": one.key.device.map(|device| device.0),
+            "pid": one.key.pid.0,
+            "process": file.process(one.key.pid).map(sanitize),
         })
     };
-    let suspects: Value = found.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
-    let others: Value = found.others.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
-    let anomalies = found.unusual.iter().take(MAX_LEAK_ROWS).map(|anomaly| {
-        let (bytes, baseline, kind) = match anomaly.what {
-            AnomalyKind::Size { bytes, usual, .. } => (bytes, usual, "size"),
-            AnomalyKind::Growth { bytes, usual, .. } => (bytes, usual, "growth"),
+    let suspects: Value = report.suspects.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let others: Value = report.others.iter().take(MAX_LEAK_ROWS).map(&mut row).collect();
+    let anomalies = report.anomalies.iter().take(MAX_LEAK_ROWS).map(|anomaly| {
+        let (bytes, baseline, kind) = match anomaly.details {
+            AnomalyKind::Size { bytes, baseline, .. } => (bytes, baseline, "size"),
+            AnomalyKind::Growth { bytes, baseline, .. } => (bytes, baseline, "growth"),
         };
         json!({
-            "site": strings.site(anomaly.place.site),
+            "site": strings.site(anomaly.key.site),
             "time": file.time(anomaly.at),
             "type": kind,
             "bytes": bytes.0,
             "baseline": baseline.0,
-            "kind": anomaly.place.kind.name(),
-            "pid": anomaly.place.pid.0,
+            "kind": anomaly.key.kind.name(),
+            "pid": anomaly.key.pid.0,
         })
     });
     let anomalies: Value = anomalies.collect();
     json!({
-        "enough": found.has_enough_data(),
+        "enough": report.has_enough_data(),
         "suspects": suspects,
         "others": others,
         "anomalies": anomalies,
@@ -339,17 +343,19 @@ fn allocations(
     strings: &mut StringTable<'_>,
     packed: &mut PackedData,
 ) -> Value {
-    let lives = &report.largest.lives;
+    let allocations = &report.largest.allocations;
     let mut numbers = NumberPacker::default();
-    let mut last = lives.first().map_or(Timestamp(0), |life| life.began);
-    let first = lives.first().map_or(0, |life| report.file.nanos(life.began));
-    for life in lives {
-        let AllocationSpan { key, bytes, began, ended, pid, tid, device, kind, site } = *life;
-        numbers.put((began - last).0);
-        last = began;
+    let mut last = allocations.first().map_or(Timestamp(0), |allocation| allocation.allocated_at);
+    let first =
+        allocations.first().map_or(0, |allocation| report.file.nanos(allocation.allocated_at));
+    for allocation in allocations {
+        let AllocationSpan { key, bytes, allocated_at, ended, pid, tid, device, kind, site } =
+            *allocation;
+        numbers.put((allocated_at - last).0);
+        last = allocated_at;
         let (age, reason) = match ended {
             None => (0, 0),
-            Some((end, reason)) => ((end - began).0, end_reason_number(reason)),
+            Some((end, reason)) => ((end - allocated_at).0, end_reason_number(reason)),
         };
         numbers.put(reason);
         numbers.put(age);
@@ -361,7 +367,7 @@ fn allocations(
         numbers.put(strings.site(site) as u64);
         numbers.put_fixed(key.value);
     }
-    let (count, all) = (lives.len(), report.largest.count);
+    let (count, all) = (allocations.len(), report.largest.count);
     json!({"count": count, "total": all, "first": first, "part": packed.add(numbers)})
 }
 

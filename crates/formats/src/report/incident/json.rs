@@ -270,10 +270,10 @@ fn gpu(report: &IncidentReport<'_>) -> Option<GpuJson> {
 
 fn cause(report: &IncidentReport<'_>) -> Option<CauseJson> {
     let diagnosis = &report.failed_request?.diagnosis;
-    let breakdown = &diagnosis.figures;
+    let breakdown = &diagnosis.memory;
     let cached = breakdown.cache_unused.map(|(bytes, _)| bytes);
     let all = [
-        ("requested", breakdown.asked),
+        ("requested", breakdown.requested),
         ("total", breakdown.total),
         ("free_reported", breakdown.free_reported),
         ("free_estimated", breakdown.free_estimated),
@@ -289,7 +289,7 @@ fn cause(report: &IncidentReport<'_>) -> Option<CauseJson> {
     };
     Some(CauseJson {
         name: diagnosis.cause.name().to_owned(),
-        confidence: diagnosis.sureness.name().to_owned(),
+        confidence: diagnosis.confidence.name().to_owned(),
         summary: sanitize_up_to(&diagnosis.sentence, 1000).into_owned(),
         breakdown: all.into_iter().filter_map(entry).collect(),
         hints: diagnosis.hints.iter().map(|hint| hint.name().to_owned()).collect(),

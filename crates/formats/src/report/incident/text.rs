@@ -111,7 +111,7 @@ fn cause(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     let Some(failed) = report.failed_request else { return Ok(()) };
     let diagnosis = &failed.diagnosis;
     let sentence = sanitize_up_to(&diagnosis.sentence, MAX_SENTENCE_CHARS);
-    writeln!(out, "\nCAUSE: {} ({})", diagnosis.cause.name(), diagnosis.sureness.name())?;
+    writeln!(out, "\nCAUSE: {} ({})", diagnosis.cause.name(), diagnosis.confidence.name())?;
     writeln!(out, "  {sentence}.")?;
     if report.errors > 1 {
         writeln!(out, "  Failed {} times within a few seconds.", report.errors)?;
@@ -147,7 +147,7 @@ fn memory(out: &mut dyn Write, report: &IncidentReport<'_>) -> io::Result<()> {
     add("total", report.total());
     match report.failed_request {
         Some(failed) => {
-            let breakdown = &failed.diagnosis.figures;
+            let breakdown = &failed.diagnosis.memory;
             add("free (last driver report)", breakdown.free_reported);
             add("free at the error (estimated)", breakdown.free_estimated);
             add("traced allocations", Some(Bytes(traced)));

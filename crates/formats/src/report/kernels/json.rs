@@ -33,7 +33,7 @@ struct ProcessJson {
     exited: bool,
     before_trace: bool,
     #[serde(flatten)]
-    work: ActivityJson,
+    activity: ActivityJson,
     failed_calls: Vec<FailedCallJson>,
 }
 
@@ -113,7 +113,7 @@ impl ReportJson {
             lost_events: lost.events(),
             lost_launches: lost.launches,
             lost_copies: lost.copies,
-            launches_total: processes.iter().map(|process| process.work.launches_total).sum(),
+            launches_total: processes.iter().map(|process| process.activity.launches_total).sum(),
             processes,
         }
     }
@@ -127,7 +127,7 @@ impl ProcessJson {
             name: sanitize(&view.name).into_owned(),
             exited: view.ended.is_some(),
             before_trace: view.before_trace,
-            work: ActivityJson::new(view.work.as_ref()?),
+            activity: ActivityJson::new(view.activity.as_ref()?),
             failed_calls: view
                 .failures
                 .iter()
@@ -190,8 +190,8 @@ impl KernelJson {
             captured: kernel.captured,
             failed: kernel.failed,
             checked: kernel.checked,
-            name_source: kernel.by.map(name_source),
-            unnamed_reason: kernel.why.map(super::unnamed_reason),
+            name_source: kernel.name_source.map(name_source),
+            unnamed_reason: kernel.unnamed_reason.map(super::unnamed_reason),
         }
     }
 }

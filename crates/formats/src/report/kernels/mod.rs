@@ -30,8 +30,8 @@ fn same(name: String) -> KernelName {
 }
 
 /// Returns why a kernel has no name, as a phrase.
-pub(crate) const fn unnamed_reason(why: UnnamedReason) -> &'static str {
-    match why {
+pub(crate) const fn unnamed_reason(reason: UnnamedReason) -> &'static str {
+    match reason {
         UnnamedReason::BeforeTrace => {
             "loaded before the trace, and its name was not found in driver memory"
         }

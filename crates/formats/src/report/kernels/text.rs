@@ -30,7 +30,9 @@ pub fn report(
     )?;
     let mut is_empty = true;
     for view in &snapshot.processes {
-        if let Some(activity) = view.work.as_ref().filter(|activity| has_activity(activity, view)) {
+        if let Some(activity) =
+            view.activity.as_ref().filter(|activity| has_activity(activity, view))
+        {
             if !is_empty {
                 writeln!(out)?;
             }
@@ -112,7 +114,7 @@ pub(crate) fn section(
         let rest = grouped(activity.launches.saturating_sub(listed));
         writeln!(out, "{rest:>14} launches of {unlisted} more kernels (raise --top)")?;
     }
-    let unnamed = activity.kernels.iter().filter_map(|kernel| kernel.why).max();
+    let unnamed = activity.kernels.iter().filter_map(|kernel| kernel.unnamed_reason).max();
     if let Some(reason) = unnamed {
         writeln!(out, "  unnamed kernels: {}", unnamed_reason(reason))?;
     }

@@ -88,8 +88,8 @@ impl TensorsObject {
             live_bytes: tensors.live,
             peak_bytes: tensors.peak,
             cache_bytes: tensors.cache,
-            growth_bytes_per_hour: tensors.per_hour,
-            cache_growth_bytes_per_hour: tensors.cache_per_hour,
+            growth_bytes_per_hour: tensors.growth_per_hour,
+            cache_growth_bytes_per_hour: tensors.cache_growth_per_hour,
             bounded: tensors.bounded,
         }
     }
@@ -211,20 +211,23 @@ impl AnomalyJson {
             summary: anomaly_summary(anomaly),
             frames: anomaly.frames.iter().map(frame).collect(),
         };
-        match anomaly.what {
-            AnomalyKind::Size { key, bytes, usual, of, of_site, live } => Self {
+        match anomaly.details {
+            AnomalyKind::Size { key, bytes, baseline, of, of_site, live } => Self {
                 r#type: "size",
                 bytes: bytes.0,
-                baseline_bytes: usual.0,
+                baseline_bytes: baseline.0,
                 address: Some(format!("{:#x}", key.value)),
                 live: Some(live),
                 baseline_scope: Some(if of_site { "site" } else { "process" }),
                 baseline_samples: Some(of),
                 ..base
             },
-            AnomalyKind::Growth { bytes, within, usual } => {
-                Self { bytes: bytes.0, baseline_bytes: usual.0, window_ns: Some(within.0), ..base }
-            }
+            AnomalyKind::Growth { bytes, within, baseline } => Self {
+                bytes: bytes.0,
+                baseline_bytes: baseline.0,
+                window_ns: Some(within.0),
+                ..base
+            },
         }
     }
 }

@@ -135,12 +135,12 @@ fn growth(resource: Resource, evidence: &Evidence) -> String {
 
 /// Returns why memory of PyTorch's cache is not a leak.
 fn cache(tensors: &CacheTensors) -> String {
-    let CacheTensors { live, peak, per_hour, cache_per_hour, .. } = *tensors;
+    let CacheTensors { live, peak, growth_per_hour, cache_growth_per_hour, .. } = *tensors;
     if tensors.explain_growth() {
         return format!(
             "PyTorch's cache, growing {}/h; leaking tensor sites grow {}/h",
-            Bytes(cache_per_hour),
-            Bytes(per_hour)
+            Bytes(cache_growth_per_hour),
+            Bytes(growth_per_hour)
         );
     }
     format!("PyTorch's cache; tensors are bounded: {}, peak {}", Bytes(live), Bytes(peak))
@@ -157,10 +157,12 @@ fn created(resource: Resource, evidence: &Evidence) -> String {
 
 /// Returns how many of those were freed or destroyed.
 fn freed(resource: Resource, evidence: &Evidence) -> String {
-    let Evidence { created: begun, freed: ended, .. } = *evidence;
+    let Evidence { created, freed, .. } = *evidence;
     match resource {
-        Resource::Objects(_) => format!("{ended} of {begun} destroyed"),
-        Resource::Memory(_) | Resource::Tensors => format!("{ended} of {begun} allocations freed"),
+        Resource::Objects(_) => format!("{freed} of {created} destroyed"),
+        Resource::Memory(_) | Resource::Tensors => {
+            format!("{freed} of {created} allocations freed")
+        }
     }
 }
 
@@ -256,7 +258,7 @@ pub fn advice(resource: Resource, evidence: &Evidence, frames: &[&Frame]) -> Str
     let through = |module: &str| {
         frames.iter().any(|frame| frame.module.as_deref().is_some_and(|path| path.contains(module)))
     };
-    let Evidence { created: begun, freed: ended, tensors, .. } = *evidence;
+    let Evidence { created, freed, tensors, .. } = *evidence;
     match resource {
         Resource::Tensors => {
             "something keeps the result of this line alive (a list, dict, closure or attribute): \
@@ -266,10 +268,10 @@ pub fn advice(resource: Resource, evidence: &Evidence, frames: &[&Frame]) -> Str
         Resource::Memory(_) if tensors.is_some() || through("libc10_cuda") => cache_advice(tensors),
         Resource::Memory(kind) => {
             let by = freed_by(kind);
-            match ended {
+            match freed {
                 0 => format!("never freed: call {by} when done"),
                 n => format!(
-                    "{n} of {begun} are freed: look for an error path or early return that skips {by}"
+                    "{n} of {created} are freed: look for an error path or early return that skips {by}"
                 ),
             }
         }
@@ -338,25 +340,25 @@ pub fn anomaly_summary(anomaly: &Anomaly) -> String {
         MemoryKind::Device => String::new(),
         kind => format!(" {kind}"),
     };
-    match anomaly.what {
-        AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
+    match anomaly.details {
+        AnomalyKind::Size { bytes, baseline, of, of_site, live, .. } => {
             let scope = if of_site { "this site" } else { "this process" };
             let live = if live { "" } else { " (no longer live)" };
             let rank = if of_site { "maximum" } else { "90th percentile" };
             format!(
-                "single{kind} allocation of {bytes}{live}: {} {usual} ({rank} of {of} earlier allocations of {scope})",
-                ratio_phrase(bytes, usual)
+                "single{kind} allocation of {bytes}{live}: {} {baseline} ({rank} of {of} earlier allocations of {scope})",
+                ratio_phrase(bytes, baseline)
             )
         }
-        AnomalyKind::Growth { bytes, within, usual } => {
+        AnomalyKind::Growth { bytes, within, baseline } => {
             let grew = match anomaly.kind {
                 MemoryKind::Device => "grew".to_owned(),
                 kind => format!("{kind} memory grew"),
             };
             format!(
-                "{grew} by {bytes} in {}: {} {usual} (90th percentile)",
+                "{grew} by {bytes} in {}: {} {baseline} (90th percentile)",
                 format_duration(within),
-                ratio_phrase(bytes, usual)
+                ratio_phrase(bytes, baseline)
             )
         }
     }

@@ -48,7 +48,7 @@ fn header(job: &IncidentJob, context: &ReportContext) -> RecordingHeader {
         hostname: host::name(),
         kernel: host::kernel(),
         target,
-        work: false,
+        activity: false,
         clock: context.clock.clone(),
         gpus: context.gpus.clone(),
     }

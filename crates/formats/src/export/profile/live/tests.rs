@@ -18,7 +18,7 @@ use crate::recording::FunctionTable;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn names() -> ReportContext {
+fn context() -> ReportContext {
     let clock = WallClock::fixed(Timestamp(0), 1_700_000_000);
     ReportContext { clock, function: |_| "", recorded: FunctionTable::default(), gpus: Vec::new() }
 }
@@ -37,7 +37,7 @@ fn started() -> Ledger {
 }
 
 fn allocate(ledger: &mut Ledger, address: u64, kind: MemoryKind, bytes: u64, site: Option<u32>) {
-    let what = EventKind::Allocate(Allocate {
+    let allocate = EventKind::Allocate(Allocate {
         key: AllocationKey::address(address),
         kind,
         bytes,
@@ -47,12 +47,12 @@ fn allocate(ledger: &mut Ledger, address: u64, kind: MemoryKind, bytes: u64, sit
         stream: None,
         site: site.map(SiteId),
     });
-    ledger.apply(&event(2, what));
+    ledger.apply(&event(2, allocate));
 }
 
 fn free(ledger: &mut Ledger, address: u64) {
-    let what = Free { key: AllocationKey::address(address), by: FreeFunction::Free, stream: None };
-    ledger.apply(&event(3, EventKind::Free(what)));
+    let free = Free { key: AllocationKey::address(address), by: FreeFunction::Free, stream: None };
+    ledger.apply(&event(3, EventKind::Free(free)));
 }
 
 fn resolve(ledger: &mut Ledger, site: u32, function: &str) {
@@ -69,9 +69,9 @@ fn snapshot(ledger: &mut Ledger, second: u64, top_sites: usize) -> Snapshot {
     )
 }
 
-fn read(snapshot: &Snapshot, since: Option<&AllocationBaseline>, paths: bool) -> Profile {
+fn read(snapshot: &Snapshot, baseline: Option<&AllocationBaseline>, paths: bool) -> Profile {
     let mut gzipped = Vec::new();
-    live_pprof(&mut gzipped, snapshot, &names(), since, paths).unwrap();
+    live_pprof(&mut gzipped, snapshot, &context(), baseline, paths).unwrap();
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(&*gzipped).read_to_end(&mut bytes).unwrap();
     Profile::decode(&*bytes).unwrap()

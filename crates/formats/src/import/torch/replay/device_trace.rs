@@ -150,12 +150,12 @@ fn add_segment(
     if !device_trace.plain_sizes && (!contiguous || sum != segment.size) {
         warnings.odd_blocks += 1;
     }
-    let part = segment.part;
+    let size_class = segment.size_class;
     device_trace.segments.get_or_insert_default().push(caching_allocator::Segment {
         device: device_trace.device,
         pool: CachePool {
             id: segment.pool,
-            part: if device_trace.plain_sizes { PoolSizeClass::Whole } else { part },
+            size_class: if device_trace.plain_sizes { PoolSizeClass::Whole } else { size_class },
         },
         stream: segment.stream.map(StreamId),
         address: segment.address,

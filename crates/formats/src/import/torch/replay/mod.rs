@@ -234,7 +234,7 @@ impl TraceReplayer {
         {
             let bytes = self.older_bytes(&older, context.settings);
             self.release(older.address, bytes, older.requested, completed);
-            let ended = ChangeKind::Ended { began: self.start, how: EndReason::Freed };
+            let ended = ChangeKind::Ended { allocated_at: self.start, reason: EndReason::Freed };
             let block = self.older_block(&older, bytes, context.streams);
             self.emit(context, ended, block);
         }
@@ -244,7 +244,7 @@ impl TraceReplayer {
     fn end_of(
         &mut self,
         at: u32,
-        how: EndReason,
+        reason: EndReason,
         completed: bool,
         context: &mut ReplayContext<'_>,
     ) {
@@ -255,7 +255,7 @@ impl TraceReplayer {
             self.odd_sizes.remove(&at).unwrap_or(0)
         };
         self.release(allocation.address, bytes, allocation.size, completed);
-        let ended = ChangeKind::Ended { began: timestamp(allocation.time), how };
+        let ended = ChangeKind::Ended { allocated_at: timestamp(allocation.time), reason };
         let block = self.block(&allocation, bytes, context.streams);
         self.emit(context, ended, block);
     }
@@ -308,12 +308,12 @@ impl TraceReplayer {
     fn remove_ranges(
         &mut self,
         entry: &TraceEntry,
-        how: EndReason,
+        reason: EndReason,
         context: &mut ReplayContext<'_>,
     ) {
         for cut in self.ranges.take(entry.address, entry.size) {
             self.stats.reserved.sub(cut.bytes);
-            let ended = ChangeKind::Ended { began: cut.value.reserved_at, how };
+            let ended = ChangeKind::Ended { allocated_at: cut.value.reserved_at, reason };
             self.emit(context, ended, Self::reserve(cut.address, cut.bytes, cut.value));
             for (address, bytes) in cut.rests.into_iter().flatten() {
                 let range = ReservedRange { reserved_at: self.now, ..cut.value };

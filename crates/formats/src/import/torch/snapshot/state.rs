@@ -33,7 +33,7 @@ pub(in crate::import::torch) struct RawSegment {
     pub(in crate::import::torch) address: u64,
     pub(in crate::import::torch) size: u64,
     pub(in crate::import::torch) stream: Option<u64>,
-    pub(in crate::import::torch) part: PoolSizeClass,
+    pub(in crate::import::torch) size_class: PoolSizeClass,
     pub(in crate::import::torch) pool: (u64, u64),
     pub(in crate::import::torch) expandable: bool,
     pub(in crate::import::torch) site: u32,
@@ -127,7 +127,7 @@ pub(in crate::import::torch) fn segment(
         address: 0,
         size: 0,
         stream: None,
-        part: PoolSizeClass::Whole,
+        size_class: PoolSizeClass::Whole,
         pool: (0, 0),
         expandable: false,
         site: NO_SITE,
@@ -143,7 +143,7 @@ pub(in crate::import::torch) fn segment(
             }
             (Some(KnownString::Stream), value) => segment.stream = value.pointer(),
             (Some(KnownString::SegmentType), Value::Text(word)) => {
-                segment.part = match KnownString::of(word) {
+                segment.size_class = match KnownString::of(word) {
                     Some(KnownString::Small) => PoolSizeClass::Small,
                     Some(KnownString::Large) => PoolSizeClass::Large,
                     _ => PoolSizeClass::Whole,

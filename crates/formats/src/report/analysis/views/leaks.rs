@@ -14,7 +14,7 @@ pub(in crate::report::analysis) fn document(
     file: &AnalyzedFile<'_>,
 ) -> Document {
     let leaked = report.avoidable();
-    let sites = report.sites.iter().filter(|leak| !leak.place.kind.is_static()).count();
+    let sites = report.sites.iter().filter(|leak| !leak.key.kind.is_static()).count();
     let headline = match leaked.allocations {
         0 => format!("No leaks: all {} was freed", file.memory_phrase()),
         n => {
@@ -32,7 +32,7 @@ pub(in crate::report::analysis) fn document(
         lines.push(Line::Dim(format!("also never freed (not counted): {other}")));
     }
     let (statics, others): (Vec<_>, Vec<_>) =
-        report.sites.iter().partition(|leak| leak.place.kind.is_static());
+        report.sites.iter().partition(|leak| leak.key.kind.is_static());
     let mut sections = vec![section("", &others, file)];
     if !statics.is_empty() {
         let sum = Bytes(report.statics.bytes);
@@ -63,10 +63,10 @@ fn section(title: &str, leaks: &[&LeakGroup], file: &AnalyzedFile<'_>) -> Sectio
         vec![
             Cell::Bytes(leak.amount.bytes),
             Cell::Count(leak.amount.allocations),
-            Cell::Text(leak.place.kind.to_string()),
-            location(leak.place.device, leak.place.kind),
-            Cell::Text(leak.place.pid.to_string()),
-            frames::cell(&file.info.stacks, leak.place.site),
+            Cell::Text(leak.key.kind.to_string()),
+            location(leak.key.device, leak.key.kind),
+            Cell::Text(leak.key.pid.to_string()),
+            frames::cell(&file.info.stacks, leak.key.site),
         ]
     };
     Section {
@@ -89,11 +89,11 @@ pub(in crate::report::analysis) fn table(report: &LeakReport, file: &AnalyzedFil
             Cell::Bytes(leak.amount.bytes),
             Cell::Count(leak.amount.allocations),
             Cell::Count(leak.at_exit),
-            Cell::Count(leak.began),
-            Cell::Text(leak.place.kind.to_string()),
-            device_number(leak.place.device),
-            Cell::Text(leak.place.pid.to_string()),
-            frames::cell(&file.info.stacks, leak.place.site),
+            Cell::Count(leak.allocations_total),
+            Cell::Text(leak.key.kind.to_string()),
+            device_number(leak.key.device),
+            Cell::Text(leak.key.pid.to_string()),
+            frames::cell(&file.info.stacks, leak.key.site),
         ]
     };
     Table {

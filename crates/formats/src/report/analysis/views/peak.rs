@@ -28,9 +28,9 @@ pub(in crate::report::analysis) fn document(peaks: &[Peak], file: &AnalyzedFile<
     let several_processes = peaks.iter().filter(|peak| peak.pid.is_some()).count() > 1;
     let mut sections: Vec<_> = Vec::new();
     if several_processes {
-        sections.push(overview(peaks, file));
+        sections.push(summary(peaks, file));
     } else if let Some(process) = highest.live.first() {
-        lines.push(Line::Dim(format!("single process: {}", process.place.pid)));
+        lines.push(Line::Dim(format!("single process: {}", process.key.pid)));
     }
     sections.extend(
         peaks
@@ -45,7 +45,7 @@ fn name(peak: &Peak) -> String {
     device(peak.device).short()
 }
 
-fn overview(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Section {
+fn summary(peaks: &[Peak], file: &AnalyzedFile<'_>) -> Section {
     let row = |peak: &Peak| {
         vec![
             device(peak.device),
@@ -69,15 +69,15 @@ fn live_at(peak: &Peak, file: &AnalyzedFile<'_>) -> Section {
     let shown = file.shown(peak.live.len());
     let row = |at: &GroupAtPeak| {
         let share = at.amount.bytes as f64 / peak.bytes.max(1) as f64;
-        let oldest = at.allocations.iter().map(|held| held.began).min().unwrap_or(peak.at);
+        let oldest = at.allocations.iter().map(|held| held.allocated_at).min().unwrap_or(peak.at);
         vec![
             Cell::Bytes(at.amount.bytes),
             Cell::Share(share),
             Cell::Count(at.amount.allocations),
-            Cell::Text(at.place.kind.to_string()),
-            Cell::Text(at.place.pid.to_string()),
+            Cell::Text(at.key.kind.to_string()),
+            Cell::Text(at.key.pid.to_string()),
             Cell::Span(peak.at - oldest),
-            frames::cell(&file.info.stacks, at.place.site),
+            frames::cell(&file.info.stacks, at.key.site),
         ]
     };
     Section {
@@ -118,7 +118,7 @@ pub(in crate::report::analysis) fn rows(
     tsv::head(out, &columns)?;
     for peak in peaks {
         for at in peak.live.iter().take(file.shown(peak.live.len())) {
-            let stack = frames::cell(&file.info.stacks, at.place.site);
+            let stack = frames::cell(&file.info.stacks, at.key.site);
             for held in &at.allocations {
                 let cells = [
                     device_number(peak.device),
@@ -128,9 +128,9 @@ pub(in crate::report::analysis) fn rows(
                     Cell::Time(String::new(), file.nanos(peak.at)),
                     Cell::Address(held.key.value),
                     Cell::Bytes(held.bytes),
-                    Cell::Text(at.place.kind.to_string()),
-                    Cell::Text(at.place.pid.to_string()),
-                    Cell::Time(String::new(), file.nanos(held.began)),
+                    Cell::Text(at.key.kind.to_string()),
+                    Cell::Text(at.key.pid.to_string()),
+                    Cell::Time(String::new(), file.nanos(held.allocated_at)),
                     stack.clone(),
                 ];
                 tsv::row(out, &cells)?;

@@ -97,10 +97,10 @@ fn sites(process: &ProcessSummary, file: &AnalyzedFile<'_>) -> Section {
             Cell::Bytes(group.never_freed().bytes),
             Cell::Count(group.never_freed().allocations),
             Cell::Bytes(group.peak_bytes),
-            Cell::Count(group.began.allocations),
-            Cell::Text(group.place.kind.to_string()),
-            device(group.place.device),
-            frames::cell(&file.info.stacks, group.place.site),
+            Cell::Count(group.allocated.allocations),
+            Cell::Text(group.key.kind.to_string()),
+            device(group.key.device),
+            frames::cell(&file.info.stacks, group.key.site),
         ]
     };
     let pid = process.pid;

@@ -9,7 +9,7 @@ use super::super::document::{Cell, Document, Line, Section, Table};
 use super::super::{AnalyzedFile, frames, location, omitted_note};
 use super::leaks::device_number;
 use crate::report::live::text::{format_age, format_duration};
-use crate::report::verdict as verdict_words;
+use crate::report::verdict as verdict_text;
 use crate::report::verdict::{kind as kind_of, verdict_label};
 
 /// Default number of other sites in the report.
@@ -53,23 +53,23 @@ fn headline(report: &SuspectReport, leaks: usize) -> String {
 
 /// Returns the title of a suspect.
 fn title(one: &FileSiteVerdict) -> String {
-    format!("leak ({}): growing {}/h", one.sureness.name(), Bytes(one.evidence.growth_per_hour))
+    format!("leak ({}): growing {}/h", one.confidence.name(), Bytes(one.evidence.growth_per_hour))
 }
 
 fn suspect(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> Section {
     let evidence = &one.evidence;
-    let Evidence { created: begun, freed: ended, growing_steps, steps, .. } = *evidence;
+    let Evidence { created, freed, growing_steps, steps, .. } = *evidence;
     let row = vec![
         Cell::Bytes(one.live.bytes),
         Cell::Count(one.live.allocations),
         Cell::Text(format!("{growing_steps} of {steps}")),
-        Cell::Share(ended as f64 / begun.max(1) as f64),
+        Cell::Share(freed as f64 / created.max(1) as f64),
         Cell::Span(evidence.mean_age),
         evidence.mean_life.map_or(Cell::Empty, Cell::Span),
-        Cell::Text(one.place.kind.to_string()),
-        location(one.place.device, one.place.kind),
-        Cell::Text(one.place.pid.to_string()),
-        frames::cell(&file.info.stacks, one.place.site),
+        Cell::Text(one.key.kind.to_string()),
+        location(one.key.device, one.key.kind),
+        Cell::Text(one.key.pid.to_string()),
+        frames::cell(&file.info.stacks, one.key.site),
     ];
     let columns = vec![
         "live", "count", "grew in", "freed", "age", "lifetime", "kind", "device", "pid", "site",
@@ -87,23 +87,23 @@ fn suspect(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> Section {
 /// Returns the evidence for a suspect.
 fn evidence_line(one: &FileSiteVerdict) -> String {
     let evidence = &one.evidence;
-    let Evidence { created: begun, freed: ended, live_count, observed: watched, .. } = *evidence;
-    let watched = format_age(watched);
+    let Evidence { created, freed, live_count, observed, .. } = *evidence;
+    let observed = format_age(observed);
     match evidence.median_life {
-        Some(life) => format!(
-            "in {watched}, {ended} of {begun} freed (median lifetime at most {}); {} live and older than \
+        Some(lifetime) => format!(
+            "in {observed}, {freed} of {created} freed (median lifetime at most {}); {} live and older than \
              99 % of them",
-            format_duration(life),
+            format_duration(lifetime),
             Bytes(evidence.overdue),
         ),
-        None => format!("in {watched}, 0 of {begun} freed; {live_count} live"),
+        None => format!("in {observed}, 0 of {created} freed; {live_count} live"),
     }
 }
 
 fn advice(one: &FileSiteVerdict, file: &AnalyzedFile<'_>) -> String {
     let frames: Vec<_> =
-        one.place.site.map(|site| file.info.stacks.frames(site).collect()).unwrap_or_default();
-    verdict_words::advice(resource(one.place.kind), &one.evidence, &frames)
+        one.key.site.map(|site| file.info.stacks.frames(site).collect()).unwrap_or_default();
+    verdict_text::advice(resource(one.key.kind), &one.evidence, &frames)
 }
 
 /// Returns the resource that a verdict on this kind of memory is about.
@@ -123,8 +123,8 @@ fn tensors_and_objects(file: &AnalyzedFile<'_>) -> Option<Section> {
         vec![
             Cell::Text(verdict_label(one.verdict).to_owned()),
             Cell::Text(kind_of(one.resource).to_owned()),
-            Cell::Text(verdict_words::live(one.resource, &one.evidence)),
-            Cell::Text(verdict_words::quantity(one.resource, one.evidence.growth_per_hour)),
+            Cell::Text(verdict_text::live(one.resource, &one.evidence)),
+            Cell::Text(verdict_text::quantity(one.resource, one.evidence.growth_per_hour)),
             Cell::Count(one.evidence.created),
             Cell::Count(one.evidence.freed),
             Cell::Text(one.pid.map_or_else(String::new, |pid| pid.to_string())),
@@ -160,10 +160,10 @@ fn others(report: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
             Cell::Count(one.live.allocations),
             Cell::Count(one.evidence.created),
             Cell::Count(one.evidence.freed),
-            Cell::Text(one.place.kind.to_string()),
-            location(one.place.device, one.place.kind),
-            Cell::Text(one.place.pid.to_string()),
-            frames::cell(&file.info.stacks, one.place.site),
+            Cell::Text(one.key.kind.to_string()),
+            location(one.key.device, one.key.kind),
+            Cell::Text(one.key.pid.to_string()),
+            frames::cell(&file.info.stacks, one.key.site),
         ]
     };
     Section {
@@ -188,35 +188,35 @@ fn others(report: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
 }
 
 fn anomalies(report: &SuspectReport, file: &AnalyzedFile<'_>) -> Section {
-    let shown = file.shown(report.unusual.len());
+    let shown = file.shown(report.anomalies.len());
     let row = |anomaly: &FileAnomaly| {
-        let (kind, bytes, usual) = match anomaly.what {
-            AnomalyKind::Size { bytes, usual, of, of_site, live, .. } => {
+        let (kind, bytes, baseline) = match anomaly.details {
+            AnomalyKind::Size { bytes, baseline, of, of_site, live, .. } => {
                 let scope = if of_site { "at this site" } else { "in this process" };
                 let state = if live { "live" } else { "no longer live" };
-                (format!("size, baseline of {of} {scope}; {state}"), bytes, usual)
+                (format!("size, baseline of {of} {scope}; {state}"), bytes, baseline)
             }
-            AnomalyKind::Growth { bytes, within, usual } => {
-                (format!("growth in {}", format_age(within)), bytes, usual)
+            AnomalyKind::Growth { bytes, within, baseline } => {
+                (format!("growth in {}", format_age(within)), bytes, baseline)
             }
         };
         vec![
             Cell::Time(file.time(anomaly.at), file.nanos(anomaly.at)),
             Cell::Bytes(bytes.0),
-            Cell::Bytes(usual.0),
+            Cell::Bytes(baseline.0),
             Cell::Text(kind),
-            Cell::Text(anomaly.place.kind.to_string()),
-            Cell::Text(anomaly.place.pid.to_string()),
-            frames::cell(&file.info.stacks, anomaly.place.site),
+            Cell::Text(anomaly.key.kind.to_string()),
+            Cell::Text(anomaly.key.pid.to_string()),
+            frames::cell(&file.info.stacks, anomaly.key.site),
         ]
     };
     Section {
         title: "Anomalies".to_owned(),
         table: Table {
             columns: vec!["time", "bytes", "baseline", "type", "kind", "pid", "site"],
-            rows: report.unusual.iter().take(shown).map(row).collect(),
+            rows: report.anomalies.iter().take(shown).map(row).collect(),
         },
-        after: omitted_note(report.unusual.len(), shown).into_iter().collect(),
+        after: omitted_note(report.anomalies.len(), shown).into_iter().collect(),
         ..Section::default()
     }
 }
@@ -238,12 +238,12 @@ pub(in crate::report::analysis) fn table(report: &SuspectReport, file: &Analyzed
             Cell::Count(evidence.freed),
             Cell::Span(evidence.mean_age),
             span(evidence.mean_life),
-            Cell::Text(one.place.kind.to_string()),
-            device_number(one.place.device),
-            Cell::Text(one.place.pid.to_string()),
-            frames::cell(&file.info.stacks, one.place.site),
+            Cell::Text(one.key.kind.to_string()),
+            device_number(one.key.device),
+            Cell::Text(one.key.pid.to_string()),
+            frames::cell(&file.info.stacks, one.key.site),
             Cell::Text(one.verdict.name().to_owned()),
-            Cell::Text(one.sureness.name().to_owned()),
+            Cell::Text(one.confidence.name().to_owned()),
             Cell::Bytes(evidence.overdue),
             span(evidence.median_age),
             span(evidence.median_life),

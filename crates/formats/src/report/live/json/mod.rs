@@ -145,7 +145,7 @@ struct ProcessJson {
     reserved_va_bytes: u64,
     api_misuse: BTreeMap<&'static str, u64>,
     #[serde(flatten)]
-    work: Option<ActivityJson>,
+    activity: Option<ActivityJson>,
     objects: Vec<ObjectCountsJson>,
     /// Only if some were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -278,14 +278,14 @@ impl ReportJson {
         let listed = crate::export::listed(snapshot);
         // `live_bytes` counts running processes, so its bounds do the same.
         let bounded = Uncertainty {
-            live_at_least: snapshot.uncertainty.live_at_least,
-            live_at_most: snapshot.uncertainty.live_at_most,
+            live_min: snapshot.uncertainty.live_min,
+            live_max: snapshot.uncertainty.live_max,
             ..listed.clone()
         };
         let (ended, running): (Vec<_>, Vec<_>) =
             snapshot.processes.iter().partition(|process| process.ended.is_some());
         let tensor_sites_total = Some(snapshot.tensor_sites_total).filter(|total| *total > 0);
-        let activity = snapshot.processes.iter().any(|process| process.work.is_some());
+        let activity = snapshot.processes.iter().any(|process| process.activity.is_some());
         Self {
             time: context.clock.precise(snapshot.at),
             exact: listed.exact(),
@@ -329,8 +329,8 @@ impl UncertaintyJson {
     fn new(uncertainty: &Uncertainty, context: &ReportContext) -> Option<Self> {
         let lost = &uncertainty.lost;
         (!uncertainty.exact()).then(|| Self {
-            live_bytes_min: uncertainty.live_at_least.0,
-            live_bytes_max: uncertainty.live_at_most.0,
+            live_bytes_min: uncertainty.live_min.0,
+            live_bytes_max: uncertainty.live_max.0,
             lost_allocations: lost.allocations,
             lost_allocated_bytes: lost.allocated_bytes,
             lost_frees: lost.frees,
@@ -338,12 +338,12 @@ impl UncertaintyJson {
             lost_other: lost.other,
             lost_stacks: lost.stacks,
             lost_processes: None,
-            implied_frees: uncertainty.unseen_frees,
+            implied_frees: uncertainty.implied_frees,
             unknown_context: uncertainty.unknown_context,
             ambiguous_calls: uncertainty.ambiguous_calls,
             before_trace: uncertainty.before_trace,
-            lost_since: lost.since.map(|moment| context.clock.precise(moment)),
-            capture_end_time: uncertainty.capture_ended.map(|moment| context.clock.precise(moment)),
+            lost_since: lost.since.map(|at| context.clock.precise(at)),
+            capture_end_time: uncertainty.capture_ended.map(|at| context.clock.precise(at)),
         })
     }
 }
@@ -375,7 +375,7 @@ impl ProcessJson {
                 ProcessEnd::Exited => "exit",
                 ProcessEnd::Exec => "exec",
             }),
-            exact: process.certainty.exact(),
+            exact: process.uncertainty.exact(),
             live_bytes: process.live_bytes.0,
             live_allocations: process.live_allocations,
             peak_bytes: process.peak_bytes.0,
@@ -386,7 +386,7 @@ impl ProcessJson {
             released_total: process.released_total,
             failed_allocations: process.failed_allocations,
             unmatched_frees: process.unknown_frees,
-            received_calls: (!process.certainty.exact())
+            received_calls: (!process.uncertainty.exact())
                 .then(|| Received::new(process.received_calls)),
             untracked_bytes: process.untracked().map(|bytes| bytes.0),
             before_trace: process.before_trace,
@@ -404,10 +404,10 @@ impl ProcessJson {
                 .collect(),
             pools: process.pools.iter().map(|view| PoolJson::new(view, context)).collect(),
             reserved_va_bytes: process.reserved_addresses.0,
-            api_misuse: api_misuse(&process.mistakes),
-            work: process.work.as_ref().map(ActivityJson::new),
+            api_misuse: api_misuse(&process.api_misuse),
+            activity: process.activity.as_ref().map(ActivityJson::new),
             objects: process.objects.iter().map(ObjectCountsJson::new).collect(),
-            lost_objects: Some(process.certainty.lost.objects).filter(|lost| *lost > 0),
+            lost_objects: Some(process.uncertainty.lost.objects).filter(|lost| *lost > 0),
             torch: process.torch.as_ref().map(|view| TorchJson::new(view, context)),
             sites: process
                 .sites
@@ -415,7 +415,7 @@ impl ProcessJson {
                 .map(|site| ProcessSiteJson::new(site, process.ended.is_some()))
                 .collect(),
             sites_total: process.sites_total,
-            uncertainty: UncertaintyJson::new(&process.certainty, context),
+            uncertainty: UncertaintyJson::new(&process.uncertainty, context),
         }
     }
 }
@@ -536,7 +536,7 @@ impl AllocationJson {
                 AddressType::External => "external",
             },
             site: allocation.site.to_string(),
-            baseline_bytes: allocation.unusual.map(|usual| usual.0),
+            baseline_bytes: allocation.baseline.map(|baseline| baseline.0),
         }
     }
 }
@@ -550,8 +550,8 @@ impl OutOfMemoryJson {
             process: sanitize(&oom.name).into_owned(),
             device: ordinal(oom.device),
             gpu: oom.gpu.map(|gpu| GpuJson::new(gpu, context)),
-            requested_bytes: oom.asked.map(|(_, bytes)| bytes.0),
-            kind: oom.asked.map(|(kind, _)| kind.name()),
+            requested_bytes: oom.requested.map(|(_, bytes)| bytes.0),
+            kind: oom.requested.map(|(kind, _)| kind.name()),
             site: oom.site_name.to_string(),
             frames: oom.frames.iter().map(frame).collect(),
             holders: oom

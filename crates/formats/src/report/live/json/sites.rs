@@ -84,7 +84,7 @@ pub(super) struct ProcessSiteJson {
 
 impl SiteJson {
     pub(super) fn new(site: &SiteView, context: &ReportContext) -> Self {
-        let time = |moment| context.clock.precise(moment);
+        let time = |at| context.clock.precise(at);
         Self {
             id: site.name.to_string(),
             live_bytes: site.live_bytes.0,

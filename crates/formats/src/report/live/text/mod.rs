@@ -156,10 +156,10 @@ fn process(
         torch::section(out, torch, style)?;
     }
     failures(out, view, context, style)?;
-    api_misuse(out, &view.mistakes, style)?;
+    api_misuse(out, &view.api_misuse, style)?;
     objects::of_process(out, view, style)?;
-    if let Some(work) = &view.work {
-        super::super::kernels::text::section(out, work, style)?;
+    if let Some(activity) = &view.activity {
+        super::super::kernels::text::section(out, activity, style)?;
     }
     if view.before_trace {
         let since = context.clock.short(context.clock.start());
@@ -336,7 +336,7 @@ fn allocation_line(allocation: &AllocationView, style: TextStyle) -> String {
         other => format!(" {other}"),
     };
     let age = style.dim(&format!("  {}", format_age(allocation.age)));
-    let mark = allocation.unusual.map_or_else(String::new, |baseline| {
+    let mark = allocation.baseline.map_or_else(String::new, |baseline| {
         let times = super::super::verdict::ratio_phrase(allocation.bytes, baseline);
         format!("  {}", style.paint("33", &format!("<- {times} {baseline}")))
     });
@@ -382,7 +382,7 @@ fn out_of_memory(
     context: &ReportContext,
     style: TextStyle,
 ) -> io::Result<()> {
-    let requested = oom.asked.map_or_else(
+    let requested = oom.requested.map_or_else(
         || "memory".to_owned(),
         |(kind, bytes)| {
             if kind == MemoryKind::Device { bytes.to_string() } else { format!("{bytes} {kind}") }
@@ -439,7 +439,7 @@ fn uncertainty(
         ));
     }
     if !reasons.is_empty() {
-        let (min, max) = (uncertainty.live_at_least, uncertainty.live_at_most);
+        let (min, max) = (uncertainty.live_min, uncertainty.live_max);
         reasons.push(format!("true device memory of the listed processes is {min} to {max}"));
     }
     match lost.processes {

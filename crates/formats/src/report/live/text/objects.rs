@@ -59,7 +59,7 @@ pub(super) fn of_process(
     if untracked > 0 {
         writeln!(out, "    {untracked} of them are not attributed to a site")?;
     }
-    let lost = view.certainty.lost.objects;
+    let lost = view.uncertainty.lost.objects;
     if lost > 0 {
         let text = format!("{lost} object events lost: counts may be off by that much");
         writeln!(out, "  {}", style.paint("33", &text))?;

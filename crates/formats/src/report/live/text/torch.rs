@@ -41,7 +41,7 @@ fn line(view: &TorchDeviceView) -> String {
         }
         Err(reason) => format!(" (fragmentation unknown: {})", reason.reason()),
     };
-    let ooms = match view.refused {
+    let ooms = match view.ooms_total {
         0 => String::new(),
         1 => ", 1 OOM".to_owned(),
         n => format!(", {n} OOMs"),
@@ -59,7 +59,7 @@ fn line(view: &TorchDeviceView) -> String {
 
 /// Returns a note if the bytes that PyTorch reports and those of tracked tensors differ.
 fn untracked_note(view: &TorchDeviceView) -> Option<String> {
-    let (reported, tracked) = (view.allocated.0, view.seen_bytes.0);
+    let (reported, tracked) = (view.allocated.0, view.tracked_bytes.0);
     if reported > tracked {
         let untracked = Bytes(reported - tracked);
         return Some(format!("{untracked} of it allocated before the trace"));
@@ -84,13 +84,13 @@ mod tests {
             peak: Bytes(350 * MIB),
             peak_at: Timestamp(0),
             blocks: 12,
-            seen_bytes: Bytes(300 * MIB),
-            given_total: 20,
-            taken_total: 8,
-            unknown_taken: 0,
-            refused: 0,
+            tracked_bytes: Bytes(300 * MIB),
+            allocations_total: 20,
+            frees_total: 8,
+            unmatched_frees: 0,
+            ooms_total: 0,
             fragmentation: Ok(CacheFragmentation {
-                whole: Bytes(60 * MIB),
+                releasable: Bytes(60 * MIB),
                 fragmented: Bytes(40 * MIB),
                 largest_gap: Bytes(5 * MIB),
             }),
@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn unknown_fragmentation_is_printed_with_reason() {
         let late = TorchDeviceView {
-            seen_bytes: Bytes(100 * MIB),
+            tracked_bytes: Bytes(100 * MIB),
             blocks: 1,
-            refused: 2,
+            ooms_total: 2,
             fragmentation: Err(FragmentationUnknown::BlocksUnknown),
             ..device()
         };
