@@ -468,7 +468,7 @@ fn own_name(env: &TestEnv) -> String {
 /// A workload of that name that holds one allocation.
 fn hold(env: &TestEnv, device: u32, bytes: u64) -> Workload {
     let [device, bytes] = [device.to_string(), bytes.to_string()];
-    let named = ["--name", &own_name(env), "--device", &device];
+    let named = ["--process-name", &own_name(env), "--device", &device];
     let held = ["hold", "--count", "1", "--size", &bytes, "--wait-ms", "120000"];
     let mut workload = env.workload(&[&named[..], &held].concat());
     workload.wait_ready();

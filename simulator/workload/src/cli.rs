@@ -33,7 +33,7 @@ pub(crate) struct CommonArgs {
     pub(crate) hold_ms: u64,
     /// Name of the main thread, and so of the process; the kernel keeps 15 bytes of it
     #[arg(long, global = true, default_value = "workload")]
-    pub(crate) name: std::ffi::CString,
+    pub(crate) process_name: std::ffi::CString,
 }
 
 /// The programs.

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &cli::Cli) -> anyhow::Result<()> {
     signals::install()?;
-    name_thread(&arguments.common.name);
+    name_thread(&arguments.common.process_name);
     if arguments.common.wait_start {
         print_line("ready");
         if !signals::wait_for_start() {
