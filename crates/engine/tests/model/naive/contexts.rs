@@ -164,8 +164,12 @@ impl Process {
         if self.primaries.values().any(|(primary, _)| *primary == context) {
             return;
         }
-        // A newer context with the same handle may hold memory: its device is unknown.
-        self.contexts.insert(context, Context::default());
+        // A newer context with the same handle holds the rest: its device is unknown.
+        if self.live.iter().any(|live| live.context == Some(context) && !live.orphan) {
+            self.contexts.insert(context, Context::default());
+        } else {
+            self.contexts.remove(&context);
+        }
     }
 
     fn reset(&mut self, event: &Event, device: DeviceId) {
