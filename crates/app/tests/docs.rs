@@ -403,7 +403,7 @@ fn collect_violations(
         let actual = type_of(value);
         match contract.get(&described_as(&field)) {
             None => {
-                drop(problems.insert(format!("{field} ({actual}) is printed and not described")))
+                problems.insert(format!("{field} ({actual}) is printed and not described"));
             }
             Some((types, _)) if !types.split(" or ").any(|one| one == actual) => {
                 problems.insert(format!("{field} is a {actual}, not a {types}"));

@@ -126,7 +126,8 @@ impl SizeAnomalyDetector {
         let baseline = match site.filter(|site| site.count >= MIN_SITE_SAMPLES) {
             Some(site) => {
                 let is_anomaly = bytes / SITE_FACTOR > site.largest;
-                let baseline = Baseline { bytes: Bytes(site.largest), of: site.count, of_site: true };
+                let baseline =
+                    Baseline { bytes: Bytes(site.largest), of: site.count, of_site: true };
                 is_anomaly.then_some(baseline)?
             }
             None => {

@@ -212,7 +212,11 @@ fn advice_matches_the_cause() {
             pid,
             EventKind::Pool(PoolCall::OfDevice { pool, device, current: true }),
         );
-        apply(&mut ledger, pid, EventKind::Pool(PoolCall::ReservedReported { pool, bytes: 70 * MIB }));
+        apply(
+            &mut ledger,
+            pid,
+            EventKind::Pool(PoolCall::ReservedReported { pool, bytes: 70 * MIB }),
+        );
     }
     let snapshot = snapshot(&mut ledger);
     let less = (AdviceAction::ReduceMemoryUse, 1);
@@ -234,8 +238,7 @@ fn advice_matches_the_cause() {
         ),
     ] {
         let requester = Some(Pid(1));
-        let steps =
-            advise(&AdviceInput { requester, cause: Some(cause), ..input(&snapshot) });
+        let steps = advise(&AdviceInput { requester, cause: Some(cause), ..input(&snapshot) });
         let found: Vec<_> = steps.iter().map(|step| (step.action, step.pid.0)).collect();
         assert_eq!(found, expected, "{cause:?}");
         let reason =

@@ -234,7 +234,12 @@ fn driver_pools_have_totals_only() {
 fn advice(segments: &[Segment], settings: &AllocatorSettings) -> Vec<Suggestion> {
     let found = analyze(segments, &[], settings);
     for advice in &found.advice {
-        assert!(advice.suggestion.reason().ends_with(|last: char| last.is_alphanumeric() || last == ')'));
+        assert!(
+            advice
+                .suggestion
+                .reason()
+                .ends_with(|last: char| last.is_alphanumeric() || last == ')')
+        );
     }
     found.advice.into_iter().map(|advice| advice.suggestion).collect()
 }
@@ -289,12 +294,17 @@ fn many_sizes_between_gaps_suggest_rounding() {
     let found = advice(&large(&[&mixed.join(" ")]), &AllocatorSettings::default());
     let steps = found.iter().find_map(Suggestion::setting).unwrap();
     assert_eq!(steps, "expandable_segments:True");
-    assert!(found.iter().any(|suggestion| matches!(suggestion,
+    assert!(found.iter().any(|suggestion| matches!(
+        suggestion,
         Suggestion::RoundupPower2Divisions { divisions: 8, sizes: 18, blocks: 18, .. }
     )));
     let same: Vec<String> = (2..20).map(|_| "a4 f4".to_owned()).collect();
     let found = advice(&large(&[&same.join(" ")]), &AllocatorSettings::default());
-    assert!(!found.iter().any(|suggestion| matches!(suggestion, Suggestion::RoundupPower2Divisions { .. })));
+    assert!(
+        !found
+            .iter()
+            .any(|suggestion| matches!(suggestion, Suggestion::RoundupPower2Divisions { .. }))
+    );
 }
 
 #[test]

@@ -19,13 +19,7 @@ use engine::model::stack::{Frame, SiteName};
 use engine::model::units::Timestamp;
 
 fn event(at: u64, pid: u32, kind: EventKind) -> Event {
-    Event {
-        pid: Pid(pid),
-        tid: Tid(pid),
-        entry_time: Timestamp(at),
-        time: Timestamp(at),
-        kind,
-    }
+    Event { pid: Pid(pid), tid: Tid(pid), entry_time: Timestamp(at), time: Timestamp(at), kind }
 }
 
 fn allocate(at: u64, pid: u32, device: u16, kind: MemoryKind, site: u32, bytes: u64) -> Event {

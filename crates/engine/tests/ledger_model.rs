@@ -121,20 +121,16 @@ fn run(steps: Vec<Step>, losses: bool, scale: u64) -> Result<(), TestCaseError> 
         match step {
             Step::Event(pid, tid, duration, kind) => {
                 let entered = Timestamp(at.0.saturating_sub(duration * scale));
-                let event = Event {
-                    pid: Pid(pid),
-                    tid: Tid(tid),
-                    entry_time: entered,
-                    time: at,
-                    kind,
-                };
+                let event =
+                    Event { pid: Pid(pid), tid: Tid(tid), entry_time: entered, time: at, kind };
                 ledger.apply(&event);
                 naive.apply(&event);
                 live_set.apply(&mut ledger)?;
                 prop_assert_eq!(&live_set.live, &naive.live());
             }
             Step::Snapshot(options) => {
-                let options = SnapshotOptions { min_age: Nanos(options.min_age.0 * scale), ..options };
+                let options =
+                    SnapshotOptions { min_age: Nanos(options.min_age.0 * scale), ..options };
                 let mut seen = ledger.snapshot(at, &options);
                 let expected = naive.snapshot(at, &options);
                 live_set.check(&seen)?;

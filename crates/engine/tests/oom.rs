@@ -46,13 +46,7 @@ impl HostFixture {
     fn apply(&mut self, pid: u32, kind: EventKind) {
         self.at += 1000;
         let at = Timestamp(self.at);
-        self.ledger.apply(&Event {
-            pid: Pid(pid),
-            tid: Tid(pid),
-            entry_time: at,
-            time: at,
-            kind,
-        });
+        self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind });
     }
 
     fn begin(&mut self, pid: u32, before_trace: bool) {
@@ -213,7 +207,8 @@ fn untracked_memory_is_named_if_it_is_most() {
     let says = ["held by the same process: 1.00 GiB and 20.00 GiB untracked"];
     assert_cause(fixture, 2 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
     // The other process started before the trace: only the driver reports its memory.
-    let fixture = HostFixture::new().holds(1, GIB, Some(0)).holds(2, 0, Some(20 * GIB)).free(3 * GIB);
+    let fixture =
+        HostFixture::new().holds(1, GIB, Some(0)).holds(2, 0, Some(20 * GIB)).free(3 * GIB);
     let says = ["most of it was held by process 2 (worker-2): 20.00 GiB untracked"];
     assert_cause(fixture, 4 * GIB, OomCause::DeviceExhausted, Confidence::Certain, &says);
     // No known process holds it.
@@ -238,7 +233,8 @@ fn full_means_nearly_no_free_and_most_means_over_half() {
     assert!(!text.contains("full"), "{text}");
     // 2 GiB is the largest share of the 4 GiB in use, but not more than half.
     assert!(text.contains("the largest holder was process 2 (worker-2): 2.00 GiB"), "{text}");
-    let many = (1..=20).fold(HostFixture::new(), |fixture, pid| fixture.holds(pid, GIB, Some(GIB / 8)));
+    let many =
+        (1..=20).fold(HostFixture::new(), |fixture, pid| fixture.holds(pid, GIB, Some(GIB / 8)));
     let text = sentence(many.free(GIB), 4 * GIB);
     assert!(text.contains("was full") && text.contains("the largest holder was"), "{text}");
     let no_driver_report = HostFixture::new().holds(1, 12 * GIB, None);

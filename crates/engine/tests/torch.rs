@@ -110,8 +110,14 @@ fn blocks_are_listed_by_device_and_site() {
     assert!(torch.is_exact());
     let [device] = &torch.devices[..] else { panic!("{:?}", torch.devices) };
     let allocated_bytes = 20 * MIB + MIB + MIB / 2 + 512;
-    assert_eq!((device.allocated, device.tracked_bytes), (Bytes(allocated_bytes), Bytes(allocated_bytes)));
-    assert_eq!((device.reserved, device.cached()), (Bytes(26 * MIB), Bytes(26 * MIB - allocated_bytes)));
+    assert_eq!(
+        (device.allocated, device.tracked_bytes),
+        (Bytes(allocated_bytes), Bytes(allocated_bytes))
+    );
+    assert_eq!(
+        (device.reserved, device.cached()),
+        (Bytes(26 * MIB), Bytes(26 * MIB - allocated_bytes))
+    );
     assert_eq!(device.peak, Bytes(allocated_bytes + 3 * MIB));
     assert_eq!((device.blocks, device.allocations_total, device.frees_total), (4, 5, 1));
     let live: Vec<_> =
@@ -223,7 +229,10 @@ fn reused_address_after_a_loss_ends_the_older_block() {
     let snapshot = scenario.snapshot();
     let torch = snapshot.processes[0].torch.as_ref().unwrap();
     assert_eq!((torch.lost, torch.is_exact()), (1, false));
-    assert_eq!((torch.devices[0].blocks, torch.devices[0].tracked_bytes.0), (4, scenario.allocated));
+    assert_eq!(
+        (torch.devices[0].blocks, torch.devices[0].tracked_bytes.0),
+        (4, scenario.allocated)
+    );
     // Driver memory is as exact as before.
     assert!(snapshot.uncertainty.exact() || snapshot.uncertainty.before_trace);
     assert_eq!(snapshot.uncertainty.lost.events(), 0);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 
+use crate::error::Error;
 use engine::model::event::{Event, EventKind};
 use engine::model::ids::{Pid, Tid};
 use engine::model::units::{Nanos, Timestamp};
@@ -87,6 +88,12 @@ pub(crate) fn start_of(pid: Pid) -> Option<u64> {
 /// Returns whether two start times can be of one process: one may be rounded, or unknown (0).
 pub(crate) fn is_same_start(one: u64, other: u64) -> bool {
     one == 0 || other == 0 || (one / TICK).abs_diff(other / TICK) <= 1
+}
+
+/// Fails if the process does not exist.
+pub(crate) fn require(pid: Pid) -> Result<(), Error> {
+    let exists = fs::exists(format!("/proc/{pid}")).unwrap_or(false);
+    if exists { Ok(()) } else { Err(Error::NoProcess(pid)) }
 }
 
 /// Returns whether this process still runs, not another one with its pid.

@@ -35,7 +35,7 @@ use crate::error::Error;
 use crate::gpus::GpuInfo;
 use crate::plan::host_info::HostInfo;
 use crate::plan::{self, AttachMode, AttachPlan};
-use crate::session::liveness::LivenessTracker;
+use crate::session::liveness::{LivenessTracker, require};
 use crate::stacks::{SiteResolver, StackMaps};
 use attach::drivers::DriverAttachments;
 use attach::torch::TorchAttachments;
@@ -484,7 +484,7 @@ impl Session {
             EventKind::Exit | EventKind::Exec => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
                 self.losses.process_exited(event.pid, start, exec_gen);
-                self.drop_process(event.pid, start, exec_gen);
+                self.drop_process(event.pid, start, exec_gen, event.time);
             }
             _ => {}
         }
@@ -506,7 +506,7 @@ impl Session {
         let Some(start) = older else { return Vec::new() };
         let lost = lost_event(pid, losses.drain_process(pid, start), at);
         self.losses.process_exited(pid, start, None);
-        self.drop_process(pid, start, Some(exec_gen));
+        self.drop_process(pid, start, Some(exec_gen), at);
         lost.into_iter().chain([Event { kind: EventKind::Exit, ..event.clone() }]).collect()
     }
 
@@ -521,7 +521,8 @@ impl Session {
             }
             events.extend(pending.activity.drain_before(pid, start, next));
             events.extend(lost_event(pid, lost, now));
-            self.drop_process(pid, start, Some(next));
+            // The time of the end is not known.
+            self.drop_process(pid, start, Some(next), Timestamp(0));
             let kind = if replaced { EventKind::Exec } else { EventKind::Exit };
             events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
         }
@@ -529,9 +530,15 @@ impl Session {
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 
-    /// Drops the state of a process that exited, or that runs another exec generation now.
-    fn drop_process(&mut self, pid: Pid, start: u64, exec_gen: Option<ExecGeneration>) {
-        self.drivers.process_exited(pid, start);
+    /// Drops the state of a process that exited at that time, or runs another exec generation since.
+    fn drop_process(
+        &mut self,
+        pid: Pid,
+        start: u64,
+        exec_gen: Option<ExecGeneration>,
+        at: Timestamp,
+    ) {
+        self.drivers.process_ended(pid, start, at);
         self.liveness.remove(pid);
         self.handles.process_exited(pid);
         if let Some(sites) = &mut self.sites {
@@ -581,14 +588,6 @@ fn site_resolver(loaded: &LoadedObject) -> Result<SiteResolver, Error> {
         pythons: loaded.map("pythons")?,
     };
     SiteResolver::new(maps, loaded.config.loops).map_err(Error::Names)
-}
-
-fn require(pid: Pid) -> Result<(), Error> {
-    if std::fs::metadata(format!("/proc/{pid}")).is_ok() {
-        Ok(())
-    } else {
-        Err(Error::NoProcess(pid))
-    }
 }
 
 fn add_target(targets: &MapHandle, pid: Pid) -> Result<(), Error> {

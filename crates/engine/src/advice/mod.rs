@@ -275,7 +275,13 @@ fn reclaim_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec
         if let Some(reported) = view.graph_reserved {
             let bytes = Bytes(reported.bytes.0.saturating_sub(in_use));
             let reason = format!("graphs reserve {}", reported.bytes);
-            steps.push(step(process, AdviceAction::TrimGraphs, bytes, Precision::UpperBound, reason));
+            steps.push(step(
+                process,
+                AdviceAction::TrimGraphs,
+                bytes,
+                Precision::UpperBound,
+                reason,
+            ));
         }
     }
 }
@@ -293,11 +299,7 @@ fn total_held(input: &AdviceInput<'_>, process: &ProcessView) -> (Bytes, Precisi
     (Bytes(sum), if reported { Precision::Exact } else { Precision::Estimate })
 }
 
-fn termination_steps(
-    input: &AdviceInput<'_>,
-    process: &ProcessView,
-    steps: &mut Vec<AdviceStep>,
-) {
+fn termination_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     let (bytes, precision) = total_held(input, process);
     let leaked = leaked(input, process);
     if let Some((leaked, confidence)) = leaked {
@@ -305,7 +307,13 @@ fn termination_steps(
             "{leaked} of its memory is a suspected leak ({}); the rest is needed again after a restart",
             confidence.name()
         );
-        steps.push(step(process, AdviceAction::RestartLeaking, leaked, Precision::Estimate, reason));
+        steps.push(step(
+            process,
+            AdviceAction::RestartLeaking,
+            leaked,
+            Precision::Estimate,
+            reason,
+        ));
     }
     if input.requester == Some(process.key.pid) {
         return;
@@ -342,11 +350,7 @@ fn leaked(input: &AdviceInput<'_>, process: &ProcessView) -> Option<(Bytes, Conf
 }
 
 /// Adds steps that the requester itself can take.
-fn requester_steps(
-    input: &AdviceInput<'_>,
-    process: &ProcessView,
-    steps: &mut Vec<AdviceStep>,
-) {
+fn requester_steps(input: &AdviceInput<'_>, process: &ProcessView, steps: &mut Vec<AdviceStep>) {
     if input.cause == Some(OomCause::CacheFragmentation) {
         let devices = process.torch.iter().flat_map(|torch| &torch.devices);
         let cached = devices.fold(0_u64, |sum, view| sum.saturating_add(view.cached().0));

@@ -91,8 +91,17 @@ impl LargestAnalysis {
             return;
         }
         let AllocationChange { at, pid, tid, device, kind, key, bytes, site, .. } = *change;
-        let span =
-            |allocated_at| AllocationSpan { key, bytes, allocated_at, ended: None, pid, tid, device, kind, site };
+        let span = |allocated_at| AllocationSpan {
+            key,
+            bytes,
+            allocated_at,
+            ended: None,
+            pid,
+            tid,
+            device,
+            kind,
+            site,
+        };
         match change.action {
             ChangeKind::Allocated => {
                 self.count += 1;
@@ -124,7 +133,8 @@ impl LargestAnalysis {
         for (_, span) in std::mem::take(&mut self.live) {
             self.keep(span);
         }
-        let mut allocations: Vec<_> = self.ended.into_iter().map(|Reverse(BySize(span))| span).collect();
+        let mut allocations: Vec<_> =
+            self.ended.into_iter().map(|Reverse(BySize(span))| span).collect();
         allocations.sort_by_key(|span| (span.allocated_at, span.pid, span.key));
         LargestAllocations { allocations, count: self.count }
     }

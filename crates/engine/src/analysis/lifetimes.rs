@@ -82,7 +82,9 @@ impl LifetimeTracker {
     #[must_use]
     pub fn finish(self) -> Vec<Lifetime> {
         let mut live: Vec<Lifetime> = self.live.into_values().collect();
-        live.sort_unstable_by_key(|one| (one.allocated_at, one.change.pid, one.change.key, one.change.kind));
+        live.sort_unstable_by_key(|one| {
+            (one.allocated_at, one.change.pid, one.change.key, one.change.kind)
+        });
         live
     }
 }
@@ -132,7 +134,10 @@ mod tests {
         assert_eq!(lifetimes.observe(&change(6, updated, 20, 6, Some(1))), None);
         // A reused key returns the older allocation, which was never freed.
         let older = lifetimes.observe(&change(7, ChangeKind::Allocated, 20, 2, Some(1))).unwrap();
-        assert_eq!((older.change.bytes, older.end_reason(), older.allocated_at), (6, "live", Timestamp(2)));
+        assert_eq!(
+            (older.change.bytes, older.end_reason(), older.allocated_at),
+            (6, "live", Timestamp(2))
+        );
         assert_eq!(lifetimes.live(), 1);
         let live = lifetimes.finish();
         assert_eq!((live.len(), live[0].change.bytes, live[0].age(Timestamp(9))), (1, 2, Nanos(2)));

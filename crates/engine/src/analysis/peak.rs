@@ -237,7 +237,9 @@ fn group(device: Option<DeviceId>, members: &[LiveAllocation]) -> Vec<GroupAtPea
     }
     let mut all: Vec<_> = groups.into_values().collect();
     for at in &mut all {
-        at.allocations.sort_by_key(|allocation| (Reverse(allocation.bytes), allocation.allocated_at, allocation.key));
+        at.allocations.sort_by_key(|allocation| {
+            (Reverse(allocation.bytes), allocation.allocated_at, allocation.key)
+        });
     }
     all.sort_by_key(|at| (Reverse(at.amount.bytes), at.key));
     all

@@ -316,7 +316,8 @@ mod tests {
     fn sampled_series_respects_the_point_limit() {
         let mut buckets = TimeBuckets { max: 10, shift: 0, changes: 0, list: Vec::new() };
         for since in 0..100_000_u64 {
-            buckets.push(since * 7, UsagePoint { at: Timestamp(since), bytes: since * 7919 % 1009 });
+            buckets
+                .push(since * 7, UsagePoint { at: Timestamp(since), bytes: since * 7919 % 1009 });
         }
         let points = buckets.points();
         assert!(points.len() <= 40 && points.len() > 20, "{}", points.len());

@@ -81,7 +81,13 @@ impl GrowthRun {
         Some(run)
     }
 
-    fn between(observed: &ObservedWindows, from: usize, to: usize, settled: usize, gap: usize) -> Self {
+    fn between(
+        observed: &ObservedWindows,
+        from: usize,
+        to: usize,
+        settled: usize,
+        gap: usize,
+    ) -> Self {
         let windows = observed.windows.get(from..=to).unwrap_or_default();
         let mut sizes: Vec<u64> =
             windows.iter().map(|w| w.survived).filter(|survived| *survived > 0).collect();
@@ -135,7 +141,8 @@ impl GrowthRun {
     /// Whether the last growth is recent. If not, it is a plateau.
     fn is_ongoing(&self, observed: &ObservedWindows, site: &SiteObservation<'_>) -> bool {
         let each = self.duration / self.count.max(1);
-        let steps = if self.gap > 1 { observed.length.saturating_mul(2 * self.gap as u64) } else { 0 };
+        let steps =
+            if self.gap > 1 { observed.length.saturating_mul(2 * self.gap as u64) } else { 0 };
         let idle = site.now.0.saturating_sub(site.last.0);
         let max_idle = each.saturating_mul(6).max(steps).max(self.duration / 16);
         self.settled - self.to <= (2 * self.gap).max(2) && idle <= max_idle

@@ -68,8 +68,7 @@ mod tests {
             };
             let kind = EventKind::Allocate(allocate);
             let at = Timestamp(1);
-            let event =
-                Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind };
+            let event = Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind };
             process.allocate(&event, &allocate).unwrap();
         }
         process

@@ -297,7 +297,12 @@ impl Ledger {
     }
 
     /// Builds the part of a snapshot that covers the sites of all processes.
-    fn show_sites(&mut self, at: Timestamp, options: &SnapshotOptions, ended: &[Process]) -> Snapshot {
+    fn show_sites(
+        &mut self,
+        at: Timestamp,
+        options: &SnapshotOptions,
+        ended: &[Process],
+    ) -> Snapshot {
         let Self { running, ended_sites, sites, .. } = self;
         let running = running.values().filter(|process| !process.no_calls_since_exec);
         let ended = ended.iter().filter(|_| options.ended_sites);
@@ -536,8 +541,8 @@ impl Ledger {
             unlisted = unlisted.plus(process.unlisted_bytes());
             ended = ended.plus(losses.ended_with_context());
             ended = ended.plus(process.context_ends.doubtful_bytes());
-            ended =
-                ended.plus(process_view::possibly_freed(process, &[&losses.own, &losses.ambiguous]));
+            ended = ended
+                .plus(process_view::possibly_freed(process, &[&losses.own, &losses.ambiguous]));
             let LostTotals { allocations, frees, .. } = losses.shared;
             if process.possible_lost_frees(allocations, frees) > 0 {
                 ended_by_anyone = ended_by_anyone.plus(losses.before_lost_frees());

@@ -208,7 +208,8 @@ impl Process {
     /// Prepares the activity view for a snapshot.
     pub(super) fn build_activity_view(&mut self, at: Timestamp, top: usize) {
         let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
-        self.activity_view = self.activity.as_mut().map(|activity| activity.view(at, self.start, top));
+        self.activity_view =
+            self.activity.as_mut().map(|activity| activity.view(at, self.start, top));
     }
 
     /// Handles the end of a thread.

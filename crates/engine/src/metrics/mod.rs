@@ -6,7 +6,9 @@ pub mod catalog;
 mod collector;
 pub mod label;
 
-pub use collector::{AgentStats, CollectorInput, GpuInfo, MetricsCollector, OutcomeCounts, max_total_samples};
+pub use collector::{
+    AgentStats, CollectorInput, GpuInfo, MetricsCollector, OutcomeCounts, max_total_samples,
+};
 pub use label::label;
 
 /// Declaration of a metric; all are in [`catalog`].

@@ -74,8 +74,7 @@ fn process<'a>(oom: &OomContext<'a>, pid: Pid) -> Option<&'a ProcessView> {
 /// Processes with traced memory, and processes with driver-reported usage.
 fn all_holders(oom: &OomContext<'_>) -> Vec<HolderUsage> {
     let untracked = |pid| {
-        let views =
-            process(oom, pid).into_iter().flat_map(|process| devices_on(process, oom.gpu));
+        let views = process(oom, pid).into_iter().flat_map(|process| devices_on(process, oom.gpu));
         let untracked = views.filter_map(DeviceView::untracked);
         Bytes(untracked.fold(0_u64, |sum, bytes| sum.saturating_add(bytes.0)))
     };

@@ -249,7 +249,11 @@ fn host(oom: &OomContext<'_>, resource: &str, requested: Bytes) -> CauseFinding 
         ),
         (None, _) => (Confidence::Possible, "available host memory is unknown".to_owned()),
     };
-    (OomCause::HostMemoryExhausted, confidence, format!("{requested} of {resource} requested; {reason}"))
+    (
+        OomCause::HostMemoryExhausted,
+        confidence,
+        format!("{requested} of {resource} requested; {reason}"),
+    )
 }
 
 /// Managed memory can exceed the device: it also uses host memory.

@@ -179,8 +179,17 @@ fn all_spans(changes: &[AllocationChange]) -> Vec<AllocationSpan> {
     for change in changes.iter().filter(|change| naive::counts(change)) {
         let AllocationChange { key, bytes, at, pid, tid, device, kind, site, .. } = *change;
         let own = live.iter().position(|span| (span.pid, span.key) == (pid, key));
-        let span =
-            AllocationSpan { key, bytes, allocated_at: at, ended: None, pid, tid, device, kind, site };
+        let span = AllocationSpan {
+            key,
+            bytes,
+            allocated_at: at,
+            ended: None,
+            pid,
+            tid,
+            device,
+            kind,
+            site,
+        };
         match change.action {
             ChangeKind::Allocated => live.push(span),
             ChangeKind::Updated { allocated_at, .. } => {

@@ -125,7 +125,8 @@ fn plateau_burst_and_sawtooth_are_not_suspects() {
     let mut sawtooth = SuspectAnalysis::new(MemoryScope::Device);
     for round in 0..40_u64 {
         let second = 1_000_000_000;
-        let round_changes: Vec<_> = (0..10).map(|n| alloc((round * 10 + n) * second, 1, n, 10, 1)).collect();
+        let round_changes: Vec<_> =
+            (0..10).map(|n| alloc((round * 10 + n) * second, 1, n, 10, 1)).collect();
         round_changes.iter().for_each(|change| sawtooth.observe(change));
         for one in round_changes {
             sawtooth.observe(&ended((round * 10 + 10) * second - 1, one, EndReason::Freed));
@@ -192,7 +193,9 @@ fn freed_huge_allocation_is_an_anomaly() {
         }
         let found = found(suspects);
         let [anomaly] = &found.anomalies[..] else { panic!("{:?}", found.anomalies) };
-        let AnomalyKind::Size { bytes, of, live, .. } = anomaly.details else { panic!("{anomaly:?}") };
+        let AnomalyKind::Size { bytes, of, live, .. } = anomaly.details else {
+            panic!("{anomaly:?}")
+        };
         assert_eq!((bytes.0, of, live), (2 << 30, 31, !freed));
         assert_eq!((anomaly.at, anomaly.key.site.unwrap().0), (Timestamp(30_600), 2));
     }

@@ -65,7 +65,13 @@ fn replay(dice: Vec<Dice>) -> Vec<AllocationChange> {
                 let new = AllocationChange {
                     device,
                     kind: KINDS[usize::from(choice / 3 % 6)],
-                    ..alloc(now.0, pid.0, key.value, u64::from(size % 16) * 10, u32::from(choice % 5))
+                    ..alloc(
+                        now.0,
+                        pid.0,
+                        key.value,
+                        u64::from(size % 16) * 10,
+                        u32::from(choice % 5),
+                    )
                 };
                 live.insert((pid, key), (new, now));
                 all.push(new);
@@ -87,7 +93,8 @@ fn replay(dice: Vec<Dice>) -> Vec<AllocationChange> {
                 let of_pid: Vec<_> = live.keys().filter(|(of, _)| *of == pid).copied().collect();
                 for name in of_pid {
                     let (old, allocated_at) = live.remove(&name).unwrap();
-                    let action = ChangeKind::Ended { allocated_at, reason: EndReason::ProcessExited };
+                    let action =
+                        ChangeKind::Ended { allocated_at, reason: EndReason::ProcessExited };
                     all.push(AllocationChange { at: now, action, ..old });
                 }
             }
@@ -95,7 +102,8 @@ fn replay(dice: Vec<Dice>) -> Vec<AllocationChange> {
                 live.remove(&(pid, key));
                 let reasons =
                     [EndReason::Freed, EndReason::Freed, EndReason::Replaced, EndReason::Released];
-                let action = ChangeKind::Ended { allocated_at, reason: reasons[usize::from(choice % 4)] };
+                let action =
+                    ChangeKind::Ended { allocated_at, reason: reasons[usize::from(choice % 4)] };
                 all.push(AllocationChange { at: now, action, ..old });
             }
         }

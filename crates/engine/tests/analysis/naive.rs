@@ -18,7 +18,9 @@ fn apply(live: &mut LiveSet, change: &AllocationChange) {
     match change.action {
         ChangeKind::Allocated => drop(live.insert(name, (*change, change.at))),
         ChangeKind::Ended { .. } => drop(live.remove(&name)),
-        ChangeKind::Updated { allocated_at, .. } => drop(live.insert(name, (*change, allocated_at))),
+        ChangeKind::Updated { allocated_at, .. } => {
+            drop(live.insert(name, (*change, allocated_at)))
+        }
     }
 }
 
@@ -82,7 +84,9 @@ fn peak(sets: &[(Timestamp, LiveSet)], device: Option<DeviceId>, pid: Option<Pid
 
 fn grouped(groups: BTreeMap<GroupKey, Vec<LiveAtPeak>>) -> Vec<GroupAtPeak> {
     let group = |(key, mut allocations): (GroupKey, Vec<LiveAtPeak>)| {
-        allocations.sort_by_key(|allocation| (Reverse(allocation.bytes), allocation.allocated_at, allocation.key));
+        allocations.sort_by_key(|allocation| {
+            (Reverse(allocation.bytes), allocation.allocated_at, allocation.key)
+        });
         let bytes = allocations.iter().map(|allocation| allocation.bytes).sum();
         let amount = Amount { bytes, allocations: allocations.len() as u64 };
         GroupAtPeak { key, amount, allocations }

@@ -96,7 +96,11 @@ fn noisy_leak_is_found() {
                 scenario.one(allocated_at, None, 50 + (dice.roll() * 100.0) as u64)
             } else {
                 let lifetime = dice.decay(0.5);
-                scenario.one(allocated_at, Some(allocated_at + lifetime), 50 + (dice.roll() * 100.0) as u64)
+                scenario.one(
+                    allocated_at,
+                    Some(allocated_at + lifetime),
+                    50 + (dice.roll() * 100.0) as u64,
+                )
             };
         }
         assert_leak(&scenario, 60.0, 200.0);

@@ -138,7 +138,8 @@ fn small_random_eviction_cache_is_not_a_leak() {
 fn random_lifetimes_are_not_a_leak() {
     for seed in 1..20 {
         let mut dice = Dice(seed);
-        let scenario = Scenario::new().with_lifetimes(every(0.0, 200.0, 0.05), 10, |_| dice.decay(3.0));
+        let scenario =
+            Scenario::new().with_lifetimes(every(0.0, 200.0, 0.05), 10, |_| dice.decay(3.0));
         assert_never_leak(&scenario, 200.0, Cache);
     }
 }
@@ -175,7 +176,9 @@ fn overlapping_buffers_are_not_a_leak() {
 fn periodic_evaluation_is_not_a_leak() {
     let mut scenario = Scenario::new().keep(every(0.0, 1.0, 0.1), 100);
     for round in every(10.0, 200.0, 20.0) {
-        scenario = scenario.with_lifetimes(every(round, round + 3.0, 0.1), 100, |allocated_at| round + 4.0 - allocated_at);
+        scenario = scenario.with_lifetimes(every(round, round + 3.0, 0.1), 100, |allocated_at| {
+            round + 4.0 - allocated_at
+        });
     }
     assert_not_leak_after(&scenario, 1.0, 200.0, Periodic);
 }
@@ -198,7 +201,9 @@ fn irregular_sawtooth_is_not_a_leak() {
         let mut scenario = Scenario::new();
         for round in every(0.0, 300.0, 6.0) {
             let until = round + 2.0 + dice.roll() * 3.5;
-            scenario = scenario.with_lifetimes(every(round, until, 0.1), 10, |allocated_at| round + 5.9 - allocated_at);
+            scenario = scenario.with_lifetimes(every(round, until, 0.1), 10, |allocated_at| {
+                round + 5.9 - allocated_at
+            });
         }
         assert_never_leak(&scenario, 300.0, Periodic);
     }
@@ -206,7 +211,8 @@ fn irregular_sawtooth_is_not_a_leak() {
 
 #[test]
 fn burst_is_not_a_leak() {
-    let scenario = Scenario::new().with_lifetimes(every(5.0, 8.0, 0.05), 10, |allocated_at| 12.0 - allocated_at);
+    let scenario = Scenario::new()
+        .with_lifetimes(every(5.0, 8.0, 0.05), 10, |allocated_at| 12.0 - allocated_at);
     assert_never_leak(&scenario, 60.0, Burst);
 }
 
@@ -228,7 +234,8 @@ fn growth_that_stopped_is_not_a_leak() {
 
 #[test]
 fn growth_that_is_freed_is_not_a_leak() {
-    let scenario = Scenario::new().with_lifetimes(every(0.0, 11.0, 0.1), 10, |allocated_at| 40.0 - allocated_at);
+    let scenario = Scenario::new()
+        .with_lifetimes(every(0.0, 11.0, 0.1), 10, |allocated_at| 40.0 - allocated_at);
     assert_never_leak(&scenario, 120.0, Burst);
 }
 

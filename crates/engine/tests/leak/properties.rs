@@ -232,12 +232,18 @@ fn healthy(seed: u64) -> [(&'static str, Scenario, f64); 4] {
     let mut teeth = Scenario::new();
     for round in every(0.0, 200.0, 6.0) {
         let until = round + 2.0 + heights.roll() * 3.5;
-        teeth = teeth.with_lifetimes(every(round, until, 0.1), 10, |allocated_at| round + 5.9 - allocated_at);
+        teeth = teeth.with_lifetimes(every(round, until, 0.1), 10, |allocated_at| {
+            round + 5.9 - allocated_at
+        });
     }
     [
         ("cache", Scenario::new().random_cache(every(0.0, 200.0, 0.05), 200, 10, seed), 200.0),
         ("small cache", Scenario::new().random_cache(every(0.0, 300.0, 0.5), 20, 10, seed), 300.0),
-        ("lives", Scenario::new().with_lifetimes(every(0.0, 200.0, 0.05), 10, |_| lifetimes.decay(3.0)), 200.0),
+        (
+            "lives",
+            Scenario::new().with_lifetimes(every(0.0, 200.0, 0.05), 10, |_| lifetimes.decay(3.0)),
+            200.0,
+        ),
         ("teeth", teeth, 200.0),
     ]
 }

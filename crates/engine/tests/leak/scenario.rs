@@ -59,7 +59,11 @@ impl Scenario {
 
     /// Adds allocations that are never freed.
     pub(crate) fn keep(mut self, times: Vec<f64>, size: u64) -> Self {
-        self.0.extend(times.into_iter().map(|allocated_at| AllocationSpan { allocated_at, freed_at: None, size }));
+        self.0.extend(times.into_iter().map(|allocated_at| AllocationSpan {
+            allocated_at,
+            freed_at: None,
+            size,
+        }));
         self
     }
 
@@ -74,14 +78,20 @@ impl Scenario {
         size: u64,
         mut life: impl FnMut(f64) -> f64,
     ) -> Self {
-        let one = |allocated_at| AllocationSpan { allocated_at, freed_at: Some(allocated_at + life(allocated_at)), size };
+        let one = |allocated_at| AllocationSpan {
+            allocated_at,
+            freed_at: Some(allocated_at + life(allocated_at)),
+            size,
+        };
         self.0.extend(times.into_iter().map(one));
         self
     }
 
     /// Adds allocations that are freed at the next multiple of a period.
     pub(crate) fn until_next(self, times: Vec<f64>, period: f64, size: u64) -> Self {
-        self.with_lifetimes(times, size, |allocated_at| (allocated_at / period).floor().mul_add(period, period) - allocated_at)
+        self.with_lifetimes(times, size, |allocated_at| {
+            (allocated_at / period).floor().mul_add(period, period) - allocated_at
+        })
     }
 
     /// Adds allocations to a queue: beyond `limit` live ones, the oldest is freed.
@@ -109,11 +119,19 @@ impl Scenario {
         for allocated_at in times {
             if live.len() == limit {
                 let victim = live.swap_remove((dice.roll() * limit as f64) as usize % limit);
-                self.0.push(AllocationSpan { allocated_at: victim, freed_at: Some(allocated_at), size });
+                self.0.push(AllocationSpan {
+                    allocated_at: victim,
+                    freed_at: Some(allocated_at),
+                    size,
+                });
             }
             live.push(allocated_at);
         }
-        self.0.extend(live.into_iter().map(|allocated_at| AllocationSpan { allocated_at, freed_at: None, size }));
+        self.0.extend(live.into_iter().map(|allocated_at| AllocationSpan {
+            allocated_at,
+            freed_at: None,
+            size,
+        }));
         self
     }
 

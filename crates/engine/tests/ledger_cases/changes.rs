@@ -44,9 +44,15 @@ fn end_repeats_the_fields_of_its_allocation() {
     );
     let [allocated, ended] = all[..] else { panic!("{all:?}") };
     assert_eq!((allocated.at, ended.at), (Timestamp(20), Timestamp(30)));
-    assert_eq!(ended.action, ChangeKind::Ended { allocated_at: Timestamp(20), reason: EndReason::Freed });
+    assert_eq!(
+        ended.action,
+        ChangeKind::Ended { allocated_at: Timestamp(20), reason: EndReason::Freed }
+    );
     assert_eq!(AllocationChange { at: allocated.at, action: allocated.action, ..ended }, allocated);
-    assert_eq!((allocated.tid, allocated.device, allocated.bytes), (Tid(8), Some(DeviceId(1)), 8 * MIB));
+    assert_eq!(
+        (allocated.tid, allocated.device, allocated.bytes),
+        (Tid(8), Some(DeviceId(1)), 8 * MIB)
+    );
     assert_eq!((allocated.pool, allocated.stream), (Some(PoolId(5)), Some(StreamId(3))));
     assert_eq!(allocated.site, Some(SiteId(4)));
 }
@@ -125,7 +131,10 @@ fn change_times_never_go_backwards() {
     );
     let at: Vec<_> = all.iter().map(|change| change.at.0).collect();
     assert_eq!(at, [100, 100, 120]);
-    assert_eq!(all[2].action, ChangeKind::Ended { allocated_at: Timestamp(50), reason: EndReason::Freed });
+    assert_eq!(
+        all[2].action,
+        ChangeKind::Ended { allocated_at: Timestamp(50), reason: EndReason::Freed }
+    );
 }
 
 #[test]

@@ -178,7 +178,8 @@ fn context_end_leaves_unknown_contexts_in_doubt() {
     let snapshot = after(trace);
     assert!(snapshot.uncertainty.exact());
     let destroyed = format!("{trace}\n 1.1 ctx destroy C1");
-    for uncertainty in [after(&destroyed).uncertainty, only(&after(&destroyed)).uncertainty.clone()] {
+    for uncertainty in [after(&destroyed).uncertainty, only(&after(&destroyed)).uncertainty.clone()]
+    {
         assert!(!uncertainty.exact());
         assert_eq!((uncertainty.unknown_context, bounds(&uncertainty)), (2, (8, 10)));
     }

@@ -224,7 +224,9 @@ fn huge_allocation_is_an_anomaly_and_marked_while_live() {
     let [one] = &snapshot.anomalies[..] else { panic!("{:?}", snapshot.anomalies) };
     assert_eq!((one.pid, one.tid.unwrap().0, &*one.thread), (Pid(7), 8, "worker-1"));
     assert_eq!((&*one.frames[0].function, one.device), ("huge", Some(DeviceId(0))));
-    let AnomalyKind::Size { key, bytes, baseline, of, of_site, live } = one.details else { panic!() };
+    let AnomalyKind::Size { key, bytes, baseline, of, of_site, live } = one.details else {
+        panic!()
+    };
     assert_eq!((key.value, bytes.0, of, of_site, live), (0x900, 2096 * MIB, 21, false, true));
     assert!((10..16).contains(&(baseline.0 / MIB)), "{baseline}");
     let listed = &only(&snapshot).threads[0].allocations;

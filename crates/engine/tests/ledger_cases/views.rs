@@ -73,7 +73,8 @@ fn size_and_age_filters_apply_in_every_order() {
 
 #[test]
 fn allocation_view_has_all_known_fields() {
-    let snapshot = snapshot_at("1.1 alloc h0x50 4M physical gpu2 site9", 100, &SnapshotOptions::default());
+    let snapshot =
+        snapshot_at("1.1 alloc h0x50 4M physical gpu2 site9", 100, &SnapshotOptions::default());
     let allocation = only(&snapshot).threads[0].allocations[0];
     assert_eq!((allocation.key.value, allocation.bytes), (0x50, Bytes(4 * MIB)));
     assert_eq!((allocation.kind, allocation.device), (MemoryKind::Physical, Some(DeviceId(2))));

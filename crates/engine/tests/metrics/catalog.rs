@@ -70,5 +70,8 @@ fn sample_limit_matches_the_documented_formula() {
         let processes = ALL.iter().filter(|m| m.bound == Cardinality::Processes);
         processes.filter(|m| m.labels.contains(&"gpu") == gpu).count()
     };
-    assert_eq!(max_total_samples(&one_more, 3) - max_total_samples(&none, 3), 4 * of_process(true) + of_process(false));
+    assert_eq!(
+        max_total_samples(&one_more, 3) - max_total_samples(&none, 3),
+        4 * of_process(true) + of_process(false)
+    );
 }

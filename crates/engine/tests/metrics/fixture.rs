@@ -34,19 +34,18 @@ pub(crate) fn gpus() -> Vec<GpuInfo> {
 impl MetricsFixture {
     pub(crate) fn new(limits: SeriesLimits) -> Self {
         let ledger = Ledger::new().with_activity();
-        Self { ledger, collector: MetricsCollector::new(limits), agent: AgentStats::default(), at: 0 }
+        Self {
+            ledger,
+            collector: MetricsCollector::new(limits),
+            agent: AgentStats::default(),
+            at: 0,
+        }
     }
 
     pub(crate) fn apply(&mut self, pid: u32, kind: EventKind) {
         self.at += 1_000_000;
         let at = Timestamp(self.at);
-        self.ledger.apply(&Event {
-            pid: Pid(pid),
-            tid: Tid(pid),
-            entry_time: at,
-            time: at,
-            kind,
-        });
+        self.ledger.apply(&Event { pid: Pid(pid), tid: Tid(pid), entry_time: at, time: at, kind });
     }
 
     /// Starts a process whose device 0 is GPU 0 and so on.

@@ -151,7 +151,12 @@ fn pending_sites_are_one_series() {
     assert_eq!(whole(&metrics, live, &["other"]), 0);
 }
 
-fn suspect(resource: Resource, device: Option<u16>, live: u64, time_until_full: Option<u64>) -> SiteVerdict {
+fn suspect(
+    resource: Resource,
+    device: Option<u16>,
+    live: u64,
+    time_until_full: Option<u64>,
+) -> SiteVerdict {
     SiteVerdict {
         pid: Some(Pid(1)),
         process: "p".into(),

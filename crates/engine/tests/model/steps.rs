@@ -178,12 +178,7 @@ fn container() -> impl Strategy<Value = EventKind> {
     ("[cd]", option::of(pod), option::of((1..3_u32).prop_map(Pid))).prop_map(
         |(id, pod, container_pid)| {
             let runtime = ContainerRuntime::Docker;
-            EventKind::Container(Box::new(Container {
-                id: id.into(),
-                runtime,
-                pod,
-                container_pid,
-            }))
+            EventKind::Container(Box::new(Container { id: id.into(), runtime, pod, container_pid }))
         },
     )
 }
@@ -210,7 +205,15 @@ fn failed() -> impl Strategy<Value = EventKind> {
     (0..3_u16, code, subject, option::of(device()), option::of(context()), site).prop_map(
         |(function, code, (requested, freed), device, context, site)| {
             let function = FunctionId(function);
-            EventKind::Failed(FailedCall { function, code, requested, freed, device, context, site })
+            EventKind::Failed(FailedCall {
+                function,
+                code,
+                requested,
+                freed,
+                device,
+                context,
+                site,
+            })
         },
     )
 }

@@ -46,7 +46,13 @@ impl LiveSet {
     fn apply_change(&mut self, change: &AllocationChange) -> Result<(), TestCaseError> {
         let name = (change.pid, change.key);
         let AllocationChange { tid, kind, site, .. } = *change;
-        let now = |allocated_at| LiveAllocation { allocated_at, tid, kind, late_fields: change.late_fields(), site };
+        let now = |allocated_at| LiveAllocation {
+            allocated_at,
+            tid,
+            kind,
+            late_fields: change.late_fields(),
+            site,
+        };
         match change.action {
             ChangeKind::Allocated => {
                 // Events of the model are in time order.
@@ -63,7 +69,10 @@ impl LiveSet {
             ChangeKind::Updated { allocated_at, before } => {
                 prop_assert_ne!(before, change.late_fields());
                 let old = self.live.insert(name, now(allocated_at));
-                prop_assert_eq!(old, Some(LiveAllocation { late_fields: before, ..now(allocated_at) }));
+                prop_assert_eq!(
+                    old,
+                    Some(LiveAllocation { late_fields: before, ..now(allocated_at) })
+                );
             }
         }
         Ok(())
@@ -93,7 +102,8 @@ impl LiveSet {
                 prop_assert_eq!(kind.live_bytes.0, bytes);
             }
             for row in process.devices.iter().filter(|row| row.live_bytes.0 > 0) {
-                let here = own().filter(|(_, allocation)| allocation.late_fields.device == row.device);
+                let here =
+                    own().filter(|(_, allocation)| allocation.late_fields.device == row.device);
                 let bytes: u64 = here.map(|(_, allocation)| device_bytes(allocation)).sum();
                 prop_assert_eq!(row.live_bytes.0, bytes);
             }

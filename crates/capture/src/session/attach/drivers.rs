@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use engine::model::ids::Pid;
 use engine::model::tensor::TensorsUnavailable;
+use engine::model::units::Timestamp;
 
 use super::super::load::bpf_object::{LoadedObject, ProbeSet};
 use super::super::{SessionOptions, Target, unique};
 use super::context_discovery::ContextDiscovery;
+use super::preexisting::Preexisting;
 use super::probes::{AttachedProbes, ProbePoint, attach};
 use super::retry::AttachAttempts;
+use crate::clock;
 use crate::error::Error;
 use crate::hooks::{HOOKS, HookGroup};
 use crate::libraries::{
@@ -19,7 +22,7 @@ use crate::libraries::{
     scan_all, scan_process,
 };
 use crate::plan::AttachPlan;
-use crate::session::liveness::{is_alive, is_same_start, start_of};
+use crate::session::liveness::start_of;
 
 /// A message for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,8 +118,7 @@ pub(crate) struct DriverAttachments {
     attempts: AttachAttempts<FileIdentity, ()>,
     /// Failures that were already reported.
     reported: HashSet<String>,
-    /// Processes that mapped the driver before it was probed, with their start times.
-    preexisting: HashMap<Pid, u64>,
+    preexisting: Preexisting,
     context_discovery: ContextDiscovery,
     watch: Option<MmapWatcher>,
     /// Processes that mapped a driver since the last drain.
@@ -148,7 +150,7 @@ impl DriverAttachments {
             attached: HashMap::new(),
             attempts: AttachAttempts::new(),
             reported: HashSet::new(),
-            preexisting: HashMap::new(),
+            preexisting: Preexisting::default(),
             context_discovery: ContextDiscovery::new(plan.link_per_process),
             watch,
             new_processes: Vec::new(),
@@ -190,7 +192,7 @@ impl DriverAttachments {
         if rescan || batch.overflowed {
             self.scan_processes(loaded)?;
             self.detach_unused();
-            self.preexisting.retain(|pid, start| is_alive(*pid, *start));
+            self.preexisting.retain_alive();
         } else {
             let is_target = |pid: &Pid| self.targets.as_ref().is_none_or(|all| all.contains(pid));
             let pids = unique(batch.pids.into_iter().filter(is_target));
@@ -215,7 +217,7 @@ impl DriverAttachments {
 
     /// Requests the context of a thread that allocated in an unknown context.
     pub(crate) fn request_context_discovery(&mut self, pid: Pid) {
-        if self.preexisting.contains_key(&pid) {
+        if self.preexisting.contains(pid) {
             self.context_discovery.request(pid);
         }
     }
@@ -224,25 +226,23 @@ impl DriverAttachments {
     fn had_driver(&mut self, pid: Pid) {
         // A process that has exited makes no more calls.
         let Some(start) = start_of(pid) else { return };
-        self.preexisting.insert(pid, start);
+        self.preexisting.insert(pid, start, clock::monotonic());
         self.context_discovery.request(pid);
     }
 
     /// Returns whether the process with this start time mapped the driver before it was probed.
     pub(crate) fn predates_trace(&self, pid: Pid, start: u64) -> bool {
-        self.preexisting.get(&pid).is_some_and(|known| is_same_start(*known, start))
+        self.preexisting.matches(pid, start)
     }
 
     /// Returns the processes that mapped the driver before it was probed.
     pub(crate) fn preexisting(&self) -> impl Iterator<Item = Pid> {
-        self.preexisting.keys().copied()
+        self.preexisting.pids()
     }
 
-    /// Handles a process that exited or called exec.
-    pub(crate) fn process_exited(&mut self, pid: Pid, start: u64) {
-        if self.predates_trace(pid, start) {
-            self.preexisting.remove(&pid);
-        }
+    /// Handles a process that exited or called exec at that time.
+    pub(crate) fn process_ended(&mut self, pid: Pid, start: u64, at: Timestamp) {
+        self.preexisting.remove(pid, start, at);
     }
 
     /// Returns processes that mapped a driver since the last call; they are announced only with

@@ -50,14 +50,21 @@ impl BandSampler {
     /// Creates a sampler for each of `groupings`: what to group by, and the number of bands besides
     /// the rest.
     #[must_use]
-    pub fn new(scan: &BandScanResult, points: SamplePoints, groupings: &[(GroupBy, usize)]) -> Self {
+    pub fn new(
+        scan: &BandScanResult,
+        points: SamplePoints,
+        groupings: &[(GroupBy, usize)],
+    ) -> Self {
         Self {
             scope: scan.scope,
             number: 0,
             changes: scan.changes,
             points,
             next: 0,
-            groupings: groupings.iter().map(|(by, max_bands)| BandGroup::new(scan, *by, *max_bands)).collect(),
+            groupings: groupings
+                .iter()
+                .map(|(by, max_bands)| BandGroup::new(scan, *by, *max_bands))
+                .collect(),
             peak_number: scan.peak_number,
             sites: HashMap::new(),
             at_peak: Vec::new(),
@@ -159,7 +166,8 @@ impl BandGroup {
     fn new(scan: &BandScanResult, by: GroupBy, max_bands: usize) -> Self {
         let totals = scan.totals(by);
         // A rest of a single band is shown as that band.
-        let max_bands = if totals.len() == max_bands.saturating_add(1) { totals.len() } else { max_bands };
+        let max_bands =
+            if totals.len() == max_bands.saturating_add(1) { totals.len() } else { max_bands };
         let mut bands: Vec<Band> = totals.iter().take(max_bands).map(|total| total.band).collect();
         let keys = bands.iter().zip(0_u32..).map(|(band, index)| (key(*band), index));
         let index = keys.collect();

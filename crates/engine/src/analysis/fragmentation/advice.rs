@@ -182,7 +182,9 @@ pub(super) fn advise(
             segments.iter().filter(|segment| segment.device == device.device).collect();
         let suggestions = for_device(device, &own, settings);
         all.extend(
-            suggestions.into_iter().map(|suggestion| FragmentationAdvice { device: device.device, suggestion }),
+            suggestions
+                .into_iter()
+                .map(|suggestion| FragmentationAdvice { device: device.device, suggestion }),
         );
     }
     all
@@ -200,7 +202,8 @@ fn for_device(
     let mut found = Vec::new();
     let used = device.active_bytes.saturating_add(device.pending_bytes);
     if reserved > 0 && ratio(used, reserved) >= FULL_RATIO {
-        let suggestion = Suggestion::NotFragmentation { used_bytes: used, reserved_bytes: reserved };
+        let suggestion =
+            Suggestion::NotFragmentation { used_bytes: used, reserved_bytes: reserved };
         found.push(suggestion);
     }
     let stuck = device.stuck_bytes;
@@ -249,7 +252,8 @@ fn max_split(
                 && used(segment).next().is_some()
                 && used(segment).all(|block| block.bytes < limit)
         });
-        avoidable.flat_map(|segment| &segment.blocks)
+        avoidable
+            .flat_map(|segment| &segment.blocks)
             .filter(|block| block.state == BlockState::Free)
             .fold(0_u64, |sum, block| sum.saturating_add(block.bytes))
     };

@@ -231,7 +231,8 @@ fn releasable_of(segment: &Segment, block: &Block, idle: bool) -> u64 {
         return 0;
     }
     // Expandable segments are mapped and unmapped in pages, counted from the start of the segment.
-    let page = if segment.pool.size_class == PoolSizeClass::Small { SMALL_PAGE } else { LARGE_PAGE };
+    let page =
+        if segment.pool.size_class == PoolSizeClass::Small { SMALL_PAGE } else { LARGE_PAGE };
     let start = block.address.saturating_sub(segment.address);
     let first = start.div_ceil(page).saturating_mul(page);
     let last = start.saturating_add(block.bytes) / page * page;

@@ -135,10 +135,9 @@ impl Devices {
         let mut others: Vec<_> =
             self.driver_usage.iter().filter(|usage| !listed(usage.gpu)).copied().collect();
         others.sort_unstable();
-        let others = others.into_iter().map(|usage| DeviceView {
-            gpu: Some(usage.gpu),
-            ..with(usage, self.row(None, None))
-        });
+        let others = others
+            .into_iter()
+            .map(|usage| DeviceView { gpu: Some(usage.gpu), ..with(usage, self.row(None, None)) });
         rows.into_iter().chain(others).collect()
     }
 

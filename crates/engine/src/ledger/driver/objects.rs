@@ -215,8 +215,13 @@ impl Process {
             ObjectCall::Created { kind, handle, context, site } => {
                 let context = context.filter(|id| id.0 != 0 && kind.ends_with_context());
                 let contextless = context.is_none() && kind.ends_with_context();
-                let new =
-                    LiveObject { created_at: event.time, context, site, contextless, doubtful: false };
+                let new = LiveObject {
+                    created_at: event.time,
+                    context,
+                    site,
+                    contextless,
+                    doubtful: false,
+                };
                 self.objects.create((kind, handle), new, &mut self.sites);
             }
             ObjectCall::Destroyed { kind, handle } => {

@@ -270,7 +270,11 @@ impl Losses {
     /// loss, or in a process that is older than the trace.
     pub(in crate::ledger) fn unlisted_bytes(&self, before_trace: bool) -> ByteSum {
         let lost = ByteSum::from(self.own.allocated_bytes);
-        if self.has_other_lost() || before_trace { lost.plus(self.implied_free_bytes) } else { lost }
+        if self.has_other_lost() || before_trace {
+            lost.plus(self.implied_free_bytes)
+        } else {
+            lost
+        }
     }
 
     /// Listed bytes that lost records other than frees can have ended.

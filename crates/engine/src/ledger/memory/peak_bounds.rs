@@ -229,7 +229,10 @@ mod tests {
             }
             let (low, high) = peak.range();
             let expected = Bytes(expected);
-            assert!((low..=high).contains(&expected), "seed {seed}: {expected} not in {low}..={high}");
+            assert!(
+                (low..=high).contains(&expected),
+                "seed {seed}: {expected} not in {low}..={high}"
+            );
         }
     }
 }

@@ -71,7 +71,9 @@ impl PendingFrees {
     ) -> u64 {
         let mut ended = 0;
         let released = |pending: &PendingFree| {
-            pending.context == Some(context) && pending.allocated_at <= entered && entered <= pending.at
+            pending.context == Some(context)
+                && pending.allocated_at <= entered
+                && entered <= pending.at
         };
         self.by_key.retain(|_, pending| {
             let before = pending.len();

@@ -267,7 +267,8 @@ impl Totals {
 
     /// All kinds with allocations.
     pub(in crate::ledger) fn kinds(&self) -> Vec<KindView> {
-        let live = MemoryKind::ALL.into_iter().zip(&self.kinds).filter(|(_, total)| total.count > 0);
+        let live =
+            MemoryKind::ALL.into_iter().zip(&self.kinds).filter(|(_, total)| total.count > 0);
         live.map(|(kind, total)| total.view(kind)).collect()
     }
 

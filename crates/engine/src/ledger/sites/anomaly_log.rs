@@ -92,7 +92,9 @@ impl AnomalyLog {
     /// Baseline of an allocation that is a size anomaly.
     pub(in crate::ledger) fn baseline(&self, entry: &AllocationEntry) -> Option<Bytes> {
         self.recorded.iter().find_map(|recorded| match recorded.details {
-            AnomalyKind::Size { key, baseline, .. } if is_entry(entry, key, recorded.at) => Some(baseline),
+            AnomalyKind::Size { key, baseline, .. } if is_entry(entry, key, recorded.at) => {
+                Some(baseline)
+            }
             _ => None,
         })
     }
@@ -157,7 +159,8 @@ fn live(process: &Process, recorded: &RecordedAnomaly) -> AnomalyKind {
     let mut details = recorded.details;
     if let AnomalyKind::Size { key, live, .. } = &mut details {
         let slot = process.allocations.find(*key);
-        *live = slot.is_some_and(|slot| is_entry(&process.allocations.slab[slot], *key, recorded.at));
+        *live =
+            slot.is_some_and(|slot| is_entry(&process.allocations.slab[slot], *key, recorded.at));
     }
     details
 }

@@ -171,7 +171,11 @@ impl SiteRow {
 
     /// Mean age of live allocations.
     pub(in crate::ledger) fn mean_age(&self, at: Timestamp) -> Nanos {
-        if self.count == 0 { Nanos(0) } else { at - Timestamp(self.allocated_at_sum.mean(self.count)) }
+        if self.count == 0 {
+            Nanos(0)
+        } else {
+            at - Timestamp(self.allocated_at_sum.mean(self.count))
+        }
     }
 
     /// Mean lifetime of freed allocations, if any.
@@ -402,7 +406,13 @@ impl SiteTable {
         &mut self.rows[slot as usize]
     }
 
-    fn look_up(&mut self, source: SiteRef, resource: ResourceKind, at: Timestamp, hint: usize) -> u32 {
+    fn look_up(
+        &mut self,
+        source: SiteRef,
+        resource: ResourceKind,
+        at: Timestamp,
+        hint: usize,
+    ) -> u32 {
         let slot = self.find(source, resource).unwrap_or_else(|| self.open(source, resource, at));
         if self.recent.is_empty() {
             self.recent = vec![(u64::MAX, 0); RECENT_ROW_CACHE];
@@ -428,7 +438,8 @@ impl SiteTable {
         let sites = if resource.is_tensors() { &mut self.tensor_sites } else { &mut self.sites };
         if is_site && *sites >= MAX_SITE_ROWS {
             let other = self.find(SiteRef::Other, resource);
-            return other.unwrap_or_else(|| self.insert(SiteRow::new(SiteRef::Other, resource, at)));
+            return other
+                .unwrap_or_else(|| self.insert(SiteRow::new(SiteRef::Other, resource, at)));
         }
         *sites += usize::from(is_site);
         self.insert(SiteRow::new(source, resource, at))
@@ -495,7 +506,8 @@ impl SiteTable {
     pub(in crate::ledger) fn absorb(&mut self, other: Self) {
         for row in other.rows {
             let (source, resource, first) = (row.source, row.resource, row.first);
-            let slot = self.find(source, resource).unwrap_or_else(|| self.open(source, resource, first));
+            let slot =
+                self.find(source, resource).unwrap_or_else(|| self.open(source, resource, first));
             let own = &mut self.rows[slot as usize];
             if own.allocations == 0 {
                 *own = SiteRow { source: own.source, ..row };

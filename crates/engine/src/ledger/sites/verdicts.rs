@@ -155,7 +155,8 @@ pub(in crate::ledger) fn of(
 ) -> SiteVerdicts {
     let at = process.ended.map_or(at, |(_, ended_at)| ended_at);
     let rows = largest(process, at).into_iter();
-    let mut rows: Vec<_> = rows.map(|row| (name(row.source, registry), row.resource, row)).collect();
+    let mut rows: Vec<_> =
+        rows.map(|row| (name(row.source, registry), row.resource, row)).collect();
     rows.sort_unstable_by_key(|(name, kind, row)| (*name, *kind, row.source));
     let sites = rows.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1));
     let mut sites: Vec<_> = sites.filter_map(|rows| SiteTotals::of(rows, process, at)).collect();

@@ -155,7 +155,13 @@ impl TorchCache {
     }
 
     /// Removes a block.
-    fn end(&mut self, address: u64, reason: EndReason, at: Timestamp, sites: &mut SiteTable) -> bool {
+    fn end(
+        &mut self,
+        address: u64,
+        reason: EndReason,
+        at: Timestamp,
+        sites: &mut SiteTable,
+    ) -> bool {
         let Some(block) = self.remove(address) else { return false };
         sites.finish((block.site(), TENSORS), block.bytes, block.allocated_at, reason, at);
         true
@@ -170,7 +176,13 @@ impl TorchCache {
                 self.end(address, EndReason::Replaced, at, sites);
                 self.device(call.device).allocations += 1;
                 let (device, number) = (call.device, site.map_or(NIL, |site| site.0));
-                if self.insert(TensorBlock { address, bytes, allocated_at: at, site: number, device }) {
+                if self.insert(TensorBlock {
+                    address,
+                    bytes,
+                    allocated_at: at,
+                    site: number,
+                    device,
+                }) {
                     sites.begin_on(device, (site, TENSORS), bytes, at);
                 }
             }

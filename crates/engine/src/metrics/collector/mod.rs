@@ -78,7 +78,12 @@ impl MetricsCollector {
         out.finish(&self.limits, input.gpus.len())
     }
 
-    fn update_counters(&mut self, snapshot: &Snapshot, gpus: GpuLabels<'_>, delta: ProcessCounters) {
+    fn update_counters(
+        &mut self,
+        snapshot: &Snapshot,
+        gpus: GpuLabels<'_>,
+        delta: ProcessCounters,
+    ) {
         self.totals = self.totals.plus(delta);
         for (gpu, times) in &snapshot.ooms_by_gpu {
             let count = self.out_of_memory.entry(gpus.known_gpu(*gpu)).or_default();

@@ -24,8 +24,9 @@ impl Process {
     /// it.
     fn end_released(&mut self, context: ContextId, entered: Timestamp) {
         let before = self.pending_frees.len();
-        self.pending_frees
-            .retain(|old| old.context != Some(context) || old.allocated_at > entered || old.at < entered);
+        self.pending_frees.retain(|old| {
+            old.context != Some(context) || old.allocated_at > entered || old.at < entered
+        });
         self.released_total += (before - self.pending_frees.len()) as u64;
     }
 

@@ -78,7 +78,10 @@ impl Process {
                 self.execs.retain(|id, known| *id != exec || known.since > entered);
             }
             GraphCall::GraphDestroyed { graph } => {
-                self.graphs.entry(graph).or_default().retain(|(_, created_at)| *created_at > entered);
+                self.graphs
+                    .entry(graph)
+                    .or_default()
+                    .retain(|(_, created_at)| *created_at > entered);
             }
             GraphCall::ReservedReported { device, bytes } => {
                 self.graph_reserved.insert(device, DriverReported { bytes: Bytes(bytes), at });

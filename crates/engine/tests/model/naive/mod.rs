@@ -176,7 +176,8 @@ impl Naive {
 
     /// Returns the snapshot; bounds are those of a ledger without losses.
     pub(crate) fn snapshot(&mut self, at: Timestamp, options: &SnapshotOptions) -> Snapshot {
-        let running: Vec<_> = self.running.values().filter(|p| !p.no_calls_since_exec).cloned().collect();
+        let running: Vec<_> =
+            self.running.values().filter(|p| !p.no_calls_since_exec).cloned().collect();
         let total = Bytes(running.iter().map(Process::live_bytes).sum());
         let mut shown = running.clone();
         let ended = std::mem::take(&mut self.ended);
@@ -198,7 +199,8 @@ impl Naive {
         let without = |process: &Process| {
             let is_allocation =
                 |line: &&sites::Line| matches!(line.op, SiteOp::Begin(_) | SiteOp::OpenAgain);
-            process.log.iter().filter(is_allocation).filter(|line| line.site.is_none()).count() as u64
+            process.log.iter().filter(is_allocation).filter(|line| line.site.is_none()).count()
+                as u64
         };
         let mut snapshot = Snapshot {
             at,
@@ -249,7 +251,11 @@ impl Naive {
                 allocated_at: live.at,
                 tid: live.tid,
                 kind: live.kind,
-                late_fields: LateFields { device: live.device, pool: pool(live), bytes: live.bytes },
+                late_fields: LateFields {
+                    device: live.device,
+                    pool: pool(live),
+                    bytes: live.bytes,
+                },
                 site: live.site,
             };
             process.live.iter().map(|live| ((pid, live.key), allocation(live))).collect::<Vec<_>>()

@@ -100,7 +100,9 @@ impl Process {
     pub(super) fn find_pool(&mut self, live: &mut Live, named: Option<PoolId>) {
         live.pool = match (named.filter(|id| id.0 != 0), live.device) {
             (Some(id), _) => Some(self.name(id)),
-            (None, Some(device)) if live.kind == MemoryKind::Async => Some(self.current_pool(device)),
+            (None, Some(device)) if live.kind == MemoryKind::Async => {
+                Some(self.current_pool(device))
+            }
             (None, _) => None,
         };
         match live.pool.and_then(|number| self.pools[number].location) {

@@ -175,7 +175,12 @@ impl Process {
         let start = self.key.start;
         let info = ProcessInfo { start, uid: 0, name: self.name.clone(), before_trace: false };
         let container = self.container.clone();
-        Self { uid: self.uid, container, no_calls_since_exec: true, ..Self::new(self.key.pid, &info, at) }
+        Self {
+            uid: self.uid,
+            container,
+            no_calls_since_exec: true,
+            ..Self::new(self.key.pid, &info, at)
+        }
     }
 
     pub(super) fn gpu(&self, device: DeviceId) -> Option<GpuId> {
@@ -270,8 +275,11 @@ impl Process {
     pub(super) fn end(&mut self, position: usize, freed: bool) -> Live {
         let old = self.live.remove(position);
         let Live { bytes, at: allocated_at, openings, site, kind, .. } = old;
-        let op =
-            if freed { SiteOp::Free { bytes, allocated_at, openings } } else { SiteOp::Release { bytes } };
+        let op = if freed {
+            SiteOp::Free { bytes, allocated_at, openings }
+        } else {
+            SiteOp::Release { bytes }
+        };
         self.write(site, kind, op);
         if old.key.space == AddressType::Handle {
             self.remove_handle(PhysicalHandleId(old.key.value));

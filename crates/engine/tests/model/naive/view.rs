@@ -16,7 +16,12 @@ use engine::snapshot::{
 use super::{Live, Naive, Process};
 
 impl Process {
-    pub(super) fn view(&self, at: Timestamp, options: &SnapshotOptions, all: &Naive) -> ProcessView {
+    pub(super) fn view(
+        &self,
+        at: Timestamp,
+        options: &SnapshotOptions,
+        all: &Naive,
+    ) -> ProcessView {
         let (sites, sites_total) = all.sites(&[(self, false)], at, options, false);
         let at = self.ended.map_or(at, |(_, ended_at)| ended_at);
         let total = Bytes(self.live_bytes());

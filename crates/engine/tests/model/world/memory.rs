@@ -233,7 +233,12 @@ impl World {
 
 impl Program {
     /// Returns a matching free function and a stream without a capture.
-    fn free_function(&self, index: usize, tid: Tid, dice: Dice) -> (FreeFunction, Option<StreamId>) {
+    fn free_function(
+        &self,
+        index: usize,
+        tid: Tid,
+        dice: Dice,
+    ) -> (FreeFunction, Option<StreamId>) {
         let stream = StreamId(3 + u64::from(dice.2 % 3));
         match self.live[index].kind {
             MemoryKind::Pinned => (FreeFunction::FreeHost, None),
