@@ -141,7 +141,7 @@ impl IncidentCollector {
                 let device = ledger.device_of(event.pid, allocate);
                 self.on_allocation(event.pid, device, (allocate.kind, allocate.bytes));
             }
-            EventKind::Vmm(VmmCall::Create { bytes, location: location, .. })
+            EventKind::Vmm(VmmCall::Create { bytes, location, .. })
                 if !self.open.is_empty() =>
             {
                 let (device, kind) = match location {
