@@ -529,7 +529,7 @@ impl Ledger {
         }
     }
 
-    /// Bounds over all running processes; [`loss`] explains why they contain the true value.
+    /// Bounds over all running processes; [`memory::loss`] explains why they contain the true value.
     fn uncertainty(&self) -> Uncertainty {
         let mut ended = ByteSum::default();
         let mut ended_by_anyone = ByteSum::default();

@@ -455,13 +455,13 @@ impl Process {
         openings
     }
 
-    /// Number of lost records that can hide the end of an allocation; see [`super::loss`].
+    /// Number of lost records that can hide the end of an allocation; see [`super::memory::loss`].
     pub(super) fn possible_lost_frees(&self, allocations: u64, frees: u64) -> u64 {
         let allocations = if self.physical.is_used() { allocations } else { 0 };
         frees.saturating_add(allocations)
     }
 
-    /// Device memory that may be live but is not listed; see [`super::loss`].
+    /// Device memory that may be live but is not listed; see [`super::memory::loss`].
     pub(super) fn unlisted_bytes(&self) -> ByteSum {
         let listed = |address| {
             let slot = self.allocations.find(AllocationKey::address(address));

@@ -19,7 +19,7 @@ fn apply(live: &mut LiveSet, change: &AllocationChange) {
         ChangeKind::Allocated => drop(live.insert(name, (*change, change.at))),
         ChangeKind::Ended { .. } => drop(live.remove(&name)),
         ChangeKind::Updated { allocated_at, .. } => {
-            drop(live.insert(name, (*change, allocated_at)))
+            live.insert(name, (*change, allocated_at));
         }
     }
 }

@@ -155,7 +155,7 @@ impl Ledger {
 }
 
 /// Whether an allocation is on the selected devices, by the rules of
-/// [`super::device::Devices::live_on`].
+/// [`super::super::driver::device::Devices::live_on`].
 fn is_selected(entry: &AllocationEntry, process: &Process, filter: DeviceFilter) -> bool {
     let on = |device: DeviceId, gpu: Option<GpuId>| match (
         gpu,

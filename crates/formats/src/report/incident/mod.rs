@@ -133,7 +133,7 @@ pub struct IncidentReport<'a> {
     /// GPU of the host; none if the incident is about all GPUs.
     pub gpu: Option<GpuId>,
     /// Estimated free memory at that time; see
-    /// [`engine::diagnosis::MemoryBreakdown::free_estimated`].
+    /// [`engine::oom::MemoryBreakdown::free_estimated`].
     pub free_estimate: Option<Bytes>,
     /// Memory held there at that time by process, largest first.
     pub holders: &'a [Holder],
