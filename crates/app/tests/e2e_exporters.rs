@@ -150,7 +150,7 @@ fn check_pyroscope(run: &Run) {
     let own: Vec<_> = own.filter(|sample| sample["labels"]["pid"] == *pid).collect();
     assert!(own.iter().all(|sample| sample["labels"]["process"] == "workload"), "{own:?}");
     let stacks = serde_json::to_string(&own).unwrap();
-    assert!(stacks.contains("workload::programs::many::steps"), "{stacks}");
+    assert!(stacks.contains("workload::programs::threads::steps"), "{stacks}");
     let frames = own.iter().flat_map(|sample| sample["stack"].as_array().unwrap());
     for frame in frames {
         for index in [1, 3] {
