@@ -1,19 +1,11 @@
 //! The benchmarks work in their short forms: their checks hold, and their output is what the
 //! performance page is generated from.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of a test fail as the test does"
-)]
-
-mod harness;
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use harness::files::root;
-use harness::{VRAMSCOPE, simulator};
+use crate::harness::files::root;
+use crate::harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
 
 /// Time limit for one benchmark, in seconds.

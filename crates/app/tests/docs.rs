@@ -1,13 +1,5 @@
 //! The documentation works: commands are run, outputs compared by shape, and tables checked with
 //! the code. CONTRIBUTING.md describes the marks of code blocks.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of a test fail as the test does"
-)]
-
-mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,9 +7,9 @@ use std::process::{Command, Output};
 
 use capture::hooks::HOOKS;
 use engine::model::memory_kind::MemoryKind;
-use harness::contract::{contract, type_of};
-use harness::files::{read, root};
-use harness::{TestEnv, VRAMSCOPE, simulator};
+use crate::harness::contract::{contract, type_of};
+use crate::harness::files::{read, root};
+use crate::harness::{TestEnv, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -1,13 +1,5 @@
 //! The capabilities of the systemd unit are exactly enough: another user, four capabilities, its
 //! system calls.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,8 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::files::read;
-use harness::{
+use crate::harness::files::read;
+use crate::harness::{self, 
     ScopedProcess, TestEnv, Tracer, VRAMSCOPE, Workload, assert_same, process, simulator, until,
 };
 use serde_json::Value;

@@ -1,19 +1,10 @@
 //! Ends of stream captures under real probes: however a capture ends, the report matches the
 //! driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::process::Command;
 
-use harness::files::root;
-use harness::{TestEnv, TraceResult, until};
+use crate::harness::files::root;
+use crate::harness::{self, TestEnv, TraceResult, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;

@@ -1,16 +1,7 @@
 //! Context stacks of threads under real probes: deep stacks, failed destroys, and stacks deeper
 //! than the probes track.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
-
-use harness::{TestEnv, Workload, send_signal};
+use crate::harness::{self, TestEnv, Workload, send_signal};
 
 fn deep(depth: u32) -> (TestEnv, harness::TraceResult) {
     let env = TestEnv::new();

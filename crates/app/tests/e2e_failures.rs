@@ -1,19 +1,11 @@
 //! Bad input and failures: each has its own message or is counted, and the target is never
 //! affected.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use harness::{
+use crate::harness::{self, 
     TestEnv, VRAMSCOPE, assert_same, code_of, compile, isolated, process, send_signal, simulator,
 };
 

@@ -1,22 +1,14 @@
 //! Threads that die: every command and the agent detect it, name the thread, and exit with an
 //! error.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::agent::{Agent, serve, settings};
-use harness::files::stderr;
-use harness::{ScopedProcess, TestEnv, VRAMSCOPE, Workload, send_signal, simulator, until};
+use crate::harness::agent::{Agent, serve, settings};
+use crate::harness::files::stderr;
+use crate::harness::{self, ScopedProcess, TestEnv, VRAMSCOPE, Workload, send_signal, simulator, until};
 use serde_json::Value;
 
 /// Time limit for the exit of a process with a dead thread.

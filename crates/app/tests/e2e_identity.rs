@@ -1,14 +1,6 @@
 //! A process is identified by pid and start time: a process that reuses the pid inherits nothing.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
-
-use harness::{TestEnv, Workload, assert_same, compile, process, simulator};
+use crate::harness::{TestEnv, Workload, assert_same, compile, process, simulator};
 
 /// Small, and running long enough to be seen.
 const LEAK: [&str; 5] = ["leak3", "--work-ms", "300", "--wait-ms", "300"];

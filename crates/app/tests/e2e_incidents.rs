@@ -1,13 +1,5 @@
 //! Incident directories, with real probes on the simulated driver: the holders are compared with
 //! the driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use harness::environment::Disk;
-use harness::files::{run, stdout};
-use harness::incidents::{Agent, object};
-use harness::{TestEnv, Workload, send_signal, until};
+use crate::harness::environment::Disk;
+use crate::harness::files::{run, stdout};
+use crate::harness::incidents::{Agent, object};
+use crate::harness::{self, TestEnv, Workload, send_signal, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;

@@ -1,16 +1,8 @@
 //! Launches, copies and failed calls match the driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeMap;
 
-use harness::{TestEnv, TraceResult, process, simulator};
+use crate::harness::{self, TestEnv, TraceResult, process, simulator};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {

@@ -1,14 +1,5 @@
 //! With losses: received + lost = calls made, by class; the actual value is within the bounds;
 //! processes without any received record are counted.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do, and name the workload"
-)]
-
-mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -17,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::hooks::{CallSemantics, HOOKS, Hook};
-use harness::{TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator};
+use crate::harness::{TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator};
 use serde_json::Value;
 
 const STOP: i32 = 19;

@@ -1,16 +1,8 @@
 //! CUDA objects other than memory match the driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeMap;
 
-use harness::{TestEnv, process};
+use crate::harness::{TestEnv, process};
 use serde_json::Value;
 
 /// Live, created, destroyed, released with a context, peak.

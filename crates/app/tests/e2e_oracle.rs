@@ -1,15 +1,7 @@
 //! The last report matches the driver's oracle, for every workload, every attach mode and both
 //! builds of the driver.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
-
-use harness::{TestEnv, simulator};
+use crate::harness::{self, TestEnv, simulator};
 
 #[test]
 fn three_allocations_and_two_frees_match_the_driver() {

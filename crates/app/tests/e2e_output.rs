@@ -1,12 +1,4 @@
 //! Output files of every command: existing files, links, pipes, devices and full disks.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -15,9 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use harness::environment::Disk;
-use harness::files::{recording, run, stderr};
-use harness::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, simulator, until};
+use crate::harness::environment::Disk;
+use crate::harness::files::{recording, run, stderr};
+use crate::harness::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, simulator, until};
 use serde_json::Value;
 use tempfile::TempDir;
 

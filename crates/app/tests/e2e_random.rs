@@ -1,19 +1,11 @@
 //! Random programs over the complete memory API, under real probes: the ledger matches the driver's
 //! oracle for every call. Every seed that ever failed stays in the list; another one is fresh in
 //! each run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do, and print the seed"
-)]
 
-mod harness;
 #[path = "../../engine/tests/random/run.rs"]
 mod random;
 
-use harness::TestEnv;
+use crate::harness::{self, TestEnv};
 use random::seeds;
 
 fn check(ops: &str, threads: &str, failed: &[u64]) {

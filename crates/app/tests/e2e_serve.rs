@@ -1,12 +1,4 @@
 //! The agent as its clients see it: metrics, the API, authentication and limits.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -15,11 +7,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::agent::{Agent, Metrics, serve, settings};
-use harness::contract::{contract, type_of};
-use harness::environment::{Prometheus, certificate, secret};
-use harness::http::Response;
-use harness::{TestEnv, WAIT_TIMEOUT, Workload, compile};
+use crate::harness::agent::{Agent, Metrics, serve, settings};
+use crate::harness::contract::{contract, type_of};
+use crate::harness::environment::{Prometheus, certificate, secret};
+use crate::harness::http::Response;
+use crate::harness::{self, TestEnv, WAIT_TIMEOUT, Workload, compile};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;

@@ -1,14 +1,11 @@
 //! Call stacks of allocations: real programs with known call chains, by name and line.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
-
-mod harness;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness::{TestEnv, VRAMSCOPE};
+use crate::harness::{self, TestEnv, VRAMSCOPE};
 use serde_json::Value;
 
 fn source(name: &str) -> PathBuf {

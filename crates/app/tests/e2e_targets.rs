@@ -1,16 +1,8 @@
 //! Targets of a trace: all processes, some, their children, and drivers that are loaded later.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs;
 
-use harness::{TestEnv, VRAMSCOPE, assert_same, compile, process};
+use crate::harness::{self, TestEnv, VRAMSCOPE, assert_same, compile, process};
 
 #[test]
 fn all_processes_are_traced_and_exited_ones_listed_once() {

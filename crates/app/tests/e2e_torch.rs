@@ -1,14 +1,11 @@
 //! PyTorch tensors on the simulated cache: reported values match the cache's own statistics, and
 //! driver memory is unaffected.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
-
-mod harness;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use harness::{TestEnv, VRAMSCOPE, Workload, code_of, process, send_signal, simulator};
+use crate::harness::{TestEnv, VRAMSCOPE, Workload, code_of, process, send_signal, simulator};
 use serde_json::Value;
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.

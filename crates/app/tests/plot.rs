@@ -1,19 +1,11 @@
 //! `plot` on events recorded on a real GPU. `fixtures/report/expected.py` computed the expected
 //! peaks.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::VRAMSCOPE;
-use harness::files::{fixture, recording};
+use crate::harness::VRAMSCOPE;
+use crate::harness::files::{fixture, recording};
 use serde_json::Value;
 
 fn run(arguments: &[&str]) -> Output {

@@ -1,13 +1,6 @@
 //! Fragmentation: cases computed by hand, and properties of any cache.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod random;
-
+use crate::random;
 use engine::analysis::fragmentation::{
     FitResult, FragmentationReport, PoolOwner, Suggestion, analyze,
 };

@@ -2,11 +2,6 @@
 //! events, and a simulated driver that knows the actual state, over possible traces with and
 //! without losses.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod model;
-mod random;
-
 use std::collections::BTreeMap;
 
 use engine::ledger::Ledger;
@@ -16,12 +11,12 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{ProcessView, SiteView, Snapshot, SnapshotOptions, Uncertainty};
 use engine::verdict::Resource;
-use model::naive::Naive;
-use model::steps::{Step, step};
-use model::tracked::LiveSet;
-use model::world::World;
+use crate::model::naive::Naive;
+use crate::model::steps::{Step, step};
+use crate::model::tracked::LiveSet;
+use crate::model::world::World;
 use proptest::prelude::*;
-use random::config;
+use crate::random::config;
 
 /// Removes the bounds, which the naive ledger does not compute, after a check that they contain the
 /// listed value.

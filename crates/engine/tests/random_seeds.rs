@@ -1,8 +1,6 @@
 //! Random tests can be repeated by the seed of their run and by the failed case.
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-mod random;
-
+use crate::random;
 use std::cell::RefCell;
 
 use proptest::prelude::*;

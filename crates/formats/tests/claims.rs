@@ -1,11 +1,5 @@
 //! Every statement that reports print about a site holds for its history: random histories go
 //! through the ledger, and its text and numbers are compared with the history itself.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::ledger::Ledger;
 use engine::model::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};

@@ -1,20 +1,11 @@
 //! Exports of changes: no file content breaks them, and their documentation is up to date.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod collect;
-#[path = "../../engine/tests/random/mod.rs"]
-mod random;
-
+use crate::random;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use collect::Collected;
+use crate::collect::{self, Collected};
 use engine::analysis::MemoryScope;
 use engine::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
 use engine::model::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
@@ -98,7 +89,7 @@ fn documented_columns_match_the_output() {
     }
     assert!(
         found == page,
-        "docs/reference/export-formats.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test exports"
+        "docs/reference/export-formats.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test integration exports"
     );
 }
 

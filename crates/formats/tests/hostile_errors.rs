@@ -1,20 +1,12 @@
 //! Errors quote the name of a file, its tables and its columns. None of these may control or flood
 //! a terminal.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod collect;
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
-use collect::Collected;
+use crate::collect::Collected;
 use formats::recording::{VERSION, VERSION_KEY};
 use tempfile::TempDir;
 

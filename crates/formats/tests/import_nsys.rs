@@ -1,21 +1,12 @@
 //! Exports of Nsight Systems: a real one and small ones of other versions, compared with results
 //! that `tests/import/nsys/expected.py` computes independently; and files with all kinds of damage.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod collect;
-#[path = "../../engine/tests/random/mod.rs"]
-mod random;
-
+use crate::random;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use collect::{Collected, file, fixture};
+use crate::collect::{Collected, file, fixture};
 use engine::model::change::{ChangeKind, EndReason};
 use engine::model::ids::{DeviceId, StreamId};
 use engine::model::memory_kind::MemoryKind;

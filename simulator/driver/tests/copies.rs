@@ -1,13 +1,9 @@
 //! Copies and memsets.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::{
+use crate::common::{
     CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries,
     oracle_of,
 };

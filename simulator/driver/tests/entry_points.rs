@@ -1,8 +1,6 @@
 //! The exported functions as a tracer sees them: machine code, and lookup by programs.
 
-mod common;
-
-use common::{INVALID_VALUE, Library, NOT_FOUND, OK, OUT, isolated};
+use crate::common::{INVALID_VALUE, Library, NOT_FOUND, OK, OUT, isolated};
 
 /// Returns the first bytes of an exported function.
 fn code(cuda: Library, name: &str) -> [u8; 24] {

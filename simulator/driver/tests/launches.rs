@@ -1,12 +1,8 @@
 //! Modules, kernels and their launches.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::ffi::{CStr, c_char, c_int};
 
-use common::{
+use crate::common::{
     FILE_NOT_FOUND, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, NOT_FOUND,
     NOT_INITIALIZED, OK, OUT, entries, oracle_of,
 };

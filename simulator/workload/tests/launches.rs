@@ -1,14 +1,10 @@
 //! The programs that launch kernels against the oracle.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use common::{TestEnv, list, number};
+use crate::common::{TestEnv, list, number};
 use serde_json::{Value, json};
 
 const MATMUL: &str = "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii";

@@ -1,12 +1,8 @@
 //! The labels of `leaks --list` against the oracle.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{TestEnv, list, number};
+use crate::common::{TestEnv, list, number};
 use serde_json::Value;
 
 fn scenarios() -> Vec<Value> {

@@ -1,7 +1,6 @@
 //! Runs the real binary on real processes and compares the result with the oracle of the simulated
 //! driver.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(unreachable_pub, reason = "shared by all tests of the binary")]
 
 pub mod agent;
 pub mod contract;
