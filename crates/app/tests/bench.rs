@@ -1,8 +1,7 @@
 //! The benchmarks work in their short forms: their checks hold, and their output is what the
-//! performance page is generated from.
+//! performance page is generated from. They measure, so each runs alone.
 
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use crate::harness::files::root;
 use crate::harness::{VRAMSCOPE, simulator};
@@ -10,9 +9,6 @@ use serde_json::Value;
 
 /// Time limit for one benchmark, in seconds.
 const BENCH_TIMEOUT_SECONDS: &str = "240";
-
-/// Benchmarks run one at a time, because they measure.
-static SERIAL: Mutex<()> = Mutex::new(());
 
 /// Runs a script of `experiments/`, which must succeed, and returns its output.
 fn experiment(script: &str, arguments: &[&str]) -> String {
@@ -30,7 +26,6 @@ fn experiment(script: &str, arguments: &[&str]) -> String {
 
 /// Runs a script that traces with the build under test.
 fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
-    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results.json");
     let build = simulator().parent().unwrap().to_path_buf();
@@ -73,7 +68,6 @@ fn soak_finds_no_leaks_leftovers_or_wrong_values() {
 
 #[test]
 fn fault_rounds_agree_with_the_driver() {
-    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let build = simulator().parent().unwrap().to_path_buf();
     let kept = tempfile::tempdir().unwrap();
     for (kind, seed, compares) in [("reuse", "343828345", true), ("kill", "1", false)] {

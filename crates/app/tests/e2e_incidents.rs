@@ -1,12 +1,12 @@
 //! Incident directories, with real probes on the simulated driver: the holders are compared with
-//! the driver's oracle.
+//! the driver's oracle. An agent sees every process, including those of other tests, so only one of
+//! these tests runs at a time.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::harness::environment::Disk;
@@ -16,13 +16,6 @@ use crate::harness::{self, TestEnv, Workload, send_signal, until};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-
-/// An agent sees every process, including those of other tests: one at a time.
-static SERIAL: Mutex<()> = Mutex::new(());
-
-fn serial() -> MutexGuard<'static, ()> {
-    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Signal that stops a process.
 const SIGSTOP: i32 = 19;
@@ -64,7 +57,6 @@ fn end(workloads: Vec<Workload>) {
 
 #[test]
 fn holders_of_a_shared_device_match_the_driver() {
-    let _serial = serial();
     let env = shared("4G");
     let agent = Agent::start(&env, "");
     let others = vec![
@@ -184,7 +176,6 @@ fn python(env: &TestEnv, calls: &str) -> Workload {
 
 #[test]
 fn causes_are_distinguished() {
-    let _serial = serial();
     for (fails, calls, cause) in [
         // The device has plenty of free memory and returns an error.
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
@@ -217,7 +208,6 @@ fn causes_are_distinguished() {
 
 #[test]
 fn incident_of_short_lived_process_is_written() {
-    let _serial = serial();
     let env = shared("1G");
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
     let workload = python(&env, "allocate(600); allocate(600)");
@@ -230,7 +220,6 @@ fn incident_of_short_lived_process_is_written() {
 
 #[test]
 fn preexisting_holders_are_listed_by_driver_usage() {
-    let _serial = serial();
     let env = shared("4G");
     let before = env.hold(0, 1, 3000 * MIB);
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
@@ -256,7 +245,6 @@ fn preexisting_holders_are_listed_by_driver_usage() {
 
 #[test]
 fn failures_at_the_same_time_are_one_incident() {
-    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\ncooldown = \"1h\"\n";
     let agent = Agent::start(&env, settings);
@@ -278,7 +266,6 @@ fn failures_at_the_same_time_are_one_incident() {
 
 #[test]
 fn threshold_and_manual_incidents_are_written_once() {
-    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\ngpu_used_above = 0.5\nprocess_live_above = \"500M\"\n";
     let agent = Agent::start(&env, settings);
@@ -308,7 +295,6 @@ fn threshold_and_manual_incidents_are_written_once() {
 
 #[test]
 fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
-    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\nretention_count = 2\nhtml_report = false\n";
     let agent = Agent::start(&env, settings);
@@ -332,7 +318,6 @@ fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
 
 #[test]
 fn full_disk_is_reported_and_leaves_no_partial_incident() {
-    let _serial = serial();
     let env = shared("1G");
     let tiny = Disk::new(env.dir.path().join("tiny"));
     fs::create_dir(tiny.0.join("incidents")).unwrap();
@@ -370,7 +355,6 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
 
 #[test]
 fn only_an_allowed_process_is_stopped_at_out_of_memory() {
-    let _serial = serial();
     let env = shared("1G");
     let rule = rule(&env);
     for dry_run in [true, false] {
@@ -404,7 +388,6 @@ fn only_an_allowed_process_is_stopped_at_out_of_memory() {
 
 #[test]
 fn simultaneous_failures_have_one_incident_each() {
-    let _serial = serial();
     let env = shared("4G");
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
     let mut workloads: Vec<Workload> = (0..16)
@@ -482,7 +465,6 @@ fn stop_settings(env: &TestEnv) -> String {
 
 #[test]
 fn no_process_is_stopped_if_it_cannot_help() {
-    let _serial = serial();
     for (fails, calls, reason) in [
         ("", "assert allocate(9000) == 2", "request_exceeds_device"),
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
@@ -521,7 +503,6 @@ fn no_process_is_stopped_if_it_cannot_help() {
 
 #[test]
 fn preexisting_process_is_stopped_by_driver_usage() {
-    let _serial = serial();
     let env = shared("1G");
     let mut older = hold(&env, 0, 400 * MIB);
     // Start times have a resolution of 10 ms: within the same tick neither is older.
@@ -547,7 +528,6 @@ fn preexisting_process_is_stopped_by_driver_usage() {
 
 #[test]
 fn oversized_requests_do_not_displace_real_incidents() {
-    let _serial = serial();
     let env = shared("2G");
     let settings = "[incidents]\nhtml_report = false\nretention_count = 2\nmax_per_hour = 2\ncooldown = \"0s\"\n\
                     group_window = \"0s\"\n";

@@ -1,10 +1,10 @@
 //! With losses: received + lost = calls made, by class; the actual value is within the bounds;
-//! processes without any received record are counted.
+//! processes without any received record are counted. These tests trace all processes and would
+//! count the workloads of other tests, so they run alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::hooks::{CallSemantics, HOOKS, Hook};
@@ -48,12 +48,6 @@ const WORKLOADS: &[&str] = &[
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
-}
-
-/// Traces of all processes would count the workloads of other tests: one runs at a time.
-fn serial() -> MutexGuard<'static, ()> {
-    static SERIAL: Mutex<()> = Mutex::new(());
-    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts a trace of all processes, with a ring buffer that fills quickly.
@@ -183,7 +177,6 @@ fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
 
 #[test]
 fn received_and_lost_calls_add_up_for_every_workload() {
-    let _serial = serial();
     for workload in WORKLOADS {
         println!("{workload}");
         let env = TestEnv::new().env("SIM_MEMORY", "8G");
@@ -210,7 +203,6 @@ fn test_covers_all_simulator_workloads() {
 
 #[test]
 fn received_and_lost_calls_add_up_for_random_programs() {
-    let _serial = serial();
     for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
         println!("seed {seed}, {threads} threads");
         let env = TestEnv::new();
@@ -225,7 +217,6 @@ fn received_and_lost_calls_add_up_for_random_programs() {
 
 #[test]
 fn processes_without_received_records_are_counted() {
-    let _serial = serial();
     let env = TestEnv::new();
     let reports = trace_stopped(&env, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
     let oracles = env.oracles();
@@ -237,7 +228,6 @@ fn processes_without_received_records_are_counted() {
 
 #[test]
 fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
-    let _serial = serial();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("arrays");
     compile("arrays.c", &program, &["-ldl"]);
@@ -255,7 +245,6 @@ fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
 
 #[test]
 fn losses_of_a_process_that_execs_are_kept() {
-    let _serial = serial();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("become");
     compile("become.c", &program, &["-ldl"]);
@@ -286,7 +275,6 @@ fn anonymous_memory(pid: u32) -> Option<u64> {
 
 #[test]
 fn backlog_is_read_in_batches_of_bounded_size() {
-    let _serial = serial();
     let env = TestEnv::new();
     let driver = env.driver.to_str().unwrap();
     let options = ["--driver", driver, "--ring-size", "134217728", "--stacks", "off"];
