@@ -3,9 +3,10 @@
 
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::harness::files::root;
 use crate::harness::{VRAMSCOPE, simulator};
-use serde_json::Value;
 
 /// Time limit for one benchmark, in seconds.
 const BENCH_TIMEOUT_SECONDS: &str = "240";

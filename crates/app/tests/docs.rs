@@ -7,11 +7,12 @@ use std::process::{Command, Output};
 
 use capture::hooks::HOOKS;
 use engine::model::memory_kind::MemoryKind;
+use serde_json::Value;
+use tempfile::TempDir;
+
 use crate::harness::contract::{contract, type_of};
 use crate::harness::files::{read, root};
 use crate::harness::{TestEnv, VRAMSCOPE, simulator};
-use serde_json::Value;
-use tempfile::TempDir;
 
 /// Time limit for a documented command, in seconds.
 const COMMAND_TIMEOUT_SECONDS: &str = "120";

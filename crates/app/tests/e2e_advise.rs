@@ -12,9 +12,10 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingWriter};
+use serde_json::Value;
+
 use crate::harness::files::{run, stderr};
 use crate::harness::{self, TestEnv, VRAMSCOPE};
-use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 

@@ -5,12 +5,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::harness::agent::{Agent, check, serve, settings};
 use crate::harness::environment::port_of;
 use crate::harness::files::{blocks, root, stderr};
 use crate::harness::http::{self, Response};
 use crate::harness::{ScopedProcess, TestEnv, VRAMSCOPE, isolated, send_signal, until};
-use serde_json::Value;
 
 /// Programs, maps and links that a process has in the kernel, by id.
 #[derive(Debug)]

@@ -9,12 +9,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
+use serde_json::Value;
+
 use crate::harness::agent::Agent;
 use crate::harness::environment::{Prometheus, Service};
 use crate::harness::files::read;
 use crate::harness::http::encode;
 use crate::harness::{self, TestEnv, until};
-use serde_json::Value;
 
 /// Collects all POST requests: path and JSON.
 #[derive(Clone)]

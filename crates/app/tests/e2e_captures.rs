@@ -3,9 +3,10 @@
 
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::harness::files::root;
 use crate::harness::{self, TestEnv, TraceResult, until};
-use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 

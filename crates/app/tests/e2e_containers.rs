@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::harness::{TestEnv, TraceResult, Tracer, VRAMSCOPE, Workload, assert_same, simulator};
 use serde_json::{Value, json};
+
+use crate::harness::{TestEnv, TraceResult, Tracer, VRAMSCOPE, Workload, assert_same, simulator};
 
 const POD: &str = "0a1b2c3d-1111-2222-3333-444455556666";
 

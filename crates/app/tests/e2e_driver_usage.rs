@@ -1,7 +1,8 @@
 //! Driver-reported usage (from a simulated NVML) next to traced memory.
 
-use crate::harness::{self, TestEnv, Tracer, VRAMSCOPE, Workload, compile, process};
 use serde_json::Value;
+
+use crate::harness::{self, TestEnv, Tracer, VRAMSCOPE, Workload, compile, process};
 
 fn shared() -> TestEnv {
     TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")

@@ -9,12 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use receiver::Receiver;
+use serde_json::Value;
+
 use crate::harness::agent::{self, Agent};
 use crate::harness::environment::{Disk, certificate, secret};
 use crate::harness::files::{blocks, read, root, script, stderr};
 use crate::harness::{TestEnv, Workload};
-use receiver::Receiver;
-use serde_json::Value;
 
 fn env() -> TestEnv {
     TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")

@@ -3,10 +3,10 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
-use std::time::Duration;
 
-use crate::harness::{self, 
-    TestEnv, VRAMSCOPE, assert_same, code_of, compile, isolated, process, send_signal, simulator,
+use crate::harness::{
+    self, TestEnv, VRAMSCOPE, assert_same, code_of, compile, isolated, process, send_signal,
+    simulator, until,
 };
 
 /// The unprivileged user nobody.
@@ -247,11 +247,9 @@ fn killed_tracer_leaves_no_probes() {
     send_signal(tracer.child.id(), 9);
     tracer.child.wait().unwrap();
     // The kernel removes the breakpoints shortly after the last descriptor is closed.
-    let is_restored = (0..200).any(|_| {
-        std::thread::sleep(Duration::from_millis(20));
-        code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55
+    until("the code without a breakpoint", String::new, || {
+        (code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55).then_some(())
     });
-    assert!(is_restored, "a breakpoint is left in the target");
     let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::harness::agent::{Agent, serve, settings};
 use crate::harness::files::stderr;
-use crate::harness::{self, ScopedProcess, TestEnv, VRAMSCOPE, Workload, send_signal, simulator, until};
-use serde_json::Value;
+use crate::harness::{
+    self, ScopedProcess, TestEnv, VRAMSCOPE, Workload, send_signal, simulator, until,
+};
 
 /// Time limit for the exit of a process with a dead thread.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{self, TestEnv};
 use crate::harness::agent::{Agent, check, serve, settings};
 use crate::harness::files::stderr;
+use crate::harness::{self, TestEnv};
 
 /// A user that owns nothing here.
 const NOBODY_UID: u32 = 65534;

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use serde_json::Value;
+
 use crate::harness::environment::Disk;
 use crate::harness::files::{run, stdout};
 use crate::harness::incidents::{Agent, object};
 use crate::harness::{self, TestEnv, Workload, send_signal, until};
-use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::harness::{self, TestEnv, TraceResult, process, simulator};
 use serde_json::Value;
+
+use crate::harness::{self, TestEnv, TraceResult, process, simulator};
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))

@@ -8,8 +8,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use capture::hooks::{CallSemantics, HOOKS, Hook};
-use crate::harness::{TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator};
 use serde_json::Value;
+
+use crate::harness::{TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator};
 
 const STOP: i32 = 19;
 const CONTINUE: i32 = 18;

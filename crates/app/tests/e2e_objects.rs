@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::harness::{TestEnv, process};
 use serde_json::Value;
+
+use crate::harness::{TestEnv, process};
 
 /// Live, created, destroyed, released with a context, peak.
 type Counts = [u64; 5];

@@ -7,11 +7,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
+use tempfile::TempDir;
+
 use crate::harness::environment::Disk;
 use crate::harness::files::{recording, run, stderr};
 use crate::harness::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, simulator, until};
-use serde_json::Value;
-use tempfile::TempDir;
 
 /// Live commands with the option that names an output file.
 const LIVE: &[&[&str]] =

@@ -5,8 +5,9 @@
 #[path = "../../engine/tests/random/run.rs"]
 mod random;
 
-use crate::harness::{self, TestEnv};
 use random::seeds;
+
+use crate::harness::{self, TestEnv};
 
 fn check(ops: &str, threads: &str, failed: &[u64]) {
     for seed in seeds(failed) {

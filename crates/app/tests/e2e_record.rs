@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use formats::recording::{RecordingReader, RecordingRow};
+use serde_json::Value;
+
 use crate::harness::environment::Disk;
 use crate::harness::files::{stderr, stdout};
 use crate::harness::{self, TestEnv, Tracer, VRAMSCOPE, send_signal, simulator};
-use serde_json::Value;
 
 /// Returns the last report that a replay of a recording prints, and the warnings.
 fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {

@@ -7,12 +7,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::harness::agent::{Agent, Metrics, serve, settings};
 use crate::harness::contract::{contract, type_of};
 use crate::harness::environment::{Prometheus, certificate, secret};
 use crate::harness::http::Response;
 use crate::harness::{self, TestEnv, WAIT_TIMEOUT, Workload, compile};
-use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 

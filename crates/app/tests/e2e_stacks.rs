@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::harness::{self, TestEnv, VRAMSCOPE};
 use serde_json::Value;
+
+use crate::harness::{self, TestEnv, VRAMSCOPE};
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/stacks").join(name)

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{TestEnv, VRAMSCOPE};
 use serde_json::Value;
+
+use crate::harness::{TestEnv, VRAMSCOPE};
 
 /// A verdict with its numbers.
 #[derive(Debug, PartialEq)]

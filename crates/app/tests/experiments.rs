@@ -7,9 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 use crate::harness::files::root;
 use crate::harness::{VRAMSCOPE, simulator};
-use serde_json::Value;
 
 /// Time limit for the runner, in seconds.
 const RUNNER_TIMEOUT_SECONDS: &str = "180";

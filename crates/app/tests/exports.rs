@@ -8,10 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::harness::VRAMSCOPE;
-use crate::harness::files::{recording, report, root, run, script, stderr, stdout, tool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::harness::VRAMSCOPE;
+use crate::harness::files::{recording, report, root, run, script, stderr, stdout, tool};
 
 /// Exports a file to another format in the directory, and returns the path.
 fn export(dir: &TempDir, file: &str, form: &str) -> String {

@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tempfile::TempDir;
+
 use crate::harness::VRAMSCOPE;
 use crate::harness::files::{self, fixture, root, tool};
-use tempfile::TempDir;
 
 const ANALYSES: [&str; 5] = ["summary", "leaks", "peak", "usage", "fragmentation"];
 

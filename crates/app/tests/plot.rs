@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 use crate::harness::VRAMSCOPE;
 use crate::harness::files::{fixture, recording};
-use serde_json::Value;
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).arg("plot").args(arguments).output().unwrap()

@@ -12,9 +12,10 @@ use engine::model::stack::{Frame, Language};
 use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingWriter};
-use crate::harness::files::{report, root, run, script, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::harness::files::{report, root, run, script, stderr, stdout};
 
 /// Exports a file to another format, and returns the path.
 fn export(dir: &TempDir, file: &str, form: &str, more: &[&str]) -> String {

@@ -7,8 +7,9 @@ use std::process::Command;
 use engine::alert::builtin::{self, Thresholds};
 use engine::alert::{RuleExpr, Threshold};
 use engine::metrics::catalog;
-use crate::harness::files::{read, root, stderr, stdout};
 use serde_json::Value;
+
+use crate::harness::files::{read, root, stderr, stdout};
 
 /// Labels that Prometheus itself adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];

@@ -7,10 +7,11 @@ use std::path::Path;
 
 use engine::model::event::{Event, EventKind};
 use formats::recording::{RecordingReader, RecordingRow};
-use crate::harness::files::{blocks, tool};
-use crate::harness::{TestEnv, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::harness::files::{blocks, tool};
+use crate::harness::{TestEnv, VRAMSCOPE, simulator};
 
 /// Records a workload in a new directory.
 fn record(env: &TestEnv, workload: &[&str]) -> TempDir {

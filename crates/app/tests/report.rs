@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::harness::VRAMSCOPE;
 use crate::harness::files::{fixture, recording, report, run, stderr, stdout};
-use serde_json::Value;
 
 fn expected() -> BTreeMap<String, Value> {
     serde_json::from_str(&std::fs::read_to_string(fixture("report/expected.json")).unwrap())

@@ -1,6 +1,5 @@
 //! Fragmentation: cases computed by hand, and properties of any cache.
 
-use crate::random;
 use engine::analysis::fragmentation::{
     FitResult, FragmentationReport, PoolOwner, Suggestion, analyze,
 };
@@ -10,6 +9,8 @@ use engine::model::caching_allocator::{
 use engine::model::ids::{DeviceId, Pid, StreamId};
 use engine::model::units::Timestamp;
 use proptest::prelude::*;
+
+use crate::random;
 
 const MIB: u64 = 1 << 20;
 

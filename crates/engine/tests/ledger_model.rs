@@ -11,11 +11,12 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::units::{Bytes, Nanos, Timestamp};
 use engine::snapshot::{ProcessView, SiteView, Snapshot, SnapshotOptions, Uncertainty};
 use engine::verdict::Resource;
+use proptest::prelude::*;
+
 use crate::model::naive::Naive;
 use crate::model::steps::{Step, step};
 use crate::model::tracked::LiveSet;
 use crate::model::world::World;
-use proptest::prelude::*;
 use crate::random::config;
 
 /// Removes the bounds, which the naive ledger does not compute, after a check that they contain the

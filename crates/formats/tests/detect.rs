@@ -1,10 +1,11 @@
 //! Files are detected by content, whatever their name; errors for similar formats have advice.
 
-use crate::random;
-use crate::collect::{file, fixture};
 use formats::import::{SourceFormat, detect};
 use proptest::prelude::*;
 use tempfile::TempDir;
+
+use crate::collect::{file, fixture};
+use crate::random;
 
 #[test]
 fn formats_are_detected_under_any_name() {

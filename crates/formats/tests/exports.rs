@@ -1,11 +1,9 @@
 //! Exports of changes: no file content breaks them, and their documentation is up to date.
 
-use crate::random;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::collect::{self, Collected};
 use engine::analysis::MemoryScope;
 use engine::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
 use engine::model::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
@@ -20,6 +18,9 @@ use formats::export::torch::{Prescan, SnapshotWriter};
 use formats::import::collecting_sink::FileInfo;
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use crate::collect::{self, Collected};
+use crate::random;
 
 fn change(at: u64, action: ChangeKind, address: u64, bytes: u64) -> AllocationChange {
     AllocationChange {

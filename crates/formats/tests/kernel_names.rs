@@ -1,8 +1,9 @@
 //! Kernel names: demangling of real ones, and robustness against any text.
 
-use crate::random;
 use formats::kernel_name::KernelName;
 use proptest::prelude::*;
+
+use crate::random;
 
 const SYMBOLS: &str = include_str!("kernels/symbols.txt");
 const FULL: &str = include_str!("kernels/full.txt");

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::common::{
     CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries,
     oracle_of,
 };
-use serde_json::Value;
 
 /// The exported functions of a real driver.
 const REAL: &str = include_str!("../../../crates/capture/tests/fixtures/exports-580.159.04.txt");

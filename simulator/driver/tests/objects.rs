@@ -1,7 +1,8 @@
 //! CUDA objects: how they end, and how they are counted.
 
-use crate::common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries, oracle_of};
 use serde_json::Value;
+
+use crate::common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries, oracle_of};
 
 /// Returns live, created, destroyed, released, peak.
 fn counts(oracle: &Value, kind: &str) -> [u64; 5] {

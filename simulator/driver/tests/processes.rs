@@ -108,7 +108,11 @@ fn ipc_memory_of_another_process_can_be_opened() {
         assert_eq!(open(cuda, handle, 1).0, INVALID_CONTEXT, "not in the same process");
         let text: Vec<String> = handle.iter().map(u8::to_string).collect();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args([&full_name("ipc_memory_of_another_process_can_be_opened"), "--exact", "--nocapture"])
+            .args([
+                &full_name("ipc_memory_of_another_process_can_be_opened"),
+                "--exact",
+                "--nocapture",
+            ])
             .env("SIM_TEST_HANDLE", text.join(","))
             .status();
         assert!(child.unwrap().success());

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use crate::common::{TestEnv, list, number};
 use serde_json::{Value, json};
+
+use crate::common::{TestEnv, list, number};
 
 const MATMUL: &str = "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii";
 const ADD: &str = "_Z10vector_addPKfS0_Pfi";

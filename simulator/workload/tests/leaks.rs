@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::{TestEnv, list, number};
 use serde_json::Value;
+
+use crate::common::{TestEnv, list, number};
 
 fn scenarios() -> Vec<Value> {
     let text = TestEnv::new().run(&["leaks", "--list"]);

@@ -16,6 +16,7 @@ use engine::analysis::usage::UsageAnalysis;
 use engine::model::change::AllocationChange;
 use feed::changes;
 use proptest::prelude::*;
+
 use crate::random::{CASES, config};
 
 fn groups(changes: &[AllocationChange]) -> GroupTable {
