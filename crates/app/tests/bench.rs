@@ -1,5 +1,5 @@
 //! The benchmarks work in their short forms: their checks hold, and their output is what the
-//! performance page is generated from. They measure, so each runs alone.
+//! performance page is generated from. Those that measure run alone.
 
 use std::process::Command;
 
