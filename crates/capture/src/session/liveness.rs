@@ -3,28 +3,26 @@
 use std::collections::HashMap;
 use std::fs;
 
+use crate::error::Error;
 use engine::model::event::{Event, EventKind};
 use engine::model::ids::{Pid, Tid};
 use engine::model::units::{Nanos, Timestamp};
 
-use crate::decode::ExecGeneration;
-use crate::error::Error;
-
 /// How often processes are checked although nothing was lost.
 const SWEEP_INTERVAL: Nanos = Nanos::from_millis(10_000);
 
-/// Announced processes that have not exited, with their start times and exec generations, if known.
+/// Announced processes that have not exited, with their start times.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessTracker {
-    processes: HashMap<Pid, (u64, Option<ExecGeneration>)>,
+    processes: HashMap<Pid, u64>,
     /// Processes found to have exited; their last records may still be in the ring.
     exited: Vec<(Pid, u64)>,
     last_sweep: Timestamp,
 }
 
 impl LivenessTracker {
-    pub(crate) fn insert(&mut self, pid: Pid, start: u64, exec_gen: Option<ExecGeneration>) {
-        self.processes.insert(pid, (start, exec_gen));
+    pub(crate) fn insert(&mut self, pid: Pid, start: u64) {
+        self.processes.insert(pid, start);
     }
 
     pub(crate) fn remove(&mut self, pid: Pid) {
@@ -37,23 +35,12 @@ impl LivenessTracker {
 
     /// Returns the start time of a known process.
     pub(crate) fn start(&self, pid: Pid) -> Option<u64> {
-        self.processes.get(&pid).map(|(start, _)| *start)
+        self.processes.get(&pid).copied()
     }
 
     /// Returns whether the known process with this pid is another one, whose exit was not reported.
     pub(crate) fn is_reused(&self, pid: Pid, start: u64) -> bool {
         self.start(pid).is_some_and(|known| !is_same_start(known, start))
-    }
-
-    /// Returns whether the process is known with an older exec generation: its exec was not reported.
-    pub(crate) fn is_older_generation(
-        &self,
-        pid: Pid,
-        start: u64,
-        exec_gen: ExecGeneration,
-    ) -> bool {
-        let known = self.processes.get(&pid).filter(|(known, _)| is_same_start(*known, start));
-        known.and_then(|(_, known)| *known).is_some_and(|known| known.is_before(exec_gen))
     }
 
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
@@ -63,8 +50,8 @@ impl LivenessTracker {
     /// Checks which processes have exited.
     pub(crate) fn sweep(&mut self, now: Timestamp) {
         self.last_sweep = now;
-        let dead = self.processes.iter().filter(|(pid, (start, _))| !is_alive(**pid, *start));
-        self.exited = dead.map(|(pid, (start, _))| (*pid, *start)).collect();
+        let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
+        self.exited = dead.map(|(pid, start)| (*pid, *start)).collect();
     }
 
     /// Returns the exits of processes that had exited before the ring was last emptied and whose
@@ -72,7 +59,7 @@ impl LivenessTracker {
     pub(crate) fn drain_dead(&mut self, now: Timestamp) -> Vec<Event> {
         let dead = std::mem::take(&mut self.exited);
         dead.into_iter()
-            .filter(|(pid, start)| self.start(*pid) == Some(*start))
+            .filter(|(pid, start)| self.processes.get(pid) == Some(start))
             .map(|(pid, _)| Event {
                 pid,
                 tid: Tid(pid.0),
@@ -118,8 +105,6 @@ pub(crate) fn is_alive(pid: Pid, start: u64) -> bool {
 mod tests {
     use super::*;
 
-    const GENERATION: Option<ExecGeneration> = Some(ExecGeneration(3));
-
     #[test]
     fn liveness_compares_pid_and_start_time() {
         let own_pid = Pid(std::process::id());
@@ -131,7 +116,7 @@ mod tests {
     #[test]
     fn missed_exit_is_reported_once() {
         let mut liveness = LivenessTracker::default();
-        liveness.insert(Pid(u32::MAX), 5, GENERATION);
+        liveness.insert(Pid(u32::MAX), 5);
         assert!(liveness.drain_dead(Timestamp(1)).is_empty());
         liveness.sweep(Timestamp(1));
         let dead = liveness.drain_dead(Timestamp(2));
@@ -145,7 +130,7 @@ mod tests {
     #[test]
     fn recorded_exit_is_not_reported_again() {
         let mut liveness = LivenessTracker::default();
-        liveness.insert(Pid(u32::MAX), 5, GENERATION);
+        liveness.insert(Pid(u32::MAX), 5);
         liveness.sweep(Timestamp(1));
         liveness.remove(Pid(u32::MAX));
         assert!(liveness.drain_dead(Timestamp(2)).is_empty());
@@ -155,9 +140,9 @@ mod tests {
     fn missed_exit_does_not_end_the_process_that_reuses_the_pid() {
         let pid = Pid(u32::MAX);
         let mut liveness = LivenessTracker::default();
-        liveness.insert(pid, 5, GENERATION);
+        liveness.insert(pid, 5);
         liveness.sweep(Timestamp(1));
-        liveness.insert(pid, 50_000_000_000, GENERATION);
+        liveness.insert(pid, 50_000_000_000);
         assert!(liveness.drain_dead(Timestamp(2)).is_empty());
         assert_eq!(liveness.start(pid), Some(50_000_000_000));
     }
@@ -165,20 +150,10 @@ mod tests {
     #[test]
     fn pid_reuse_is_detected_by_start_time() {
         let mut liveness = LivenessTracker::default();
-        liveness.insert(Pid(7), 5 * TICK, GENERATION);
+        liveness.insert(Pid(7), 5 * TICK);
         assert!(!liveness.is_reused(Pid(7), 5 * TICK + 9_999_999));
         assert!(!liveness.is_reused(Pid(7), 0));
         assert!(!liveness.is_reused(Pid(8), 5));
         assert!(liveness.is_reused(Pid(7), 50 * TICK));
-    }
-
-    #[test]
-    fn newer_generation_implies_a_missed_exec() {
-        let mut liveness = LivenessTracker::default();
-        liveness.insert(Pid(7), 5 * TICK, GENERATION);
-        assert!(liveness.is_older_generation(Pid(7), 5 * TICK, ExecGeneration(4)));
-        assert!(!liveness.is_older_generation(Pid(7), 5 * TICK, ExecGeneration(3)));
-        assert!(!liveness.is_older_generation(Pid(7), 50 * TICK, ExecGeneration(4)));
-        assert!(!liveness.is_older_generation(Pid(8), 5 * TICK, ExecGeneration(4)));
     }
 }

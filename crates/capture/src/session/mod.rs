@@ -13,7 +13,6 @@ pub(super) mod tensor_mode;
 pub use crate::session::tensor_mode::TensorMode;
 pub use crate::stacks::StackMode;
 pub use attach::drivers::Notice;
-pub use load::attach_mode::probe_host;
 pub use load::bpf_log::recent;
 pub(crate) use load::bpf_log::verifier_error;
 pub use load::bpf_object::ActivityOptions;
@@ -34,7 +33,8 @@ use crate::containers::ContainerResolver;
 use crate::decode::{ExecGeneration, KernelNameRecord, Record};
 use crate::error::Error;
 use crate::gpus::GpuInfo;
-use crate::plan::AttachPlan;
+use crate::plan::host_info::HostInfo;
+use crate::plan::{self, AttachMode, AttachPlan};
 use crate::session::liveness::{LivenessTracker, require};
 use crate::stacks::{SiteResolver, StackMaps};
 use attach::drivers::DriverAttachments;
@@ -42,7 +42,6 @@ use attach::torch::TorchAttachments;
 use captures::LeftCaptures;
 use enrich::driver_usage::DriverUsage;
 use enrich::handles::HandleMap;
-use load::attach_mode::choose;
 use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
 use read::activity::{ActivityCounters, ActivityDelta, Ended};
 use read::counters::{LossReader, PendingLosses, Unannounced};
@@ -50,6 +49,37 @@ use read::record_ring::RecordRing;
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Gathers facts about this host and tries each attach mode, for `doctor`.
+#[must_use]
+pub fn probe_host() -> HostInfo {
+    let mut host = HostInfo::read();
+    if plan::preconditions(&host).is_ok() {
+        host.attach_modes = AttachMode::ALL
+            .iter()
+            .map(|attach_mode| {
+                (*attach_mode, load::self_test::test_attach_mode(&host, *attach_mode))
+            })
+            .collect();
+    }
+    host
+}
+
+/// Finds the best attach mode that works, trying no more than needed.
+fn choose(only: Option<AttachMode>) -> Result<AttachPlan, Error> {
+    let mut host = HostInfo::read();
+    plan::preconditions(&host)?;
+    let candidates = only.map_or(AttachMode::ALL.to_vec(), |attach_mode| vec![attach_mode]);
+    for attach_mode in candidates {
+        let outcome = load::self_test::test_attach_mode(&host, attach_mode);
+        let works = outcome.is_ok();
+        host.attach_modes.push((attach_mode, outcome));
+        if works {
+            break;
+        }
+    }
+    Ok(plan::plan(&host)?)
+}
 
 /// Activity and losses that were read and are not events yet.
 struct Pending {
@@ -396,14 +426,11 @@ impl Session {
                 events.push(event);
             }
             Record::ProcessStart(event, exec_gen) => {
-                if let Some(exec) = self.missed_exec(&event, exec_gen) {
-                    self.apply_record(Record::Exec(exec, exec_gen), now, pending, events);
-                }
                 events.extend(self.reused(&event, exec_gen, &mut pending.losses));
                 if let Some(sites) = &mut self.sites {
                     sites.process_started(event.pid, Some(exec_gen));
                 }
-                self.follow(event, Some(exec_gen), now, events);
+                self.follow(event, None, now, events);
             }
             Record::Exec(event, exec_gen) => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
@@ -433,7 +460,7 @@ impl Session {
     }
 
     /// Updates the state of processes and adds the event, with further ones if a process starts.
-    /// `exec_gen`: that of a process that began, or the one after an exec.
+    /// `exec_gen`: the exec generation after an exec.
     fn follow(
         &mut self,
         mut event: Event,
@@ -445,7 +472,7 @@ impl Session {
         match &mut event.kind {
             EventKind::Process(info) => {
                 info.before_trace = self.drivers.predates_trace(event.pid, info.start);
-                self.liveness.insert(event.pid, info.start, exec_gen);
+                self.liveness.insert(event.pid, info.start);
                 container = self.containers.process_started(event.pid, now);
                 gpus = self.driver_usage.process_started(event.pid, now);
             }
@@ -463,13 +490,6 @@ impl Session {
         }
         events.push(event);
         events.extend(container.into_iter().chain(gpus));
-    }
-
-    /// Returns the exec of a process that starts a new exec generation if its record was lost.
-    fn missed_exec(&self, event: &Event, exec_gen: ExecGeneration) -> Option<Event> {
-        let EventKind::Process(info) = &event.kind else { return None };
-        let older = self.liveness.is_older_generation(event.pid, info.start, exec_gen);
-        older.then(|| Event { kind: EventKind::Exec, ..event.clone() })
     }
 
     /// Returns the exit of the previous process with this pid if it was not seen. The new process

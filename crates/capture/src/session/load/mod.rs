@@ -1,6 +1,5 @@
 //! Loads the BPF object.
 
-pub(super) mod attach_mode;
 pub(super) mod bpf_log;
 pub(super) mod bpf_object;
 pub(super) mod self_test;
