@@ -9,7 +9,7 @@ use crate::harness::{
     simulator, until,
 };
 
-/// The unprivileged user nobody.
+/// Id of an unprivileged user.
 const NOBODY_UID: u32 = 65534;
 
 fn trace(arguments: &[&str]) -> Output {

@@ -44,7 +44,7 @@ pub(crate) struct StackMaps {
     pub(crate) pythons: MapHandle,
 }
 
-/// Parts of a site. Numbers start at 1; 0 is none.
+/// Parts of a site. Numbers start at 1; 0 means none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SiteParts {
     hook: u16,

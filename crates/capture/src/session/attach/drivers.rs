@@ -99,7 +99,7 @@ pub(in crate::session) const DETACH_DELAY: Duration = Duration::from_secs(30);
 const MAX_REPORTED_FAILURES: usize = 1024;
 
 struct AttachedDriver {
-    library: DriverLibrary,
+    file: DriverLibrary,
     installed: bool,
     last_used: Instant,
     _attachments: Vec<AttachedProbes>,
@@ -174,7 +174,7 @@ impl DriverAttachments {
         for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
             self.had_driver(pid);
         }
-        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.library));
+        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.file));
         if self.attached.is_empty() {
             self.notices.push(Notice::NoDriver);
         }
@@ -211,7 +211,7 @@ impl DriverAttachments {
                 }
             }
         }
-        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.library));
+        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.file));
         Ok(!new.is_empty())
     }
 
@@ -382,7 +382,7 @@ impl DriverAttachments {
         self.attached.insert(
             library.identity.clone(),
             AttachedDriver {
-                library,
+                file: library,
                 installed,
                 last_used: Instant::now(),
                 _attachments: attachments,
@@ -396,7 +396,7 @@ impl DriverAttachments {
         self.attached.retain(|_, driver| {
             let keep = driver.installed || driver.last_used.elapsed() < DETACH_DELAY;
             if !keep {
-                notices.push(Notice::Detached { path: driver.library.path.clone() });
+                notices.push(Notice::Detached { path: driver.file.path.clone() });
             }
             keep
         });
