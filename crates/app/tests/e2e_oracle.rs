@@ -127,7 +127,7 @@ fn failed_calls_change_nothing() {
 
 #[test]
 fn older_driver_build_matches() {
-    let env = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    let env = TestEnv::with_copy_of(&simulator().join("cmpl"));
     env.trace(&[], &["threads", "--threads", "4", "--duration", "2"]).assert_matches_oracle(&env);
 }
 

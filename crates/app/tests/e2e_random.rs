@@ -71,8 +71,7 @@ fn every_api_area_alone_matches_the_driver() {
 
 #[test]
 fn random_programs_match_the_older_driver_build() {
-    let driver = harness::simulator().join("cmpl/libcuda.so.1");
-    let env = TestEnv::with_driver(driver);
+    let env = TestEnv::with_copy_of(&harness::simulator().join("cmpl"));
     let seed = random::seed().to_string();
     let workload = ["--seed", &seed, "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
     println!("VRAMSCOPE_SEED={seed}");

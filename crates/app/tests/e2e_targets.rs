@@ -83,7 +83,7 @@ fn late_loaded_driver_is_traced_from_its_first_call() {
 
 #[test]
 fn second_driver_copy_is_attached_while_tracing() {
-    let env = TestEnv::new();
+    let env = TestEnv::new().on_whole_host();
     let mut tracer = env.start_trace(&["--driver", env.driver.to_str().unwrap()]);
     tracer.next();
     // A copy elsewhere, as in a container.
