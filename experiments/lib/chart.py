@@ -124,3 +124,15 @@ def lines(title, labels, series, log_x=False, log_y=False, dots=False):
     parts += legend(list(series), right)
     parts.append("</svg>\n")
     return "\n".join(parts)
+
+
+def stack(title, charts):
+    """Puts charts below each other, under one title, into one SVG."""
+    height = TOP + len(charts) * HEIGHT
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+             'font-family="Helvetica, Arial, sans-serif" fill="#222">',
+             f"<title>{escape(title)}</title>",
+             f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+             text(WIDTH / 2, 28, title, size=17, extra='font-weight="bold"')]
+    parts += [f'<g transform="translate(0 {TOP + rank * HEIGHT})">\n{chart}</g>' for rank, chart in enumerate(charts)]
+    return "\n".join([*parts, "</svg>\n"])

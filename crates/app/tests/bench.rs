@@ -62,9 +62,17 @@ fn stress_run_loses_no_events() {
 
 #[test]
 fn soak_finds_no_leaks_leftovers_or_wrong_values() {
-    let (text, results) = measurement("cost/soak/run.py", &["--seconds", "18"]);
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("soak.svg");
+    let arguments = ["--seconds", "18", "--plot", plot.to_str().unwrap()];
+    let (text, results) = measurement("cost/soak/run.py", &arguments);
     assert!(results["soak"]["compared"].as_u64().unwrap() > 20, "{text}");
     assert!(results["soak"]["sigkills"].as_u64().unwrap() > 0, "{text}");
+    assert!(text.contains("nothing was lost, nothing is left behind"), "{text}");
+    let drawn = std::fs::read_to_string(plot).unwrap();
+    for title in ["Memory", "Open files and threads", "Map entries", "Programs and losses"] {
+        assert!(drawn.contains(&format!("<title>{title}</title>")), "{drawn}");
+    }
 }
 
 #[test]

@@ -159,7 +159,7 @@ class Machine:
                  f"{long['cpu_percent']:.1f} % of a core and {long['memory_mb']:.1f} MB of private memory, {long['grown_mb']:+.2f} MB over the "
                  f"last {long['span_s']:.0f} seconds of its longest run, in which {long['ended']} processes exited.")
         self.chart("soak", f"Private memory of the tracer during the soak, {self.name}", ("seconds", "MB"),
-                     {"private memory": long["series"]})
+                     {"private memory": [row[:2] for row in long["series"]]})
 
 
 def main():
