@@ -25,12 +25,13 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.dirname(os.path.dirname(HERE)))
 
-from lib import bpf, leftovers, machine, results  # noqa: E402
-from lib.oracle import ExitedProcesses  # noqa: E402
-from lib.paths import Setup, argument_parser  # noqa: E402
-from lib.processes import Lines, Usage, kill_children_at_exit, start, stop, wait_attached  # noqa: E402
-from load import Load  # noqa: E402
-from samples import Samples  # noqa: E402
+from lib import bpf, leftovers, machine, results
+from lib.oracle import ExitedProcesses
+from lib.paths import Setup, argument_parser
+from lib.processes import Lines, Usage, kill_children_at_exit, start, stop, wait_attached
+from load import Load
+from samples import Samples
+
 
 class Tracer:
     """A tracer whose reports are compared with the oracle."""

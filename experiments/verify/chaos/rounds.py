@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import pathlib
 import random
 import shlex
 import signal
@@ -134,7 +135,7 @@ class Round:
             oracle = json.load(file)
         pid = oracle["pid"]
         path = os.path.join(target.oracle_dir, f"torch-{pid}.json")
-        torch = json.load(open(path)) if os.path.exists(path) else None  # noqa: SIM115
+        torch = json.loads(pathlib.Path(path).read_text()) if os.path.exists(path) else None
         entries = [p for p in report["processes"] if p["pid"] == pid and p.get("end_reason") != "exec"]
         if not entries:
             if oracle["allocations"] and not report["lost_events"] and not target.early:

@@ -29,9 +29,9 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.dirname(os.path.dirname(HERE)))
 
-from lib.paths import ROOT, Setup, argument_parser  # noqa: E402
-from lib.processes import kill_children_at_exit  # noqa: E402
-from rounds import KINDS, Round  # noqa: E402
+from lib.paths import ROOT, Setup, argument_parser
+from lib.processes import kill_children_at_exit
+from rounds import KINDS, Round
 
 
 def copy_binaries(setup, directory):
@@ -58,7 +58,7 @@ def one_round(setup, seed, kind, kept):
         round_ = Round(setup, seed, kind, directory)
         try:
             round_.run()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - a failing round is a result, too
             round_.problems.append(f"{type(error).__name__}: {error}")
             round_.lines.append(traceback.format_exc())
         if round_.problems:
