@@ -9,9 +9,13 @@ storm    many short processes under a trace of every process; some are killed, f
 reuse    processes with the same process id
 kill     the tracer is killed with SIGKILL under load; its recording must be readable up to there
 stop     the tracer is stopped with SIGSTOP under load, so that records are lost
+faults   one to three of these happen to the tracer at random moments of a load: `disk` full, `nvml` that fails or is slow,
+         steps of the `clock`, a `thread` that panics, a `pause` with SIGSTOP, errors of `read`, system calls that are
+         interrupted (`eintr`), and failed `allocation` of maps, rings and files; each is also a kind of its own
 
 If a process is `exact`, every value must equal the oracle; otherwise the oracle must be within the bounds, and received
-and lost calls must add up to it. A replayed recording must have the same last report.
+and lost calls must add up to it. A replayed recording must have the same last report. A tracer that cannot go on must
+say why and exit with 2; no program may notice.
 
 Each round prints its seed; `--seed N` repeats that round, except for the timing of threads. The command lines, the
 report and the oracle of a failed round are kept. At most one core is used on average. Needs root and the simulated
