@@ -23,6 +23,8 @@ READS = ("openat,read,pread64,readlink,readlinkat,getdents64,newfstatat,statx", 
 # Not futex: a wake-up is never interrupted.
 WAITS = ("epoll_wait,poll,ppoll,read,write,openat,clock_nanosleep", ["EINTR"])
 ALLOCATIONS = ("bpf,mmap,perf_event_open,epoll_create1,eventfd2", ["ENOMEM", "EMFILE", "ENOSPC"])
+# Which of its first calls can fail at the start; the dynamic linker also maps memory.
+AT_START = {"bpf": (1, 300), "mmap": (80, 200), "perf_event_open": (1, 10), "epoll_create1": (1, 4), "eventfd2": (1, 10)}
 # Threads of a trace.
 THREADS = ["capture", "symbolizer", "gpu-usage"]
 
@@ -193,7 +195,7 @@ class Allocations(Calls):
         self.at_start = rng.randrange(2) == 0
         if self.at_start:
             call = rng.choice(self.calls.split(","))
-            once = f"inject={call}:error={rng.choice(self.errors)}:when={rng.randint(1, 300 if call == 'bpf' else 40)}"
+            once = f"inject={call}:error={rng.choice(self.errors)}:when={rng.randint(*AT_START[call])}"
             self.prefix = ["strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", once]
 
     def begin(self, tracer):
