@@ -207,6 +207,13 @@ FAULTS = {"disk": Disk, "nvml": Nvml, "clock": Clock, "thread": Thread, "pause":
           "allocation": Allocations}
 
 
+def draw(rng):
+    """Returns the names of one to three faults. A process can have only one strace."""
+    names = rng.sample(sorted(FAULTS), rng.randint(1, 3))
+    calls = [name for name in names if issubclass(FAULTS[name], Calls)]
+    return [name for name in names if name not in calls[1:]]
+
+
 def tracer_of(pid):
     """Returns the process that traces a process with ptrace, 0 for none."""
     try:

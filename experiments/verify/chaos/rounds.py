@@ -362,7 +362,7 @@ def pause(round_):
 
 def mixed_faults(round_):
     """Draws one to three faults."""
-    faults.run(round_, round_.rng.sample(sorted(faults.FAULTS), round_.rng.randint(1, 3)), Tracer)
+    faults.run(round_, faults.draw(round_.rng), Tracer)
 
 
 KINDS = {"command": command, "storm": storm, "attach": attach, "reuse": reuse, "kill": kill, "stop": pause,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs rounds of random programs, options and accidents, and compares every final report with the oracle.
 
-usage: run.py [--minutes 10] [--seed N] [--kind KIND] [--keep DIRECTORY]
+usage: run.py [--minutes 10] [--seed N …] [--kind KIND] [--keep DIRECTORY]
 
 command  a random program under `trace -- COMMAND`, with failing calls of any function, and deep context stacks
 attach   programs that are already running
@@ -17,7 +17,7 @@ If a process is `exact`, every value must equal the oracle; otherwise the oracle
 and lost calls must add up to it. A replayed recording must have the same last report. A tracer that cannot go on must
 say why and exit with 2; no program may notice.
 
-Each round prints its seed; `--seed N` repeats that round, except for the timing of threads. The command lines, the
+Each round prints its seed; `--seed N …` repeats such rounds, except for the timing of threads. The command lines, the
 report and the oracle of a failed round are kept. At most one core is used on average. Needs root and the simulated
 driver, no GPU. Exits with 1 if a round failed.
 """
@@ -80,7 +80,7 @@ def throttle(began, used):
 def main():
     parser = argument_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, help="repeat the round with this seed")
+    parser.add_argument("--seed", type=int, nargs="+", default=[], help="repeat the rounds with these seeds")
     parser.add_argument("--kind", choices=sorted(KINDS), help="rounds of this kind only")
     parser.add_argument("--rounds", type=int, default=0, help="stop after this many rounds")
     parser.add_argument("--keep", default=os.path.join(ROOT, "target/chaos"), help="directory for the files of failed rounds")
@@ -89,12 +89,12 @@ def main():
     setup = Setup(options)
     if not setup.simulated:
         raise SystemExit("chaos requires the simulated driver, which writes the oracle")
-    rounds = options.rounds or (1 if options.seed is not None else 0)
+    rounds = options.rounds or len(options.seed)
     until, count, wrong, compared, inexact = time.monotonic() + options.minutes * 60, 0, [], 0, 0
     with tempfile.TemporaryDirectory(prefix="chaos-sim-") as directory:
         copy_binaries(setup, directory)
         while count < rounds if rounds else time.monotonic() < until:
-            seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 31)
+            seed = options.seed[count % len(options.seed)] if options.seed else random.SystemRandom().randrange(1 << 31)
             began, used = time.monotonic(), sum(os.times()[:4])
             round_ = one_round(setup, seed, options.kind, options.keep)
             count, compared, inexact = count + 1, compared + round_.compared, inexact + round_.inexact
