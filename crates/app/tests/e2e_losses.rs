@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use capture::hooks::{CallSemantics, HOOKS, Hook};
 use serde_json::Value;
 
-use crate::harness::{TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator};
+use crate::harness::{
+    TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator, until,
+};
 
 const STOP: i32 = 19;
 const CONTINUE: i32 = 18;
@@ -260,12 +262,19 @@ fn losses_of_a_process_that_execs_are_kept() {
     // The exec is among the records that fit, and calls are lost while they are read.
     send_signal(tracer.child.id(), STOP);
     workload.go();
-    std::thread::sleep(Duration::from_millis(200));
+    until("calls", String::new, || (processor_ticks(pid) > 10).then_some(()));
     send_signal(tracer.child.id(), CONTINUE);
     workload.finish();
     let traced = tracer.stop();
     let listed = processes(&traced.reports);
     assert_process(listed[&pid], &env.oracle(pid));
+}
+
+/// Returns the processor time of a process, in hundredths of a second.
+fn processor_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
 /// Returns the anonymous memory of a process, in bytes.

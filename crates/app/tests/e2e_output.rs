@@ -214,7 +214,6 @@ fn stuck_reader_does_not_block_repeated_signals() {
     assert_eq!(&ready, b"ready");
     let status = until("the end", String::new, || {
         send_signal(child.id(), 15);
-        std::thread::sleep(std::time::Duration::from_millis(300));
         ended(&mut child)
     });
     assert_eq!(status.signal(), Some(15));

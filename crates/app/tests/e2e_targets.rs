@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::harness::{self, TestEnv, VRAMSCOPE, assert_same, compile, process};
+use crate::harness::{self, TestEnv, VRAMSCOPE, assert_same, compile, process, until};
 
 #[test]
 fn all_processes_are_traced_and_exited_ones_listed_once() {
@@ -145,13 +145,12 @@ fn one_driver_file_in_an_overlay_is_counted_once() {
     );
     // The kernel releases a link's file shortly after the link is closed, and a concurrent test
     // that traces all processes may also use it.
-    let unmounted = (0..600).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+    until("the end of the use of the driver file", String::new, || {
         let mut umount = std::process::Command::new("umount");
-        umount.arg(path("merged")).stderr(std::process::Stdio::null()).status().unwrap().success()
+        let umount = umount.arg(path("merged")).stderr(std::process::Stdio::null());
+        umount.status().unwrap().success().then_some(())
     });
     traced.assert_matches_oracle(&inside);
-    assert!(unmounted, "the driver file is still in use");
 }
 
 #[test]

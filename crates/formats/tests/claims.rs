@@ -13,6 +13,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
+use crate::random;
+
 const MILLI: u64 = 1_000_000;
 const START: u64 = 77;
 
@@ -336,16 +338,8 @@ fn check_anomalies(history: &History, snapshot: &Snapshot) {
     }
 }
 
-fn config() -> ProptestConfig {
-    let mut config = ProptestConfig { failure_persistence: None, ..Default::default() };
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(1);
-    }
-    config
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(random::config(random::CASES))]
 
     #[test]
     fn printed_claims_hold_for_random_histories(phases in vec(phase(), 1..8), exits in any::<bool>()) {
@@ -369,7 +363,8 @@ fn random_histories_reach_every_verdict() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
-    let mut runner = TestRunner::new(config());
+    let config = ProptestConfig { rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() };
+    let mut runner = TestRunner::new(config);
     let mut missing = Verdict::ALL.to_vec();
     for _ in 0..2000 {
         let phases = vec(phase(), 1..8).new_tree(&mut runner).unwrap().current();
