@@ -86,7 +86,7 @@ class Lines:
     """The output of a child, line by line; reading it never blocks the child."""
 
     def __init__(self, stream, callback=None):
-        """`callback` is called with every line, which is then not stored."""
+        """`callback` is called with every complete line, which is then not stored."""
         self.lines, self.callback = [], callback
         self.changed = threading.Condition()
         self.ended = False
@@ -96,7 +96,9 @@ class Lines:
     def _read(self, stream):
         for line in stream:
             if self.callback:
-                self.callback(line)
+                # The last line of a child that was killed may be incomplete.
+                if line.endswith("\n"):
+                    self.callback(line)
                 continue
             with self.changed:
                 self.lines.append(line)
@@ -131,7 +133,8 @@ class Lines:
 
 def wait_attached(lines):
     """Waits until a tracer or an agent reports on standard error that its probes are attached."""
-    return lines.wait_for(lambda line: "attached to" in line, 60, "the probes of vramscope")
+    # Attaching every function separately takes long on a busy machine.
+    return lines.wait_for(lambda line: "attached to" in line, 300, "the probes of vramscope")
 
 
 def run_to_end(command, environment, timeout, sampled=False):
