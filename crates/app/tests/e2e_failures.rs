@@ -242,7 +242,7 @@ fn killed_tracer_leaves_no_probes() {
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
     let env = TestEnv::with_driver(driver.clone());
     let mut workload =
-        env.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "4"]);
+        env.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "120"]);
     workload.wait_ready();
     let mut tracer =
         env.start_trace(&["-p", &workload.pid().to_string(), "--driver", driver.to_str().unwrap()]);
@@ -260,6 +260,7 @@ fn killed_tracer_leaves_no_probes() {
         code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55
     });
     assert!(is_restored, "a breakpoint is left in the target");
+    send_signal(pid, 15);
     let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 
