@@ -248,7 +248,7 @@ impl Session {
         let stacks = self.ring.drain_stacks();
         let now = clock::monotonic();
         let counters = self.counters()?;
-        let losses = self.losses.poll(counters.lost, last)?;
+        let losses = self.losses.poll(counters.lost, last, || self.ring.written())?;
         self.left_captures.delete(counters.graphs)?;
         let may_have_missed_exits = losses.may_hide_exits();
         let activity = self.poll_activity(&records, &losses, last, now)?;
@@ -274,7 +274,7 @@ impl Session {
         // A record that cannot be decoded is lost, and its process is unknown.
         let other = self.ring.drain_decode_errors();
         events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
-        self.drain_losses(now, &mut pending, &mut events);
+        self.drain_losses(last, now, &mut pending, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
         let is_drained = self.ring.is_drained();
         let dead = if is_drained { self.liveness.drain_dead(now) } else { Vec::new() };
@@ -430,7 +430,7 @@ impl Session {
                 if let Some(sites) = &mut self.sites {
                     sites.process_started(event.pid, Some(exec_gen));
                 }
-                self.follow(event, None, now, events);
+                self.follow(event, Some(exec_gen), now, events);
             }
             Record::Exec(event, exec_gen) => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
@@ -460,7 +460,7 @@ impl Session {
     }
 
     /// Updates the state of processes and adds the event, with further ones if a process starts.
-    /// `exec_gen`: the exec generation after an exec.
+    /// `exec_gen`: the exec generation of a new process, or after an exec.
     fn follow(
         &mut self,
         mut event: Event,
@@ -472,7 +472,7 @@ impl Session {
         match &mut event.kind {
             EventKind::Process(info) => {
                 info.before_trace = self.drivers.predates_trace(event.pid, info.start);
-                self.liveness.insert(event.pid, info.start);
+                self.liveness.insert(event.pid, info.start, exec_gen);
                 container = self.containers.process_started(event.pid, now);
                 gpus = self.driver_usage.process_started(event.pid, now);
             }
@@ -511,7 +511,15 @@ impl Session {
     }
 
     /// Adds the losses of running processes and of those that ended without being announced.
-    fn drain_losses(&mut self, now: Timestamp, pending: &mut Pending, events: &mut Vec<Event>) {
+    fn drain_losses(
+        &mut self,
+        last: bool,
+        now: Timestamp,
+        pending: &mut Pending,
+        events: &mut Vec<Event>,
+    ) {
+        let has_read = |position| last || self.ring.has_read(position);
+        self.losses.hold(pending.losses.split_off_unread(&self.liveness, has_read));
         for Unannounced { pid, start, replaced, next, lost } in pending.losses.drain_unannounced() {
             self.losses.process_exited(pid, start, Some(next));
             // The known process with this pid is another process, or another exec generation.
@@ -526,7 +534,7 @@ impl Session {
             let kind = if replaced { EventKind::Exec } else { EventKind::Exit };
             events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
         }
-        let rest = std::mem::take(&mut pending.losses).into_remaining();
+        let rest = std::mem::take(&mut pending.losses).into_remaining(&self.liveness);
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 
