@@ -271,7 +271,7 @@ fn out_of_memory_requests_are_counted() {
 }
 
 #[test]
-fn cache_is_not_exact_if_calls_came_before_its_probes() {
+fn cache_is_not_exact_after_failures_before_its_probes() {
     let mut ledger = Ledger::new();
     let mut is_exact_after = |entry: u64, at: u64, kind| {
         let (entry_time, time) = (Timestamp(entry), Timestamp(at));

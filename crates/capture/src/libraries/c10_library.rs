@@ -108,6 +108,8 @@ impl C10Library {
         if points.iter().all(|(_, call)| *call != wire::VS_TENSOR_ALLOC_FREE) {
             return Err(C10Error::NoFunction);
         }
+        // Probes are attached one after the other: if all blocks are seen, so are all OOMs.
+        points.sort_by_key(|(_, call)| *call != wire::VS_TENSOR_OOM);
         drop(elf);
         Ok(Self { path: name.to_owned(), identity, points, file })
     }

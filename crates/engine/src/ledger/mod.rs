@@ -218,7 +218,7 @@ impl Ledger {
                 self.record_node_loss(event, result);
             }
             EventKind::Failed(failed) => {
-                self.process(event).record_failure(failed);
+                self.process(event).record_failure(failed, event.entry_time);
                 if failed.code == OUT_OF_MEMORY {
                     self.record_oom(event, failed);
                 }
@@ -250,7 +250,7 @@ impl Ledger {
             EventKind::Tensor(call) => self.process(event).apply(event, call),
             EventKind::Torch(tracking) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    let first = process.counts.first_call;
+                    let first = process.counts.first_failed_allocation;
                     let late = first.is_some_and(|first| first < event.entry_time);
                     process.torch.get_or_insert_default().set_tracking(*tracking, late);
                 }
@@ -455,9 +455,7 @@ impl Ledger {
         });
         process.no_calls_since_exec = false;
         process.call = (event.entry_time, event.time);
-        if memory::loss::receive(&mut process.counts.received, &event.kind) {
-            process.counts.first_call.get_or_insert(event.entry_time);
-        }
+        memory::loss::receive(&mut process.counts.received, &event.kind);
         process
     }
 

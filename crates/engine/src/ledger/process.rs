@@ -49,8 +49,7 @@ pub(super) struct CallCounts {
     pub(super) failed_allocations: u64,
     pub(super) unknown_frees: u64,
     pub(super) received: ReceivedCalls,
-    /// When the first of them was entered.
-    pub(super) first_call: Option<Timestamp>,
+    pub(super) first_failed_allocation: Option<Timestamp>,
 }
 
 /// Limit of name changes per process: each name creates separate metric series.
@@ -373,9 +372,12 @@ impl Process {
     }
 
     /// Counts a failed call.
-    pub(super) fn record_failure(&mut self, failed: &FailedCall) {
+    pub(super) fn record_failure(&mut self, failed: &FailedCall, at: Timestamp) {
         *self.failures.entry((failed.function, failed.code)).or_insert(0) += 1;
-        self.counts.failed_allocations += u64::from(failed.requested.is_some());
+        if failed.requested.is_some() {
+            self.counts.failed_allocations += 1;
+            self.counts.first_failed_allocation.get_or_insert(at);
+        }
         let rejected = matches!(failed.code, INVALID_VALUE | INVALID_HANDLE);
         if let Some(key) = failed.freed.filter(|_| rejected)
             && self.allocations.find(key).is_none()

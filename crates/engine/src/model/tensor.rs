@@ -126,7 +126,8 @@ pub struct TorchView {
     pub lost: u64,
     /// Blocks dropped because the limit was reached.
     pub unlisted: u64,
-    /// The process allocated memory before the probes of its PyTorch library were attached.
+    /// An allocation failed before the probes of the PyTorch library were attached: out-of-memory
+    /// errors may be missing.
     pub late: bool,
     /// Why nothing is known.
     pub reason: Option<TensorsUnavailable>,

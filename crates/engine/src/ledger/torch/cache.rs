@@ -118,7 +118,7 @@ pub(in crate::ledger) struct TorchCache {
 }
 
 impl TorchCache {
-    /// Sets whether its calls are tracked. `late`: calls may have been made before.
+    /// Sets whether its calls are tracked. `late`: out-of-memory errors may have come before.
     pub(in crate::ledger) fn set_tracking(&mut self, tracking: TensorTracking, late: bool) {
         self.tracking = Some(tracking);
         self.late |= late && tracking == TensorTracking::Active;

@@ -22,7 +22,7 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: TextStyle) -
         .into_iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!("{count} {name}"))
-        .chain(view.late.then(|| "calls before the probes were attached".to_owned()))
+        .chain(view.late.then(|| "OOMs before the probes were attached".to_owned()))
         .collect();
     if !missing.is_empty() {
         let text = format!("PyTorch NOT EXACT: {}", missing.join(", "));
@@ -132,7 +132,7 @@ mod tests {
                 "  PyTorch gpu_1: 300.00 MiB allocated in 1 tensor, 400.00 MiB reserved, 100.00 MiB \
                  cached (fragmentation unknown: some blocks are unknown), peak 350.00 MiB, 2 OOMs",
                 "    200.00 MiB of it allocated before the trace",
-                "  PyTorch NOT EXACT: 7 events lost, calls before the probes were attached",
+                "  PyTorch NOT EXACT: 7 events lost, OOMs before the probes were attached",
             ]
         );
         let none = TorchView { reason: Some(TensorsUnavailable::NoSymbol), ..TorchView::default() };
