@@ -1,0 +1,389 @@
+//! In-process tracing: the last report equals what the driver itself says, for every workload, and
+//! the program does not notice whatever happens around it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail as tests do"
+)]
+
+mod harness;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use harness::{Stage, Traced, VRAMSCOPE, process, simulator, until};
+use serde_json::Value;
+
+/// Traces a workload in-process and compares the last report with the driver's.
+fn assert_same(stage: &Stage, options: &[&str], workload: &[&str]) -> Traced {
+    let traced = stage.in_process(options, workload);
+    traced.assert_truth(stage);
+    traced
+}
+
+#[test]
+fn simple_and_threaded_programs_match_the_driver() {
+    for workload in [
+        &["leak3", "--work-ms", "50", "--wait-ms", "50"][..],
+        &["train", "--steps", "100", "--step-ms", "2"],
+        &["threads", "--threads", "5", "--duration", "2"],
+        &["anomaly", "--iter-ms", "20"],
+        &["kinds"],
+        &["contexts"],
+        &["spam", "--throughput", "4000", "--duration", "1"],
+    ] {
+        assert_same(&Stage::new(), &[], workload);
+    }
+}
+
+#[test]
+fn older_driver_prologue_matches_the_driver() {
+    let stage = Stage::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    let traced = assert_same(&stage, &[], &["threads", "--threads", "4", "--duration", "1"]);
+    assert!(!traced.messages.contains("not traced"), "{}", traced.messages);
+}
+
+#[test]
+fn fast_stream_of_calls_loses_nothing() {
+    let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
+    assert_same(&Stage::new(), &["--top", "1000000", "--ring-size", "64M"], &workload);
+}
+
+#[test]
+fn random_programs_match_the_driver() {
+    for (seed, threads) in [("1", "1"), ("2", "8"), ("3", "4")] {
+        let stage = Stage::new().env("SIM_DEVICES", "3");
+        let workload = ["--seed", seed, "random", "--ops", "3000", "--threads", threads];
+        assert_same(&stage, &["--top", "1000000"], &workload);
+    }
+}
+
+#[test]
+fn failed_calls_match_the_driver() {
+    let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
+    let stage = Stage::new().env("SIM_FAIL", failing);
+    assert_same(&stage, &["--top", "1000000"], &["random", "--ops", "2000", "--threads", "2"]);
+}
+
+#[test]
+fn every_process_of_a_command_is_traced() {
+    let stage = Stage::new();
+    assert_same(&stage, &[], &["stressor", "--duration", "1", "--sleep-ms", "5"]);
+    assert_eq!(stage.oracles().len(), 4);
+}
+
+#[test]
+fn forked_child_has_its_own_ledger() {
+    let stage = Stage::new();
+    assert_same(&stage, &[], &["fork"]);
+    assert_eq!(stage.oracles().len(), 2);
+}
+
+#[test]
+fn exec_ends_one_ledger_and_begins_another() {
+    let stage = Stage::new();
+    let traced = assert_same(&stage, &[], &["exec"]);
+    let processes = traced.last()["processes"].as_array().unwrap();
+    let ends: Vec<_> = processes.iter().map(|process| process["ended_by"].as_str()).collect();
+    assert_eq!(ends, [Some("exit"), Some("exec")]);
+}
+
+#[test]
+fn out_of_memory_is_reported_with_the_request() {
+    let stage = Stage::new().env("SIM_MEMORY", "2G");
+    let traced = assert_same(&stage, &[], &["oom", "--chunk-mb", "300"]);
+    let ooms: Vec<_> = traced
+        .reports
+        .iter()
+        .flat_map(|report| report["out_of_memory"].as_array().cloned().unwrap_or_default())
+        .collect();
+    assert_eq!(ooms.len(), 1);
+    assert_eq!(ooms[0]["asked_bytes"], 300 << 20);
+}
+
+#[test]
+fn call_sites_are_named() {
+    for stacks in ["fp", "full"] {
+        let stage = Stage::new();
+        let traced = assert_same(&stage, &["--stacks", stacks], &["leak3"]);
+        let last = traced.last();
+        assert_eq!(
+            (&last["allocations_without_stack"], &last["lost_stacks"]),
+            (&0.into(), &0.into())
+        );
+        let frames = last["sites"][0]["frames"].to_string();
+        assert!(stacks == "fp" || frames.contains("leak3"), "{frames}");
+    }
+}
+
+#[test]
+fn known_stacks_are_sent_once() {
+    let stage = Stage::new();
+    // 40,000 calls from two lines: copies of each would overflow the ring for stacks.
+    let workload = ["spam", "--throughput", "20000", "--duration", "1"];
+    let traced = assert_same(&stage, &["--stack-ring-size", "256K"], &workload);
+    assert_eq!(traced.last()["lost_stacks"], 0);
+}
+
+#[test]
+fn probes_on_the_same_functions_do_no_harm() {
+    // A driver and a tracer of its own: stacks of the other tests would be hidden by the probes.
+    let folder = tempfile::tempdir().unwrap();
+    let driver = folder.path().join("libcuda.so.1");
+    std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
+    let stage = Stage::with_driver(driver.clone());
+    for first in ["probes", "library"] {
+        let mut tracer = None;
+        let mut probe = || {
+            let mut command = harness::apart(VRAMSCOPE);
+            command.args(["trace", "--json", "--interval", "100ms", "--driver"]).arg(&driver);
+            let mut probes = harness::Tracer::start(&mut command);
+            probes.next();
+            tracer = Some(probes);
+        };
+        if first == "probes" {
+            probe();
+        }
+        let mut command = stage.command(VRAMSCOPE);
+        command.args(["run", "--json", "--", simulator().join("workload").to_str().unwrap()]);
+        command.args(["threads", "--threads", "3", "--duration", "3"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        if first == "library" {
+            std::thread::sleep(Duration::from_millis(700));
+            probe();
+        }
+        let output = child.wait_with_output().unwrap();
+        drop(tracer.take());
+        assert!(output.status.success(), "{first}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let pid = last["processes"][0]["pid"].as_u64().unwrap() as u32;
+        harness::assert_same(process(&last, pid), &stage.oracle(pid));
+    }
+}
+
+#[test]
+fn program_continues_when_the_collector_is_killed() {
+    let stage = Stage::new();
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["run", "--json", "--ring-size", "4096", "--"]);
+    command.arg(simulator().join("workload"));
+    command.args(["threads", "--threads", "3", "--duration", "2"]);
+    let mut collector = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(800));
+    collector.kill().unwrap();
+    collector.wait().unwrap();
+    // The program writes its account at its own end.
+    let oracle = until("the account", String::new, || stage.oracles().into_values().next());
+    assert!(oracle["allocations"].as_u64() > Some(100), "{oracle}");
+}
+
+#[test]
+fn child_of_a_killed_collector_is_left_alone() {
+    let stage = Stage::new();
+    let script = format!("sleep 1; {} leak3", simulator().join("workload").display());
+    let mut command = stage.command(VRAMSCOPE);
+    command.args(["run", "--", "sh", "-c", &script]);
+    let mut collector = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    collector.kill().unwrap();
+    collector.wait().unwrap();
+    let oracle = until("the account", String::new, || stage.oracles().into_values().next());
+    assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &2.into()));
+}
+
+#[test]
+fn configured_injection_library_is_also_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let (library, proof) = (folder.path().join("libother.so"), folder.path().join("proof"));
+    harness::compile("inject/chained.c", &library, &["-shared", "-fPIC"]);
+    let stage = Stage::new()
+        .env("CUDA_INJECTION64_PATH", library.to_str().unwrap())
+        .env("INJECTION_PROOF", proof.to_str().unwrap());
+    assert_same(&stage, &[], &["leak3"]);
+    assert_eq!(std::fs::read_to_string(&proof).unwrap(), "started\n");
+}
+
+#[test]
+fn command_without_cuda_is_reported_as_not_traced() {
+    let stage = Stage::new();
+    let output = stage.command(VRAMSCOPE).args(["run", "--json", "--", "true"]).output().unwrap();
+    assert!(output.status.success());
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("no process called cuInit"), "{messages}");
+}
+
+#[test]
+fn unprivileged_user_can_trace() {
+    let stage = Stage::new();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(stage.folder.path(), open).unwrap();
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"])
+        .arg(VRAMSCOPE)
+        .args(["run", "--json", "--", simulator().join("workload").to_str().unwrap(), "kinds"])
+        .env("LD_LIBRARY_PATH", stage.driver.parent().unwrap())
+        .env("SIM_LEDGER", stage.folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["exact"], true, "{last}");
+    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    harness::assert_same(process(&last, pid), &oracle);
+}
+
+/// `vramscope run --json … -- PROGRAM`, to its end.
+fn run(stage: &Stage, options: &[&str], program: &[&str]) -> (Value, Output) {
+    let mut command = stage.command(VRAMSCOPE);
+    let output =
+        command.args(["run", "--json"]).args(options).arg("--").args(program).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().unwrap_or_else(|| panic!("no report: {output:?}"));
+    (serde_json::from_str(last).unwrap(), output)
+}
+
+#[test]
+fn threads_signals_and_exit_inside_of_calls_do_no_harm() {
+    for how in ["threads", "signals", "exit"] {
+        let stage = Stage::new();
+        let program = stage.folder.path().join("stress");
+        harness::compile("inject/stress.c", &program, &["-ldl", "-pthread"]);
+        let (last, output) =
+            run(&stage, &["--ring-size", "64M"], &[program.to_str().unwrap(), how]);
+        assert!(output.status.success(), "{how}: {output:?}");
+        let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+        let process = process(&last, pid);
+        assert_eq!(process["ended_by"], "exit", "{how}");
+        // At an exit, threads may still be inside of calls that the account has.
+        if how != "exit" {
+            assert_eq!(last["exact"], true, "{how}: {last}");
+            harness::assert_same(process, &oracle);
+        }
+    }
+}
+
+#[test]
+fn function_that_cannot_be_patched_is_named_and_inexact() {
+    let folder = tempfile::tempdir().unwrap();
+    let (driver, program) = (folder.path().join("libcuda.so.1"), folder.path().join("call"));
+    let options = ["-shared", "-fPIC", "-fcf-protection=none", "-Wl,-soname,libcuda.so.1"];
+    harness::compile("inject/odd_driver.c", &driver, &options);
+    harness::compile("inject/call.c", &program, &["-ldl"]);
+    let stage = Stage::with_driver(driver);
+    let (last, output) = run(&stage, &[], &[program.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("not recognized: cuMemAlloc_v2"), "{messages}");
+    assert_eq!(last["exact"], false, "{last}");
+}
+
+/// Where a function begins in a library's file.
+fn file_offset(library: &Path, function: &str) -> u64 {
+    use object::{Object, ObjectSegment, ObjectSymbol};
+    let data = std::fs::read(library).unwrap();
+    let elf = object::File::parse(&*data).unwrap();
+    let symbol = elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(function)).unwrap();
+    let address = symbol.address();
+    let holds = |part: &object::Segment<'_, '_>| {
+        (part.address()..part.address() + part.size()).contains(&address)
+    };
+    let segment = elf.segments().find(holds).unwrap();
+    address - segment.address() + segment.file_range().0
+}
+
+#[test]
+fn foreign_probe_at_the_entry_is_survived_or_reported() {
+    for (driver, hides) in [("libcuda.so.1", false), ("cmpl/libcuda.so.1", true)] {
+        let stage = Stage::with_driver(simulator().join(driver));
+        let prober = stage.folder.path().join("probe");
+        harness::compile("stacks/probe.c", &prober, &[]);
+        let offset = format!("{:x}", file_offset(&stage.driver, "cuMemAlloc_v2"));
+        let mut command = stage.command(VRAMSCOPE);
+        command.args(["run", "--json", "--", simulator().join("workload").to_str().unwrap()]);
+        command.args(["threads", "--threads", "3", "--duration", "4"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        let mut command = stage.command(prober);
+        let mut probes = harness::Player::start(command.arg(&stage.driver).arg(offset));
+        probes.wait_ready();
+        let output = child.wait_with_output().unwrap();
+        drop(probes);
+        assert!(output.status.success(), "{driver}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        let messages = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(messages.contains("hide calls of cuMemAlloc_v2"), hides, "{messages}");
+        assert_eq!(last["exact"], !hides, "{driver}");
+        if !hides {
+            let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+            harness::assert_same(process(&last, pid), &oracle);
+        }
+    }
+}
+
+#[test]
+fn recording_prints_the_report_of_the_run() {
+    let stage = Stage::new();
+    let file = stage.folder.path().join("run.arrows");
+    let options = ["--record", file.to_str().unwrap()];
+    let (last, _) =
+        run(&stage, &options, &[simulator().join("workload").to_str().unwrap(), "kinds"]);
+    let replay = Command::new(VRAMSCOPE)
+        .args(["report", "--analysis", "trace", "--format", "json", file.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let replayed: Value = serde_json::from_slice(&replay.stdout).unwrap();
+    assert_eq!((&last["source"], &replayed), (&"in_process".into(), &last));
+}
+
+#[test]
+fn python_frames_are_named() {
+    let stage = Stage::new();
+    let script = harness::files::fixture("inject/hold.py");
+    let (last, output) = run(&stage, &[], &["python3", &script]);
+    assert!(output.status.success(), "{output:?}");
+    let frames = last["sites"][0]["frames"].to_string();
+    for name in ["allocate", "train_step", "hold.py"] {
+        assert!(frames.contains(name), "{name}: {frames}");
+    }
+}
+
+#[test]
+fn full_shared_memory_leaves_the_program_alone() {
+    let stage = Stage::new();
+    let script = format!(
+        "mount -t tmpfs -o size=1M tmpfs /dev/shm && exec {VRAMSCOPE} run --json -- {} leak3",
+        simulator().join("workload").display()
+    );
+    let mut command = stage.command("unshare");
+    let output = command.args(["--mount", "sh", "-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("no shared memory for its records"), "{messages}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["exact"], &last["uncertainty"]["lost_processes"]),
+        (&false.into(), &1.into())
+    );
+    let oracle = stage.oracles().into_values().next().unwrap();
+    assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &2.into()));
+}
+
+#[test]
+fn program_outlives_a_trace_that_ends_first() {
+    let stage = Stage::new();
+    let workload = simulator().join("workload");
+    let program = [workload.to_str().unwrap(), "threads", "--threads", "3", "--duration", "2"];
+    let (last, output) = run(&stage, &["--duration", "700ms", "--ring-size", "64K"], &program);
+    assert!(output.status.success(), "{output:?}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("runs on, untraced"), "{messages}");
+    assert_eq!(last["processes"][0]["exited"], false);
+    let oracle = until("the account", String::new, || stage.oracles().into_values().next());
+    assert!(oracle["allocations"].as_u64() > Some(100), "{oracle}");
+}

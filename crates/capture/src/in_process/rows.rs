@@ -1,0 +1,174 @@
+//! The hook table as the library reads it.
+
+use super::area::{DRIVER, Row, SYMBOL, TENSOR_ACTION, TORCH};
+use crate::hooks::{Group, HOOKS, Meaning};
+use crate::libraries::FUNCTIONS;
+use crate::session::Options;
+
+/// Functions with arguments on the stack, and their 8-byte words: more than six arguments, or a handle
+/// of 64 bytes that is passed by value.
+const STACK_ARGUMENTS: &[(&str, u8)] = &[
+    ("cuLaunchKernel", 5),
+    ("cuLaunchKernel_ptsz", 5),
+    ("cuLaunchCooperativeKernel", 4),
+    ("cuLaunchCooperativeKernel_ptsz", 4),
+    ("cuMemcpyBatchAsync", 3),
+    ("cuMemcpyBatchAsync_ptsz", 3),
+    ("cuMemcpyBatchAsync_v2", 2),
+    ("cuMemcpyBatchAsync_v2_ptsz", 2),
+    ("cuLibraryLoadData", 2),
+    ("cuLibraryLoadFromFile", 2),
+    ("cuIpcOpenMemHandle", 8),
+    ("cuIpcOpenMemHandle_v2", 8),
+    ("cuIpcOpenEventHandle", 8),
+];
+
+fn stack_words(symbol: &str) -> u8 {
+    STACK_ARGUMENTS.iter().find(|(name, _)| *name == symbol).map_or(0, |(_, words)| *words)
+}
+
+/// Writes the rows of the hook table. Returns their number.
+pub(super) fn fill(rows: &mut [Row], options: &Options) -> usize {
+    for (row, hook) in rows.iter_mut().zip(HOOKS) {
+        let wanted = match hook.meaning.group() {
+            Group::Memory => true,
+            // Contexts are known from the first call on: no thread has one before `cuInit`.
+            Group::Queries => false,
+            Group::Work | Group::Launches => options.work.is_some(),
+            Group::Objects => options.objects,
+        };
+        row.hook = hook.wire(options.objects);
+        row.stack_words = stack_words(hook.symbol);
+        row.wanted = wanted.into();
+        row.library = DRIVER;
+        row.retries_torch = (hook.meaning == Meaning::PrimaryRetain).into();
+        name(row, hook.symbol.as_bytes());
+    }
+    let tensors = rows.get_mut(HOOKS.len()..).unwrap_or_default();
+    for (row, (symbol, call)) in tensors.iter_mut().zip(FUNCTIONS) {
+        row.hook.action = TENSOR_ACTION;
+        row.hook.measure = call as u8;
+        row.wanted = options.tensors.are_told().into();
+        row.library = TORCH;
+        name(row, symbol);
+    }
+    (HOOKS.len() + FUNCTIONS.len()).min(rows.len())
+}
+
+fn name(row: &mut Row, symbol: &[u8]) {
+    row.symbol = [0; SYMBOL];
+    for (to, from) in row.symbol.iter_mut().take(SYMBOL - 1).zip(symbol) {
+        *to = *from;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Types that are passed in one register each.
+    const IN_REGISTERS: &[&str] = &[
+        "Out<",
+        "In<",
+        "InStr",
+        "*const ",
+        "*mut ",
+        "Handle",
+        "DevicePointer",
+        "CuDevice",
+        "u8",
+        "u16",
+        "u32",
+        "u64",
+        "usize",
+        "c_int",
+        "c_uint",
+        "c_char",
+        "i32",
+        "Function",
+        "Option<",
+    ];
+
+    /// Functions that the simulated driver does not have; `cuda.h` gives them six arguments or fewer,
+    /// none of them a structure.
+    const NOT_SIMULATED: &[&str] = &[
+        "cuMemAlloc",
+        "cuMemFree",
+        "cuMemPoolImportFromShareableHandle",
+        "cuMemPoolImportPointer",
+        "cuStreamBeginCapture_ptsz",
+        "cuStreamBeginCaptureToGraph",
+        "cuStreamBeginCaptureToGraph_ptsz",
+        "cuGraphAddNode_v2",
+        "cuGraphInstantiateWithParams",
+        "cuGraphInstantiateWithParams_ptsz",
+    ];
+
+    /// 8-byte words of an argument on the stack, if it does not go into a register.
+    fn by_value(argument: &str) -> Option<usize> {
+        let kind = argument.split_once(": ").map(|(_, kind)| kind.trim()).unwrap();
+        match kind {
+            "IpcHandle" | "EventTicket" => Some(8),
+            _ if IN_REGISTERS.iter().any(|known| kind.starts_with(known)) => None,
+            _ => panic!("how is {argument} passed?"),
+        }
+    }
+
+    /// Words on the stack of a function with these arguments.
+    fn words(arguments: &str) -> usize {
+        let arguments = arguments.split(',').filter(|word| word.contains(": "));
+        let words: Vec<_> = arguments.map(by_value).collect();
+        let registers = words.iter().filter(|words| words.is_none()).count();
+        registers.saturating_sub(6) + words.into_iter().flatten().sum::<usize>()
+    }
+
+    /// Arguments of each function that the simulated driver exports.
+    fn prototypes() -> HashMap<String, String> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../simulator/driver/src");
+        let mut found = HashMap::new();
+        for file in std::fs::read_dir(sources).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            for class in ["call ", "alloc ", "free ", "work "] {
+                for (start, _) in text.match_indices(&format!("    {class}cu")) {
+                    let rest = &text[start + 4 + class.len()..];
+                    let (Some(open), Some(end)) = (rest.find('('), rest.find(") =")) else {
+                        continue;
+                    };
+                    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+                    if !rest[..open].bytes().all(is_name) {
+                        continue;
+                    }
+                    found.insert(rest[..open].to_owned(), rest[open + 1..end].to_owned());
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn stack_arguments_match_the_prototypes() {
+        let prototypes = prototypes();
+        assert!(prototypes.len() > 200, "{}", prototypes.len());
+        let mut unknown = Vec::new();
+        for hook in HOOKS {
+            match prototypes.get(hook.symbol) {
+                Some(arguments) => {
+                    let words = words(arguments);
+                    assert_eq!(usize::from(stack_words(hook.symbol)), words, "{}", hook.symbol);
+                }
+                None => unknown.push(hook.symbol),
+            }
+        }
+        assert_eq!(unknown, NOT_SIMULATED);
+        assert!(NOT_SIMULATED.iter().all(|symbol| stack_words(symbol) == 0));
+    }
+
+    #[test]
+    fn names_fit_into_rows() {
+        assert!(HOOKS.iter().all(|hook| hook.symbol.len() < SYMBOL));
+        assert!(FUNCTIONS.iter().all(|(symbol, _)| symbol.len() < SYMBOL));
+    }
+}
