@@ -1,4 +1,4 @@
-//! Writes the Rust side of `wire.h`, by the generator of the capture crate.
+//! Writes the Rust side of `wire.h` with the generator of the capture crate.
 
 #[path = "../capture/build/wire.rs"]
 mod wire;
@@ -12,7 +12,7 @@ fn main() {
     println!("cargo::rerun-if-changed={HEADER}");
     println!("cargo::rerun-if-changed=../capture/build/wire.rs");
     println!("cargo::rerun-if-changed=build.rs");
-    // Patched functions jump into this library: it must outlive a dlclose.
+    // Patched functions jump into this library: dlclose must not unload it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     if let Err(error) = build() {
         println!("cargo::error={error}");
@@ -26,7 +26,7 @@ fn build() -> Result<(), String> {
     fs::write(out.join("wire.rs"), text).map_err(|e| e.to_string())
 }
 
-/// Drops the readers and writers: this side of the contract fills structures in place.
+/// Removes the readers and writers: this crate fills the structures in place.
 fn without_impls(text: &str) -> String {
     let mut kept = String::new();
     let mut in_impl = false;

@@ -1,12 +1,13 @@
-//! The layout of the memory that a traced process shares with the collector.
+//! Layout of the memory that a traced process shares with the collector.
 //!
-//! The collector's directory holds one control file, written before the command starts: the
-//! settings and the hook table. Each traced process adds one area file: a header, tables, a ring of
-//! records and a ring of stacks. Both sides compute the same offsets from the control file.
+//! The collector's directory has one control file, written before the command starts: the options
+//! and the hook table. Each traced process adds one area file: a header, tables, a ring of records
+//! and a ring of stacks. Both sides compute the same offsets from the control file.
 //!
 //! A ring is a bounded multi-producer queue. A producer reserves space by moving `head`, fills it,
 //! and marks the record as complete. The collector stops at a record that is not complete, and
-//! zeroes what it has read before it moves `tail`, so an unwritten header is always zero.
+//! zeroes the records that it has read before it moves `tail`, so an unwritten header is always
+//! zero.
 
 use std::mem::size_of;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -16,16 +17,16 @@ use crate::wire::{Copies, Launches, VS_MAX_HOOKS, WireHook, WirePython};
 /// First bytes of both files.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vramscop");
 /// Version of this layout.
-pub(crate) const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT_VERSION: u32 = 1;
 /// Name of the control file.
-pub(crate) const CONTROL: &str = "control";
+pub(crate) const CONTROL_FILE: &str = "control";
 /// Environment variable with the collector's directory.
-pub(crate) const DIRECTORY_VARIABLE: &str = "VRAMSCOPE_RUN_DIR";
-/// Environment variable with the injection library that the user had configured.
+pub(crate) const DIR_VARIABLE: &str = "VRAMSCOPE_RUN_DIR";
+/// Environment variable with the injection library that the user configured.
 pub(crate) const CHAIN_VARIABLE: &str = "VRAMSCOPE_CHAINED_INJECTION";
 
-/// Longest name of a driver function, with its zero.
-pub(crate) const SYMBOL: usize = 64;
+/// Maximum length of a function name, with the terminating zero.
+pub(crate) const MAX_SYMBOL: usize = 64;
 
 const PAGE: usize = 4096;
 
@@ -36,40 +37,40 @@ pub(crate) struct Row {
     pub(crate) hook: WireHook,
     /// 8-byte arguments beyond the six in registers.
     pub(crate) stack_words: u8,
-    /// The function is wrapped.
-    pub(crate) wanted: u8,
+    /// The function is to be wrapped.
+    pub(crate) is_wanted: u8,
     /// [`DRIVER`] or [`TORCH`].
     pub(crate) library: u8,
-    /// PyTorch may have been loaded before this call: its functions are looked for again.
+    /// Search for PyTorch's functions after this call: PyTorch may have been loaded meanwhile.
     pub(crate) retries_torch: u8,
     pub(crate) reserved: [u8; 4],
-    pub(crate) symbol: [u8; SYMBOL],
+    pub(crate) symbol: [u8; MAX_SYMBOL],
 }
 
 /// The row is a function of the driver.
 pub(crate) const DRIVER: u8 = 0;
-/// The row is a function of `libc10.so`, which PyTorch's cache calls for each block.
+/// The row is a function of `libc10.so`, which PyTorch's caching allocator calls for each block.
 pub(crate) const TORCH: u8 = 1;
 
 /// Action of a row of [`TORCH`]; its `measure` is an `enum vs_tensor_call`. Not part of `wire.h`:
-/// probes have programs of their own for these functions.
+/// the probes have separate programs for these functions.
 pub(crate) const TENSOR_ACTION: u8 = 255;
 
-/// Sizes that both sides need to find the parts of an area.
+/// Sizes from which both sides compute the parts of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub(crate) struct Sizes {
-    /// Bytes of the ring of records: a power of two, at least a page.
+    /// Size of the ring of records: a power of two, at least a page.
     pub(crate) record_ring: u32,
-    /// Bytes of the ring of stacks, likewise; 0: no stacks.
+    /// Size of the ring of stacks, likewise; 0: no stacks.
     pub(crate) stack_ring: u32,
     /// Entries of the table of launches, a power of two; 0: launches are not counted.
     pub(crate) launches: u32,
     /// Entries of the table of copies, likewise.
     pub(crate) copies: u32,
-    /// Bytes of the store of known stacks; 0: no stacks.
+    /// Size of the store of known stacks; 0: no stacks.
     pub(crate) known_stacks: u32,
-    /// Entries of the table of frame lists that were sent; a power of two, or 0.
+    /// Entries of the table of sent lists of frames; a power of two, or 0.
     pub(crate) sent_frames: u32,
 }
 
@@ -77,7 +78,7 @@ pub(crate) struct Sizes {
 #[repr(C)]
 pub(crate) struct Control {
     pub(crate) magic: u64,
-    pub(crate) layout: u32,
+    pub(crate) layout_version: u32,
     pub(crate) rows_used: u32,
     pub(crate) sizes: Sizes,
     /// Launches and copies are counted.
@@ -85,37 +86,37 @@ pub(crate) struct Control {
     pub(crate) check_every_launch: u32,
     /// `enum vs_tensors`.
     pub(crate) tensors: u32,
-    /// `enum vs_stacks`: stacks that are taken now.
+    /// `enum vs_stacks`: the stack mode in use.
     pub(crate) stacks: AtomicU32,
-    /// Areas that were created; also the number of the newest one.
+    /// Number of created areas; also the number of the newest one.
     pub(crate) areas: AtomicU32,
-    /// Areas that are complete, so that the collector looks for files only when there are new ones.
+    /// Number of complete areas, so that the collector searches for files only if it changes.
     pub(crate) ready: AtomicU32,
-    /// Reasons to wake the collector so far: it sleeps while this does not change (a futex).
+    /// Number of wakeups of the collector, which sleeps until this changes (a futex).
     pub(crate) wakes: AtomicU32,
-    /// The collector sleeps, and no process has woken it yet.
+    /// The collector sleeps and was not woken yet.
     pub(crate) is_waiting: AtomicU32,
-    /// The trace has ended: processes need not record calls any more.
+    /// The trace has ended: processes stop recording calls.
     pub(crate) is_closed: AtomicU32,
-    /// Processes that loaded the library and could not be traced, by [`Refusal`].
-    pub(crate) refusals: [AtomicU32; REFUSALS],
+    /// Processes that loaded the library and could not be traced, by [`StartFailure`].
+    pub(crate) failures: [AtomicU32; START_FAILURES],
     /// Bytes of an array element by format, as in `loss.h`.
     pub(crate) element_bytes: [u8; 256],
     pub(crate) rows: [Row; VS_MAX_HOOKS],
 }
 
-/// Number of reasons in [`Refusal`].
-pub(crate) const REFUSALS: usize = 4;
+/// Number of variants of [`StartFailure`].
+pub(crate) const START_FAILURES: usize = 4;
 
-/// Why a process is not traced at all.
+/// Reason why a process is not traced at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
-    /// The area could not be created: no space, or no permission.
+pub(crate) enum StartFailure {
+    /// The area could not be created: not enough space, or no permission.
     NoArea = 0,
     /// The driver was not found among the loaded libraries.
     NoDriver = 1,
-    /// There was no room for code within reach of the driver.
-    NoRoom = 2,
+    /// No addresses for code are free within reach of the driver.
+    NoSpaceNearby = 2,
     /// The driver's code could not be made writable.
     Protected = 3,
 }
@@ -123,19 +124,19 @@ pub(crate) enum Refusal {
 /// State of a row in one process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RowState {
-    /// The row is not wanted, or the driver does not have the function.
+    /// The row is not wanted, or the library does not have the function.
     Absent = 0,
-    /// Calls are seen.
+    /// Calls are recorded.
     Wrapped = 1,
     /// Another row wraps the same address.
     Alias = 2,
     /// The first instructions cannot be moved.
     UnknownPrologue = 3,
-    /// The function is not part of the driver's library: another tool replaced it.
+    /// The function is outside of the library's code: another tool replaced it.
     Foreign = 4,
 }
 
-/// Positions of a ring; on cache lines of their own.
+/// A position in a ring, on its own cache line.
 #[repr(C, align(64))]
 pub(crate) struct Position(pub(crate) AtomicU64);
 
@@ -153,7 +154,7 @@ pub(crate) const RECORD_HEADER: usize = size_of::<RecordHeader>();
 /// The record can be read.
 pub(crate) const COMPLETE: u64 = 1 << 63;
 
-/// Records that could not be delivered, in the order of `struct vs_lost`.
+/// Lost records, in the order of `struct vs_lost`.
 #[repr(C)]
 pub(crate) struct Losses {
     pub(crate) allocations: AtomicU64,
@@ -166,47 +167,48 @@ pub(crate) struct Losses {
     pub(crate) stacks: AtomicU64,
     pub(crate) objects: AtomicU64,
     pub(crate) tensors: AtomicU64,
-    /// Sum of all of the above; changes last.
+    /// Sum of all of the above; updated last.
     pub(crate) total: AtomicU64,
 }
 
-/// The head of an area.
+/// The start of an area.
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) magic: u64,
-    pub(crate) layout: u32,
+    pub(crate) layout_version: u32,
     pub(crate) pid: u32,
-    /// Number of the area, which orders the programs of a process.
+    /// Number of the area. Its lowest 16 bits are the exec generation of records: like the kernel's
+    /// number, it changes with each exec.
     pub(crate) number: u32,
     pub(crate) uid: u32,
-    /// Start of the process in nanoseconds since boot.
+    /// Start time of the process, nanoseconds since boot.
     pub(crate) start: u64,
     /// Nonzero when everything above and the rows are valid.
     pub(crate) ready: AtomicU32,
-    /// Changes of `python`: odd while it is written.
+    /// Version of `python`: odd while it is written.
     pub(crate) python_version: AtomicU32,
     pub(crate) python: WirePython,
-    /// [`RowState`] by row. Those of PyTorch may change later.
+    /// [`RowState`] by row. Those of PyTorch can change later.
     pub(crate) rows: [AtomicU8; VS_MAX_HOOKS],
-    /// Address of the jump of each row that is wrapped; else 0.
+    /// Address of the jump of each wrapped row; else 0.
     pub(crate) jump_addresses: [u64; VS_MAX_HOOKS],
-    /// The jump's bytes, in the lowest bytes.
+    /// Code of the jumps, in the lowest bytes.
     pub(crate) jumps: [u64; VS_MAX_HOOKS],
     pub(crate) losses: Losses,
     pub(crate) records: Ring,
     pub(crate) stacks: Ring,
     /// Version of the known stacks: odd while the collector clears them.
     pub(crate) known_version: AtomicU32,
-    /// Bytes of the store that are used.
+    /// Used bytes of the store.
     pub(crate) known_used: AtomicU32,
-    /// First entry of each chain, as an offset into the store; 0: none.
+    /// Offset of the first entry of each chain in the store; 0: none.
     pub(crate) known_heads: [AtomicU32; KNOWN_HEADS],
 }
 
-/// Chains of known stacks; a power of two.
+/// Number of chains of known stacks; a power of two.
 pub(crate) const KNOWN_HEADS: usize = 2048;
 
-/// A known stack in the store, followed by `count` pairs of offset from sp and return address.
+/// A known stack in the store, followed by `count` slots: offset from sp and return address.
 #[repr(C)]
 pub(crate) struct KnownStack {
     pub(crate) ip: u64,
@@ -219,7 +221,7 @@ pub(crate) struct KnownStack {
     pub(crate) count: u16,
 }
 
-/// The chain of stacks that begin at a place.
+/// Returns the chain of the stacks with this innermost frame.
 pub(crate) const fn known_chain(ip: u64, sp: u64) -> usize {
     let hash = (ip ^ sp.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> 40) as usize & (KNOWN_HEADS - 1)
@@ -228,27 +230,27 @@ pub(crate) const fn known_chain(ip: u64, sp: u64) -> usize {
 /// Launches of one kernel or graph.
 #[repr(C)]
 pub(crate) struct LaunchEntry {
-    /// [`launch_key`] of what is launched; 0: free.
+    /// [`launch_key`] of the kernel or graph; 0: free.
     pub(crate) key: AtomicU64,
     pub(crate) sum: Launches,
 }
 
-/// Set in the key of a graph. Handles are addresses of user space, so the bit is free.
+/// Set in the key of a graph. Handles are user-space addresses, so the bit is free.
 pub(crate) const GRAPH_KEY: u64 = 1 << 63;
 
-/// Stands for a null handle in a key: no handle is odd.
+/// Key of a null handle: handles are never odd.
 pub(crate) const NULL_KEY: u64 = 1;
 
-/// Key of a kernel or graph in the table of launches.
+/// Returns the key of a kernel or graph in the table of launches.
 pub(crate) const fn launch_key(target: u64, is_graph: bool) -> u64 {
     let key = if target == 0 { NULL_KEY } else { target & !GRAPH_KEY };
     if is_graph { key | GRAPH_KEY } else { key }
 }
 
-/// Copies of one kind.
+/// Copies of one direction and mode.
 #[repr(C)]
 pub(crate) struct CopyEntry {
-    /// 0: free, 1: being set up, 2: in use.
+    /// 0: free, 1: being initialized, 2: in use.
     pub(crate) state: AtomicU32,
     pub(crate) direction: u8,
     pub(crate) asynchronous: u8,
@@ -258,7 +260,7 @@ pub(crate) struct CopyEntry {
     pub(crate) sum: Copies,
 }
 
-/// Entries of a set in the table of sent frame lists.
+/// Entries of a set in the table of sent lists of frames.
 pub(crate) const SENT_WAYS: usize = 8;
 
 /// Offsets of an area's parts.
@@ -268,14 +270,14 @@ pub(crate) struct Offsets {
     pub(crate) copies: usize,
     pub(crate) known_stacks: usize,
     pub(crate) sent_frames: usize,
-    /// Start of the rings; everything before is mapped once.
+    /// Start of the rings. Everything before them is mapped once, the rings twice in a row.
     pub(crate) records: usize,
     pub(crate) stacks: usize,
     pub(crate) end: usize,
 }
 
 impl Sizes {
-    /// Offsets of the parts of an area of these sizes.
+    /// Returns the offsets of the parts of an area.
     pub(crate) const fn offsets(&self) -> Offsets {
         let launches = size_of::<Header>().next_multiple_of(64);
         let copies = launches + self.launches as usize * size_of::<LaunchEntry>();
@@ -288,13 +290,13 @@ impl Sizes {
         Offsets { launches, copies, known_stacks, sent_frames, records, stacks, end }
     }
 
-    /// Whether rings and tables have sizes that the code can work with.
+    /// Returns whether the sizes of rings and tables are supported.
     pub(crate) const fn are_valid(&self) -> bool {
         const fn ring(bytes: u32) -> bool {
             bytes.is_power_of_two() && bytes as usize >= PAGE && bytes <= 1 << 30
         }
-        const fn table(entries: u32, most: u32) -> bool {
-            entries == 0 || (entries.is_power_of_two() && entries <= most)
+        const fn table(entries: u32, max: u32) -> bool {
+            entries == 0 || (entries.is_power_of_two() && entries <= max)
         }
         ring(self.record_ring)
             && (self.stack_ring == 0 || ring(self.stack_ring))

@@ -1,28 +1,29 @@
-//! A wrapped call: remembered at entry, recorded at return, by the rules of `call.h`.
+//! A wrapped call: kept at entry, recorded at return, as in `call.h`.
 
 use crate::area::{Row, TENSOR_ACTION};
-use crate::thread::{self, Inflight, Thread};
+use crate::stack::StackRef;
+use crate::thread::{self, InflightCall, ThreadState};
 use crate::wire::{
     Call, CallDescriptor, VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
-    VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY, VS_ACTION_GRAPH_LAUNCH,
-    VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_NAME, VS_ACTION_RECORD,
-    VS_ACTION_GET_NAME, VS_CALL, VS_CALL_DESCRIPTOR, VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE,
+    VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY, VS_ACTION_GET_NAME,
+    VS_ACTION_GRAPH_LAUNCH, VS_ACTION_LAUNCH, VS_ACTION_LAUNCH_CONFIG, VS_ACTION_NAME,
+    VS_ACTION_RECORD, VS_CALL, VS_CALL_DESCRIPTOR, VS_CAPTURE_ENDED, VS_CLASS_ALLOCATE,
     VS_CLASS_OBJECT, VS_CLASS_OTHER, VS_CONTEXT_KNOWN, VS_DESCRIPTOR, VS_INFLIGHT, VS_OBJECT,
     VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
-use crate::{copy, emit, graph, launch, loss, name, process, stack, start, tensor};
+use crate::{copy, emit, graph, kernel_name, launch, loss, process, stack, start, tensor};
 
-/// Result of a call that had no memory for the request: its arguments were valid.
+/// `CUDA_ERROR_OUT_OF_MEMORY`: the arguments of the call were valid.
 const OUT_OF_MEMORY: i32 = 2;
 
-/// Decides how a call continues.
+/// Handles the entry of a call. Returns how the wrapper continues: [`PASS`] or [`RETURN`].
 ///
 /// # Safety
 ///
 /// `frame` is the wrapper's.
 pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
-    // SAFETY: the wrapper's frame lives through the call, and is the calling thread's.
+    // SAFETY: the wrapper's frame outlives the call and belongs to the calling thread.
     let frame = unsafe { &mut *frame };
     frame.target = process::moved_entry(frame.hook);
     frame.stack_words = 0;
@@ -36,7 +37,9 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
     }
     match u32::from(row.hook.action) {
         VS_ACTION_LAUNCH | VS_ACTION_LAUNCH_CONFIG => launch::enter(frame, row),
-        VS_ACTION_GRAPH_LAUNCH if !process::counts_activity() && !graph::needs_graph_record() => PASS,
+        VS_ACTION_GRAPH_LAUNCH if !process::counts_activity() && !graph::needs_graph_record() => {
+            PASS
+        }
         _ => begin(frame, row),
     }
 }
@@ -44,10 +47,11 @@ pub(crate) unsafe extern "C" fn enter(frame: *mut Frame) -> u32 {
 fn begin(frame: &mut Frame, row: &Row) -> u32 {
     let action = u32::from(row.hook.action);
     let Some(thread) = thread::own() else {
-        loss::count_unseen(frame, &row.hook);
+        thread::call_dropped();
+        loss::count_dropped(frame, &row.hook);
         return PASS;
     };
-    // Some frameworks set the same context again and again: nothing changes, whatever the driver
+    // Some frameworks set the same context over and over: nothing changes, whatever the driver
     // returns.
     if action == VS_ACTION_CONTEXT_SET
         && thread.is_context_known()
@@ -56,7 +60,8 @@ fn begin(frame: &mut Frame, row: &Row) -> u32 {
         return PASS;
     }
     let sp = frame.sp();
-    // Calls that were left without returning (longjmp, exceptions) lie deeper in the stack.
+    // Remove calls that were left without returning (longjmp, exceptions): their stack pointers are
+    // below the current one.
     let mut level = thread.inflight as usize;
     while level > 0 && thread.calls[(level - 1) % VS_INFLIGHT].sp <= sp {
         level -= 1;
@@ -69,10 +74,10 @@ fn begin(frame: &mut Frame, row: &Row) -> u32 {
         if (VS_ACTION_CONTEXT_SET..=VS_ACTION_CONTEXT_DESTROY).contains(&action) {
             thread.set_contexts_unknown();
         }
-        loss::count_unseen(frame, &row.hook);
+        loss::count_dropped(frame, &row.hook);
         return PASS;
     }
-    thread.calls[level % VS_INFLIGHT] = Inflight { sp, hook: frame.hook };
+    thread.calls[level % VS_INFLIGHT] = InflightCall { sp, hook: frame.hook };
     thread.inflight = level as u32 + 1;
     frame.level = level as u64;
     frame.set_stack_words(row.stack_words);
@@ -80,10 +85,10 @@ fn begin(frame: &mut Frame, row: &Row) -> u32 {
     RETURN
 }
 
-/// Whether a hooked function that another one calls is a detail of it: only the outer one counts.
-/// Calls inside of one that concerns contexts are not, and what makes or destroys an object has only
-/// objects as its details.
-fn is_nested(thread: &Thread, inner: &WireHook) -> bool {
+/// Returns whether a call is an implementation detail of the hooked call around it, which alone
+/// counts. Calls inside context calls do count; calls that create or destroy an object only hide
+/// inner calls that do so too.
+fn is_nested(thread: &ThreadState, inner: &WireHook) -> bool {
     let outer = thread.inflight as usize;
     if outer == 0 {
         return false;
@@ -96,7 +101,7 @@ fn is_nested(thread: &Thread, inner: &WireHook) -> bool {
     !matches!(u32::from(outer.loss_class), VS_CLASS_OTHER | VS_CLASS_OBJECT)
 }
 
-/// Records a call that returned.
+/// Handles the return of a call.
 ///
 /// # Safety
 ///
@@ -104,7 +109,7 @@ fn is_nested(thread: &Thread, inner: &WireHook) -> bool {
 pub(crate) unsafe extern "C" fn leave(frame: *mut Frame) {
     // SAFETY: as in `enter`.
     let frame = unsafe { &mut *frame };
-    // A fork inside the call: the child has no state of it.
+    // The call forked: the child has no state of it.
     if !process::is_running() {
         return;
     }
@@ -125,7 +130,7 @@ pub(crate) unsafe extern "C" fn leave(frame: *mut Frame) {
     }
 }
 
-fn end(frame: &Frame, thread: &mut Thread, hook: &WireHook, result: i32) {
+fn end(frame: &Frame, thread: &mut ThreadState, hook: &WireHook, result: i32) {
     let action = u32::from(hook.action);
     if process::counts_activity() && end_activity(frame, thread, hook, result) {
         return;
@@ -135,18 +140,18 @@ fn end(frame: &Frame, thread: &mut Thread, hook: &WireHook, result: i32) {
         || action >= VS_ACTION_CAPTURE_BEGIN
     {
         graph::apply(hook, frame.args[0], result, thread.tid);
-        let takes_stack = u32::from(hook.loss_class) == VS_CLASS_ALLOCATE
+        let has_stack = u32::from(hook.loss_class) == VS_CLASS_ALLOCATE
             || u32::from(hook.flags) & VS_WITH_STACK != 0;
-        let taken = if takes_stack { stack::take(frame, thread) } else { stack::Taken::NONE };
-        out = record(frame, thread, hook, result, &taken);
+        let stack = if has_stack { stack::capture(frame, thread) } else { StackRef::NONE };
+        out = record(frame, thread, hook, result, &stack);
     }
     if result == 0 {
         thread.apply_context(action, frame.args[0], out);
     }
 }
 
-/// Handles calls about work instead of memory. True when no record is needed.
-fn end_activity(frame: &Frame, thread: &Thread, hook: &WireHook, result: i32) -> bool {
+/// Handles launches, copies and kernel names. Returns whether no record is needed.
+fn end_activity(frame: &Frame, thread: &ThreadState, hook: &WireHook, result: i32) -> bool {
     match u32::from(hook.action) {
         VS_ACTION_GRAPH_LAUNCH => {
             launch::count_graph(frame.args[0], result);
@@ -164,19 +169,19 @@ fn end_activity(frame: &Frame, thread: &Thread, hook: &WireHook, result: i32) ->
     }
 }
 
-/// Writes the record of a call. Returns the first out value.
+/// Writes the record of a call. Returns its first out value.
 fn record(
     frame: &Frame,
-    thread: &Thread,
+    thread: &ThreadState,
     hook: &WireHook,
     result: i32,
-    taken: &stack::Taken,
+    stack: &StackRef,
 ) -> u64 {
-    let mut flags = taken.flags;
+    let mut flags = stack.flags;
     let mut outs = [0; 2];
     if result == 0 {
-        for (which, value) in outs.iter_mut().enumerate() {
-            *value = loss::out_value(frame, hook, which).unwrap_or(0);
+        for (index, value) in outs.iter_mut().enumerate() {
+            *value = loss::read_out(frame, hook, index).unwrap_or(0);
         }
     }
     if u32::from(hook.action) == VS_ACTION_CAPTURE_END && graph::capture_ended(result) {
@@ -197,21 +202,21 @@ fn record(
         outs,
         device: -1,
         flags,
-        stack: taken.stack,
-        python: taken.python,
+        stack: stack.stack,
+        python: stack.python,
     };
     let written = if has_descriptor {
-        emit::write(&described(frame, hook, call))
+        emit::write(&with_descriptor(frame, hook, call))
     } else {
         emit::write(&call)
     };
     if !written {
-        lose(frame, hook, result, outs[0]);
+        count_lost(frame, hook, result, outs[0]);
     }
     outs[0]
 }
 
-fn lose(frame: &Frame, hook: &WireHook, result: i32, out: u64) {
+fn count_lost(frame: &Frame, hook: &WireHook, result: i32, out: u64) {
     if result != 0 {
         loss::count_call(hook, 0, result);
         return;
@@ -222,14 +227,14 @@ fn lose(frame: &Frame, hook: &WireHook, result: i32, out: u64) {
     }
 }
 
-/// Adds the structure that the program handed to the driver. It is read only where the driver has
-/// accepted it: a call that fails for another reason may have had a wild pointer.
-fn described(frame: &Frame, hook: &WireHook, mut call: Call) -> CallDescriptor {
+/// Adds the structure that the program passed to the driver. It is read only if the driver accepted
+/// it: a call that failed for another reason may have had an invalid pointer.
+fn with_descriptor(frame: &Frame, hook: &WireHook, mut call: Call) -> CallDescriptor {
     let mut descriptor = [0_u8; VS_DESCRIPTOR];
     let from = frame.argument(hook.descriptor_argument);
     let bytes = usize::from(hook.descriptor_bytes).min(VS_DESCRIPTOR);
     if from != 0 && matches!(call.head.result, 0 | OUT_OF_MEMORY) {
-        // SAFETY: the driver read at least that much of the structure in this call.
+        // SAFETY: the driver read at least these bytes of the structure in this call.
         unsafe {
             std::ptr::copy_nonoverlapping(from as *const u8, descriptor.as_mut_ptr(), bytes);
         }

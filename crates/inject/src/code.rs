@@ -3,39 +3,39 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::patch::{JUMP, MOVED_MAX, Moved, Unmovable, distance, move_entry};
+use crate::patch::{JUMP, MAX_MOVED, Moved, Unmovable, distance, move_entry};
 use crate::wrapper;
 
 const PAGE: u64 = 4096;
-/// How far from the driver's code the memory may be: a 32-bit jump reaches 2 GiB, also into data
-/// next to the code.
-const REACH: u64 = 1 << 30;
+/// Maximum distance from the driver's code: a 32-bit jump reaches 2 GiB, and moved instructions
+/// access data next to the code.
+const MAX_DISTANCE: u64 = 1 << 30;
 /// `jmp *0(%rip)` and the address.
 const LONG_JUMP: usize = 14;
 /// `mov $hook, %r11d` and a long jump.
 const STUB: usize = 6 + LONG_JUMP;
-/// Bytes that undo pushes, at most.
-const UNDO: usize = 16;
-/// Bytes of code for one function.
-const SPACE: usize = (MOVED_MAX + LONG_JUMP + UNDO + STUB).next_multiple_of(16);
+/// Maximum size of the code that undoes pushes.
+const MAX_UNDO: usize = 16;
+/// Size of the code for one function.
+const FUNCTION_BYTES: usize = (MAX_MOVED + LONG_JUMP + MAX_UNDO + STUB).next_multiple_of(16);
 
-/// Memory for moved entries and stubs.
-pub(crate) struct Near {
+/// Memory for moved entries and stubs within reach of a library.
+pub(crate) struct NearbyCode {
     start: u64,
     bytes: u64,
     used: u64,
 }
 
 /// A function that is ready to be patched.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedFunction {
     address: u64,
     /// Bytes before the jump.
     offset: usize,
     jump: [u8; JUMP],
 }
 
-impl Prepared {
-    /// Address of the jump, and its bytes in the lowest bytes.
+impl PreparedFunction {
+    /// Returns the address of the jump, and its code in the lowest bytes.
     pub(crate) fn jump(&self) -> (u64, u64) {
         let mut bytes = [0; 8];
         bytes[..JUMP].copy_from_slice(&self.jump);
@@ -48,46 +48,46 @@ impl Prepared {
     ///
     /// The first 8 bytes of the function are writable.
     unsafe fn write(&self) {
-        // SAFETY: aligned and writable, as the caller says.
+        // SAFETY: aligned and writable, as the caller guarantees.
         let entry = unsafe { &*(self.address as *const AtomicU64) };
         let mut bytes = entry.load(Ordering::Relaxed).to_le_bytes();
         for (to, from) in bytes.iter_mut().skip(self.offset).zip(self.jump) {
             *to = from;
         }
-        // In one go, so a thread that enters sees the old or the new code.
+        // One write, so a thread that enters sees either the old or the new code.
         entry.store(u64::from_le_bytes(bytes), Ordering::SeqCst);
     }
 }
 
-impl Near {
-    /// Memory for `functions` functions near the code from `low` to `high`.
+impl NearbyCode {
+    /// Reserves memory for this many functions near the code from `low` to `high`.
     pub(crate) fn reserve(low: u64, high: u64, functions: usize) -> Option<Self> {
-        let bytes = ((functions * SPACE) as u64).next_multiple_of(PAGE);
+        let bytes = ((functions * FUNCTION_BYTES) as u64).next_multiple_of(PAGE);
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         gaps(&maps, low, high, bytes).into_iter().find_map(|start| {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: never replaces a mapping.
+            // SAFETY: never replaces an existing mapping.
             let memory =
                 unsafe { libc::mmap(start as *mut c_void, bytes as usize, access, flags, -1, 0) };
-            // Kernels before 4.17 take the address for a hint.
-            let is_there = memory as u64 == start;
-            if !is_there && memory != libc::MAP_FAILED {
-                // SAFETY: the mapping was made just now.
+            // For kernels before 4.17 the address is only a hint.
+            let is_exact = memory as u64 == start;
+            if !is_exact && memory != libc::MAP_FAILED {
+                // SAFETY: the mapping was just created.
                 unsafe { libc::munmap(memory, bytes as usize) };
             }
-            is_there.then_some(Self { start, bytes, used: 0 })
+            is_exact.then_some(Self { start, bytes, used: 0 })
         })
     }
 
-    /// Writes the moved entry and the stub of a function. Returns what the function's entry becomes,
+    /// Writes the moved entry and the stub of a function. Returns the function with its new entry,
     /// and the address of the moved entry.
     pub(crate) fn prepare(
         &mut self,
         hook: usize,
         code: &[u8],
         address: u64,
-    ) -> Result<(Prepared, u64), Unmovable> {
+    ) -> Result<(PreparedFunction, u64), Unmovable> {
         let at = self.start + self.used;
         let Moved { code: mut bytes, length, is_final, offset, undo } =
             move_entry(code, address, at)?;
@@ -104,16 +104,16 @@ impl Near {
         jump[1..].copy_from_slice(&reach.to_le_bytes());
         let space = (bytes.len() as u64).next_multiple_of(16);
         if self.used + space > self.bytes || !address.is_multiple_of(8) || offset + JUMP > 8 {
-            // Only 8 aligned bytes can be written in one go.
+            // Only 8 aligned bytes can be written at once.
             return Err(Unmovable::Unknown);
         }
-        // SAFETY: the reserved memory has room, and no other code uses it.
+        // SAFETY: the reserved memory has space, and no other code uses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
         self.used += space;
-        Ok((Prepared { address, offset, jump }, at))
+        Ok((PreparedFunction { address, offset, jump }, at))
     }
 
-    /// Makes the memory executable, and no longer writable.
+    /// Makes the memory executable and read-only.
     pub(crate) fn seal(&self) -> bool {
         protect(self.start, self.bytes, libc::PROT_READ | libc::PROT_EXEC)
     }
@@ -126,17 +126,17 @@ fn long_jump(target: u64) -> [u8; LONG_JUMP] {
 }
 
 fn protect(start: u64, bytes: u64, access: i32) -> bool {
-    // SAFETY: changes the access of whole pages that the caller names.
+    // SAFETY: changes the protection of whole pages that the caller owns or patches.
     unsafe { libc::mprotect(start as *mut c_void, bytes as usize, access) == 0 }
 }
 
-/// Writes the jumps. False, and nothing changed, where the code cannot be made writable.
-pub(crate) fn patch(functions: &[Prepared]) -> bool {
+/// Writes the jumps. Returns false, without any change, if the code cannot be made writable.
+pub(crate) fn patch(functions: &[PreparedFunction]) -> bool {
     let Some(low) = functions.iter().map(|function| function.address).min() else { return true };
     let Some(high) = functions.iter().map(|function| function.address).max() else { return true };
     let start = low / PAGE * PAGE;
     let bytes = (high + 8).next_multiple_of(PAGE) - start;
-    // Other threads may run the driver's code: it stays executable.
+    // The code stays executable: other threads may run it.
     if !protect(start, bytes, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) {
         return false;
     }
@@ -149,7 +149,7 @@ pub(crate) fn patch(functions: &[Prepared]) -> bool {
     true
 }
 
-/// Addresses for `bytes` bytes within reach of the code, nearest first.
+/// Returns free addresses for `bytes` bytes within reach of the code, nearest first.
 fn gaps(maps: &str, low: u64, high: u64, bytes: u64) -> Vec<u64> {
     let range = |line: &str| {
         let (start, end) = line.split_whitespace().next()?.split_once('-')?;
@@ -165,8 +165,8 @@ fn gaps(maps: &str, low: u64, high: u64, bytes: u64) -> Vec<u64> {
         before = end;
     }
     let reaches = |start: &u64| {
-        start.abs_diff(high).max(start.abs_diff(low)) < REACH
-            && (start + bytes).abs_diff(low) < REACH
+        start.abs_diff(high).max(start.abs_diff(low)) < MAX_DISTANCE
+            && (start + bytes).abs_diff(low) < MAX_DISTANCE
     };
     found.retain(reaches);
     found.sort_by_key(|start| start.abs_diff(low));
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_within_reach_come_nearest_first() {
+    fn gaps_within_reach_are_sorted_by_distance() {
         let maps = "\
 00400000-00500000 r-xp 00000000 00:00 0 program
 7f0000000000-7f0000100000 r-xp 00000000 00:00 0 far below

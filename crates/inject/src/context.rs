@@ -1,9 +1,9 @@
-//! The context stack of each thread, by the rules of `context.h`.
+//! The context stack of each thread, as in `context.h`.
 //!
-//! The driver's stack has no limit. The levels at the top are kept, and the number of all levels:
-//! pops below the kept levels make the context unknown until the thread sets or pushes one.
+//! The driver's stack has no limit. The topmost levels and the depth are kept. Pops below the kept
+//! levels make the context unknown until the thread sets or pushes one, or has popped everything.
 
-use crate::thread::Thread;
+use crate::thread::ThreadState;
 use crate::wire::{
     VS_ACTION_CONTEXT_CREATE, VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_POP,
     VS_ACTION_CONTEXT_PUSH, VS_ACTION_CONTEXT_SET, VS_CONTEXTS,
@@ -11,12 +11,13 @@ use crate::wire::{
 
 const MASK: usize = VS_CONTEXTS - 1;
 
-impl Thread {
+impl ThreadState {
+    /// Returns whether the current context is known; it may be none.
     pub(crate) const fn is_context_known(&self) -> bool {
         self.known > 0 || (self.depth == 0 && self.from_empty)
     }
 
-    /// The current context; 0 where there is none, or where it is not known.
+    /// Returns the current context; 0 if none is set or it is unknown.
     pub(crate) const fn context(&self) -> u64 {
         if self.known == 0 {
             return 0;
@@ -35,7 +36,7 @@ impl Thread {
         self.known = self.known.saturating_sub(1);
     }
 
-    /// Something happened to the stack that was not seen.
+    /// Makes the stack unknown, after a change that was not seen.
     pub(crate) const fn set_contexts_unknown(&mut self) {
         (self.depth, self.known, self.from_empty) = (0, 0, false);
     }
@@ -51,7 +52,7 @@ impl Thread {
         }
     }
 
-    /// A destroyed context is popped where it is the current one. Other levels keep it.
+    /// A destroyed context is popped if it is the current one; other levels keep it.
     const fn destroy(&mut self, context: u64) {
         if !self.is_context_known() {
             self.set_contexts_unknown();
@@ -60,13 +61,14 @@ impl Thread {
         }
     }
 
-    /// Follows a successful call. `out`: its first out value.
+    /// Applies a successful call. `out`: its first out value.
     pub(crate) fn apply_context(&mut self, action: u32, argument: u64, out: u64) {
         match action {
             VS_ACTION_CONTEXT_SET => self.set(argument),
             VS_ACTION_CONTEXT_PUSH => self.push(argument),
             VS_ACTION_CONTEXT_POP => self.pop(),
             VS_ACTION_CONTEXT_CREATE if out != 0 => self.push(out),
+            // The new context could not be read.
             VS_ACTION_CONTEXT_CREATE => self.set_contexts_unknown(),
             VS_ACTION_CONTEXT_DESTROY => self.destroy(argument),
             _ => {}

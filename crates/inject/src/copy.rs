@@ -1,12 +1,13 @@
-//! Copies and fills, added up by direction and mode, by the rules of `copy.h`.
+//! Copies and memsets, counted by direction and mode as in `copy.h`.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::area::CopyEntry;
+use crate::graph::Captured;
 use crate::thread::Thread;
 use crate::wire::{
-    Copies, VS_ARRAY, VS_BANDWIDTHS, VS_MEASURE_3D, VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_NONE,
-    VS_D2D, VS_H2H, VS_PEER, VS_H2D, VS_D2H, VS_UNIFIED, WireHook,
+    Copies, VS_ARRAY, VS_BANDWIDTHS, VS_D2D, VS_D2H, VS_H2D, VS_H2H, VS_MEASURE_3D,
+    VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_NONE, VS_PEER, VS_UNIFIED, WireHook,
 };
 use crate::wrapper::Frame;
 use crate::{emit, graph, loss, process};
@@ -15,19 +16,20 @@ const MEMORY_HOST: u32 = 1;
 const MEMORY_ARRAY: u32 = 3;
 const MEMORY_UNIFIED: u32 = 4;
 
-/// Parts of a batch that are added up; parts beyond count as lost.
+/// Copies of a batch that are read; further ones count as lost.
 const BATCH: u64 = 64;
-/// Pointers within 2 MiB are to the same kind of memory.
+/// Pointers into the same region (2 MiB) point to the same kind of memory.
 const REGION_LOG2: u32 = 21;
 /// Entries of the table that are tried for a key.
 const PROBES: usize = 64;
-/// Rounds in which an entry that another thread sets up is waited for.
+/// Maximum rounds of waiting for an entry that another thread initializes.
 const SPINS: u32 = 1000;
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const USED: u32 = 2;
 
+/// One copy.
 struct Part {
     bytes: u64,
     nanos: u64,
@@ -37,18 +39,22 @@ struct Part {
     asynchronous: bool,
 }
 
-/// A word of a structure that the driver read in this call and accepted.
+/// Reads a word of a structure that the driver read in this call and accepted.
 fn word(address: u64) -> u64 {
     // SAFETY: the call succeeded, so the driver could read it.
     unsafe { (address as *const u64).read_unaligned() }
 }
 
-/// Adds up a copy that succeeded.
+/// Counts a copy that succeeded.
 pub(crate) fn count(frame: &Frame, thread: &Thread, hook: &WireHook) {
     let asynchronous = hook.asynchronous != 0;
-    // Recorded into a graph: nothing is copied yet.
-    if asynchronous && graph::is_captured(frame.argument(hook.stream_argument), || thread.tid) {
-        return;
+    // Captured into a graph: nothing is copied yet.
+    if asynchronous {
+        match graph::captured_as(frame.argument(hook.stream_argument), || thread.tid) {
+            Captured::No => {}
+            Captured::Yes => return,
+            Captured::Maybe => return loss::count_copies(1),
+        }
     }
     let measure = u32::from(hook.measure);
     if measure == VS_MEASURE_BATCH {
@@ -68,14 +74,17 @@ pub(crate) fn count(frame: &Frame, thread: &Thread, hook: &WireHook) {
         if usize::from(hook.size_factor) != VS_NONE {
             part.bytes = part.bytes.wrapping_mul(frame.argument(hook.size_factor));
         }
-    } else if frame.args[0] != 0 {
-        describe(&mut part, frame.args[0], measure == VS_MEASURE_3D);
+    } else if frame.args[0] == 0 {
+        return loss::count_copies(1);
+    } else {
+        read_descriptor(&mut part, frame.args[0], measure == VS_MEASURE_3D);
     }
     add(&part);
 }
 
-/// `CUDA_MEMCPY2D` and `CUDA_MEMCPY3D`: each side is the memory type, then host and device pointers.
-fn describe(part: &mut Part, pointer: u64, is_deep: bool) {
+/// Reads `CUDA_MEMCPY2D` or `CUDA_MEMCPY3D`, whose sides have the memory type, then a host pointer
+/// and a device pointer.
+fn read_descriptor(part: &mut Part, pointer: u64, is_deep: bool) {
     let [source, target, extent] =
         if is_deep { [32, 120, 176] } else { [16, 72, 112] }.map(|offset| pointer + offset);
     let (from, to) = (word(source) as u32, word(target) as u32);
@@ -86,11 +95,12 @@ fn describe(part: &mut Part, pointer: u64, is_deep: bool) {
     let side = |side: u64, kind: u32| word(side + if kind == MEMORY_HOST { 8 } else { 16 });
     (part.from, part.to) = (side(source, from), side(target, to));
     if part.direction != VS_PEER {
-        part.direction = direction(from, to);
+        part.direction = direction_between(from, to);
     }
 }
 
-const fn direction(from: u32, to: u32) -> u32 {
+/// Returns the direction of a copy between two memory types.
+const fn direction_between(from: u32, to: u32) -> u32 {
     match (from, to) {
         (MEMORY_ARRAY, _) | (_, MEMORY_ARRAY) => VS_ARRAY,
         (MEMORY_UNIFIED, _) | (_, MEMORY_UNIFIED) => VS_UNIFIED,
@@ -101,9 +111,12 @@ const fn direction(from: u32, to: u32) -> u32 {
     }
 }
 
-/// Each part of a batch is a copy of its own.
+/// Counts each copy of a batch.
 fn count_batch(frame: &Frame) {
     let [targets, sources, sizes, count, ..] = frame.args;
+    if [targets, sources, sizes].contains(&0) {
+        return loss::count_copies(count);
+    }
     for index in 0..count.min(BATCH) {
         let at = |list: u64| word(list + index * 8);
         let (to, from, bytes) = (at(targets), at(sources), at(sizes));
@@ -122,14 +135,14 @@ fn counter(field: *mut u64) -> &'static AtomicU64 {
 
 fn add(part: &Part) {
     let Some(sum) = find(part) else { return loss::count_copies(1) };
-    // SAFETY: fields of an entry of the table. The pointers are an example: any pair will do.
+    // SAFETY: fields of an entry of the table.
     unsafe {
         counter(&raw mut (*sum).to).store(part.to, Ordering::Relaxed);
         counter(&raw mut (*sum).from).store(part.from, Ordering::Relaxed);
         counter(&raw mut (*sum).bytes).fetch_add(part.bytes, Ordering::Relaxed);
         if !part.asynchronous {
             counter(&raw mut (*sum).nanos).fetch_add(part.nanos, Ordering::Relaxed);
-            let class = bandwidth(part.bytes, part.nanos) % VS_BANDWIDTHS;
+            let class = bandwidth_class(part.bytes, part.nanos) % VS_BANDWIDTHS;
             let classes = (&raw mut (*sum).bandwidths).cast::<u64>();
             counter(classes.add(class)).fetch_add(1, Ordering::Relaxed);
         }
@@ -137,18 +150,19 @@ fn add(part: &Part) {
     }
 }
 
+/// Returns the counters of a copy; `None` if the table is full.
 fn find(part: &Part) -> Option<*mut Copies> {
     let (area, entries) = (process::area()?, process::control()?.sizes.copies as usize);
     if entries == 0 {
         return None;
     }
     let is_unified = part.direction == VS_UNIFIED;
-    let near = |pointer: u64| if is_unified { (pointer >> REGION_LOG2) + 1 } else { 0 };
-    let (to, from) = (near(part.to), near(part.from));
+    let region = |pointer: u64| if is_unified { (pointer >> REGION_LOG2) + 1 } else { 0 };
+    let (to, from) = (region(part.to), region(part.from));
     let (direction, asynchronous) = (part.direction as u8, u8::from(part.asynchronous));
     let kind = u64::from(direction) << 1 | u64::from(asynchronous);
     let hash = (to ^ from.rotate_left(24) ^ kind << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // SAFETY: the table lies there in every area.
+    // SAFETY: every area has the table at this offset.
     let table = unsafe { area.base.add(process::offsets()?.copies) }.cast::<CopyEntry>();
     for probe in 0..PROBES.min(entries) {
         let index = ((hash >> 20) as usize).wrapping_add(probe) & (entries - 1);
@@ -157,7 +171,7 @@ fn find(part: &Part) -> Option<*mut Copies> {
         // SAFETY: the entry is in the mapped table.
         let state = unsafe { &(*entry).state };
         if state.compare_exchange(FREE, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            // SAFETY: the state makes this thread the only one that uses the key.
+            // SAFETY: the state makes this thread the only one that writes the key.
             unsafe {
                 (*entry).direction = direction;
                 (*entry).asynchronous = asynchronous;
@@ -168,7 +182,7 @@ fn find(part: &Part) -> Option<*mut Copies> {
         } else if !is_set_up(state) {
             return None;
         }
-        // SAFETY: the key does not change any more.
+        // SAFETY: the key of an entry in use never changes.
         let is_same = unsafe {
             (*entry).direction == direction
                 && (*entry).asynchronous == asynchronous
@@ -183,6 +197,7 @@ fn find(part: &Part) -> Option<*mut Copies> {
     None
 }
 
+/// Waits until another thread has initialized an entry. Returns false if it takes too long.
 fn is_set_up(state: &AtomicU32) -> bool {
     (0..SPINS).any(|_| {
         std::hint::spin_loop();
@@ -190,8 +205,9 @@ fn is_set_up(state: &AtomicU32) -> bool {
     })
 }
 
-/// log2 in quarters, as `bandwidth_of` of the engine has it: 0 below 1 KiB/s.
-fn bandwidth(bytes: u64, nanos: u64) -> usize {
+/// Returns the bandwidth class, quarters of a log2 as in `bandwidth_of` of the engine; 0 below 1
+/// KiB/s.
+fn bandwidth_class(bytes: u64, nanos: u64) -> usize {
     let nanos = nanos.max(1);
     let rate = if bytes < 1 << 34 {
         bytes.wrapping_mul(1_000_000_000) / nanos

@@ -1,24 +1,24 @@
-//! Records into the shared ring.
+//! Writes records into the shared ring.
 
 use std::sync::atomic::Ordering;
 
 use crate::area::{COMPLETE, RECORD_HEADER, RecordHeader, Ring};
 use crate::loss;
-use crate::process::{self, Data};
+use crate::process::{self, RingData};
 use crate::wire::{Head, ThreadName, VS_CLASS_OTHER};
 
-/// Nanoseconds of the monotonic clock, which the kernel's probes also use.
+/// Returns the nanoseconds of the monotonic clock, which the probes also use.
 #[inline]
 pub(crate) fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: time is writable. The C library reads the clock without a system call where it can.
+    // SAFETY: time is writable. The C library reads the clock without a system call if it can.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// Bytes from a record to those that are fetched ahead: about four records.
+/// Distance of prefetched bytes from a record: about four records.
 const PREFETCH_DISTANCE: usize = 512;
-/// Cache lines that are fetched ahead; a record has two or three.
+/// Prefetched cache lines; a record has two or three.
 const PREFETCHED_LINES: usize = 3;
 
 /// Space for a record, not yet visible to the collector.
@@ -28,7 +28,7 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// The record's bytes, behind its header.
+    /// Returns the record's bytes, which follow its header.
     pub(crate) const fn data(&self) -> *mut u8 {
         // SAFETY: the header is followed by the record, in the same reservation.
         unsafe { self.header.cast::<u8>().cast_mut().add(RECORD_HEADER) }
@@ -41,13 +41,13 @@ impl Reserved {
     }
 }
 
-/// Reserves space in a ring; `None` where it is full.
+/// Reserves space in a ring; `None` if it is full.
 #[inline]
-pub(crate) fn reserve(ring: &Ring, data: Data, bytes: usize) -> Option<Reserved> {
+pub(crate) fn reserve(ring: &Ring, data: RingData, bytes: usize) -> Option<Reserved> {
     let space = (bytes + RECORD_HEADER).next_multiple_of(8) as u64;
     let mut head = ring.head.0.load(Ordering::Relaxed);
     loop {
-        // Zeroes of the collector must be visible before the space is written again.
+        // The collector's zeroes must be visible before the space is written again.
         let tail = ring.tail.0.load(Ordering::Acquire);
         if head.wrapping_sub(tail).wrapping_add(space) > data.size {
             return None;
@@ -66,13 +66,13 @@ pub(crate) fn reserve(ring: &Ring, data: Data, bytes: usize) -> Option<Reserved>
     let header = unsafe { data.start.add(offset) } as *const RecordHeader;
     let reserved = Reserved { header, bytes: bytes as u64 };
     prefetch(data, offset);
-    // A collector that finds the process dead knows how much to skip.
+    // If the process dies here, the collector knows how many bytes to skip.
     // SAFETY: the header is 8-byte aligned, as all sizes are.
     unsafe { (*header).store(reserved.bytes, Ordering::Relaxed) };
     Some(reserved)
 }
 
-/// Wakes the collector where it sleeps: a system call, at most once each time that it sleeps.
+/// Wakes the collector if it sleeps: a system call, at most once each time that it sleeps.
 pub(crate) fn wake() {
     let Some(control) = process::control() else { return };
     if control.is_waiting.load(Ordering::Relaxed) == 0
@@ -81,7 +81,7 @@ pub(crate) fn wake() {
         return;
     }
     control.wakes.fetch_add(1, Ordering::Release);
-    // SAFETY: the word is in the mapped control file. The program must not see an error of ours.
+    // SAFETY: the word is in the mapped control file. The program's error number is restored.
     unsafe {
         let errno = *libc::__errno_location();
         let word = (&raw const control.wakes).cast::<u32>();
@@ -90,10 +90,10 @@ pub(crate) fn wake() {
     }
 }
 
-/// Fetches the cache lines of records to come: the collector's core has them, and a record that
-/// waits for them costs as much as all the rest.
+/// Prefetches the cache lines of the next records: the collector's core has them, and waiting for
+/// them would double the cost of a record.
 #[inline]
-fn prefetch(data: Data, offset: usize) {
+fn prefetch(data: RingData, offset: usize) {
     for line in 0..PREFETCHED_LINES {
         // SAFETY: the address is in the second of the two mappings at the latest; the instruction
         // has no effect but on caches.
@@ -108,13 +108,13 @@ fn prefetch(data: Data, offset: usize) {
     }
 }
 
-/// The first fields of a record.
+/// Returns the head of a record.
 pub(crate) fn head(kind: u32, tid: u32) -> Head {
     let pid = process::pid();
     Head { kind: kind as u16, hook: 0, result: 0, pid, tid, at: now() }
 }
 
-/// Writes one structure as a record. False where the ring is full.
+/// Writes one structure as a record. Returns false if the ring is full.
 #[inline]
 pub(crate) fn write<T: Copy>(record: &T) -> bool {
     let Some(area) = process::area() else { return false };
@@ -127,15 +127,15 @@ pub(crate) fn write<T: Copy>(record: &T) -> bool {
     true
 }
 
-/// A record that is nothing but its head.
+/// Writes a record that consists of a head only.
 pub(crate) fn lifecycle(tid: u32, kind: u32) {
     if !write(&head(kind, tid)) {
         loss::count(VS_CLASS_OTHER, 0, 0);
     }
 }
 
-/// A thread's name.
+/// Writes the name of a thread.
 pub(crate) fn thread_name(tid: u32, kind: u32, name: [u8; 16]) {
-    // A name that does not fit is not a loss: the collector can look it up.
+    // A lost name does not count as lost: no total depends on it.
     let _ = write(&ThreadName { head: head(kind, tid), name });
 }

@@ -1,4 +1,4 @@
-//! Streams that capture, and whether graphs have memory nodes, by the rules of `graph.h`.
+//! Capturing streams, and whether graphs have memory nodes, as in `graph.h`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -9,20 +9,30 @@ use crate::wire::{
     VS_CLASS_LAUNCH, VS_ENDS_CONTEXT, VS_STREAM_ORDERED, WireHook,
 };
 
-/// Handles up to this one are default streams. Captures of them belong to a thread.
+/// Highest handle of a default stream. Those that can capture are per thread.
 const LAST_DEFAULT_STREAM: u64 = 2;
 
-/// Streams that can capture at the same time.
+/// Maximum number of streams that capture at the same time.
 const MAX_CAPTURES: usize = 256;
 
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const USED: u32 = 2;
 
-/// A stream that captures.
+/// Whether a call on a stream becomes a graph node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Captured {
+    No,
+    Yes,
+    /// The calling thread captures another stream, which this one may have joined: streams join by
+    /// waiting for an event, and those calls are too frequent to trace.
+    Maybe,
+}
+
+/// A capturing stream.
 struct Capture {
     state: AtomicU32,
-    /// Thread that began it.
+    /// Thread that began the capture.
     thread: AtomicU32,
     /// Thread of a default stream; else 0.
     owner: AtomicU32,
@@ -38,19 +48,20 @@ static CAPTURES: [Capture; MAX_CAPTURES] = [const {
     }
 }; MAX_CAPTURES];
 
-/// Captures under way; while there are none, launches need not look.
+/// Number of capturing streams; while it is 0, launches skip the search.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Some graph has memory nodes, so launches of graphs matter to memory.
+/// Some graph has memory nodes, so graph launches are recorded.
 static HAS_MEMORY: AtomicBool = AtomicBool::new(false);
 
-/// Whether launches of graphs need a record.
+/// Returns whether graph launches need a record.
 pub(crate) fn needs_graph_record() -> bool {
     HAS_MEMORY.load(Ordering::Relaxed)
 }
 
-/// Whether a call that should end a capture has ended it: the driver does so whether it returns the
-/// graph or an error about captures, except that error 903 is about a stream without a capture.
+/// Returns whether `cuStreamEndCapture` has ended the capture. The driver ends it both when it
+/// returns the graph and when it returns a capture error; but 903 means that no capture began on
+/// the stream.
 pub(crate) const fn capture_ended(result: i32) -> bool {
     result == 0 || (result >= 900 && result <= 908 && result != 903)
 }
@@ -66,6 +77,10 @@ impl Capture {
             && self.owner.load(Ordering::Relaxed) == owner
     }
 
+    fn is_begun_by(&self, tid: u32) -> bool {
+        self.state.load(Ordering::Acquire) == USED && self.thread.load(Ordering::Relaxed) == tid
+    }
+
     fn end(&self) {
         let used = self.state.compare_exchange(USED, FREE, Ordering::AcqRel, Ordering::Relaxed);
         if used.is_ok() {
@@ -78,7 +93,7 @@ fn find(stream: u64, owner: u32) -> Option<&'static Capture> {
     CAPTURES.iter().find(|capture| capture.is(stream, owner))
 }
 
-fn begin(stream: u64, tid: u32) {
+fn capture_begin(stream: u64, tid: u32) {
     let owner = owner(stream, tid);
     if find(stream, owner).is_some() {
         return;
@@ -94,11 +109,12 @@ fn begin(stream: u64, tid: u32) {
             return;
         }
     }
-    // Launches on the stream pass for launches now. Its nodes must not be missed.
-    lose_captures();
+    // Launches on the stream count as launched, not captured. Its nodes must not be missed.
+    count_lost_captures();
 }
 
-fn end(stream: u64, tid: u32) {
+/// The capture on a stream has ended, by a call of any thread.
+fn capture_end(stream: u64, tid: u32) {
     if COUNT.load(Ordering::Relaxed) > 0
         && let Some(capture) = find(stream, owner(stream, tid))
     {
@@ -106,76 +122,99 @@ fn end(stream: u64, tid: u32) {
     }
 }
 
-fn lose_captures() {
+fn count_lost_captures() {
     HAS_MEMORY.store(true, Ordering::Relaxed);
     if process::counts_activity() {
         loss::count(VS_CLASS_LAUNCH, 0, 0);
     }
 }
 
-/// A context ended, and with it captures on its streams. Which ones is not known, so all are
-/// forgotten.
-fn forget_captures() {
+/// A context ended, and with it its streams and their captures. Which streams these are is not
+/// known here, so all captures are dropped. Launches that other streams capture count as launched.
+fn drop_captures() {
     if COUNT.load(Ordering::Relaxed) > 0 {
         CAPTURES.iter().for_each(Capture::end);
-        lose_captures();
+        count_lost_captures();
     }
 }
 
-/// Follows a call that may begin or end captures, or make memory nodes.
+/// Applies a call that may begin or end captures, or create memory nodes.
 pub(crate) fn apply(hook: &WireHook, stream: u64, result: i32, tid: u32) {
     let flags = u32::from(hook.flags);
     let action = u32::from(hook.action);
     if action == VS_ACTION_CAPTURE_END {
         if capture_ended(result) {
-            end(stream, tid);
+            capture_end(stream, tid);
         }
     } else if result != 0 {
     } else if action == VS_ACTION_CAPTURE_BEGIN {
-        begin(stream, tid);
+        capture_begin(stream, tid);
     } else if action == VS_ACTION_STREAM_DESTROY {
-        end(stream, tid);
+        capture_end(stream, tid);
     } else if flags & VS_ENDS_CONTEXT != 0 {
-        forget_captures();
-    } else if action == VS_ACTION_GRAPH_NODE
-        || (flags & VS_STREAM_ORDERED != 0 && COUNT.load(Ordering::Relaxed) > 0)
-    {
+        drop_captures();
+    } else if action == VS_ACTION_GRAPH_NODE || (flags & VS_STREAM_ORDERED != 0 && is_capturing()) {
         HAS_MEMORY.store(true, Ordering::Relaxed);
     }
 }
 
-/// Whether a call on a stream becomes a node: the stream captures, or has joined a capture of the
-/// calling thread.
-pub(crate) fn is_captured(stream: u64, tid: impl FnOnce() -> u32) -> bool {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return false;
-    }
-    let tid = tid();
-    let own = owner(stream, tid);
-    CAPTURES.iter().any(|capture| {
-        capture.is(stream, own)
-            || (capture.state.load(Ordering::Acquire) == USED
-                && capture.thread.load(Ordering::Relaxed) == tid)
-    })
+/// Returns whether any stream of the process captures.
+#[inline]
+pub(crate) fn is_capturing() -> bool {
+    COUNT.load(Ordering::Relaxed) > 0
 }
 
-/// A thread ends. Captures on its default streams end with it.
+/// Returns whether a call on a stream becomes a graph node.
+pub(crate) fn captured_as(stream: u64, tid: impl FnOnce() -> u32) -> Captured {
+    if !is_capturing() {
+        return Captured::No;
+    }
+    let tid = tid();
+    if find(stream, owner(stream, tid)).is_some() {
+        return Captured::Yes;
+    }
+    let is_maybe = CAPTURES.iter().any(|capture| capture.is_begun_by(tid));
+    if is_maybe { Captured::Maybe } else { Captured::No }
+}
+
+/// Handles the exit of a thread. Captures on its default streams end with it; others continue.
 pub(crate) fn thread_exit(tid: u32) {
-    if COUNT.load(Ordering::Relaxed) == 0 {
+    if !is_capturing() {
         return;
     }
     for stream in 0..=LAST_DEFAULT_STREAM {
-        end(stream, tid);
+        capture_end(stream, tid);
     }
-    // Other captures continue; a thread that gets the same id has nothing to do with them.
+    // A thread that reuses the id did not begin these captures.
     for capture in &CAPTURES {
         let _ = capture.thread.compare_exchange(tid, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// Starts without captures, in a forked child.
+/// Drops the parent's captures in a forked child.
 pub(crate) fn reset_after_fork() {
     CAPTURES.iter().for_each(|capture| capture.state.store(FREE, Ordering::Relaxed));
     COUNT.store(0, Ordering::Relaxed);
     HAS_MEMORY.store(false, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_streams_of_a_capturing_thread_are_maybe_captured() {
+        capture_begin(100, 7);
+        capture_begin(2, 7);
+        let captured = |stream, tid| captured_as(stream, || tid);
+        assert_eq!([captured(100, 7), captured(100, 8)], [Captured::Yes; 2]);
+        // A default stream captures in its own thread only.
+        assert_eq!([captured(2, 7), captured(2, 8)], [Captured::Yes, Captured::No]);
+        assert_eq!([captured(200, 7), captured(200, 8)], [Captured::Maybe, Captured::No]);
+        thread_exit(7);
+        assert_eq!([captured(2, 7), captured(100, 8)], [Captured::No, Captured::Yes]);
+        assert_eq!(captured(200, 7), Captured::No);
+        capture_end(100, 8);
+        assert!(!is_capturing());
+    }
 }

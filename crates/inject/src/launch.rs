@@ -1,20 +1,21 @@
-//! Launches, added up per kernel by the rules of `launch.h`.
+//! Launches, counted per kernel as in `launch.h`.
 //!
-//! Most launches only change counters at their entry. The result is checked while a kernel is new,
-//! when its shape changes, and once in 64 launches.
+//! Most launches only change counters at their entry. The result is checked only while a kernel is
+//! new, when its shape changes, and once in [`CHECK_EVERY`] launches.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::area::{LaunchEntry, Row, launch_key};
+use crate::graph::Captured;
 use crate::wire::{
     Call, Launches, Shape, VS_ACTION_LAUNCH, VS_CALL, VS_CLASS_LAUNCH, VS_CLASS_OTHER, VS_SHAPES,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
 use crate::{emit, graph, loss, process, thread};
 
-/// Launches of a kernel in a row that must succeed before it is trusted.
+/// Consecutive successful launches after which a kernel is trusted.
 const TRUSTED_AFTER: u32 = 16;
-/// A trusted kernel is checked once in this number of launches; a power of two.
+/// A trusted kernel is checked once in this many launches; a power of two.
 const CHECK_EVERY: u64 = 64;
 /// Entries of the table that are tried for a key.
 const PROBES: usize = 64;
@@ -30,13 +31,13 @@ fn small_counter(field: *mut u32) -> &'static AtomicU32 {
     unsafe { AtomicU32::from_ptr(field) }
 }
 
-/// The sums of a key; `None` where the table is full.
+/// Returns the counters of a key; `None` if the table is full.
 fn find(key: u64) -> Option<*mut Launches> {
     let (area, entries) = (process::area()?, process::control()?.sizes.launches as usize);
     if entries == 0 {
         return None;
     }
-    // SAFETY: the table lies there in every area.
+    // SAFETY: every area has the table at this offset.
     let table = unsafe { area.base.add(process::offsets()?.launches) }.cast::<LaunchEntry>();
     let hash = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize;
     for probe in 0..PROBES.min(entries) {
@@ -59,7 +60,7 @@ fn find(key: u64) -> Option<*mut Launches> {
     None
 }
 
-/// Launches under a kernel's handle: calls, captured, checked, failed.
+/// Returns the launches under a kernel's handle: calls, captured, checked, failed.
 pub(crate) fn counts(kernel: u64) -> [u64; 4] {
     let Some(sum) = find(launch_key(kernel, false)) else { return [0; 4] };
     // SAFETY: fields of an entry of the table.
@@ -74,8 +75,14 @@ pub(crate) fn counts(kernel: u64) -> [u64; 4] {
     .map(|field| counter(field).load(Ordering::Relaxed))
 }
 
-/// What is launched, its shape and its stream.
-fn read(frame: &Frame, row: &Row) -> (u64, Shape, u64) {
+/// Returns the handle of what a call launches.
+fn target(frame: &Frame, row: &Row) -> u64 {
+    let is_plain = u32::from(row.hook.action) == VS_ACTION_LAUNCH;
+    if is_plain { frame.args[0] } else { frame.args[1] }
+}
+
+/// Reads the shape and the stream of a launch; `None` if the call has no valid structure.
+fn read(frame: &Frame, row: &Row) -> Option<(Shape, u64)> {
     let args = frame.args;
     if u32::from(row.hook.action) == VS_ACTION_LAUNCH {
         // SAFETY: these functions have five arguments on the stack.
@@ -86,15 +93,15 @@ fn read(frame: &Frame, row: &Row) -> (u64, Shape, u64) {
             shared_bytes: more[1] as u32,
             count: 1,
         };
-        return (args[0], shape, more[2]);
+        return Some((shape, more[2]));
     }
     // CUlaunchConfig: grid, block, shared bytes, padding, stream.
     let config = args[0] as *const u32;
     let mut shape = Shape { grid: [0; 3], block: [0; 3], shared_bytes: 0, count: 1 };
     if config.is_null() || !config.is_aligned() {
-        return (args[1], shape, 0);
+        return None;
     }
-    // SAFETY: the driver reads the structure next, without a check that could save it.
+    // SAFETY: the driver reads the structure next, without a check of its own.
     let (words, stream) = unsafe {
         let words: [u32; 7] = config.cast::<[u32; 7]>().read();
         (words, config.byte_add(32).cast::<u64>().read_unaligned())
@@ -102,48 +109,63 @@ fn read(frame: &Frame, row: &Row) -> (u64, Shape, u64) {
     shape.grid.copy_from_slice(&words[..3]);
     shape.block.copy_from_slice(&words[3..6]);
     shape.shared_bytes = words[6];
-    (args[1], shape, stream)
+    Some((shape, stream))
 }
 
 fn tid() -> u32 {
     thread::own().map_or(0, |thread| thread.tid)
 }
 
-/// Counts a launch at its entry; decides whether its result is checked.
+/// Counts a launch at its entry. Returns whether its result is checked.
 pub(crate) fn enter(frame: &mut Frame, row: &Row) -> u32 {
-    let (target, shape, stream) = read(frame, row);
-    let Some(sum) = find(launch_key(target, false)) else {
+    let launch = read(frame, row);
+    if launch.is_none() && graph::is_capturing() {
+        // Without its stream, it is unknown whether it is launched or becomes a node.
+        loss::count(VS_CLASS_LAUNCH, 0, 0);
+        return PASS;
+    }
+    let Some(sum) = find(launch_key(target(frame, row), false)) else {
         loss::count(VS_CLASS_LAUNCH, 0, 0);
         return PASS;
     };
     // SAFETY: fields of an entry of the table.
-    let (calls, captured_calls, ok_streak) = unsafe {
+    let (calls, captured_calls, ok_streak, other) = unsafe {
         (
             counter(&raw mut (*sum).calls),
             counter(&raw mut (*sum).captured),
             small_counter(&raw mut (*sum).ok_streak),
+            small_counter(&raw mut (*sum).other),
         )
     };
     let before = calls.fetch_add(1, Ordering::Relaxed);
-    let captured = graph::is_captured(stream, tid);
-    let is_new_shape = count_shape(sum, &shape);
+    let captured = launch.map_or(Captured::No, |(_, stream)| graph::captured_as(stream, tid));
+    if captured == Captured::Maybe {
+        loss::count(VS_CLASS_LAUNCH, 0, 0);
+    }
+    let is_captured = captured != Captured::No;
+    let is_new_shape = match &launch {
+        Some((shape, _)) => count_shape(sum, shape),
+        None => {
+            other.fetch_add(1, Ordering::Relaxed);
+            true
+        }
+    };
     let check_all = process::control().is_some_and(|control| control.check_every_launch != 0);
     let is_trusted = ok_streak.load(Ordering::Relaxed) >= TRUSTED_AFTER;
     if !check_all && !is_new_shape && is_trusted && before & (CHECK_EVERY - 1) != 0 {
-        if captured {
+        if is_captured {
             captured_calls.fetch_add(1, Ordering::Relaxed);
         }
         return PASS;
     }
-    frame.level = captured.into();
+    frame.level = is_captured.into();
     frame.set_stack_words(row.stack_words);
     RETURN
 }
 
 /// Checks the result of a launch.
 pub(crate) fn leave(frame: &Frame, row: &Row, result: i32) {
-    let first = u32::from(row.hook.action) == VS_ACTION_LAUNCH;
-    let target = if first { frame.args[0] } else { frame.args[1] };
+    let target = target(frame, row);
     let Some(sum) = find(launch_key(target, false)) else { return };
     // SAFETY: fields of an entry of the table.
     let (captured, checked, failed, ok_streak) = unsafe {
@@ -180,7 +202,7 @@ pub(crate) fn leave(frame: &Frame, row: &Row, result: i32) {
     }
 }
 
-/// Counts the launch of a whole graph, whose result is known.
+/// Counts the launch of a graph, whose result is known.
 pub(crate) fn count_graph(exec: u64, result: i32) {
     let Some(sum) = find(launch_key(exec, true)) else {
         loss::count(VS_CLASS_LAUNCH, 0, 0);
@@ -203,8 +225,8 @@ fn is_same(one: &Shape, other: &Shape) -> bool {
     (one.grid, one.block, one.shared_bytes) == (other.grid, other.block, other.shared_bytes)
 }
 
-/// Counts a launch of a shape. True for a shape that is new. The shapes have one writer at a time;
-/// another thread does not wait for it.
+/// Counts a shape; returns whether it is new. The shapes have one writer at a time: a second thread
+/// counts its launch as `other` instead of waiting.
 fn count_shape(sum: *mut Launches, shape: &Shape) -> bool {
     // SAFETY: fields of an entry of the table.
     let (busy, other) =
@@ -220,7 +242,8 @@ fn count_shape(sum: *mut Launches, shape: &Shape) -> bool {
     is_new
 }
 
-/// Finds the entry of a shape. A new one replaces the rarest, whose launches are counted as others.
+/// Counts a shape; returns whether it is new. A new one replaces the rarest shape, whose count
+/// moves to `other`.
 fn find_shape(
     shapes: &mut [Shape; VS_SHAPES],
     last: &mut u32,

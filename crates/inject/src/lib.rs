@@ -1,9 +1,9 @@
-//! The in-process capture library. The CUDA driver loads it in `cuInit` where
-//! `CUDA_INJECTION64_PATH` names it; it wraps the driver's functions and writes the records of
-//! `wire.h` into memory that it shares with `vramscope run`.
+//! The in-process capture library. `CUDA_INJECTION64_PATH` makes the CUDA driver load it in
+//! `cuInit`. It wraps the driver's functions and writes the records of `wire.h` into memory that it
+//! shares with `vramscope run`.
 //!
-//! The program must never notice. Where anything is unusual, a function or the whole driver stays
-//! as it is, and the collector learns what is missing. Wrapped calls take no lock, allocate nothing
+//! The program must not be affected. In case of doubt a function, or the whole driver, is not
+//! wrapped, and the collector reports what is missing. Wrapped calls take no lock, allocate nothing
 //! and make no system call, except the first call of a thread and of a forked child.
 
 mod area;
@@ -11,12 +11,12 @@ mod call;
 mod code;
 mod context;
 mod copy;
-mod driver;
 mod emit;
 mod graph;
-mod launch;
-mod loss;
 mod kernel_name;
+mod launch;
+mod library;
+mod loss;
 mod process;
 mod python;
 mod shared;
@@ -27,25 +27,25 @@ mod thread;
 mod wire;
 mod wrapper;
 
-#[path = "../../capture/src/patch.rs"]
+#[path = "../../capture/src/plan/patch.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the capture crate")]
 mod patch;
-#[path = "../../capture/src/prologue.rs"]
+#[path = "../../capture/src/plan/prologue.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the capture crate")]
 mod prologue;
 
 use std::ffi::c_int;
 
-/// Called by the driver, inside of the first `cuInit` of a process. Returns 1, as NVIDIA's own
-/// libraries do for success; a failure of ours must not become one of the program.
+/// Called by the driver inside the first `cuInit` of a process. Returns 1, as NVIDIA's libraries do
+/// for success: a failure of this library must not fail the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
-    // A panic must not reach the driver. It would be a bug; the program continues untraced.
+    // A panic must not reach the driver: the program continues untraced.
     let _ = std::panic::catch_unwind(start::start);
     std::panic::catch_unwind(start::chain).unwrap_or(1)
 }
 
-/// What the tests of shared files expect; the capture crate runs them with other seeds.
+/// Random seeds for the tests of shared files; the capture crate runs them with other seeds.
 #[cfg(test)]
 mod random {
     pub(crate) const fn seed() -> u64 {

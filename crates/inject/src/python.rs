@@ -1,5 +1,5 @@
-//! The Python stack of the calling thread, read from the interpreter's structures as `python.h`
-//! does. The collector publishes where they are, after it has checked that on the running process.
+//! The Python stack of the calling thread, read from the interpreter's structures as in `python.h`.
+//! The collector validates their layout in the running process and publishes it.
 //!
 //! Only the calling thread's own frames are read: they cannot change during its call, whether it
 //! holds the interpreter's lock or not.
@@ -9,27 +9,28 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use crate::emit;
 use crate::process::Area;
-use crate::stack::{mix, mark_sent, was_sent};
-use crate::thread::Thread;
+use crate::stack::{mark_sent, mix, was_sent};
+use crate::thread::ThreadState;
 use crate::wire::{
     PythonFrame, PythonStack, VS_NO_FIELD, VS_NONE, VS_PYTHON, VS_PYTHON_MAX, WirePython,
 };
 
-/// Words of a frame or a code object; more than any offset needs.
+/// Words of the buffer for frames and code objects; more than any offset needs.
 const WORDS: usize = 16;
-/// Bytes that every frame has: more may not be mapped.
+/// Bytes read of a frame and of a code object. Only what is needed: a frame can be at the very end
+/// of its mapping.
 const FRAME_BYTES: usize = 80;
 const FRAME_OBJECT_BYTES: usize = 112;
 const CODE_BYTES: usize = 96;
 
-/// Not looked for yet.
+/// Not resolved yet.
 const UNRESOLVED: usize = 0;
 /// The process has no such function.
 const MISSING: usize = 1;
 /// `PyGILState_GetThisThreadState`, which needs no lock.
 static THREAD_STATE: AtomicUsize = AtomicUsize::new(UNRESOLVED);
 
-/// Python's own state of the calling thread; 0 where it has none.
+/// Returns Python's state of the calling thread; 0 if it has none.
 fn thread_state() -> u64 {
     let mut function = THREAD_STATE.load(Ordering::Relaxed);
     if function == UNRESOLVED {
@@ -47,20 +48,21 @@ fn thread_state() -> u64 {
     function() as u64
 }
 
-/// Offsets of the interpreter's structures; `None` where the process does not run Python.
+/// Returns the offsets in the interpreter's structures; `None` if the process does not run Python.
 fn published(area: &Area) -> Option<WirePython> {
     let version = &area.header.python_version;
     let before = version.load(Ordering::Acquire);
     if before == 0 || !before.is_multiple_of(2) {
         return None;
     }
-    // SAFETY: the structure is plain numbers in the mapped header; a change is noticed below.
+    // SAFETY: the structure is plain numbers in the mapped header; a change is detected below.
     let python = unsafe { (&raw const area.header.python).read_volatile() };
     fence(Ordering::Acquire);
     (version.load(Ordering::Relaxed) == before && python.interpreters != 0).then_some(python)
 }
 
-/// Reads words of the interpreter's memory. False for an address that cannot be a structure.
+/// Reads words of the interpreter's memory. Returns false for an address that cannot be a
+/// structure.
 fn read(address: u64, bytes: usize, words: &mut [u64; WORDS]) -> bool {
     if !is_plausible(address) {
         return false;
@@ -87,7 +89,7 @@ fn word(address: u64) -> u64 {
     unsafe { (address as *const u64).read() }
 }
 
-/// The innermost frame of the calling thread, where it runs Python just now.
+/// Returns the innermost frame of the calling thread; 0 if it does not run Python now.
 fn first_frame(python: &WirePython) -> u64 {
     let state = thread_state();
     if state == 0 {
@@ -100,7 +102,7 @@ fn first_frame(python: &WirePython) -> u64 {
     frame
 }
 
-/// Reads a frame and the one that called it.
+/// Reads a frame and the address of the calling one.
 fn read_frame(python: &WirePython, frame: u64) -> Option<(PythonFrame, u64)> {
     let mut words = [0; WORDS];
     let bytes = if python.every_is_entry != 0 { FRAME_OBJECT_BYTES } else { FRAME_BYTES };
@@ -132,8 +134,8 @@ fn read_frame(python: &WirePython, frame: u64) -> Option<(PythonFrame, u64)> {
     Some((found, previous))
 }
 
-/// Takes the Python stack of the calling thread. True when it could not be sent.
-pub(crate) fn take(area: &Area, thread: &Thread, token: &mut u64) -> bool {
+/// Captures the Python stack of the calling thread. Returns whether it could not be sent.
+pub(crate) fn capture(area: &Area, thread: &ThreadState, token: &mut u64) -> bool {
     let Some(python) = published(area) else { return false };
     let first = first_frame(&python);
     if first == 0 {
@@ -156,7 +158,7 @@ pub(crate) fn take(area: &Area, thread: &Thread, token: &mut u64) -> bool {
     false
 }
 
-fn send(area: &Area, python: &WirePython, thread: &Thread, first: u64, token: u64) -> bool {
+fn send(area: &Area, python: &WirePython, thread: &ThreadState, first: u64, token: u64) -> bool {
     let frames = || {
         let mut frame = first;
         std::iter::from_fn(move || {
@@ -181,14 +183,14 @@ fn send(area: &Area, python: &WirePython, thread: &Thread, first: u64, token: u6
         (&raw mut (*record).head).write(head);
         (&raw mut (*record).token).write(token);
         (&raw mut (*record).count).write(count as u32);
-        (&raw mut (*record).cut).write(u32::from(last != 0));
+        (&raw mut (*record).truncated).write(u32::from(last != 0));
         let list = (&raw mut (*record).frames).cast::<PythonFrame>();
         for (index, (frame, _)) in frames().take(count).enumerate() {
             list.add(index).write(frame);
         }
     }
     reserved.complete();
-    // Soon: the process may end, and with it the names of its code.
+    // Symbolization needs the process, which may exit soon.
     emit::wake();
     true
 }

@@ -1,38 +1,38 @@
-//! Where a call came from, taken when the driver's function has returned, by the rules of `stack.h`.
+//! Call stacks, captured after the driver function has returned, as in `stack.h`.
 //!
-//! A stack is sent once. Along frame pointers its addresses are hashed and sent when the hash is
-//! new. Otherwise a copy of the stack is sent; the collector unwinds it and stores where the return
-//! addresses lie, so that the same stack is recognized by comparing those words.
+//! Each stack is sent once. With frame pointers the addresses are sent if their hash is new.
+//! Otherwise a copy of the stack is sent: the collector unwinds it and stores the slots of the
+//! return addresses, so that a known stack is found by comparing those words.
 
 use std::sync::atomic::Ordering;
 
 use crate::area::{KnownStack, SENT_WAYS, known_chain};
 use crate::process::{self, Area};
-use crate::thread::Thread;
+use crate::thread::ThreadState;
 use crate::wire::{
-    Addresses, HijackedReturn, Stack, VS_ADDRESSES, VS_ADDRESSES_MAX, VS_COPY_BIG, VS_HIJACKED_RETURNS,
-    VS_PYTHON_LOST, VS_SLOTS, VS_STACK, VS_STACK_KNOWN, VS_STACK_LOST, VS_STACKS_COPY,
-    VS_STACKS_OFF, VS_STACKS_PER_KEY,
+    Addresses, HijackedReturn, Stack, VS_ADDRESSES, VS_ADDRESSES_MAX, VS_COPY_BIG,
+    VS_HIJACKED_RETURNS, VS_PYTHON_LOST, VS_SLOTS, VS_STACK, VS_STACK_KNOWN, VS_STACK_LOST,
+    VS_STACKS_COPY, VS_STACKS_OFF, VS_STACKS_PER_KEY,
 };
 use crate::wrapper::Frame;
 use crate::{emit, loss, python, shared};
 
-/// Most of the first thread's stack that is looked at. The kernel keeps 128 MiB below its top free of
-/// other mappings, so what lies closer is the stack and not that of a coroutine.
-const MAIN_STACK: u64 = 100 << 20;
+/// Maximum part of the main thread's stack that is read. The kernel keeps 128 MiB below its top
+/// free of other mappings, so closer addresses belong to it and not to the stack of a coroutine.
+const MAX_MAIN_STACK: u64 = 100 << 20;
 
-/// What a record says of its stack.
-pub(crate) struct Taken {
+/// Reference from a call to its stack.
+pub(crate) struct StackRef {
     pub(crate) stack: u64,
     pub(crate) python: u64,
     pub(crate) flags: u32,
 }
 
-impl Taken {
+impl StackRef {
     pub(crate) const NONE: Self = Self { stack: 0, python: 0, flags: 0 };
 }
 
-/// Where the caller continues, and its registers then.
+/// Registers of the caller after the return.
 struct Caller {
     ip: u64,
     sp: u64,
@@ -41,35 +41,38 @@ struct Caller {
     end: u64,
 }
 
-/// Takes the stack of a call, as far as the collector wants one.
-pub(crate) fn take(frame: &Frame, thread: &mut Thread) -> Taken {
-    let level = process::control().map_or(VS_STACKS_OFF, |c| c.stacks.load(Ordering::Relaxed));
-    let mut taken = Taken::NONE;
-    if level == VS_STACKS_OFF {
-        return taken;
+/// Captures the stack of a call in the current stack mode.
+pub(crate) fn capture(frame: &Frame, thread: &mut ThreadState) -> StackRef {
+    let mode = process::control().map_or(VS_STACKS_OFF, |c| c.stacks.load(Ordering::Relaxed));
+    let mut stack_ref = StackRef::NONE;
+    if mode == VS_STACKS_OFF {
+        return stack_ref;
     }
-    let Some(area) = process::area() else { return taken };
+    let Some(area) = process::area() else { return stack_ref };
     let mut lost = match caller(frame, thread) {
         None => true,
-        Some(caller) if level == VS_STACKS_COPY => take_copy(&area, &caller, thread, &mut taken),
-        Some(caller) => take_pointers(&area, &caller, thread, &mut taken),
+        Some(caller) if mode == VS_STACKS_COPY => {
+            capture_stack_copy(&area, &caller, thread, &mut stack_ref)
+        }
+        Some(caller) => capture_fp_stack(&area, &caller, thread, &mut stack_ref),
     };
     if lost {
-        taken.stack = 0;
-        taken.flags |= VS_STACK_LOST;
+        stack_ref.stack = 0;
+        stack_ref.flags |= VS_STACK_LOST;
     }
-    if python::take(&area, thread, &mut taken.python) {
-        taken.flags |= VS_PYTHON_LOST;
+    if python::capture(&area, thread, &mut stack_ref.python) {
+        stack_ref.flags |= VS_PYTHON_LOST;
         lost = true;
     }
     if lost {
         loss::count_stack();
     }
-    taken
+    stack_ref
 }
 
-/// `None` where the thread runs on a stack that is not its own, whose end is not known.
-fn caller(frame: &Frame, thread: &mut Thread) -> Option<Caller> {
+/// Returns the caller; `None` if the thread runs on another stack than its own, whose end is
+/// unknown.
+fn caller(frame: &Frame, thread: &mut ThreadState) -> Option<Caller> {
     if thread.stack_high == 0 {
         (thread.stack_low, thread.stack_high) = bounds(thread.tid);
     }
@@ -85,13 +88,13 @@ fn caller(frame: &Frame, thread: &mut Thread) -> Option<Caller> {
     Some(Caller { ip, sp, bp, end: thread.stack_high })
 }
 
-/// Lowest address of the calling thread's stack, and the one behind the highest.
+/// Returns the bounds of the calling thread's stack: its lowest address and its end.
 #[cold]
 fn bounds(tid: u32) -> (u64, u64) {
     if tid == process::pid() {
-        let start = shared::field(28).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        let start = shared::main_stack_start().unwrap_or(0);
         let high = if start == 0 { 1 } else { start + 16 };
-        return (high.saturating_sub(MAIN_STACK.min(stack_limit())), high);
+        return (high.saturating_sub(MAX_MAIN_STACK.min(stack_limit())), high);
     }
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::zeroed();
     let (mut low, mut bytes) = (std::ptr::null_mut(), 0);
@@ -104,13 +107,13 @@ fn bounds(tid: u32) -> (u64, u64) {
         libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut bytes);
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         let (low, high) = (low as u64, low as u64 + bytes as u64);
-        // The C library keeps the thread's own memory at the top.
+        // The C library keeps the thread control block at the top.
         let end = if (low..high).contains(&own) { own } else { high };
         (low, end)
     }
 }
 
-/// Bytes that the first thread's stack may have.
+/// Returns the maximum size of the main thread's stack.
 fn stack_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.
@@ -118,7 +121,7 @@ fn stack_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// A word of the stack, below its end.
+/// Reads a word of the stack; `None` outside of it.
 fn word(caller: &Caller, address: u64) -> Option<u64> {
     let inside =
         address >= caller.sp && address.is_multiple_of(8) && address.checked_add(8)? <= caller.end;
@@ -126,15 +129,20 @@ fn word(caller: &Caller, address: u64) -> Option<u64> {
     inside.then(|| unsafe { (address as *const u64).read() })
 }
 
-/// Returns true when the stack could not be sent.
-fn take_copy(area: &Area, caller: &Caller, thread: &mut Thread, taken: &mut Taken) -> bool {
-    if let Some(number) = recognize(area, caller) {
-        taken.stack = number;
-        taken.flags |= VS_STACK_KNOWN;
+/// Returns whether the stack could not be sent.
+fn capture_stack_copy(
+    area: &Area,
+    caller: &Caller,
+    thread: &mut ThreadState,
+    stack_ref: &mut StackRef,
+) -> bool {
+    if let Some(number) = find_known_stack(area, caller) {
+        stack_ref.stack = number;
+        stack_ref.flags |= VS_STACK_KNOWN;
         return false;
     }
     thread.stacks = thread.stacks.wrapping_add(1);
-    taken.stack = u64::from(thread.tid) << 32 | u64::from(thread.stacks);
+    stack_ref.stack = u64::from(thread.tid) << 32 | u64::from(thread.stacks);
     let bytes = ((caller.end - caller.sp) as usize).min(VS_COPY_BIG);
     let Some(reserved) =
         emit::reserve(&area.header.stacks, area.stacks, size_of::<Stack>() + bytes)
@@ -145,7 +153,7 @@ fn take_copy(area: &Area, caller: &Caller, thread: &mut Thread, taken: &mut Take
     head.result = (area.header.number as u16).into();
     let record = Stack {
         head,
-        token: taken.stack,
+        token: stack_ref.stack,
         ip: caller.ip,
         sp: caller.sp,
         bp: caller.bp,
@@ -160,23 +168,23 @@ fn take_copy(area: &Area, caller: &Caller, thread: &mut Thread, taken: &mut Take
         std::ptr::copy_nonoverlapping(caller.sp as *const u8, to, bytes);
     }
     reserved.complete();
-    // Soon: the process may end, and with it what is needed to unwind.
+    // Unwinding needs the process, which may exit soon.
     emit::wake();
     false
 }
 
-/// The number of a stack that the collector knows.
-fn recognize(area: &Area, caller: &Caller) -> Option<u64> {
+/// Returns the number of the stack if the collector already has it.
+fn find_known_stack(area: &Area, caller: &Caller) -> Option<u64> {
     let header = area.header;
     let version = header.known_version.load(Ordering::Acquire);
     let size = process::control()?.sizes.known_stacks as usize;
     if !version.is_multiple_of(2) || size == 0 {
         return None;
     }
-    // SAFETY: the store lies there in every area.
+    // SAFETY: every area has the store at this offset.
     let store = unsafe { area.base.add(process::offsets()?.known_stacks) };
     let mut offset = header.known_heads[known_chain(caller.ip, caller.sp)].load(Ordering::Acquire);
-    // Chains are short; the limit is for a store that changes under the reader.
+    // Chains are short; the limit is for a store that changes meanwhile.
     for _ in 0..VS_STACKS_PER_KEY * 2 {
         let at = offset as usize;
         if at == 0 || !at.is_multiple_of(8) || at + size_of::<KnownStack>() > size {
@@ -209,14 +217,19 @@ fn recognize(area: &Area, caller: &Caller) -> Option<u64> {
     None
 }
 
-/// A step of the hash of addresses.
+/// Adds a word to the hash of a stack.
 pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash ^ hash >> 29
 }
 
-/// Returns true when the stack could not be sent.
-fn take_pointers(area: &Area, caller: &Caller, thread: &Thread, taken: &mut Taken) -> bool {
+/// Follows the frame pointers. Returns whether the stack could not be sent.
+fn capture_fp_stack(
+    area: &Area,
+    caller: &Caller,
+    thread: &ThreadState,
+    stack_ref: &mut StackRef,
+) -> bool {
     let mut addresses = [0_u64; VS_ADDRESSES_MAX];
     addresses[0] = caller.ip;
     let mut count = 1;
@@ -230,7 +243,7 @@ fn take_pointers(area: &Area, caller: &Caller, thread: &Thread, taken: &mut Take
         addresses[count] = address;
         count += 1;
     }
-    taken.stack = hash;
+    stack_ref.stack = hash;
     if was_sent(area, hash) {
         return false;
     }
@@ -256,26 +269,27 @@ fn take_pointers(area: &Area, caller: &Caller, thread: &Thread, taken: &mut Take
     false
 }
 
-/// The set of a token in the table of frame lists that were sent.
+/// Returns the set of a token in the table of sent lists of frames.
 fn sent_set(area: &Area, token: u64) -> Option<&'static [std::sync::atomic::AtomicU64]> {
     let entries = process::control()?.sizes.sent_frames as usize;
     if entries < SENT_WAYS {
         return None;
     }
     let first = token as usize & (entries - 1) & !(SENT_WAYS - 1);
-    // SAFETY: the table lies there in every area, and the set is inside of it.
+    // SAFETY: every area has the table at this offset, and the set is inside of it.
     let set = unsafe { area.base.add(process::offsets()?.sent_frames + first * 8) };
     // SAFETY: as above; 8-byte aligned and used atomically everywhere.
     Some(unsafe { std::slice::from_raw_parts(set.cast(), SENT_WAYS) })
 }
 
-/// Whether a list of frames was sent, and not taken out of the table since.
+/// Returns whether a list of frames was sent and is still in the table.
 pub(crate) fn was_sent(area: &Area, token: u64) -> bool {
     let set = sent_set(area, token).unwrap_or(&[]);
     set.iter().any(|entry| entry.load(Ordering::Relaxed) == token)
 }
 
-/// Notes that a list of frames was sent. Where the set is full, an older list is sent again later.
+/// Adds a list of frames that was sent. If the set is full, an older list is replaced and sent
+/// again.
 pub(crate) fn mark_sent(area: &Area, token: u64) {
     let Some(set) = sent_set(area, token) else { return };
     let free = set.iter().find(|entry| entry.load(Ordering::Relaxed) == 0);

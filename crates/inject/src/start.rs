@@ -1,49 +1,50 @@
-//! Starts tracing in this process: files, moved entries, then the jumps.
+//! Starts tracing in this process: opens the shared files, moves function entries, writes the
+//! jumps.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::area::{
-    CHAIN_VARIABLE, Control, DIRECTORY_VARIABLE, DRIVER, Refusal, Row, RowState, TORCH,
+    CHAIN_VARIABLE, Control, DIR_VARIABLE, DRIVER, Row, RowState, StartFailure, TORCH,
 };
-use crate::code::{Near, Prepared, patch};
-use crate::driver::{Library, symbol};
+use crate::code::{NearbyCode, PreparedFunction, patch};
+use crate::library::{Library, symbol};
 use crate::process;
 use crate::shared::variable;
 
-/// The library was started: later calls, of forked children, do nothing.
+/// The library was started. Forked children do not start it again.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Wraps the driver's functions, where a collector waits for records.
+/// Wraps the driver's functions if a collector waits for records.
 pub(crate) fn start() {
     if STARTED.swap(true, Ordering::AcqRel) {
         return;
     }
-    let Some(directory) = variable(DIRECTORY_VARIABLE) else { return };
-    if !process::open_control(&directory) {
+    let Some(dir) = variable(DIR_VARIABLE) else { return };
+    if !process::open_control(&dir) {
         return;
     }
-    if let Err(refusal) = wrap() {
-        process::refuse(refusal);
+    if let Err(failure) = wrap() {
+        process::fail(failure);
     }
 }
 
-fn wrap() -> Result<(), Refusal> {
-    let control = process::control().ok_or(Refusal::NoArea)?;
-    let driver = Library::driver().ok_or(Refusal::NoDriver)?;
+fn wrap() -> Result<(), StartFailure> {
+    let control = process::control().ok_or(StartFailure::NoArea)?;
+    let driver = Library::driver().ok_or(StartFailure::NoDriver)?;
     let prepared = prepare(control, &driver, DRIVER)?;
     if !process::start() {
-        return Err(Refusal::NoArea);
+        return Err(StartFailure::NoArea);
     }
     if !patch(&prepared) {
-        return Err(Refusal::Protected);
+        return Err(StartFailure::Protected);
     }
     wrap_torch();
     Ok(())
 }
 
-/// Wraps the functions of PyTorch, where it is loaded and tensors are wanted. A failure leaves them
-/// alone: the driver's calls are seen all the same.
+/// Wraps the functions of PyTorch if it is loaded and tensors are traced. If that fails, driver
+/// calls are still recorded.
 #[cold]
 pub(crate) fn wrap_torch() {
     static WRAPPED: AtomicBool = AtomicBool::new(false);
@@ -58,8 +59,8 @@ pub(crate) fn wrap_torch() {
     let prepared = prepare(control, &library, TORCH);
     let is_patched = prepared.is_ok_and(|prepared| patch(&prepared));
     for (hook, row) in control.rows.iter().enumerate().filter(|(_, row)| row.library == TORCH) {
-        let state = &process::row_facts(hook).state;
-        if !is_patched && row.wanted != 0 {
+        let state = &process::row_info(hook).state;
+        if !is_patched && row.is_wanted != 0 {
             state.store(RowState::UnknownPrologue as u32, Ordering::Relaxed);
         }
         if let Some(area) = process::area() {
@@ -69,30 +70,35 @@ pub(crate) fn wrap_torch() {
     }
 }
 
-/// Moves the entries of all wanted functions of a library; none is changed yet.
-fn prepare(control: &Control, driver: &Library, of: u8) -> Result<Vec<Prepared>, Refusal> {
-    let (low, high) = driver.code();
+/// Moves the entries of all wanted functions of a library. The functions are not changed yet.
+fn prepare(
+    control: &Control,
+    library: &Library,
+    kind: u8,
+) -> Result<Vec<PreparedFunction>, StartFailure> {
+    let (low, high) = library.code();
     let rows = control.rows.get(..control.rows_used as usize).unwrap_or(&[]);
-    let mut near = Near::reserve(low, high, rows.len().max(1)).ok_or(Refusal::NoRoom)?;
-    let mut prepared: Vec<Prepared> = Vec::with_capacity(rows.len());
+    let mut code =
+        NearbyCode::reserve(low, high, rows.len().max(1)).ok_or(StartFailure::NoSpaceNearby)?;
+    let mut prepared: Vec<PreparedFunction> = Vec::with_capacity(rows.len());
     let mut addresses = Vec::with_capacity(rows.len());
-    let wanted = |row: &Row| row.wanted != 0 && row.library == of;
+    let wanted = |row: &Row| row.is_wanted != 0 && row.library == kind;
     for (hook, row) in rows.iter().enumerate().filter(|(_, row)| wanted(row)) {
         let Some(name) = symbol(&row.symbol) else { continue };
-        let state = match driver.function(&name) {
+        let state = match library.function(&name) {
             Err(()) => RowState::Foreign,
             Ok(None) => RowState::Absent,
-            // Where two names have one address, the first row stands for it.
+            // If two names have the same address, the first row wraps it.
             Ok(Some(function)) if addresses.contains(&function.address) => RowState::Alias,
             Ok(Some(function)) => {
                 addresses.push(function.address);
-                match near.prepare(hook, &function.code, function.address) {
+                match code.prepare(hook, &function.code, function.address) {
                     Ok((ready, moved)) => {
                         process::set_moved_entry(hook, moved);
                         let (address, jump) = ready.jump();
-                        let facts = process::row_facts(hook);
-                        facts.jump_address.store(address, Ordering::Relaxed);
-                        facts.jump.store(jump, Ordering::Relaxed);
+                        let row = process::row_info(hook);
+                        row.jump_address.store(address, Ordering::Relaxed);
+                        row.jump.store(jump, Ordering::Relaxed);
                         prepared.push(ready);
                         RowState::Wrapped
                     }
@@ -100,12 +106,12 @@ fn prepare(control: &Control, driver: &Library, of: u8) -> Result<Vec<Prepared>,
                 }
             }
         };
-        process::row_facts(hook).state.store(state as u32, Ordering::Relaxed);
+        process::row_info(hook).state.store(state as u32, Ordering::Relaxed);
     }
-    if near.seal() { Ok(prepared) } else { Err(Refusal::Protected) }
+    if code.seal() { Ok(prepared) } else { Err(StartFailure::Protected) }
 }
 
-/// Starts the injection library that the user had configured. Returns its result.
+/// Starts the injection library that the user configured. Returns its result.
 pub(crate) fn chain() -> c_int {
     static CHAINED: AtomicBool = AtomicBool::new(false);
     if CHAINED.swap(true, Ordering::AcqRel) {
@@ -116,7 +122,7 @@ pub(crate) fn chain() -> c_int {
 }
 
 fn initialize(path: &CStr) -> Option<c_int> {
-    // SAFETY: the path is zero-terminated; the driver would have loaded the library the same way.
+    // SAFETY: the path is zero-terminated. Without us, the driver would load the library.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return None;

@@ -1,53 +1,56 @@
 //! State of each thread, in a table that is reserved when tracing starts.
 //!
-//! A word of static thread-local storage points to the thread's entry: to read it needs no call, no
-//! allocation and no lock. The entry is released by the destructor of a pthread key.
+//! A word of static thread-local storage points to the thread's entry: reading it needs no call, no
+//! allocation and no lock. The destructor of a pthread key releases the entry.
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::emit;
 use crate::process;
+use crate::shared;
 use crate::wire::{VS_CONTEXTS, VS_INFLIGHT, VS_THREAD, VS_THREAD_EXIT};
 
-/// Threads that are followed at the same time.
+/// Maximum number of threads with state at the same time.
 const MAX_THREADS: usize = 16_384;
 
-/// A call that did not return yet.
+/// A call that has not returned yet.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Inflight {
+pub(crate) struct InflightCall {
     pub(crate) sp: u64,
     pub(crate) hook: u64,
 }
 
 /// State of one thread. All zero is an unused entry.
 #[repr(C)]
-pub(crate) struct Thread {
+pub(crate) struct ThreadState {
     /// Thread id of the owner; 0: unused.
     owner: AtomicU32,
     pub(crate) tid: u32,
     /// Fork generation that the entry belongs to.
     generation: u32,
     pub(crate) inflight: u32,
-    pub(crate) calls: [Inflight; VS_INFLIGHT],
-    /// Levels of the context stack, from its bottom or from where it was first seen.
+    pub(crate) calls: [InflightCall; VS_INFLIGHT],
+    /// Levels of the context stack, from its bottom or from the first level seen.
     pub(crate) depth: u32,
-    /// Levels that are known, from the top.
+    /// Known levels, from the top.
     pub(crate) known: u32,
-    /// There is nothing below the levels in `depth`.
+    /// `depth` counts from the bottom of the stack.
     pub(crate) from_empty: bool,
-    /// Stacks that were sent.
+    /// Number of stack copies sent.
     pub(crate) stacks: u32,
-    /// Bounds of the stack; 0: not determined.
+    /// Bounds of the stack; 0: not determined yet.
     pub(crate) stack_low: u64,
     pub(crate) stack_high: u64,
-    /// Each level at its depth, modulo the size.
+    /// Ring: level n is at n modulo the size.
     pub(crate) contexts: [u64; VS_CONTEXTS],
 }
 
-static TABLE: AtomicPtr<Thread> = AtomicPtr::new(ptr::null_mut());
+static TABLE: AtomicPtr<ThreadState> = AtomicPtr::new(ptr::null_mut());
+/// When a call was last dropped for lack of thread state (boot clock); 0: never.
+static DROPPED_AT: AtomicU64 = AtomicU64::new(0);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
@@ -63,10 +66,10 @@ core::arch::global_asm!(
     ".text",
 );
 
-/// Address of the calling thread's word.
+/// Returns the address of the calling thread's word.
 #[inline(always)]
-fn word() -> *mut *mut Thread {
-    let address: *mut *mut Thread;
+fn word() -> *mut *mut ThreadState {
+    let address: *mut *mut ThreadState;
     // SAFETY: reads the offset of a variable in static thread-local storage and adds the thread
     // pointer, which is at its own address on x86-64.
     unsafe {
@@ -80,10 +83,10 @@ fn word() -> *mut *mut Thread {
     address
 }
 
-/// Reserves the table. False where there is no memory for it.
+/// Reserves the table. Returns false if there is not enough memory.
 pub(crate) fn prepare() -> bool {
-    let bytes = MAX_THREADS * size_of::<Thread>();
-    // SAFETY: asks for new memory; pages are provided when they are first used.
+    let bytes = MAX_THREADS * size_of::<ThreadState>();
+    // SAFETY: requests new memory; pages are allocated when they are first used.
     let table = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -106,23 +109,24 @@ pub(crate) fn prepare() -> bool {
     true
 }
 
-/// Forgets the parent's threads in a forked child, which has one thread.
+/// Drops the parent's threads in a forked child, which has one thread.
 pub(crate) fn reset_after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    DROPPED_AT.store(0, Ordering::Relaxed);
     let table = TABLE.load(Ordering::Acquire);
     if !table.is_null() {
-        let bytes = MAX_THREADS * size_of::<Thread>();
+        let bytes = MAX_THREADS * size_of::<ThreadState>();
         // SAFETY: the private mapping of `prepare`; its pages become zero, which is unused.
         unsafe { libc::madvise(table.cast(), bytes, libc::MADV_DONTNEED) };
     }
 }
 
-/// State of the calling thread; `None` where the table is full.
+/// Returns the state of the calling thread; `None` if the table is full.
 ///
-/// The reference must not be kept: the caller uses it within one call of the driver, during which
-/// only this thread touches the entry.
+/// The reference must not be kept: it is valid within one driver call, during which only this
+/// thread uses the entry.
 #[inline]
-pub(crate) fn own() -> Option<&'static mut Thread> {
+pub(crate) fn own() -> Option<&'static mut ThreadState> {
     // SAFETY: the word belongs to the calling thread.
     let thread = unsafe { *word() };
     let generation = GENERATION.load(Ordering::Relaxed);
@@ -134,14 +138,29 @@ pub(crate) fn own() -> Option<&'static mut Thread> {
     set_up(generation)
 }
 
-/// State of the calling thread where it has some.
-pub(crate) fn existing() -> Option<&'static mut Thread> {
+/// Returns the state of the calling thread, if it has any.
+pub(crate) fn existing() -> Option<&'static mut ThreadState> {
     // SAFETY: as in `own`.
     unsafe { (*word()).as_mut() }.filter(|thread| thread.tid != 0)
 }
 
+/// Records that a call was dropped for lack of thread state.
 #[cold]
-fn set_up(generation: u32) -> Option<&'static mut Thread> {
+pub(crate) fn call_dropped() {
+    DROPPED_AT.store(shared::boot_time(), Ordering::Relaxed);
+}
+
+/// Returns whether a thread has no context before its first call. The library is loaded by the
+/// first `cuInit`, before any context exists. If calls were dropped since the thread started, its
+/// context may already have changed.
+fn starts_without_context(tid: u32) -> bool {
+    let dropped_at = DROPPED_AT.load(Ordering::Relaxed);
+    dropped_at == 0 || shared::thread_start(tid).is_some_and(|start| start > dropped_at)
+}
+
+/// Initializes an unused entry for the calling thread.
+#[cold]
+fn set_up(generation: u32) -> Option<&'static mut ThreadState> {
     let tid = process::tid();
     let table = TABLE.load(Ordering::Acquire);
     if table.is_null() {
@@ -150,7 +169,7 @@ fn set_up(generation: u32) -> Option<&'static mut Thread> {
     for index in 0..MAX_THREADS {
         // SAFETY: the table has that many entries.
         let entry = unsafe { table.add(index) };
-        // SAFETY: other threads touch nothing but the owner of an entry that is not theirs.
+        // SAFETY: other threads access nothing but the owner of this entry.
         let owner = unsafe { &(*entry).owner };
         if owner.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             continue;
@@ -160,15 +179,15 @@ fn set_up(generation: u32) -> Option<&'static mut Thread> {
         entry.tid = tid;
         entry.generation = generation;
         entry.inflight = 0;
-        // The library is there from the first `cuInit` on: no thread has a context before.
-        (entry.depth, entry.known, entry.from_empty) = (0, 0, true);
+        (entry.depth, entry.known) = (0, 0);
+        entry.from_empty = starts_without_context(tid);
         (entry.stack_low, entry.stack_high) = (0, 0);
         // SAFETY: the word belongs to the calling thread.
         unsafe { *word() = entry };
         let key = KEY.load(Ordering::Relaxed);
         if key != u32::MAX {
-            // SAFETY: the key exists; its value is handed to the destructor only.
-            unsafe { libc::pthread_setspecific(key, (entry as *mut Thread).cast::<c_void>()) };
+            // SAFETY: the key exists; its value is passed to the destructor only.
+            unsafe { libc::pthread_setspecific(key, (entry as *mut ThreadState).cast::<c_void>()) };
         }
         announce(tid);
         return Some(entry);
@@ -184,10 +203,10 @@ fn announce(tid: u32) {
     emit::thread_name(tid, VS_THREAD, name);
 }
 
-/// Runs when a thread ends.
+/// Releases the state of a thread that exits.
 unsafe extern "C" fn thread_exit(entry: *mut c_void) {
-    let entry = entry.cast::<Thread>();
-    // SAFETY: the word belongs to the calling thread, which ends.
+    let entry = entry.cast::<ThreadState>();
+    // SAFETY: the word belongs to the calling thread, which exits.
     unsafe { *word() = ptr::null_mut() };
     // SAFETY: the value of the key is the thread's own entry of the table.
     let thread = unsafe { &mut *entry };

@@ -1,14 +1,14 @@
 //! The code that every patched function jumps to.
 //!
-//! It keeps the arguments in a [`Frame`] on the caller's stack and asks [`enter`] what to do. Most
-//! hot calls pass: every register and the stack are as the caller left them when the driver's
-//! function begins. For the others the wrapper calls the function, with a copy of the arguments on
-//! the stack, and hands its result to [`leave`]. The unwind rules are written out, so debuggers and
-//! profilers see through it.
+//! It stores the arguments in a [`Frame`] on the caller's stack and calls [`enter`]. Most frequent
+//! calls pass: the driver's function starts with all argument registers and the stack as the caller
+//! left them. For the others the wrapper calls the function, with a copy of the arguments on the
+//! stack, and passes its result to [`leave`]. Unwind rules let debuggers and profilers unwind
+//! through it.
 
 use crate::call::{enter, leave};
 
-/// A call under way; the assembly below knows the offsets.
+/// A call in progress; the assembly below uses the offsets.
 #[repr(C)]
 pub(crate) struct Frame {
     pub(crate) args: [u64; 6],
@@ -21,7 +21,7 @@ pub(crate) struct Frame {
     pub(crate) stack_words: u64,
     pub(crate) result: u64,
     pub(crate) entered: u64,
-    /// Nesting level of the call, or what a launch keeps for its return.
+    /// Nesting level of the call; for a launch, 1 if it is captured.
     pub(crate) level: u64,
     pub(crate) reserved: u64,
 }
@@ -29,41 +29,41 @@ pub(crate) struct Frame {
 const _: () = assert!(size_of::<Frame>() == 112);
 
 const PAGE: u64 = 4096;
-/// Words that are copied of the caller's stack where nothing speaks against it.
+/// Words of the caller's stack that are copied if they are on the same page.
 const SPARE_WORDS: u64 = 8;
 
-/// The function is entered as if the wrapper did not exist.
+/// Enter the function as if the wrapper did not exist.
 pub(crate) const PASS: u32 = 0;
-/// The wrapper calls the function and sees its result.
+/// Call the function and record its result.
 pub(crate) const RETURN: u32 = 1;
 
 impl Frame {
-    /// Stack pointer at the entry of the function.
+    /// Returns the stack pointer at the entry of the function.
     pub(crate) const fn sp(&self) -> u64 {
         self.base + 8
     }
 
-    /// An argument in a register; 0 where the row names none.
+    /// Returns an argument in a register; 0 if the row has none.
     pub(crate) fn argument(&self, index: u8) -> u64 {
         self.args.get(usize::from(index)).copied().unwrap_or(0)
     }
 
-    /// Copies arguments on the stack: at least as many words as the row names. Where it costs no
-    /// other page, more are copied than any function has, in case a row is wrong.
-    pub(crate) const fn set_stack_words(&mut self, wanted: u8) {
+    /// Sets the number of words to copy: at least those of the row. On the same page, more words
+    /// are copied than any function has, in case a row is wrong.
+    pub(crate) const fn set_stack_words(&mut self, words: u8) {
         let end = self.base + 16 + SPARE_WORDS * 8;
         let is_same_page = self.base / PAGE == (end - 1) / PAGE;
         let spare = if is_same_page { SPARE_WORDS } else { 0 };
-        let wanted = wanted as u64;
-        let words = if wanted > spare { wanted } else { spare };
+        let words = words as u64;
+        let words = if words > spare { words } else { spare };
         self.stack_words = words.next_multiple_of(2);
     }
 
-    /// The `index`th argument on the stack.
+    /// Reads the `index`th argument on the stack.
     ///
     /// # Safety
     ///
-    /// The wrapped function has that many arguments.
+    /// The wrapped function has this argument.
     pub(crate) unsafe fn stack_argument(&self, index: u64) -> u64 {
         let address = self.base + 16 + index * 8;
         // SAFETY: the caller pushed the argument above its return address.
@@ -137,7 +137,7 @@ unsafe extern "C" {
     fn vramscope_wrapper();
 }
 
-/// Address of the wrapper.
+/// Returns the address of the wrapper.
 pub(crate) fn address() -> u64 {
     vramscope_wrapper as *const () as u64
 }

@@ -1,4 +1,4 @@
-//! A library in this process whose functions are wrapped: the driver, or PyTorch's `libc10.so`.
+//! Libraries whose functions are wrapped: the driver and PyTorch's `libc10.so`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::ptr;
 pub(crate) struct Library {
     handle: *mut c_void,
     segments: Vec<Segment>,
-    /// The file, where it can be read.
+    /// The file, if it can be read.
     file: Option<File>,
 }
 
@@ -18,28 +18,28 @@ pub(crate) struct Library {
 struct Segment {
     start: u64,
     end: u64,
-    /// Its place in the file.
+    /// Offset in the file.
     offset: u64,
 }
 
-/// A function of the driver.
+/// A function of a library.
 pub(crate) struct Function {
     pub(crate) address: u64,
-    /// Its code up to its end, or as much as is analyzed; without probes.
+    /// Its code, at most the analyzed part, without probes.
     pub(crate) code: Vec<u8>,
 }
 
-/// The instruction by which the kernel's probes replace the first byte of another one.
-const PROBE: u8 = 0xcc;
-/// Bytes in which a probe would matter.
-const ENTRY: usize = 64;
+/// `int3`, which a uprobe writes over the first byte of an instruction.
+const INT3: u8 = 0xcc;
+/// Bytes at the entry from which probes are removed.
+const ENTRY_BYTES: usize = 64;
 
-/// Bytes of a function that are analyzed.
-const ANALYZED: u64 = 4096;
-/// Bytes of a function whose size is not known that are analyzed.
+/// Maximum bytes of a function that are analyzed.
+const MAX_ANALYZED: u64 = 4096;
+/// Bytes of a function of unknown size that are analyzed.
 const ANALYZED_UNSIZED: u64 = 64;
 
-/// The fields of `struct link_map` that are used.
+/// The used fields of `struct link_map`.
 #[repr(C)]
 struct LinkMap {
     base: u64,
@@ -65,7 +65,7 @@ unsafe extern "C" fn each_name(
     _size: usize,
     found: *mut c_void,
 ) -> c_int {
-    // SAFETY: the dynamic linker hands over a valid structure, and `torch` its own path.
+    // SAFETY: the dynamic linker passes a valid structure, and `torch` its own path.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<Option<CString>>()) };
     if info.dlpi_name.is_null() {
         return 0;
@@ -81,7 +81,8 @@ unsafe extern "C" fn each_name(
     1
 }
 
-struct Search {
+/// Search for the segments of the library at a base address.
+struct SegmentSearch {
     base: u64,
     segments: Vec<Segment>,
 }
@@ -91,12 +92,12 @@ unsafe extern "C" fn each_library(
     _size: usize,
     search: *mut c_void,
 ) -> c_int {
-    // SAFETY: the dynamic linker hands over a valid structure, and `load` its own search.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
+    // SAFETY: the dynamic linker passes a valid structure, and `loaded` its own search.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<SegmentSearch>()) };
     if info.dlpi_addr != search.base || info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: the structure says how many headers there are.
+    // SAFETY: the structure has the number of headers.
     let headers =
         unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let code = |header: &&libc::Elf64_Phdr| {
@@ -114,12 +115,12 @@ unsafe extern "C" fn each_library(
 }
 
 impl Library {
-    /// The driver that this process has loaded; never loads one.
+    /// Returns the driver that this process has loaded; never loads it.
     pub(crate) fn driver() -> Option<Self> {
         Self::loaded(c"libcuda.so.1")
     }
 
-    /// PyTorch's `libc10.so`, where this process has loaded it.
+    /// Returns PyTorch's `libc10.so`, if this process has loaded it.
     pub(crate) fn torch() -> Option<Self> {
         let mut path: Option<CString> = None;
         // SAFETY: the callback gets the path, which lives through the call.
@@ -127,7 +128,7 @@ impl Library {
         Self::loaded(&path?)
     }
 
-    /// A library by its name or path; never loads one.
+    /// Returns a loaded library by its name or path; never loads it.
     fn loaded(name: &CStr) -> Option<Self> {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         // SAFETY: the name is zero-terminated.
@@ -137,13 +138,13 @@ impl Library {
         }
         let mut map: *const LinkMap = ptr::null();
         // SAFETY: the request writes one pointer.
-        let asked = unsafe { dlinfo(handle, RTLD_DI_LINKMAP, (&raw mut map).cast()) };
-        if asked != 0 || map.is_null() {
+        let outcome = unsafe { dlinfo(handle, RTLD_DI_LINKMAP, (&raw mut map).cast()) };
+        if outcome != 0 || map.is_null() {
             return None;
         }
-        // SAFETY: the dynamic linker's entry of a library that is loaded; its name is a string.
+        // SAFETY: the dynamic linker's entry of a loaded library; its name is a string.
         let (base, path) = unsafe { ((*map).base, CStr::from_ptr((*map).name)) };
-        let mut search = Search { base, segments: Vec::new() };
+        let mut search = SegmentSearch { base, segments: Vec::new() };
         // SAFETY: the callback gets the search, which lives through the call.
         unsafe { libc::dl_iterate_phdr(Some(each_library), (&raw mut search).cast()) };
         let file = File::open(OsStr::from_bytes(path.to_bytes())).ok();
@@ -151,8 +152,8 @@ impl Library {
         (!segments.is_empty()).then_some(Self { handle, segments, file })
     }
 
-    /// An exported function. `Ok(None)`: the driver has none of that name. `Err`: another library
-    /// answers for it.
+    /// Returns an exported function. `Ok(None)`: the library has no such function. `Err`: its
+    /// address is outside of the library.
     pub(crate) fn function(&self, symbol: &CStr) -> Result<Option<Function>, ()> {
         // SAFETY: the handle is open and the name zero-terminated.
         let address = unsafe { libc::dlsym(self.handle, symbol.as_ptr()) };
@@ -162,36 +163,36 @@ impl Library {
         let at = address as u64;
         let inside = |segment: &&Segment| (segment.start..segment.end).contains(&at);
         let segment = self.segments.iter().find(inside).ok_or(())?;
-        let most = match size(address) {
+        let max = match size(address) {
             0 => ANALYZED_UNSIZED,
-            size => size.min(ANALYZED),
+            size => size.min(MAX_ANALYZED),
         };
-        let bytes = most.min(segment.end - at) as usize;
-        // SAFETY: that much of the driver's code is mapped and readable.
+        let bytes = max.min(segment.end - at) as usize;
+        // SAFETY: the bytes are inside of a segment, which is mapped and readable.
         let memory = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), bytes) };
         let mut code = memory.to_vec();
         self.remove_probes(&mut code, segment.offset + (at - segment.start));
         Ok(Some(Function { address: at, code }))
     }
 
-    /// Puts back instructions that probes have replaced: the file has them.
+    /// Restores instructions that probes have replaced, from the file.
     fn remove_probes(&self, code: &mut [u8], offset: u64) {
-        let entry = code.len().min(ENTRY);
-        let Some(entry) = code.get_mut(..entry).filter(|entry| entry.contains(&PROBE)) else {
+        let entry = code.len().min(ENTRY_BYTES);
+        let Some(entry) = code.get_mut(..entry).filter(|entry| entry.contains(&INT3)) else {
             return;
         };
-        let mut original = [0; ENTRY];
+        let mut original = [0; ENTRY_BYTES];
         let Some(original) = original.get_mut(..entry.len()) else { return };
         if self.file.as_ref().is_some_and(|file| file.read_exact_at(original, offset).is_ok()) {
             for (byte, original) in entry.iter_mut().zip(original) {
-                if *byte == PROBE {
+                if *byte == INT3 {
                     *byte = *original;
                 }
             }
         }
     }
 
-    /// Lowest and highest address of the code.
+    /// Returns the lowest address and the end of the code.
     pub(crate) fn code(&self) -> (u64, u64) {
         let low = self.segments.iter().map(|segment| segment.start).min().unwrap_or(0);
         let high = self.segments.iter().map(|segment| segment.end).max().unwrap_or(0);
@@ -199,7 +200,7 @@ impl Library {
     }
 }
 
-/// Size of the symbol at an address; 0: not known.
+/// Returns the size of the symbol at an address; 0 if it is unknown.
 fn size(address: *const c_void) -> u64 {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let mut symbol: *mut c_void = ptr::null_mut();
@@ -212,7 +213,7 @@ fn size(address: *const c_void) -> u64 {
     unsafe { (*symbol.cast::<libc::Elf64_Sym>()).st_size }
 }
 
-/// A name of the hook table, zero-terminated.
+/// Returns a name of the hook table, zero-terminated.
 pub(crate) fn symbol(name: &[u8]) -> Option<CString> {
     let length = name.iter().position(|byte| *byte == 0)?;
     CString::new(name.get(..length)?).ok().filter(|name| !name.is_empty())

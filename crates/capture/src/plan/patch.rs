@@ -1,62 +1,62 @@
-//! Moves the first instructions of a function to other memory, so that a jump can take their place.
+//! Moves the first instructions of a function to other memory, so that a jump can replace them.
 //!
-//! The in-process library writes a jump of [`JUMP`] bytes over the beginning of a driver function.
-//! The whole instructions in those bytes run elsewhere, followed by a jump back. What cannot be moved
-//! without doubt is refused: the function then stays as it is.
+//! The in-process library writes a jump of [`JUMP`] bytes over the start of a driver function. The
+//! instructions in those bytes run elsewhere, followed by a jump back. A function whose
+//! instructions cannot be moved safely is not patched.
 //!
-//! Probes may come to the same function at any time. The kernel runs the instruction that it replaced
-//! from the file, and continues behind it: in the middle of our jump, if the jump covered it. So the
-//! instruction that a probe goes to stays where it is, and the jump follows it. Before the wrapper
-//! begins, pushes of the instructions that stayed are undone.
+//! A uprobe may be attached to the same function at any time. The kernel executes the original of
+//! the instruction that it replaced and continues after it: inside our jump, if the jump covered
+//! it. The instruction at the attach point therefore keeps its place, and the jump follows it. The
+//! wrapper undoes the pushes of such instructions first.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
 
-use crate::prologue::{attach_point, branch_targets};
+use super::prologue::{attach_point, branch_targets};
 
-/// Bytes of the jump that is written over the entry.
+/// Size of the jump that is written over the entry.
 pub const JUMP: usize = 5;
 
-/// Bytes of code that moved instructions can become, at most: each of up to 10 instructions grows by
-/// at most 4 bytes, and the last one can be 15 bytes long.
-pub const MOVED_MAX: usize = 80;
+/// Maximum size of moved instructions: each of up to 10 instructions grows by at most 4 bytes, and
+/// the last one can be 15 bytes long.
+pub const MAX_MOVED: usize = 80;
 
 /// Reason why a function cannot be patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unmovable {
-    /// The bytes are not known instructions, or the function is too short.
+    /// The bytes are not valid instructions, or the function is too short.
     Unknown,
     /// A branch of the function leads into the bytes that would be overwritten.
     BranchTarget,
     /// An instruction depends on its address in a way that is not supported.
     Relative,
-    /// A target is more than 2 GiB away from the new place.
+    /// A target is more than 2 GiB away from the new address.
     TooFar,
-    /// The jump would cover the instruction that probes go to.
+    /// The jump would cover the attach point of probes.
     Probed,
 }
 
 /// Moved instructions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moved {
-    /// The instructions from the first one on, as they run at the new place.
+    /// The instructions from the first one on, for the new address.
     pub code: Vec<u8>,
-    /// Bytes of the original that they stand for; the function continues there.
+    /// Number of original bytes that they replace; the function continues after them.
     pub length: usize,
-    /// The last instruction never continues behind itself: no jump back is needed.
+    /// The last instruction is a jump: no jump back is needed.
     pub is_final: bool,
-    /// Bytes before the jump, whose instructions stay.
+    /// Number of unchanged bytes before the jump.
     pub offset: usize,
-    /// Code that undoes what the instructions that stay did to the stack.
+    /// Code that undoes the pushes of the unchanged instructions.
     pub undo: Vec<u8>,
 }
 
-/// Rewrites the first instructions of `code`, which begins at address `from`, so that they do the same
-/// at address `to`. `code` is the function up to its end, or as much of it as is known.
+/// Rewrites the first instructions of `code`, which starts at address `from`, so that they do the
+/// same at address `to`. `code` is the function, or its known part.
 pub fn move_entry(code: &[u8], from: u64, to: u64) -> Result<Moved, Unmovable> {
-    let (offset, undo) = staying(code)?;
-    let code_moved = Vec::with_capacity(MOVED_MAX);
+    let (offset, undo) = unchanged(code)?;
+    let code_moved = Vec::with_capacity(MAX_MOVED);
     let mut moved = Moved { code: code_moved, length: 0, is_final: false, offset, undo };
     let mut decoder = Decoder::with_ip(64, code, from, DecoderOptions::NONE);
     while moved.length < offset + JUMP {
@@ -73,7 +73,7 @@ pub fn move_entry(code: &[u8], from: u64, to: u64) -> Result<Moved, Unmovable> {
         append(&mut moved, &decoder, &instruction, bytes, at)?;
         moved.length = end;
     }
-    // Targets are counted from the start of the function. A call of itself is one, too.
+    // Targets are relative to the start of the function, and include recursive calls.
     let inside = |target: &u64| (1..moved.length as u64).contains(target);
     if branch_targets(code).iter().any(inside) {
         return Err(Unmovable::BranchTarget);
@@ -81,10 +81,10 @@ pub fn move_entry(code: &[u8], from: u64, to: u64) -> Result<Moved, Unmovable> {
     Ok(moved)
 }
 
-/// Bytes up to behind the instruction that a probe goes to, where the jump would cover that one, and
-/// code that undoes their pushes. The instructions before it change nothing that the call depends on,
-/// so they can run twice.
-fn staying(code: &[u8]) -> Result<(usize, Vec<u8>), Unmovable> {
+/// Returns the number of bytes up to the end of the instruction at the attach point, if the jump
+/// would cover it, and code that undoes their pushes. The instructions before the attach point
+/// change neither the stack pointer nor an argument, so they can run twice.
+fn unchanged(code: &[u8]) -> Result<(usize, Vec<u8>), Unmovable> {
     let point = attach_point(code);
     if point.offset >= JUMP as u64 {
         return Ok((0, Vec::new()));
@@ -109,14 +109,14 @@ fn staying(code: &[u8]) -> Result<(usize, Vec<u8>), Unmovable> {
     Err(Unmovable::Unknown)
 }
 
-/// Whether a single-stepped instruction continues behind itself and leaves the stack as it is.
+/// Returns whether a single-stepped instruction only continues with the next one.
 fn is_plain(instruction: &Instruction) -> bool {
     instruction.flow_control() == FlowControl::Next
         && instruction.stack_pointer_increment() == 0
         && matches!(instruction.mnemonic(), Mnemonic::Endbr64 | Mnemonic::Nop)
 }
 
-/// `pop` into a 64-bit register.
+/// Encodes `pop` of a 64-bit register.
 fn pop(register: Register) -> Result<Vec<u8>, Unmovable> {
     let number = register.number() as u8;
     match number {
@@ -126,7 +126,7 @@ fn pop(register: Register) -> Result<Vec<u8>, Unmovable> {
     }
 }
 
-/// Adds one instruction, which runs at address `at` from now on.
+/// Adds one instruction, rewritten for address `at`.
 fn append(
     moved: &mut Moved,
     decoder: &Decoder<'_>,
@@ -140,19 +140,19 @@ fn append(
     match instruction.flow_control() {
         FlowControl::Next => {}
         FlowControl::IndirectBranch => moved.is_final = true,
-        // A call pushes its address; a return leaves nothing to move.
+        // A call pushes its address; a return ends the function.
         _ => return Err(Unmovable::Relative),
     }
     let start = moved.code.len();
     moved.code.extend_from_slice(bytes);
     if instruction.is_ip_rel_memory_operand() {
-        let place = decoder.get_constant_offsets(instruction);
-        if place.displacement_size() != 4 {
+        let offsets = decoder.get_constant_offsets(instruction);
+        if offsets.displacement_size() != 4 {
             return Err(Unmovable::Relative);
         }
         let next = at.wrapping_add(bytes.len() as u64);
         let distance = distance(next, instruction.ip_rel_memory_address())?;
-        let offset = start + place.displacement_offset();
+        let offset = start + offsets.displacement_offset();
         let field = moved.code.get_mut(offset..offset + 4).ok_or(Unmovable::Relative)?;
         field.copy_from_slice(&distance.to_le_bytes());
     }
@@ -179,7 +179,7 @@ fn append_branch(moved: &mut Moved, instruction: &Instruction, at: u64) -> Resul
     Ok(())
 }
 
-/// Bytes from one address to another, where 32 bits are enough.
+/// Returns the distance between two addresses, if 32 bits are enough.
 pub fn distance(from: u64, to: u64) -> Result<i32, Unmovable> {
     i32::try_from(to.wrapping_sub(from) as i64).map_err(|_| Unmovable::TooFar)
 }
@@ -201,24 +201,24 @@ mod tests {
         Ok(Moved { code: code.to_vec(), length, is_final: false, offset, undo })
     }
 
-    /// Where the 32-bit field at `at` leads that ends an instruction at `end`.
+    /// Returns the target of the 32-bit displacement at `at`, of an instruction that ends at `end`.
     fn target(moved: &Moved, at: usize, end: u64) -> u64 {
         let field = i32::from_le_bytes(moved.code[at..at + 4].try_into().unwrap());
         TO.wrapping_add(end).wrapping_add_signed(field.into())
     }
 
-    /// `cmpl $0x321cba00, x(%rip)`: 470, 535, 550 and 595 begin with it.
+    /// `cmpl $0x321cba00, x(%rip)`: first instruction of drivers 470, 535, 550 and 595.
     const CMPL: [u8; 10] = [0x81, 0x3d, 0x10, 0x20, 0x30, 0x01, 0x00, 0xba, 0x1c, 0x32];
 
     #[test]
-    fn driver_580_keeps_its_push_for_probes() {
+    fn push_of_driver_580_keeps_its_place() {
         // push %rbp; mov %rsp,%rbp; push %r12; sub $8,%rsp: the push is undone by pop %rbp.
         let code = [0x55, 0x48, 0x89, 0xe5, 0x41, 0x54, 0x48, 0x83, 0xec, 0x08, 0xc3];
         assert_eq!(moved(&code), plain(&code[..6], 1, &[0x5d]));
     }
 
     #[test]
-    fn older_driver_prologues_get_a_new_displacement() {
+    fn ip_relative_operands_of_older_drivers_are_adjusted() {
         for rest in [&[0x74, 0x06, 0xff, 0x25, 1, 2, 3, 4][..], &[0x74, 0x10, 0x55, 0x48][..]] {
             let code = [&CMPL[..], rest].concat();
             let moved = moved(&code).unwrap();
@@ -229,11 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn libc10_prologues_move() {
+    fn libc10_prologues_are_moved() {
         // push %r14; mov %r8d,%r14d; push %r13; sub $8,%rsp
         let code = [0x41, 0x56, 0x45, 0x89, 0xc6, 0x41, 0x55, 0x48, 0x83, 0xec, 0x08, 0xc3];
         assert_eq!(moved(&code), plain(&code[..7], 2, &[0x41, 0x5e]));
-        // mov x(%rip),%rax; push %r14: probes go to the push, behind the jump.
+        // mov x(%rip),%rax; push %r14: the attach point is the push, after the jump.
         let code = [0x48, 0x8b, 0x05, 0x29, 0xba, 0x0e, 0x00, 0x41, 0x56, 0xc3];
         let moved = moved(&code).unwrap();
         assert_eq!((moved.offset, moved.length, moved.code.len()), (0, 7, 7));
@@ -241,8 +241,8 @@ mod tests {
     }
 
     #[test]
-    fn jumps_become_long_and_keep_their_target() {
-        // As the simulated driver: push %rbp; mov %rsp,%rbp; pop %rbp; jmp rel32
+    fn short_jumps_become_long_with_the_same_target() {
+        // The simulated driver: push %rbp; mov %rsp,%rbp; pop %rbp; jmp rel32
         let code = [0x55, 0x48, 0x89, 0xe5, 0x5d, 0xe9, 0x00, 0x01, 0x00, 0x00];
         let moved = moved(&code).unwrap();
         assert_eq!((moved.offset, moved.length, moved.is_final), (1, 10, true));
@@ -256,19 +256,19 @@ mod tests {
     }
 
     #[test]
-    fn endbr64_and_the_push_behind_it_stay() {
+    fn endbr64_and_the_push_after_it_keep_their_place() {
         let code = [0xf3, 0x0f, 0x1e, 0xfa, 0x53, 0x48, 0x83, 0xec, 0x10, 0x31, 0xc0, 0xc3];
         assert_eq!(moved(&code), plain(&code[..11], 5, &[0x5b]));
     }
 
     #[test]
-    fn doubtful_functions_are_refused() {
-        for (what, code, reason) in [
+    fn functions_that_cannot_be_moved_are_rejected() {
+        for (case, code, reason) in [
             ("no code", &[][..], Unmovable::Unknown),
             ("too short", &[0x31, 0xc0, 0xc3][..], Unmovable::Probed),
-            ("cut in an instruction", &[0x81, 0x3d, 0x10][..], Unmovable::Probed),
-            ("no instruction", &[0x06, 0x06, 0x06, 0x06, 0x06][..], Unmovable::Probed),
-            ("a probe that is there already", &[0xcc, 0x48, 0x89, 0xe5][..], Unmovable::Probed),
+            ("truncated instruction", &[0x81, 0x3d, 0x10][..], Unmovable::Probed),
+            ("invalid instruction", &[0x06, 0x06, 0x06, 0x06, 0x06][..], Unmovable::Probed),
+            ("existing probe", &[0xcc, 0x48, 0x89, 0xe5][..], Unmovable::Probed),
             ("call", &[0xe8, 0, 0, 0, 0, 0xc3][..], Unmovable::Probed),
             ("jmp rel32, as another tool's hook", &[0xe9, 0, 1, 0, 0, 0x90][..], Unmovable::Probed),
             (
@@ -283,7 +283,7 @@ mod tests {
                 Unmovable::BranchTarget,
             ),
         ] {
-            assert_eq!(moved(code), Err(reason), "{what}");
+            assert_eq!(moved(code), Err(reason), "{case}");
         }
         let far = move_entry(&[&CMPL[..], &[0x74, 0x06]].concat(), FROM, FROM + (1 << 33));
         assert_eq!(far, Err(Unmovable::TooFar));
@@ -301,7 +301,7 @@ mod tests {
                 })
                 .collect();
             if let Ok(moved) = move_entry(&code, FROM, TO) {
-                assert!(moved.length >= moved.offset + JUMP && moved.code.len() <= MOVED_MAX);
+                assert!(moved.length >= moved.offset + JUMP && moved.code.len() <= MAX_MOVED);
             }
         }
     }
