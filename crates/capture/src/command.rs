@@ -2,7 +2,7 @@
 //! before it does anything.
 //!
 //! The child first runs this program again as a *launcher*, which waits for a byte on a pipe and
-//! then becomes the command: same pid, untouched environment, standard streams and exit status.
+//! then becomes the command: same pid, environment, standard streams and exit status.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -46,6 +46,15 @@ pub fn spawn_suspended(
     command: &[OsString],
     stdout: StdoutTarget,
 ) -> Result<SuspendedCommand, Error> {
+    spawn_suspended_with(command, stdout, &[])
+}
+
+/// Does the same, with additional environment variables for the command.
+pub fn spawn_suspended_with(
+    command: &[OsString],
+    stdout: StdoutTarget,
+    environment: &[(OsString, OsString)],
+) -> Result<SuspendedCommand, Error> {
     let name = command.first().map_or_else(String::new, |c| c.to_string_lossy().into_owned());
     let failed = |source| Error::Command { command: name.clone(), source };
     let program = command.first().ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
@@ -62,6 +71,7 @@ pub fn spawn_suspended(
         .arg(LAUNCHER_ARG)
         .arg(reader.as_raw_fd().to_string())
         .args(command)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .spawn()
         .map_err(failed)?;
     Ok(SuspendedCommand { child, start_pipe: File::from(start_pipe) })

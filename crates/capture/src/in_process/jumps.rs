@@ -1,40 +1,41 @@
-//! Whether the jumps of a process still lead to the wrapper. A probe of another tool can replace one:
-//! then its calls are not seen any more, and the values of the process are not exact.
+//! Checks that the jumps in the driver functions of a process are intact. A probe of another tool
+//! can replace one: calls of the function are then not recorded, and values of the process not
+//! exact.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use super::area::{Header, RowState};
 use crate::hooks::HOOKS;
-use crate::patch::JUMP;
+use crate::plan::patch::JUMP;
 
-/// How often the jumps of a process are read.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// How often the jumps of a process are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The jumps of one process.
 #[derive(Debug)]
 pub(super) struct Jumps {
     next: Instant,
-    /// Rows whose jump was found replaced.
+    /// Rows whose jump was replaced.
     replaced: Vec<usize>,
 }
 
 impl Default for Jumps {
     fn default() -> Self {
-        Self { next: Instant::now() + INTERVAL, replaced: Vec::new() }
+        Self { next: Instant::now() + CHECK_INTERVAL, replaced: Vec::new() }
     }
 }
 
 impl Jumps {
-    /// Functions whose jump was replaced since the last call; reads them once a
-    /// second.
+    /// Returns the functions whose jump was replaced since the last call; checks once per
+    /// [`CHECK_INTERVAL`].
     pub(super) fn replaced(&mut self, pid: Pid, header: &Header) -> Vec<&'static str> {
         if Instant::now() < self.next {
             return Vec::new();
         }
-        self.next = Instant::now() + INTERVAL;
+        self.next = Instant::now() + CHECK_INTERVAL;
         let wrapped =
             |hook: &usize| header.rows[*hook].load(Ordering::Relaxed) == RowState::Wrapped as u8;
         let hooks: Vec<usize> = (0..HOOKS.len().min(header.rows.len())).filter(wrapped).collect();
@@ -52,8 +53,8 @@ impl Jumps {
     }
 }
 
-/// Reads a jump's worth of bytes at each address of a process; `None` where that is not allowed or the
-/// process is gone.
+/// Reads [`JUMP`] bytes at each address of a process; `None` if that is not permitted or the
+/// process has exited.
 fn read(pid: Pid, addresses: &[u64]) -> Option<Vec<[u8; JUMP]>> {
     let mut found = vec![[0_u8; JUMP]; addresses.len()];
     let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() * JUMP };
@@ -61,7 +62,7 @@ fn read(pid: Pid, addresses: &[u64]) -> Option<Vec<[u8; JUMP]>> {
         .iter()
         .map(|address| libc::iovec { iov_base: *address as *mut libc::c_void, iov_len: JUMP })
         .collect();
-    // SAFETY: the local buffer has room for all remote parts; both lists live through the call.
+    // SAFETY: the local buffer has space for all remote parts; both lists outlive the call.
     let read = unsafe {
         let pid = libc::pid_t::try_from(pid.0).ok()?;
         let count = remote.len() as libc::c_ulong;
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jumps_are_read_in_the_order_of_addresses() {
+    fn jumps_are_read_in_address_list_order() {
         let code = [[0xe9, 1, 2, 3, 4], [0xcc, 1, 2, 3, 4]];
         let own = Pid(std::process::id());
         let addresses = [code[1].as_ptr() as u64, code[0].as_ptr() as u64];

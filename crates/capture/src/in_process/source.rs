@@ -1,4 +1,4 @@
-//! Records of processes that load the capture library.
+//! Reads the records of processes that load the in-process library.
 
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
@@ -6,76 +6,80 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use engine::event::{Event, Lost, What};
-use engine::ids::{Pid, Tid};
-use engine::tensor::{NoTensors, TensorWatch};
-use engine::units::Moment;
+use engine::model::event::{Event, EventKind, LostDelta};
+use engine::model::ids::{Pid, Tid};
+use engine::model::tensor::{TensorTracking, TensorsUnavailable};
+use engine::model::units::Timestamp;
 
-use super::area::{Control, REFUSALS, Refusal, RowState};
-use super::directory::Directory;
-use super::lifetime::End;
-use super::open::Area;
+use super::area::{Control, RowState, START_FAILURES, StartFailure};
+use super::collector_dir::CollectorDir;
+use super::open_area::Area;
+use super::process_end::ProcessEnd;
 use super::tables::{Areas, Tables};
 use crate::clock;
-use crate::decode::{Decoded, Program, decode_all};
+use crate::decode::{ExecGeneration, Record, decode_all};
 use crate::error::Error;
 use crate::hooks::HOOKS;
-use crate::life::Living;
-use crate::session::{Notice, Options, Source, Stacks};
+use crate::session::liveness::LivenessTracker;
+use crate::session::{Notice, SessionOptions, Source, StackMode};
 use crate::stacks::{StackRecord, read};
 
-/// Bytes of records that are read at once.
+/// Maximum bytes of records per batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Waiting time while records come fast.
+/// Maximum wait after a large batch.
 const SHORT_WAIT: Duration = Duration::from_millis(1);
-/// Bytes of a batch from which on records come fast.
-const FAST: usize = 128 << 10;
+/// Size from which a batch is large.
+const LARGE_BATCH_BYTES: usize = 128 << 10;
 
-/// The processes that share memory with this side.
+/// The processes that share memory with this one.
 pub(crate) struct InProcess {
-    directory: Directory,
+    dir: CollectorDir,
     control: &'static Control,
     areas: Rc<RefCell<Areas>>,
-    follows_objects: bool,
+    objects: bool,
     stacks: Vec<StackRecord>,
-    unreadable: u64,
-    /// The last batch left records.
-    is_cut: bool,
-    /// Bytes of the last batch.
+    decode_errors: u64,
+    /// The last batch left records in a ring.
+    has_more: bool,
+    /// Size of the last batch.
     last_bytes: usize,
-    /// Areas that were opened.
+    /// Number of opened areas.
     opened: u32,
-    refusals: [u32; REFUSALS],
-    /// Processes that are not traced, and not reported as lost yet.
-    refused: u64,
+    /// Position of the records; see [`Source::written`].
+    position: u64,
+    /// Start failures that were already reported.
+    failures: [u32; START_FAILURES],
+    /// Processes that are not traced and were not reported as lost yet.
+    untraced: u64,
     notices: Vec<Notice>,
     batches: usize,
-    /// `enum vs_stacks` as requested.
-    stacks_wanted: u32,
+    /// The configured `enum vs_stacks`.
+    stack_mode: u32,
 }
 
 impl InProcess {
-    pub(crate) fn start(options: &Options, directory: Directory) -> Result<Self, Error> {
-        let control = directory.open(options).map_err(Error::SharedMemory)?;
+    pub(crate) fn start(options: &SessionOptions, dir: CollectorDir) -> Result<Self, Error> {
+        let control = dir.open(options).map_err(Error::SharedMemory)?;
         Ok(Self {
-            directory,
+            dir,
             control,
             areas: Rc::default(),
-            follows_objects: options.objects,
+            objects: options.objects,
             stacks: Vec::new(),
-            unreadable: 0,
-            is_cut: false,
+            decode_errors: 0,
+            has_more: false,
             last_bytes: 0,
             opened: 0,
-            refusals: [0; REFUSALS],
-            refused: 0,
+            position: 0,
+            failures: [0; START_FAILURES],
+            untraced: 0,
             notices: Vec::new(),
             batches: options.ring_bytes as usize / BATCH_BYTES + 2,
-            stacks_wanted: options.stacks.wire(),
+            stack_mode: options.stacks.wire(),
         })
     }
 
-    /// Sleeps until a process has something that should not wait, or the time has passed.
+    /// Sleeps until a process wakes this one or the time has passed.
     fn sleep(&self, timeout: Duration) {
         let control = self.control;
         let wakes = control.wakes.load(Ordering::Acquire);
@@ -84,7 +88,7 @@ impl InProcess {
             tv_sec: timeout.as_secs() as libc::time_t,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        // An interrupted wait is a short one.
+        // An interrupted wait just ends early.
         // SAFETY: the word is in the mapped control file, and the time in this frame.
         unsafe {
             let word = (&raw const control.wakes).cast::<u32>();
@@ -97,18 +101,18 @@ impl InProcess {
         Tables(Rc::clone(&self.areas))
     }
 
-    /// Opens areas that are complete. Their files are removed: nothing is left behind if this
-    /// program is killed.
+    /// Opens complete areas and removes their files: nothing is left behind if this program is
+    /// killed.
     fn open_areas(&mut self) {
         if self.control.ready.load(Ordering::Acquire) == self.opened {
             return;
         }
-        let Ok(files) = fs::read_dir(self.directory.path()) else { return };
+        let Ok(files) = fs::read_dir(self.dir.path()) else { return };
         let number = |file: fs::DirEntry| file.file_name().to_str()?.parse::<u32>().ok();
         let mut numbers: Vec<u32> = files.flatten().filter_map(number).collect();
         numbers.sort_unstable();
         for number in numbers {
-            let path = self.directory.path().join(number.to_string());
+            let path = self.dir.path().join(number.to_string());
             let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
             let mapping = format!("{} (deleted)", path.display());
             match Area::open(file, self.control.sizes, mapping) {
@@ -116,7 +120,7 @@ impl InProcess {
                 Ok(Some(area)) => {
                     let _ = fs::remove_file(&path);
                     self.opened = self.opened.wrapping_add(1);
-                    self.notices.push(wrapped(&area));
+                    self.notices.push(wrapped_notice(&area));
                     self.areas.borrow_mut().open.push(area);
                 }
                 Err(error) => {
@@ -128,19 +132,19 @@ impl InProcess {
         }
     }
 
-    /// Why processes could not be traced at all.
-    fn read_refusals(&mut self) {
+    /// Reports the processes that could not be traced at all.
+    fn read_failures(&mut self) {
         let reasons = [
-            (Refusal::NoArea, "no shared memory for its records"),
-            (Refusal::NoDriver, "its CUDA driver was not found among its libraries"),
-            (Refusal::NoRoom, "no free addresses near its CUDA driver"),
-            (Refusal::Protected, "the code of its CUDA driver cannot be made writable"),
+            (StartFailure::NoArea, "no shared memory for its records"),
+            (StartFailure::NoDriver, "its CUDA driver was not found among its libraries"),
+            (StartFailure::NoSpaceNearby, "no free addresses near its CUDA driver"),
+            (StartFailure::Protected, "the code of its CUDA driver cannot be made writable"),
         ];
-        for (refusal, reason) in reasons {
-            let count = self.control.refusals[refusal as usize].load(Ordering::Relaxed);
-            let before = std::mem::replace(&mut self.refusals[refusal as usize], count);
+        for (failure, reason) in reasons {
+            let count = self.control.failures[failure as usize].load(Ordering::Relaxed);
+            let before = std::mem::replace(&mut self.failures[failure as usize], count);
             if count > before {
-                self.refused += u64::from(count - before);
+                self.untraced += u64::from(count - before);
                 let reason = format!("a process is not traced: {reason}");
                 self.notices.push(Notice::NotAttached { reason });
             }
@@ -154,7 +158,7 @@ impl Drop for InProcess {
     }
 }
 
-/// Functions of a process that are not wrapped although they should be.
+/// Returns the functions of a process that could not be wrapped.
 fn missing(area: &Area) -> Vec<&'static str> {
     let states = area.header().rows.iter().zip(HOOKS);
     let is_missing = |state: &AtomicU8| {
@@ -168,102 +172,116 @@ fn is_wrapped(state: &AtomicU8) -> bool {
     state.load(Ordering::Acquire) == RowState::Wrapped as u8
 }
 
-/// Whether PyTorch's cache reports its blocks; `None` while PyTorch is not loaded.
-fn tensor_watch(area: &Area) -> Option<TensorWatch> {
+/// Returns whether blocks of PyTorch's caching allocator are recorded; `None` while PyTorch is not
+/// loaded.
+fn tensor_tracking(area: &Area) -> Option<TensorTracking> {
     let rows = area.header().rows.get(HOOKS.len()..)?;
     if rows.iter().any(is_wrapped) {
-        return Some(TensorWatch::Begun);
+        return Some(TensorTracking::Active);
     }
     let failed =
         |state: &AtomicU8| state.load(Ordering::Acquire) == RowState::UnknownPrologue as u8;
-    rows.iter().any(failed).then_some(TensorWatch::Impossible(NoTensors::Refused))
+    let unavailable = TensorTracking::Unavailable(TensorsUnavailable::AttachFailed);
+    rows.iter().any(failed).then_some(unavailable)
 }
 
-fn wrapped(area: &Area) -> Notice {
+fn wrapped_notice(area: &Area) -> Notice {
     let states = area.header().rows.iter().take(HOOKS.len());
     let functions = states.filter(|state| is_wrapped(state)).count();
     Notice::Wrapped { pid: area.pid, functions, missing: missing(area) }
 }
 
-/// Functions that are not wrapped make the values of a process inexact.
-fn missing_event(area: &Area) -> Option<Decoded> {
+/// Returns a loss for functions that are not wrapped: values of the process are not exact.
+fn missing_loss(area: &Area) -> Option<Record> {
     let missing = missing(area).len();
-    (missing > 0).then(|| inexact(area, missing))
+    (missing > 0).then(|| loss_of(area, missing))
 }
 
-fn inexact(area: &Area, functions: usize) -> Decoded {
-    let lost = Lost { other: functions as u64, ..Lost::default() };
-    Decoded::Event(event(area, What::Lost(lost)))
+/// Returns one loss per function whose calls are not recorded.
+fn loss_of(area: &Area, functions: usize) -> Record {
+    let lost = LostDelta { other: functions as u64, ..LostDelta::default() };
+    Record::Event(event(area, EventKind::Lost(lost)))
 }
 
-fn event(area: &Area, what: What) -> Event {
+fn event(area: &Area, kind: EventKind) -> Event {
     let now = clock::monotonic();
-    Event { pid: area.pid, tid: Tid(area.pid.0), entered: now, at: now, what }
+    Event { pid: area.pid, tid: Tid(area.pid.0), entry_time: now, time: now, kind }
 }
 
-fn end_record(area: &Area, end: End) -> Decoded {
+fn end_record(area: &Area, end: ProcessEnd) -> Record {
     match end {
-        End::Exit => Decoded::Event(event(area, What::Exit)),
-        End::Exec => {
-            let next = Program(area.program.0.wrapping_add(1));
-            Decoded::Exec(event(area, What::Exec), next)
+        ProcessEnd::Exit => Record::Event(event(area, EventKind::Exit)),
+        ProcessEnd::Exec => {
+            let next = ExecGeneration(area.exec_gen.0.wrapping_add(1));
+            Record::Exec(event(area, EventKind::Exec), next)
         }
     }
 }
 
 impl Source for InProcess {
     fn wait(&self, timeout: Duration) {
-        if !self.is_cut {
-            let fast = self.last_bytes >= FAST;
-            self.sleep(if fast { timeout.min(SHORT_WAIT) } else { timeout });
+        if !self.has_more {
+            let is_large = self.last_bytes >= LARGE_BATCH_BYTES;
+            self.sleep(if is_large { timeout.min(SHORT_WAIT) } else { timeout });
         }
     }
 
-    fn look(&mut self) -> Result<(), Error> {
+    fn scan(&mut self) -> Result<(), Error> {
+        // Before the counters are read again: those of ended processes were reported.
+        self.areas.borrow_mut().close_ended();
         self.open_areas();
-        self.read_refusals();
+        self.read_failures();
         Ok(())
     }
 
-    fn take(&mut self) -> Vec<Decoded> {
+    fn written(&mut self) -> u64 {
+        self.position += 1;
         let mut areas = self.areas.borrow_mut();
-        let areas = &mut *areas;
-        let ended = areas.open.extract_if(.., |area| area.is_done);
-        let lost = ended.map(|area| area.header().losses.total.load(Ordering::Acquire));
-        areas.lost_before += lost.sum::<u64>();
+        areas.open.iter_mut().for_each(|area| area.mark(self.position));
+        self.position
+    }
+
+    fn has_read(&self, position: u64) -> bool {
+        self.areas.borrow().open.iter().all(|area| area.has_read(position))
+    }
+
+    fn drain_records(&mut self) -> Vec<Record> {
+        let mut areas = self.areas.borrow_mut();
         let mut records = Vec::new();
-        let lost = Lost { processes: std::mem::take(&mut self.refused), ..Lost::default() };
-        if lost.processes > 0 {
+        let processes = std::mem::take(&mut self.untraced);
+        if processes > 0 {
             let (pid, now) = (Pid(0), clock::monotonic());
-            let what = What::Lost(lost);
-            records.push(Decoded::Event(Event { pid, tid: Tid(0), entered: now, at: now, what }));
+            let kind = EventKind::Lost(LostDelta { processes, ..LostDelta::default() });
+            let event = Event { pid, tid: Tid(0), entry_time: now, time: now, kind };
+            records.push(Record::Event(event));
         }
-        (self.is_cut, self.last_bytes) = (false, 0);
+        (self.has_more, self.last_bytes) = (false, 0);
         let share = BATCH_BYTES / areas.open.len().max(1);
         for area in &mut areas.open {
-            area.look();
-            let hidden = area.hidden();
+            area.check_end();
+            let hidden = area.hidden_calls();
             if !hidden.is_empty() {
-                records.push(inexact(area, hidden.len()));
-                self.notices.push(Notice::Hidden { pid: area.pid, functions: hidden });
+                records.push(loss_of(area, hidden.len()));
+                self.notices.push(Notice::HiddenCalls { pid: area.pid, functions: hidden });
             }
-            let (unreadable, stacks) = (&mut self.unreadable, &mut self.stacks);
+            let (decode_errors, stacks) = (&mut self.decode_errors, &mut self.stacks);
             let mut bytes_read = 0;
             let consumed = area.records(share.max(4096), |bytes| {
                 bytes_read += bytes.len();
-                decode_all(bytes, self.follows_objects, &mut records, unreadable);
-                // The first record is the process itself.
+                decode_all(bytes, self.objects, &mut records, decode_errors);
+                // The first record announces the process.
                 if !area.is_announced.replace(true) {
-                    records.extend(missing_event(area));
+                    records.extend(missing_loss(area));
                 }
             });
-            let of_stacks = area.stacks(|bytes| match read(bytes) {
+            let consumed_stacks = area.stacks(|bytes| match read(bytes) {
                 Some(stack) => stacks.push(stack),
-                None => *unreadable += 1,
+                None => *decode_errors += 1,
             });
-            *unreadable += consumed.abandoned + of_stacks.abandoned;
+            *decode_errors += consumed.abandoned + consumed_stacks.abandoned;
+            area.drop_read_marks();
             self.last_bytes += bytes_read;
-            self.is_cut |= !consumed.drained;
+            self.has_more |= !consumed.drained;
             if let Some(end) = area.end.filter(|_| consumed.drained) {
                 records.push(end_record(area, end));
                 area.is_done = true;
@@ -272,44 +290,48 @@ impl Source for InProcess {
         records
     }
 
-    fn take_stacks(&mut self) -> Vec<StackRecord> {
+    fn drain_stacks(&mut self) -> Vec<StackRecord> {
         std::mem::take(&mut self.stacks)
     }
 
-    fn take_unreadable(&mut self) -> u64 {
-        std::mem::take(&mut self.unreadable)
+    fn drain_decode_errors(&mut self) -> u64 {
+        std::mem::take(&mut self.decode_errors)
     }
 
     fn is_drained(&self) -> bool {
-        !self.is_cut
+        !self.has_more
     }
 
     fn batches(&self) -> usize {
         self.batches * self.areas.borrow().open.len().max(1)
     }
 
-    fn tensor_states(&mut self, _now: Moment, living: &Living) -> Vec<Event> {
+    fn poll_lost(&mut self) -> Result<u64, Error> {
+        Ok(self.areas.borrow().lost())
+    }
+
+    fn drain_tensor_events(&mut self, _now: Timestamp, liveness: &LivenessTracker) -> Vec<Event> {
         let mut events = Vec::new();
         for area in &mut self.areas.borrow_mut().open {
-            let state = tensor_watch(area).filter(|_| living.knows(area.pid));
+            let state = tensor_tracking(area).filter(|_| liveness.contains(area.pid));
             if state.is_none() || area.tensors == state {
                 continue;
             }
             area.tensors = state;
-            events.extend(state.map(|state| event(area, What::Torch(state))));
-            if let Some(TensorWatch::Impossible(reason)) = state {
-                self.notices.push(Notice::NoTensors { pid: area.pid, reason });
+            events.extend(state.map(|state| event(area, EventKind::Torch(state))));
+            if let Some(TensorTracking::Unavailable(reason)) = state {
+                self.notices.push(Notice::TensorsUnavailable { pid: area.pid, reason });
             }
         }
         events
     }
 
-    fn take_notices(&mut self) -> Vec<Notice> {
+    fn drain_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    fn limit_stacks(&mut self, most: Stacks) -> Result<(), Error> {
-        self.control.stacks.store(most.wire().min(self.stacks_wanted), Ordering::Relaxed);
+    fn limit_stacks(&mut self, max: StackMode) -> Result<(), Error> {
+        self.control.stacks.store(max.wire().min(self.stack_mode), Ordering::Relaxed);
         Ok(())
     }
 }

@@ -1,57 +1,53 @@
-//! The tables of all areas, in the form that maps of the kernel have.
+//! The tables of all areas, with the keys and values of the BPF maps.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
 use super::area::{CopyEntry, GRAPH_KEY, LaunchEntry, NULL_KEY, SENT_WAYS};
-use super::open::Area;
-use crate::session::{Entry, Table};
+use super::open_area::Area;
+use crate::session::{MapEntry, Table};
 use crate::wire::{
-    CopyKey, Known, KnownKey, LaunchKey, Lost, LostKey, ToWire, ToldKey, WirePython, parse,
+    CopyKey, KnownStack, KnownStackKey, LaunchKey, Lost, LostKey, SentFramesKey, ToWire,
+    WirePython, parse,
 };
 
-/// State of an entry of the table of copies whose key is complete.
+/// State of an entry of the table of copies that is in use.
 const USED: u32 = 2;
 
 /// The open areas.
 #[derive(Debug, Default)]
 pub(super) struct Areas {
     pub(super) open: Vec<Area>,
-    /// Lost records of areas that are closed.
+    /// Lost records of closed areas.
     pub(super) lost_before: u64,
 }
 
-/// Which part of the areas a table is.
+/// A part of the areas that is accessed as a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
-    Counters,
     Losses,
     Launches,
     Copies,
-    Known,
-    Sent,
+    KnownStacks,
+    SentFrames,
     Pythons,
 }
 
-/// A part of all areas.
+/// A table over all areas.
 pub(crate) struct SharedTable {
     areas: Rc<RefCell<Areas>>,
     part: Part,
 }
 
-/// Makes the tables.
+/// Creates the tables.
 pub(crate) struct Tables(pub(super) Rc<RefCell<Areas>>);
 
 impl Tables {
     fn table(&self, part: Part) -> Table {
         Table::Shared(SharedTable { areas: Rc::clone(&self.0), part })
-    }
-
-    pub(crate) fn counters(&self) -> Table {
-        self.table(Part::Counters)
     }
 
     pub(crate) fn losses(&self) -> Table {
@@ -66,12 +62,12 @@ impl Tables {
         self.table(Part::Copies)
     }
 
-    pub(crate) fn known(&self) -> Table {
-        self.table(Part::Known)
+    pub(crate) fn known_stacks(&self) -> Table {
+        self.table(Part::KnownStacks)
     }
 
-    pub(crate) fn sent(&self) -> Table {
-        self.table(Part::Sent)
+    pub(crate) fn sent_frames(&self) -> Table {
+        self.table(Part::SentFrames)
     }
 
     pub(crate) fn pythons(&self) -> Table {
@@ -80,51 +76,62 @@ impl Tables {
 }
 
 impl SharedTable {
-    /// Every entry.
-    pub(crate) fn read_all(&self) -> Vec<Entry> {
+    /// Reads every entry.
+    pub(crate) fn read_all(&self) -> Vec<MapEntry> {
         let areas = self.areas.borrow();
         let open = areas.open.iter();
         match self.part {
             Part::Losses => open.map(losses).collect(),
             Part::Launches => open.flat_map(launches).collect(),
             Part::Copies => open.flat_map(copies).collect(),
-            Part::Counters | Part::Known | Part::Sent | Part::Pythons => Vec::new(),
+            Part::KnownStacks | Part::SentFrames | Part::Pythons => Vec::new(),
         }
     }
 
-    /// Sets an entry. False where there is no room for it, or the process is gone.
+    /// Sets an entry. Returns false if it does not fit or the process has ended.
     pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> bool {
         let mut areas = self.areas.borrow_mut();
         let updated = match self.part {
-            Part::Known => update_known(&mut areas, key, value),
+            Part::KnownStacks => update_known_stack(&mut areas, key, value),
             Part::Pythons => update_python(&mut areas, key, value),
-            Part::Counters | Part::Losses | Part::Launches | Part::Copies | Part::Sent => None,
+            Part::Losses | Part::Launches | Part::Copies | Part::SentFrames => None,
         };
         updated.unwrap_or(false)
     }
 
-    /// Removes an entry.
+    /// Deletes an entry.
     pub(crate) fn delete(&self, key: &[u8]) {
         let mut areas = self.areas.borrow_mut();
         let _ = match self.part {
-            Part::Known => delete_known(&mut areas, key),
-            Part::Sent => delete_sent(&areas, key),
+            Part::KnownStacks => delete_known_stack(&mut areas, key),
+            Part::SentFrames => delete_sent(&areas, key),
             // The others end with their area.
-            Part::Counters | Part::Losses | Part::Launches | Part::Copies | Part::Pythons => None,
+            Part::Losses | Part::Launches | Part::Copies | Part::Pythons => None,
         };
-    }
-
-    /// Records that could not be delivered, of all processes so far.
-    pub(crate) fn lost(&self) -> u64 {
-        let areas = self.areas.borrow();
-        let open = areas.open.iter();
-        let now: u64 = open.map(|area| area.header().losses.total.load(Ordering::Acquire)).sum();
-        areas.lost_before + now
     }
 }
 
-fn losses(area: &Area) -> Entry {
-    let key = LostKey { pid: area.pid.0, program: area.program.0, reserved: 0, start: area.start };
+impl Areas {
+    /// Returns the number of lost records of all processes so far.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost_before + self.open.iter().map(lost).sum::<u64>()
+    }
+
+    /// Closes the areas of processes whose end was reported.
+    pub(super) fn close_ended(&mut self) {
+        let ended = self.open.extract_if(.., |area| area.is_done);
+        self.lost_before += ended.map(|area| lost(&area)).sum::<u64>();
+    }
+}
+
+/// Returns the number of lost records of an area.
+fn lost(area: &Area) -> u64 {
+    area.header().losses.total.load(Ordering::Acquire)
+}
+
+fn losses(area: &Area) -> MapEntry {
+    let (pid, exec_gen) = (area.pid.0, area.exec_gen.0);
+    let key = LostKey { pid, exec_gen, reserved: 0, start: area.start };
     let losses = &area.header().losses;
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let lost = Lost {
@@ -145,13 +152,13 @@ fn losses(area: &Area) -> Entry {
     (key.bytes(), lost.bytes())
 }
 
-fn launches(area: &Area) -> Vec<Entry> {
+fn launches(area: &Area) -> Vec<MapEntry> {
     let entries = area.sizes().launches;
     let table = area.table::<LaunchEntry>(area.offsets.launches, entries);
     let mut found = Vec::new();
     for index in 0..entries as usize {
-        // SAFETY: the table has that many entries; the process changes them at any time, so they
-        // are copied without assuming anything.
+        // SAFETY: the table has this many entries. The process may change them at any time; any
+        // bytes are a valid value.
         let (key, sum) = unsafe {
             let entry = table.add(index);
             let key = (*entry).key.load(Ordering::Acquire);
@@ -164,20 +171,20 @@ fn launches(area: &Area) -> Vec<Entry> {
             NULL_KEY => 0,
             target => target,
         };
-        let (pid, program) = (area.pid.0, area.program.0);
+        let (pid, exec_gen) = (area.pid.0, area.exec_gen.0);
         let graph = u16::from(key & GRAPH_KEY != 0);
-        let key = LaunchKey { target, pid, graph, program };
+        let key = LaunchKey { target, pid, graph, exec_gen, start: area.start };
         found.push((key.bytes(), sum.bytes()));
     }
     found
 }
 
-fn copies(area: &Area) -> Vec<Entry> {
+fn copies(area: &Area) -> Vec<MapEntry> {
     let entries = area.sizes().copies;
     let table = area.table::<CopyEntry>(area.offsets.copies, entries);
     let mut found = Vec::new();
     for index in 0..entries as usize {
-        // SAFETY: as for launches; a key does not change once it is in use.
+        // SAFETY: as for launches; the key of an entry in use never changes.
         let (key, sum) = unsafe {
             let entry = table.add(index);
             if (*entry).state.load(Ordering::Acquire) != USED {
@@ -187,9 +194,10 @@ fn copies(area: &Area) -> Vec<Entry> {
                 pid: area.pid.0,
                 direction: (*entry).direction,
                 asynchronous: (*entry).asynchronous,
-                program: area.program.0,
+                exec_gen: area.exec_gen.0,
                 to: (*entry).to,
                 from: (*entry).from,
+                start: area.start,
             };
             (key, (&raw const (*entry).sum).read_volatile())
         };
@@ -198,37 +206,39 @@ fn copies(area: &Area) -> Vec<Entry> {
     found
 }
 
+/// Returns the area of a running process.
 fn of_process(areas: &mut Areas, pid: u32) -> Option<&mut Area> {
-    // The newest one: a process that replaced its program has an older one, too.
+    // The newest one: a process that called exec may also have an older one.
     areas.open.iter_mut().rev().find(|area| area.pid == Pid(pid) && !area.is_done)
 }
 
-fn update_known(areas: &mut Areas, key: &[u8], value: &[u8]) -> Option<bool> {
-    let (key, value): (KnownKey, Known) = (parse(key)?, parse(value)?);
-    let area = of_process(areas, key.pid).filter(|area| area.program.0 == key.program)?;
+fn update_known_stack(areas: &mut Areas, key: &[u8], value: &[u8]) -> Option<bool> {
+    let (key, value): (KnownStackKey, KnownStack) = (parse(key)?, parse(value)?);
+    let area = of_process(areas, key.pid).filter(|area| area.exec_gen.0 == key.exec_gen)?;
     let size = area.sizes().known_stacks;
     let store = (area.table::<u8>(area.offsets.known_stacks, size), size);
     let slots = value.slots.get(..value.count as usize)?;
-    let mut entries = std::mem::take(&mut area.store);
-    let at = (key.ip, key.sp, key.turn);
-    // SAFETY: the store of the area, which only this side writes.
+    let mut entries = std::mem::take(&mut area.known_stacks);
+    let at = (key.ip, key.sp, key.index);
+    // SAFETY: the store of the area, which only the collector writes.
     let added = unsafe { entries.add(area.header(), store, at, value.number, slots) };
-    area.store = entries;
+    area.known_stacks = entries;
     Some(added)
 }
 
-fn delete_known(areas: &mut Areas, key: &[u8]) -> Option<()> {
-    let key: KnownKey = parse(key)?;
-    let area = of_process(areas, key.pid).filter(|area| area.program.0 == key.program)?;
+fn delete_known_stack(areas: &mut Areas, key: &[u8]) -> Option<()> {
+    let key: KnownStackKey = parse(key)?;
+    let area = of_process(areas, key.pid).filter(|area| area.exec_gen.0 == key.exec_gen)?;
     let store = area.table::<u8>(area.offsets.known_stacks, area.sizes().known_stacks);
-    // SAFETY: the store of the area, which only this side writes.
-    unsafe { area.store.remove(store, (key.ip, key.sp, key.turn)) };
+    // SAFETY: the store of the area, which only the collector writes.
+    unsafe { area.known_stacks.remove(store, (key.ip, key.sp, key.index)) };
     Some(())
 }
 
 fn delete_sent(areas: &Areas, key: &[u8]) -> Option<()> {
-    let key: ToldKey = parse(key)?;
-    let area = areas.open.iter().find(|area| area.pid.0 == key.pid)?;
+    let key: SentFramesKey = parse(key)?;
+    let area =
+        areas.open.iter().find(|area| area.pid.0 == key.pid && area.exec_gen.0 == key.exec_gen)?;
     let entries = area.sizes().sent_frames as usize;
     if entries < SENT_WAYS {
         return None;
@@ -250,7 +260,7 @@ fn update_python(areas: &mut Areas, key: &[u8], value: &[u8]) -> Option<bool> {
     let version = &area.header().python_version;
     version.fetch_add(1, Ordering::AcqRel);
     fence(Ordering::Release);
-    // SAFETY: only this side writes the structure; the process notices a change by the version.
+    // SAFETY: only the collector writes the structure; the process detects a change by the version.
     unsafe { (&raw mut (*header).python).write_volatile(python) };
     version.fetch_add(1, Ordering::Release);
     Some(true)

@@ -10,7 +10,7 @@ mod resolver;
 mod symbolizer_thread;
 
 pub(crate) use records::{StackRecord, read};
-pub(crate) use resolver::{SiteResolver, StackMaps};
+pub(crate) use resolver::{SiteResolver, StackTables};
 
 use crate::wire;
 

@@ -1,4 +1,4 @@
-//! The store of known stacks in an area, written by this side.
+//! The store of known stacks in an area, which only the collector writes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,21 +7,21 @@ use hashbrown::HashMap;
 use super::area::{Header, KnownStack, known_chain};
 use crate::wire::WireSlot;
 
-/// First offset that is used: 0 stands for none.
-const FIRST: u32 = 8;
+/// First used offset; 0 means none.
+const FIRST_OFFSET: u32 = 8;
 
-/// Entries of the store, by what they stand for: instruction pointer, stack pointer and index.
+/// Entries of the store, by instruction pointer, stack pointer and index.
 #[derive(Debug, Default)]
-pub(super) struct Store {
+pub(super) struct KnownStackStore {
     entries: HashMap<(u64, u64, u16), u32>,
 }
 
-impl Store {
-    /// Adds a stack, or replaces one. The store is cleared when it is full: stacks are sent again.
+impl KnownStackStore {
+    /// Adds or replaces a stack. A full store is cleared: its stacks are sent again.
     ///
     /// # Safety
     ///
-    /// `store` points to `size` bytes that the process reads and only this side writes.
+    /// `store` points to `size` bytes that the process reads and only the collector writes.
     pub(super) unsafe fn add(
         &mut self,
         header: &Header,
@@ -30,15 +30,15 @@ impl Store {
         number: u64,
         slots: &[WireSlot],
     ) -> bool {
-        // SAFETY: as the caller says.
+        // SAFETY: as for this function.
         unsafe { self.remove(store, key) };
         let bytes = (size_of::<KnownStack>() + slots.len() * 16) as u32;
-        let used = header.known_used.load(Ordering::Relaxed).max(FIRST);
+        let used = header.known_used.load(Ordering::Relaxed).max(FIRST_OFFSET);
         let at = if used + bytes <= size {
             used
         } else {
             self.clear(header);
-            FIRST
+            FIRST_OFFSET
         };
         if at + bytes > size {
             return false;
@@ -57,8 +57,8 @@ impl Store {
                 count: slots.len() as u16,
             });
             let list = entry.add(1).cast::<[u64; 2]>();
-            for (place, slot) in slots.iter().enumerate() {
-                list.add(place).write([slot.offset, slot.value]);
+            for (index, slot) in slots.iter().enumerate() {
+                list.add(index).write([slot.offset, slot.value]);
             }
         }
         header.known_used.store(at + bytes, Ordering::Relaxed);
@@ -67,25 +67,25 @@ impl Store {
         true
     }
 
-    /// Takes a stack out.
+    /// Removes a stack.
     ///
     /// # Safety
     ///
-    /// As for [`Store::add`].
+    /// As for [`KnownStackStore::add`].
     pub(super) unsafe fn remove(&mut self, store: *mut u8, key: (u64, u64, u16)) {
         if let Some(at) = self.entries.remove(&key) {
-            // SAFETY: offsets in the list are those of entries.
+            // SAFETY: the offsets are those of entries.
             let entry = unsafe { &*store.add(at as usize).cast::<KnownStack>() };
             entry.number.store(0, Ordering::Release);
         }
     }
 
-    /// Empties the store. A process that reads it meanwhile notices by the version.
+    /// Clears the store. A process that reads it meanwhile detects the change by the version.
     fn clear(&mut self, header: &Header) {
         self.entries.clear();
         header.known_version.fetch_add(1, Ordering::AcqRel);
         header.known_heads.iter().for_each(|head| head.store(0, Ordering::Relaxed));
-        header.known_used.store(FIRST, Ordering::Relaxed);
+        header.known_used.store(FIRST_OFFSET, Ordering::Relaxed);
         header.known_version.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -1,5 +1,5 @@
-//! The end of a process that is traced in-process. It cannot report its own end: it may be killed,
-//! or replace its program. The kernel releases its lock on the area in every case.
+//! Detects the end of a process that is traced in-process. A process cannot report its own end: it
+//! may be killed or call exec. In all cases the kernel releases its lock on the area.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -7,29 +7,29 @@ use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use engine::ids::Pid;
+use engine::model::ids::Pid;
 
-use crate::life::{is_same_start, start_of};
+use crate::session::liveness::is_alive;
 
 /// How often a process without a lock is checked.
-const INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How a process stopped using its area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
-    /// It ended.
+pub(super) enum ProcessEnd {
+    /// It exited.
     Exit,
-    /// It runs another program.
+    /// It called exec.
     Exec,
 }
 
-/// A lock on a whole file, for `fcntl`.
+/// Returns a lock on a whole file, for `fcntl`.
 pub(super) fn whole_file(kind: c_int) -> libc::flock {
     let (l_type, l_whence) = (kind as i16, libc::SEEK_SET as i16);
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// The process that holds a lock on a file.
+/// Returns the process that holds a lock on a file.
 pub(super) fn holder(file: &File) -> Option<Pid> {
     let mut lock = whole_file(libc::F_WRLCK);
     // SAFETY: a query into a structure of this frame.
@@ -40,45 +40,44 @@ pub(super) fn holder(file: &File) -> Option<Pid> {
 
 /// Watches one process.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ProcessWatch {
     pid: Pid,
     start: u64,
-    /// Name of the area as `/proc/PID/maps` shows it.
+    /// Name of the area in `/proc/PID/maps`.
     mapping: String,
-    /// The process closed its descriptors and still runs: when to look again.
+    /// Time of the next check of a process that closed its descriptors and still runs.
     next: Option<Instant>,
 }
 
-impl Watch {
+impl ProcessWatch {
     pub(super) const fn new(pid: Pid, start: u64, mapping: String) -> Self {
         Self { pid, start, mapping, next: None }
     }
 
-    /// Whether the process still uses the area.
-    pub(super) fn end(&mut self, file: &File) -> Option<End> {
+    /// Returns how the process ended; `None` if it still uses the area.
+    pub(super) fn poll(&mut self, file: &File) -> Option<ProcessEnd> {
         if self.next.is_none() && holder(file).is_some() {
             return None;
         }
         if self.next.is_some_and(|next| Instant::now() < next) {
             return None;
         }
-        let end = self.examine();
-        self.next = end.is_none().then(|| Instant::now() + INTERVAL);
+        let end = self.check();
+        self.next = end.is_none().then(|| Instant::now() + CHECK_INTERVAL);
         end
     }
 
-    fn examine(&self) -> Option<End> {
-        let runs = start_of(self.pid).is_some_and(|start| is_same_start(start, self.start));
-        if !runs {
-            return Some(End::Exit);
+    fn check(&self) -> Option<ProcessEnd> {
+        if !is_alive(self.pid, self.start) {
+            return Some(ProcessEnd::Exit);
         }
         match std::fs::read_to_string(format!("/proc/{}/maps", self.pid)) {
-            // A process that ends loses its memory before it becomes a zombie.
-            Ok(maps) if maps.is_empty() => Some(End::Exit),
+            // A process that exits loses its memory before it becomes a zombie.
+            Ok(maps) if maps.is_empty() => Some(ProcessEnd::Exit),
             Ok(maps) if maps.contains(&self.mapping) => None,
-            Ok(_) => Some(End::Exec),
+            Ok(_) => Some(ProcessEnd::Exec),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-            Err(_) => Some(End::Exit),
+            Err(_) => Some(ProcessEnd::Exit),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! The hook table as the library reads it.
+//! The hook table in the form that the library reads.
 
-use super::area::{DRIVER, Row, SYMBOL, TENSOR_ACTION, TORCH};
-use crate::hooks::{Group, HOOKS, Meaning};
+use super::area::{DRIVER, MAX_SYMBOL, Row, TENSOR_ACTION, TORCH};
+use crate::hooks::{CallSemantics, HOOKS, HookGroup};
 use crate::libraries::FUNCTIONS;
-use crate::session::Options;
+use crate::session::SessionOptions;
 
-/// Functions with arguments on the stack, and their 8-byte words: more than six arguments, or a handle
-/// of 64 bytes that is passed by value.
+/// Functions with arguments on the stack, and their size in 8-byte words: they have more than six
+/// arguments, or a 64-byte handle that is passed by value.
 const STACK_ARGUMENTS: &[(&str, u8)] = &[
     ("cuLaunchKernel", 5),
     ("cuLaunchKernel_ptsz", 5),
@@ -27,37 +27,37 @@ fn stack_words(symbol: &str) -> u8 {
     STACK_ARGUMENTS.iter().find(|(name, _)| *name == symbol).map_or(0, |(_, words)| *words)
 }
 
-/// Writes the rows of the hook table. Returns their number.
-pub(super) fn fill(rows: &mut [Row], options: &Options) -> usize {
+/// Fills the rows of the hook table. Returns their number.
+pub(super) fn fill(rows: &mut [Row], options: &SessionOptions) -> usize {
     for (row, hook) in rows.iter_mut().zip(HOOKS) {
-        let wanted = match hook.meaning.group() {
-            Group::Memory => true,
-            // Contexts are known from the first call on: no thread has one before `cuInit`.
-            Group::Queries => false,
-            Group::Work | Group::Launches => options.work.is_some(),
-            Group::Objects => options.objects,
+        let is_wanted = match hook.semantics.group() {
+            HookGroup::Memory => true,
+            // Contexts are known from the first call on: none exists before `cuInit`.
+            HookGroup::Queries => false,
+            HookGroup::Activity | HookGroup::Launches => options.activity.is_some(),
+            HookGroup::Objects => options.objects,
         };
         row.hook = hook.wire(options.objects);
         row.stack_words = stack_words(hook.symbol);
-        row.wanted = wanted.into();
+        row.is_wanted = is_wanted.into();
         row.library = DRIVER;
-        row.retries_torch = (hook.meaning == Meaning::PrimaryRetain).into();
-        name(row, hook.symbol.as_bytes());
+        row.retries_torch = (hook.semantics == CallSemantics::PrimaryRetain).into();
+        set_symbol(row, hook.symbol.as_bytes());
     }
     let tensors = rows.get_mut(HOOKS.len()..).unwrap_or_default();
     for (row, (symbol, call)) in tensors.iter_mut().zip(FUNCTIONS) {
         row.hook.action = TENSOR_ACTION;
         row.hook.measure = call as u8;
-        row.wanted = options.tensors.are_told().into();
+        row.is_wanted = options.tensors.is_enabled().into();
         row.library = TORCH;
-        name(row, symbol);
+        set_symbol(row, symbol);
     }
     (HOOKS.len() + FUNCTIONS.len()).min(rows.len())
 }
 
-fn name(row: &mut Row, symbol: &[u8]) {
-    row.symbol = [0; SYMBOL];
-    for (to, from) in row.symbol.iter_mut().take(SYMBOL - 1).zip(symbol) {
+fn set_symbol(row: &mut Row, symbol: &[u8]) {
+    row.symbol = [0; MAX_SYMBOL];
+    for (to, from) in row.symbol.iter_mut().take(MAX_SYMBOL - 1).zip(symbol) {
         *to = *from;
     }
 }
@@ -92,8 +92,8 @@ mod tests {
         "Option<",
     ];
 
-    /// Functions that the simulated driver does not have; `cuda.h` gives them six arguments or fewer,
-    /// none of them a structure.
+    /// Functions that the simulated driver does not have. In `cuda.h` they have at most six
+    /// arguments, none of them a structure.
     const NOT_SIMULATED: &[&str] = &[
         "cuMemAlloc",
         "cuMemFree",
@@ -107,17 +107,17 @@ mod tests {
         "cuGraphInstantiateWithParams_ptsz",
     ];
 
-    /// 8-byte words of an argument on the stack, if it does not go into a register.
+    /// Returns the 8-byte words of an argument on the stack; `None` if it is passed in a register.
     fn by_value(argument: &str) -> Option<usize> {
         let kind = argument.split_once(": ").map(|(_, kind)| kind.trim()).unwrap();
         match kind {
             "IpcHandle" | "EventTicket" => Some(8),
             _ if IN_REGISTERS.iter().any(|known| kind.starts_with(known)) => None,
-            _ => panic!("how is {argument} passed?"),
+            _ => panic!("unknown type: {argument}"),
         }
     }
 
-    /// Words on the stack of a function with these arguments.
+    /// Returns the words on the stack of a function with these arguments.
     fn words(arguments: &str) -> usize {
         let arguments = arguments.split(',').filter(|word| word.contains(": "));
         let words: Vec<_> = arguments.map(by_value).collect();
@@ -125,7 +125,7 @@ mod tests {
         registers.saturating_sub(6) + words.into_iter().flatten().sum::<usize>()
     }
 
-    /// Arguments of each function that the simulated driver exports.
+    /// Returns the arguments of each function that the simulated driver exports.
     fn prototypes() -> HashMap<String, String> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../simulator/driver/src");
         let mut found = HashMap::new();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn stack_arguments_match_the_prototypes() {
+    fn stack_arguments_match_simulator_prototypes() {
         let prototypes = prototypes();
         assert!(prototypes.len() > 200, "{}", prototypes.len());
         let mut unknown = Vec::new();
@@ -167,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn names_fit_into_rows() {
-        assert!(HOOKS.iter().all(|hook| hook.symbol.len() < SYMBOL));
-        assert!(FUNCTIONS.iter().all(|(symbol, _)| symbol.len() < SYMBOL));
+    fn symbols_fit_into_rows() {
+        assert!(HOOKS.iter().all(|hook| hook.symbol.len() < MAX_SYMBOL));
+        assert!(FUNCTIONS.iter().all(|(symbol, _)| symbol.len() < MAX_SYMBOL));
     }
 }

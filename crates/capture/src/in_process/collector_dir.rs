@@ -1,4 +1,4 @@
-//! The collector's directory: the control file, and the environment that leads processes to it.
+//! The collector's directory with the control file, and the environment variables of the command.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -9,40 +9,42 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::area::{CHAIN_VARIABLE, CONTROL, Control, DIRECTORY_VARIABLE, LAYOUT, MAGIC, Sizes};
-use super::lifetime::whole_file;
-use super::rows;
+use super::area::{
+    CHAIN_VARIABLE, CONTROL_FILE, Control, DIR_VARIABLE, LAYOUT_VERSION, MAGIC, Sizes,
+};
+use super::hook_rows;
+use super::process_end::whole_file;
 use crate::decode::element_table;
-use crate::session::Options;
+use crate::session::SessionOptions;
 
 /// Environment variable that makes the driver load a library in `cuInit`.
 const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
-/// Environment variable with the path of the library, where it is not next to the program.
+/// Environment variable with the path of the library, if it is not next to the program.
 const LIBRARY_VARIABLE: &str = "VRAMSCOPE_INJECT_LIBRARY";
 /// File name of the library.
 const LIBRARY: &str = "libvramscope_inject.so";
 
-/// Entries of the tables of launches and copies, where launches and copies are counted.
-const LAUNCHES: u32 = 16_384;
-const COPIES: u32 = 2048;
-/// Bytes of the store of known stacks: about 2000 stacks of 60 frames.
-const KNOWN_STACKS: u32 = 2 << 20;
-/// Frame lists that are remembered as sent.
-const SENT_FRAMES: u32 = 16_384;
+/// Entries of the tables of launches and copies, if these are counted.
+const LAUNCH_ENTRIES: u32 = 16_384;
+const COPY_ENTRIES: u32 = 2048;
+/// Size of the store of known stacks: about 2000 stacks of 60 frames.
+const KNOWN_STACK_BYTES: u32 = 2 << 20;
+/// Entries of the table of sent lists of frames.
+const SENT_FRAMES_ENTRIES: u32 = 16_384;
 
 /// Reason why a command cannot be traced in-process.
 #[derive(Debug, thiserror::Error)]
-pub enum DirectoryError {
+pub enum CollectorDirError {
     /// The library was not found.
     #[error(
         "{LIBRARY} not found in {}; reinstall vramscope, or set {LIBRARY_VARIABLE} to its path",
         tried.display()
     )]
     NoLibrary {
-        /// The directory next to the program.
+        /// The directory of the program.
         tried: PathBuf,
     },
-    /// This command is traced in-process already.
+    /// The command is already traced in-process.
     #[error("{INJECTION_VARIABLE} already loads {LIBRARY}; `vramscope run` cannot be nested")]
     Nested,
     /// Shared files could not be created.
@@ -57,43 +59,43 @@ pub enum DirectoryError {
 
 /// A private directory with the control file; removed when it is dropped.
 #[derive(Debug)]
-pub struct Directory {
+pub struct CollectorDir {
     path: PathBuf,
     library: PathBuf,
-    /// Library that the user had configured.
+    /// The injection library that the user configured.
     chained: Option<OsString>,
-    /// Holds the lock that shows processes that there is a collector.
+    /// The control file, with the lock by which processes see that the collector runs.
     file: File,
 }
 
-impl Directory {
+impl CollectorDir {
     /// Creates a directory for one command.
-    pub fn create() -> Result<Self, DirectoryError> {
+    pub fn create() -> Result<Self, CollectorDirError> {
         let library = library()?;
         let configured = std::env::var_os(INJECTION_VARIABLE).filter(|path| !path.is_empty());
         if configured.as_ref().is_some_and(|path| is_ours(path)) {
-            return Err(DirectoryError::Nested);
+            return Err(CollectorDirError::Nested);
         }
-        let path = new_directory()?;
-        let failed = |source| DirectoryError::NoFiles { path: path.clone(), source };
+        let path = create_dir()?;
+        let failed = |source| CollectorDirError::NoFiles { path: path.clone(), source };
         let file = control_file(&path).map_err(failed)?;
         Ok(Self { path, library, chained: configured, file })
     }
 
-    /// Environment variables that the command needs.
+    /// Returns the environment variables for the command.
     #[must_use]
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let mut variables = vec![
             (INJECTION_VARIABLE.into(), self.library.clone().into_os_string()),
-            (DIRECTORY_VARIABLE.into(), self.path.clone().into_os_string()),
+            (DIR_VARIABLE.into(), self.path.clone().into_os_string()),
         ];
-        // An empty value is as good as none for the library.
+        // The library ignores an empty value.
         let chained = self.chained.clone().unwrap_or_default();
         variables.push((CHAIN_VARIABLE.into(), chained));
         variables
     }
 
-    /// The injection library that was configured before, which is also started.
+    /// Returns the injection library that the user configured, which is also started.
     #[must_use]
     pub fn chained(&self) -> Option<&OsStr> {
         self.chained.as_deref()
@@ -103,8 +105,8 @@ impl Directory {
         &self.path
     }
 
-    /// Fills in the settings of a trace and maps them.
-    pub(super) fn open(&self, options: &Options) -> io::Result<&'static Control> {
+    /// Writes the options of a trace into the control file and maps it.
+    pub(super) fn open(&self, options: &SessionOptions) -> io::Result<&'static Control> {
         // SAFETY: maps a file of the structure's size, which is never truncated.
         let memory = unsafe {
             libc::mmap(
@@ -121,67 +123,67 @@ impl Directory {
         }
         let control = memory.cast::<Control>();
         // SAFETY: the mapping is zeroed, which is valid for the structure; no process has the path
-        // yet. It stays mapped until this program ends.
+        // yet. It stays mapped until this program exits.
         unsafe {
             (*control).magic = MAGIC;
-            (*control).layout = LAYOUT;
+            (*control).layout_version = LAYOUT_VERSION;
             (*control).sizes = sizes(options);
-            (*control).count_work = options.work.is_some().into();
-            let work = options.work.unwrap_or_default();
-            (*control).check_every_launch = work.check_every_launch.into();
+            (*control).count_activity = options.activity.is_some().into();
+            let activity = options.activity.unwrap_or_default();
+            (*control).check_every_launch = activity.check_every_launch.into();
             (*control).tensors = options.tensors.wire();
             (*control).element_bytes.copy_from_slice(&element_table());
             let table = &mut (*control).rows;
-            (*control).rows_used = rows::fill(table, options) as u32;
+            (*control).rows_used = hook_rows::fill(table, options) as u32;
             (*control).stacks.store(options.stacks.wire(), Ordering::Release);
             Ok(&*control)
         }
     }
 }
 
-impl Drop for Directory {
+impl Drop for CollectorDir {
     fn drop(&mut self) {
-        // Processes that still run keep what they have mapped.
+        // Running processes keep their mappings.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-fn sizes(options: &Options) -> Sizes {
-    let stacks = options.stacks.are_taken();
-    let entries = options.work.and_then(|work| work.table_entries);
+fn sizes(options: &SessionOptions) -> Sizes {
+    let stacks = options.stacks.is_enabled();
+    let entries = options.activity.and_then(|activity| activity.table_entries);
     let table = |default: u32| {
-        let wanted = entries.unwrap_or(default).next_power_of_two();
-        if options.work.is_some() { wanted } else { 0 }
+        let entries = entries.unwrap_or(default).next_power_of_two();
+        if options.activity.is_some() { entries } else { 0 }
     };
     Sizes {
         record_ring: options.ring_bytes,
         stack_ring: if stacks { options.stack_ring_bytes } else { 0 },
-        launches: table(LAUNCHES),
-        copies: table(COPIES),
-        known_stacks: if stacks { KNOWN_STACKS } else { 0 },
-        sent_frames: if stacks { SENT_FRAMES } else { 0 },
+        launches: table(LAUNCH_ENTRIES),
+        copies: table(COPY_ENTRIES),
+        known_stacks: if stacks { KNOWN_STACK_BYTES } else { 0 },
+        sent_frames: if stacks { SENT_FRAMES_ENTRIES } else { 0 },
     }
 }
 
-/// The library: named by hand, or next to this program, or in `../lib/vramscope`.
-fn library() -> Result<PathBuf, DirectoryError> {
+/// Finds the library: in the environment variable, next to this program, or in `../lib/vramscope`.
+fn library() -> Result<PathBuf, CollectorDirError> {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE) {
         return Ok(path.into());
     }
     let program = std::env::current_exe().unwrap_or_default();
-    let directory = program.parent().unwrap_or_else(|| Path::new("/")).to_owned();
-    let candidates = [directory.join(LIBRARY), directory.join("../lib/vramscope").join(LIBRARY)];
+    let dir = program.parent().unwrap_or_else(|| Path::new("/")).to_owned();
+    let candidates = [dir.join(LIBRARY), dir.join("../lib/vramscope").join(LIBRARY)];
     let found = candidates.into_iter().find(|path| path.is_file());
-    found.ok_or(DirectoryError::NoLibrary { tried: directory })
+    found.ok_or(CollectorDirError::NoLibrary { tried: dir })
 }
 
 fn is_ours(path: &OsStr) -> bool {
     Path::new(path).file_name() == Some(OsStr::new(LIBRARY))
 }
 
-/// A new directory that only this user can enter, in memory where possible: on a disk the kernel
+/// Creates a directory that only this user can access, in memory if possible: on a disk the kernel
 /// would write the rings back.
-fn new_directory() -> Result<PathBuf, DirectoryError> {
+fn create_dir() -> Result<PathBuf, CollectorDirError> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let parents = [Some(PathBuf::from("/dev/shm")), runtime, Some(std::env::temp_dir())];
     let mut failure = None;
@@ -192,27 +194,27 @@ fn new_directory() -> Result<PathBuf, DirectoryError> {
                 Ok(()) => return Ok(path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => {
-                    failure = Some(DirectoryError::NoFiles { path: parent, source });
+                    failure = Some(CollectorDirError::NoFiles { path: parent, source });
                     break;
                 }
             }
         }
     }
-    let full = || DirectoryError::NoFiles {
+    let full = || CollectorDirError::NoFiles {
         path: std::env::temp_dir(),
         source: io::ErrorKind::AlreadyExists.into(),
     };
     Err(failure.unwrap_or_else(full))
 }
 
-/// The control file, locked by this process and as long as it will be.
-fn control_file(directory: &Path) -> io::Result<File> {
+/// Creates the control file with its final size and locks it.
+fn control_file(dir: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).mode(0o600);
-    let file = file.open(directory.join(CONTROL))?;
+    let file = file.open(dir.join(CONTROL_FILE))?;
     file.set_len(size_of::<Control>() as u64)?;
     let mut lock = whole_file(libc::F_WRLCK);
-    // SAFETY: sets a lock that is described in this frame, on a file that is open.
+    // SAFETY: sets a lock that is described in this frame, on an open file.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw mut lock) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,27 +1,28 @@
-//! An area that is open: its rings are read, and its tables used from this side.
+//! An open area: reads its rings and gives access to its tables.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::ids::Pid;
-use engine::tensor::TensorWatch;
+use engine::model::ids::Pid;
+use engine::model::tensor::TensorTracking;
 
 use super::area::{
-    COMPLETE, Header, LAYOUT, MAGIC, Offsets, RECORD_HEADER, RecordHeader, Ring, Sizes,
+    COMPLETE, Header, LAYOUT_VERSION, MAGIC, Offsets, RECORD_HEADER, RecordHeader, Ring, Sizes,
 };
 use super::jumps::Jumps;
-use super::lifetime::{End, Watch, holder};
-use super::store::Store;
-use crate::decode::Program;
+use super::known_stack_store::KnownStackStore;
+use super::process_end::{ProcessEnd, ProcessWatch, holder};
+use crate::decode::ExecGeneration;
 
-/// Bytes after which freed space is handed back to the producers.
-const STEP: u64 = 64 << 10;
+/// Number of read bytes after which the space is returned to the producers.
+const RELEASE_BYTES: u64 = 64 << 10;
 
-/// A mapping that ends with its value.
+/// A mapping that is unmapped when it is dropped.
 #[derive(Debug)]
 struct Mapping {
     start: *mut u8,
@@ -59,17 +60,17 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own.
+        // SAFETY: this value owns the mapping.
         unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }
 
-/// What became of the records of a ring.
+/// Result of reading a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Consumed {
-    /// Every record that was available was read.
+    /// Every available record was read.
     pub(super) drained: bool,
-    /// Records that a process left unfinished when it ended.
+    /// Records that the process had not completed when it ended.
     pub(super) abandoned: u64,
 }
 
@@ -82,26 +83,29 @@ pub(super) struct Area {
     stacks: Option<Mapping>,
     sizes: Sizes,
     pub(super) offsets: Offsets,
-    /// The process id as this side sees it.
+    /// The pid in the namespace of the collector.
     pub(super) pid: Pid,
-    /// The process id in records, which differs in another pid namespace.
+    /// The pid in records, which differs in another pid namespace.
     own_pid: u32,
     pub(super) start: u64,
-    pub(super) program: Program,
-    watch: Watch,
-    pub(super) end: Option<End>,
-    /// The end was reported: the area closes in the next round.
+    /// Number of the area; the library writes it into records as exec generation.
+    pub(super) exec_gen: ExecGeneration,
+    watch: ProcessWatch,
+    pub(super) end: Option<ProcessEnd>,
+    /// The end was reported: the area is closed with the next scan.
     pub(super) is_done: bool,
     /// Its first record was read.
     pub(super) is_announced: Cell<bool>,
-    /// Whether tensors are followed, as reported last.
-    pub(super) tensors: Option<TensorWatch>,
-    pub(super) store: Store,
+    /// Whether tensors are tracked, as last reported.
+    pub(super) tensors: Option<TensorTracking>,
+    pub(super) known_stacks: KnownStackStore,
     jumps: Jumps,
+    /// Positions of the source that are not reached yet, and the heads of the ring at that time.
+    unread: VecDeque<(u64, u64)>,
 }
 
 impl Area {
-    /// Opens an area; `None` where the process is not ready with it.
+    /// Opens an area; `None` if the process has not completed it yet.
     pub(super) fn open(file: File, sizes: Sizes, mapping: String) -> io::Result<Option<Self>> {
         let offsets = sizes.offsets();
         if file.metadata()?.len() < offsets.end as u64 {
@@ -113,7 +117,7 @@ impl Area {
         if header.ready.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
-        if header.magic != MAGIC || header.layout != LAYOUT {
+        if header.magic != MAGIC || header.layout_version != LAYOUT_VERSION {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let records = Mapping::new(&file, offsets.records, sizes.record_ring as usize, 2)?;
@@ -122,9 +126,9 @@ impl Area {
             bytes => Some(Mapping::new(&file, offsets.stacks, bytes, 2)?),
         };
         let (own_pid, start) = (header.pid, header.start);
-        let program = Program(header.number as u16);
+        let exec_gen = ExecGeneration(header.number as u16);
         let pid = holder(&file).filter(|pid| pid.0 != 0).unwrap_or(Pid(own_pid));
-        let watch = Watch::new(pid, start, mapping);
+        let watch = ProcessWatch::new(pid, start, mapping);
         Ok(Some(Self {
             file,
             main,
@@ -135,23 +139,24 @@ impl Area {
             pid,
             own_pid,
             start,
-            program,
+            exec_gen,
             watch,
             end: None,
             is_done: false,
             is_announced: Cell::new(false),
             tensors: None,
-            store: Store::default(),
+            known_stacks: KnownStackStore::default(),
             jumps: Jumps::default(),
+            unread: VecDeque::new(),
         }))
     }
 
     pub(super) fn header(&self) -> &Header {
-        // SAFETY: as in `open`. The process changes atomics only.
+        // SAFETY: as in `open`. The process only changes atomics.
         unsafe { &*self.main.start.cast::<Header>() }
     }
 
-    /// A table of the area, as entries of `T`.
+    /// Returns a table of the area, as entries of `T`.
     pub(super) fn table<T>(&self, offset: usize, entries: u32) -> *mut T {
         debug_assert!(offset + entries as usize * size_of::<T>() <= self.offsets.records);
         // SAFETY: the tables are in the main mapping.
@@ -162,19 +167,42 @@ impl Area {
         &self.sizes
     }
 
-    /// Looks whether the process ended. Before the rings are read: then nothing is missing of it.
-    pub(super) fn look(&mut self) {
+    /// Checks whether the process has ended. Called before the rings are read, so that the last
+    /// read has all of its records.
+    pub(super) fn check_end(&mut self) {
         if self.end.is_none() {
-            self.end = self.watch.end(&self.file);
+            self.end = self.watch.poll(&self.file);
         }
     }
 
-    /// Functions whose calls another tool's probe began to hide.
-    pub(super) fn hidden(&mut self) -> Vec<&'static str> {
+    /// Returns the functions whose calls a probe of another tool hides since the last call.
+    pub(super) fn hidden_calls(&mut self) -> Vec<&'static str> {
         let mut jumps = std::mem::take(&mut self.jumps);
         let hidden = jumps.replaced(self.pid, self.header());
         self.jumps = jumps;
         hidden
+    }
+
+    /// Stores the head of the ring of records for a position of the source.
+    pub(super) fn mark(&mut self, position: u64) {
+        let head = self.header().records.head.0.load(Ordering::Acquire);
+        let is_read = head == self.header().records.tail.0.load(Ordering::Relaxed);
+        if !is_read && self.unread.back().is_none_or(|(_, marked)| *marked != head) {
+            self.unread.push_back((position, head));
+        }
+    }
+
+    /// Returns whether all records before a position of the source were read.
+    pub(super) fn has_read(&self, position: u64) -> bool {
+        self.unread.front().is_none_or(|(first, _)| *first > position)
+    }
+
+    /// Drops the positions that are reached.
+    pub(super) fn drop_read_marks(&mut self) {
+        let tail = self.header().records.tail.0.load(Ordering::Relaxed);
+        while self.unread.front().is_some_and(|(_, head)| *head <= tail) {
+            self.unread.pop_front();
+        }
     }
 
     /// Reads records, up to about `bytes` bytes of them.
@@ -183,7 +211,7 @@ impl Area {
         self.consume(&self.header().records, &self.records, size, bytes, each)
     }
 
-    /// Reads all stacks that are available.
+    /// Reads all available stacks.
     pub(super) fn stacks(&self, each: impl FnMut(&[u8])) -> Consumed {
         let size = self.sizes.stack_ring;
         match &self.stacks {
@@ -197,14 +225,14 @@ impl Area {
         ring: &Ring,
         data: &Mapping,
         size: u32,
-        most: usize,
+        max: usize,
         mut each: impl FnMut(&[u8]),
     ) -> Consumed {
         let head = ring.head.0.load(Ordering::Acquire);
         let first = ring.tail.0.load(Ordering::Relaxed);
         let (mut tail, mut published) = (first, first);
         let mut consumed = Consumed::default();
-        while tail != head && ((tail - first) as usize) < most {
+        while tail != head && ((tail - first) as usize) < max {
             let offset = (tail & u64::from(size - 1)) as usize;
             // SAFETY: headers are 8-byte aligned inside of the first of the two mappings.
             let state = unsafe { &*data.start.add(offset).cast::<RecordHeader>() };
@@ -215,7 +243,8 @@ impl Area {
                 break;
             }
             if bytes == 0 || bytes + RECORD_HEADER > (head - tail) as usize {
-                // Reserved and never begun, by a process that was killed: nothing after it counts.
+                // Space that a killed process reserved and never filled: its size is unknown, so
+                // everything after it is lost.
                 consumed.abandoned += 1;
                 tail = head;
                 break;
@@ -228,29 +257,25 @@ impl Area {
             }
             clear(data, offset, space);
             tail += space as u64;
-            if tail - published >= STEP {
+            if tail - published >= RELEASE_BYTES {
                 ring.tail.0.store(tail, Ordering::Release);
                 published = tail;
             }
         }
         ring.tail.0.store(tail, Ordering::Release);
-        consumed.drained = tail == head || !self.is_cut(tail - first, most);
+        // A record that is still being written ends the batch, but does not make it full.
+        consumed.drained = tail == head || ((tail - first) as usize) < max;
         consumed
     }
 
-    /// Whether reading stopped because it had enough.
-    const fn is_cut(&self, read: u64, most: usize) -> bool {
-        read as usize >= most
-    }
-
     fn read(&self, data: &Mapping, offset: usize, bytes: usize, each: &mut impl FnMut(&[u8])) {
-        // SAFETY: the record is complete, so the process does not write to it any more; the ring is
-        // mapped twice in a row, so it is contiguous.
+        // SAFETY: the process does not write to a complete record; the ring is mapped twice in a
+        // row, so the record is contiguous.
         let record = unsafe {
             let start = data.start.add(offset + RECORD_HEADER);
             std::slice::from_raw_parts_mut(start, bytes)
         };
-        // Ids of another pid namespace mean something else on this side.
+        // Records of another pid namespace have another pid.
         if self.own_pid != self.pid.0
             && let Some(pid) = record.get_mut(8..12)
         {
@@ -260,9 +285,9 @@ impl Area {
     }
 }
 
-/// Zeroes a record, so that an unwritten header is never mistaken for one.
+/// Zeroes a record, so that an unwritten header is always zero.
 fn clear(data: &Mapping, offset: usize, bytes: usize) {
-    // SAFETY: the space was read and is not handed back yet.
+    // SAFETY: the space was read and is not returned to the producers yet.
     let words = unsafe {
         let start = data.start.add(offset).cast::<AtomicU64>();
         std::slice::from_raw_parts(start, bytes / 8)
