@@ -37,7 +37,7 @@ pub(super) fn fill(rows: &mut [Row], options: &SessionOptions) -> usize {
             HookGroup::Activity | HookGroup::Launches => options.activity.is_some(),
             HookGroup::Objects => options.objects,
         };
-        row.hook = hook.wire(options.objects);
+        row.hook = hook.to_wire(options.objects);
         row.stack_words = stack_words(hook.symbol);
         row.is_wanted = is_wanted.into();
         row.library = DRIVER;
@@ -65,15 +65,16 @@ fn set_symbol(row: &mut Row, symbol: &[u8]) {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use super::*;
 
     /// Types that are passed in one register each.
     const IN_REGISTERS: &[&str] = &[
-        "Out<",
-        "In<",
-        "InStr",
+        "OutParam<",
+        "InParam<",
+        "InString",
+        "AttributeOut",
         "*const ",
         "*mut ",
         "Handle",
@@ -125,13 +126,19 @@ mod tests {
         registers.saturating_sub(6) + words.into_iter().flatten().sum::<usize>()
     }
 
+    /// Returns the files in a directory and its subdirectories.
+    fn files(dir: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+    }
+
     /// Returns the arguments of each function that the simulated driver exports.
     fn prototypes() -> HashMap<String, String> {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../simulator/driver/src");
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../simulator/driver/src/api");
         let mut found = HashMap::new();
-        for file in std::fs::read_dir(sources).unwrap() {
-            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
-            for class in ["call ", "alloc ", "free ", "work "] {
+        for file in files(&sources) {
+            let text = std::fs::read_to_string(file).unwrap();
+            for class in ["call ", "alloc ", "free ", "activity "] {
                 for (start, _) in text.match_indices(&format!("    {class}cu")) {
                     let rest = &text[start + 4 + class.len()..];
                     let (Some(open), Some(end)) = (rest.find('('), rest.find(") =")) else {
