@@ -1,54 +1,54 @@
-//! The command line of `run`.
+//! Command line of `run`.
 
 use std::ffi::OsString;
 
 use clap::Args;
-use engine::units::Bytes;
+use engine::model::units::Bytes;
 
-use super::{LiveOptions, Target};
-use crate::quantity;
+use super::{LiveArgs, TargetArgs};
+use crate::parse_units;
 
 pub(super) const EXAMPLES: &str = "\
 EXAMPLES
   vramscope run -- python train.py              live memory every 2 seconds
-  vramscope run --by site -- ./app              which lines of the program hold memory
-  vramscope run --fail-on-leak -- ./test        exit with 1 when it ends without freeing all
-  vramscope run --record run.arrows -- ./app    also write a recording, for `report`
+  vramscope run --by site -- ./app              memory by call site
+  vramscope run --fail-on-leak -- ./test        exit with status 1 if anything was not freed
+  vramscope run --record run.arrows -- ./app    also record every event
 
-The CUDA driver loads a library into the program and its children, through CUDA_INJECTION64_PATH. A
-library that this variable already names is also started. Needs no root and works on every kernel.";
+The CUDA driver loads a library into the program and its children, through CUDA_INJECTION64_PATH. An
+injection library that is already configured is also started. Requires no root and no kernel version.";
 
 #[derive(Args)]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) report: LiveOptions,
-    /// Start this program and trace it and its children
+    pub(crate) live: LiveArgs,
+    /// Run CMD and trace it and its children
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
-    /// Bytes of the ring of each process
-    #[arg(long, hide = true, value_parser = quantity::size)]
+    /// Size of the event ring buffer of each process
+    #[arg(long, hide = true, value_parser = parse_units::size)]
     ring_size: Option<Bytes>,
-    /// Bytes of the ring for stacks of each process
-    #[arg(long, hide = true, value_parser = quantity::size)]
+    /// Size of the stack ring buffer of each process
+    #[arg(long, hide = true, value_parser = parse_units::size)]
     stack_ring_size: Option<Bytes>,
 }
 
-impl Run {
-    /// The command as a target of a trace, and the other options.
-    pub(crate) fn into_target(self) -> (Target, LiveOptions) {
-        let target = Target {
+impl RunArgs {
+    /// Returns the command as a target of a trace, and the options of live reports.
+    pub(crate) fn into_parts(self) -> (TargetArgs, LiveArgs) {
+        let target = TargetArgs {
             pid: Vec::new(),
             all: false,
-            follow: false,
+            follow_forks: false,
             driver: Vec::new(),
             command: self.command,
             ring_size: self.ring_size,
             stack_ring_size: self.stack_ring_size,
             empty_probes: false,
-            table_size: None,
+            process_table_size: None,
             thread_table_size: None,
-            tier: None,
+            attach_mode: None,
         };
-        (target, self.report)
+        (target, self.live)
     }
 }
