@@ -1,5 +1,5 @@
-//! In-process tracing: the last report equals what the driver itself says, for every workload, and
-//! the program does not notice whatever happens around it.
+//! In-process tracing: the last report matches the oracle of the driver for every workload, and the
+//! program is not affected.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,18 +13,18 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use harness::{Stage, Traced, VRAMSCOPE, process, simulator, until};
+use harness::{TestEnv, TraceResult, VRAMSCOPE, process, simulator, until};
 use serde_json::Value;
 
-/// Traces a workload in-process and compares the last report with the driver's.
-fn assert_same(stage: &Stage, options: &[&str], workload: &[&str]) -> Traced {
-    let traced = stage.in_process(options, workload);
-    traced.assert_truth(stage);
+/// Traces a workload in-process and compares the last report with the oracle.
+fn trace_exact(env: &TestEnv, options: &[&str], workload: &[&str]) -> TraceResult {
+    let traced = env.in_process(options, workload);
+    traced.assert_matches_oracle(env);
     traced
 }
 
 #[test]
-fn simple_and_threaded_programs_match_the_driver() {
+fn workloads_in_process_match_the_driver() {
     for workload in [
         &["leak3", "--work-ms", "50", "--wait-ms", "50"][..],
         &["train", "--steps", "100", "--step-ms", "2"],
@@ -34,80 +34,80 @@ fn simple_and_threaded_programs_match_the_driver() {
         &["contexts"],
         &["spam", "--throughput", "4000", "--duration", "1"],
     ] {
-        assert_same(&Stage::new(), &[], workload);
+        trace_exact(&TestEnv::new(), &[], workload);
     }
 }
 
 #[test]
-fn older_driver_prologue_matches_the_driver() {
-    let stage = Stage::with_driver(simulator().join("cmpl/libcuda.so.1"));
-    let traced = assert_same(&stage, &[], &["threads", "--threads", "4", "--duration", "1"]);
+fn older_driver_build_matches_the_driver() {
+    let env = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    let traced = trace_exact(&env, &[], &["threads", "--threads", "4", "--duration", "1"]);
     assert!(!traced.messages.contains("not traced"), "{}", traced.messages);
 }
 
 #[test]
-fn fast_stream_of_calls_loses_nothing() {
+fn fast_calls_in_process_are_not_lost() {
     let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
-    assert_same(&Stage::new(), &["--top", "1000000", "--ring-size", "64M"], &workload);
+    trace_exact(&TestEnv::new(), &["--top", "1000000", "--ring-size", "64M"], &workload);
 }
 
 #[test]
-fn random_programs_match_the_driver() {
+fn random_programs_in_process_match_the_driver() {
     for (seed, threads) in [("1", "1"), ("2", "8"), ("3", "4")] {
-        let stage = Stage::new().env("SIM_DEVICES", "3");
+        let env = TestEnv::new().env("SIM_DEVICES", "3");
         let workload = ["--seed", seed, "random", "--ops", "3000", "--threads", threads];
-        assert_same(&stage, &["--top", "1000000"], &workload);
+        trace_exact(&env, &["--top", "1000000"], &workload);
     }
 }
 
 #[test]
-fn failed_calls_match_the_driver() {
+fn failed_calls_in_process_match_the_driver() {
     let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
-    let stage = Stage::new().env("SIM_FAIL", failing);
-    assert_same(&stage, &["--top", "1000000"], &["random", "--ops", "2000", "--threads", "2"]);
+    let env = TestEnv::new().env("SIM_FAIL", failing);
+    trace_exact(&env, &["--top", "1000000"], &["random", "--ops", "2000", "--threads", "2"]);
 }
 
 #[test]
-fn every_process_of_a_command_is_traced() {
-    let stage = Stage::new();
-    assert_same(&stage, &[], &["stressor", "--duration", "1", "--sleep-ms", "5"]);
-    assert_eq!(stage.oracles().len(), 4);
+fn all_processes_of_a_command_are_traced() {
+    let env = TestEnv::new();
+    trace_exact(&env, &[], &["stressor", "--duration", "1", "--sleep-ms", "5"]);
+    assert_eq!(env.oracles().len(), 4);
 }
 
 #[test]
-fn forked_child_has_its_own_ledger() {
-    let stage = Stage::new();
-    assert_same(&stage, &[], &["fork"]);
-    assert_eq!(stage.oracles().len(), 2);
+fn forked_child_in_process_matches_the_driver() {
+    let env = TestEnv::new();
+    trace_exact(&env, &[], &["fork"]);
+    assert_eq!(env.oracles().len(), 2);
 }
 
 #[test]
-fn exec_ends_one_ledger_and_begins_another() {
-    let stage = Stage::new();
-    let traced = assert_same(&stage, &[], &["exec"]);
+fn exec_in_process_starts_a_new_process_entry() {
+    let env = TestEnv::new();
+    let traced = trace_exact(&env, &[], &["exec"]);
     let processes = traced.last()["processes"].as_array().unwrap();
-    let ends: Vec<_> = processes.iter().map(|process| process["ended_by"].as_str()).collect();
+    let ends: Vec<_> = processes.iter().map(|process| process["end_reason"].as_str()).collect();
     assert_eq!(ends, [Some("exit"), Some("exec")]);
 }
 
 #[test]
-fn out_of_memory_is_reported_with_the_request() {
-    let stage = Stage::new().env("SIM_MEMORY", "2G");
-    let traced = assert_same(&stage, &[], &["oom", "--chunk-mb", "300"]);
+fn oom_in_process_has_the_requested_bytes() {
+    let env = TestEnv::new().env("SIM_MEMORY", "2G");
+    let traced = trace_exact(&env, &[], &["oom", "--chunk-mb", "300"]);
     let ooms: Vec<_> = traced
         .reports
         .iter()
         .flat_map(|report| report["out_of_memory"].as_array().cloned().unwrap_or_default())
         .collect();
     assert_eq!(ooms.len(), 1);
-    assert_eq!(ooms[0]["asked_bytes"], 300 << 20);
+    assert_eq!(ooms[0]["requested_bytes"], 300 << 20);
 }
 
 #[test]
-fn call_sites_are_named() {
+fn call_sites_in_process_have_frames() {
     for stacks in ["fp", "full"] {
-        let stage = Stage::new();
-        let traced = assert_same(&stage, &["--stacks", stacks], &["leak3"]);
+        let env = TestEnv::new();
+        let traced = trace_exact(&env, &["--stacks", stacks], &["leak3"]);
         let last = traced.last();
         assert_eq!(
             (&last["allocations_without_stack"], &last["lost_stacks"]),
@@ -119,25 +119,25 @@ fn call_sites_are_named() {
 }
 
 #[test]
-fn known_stacks_are_sent_once() {
-    let stage = Stage::new();
-    // 40,000 calls from two lines: copies of each would overflow the ring for stacks.
+fn known_stacks_in_process_are_sent_once() {
+    let env = TestEnv::new();
+    // 40,000 calls from two lines: a copy per call would overflow the ring for stacks.
     let workload = ["spam", "--throughput", "20000", "--duration", "1"];
-    let traced = assert_same(&stage, &["--stack-ring-size", "256K"], &workload);
+    let traced = trace_exact(&env, &["--stack-ring-size", "256K"], &workload);
     assert_eq!(traced.last()["lost_stacks"], 0);
 }
 
 #[test]
-fn probes_on_the_same_functions_do_no_harm() {
-    // A driver and a tracer of its own: stacks of the other tests would be hidden by the probes.
-    let folder = tempfile::tempdir().unwrap();
-    let driver = folder.path().join("libcuda.so.1");
+fn probes_and_library_work_on_the_same_functions() {
+    // A separate driver file and tracer: the probes would hide the stacks of other tests.
+    let dir = tempfile::tempdir().unwrap();
+    let driver = dir.path().join("libcuda.so.1");
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
-    let stage = Stage::with_driver(driver.clone());
+    let env = TestEnv::with_driver(driver.clone());
     for first in ["probes", "library"] {
         let mut tracer = None;
         let mut probe = || {
-            let mut command = harness::apart(VRAMSCOPE);
+            let mut command = harness::isolated(VRAMSCOPE);
             command.args(["trace", "--json", "--interval", "100ms", "--driver"]).arg(&driver);
             let mut probes = harness::Tracer::start(&mut command);
             probes.next();
@@ -146,7 +146,7 @@ fn probes_on_the_same_functions_do_no_harm() {
         if first == "probes" {
             probe();
         }
-        let mut command = stage.command(VRAMSCOPE);
+        let mut command = env.command(VRAMSCOPE);
         command.args(["run", "--json", "--", simulator().join("workload").to_str().unwrap()]);
         command.args(["threads", "--threads", "3", "--duration", "3"]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -160,14 +160,14 @@ fn probes_on_the_same_functions_do_no_harm() {
         let text = String::from_utf8(output.stdout).unwrap();
         let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
         let pid = last["processes"][0]["pid"].as_u64().unwrap() as u32;
-        harness::assert_same(process(&last, pid), &stage.oracle(pid));
+        harness::assert_same(process(&last, pid), &env.oracle(pid));
     }
 }
 
 #[test]
 fn program_continues_when_the_collector_is_killed() {
-    let stage = Stage::new();
-    let mut command = stage.command(VRAMSCOPE);
+    let env = TestEnv::new();
+    let mut command = env.command(VRAMSCOPE);
     command.args(["run", "--json", "--ring-size", "4096", "--"]);
     command.arg(simulator().join("workload"));
     command.args(["threads", "--threads", "3", "--duration", "2"]);
@@ -175,70 +175,70 @@ fn program_continues_when_the_collector_is_killed() {
     std::thread::sleep(Duration::from_millis(800));
     collector.kill().unwrap();
     collector.wait().unwrap();
-    // The program writes its account at its own end.
-    let oracle = until("the account", String::new, || stage.oracles().into_values().next());
+    // The program writes its oracle when it exits.
+    let oracle = until("the oracle", String::new, || env.oracles().into_values().next());
     assert!(oracle["allocations"].as_u64() > Some(100), "{oracle}");
 }
 
 #[test]
-fn child_of_a_killed_collector_is_left_alone() {
-    let stage = Stage::new();
+fn child_of_a_killed_collector_is_not_traced() {
+    let env = TestEnv::new();
     let script = format!("sleep 1; {} leak3", simulator().join("workload").display());
-    let mut command = stage.command(VRAMSCOPE);
+    let mut command = env.command(VRAMSCOPE);
     command.args(["run", "--", "sh", "-c", &script]);
     let mut collector = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     collector.kill().unwrap();
     collector.wait().unwrap();
-    let oracle = until("the account", String::new, || stage.oracles().into_values().next());
+    let oracle = until("the oracle", String::new, || env.oracles().into_values().next());
     assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &2.into()));
 }
 
 #[test]
 fn configured_injection_library_is_also_started() {
-    let folder = tempfile::tempdir().unwrap();
-    let (library, proof) = (folder.path().join("libother.so"), folder.path().join("proof"));
+    let dir = tempfile::tempdir().unwrap();
+    let (library, proof) = (dir.path().join("libother.so"), dir.path().join("proof"));
     harness::compile("inject/chained.c", &library, &["-shared", "-fPIC"]);
-    let stage = Stage::new()
+    let env = TestEnv::new()
         .env("CUDA_INJECTION64_PATH", library.to_str().unwrap())
         .env("INJECTION_PROOF", proof.to_str().unwrap());
-    assert_same(&stage, &[], &["leak3"]);
+    trace_exact(&env, &[], &["leak3"]);
     assert_eq!(std::fs::read_to_string(&proof).unwrap(), "started\n");
 }
 
 #[test]
-fn command_without_cuda_is_reported_as_not_traced() {
-    let stage = Stage::new();
-    let output = stage.command(VRAMSCOPE).args(["run", "--json", "--", "true"]).output().unwrap();
+fn command_without_cuda_is_reported() {
+    let env = TestEnv::new();
+    let output = env.command(VRAMSCOPE).args(["run", "--json", "--", "true"]).output().unwrap();
     assert!(output.status.success());
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(messages.contains("no process called cuInit"), "{messages}");
 }
 
 #[test]
-fn unprivileged_user_can_trace() {
-    let stage = Stage::new();
+fn unprivileged_user_can_trace_in_process() {
+    let env = TestEnv::new();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(stage.folder.path(), open).unwrap();
+    std::fs::set_permissions(env.dir.path(), open).unwrap();
     let output = Command::new("setpriv")
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"])
         .arg(VRAMSCOPE)
         .args(["run", "--json", "--", simulator().join("workload").to_str().unwrap(), "kinds"])
-        .env("LD_LIBRARY_PATH", stage.driver.parent().unwrap())
-        .env("SIM_LEDGER", stage.folder.path())
+        .env("LD_LIBRARY_PATH", env.driver.parent().unwrap())
+        .env("SIM_ORACLE_DIR", env.dir.path())
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!(last["exact"], true, "{last}");
-    let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
     harness::assert_same(process(&last, pid), &oracle);
 }
 
-/// `vramscope run --json … -- PROGRAM`, to its end.
-fn run(stage: &Stage, options: &[&str], program: &[&str]) -> (Value, Output) {
-    let mut command = stage.command(VRAMSCOPE);
+/// Runs `vramscope run --json … -- PROGRAM`. Returns the last report and the output.
+fn run(env: &TestEnv, options: &[&str], program: &[&str]) -> (Value, Output) {
+    let mut command = env.command(VRAMSCOPE);
     let output =
         command.args(["run", "--json"]).args(options).arg("--").args(program).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -247,41 +247,40 @@ fn run(stage: &Stage, options: &[&str], program: &[&str]) -> (Value, Output) {
 }
 
 #[test]
-fn threads_signals_and_exit_inside_of_calls_do_no_harm() {
-    for how in ["threads", "signals", "exit"] {
-        let stage = Stage::new();
-        let program = stage.folder.path().join("stress");
+fn threads_signals_and_exit_inside_calls_are_safe() {
+    for mode in ["threads", "signals", "exit"] {
+        let env = TestEnv::new();
+        let program = env.dir.path().join("stress");
         harness::compile("inject/stress.c", &program, &["-ldl", "-pthread"]);
-        let (last, output) =
-            run(&stage, &["--ring-size", "64M"], &[program.to_str().unwrap(), how]);
-        assert!(output.status.success(), "{how}: {output:?}");
-        let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+        let (last, output) = run(&env, &["--ring-size", "64M"], &[program.to_str().unwrap(), mode]);
+        assert!(output.status.success(), "{mode}: {output:?}");
+        let (pid, oracle) = env.oracles().into_iter().next().unwrap();
         let process = process(&last, pid);
-        assert_eq!(process["ended_by"], "exit", "{how}");
-        // At an exit, threads may still be inside of calls that the account has.
-        if how != "exit" {
-            assert_eq!(last["exact"], true, "{how}: {last}");
+        assert_eq!(process["end_reason"], "exit", "{mode}");
+        // At the exit, threads may be inside calls that the oracle already has.
+        if mode != "exit" {
+            assert_eq!(last["exact"], true, "{mode}: {last}");
             harness::assert_same(process, &oracle);
         }
     }
 }
 
 #[test]
-fn function_that_cannot_be_patched_is_named_and_inexact() {
-    let folder = tempfile::tempdir().unwrap();
-    let (driver, program) = (folder.path().join("libcuda.so.1"), folder.path().join("call"));
+fn unpatchable_function_is_named_and_inexact() {
+    let dir = tempfile::tempdir().unwrap();
+    let (driver, program) = (dir.path().join("libcuda.so.1"), dir.path().join("call"));
     let options = ["-shared", "-fPIC", "-fcf-protection=none", "-Wl,-soname,libcuda.so.1"];
     harness::compile("inject/odd_driver.c", &driver, &options);
     harness::compile("inject/call.c", &program, &["-ldl"]);
-    let stage = Stage::with_driver(driver);
-    let (last, output) = run(&stage, &[], &[program.to_str().unwrap()]);
+    let env = TestEnv::with_driver(driver);
+    let (last, output) = run(&env, &[], &[program.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
     let messages = String::from_utf8_lossy(&output.stderr);
     assert!(messages.contains("not recognized: cuMemAlloc_v2"), "{messages}");
     assert_eq!(last["exact"], false, "{last}");
 }
 
-/// Where a function begins in a library's file.
+/// Returns the file offset of a function.
 fn file_offset(library: &Path, function: &str) -> u64 {
     use object::{Object, ObjectSegment, ObjectSymbol};
     let data = std::fs::read(library).unwrap();
@@ -296,19 +295,19 @@ fn file_offset(library: &Path, function: &str) -> u64 {
 }
 
 #[test]
-fn foreign_probe_at_the_entry_is_survived_or_reported() {
+fn foreign_probe_at_the_entry_is_harmless_or_reported() {
     for (driver, hides) in [("libcuda.so.1", false), ("cmpl/libcuda.so.1", true)] {
-        let stage = Stage::with_driver(simulator().join(driver));
-        let prober = stage.folder.path().join("probe");
+        let env = TestEnv::with_driver(simulator().join(driver));
+        let prober = env.dir.path().join("probe");
         harness::compile("stacks/probe.c", &prober, &[]);
-        let offset = format!("{:x}", file_offset(&stage.driver, "cuMemAlloc_v2"));
-        let mut command = stage.command(VRAMSCOPE);
+        let offset = format!("{:x}", file_offset(&env.driver, "cuMemAlloc_v2"));
+        let mut command = env.command(VRAMSCOPE);
         command.args(["run", "--json", "--", simulator().join("workload").to_str().unwrap()]);
         command.args(["threads", "--threads", "3", "--duration", "4"]);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(700));
-        let mut command = stage.command(prober);
-        let mut probes = harness::Player::start(command.arg(&stage.driver).arg(offset));
+        let mut command = env.command(prober);
+        let mut probes = harness::Workload::start(command.arg(&env.driver).arg(offset));
         probes.wait_ready();
         let output = child.wait_with_output().unwrap();
         drop(probes);
@@ -319,21 +318,20 @@ fn foreign_probe_at_the_entry_is_survived_or_reported() {
         assert_eq!(messages.contains("hide calls of cuMemAlloc_v2"), hides, "{messages}");
         assert_eq!(last["exact"], !hides, "{driver}");
         if !hides {
-            let (pid, oracle) = stage.oracles().into_iter().next().unwrap();
+            let (pid, oracle) = env.oracles().into_iter().next().unwrap();
             harness::assert_same(process(&last, pid), &oracle);
         }
     }
 }
 
 #[test]
-fn recording_prints_the_report_of_the_run() {
-    let stage = Stage::new();
-    let file = stage.folder.path().join("run.arrows");
+fn recording_of_run_replays_to_the_same_report() {
+    let env = TestEnv::new();
+    let file = env.dir.path().join("run.arrows");
     let options = ["--record", file.to_str().unwrap()];
-    let (last, _) =
-        run(&stage, &options, &[simulator().join("workload").to_str().unwrap(), "kinds"]);
+    let (last, _) = run(&env, &options, &[simulator().join("workload").to_str().unwrap(), "kinds"]);
     let replay = Command::new(VRAMSCOPE)
-        .args(["report", "--analysis", "trace", "--format", "json", file.to_str().unwrap()])
+        .args(["replay", "--format", "json", file.to_str().unwrap()])
         .output()
         .unwrap();
     let replayed: Value = serde_json::from_slice(&replay.stdout).unwrap();
@@ -341,10 +339,10 @@ fn recording_prints_the_report_of_the_run() {
 }
 
 #[test]
-fn python_frames_are_named() {
-    let stage = Stage::new();
+fn python_frames_in_process_are_named() {
+    let env = TestEnv::new();
     let script = harness::files::fixture("inject/hold.py");
-    let (last, output) = run(&stage, &[], &["python3", &script]);
+    let (last, output) = run(&env, &[], &["python3", &script]);
     assert!(output.status.success(), "{output:?}");
     let frames = last["sites"][0]["frames"].to_string();
     for name in ["allocate", "train_step", "hold.py"] {
@@ -353,13 +351,13 @@ fn python_frames_are_named() {
 }
 
 #[test]
-fn full_shared_memory_leaves_the_program_alone() {
-    let stage = Stage::new();
+fn full_shared_memory_leaves_the_program_untraced() {
+    let env = TestEnv::new();
     let script = format!(
         "mount -t tmpfs -o size=1M tmpfs /dev/shm && exec {VRAMSCOPE} run --json -- {} leak3",
         simulator().join("workload").display()
     );
-    let mut command = stage.command("unshare");
+    let mut command = env.command("unshare");
     let output = command.args(["--mount", "sh", "-c", &script]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let messages = String::from_utf8_lossy(&output.stderr);
@@ -370,20 +368,20 @@ fn full_shared_memory_leaves_the_program_alone() {
         (&last["exact"], &last["uncertainty"]["lost_processes"]),
         (&false.into(), &1.into())
     );
-    let oracle = stage.oracles().into_values().next().unwrap();
+    let oracle = env.oracles().into_values().next().unwrap();
     assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &2.into()));
 }
 
 #[test]
-fn program_outlives_a_trace_that_ends_first() {
-    let stage = Stage::new();
+fn program_continues_after_the_trace_has_ended() {
+    let env = TestEnv::new();
     let workload = simulator().join("workload");
     let program = [workload.to_str().unwrap(), "threads", "--threads", "3", "--duration", "2"];
-    let (last, output) = run(&stage, &["--duration", "700ms", "--ring-size", "64K"], &program);
+    let (last, output) = run(&env, &["--duration", "700ms", "--ring-size", "64K"], &program);
     assert!(output.status.success(), "{output:?}");
     let messages = String::from_utf8_lossy(&output.stderr);
-    assert!(messages.contains("runs on, untraced"), "{messages}");
+    assert!(messages.contains("no longer traced"), "{messages}");
     assert_eq!(last["processes"][0]["exited"], false);
-    let oracle = until("the account", String::new, || stage.oracles().into_values().next());
+    let oracle = until("the oracle", String::new, || env.oracles().into_values().next());
     assert!(oracle["allocations"].as_u64() > Some(100), "{oracle}");
 }

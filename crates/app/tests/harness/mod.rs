@@ -102,6 +102,11 @@ impl TestEnv {
         self.run("trace", options, workload)
     }
 
+    /// Runs `vramscope run --json … -- workload ARGUMENTS`: in-process, without probes.
+    pub fn in_process(&self, options: &[&str], workload: &[&str]) -> TraceResult {
+        self.run("run", options, workload)
+    }
+
     /// Runs `vramscope kernels` on a workload.
     pub fn kernels(&self, options: &[&str], workload: &[&str]) -> TraceResult {
         self.run("kernels", options, workload)
