@@ -63,7 +63,7 @@ fn random_programs_in_process_match_the_driver() {
 #[test]
 fn failed_calls_in_process_match_the_driver() {
     let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
-    let env = TestEnv::new().env("SIM_FAIL", failing);
+    let env = TestEnv::new().env("SIM_INJECT_FAILURES", failing);
     trace_exact(&env, &["--top", "1000000"], &["random", "--ops", "2000", "--threads", "2"]);
 }
 
