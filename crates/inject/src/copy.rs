@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::area::CopyEntry;
 use crate::graph::Captured;
-use crate::thread::Thread;
+use crate::thread::ThreadState;
 use crate::wire::{
     Copies, VS_ARRAY, VS_BANDWIDTHS, VS_D2D, VS_D2H, VS_H2D, VS_H2H, VS_MEASURE_3D,
     VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_NONE, VS_PEER, VS_UNIFIED, WireHook,
@@ -46,7 +46,7 @@ fn word(address: u64) -> u64 {
 }
 
 /// Counts a copy that succeeded.
-pub(crate) fn count(frame: &Frame, thread: &Thread, hook: &WireHook) {
+pub(crate) fn count(frame: &Frame, thread: &ThreadState, hook: &WireHook) {
     let asynchronous = hook.asynchronous != 0;
     // Captured into a graph: nothing is copied yet.
     if asynchronous {
