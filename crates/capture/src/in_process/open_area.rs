@@ -242,7 +242,8 @@ impl Area {
             if !is_complete && self.end.is_none() {
                 break;
             }
-            if bytes == 0 || bytes + RECORD_HEADER > (head - tail) as usize {
+            let available = head.wrapping_sub(tail).min(size.into()) as usize;
+            if bytes == 0 || bytes + RECORD_HEADER > available {
                 // Space that a killed process reserved and never filled: its size is unknown, so
                 // everything after it is lost.
                 consumed.abandoned += 1;
