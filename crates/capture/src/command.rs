@@ -41,16 +41,8 @@ pub enum StdoutTarget {
     Error,
 }
 
-/// Starts `command` suspended before its first instruction.
+/// Starts `command` suspended before its first instruction, with additional environment variables.
 pub fn spawn_suspended(
-    command: &[OsString],
-    stdout: StdoutTarget,
-) -> Result<SuspendedCommand, Error> {
-    spawn_suspended_with(command, stdout, &[])
-}
-
-/// Does the same, with additional environment variables for the command.
-pub fn spawn_suspended_with(
     command: &[OsString],
     stdout: StdoutTarget,
     environment: &[(OsString, OsString)],

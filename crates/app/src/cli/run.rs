@@ -16,7 +16,7 @@ EXAMPLES
   vramscope run --record run.arrows -- ./app    also record every event
 
 The CUDA driver loads a library into the program and its children, through CUDA_INJECTION64_PATH. An
-injection library that is already configured is also started. Requires no root and no kernel version.";
+injection library that is already configured is also started. Works without root, on every kernel.";
 
 #[derive(Args)]
 pub(crate) struct RunArgs {

@@ -122,7 +122,7 @@ fn trace(settings: &TraceOptions<'_>) -> Result<Outcome> {
     let environment = dir.as_ref().map(CollectorDir::environment).unwrap_or_default();
     let suspended = match settings.target.command.as_slice() {
         [] => None,
-        command => Some(command::spawn_suspended_with(command, stdout, &environment)?),
+        command => Some(command::spawn_suspended(command, stdout, &environment)?),
     };
     let target = target(settings.target, suspended.as_ref().map(command::SuspendedCommand::pid));
     let mut options = session_options(settings.target, settings.stacks, target.clone())?;
