@@ -243,7 +243,7 @@ fn agent_threads_drop_capabilities() {
         let name = field("Name:");
         let capabilities = u64::from_str_radix(&field("CapPrm:"), 16).unwrap();
         let allowed = match name.as_str() {
-            "capture" | "vramscope-names" | "gpu-account" => TRACING,
+            "capture" | "symbolizer" | "gpu-usage" => TRACING,
             _ => 0,
         };
         assert_eq!(capabilities & !allowed, 0, "{name} has too many: {capabilities:x}");

@@ -323,17 +323,17 @@ fn html_report_panic_is_reported_and_agent_continues() {
 #[test]
 fn symbolizer_panic_loses_names_and_keeps_memory_exact() {
     let env = TestEnv::new();
-    let fault = Fault::new(&env, "panic", "vramscope-names");
+    let fault = Fault::new(&env, "panic", "symbolizer");
     fault.happen();
     let env = env.env("VRAMSCOPE_FAULT", &fault.value);
     let traced = env.trace(&["--stacks", "full"], &["kinds"]);
     traced.assert_matches_oracle(&env);
-    let why = "function names are missing: the thread `vramscope-names` panicked: injected fault";
+    let why = "function names are missing: the thread `symbolizer` panicked: injected fault";
     assert_eq!(traced.messages.matches(why).count(), 1, "{}", traced.messages);
     let sites = traced.last()["sites"].as_array().unwrap();
     assert!(!sites.is_empty());
     for site in sites {
-        assert_eq!(site["frames"][0]["unknown_reason"], "unreadable file", "{site}");
+        assert_eq!(site["frames"][0]["unknown_reason"], "unreadable_file", "{site}");
     }
 }
 
@@ -347,7 +347,7 @@ fn driver_reported_usage_that_fails_becomes_unknown() {
     for kind in ["panic", "hang"] {
         let env = TestEnv::new().sharing();
         let holder = env.hold(0, 3, 1 << 20);
-        let fault = Fault::new(&env, kind, "gpu-account");
+        let fault = Fault::new(&env, kind, "gpu-usage");
         let mut command = env.command(VRAMSCOPE);
         command.args(["trace", "--json", "--interval", "200ms", "--driver"]).arg(&env.driver);
         command.args(["-p", &holder.pid().to_string()]);
@@ -357,7 +357,7 @@ fn driver_reported_usage_that_fails_becomes_unknown() {
         fault.happen();
         trace.until("its end", || (!is_known()).then_some(()));
         let why = match kind {
-            "panic" => "is unavailable: the thread `gpu-account` panicked: injected fault",
+            "panic" => "is unavailable: the thread `gpu-usage` panicked: injected fault",
             _ => "is unavailable: no response for 10 seconds",
         };
         trace.until("the message", || trace.messages().contains(why).then_some(()));

@@ -42,6 +42,7 @@ const WORKLOADS: &[&str] = &[
     "contexts",
     "context-stack --depth 300",
     "capture-end --how invalid",
+    "open-captures --then destroy --wait-ms 1",
     "kinds",
     "fork",
     "exec",

@@ -169,7 +169,7 @@ fn stripped_code_has_separate_sites_without_names() {
             .collect();
         assert!(!own.is_empty());
         for frame in own {
-            assert_eq!(frame["unknown_reason"], "no symbol", "{frame}");
+            assert_eq!(frame["unknown_reason"], "no_symbol", "{frame}");
         }
     }
 }

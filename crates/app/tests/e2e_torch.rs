@@ -301,7 +301,7 @@ fn killed_tracer_leaves_no_probe_on_the_library() {
     }
     let library = dir.path().join("libc10.so");
     let env = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
-    let steps = ["torch-leak", "--wait-loaded", "--steps", "3000", "--step-ms", "1"];
+    let steps = ["torch-leak", "--wait-loaded", "--steps", "8000", "--step-ms", "1"];
     let mut workload = env.workload(&steps);
     workload.wait_ready();
     let pid = workload.pid();

@@ -27,7 +27,7 @@ def command(program, out):
 
 def complete(site):
     """Returns whether a stack reaches the first function of its thread."""
-    return not any(frame.get("unknown_reason") in ("stack truncated", "no unwind information", "process exited") for frame in site["frames"])
+    return not any(frame.get("unknown_reason") in ("truncated", "no_unwind_info", "process_exited") for frame in site["frames"])
 
 
 def check(vramscope, program, out):

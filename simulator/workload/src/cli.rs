@@ -32,7 +32,7 @@ pub(crate) struct CommonArgs {
     #[arg(long, global = true, default_value_t = 0)]
     pub(crate) hold_ms: u64,
     /// Name of the main thread, and so of the process; the kernel keeps 15 bytes of it
-    #[arg(long, global = true, default_value = "workload")]
+    #[arg(long, global = true, hide = true, default_value = "workload")]
     pub(crate) process_name: std::ffi::CString,
 }
 

@@ -113,7 +113,7 @@ impl UsagePoller {
             }
         };
         // Not joined: a driver that hangs must not keep this program from exiting.
-        std::thread::Builder::new().name("gpu-account".into()).spawn(poll).ok()?;
+        std::thread::Builder::new().name("gpu-usage".into()).spawn(poll).ok()?;
         let gpus = new_gpus.recv_timeout(STARTUP_TIMEOUT).unwrap_or_default();
         Some(Self { gpus, new_gpus, samples })
     }

@@ -82,7 +82,7 @@ impl SymbolizerThread {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("vramscope-names".into()).spawn(run)?;
+        let thread = std::thread::Builder::new().name("symbolizer".into()).spawn(run)?;
         Ok(Self {
             jobs: Some(jobs),
             results,

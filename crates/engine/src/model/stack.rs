@@ -76,6 +76,24 @@ pub enum UnknownReason {
 }
 
 impl UnknownReason {
+    /// Name in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoSymbol => "no_symbol",
+            Self::Unmapped => "unmapped_address",
+            Self::Jit => "jit_code",
+            Self::Unreadable => "unreadable_file",
+            Self::NotRecorded => "not_recorded",
+            Self::ProcessExited => "process_exited",
+            Self::HiddenByUretprobe => "hidden_by_uretprobe",
+            Self::UnsupportedInterpreter => "unsupported_interpreter",
+            Self::InterpreterNotReady => "interpreter_not_ready",
+            Self::Truncated => "truncated",
+            Self::NoUnwindInfo => "no_unwind_info",
+        }
+    }
+
     /// Reason in a few words.
     #[must_use]
     pub const fn reason(self) -> &'static str {

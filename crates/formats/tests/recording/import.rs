@@ -206,7 +206,7 @@ fn inexact_recordings_have_warnings() {
     let counts: Vec<_> =
         seen.warnings.iter().map(|warning| (warning.count, warning.inexact)).collect();
     assert_eq!(counts, [(3, true), (1, true), (1, true)], "{:?}", seen.warnings);
-    for (warning, word) in seen.warnings.iter().zip(["lost", "before the trace", "otherwise"]) {
+    for (warning, word) in seen.warnings.iter().zip(["lost", "before the trace", "differently"]) {
         assert!(warning.text.contains(word), "{warning:?}");
     }
     let (cut, imported) = import(false);

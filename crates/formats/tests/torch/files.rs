@@ -76,7 +76,7 @@ fn snapshots_match_the_expected_results() {
     let expected = expected();
     assert!(expected.len() > 20);
     for (name, wanted) in &expected {
-        let dir = if name.starts_with("torch-2.11") { "real" } else { "made" };
+        let dir = if name.starts_with("torch-2.11") { "real" } else { "generated" };
         let (sink, _) = read(&format!("{dir}/{name}"));
         compare(name, &sink, wanted);
     }
@@ -85,7 +85,7 @@ fn snapshots_match_the_expected_results() {
 #[test]
 fn every_generated_file_has_an_expected_result() {
     let expected = expected();
-    for entry in std::fs::read_dir(file("made")).unwrap() {
+    for entry in std::fs::read_dir(file("generated")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(expected.contains_key(&name), "{name} is not compared with anything");
     }

@@ -41,6 +41,9 @@ pub(crate) struct OpenCaptures {
     /// The step after the captures have begun; each prints `ready` and waits
     #[arg(long, value_enum, default_value = "wait")]
     pub(crate) then: OpenCapturesThen,
+    /// Time until the end; a program run with `exec` waits 2 minutes
+    #[arg(long, default_value_t = 120_000)]
+    pub(crate) wait_ms: u64,
 }
 
 /// The step after the captures of `open-captures` have begun.

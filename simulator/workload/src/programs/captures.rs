@@ -7,7 +7,7 @@ use std::thread;
 use anyhow::{Context as _, anyhow};
 
 use super::{MIB, launches, processes};
-use crate::cli::{CaptureEndBy, CommonArgs, OpenCapturesThen};
+use crate::cli::{CaptureEndBy, CommonArgs, OpenCaptures, OpenCapturesThen};
 use crate::cuda::{Device, Driver, Handle, Pointer, Result};
 use crate::{print_line, signals};
 
@@ -111,7 +111,7 @@ fn begin(driver: &Driver) -> Result<()> {
 pub(crate) fn open(
     driver: &'static Driver,
     common: &CommonArgs,
-    then: OpenCapturesThen,
+    options: &OpenCaptures,
 ) -> anyhow::Result<()> {
     let mut context = 0;
     driver.init()?;
@@ -124,7 +124,7 @@ pub(crate) fn open(
         thread::park();
     });
     receiver.recv()??;
-    match then {
+    match options.then {
         OpenCapturesThen::Wait => {}
         OpenCapturesThen::Exec => {
             let hold = ["hold", "--count", "1", "--size", "4096", "--wait-ms", "120000"];
@@ -135,6 +135,6 @@ pub(crate) fn open(
         OpenCapturesThen::Destroy => unsafe { driver.cuCtxDestroy_v2(context) }?,
     }
     print_line("ready");
-    signals::sleep_ms(120_000);
+    signals::sleep_ms(options.wait_ms);
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Cli) -> anyhow::Result<()> {
             contexts::deep(Driver::load()?, common.device, options.depth)
         }
         Program::CaptureEnd(options) => captures::run(device()?, common.device, options.how),
-        Program::OpenCaptures(options) => captures::open(Driver::load()?, common, options.then),
+        Program::OpenCaptures(options) => captures::open(Driver::load()?, common, options),
         Program::Kinds => basic::kinds(device()?),
         Program::Fork => processes::fork(common.device),
         Program::Exec => processes::exec(device()?, common),

@@ -151,7 +151,7 @@ pub(crate) fn frame(frame: &Frame) -> FrameJson {
         line: Some(frame.line).filter(|line| *line > 0),
         module: frame.module.as_deref().map(clean),
         language: frame.language.name(),
-        unknown_reason: frame.unknown.map(|unknown| unknown.reason()),
+        unknown_reason: frame.unknown.map(|unknown| unknown.name()),
     }
 }
 

@@ -191,7 +191,7 @@ impl KernelJson {
             failed: kernel.failed,
             checked: kernel.checked,
             name_source: kernel.name_source.map(name_source),
-            unnamed_reason: kernel.unnamed_reason.map(super::unnamed_reason),
+            unnamed_reason: kernel.unnamed_reason.map(super::unnamed_reason_name),
         }
     }
 }

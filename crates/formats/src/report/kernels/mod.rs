@@ -29,6 +29,15 @@ fn same(name: String) -> KernelName {
     KernelName { short: name.clone(), full: name }
 }
 
+/// Returns why a kernel has no name, as a word.
+pub(crate) const fn unnamed_reason_name(reason: UnnamedReason) -> &'static str {
+    match reason {
+        UnnamedReason::BeforeTrace => "before_trace",
+        UnnamedReason::Unreadable => "unreadable",
+        UnnamedReason::Lost => "lost",
+    }
+}
+
 /// Returns why a kernel has no name, as a phrase.
 pub(crate) const fn unnamed_reason(reason: UnnamedReason) -> &'static str {
     match reason {

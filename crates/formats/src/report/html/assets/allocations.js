@@ -60,8 +60,8 @@ const livesView = {
       if (this.sums || count === 0) break;
     }
     const rest = data.allocations.total - this.lives.length;
-    const note = `${some(this.lives.length, "allocation")} drawn one by one, the biggest first`;
-    byId("lives-note").textContent = rest > 0 ? `${note}; the other ${countText(rest)} are the gray band on top.` : `${note}: all there are.`;
+    const drawn = some(this.lives.length, "allocation");
+    byId("lives-note").textContent = rest > 0 ? `The largest: ${drawn}. The other ${countText(rest)} are the gray band on top.` : `${drawn}, all drawn, largest first.`;
   },
 
   top() {

@@ -472,7 +472,7 @@ impl DeviceJson {
             peak_bytes: view.peak_bytes.0,
             peak_bounds: view.peak_bounds.map(BoundsJson::new),
             unknown_reason: (view.device.is_none() && view.live_bytes.0 > 0)
-                .then_some(crate::export::UNKNOWN_DEVICE_REASON),
+                .then_some("context_before_trace"),
             gpu: view.gpu.map(|gpu| GpuJson::new(gpu, context)),
             driver_bytes: view.driver_bytes.map(|bytes| bytes.0),
             untracked_bytes: view.untracked().map(|bytes| bytes.0),
