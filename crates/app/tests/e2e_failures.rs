@@ -17,7 +17,7 @@ use harness::{
     TestEnv, VRAMSCOPE, assert_same, code_of, compile, isolated, process, send_signal, simulator,
 };
 
-/// The unprivileged user nobody.
+/// Id of an unprivileged user.
 const NOBODY_UID: u32 = 65534;
 
 fn trace(arguments: &[&str]) -> Output {

@@ -18,7 +18,7 @@ def sums(rows, key, value):
 
 
 def difference(what, ours, expected):
-    """Returns the difference as text, in a list that is empty if there is none."""
+    """Returns the difference as text, in a list that is empty if missing."""
     if ours == expected:
         return []
     if isinstance(ours, dict):

@@ -213,7 +213,7 @@ struct known_search {
 	__u32 first; /* iteration at which the candidate was selected */
 };
 
-/* Selects the known stack of the key as candidate. Returns 1 if there is none. */
+/* Selects the known stack of the key as candidate. Returns 1 if it does not exist. */
 static __always_inline long select_known(struct known_search *search, __u32 round)
 {
 	const struct vs_known_stack *known = bpf_map_lookup_elem(&known_stacks, &search->key);

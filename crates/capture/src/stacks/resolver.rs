@@ -43,7 +43,7 @@ pub(crate) struct StackTables {
     pub(crate) pythons: Table,
 }
 
-/// Parts of a site. Numbers start at 1; 0 is none.
+/// Parts of a site. Numbers start at 1; 0 means none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SiteParts {
     hook: u16,

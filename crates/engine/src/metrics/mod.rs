@@ -18,7 +18,7 @@ pub struct Metric {
     pub name: &'static str,
     /// Metric type.
     pub metric_type: MetricType,
-    /// OpenMetrics unit; empty if there is none.
+    /// OpenMetrics unit; empty if missing.
     pub unit: &'static str,
     /// HELP text: one sentence without a full stop.
     pub help: &'static str,

@@ -4,7 +4,7 @@ use engine::model::ids::GpuId;
 
 use super::*;
 
-/// Devices with their GPU, live MiB and driver-reported MiB; -1 is none.
+/// Devices with their GPU, live MiB and driver-reported MiB; -1 means none.
 fn rows(process: &ProcessView) -> Vec<(i32, i32, u64, i64)> {
     let all = process.devices.iter();
     all.map(|view| {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Pools with their device, used MiB, allocations and reported reserved MiB; -1 is none.
+/// Pools with their device, used MiB, allocations and reported reserved MiB; -1 means none.
 fn pools(process: &ProcessView) -> Vec<(i64, i64, u64, u64, i64)> {
     let all = process.pools.iter();
     all.map(|view| {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use crate::oracle::json;
 use crate::state::{self, DriverPhase};
 
-/// Write end of the pipe that the signal handler uses; -1 if there is none.
+/// Write end of the pipe that the signal handler uses; -1 if missing.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 static CAUGHT: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 const SIGNALS: [c_int; 2] = [libc::SIGTERM, libc::SIGINT];

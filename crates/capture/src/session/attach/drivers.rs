@@ -119,7 +119,7 @@ pub(in crate::session) const DETACH_DELAY: Duration = Duration::from_secs(30);
 const MAX_REPORTED_FAILURES: usize = 1024;
 
 struct AttachedDriver {
-    library: DriverLibrary,
+    file: DriverLibrary,
     installed: bool,
     last_used: Instant,
     _attachments: Vec<AttachedProbes>,
@@ -194,7 +194,7 @@ impl DriverAttachments {
         for pid in unique(self.mappings().into_iter().map(|mapping| mapping.pid)) {
             self.had_driver(pid);
         }
-        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.library));
+        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.file));
         if self.attached.is_empty() {
             self.notices.push(Notice::NoDriver);
         }
@@ -231,7 +231,7 @@ impl DriverAttachments {
                 }
             }
         }
-        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.library));
+        self.context_discovery.update(loaded, self.attached.values().map(|driver| &driver.file));
         Ok(!new.is_empty())
     }
 
@@ -402,7 +402,7 @@ impl DriverAttachments {
         self.attached.insert(
             library.identity.clone(),
             AttachedDriver {
-                library,
+                file: library,
                 installed,
                 last_used: Instant::now(),
                 _attachments: attachments,
@@ -416,7 +416,7 @@ impl DriverAttachments {
         self.attached.retain(|_, driver| {
             let keep = driver.installed || driver.last_used.elapsed() < DETACH_DELAY;
             if !keep {
-                notices.push(Notice::Detached { path: driver.library.path.clone() });
+                notices.push(Notice::Detached { path: driver.file.path.clone() });
             }
             keep
         });

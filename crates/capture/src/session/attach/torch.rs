@@ -22,7 +22,7 @@ use crate::plan::AttachPlan;
 use crate::session::liveness::{LivenessTracker, start_of};
 
 struct AttachedTorch {
-    library: C10Library,
+    file: C10Library,
     last_used: Instant,
     _attachments: Vec<AttachedProbes>,
 }
@@ -85,7 +85,7 @@ impl TorchAttachments {
         self.attached.retain(|_, torch| {
             let keep = torch.last_used.elapsed() < DETACH_DELAY;
             if !keep {
-                notices.push(Notice::Detached { path: torch.library.path.clone() });
+                notices.push(Notice::Detached { path: torch.file.path.clone() });
             }
             keep
         });
@@ -162,7 +162,8 @@ impl TorchAttachments {
         let attachments =
             self.links(loaded, &library).map_err(|_| TensorsUnavailable::AttachFailed)?;
         self.notices.push(Notice::TorchAttached { path: library.path.clone() });
-        let torch = AttachedTorch { library, last_used: Instant::now(), _attachments: attachments };
+        let torch =
+            AttachedTorch { file: library, last_used: Instant::now(), _attachments: attachments };
         self.attached.insert(identity.clone(), torch);
         Ok(identity)
     }

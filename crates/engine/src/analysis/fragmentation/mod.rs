@@ -79,7 +79,7 @@ pub struct PoolFragmentation {
     pub free_blocks: Vec<u64>,
     /// Sum of the free blocks.
     pub free_bytes: u64,
-    /// Largest free block; 0 if there is none.
+    /// Largest free block; 0 if missing.
     pub largest_free_bytes: Option<u64>,
     /// Free memory that `empty_cache` returns to the device: segments without a block in use, and
     /// whole pages of expandable segments. This is cache, not fragmentation.

@@ -101,7 +101,7 @@ impl<'a> RowCells<'a> {
         Some(self.column(column)?.as_string_opt::<i32>()?.value(self.row))
     }
 
-    /// Returns the list, empty if there is none.
+    /// Returns the list, empty if missing.
     pub(in crate::recording) fn numbers(self, column: Column) -> Vec<Option<u64>> {
         let list = self.column(column).and_then(|array| array.as_list_opt::<i32>());
         let values = list.map(|list| list.value(self.row));
@@ -130,7 +130,7 @@ impl<'a> RowCells<'a> {
         self.column(column).is_none()
     }
 
-    /// Returns the value; an error if there is none.
+    /// Returns the value; an error if it is missing.
     pub(in crate::recording) fn must<T>(
         self,
         column: Column,

@@ -4,7 +4,7 @@
 /// Requested values of one row.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::import::nsys) struct RecordRow<'a, const N: usize> {
-    /// Integers; 0 if there is none.
+    /// Integers; 0 if missing.
     pub(in crate::import::nsys) values: [i64; N],
     /// Bit set of columns without a value.
     pub(in crate::import::nsys) null: u32,
@@ -19,7 +19,7 @@ impl<const N: usize> RecordRow<'_, N> {
     pub(in crate::import::nsys) const EMPTY: Self =
         Self { values: [0; N], null: u32::MAX, wrong: 0, text: &[] };
 
-    /// Returns the integer of a column; `None` if there is none.
+    /// Returns the integer of a column; `None` if missing.
     #[inline]
     pub(in crate::import::nsys) fn int(&self, column: usize) -> Option<i64> {
         let absent = (self.null | self.wrong) & (1 << column) != 0;

@@ -25,7 +25,7 @@ impl Memo {
         u32::try_from(self.cells.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the value at an index, or why there is none.
+    /// Returns the value at an index, or why it is missing.
     #[inline(always)]
     pub(in crate::import::torch) fn get(&self, index: u32) -> Result<Value, MemoValue> {
         match self.cells.get(index as usize).map_or(MemoValue::Nothing, |cell| cell.value()) {
