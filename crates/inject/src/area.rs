@@ -2,7 +2,8 @@
 //!
 //! The collector's directory has one control file, written before the command starts: the options
 //! and the hook table. Each traced process adds one area file: a header, tables, a ring of records
-//! and a ring of stacks. Both sides compute the same offsets from the control file.
+//! and a ring of stacks; and a file with its executable mappings. Both sides compute the same
+//! offsets from the control file.
 //!
 //! A ring is a bounded multi-producer queue. A producer reserves space by moving `head`, fills it,
 //! and marks the record as complete. The collector stops at a record that is not complete, and
@@ -20,6 +21,12 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"vramscop");
 pub(crate) const LAYOUT_VERSION: u32 = 1;
 /// Name of the control file.
 pub(crate) const CONTROL_FILE: &str = "control";
+/// Returns the name of the file with the executable mappings of the process with this area, as in
+/// `/proc/PID/maps`.
+pub(crate) fn mappings_file(area: u32) -> String {
+    format!("{area}.maps")
+}
+
 /// Environment variable with the collector's directory.
 pub(crate) const DIR_VARIABLE: &str = "VRAMSCOPE_RUN_DIR";
 /// Environment variable with the injection library that the user configured.

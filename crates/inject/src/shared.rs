@@ -1,12 +1,12 @@
 //! Files shared with the collector.
 
-use std::ffi::{CStr, CString, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::area::{CONTROL_FILE, Control, Header, LAYOUT_VERSION, MAGIC, Sizes};
+use crate::area::{CONTROL_FILE, Control, Header, LAYOUT_VERSION, MAGIC, Sizes, mappings_file};
 use crate::emit;
 use crate::process;
 use crate::wire::{Process, VS_MAX_HOOKS, VS_PROCESS};
@@ -207,6 +207,21 @@ fn fill(file: &Descriptor, control: &Control, pid: u32, number: u32) -> Option<N
     Some(NewArea { header, records, stacks, start, uid })
 }
 
+/// Writes the executable mappings for the collector: the process may exit before it reads them.
+fn write_mappings(number: u32) {
+    let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+    let lines = maps.split_inclusive(|byte| *byte == b'\n');
+    // The permissions are the second field: `r-xp`.
+    let is_code = |line: &&[u8]| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        fields.nth(1).is_some_and(|permissions| permissions.contains(&b'x'))
+    };
+    let code: Vec<u8> = lines.filter(is_code).flatten().copied().collect();
+    let path = path(&mappings_file(number));
+    // Without the file, the collector reads the mappings itself.
+    let _ = path.map(|path| std::fs::write(OsStr::from_bytes(path.to_bytes()), code));
+}
+
 /// Publishes the area to the collector; its first record is the process.
 pub(crate) fn announce(created: &NewArea) {
     let mut name = [0; 16];
@@ -222,6 +237,7 @@ pub(crate) fn announce(created: &NewArea) {
     let NewArea { start, uid, .. } = *created;
     // The ring is empty, so the record fits.
     let _ = emit::write(&Process { head, start, uid, reserved: 0, name });
+    write_mappings(header.number);
     header.ready.store(1, Ordering::Release);
     if let Some(control) = process::control() {
         control.ready.fetch_add(1, Ordering::Release);

@@ -11,7 +11,7 @@ use engine::model::ids::{Pid, Tid};
 use engine::model::tensor::{TensorTracking, TensorsUnavailable};
 use engine::model::units::Timestamp;
 
-use super::area::{Control, RowState, START_FAILURES, StartFailure};
+use super::area::{Control, RowState, START_FAILURES, StartFailure, mappings_file};
 use super::collector_dir::CollectorDir;
 use super::open_area::Area;
 use super::process_end::ProcessEnd;
@@ -20,9 +20,10 @@ use crate::clock;
 use crate::decode::{ExecGeneration, Record, decode_all};
 use crate::error::Error;
 use crate::hooks::HOOKS;
+use crate::libraries::MmapEvent;
 use crate::session::liveness::LivenessTracker;
 use crate::session::{Notice, SessionOptions, Source, StackMode};
-use crate::stacks::{StackRecord, read};
+use crate::stacks::{StackRecord, mmap_events, read};
 
 /// Maximum bytes of records per batch.
 const BATCH_BYTES: usize = 1 << 20;
@@ -52,6 +53,8 @@ pub(crate) struct InProcess {
     /// Processes that are not traced and were not reported as lost yet.
     untraced: u64,
     notices: Vec<Notice>,
+    /// Executable mappings of new processes.
+    mmaps: Vec<MmapEvent>,
     batches: usize,
     /// The configured `enum vs_stacks`.
     stack_mode: u32,
@@ -74,6 +77,7 @@ impl InProcess {
             failures: [0; START_FAILURES],
             untraced: 0,
             notices: Vec::new(),
+            mmaps: Vec::new(),
             batches: options.ring_bytes as usize / BATCH_BYTES + 2,
             stack_mode: options.stacks.wire(),
         })
@@ -119,6 +123,10 @@ impl InProcess {
                 Ok(None) => {}
                 Ok(Some(area)) => {
                     let _ = fs::remove_file(&path);
+                    let mappings = self.dir.path().join(mappings_file(number));
+                    let text = fs::read(&mappings).unwrap_or_default();
+                    let _ = fs::remove_file(&mappings);
+                    self.mmaps.extend(mmap_events(area.pid, &text));
                     self.opened = self.opened.wrapping_add(1);
                     self.notices.push(wrapped_notice(&area));
                     self.areas.borrow_mut().open.push(area);
@@ -308,6 +316,10 @@ impl Source for InProcess {
 
     fn poll_lost(&mut self) -> Result<u64, Error> {
         Ok(self.areas.borrow().lost())
+    }
+
+    fn drain_mmaps(&mut self) -> Vec<MmapEvent> {
+        std::mem::take(&mut self.mmaps)
     }
 
     fn drain_tensor_events(&mut self, _now: Timestamp, liveness: &LivenessTracker) -> Vec<Event> {
