@@ -1,5 +1,5 @@
-//! In-process tracing: the last report matches the oracle of the driver for every workload, and the
-//! program is not affected.
+//! In-process tracing: stacks, other tools on the same functions, and a program that is not affected.
+//! Other test files compare its results with the oracle, next to those of the probes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,86 +21,6 @@ fn trace_exact(env: &TestEnv, options: &[&str], workload: &[&str]) -> TraceResul
     let traced = env.in_process(options, workload);
     traced.assert_matches_oracle(env);
     traced
-}
-
-#[test]
-fn workloads_in_process_match_the_driver() {
-    for workload in [
-        &["leak3", "--work-ms", "50", "--wait-ms", "50"][..],
-        &["train", "--steps", "100", "--step-ms", "2"],
-        &["threads", "--threads", "5", "--duration", "2"],
-        &["anomaly", "--iter-ms", "20"],
-        &["kinds"],
-        &["contexts"],
-        &["spam", "--throughput", "4000", "--duration", "1"],
-    ] {
-        trace_exact(&TestEnv::new(), &[], workload);
-    }
-}
-
-#[test]
-fn older_driver_build_matches_the_driver() {
-    let env = TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
-    let traced = trace_exact(&env, &[], &["threads", "--threads", "4", "--duration", "1"]);
-    assert!(!traced.messages.contains("not traced"), "{}", traced.messages);
-}
-
-#[test]
-fn fast_calls_in_process_are_not_lost() {
-    let workload = ["spam", "--throughput", "max", "--free-ratio", "0.5", "--count", "60000"];
-    trace_exact(&TestEnv::new(), &["--top", "1000000", "--ring-size", "64M"], &workload);
-}
-
-#[test]
-fn random_programs_in_process_match_the_driver() {
-    for (seed, threads) in [("1", "1"), ("2", "8"), ("3", "4")] {
-        let env = TestEnv::new().env("SIM_DEVICES", "3");
-        let workload = ["--seed", seed, "random", "--ops", "3000", "--threads", threads];
-        trace_exact(&env, &["--top", "1000000"], &workload);
-    }
-}
-
-#[test]
-fn failed_calls_in_process_match_the_driver() {
-    let failing = "cuMemAlloc_v2:every7=2,cuMemFree_v2:every5=1,cuMemCreate:every3=2";
-    let env = TestEnv::new().env("SIM_INJECT_FAILURES", failing);
-    trace_exact(&env, &["--top", "1000000"], &["random", "--ops", "2000", "--threads", "2"]);
-}
-
-#[test]
-fn all_processes_of_a_command_are_traced() {
-    let env = TestEnv::new();
-    trace_exact(&env, &[], &["stressor", "--duration", "1", "--sleep-ms", "5"]);
-    assert_eq!(env.oracles().len(), 4);
-}
-
-#[test]
-fn forked_child_in_process_matches_the_driver() {
-    let env = TestEnv::new();
-    trace_exact(&env, &[], &["fork"]);
-    assert_eq!(env.oracles().len(), 2);
-}
-
-#[test]
-fn exec_in_process_starts_a_new_process_entry() {
-    let env = TestEnv::new();
-    let traced = trace_exact(&env, &[], &["exec"]);
-    let processes = traced.last()["processes"].as_array().unwrap();
-    let ends: Vec<_> = processes.iter().map(|process| process["end_reason"].as_str()).collect();
-    assert_eq!(ends, [Some("exit"), Some("exec")]);
-}
-
-#[test]
-fn oom_in_process_has_the_requested_bytes() {
-    let env = TestEnv::new().env("SIM_MEMORY", "2G");
-    let traced = trace_exact(&env, &[], &["oom", "--chunk-mb", "300"]);
-    let ooms: Vec<_> = traced
-        .reports
-        .iter()
-        .flat_map(|report| report["out_of_memory"].as_array().cloned().unwrap_or_default())
-        .collect();
-    assert_eq!(ooms.len(), 1);
-    assert_eq!(ooms[0]["requested_bytes"], 300 << 20);
 }
 
 #[test]
@@ -336,18 +256,6 @@ fn recording_of_run_replays_to_the_same_report() {
         .unwrap();
     let replayed: Value = serde_json::from_slice(&replay.stdout).unwrap();
     assert_eq!((&last["source"], &replayed), (&"in_process".into(), &last));
-}
-
-#[test]
-fn python_frames_in_process_are_named() {
-    let env = TestEnv::new();
-    let script = harness::files::fixture("inject/hold.py");
-    let (last, output) = run(&env, &[], &["python3", &script]);
-    assert!(output.status.success(), "{output:?}");
-    let frames = last["sites"][0]["frames"].to_string();
-    for name in ["allocate", "train_step", "hold.py"] {
-        assert!(frames.contains(name), "{name}: {frames}");
-    }
 }
 
 #[test]

@@ -219,13 +219,15 @@ fn every_workload_in_process_matches_the_driver() {
         println!("{workload}");
         let (env, reports) = in_process(&["--ring-size", "64M"], workload);
         let last = reports.last().unwrap();
-        assert_eq!(last["exact"], true, "{workload}: {last}");
+        // As with probes, 256 levels of a context stack are kept.
+        let is_exact = !workload.starts_with("context-stack");
+        assert_eq!(last["exact"], is_exact, "{workload}: {last}");
         let listed = processes(&reports);
         let oracles = env.oracles();
         assert!(!oracles.is_empty(), "{workload}");
         for (pid, oracle) in oracles {
             let process = listed.get(&pid).unwrap_or_else(|| panic!("{workload}: {pid} {last}"));
-            assert_same(process, &oracle);
+            if is_exact { assert_same(process, &oracle) } else { assert_process(process, &oracle) }
         }
     }
 }
