@@ -115,6 +115,25 @@ fn child_of_a_killed_collector_is_not_traced() {
 }
 
 #[test]
+fn directory_of_a_killed_collector_is_removed() {
+    let env = TestEnv::new();
+    let run = |command: &[&str]| {
+        let mut run = env.command(VRAMSCOPE);
+        run.args(["run", "--"]).args(command).stdout(Stdio::null()).stderr(Stdio::null());
+        run.spawn().unwrap()
+    };
+    let mut collector = run(&["sleep", "5"]);
+    let dir = Path::new("/dev/shm").join(format!("vramscope-{}-0", collector.id()));
+    until("its directory", String::new, || dir.join("control").exists().then_some(()));
+    assert!(run(&["true"]).wait().unwrap().success());
+    assert!(dir.exists(), "the directory of a running collector stays");
+    collector.kill().unwrap();
+    collector.wait().unwrap();
+    assert!(run(&["true"]).wait().unwrap().success());
+    assert!(!dir.exists());
+}
+
+#[test]
 fn configured_injection_library_is_also_started() {
     let dir = tempfile::tempdir().unwrap();
     let (library, proof) = (dir.path().join("libother.so"), dir.path().join("proof"));

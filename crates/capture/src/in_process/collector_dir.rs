@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::area::{
     CHAIN_VARIABLE, CONTROL_FILE, Control, DIR_VARIABLE, LAYOUT_VERSION, MAGIC, Sizes,
 };
 use super::hook_rows;
-use super::process_end::whole_file;
+use super::process_end::{holder, whole_file};
 use crate::decode::element_table;
 use crate::session::SessionOptions;
 
@@ -23,6 +23,9 @@ const INJECTION_VARIABLE: &str = "CUDA_INJECTION64_PATH";
 const LIBRARY_VARIABLE: &str = "VRAMSCOPE_INJECT_LIBRARY";
 /// File name of the library.
 const LIBRARY: &str = "libvramscope_inject.so";
+
+/// Start of a directory's name; the collector's pid follows.
+const DIR_PREFIX: &str = "vramscope-";
 
 /// Entries of the tables of launches and copies, if these are counted.
 const LAUNCH_ENTRIES: u32 = 16_384;
@@ -188,8 +191,9 @@ fn create_dir() -> Result<PathBuf, CollectorDirError> {
     let parents = [Some(PathBuf::from("/dev/shm")), runtime, Some(std::env::temp_dir())];
     let mut failure = None;
     for parent in parents.into_iter().flatten() {
+        remove_abandoned(&parent);
         for attempt in 0..100 {
-            let path = parent.join(format!("vramscope-{}-{attempt}", std::process::id()));
+            let path = parent.join(format!("{DIR_PREFIX}{}-{attempt}", std::process::id()));
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -205,6 +209,27 @@ fn create_dir() -> Result<PathBuf, CollectorDirError> {
         source: io::ErrorKind::AlreadyExists.into(),
     };
     Err(failure.unwrap_or_else(full))
+}
+
+/// Removes the directories of this user's collectors that were killed.
+fn remove_abandoned(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number =
+            name.to_str().and_then(|name| name.strip_prefix(DIR_PREFIX)?.split('-').next());
+        let Some(pid) = number.and_then(|number| number.parse::<u32>().ok()) else { continue };
+        // SAFETY: takes nothing and cannot fail.
+        let user = unsafe { libc::getuid() };
+        // The metadata is that of the entry, not of what a link leads to.
+        let is_own = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == user);
+        // In another pid namespace the number says nothing, but the lock does.
+        let is_running = Path::new("/proc").join(pid.to_string()).exists()
+            || File::open(entry.path().join(CONTROL_FILE))
+                .is_ok_and(|control| holder(&control).is_some());
+        if is_own && !is_running {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Creates the control file with its final size and locks it.
