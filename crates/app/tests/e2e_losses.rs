@@ -215,6 +215,7 @@ fn in_process(options: &[&str], workload: &str) -> (TestEnv, Vec<Value>) {
 
 #[test]
 fn every_workload_in_process_matches_the_driver() {
+    let _serial = serial();
     for workload in WORKLOADS {
         println!("{workload}");
         let (env, reports) = in_process(&["--ring-size", "64M"], workload);
@@ -234,6 +235,7 @@ fn every_workload_in_process_matches_the_driver() {
 
 #[test]
 fn received_and_lost_calls_add_up_in_process() {
+    let _serial = serial();
     let mut lossy = 0;
     for workload in WORKLOADS {
         println!("{workload}");
