@@ -1,6 +1,7 @@
 //! Decides how to attach, as a pure function of the facts in [`host_info`]. `doctor` prints it.
 
 pub mod host_info;
+pub mod patch;
 pub mod prologue;
 
 use std::fmt;
