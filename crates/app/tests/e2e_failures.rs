@@ -234,7 +234,7 @@ fn killed_tracer_leaves_no_probes() {
     std::fs::copy(simulator().join("libcuda.so.1"), &driver).unwrap();
     let env = TestEnv::with_driver(driver.clone());
     let mut workload =
-        env.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "4"]);
+        env.workload(&["--wait-start", "spam", "--throughput", "max", "--duration", "120"]);
     workload.wait_ready();
     let mut tracer =
         env.start_trace(&["-p", &workload.pid().to_string(), "--driver", driver.to_str().unwrap()]);
@@ -250,6 +250,7 @@ fn killed_tracer_leaves_no_probes() {
     until("the code without a breakpoint", String::new, || {
         (code_of(pid, &driver, "cuMemAlloc_v2")[0] == 0x55).then_some(())
     });
+    send_signal(pid, 15);
     let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 

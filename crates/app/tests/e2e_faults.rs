@@ -279,11 +279,12 @@ fn agent_exits_when_thread_panics(thread: &str) {
 /// Returns the names of its threads; the kernel keeps 15 characters.
 fn threads(agent: &Agent) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap();
+    // Threads may exit meanwhile.
     let name = |task: std::io::Result<std::fs::DirEntry>| {
-        let name = std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap();
-        name.trim_end().to_owned()
+        let name = std::fs::read_to_string(task.ok()?.path().join("comm")).ok()?;
+        Some(name.trim_end().to_owned())
     };
-    tasks.map(name).collect()
+    tasks.filter_map(name).collect()
 }
 
 #[test]

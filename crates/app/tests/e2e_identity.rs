@@ -89,6 +89,6 @@ fn failed_driver_attachment_is_retried() {
     let report =
         tracer.wait_for_process(workload.pid(), |p| p["allocations_total"].as_u64() > Some(10));
     let process = process(&report, workload.pid());
-    // It called the driver before the probes were attached.
-    assert_eq!((&process["before_trace"], &process["exact"]), (&true.into(), &false.into()));
+    // It may have called the driver before the probes were attached.
+    assert_ne!(process["before_trace"], process["exact"]);
 }

@@ -24,18 +24,20 @@ pub(crate) struct AttachedProbes {
     _programs: Vec<LoadedObject>,
 }
 
-/// Number of threads that detach single links.
+/// Number of threads that detach single links, and of links that are not worth a thread.
 const DETACH_THREADS: usize = 32;
+const FEW_LINKS: usize = 4;
 
 impl Drop for AttachedProbes {
     /// Detaches many links from several threads: each one waits for a grace period of the kernel,
     /// and those of different threads overlap.
     fn drop(&mut self) {
-        let per_thread = self.links.len().div_ceil(DETACH_THREADS).max(1);
+        let per_thread = self.links.len().div_ceil(DETACH_THREADS).max(FEW_LINKS);
         thread::scope(|scope| {
             while self.links.len() > per_thread {
                 let part = self.links.split_off(self.links.len() - per_thread);
-                scope.spawn(move || drop(part));
+                // Without a thread they are detached here.
+                let _ = thread::Builder::new().spawn_scoped(scope, move || drop(part));
             }
             self.links.clear();
         });
