@@ -76,7 +76,8 @@ class Disk(Fault):
             os.unlink(self.ballast)
 
     def remove(self):
-        subprocess.run(["umount", self.path("disk")], check=True)
+        # Lazily: a tracer that failed to end may still have it open.
+        subprocess.run(["umount", "--lazy", self.path("disk")], check=True)
 
 
 class Nvml(Fault):
@@ -272,7 +273,9 @@ def start_tracer(round_, faults, tracer_class):
     """Starts the tracer of all programs of the round. Returns None if it refused to start and said why."""
     environment = {**os.environ, **{name: value for fault in faults for name, value in fault.environment.items()}}
     prefix = next((fault.prefix for fault in faults if fault.prefix), ())
-    arguments = [*round_.arguments, *round_.setup.driver_option(), "--follow-forks", "--pid", os.getpid()]
+    # Attaching every function separately takes minutes if the machine has several drivers.
+    given = ["multi" if str(word).startswith("single") else word for word in round_.arguments]
+    arguments = [*given, *round_.setup.driver_option(), "--follow-forks", "--pid", os.getpid()]
     tracer = tracer_class(round_, arguments, prefix, environment)
     if tracer.attached:
         return tracer
