@@ -138,6 +138,9 @@ fn probes_fit_into_the_bpf_stack_limit() {
     assert!(depths.len() >= 15, "{depths:?}");
     let (max, names) = depths.iter().max().unwrap();
     let has_callback = |(_, names): &(u32, String)| names.contains("next_");
-    assert!(depths.iter().any(has_callback), "no chain ends in a callback of bpf_loop(): {depths:?}");
+    assert!(
+        depths.iter().any(has_callback),
+        "no chain ends in a callback of bpf_loop(): {depths:?}"
+    );
     assert!(*max <= MAX_STACK_BYTES, "{max} bytes: {names}");
 }
