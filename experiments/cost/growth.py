@@ -17,10 +17,9 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.dirname(HERE))
 
-from lib import machine, results  # noqa: E402
-from lib.paths import Setup, argument_parser, probe_offsets  # noqa: E402
-from lib.processes import (Lines, Usage, kill_children_at_exit, resident_bytes, start, stop,  # noqa: E402
-                           wait_attached)
+from lib import machine, results
+from lib.paths import Setup, argument_parser, probe_offsets
+from lib.processes import Lines, Usage, kill_children_at_exit, resident_bytes, start, stop, wait_attached
 
 COUNTS = [1_000, 10_000, 100_000, 1_000_000, 5_000_000]
 REPORT_MS = 50

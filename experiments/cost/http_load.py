@@ -26,10 +26,9 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.dirname(HERE))
 
-from lib import machine, results  # noqa: E402
-from lib.paths import Setup, argument_parser  # noqa: E402
-from lib.processes import (Lines, Usage, kill_children_at_exit, start, stop, thread_cpu_seconds,  # noqa: E402
-                           wait_attached)
+from lib import machine, results
+from lib.paths import Setup, argument_parser
+from lib.processes import Lines, Usage, kill_children_at_exit, start, stop, thread_cpu_seconds, wait_attached
 
 CONNECTIONS = 64
 SLOW_CLIENTS = 16
@@ -93,7 +92,7 @@ def wrk_results(process):
     units = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
     def latency(percent):
-        found = re.search(rf"^\s*{percent}%\s+([\d.]+)(us|ms|s)$", text, re.M)
+        found = re.search(rf"^\s*{percent}%\s+([\d.]+)(us|ms|s)$", text, re.MULTILINE)
         return float(found.group(1)) * units[found.group(2)]
 
     errors = re.search(r"Non-2xx or 3xx responses: (\d+)", text)

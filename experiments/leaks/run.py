@@ -25,8 +25,8 @@ import tempfile
 sys.dont_write_bytecode = True
 sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-import score  # noqa: E402
-import table  # noqa: E402
+import score
+import table
 
 
 def parse_options(arguments):

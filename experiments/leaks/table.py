@@ -51,12 +51,12 @@ def totals(halves):
     if len(groups) > 1:
         groups["all"] = [result for group in halves.values() for result in group]
     for name, results in groups.items():
-        def total(field):
-            return sum(len(getattr(result, field)) for result in results)
-        found, missed, alarms = total("found"), total("missed"), total("false_alarms")
+        found, missed, alarms, healthy, withdrawn = (
+            sum(len(getattr(result, field)) for result in results)
+            for field in ("found", "missed", "false_alarms", "healthy", "withdrawn"))
         precision = f"{found / (found + alarms):.3f}" if found + alarms else "-"
         recall = f"{found / (found + missed):.3f}" if found + missed else "-"
         times = sorted(result.named[leak] for result in results for leak in result.found if leak in result.named)
         median = f"{times[len(times) // 2]:.1f}" if times else "-"
-        yield (f"| {name} | {len(results)} | {found + missed} | {found} | {missed} | {total('healthy')} | {alarms} "
-               f"| {total('withdrawn')} | {precision} | {recall} | {median} |")
+        yield (f"| {name} | {len(results)} | {found + missed} | {found} | {missed} | {healthy} | {alarms} "
+               f"| {withdrawn} | {precision} | {recall} | {median} |")

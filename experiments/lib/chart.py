@@ -98,6 +98,17 @@ def stroke(rank):
             + (f' stroke-dasharray="{dash}"' if dash else ""))
 
 
+def head(title, height, baseline, size):
+    """Returns the start of an SVG: background and title."""
+    style = 'font-family="Helvetica, Arial, sans-serif" fill="#222"'
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" {style}>',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        text(WIDTH / 2, baseline, title, size=size, extra='font-weight="bold"'),
+    ]
+
+
 def lines(title, labels, series, log_x=False, log_y=False, dots=False):
     """Draws named lines, {name: [(x, y), …]}; `labels` are those of the two axes, with units."""
     series = {name: points for name, points in series.items() if points}
@@ -107,14 +118,7 @@ def lines(title, labels, series, log_x=False, log_y=False, dots=False):
     right = WIDTH - legend_width(series)
     x_axis = Axis([x for x, _ in points], LEFT, right, log_x)
     y_axis = Axis([y for _, y in points], HEIGHT - BOTTOM, TOP, log_y)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        'font-family="Helvetica, Arial, sans-serif" fill="#222">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        text(WIDTH / 2, 24, title, size=15, extra='font-weight="bold"'),
-    ]
-    parts += grid(x_axis, y_axis, labels)
+    parts = [*head(title, HEIGHT, 24, 15), *grid(x_axis, y_axis, labels)]
     for rank, line in enumerate(series.values()):
         path = " ".join(f"{x_axis.at(x):.1f},{y_axis.at(y):.1f}" for x, y in line)
         parts.append(f'<polyline points="{path}" {stroke(rank)}/>')
@@ -124,3 +128,10 @@ def lines(title, labels, series, log_x=False, log_y=False, dots=False):
     parts += legend(list(series), right)
     parts.append("</svg>\n")
     return "\n".join(parts)
+
+
+def stack(title, charts):
+    """Puts charts below each other, under one title, into one SVG."""
+    height = TOP + len(charts) * HEIGHT
+    moved = [f'<g transform="translate(0 {TOP + rank * HEIGHT})">\n{chart}</g>' for rank, chart in enumerate(charts)]
+    return "\n".join([*head(title, height, 28, 17), *moved, "</svg>\n"])

@@ -131,7 +131,8 @@ class Lines:
 
 def wait_attached(lines):
     """Waits until a tracer or an agent reports on standard error that its probes are attached."""
-    return lines.wait_for(lambda line: "attached to" in line, 60, "the probes of vramscope")
+    # Attaching every function separately takes long on a busy machine.
+    return lines.wait_for(lambda line: "attached to" in line, 300, "the probes of vramscope")
 
 
 def run_to_end(command, environment, timeout, sampled=False):

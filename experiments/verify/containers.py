@@ -19,7 +19,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "exporters"))
-from hosts import LOOPBACK, Checks, Host, fetch, free_port, wait  # noqa: E402
+from hosts import LOOPBACK, Checks, Host, fetch, free_port, wait
 
 CONTRIB = pathlib.Path(__file__).resolve().parents[2] / "contrib"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -36,7 +36,7 @@ ENV LD_LIBRARY_PATH=/opt/driver
 
 
 def run(*words, **more):
-    done = subprocess.run(words, capture_output=True, text=True, **more)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **more)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, words))}: {done.stderr}")
     return done.stdout.strip()
@@ -106,7 +106,7 @@ def with_containerd(checks, get, directory, oracle_dir):
         daemon = subprocess.Popen(["containerd", "-c", config], stdout=log, stderr=log)
     ctr = ["ctr", "--address", f"{directory}/containerd.sock"]
     try:
-        wait("containerd", lambda: subprocess.run([*ctr, "version"], capture_output=True).returncode == 0)
+        wait("containerd", lambda: subprocess.run([*ctr, "version"], capture_output=True, check=False).returncode == 0)
         run(*ctr, "images", "import", directory / "trainer.tar")
         run(*ctr, "run", "-d", "--env", INIT_DELAY, "--env", "SIM_ORACLE_DIR=/oracle", "--mount",
             f"type=bind,src={oracle_dir},dst=/oracle,options=rbind:rw", "--cgroup", f"/kubepods/burstable/pod{POD}/{CONTAINER}",
@@ -148,7 +148,7 @@ def own_image(checks, options, directory, oracle_dir):
         code = podman("inspect", "-f", "{{.State.ExitCode}}", name)
         checks.equal("podman stop ends the agent cleanly", (code, time.monotonic() - began < 15), ("0", True))
     finally:
-        subprocess.run(["podman", "logs", name], stderr=subprocess.STDOUT)
+        subprocess.run(["podman", "logs", name], stderr=subprocess.STDOUT, check=False)
         podman("rm", "-f", name)
 
 

@@ -1,26 +1,15 @@
 //! The benchmarks work in their short forms: their checks hold, and their output is what the
-//! performance page is generated from.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of a test fail as the test does"
-)]
-
-mod harness;
+//! performance page is generated from. Those that measure run alone.
 
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
-use harness::files::root;
-use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
+
+use crate::harness::files::root;
+use crate::harness::{VRAMSCOPE, simulator};
 
 /// Time limit for one benchmark, in seconds.
 const BENCH_TIMEOUT_SECONDS: &str = "240";
-
-/// Benchmarks run one at a time, because they measure.
-static SERIAL: Mutex<()> = Mutex::new(());
 
 /// Runs a script of `experiments/`, which must succeed, and returns its output.
 fn experiment(script: &str, arguments: &[&str]) -> String {
@@ -38,7 +27,6 @@ fn experiment(script: &str, arguments: &[&str]) -> String {
 
 /// Runs a script that traces with the build under test.
 fn measurement(script: &str, arguments: &[&str]) -> (String, Value) {
-    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results.json");
     let build = simulator().parent().unwrap().to_path_buf();
@@ -74,28 +62,53 @@ fn stress_run_loses_no_events() {
 
 #[test]
 fn soak_finds_no_leaks_leftovers_or_wrong_values() {
-    let (text, results) = measurement("cost/soak/run.py", &["--seconds", "18"]);
+    let dir = tempfile::tempdir().unwrap();
+    let plot = dir.path().join("soak.svg");
+    let arguments = ["--seconds", "18", "--plot", plot.to_str().unwrap()];
+    let (text, results) = measurement("cost/soak/run.py", &arguments);
     assert!(results["soak"]["compared"].as_u64().unwrap() > 20, "{text}");
     assert!(results["soak"]["sigkills"].as_u64().unwrap() > 0, "{text}");
+    assert!(text.contains("nothing was lost, nothing is left behind"), "{text}");
+    let drawn = std::fs::read_to_string(plot).unwrap();
+    for title in ["Memory", "Open files and threads", "Map entries", "Programs and losses"] {
+        assert!(drawn.contains(&format!("<title>{title}</title>")), "{drawn}");
+    }
+}
+
+/// Runs rounds of random accidents, which must agree with the oracle, and returns the summary.
+fn chaos(kind: &str, seeds: &[&str]) -> Value {
+    let build = simulator().parent().unwrap().to_path_buf();
+    let kept = tempfile::tempdir().unwrap();
+    let mut all = vec!["--build", build.to_str().unwrap(), "--vramscope", VRAMSCOPE];
+    all.extend(["--kind", kind, "--keep", kept.path().to_str().unwrap(), "--seed"]);
+    all.extend(seeds);
+    let text = experiment("verify/chaos/run.py", &all);
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["rounds"], &last["wrong"]),
+        (&seeds.len().into(), &serde_json::json!([])),
+        "{text}"
+    );
+    last
 }
 
 #[test]
 fn fault_rounds_agree_with_the_driver() {
-    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
-    let build = simulator().parent().unwrap().to_path_buf();
-    let kept = tempfile::tempdir().unwrap();
-    for (kind, seed, compares) in [("reuse", "343828345", true), ("kill", "1", false)] {
-        let mut all = vec!["--build", build.to_str().unwrap(), "--vramscope", VRAMSCOPE];
-        all.extend(["--kind", kind, "--seed", seed, "--keep", kept.path().to_str().unwrap()]);
-        let text = experiment("verify/chaos/run.py", &all);
-        let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-        assert_eq!(
-            (&last["rounds"], &last["wrong"]),
-            (&1.into(), &serde_json::json!([])),
-            "{text}"
-        );
-        assert_eq!(last["compared"].as_u64() > Some(5), compares, "{text}");
-    }
+    assert!(chaos("reuse", &["343828345"])["compared"].as_u64() > Some(5));
+    assert_eq!(chaos("kill", &["1"])["compared"], 0);
+}
+
+/// The seeds cover every fault; with the last ones maps cannot be read and allocated, and events
+/// are lost.
+#[test]
+fn injected_faults_leave_reports_exact_or_bounded() {
+    std::thread::scope(|scope| {
+        let mixed = scope.spawn(|| chaos("faults", &["42", "68", "101"]));
+        let lossy = chaos("allocation", &["3", "64"]);
+        assert!(lossy["not_exact"].as_u64() > Some(0), "{lossy}");
+        let mixed = mixed.join().unwrap();
+        assert!(mixed["compared"].as_u64() > Some(5), "{mixed}");
+    });
 }
 
 #[test]

@@ -1,17 +1,9 @@
 //! The command line as users and scripts see it: help, usage errors, colors.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of a test fail as the test does"
-)]
-
-mod harness;
 
 use std::collections::BTreeSet;
 
-use harness::files::{run, stderr, stdout};
-use harness::{TestEnv, VRAMSCOPE, simulator};
+use crate::harness::files::{run, stderr, stdout};
+use crate::harness::{TestEnv, VRAMSCOPE, simulator};
 
 /// Commands whose help has examples: those that trace or read files.
 const WITH_EXAMPLES: &[&str] =

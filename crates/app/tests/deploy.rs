@@ -1,21 +1,13 @@
 //! Deployment files, checked with other tools: systemd, Helm, Kubernetes schemas, an image linter.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::environment::secret;
-use harness::files::{blocks, read, root, tool};
-use harness::{VRAMSCOPE, agent};
+use crate::harness::environment::secret;
+use crate::harness::files::{blocks, read, root, tool};
+use crate::harness::{VRAMSCOPE, agent};
 
 /// Maximum exposure level that systemd may report, in tenths; docs/operations/install.md states it.
 const EXPOSURE: &str = "30";

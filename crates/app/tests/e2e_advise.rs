@@ -1,12 +1,4 @@
 //! Advice on live processes, with real probes on the simulated driver; on files; and from an agent.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -20,9 +12,10 @@ use engine::model::memory_kind::MemoryKind;
 use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingWriter};
-use harness::files::{run, stderr};
-use harness::{TestEnv, VRAMSCOPE};
 use serde_json::Value;
+
+use crate::harness::files::{run, stderr};
+use crate::harness::{self, TestEnv, VRAMSCOPE};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,24 +1,17 @@
 //! The agent over time: degradation steps to stay within its budget, capabilities of its threads,
 //! and what remains after it is killed and restarted.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use harness::agent::{Agent, check, serve, settings};
-use harness::environment::port_of;
-use harness::files::{blocks, root, stderr};
-use harness::http::{self, Response};
-use harness::{ScopedProcess, TestEnv, VRAMSCOPE, isolated, send_signal, until};
 use serde_json::Value;
+
+use crate::harness::agent::{Agent, check, serve, settings};
+use crate::harness::environment::port_of;
+use crate::harness::files::{blocks, root, stderr};
+use crate::harness::http::{self, Response};
+use crate::harness::{ScopedProcess, TestEnv, VRAMSCOPE, isolated, send_signal, until};
 
 /// Programs, maps and links that a process has in the kernel, by id.
 #[derive(Debug)]

@@ -1,13 +1,5 @@
 //! From a leaking program to a notification and back: the agent, the real Prometheus and
 //! Alertmanager, and the built-in rules. The queries of the dashboard are run in between.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,12 +9,13 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use harness::agent::Agent;
-use harness::environment::{Prometheus, Service};
-use harness::files::read;
-use harness::http::encode;
-use harness::{TestEnv, until};
 use serde_json::Value;
+
+use crate::harness::agent::Agent;
+use crate::harness::environment::{Prometheus, Service};
+use crate::harness::files::read;
+use crate::harness::http::encode;
+use crate::harness::{self, TestEnv, until};
 
 /// Collects all POST requests: path and JSON.
 #[derive(Clone)]

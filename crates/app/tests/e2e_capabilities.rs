@@ -1,27 +1,20 @@
 //! The capabilities of the systemd unit are exactly enough: another user, four capabilities, its
 //! system calls.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
-use harness::files::read;
-use harness::{
-    ScopedProcess, TestEnv, Tracer, VRAMSCOPE, Workload, assert_same, process, simulator, until,
-};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::harness::files::read;
+use crate::harness::{
+    self, ScopedProcess, TestEnv, Tracer, VRAMSCOPE, Workload, assert_same, process, simulator,
+    until,
+};
 
 /// A user that owns nothing.
 const NOBODY_UID: &str = "65534";
@@ -136,9 +129,9 @@ fn each_capability_of_the_unit_is_needed() {
     let env = TestEnv::with_driver(dir.path().join("libcuda.so.1"));
     let workload = env.workload(&["train", "--steps", "1000000", "--step-ms", "2"]);
     let maps = format!("/proc/{}/maps", workload.pid());
-    while !fs::read_to_string(&maps).unwrap().contains("libcuda.so.1") {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until("the driver in the workload", String::new, || {
+        fs::read_to_string(&maps).unwrap().contains("libcuda.so.1").then_some(())
+    });
     let sees = |capabilities: &str| {
         let mut command = installed.command(capabilities);
         command.args(["trace", "--json", "--duration", "3s", "--stacks", "off"]);

@@ -1,20 +1,12 @@
 //! Ends of stream captures, with probes and in-process: however a capture ends, the report matches
 //! the driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::process::Command;
 
-use harness::files::root;
-use harness::{TestEnv, trace_both, until};
 use serde_json::Value;
+
+use crate::harness::files::root;
+use crate::harness::{self, TestEnv, trace_both, until};
 
 const MIB: u64 = 1 << 20;
 

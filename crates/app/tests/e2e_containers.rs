@@ -1,20 +1,13 @@
 //! Processes in real cgroups and namespaces: their container is reported, and the ledger matches
 //! the oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::{TestEnv, TraceResult, Tracer, VRAMSCOPE, Workload, assert_same, simulator};
 use serde_json::{Value, json};
+
+use crate::harness::{TestEnv, TraceResult, Tracer, VRAMSCOPE, Workload, assert_same, simulator};
 
 const POD: &str = "0a1b2c3d-1111-2222-3333-444455556666";
 

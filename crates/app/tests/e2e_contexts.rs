@@ -1,16 +1,7 @@
 //! Context stacks of threads under real probes and in-process: deep stacks, failed destroys, and
 //! stacks deeper than the tracked levels.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
-
-use harness::{TestEnv, Workload, send_signal, trace_both};
+use crate::harness::{self, TestEnv, Workload, send_signal, trace_both};
 
 #[test]
 fn deep_context_stack_is_exact() {

@@ -1,15 +1,8 @@
 //! Driver-reported usage (from a simulated NVML) next to traced memory.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
-
-use harness::{TestEnv, Tracer, VRAMSCOPE, Workload, compile, process};
 use serde_json::Value;
+
+use crate::harness::{self, TestEnv, Tracer, VRAMSCOPE, Workload, compile, process};
 
 fn shared() -> TestEnv {
     TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")

@@ -1,20 +1,12 @@
 //! Exit codes: of the command, of checks, and of vramscope itself.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::files::{recording, run, stderr};
-use harness::{TestEnv, VRAMSCOPE, simulator};
+use crate::harness::files::{recording, run, stderr};
+use crate::harness::{TestEnv, VRAMSCOPE, simulator};
 
 /// Commands that start a program.
 const VERBS: &[&[&str]] = &[&["trace"], &["kernels"], &["record", "-o", "/dev/null"]];

@@ -1,13 +1,6 @@
 //! Exported data, accepted by test servers and read by other readers: OpenTelemetry's own messages,
 //! Google's protocol buffers, DuckDB and pyarrow. It must match the driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
 #[path = "exporters/receiver.rs"]
 mod receiver;
 
@@ -16,12 +9,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use harness::agent::{self, Agent};
-use harness::environment::{Disk, certificate, secret};
-use harness::files::{blocks, read, root, script, stderr};
-use harness::{TestEnv, Workload};
 use receiver::Receiver;
 use serde_json::Value;
+
+use crate::harness::agent::{self, Agent};
+use crate::harness::environment::{Disk, certificate, secret};
+use crate::harness::files::{blocks, read, root, script, stderr};
+use crate::harness::{TestEnv, Workload};
 
 fn env() -> TestEnv {
     TestEnv::new().sharing().env("SIM_CONTEXT_OVERHEAD", "100M")

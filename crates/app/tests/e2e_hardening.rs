@@ -1,12 +1,4 @@
 //! Attacks by other users of the host on the agent: its directories, configuration and secrets.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
@@ -14,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::TestEnv;
-use harness::agent::{Agent, check, serve, settings};
-use harness::files::stderr;
+use crate::harness::agent::{Agent, check, serve, settings};
+use crate::harness::files::stderr;
+use crate::harness::{self, TestEnv};
 
 /// A user that owns nothing here.
 const NOBODY_UID: u32 = 65534;

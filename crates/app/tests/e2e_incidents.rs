@@ -1,36 +1,22 @@
 //! Incident directories, with real probes on the simulated driver: the holders are compared with
-//! the driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
+//! the driver's oracle. An agent sees every process, including those of other tests, so only one of
+//! these tests runs at a time.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use harness::environment::Disk;
-use harness::files::{run, stdout};
-use harness::incidents::{Agent, object};
-use harness::{TestEnv, Workload, send_signal, until};
 use serde_json::Value;
 
+use crate::harness::environment::Disk;
+use crate::harness::files::{run, stdout};
+use crate::harness::incidents::{Agent, object};
+use crate::harness::{self, TestEnv, Workload, send_signal, until};
+
 const MIB: u64 = 1 << 20;
-
-/// An agent sees every process, including those of other tests: one at a time.
-static SERIAL: Mutex<()> = Mutex::new(());
-
-fn serial() -> MutexGuard<'static, ()> {
-    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Signal that stops a process.
 const SIGSTOP: i32 = 19;
@@ -72,7 +58,6 @@ fn end(workloads: Vec<Workload>) {
 
 #[test]
 fn holders_of_a_shared_device_match_the_driver() {
-    let _serial = serial();
     let env = shared("4G");
     let agent = Agent::start(&env, "");
     let others = vec![
@@ -192,7 +177,6 @@ fn python(env: &TestEnv, calls: &str) -> Workload {
 
 #[test]
 fn causes_are_distinguished() {
-    let _serial = serial();
     for (fails, calls, cause) in [
         // The device has plenty of free memory and returns an error.
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
@@ -225,7 +209,6 @@ fn causes_are_distinguished() {
 
 #[test]
 fn incident_of_short_lived_process_is_written() {
-    let _serial = serial();
     let env = shared("1G");
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
     let workload = python(&env, "allocate(600); allocate(600)");
@@ -238,7 +221,6 @@ fn incident_of_short_lived_process_is_written() {
 
 #[test]
 fn preexisting_holders_are_listed_by_driver_usage() {
-    let _serial = serial();
     let env = shared("4G");
     let before = env.hold(0, 1, 3000 * MIB);
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
@@ -264,7 +246,6 @@ fn preexisting_holders_are_listed_by_driver_usage() {
 
 #[test]
 fn failures_at_the_same_time_are_one_incident() {
-    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\nhtml_report = false\ngroup_window = \"1s\"\ncooldown = \"1h\"\n";
     let agent = Agent::start(&env, settings);
@@ -286,7 +267,6 @@ fn failures_at_the_same_time_are_one_incident() {
 
 #[test]
 fn threshold_and_manual_incidents_are_written_once() {
-    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\ngpu_used_above = 0.5\nprocess_live_above = \"500M\"\n";
     let agent = Agent::start(&env, settings);
@@ -316,7 +296,6 @@ fn threshold_and_manual_incidents_are_written_once() {
 
 #[test]
 fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
-    let _serial = serial();
     let env = shared("1G");
     let settings = "[incidents]\nretention_count = 2\nhtml_report = false\n";
     let agent = Agent::start(&env, settings);
@@ -340,7 +319,6 @@ fn oldest_incidents_are_removed_and_restart_keeps_the_rest() {
 
 #[test]
 fn full_disk_is_reported_and_leaves_no_partial_incident() {
-    let _serial = serial();
     let env = shared("1G");
     let tiny = Disk::new(env.dir.path().join("tiny"));
     fs::create_dir(tiny.0.join("incidents")).unwrap();
@@ -378,7 +356,6 @@ fn full_disk_is_reported_and_leaves_no_partial_incident() {
 
 #[test]
 fn only_an_allowed_process_is_stopped_at_out_of_memory() {
-    let _serial = serial();
     let env = shared("1G");
     let rule = rule(&env);
     for dry_run in [true, false] {
@@ -412,7 +389,6 @@ fn only_an_allowed_process_is_stopped_at_out_of_memory() {
 
 #[test]
 fn simultaneous_failures_have_one_incident_each() {
-    let _serial = serial();
     let env = shared("4G");
     let agent = Agent::start(&env, "[incidents]\nhtml_report = false\n");
     let mut workloads: Vec<Workload> = (0..16)
@@ -490,7 +466,6 @@ fn stop_settings(env: &TestEnv) -> String {
 
 #[test]
 fn no_process_is_stopped_if_it_cannot_help() {
-    let _serial = serial();
     for (fails, calls, reason) in [
         ("", "assert allocate(9000) == 2", "request_exceeds_device"),
         ("cuMemAlloc_v2:2=2", "allocate(10); assert allocate(20) == 2", "quota"),
@@ -529,7 +504,6 @@ fn no_process_is_stopped_if_it_cannot_help() {
 
 #[test]
 fn preexisting_process_is_stopped_by_driver_usage() {
-    let _serial = serial();
     let env = shared("1G");
     let mut older = hold(&env, 0, 400 * MIB);
     // Start times have a resolution of 10 ms: within the same tick neither is older.
@@ -555,7 +529,6 @@ fn preexisting_process_is_stopped_by_driver_usage() {
 
 #[test]
 fn oversized_requests_do_not_displace_real_incidents() {
-    let _serial = serial();
     let env = shared("2G");
     let settings = "[incidents]\nhtml_report = false\nretention_count = 2\nmax_per_hour = 2\ncooldown = \"0s\"\n\
                     group_window = \"0s\"\n";

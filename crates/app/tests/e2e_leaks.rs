@@ -1,11 +1,9 @@
 //! Leaks of running programs are found, and similar patterns are not reported: a few scenarios of
 //! the corpus that `./dev bench leaks` runs in full.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
 
-mod harness;
-
-use harness::{TestEnv, simulator};
 use serde_json::Value;
+
+use crate::harness::{TestEnv, simulator};
 
 /// Returns the labels of a scenario, as the workload prints them.
 fn labels(name: &str) -> Value {

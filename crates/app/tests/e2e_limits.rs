@@ -1,17 +1,9 @@
 //! Full BPF maps under real probes: entries that do not fit are counted, and the bounds of the
 //! report contain the driver's value.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
-
-use harness::{TestEnv, TraceResult, process};
 use serde_json::Value;
+
+use crate::harness::{TestEnv, TraceResult, process};
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number: {value}"))

@@ -1,24 +1,18 @@
 //! With losses: received + lost = calls made, by class; the actual value is within the bounds;
-//! processes without any received record are counted.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do, and name the workload"
-)]
-
-mod harness;
+//! processes without any received record are counted. These tests trace all processes and would
+//! count the workloads of other tests, so they run alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::hooks::{CallSemantics, HOOKS, Hook};
-use harness::{TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator};
 use serde_json::Value;
+
+use crate::harness::{
+    TestEnv, Tracer, Workload, assert_same, compile, send_signal, simulator, until,
+};
 
 const STOP: i32 = 19;
 const CONTINUE: i32 = 18;
@@ -58,12 +52,6 @@ const WORKLOADS: &[&str] = &[
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
-}
-
-/// Traces of all processes would count the workloads of other tests: one runs at a time.
-fn serial() -> MutexGuard<'static, ()> {
-    static SERIAL: Mutex<()> = Mutex::new(());
-    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts a trace of all processes, with a ring buffer that fills quickly.
@@ -193,7 +181,6 @@ fn assert_all(reports: &[Value], oracles: &BTreeMap<u32, Value>) {
 
 #[test]
 fn received_and_lost_calls_add_up_for_every_workload() {
-    let _serial = serial();
     for workload in WORKLOADS {
         println!("{workload}");
         let env = TestEnv::new().env("SIM_MEMORY", "8G");
@@ -215,7 +202,6 @@ fn in_process(options: &[&str], workload: &str) -> (TestEnv, Vec<Value>) {
 
 #[test]
 fn every_workload_in_process_matches_the_driver() {
-    let _serial = serial();
     for workload in WORKLOADS {
         println!("{workload}");
         let (env, reports) = in_process(&["--ring-size", "64M"], workload);
@@ -235,7 +221,6 @@ fn every_workload_in_process_matches_the_driver() {
 
 #[test]
 fn received_and_lost_calls_add_up_in_process() {
-    let _serial = serial();
     let mut lossy = 0;
     for workload in WORKLOADS {
         println!("{workload}");
@@ -271,7 +256,6 @@ fn test_covers_all_simulator_workloads() {
 
 #[test]
 fn received_and_lost_calls_add_up_for_random_programs() {
-    let _serial = serial();
     for (seed, threads) in [(1, 1), (2, 1), (3, 1), (21, 1), (31, 3), (34, 3), (11, 8), (13, 8)] {
         println!("seed {seed}, {threads} threads");
         let env = TestEnv::new();
@@ -286,7 +270,6 @@ fn received_and_lost_calls_add_up_for_random_programs() {
 
 #[test]
 fn processes_without_received_records_are_counted() {
-    let _serial = serial();
     let env = TestEnv::new();
     let reports = trace_stopped(&env, &["leak3 --work-ms 1 --wait-ms 1"; 40]);
     let oracles = env.oracles();
@@ -298,7 +281,6 @@ fn processes_without_received_records_are_counted() {
 
 #[test]
 fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
-    let _serial = serial();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("arrays");
     compile("arrays.c", &program, &["-ldl"]);
@@ -316,7 +298,6 @@ fn bytes_of_lost_arrays_and_pitched_memory_are_counted() {
 
 #[test]
 fn losses_of_a_process_that_execs_are_kept() {
-    let _serial = serial();
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("become");
     compile("become.c", &program, &["-ldl"]);
@@ -330,12 +311,19 @@ fn losses_of_a_process_that_execs_are_kept() {
     // The exec is among the records that fit, and calls are lost while they are read.
     send_signal(tracer.child.id(), STOP);
     workload.go();
-    std::thread::sleep(Duration::from_millis(200));
+    until("calls", String::new, || (processor_ticks(pid) > 10).then_some(()));
     send_signal(tracer.child.id(), CONTINUE);
     workload.finish();
     let traced = tracer.stop();
     let listed = processes(&traced.reports);
     assert_process(listed[&pid], &env.oracle(pid));
+}
+
+/// Returns the processor time of a process, in hundredths of a second.
+fn processor_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
+    fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
 /// Returns the anonymous memory of a process, in bytes.
@@ -347,7 +335,6 @@ fn anonymous_memory(pid: u32) -> Option<u64> {
 
 #[test]
 fn backlog_is_read_in_batches_of_bounded_size() {
-    let _serial = serial();
     let env = TestEnv::new();
     let driver = env.driver.to_str().unwrap();
     let options = ["--driver", driver, "--ring-size", "134217728", "--stacks", "off"];

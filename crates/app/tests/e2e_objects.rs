@@ -1,17 +1,10 @@
 //! CUDA objects other than memory match the driver's oracle.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeMap;
 
-use harness::{TestEnv, process};
 use serde_json::Value;
+
+use crate::harness::{TestEnv, process};
 
 /// Live, created, destroyed, released with a context, peak.
 type Counts = [u64; 5];

@@ -1,15 +1,7 @@
 //! The last report matches the driver's oracle, for every workload, with probes and in-process,
 //! every attach mode and both builds of the driver.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod harness;
-
-use harness::{TestEnv, simulator, trace_both};
+use crate::harness::{self, TestEnv, simulator, trace_both};
 
 #[test]
 fn three_allocations_and_two_frees_match_the_driver() {
@@ -132,7 +124,7 @@ fn failed_calls_change_nothing() {
 
 #[test]
 fn older_driver_build_matches() {
-    let env = || TestEnv::with_driver(simulator().join("cmpl/libcuda.so.1"));
+    let env = || TestEnv::with_copy_of(&simulator().join("cmpl"));
     for (_, traced) in trace_both(env, &[], &["threads", "--threads", "4", "--duration", "2"]) {
         assert!(!traced.messages.contains("not traced"), "{}", traced.messages);
     }

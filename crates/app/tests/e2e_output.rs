@@ -1,12 +1,4 @@
 //! Output files of every command: existing files, links, pipes, devices and full disks.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -15,11 +7,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use harness::environment::Disk;
-use harness::files::{recording, run, stderr};
-use harness::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, simulator, until};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::harness::environment::Disk;
+use crate::harness::files::{recording, run, stderr};
+use crate::harness::{ScopedProcess, TestEnv, VRAMSCOPE, send_signal, simulator, until};
 
 /// Live commands with the option that names an output file.
 const LIVE: &[&[&str]] =
@@ -221,7 +214,6 @@ fn stuck_reader_does_not_block_repeated_signals() {
     assert_eq!(&ready, b"ready");
     let status = until("the end", String::new, || {
         send_signal(child.id(), 15);
-        std::thread::sleep(std::time::Duration::from_millis(300));
         ended(&mut child)
     });
     assert_eq!(status.signal(), Some(15));

@@ -1,20 +1,13 @@
 //! Random programs over the complete memory API, under real probes and in-process: the ledger
 //! matches the driver's oracle for every call. Every seed that ever failed stays in the list; another one is fresh in
 //! each run.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "helpers of tests fail as tests do, and print the seed"
-)]
 
-mod harness;
 #[path = "../../engine/tests/random/run.rs"]
 mod random;
 
-use harness::{TestEnv, trace_both};
 use random::seeds;
+
+use crate::harness::{self, TestEnv, trace_both};
 
 fn check(ops: &str, threads: &str, devices: &str, failed: &[u64]) {
     for seed in seeds(failed) {
@@ -76,7 +69,7 @@ fn every_api_area_alone_matches_the_driver() {
 
 #[test]
 fn random_programs_match_the_older_driver_build() {
-    let env = || TestEnv::with_driver(harness::simulator().join("cmpl/libcuda.so.1"));
+    let env = || TestEnv::with_copy_of(&harness::simulator().join("cmpl"));
     let seed = random::seed().to_string();
     let workload = ["--seed", &seed, "random", "--ops", "5000", "--threads", "2", "--devices", "2"];
     println!("VRAMSCOPE_SEED={seed}");

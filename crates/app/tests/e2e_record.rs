@@ -1,12 +1,4 @@
 //! Recordings of real probes: a replay gives the state of the live trace.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::fs;
 use std::io::Read;
@@ -15,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use formats::recording::{RecordingReader, RecordingRow};
-use harness::environment::Disk;
-use harness::files::{stderr, stdout};
-use harness::{TestEnv, Tracer, VRAMSCOPE, send_signal, simulator};
 use serde_json::Value;
+
+use crate::harness::environment::Disk;
+use crate::harness::files::{stderr, stdout};
+use crate::harness::{self, TestEnv, Tracer, VRAMSCOPE, send_signal, simulator};
 
 /// Returns the last report that a replay of a recording prints, and the warnings.
 fn replayed(file: &Path, options: &[&str]) -> (String, Vec<String>) {

@@ -1,15 +1,13 @@
 //! Call stacks of allocations: real programs with known call chains, by name and line.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
-
-mod harness;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness::{TestEnv, VRAMSCOPE};
 use serde_json::Value;
+
+use crate::harness::{self, TestEnv, VRAMSCOPE};
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/stacks").join(name)

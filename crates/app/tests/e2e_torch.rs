@@ -1,15 +1,14 @@
 //! PyTorch tensors on the simulated cache: reported values match the cache's own statistics, and
 //! driver memory is unaffected.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
-
-mod harness;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
-use harness::{TestEnv, VRAMSCOPE, Workload, code_of, process, send_signal, simulator};
 use serde_json::Value;
+
+use crate::harness::{
+    TestEnv, VRAMSCOPE, Workload, code_of, process, send_signal, simulator, until,
+};
 
 /// Like real drivers, this one takes time to initialize; the probes are attached meanwhile.
 fn env() -> TestEnv {
@@ -313,11 +312,9 @@ fn killed_tracer_leaves_no_probe_on_the_library() {
     assert_eq!(code_of(pid, &library, REPORT)[0], 0xcc, "the probe is a breakpoint");
     send_signal(tracer.child.id(), 9);
     tracer.child.wait().unwrap();
-    let is_restored = (0..200).any(|_| {
-        std::thread::sleep(Duration::from_millis(20));
-        code_of(pid, &library, REPORT)[..2] == [0x41, 0x56]
+    until("the code without a breakpoint", String::new, || {
+        (code_of(pid, &library, REPORT)[..2] == [0x41, 0x56]).then_some(())
     });
-    assert!(is_restored, "a breakpoint is left in the target");
     let (status, _) = workload.finish();
     assert!(status.success(), "the target did not finish");
 }

@@ -1,14 +1,12 @@
 //! A recording has the verdicts of the live report: for memory, tensors and objects.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
-
-mod harness;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{TestEnv, VRAMSCOPE};
 use serde_json::Value;
+
+use crate::harness::{TestEnv, VRAMSCOPE};
 
 /// A verdict with its numbers.
 #[derive(Debug, PartialEq)]

@@ -1,13 +1,5 @@
 //! The published experiments can be repeated and detect errors, and their page is generated from
 //! the results.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,9 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::files::root;
-use harness::{VRAMSCOPE, simulator};
 use serde_json::Value;
+
+use crate::harness::files::root;
+use crate::harness::{VRAMSCOPE, simulator};
 
 /// Time limit for the runner, in seconds.
 const RUNNER_TIMEOUT_SECONDS: &str = "180";

@@ -1,25 +1,18 @@
 //! `export` for other viewers: their own readers read the output, and its totals match `report`,
 //! for files of every format.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-#[path = "exports/fixtures.rs"]
 mod fixtures;
-mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use harness::VRAMSCOPE;
-use harness::files::{recording, report, root, run, script, stderr, stdout, tool};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::harness::VRAMSCOPE;
+use crate::harness::files::{recording, report, root, run, script, stderr, stdout, tool};
 
 /// Exports a file to another format in the directory, and returns the path.
 fn export(dir: &TempDir, file: &str, form: &str) -> String {

@@ -1,20 +1,13 @@
 //! HTML reports in a real browser, compared with other reports of the same file.
 //! `fixtures/page/drive.py` has one function per test.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use harness::VRAMSCOPE;
-use harness::files::{self, fixture, root, tool};
 use tempfile::TempDir;
+
+use crate::harness::VRAMSCOPE;
+use crate::harness::files::{self, fixture, root, tool};
 
 const ANALYSES: [&str; 5] = ["summary", "leaks", "peak", "usage", "fragmentation"];
 

@@ -1,20 +1,13 @@
 //! `plot` on events recorded on a real GPU. `fixtures/report/expected.py` computed the expected
 //! peaks.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::VRAMSCOPE;
-use harness::files::{fixture, recording};
 use serde_json::Value;
+
+use crate::harness::VRAMSCOPE;
+use crate::harness::files::{fixture, recording};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(VRAMSCOPE).arg("plot").args(arguments).output().unwrap()

@@ -1,13 +1,5 @@
 //! `export` by call stack: its totals match `report`, and other readers accept the output: Google's
 //! protocol buffers read profiles, an XML parser reads flame graphs.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::path::Path;
 
@@ -20,9 +12,10 @@ use engine::model::stack::{Frame, Language};
 use engine::model::units::Timestamp;
 use formats::WallClock;
 use formats::recording::{RecordingHeader, RecordingWriter};
-use harness::files::{report, root, run, script, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::harness::files::{report, root, run, script, stderr, stdout};
 
 /// Exports a file to another format, and returns the path.
 fn export(dir: &TempDir, file: &str, form: &str, more: &[&str]) -> String {

@@ -1,13 +1,5 @@
 //! The rule file and the dashboard, checked with promtool, the metric catalog and the built-in
 //! rules.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -15,8 +7,9 @@ use std::process::Command;
 use engine::alert::builtin::{self, Thresholds};
 use engine::alert::{RuleExpr, Threshold};
 use engine::metrics::catalog;
-use harness::files::{read, root, stderr, stdout};
 use serde_json::Value;
+
+use crate::harness::files::{read, root, stderr, stdout};
 
 /// Labels that Prometheus itself adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];

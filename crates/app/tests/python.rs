@@ -1,13 +1,5 @@
 //! Recordings can be read by other tools: pyarrow and DuckDB read them, and the documented examples
 //! work.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +7,11 @@ use std::path::Path;
 
 use engine::model::event::{Event, EventKind};
 use formats::recording::{RecordingReader, RecordingRow};
-use harness::files::{blocks, tool};
-use harness::{TestEnv, VRAMSCOPE, simulator};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::harness::files::{blocks, tool};
+use crate::harness::{TestEnv, VRAMSCOPE, simulator};
 
 /// Records a workload in a new directory.
 fn record(env: &TestEnv, workload: &[&str]) -> TempDir {

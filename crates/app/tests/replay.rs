@@ -1,11 +1,5 @@
 //! Calls recorded on a real GPU, replayed: the same ledger, without the GPU. Each directory of
 //! `fixtures/h200` has the recording of a program and its last report.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use std::fs;
 use std::path::Path;

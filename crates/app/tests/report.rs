@@ -1,21 +1,14 @@
 //! `report`, `diff` and `export` on events recorded on a real GPU. `fixtures/report/expected.py`
 //! computed the expected values.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use harness::VRAMSCOPE;
-use harness::files::{fixture, recording, report, run, stderr, stdout};
 use serde_json::Value;
+
+use crate::harness::VRAMSCOPE;
+use crate::harness::files::{fixture, recording, report, run, stderr, stdout};
 
 fn expected() -> BTreeMap<String, Value> {
     serde_json::from_str(&std::fs::read_to_string(fixture("report/expected.json")).unwrap())

@@ -1,20 +1,12 @@
 //! No content of a file, path or argument may control the terminal or forge a message.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod harness;
 
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use harness::VRAMSCOPE;
-use harness::files::recording;
+use crate::harness::VRAMSCOPE;
+use crate::harness::files::recording;
 
 /// Clears the screen, sets the title, returns to the start of the line, begins a message; C1
 /// controls do the same in one character.

@@ -1,10 +1,4 @@
 //! `docs/reference/coverage.md` is generated from the hook table. `VRAMSCOPE_UPDATE=1` writes it.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "test helpers panic on failure"
-)]
 
 use std::fmt::Write;
 use std::fs;
@@ -53,7 +47,7 @@ fn page() -> String {
          compared with the oracle of the driver. *Record*: a test decodes its record. *GPU*: named in \
          the [verification](../internals/verification.md) on a real GPU.\n\n\
          This page is generated from the hook table: `VRAMSCOPE_UPDATE=1 cargo test -p \
-         vramscope-capture --test coverage`.\n\n\
+         vramscope-capture --test integration coverage`.\n\n\
          | function | meaning | layer | probes | record | GPU |\n|---|---|---|---|---|---|\n",
     );
     let mark = |yes| if yes { "yes" } else { "" };
@@ -84,6 +78,6 @@ fn coverage_page_is_up_to_date() {
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == page,
-        "docs/reference/coverage.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-capture --test coverage"
+        "docs/reference/coverage.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-capture --test integration coverage"
     );
 }

@@ -1,7 +1,5 @@
 //! Tries every attach mode on this kernel.
 
-#![allow(clippy::panic, reason = "test code")]
-
 use capture::plan::AttachMode;
 use capture::session::{ActivityOptions, Session, SessionOptions, StackMode, Target, TensorMode};
 

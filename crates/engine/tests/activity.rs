@@ -1,10 +1,4 @@
 //! Launches by kernel in snapshots.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::ledger::Ledger;
 use engine::model::activity::{

@@ -1,10 +1,4 @@
 //! Steps that free memory, and their order.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use std::sync::Arc;
 

@@ -1,11 +1,5 @@
 //! Alert rules over synthetic metrics: when alerts fire, when they resolve, and how many there can
 //! be.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::alert::builtin::{self, Thresholds};
 use engine::alert::{

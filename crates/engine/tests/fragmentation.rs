@@ -1,12 +1,4 @@
 //! Fragmentation: cases computed by hand, and properties of any cache.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod random;
 
 use engine::analysis::fragmentation::{
     FitResult, FragmentationReport, PoolOwner, Suggestion, analyze,
@@ -17,6 +9,8 @@ use engine::model::caching_allocator::{
 use engine::model::ids::{DeviceId, Pid, StreamId};
 use engine::model::units::Timestamp;
 use proptest::prelude::*;
+
+use crate::random;
 
 const MIB: u64 = 1 << 20;
 

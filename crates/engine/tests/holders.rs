@@ -1,10 +1,4 @@
 //! Holders of one device by site, compared with a scan of all allocations.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use std::collections::BTreeMap;
 

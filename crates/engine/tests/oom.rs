@@ -1,10 +1,4 @@
 //! Causes of out-of-memory errors: a table of cases with less and less information.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::ledger::Ledger;
 use engine::model::event::{Allocate, Event, EventKind, PoolCall, ProcessInfo};

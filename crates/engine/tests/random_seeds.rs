@@ -1,13 +1,12 @@
 //! Random tests can be repeated by the seed of their run and by the failed case.
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod random;
 
 use std::cell::RefCell;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
+
+use crate::random;
 
 const CASE: &str = "cc 7d3c1b0aa5e4f2967d3c1b0aa5e4f2967d3c1b0aa5e4f2967d3c1b0aa5e4f296";
 

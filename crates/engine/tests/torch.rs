@@ -1,11 +1,5 @@
 //! Blocks of PyTorch's cache next to driver memory: how they are listed, and that they are not
 //! added to any other total.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::ledger::Ledger;
 use engine::model::event::{

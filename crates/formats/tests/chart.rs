@@ -1,10 +1,4 @@
 //! Plots of a small file whose usage was computed by hand.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use std::io::Read;
 

@@ -1,11 +1,5 @@
 //! Every statement that reports print about a site holds for its history: random histories go
 //! through the ledger, and its text and numbers are compared with the history itself.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::ledger::Ledger;
 use engine::model::event::{Allocate, Event, EventKind, Free, FreeFunction, ProcessInfo};
@@ -18,6 +12,8 @@ use formats::report::verdict;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+
+use crate::random;
 
 const MILLI: u64 = 1_000_000;
 const START: u64 = 77;
@@ -342,16 +338,8 @@ fn check_anomalies(history: &History, snapshot: &Snapshot) {
     }
 }
 
-fn config() -> ProptestConfig {
-    let mut config = ProptestConfig { failure_persistence: None, ..Default::default() };
-    if config.rng_seed == RngSeed::Random {
-        config.rng_seed = RngSeed::Fixed(1);
-    }
-    config
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(random::config(random::CASES))]
 
     #[test]
     fn printed_claims_hold_for_random_histories(phases in vec(phase(), 1..8), exits in any::<bool>()) {
@@ -375,7 +363,8 @@ fn random_histories_reach_every_verdict() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
-    let mut runner = TestRunner::new(config());
+    let config = ProptestConfig { rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() };
+    let mut runner = TestRunner::new(config);
     let mut missing = Verdict::ALL.to_vec();
     for _ in 0..2000 {
         let phases = vec(phase(), 1..8).new_tree(&mut runner).unwrap().current();

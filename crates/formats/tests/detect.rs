@@ -1,19 +1,11 @@
 //! Files are detected by content, whatever their name; errors for similar formats have advice.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod collect;
-#[path = "../../engine/tests/random/mod.rs"]
-mod random;
-
-use collect::{file, fixture};
 use formats::import::{SourceFormat, detect};
 use proptest::prelude::*;
 use tempfile::TempDir;
+
+use crate::collect::{file, fixture};
+use crate::random;
 
 #[test]
 fn formats_are_detected_under_any_name() {

@@ -1,11 +1,5 @@
 //! Reports of one snapshot with everything in it, compared with reviewed golden files.
 //! `VRAMSCOPE_UPDATE=1` regenerates them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use std::sync::Arc;
 

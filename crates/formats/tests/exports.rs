@@ -1,20 +1,9 @@
 //! Exports of changes: no file content breaks them, and their documentation is up to date.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod collect;
-#[path = "../../engine/tests/random/mod.rs"]
-mod random;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use collect::Collected;
 use engine::analysis::MemoryScope;
 use engine::model::change::{AllocationChange, ChangeKind, EndReason, LateFields};
 use engine::model::ids::{AddressType, AllocationKey, DeviceId, Pid, SiteId, StreamId, Tid};
@@ -29,6 +18,9 @@ use formats::export::torch::{Prescan, SnapshotWriter};
 use formats::import::collecting_sink::FileInfo;
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use crate::collect::{self, Collected};
+use crate::random;
 
 fn change(at: u64, action: ChangeKind, address: u64, bytes: u64) -> AllocationChange {
     AllocationChange {
@@ -98,7 +90,7 @@ fn documented_columns_match_the_output() {
     }
     assert!(
         found == page,
-        "docs/reference/export-formats.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test exports"
+        "docs/reference/export-formats.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test integration exports"
     );
 }
 

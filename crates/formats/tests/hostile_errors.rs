@@ -1,22 +1,15 @@
 //! Errors quote the name of a file, its tables and its columns. None of these may control or flood
 //! a terminal.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod collect;
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{DataType, Field, Schema};
-use collect::Collected;
 use formats::recording::{VERSION, VERSION_KEY};
 use tempfile::TempDir;
+
+use crate::collect::Collected;
 
 /// Clears the screen, sets the title, returns to the start of the line; C1 controls do the same in one character.
 const HOSTILE: &str = "a\x1b[2J\x1b]0;t\x07\r\n\u{9b}31m\u{202e}\u{7f}b";

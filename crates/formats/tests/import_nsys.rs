@@ -1,21 +1,10 @@
 //! Exports of Nsight Systems: a real one and small ones of other versions, compared with results
 //! that `tests/import/nsys/expected.py` computes independently; and files with all kinds of damage.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod collect;
-#[path = "../../engine/tests/random/mod.rs"]
-mod random;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use collect::{Collected, file, fixture};
 use engine::model::change::{ChangeKind, EndReason};
 use engine::model::ids::{DeviceId, StreamId};
 use engine::model::memory_kind::MemoryKind;
@@ -23,6 +12,9 @@ use engine::model::units::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::collect::{Collected, file, fixture};
+use crate::random;
 
 /// Returns the path of a fixture; SQL fixtures are first made into a database.
 fn database(dir: &TempDir, name: &str) -> PathBuf {

@@ -1,21 +1,13 @@
 //! Reports of compute-sanitizer: a real one as text and XML with equal content, and others of older
 //! versions.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
-mod collect;
-#[path = "../../engine/tests/random/mod.rs"]
-mod random;
-
-use collect::{Collected, file, fixture};
 use engine::model::ids::{AddressType, AllocationKey};
 use engine::model::memory_kind::MemoryKind;
 use proptest::prelude::*;
 use tempfile::TempDir;
+
+use crate::collect::{Collected, file, fixture};
+use crate::random;
 
 fn read(text: &str) -> Collected {
     let dir = TempDir::new().unwrap();

@@ -1,10 +1,4 @@
 //! Logs of nvidia-smi: real ones and variants, and their alignment with a file.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::model::units::Timestamp;
 use formats::import::nvidia_smi::{AlignmentError, GpuSeries, SmiError, SmiLog, align, parse};

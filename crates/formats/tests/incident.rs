@@ -1,10 +1,4 @@
 //! Incidents and advice as text and JSON: one complete report, with hostile names.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::advice::{AdviceInput, advise};
 use engine::ledger::Ledger;

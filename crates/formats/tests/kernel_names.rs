@@ -1,17 +1,9 @@
 //! Kernel names: demangling of real ones, and robustness against any text.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-#[path = "../../engine/tests/random/mod.rs"]
-mod random;
-
 use formats::kernel_name::KernelName;
 use proptest::prelude::*;
+
+use crate::random;
 
 const SYMBOLS: &str = include_str!("kernels/symbols.txt");
 const FULL: &str = include_str!("kernels/full.txt");

@@ -1,12 +1,7 @@
 //! Metrics as text: the official parser reads the same values, and hostile programs never cause
 //! more series than the documented limit.
+
 #![cfg(feature = "openmetrics")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

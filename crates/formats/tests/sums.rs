@@ -1,10 +1,4 @@
 //! Totals in reports of a ledger: by memory class, and over running processes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use engine::ledger::Ledger;
 use engine::model::event::{Allocate, Event, EventKind, ProcessInfo, SiteFrames};

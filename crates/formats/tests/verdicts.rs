@@ -1,11 +1,5 @@
 //! Verdicts and anomalies as text, compared with reviewed golden files. `VRAMSCOPE_UPDATE=1`
 //! regenerates them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 use std::sync::Arc;
 

@@ -64,11 +64,12 @@ class Target:
 
 
 class Load:
-    """Keeps several programs running at all times."""
+    """Keeps up to `at_once` programs running; starts at most `rate` of them per second, if given."""
 
-    def __init__(self, setup, oracle_dir, seed, at_once=3):
+    def __init__(self, setup, oracle_dir, seed, rate=None, at_once=3):
         self.setup, self.oracle_dir, self.random, self.at_once = setup, oracle_dir, random.Random(seed), at_once
-        self.running, self.problems, self.started, self.killed, self.kinds = [], [], 0, 0, set()
+        self.running, self.problems, self.started, self.killed = [], [], 0, 0
+        self.between, self.next_start = 1 / rate if rate else 0.0, 0.0
 
     def poll(self, more=True):
         """Removes the programs that have ended and starts others instead."""
@@ -80,7 +81,8 @@ class Load:
             if problem:
                 self.problems.append(problem)
             os.unlink(target.errors)
-        while more and len(self.running) < self.at_once:
+        while more and len(self.running) < self.at_once and time.monotonic() >= self.next_start:
+            self.next_start = time.monotonic() + self.between
             # Each program once, then random ones.
             rank = self.started
             arguments = PROGRAMS[rank] if rank < len(PROGRAMS) else self.random.choice(PROGRAMS)

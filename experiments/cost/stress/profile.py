@@ -17,9 +17,9 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.dirname(os.path.dirname(HERE)))
 
-import cells  # noqa: E402
-from lib.paths import Setup, argument_parser  # noqa: E402
-from lib.processes import Lines, Usage, kill_children_at_exit, start, stop, wait_attached  # noqa: E402
+import cells
+from lib.paths import Setup, argument_parser
+from lib.processes import Lines, Usage, kill_children_at_exit, start, stop, wait_attached
 
 
 def sample(setup, options, directory):

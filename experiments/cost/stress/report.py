@@ -10,15 +10,16 @@ import argparse
 import glob
 import json
 import os
+import pathlib
 import re
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.dirname(os.path.dirname(HERE)))
 
-import other_tools  # noqa: E402
-from lib import chart  # noqa: E402
-from lib.paths import ROOT  # noqa: E402
+import other_tools
+from lib import chart
+from lib.paths import ROOT
 
 PAGE = os.path.join(ROOT, "docs/internals/performance.md")
 BEGIN, END = "<!-- begin generated: experiments/cost/stress/report.py -->", "<!-- end generated -->"
@@ -159,7 +160,7 @@ class Machine:
                  f"{long['cpu_percent']:.1f} % of a core and {long['memory_mb']:.1f} MB of private memory, {long['grown_mb']:+.2f} MB over the "
                  f"last {long['span_s']:.0f} seconds of its longest run, in which {long['ended']} processes exited.")
         self.chart("soak", f"Private memory of the tracer during the soak, {self.name}", ("seconds", "MB"),
-                     {"private memory": long["series"]})
+                     {"private memory": [row[:2] for row in long["series"]]})
 
 
 def main():
@@ -184,7 +185,7 @@ def main():
         files.update({os.path.join(ROOT, "docs/images", name): svg for name, svg in machine.charts.items()})
     changed = []
     for path, content in files.items():
-        if not os.path.exists(path) or open(path).read() != content:
+        if not os.path.exists(path) or pathlib.Path(path).read_text() != content:
             changed.append(os.path.relpath(path, ROOT))
             if not options.check:
                 with open(path, "w") as file:

@@ -15,11 +15,11 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.dirname(os.path.dirname(HERE)))
 
-import cells  # noqa: E402
-import other_tools  # noqa: E402
-from lib import machine, results  # noqa: E402
-from lib.paths import Setup, argument_parser  # noqa: E402
-from lib.processes import kill_children_at_exit  # noqa: E402
+import cells
+import other_tools
+from lib import machine, results
+from lib.paths import Setup, argument_parser
+from lib.processes import kill_children_at_exit
 
 
 def say(text):

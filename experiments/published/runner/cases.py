@@ -1,4 +1,6 @@
 """The published experiments and their cases."""
+import functools
+import itertools
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import time
 
 from lib.machine import scrub
 from lib.processes import ExperimentError, other_tracers, run_to_end
+
 from runner import compare
 
 MIB = 1 << 20
@@ -201,7 +204,7 @@ class Experiments:
         deadline = time.monotonic() + (120 if self.simulated else 10)
         for round_number in range(2 if self.quick else 5 if self.simulated else 3):
             for tracer, (verb, options) in tracers.items():
-                found, counts, alone = self._alone(lambda: once(verb, options, round_number), deadline)
+                found, counts, alone = self._alone(functools.partial(once, verb, options, round_number), deadline)
                 disturbed += not alone
                 for loop, nanoseconds in found.items():
                     times[tracer].setdefault(loop, []).append(nanoseconds)
@@ -263,7 +266,7 @@ def _cost(traced):
     if len(samples) < 3:
         raise ExperimentError("the program ended before three samples were taken")
     (first, cpu, resident), (last, cpu_end, _) = samples[0], samples[-1]
-    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(samples, samples[1:])]
+    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(samples)]
     events, rate = _events_and_rate(traced)
     used = (cpu_end - cpu) / (last - first)
     return {

@@ -240,7 +240,7 @@ def on_threads(count, body):
         name_thread(f"worker-{number}")
         try:
             body(number)
-        except Exception as error:  # raised by the main thread, so that the other threads finish first
+        except Exception as error:  # noqa: BLE001 - raised by the main thread, so that the other threads finish first
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,), name=f"worker-{number}") for number in range(count)]

@@ -8,8 +8,19 @@ import sys
 import threading
 import time
 
-from account import (MIB, Account, argparse, at_least, end_with_parent, finish, install_signals, name_thread, parser,
-                     sleep, stopped)
+from account import (
+    MIB,
+    Account,
+    argparse,
+    at_least,
+    end_with_parent,
+    finish,
+    install_signals,
+    name_thread,
+    parser,
+    sleep,
+    stopped,
+)
 
 
 def parse_args():

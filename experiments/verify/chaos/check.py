@@ -66,13 +66,13 @@ def kinds(process, oracle):
 def objects(process, oracle, single_thread):
     # With several threads the order of overlapping calls, and so the peak, is open.
     fields = ["live", "created", "destroyed", "released"] + (["peak"] if single_thread else [])
-    table = lambda rows: {row["kind"]: [row[f] for f in fields] for row in rows if row["created"]}  # noqa: E731
+    table = lambda rows: {row["kind"]: [row[f] for f in fields] for row in rows if row["created"]}
     return difference(f"objects ({', '.join(fields)})", table(process["objects"]), table(oracle["objects"]))
 
 
 def failures(process, oracle):
     """Compares failed calls, for the functions that the report lists."""
-    key = lambda row: (row["function"], row["code"])  # noqa: E731
+    key = lambda row: (row["function"], row["code"])
     ours, expected = sums(process["failed_calls"], key, "count"), sums(oracle["errors"], key, "count")
     return difference("failed_calls", ours, {name: expected.get(name, 0) for name in ours})
 
@@ -105,7 +105,7 @@ def activity(process, oracle, by_kernel):
     if unknown:
         found.append(f"the direction of {unknown} copies is unknown")
     # Copies of unknown direction are among the others of their mode.
-    key = lambda row: ("any" if unknown else row["direction"], row["mode"])  # noqa: E731
+    key = lambda row: ("any" if unknown else row["direction"], row["mode"])
     for field in ("calls", "bytes"):
         found += difference(f"{field} of copies", sums(process["copies"], key, field), sums(oracle["copies"], key, field))
     return found

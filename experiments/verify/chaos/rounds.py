@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import pathlib
 import random
 import shlex
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import time
 
 import check
+import faults
 import programs
 from lib import bpf, leftovers
 from lib.processes import STARTED, Lines, start, stop, wait_attached
@@ -29,13 +31,19 @@ class Target:
 class Tracer:
     """A tracer that writes its reports to a file."""
 
-    def __init__(self, round_, arguments):
-        self.output = os.path.join(round_.directory, "reports")
-        command = [round_.setup.vramscope, "trace", "--json", *arguments]
+    def __init__(self, round_, arguments, prefix=(), environment=None):
+        """With an `environment` of faults, it may fail to start."""
+        self.output, self.attached = os.path.join(round_.directory, "reports"), True
+        command = [*prefix, round_.setup.vramscope, "trace", "--json", *arguments]
         with open(self.output, "w") as output:
-            self.process = round_.start(command, stdout=output, stderr=subprocess.PIPE, text=True)
+            self.process = round_.start(command, env=environment, stdout=output, stderr=subprocess.PIPE, text=True)
         self.messages = Lines(self.process.stderr)
-        wait_attached(self.messages)
+        try:
+            wait_attached(self.messages)
+        except RuntimeError:
+            if environment is None or not self.messages.ended:
+                raise
+            self.attached = False
 
     def finish(self, number=signal.SIGINT):
         """Ends the tracer and returns its exit code and last report."""
@@ -57,7 +65,7 @@ class Round:
         self.setup, self.seed, self.directory = setup, seed, directory
         self.rng = random.Random(seed)
         drawn = self.rng.choice(["command"] * 5 + ["storm"] * 2 + ["attach", "reuse", "kill", "stop"])
-        self.kind = kind or drawn
+        self.kind, self.shared = kind or drawn, {}
         self.problems, self.lines, self.targets = [], [], []
         self.compared = self.inexact = 0
         self.arguments, self.recording = programs.trace_options(self.rng, directory)
@@ -77,7 +85,8 @@ class Round:
 
     def start(self, command, **settings):
         command = [str(word) for word in command]
-        shown = {name: value for name, value in settings.get("env", {}).items() if name.startswith("SIM_")}
+        environment = settings.get("env") or {}
+        shown = {name: value for name, value in environment.items() if os.environ.get(name) != value}
         self.lines.append(" ".join([f"{name}={shlex.quote(value)}" for name, value in shown.items()] + [shlex.join(command)]))
         return start(command, **settings)
 
@@ -89,12 +98,20 @@ class Round:
             environment["SIM_INJECT_FAILURES"] = failing
         return environment
 
-    def target(self, program, single_thread=False, failing=None, **settings):
+    def record_in(self, directory):
+        """Records into a directory."""
+        if self.recording is None:
+            self.arguments += ["--record", ""]
+        self.recording = os.path.join(directory, "run.arrows")
+        self.arguments[self.arguments.index("--record") + 1] = self.recording
+
+    def target(self, program, single_thread=False, failing=None, shared=None, **settings):
         oracle_dir = os.path.join(self.directory, f"oracle-{len(self.targets)}")
         os.mkdir(oracle_dir)
         command = program if os.path.isabs(str(program[0])) else [self.setup.workload, *program]
         settings = {"stdout": subprocess.DEVNULL, **settings}
-        process = self.start(command, env=self.environment(oracle_dir, failing), stderr=subprocess.DEVNULL, **settings)
+        process = self.start(command, env={**self.environment(oracle_dir, failing), **(shared or {})},
+                             stderr=subprocess.DEVNULL, **settings)
         self.targets.append(Target(oracle_dir, process, single_thread))
         return self.targets[-1]
 
@@ -134,7 +151,7 @@ class Round:
             oracle = json.load(file)
         pid = oracle["pid"]
         path = os.path.join(target.oracle_dir, f"torch-{pid}.json")
-        torch = json.load(open(path)) if os.path.exists(path) else None  # noqa: SIM115
+        torch = json.loads(pathlib.Path(path).read_text()) if os.path.exists(path) else None
         entries = [p for p in report["processes"] if p["pid"] == pid and p.get("end_reason") != "exec"]
         if not entries:
             if oracle["allocations"] and not report["lost_events"] and not target.early:
@@ -343,4 +360,11 @@ def pause(round_):
         round_.replay(round_.recording, last)
 
 
-KINDS = {"command": command, "storm": storm, "attach": attach, "reuse": reuse, "kill": kill, "stop": pause}
+def mixed_faults(round_):
+    """Draws one to three faults."""
+    faults.run(round_, faults.draw(round_.rng), Tracer)
+
+
+KINDS = {"command": command, "storm": storm, "attach": attach, "reuse": reuse, "kill": kill, "stop": pause,
+         "faults": mixed_faults}
+KINDS.update({name: lambda round_, name=name: faults.run(round_, [name], Tracer) for name in faults.FAULTS})

@@ -39,7 +39,7 @@ def documented_queries(engine):
     text = PAGE.read_text()
     mark = "sql" if engine == "duckdb" else f"sql {engine}"
     found = {}
-    for before, query in re.findall(rf"((?:[^\n]+\n)+)\n```{mark}\n(.*?)```", text, re.S):
+    for before, query in re.findall(rf"((?:[^\n]+\n)+)\n```{mark}\n(.*?)```", text, re.DOTALL):
         word = next((word for word in QUERIES if word in before), None)
         if word:
             found[word] = query.strip().rstrip(";")
@@ -82,8 +82,8 @@ def main():
     os.environ["TZ"] = "UTC"
     os.chdir(os.path.dirname(directory))
     version, run_query, select_all = {"duckdb": with_duckdb, "clickhouse": with_clickhouse, "spark": with_spark}[engine]()
-    rows = lambda query: [{name: normalized(value) for name, value in row.items()} for row in run_query(query)]  # noqa: E731
-    ordered = lambda found: sorted(found, key=lambda row: json.dumps(row, sort_keys=True))  # noqa: E731
+    rows = lambda query: [{name: normalized(value) for name, value in row.items()} for row in run_query(query)]
+    ordered = lambda found: sorted(found, key=lambda row: json.dumps(row, sort_keys=True))
     tables = {table: ordered(rows(select_all(table))) for table in TABLES}
     # Rows with equal sort keys may come in any order.
     results = {word: ordered(rows(query)) for word, query in documented_queries(engine).items()}

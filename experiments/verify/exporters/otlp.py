@@ -7,6 +7,7 @@ Needs root. VictoriaMetrics is Debian's package victoria-metrics (1.92 or newer)
 sends through an OpenTelemetry Collector; collector.go is a minimal one.
 """
 import argparse
+import functools
 import json
 import pathlib
 import re
@@ -43,7 +44,7 @@ OWN = {"process.start_time": "process_start_time_seconds", "process.cpu.time": "
 def mapping():
     """Returns the mapping of the page: the name in `/metrics`, the name in OpenTelemetry, and the kind."""
     part = PAGE.read_text().split("<!-- mapping -->")[1].split("<!-- end -->")[0]
-    return re.findall(r"^\| `((?:vramscope|process)_\w+)` \| `([\w.]+)` \|.*\| ([\w, :-]+) \|$", part, re.M)
+    return re.findall(r"^\| `((?:vramscope|process)_\w+)` \| `([\w.]+)` \|.*\| ([\w, :-]+) \|$", part, re.MULTILINE)
 
 
 class Store:
@@ -54,10 +55,11 @@ class Store:
         targets = ", ".join(f'{{targets: ["127.0.0.1:{port}"], labels: {{node: "{name}"}}}}' for name, port in ports.items())
         scrape = directory / "scrape.yml"
         scrape.write_text(f"global: {{scrape_interval: 1s}}\nscrape_configs:\n- {{job_name: scraped, static_configs: [{targets}]}}\n")
-        self.log = open(directory / "store.log", "w")
-        self.child = subprocess.Popen(
-            [program, f"-storageDataPath={directory}/store", f"-httpListenAddr=127.0.0.1:{self.port}", "-search.latencyOffset=0s",
-             "-opentelemetry.usePrometheusNaming", f"-promscrape.config={scrape}"], stdout=self.log, stderr=self.log)
+        with open(directory / "store.log", "w") as log:
+            self.child = subprocess.Popen(
+                [program, f"-storageDataPath={directory}/store", f"-httpListenAddr=127.0.0.1:{self.port}",
+                 "-search.latencyOffset=0s", "-opentelemetry.usePrometheusNaming", f"-promscrape.config={scrape}"],
+                stdout=log, stderr=log)
         wait("the store", lambda: fetch(self.url("/health")))
 
     def url(self, path):
@@ -152,7 +154,7 @@ def main():
             for host in hosts:
                 for pid in pids[host.name]:
                     host.settle(pid)
-                wait("the sent metrics", lambda: stored(store, host, pids[host.name][1], "peak_bytes"))
+                wait("the sent metrics", functools.partial(stored, store, host, pids[host.name][1], "peak_bytes"))
                 compare_with_retries(store, host, [str(pid) for pid in pids[host.name]], checks)
             for host in hosts:
                 values = {pid: {ours: stored(store, host, pid, ours) for ours in VALUES} for pid in pids[host.name]}

@@ -33,7 +33,7 @@ class Pprof:
         unit = ["-unit=B"] if kind.endswith("space") else []
         text = self.run("-top", f"-sample_index={kind}", *unit, *SHOW_ALL, *more, source)
         total = int(re.search(r"Showing nodes accounting for (-?\d+)", text)[1])
-        rows = re.findall(r"^ *(-?\d+)B? +[-\d.]+%? +[-\d.]+% +-?\d+B? +[-\d.]+% ", text, re.M)
+        rows = re.findall(r"^ *(-?\d+)B? +[-\d.]+%? +[-\d.]+% +-?\d+B? +[-\d.]+% ", text, re.MULTILINE)
         return total, sum(int(row) for row in rows)
 
     def names(self, source):
@@ -52,7 +52,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
         pprof = Pprof(options.go, directory)
-        print("     " + subprocess.run([options.go, "version"], capture_output=True, text=True).stdout.strip())
+        print("     " + subprocess.run([options.go, "version"], capture_output=True, text=True, check=True).stdout.strip())
         files = directory / "profiles"
         host = Host("node-1", directory, options.vramscope, options.sim, f'[exporters.profiles]\ndir = "{files}"\ninterval = "1s"\n')
         try:
@@ -74,7 +74,7 @@ def main():
                     checks.equal(f"difference of last and first file, process {pid}, {kind}",
                                  pprof.total(kind, last, f"-tagfocus=pid={pid}", f"-diff_base={first}")[0], expected[kind])
             labels = pprof.run("-tags", last)
-            shown = {key for key in ("gpu", "uuid", "pid", "process", "kind") if re.search(rf"^ *{key}: Total", labels, re.M)}
+            shown = {key for key in ("gpu", "uuid", "pid", "process", "kind") if re.search(rf"^ *{key}: Total", labels, re.MULTILINE)}
             checks.equal("labels", sorted(shown), ["gpu", "kind", "pid", "process", "uuid"])
             whole = {frame["function"] for pid in pids for site in host.get(f"/api/v1/sites?pid={pid}")["sites"]
                      for frame in site["frames"] if frame.get("function")}

@@ -11,6 +11,7 @@ import argparse
 import collections
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -40,7 +41,7 @@ def compare(vramscope, program, out):
     theirs, ours = collections.Counter(), collections.Counter()
     for name, count in json.loads(counts.group(1)).items():
         theirs[normalized(name)] += count
-    last = json.loads(open(report).read().strip().split("\n")[-1])
+    last = json.loads(pathlib.Path(report).read_text().splitlines()[-1])
     names, unnamed = {}, 0
     for process in last["processes"]:
         for kernel in process["kernels"]:
@@ -70,7 +71,7 @@ def late(vramscope, out):
     subprocess.run([vramscope, "kernels", "--json", "--force", "-o", report, "-p", str(program.pid), "--duration", "4s"],
                    capture_output=True, check=False)
     program.kill()
-    process = json.loads(open(report).read().strip().split("\n")[-1])["processes"][0]
+    process = json.loads(pathlib.Path(report).read_text().splitlines()[-1])["processes"][0]
     named = sum(k["launches"] for k in process["kernels"] if not k.get("unnamed_reason"))
     print(f"\n## late attach: {process['launches_total']} launches seen, {named} with a name")
     for kernel in process["kernels"][:6]:

@@ -19,7 +19,7 @@ def trace(vramscope, out, name, command, extra=()):
     report = os.path.join(out, name + ".jsonl")
     run = subprocess.run(
         [vramscope, "trace", "--json", "--interval", "200ms", "--force", "-o", report, *extra, "--", *command],
-        capture_output=True, text=True, timeout=300)
+        capture_output=True, text=True, timeout=300, check=False)
     with open(report) as lines:
         reports = [json.loads(line) for line in lines]
     print(run.stderr.strip(), file=sys.stderr)

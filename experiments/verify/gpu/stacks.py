@@ -9,6 +9,7 @@ number of stacks that reach the first function of their thread, and the report.
 import argparse
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -45,11 +46,11 @@ def check(vramscope, program, out):
     while tracer.poll() is None:
         time.sleep(0.1)
         if first is None and os.path.exists(report):
-            for text in open(report):
+            for text in pathlib.Path(report).read_text().splitlines(keepends=True):
                 if text.endswith("\n") and any(site["frames"] for site in json.loads(text)["sites"]):
                     first = time.time() - began
     print(tracer.stderr.read())
-    last = json.loads(open(report).read().strip().split("\n")[-1])
+    last = json.loads(pathlib.Path(report).read_text().splitlines()[-1])
     sites = last["sites"]
     calls = sum(site["allocations_total"] for site in sites)
     complete_stacks = sum(site["allocations_total"] for site in sites if complete(site))

@@ -39,11 +39,11 @@ def main():
 
     # Quadratic: it searches all segments for each entry.
     lines = viz.trace(snapshot)
-    listed = sum(int(count) for count in re.findall(r"^(\d+) entries$", lines, re.M))
+    listed = sum(int(count) for count in re.findall(r"^(\d+) entries$", lines, re.MULTILINE))
     assert listed == entries, (listed, entries)
     print("trace: ok")
 
-    same = lambda text: text  # noqa: E731: the lines themselves instead of an SVG
+    same = lambda text: text  # the lines themselves instead of an SVG
     for name in ("segments", "memory"):
         lines = getattr(viz, name)(snapshot, format_flamegraph=same)
         assert folded_sum(lines) == reserved, name

@@ -1,17 +1,14 @@
 //! Copies and memsets.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::{
+use serde_json::Value;
+
+use crate::common::{
     CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries,
     oracle_of,
 };
-use serde_json::Value;
 
 /// The exported functions of a real driver.
 const REAL: &str = include_str!("../../../crates/capture/tests/fixtures/exports-580.159.04.txt");

@@ -1,16 +1,13 @@
 //! Modules, kernels and their launches.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::ffi::{CStr, c_char, c_int};
 
-use common::{
+use serde_json::{Value, json};
+
+use crate::common::{
     FILE_NOT_FOUND, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Library, NOT_FOUND,
     NOT_INITIALIZED, OK, OUT, entries, oracle_of,
 };
-use serde_json::{Value, json};
 
 /// A launch shape that every device can run.
 const VALID_SHAPE: [u64; 7] = [2, 1, 1, 64, 1, 1, 0];

@@ -1,8 +1,6 @@
 //! Device and host memory, and contexts.
 
-mod common;
-
-use common::{
+use crate::common::{
     ALREADY_REGISTERED, CONTEXT_DESTROYED, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, MIB,
     NOT_FOUND, NOT_INITIALIZED, NOT_REGISTERED, OK, OUT, OUT_OF_MEMORY, isolated, live, oracle_of,
 };

@@ -1,16 +1,8 @@
 //! CUDA objects: how they end, and how they are counted.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
-
-mod common;
-
-use common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries, oracle_of};
 use serde_json::Value;
+
+use crate::common::{INVALID_HANDLE, INVALID_VALUE, Library, OK, OUT, entries, oracle_of};
 
 /// Returns live, created, destroyed, released, peak.
 fn counts(oracle: &Value, kind: &str) -> [u64; 5] {

@@ -1,10 +1,8 @@
 //! Virtual memory management, arrays, and imported memory.
 
-mod common;
-
 use std::ffi::c_int;
 
-use common::{
+use crate::common::{
     INVALID_DEVICE, INVALID_VALUE, Library, MIB, NOT_SUPPORTED, OK, OUT, live, oracle_of,
 };
 

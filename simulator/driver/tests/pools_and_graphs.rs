@@ -1,10 +1,8 @@
 //! Stream-ordered memory, pools, and graphs that allocate.
 
-mod common;
-
 use std::ffi::c_int;
 
-use common::{
+use crate::common::{
     CAPTURE_UNSUPPORTED, INVALID_VALUE, Library, MIB, NOT_SUPPORTED, OK, OUT, OUT_OF_MEMORY, live,
     oracle_of,
 };

@@ -1,13 +1,11 @@
 //! The oracle of a process, however it ends; processes that share memory and devices.
 
-mod common;
-
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-use common::{
+use crate::common::{
     INVALID_CONTEXT, INVALID_VALUE, Library, MIB, NOT_INITIALIZED, OK, OUT, OUT_OF_MEMORY,
-    isolated, live, oracle_of,
+    full_name, isolated, live, oracle_of,
 };
 
 #[test]
@@ -110,7 +108,11 @@ fn ipc_memory_of_another_process_can_be_opened() {
         assert_eq!(open(cuda, handle, 1).0, INVALID_CONTEXT, "not in the same process");
         let text: Vec<String> = handle.iter().map(u8::to_string).collect();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["ipc_memory_of_another_process_can_be_opened", "--exact", "--nocapture"])
+            .args([
+                &full_name("ipc_memory_of_another_process_can_be_opened"),
+                "--exact",
+                "--nocapture",
+            ])
             .env("SIM_TEST_HANDLE", text.join(","))
             .status();
         assert!(child.unwrap().success());
@@ -148,7 +150,7 @@ fn processes_share_device_memory() {
         };
         assert_eq!(left(), 50);
         let other = Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture"])
+            .args([&full_name(test), "--exact", "--nocapture"])
             .env("SIM_TEST_OTHER", "1")
             .stdout(Stdio::null())
             .status();

@@ -3,9 +3,13 @@
 //! It reads the file that processes share (`SIM_STATE_FILE`; the driver's `shared_devices` module
 //! describes it). Without one, `SIM_DEVICES` and `SIM_MEMORY` define the devices, and they are
 //! unused.
+//!
+//! `SIM_NVML_FAULT` names a file: while it contains `code N`, every call fails with that result, and
+//! while it contains `delay N`, every call takes that many milliseconds.
 
 #![allow(non_snake_case, reason = "the names are NVML's")]
 
+mod fault;
 mod state;
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -236,6 +240,9 @@ macro_rules! exports {
         $(
             #[unsafe(no_mangle)]
             extern "C" fn $name($($arg: $ty),*) -> c_int {
+                if let Some(code) = fault::result() {
+                    return code;
+                }
                 $target($($arg),*).map_or_else(|code| code as c_int, |()| Code::Success as c_int)
             }
         )*

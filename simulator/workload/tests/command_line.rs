@@ -1,7 +1,5 @@
 //! Errors and help of the command line.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use std::process::{Command, Output};
 
 fn workload(arguments: &[&str]) -> Output {

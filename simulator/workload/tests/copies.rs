@@ -1,12 +1,8 @@
 //! The program `copies` against the oracle.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{TestEnv, list, number};
+use crate::common::{TestEnv, list, number};
 
 /// Calls and bytes of one iteration, by direction and mode. The sums are written out from the sizes
 /// in the program.

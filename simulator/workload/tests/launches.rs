@@ -1,15 +1,12 @@
 //! The programs that launch kernels against the oracle.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
-use common::{TestEnv, list, number};
 use serde_json::{Value, json};
+
+use crate::common::{TestEnv, list, number};
 
 const MATMUL: &str = "_ZN6linalg12matmul_tiledIfLi16ELi16EEEvPKT_S3_PS1_iii";
 const ADD: &str = "_Z10vector_addPKfS0_Pfi";

@@ -1,13 +1,10 @@
 //! The labels of `leaks --list` against the oracle.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{TestEnv, list, number};
 use serde_json::Value;
+
+use crate::common::{TestEnv, list, number};
 
 fn scenarios() -> Vec<Value> {
     let text = TestEnv::new().run(&["leaks", "--list"]);

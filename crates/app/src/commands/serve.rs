@@ -294,16 +294,16 @@ impl AgentEngine {
         Ok(())
     }
 
-    /// Logs why the agent exits, and publishes that it is not ready and, if capture failed, not
-    /// exact.
+    /// Publishes that the agent is not ready and, if capture failed, not exact, then logs why it
+    /// exits.
     fn fail(&mut self, error: &anyhow::Error, complete_until: Timestamp) {
+        self.has_failed = true;
+        self.capture_ended = self.capture_failed.then_some(complete_until);
+        self.publish();
         output::log(&format!(
             "error: {}; the agent exits, to be restarted",
             output::error_chain(error)
         ));
-        self.has_failed = true;
-        self.capture_ended = self.capture_failed.then_some(complete_until);
-        self.publish();
     }
 
     fn apply(&mut self, events: &[Event]) {

@@ -28,7 +28,7 @@ def rows(table):
         row["date"] = str(row["date"])
         if "labels" in row:
             row["labels"] = dict(row["labels"] or {})
-    ordered = lambda found: sorted(json.dumps(row, sort_keys=True) for row in found)  # noqa: E731
+    ordered = lambda found: sorted(json.dumps(row, sort_keys=True) for row in found)
     assert ordered(duck) == ordered(arrow), f"DuckDB and pyarrow do not agree on {table}"
     return duck
 

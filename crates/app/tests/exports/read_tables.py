@@ -71,7 +71,7 @@ def from_parquet(directory, recording):
 
 def normalized(row):
     """Returns a row in the same form for every format."""
-    number = lambda text: None if text in (None, "") else int(str(text), 0)  # noqa: E731
+    number = lambda text: None if text in (None, "") else int(str(text), 0)
     numbers = [number(row[column]) for column in ("pid", "address", "device", "bytes", "alloc_ns", "free_ns", "stream")]
     return numbers + [row[column] or None for column in ("kind", "address_type", "end_reason", "process", "site")]
 

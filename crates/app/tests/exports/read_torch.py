@@ -8,10 +8,11 @@ import pickletools
 import sys
 
 # Opcodes of snapshots that PyTorch itself wrote.
-USUAL = set(
-    "PROTO FRAME MARK EMPTY_DICT EMPTY_LIST SETITEMS APPEND APPENDS MEMOIZE BINGET LONG_BINGET SHORT_BINUNICODE "
-    "BINUNICODE BININT BININT1 BININT2 LONG1 BINFLOAT NEWTRUE NEWFALSE TUPLE2 STOP".split()
-)
+USUAL = {
+    "PROTO", "FRAME", "MARK", "EMPTY_DICT", "EMPTY_LIST", "SETITEMS", "APPEND", "APPENDS", "MEMOIZE", "BINGET", "LONG_BINGET",
+    "SHORT_BINUNICODE", "BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "NEWTRUE", "NEWFALSE", "TUPLE2",
+    "STOP",
+}
 STATES = ("active_allocated", "active_pending_free", "inactive")
 
 with open(sys.argv[1], "rb") as file:

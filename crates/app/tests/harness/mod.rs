@@ -1,7 +1,6 @@
 //! Runs the real binary on real processes and compares the result with the oracle of the simulated
 //! driver.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "fails as tests do")]
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(unreachable_pub, reason = "shared by all tests of the binary")]
 
 pub mod agent;
 pub mod contract;
@@ -15,6 +14,8 @@ pub use process::{ScopedProcess, Tracer, Workload, send_signal};
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -66,11 +67,46 @@ pub struct TestEnv {
     pub environment: Vec<(String, String)>,
 }
 
+/// The libraries that probes are attached to.
+const PROBED_LIBRARIES: [&str; 3] = ["libcuda.so.1", "libc10.so", "libc10_cuda.so"];
+
+/// Limits a tracer to the libraries in a directory.
+const ONLY_LIBRARIES_IN: &str = "VRAMSCOPE_TEST_LIBRARY_DIR";
+
 impl TestEnv {
+    /// Returns an environment with its own copy of the simulator: tracers do not see the processes of
+    /// tests that run at the same time, and probes of other tests do not slow its programs.
     pub fn new() -> Self {
-        Self::with_driver(simulator().join("libcuda.so.1"))
+        Self::with_copy_of(&simulator())
     }
 
+    /// Returns the same with the driver of a directory.
+    pub fn with_copy_of(simulator: &Path) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        // For programs of other users.
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let own = dir.path().join("sim");
+        std::fs::create_dir(&own).unwrap();
+        for entry in std::fs::read_dir(simulator).unwrap() {
+            let file = entry.unwrap().path();
+            let copy = own.join(file.file_name().unwrap());
+            if PROBED_LIBRARIES.iter().any(|name| file.ends_with(name)) {
+                std::fs::copy(&file, &copy).unwrap();
+            } else if file.is_file() {
+                std::os::unix::fs::symlink(&file, &copy).unwrap();
+            }
+        }
+        let only = (ONLY_LIBRARIES_IN.to_owned(), dir.path().to_str().unwrap().to_owned());
+        Self { driver: own.join("libcuda.so.1"), dir, environment: vec![only] }
+    }
+
+    /// Lets tracers see every driver of the host.
+    pub fn on_whole_host(mut self) -> Self {
+        self.environment.retain(|(name, _)| name != ONLY_LIBRARIES_IN);
+        self
+    }
+
+    /// Returns an environment with a driver of its own making, on the whole host.
     pub fn with_driver(driver: PathBuf) -> Self {
         Self { dir: tempfile::tempdir().unwrap(), driver, environment: Vec::new() }
     }
@@ -160,6 +196,8 @@ impl TestEnv {
     pub fn start(&self, verb: &str, arguments: &[&str]) -> Tracer {
         let mut command = Command::new(VRAMSCOPE);
         command.args([verb, "--json", "--interval", "100ms"]).args(arguments);
+        command
+            .envs(self.environment.iter().filter(|(name, _)| name == ONLY_LIBRARIES_IN).cloned());
         Tracer::start(&mut command)
     }
 

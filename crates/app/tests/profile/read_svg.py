@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 root = ElementTree.parse(sys.argv[1]).getroot()
 # Tags are prefixed with their namespace.

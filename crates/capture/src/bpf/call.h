@@ -5,7 +5,7 @@
 
 /* Counts a call that is not recorded. One that affects memory and also creates or destroys an
  * object counts twice: by its class and as an object. */
-static __noinline int count_lost_call(__u64 hook, __u64 bytes, int result)
+__noinline int count_lost_call(__u64 hook, __u64 bytes, int result)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	__u8 class;
@@ -147,8 +147,7 @@ static __always_inline struct inflight_call *inflight_pop(struct thread_state *t
 }
 
 static __always_inline void fill_call(struct vs_call *record, struct thread_state *thread,
-				      const struct inflight_call *call, int result,
-				      const struct stack_ref *ref, __u64 *out)
+				      const struct inflight_call *call, int result, __u64 *out)
 {
 	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
 
@@ -157,9 +156,9 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 	record->entered = call->entered;
 	for (int i = 0; i < VS_ARGS; i++)
 		record->args[i] = call->args[i];
-	record->flags = ref->flags;
-	record->stack = ref->stack;
-	record->python = ref->python;
+	record->flags = thread->ref.flags;
+	record->stack = thread->ref.stack;
+	record->python = thread->ref.python;
 	record->outs[0] = 0;
 	record->outs[1] = 0;
 	if (!result) {
@@ -179,8 +178,7 @@ static __always_inline void fill_call(struct vs_call *record, struct thread_stat
 
 /* Returns the first out value. */
 static __always_inline __u64 record_call(struct thread_state *thread,
-					 const struct inflight_call *call, int result,
-					 const struct stack_ref *ref)
+					 const struct inflight_call *call, int result)
 {
 	__u64 hook = call->hook & (VS_MAX_HOOKS - 1);
 	__u8 bytes = hooks[hook].descriptor_bytes;
@@ -195,7 +193,7 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 			__u64 from = argument(call, hooks[hook].descriptor_argument);
 
 			fill_head(&full->call.head, VS_CALL_DESCRIPTOR);
-			fill_call(&full->call, thread, call, result, ref, &out);
+			fill_call(&full->call, thread, call, result, &out);
 			__builtin_memset(full->descriptor, 0, sizeof(full->descriptor));
 			if (bytes > VS_DESCRIPTOR)
 				bytes = VS_DESCRIPTOR;
@@ -208,7 +206,7 @@ static __always_inline __u64 record_call(struct thread_state *thread,
 		record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 		if (record) {
 			fill_head(&record->head, VS_CALL);
-			fill_call(record, thread, call, result, ref, &out);
+			fill_call(record, thread, call, result, &out);
 			submit(record);
 			return out;
 		}
@@ -241,7 +239,7 @@ static __always_inline int activity_return(__u32 pid, const struct inflight_call
 	if (!bpf_map_lookup_elem(&processes, &pid))
 		announce_process(0);
 	if (action == VS_ACTION_COPY)
-		copy_return(call, hook);
+		copy_return(hook);
 	else
 		name_return(call, hook);
 	return 1;
@@ -281,17 +279,15 @@ static __noinline int call_return(struct pt_regs *ctx, __u64 hook)
 		return 0;
 	if (action == VS_ACTION_RECORD || action == VS_ACTION_CONTEXT_CREATE ||
 	    action == VS_ACTION_CONTEXT_DESTROY || action >= VS_ACTION_CAPTURE_BEGIN) {
-		graph_apply(pid, call, hook, result);
+		graph_apply(pid, call->args[0], hook, result);
 		announce_once(thread, pid);
 		announce_thread(thread);
-		struct stack_ref ref = {};
-		struct caller caller = {PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx)};
-
+		thread->ref = (struct stack_ref){};
 		if (stacks && effective_stack_mode() &&
 		    (hooks[hook].loss_class == VS_CLASS_ALLOCATE ||
 		     hooks[hook].flags & VS_WITH_STACK))
-			capture_stack(&caller, thread, &ref);
-		out = record_call(thread, call, result, &ref);
+			capture_stack(PT_REGS_IP(ctx), PT_REGS_SP(ctx), PT_REGS_FP(ctx));
+		out = record_call(thread, call, result);
 	} else if (!result &&
 		   (action == VS_ACTION_CONTEXT_GET || action == VS_ACTION_CONTEXT_DEVICE)) {
 		if (read_out(call, hook, 0, &out))

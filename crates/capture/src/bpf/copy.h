@@ -34,7 +34,7 @@ struct copy {
 	__u32 asynchronous;
 };
 
-static __noinline int count_lost_copies(__u32 pid, __u64 count)
+__noinline int count_lost_copies(__u32 pid, __u64 count)
 {
 	struct vs_lost *lost = lost_of(pid);
 
@@ -45,7 +45,7 @@ static __noinline int count_lost_copies(__u32 pid, __u64 count)
 }
 
 /* Bandwidth class, quarters of a log2 as in bandwidth_of() of the engine; 0 below 1 KiB/s. */
-static __always_inline __u32 bandwidth_class(__u64 bytes, __u64 nanos)
+__noinline __u32 bandwidth_class(__u64 bytes, __u64 nanos)
 {
 	__u64 rate, top;
 	__u32 octave = 0;
@@ -204,11 +204,20 @@ static __noinline int copy_batch(const struct inflight_call *call)
 	return 0;
 }
 
-static __always_inline void copy_return(const struct inflight_call *call, __u64 hook)
+/* Counts the copy of the call that returned last. */
+__noinline int copy_return(__u64 hook)
 {
-	__u8 measure = hooks[hook].measure;
-	__u8 factor = hooks[hook].size_factor;
+	struct thread_state *thread = thread_find();
+	const struct inflight_call *call;
 	struct copy copy = {};
+	__u8 measure, factor;
+
+	if (!thread)
+		return 0;
+	call = &thread->calls[thread->inflight & (VS_INFLIGHT - 1)];
+	hook &= VS_MAX_HOOKS - 1;
+	measure = hooks[hook].measure;
+	factor = hooks[hook].size_factor;
 
 	/* Captured into a graph: nothing is copied yet. */
 	if (hooks[hook].asynchronous) {
@@ -218,11 +227,11 @@ static __always_inline void copy_return(const struct inflight_call *call, __u64 
 		if (captured == MAYBE_CAPTURED)
 			count_lost_copies(pid, 1);
 		if (captured)
-			return;
+			return 0;
 	}
 	if (measure == VS_MEASURE_BATCH) {
 		copy_batch(call);
-		return;
+		return 0;
 	}
 	copy.nanos = bpf_ktime_get_ns() - call->entered;
 	copy.direction = hooks[hook].direction;
@@ -236,9 +245,10 @@ static __always_inline void copy_return(const struct inflight_call *call, __u64 
 	} else if (!copy_described(&copy, call->args[0], measure == VS_MEASURE_3D,
 				   copy.direction == VS_PEER)) {
 		count_lost_copies(bpf_get_current_pid_tgid() >> 32, 1);
-		return;
+		return 0;
 	}
 	copy_add(&copy);
+	return 0;
 }
 
 #endif

@@ -72,7 +72,7 @@ static __always_inline void add_lost(struct vs_lost *lost, __u32 class, __u64 by
 }
 
 /* User space reads the losses when the counter has changed, so the counter is updated last. */
-static __noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
+__noinline int count_lost(__u32 pid, __u32 class, __u64 bytes, int result)
 {
 	struct vs_lost *lost = lost_of(pid);
 
@@ -111,7 +111,7 @@ static __always_inline void emit_lifecycle(__u16 kind, __s32 result)
 /* Announces the process with its first call. If the record does not fit, the next call tries again.
  * A process that ends before is found by its entry in lost_records. Returns 1 if it was announced.
  */
-static __noinline int announce_process(bool always)
+__noinline int announce_process(bool always)
 {
 	struct task_struct___x *task = (void *)bpf_get_current_task();
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;

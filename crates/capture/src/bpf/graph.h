@@ -135,21 +135,24 @@ static __noinline int captures_drop(__u32 pid)
 	return 0;
 }
 
-static __always_inline void graph_apply(__u32 pid, const struct inflight_call *call, __u64 hook,
-					int result)
+/* `stream` is the first argument of the call. */
+__noinline int graph_apply(__u32 pid, __u64 stream, __u64 hook, int result)
 {
-	__u8 action = hooks[hook].action, flags = hooks[hook].flags;
 	struct vs_graph_state *state;
+	__u8 action, flags;
 
+	hook &= VS_MAX_HOOKS - 1;
+	action = hooks[hook].action;
+	flags = hooks[hook].flags;
 	if (action == VS_ACTION_CAPTURE_END) {
 		if (capture_ended(result))
-			capture_end(pid, call->args[0]);
+			capture_end(pid, stream);
 	} else if (result) {
-		return;
+		return 0;
 	} else if (action == VS_ACTION_CAPTURE_BEGIN) {
-		capture_begin(pid, call->args[0]);
+		capture_begin(pid, stream);
 	} else if (action == VS_ACTION_STREAM_DESTROY) {
-		capture_end(pid, call->args[0]);
+		capture_end(pid, stream);
 	} else if (flags & VS_ENDS_CONTEXT) {
 		captures_drop(pid);
 	} else if (action == VS_ACTION_GRAPH_NODE) {
@@ -161,6 +164,7 @@ static __always_inline void graph_apply(__u32 pid, const struct inflight_call *c
 		if (state && state->captures)
 			state->memory = 1;
 	}
+	return 0;
 }
 
 /* A thread exits. Captures on its default streams end with it; others continue. */

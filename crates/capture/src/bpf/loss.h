@@ -32,7 +32,7 @@ static __always_inline __u64 shrunk(__u64 size, __u32 by)
 
 /* Returns the size of the array that a descriptor in user memory describes; an upper bound if the
  * descriptor cannot be read. */
-static __noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
+__noinline __u64 array_bytes(__u64 from, __u8 measure, __u32 levels)
 {
 	struct array_shape shape = {};
 	__u64 bytes, sum = 0;

@@ -6,13 +6,6 @@
 #ifndef VS_PYTHON_H
 #define VS_PYTHON_H
 
-/* Reference from a call to its stack. */
-struct stack_ref {
-	__u64 stack;
-	__u64 python;
-	__u32 flags; /* enum vs_call_flag */
-};
-
 /* Ring for stacks. Separate from `records`, so that no call is lost if it is full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -390,15 +390,21 @@ static __always_inline int capture_stack_copy(const struct caller *caller,
 	return send_copy(caller, ref->stack, hijacked);
 }
 
-static __noinline int capture_stack(const struct caller *caller, struct thread_state *thread,
-				    struct stack_ref *ref)
+/* Captures the stack of the current call and stores the reference in the thread's state. */
+__noinline int capture_stack(__u64 ip, __u64 sp, __u64 bp)
 {
+	struct caller caller = {ip, sp, bp};
+	struct thread_state *thread = thread_find();
+	struct stack_ref *ref;
 	int lost;
 
+	if (!thread)
+		return 0;
+	ref = &thread->ref;
 	if (stacks == VS_STACKS_COPY && effective_stack_mode() == VS_STACKS_COPY)
-		lost = capture_stack_copy(caller, thread, ref);
+		lost = capture_stack_copy(&caller, thread, ref);
 	else
-		lost = capture_fp_stack(caller, ref);
+		lost = capture_fp_stack(&caller, ref);
 
 	if (lost) {
 		ref->stack = 0;

@@ -160,6 +160,13 @@ struct inflight_call {
  * an offset can be bounded by a mask. */
 #define VS_WORDS 16
 
+/* Reference from a call to its stack. */
+struct stack_ref {
+	__u64 stack;
+	__u64 python;
+	__u32 flags; /* enum vs_call_flag */
+};
+
 struct thread_state {
 	struct inflight_call calls[VS_INFLIGHT];
 	__u32 inflight;
@@ -175,6 +182,7 @@ struct thread_state {
 	/* Buffer for frames and code objects of Python. Not on the stack: before Linux 6.13 a chain
 	 * of functions of a probe has 512 bytes of stack in total. */
 	__u64 words[VS_WORDS];
+	struct stack_ref ref;	     /* result of capture_stack() */
 	__u64 contexts[VS_CONTEXTS]; /* ring: level n is at n modulo the size */
 };
 

@@ -26,23 +26,6 @@ static __noinline int count_lost_tensor(void)
 	return 0;
 }
 
-/* Reads the caller's registers at the entry of a function, before it changes any of them. */
-static __always_inline void fill_caller(struct pt_regs *ctx, struct caller *caller)
-{
-	caller->ip = read_user_u64(PT_REGS_SP(ctx));
-	caller->sp = PT_REGS_SP(ctx) + 8;
-	caller->bp = PT_REGS_FP(ctx);
-}
-
-static __noinline int capture_tensor_stack(struct pt_regs *ctx, struct thread_state *thread,
-					   struct stack_ref *ref)
-{
-	struct caller caller;
-
-	fill_caller(ctx, &caller);
-	return capture_stack(&caller, thread, ref);
-}
-
 /* Arguments of either probed function. */
 struct tensor_call {
 	__u64 address;
@@ -72,7 +55,6 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 call_kind)
 {
 	__u32 pid = bpf_get_current_pid_tgid() >> 32;
 	bool oom = call_kind == VS_TENSOR_OOM;
-	struct stack_ref ref = {};
 	struct thread_state *thread;
 	struct vs_tensor *record;
 	struct tensor_call call;
@@ -88,9 +70,11 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 call_kind)
 	if (!thread->ready)
 		thread_setup(thread);
 	announce_once(thread, pid);
+	thread->ref = (struct stack_ref){};
+	/* At the entry of a function the registers are still those of the caller. */
 	if (tensors == VS_TENSORS_FULL && stacks && effective_stack_mode() &&
 	    (oom || (__s64)call.bytes > 0))
-		capture_tensor_stack(ctx, thread, &ref);
+		capture_stack(read_user_u64(PT_REGS_SP(ctx)), PT_REGS_SP(ctx) + 8, PT_REGS_FP(ctx));
 	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 	if (!record)
 		return count_lost_tensor();
@@ -100,10 +84,10 @@ static __noinline int tensor_enter(struct pt_regs *ctx, __u64 call_kind)
 	record->bytes = call.bytes;
 	record->allocated = call.allocated;
 	record->reserved = call.reserved;
-	record->stack = ref.stack;
-	record->python = ref.python;
+	record->stack = thread->ref.stack;
+	record->python = thread->ref.python;
 	record->device = call.device >> 8 & 0x7f;
-	record->flags = ref.flags;
+	record->flags = thread->ref.flags;
 	submit(record);
 	return 0;
 }

@@ -5,6 +5,9 @@
  *
  * Rules: no per-CPU scratch memory (uprobe programs can be preempted), every failed reserve is
  * counted by class and process, records are written in full, stack usage stays small.
+ *
+ * Functions that are not static take only numbers: the verifier checks them once, while it checks a
+ * static function again for every path that leads to a call.
  */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>

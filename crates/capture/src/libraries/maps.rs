@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use engine::model::ids::Pid;
 
-use super::{TorchLibrary, is_driver_name};
+use super::{TorchLibrary, is_driver_name, is_ignored};
 
 /// A driver library mapped by a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,7 +105,7 @@ fn parse(pid: Pid, line: &[u8], is_wanted: fn(&Path) -> bool) -> Option<DriverMa
     let (device, inode) = (field()?, field()?.parse().ok()?);
     let begin = rest.iter().position(|&b| b != b' ')?;
     let path = Path::new(OsStr::from_bytes(&rest[begin..]));
-    is_wanted(path).then(|| DriverMapping {
+    (is_wanted(path) && !is_ignored(path)).then(|| DriverMapping {
         pid,
         path: path.to_owned(),
         device_inode: (device.to_owned(), inode),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::model::ids::Pid;
 use perf_event_open_sys as perf;
 
-use super::{TorchLibrary, is_driver_name};
+use super::{TorchLibrary, is_driver_name, is_ignored};
 
 /// Data pages of each CPU's buffer: a few hundred mappings between two polls.
 const PERF_BUFFER_PAGES: usize = 16;
@@ -104,10 +104,10 @@ fn inspect(record: &[u8], batch: &mut MmapBatch) {
             };
             let u64_at = |at| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
             let pid = Pid(u32_at(8));
-            if is_driver_name(path) {
+            if is_driver_name(path) && !is_ignored(path) {
                 batch.pids.push(pid);
             }
-            if TorchLibrary::of(path).is_some() {
+            if TorchLibrary::of(path).is_some() && !is_ignored(path) {
                 batch.torch.push(pid);
             }
             // Skips anonymous memory and mappings of the kernel, such as the vDSO.

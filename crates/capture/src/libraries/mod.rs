@@ -12,9 +12,10 @@ pub use driver_library::{DriverLibrary, DriverLibraryError, FileIdentity, Probed
 pub use maps::{DriverMapping, TorchMappings, all_processes, scan_all, scan_process, scan_torch};
 pub use mmap_watch::{MmapEvent, MmapWatcher};
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// Directories where drivers are installed. The cache of `ldconfig` is not read: a static binary
 /// would have to support every version of its format.
@@ -37,6 +38,14 @@ pub fn is_driver_name(path: &Path) -> bool {
     let Some(rest) = name.strip_prefix(b"libcuda.so") else { return false };
     let rest = rest.strip_suffix(b" (deleted)").unwrap_or(rest);
     rest.is_empty() || rest.starts_with(b".")
+}
+
+/// Returns whether a library is not to be traced. Tests that run at the same time each have their own
+/// copy of the simulated driver, and set `VRAMSCOPE_TEST_LIBRARY_DIR` to ignore the copies of others.
+fn is_ignored(path: &Path) -> bool {
+    static ONLY_IN: LazyLock<Option<OsString>> =
+        LazyLock::new(|| std::env::var_os("VRAMSCOPE_TEST_LIBRARY_DIR"));
+    ONLY_IN.as_ref().is_some_and(|dir| !path.starts_with(dir))
 }
 
 /// Returns the installed drivers, whether in use or not.

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::feed::changes;
 use super::naive;
-use super::random::{CASES, config};
+use crate::random::{CASES, config};
 
 /// Returns the band of a change, computed without the engine.
 fn band(by: GroupBy, change: &AllocationChange) -> Band {

@@ -9,8 +9,8 @@ use engine::verdict::{Evidence, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::random::{CASES, config, many, runner, seed};
 use super::scenario::{Dice, Scenario, every};
+use crate::random::{CASES, config, many, runner, seed};
 
 /// A point in time and the live bytes after it.
 struct Event {

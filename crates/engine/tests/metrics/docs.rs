@@ -67,7 +67,7 @@ fn page() -> String {
          starts. Unknown values have no sample: driver-reported usage if the driver cannot be queried, fragmentation \
          if tensors are not tracked.\n\n\
          This page is generated from the metric catalog: `VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test \
-         metrics`.\n\n\
+         integration metrics`.\n\n\
          ## Labels\n\n\
          | label | description |\n|---|---|\n\
          | `gpu`, `uuid` | GPU index and UUID; both empty if unknown |\n\
@@ -124,6 +124,6 @@ fn metrics_page_is_up_to_date() {
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == page,
-        "docs/reference/metrics.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test metrics"
+        "docs/reference/metrics.md is stale: VRAMSCOPE_UPDATE=1 cargo test -p vramscope-engine --test integration metrics"
     );
 }

@@ -1,6 +1,6 @@
 //! The seed of a run of random tests.
 //!
-//! A random test runs with every seed that failed before and with a fresh one. Each test binary
+//! A random test runs with every seed that failed before and with a fresh one. Each test process
 //! prints the fresh seed, even if all tests pass. `VRAMSCOPE_SEED=N` runs only that seed.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 

@@ -1,5 +1,4 @@
 //! A sink that collects everything, and checks the guarantees of every reader.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

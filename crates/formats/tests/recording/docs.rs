@@ -55,6 +55,6 @@ fn documented_tables_are_up_to_date() {
     assert!(
         found == page,
         "docs/reference/recording-format.md is stale: \
-         VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test recording"
+         VRAMSCOPE_UPDATE=1 cargo test -p vramscope-formats --test integration recording"
     );
 }

@@ -14,7 +14,8 @@ use proptest::prelude::any;
 use proptest::proptest;
 use proptest::strategy::{Strategy, ValueTree};
 
-use super::{events, random, read, record};
+use super::{events, read, record};
+use crate::random;
 
 fn some_recording() -> Vec<u8> {
     let mut runner = random::runner();

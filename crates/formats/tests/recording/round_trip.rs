@@ -14,7 +14,8 @@ use proptest::prelude::Strategy;
 use proptest::strategy::ValueTree;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 
-use super::{HEADER_ROWS, events, function, header, random, read, reader, record};
+use super::{HEADER_ROWS, events, function, header, read, reader, record};
+use crate::random;
 
 proptest! {
     #![proptest_config(random::config(64))]

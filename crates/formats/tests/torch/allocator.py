@@ -10,7 +10,7 @@ LARGE_SEGMENT, MIN_LARGE, ROUND_LARGE = 20 << 20, 10 << 20, 2 << 20
 
 
 class Block:
-    __slots__ = ("addr", "size", "requested", "state", "prev", "next", "segment", "frames")
+    __slots__ = ("addr", "frames", "next", "prev", "requested", "segment", "size", "state")
 
     def __init__(self, addr, size, segment):
         self.addr, self.size, self.segment = addr, size, segment

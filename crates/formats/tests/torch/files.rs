@@ -8,7 +8,7 @@ use engine::model::stack::{Frame, Language};
 use formats::import::{SourceFormat, torch};
 use serde_json::Value;
 
-use crate::checking_sink::{CheckingSink, file};
+use super::checking_sink::{CheckingSink, file};
 
 fn read(name: &str) -> (CheckingSink, u64) {
     let mut sink = CheckingSink::default();

@@ -6,7 +6,7 @@ use std::path::Path;
 use formats::import::{ImportError, torch};
 use proptest::prelude::*;
 
-use crate::checking_sink::{CheckingSink, file};
+use super::checking_sink::{CheckingSink, file};
 use crate::random;
 
 fn read(bytes: &[u8]) -> (Result<u64, ImportError>, CheckingSink) {

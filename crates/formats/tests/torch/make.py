@@ -11,6 +11,7 @@ import os
 import pickle
 import random
 import struct
+import typing
 
 from allocator import Allocator
 
@@ -129,7 +130,7 @@ class OneByOne(pickle._Pickler):
             self.save(value)
             self.write(b"s")
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: typing.ClassVar = dict(pickle._Pickler.dispatch)
 
 
 def plain_files():

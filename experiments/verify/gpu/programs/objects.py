@@ -94,7 +94,7 @@ OWNED_BY_CONTEXT = {"stream", "event", "module", "texture", "surface", "linker"}
 
 
 def rounds(factory, count, tally, in_context):
-    for kind in DESTROY:
+    for kind, destroy in DESTROY.items():
         # Contexts are expensive.
         number = min(count, 6) if "context" in kind else count
         try:
@@ -106,7 +106,7 @@ def rounds(factory, count, tally, in_context):
                     released = in_context and kind in OWNED_BY_CONTEXT
                     counts[3 if released else 0] += 1
                 else:
-                    call(DESTROY[kind], handle)
+                    call(destroy, handle)
                     counts[2] += 1
         except CallFailed as error:
             print(f"skipped: {kind}: {error}", file=sys.stderr)

@@ -1,11 +1,9 @@
 //! Shared code of the tests: the library as a program loads it, and a separate process for each
 //! test.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
-
 use std::ffi::{CString, c_int, c_void};
-use std::path::PathBuf;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -53,10 +51,22 @@ unsafe impl Sync for Library {}
 impl Library {
     /// Loads the library like a program.
     pub(crate) fn load() -> Self {
-        let path = CString::new(library_path().to_str().unwrap()).unwrap();
+        Self::load_from(&library_path())
+    }
+
+    /// Loads a copy with another name, in which no tracer on this host looks for functions.
+    pub(crate) fn load_unprobed() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("copy.so");
+        std::fs::copy(library_path(), &copy).unwrap();
+        Self::load_from(&copy)
+    }
+
+    fn load_from(path: &Path) -> Self {
+        let name = CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: the path is a string with its zero byte.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-        assert!(!handle.is_null(), "cannot load {}", library_path().display());
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "cannot load {}", path.display());
         Self(handle)
     }
 
@@ -204,8 +214,16 @@ pub(crate) fn entries<'a>(
     all.filter(|entry| fields.iter().all(|(name, value)| entry[*name] == *value)).collect()
 }
 
+/// Returns the full name of a test of the calling file, which is its module.
+#[track_caller]
+pub(crate) fn full_name(test: &str) -> String {
+    let file = Path::new(Location::caller().file());
+    format!("{}::{test}", file.file_stem().unwrap().to_str().unwrap())
+}
+
 /// Runs the body of a test in its own process and environment, and returns how that ended. In that
 /// process it does not return.
+#[track_caller]
 pub(crate) fn isolated(
     test: &str,
     environment: &[(&str, &str)],
@@ -217,7 +235,7 @@ pub(crate) fn isolated(
     }
     let dir = tempfile::tempdir().unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
+        .args([&full_name(test), "--exact", "--nocapture"])
         .env("SIM_TEST_CHILD", "1")
         .env("SIM_ORACLE_DIR", dir.path())
         .envs(environment.iter().copied())
@@ -227,6 +245,7 @@ pub(crate) fn isolated(
 }
 
 /// Like [`isolated`], for a body that must succeed; returns its oracle.
+#[track_caller]
 pub(crate) fn oracle_of(
     test: &str,
     environment: &[(&str, &str)],

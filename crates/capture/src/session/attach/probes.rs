@@ -1,6 +1,7 @@
 //! Attaches the BPF programs to functions of a library.
 
 use std::path::Path;
+use std::thread;
 
 use engine::model::ids::Pid;
 use libbpf_rs::{Link, UprobeMultiOpts, UprobeOpts};
@@ -18,9 +19,29 @@ pub(crate) struct ProbePoint {
 
 /// Attached probes; dropping it detaches them.
 pub(crate) struct AttachedProbes {
-    _links: Vec<Link>,
+    links: Vec<Link>,
     // Without attach cookies each function has its own programs.
     _programs: Vec<LoadedObject>,
+}
+
+/// Number of threads that detach single links, and of links that are not worth a thread.
+const DETACH_THREADS: usize = 32;
+const FEW_LINKS: usize = 4;
+
+impl Drop for AttachedProbes {
+    /// Detaches many links from several threads: each one waits for a grace period of the kernel,
+    /// and those of different threads overlap.
+    fn drop(&mut self) {
+        let per_thread = self.links.len().div_ceil(DETACH_THREADS).max(FEW_LINKS);
+        thread::scope(|scope| {
+            while self.links.len() > per_thread {
+                let part = self.links.split_off(self.links.len() - per_thread);
+                // Without a thread they are detached here.
+                let _ = thread::Builder::new().spawn_scoped(scope, move || drop(part));
+            }
+            self.links.clear();
+        });
+    }
 }
 
 /// The pid argument that means every process.
@@ -43,7 +64,7 @@ pub(crate) fn attach(
         cause: error.into(),
     };
     let (enter, leave) = programs(attach_mode, probe_set);
-    let mut attachment = AttachedProbes { _links: Vec::new(), _programs: Vec::new() };
+    let mut attachment = AttachedProbes { links: Vec::new(), _programs: Vec::new() };
     if points.is_empty() {
         return Ok(attachment);
     }
@@ -62,19 +83,19 @@ pub(crate) fn attach(
                     .program(program)?
                     .attach_uprobe_multi_with_opts(pid, file, "", options)
                     .map_err(failed)?;
-                attachment._links.push(link);
+                attachment.links.push(link);
             }
         }
         AttachMode::Single => {
             for point in points {
-                attachment._links.extend(pair(loaded, file, *point, probe_set, &failed)?);
+                attachment.links.extend(pair(loaded, file, *point, probe_set, &failed)?);
             }
         }
         AttachMode::SingleNoCookie => {
             for point in points {
                 let programs = loaded.for_hook(point.cookie as usize, probe_set)?;
                 let point = ProbePoint { cookie: 0, ..*point };
-                attachment._links.extend(pair(&programs, file, point, probe_set, &failed)?);
+                attachment.links.extend(pair(&programs, file, point, probe_set, &failed)?);
                 attachment._programs.push(programs);
             }
         }

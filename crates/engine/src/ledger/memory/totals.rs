@@ -232,10 +232,11 @@ impl Totals {
     }
 
     /// Called when all device memory of the process is known to have been on this device: its peak
-    /// is that of the process, if no other device had any.
+    /// is that of the process, if no other device had any and none is unplaced.
     pub(in crate::ledger) fn attribute_peak_to(&mut self, device: DeviceId) {
         let is_only = |on: &DeviceTotal| on.device.is_none() || on.device == Some(device);
-        if !self.devices.is_empty() && self.devices.iter().all(is_only) {
+        let is_placed = self.unplaced() == ByteSum::default();
+        if is_placed && !self.devices.is_empty() && self.devices.iter().all(is_only) {
             let (peak, bounds) = (self.peak, self.bounds.clone());
             let on = self.device(Some(device));
             (on.peak, on.bounds) = (peak, bounds);

@@ -67,7 +67,9 @@ impl Process {
     /// All device memory has been on this device: its peak is that of the process.
     pub(super) fn merge_peak(&mut self, device: DeviceId) {
         let only = |on: &Option<DeviceId>| on.is_none_or(|on| on == device);
-        if !self.device_peaks.is_empty() && self.device_peaks.keys().all(only) {
+        let is_placed =
+            !self.live.iter().any(|live| live.device.is_none() && live.device_bytes() > 0);
+        if is_placed && !self.device_peaks.is_empty() && self.device_peaks.keys().all(only) {
             self.device_peaks.insert(Some(device), self.peak.0);
         }
     }

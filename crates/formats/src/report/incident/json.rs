@@ -1,6 +1,7 @@
 //! Incidents as JSON.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use engine::model::holder::Holder;
@@ -244,11 +245,11 @@ impl IncidentJson {
 
 /// Reads the object of an incident directory. Fields that another version did not write are empty.
 pub fn read(path: &Path) -> io::Result<IncidentJson> {
-    let length = std::fs::metadata(path)?.len();
-    if length > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("file too large ({length} bytes)")));
+    let mut text = Vec::new();
+    let length = File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
+    if length as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("file larger than {MAX_FILE_BYTES} bytes")));
     }
-    let text = std::fs::read(path)?;
     let object: IncidentJson = serde_json::from_slice(&text)?;
     if object.version == 0 {
         return Err(io::Error::other("no version field: not an incident.json"));

@@ -4,8 +4,9 @@
 /** Maximum number of corners of all shapes together. */
 const CORNERS = 1500000;
 
-/** Stacks the allocations; returns null if that takes too many corners. */
+/** Stacks the allocations; returns whether that takes few enough corners. @param {Life[]} lives */
 function layOut(lives) {
+  /** @type {[number, number, Life][]} */
   const changes = [];
   for (const life of lives) {
     changes.push([life.began, 1, life]);
@@ -13,8 +14,8 @@ function layOut(lives) {
   }
   // At the same time, ends come first, but no end before its own start.
   changes.sort((one, other) => one[0] - other[0] || (one[2].began === one[2].ended || other[2].began === other[2].ended ? other[1] - one[1] : one[1] - other[1]));
+  /** @type {Life[]} */
   const stack = [];
-  const sums = { times: [], sizes: [] };
   let [height, corners] = [0, 0];
   for (const [time, begins, life] of changes) {
     if (begins) {
@@ -38,38 +39,39 @@ function layOut(lives) {
           corners++;
         }
       }
-      if (corners > CORNERS) return null;
+      if (corners > CORNERS) return false;
     }
-    sums.times.push(time);
-    sums.sizes.push(height);
   }
-  return sums;
+  return true;
 }
 
 const livesView = {
-  lives: null,
-  sums: null,
+  /** @type {Life[] | null} */
+  all: null,
 
   /** Lays out the largest allocations that can be drawn; fewer if they have too many corners. */
-  ready() {
-    if (this.lives) return;
+  lives() {
+    if (this.all) return this.all;
     const biggest = [...livesOf()].sort((one, other) => other.bytes - one.bytes);
+    let lives = biggest;
     for (let count = biggest.length; ; count = Math.floor(count / 2)) {
-      this.lives = biggest.slice(0, count).sort((one, other) => one.began - other.began);
-      this.sums = layOut(this.lives);
-      if (this.sums || count === 0) break;
+      lives = biggest.slice(0, count).sort((one, other) => one.began - other.began);
+      if (layOut(lives) || count === 0) break;
     }
-    const rest = data.allocations.total - this.lives.length;
-    const drawn = some(this.lives.length, "allocation");
+    this.all = lives;
+    const rest = data.allocations.total - lives.length;
+    const drawn = some(lives.length, "allocation");
     byId("lives-note").textContent = rest > 0 ? `The largest: ${drawn}. The other ${countText(rest)} are the gray band on top.` : `${drawn}, all drawn, largest first.`;
+    return lives;
   },
 
   top() {
     return timeline.top.call({ lines: () => [] });
   },
 
+  /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view */
   draw(context, view) {
-    this.ready();
+    const lives = this.lives();
     const series = seriesOf("kind");
     const rows = visibleRows(series, state.from, state.to, Math.floor(view.inner));
     if (rows.length === 0) return;
@@ -82,7 +84,7 @@ const livesView = {
     context.fillStyle = bandColor(0, true);
     context.fill();
     const border = themed("panel");
-    for (const life of this.lives) {
+    for (const life of lives) {
       if (life.began > state.to || (life.ended ?? Infinity) < state.from) continue;
       this.shape(context, view, life, border);
     }
@@ -90,6 +92,7 @@ const livesView = {
     timeline.peak(context, view);
   },
 
+  /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view @param {Life} life @param {string} border */
   shape(context, view, life, border) {
     const until = life.ended ?? data.span[1];
     const high = view.y(0) - view.y(life.bytes);
@@ -115,9 +118,9 @@ const livesView = {
     }
   },
 
+  /** @param {number} time @param {number} size */
   find(time, size) {
-    this.ready();
-    for (const life of this.lives) {
+    for (const life of this.lives()) {
       if (life.began > time || (life.ended ?? Infinity) <= time) continue;
       const offset = life.offsets[Math.max(0, after(life.times, time) - 1)];
       if (size >= offset && size < offset + life.bytes) return life;
@@ -125,6 +128,7 @@ const livesView = {
     return null;
   },
 
+  /** @param {number} time @param {number} size */
   at(time, size) {
     const life = this.find(time, size);
     const lines = [tipLine(timeText(time, (state.to - state.from) / 2000))];
@@ -140,9 +144,9 @@ const livesView = {
     return { lines, pick: () => change({ life, site: 0, band: null, block: null }) };
   },
 
+  /** @param {number} time */
   describe(time) {
-    this.ready();
-    const live = this.lives.filter((life) => life.began <= time && (life.ended ?? Infinity) > time);
+    const live = this.lives().filter((life) => life.began <= time && (life.ended ?? Infinity) > time);
     if (live.length === 0) return { text: `${timeText(time)}: none` };
     const best = live.reduce((one, other) => (other.bytes > one.bytes ? other : one));
     const text = `${timeText(time)}: ${some(live.length, "allocation")}; the biggest ${sizeText(best.bytes)}, ${siteText(best.site)}`;
@@ -151,7 +155,7 @@ const livesView = {
 };
 
 function livesTable() {
-  const holder = byId("lives-table");
+  const holder = /** @type {HTMLDetailsElement} */ (byId("lives-table"));
   if (!holder.open) return;
   const seen = livesOf().filter((life) => life.began <= state.to && (life.ended ?? Infinity) >= state.from);
   seen.sort((one, other) => other.bytes - one.bytes);
@@ -159,10 +163,11 @@ function livesTable() {
     el("td", { class: "n" }, sizeText(life.bytes)), el("td", {}, timeText(life.began)), el("td", {}, life.ended === null ? "live" : timeText(life.ended)), el("td", {}, life.kind),
     el("td", {}, el("button", { type: "button", class: "site", onclick: () => change({ life, site: 0, band: null, block: null }) }, siteText(life.site)))));
   const head = ["size", "began", "ended", "kind", "site"].map((name, index) => el("th", { class: index === 0 ? "n" : "" }, name));
-  holder.querySelector("div").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));
+  holder.querySelector("div")?.replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));
 }
 
-let livesCanvas = null;
+/** @type {TimeCanvas} */
+let livesCanvas;
 
 function startLives() {
   livesCanvas = new TimeCanvas(byId("lives-stage"), "Allocations over time, each as high as its size. Plus and minus zoom, arrows move, Shift and arrows move a cursor, Enter picks. A table follows.", livesView);

@@ -1,6 +1,12 @@
 // Helpers of the report: elements that contain text and never markup, and the state that its parts share.
 
-/** Creates an element. Children are elements or text; text is never parsed as markup. */
+/**
+ * Creates an element. Children are elements or text; text is never parsed as markup.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Record<string, any>} props
+ * @param {...Child} children
+ */
 function el(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -12,13 +18,20 @@ function el(tag, props = {}, ...children) {
     else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  for (const child of children) {
+    if (child !== null && child !== undefined) node.append(typeof child === "number" ? String(child) : child);
+  }
   return node;
 }
 
-const byId = (id) => document.getElementById(id);
+/** Returns an element of the page. @param {string} id */
+function byId(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`no element ${id}`);
+  return found;
+}
 
-/** State that the parts of the report share. */
+/** State that the parts of the report share. @type {State} */
 const state = {
   from: 0, // the visible time range, in nanoseconds since the start of the file
   to: 1,
@@ -28,20 +41,25 @@ const state = {
   site: 0, // the selected site, 0 for none
   band: null, // the selected band of the timeline
   life: null, // the selected allocation
+  block: null, // the selected block of a segment
   search: "",
   clock: false,
+  theme: "",
 };
 
+/** @type {{ names: string[], then: () => void }[]} */
 const listeners = [];
 
-/** Calls `then` whenever one of the named fields of `state` changes. */
+/** Calls `then` whenever one of the named fields of `state` changes. @param {string} names @param {() => void} then */
 function watch(names, then) {
   listeners.push({ names: names.split(" "), then });
 }
 
-/** Changes `state` and calls each affected listener once. */
+/** Changes `state` and calls each affected listener once. @param {Partial<State>} changes */
 function change(changes) {
-  const changed = Object.keys(changes).filter((name) => state[name] !== changes[name]);
+  const names = /** @type {(keyof State)[]} */ (Object.keys(changes));
+  /** @type {string[]} */
+  const changed = names.filter((name) => state[name] !== changes[name]);
   Object.assign(state, changes);
   if (changed.length === 0) return;
   for (const { names, then } of listeners) {
@@ -49,9 +67,10 @@ function change(changes) {
   }
 }
 
+/** @param {number} value @param {number} low @param {number} high */
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
-/** Returns the first index of a sorted list whose value is greater than `value`. */
+/** Returns the first index of a sorted list whose value is greater than `value`. @param {ArrayLike<number>} list @param {number} value */
 function after(list, value) {
   let low = 0;
   let high = list.length;
@@ -63,7 +82,7 @@ function after(list, value) {
   return low;
 }
 
-/** Announces a text to screen readers. */
+/** Announces a text to screen readers. @param {string} text */
 function announce(text) {
   byId("spoken").textContent = text;
 }

@@ -11,37 +11,45 @@ const PALETTE = {
 
 const isDark = () => document.documentElement.dataset.theme === "dark";
 
-/** Returns the color of a band; the rest is gray. */
+/** Returns the color of a band; the rest is gray. @param {number} index */
 function bandColor(index, isRest = false) {
   if (isRest) return isDark() ? "#566074" : "#b4bac6";
   const palette = isDark() ? PALETTE.dark : PALETTE.light;
   return palette[index % palette.length];
 }
 
-/** Returns the color of a site: by its rank by size, so that it is the same everywhere. */
+/** Returns the color of a site: by its rank by size, so that it is the same everywhere. @param {number} site */
 function siteColor(site) {
   if (!data.site_order) data.site_order = new Map(data.sites.rows.map((row, index) => [row[0], index]));
   const index = data.site_order.get(site);
   return index === undefined ? bandColor(0, true) : bandColor(index);
 }
 
+/** @param {string} name */
 const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 
-/** Sets the canvas to the screen's resolution, and clears it. */
+/** @param {HTMLCanvasElement} canvas */
+function contextOf(canvas) {
+  const context = canvas.getContext("2d");
+  if (!context) throw new Error("no canvas");
+  return context;
+}
+
+/** Sets the canvas to the screen's resolution, and clears it. @param {HTMLCanvasElement} canvas @param {number} width @param {number} height */
 function prepare(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
   const [wide, high] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
   if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
-  const context = canvas.getContext("2d");
+  const context = contextOf(canvas);
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, width, height);
   context.font = FONT;
   return context;
 }
 
-/** Shows the tooltip near a point of the window. */
+/** Shows the tooltip near a point of the window. @param {number} x @param {number} y @param {...Node} content */
 function showTip(x, y, ...content) {
   const tip = byId("tip");
   tip.replaceChildren(...content);
@@ -55,16 +63,19 @@ function hideTip() {
   byId("tip").hidden = true;
 }
 
+/** @param {string} color */
 const swatch = (color, line = false) => el("span", { class: line ? "swatch line" : "swatch", style: { background: color } });
 
+/** @param {...Child} content */
 const tipLine = (...content) => el("div", {}, ...content);
 
-/** Returns the time range of the file, at least 1 µs. */
+/** Returns the time range of the file, at least 1 µs. @returns {[number, number]} */
 function wholeTime() {
   const [from, to] = data.span;
   return [from, Math.max(to, from + 1000)];
 }
 
+/** @param {number} from @param {number} to */
 function zoomTo(from, to) {
   const [first, last] = wholeTime();
   const span = clamp(to - from, 100, last - first);
@@ -72,12 +83,13 @@ function zoomTo(from, to) {
   change({ from: begin, to: begin + span });
 }
 
-/** Zooms by a factor around a time. */
+/** Zooms by a factor around a time. @param {number} factor */
 function zoomBy(factor, around = (state.from + state.to) / 2) {
   const span = (state.to - state.from) * factor;
   zoomTo(around - ((around - state.from) / (state.to - state.from)) * span, around + ((state.to - around) / (state.to - state.from)) * span);
 }
 
+/** @param {number} part */
 function panBy(part) {
   const by = (state.to - state.from) * part;
   zoomTo(state.from + by, state.to + by);
@@ -89,6 +101,7 @@ function panBy(part) {
  * pointer, and `describe(time)` returns `{text, pick}` for screen readers.
  */
 class TimeCanvas {
+  /** @param {HTMLElement} stage @param {string} label @param {Painter} painter */
   constructor(stage, label, painter) {
     this.stage = stage;
     this.painter = painter;
@@ -97,6 +110,8 @@ class TimeCanvas {
     stage.append(this.canvas, this.cursor);
     this.pad = { left: 66, right: 12, top: 18, bottom: 26 };
     this.pending = false;
+    this.maxSize = 1;
+    this.cursorTime = -1;
     this.listen();
     new ResizeObserver(() => this.redraw()).observe(stage);
   }
@@ -104,9 +119,13 @@ class TimeCanvas {
   get width() { return this.stage.clientWidth; }
   get height() { return this.stage.clientHeight; }
   get inner() { return Math.max(1, this.width - this.pad.left - this.pad.right); }
+  /** @param {number} time */
   x(time) { return this.pad.left + ((time - state.from) / (state.to - state.from)) * this.inner; }
+  /** @param {number} x */
   time(x) { return state.from + ((x - this.pad.left) / this.inner) * (state.to - state.from); }
+  /** @param {number} size */
   y(size) { return this.pad.top + (1 - size / this.maxSize) * (this.height - this.pad.top - this.pad.bottom); }
+  /** @param {number} y */
   size(y) { return (1 - (y - this.pad.top) / (this.height - this.pad.top - this.pad.bottom)) * this.maxSize; }
 
   /** Paints with the next frame of the screen, at most once per frame. */
@@ -133,6 +152,7 @@ class TimeCanvas {
     context.restore();
   }
 
+  /** @param {CanvasRenderingContext2D} context */
   axes(context) {
     const bottom = this.height - this.pad.bottom;
     [context.strokeStyle, context.fillStyle, context.lineWidth] = [themed("grid"), themed("dim"), 1];
@@ -161,7 +181,7 @@ class TimeCanvas {
     }
   }
 
-  /** Draws the cursor at a time, or the selected time range; nothing for null. */
+  /** Draws the cursor at a time, or the selected time range; nothing for null. @param {number | null} time @param {number | null} until */
   point(time, until = null) {
     const context = prepare(this.cursor, this.width, this.height);
     if (time === null) return;
@@ -181,12 +201,15 @@ class TimeCanvas {
     context.stroke();
   }
 
+  /** @param {number} x @param {number} y */
   isInside(x, y) {
     return x >= this.pad.left && x <= this.width - this.pad.right && y <= this.height - this.pad.bottom;
   }
 
   listen() {
+    /** @type {{ x: number, last: number, pans: boolean } | null} */
     let drag = null;
+    /** @param {MouseEvent} event */
     const position = (event) => {
       const box = this.canvas.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
@@ -234,6 +257,7 @@ class TimeCanvas {
     this.canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** @param {number} x @param {number} y @param {MouseEvent} event */
   hover(x, y, event) {
     if (!this.isInside(x, y)) {
       hideTip();
@@ -247,9 +271,10 @@ class TimeCanvas {
     else hideTip();
   }
 
-  /** Shift and arrows move a cursor that is announced; Enter picks the largest item at it. */
+  /** Shift and arrows move a cursor that is announced; Enter picks the largest item at it. @param {KeyboardEvent} event */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    /** @type {Record<string, () => void>} */
     const keys = {
       "+": () => zoomBy(0.5), "=": () => zoomBy(0.5), "-": () => zoomBy(2), "_": () => zoomBy(2), "0": () => zoomTo(...wholeTime()),
       ArrowLeft: () => panBy(-0.2), ArrowRight: () => panBy(0.2), ArrowUp: () => zoomBy(0.5), ArrowDown: () => zoomBy(2),
@@ -257,6 +282,7 @@ class TimeCanvas {
       End: () => zoomTo(wholeTime()[1] - (state.to - state.from), wholeTime()[1]),
       Escape: () => change({ site: 0, band: null, life: null }),
     };
+    /** @type {Record<string, number>} */
     const moves = { ArrowLeft: -1, ArrowRight: 1 };
     if (event.shiftKey && moves[event.key]) this.walk(moves[event.key]);
     else if (event.key === "Enter") this.walk(0, true);
@@ -265,6 +291,7 @@ class TimeCanvas {
     event.preventDefault();
   }
 
+  /** @param {number} by */
   walk(by, picks = false) {
     const span = state.to - state.from;
     const now = this.cursorTime >= state.from && this.cursorTime <= state.to ? this.cursorTime : (state.from + state.to) / 2;

@@ -1,6 +1,7 @@
 // The data of the report: a JSON object, and blocks of numbers with seven bits per byte.
 
 class Numbers {
+  /** @param {Uint8Array} bytes @param {Part} part */
   constructor(bytes, [begin, length]) {
     this.bytes = bytes.subarray(begin, begin + length);
     this.view = new DataView(this.bytes.buffer, this.bytes.byteOffset, this.bytes.length);
@@ -31,6 +32,7 @@ class Numbers {
   }
 }
 
+/** @param {string} text @returns {Uint8Array<ArrayBuffer>} */
 function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const binary = atob(text);
@@ -40,11 +42,11 @@ function fromBase64(text) {
 }
 
 /** All data of the report; filled by `load`. */
-const data = {};
+const data = /** @type {ReportData} */ ({});
 
 async function load() {
   const holder = byId("data");
-  const packed = fromBase64(holder.textContent);
+  const packed = fromBase64(holder.textContent ?? "");
   holder.remove();
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const raw = new Uint8Array(await new Response(stream).arrayBuffer());
@@ -60,6 +62,7 @@ async function load() {
 /** Returns the stacks by number, from 1: a label, and frames with a flag for library frames. */
 function readStacks() {
   const numbers = new Numbers(data.bytes, data.stacks.part);
+  /** @type {(Stack | null)[]} */
   const list = [null];
   for (let i = 0; i < data.stacks.count; i++) {
     const label = data.texts[numbers.next()];
@@ -71,7 +74,7 @@ function readStacks() {
   return list;
 }
 
-/** Decodes a line: times and sizes. */
+/** Decodes a line: times and sizes. @param {Line} line */
 function readLine({ first, count, part }) {
   const numbers = new Numbers(data.bytes, part);
   const times = new Float64Array(count);
@@ -84,9 +87,9 @@ function readLine({ first, count, part }) {
   return { times, sizes };
 }
 
-/** Returns bands over time, decoded on first use. `values` is row-major: all bands of a row together. */
+/** Returns bands over time, decoded on first use. `values` is row-major: all bands of a row together. @param {string} by */
 function seriesOf(by) {
-  const series = data.series_by.get(by);
+  const series = /** @type {Bands} */ (data.series_by.get(by));
   if (series.times) return series;
   const numbers = new Numbers(data.bytes, series.part);
   const [rows, width] = [series.rows, series.bands.length];
@@ -118,6 +121,7 @@ function livesOf() {
   if (data.lives) return data.lives;
   const { count, first, part } = data.allocations;
   const numbers = new Numbers(data.bytes, part);
+  /** @type {Life[]} */
   const list = [];
   let at = first;
   for (let i = 0; i < count; i++) {
@@ -135,6 +139,8 @@ function livesOf() {
       kind: data.kind_names[numbers.next()],
       site: numbers.next(),
       address: numbers.whole(),
+      times: [],
+      offsets: [],
     });
   }
   data.lives = list;

@@ -1,7 +1,7 @@
 // Bands with more rows than pixels: painted pixel by pixel, so that the cost does not depend on the number of
 // rows. Each column is solid up to its lowest total, and light from there to its highest.
 
-/** Returns the rows with the highest and lowest total of each column; a column without rows repeats the previous one. */
+/** Returns the rows with the highest and lowest total of each column; a column without rows repeats the previous one. @param {Bands} series @param {number} from @param {number} to @param {number} columns */
 function columnRows(series, from, to, columns) {
   const [high, low] = [new Int32Array(columns).fill(-1), new Int32Array(columns).fill(-1)];
   const first = after(series.times, from);
@@ -21,23 +21,23 @@ function columnRows(series, from, to, columns) {
   return { high, low };
 }
 
-/** Returns a color as the four bytes of a pixel. */
+/** Returns a color as the four bytes of a pixel. @param {string} color @param {number} alpha */
 function pixelOf(color, alpha) {
+  /** @param {number} at */
   const part = (at) => parseInt(color.slice(at, at + 2), 16);
   const bytes = new Uint8ClampedArray([part(1), part(3), part(5), Math.round(alpha * 255)]);
   return new Uint32Array(bytes.buffer)[0];
 }
 
-let denseCanvas = null;
+const denseCanvas = document.createElement("canvas");
 
-/** Paints the bands of a view. */
+/** Paints the bands of a view. @param {CanvasRenderingContext2D} context @param {TimeCanvas} view @param {Bands} series @param {number | null} chosen */
 function paintDense(context, view, series, chosen) {
   const scale = window.devicePixelRatio || 1;
   const columns = Math.max(1, Math.floor(view.inner * scale));
   const rows = Math.max(1, Math.floor((view.height - view.pad.top - view.pad.bottom) * scale));
-  denseCanvas = denseCanvas || document.createElement("canvas");
   [denseCanvas.width, denseCanvas.height] = [columns, rows];
-  const target = denseCanvas.getContext("2d");
+  const target = contextOf(denseCanvas);
   const image = target.createImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   const { high, low } = columnRows(series, state.from, state.to, columns);

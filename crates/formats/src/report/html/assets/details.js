@@ -1,5 +1,6 @@
 // The details panel: the selected item with its complete call stack.
 
+/** @param {[string, Child][]} rows */
 function facts(rows) {
   const list = el("dl");
   for (const [name, value] of rows) {
@@ -8,7 +9,7 @@ function facts(rows) {
   return list;
 }
 
-/** Returns a call stack, innermost frame first; library frames are dim. */
+/** Returns a call stack, innermost frame first; library frames are dim. @param {number} site */
 function stackList(site) {
   const stack = data.stack_list[site];
   if (!stack) return el("p", { class: "empty" }, "No call stack.");
@@ -23,6 +24,7 @@ function stackList(site) {
   return list;
 }
 
+/** @param {string} text */
 function heading(text) {
   return el("h2", {}, text);
 }
@@ -31,6 +33,7 @@ function clearButton() {
   return el("button", { type: "button", class: "link", onclick: () => change({ site: 0, band: null, life: null }) }, "Clear selection");
 }
 
+/** @param {Life} life */
 function lifeDetails(life) {
   const age = life.ended === null ? data.span[1] - life.began : life.ended - life.began;
   return [
@@ -52,7 +55,7 @@ function lifeDetails(life) {
   ];
 }
 
-/** Returns the first allocations of a list as buttons. */
+/** Returns the first allocations of a list as buttons. @param {Life[]} lives */
 function lifeButtons(lives) {
   const list = el("ul", { class: "plain" });
   for (const life of lives.slice(0, 12)) {
@@ -62,9 +65,11 @@ function lifeButtons(lives) {
   return list;
 }
 
+/** @param {number} site */
 function siteDetails(site) {
   const row = data.site_rows.get(site);
   const lives = livesOf().filter((life) => life.site === site).sort((one, other) => other.bytes - one.bytes);
+  /** @type {HTMLElement[]} */
   const content = [heading("Site"), el("p", { class: "name" }, siteText(site))];
   if (row) {
     const [, [left, leftCount, began, beganCount, then, thenCount], freed, peak, peakAt] = row;
@@ -82,16 +87,19 @@ function siteDetails(site) {
   return content;
 }
 
+/** @param {NonNullable<State["band"]>} chosen */
 function bandDetails({ by, index, name, time }) {
   const series = seriesOf(by);
   const row = Math.max(0, after(series.times, time) - 1);
   const bytes = series.values[row * series.bands.length + index];
   const band = series.bands[index];
+  /** @type {Record<string, (life: Life) => boolean>} */
   const tests = {
     kind: (life) => life.kind === band.name, process: (life) => life.pid === band.pid, device: (life) => life.device === (band.device ?? -1), site: () => false,
   };
   const lives = band.rest ? [] : livesOf().filter((life) => tests[by](life) && life.began <= time && (life.ended ?? Infinity) > time);
   lives.sort((one, other) => other.bytes - one.bytes);
+  /** @type {HTMLElement[]} */
   const content = [
     heading(`Band, by ${by}`),
     el("p", { class: "name" }, swatch(bandColor(index, !!band.rest)), " ", name),
@@ -110,6 +118,7 @@ function bandDetails({ by, index, name, time }) {
 
 /** Returns the memory at the peak by site, shown while nothing is selected. */
 function peakDetails() {
+  /** @type {HTMLElement[]} */
   const content = [heading("At the peak"), el("p", {}, `${sizeText(data.peak.bytes)} of ${data.memory}, at ${fullTimeText(data.peak.ns)}`)];
   const rows = data.sites.rows.filter((row) => row[1][4] > 0).sort((one, other) => other[1][4] - one[1][4]);
   const list = el("ul", { class: "plain", id: "at-peak" });
@@ -136,6 +145,7 @@ function startDetails() {
   show();
 }
 
+/** @param {number} site */
 function pickSite(site) {
   change({ site, band: null, life: null, block: null, by: site ? "site" : state.by });
 }

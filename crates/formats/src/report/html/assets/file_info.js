@@ -1,11 +1,13 @@
 // The cards at the top, and the tab with facts about the file and about this report.
 
+/** @param {string} label @param {string} value @param {string} note */
 function card(label, value, note, status = "") {
   return el("div", { class: `card ${status}` }, el("div", { class: "what" }, label), el("div", { class: "figure" }, value), el("div", { class: "more" }, note));
 }
 
 function startCards() {
   const [bytes, count] = data.never_freed;
+  /** @param {"allocations" | "frees" | "released"} field */
   const sum = (field) => data.processes.reduce((all, process) => all + process[field], 0);
   const live = data.processes.reduce((all, process) => all + process.live[0], 0);
   const torch = data.source === "torch";
@@ -24,6 +26,7 @@ function startCards() {
   }
 }
 
+/** @param {string} id @param {[string, number?][]} columns @param {Child[][]} rows */
 function simpleTable(id, columns, rows) {
   const head = columns.map(([name, numeric]) => el("th", { class: numeric ? "n" : "" }, name));
   const body = rows.map((row) => el("tr", {}, ...row.map((cell, index) => el("td", { class: columns[index][1] ? "n" : "" }, cell))));
@@ -38,6 +41,7 @@ function startFacts() {
     data.processes.map((process) => [processText(process.pid), deviceText(process.device), sizeText(process.peak_bytes), process.peak_bytes ? timeText(process.peak_ns) : "", sizeText(process.never_freed[0]),
       countText(process.allocations), countText(process.frees), countText(process.released), process.kinds.map(([kind, bytes]) => `${kind} ${sizeText(bytes)}`).join(", ")])));
   holder.append(el("h2", {}, "Devices"));
+  /** @type {Map<number | null, ReportData["devices"][0]>} */
   const known = new Map(data.devices.map((device) => [device.device, device]));
   holder.append(simpleTable("devices", [["device"], ["name"], ["memory", 1], ["peak", 1], ["at", 1]], data.peaks.map((peak) => {
     const device = known.get(peak.device);

@@ -1,14 +1,27 @@
 // An icicle graph: callers above callees, as wide as their memory.
 
 const LEVEL = 19;
+/** @type {[string, number, number][]} */
 const MEASURES = [["at the peak", 4, 5], ["never freed", 0, 1], ["allocated", 2, 3]];
 
-const flame = { measure: 0, folds: false, root: null, zoom: null, picked: null };
+const flame = {
+  measure: 0,
+  folds: false,
+  root: flameRoot(),
+  zoom: flameRoot(),
+  /** @type {FlameNode | null} */
+  picked: null,
+};
+
+/** @returns {FlameNode} */
+function flameRoot() {
+  return { name: "all", where: "", foreign: false, size: 0, count: 0, children: new Map(), parent: null, depth: 0, site: 0 };
+}
 
 /** Returns the tree of all sites. Frames with the same name and file are merged. */
 function flameTree() {
   const [, bytesAt, countAt] = MEASURES[flame.measure];
-  const root = { name: "all", where: "", size: 0, count: 0, children: new Map(), parent: null, depth: 0, site: 0 };
+  const root = flameRoot();
   for (const [site, sums] of data.sites.rows) {
     const [size, count] = [sums[bytesAt], sums[countAt]];
     if (size === 0) continue;
@@ -36,9 +49,12 @@ function flameTree() {
 }
 
 class FlameCanvas {
+  /** @param {HTMLElement} holder */
   constructor(holder) {
     this.canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": "Flame graph. Down goes to the biggest callee, up to the caller, left and right to the neighbors; Enter zooms, Escape shows all." });
     this.box = el("div", { class: "flame" }, this.canvas);
+    /** @type {FlameBox[]} */
+    this.boxes = [];
     holder.append(this.box);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", hideTip);
@@ -57,10 +73,12 @@ class FlameCanvas {
     requestAnimationFrame(() => this.paint());
   }
 
-  /** Lays out the callers of the zoomed node, then its subtree. */
+  /** Lays out the callers of the zoomed node, then its subtree. @param {number} width */
   layOut(width) {
+    /** @type {FlameBox[]} */
     const boxes = [];
     for (let node = flame.zoom.parent; node; node = node.parent) boxes.push({ node, x: 0, wide: width, above: true });
+    /** @param {FlameNode} node @param {number} x @param {number} wide */
     const place = (node, x, wide) => {
       boxes.push({ node, x, wide });
       const children = [...node.children.values()].sort((one, other) => other.size - one.size);
@@ -77,7 +95,7 @@ class FlameCanvas {
 
   paint() {
     const width = this.box.clientWidth;
-    if (width === 0 || !flame.root) return;
+    if (width === 0) return;
     this.boxes = this.layOut(width);
     const height = Math.min(6000, (Math.max(...this.boxes.map(({ node }) => node.depth)) + 1) * LEVEL + 2);
     this.canvas.style.height = `${height}px`;
@@ -108,7 +126,7 @@ class FlameCanvas {
     context.fillStyle = panel;
   }
 
-  /** Returns a warm color by name for the program, gray for libraries. */
+  /** Returns a warm color by name for the program, gray for libraries. @param {FlameNode} node */
   color(node) {
     if (node.depth === 0) return themed("grid");
     let hash = 7;
@@ -117,13 +135,15 @@ class FlameCanvas {
     return `hsl(${22 + (hash % 30)} ${70 + (hash % 15)}% ${isDark() ? 58 + (hash % 8) : 68 + (hash % 8)}%)`;
   }
 
+  /** @param {MouseEvent} event */
   find(event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const hit = (this.boxes || []).find(({ node, x: left, wide }) => Math.floor(y / LEVEL) === node.depth && x >= left && x < left + wide);
+    const hit = this.boxes.find(({ node, x: left, wide }) => Math.floor(y / LEVEL) === node.depth && x >= left && x < left + wide);
     return hit ? hit.node : null;
   }
 
+  /** @param {MouseEvent} event */
   hover(event) {
     const node = this.find(event);
     if (!node) return hideTip();
@@ -133,6 +153,7 @@ class FlameCanvas {
     return showTip(event.clientX, event.clientY, ...lines);
   }
 
+  /** @param {FlameNode | null} node */
   click(node) {
     if (!node) return;
     flame.zoom = flame.zoom === node && node.parent ? node.parent : node;
@@ -141,10 +162,13 @@ class FlameCanvas {
     this.redraw();
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const now = flame.picked || flame.zoom;
     const siblings = now.parent ? [...now.parent.children.values()].sort((one, other) => other.size - one.size) : [now];
+    /** @param {number} by */
     const sibling = (by) => siblings[clamp(siblings.indexOf(now) + by, 0, siblings.length - 1)];
+    /** @type {Record<string, () => FlameNode>} */
     const moves = {
       ArrowUp: () => now.parent || now,
       ArrowDown: () => [...now.children.values()].sort((one, other) => other.size - one.size)[0] || now,
@@ -162,7 +186,8 @@ class FlameCanvas {
   }
 }
 
-let flameCanvas = null;
+/** @type {FlameCanvas} */
+let flameCanvas;
 
 function startFlame() {
   const holder = byId("view-flame");
@@ -184,6 +209,7 @@ function startFlame() {
   flameCanvas.rebuild();
 }
 
+/** @param {number} index */
 function measureFlame(index) {
   flame.measure = index;
   [...byId("flame-measures").children].forEach((button, at) => button.setAttribute("aria-checked", String(at === index)));

@@ -2,6 +2,7 @@
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
+/** @param {number} bytes */
 function sizeText(bytes) {
   const size = Math.abs(bytes);
   if (size < 1024) return `${Math.round(bytes)} B`;
@@ -11,14 +12,16 @@ function sizeText(bytes) {
   return `${(bytes / 1024 ** unit).toFixed(2)} ${UNITS[unit]}`;
 }
 
+/** @param {number} count */
 const countText = (count) => Math.round(count).toLocaleString("en");
 
+/** @param {number} part @param {number} whole */
 const shareText = (part, whole) => `${((whole ? part / whole : 0) * 100).toFixed(1)} %`;
 
-/** Returns a count with its noun: `1 allocation`, `2 allocations`. */
+/** Returns a count with its noun: `1 allocation`, `2 allocations`. @param {number} count @param {string} thing */
 const some = (count, thing) => `${countText(count)} ${thing}${count === 1 ? "" : "s"}`;
 
-/** Formats a duration in a suitable unit. */
+/** Formats a duration in a suitable unit. @param {number} nanos */
 function spanText(nanos) {
   const size = Math.abs(nanos);
   if (size < 1e3) return `${Math.round(nanos)} ns`;
@@ -29,7 +32,7 @@ function spanText(nanos) {
   return `${(nanos / 3600e9).toFixed(2)} h`;
 }
 
-/** Formats a time: seconds since the start of the file, or the time of day in UTC. */
+/** Formats a time: seconds since the start of the file, or the time of day in UTC. @param {number} nanos */
 function timeText(nanos, step = 1e5) {
   const digits = clamp(Math.ceil(-Math.log10(Math.max(step, 1) / 1e9)), 0, 9);
   if (state.clock && data.utc_ms !== null) {
@@ -41,7 +44,7 @@ function timeText(nanos, step = 1e5) {
   return `${(nanos / 1e9).toFixed(digits)} s`;
 }
 
-/** Formats a time with all digits, for details. */
+/** Formats a time with all digits, for details. @param {number} nanos */
 function fullTimeText(nanos) {
   const since = `${(nanos / 1e9).toFixed(6)} s`;
   if (data.utc_ms === null) return since;
@@ -49,8 +52,10 @@ function fullTimeText(nanos) {
   return Number.isNaN(date.getTime()) ? since : `${since} (${date.toISOString()})`;
 }
 
+/** @param {number | null} device */
 const deviceText = (device) => (device === null || device < 0 ? "gpu_?" : `gpu_${device}`);
 
+/** @param {number} pid */
 function processText(pid) {
   const known = data.processes.find((process) => process.pid === pid);
   if (known && known.name) return `${pid} ${known.name}`;
@@ -58,21 +63,24 @@ function processText(pid) {
   return pid === 0 ? "unknown" : String(pid);
 }
 
+/** @param {number} site */
 function siteText(site) {
   const stack = data.stack_list[site];
   return stack ? stack.label : "(no call stack)";
 }
 
-/** Returns the texts of a frame, and whether it is a library frame. */
+/** Returns the texts of a frame, and whether it is a library frame. @param {number} marked */
 function frameOf(marked) {
   const [name, file, line, module] = data.frames[Math.floor(marked / 2)];
+  /** @param {number | null} index */
   const text = (index) => (index === null ? "" : data.texts[index]);
+  /** @param {string} path */
   const base = (path) => path.slice(path.lastIndexOf("/") + 1) || path;
   const where = file !== null ? text(file) + (line ? `:${line}` : "") : base(text(module));
   return { name: text(name), where, module: text(module), foreign: marked % 2 === 1 };
 }
 
-/** Returns all text of a stack in lower case, for searches. */
+/** Returns all text of a stack in lower case, for searches. @param {number} site */
 function searchText(site) {
   const stack = data.stack_list[site];
   if (!stack) return "(no call stack)";
@@ -83,13 +91,15 @@ function searchText(site) {
   return stack.search;
 }
 
+/** @param {number} site */
 const isFound = (site) => state.search === "" || searchText(site).includes(state.search);
 
+/** @type {Record<string, string>} */
 const SOURCES = { recording: "recording of vramscope", nsys: "export of Nsight Systems", torch: "memory snapshot of PyTorch", sanitizer: "leak report of compute-sanitizer" };
 
 const ENDS = ["", "freed", "freed: its address was allocated again", "released with its context or module", "never freed: its process ended"];
 
-/** Returns the ticks of a size axis: round in binary units. */
+/** Returns the ticks of a size axis: round in binary units. @param {number} maxSize @param {number} wanted */
 function sizeSteps(maxSize, wanted) {
   const rough = Math.max(maxSize, 1) / Math.max(wanted, 1);
   let step = 2 ** Math.ceil(Math.log2(rough));
@@ -100,7 +110,7 @@ function sizeSteps(maxSize, wanted) {
   return list;
 }
 
-/** Formats a size tick, without trailing zeros. */
+/** Formats a size tick, without trailing zeros. @param {number} bytes */
 function axisText(bytes) {
   if (bytes === 0) return "0";
   let unit = 0;
@@ -108,7 +118,7 @@ function axisText(bytes) {
   return `${Number((bytes / 1024 ** unit).toFixed(2))} ${UNITS[unit]}`;
 }
 
-/** Returns the ticks of a time axis: 1, 2 or 5 times a power of ten, or parts of minutes and hours. */
+/** Returns the ticks of a time axis: 1, 2 or 5 times a power of ten, or parts of minutes and hours. @param {number} from @param {number} to @param {number} wanted */
 function timeSteps(from, to, wanted) {
   const rough = (to - from) / Math.max(wanted, 1);
   const long = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];

@@ -1,8 +1,11 @@
 // Memory that was never freed, and sites that grow.
 
+/** @type {[keyof ReportData["leaks"], string | null][]} */
 const LEAKS = [["counted", null], ["managed", "Managed memory"], ["host", "Pinned and registered host memory"]];
 
+/** @param {number} whole @param {boolean} isHost @returns {Column<Leak>[]} */
 function leakColumns(whole, isHost) {
+  /** @param {Leak} row */
   const where = (row) => (isHost && row.device === null ? "host" : deviceText(row.device));
   return [
     { name: "bytes", numeric: true, first: true, value: (row) => row.bytes, show: (row) => sizeCell(row.bytes, whole) },
@@ -22,6 +25,7 @@ function startLeaks() {
   const summary = count === 0 ? `All ${data.memory} was freed.` : `${sizeText(bytes)} of ${data.memory} ${data.never_freed_phrase} (${some(count, "allocation")}).`;
   const statics = fixed > 0 ? ` ${sizeText(fixed)} of it is static variables (freed with their module).` : "";
   holder.append(el("p", {}, summary + statics));
+  /** @type {[Table<Leak>, Leak[]][]} */
   const tables = [];
   for (const [name, title] of LEAKS) {
     const { rows, total, sum } = data.leaks[name];
@@ -37,11 +41,13 @@ function startLeaks() {
   fill();
 }
 
+/** @type {Record<string, string>} */
 const VERDICTS = { leak: "leak", plateau: "plateau", cache: "cache", ramp_up: "ramp-up", burst: "burst", periodic: "periodic", not_enough_data: "not enough data" };
 
 function startGrowing() {
   const holder = byId("view-growing");
   const { enough, suspects, others, anomalies } = data.growing;
+  /** @type {Column<Verdict>[]} */
   const siteColumns = [
     { name: "live", numeric: true, value: (row) => row.live[0], show: (row) => sizeText(row.live[0]) },
     { name: "count", numeric: true, value: (row) => row.live[1], show: (row) => countText(row.live[1]) },
@@ -51,7 +57,9 @@ function startGrowing() {
     { name: "process", value: (row) => row.pid, show: (row) => processText(row.pid) },
     { name: "site", value: (row) => siteText(row.site), show: (row) => siteCell(row.site) },
   ];
+  /** @type {[Table<any>, (Verdict | Anomaly)[]][]} */
   const tables = [];
+  /** @template {Verdict | Anomaly} Row @param {Row[]} rows @param {string} id @param {string} caption @param {Column<Row>[]} columns */
   const list = (rows, id, caption, columns) => {
     if (rows.length === 0) return;
     const table = new Table(holder, columns, { id, caption, pick: (row) => pickSite(row.site), isPicked: (row) => state.site !== 0 && row.site === state.site });

@@ -1,12 +1,12 @@
 // Starts the report.
 
-/** Creates a row of tabs with arrow-key support. `field` of the state names the visible one. */
+/** Creates a row of tabs with arrow-key support. `field` of the state names the visible one. @param {HTMLElement} holder @param {"chart" | "list"} field @param {[string, string][]} names */
 function tabs(holder, field, names) {
   const buttons = names.map(([name, text]) => el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, onclick: () => change({ [field]: name }) }, text));
   holder.append(...buttons);
   holder.addEventListener("keydown", (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by) return;
+    const by = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+    if (by === 0) return;
     event.preventDefault();
     const next = (names.findIndex(([name]) => name === state[field]) + by + names.length) % names.length;
     change({ [field]: names[next][0] });
@@ -24,7 +24,7 @@ function tabs(holder, field, names) {
 
 function startTheme() {
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const select = byId("theme");
+  const select = /** @type {HTMLSelectElement} */ (byId("theme"));
   const apply = () => {
     const dark = select.value === "dark" || (select.value === "auto" && system.matches);
     document.documentElement.dataset.theme = dark ? "dark" : "light";
@@ -50,6 +50,7 @@ function startZoom() {
     const span = (wholeTime()[1] - wholeTime()[0]) / 20;
     zoomTo(data.peak.ns - span / 2, data.peak.ns + span / 2);
   };
+  /** @param {string} text @param {string} label @param {() => void} onclick */
   const button = (text, label, onclick) => el("button", { type: "button", title: label, "aria-label": label, onclick }, text);
   byId("zoom-group").append(
     button("\u2190", "Earlier", () => panBy(-0.4)), button("\u2192", "Later", () => panBy(0.4)),
@@ -67,14 +68,16 @@ function startZoom() {
 }
 
 function startSearch() {
-  let waiting = null;
-  byId("search").addEventListener("input", (event) => {
+  let waiting = 0;
+  const input = /** @type {HTMLInputElement} */ (byId("search"));
+  input.addEventListener("input", () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => change({ search: event.target.value.trim().toLowerCase() }), 120);
+    waiting = setTimeout(() => change({ search: input.value.trim().toLowerCase() }), 120);
   });
 }
 
-function open() {
+function openView() {
+  /** @type {Record<string, () => void>} */
   const opens = {
     leaks: () => change({ list: "leaks" }),
     growing: () => change({ list: "growing" }),
@@ -89,7 +92,7 @@ async function start() {
   try {
     await load();
   } catch (error) {
-    byId("alarms").append(el("p", {}, `This browser is not supported: ${error.message}. Use a current version.`));
+    byId("alarms").append(el("p", {}, `This browser is not supported: ${error}. Use a current version.`));
     throw error;
   }
   [state.from, state.to] = wholeTime();
@@ -110,7 +113,7 @@ async function start() {
   startZoom();
   startClock();
   startSearch();
-  open();
+  openView();
   document.documentElement.dataset.ready = "true";
 }
 

@@ -4,6 +4,7 @@ const ROW = 17;
 const STATES = ["in use", "freed, still in use by a stream", "free"];
 let fullWidth = false;
 
+/** @param {Segment} segment */
 function poolName(segment) {
   const [owner, number] = segment.pool;
   const privatePool = owner === 0 && number === 0 ? "" : ` of private pool ${owner}:${number}`;
@@ -12,6 +13,7 @@ function poolName(segment) {
 
 /** Returns the rows of the chart: a heading for each pool, then its segments. */
 function segmentRows() {
+  /** @type {{ name?: string, segment?: Segment }[]} */
   const rows = [];
   let last = null;
   for (const segment of segmentsOf()) {
@@ -23,6 +25,7 @@ function segmentRows() {
   return rows;
 }
 
+/** @param {Block} block */
 function blockDetails(block) {
   const { segment } = block;
   const begin = BigInt(segment.address) + BigInt(block.begin);
@@ -42,6 +45,7 @@ function blockDetails(block) {
 }
 
 class SegmentCanvas {
+  /** @param {HTMLElement} holder */
   constructor(holder) {
     this.rows = segmentRows();
     this.maxSize = segmentsOf().reduce((maxSize, segment) => Math.max(maxSize, segment.bytes), 1);
@@ -65,6 +69,7 @@ class SegmentCanvas {
     requestAnimationFrame(() => this.paint());
   }
 
+  /** @param {Segment} segment @param {number} width */
   scale(segment, width) {
     return (width - 84) / (fullWidth ? segment.bytes : this.maxSize);
   }
@@ -80,10 +85,10 @@ class SegmentCanvas {
       const y = row * ROW - this.box.scrollTop + 4;
       const { name, segment } = this.rows[row];
       [context.textBaseline, context.textAlign] = ["middle", "left"];
-      if (name) {
+      if (!segment) {
         context.fillStyle = themed("dim");
         context.font = `600 ${FONT}`;
-        context.fillText(name, 6, y + ROW / 2);
+        context.fillText(name ?? "", 6, y + ROW / 2);
         context.font = FONT;
         continue;
       }
@@ -94,9 +99,10 @@ class SegmentCanvas {
     }
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {Segment} segment @param {number} y @param {number} width @param {(string | null)[]} colors */
   segment(context, segment, y, width, colors) {
     const scale = this.scale(segment, width);
-    const [dimmed, high] = [state.block !== undefined && state.block !== null, ROW - 4];
+    const [dimmed, high] = [state.block !== null, ROW - 4];
     for (const block of segment.list) {
       const x = 74 + block.begin * scale;
       const wide = Math.max(block.bytes * scale, 0.5);
@@ -110,6 +116,7 @@ class SegmentCanvas {
     context.strokeRect(73.5, y - 0.5, Math.max(segment.bytes * scale, 1) + 1, high + 1);
   }
 
+  /** @param {MouseEvent} event */
   find(event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
@@ -119,6 +126,7 @@ class SegmentCanvas {
     return row.segment.list.find((block) => at >= block.begin && at < block.begin + block.bytes) || null;
   }
 
+  /** @param {MouseEvent} event */
   hover(event) {
     const block = this.find(event);
     if (!block) return hideTip();
@@ -128,11 +136,13 @@ class SegmentCanvas {
     return showTip(event.clientX, event.clientY, ...lines);
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const segments = segmentsOf();
     if (segments.length === 0) return;
     const now = state.block || segments[0].list[0];
     const [segment, block] = [segments.indexOf(now.segment), now.segment.list.indexOf(now)];
+    /** @type {Record<string, [number, number]>} */
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0] };
     const move = moves[event.key];
     if (!move) return;
@@ -148,7 +158,9 @@ class SegmentCanvas {
 }
 
 function poolTable() {
+  /** @param {number | null} bytes */
   const size = (bytes) => (bytes === null ? "" : sizeText(bytes));
+  /** @param {number | null} part */
   const share = (part) => (part === null ? "" : `${(part * 100).toFixed(1)} %`);
   const columns = ["device", "pool", "stream", "reserved", "in use", "largest free", "rounding", "external", "releasable", "fragmented"];
   const head = columns.map((name, index) => el("th", { class: index > 2 ? "n" : "" }, name));
@@ -168,6 +180,7 @@ function startSegments() {
     return;
   }
   if (rows.length > 0) {
+    /** @param {string} color @param {string} text */
     const key = (color, text) => el("span", {}, swatch(color), text);
     const toggle = el("button", { type: "button", class: "choice", "aria-pressed": "false" }, "Every segment at full width");
     holder.append(el("div", { class: "keys" }, key("var(--accent)", "in use, by site"), key("var(--pending)", STATES[1]), key("var(--free)", "free"), toggle));

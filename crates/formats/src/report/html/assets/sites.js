@@ -2,8 +2,11 @@
 
 function startSites() {
   const holder = byId("view-sites");
-  const size = (name, index, title, first) => ({ name, title, numeric: true, first, value: (row) => row[1][index], show: (row) => sizeText(row[1][index]) });
+  /** @param {string} name @param {number} index @param {string} title @returns {Column<SiteRow>} */
+  const size = (name, index, title) => ({ name, title, numeric: true, value: (row) => row[1][index], show: (row) => sizeText(row[1][index]) });
+  /** @param {string} name @param {number} index @param {string} title @returns {Column<SiteRow>} */
   const count = (name, index, title) => ({ name, title, numeric: true, value: (row) => row[1][index], show: (row) => countText(row[1][index]) });
+  /** @type {Column<SiteRow>[]} */
   const columns = [
     { name: "site", value: (row) => siteText(row[0]), show: (row) => siteCell(row[0]) },
     { name: "peak", title: "Peak of this site", numeric: true, first: true, value: (row) => row[3], show: (row) => sizeCell(row[3], data.peak.bytes) },

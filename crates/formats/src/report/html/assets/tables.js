@@ -5,10 +5,19 @@ const STEP = 100;
 /**
  * A table. Columns are `{name, numeric, value(row), show(row), title}`; `pick(row)` handles a click,
  * `isPicked(row)` returns whether the row is selected.
+ * @template Row
  */
 class Table {
+  /** @param {HTMLElement} holder @param {Column<Row>[]} columns @param {TableOptions<Row>} options */
   constructor(holder, columns, options) {
-    Object.assign(this, { columns, shown: STEP, sort: 0, down: true, rows: [], ...options });
+    this.columns = columns;
+    this.options = options;
+    this.shown = STEP;
+    this.down = true;
+    /** @type {Row[]} */
+    this.rows = [];
+    /** @type {Map<Element, Row>} */
+    this.rowOf = new Map();
     this.head = el("tr");
     this.body = el("tbody");
     this.more = el("button", { type: "button", class: "more-rows", onclick: () => this.showMore() });
@@ -22,9 +31,10 @@ class Table {
     this.sort = Math.max(0, columns.findIndex((column) => column.first));
   }
 
+  /** @param {number} index */
   sortBy(index) {
     if (this.sort === index) this.down = !this.down;
-    else [this.sort, this.down] = [index, this.columns[index].numeric];
+    else [this.sort, this.down] = [index, this.columns[index].numeric === true];
     this.fill(this.rows);
   }
 
@@ -33,47 +43,52 @@ class Table {
     this.fill(this.rows);
   }
 
-  /** Shows these rows. */
+  /** Shows these rows. @param {Row[]} rows */
   fill(rows) {
     this.rows = rows;
     const { value, numeric } = this.columns[this.sort];
     const sign = this.down ? -1 : 1;
-    const compare = numeric ? (one, other) => value(one) - value(other) : (one, other) => String(value(one)).localeCompare(String(value(other)));
+    /** @param {Row} one @param {Row} other */
+    const compare = (one, other) => (numeric ? Number(value(one)) - Number(value(other)) : String(value(one)).localeCompare(String(value(other))));
     const sorted = [...rows].sort((one, other) => sign * compare(one, other));
+    this.rowOf.clear();
     [...this.head.children].forEach((cell, index) => {
       if (index === this.sort) cell.setAttribute("aria-sort", this.down ? "descending" : "ascending");
       else cell.removeAttribute("aria-sort");
     });
     this.body.replaceChildren(...sorted.slice(0, this.shown).map((row) => this.row(row)));
-    if (this.isPicked) this.mark();
+    this.mark();
     this.more.hidden = rows.length <= this.shown;
     this.more.textContent = `Show more (${countText(Math.max(0, rows.length - this.shown))} left)`;
-    if (rows.length === 0) this.body.append(el("tr", {}, el("td", { class: "empty", colspan: this.columns.length }, this.empty || "Nothing found.")));
+    if (rows.length === 0) this.body.append(el("tr", {}, el("td", { class: "empty", colspan: this.columns.length }, this.options.empty || "Nothing found.")));
   }
 
+  /** @param {Row} row */
   row(row) {
+    const { pick } = this.options;
     const cells = this.columns.map((column) => el("td", { class: column.numeric ? "n" : "" }, column.show(row)));
-    const node = el("tr", { class: this.pick ? "pick" : "" }, ...cells);
-    node.row = row;
-    if (this.pick) node.addEventListener("click", () => this.pick(row));
+    const node = el("tr", { class: pick ? "pick" : "" }, ...cells);
+    this.rowOf.set(node, row);
+    if (pick) node.addEventListener("click", () => pick(row));
     return node;
   }
 
   /** Marks the selected rows without replacing them, so that the focus stays. */
   mark() {
-    for (const node of this.body.children) {
-      if (node.row && this.isPicked(node.row)) node.setAttribute("aria-selected", "true");
+    const { isPicked } = this.options;
+    for (const [node, row] of this.rowOf) {
+      if (isPicked && isPicked(row)) node.setAttribute("aria-selected", "true");
       else node.removeAttribute("aria-selected");
     }
   }
 }
 
-/** Returns the cell of a site: a button, so that it can be reached by keyboard. */
+/** Returns the cell of a site: a button, so that it can be reached by keyboard. @param {number} site */
 function siteCell(site) {
   return el("button", { type: "button", class: "site" }, siteText(site));
 }
 
-/** Returns a size with a bar for its share of the whole. */
+/** Returns a size with a bar for its share of the whole. @param {number} bytes @param {number} whole */
 function sizeCell(bytes, whole) {
   const wide = whole > 0 ? Math.round((bytes / whole) * 60) : 0;
   return el("span", {}, sizeText(bytes), el("span", { class: "share" }, el("span", { style: { width: `${clamp(wide, 0, 60)}px` } })));

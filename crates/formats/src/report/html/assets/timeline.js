@@ -1,5 +1,6 @@
 // Memory over time: stacked bands, the peak, and series of other tools.
 
+/** @type {Set<string>} */
 const shownLines = new Set();
 
 /** Returns the lines in addition to the bands: series of other tools, and memory that is not in the sum. */
@@ -13,20 +14,23 @@ function allLines() {
   return [...others, ...separate];
 }
 
+/** @param {Bands} series @param {number} index */
 function bandName(series, index) {
   const band = series.bands[index];
   if (band.rest) return `${countText(band.rest)} others`;
   if (band.site !== undefined) return siteText(band.site);
-  return band.pid === undefined ? band.name : processText(band.pid);
+  return band.pid === undefined ? band.name ?? "" : processText(band.pid);
 }
 
 /**
  * Returns the rows that a chart needs: of each column of pixels the lowest, the highest and the last, so
  * that no peak is lost.
+ * @param {Bands} series @param {number} from @param {number} to @param {number} columns
  */
 function visibleRows(series, from, to, columns) {
   const first = Math.max(0, after(series.times, from) - 1);
   const last = after(series.times, to);
+  /** @type {number[]} */
   const rows = [];
   if (last - first <= columns * 3) {
     for (let row = first; row < last; row++) rows.push(row);
@@ -71,6 +75,7 @@ const timeline = {
     return allLines().filter((line) => shownLines.has(line.name));
   },
 
+  /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view */
   draw(context, view) {
     const series = seriesOf(state.by);
     const seen = after(series.times, state.to) - after(series.times, state.from);
@@ -80,7 +85,7 @@ const timeline = {
     this.peak(context, view);
   },
 
-  /** Draws bands as shapes, for at most one row per pixel. */
+  /** Draws bands as shapes, for at most one row per pixel. @param {CanvasRenderingContext2D} context @param {TimeCanvas} view @param {Bands} series */
   shapes(context, view, series) {
     const rows = visibleRows(series, state.from, state.to, Math.floor(view.inner));
     const width = series.bands.length;
@@ -109,6 +114,7 @@ const timeline = {
     }
   },
 
+  /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view @param {number[]} xs @param {ArrayLike<number>} sizes @param {number} end */
   edge(context, view, xs, sizes, end) {
     let y = view.y(0);
     context.moveTo(xs[0], y);
@@ -120,6 +126,7 @@ const timeline = {
     context.lineTo(Math.max(end, xs[xs.length - 1]), y);
   },
 
+  /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view @param {number[]} xs @param {ArrayLike<number>} sizes @param {number} end */
   backEdge(context, view, xs, sizes, end) {
     context.lineTo(Math.max(end, xs[xs.length - 1]), view.y(sizes[xs.length - 1]));
     for (let i = xs.length - 1; i >= 0; i--) {
@@ -128,6 +135,7 @@ const timeline = {
     }
   },
 
+  /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view @param {{ points: Points, color: string }} line */
   line(context, view, { points, color }) {
     const { times, sizes } = points;
     context.beginPath();
@@ -145,6 +153,7 @@ const timeline = {
     context.setLineDash([]);
   },
 
+  /** @param {CanvasRenderingContext2D} context @param {TimeCanvas} view */
   peak(context, view) {
     const { bytes, ns } = data.peak;
     if (bytes === 0 || ns < state.from || ns > state.to) return;
@@ -165,12 +174,14 @@ const timeline = {
     context.fillText(text, x + (right ? 8 : -8), y - 3);
   },
 
+  /** @param {number} time */
   row(time) {
     const series = seriesOf(state.by);
     const row = after(series.times, time) - 1;
     return { series, row };
   },
 
+  /** @param {number} time @param {number} size */
   at(time, size) {
     const { series, row } = this.row(time);
     const total = row < 0 ? 0 : series.totals[row];
@@ -194,6 +205,7 @@ const timeline = {
     return { lines };
   },
 
+  /** @param {number} time */
   describe(time) {
     const { series, row } = this.row(time);
     if (row < 0) return { text: `${timeText(time)}: nothing yet` };
@@ -207,6 +219,7 @@ const timeline = {
   },
 };
 
+/** @param {Bands} series */
 function chosenBand(series) {
   if (state.band && state.band.by === series.by) return state.band.index;
   if (!state.site || series.by !== "site") return null;
@@ -216,6 +229,7 @@ function chosenBand(series) {
   return rest >= 0 ? rest : null;
 }
 
+/** @param {Bands} series @param {number} index @param {number} time */
 function pickBand(series, index, time) {
   const band = series.bands[index];
   if (band.site) pickSite(band.site);
@@ -241,7 +255,7 @@ function drawLegend() {
 
 /** Fills the table with the values of the chart, for screen readers. */
 function timelineTable() {
-  const holder = byId("timeline-table");
+  const holder = /** @type {HTMLDetailsElement} */ (byId("timeline-table"));
   if (!holder.open) return;
   const series = seriesOf(state.by);
   const width = series.bands.length;
@@ -250,14 +264,16 @@ function timelineTable() {
   for (let i = 0; i <= 24; i++) {
     const time = state.from + ((state.to - state.from) * i) / 24;
     const row = after(series.times, time) - 1;
+    /** @param {number} bytes */
     const cell = (bytes) => el("td", { class: "n" }, sizeText(bytes));
     body.push(el("tr", {}, el("td", {}, timeText(time, (state.to - state.from) / 100)), cell(row < 0 ? 0 : series.totals[row]),
       ...series.bands.map((_, band) => cell(row < 0 ? 0 : series.values[row * width + band]))));
   }
-  holder.querySelector("div").replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)));
+  holder.querySelector("div")?.replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)));
 }
 
-let timelineCanvas = null;
+/** @type {TimeCanvas} */
+let timelineCanvas;
 
 function startTimeline() {
   for (const overlay of data.overlays) shownLines.add(overlay.name);

@@ -1,17 +1,9 @@
 //! Recordings: everything that is written is read back, and file contents are never trusted.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 mod docs;
 mod events;
 mod hostile;
 mod import;
-#[path = "../../../engine/tests/random/mod.rs"]
-mod random;
 mod round_trip;
 mod truncated;
 

@@ -1,5 +1,4 @@
 //! Snapshots of the ledger after small traces, one behavior per case.
-#![allow(clippy::panic, clippy::unwrap_used, reason = "an unreadable trace is a bug in the test")]
 
 mod allocations;
 mod api_misuse;

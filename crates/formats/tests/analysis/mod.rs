@@ -1,11 +1,5 @@
 //! Reports of two small files with everything in them, compared with reviewed golden files.
 //! `VRAMSCOPE_UPDATE=1` regenerates them. Important values are computed by hand in `values.rs`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 mod contract;
 mod fixture;

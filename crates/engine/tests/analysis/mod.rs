@@ -1,18 +1,10 @@
 //! Every analysis compared with a naive implementation over random changes, and small cases whose
 //! results were computed by hand.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "helpers of tests fail as tests do"
-)]
 
 mod bands;
 mod cases;
 mod feed;
 mod naive;
-#[path = "../random/mod.rs"]
-mod random;
 mod usage;
 
 use engine::analysis::MemoryScope;
@@ -24,7 +16,8 @@ use engine::analysis::usage::UsageAnalysis;
 use engine::model::change::AllocationChange;
 use feed::changes;
 use proptest::prelude::*;
-use random::{CASES, config};
+
+use crate::random::{CASES, config};
 
 fn groups(changes: &[AllocationChange]) -> GroupTable {
     let mut groups = GroupTable::new(MemoryScope::Device);
