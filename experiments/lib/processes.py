@@ -86,7 +86,7 @@ class Lines:
     """The output of a child, line by line; reading it never blocks the child."""
 
     def __init__(self, stream, callback=None):
-        """`callback` is called with every line, which is then not stored."""
+        """`callback` is called with every complete line, which is then not stored."""
         self.lines, self.callback = [], callback
         self.changed = threading.Condition()
         self.ended = False
@@ -96,7 +96,9 @@ class Lines:
     def _read(self, stream):
         for line in stream:
             if self.callback:
-                self.callback(line)
+                # The last line of a child that was killed may be incomplete.
+                if line.endswith("\n"):
+                    self.callback(line)
                 continue
             with self.changed:
                 self.lines.append(line)

@@ -67,7 +67,7 @@
 
 use std::collections::BinaryHeap;
 
-use crate::model::event::{EventKind, GraphCall, LostDelta, VmmCall};
+use crate::model::event::{EventKind, LostDelta, VmmCall};
 use crate::model::memory_kind::MemoryKind;
 use crate::model::units::Timestamp;
 use crate::snapshot::{LostTotals, ReceivedCalls};
@@ -105,10 +105,7 @@ pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKi
         EventKind::Free(_) | EventKind::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => {
             calls.frees += 1;
         }
-        // The end of a capture without a graph is a failed call.
-        EventKind::Failed(_) | EventKind::Graph(GraphCall::CaptureEnded { graph: None, .. }) => {
-            calls.failures += 1;
-        }
+        EventKind::Failed(_) => calls.failures += 1,
         _ => {}
     }
 }

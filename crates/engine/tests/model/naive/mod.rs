@@ -278,7 +278,6 @@ impl Naive {
             EventKind::Failed(_) => (0, 0, 1),
             EventKind::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => (1, 0, 0),
             EventKind::Vmm(VmmCall::Release { .. } | VmmCall::Unmap { .. }) => (0, 1, 0),
-            EventKind::Graph(GraphCall::CaptureEnded { graph: None, .. }) => (0, 0, 1),
             _ => (0, 0, 0),
         };
         process.received.allocations += allocates;

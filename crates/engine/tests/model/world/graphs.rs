@@ -3,6 +3,7 @@
 use engine::model::event::{EventKind, Free, FreeFunction, GraphCall, MemoryLocation};
 use engine::model::ids::{AllocationKey, DeviceId, GraphExecId, GraphId, Pid, StreamId, Tid};
 use engine::model::memory_kind::MemoryKind;
+use engine::model::units::Timestamp;
 
 use super::memory::Memory;
 use super::{DEVICES, Dice, InFlightCall, Program, World, pick, thread};
@@ -38,6 +39,7 @@ impl Nodes {
 pub(super) struct Capture {
     stream: StreamId,
     tid: Tid,
+    since: Timestamp,
     nodes: Nodes,
 }
 
@@ -75,9 +77,10 @@ impl Program {
         self.captures.iter().any(|capture| capture.stream == stream || joins(capture))
     }
 
-    /// Whether calls do not show if a call on a stream is captured.
-    pub(super) fn is_ambiguous(&self, stream: StreamId, tid: Tid) -> bool {
-        let mut captures = self.captures.iter();
+    /// Whether calls do not show if a call on a stream is captured. Captures that began after the
+    /// call was entered do not matter.
+    pub(super) fn is_ambiguous(&self, stream: StreamId, tid: Tid, entered: Timestamp) -> bool {
+        let mut captures = self.captures.iter().filter(|capture| capture.since <= entered);
         let own = captures.clone().any(|capture| capture.stream == stream);
         !own && captures.any(|capture| capture.tid == tid)
     }
@@ -147,14 +150,15 @@ impl World {
         let call = GraphCall::CaptureBegan { stream, graph: None };
         let seen = self.called_by(pid, tid, dice, EventKind::Graph(call));
         let nodes = Nodes { unknown: !seen, ..Nodes::default() };
-        self.program(pid).captures.push(Capture { stream, tid, nodes });
+        let since = Timestamp(self.now);
+        self.program(pid).captures.push(Capture { stream, tid, since, nodes });
     }
 
     fn end_capture(&mut self, pid: Pid, dice: Dice) {
         let id = GraphId(self.unique());
         let captures = &mut self.program(pid).captures;
         let Some(index) = pick(captures.len(), dice.2) else { return };
-        let Capture { stream, tid, mut nodes } = captures.remove(index);
+        let Capture { stream, tid, mut nodes, .. } = captures.remove(index);
         let graph = (dice.2 < 230).then_some(id);
         let call = GraphCall::CaptureEnded { stream, graph };
         let seen = self.called_by(pid, tid, dice, EventKind::Graph(call));
@@ -168,7 +172,7 @@ impl World {
     fn capture_free(&mut self, pid: Pid, dice: Dice) {
         let program = self.program(pid);
         let Some(index) = pick(program.captures.len(), dice.2) else { return };
-        let Capture { stream, tid, nodes } = &program.captures[index];
+        let Capture { stream, tid, nodes, .. } = &program.captures[index];
         let (stream, tid) = (*stream, *tid);
         let mut possible: Vec<_> = nodes.unfreed().iter().map(|node| node.address).collect();
         if !nodes.unknown {

@@ -252,14 +252,14 @@ impl World {
     }
 
     /// Remembers calls that may be of a capture or not.
-    fn mark_ambiguous(&mut self, pid: Pid, tid: Tid, kind: &EventKind) {
+    fn mark_ambiguous(&mut self, pid: Pid, tid: Tid, entered: Timestamp, kind: &EventKind) {
         let stream = match kind {
             EventKind::Allocate(allocate) => allocate.stream,
             EventKind::Free(free) => free.stream,
             _ => None,
         };
-        let is = stream.is_some_and(|stream| self.program(pid).is_ambiguous(stream, tid));
-        self.has_ambiguous |= is;
+        self.has_ambiguous |=
+            stream.is_some_and(|stream| self.program(pid).is_ambiguous(stream, tid, entered));
     }
 
     fn returned(
@@ -270,7 +270,7 @@ impl World {
         dice: Dice,
         kind: EventKind,
     ) -> bool {
-        self.mark_ambiguous(pid, tid, &kind);
+        self.mark_ambiguous(pid, tid, entered, &kind);
         if dice.3 >= self.loss_below {
             self.deliver(pid, tid, entered, kind);
             return true;
