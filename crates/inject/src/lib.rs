@@ -7,23 +7,12 @@
 //! and make no system call, except the first call of a thread and of a forked child.
 
 mod area;
-mod call;
+mod calls;
 mod code;
-mod context;
-mod copy;
-mod emit;
-mod graph;
-mod kernel_name;
-mod launch;
 mod library;
-mod loss;
 mod process;
-mod python;
 mod shared;
-mod stack;
 mod start;
-mod tensor;
-mod thread;
 mod wire;
 mod wrapper;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::area::{Control, Header, Offsets, Row, StartFailure};
 use crate::shared;
 use crate::wire::VS_MAX_HOOKS;
-use crate::{graph, thread};
+use crate::calls::{graph, thread};
 
 /// Not started, or a forked child.
 const NEW: u32 = 0;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::area::{CONTROL_FILE, Control, Header, LAYOUT_VERSION, MAGIC, Sizes, mappings_file};
-use crate::emit;
+use crate::calls::emit;
 use crate::process;
 use crate::wire::{Process, VS_MAX_HOOKS, VS_PROCESS};
 

@@ -6,7 +6,7 @@
 //! stack, and passes its result to [`leave`]. Unwind rules let debuggers and profilers unwind
 //! through it.
 
-use crate::call::{enter, leave};
+use crate::calls::{enter, leave};
 
 /// A call in progress; the assembly below uses the offsets.
 #[repr(C)]

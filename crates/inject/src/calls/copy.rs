@@ -3,14 +3,15 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::area::CopyEntry;
-use crate::graph::Captured;
-use crate::thread::ThreadState;
+use super::graph::Captured;
+use super::thread::ThreadState;
 use crate::wire::{
     Copies, VS_ARRAY, VS_BANDWIDTHS, VS_D2D, VS_D2H, VS_H2D, VS_H2H, VS_MEASURE_3D,
     VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_NONE, VS_PEER, VS_UNIFIED, WireHook,
 };
 use crate::wrapper::Frame;
-use crate::{emit, graph, loss, process};
+use super::{emit, graph, loss};
+use crate::process;
 
 const MEMORY_HOST: u32 = 1;
 const MEMORY_ARRAY: u32 = 3;

@@ -7,10 +7,10 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-use crate::emit;
+use super::emit;
 use crate::process::Area;
-use crate::stack::{mark_sent, mix, was_sent};
-use crate::thread::ThreadState;
+use super::stack::{mark_sent, mix, was_sent};
+use super::thread::ThreadState;
 use crate::wire::{
     PythonFrame, PythonStack, VS_NO_FIELD, VS_NONE, VS_PYTHON, VS_PYTHON_MAX, WirePython,
 };

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::area::{COMPLETE, RECORD_HEADER, RecordHeader, Ring};
-use crate::loss;
+use super::loss;
 use crate::process::{self, RingData};
 use crate::wire::{Head, ThreadName, VS_CLASS_OTHER};
 

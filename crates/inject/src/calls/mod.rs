@@ -1,8 +1,20 @@
 //! A wrapped call: kept at entry, recorded at return, as in `call.h`.
 
+mod context;
+mod copy;
+pub(crate) mod emit;
+pub(crate) mod graph;
+mod kernel_name;
+mod launch;
+pub(crate) mod loss;
+mod python;
+pub(crate) mod stack;
+mod tensor;
+pub(crate) mod thread;
+
 use crate::area::{Row, TENSOR_ACTION};
-use crate::stack::StackRef;
-use crate::thread::{self, InflightCall, ThreadState};
+use self::stack::StackRef;
+use self::thread::{self, InflightCall, ThreadState};
 use crate::wire::{
     Call, CallDescriptor, VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
     VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY, VS_ACTION_GET_NAME,
@@ -12,7 +24,7 @@ use crate::wire::{
     VS_OUT_UNREADABLE, VS_WITH_STACK, WireHook,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
-use crate::{copy, emit, graph, kernel_name, launch, loss, process, stack, start, tensor};
+use crate::{process, start};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`: the arguments of the call were valid.
 const OUT_OF_MEMORY: i32 = 2;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::loss;
+use super::loss;
 use crate::process;
 use crate::wire::{
     VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_GRAPH_NODE, VS_ACTION_STREAM_DESTROY,

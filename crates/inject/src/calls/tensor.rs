@@ -6,10 +6,11 @@
 use std::sync::atomic::Ordering;
 
 use crate::area::Row;
-use crate::stack::StackRef;
+use super::stack::StackRef;
 use crate::wire::{Tensor, VS_TENSOR, VS_TENSOR_OOM, VS_TENSORS_FULL};
 use crate::wrapper::Frame;
-use crate::{emit, loss, process, stack, thread};
+use super::{emit, loss, stack, thread};
+use crate::process;
 
 /// `c10::DeviceType::CUDA`. Other devices report to the same function.
 const CUDA_DEVICE: u64 = 1;

@@ -3,7 +3,7 @@
 //! The driver's stack has no limit. The topmost levels and the depth are kept. Pops below the kept
 //! levels make the context unknown until the thread sets or pushes one, or has popped everything.
 
-use crate::thread::ThreadState;
+use super::thread::ThreadState;
 use crate::wire::{
     VS_ACTION_CONTEXT_CREATE, VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_POP,
     VS_ACTION_CONTEXT_PUSH, VS_ACTION_CONTEXT_SET, VS_CONTEXTS,

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::emit;
+use super::emit;
 use crate::process;
 use crate::shared;
 use crate::wire::{VS_CONTEXTS, VS_INFLIGHT, VS_THREAD, VS_THREAD_EXIT};
@@ -213,7 +213,7 @@ unsafe extern "C" fn thread_exit(entry: *mut c_void) {
     if !process::is_running() || thread.generation != GENERATION.load(Ordering::Relaxed) {
         return;
     }
-    crate::graph::thread_exit(thread.tid);
+    super::graph::thread_exit(thread.tid);
     emit::lifecycle(thread.tid, VS_THREAD_EXIT);
     thread.tid = 0;
     thread.owner.store(0, Ordering::Release);
