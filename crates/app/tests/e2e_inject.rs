@@ -108,6 +108,22 @@ fn child_of_a_killed_collector_is_not_traced() {
 }
 
 #[test]
+fn python_program_waits_only_briefly_for_the_collector() {
+    let env = TestEnv::new();
+    let program = harness::files::fixture("stacks/chain.py");
+    // The parent of the shell is the collector. Without an answer from it, calls have no Python
+    // frames, and are still recorded.
+    let script = format!(
+        "kill -STOP $PPID; timeout 60 python3 {program}; code=$?; kill -CONT $PPID; exit $code"
+    );
+    let (last, output) = run(&env, &[], &["sh", "-c", &script]);
+    assert!(output.status.success(), "{output:?}");
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
+    assert_eq!(last["exact"], true, "{last}");
+    harness::assert_same(process(&last, pid), &oracle);
+}
+
+#[test]
 fn directory_of_a_killed_collector_is_removed() {
     let env = TestEnv::new();
     let run = |command: &[&str]| {
@@ -178,6 +194,14 @@ fn run(env: &TestEnv, options: &[&str], program: &[&str]) -> (Value, Output) {
     (serde_json::from_str(last).unwrap(), output)
 }
 
+/// Checks that a report counts one process that was not traced.
+fn assert_untraced(report: &Value) {
+    assert_eq!(
+        (&report["exact"], &report["uncertainty"]["lost_processes"]),
+        (&false.into(), &1.into())
+    );
+}
+
 #[test]
 fn threads_signals_and_exit_inside_calls_are_safe() {
     for mode in ["threads", "signals", "exit"] {
@@ -195,6 +219,40 @@ fn threads_signals_and_exit_inside_calls_are_safe() {
             harness::assert_same(process, &oracle);
         }
     }
+}
+
+/// Builds a program that calls the driver under unusual conditions.
+fn unusual(env: &TestEnv) -> String {
+    let program = env.dir.path().join("unusual");
+    harness::compile("inject/unusual.c", &program, &["-ldl"]);
+    program.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn process_that_cannot_be_patched_runs_untraced() {
+    for (mode, reason) in [
+        ("seccomp", "the code of its CUDA driver cannot be made writable"),
+        ("no-room", "no free addresses near its CUDA driver"),
+    ] {
+        let env = TestEnv::new();
+        let (last, output) = run(&env, &[], &[&unusual(&env), mode]);
+        assert!(output.status.success(), "{mode}: {output:?}");
+        let messages = String::from_utf8_lossy(&output.stderr);
+        assert!(messages.contains(reason), "{mode}: {messages}");
+        assert_untraced(&last);
+        let oracle = env.oracles().into_values().next().unwrap();
+        assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &3.into()), "{mode}");
+    }
+}
+
+#[test]
+fn driver_that_the_program_unloads_stays_traced() {
+    let env = TestEnv::new();
+    let (last, output) = run(&env, &[], &[&unusual(&env), "dlclose"]);
+    assert!(output.status.success(), "{output:?}");
+    let (pid, oracle) = env.oracles().into_iter().next().unwrap();
+    assert_eq!((&last["exact"], &oracle["allocations"]), (&true.into(), &3.into()));
+    harness::assert_same(process(&last, pid), &oracle);
 }
 
 #[test]
@@ -289,10 +347,7 @@ fn full_shared_memory_leaves_the_program_untraced() {
     assert!(messages.contains("no shared memory for its records"), "{messages}");
     let text = String::from_utf8(output.stdout).unwrap();
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert_eq!(
-        (&last["exact"], &last["uncertainty"]["lost_processes"]),
-        (&false.into(), &1.into())
-    );
+    assert_untraced(&last);
     let oracle = env.oracles().into_values().next().unwrap();
     assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &2.into()));
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -323,13 +324,16 @@ fn trace_held(env: &TestEnv, verb: &str, program: &[&str]) -> Value {
         .unwrap();
     let mut input = tracer.stdin.take();
     let mut last = Value::Null;
+    let end = Instant::now() + harness::WAIT_TIMEOUT;
     for line in BufReader::new(tracer.stdout.take().unwrap()).lines() {
         last = serde_json::from_str(&line.unwrap()).unwrap();
         let sites = last["sites"].as_array().unwrap();
         let frames = || sites.iter().flat_map(|site| site["frames"].as_array().unwrap());
         let is_named =
             |frame: &Value| frame["language"] != "python" || frame["unknown_reason"].is_null();
-        if frames().any(|frame| frame["function"] == "on_thread") && frames().all(is_named) {
+        let is_complete =
+            frames().any(|frame| frame["function"] == "on_thread") && frames().all(is_named);
+        if is_complete || Instant::now() > end {
             input = None;
         }
     }

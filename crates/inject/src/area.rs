@@ -192,6 +192,8 @@ pub(crate) struct Header {
     pub(crate) start: u64,
     /// Nonzero when everything above and the rows are valid.
     pub(crate) ready: AtomicU32,
+    /// Nonzero when the collector has searched the process for an interpreter (a futex).
+    pub(crate) is_examined: AtomicU32,
     /// Version of `python`: odd while it is written.
     pub(crate) python_version: AtomicU32,
     pub(crate) python: WirePython,

@@ -9,9 +9,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::area::{Control, Header, Offsets, Row, StartFailure};
+use crate::calls::{graph, thread};
 use crate::shared;
 use crate::wire::VS_MAX_HOOKS;
-use crate::calls::{graph, thread};
 
 /// Not started, or a forked child.
 const NEW: u32 = 0;

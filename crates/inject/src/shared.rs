@@ -4,7 +4,8 @@ use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::area::{CONTROL_FILE, Control, Header, LAYOUT_VERSION, MAGIC, Sizes, mappings_file};
 use crate::calls::emit;
@@ -143,6 +144,19 @@ pub(crate) fn is_collected() -> bool {
     path(CONTROL_FILE)
         .and_then(|path| open(&path, libc::O_RDWR))
         .is_some_and(|file| is_locked(&file))
+}
+
+/// Sleeps until the collector sets a word that is zero, at most this long.
+pub(crate) fn sleep_while_zero(word: &AtomicU32, max: Duration) {
+    let time = libc::timespec {
+        tv_sec: max.as_secs() as libc::time_t,
+        tv_nsec: max.subsec_nanos().into(),
+    };
+    // SAFETY: the word is in shared memory, and the time in this frame.
+    unsafe {
+        let word = (&raw const *word).cast::<u32>();
+        libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, 0, &raw const time);
+    }
 }
 
 /// Creates the area of this process; `None` if there is not enough space.

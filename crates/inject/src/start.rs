@@ -3,14 +3,22 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::area::{
     CHAIN_VARIABLE, Control, DIR_VARIABLE, DRIVER, Row, RowState, StartFailure, TORCH,
 };
+use crate::calls::{emit, python};
 use crate::code::{NearbyCode, PreparedFunction, patch};
 use crate::library::{Library, symbol};
 use crate::process;
-use crate::shared::variable;
+use crate::shared::{self, is_collected, variable};
+use crate::wire::VS_STACKS_OFF;
+
+/// Maximum time for which the start waits for the collector.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+/// Interval at which a waiting start checks whether the collector still runs.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The library was started. Forked children do not start it again.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -40,7 +48,23 @@ fn wrap() -> Result<(), StartFailure> {
         return Err(StartFailure::Protected);
     }
     wrap_torch();
+    if control.stacks.load(Ordering::Relaxed) != VS_STACKS_OFF && python::is_loaded() {
+        wait_until_examined();
+    }
     Ok(())
+}
+
+/// Waits until the collector has published the layout of the interpreter, which the stack of the
+/// first call already needs. Usually takes a few milliseconds.
+fn wait_until_examined() {
+    let Some(area) = process::area() else { return };
+    let examined = &area.header.is_examined;
+    let deadline = Instant::now() + MAX_WAIT;
+    while examined.load(Ordering::Acquire) == 0 && Instant::now() < deadline && is_collected() {
+        // The collector may have gone to sleep just before the process was announced.
+        emit::wake();
+        shared::sleep_while_zero(examined, CHECK_INTERVAL);
+    }
 }
 
 /// Wraps the functions of PyTorch if it is loaded and tensors are traced. If that fails, driver

@@ -105,6 +105,17 @@ pub(super) struct Area {
 }
 
 impl Area {
+    /// Lets the process continue, which waits until it was searched for an interpreter.
+    pub(super) fn set_examined(&self) {
+        let word = &self.header().is_examined;
+        word.store(1, Ordering::Release);
+        // SAFETY: the word is in the mapped header.
+        unsafe {
+            let word = (&raw const *word).cast::<u32>();
+            libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1);
+        }
+    }
+
     /// Opens an area; `None` if the process has not completed it yet.
     pub(super) fn open(file: File, sizes: Sizes, mapping: String) -> io::Result<Option<Self>> {
         let offsets = sizes.offsets();

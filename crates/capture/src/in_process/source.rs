@@ -322,6 +322,14 @@ impl Source for InProcess {
         std::mem::take(&mut self.mmaps)
     }
 
+    fn process_examined(&mut self, pid: Pid, exec_gen: ExecGeneration) {
+        let areas = self.areas.borrow();
+        let found = areas.open.iter().find(|area| area.pid == pid && area.exec_gen == exec_gen);
+        if let Some(area) = found {
+            area.set_examined();
+        }
+    }
+
     fn drain_tensor_events(&mut self, _now: Timestamp, liveness: &LivenessTracker) -> Vec<Event> {
         let mut events = Vec::new();
         for area in &mut self.areas.borrow_mut().open {

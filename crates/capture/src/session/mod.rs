@@ -445,6 +445,7 @@ impl Session {
                 if let Some(sites) = &mut self.sites {
                     sites.process_started(event.pid, Some(exec_gen));
                 }
+                self.source.process_examined(event.pid, exec_gen);
                 self.follow(event, None, now, events);
             }
             Record::Exec(event, exec_gen) => {

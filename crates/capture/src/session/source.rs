@@ -16,7 +16,7 @@ use super::read::counters::ProbeCounters;
 use super::read::record_ring::RecordRing;
 use super::{RESCAN_INTERVAL, StackMode};
 use crate::clock;
-use crate::decode::Record;
+use crate::decode::{ExecGeneration, Record};
 use crate::error::Error;
 use crate::libraries::MmapEvent;
 use crate::stacks::StackRecord;
@@ -70,6 +70,9 @@ pub(crate) trait Source {
 
     /// Requests the context of a thread that allocated in an unknown context.
     fn request_context_discovery(&mut self, _pid: Pid) {}
+
+    /// Handles a new process that was searched for an interpreter.
+    fn process_examined(&mut self, _pid: Pid, _exec_gen: ExecGeneration) {}
 
     /// Handles a process that exited or called exec at that time.
     fn process_ended(&mut self, _pid: Pid, _start: u64, _at: Timestamp) {}

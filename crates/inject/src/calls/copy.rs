@@ -2,16 +2,16 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::area::CopyEntry;
 use super::graph::Captured;
 use super::thread::ThreadState;
+use super::{emit, graph, loss};
+use crate::area::CopyEntry;
+use crate::process;
 use crate::wire::{
     Copies, VS_ARRAY, VS_BANDWIDTHS, VS_D2D, VS_D2H, VS_H2D, VS_H2H, VS_MEASURE_3D,
     VS_MEASURE_ARGUMENT, VS_MEASURE_BATCH, VS_NONE, VS_PEER, VS_UNIFIED, WireHook,
 };
 use crate::wrapper::Frame;
-use super::{emit, graph, loss};
-use crate::process;
 
 const MEMORY_HOST: u32 = 1;
 const MEMORY_ARRAY: u32 = 3;

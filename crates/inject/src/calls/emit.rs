@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::area::{COMPLETE, RECORD_HEADER, RecordHeader, Ring};
 use super::loss;
+use crate::area::{COMPLETE, RECORD_HEADER, RecordHeader, Ring};
 use crate::process::{self, RingData};
 use crate::wire::{Head, ThreadName, VS_CLASS_OTHER};
 

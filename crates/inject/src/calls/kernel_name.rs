@@ -1,12 +1,12 @@
 //! Kernel names, from calls that pass or return them, as in `kernel_name.h`.
 
 use super::thread::ThreadState;
+use super::{emit, launch, loss};
+use crate::process;
 use crate::wire::{
     KernelName, VS_ACTION_NAME, VS_CLASS_OTHER, VS_LONG_NAME, VS_NAME_TRUNCATED, WireHook,
 };
 use crate::wrapper::Frame;
-use super::{emit, launch, loss};
-use crate::process;
 
 /// Records the name that a successful call passed or returned.
 pub(crate) fn record(frame: &Frame, thread: &ThreadState, hook: &WireHook) {

@@ -5,14 +5,14 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::area::{LaunchEntry, Row, launch_key};
 use super::graph::Captured;
+use super::{emit, graph, loss, thread};
+use crate::area::{LaunchEntry, Row, launch_key};
+use crate::process;
 use crate::wire::{
     Call, Launches, Shape, VS_ACTION_LAUNCH, VS_CALL, VS_CLASS_LAUNCH, VS_CLASS_OTHER, VS_SHAPES,
 };
 use crate::wrapper::{Frame, PASS, RETURN};
-use super::{emit, graph, loss, thread};
-use crate::process;
 
 /// Consecutive successful launches after which a kernel is trusted.
 const TRUSTED_AFTER: u32 = 16;

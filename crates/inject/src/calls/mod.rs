@@ -12,9 +12,9 @@ pub(crate) mod stack;
 mod tensor;
 pub(crate) mod thread;
 
-use crate::area::{Row, TENSOR_ACTION};
 use self::stack::StackRef;
-use self::thread::{self, InflightCall, ThreadState};
+use self::thread::{InflightCall, ThreadState};
+use crate::area::{Row, TENSOR_ACTION};
 use crate::wire::{
     Call, CallDescriptor, VS_ACTION_CAPTURE_BEGIN, VS_ACTION_CAPTURE_END, VS_ACTION_CONTEXT_CREATE,
     VS_ACTION_CONTEXT_DESTROY, VS_ACTION_CONTEXT_SET, VS_ACTION_COPY, VS_ACTION_GET_NAME,

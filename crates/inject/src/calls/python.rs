@@ -8,9 +8,9 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::emit;
-use crate::process::Area;
 use super::stack::{mark_sent, mix, was_sent};
 use super::thread::ThreadState;
+use crate::process::Area;
 use crate::wire::{
     PythonFrame, PythonStack, VS_NO_FIELD, VS_NONE, VS_PYTHON, VS_PYTHON_MAX, WirePython,
 };
@@ -30,8 +30,12 @@ const MISSING: usize = 1;
 /// `PyGILState_GetThisThreadState`, which needs no lock.
 static THREAD_STATE: AtomicUsize = AtomicUsize::new(UNRESOLVED);
 
-/// Returns Python's state of the calling thread; 0 if it has none.
-fn thread_state() -> u64 {
+/// Returns whether this process has loaded an interpreter.
+pub(crate) fn is_loaded() -> bool {
+    thread_state_function() != MISSING
+}
+
+fn thread_state_function() -> usize {
     let mut function = THREAD_STATE.load(Ordering::Relaxed);
     if function == UNRESOLVED {
         let name = c"PyGILState_GetThisThreadState";
@@ -40,6 +44,12 @@ fn thread_state() -> u64 {
         function = if found == 0 { MISSING } else { found };
         THREAD_STATE.store(function, Ordering::Relaxed);
     }
+    function
+}
+
+/// Returns Python's state of the calling thread; 0 if it has none.
+fn thread_state() -> u64 {
+    let function = thread_state_function();
     if function == MISSING {
         return 0;
     }

@@ -6,17 +6,17 @@
 
 use std::sync::atomic::Ordering;
 
+use super::thread::ThreadState;
+use super::{emit, loss, python};
 use crate::area::{KnownStack, SENT_WAYS, known_chain};
 use crate::process::{self, Area};
-use super::thread::ThreadState;
+use crate::shared;
 use crate::wire::{
     Addresses, HijackedReturn, Stack, VS_ADDRESSES, VS_ADDRESSES_MAX, VS_COPY_BIG,
     VS_HIJACKED_RETURNS, VS_PYTHON_LOST, VS_SLOTS, VS_STACK, VS_STACK_KNOWN, VS_STACK_LOST,
     VS_STACKS_COPY, VS_STACKS_OFF, VS_STACKS_PER_KEY,
 };
 use crate::wrapper::Frame;
-use super::{emit, loss, python};
-use crate::shared;
 
 /// Maximum part of the main thread's stack that is read. The kernel keeps 128 MiB below its top
 /// free of other mappings, so closer addresses belong to it and not to the stack of a coroutine.

@@ -5,12 +5,12 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::area::Row;
 use super::stack::StackRef;
+use super::{emit, loss, stack, thread};
+use crate::area::Row;
+use crate::process;
 use crate::wire::{Tensor, VS_TENSOR, VS_TENSOR_OOM, VS_TENSORS_FULL};
 use crate::wrapper::Frame;
-use super::{emit, loss, stack, thread};
-use crate::process;
 
 /// `c10::DeviceType::CUDA`. Other devices report to the same function.
 const CUDA_DEVICE: u64 = 1;
