@@ -7,7 +7,7 @@ pub(crate) mod graph;
 mod kernel_name;
 mod launch;
 pub(crate) mod loss;
-mod python;
+pub(crate) mod python;
 pub(crate) mod stack;
 mod tensor;
 pub(crate) mod thread;

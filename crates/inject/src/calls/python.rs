@@ -30,26 +30,25 @@ const MISSING: usize = 1;
 /// `PyGILState_GetThisThreadState`, which needs no lock.
 static THREAD_STATE: AtomicUsize = AtomicUsize::new(UNRESOLVED);
 
-/// Returns whether this process has loaded an interpreter.
+/// Returns whether this process has loaded an interpreter. It may still load one later.
 pub(crate) fn is_loaded() -> bool {
-    thread_state_function() != MISSING
+    find_thread_state() != 0
 }
 
-fn thread_state_function() -> usize {
-    let mut function = THREAD_STATE.load(Ordering::Relaxed);
-    if function == UNRESOLVED {
-        let name = c"PyGILState_GetThisThreadState";
-        // SAFETY: the name is zero-terminated.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
-        function = if found == 0 { MISSING } else { found };
-        THREAD_STATE.store(function, Ordering::Relaxed);
-    }
-    function
+fn find_thread_state() -> usize {
+    let name = c"PyGILState_GetThisThreadState";
+    // SAFETY: the name is zero-terminated.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
 }
 
 /// Returns Python's state of the calling thread; 0 if it has none.
 fn thread_state() -> u64 {
-    let function = thread_state_function();
+    let mut function = THREAD_STATE.load(Ordering::Relaxed);
+    if function == UNRESOLVED {
+        let found = find_thread_state();
+        function = if found == 0 { MISSING } else { found };
+        THREAD_STATE.store(function, Ordering::Relaxed);
+    }
     if function == MISSING {
         return 0;
     }
