@@ -13,6 +13,7 @@ Exits with 1 if a value of `run` differs from the program's own or from that of 
 """
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import re
@@ -60,6 +61,12 @@ def is_installed(module):
     return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
 
 
+def compare_with_program(name, program, environment, source):
+    # Frameworks write caches into the home directory, which this user does not have.
+    home = {"HOME": source.out} if source.identity else {}
+    source.compare(name.replace(":", "_"), script(program), {**environment, **home})
+
+
 class Comparison:
     """Runs the parts and collects rows, notes and failures."""
 
@@ -94,12 +101,7 @@ class Comparison:
             if framework in ("cupy", "jax") and not is_installed(framework):
                 self.notes.append(f"{name}: {framework} is not installed")
                 continue
-
-            def compare(source):
-                # Frameworks write caches into the home directory, which this user does not have.
-                home = {"HOME": source.out} if source.identity else {}
-                source.compare(name.replace(":", "_"), script(program), {**environment, **home})
-
+            compare = functools.partial(compare_with_program, name, program, environment)
             # Not next to the probes of `trace`, which hide stacks of the others.
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 list(pool.map(compare, [self.sources["run"], self.sources["run, unprivileged"]]))
@@ -189,16 +191,18 @@ class Comparison:
         with open(os.path.join(self.out, "in_process.md"), "w") as page:
             page.write("| source | program | point | oracle | vramscope | difference | note |\n|---|---|---|---:|---:|---:|---|\n")
             for label, source in self.sources.items():
-                for program, point, oracle, ours, explained in source.rows:
-                    page.write(f"| {label} | {program} | {point} | {oracle} | {ours} | {ours - oracle} | {explained} |\n")
+                page.writelines(
+                    f"| {label} | {program} | {point} | {oracle} | {ours} | {ours - oracle} | {explained} |\n"
+                    for program, point, oracle, ours, explained in source.rows)
             page.write("\n| program | mode | time per step | ratio |\n|---|---|---:|---:|\n")
             for program, modes in self.costs.items():
                 plain = min(modes.get("untraced", [float("nan")]))
-                for mode, times in modes.items():
-                    page.write(f"| {program} | {mode} | {min(times) * 1e3:.3f} ms | {min(times) / plain:.3f} |\n")
+                page.writelines(
+                    f"| {program} | {mode} | {min(times) * 1e3:.3f} ms | {min(times) / plain:.3f} |\n"
+                    for mode, times in modes.items())
             page.write("\n")
-            for note in [*self.notes, *(f"FAILED: {failure}" for failure in self.failures)]:
-                page.write(f"- {note}\n")
+            page.writelines(f"- {note}\n" for note in self.notes)
+            page.writelines(f"- FAILED: {failure}\n" for failure in self.failures)
         with open(page.name) as text:
             print(text.read())
 
@@ -216,7 +220,7 @@ def main():
     for part in options.only or ["values", "beside", "cost"]:
         try:
             getattr(comparison, part)()
-        except Exception as error:  # a failing part must not hide the results of the others
+        except Exception as error:  # noqa: BLE001, a failing part must not hide the results of the others
             comparison.failed(f"{part}: {type(error).__name__}: {error}")
     comparison.write()
     sys.exit(1 if comparison.failures else 0)

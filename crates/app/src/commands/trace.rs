@@ -394,7 +394,8 @@ impl TraceLoop<'_> {
     /// Detaches the probes, prints the final report and evaluates the leak threshold.
     fn finish(self, live: LiveTrace) -> Result<Outcome> {
         let (last, recorded) = self.report.finish(live)?;
-        if self.settings.in_process && last.processes.is_empty() {
+        let is_untraced = last.processes.is_empty() && last.uncertainty.lost.processes == 0;
+        if self.settings.in_process && is_untraced {
             output::log(
                 "nothing was traced: no process called cuInit, or its driver does not load \
                  CUDA_INJECTION64_PATH",
