@@ -3,9 +3,12 @@
 
 use engine::ledger::Ledger;
 use engine::model::event::{
-    Allocate, Event, EventKind, Free, FreeFunction, LostDelta, MemoryLocation, ProcessInfo, VmmCall,
+    Allocate, Event, EventKind, FailedCall, Free, FreeFunction, LostDelta, MemoryLocation,
+    ProcessInfo, VmmCall,
 };
-use engine::model::ids::{AllocationKey, DeviceId, GpuId, PhysicalHandleId, Pid, SiteId, Tid};
+use engine::model::ids::{
+    AllocationKey, DeviceId, FunctionId, GpuId, PhysicalHandleId, Pid, SiteId, Tid,
+};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::SiteName;
 use engine::model::tensor::{
@@ -265,6 +268,31 @@ fn out_of_memory_requests_are_counted() {
     let mut scenario = scenario();
     scenario.tensor(TensorOp::OutOfMemory { bytes: 1 << 40, site: None });
     assert_eq!(scenario.torch().devices[0].ooms_total, 1);
+}
+
+#[test]
+fn cache_is_not_exact_if_calls_came_before_its_probes() {
+    let mut ledger = Ledger::new();
+    let mut is_exact_after = |entry: u64, at: u64, kind| {
+        let (entry_time, time) = (Timestamp(entry), Timestamp(at));
+        ledger.apply(&Event { pid: Pid(7), tid: Tid(8), entry_time, time, kind });
+        let snapshot = ledger.snapshot(Timestamp(30), &SnapshotOptions::default());
+        snapshot.processes[0].torch.as_ref().is_none_or(TorchView::is_exact)
+    };
+    let info = ProcessInfo { start: 1, uid: 0, name: "train".into(), before_trace: false };
+    is_exact_after(1, 1, EventKind::Process(info));
+    let failed = FailedCall {
+        function: FunctionId(1),
+        code: 2,
+        requested: Some((MemoryKind::Device, 1 << 40)),
+        freed: None,
+        device: None,
+        context: None,
+        site: None,
+    };
+    is_exact_after(10, 11, EventKind::Failed(failed));
+    assert!(is_exact_after(9, 20, EventKind::Torch(TensorTracking::Active)));
+    assert!(!is_exact_after(12, 21, EventKind::Torch(TensorTracking::Active)));
 }
 
 #[test]

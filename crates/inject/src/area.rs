@@ -199,6 +199,8 @@ pub(crate) struct Header {
     pub(crate) python: WirePython,
     /// [`RowState`] by row. Those of PyTorch can change later.
     pub(crate) rows: [AtomicU8; VS_MAX_HOOKS],
+    /// When PyTorch's functions were wrapped: monotonic nanoseconds, or 0.
+    pub(crate) torch_since: AtomicU64,
     /// Address of the jump of each wrapped row; else 0.
     pub(crate) jump_addresses: [u64; VS_MAX_HOOKS],
     /// Code of the jumps, in the lowest bytes.

@@ -51,6 +51,9 @@ static ROWS: [RowInfo; VS_MAX_HOOKS] = [const {
     RowInfo { state: AtomicU32::new(0), jump_address: AtomicU64::new(0), jump: AtomicU64::new(0) }
 }; VS_MAX_HOOKS];
 
+/// When PyTorch's functions were wrapped, as in the areas.
+pub(crate) static TORCH_SINCE: AtomicU64 = AtomicU64::new(0);
+
 /// A row of the hook table in this process.
 pub(crate) struct RowInfo {
     pub(crate) state: AtomicU32,

@@ -211,6 +211,8 @@ fn fill(file: &Descriptor, control: &Control, pid: u32, number: u32) -> Option<N
         (*header).number = number;
         (*header).uid = uid;
         (*header).start = start;
+        let since = process::TORCH_SINCE.load(Ordering::Relaxed);
+        (*header).torch_since.store(since, Ordering::Relaxed);
         for hook in 0..VS_MAX_HOOKS {
             let row = process::row_info(hook);
             (*header).rows[hook].store(row.state.load(Ordering::Relaxed) as u8, Ordering::Relaxed);

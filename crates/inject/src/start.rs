@@ -82,6 +82,11 @@ pub(crate) fn wrap_torch() {
     }
     let prepared = prepare(control, &library, TORCH);
     let is_patched = prepared.is_ok_and(|prepared| patch(&prepared));
+    let since = emit::now();
+    process::TORCH_SINCE.store(since, Ordering::Relaxed);
+    if let Some(area) = process::area() {
+        area.header.torch_since.store(since, Ordering::Relaxed);
+    }
     for (hook, row) in control.rows.iter().enumerate().filter(|(_, row)| row.library == TORCH) {
         let state = &process::row_info(hook).state;
         if !is_patched && row.is_wanted != 0 {

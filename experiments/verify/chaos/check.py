@@ -70,11 +70,29 @@ def objects(process, oracle, single_thread):
     return difference(f"objects ({', '.join(fields)})", table(process["objects"]), table(oracle["objects"]))
 
 
+# CUDA_ERROR_DEINITIALIZED: threads that still call the driver while the process exits, after the oracle was written.
+DEINITIALIZED = 4
+
+
+def is_launch(function):
+    return function.startswith("cuLaunch") or function.startswith("cuGraphLaunch")
+
+
 def failures(process, oracle):
-    """Compares failed calls, for the functions that the report lists."""
+    """Compares failed calls, for the functions that the report lists.
+
+    Unless the results of all launches are checked, some failed launches are not counted.
+    """
     key = lambda row: (row["function"], row["code"])
     ours, expected = sums(process["failed_calls"], key, "count"), sums(oracle["errors"], key, "count")
-    return difference("failed_calls", ours, {name: expected.get(name, 0) for name in ours})
+    unchecked = any(row["checked"] < row["launches"] for row in process.get("kernels", []))
+    found = []
+    for (function, code), count in ours.items():
+        truth = expected.get((function, code), 0)
+        few = unchecked and is_launch(function) and count < truth
+        if code != DEINITIALIZED and not few:
+            found += difference(f"failed_calls of {function} with {code}", count, truth)
+    return found
 
 
 def sites(process):
@@ -126,8 +144,10 @@ def tensors(process, expected):
 def exact(process, oracle, single_thread, by_kernel, torch=None):
     """Returns the differences of a process that is reported as exact."""
     found = live(process, oracle) + peak("peak_bytes", process, oracle["peak_bytes"]) + devices(process, oracle) + kinds(process, oracle)
+    late = sum(row["count"] for row in process["failed_calls"] if row["code"] == DEINITIALIZED)
     for mine, theirs in TOTALS:
-        found += difference(mine, process[mine], oracle[theirs])
+        if mine != "failed_allocations" or not 0 <= process[mine] - oracle[theirs] <= late:
+            found += difference(mine, process[mine], oracle[theirs])
     if not process.get("lost_objects"):
         found += objects(process, oracle, single_thread)
     return found + failures(process, oracle) + sites(process) + activity(process, oracle, by_kernel) + tensors(process, torch)

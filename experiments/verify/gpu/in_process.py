@@ -220,7 +220,7 @@ def main():
     for part in options.only or ["values", "beside", "cost"]:
         try:
             getattr(comparison, part)()
-        except Exception as error:  # noqa: BLE001, a failing part must not hide the results of the others
+        except Exception as error:  # noqa: BLE001 - a failing part must not hide the results of the others
             comparison.failed(f"{part}: {type(error).__name__}: {error}")
     comparison.write()
     sys.exit(1 if comparison.failures else 0)

@@ -338,7 +338,11 @@ impl Source for InProcess {
                 continue;
             }
             area.tensors = state;
-            events.extend(state.map(|state| event(area, EventKind::Torch(state))));
+            let since = Timestamp(area.header().torch_since.load(Ordering::Relaxed));
+            events.extend(state.map(|state| {
+                let event = event(area, EventKind::Torch(state));
+                Event { entry_time: since.min(event.time), ..event }
+            }));
             if let Some(TensorTracking::Unavailable(reason)) = state {
                 self.notices.push(Notice::TensorsUnavailable { pid: area.pid, reason });
             }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 
+use crate::decode::ExecGeneration;
 use crate::error::Error;
 use engine::model::event::{Event, EventKind};
 use engine::model::ids::{Pid, Tid};
@@ -11,18 +12,26 @@ use engine::model::units::{Nanos, Timestamp};
 /// How often processes are checked although nothing was lost.
 const SWEEP_INTERVAL: Nanos = Nanos::from_millis(10_000);
 
-/// Announced processes that have not exited, with their start times.
+/// What is known of a process.
+#[derive(Clone, Copy, Debug)]
+struct Announced {
+    start: u64,
+    /// `None` if it made no traced call yet.
+    exec_gen: Option<ExecGeneration>,
+}
+
+/// Announced processes that have not exited.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessTracker {
-    processes: HashMap<Pid, u64>,
+    processes: HashMap<Pid, Announced>,
     /// Processes found to have exited; their last records may still be in the ring.
     exited: Vec<(Pid, u64)>,
     last_sweep: Timestamp,
 }
 
 impl LivenessTracker {
-    pub(crate) fn insert(&mut self, pid: Pid, start: u64) {
-        self.processes.insert(pid, start);
+    pub(crate) fn insert(&mut self, pid: Pid, start: u64, exec_gen: Option<ExecGeneration>) {
+        self.processes.insert(pid, Announced { start, exec_gen });
     }
 
     pub(crate) fn remove(&mut self, pid: Pid) {
@@ -35,7 +44,12 @@ impl LivenessTracker {
 
     /// Returns the start time of a known process.
     pub(crate) fn start(&self, pid: Pid) -> Option<u64> {
-        self.processes.get(&pid).copied()
+        self.processes.get(&pid).map(|process| process.start)
+    }
+
+    /// Returns the exec generation of a known process that made traced calls.
+    pub(crate) fn exec_gen(&self, pid: Pid) -> Option<ExecGeneration> {
+        self.processes.get(&pid)?.exec_gen
     }
 
     /// Returns whether the known process with this pid is another one, whose exit was not reported.
@@ -50,8 +64,8 @@ impl LivenessTracker {
     /// Checks which processes have exited.
     pub(crate) fn sweep(&mut self, now: Timestamp) {
         self.last_sweep = now;
-        let dead = self.processes.iter().filter(|(pid, start)| !is_alive(**pid, **start));
-        self.exited = dead.map(|(pid, start)| (*pid, *start)).collect();
+        let starts = self.processes.iter().map(|(pid, process)| (*pid, process.start));
+        self.exited = starts.filter(|(pid, start)| !is_alive(*pid, *start)).collect();
     }
 
     /// Returns the exits of processes that had exited before the ring was last emptied and whose
@@ -59,7 +73,7 @@ impl LivenessTracker {
     pub(crate) fn drain_dead(&mut self, now: Timestamp) -> Vec<Event> {
         let dead = std::mem::take(&mut self.exited);
         dead.into_iter()
-            .filter(|(pid, start)| self.processes.get(pid) == Some(start))
+            .filter(|(pid, start)| self.start(*pid) == Some(*start))
             .map(|(pid, _)| Event {
                 pid,
                 tid: Tid(pid.0),
@@ -85,9 +99,12 @@ pub(crate) fn start_of(pid: Pid) -> Option<u64> {
     (!is_zombie).then(|| ticks.saturating_mul(TICK))
 }
 
-/// Returns whether two start times can be of one process: one may be rounded, or unknown (0).
+/// Returns whether two start times can be of one process: one may be unknown (0), or rounded to a
+/// tick because it is of `/proc`. Those of probes are not rounded, and pids are reused within a tick.
 pub(crate) fn is_same_start(one: u64, other: u64) -> bool {
-    one == 0 || other == 0 || (one / TICK).abs_diff(other / TICK) <= 1
+    let is_rounded = one.is_multiple_of(TICK) || other.is_multiple_of(TICK);
+    let is_near = || (one / TICK).abs_diff(other / TICK) <= 1;
+    one == 0 || other == 0 || if is_rounded { is_near() } else { one == other }
 }
 
 /// Fails if the process does not exist.
@@ -116,7 +133,7 @@ mod tests {
     #[test]
     fn missed_exit_is_reported_once() {
         let mut liveness = LivenessTracker::default();
-        liveness.insert(Pid(u32::MAX), 5);
+        liveness.insert(Pid(u32::MAX), 5, None);
         assert!(liveness.drain_dead(Timestamp(1)).is_empty());
         liveness.sweep(Timestamp(1));
         let dead = liveness.drain_dead(Timestamp(2));
@@ -130,7 +147,7 @@ mod tests {
     #[test]
     fn recorded_exit_is_not_reported_again() {
         let mut liveness = LivenessTracker::default();
-        liveness.insert(Pid(u32::MAX), 5);
+        liveness.insert(Pid(u32::MAX), 5, None);
         liveness.sweep(Timestamp(1));
         liveness.remove(Pid(u32::MAX));
         assert!(liveness.drain_dead(Timestamp(2)).is_empty());
@@ -140,9 +157,9 @@ mod tests {
     fn missed_exit_does_not_end_the_process_that_reuses_the_pid() {
         let pid = Pid(u32::MAX);
         let mut liveness = LivenessTracker::default();
-        liveness.insert(pid, 5);
+        liveness.insert(pid, 5, None);
         liveness.sweep(Timestamp(1));
-        liveness.insert(pid, 50_000_000_000);
+        liveness.insert(pid, 50_000_000_000, None);
         assert!(liveness.drain_dead(Timestamp(2)).is_empty());
         assert_eq!(liveness.start(pid), Some(50_000_000_000));
     }
@@ -150,10 +167,13 @@ mod tests {
     #[test]
     fn pid_reuse_is_detected_by_start_time() {
         let mut liveness = LivenessTracker::default();
-        liveness.insert(Pid(7), 5 * TICK);
+        liveness.insert(Pid(7), 5 * TICK, None);
         assert!(!liveness.is_reused(Pid(7), 5 * TICK + 9_999_999));
         assert!(!liveness.is_reused(Pid(7), 0));
         assert!(!liveness.is_reused(Pid(8), 5));
         assert!(liveness.is_reused(Pid(7), 50 * TICK));
+        liveness.insert(Pid(7), 5 * TICK + 7, None);
+        assert!(!liveness.is_reused(Pid(7), 5 * TICK));
+        assert!(liveness.is_reused(Pid(7), 5 * TICK + 9));
     }
 }

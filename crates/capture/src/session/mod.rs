@@ -275,7 +275,8 @@ impl Session {
         let records = self.source.drain_records();
         let stacks = self.source.drain_stacks();
         let now = clock::monotonic();
-        let losses = self.losses.poll(self.source.poll_lost()?, last)?;
+        let lost = self.source.poll_lost()?;
+        let losses = self.losses.poll(lost, last, || self.source.written())?;
         let may_have_missed_exits = losses.may_hide_exits();
         let activity = self.poll_activity(&records, &losses, last, now)?;
         let mut pending = Pending { activity, losses };
@@ -300,7 +301,7 @@ impl Session {
         // A record that cannot be decoded is lost, and its process is unknown.
         let other = self.source.drain_decode_errors();
         events.extend(lost_event(Pid(0), LostDelta { other, ..LostDelta::default() }, now));
-        self.drain_losses(now, &mut pending, &mut events);
+        self.drain_losses(last, now, &mut pending, &mut events);
         // Records that are still in the ring may belong to processes that have exited.
         let is_drained = self.source.is_drained();
         let dead = if is_drained { self.liveness.drain_dead(now) } else { Vec::new() };
@@ -446,7 +447,7 @@ impl Session {
                     sites.process_started(event.pid, Some(exec_gen));
                 }
                 self.source.process_examined(event.pid, exec_gen);
-                self.follow(event, None, now, events);
+                self.follow(event, Some(exec_gen), now, events);
             }
             Record::Exec(event, exec_gen) => {
                 let start = self.liveness.start(event.pid).unwrap_or(0);
@@ -476,7 +477,7 @@ impl Session {
     }
 
     /// Updates the state of processes and adds the event, with further ones if a process starts.
-    /// `exec_gen`: the exec generation after an exec.
+    /// `exec_gen`: the exec generation of a new process, or after an exec.
     fn follow(
         &mut self,
         mut event: Event,
@@ -488,7 +489,7 @@ impl Session {
         match &mut event.kind {
             EventKind::Process(info) => {
                 info.before_trace = self.source.predates_trace(event.pid, info.start);
-                self.liveness.insert(event.pid, info.start);
+                self.liveness.insert(event.pid, info.start, exec_gen);
                 container = self.containers.process_started(event.pid, now);
                 gpus = self.driver_usage.process_started(event.pid, now);
             }
@@ -527,7 +528,15 @@ impl Session {
     }
 
     /// Adds the losses of running processes and of those that ended without being announced.
-    fn drain_losses(&mut self, now: Timestamp, pending: &mut Pending, events: &mut Vec<Event>) {
+    fn drain_losses(
+        &mut self,
+        last: bool,
+        now: Timestamp,
+        pending: &mut Pending,
+        events: &mut Vec<Event>,
+    ) {
+        let has_read = |position| last || self.source.has_read(position);
+        self.losses.hold(pending.losses.split_off_unread(&self.liveness, has_read));
         for Unannounced { pid, start, replaced, next, lost } in pending.losses.drain_unannounced() {
             self.losses.process_exited(pid, start, Some(next));
             // The known process with this pid is another process, or another exec generation.
@@ -542,7 +551,7 @@ impl Session {
             let kind = if replaced { EventKind::Exec } else { EventKind::Exit };
             events.push(Event { pid, tid: Tid(pid.0), entry_time: now, time: now, kind });
         }
-        let rest = std::mem::take(&mut pending.losses).into_remaining();
+        let rest = std::mem::take(&mut pending.losses).into_remaining(&self.liveness);
         events.extend(rest.filter_map(|(pid, lost)| lost_event(pid, lost, now)));
     }
 

@@ -250,7 +250,9 @@ impl Ledger {
             EventKind::Tensor(call) => self.process(event).apply(event, call),
             EventKind::Torch(tracking) => {
                 if let Some(process) = self.running.get_mut(&event.pid) {
-                    process.torch.get_or_insert_default().set_tracking(*tracking);
+                    let first = process.counts.first_call;
+                    let late = first.is_some_and(|first| first < event.entry_time);
+                    process.torch.get_or_insert_default().set_tracking(*tracking, late);
                 }
             }
             EventKind::Site(site) => self.sites.resolve(site.site, &site.frames),
@@ -453,7 +455,9 @@ impl Ledger {
         });
         process.no_calls_since_exec = false;
         process.call = (event.entry_time, event.time);
-        memory::loss::receive(&mut process.counts.received, &event.kind);
+        if memory::loss::receive(&mut process.counts.received, &event.kind) {
+            process.counts.first_call.get_or_insert(event.entry_time);
+        }
         process
     }
 

@@ -49,6 +49,8 @@ pub(super) struct CallCounts {
     pub(super) failed_allocations: u64,
     pub(super) unknown_frees: u64,
     pub(super) received: ReceivedCalls,
+    /// When the first of them was entered.
+    pub(super) first_call: Option<Timestamp>,
 }
 
 /// Limit of name changes per process: each name creates separate metric series.

@@ -126,6 +126,8 @@ pub struct TorchView {
     pub lost: u64,
     /// Blocks dropped because the limit was reached.
     pub unlisted: u64,
+    /// The process allocated memory before the probes of its PyTorch library were attached.
+    pub late: bool,
     /// Why nothing is known.
     pub reason: Option<TensorsUnavailable>,
 }
@@ -136,6 +138,7 @@ impl TorchView {
     pub fn is_exact(&self) -> bool {
         self.lost == 0
             && self.unlisted == 0
+            && !self.late
             && self.reason.is_none()
             && self.devices.iter().all(|device| device.allocated == device.tracked_bytes)
     }

@@ -14,6 +14,7 @@ use super::super::{SessionOptions, Target};
 use super::drivers::{DETACH_DELAY, Notice};
 use super::probes::{AttachedProbes, ProbePoint, attach};
 use super::retry::AttachAttempts;
+use crate::clock;
 use crate::error::Error;
 use crate::libraries::{
     C10Error, C10Library, DriverMapping, FileIdentity, all_processes, scan_torch,
@@ -24,7 +25,18 @@ use crate::session::liveness::{LivenessTracker, start_of};
 struct AttachedTorch {
     file: C10Library,
     last_used: Instant,
+    attached_at: Timestamp,
     _attachments: Vec<AttachedProbes>,
+}
+
+/// Whether the tensors of a process are tracked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ProcessState {
+    /// Start time of the process.
+    start: u64,
+    tracking: TensorTracking,
+    /// When the probes of its library were attached.
+    since: Timestamp,
 }
 
 /// Probes of all PyTorch libraries.
@@ -36,8 +48,7 @@ pub(crate) struct TorchAttachments {
     attached: HashMap<FileIdentity, AttachedTorch>,
     /// Mapped files and the result of attaching to them.
     attempts: AttachAttempts<FileIdentity, TensorsUnavailable>,
-    /// States of processes, with their start times.
-    states: HashMap<Pid, (u64, TensorTracking)>,
+    states: HashMap<Pid, ProcessState>,
     /// Processes whose state was not sent to the ledger yet.
     unreported: HashSet<Pid>,
     notices: Vec<Notice>,
@@ -110,12 +121,13 @@ impl TorchAttachments {
             // One probed copy is enough: the allocator does not use the others.
             outcome = if outcome.is_ok() { outcome } else { attached };
         }
-        let state = match outcome {
+        let (tracking, since) = match outcome {
             Err(TensorsUnavailable::NoLibrary) if !settled => return found.c10,
-            Ok(()) => TensorTracking::Active,
-            Err(reason) => TensorTracking::Unavailable(reason),
+            Ok(since) => (TensorTracking::Active, since),
+            Err(reason) => (TensorTracking::Unavailable(reason), Timestamp(0)),
         };
-        if self.states.insert(pid, (start, state)) != Some((start, state)) {
+        let state = ProcessState { start, tracking, since };
+        if self.states.insert(pid, state) != Some(state) {
             self.unreported.insert(pid);
         }
         found.c10
@@ -125,13 +137,13 @@ impl TorchAttachments {
         &mut self,
         loaded: &LoadedObject,
         mapping: &DriverMapping,
-    ) -> Result<(), TensorsUnavailable> {
+    ) -> Result<Timestamp, TensorsUnavailable> {
         let now = Instant::now();
         match self.attempts.outcome(&mapping.device_inode, now) {
             Some(Ok(identity)) => {
                 if let Some(attached) = self.attached.get_mut(identity) {
                     attached.last_used = now;
-                    return Ok(());
+                    return Ok(attached.attached_at);
                 }
             }
             Some(Err(reason)) => return Err(reason),
@@ -139,7 +151,8 @@ impl TorchAttachments {
         }
         let outcome = self.attach(loaded, mapping);
         self.attempts.insert(&mapping.device_inode, outcome.clone(), now);
-        outcome.map(|_| ())
+        let identity = outcome?;
+        Ok(self.attached.get(&identity).map_or(Timestamp(0), |torch| torch.attached_at))
     }
 
     fn attach(
@@ -162,8 +175,12 @@ impl TorchAttachments {
         let attachments =
             self.links(loaded, &library).map_err(|_| TensorsUnavailable::AttachFailed)?;
         self.notices.push(Notice::TorchAttached { path: library.path.clone() });
-        let torch =
-            AttachedTorch { file: library, last_used: Instant::now(), _attachments: attachments };
+        let torch = AttachedTorch {
+            file: library,
+            last_used: Instant::now(),
+            attached_at: clock::monotonic(),
+            _attachments: attachments,
+        };
         self.attached.insert(identity.clone(), torch);
         Ok(identity)
     }
@@ -196,19 +213,19 @@ impl TorchAttachments {
         let Self { unreported, states, notices, .. } = self;
         let mut events = Vec::new();
         unreported.retain(|pid| {
-            let Some((_, state)) = states.get(pid) else { return false };
+            let Some(state) = states.get(pid) else { return false };
             if !liveness.contains(*pid) {
                 return true;
             }
-            if let TensorTracking::Unavailable(reason) = *state {
+            if let TensorTracking::Unavailable(reason) = state.tracking {
                 notices.push(Notice::TensorsUnavailable { pid: *pid, reason });
             }
             events.push(Event {
                 pid: *pid,
                 tid: Tid(pid.0),
-                entry_time: now,
+                entry_time: state.since.min(now),
                 time: now,
-                kind: EventKind::Torch(*state),
+                kind: EventKind::Torch(state.tracking),
             });
             false
         });

@@ -168,7 +168,7 @@ impl DriverUsage {
                     continue;
                 };
                 let Some(info) = process_info(pid) else { continue };
-                liveness.insert(pid, start);
+                liveness.insert(pid, start, None);
                 events.push(event(pid, now, EventKind::Process(info)));
                 events.extend(self.process_started(pid, now));
             }

@@ -11,7 +11,7 @@ use super::activity::Ended;
 use super::table::Table;
 use crate::decode::ExecGeneration;
 use crate::error::Error;
-use crate::session::liveness::is_same_start;
+use crate::session::liveness::{LivenessTracker, is_same_start};
 use crate::wire::{self, ToWire};
 
 /// Counters of the probes, summed over all CPUs.
@@ -73,6 +73,21 @@ impl LostKey {
         self.pid == pid && is_same_start(self.start, start)
     }
 
+    fn owner(&self, announced: &LivenessTracker) -> Owner {
+        if *self == Self::UNKNOWN {
+            return Owner::Announced;
+        }
+        let Some(start) = announced.start(self.pid) else { return Owner::Unannounced };
+        if !is_same_start(start, self.start) {
+            return Owner::Other;
+        }
+        match announced.exec_gen(self.pid) {
+            Some(exec_gen) if exec_gen == self.exec_gen => Owner::Announced,
+            Some(exec_gen) if self.exec_gen.is_before(exec_gen) => Owner::Other,
+            _ => Owner::Unannounced,
+        }
+    }
+
     fn wire(&self) -> wire::LostKey {
         let Self { pid, start, exec_gen } = *self;
         wire::LostKey { pid: pid.0, exec_gen: exec_gen.0, reserved: 0, start }
@@ -95,9 +110,30 @@ pub(crate) struct Unannounced {
 /// Records lost since the last read, by exec generation.
 #[derive(Debug, Default)]
 pub(crate) struct PendingLosses {
-    lost: Vec<(LostKey, LostDelta)>,
+    lost: Vec<PendingLoss>,
     /// Exec generations that ended by an exec before they were announced.
     replaced: HashSet<LostKey>,
+}
+
+/// Records that an exec generation lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct PendingLoss {
+    key: LostKey,
+    lost: LostDelta,
+    /// End of the ring when the first of these losses was read: the announcement of the process is
+    /// before it, unless it was lost too.
+    position: u64,
+}
+
+/// The program that losses belong to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Owner {
+    /// The one that is announced with this pid; or it will never be known.
+    Announced,
+    /// One that was not announced, or a later one of the announced process.
+    Unannounced,
+    /// One that ended: the announced one is newer, or another process.
+    Other,
 }
 
 impl PendingLosses {
@@ -118,17 +154,19 @@ impl PendingLosses {
 
     /// Returns the exec generations that ended without having been announced.
     pub(crate) fn ended(&self) -> impl Iterator<Item = Ended> {
-        let ended = self.lost.iter().filter(|(_, lost)| lost.processes > 0);
-        ended.map(|(LostKey { pid, start, exec_gen }, _)| {
+        self.ended_keys().map(|LostKey { pid, start, exec_gen }| {
             let next = ExecGeneration(exec_gen.0.wrapping_add(1));
-            Ended { pid: *pid, start: Some(*start), current_gen: Some(next) }
+            Ended { pid, start: Some(start), current_gen: Some(next) }
         })
+    }
+
+    fn ended_keys(&self) -> impl Iterator<Item = LostKey> {
+        self.lost.iter().filter(|one| one.lost.processes > 0).map(|one| one.key)
     }
 
     /// Removes and returns the losses of exec generations that ended without having been announced.
     pub(crate) fn drain_unannounced(&mut self) -> Vec<Unannounced> {
-        let ended = |(key, lost): &(LostKey, LostDelta)| (lost.processes > 0).then_some(*key);
-        let mut ended: Vec<_> = self.lost.iter().filter_map(ended).collect();
+        let mut ended: Vec<_> = self.ended_keys().collect();
         ended.sort_unstable_by_key(|key| (key.pid, key.start, key.exec_gen.0));
         let drain = |key: LostKey| {
             let (replaced, LostKey { pid, start, exec_gen }) = (self.replaced.contains(&key), key);
@@ -138,26 +176,56 @@ impl PendingLosses {
         ended.into_iter().map(drain).filter(|ended| ended.lost != LostDelta::default()).collect()
     }
 
-    /// Returns the remaining losses, by process.
-    pub(crate) fn into_remaining(self) -> impl Iterator<Item = (Pid, LostDelta)> {
-        self.lost.into_iter().map(|(key, lost)| (key.pid, lost))
+    /// Adds losses that were read before.
+    fn extend(&mut self, held: Self) {
+        for one in held.lost {
+            match self.lost.iter_mut().find(|other| other.key == one.key) {
+                Some(same) => {
+                    same.lost = combined(&same.lost, &one.lost, u64::saturating_add);
+                    same.position = one.position;
+                }
+                None => self.lost.push(one),
+            }
+        }
+        self.replaced.extend(held.replaced);
+    }
+
+    /// Removes and returns the losses of programs whose announcement may still be in the ring: they
+    /// would be counted for the program that ran before them in the process or with their pid.
+    pub(crate) fn split_off_unread(
+        &mut self,
+        announced: &LivenessTracker,
+        has_read: impl Fn(u64) -> bool,
+    ) -> Self {
+        let is_unread = |one: &PendingLoss| {
+            one.key.owner(announced) != Owner::Announced && !has_read(one.position)
+        };
+        let lost: Vec<_> = self.lost.extract_if(.., |one| is_unread(one)).collect();
+        let is_held = |key: &LostKey| lost.iter().any(|one| one.key == *key);
+        let replaced = self.replaced.extract_if(is_held).collect();
+        Self { lost, replaced }
+    }
+
+    /// Returns the remaining losses, by process. Those of another program than the announced one
+    /// are of an unknown process, with pid 0.
+    pub(crate) fn into_remaining(
+        self,
+        announced: &LivenessTracker,
+    ) -> impl Iterator<Item = (Pid, LostDelta)> {
+        self.lost.into_iter().map(|PendingLoss { key, lost, .. }| match key.owner(announced) {
+            Owner::Announced | Owner::Unannounced => (key.pid, lost),
+            Owner::Other => (Pid(0), lost),
+        })
     }
 
     /// Returns whether the record of an exit can be among the losses.
     pub(crate) fn may_hide_exits(&self) -> bool {
-        self.lost.iter().any(|(_, lost)| lost.other > 0)
+        self.lost.iter().any(|one| one.lost.other > 0)
     }
 
     fn remove(&mut self, is_wanted: impl Fn(&LostKey) -> bool) -> LostDelta {
-        let mut sum = LostDelta::default();
-        self.lost.retain(|(key, lost)| {
-            let wanted = is_wanted(key);
-            if wanted {
-                sum = combined(&sum, lost, u64::saturating_add);
-            }
-            !wanted
-        });
-        sum
+        let wanted = self.lost.extract_if(.., |one| is_wanted(&one.key));
+        wanted.fold(LostDelta::default(), |sum, one| combined(&sum, &one.lost, u64::saturating_add))
     }
 }
 
@@ -168,6 +236,8 @@ pub(crate) struct LossReader {
     total: u64,
     /// The last read found something new; a probe may have been between its two updates.
     read_again: bool,
+    /// Losses of programs that are not announced yet.
+    held: Option<PendingLosses>,
 }
 
 impl LossReader {
@@ -182,15 +252,20 @@ impl LossReader {
 
     /// Reads the losses in a table.
     pub(crate) fn with_table(table: Table) -> Self {
-        Self { table, reported: HashMap::new(), total: 0, read_again: false }
+        Self { table, reported: HashMap::new(), total: 0, read_again: false, held: None }
     }
 
     /// Returns the losses since the last call; cheap if there are none. `total` is the counter of
-    /// lost records. `last`: this is the final read.
-    pub(crate) fn poll(&mut self, total: u64, last: bool) -> Result<PendingLosses, Error> {
+    /// lost records, `position` the end of the ring. `last`: this is the final read.
+    pub(crate) fn poll(
+        &mut self,
+        total: u64,
+        last: bool,
+        position: impl FnOnce() -> u64,
+    ) -> Result<PendingLosses, Error> {
         let is_new = total != self.total;
         if !is_new && !self.read_again && !last {
-            return Ok(PendingLosses::default());
+            return Ok(self.held.take().unwrap_or_default());
         }
         (self.total, self.read_again) = (total, is_new);
         let mut losses = PendingLosses::default();
@@ -204,10 +279,18 @@ impl LossReader {
             let before = self.reported.insert(key, now).unwrap_or_default();
             let new = combined(&now, &before, u64::saturating_sub);
             if new != LostDelta::default() {
-                losses.lost.push((key, new));
+                losses.lost.push(PendingLoss { key, lost: new, position: u64::MAX });
             }
         }
+        let position = position();
+        losses.lost.iter_mut().for_each(|one| one.position = position);
+        losses.extend(self.held.take().unwrap_or_default());
         Ok(losses)
+    }
+
+    /// Keeps losses for the next call of [`LossReader::poll`].
+    pub(crate) fn hold(&mut self, losses: PendingLosses) {
+        self.held = Some(losses).filter(|losses| !losses.lost.is_empty());
     }
 
     /// Deletes the entries of a process that exited, or of exec generations before `current_gen`.
@@ -276,12 +359,27 @@ mod tests {
 
     const PID: Pid = Pid(7);
     const SECOND: u64 = 1_000_000_000;
+    const POSITION: u64 = 100;
+
+    fn remaining(losses: PendingLosses, announced: &LivenessTracker) -> Vec<(Pid, LostDelta)> {
+        losses.into_remaining(announced).collect()
+    }
+
+    fn announced(start: u64, exec_gen: u16) -> LivenessTracker {
+        let mut announced = LivenessTracker::default();
+        announced.insert(PID, start, Some(ExecGeneration(exec_gen)));
+        announced
+    }
 
     fn losses(entries: &[(u64, u16, LostDelta)]) -> PendingLosses {
         let key = |start, exec_gen| LostKey { pid: PID, start, exec_gen: ExecGeneration(exec_gen) };
         let entries = entries.iter();
-        let lost = entries.map(|(start, exec_gen, lost)| (key(*start, *exec_gen), *lost)).collect();
-        PendingLosses { lost, replaced: HashSet::new() }
+        let entries = entries.map(|(start, exec_gen, lost)| PendingLoss {
+            key: key(*start, *exec_gen),
+            lost: *lost,
+            position: POSITION,
+        });
+        PendingLosses { lost: entries.collect(), replaced: HashSet::new() }
     }
 
     fn frees(frees: u64) -> LostDelta {
@@ -295,14 +393,14 @@ mod tests {
         assert_eq!(losses.drain_before(PID, SECOND, ExecGeneration(3)), frees(3));
         assert_eq!(losses.drain_process(Pid(8), SECOND), LostDelta::default());
         assert_eq!(losses.drain_process(PID, SECOND), frees(4));
-        assert_eq!(losses.into_remaining().count(), 0);
+        assert!(remaining(losses, &LivenessTracker::default()).is_empty());
     }
 
     #[test]
     fn losses_of_a_reused_pid_are_split_by_start_time() {
         let mut losses = losses(&[(SECOND, 1, frees(1)), (9 * SECOND, 1, frees(2))]);
         assert_eq!(losses.drain_process(PID, 9 * SECOND), frees(2));
-        assert_eq!(losses.into_remaining().collect::<Vec<_>>(), [(PID, frees(1))]);
+        assert_eq!(remaining(losses, &announced(SECOND, 1)), [(PID, frees(1))]);
     }
 
     #[test]
@@ -319,6 +417,35 @@ mod tests {
         let ended = Unannounced { pid: PID, start: SECOND, replaced: false, next, lost };
         assert_eq!(losses.drain_unannounced(), [ended]);
         assert!(losses.drain_unannounced().is_empty());
-        assert_eq!(losses.into_remaining().collect::<Vec<_>>(), [(PID, frees(8)), (PID, frees(4))]);
+        let rest = [(PID, frees(8)), (PID, frees(4))];
+        assert_eq!(remaining(losses, &LivenessTracker::default()), rest);
+    }
+
+    #[test]
+    fn losses_wait_for_the_announcement_of_their_program() {
+        let before = announced(SECOND, 1);
+        let mut reader_losses = losses(&[(SECOND, 1, frees(1)), (SECOND, 2, frees(2))]);
+        let held = reader_losses.split_off_unread(&before, |position| position < POSITION);
+        assert_eq!(remaining(reader_losses, &before), [(PID, frees(1))]);
+        let mut next = losses(&[(SECOND, 2, frees(4))]);
+        next.extend(held);
+        let after = announced(SECOND, 2);
+        assert!(next.split_off_unread(&after, |_| false).lost.is_empty());
+        assert_eq!(remaining(next, &after), [(PID, frees(6))]);
+    }
+
+    #[test]
+    fn losses_after_a_lost_exec_count_for_the_same_process() {
+        let before = announced(SECOND, 1);
+        let mut losses = losses(&[(SECOND, 2, frees(2))]);
+        assert!(losses.split_off_unread(&before, |_| true).lost.is_empty());
+        assert_eq!(remaining(losses, &before), [(PID, frees(2))]);
+    }
+
+    #[test]
+    fn losses_of_an_ended_program_are_of_an_unknown_process() {
+        let now = announced(9 * SECOND, 3);
+        let losses = losses(&[(9 * SECOND, 2, frees(2)), (SECOND, 3, frees(4))]);
+        assert_eq!(remaining(losses, &now), [(Pid(0), frees(2)), (Pid(0), frees(4))]);
     }
 }

@@ -95,8 +95,9 @@ pub(in crate::ledger) fn add(sum: &mut LostTotals, lost: &LostDelta, at: Timesta
     sum.since = sum.since.or(Some(at));
 }
 
-/// Counts a received call in the class in which its loss would have been counted.
-pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKind) {
+/// Counts a received call in the class in which its loss would have been counted; returns whether
+/// there is one.
+pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKind) -> bool {
     match kind {
         EventKind::Allocate(_)
         | EventKind::Vmm(VmmCall::Create { .. } | VmmCall::Import { .. }) => {
@@ -106,8 +107,9 @@ pub(in crate::ledger) const fn receive(calls: &mut ReceivedCalls, kind: &EventKi
             calls.frees += 1;
         }
         EventKind::Failed(_) => calls.failures += 1,
-        _ => {}
+        _ => return false,
     }
+    true
 }
 
 /// Sizes of allocations of which each lost record can hide one.

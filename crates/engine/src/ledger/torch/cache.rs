@@ -108,6 +108,7 @@ impl TorchDevice {
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct TorchCache {
     tracking: Option<TensorTracking>,
+    late: bool,
     blocks: HashTable<TensorBlock>,
     hasher: DefaultHashBuilder,
     /// Ordered by device.
@@ -117,9 +118,10 @@ pub(in crate::ledger) struct TorchCache {
 }
 
 impl TorchCache {
-    /// Sets whether its calls are tracked.
-    pub(in crate::ledger) fn set_tracking(&mut self, tracking: TensorTracking) {
+    /// Sets whether its calls are tracked. `late`: calls may have been made before.
+    pub(in crate::ledger) fn set_tracking(&mut self, tracking: TensorTracking, late: bool) {
         self.tracking = Some(tracking);
+        self.late |= late && tracking == TensorTracking::Active;
     }
 
     fn device(&mut self, device: DeviceId) -> &mut TorchDevice {
@@ -240,6 +242,7 @@ impl TorchCache {
                 .collect(),
             lost: losses.own.tensors.saturating_add(losses.shared.tensors),
             unlisted: self.unlisted,
+            late: self.late,
             reason: match self.tracking {
                 Some(TensorTracking::Unavailable(reason)) => Some(reason),
                 _ if self.devices.is_empty() => driver_allocates(&process.sites),

@@ -14,9 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use engine::model::change::LateFields;
-use engine::model::event::{
-    Event, EventKind, FailedCall, GraphCall, LostDelta, ProcessInfo, VmmCall,
-};
+use engine::model::event::{Event, EventKind, FailedCall, LostDelta, ProcessInfo, VmmCall};
 use engine::model::ids::{AllocationKey, ContextId, DeviceId, GpuId, Pid, SiteId, Tid};
 use engine::model::memory_kind::MemoryKind;
 use engine::model::stack::{Frame, SiteName};

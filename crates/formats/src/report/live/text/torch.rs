@@ -22,6 +22,7 @@ pub(super) fn section(out: &mut dyn Write, view: &TorchView, style: TextStyle) -
         .into_iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!("{count} {name}"))
+        .chain(view.late.then(|| "calls before the probes were attached".to_owned()))
         .collect();
     if !missing.is_empty() {
         let text = format!("PyTorch NOT EXACT: {}", missing.join(", "));
@@ -124,14 +125,14 @@ mod tests {
             fragmentation: Err(FragmentationUnknown::BlocksUnknown),
             ..device()
         };
-        let view = TorchView { devices: vec![late], lost: 7, unlisted: 0, reason: None };
+        let view = TorchView { devices: vec![late], lost: 7, late: true, ..TorchView::default() };
         assert_eq!(
             lines(&view),
             [
                 "  PyTorch gpu_1: 300.00 MiB allocated in 1 tensor, 400.00 MiB reserved, 100.00 MiB \
                  cached (fragmentation unknown: some blocks are unknown), peak 350.00 MiB, 2 OOMs",
                 "    200.00 MiB of it allocated before the trace",
-                "  PyTorch NOT EXACT: 7 events lost",
+                "  PyTorch NOT EXACT: 7 events lost, calls before the probes were attached",
             ]
         );
         let none = TorchView { reason: Some(TensorsUnavailable::NoSymbol), ..TorchView::default() };
