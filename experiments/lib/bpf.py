@@ -8,9 +8,9 @@ import platform
 import struct
 
 SYSCALL = {"x86_64": 321, "aarch64": 280}[platform.machine()]
-# Commands of bpf(2), and types of links and maps.
-NEXT_KEY, INFO, NEXT_LINK = 4, 15, 31
-UPROBE_MULTI = 12
+# Commands of bpf(2), and types of programs and maps.
+NEXT_KEY, INFO, NEXT_PROGRAM = 4, 15, 11
+KPROBE = 2
 BY_ID = {"prog": 13, "map": 14, "link": 30}
 HASH, LRU, PERCPU_HASH, RING = 1, 9, 5, 27
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -38,25 +38,22 @@ def exists(kind, number):
         raise
 
 
-def uprobe_links():
-    """Returns the ids of all uprobe_multi links, of any process."""
-    found, number = [], 0
+def probe_programs_exist():
+    """Returns whether any process has loaded programs for probes."""
+    number = 0
     while True:
         try:
-            number = struct.unpack_from("=II", call(NEXT_LINK, struct.pack("=II", number, 0))[1])[1]
+            number = struct.unpack_from("=II", call(NEXT_PROGRAM, struct.pack("=II", number, 0))[1])[1]
+            fd = call(BY_ID["prog"], struct.pack("=II", number, 0))[0]
         except OSError as error:
             if error.errno == errno.ENOENT:
-                return found
+                return False
             raise
-        try:
-            fd = call(BY_ID["link"], struct.pack("=II", number, 0))[0]
-        except OSError:
-            continue
         info = ctypes.create_string_buffer(128)
         call(INFO, struct.pack("=IIQ", fd, 128, ctypes.addressof(info)))
         os.close(fd)
-        if struct.unpack_from("=I", info.raw)[0] == UPROBE_MULTI:
-            found.append(number)
+        if struct.unpack_from("=I", info.raw)[0] == KPROBE:
+            return True
 
 
 def owned(pid):

@@ -1,6 +1,7 @@
 """Compares reports with the oracle: the account that the simulated driver writes for each process."""
 import json
 import os
+import time
 
 # Fields of a process in a report, and of the oracle.
 TOTALS = [("live_bytes", "live_bytes"), ("allocations_total", "allocations"), ("frees_total", "frees"),
@@ -51,9 +52,10 @@ class ExitedProcesses:
     """Compares every process that exits under a trace with its oracle."""
 
     def __init__(self, oracle_dir):
+        # Processes that were reported as exited, by pid, with the time of the report.
         self.oracle_dir, self.exited, self.problems, self.preexisting = oracle_dir, {}, [], set()
         self.compared = self.late = self.untraced = self.reports = 0
-        self.lost = 0
+        self.lost = self.site_rows = 0
 
     def add_report(self, line):
         """Reads a report of the tracer."""
@@ -61,8 +63,10 @@ class ExitedProcesses:
         self.reports += 1
         self.lost = max(self.lost, report["lost_events"])
         for process in report["processes"]:
-            if process["exited"] and process["end_reason"] == "exit":
-                self.exited[process["pid"]] = process
+            if process["exited"]:
+                self.site_rows += process["sites_total"]
+                if process["end_reason"] == "exit":
+                    self.exited.setdefault(process["pid"], []).append((time.time(), process))
 
     def compare(self, last=False):
         """Compares processes that are in a report and have an oracle; at the end also those with an oracle only."""
@@ -70,25 +74,31 @@ class ExitedProcesses:
             if not name.endswith(".json"):
                 continue
             pid, path = int(name[:-5]), os.path.join(self.oracle_dir, name)
-            process = self.exited.get(pid)
-            if process is None and not last:
+            # Pids are reused: a process that was reported before this oracle was written is another one.
+            written = os.path.getmtime(path)
+            found = [process for seen, process in self.exited.get(pid, ()) if seen >= written]
+            if not found and not last:
                 continue
             with open(path) as file:
                 oracle = json.load(file)
             os.unlink(path)
-            if process is None and pid not in self.preexisting and oracle["allocations"]:
+            self.compare_process(pid, found, oracle)
+
+    def compare_process(self, pid, found, oracle):
+        """Compares an oracle with the processes that had its pid; that with the fewest differences is the same."""
+        if not found:
+            self.late += 1
+            if pid not in self.preexisting and oracle["allocations"]:
                 self.problems.append(f"process {pid} was never reported as exited")
-            if process is None:
-                self.late += 1
-                continue
-            del self.exited[pid]
-            if process["before_trace"]:
-                self.late += 1
-                continue
-            wrong = differences(process, oracle)
-            self.compared += 1
-            if wrong:
-                self.problems.append(f"process {pid} ({process['name']}): {'; '.join(wrong)}")
+            return
+        del self.exited[pid]
+        if all(process["before_trace"] for process in found):
+            self.late += 1
+            return
+        wrong = min((differences(process, oracle) for process in found), key=len)
+        self.compared += 1
+        if wrong:
+            self.problems.append(f"process {pid} ({found[0]['name']}): {'; '.join(wrong)}")
 
     def tracer_attached(self):
         """Starts over for a new tracer.

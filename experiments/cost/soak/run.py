@@ -3,13 +3,15 @@
 
 usage: run.py [--minutes 10 | --seconds S] [--rate N] [--seed N] [--results FILE] [--plot FILE.svg] …
 
-The first tracer runs for most of the time. Others follow; every second one is killed with SIGKILL under load. A --rate of
-2 programs per second leaves most of a core to other work. Checks that:
+The first tracer runs for most of the time. Others follow; every second one is killed with SIGKILL under load. With a --rate
+of 5 programs per second it uses about a quarter of a core, and the history of exited processes is full after 40 minutes.
+Checks that:
 
 - the last report of every process that exits normally equals the oracle of the simulated driver;
 - programs exit as they do without a tracer;
 - no event is lost;
-- memory, open files and threads of the tracer do not grow over the second half of the longest run;
+- memory, open files and threads of the tracer do not grow over the second half of the longest run, except by the history
+  of exited processes until that is full;
 - map entries are removed when their processes exit;
 - after SIGKILL no BPF program, map or link is left, and the driver's code in memory equals its file.
 
@@ -67,7 +69,7 @@ class Soak:
             self.account.compare()
             if tracer.process.poll() is not None:
                 raise RuntimeError(f"the tracer ended with {tracer.process.returncode}: {tracer.messages.text()[-800:]}")
-            tracer.samples.take(self.account.lost, self.account.compared + self.load.killed)
+            tracer.samples.take(self.account.lost, self.account.compared + self.load.killed, self.account.site_rows)
             time.sleep(0.05)
 
     def check_entries(self, tracer):
@@ -157,7 +159,7 @@ def print_verdict(values):
           f"{values['lost']} events lost")
     print(f"tracer: {long['cpu_percent']:.1f} % of a core, {long['memory_mb']:.1f} MB private, {long['resident_mb']:.1f} MB "
           f"resident, {long['grown_mb']:+.2f} MB over the last {long['span_s']:.0f} s ({long['ended']} processes exited, totals of "
-          f"{long['kept']} more are kept); at most {long['most_descriptors']} open files, {long['most_threads']} threads, "
+          f"{long['kept']} more and {long['kept_rows']} rows of sites are kept); at most {long['most_descriptors']} open files, {long['most_threads']} threads, "
           f"{long['most_entries']} map entries; {values['entries_left']} map entries left")
     for problem in values["problems"][:40]:
         print(f"WRONG: {problem}")

@@ -6,15 +6,18 @@ import time
 from lib import chart, leftovers
 from lib.processes import private_bytes, resident_bytes
 
-# More growth in the second half of the longest run is a leak. The tracer keeps the totals of exited processes for its
-# last report, of KEPT_PROCESSES at most.
-FLAT_MB, STEP_MB, FLAT_KB_PER_PROCESS, KEPT_PROCESSES = 3.0, 16.0, 24, 4096
+# More growth in the second half of the longest run is a leak. For its last report, the tracer keeps the totals of exited
+# processes and the rows of their sites, up to these numbers. Halves of the rows are merged at once, so memory goes up and
+# down: the maxima of both halves are compared.
+FLAT_MB, STEP_MB = 3.0, 16.0
+KEPT_PROCESSES, KEPT_ROWS = 4096, 65536
+KB_PER_PROCESS, KB_PER_ROW = 24, 1.2
 # Files and threads that a tracer may have open for a moment, for instance while it reads a new program.
 FLAT_COUNT = 8
 # Points of a series in the results.
 POINTS = 720
 
-Sample = collections.namedtuple("Sample", "at private resident descriptors threads entries stale lost ended")
+Sample = collections.namedtuple("Sample", "at private resident descriptors threads entries stale lost ended rows")
 
 
 class Samples:
@@ -25,7 +28,7 @@ class Samples:
         # Reading all maps takes milliseconds.
         self.period = max(0.5, seconds / POINTS)
 
-    def take(self, lost, ended):
+    def take(self, lost, ended, site_rows):
         """Takes a sample if one is due."""
         now = time.monotonic()
         if now < self.due:
@@ -34,24 +37,25 @@ class Samples:
         stale, _, entries = leftovers.entries(self.pid)
         self.rows.append(Sample(now - self.began, private_bytes(self.pid), resident_bytes(self.pid),
                                 len(os.listdir(f"/proc/{self.pid}/fd")), len(os.listdir(f"/proc/{self.pid}/task")),
-                                entries, sum(stale.values()), lost, ended))
+                                entries, sum(stale.values()), lost, ended, site_rows))
 
     def verdict(self):
         """Returns the figures of the second half and the problems that they show."""
-        half = self.rows[len(self.rows) // 2:]
+        first, half = self.rows[:len(self.rows) // 2], self.rows[len(self.rows) // 2:]
         span, ended, problems = half[-1].at - half[0].at, half[-1].ended - half[0].ended, []
-        grown = slope([(row.at, row.private) for row in half]) * span
+        grown = max(row.private for row in half) - max(row.private for row in first)
         kept = min(half[-1].ended, KEPT_PROCESSES) - min(half[0].ended, KEPT_PROCESSES)
+        kept_rows = min(half[-1].rows, KEPT_ROWS) - min(half[0].rows, KEPT_ROWS)
         # A hash table that doubles, or the symbols of one large program, are steps that look like a leak in a short run.
         flat = FLAT_MB if span >= 60 else STEP_MB
-        if grown > flat * 1e6 + kept * FLAT_KB_PER_PROCESS * 1e3:
+        if grown > flat * 1e6 + (kept * KB_PER_PROCESS + kept_rows * KB_PER_ROW) * 1e3:
             problems.append(f"the tracer's memory grew by {grown / 1e6:.1f} MB in {span:.0f} s, with {ended} processes")
         for field in ("descriptors", "threads"):
             more = slope([(row.at, getattr(row, field)) for row in half]) * span
             if more > FLAT_COUNT:
                 problems.append(f"the tracer's {field} grew by {more:.0f} in {span:.0f} s")
         last = self.rows[-1]
-        return {"grown_mb": grown / 1e6, "span_s": span, "ended": ended, "kept": kept, "memory_mb": last.private / 1e6,
+        return {"grown_mb": grown / 1e6, "span_s": span, "ended": ended, "kept": kept, "kept_rows": kept_rows, "memory_mb": last.private / 1e6,
                 "resident_mb": last.resident / 1e6, "most_descriptors": max(row.descriptors for row in self.rows),
                 "most_threads": max(row.threads for row in self.rows),
                 "most_entries": max(row.entries for row in self.rows),

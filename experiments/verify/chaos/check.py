@@ -75,7 +75,7 @@ DEINITIALIZED = 4
 
 
 def is_launch(function):
-    return function.startswith("cuLaunch") or function.startswith("cuGraphLaunch")
+    return function.startswith(("cuLaunch", "cuGraphLaunch"))
 
 
 def failures(process, oracle):

@@ -282,8 +282,7 @@ impl Session {
         let mut pending = Pending { activity, losses };
         let mut events = Vec::with_capacity(records.len());
         if let Some(sites) = &mut self.sites {
-            mapped.into_iter().for_each(|mmap| sites.mapping_changed(mmap));
-            stacks.into_iter().for_each(|stack| sites.insert(stack));
+            sites.update(mapped, stacks, |pid| self.liveness.contains(pid));
         }
         for record in records {
             self.apply_record(record, now, &mut pending, &mut events);

@@ -33,6 +33,9 @@ const MAX_PYTHON_STACKS: usize = 50_000;
 /// Maximum number of stack copies per process whose calls have not come yet.
 const MAX_PENDING_COPIES: usize = 10_000;
 
+/// Time between two checks for processes that exited unseen.
+const UNSEEN_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Maximum time to wait for symbols at the end of a trace.
 const FINAL_SYMBOLIZE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -79,6 +82,8 @@ pub(crate) struct SiteResolver {
     sites: HashMap<SiteParts, SiteId>,
     /// Sites that did not fit into the queue of the symbolizer.
     unsubmitted: VecDeque<(SiteId, SiteParts)>,
+    /// Time of the last check for processes that exited unseen.
+    last_check: Instant,
 }
 
 impl SiteResolver {
@@ -98,13 +103,19 @@ impl SiteResolver {
             python_stacks: Interner::default(),
             sites: HashMap::new(),
             unsubmitted: VecDeque::new(),
+            last_check: Instant::now(),
         })
     }
 
     /// Checks whether a new process runs Python. `exec_gen`: its exec generation, if known.
     pub(crate) fn process_started(&mut self, pid: Pid, exec_gen: Option<ExecGeneration>) {
-        let wire = self.pythons.detect(pid);
-        let Some(mut wire) = wire else { return };
+        let Some(mut wire) = self.pythons.detect(pid) else {
+            // A Python process with this pid may have exited unseen.
+            if self.is_python(pid) {
+                self.process_exited(pid);
+            }
+            return;
+        };
         wire.exec_gen = exec_gen.map_or(wire::VS_ANY_EXEC_GEN as u16, |exec_gen| exec_gen.0);
         let added = self.interpreters.update(&pid.0.to_ne_bytes(), &wire.bytes());
         self.processes.entry(pid).or_default().is_python = added;
@@ -121,8 +132,42 @@ impl SiteResolver {
         }
     }
 
+    /// Applies new mappings and stacks, and drops processes that exited unseen. `is_announced`: a
+    /// record has announced the process, and another one will report its exit.
+    pub(crate) fn update(
+        &mut self,
+        mappings: Vec<MmapEvent>,
+        stacks: Vec<StackRecord>,
+        is_announced: impl Fn(Pid) -> bool,
+    ) {
+        for mapping in mappings {
+            self.mapping_changed(mapping);
+        }
+        for stack in stacks {
+            self.insert(stack);
+        }
+        if self.last_check.elapsed() >= UNSEEN_CHECK_INTERVAL {
+            self.last_check = Instant::now();
+            self.drop_unseen(is_announced);
+        }
+    }
+
+    /// Drops Python processes that ran at the start of the trace and exited before their first call.
+    fn drop_unseen(&mut self, is_announced: impl Fn(Pid) -> bool) {
+        let is_running = |pid: Pid| std::fs::exists(format!("/proc/{pid}")).unwrap_or(true);
+        let processes = self.processes.iter().filter(|(_, process)| process.is_python);
+        let unseen = processes.map(|(pid, _)| *pid).filter(|pid| !is_announced(*pid));
+        for pid in unseen.filter(|pid| !is_running(*pid)).collect::<Vec<_>>() {
+            self.process_exited(pid);
+        }
+    }
+
+    fn is_python(&self, pid: Pid) -> bool {
+        self.processes.get(&pid).is_some_and(|process| process.is_python)
+    }
+
     /// Handles a new executable mapping: addresses of the process can have another meaning now.
-    pub(crate) fn mapping_changed(&mut self, mmap: MmapEvent) {
+    fn mapping_changed(&mut self, mmap: MmapEvent) {
         if self.processes.contains_key(&mmap.pid) {
             self.known.process_exited(mmap.pid);
         }
@@ -130,7 +175,7 @@ impl SiteResolver {
     }
 
     /// Adds a stack from the ring.
-    pub(crate) fn insert(&mut self, record: StackRecord) {
+    fn insert(&mut self, record: StackRecord) {
         match record {
             StackRecord::Copy { origin, registers, bytes, hijacked } => {
                 let unwound = self.native.unwind(origin.pid, registers, &bytes, &hijacked);
@@ -240,9 +285,7 @@ impl SiteResolver {
         let missing = match self.pythons.unsupported_reason(pid) {
             Some(PythonUnsupported::NotReadyYet) => UnknownReason::InterpreterNotReady,
             Some(_) => UnknownReason::UnsupportedInterpreter,
-            None if self.processes.get(&pid).is_some_and(|process| process.is_python) => {
-                UnknownReason::InterpreterNotReady
-            }
+            None if self.is_python(pid) => UnknownReason::InterpreterNotReady,
             None => return 0,
         };
         self.python_stacks.number(PythonStack { missing: Some(missing), ..PythonStack::default() })
@@ -250,8 +293,7 @@ impl SiteResolver {
 
     /// Detects Python again if the stack contains the interpreter and none was found before.
     fn detect_python_again(&mut self, origin: StackOrigin, unwound: &UnwoundStack) {
-        let is_python = self.processes.get(&origin.pid).is_some_and(|process| process.is_python);
-        if is_python || self.pythons.detected_recently(origin.pid) {
+        if self.is_python(origin.pid) || self.pythons.detected_recently(origin.pid) {
             return;
         }
         let native = &self.native;
