@@ -84,8 +84,11 @@ fn program_continues_when_the_collector_is_killed() {
     command.args(["run", "--json", "--ring-size", "4096", "--"]);
     command.arg(simulator().join("workload"));
     command.args(["threads", "--threads", "3", "--duration", "2"]);
-    let mut collector = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(800));
+    let errors = env.dir.path().join("errors");
+    command.stderr(std::fs::File::create(&errors).unwrap());
+    let mut collector = command.stdout(Stdio::null()).spawn().unwrap();
+    let messages = || std::fs::read_to_string(&errors).unwrap();
+    until("a traced process", messages, || messages().contains("in-process").then_some(()));
     collector.kill().unwrap();
     collector.wait().unwrap();
     // The program writes its oracle when it exits.
@@ -96,13 +99,20 @@ fn program_continues_when_the_collector_is_killed() {
 #[test]
 fn child_of_a_killed_collector_is_not_traced() {
     let env = TestEnv::new();
-    let script = format!("sleep 1; {} leak3", simulator().join("workload").display());
+    let (started, killed) = (env.dir.path().join("started"), env.dir.path().join("killed"));
+    let script = format!(
+        "touch {}; until [ -e {} ]; do sleep 0.1; done; exec {} leak3",
+        started.display(),
+        killed.display(),
+        simulator().join("workload").display()
+    );
     let mut command = env.command(VRAMSCOPE);
     command.args(["run", "--", "sh", "-c", &script]);
     let mut collector = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    until("the shell", String::new, || started.exists().then_some(()));
     collector.kill().unwrap();
     collector.wait().unwrap();
+    std::fs::write(&killed, "").unwrap();
     let oracle = until("the oracle", String::new, || env.oracles().into_values().next());
     assert_eq!((&oracle["allocations"], &oracle["frees"]), (&3.into(), &2.into()));
 }
