@@ -15,6 +15,7 @@ pub(super) mod tensor_mode;
 pub use crate::session::tensor_mode::TensorMode;
 pub use crate::stacks::StackMode;
 pub use attach::drivers::Notice;
+pub use load::attach_mode::probe_host;
 pub use load::bpf_log::recent;
 pub(crate) use load::bpf_log::verifier_error;
 pub use load::bpf_object::ActivityOptions;
@@ -39,8 +40,7 @@ use crate::decode::{ExecGeneration, KernelNameRecord, Record};
 use crate::error::Error;
 use crate::gpus::GpuInfo;
 use crate::in_process::{CollectorDir, InProcess};
-use crate::plan::host_info::HostInfo;
-use crate::plan::{self, AttachMode, AttachPlan};
+use crate::plan::AttachPlan;
 use crate::session::liveness::{LivenessTracker, require};
 use crate::stacks::{SiteResolver, StackTables};
 use attach::drivers::DriverAttachments;
@@ -48,6 +48,7 @@ use attach::torch::TorchAttachments;
 use captures::LeftCaptures;
 use enrich::driver_usage::DriverUsage;
 use enrich::handles::HandleMap;
+use load::attach_mode::choose;
 use load::bpf_object::{LoadConfig, LoadedObject, ProcessFilter, RuntimeConfig, map_error};
 use read::activity::{ActivityCounters, ActivityDelta, Ended};
 use read::counters::{LossReader, PendingLosses, Unannounced};
@@ -56,37 +57,6 @@ use source::Probes;
 
 /// How often processes are scanned for new copies of the driver, in addition to mmap events.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Gathers facts about this host and tries each attach mode, for `doctor`.
-#[must_use]
-pub fn probe_host() -> HostInfo {
-    let mut host = HostInfo::read();
-    if plan::preconditions(&host).is_ok() {
-        host.attach_modes = AttachMode::ALL
-            .iter()
-            .map(|attach_mode| {
-                (*attach_mode, load::self_test::test_attach_mode(&host, *attach_mode))
-            })
-            .collect();
-    }
-    host
-}
-
-/// Finds the best attach mode that works, trying no more than needed.
-fn choose(only: Option<AttachMode>) -> Result<AttachPlan, Error> {
-    let mut host = HostInfo::read();
-    plan::preconditions(&host)?;
-    let candidates = only.map_or(AttachMode::ALL.to_vec(), |attach_mode| vec![attach_mode]);
-    for attach_mode in candidates {
-        let outcome = load::self_test::test_attach_mode(&host, attach_mode);
-        let works = outcome.is_ok();
-        host.attach_modes.push((attach_mode, outcome));
-        if works {
-            break;
-        }
-    }
-    Ok(plan::plan(&host)?)
-}
 
 /// Activity and losses that were read and are not events yet.
 struct Pending {

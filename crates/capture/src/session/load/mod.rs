@@ -1,5 +1,6 @@
 //! Loads the BPF object.
 
+pub(super) mod attach_mode;
 pub(super) mod bpf_log;
 pub(super) mod bpf_object;
 pub(super) mod self_test;
